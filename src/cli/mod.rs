@@ -1,0 +1,89 @@
+//! The commands. Each lives in its own file; this one only names them and turns failures into exit codes.
+
+pub mod check_config;
+pub mod demo;
+pub mod healthcheck;
+pub mod serve;
+pub mod sim;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Exit code for a configuration or command line that cannot be used (`EX_USAGE`).
+pub const EXIT_USAGE: u8 = 64;
+
+/// A reverse proxy that lets parallel sub-agents share one prompt-cache prefix.
+#[derive(Debug, Parser)]
+#[command(name = "forkpoint", version, about, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: serve::Args,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the proxy (the default when no command is given)
+    Serve(serve::Args),
+    /// See the product work on the embedded simulator: no key, no network
+    Demo(demo::Args),
+    /// Run the Messages API simulator alone
+    Sim(sim::Args),
+    /// Print the effective configuration and where each value came from
+    CheckConfig(check_config::Args),
+    /// Ask a running forkpoint whether it is ready; for container health checks
+    Healthcheck(healthcheck::Args),
+}
+
+/// Why a command failed: what to print, what to try next, and the exit code.
+#[derive(Debug)]
+pub struct Failure {
+    pub message: String,
+    pub hint: Option<String>,
+    pub code: u8,
+}
+
+impl Failure {
+    pub fn new(message: impl Into<String>) -> Self {
+        Failure { message: message.into(), hint: None, code: 1 }
+    }
+
+    pub fn usage(message: impl Into<String>) -> Self {
+        Failure { code: EXIT_USAGE, ..Failure::new(message) }
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 });
+        }
+    };
+    let outcome = match cli.command {
+        None => serve::run(cli.serve),
+        Some(Command::Serve(args)) => serve::run(args),
+        Some(Command::Demo(args)) => demo::run(args),
+        Some(Command::Sim(args)) => sim::run(args),
+        Some(Command::CheckConfig(args)) => check_config::run(args),
+        Some(Command::Healthcheck(args)) => healthcheck::run(args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {}", failure.message);
+            if let Some(hint) = failure.hint {
+                eprintln!("\nhint: {hint}");
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! forkpoint: an HTTP reverse proxy between agent clients and the Messages API.
+//!
+//! # The map
+//!
+//! | folder | what lives there |
+//! |---|---|
+//! | [`engine`] | the pure core: bytes and facts in, decisions and reasons out |
+//! | [`config`] | file + environment + flags → one valid configuration, or every problem at once |
+//! | [`metrics`] | every metric, declared once |
+//! | [`proxy`] | the request path: collect, read, forward, observe, record |
+//! | [`admin`] | the second port: health, readiness, metrics |
+//! | [`sim`] | a Messages API of our own, the independent witness in tests and `demo` |
+//! | [`cli`] | one file per command |
+//!
+//! # Life of a request
+//!
+//! ```text
+//! listen    accept; the body of POST /v1/messages is collected, everything else streams
+//! parse     spans over the received bytes; nothing copied, nothing lost
+//! identify  tenant, session, agent, client
+//! forward   one upstream call with the received bytes
+//! observe   each chunk is decoded, framed and indexed before it is handed on, in the same poll
+//! record    usage, metrics, one log line, exactly once
+//! ```
+//!
+//! # Invariants
+//!
+//! - **The arrows**: `cli → admin → proxy → { metrics, config } → engine`; `sim` knows nobody.
+//!   A module uses only what stands to its right; a test checks it.
+//! - **The engine is pure**: no I/O, clock, randomness, logging or async. Time comes in as an argument.
+//! - **The answer's bytes are never altered**, reordered or buffered.
+//! - **What we do not understand goes through unchanged**, byte for byte, with a counted reason.
+//! - **Framing is the same for every chunking** of a stream.
+//! - **Every request is recorded exactly once**: at its end, on an error, or when its client leaves.
+//! - **Everything has a limit with a name**: body, wait, map, queue.
+
+pub mod admin;
+pub mod cli;
+pub mod config;
+pub mod engine;
+pub mod metrics;
+pub mod proxy;
+pub mod sim;

@@ -1,0 +1,1 @@
+//! The configuration as a user meets it.

@@ -1,0 +1,1 @@
+//! The simulator against the rules it claims to follow.
