@@ -34,10 +34,10 @@
 //! - **Every request is recorded exactly once**: at its end, on an error, or when its client leaves.
 //! - **Everything has a limit with a name**: body, wait, map, queue.
 
-pub mod admin;
-pub mod cli;
-pub mod config;
 pub mod engine;
+pub mod config;
 pub mod metrics;
 pub mod proxy;
+pub mod admin;
 pub mod sim;
+pub mod cli;
