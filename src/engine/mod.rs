@@ -1,1 +1,12 @@
-//! Not yet.
+//! The pure core: bytes and facts in, readings and reasons out.
+//!
+//! Nothing here touches a socket, a file, a clock or a log, so nothing here can fail for outside reasons:
+//! what the engine does not understand becomes a [`Reason`](types::Reason), never an error to a client.
+
+pub mod types;
+pub mod json;
+pub mod request;
+pub mod identify;
+pub mod sse;
+pub mod usage;
+pub mod turn;

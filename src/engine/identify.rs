@@ -1,0 +1,194 @@
+//! Who sent a request: tenant, session, agent, client. Ids leave this module only as digests.
+
+use http::{HeaderMap, HeaderName, header};
+
+use super::types::{IdDigest, TenantId, first};
+
+/// The headers that carry a credential, and the one that narrows it to a workspace.
+const CREDENTIALS: [&str; 2] = ["authorization", "x-api-key"];
+const WORKSPACE: &str = "anthropic-workspace-id";
+const SIGNATURES: [&str; 4] = ["x-amz-content-sha256", "digest", "content-md5", "signature"];
+/// A client name longer than this is no name.
+const CLIENT_BYTES_MAX: usize = 40;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// `None` without a credential.
+    pub tenant: Option<TenantId>,
+    pub session: Option<IdDigest>,
+    pub agent: Option<IdDigest>,
+    /// Family and major.minor of the user agent, such as `claude-cli/2.1`.
+    pub client: String,
+}
+
+/// What makes a tenant, from `identity.*`.
+#[derive(Clone, Copy, Debug)]
+pub struct TenantRule<'a> {
+    pub pepper: &'a str,
+    /// Instead of the credentials, when not empty.
+    pub headers: &'a [HeaderName],
+}
+
+/// `user_id` is the body's `metadata.user_id`, the weakest session hint.
+pub fn sender(headers: &HeaderMap, user_id: Option<&str>, rule: TenantRule<'_>) -> Sender {
+    let id = |name: &str| headers.get(name).map(|value| id_digest(value.as_bytes()));
+    Sender {
+        tenant: tenant(headers, rule),
+        session: id("x-claude-code-session-id")
+            .or_else(|| id("x-forkpoint-session"))
+            .or_else(|| user_id.map(|id| id_digest(id.as_bytes()))),
+        agent: id("x-claude-code-agent-id"),
+        client: client(headers),
+    }
+}
+
+/// Whether the body is covered by a signature, so that not a byte of it may change.
+pub fn is_signed(headers: &HeaderMap) -> bool {
+    SIGNATURES.iter().any(|name| headers.contains_key(*name))
+        || headers.get_all(header::AUTHORIZATION).iter().any(|value| value.as_bytes().starts_with(b"AWS4-"))
+}
+
+fn tenant(headers: &HeaderMap, rule: TenantRule<'_>) -> Option<TenantId> {
+    let mut hasher = blake3::Hasher::new_derive_key("forkpoint tenant v1");
+    let mut add = |part: &[u8]| {
+        // Lengths keep ("ab", "c") apart from ("a", "bc").
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    };
+    add(rule.pepper.as_bytes());
+    let mut found = false;
+    let mut add_header = |name: &str| {
+        let mut present = false;
+        for value in headers.get_all(name) {
+            add(name.as_bytes());
+            add(value.as_bytes());
+            present = true;
+        }
+        present
+    };
+    if rule.headers.is_empty() {
+        for name in CREDENTIALS {
+            found |= add_header(name);
+        }
+        add_header(WORKSPACE);
+    } else {
+        for name in rule.headers {
+            found |= add_header(name.as_str());
+        }
+    }
+    found.then(|| TenantId(*hasher.finalize().as_bytes()))
+}
+
+fn id_digest(id: &[u8]) -> IdDigest {
+    IdDigest(first(blake3::hash(id).as_bytes()))
+}
+
+/// `AsyncAnthropic/Python 2.8.0` → `AsyncAnthropic-Python/2.8`; `claude-cli/2.1.325 (…)` → `claude-cli/2.1`.
+fn client(headers: &HeaderMap) -> String {
+    let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let mut family = String::new();
+    let mut version = String::new();
+    for word in agent.split([' ', '/']).take(3) {
+        if word.starts_with(|c: char| c.is_ascii_digit()) {
+            version = word.split('.').take(2).collect::<Vec<_>>().join(".");
+            break;
+        }
+        if word.starts_with('(') {
+            break;
+        }
+        if !family.is_empty() {
+            family.push('-');
+        }
+        family.push_str(word);
+    }
+    let name = if version.is_empty() { family } else { format!("{family}/{version}") };
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/' | b'@');
+    match name.len() {
+        0 => "none".into(),
+        1..=CLIENT_BYTES_MAX if name.bytes().all(plain) => name,
+        _ => "other".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULE: TenantRule<'_> = TenantRule { pepper: "", headers: &[] };
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(*name, value.parse().unwrap());
+        }
+        map
+    }
+
+    fn tenant_of(pairs: &[(&'static str, &'static str)], rule: TenantRule<'_>) -> Option<TenantId> {
+        sender(&headers(pairs), None, rule).tenant
+    }
+
+    #[test]
+    fn every_credential_and_the_workspace_make_the_tenant() {
+        let key = ("x-api-key", "k");
+        let bearer = ("authorization", "Bearer k");
+        let workspace = ("anthropic-workspace-id", "w");
+        let all = [
+            tenant_of(&[key], RULE),
+            tenant_of(&[bearer], RULE),
+            tenant_of(&[key, bearer], RULE),
+            tenant_of(&[key, workspace], RULE),
+            tenant_of(&[key], TenantRule { pepper: "p", headers: &[] }),
+        ];
+        for (i, one) in all.iter().enumerate() {
+            assert!(one.is_some() && all[..i].iter().all(|other| other != one), "{i}");
+        }
+        assert_eq!(tenant_of(&[key, bearer], RULE), tenant_of(&[bearer, key, ("x-other", "1")], RULE));
+    }
+
+    #[test]
+    fn without_a_credential_there_is_no_tenant() {
+        assert_eq!(tenant_of(&[("anthropic-workspace-id", "w")], RULE), None);
+    }
+
+    #[test]
+    fn configured_headers_replace_the_credentials() {
+        let names = [HeaderName::from_static("x-user")];
+        let rule = TenantRule { pepper: "", headers: &names };
+        let one = tenant_of(&[("x-api-key", "rotates-1"), ("x-user", "ann")], rule);
+        assert!(one.is_some());
+        assert_eq!(one, tenant_of(&[("x-api-key", "rotates-2"), ("x-user", "ann")], rule));
+        assert_ne!(one, tenant_of(&[("x-api-key", "rotates-1"), ("x-user", "bob")], rule));
+        assert_eq!(tenant_of(&[("x-api-key", "rotates-1")], rule), None);
+    }
+
+    #[test]
+    fn session_hints_have_an_order_and_show_only_a_digest() {
+        let map = headers(&[("x-claude-code-session-id", "s"), ("x-claude-code-agent-id", "a")]);
+        let seen = sender(&map, Some("u"), RULE);
+        assert_eq!(seen.session, Some(id_digest(b"s")));
+        assert_eq!(seen.agent.unwrap().to_string().len(), 8);
+        assert_eq!(sender(&HeaderMap::new(), Some("u"), RULE).session, Some(id_digest(b"u")));
+    }
+
+    #[test]
+    fn clients_are_named_by_family_and_minor_version() {
+        let name = |agent: &'static str| client(&headers(&[("user-agent", agent)]));
+        assert_eq!(name("claude-cli/2.1.325 (external, cli)"), "claude-cli/2.1");
+        assert_eq!(name("AsyncAnthropic/Python 2.8.0"), "AsyncAnthropic-Python/2.8");
+        assert_eq!(name("curl"), "curl");
+        assert_eq!(name(""), "none");
+        assert_eq!(name("<script>/1.0"), "other");
+        assert_eq!(client(&HeaderMap::new()), "none");
+    }
+
+    #[test]
+    fn signed_bodies_are_recognised() {
+        assert!(is_signed(&headers(&[(
+            "authorization",
+            "AWS4-HMAC-SHA256 Credential=…".split('…').next().unwrap()
+        )])));
+        assert!(is_signed(&headers(&[("content-md5", "x")])));
+        assert!(!is_signed(&headers(&[("authorization", "Bearer AWS4-")])));
+    }
+}

@@ -1,0 +1,459 @@
+//! JSON as spans over its own bytes.
+//!
+//! A proxy that parses into values and writes them again changes number spelling, escapes, key order and
+//! white space, and with them the bytes the prompt cache is keyed by. So nothing here builds a value: the
+//! scanner walks over the bytes and answers *where* things are.
+//!
+//! The walk is linear, needs no recursion and no allocation, and refuses to nest deeper than
+//! [`MAX_DEPTH`]. It checks structure (brackets, commas, colons, literals, numbers), not the inside of
+//! strings: escapes and UTF-8 are the upstream's to judge.
+//!
+//! ```
+//! use forkpoint::engine::json;
+//! let body = br#"{"model": "m", "stream": true}"#;
+//! let members: Vec<_> = json::members(body, 0).map(|m| m.unwrap()).collect();
+//! assert_eq!(&body[members[1].value.clone()], b"true");
+//! ```
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use memchr::memchr;
+
+/// Deeper nesting than any request needs, shallow enough for a stack that is one small array.
+pub const MAX_DEPTH: usize = 512;
+
+/// A stretch of the scanned bytes.
+pub type Span = Range<usize>;
+
+/// The bytes are no JSON that this scanner follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// What stands at this byte cannot stand there.
+    At(usize),
+    /// The bytes end within a value.
+    Truncated,
+    /// Nesting exceeds [`MAX_DEPTH`].
+    TooDeep,
+}
+
+/// One member of an object: the key with its quotes, and the value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub key: Span,
+    pub value: Span,
+}
+
+/// The members of the object that starts at `at` (white space before it is skipped), in order.
+/// Ends after the first error.
+pub fn members(bytes: &[u8], at: usize) -> Members<'_> {
+    Members(Items::open(bytes, at, b'{'))
+}
+
+/// The elements of the array that starts at `at`, in order. Ends after the first error.
+pub fn elements(bytes: &[u8], at: usize) -> Elements<'_> {
+    Elements(Items::open(bytes, at, b'['))
+}
+
+pub struct Members<'a>(Items<'a>);
+
+pub struct Elements<'a>(Items<'a>);
+
+impl Iterator for Members<'_> {
+    type Item = Result<Member, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.step(b'}', |bytes, at| {
+            let key = at..string_end(bytes, at)?;
+            let colon = skip_space(bytes, key.end);
+            expect(bytes, colon, b':')?;
+            let start = skip_space(bytes, colon + 1);
+            let end = value_end(bytes, start)?;
+            Ok((Member { key, value: start..end }, end))
+        })
+    }
+}
+
+impl Members<'_> {
+    /// Where the object ends, once the iterator has run out without an error.
+    pub fn end(&self) -> Option<usize> {
+        self.0.end
+    }
+}
+
+impl Iterator for Elements<'_> {
+    type Item = Result<Span, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.step(b']', |bytes, at| {
+            let end = value_end(bytes, at)?;
+            Ok((at..end, end))
+        })
+    }
+}
+
+struct Items<'a> {
+    bytes: &'a [u8],
+    state: Walk,
+    end: Option<usize>,
+}
+
+enum Walk {
+    First(usize),
+    More(usize),
+    Failed(Malformed),
+    Done,
+}
+
+impl<'a> Items<'a> {
+    fn open(bytes: &'a [u8], at: usize, bracket: u8) -> Self {
+        let at = skip_space(bytes, at);
+        let state = match expect(bytes, at, bracket) {
+            Ok(()) => Walk::First(at + 1),
+            Err(malformed) => Walk::Failed(malformed),
+        };
+        Items { bytes, state, end: None }
+    }
+
+    fn step<T>(
+        &mut self,
+        close: u8,
+        item: impl Fn(&[u8], usize) -> Result<(T, usize), Malformed>,
+    ) -> Option<Result<T, Malformed>> {
+        let outcome = match std::mem::replace(&mut self.state, Walk::Done) {
+            Walk::Done => return None,
+            Walk::Failed(malformed) => Err(malformed),
+            Walk::First(at) => self.next_start(at, close, true),
+            Walk::More(at) => self.next_start(at, close, false),
+        };
+        match outcome.and_then(|start| start.map(|at| item(self.bytes, at)).transpose()) {
+            Ok(Some((found, end))) => {
+                self.state = Walk::More(end);
+                Some(Ok(found))
+            }
+            Ok(None) => None,
+            Err(malformed) => Some(Err(malformed)),
+        }
+    }
+
+    /// Where the next item starts, or `None` at the closing bracket.
+    fn next_start(&mut self, at: usize, close: u8, first: bool) -> Result<Option<usize>, Malformed> {
+        let at = skip_space(self.bytes, at);
+        match self.bytes.get(at) {
+            None => Err(Malformed::Truncated),
+            Some(&byte) if byte == close => {
+                self.end = Some(at + 1);
+                Ok(None)
+            }
+            Some(_) if first => Ok(Some(at)),
+            Some(b',') => Ok(Some(skip_space(self.bytes, at + 1))),
+            Some(_) => Err(Malformed::At(at)),
+        }
+    }
+}
+
+/// The first byte at or after `at` that is not white space.
+pub fn skip_space(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(b' ' | b'\n' | b'\t' | b'\r') = bytes.get(at) {
+        at += 1;
+    }
+    at
+}
+
+/// Where the value that starts exactly at `at` ends.
+pub fn value_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
+    match bytes.get(at) {
+        None => Err(Malformed::Truncated),
+        Some(b'"') => string_end(bytes, at),
+        Some(b'{' | b'[') => container_end(bytes, at),
+        Some(_) => scalar_end(bytes, at),
+    }
+}
+
+/// The value of a string span (with its quotes) as text; `None` if escapes or UTF-8 are broken.
+pub fn text<'a>(bytes: &'a [u8], span: &Span) -> Option<Cow<'a, str>> {
+    let raw = bytes.get(span.clone())?;
+    let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    if memchr(b'\\', inner).is_none() {
+        return std::str::from_utf8(inner).ok().map(Cow::Borrowed);
+    }
+    serde_json::from_slice::<String>(raw).ok().map(Cow::Owned)
+}
+
+/// Whether a key span spells `name`, escapes included.
+pub fn is_key(bytes: &[u8], key: &Span, name: &str) -> bool {
+    let raw = &bytes[key.clone()];
+    let inner = &raw[1..raw.len() - 1];
+    inner == name.as_bytes()
+        || (memchr(b'\\', inner).is_some() && text(bytes, key).is_some_and(|key| key == name))
+}
+
+/// The value without the white space between its tokens: key order, numbers and strings as they stand.
+pub fn compact(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
+    let start = skip_space(bytes, 0);
+    let end = value_end(bytes, start)?;
+    let mut out = Vec::with_capacity(end - start);
+    let mut at = start;
+    while at < end {
+        match bytes[at] {
+            b' ' | b'\n' | b'\t' | b'\r' => at += 1,
+            b'"' => {
+                let close = string_end(bytes, at)?;
+                out.extend_from_slice(&bytes[at..close]);
+                at = close;
+            }
+            byte => {
+                out.push(byte);
+                at += 1;
+            }
+        }
+    }
+    match bytes.get(skip_space(bytes, end)) {
+        None => Ok(out),
+        Some(_) => Err(Malformed::At(end)),
+    }
+}
+
+fn expect(bytes: &[u8], at: usize, byte: u8) -> Result<(), Malformed> {
+    match bytes.get(at) {
+        Some(found) if *found == byte => Ok(()),
+        Some(_) => Err(Malformed::At(at)),
+        None => Err(Malformed::Truncated),
+    }
+}
+
+/// Where the string that starts at `at` ends. Jumps from quote to quote: one is the end if an even number
+/// of backslashes stands before it. Text is full of `\n` escapes, so this visits far fewer bytes than
+/// looking at each backslash.
+fn string_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
+    expect(bytes, at, b'"')?;
+    let mut from = at + 1;
+    while let Some(found) = memchr(b'"', &bytes[from..]) {
+        let quote = from + found;
+        let backslashes = bytes[from..quote].iter().rev().take_while(|byte| **byte == b'\\').count();
+        if backslashes % 2 == 0 {
+            return Ok(quote + 1);
+        }
+        from = quote + 1;
+    }
+    Err(Malformed::Truncated)
+}
+
+/// The open brackets, one bit each: object or array.
+struct Stack {
+    bits: [u64; MAX_DEPTH / 64],
+    depth: usize,
+}
+
+impl Stack {
+    fn push(&mut self, object: bool) -> Result<(), Malformed> {
+        let word = self.bits.get_mut(self.depth / 64).ok_or(Malformed::TooDeep)?;
+        let bit = 1 << (self.depth % 64);
+        if object {
+            *word |= bit;
+        } else {
+            *word &= !bit;
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
+    fn in_object(&self) -> bool {
+        let top = self.depth - 1;
+        self.bits[top / 64] >> (top % 64) & 1 == 1
+    }
+}
+
+/// Where the container that starts at `at` ends.
+fn container_end(bytes: &[u8], mut at: usize) -> Result<usize, Malformed> {
+    let mut stack = Stack { bits: [0; MAX_DEPTH / 64], depth: 0 };
+    loop {
+        // A value starts here.
+        match bytes.get(at).ok_or(Malformed::Truncated)? {
+            b'"' => at = string_end(bytes, at)?,
+            open @ (b'{' | b'[') => {
+                let object = *open == b'{';
+                stack.push(object)?;
+                at = skip_space(bytes, at + 1);
+                let close = if object { b'}' } else { b']' };
+                if bytes.get(at) != Some(&close) {
+                    at = if object { past_key(bytes, at)? } else { at };
+                    continue;
+                }
+                at += 1;
+                stack.depth -= 1;
+            }
+            _ => at = scalar_end(bytes, at)?,
+        }
+        // A value ended here: close what ends with it, then step to the next one.
+        loop {
+            if stack.depth == 0 {
+                return Ok(at);
+            }
+            at = skip_space(bytes, at);
+            let object = stack.in_object();
+            match bytes.get(at).ok_or(Malformed::Truncated)? {
+                b',' => {
+                    at = skip_space(bytes, at + 1);
+                    at = if object { past_key(bytes, at)? } else { at };
+                    break;
+                }
+                b'}' if object => stack.depth -= 1,
+                b']' if !object => stack.depth -= 1,
+                _ => return Err(Malformed::At(at)),
+            }
+            at += 1;
+        }
+    }
+}
+
+/// From a key to the start of its value.
+fn past_key(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
+    let colon = skip_space(bytes, string_end(bytes, at)?);
+    expect(bytes, colon, b':')?;
+    Ok(skip_space(bytes, colon + 1))
+}
+
+/// Where the literal or number that starts at `at` ends.
+fn scalar_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
+    let rest = &bytes[at..];
+    for literal in [&b"true"[..], b"false", b"null"] {
+        if rest.starts_with(literal) {
+            return Ok(at + literal.len());
+        }
+        if !rest.is_empty() && literal.starts_with(rest) {
+            return Err(Malformed::Truncated);
+        }
+    }
+    number_end(bytes, at)
+}
+
+fn number_end(bytes: &[u8], start: usize) -> Result<usize, Malformed> {
+    let digits = |mut at: usize| {
+        let from = at;
+        while bytes.get(at).is_some_and(u8::is_ascii_digit) {
+            at += 1;
+        }
+        match at {
+            _ if at > from => Ok(at),
+            _ if at == bytes.len() => Err(Malformed::Truncated),
+            _ => Err(Malformed::At(at)),
+        }
+    };
+    let mut at = start + usize::from(bytes.get(start) == Some(&b'-'));
+    at = if bytes.get(at) == Some(&b'0') { at + 1 } else { digits(at)? };
+    if bytes.get(at) == Some(&b'.') {
+        at = digits(at + 1)?;
+    }
+    if let Some(b'e' | b'E') = bytes.get(at) {
+        let sign = usize::from(matches!(bytes.get(at + 1), Some(b'+' | b'-')));
+        at = digits(at + 1 + sign)?;
+    }
+    Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn whole(text: &str) -> Result<(), Malformed> {
+        let start = skip_space(text.as_bytes(), 0);
+        let end = value_end(text.as_bytes(), start)?;
+        match skip_space(text.as_bytes(), end) {
+            end if end == text.len() => Ok(()),
+            end => Err(Malformed::At(end)),
+        }
+    }
+
+    #[test]
+    fn members_are_found_with_their_exact_spans() {
+        let body = br#" { "a" : [1, {"b": "]}"}] ,"c\u0041":"x\\\"y" , "d": -1.5e+3 } "#;
+        let mut found = members(body, 0);
+        let spans: Vec<_> = found.by_ref().map(Result::unwrap).collect();
+        let slice = |span: &Span| std::str::from_utf8(&body[span.clone()]).unwrap();
+        assert_eq!(slice(&spans[0].value), r#"[1, {"b": "]}"}]"#);
+        assert_eq!(slice(&spans[1].value), r#""x\\\"y""#);
+        assert!(is_key(body, &spans[1].key, "cA"));
+        assert_eq!(slice(&spans[2].value), "-1.5e+3");
+        assert_eq!(found.end(), Some(body.len() - 1));
+    }
+
+    #[test]
+    fn broken_structure_is_named_with_its_place() {
+        assert_eq!(whole(r#"{"a":1,}"#), Err(Malformed::At(7)));
+        assert_eq!(whole("[1 2]"), Err(Malformed::At(3)));
+        assert_eq!(whole("[1}"), Err(Malformed::At(2)));
+        assert_eq!(whole(r#"{"a""#), Err(Malformed::Truncated));
+        assert_eq!(whole("tru"), Err(Malformed::Truncated));
+        assert_eq!(whole("01"), Err(Malformed::At(1)));
+        assert_eq!(whole("nope"), Err(Malformed::At(0)));
+        assert!(members(b"[]", 0).next().unwrap().is_err());
+    }
+
+    #[test]
+    fn nesting_beyond_the_limit_is_refused_without_recursion() {
+        assert_eq!(whole(&"[".repeat(100_000)), Err(Malformed::TooDeep));
+        let fits = format!("{}{}", "[".repeat(MAX_DEPTH), "]".repeat(MAX_DEPTH));
+        assert_eq!(whole(&fits), Ok(()));
+    }
+
+    #[test]
+    fn compacting_keeps_order_numbers_and_escapes() {
+        let out = compact(b" { \"b\" : 1.0 , \"a\" : [ 1e2 , \"x \\u00e9\\/\" ] } ").unwrap();
+        assert_eq!(out, br#"{"b":1.0,"a":[1e2,"x \u00e9\/"]}"#);
+        assert!(compact(b"{} {}").is_err());
+    }
+
+    /// Any JSON value, as text with random white space between tokens.
+    fn any_json() -> impl Strategy<Value = String> {
+        let space = prop::sample::select(vec!["", " ", "\n", "\t \r\n"]);
+        let scalar = prop_oneof![
+            any::<String>().prop_map(|s| serde_json::to_string(&s).unwrap()),
+            any::<i64>().prop_map(|n| n.to_string()),
+            any::<f64>().prop_filter("finite", |f| f.is_finite()).prop_map(|f| format!("{f:e}")),
+            prop::sample::select(vec!["true", "false", "null", "1.0", "-0", "1E+9"]).prop_map(String::from),
+        ];
+        scalar.prop_recursive(6, 60, 6, move |inner| {
+            let s = space.clone();
+            prop_oneof![
+                (prop::collection::vec(inner.clone(), 0..6), s.clone())
+                    .prop_map(|(items, s)| format!("[{s}{}{s}]", items.join(&format!("{s},{s}")))),
+                (prop::collection::vec((any::<String>(), inner), 0..6), s).prop_map(|(items, s)| {
+                    let items: Vec<_> = items
+                        .iter()
+                        .map(|(k, v)| format!("{}{s}:{s}{v}", serde_json::to_string(k).unwrap()))
+                        .collect();
+                    format!("{{{s}{}{s}}}", items.join(&format!("{s},{s}")))
+                }),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_value_is_walked_to_its_end(json in any_json()) {
+            prop_assert_eq!(whole(&json), Ok(()));
+            let compacted = compact(json.as_bytes()).unwrap();
+            let again: serde_json::Value = serde_json::from_slice(&compacted).unwrap();
+            prop_assert_eq!(again, serde_json::from_str::<serde_json::Value>(&json).unwrap());
+        }
+
+        #[test]
+        fn a_prefix_of_a_container_is_never_whole(json in any_json(), cut in any::<prop::sample::Index>()) {
+            let json = format!("[{json}]");
+            let cut = cut.index(json.len());
+            prop_assert!(value_end(&json.as_bytes()[..cut], 0).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_answered_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = value_end(&bytes, 0);
+            let _ = compact(&bytes);
+            for member in members(&bytes, 0).flatten() {
+                let _ = is_key(&bytes, &member.key, "a");
+            }
+            prop_assert!(elements(&bytes, 0).count() <= bytes.len() + 1);
+        }
+    }
+}

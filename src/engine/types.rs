@@ -1,0 +1,238 @@
+//! The shared words. Every variant that reaches a log line, a metric label or a header has one spelling,
+//! its `as_str()`.
+
+use std::fmt;
+
+/// What a request is to a fan-out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Neither brings results back to a fork point nor starts from one.
+    Plain,
+}
+
+impl Role {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Plain => "plain",
+        }
+    }
+}
+
+/// What is done to a request before it goes upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Plan {
+    /// The received bytes, untouched.
+    Passthrough(Reason),
+}
+
+impl Plan {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Plan::Passthrough(_) => "passthrough",
+        }
+    }
+
+    pub fn reason(self) -> Reason {
+        match self {
+            Plan::Passthrough(reason) => reason,
+        }
+    }
+}
+
+/// Why a request was left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// Not `POST /v1/messages`: streamed through unread.
+    Endpoint,
+    /// The body is larger than `limits.body_bytes`: streamed through unread.
+    BodyTooLarge,
+    /// `limits.held_requests` bodies are in memory already: streamed through unread.
+    HeldRequests,
+    /// `limits.held_bytes` of bodies are in memory already: streamed through unread.
+    HeldBytes,
+    /// The request body is compressed: forwarded unread.
+    ContentEncoding,
+    /// The body is no JSON object, or nests too deep: the upstream decides.
+    NotJson,
+    /// The body is signed: any change would break the signature.
+    Signed,
+    /// No credential: there is no tenant to act for.
+    NoCredential,
+    /// The configured mode is `observe`.
+    Observe,
+}
+
+impl Reason {
+    pub const ALL: [Reason; 9] = [
+        Reason::Endpoint,
+        Reason::BodyTooLarge,
+        Reason::HeldRequests,
+        Reason::HeldBytes,
+        Reason::ContentEncoding,
+        Reason::NotJson,
+        Reason::Signed,
+        Reason::NoCredential,
+        Reason::Observe,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Reason::Endpoint => "endpoint",
+            Reason::BodyTooLarge => "body_too_large",
+            Reason::HeldRequests => "held_requests",
+            Reason::HeldBytes => "held_bytes",
+            Reason::ContentEncoding => "content_encoding",
+            Reason::NotJson => "not_json",
+            Reason::Signed => "signed",
+            Reason::NoCredential => "no_credential",
+            Reason::Observe => "observe",
+        }
+    }
+}
+
+/// Which part of the API a path belongs to; the path itself may carry ids and is never logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    Messages,
+    CountTokens,
+    Batches,
+    Models,
+    Files,
+    Other,
+}
+
+impl Endpoint {
+    pub fn of(method: &http::Method, path: &str) -> Endpoint {
+        match path {
+            "/v1/messages" if method == http::Method::POST => Endpoint::Messages,
+            "/v1/messages/count_tokens" => Endpoint::CountTokens,
+            _ if under(path, "/v1/messages/batches") => Endpoint::Batches,
+            _ if under(path, "/v1/models") => Endpoint::Models,
+            _ if under(path, "/v1/files") => Endpoint::Files,
+            _ => Endpoint::Other,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Endpoint::Messages => "messages",
+            Endpoint::CountTokens => "count_tokens",
+            Endpoint::Batches => "batches",
+            Endpoint::Models => "models",
+            Endpoint::Files => "files",
+            Endpoint::Other => "other",
+        }
+    }
+}
+
+fn under(path: &str, root: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// How an exchange ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// The last byte of the answer was handed on.
+    Complete,
+    /// The client went away first.
+    ClientLeft,
+    /// The upstream broke off, before or within its answer.
+    UpstreamBroke,
+    /// We answered ourselves: the request was refused, or the upstream could not be reached.
+    Refused,
+}
+
+impl Ending {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Ending::Complete => "complete",
+            Ending::ClientLeft => "client_left",
+            Ending::UpstreamBroke => "upstream_broke",
+            Ending::Refused => "refused",
+        }
+    }
+}
+
+/// The digest of whoever pays: every credential header of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TenantId(pub [u8; 32]);
+
+impl fmt::Display for TenantId {
+    /// Eight hex digits: enough to tell tenants apart, useless to find a key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0[..4], f)
+    }
+}
+
+impl fmt::Debug for TenantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A client-chosen id (session, agent) as it may be shown: eight hex digits of its digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IdDigest(pub [u8; 4]);
+
+impl fmt::Display for IdDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+/// The digest of a whole body: sixteen hex digits of its BLAKE3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BodyDigest(pub [u8; 8]);
+
+impl BodyDigest {
+    pub fn of(body: &[u8]) -> BodyDigest {
+        BodyDigest(first(blake3::hash(body).as_bytes()))
+    }
+}
+
+impl fmt::Display for BodyDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+/// The first `N` bytes of a digest.
+pub fn first<const N: usize>(digest: &[u8; 32]) -> [u8; N] {
+    let mut out = [0; N];
+    for (to, from) in out.iter_mut().zip(digest) {
+        *to = *from;
+    }
+    out
+}
+
+fn hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_post_to_the_exact_path_is_a_messages_call() {
+        let post = http::Method::POST;
+        assert_eq!(Endpoint::of(&post, "/v1/messages"), Endpoint::Messages);
+        assert_eq!(Endpoint::of(&http::Method::GET, "/v1/messages"), Endpoint::Other);
+        assert_eq!(Endpoint::of(&post, "/v1/messages/"), Endpoint::Other);
+        assert_eq!(Endpoint::of(&post, "/v1/messages/count_tokens"), Endpoint::CountTokens);
+        assert_eq!(Endpoint::of(&post, "/v1/messages/batches/x/results"), Endpoint::Batches);
+        assert_eq!(Endpoint::of(&post, "/v1/modelsx"), Endpoint::Other);
+    }
+
+    #[test]
+    fn every_reason_has_its_own_spelling() {
+        let spellings: std::collections::HashSet<_> = Reason::ALL.iter().map(|r| r.as_str()).collect();
+        assert_eq!(spellings.len(), Reason::ALL.len());
+    }
+
+    #[test]
+    fn digests_show_only_their_first_digits() {
+        assert_eq!(TenantId([0xab; 32]).to_string(), "abababab");
+        assert_eq!(BodyDigest::of(b"").to_string(), "af1349b9f5f9a1a6");
+    }
+}

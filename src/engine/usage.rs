@@ -1,0 +1,99 @@
+//! What the upstream billed.
+//!
+//! In a stream the counts come in `message_start` and again, cumulative, in each `message_delta`: a later
+//! value replaces an earlier one when it is there. Only `message_start` splits cache writes by lifetime, so
+//! a write total that grows later grew by five-minute writes (server tools add those on their own).
+
+use serde::Deserialize;
+
+/// Billed tokens by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub uncached: u64,
+    pub cache_read: u64,
+    pub cache_write_5m: u64,
+    pub cache_write_1h: u64,
+    pub output: u64,
+}
+
+impl Usage {
+    /// Each kind with the spelling it has in metrics and logs.
+    pub fn kinds(&self) -> [(&'static str, u64); 5] {
+        [
+            ("uncached", self.uncached),
+            ("cache_read", self.cache_read),
+            ("cache_write_5m", self.cache_write_5m),
+            ("cache_write_1h", self.cache_write_1h),
+            ("output", self.output),
+        ]
+    }
+
+    /// Takes over what a `usage` object reports. Broken or absent counts change nothing.
+    pub fn update(&mut self, json: &str) {
+        let Ok(wire) = serde_json::from_str::<Wire>(json) else { return };
+        set(&mut self.uncached, wire.input_tokens);
+        set(&mut self.cache_read, wire.cache_read_input_tokens);
+        set(&mut self.output, wire.output_tokens);
+        if let Some(split) = wire.cache_creation {
+            set(&mut self.cache_write_5m, split.ephemeral_5m_input_tokens);
+            set(&mut self.cache_write_1h, split.ephemeral_1h_input_tokens);
+        }
+        if let Some(total) = wire.cache_creation_input_tokens {
+            self.cache_write_1h = self.cache_write_1h.min(total);
+            self.cache_write_5m = total - self.cache_write_1h;
+        }
+    }
+}
+
+fn set(count: &mut u64, reported: Option<u64>) {
+    *count = reported.unwrap_or(*count);
+}
+
+#[derive(Deserialize)]
+struct Wire {
+    input_tokens: Option<u64>,
+    cache_read_input_tokens: Option<u64>,
+    cache_creation_input_tokens: Option<u64>,
+    cache_creation: Option<Split>,
+    output_tokens: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Split {
+    ephemeral_5m_input_tokens: Option<u64>,
+    ephemeral_1h_input_tokens: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(reports: &[&str]) -> [u64; 5] {
+        let mut usage = Usage::default();
+        reports.iter().for_each(|report| usage.update(report));
+        usage.kinds().map(|(_, count)| count)
+    }
+
+    #[test]
+    fn deltas_are_cumulative_and_override() {
+        let start = r#"{"input_tokens":10,"cache_read_input_tokens":20,"cache_creation_input_tokens":30,
+            "cache_creation":{"ephemeral_5m_input_tokens":5,"ephemeral_1h_input_tokens":25},"output_tokens":1}"#;
+        assert_eq!(after(&[start]), [10, 20, 5, 25, 1]);
+        assert_eq!(after(&[start, r#"{"output_tokens":7}"#]), [10, 20, 5, 25, 7]);
+        let grown = r#"{"input_tokens":null,"cache_creation_input_tokens":40,"output_tokens":9}"#;
+        assert_eq!(after(&[start, r#"{"output_tokens":7}"#, grown]), [10, 20, 15, 25, 9]);
+    }
+
+    #[test]
+    fn a_total_without_split_is_five_minute_writes() {
+        assert_eq!(after(&[r#"{"cache_creation_input_tokens":12}"#]), [0, 0, 12, 0, 0]);
+    }
+
+    #[test]
+    fn broken_usage_changes_nothing() {
+        assert_eq!(
+            after(&[r#"{"output_tokens":3}"#, "null", r#"{"output_tokens":"x"}"#, "{"]),
+            [0, 0, 0, 0, 3]
+        );
+    }
+}
