@@ -1,0 +1,152 @@
+//! Our own answers: whose fault, which status, what to do next, in the shape of the API's errors.
+
+use std::fmt;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+
+use crate::config::Config;
+use crate::engine::types::Ending;
+
+use super::observe::AnswerBody;
+use super::record::{Recorder, mark};
+
+/// Why forkpoint answered itself. Everything else comes from the upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The client asked for a tunnel.
+    Connect,
+    /// The client asked for another protocol on this connection.
+    Upgrade,
+    /// The body's length is stated twice, or in a way that two readers could see differently.
+    Length,
+    /// The request target is neither a path nor `OPTIONS *`.
+    Target,
+    /// The client's body broke off or is framed wrongly.
+    ClientBody,
+    /// The client sent nothing of its body for `limits.stall_s`.
+    ClientStalled,
+    /// `limits.connections` are open already.
+    Connections,
+    /// No connection to the upstream; what the system said.
+    Unreachable { upstream: String, cause: String },
+    /// No connection to the upstream within `upstream.connect_ms`.
+    ConnectTimeout { upstream: String },
+    /// Connected, then not a byte of an answer for `upstream.idle_s`.
+    Silent { upstream: String },
+    /// The upstream closed or garbled the connection before its answer.
+    Broken { upstream: String, cause: String },
+    /// A bug of ours.
+    Internal,
+}
+
+impl Fault {
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Fault::Connect => "connect",
+            Fault::Upgrade => "upgrade",
+            Fault::Length => "ambiguous_length",
+            Fault::Target => "target",
+            Fault::ClientBody => "client_body",
+            Fault::ClientStalled => "client_stalled",
+            Fault::Connections => "connections",
+            Fault::Unreachable { .. } => "upstream_unreachable",
+            Fault::ConnectTimeout { .. } => "upstream_connect_timeout",
+            Fault::Silent { .. } => "upstream_silent",
+            Fault::Broken { .. } => "upstream_broke",
+            Fault::Internal => "internal",
+        }
+    }
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Fault::Connect | Fault::Upgrade => StatusCode::NOT_IMPLEMENTED,
+            Fault::Length | Fault::Target | Fault::ClientBody => StatusCode::BAD_REQUEST,
+            Fault::ClientStalled => StatusCode::REQUEST_TIMEOUT,
+            Fault::Connections => StatusCode::SERVICE_UNAVAILABLE,
+            Fault::Unreachable { .. } | Fault::Broken { .. } => StatusCode::BAD_GATEWAY,
+            Fault::ConnectTimeout { .. } | Fault::Silent { .. } => StatusCode::GATEWAY_TIMEOUT,
+            Fault::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The API's name for this kind of error.
+    fn kind(&self) -> &'static str {
+        match self {
+            Fault::Connect | Fault::Upgrade | Fault::Length | Fault::Target | Fault::ClientBody => {
+                "invalid_request_error"
+            }
+            Fault::ClientStalled | Fault::ConnectTimeout { .. } | Fault::Silent { .. } => "timeout_error",
+            Fault::Connections => "overloaded_error",
+            Fault::Unreachable { .. } | Fault::Broken { .. } | Fault::Internal => "api_error",
+        }
+    }
+
+    /// How the exchange ended for the record.
+    fn ending(&self) -> Ending {
+        match self {
+            Fault::Broken { .. } | Fault::Silent { .. } => Ending::UpstreamBroke,
+            _ => Ending::Refused,
+        }
+    }
+
+    pub fn answer(self, mut recorder: Recorder, config: &Config) -> Response<AnswerBody> {
+        recorder.facts.status = Some(self.status());
+        recorder.facts.fault = Some(self.reason());
+        let mut response = self.response();
+        if config.server.response_headers {
+            mark(response.headers_mut(), &recorder.facts);
+        }
+        // Always there, so that our errors can be told from the upstream's.
+        response.headers_mut().insert("x-forkpoint-reason", HeaderValue::from_static(self.reason()));
+        recorder.finish(self.ending(), None);
+        response
+    }
+
+    /// The answer without a record, for connections that never became a request.
+    pub fn response(&self) -> Response<AnswerBody> {
+        let error = serde_json::json!({
+            "type": "error",
+            "error": { "type": self.kind(), "message": format!("forkpoint: {self}") },
+        });
+        let mut response = Response::new(AnswerBody::own(Bytes::from(error.to_string())));
+        *response.status_mut() = self.status();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert("x-forkpoint-reason", HeaderValue::from_static(self.reason()));
+        if matches!(self, Fault::ClientBody | Fault::ClientStalled | Fault::Length | Fault::Connections) {
+            // What follows on this connection cannot be trusted to be a request.
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Connect => write!(f, "CONNECT is not supported; point the client's base URL here instead"),
+            Fault::Upgrade => write!(f, "protocol upgrades are not supported; send plain HTTP requests"),
+            Fault::Length => {
+                write!(f, "the length of the body is ambiguous; send one content-length or chunked encoding")
+            }
+            Fault::Target => write!(f, "the request target must be a path such as /v1/messages"),
+            Fault::ClientBody => write!(f, "the request body broke off or is framed wrongly"),
+            Fault::ClientStalled => write!(f, "the request body stalled; see limits.stall_s"),
+            Fault::Connections => write!(f, "too many open connections; retry, or raise limits.connections"),
+            Fault::Unreachable { upstream, cause } => {
+                write!(f, "cannot reach the upstream {upstream}: {cause}; check upstream.url")
+            }
+            Fault::ConnectTimeout { upstream } => {
+                write!(f, "no connection to the upstream {upstream} in time; see upstream.connect_ms")
+            }
+            Fault::Silent { upstream } => {
+                write!(f, "the upstream {upstream} stayed silent for too long; see upstream.idle_s")
+            }
+            Fault::Broken { upstream, cause } => {
+                write!(f, "the upstream {upstream} broke off before its answer: {cause}")
+            }
+            Fault::Internal => write!(f, "internal error; the request was not completed"),
+        }
+    }
+}

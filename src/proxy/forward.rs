@@ -1,0 +1,282 @@
+//! One upstream call. The received path, query, headers and body go out as they came.
+
+use std::collections::VecDeque;
+use std::error::Error as StdError;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, HeaderValue, TRAILER};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Request, Response, Uri, Version};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client, Error as ClientError};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tower_service::Service;
+
+use crate::config;
+
+use super::error::Fault;
+use super::headers;
+use super::stall::Stall;
+
+/// Shorter than the keep-alive of common servers, so that we close an idle connection before they do.
+const POOL_IDLE: Duration = Duration::from_secs(50);
+const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
+
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+pub struct Upstream {
+    client: Client<Timed<HttpsConnector<HttpConnector>>, SentBody>,
+    scheme: Scheme,
+    authority: Authority,
+    /// The base URL's own path, without its trailing slash.
+    path_prefix: String,
+    idle: Duration,
+}
+
+/// Why no upstream client could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    #[error("no root certificates found on this system: {0}")]
+    Roots(#[from] std::io::Error),
+    #[error("upstream.url has no scheme or host")]
+    Url,
+}
+
+impl Upstream {
+    pub fn new(config: &config::Upstream) -> Result<Upstream, SetupError> {
+        let scheme = config.url.scheme().ok_or(SetupError::Url)?.clone();
+        let authority = config.url.authority().ok_or(SetupError::Url)?.clone();
+        let mut http = HttpConnector::new();
+        http.enforce_http(false);
+        http.set_nodelay(true);
+        http.set_keepalive(Some(TCP_KEEPALIVE));
+        let roots = HttpsConnectorBuilder::new();
+        let https = match scheme == Scheme::HTTPS {
+            true => roots.with_native_roots()?,
+            // No certificate is ever checked, so none needs to be installed.
+            false => roots.with_tls_config(no_roots()),
+        };
+        let https = https.https_or_http().enable_all_versions().wrap_connector(http);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .timer(TokioTimer::new())
+            .pool_idle_timeout(POOL_IDLE)
+            .build(Timed { inner: https, limit: config.connect });
+        let path_prefix = config.url.path().trim_end_matches('/').to_owned();
+        Ok(Upstream { client, scheme, authority, path_prefix, idle: config.idle })
+    }
+
+    /// Sends the request and waits for the head of the answer.
+    pub async fn send(&self, mut request: Request<SentBody>) -> Result<Response<Incoming>, Fault> {
+        *request.uri_mut() = self.target(request.uri()).ok_or(Fault::Target)?;
+        *request.version_mut() = Version::HTTP_11;
+        headers::for_upstream(request.headers_mut());
+        if let (Some(length), true) = (request.body().size_hint().exact(), request.body().is_sized()) {
+            request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+            request.headers_mut().remove(TRAILER);
+        }
+        let sent = request.body().sent_counter();
+        let mut answer = pin!(self.client.request(request));
+        let mut sent_before = 0;
+        loop {
+            match tokio::time::timeout(self.idle, answer.as_mut()).await {
+                Ok(answer) => return answer.map_err(|error| self.fault(&error)),
+                Err(_) => {
+                    let sent_now = sent.as_ref().map_or(0, |count| count.load(Relaxed));
+                    if sent_now == sent_before {
+                        return Err(Fault::Silent { upstream: self.name() });
+                    }
+                    sent_before = sent_now;
+                }
+            }
+        }
+    }
+
+    /// The received path and query, behind the base URL's own path.
+    fn target(&self, received: &Uri) -> Option<Uri> {
+        let path = received.path_and_query()?;
+        let path = match self.path_prefix.as_str() {
+            "" => path.clone(),
+            prefix => PathAndQuery::try_from(format!("{prefix}{path}")).ok()?,
+        };
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(self.scheme.clone());
+        parts.authority = Some(self.authority.clone());
+        parts.path_and_query = Some(path);
+        Uri::from_parts(parts).ok()
+    }
+
+    fn fault(&self, error: &ClientError) -> Fault {
+        let upstream = self.name();
+        if is_caused_by::<ClientGone>(error) {
+            return Fault::ClientBody;
+        }
+        if is_caused_by::<ClientStalled>(error) {
+            return Fault::ClientStalled;
+        }
+        let cause = root_cause(error);
+        match () {
+            _ if is_caused_by::<ConnectTimeout>(error) => Fault::ConnectTimeout { upstream },
+            _ if error.is_connect() => Fault::Unreachable { upstream, cause },
+            _ => Fault::Broken { upstream, cause },
+        }
+    }
+
+    /// Scheme and host: what an error may tell a client.
+    fn name(&self) -> String {
+        format!("{}://{}", self.scheme, self.authority)
+    }
+}
+
+fn no_roots() -> rustls::ClientConfig {
+    rustls::ClientConfig::builder()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth()
+}
+
+/// The error and everything that caused it, outermost first.
+fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |outer| {
+        let outer: &'a (dyn StdError + 'static) = *outer;
+        outer.source()
+    })
+}
+
+fn is_caused_by<E: StdError + 'static>(error: &(dyn StdError + 'static)) -> bool {
+    chain(error).any(|error| error.is::<E>())
+}
+
+fn root_cause(error: &(dyn StdError + 'static)) -> String {
+    chain(error).last().map_or_else(String::new, ToString::to_string)
+}
+
+/// A connector with a deadline over name look-up, TCP and TLS together.
+#[derive(Clone)]
+struct Timed<C> {
+    inner: C,
+    limit: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("connect timed out")]
+struct ConnectTimeout;
+
+impl<C> Service<Uri> for Timed<C>
+where
+    C: Service<Uri>,
+    C::Future: Send + 'static,
+    C::Error: Into<BoxError>,
+{
+    type Response = C::Response;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<C::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let (connecting, limit) = (self.inner.call(uri), self.limit);
+        Box::pin(async move {
+            match tokio::time::timeout(limit, connecting).await {
+                Ok(connected) => connected.map_err(Into::into),
+                Err(_) => Err(ConnectTimeout.into()),
+            }
+        })
+    }
+}
+
+/// The body of an upstream request.
+pub struct SentBody {
+    /// What is in memory already: the whole body, or the part that was read before it grew too large.
+    head: VecDeque<Bytes>,
+    rest: Option<Streamed>,
+}
+
+struct Streamed {
+    body: Incoming,
+    stall: Stall,
+    sent: Arc<AtomicU64>,
+}
+
+/// The client's own body failed, which is no failure of the upstream.
+#[derive(Debug, thiserror::Error)]
+#[error("the client's body broke off")]
+struct ClientGone;
+
+#[derive(Debug, thiserror::Error)]
+#[error("the client's body stalled")]
+struct ClientStalled;
+
+impl SentBody {
+    pub fn whole(body: Bytes) -> SentBody {
+        SentBody { head: VecDeque::from([body]), rest: None }
+    }
+
+    pub fn streamed(body: Incoming, stall: Duration) -> SentBody {
+        SentBody::spilled(Bytes::new(), body, stall)
+    }
+
+    pub fn spilled(head: Bytes, body: Incoming, stall: Duration) -> SentBody {
+        let head = (!head.is_empty()).then_some(head).into_iter().collect();
+        let rest = Streamed { body, stall: Stall::new(stall), sent: Arc::default() };
+        SentBody { head, rest: Some(rest) }
+    }
+
+    /// Whether a content-length of ours belongs on the request: a collected body, or one the client sized.
+    fn is_sized(&self) -> bool {
+        self.rest.is_none()
+    }
+
+    /// Counts the chunks that went out of a streamed body, so that a long upload is not taken for silence.
+    fn sent_counter(&self) -> Option<Arc<AtomicU64>> {
+        self.rest.as_ref().map(|rest| rest.sent.clone())
+    }
+}
+
+impl Body for SentBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(piece) = self.head.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
+        let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
+        match Pin::new(&mut rest.body).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                rest.stall.progress();
+                rest.sent.fetch_add(1, Relaxed);
+                Poll::Ready(frame.map(|frame| frame.map_err(|_| ClientGone.into())))
+            }
+            Poll::Pending => rest.stall.poll_expired(cx).map(|()| Some(Err(ClientStalled.into()))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.head.is_empty() && self.rest.as_ref().is_none_or(|rest| rest.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let head: usize = self.head.iter().map(Bytes::len).sum();
+        let mut hint =
+            self.rest.as_ref().map_or_else(|| SizeHint::with_exact(0), |rest| rest.body.size_hint());
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + head as u64);
+        }
+        hint.set_lower(hint.lower() + head as u64);
+        hint
+    }
+}

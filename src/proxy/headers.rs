@@ -1,0 +1,161 @@
+//! Header hygiene: what must not cross a hop, what is ours, and which requests are refused outright.
+
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version};
+
+use super::error::Fault;
+
+/// Headers that speak about one connection only (RFC 9110 §7.6.1).
+const HOP_BY_HOP: [&str; 7] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "transfer-encoding",
+    "upgrade",
+];
+const OURS: &str = "x-forkpoint-";
+
+/// Refuses what cannot be forwarded without guessing.
+pub fn check<B>(request: &Request<B>) -> Result<(), Fault> {
+    let headers = request.headers();
+    if request.method() == Method::CONNECT {
+        return Err(Fault::Connect);
+    }
+    // A client that offers h2c is content with an answer in HTTP/1.1; any other upgrade it needs.
+    let offers = headers.get_all(UPGRADE).iter();
+    if offers.flat_map(|value| value.as_bytes().split(|b| *b == b',')).any(|offer| !is(offer, b"h2c")) {
+        return Err(Fault::Upgrade);
+    }
+    if request.version() < Version::HTTP_2 {
+        check_length(headers)?;
+    }
+    let path = request.uri().path();
+    let whole_server = path == "*" && request.method() == Method::OPTIONS;
+    if path.starts_with('/') || whole_server { Ok(()) } else { Err(Fault::Target) }
+}
+
+/// A body whose length two readers could see differently is how requests are smuggled.
+fn check_length(headers: &HeaderMap) -> Result<(), Fault> {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let first = lengths.next();
+    let agree = lengths.all(|other| Some(other) == first);
+    let digits = first.is_none_or(|length| length.as_bytes().iter().all(u8::is_ascii_digit));
+    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
+    let chunked = encodings.next();
+    let plain = chunked.is_none_or(|value| is(value.as_bytes(), b"chunked")) && encodings.next().is_none();
+    match agree && digits && plain && !(first.is_some() && chunked.is_some()) {
+        true => Ok(()),
+        false => Err(Fault::Length),
+    }
+}
+
+fn is(value: &[u8], word: &[u8]) -> bool {
+    value.trim_ascii().eq_ignore_ascii_case(word)
+}
+
+/// Makes received headers fit for the upstream. Everything else stays as it came, duplicates included.
+pub fn for_upstream(headers: &mut HeaderMap) {
+    strip_hop_by_hop(headers);
+    let ours: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with(OURS)).cloned().collect();
+    for name in ours {
+        headers.remove(name);
+    }
+    // The client writes the upstream's own name here.
+    headers.remove(HOST);
+}
+
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|b| *b == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        .collect();
+    let trailers = headers
+        .get_all(TE)
+        .iter()
+        .any(|value| value.as_bytes().split(|b| *b == b',').any(|coding| is(coding, b"trailers")));
+    for name in named {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+    headers.remove(TE);
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(method: &str, target: &str, headers: &[(&str, &str)]) -> Request<()> {
+        let mut builder = Request::builder().method(method).uri(target);
+        for (name, value) in headers {
+            builder = builder.header(*name, *value);
+        }
+        builder.body(()).unwrap()
+    }
+
+    fn verdict(headers: &[(&str, &str)]) -> Option<Fault> {
+        check(&request("POST", "/v1/messages", headers)).err()
+    }
+
+    #[test]
+    fn lengths_that_could_be_read_two_ways_are_refused() {
+        assert_eq!(verdict(&[("content-length", "5")]), None);
+        assert_eq!(verdict(&[("content-length", "5"), ("content-length", "5")]), None);
+        assert_eq!(verdict(&[("transfer-encoding", "Chunked")]), None);
+        for bad in [
+            &[("content-length", "5"), ("content-length", "6")][..],
+            &[("content-length", "+5")],
+            &[("content-length", "5"), ("transfer-encoding", "chunked")],
+            &[("transfer-encoding", "gzip, chunked")],
+            &[("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")],
+            &[("transfer-encoding", "identity")],
+        ] {
+            assert_eq!(verdict(bad), Some(Fault::Length), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn tunnels_and_upgrades_are_refused_but_an_h2c_offer_is_not() {
+        assert_eq!(check(&request("CONNECT", "host:443", &[])).err(), Some(Fault::Connect));
+        assert_eq!(verdict(&[("upgrade", "websocket")]), Some(Fault::Upgrade));
+        assert_eq!(verdict(&[("upgrade", "h2c")]), None);
+    }
+
+    #[test]
+    fn only_what_belongs_to_the_hop_or_to_us_is_dropped() {
+        let request = request(
+            "POST",
+            "/",
+            &[
+                ("connection", "close, X-Hop"),
+                ("x-hop", "1"),
+                ("te", "gzip, trailers"),
+                ("keep-alive", "1"),
+                ("x-forkpoint-mode", "observe"),
+                ("host", "here"),
+                ("x-api-key", "k"),
+                ("accept", "a"),
+                ("accept", "b"),
+                ("trailer", "x-sum"),
+            ],
+        );
+        let mut headers = request.headers().clone();
+        for_upstream(&mut headers);
+        let left: Vec<_> = headers.iter().map(|(n, v)| (n.as_str(), v.to_str().unwrap())).collect();
+        assert_eq!(left.len(), 5, "{left:?}");
+        for kept in
+            [("x-api-key", "k"), ("accept", "a"), ("accept", "b"), ("trailer", "x-sum"), ("te", "trailers")]
+        {
+            assert!(left.contains(&kept), "{kept:?}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The answer on its way back: bytes untouched, a copy to the engine, ended exactly once.
+//!
+//! A chunk is decoded, framed and indexed before it is handed on, in the same poll. The end of a stream is
+//! one of four things, and the first that happens counts: no more frames, `is_end_stream()` (hyper may not
+//! poll again after it), an error, or a drop (the client left).
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, header};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use crate::config::{Config, Limits};
+use crate::engine::sse::Framer;
+use crate::engine::turn::{Turn, TurnBuilder, TurnLimits};
+use crate::engine::types::{Ending, Endpoint};
+
+use super::decode::{Decoder, Sink};
+use super::forward::BoxError;
+use super::headers::strip_hop_by_hop;
+use super::record::{Recorder, mark};
+use super::stall::Stall;
+
+/// The body of an answer: the upstream's, watched, or one of our own.
+pub enum AnswerBody {
+    Relayed(Box<Tee>),
+    Own(Option<Bytes>),
+}
+
+/// Hands the upstream's answer to the client, with our headers added and nothing else changed.
+pub fn relay(answer: Response<Incoming>, mut recorder: Recorder, config: &Config) -> Response<AnswerBody> {
+    let (mut head, body) = answer.into_parts();
+    strip_hop_by_hop(&mut head.headers);
+    recorder.facts.answered(head.status, &head.headers);
+    let observer = match recorder.facts.endpoint {
+        Endpoint::Messages => Observer::new(&head.headers, &config.limits),
+        _ => None,
+    };
+    if config.server.response_headers {
+        mark(&mut head.headers, &recorder.facts);
+    }
+    let mut tee = Tee { body, observer, recorder: Some(recorder), idle: Stall::new(config.upstream.idle) };
+    // An answer without a body is never polled.
+    if tee.body.is_end_stream() {
+        tee.end(Ending::Complete);
+    }
+    Response::from_parts(head, AnswerBody::Relayed(Box::new(tee)))
+}
+
+pub struct Tee {
+    body: Incoming,
+    observer: Option<Observer>,
+    /// Taken at the end.
+    recorder: Option<Recorder>,
+    idle: Stall,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the upstream stayed silent for too long")]
+struct Silent;
+
+impl Tee {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let polled = match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(polled) => polled,
+            Poll::Pending => {
+                return self.idle.poll_expired(cx).map(|()| {
+                    self.end(Ending::UpstreamBroke);
+                    Some(Err(Silent.into()))
+                });
+            }
+        };
+        self.idle.progress();
+        match polled {
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    self.see(data);
+                }
+                if self.body.is_end_stream() {
+                    self.end(Ending::Complete);
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(error)) => {
+                self.end(Ending::UpstreamBroke);
+                Poll::Ready(Some(Err(error.into())))
+            }
+            None => {
+                self.end(Ending::Complete);
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    fn see(&mut self, data: &Bytes) {
+        let Some(recorder) = &mut self.recorder else { return };
+        recorder.facts.answer_chunk(data.len());
+        if let Some(observer) = &mut self.observer {
+            let started = Instant::now();
+            observer.push(data);
+            recorder.facts.observe_time += started.elapsed();
+        }
+    }
+
+    fn end(&mut self, ending: Ending) {
+        if let Some(recorder) = self.recorder.take() {
+            recorder.finish(ending, self.observer.take().map(Observer::finish));
+        }
+    }
+}
+
+impl Drop for Tee {
+    fn drop(&mut self) {
+        self.end(Ending::ClientLeft);
+    }
+}
+
+impl AnswerBody {
+    pub fn own(body: Bytes) -> AnswerBody {
+        AnswerBody::Own(Some(body))
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut *self {
+            AnswerBody::Relayed(tee) => tee.poll(cx),
+            AnswerBody::Own(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            AnswerBody::Relayed(tee) => tee.body.is_end_stream(),
+            AnswerBody::Own(body) => body.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            AnswerBody::Relayed(tee) => tee.body.size_hint(),
+            AnswerBody::Own(body) => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
+        }
+    }
+}
+
+/// Reads a copy of an answer.
+struct Observer {
+    decoder: Decoder<Answer>,
+}
+
+/// The decoded answer as far as it is known.
+enum Answer {
+    Stream { framer: Framer, builder: Box<TurnBuilder> },
+    Json { body: Vec<u8>, limits: TurnLimits, overflowed: bool },
+}
+
+impl Observer {
+    fn new(headers: &HeaderMap, limits: &Limits) -> Option<Observer> {
+        let turn_limits = TurnLimits { bytes: limits.observe_bytes, tool_uses: limits.tool_uses };
+        let kind = headers.get(header::CONTENT_TYPE)?.as_bytes().to_ascii_lowercase();
+        let answer = if kind.starts_with(b"text/event-stream") {
+            Answer::Stream {
+                framer: Framer::new(limits.observe_bytes),
+                builder: Box::new(TurnBuilder::new(turn_limits)),
+            }
+        } else if kind.starts_with(b"application/json") {
+            Answer::Json { body: Vec::new(), limits: turn_limits, overflowed: false }
+        } else {
+            return None;
+        };
+        Some(Observer { decoder: Decoder::new(headers, answer, limits.observe_bytes)? })
+    }
+
+    fn push(&mut self, data: &[u8]) {
+        self.decoder.push(data);
+    }
+
+    fn finish(mut self) -> Turn {
+        let failed = self.decoder.failed();
+        match self.decoder.sink() {
+            Some(Answer::Stream { builder, .. }) => {
+                let empty = TurnBuilder::new(TurnLimits { bytes: 0, tool_uses: 0 });
+                let mut builder = std::mem::replace(&mut **builder, empty);
+                if failed {
+                    builder.overflow();
+                }
+                builder.finish()
+            }
+            Some(Answer::Json { body, limits, overflowed: false }) if !failed => {
+                Turn::from_json(body, *limits)
+            }
+            _ => Turn::default(),
+        }
+    }
+}
+
+impl Sink for Answer {
+    fn take(&mut self, bytes: &[u8]) {
+        match self {
+            Answer::Stream { framer, builder } => {
+                framer.push(bytes, |event| builder.push(event.data));
+                if framer.overflowed() {
+                    builder.overflow();
+                }
+            }
+            Answer::Json { body, limits, overflowed } => {
+                *overflowed |= body.len() + bytes.len() > limits.bytes;
+                if *overflowed {
+                    *body = Vec::new();
+                } else {
+                    body.extend_from_slice(bytes);
+                }
+            }
+        }
+    }
+}

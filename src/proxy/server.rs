@@ -1,0 +1,176 @@
+//! The listening side: connections within limits, slow clients cut off, a drain that loses no stream.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+
+use crate::config::Limits;
+
+use super::Proxy;
+use super::error::Fault;
+use super::stall::Stall;
+
+/// More request headers than any client sends; hyper bounds their bytes by its read buffer of 400 KiB.
+const HEADERS_MAX: usize = 100;
+/// HTTP/2 headers together.
+const HEADER_BYTES_MAX: usize = 64 * 1024;
+/// Streams one HTTP/2 connection may have open; a fan-out of hundreds opens more connections.
+const STREAMS_MAX: u32 = 256;
+/// Streams that a client may reset before we have answered them; a rapid-reset attack ends here.
+const RESET_STREAMS_MAX: usize = 32;
+const H2_PING_EVERY: Duration = Duration::from_secs(30);
+/// Until then the connection is not known to speak HTTP at all.
+const PREFACE_BYTES: usize = 24;
+/// A pause after a failed accept (file descriptors run out), so that the loop does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves until `stop` turns true, then lets running exchanges finish. The caller bounds that wait.
+pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, mut stop: watch::Receiver<bool>) {
+    let limits = proxy.config.limits.clone();
+    let places = Arc::new(Semaphore::new(limits.connections));
+    let builder = Arc::new(builder(&limits));
+    let graceful = GracefulShutdown::new();
+    loop {
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            },
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let _ = stream.set_nodelay(true);
+        let io = TokioIo::new(ClientIo::new(stream, &limits));
+        let (proxy, builder, watcher) = (proxy.clone(), builder.clone(), graceful.watcher());
+        let place = places.clone().try_acquire_owned();
+        tokio::spawn(async move {
+            let full = place.is_err();
+            let service = service_fn(|request| {
+                let proxy = proxy.clone();
+                async move {
+                    match full {
+                        true => Ok(proxy.refuse(Fault::Connections)),
+                        false => proxy.handle(request).await,
+                    }
+                }
+            });
+            let connection = builder.serve_connection(io, service);
+            if let Err(error) = watcher.watch(connection).await {
+                tracing::debug!(error, "connection ended");
+            }
+            drop(place);
+        });
+    }
+    drop(listener);
+    graceful.shutdown().await;
+}
+
+fn builder(limits: &Limits) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header)
+        .max_headers(HEADERS_MAX)
+        .auto_date_header(false);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
+        .max_local_error_reset_streams(RESET_STREAMS_MAX)
+        .max_header_list_size(HEADER_BYTES_MAX as u32)
+        .keep_alive_interval(H2_PING_EVERY)
+        .auto_date_header(false);
+    builder
+}
+
+/// A client's connection that may not stall: neither before its first request, nor while an answer waits
+/// to be taken.
+struct ClientIo {
+    stream: TcpStream,
+    preface_bytes: usize,
+    preface: Stall,
+    write: Stall,
+}
+
+impl ClientIo {
+    fn new(stream: TcpStream, limits: &Limits) -> ClientIo {
+        let (preface, write) = (Stall::new(limits.header), Stall::new(limits.stall));
+        ClientIo { stream, preface_bytes: 0, preface, write }
+    }
+
+    fn written(&mut self, polled: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        match polled {
+            Poll::Pending => self
+                .write
+                .poll_expired(cx)
+                .map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "client stalled"))),
+            ready => {
+                self.write.progress();
+                ready
+            }
+        }
+    }
+}
+
+impl AsyncRead for ClientIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if self.preface_bytes < PREFACE_BYTES {
+            self.preface_bytes += buffer.filled().len() - before;
+            // Bytes that trickle in are no progress: the whole preface has one deadline.
+            if polled.is_pending() {
+                let late = || io::Error::new(io::ErrorKind::TimedOut, "no request in time");
+                return self.preface.poll_expired(cx).map(|()| Err(late()));
+            }
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for ClientIo {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.written(polled, cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.written(polled, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
