@@ -1,134 +1,243 @@
-//! The one valid configuration that everything else reads.
+//! Files, environment and flags become one valid [`Config`], or a list of everything that is wrong with them.
+//!
+//! A proxy that guesses at its configuration fails later and elsewhere. So nothing is guessed here: unknown
+//! keys, wrong types and impossible combinations are refused, all of them in one run, each with its place, its
+//! value and a hint.
+//!
+//! ```text
+//! defaults  →  TOML file  →  FORKPOINT_SECTION__KEY  →  flags  →  combinations  →  Loaded
+//!              file.rs       environment.rs             flags.rs  rules.rs
+//! ```
+//!
+//! Rule: a later layer replaces an earlier one, and *every* value that was given must be valid, also one that
+//! is replaced; else removing a flag would reveal a mistake that was there all along.
+//! The only effect is reading the file: the environment comes in as an argument.
+//!
+//! ```
+//! use forkpoint::config::{self, Origin, Overrides};
+//!
+//! let env = [("FORKPOINT_LIMITS__BODY_BYTES", "8 MiB")];
+//! let loaded = config::load(&Overrides::default(), env).unwrap();
+//! assert_eq!(loaded.config.limits.body_bytes, 8 * 1024 * 1024);
+//! assert_eq!(loaded.origin("server.listen"), Origin::Default);
+//! ```
 
-use std::net::SocketAddr;
-use std::time::Duration;
+mod types;
+mod flags;
+mod keys;
+mod kind;
+mod parse;
+mod file;
+mod environment;
+mod rules;
+mod problem;
+mod hint;
 
-/// A valid configuration. Only `load` makes one from outside values; `Config::default()` is what an empty file gives.
-#[derive(Clone, Debug)]
-pub struct Config {
-    pub server: Server,
-    pub upstream: Upstream,
-    pub identity: Identity,
-    pub limits: Limits,
-    pub log: Log,
-    pub drain: Drain,
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+pub use flags::Overrides;
+pub use keys::{KEYS, Key, SECTIONS, Section};
+pub use kind::{Choice, Kind, Shown};
+pub use problem::{Origin, Problem, Problems};
+pub use types::{
+    Config, Drain, Identity, Limits, Log, LogFormat, MASK, Mode, Secret, Server, Store, StoreKind, Upstream,
+};
+
+use kind::Given;
+use problem::{Complaint, named};
+
+/// A valid configuration, and where each of its values came from.
+#[derive(Debug)]
+pub struct Loaded {
+    pub config: Config,
+    /// The file that was read, as it was named; none is read unless one is named.
+    pub file: Option<PathBuf>,
+    origins: BTreeMap<&'static str, Origin>,
 }
 
-#[derive(Clone, Debug)]
-pub struct Server {
-    pub listen: SocketAddr,
-    pub admin_listen: SocketAddr,
-    /// Health and metrics only, for probes and scrapers.
-    pub metrics_listen: Option<SocketAddr>,
-    pub mode: Mode,
-    /// Whether `x-forkpoint-*` headers are added to responses.
-    pub response_headers: bool,
+/// One key of a loaded configuration, ready to print.
+#[derive(Debug)]
+pub struct Setting {
+    pub key: &'static Key,
+    pub value: Shown,
+    pub origin: Origin,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    Observe,
+/// Reads the named file, the environment and the flags.
+///
+/// `env` takes what `std::env::vars_os()` gives; variables that are not ours are skipped, whatever they hold.
+pub fn load<N, V>(overrides: &Overrides, env: impl IntoIterator<Item = (N, V)>) -> Result<Loaded, Problems>
+where
+    N: Into<OsString>,
+    V: Into<OsString>,
+{
+    let mut found = Found::default();
+    let named_by_env = environment::read(env, &mut found);
+    let named = overrides.config.clone().map(|path| (path, Origin::Flag("--config"))).or(named_by_env);
+    if let Some((path, named_by)) = &named {
+        file::read(path, named_by, &mut found);
+    }
+    overrides.read(&mut found);
+    found.into_loaded(named.map(|(path, _)| path))
 }
 
-#[derive(Clone, Debug)]
-pub struct Upstream {
-    /// Scheme, authority and an optional path prefix; never credentials, query or fragment.
-    pub url: http::Uri,
-    pub connect: Duration,
-    /// The longest silence of the upstream within one exchange.
-    pub idle: Duration,
-}
-
-#[derive(Clone, Debug)]
-pub struct Identity {
-    pub pepper: Secret,
-    pub tenant_headers: Vec<http::HeaderName>,
-}
-
-/// A value that never prints.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secret(String);
-
-#[derive(Clone, Debug)]
-pub struct Limits {
-    pub body_bytes: usize,
-    pub observe_bytes: usize,
-    pub connections: usize,
-    pub held_requests: usize,
-    pub held_bytes: usize,
-    pub tool_uses: usize,
-    /// How long a client may take to send its request headers.
-    pub header: Duration,
-    /// How long a client may stall: sending nothing of its body, or taking nothing of its answer.
-    pub stall: Duration,
-}
-
-#[derive(Clone, Debug)]
-pub struct Log {
-    pub format: LogFormat,
-    pub level: tracing::Level,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    Human,
-    Json,
-}
-
-#[derive(Clone, Debug)]
-pub struct Drain {
-    /// How long the listener stays open after SIGTERM, so that load balancers notice readiness first.
-    pub delay: Duration,
-    /// How long running streams may take to finish.
-    pub deadline: Duration,
-}
-
-impl Secret {
-    pub fn new(value: impl Into<String>) -> Self {
-        Secret(value.into())
+impl Loaded {
+    /// Where the value of this key came from.
+    pub fn origin(&self, path: &str) -> Origin {
+        self.origins.get(path).cloned().unwrap_or(Origin::Default)
     }
 
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("MASKED")
+    /// Every key with its value and origin, in the order of the manual.
+    pub fn settings(&self) -> impl Iterator<Item = Setting> + '_ {
+        KEYS.iter().map(|key| Setting { key, value: key.shown(&self.config), origin: self.origin(key.path) })
     }
 }
 
-const MIB: usize = 1024 * 1024;
+/// What the layers hold, before any of it is believed.
+#[derive(Default)]
+struct Found {
+    entries: Vec<Entry>,
+    problems: Vec<Problem>,
+    /// Whether a layer could not be read at all, so that what it would have set is not known.
+    unread: bool,
+}
 
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            server: Server {
-                listen: ([127, 0, 0, 1], 8787).into(),
-                admin_listen: ([127, 0, 0, 1], 8788).into(),
-                metrics_listen: None,
-                mode: Mode::Observe,
-                response_headers: true,
-            },
-            upstream: Upstream {
-                url: http::Uri::from_static("https://api.anthropic.com"),
-                connect: Duration::from_millis(5000),
-                idle: Duration::from_secs(900),
-            },
-            identity: Identity { pepper: Secret::default(), tenant_headers: Vec::new() },
-            limits: Limits {
-                body_bytes: 32 * MIB,
-                observe_bytes: 16 * MIB,
-                connections: 4096,
-                held_requests: 1024,
-                held_bytes: 256 * MIB,
-                tool_uses: 256,
-                header: Duration::from_secs(30),
-                stall: Duration::from_secs(60),
-            },
-            log: Log { format: LogFormat::Human, level: tracing::Level::INFO },
-            drain: Drain { delay: Duration::ZERO, deadline: Duration::from_secs(300) },
+/// One value for one known key.
+struct Entry {
+    key: &'static Key,
+    given: Given,
+    origin: Origin,
+}
+
+impl Found {
+    /// Takes a value for the key at `path`, or the problem that there is no such key.
+    fn give(&mut self, path: &str, given: Given, origin: Origin) {
+        if let Some(key) = Key::find(path) {
+            self.entries.push(Entry { key, given, origin });
+        } else if let Some(later) = keys::later(path) {
+            self.problems.push(later.complaint().at(origin, path));
+        } else {
+            let complaint = Complaint::new("unknown key", hint::for_unknown_key(path));
+            self.problems.push(complaint.at(origin, named(path)));
+        }
+    }
+
+    fn into_loaded(mut self, file: Option<PathBuf>) -> Result<Loaded, Problems> {
+        // Origins are ordered as layers are, so the last entry of a key is the one that holds.
+        self.entries.sort_by(|a, b| a.origin.cmp(&b.origin));
+        let mut config = Config::default();
+        let mut origins = BTreeMap::new();
+        let mut broken = BTreeSet::new();
+        for Entry { key, given, origin } in self.entries {
+            match key.kind.put(&mut config, &given) {
+                Ok(()) => {
+                    origins.insert(key.path, origin);
+                }
+                Err(complaint) => {
+                    broken.insert(key.path);
+                    self.problems.push(complaint.at(origin, key.assignment(&given)));
+                }
+            }
+        }
+        let loaded = Loaded { config, file, origins };
+        if !self.unread {
+            self.problems.extend(rules::check(&loaded, &broken));
+        }
+        match Problems::from_list(self.problems) {
+            Some(problems) => Err(problems),
+            None => Ok(loaded),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NO_ENV: [(&str, &str); 0] = [];
+
+    fn problems_of(overrides: &Overrides, env: &[(&str, &str)]) -> Vec<String> {
+        let problems = load(overrides, env.iter().copied()).unwrap_err();
+        problems.iter().map(|problem| format!("{}: {}", problem.origin, problem.message)).collect()
+    }
+
+    #[test]
+    fn nothing_given_is_the_defaults() {
+        let loaded = load(&Overrides::default(), NO_ENV).unwrap();
+        for setting in loaded.settings() {
+            assert_eq!(setting.value, setting.key.default(), "{}", setting.key.path);
+            assert_eq!(setting.origin, Origin::Default);
+        }
+    }
+
+    #[test]
+    fn flags_win_over_the_environment_and_that_over_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.toml");
+        let text = "[server]\nlisten = '127.0.0.1:1'\nadmin_listen = '127.0.0.1:2'\n[drain]\ndelay_ms = 3\n";
+        std::fs::write(&path, text).unwrap();
+        let overrides =
+            Overrides { config: Some(path), listen: Some("127.0.0.1:4".into()), ..Overrides::default() };
+        let env = [("FORKPOINT_LISTEN", "127.0.0.1:5"), ("FORKPOINT_SERVER__ADMIN_LISTEN", "127.0.0.1:6")];
+        let loaded = load(&overrides, env).unwrap();
+        assert_eq!(loaded.config.server.listen.port(), 4);
+        assert_eq!(loaded.origin("server.listen"), Origin::Flag("--listen"));
+        assert_eq!(loaded.config.server.admin_listen.port(), 6);
+        assert_eq!(loaded.config.drain.delay.as_millis(), 3);
+        assert!(loaded.origin("drain.delay_ms").to_string().ends_with("f.toml:5"));
+    }
+
+    #[test]
+    fn a_replaced_value_must_be_valid_too() {
+        let overrides = Overrides { mode: Some("observe".into()), ..Overrides::default() };
+        assert_eq!(
+            problems_of(&overrides, &[("FORKPOINT_MODE", "obzerve")]),
+            ["FORKPOINT_MODE: no such choice"]
+        );
+    }
+
+    #[test]
+    fn a_broken_value_is_reported_once_and_not_again_in_combinations() {
+        let overrides = Overrides { listen: Some("127.0.0.1".into()), ..Overrides::default() };
+        let env = [("FORKPOINT_ADMIN_LISTEN", "127.0.0.1:8787")];
+        assert_eq!(problems_of(&overrides, &env), ["--listen: not an IP address with a port"]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_hides_no_other_mistake() {
+        let overrides = Overrides { config: Some("/nowhere/f.toml".into()), ..Overrides::default() };
+        let found = problems_of(&overrides, &[("FORKPOINT_DRAIN__DELAY_MS", "-1"), ("FORKPOINT_X__Y", "1")]);
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[2].starts_with("--config: the file cannot be read"), "{found:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_of_a_file_break_the_loader(bytes: Vec<u8>) {
+            let mut found = Found::default();
+            file::parse(&bytes, "any.toml", &mut found);
+            let _ = found.into_loaded(None);
+        }
+
+        #[test]
+        fn no_text_near_toml_breaks_the_loader(
+            lines in prop::collection::vec(
+                "(\\[{0,2}(server|limits|identity|zebra)?\\]{0,2}|(server\\.)?(listen|body_bytes|pepper|\"\\PC\") = (\\PC{0,6}|\\[1,'a'\\]|-?[0-9]{1,20}|\\{a.b=1\\}|\"\\PC{0,9}\"))",
+                0..12,
+            )
+        ) {
+            let text = lines.join("\n");
+            let mut found = Found::default();
+            file::parse(text.as_bytes(), "any.toml", &mut found);
+            if let Err(problems) = found.into_loaded(None) {
+                for problem in problems.iter() {
+                    let Origin::File { line, .. } = problem.origin else { panic!("{problem}") };
+                    prop_assert!((1..=lines.len().max(1)).contains(&line), "{}\n{}", problem, text);
+                }
+            }
         }
     }
 }

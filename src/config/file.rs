@@ -1,0 +1,161 @@
+//! The TOML file: text to entries, each with the line it stands on.
+//!
+//! Rule: the file is walked once, from the top. What is known becomes an [`Entry`](super::Entry); an unknown
+//! section is one problem and not one per key; a syntax error is all there is to say, because what comes after
+//! it cannot be trusted.
+
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+
+use toml_edit::{Document, Item, TableLike, Value};
+
+use super::Found;
+use super::hint;
+use super::keys::{self, SECTIONS};
+use super::kind::Given;
+use super::problem::{Complaint, Origin, named};
+
+/// Far above any real configuration, and far below what would hurt to hold: a wrong path may name a disk image.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Reads the file into `found`; `named_by` says who asked for it.
+pub(super) fn read(path: &Path, named_by: &Origin, found: &mut Found) {
+    let shown = named(&path.to_string_lossy());
+    match read_bytes(path) {
+        Ok(bytes) => parse(&bytes, &shown, found),
+        Err(complaint) => {
+            found.unread = true;
+            found.problems.push(complaint.at(named_by.clone(), shown));
+        }
+    }
+}
+
+/// Reads the text of a file that a message would call `name`.
+pub(super) fn parse(bytes: &[u8], name: &str, found: &mut Found) {
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let complaint = Complaint::new("not UTF-8", "TOML files are UTF-8; convert the file");
+            return found.refuse_file(name, bytes, error.valid_up_to(), complaint);
+        }
+    };
+    match Document::parse(text) {
+        Ok(document) => Walk { name, text, found }.sections(document.as_table()),
+        Err(error) => {
+            // Only the parser's own words: the line itself may hold a secret.
+            let complaint = Complaint::new(
+                format!("not valid TOML: {}", error.message()),
+                "correct the syntax first; the rest of the file is checked after that",
+            );
+            let at = error.span().map_or(bytes.len(), |span| span.start);
+            found.refuse_file(name, bytes, at, complaint);
+        }
+    }
+}
+
+fn read_bytes(path: &Path) -> Result<Vec<u8>, Complaint> {
+    let unreadable = |error: std::io::Error| {
+        Complaint::new(
+            format!("the file cannot be read: {error}"),
+            "name a readable TOML file, or none to run with the defaults",
+        )
+    };
+    if path.as_os_str().is_empty() {
+        return Err(Complaint::new("names no file", "name a TOML file, or leave it out"));
+    }
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(Complaint::new(
+            "the file is larger than 1 MiB",
+            "name a configuration file; none needs more than a few KiB",
+        ));
+    }
+    Ok(bytes)
+}
+
+impl Found {
+    fn refuse_file(&mut self, name: &str, bytes: &[u8], at: usize, complaint: Complaint) {
+        let before = &bytes[..at.min(bytes.len())];
+        let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
+        let column = String::from_utf8_lossy(&before[line_start..]).chars().count() + 1;
+        let origin =
+            Origin::File { path: name.to_owned(), line: line_number(bytes, at), column: Some(column) };
+        self.unread = true;
+        self.problems.push(complaint.at(origin, ""));
+    }
+}
+
+struct Walk<'a> {
+    name: &'a str,
+    text: &'a str,
+    found: &'a mut Found,
+}
+
+impl Walk<'_> {
+    fn sections(&mut self, root: &dyn TableLike) {
+        for (name, item) in root.iter() {
+            let origin = self.origin(root, name, item);
+            let known = SECTIONS.iter().any(|section| section.name == name);
+            if let Some(later) = keys::later(name) {
+                self.found.problems.push(later.complaint().at(origin, format!("[{name}]")));
+            } else if !known && item.is_table_like() | item.is_array_of_tables() {
+                let complaint = Complaint::new("unknown section", hint::for_unknown_section(name));
+                self.found.problems.push(complaint.at(origin, format!("[{}]", named(name))));
+            } else if !known {
+                let complaint = Complaint::new("unknown key", hint::for_unknown_key(name));
+                self.found.problems.push(complaint.at(origin, named(name)));
+            } else if let Some(table) = item.as_table_like() {
+                self.keys(name, table);
+            } else {
+                let complaint = Complaint::new(
+                    format!("a section, but {} was given", given(item).description()),
+                    format!("write [{name}] on a line of its own and its keys below it"),
+                );
+                self.found.problems.push(complaint.at(origin, name));
+            }
+        }
+    }
+
+    fn keys(&mut self, section: &str, table: &dyn TableLike) {
+        for (name, item) in table.iter() {
+            let origin = self.origin(table, name, item);
+            self.found.give(&format!("{section}.{name}"), given(item), origin);
+        }
+    }
+
+    /// The line of the key; that of its value only where the parser kept no place for the key.
+    fn origin(&self, table: &dyn TableLike, name: &str, item: &Item) -> Origin {
+        let key_span = table.get_key_value(name).and_then(|(key, _)| key.span());
+        let Range { start, .. } = key_span.or_else(|| item.span()).unwrap_or_default();
+        let line = line_number(self.text.as_bytes(), start);
+        Origin::File { path: self.name.to_owned(), line, column: None }
+    }
+}
+
+fn line_number(bytes: &[u8], at: usize) -> usize {
+    bytes[..at.min(bytes.len())].iter().filter(|byte| **byte == b'\n').count() + 1
+}
+
+fn given(item: &Item) -> Given {
+    match item {
+        Item::Value(value) => given_value(value),
+        Item::Table(_) => Given::Other("a section"),
+        Item::ArrayOfTables(_) => Given::Other("a list of sections"),
+        Item::None => Given::Other("nothing"),
+    }
+}
+
+fn given_value(value: &Value) -> Given {
+    match value {
+        Value::String(text) => Given::Text(text.value().clone()),
+        Value::Integer(number) => Given::Integer(*number.value()),
+        Value::Boolean(switch) => Given::Switch(*switch.value()),
+        Value::Array(array) => Given::List(array.iter().map(given_value).collect()),
+        Value::Float(_) => Given::Other("a number with a fraction"),
+        Value::Datetime(_) => Given::Other("a date"),
+        Value::InlineTable(_) => Given::Other("a table"),
+    }
+}

@@ -1,0 +1,72 @@
+//! The flags that every command reading the configuration shares, as the last and strongest layer.
+//!
+//! Rule: a flag is text here and nothing more. It is checked with all the other values, so that a bad flag and
+//! a bad file are reported in the same run.
+
+use std::path::PathBuf;
+
+use super::Found;
+use super::kind::Given;
+use super::problem::Origin;
+
+/// Flags that replace configuration values.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Overrides {
+    /// Read this TOML file [env: FORKPOINT_CONFIG]
+    #[arg(long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// Take requests here [env: FORKPOINT_LISTEN]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Serve health and metrics here [env: FORKPOINT_ADMIN_LISTEN]
+    #[arg(long, value_name = "ADDR")]
+    pub admin_listen: Option<String>,
+    /// Forward to this Messages API [env: FORKPOINT_UPSTREAM]
+    #[arg(long, value_name = "URL")]
+    pub upstream: Option<String>,
+    /// What to do with requests: observe [env: FORKPOINT_MODE]
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<String>,
+    /// Where to remember: memory [env: FORKPOINT_STORE]
+    #[arg(long, value_name = "KIND")]
+    pub store: Option<String>,
+}
+
+impl Overrides {
+    pub(super) fn read(&self, found: &mut Found) {
+        let flags = [
+            ("--listen", "server.listen", &self.listen),
+            ("--admin-listen", "server.admin_listen", &self.admin_listen),
+            ("--upstream", "upstream.url", &self.upstream),
+            ("--mode", "server.mode", &self.mode),
+            ("--store", "store.kind", &self.store),
+        ];
+        for (flag, path, value) in flags {
+            if let Some(value) = value {
+                found.give(path, Given::Word(value.clone()), Origin::Flag(flag));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flag_sets_a_key_that_exists() {
+        let text = || Some("x".to_owned());
+        let all = Overrides {
+            config: None,
+            listen: text(),
+            admin_listen: text(),
+            upstream: text(),
+            mode: text(),
+            store: text(),
+        };
+        let mut found = Found::default();
+        all.read(&mut found);
+        assert!(found.problems.is_empty());
+        assert_eq!(found.entries.len(), 5);
+    }
+}

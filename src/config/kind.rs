@@ -1,0 +1,321 @@
+//! What a key can hold: how a given value becomes a typed one, and how the typed one is shown again.
+//!
+//! A kind carries the place in [`Config`] it fills, so that a key cannot be declared without being read, nor
+//! read into a field of another type. A file knows types and is held to them; the environment and flags know
+//! only words.
+//!
+//! ```text
+//! Given::Text("32 MiB")  ─put→  config.limits.body_bytes = 33554432  ─show→  "32 MiB"
+//! ```
+//!
+//! Rule: what is shown, when given again, puts the same value. Secrets alone break it, and are refused.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::parse::{self, masked_url, size_text};
+use super::problem::{Complaint, quoted};
+use super::types::{Config, MASK, Secret};
+
+/// A field of the configuration.
+type Slot<T> = fn(&mut Config) -> &mut T;
+
+/// What a key holds, and where.
+pub enum Kind {
+    Switch(Slot<bool>),
+    Address(Slot<SocketAddr>),
+    /// An address, or "" for none.
+    OptionalAddress(Slot<Option<SocketAddr>>),
+    Url(Slot<http::Uri>),
+    Secret(Slot<Secret>),
+    Headers(Slot<Vec<http::HeaderName>>),
+    Count(RangeInclusive<u64>, Slot<usize>),
+    Bytes(RangeInclusive<u64>, Slot<usize>),
+    Millis(RangeInclusive<u64>, Slot<Duration>),
+    Seconds(RangeInclusive<u64>, Slot<Duration>),
+    Choice(Choice),
+}
+
+/// One word of a few.
+pub struct Choice {
+    pub words: &'static [&'static str],
+    /// Words that the design has and this version does not.
+    pub later: &'static [&'static str],
+    pub get: fn(&Config) -> &'static str,
+    /// Called with one of `words`.
+    pub put: fn(&mut Config, &str),
+}
+
+/// A value as it was given.
+#[derive(Clone, Debug)]
+pub(super) enum Given {
+    Switch(bool),
+    Integer(i64),
+    Text(String),
+    List(Vec<Given>),
+    /// From the environment or a flag, where everything is text.
+    Word(String),
+    /// Something that no key holds, by its description.
+    Other(&'static str),
+}
+
+/// A valid value, ready to print.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    Switch(bool),
+    Integer(u64),
+    Bytes(u64),
+    Text(String),
+    List(Vec<String>),
+    /// A secret that is set; one that is not is an empty text.
+    Masked,
+}
+
+impl Kind {
+    /// Checks the value and writes it into the configuration.
+    pub(super) fn put(&self, config: &mut Config, given: &Given) -> Result<(), Complaint> {
+        match self {
+            Kind::Switch(slot) => *slot(config) = self.switch(given)?,
+            Kind::Address(slot) => *slot(config) = parse::address(self.text(given)?)?,
+            Kind::OptionalAddress(slot) => {
+                let text = self.text(given)?;
+                *slot(config) = if text.is_empty() { None } else { Some(parse::address(text)?) };
+            }
+            Kind::Url(slot) => *slot(config) = parse::url(self.text(given)?)?,
+            Kind::Secret(slot) => *slot(config) = parse::secret(self.text(given)?)?,
+            Kind::Headers(slot) => *slot(config) = parse::headers(&self.list(given)?)?,
+            Kind::Count(range, slot) => *slot(config) = to_usize(self.integer(given, range)?),
+            Kind::Bytes(range, slot) => *slot(config) = to_usize(self.size(given, range)?),
+            Kind::Millis(range, slot) => {
+                *slot(config) = Duration::from_millis(self.integer(given, range)?);
+            }
+            Kind::Seconds(range, slot) => *slot(config) = Duration::from_secs(self.integer(given, range)?),
+            Kind::Choice(choice) => choice.choose(config, self.text(given)?)?,
+        }
+        Ok(())
+    }
+
+    /// The value that the configuration holds. Slots lead to fields that could be written, hence the copy.
+    pub(super) fn show(&self, config: &Config) -> Shown {
+        let config = &mut config.clone();
+        match self {
+            Kind::Switch(slot) => Shown::Switch(*slot(config)),
+            Kind::Address(slot) => Shown::Text(slot(config).to_string()),
+            Kind::OptionalAddress(slot) => {
+                Shown::Text(slot(config).map(|address| address.to_string()).unwrap_or_default())
+            }
+            Kind::Url(slot) => Shown::Text(slot(config).to_string().trim_end_matches('/').to_owned()),
+            Kind::Secret(slot) if slot(config).is_empty() => Shown::Text(String::new()),
+            Kind::Secret(_) => Shown::Masked,
+            Kind::Headers(slot) => Shown::List(slot(config).iter().map(ToString::to_string).collect()),
+            Kind::Count(_, slot) => Shown::Integer(*slot(config) as u64),
+            Kind::Bytes(_, slot) => Shown::Bytes(*slot(config) as u64),
+            Kind::Millis(_, slot) => Shown::Integer(slot(config).as_millis() as u64),
+            Kind::Seconds(_, slot) => Shown::Integer(slot(config).as_secs()),
+            Kind::Choice(choice) => Shown::Text((choice.get)(config).to_owned()),
+        }
+    }
+
+    /// The given value as a message may repeat it: secrets and credentials masked.
+    pub(super) fn quote(&self, given: &Given) -> String {
+        match (self, given) {
+            (Kind::Secret(_), _) => MASK.to_owned(),
+            (Kind::Url(_), Given::Text(text) | Given::Word(text)) => quoted(&masked_url(text)),
+            (Kind::Url(_), Given::List(_)) => "[…]".to_owned(),
+            (_, given) => given.quote(),
+        }
+    }
+
+    /// What the key takes, to follow "not".
+    pub fn expected(&self) -> String {
+        match self {
+            Kind::Switch(_) => "true or false".to_owned(),
+            Kind::Address(_) => "an IP address with a port, in quotes".to_owned(),
+            Kind::OptionalAddress(_) => "an IP address with a port, in quotes, or \"\" for none".to_owned(),
+            Kind::Url(_) => "an http or https URL, in quotes".to_owned(),
+            Kind::Secret(_) => "a text in quotes".to_owned(),
+            Kind::Headers(_) => "a list of header names, such as [\"x-user\"]".to_owned(),
+            Kind::Bytes(range, _) => {
+                let (from, to) = (size_text(*range.start()), size_text(*range.end()));
+                format!("a size from {from} to {to}, as a number of bytes or such as \"32 MiB\"")
+            }
+            Kind::Count(range, _) => whole_number("", range),
+            Kind::Millis(range, _) => whole_number(" of milliseconds", range),
+            Kind::Seconds(range, _) => whole_number(" of seconds", range),
+            Kind::Choice(choice) => {
+                let words: Vec<String> = choice.words.iter().map(|word| format!("{word:?}")).collect();
+                words.join(" or ")
+            }
+        }
+    }
+
+    fn switch(&self, given: &Given) -> Result<bool, Complaint> {
+        match given {
+            Given::Switch(value) => Ok(*value),
+            Given::Word(word) => word.parse().map_err(|_| self.wrong_value()),
+            other => Err(self.wrong_type(other)),
+        }
+    }
+
+    fn text<'a>(&self, given: &'a Given) -> Result<&'a str, Complaint> {
+        match given {
+            Given::Text(text) | Given::Word(text) => Ok(text),
+            other => Err(self.wrong_type(other)),
+        }
+    }
+
+    fn integer(&self, given: &Given, range: &RangeInclusive<u64>) -> Result<u64, Complaint> {
+        let number = match given {
+            Given::Integer(number) => u64::try_from(*number).ok(),
+            Given::Word(word) => word.parse().ok(),
+            other => return Err(self.wrong_type(other)),
+        };
+        self.in_range(number, range)
+    }
+
+    fn size(&self, given: &Given, range: &RangeInclusive<u64>) -> Result<u64, Complaint> {
+        let bytes = match given {
+            Given::Integer(number) => u64::try_from(*number).ok(),
+            Given::Text(text) | Given::Word(text) => Some(parse::size(text)?),
+            other => return Err(self.wrong_type(other)),
+        };
+        self.in_range(bytes, range)
+    }
+
+    fn in_range(&self, number: Option<u64>, range: &RangeInclusive<u64>) -> Result<u64, Complaint> {
+        number.filter(|number| range.contains(number)).ok_or_else(|| self.wrong_value())
+    }
+
+    fn list(&self, given: &Given) -> Result<Vec<String>, Complaint> {
+        match given {
+            Given::Word(word) if word.trim().is_empty() => Ok(Vec::new()),
+            Given::Word(word) => Ok(word.split(',').map(|part| part.trim().to_owned()).collect()),
+            Given::List(items) => items.iter().map(|item| self.text(item).map(str::to_owned)).collect(),
+            other => Err(self.wrong_type(other)),
+        }
+    }
+
+    fn wrong_value(&self) -> Complaint {
+        let expected = self.expected();
+        Complaint::new(format!("not {expected}"), format!("give {expected}"))
+    }
+
+    fn wrong_type(&self, given: &Given) -> Complaint {
+        let expected = self.expected();
+        let hint = match (self, given) {
+            (Kind::Switch(_), Given::Text(text)) if matches!(text.as_str(), "true" | "false") => {
+                format!("write it without quotes: {text}")
+            }
+            (Kind::Count(..) | Kind::Millis(..) | Kind::Seconds(..), Given::Text(text))
+                if text.parse::<u64>().is_ok() =>
+            {
+                format!("write it without quotes: {text}")
+            }
+            (Kind::Headers(_), Given::Text(text)) => format!("write it as a list: [{}]", quoted(text)),
+            _ => format!("give {expected}"),
+        };
+        Complaint::new(format!("{} where the key takes {expected}", given.description()), hint)
+    }
+}
+
+impl Choice {
+    fn choose(&self, config: &mut Config, word: &str) -> Result<(), Complaint> {
+        if self.words.contains(&word) {
+            (self.put)(config, word);
+            return Ok(());
+        }
+        let words: Vec<String> = self.words.iter().map(|word| format!("{word:?}")).collect();
+        let built = words.join(", ");
+        if self.later.contains(&word) {
+            let version = env!("CARGO_PKG_VERSION");
+            return Err(Complaint::new(
+                format!("known, but not built in forkpoint {version}"),
+                format!("this version has {built}"),
+            ));
+        }
+        let suggestion = super::hint::nearest(&word.to_lowercase(), self.words.iter().copied());
+        let hint = match suggestion {
+            Some(suggestion) => format!("did you mean {suggestion:?}?"),
+            None => format!("the choices are {built}"),
+        };
+        Err(Complaint::new("no such choice", hint))
+    }
+}
+
+impl Given {
+    /// What sort of thing was given, with its article.
+    pub fn description(&self) -> &'static str {
+        match self {
+            Given::Switch(_) => "true or false",
+            Given::Integer(_) => "a number",
+            Given::Text(_) | Given::Word(_) => "a text",
+            Given::List(_) => "a list",
+            Given::Other(description) => description,
+        }
+    }
+
+    fn quote(&self) -> String {
+        match self {
+            Given::Switch(value) => value.to_string(),
+            Given::Integer(number) => number.to_string(),
+            Given::Text(text) | Given::Word(text) => quoted(text),
+            Given::List(items) => {
+                let shown: Vec<String> = items.iter().take(8).map(Given::quote).collect();
+                let rest = if items.len() > shown.len() { ", …" } else { "" };
+                format!("[{}{rest}]", shown.join(", "))
+            }
+            Given::Other(_) => "…".to_owned(),
+        }
+    }
+}
+
+impl Shown {
+    /// As TOML that can be given again; a secret is its mask, which is refused when given again.
+    pub fn to_toml(&self) -> String {
+        match self {
+            Shown::Switch(value) => value.to_string(),
+            Shown::Integer(number) => number.to_string(),
+            Shown::Bytes(bytes) => match size_text(*bytes) {
+                text if text.ends_with("iB") => toml_text(&text),
+                _ => bytes.to_string(),
+            },
+            Shown::Text(text) => toml_text(text),
+            Shown::List(items) => {
+                let items: Vec<String> = items.iter().map(|item| toml_text(item)).collect();
+                format!("[{}]", items.join(", "))
+            }
+            Shown::Masked => toml_text(MASK),
+        }
+    }
+
+    /// As JSON, sizes in bytes.
+    pub fn to_json(&self) -> serde_json::Value {
+        match self {
+            Shown::Switch(value) => (*value).into(),
+            Shown::Integer(number) | Shown::Bytes(number) => (*number).into(),
+            Shown::Text(text) => text.as_str().into(),
+            Shown::List(items) => items.clone().into(),
+            Shown::Masked => MASK.into(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.expected())
+    }
+}
+
+fn whole_number(unit: &str, range: &RangeInclusive<u64>) -> String {
+    format!("a whole number{unit} from {} to {}", range.start(), range.end())
+}
+
+fn toml_text(text: &str) -> String {
+    toml_edit::Value::from(text).to_string()
+}
+
+/// Ranges end where `usize` does on the machines we build for; on a smaller one its end is the limit.
+fn to_usize(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,152 @@
+//! What is wrong with a configuration, and where.
+//!
+//! Every problem has the same four parts, so that a reader never has to search: place, value, what is wrong,
+//! what to do.
+//!
+//! ```text
+//! forkpoint.toml:3: server.listen = "localhost:1": not an IP address with a port
+//!   hint: names are not resolved here; write an address such as 127.0.0.1:8787
+//! ```
+//!
+//! Rule: values of secret keys, of keys we do not know (they may be misspelt secrets) and of whole lines that
+//! do not parse never get in here.
+
+use std::fmt;
+
+/// Where a value came from. The order is the order of the layers: the greatest origin of a key wins.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    Default,
+    /// The file as it was named, and the line of the value.
+    File {
+        path: String,
+        line: usize,
+        /// Only for syntax errors, where the line alone does not say enough.
+        column: Option<usize>,
+    },
+    /// The name of an environment variable.
+    Environment(String),
+    /// A flag with its dashes.
+    Flag(&'static str),
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub origin: Origin,
+    /// The key, with its value where that may be shown.
+    pub subject: String,
+    pub message: String,
+    pub hint: String,
+}
+
+/// Everything that is wrong; never empty.
+#[derive(Debug)]
+pub struct Problems(Vec<Problem>);
+
+/// What is wrong with a value, said by code that does not know where the value stands.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Complaint {
+    pub message: String,
+    pub hint: String,
+}
+
+impl Complaint {
+    pub fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Complaint { message: message.into(), hint: hint.into() }
+    }
+
+    pub fn at(self, origin: Origin, subject: impl Into<String>) -> Problem {
+        Problem { origin, subject: subject.into(), message: self.message, hint: self.hint }
+    }
+}
+
+impl Problems {
+    /// In the order in which a reader would meet them; none at all is no `Problems`.
+    pub(super) fn from_list(mut list: Vec<Problem>) -> Option<Self> {
+        list.sort_by(|a, b| a.origin.cmp(&b.origin));
+        if list.is_empty() { None } else { Some(Problems(list)) }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
+        self.0.iter()
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::File { path, line, column: None } => write!(f, "{path}:{line}"),
+            Origin::File { path, line, column: Some(column) } => write!(f, "{path}:{line}:{column}"),
+            Origin::Environment(name) => f.write_str(name),
+            Origin::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.origin)?;
+        if !self.subject.is_empty() {
+            write!(f, "{}: ", self.subject)?;
+        }
+        write!(f, "{}\n  hint: {}", self.message, self.hint)
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.len() {
+            1 => f.write_str("1 problem in the configuration")?,
+            count => write!(f, "{count} problems in the configuration")?,
+        }
+        self.0.iter().try_for_each(|problem| write!(f, "\n\n{problem}"))
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// The most characters of a foreign value that a message repeats.
+const QUOTED_CHARS: usize = 120;
+
+/// A foreign text in quotes, safe to print: escapes instead of control characters, and bounded.
+pub(super) fn quoted(text: &str) -> String {
+    let mut start: String = text.chars().take(QUOTED_CHARS).collect();
+    if start.len() < text.len() {
+        start.push('…');
+    }
+    format!("{start:?}")
+}
+
+/// A foreign name or path: bare where it is plain, else in quotes.
+pub(super) fn named(text: &str) -> String {
+    let plain = |c: char| !c.is_control() && !c.is_whitespace() && c != '"';
+    if !text.is_empty() && text.len() <= QUOTED_CHARS && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        quoted(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_are_ordered_and_so_are_the_lines_of_a_file() {
+        let line = |line| Origin::File { path: "f".into(), line, column: None };
+        let sorted =
+            [Origin::Default, line(2), line(10), Origin::Environment("E".into()), Origin::Flag("--f")];
+        assert!(sorted.is_sorted());
+    }
+
+    #[test]
+    fn foreign_text_cannot_reach_the_terminal_raw_or_without_end() {
+        assert_eq!(quoted("a\u{1b}[31m\n"), r#""a\u{1b}[31m\n""#);
+        assert!(quoted(&"é".repeat(10_000)).chars().count() < QUOTED_CHARS + 4);
+        assert_eq!(named("server.listen"), "server.listen");
+        assert_eq!(named("a b"), "\"a b\"");
+        assert_eq!(named(""), "\"\"");
+    }
+}

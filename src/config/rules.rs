@@ -1,0 +1,192 @@
+//! Values that are right one by one and impossible together.
+//!
+//! Rule: a combination is judged only when each of its keys is valid by itself, or one mistake would be
+//! reported twice. The problem is placed at the value of the strongest layer, because that is the one somebody
+//! wrote last; the message names the others with their origins.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::Loaded;
+use super::problem::{Complaint, Origin, Problem};
+
+/// Everything that does not go together. `broken` keys hold no valid value.
+pub(super) fn check(loaded: &Loaded, broken: &BTreeSet<&str>) -> Vec<Problem> {
+    let rules = Rules { loaded, broken };
+    let mut problems = Vec::new();
+    problems.extend(rules.admin_stays_at_home());
+    problems.extend(rules.listeners_are_apart());
+    problems.extend(rules.upstream_is_elsewhere());
+    problems.extend(rules.one_body_can_be_held());
+    problems
+}
+
+struct Rules<'a> {
+    loaded: &'a Loaded,
+    broken: &'a BTreeSet<&'a str>,
+}
+
+impl Rules<'_> {
+    /// The admin port has no password in this version, so only this machine may reach it.
+    fn admin_stays_at_home(&self) -> Option<Problem> {
+        let path = "server.admin_listen";
+        let address = self.loaded.config.server.admin_listen;
+        if self.broken.contains(path) || address.ip().to_canonical().is_loopback() {
+            return None;
+        }
+        let complaint = Complaint::new(
+            "the admin port may not be reached from other machines in this version",
+            "keep it on 127.0.0.1, and set server.metrics_listen for probes and scrapers",
+        );
+        Some(complaint.at(self.loaded.origin(path), format!("{path} = \"{address}\"")))
+    }
+
+    fn listeners_are_apart(&self) -> Vec<Problem> {
+        let listeners = self.listeners();
+        let mut problems = Vec::new();
+        for (index, (path, address)) in listeners.iter().enumerate() {
+            for (other, other_address) in &listeners[..index] {
+                if overlap(*address, *other_address) {
+                    let hint = "give each its own port, or port 0 to let the system choose";
+                    let message =
+                        format!("takes the same port as {}", self.with_origin(other, other_address));
+                    problems.push(self.pair((path, address), other, Complaint::new(message, hint)));
+                }
+            }
+        }
+        problems
+    }
+
+    /// A proxy that forwards to itself answers nobody and fills every queue it has.
+    fn upstream_is_elsewhere(&self) -> Option<Problem> {
+        let path = "upstream.url";
+        let url = &self.loaded.config.upstream.url;
+        if self.broken.contains(path) {
+            return None;
+        }
+        let (other, address) = self.listeners().into_iter().find(|(_, address)| reaches(url, *address))?;
+        let complaint = Complaint::new(
+            format!("forkpoint would forward to itself: this is {}", self.with_origin(other, &address)),
+            "name the Messages API, such as https://api.anthropic.com, or listen on another port",
+        );
+        let shown = url.to_string();
+        Some(self.pair((path, &shown.trim_end_matches('/')), other, complaint))
+    }
+
+    fn one_body_can_be_held(&self) -> Option<Problem> {
+        let (path, other) = ("limits.held_bytes", "limits.body_bytes");
+        let limits = &self.loaded.config.limits;
+        let known = !self.broken.contains(path) && !self.broken.contains(other);
+        if !known || limits.held_bytes >= limits.body_bytes {
+            return None;
+        }
+        let complaint = Complaint::new(
+            format!("less than one body: {}", self.with_origin(other, &limits.body_bytes)),
+            "raise limits.held_bytes or lower limits.body_bytes",
+        );
+        Some(self.pair((path, &limits.held_bytes), other, complaint))
+    }
+
+    fn listeners(&self) -> Vec<(&'static str, SocketAddr)> {
+        let server = &self.loaded.config.server;
+        let all = [
+            ("server.listen", Some(server.listen)),
+            ("server.admin_listen", Some(server.admin_listen)),
+            ("server.metrics_listen", server.metrics_listen),
+        ];
+        let valid = all.into_iter().filter(|(path, _)| !self.broken.contains(path));
+        valid.filter_map(|(path, address)| Some((path, address?))).collect()
+    }
+
+    /// A problem of two keys, at the one that was set by the stronger layer.
+    fn pair(
+        &self,
+        (path, value): (&str, &dyn std::fmt::Display),
+        other: &str,
+        complaint: Complaint,
+    ) -> Problem {
+        let origin: Origin = self.loaded.origin(path).max(self.loaded.origin(other));
+        complaint.at(origin, format!("{path} = {value}"))
+    }
+
+    fn with_origin(&self, path: &str, value: &dyn std::fmt::Display) -> String {
+        format!("{path} = {value} ({})", self.loaded.origin(path))
+    }
+}
+
+/// Whether two listeners cannot both be opened.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    a.port() == b.port() && a.port() != 0 && (covers(a.ip(), b.ip()) || covers(b.ip(), a.ip()))
+}
+
+/// Whether a listener on `listen` also takes what comes to `ip`.
+fn covers(listen: IpAddr, ip: IpAddr) -> bool {
+    match listen {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => true,
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => ip.to_canonical().is_ipv4(),
+        one => one.to_canonical() == ip.to_canonical(),
+    }
+}
+
+/// Whether the URL leads to this listener, as far as that can be told without asking a name server.
+fn reaches(url: &http::Uri, listen: SocketAddr) -> bool {
+    let default_port = if url.scheme_str() == Some("https") { 443 } else { 80 };
+    if listen.port() == 0 || url.port_u16().unwrap_or(default_port) != listen.port() {
+        return false;
+    }
+    let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    let loopbacks = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    match host.parse::<IpAddr>() {
+        // A foreign address on a wildcard listener may be another machine; only our own is certain.
+        Ok(ip) if ip.is_unspecified() => loopbacks.iter().any(|loopback| covers(listen.ip(), *loopback)),
+        Ok(ip) if listen.ip().is_unspecified() => ip.to_canonical().is_loopback() && covers(listen.ip(), ip),
+        Ok(ip) => covers(listen.ip(), ip),
+        Err(_) if host.eq_ignore_ascii_case("localhost") => {
+            loopbacks.iter().any(|loopback| covers(listen.ip(), *loopback))
+        }
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_listeners_overlap_when_one_takes_what_the_other_wants() {
+        for (a, b, expected) in [
+            ("127.0.0.1:1", "127.0.0.1:1", true),
+            ("127.0.0.1:1", "127.0.0.1:2", false),
+            ("127.0.0.1:0", "127.0.0.1:0", false),
+            ("0.0.0.0:1", "127.0.0.1:1", true),
+            ("0.0.0.0:1", "[::1]:1", false),
+            ("[::]:1", "127.0.0.1:1", true),
+            ("127.0.0.1:1", "127.0.0.2:1", false),
+            ("[::ffff:127.0.0.1]:1", "127.0.0.1:1", true),
+        ] {
+            let (one, two) = (a.parse().unwrap(), b.parse().unwrap());
+            assert_eq!((overlap(one, two), overlap(two, one)), (expected, expected), "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn a_url_reaches_a_listener_by_address_wildcard_or_localhost() {
+        for (url, listen, expected) in [
+            ("http://127.0.0.1:8787", "127.0.0.1:8787", true),
+            ("http://127.0.0.1:8787/v1", "0.0.0.0:8787", true),
+            ("http://localhost:8787", "127.0.0.1:8787", true),
+            ("http://LOCALHOST:8787", "[::1]:8787", true),
+            ("http://[::1]:8787", "[::]:8787", true),
+            ("http://0.0.0.0:8787", "127.0.0.1:8787", true),
+            ("http://127.0.0.1", "127.0.0.1:80", true),
+            ("https://127.0.0.1", "127.0.0.1:443", true),
+            ("http://127.0.0.1:8787", "127.0.0.1:0", false),
+            ("http://127.0.0.1:9000", "127.0.0.1:8787", false),
+            ("http://10.0.0.7:8787", "0.0.0.0:8787", false),
+            ("http://10.0.0.7:8787", "10.0.0.7:8787", true),
+            ("https://api.anthropic.com", "0.0.0.0:443", false),
+        ] {
+            assert_eq!(reaches(&url.parse().unwrap(), listen.parse().unwrap()), expected, "{url} {listen}");
+        }
+    }
+}
