@@ -5,6 +5,7 @@ pub mod demo;
 pub mod healthcheck;
 pub mod serve;
 pub mod sim;
+mod logging;
 
 use std::process::ExitCode;
 
@@ -58,6 +59,25 @@ impl Failure {
         self.hint = Some(hint.into());
         self
     }
+}
+
+/// One thread where there is one core: a second one would only pass wake-ups around.
+pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut builder = match cores {
+        1 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    builder.enable_all().build().map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))
+}
+
+/// The innermost cause: the one that says what to mend.
+pub fn cause(error: &dyn std::error::Error) -> String {
+    let mut inner = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    inner.to_string()
 }
 
 pub fn main() -> ExitCode {

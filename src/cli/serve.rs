@@ -1,10 +1,153 @@
-//! Not yet.
+//! `forkpoint serve`: bind, say what is running, serve until told to stop, drain.
 
-use super::Failure;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::admin;
+use crate::config::{self, Config, Overrides};
+use crate::metrics::Metrics;
+use crate::proxy::{Proxy, server};
+
+use super::{Failure, logging};
 
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    #[command(flatten)]
+    overrides: Overrides,
+}
 
-pub fn run(_args: Args) -> Result<(), Failure> {
-    Err(Failure::usage("not built yet"))
+pub fn run(args: Args) -> Result<(), Failure> {
+    let config = config::load(&args.overrides, std::env::vars_os())
+        .map_err(|problems| Failure::usage(problems.to_string()))?
+        .config;
+    let log = logging::start(&config.log);
+    let outcome = super::runtime()?.block_on(serve(config));
+    log.flush();
+    outcome
+}
+
+async fn serve(config: Config) -> Result<(), Failure> {
+    // Signals count from here on, so that none that comes while we start is lost.
+    let mut signals = Signals::new()?;
+    let metrics = Arc::new(Metrics::new().map_err(|error| Failure::new(format!("metrics: {error}")))?);
+    let listeners = Listeners::bind(&config).await?;
+    let proxy = Proxy::new(config.clone(), metrics.clone()).map_err(|error| {
+        Failure::new(error.to_string()).hint("install ca-certificates, or set SSL_CERT_FILE to a bundle")
+    })?;
+    announce(&config, &listeners);
+
+    let (stop, stopped) = watch::channel(false);
+    let readiness = admin::Readiness::default();
+    readiness.set(true);
+    let pages = admin::router(metrics, readiness.clone());
+    for listener in [Some(listeners.admin), listeners.metrics].into_iter().flatten() {
+        tokio::spawn(admin::serve(listener, pages.clone()));
+    }
+    let serving = tokio::spawn(server::serve(listeners.proxy, Arc::new(proxy), stopped));
+
+    let first = signals.next().await;
+    readiness.set(false);
+    tracing::info!(signal = first, delay_ms = config.drain.delay.as_millis() as u64, "draining");
+    tokio::select! {
+        drained = drain(&config, stop, serving) => match drained {
+            Drained::All => tracing::info!("drained"),
+            Drained::Deadline => tracing::warn!("drain.deadline_s is over; open streams are cut"),
+        },
+        second = signals.next() => tracing::warn!(signal = second, "second signal; open streams are cut"),
+    }
+    Ok(())
+}
+
+enum Drained {
+    All,
+    Deadline,
+}
+
+async fn drain(config: &Config, stop: watch::Sender<bool>, serving: tokio::task::JoinHandle<()>) -> Drained {
+    tokio::time::sleep(config.drain.delay).await;
+    let _ = stop.send(true);
+    match tokio::time::timeout(config.drain.deadline, serving).await {
+        Ok(_) => Drained::All,
+        Err(_) => Drained::Deadline,
+    }
+}
+
+struct Listeners {
+    proxy: TcpListener,
+    admin: TcpListener,
+    metrics: Option<TcpListener>,
+}
+
+impl Listeners {
+    async fn bind(config: &Config) -> Result<Listeners, Failure> {
+        let server = &config.server;
+        Ok(Listeners {
+            proxy: bind(server.listen, "server.listen").await?,
+            admin: bind(server.admin_listen, "server.admin_listen").await?,
+            metrics: match server.metrics_listen {
+                Some(address) => Some(bind(address, "server.metrics_listen").await?),
+                None => None,
+            },
+        })
+    }
+}
+
+async fn bind(address: SocketAddr, key: &str) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| {
+        Failure::new(format!("cannot listen on {address} ({key}): {error}"))
+            .hint(format!("is another forkpoint running? set {key} to a free address, or to port 0 for any"))
+    })
+}
+
+/// What is listening, what is on, what is off; on standard error, as standard output is for data.
+fn announce(config: &Config, listeners: &Listeners) {
+    let local =
+        |listener: &TcpListener| listener.local_addr().map_or_else(|_| "?".into(), |a| format!("http://{a}"));
+    let metrics = listeners.metrics.as_ref().map_or_else(|| "off".into(), local);
+    let mut out = std::io::stderr().lock();
+    let _ = write!(
+        out,
+        "forkpoint {version}\n  \
+           proxy     {proxy}\n  \
+           admin     {admin}\n  \
+           metrics   {metrics}\n  \
+           upstream  {upstream}\n  \
+           mode      {mode}\n  \
+           store     {store}\n  \
+           off       align, fork, gate: this mode forwards every byte as it came\n",
+        version = env!("CARGO_PKG_VERSION"),
+        proxy = local(&listeners.proxy),
+        admin = local(&listeners.admin),
+        upstream = config.upstream.url,
+        mode = config.server.mode.as_str(),
+        store = config.store.kind.as_str(),
+    );
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals, Failure> {
+        let listen =
+            |kind| signal(kind).map_err(|error| Failure::new(format!("cannot handle signals: {error}")));
+        Ok(Signals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
 }

@@ -41,16 +41,17 @@ pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, mut stop: watch::Re
     let builder = Arc::new(builder(&limits));
     let graceful = GracefulShutdown::new();
     loop {
-        let stream = tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            },
-            _ = stop.wait_for(|stop| *stop) => break,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stopped(&mut stop) => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
         };
         let _ = stream.set_nodelay(true);
         let io = TokioIo::new(ClientIo::new(stream, &limits));
@@ -76,6 +77,10 @@ pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, mut stop: watch::Re
     }
     drop(listener);
     graceful.shutdown().await;
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 fn builder(limits: &Limits) -> Builder<TokioExecutor> {
