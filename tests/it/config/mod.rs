@@ -5,6 +5,7 @@
 
 mod check_config;
 mod goldens;
+mod manual;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
