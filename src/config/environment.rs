@@ -117,3 +117,75 @@ fn refuse_disagreement(texts: &BTreeMap<String, (String, String)>, found: &mut F
         found.problems.push(complaint.at(Origin::Environment(short.to_owned()), path));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(env: &[(&str, &str)]) -> Found {
+        let mut found = Found::default();
+        read(env.iter().copied(), &mut found);
+        found
+    }
+
+    #[test]
+    fn every_key_has_a_long_name_that_leads_back_to_it() {
+        for key in KEYS {
+            assert_eq!(path_of(&key.variable()).as_deref(), Some(key.path));
+        }
+        for (short, path) in SHORT_FORMS {
+            assert!(Key::find(path).is_some(), "{short}");
+        }
+    }
+
+    #[test]
+    fn names_without_a_double_underscore_are_none_of_ours() {
+        let found =
+            found(&[("FORKPOINT_SERVICE_HOST", "x"), ("FORKPOINT_", "x"), ("PATH", "/a__b"), ("A__B", "x")]);
+        assert!(found.entries.is_empty() && found.problems.is_empty());
+    }
+
+    #[test]
+    fn names_with_one_must_be_known_and_in_capitals() {
+        for (name, hint) in [
+            ("FORKPOINT_SERVER__LISEN", "did you mean FORKPOINT_SERVER__LISTEN?"),
+            ("FORKPOINT_server__listen", "did you mean FORKPOINT_SERVER__LISTEN?"),
+            ("FORKPOINT_LIMITS_BODY__BYTES", "did you mean FORKPOINT_LIMITS__BODY_BYTES?"),
+        ] {
+            let found = found(&[(name, "hunter2")]);
+            assert_eq!(found.problems[0].hint, hint);
+            assert!(!found.problems[0].to_string().contains("hunter2"));
+        }
+        assert!(found(&[("FORKPOINT___", "")]).problems[0].hint.starts_with("unset it"));
+        assert!(found(&[("FORKPOINT_FORK__TTL_S", "1")]).problems[0].message.contains("not built"));
+    }
+
+    #[test]
+    fn short_and_long_name_may_agree_but_not_differ() {
+        let same = [("FORKPOINT_UPSTREAM", "http://a"), ("FORKPOINT_UPSTREAM__URL", "http://a")];
+        assert!(found(&same).problems.is_empty());
+        let different =
+            [("FORKPOINT_UPSTREAM", "http://u:hunter2@a"), ("FORKPOINT_UPSTREAM__URL", "http://a")];
+        assert_eq!(
+            found(&different).problems[0].to_string(),
+            "FORKPOINT_UPSTREAM: upstream.url: \"http://MASKED@a\" here, but FORKPOINT_UPSTREAM__URL says \"http://a\"\n  \
+             hint: set only one of FORKPOINT_UPSTREAM and FORKPOINT_UPSTREAM__URL"
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn names_and_values_that_are_not_utf8_are_reported_or_skipped() {
+        use std::os::unix::ffi::OsStringExt;
+        let os = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+        let env = [
+            (os(b"FORKPOINT_LOG__LEVEL"), os(b"\xff")),
+            (os(b"FORKPOINT_LOG__\xff"), os(b"x")),
+            (os(b"OTHER_\xff"), os(b"\xff")),
+        ];
+        let mut found = Found::default();
+        read(env, &mut found);
+        let messages: Vec<_> = found.problems.iter().map(|problem| problem.message.as_str()).collect();
+        assert_eq!(messages, ["not UTF-8", "unknown variable"]);
+    }
+}

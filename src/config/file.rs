@@ -100,7 +100,9 @@ impl Walk<'_> {
             let origin = self.origin(root, name, item);
             let known = SECTIONS.iter().any(|section| section.name == name);
             if let Some(later) = keys::later(name) {
-                self.found.problems.push(later.complaint().at(origin, format!("[{name}]")));
+                let header =
+                    if item.is_array_of_tables() { format!("[[{name}]]") } else { format!("[{name}]") };
+                self.found.problems.push(later.complaint().at(origin, header));
             } else if !known && item.is_table_like() | item.is_array_of_tables() {
                 let complaint = Complaint::new("unknown section", hint::for_unknown_section(name));
                 self.found.problems.push(complaint.at(origin, format!("[{}]", named(name))));
@@ -154,8 +156,44 @@ fn given_value(value: &Value) -> Given {
         Value::Integer(number) => Given::Integer(*number.value()),
         Value::Boolean(switch) => Given::Switch(*switch.value()),
         Value::Array(array) => Given::List(array.iter().map(given_value).collect()),
-        Value::Float(_) => Given::Other("a number with a fraction"),
+        Value::Float(number) => Given::Fraction(*number.value()),
         Value::Datetime(_) => Given::Other("a date"),
         Value::InlineTable(_) => Given::Other("a table"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<(&'static str, String)> {
+        let mut found = Found::default();
+        parse(text.as_bytes(), "f", &mut found);
+        assert!(found.problems.is_empty(), "{:?}", found.problems);
+        found.entries.iter().map(|entry| (entry.key.path, entry.origin.to_string())).collect()
+    }
+
+    #[test]
+    fn every_spelling_of_a_key_has_its_line() {
+        let text = "log.level = 'info'\n[server]\n\nmode = 'observe'\n[drain]\ndelay_ms = 1\n";
+        let expected = [("log.level", "f:1"), ("server.mode", "f:4"), ("drain.delay_ms", "f:6")];
+        let expected: Vec<_> = expected.map(|(path, place)| (path, place.to_owned())).into();
+        assert_eq!(lines(text), expected);
+        assert_eq!(lines(&text.replace('\n', "\r\n")), expected);
+        assert_eq!(lines(&format!("\u{feff}{text}")), expected);
+        assert_eq!(lines("\nserver = {\n mode = 'observe' }"), [("server.mode", "f:3".to_owned())]);
+    }
+
+    #[test]
+    fn a_syntax_error_has_line_and_column_in_characters() {
+        for (text, place) in
+            [("a = 1\n'é' = =", "f:2:7"), ("[", "f:1:2"), ("a = 1\nb", "f:2:2"), ("a = 1\na = 2", "f:2:1")]
+        {
+            let mut found = Found::default();
+            parse(text.as_bytes(), "f", &mut found);
+            let places: Vec<_> = found.problems.iter().map(|problem| problem.origin.to_string()).collect();
+            assert_eq!(places, [place], "{text}");
+            assert!(found.unread);
+        }
     }
 }

@@ -12,22 +12,34 @@ use super::problem::Origin;
 /// Flags that replace configuration values.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Overrides {
-    /// Read this TOML file [env: FORKPOINT_CONFIG]
+    /// Read this TOML file
+    ///
+    /// Environment: FORKPOINT_CONFIG. No file is read unless one is named.
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
-    /// Take requests here [env: FORKPOINT_LISTEN]
+    /// Take requests here
+    ///
+    /// Key: server.listen. Environment: FORKPOINT_LISTEN.
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// Serve health and metrics here [env: FORKPOINT_ADMIN_LISTEN]
+    /// Serve health and metrics here
+    ///
+    /// Key: server.admin_listen. Environment: FORKPOINT_ADMIN_LISTEN.
     #[arg(long, value_name = "ADDR")]
     pub admin_listen: Option<String>,
-    /// Forward to this Messages API [env: FORKPOINT_UPSTREAM]
+    /// Forward to this Messages API
+    ///
+    /// Key: upstream.url. Environment: FORKPOINT_UPSTREAM.
     #[arg(long, value_name = "URL")]
     pub upstream: Option<String>,
-    /// What to do with requests: observe [env: FORKPOINT_MODE]
+    /// What to do with requests: observe
+    ///
+    /// Key: server.mode. Environment: FORKPOINT_MODE.
     #[arg(long, value_name = "MODE")]
     pub mode: Option<String>,
-    /// Where to remember: memory [env: FORKPOINT_STORE]
+    /// Where to remember: memory
+    ///
+    /// Key: store.kind. Environment: FORKPOINT_STORE.
     #[arg(long, value_name = "KIND")]
     pub store: Option<String>,
 }

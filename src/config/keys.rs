@@ -298,7 +298,10 @@ impl Key {
 
     /// Key and given value as a message may repeat them.
     pub(super) fn assignment(&self, given: &Given) -> String {
-        format!("{} = {}", self.path, self.kind.quote(given))
+        match given {
+            Given::Other(_) => self.path.to_owned(),
+            _ => format!("{} = {}", self.path, self.kind.quote(given)),
+        }
     }
 }
 
@@ -319,5 +322,88 @@ fn level_word(level: tracing::Level) -> &'static str {
         tracing::Level::DEBUG => "debug",
         tracing::Level::TRACE => "trace",
         _ => "info",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Drain, Identity, Limits, Log, Server, Store, Upstream};
+
+    #[test]
+    fn every_field_of_the_configuration_has_a_row() {
+        // A new field does not compile here until it is named, and named it must be counted.
+        let Config { server, upstream, identity, store, limits, log, drain } = Config::default();
+        let Server { listen: _, admin_listen: _, metrics_listen: _, mode: _, response_headers: _ } = server;
+        let Upstream { url: _, connect: _, idle: _ } = upstream;
+        let Identity { pepper: _, tenant_headers: _ } = identity;
+        let Store { kind: _ } = store;
+        let Limits {
+            body_bytes: _,
+            observe_bytes: _,
+            connections: _,
+            held_requests: _,
+            held_bytes: _,
+            tool_uses: _,
+            header: _,
+            stall: _,
+        } = limits;
+        let Log { format: _, level: _ } = log;
+        let Drain { delay: _, deadline: _ } = drain;
+        assert_eq!(KEYS.len(), 5 + 3 + 2 + 1 + 8 + 2 + 2);
+    }
+
+    #[test]
+    fn each_row_fills_a_field_of_its_own() {
+        for key in KEYS {
+            let Some(other) = another_value(&key.kind) else { continue };
+            let mut config = Config::default();
+            key.kind.put(&mut config, &Given::Word(other.to_owned())).unwrap();
+            let changed: Vec<_> =
+                KEYS.iter().filter(|k| k.shown(&config) != k.default()).map(|k| k.path).collect();
+            assert_eq!(changed, [key.path]);
+        }
+    }
+
+    /// A valid value that is no key's default; none where a choice has but one word.
+    fn another_value(kind: &Kind) -> Option<&'static str> {
+        match kind {
+            Kind::Switch(_) => Some("false"),
+            Kind::Address(_) | Kind::OptionalAddress(_) => Some("127.0.0.9:9"),
+            Kind::Url(_) => Some("http://other.example"),
+            Kind::Secret(_) => Some("hunter2"),
+            Kind::Headers(_) => Some("x-user,x-team"),
+            Kind::Count(..) | Kind::Bytes(..) | Kind::Millis(..) | Kind::Seconds(..) => Some("777"),
+            Kind::Choice(choice) if choice.words.len() == 1 => None,
+            Kind::Choice(choice) => choice.words.last().copied(),
+        }
+    }
+
+    #[test]
+    fn every_choice_is_what_it_says_and_every_later_word_is_refused_as_such() {
+        for key in KEYS {
+            let Kind::Choice(choice) = &key.kind else { continue };
+            for word in choice.words {
+                let mut config = Config::default();
+                key.kind.put(&mut config, &Given::Text((*word).to_owned())).unwrap();
+                assert_eq!(key.shown(&config), Shown::Text((*word).to_owned()));
+            }
+            for word in choice.later {
+                let refused = key.kind.put(&mut Config::default(), &Given::Text((*word).to_owned()));
+                assert!(refused.unwrap_err().message.starts_with("known, but not built"), "{word}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_stand_in_the_order_of_their_sections_and_are_written_out() {
+        let sections: Vec<_> = SECTIONS.iter().map(|section| section.name).collect();
+        let place = |key: &Key| sections.iter().position(|name| *name == key.section());
+        assert!(KEYS.iter().all(|key| place(key).is_some()));
+        assert!(KEYS.iter().map(place).is_sorted());
+        for key in KEYS {
+            assert!(key.meaning.ends_with('.') && !key.reason.is_empty(), "{}", key.path);
+            assert!(later(key.path).is_none(), "{} is built", key.path);
+        }
     }
 }

@@ -53,6 +53,7 @@ pub(super) enum Given {
     Switch(bool),
     Integer(i64),
     Text(String),
+    Fraction(f64),
     List(Vec<Given>),
     /// From the environment or a flag, where everything is text.
     Word(String),
@@ -191,14 +192,13 @@ impl Kind {
         match given {
             Given::Word(word) if word.trim().is_empty() => Ok(Vec::new()),
             Given::Word(word) => Ok(word.split(',').map(|part| part.trim().to_owned()).collect()),
-            Given::List(items) => items.iter().map(|item| self.text(item).map(str::to_owned)).collect(),
+            Given::List(items) => items.iter().map(element).collect(),
             other => Err(self.wrong_type(other)),
         }
     }
 
     fn wrong_value(&self) -> Complaint {
-        let expected = self.expected();
-        Complaint::new(format!("not {expected}"), format!("give {expected}"))
+        Complaint::new(format!("not {}", self.expected()), self.default_hint())
     }
 
     fn wrong_type(&self, given: &Given) -> Complaint {
@@ -213,9 +213,13 @@ impl Kind {
                 format!("write it without quotes: {text}")
             }
             (Kind::Headers(_), Given::Text(text)) => format!("write it as a list: [{}]", quoted(text)),
-            _ => format!("give {expected}"),
+            _ => self.default_hint(),
         };
         Complaint::new(format!("{} where the key takes {expected}", given.description()), hint)
+    }
+
+    fn default_hint(&self) -> String {
+        format!("leave the key out for its default, {}", self.show(&Config::default()).to_toml())
     }
 }
 
@@ -231,7 +235,7 @@ impl Choice {
             let version = env!("CARGO_PKG_VERSION");
             return Err(Complaint::new(
                 format!("known, but not built in forkpoint {version}"),
-                format!("this version has {built}"),
+                format!("this version has {built}; use that, or leave the key out"),
             ));
         }
         let suggestion = super::hint::nearest(&word.to_lowercase(), self.words.iter().copied());
@@ -247,8 +251,9 @@ impl Given {
     /// What sort of thing was given, with its article.
     pub fn description(&self) -> &'static str {
         match self {
-            Given::Switch(_) => "true or false",
+            Given::Switch(_) => "a boolean",
             Given::Integer(_) => "a number",
+            Given::Fraction(_) => "a number with a fraction",
             Given::Text(_) | Given::Word(_) => "a text",
             Given::List(_) => "a list",
             Given::Other(description) => description,
@@ -259,6 +264,7 @@ impl Given {
         match self {
             Given::Switch(value) => value.to_string(),
             Given::Integer(number) => number.to_string(),
+            Given::Fraction(number) => number.to_string(),
             Given::Text(text) | Given::Word(text) => quoted(text),
             Given::List(items) => {
                 let shown: Vec<String> = items.iter().take(8).map(Given::quote).collect();
@@ -304,6 +310,16 @@ impl Shown {
 impl std::fmt::Debug for Kind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.expected())
+    }
+}
+
+fn element(given: &Given) -> Result<String, Complaint> {
+    match given {
+        Given::Text(text) => Ok(text.clone()),
+        other => Err(Complaint::new(
+            format!("{} in a list of texts", other.description()),
+            "write each element in quotes, such as [\"x-user\"]",
+        )),
     }
 }
 

@@ -17,15 +17,17 @@ use super::types::{MASK, Secret};
 /// An IP address with its port.
 pub(super) fn address(text: &str) -> Result<SocketAddr, Complaint> {
     text.parse().map_err(|_| {
-        let port = text.rsplit(':').next().and_then(|port| port.parse::<u16>().ok());
-        let hint = match port {
-            Some(port) if text.starts_with(':') => format!("for every interface write 0.0.0.0:{port}"),
-            Some(port) => {
+        let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+        let hint = match port.parse::<u16>() {
+            Ok(port) if host.is_empty() => {
+                format!("write the address too: 127.0.0.1:{port} for this machine, 0.0.0.0:{port} for all")
+            }
+            Ok(port) => {
                 format!(
                     "names are not resolved here; write an address with its port, such as 127.0.0.1:{port}"
                 )
             }
-            None => "write an address with its port, such as 127.0.0.1:8787 or [::1]:8787".to_owned(),
+            Err(_) => "write an address with its port, such as 127.0.0.1:8787 or [::1]:8787".to_owned(),
         };
         Complaint::new("not an IP address with a port", hint)
     })
@@ -169,7 +171,8 @@ mod tests {
         assert_eq!(address("[::1]:80").unwrap().port(), 80);
         let hint = |text| address(text).unwrap_err().hint;
         assert!(hint("localhost:9000").contains("127.0.0.1:9000"));
-        assert!(hint(":9000").contains("0.0.0.0:9000"));
+        assert!(hint(":9000").contains("127.0.0.1:9000 for this machine"));
+        assert!(hint("9000").contains("127.0.0.1:9000 for this machine"));
         assert!(hint("127.0.0.1").contains("127.0.0.1:8787"));
         assert!(hint("127.0.0.1:99999").contains("127.0.0.1:8787"));
     }

@@ -121,7 +121,7 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// A foreign name or path: bare where it is plain, else in quotes.
 pub(super) fn named(text: &str) -> String {
-    let plain = |c: char| !c.is_control() && !c.is_whitespace() && c != '"';
+    let plain = |c: char| c.is_alphanumeric() || c.is_ascii_punctuation() && c != '"';
     if !text.is_empty() && text.len() <= QUOTED_CHARS && text.chars().all(plain) {
         text.to_owned()
     } else {
@@ -148,5 +148,6 @@ mod tests {
         assert_eq!(named("server.listen"), "server.listen");
         assert_eq!(named("a b"), "\"a b\"");
         assert_eq!(named(""), "\"\"");
+        assert_eq!(named("a\u{202e}b"), "\"a\\u{202e}b\"");
     }
 }

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::Loaded;
-use super::problem::{Complaint, Origin, Problem};
+use super::keys::Key;
+use super::problem::{Complaint, Problem};
 
 /// Everything that does not go together. `broken` keys hold no valid value.
 pub(super) fn check(loaded: &Loaded, broken: &BTreeSet<&str>) -> Vec<Problem> {
@@ -30,15 +31,15 @@ impl Rules<'_> {
     /// The admin port has no password in this version, so only this machine may reach it.
     fn admin_stays_at_home(&self) -> Option<Problem> {
         let path = "server.admin_listen";
-        let address = self.loaded.config.server.admin_listen;
-        if self.broken.contains(path) || address.ip().to_canonical().is_loopback() {
+        let ip = self.loaded.config.server.admin_listen.ip();
+        if self.broken.contains(path) || ip.to_canonical().is_loopback() {
             return None;
         }
         let complaint = Complaint::new(
             "the admin port may not be reached from other machines in this version",
             "keep it on 127.0.0.1, and set server.metrics_listen for probes and scrapers",
         );
-        Some(complaint.at(self.loaded.origin(path), format!("{path} = \"{address}\"")))
+        Some(complaint.at(self.loaded.origin(path), self.assignment(path)))
     }
 
     fn listeners_are_apart(&self) -> Vec<Problem> {
@@ -47,10 +48,9 @@ impl Rules<'_> {
         for (index, (path, address)) in listeners.iter().enumerate() {
             for (other, other_address) in &listeners[..index] {
                 if overlap(*address, *other_address) {
+                    let message = format!("takes the same port as {}", self.with_origin(other));
                     let hint = "give each its own port, or port 0 to let the system choose";
-                    let message =
-                        format!("takes the same port as {}", self.with_origin(other, other_address));
-                    problems.push(self.pair((path, address), other, Complaint::new(message, hint)));
+                    problems.push(self.pair(path, other, Complaint::new(message, hint)));
                 }
             }
         }
@@ -64,13 +64,12 @@ impl Rules<'_> {
         if self.broken.contains(path) {
             return None;
         }
-        let (other, address) = self.listeners().into_iter().find(|(_, address)| reaches(url, *address))?;
+        let (other, _) = self.listeners().into_iter().find(|(_, address)| reaches(url, *address))?;
         let complaint = Complaint::new(
-            format!("forkpoint would forward to itself: this is {}", self.with_origin(other, &address)),
+            format!("forkpoint would forward to itself: this is {}", self.with_origin(other)),
             "name the Messages API, such as https://api.anthropic.com, or listen on another port",
         );
-        let shown = url.to_string();
-        Some(self.pair((path, &shown.trim_end_matches('/')), other, complaint))
+        Some(self.pair(path, other, complaint))
     }
 
     fn one_body_can_be_held(&self) -> Option<Problem> {
@@ -81,10 +80,10 @@ impl Rules<'_> {
             return None;
         }
         let complaint = Complaint::new(
-            format!("less than one body: {}", self.with_origin(other, &limits.body_bytes)),
+            format!("less than one body: {}", self.with_origin(other)),
             "raise limits.held_bytes or lower limits.body_bytes",
         );
-        Some(self.pair((path, &limits.held_bytes), other, complaint))
+        Some(self.pair(path, other, complaint))
     }
 
     fn listeners(&self) -> Vec<(&'static str, SocketAddr)> {
@@ -99,18 +98,18 @@ impl Rules<'_> {
     }
 
     /// A problem of two keys, at the one that was set by the stronger layer.
-    fn pair(
-        &self,
-        (path, value): (&str, &dyn std::fmt::Display),
-        other: &str,
-        complaint: Complaint,
-    ) -> Problem {
-        let origin: Origin = self.loaded.origin(path).max(self.loaded.origin(other));
-        complaint.at(origin, format!("{path} = {value}"))
+    fn pair(&self, path: &str, other: &str, complaint: Complaint) -> Problem {
+        let origin = self.loaded.origin(path).max(self.loaded.origin(other));
+        complaint.at(origin, self.assignment(path))
     }
 
-    fn with_origin(&self, path: &str, value: &dyn std::fmt::Display) -> String {
-        format!("{path} = {value} ({})", self.loaded.origin(path))
+    fn with_origin(&self, path: &str) -> String {
+        format!("{} ({})", self.assignment(path), self.loaded.origin(path))
+    }
+
+    fn assignment(&self, path: &str) -> String {
+        let value = Key::find(path).map(|key| key.shown(&self.loaded.config).to_toml());
+        format!("{path} = {}", value.unwrap_or_default())
     }
 }
 

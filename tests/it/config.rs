@@ -1,1 +1,0 @@
-//! The configuration as a user meets it.
