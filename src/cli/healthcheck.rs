@@ -20,9 +20,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let config = config::load(&args.overrides, std::env::vars_os())
-        .map_err(|problems| Failure::usage(problems.to_string()))?
-        .config;
+    let config = config::load(&args.overrides, std::env::vars_os())?.config;
     let url = format!("http://{}/readyz", config.server.metrics_listen.unwrap_or(config.server.admin_listen));
     let timeout = Duration::from_millis(args.timeout_ms);
     let status = super::runtime()?.block_on(ask(&url, timeout));

@@ -22,9 +22,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let config = config::load(&args.overrides, std::env::vars_os())
-        .map_err(|problems| Failure::usage(problems.to_string()))?
-        .config;
+    let config = config::load(&args.overrides, std::env::vars_os())?.config;
     let log = logging::start(&config.log);
     let outcome = super::runtime()?.block_on(serve(config));
     log.flush();

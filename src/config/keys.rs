@@ -93,7 +93,7 @@ pub static KEYS: &[Key] = &[
     Key {
         path: "upstream.connect_ms",
         kind: Kind::Millis(1..=600_000, |config| &mut config.upstream.connect),
-        meaning: "How long a connection to the upstream may take, TLS included, before the client gets a 502.",
+        meaning: "How long a connection to the upstream may take, TLS included, before the client gets a 504.",
         reason: "a healthy handshake takes well under a second; five allow for one lost packet and its retry",
     },
     Key {
@@ -164,8 +164,8 @@ pub static KEYS: &[Key] = &[
     Key {
         path: "limits.header_s",
         kind: Kind::Seconds(1..=3_600, |config| &mut config.limits.header),
-        meaning: "How long a client may take to send its request headers.",
-        reason: "long for any real client, short for one that trickles bytes to occupy connections",
+        meaning: "How long a client may take to send its request headers, and how long a kept-alive connection may idle between requests.",
+        reason: "as long as nginx keeps an idle connection; clients that pool connections give up sooner",
     },
     Key {
         path: "limits.stall_s",

@@ -71,7 +71,7 @@ pub struct Limits {
     pub held_requests: usize,
     pub held_bytes: usize,
     pub tool_uses: usize,
-    /// How long a client may take to send its request headers.
+    /// How long a client may take to send its request headers, or idle before them.
     pub header: Duration,
     /// How long a client may stall: sending nothing of its body, or taking nothing of its answer.
     pub stall: Duration,
@@ -171,7 +171,7 @@ impl Default for Config {
                 held_requests: 1024,
                 held_bytes: 256 * MIB,
                 tool_uses: 256,
-                header: Duration::from_secs(30),
+                header: Duration::from_secs(75),
                 stall: Duration::from_secs(60),
             },
             log: Log { format: LogFormat::Human, level: tracing::Level::INFO },

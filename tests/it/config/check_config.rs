@@ -56,7 +56,7 @@ fn each_value_says_which_layer_it_came_from() {
         ("store.kind", "memory".into(), "--store"),
         ("limits.body_bytes", (2 << 20).into(), "FORKPOINT_LIMITS__BODY_BYTES"),
         ("limits.stall_s", serde_json::Value::from(7), "f.toml:7"),
-        ("limits.header_s", 30.into(), "default"),
+        ("limits.header_s", 75.into(), "default"),
         ("identity.tenant_headers", vec!["x-user", "x-team"].into(), "FORKPOINT_IDENTITY__TENANT_HEADERS"),
     ] {
         let key = &json["keys"][path];

@@ -93,7 +93,7 @@ fn the_defaults_are_the_ones_that_were_promised() {
         ("limits.held_requests", json!(1024)),
         ("limits.held_bytes", json!(268_435_456)),
         ("limits.tool_uses", json!(256)),
-        ("limits.header_s", json!(30)),
+        ("limits.header_s", json!(75)),
         ("limits.stall_s", json!(60)),
         ("log.format", json!("human")),
         ("log.level", json!("info")),
