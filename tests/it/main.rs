@@ -1,4 +1,8 @@
 //! Every end-to-end promise, one module each, in one binary.
 
+// Helpers of tests may fail as loudly as tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod config;
+mod house;
 mod sim;

@@ -1,0 +1,141 @@
+//! One content block: the raw JSON that opened it, and the deltas spliced into it.
+
+use serde_json::value::RawValue;
+
+use super::Block;
+use super::wire::WireDelta;
+use crate::engine::json;
+
+/// A block while it streams. Text is kept as the *inside* of JSON strings, escapes as they came.
+#[derive(Debug)]
+pub(super) struct StreamedBlock {
+    pub(super) index: u64,
+    kind: String,
+    start: Box<RawValue>,
+    text: String,
+    thinking: String,
+    input: String,
+    citations: Vec<Box<RawValue>>,
+    /// Members that a delta replaces as a whole.
+    replaced: Vec<(&'static str, Box<RawValue>)>,
+    pub(super) stopped: bool,
+}
+
+impl StreamedBlock {
+    pub(super) fn new(index: u64, kind: String, start: &RawValue) -> StreamedBlock {
+        StreamedBlock {
+            index,
+            kind,
+            start: start.to_owned(),
+            text: String::new(),
+            thinking: String::new(),
+            input: String::new(),
+            citations: Vec::new(),
+            replaced: Vec::new(),
+            stopped: false,
+        }
+    }
+
+    /// `None` if the delta is of no kind we know.
+    pub(super) fn apply(&mut self, delta: &RawValue) -> Option<()> {
+        let delta: WireDelta<'_> = serde_json::from_str(delta.get()).ok()?;
+        match delta.kind.get() {
+            r#""text_delta""# => self.text.push_str(inside(delta.text?)?),
+            r#""thinking_delta""# => self.thinking.push_str(inside(delta.thinking?)?),
+            r#""input_json_delta""# => {
+                self.input.push_str(&serde_json::from_str::<String>(delta.partial_json?.get()).ok()?);
+            }
+            r#""citations_delta""# => self.citations.push(delta.citation?.to_owned()),
+            r#""signature_delta""# => self.replace("signature", delta.signature?),
+            r#""compaction_delta""# => {
+                delta.content.into_iter().for_each(|raw| self.replace("content", raw));
+                delta.encrypted_content.into_iter().for_each(|raw| self.replace("encrypted_content", raw));
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn replace(&mut self, member: &'static str, value: &RawValue) {
+        self.replaced.retain(|(name, _)| *name != member);
+        self.replaced.push((member, value.to_owned()));
+    }
+
+    /// The block with its deltas spliced in; `None` if that gives no valid block.
+    pub(super) fn rebuild(&self) -> Option<Block> {
+        let start = self.start.get();
+        let mut edits = self.edits()?;
+        let mut out =
+            String::with_capacity(start.len() + self.text.len() + self.thinking.len() + self.input.len());
+        for member in json::members(start.as_bytes(), 0) {
+            let member = member.ok()?;
+            let (key, value) = (&start[member.key], &start[member.value]);
+            out.push(if out.is_empty() { '{' } else { ',' });
+            out.push_str(key);
+            out.push(':');
+            match edits.iter().position(|(name, _)| *name == key.trim_matches('"')) {
+                Some(found) => out.push_str(&edits.swap_remove(found).1.onto(value)?),
+                None => out.push_str(value),
+            }
+        }
+        for (name, edit) in edits {
+            out.push_str(&format!(",\"{name}\":{}", edit.onto("null")?));
+        }
+        out.push('}');
+        Some(Block { kind: self.kind.clone(), json: out.into_bytes() })
+    }
+
+    fn edits(&self) -> Option<Vec<(&'static str, Edit<'_>)>> {
+        let mut edits = Vec::new();
+        for (name, text) in [("text", &self.text), ("thinking", &self.thinking)] {
+            if !text.is_empty() {
+                edits.push((name, Edit::Append(text)));
+            }
+        }
+        if !self.input.is_empty() {
+            let compact = json::compact(self.input.as_bytes()).ok()?;
+            edits.push(("input", Edit::Replace(String::from_utf8(compact).ok()?)));
+        }
+        if !self.citations.is_empty() {
+            edits.push(("citations", Edit::Extend(&self.citations)));
+        }
+        edits.extend(self.replaced.iter().map(|(name, raw)| (*name, Edit::Replace(raw.get().to_owned()))));
+        Some(edits)
+    }
+}
+
+/// What the deltas do to one member of the block.
+enum Edit<'a> {
+    /// Put this after the inside of the string.
+    Append(&'a str),
+    /// Put these after the elements of the list.
+    Extend(&'a [Box<RawValue>]),
+    /// Put this in its place.
+    Replace(String),
+}
+
+impl Edit<'_> {
+    /// The member's new value, given the one it had at the block's start (`null` if none).
+    fn onto(self, value: &str) -> Option<String> {
+        match self {
+            Edit::Replace(raw) => Some(raw),
+            Edit::Append(text) if value == "null" => Some(format!("\"{text}\"")),
+            Edit::Append(text) => Some(format!("\"{}{text}\"", value.strip_prefix('"')?.strip_suffix('"')?)),
+            Edit::Extend(items) => {
+                let mut all: Vec<&str> = Vec::new();
+                if value != "null" {
+                    for element in json::elements(value.as_bytes(), 0) {
+                        all.push(&value[element.ok()?]);
+                    }
+                }
+                all.extend(items.iter().map(|raw| raw.get()));
+                Some(format!("[{}]", all.join(",")))
+            }
+        }
+    }
+}
+
+/// The inside of a JSON string, escapes as they stand.
+fn inside(raw: &RawValue) -> Option<&str> {
+    raw.get().strip_prefix('"')?.strip_suffix('"')
+}
