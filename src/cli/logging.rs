@@ -1,83 +1,115 @@
 //! Logs go to standard error, written by a thread of their own.
 //!
-//! A full pipe must not stop the proxy: lines wait in a queue of [`QUEUE_LINES`], and when that is full they
-//! are dropped and counted, and the count is written as soon as there is room.
+//! A full pipe must not stop the proxy, and a wake-up per line would cost more than the line: lines gather in
+//! a buffer, the thread takes all of them every [`GATHER`], and when [`BUFFER_BYTES`] are waiting further
+//! lines are dropped, counted, and the count is written as soon as there is room.
 
 use std::io::{self, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::config::{Log, LogFormat};
 
-/// At about 600 bytes a line, two megabytes.
-const QUEUE_LINES: usize = 4096;
+/// About four thousand lines.
+const BUFFER_BYTES: usize = 2 * 1024 * 1024;
+/// Short for a person who watches, long for a processor that writes.
+const GATHER: Duration = Duration::from_millis(20);
 /// How long the last lines may take to be written when the process ends.
 const FLUSH: Duration = Duration::from_secs(2);
 
 /// Starts logging for the whole process.
-pub fn start(config: &Log) -> Flusher {
-    let (lines, queue) = sync_channel(QUEUE_LINES);
-    let dropped = Arc::new(AtomicU64::new(0));
-    let writer = Lines { lines: lines.clone(), dropped: dropped.clone() };
-    // If no thread can be had the queue has no reader, and lines are dropped: never a reason to stop.
-    let _ = std::thread::Builder::new().name("log".into()).spawn(move || write_lines(&queue, &dropped));
-    let builder = tracing_subscriber::fmt().with_max_level(config.level).with_writer(writer);
+pub fn start(config: &Log) -> Lines {
+    let lines = Lines::default();
+    let taken = lines.clone();
+    // If no thread can be had the buffer has no reader, and lines are dropped: never a reason to stop.
+    let _ = std::thread::Builder::new().name("log".into()).spawn(move || taken.write_out(&mut io::stderr()));
+    let builder = tracing_subscriber::fmt().with_max_level(config.level).with_writer(lines.clone());
     let _ = match config.format {
         LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).try_init(),
         LogFormat::Human => builder.with_ansi(false).try_init(),
     };
-    Flusher(lines)
+    lines
 }
 
-/// Waits, a little, until what was logged is written.
-pub struct Flusher(SyncSender<Entry>);
+/// The lines that wait to be written.
+#[derive(Clone, Default)]
+pub struct Lines(Arc<Shared>);
 
-impl Flusher {
-    pub fn flush(self) {
-        let (done, written) = sync_channel(1);
-        if self.0.try_send(Entry::Flush(done)).is_ok() {
-            let _ = written.recv_timeout(FLUSH);
-        }
+#[derive(Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    /// Told when there is something to write.
+    filled: Condvar,
+    /// Told when everything is written.
+    drained: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    lines: Vec<u8>,
+    dropped: u64,
+    writing: bool,
+}
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.lines.is_empty() && self.dropped == 0
     }
 }
 
-enum Entry {
-    Line(Vec<u8>),
-    Flush(SyncSender<()>),
-}
+impl Lines {
+    /// Waits, a little, until what was logged is written.
+    pub fn flush(&self) {
+        let busy = |waiting: &mut Waiting| waiting.writing || !waiting.is_empty();
+        let _ = self.0.drained.wait_timeout_while(self.lock(), FLUSH, busy);
+    }
 
-fn write_lines(queue: &Receiver<Entry>, dropped: &AtomicU64) {
-    while let Ok(entry) = queue.recv() {
-        let mut out = io::stderr().lock();
-        match entry {
-            Entry::Line(line) => drop(out.write_all(&line)),
-            Entry::Flush(done) => drop(done.try_send(())),
+    fn write_out(&self, out: &mut dyn Write) {
+        loop {
+            let empty = self.0.filled.wait_while(self.lock(), |waiting| waiting.is_empty());
+            drop(empty.unwrap_or_else(PoisonError::into_inner));
+            std::thread::sleep(GATHER);
+            self.write_batch(out);
         }
-        let lost = dropped.swap(0, Relaxed);
-        if lost > 0 {
+    }
+
+    fn write_batch(&self, out: &mut dyn Write) {
+        let mut waiting = self.lock();
+        waiting.writing = true;
+        let (lines, dropped) = (std::mem::take(&mut waiting.lines), std::mem::take(&mut waiting.dropped));
+        drop(waiting);
+        let _ = out.write_all(&lines);
+        if dropped > 0 {
             let _ = writeln!(
                 out,
-                "forkpoint: {lost} log lines dropped, the reader of standard error is too slow"
+                "forkpoint: {dropped} log lines dropped, the reader of standard error is too slow"
             );
         }
+        self.lock().writing = false;
+        self.0.drained.notify_all();
     }
-}
 
-#[derive(Clone)]
-struct Lines {
-    lines: SyncSender<Entry>,
-    dropped: Arc<AtomicU64>,
+    /// Whoever panicked while holding the lock, the lines are still lines.
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Write for Lines {
     /// The subscriber writes each line with one call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.lines.try_send(Entry::Line(line.to_vec())).is_err() {
-            self.dropped.fetch_add(1, Relaxed);
+        let mut waiting = self.lock();
+        let wake = waiting.is_empty();
+        if waiting.lines.len() + line.len() > BUFFER_BYTES {
+            waiting.dropped += 1;
+        } else {
+            waiting.lines.extend_from_slice(line);
+        }
+        drop(waiting);
+        if wake {
+            self.0.filled.notify_one();
         }
         Ok(line.len())
     }
@@ -92,5 +124,27 @@ impl<'a> MakeWriter<'a> for Lines {
 
     fn make_writer(&'a self) -> Lines {
         self.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stuck_reader_costs_lines_and_says_how_many() {
+        let mut lines = Lines::default();
+        let line = vec![b'x'; BUFFER_BYTES / 2];
+        for _ in 0..5 {
+            lines.write_all(&line).unwrap();
+        }
+        let mut out = Vec::new();
+        lines.write_batch(&mut out);
+        assert!(out.len() < BUFFER_BYTES + 200);
+        assert!(String::from_utf8_lossy(&out).contains("3 log lines dropped"));
+        lines.write_all(b"again").unwrap();
+        let mut out = Vec::new();
+        lines.write_batch(&mut out);
+        assert_eq!(out, b"again");
     }
 }
