@@ -1,10 +1,108 @@
-//! Not yet.
+//! `forkpoint sim`: the Messages API simulator alone, until SIGINT or SIGTERM.
+
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::Failure;
+use crate::sim::{Encoding, Latency, Sim, SimConfig};
+
+const AFTER_HELP: &str = r#"What the scripted model does, the user's text says:
+
+  [[sim:VERB key=value … | instruction for each child]]
+
+  fan_out   n=3 tool=NAME field=NAME words=40 alike=false short=false type=NAME rounds=1
+  tools     turns=1 calls=1 tool=NAME words=30
+  text      words=30
+  thinking  words=30
+  empty
+  any verb  thinking=WORDS pace_ms=0 first_ms=0
+
+  Example: Survey it. [[sim:fan_out n=5 tool=Agent alike=true | tools turns=2]]
+
+Look at it, and disturb it:
+
+  GET, DELETE        /sim/requests   what arrived, raw, and what it cost
+  GET, DELETE        /sim/cache      the live cache entries
+  GET, POST          /sim/clock      {"advance_ms":300000} {"set_ms":0} {"frozen":true}
+  GET, POST, DELETE  /sim/faults     {"fault":"status","status":529,"count":2}
+                                     latency, status, stall, cut, error_event, compress
+  or per request     x-sim-latency-ms, x-sim-status, x-sim-retry-after, x-sim-stall-at,
+                     x-sim-stall-ms, x-sim-cut-at, x-sim-error-after, x-sim-compress
+
+Example:
+
+  forkpoint sim --listen 127.0.0.1:8789 &
+  curl http://127.0.0.1:8789/v1/messages -H 'x-api-key: any' -H 'anthropic-version: 2023-06-01' \
+    -d '{"model":"claude-opus-5-5","max_tokens":100,"messages":[{"role":"user","content":"hello"}]}'
+  curl http://127.0.0.1:8789/sim/requests
+
+Any credential is accepted; what stands behind @ in it names the workspace (sk-any@blue).
+Tokens are an estimate: one per four bytes of a rendered block."#;
 
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8789")]
+    listen: SocketAddr,
+    /// Words, ids and signatures follow from this number and the request
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Milliseconds to the first token of a fully cached prompt
+    #[arg(long, value_name = "MS", default_value_t = 5)]
+    latency: u64,
+    /// Microseconds added per uncached or written prompt token
+    #[arg(long, value_name = "US", default_value_t = 2)]
+    latency_per_token: u64,
+    /// Milliseconds between two events of a stream
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pace: u64,
+    /// Compress answers for clients that accept it: gzip, deflate, br or zstd
+    #[arg(long, value_name = "CODING", value_parser = parse_encoding)]
+    compress: Option<Encoding>,
+}
 
-pub fn run(_args: Args) -> Result<(), Failure> {
-    Err(Failure::usage("not built yet"))
+fn parse_encoding(name: &str) -> Result<Encoding, String> {
+    Encoding::parse(name).ok_or_else(|| "expected gzip, deflate, br or zstd".to_owned())
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: Args) -> Result<(), Failure> {
+    let listen = args.listen;
+    let config = SimConfig {
+        listen,
+        seed: args.seed,
+        latency: Latency {
+            base: Duration::from_millis(args.latency),
+            per_uncached_token: Duration::from_micros(args.latency_per_token),
+            pace: Duration::from_millis(args.pace),
+        },
+        compress: args.compress,
+        ..SimConfig::default()
+    };
+    let sim = Sim::start(config).await.map_err(|error| {
+        Failure::new(format!("cannot listen on {listen}: {error}"))
+            .hint("choose another address with --listen, or port 0 for a free one")
+    })?;
+    println!("listening on {}", sim.url());
+    wait_for_signal().await?;
+    sim.stop().await;
+    Ok(())
+}
+
+async fn wait_for_signal() -> Result<(), Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let failed = |error| Failure::new(format!("cannot wait for signals: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
 }

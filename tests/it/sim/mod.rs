@@ -1,1 +1,9 @@
 //! The simulator against the rules it claims to follow.
+
+// Helpers of tests may fail as loudly as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod harness;
+mod cache;
+mod refusals;
+mod wire;

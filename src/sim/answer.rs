@@ -1,0 +1,193 @@
+//! An answer on the wire: one JSON message, or the same message as a stream of events.
+//!
+//! ```text
+//! message_start · content_block_start · ping · content_block_delta… · content_block_stop · … · message_delta · message_stop
+//! ```
+
+use serde_json::{Value, json};
+
+use super::models::Usage;
+use super::script::{Block, StopReason};
+
+/// Bytes of text or JSON in one delta: a few tokens, as models send them.
+const DELTA_BYTES: usize = 40;
+
+/// A finished answer, ready to be written.
+#[derive(Debug)]
+pub struct Answer {
+    pub id: String,
+    pub model: String,
+    pub blocks: Vec<Block>,
+    pub stop_reason: StopReason,
+    pub usage: Usage,
+    /// Present if the request asked: what kept it from the cache, or null.
+    pub diagnostics: Option<Value>,
+    /// Paths of thinking blocks that were dropped on request.
+    pub dropped_thinking: Vec<String>,
+    pub speed: Option<Value>,
+}
+
+/// One event of a stream.
+#[derive(Debug)]
+pub struct Event {
+    pub name: &'static str,
+    pub data: Value,
+}
+
+impl Event {
+    pub fn new(name: &'static str, mut data: Value) -> Self {
+        if let Some(object) = data.as_object_mut() {
+            object.shift_insert(0, "type".to_owned(), Value::String(name.to_owned()));
+        }
+        Event { name, data }
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        format!("event: {}\ndata: {}\n\n", self.name, self.data).into_bytes()
+    }
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        let mut message = self.message();
+        message["content"] = self.blocks.iter().map(block_json).collect();
+        message["stop_reason"] = json!(self.stop_reason.as_str());
+        message["stop_sequence"] = self.stop_sequence();
+        message["usage"] = self.usage_json(self.usage.output);
+        message
+    }
+
+    pub fn events(&self) -> Vec<Event> {
+        let mut message = self.message();
+        // At the start only a token or so exists; the final count comes with `message_delta`.
+        message["usage"] = self.usage_json(self.usage.output.min(1));
+        let mut events = vec![Event::new("message_start", json!({"message": message}))];
+        for (index, block) in self.blocks.iter().enumerate() {
+            let opened = json!({"index": index, "content_block": opening(block)});
+            events.push(Event::new("content_block_start", opened));
+            if index == 0 {
+                events.push(Event::new("ping", json!({})));
+            }
+            deltas(block, |delta| {
+                events.push(Event::new("content_block_delta", json!({"index": index, "delta": delta})));
+            });
+            events.push(Event::new("content_block_stop", json!({"index": index})));
+        }
+        let stop = json!({"stop_reason": self.stop_reason.as_str(), "stop_sequence": self.stop_sequence()});
+        let usage = json!({
+            "input_tokens": self.usage.uncached,
+            "cache_creation_input_tokens": self.usage.cache_write(),
+            "cache_read_input_tokens": self.usage.cache_read,
+            "output_tokens": self.usage.output,
+        });
+        events.push(Event::new("message_delta", json!({"delta": stop, "usage": usage})));
+        events.push(Event::new("message_stop", json!({})));
+        events
+    }
+
+    fn message(&self) -> Value {
+        let mut message = json!({
+            "model": self.model,
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "content": [],
+            "stop_reason": null,
+            "stop_sequence": null,
+            "usage": null,
+        });
+        if let Some(diagnostics) = &self.diagnostics {
+            message["diagnostics"] = diagnostics.clone();
+        }
+        if !self.dropped_thinking.is_empty() {
+            let dropped = self
+                .dropped_thinking
+                .iter()
+                .map(|path| json!({"type": "thinking_dropped", "path": path, "reason": "prefix_mismatch"}));
+            message["input_transformations"] = dropped.collect();
+        }
+        message
+    }
+
+    fn stop_sequence(&self) -> Value {
+        match &self.stop_reason {
+            StopReason::StopSequence(sequence) => json!(sequence),
+            _ => Value::Null,
+        }
+    }
+
+    fn usage_json(&self, output_tokens: u64) -> Value {
+        let mut usage = json!({
+            "input_tokens": self.usage.uncached,
+            "cache_creation_input_tokens": self.usage.cache_write(),
+            "cache_read_input_tokens": self.usage.cache_read,
+            "cache_creation": {
+                "ephemeral_5m_input_tokens": self.usage.cache_write_5m,
+                "ephemeral_1h_input_tokens": self.usage.cache_write_1h,
+            },
+            "output_tokens": output_tokens,
+            "service_tier": "standard",
+        });
+        if let Some(speed) = &self.speed {
+            usage["speed"] = speed.clone();
+        }
+        usage
+    }
+}
+
+fn block_json(block: &Block) -> Value {
+    match block {
+        Block::Thinking { text, signature } => {
+            json!({"type": "thinking", "thinking": text, "signature": signature})
+        }
+        Block::Text(text) => json!({"type": "text", "text": text}),
+        Block::ToolUse { id, name, input } => {
+            json!({"type": "tool_use", "id": id, "name": name, "input": input})
+        }
+    }
+}
+
+fn opening(block: &Block) -> Value {
+    match block {
+        Block::Thinking { .. } => json!({"type": "thinking", "thinking": "", "signature": ""}),
+        Block::Text(_) => json!({"type": "text", "text": ""}),
+        Block::ToolUse { id, name, .. } => json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
+    }
+}
+
+fn deltas(block: &Block, mut emit: impl FnMut(Value)) {
+    match block {
+        Block::Thinking { text, signature } => {
+            for piece in pieces(text) {
+                emit(json!({"type": "thinking_delta", "thinking": piece}));
+            }
+            emit(json!({"type": "signature_delta", "signature": signature}));
+        }
+        Block::Text(text) => {
+            for piece in pieces(text) {
+                emit(json!({"type": "text_delta", "text": piece}));
+            }
+        }
+        Block::ToolUse { input, .. } => {
+            emit(json!({"type": "input_json_delta", "partial_json": ""}));
+            // An input without members streams as nothing at all, which means `{}`.
+            let text =
+                if input.is_empty() { String::new() } else { Value::Object(input.clone()).to_string() };
+            for piece in pieces(&text) {
+                emit(json!({"type": "input_json_delta", "partial_json": piece}));
+            }
+        }
+    }
+}
+
+/// The text in deltas, cut between characters but anywhere in words, escapes and numbers.
+fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
+    std::iter::from_fn(move || {
+        if text.is_empty() {
+            return None;
+        }
+        let (piece, rest) = text.split_at(text.ceil_char_boundary(DELTA_BYTES));
+        text = rest;
+        Some(piece)
+    })
+}

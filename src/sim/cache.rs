@@ -1,0 +1,270 @@
+//! The prompt cache: which prefixes are remembered, who finds them, and what that costs.
+//!
+//! The rules, each of them a setting in [`Rules`]:
+//! - An entry is written only at a breakpoint, and only if the prefix has the model's minimum of tokens.
+//! - A breakpoint finds an entry at its own position or up to 19 before it; the highest hit wins.
+//! - A lifetime counts from the start of the request that wrote or read the entry.
+//! - **An entry can be read only once its writer's response has begun**: [`Cache::consult`] hands the writes back,
+//!   and whoever sends the answer calls [`Cache::publish`] with them at that moment, or never.
+//!
+//! Example: an entry at block 15 and a breakpoint at block 35 miss by one, since 35…16 are checked.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use super::clock::VirtualMs;
+use super::config::{BelowHit, Layer, Refresh, Rules};
+use super::models::Usage;
+
+/// The hash of a prefix, workspace and parameters included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key([u8; 16]);
+
+impl Key {
+    pub fn of(chain: &[u8; 32]) -> Key {
+        let mut key = [0; 16];
+        key.copy_from_slice(&chain[..16]);
+        Key(key)
+    }
+
+    pub fn hex(&self) -> String {
+        self.0[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// How long an entry lives without being read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Ttl {
+    #[serde(rename = "5m")]
+    FiveMinutes,
+    #[serde(rename = "1h")]
+    OneHour,
+}
+
+impl Ttl {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Ttl::FiveMinutes => "5m",
+            Ttl::OneHour => "1h",
+        }
+    }
+
+    fn millis(self, rules: &Rules) -> u64 {
+        let lifetime = match self {
+            Ttl::FiveMinutes => rules.five_minutes,
+            Ttl::OneHour => rules.one_hour,
+        };
+        u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// One block of a prompt, as the cache sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Position {
+    pub key: Key,
+    /// Tokens of the prompt up to and including this block.
+    pub tokens: u64,
+    pub layer: Layer,
+    /// The breakpoint on this block.
+    pub marker: Option<Ttl>,
+}
+
+/// A remembered prefix, for `/sim/cache`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Entry {
+    pub ttl: Ttl,
+    pub tokens: u64,
+    /// Index of the block it ends with.
+    pub position: usize,
+    pub layer: Layer,
+    pub written_ms: VirtualMs,
+    pub expires_ms: VirtualMs,
+    pub reads: u64,
+}
+
+/// What the cache made of one request.
+#[derive(Debug, Default)]
+pub struct Consultation {
+    /// The position whose entry was read.
+    pub hit: Option<usize>,
+    pub breakpoints: Vec<Breakpoint>,
+    /// Prompt tokens by kind; `output` is zero.
+    pub usage: Usage,
+    /// To be published when the response begins.
+    pub writes: Vec<Write>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Breakpoint {
+    pub position: usize,
+    /// Tokens of the prompt up to and including it.
+    pub tokens: u64,
+    pub ttl: Ttl,
+    pub outcome: BreakpointOutcome,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BreakpointOutcome {
+    /// An entry is written here.
+    Written,
+    /// At or below the hit.
+    Read,
+    /// The prefix has too few tokens for this model.
+    BelowMinimum,
+}
+
+/// An entry that exists once the response begins.
+#[derive(Debug, Clone)]
+pub struct Write {
+    key: Key,
+    entry: Entry,
+}
+
+/// All live entries of all workspaces; the workspace is part of the key.
+#[derive(Debug)]
+pub struct Cache {
+    entries: HashMap<Key, Entry>,
+    most_entries: usize,
+}
+
+impl Cache {
+    pub fn new(most_entries: usize) -> Self {
+        Cache { entries: HashMap::new(), most_entries: most_entries.max(1) }
+    }
+
+    /// Looks the prompt up at the start of a request, refreshes what it reads, and says what it will write.
+    pub fn consult(
+        &mut self,
+        positions: &[Position],
+        minimum_tokens: u64,
+        now_ms: VirtualMs,
+        rules: &Rules,
+    ) -> Consultation {
+        let hit = self.highest_hit(positions, now_ms, rules);
+        if let Some(hit) = hit {
+            self.refresh(&positions[..=hit], now_ms, rules);
+        }
+        let mut consultation = Consultation { hit, ..Consultation::default() };
+        for (index, position) in positions.iter().enumerate() {
+            let Some(ttl) = position.marker else { continue };
+            let is_below_hit = hit.is_some_and(|hit| index <= hit);
+            let outcome = match position.tokens < minimum_tokens {
+                true => BreakpointOutcome::BelowMinimum,
+                false if is_below_hit => BreakpointOutcome::Read,
+                false => BreakpointOutcome::Written,
+            };
+            let is_free_write = is_below_hit
+                && rules.below_hit == BelowHit::Write
+                && outcome == BreakpointOutcome::Read
+                && !self.is_live(&position.key, now_ms);
+            if outcome == BreakpointOutcome::Written || is_free_write {
+                let entry = Entry {
+                    ttl,
+                    tokens: position.tokens,
+                    position: index,
+                    layer: position.layer,
+                    written_ms: now_ms,
+                    expires_ms: now_ms.saturating_add(ttl.millis(rules)),
+                    reads: 0,
+                };
+                consultation.writes.push(Write { key: position.key, entry });
+            }
+            consultation.breakpoints.push(Breakpoint {
+                position: index,
+                tokens: position.tokens,
+                ttl,
+                outcome,
+            });
+        }
+        consultation.usage = bill(positions, hit, &consultation.breakpoints);
+        consultation
+    }
+
+    /// Makes entries readable: their writer's response has begun.
+    pub fn publish(&mut self, writes: Vec<Write>, now_ms: VirtualMs) {
+        for Write { key, entry } in writes {
+            self.make_room(now_ms);
+            match self.entries.get_mut(&key) {
+                // Siblings that missed together write the same prefix; the longer promise stands.
+                Some(known) if known.expires_ms > now_ms => {
+                    known.ttl = known.ttl.max(entry.ttl);
+                    known.expires_ms = known.expires_ms.max(entry.expires_ms);
+                }
+                _ => {
+                    self.entries.insert(key, entry);
+                }
+            }
+        }
+    }
+
+    /// The live entries, longest prefix first.
+    pub fn entries(&self, now_ms: VirtualMs) -> Vec<(Key, Entry)> {
+        let live = self.entries.iter().filter(|(_, entry)| entry.expires_ms > now_ms);
+        let mut live: Vec<_> = live.map(|(key, entry)| (*key, entry.clone())).collect();
+        live.sort_by_key(|(key, entry)| (std::cmp::Reverse(entry.tokens), *key));
+        live
+    }
+
+    pub fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    fn highest_hit(&self, positions: &[Position], now_ms: VirtualMs, rules: &Rules) -> Option<usize> {
+        let marked = (0..positions.len()).rev().filter(|index| positions[*index].marker.is_some());
+        marked.into_iter().find_map(|breakpoint| {
+            let window = (0..=breakpoint).rev().take(rules.lookback_positions);
+            window.into_iter().find(|index| self.is_live(&positions[*index].key, now_ms))
+        })
+    }
+
+    fn is_live(&self, key: &Key, now_ms: VirtualMs) -> bool {
+        self.entries.get(key).is_some_and(|entry| entry.expires_ms > now_ms)
+    }
+
+    fn refresh(&mut self, prefix: &[Position], now_ms: VirtualMs, rules: &Rules) {
+        let Some((hit, shorter)) = prefix.split_last() else { return };
+        if let Some(entry) = self.entries.get_mut(&hit.key) {
+            entry.reads += 1;
+            entry.expires_ms = entry.expires_ms.max(now_ms.saturating_add(entry.ttl.millis(rules)));
+        }
+        if rules.refresh == Refresh::HitOnly {
+            return;
+        }
+        for position in shorter {
+            if let Some(entry) = self.entries.get_mut(&position.key).filter(|entry| entry.expires_ms > now_ms)
+            {
+                entry.expires_ms = entry.expires_ms.max(now_ms.saturating_add(entry.ttl.millis(rules)));
+            }
+        }
+    }
+
+    /// Drops the dead, and if that is not enough the quarter that would die first; amortised, one scan per quarter.
+    fn make_room(&mut self, now_ms: VirtualMs) {
+        if self.entries.len() < self.most_entries {
+            return;
+        }
+        self.entries.retain(|_, entry| entry.expires_ms > now_ms);
+        if self.entries.len() < self.most_entries {
+            return;
+        }
+        let mut ages: Vec<_> = self.entries.iter().map(|(key, entry)| (entry.expires_ms, *key)).collect();
+        ages.sort_unstable();
+        for (_, key) in &ages[..ages.len().div_ceil(4)] {
+            self.entries.remove(key);
+        }
+    }
+}
+
+/// Bills a prompt: A is the hit, B the highest 1h breakpoint after it, C the last breakpoint. Read A, write B−A for
+/// an hour and C−B for five minutes; the rest is uncached.
+fn bill(positions: &[Position], hit: Option<usize>, breakpoints: &[Breakpoint]) -> Usage {
+    let total = positions.last().map_or(0, |position| position.tokens);
+    let a = hit.map_or(0, |hit| positions[hit].tokens);
+    let written = || breakpoints.iter().filter(|point| point.outcome == BreakpointOutcome::Written);
+    let c = written().map(|point| point.tokens).max().unwrap_or(a).max(a);
+    let hour = written().filter(|point| point.ttl == Ttl::OneHour);
+    let b = hour.map(|point| point.tokens).max().unwrap_or(a).max(a);
+    Usage { uncached: total - c, cache_read: a, cache_write_5m: c - b, cache_write_1h: b - a, output: 0 }
+}

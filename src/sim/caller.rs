@@ -1,0 +1,56 @@
+//! Who asks: a credential, and the workspace it belongs to.
+//!
+//! Every credential is accepted. Caches are shared inside a workspace, whatever the key, so the workspace must be
+//! choosable: the header `anthropic-workspace-id` names it, else what stands behind `@` in the credential
+//! (`sk-ant-anything@blue`), else it is the default one.
+
+use http::HeaderMap;
+
+use super::config::{Isolation, SimConfig, VersionHeader};
+use super::encode::id;
+use super::error::ApiError;
+
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// As the response header shows it.
+    pub workspace: String,
+    /// Requests with equal values share a cache.
+    pub shared_cache: String,
+}
+
+/// Checks the headers that every call needs.
+pub fn identify(headers: &HeaderMap, config: &SimConfig) -> Result<Caller, ApiError> {
+    let credential = credential(headers)?;
+    let named = headers.get("anthropic-workspace-id").and_then(|value| value.to_str().ok());
+    let workspace = match named {
+        Some(workspace) => workspace.to_owned(),
+        None => {
+            let name = credential.rsplit_once('@').map_or("default", |(_, name)| name);
+            id("wrkspc_", config.seed, &[name.as_bytes()])
+        }
+    };
+    if config.rules.version_header == VersionHeader::Required && !headers.contains_key("anthropic-version") {
+        return Err(ApiError::invalid("anthropic-version: header is required"));
+    }
+    let shared_cache = match config.rules.isolation {
+        Isolation::Workspace => workspace.clone(),
+        Isolation::Organization => "organization".to_owned(),
+    };
+    Ok(Caller { workspace, shared_cache })
+}
+
+fn credential(headers: &HeaderMap) -> Result<&str, ApiError> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    if let Some(key) = text("x-api-key").filter(|key| !key.is_empty()) {
+        return Ok(key);
+    }
+    match text("authorization") {
+        None => Err(ApiError::new(401, "x-api-key header is required")),
+        Some(value) => match value.split_once(' ') {
+            Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") && !token.trim().is_empty() => {
+                Ok(token.trim())
+            }
+            _ => Err(ApiError::new(401, "Invalid bearer token")),
+        },
+    }
+}

@@ -1,0 +1,343 @@
+//! Every rule that could be otherwise, as a setting with the documented default.
+//!
+//! The vendor documents most of the cache and leaves some of it open. A claim that holds only under our guess is
+//! worth little, so each guess can be turned: run the same test under both readings.
+//!
+//! ```text
+//! let mut config = SimConfig::default();
+//! config.rules.merging = Merging::Separate;      // two user messages are not one turn
+//! config.latency.base = Duration::from_millis(200);
+//! ```
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::models::{Model, public_models};
+
+/// How one simulator behaves.
+#[derive(Debug, Clone)]
+pub struct SimConfig {
+    /// Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Everything invented (words, ids, signatures) follows from this and from the request.
+    pub seed: u64,
+    pub models: Vec<Model>,
+    pub rules: Rules,
+    pub latency: Latency,
+    pub limits: Limits,
+    /// Compress every answer this way if the client accepts it.
+    pub compress: Option<Encoding>,
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        SimConfig {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            seed: 1,
+            models: public_models(),
+            rules: Rules::default(),
+            latency: Latency::default(),
+            limits: Limits::default(),
+            compress: None,
+        }
+    }
+}
+
+/// How long an answer takes, in real time.
+#[derive(Debug, Clone, Copy)]
+pub struct Latency {
+    /// From arrival to the first token of a fully cached prompt. Not zero, so that siblings sent together really
+    /// overlap and miss each other's entries, as they do on the real service.
+    pub base: Duration,
+    /// Added per uncached or written prompt token.
+    pub per_uncached_token: Duration,
+    /// Between two events of a stream; `pace_ms` in an instruction wins.
+    pub pace: Duration,
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Latency {
+            base: Duration::from_millis(5),
+            per_uncached_token: Duration::from_nanos(2_000),
+            pace: Duration::ZERO,
+        }
+    }
+}
+
+impl Latency {
+    /// No delay at all: for tests of bytes and for measuring throughput.
+    pub fn none() -> Self {
+        Latency { base: Duration::ZERO, per_uncached_token: Duration::ZERO, pace: Duration::ZERO }
+    }
+
+    pub fn to_first_token(&self, uncached_tokens: u64) -> Duration {
+        let tokens = u32::try_from(uncached_tokens).unwrap_or(u32::MAX);
+        self.base.saturating_add(self.per_uncached_token.saturating_mul(tokens))
+    }
+}
+
+/// What the simulator holds at most.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The API's own limit for a Messages request.
+    pub body_bytes: usize,
+    /// The API's own limit for one request.
+    pub messages: usize,
+    /// Requests remembered for `/sim/requests`; the oldest go first.
+    pub journal_requests: usize,
+    /// Bytes of their bodies; the oldest go first.
+    pub journal_bytes: usize,
+    /// Live cache entries; those closest to their end go first.
+    pub cache_entries: usize,
+    /// Fingerprints kept for `diagnostics`.
+    pub fingerprints: usize,
+    /// Fault rules waiting for their request.
+    pub fault_rules: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            body_bytes: 32 * 1024 * 1024,
+            messages: 100_000,
+            journal_requests: 4_096,
+            journal_bytes: 128 * 1024 * 1024,
+            cache_entries: 100_000,
+            fingerprints: 1_024,
+            fault_rules: 1_024,
+        }
+    }
+}
+
+/// The cache and validation rules.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// Positions checked per breakpoint, the breakpoint itself being the first.
+    pub lookback_positions: usize,
+    /// Breakpoints per request, the automatic one included.
+    pub breakpoints: usize,
+    pub five_minutes: Duration,
+    pub one_hour: Duration,
+    /// One token stands for this many bytes of a rendered block, rounded up. An estimate: deterministic, not real.
+    pub bytes_per_token: u64,
+    /// An image counts as this many tokens, whatever its bytes.
+    pub image_tokens: u64,
+    pub visibility: Visibility,
+    pub refresh: Refresh,
+    pub below_hit: BelowHit,
+    pub key_order: KeyOrder,
+    pub merging: Merging,
+    pub attribution: Attribution,
+    pub nested_markers: NestedMarkers,
+    pub mixed_messages: MixedMessages,
+    pub isolation: Isolation,
+    pub invalidation: Invalidation,
+    pub signatures: Signatures,
+    pub mismatch: Mismatch,
+    pub unknown_input: UnknownInput,
+    pub version_header: VersionHeader,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Rules {
+            lookback_positions: 20,
+            breakpoints: 4,
+            five_minutes: Duration::from_secs(5 * 60),
+            one_hour: Duration::from_secs(60 * 60),
+            bytes_per_token: 4,
+            image_tokens: 1_600,
+            visibility: Visibility::FirstContent,
+            refresh: Refresh::WholePrefix,
+            below_hit: BelowHit::Skip,
+            key_order: KeyOrder::Everywhere,
+            merging: Merging::OneTurn,
+            attribution: Attribution::Stripped,
+            nested_markers: NestedMarkers::Ignored,
+            mixed_messages: MixedMessages::NewTurn,
+            isolation: Isolation::Workspace,
+            invalidation: Invalidation::default(),
+            signatures: Signatures::Checked,
+            mismatch: Mismatch::Refuse,
+            unknown_input: UnknownInput::Accept,
+            version_header: VersionHeader::Required,
+        }
+    }
+}
+
+/// When an entry can be read by others. "Once the response begins" is documented; the exact instant is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Visibility {
+    /// With the response headers.
+    Headers,
+    /// With the first `content_block_start`; of a JSON answer, when its first token exists.
+    FirstContent,
+    /// With the last byte.
+    End,
+}
+
+/// Which entries a read keeps alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refresh {
+    /// The one that was hit and every entry for a shorter prefix of it.
+    WholePrefix,
+    HitOnly,
+}
+
+/// Whether a breakpoint below the hit, where no entry exists, writes one for free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BelowHit {
+    Skip,
+    Write,
+}
+
+/// Which JSON objects are compared with their key order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyOrder {
+    Everywhere,
+    /// Inside values (`input`, `input_schema`) but not among a block's own members.
+    InsideValues,
+}
+
+/// How consecutive messages of one role render.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Merging {
+    /// As one turn: where one message ends and the next begins leaves no trace.
+    OneTurn,
+    Separate,
+}
+
+/// What happens to a leading `x-anthropic-billing-header` system block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attribution {
+    /// Left out of the prompt, if it stands alone and first.
+    Stripped,
+    Prompt,
+}
+
+/// What a marker on a block inside `tool_result.content` does. It counts toward the limit either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NestedMarkers {
+    Ignored,
+    /// It marks the `tool_result` around it.
+    MarkOuter,
+}
+
+/// Whether `user(tool_result…, text)` ends the turn on models that keep only the last turn's thinking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MixedMessages {
+    NewTurn,
+    SameTurn,
+}
+
+/// Who shares a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    Workspace,
+    Organization,
+}
+
+/// Whether thinking signatures are verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signatures {
+    Checked,
+    Ignored,
+}
+
+/// What a bound thinking block behind another prompt meets, when the request does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mismatch {
+    /// Accounts created since 2026-08-31.
+    Refuse,
+    /// Older accounts.
+    DropSilently,
+}
+
+/// What fields and blocks that no documentation names meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnknownInput {
+    Accept,
+    Refuse,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VersionHeader {
+    Required,
+    Optional,
+}
+
+/// The layer whose entries a parameter invalidates, with all layers behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layer {
+    Tools,
+    System,
+    Messages,
+    Nothing,
+}
+
+/// The invalidation table: for each parameter the first layer that is lost when it changes.
+#[derive(Debug, Clone)]
+pub struct Invalidation {
+    pub speed: Layer,
+    /// Web search and web fetch tools: switching them on changes the system prompt, not the tool definitions.
+    pub web_tools: Layer,
+    /// Whether any document asks for citations.
+    pub citations: Layer,
+    pub tool_choice: Layer,
+    /// Whether there is an image anywhere.
+    pub images: Layer,
+    pub thinking: Layer,
+    pub effort: Layer,
+    pub output_format: Layer,
+    pub context_management: Layer,
+    /// The set of `anthropic-beta` values.
+    pub betas: Layer,
+}
+
+impl Default for Invalidation {
+    fn default() -> Self {
+        Invalidation {
+            speed: Layer::System,
+            web_tools: Layer::System,
+            citations: Layer::System,
+            tool_choice: Layer::Messages,
+            images: Layer::Messages,
+            thinking: Layer::Messages,
+            effort: Layer::Messages,
+            output_format: Layer::Messages,
+            context_management: Layer::Messages,
+            betas: Layer::Messages,
+        }
+    }
+}
+
+/// A content coding an answer can be sent in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Encoding {
+    Gzip,
+    Deflate,
+    Br,
+    Zstd,
+}
+
+impl Encoding {
+    pub const ALL: [Encoding; 4] = [Encoding::Gzip, Encoding::Deflate, Encoding::Br, Encoding::Zstd];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Encoding::Gzip => "gzip",
+            Encoding::Deflate => "deflate",
+            Encoding::Br => "br",
+            Encoding::Zstd => "zstd",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Encoding> {
+        Encoding::ALL.into_iter().find(|encoding| encoding.as_str() == name.trim())
+    }
+}

@@ -1,0 +1,247 @@
+//! One Messages request from its bytes to its answer.
+//!
+//! ```text
+//! collect → faults → who asks → parse → rules → prompt → cache → script → time to first token → bytes
+//! ```
+//!
+//! Everything between parsing and the answer is one synchronous step; only waiting and sending are not.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header};
+use serde_json::{Value, json};
+
+use super::answer::{Answer, Event};
+use super::body::{self, Endpoint};
+use super::cache::Consultation;
+use super::caller::Caller;
+use super::config::{Encoding, Visibility};
+use super::encode::id;
+use super::error::{ApiError, kind_of};
+use super::faults::Weather;
+use super::journal::Hit;
+use super::outgoing::{self, Effect, Frame};
+use super::prompt::Prompt;
+use super::reply;
+use super::rules::{self, signature};
+use super::script::Scene;
+use super::visit::Visit;
+use super::world::World;
+
+/// An answer and when it is due.
+struct Prepared {
+    reply: Reply,
+    to_first_token: Duration,
+    pace: Duration,
+}
+
+enum Reply {
+    Json(Value),
+    /// JSON that took as long to write as so many events.
+    Message {
+        json: Value,
+        events: usize,
+    },
+    Stream(Vec<Event>),
+}
+
+/// Answers a request whose body has been collected.
+pub async fn answer(
+    world: &World,
+    mut visit: Visit,
+    caller: &Caller,
+    headers: &HeaderMap,
+    bytes: &Bytes,
+    endpoint: Endpoint,
+    weather: &Weather,
+) -> Response {
+    let prepared = match prepare(world, &mut visit, caller, headers, bytes, endpoint) {
+        Ok(prepared) => prepared,
+        Err(error) => return reply::refuse(visit, Some(caller), &error),
+    };
+    tokio::time::sleep(prepared.to_first_token).await;
+    send(world, visit, caller, headers, prepared, weather).await
+}
+
+fn prepare(
+    world: &World,
+    visit: &mut Visit,
+    caller: &Caller,
+    headers: &HeaderMap,
+    bytes: &Bytes,
+    endpoint: Endpoint,
+) -> Result<Prepared, ApiError> {
+    let config = &world.config;
+    let value = body::parse(bytes)?;
+    let body = body::Body::read(&value, &config.models, endpoint, config.limits.messages)?;
+    visit.note(|record| record.model = Some(body.model.id.clone()));
+    let betas = betas_of(headers);
+    let markers = rules::check(&body, &betas, &config.rules)?;
+    let prompt = Prompt::render(&body, &betas, &config.rules);
+    let unread = signature::check(&body, &prompt, &world.signer, &config.rules)?;
+    let mut dropped = unread.places;
+    dropped.extend(prompt.stripped_thinking(&body, &config.rules));
+    dropped.sort_unstable();
+    dropped.dedup();
+    let tokens = prompt.tokens(&dropped);
+    if endpoint == Endpoint::CountTokens {
+        let reply = Reply::Json(json!({"input_tokens": tokens}));
+        return Ok(Prepared { reply, to_first_token: Duration::ZERO, pace: Duration::ZERO });
+    }
+    rules::check_window(&body, tokens)?;
+
+    let positions = prompt.positions(&caller.shared_cache, &body, &markers, &dropped, &config.rules);
+    let now_ms = world.clock.now_ms();
+    let consultation = world.cache().consult(&positions, body.model.minimum_tokens, now_ms, &config.rules);
+
+    let digest = prompt.digest();
+    let ordinal = world.repetition(digest, visit.number());
+    let (signer, rules, seed) = (&world.signer, &config.rules, config.seed);
+    let play = Scene { body: &body, prompt: &prompt, signer, rules, seed, digest, ordinal }.play();
+    let message_id = id("msg_", seed, &[&digest, &ordinal.to_le_bytes()]);
+
+    let diagnostics = body.member("diagnostics").map(|diagnostics| {
+        let mut fingerprints = world.fingerprints();
+        let previous = body::text(diagnostics, "previous_message_id");
+        let found = fingerprints.compare(previous, &body.model.id, &positions);
+        fingerprints.remember(&message_id, &body.model.id, &positions);
+        found
+    });
+    let mut usage = consultation.usage;
+    usage.output = play.output_tokens;
+    let uncached = usage.prompt() - usage.cache_read;
+    let to_first_token = config.latency.to_first_token(uncached) + Duration::from_millis(play.first_ms);
+    let pace = play.pace_ms.map_or(config.latency.pace, Duration::from_millis);
+    let answer = Answer {
+        id: message_id,
+        model: body.model_name.to_owned(),
+        blocks: play.blocks,
+        stop_reason: play.stop_reason,
+        usage,
+        diagnostics,
+        dropped_thinking: unread.reported.iter().map(|place| place.path()).collect(),
+        speed: body.member("speed").cloned(),
+    };
+    note(visit, &answer, &body, consultation);
+    let events = answer.events();
+    let reply = match body.stream {
+        true => Reply::Stream(events),
+        false => Reply::Message { json: answer.json(), events: events.len() },
+    };
+    Ok(Prepared { reply, to_first_token, pace })
+}
+
+fn note(visit: &mut Visit, answer: &Answer, body: &body::Body<'_>, consultation: Consultation) {
+    let (usage, cost_usd) = (answer.usage, body.model.price.cost_usd(&answer.usage));
+    let hit = consultation.hit.map(|position| Hit { position, tokens: usage.cache_read });
+    visit.note(|record| {
+        record.message_id = Some(answer.id.clone());
+        record.usage = Some(usage);
+        record.cost_usd = Some(cost_usd);
+        record.hit = hit;
+        record.breakpoints = consultation.breakpoints;
+    });
+    visit.owe(consultation.writes);
+}
+
+fn betas_of(headers: &HeaderMap) -> Vec<&str> {
+    let values = headers.get_all("anthropic-beta").iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim).filter(|beta| !beta.is_empty()).collect()
+}
+
+async fn send(
+    world: &World,
+    mut visit: Visit,
+    caller: &Caller,
+    headers: &HeaderMap,
+    prepared: Prepared,
+    weather: &Weather,
+) -> Response {
+    let visibility = world.config.rules.visibility;
+    if visibility == Visibility::Headers {
+        visit.publish();
+    }
+    let encoding = weather.compress.or(world.config.compress).filter(|encoding| accepts(headers, *encoding));
+    let request_id = visit.request_id.clone();
+    visit.note(|record| record.status = Some(200));
+    let (content_type, length, body) = match prepared.reply {
+        Reply::Stream(events) => {
+            let frames = stream_frames(&events, prepared.pace, visibility, weather);
+            ("text/event-stream; charset=utf-8", None, outgoing::body(visit, frames, encoding, weather))
+        }
+        Reply::Message { json, events } => {
+            // The first token exists now; the message is sent when the last one does.
+            if visibility == Visibility::FirstContent {
+                visit.publish();
+            }
+            let writing = prepared.pace.saturating_mul(u32::try_from(events).unwrap_or(u32::MAX));
+            if !writing.is_zero() {
+                tokio::time::sleep(writing).await;
+            }
+            let (length, body) = json_body(visit, &json, encoding, weather);
+            ("application/json", Some(length), body)
+        }
+        Reply::Json(json) => {
+            let (length, body) = json_body(visit, &json, encoding, weather);
+            ("application/json", Some(length), body)
+        }
+    };
+    let mut response = reply::bare(StatusCode::OK, &request_id, Some(caller), body);
+    let out = response.headers_mut();
+    out.insert(header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+    if content_type.starts_with("text/event-stream") {
+        out.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
+    }
+    if let Some(encoding) = encoding {
+        out.insert(header::CONTENT_ENCODING, http::HeaderValue::from_static(encoding.as_str()));
+        out.insert(header::VARY, http::HeaderValue::from_static("accept-encoding"));
+    }
+    if let Some(length) = length {
+        out.insert(header::CONTENT_LENGTH, http::HeaderValue::from(length));
+    }
+    response
+}
+
+fn json_body(visit: Visit, json: &Value, encoding: Option<Encoding>, weather: &Weather) -> (usize, Body) {
+    let plain = json.to_string().into_bytes();
+    let bytes = match encoding {
+        None => plain,
+        Some(encoding) => outgoing::compress(&plain, encoding),
+    };
+    let length = bytes.len();
+    let frame = Frame { wait: Duration::ZERO, bytes: Bytes::from(bytes), effect: Effect::Nothing };
+    (length, outgoing::body(visit, vec![frame], None, weather))
+}
+
+fn stream_frames(events: &[Event], pace: Duration, visibility: Visibility, weather: &Weather) -> Vec<Frame> {
+    let before_error = weather.error_event.map(|(after, _)| usize::try_from(after).unwrap_or(usize::MAX));
+    let mut frames: Vec<Frame> = Vec::with_capacity(events.len() + 1);
+    for (index, event) in events.iter().take(before_error.unwrap_or(usize::MAX)).enumerate() {
+        // The event after `message_start` is the first content, or the end of an answer that has none.
+        let begins = index == 1 && visibility == Visibility::FirstContent;
+        frames.push(Frame {
+            wait: if index == 0 { Duration::ZERO } else { pace },
+            bytes: Bytes::from(event.bytes()),
+            effect: if begins { Effect::Publish } else { Effect::Nothing },
+        });
+    }
+    if let Some((_, status)) = weather.error_event {
+        let message = if status == 529 { "Overloaded" } else { "Internal server error" };
+        let event = Event::new("error", json!({"error": {"type": kind_of(status), "message": message}}));
+        frames.push(Frame { wait: pace, bytes: Bytes::from(event.bytes()), effect: Effect::Nothing });
+    }
+    frames
+}
+
+fn accepts(headers: &HeaderMap, encoding: Encoding) -> bool {
+    let values = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    let mut codings = values.flat_map(|value| value.split(','));
+    codings.any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let is_named = parts.next() == Some(encoding.as_str());
+        is_named && !parts.any(|weight| matches!(weight, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"))
+    })
+}

@@ -1,0 +1,172 @@
+//! Thinking signatures: what they promise and who checks it.
+//!
+//! A signature says which model wrote which thinking behind which prompt. It comes back with the block on every later
+//! turn; forged or edited blocks are refused, blocks of another model are left out in silence, and on models with
+//! *bound thinking* a block behind another prompt is refused or dropped, as the request asks.
+
+use serde_json::Value;
+
+use super::super::body::{Body, Role, kind, text};
+use super::super::config::{Mismatch, Rules, Signatures};
+use super::super::encode::{base64, from_base64};
+use super::super::error::ApiError;
+use super::super::models::Binding;
+use super::super::prompt::{Bond, Place, Prompt};
+
+/// Signs and verifies with a key that follows from the seed.
+#[derive(Debug, Clone)]
+pub struct Signer {
+    key: [u8; 32],
+}
+
+/// What a valid signature says.
+struct Claim {
+    model: [u8; 8],
+    thinking: [u8; 16],
+    bond: Bond,
+}
+
+const CLAIM_BYTES: usize = 8 + 16 + 8 + 8 + 16;
+const SEAL_BYTES: usize = 16;
+
+/// Blocks that the model does not get to read.
+#[derive(Debug, Default)]
+pub struct Dropped {
+    pub places: Vec<Place>,
+    /// Those the answer reports as `input_transformations`.
+    pub reported: Vec<Place>,
+}
+
+impl Signer {
+    pub fn new(seed: u64) -> Self {
+        Signer { key: blake3::derive_key("forkpoint sim thinking signature v1", &seed.to_le_bytes()) }
+    }
+
+    pub fn sign(&self, model: &str, thinking: &str, bond: &Bond) -> String {
+        let mut bytes = Vec::with_capacity(CLAIM_BYTES + SEAL_BYTES);
+        bytes.extend_from_slice(&digest::<8>(model.as_bytes()));
+        bytes.extend_from_slice(&digest::<16>(thinking.as_bytes()));
+        bytes.extend_from_slice(&bond.tools);
+        bytes.extend_from_slice(&bond.system);
+        bytes.extend_from_slice(&bond.prefix);
+        let seal = self.seal(&bytes);
+        bytes.extend_from_slice(&seal);
+        base64(&bytes)
+    }
+
+    fn verify(&self, signature: &str) -> Option<Claim> {
+        let bytes = from_base64(signature).filter(|bytes| bytes.len() == CLAIM_BYTES + SEAL_BYTES)?;
+        let (claim, seal) = bytes.split_at(CLAIM_BYTES);
+        if self.seal(claim) != seal {
+            return None;
+        }
+        Some(Claim {
+            model: take(claim, 0),
+            thinking: take(claim, 8),
+            bond: Bond { tools: take(claim, 24), system: take(claim, 32), prefix: take(claim, 40) },
+        })
+    }
+
+    fn seal(&self, claim: &[u8]) -> [u8; SEAL_BYTES] {
+        take(blake3::keyed_hash(&self.key, claim).as_bytes(), 0)
+    }
+}
+
+/// Checks every thinking block of the request and says which ones the model does not read.
+pub fn check(body: &Body<'_>, prompt: &Prompt, signer: &Signer, rules: &Rules) -> Result<Dropped, ApiError> {
+    let mut dropped = Dropped::default();
+    if rules.signatures == Signatures::Ignored {
+        return Ok(dropped);
+    }
+    let latest = body.messages.iter().rposition(|message| message.role == Role::Assistant);
+    let behaviour = Behaviour::of(body, rules);
+    for (place, bond) in prompt.bonds() {
+        let Place::Message(message, block) = place else { continue };
+        let value = &body.messages[message].content.blocks()[block];
+        let claim = read_claim(value, place, signer)?;
+        if claim.thinking != digest::<16>(text(value, "thinking").unwrap_or_default().as_bytes()) {
+            return Err(edited(place, latest == Some(message)));
+        }
+        if claim.model != digest::<8>(body.model.id.as_bytes()) {
+            dropped.places.push(place);
+        } else if body.model.binding == Binding::Bound && claim.bond != bond {
+            match behaviour {
+                Behaviour::Refuse => return Err(mismatch(place, &claim.bond, &bond)),
+                Behaviour::DropAndReport => dropped.reported.push(place),
+                Behaviour::DropSilently => {}
+            }
+            dropped.places.push(place);
+        }
+    }
+    Ok(dropped)
+}
+
+/// What a mismatched block meets in this request.
+#[derive(Clone, Copy)]
+enum Behaviour {
+    Refuse,
+    DropAndReport,
+    DropSilently,
+}
+
+impl Behaviour {
+    fn of(body: &Body<'_>, rules: &Rules) -> Behaviour {
+        let binding = body.member("thinking").and_then(|thinking| thinking.get("block_binding"));
+        match binding.and_then(|binding| text(binding, "prefix_mismatch_behavior")) {
+            Some("drop_block") => Behaviour::DropAndReport,
+            Some(_) => Behaviour::Refuse,
+            None if rules.mismatch == Mismatch::DropSilently => Behaviour::DropSilently,
+            None => Behaviour::Refuse,
+        }
+    }
+}
+
+fn read_claim(block: &Value, place: Place, signer: &Signer) -> Result<Claim, ApiError> {
+    let (kind, member) = match kind(block) {
+        "redacted_thinking" => ("redacted_thinking", "data"),
+        _ => ("thinking", "signature"),
+    };
+    let path = place.path();
+    let Some(signature) = text(block, member) else {
+        return Err(ApiError::invalid(format!("{path}.{kind}.{member}: Field required")));
+    };
+    signer
+        .verify(signature)
+        .ok_or_else(|| ApiError::invalid(format!("{path}: Invalid `{member}` in `{kind}` block")))
+}
+
+fn edited(place: Place, is_latest: bool) -> ApiError {
+    let path = place.path();
+    ApiError::invalid(match is_latest {
+        true => format!(
+            "{path}: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified. \
+             These blocks must remain as they were in the original response."
+        ),
+        false => format!("{path}: Invalid `signature` in `thinking` block"),
+    })
+}
+
+fn mismatch(place: Place, signed: &Bond, found: &Bond) -> ApiError {
+    let detail = if signed.system != found.system {
+        " The `system` prompt differs from the one this block was created with."
+    } else if signed.tools != found.tools {
+        " The `tools` differ from the ones this block was created with."
+    } else {
+        ""
+    };
+    ApiError::invalid(format!(
+        "{}: Invalid `signature` in `thinking` block. The block is bound to a different conversation. Remove the \
+         block, or set `thinking.block_binding.prefix_mismatch_behavior` to \"drop_block\".{detail}",
+        place.path()
+    ))
+}
+
+fn digest<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    take(blake3::hash(bytes).as_bytes(), 0)
+}
+
+fn take<const N: usize>(bytes: &[u8], from: usize) -> [u8; N] {
+    let mut taken = [0; N];
+    taken.copy_from_slice(&bytes[from..from + N]);
+    taken
+}
