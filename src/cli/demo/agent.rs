@@ -1,0 +1,218 @@
+//! The scripted client: a parent that fans out, children that work with tools, all streaming.
+//!
+//! It behaves like a careful hand-written agent: it marks its system prompt and its newest message for
+//! caching, resends its history on every turn, and starts all children at once.
+
+use futures_util::StreamExt;
+use futures_util::future::try_join_all;
+use serde_json::{Value, json};
+
+use crate::engine::sse::Framer;
+use crate::engine::turn::{Turn, TurnBuilder, TurnLimits};
+
+use super::super::Failure;
+use super::Progress;
+
+const MODEL: &str = "claude-sonnet-4-6";
+const LIMITS: TurnLimits = TurnLimits { bytes: 8 << 20, tool_uses: 256 };
+/// The simulator's estimate.
+const BYTES_PER_TOKEN: usize = 4;
+/// A sub-agent's own instructions, as the captured clients bring them.
+const CHILD_SYSTEM_TOKENS: usize = 2_000;
+/// A script that does not end is a bug of ours, not a reason to run for ever.
+const TURNS_MAX: usize = 64;
+
+/// What is played.
+pub struct Workload {
+    pub children: u16,
+    pub turns: u16,
+    pub context_tokens: u32,
+}
+
+impl Workload {
+    /// The parent's two requests, and each child's.
+    pub fn requests(&self) -> usize {
+        2 + usize::from(self.children) * (usize::from(self.turns) + 1)
+    }
+}
+
+/// One request that was made.
+pub struct Call {
+    pub who: String,
+    pub turn: usize,
+    pub request_id: String,
+}
+
+pub async fn run(workload: &Workload, url: String, progress: &Progress) -> Result<Vec<Call>, Failure> {
+    let client = reqwest::Client::builder().no_proxy().build();
+    let client = client.map_err(|error| Failure::new(format!("cannot make a client: {error}")))?;
+    let mut parent = Agent::parent(workload, Session { client, url, progress });
+    let answer = parent.ask().await?;
+    let spawned = tool_uses(&answer)?;
+    let children = spawned.iter().enumerate().map(|(number, call)| {
+        let mut child = Agent::child(number + 1, call, parent.session.clone());
+        async move { child.work().await.map(|report| (child, report)) }
+    });
+    let finished = try_join_all(children).await?;
+    let reports: Vec<&str> = finished.iter().map(|(_, report)| report.as_str()).collect();
+    parent.tool_results(&answer, &reports)?;
+    parent.ask().await?;
+    let mut calls = parent.calls;
+    let last = calls.pop();
+    calls.extend(finished.into_iter().flat_map(|(child, _)| child.calls));
+    calls.extend(last);
+    Ok(calls)
+}
+
+#[derive(Clone)]
+struct Session<'a> {
+    client: reqwest::Client,
+    url: String,
+    progress: &'a Progress,
+}
+
+struct Agent<'a> {
+    who: String,
+    session: Session<'a>,
+    system: String,
+    tools: Vec<Value>,
+    messages: Vec<Value>,
+    calls: Vec<Call>,
+}
+
+impl<'a> Agent<'a> {
+    fn parent(workload: &Workload, session: Session<'a>) -> Agent<'a> {
+        let ask = format!(
+            "Survey the project and report. [[sim:fan_out n={} tool=Agent field=prompt words=60 | tools turns={} tool=Read]]",
+            workload.children, workload.turns
+        );
+        let tools = vec![tool("Read", "path"), tool("Search", "query"), tool("Agent", "prompt")];
+        Agent {
+            who: "parent".into(),
+            session,
+            system: prose("You lead a team of engineers.", workload.context_tokens as usize),
+            tools,
+            messages: vec![json!({"role": "user", "content": [text(&ask)]})],
+            calls: Vec::new(),
+        }
+    }
+
+    /// A sub-agent: its own instructions, a subset of the tools, and the directive as its first message.
+    fn child(number: usize, spawn: &Value, session: Session<'a>) -> Agent<'a> {
+        let directive = spawn["input"]["prompt"].as_str().unwrap_or_default();
+        Agent {
+            who: format!("child {number}"),
+            session,
+            system: prose("You are a sub-agent. Report tersely.", CHILD_SYSTEM_TOKENS),
+            tools: vec![tool("Read", "path"), tool("Search", "query")],
+            messages: vec![json!({"role": "user", "content": [text(directive)]})],
+            calls: Vec::new(),
+        }
+    }
+
+    /// Runs the agent's loop to its end; its report is the last answer's text.
+    async fn work(&mut self) -> Result<String, Failure> {
+        for _ in 0..TURNS_MAX {
+            let answer = self.ask().await?;
+            let uses = tool_uses(&answer)?;
+            if uses.is_empty() {
+                return Ok(blocks(&answer)?.iter().filter_map(|block| block["text"].as_str()).collect());
+            }
+            let results = vec!["The file holds what its name says."; uses.len()];
+            self.tool_results(&answer, &results)?;
+        }
+        Err(Failure::new(format!("{} did not finish within {TURNS_MAX} turns", self.who)))
+    }
+
+    /// Appends the answer and the results of its calls.
+    fn tool_results(&mut self, answer: &Turn, results: &[&str]) -> Result<(), Failure> {
+        let uses = tool_uses(answer)?;
+        let results: Vec<Value> = uses
+            .iter()
+            .zip(results)
+            .map(
+                |(call, result)| json!({"type": "tool_result", "tool_use_id": call["id"], "content": result}),
+            )
+            .collect();
+        self.messages.push(json!({"role": "assistant", "content": blocks(answer)?}));
+        self.messages.push(json!({"role": "user", "content": results}));
+        Ok(())
+    }
+
+    async fn ask(&mut self) -> Result<Turn, Failure> {
+        let failed = |error: &dyn std::error::Error| Failure::new(super::super::cause(error));
+        let request = self.session.client.post(format!("{}/v1/messages", self.session.url));
+        let request = request.header("x-api-key", "demo").header("anthropic-version", "2023-06-01");
+        let answer = request.json(&self.body()).send().await.map_err(|error| failed(&error))?;
+        let status = answer.status();
+        let request_id = answer.headers().get("request-id").and_then(|id| id.to_str().ok());
+        self.calls.push(Call {
+            who: self.who.clone(),
+            turn: self.calls.len() + 1,
+            request_id: request_id.unwrap_or_default().to_owned(),
+        });
+        let mut builder = TurnBuilder::new(LIMITS);
+        let mut framer = Framer::new(LIMITS.bytes);
+        let mut chunks = answer.bytes_stream();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|error| failed(&error))?;
+            framer.push(&chunk, |event| builder.push(event.data));
+        }
+        self.session.progress.step(&self.who);
+        match status.is_success() {
+            true => Ok(builder.finish()),
+            false => Err(Failure::new(format!("{}: the simulator answered {status}", self.who))),
+        }
+    }
+
+    /// The request, with breakpoints on the system prompt and on the newest block.
+    fn body(&self) -> Value {
+        let marker = json!({"type": "ephemeral"});
+        let mut messages = self.messages.clone();
+        let newest = messages.last_mut().and_then(|message| message["content"].as_array_mut()?.last_mut());
+        if let Some(block) = newest {
+            block["cache_control"] = marker.clone();
+        }
+        json!({
+            "model": MODEL,
+            "max_tokens": 4096,
+            "stream": true,
+            "system": [{"type": "text", "text": self.system, "cache_control": marker}],
+            "tools": self.tools,
+            "messages": messages,
+        })
+    }
+}
+
+fn blocks(answer: &Turn) -> Result<Vec<Value>, Failure> {
+    let parsed: Result<Vec<Value>, _> =
+        answer.blocks.iter().map(|block| serde_json::from_slice(&block.json)).collect();
+    parsed.map_err(|error| Failure::new(format!("an answer could not be read: {error}")))
+}
+
+fn tool_uses(answer: &Turn) -> Result<Vec<Value>, Failure> {
+    Ok(blocks(answer)?.into_iter().filter(|block| block["type"] == "tool_use").collect())
+}
+
+fn text(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+fn tool(name: &str, field: &str) -> Value {
+    json!({
+        "name": name,
+        "description": format!("{name} something in the project and return what was found."),
+        "input_schema": {"type": "object", "properties": {field: {"type": "string"}}, "required": [field]},
+    })
+}
+
+/// Instructions of about that many tokens; the same words every time.
+fn prose(opening: &str, tokens: usize) -> String {
+    const SENTENCE: &str =
+        " Read before you write, measure before you claim, and leave the place tidier than it was.";
+    let mut text = opening.to_owned();
+    while text.len() < tokens * BYTES_PER_TOKEN {
+        text.push_str(SENTENCE);
+    }
+    text
+}

@@ -1,0 +1,118 @@
+//! `forkpoint demo`: the main job, on the embedded simulator. No key, no network, no configuration.
+//!
+//! A parent agent with a large context fans out to sub-agents that run at once, each with tools of its own,
+//! and reads their reports. Everything goes through a real forkpoint on a real port; the simulator bills.
+
+mod agent;
+mod stage;
+mod table;
+
+use std::io::{IsTerminal, Write};
+use std::time::Instant;
+
+use super::Failure;
+use agent::Workload;
+use stage::Stage;
+
+const AFTER_HELP: &str = "\
+Examples:
+  forkpoint demo                       five children under a 48,500-token parent
+  forkpoint demo --children 8 --stay   eight, then keep everything up to look around";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// How many sub-agents the parent spawns
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(2..=64))]
+    children: u16,
+    /// How many times each child calls a tool before it reports
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(0..=20))]
+    turns: u16,
+    /// Size of the parent's context in tokens, before the fan-out
+    #[arg(long, value_name = "TOKENS", default_value_t = 48_500, value_parser = clap::value_parser!(u32).range(2_000..=400_000))]
+    context: u32,
+    /// Keep simulator, proxy and admin running until Ctrl-C
+    #[arg(long)]
+    stay: bool,
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    super::runtime()?.block_on(demo(args))
+}
+
+async fn demo(args: Args) -> Result<(), Failure> {
+    let workload = Workload { children: args.children, turns: args.turns, context_tokens: args.context };
+    let stage = Stage::start().await?;
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(
+        out,
+        "A parent with {} tokens of context spawns {} sub-agents; each calls a tool {} times and reports.\n",
+        table::grouped(args.context.into()),
+        args.children,
+        args.turns
+    );
+    let started = Instant::now();
+    let progress = Progress::new(workload.requests());
+    let calls = agent::run(&workload, stage.proxy_url(), &progress).await?;
+    progress.done();
+    let rows = stage.bill(&calls)?;
+    let _ = writeln!(out, "{}", table::render(&rows));
+    let _ = writeln!(
+        out,
+        "{} requests in {:.1} s; the simulator billed each.\n",
+        rows.len(),
+        started.elapsed().as_secs_f64()
+    );
+    let _ = writeln!(out, "{}", next_steps(&stage, &args));
+    drop(out);
+    if args.stay {
+        let _ = tokio::signal::ctrl_c().await;
+    }
+    Ok(())
+}
+
+fn next_steps(stage: &Stage, args: &Args) -> String {
+    if !args.stay {
+        return "Next:\n  \
+                forkpoint demo --stay    the same, and keeps it up to look around\n  \
+                forkpoint serve          the proxy itself, in front of the real API; then\n  \
+                ANTHROPIC_BASE_URL=http://127.0.0.1:8787 your-agent"
+            .to_owned();
+    }
+    format!(
+        "Still up, until Ctrl-C:\n  \
+         {proxy}               the proxy; point a client here (any key)\n  \
+         {admin}/metrics       what forkpoint measured\n  \
+         {sim}/sim/requests  what arrived, raw, and what it cost\n  \
+         {sim}/sim/cache     the live cache entries",
+        proxy = stage.proxy_url(),
+        admin = stage.admin_url(),
+        sim = stage.sim_url(),
+    )
+}
+
+/// A line that grows on a terminal, and nothing elsewhere.
+struct Progress {
+    total: usize,
+    done: std::sync::atomic::AtomicUsize,
+    visible: bool,
+}
+
+impl Progress {
+    fn new(total: usize) -> Progress {
+        Progress { total, done: Default::default(), visible: std::io::stderr().is_terminal() }
+    }
+
+    fn step(&self, what: &str) {
+        let done = self.done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+        if self.visible {
+            eprint!("\r\x1b[K  {done}/{} requests, {what}", self.total);
+        }
+    }
+
+    fn done(&self) {
+        if self.visible {
+            eprint!("\r\x1b[K");
+        }
+    }
+}

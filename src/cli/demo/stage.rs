@@ -1,0 +1,93 @@
+//! Simulator, proxy and admin, each on a free port of this machine.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::admin;
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::proxy::{Proxy, server};
+use crate::sim::{Latency, Sim, SimConfig};
+
+use super::super::Failure;
+use super::agent::Call;
+use super::table::Row;
+
+/// A tenth of what real models take, so that a demo lasts a second and siblings still overlap as they do.
+const LATENCY: Latency = Latency {
+    base: Duration::from_millis(60),
+    per_uncached_token: Duration::from_micros(5),
+    pace: Duration::ZERO,
+};
+
+pub struct Stage {
+    sim: Sim,
+    proxy: SocketAddr,
+    admin: SocketAddr,
+    /// Dropped with the stage: the proxy stops.
+    _stop: watch::Sender<bool>,
+}
+
+impl Stage {
+    pub async fn start() -> Result<Stage, Failure> {
+        let sim = SimConfig { latency: LATENCY, ..SimConfig::default() };
+        let sim = Sim::start(sim).await.map_err(failed("start the simulator"))?;
+        let mut config = Config::default();
+        config.upstream.url = sim.url().parse().map_err(failed("use the simulator's address"))?;
+        let metrics = Arc::new(Metrics::new().map_err(failed("set up metrics"))?);
+        let (listener, proxy) = free_port().await?;
+        let (admin_listener, admin) = free_port().await?;
+        let (stop, stopped) = watch::channel(false);
+        let readiness = admin::Readiness::default();
+        readiness.set(true);
+        tokio::spawn(admin::serve(admin_listener, admin::router(metrics.clone(), readiness)));
+        let service = Proxy::new(config, metrics).map_err(failed("set up the proxy"))?;
+        tokio::spawn(server::serve(listener, Arc::new(service), stopped));
+        Ok(Stage { sim, proxy, admin, _stop: stop })
+    }
+
+    pub fn proxy_url(&self) -> String {
+        format!("http://{}", self.proxy)
+    }
+
+    pub fn admin_url(&self) -> String {
+        format!("http://{}", self.admin)
+    }
+
+    pub fn sim_url(&self) -> String {
+        self.sim.url()
+    }
+
+    /// What the simulator billed for each call.
+    pub fn bill(&self, calls: &[Call]) -> Result<Vec<Row>, Failure> {
+        let records = self.sim.requests();
+        let bill = |call: &Call| {
+            let record = records.iter().find(|record| record.request_id == call.request_id)?;
+            Some(Row {
+                who: call.who.clone(),
+                turn: call.turn,
+                usage: record.usage?,
+                cost_usd: record.cost_usd,
+            })
+        };
+        calls
+            .iter()
+            .map(|call| bill(call).ok_or_else(|| Failure::new(format!("{} was not billed", call.who))))
+            .collect()
+    }
+}
+
+async fn free_port() -> Result<(TcpListener, SocketAddr), Failure> {
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed("listen on 127.0.0.1"))?;
+    let address = listener.local_addr().map_err(failed("listen on 127.0.0.1"))?;
+    Ok((listener, address))
+}
+
+fn failed<E: std::error::Error>(what: &'static str) -> impl Fn(E) -> Failure {
+    move |error| Failure::new(format!("cannot {what}: {}", super::super::cause(&error)))
+}

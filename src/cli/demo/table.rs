@@ -1,0 +1,107 @@
+//! The table of what each request cost.
+
+use crate::sim::Usage;
+
+pub struct Row {
+    pub who: String,
+    pub turn: usize,
+    pub usage: Usage,
+    /// `None` for a model without a price.
+    pub cost_usd: Option<f64>,
+}
+
+const HEADER: [&str; 8] =
+    ["request", "turn", "prompt", "uncached", "cache read", "cache write", "output", "cost"];
+
+/// One line per request, then the sums of parent and children.
+pub fn render(rows: &[Row]) -> String {
+    let mut lines: Vec<[String; 8]> = vec![HEADER.map(String::from)];
+    lines.extend(rows.iter().map(|row| line(&row.who, row.turn.to_string(), &row.usage, row.cost_usd)));
+    let is_child = |row: &&Row| row.who != "parent";
+    lines.push(sum("children", rows.iter().filter(is_child)));
+    lines.push(sum("all", rows.iter()));
+    let mut widths = [0; 8];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let rule = "-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1)) + "\n";
+    let mut out = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        if number == 1 || number == lines.len() - 2 {
+            out.push_str(&rule);
+        }
+        let cells = line.iter().zip(widths).enumerate();
+        let cells = cells.map(|(column, (cell, width))| match column {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        out.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+fn sum<'a>(who: &str, rows: impl Iterator<Item = &'a Row>) -> [String; 8] {
+    let mut total = Usage::default();
+    let mut cost = Some(0.0);
+    for Row { usage, cost_usd, .. } in rows {
+        total.uncached += usage.uncached;
+        total.cache_read += usage.cache_read;
+        total.cache_write_5m += usage.cache_write_5m;
+        total.cache_write_1h += usage.cache_write_1h;
+        total.output += usage.output;
+        cost = cost.zip(*cost_usd).map(|(sum, one)| sum + one);
+    }
+    line(who, String::new(), &total, cost)
+}
+
+fn line(who: &str, turn: String, usage: &Usage, cost: Option<f64>) -> [String; 8] {
+    [
+        who.to_owned(),
+        turn,
+        grouped(usage.prompt()),
+        grouped(usage.uncached),
+        grouped(usage.cache_read),
+        grouped(usage.cache_write()),
+        grouped(usage.output),
+        cost.map_or_else(|| "unknown".to_owned(), |cost| format!("${cost:.4}")),
+    ]
+}
+
+/// `48500` → `48,500`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+    }
+
+    #[test]
+    fn sums_are_the_sums_of_the_rows_and_an_unknown_price_stays_unknown() {
+        let usage = Usage { uncached: 1_000, cache_read: 200, output: 7, ..Usage::default() };
+        let row = |who: &str, cost_usd| Row { who: who.into(), turn: 1, usage, cost_usd };
+        let text =
+            render(&[row("parent", Some(0.5)), row("child 1", Some(0.25)), row("child 2", Some(0.25))]);
+        let last: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(last, ["all", "3,600", "3,000", "600", "0", "21", "$1.0000"]);
+        assert!(render(&[row("parent", None)]).contains("unknown"));
+    }
+}
