@@ -1,0 +1,108 @@
+//! The answers of the mock upstream, fixed to the byte.
+//!
+//! Mock and load generator are two processes that build the same bytes from this file, so the
+//! generator can compare every answer with what was sent and call a run with one altered byte invalid.
+
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+
+/// Events of one streamed answer: about a paragraph of text, one event per few words.
+pub const EVENTS: usize = 200;
+
+/// Events that frame the text: message_start, content_block_start, ping, content_block_stop, message_delta,
+/// message_stop.
+const FRAMING_EVENTS: usize = 6;
+
+/// Which answer the client asks the mock for; travels in the header `x-bench-answer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// One small message with usage.
+    Json,
+    /// `EVENTS` events, each its own write.
+    Sse,
+    /// The first event, then silence until the mock is told to go on.
+    Idle,
+}
+
+impl Answer {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Answer::Json => "json",
+            Answer::Sse => "sse",
+            Answer::Idle => "idle",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Answer> {
+        [Answer::Json, Answer::Sse, Answer::Idle].into_iter().find(|answer| answer.as_str() == name)
+    }
+
+    /// The body that must arrive at the client.
+    pub fn body(self) -> &'static [u8] {
+        match self {
+            Answer::Json => JSON.as_bytes(),
+            Answer::Sse | Answer::Idle => &STREAM,
+        }
+    }
+}
+
+pub fn json() -> &'static str {
+    &JSON
+}
+
+pub fn events() -> &'static [String] {
+    &EVENT_LIST
+}
+
+static JSON: LazyLock<String> = LazyLock::new(|| {
+    let text = "The retry loop gives up too early: `deadline` is compared with \\\"now\\\" in seconds.\\n\\n\
+                - read the clock once\\n- keep the unit in the name\\n- add a test for the boundary\\n"
+        .repeat(4);
+    format!(
+        r#"{{"id":"msg_01BenchAnswer00000000000","type":"message","role":"assistant","model":"claude-sonnet-4-5","content":[{{"type":"text","text":"{text}"}}],"stop_reason":"end_turn","stop_sequence":null,"usage":{USAGE_AT_START}}}"#
+    )
+});
+
+static EVENT_LIST: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let mut events = vec![
+        event(
+            "message_start",
+            &format!(
+                r#"{{"type":"message_start","message":{{"id":"msg_01BenchAnswer00000000000","type":"message","role":"assistant","model":"claude-sonnet-4-5","content":[],"stop_reason":null,"stop_sequence":null,"usage":{USAGE_AT_START}}}}}"#
+            ),
+        ),
+        event(
+            "content_block_start",
+            r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#,
+        ),
+        event("ping", r#"{"type": "ping"}"#),
+    ];
+    for number in 0..EVENTS - FRAMING_EVENTS {
+        events.push(event(
+            "content_block_delta",
+            &format!(
+                r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":"step {number}: read \"config\",\n"}}}}"#
+            ),
+        ));
+    }
+    events.push(event("content_block_stop", r#"{"type":"content_block_stop","index":0}"#));
+    events.push(event(
+        "message_delta",
+        r#"{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"output_tokens":1552}}"#,
+    ));
+    events.push(event("message_stop", r#"{"type":"message_stop"}"#));
+    assert_eq!(events.len(), EVENTS);
+    events
+});
+
+static STREAM: LazyLock<Vec<u8>> = LazyLock::new(|| EVENT_LIST.concat().into_bytes());
+
+const USAGE_AT_START: &str = r#"{"input_tokens":12,"cache_creation_input_tokens":842,"cache_read_input_tokens":48211,"cache_creation":{"ephemeral_5m_input_tokens":842,"ephemeral_1h_input_tokens":0},"output_tokens":188,"service_tier":"standard"}"#;
+
+fn event(name: &str, data: &str) -> String {
+    let mut text = String::new();
+    let _ = write!(text, "event: {name}\ndata: {data}\n\n");
+    text
+}

@@ -1,0 +1,125 @@
+//! Everything one run measured, and the questions a report may ask of it.
+
+use serde::Serialize;
+
+use crate::answers::EVENTS;
+use crate::arms::DIRECT;
+use crate::procfs::Memory;
+use crate::stats::Spread;
+
+/// One scenario on one arm in one round.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sample {
+    pub arm: &'static str,
+    pub scenario: &'static str,
+    pub round: usize,
+    /// CPU of the arm's process tree per request; nothing for the arm without a process.
+    pub cpu_us: Option<f64>,
+    pub first_byte_us: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub per_second: f64,
+    /// Share of its core that the arm used while this was measured.
+    pub core_share: Option<f64>,
+    /// Share of that time in which it was ready to run and others had its core.
+    pub waited_share: Option<f64>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct ArmMemory {
+    pub arm: &'static str,
+    pub at_start: Memory,
+    pub idle_streams: Memory,
+    pub after_load: Memory,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub struct Figures {
+    pub quick: bool,
+    pub machine: String,
+    pub pinning: String,
+    pub load_average: [String; 2],
+    pub nginx: String,
+    pub pace_us: u64,
+    pub seconds: u64,
+    pub rounds: usize,
+    pub arms: Vec<&'static str>,
+    pub scenarios: Vec<&'static str>,
+    /// Arms that were asked for and did not start, with the reason.
+    pub missing: Vec<(&'static str, String)>,
+    /// Why the run does not count. Empty in a valid one.
+    pub problems: Vec<String>,
+    pub idle_streams: usize,
+    pub memory: Vec<ArmMemory>,
+    pub samples: Vec<Sample>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Metric {
+    Cpu,
+    CpuPerEvent,
+    CoreShare,
+    WaitedShare,
+    FirstByte,
+    P50,
+    P99,
+    /// Less the same figure without a proxy, of the same round.
+    AddedFirstByte,
+    AddedP50,
+    AddedP99,
+    PerSecond,
+}
+
+impl Metric {
+    fn of(self, sample: &Sample) -> Option<f64> {
+        match self {
+            Metric::Cpu => sample.cpu_us,
+            Metric::CpuPerEvent => sample.cpu_us.map(|cpu| cpu / EVENTS as f64),
+            Metric::CoreShare => sample.core_share,
+            Metric::WaitedShare => sample.waited_share,
+            Metric::FirstByte | Metric::AddedFirstByte => Some(sample.first_byte_us),
+            Metric::P50 | Metric::AddedP50 => Some(sample.p50_us),
+            Metric::P99 | Metric::AddedP99 => Some(sample.p99_us),
+            Metric::PerSecond => Some(sample.per_second),
+        }
+    }
+
+    fn is_added(self) -> bool {
+        matches!(self, Metric::AddedFirstByte | Metric::AddedP50 | Metric::AddedP99)
+    }
+}
+
+impl Figures {
+    pub fn has(&self, scenario: &str) -> bool {
+        self.scenarios.contains(&scenario)
+    }
+
+    /// The figure over all rounds.
+    pub fn spread(&self, arm: &str, scenario: &str, metric: Metric) -> Option<Spread> {
+        let values: Vec<f64> =
+            (0..self.rounds).filter_map(|round| self.value(arm, scenario, round, metric)).collect();
+        Spread::of(&values)
+    }
+
+    /// The figure divided by the reference's of the same round, over all rounds.
+    pub fn ratio(&self, arm: &str, reference: &str, scenario: &str, metric: Metric) -> Option<Spread> {
+        let pairs = (0..self.rounds).filter_map(|round| {
+            let ours = self.value(arm, scenario, round, metric)?;
+            let theirs = self.value(reference, scenario, round, metric)?;
+            Some(ours / theirs)
+        });
+        Spread::of(&pairs.collect::<Vec<_>>())
+    }
+
+    fn value(&self, arm: &str, scenario: &str, round: usize, metric: Metric) -> Option<f64> {
+        let of = |arm: &str| {
+            let sample = self
+                .samples
+                .iter()
+                .find(|sample| sample.arm == arm && sample.scenario == scenario && sample.round == round)?;
+            metric.of(sample)
+        };
+        let value = of(arm)?;
+        if metric.is_added() { Some(value - of(DIRECT)?) } else { Some(value) }
+    }
+}

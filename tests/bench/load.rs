@@ -1,0 +1,285 @@
+//! The load generator: its own process on its own core, one thread per keep-alive connection.
+//!
+//! Closed loop: a connection sends its next request when the last byte of the previous answer is there.
+//! Each answer is compared with the mock's bytes. The parent sends one `Job` per line and gets one
+//! `Outcome` per job; a job that holds idle streams answers `held` first, so that memory can be read.
+
+use std::io::{self, BufRead, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::answers::Answer;
+use crate::bodies::{Bodies, Conversation};
+use crate::http1::{Framing, Reader, broken};
+use crate::{Fallible, say};
+
+/// A request that takes longer counts as an error; the slowest honest one takes a second.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// Idle streams may wait for their release while the driver settles and reads memory.
+const HELD_MAX: Duration = Duration::from_secs(100);
+
+/// Errors reported by their text; the others are only counted.
+const ERRORS_SHOWN: usize = 3;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    pub target: SocketAddr,
+    pub connections: usize,
+    /// Requests per connection that count.
+    pub requests: usize,
+    /// Requests per connection before those, so that pools are filled and conversations known.
+    pub warmup: usize,
+    pub body_bytes: usize,
+    pub bodies: Bodies,
+    pub answer: Answer,
+    pub pace_us: u64,
+    /// Bodies are numbered from here; the driver never hands out a number twice.
+    pub first_nonce: u64,
+}
+
+impl Job {
+    pub fn requests_total(&self) -> u64 {
+        (self.connections * (self.requests + self.warmup)) as u64
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    pub sent: u64,
+    pub body_bytes: u64,
+    pub errors: u64,
+    pub error_texts: Vec<String>,
+    /// From the end of the warm-up to the last answer.
+    pub wall_ns: u64,
+    /// Request start to first byte of the answer's body, warm-up left out.
+    pub first_byte_ns: Vec<u64>,
+    /// Request start to last byte.
+    pub last_byte_ns: Vec<u64>,
+}
+
+pub fn run() -> Fallible<()> {
+    for line in io::stdin().lock().lines() {
+        let job: Job = serde_json::from_str(&line?)?;
+        let outcome = if job.answer == Answer::Idle { hold(&job)? } else { drive(&job) };
+        say(&serde_json::to_string(&outcome)?)?;
+    }
+    Ok(())
+}
+
+/// All connections at once; warm-up first, then the clock starts for all of them together.
+pub fn drive(job: &Job) -> Outcome {
+    let warm = Barrier::new(job.connections);
+    let mut total = Outcome::default();
+    std::thread::scope(|scope| {
+        let warm = &warm;
+        let threads: Vec<_> = (0..job.connections)
+            .map(|connection| scope.spawn(move || one_connection(job, connection, warm)))
+            .collect();
+        for thread in threads {
+            total.add(thread.join().expect("a connection's thread ended by panic"));
+        }
+    });
+    total
+}
+
+fn one_connection(job: &Job, connection: usize, warm: &Barrier) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut nonce = job.first_nonce + (connection * (job.requests + job.warmup)) as u64;
+    let mut conversation = conversation(job, connection);
+    let mut client = match Client::connect(job.target, ANSWER_MAX) {
+        Ok(client) => Some(client),
+        Err(error) => {
+            outcome.fail(&format!("connect: {error}"));
+            None
+        }
+    };
+    let mut started = Instant::now();
+    for number in 0..job.warmup + job.requests {
+        if number == job.warmup {
+            warm.wait();
+            started = Instant::now();
+        }
+        // After a failure the run is invalid anyway; the loop goes on only to meet the others above.
+        let Some(open) = client.as_mut() else { continue };
+        let request = conversation.next(nonce);
+        nonce += 1;
+        outcome.sent += 1;
+        match open.exchange(request, job.answer) {
+            Ok((first, last)) if number >= job.warmup => {
+                outcome.first_byte_ns.push(first);
+                outcome.last_byte_ns.push(last);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                outcome.fail(&format!("request {number} of connection {connection}: {error}"));
+                client = None;
+            }
+        }
+        outcome.body_bytes += conversation.body_len() as u64;
+    }
+    outcome.wall_ns = nanoseconds(started);
+    outcome
+}
+
+/// Opens every stream, reads its first event, says so, and then reads all of them to the end.
+fn hold(job: &Job) -> Fallible<Outcome> {
+    let mut outcome = Outcome::default();
+    let mut held = Vec::new();
+    for connection in 0..job.connections {
+        let mut conversation = conversation(job, connection);
+        outcome.sent += 1;
+        outcome.body_bytes += conversation.body_len() as u64;
+        let opened = Client::connect(job.target, HELD_MAX).and_then(|mut client| {
+            client.send(conversation.next(job.first_nonce + connection as u64))?;
+            let framing = client.answer_framing()?;
+            let first = client.first_chunk(framing)?;
+            Ok((client, framing, first))
+        });
+        match opened {
+            Ok(stream) => held.push(stream),
+            Err(error) => outcome.fail(&format!("stream {connection}: {error}")),
+        }
+    }
+    say("held")?;
+    for (mut client, framing, first) in held {
+        let expected = job.answer.body();
+        let rest = client.compare(framing, &expected[first.min(expected.len())..]);
+        if let Err(error) = rest {
+            outcome.fail(&format!("held stream: {error}"));
+        }
+    }
+    Ok(outcome)
+}
+
+fn conversation(job: &Job, connection: usize) -> Conversation {
+    let head = format!(
+        "POST /v1/messages?beta=true HTTP/1.1\r\nhost: {}\r\naccept: application/json\r\n\
+         content-type: application/json\r\nuser-agent: bench/1.0 (external, cli)\r\nx-api-key: bench-key\r\n\
+         anthropic-version: 2023-06-01\r\nanthropic-beta: interleaved-thinking-2025-05-14\r\nx-app: cli\r\n\
+         x-stainless-lang: js\r\nx-stainless-retry-count: 0\r\nx-bench-answer: {}\r\nx-bench-pace-us: {}\r\n",
+        job.target,
+        job.answer.as_str(),
+        job.pace_us
+    );
+    let streamed = job.answer != Answer::Json;
+    Conversation::new(&head, job.body_bytes, job.bodies, streamed, connection as u64 + 1)
+}
+
+impl Outcome {
+    pub fn fail(&mut self, text: &str) {
+        self.errors += 1;
+        if self.error_texts.len() < ERRORS_SHOWN {
+            self.error_texts.push(text.to_owned());
+        }
+    }
+
+    fn add(&mut self, other: Outcome) {
+        self.sent += other.sent;
+        self.body_bytes += other.body_bytes;
+        self.errors += other.errors;
+        self.error_texts.extend(other.error_texts);
+        self.error_texts.truncate(ERRORS_SHOWN);
+        self.wall_ns = self.wall_ns.max(other.wall_ns);
+        self.first_byte_ns.extend(other.first_byte_ns);
+        self.last_byte_ns.extend(other.last_byte_ns);
+    }
+}
+
+/// One keep-alive connection to an arm.
+pub struct Client {
+    stream: TcpStream,
+    reader: Reader<TcpStream>,
+}
+
+impl Client {
+    pub fn connect(target: SocketAddr, answer_max: Duration) -> io::Result<Client> {
+        let stream = TcpStream::connect(target)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(answer_max))?;
+        stream.set_write_timeout(Some(answer_max))?;
+        let reader = Reader::new(stream.try_clone()?);
+        Ok(Client { stream, reader })
+    }
+
+    /// One request and its whole answer: nanoseconds to its first and its last body byte.
+    pub fn exchange(&mut self, request: &[u8], answer: Answer) -> io::Result<(u64, u64)> {
+        let started = Instant::now();
+        self.send(request)?;
+        let framing = self.answer_framing()?;
+        let expected = answer.body();
+        let mut first = None;
+        let mut matcher = Matcher { expected, at: 0, equal: true };
+        self.reader.body(framing, |piece| {
+            first.get_or_insert_with(|| nanoseconds(started));
+            matcher.take(piece);
+        })?;
+        let last = nanoseconds(started);
+        matcher.verdict()?;
+        Ok((first.unwrap_or(last), last))
+    }
+
+    pub fn send(&mut self, request: &[u8]) -> io::Result<()> {
+        self.stream.write_all(request)
+    }
+
+    /// Reads the head of the answer, which must be a 200 on a connection that stays open.
+    pub fn answer_framing(&mut self) -> io::Result<Framing> {
+        let head = self.reader.head()?.ok_or_else(|| broken("closed before an answer"))?;
+        if head.first_line().split(' ').nth(1) != Some("200") {
+            return Err(broken(&format!("answered {:?}", head.first_line())));
+        }
+        if head.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close")) {
+            return Err(broken("the answer closes a keep-alive connection"));
+        }
+        head.framing(Framing::UntilClose)
+    }
+
+    /// The first chunk of a streamed answer and its length.
+    pub fn first_chunk(&mut self, framing: Framing) -> io::Result<usize> {
+        if framing != Framing::Chunked {
+            return Err(broken("a streamed answer that is not chunked"));
+        }
+        let length = self.reader.chunk(&mut |_: &[u8]| ())?;
+        length.map(|length| length as usize).ok_or_else(|| broken("a streamed answer without events"))
+    }
+
+    fn compare(&mut self, framing: Framing, expected: &[u8]) -> io::Result<()> {
+        let mut matcher = Matcher { expected, at: 0, equal: true };
+        self.reader.body(framing, |piece| matcher.take(piece))?;
+        matcher.verdict()
+    }
+}
+
+/// Compares an answer with the mock's bytes while it arrives.
+struct Matcher<'a> {
+    expected: &'a [u8],
+    at: usize,
+    equal: bool,
+}
+
+impl Matcher<'_> {
+    fn take(&mut self, piece: &[u8]) {
+        let end = self.at + piece.len();
+        self.equal &= self.expected.get(self.at..end) == Some(piece);
+        self.at = end;
+    }
+
+    fn verdict(&self) -> io::Result<()> {
+        if self.equal && self.at == self.expected.len() {
+            return Ok(());
+        }
+        Err(broken(&format!(
+            "the answer differs from the mock's: {} bytes came, {} were sent",
+            self.at,
+            self.expected.len()
+        )))
+    }
+}
+
+fn nanoseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,98 @@
+//! The command line of the bench program.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::arms::{ARMS, OBSERVE};
+use crate::scenario::{IDLE_STREAMS, PACE_US};
+
+/// What a request through forkpoint costs, beside its peers
+#[derive(Debug, Parser)]
+#[command(name = "bench", bin_name = "tests/deep bench", args_conflicts_with_subcommands = true)]
+pub struct Options {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub figures: FigureOptions,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Hold a mixed load for minutes and fail on leaks or altered answers
+    Soak(SoakOptions),
+    #[command(hide = true)]
+    Mock,
+    #[command(hide = true)]
+    Load,
+    #[command(hide = true)]
+    Minimal { listen: SocketAddr, upstream: SocketAddr },
+}
+
+#[derive(Debug, Args)]
+pub struct FigureOptions {
+    /// Fewer rounds and sizes, at most 90 s; for a look, not for the README
+    #[arg(long)]
+    pub quick: bool,
+    /// Rounds of all arms [default: 7, with --quick 3]
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// No further round is begun that would end later [default: 470, with --quick 85]
+    #[arg(long, value_name = "SECONDS")]
+    budget: Option<u64>,
+    /// Arms to run, separated by commas [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    arms: Vec<String>,
+    /// The arm that is held against the targets
+    #[arg(long, default_value = OBSERVE, value_name = "ARM")]
+    pub judge: String,
+    /// The forkpoint binary to measure [default: the one cargo just built]
+    #[arg(long, default_value = env!("CARGO_BIN_EXE_forkpoint"), hide_default_value = true, value_name = "PATH")]
+    pub forkpoint: PathBuf,
+    /// Pause of the mock between two events, microseconds
+    #[arg(long, default_value_t = PACE_US, value_name = "US")]
+    pub sse_pace_us: u64,
+    /// Open silent streams while memory is read
+    #[arg(long, default_value_t = IDLE_STREAMS, value_name = "COUNT")]
+    pub idle_streams: usize,
+    /// What the store may hold, on top of which peak memory is judged
+    #[arg(long, default_value_t = 0.0, value_name = "MB")]
+    pub store_mb: f64,
+    /// Write every sample and verdict to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Print tables for the README instead of aligned ones
+    #[arg(long)]
+    pub markdown: bool,
+}
+
+impl FigureOptions {
+    pub fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 3 } else { 7 })
+    }
+
+    pub fn budget_s(&self) -> u64 {
+        self.budget.unwrap_or(if self.quick { 85 } else { 470 })
+    }
+
+    pub fn arms(&self) -> Vec<String> {
+        if self.arms.is_empty() {
+            return ARMS.iter().map(|arm| arm.name.to_owned()).collect();
+        }
+        self.arms.clone()
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct SoakOptions {
+    /// How long the load is held
+    #[arg(long, default_value_t = 10.0)]
+    pub minutes: f64,
+    /// The arm that carries it
+    #[arg(long, default_value = OBSERVE)]
+    pub arm: String,
+    /// The forkpoint binary to test [default: the one cargo just built]
+    #[arg(long, default_value = env!("CARGO_BIN_EXE_forkpoint"), hide_default_value = true, value_name = "PATH")]
+    pub forkpoint: PathBuf,
+}

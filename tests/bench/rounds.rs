@@ -1,0 +1,266 @@
+//! One run: start everything, measure all arms in turn, round after round, stop everything.
+//!
+//! Within a round each scenario visits every arm before the next scenario begins, and each round begins
+//! with another arm, so that whatever else the machine does falls on all of them alike.
+
+use std::io::{IsTerminal, Write as _};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::arms::{self, DIRECT, Running};
+use crate::children::Worker;
+use crate::figures::{ArmMemory, Figures, Sample};
+use crate::load::{Job, Outcome};
+use crate::mock::Counts;
+use crate::options::FigureOptions;
+use crate::procfs::{self, Cpu, Memory};
+use crate::scenario::{self, Scenario};
+use crate::stats::percentile;
+use crate::{Fallible, temporary_folder};
+
+/// Below this the median of paired ratios says little; such a run is marked.
+pub const ROUNDS_MIN: usize = 5;
+
+/// Memory is read when allocators had this long to settle.
+const SETTLE: Duration = Duration::from_millis(500);
+
+pub fn run(options: &FigureOptions) -> Fallible<Figures> {
+    let started = Instant::now();
+    let cores = Cores::split(&procfs::cores());
+    let scenarios = scenario::list(options.quick);
+    let mut bench = Bench::start(options, &cores)?;
+    bench.figures.scenarios = scenarios.iter().map(|scenario| scenario.id).collect();
+    bench.hold_idle_streams(options.idle_streams)?;
+
+    let rounds = options.rounds();
+    let mut slowest_round = Duration::ZERO;
+    for round in 0..rounds {
+        if started.elapsed() + slowest_round > Duration::from_secs(options.budget_s()) {
+            eprintln!("the time is up after {round} of {rounds} rounds");
+            break;
+        }
+        let round_started = Instant::now();
+        for scenario in &scenarios {
+            bench.progress(&format!("round {}/{rounds}  {:<11}", round + 1, scenario.id), started);
+            for turn in 0..bench.running.len() {
+                bench.measure((turn + round) % bench.running.len(), scenario, round)?;
+            }
+        }
+        bench.figures.rounds = round + 1;
+        slowest_round = slowest_round.max(round_started.elapsed());
+    }
+    bench.progress_end();
+    std::thread::sleep(SETTLE);
+    bench.finish(started)
+}
+
+/// Which cores belong to whom.
+struct Cores {
+    arms: String,
+    mock: String,
+    load: String,
+    stated: String,
+}
+
+impl Cores {
+    fn split(cores: &[usize]) -> Cores {
+        let nth = |index: usize| cores.get(index).or(cores.last()).map_or("0".to_owned(), usize::to_string);
+        let stated = match cores.len() {
+            0 | 1 => {
+                "arms, mock and load generator share the only core: latency and req/s mean little".into()
+            }
+            2 => format!("each arm on core {}, mock and load generator share core {}", nth(0), nth(1)),
+            _ => format!("each arm on core {}, mock on {}, load generator on {}", nth(0), nth(1), nth(2)),
+        };
+        Cores { arms: nth(0), mock: nth(1), load: nth(2), stated }
+    }
+}
+
+struct Bench {
+    // Dropped in this order: the arms first, while their upstream still answers.
+    running: Vec<Running>,
+    load: Worker,
+    mock: Worker,
+    figures: Figures,
+    next_nonce: u64,
+    pace_us: u64,
+}
+
+impl Bench {
+    fn start(options: &FigureOptions, cores: &Cores) -> Fallible<Bench> {
+        let folder = temporary_folder()?;
+        let mut mock = Worker::start("mock", &cores.mock)?;
+        let upstream: SocketAddr = mock.hear()?.parse()?;
+        let load = Worker::start("load", &cores.load)?;
+        let mut figures = Figures {
+            quick: options.quick,
+            machine: procfs::machine(),
+            pinning: cores.stated.clone(),
+            load_average: [procfs::load_average(), String::new()],
+            nginx: nginx_version(),
+            pace_us: options.sse_pace_us,
+            idle_streams: options.idle_streams,
+            ..Figures::default()
+        };
+        let mut running = Vec::new();
+        for name in options.arms() {
+            let arm = arms::named(&name)?;
+            match arm.start(&cores.arms, upstream, &folder, &options.forkpoint) {
+                Ok(arm) => running.push(arm),
+                Err(error) => {
+                    eprintln!("{} is left out: {error}", arm.name);
+                    figures.missing.push((arm.name, error.to_string()));
+                }
+            }
+        }
+        figures.arms = running.iter().map(|arm| arm.name).collect();
+        for arm in running.iter().filter(|arm| arm.name != DIRECT) {
+            figures.memory.push(ArmMemory {
+                arm: arm.name,
+                at_start: memory(arm),
+                idle_streams: Memory::default(),
+                after_load: Memory::default(),
+            });
+        }
+        Ok(Bench { running, load, mock, figures, next_nonce: 1, pace_us: options.sse_pace_us })
+    }
+
+    /// Before any load, so that what a heap kept from large bodies is not taken for the streams' share.
+    fn hold_idle_streams(&mut self, streams: usize) -> Fallible<()> {
+        for index in 0..self.running.len() {
+            let arm = &self.running[index];
+            let name = arm.name;
+            if name == DIRECT || streams == 0 {
+                continue;
+            }
+            eprintln!("{streams} idle streams  {name}");
+            let job = scenario::idle(arm.address, self.next_nonce, streams);
+            self.next_nonce += job.requests_total();
+            let before = self.counts()?;
+            self.load.tell(&serde_json::to_string(&job)?)?;
+            let held = self.load.hear()?;
+            std::thread::sleep(SETTLE);
+            let now = memory(&self.running[index]);
+            self.mock.tell("release")?;
+            let outcome: Outcome = serde_json::from_str(&self.load.hear()?)?;
+            if held != "held" {
+                self.figures.problems.push(format!("{name}: the idle streams were not held"));
+            }
+            self.check(name, "idle streams", &job, &outcome, before)?;
+            if let Some(entry) = self.figures.memory.iter_mut().find(|entry| entry.arm == name) {
+                entry.idle_streams = now;
+            }
+        }
+        Ok(())
+    }
+
+    fn measure(&mut self, index: usize, scenario: &Scenario, round: usize) -> Fallible<()> {
+        let arm = &self.running[index];
+        let name = arm.name;
+        let job = scenario.job(arm.address, self.next_nonce, self.pace_us);
+        self.next_nonce += job.requests_total();
+        let before = self.counts()?;
+        let cpu_before = self.cpu(index);
+        self.load.tell(&serde_json::to_string(&job)?)?;
+        let outcome: Outcome = serde_json::from_str(&self.load.hear()?)?;
+        let cpu = self.cpu(index).zip(cpu_before);
+        self.check(name, scenario.id, &job, &outcome, before)?;
+
+        let measured = outcome.last_byte_ns.len() as f64;
+        let each = |ns: u64| ns as f64 / job.requests_total() as f64;
+        let cpu_ns = cpu.map(|(after, before)| each(after.since(before)));
+        let waited_ns = cpu.map(|(after, before)| each(after.waited_since(before)));
+        let share = |ns_each: f64| ns_each * measured / outcome.wall_ns as f64;
+        self.figures.samples.push(Sample {
+            arm: name,
+            scenario: scenario.id,
+            round,
+            cpu_us: cpu_ns.map(|cpu| cpu / 1e3),
+            first_byte_us: percentile(&outcome.first_byte_ns, 0.5) / 1e3,
+            p50_us: percentile(&outcome.last_byte_ns, 0.5) / 1e3,
+            p99_us: percentile(&outcome.last_byte_ns, 0.99) / 1e3,
+            per_second: measured / (outcome.wall_ns as f64 / 1e9),
+            core_share: cpu_ns.map(share),
+            waited_share: waited_ns.map(share),
+        });
+        Ok(())
+    }
+
+    /// Every request must have arrived once and whole, and every answer must have come back.
+    fn check(&mut self, arm: &str, what: &str, job: &Job, outcome: &Outcome, before: Counts) -> Fallible<()> {
+        let after = self.counts()?;
+        let mut problem = |text: String| self.figures.problems.push(format!("{arm}, {what}: {text}"));
+        if outcome.errors > 0 {
+            problem(format!("{} errors, such as {:?}", outcome.errors, outcome.error_texts));
+        }
+        if outcome.sent != job.requests_total() {
+            problem(format!("{} of {} requests sent", outcome.sent, job.requests_total()));
+        }
+        let arrived = after.arrivals - before.arrivals;
+        if arrived != outcome.sent {
+            problem(format!("{} requests sent, {arrived} arrived at the upstream", outcome.sent));
+        }
+        let bytes = after.body_bytes - before.body_bytes;
+        if bytes != outcome.body_bytes {
+            problem(format!("{} body bytes sent, {bytes} arrived at the upstream", outcome.body_bytes));
+        }
+        Ok(())
+    }
+
+    fn counts(&mut self) -> Fallible<Counts> {
+        self.mock.tell("counts")?;
+        Ok(serde_json::from_str(&self.mock.hear()?)?)
+    }
+
+    fn cpu(&self, index: usize) -> Option<Cpu> {
+        self.running[index].child.as_ref().map(|child| Cpu::of_tree(child.pid()))
+    }
+
+    fn finish(mut self, started: Instant) -> Fallible<Figures> {
+        for arm in &mut self.running {
+            let Some(child) = arm.child.as_mut() else { continue };
+            if !child.is_running() {
+                self.figures.problems.push(format!("{}: the process ended during the run", arm.name));
+            }
+            let now = memory(arm);
+            if let Some(entry) = self.figures.memory.iter_mut().find(|entry| entry.arm == arm.name) {
+                entry.after_load = now;
+            }
+        }
+        if self.figures.rounds < ROUNDS_MIN && !self.figures.quick {
+            let text = format!("{} rounds; at least {ROUNDS_MIN} are needed", self.figures.rounds);
+            self.figures.problems.push(text);
+        }
+        self.figures.load_average[1] = procfs::load_average();
+        self.figures.seconds = started.elapsed().as_secs();
+        Ok(std::mem::take(&mut self.figures))
+    }
+
+    fn progress(&self, text: &str, started: Instant) {
+        let seconds = started.elapsed().as_secs();
+        let errors = self.figures.problems.len();
+        let line = format!("{text}  {}:{:02}  problems {errors}", seconds / 60, seconds % 60);
+        if std::io::stderr().is_terminal() {
+            eprint!("\r{line}  ");
+            let _ = std::io::stderr().flush();
+        } else {
+            eprintln!("{line}");
+        }
+    }
+
+    fn progress_end(&self) {
+        if std::io::stderr().is_terminal() {
+            eprintln!();
+        }
+    }
+}
+
+fn memory(arm: &Running) -> Memory {
+    arm.child.as_ref().map(|child| Memory::of_tree(child.pid())).unwrap_or_default()
+}
+
+fn nginx_version() -> String {
+    let said = std::process::Command::new("nginx").arg("-v").output();
+    let text = said.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();
+    text.trim().strip_prefix("nginx version: ").unwrap_or("nginx not found").to_owned()
+}

@@ -1,0 +1,273 @@
+//! A steady mixed load for minutes: what a short run cannot see.
+//!
+//! Conversations of three sizes, streams, clients that leave in the middle of an answer or of their own
+//! body, and uploads far larger than any body that may be collected. It fails when resident memory or
+//! open files keep growing, when an answer or an uploaded body differs by a byte, or when upstream calls
+//! go on after their clients left.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::answers::Answer;
+use crate::arms;
+use crate::bodies::{Bodies, Conversation};
+use crate::children::Worker;
+use crate::load::Client;
+use crate::mock::Counts;
+use crate::options::SoakOptions;
+use crate::procfs::{self, Memory};
+use crate::scenario::KB;
+use crate::stats::Spread;
+use crate::{Fallible, temporary_folder};
+
+const SAMPLE_EVERY: Duration = Duration::from_millis(500);
+/// Pause of each client between two requests, so that the load stays steady and the machine usable.
+const BETWEEN_REQUESTS: Duration = Duration::from_millis(10);
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// What is left of cancelled calls must be gone by then.
+const QUIET_MAX: Duration = Duration::from_secs(10);
+const UPLOAD_BYTES: usize = 20_000 * KB;
+const FAILURES_KEPT: usize = 20;
+/// Growth below these is the noise of allocators and pools.
+const MEMORY_NOISE_KB: f64 = 8_192.0;
+const FILES_NOISE: f64 = 8.0;
+
+/// One kind of client; each entry of `CLIENTS` is one thread.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Talks { body_bytes: usize, bodies: Bodies },
+    Streams { body_bytes: usize },
+    LeavesAnswer,
+    LeavesUpload,
+    Uploads,
+}
+
+const CLIENTS: &[Kind] = &[
+    Kind::Talks { body_bytes: 24 * KB, bodies: Bodies::Known },
+    Kind::Talks { body_bytes: 200 * KB, bodies: Bodies::Fresh },
+    Kind::Talks { body_bytes: 1_000 * KB, bodies: Bodies::Known },
+    Kind::Streams { body_bytes: 24 * KB },
+    Kind::Streams { body_bytes: 200 * KB },
+    Kind::LeavesAnswer,
+    Kind::LeavesUpload,
+    Kind::Uploads,
+];
+
+#[derive(Default)]
+struct Tally {
+    finished: AtomicU64,
+    left: AtomicU64,
+    nonce: AtomicU64,
+    failures: Mutex<Vec<String>>,
+}
+
+pub fn run(options: &SoakOptions) -> Fallible<bool> {
+    let all_cores = procfs::cores().iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let mut mock = Worker::start("mock", &all_cores)?;
+    let upstream: SocketAddr = mock.hear()?.parse()?;
+    let arm =
+        arms::named(&options.arm)?.start(&all_cores, upstream, &temporary_folder()?, &options.forkpoint)?;
+    // The arm without a process is of use only to test this lane itself; then the mock is watched.
+    let watched = arm.child.as_ref().map_or(mock.pid(), crate::children::Child::pid);
+    let files_at_start = procfs::open_files(watched);
+
+    let tally = Tally::default();
+    let deadline = Instant::now() + Duration::from_secs_f64(options.minutes * 60.0);
+    let mut memory_kb = Vec::new();
+    let mut files = Vec::new();
+    std::thread::scope(|scope| {
+        for kind in CLIENTS {
+            scope.spawn(|| client(*kind, arm.address, deadline, &tally));
+        }
+        while Instant::now() < deadline {
+            std::thread::sleep(SAMPLE_EVERY);
+            memory_kb.push(Memory::of_tree(watched).now_kb as f64);
+            files.push(procfs::open_files(watched) as f64);
+            report_progress(&tally, deadline, &memory_kb, &files);
+        }
+    });
+
+    let mut failures = tally.failures.into_inner()?;
+    failures.extend(quiet_again(&mut mock, watched, files_at_start)?);
+    failures.extend(growth("resident memory, KB", &memory_kb, MEMORY_NOISE_KB));
+    failures.extend(growth("open files", &files, FILES_NOISE));
+    println!(
+        "{}: {} requests answered to the byte, {} clients left early, {:.1} minutes",
+        arm.name,
+        tally.finished.into_inner(),
+        tally.left.into_inner(),
+        options.minutes
+    );
+    print_spread("resident memory, MB", &memory_kb, 1024.0);
+    print_spread("open files", &files, 1.0);
+    for failure in &failures {
+        eprintln!("FAILED: {failure}");
+    }
+    Ok(failures.is_empty())
+}
+
+fn client(kind: Kind, target: SocketAddr, deadline: Instant, tally: &Tally) {
+    let mut open = None;
+    let mut parts = Parts::new(kind);
+    while Instant::now() < deadline && tally.failures.lock().unwrap().len() < FAILURES_KEPT {
+        let request = parts.request(target, tally.nonce.fetch_add(1, Relaxed));
+        let outcome = match kind {
+            Kind::Talks { .. } | Kind::Uploads => answered(&mut open, target, &request, Answer::Json),
+            Kind::Streams { .. } => answered(&mut open, target, &request, Answer::Sse),
+            Kind::LeavesAnswer => leave_answer(target, &request),
+            Kind::LeavesUpload => leave_upload(target, &request),
+        };
+        match (outcome, kind) {
+            (Err(error), _) => {
+                open = None;
+                tally.failures.lock().unwrap().push(format!("{kind:?}: {error}"));
+            }
+            (Ok(()), Kind::LeavesAnswer | Kind::LeavesUpload) => {
+                tally.left.fetch_add(1, Relaxed);
+            }
+            (Ok(()), _) => {
+                tally.finished.fetch_add(1, Relaxed);
+            }
+        }
+        std::thread::sleep(BETWEEN_REQUESTS);
+    }
+}
+
+fn answered(
+    open: &mut Option<Client>,
+    target: SocketAddr,
+    request: &[u8],
+    answer: Answer,
+) -> std::io::Result<()> {
+    if open.is_none() {
+        *open = Some(Client::connect(target, ANSWER_MAX)?);
+    }
+    let Some(client) = open.as_mut() else { return Ok(()) };
+    client.exchange(request, answer).map(drop)
+}
+
+/// Reads the first event and closes the connection.
+fn leave_answer(target: SocketAddr, request: &[u8]) -> std::io::Result<()> {
+    let mut client = Client::connect(target, ANSWER_MAX)?;
+    client.send(request)?;
+    let framing = client.answer_framing()?;
+    client.first_chunk(framing).map(drop)
+}
+
+/// Sends half of the request and closes the connection.
+fn leave_upload(target: SocketAddr, request: &[u8]) -> std::io::Result<()> {
+    Client::connect(target, ANSWER_MAX)?.send(&request[..request.len() / 2])
+}
+
+/// What a client's requests are made of.
+enum Parts {
+    Messages { conversation: Box<Conversation>, answer: Answer, pace_us: u64 },
+    File(Vec<u8>),
+}
+
+impl Parts {
+    fn new(kind: Kind) -> Parts {
+        let messages = |body_bytes, bodies, answer, pace_us| Parts::Messages {
+            conversation: Box::new(Conversation::new("", body_bytes, bodies, answer != Answer::Json, 7)),
+            answer,
+            pace_us,
+        };
+        match kind {
+            Kind::Talks { body_bytes, bodies } => messages(body_bytes, bodies, Answer::Json, 0),
+            Kind::Streams { body_bytes } => messages(body_bytes, Bodies::Known, Answer::Sse, 200),
+            // Slow enough that the client is gone long before the end.
+            Kind::LeavesAnswer => messages(24 * KB, Bodies::Known, Answer::Sse, 2_000),
+            Kind::LeavesUpload => messages(200 * KB, Bodies::Known, Answer::Json, 0),
+            Kind::Uploads => Parts::File((0..UPLOAD_BYTES).map(|at| (at * 31 % 251) as u8).collect()),
+        }
+    }
+
+    /// The whole message, with the digest that the mock checks on arrival.
+    fn request(&mut self, target: SocketAddr, nonce: u64) -> Vec<u8> {
+        let (path, answer, pace_us, body): (_, _, _, &[u8]) = match self {
+            Parts::Messages { conversation, answer, pace_us } => {
+                conversation.next(nonce);
+                ("/v1/messages", *answer, *pace_us, conversation.body())
+            }
+            Parts::File(bytes) => {
+                bytes[..8].copy_from_slice(&nonce.to_be_bytes());
+                ("/v1/files", Answer::Json, 0, bytes)
+            }
+        };
+        let mut request = format!(
+            "POST {path} HTTP/1.1\r\nhost: {target}\r\ncontent-type: application/json\r\nx-api-key: bench-key\r\n\
+             anthropic-version: 2023-06-01\r\nx-bench-answer: {}\r\nx-bench-pace-us: {pace_us}\r\n\
+             x-bench-digest: {}\r\ncontent-length: {}\r\n\r\n",
+            answer.as_str(),
+            blake3::hash(body).to_hex(),
+            body.len()
+        )
+        .into_bytes();
+        request.extend_from_slice(body);
+        request
+    }
+}
+
+/// With all clients gone, the arm must drop their upstream calls and their files.
+fn quiet_again(mock: &mut Worker, watched: u32, files_at_start: usize) -> Fallible<Vec<String>> {
+    // One pooled upstream connection per client and a few of the arm's own may stay.
+    let files_allowed = files_at_start + CLIENTS.len() + FILES_NOISE as usize;
+    let asked = Instant::now();
+    loop {
+        mock.tell("counts")?;
+        let counts: Counts = serde_json::from_str(&mock.hear()?)?;
+        let files = procfs::open_files(watched);
+        let mut failures = Vec::new();
+        if counts.damaged > 0 {
+            failures.push(format!("{} bodies arrived altered", counts.damaged));
+        }
+        if counts.answering > 0 {
+            failures.push(format!("{} upstream calls go on without clients", counts.answering));
+        }
+        if files > files_allowed {
+            failures.push(format!("{files} files open without clients, {files_at_start} at start"));
+        }
+        if failures.is_empty() || asked.elapsed() > QUIET_MAX {
+            return Ok(failures);
+        }
+        std::thread::sleep(SAMPLE_EVERY);
+    }
+}
+
+/// The first fifth is warm-up; after it, four quarters that each lie above the one before are growth.
+fn growth(what: &str, samples: &[f64], noise: f64) -> Option<String> {
+    let steady = &samples[samples.len() / 5..];
+    let quarter = (steady.len() / 4).max(1);
+    let medians: Vec<f64> =
+        steady.chunks_exact(quarter).take(4).filter_map(Spread::of).map(|spread| spread.median).collect();
+    let (first, last) = (*medians.first()?, *medians.last()?);
+    let rising = medians.windows(2).all(|pair| pair[0] < pair[1]);
+    let noise = noise.max(first / 10.0);
+    (rising && last - first > noise)
+        .then(|| format!("{what} keeps growing, quarter by quarter: {medians:.0?}"))
+}
+
+fn report_progress(tally: &Tally, deadline: Instant, memory_kb: &[f64], files: &[f64]) {
+    /// A line about every ten seconds.
+    const SAMPLES_PER_LINE: usize = 20;
+    if memory_kb.len() % SAMPLES_PER_LINE != 1 {
+        return;
+    }
+    eprintln!(
+        "{} s left: {} answered, {} left early, {:.1} MB, {:.0} files, {} failures",
+        deadline.saturating_duration_since(Instant::now()).as_secs(),
+        tally.finished.load(Relaxed),
+        tally.left.load(Relaxed),
+        memory_kb.last().unwrap_or(&0.0) / 1024.0,
+        files.last().unwrap_or(&0.0),
+        tally.failures.lock().unwrap().len()
+    );
+}
+
+fn print_spread(what: &str, samples: &[f64], unit: f64) {
+    if let Some(Spread { median, min, max }) = Spread::of(samples) {
+        println!("  {what}: median {:.1}, {:.1}–{:.1}", median / unit, min / unit, max / unit);
+    }
+}
