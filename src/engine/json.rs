@@ -11,8 +11,8 @@
 //! ```
 //! use forkpoint::engine::json;
 //! let body = br#"{"model": "m", "stream": true}"#;
-//! let members: Vec<_> = json::members(body, 0).map(|m| m.unwrap()).collect();
-//! assert_eq!(&body[members[1].value.clone()], b"true");
+//! let stream = json::member(body, 0, "stream").unwrap();
+//! assert_eq!(&body[stream], b"true");
 //! ```
 
 use std::borrow::Cow;
@@ -37,119 +37,67 @@ pub enum Malformed {
     TooDeep,
 }
 
-/// One member of an object: the key with its quotes, and the value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    pub key: Span,
-    pub value: Span,
+/// Walks the object that starts at `at` (white space before it is skipped) and answers where it ends.
+/// `member` gets each key, quotes included, and where its value starts, and answers where the value ends:
+/// [`value_end`] skips it, another walk looks inside, so that every byte is visited once.
+pub fn walk_object(
+    bytes: &[u8],
+    at: usize,
+    mut member: impl FnMut(Span, usize) -> Result<usize, Malformed>,
+) -> Result<usize, Malformed> {
+    walk(bytes, at, b'{', b'}', |at| {
+        let key = at..string_end(bytes, at)?;
+        let colon = skip_space(bytes, key.end);
+        expect(bytes, colon, b':')?;
+        member(key, skip_space(bytes, colon + 1))
+    })
 }
 
-/// The members of the object that starts at `at` (white space before it is skipped), in order.
-/// Ends after the first error.
-pub fn members(bytes: &[u8], at: usize) -> Members<'_> {
-    Members(Items::open(bytes, at, b'{'))
+/// Walks the array that starts at `at` and answers where it ends. `element` gets where each element starts and
+/// answers where it ends.
+pub fn walk_array(
+    bytes: &[u8],
+    at: usize,
+    element: impl FnMut(usize) -> Result<usize, Malformed>,
+) -> Result<usize, Malformed> {
+    walk(bytes, at, b'[', b']', element)
 }
 
-/// The elements of the array that starts at `at`, in order. Ends after the first error.
-pub fn elements(bytes: &[u8], at: usize) -> Elements<'_> {
-    Elements(Items::open(bytes, at, b'['))
-}
-
-pub struct Members<'a>(Items<'a>);
-
-pub struct Elements<'a>(Items<'a>);
-
-impl Iterator for Members<'_> {
-    type Item = Result<Member, Malformed>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.0.step(b'}', |bytes, at| {
-            let key = at..string_end(bytes, at)?;
-            let colon = skip_space(bytes, key.end);
-            expect(bytes, colon, b':')?;
-            let start = skip_space(bytes, colon + 1);
-            let end = value_end(bytes, start)?;
-            Ok((Member { key, value: start..end }, end))
-        })
+fn walk(
+    bytes: &[u8],
+    at: usize,
+    open: u8,
+    close: u8,
+    mut item: impl FnMut(usize) -> Result<usize, Malformed>,
+) -> Result<usize, Malformed> {
+    let at = skip_space(bytes, at);
+    expect(bytes, at, open)?;
+    let mut at = skip_space(bytes, at + 1);
+    if bytes.get(at) == Some(&close) {
+        return Ok(at + 1);
     }
-}
-
-impl Members<'_> {
-    /// Where the object ends, once the iterator has run out without an error.
-    pub fn end(&self) -> Option<usize> {
-        self.0.end
-    }
-}
-
-impl Iterator for Elements<'_> {
-    type Item = Result<Span, Malformed>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.0.step(b']', |bytes, at| {
-            let end = value_end(bytes, at)?;
-            Ok((at..end, end))
-        })
-    }
-}
-
-struct Items<'a> {
-    bytes: &'a [u8],
-    state: Walk,
-    end: Option<usize>,
-}
-
-enum Walk {
-    First(usize),
-    More(usize),
-    Failed(Malformed),
-    Done,
-}
-
-impl<'a> Items<'a> {
-    fn open(bytes: &'a [u8], at: usize, bracket: u8) -> Self {
-        let at = skip_space(bytes, at);
-        let state = match expect(bytes, at, bracket) {
-            Ok(()) => Walk::First(at + 1),
-            Err(malformed) => Walk::Failed(malformed),
-        };
-        Items { bytes, state, end: None }
-    }
-
-    fn step<T>(
-        &mut self,
-        close: u8,
-        item: impl Fn(&[u8], usize) -> Result<(T, usize), Malformed>,
-    ) -> Option<Result<T, Malformed>> {
-        let outcome = match std::mem::replace(&mut self.state, Walk::Done) {
-            Walk::Done => return None,
-            Walk::Failed(malformed) => Err(malformed),
-            Walk::First(at) => self.next_start(at, close, true),
-            Walk::More(at) => self.next_start(at, close, false),
-        };
-        match outcome.and_then(|start| start.map(|at| item(self.bytes, at)).transpose()) {
-            Ok(Some((found, end))) => {
-                self.state = Walk::More(end);
-                Some(Ok(found))
-            }
-            Ok(None) => None,
-            Err(malformed) => Some(Err(malformed)),
+    loop {
+        at = skip_space(bytes, item(at)?);
+        match bytes.get(at) {
+            Some(b',') => at = skip_space(bytes, at + 1),
+            Some(&byte) if byte == close => return Ok(at + 1),
+            Some(_) => return Err(Malformed::At(at)),
+            None => return Err(Malformed::Truncated),
         }
     }
+}
 
-    /// Where the next item starts, or `None` at the closing bracket.
-    fn next_start(&mut self, at: usize, close: u8, first: bool) -> Result<Option<usize>, Malformed> {
-        let at = skip_space(self.bytes, at);
-        match self.bytes.get(at) {
-            None => Err(Malformed::Truncated),
-            Some(&byte) if byte == close => {
-                self.end = Some(at + 1);
-                Ok(None)
-            }
-            Some(_) if first => Ok(Some(at)),
-            Some(b',') => Ok(Some(skip_space(self.bytes, at + 1))),
-            Some(_) => Err(Malformed::At(at)),
+/// The value of the object's member `name`, the last one if there are several.
+pub fn member(bytes: &[u8], at: usize, name: &str) -> Option<Span> {
+    let mut found = None;
+    let walked = walk_object(bytes, at, |key, start| {
+        let end = value_end(bytes, start)?;
+        if is_key(bytes, &key, name) {
+            found = Some(start..end);
         }
-    }
+        Ok(end)
+    });
+    walked.ok().and(found)
 }
 
 /// The first byte at or after `at` that is not white space.
@@ -369,14 +317,12 @@ mod tests {
     #[test]
     fn members_are_found_with_their_exact_spans() {
         let body = br#" { "a" : [1, {"b": "]}"}] ,"c\u0041":"x\\\"y" , "d": -1.5e+3 } "#;
-        let mut found = members(body, 0);
-        let spans: Vec<_> = found.by_ref().map(Result::unwrap).collect();
-        let slice = |span: &Span| std::str::from_utf8(&body[span.clone()]).unwrap();
-        assert_eq!(slice(&spans[0].value), r#"[1, {"b": "]}"}]"#);
-        assert_eq!(slice(&spans[1].value), r#""x\\\"y""#);
-        assert!(is_key(body, &spans[1].key, "cA"));
-        assert_eq!(slice(&spans[2].value), "-1.5e+3");
-        assert_eq!(found.end(), Some(body.len() - 1));
+        let slice = |name| std::str::from_utf8(&body[member(body, 0, name).unwrap()]).unwrap();
+        assert_eq!(slice("a"), r#"[1, {"b": "]}"}]"#);
+        assert_eq!(slice("cA"), r#""x\\\"y""#);
+        assert_eq!(slice("d"), "-1.5e+3");
+        let end = walk_object(body, 0, |_, start| value_end(body, start));
+        assert_eq!(end, Ok(body.len() - 1));
     }
 
     #[test]
@@ -388,7 +334,7 @@ mod tests {
         assert_eq!(whole("tru"), Err(Malformed::Truncated));
         assert_eq!(whole("01"), Err(Malformed::At(1)));
         assert_eq!(whole("nope"), Err(Malformed::At(0)));
-        assert!(members(b"[]", 0).next().unwrap().is_err());
+        assert_eq!(walk_object(b"[]", 0, |_, start| value_end(b"[]", start)), Err(Malformed::At(0)));
     }
 
     #[test]
@@ -434,6 +380,9 @@ mod tests {
         #[test]
         fn every_value_is_walked_to_its_end(json in any_json()) {
             prop_assert_eq!(whole(&json), Ok(()));
+            let list = format!("[{json}]");
+            let walked = walk_array(list.as_bytes(), 0, |start| value_end(list.as_bytes(), start));
+            prop_assert_eq!(walked, Ok(list.len()));
             let compacted = compact(json.as_bytes()).unwrap();
             let again: serde_json::Value = serde_json::from_slice(&compacted).unwrap();
             prop_assert_eq!(again, serde_json::from_str::<serde_json::Value>(&json).unwrap());
@@ -450,10 +399,13 @@ mod tests {
         fn any_bytes_are_answered_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = value_end(&bytes, 0);
             let _ = compact(&bytes);
-            for member in members(&bytes, 0).flatten() {
-                let _ = is_key(&bytes, &member.key, "a");
-            }
-            prop_assert!(elements(&bytes, 0).count() <= bytes.len() + 1);
+            let _ = member(&bytes, 0, "a");
+            let mut count = 0;
+            let _ = walk_array(&bytes, 0, |start| {
+                count += 1;
+                value_end(&bytes, start)
+            });
+            prop_assert!(count <= bytes.len());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::json::{self, Malformed, Member, Span};
+use super::json::{self, Malformed, Span};
 
 /// A request body that is one JSON object. Nothing is copied and nothing is checked beyond structure: a
 /// body the upstream would refuse is still forwarded for the upstream to refuse.
@@ -17,23 +17,20 @@ impl RequestSpans {
     /// Of a member that occurs twice the last counts, as in most parsers.
     pub fn read(body: &[u8]) -> Result<RequestSpans, Malformed> {
         let mut spans = RequestSpans::default();
-        let mut metadata = None;
-        let mut members = json::members(body, 0);
-        for member in members.by_ref() {
-            let Member { key, value } = member?;
+        let end = json::walk_object(body, 0, |key, start| {
+            let end = json::value_end(body, start)?;
             match &body[key.start + 1..key.end - 1] {
-                b"model" => spans.model = Some(value),
-                b"stream" => spans.stream = Some(value),
-                b"metadata" => metadata = Some(value),
+                b"model" => spans.model = Some(start..end),
+                b"stream" => spans.stream = Some(start..end),
+                b"metadata" => spans.user_id = json::member(body, start, "user_id"),
                 _ => {}
             }
+            Ok(end)
+        })?;
+        match json::skip_space(body, end) {
+            end if end == body.len() => Ok(spans),
+            end => Err(Malformed::At(end)),
         }
-        let end = json::skip_space(body, members.end().ok_or(Malformed::Truncated)?);
-        if end != body.len() {
-            return Err(Malformed::At(end));
-        }
-        spans.user_id = metadata.and_then(|metadata| user_id(body, &metadata));
-        Ok(spans)
     }
 
     pub fn model<'a>(&self, body: &'a [u8]) -> Option<Cow<'a, str>> {
@@ -48,14 +45,6 @@ impl RequestSpans {
     pub fn user_id<'a>(&self, body: &'a [u8]) -> Option<Cow<'a, str>> {
         json::text(body, self.user_id.as_ref()?)
     }
-}
-
-fn user_id(body: &[u8], metadata: &Span) -> Option<Span> {
-    json::members(body, metadata.start)
-        .map_while(Result::ok)
-        .filter(|member| json::is_key(body, &member.key, "user_id"))
-        .map(|member| member.value)
-        .last()
 }
 
 #[cfg(test)]

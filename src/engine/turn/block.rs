@@ -67,17 +67,23 @@ impl StreamedBlock {
         let mut edits = self.edits()?;
         let mut out =
             String::with_capacity(start.len() + self.text.len() + self.thinking.len() + self.input.len());
-        for member in json::members(start.as_bytes(), 0) {
-            let member = member.ok()?;
-            let (key, value) = (&start[member.key], &start[member.value]);
+        let mut spliced = Some(());
+        let walked = json::walk_object(start.as_bytes(), 0, |key, value_start| {
+            let end = json::value_end(start.as_bytes(), value_start)?;
+            let (key, value) = (&start[key], &start[value_start..end]);
             out.push(if out.is_empty() { '{' } else { ',' });
             out.push_str(key);
             out.push(':');
             match edits.iter().position(|(name, _)| *name == key.trim_matches('"')) {
-                Some(found) => out.push_str(&edits.swap_remove(found).1.onto(value)?),
+                Some(found) => match edits.swap_remove(found).1.onto(value) {
+                    Some(edited) => out.push_str(&edited),
+                    None => spliced = None,
+                },
                 None => out.push_str(value),
             }
-        }
+            Ok(end)
+        });
+        walked.ok().and(spliced)?;
         for (name, edit) in edits {
             out.push_str(&format!(",\"{name}\":{}", edit.onto("null")?));
         }
@@ -124,9 +130,13 @@ impl Edit<'_> {
             Edit::Extend(items) => {
                 let mut all: Vec<&str> = Vec::new();
                 if value != "null" {
-                    for element in json::elements(value.as_bytes(), 0) {
-                        all.push(&value[element.ok()?]);
-                    }
+                    let bytes = value.as_bytes();
+                    let walked = json::walk_array(bytes, 0, |start| {
+                        let end = json::value_end(bytes, start)?;
+                        all.push(&value[start..end]);
+                        Ok(end)
+                    });
+                    walked.ok()?;
                 }
                 all.extend(items.iter().map(|raw| raw.get()));
                 Some(format!("[{}]", all.join(",")))

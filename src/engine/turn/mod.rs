@@ -259,25 +259,32 @@ fn blocks_of(content: &RawValue, limits: TurnLimits) -> Result<Vec<Block>, Whole
     let bytes = content.get().as_bytes();
     let mut blocks = Vec::new();
     let (mut kept_bytes, mut tool_uses) = (0, 0);
-    for element in json::elements(bytes, 0) {
-        let json = &bytes[element.map_err(|_| Wholeness::Unfaithful)?];
-        let kind = block_kind(json).ok_or(Wholeness::Unfaithful)?;
+    let mut refused = None;
+    let walked = json::walk_array(bytes, 0, |start| {
+        let end = json::value_end(bytes, start)?;
+        let json = &bytes[start..end];
+        let kind = block_kind(json);
         kept_bytes += json.len() + BLOCK_OVERHEAD_BYTES;
-        tool_uses += usize::from(kind == "tool_use");
-        if kept_bytes > limits.bytes || tool_uses > limits.tool_uses {
-            return Err(Wholeness::TooLarge);
+        tool_uses += usize::from(kind.as_deref() == Some("tool_use"));
+        match kind {
+            _ if kept_bytes > limits.bytes || tool_uses > limits.tool_uses => {
+                refused = Some(Wholeness::TooLarge)
+            }
+            Some(kind) if refused.is_none() => blocks.push(Block { kind, json: json.to_vec() }),
+            Some(_) => {}
+            None => refused = Some(Wholeness::Unfaithful),
         }
-        blocks.push(Block { kind, json: json.to_vec() });
+        Ok(end)
+    });
+    match refused {
+        None if walked.is_ok() => Ok(blocks),
+        why => Err(why.unwrap_or(Wholeness::Unfaithful)),
     }
-    Ok(blocks)
 }
 
 fn block_kind(block: &[u8]) -> Option<String> {
-    json::members(block, 0)
-        .map_while(Result::ok)
-        .filter(|member| json::is_key(block, &member.key, "type"))
-        .find_map(|member| json::text(block, &member.value).map(String::from))
-        .filter(|kind| kind.len() <= NAME_BYTES_MAX)
+    let kind = json::text(block, &json::member(block, 0, "type")?)?;
+    (kind.len() <= NAME_BYTES_MAX).then(|| kind.into_owned())
 }
 
 /// The text of a short JSON string.
