@@ -51,11 +51,11 @@ impl Ttl {
     }
 
     fn millis(self, rules: &Rules) -> u64 {
-        let lifetime = match self {
-            Ttl::FiveMinutes => rules.five_minutes,
-            Ttl::OneHour => rules.one_hour,
+        let seconds = match self {
+            Ttl::FiveMinutes => rules.five_minutes_s,
+            Ttl::OneHour => rules.one_hour_s,
         };
-        u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX)
+        seconds.saturating_mul(1_000)
     }
 }
 

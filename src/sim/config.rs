@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::models::{Model, public_models};
 
@@ -112,15 +113,18 @@ impl Default for Limits {
     }
 }
 
-/// The cache and validation rules.
-#[derive(Debug, Clone)]
+/// The cache and validation rules. [`Rules::set`] turns one by name.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Rules {
     /// Positions checked per breakpoint, the breakpoint itself being the first.
     pub lookback_positions: usize,
     /// Breakpoints per request, the automatic one included.
     pub breakpoints: usize,
-    pub five_minutes: Duration,
-    pub one_hour: Duration,
+    /// How long a `5m` entry really lives.
+    pub five_minutes_s: u64,
+    /// How long a `1h` entry really lives.
+    pub one_hour_s: u64,
     /// One token stands for this many bytes of a rendered block, rounded up. An estimate: deterministic, not real.
     pub bytes_per_token: u64,
     /// An image counts as this many tokens, whatever its bytes.
@@ -146,8 +150,8 @@ impl Default for Rules {
         Rules {
             lookback_positions: 20,
             breakpoints: 4,
-            five_minutes: Duration::from_secs(5 * 60),
-            one_hour: Duration::from_secs(60 * 60),
+            five_minutes_s: 5 * 60,
+            one_hour_s: 60 * 60,
             bytes_per_token: 4,
             image_tokens: 1_600,
             visibility: Visibility::FirstContent,
@@ -168,8 +172,64 @@ impl Default for Rules {
     }
 }
 
+/// A rule that does not exist, or a value it does not have.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadRule {
+    #[error("unknown rule '{name}'; the rules are {}", .known.join(", "))]
+    Unknown { name: String, known: Vec<String> },
+    #[error("rule '{name}' cannot be '{value}': {reason}")]
+    Value { name: String, value: String, reason: String },
+}
+
+impl Rules {
+    /// Turns one rule by its name, e.g. `merging` to `separate`, or `invalidation.betas` to `nothing`.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), BadRule> {
+        let unknown = |tree: &Value| BadRule::Unknown { name: name.to_owned(), known: names(tree) };
+        let wrong = |error: serde_json::Error| BadRule::Value {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            reason: error.to_string(),
+        };
+        let mut tree = serde_json::to_value(&*self).map_err(wrong)?;
+        let pointer = format!("/{}", name.replace('.', "/"));
+        match tree.pointer_mut(&pointer) {
+            Some(slot) if !slot.is_object() => {
+                *slot = value.parse::<u64>().map_or_else(|_| json!(value), Value::from)
+            }
+            _ => return Err(unknown(&tree)),
+        }
+        *self = serde_json::from_value(tree).map_err(wrong)?;
+        Ok(())
+    }
+
+    /// Every rule with its value, for help and for reports.
+    pub fn list(&self) -> Vec<(String, String)> {
+        let tree = serde_json::to_value(self).unwrap_or_default();
+        let shown = |name: &String| {
+            tree.pointer(&format!("/{}", name.replace('.', "/"))).map(plain).unwrap_or_default()
+        };
+        names(&tree).into_iter().map(|name| (name.clone(), shown(&name))).collect()
+    }
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn names(tree: &Value) -> Vec<String> {
+    let mut names = Vec::new();
+    for (name, value) in tree.as_object().into_iter().flatten() {
+        match value.as_object() {
+            None => names.push(name.clone()),
+            Some(nested) => names.extend(nested.keys().map(|inner| format!("{name}.{inner}"))),
+        }
+    }
+    names
+}
+
 /// When an entry can be read by others. "Once the response begins" is documented; the exact instant is not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Visibility {
     /// With the response headers.
     Headers,
@@ -180,7 +240,8 @@ pub enum Visibility {
 }
 
 /// Which entries a read keeps alive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Refresh {
     /// The one that was hit and every entry for a shorter prefix of it.
     WholePrefix,
@@ -188,14 +249,16 @@ pub enum Refresh {
 }
 
 /// Whether a breakpoint below the hit, where no entry exists, writes one for free.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum BelowHit {
     Skip,
     Write,
 }
 
 /// Which JSON objects are compared with their key order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum KeyOrder {
     Everywhere,
     /// Inside values (`input`, `input_schema`) but not among a block's own members.
@@ -203,7 +266,8 @@ pub enum KeyOrder {
 }
 
 /// How consecutive messages of one role render.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Merging {
     /// As one turn: where one message ends and the next begins leaves no trace.
     OneTurn,
@@ -211,7 +275,8 @@ pub enum Merging {
 }
 
 /// What happens to a leading `x-anthropic-billing-header` system block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Attribution {
     /// Left out of the prompt, if it stands alone and first.
     Stripped,
@@ -219,7 +284,8 @@ pub enum Attribution {
 }
 
 /// What a marker on a block inside `tool_result.content` does. It counts toward the limit either way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum NestedMarkers {
     Ignored,
     /// It marks the `tool_result` around it.
@@ -227,28 +293,32 @@ pub enum NestedMarkers {
 }
 
 /// Whether `user(tool_result…, text)` ends the turn on models that keep only the last turn's thinking.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum MixedMessages {
     NewTurn,
     SameTurn,
 }
 
 /// Who shares a cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Isolation {
     Workspace,
     Organization,
 }
 
 /// Whether thinking signatures are verified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Signatures {
     Checked,
     Ignored,
 }
 
 /// What a bound thinking block behind another prompt meets, when the request does not say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mismatch {
     /// Accounts created since 2026-08-31.
     Refuse,
@@ -257,20 +327,22 @@ pub enum Mismatch {
 }
 
 /// What fields and blocks that no documentation names meet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum UnknownInput {
     Accept,
     Refuse,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum VersionHeader {
     Required,
     Optional,
 }
 
 /// The layer whose entries a parameter invalidates, with all layers behind it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
     Tools,
@@ -280,7 +352,8 @@ pub enum Layer {
 }
 
 /// The invalidation table: for each parameter the first layer that is lost when it changes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Invalidation {
     pub speed: Layer,
     /// Web search and web fetch tools: switching them on changes the system prompt, not the tool definitions.
@@ -339,5 +412,34 @@ impl Encoding {
 
     pub fn parse(name: &str) -> Option<Encoding> {
         Encoding::ALL.into_iter().find(|encoding| encoding.as_str() == name.trim())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_can_be_turned_by_name() {
+        let mut rules = Rules::default();
+        rules.set("merging", "separate").unwrap();
+        rules.set("lookback_positions", "7").unwrap();
+        rules.set("invalidation.betas", "nothing").unwrap();
+        assert_eq!((rules.merging, rules.lookback_positions), (Merging::Separate, 7));
+        assert_eq!(rules.invalidation.betas, Layer::Nothing);
+        for (name, value) in Rules::default().list() {
+            rules.set(&name, &value).unwrap();
+        }
+        assert_eq!(rules.list(), Rules::default().list());
+    }
+
+    #[test]
+    fn a_rule_that_does_not_exist_names_those_that_do() {
+        let mut rules = Rules::default();
+        let error = rules.set("merge", "x").unwrap_err().to_string();
+        assert!(error.contains("unknown rule 'merge'") && error.contains("invalidation.speed"), "{error}");
+        assert!(matches!(rules.set("invalidation", "x"), Err(BadRule::Unknown { .. })));
+        assert!(matches!(rules.set("merging", "sideways"), Err(BadRule::Value { .. })));
+        assert!(matches!(rules.set("lookback_positions", "many"), Err(BadRule::Value { .. })));
     }
 }

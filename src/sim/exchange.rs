@@ -181,11 +181,11 @@ async fn send(
             if !writing.is_zero() {
                 tokio::time::sleep(writing).await;
             }
-            let (length, body) = json_body(visit, &json, encoding, weather);
+            let (length, body) = json_body(visit, &json, encoding, visibility, weather);
             ("application/json", Some(length), body)
         }
         Reply::Json(json) => {
-            let (length, body) = json_body(visit, &json, encoding, weather);
+            let (length, body) = json_body(visit, &json, encoding, visibility, weather);
             ("application/json", Some(length), body)
         }
     };
@@ -205,14 +205,21 @@ async fn send(
     response
 }
 
-fn json_body(visit: Visit, json: &Value, encoding: Option<Encoding>, weather: &Weather) -> (usize, Body) {
+fn json_body(
+    visit: Visit,
+    json: &Value,
+    encoding: Option<Encoding>,
+    visibility: Visibility,
+    weather: &Weather,
+) -> (usize, Body) {
     let plain = json.to_string().into_bytes();
     let bytes = match encoding {
         None => plain,
         Some(encoding) => outgoing::compress(&plain, encoding),
     };
     let length = bytes.len();
-    let frame = Frame { wait: Duration::ZERO, bytes: Bytes::from(bytes), effect: Effect::Nothing };
+    let effect = if visibility == Visibility::End { Effect::Publish } else { Effect::Nothing };
+    let frame = Frame { wait: Duration::ZERO, bytes: Bytes::from(bytes), effect };
     (length, outgoing::body(visit, vec![frame], None, weather))
 }
 
@@ -221,7 +228,11 @@ fn stream_frames(events: &[Event], pace: Duration, visibility: Visibility, weath
     let mut frames: Vec<Frame> = Vec::with_capacity(events.len() + 1);
     for (index, event) in events.iter().take(before_error.unwrap_or(usize::MAX)).enumerate() {
         // The event after `message_start` is the first content, or the end of an answer that has none.
-        let begins = index == 1 && visibility == Visibility::FirstContent;
+        let begins = match visibility {
+            Visibility::Headers => false,
+            Visibility::FirstContent => index == 1,
+            Visibility::End => index + 1 == events.len(),
+        };
         frames.push(Frame {
             wait: if index == 0 { Duration::ZERO } else { pace },
             bytes: Bytes::from(event.bytes()),

@@ -34,6 +34,8 @@ mod exchange;
 mod body;
 mod rules;
 mod prompt;
+mod render;
+mod parameters;
 pub mod cache;
 pub mod instruction;
 mod script;
@@ -61,6 +63,7 @@ pub use models::{Model, Usage};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
@@ -68,6 +71,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use world::World;
+
+/// How long running answers may delay a stop; a stalled one would delay it forever.
+const LONGEST_GOODBYE: Duration = Duration::from_secs(5);
 
 /// A running simulator. Dropping it closes the port and ends what runs at its next pause; [`Sim::stop`] waits.
 #[derive(Debug)]
@@ -129,10 +135,12 @@ impl Sim {
         &self.world.faults
     }
 
-    /// Stops accepting, lets running answers finish, and returns.
+    /// Stops accepting, lets running answers finish for a while, and returns.
     pub async fn stop(mut self) {
         let _ = self.stop.send(true);
-        let _ = (&mut self.server).await;
+        if tokio::time::timeout(LONGEST_GOODBYE, &mut self.server).await.is_err() {
+            self.server.abort();
+        }
     }
 }
 

@@ -11,7 +11,8 @@ use super::config::Rules;
 use super::encode::id;
 use super::instruction::{Act, FanOut, Instruction, Likeness};
 use super::models::Binding;
-use super::prompt::{Prompt, tokens_of};
+use super::prompt::Prompt;
+use super::render::tokens_of;
 use super::rules::signature::Signer;
 use super::words::Words;
 

@@ -32,7 +32,7 @@ pub fn router(world: Arc<World>) -> Router {
         .route("/v1/messages/count_tokens", post(count_tokens).fallback(method_not_allowed))
         .route("/v1/models", get(models).fallback(method_not_allowed))
         .route("/v1/models/{id}", get(model).fallback(method_not_allowed))
-        .route("/health", any(hello))
+        .route("/health", any(health))
         .route("/api/hello", any(hello))
         .route("/", any(hello))
         .merge(control::router())
@@ -81,6 +81,8 @@ fn ordered_failure(status: u16, retry_after_s: Option<u64>) -> ApiError {
         500..=599 => "Internal server error",
         _ => "refused by a fault",
     };
+    // The service names a time with every rate limit; the shortest keeps tests quick.
+    let retry_after_s = retry_after_s.or((status == 429).then_some(1));
     ApiError { status, message: message.to_owned(), retry_after_s }
 }
 
@@ -181,8 +183,14 @@ async fn model(State(world): Sim, Path(name): Path<String>, request: Request) ->
     }
 }
 
-async fn hello() -> StatusCode {
+async fn health() -> StatusCode {
     StatusCode::OK
+}
+
+/// Clients ask for `HEAD /` or `HEAD /api/hello` to see whether anybody is there.
+async fn hello(State(world): Sim, request: Request) -> Response {
+    let (parts, _) = request.into_parts();
+    reply::json(open(&world, &parts), None, &json!({"status": "ok"}))
 }
 
 async fn method_not_allowed(State(world): Sim, request: Request) -> Response {
