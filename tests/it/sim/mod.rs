@@ -6,4 +6,7 @@
 mod harness;
 mod cache;
 mod refusals;
+mod script;
+mod thinking;
+mod visibility;
 mod wire;
