@@ -5,6 +5,9 @@
 
 mod harness;
 mod cache;
+mod command;
+mod faults;
+mod hostile;
 mod refusals;
 mod script;
 mod thinking;
