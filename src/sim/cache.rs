@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::clock::VirtualMs;
-use super::config::{BelowHit, Layer, Refresh, Rules};
 use super::models::Usage;
+use super::settings::{BelowHit, Layer, Refresh, Rules};
 
 /// The hash of a prefix, workspace and parameters included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -18,16 +18,17 @@ use super::answer::{Answer, Event};
 use super::body::{self, Endpoint};
 use super::cache::Consultation;
 use super::caller::Caller;
-use super::config::{Encoding, Visibility};
+use super::config::Encoding;
 use super::encode::id;
 use super::error::{ApiError, kind_of};
 use super::faults::Weather;
 use super::journal::Hit;
-use super::outgoing::{self, Effect, Frame};
+use super::outgoing::{self, Effect, Frame, pause};
 use super::prompt::Prompt;
 use super::reply;
 use super::rules::{self, signature};
 use super::script::Scene;
+use super::settings::Visibility;
 use super::visit::Visit;
 use super::world::World;
 
@@ -62,7 +63,7 @@ pub async fn answer(
         Ok(prepared) => prepared,
         Err(error) => return reply::refuse(visit, Some(caller), &error),
     };
-    tokio::time::sleep(prepared.to_first_token).await;
+    pause(prepared.to_first_token).await;
     send(world, visit, caller, headers, prepared, weather).await
 }
 
@@ -126,10 +127,10 @@ fn prepare(
         speed: body.member("speed").cloned(),
     };
     note(visit, &answer, &body, consultation);
-    let events = answer.events();
     let reply = match body.stream {
-        true => Reply::Stream(events),
-        false => Reply::Message { json: answer.json(), events: events.len() },
+        true => Reply::Stream(answer.events()),
+        false if pace.is_zero() => Reply::Message { json: answer.json(), events: 0 },
+        false => Reply::Message { json: answer.json(), events: answer.events().len() },
     };
     Ok(Prepared { reply, to_first_token, pace })
 }
@@ -178,9 +179,7 @@ async fn send(
                 visit.publish();
             }
             let writing = prepared.pace.saturating_mul(u32::try_from(events).unwrap_or(u32::MAX));
-            if !writing.is_zero() {
-                tokio::time::sleep(writing).await;
-            }
+            pause(writing).await;
             let (length, body) = json_body(visit, &json, encoding, visibility, weather);
             ("application/json", Some(length), body)
         }

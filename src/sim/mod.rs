@@ -49,16 +49,18 @@ mod visit;
 pub mod journal;
 pub mod clock;
 pub mod config;
+pub mod settings;
 pub mod models;
 mod error;
 mod encode;
 mod world;
 
 pub use clock::Clock;
-pub use config::{Encoding, Latency, Limits, Rules, SimConfig};
+pub use config::{Encoding, Latency, Limits, SimConfig};
 pub use faults::{Fault, Faults};
 pub use journal::{Ending, Hit, Record};
 pub use models::{Model, Usage};
+pub use settings::Rules;
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 //! The parameters that cache entries depend on, besides the blocks: the invalidation table.
 //!
-//! Each parameter belongs to the first layer that is lost when it changes ([`Invalidation`](super::config::Invalidation));
+//! Each parameter belongs to the first layer that is lost when it changes ([`Invalidation`](super::settings::Invalidation));
 //! its value enters the cache chain where that layer begins, so the layers before it keep their entries.
 
 use std::collections::BTreeSet;
@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::body::{Body, Thinking};
-use super::config::{Layer, Rules};
 use super::prompt::link;
 use super::render::images_in;
+use super::settings::{Layer, Rules};
 
 /// One digest per layer.
 #[derive(Debug)]

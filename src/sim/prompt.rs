@@ -12,10 +12,10 @@
 
 use super::body::{Body, Content, Message, Role, kind};
 use super::cache::{Key, Position, Ttl};
-use super::config::{Layer, Merging, MixedMessages, Rules};
 use super::models::{KeptThinking, StringContent};
 use super::parameters::Parameters;
 use super::render::{Form, Nature, Piece, Place, Speaker, pieces};
+use super::settings::{Layer, Merging, MixedMessages, Rules};
 
 /// The digested prompt of one request.
 #[derive(Debug)]

@@ -10,7 +10,7 @@
 use serde_json::{Map, Value};
 
 use super::body::{Body, Content, Message, Role, is_thinking, kind, text};
-use super::config::{Attribution, KeyOrder, Layer, Rules};
+use super::settings::{Attribution, KeyOrder, Layer, Rules};
 
 /// What the attribution line of a coding agent starts with.
 const ATTRIBUTION: &str = "x-anthropic-billing-header";

@@ -22,6 +22,7 @@ use super::encode::id;
 use super::error::ApiError;
 use super::exchange;
 use super::models::{Model, find};
+use super::outgoing::pause;
 use super::reply;
 use super::visit::Visit;
 use super::world::World;
@@ -60,9 +61,7 @@ async fn post_prompt(world: Arc<World>, request: Request, endpoint: Endpoint) ->
     world.journal().set_body(visit.number(), bytes.clone());
     let weather = world.faults.draw(parts.uri.path(), &parts.headers, &bytes);
     visit.note(|record| record.faults.clone_from(&weather.names));
-    if weather.latency_ms > 0 {
-        tokio::time::sleep(Duration::from_millis(weather.latency_ms)).await;
-    }
+    pause(Duration::from_millis(weather.latency_ms)).await;
     let caller = match caller::identify(&parts.headers, &world.config) {
         Ok(caller) => caller,
         Err(error) => return reply::refuse(visit, None, &error),
