@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::Failure;
-use crate::sim::{Encoding, Latency, Sim, SimConfig};
+use crate::sim::{Encoding, Latency, Rules, Sim, SimConfig};
 
 const AFTER_HELP: &str = r#"What the scripted model does, the user's text says:
 
@@ -60,6 +60,12 @@ pub struct Args {
     /// Compress answers for clients that accept it: gzip, deflate, br or zstd
     #[arg(long, value_name = "CODING", value_parser = parse_encoding)]
     compress: Option<Encoding>,
+    /// Turn one rule of the cache or of validation, e.g. merging=separate; repeatable
+    #[arg(long = "rule", value_name = "NAME=VALUE")]
+    rules: Vec<String>,
+    /// Print every rule with its value, and exit
+    #[arg(long)]
+    list_rules: bool,
 }
 
 fn parse_encoding(name: &str) -> Result<Encoding, String> {
@@ -67,12 +73,33 @@ fn parse_encoding(name: &str) -> Result<Encoding, String> {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
+    let rules = rules_of(&args.rules)?;
+    if args.list_rules {
+        for (name, value) in rules.list() {
+            println!("{name}={value}");
+        }
+        return Ok(());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
-    runtime.block_on(serve(args))
+    runtime.block_on(serve(args, rules))
 }
 
-async fn serve(args: Args) -> Result<(), Failure> {
+fn rules_of(orders: &[String]) -> Result<Rules, Failure> {
+    let mut rules = Rules::default();
+    for order in orders {
+        let Some((name, value)) = order.split_once('=') else {
+            return Err(Failure::usage(format!("--rule '{order}' is not of the form NAME=VALUE")));
+        };
+        rules.set(name.trim(), value.trim()).map_err(|error| {
+            Failure::usage(error.to_string())
+                .hint("forkpoint sim --list-rules prints every rule with its value")
+        })?;
+    }
+    Ok(rules)
+}
+
+async fn serve(args: Args, rules: Rules) -> Result<(), Failure> {
     let listen = args.listen;
     let config = SimConfig {
         listen,
@@ -83,6 +110,7 @@ async fn serve(args: Args) -> Result<(), Failure> {
             pace: Duration::from_millis(args.pace),
         },
         compress: args.compress,
+        rules,
         ..SimConfig::default()
     };
     let sim = Sim::start(config).await.map_err(|error| {

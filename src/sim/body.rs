@@ -111,7 +111,7 @@ fn not_json(bytes: &[u8], error: &serde_json::Error) -> ApiError {
     let offset = line_start + error.column().saturating_sub(1);
     let text = error.to_string();
     let reason = match text.split(" at line ").next().unwrap_or_default() {
-        surrogate if surrogate.contains("surrogate") => "no low surrogate in string",
+        lone if lone.contains("surrogate") || lone.contains("hex escape") => "no low surrogate in string",
         deep if deep.contains("recursion") => "maximum recursion depth exceeded",
         other => other,
     };

@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::clock::VirtualMs;
-use super::config::{BelowHit, Layer, Refresh, Rules};
 use super::models::Usage;
+use super::settings::{BelowHit, Layer, Refresh, Rules};
 
 /// The hash of a prefix, workspace and parameters included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,11 +51,11 @@ impl Ttl {
     }
 
     fn millis(self, rules: &Rules) -> u64 {
-        let lifetime = match self {
-            Ttl::FiveMinutes => rules.five_minutes,
-            Ttl::OneHour => rules.one_hour,
+        let seconds = match self {
+            Ttl::FiveMinutes => rules.five_minutes_s,
+            Ttl::OneHour => rules.one_hour_s,
         };
-        u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX)
+        seconds.saturating_mul(1_000)
     }
 }
 

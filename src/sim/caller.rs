@@ -6,9 +6,10 @@
 
 use http::HeaderMap;
 
-use super::config::{Isolation, SimConfig, VersionHeader};
+use super::config::SimConfig;
 use super::encode::id;
 use super::error::ApiError;
+use super::settings::{Isolation, VersionHeader};
 
 #[derive(Debug, Clone)]
 pub struct Caller {

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use serde_json::{Value, json};
 
 use super::cache::{Key, Position};
-use super::config::Layer;
+use super::settings::Layer;
 
 /// Positions kept over all fingerprints; a long conversation has a few thousand.
 const MOST_POSITIONS: usize = 1_000_000;

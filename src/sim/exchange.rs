@@ -18,16 +18,17 @@ use super::answer::{Answer, Event};
 use super::body::{self, Endpoint};
 use super::cache::Consultation;
 use super::caller::Caller;
-use super::config::{Encoding, Visibility};
+use super::config::Encoding;
 use super::encode::id;
 use super::error::{ApiError, kind_of};
 use super::faults::Weather;
 use super::journal::Hit;
-use super::outgoing::{self, Effect, Frame};
+use super::outgoing::{self, Effect, Frame, pause};
 use super::prompt::Prompt;
 use super::reply;
 use super::rules::{self, signature};
 use super::script::Scene;
+use super::settings::Visibility;
 use super::visit::Visit;
 use super::world::World;
 
@@ -62,7 +63,7 @@ pub async fn answer(
         Ok(prepared) => prepared,
         Err(error) => return reply::refuse(visit, Some(caller), &error),
     };
-    tokio::time::sleep(prepared.to_first_token).await;
+    pause(prepared.to_first_token).await;
     send(world, visit, caller, headers, prepared, weather).await
 }
 
@@ -126,10 +127,10 @@ fn prepare(
         speed: body.member("speed").cloned(),
     };
     note(visit, &answer, &body, consultation);
-    let events = answer.events();
     let reply = match body.stream {
-        true => Reply::Stream(events),
-        false => Reply::Message { json: answer.json(), events: events.len() },
+        true => Reply::Stream(answer.events()),
+        false if pace.is_zero() => Reply::Message { json: answer.json(), events: 0 },
+        false => Reply::Message { json: answer.json(), events: answer.events().len() },
     };
     Ok(Prepared { reply, to_first_token, pace })
 }
@@ -178,14 +179,12 @@ async fn send(
                 visit.publish();
             }
             let writing = prepared.pace.saturating_mul(u32::try_from(events).unwrap_or(u32::MAX));
-            if !writing.is_zero() {
-                tokio::time::sleep(writing).await;
-            }
-            let (length, body) = json_body(visit, &json, encoding, weather);
+            pause(writing).await;
+            let (length, body) = json_body(visit, &json, encoding, visibility, weather);
             ("application/json", Some(length), body)
         }
         Reply::Json(json) => {
-            let (length, body) = json_body(visit, &json, encoding, weather);
+            let (length, body) = json_body(visit, &json, encoding, visibility, weather);
             ("application/json", Some(length), body)
         }
     };
@@ -205,14 +204,21 @@ async fn send(
     response
 }
 
-fn json_body(visit: Visit, json: &Value, encoding: Option<Encoding>, weather: &Weather) -> (usize, Body) {
+fn json_body(
+    visit: Visit,
+    json: &Value,
+    encoding: Option<Encoding>,
+    visibility: Visibility,
+    weather: &Weather,
+) -> (usize, Body) {
     let plain = json.to_string().into_bytes();
     let bytes = match encoding {
         None => plain,
         Some(encoding) => outgoing::compress(&plain, encoding),
     };
     let length = bytes.len();
-    let frame = Frame { wait: Duration::ZERO, bytes: Bytes::from(bytes), effect: Effect::Nothing };
+    let effect = if visibility == Visibility::End { Effect::Publish } else { Effect::Nothing };
+    let frame = Frame { wait: Duration::ZERO, bytes: Bytes::from(bytes), effect };
     (length, outgoing::body(visit, vec![frame], None, weather))
 }
 
@@ -221,7 +227,11 @@ fn stream_frames(events: &[Event], pace: Duration, visibility: Visibility, weath
     let mut frames: Vec<Frame> = Vec::with_capacity(events.len() + 1);
     for (index, event) in events.iter().take(before_error.unwrap_or(usize::MAX)).enumerate() {
         // The event after `message_start` is the first content, or the end of an answer that has none.
-        let begins = index == 1 && visibility == Visibility::FirstContent;
+        let begins = match visibility {
+            Visibility::Headers => false,
+            Visibility::FirstContent => index == 1,
+            Visibility::End => index + 1 == events.len(),
+        };
         frames.push(Frame {
             wait: if index == 0 { Duration::ZERO } else { pace },
             bytes: Bytes::from(event.bytes()),

@@ -34,6 +34,8 @@ mod exchange;
 mod body;
 mod rules;
 mod prompt;
+mod render;
+mod parameters;
 pub mod cache;
 pub mod instruction;
 mod script;
@@ -47,20 +49,23 @@ mod visit;
 pub mod journal;
 pub mod clock;
 pub mod config;
+pub mod settings;
 pub mod models;
 mod error;
 mod encode;
 mod world;
 
 pub use clock::Clock;
-pub use config::{Encoding, Latency, Limits, Rules, SimConfig};
+pub use config::{Encoding, Latency, Limits, SimConfig};
 pub use faults::{Fault, Faults};
 pub use journal::{Ending, Hit, Record};
 pub use models::{Model, Usage};
+pub use settings::Rules;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
@@ -68,6 +73,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use world::World;
+
+/// How long running answers may delay a stop; a stalled one would delay it forever.
+const LONGEST_GOODBYE: Duration = Duration::from_secs(5);
 
 /// A running simulator. Dropping it closes the port and ends what runs at its next pause; [`Sim::stop`] waits.
 #[derive(Debug)]
@@ -129,10 +137,12 @@ impl Sim {
         &self.world.faults
     }
 
-    /// Stops accepting, lets running answers finish, and returns.
+    /// Stops accepting, lets running answers finish for a while, and returns.
     pub async fn stop(mut self) {
         let _ = self.stop.send(true);
-        let _ = (&mut self.server).await;
+        if tokio::time::timeout(LONGEST_GOODBYE, &mut self.server).await.is_err() {
+            self.server.abort();
+        }
     }
 }
 

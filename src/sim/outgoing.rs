@@ -30,6 +30,13 @@ pub struct Frame {
     pub effect: Effect,
 }
 
+/// Waits; not at all for zero, which a timer would round up to its next tick.
+pub async fn pause(duration: Duration) {
+    if !duration.is_zero() {
+        tokio::time::sleep(duration).await;
+    }
+}
+
 /// Between the last byte and the break, so that the connection has written that byte.
 const FLUSH_PAUSE: Duration = Duration::from_millis(5);
 
@@ -88,9 +95,7 @@ impl Outgoing {
     async fn next_frame(&mut self) -> Option<Bytes> {
         loop {
             let frame = self.frames.pop_front()?;
-            if !frame.wait.is_zero() {
-                tokio::time::sleep(frame.wait).await;
-            }
+            pause(frame.wait).await;
             if frame.effect == Effect::Publish {
                 self.visit.publish();
             }

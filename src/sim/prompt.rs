@@ -10,61 +10,12 @@
 //!                     speed, web, citations    tool_choice, thinking, betas, images …
 //! ```
 
-use serde_json::{Map, Value};
-
-use super::body::{Body, Content, Message, Role, Thinking, is_thinking, kind, text};
+use super::body::{Body, Content, Message, Role, kind};
 use super::cache::{Key, Position, Ttl};
-use super::config::{Attribution, KeyOrder, Layer, Merging, MixedMessages, Rules};
 use super::models::{KeptThinking, StringContent};
-
-/// What the attribution line of a coding agent starts with.
-const ATTRIBUTION: &str = "x-anthropic-billing-header";
-
-/// Where a block stands in the request; ordered as the cache hashes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
-    Tool(usize),
-    System(usize),
-    Message(usize, usize),
-}
-
-impl Place {
-    pub fn layer(self) -> Layer {
-        match self {
-            Place::Tool(_) => Layer::Tools,
-            Place::System(_) => Layer::System,
-            Place::Message(..) => Layer::Messages,
-        }
-    }
-
-    /// The path as error messages write it.
-    pub fn path(self) -> String {
-        match self {
-            Place::Tool(index) => format!("tools.{index}"),
-            Place::System(index) => format!("system.{index}"),
-            Place::Message(message, block) => format!("messages.{message}.content.{block}"),
-        }
-    }
-}
-
-/// One block, digested.
-#[derive(Debug, Clone, Copy)]
-struct Piece {
-    place: Place,
-    role: Option<Role>,
-    form: Form,
-    digest: [u8; 32],
-    tokens: u64,
-    is_thinking: bool,
-    opens_message: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// `"content": "…"`.
-    Bare,
-    Block,
-}
+use super::parameters::Parameters;
+use super::render::{Form, Nature, Piece, Place, Speaker, pieces};
+use super::settings::{Layer, Merging, MixedMessages, Rules};
 
 /// The digested prompt of one request.
 #[derive(Debug)]
@@ -90,24 +41,7 @@ pub struct Bond {
 
 impl Prompt {
     pub fn render(body: &Body<'_>, betas: &[&str], rules: &Rules) -> Prompt {
-        let mut renderer = Renderer { rules, scratch: Vec::new(), pieces: Vec::new() };
-        let mut web_tools = Vec::new();
-        for (index, tool) in body.tools.iter().enumerate() {
-            if is_web_tool(tool) && rules.invalidation.web_tools != Layer::Tools {
-                renderer.write_block(tool);
-                web_tools.append(&mut renderer.scratch);
-            } else if !is_deferred(tool) {
-                renderer.block(Place::Tool(index), None, tool, false);
-            }
-        }
-        if let Some(system) = body.system {
-            renderer.system(system);
-        }
-        for (index, message) in body.messages.iter().enumerate() {
-            renderer.message(index, message);
-        }
-        let parameters = Parameters::of(body, betas, &web_tools, rules);
-        Prompt { pieces: renderer.pieces, parameters }
+        Prompt { pieces: pieces(body, rules), parameters: Parameters::of(body, betas, rules) }
     }
 
     /// All tokens of the prompt, less the blocks in `dropped` (sorted).
@@ -131,35 +65,19 @@ impl Prompt {
         rules: &Rules,
     ) -> Vec<Position> {
         let seed = [workspace.as_bytes(), b"\0", body.model.id.as_bytes()].concat();
-        let mut chain = link(&self.parameters.tools, b"seed", &seed);
+        let mut chain = link(self.parameters.of_layer(Layer::Tools), b"seed", &seed);
         let mut layer = Layer::Tools;
         let mut tokens = 0;
-        let mut positions: Vec<Position> = Vec::with_capacity(self.pieces.len());
-        let distinct_form = body.model.string_content == StringContent::Different;
+        let mut positions = Vec::with_capacity(self.pieces.len());
         for piece in self.pieces.iter().filter(|piece| dropped.binary_search(&piece.place).is_err()) {
-            while layer < piece.place.layer() {
+            while layer < piece.layer {
                 layer = if layer == Layer::Tools { Layer::System } else { Layer::Messages };
                 chain = link(&chain, b"layer", self.parameters.of_layer(layer));
             }
-            let tag = piece.tag(distinct_form, rules.merging);
-            chain = link(&chain, &tag, &piece.digest);
+            chain = link(&chain, &tag(piece, body.model.string_content, rules.merging), &piece.digest);
             tokens += piece.tokens;
-            positions.push(Position { key: Key::of(&chain), tokens, layer, marker: None });
-        }
-        let kept: Vec<Place> = self
-            .pieces
-            .iter()
-            .map(|piece| piece.place)
-            .filter(|place| dropped.binary_search(place).is_err())
-            .collect();
-        for marker in markers {
-            // A marker on a block that is not in the prompt acts on the block before it in the same layer.
-            let Some(index) = kept.partition_point(|place| *place <= marker.place).checked_sub(1) else {
-                continue;
-            };
-            if kept[index].layer() == marker.place.layer() {
-                positions[index].marker = Some(marker.ttl);
-            }
+            let marker = markers.iter().find(|marker| marker.place == piece.place).map(|marker| marker.ttl);
+            positions.push(Position { key: Key::of(&chain), tokens, layer, marker });
         }
         positions
     }
@@ -170,7 +88,7 @@ impl Prompt {
         let mut walk = BindingWalk::new(self);
         for piece in &self.pieces {
             walk.enter(piece);
-            if piece.is_thinking {
+            if piece.nature == Nature::Thinking {
                 found.push((piece.place, walk.bond()));
             }
             walk.pass(piece);
@@ -197,7 +115,8 @@ impl Prompt {
         }
         let newest = body.messages.iter().rposition(|message| opens_turn(message, rules.mixed_messages));
         let Some(newest) = newest else { return Vec::new() };
-        let thinking = self.pieces.iter().filter(|piece| piece.is_thinking).map(|piece| piece.place);
+        let thinking =
+            self.pieces.iter().filter(|piece| piece.nature == Nature::Thinking).map(|piece| piece.place);
         thinking.filter(|place| matches!(place, Place::Message(index, _) if *index < newest)).collect()
     }
 }
@@ -214,18 +133,17 @@ fn opens_turn(message: &Message<'_>, mixed: MixedMessages) -> bool {
     }
 }
 
-impl Piece {
-    fn tag(&self, distinct_form: bool, merging: Merging) -> [u8; 3] {
-        let role = match self.role {
-            None => b'-',
-            Some(Role::User) => b'u',
-            Some(Role::Assistant) => b'a',
-            Some(Role::System) => b's',
-        };
-        let form = if distinct_form && self.form == Form::Bare { b'"' } else { b'{' };
-        let boundary = if merging == Merging::Separate && self.opens_message { b'|' } else { b'.' };
-        [role, form, boundary]
-    }
+/// What enters the chain with a block: who says it, and what the settings let count of its spelling.
+fn tag(piece: &Piece, string_content: StringContent, merging: Merging) -> [u8; 3] {
+    let speaker = match piece.speaker {
+        Speaker::Head => b'-',
+        Speaker::Role(Role::User) => b'u',
+        Speaker::Role(Role::Assistant) => b'a',
+        Speaker::Role(Role::System) => b's',
+    };
+    let is_bare = piece.form == Form::Bare && string_content == StringContent::Different;
+    let is_boundary = piece.opens_message && merging == Merging::Separate;
+    [speaker, if is_bare { b'"' } else { b'{' }, if is_boundary { b'|' } else { b'.' }]
 }
 
 /// Walks the binding chain. It ignores how strings are spelt and where messages end, since clients turn one text
@@ -235,24 +153,24 @@ struct BindingWalk {
     system: [u8; 8],
     chain: [u8; 32],
     turn_start: [u8; 32],
-    role: Option<Role>,
+    speaker: Speaker,
     ordinal: usize,
 }
 
 impl BindingWalk {
     fn new(prompt: &Prompt) -> Self {
         let of_layer = |layer: Layer| {
-            let pieces = prompt.pieces.iter().filter(|piece| piece.place.layer() == layer);
+            let pieces = prompt.pieces.iter().filter(|piece| piece.layer == layer);
             short(&pieces.fold([0; 32], |chain, piece| link(&chain, b"bond", &piece.digest)))
         };
         let (tools, system) = (of_layer(Layer::Tools), of_layer(Layer::System));
-        BindingWalk { tools, system, chain: [0; 32], turn_start: [0; 32], role: None, ordinal: 0 }
+        BindingWalk { tools, system, chain: [0; 32], turn_start: [0; 32], speaker: Speaker::Head, ordinal: 0 }
     }
 
     fn enter(&mut self, piece: &Piece) {
-        if piece.role != self.role {
+        if piece.speaker != self.speaker {
             self.start_turn();
-            self.role = piece.role;
+            self.speaker = piece.speaker;
         }
     }
 
@@ -269,237 +187,14 @@ impl BindingWalk {
     }
 
     fn pass(&mut self, piece: &Piece) {
-        self.chain = link(&self.chain, &piece.tag(false, Merging::OneTurn), &piece.digest);
-        self.ordinal += usize::from(piece.is_thinking);
+        let tag = tag(piece, StringContent::SameAsOneBlock, Merging::OneTurn);
+        self.chain = link(&self.chain, &tag, &piece.digest);
+        self.ordinal += usize::from(piece.nature == Nature::Thinking);
     }
-}
-
-struct Renderer<'r> {
-    rules: &'r Rules,
-    scratch: Vec<u8>,
-    pieces: Vec<Piece>,
-}
-
-impl Renderer<'_> {
-    fn system(&mut self, system: Content<'_>) {
-        match system {
-            Content::Text(text) => self.bare(Place::System(0), None, text),
-            Content::Blocks(blocks) => {
-                for (index, block) in blocks.iter().enumerate() {
-                    let is_attribution =
-                        index == 0 && text(block, "text").is_some_and(|text| text.starts_with(ATTRIBUTION));
-                    if !(is_attribution && self.rules.attribution == Attribution::Stripped) {
-                        self.block(Place::System(index), None, block, false);
-                    }
-                }
-            }
-        }
-    }
-
-    fn message(&mut self, index: usize, message: &Message<'_>) {
-        let first = self.pieces.len();
-        match message.content {
-            Content::Text(text) => self.bare(Place::Message(index, 0), Some(message.role), text),
-            Content::Blocks(blocks) => {
-                for (block_index, block) in blocks.iter().enumerate() {
-                    self.block(
-                        Place::Message(index, block_index),
-                        Some(message.role),
-                        block,
-                        block_index == 0,
-                    );
-                }
-            }
-        }
-        let extras = message.object.iter().filter(|(key, _)| !matches!(key.as_str(), "role" | "content"));
-        if let Some(piece) = self.pieces.get_mut(first) {
-            for (key, value) in extras {
-                piece.digest = link(&piece.digest, key.as_bytes(), value.to_string().as_bytes());
-            }
-        }
-    }
-
-    fn bare(&mut self, place: Place, role: Option<Role>, text: &str) {
-        self.scratch.clear();
-        self.scratch.extend_from_slice(br#"{"type":"text","text":"#);
-        write_json(&mut self.scratch, text);
-        self.scratch.push(b'}');
-        let tokens = self.tokens_of(self.scratch.len(), 0);
-        self.push(place, role, Form::Bare, tokens, false, true);
-    }
-
-    fn block(&mut self, place: Place, role: Option<Role>, block: &Value, opens_message: bool) {
-        self.write_block(block);
-        let (images, image_bytes) = images_in(block);
-        let tokens = self.tokens_of(self.scratch.len().saturating_sub(image_bytes), images);
-        let is_thinking = role.is_some() && is_thinking(block);
-        self.push(place, role, Form::Block, tokens, is_thinking, opens_message);
-    }
-
-    fn push(
-        &mut self,
-        place: Place,
-        role: Option<Role>,
-        form: Form,
-        tokens: u64,
-        is_thinking: bool,
-        opens_message: bool,
-    ) {
-        let digest = *blake3::hash(&self.scratch).as_bytes();
-        self.pieces.push(Piece { place, role, form, digest, tokens, is_thinking, opens_message });
-    }
-
-    fn tokens_of(&self, bytes: usize, images: u64) -> u64 {
-        tokens_of(bytes, self.rules) + images * self.rules.image_tokens
-    }
-
-    fn write_block(&mut self, block: &Value) {
-        self.scratch.clear();
-        match block.as_object() {
-            Some(object) => write_members(&mut self.scratch, object, self.rules.key_order),
-            None => write_json(&mut self.scratch, block),
-        }
-    }
-}
-
-/// The token estimate for so many rendered bytes.
-pub fn tokens_of(bytes: usize, rules: &Rules) -> u64 {
-    (bytes as u64).div_ceil(rules.bytes_per_token.max(1))
-}
-
-/// Writes a block without its marker, and without those of the blocks a `tool_result` holds.
-fn write_members(out: &mut Vec<u8>, object: &Map<String, Value>, key_order: KeyOrder) {
-    let mut members: Vec<_> = object.iter().filter(|(key, _)| *key != "cache_control").collect();
-    if key_order == KeyOrder::InsideValues {
-        members.sort_by_key(|(key, _)| *key);
-    }
-    out.push(b'{');
-    for (index, (key, value)) in members.into_iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        write_json(out, key);
-        out.push(b':');
-        match value {
-            Value::Array(blocks) if key == "content" => write_nested(out, blocks, key_order),
-            _ => write_json(out, value),
-        }
-    }
-    out.push(b'}');
-}
-
-fn write_nested(out: &mut Vec<u8>, blocks: &[Value], key_order: KeyOrder) {
-    out.push(b'[');
-    for (index, block) in blocks.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        match block.as_object() {
-            Some(object) => write_members(out, object, key_order),
-            None => write_json(out, block),
-        }
-    }
-    out.push(b']');
-}
-
-/// Writing to memory cannot fail, and neither keys nor numbers of a parsed tree can be refused.
-fn write_json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
-    let _ = serde_json::to_writer(out, value);
-}
-
-/// How many images a block holds, itself or nested, and the bytes of their data.
-fn images_in(block: &Value) -> (u64, usize) {
-    let own = match kind(block) {
-        "image" => {
-            let data = block.get("source").and_then(|source| text(source, "data"));
-            (1, data.map_or(0, str::len))
-        }
-        _ => (0, 0),
-    };
-    let nested = block.get("content").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    nested.iter().filter(|block| kind(block) == "image").fold(own, |(count, bytes), block| {
-        let (more, more_bytes) = images_in(block);
-        (count + more, bytes + more_bytes)
-    })
-}
-
-pub fn is_deferred(tool: &Value) -> bool {
-    tool.get("defer_loading").and_then(Value::as_bool).unwrap_or_default()
-}
-
-fn is_web_tool(tool: &Value) -> bool {
-    kind(tool).starts_with("web_search_") || kind(tool).starts_with("web_fetch_")
-}
-
-/// Digests of the parameters that each layer's entries depend on.
-#[derive(Debug)]
-struct Parameters {
-    tools: [u8; 32],
-    system: [u8; 32],
-    messages: [u8; 32],
-}
-
-impl Parameters {
-    fn of(body: &Body<'_>, betas: &[&str], web_tools: &[u8], rules: &Rules) -> Parameters {
-        let table = &rules.invalidation;
-        let mut parameters = Parameters { tools: [0; 32], system: [0; 32], messages: [0; 32] };
-        let mut note = |layer: Layer, name: &str, value: &[u8]| match layer {
-            Layer::Tools => parameters.tools = link(&parameters.tools, name.as_bytes(), value),
-            Layer::System => parameters.system = link(&parameters.system, name.as_bytes(), value),
-            Layer::Messages => parameters.messages = link(&parameters.messages, name.as_bytes(), value),
-            Layer::Nothing => {}
-        };
-        let rendered = |value: Option<&Value>| value.map(Value::to_string).unwrap_or_default().into_bytes();
-        let output_config = body.member("output_config").and_then(Value::as_object);
-        let effort = output_config.and_then(|config| config.get("effort")).filter(|effort| *effort != "high");
-        let mut format = rendered(body.member("output_format"));
-        for (key, value) in output_config.into_iter().flatten().filter(|(key, _)| *key != "effort") {
-            format.extend_from_slice(format!("{key}:{value}").as_bytes());
-        }
-        let thinking = match body.thinking() {
-            Thinking::Unset => String::new(),
-            Thinking::Disabled => "disabled".to_owned(),
-            Thinking::Adaptive => "adaptive".to_owned(),
-            Thinking::Enabled { budget } => {
-                format!("enabled {}", budget.map(Value::to_string).unwrap_or_default())
-            }
-        };
-        let blocks = || body.messages.iter().flat_map(|message| message.content.blocks());
-        let has_images = blocks().any(|block| images_in(block).0 > 0);
-        let has_citations = blocks().any(asks_for_citations);
-        let speed = body.member("speed").filter(|speed| *speed != "standard");
-        let beta_set: std::collections::BTreeSet<&str> = betas.iter().copied().collect();
-        let beta_set: Vec<&str> = beta_set.into_iter().collect();
-
-        note(table.speed, "speed", &rendered(speed));
-        note(table.web_tools, "web_tools", web_tools);
-        note(table.citations, "citations", &[u8::from(has_citations)]);
-        note(table.tool_choice, "tool_choice", &rendered(body.member("tool_choice")));
-        note(table.images, "images", &[u8::from(has_images)]);
-        note(table.thinking, "thinking", thinking.as_bytes());
-        note(table.effort, "effort", &rendered(effort));
-        note(table.output_format, "output_format", &format);
-        note(table.context_management, "context_management", &rendered(body.member("context_management")));
-        note(table.betas, "betas", beta_set.join(",").as_bytes());
-        parameters
-    }
-
-    fn of_layer(&self, layer: Layer) -> &[u8; 32] {
-        match layer {
-            Layer::Tools => &self.tools,
-            Layer::System => &self.system,
-            Layer::Messages | Layer::Nothing => &self.messages,
-        }
-    }
-}
-
-fn asks_for_citations(block: &Value) -> bool {
-    let citations = block.get("citations").and_then(|citations| citations.get("enabled"));
-    citations.and_then(Value::as_bool).unwrap_or_default()
 }
 
 /// One step of a chain: the hash of what came before, a tag, and the new bytes.
-fn link(chain: &[u8; 32], tag: &[u8], bytes: &[u8]) -> [u8; 32] {
+pub fn link(chain: &[u8; 32], tag: &[u8], bytes: &[u8]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(chain);
     hasher.update(&[u8::try_from(tag.len()).unwrap_or(u8::MAX)]);

@@ -7,12 +7,13 @@
 use serde_json::{Map, Value};
 
 use super::body::{Body, Role, Thinking, kind, text};
-use super::config::Rules;
 use super::encode::id;
 use super::instruction::{Act, FanOut, Instruction, Likeness};
 use super::models::Binding;
-use super::prompt::{Prompt, tokens_of};
+use super::prompt::Prompt;
+use super::render::tokens_of;
 use super::rules::signature::Signer;
+use super::settings::Rules;
 use super::words::Words;
 
 /// A content block of an answer.
@@ -243,7 +244,8 @@ impl Scene<'_> {
 
     fn stop_at_sequences(&self, play: &mut Play) {
         let sequences = self.body.member("stop_sequences").and_then(Value::as_array);
-        let sequences: Vec<&str> = sequences.into_iter().flatten().filter_map(Value::as_str).collect();
+        let sequences = sequences.into_iter().flatten().take(MOST_STOP_SEQUENCES);
+        let sequences: Vec<&str> = sequences.filter_map(Value::as_str).collect();
         for index in 0..play.blocks.len() {
             let Block::Text(text) = &mut play.blocks[index] else { continue };
             let found = sequences.iter().filter_map(|sequence| Some((text.find(sequence)?, *sequence))).min();
@@ -283,6 +285,9 @@ impl Scene<'_> {
         }
     }
 }
+
+/// Stop sequences looked for in each text; more would only cost time.
+const MOST_STOP_SEQUENCES: usize = 1_000;
 
 /// Words of a fan-out's closing report.
 const REPORT_WORDS: usize = 30;

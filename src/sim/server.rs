@@ -22,6 +22,7 @@ use super::encode::id;
 use super::error::ApiError;
 use super::exchange;
 use super::models::{Model, find};
+use super::outgoing::pause;
 use super::reply;
 use super::visit::Visit;
 use super::world::World;
@@ -32,7 +33,7 @@ pub fn router(world: Arc<World>) -> Router {
         .route("/v1/messages/count_tokens", post(count_tokens).fallback(method_not_allowed))
         .route("/v1/models", get(models).fallback(method_not_allowed))
         .route("/v1/models/{id}", get(model).fallback(method_not_allowed))
-        .route("/health", any(hello))
+        .route("/health", any(health))
         .route("/api/hello", any(hello))
         .route("/", any(hello))
         .merge(control::router())
@@ -60,9 +61,7 @@ async fn post_prompt(world: Arc<World>, request: Request, endpoint: Endpoint) ->
     world.journal().set_body(visit.number(), bytes.clone());
     let weather = world.faults.draw(parts.uri.path(), &parts.headers, &bytes);
     visit.note(|record| record.faults.clone_from(&weather.names));
-    if weather.latency_ms > 0 {
-        tokio::time::sleep(Duration::from_millis(weather.latency_ms)).await;
-    }
+    pause(Duration::from_millis(weather.latency_ms)).await;
     let caller = match caller::identify(&parts.headers, &world.config) {
         Ok(caller) => caller,
         Err(error) => return reply::refuse(visit, None, &error),
@@ -81,6 +80,8 @@ fn ordered_failure(status: u16, retry_after_s: Option<u64>) -> ApiError {
         500..=599 => "Internal server error",
         _ => "refused by a fault",
     };
+    // The service names a time with every rate limit; the shortest keeps tests quick.
+    let retry_after_s = retry_after_s.or((status == 429).then_some(1));
     ApiError { status, message: message.to_owned(), retry_after_s }
 }
 
@@ -181,8 +182,14 @@ async fn model(State(world): Sim, Path(name): Path<String>, request: Request) ->
     }
 }
 
-async fn hello() -> StatusCode {
+async fn health() -> StatusCode {
     StatusCode::OK
+}
+
+/// Clients ask for `HEAD /` or `HEAD /api/hello` to see whether anybody is there.
+async fn hello(State(world): Sim, request: Request) -> Response {
+    let (parts, _) = request.into_parts();
+    reply::json(open(&world, &parts), None, &json!({"status": "ok"}))
 }
 
 async fn method_not_allowed(State(world): Sim, request: Request) -> Response {

@@ -54,7 +54,6 @@ impl Visit {
     }
 
     pub fn complete(&mut self) {
-        self.publish();
         self.end(Ending::Complete);
     }
 

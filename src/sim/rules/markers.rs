@@ -4,9 +4,10 @@ use serde_json::Value;
 
 use super::super::body::{Body, Content, is_thinking, kind, text};
 use super::super::cache::Ttl;
-use super::super::config::{NestedMarkers, Rules};
 use super::super::error::ApiError;
-use super::super::prompt::{Marker, Place, is_deferred};
+use super::super::prompt::Marker;
+use super::super::render::{Place, is_deferred};
+use super::super::settings::{NestedMarkers, Rules};
 
 /// The breakpoints of a request in the order of the cache, the automatic one included.
 pub fn check(body: &Body<'_>, rules: &Rules) -> Result<Vec<Marker>, ApiError> {

@@ -14,9 +14,9 @@ mod tools;
 mod turns;
 
 use super::body::Body;
-use super::config::{Rules, UnknownInput};
 use super::error::ApiError;
 use super::prompt::Marker;
+use super::settings::{Rules, UnknownInput};
 
 /// The betas a request names, in order.
 pub type Betas<'a> = [&'a str];

@@ -2,7 +2,7 @@
 //!
 //! Consecutive messages of one role are one turn, so the rules hold between turns, and errors name messages.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -153,24 +153,24 @@ fn check_results(body: &Body<'_>, turn: &Turn, open: &[&str]) -> Result<(), ApiE
 
 /// A server tool's result stands in the assistant turn itself. While it is missing, only results may follow.
 fn check_server_tools(body: &Body<'_>, turn: &Turn, answer: Option<&Turn>) -> Result<(), ApiError> {
-    let mut pending: Vec<(&str, &str)> = Vec::new();
+    let mut pending: HashMap<&str, ((usize, usize), &str)> = HashMap::new();
     for (message, block, value) in turn.blocks(body) {
         let kind = kind(value);
         if kind == "server_tool_use" {
             let name = text(value, "name").unwrap_or_default();
-            pending.push((text(value, "id").unwrap_or_default(), name));
+            pending.insert(text(value, "id").unwrap_or_default(), ((message, block), name));
         } else if kind.ends_with("_tool_result") && kind != "mcp_tool_result" {
             let id = text(value, "tool_use_id").unwrap_or_default();
-            let Some(index) = pending.iter().position(|(known, _)| *known == id) else {
+            if pending.remove(id).is_none() {
                 return Err(ApiError::invalid(format!(
                     "messages.{message}.content.{block}: unexpected `tool_use_id` found in `{kind}` blocks: {id}. \
                      Each `{kind}` block must have a corresponding `server_tool_use` block before it."
                 )));
-            };
-            pending.swap_remove(index);
+            }
         }
     }
-    let (Some((id, name)), Some(answer)) = (pending.first(), answer) else { return Ok(()) };
+    let first = pending.into_iter().min_by_key(|(_, (place, _))| *place);
+    let (Some((id, (_, name))), Some(answer)) = (first, answer) else { return Ok(()) };
     let only_results = !starts_with_text(body, answer)
         && answer.blocks(body).all(|(_, _, value)| kind(value) == "tool_result");
     if only_results {

@@ -7,11 +7,12 @@
 use serde_json::Value;
 
 use super::super::body::{Body, Role, kind, text};
-use super::super::config::{Mismatch, Rules, Signatures};
 use super::super::encode::{base64, from_base64};
 use super::super::error::ApiError;
 use super::super::models::Binding;
-use super::super::prompt::{Bond, Place, Prompt};
+use super::super::prompt::{Bond, Prompt};
+use super::super::render::Place;
+use super::super::settings::{Mismatch, Rules, Signatures};
 
 /// Signs and verifies with a key that follows from the seed.
 #[derive(Debug, Clone)]

@@ -1,9 +1,9 @@
 //! Who speaks when, and that every text says something.
 
 use super::super::body::{Body, Content, Message, Role, kind, text};
-use super::super::config::{Rules, UnknownInput};
 use super::super::error::ApiError;
 use super::super::models::Support;
+use super::super::settings::{Rules, UnknownInput};
 
 /// Block types documented today, for the strict reading.
 const KNOWN_BLOCKS: [&str; 22] = [

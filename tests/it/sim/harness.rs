@@ -168,3 +168,24 @@ pub fn events(stream: &str) -> Vec<(String, Value)> {
         })
         .collect()
 }
+
+/// Waits until something is true, by looking; fails when it never is.
+pub async fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let looking = async {
+        while !is_true() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let limit = std::time::Duration::from_secs(20);
+    assert!(tokio::time::timeout(limit, looking).await.is_ok(), "it never became true that {what}");
+}
+
+/// The bytes of a stream until `needle` has come; the stream stays open.
+pub async fn read_until(response: &mut Response, needle: &str) -> String {
+    let mut seen = String::new();
+    while !seen.contains(needle) {
+        let chunk = response.chunk().await.unwrap().expect("the stream ended early");
+        seen.push_str(std::str::from_utf8(&chunk).unwrap());
+    }
+    seen
+}

@@ -5,5 +5,11 @@
 
 mod harness;
 mod cache;
+mod command;
+mod faults;
+mod hostile;
 mod refusals;
+mod script;
+mod thinking;
+mod visibility;
 mod wire;

@@ -6,7 +6,7 @@ use super::harness::{
     BOUND, agent_tool, assistant, bench, bench_with, block, marked, marked_1h, request, text, tool, user,
     with,
 };
-use forkpoint::sim::config::{UnknownInput, VersionHeader};
+use forkpoint::sim::settings::{UnknownInput, VersionHeader};
 
 fn call(id: &str) -> Value {
     json!({"type": "tool_use", "id": id, "name": "Bash", "input": {"command": "echo"}})

@@ -1,0 +1,95 @@
+//! The parameters that cache entries depend on, besides the blocks: the invalidation table.
+//!
+//! Each parameter belongs to the first layer that is lost when it changes ([`Invalidation`](super::settings::Invalidation));
+//! its value enters the cache chain where that layer begins, so the layers before it keep their entries.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::body::{Body, Thinking};
+use super::prompt::link;
+use super::render::images_in;
+use super::settings::{Layer, Rules};
+
+/// One digest per layer.
+#[derive(Debug)]
+pub struct Parameters {
+    tools: [u8; 32],
+    system: [u8; 32],
+    messages: [u8; 32],
+}
+
+impl Parameters {
+    pub fn of(body: &Body<'_>, betas: &[&str], rules: &Rules) -> Parameters {
+        let table = &rules.invalidation;
+        let mut parameters = Parameters { tools: [0; 32], system: [0; 32], messages: [0; 32] };
+        let mut note = |layer: Layer, name: &str, value: &[u8]| match layer {
+            Layer::Tools => parameters.tools = link(&parameters.tools, name.as_bytes(), value),
+            Layer::System => parameters.system = link(&parameters.system, name.as_bytes(), value),
+            Layer::Messages => parameters.messages = link(&parameters.messages, name.as_bytes(), value),
+            Layer::Nothing => {}
+        };
+        let blocks = || body.messages.iter().flat_map(|message| message.content.blocks());
+        let has_images = blocks().any(|block| images_in(block).0 > 0);
+        let has_citations = blocks().any(asks_for_citations);
+        let speed = body.member("speed").filter(|speed| *speed != "standard");
+        let betas: BTreeSet<&str> = betas.iter().copied().collect();
+        let betas: Vec<&str> = betas.into_iter().collect();
+
+        note(table.speed, "speed", &rendered(speed));
+        note(table.citations, "citations", &[u8::from(has_citations)]);
+        note(table.tool_choice, "tool_choice", &rendered(body.member("tool_choice")));
+        note(table.images, "images", &[u8::from(has_images)]);
+        note(table.thinking, "thinking", thinking(body).as_bytes());
+        note(table.effort, "effort", &effort(body));
+        note(table.output_format, "output_format", &output_format(body));
+        note(table.context_management, "context_management", &rendered(body.member("context_management")));
+        note(table.betas, "betas", betas.join(",").as_bytes());
+        parameters
+    }
+
+    pub fn of_layer(&self, layer: Layer) -> &[u8; 32] {
+        match layer {
+            Layer::Tools => &self.tools,
+            Layer::System => &self.system,
+            Layer::Messages | Layer::Nothing => &self.messages,
+        }
+    }
+}
+
+fn rendered(value: Option<&Value>) -> Vec<u8> {
+    value.map(Value::to_string).unwrap_or_default().into_bytes()
+}
+
+/// Mode and budget; how thinking is displayed or bound changes no prompt.
+fn thinking(body: &Body<'_>) -> String {
+    match body.thinking() {
+        Thinking::Unset => String::new(),
+        Thinking::Disabled => "disabled".to_owned(),
+        Thinking::Adaptive => "adaptive".to_owned(),
+        Thinking::Enabled { budget } => {
+            format!("enabled {}", budget.map(Value::to_string).unwrap_or_default())
+        }
+    }
+}
+
+/// The default, said or not, is one value.
+fn effort(body: &Body<'_>) -> Vec<u8> {
+    let effort = body.member("output_config").and_then(|config| config.get("effort"));
+    rendered(effort.filter(|effort| *effort != "high" && !effort.is_null()))
+}
+
+fn output_format(body: &Body<'_>) -> Vec<u8> {
+    let mut format = rendered(body.member("output_format"));
+    let config = body.member("output_config").and_then(Value::as_object);
+    for (key, value) in config.into_iter().flatten().filter(|(key, _)| *key != "effort") {
+        format.extend_from_slice(format!("{key}:{value}").as_bytes());
+    }
+    format
+}
+
+fn asks_for_citations(block: &Value) -> bool {
+    let citations = block.get("citations").and_then(|citations| citations.get("enabled"));
+    citations.and_then(Value::as_bool).unwrap_or_default()
+}

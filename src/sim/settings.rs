@@ -1,0 +1,316 @@
+//! Every rule that could be otherwise, as a setting with the documented default.
+//!
+//! The vendor documents most of the cache and leaves some of it open. A claim that holds only under our guess is
+//! worth little, so each guess can be turned, in code or by name, and the same test run under both readings.
+//!
+//! ```text
+//! rules.merging = Merging::Separate;
+//! rules.set("merging", "separate")?;
+//! ```
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// The cache and validation rules. [`Rules::set`] turns one by name.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rules {
+    /// Positions checked per breakpoint, the breakpoint itself being the first.
+    pub lookback_positions: usize,
+    /// Breakpoints per request, the automatic one included.
+    pub breakpoints: usize,
+    /// How long a `5m` entry really lives.
+    pub five_minutes_s: u64,
+    /// How long a `1h` entry really lives.
+    pub one_hour_s: u64,
+    /// One token stands for this many bytes of a rendered block, rounded up. An estimate: deterministic, not real.
+    pub bytes_per_token: u64,
+    /// An image counts as this many tokens, whatever its bytes.
+    pub image_tokens: u64,
+    pub visibility: Visibility,
+    pub refresh: Refresh,
+    pub below_hit: BelowHit,
+    pub key_order: KeyOrder,
+    pub merging: Merging,
+    pub attribution: Attribution,
+    pub nested_markers: NestedMarkers,
+    pub mixed_messages: MixedMessages,
+    pub isolation: Isolation,
+    pub invalidation: Invalidation,
+    pub signatures: Signatures,
+    pub mismatch: Mismatch,
+    pub unknown_input: UnknownInput,
+    pub version_header: VersionHeader,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Rules {
+            lookback_positions: 20,
+            breakpoints: 4,
+            five_minutes_s: 5 * 60,
+            one_hour_s: 60 * 60,
+            bytes_per_token: 4,
+            image_tokens: 1_600,
+            visibility: Visibility::FirstContent,
+            refresh: Refresh::WholePrefix,
+            below_hit: BelowHit::Skip,
+            key_order: KeyOrder::Everywhere,
+            merging: Merging::OneTurn,
+            attribution: Attribution::Stripped,
+            nested_markers: NestedMarkers::Ignored,
+            mixed_messages: MixedMessages::NewTurn,
+            isolation: Isolation::Workspace,
+            invalidation: Invalidation::default(),
+            signatures: Signatures::Checked,
+            mismatch: Mismatch::Refuse,
+            unknown_input: UnknownInput::Accept,
+            version_header: VersionHeader::Required,
+        }
+    }
+}
+
+/// A rule that does not exist, or a value it does not have.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadRule {
+    #[error("unknown rule '{name}'; the rules are {}", .known.join(", "))]
+    Unknown { name: String, known: Vec<String> },
+    #[error("rule '{name}' cannot be '{value}': {reason}")]
+    Value { name: String, value: String, reason: String },
+}
+
+impl Rules {
+    /// Turns one rule by its name, e.g. `merging` to `separate`, or `invalidation.betas` to `nothing`.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), BadRule> {
+        let unknown = |tree: &Value| BadRule::Unknown { name: name.to_owned(), known: names(tree) };
+        let wrong = |error: serde_json::Error| BadRule::Value {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            reason: error.to_string(),
+        };
+        let mut tree = serde_json::to_value(&*self).map_err(wrong)?;
+        let pointer = format!("/{}", name.replace('.', "/"));
+        match tree.pointer_mut(&pointer) {
+            Some(slot) if !slot.is_object() => {
+                *slot = value.parse::<u64>().map_or_else(|_| json!(value), Value::from)
+            }
+            _ => return Err(unknown(&tree)),
+        }
+        *self = serde_json::from_value(tree).map_err(wrong)?;
+        Ok(())
+    }
+
+    /// Every rule with its value, for help and for reports.
+    pub fn list(&self) -> Vec<(String, String)> {
+        let tree = serde_json::to_value(self).unwrap_or_default();
+        let shown = |name: &String| {
+            tree.pointer(&format!("/{}", name.replace('.', "/"))).map(plain).unwrap_or_default()
+        };
+        names(&tree).into_iter().map(|name| (name.clone(), shown(&name))).collect()
+    }
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn names(tree: &Value) -> Vec<String> {
+    let mut names = Vec::new();
+    for (name, value) in tree.as_object().into_iter().flatten() {
+        match value.as_object() {
+            None => names.push(name.clone()),
+            Some(nested) => names.extend(nested.keys().map(|inner| format!("{name}.{inner}"))),
+        }
+    }
+    names
+}
+
+/// When an entry can be read by others. "Once the response begins" is documented; the exact instant is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Visibility {
+    /// With the response headers.
+    Headers,
+    /// With the first `content_block_start`; of a JSON answer, when its first token exists.
+    FirstContent,
+    /// With the last byte.
+    End,
+}
+
+/// Which entries a read keeps alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refresh {
+    /// The one that was hit and every entry for a shorter prefix of it.
+    WholePrefix,
+    HitOnly,
+}
+
+/// Whether a breakpoint below the hit, where no entry exists, writes one for free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BelowHit {
+    Skip,
+    Write,
+}
+
+/// Which JSON objects are compared with their key order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyOrder {
+    Everywhere,
+    /// Inside values (`input`, `input_schema`) but not among a block's own members.
+    InsideValues,
+}
+
+/// How consecutive messages of one role render.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Merging {
+    /// As one turn: where one message ends and the next begins leaves no trace.
+    OneTurn,
+    Separate,
+}
+
+/// What happens to a leading `x-anthropic-billing-header` system block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attribution {
+    /// Left out of the prompt, if it stands alone and first.
+    Stripped,
+    Prompt,
+}
+
+/// What a marker on a block inside `tool_result.content` does. It counts toward the limit either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NestedMarkers {
+    Ignored,
+    /// It marks the `tool_result` around it.
+    MarkOuter,
+}
+
+/// Whether `user(tool_result…, text)` ends the turn on models that keep only the last turn's thinking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MixedMessages {
+    NewTurn,
+    SameTurn,
+}
+
+/// Who shares a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    Workspace,
+    Organization,
+}
+
+/// Whether thinking signatures are verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Signatures {
+    Checked,
+    Ignored,
+}
+
+/// What a bound thinking block behind another prompt meets, when the request does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mismatch {
+    /// Accounts created since 2026-08-31.
+    Refuse,
+    /// Older accounts.
+    DropSilently,
+}
+
+/// What fields and blocks that no documentation names meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnknownInput {
+    Accept,
+    Refuse,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VersionHeader {
+    Required,
+    Optional,
+}
+
+/// The layer whose entries a parameter invalidates, with all layers behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layer {
+    Tools,
+    System,
+    Messages,
+    Nothing,
+}
+
+/// The invalidation table: for each parameter the first layer that is lost when it changes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Invalidation {
+    pub speed: Layer,
+    /// Web search and web fetch tools: switching them on changes the system prompt, not the tool definitions.
+    pub web_tools: Layer,
+    /// Whether any document asks for citations.
+    pub citations: Layer,
+    pub tool_choice: Layer,
+    /// Whether there is an image anywhere.
+    pub images: Layer,
+    pub thinking: Layer,
+    pub effort: Layer,
+    pub output_format: Layer,
+    pub context_management: Layer,
+    /// The set of `anthropic-beta` values.
+    pub betas: Layer,
+}
+
+impl Default for Invalidation {
+    fn default() -> Self {
+        Invalidation {
+            speed: Layer::System,
+            web_tools: Layer::System,
+            citations: Layer::System,
+            tool_choice: Layer::Messages,
+            images: Layer::Messages,
+            thinking: Layer::Messages,
+            effort: Layer::Messages,
+            output_format: Layer::Messages,
+            context_management: Layer::Messages,
+            betas: Layer::Messages,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_can_be_turned_by_name() {
+        let mut rules = Rules::default();
+        rules.set("merging", "separate").unwrap();
+        rules.set("lookback_positions", "7").unwrap();
+        rules.set("invalidation.betas", "nothing").unwrap();
+        assert_eq!((rules.merging, rules.lookback_positions), (Merging::Separate, 7));
+        assert_eq!(rules.invalidation.betas, Layer::Nothing);
+        for (name, value) in Rules::default().list() {
+            rules.set(&name, &value).unwrap();
+        }
+        assert_eq!(rules.list(), Rules::default().list());
+    }
+
+    #[test]
+    fn a_rule_that_does_not_exist_names_those_that_do() {
+        let mut rules = Rules::default();
+        let error = rules.set("merge", "x").unwrap_err().to_string();
+        assert!(error.contains("unknown rule 'merge'") && error.contains("invalidation.speed"), "{error}");
+        assert!(matches!(rules.set("invalidation", "x"), Err(BadRule::Unknown { .. })));
+        assert!(matches!(rules.set("merging", "sideways"), Err(BadRule::Value { .. })));
+        assert!(matches!(rules.set("lookback_positions", "many"), Err(BadRule::Value { .. })));
+    }
+}
