@@ -5,7 +5,7 @@
 
 pub mod types;
 pub mod json;
-pub mod request;
+pub mod anatomy;
 pub mod identify;
 pub mod sse;
 pub mod usage;

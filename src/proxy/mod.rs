@@ -26,8 +26,8 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 
 use crate::config::{Config, Mode};
+use crate::engine::anatomy::Anatomy;
 use crate::engine::identify::{self, TenantRule};
-use crate::engine::request::RequestSpans;
 use crate::engine::types::{BodyDigest, Endpoint, Plan, Reason};
 use crate::metrics::Metrics;
 
@@ -118,7 +118,7 @@ impl Proxy {
         let read_at = Instant::now();
         let spans = match parts.headers.contains_key(http::header::CONTENT_ENCODING) {
             true => Err(Reason::ContentEncoding),
-            false => RequestSpans::read(&body).map_err(|_| Reason::NotJson),
+            false => Anatomy::read(&body).map_err(|_| Reason::NotJson),
         };
         let user_id = spans.as_ref().ok().and_then(|spans| spans.user_id(&body));
         let sender = identify::sender(&parts.headers, user_id.as_deref(), self.tenant_rule());

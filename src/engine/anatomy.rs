@@ -1,0 +1,443 @@
+//! The anatomy of a Messages request: where each layer, tool, system block, message and content block stands.
+//!
+//! One walk over the received bytes, nothing copied, nothing checked beyond structure: a body the upstream
+//! would refuse is still forwarded for the upstream to refuse. A *piece* is one position that the prompt
+//! cache can end at: a tool, a system block, a content block, or a string that stands for one.
+//!
+//! ```
+//! use forkpoint::engine::anatomy::Anatomy;
+//! let body = br#"{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]}"#;
+//! let anatomy = Anatomy::read(body).unwrap();
+//! assert_eq!(&body[anatomy.pieces[0].span.clone()], br#"{"type":"text","text":"hi"}"#);
+//! ```
+
+use std::borrow::Cow;
+
+use super::json::{self, Malformed, Span, is_key, skip_space, value_end};
+
+/// A request as spans over its own bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Anatomy {
+    /// Top-level members in the order they came.
+    pub members: Vec<Member>,
+    /// Every piece: tools, then system, then messages, whatever their order in the body.
+    pub pieces: Vec<Piece>,
+    /// How many of the pieces are tools, and how many are system.
+    pub tools: usize,
+    pub system: usize,
+    pub messages: Vec<Message>,
+    /// Whether a layer or a member occurs twice, so that readers could disagree about it.
+    pub ambiguous: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub key: Span,
+    pub value: Span,
+}
+
+/// What the prompt cache hashes, in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Layer {
+    Model,
+    Tools,
+    System,
+    Messages,
+}
+
+impl Layer {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Layer::Model => "model",
+            Layer::Tools => "tools",
+            Layer::System => "system",
+            Layer::Messages => "messages",
+        }
+    }
+}
+
+/// One position that a cache entry can end at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub span: Span,
+    pub form: Form,
+    pub marker: Option<Marker>,
+    /// The value of `type`, or of a tool's `name`.
+    pub kind: Option<Span>,
+    /// `id` of a call, `tool_use_id` of a result.
+    pub id: Option<Span>,
+    /// `input` of a call.
+    pub input: Option<Span>,
+    /// `text` of a text block.
+    pub text: Option<Span>,
+    /// White space stands between its tokens.
+    pub spaced: bool,
+}
+
+/// How a piece is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// An object, which can carry a marker.
+    Block,
+    /// A string that stands for one text block.
+    Text,
+    /// Anything else: kept as it is.
+    Other,
+}
+
+/// A `cache_control` member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marker {
+    /// What to leave out so that the object loses the member and one comma.
+    pub cut: Span,
+    pub value: Span,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    pub span: Span,
+    pub role: Option<Span>,
+    /// Its pieces, as a range of [`Anatomy::pieces`].
+    pub pieces: std::ops::Range<usize>,
+    /// Whether it has members besides role and content.
+    pub extra: bool,
+}
+
+impl Anatomy {
+    pub fn read(body: &[u8]) -> Result<Anatomy, Malformed> {
+        let mut reader = Reader { body, layers: Default::default(), messages: Vec::new(), ambiguous: false };
+        let mut members = Vec::with_capacity(16);
+        let end = json::walk_object(body, 0, |key, start| {
+            let end = reader.member(&key, start)?;
+            members.push(Member { key, value: start..end });
+            Ok(end)
+        })?;
+        match skip_space(body, end) {
+            end if end == body.len() => Ok(reader.finish(members)),
+            end => Err(Malformed::At(end)),
+        }
+    }
+
+    /// The value of a top-level member, the last one if there are several, as in most parsers.
+    pub fn member(&self, body: &[u8], name: &str) -> Option<&Span> {
+        self.members.iter().rev().find(|member| is_key(body, &member.key, name)).map(|member| &member.value)
+    }
+
+    pub fn model<'a>(&self, body: &'a [u8]) -> Option<Cow<'a, str>> {
+        json::text(body, self.member(body, "model")?)
+    }
+
+    pub fn stream(&self, body: &[u8]) -> bool {
+        self.member(body, "stream").is_some_and(|span| &body[span.clone()] == b"true")
+    }
+
+    /// `metadata.user_id`, which Claude Code fills with its session.
+    pub fn user_id<'a>(&self, body: &'a [u8]) -> Option<Cow<'a, str>> {
+        let metadata = self.member(body, "metadata")?;
+        json::text(body, &json::member(body, metadata.start, "user_id")?)
+    }
+
+    /// The layer of a piece.
+    pub fn layer(&self, piece: usize) -> Layer {
+        match piece {
+            piece if piece < self.tools => Layer::Tools,
+            piece if piece < self.tools + self.system => Layer::System,
+            _ => Layer::Messages,
+        }
+    }
+}
+
+/// The pieces of each layer, in the order the body brings them.
+struct Reader<'a> {
+    body: &'a [u8],
+    layers: [Option<Vec<Piece>>; 3],
+    messages: Vec<Message>,
+    ambiguous: bool,
+}
+
+const TOOLS: usize = 0;
+const SYSTEM: usize = 1;
+const MESSAGES: usize = 2;
+
+impl Reader<'_> {
+    /// Reads one top-level member and answers where its value ends.
+    fn member(&mut self, key: &Span, start: usize) -> Result<usize, Malformed> {
+        match &self.body[key.start + 1..key.end - 1] {
+            b"tools" => self.layer(TOOLS, start),
+            b"system" => self.layer(SYSTEM, start),
+            b"messages" => self.messages(start),
+            // An escaped spelling of a layer's name would be read by the upstream and not by us.
+            name if name.contains(&b'\\') => {
+                self.ambiguous = true;
+                value_end(self.body, start)
+            }
+            _ => value_end(self.body, start),
+        }
+    }
+
+    fn layer(&mut self, layer: usize, start: usize) -> Result<usize, Malformed> {
+        let mut pieces = Vec::new();
+        let end = self.content(start, &mut pieces)?;
+        self.ambiguous |= self.layers[layer].replace(pieces).is_some();
+        Ok(end)
+    }
+
+    fn messages(&mut self, start: usize) -> Result<usize, Malformed> {
+        if self.body.get(start) != Some(&b'[') {
+            self.ambiguous = true;
+            return value_end(self.body, start);
+        }
+        let mut pieces = Vec::new();
+        let mut messages = Vec::new();
+        let end = json::walk_array(self.body, start, |start| {
+            if self.body.get(start) != Some(&b'{') {
+                self.ambiguous = true;
+                return value_end(self.body, start);
+            }
+            let message = self.message(start, &mut pieces)?;
+            let end = message.span.end;
+            messages.push(message);
+            Ok(end)
+        })?;
+        self.messages = messages;
+        self.ambiguous |= self.layers[MESSAGES].replace(pieces).is_some();
+        Ok(end)
+    }
+
+    fn message(&mut self, start: usize, pieces: &mut Vec<Piece>) -> Result<Message, Malformed> {
+        let (mut role, mut extra, mut seen) = (None, false, false);
+        let first = pieces.len();
+        let end = json::walk_object(self.body, start, |key, start| {
+            if is_key(self.body, &key, "content") {
+                self.ambiguous |= std::mem::replace(&mut seen, true);
+                return self.content(start, pieces);
+            }
+            let end = value_end(self.body, start)?;
+            match is_key(self.body, &key, "role") {
+                true => self.ambiguous |= role.replace(start..end).is_some(),
+                false => extra = true,
+            }
+            Ok(end)
+        })?;
+        Ok(Message { span: start..end, role, pieces: first..pieces.len(), extra })
+    }
+
+    /// A list of blocks, or a string that stands for one.
+    fn content(&mut self, start: usize, pieces: &mut Vec<Piece>) -> Result<usize, Malformed> {
+        if self.body.get(start) == Some(&b'[') {
+            return json::walk_array(self.body, start, |start| {
+                let piece = self.piece(start)?;
+                let end = piece.span.end;
+                pieces.push(piece);
+                Ok(end)
+            });
+        }
+        let end = value_end(self.body, start)?;
+        let form = if self.body[start] == b'"' { Form::Text } else { Form::Other };
+        pieces.push(Piece::plain(start..end, form));
+        Ok(end)
+    }
+
+    fn piece(&mut self, start: usize) -> Result<Piece, Malformed> {
+        let body = self.body;
+        if body.get(start) != Some(&b'{') {
+            let end = value_end(body, start)?;
+            return Ok(Piece::plain(start..end, Form::Other));
+        }
+        let mut piece = Piece::plain(start..start, Form::Block);
+        let mut previous_end = None;
+        let mut pending_first = None;
+        let end = json::walk_object(body, start, |key, value_start| {
+            if let Some(value) = pending_first.take() {
+                piece.marker = Some(Marker { cut: (start + 1)..key.start, value });
+            }
+            let end = value_end(body, value_start)?;
+            let value = value_start..end;
+            match &body[key.start + 1..key.end - 1] {
+                b"cache_control" => {
+                    self.ambiguous |= piece.marker.is_some();
+                    match previous_end {
+                        Some(from) => piece.marker = Some(Marker { cut: from..end, value }),
+                        None => pending_first = Some(value),
+                    }
+                }
+                b"type" => piece.kind = Some(value),
+                b"name" if piece.kind.is_none() => piece.kind = Some(value),
+                b"id" | b"tool_use_id" => piece.id = Some(value),
+                b"input" => piece.input = Some(value),
+                b"text" => piece.text = Some(value),
+                _ => {}
+            }
+            previous_end = Some(end);
+            Ok(end)
+        })?;
+        if let Some(value) = pending_first {
+            piece.marker = Some(Marker { cut: (start + 1)..value.end, value });
+        }
+        piece.span = start..end;
+        piece.spaced = json::has_space(body, &piece.span);
+        Ok(piece)
+    }
+
+    fn finish(self, members: Vec<Member>) -> Anatomy {
+        let [tools, system, messages] = self.layers.map(Option::unwrap_or_default);
+        let (tool_count, system_count) = (tools.len(), system.len());
+        let mut pieces = tools;
+        pieces.extend(system);
+        let shift = pieces.len();
+        pieces.extend(messages);
+        let mut messages = self.messages;
+        for message in &mut messages {
+            message.pieces = message.pieces.start + shift..message.pieces.end + shift;
+        }
+        Anatomy {
+            members,
+            pieces,
+            tools: tool_count,
+            system: system_count,
+            messages,
+            ambiguous: self.ambiguous,
+        }
+    }
+}
+
+impl Piece {
+    fn plain(span: Span, form: Form) -> Piece {
+        Piece { span, form, marker: None, kind: None, id: None, input: None, text: None, spaced: false }
+    }
+
+    /// The piece as the cache sees it: without its marker. The second part is empty where there is none.
+    pub fn unmarked<'a>(&self, body: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+        match &self.marker {
+            None => (&body[self.span.clone()], &[]),
+            Some(marker) => (&body[self.span.start..marker.cut.start], &body[marker.cut.end..self.span.end]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BODY: &[u8] = br#"{"model":"m","messages":[
+        {"role":"user","content":"hi"},
+        {"role":"assistant","content":[{"type":"text","text":"a"},{"type":"tool_use","id":"t1","name":"n","input":{"b":1}}]},
+        {"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"x"}],"cache_control":{"type":"ephemeral"}}],"note":1}],
+        "system":[{"cache_control":{"type":"ephemeral"},"type":"text","text":"s"}],
+        "tools":[{"name":"n","input_schema":{"type":"object"}},{"cache_control":null}],"stream":true,
+        "metadata":{"user_id":"u\u0031"}}"#;
+
+    fn pieces(body: &[u8]) -> Vec<String> {
+        let anatomy = Anatomy::read(body).unwrap();
+        anatomy
+            .pieces
+            .iter()
+            .map(|piece| String::from_utf8(body[piece.span.clone()].to_vec()).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn pieces_come_in_the_caches_order_whatever_the_bodys() {
+        let found = pieces(BODY);
+        assert_eq!(found.len(), 7);
+        assert!(found[0].starts_with(r#"{"name":"n""#));
+        assert!(found[2].contains(r#""text":"s""#));
+        assert_eq!(found[3], r#""hi""#);
+        let anatomy = Anatomy::read(BODY).unwrap();
+        let layers: Vec<_> = (0..7).map(|piece| anatomy.layer(piece).as_str()).collect();
+        assert_eq!(layers, ["tools", "tools", "system", "messages", "messages", "messages", "messages"]);
+        let ranges: Vec<_> = anatomy.messages.iter().map(|message| message.pieces.clone()).collect();
+        assert_eq!(ranges, [3..4, 4..6, 6..7]);
+        assert_eq!(
+            anatomy.messages.iter().map(|message| message.extra).collect::<Vec<_>>(),
+            [false, false, true]
+        );
+        assert!(!anatomy.ambiguous);
+    }
+
+    #[test]
+    fn a_marker_is_cut_out_with_one_comma_wherever_it_stands() {
+        let cut = |block: &str| {
+            let body = format!(r#"{{"system":[{block}]}}"#);
+            let anatomy = Anatomy::read(body.as_bytes()).unwrap();
+            let (before, after) = anatomy.pieces[0].unmarked(body.as_bytes());
+            String::from_utf8([before, after].concat()).unwrap()
+        };
+        assert_eq!(cut(r#"{"cache_control":{"a":1},"type":"text"}"#), r#"{"type":"text"}"#);
+        assert_eq!(cut(r#"{"type":"text","cache_control":{"a":1}}"#), r#"{"type":"text"}"#);
+        assert_eq!(
+            cut(r#"{"type":"text" , "cache_control" : null , "text":"s"}"#),
+            r#"{"type":"text" , "text":"s"}"#
+        );
+        assert_eq!(cut(r#"{ "cache_control": 1 }"#), "{ }");
+        assert_eq!(cut(r#"{"type":"text"}"#), r#"{"type":"text"}"#);
+    }
+
+    #[test]
+    fn calls_and_results_show_their_ids_and_input() {
+        let anatomy = Anatomy::read(BODY).unwrap();
+        let slice = |span: &Option<Span>| std::str::from_utf8(&BODY[span.clone().unwrap()]).unwrap();
+        assert_eq!(
+            (slice(&anatomy.pieces[5].id), slice(&anatomy.pieces[5].input)),
+            (r#""t1""#, r#"{"b":1}"#)
+        );
+        assert_eq!(slice(&anatomy.pieces[6].id), r#""t1""#);
+        assert_eq!(slice(&anatomy.pieces[6].kind), r#""tool_result""#);
+    }
+
+    #[test]
+    fn what_the_request_says_about_itself_is_found_wherever_it_stands() {
+        let anatomy = Anatomy::read(BODY).unwrap();
+        assert_eq!(anatomy.model(BODY).unwrap(), "m");
+        assert!(anatomy.stream(BODY));
+        assert_eq!(anatomy.user_id(BODY).unwrap(), "u1");
+        let odd = br#"{"model":7,"stream":"true","metadata":[1]}"#;
+        let anatomy = Anatomy::read(odd).unwrap();
+        assert_eq!((anatomy.model(odd), anatomy.stream(odd), anatomy.user_id(odd)), (None, false, None));
+        let twice = br#"{"model":"a","model":"b"}"#;
+        assert_eq!(Anatomy::read(twice).unwrap().model(twice).unwrap(), "b");
+    }
+
+    #[test]
+    fn what_readers_could_see_differently_is_called_ambiguous() {
+        for body in [
+            r#"{"tools":[],"tools":[]}"#,
+            r#"{"messages":{}}"#,
+            r#"{"messages":[1]}"#,
+            r#"{"messages":[{"role":"user","role":"user","content":"x"}]}"#,
+            r#"{"messages":[{"role":"user","content":"x","content":"y"}]}"#,
+            r#"{"syst\u0065m":"x"}"#,
+            r#"{"system":[{"cache_control":1,"cache_control":2}]}"#,
+            r#"{"system":[{"type":"text","cache_control":1,"cache_control":2}]}"#,
+        ] {
+            assert!(Anatomy::read(body.as_bytes()).unwrap().ambiguous, "{body}");
+        }
+    }
+
+    #[test]
+    fn odd_layers_are_kept_whole() {
+        assert_eq!(pieces(br#"{"system":7,"messages":[{"role":"user","content":null}]}"#), ["7", "null"]);
+        assert_eq!(
+            pieces(br#"{"tools":[1,"x"],"messages":[{"role":"user","content":[[]]}]}"#),
+            ["1", "\"x\"", "[]"]
+        );
+    }
+
+    #[test]
+    fn what_is_no_object_is_malformed() {
+        for body in [&b""[..], b"[]", b"{}x", b"{\"a\":", b"\xff\xfe", b"null", b"{\"messages\":[{]}"] {
+            assert!(Anatomy::read(body).is_err(), "{body:?}");
+        }
+        assert!(Anatomy::read(b" {} \n").is_ok());
+    }
+
+    #[test]
+    fn white_space_between_tokens_is_noticed_and_within_strings_is_not() {
+        let spaced = |body: &str| Anatomy::read(body.as_bytes()).unwrap().pieces[0].spaced;
+        assert!(!spaced(
+            r#"{"system":[{"type":"text","text":"a b, c: d \\" e"}]}"#.replace("\\\\", "\\").as_str()
+        ));
+        assert!(spaced(r#"{"system":[{"type":"text", "text":"ab"}]}"#));
+        assert!(spaced(r#"{"system":[{"type":"text","x":{"a":[1 ]}}]}"#));
+    }
+}
