@@ -1,0 +1,386 @@
+#!/usr/bin/env python3
+"""Drives the real SDKs, and proves that they see the same through forkpoint as without it.
+
+    tests/run python typescript                       installs the SDKs under target/clients, runs everything
+    tests/clients/drive.py python errors cancelled    only these programs of one SDK, once it is installed
+
+Every program runs twice, against two simulators that start empty from the same seed: directly, and through
+`forkpoint serve`. A program is a function in python/programs.py or typescript/programs.ts; it writes down
+everything the SDK showed it, as the transcript of each agent it played:
+
+    {"main": {"steps": [message | event | error | value …], "responses": [{"status", "headers"} …]}}
+
+Then three things must hold:
+
+1. The program did its job, both times: expectations.py says for each what must be in the transcript and in
+   the simulator's journal. So an empty transcript cannot pass.
+2. Both runs agree, in every byte of the transcripts and of the requests that reached the simulator. What may
+   differ is listed below, each with its reason.
+3. The second run went through forkpoint: every response says so, none of the first run does, and forkpoint
+   counted as many requests as the simulator received.
+
+Nothing beyond 127.0.0.1 is called, and the environment of the user is not passed on.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+sys.dont_write_bytecode = True
+
+from expectations import PROGRAMS, Expectation, Saw  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+FORKPOINT = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug" / "forkpoint"
+CLIENTS = ROOT / "target" / "clients"
+HOSTS: dict[str, list[Any]] = {
+    "python": [CLIENTS / "python" / "bin" / "python", ROOT / "tests" / "clients" / "python" / "programs.py"],
+    "typescript": ["node", CLIENTS / "typescript" / "out" / "programs.js"],
+}
+
+# An empty home: no profile, credential or configuration of the user reaches an SDK.
+HOME = tempfile.TemporaryDirectory()
+
+# Of HTTP's own, these speak about one connection, and there are two of those behind the proxy.
+HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "proxy-connection"}
+# Clocks: the value is replaced, so that its presence and shape are still compared.
+CLOCKS = {
+    "date": r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT",
+    **{
+        f"anthropic-ratelimit-{name}-reset": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+        for name in ["requests", "tokens", "input-tokens", "output-tokens"]
+    },
+}
+# Names whom the client called: the simulator directly, or forkpoint, which puts the upstream's name there.
+OF_THE_HOP = {"host"}
+# Documented as forkpoint's own.
+OURS = "x-forkpoint-"
+# Of a journal record, all that does not measure time. Ids and numbers follow arrival, see `labels`.
+COMPARED = [
+    "method", "target", "workspace", "model", "message_id", "status", "error", "usage", "cost_usd", "hit",
+    "breakpoints", "faults", "ending", "body", "body_base64",
+]  # fmt: skip
+
+# A program takes milliseconds, or a few seconds if the SDK waits between attempts; what takes longer hangs.
+PROGRAM_SECONDS = 40
+# How long the last records of a finished program may take to be written.
+SETTLE_SECONDS = 10
+DIFF_LINES = 60
+
+# Lines of a process as they come, and None behind the last.
+Lines = queue.Queue[str | None]
+
+
+class Failed(Exception):
+    """A program did not do its job, or saw something else through forkpoint."""
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+class Process:
+    """A child process whose output is read as it comes; ended with the block that holds it."""
+
+    def __init__(self, command: list[Any], **pipes: Any) -> None:
+        own = {"HOME": HOME.name, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+        self.name = " ".join(Path(word).name for word in command[:2])
+        self.child = subprocess.Popen(
+            command,
+            env={"PATH": os.environ["PATH"], **own},
+            cwd=HOME.name,
+            encoding="utf-8",
+            bufsize=1,
+            **pipes,
+        )
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.child.kill()
+        self.child.wait()
+        for pipe in [self.child.stdin, self.child.stdout, self.child.stderr]:
+            if pipe:
+                pipe.close()
+
+    def lines(self, pipe: IO[str] | None) -> Lines:
+        """What it writes. A full pipe would stop the process, so all is taken."""
+        lines: Lines = queue.Queue()
+
+        def read() -> None:
+            try:
+                for line in pipe or []:
+                    lines.put(line.rstrip("\n"))
+            except ValueError:
+                pass  # closed, since the block is over
+            lines.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
+        return lines
+
+    def wait_for(self, lines: Lines, pattern: str) -> str:
+        """The first group of the first line that matches."""
+        seen: list[str] = []
+        while True:
+            try:
+                line = lines.get(timeout=PROGRAM_SECONDS)
+            except queue.Empty:
+                line = None
+            if line is None:
+                raise Failed(f"{self.name} never said {pattern!r}, but:\n" + "\n".join(seen))
+            seen.append(line)
+            if found := re.search(pattern, line):
+                return found[1]
+
+
+def start_simulator(stack: ExitStack) -> str:
+    command = [FORKPOINT, "sim", "--listen", "127.0.0.1:0", "--seed", "7"]
+    simulator = stack.enter_context(Process(command, stdout=subprocess.PIPE))
+    return simulator.wait_for(simulator.lines(simulator.child.stdout), r"^listening on (http://\S+)$")
+
+
+def start_forkpoint(stack: ExitStack, upstream: str) -> tuple[str, str, Lines]:
+    # Only a forkpoint that changes nothing can be compared byte by byte.
+    command = [FORKPOINT, "serve", "--mode", "observe", "--upstream", upstream]
+    command += ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
+    proxy = stack.enter_context(Process(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
+    lines = proxy.lines(proxy.child.stderr)
+    address = proxy.wait_for(lines, r"^ +proxy +(http://\S+)$")
+    return address, proxy.wait_for(lines, r"^ +admin +(http://\S+)$"), lines
+
+
+class Host:
+    """The process in which an SDK's programs run. One that hangs or dies is replaced for the next program."""
+
+    def __init__(self, stack: ExitStack, language: str) -> None:
+        self.stack, self.language = stack, language
+        self.start()
+
+    def start(self) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = self.stack.enter_context(Process(HOSTS[self.language], **pipes))
+        self.answers = self.process.lines(self.process.child.stdout)
+        self.programs = self.read()
+
+    def read(self) -> Any:
+        try:
+            answer = self.answers.get(timeout=PROGRAM_SECONDS)
+        except queue.Empty:
+            answer = None
+        return None if answer is None else json.loads(answer)
+
+    def run(self, program: str, url: str) -> dict[str, Any]:
+        print(json.dumps({"program": program, "url": url}), file=self.process.child.stdin)
+        answer = self.read()
+        if answer is None:
+            self.process.child.kill()
+            self.start()
+            raise Failed(f"the program died or took more than {PROGRAM_SECONDS} s")
+        if "crash" in answer:
+            raise Failed(f"the program crashed\n{answer['crash']}")
+        return answer["agents"]
+
+
+# --- one program ----------------------------------------------------------------------------------
+
+
+def check(host: Host, program: str, expectation: Expectation) -> None:
+    """Raises `Failed` unless the program passes."""
+    with ExitStack() as stack:
+        simulator = start_simulator(stack)
+        directly = run(host, program, expectation, simulator, simulator)
+    with ExitStack() as stack:
+        simulator = start_simulator(stack)
+        proxy, admin, said = start_forkpoint(stack, simulator)
+        try:
+            proxied = run(host, program, expectation, proxy, simulator)
+            check_route(directly, proxied, admin)
+        except Failed as failure:
+            log = [line for line in said.queue if line]
+            raise Failed("\n".join([f"through forkpoint: {failure}", "forkpoint said:", *log])) from None
+    for way, saw in [("directly", directly), ("through forkpoint", proxied)]:
+        try:
+            expectation.check(saw)
+        except AssertionError as error:
+            raise Failed(f"{way}: {error}\n{excerpt(saw)}") from None
+    compare(directly, proxied)
+
+
+def run(host: Host, program: str, expectation: Expectation, url: str, simulator: str) -> Saw:
+    for fault in expectation.faults:
+        fetch(f"{simulator}/sim/faults", fault)
+    agents = host.run(program, url)
+    return Saw(agents, settled_journal(simulator), host.language)
+
+
+def settled_journal(simulator: str) -> list[dict[str, Any]]:
+    """What the simulator received, once every exchange is over: it notices later that a client has left."""
+
+    def over() -> list[dict[str, Any]] | None:
+        records = json.loads(fetch(f"{simulator}/sim/requests"))["requests"]
+        return None if any(record["ending"] == "running" for record in records) else records
+
+    return poll(over, "the simulator still holds requests open")
+
+
+def check_route(directly: Saw, proxied: Saw, admin: str) -> None:
+    if any(name.startswith(OURS) for response in directly.responses() for name, _ in response["headers"]):
+        raise Failed(f"the direct run has {OURS}* headers")
+    for response in proxied.responses():
+        plan = [value for name, value in response["headers"] if name == f"{OURS}plan"]
+        if plan != ["passthrough"]:
+            raise Failed(f"through forkpoint, but {OURS}plan is {plan} on {response}")
+
+    def counted() -> bool:
+        metrics = fetch(f"{admin}/metrics")
+        samples = re.findall(r"^forkpoint_requests_total\{.*\} (\d+)$", metrics, re.MULTILINE)
+        return sum(map(int, samples)) == len(proxied.requests)
+
+    poll(counted, f"forkpoint did not count the {len(proxied.requests)} requests that the simulator received")
+
+
+def poll(probe: Callable[[], Any], complaint: str) -> Any:
+    """What the probe finds, asked until it finds something."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while time.monotonic() < deadline:
+        if found := probe():
+            return found
+        time.sleep(0.01)
+    raise Failed(complaint)
+
+
+def fetch(url: str, order: Any = None) -> str:
+    data = None if order is None else json.dumps(order).encode()
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, data, timeout=10) as answer:
+        return answer.read().decode()
+
+
+# --- comparing ------------------------------------------------------------------------------------
+
+
+def compare(directly: Saw, proxied: Saw) -> None:
+    left, right = (shown(comparable(saw)) for saw in [directly, proxied])
+    if left == right:
+        return
+    diff = list(difflib.unified_diff(left, right, "directly", "through forkpoint", n=4, lineterm=""))
+    more = [f"… and {len(diff) - DIFF_LINES} lines more"] if len(diff) > DIFF_LINES else []
+    raise Failed("\n".join(["the runs differ", *diff[:DIFF_LINES], *more]))
+
+
+def comparable(saw: Saw) -> Any:
+    """Transcripts and journal without what may differ."""
+    agents = {
+        name: {
+            "steps": agent["steps"],
+            "responses": [
+                {"status": response["status"], "headers": headers(response["headers"])}
+                for response in agent["responses"]
+            ],
+        }
+        for name, agent in saw.agents.items()
+    }
+    # Agents that work at the same time arrive in any order, so the journal is sorted by what was asked.
+    requests = sorted(
+        (
+            {**{key: record.get(key) for key in COMPARED}, "headers": headers(record["headers"])}
+            for record in saw.requests
+        ),
+        key=shown_line,
+    )
+    text = json.dumps({"agents": agents, "requests": requests})
+    for request_id, label in labels(saw.requests).items():
+        text = text.replace(request_id, label)
+    if unknown := re.search(r"req_\w+", text):
+        raise Failed(f"no request that the simulator received has the id {unknown[0]}")
+    return json.loads(text)
+
+
+def headers(pairs: list[list[str]]) -> list[str]:
+    """Sorted, since only the order of equal names has a meaning."""
+    kept = []
+    for name, value in pairs:
+        if name in HOP_BY_HOP or name in OF_THE_HOP or name.startswith(OURS):
+            continue
+        if name in CLOCKS and re.fullmatch(CLOCKS[name], value):
+            value = "<a time>"
+        kept.append((name, value))
+    return [f"{name}: {value}" for name, value in sorted(kept, key=lambda pair: pair[0])]
+
+
+def labels(requests: list[dict[str, Any]]) -> dict[str, str]:
+    """A name for every request id that says to which request it belongs.
+
+    The simulator numbers requests as they arrive, and those of concurrent agents arrive in any order. The
+    name is made of the request itself instead, which proves more: an agent saw the id of its own request.
+    """
+    names: dict[str, str] = {}
+    taken: dict[str, int] = {}
+    for record in requests:
+        asked = f"{record['method']} {record['target']} {record.get('body') or record.get('body_base64')}"
+        digest = hashlib.sha256(asked.encode()).hexdigest()[:12]
+        taken[digest] = taken.get(digest, 0) + 1
+        names[record["request_id"]] = f"<id of request {digest} number {taken[digest]}>"
+    return names
+
+
+def shown(value: Any) -> list[str]:
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).splitlines()
+
+
+def shown_line(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def excerpt(saw: Saw) -> str:
+    steps = {name: agent["steps"] for name, agent in saw.agents.items()}
+    return "\n".join(line[:200] for line in shown(steps)[:DIFF_LINES])
+
+
+# --- all programs ---------------------------------------------------------------------------------
+
+
+def main(language: str, chosen: list[str]) -> int:
+    subprocess.run(["cargo", "build", "--locked", "--quiet"], cwd=ROOT, check=True)
+    expected = {name: PROGRAMS[name] for name in PROGRAMS if language in PROGRAMS[name].languages}
+    if unknown := set(chosen) - set(expected):
+        print(f"no such program: {', '.join(sorted(unknown))}; there are {', '.join(expected)}")
+        return 64
+    failures = 0
+    with ExitStack() as stack:
+        host = Host(stack, language)
+        if sorted(host.programs or []) != sorted(expected):
+            print(f"FAILED: {language} has the programs {host.programs}, expected are {list(expected)}")
+            return 1
+        names = chosen or list(expected)
+        for name in names:
+            started = time.monotonic()
+            try:
+                check(host, name, expected[name])
+                print(f"ok      {language} {name} ({time.monotonic() - started:.1f} s)", flush=True)
+            except Failed as failure:
+                failures += 1
+                print(f"FAILED  {language} {name}: {failure}", flush=True)
+    print(f"clients: {len(names) - failures} passed, {failures} failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] not in HOSTS:
+        print(f"usage: drive.py {'|'.join(HOSTS)} [PROGRAM...]")
+        sys.exit(64)
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
