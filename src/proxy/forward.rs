@@ -89,7 +89,7 @@ impl Upstream {
         let mut sent_before = 0;
         loop {
             match tokio::time::timeout(self.idle, answer.as_mut()).await {
-                Ok(answer) => return answer.map_err(|error| self.fault(&error)),
+                Ok(answer) => return self.checked(answer.map_err(|error| self.fault(&error))?),
                 Err(_) => {
                     let sent_now = sent.as_ref().map_or(0, |count| count.load(Relaxed));
                     if sent_now == sent_before {
@@ -98,6 +98,13 @@ impl Upstream {
                     sent_before = sent_now;
                 }
             }
+        }
+    }
+
+    fn checked(&self, answer: Response<Incoming>) -> Result<Response<Incoming>, Fault> {
+        match headers::check_answer(&answer) {
+            Ok(()) => Ok(answer),
+            Err(cause) => Err(Fault::Broken { upstream: self.name(), cause: cause.to_owned() }),
         }
     }
 

@@ -20,7 +20,7 @@ use crate::engine::types::{Ending, Endpoint};
 
 use super::decode::{Decoder, Sink};
 use super::forward::BoxError;
-use super::headers::strip_hop_by_hop;
+use super::headers;
 use super::record::{Recorder, mark};
 use super::stall::Stall;
 
@@ -33,7 +33,7 @@ pub enum AnswerBody {
 /// Hands the upstream's answer to the client, with our headers added and nothing else changed.
 pub fn relay(answer: Response<Incoming>, mut recorder: Recorder, config: &Config) -> Response<AnswerBody> {
     let (mut head, body) = answer.into_parts();
-    strip_hop_by_hop(&mut head.headers);
+    headers::for_client(&mut head);
     recorder.facts.answered(head.status, &head.headers);
     let observer = match recorder.facts.endpoint {
         Endpoint::Messages => Observer::new(&head.headers, &config.limits),
