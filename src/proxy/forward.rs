@@ -113,6 +113,8 @@ impl Upstream {
         let path = received.path_and_query()?;
         let path = match self.path_prefix.as_str() {
             "" => path.clone(),
+            // `OPTIONS *` asks about the server as a whole, not about a path of it.
+            _ if path == "*" => path.clone(),
             prefix => PathAndQuery::try_from(format!("{prefix}{path}")).ok()?,
         };
         let mut parts = http::uri::Parts::default();
@@ -138,9 +140,10 @@ impl Upstream {
         }
     }
 
-    /// Scheme and host: what an error may tell a client.
+    /// Scheme and host: what an error may tell a client. Whatever stands before an `@` is a secret.
     fn name(&self) -> String {
-        format!("{}://{}", self.scheme, self.authority)
+        let authority = self.authority.as_str();
+        format!("{}://{}", self.scheme, authority.rsplit('@').next().unwrap_or(authority))
     }
 }
 
