@@ -109,10 +109,10 @@ impl Proxy {
         let (body, permit) =
             match collect::collect(body, &parts.headers, &self.config.limits, &self.held).await? {
                 Collected::Whole(body, permit) => (body, permit),
-                Collected::Spilled(body, reason) => {
+                Collected::Spilled(body, reason, permit) => {
                     facts.sender = Some(identify::sender(&parts.headers, None, self.tenant_rule()));
                     facts.plan = Plan::Passthrough(reason);
-                    return Ok(Outgoing { request: Request::from_parts(parts, body), permit: None });
+                    return Ok(Outgoing { request: Request::from_parts(parts, body), permit });
                 }
             };
         let read_at = Instant::now();
