@@ -29,8 +29,9 @@ const STREAMS_MAX: u32 = 256;
 /// Streams that a client may reset before we have answered them; a rapid-reset attack ends here.
 const RESET_STREAMS_MAX: usize = 32;
 const H2_PING_EVERY: Duration = Duration::from_secs(30);
-/// Until then the connection is not known to speak HTTP at all.
-const PREFACE_BYTES: usize = 24;
+/// How an HTTP/2 connection begins. While the bytes could still become this, no version is known and hyper's
+/// own deadline for headers does not run yet.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// A pause after a failed accept (file descriptors run out), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -107,7 +108,8 @@ fn builder(limits: &Limits) -> Builder<TokioExecutor> {
 /// to be taken.
 struct ClientIo {
     stream: TcpStream,
-    preface_bytes: usize,
+    /// What may still come of [`PREFACE`]; empty once the version is known.
+    undecided: &'static [u8],
     preface: Stall,
     write: Stall,
 }
@@ -115,7 +117,7 @@ struct ClientIo {
 impl ClientIo {
     fn new(stream: TcpStream, limits: &Limits) -> ClientIo {
         let (preface, write) = (Stall::new(limits.header), Stall::new(limits.stall));
-        ClientIo { stream, preface_bytes: 0, preface, write }
+        ClientIo { stream, undecided: PREFACE, preface, write }
     }
 
     fn written(&mut self, polled: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -140,8 +142,12 @@ impl AsyncRead for ClientIo {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if self.preface_bytes < PREFACE_BYTES {
-            self.preface_bytes += buffer.filled().len() - before;
+        if !self.undecided.is_empty() {
+            let came = &buffer.filled()[before..];
+            self.undecided = match self.undecided.strip_prefix(came) {
+                Some(rest) => rest,
+                None => &[],
+            };
             // Bytes that trickle in are no progress: the whole preface has one deadline.
             if polled.is_pending() {
                 let late = || io::Error::new(io::ErrorKind::TimedOut, "no request in time");
