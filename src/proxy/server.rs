@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::config::Limits;
 
@@ -57,15 +57,14 @@ pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, mut stop: watch::Re
         let _ = stream.set_nodelay(true);
         let io = TokioIo::new(ClientIo::new(stream, &limits));
         let (proxy, builder, watcher) = (proxy.clone(), builder.clone(), graceful.watcher());
-        let place = places.clone().try_acquire_owned();
+        let place = Place::wanted(&places);
         tokio::spawn(async move {
-            let full = place.is_err();
             let service = service_fn(|request| {
-                let proxy = proxy.clone();
+                let (proxy, admitted) = (proxy.clone(), place.is_taken());
                 async move {
-                    match full {
-                        true => Ok(proxy.refuse(Fault::Connections)),
-                        false => proxy.handle(request).await,
+                    match admitted {
+                        true => proxy.handle(request).await,
+                        false => Ok(proxy.refuse(Fault::Connections)),
                     }
                 }
             });
@@ -73,11 +72,34 @@ pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, mut stop: watch::Re
             if let Err(error) = watcher.watch(connection).await {
                 tracing::debug!(error, "connection ended");
             }
-            drop(place);
         });
     }
     drop(listener);
     graceful.shutdown().await;
+}
+
+/// One connection's place among `limits.connections`, given back with it.
+struct Place {
+    places: Arc<Semaphore>,
+    taken: OnceLock<OwnedSemaphorePermit>,
+}
+
+impl Place {
+    fn wanted(places: &Arc<Semaphore>) -> Place {
+        let place = Place { places: places.clone(), taken: OnceLock::new() };
+        place.is_taken();
+        place
+    }
+
+    /// Asked again for each request: a connection that came too early is not refused for life.
+    fn is_taken(&self) -> bool {
+        if self.taken.get().is_none()
+            && let Ok(permit) = self.places.clone().try_acquire_owned()
+        {
+            let _ = self.taken.set(permit);
+        }
+        self.taken.get().is_some()
+    }
 }
 
 async fn stopped(stop: &mut watch::Receiver<bool>) {
