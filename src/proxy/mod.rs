@@ -14,6 +14,7 @@ pub mod observe;
 pub mod decode;
 pub mod record;
 pub mod stall;
+pub mod slow_reader;
 pub mod error;
 
 use std::convert::Infallible;
@@ -71,6 +72,7 @@ impl Proxy {
             Ok(answer) => observe::relay(answer, recorder, &self.config),
             Err(fault) => fault.answer(recorder, &self.config),
         };
+        slow_reader::handed_on();
         Ok(answer)
     }
 

@@ -22,6 +22,7 @@ use super::decode::{Decoder, Sink};
 use super::forward::BoxError;
 use super::headers;
 use super::record::{Recorder, mark};
+use super::slow_reader;
 use super::stall::Stall;
 
 /// The body of an answer: the upstream's, watched, or one of our own.
@@ -67,6 +68,7 @@ impl Tee {
         let polled = match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(polled) => polled,
             Poll::Pending => {
+                slow_reader::waiting();
                 return self.idle.poll_expired(cx).map(|()| {
                     self.end(Ending::UpstreamBroke);
                     Some(Err(Silent.into()))
@@ -79,6 +81,7 @@ impl Tee {
                 if let Some(data) = frame.data_ref() {
                     self.see(data);
                 }
+                slow_reader::handed_on();
                 if self.body.is_end_stream() {
                     self.end(Ending::Complete);
                 }

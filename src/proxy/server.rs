@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -18,6 +18,7 @@ use crate::config::Limits;
 
 use super::Proxy;
 use super::error::Fault;
+use super::slow_reader::StreamTasks;
 use super::stall::Stall;
 
 /// More request headers than any client sends; hyper bounds their bytes by its read buffer of 400 KiB.
@@ -106,8 +107,8 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-fn builder(limits: &Limits) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
+fn builder(limits: &Limits) -> Builder<StreamTasks> {
+    let mut builder = Builder::new(StreamTasks { stall: limits.stall });
     builder
         .http1()
         .timer(TokioTimer::new())
