@@ -10,6 +10,7 @@ pub mod server;
 pub mod collect;
 pub mod headers;
 pub mod forward;
+pub mod lanes;
 pub mod observe;
 pub mod decode;
 pub mod record;
@@ -34,7 +35,7 @@ use crate::metrics::Metrics;
 
 use collect::{Collected, Held};
 use error::Fault;
-use forward::{SentBody, Upstream};
+use forward::{Answer, SentBody, Upstream};
 use observe::AnswerBody;
 use record::{Facts, Recorder};
 
@@ -81,11 +82,7 @@ impl Proxy {
         fault.answer(Recorder::new(self.metrics.clone(), Facts::new(Endpoint::Other)), &self.config)
     }
 
-    async fn exchange(
-        &self,
-        request: Request<Incoming>,
-        recorder: &mut Recorder,
-    ) -> Result<Response<Incoming>, Fault> {
+    async fn exchange(&self, request: Request<Incoming>, recorder: &mut Recorder) -> Result<Answer, Fault> {
         headers::check(&request)?;
         let outgoing = match recorder.facts.endpoint {
             Endpoint::Messages => self.read(request, &mut recorder.facts).await?,

@@ -19,8 +19,9 @@ use crate::engine::turn::{Turn, TurnBuilder, TurnLimits};
 use crate::engine::types::{Ending, Endpoint};
 
 use super::decode::{Decoder, Sink};
-use super::forward::BoxError;
+use super::forward::{self, BoxError, HttpClient};
 use super::headers;
+use super::lanes::Ride;
 use super::record::{Recorder, mark};
 use super::slow_reader;
 use super::stall::Stall;
@@ -32,8 +33,9 @@ pub enum AnswerBody {
 }
 
 /// Hands the upstream's answer to the client, with our headers added and nothing else changed.
-pub fn relay(answer: Response<Incoming>, mut recorder: Recorder, config: &Config) -> Response<AnswerBody> {
-    let (mut head, body) = answer.into_parts();
+pub fn relay(answer: forward::Answer, mut recorder: Recorder, config: &Config) -> Response<AnswerBody> {
+    let forward::Answer { response, ride } = answer;
+    let (mut head, body) = response.into_parts();
     headers::for_client(&mut head);
     recorder.facts.answered(head.status, &head.headers);
     let observer = match recorder.facts.endpoint {
@@ -43,7 +45,8 @@ pub fn relay(answer: Response<Incoming>, mut recorder: Recorder, config: &Config
     if config.server.response_headers {
         mark(&mut head.headers, &recorder.facts);
     }
-    let mut tee = Tee { body, observer, recorder: Some(recorder), idle: Stall::new(config.upstream.idle) };
+    let idle = Stall::new(config.upstream.idle);
+    let mut tee = Tee { body, observer, recorder: Some(recorder), idle, _ride: ride };
     // An answer without a body is never polled.
     if tee.body.is_end_stream() {
         tee.end(Ending::Complete);
@@ -57,6 +60,7 @@ pub struct Tee {
     /// Taken at the end.
     recorder: Option<Recorder>,
     idle: Stall,
+    _ride: Ride<HttpClient>,
 }
 
 #[derive(Debug, thiserror::Error)]
