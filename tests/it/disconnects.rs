@@ -1,7 +1,8 @@
 //! Whoever leaves, the other side hears of it, and one record is written.
 
+use crate::harness::http2::{Http2, request};
 use crate::harness::samples::{EVENT_STREAM, EVENTS, PROMPT};
-use crate::harness::{Binary, End, Forkpoint, Upstream, call, get};
+use crate::harness::{Binary, End, Forkpoint, Upstream, call, get, within};
 
 #[tokio::test]
 async fn a_client_that_leaves_before_the_answer_cancels_the_call_at_once() {
@@ -67,6 +68,22 @@ async fn a_stream_cut_by_the_upstream_never_ends_cleanly() {
     cuts.extend(stream.len() - 5..stream.len());
     cuts.extend(head..head + 6);
     cut_at(&stream, &cuts).await;
+}
+
+#[tokio::test]
+async fn a_stream_cut_by_the_upstream_is_an_error_in_http_2_too() {
+    let upstream = Upstream::bind().await;
+    let forkpoint = Forkpoint::before(&upstream.url()).await;
+    let mut client = Http2::connect(&forkpoint).await;
+    let (answer, _sending) = client.start(request("GET", "/cut").body(()).unwrap(), true).await;
+    let (mut server, _) = upstream.asked().await;
+    server.send(EVENT_STREAM).await;
+    server.send_chunk(EVENTS[0].as_bytes()).await;
+    let mut body = within("an answer", answer).await.unwrap().into_body();
+    assert_eq!(within("an event", body.data()).await.unwrap().unwrap(), EVENTS[0].as_bytes());
+    drop(server);
+    assert!(within("the end", body.data()).await.is_some_and(|end| end.is_err()));
+    forkpoint.recorded(1).await;
 }
 
 #[tokio::test]

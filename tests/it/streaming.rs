@@ -94,6 +94,25 @@ async fn an_answer_that_comes_before_the_upload_ends_is_relayed() {
 }
 
 #[tokio::test]
+async fn an_early_answer_survives_the_rest_of_the_upload() {
+    let upstream = Upstream::bind().await;
+    let forkpoint = Forkpoint::before(&upstream.url()).await;
+    let mut client = forkpoint.client().await;
+    let head = format!("POST /v1/files HTTP/1.1\r\nhost: here\r\ncontent-length: {}\r\n\r\n", 64 * MIB);
+    client.send(head.as_bytes()).await;
+    let mut server = upstream.accept().await;
+    server.head().await;
+    client.fill_up(32 * MIB).await;
+    server.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\nconnection: close\r\n\r\nbig").await;
+    forkpoint.recorded(1).await;
+    drop(server);
+    // As most clients do: it goes on sending before it reads.
+    let _ = client.try_send(&vec![b'x'; 8 * MIB]).await;
+    let reply = client.reply().await;
+    assert_eq!((reply.status(), &reply.body[..]), (413, &b"big"[..]));
+}
+
+#[tokio::test]
 async fn a_client_that_does_not_read_stops_the_upstream() {
     let upstream = Upstream::bind().await;
     let forkpoint = Forkpoint::before(&upstream.url()).await;
