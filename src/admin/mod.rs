@@ -1,16 +1,36 @@
 //! The second port: whether we live, whether we are ready, and what we measured.
+//!
+//! On loopback it answers only to names of this machine. A web page may point a name of its own at 127.0.0.1
+//! and have the browser of whoever visits it read from there; such a request carries that name in its Host
+//! header and gets a 421. Beyond loopback, where probes and scrapers come by whatever name they were given,
+//! the network decides who may connect.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
+use axum::http::uri::Authority;
 use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use crate::metrics::Metrics;
+
+/// Operators, probes and scrapers are few; more than these wait in the system's queue.
+const CONNECTIONS_MAX: usize = 256;
+/// How long a request's headers may take, and how long an idle connection is kept.
+const HEADERS: Duration = Duration::from_secs(30);
+/// A pause after a failed accept (file descriptors run out), so that the loop does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Whether new requests should come here: true once serving, false as soon as a drain begins.
 /// It does not depend on the upstream: a broken upstream must not take every proxy out of rotation.
@@ -36,9 +56,52 @@ pub fn router(metrics: Arc<Metrics>, readiness: Readiness) -> Router {
 }
 
 pub async fn serve(listener: TcpListener, router: Router) {
-    if let Err(error) = axum::serve(listener, router).await {
-        tracing::error!(%error, "the admin port stopped");
+    let loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+    let router = match loopback {
+        true => router.layer(middleware::from_fn(names_of_this_machine)),
+        false => router,
+    };
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(HEADERS);
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let (builder, service) = (builder.clone(), TowerToHyperService::new(router.clone()));
+                tokio::spawn(async move {
+                    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+                        tracing::debug!(error, "admin connection ended");
+                    }
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept an admin connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
     }
+}
+
+async fn names_of_this_machine(request: Request, next: Next) -> Response {
+    let target = request.uri().authority().map(Authority::as_str);
+    let headers = request.headers().get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or(""));
+    match headers.chain(target).all(is_of_this_machine) {
+        true => next.run(request).await,
+        false => {
+            let hint = "this port answers to localhost and to IP addresses only\n";
+            (StatusCode::MISDIRECTED_REQUEST, hint).into_response()
+        }
+    }
+}
+
+/// An address is no name that somebody else could point here.
+fn is_of_this_machine(host: &str) -> bool {
+    let Ok(authority) = host.parse::<Authority>() else { return false };
+    let name = authority.host();
+    name.eq_ignore_ascii_case("localhost") || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
 }
 
 async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, &'static str) {
@@ -54,5 +117,23 @@ async fn render(State(metrics): State<Arc<Metrics>>) -> Response {
             ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("metrics: {error}\n")).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_nobody_else_can_give_away_are_ours() {
+        for ours in ["localhost", "LocalHost:8788", "127.0.0.1", "127.0.0.1:8788", "[::1]:8788", "10.1.2.3:1"]
+        {
+            assert!(is_of_this_machine(ours), "{ours}");
+        }
+        for foreign in
+            ["evil.example", "evil.example:8788", "localhost.evil.example", "", "127.0.0.1.evil.example"]
+        {
+            assert!(!is_of_this_machine(foreign), "{foreign}");
+        }
     }
 }

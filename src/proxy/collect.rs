@@ -25,8 +25,9 @@ use super::stall::Stall;
 
 pub enum Collected {
     Whole(Bytes, Permit),
-    /// Over a limit: to be streamed through unread, for this reason.
-    Spilled(SentBody, Reason),
+    /// Over a limit: to be streamed through unread, for this reason. What was read until then is still in
+    /// memory, and still counts.
+    Spilled(SentBody, Reason, Option<Permit>),
 }
 
 /// The bodies that are in memory right now.
@@ -93,10 +94,10 @@ pub async fn collect(
 ) -> Result<Collected, Fault> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if declared > limits.body_bytes {
-        return Ok(spilled(Bytes::new(), body, limits, Reason::BodyTooLarge));
+        return Ok(spilled(Bytes::new(), body, limits, Reason::BodyTooLarge, None));
     }
     let Some(mut permit) = held.enter() else {
-        return Ok(spilled(Bytes::new(), body, limits, Reason::HeldRequests));
+        return Ok(spilled(Bytes::new(), body, limits, Reason::HeldRequests, None));
     };
     let trailers = headers.contains_key(http::header::TRAILER);
     let mut stall = Stall::new(limits.stall);
@@ -111,14 +112,20 @@ pub async fn collect(
         };
         collected.push(data);
         if let Err(reason) = fits {
-            return Ok(spilled(collected.finish(), body, limits, reason));
+            return Ok(spilled(collected.finish(), body, limits, reason, Some(permit)));
         }
     }
     Ok(Collected::Whole(collected.finish(), permit))
 }
 
-fn spilled(head: Bytes, rest: Incoming, limits: &Limits, reason: Reason) -> Collected {
-    Collected::Spilled(SentBody::spilled(head, rest, limits.stall), reason)
+fn spilled(
+    head: Bytes,
+    rest: Incoming,
+    limits: &Limits,
+    reason: Reason,
+    permit: Option<Permit>,
+) -> Collected {
+    Collected::Spilled(SentBody::spilled(head, rest, limits.stall), reason, permit)
 }
 
 async fn next_frame(body: &mut Incoming, stall: &mut Stall) -> Result<Option<Frame<Bytes>>, Fault> {

@@ -64,8 +64,10 @@ impl Fault {
             Fault::Length | Fault::Target | Fault::ClientBody => StatusCode::BAD_REQUEST,
             Fault::ClientStalled => StatusCode::REQUEST_TIMEOUT,
             Fault::Connections => StatusCode::SERVICE_UNAVAILABLE,
-            Fault::Unreachable { .. } | Fault::Broken { .. } => StatusCode::BAD_GATEWAY,
-            Fault::ConnectTimeout { .. } | Fault::Silent { .. } => StatusCode::GATEWAY_TIMEOUT,
+            Fault::Unreachable { .. } | Fault::ConnectTimeout { .. } | Fault::Broken { .. } => {
+                StatusCode::BAD_GATEWAY
+            }
+            Fault::Silent { .. } => StatusCode::GATEWAY_TIMEOUT,
             Fault::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -76,9 +78,12 @@ impl Fault {
             Fault::Connect | Fault::Upgrade | Fault::Length | Fault::Target | Fault::ClientBody => {
                 "invalid_request_error"
             }
-            Fault::ClientStalled | Fault::ConnectTimeout { .. } | Fault::Silent { .. } => "timeout_error",
+            Fault::ClientStalled | Fault::Silent { .. } => "timeout_error",
             Fault::Connections => "overloaded_error",
-            Fault::Unreachable { .. } | Fault::Broken { .. } | Fault::Internal => "api_error",
+            Fault::Unreachable { .. }
+            | Fault::ConnectTimeout { .. }
+            | Fault::Broken { .. }
+            | Fault::Internal => "api_error",
         }
     }
 

@@ -17,7 +17,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::{Client, Error as ClientError};
+use hyper_util::client::legacy::{Client, Error as ClientError, ResponseFuture};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tower_service::Service;
 
@@ -25,6 +25,7 @@ use crate::config;
 
 use super::error::Fault;
 use super::headers;
+use super::lanes::{Lanes, Ride};
 use super::stall::Stall;
 
 /// Shorter than the keep-alive of common servers, so that we close an idle connection before they do.
@@ -33,13 +34,22 @@ const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
+pub type HttpClient = Client<Timed<HttpsConnector<HttpConnector>>, SentBody>;
+
 pub struct Upstream {
-    client: Client<Timed<HttpsConnector<HttpConnector>>, SentBody>,
+    lanes: Lanes<HttpClient>,
+    connector: Timed<HttpsConnector<HttpConnector>>,
     scheme: Scheme,
     authority: Authority,
     /// The base URL's own path, without its trailing slash.
     path_prefix: String,
     idle: Duration,
+}
+
+/// The upstream's answer, and the call's place among the others, to be kept until its end.
+pub struct Answer {
+    pub response: Response<Incoming>,
+    pub ride: Ride<HttpClient>,
 }
 
 /// Why no upstream client could be made.
@@ -60,23 +70,27 @@ impl Upstream {
         http.set_nodelay(true);
         http.set_keepalive(Some(TCP_KEEPALIVE));
         let roots = HttpsConnectorBuilder::new();
-        let https = match scheme == Scheme::HTTPS {
-            true => roots.with_native_roots()?,
+        let (https, lanes) = match scheme == Scheme::HTTPS {
+            true => (roots.with_native_roots()?, Lanes::several()),
             // No certificate is ever checked, so none needs to be installed.
-            false => roots.with_tls_config(no_roots()),
+            false => (roots.with_tls_config(no_roots()), Lanes::single()),
         };
         let https = https.https_or_http().enable_all_versions().wrap_connector(http);
-        let client = Client::builder(TokioExecutor::new())
+        let connector = Timed { inner: https, limit: config.connect };
+        let path_prefix = config.url.path().trim_end_matches('/').to_owned();
+        Ok(Upstream { lanes, connector, scheme, authority, path_prefix, idle: config.idle })
+    }
+
+    fn client(&self) -> HttpClient {
+        Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
             .pool_idle_timeout(POOL_IDLE)
-            .build(Timed { inner: https, limit: config.connect });
-        let path_prefix = config.url.path().trim_end_matches('/').to_owned();
-        Ok(Upstream { client, scheme, authority, path_prefix, idle: config.idle })
+            .build(self.connector.clone())
     }
 
     /// Sends the request and waits for the head of the answer.
-    pub async fn send(&self, mut request: Request<SentBody>) -> Result<Response<Incoming>, Fault> {
+    pub async fn send(&self, mut request: Request<SentBody>) -> Result<Answer, Fault> {
         *request.uri_mut() = self.target(request.uri()).ok_or(Fault::Target)?;
         *request.version_mut() = Version::HTTP_11;
         headers::for_upstream(request.headers_mut());
@@ -85,7 +99,21 @@ impl Upstream {
             request.headers_mut().remove(TRAILER);
         }
         let sent = request.body().sent_counter();
-        let mut answer = pin!(self.client.request(request));
+        let ride = self.lanes.ride();
+        let response = self.answered(ride.client(|| self.client()).request(request), sent).await?;
+        match headers::check_answer(&response) {
+            Ok(()) => Ok(Answer { response, ride }),
+            Err(cause) => Err(Fault::Broken { upstream: self.name(), cause: cause.to_owned() }),
+        }
+    }
+
+    /// Waits as long as either side moves.
+    async fn answered(
+        &self,
+        answer: ResponseFuture,
+        sent: Option<Arc<AtomicU64>>,
+    ) -> Result<Response<Incoming>, Fault> {
+        let mut answer = pin!(answer);
         let mut sent_before = 0;
         loop {
             match tokio::time::timeout(self.idle, answer.as_mut()).await {
@@ -106,6 +134,8 @@ impl Upstream {
         let path = received.path_and_query()?;
         let path = match self.path_prefix.as_str() {
             "" => path.clone(),
+            // `OPTIONS *` asks about the server as a whole, not about a path of it.
+            _ if path == "*" => path.clone(),
             prefix => PathAndQuery::try_from(format!("{prefix}{path}")).ok()?,
         };
         let mut parts = http::uri::Parts::default();
@@ -131,9 +161,10 @@ impl Upstream {
         }
     }
 
-    /// Scheme and host: what an error may tell a client.
+    /// Scheme and host: what an error may tell a client. Whatever stands before an `@` is a secret.
     fn name(&self) -> String {
-        format!("{}://{}", self.scheme, self.authority)
+        let authority = self.authority.as_str();
+        format!("{}://{}", self.scheme, authority.rsplit('@').next().unwrap_or(authority))
     }
 }
 
@@ -161,7 +192,7 @@ fn root_cause(error: &(dyn StdError + 'static)) -> String {
 
 /// A connector with a deadline over name look-up, TCP and TLS together.
 #[derive(Clone)]
-struct Timed<C> {
+pub struct Timed<C> {
     inner: C,
     limit: Duration,
 }

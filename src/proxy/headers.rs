@@ -1,7 +1,7 @@
 //! Header hygiene: what must not cross a hop, what is ours, and which requests are refused outright.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING, UPGRADE};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, response};
 
 use super::error::Fault;
 
@@ -58,16 +58,47 @@ fn is(value: &[u8], word: &[u8]) -> bool {
 /// Makes received headers fit for the upstream. Everything else stays as it came, duplicates included.
 pub fn for_upstream(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers);
+    strip_ours(headers);
+    // The client writes the upstream's own name here.
+    headers.remove(HOST);
+}
+
+/// What is wrong with the head of an answer that cannot be relayed without guessing.
+pub fn check_answer<B>(answer: &Response<B>) -> Result<(), &'static str> {
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return Err("it changed the protocol, and nobody had asked for that");
+    }
+    let mut encodings = answer.headers().get_all(TRANSFER_ENCODING).iter();
+    match (encodings.next(), encodings.next()) {
+        (None, _) => Ok(()),
+        (Some(one), None) if is(one.as_bytes(), b"chunked") => Ok(()),
+        // Our client undid the chunks at most; the header that names the rest is not passed on.
+        _ => Err("its body has a transfer encoding other than chunked"),
+    }
+}
+
+/// Makes the head of an answer fit for the client. Everything else stays as it came.
+pub fn for_client(head: &mut response::Parts) {
+    // Ours is the version of this hop, whatever the upstream's.
+    head.version = Version::HTTP_11;
+    if head.headers.contains_key(TRANSFER_ENCODING) {
+        // Chunks have the last word (RFC 9112 §6.3), so a length beside them is a lie about the body.
+        head.headers.remove(CONTENT_LENGTH);
+    }
+    strip_hop_by_hop(&mut head.headers);
+    // What these say is for us to say.
+    strip_ours(&mut head.headers);
+}
+
+fn strip_ours(headers: &mut HeaderMap) {
     let ours: Vec<HeaderName> =
         headers.keys().filter(|name| name.as_str().starts_with(OURS)).cloned().collect();
     for name in ours {
         headers.remove(name);
     }
-    // The client writes the upstream's own name here.
-    headers.remove(HOST);
 }
 
-pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()

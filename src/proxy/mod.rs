@@ -10,10 +10,12 @@ pub mod server;
 pub mod collect;
 pub mod headers;
 pub mod forward;
+pub mod lanes;
 pub mod observe;
 pub mod decode;
 pub mod record;
 pub mod stall;
+pub mod slow_reader;
 pub mod error;
 
 use std::convert::Infallible;
@@ -33,7 +35,7 @@ use crate::metrics::Metrics;
 
 use collect::{Collected, Held};
 use error::Fault;
-use forward::{SentBody, Upstream};
+use forward::{Answer, SentBody, Upstream};
 use observe::AnswerBody;
 use record::{Facts, Recorder};
 
@@ -71,6 +73,7 @@ impl Proxy {
             Ok(answer) => observe::relay(answer, recorder, &self.config),
             Err(fault) => fault.answer(recorder, &self.config),
         };
+        slow_reader::handed_on();
         Ok(answer)
     }
 
@@ -79,11 +82,7 @@ impl Proxy {
         fault.answer(Recorder::new(self.metrics.clone(), Facts::new(Endpoint::Other)), &self.config)
     }
 
-    async fn exchange(
-        &self,
-        request: Request<Incoming>,
-        recorder: &mut Recorder,
-    ) -> Result<Response<Incoming>, Fault> {
+    async fn exchange(&self, request: Request<Incoming>, recorder: &mut Recorder) -> Result<Answer, Fault> {
         headers::check(&request)?;
         let outgoing = match recorder.facts.endpoint {
             Endpoint::Messages => self.read(request, &mut recorder.facts).await?,
@@ -109,10 +108,10 @@ impl Proxy {
         let (body, permit) =
             match collect::collect(body, &parts.headers, &self.config.limits, &self.held).await? {
                 Collected::Whole(body, permit) => (body, permit),
-                Collected::Spilled(body, reason) => {
+                Collected::Spilled(body, reason, permit) => {
                     facts.sender = Some(identify::sender(&parts.headers, None, self.tenant_rule()));
                     facts.plan = Plan::Passthrough(reason);
-                    return Ok(Outgoing { request: Request::from_parts(parts, body), permit: None });
+                    return Ok(Outgoing { request: Request::from_parts(parts, body), permit });
                 }
             };
         let read_at = Instant::now();

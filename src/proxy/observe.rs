@@ -19,9 +19,11 @@ use crate::engine::turn::{Turn, TurnBuilder, TurnLimits};
 use crate::engine::types::{Ending, Endpoint};
 
 use super::decode::{Decoder, Sink};
-use super::forward::BoxError;
-use super::headers::strip_hop_by_hop;
+use super::forward::{self, BoxError, HttpClient};
+use super::headers;
+use super::lanes::Ride;
 use super::record::{Recorder, mark};
+use super::slow_reader;
 use super::stall::Stall;
 
 /// The body of an answer: the upstream's, watched, or one of our own.
@@ -31,9 +33,10 @@ pub enum AnswerBody {
 }
 
 /// Hands the upstream's answer to the client, with our headers added and nothing else changed.
-pub fn relay(answer: Response<Incoming>, mut recorder: Recorder, config: &Config) -> Response<AnswerBody> {
-    let (mut head, body) = answer.into_parts();
-    strip_hop_by_hop(&mut head.headers);
+pub fn relay(answer: forward::Answer, mut recorder: Recorder, config: &Config) -> Response<AnswerBody> {
+    let forward::Answer { response, ride } = answer;
+    let (mut head, body) = response.into_parts();
+    headers::for_client(&mut head);
     recorder.facts.answered(head.status, &head.headers);
     let observer = match recorder.facts.endpoint {
         Endpoint::Messages => Observer::new(&head.headers, &config.limits),
@@ -42,7 +45,8 @@ pub fn relay(answer: Response<Incoming>, mut recorder: Recorder, config: &Config
     if config.server.response_headers {
         mark(&mut head.headers, &recorder.facts);
     }
-    let mut tee = Tee { body, observer, recorder: Some(recorder), idle: Stall::new(config.upstream.idle) };
+    let idle = Stall::new(config.upstream.idle);
+    let mut tee = Tee { body, observer, recorder: Some(recorder), idle, _ride: ride };
     // An answer without a body is never polled.
     if tee.body.is_end_stream() {
         tee.end(Ending::Complete);
@@ -56,6 +60,7 @@ pub struct Tee {
     /// Taken at the end.
     recorder: Option<Recorder>,
     idle: Stall,
+    _ride: Ride<HttpClient>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +72,7 @@ impl Tee {
         let polled = match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(polled) => polled,
             Poll::Pending => {
+                slow_reader::waiting();
                 return self.idle.poll_expired(cx).map(|()| {
                     self.end(Ending::UpstreamBroke);
                     Some(Err(Silent.into()))
@@ -79,6 +85,7 @@ impl Tee {
                 if let Some(data) = frame.data_ref() {
                     self.see(data);
                 }
+                slow_reader::handed_on();
                 if self.body.is_end_stream() {
                     self.end(Ending::Complete);
                 }

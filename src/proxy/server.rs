@@ -2,22 +2,23 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::config::Limits;
 
 use super::Proxy;
 use super::error::Fault;
+use super::slow_reader::StreamTasks;
 use super::stall::Stall;
 
 /// More request headers than any client sends; hyper bounds their bytes by its read buffer of 400 KiB.
@@ -29,8 +30,9 @@ const STREAMS_MAX: u32 = 256;
 /// Streams that a client may reset before we have answered them; a rapid-reset attack ends here.
 const RESET_STREAMS_MAX: usize = 32;
 const H2_PING_EVERY: Duration = Duration::from_secs(30);
-/// Until then the connection is not known to speak HTTP at all.
-const PREFACE_BYTES: usize = 24;
+/// How an HTTP/2 connection begins. While the bytes could still become this, no version is known and hyper's
+/// own deadline for headers does not run yet.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// A pause after a failed accept (file descriptors run out), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -56,15 +58,14 @@ pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, mut stop: watch::Re
         let _ = stream.set_nodelay(true);
         let io = TokioIo::new(ClientIo::new(stream, &limits));
         let (proxy, builder, watcher) = (proxy.clone(), builder.clone(), graceful.watcher());
-        let place = places.clone().try_acquire_owned();
+        let place = Place::wanted(&places);
         tokio::spawn(async move {
-            let full = place.is_err();
             let service = service_fn(|request| {
-                let proxy = proxy.clone();
+                let (proxy, admitted) = (proxy.clone(), place.is_taken());
                 async move {
-                    match full {
-                        true => Ok(proxy.refuse(Fault::Connections)),
-                        false => proxy.handle(request).await,
+                    match admitted {
+                        true => proxy.handle(request).await,
+                        false => Ok(proxy.refuse(Fault::Connections)),
                     }
                 }
             });
@@ -72,19 +73,42 @@ pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, mut stop: watch::Re
             if let Err(error) = watcher.watch(connection).await {
                 tracing::debug!(error, "connection ended");
             }
-            drop(place);
         });
     }
     drop(listener);
     graceful.shutdown().await;
 }
 
+/// One connection's place among `limits.connections`, given back with it.
+struct Place {
+    places: Arc<Semaphore>,
+    taken: OnceLock<OwnedSemaphorePermit>,
+}
+
+impl Place {
+    fn wanted(places: &Arc<Semaphore>) -> Place {
+        let place = Place { places: places.clone(), taken: OnceLock::new() };
+        place.is_taken();
+        place
+    }
+
+    /// Asked again for each request: a connection that came too early is not refused for life.
+    fn is_taken(&self) -> bool {
+        if self.taken.get().is_none()
+            && let Ok(permit) = self.places.clone().try_acquire_owned()
+        {
+            let _ = self.taken.set(permit);
+        }
+        self.taken.get().is_some()
+    }
+}
+
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-fn builder(limits: &Limits) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
+fn builder(limits: &Limits) -> Builder<StreamTasks> {
+    let mut builder = Builder::new(StreamTasks { stall: limits.stall });
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -107,7 +131,8 @@ fn builder(limits: &Limits) -> Builder<TokioExecutor> {
 /// to be taken.
 struct ClientIo {
     stream: TcpStream,
-    preface_bytes: usize,
+    /// What may still come of [`PREFACE`]; empty once the version is known.
+    undecided: &'static [u8],
     preface: Stall,
     write: Stall,
 }
@@ -115,7 +140,7 @@ struct ClientIo {
 impl ClientIo {
     fn new(stream: TcpStream, limits: &Limits) -> ClientIo {
         let (preface, write) = (Stall::new(limits.header), Stall::new(limits.stall));
-        ClientIo { stream, preface_bytes: 0, preface, write }
+        ClientIo { stream, undecided: PREFACE, preface, write }
     }
 
     fn written(&mut self, polled: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -140,8 +165,12 @@ impl AsyncRead for ClientIo {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if self.preface_bytes < PREFACE_BYTES {
-            self.preface_bytes += buffer.filled().len() - before;
+        if !self.undecided.is_empty() {
+            let came = &buffer.filled()[before..];
+            self.undecided = match self.undecided.strip_prefix(came) {
+                Some(rest) => rest,
+                None => &[],
+            };
             // Bytes that trickle in are no progress: the whole preface has one deadline.
             if polled.is_pending() {
                 let late = || io::Error::new(io::ErrorKind::TimedOut, "no request in time");

@@ -1,9 +1,23 @@
 //! Every end-to-end promise, one module each, in one binary.
 
-// Helpers of tests may fail as loudly as tests.
+// Tests may fail loudly, their helpers too; the lint only knows about the former.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod harness;
 mod config;
 mod demo;
 mod house;
 mod sim;
+mod transparency;
+mod protocols;
+mod streaming;
+mod disconnects;
+mod limits;
+mod own_errors;
+mod bad_input;
+mod abuse;
+mod abuse_http2;
+mod tls;
+mod admin;
+mod lifecycle;
+mod privacy;

@@ -1,0 +1,68 @@
+//! The port for operators.
+
+use std::collections::BTreeSet;
+
+use crate::harness::samples::{PROMPT, message};
+use crate::harness::{Binary, Peer, Upstream, call};
+
+#[tokio::test]
+async fn health_and_readiness_do_not_depend_on_the_upstream() {
+    let binary = Binary::serve("http://127.0.0.1:1", &[]).await;
+    assert_eq!(binary.admin("/healthz").await, (200, "ok\n".into()));
+    assert_eq!(binary.admin("/readyz").await, (200, "ready\n".into()));
+    assert_eq!(binary.admin("/nothing").await.0, 404);
+    binary.client().await.ask(&call(PROMPT)).await.is_refusal(502, "upstream_unreachable");
+    assert_eq!(binary.admin("/readyz").await.0, 200);
+}
+
+#[tokio::test]
+async fn every_metric_has_help_and_type_before_and_after_the_first_request() {
+    let upstream = Upstream::answering(&message()).await;
+    let binary = Binary::serve(&upstream.url(), &[("LOG__FORMAT", "json")]).await;
+    let fresh = families(&binary.admin("/metrics").await.1);
+    binary.client().await.ask(&call(PROMPT)).await;
+    binary.records(1).await;
+    let (status, used) = binary.admin("/metrics").await;
+    assert_eq!(status, 200);
+    assert_eq!(families(&used), fresh);
+    assert!(fresh.len() > 5, "{fresh:?}");
+    for line in used.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        let family = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+        assert!(fresh.contains(name) || family.is_some_and(|family| fresh.contains(family)), "{line}");
+    }
+    assert_eq!(crate::harness::sum(&used, "forkpoint_tokens_total", &[]), 15.0);
+    assert_eq!(crate::harness::sum(&used, "forkpoint_tenant_tokens_total", &[]), 15.0);
+}
+
+/// The families of an exposition; each must have both lines, once.
+fn families(exposition: &str) -> BTreeSet<String> {
+    let named = |prefix: &str| -> Vec<String> {
+        let lines = exposition.lines().filter_map(|line| line.strip_prefix(prefix));
+        lines.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+    };
+    let (help, kind) = (named("# HELP "), named("# TYPE "));
+    let set: BTreeSet<_> = help.iter().cloned().collect();
+    assert_eq!(set, kind.iter().cloned().collect());
+    assert_eq!((set.len(), set.len()), (help.len(), kind.len()), "a family is declared twice");
+    set
+}
+
+#[tokio::test]
+async fn a_name_that_somebody_else_pointed_here_is_not_answered() {
+    let binary = Binary::serve("http://127.0.0.1:1", &[]).await;
+    for (target, host, status) in [
+        ("/metrics", "host: evil.example\r\n", 421),
+        ("/metrics", "host: evil.example:8788\r\n", 421),
+        ("/metrics", "host: localhost\r\nhost: evil.example\r\n", 421),
+        ("/metrics", "host: \r\n", 421),
+        ("http://evil.example/metrics", "host: localhost\r\n", 421),
+        ("/metrics", "host: localhost:1\r\n", 200),
+        ("/metrics", "host: 127.0.0.1\r\n", 200),
+        ("/metrics", "host: [::1]:80\r\n", 200),
+    ] {
+        let request = format!("GET {target} HTTP/1.1\r\n{host}\r\n");
+        let reply = Peer::connect(binary.admin).await.ask(request.as_bytes()).await;
+        assert_eq!(reply.status(), status, "{target} {host:?}");
+    }
+}

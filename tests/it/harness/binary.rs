@@ -1,0 +1,130 @@
+//! forkpoint as its users run it: a process with a log, signals and an exit code.
+
+use std::net::SocketAddr;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::Notify;
+
+use super::peer::Peer;
+use super::{get, within};
+
+pub struct Binary {
+    child: Child,
+    pub proxy: SocketAddr,
+    pub admin: SocketAddr,
+    said: Arc<Said>,
+}
+
+#[derive(Default)]
+struct Said {
+    lines: Mutex<Vec<String>>,
+    more: Notify,
+}
+
+/// A command that inherits nothing that could configure it.
+pub fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forkpoint"));
+    command.env_clear().kill_on_drop(true).stdin(Stdio::null());
+    command
+}
+
+impl Binary {
+    /// Serves on free ports in front of `upstream`, with settings such as `("LIMITS__STALL_S", "1")`.
+    pub async fn serve(upstream: &str, settings: &[(&str, &str)]) -> Binary {
+        let mut command = command();
+        for (name, value) in settings {
+            // Settings of our own carry a section; everything else is the plain environment.
+            match name.contains("__") {
+                true => command.env(format!("FORKPOINT_{name}"), value),
+                false => command.env(name, value),
+            };
+        }
+        command.args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--upstream", upstream]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let said = Arc::new(Said::default());
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let listening = said.clone();
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                listening.lines.lock().unwrap().push(line);
+                listening.more.notify_waiters();
+            }
+        });
+        let mut binary =
+            Binary { child, proxy: ([0, 0, 0, 0], 0).into(), admin: ([0, 0, 0, 0], 0).into(), said };
+        binary.proxy = address(&binary.line("  proxy ").await);
+        binary.admin = address(&binary.line("  admin ").await);
+        binary.line("  off ").await;
+        binary
+    }
+
+    /// Waits for the first line that contains `text`.
+    pub async fn line(&self, text: &str) -> String {
+        self.lines(text, 1).await.remove(0)
+    }
+
+    /// Waits for `count` lines that contain `text`.
+    pub async fn lines(&self, text: &str, count: usize) -> Vec<String> {
+        within(&format!("{count} lines with {text:?}"), async {
+            loop {
+                let more = self.said.more.notified();
+                let found: Vec<_> = self.said().into_iter().filter(|line| line.contains(text)).collect();
+                if found.len() >= count {
+                    return found;
+                }
+                more.await;
+            }
+        })
+        .await
+    }
+
+    /// Everything it said so far.
+    pub fn said(&self) -> Vec<String> {
+        self.said.lines.lock().unwrap().clone()
+    }
+
+    /// The request lines of a log in JSON.
+    pub async fn records(&self, count: usize) -> Vec<serde_json::Value> {
+        let lines = self.lines("forkpoint::request", count).await;
+        lines.iter().map(|line| serde_json::from_str(line).expect("a log line in JSON")).collect()
+    }
+
+    pub async fn client(&self) -> Peer {
+        Peer::connect(self.proxy).await
+    }
+
+    /// The status and text of a page of the admin port.
+    pub async fn admin(&self, path: &str) -> (u16, String) {
+        let reply = Peer::connect(self.admin).await.ask(&get_admin(path)).await;
+        (reply.status(), String::from_utf8(reply.body).unwrap())
+    }
+
+    /// Sends a signal by its name.
+    pub async fn signal(&self, name: &str) {
+        let pid = self.child.id().expect("a running process").to_string();
+        let sent = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().await.unwrap();
+        assert!(sent.success());
+    }
+
+    pub async fn exit(&mut self) -> ExitStatus {
+        within("the process to end", self.child.wait()).await.unwrap()
+    }
+
+    /// The most memory it ever had, in bytes.
+    pub fn peak_memory(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().unwrap())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+    }
+}
+
+fn get_admin(path: &str) -> Vec<u8> {
+    String::from_utf8(get(path)).unwrap().replace("host: here", "host: localhost").into_bytes()
+}
+
+fn address(line: &str) -> SocketAddr {
+    line.rsplit("http://").next().unwrap().parse().unwrap()
+}

@@ -1,0 +1,48 @@
+//! When forkpoint itself answers: the API's shape, a reason, and no secret.
+
+use crate::harness::samples::PROMPT;
+use crate::harness::{Forkpoint, call, get};
+
+#[tokio::test]
+async fn an_unreachable_upstream_is_a_502_that_names_it() {
+    let forkpoint = Forkpoint::before("http://127.0.0.1:1/base").await;
+    let mut client = forkpoint.client().await;
+    let reply = client.ask(&call(PROMPT)).await;
+    reply.is_refusal(502, "upstream_unreachable");
+    let (kind, message) = reply.error();
+    assert_eq!(kind, "api_error");
+    assert!(message.contains("http://127.0.0.1:1") && message.contains("refused"), "{message}");
+    assert!(!message.contains("/base"), "{message}");
+    assert_eq!(reply.head.get("x-forkpoint-plan").as_deref(), Some("passthrough"));
+    // An error of ours costs no connection.
+    client.ask(&get("/v1/models")).await.is_refusal(502, "upstream_unreachable");
+    forkpoint.recorded(2).await;
+    assert_eq!(forkpoint.metric("forkpoint_refused_total", &["upstream_unreachable"]), 2.0);
+}
+
+#[tokio::test]
+async fn credentials_in_the_upstreams_address_are_never_shown() {
+    let forkpoint = Forkpoint::before("http://user:hunter2@127.0.0.1:1").await;
+    let reply = forkpoint.client().await.ask(&get("/")).await;
+    reply.is_refusal(502, "upstream_unreachable");
+    let (_, message) = reply.error();
+    assert!(message.contains("http://127.0.0.1:1") && !message.contains("hunter2"), "{message}");
+}
+
+#[tokio::test]
+async fn the_reason_is_there_even_when_our_headers_are_off() {
+    let forkpoint =
+        Forkpoint::with("http://127.0.0.1:1", |config| config.server.response_headers = false).await;
+    let reply = forkpoint.client().await.ask(&get("/")).await;
+    reply.is_refusal(502, "upstream_unreachable");
+    assert_eq!(reply.head.get("x-forkpoint-plan"), None);
+}
+
+#[tokio::test]
+async fn an_error_about_a_head_request_has_no_body() {
+    let forkpoint = Forkpoint::before("http://127.0.0.1:1").await;
+    let mut client = forkpoint.client().await;
+    client.send(b"HEAD / HTTP/1.1\r\nhost: h\r\n\r\n").await;
+    assert_eq!(client.head().await.status(), 502);
+    client.ask(&get("/")).await.is_refusal(502, "upstream_unreachable");
+}

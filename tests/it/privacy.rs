@@ -1,0 +1,91 @@
+//! What clients say stays between them and the upstream.
+
+use crate::harness::samples::{self, EVENTS};
+use crate::harness::{Binary, Upstream, post};
+
+const CANARY: &str = "cAnArY-7f3a";
+
+fn requests() -> Vec<Vec<u8>> {
+    let body = format!(
+        "{{\"model\":\"claude-x\",\"system\":\"{CANARY}\",\"messages\":[{{\"role\":\"user\",\"content\":\"{CANARY}\"}}],\
+         \"metadata\":{{\"user_id\":\"{CANARY}\"}},\"{CANARY}\":1}}"
+    );
+    let headers = format!(
+        "x-api-key: {CANARY}\r\nauthorization: Bearer {CANARY}\r\nx-claude-code-session-id: {CANARY}\r\n\
+         x-claude-code-agent-id: {CANARY}\r\nx-forkpoint-session: {CANARY}\r\nx-custom: {CANARY}\r\n\
+         anthropic-workspace-id: {CANARY}\r\ncookie: {CANARY}\r\nuser-agent: claude-cli/2.1.3 ({CANARY})\r\n"
+    );
+    let broken = format!(
+        "POST /v1/messages HTTP/1.1\r\nx: {CANARY}\r\ntransfer-encoding: chunked\r\n\r\n{CANARY}\r\n"
+    );
+    vec![
+        post(&format!("/v1/messages?beta={CANARY}"), &headers, body.as_bytes()),
+        post(&format!("/v1/files/{CANARY}?q={CANARY}"), &headers, CANARY.as_bytes()),
+        post("/v1/messages", &headers, CANARY.as_bytes()),
+        broken.into_bytes(),
+        format!("CONNECT {CANARY}:443 HTTP/1.1\r\nhost: {CANARY}\r\n\r\n").into_bytes(),
+        format!("GET /{CANARY} HTTP/1.1\r\nx: {CANARY}\0\r\n\r\n").into_bytes(),
+    ]
+}
+
+#[tokio::test]
+async fn nothing_a_client_sent_appears_in_the_log_or_the_metrics() {
+    let said = format!(
+        "data: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{{\"type\":\"text_delta\",\"text\":\"{CANARY}\"}}}}\n\n"
+    );
+    let stop = EVENTS[4].replace("end_turn", CANARY);
+    let stream = [EVENTS[0], EVENTS[1], &said, EVENTS[3], &stop, EVENTS[5]].concat();
+    let headers = format!("content-type: text/event-stream\r\nset-cookie: {CANARY}\r\nrequest-id: req_1\r\n");
+    let upstream = Upstream::answering(&samples::answer(&headers, stream.as_bytes())).await;
+    for (format, level) in [("json", "trace"), ("human", "trace"), ("json", "info")] {
+        let settings = [("LOG__FORMAT", format), ("LOG__LEVEL", level)];
+        let binary = Binary::serve(&upstream.url(), &settings).await;
+        for request in requests() {
+            let mut client = binary.client().await;
+            client.send(&request).await;
+            client.head().await;
+        }
+        binary.lines("forkpoint::request", 5).await;
+        let (_, metrics) = binary.admin("/metrics").await;
+        assert!(!metrics.contains(CANARY), "{metrics}");
+        for line in binary.said() {
+            assert!(!line.contains(CANARY), "{format} {level}: {line}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_log_line_holds_digests_ids_and_counts() {
+    let stream = EVENTS.concat();
+    let headers = "content-type: text/event-stream\r\nrequest-id: req_1\r\n";
+    let upstream = Upstream::answering(&samples::answer(headers, stream.as_bytes())).await;
+    let binary = Binary::serve(&upstream.url(), &[("LOG__FORMAT", "json")]).await;
+    let request = requests().remove(0);
+    binary.client().await.ask(&request).await;
+    let record = binary.records(1).await.remove(0);
+    for (field, value) in [
+        ("endpoint", "messages"),
+        ("role", "plain"),
+        ("plan", "passthrough"),
+        ("reason", "observe"),
+        ("ending", "complete"),
+        ("model", "claude-x"),
+        ("client", "claude-cli/2.1"),
+        ("upstream_request_id", "req_1"),
+        ("stop_reason", "end_turn"),
+        ("turn", "whole"),
+        ("level", "INFO"),
+    ] {
+        assert_eq!(record[field], value, "{field} in {record}");
+    }
+    assert_eq!(
+        (&record["status"], &record["output"], &record["cache_write_1h"]),
+        (&200.into(), &5.into(), &4.into())
+    );
+    assert_eq!(record["received"], record["sent"]);
+    for (field, digits) in [("received", 16), ("tenant", 8), ("session", 8), ("agent", 8)] {
+        let digest = record[field].as_str().unwrap_or_else(|| panic!("{field} in {record}"));
+        assert_eq!(digest.len(), digits, "{field}");
+        assert!(digest.bytes().all(|b| b.is_ascii_hexdigit()), "{field}: {digest}");
+    }
+}
