@@ -268,3 +268,73 @@ fn bill(positions: &[Position], hit: Option<usize>, breakpoints: &[Breakpoint]) 
     let b = hour.map(|point| point.tokens).max().unwrap_or(a).max(a);
     Usage { uncached: total - c, cache_read: a, cache_write_5m: c - b, cache_write_1h: b - a, output: 0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Positions of 1,000 tokens each; `markers` are (index, lifetime).
+    fn prompt(name: u8, count: u8, markers: &[(usize, Ttl)]) -> Vec<Position> {
+        let position = |index: u8| {
+            let ttl = markers.iter().find(|(at, _)| *at == usize::from(index)).map(|(_, ttl)| *ttl);
+            let tokens = 1_000 * (u64::from(index) + 1);
+            Position { key: Key::of(&[name + index; 32]), tokens, layer: Layer::Messages, marker: ttl }
+        };
+        (0..count).map(position).collect()
+    }
+
+    fn consult(cache: &mut Cache, positions: &[Position], now_ms: VirtualMs) -> Consultation {
+        cache.consult(positions, 1_024, now_ms, &Rules::default())
+    }
+
+    #[test]
+    fn what_is_not_published_cannot_be_read() {
+        let mut cache = Cache::new(10);
+        let positions = prompt(0, 3, &[(2, Ttl::FiveMinutes)]);
+        let first = consult(&mut cache, &positions, 0);
+        assert_eq!(consult(&mut cache, &positions, 1).hit, None);
+        cache.publish(first.writes, 2);
+        assert_eq!(consult(&mut cache, &positions, 3).hit, Some(2));
+    }
+
+    #[test]
+    fn a_lifetime_counts_from_the_start_of_the_request_and_not_from_its_publication() {
+        let mut cache = Cache::new(10);
+        let positions = prompt(0, 3, &[(2, Ttl::FiveMinutes)]);
+        let slow = consult(&mut cache, &positions, 0);
+        cache.publish(slow.writes, 200_000);
+        assert_eq!(cache.entries(299_999).len(), 1);
+        assert_eq!(consult(&mut cache, &positions, 300_000).hit, None);
+    }
+
+    #[test]
+    fn of_two_siblings_that_write_one_prefix_the_longer_promise_stands() {
+        let mut cache = Cache::new(10);
+        let hour = consult(&mut cache, &prompt(0, 3, &[(2, Ttl::OneHour)]), 0);
+        let minutes = consult(&mut cache, &prompt(0, 3, &[(2, Ttl::FiveMinutes)]), 5);
+        cache.publish(hour.writes, 10);
+        cache.publish(minutes.writes, 11);
+        let entries = cache.entries(12);
+        assert_eq!((entries.len(), entries[0].1.ttl, entries[0].1.expires_ms), (1, Ttl::OneHour, 3_600_000));
+    }
+
+    #[test]
+    fn a_full_cache_drops_the_dead_first_and_then_those_closest_to_their_end() {
+        let mut cache = Cache::new(4);
+        for name in [10, 20, 30, 40, 50] {
+            let written = consult(&mut cache, &prompt(name, 2, &[(1, Ttl::FiveMinutes)]), u64::from(name));
+            cache.publish(written.writes, u64::from(name));
+        }
+        let left: Vec<_> = cache.entries(60).iter().map(|(_, entry)| entry.written_ms).collect();
+        assert_eq!(left.len(), 4);
+        assert!(!left.contains(&10), "{left:?}");
+    }
+
+    #[test]
+    fn a_marker_below_the_minimum_moves_its_tokens_to_uncached() {
+        let mut cache = Cache::new(4);
+        let seen = consult(&mut cache, &prompt(0, 2, &[(0, Ttl::FiveMinutes)]), 0);
+        assert_eq!(seen.usage, Usage { uncached: 2_000, ..Usage::default() });
+        assert_eq!(seen.breakpoints[0].outcome, BreakpointOutcome::BelowMinimum);
+    }
+}
