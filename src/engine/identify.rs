@@ -29,16 +29,20 @@ pub struct TenantRule<'a> {
     pub headers: &'a [HeaderName],
 }
 
-/// `user_id` is the body's `metadata.user_id`, the weakest session hint.
-pub fn sender(headers: &HeaderMap, user_id: Option<&str>, rule: TenantRule<'_>) -> Sender {
+pub fn sender(headers: &HeaderMap, rule: TenantRule<'_>) -> Sender {
     let id = |name: &str| headers.get(name).map(|value| id_digest(value.as_bytes()));
     Sender {
         tenant: tenant(headers, rule),
-        session: id("x-claude-code-session-id")
-            .or_else(|| id("x-forkpoint-session"))
-            .or_else(|| user_id.map(|id| id_digest(id.as_bytes()))),
+        session: id("x-claude-code-session-id").or_else(|| id("x-forkpoint-session")),
         agent: id("x-claude-code-agent-id"),
         client: client(headers),
+    }
+}
+
+impl Sender {
+    /// The body's `metadata.user_id` is the weakest session hint.
+    pub fn hint(&mut self, user_id: &str) {
+        self.session.get_or_insert_with(|| id_digest(user_id.as_bytes()));
     }
 }
 
@@ -125,7 +129,7 @@ mod tests {
     }
 
     fn tenant_of(pairs: &[(&'static str, &'static str)], rule: TenantRule<'_>) -> Option<TenantId> {
-        sender(&headers(pairs), None, rule).tenant
+        sender(&headers(pairs), rule).tenant
     }
 
     #[test]
@@ -165,10 +169,13 @@ mod tests {
     #[test]
     fn session_hints_have_an_order_and_show_only_a_digest() {
         let map = headers(&[("x-claude-code-session-id", "s"), ("x-claude-code-agent-id", "a")]);
-        let seen = sender(&map, Some("u"), RULE);
+        let mut seen = sender(&map, RULE);
+        seen.hint("u");
         assert_eq!(seen.session, Some(id_digest(b"s")));
         assert_eq!(seen.agent.unwrap().to_string().len(), 8);
-        assert_eq!(sender(&HeaderMap::new(), Some("u"), RULE).session, Some(id_digest(b"u")));
+        let mut seen = sender(&HeaderMap::new(), RULE);
+        seen.hint("u");
+        assert_eq!(seen.session, Some(id_digest(b"u")));
     }
 
     #[test]

@@ -60,10 +60,12 @@ pub enum Reason {
     NoCredential,
     /// The configured mode is `observe`.
     Observe,
+    /// A bug of ours while reading.
+    Internal,
 }
 
 impl Reason {
-    pub const ALL: [Reason; 9] = [
+    pub const ALL: [Reason; 10] = [
         Reason::Endpoint,
         Reason::BodyTooLarge,
         Reason::HeldRequests,
@@ -73,6 +75,7 @@ impl Reason {
         Reason::Signed,
         Reason::NoCredential,
         Reason::Observe,
+        Reason::Internal,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -86,6 +89,7 @@ impl Reason {
             Reason::Signed => "signed",
             Reason::NoCredential => "no_credential",
             Reason::Observe => "observe",
+            Reason::Internal => "internal",
         }
     }
 }

@@ -23,7 +23,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
+use http::header::CONTENT_ENCODING;
 use http::{Request, Response};
 use hyper::body::Incoming;
 
@@ -47,9 +49,11 @@ pub struct Proxy {
     metrics: Arc<Metrics>,
 }
 
-/// A request that is ready to go upstream, and what we know about it.
+/// A request that is ready to go upstream.
 struct Outgoing {
     request: Request<SentBody>,
+    /// The body of a Messages call, to be read while the upstream works.
+    body: Option<Bytes>,
     /// Gives the body's place under the hold limits back when dropped.
     permit: Option<collect::Permit>,
 }
@@ -84,61 +88,72 @@ impl Proxy {
 
     async fn exchange(&self, request: Request<Incoming>, recorder: &mut Recorder) -> Result<Answer, Fault> {
         headers::check(&request)?;
-        let outgoing = match recorder.facts.endpoint {
-            Endpoint::Messages => self.read(request, &mut recorder.facts).await?,
-            _ => self.pass(request, &mut recorder.facts),
+        let facts = &mut recorder.facts;
+        let outgoing = self.prepare(request, facts).await?;
+        facts.sent_at = Some(Instant::now());
+        // The bytes go out first: in this mode nothing in them decides anything, and the upstream takes far
+        // longer to answer than we take to read.
+        let reading = async {
+            tokio::task::yield_now().await;
+            if let Some(body) = &outgoing.body {
+                self.read(body, facts);
+            }
         };
-        recorder.facts.sent_at = Some(Instant::now());
-        let answer = self.upstream.send(outgoing.request).await;
+        let (answer, ()) = tokio::join!(self.upstream.send(outgoing.request), reading);
         drop(outgoing.permit);
         answer
     }
 
-    /// Everything but Messages calls streams through unread.
-    fn pass(&self, request: Request<Incoming>, facts: &mut Facts) -> Outgoing {
-        facts.sender = Some(identify::sender(request.headers(), None, self.tenant_rule()));
+    /// Names the sender and collects the body of a Messages call; everything else streams through unread.
+    async fn prepare(&self, request: Request<Incoming>, facts: &mut Facts) -> Result<Outgoing, Fault> {
         let (parts, body) = request.into_parts();
-        let body = SentBody::streamed(body, self.config.limits.stall);
-        Outgoing { request: Request::from_parts(parts, body), permit: None }
+        let limits = &self.config.limits;
+        let sender = identify::sender(&parts.headers, self.tenant_rule());
+        let reason = match self.config.server.mode {
+            _ if parts.headers.contains_key(CONTENT_ENCODING) => Reason::ContentEncoding,
+            _ if identify::is_signed(&parts.headers) => Reason::Signed,
+            _ if sender.tenant.is_none() => Reason::NoCredential,
+            Mode::Observe => Reason::Observe,
+        };
+        facts.sender = Some(sender);
+        if facts.endpoint != Endpoint::Messages {
+            let body = SentBody::streamed(body, limits.stall);
+            return Ok(Outgoing { request: Request::from_parts(parts, body), body: None, permit: None });
+        }
+        facts.plan = Plan::Passthrough(reason);
+        match collect::collect(body, &parts.headers, limits, &self.held).await? {
+            Collected::Whole(body, permit) => Ok(Outgoing {
+                request: Request::from_parts(parts, SentBody::whole(body.clone())),
+                body: Some(body),
+                permit: Some(permit),
+            }),
+            Collected::Spilled(body, reason, permit) => {
+                facts.plan = Plan::Passthrough(reason);
+                Ok(Outgoing { request: Request::from_parts(parts, body), body: None, permit })
+            }
+        }
     }
 
-    /// Collects the body of a Messages call and reads it. What cannot be read is forwarded all the same.
-    async fn read(&self, request: Request<Incoming>, facts: &mut Facts) -> Result<Outgoing, Fault> {
-        let (parts, body) = request.into_parts();
-        let (body, permit) =
-            match collect::collect(body, &parts.headers, &self.config.limits, &self.held).await? {
-                Collected::Whole(body, permit) => (body, permit),
-                Collected::Spilled(body, reason, permit) => {
-                    facts.sender = Some(identify::sender(&parts.headers, None, self.tenant_rule()));
-                    facts.plan = Plan::Passthrough(reason);
-                    return Ok(Outgoing { request: Request::from_parts(parts, body), permit });
-                }
-            };
-        let read_at = Instant::now();
-        let spans = match parts.headers.contains_key(http::header::CONTENT_ENCODING) {
-            true => Err(Reason::ContentEncoding),
-            false => Anatomy::read(&body).map_err(|_| Reason::NotJson),
-        };
-        let user_id = spans.as_ref().ok().and_then(|spans| spans.user_id(&body));
-        let sender = identify::sender(&parts.headers, user_id.as_deref(), self.tenant_rule());
-        facts.plan = Plan::Passthrough(match &spans {
-            Err(reason) => *reason,
-            Ok(_) if identify::is_signed(&parts.headers) => Reason::Signed,
-            Ok(_) if sender.tenant.is_none() => Reason::NoCredential,
-            Ok(_) => match self.config.server.mode {
-                Mode::Observe => Reason::Observe,
-            },
-        });
-        if let Ok(spans) = &spans {
-            facts.model = spans.model(&body).map(String::from);
-            facts.stream = spans.stream(&body);
-        }
-        facts.sender = Some(sender);
+    /// Reads a Messages body. A bug in here must not cost the client its answer.
+    fn read(&self, body: &Bytes, facts: &mut Facts) {
+        let started = Instant::now();
         facts.received_bytes = Some(body.len());
-        facts.received = Some(BodyDigest::of(&body));
+        facts.received = Some(BodyDigest::of(body));
         facts.sent = facts.received;
-        facts.read_time = read_at.elapsed();
-        Ok(Outgoing { request: Request::from_parts(parts, SentBody::whole(body)), permit: Some(permit) })
+        let reading = std::panic::catch_unwind(|| Anatomy::read(body));
+        match reading {
+            _ if facts.plan.reason() == Reason::ContentEncoding => {}
+            Ok(Ok(anatomy)) => {
+                facts.model = anatomy.model(body).map(String::from);
+                facts.stream = anatomy.stream(body);
+                if let (Some(sender), Some(user_id)) = (&mut facts.sender, anatomy.user_id(body)) {
+                    sender.hint(&user_id);
+                }
+            }
+            Ok(Err(_)) => facts.plan = Plan::Passthrough(Reason::NotJson),
+            Err(_) => facts.plan = Plan::Passthrough(Reason::Internal),
+        }
+        facts.read_time = started.elapsed();
     }
 
     fn tenant_rule(&self) -> TenantRule<'_> {
