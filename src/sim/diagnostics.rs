@@ -15,6 +15,8 @@ const MOST_POSITIONS: usize = 1_000_000;
 
 #[derive(Debug)]
 struct Fingerprint {
+    /// Who may ask about it: message ids of other workspaces do not exist.
+    owner: String,
     model: String,
     positions: Vec<(Key, Layer)>,
 }
@@ -33,9 +35,9 @@ impl Fingerprints {
     }
 
     /// The answer's `diagnostics` member.
-    pub fn compare(&self, previous: Option<&str>, model: &str, positions: &[Position]) -> Value {
+    pub fn compare(&self, owner: &str, previous: Option<&str>, model: &str, positions: &[Position]) -> Value {
         let Some(previous) = previous else { return Value::Null };
-        let Some(known) = self.by_message.get(previous) else {
+        let Some(known) = self.by_message.get(previous).filter(|known| known.owner == owner) else {
             return json!({"cache_miss_reason": {"type": "previous_message_not_found"}});
         };
         let total = positions.last().map_or(0, |position| position.tokens);
@@ -53,10 +55,11 @@ impl Fingerprints {
         json!({"cache_miss_reason": {"type": kind, "cache_missed_input_tokens": total - shared_tokens}})
     }
 
-    pub fn remember(&mut self, message_id: &str, model: &str, positions: &[Position]) {
+    pub fn remember(&mut self, owner: &str, message_id: &str, model: &str, positions: &[Position]) {
         let positions: Vec<_> = positions.iter().map(|position| (position.key, position.layer)).collect();
         self.positions += positions.len();
-        self.by_message.insert(message_id.to_owned(), Fingerprint { model: model.to_owned(), positions });
+        let (owner, model) = (owner.to_owned(), model.to_owned());
+        self.by_message.insert(message_id.to_owned(), Fingerprint { owner, model, positions });
         self.oldest_first.push_back(message_id.to_owned());
         while self.oldest_first.len() > self.most || self.positions > MOST_POSITIONS {
             let Some(oldest) = self.oldest_first.pop_front() else { return };

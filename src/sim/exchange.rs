@@ -107,8 +107,8 @@ fn prepare(
     let diagnostics = body.member("diagnostics").map(|diagnostics| {
         let mut fingerprints = world.fingerprints();
         let previous = body::text(diagnostics, "previous_message_id");
-        let found = fingerprints.compare(previous, &body.model.id, &positions);
-        fingerprints.remember(&message_id, &body.model.id, &positions);
+        let found = fingerprints.compare(&caller.shared_cache, previous, &body.model.id, &positions);
+        fingerprints.remember(&caller.shared_cache, &message_id, &body.model.id, &positions);
         found
     });
     let mut usage = consultation.usage;

@@ -298,6 +298,16 @@ async fn a_system_message_stands_after_a_user_message_and_before_an_assistant_or
 }
 
 #[tokio::test]
+async fn a_system_message_may_follow_an_assistant_turn_that_ends_with_a_server_tool() {
+    let bench = bench().await;
+    let search = json!({"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}});
+    let found = json!({"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []});
+    let system = json!({"role": "system", "content": "Be brief."});
+    let body = request(json!([user("go"), assistant(json!([search, found])), system]));
+    assert_eq!(bench.message(&body).await["type"], "message");
+}
+
+#[tokio::test]
 async fn older_models_have_no_system_messages() {
     let bench = bench().await;
     let messages = json!([user("go"), {"role": "system", "content": "Be brief."}]);

@@ -248,6 +248,21 @@ async fn diagnostics_name_the_first_layer_that_differs() {
 }
 
 #[tokio::test]
+async fn diagnostics_know_no_message_of_another_workspace() {
+    let bench = bench().await;
+    let ask = async |key: &str, previous: Value| {
+        let body = with(request_body(), json!({"diagnostics": {"previous_message_id": previous}}));
+        let request = bench.client.post(format!("{}/v1/messages", bench.sim.url())).bearer_auth(key);
+        let response = request.header("anthropic-version", "2023-06-01").json(&body).send().await.unwrap();
+        response.json::<Value>().await.unwrap()
+    };
+    let first = ask("sk@blue", Value::Null).await;
+    assert_eq!(ask("sk@blue", first["id"].clone()).await["diagnostics"], Value::Null);
+    let elsewhere = ask("sk@green", first["id"].clone()).await;
+    assert_eq!(elsewhere["diagnostics"]["cache_miss_reason"]["type"], "previous_message_not_found");
+}
+
+#[tokio::test]
 async fn a_record_holds_the_bytes_as_they_came_and_no_credential() {
     let bench = bench().await;
     let raw = format!("{}\n ", serde_json::to_string_pretty(&request_body()).unwrap());
