@@ -70,8 +70,6 @@ pub struct Piece {
     pub input: Option<Span>,
     /// `text` of a text block.
     pub text: Option<Span>,
-    /// White space stands between its tokens.
-    pub spaced: bool,
 }
 
 /// How a piece is written.
@@ -99,8 +97,8 @@ pub struct Message {
     pub role: Option<Span>,
     /// Its pieces, as a range of [`Anatomy::pieces`].
     pub pieces: std::ops::Range<usize>,
-    /// Whether it has members besides role and content.
-    pub extra: bool,
+    /// Its members besides role and content.
+    pub extra: Vec<Member>,
 }
 
 impl Anatomy {
@@ -135,6 +133,24 @@ impl Anatomy {
     pub fn user_id<'a>(&self, body: &'a [u8]) -> Option<Cow<'a, str>> {
         let metadata = self.member(body, "metadata")?;
         json::text(body, &json::member(body, metadata.start, "user_id")?)
+    }
+
+    /// Where a piece stands, as a person would write it: `tools[3]`, `messages[2].content[0]`.
+    pub fn path(&self, piece: usize) -> String {
+        match self.layer(piece) {
+            Layer::Tools => format!("tools[{piece}]"),
+            Layer::System if self.pieces[piece].form == Form::Text => "system".to_owned(),
+            Layer::System => format!("system[{}]", piece - self.tools),
+            _ => {
+                let owner = self.messages.iter().position(|message| message.pieces.contains(&piece));
+                let index = owner.unwrap_or_default();
+                let first = self.messages.get(index).map_or(piece, |message| message.pieces.start);
+                match self.pieces[piece].form {
+                    Form::Block => format!("messages[{index}].content[{}]", piece - first),
+                    _ => format!("messages[{index}].content"),
+                }
+            }
+        }
     }
 
     /// The layer of a piece.
@@ -205,7 +221,7 @@ impl Reader<'_> {
     }
 
     fn message(&mut self, start: usize, pieces: &mut Vec<Piece>) -> Result<Message, Malformed> {
-        let (mut role, mut extra, mut seen) = (None, false, false);
+        let (mut role, mut extra, mut seen) = (None, Vec::new(), false);
         let first = pieces.len();
         let end = json::walk_object(self.body, start, |key, start| {
             if is_key(self.body, &key, "content") {
@@ -215,7 +231,7 @@ impl Reader<'_> {
             let end = value_end(self.body, start)?;
             match is_key(self.body, &key, "role") {
                 true => self.ambiguous |= role.replace(start..end).is_some(),
-                false => extra = true,
+                false => extra.push(Member { key, value: start..end }),
             }
             Ok(end)
         })?;
@@ -275,7 +291,6 @@ impl Reader<'_> {
             piece.marker = Some(Marker { cut: (start + 1)..value.end, value });
         }
         piece.span = start..end;
-        piece.spaced = json::has_space(body, &piece.span);
         Ok(piece)
     }
 
@@ -303,7 +318,7 @@ impl Reader<'_> {
 
 impl Piece {
     fn plain(span: Span, form: Form) -> Piece {
-        Piece { span, form, marker: None, kind: None, id: None, input: None, text: None, spaced: false }
+        Piece { span, form, marker: None, kind: None, id: None, input: None, text: None }
     }
 
     /// The piece as the cache sees it: without its marker. The second part is empty where there is none.
@@ -348,11 +363,10 @@ mod tests {
         assert_eq!(layers, ["tools", "tools", "system", "messages", "messages", "messages", "messages"]);
         let ranges: Vec<_> = anatomy.messages.iter().map(|message| message.pieces.clone()).collect();
         assert_eq!(ranges, [3..4, 4..6, 6..7]);
-        assert_eq!(
-            anatomy.messages.iter().map(|message| message.extra).collect::<Vec<_>>(),
-            [false, false, true]
-        );
+        assert_eq!(anatomy.messages.iter().map(|message| message.extra.len()).collect::<Vec<_>>(), [0, 0, 1]);
         assert!(!anatomy.ambiguous);
+        let paths: Vec<_> = (0..7).map(|piece| anatomy.path(piece)).collect();
+        assert_eq!(paths[1..5], ["tools[1]", "system[0]", "messages[0].content", "messages[1].content[0]"]);
     }
 
     #[test]
@@ -429,15 +443,5 @@ mod tests {
             assert!(Anatomy::read(body).is_err(), "{body:?}");
         }
         assert!(Anatomy::read(b" {} \n").is_ok());
-    }
-
-    #[test]
-    fn white_space_between_tokens_is_noticed_and_within_strings_is_not() {
-        let spaced = |body: &str| Anatomy::read(body.as_bytes()).unwrap().pieces[0].spaced;
-        assert!(!spaced(
-            r#"{"system":[{"type":"text","text":"a b, c: d \\" e"}]}"#.replace("\\\\", "\\").as_str()
-        ));
-        assert!(spaced(r#"{"system":[{"type":"text", "text":"ab"}]}"#));
-        assert!(spaced(r#"{"system":[{"type":"text","x":{"a":[1 ]}}]}"#));
     }
 }

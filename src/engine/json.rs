@@ -136,22 +136,6 @@ pub fn is_key(bytes: &[u8], key: &Span, name: &str) -> bool {
         || (memchr(b'\\', inner).is_some() && text(bytes, key).is_some_and(|key| key == name))
 }
 
-/// Whether white space stands between the tokens of a value that was walked before.
-pub fn has_space(bytes: &[u8], span: &Span) -> bool {
-    let mut at = span.start;
-    while at < span.end {
-        match bytes[at] {
-            b' ' | b'\n' | b'\t' | b'\r' => return true,
-            b'"' => match string_end(bytes, at) {
-                Ok(end) => at = end,
-                Err(_) => return false,
-            },
-            _ => at += 1,
-        }
-    }
-    false
-}
-
 /// The value without the white space between its tokens: key order, numbers and strings as they stand.
 pub fn compact(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
     let start = skip_space(bytes, 0);

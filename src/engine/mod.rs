@@ -6,6 +6,9 @@
 pub mod types;
 pub mod json;
 pub mod anatomy;
+pub mod meaning;
+pub mod prefix;
+pub mod divergence;
 pub mod identify;
 pub mod sse;
 pub mod usage;

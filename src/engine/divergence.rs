@@ -1,0 +1,180 @@
+//! Where two requests part: the first piece whose prefix hash differs, and what differs in it.
+
+use super::anatomy::{Anatomy, Form, Layer, Piece};
+use super::json::Span;
+use super::meaning::Meaning;
+use super::prefix::{Attribution, Chain};
+
+/// One request with everything needed to compare it.
+pub struct Subject<'a> {
+    pub body: &'a [u8],
+    pub anatomy: &'a Anatomy,
+    pub chain: &'a Chain,
+}
+
+/// The first place where the second request no longer extends the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    pub layer: Layer,
+    /// The piece, by number and as a path; `model` for the model itself.
+    pub piece: usize,
+    pub path: String,
+    pub kind: Kind,
+    /// The first byte that differs, as an offset into each body, if both have the piece.
+    pub at: Option<[usize; 2]>,
+    /// The whole piece in each body, where it exists.
+    pub spans: [Option<Span>; 2],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The same meaning in another spelling: only the cache notices.
+    Spelling,
+    /// Different content.
+    Meaning,
+    /// The first request has pieces here that the second lacks.
+    Missing,
+    /// The second has pieces here that the first lacks, before the messages grow.
+    Added,
+}
+
+impl Kind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Spelling => "spelling",
+            Kind::Meaning => "meaning",
+            Kind::Missing => "missing",
+            Kind::Added => "added",
+        }
+    }
+}
+
+/// `None` if the second request extends the first, or is equal to it.
+pub fn divergence(first: &Subject<'_>, second: &Subject<'_>) -> Option<Divergence> {
+    if first.chain.model != second.chain.model {
+        return Some(of_model(first, second));
+    }
+    let pairs = first.chain.pieces.iter().zip(&second.chain.pieces);
+    let piece = pairs.take_while(|(a, b)| a == b).count();
+    let (one, two) = (first.anatomy.pieces.get(piece), second.anatomy.pieces.get(piece));
+    // Nothing left of the first, and what is left of the second are further messages: it was extended.
+    let extended = one.is_none() && (two.is_none() || second.anatomy.layer(piece) == Layer::Messages);
+    if extended
+        && (first.anatomy.tools, first.anatomy.system) == (second.anatomy.tools, second.anatomy.system)
+    {
+        return None;
+    }
+    let layers = [one.map(|_| first.anatomy.layer(piece)), two.map(|_| second.anatomy.layer(piece))];
+    let owner = if layers[0].is_some_and(|layer| layers[1].is_none_or(|other| layer <= other)) {
+        first
+    } else {
+        second
+    };
+    let layer = layers.into_iter().flatten().min().unwrap_or(Layer::Messages);
+    let kind = match (one, two) {
+        (Some(one), Some(two)) if layers[0] == layers[1] => compare(first, one, second, two),
+        (Some(_), _) if layers[0] == Some(layer) => Kind::Missing,
+        _ => Kind::Added,
+    };
+    let at = one.zip(two).map(|(one, two)| first_difference(first.body, &one.span, second.body, &two.span));
+    let spans = [one, two].map(|piece| piece.map(|piece| piece.span.clone()));
+    Some(Divergence { layer, piece, path: owner.anatomy.path(piece), kind, at, spans })
+}
+
+fn of_model(first: &Subject<'_>, second: &Subject<'_>) -> Divergence {
+    let spans = [first, second].map(|subject| subject.anatomy.member(subject.body, "model").cloned());
+    let at = match &spans {
+        [Some(one), Some(two)] => Some(first_difference(first.body, one, second.body, two)),
+        _ => None,
+    };
+    Divergence { layer: Layer::Model, piece: 0, path: "model".into(), kind: Kind::Meaning, at, spans }
+}
+
+fn compare(first: &Subject<'_>, one: &Piece, second: &Subject<'_>, two: &Piece) -> Kind {
+    let meaning = |subject: &Subject<'_>, piece: &Piece| match piece.form {
+        Form::Block => Meaning::of_block(&subject.body[piece.span.clone()]),
+        Form::Text => Meaning::of_text(&subject.body[piece.span.clone()]),
+        Form::Other => Meaning::of(&subject.body[piece.span.clone()]),
+    };
+    match (meaning(first, one), meaning(second, two)) {
+        (Some(one), Some(two)) if one == two => Kind::Spelling,
+        _ => Kind::Meaning,
+    }
+}
+
+fn first_difference(one: &[u8], span: &Span, two: &[u8], other: &Span) -> [usize; 2] {
+    let pairs = one[span.clone()].iter().zip(&two[other.clone()]);
+    let same = pairs.take_while(|(a, b)| a == b).count();
+    [span.start + same, other.start + same]
+}
+
+/// Reads two bodies and compares them; `None` inside if the second extends the first.
+pub fn compare_bodies(
+    first: &[u8],
+    second: &[u8],
+    attribution: Attribution,
+) -> Result<Option<Divergence>, super::json::Malformed> {
+    let (one, two) = (Anatomy::read(first)?, Anatomy::read(second)?);
+    let chains = (Chain::of(first, &one, attribution), Chain::of(second, &two, attribution));
+    let first = Subject { body: first, anatomy: &one, chain: &chains.0 };
+    let second = Subject { body: second, anatomy: &two, chain: &chains.1 };
+    Ok(divergence(&first, &second))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BODY: &str = r#"{"model":"m","tools":[{"name":"a","input_schema":{"p":1,"q":2}},{"name":"b"}],"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":"one"},{"role":"assistant","content":[{"type":"text","text":"two"}]}]}"#;
+
+    fn against(second: &str) -> Option<(String, Layer, Kind)> {
+        let found = compare_bodies(BODY.as_bytes(), second.as_bytes(), Attribution::Counted).unwrap();
+        found.map(|found| (found.path, found.layer, found.kind))
+    }
+
+    #[test]
+    fn an_extended_or_equal_request_does_not_diverge() {
+        assert_eq!(against(BODY), None);
+        assert_eq!(against(&BODY.replace("]}]}", r#"]},{"role":"user","content":"three"}]}"#)), None);
+        assert_eq!(against(&BODY.replace(r#"{"name":"b"}"#, r#"{"name":"b","cache_control":{}}"#)), None);
+    }
+
+    #[test]
+    fn the_first_difference_is_named_with_its_layer_path_and_kind() {
+        let found = |second: &str| against(second).unwrap();
+        assert_eq!(found(&BODY.replace(r#""m""#, r#""n""#)), ("model".into(), Layer::Model, Kind::Meaning));
+        let respelt = BODY.replace(r#"{"p":1,"q":2}"#, r#"{"q":2,"p":1}"#);
+        assert_eq!(found(&respelt), ("tools[0]".into(), Layer::Tools, Kind::Spelling));
+        assert_eq!(
+            found(&BODY.replace("\"s\"", "\"S\"")),
+            ("system[0]".into(), Layer::System, Kind::Meaning)
+        );
+        let string = BODY.replace(r#"[{"type":"text","text":"s"}]"#, r#""s""#);
+        assert_eq!(found(&string), ("system[0]".into(), Layer::System, Kind::Spelling));
+        let reworded = BODY.replace("two", "2");
+        assert_eq!(found(&reworded), ("messages[1].content[0]".into(), Layer::Messages, Kind::Meaning));
+    }
+
+    #[test]
+    fn a_missing_or_added_piece_is_told_from_a_changed_one() {
+        let found = |second: &str| against(second).unwrap();
+        assert_eq!(
+            found(&BODY.replace(r#",{"name":"b"}"#, "")),
+            ("tools[1]".into(), Layer::Tools, Kind::Missing)
+        );
+        let added = BODY.replace(r#"{"name":"b"}"#, r#"{"name":"b"},{"name":"c"}"#);
+        assert_eq!(found(&added), ("tools[2]".into(), Layer::Tools, Kind::Added));
+        let shorter = BODY.replace(r#",{"role":"assistant","content":[{"type":"text","text":"two"}]}"#, "");
+        assert_eq!(found(&shorter), ("messages[1].content[0]".into(), Layer::Messages, Kind::Missing));
+    }
+
+    #[test]
+    fn the_first_differing_byte_is_given_for_both_bodies() {
+        let second =
+            BODY.replace("\"model\":\"m\"", "\"max_tokens\":9,\"model\":\"m\"").replace("two", "twig");
+        let found =
+            compare_bodies(BODY.as_bytes(), second.as_bytes(), Attribution::Counted).unwrap().unwrap();
+        let [one, two] = found.at.unwrap();
+        assert_eq!((&BODY[one..one + 1], &second[two..two + 2]), ("o", "ig"));
+    }
+}

@@ -1,0 +1,237 @@
+//! What a value says, whatever its spelling.
+//!
+//! Two spellings mean the same if they differ only in key order, escapes or white space. Numbers count by
+//! their lexeme: `1` and `1.0` differ, because a reader may show the difference. A value with a key twice or
+//! with half a surrogate pair has no meaning that all readers share, and gets no hash.
+//!
+//! The value is written once in a form that is the same for every spelling (keys sorted, strings decoded and
+//! with their length before them), and that form is hashed in one run: far cheaper than a hash per node.
+//!
+//! ```
+//! use forkpoint::engine::meaning::Meaning;
+//! let one = Meaning::of(br#"{"a":1,"b":"\u00e9"}"#).unwrap();
+//! assert_eq!(Some(one), Meaning::of("{ \"b\": \"é\", \"a\": 1 }".as_bytes()));
+//! ```
+
+use std::borrow::Cow;
+
+use super::json::{self, Span, skip_space, value_end};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Meaning([u8; 32]);
+
+impl Meaning {
+    /// The meaning of one JSON value.
+    pub fn of(value: &[u8]) -> Option<Meaning> {
+        let start = skip_space(value, 0);
+        let end = value_end(value, start).ok()?;
+        let mut form = Form { bytes: value, out: Vec::with_capacity(value.len()) };
+        form.value(start..end, &[])?;
+        Some(form.hash())
+    }
+
+    /// The meaning of a block: its marker does not count.
+    pub fn of_block(block: &[u8]) -> Option<Meaning> {
+        let end = value_end(block, 0).ok()?;
+        let mut form = Form { bytes: block, out: Vec::with_capacity(block.len()) };
+        form.value(0..end, &["cache_control"])?;
+        Some(form.hash())
+    }
+
+    /// The meaning of a `content` or `system` value: a string says what one text block says.
+    pub fn of_text(text: &[u8]) -> Option<Meaning> {
+        let block = [&b"{\"type\":\"text\",\"text\":"[..], text, b"}"].concat();
+        Meaning::of(&block)
+    }
+}
+
+/// The one form, being written.
+struct Form<'a> {
+    bytes: &'a [u8],
+    out: Vec<u8>,
+}
+
+impl<'a> Form<'a> {
+    fn hash(self) -> Meaning {
+        Meaning(blake3::derive_key("forkpoint meaning v1", &self.out))
+    }
+
+    /// `without`: members to leave out of this object, not of the ones inside it.
+    fn value(&mut self, span: Span, without: &[&str]) -> Option<()> {
+        match self.bytes.get(span.start)? {
+            b'{' => self.object(span, without),
+            b'[' => self.array(span),
+            b'"' => {
+                let text = json::text(self.bytes, &span)?;
+                self.string(&text);
+                Some(())
+            }
+            _ => {
+                self.token(b'n', &self.bytes[span]);
+                Some(())
+            }
+        }
+    }
+
+    fn object(&mut self, span: Span, without: &[&str]) -> Option<()> {
+        let bytes = self.bytes;
+        let mut members: Vec<(Cow<'a, str>, Span)> = Vec::new();
+        let mut readable = true;
+        let walked = json::walk_object(bytes, span.start, |key, start| {
+            let end = value_end(bytes, start)?;
+            match json::text(bytes, &key) {
+                Some(key) if without.contains(&key.as_ref()) => {}
+                Some(key) => members.push((key, start..end)),
+                None => readable = false,
+            }
+            Ok(end)
+        });
+        members.sort_by(|a, b| a.0.cmp(&b.0));
+        let twice = members.windows(2).any(|pair| pair[0].0 == pair[1].0);
+        if walked.is_err() || !readable || twice {
+            return None;
+        }
+        self.out.push(b'{');
+        for (key, value) in members {
+            self.string(&key);
+            self.value(value, &[])?;
+        }
+        self.out.push(b'}');
+        Some(())
+    }
+
+    fn array(&mut self, span: Span) -> Option<()> {
+        let bytes = self.bytes;
+        let mut elements = Vec::new();
+        let walked = json::walk_array(bytes, span.start, |start| {
+            let end = value_end(bytes, start)?;
+            elements.push(start..end);
+            Ok(end)
+        });
+        walked.ok()?;
+        self.out.push(b'[');
+        for element in elements {
+            self.value(element, &[])?;
+        }
+        self.out.push(b']');
+        Some(())
+    }
+
+    fn string(&mut self, text: &str) {
+        self.token(b's', text.as_bytes());
+    }
+
+    /// Its length keeps a token from running into the next.
+    fn token(&mut self, kind: u8, token: &[u8]) {
+        self.out.push(kind);
+        self.out.extend_from_slice(&(token.len() as u64).to_le_bytes());
+        self.out.extend_from_slice(token);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    fn same(a: &str, b: &str) -> bool {
+        let (a, b) = (Meaning::of(a.as_bytes()), Meaning::of(b.as_bytes()));
+        a.is_some() && a == b
+    }
+
+    #[test]
+    fn spelling_does_not_count() {
+        assert!(same(
+            r#"{"a":[1,{"x":1,"y":2}],"b":"\u00e9\/"}"#,
+            "{ \"b\" : \"é/\", \"a\" : [ 1, {\"y\":2,\"x\":1} ] }"
+        ));
+        assert!(same(r#""\ud83d\ude00""#, "\"😀\""));
+    }
+
+    #[test]
+    fn content_does() {
+        assert!(!same("1", "1.0"));
+        assert!(!same("[1,2]", "[2,1]"));
+        assert!(!same(r#"["ab","c"]"#, r#"["a","bc"]"#));
+        assert!(!same(r#"{"a":1}"#, r#"{"a":1,"b":null}"#));
+        assert!(!same("\"1\"", "1"));
+        assert!(!same("[[1],[]]", "[[],[1]]"));
+    }
+
+    #[test]
+    fn what_readers_could_understand_differently_has_no_meaning() {
+        assert_eq!(Meaning::of(br#"{"a":1,"a":1}"#), None);
+        assert_eq!(Meaning::of(br#"{"a":1,"\u0061":1}"#), None);
+        assert_eq!(Meaning::of(br#"["\ud83d"]"#), None);
+        assert_eq!(Meaning::of(b"\"\xff\""), None);
+        assert_eq!(Meaning::of(b"{"), None);
+    }
+
+    #[test]
+    fn a_marker_counts_in_a_value_but_not_on_a_block() {
+        let marked = br#"{"cache_control":{"type":"ephemeral"},"type":"text","text":"t"}"#;
+        let plain = br#"{"type":"text","text":"t"}"#;
+        assert_ne!(Meaning::of(marked), Meaning::of(plain));
+        assert_eq!(Meaning::of_block(marked), Meaning::of_block(plain));
+        let inner = br#"{"type":"tool_use","input":{"cache_control":1}}"#;
+        assert_ne!(Meaning::of_block(inner), Meaning::of_block(br#"{"type":"tool_use","input":{}}"#));
+    }
+
+    #[test]
+    fn a_string_says_what_one_text_block_says() {
+        assert_eq!(
+            Meaning::of_text(br#""h\u0069""#),
+            Meaning::of_block(br#"{"text":"hi","type":"text","cache_control":null}"#)
+        );
+    }
+
+    /// Another spelling of the same value: keys reversed, everything escaped, white space everywhere.
+    fn respell(value: &Value) -> String {
+        match value {
+            Value::Object(members) => {
+                let members = members.iter().rev();
+                let members: Vec<_> =
+                    members.map(|(k, v)| format!(" {} :\t{}", escape(k), respell(v))).collect();
+                format!("{{{} }}", members.join(" ,\n"))
+            }
+            Value::Array(items) => {
+                format!("[ {} ]", items.iter().map(respell).collect::<Vec<_>>().join(" , "))
+            }
+            Value::String(text) => escape(text),
+            other => other.to_string(),
+        }
+    }
+
+    fn escape(text: &str) -> String {
+        let units = text.encode_utf16().map(|unit| format!("\\u{unit:04x}"));
+        format!("\"{}\"", units.collect::<String>())
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let scalar = prop_oneof![
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<String>().prop_map(Value::from)
+        ];
+        scalar.prop_recursive(4, 40, 5, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+                prop::collection::btree_map(any::<String>(), inner, 0..5)
+                    .prop_map(|map| map.into_iter().collect()),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_spelling_of_a_value_means_the_same(value in any_value()) {
+            prop_assert!(same(&value.to_string(), &respell(&value)));
+        }
+
+        #[test]
+        fn different_values_mean_different_things(a in any_value(), b in any_value()) {
+            prop_assert_eq!(same(&a.to_string(), &b.to_string()), a == b);
+        }
+    }
+}
