@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::harness::http2::{Http2, request};
 use crate::harness::samples::{self, EVENT_STREAM, EVENTS, MESSAGE, OK, PROMPT, message};
-use crate::harness::{Binary, Forkpoint, Upstream, call, get, post, within};
+use crate::harness::{Binary, End, Forkpoint, Upstream, call, get, post, within};
 
 /// Short, because a test has to wait for it; nothing depends on its length.
 const SHORT: Duration = Duration::from_millis(150);
@@ -81,6 +81,24 @@ async fn a_connection_over_the_limit_is_told_so_until_there_is_room() {
     .await;
     assert_eq!(upstream.next().await.head.line(), "GET /first HTTP/1.1");
     assert_eq!(upstream.next().await.head.line(), "GET /h2 HTTP/1.1");
+}
+
+#[tokio::test]
+async fn a_flood_of_connections_is_not_even_answered() {
+    let upstream = Upstream::bind().await;
+    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.connections = 1).await;
+    let mut admitted = forkpoint.client().await;
+    admitted.send(&get("/admitted")).await;
+    let (mut server, _) = upstream.asked().await;
+    // Those that would be told why take places of their own, of which there is a number too.
+    let mut flood = Vec::new();
+    for _ in 0..300 {
+        flood.push(forkpoint.client().await);
+    }
+    assert_eq!(flood.pop().unwrap().gone().await, End::Closed);
+    flood[0].ask(&get("/over")).await.is_refusal(503, "connections");
+    server.send(OK).await;
+    assert_eq!(admitted.reply().await.status(), 200);
 }
 
 #[tokio::test]
@@ -227,6 +245,7 @@ async fn an_http_2_client_that_stalls_within_its_body_is_told_so() {
     let (answer, _sending) = client.start(request("POST", "/v1/messages").body(()).unwrap(), false).await;
     let answer = within("an answer", answer).await.unwrap();
     assert_eq!(answer.status().as_u16(), 408);
+    assert!(!answer.headers().contains_key("connection"), "which HTTP/2 forbids");
 }
 
 #[tokio::test]
