@@ -207,13 +207,13 @@ async fn a_client_that_is_slow_with_its_headers_is_cut_off() {
 #[tokio::test]
 async fn the_time_for_headers_does_not_bound_the_answer() {
     let upstream = Upstream::bind().await;
-    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.header = SHORT).await;
+    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.header = SHORT * 2).await;
     // As short as a request can be: shorter than the preface by which HTTP/2 is told.
     for request in ["GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\nhost: here\r\n\r\n"] {
         let mut client = forkpoint.client().await;
         client.send(request.as_bytes()).await;
         let (mut server, _) = upstream.asked().await;
-        tokio::time::sleep(SHORT * 2).await;
+        tokio::time::sleep(SHORT * 4).await;
         server.send(OK).await;
         assert_eq!(client.reply().await.body, b"ok", "{request:?}");
     }
@@ -324,15 +324,15 @@ async fn an_upstream_that_stays_silent_is_given_up() {
 #[tokio::test]
 async fn a_long_upload_is_not_taken_for_silence() {
     let upstream = Upstream::bind().await;
-    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.upstream.idle = SHORT).await;
+    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.upstream.idle = SHORT * 4).await;
     let mut client = forkpoint.client().await;
     client.send(b"POST /v1/files HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n").await;
     let mut server = upstream.accept().await;
     server.head().await;
-    for _ in 0..20 {
+    for _ in 0..30 {
         client.send_chunk(b"x").await;
         server.through(b"x\r\n").await;
-        tokio::time::sleep(SHORT / 5).await;
+        tokio::time::sleep(SHORT / 3).await;
     }
     client.send(b"0\r\n\r\n").await;
     server.through(b"0\r\n\r\n").await;

@@ -8,7 +8,7 @@ use crate::harness::samples::{EVENT_STREAM, EVENTS, OK, PROMPT, message};
 use crate::harness::{Forkpoint, Upstream, call};
 
 /// So that connections on which nothing more comes end soon.
-const SHORT: Duration = Duration::from_millis(200);
+const SHORT: Duration = Duration::from_millis(500);
 
 /// Numbers that look random and are the same in every run (an xorshift generator).
 struct Dice(u64);
@@ -84,7 +84,7 @@ async fn mangled_answers_get_an_end_and_one_record() {
     stream.extend(b"0\r\n\r\n");
     let answers = [mangled(&stream, 150), mangled(&message(), 150)].concat();
     let serving = async {
-        for answer in &answers {
+        for answer in answers.iter().cycle() {
             let (mut server, _) = upstream.asked().await;
             let _ = server.try_send(answer).await;
         }
@@ -98,6 +98,10 @@ async fn mangled_answers_get_an_end_and_one_record() {
             forkpoint.recorded(count).await;
         }
     };
-    tokio::join!(serving, asking);
+    // A call may meet a connection that is just being closed, and end there: the upstream's count may differ.
+    tokio::select! {
+        () = serving => unreachable!("it goes round for ever"),
+        () = asking => {}
+    }
     forkpoint.still_works(&upstream).await;
 }
