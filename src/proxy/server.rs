@@ -33,6 +33,8 @@ const H2_PING_EVERY: Duration = Duration::from_secs(30);
 /// How an HTTP/2 connection begins. While the bytes could still become this, no version is known and hyper's
 /// own deadline for headers does not run yet.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Connections beyond `limits.connections` that are answered, so that their clients know why.
+const DOORSTEP: usize = 256;
 /// A pause after a failed accept (file descriptors run out), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -40,6 +42,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, mut stop: watch::Receiver<bool>) {
     let limits = proxy.config.limits.clone();
     let places = Arc::new(Semaphore::new(limits.connections));
+    let doorstep = Arc::new(Semaphore::new(DOORSTEP));
     let builder = Arc::new(builder(&limits));
     let graceful = GracefulShutdown::new();
     loop {
@@ -58,7 +61,8 @@ pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, mut stop: watch::Re
         let _ = stream.set_nodelay(true);
         let io = TokioIo::new(ClientIo::new(stream, &limits));
         let (proxy, builder, watcher) = (proxy.clone(), builder.clone(), graceful.watcher());
-        let place = Place::wanted(&places);
+        // A flood is not worth an answer.
+        let Some(place) = Place::wanted(&places, &doorstep) else { continue };
         tokio::spawn(async move {
             let service = service_fn(|request| {
                 let (proxy, admitted) = (proxy.clone(), place.is_taken());
@@ -79,17 +83,20 @@ pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, mut stop: watch::Re
     graceful.shutdown().await;
 }
 
-/// One connection's place among `limits.connections`, given back with it.
+/// One connection's place among `limits.connections`, or on the doorstep; given back with it.
 struct Place {
     places: Arc<Semaphore>,
     taken: OnceLock<OwnedSemaphorePermit>,
+    _doorstep: Option<OwnedSemaphorePermit>,
 }
 
 impl Place {
-    fn wanted(places: &Arc<Semaphore>) -> Place {
-        let place = Place { places: places.clone(), taken: OnceLock::new() };
-        place.is_taken();
-        place
+    fn wanted(places: &Arc<Semaphore>, doorstep: &Arc<Semaphore>) -> Option<Place> {
+        let mut place = Place { places: places.clone(), taken: OnceLock::new(), _doorstep: None };
+        if !place.is_taken() {
+            place._doorstep = Some(doorstep.clone().try_acquire_owned().ok()?);
+        }
+        Some(place)
     }
 
     /// Asked again for each request: a connection that came too early is not refused for life.

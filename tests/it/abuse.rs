@@ -234,6 +234,33 @@ async fn a_request_inside_a_body_stays_a_body() {
 }
 
 #[tokio::test]
+async fn the_body_of_a_refused_request_is_never_taken_for_the_next_one() {
+    let forkpoint = Forkpoint::before("http://127.0.0.1:1").await;
+    let smuggled = b"GET /smuggled HTTP/1.1\r\nhost: h\r\n\r\n".repeat(2000);
+    for (round, (target, headers)) in [
+        ("/x", "upgrade: websocket\r\nconnection: upgrade\r\n"),
+        ("*", ""),
+        ("/v1/messages", ""),
+        ("/v1/files", ""),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut client = forkpoint.client().await;
+        let request = samples::post(target, headers, &smuggled);
+        let (head, body) = request.split_at(request.len() - smuggled.len());
+        client.send(head).await;
+        // The rest may meet a connection that is closed already.
+        let _ = client.try_send(body).await;
+        let reply = client.reply().await;
+        assert!([400, 501, 502].contains(&reply.status()), "{target}: {}", reply.status());
+        client.finish().await;
+        assert_eq!(client.rest().await.0, b"", "{target}: a second answer");
+        forkpoint.recorded(round as u32 + 1).await;
+    }
+}
+
+#[tokio::test]
 async fn a_decompression_bomb_is_relayed_and_not_unpacked() {
     use std::io::Write as _;
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());

@@ -2,6 +2,7 @@
 
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::harness::http2::{Http2, request};
 use crate::harness::samples::{EVENT_STREAM, OK, PROMPT};
 use crate::harness::{Binary, Forkpoint, Peer, Upstream, binary, call, get, within};
 
@@ -102,6 +103,29 @@ async fn a_drain_within_the_process_ends_with_its_last_exchange() {
     };
     let ((), reply) = tokio::join!(forkpoint.drained(), finish);
     assert_eq!(reply.status(), 200);
+}
+
+#[tokio::test]
+async fn a_running_http_2_stream_survives_the_drain() {
+    let upstream = Upstream::bind().await;
+    let forkpoint = Forkpoint::before(&upstream.url()).await;
+    let mut client = Http2::connect(&forkpoint).await;
+    let (answer, _sending) = client.start(request("GET", "/last").body(()).unwrap(), true).await;
+    let (mut server, _) = upstream.asked().await;
+    server.send(EVENT_STREAM).await;
+    let mut body = within("an answer", answer).await.unwrap().into_body();
+    let finish = async {
+        for _ in 0..3 {
+            server.send_chunk(b"data: {}\n\n").await;
+            assert_eq!(within("an event", body.data()).await.unwrap().unwrap(), &b"data: {}\n\n"[..]);
+        }
+        server.send(b"0\r\n\r\n").await;
+        // The frame that ends a stream may be an empty one.
+        while let Some(end) = within("the end", body.data()).await {
+            assert!(end.unwrap().is_empty());
+        }
+    };
+    tokio::join!(forkpoint.drained(), finish);
 }
 
 #[tokio::test]

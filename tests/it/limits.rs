@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::harness::http2::{Http2, request};
 use crate::harness::samples::{self, EVENT_STREAM, EVENTS, MESSAGE, OK, PROMPT, message};
-use crate::harness::{Binary, Forkpoint, Upstream, call, get, post, within};
+use crate::harness::{Binary, End, Forkpoint, Upstream, call, get, post, within};
 
 /// Short, because a test has to wait for it; nothing depends on its length.
 const SHORT: Duration = Duration::from_millis(150);
@@ -81,6 +81,24 @@ async fn a_connection_over_the_limit_is_told_so_until_there_is_room() {
     .await;
     assert_eq!(upstream.next().await.head.line(), "GET /first HTTP/1.1");
     assert_eq!(upstream.next().await.head.line(), "GET /h2 HTTP/1.1");
+}
+
+#[tokio::test]
+async fn a_flood_of_connections_is_not_even_answered() {
+    let upstream = Upstream::bind().await;
+    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.connections = 1).await;
+    let mut admitted = forkpoint.client().await;
+    admitted.send(&get("/admitted")).await;
+    let (mut server, _) = upstream.asked().await;
+    // Those that would be told why take places of their own, of which there is a number too.
+    let mut flood = Vec::new();
+    for _ in 0..300 {
+        flood.push(forkpoint.client().await);
+    }
+    assert_eq!(flood.pop().unwrap().gone().await, End::Closed);
+    flood[0].ask(&get("/over")).await.is_refusal(503, "connections");
+    server.send(OK).await;
+    assert_eq!(admitted.reply().await.status(), 200);
 }
 
 #[tokio::test]
@@ -189,13 +207,13 @@ async fn a_client_that_is_slow_with_its_headers_is_cut_off() {
 #[tokio::test]
 async fn the_time_for_headers_does_not_bound_the_answer() {
     let upstream = Upstream::bind().await;
-    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.header = SHORT).await;
+    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.header = SHORT * 2).await;
     // As short as a request can be: shorter than the preface by which HTTP/2 is told.
     for request in ["GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\nhost: here\r\n\r\n"] {
         let mut client = forkpoint.client().await;
         client.send(request.as_bytes()).await;
         let (mut server, _) = upstream.asked().await;
-        tokio::time::sleep(SHORT * 2).await;
+        tokio::time::sleep(SHORT * 4).await;
         server.send(OK).await;
         assert_eq!(client.reply().await.body, b"ok", "{request:?}");
     }
@@ -227,6 +245,7 @@ async fn an_http_2_client_that_stalls_within_its_body_is_told_so() {
     let (answer, _sending) = client.start(request("POST", "/v1/messages").body(()).unwrap(), false).await;
     let answer = within("an answer", answer).await.unwrap();
     assert_eq!(answer.status().as_u16(), 408);
+    assert!(!answer.headers().contains_key("connection"), "which HTTP/2 forbids");
 }
 
 #[tokio::test]
@@ -305,15 +324,15 @@ async fn an_upstream_that_stays_silent_is_given_up() {
 #[tokio::test]
 async fn a_long_upload_is_not_taken_for_silence() {
     let upstream = Upstream::bind().await;
-    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.upstream.idle = SHORT).await;
+    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.upstream.idle = SHORT * 4).await;
     let mut client = forkpoint.client().await;
     client.send(b"POST /v1/files HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n").await;
     let mut server = upstream.accept().await;
     server.head().await;
-    for _ in 0..20 {
+    for _ in 0..30 {
         client.send_chunk(b"x").await;
         server.through(b"x\r\n").await;
-        tokio::time::sleep(SHORT / 5).await;
+        tokio::time::sleep(SHORT / 3).await;
     }
     client.send(b"0\r\n\r\n").await;
     server.through(b"0\r\n\r\n").await;

@@ -17,6 +17,7 @@ mod own_errors;
 mod bad_input;
 mod abuse;
 mod abuse_http2;
+mod mangled;
 mod tls;
 mod admin;
 mod lifecycle;

@@ -1,5 +1,6 @@
 //! What clients say stays between them and the upstream.
 
+use crate::harness::http2::{Http2, request};
 use crate::harness::samples::{self, EVENTS};
 use crate::harness::{Binary, Upstream, post};
 
@@ -45,10 +46,15 @@ async fn nothing_a_client_sent_appears_in_the_log_or_the_metrics() {
             client.send(&request).await;
             client.head().await;
         }
-        binary.lines("forkpoint::request", 5).await;
+        let mut multiplexed = Http2::at(binary.proxy).await;
+        let call = request("POST", &format!("/v1/messages?q={CANARY}")).header("x-api-key", CANARY);
+        multiplexed.ask(call.body(()).unwrap(), format!("{{\"system\":\"{CANARY}\"}}").as_bytes()).await;
+        binary.lines("forkpoint::request", 6).await;
         let (_, metrics) = binary.admin("/metrics").await;
         assert!(!metrics.contains(CANARY), "{metrics}");
-        for line in binary.said() {
+        let said = binary.said();
+        assert!(level != "trace" || said.iter().any(|line| line.contains("TRACE")), "trace is on");
+        for line in said {
             assert!(!line.contains(CANARY), "{format} {level}: {line}");
         }
     }

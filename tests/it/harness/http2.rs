@@ -1,5 +1,7 @@
 //! An HTTP/2 client with prior knowledge.
 
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::Request;
@@ -13,7 +15,11 @@ pub struct Http2 {
 
 impl Http2 {
     pub async fn connect(forkpoint: &Forkpoint) -> Http2 {
-        let stream = TcpStream::connect(forkpoint.address).await.unwrap();
+        Http2::at(forkpoint.address).await
+    }
+
+    pub async fn at(address: SocketAddr) -> Http2 {
+        let stream = TcpStream::connect(address).await.unwrap();
         let (send, connection) = within("an HTTP/2 handshake", h2::client::handshake(stream)).await.unwrap();
         // It ends by itself, with the last handle or with the connection.
         tokio::spawn(connection);

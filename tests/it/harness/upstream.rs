@@ -71,6 +71,11 @@ impl Answering {
         format!("http://{}", self.address)
     }
 
+    /// Everything that was asked until now.
+    pub fn so_far(&mut self) -> Vec<Reply> {
+        std::iter::from_fn(|| self.asked.try_recv().ok()).collect()
+    }
+
     /// What was asked next.
     pub async fn next(&mut self) -> Reply {
         within("a request at the upstream", self.asked.recv()).await.unwrap()
