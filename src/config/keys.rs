@@ -140,7 +140,7 @@ pub static KEYS: &[Key] = &[
     Key {
         path: "limits.connections",
         kind: Kind::Count(1..=1_000_000, |config| &mut config.limits.connections),
-        meaning: "The most client connections at once; further ones wait in the system's queue.",
+        meaning: "The most client connections at once; further ones are answered with a 503 and closed.",
         reason: "four thousand streams need about as many files on each side, within common limits of a service",
     },
     Key {

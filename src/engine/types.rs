@@ -50,6 +50,8 @@ pub enum Reason {
     HeldRequests,
     /// `limits.held_bytes` of bodies are in memory already: streamed through unread.
     HeldBytes,
+    /// The request announces trailers, so its body is more than one piece of bytes: streamed through unread.
+    Trailers,
     /// The request body is compressed: forwarded unread.
     ContentEncoding,
     /// The body is no JSON object, or nests too deep: the upstream decides.
@@ -65,11 +67,12 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Reason; 10] = [
+    pub const ALL: [Reason; 11] = [
         Reason::Endpoint,
         Reason::BodyTooLarge,
         Reason::HeldRequests,
         Reason::HeldBytes,
+        Reason::Trailers,
         Reason::ContentEncoding,
         Reason::NotJson,
         Reason::Signed,
@@ -84,6 +87,7 @@ impl Reason {
             Reason::BodyTooLarge => "body_too_large",
             Reason::HeldRequests => "held_requests",
             Reason::HeldBytes => "held_bytes",
+            Reason::Trailers => "trailers",
             Reason::ContentEncoding => "content_encoding",
             Reason::NotJson => "not_json",
             Reason::Signed => "signed",

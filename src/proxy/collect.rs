@@ -23,6 +23,9 @@ use super::error::Fault;
 use super::forward::SentBody;
 use super::stall::Stall;
 
+/// What a client merely announces is not yet counted as held, so only this much room is made for it.
+const EXPECTED_BYTES_MAX: usize = 1024 * 1024;
+
 pub enum Collected {
     Whole(Bytes, Permit),
     /// Over a limit: to be streamed through unread, for this reason. What was read until then is still in
@@ -96,17 +99,18 @@ pub async fn collect(
     if declared > limits.body_bytes {
         return Ok(spilled(Bytes::new(), body, limits, Reason::BodyTooLarge, None));
     }
+    // A body that announces trailers is not one piece of bytes; it keeps streaming.
+    if headers.contains_key(http::header::TRAILER) {
+        return Ok(spilled(Bytes::new(), body, limits, Reason::Trailers, None));
+    }
     let Some(mut permit) = held.enter() else {
         return Ok(spilled(Bytes::new(), body, limits, Reason::HeldRequests, None));
     };
-    let trailers = headers.contains_key(http::header::TRAILER);
     let mut stall = Stall::new(limits.stall);
-    let mut collected = Collector { first: None, joined: None, declared };
+    let mut collected = Collector { first: None, joined: None, expected: declared.min(EXPECTED_BYTES_MAX) };
     while let Some(frame) = next_frame(&mut body, &mut stall).await? {
         let Ok(data) = frame.into_data() else { continue };
         let fits = match collected.len() + data.len() {
-            // A body that carries trailers is not one piece of bytes; it keeps streaming.
-            _ if trailers => Err(Reason::BodyTooLarge),
             total if total > limits.body_bytes => Err(Reason::BodyTooLarge),
             _ => permit.grow(data.len()),
         };
@@ -143,7 +147,8 @@ async fn next_frame(body: &mut Incoming, stall: &mut Stall) -> Result<Option<Fra
 struct Collector {
     first: Option<Bytes>,
     joined: Option<BytesMut>,
-    declared: usize,
+    /// How much room to make at once.
+    expected: usize,
 }
 
 impl Collector {
@@ -156,7 +161,7 @@ impl Collector {
             self.first = Some(data);
             return;
         }
-        let joined = self.joined.get_or_insert_with(|| BytesMut::with_capacity(self.declared));
+        let joined = self.joined.get_or_insert_with(|| BytesMut::with_capacity(self.expected));
         if let Some(first) = self.first.take() {
             joined.extend_from_slice(&first);
         }

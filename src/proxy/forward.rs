@@ -30,6 +30,9 @@ use super::stall::Stall;
 
 /// Shorter than the keep-alive of common servers, so that we close an idle connection before they do.
 const POOL_IDLE: Duration = Duration::from_secs(50);
+/// A dead HTTP/2 connection would otherwise hold its calls until `upstream.idle_s`.
+const H2_PING_EVERY: Duration = Duration::from_secs(20);
+const H2_PONG_WITHIN: Duration = Duration::from_secs(20);
 const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 
 pub type BoxError = Box<dyn StdError + Send + Sync>;
@@ -86,6 +89,8 @@ impl Upstream {
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
             .pool_idle_timeout(POOL_IDLE)
+            .http2_keep_alive_interval(H2_PING_EVERY)
+            .http2_keep_alive_timeout(H2_PONG_WITHIN)
             .build(self.connector.clone())
     }
 
