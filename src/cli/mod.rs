@@ -2,6 +2,7 @@
 
 pub mod check_config;
 pub mod demo;
+pub mod explain;
 pub mod healthcheck;
 pub mod serve;
 pub mod sim;
@@ -32,6 +33,8 @@ enum Command {
     Demo(demo::Args),
     /// Run the Messages API simulator alone
     Sim(sim::Args),
+    /// Show what the prompt cache sees of a request, or where two requests part
+    Explain(explain::Args),
     /// Print the effective configuration and where each value came from
     CheckConfig(check_config::Args),
     /// Ask a running forkpoint whether it is ready; for container health checks
@@ -93,6 +96,7 @@ pub fn main() -> ExitCode {
         Some(Command::Serve(args)) => serve::run(args),
         Some(Command::Demo(args)) => demo::run(args),
         Some(Command::Sim(args)) => sim::run(args),
+        Some(Command::Explain(args)) => explain::run(args),
         Some(Command::CheckConfig(args)) => check_config::run(args),
         Some(Command::Healthcheck(args)) => healthcheck::run(args),
     };

@@ -6,6 +6,7 @@
 mod harness;
 mod config;
 mod demo;
+mod explain;
 mod house;
 mod sim;
 mod transparency;

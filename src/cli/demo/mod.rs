@@ -13,6 +13,7 @@ use std::time::Instant;
 use super::Failure;
 use agent::Workload;
 use stage::Stage;
+pub use table::grouped;
 
 const AFTER_HELP: &str = "\
 Examples:

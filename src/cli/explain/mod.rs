@@ -1,0 +1,105 @@
+//! `forkpoint explain A.json [B.json]`: what the prompt cache sees of a request, and where two of them part.
+
+mod report;
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use crate::engine::anatomy::Anatomy;
+use crate::engine::divergence::{Divergence, Subject, divergence};
+use crate::engine::json::Malformed;
+use crate::engine::prefix::{Attribution, Chain};
+
+use super::Failure;
+
+/// As large as any body the API takes.
+const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+const AFTER_HELP: &str = "\
+A file holds the body of one POST /v1/messages. With two files, the second should extend the first:
+the first place where it does not is what the cache loses from there on.
+
+Examples:
+  forkpoint explain turn-1.json
+  forkpoint explain turn-1.json turn-2.json
+  forkpoint explain --json turn-1.json turn-2.json | jq .divergence";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// A request body
+    #[arg(value_name = "A.json")]
+    first: PathBuf,
+    /// A later request body to compare with
+    #[arg(value_name = "B.json")]
+    second: Option<PathBuf>,
+    /// Print JSON instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Count the attribution line in system[0], for upstreams that do not strip it
+    #[arg(long)]
+    count_attribution: bool,
+}
+
+/// One request, read.
+struct Exhibit {
+    name: String,
+    body: Vec<u8>,
+    anatomy: Anatomy,
+    chain: Chain,
+}
+
+impl Exhibit {
+    fn read(path: &Path, attribution: Attribution) -> Result<Exhibit, Failure> {
+        let name = path.display().to_string();
+        let failed = |error: std::io::Error| Failure::new(format!("cannot read {name}: {error}"));
+        let length = std::fs::metadata(path).map_err(failed)?.len();
+        if length > FILE_BYTES_MAX {
+            return Err(Failure::new(format!(
+                "{name} has {length} bytes; a request body has at most {FILE_BYTES_MAX}"
+            )));
+        }
+        let body = std::fs::read(path).map_err(failed)?;
+        let anatomy = Anatomy::read(&body).map_err(|malformed| not_a_request(&name, &body, malformed))?;
+        let chain = Chain::of(&body, &anatomy, attribution);
+        Ok(Exhibit { name, body, anatomy, chain })
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject { body: &self.body, anatomy: &self.anatomy, chain: &self.chain }
+    }
+}
+
+fn not_a_request(name: &str, body: &[u8], malformed: Malformed) -> Failure {
+    let what = match malformed {
+        Malformed::At(byte) => {
+            let line = 1 + body[..byte.min(body.len())].iter().filter(|b| **b == b'\n').count();
+            format!("{name}:{line}: not one JSON object, byte {byte} cannot stand there")
+        }
+        Malformed::Truncated => format!("{name}: the JSON ends too early"),
+        Malformed::TooDeep => format!("{name}: nested too deeply"),
+    };
+    Failure::new(what)
+        .hint("give the body of a request as the client sends it; forkpoint would forward this one unread")
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let attribution = match args.count_attribution {
+        true => Attribution::Counted,
+        false => Attribution::Stripped,
+    };
+    let first = Exhibit::read(&args.first, attribution)?;
+    let second = args.second.as_deref().map(|path| Exhibit::read(path, attribution)).transpose()?;
+    let parted = second.as_ref().map(|second| divergence(&first.subject(), &second.subject()));
+    let comparison = second.as_ref().zip(parted.as_ref());
+    if args.json {
+        println!("{:#}", report::json(&first, comparison));
+        return Ok(());
+    }
+    let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    print!("{}", report::text(&first, comparison, colour));
+    Ok(())
+}
+
+/// The second request and where it parts from the first, if it does.
+type Comparison<'a> = Option<(&'a Exhibit, &'a Option<Divergence>)>;

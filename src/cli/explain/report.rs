@@ -1,0 +1,237 @@
+//! The findings, for a person or for a machine.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use serde_json::{Value, json};
+
+use crate::engine::anatomy::{Anatomy, Layer};
+use crate::engine::divergence::{Divergence, Kind};
+use crate::engine::json;
+
+use super::super::demo::grouped;
+use super::{Comparison, Exhibit};
+
+const LAYERS: [Layer; 4] = [Layer::Model, Layer::Tools, Layer::System, Layer::Messages];
+/// How much of each spelling is shown around the first difference.
+const EXCERPT_BEFORE: usize = 24;
+const EXCERPT_AFTER: usize = 48;
+/// For a rough size only; real tokens are known from billed usage.
+const BYTES_PER_TOKEN: usize = 4;
+
+pub fn text(first: &Exhibit, comparison: Comparison<'_>, colour: bool) -> String {
+    let style = Style { colour };
+    let mut out = layers(first, style);
+    if let Some((second, parted)) = comparison {
+        let _ = write!(out, "\n{}\n", layers(second, style));
+        out += &match parted {
+            None => extended(first, second, style),
+            Some(parted) => diverged(first, second, parted, style),
+        };
+    }
+    out
+}
+
+pub fn json(first: &Exhibit, comparison: Comparison<'_>) -> Value {
+    let mut report = json!({ "requests": [request(first)] });
+    if let Some((second, parted)) = comparison {
+        report["requests"] = json!([request(first), request(second)]);
+        let shared = parted.as_ref().map_or(first.chain.pieces.len(), |parted| parted.piece);
+        report["shared_pieces"] = json!(shared);
+        report["shared_bytes"] = json!(bytes_of(second, 0..shared.min(second.anatomy.pieces.len())));
+        report["divergence"] = parted.as_ref().map_or(Value::Null, |parted| {
+            json!({
+                "layer": parted.layer.as_str(),
+                "path": parted.path,
+                "kind": parted.kind.as_str(),
+                "at_byte": parted.at,
+                "spellings": spellings(first, second, parted),
+                "lost_bytes": lost(first, parted),
+            })
+        });
+    }
+    report
+}
+
+/// The layers of one request, with sizes, hashes and the client's own breakpoints.
+fn layers(exhibit: &Exhibit, style: Style) -> String {
+    let Exhibit { name, body, anatomy, chain } = exhibit;
+    let model = anatomy.model(body).unwrap_or_default();
+    let mut out = format!("{}: {model}, {} bytes\n\n", style.bold(name), grouped(body.len() as u64));
+    let _ = writeln!(
+        out,
+        "  {:<9} {:>6}  {:>10}  {:<16}  breakpoints as sent",
+        "layer", "pieces", "bytes", "prefix"
+    );
+    for layer in LAYERS {
+        let pieces = pieces_of(anatomy, layer);
+        let marked: Vec<_> =
+            breakpoints(exhibit, pieces.clone()).map(|(path, ttl)| format!("{path} {ttl}")).collect();
+        let line = format!(
+            "  {:<9} {:>6}  {:>10}  {:<16}  {}",
+            layer.as_str(),
+            if layer == Layer::Model { String::new() } else { pieces.len().to_string() },
+            grouped(layer_bytes(exhibit, layer) as u64),
+            chain.layer(anatomy, layer).to_string(),
+            marked.join(", "),
+        );
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    if let Some(ttl) = anatomy.member(body, "cache_control").map(|span| ttl(&body[span.clone()])) {
+        let _ = writeln!(out, "\n  top-level cache_control: automatic, {ttl}");
+    }
+    if anatomy.ambiguous {
+        let _ = writeln!(
+            out,
+            "\n  ambiguous: a member occurs twice or a layer has an odd shape; forkpoint leaves such requests alone"
+        );
+    }
+    out
+}
+
+fn extended(first: &Exhibit, second: &Exhibit, style: Style) -> String {
+    let more = second.anatomy.pieces.len() - first.anatomy.pieces.len();
+    format!(
+        "{}: all {} pieces of {} are kept, {more} follow\n",
+        style.good("extends"),
+        first.anatomy.pieces.len(),
+        first.name
+    )
+}
+
+fn diverged(first: &Exhibit, second: &Exhibit, parted: &Divergence, style: Style) -> String {
+    let why = match parted.kind {
+        Kind::Spelling => "the same meaning, spelt differently",
+        Kind::Meaning => "different content",
+        Kind::Missing => "it is missing in the second",
+        Kind::Added => "it is new in the second",
+    };
+    let mut out = format!("{} at {}: {why}\n\n", style.bad("diverges"), style.bold(&parted.path));
+    let shown = spellings(first, second, parted);
+    for ((exhibit, spelling), index) in [first, second].iter().zip(&shown).zip(0..) {
+        let place = match (spelling, parted.at) {
+            (Some(spelling), Some(at)) => format!("byte {:>9}  {spelling}", grouped(at[index] as u64)),
+            (Some(spelling), None) => format!("                {spelling}"),
+            (None, _) => "                nothing there".to_owned(),
+        };
+        let _ = writeln!(out, "  {:<20} {place}", exhibit.name);
+    }
+    let lost = lost(first, parted);
+    let kept = bytes_of(first, 0..parted.piece.min(first.anatomy.pieces.len()));
+    let _ = writeln!(
+        out,
+        "\n  kept: {} bytes; lost from here on: {} bytes, roughly {} tokens at {BYTES_PER_TOKEN} bytes each",
+        grouped(kept as u64),
+        grouped(lost as u64),
+        grouped((lost / BYTES_PER_TOKEN) as u64),
+    );
+    out
+}
+
+/// What each body has around the first difference.
+fn spellings(first: &Exhibit, second: &Exhibit, parted: &Divergence) -> [Option<String>; 2] {
+    let excerpt = |exhibit: &Exhibit, index: usize| {
+        let span = parted.spans[index].clone()?;
+        let at = parted.at.map_or(span.start, |at| at[index]);
+        let from = at.saturating_sub(EXCERPT_BEFORE).max(span.start);
+        let to = (at + EXCERPT_AFTER).min(span.end);
+        let text = String::from_utf8_lossy(&exhibit.body[from..to]).into_owned();
+        let before = if from > span.start { "…" } else { "" };
+        let after = if to < span.end { "…" } else { "" };
+        let shown: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        Some(format!("{before}{shown}{after}"))
+    };
+    [excerpt(first, 0), excerpt(second, 1)]
+}
+
+fn request(exhibit: &Exhibit) -> Value {
+    let Exhibit { name, body, anatomy, chain } = exhibit;
+    let layer = |layer: Layer| {
+        let pieces = pieces_of(anatomy, layer);
+        let marked: Vec<_> = breakpoints(exhibit, pieces.clone())
+            .map(|(path, ttl)| json!({"path": path, "ttl": ttl}))
+            .collect();
+        json!({
+            "layer": layer.as_str(),
+            "pieces": pieces.len(),
+            "bytes": layer_bytes(exhibit, layer),
+            "prefix": chain.layer(anatomy, layer).to_string(),
+            "breakpoints": marked,
+        })
+    };
+    json!({
+        "file": name,
+        "model": anatomy.model(body),
+        "bytes": body.len(),
+        "ambiguous": anatomy.ambiguous,
+        "automatic": anatomy.member(body, "cache_control").map(|span| ttl(&body[span.clone()])),
+        "layers": LAYERS.map(layer),
+    })
+}
+
+fn pieces_of(anatomy: &Anatomy, layer: Layer) -> Range<usize> {
+    let (tools, system) = (anatomy.tools, anatomy.tools + anatomy.system);
+    match layer {
+        Layer::Model => 0..0,
+        Layer::Tools => 0..tools,
+        Layer::System => tools..system,
+        Layer::Messages => system..anatomy.pieces.len(),
+    }
+}
+
+fn layer_bytes(exhibit: &Exhibit, layer: Layer) -> usize {
+    match layer {
+        Layer::Model => exhibit.anatomy.member(&exhibit.body, "model").map_or(0, |span| span.len()),
+        _ => bytes_of(exhibit, pieces_of(&exhibit.anatomy, layer)),
+    }
+}
+
+fn bytes_of(exhibit: &Exhibit, pieces: Range<usize>) -> usize {
+    exhibit.anatomy.pieces[pieces].iter().map(|piece| piece.span.len()).sum()
+}
+
+/// What of the first request cannot be read from the cache any more.
+fn lost(first: &Exhibit, parted: &Divergence) -> usize {
+    let from = parted.piece.min(first.anatomy.pieces.len());
+    bytes_of(first, from..first.anatomy.pieces.len())
+}
+
+fn breakpoints(exhibit: &Exhibit, pieces: Range<usize>) -> impl Iterator<Item = (String, &'static str)> + '_ {
+    let marked = pieces.filter_map(|piece| Some((piece, exhibit.anatomy.pieces[piece].marker.as_ref()?)));
+    let live = marked.filter(|(_, marker)| &exhibit.body[marker.value.clone()] != b"null");
+    live.map(|(piece, marker)| (exhibit.anatomy.path(piece), ttl(&exhibit.body[marker.value.clone()])))
+}
+
+fn ttl(marker: &[u8]) -> &'static str {
+    match json::member(marker, 0, "ttl").map(|span| &marker[span]) {
+        None | Some(b"\"5m\"") => "5m",
+        Some(b"\"1h\"") => "1h",
+        Some(_) => "unknown ttl",
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Style {
+    colour: bool,
+}
+
+impl Style {
+    fn paint(self, code: &str, text: &str) -> String {
+        match self.colour {
+            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            false => text.to_owned(),
+        }
+    }
+
+    fn bold(self, text: &str) -> String {
+        self.paint("1", text)
+    }
+
+    fn good(self, text: &str) -> String {
+        self.paint("32", text)
+    }
+
+    fn bad(self, text: &str) -> String {
+        self.paint("31", text)
+    }
+}

@@ -1,0 +1,92 @@
+//! `forkpoint explain` on bodies as clients send them.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+const TURN_1: &str = r#"{"model":"claude-sonnet-4-6","tools":[{"name":"read","input_schema":{"type":"object","properties":{"path":{"type":"string"}}}}],"system":[{"type":"text","text":"You are terse.","cache_control":{"type":"ephemeral","ttl":"1h"}}],"messages":[{"role":"user","content":[{"type":"text","text":"hello","cache_control":{"type":"ephemeral"}}]}]}"#;
+
+fn write(folder: &Path, name: &str, body: &str) {
+    std::fs::write(folder.join(name), body).unwrap();
+}
+
+fn explain(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_forkpoint"))
+        .arg("explain")
+        .args(args)
+        .current_dir(folder)
+        .env_clear()
+        .output()
+        .unwrap()
+}
+
+fn text(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn divergence(first: &str, second: &str) -> serde_json::Value {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "a.json", first);
+    write(folder.path(), "b.json", second);
+    let report: serde_json::Value =
+        serde_json::from_str(&text(&explain(folder.path(), &["--json", "a.json", "b.json"]))).unwrap();
+    report["divergence"].clone()
+}
+
+#[test]
+fn layers_hashes_sizes_and_breakpoints_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "a.json", TURN_1);
+    let shown = text(&explain(folder.path(), &["a.json"]));
+    assert!(shown.starts_with("a.json: claude-sonnet-4-6, "), "{shown}");
+    let row =
+        |layer: &str| shown.lines().find(|line| line.trim_start().starts_with(layer)).unwrap().to_owned();
+    assert!(row("system").ends_with("system[0] 1h"), "{shown}");
+    assert!(row("messages").ends_with("messages[0].content[0] 5m"), "{shown}");
+    assert!(row("tools").split_whitespace().any(|word| word.len() == 16), "{shown}");
+    assert!(!shown.contains('\x1b'), "no colour where nobody looks");
+}
+
+#[test]
+fn a_turn_that_only_adds_messages_extends_the_one_before() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "a.json", TURN_1);
+    // The old marker moves, keys are reordered, white space appears: none of it is in the prompt.
+    let later = r#"{"messages": [{"role":"user","content":[{"text":"hello","type":"text"}]},{"role":"assistant","content":"hi"}],
+        "system": [{"type":"text","text":"You are terse."}], "tools": [{"name":"read","input_schema":{"type":"object","properties":{"path":{"type":"string"}}}}], "model":"claude-sonnet-4-6"}"#;
+    write(folder.path(), "b.json", later);
+    let shown = text(&explain(folder.path(), &["a.json", "b.json"]));
+    assert!(shown.contains("extends: all 3 pieces of a.json are kept, 1 follow"), "{shown}");
+    assert_eq!(divergence(TURN_1, later), serde_json::Value::Null);
+}
+
+#[test]
+fn the_first_divergence_is_named_with_both_spellings() {
+    let respelt = TURN_1
+        .replace(r#"{"type":"object","properties""#, r#"{"properties""#)
+        .replace(r#"{"type":"string"}}}}]"#, r#"{"type":"string"}},"type":"object"}}]"#);
+    let found = divergence(TURN_1, &respelt);
+    assert_eq!(
+        (&found["layer"], &found["path"], &found["kind"]),
+        (&"tools".into(), &"tools[0]".into(), &"spelling".into())
+    );
+    assert!(found["spellings"][0].as_str().unwrap().contains(r#""type":"object""#), "{found}");
+    assert!(found["spellings"][1].as_str().unwrap().contains(r#"{"properties""#), "{found}");
+    assert!(found["lost_bytes"].as_u64().unwrap() > 100);
+
+    let reworded = TURN_1.replace("terse", "verbose");
+    assert_eq!(divergence(TURN_1, &reworded)["kind"], "meaning");
+    assert_eq!(divergence(TURN_1, &TURN_1.replace("sonnet-4-6", "opus-4-8"))["path"], "model");
+}
+
+#[test]
+fn what_is_no_request_is_refused_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "bad.json", "{\n \"a\": 1,\n oops }");
+    let refused = explain(folder.path(), &["bad.json"]);
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(message.contains("bad.json:3: not one JSON object, byte 12 cannot stand there"), "{message}");
+    let missing = explain(folder.path(), &["nowhere.json"]);
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("cannot read nowhere.json"));
+}
