@@ -6,6 +6,8 @@
 mod harness;
 mod cache;
 mod command;
+mod diagnostics;
+mod equality;
 mod faults;
 mod hostile;
 mod refusals;
