@@ -10,6 +10,8 @@ mod diagnostics;
 mod equality;
 mod faults;
 mod hostile;
+mod markers;
+mod options;
 mod refusals;
 mod script;
 mod thinking;
