@@ -86,7 +86,7 @@ pub struct Limits {
     pub messages: usize,
     /// Requests remembered for `/sim/requests`; the oldest go first.
     pub journal_requests: usize,
-    /// Bytes of their bodies; the oldest go first.
+    /// Bytes of their bodies, headers and refusals; the oldest go first.
     pub journal_bytes: usize,
     /// Live cache entries; those closest to their end go first.
     pub cache_entries: usize,

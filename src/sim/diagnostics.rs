@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use serde_json::{Value, json};
 
 use super::cache::{Key, Position};
-use super::settings::Layer;
+use super::settings::{Diagnosis, Layer};
 
 /// Positions kept over all fingerprints; a long conversation has a few thousand.
 const MOST_POSITIONS: usize = 1_000_000;
@@ -35,8 +35,20 @@ impl Fingerprints {
     }
 
     /// The answer's `diagnostics` member.
-    pub fn compare(&self, owner: &str, previous: Option<&str>, model: &str, positions: &[Position]) -> Value {
+    pub fn compare(
+        &self,
+        owner: &str,
+        previous: Option<&str>,
+        model: &str,
+        positions: &[Position],
+        diagnosis: Diagnosis,
+    ) -> Value {
         let Some(previous) = previous else { return Value::Null };
+        match diagnosis {
+            Diagnosis::Ready => {}
+            Diagnosis::Pending => return json!({"cache_miss_reason": null}),
+            Diagnosis::Unavailable => return json!({"cache_miss_reason": {"type": "unavailable"}}),
+        }
         let Some(known) = self.by_message.get(previous).filter(|known| known.owner == owner) else {
             return json!({"cache_miss_reason": {"type": "previous_message_not_found"}});
         };
@@ -59,8 +71,11 @@ impl Fingerprints {
         let positions: Vec<_> = positions.iter().map(|position| (position.key, position.layer)).collect();
         self.positions += positions.len();
         let (owner, model) = (owner.to_owned(), model.to_owned());
-        self.by_message.insert(message_id.to_owned(), Fingerprint { owner, model, positions });
-        self.oldest_first.push_back(message_id.to_owned());
+        let known = self.by_message.insert(message_id.to_owned(), Fingerprint { owner, model, positions });
+        match known {
+            None => self.oldest_first.push_back(message_id.to_owned()),
+            Some(known) => self.positions -= known.positions.len(),
+        }
         while self.oldest_first.len() > self.most || self.positions > MOST_POSITIONS {
             let Some(oldest) = self.oldest_first.pop_front() else { return };
             let gone = self.by_message.remove(&oldest).map_or(0, |fingerprint| fingerprint.positions.len());

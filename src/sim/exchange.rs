@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, Event};
 use super::body::{self, Endpoint};
-use super::cache::Consultation;
+use super::cache::{Consultation, Position};
 use super::caller::Caller;
 use super::config::Encoding;
 use super::encode::id;
@@ -81,7 +81,7 @@ fn prepare(
     visit.note(|record| record.model = Some(body.model.id.clone()));
     let betas = betas_of(headers);
     let markers = rules::check(&body, &betas, &config.rules)?;
-    let prompt = Prompt::render(&body, &betas, &config.rules);
+    let prompt = Prompt::render(&body, bytes, &betas, &config.rules);
     let unread = signature::check(&body, &prompt, &world.signer, &config.rules)?;
     let mut dropped = unread.places;
     dropped.extend(prompt.stripped_thinking(&body, &config.rules));
@@ -104,17 +104,12 @@ fn prepare(
     let play = Scene { body: &body, prompt: &prompt, signer, rules, seed, digest, ordinal }.play();
     let message_id = id("msg_", seed, &[&digest, &ordinal.to_le_bytes()]);
 
-    let diagnostics = body.member("diagnostics").map(|diagnostics| {
-        let mut fingerprints = world.fingerprints();
-        let previous = body::text(diagnostics, "previous_message_id");
-        let found = fingerprints.compare(&caller.shared_cache, previous, &body.model.id, &positions);
-        fingerprints.remember(&caller.shared_cache, &message_id, &body.model.id, &positions);
-        found
-    });
+    let diagnostics = diagnose(world, caller, &body, &message_id, &positions);
     let mut usage = consultation.usage;
     usage.output = play.output_tokens;
     let uncached = usage.prompt() - usage.cache_read;
-    let to_first_token = config.latency.to_first_token(uncached) + Duration::from_millis(play.first_ms);
+    let to_first_token =
+        config.latency.to_first_token(uncached).saturating_add(Duration::from_millis(play.first_ms));
     let pace = play.pace_ms.map_or(config.latency.pace, Duration::from_millis);
     let answer = Answer {
         id: message_id,
@@ -133,6 +128,22 @@ fn prepare(
         false => Reply::Message { json: answer.json(), events: answer.events().len() },
     };
     Ok(Prepared { reply, to_first_token, pace })
+}
+
+/// The answer's `diagnostics`, for requests that ask; they alone leave a fingerprint.
+fn diagnose(
+    world: &World,
+    caller: &Caller,
+    body: &body::Body<'_>,
+    message_id: &str,
+    positions: &[Position],
+) -> Option<Value> {
+    let previous = body::text(body.member("diagnostics")?, "previous_message_id");
+    let (owner, model) = (&caller.shared_cache, &body.model.id);
+    let mut fingerprints = world.fingerprints();
+    let found = fingerprints.compare(owner, previous, model, positions, world.config.rules.diagnosis);
+    fingerprints.remember(owner, message_id, model, positions);
+    Some(found)
 }
 
 fn note(visit: &mut Visit, answer: &Answer, body: &body::Body<'_>, consultation: Consultation) {

@@ -1,7 +1,7 @@
 //! What arrived and what became of it: the witness's notebook, read at `/sim/requests`.
 //!
 //! A record opens when a request's headers arrive and is filled as the exchange goes on. The notebook is a ring bounded
-//! by records and by body bytes; the oldest go first, and an exchange that outlives its record writes nowhere.
+//! by records and by the bytes that clients put into them; the oldest go first, and an exchange that outlives its record writes nowhere.
 //! Credentials are never written down, only a short digest that tells them apart.
 
 use std::collections::VecDeque;
@@ -71,6 +71,14 @@ pub enum Ending {
 }
 
 impl Record {
+    /// The bytes a client decides about; all others are few.
+    fn weight(&self) -> usize {
+        let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let error = self.error.as_ref().map_or(0, String::len);
+        let workspace = self.workspace.as_ref().map_or(0, String::len);
+        self.body.len() + self.method.len() + self.target.len() + headers + error + workspace
+    }
+
     pub fn json(&self) -> Value {
         let mut record = json!({
             "number": self.number,
@@ -106,14 +114,14 @@ impl Record {
 pub struct Journal {
     records: VecDeque<Record>,
     next: Number,
-    body_bytes: usize,
+    bytes: usize,
     most_records: usize,
     most_bytes: usize,
 }
 
 impl Journal {
     pub fn new(most_records: usize, most_bytes: usize) -> Self {
-        Journal { records: VecDeque::new(), next: 1, body_bytes: 0, most_records, most_bytes }
+        Journal { records: VecDeque::new(), next: 1, bytes: 0, most_records, most_bytes }
     }
 
     /// Opens a record; `request_id` makes the id from the number.
@@ -128,7 +136,7 @@ impl Journal {
         let number = self.next;
         self.next += 1;
         let request_id = request_id(number);
-        self.records.push_back(Record {
+        let record = Record {
             number,
             method: method.to_owned(),
             target: target.to_owned(),
@@ -149,24 +157,25 @@ impl Journal {
             first_byte_us: None,
             ended_us: None,
             ending: Ending::Running,
-        });
+        };
+        self.bytes += record.weight();
+        self.records.push_back(record);
         self.make_room();
         (number, request_id)
     }
 
     pub fn set_body(&mut self, number: Number, body: Bytes) {
-        let bytes = body.len();
-        let Some(record) = self.record(number) else { return };
-        record.body = body;
-        self.body_bytes += bytes;
-        self.make_room();
+        self.update(number, |record| record.body = body);
     }
 
     /// Fills a record that is still here.
     pub fn update(&mut self, number: Number, change: impl FnOnce(&mut Record)) {
-        if let Some(record) = self.record(number) {
-            change(record);
-        }
+        let Some(record) = self.record(number) else { return };
+        let before = record.weight();
+        change(record);
+        let after = record.weight();
+        self.bytes = self.bytes - before + after;
+        self.make_room();
     }
 
     pub fn records(&self) -> Vec<Record> {
@@ -175,7 +184,7 @@ impl Journal {
 
     pub fn clear(&mut self) {
         self.records.clear();
-        self.body_bytes = 0;
+        self.bytes = 0;
     }
 
     fn record(&mut self, number: Number) -> Option<&mut Record> {
@@ -185,9 +194,9 @@ impl Journal {
     }
 
     fn make_room(&mut self) {
-        while self.records.len() > self.most_records || self.body_bytes > self.most_bytes {
+        while self.records.len() > self.most_records || self.bytes > self.most_bytes {
             let Some(oldest) = self.records.pop_front() else { return };
-            self.body_bytes -= oldest.body.len();
+            self.bytes -= oldest.weight();
         }
     }
 }
@@ -216,10 +225,26 @@ mod tests {
         let numbers: Vec<_> = (0..3).map(|_| open(&mut by_count, b"x")).collect();
         assert_eq!(by_count.records().iter().map(|record| record.number).collect::<Vec<_>>(), numbers[1..]);
 
-        let mut by_bytes = Journal::new(100, 10);
+        let mut by_bytes = Journal::new(100, 18);
         open(&mut by_bytes, b"12345678");
         let kept = open(&mut by_bytes, b"12345678");
         assert_eq!(by_bytes.records().iter().map(|record| record.number).collect::<Vec<_>>(), [kept]);
+    }
+
+    #[test]
+    fn long_headers_and_long_refusals_count_as_much_as_bodies() {
+        let mut journal = Journal::new(100, 1_000);
+        let mut headers = HeaderMap::new();
+        headers.insert("x-long", "h".repeat(600).parse().unwrap());
+        for _ in 0..2 {
+            journal.open("POST", "/", &headers, 0, |number| number.to_string());
+        }
+        assert_eq!(journal.records().len(), 1);
+        let refused = open(&mut journal, b"");
+        journal.update(refused, |record| record.error = Some("e".repeat(900)));
+        assert_eq!(journal.records().iter().map(|record| record.number).collect::<Vec<_>>(), [refused]);
+        journal.update(refused, |record| record.error = None);
+        assert_eq!(journal.bytes, journal.records()[0].weight());
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod body;
 mod rules;
 mod prompt;
 mod render;
+mod spelling;
 mod parameters;
 pub mod cache;
 pub mod instruction;

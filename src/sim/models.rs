@@ -253,15 +253,26 @@ mod tests {
     #[test]
     fn the_minimum_prefix_is_per_model() {
         for (name, tokens) in [
-            ("claude-opus-5-5", 512),
-            ("claude-fable-5-1", 512),
             ("claude-opus-5", 512),
+            ("claude-fable-5", 512),
+            ("claude-mythos-5", 512),
+            ("claude-opus-5-5", 512),
+            ("claude-sonnet-5-5", 512),
+            ("claude-haiku-5-5", 512),
+            ("claude-fable-5-1", 512),
+            ("claude-fable-5-2", 512),
             ("claude-opus-4-8", 1024),
+            ("claude-sonnet-5", 1024),
             ("claude-sonnet-4-6", 1024),
+            ("claude-sonnet-4-5", 1024),
             ("claude-opus-4-1", 1024),
+            ("claude-opus-4", 1024),
+            ("claude-sonnet-4", 1024),
             ("claude-opus-4-7", 2048),
+            ("claude-mythos-preview", 2048),
             ("claude-3-5-haiku-20241022", 2048),
             ("claude-opus-4-6", 4096),
+            ("claude-opus-4-5", 4096),
             ("claude-haiku-4-5", 4096),
         ] {
             assert_eq!(model(name).minimum_tokens, tokens, "{name}");

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::body::{Body, Thinking};
+use super::body::{Body, Thinking, kind};
 use super::prompt::link;
 use super::render::images_in;
-use super::settings::{Layer, Rules};
+use super::settings::{Layer, Rules, SaidDefault};
 
 /// One digest per layer.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Parameters {
 
         note(table.speed, "speed", &rendered(speed));
         note(table.citations, "citations", &[u8::from(has_citations)]);
-        note(table.tool_choice, "tool_choice", &rendered(body.member("tool_choice")));
+        note(table.tool_choice, "tool_choice", &tool_choice(body, table.said_tool_choice));
         note(table.images, "images", &[u8::from(has_images)]);
         note(table.thinking, "thinking", thinking(body).as_bytes());
         note(table.effort, "effort", &effort(body));
@@ -60,6 +60,15 @@ impl Parameters {
 
 fn rendered(value: Option<&Value>) -> Vec<u8> {
     value.map(Value::to_string).unwrap_or_default().into_bytes()
+}
+
+fn tool_choice(body: &Body<'_>, said_default: SaidDefault) -> Vec<u8> {
+    let is_default = |choice: &Value| {
+        let is_parallel = choice.get("disable_parallel_tool_use").is_none_or(|value| *value == false);
+        kind(choice) == "auto" && is_parallel
+    };
+    let choice = body.member("tool_choice");
+    rendered(choice.filter(|choice| said_default == SaidDefault::Different || !is_default(choice)))
 }
 
 /// Mode and budget; how thinking is displayed or bound changes no prompt.

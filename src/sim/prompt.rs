@@ -15,7 +15,8 @@ use super::cache::{Key, Position, Ttl};
 use super::models::{KeptThinking, StringContent};
 use super::parameters::Parameters;
 use super::render::{Form, Nature, Piece, Place, Speaker, pieces};
-use super::settings::{Layer, Merging, MixedMessages, Rules};
+use super::settings::{Escapes, Layer, Merging, MixedMessages, Rules};
+use super::spelling;
 
 /// The digested prompt of one request.
 #[derive(Debug)]
@@ -40,14 +41,19 @@ pub struct Bond {
 }
 
 impl Prompt {
-    pub fn render(body: &Body<'_>, betas: &[&str], rules: &Rules) -> Prompt {
-        Prompt { pieces: pieces(body, rules), parameters: Parameters::of(body, betas, rules) }
+    /// `bytes` are those the body was parsed from.
+    pub fn render(body: &Body<'_>, bytes: &[u8], betas: &[&str], rules: &Rules) -> Prompt {
+        let mut pieces = pieces(body, rules);
+        if rules.escapes == Escapes::Significant {
+            spelling::note(&mut pieces, bytes, body, rules);
+        }
+        Prompt { pieces, parameters: Parameters::of(body, betas, rules) }
     }
 
     /// All tokens of the prompt, less the blocks in `dropped` (sorted).
     pub fn tokens(&self, dropped: &[Place]) -> u64 {
         let kept = self.pieces.iter().filter(|piece| dropped.binary_search(&piece.place).is_err());
-        kept.map(|piece| piece.tokens).sum()
+        kept.fold(0, |sum: u64, piece| sum.saturating_add(piece.tokens))
     }
 
     /// A digest of the whole prompt: what the script derives its words and ids from.
@@ -67,15 +73,15 @@ impl Prompt {
         let seed = [workspace.as_bytes(), b"\0", body.model.id.as_bytes()].concat();
         let mut chain = link(self.parameters.of_layer(Layer::Tools), b"seed", &seed);
         let mut layer = Layer::Tools;
-        let mut tokens = 0;
+        let mut tokens = 0_u64;
         let mut positions = Vec::with_capacity(self.pieces.len());
         for piece in self.pieces.iter().filter(|piece| dropped.binary_search(&piece.place).is_err()) {
             while layer < piece.layer {
                 layer = if layer == Layer::Tools { Layer::System } else { Layer::Messages };
                 chain = link(&chain, b"layer", self.parameters.of_layer(layer));
             }
-            chain = link(&chain, &tag(piece, body.model.string_content, rules.merging), &piece.digest);
-            tokens += piece.tokens;
+            chain = link(&chain, &tag(piece, body.model.string_content, rules.merging), &piece.spelling);
+            tokens = tokens.saturating_add(piece.tokens);
             let marker = markers.iter().find(|marker| marker.place == piece.place).map(|marker| marker.ttl);
             positions.push(Position { key: Key::of(&chain), tokens, layer, marker });
         }

@@ -43,7 +43,10 @@ pub struct Piece {
     pub form: Form,
     pub nature: Nature,
     pub opens_message: bool,
+    /// What the block says: thinking is bound to this, and answers follow from it.
     pub digest: [u8; 32],
+    /// What the cache compares; differs from `digest` only if escapes count.
+    pub spelling: [u8; 32],
     pub tokens: u64,
 }
 
@@ -137,6 +140,7 @@ impl Renderer<'_> {
                 .update(value.to_string().as_bytes());
             piece.digest = *hasher.finalize().as_bytes();
         }
+        piece.spelling = piece.digest;
     }
 
     fn bare(&mut self, place: Place, layer: Layer, speaker: Speaker, text: &str) {
@@ -156,7 +160,8 @@ impl Renderer<'_> {
         }
         let (images, image_bytes) = images_in(block);
         let text_bytes = self.scratch.len().saturating_sub(image_bytes);
-        let tokens = tokens_of(text_bytes, self.rules) + images * self.rules.image_tokens;
+        let tokens =
+            tokens_of(text_bytes, self.rules).saturating_add(images.saturating_mul(self.rules.image_tokens));
         let is_thinking = speaker != Speaker::Head && is_thinking(block);
         let nature = if is_thinking { Nature::Thinking } else { Nature::Other };
         self.push(place, layer, speaker, Form::Block, nature, tokens);
@@ -172,7 +177,17 @@ impl Renderer<'_> {
         tokens: u64,
     ) {
         let digest = *blake3::hash(&self.scratch).as_bytes();
-        self.pieces.push(Piece { place, layer, speaker, form, nature, opens_message: false, digest, tokens });
+        self.pieces.push(Piece {
+            place,
+            layer,
+            speaker,
+            form,
+            nature,
+            opens_message: false,
+            digest,
+            spelling: digest,
+            tokens,
+        });
     }
 }
 

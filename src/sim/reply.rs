@@ -48,7 +48,10 @@ pub fn refuse(mut visit: Visit, caller: Option<&Caller>, error: &ApiError) -> Re
         record.status = Some(error.status);
         record.error = Some(error.message.clone());
     });
-    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    // A fault may order any number; one that cannot end an exchange would leave its client waiting.
+    let ends = |status: &StatusCode| !status.is_informational();
+    let status = StatusCode::from_u16(error.status).ok().filter(ends);
+    let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let request_id = visit.request_id.clone();
     let body = whole(&mut visit, error.body(&request_id));
     let mut response = bare(status, &request_id, caller, body);

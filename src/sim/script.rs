@@ -2,7 +2,8 @@
 //!
 //! The instruction (see [`super::instruction`]) says what to do; words, ids and inputs follow from the seed and the
 //! digest of the prompt, so a retried request gets the same words and a run can be repeated. Like a model, the script
-//! calls only tools that the request declares: asked for one that is not there, it answers with text.
+//! calls only tools that the request declares and lets it choose: asked for one that is not there, it answers with
+//! text.
 
 use serde_json::{Map, Value};
 
@@ -111,15 +112,40 @@ impl Scene<'_> {
     fn act(&self, act: &Act, step: u64, blocks: &mut Vec<Block>) {
         match act {
             Act::Empty => {}
-            Act::Text { words } => blocks.push(self.text(*words)),
-            Act::FanOut(fan_out) => match self.spawning_tool(fan_out) {
+            Act::Text { words } => self.talk(*words, blocks),
+            Act::FanOut(fan_out) => match self.spawning_tool(fan_out).filter(|tool| self.may_call(tool)) {
                 Some(tool) if step < fan_out.rounds => self.fan_out(fan_out, tool, blocks),
-                _ => blocks.push(self.text(REPORT_WORDS)),
+                _ => self.talk(REPORT_WORDS, blocks),
             },
-            Act::Tools { turns, calls, tool, words } => match self.plain_tool(tool.as_deref()) {
-                Some(tool) if step < *turns => self.call(tool, *calls, blocks),
-                _ => blocks.push(self.text(*words)),
-            },
+            Act::Tools { turns, calls, tool, words } => {
+                match self.plain_tool(tool.as_deref()).filter(|tool| self.may_call(tool)) {
+                    Some(tool) if step < *turns => self.call(tool, *calls, blocks),
+                    _ => self.talk(*words, blocks),
+                }
+            }
+        }
+    }
+
+    /// Text, unless the request forces a call.
+    fn talk(&self, words: usize, blocks: &mut Vec<Block>) {
+        let choice = self.body.member("tool_choice");
+        let forced = match choice.map(kind) {
+            Some("any") => self.plain_tool(None).or(self.body.tools.first()),
+            Some("tool") => choice.and_then(|choice| self.body.tool(text(choice, "name")?)),
+            _ => None,
+        };
+        match forced {
+            Some(tool) => self.call(tool, 1, blocks),
+            None => blocks.push(self.text(words)),
+        }
+    }
+
+    fn may_call(&self, tool: &Value) -> bool {
+        let Some(choice) = self.body.member("tool_choice") else { return true };
+        match kind(choice) {
+            "none" => false,
+            "tool" => text(choice, "name") == text(tool, "name"),
+            _ => true,
         }
     }
 
@@ -173,9 +199,29 @@ impl Scene<'_> {
     fn call(&self, tool: &Value, calls: u64, blocks: &mut Vec<Block>) {
         blocks.push(Block::Text(self.words("before").prose(6)));
         let schema = tool.get("input_schema").unwrap_or(&Value::Null);
+        self.make_calls(tool, calls, blocks, |index| self.words(&format!("call {index}")).input_for(schema));
+    }
+
+    /// Ends with the first call that does not fit, which is then not made: a schema of megabytes is filled once.
+    fn make_calls(
+        &self,
+        tool: &Value,
+        calls: u64,
+        blocks: &mut Vec<Block>,
+        input: impl Fn(u64) -> Map<String, Value>,
+    ) {
+        let choice = self.body.member("tool_choice");
+        let is_single = choice.and_then(|choice| choice.get("disable_parallel_tool_use")?.as_bool());
+        let calls = if is_single == Some(true) { calls.min(1) } else { calls };
+        let most = self.body.max_tokens.unwrap_or(u64::MAX);
+        let mut tokens = 0_u64;
         for index in 0..calls {
-            let input = self.words(&format!("call {index}")).input_for(schema);
-            blocks.push(self.tool_use(tool, index, input));
+            let call = self.tool_use(tool, index, input(index));
+            tokens = tokens.saturating_add(tokens_of(call.bytes(), self.rules));
+            blocks.push(call);
+            if tokens > most {
+                return;
+            }
         }
     }
 
@@ -187,10 +233,7 @@ impl Scene<'_> {
 
     fn fan_out(&self, fan_out: &FanOut, tool: &Value, blocks: &mut Vec<Block>) {
         blocks.push(Block::Text(self.words("before").prose(10)));
-        for index in 0..fan_out.children {
-            let input = self.spawn_input(fan_out, tool, index);
-            blocks.push(self.tool_use(tool, index, input));
-        }
+        self.make_calls(tool, fan_out.children, blocks, |index| self.spawn_input(fan_out, tool, index));
     }
 
     /// Title first, directive second, then whatever else the schema requires.

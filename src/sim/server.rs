@@ -15,7 +15,7 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::body::Endpoint;
+use super::body::{Endpoint, wrong};
 use super::caller;
 use super::control;
 use super::encode::id;
@@ -120,7 +120,8 @@ async fn collect(mut body: Body, most: usize) -> Result<Bytes, ApiError> {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Page {
-    limit: Option<usize>,
+    /// As sent, so that what is no number is refused in the API's words.
+    limit: Option<String>,
     after_id: Option<String>,
     before_id: Option<String>,
 }
@@ -133,14 +134,21 @@ async fn models(State(world): Sim, Query(page): Query<Page>, request: Request) -
     let (parts, _) = request.into_parts();
     let visit = open(&world, &parts);
     match caller::identify(&parts.headers, &world.config) {
-        Ok(caller) => reply::json(visit, Some(&caller), &list(&world.config.models, &page)),
         Err(error) => reply::refuse(visit, None, &error),
+        Ok(caller) => match list(&world.config.models, &page) {
+            Ok(list) => reply::json(visit, Some(&caller), &list),
+            Err(error) => reply::refuse(visit, Some(&caller), &error),
+        },
     }
 }
 
-fn list(models: &[Model], page: &Page) -> Value {
+fn list(models: &[Model], page: &Page) -> Result<Value, ApiError> {
     let index_of = |id: &String| models.iter().position(|model| model.id == *id);
-    let limit = page.limit.unwrap_or(PAGE_MODELS).clamp(1, LARGEST_PAGE);
+    let limit = match &page.limit {
+        None => PAGE_MODELS,
+        Some(limit) => limit.parse::<usize>().map_err(|_| wrong("limit", "integer"))?,
+    };
+    let limit = limit.clamp(1, LARGEST_PAGE);
     let (from, until) = match (&page.after_id, &page.before_id) {
         (Some(after), _) => (index_of(after).map_or(models.len(), |index| index + 1), models.len()),
         (None, Some(before)) => {
@@ -151,12 +159,12 @@ fn list(models: &[Model], page: &Page) -> Value {
     };
     let shown = &models[from..until.min(from + limit)];
     let has_more = if page.before_id.is_some() { from > 0 } else { from + shown.len() < models.len() };
-    json!({
+    Ok(json!({
         "data": shown.iter().map(describe).collect::<Vec<_>>(),
         "has_more": has_more,
         "first_id": shown.first().map(|model| &model.id),
         "last_id": shown.last().map(|model| &model.id),
-    })
+    }))
 }
 
 fn describe(model: &Model) -> Value {

@@ -31,6 +31,7 @@ pub struct Rules {
     pub refresh: Refresh,
     pub below_hit: BelowHit,
     pub key_order: KeyOrder,
+    pub escapes: Escapes,
     pub merging: Merging,
     pub attribution: Attribution,
     pub nested_markers: NestedMarkers,
@@ -41,6 +42,7 @@ pub struct Rules {
     pub mismatch: Mismatch,
     pub unknown_input: UnknownInput,
     pub version_header: VersionHeader,
+    pub diagnosis: Diagnosis,
 }
 
 impl Default for Rules {
@@ -56,6 +58,7 @@ impl Default for Rules {
             refresh: Refresh::WholePrefix,
             below_hit: BelowHit::Skip,
             key_order: KeyOrder::Everywhere,
+            escapes: Escapes::Decoded,
             merging: Merging::OneTurn,
             attribution: Attribution::Stripped,
             nested_markers: NestedMarkers::Ignored,
@@ -66,6 +69,7 @@ impl Default for Rules {
             mismatch: Mismatch::Refuse,
             unknown_input: UnknownInput::Accept,
             version_header: VersionHeader::Required,
+            diagnosis: Diagnosis::Ready,
         }
     }
 }
@@ -163,6 +167,16 @@ pub enum KeyOrder {
     InsideValues,
 }
 
+/// Whether `"\u0041"` and `"A"` are one prefix. Clients that re-serialize a history change such spellings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Escapes {
+    /// Strings are compared by what they say: the body is parsed before it is rendered.
+    Decoded,
+    /// Strings are compared as they are spelt.
+    Significant,
+}
+
 /// How consecutive messages of one role render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -239,6 +253,25 @@ pub enum VersionHeader {
     Optional,
 }
 
+/// What a request that names an earlier message learns from `diagnostics`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Diagnosis {
+    /// The earliest divergence.
+    Ready,
+    /// A reason of null: the comparison had not ended when the answer began.
+    Pending,
+    Unavailable,
+}
+
+/// Whether a parameter that says its default is the same as one that is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SaidDefault {
+    SameAsOmitted,
+    Different,
+}
+
 /// The layer whose entries a parameter invalidates, with all layers behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -259,6 +292,8 @@ pub struct Invalidation {
     /// Whether any document asks for citations.
     pub citations: Layer,
     pub tool_choice: Layer,
+    /// `{"type":"auto"}` beside no choice at all. Documented only for effort, so the reading that shares less.
+    pub said_tool_choice: SaidDefault,
     /// Whether there is an image anywhere.
     pub images: Layer,
     pub thinking: Layer,
@@ -276,6 +311,7 @@ impl Default for Invalidation {
             web_tools: Layer::System,
             citations: Layer::System,
             tool_choice: Layer::Messages,
+            said_tool_choice: SaidDefault::Different,
             images: Layer::Messages,
             thinking: Layer::Messages,
             effort: Layer::Messages,

@@ -64,11 +64,19 @@ impl Words {
 
     /// An input with every required property of a schema.
     pub fn input_for(&mut self, schema: &Value) -> Map<String, Value> {
+        self.members_for(schema, DEPTH)
+    }
+
+    fn members_for(&mut self, schema: &Value, depth: usize) -> Map<String, Value> {
         let required = schema.get("required").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let mut input = Map::new();
         for name in required.iter().filter_map(Value::as_str) {
+            // Named twice it is still one member; a list of repetitions must not cost one value each.
+            if input.contains_key(name) {
+                continue;
+            }
             let property = schema.get("properties").and_then(|properties| properties.get(name));
-            input.insert(name.to_owned(), self.value_for(name, property.unwrap_or(&Value::Null), DEPTH));
+            input.insert(name.to_owned(), self.value_for(name, property.unwrap_or(&Value::Null), depth));
         }
         input
     }
@@ -88,16 +96,7 @@ impl Words {
                 Some(items) if depth > 0 => json!([self.value_for(name, items, depth - 1)]),
                 _ => json!([]),
             },
-            "object" if depth > 0 => {
-                let required = schema.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
-                let mut object = Map::new();
-                for key in required.iter().filter_map(Value::as_str) {
-                    let property = schema.get("properties").and_then(|properties| properties.get(key));
-                    let value = self.value_for(key, property.unwrap_or(&Value::Null), depth - 1);
-                    object.insert(key.to_owned(), value);
-                }
-                Value::Object(object)
-            }
+            "object" if depth > 0 => Value::Object(self.members_for(schema, depth - 1)),
             "object" => json!({}),
             // A client may really run what it is told, so a command is one that does nothing.
             _ if name == "command" => Value::String(format!("echo {}", self.word())),

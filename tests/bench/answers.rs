@@ -24,6 +24,17 @@ pub enum Answer {
     Sse,
     /// The first event, then silence until the mock is told to go on.
     Idle,
+    /// Not the mock's: whatever message an API answers, as long as it is whole.
+    AnyJson,
+    /// The same as a stream.
+    AnyStream,
+}
+
+/// What must arrive at the client.
+#[derive(Clone, Copy)]
+pub enum Expected {
+    Exactly(&'static [u8]),
+    EndingWith(&'static [u8]),
 }
 
 impl Answer {
@@ -32,18 +43,24 @@ impl Answer {
             Answer::Json => "json",
             Answer::Sse => "sse",
             Answer::Idle => "idle",
+            Answer::AnyJson | Answer::AnyStream => "any",
         }
+    }
+
+    pub fn is_streamed(self) -> bool {
+        !matches!(self, Answer::Json | Answer::AnyJson)
     }
 
     pub fn named(name: &str) -> Option<Answer> {
         [Answer::Json, Answer::Sse, Answer::Idle].into_iter().find(|answer| answer.as_str() == name)
     }
 
-    /// The body that must arrive at the client.
-    pub fn body(self) -> &'static [u8] {
+    pub fn expected(self) -> Expected {
         match self {
-            Answer::Json => JSON.as_bytes(),
-            Answer::Sse | Answer::Idle => &STREAM,
+            Answer::Json => Expected::Exactly(JSON.as_bytes()),
+            Answer::Sse | Answer::Idle => Expected::Exactly(&STREAM),
+            Answer::AnyJson => Expected::EndingWith(b"}}"),
+            Answer::AnyStream => Expected::EndingWith(b"data: {\"type\":\"message_stop\"}\n\n"),
         }
     }
 }

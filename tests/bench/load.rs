@@ -1,7 +1,7 @@
 //! The load generator: its own process on its own core, one thread per keep-alive connection.
 //!
 //! Closed loop: a connection sends its next request when the last byte of the previous answer is there.
-//! Each answer is compared with the mock's bytes. The parent sends one `Job` per line and gets one
+//! Each answer is compared with the mock's bytes, or with the end of a whole one where no mock answers. The parent sends one `Job` per line and gets one
 //! `Outcome` per job; a job that holds idle streams answers `held` first, so that memory can be read.
 
 use std::io::{self, BufRead, Write};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::answers::Answer;
+use crate::answers::{Answer, Expected};
 use crate::bodies::{Bodies, Conversation};
 use crate::http1::{Framing, Reader, broken};
 use crate::{Fallible, say};
@@ -146,8 +146,7 @@ fn hold(job: &Job) -> Fallible<Outcome> {
     }
     say("held")?;
     for (mut client, framing, first) in held {
-        let expected = job.answer.body();
-        let rest = client.compare(framing, &expected[first.min(expected.len())..]);
+        let rest = client.compare(framing, Matcher::new(job.answer.expected()).after(first));
         if let Err(error) = rest {
             outcome.fail(&format!("held stream: {error}"));
         }
@@ -165,7 +164,7 @@ fn conversation(job: &Job, connection: usize) -> Conversation {
         job.answer.as_str(),
         job.pace_us
     );
-    let streamed = job.answer != Answer::Json;
+    let streamed = job.answer.is_streamed();
     Conversation::new(&head, job.body_bytes, job.bodies, streamed, connection as u64 + 1)
 }
 
@@ -210,9 +209,8 @@ impl Client {
         let started = Instant::now();
         self.send(request)?;
         let framing = self.answer_framing()?;
-        let expected = answer.body();
         let mut first = None;
-        let mut matcher = Matcher { expected, at: 0, equal: true };
+        let mut matcher = Matcher::new(answer.expected());
         self.reader.body(framing, |piece| {
             first.get_or_insert_with(|| nanoseconds(started));
             matcher.take(piece);
@@ -247,36 +245,56 @@ impl Client {
         length.map(|length| length as usize).ok_or_else(|| broken("a streamed answer without events"))
     }
 
-    fn compare(&mut self, framing: Framing, expected: &[u8]) -> io::Result<()> {
-        let mut matcher = Matcher { expected, at: 0, equal: true };
+    fn compare(&mut self, framing: Framing, mut matcher: Matcher) -> io::Result<()> {
         self.reader.body(framing, |piece| matcher.take(piece))?;
         matcher.verdict()
     }
 }
 
-/// Compares an answer with the mock's bytes while it arrives.
-struct Matcher<'a> {
-    expected: &'a [u8],
+/// Compares an answer with what is expected while it arrives.
+struct Matcher {
+    expected: Expected,
     at: usize,
     equal: bool,
+    /// The last bytes that came, where only the end is known.
+    tail: Vec<u8>,
 }
 
-impl Matcher<'_> {
+impl Matcher {
+    fn new(expected: Expected) -> Matcher {
+        Matcher { expected, at: 0, equal: true, tail: Vec::new() }
+    }
+
+    /// So many bytes have been taken elsewhere.
+    fn after(mut self, bytes: usize) -> Matcher {
+        self.at = bytes;
+        self
+    }
+
     fn take(&mut self, piece: &[u8]) {
         let end = self.at + piece.len();
-        self.equal &= self.expected.get(self.at..end) == Some(piece);
+        match self.expected {
+            Expected::Exactly(bytes) => self.equal &= bytes.get(self.at..end) == Some(piece),
+            Expected::EndingWith(last) => {
+                self.tail.extend_from_slice(&piece[piece.len().saturating_sub(last.len())..]);
+                self.tail.drain(..self.tail.len().saturating_sub(last.len()));
+                self.equal = self.tail == last;
+            }
+        }
         self.at = end;
     }
 
     fn verdict(&self) -> io::Result<()> {
-        if self.equal && self.at == self.expected.len() {
-            return Ok(());
+        match self.expected {
+            Expected::Exactly(bytes) if self.equal && self.at == bytes.len() => Ok(()),
+            Expected::Exactly(bytes) => Err(broken(&format!(
+                "the answer differs from the mock's: {} bytes came, {} were sent",
+                self.at,
+                bytes.len()
+            ))),
+            Expected::EndingWith(_) if self.equal && self.at > 0 => Ok(()),
+            Expected::EndingWith(_) => Err(broken(&format!("the answer of {} bytes is not whole", self.at))),
         }
-        Err(broken(&format!(
-            "the answer differs from the mock's: {} bytes came, {} were sent",
-            self.at,
-            self.expected.len()
-        )))
     }
 }
 

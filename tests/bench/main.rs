@@ -24,6 +24,7 @@ mod targets;
 mod report;
 mod table;
 mod soak;
+mod sim;
 mod load;
 mod mock;
 mod minimal;
@@ -70,6 +71,10 @@ fn run(options: Options) -> Fallible<bool> {
         Some(Command::Soak(options)) => {
             children::stop_on_signals()?;
             soak::run(&options)
+        }
+        Some(Command::Sim(options)) => {
+            children::stop_on_signals()?;
+            sim::run(&options)
         }
         None => {
             children::stop_on_signals()?;

@@ -22,6 +22,8 @@ pub struct Options {
 pub enum Command {
     /// Hold a mixed load for minutes and fail on leaks or altered answers
     Soak(SoakOptions),
+    /// Requests per second that the simulator answers on one core; fails below 2,000
+    Sim(SimOptions),
     #[command(hide = true)]
     Mock,
     #[command(hide = true)]
@@ -93,6 +95,16 @@ pub struct SoakOptions {
     #[arg(long, default_value = OBSERVE)]
     pub arm: String,
     /// The forkpoint binary to test [default: the one cargo just built]
+    #[arg(long, default_value = env!("CARGO_BIN_EXE_forkpoint"), hide_default_value = true, value_name = "PATH")]
+    pub forkpoint: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct SimOptions {
+    /// How long each kind of answer is asked for
+    #[arg(long, default_value_t = 10.0)]
+    pub seconds: f64,
+    /// The forkpoint binary to measure [default: the one cargo just built]
     #[arg(long, default_value = env!("CARGO_BIN_EXE_forkpoint"), hide_default_value = true, value_name = "PATH")]
     pub forkpoint: PathBuf,
 }

@@ -63,8 +63,8 @@ fn check_sampling(body: &Body<'_>) -> Result<(), ApiError> {
     }
     if let Some(sequences) = body.member("stop_sequences") {
         let list = sequences.as_array().ok_or_else(|| wrong("stop_sequences", "list"))?;
-        if list.iter().any(|sequence| !sequence.is_string()) {
-            return Err(wrong("stop_sequences.0", "string"));
+        if let Some(index) = list.iter().position(|sequence| !sequence.is_string()) {
+            return Err(wrong(&format!("stop_sequences.{index}"), "string"));
         }
         if list.iter().any(|sequence| sequence.as_str().is_some_and(|text| text.trim().is_empty())) {
             return Err(ApiError::invalid("stop_sequences: each stop sequence must contain non-whitespace"));

@@ -29,6 +29,7 @@ struct Claim {
 
 const CLAIM_BYTES: usize = 8 + 16 + 8 + 8 + 16;
 const SEAL_BYTES: usize = 16;
+const SIGNATURE_LETTERS: usize = (CLAIM_BYTES + SEAL_BYTES).div_ceil(3) * 4;
 
 /// Blocks that the model does not get to read.
 #[derive(Debug, Default)]
@@ -56,6 +57,10 @@ impl Signer {
     }
 
     fn verify(&self, signature: &str) -> Option<Claim> {
+        // Looked at first, so that megabytes of nonsense are not decoded.
+        if signature.len() != SIGNATURE_LETTERS {
+            return None;
+        }
         let bytes = from_base64(signature).filter(|bytes| bytes.len() == CLAIM_BYTES + SEAL_BYTES)?;
         let (claim, seal) = bytes.split_at(CLAIM_BYTES);
         if self.seal(claim) != seal {
@@ -92,7 +97,7 @@ pub fn check(body: &Body<'_>, prompt: &Prompt, signer: &Signer, rules: &Rules) -
             dropped.places.push(place);
         } else if body.model.binding == Binding::Bound && claim.bond != bond {
             match behaviour {
-                Behaviour::Refuse => return Err(mismatch(place, &claim.bond, &bond)),
+                Behaviour::Refuse => return Err(mismatch(value, place, &claim.bond, &bond)),
                 Behaviour::DropAndReport => dropped.reported.push(place),
                 Behaviour::DropSilently => {}
             }
@@ -123,10 +128,7 @@ impl Behaviour {
 }
 
 fn read_claim(block: &Value, place: Place, signer: &Signer) -> Result<Claim, ApiError> {
-    let (kind, member) = match kind(block) {
-        "redacted_thinking" => ("redacted_thinking", "data"),
-        _ => ("thinking", "signature"),
-    };
+    let (kind, member) = signed_member(block);
     let path = place.path();
     let Some(signature) = text(block, member) else {
         return Err(ApiError::invalid(format!("{path}.{kind}.{member}: Field required")));
@@ -134,6 +136,14 @@ fn read_claim(block: &Value, place: Place, signer: &Signer) -> Result<Claim, Api
     signer
         .verify(signature)
         .ok_or_else(|| ApiError::invalid(format!("{path}: Invalid `{member}` in `{kind}` block")))
+}
+
+/// A block's type, and the member that carries its signature.
+fn signed_member(block: &Value) -> (&'static str, &'static str) {
+    match kind(block) {
+        "redacted_thinking" => ("redacted_thinking", "data"),
+        _ => ("thinking", "signature"),
+    }
 }
 
 fn edited(place: Place, is_latest: bool) -> ApiError {
@@ -147,7 +157,7 @@ fn edited(place: Place, is_latest: bool) -> ApiError {
     })
 }
 
-fn mismatch(place: Place, signed: &Bond, found: &Bond) -> ApiError {
+fn mismatch(block: &Value, place: Place, signed: &Bond, found: &Bond) -> ApiError {
     let detail = if signed.system != found.system {
         " The `system` prompt differs from the one this block was created with."
     } else if signed.tools != found.tools {
@@ -155,8 +165,9 @@ fn mismatch(place: Place, signed: &Bond, found: &Bond) -> ApiError {
     } else {
         ""
     };
+    let (kind, member) = signed_member(block);
     ApiError::invalid(format!(
-        "{}: Invalid `signature` in `thinking` block. The block is bound to a different conversation. Remove the \
+        "{}: Invalid `{member}` in `{kind}` block. The block is bound to a different conversation. Remove the \
          block, or set `thinking.block_binding.prefix_mismatch_behavior` to \"drop_block\".{detail}",
         place.path()
     ))

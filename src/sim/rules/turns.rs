@@ -6,7 +6,7 @@ use super::super::models::Support;
 use super::super::settings::{Rules, UnknownInput};
 
 /// Block types documented today, for the strict reading.
-const KNOWN_BLOCKS: [&str; 22] = [
+const KNOWN_BLOCKS: [&str; 26] = [
     "text",
     "image",
     "document",
@@ -18,6 +18,7 @@ const KNOWN_BLOCKS: [&str; 22] = [
     "server_tool_use",
     "web_search_tool_result",
     "web_fetch_tool_result",
+    "advisor_tool_result",
     "code_execution_tool_result",
     "bash_code_execution_tool_result",
     "text_editor_code_execution_tool_result",
@@ -29,6 +30,9 @@ const KNOWN_BLOCKS: [&str; 22] = [
     "fallback",
     "tool_reference",
     "mid_conv_system",
+    "tool_addition",
+    "tool_removal",
+    "browser_state",
 ];
 
 pub fn check(body: &Body<'_>, rules: &Rules) -> Result<(), ApiError> {

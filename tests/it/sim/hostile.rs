@@ -118,6 +118,91 @@ async fn ten_thousand_blocks_with_calls_are_answered() {
 }
 
 #[tokio::test]
+async fn a_hundred_thousand_messages_are_answered() {
+    let bench = bench().await;
+    let pair =
+        r#"{"role":"user","content":"u"},{"role":"assistant","content":[{"type":"text","text":"a"}]},"#;
+    let messages = format!(r#"{}{{"role":"user","content":"u"}}"#, pair.repeat(49_999));
+    let body = format!(r#"{{"model":"claude-opus-4-8","max_tokens":9,"messages":[{messages}]}}"#);
+    assert_eq!(raw(&bench, body).await.0, 200);
+}
+
+#[tokio::test]
+async fn ten_thousand_tools_are_answered_and_the_last_can_be_called() {
+    let bench = bench().await;
+    let tools: Vec<Value> = (0..10_000).map(|index| super::harness::tool(&format!("Tool{index}"))).collect();
+    let body = with(request(json!([user("[[sim:tools tool=Tool9999]]")])), json!({"tools": tools}));
+    assert_eq!(bench.message(&body).await["content"][1]["name"], "Tool9999");
+}
+
+/// Each call would fill a schema of a megabyte; the first that does not fit the answer ends it.
+#[tokio::test]
+async fn a_schema_of_a_megabyte_is_not_filled_once_per_child() {
+    let bench = bench().await;
+    let names = vec!["prompt"; 100_000];
+    let huge = "v".repeat(1_000_000);
+    let schema = json!({"type": "object", "required": names, "properties": {"prompt": {"enum": [huge]}}});
+    let tool = json!({"name": "Agent", "input_schema": schema, "defer_loading": true});
+    let body = with(request(json!([user("[[sim:fan_out n=64 field=other]]")])), json!({"tools": [tool]}));
+    let answer = bench.message(&body).await;
+    assert_eq!(answer["stop_reason"], "max_tokens");
+    assert_eq!(answer["content"].as_array().unwrap().len(), 1, "only the text before the calls");
+}
+
+#[tokio::test]
+async fn strings_of_a_megabyte_are_taken_anywhere() {
+    let bench = bench().await;
+    let long = "[[sim:".repeat(170_000);
+    let forged =
+        json!([{"type": "thinking", "thinking": "", "signature": long}, {"type": "text", "text": "a"}]);
+    let messages = json!([user("go"), {"role": "assistant", "content": forged}, user("on")]);
+    assert!(bench.invalid(&request(messages)).await.contains("Invalid `signature`"));
+    let bar = "|".repeat(1_000_000);
+    for text in
+        [long.clone(), format!("[[sim:fan_out n=64 {bar}]]"), format!("[[sim:{}]]", "a=b ".repeat(250_000))]
+    {
+        assert_eq!(bench.message(&request(json!([user(text)]))).await["type"], "message");
+    }
+    let sequences = vec![long; 2];
+    let body = with(request(json!([user("go")])), json!({"stop_sequences": sequences}));
+    assert_eq!(bench.message(&body).await["type"], "message");
+}
+
+#[tokio::test]
+async fn statuses_that_cannot_end_an_exchange_are_server_errors() {
+    let bench = bench().await;
+    for status in ["0", "99", "100", "101", "199", "1000", "65535"] {
+        let request = bench.post("/v1/messages").header("x-sim-status", status);
+        let response = request.json(&request_of_one()).send().await.unwrap();
+        assert_eq!(response.status(), 500, "{status}");
+    }
+    for status in ["204", "304", "999"] {
+        let request = bench.post("/v1/messages").header("x-sim-status", status);
+        let response = request.json(&request_of_one()).send().await.unwrap();
+        assert_eq!(response.status().as_str(), status);
+    }
+    still_serves(&bench).await;
+}
+
+fn request_of_one() -> Value {
+    request(json!([user("go")]))
+}
+
+#[tokio::test]
+async fn settings_at_their_extremes_overflow_nothing() {
+    let most = u64::MAX.to_string();
+    for name in ["image_tokens", "bytes_per_token", "five_minutes_s", "one_hour_s", "lookback_positions"] {
+        for value in ["0", most.as_str()] {
+            let bench = bench_with(|config| config.rules.set(name, value).unwrap()).await;
+            let source = json!({"type": "base64", "media_type": "image/png", "data": "AAAA"});
+            let image = json!({"type": "image", "source": source, "cache_control": {"type": "ephemeral"}});
+            let status = bench.send(&request(json!([user(json!([image, image]))]))).await.status();
+            assert!(status == 200 || status == 400, "{name}={value}: {status}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_cache_holds_no_more_entries_than_it_may() {
     let bench = bench_with(|config| config.limits.cache_entries = 8).await;
     for index in 0..40 {

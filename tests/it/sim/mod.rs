@@ -6,8 +6,12 @@
 mod harness;
 mod cache;
 mod command;
+mod diagnostics;
+mod equality;
 mod faults;
 mod hostile;
+mod markers;
+mod options;
 mod refusals;
 mod script;
 mod thinking;

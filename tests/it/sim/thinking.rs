@@ -203,3 +203,89 @@ async fn thinking_counts_as_input_when_it_comes_back() {
     let without = bench.usage(&next(&first, &json!([content[1]]))).await.uncached;
     assert!(with_it > without + 400, "{with_it} {without}");
 }
+
+#[tokio::test]
+async fn redacted_thinking_needs_its_data_as_it_was() {
+    let bench = bench().await;
+    let ask = |block: Value| next(&first(BOUND), &json!([block, text("so")]));
+    assert_eq!(
+        bench.invalid(&ask(json!({"type": "redacted_thinking"}))).await,
+        "messages.1.content.0.redacted_thinking.data: Field required"
+    );
+    assert_eq!(
+        bench.invalid(&ask(json!({"type": "redacted_thinking", "data": "Zm9yZ2Vk"}))).await,
+        "messages.1.content.0: Invalid `data` in `redacted_thinking` block"
+    );
+}
+
+/// The signature of thinking that is not shown is all that a redacted block says.
+#[tokio::test]
+async fn redacted_thinking_is_bound_to_its_prompt_like_any_other() {
+    let bench = bench().await;
+    let first = with(first(BOUND), json!({"thinking": {"type": "adaptive", "display": "omitted"}}));
+    let content = bench.message(&first).await["content"].clone();
+    let redacted = json!({"type": "redacted_thinking", "data": content[0]["signature"]});
+    let body = next(&first, &json!([redacted, content[1]]));
+    assert_eq!(bench.message(&body).await["type"], "message");
+    let message = bench.invalid(&with(body, json!({"system": "Be vague."}))).await;
+    let expected = "messages.1.content.0: Invalid `data` in `redacted_thinking` block. The block is bound";
+    assert!(message.starts_with(expected), "{message}");
+}
+
+#[tokio::test]
+async fn a_missing_signature_is_a_missing_field() {
+    let bench = bench().await;
+    let body = next(&first(BOUND), &json!([{"type": "thinking", "thinking": "hm"}, text("so")]));
+    assert_eq!(bench.invalid(&body).await, "messages.1.content.0.thinking.signature: Field required");
+}
+
+async fn dropped_places(bench: &Bench, body: &Value) -> (Vec<String>, Value) {
+    let binding = json!({"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}});
+    let body = with(body.clone(), json!({"thinking": binding}));
+    let request = bench.post("/v1/messages").header("anthropic-beta", BINDING_BETA).json(&body);
+    let answer: Value = request.send().await.unwrap().json().await.unwrap();
+    let reported = answer["input_transformations"].as_array().cloned().unwrap_or_default();
+    let paths = reported.iter().map(|entry| entry["path"].as_str().unwrap().to_owned());
+    (paths.collect(), answer["content"].clone())
+}
+
+#[tokio::test]
+async fn a_change_invalidates_every_later_thinking_block_and_none_before_it() {
+    let bench = bench().await;
+    let mut body = first(BOUND);
+    for _ in 0..3 {
+        let content = bench.message(&body).await["content"].clone();
+        body = next(&body, &content);
+        let last = body["messages"].as_array().unwrap().len() - 1;
+        body["messages"][last] = user("Again. [[sim:thinking]]");
+    }
+    assert!(dropped_places(&bench, &body).await.0.is_empty(), "nothing was changed yet");
+    body["messages"][2] = user("Differently. [[sim:thinking]]");
+    let (dropped, _) = dropped_places(&bench, &body).await;
+    assert_eq!(dropped, ["messages.3.content.0", "messages.5.content.0"]);
+}
+
+#[tokio::test]
+async fn thinking_produced_after_a_change_stays_valid() {
+    let bench = bench().await;
+    let (first, content) = started(&bench, BOUND).await;
+    let mut changed = with(next(&first, &content), json!({"system": "Be vague."}));
+    changed["messages"][2] = user("Again. [[sim:thinking]]");
+    let (dropped, later) = dropped_places(&bench, &changed).await;
+    assert_eq!(dropped, ["messages.1.content.0"]);
+    assert_eq!(later[0]["type"], "thinking");
+    let (dropped, _) = dropped_places(&bench, &next(&changed, &later)).await;
+    assert_eq!(dropped, ["messages.1.content.0"], "the old block is still reported, the new one is not");
+}
+
+#[tokio::test]
+async fn moving_a_thinking_block_between_others_breaks_its_bond() {
+    let bench = bench().await;
+    let (first, content) = started(&bench, BOUND).await;
+    let mut second = next(&first, &content);
+    second["messages"][2] = user("Again. [[sim:thinking]]");
+    let later = bench.message(&second).await["content"].clone();
+    let mut third = next(&second, &later);
+    third["messages"][1]["content"] = json!([later[0], content[0], content[1]]);
+    assert!(bench.invalid(&third).await.starts_with("messages.1.content.0: Invalid `signature`"));
+}
