@@ -9,6 +9,7 @@ pub mod anatomy;
 pub mod meaning;
 pub mod prefix;
 pub mod divergence;
+pub mod breakpoints;
 pub mod identify;
 pub mod sse;
 pub mod usage;

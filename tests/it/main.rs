@@ -19,6 +19,7 @@ mod bad_input;
 mod abuse;
 mod abuse_http2;
 mod mangled;
+mod breakpoints;
 mod tls;
 mod admin;
 mod lifecycle;

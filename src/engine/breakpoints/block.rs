@@ -1,0 +1,167 @@
+//! What can carry a marker, and what the upstream would take for the end of a conversation.
+
+use memchr::memmem;
+
+use super::super::anatomy::{Anatomy, Form, Layer, Piece};
+use super::super::json::{self, Span, is_key, value_end};
+
+/// Blocks of messages that the API lets carry a marker. Others are walked over, known or not.
+const MARKABLE: [&str; 20] = [
+    "text",
+    "image",
+    "document",
+    "search_result",
+    "tool_use",
+    "tool_result",
+    "server_tool_use",
+    "web_search_tool_result",
+    "web_fetch_tool_result",
+    "code_execution_tool_result",
+    "bash_code_execution_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+    "mcp_tool_use",
+    "mcp_tool_result",
+    "container_upload",
+    "compaction",
+    "mid_conv_system",
+    "tool_addition",
+    "tool_reference",
+];
+
+/// Blocks that are known to have no such field.
+const BARRED: [&str; 3] = ["thinking", "redacted_thinking", "fallback"];
+
+/// How the line starts that some clients put before their system prompt, and some upstreams strip: only while
+/// it stands there unchanged.
+const ATTRIBUTION: &[u8] = b"\"x-anthropic-billing-header";
+
+/// What stands for more tokens than it has bytes: content behind a reference.
+const REFERENCES: [&[u8]; 5] =
+    [b"\"image\"", b"\"document\"", b"\"file_id\"", b"\"tool_reference\"", b"\"container_upload\""];
+
+/// Where a marker may be inserted into this piece: after its last member. `None` if it can carry none, or has a
+/// `cache_control` already, even one that marks nothing: a second would make readers disagree.
+pub fn room(body: &[u8], anatomy: &Anatomy, index: usize) -> Option<usize> {
+    let piece = anatomy.pieces.get(index)?;
+    if piece.form != Form::Block || piece.marker.is_some() {
+        return None;
+    }
+    let block = Block::read(body, piece)?;
+    let legal = match anatomy.layer(index) {
+        Layer::System => {
+            block.is(body, "text")
+                && block.says_something(body)
+                && !block.is_attribution(body, index == anatomy.tools)
+        }
+        Layer::Messages if block.is(body, "text") => block.says_something(body),
+        Layer::Messages => MARKABLE.iter().any(|kind| block.is(body, kind)),
+        _ => block.is_named() && !block.is_deferred(body),
+    };
+    (legal && block.control.is_none()).then_some(block.end)
+}
+
+/// Whether the API refuses a marker here.
+pub fn is_barred(body: &[u8], layer: Layer, piece: &Piece) -> bool {
+    // One that says a thing twice is the upstream's to judge.
+    let Some(block) = Block::read(body, piece) else { return false };
+    match layer {
+        Layer::Tools => block.is_deferred(body),
+        _ => BARRED.iter().any(|kind| block.is(body, kind)) || block.is_empty_text(body),
+    }
+}
+
+/// The piece that a top-level marker marks: the last that can carry one, strings included.
+pub fn automatic_target(body: &[u8], anatomy: &Anatomy) -> Option<usize> {
+    (0..anatomy.pieces.len()).rev().find(|index| {
+        let piece = &anatomy.pieces[*index];
+        match piece.form {
+            Form::Block => !is_barred(body, anatomy.layer(*index), piece),
+            Form::Text => !is_empty_string(body, &piece.span),
+            Form::Other => false,
+        }
+    })
+}
+
+/// Whether something up to this piece may stand for more tokens than it has bytes. Looked at only for prefixes
+/// that seem too short, so the search is short too.
+pub fn has_unseen_size(body: &[u8], anatomy: &Anatomy, piece: usize) -> bool {
+    anatomy.pieces[..=piece].iter().enumerate().any(|(index, piece)| match anatomy.layer(index) {
+        // The upstream writes the definitions of its own tools and toolsets.
+        Layer::Tools => {
+            Block::read(body, piece).is_none_or(|tool| tool.kind.is_some() && !tool.is(body, "custom"))
+        }
+        _ => REFERENCES.iter().any(|word| memmem::find(&body[piece.span.clone()], word).is_some()),
+    })
+}
+
+pub fn is_empty_string(body: &[u8], span: &Span) -> bool {
+    &body[span.clone()] == b"\"\""
+}
+
+/// The members that decide.
+#[derive(Default)]
+struct Block {
+    kind: Option<Span>,
+    name: Option<Span>,
+    text: Option<Span>,
+    defer_loading: Option<Span>,
+    control: Option<Span>,
+    /// Where its last member ends.
+    end: usize,
+}
+
+impl Block {
+    /// `None` for what is no object, is empty, or says a deciding member twice.
+    fn read(body: &[u8], piece: &Piece) -> Option<Block> {
+        if piece.form != Form::Block {
+            return None;
+        }
+        let (mut block, mut twice) = (Block::default(), false);
+        let walked = json::walk_object(body, piece.span.start, |key, start| {
+            let end = value_end(body, start)?;
+            block.end = end;
+            let members = [
+                ("type", &mut block.kind),
+                ("name", &mut block.name),
+                ("text", &mut block.text),
+                ("defer_loading", &mut block.defer_loading),
+                ("cache_control", &mut block.control),
+            ];
+            if let Some((_, member)) = members.into_iter().find(|(name, _)| is_key(body, &key, name)) {
+                twice |= member.replace(start..end).is_some();
+            }
+            Ok(end)
+        });
+        (walked.is_ok() && !twice && block.end > 0).then_some(block)
+    }
+
+    fn is(&self, body: &[u8], kind: &str) -> bool {
+        self.kind.as_ref().is_some_and(|span| is_key_string(body, span, kind))
+    }
+
+    fn is_named(&self) -> bool {
+        self.name.is_some() || self.kind.is_some()
+    }
+
+    fn is_deferred(&self, body: &[u8]) -> bool {
+        self.defer_loading.as_ref().is_some_and(|span| !matches!(&body[span.clone()], b"false" | b"null"))
+    }
+
+    fn is_empty_text(&self, body: &[u8]) -> bool {
+        self.is(body, "text") && self.text.as_ref().is_some_and(|text| is_empty_string(body, text))
+    }
+
+    fn says_something(&self, body: &[u8]) -> bool {
+        self.text.as_ref().is_some_and(|text| body[text.start] == b'"' && !is_empty_string(body, text))
+    }
+
+    fn is_attribution(&self, body: &[u8], first: bool) -> bool {
+        first && self.text.as_ref().is_some_and(|text| body[text.clone()].starts_with(ATTRIBUTION))
+    }
+}
+
+/// Whether a value is the string `text`, whatever its spelling.
+fn is_key_string(body: &[u8], span: &Span, text: &str) -> bool {
+    body[span.start] == b'"' && is_key(body, span, text)
+}

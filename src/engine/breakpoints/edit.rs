@@ -1,0 +1,57 @@
+//! Insertions, and the body they make: slices of the received bytes with constants between them.
+
+use bytes::Bytes;
+
+use super::marks::{Carrier, Ttl};
+
+/// One insertion into a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edit {
+    at: usize,
+    insert: &'static [u8],
+}
+
+impl Edit {
+    /// A block takes the member after its last one, the body before its first: both have others.
+    pub(super) fn new(at: usize, carrier: Carrier, ttl: Ttl) -> Edit {
+        let insert: &[u8] = match (carrier, ttl) {
+            (Carrier::Block, Ttl::FiveMinutes) => br#","cache_control":{"type":"ephemeral"}"#,
+            (Carrier::Block, Ttl::OneHour) => br#","cache_control":{"type":"ephemeral","ttl":"1h"}"#,
+            (Carrier::TopLevel, Ttl::FiveMinutes) => br#""cache_control":{"type":"ephemeral"},"#,
+            (Carrier::TopLevel, Ttl::OneHour) => br#""cache_control":{"type":"ephemeral","ttl":"1h"},"#,
+        };
+        Edit { at, insert }
+    }
+
+    /// The byte of the received body before which the insertion goes.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    pub fn insert(&self) -> &'static [u8] {
+        self.insert
+    }
+}
+
+/// A body as pieces that share the received bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forwarded {
+    pub pieces: Vec<Bytes>,
+    /// The sum of the pieces.
+    pub length: usize,
+}
+
+/// The body with its insertions, which come in the order of the body. Without any it is the body itself.
+pub fn apply(body: &Bytes, edits: &[Edit]) -> Forwarded {
+    let mut pieces = Vec::with_capacity(2 * edits.len() + 1);
+    let mut from = 0;
+    for edit in edits {
+        // Holds for edits of another body too: bytes are never lost or repeated.
+        let at = edit.at.clamp(from, body.len());
+        pieces.push(body.slice(from..at));
+        pieces.push(Bytes::from_static(edit.insert));
+        from = at;
+    }
+    pieces.push(body.slice(from..));
+    Forwarded { length: pieces.iter().map(Bytes::len).sum(), pieces }
+}

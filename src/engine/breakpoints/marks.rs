@@ -1,0 +1,258 @@
+//! The breakpoints a request has: the client's as they came, then ours.
+
+use std::ops::RangeInclusive;
+
+use memchr::memmem;
+
+use super::super::anatomy::{Anatomy, Form, Layer, Piece};
+use super::super::json::{self, Span, is_key, skip_space, value_end};
+use super::Skip;
+use super::block::{automatic_target, is_barred};
+
+/// What the API takes per request, the top-level one included.
+pub const BREAKPOINTS_MAX: usize = 4;
+
+const KEY: &[u8] = b"\"cache_control\"";
+
+/// How long an entry lives without being read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ttl {
+    FiveMinutes,
+    OneHour,
+}
+
+impl Ttl {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Ttl::FiveMinutes => "5m",
+            Ttl::OneHour => "1h",
+        }
+    }
+}
+
+/// A place where the forwarded request asks for a cache entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Breakpoint {
+    /// Index into [`Anatomy::pieces`].
+    pub piece: usize,
+    pub ttl: Ttl,
+    pub origin: Origin,
+    pub carrier: Carrier,
+}
+
+/// Whose breakpoint it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    Client,
+    Added,
+}
+
+impl Origin {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Origin::Client => "client",
+            Origin::Added => "added",
+        }
+    }
+}
+
+/// What the marker is a member of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Carrier {
+    Block,
+    /// The request itself: the upstream marks the last piece that it can.
+    TopLevel,
+}
+
+impl Carrier {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Carrier::Block => "block",
+            Carrier::TopLevel => "top_level",
+        }
+    }
+}
+
+/// The client's `cache_control` at the top level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopLevel {
+    Absent,
+    /// There, and marks nothing; a second one would make readers disagree.
+    Null,
+    Marked,
+}
+
+/// Everything that uses one of the four, in the order of the cache.
+#[derive(Debug)]
+pub struct Marks {
+    list: Vec<(Breakpoint, Depth)>,
+    pub top_level: TopLevel,
+    /// May exceed the list: a top-level marker counts wherever it ends up.
+    pub used: usize,
+}
+
+/// Whether a marker is a piece's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Depth {
+    Own,
+    /// On a block inside a result or a document: counted by the upstream, perhaps without effect.
+    Nested,
+}
+
+impl Marks {
+    /// The client's markers, or why nothing may be added to them. Keeps at most one more than is allowed.
+    pub fn read(body: &[u8], anatomy: &Anatomy) -> Result<Marks, Skip> {
+        let mut marks =
+            Marks { list: Vec::with_capacity(BREAKPOINTS_MAX), top_level: TopLevel::Absent, used: 0 };
+        let nested_key = memmem::Finder::new(KEY);
+        for (index, piece) in anatomy.pieces.iter().enumerate() {
+            let layer = anatomy.layer(index);
+            if let Some(marker) = &piece.marker
+                && let Some(ttl) = ttl(body, &marker.value)?
+            {
+                if is_barred(body, layer, piece) {
+                    return Err(Skip::IllegalMarkers);
+                }
+                marks.client(index, ttl, Depth::Own)?;
+            }
+            if layer == Layer::Messages && can_nest(body, piece) {
+                marks.nested(body, index, piece, &nested_key)?;
+            }
+        }
+        marks.read_top_level(body, anatomy)?;
+        match marks.is_in_order() {
+            true => Ok(marks),
+            false => Err(Skip::IllegalMarkers),
+        }
+    }
+
+    /// Finds keys by their bytes: content strings cannot hold an unescaped quote, so what is found is a key.
+    fn nested(
+        &mut self,
+        body: &[u8],
+        index: usize,
+        piece: &Piece,
+        key: &memmem::Finder<'_>,
+    ) -> Result<(), Skip> {
+        for found in key.find_iter(&body[piece.span.clone()]) {
+            let colon = skip_space(body, piece.span.start + found + KEY.len());
+            if body.get(colon) != Some(&b':') {
+                continue;
+            }
+            let start = skip_space(body, colon + 1);
+            if piece.marker.as_ref().is_some_and(|marker| marker.value.start == start) {
+                continue;
+            }
+            let end = value_end(body, start).map_err(|_| Skip::MalformedMarker)?;
+            if let Some(ttl) = ttl(body, &(start..end))? {
+                self.client(index, ttl, Depth::Nested)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_top_level(&mut self, body: &[u8], anatomy: &Anatomy) -> Result<(), Skip> {
+        let mut members = anatomy.members.iter().filter(|member| is_key(body, &member.key, "cache_control"));
+        let Some(member) = members.next() else { return Ok(()) };
+        if members.next().is_some() {
+            return Err(Skip::Ambiguous);
+        }
+        let Some(ttl) = ttl(body, &member.value)? else {
+            self.top_level = TopLevel::Null;
+            return Ok(());
+        };
+        self.top_level = TopLevel::Marked;
+        let Some(piece) = automatic_target(body, anatomy) else { return self.count() };
+        let own = self.list.iter().find(|(mark, depth)| mark.piece == piece && *depth == Depth::Own);
+        match own {
+            None => {
+                let breakpoint =
+                    Breakpoint { piece, ttl, origin: Origin::Client, carrier: Carrier::TopLevel };
+                self.insert(breakpoint);
+                self.check_count()
+            }
+            // The same again does nothing, but may be counted.
+            Some((mark, _)) if mark.ttl == ttl => self.count(),
+            Some(_) => Err(Skip::IllegalMarkers),
+        }
+    }
+
+    fn client(&mut self, piece: usize, ttl: Ttl, depth: Depth) -> Result<(), Skip> {
+        let mark = Breakpoint { piece, ttl, origin: Origin::Client, carrier: Carrier::Block };
+        self.list.push((mark, depth));
+        self.count()
+    }
+
+    fn count(&mut self) -> Result<(), Skip> {
+        self.used += 1;
+        self.check_count()
+    }
+
+    fn check_count(&self) -> Result<(), Skip> {
+        if self.used > BREAKPOINTS_MAX { Err(Skip::IllegalMarkers) } else { Ok(()) }
+    }
+
+    fn is_in_order(&self) -> bool {
+        let is_short = |(mark, _): &(Breakpoint, Depth)| mark.ttl == Ttl::FiveMinutes;
+        self.list.is_sorted_by_key(is_short)
+    }
+
+    pub fn insert(&mut self, mark: Breakpoint) {
+        let index = self.list.partition_point(|(known, _)| known.piece <= mark.piece);
+        self.list.insert(index, (mark, Depth::Own));
+        self.used += 1;
+    }
+
+    /// The lifetime a new breakpoint takes: the client's, and never 1h behind 5m. Where the client goes from one
+    /// to the other, the hour ends where the client ended it.
+    pub fn tier(&self, piece: usize) -> Ttl {
+        let last_hour = self.list.iter().rfind(|(mark, _)| mark.ttl == Ttl::OneHour);
+        let has_short = self.list.iter().any(|(mark, _)| mark.ttl == Ttl::FiveMinutes);
+        match last_hour {
+            Some((mark, _)) if mark.piece >= piece || !has_short => Ttl::OneHour,
+            _ => Ttl::FiveMinutes,
+        }
+    }
+
+    pub fn has_breakpoint(&self, pieces: RangeInclusive<usize>) -> bool {
+        self.own().any(|mark| pieces.contains(&mark.piece))
+    }
+
+    pub fn last_breakpoint(&self) -> Option<usize> {
+        self.own().last().map(|mark| mark.piece)
+    }
+
+    pub fn breakpoints(&self) -> Vec<Breakpoint> {
+        self.own().copied().collect()
+    }
+
+    fn own(&self) -> impl Iterator<Item = &Breakpoint> {
+        self.list.iter().filter(|(_, depth)| *depth == Depth::Own).map(|(mark, _)| mark)
+    }
+}
+
+/// Whether a block holds blocks that may carry markers of their own. What a call brings is data.
+fn can_nest(body: &[u8], piece: &Piece) -> bool {
+    let kind = piece.kind.as_ref().map_or(&b""[..], |kind| &body[kind.clone()]);
+    piece.form == Form::Block && !matches!(kind, b"\"text\"" | b"\"thinking\"") && !kind.ends_with(b"_use\"")
+}
+
+/// The lifetime that a marker asks for; `None` for `null`, which marks nothing.
+fn ttl(body: &[u8], value: &Span) -> Result<Option<Ttl>, Skip> {
+    if &body[value.clone()] == b"null" {
+        return Ok(None);
+    }
+    let member = |name| json::member(body, value.start, name);
+    let kind = member("type").and_then(|span| json::text(body, &span));
+    if kind.as_deref() != Some("ephemeral") {
+        return Err(Skip::MalformedMarker);
+    }
+    let Some(span) = member("ttl").filter(|span| &body[span.clone()] != b"null") else {
+        return Ok(Some(Ttl::FiveMinutes));
+    };
+    match json::text(body, &span).as_deref() {
+        Some("5m") => Ok(Some(Ttl::FiveMinutes)),
+        Some("1h") => Ok(Some(Ttl::OneHour)),
+        _ => Err(Skip::MalformedMarker),
+    }
+}

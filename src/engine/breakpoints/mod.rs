@@ -1,0 +1,319 @@
+//! Breakpoints: where the prompt cache should write, so that the next request finds it.
+//!
+//! An entry is written only at a marker, and found only from a marker at most 19 positions later. Many clients
+//! send no markers, or mark where nobody will read. The planner keeps every marker of the client and adds, while
+//! fewer than four are used, what is missing, most worth first: the newest end of the conversation, the end of
+//! the static part, and a bridge to an entry that the lookback would miss.
+//!
+//! The rule: a plan only inserts. What the model reads stays as it came, a string stays a string, and a request
+//! that the upstream accepts as received is accepted as planned. Planning a planned body adds nothing.
+//!
+//! ```
+//! use bytes::Bytes;
+//! use forkpoint::engine::{anatomy::Anatomy, breakpoints::{Profile, Situation, apply, plan}};
+//! let body = Bytes::from_static(br#"{"tools":[{"name":"n"}],"messages":[{"role":"user","content":"hi"}]}"#);
+//! let plan = plan(&body, &Anatomy::read(&body).unwrap(), &Situation::new(Profile::Anthropic));
+//! let forwarded = apply(&body, &plan.edits).pieces.concat();
+//! assert!(forwarded.starts_with(br#"{"cache_control":{"type":"ephemeral"},"tools":[{"name":"n","cache_"#));
+//! ```
+
+mod block;
+mod edit;
+mod marks;
+#[cfg(test)]
+mod tests;
+
+pub use edit::{Edit, Forwarded, apply};
+pub use marks::{Breakpoint, Carrier, Origin, Ttl};
+
+use super::anatomy::{Anatomy, Form};
+use super::json;
+use block::{has_unseen_size, is_empty_string, room};
+use marks::{BREAKPOINTS_MAX, Marks, TopLevel};
+
+/// A breakpoint finds entries at its own position and this many before it.
+const LOOKBACK: usize = 19;
+
+/// Of conversations that continue less often than this, the writes cost more than the reads bring back.
+const CONTINUES_MIN: f64 = 0.2;
+
+/// What the caller knows besides the request.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation {
+    pub profile: Profile,
+    /// The shortest prefix that the model caches.
+    pub minimum_tokens: Option<u64>,
+    /// Learned from billed usage; without it no ratio is assumed.
+    pub tokens_per_byte: Option<f64>,
+    /// The piece where the newest known entry of this conversation ends.
+    pub last_written: Option<usize>,
+    /// Whether this prefix came before.
+    pub seen_before: bool,
+    /// The share of conversations of this tenant and tool set that continue.
+    pub continues: Option<f64>,
+}
+
+impl Situation {
+    /// Nothing known but the upstream.
+    pub fn new(profile: Profile) -> Situation {
+        Situation {
+            profile,
+            minimum_tokens: None,
+            tokens_per_byte: None,
+            last_written: None,
+            seen_before: false,
+            continues: None,
+        }
+    }
+}
+
+/// How the upstream is told what to cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Profile {
+    /// Markers on blocks, and one at the top level that follows the end of the conversation.
+    Anthropic,
+    /// Markers on blocks only: the top-level one is refused.
+    BlocksOnly,
+    /// Caches by itself and has no markers (vLLM, SGLang, llama.cpp, DeepSeek).
+    Automatic,
+}
+
+/// What to insert, what was left out and why, and where the forwarded request has its breakpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// In the order of the body.
+    pub edits: Vec<Edit>,
+    pub skipped: Vec<(Place, Skip)>,
+    /// In the order of the cache, the client's own included. Empty if the request was not understood.
+    pub breakpoints: Vec<Breakpoint>,
+}
+
+/// What a breakpoint is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// All of them.
+    Request,
+    /// The newest end of the conversation.
+    Tail,
+    /// The end of what conversations share: tools and system.
+    Static,
+    /// Within the lookback of an entry that the tail does not reach.
+    Bridge,
+}
+
+impl Place {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Place::Request => "request",
+            Place::Tail => "tail",
+            Place::Static => "static",
+            Place::Bridge => "bridge",
+        }
+    }
+}
+
+/// Why no breakpoint was added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Skip {
+    /// The upstream has no markers.
+    AutomaticCache,
+    /// Readers could disagree about what the request says.
+    Ambiguous,
+    /// A marker of the client is none that we know.
+    MalformedMarker,
+    /// The client's own markers will be refused: too many, out of order, or on what cannot carry one.
+    IllegalMarkers,
+    /// Neither tools nor an assistant turn, and a prefix that never came before.
+    OneShot,
+    /// Conversations like this one seldom continue.
+    SeldomContinues,
+    /// The prefix is shorter than the model caches.
+    BelowMinimum,
+    /// All four are in use.
+    NoSlot,
+    /// Nothing there can carry a marker.
+    NoLegalBlock,
+}
+
+impl Skip {
+    pub const ALL: [Skip; 9] = [
+        Skip::AutomaticCache,
+        Skip::Ambiguous,
+        Skip::MalformedMarker,
+        Skip::IllegalMarkers,
+        Skip::OneShot,
+        Skip::SeldomContinues,
+        Skip::BelowMinimum,
+        Skip::NoSlot,
+        Skip::NoLegalBlock,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Skip::AutomaticCache => "automatic_cache",
+            Skip::Ambiguous => "ambiguous",
+            Skip::MalformedMarker => "malformed_marker",
+            Skip::IllegalMarkers => "illegal_markers",
+            Skip::OneShot => "one_shot",
+            Skip::SeldomContinues => "seldom_continues",
+            Skip::BelowMinimum => "below_minimum",
+            Skip::NoSlot => "no_slot",
+            Skip::NoLegalBlock => "no_legal_block",
+        }
+    }
+}
+
+/// Plans the breakpoints of one request. `anatomy` is that of `body`.
+pub fn plan(body: &[u8], anatomy: &Anatomy, situation: &Situation) -> Plan {
+    let marks = match anatomy.ambiguous {
+        true => Err(Skip::Ambiguous),
+        false => Marks::read(body, anatomy),
+    };
+    let marks = match marks {
+        Ok(marks) => marks,
+        Err(skip) => return Plan { skipped: vec![(Place::Request, skip)], ..Plan::default() },
+    };
+    let mut planner = Planner { body, anatomy, situation, marks, edits: Vec::new(), skipped: Vec::new() };
+    planner.run();
+    planner.finish()
+}
+
+struct Planner<'a> {
+    body: &'a [u8],
+    anatomy: &'a Anatomy,
+    situation: &'a Situation,
+    marks: Marks,
+    edits: Vec<Edit>,
+    skipped: Vec<(Place, Skip)>,
+}
+
+/// Whether a place has its breakpoint now, the client's or ours.
+type Covered = Result<(), Skip>;
+
+impl Planner<'_> {
+    fn run(&mut self) {
+        let one_shot = !self.continues_by_shape();
+        let stop = match self.situation {
+            Situation { profile: Profile::Automatic, .. } => Some(Skip::AutomaticCache),
+            Situation { continues: Some(share), .. } if *share < CONTINUES_MIN => Some(Skip::SeldomContinues),
+            Situation { seen_before: false, .. } if one_shot => Some(Skip::OneShot),
+            _ => None,
+        };
+        if let Some(skip) = stop {
+            return self.skipped.push((Place::Request, skip));
+        }
+        if one_shot {
+            // What came before is what such requests share. A new tail would be written and never read.
+            let shared = self.cover_static();
+            let tail = shared.map_or_else(|_| self.cover_tail(), |()| Err(Skip::OneShot));
+            self.note(Place::Static, shared);
+            return self.note(Place::Tail, tail);
+        }
+        let covered = self.cover_tail();
+        self.note(Place::Tail, covered);
+        let covered = self.cover_static();
+        self.note(Place::Static, covered);
+        let covered = self.cover_bridge();
+        self.note(Place::Bridge, covered);
+    }
+
+    /// Tools will be called, and a conversation that was answered once goes on.
+    fn continues_by_shape(&self) -> bool {
+        let has_tools = self.anatomy.pieces[..self.anatomy.tools].iter().any(|tool| tool.form == Form::Block);
+        let is_assistant = |role| {
+            json::text(self.body, role).is_some_and(|role: std::borrow::Cow<'_, str>| role == "assistant")
+        };
+        has_tools
+            || self.anatomy.messages.iter().filter_map(|message| message.role.as_ref()).any(is_assistant)
+    }
+
+    fn cover_tail(&mut self) -> Covered {
+        if self.marks.top_level == TopLevel::Marked {
+            return Ok(());
+        }
+        let automatic =
+            self.situation.profile == Profile::Anthropic && self.marks.top_level == TopLevel::Absent;
+        let messages = self.anatomy.tools + self.anatomy.system..self.anatomy.pieces.len();
+        for index in messages.rev() {
+            if self.marks.has_breakpoint(index..=index) {
+                return Ok(());
+            }
+            let piece = &self.anatomy.pieces[index];
+            if let Some(at) = room(self.body, self.anatomy, index) {
+                return self.add(index, Carrier::Block, at);
+            }
+            if piece.form == Form::Text && automatic && !is_empty_string(self.body, &piece.span) {
+                let at = json::skip_space(self.body, 0) + 1;
+                return self.add(index, Carrier::TopLevel, at);
+            }
+        }
+        Err(Skip::NoLegalBlock)
+    }
+
+    fn cover_static(&mut self) -> Covered {
+        let Anatomy { tools, system, .. } = *self.anatomy;
+        for index in (tools..tools + system).rev().chain((0..tools).rev()) {
+            if self.marks.has_breakpoint(index..=index) {
+                return Ok(());
+            }
+            if let Some(at) = room(self.body, self.anatomy, index) {
+                return self.add(index, Carrier::Block, at);
+            }
+        }
+        Err(Skip::NoLegalBlock)
+    }
+
+    /// Any breakpoint within the lookback of the entry finds it; best is one on the entry's own end, where
+    /// nothing new is written. Pieces that are no positions (deferred tools) only make the bridge shorter.
+    fn cover_bridge(&mut self) -> Covered {
+        let Some(entry) = self.situation.last_written else { return Ok(()) };
+        let reach = entry.saturating_add(LOOKBACK);
+        let last = self.marks.last_breakpoint().unwrap_or_default();
+        if last <= entry || self.marks.has_breakpoint(entry..=reach) {
+            return Ok(());
+        }
+        for index in entry..=reach.min(last) {
+            if let Some(at) = room(self.body, self.anatomy, index) {
+                return self.add(index, Carrier::Block, at);
+            }
+        }
+        Err(Skip::NoLegalBlock)
+    }
+
+    fn add(&mut self, piece: usize, carrier: Carrier, at: usize) -> Covered {
+        if self.is_too_small(piece) {
+            return Err(Skip::BelowMinimum);
+        }
+        if self.marks.used >= BREAKPOINTS_MAX {
+            return Err(Skip::NoSlot);
+        }
+        let ttl = self.marks.tier(piece);
+        self.marks.insert(Breakpoint { piece, ttl, origin: Origin::Added, carrier });
+        self.edits.push(Edit::new(at, carrier, ttl));
+        Ok(())
+    }
+
+    /// Whether the prefix that ends with this piece is certainly shorter than the model caches. A token is at
+    /// least a byte; what stands for more than its bytes (an image behind a URL) is taken to be large enough.
+    fn is_too_small(&self, piece: usize) -> bool {
+        let Some(minimum) = self.situation.minimum_tokens else { return false };
+        let ratio = self.situation.tokens_per_byte.filter(|ratio| ratio.is_finite() && *ratio > 0.0);
+        let prefix = &self.anatomy.pieces[..=piece];
+        let bytes: usize = prefix
+            .iter()
+            .map(|piece| piece.unmarked(self.body))
+            .map(|(before, after)| before.len() + after.len())
+            .sum();
+        bytes as f64 * ratio.unwrap_or(1.0) < minimum as f64
+            && !has_unseen_size(self.body, self.anatomy, piece)
+    }
+
+    fn note(&mut self, place: Place, covered: Covered) {
+        self.skipped.extend(covered.err().map(|skip| (place, skip)));
+    }
+
+    fn finish(mut self) -> Plan {
+        self.edits.sort_by_key(Edit::at);
+        Plan { edits: self.edits, skipped: self.skipped, breakpoints: self.marks.breakpoints() }
+    }
+}
