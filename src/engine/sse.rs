@@ -66,6 +66,9 @@ impl Framer {
             chunk = chunk.strip_prefix(b"\n").unwrap_or(chunk);
         }
         while let Some(end) = memchr2(b'\n', b'\r', chunk) {
+            if self.exceeds_limit(end) {
+                return self.overflow();
+            }
             if self.line.is_empty() {
                 self.end_line(&chunk[..end], &mut on_event);
             } else {
@@ -85,11 +88,21 @@ impl Framer {
             };
             chunk = &chunk[end + width..];
         }
-        self.line.extend_from_slice(chunk);
-        if self.line.len() + self.data.len() > self.event_bytes_max {
-            self.overflowed = true;
-            (self.line, self.data, self.name) = Default::default();
+        if self.exceeds_limit(chunk.len()) {
+            return self.overflow();
         }
+        self.line.extend_from_slice(chunk);
+    }
+
+    /// Whether the event with so many more bytes of its line is too large. Counted alike for a line within a
+    /// chunk and for one cut by it, so that the verdict does not depend on the chunking.
+    fn exceeds_limit(&self, more: usize) -> bool {
+        self.line.len() + more + self.data.len() > self.event_bytes_max
+    }
+
+    fn overflow(&mut self) {
+        self.overflowed = true;
+        (self.line, self.data, self.name) = Default::default();
     }
 
     fn end_line(&mut self, line: &[u8], on_event: &mut impl FnMut(Event<'_>)) {
@@ -98,7 +111,7 @@ impl Framer {
             false => line,
         };
         if line.is_empty() {
-            if self.has_data && self.data.len() <= self.event_bytes_max {
+            if self.has_data {
                 on_event(Event { name: &self.name, data: &self.data });
             }
             self.name.clear();
@@ -175,6 +188,17 @@ mod tests {
         framer.push(b"\n\ndata: 3\n\n", |_| seen += 1);
         assert!(framer.overflowed());
         assert_eq!((seen, framer.line.capacity()), (1, 0));
+    }
+
+    #[test]
+    fn the_limit_does_not_depend_on_chunking() {
+        let stream = b"data: 1234\n\ndata: 12345678901234567890\n\ndata: 3\n\n";
+        for step in 1..=stream.len() {
+            let mut framer = Framer::new(10);
+            let mut seen = 0;
+            stream.chunks(step).for_each(|chunk| framer.push(chunk, |_| seen += 1));
+            assert_eq!((seen, framer.overflowed()), (1, true), "in steps of {step}");
+        }
     }
 
     fn any_stream() -> impl Strategy<Value = Vec<u8>> {
