@@ -19,11 +19,13 @@ impl RequestSpans {
         let mut spans = RequestSpans::default();
         let end = json::walk_object(body, 0, |key, start| {
             let end = json::value_end(body, start)?;
-            match &body[key.start + 1..key.end - 1] {
-                b"model" => spans.model = Some(start..end),
-                b"stream" => spans.stream = Some(start..end),
-                b"metadata" => spans.user_id = json::member(body, start, "user_id"),
-                _ => {}
+            let is = |name| json::is_key(body, &key, name);
+            if is("model") {
+                spans.model = Some(start..end);
+            } else if is("stream") {
+                spans.stream = Some(start..end);
+            } else if is("metadata") {
+                spans.user_id = json::member(body, start, "user_id");
             }
             Ok(end)
         })?;
@@ -74,6 +76,16 @@ mod tests {
     fn of_duplicate_members_the_last_counts() {
         let body = br#"{"model":"a","model":"b"}"#;
         assert_eq!(RequestSpans::read(body).unwrap().model(body).unwrap(), "b");
+    }
+
+    #[test]
+    fn an_escaped_name_is_still_the_name() {
+        let body =
+            br#"{"model":"a","mod\u0065l":"b","str\u0065am":true,"metad\u0061ta":{"user\u005fid":"u"}}"#;
+        let spans = RequestSpans::read(body).unwrap();
+        assert_eq!(spans.model(body).unwrap(), "b");
+        assert!(spans.stream(body));
+        assert_eq!(spans.user_id(body).unwrap(), "u");
     }
 
     #[test]
