@@ -67,18 +67,26 @@ impl StreamedBlock {
         let mut edits = self.edits()?;
         let mut out =
             String::with_capacity(start.len() + self.text.len() + self.thinking.len() + self.input.len());
+        let mut edited: Vec<&'static str> = Vec::new();
         let mut spliced = Some(());
         let walked = json::walk_object(start.as_bytes(), 0, |key, value_start| {
             let end = json::value_end(start.as_bytes(), value_start)?;
-            let (key, value) = (&start[key], &start[value_start..end]);
+            let value = &start[value_start..end];
+            let is = |name: &str| json::is_key(start.as_bytes(), &key, name);
             out.push(if out.is_empty() { '{' } else { ',' });
-            out.push_str(key);
+            out.push_str(&start[key.clone()]);
             out.push(':');
-            match edits.iter().position(|(name, _)| *name == key.trim_matches('"')) {
-                Some(found) => match edits.swap_remove(found).1.onto(value) {
-                    Some(edited) => out.push_str(&edited),
-                    None => spliced = None,
-                },
+            match edits.iter().position(|(name, _)| is(name)) {
+                Some(found) => {
+                    let (name, edit) = edits.swap_remove(found);
+                    edited.push(name);
+                    match edit.onto(value) {
+                        Some(value) => out.push_str(&value),
+                        None => spliced = None,
+                    }
+                }
+                // A second member of that name: nobody can tell which of them the deltas meant.
+                None if edited.iter().any(|name| is(name)) => spliced = None,
                 None => out.push_str(value),
             }
             Ok(end)
@@ -99,6 +107,8 @@ impl StreamedBlock {
             }
         }
         if !self.input.is_empty() {
+            // The scanner does not look into strings, but the model may have broken one.
+            serde_json::from_str::<&RawValue>(&self.input).ok()?;
             let compact = json::compact(self.input.as_bytes()).ok()?;
             edits.push(("input", Edit::Replace(String::from_utf8(compact).ok()?)));
         }

@@ -128,6 +128,23 @@ fn invalid_tool_input_is_not_replayed() {
 }
 
 #[test]
+fn tool_input_with_a_broken_string_is_not_replayed() {
+    let begin = r#"{"type":"tool_use","id":"t","name":"n","input":{}}"#;
+    for input in [r#"{\"a\":\"\\q\"}"#, r#"{\"a\":\"\n\"}"#] {
+        let delta = format!(r#"{{"type":"input_json_delta","partial_json":"{input}"}}"#);
+        assert_eq!(block(begin, &[&delta]), None, "{input}");
+    }
+}
+
+#[test]
+fn deltas_find_their_member_however_it_is_spelt() {
+    let delta = [r#"{"type":"text_delta","text":"b"}"#];
+    let json = block(r#"{"type":"text","t\u0065xt":"a"}"#, &delta);
+    assert_eq!(json.unwrap(), r#"{"type":"text","t\u0065xt":"ab"}"#);
+    assert_eq!(block(r#"{"type":"text","text":"a","text":"b"}"#, &delta), None);
+}
+
+#[test]
 fn usage_ids_and_the_last_stop_reason_come_from_the_messages_events() {
     let turn = stream(&[
         r#"{"type":"message_start","message":{"id":"msg_1","model":"claude-x","content":[],"stop_reason":null,
