@@ -48,6 +48,24 @@ fn layers_hashes_sizes_and_breakpoints_are_shown() {
 }
 
 #[test]
+fn the_breakpoints_that_align_would_add_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "marked.json", TURN_1);
+    assert!(
+        text(&explain(folder.path(), &["marked.json"]))
+            .contains("align would add: nothing, the client's own")
+    );
+    let bare = TURN_1
+        .replace(r#","cache_control":{"type":"ephemeral","ttl":"1h"}"#, "")
+        .replace(r#","cache_control":{"type":"ephemeral"}"#, "");
+    write(folder.path(), "bare.json", &bare);
+    let shown = text(&explain(folder.path(), &["bare.json"]));
+    assert!(shown.contains("align would add: system[0] 5m, messages[0].content[0] 5m"), "{shown}");
+    write(folder.path(), "once.json", r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#);
+    assert!(text(&explain(folder.path(), &["once.json"])).contains("align would add: nothing (one_shot)"));
+}
+
+#[test]
 fn a_turn_that_only_adds_messages_extends_the_one_before() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "a.json", TURN_1);

@@ -6,6 +6,7 @@ use std::ops::Range;
 use serde_json::{Value, json};
 
 use crate::engine::anatomy::{Anatomy, Layer};
+use crate::engine::breakpoints::{self, Breakpoint, Carrier, Origin, Plan, Profile, Situation};
 use crate::engine::divergence::{Divergence, Kind};
 use crate::engine::json;
 
@@ -66,7 +67,7 @@ fn layers(exhibit: &Exhibit, style: Style) -> String {
     for layer in LAYERS {
         let pieces = pieces_of(anatomy, layer);
         let marked: Vec<_> =
-            breakpoints(exhibit, pieces.clone()).map(|(path, ttl)| format!("{path} {ttl}")).collect();
+            sent(exhibit, pieces.clone()).map(|(path, ttl)| format!("{path} {ttl}")).collect();
         let line = format!(
             "  {:<9} {:>6}  {:>10}  {:<16}  {}",
             layer.as_str(),
@@ -80,6 +81,7 @@ fn layers(exhibit: &Exhibit, style: Style) -> String {
     if let Some(ttl) = anatomy.member(body, "cache_control").map(|span| ttl(&body[span.clone()])) {
         let _ = writeln!(out, "\n  top-level cache_control: automatic, {ttl}");
     }
+    let _ = writeln!(out, "\n  align would add: {}", planned(exhibit));
     if anatomy.ambiguous {
         let _ = writeln!(
             out,
@@ -87,6 +89,33 @@ fn layers(exhibit: &Exhibit, style: Style) -> String {
         );
     }
     out
+}
+
+/// The breakpoints that `align` would add to a request it knows nothing else about, or why it adds none.
+fn planned(exhibit: &Exhibit) -> String {
+    let Plan { breakpoints, skipped, .. } = plan_of(exhibit);
+    let added: Vec<_> =
+        breakpoints.iter().filter(|at| at.origin == Origin::Added).map(|at| place(exhibit, at)).collect();
+    let why: Vec<_> = skipped.iter().map(|(_, skip)| skip.as_str()).collect();
+    match (added.is_empty(), why.is_empty()) {
+        (false, _) => added.join(", "),
+        (true, false) => format!("nothing ({})", why.join(", ")),
+        (true, true) => "nothing, the client's own are where they will be read".to_owned(),
+    }
+}
+
+fn plan_of(exhibit: &Exhibit) -> Plan {
+    breakpoints::plan(&exhibit.body, &exhibit.anatomy, &Situation::new(Profile::Anthropic))
+}
+
+fn place(exhibit: &Exhibit, breakpoint: &Breakpoint) -> String {
+    let path = exhibit.anatomy.path(breakpoint.piece);
+    match breakpoint.carrier {
+        Carrier::Block => format!("{path} {}", breakpoint.ttl.as_str()),
+        Carrier::TopLevel => {
+            format!("{path} {} (automatic, as a string carries no marker)", breakpoint.ttl.as_str())
+        }
+    }
 }
 
 fn extended(first: &Exhibit, second: &Exhibit, style: Style) -> String {
@@ -148,9 +177,8 @@ fn request(exhibit: &Exhibit) -> Value {
     let Exhibit { name, body, anatomy, chain } = exhibit;
     let layer = |layer: Layer| {
         let pieces = pieces_of(anatomy, layer);
-        let marked: Vec<_> = breakpoints(exhibit, pieces.clone())
-            .map(|(path, ttl)| json!({"path": path, "ttl": ttl}))
-            .collect();
+        let marked: Vec<_> =
+            sent(exhibit, pieces.clone()).map(|(path, ttl)| json!({"path": path, "ttl": ttl})).collect();
         json!({
             "layer": layer.as_str(),
             "pieces": pieces.len(),
@@ -166,6 +194,12 @@ fn request(exhibit: &Exhibit) -> Value {
         "ambiguous": anatomy.ambiguous,
         "automatic": anatomy.member(body, "cache_control").map(|span| ttl(&body[span.clone()])),
         "layers": LAYERS.map(layer),
+        "planned": plan_of(exhibit).breakpoints.iter().map(|at| json!({
+            "path": anatomy.path(at.piece),
+            "ttl": at.ttl.as_str(),
+            "added": at.origin == Origin::Added,
+            "automatic": at.carrier == Carrier::TopLevel,
+        })).collect::<Vec<_>>(),
     })
 }
 
@@ -196,7 +230,7 @@ fn lost(first: &Exhibit, parted: &Divergence) -> usize {
     bytes_of(first, from..first.anatomy.pieces.len())
 }
 
-fn breakpoints(exhibit: &Exhibit, pieces: Range<usize>) -> impl Iterator<Item = (String, &'static str)> + '_ {
+fn sent(exhibit: &Exhibit, pieces: Range<usize>) -> impl Iterator<Item = (String, &'static str)> + '_ {
     let marked = pieces.filter_map(|piece| Some((piece, exhibit.anatomy.pieces[piece].marker.as_ref()?)));
     let live = marked.filter(|(_, marker)| &exhibit.body[marker.value.clone()] != b"null");
     live.map(|(piece, marker)| (exhibit.anatomy.path(piece), ttl(&exhibit.body[marker.value.clone()])))
