@@ -43,6 +43,10 @@ impl Meaning {
         let block = [&b"{\"type\":\"text\",\"text\":"[..], text, b"}"].concat();
         Meaning::of(&block)
     }
+
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
 }
 
 /// The one form, being written.

@@ -1,0 +1,67 @@
+//! The inputs of calls: the model wrote them, clients echo them, some with their keys in another order.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Replacement;
+use super::scribe::Scribe;
+use super::table::{Input, Spellings};
+use crate::engine::anatomy::Piece;
+use crate::engine::json::{self, Span};
+
+/// More calls than a window holds; the later ones of a hostile body stay as they are.
+const CALLS_MAX: usize = 4096;
+
+/// Longer than any id.
+const ID_BYTES_MAX: usize = 256;
+
+/// The blocks that echo what the model wrote as input.
+const CALLS: [&[u8]; 3] = [b"\"tool_use\"", b"\"server_tool_use\"", b"\"mcp_tool_use\""];
+
+impl Scribe<'_> {
+    pub fn inputs(&mut self, pieces: &[Piece]) {
+        let body = self.body;
+        let calls = pieces.iter().filter_map(|piece| {
+            let (kind, id, input) = (piece.kind.as_ref()?, piece.id.as_ref()?, piece.input.as_ref()?);
+            (id.len() <= ID_BYTES_MAX && CALLS.contains(&&body[kind.clone()])).then_some((id, input))
+        });
+        for (id, input) in calls.take(CALLS_MAX) {
+            if let Some(id) = json::text(body, id) {
+                self.input(&id, input);
+            }
+        }
+    }
+
+    /// A stable client pays one look-up and one comparison: a meaning is asked for only when bytes differ.
+    fn input(&mut self, id: &str, span: &Span) {
+        let raw = &self.body[span.clone()];
+        let known = self.known.inputs(id);
+        let fresh = self.fresh.inputs.get(id).map_or(&[][..], Vec::as_slice);
+        let (count, same) =
+            (known.len() + fresh.len(), known.iter().chain(fresh).find(|input| input.bytes == raw).cloned());
+        if let Some(input) = same {
+            return self.choose(id, input);
+        }
+        if count > 0 {
+            let Some(meaning) = self.meaning((raw, &[])) else { return };
+            let fresh = self.fresh.inputs.get(id).map_or(&[][..], Vec::as_slice);
+            let first = known.iter().chain(fresh).find(|input| input.meaning() == Some(meaning)).cloned();
+            if let Some(input) = first {
+                self.replacements.push(Replacement { span: span.clone(), with: vec![input.bytes.clone()] });
+                return self.choose(id, input);
+            }
+        }
+        if Spellings::room_for_input(count) {
+            let input = Arc::new(Input::new(Bytes::copy_from_slice(raw)));
+            self.fresh.add_input(id, input.clone());
+            self.choose(id, input);
+        }
+    }
+
+    fn choose(&mut self, id: &str, input: Arc<Input>) {
+        if let Some(chosen) = &mut self.chosen {
+            chosen.add_input(id, input);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! One spelling for what a client says again and again: the bytes first seen in a request.
+//!
+//! The prompt cache compares bytes, and clients respell: shuffled tools, random key order, another escape.
+//! Sorting would give one spelling too, but the order of properties in a schema steers the model. So a value
+//! that means what an earlier one of the tenant meant is forwarded as the earlier one was. Three grains:
+//! the list of tools or system blocks (its white space, and the order of the tools), each element of them,
+//! and the input of each call by its id. A stable client is forwarded as it came.
+//!
+//! Markers are neither part of a meaning nor of a spelling: the client's stay on the elements it chose. What
+//! readers could understand differently (a key twice, half a surrogate pair) stays as it is, and so does the
+//! attribution line. A string equals only strings and a list only lists.
+//!
+//! ```
+//! use bytes::Bytes;
+//! use forkpoint::engine::anatomy::Anatomy;
+//! use forkpoint::engine::canonical::{Limits, Order, Table, Thinking, canonicalize, splice};
+//! let mut table = Table::new(Limits::TENANT);
+//! let mut forward = |body: &'static str| {
+//!     let body = Bytes::from(body);
+//!     let anatomy = Anatomy::read(&body).unwrap();
+//!     let canonical = canonicalize(&body, &anatomy, Order::FirstSeen, Thinking::Free, &table);
+//!     table.remember(canonical.interns);
+//!     splice(&body, &canonical.replacements).concat()
+//! };
+//! let first = forward(r#"{"tools":[{"name":"a"},{"name":"b","strict":true}]}"#);
+//! assert_eq!(forward(r#"{"tools":[ {"strict":true, "name":"b"}, {"name":"a"}]}"#), first);
+//! ```
+
+use bytes::Bytes;
+
+use super::anatomy::{Anatomy, Form};
+
+mod splice;
+mod table;
+mod scribe;
+mod list;
+mod input;
+#[cfg(test)]
+mod tests;
+
+pub use splice::{Replacement, splice};
+pub use table::{Choice, Limits, News, Pins, Table};
+
+use scribe::Scribe;
+
+/// Which spelling is the one: `canonical.order`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// The first of the tenant's requests decides, at all three grains.
+    FirstSeen,
+    /// Tools by name, and everything inside as it came. Needs no memory, so that replicas without a common
+    /// store agree; it repairs shuffled tools and nothing else.
+    Sorted,
+    /// As it came.
+    Off,
+}
+
+impl Order {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Order::FirstSeen => "first-seen",
+            Order::Sorted => "sorted",
+            Order::Off => "off",
+        }
+    }
+}
+
+/// Whether the model ties its thinking to the exact prompt it was produced under.
+#[derive(Clone, Copy, Debug)]
+pub enum Thinking<'a> {
+    /// The prefix may be respelt at any turn; it costs a cache miss at most.
+    Free,
+    /// A respelt prefix would void the conversation's thinking, or be refused.
+    Bound(Conversation<'a>),
+}
+
+/// What is known of a conversation whose thinking is bound.
+#[derive(Clone, Copy, Debug)]
+pub enum Conversation<'a> {
+    /// This is its first request: the spelling is chosen now, for its life.
+    Started,
+    /// A later one. Without a choice its start was not seen, and it keeps its own spelling. With one, what
+    /// was spelt before is spelt the same; what is new keeps its own spelling, and is pinned from here on.
+    Continued { choice: Option<&'a Choice> },
+}
+
+/// How to forward one request, and what to keep of it.
+#[derive(Debug, Default)]
+pub struct Canonical {
+    /// By position, without overlap; none for a stable client.
+    pub replacements: Vec<Replacement>,
+    /// For [`Table::remember`], when the tenant may be remembered. Empty if the request brought nothing new.
+    pub interns: News,
+    /// For [`Choice::pin`]; empty unless thinking is bound.
+    pub pins: Pins,
+}
+
+/// The one spelling of a request, from what the tenant's table knows.
+pub fn canonicalize(
+    body: &Bytes,
+    anatomy: &Anatomy,
+    order: Order,
+    thinking: Thinking<'_>,
+    table: &Table,
+) -> Canonical {
+    let (order, choice) = match thinking {
+        _ if anatomy.ambiguous => return Canonical::default(),
+        Thinking::Bound(Conversation::Continued { choice: None }) => return Canonical::default(),
+        Thinking::Bound(Conversation::Continued { choice: Some(choice) }) => (choice.order(), Some(choice)),
+        Thinking::Bound(Conversation::Started) | Thinking::Free => (order, None),
+    };
+    let mut canonical = match order {
+        Order::Off => Canonical::default(),
+        Order::Sorted => Canonical { replacements: list::sorted(body, anatomy), ..Canonical::default() },
+        Order::FirstSeen => first_seen(body, anatomy, thinking, choice, table),
+    };
+    // The body may bring its layers in any order.
+    canonical.replacements.sort_by_key(|replacement| replacement.span.start);
+    canonical
+}
+
+fn first_seen(
+    body: &Bytes,
+    anatomy: &Anatomy,
+    thinking: Thinking<'_>,
+    choice: Option<&Choice>,
+    table: &Table,
+) -> Canonical {
+    let mut scribe = match (thinking, choice) {
+        (Thinking::Free, _) => Scribe::interning(body, table),
+        (Thinking::Bound(_), None) => Scribe::choosing(body, table),
+        (Thinking::Bound(_), Some(choice)) => Scribe::bound(body, table, choice),
+    };
+    let (tools, rest) = anatomy.pieces.split_at(anatomy.tools);
+    let (system, messages) = rest.split_at(anatomy.system);
+    if let Some(value) = anatomy.member(body, "tools") {
+        scribe.list(list::Kind::Tools, value, tools);
+    }
+    match (anatomy.member(body, "system"), system) {
+        (Some(_), [text]) if text.form == Form::Text => scribe.text(text),
+        (Some(value), blocks) => scribe.list(list::Kind::System, value, blocks),
+        (None, _) => {}
+    }
+    scribe.inputs(messages);
+    scribe.finish()
+}

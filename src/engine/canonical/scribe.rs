@@ -1,0 +1,173 @@
+//! One request on its way to its spelling: what is known, what is new, what was chosen.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::table::{Choice, Fresh, Grain, Key, Memo, News, Pins, Reading, Spellings, Table};
+use super::{Canonical, Replacement};
+use crate::engine::anatomy::{Form, Piece};
+use crate::engine::json::{self, Span};
+use crate::engine::meaning::Meaning;
+
+/// A larger value than any tool, prompt or input; a meaning costs several times a digest.
+const VALUE_BYTES_MAX: usize = 4 << 20;
+
+/// Deeper than schemas and inputs go. A meaning looks at each byte once per level around it, so depth is what
+/// a hostile body would spend.
+const NESTING_MAX: usize = 64;
+
+pub(super) struct Scribe<'a> {
+    pub body: &'a Bytes,
+    pub replacements: Vec<Replacement>,
+    memo: &'a Memo,
+    pub known: &'a Spellings,
+    source: Source,
+    readings: std::collections::BTreeMap<[u8; 32], Reading>,
+    /// What the known spellings lack. The first of this request counts for the rest of it.
+    pub fresh: Fresh,
+    /// Everything this request was spelt with, if its conversation is to keep it.
+    pub chosen: Option<Fresh>,
+}
+
+/// Whose spellings the known ones are.
+enum Source {
+    Tenant,
+    Conversation,
+}
+
+/// How an element goes out.
+pub(super) enum Spelt {
+    /// As it came.
+    Own,
+    As(Bytes),
+}
+
+impl<'a> Scribe<'a> {
+    pub fn interning(body: &'a Bytes, table: &'a Table) -> Scribe<'a> {
+        Scribe {
+            body,
+            replacements: Vec::new(),
+            memo: &table.memo,
+            known: &table.spellings,
+            source: Source::Tenant,
+            readings: Default::default(),
+            fresh: Fresh::default(),
+            chosen: None,
+        }
+    }
+
+    pub fn choosing(body: &'a Bytes, table: &'a Table) -> Scribe<'a> {
+        Scribe { chosen: Some(Fresh::default()), ..Scribe::interning(body, table) }
+    }
+
+    pub fn bound(body: &'a Bytes, table: &'a Table, choice: &'a Choice) -> Scribe<'a> {
+        let known = &choice.spellings;
+        Scribe { known, source: Source::Conversation, ..Scribe::interning(body, table) }
+    }
+
+    pub fn finish(self) -> Canonical {
+        let (fresh, pins) = match self.source {
+            Source::Tenant => (self.fresh, self.chosen.unwrap_or_default()),
+            Source::Conversation => (Fresh::default(), self.fresh),
+        };
+        let interns = News { readings: self.readings, fresh };
+        Canonical { replacements: self.replacements, interns, pins: Pins(pins) }
+    }
+
+    /// A system prompt that is a string.
+    pub fn text(&mut self, piece: &Piece) {
+        let meaning = self.meaning(piece.unmarked(self.body));
+        if let Spelt::As(first) = self.element(Grain::Text, piece, meaning) {
+            self.replacements.push(Replacement { span: piece.span.clone(), with: vec![first] });
+        }
+    }
+
+    /// The spelling of an element, its marker aside.
+    pub fn element(&mut self, grain: Grain, piece: &Piece, meaning: Option<Meaning>) -> Spelt {
+        let Some(meaning) = meaning else { return Spelt::Own };
+        let key = Key { grain, digest: *meaning.as_bytes() };
+        let (head, tail) = piece.unmarked(self.body);
+        let first = match self.known.element(&key).or_else(|| self.fresh.elements.get(&key)) {
+            Some(first) => first.clone(),
+            None => {
+                let first = Bytes::from([head, tail].concat());
+                self.fresh.elements.insert(key, first.clone());
+                first
+            }
+        };
+        if let Some(chosen) = &mut self.chosen {
+            chosen.elements.insert(key, first.clone());
+        }
+        let (front, back) = first.split_at(head.len().min(first.len()));
+        if front == head && back == tail {
+            return Spelt::Own;
+        }
+        // A marker whose key is written with escapes is a member like any other to us, but not to the
+        // upstream: a second one beside it had better stay where it stood.
+        if piece.marker.is_some() && json::member(&first, 0, "cache_control").is_some() {
+            return Spelt::Own;
+        }
+        Spelt::As(first)
+    }
+
+    /// The meaning of each element of a list. `span` holds them all, and nothing else that varies.
+    pub fn list_reading(&mut self, span: Span, pieces: &[Piece]) -> Reading {
+        let body = self.body;
+        let digest = *blake3::hash(&body[span]).as_bytes();
+        match self.memo.get(&digest) {
+            Some(reading) if reading.len() == pieces.len() => return reading.clone(),
+            _ => {}
+        }
+        let meanings = pieces.iter().map(|piece| match piece.form {
+            Form::Block => self.meaning(piece.unmarked(body)),
+            Form::Text | Form::Other => None,
+        });
+        let reading: Reading = meanings.collect();
+        self.readings.insert(digest, reading.clone());
+        reading
+    }
+
+    /// The meaning of one value, that of bytes seen before for the price of a digest.
+    pub fn meaning(&mut self, (head, tail): (&[u8], &[u8])) -> Option<Meaning> {
+        let digest = *blake3::Hasher::new().update(head).update(tail).finalize().as_bytes();
+        if let Some(reading) = self.memo.get(&digest).or_else(|| self.readings.get(&digest)) {
+            return reading.first().copied().flatten();
+        }
+        let meaning = if tail.is_empty() { meaning_of(head) } else { meaning_of(&[head, tail].concat()) };
+        self.readings.insert(digest, Arc::new([meaning]));
+        meaning
+    }
+}
+
+/// The meaning of a value that may stand for others; `None` where it must not.
+pub(super) fn meaning_of(value: &[u8]) -> Option<Meaning> {
+    let sound = value.len() <= VALUE_BYTES_MAX && is_sound(value);
+    sound.then(|| Meaning::of(value)).flatten()
+}
+
+/// Whether the value nests within reason, and its strings hold no raw control characters: a lenient reader
+/// takes those, so that they would mean the same as escaped ones, and a strict one refuses the request.
+fn is_sound(value: &[u8]) -> bool {
+    let (mut at, mut depth) = (0_usize, 0_usize);
+    while let Some(byte) = value.get(at) {
+        match byte {
+            b'"' => {
+                let Ok(end) = json::value_end(value, at) else { return false };
+                if value[at..end].iter().any(|byte| *byte < 0x20) {
+                    return false;
+                }
+                at = end;
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > NESTING_MAX {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}

@@ -1,0 +1,392 @@
+//! What is remembered: the spellings of a tenant, or of one conversation whose thinking is bound.
+//!
+//! Each spelling is kept once. An element (a tool, a system block) has bytes of its own, copied out of the
+//! request so that they do not hold the whole body in memory; a list knows its elements by meaning, and keeps
+//! only their order and the white space between them; choices and forwarded bodies share the same bytes.
+//!
+//! Meanings are costly, so a table also remembers which bytes meant what, by digest.
+//!
+//! Age is the order of use; reading renews it, and needs no exclusive access.
+
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use super::Order;
+use super::scribe::meaning_of;
+use crate::engine::meaning::Meaning;
+
+/// What a table may hold before the least recently used goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub bytes: usize,
+    pub entries: usize,
+}
+
+impl Limits {
+    /// A tenant: tool sets and prompts of dozens of agents (some 100 KB each, most of it common), and the
+    /// inputs of a few dozen conversations at once.
+    pub const TENANT: Limits = Limits { bytes: 8 << 20, entries: 16_384 };
+    /// One conversation: its tools, its prompt, and all its calls up to the window's end.
+    pub const CONVERSATION: Limits = Limits { bytes: 4 << 20, entries: 8_192 };
+}
+
+/// One value may take this part of a table; a larger one would push out everything else.
+const SHARE_OF_ONE: usize = 4;
+
+/// What an entry costs beside its bytes: key, slot, counters.
+const ENTRY_BYTES: usize = 160;
+
+/// Different inputs under one call id: a real one has one, and a made-up one must not grow without end.
+const INPUTS_PER_CALL: usize = 4;
+
+/// Everything a tenant's requests taught.
+#[derive(Debug)]
+pub struct Table {
+    pub(super) memo: Memo,
+    pub(super) spellings: Spellings,
+}
+
+impl Table {
+    pub fn new(limits: Limits) -> Table {
+        let memo = Limits { bytes: limits.bytes / 4, entries: limits.entries };
+        Table { memo: Memo::new(memo), spellings: Spellings::new(limits) }
+    }
+
+    /// Takes in what a request taught. Where another request was faster, the other one was first.
+    pub fn remember(&mut self, news: News) {
+        for (digest, reading) in news.readings {
+            self.memo.insert(digest, reading);
+        }
+        self.spellings.insert(news.fresh);
+    }
+
+    /// What the table holds, what it costs to hold it included.
+    pub fn bytes(&self) -> usize {
+        self.memo.readings.cost + self.spellings.bytes()
+    }
+
+    pub fn entries(&self) -> usize {
+        self.memo.readings.slots.len() + self.spellings.entries()
+    }
+}
+
+/// The spelling of one conversation, fixed at its first request and added to as it grows.
+#[derive(Debug)]
+pub struct Choice {
+    order: Order,
+    pub(super) spellings: Spellings,
+}
+
+impl Choice {
+    /// `order` is the one in force at the conversation's start; it holds whatever the configuration becomes.
+    pub fn new(order: Order, limits: Limits) -> Choice {
+        Choice { order, spellings: Spellings::new(limits) }
+    }
+
+    pub fn pin(&mut self, pins: Pins) {
+        self.spellings.insert(pins.0);
+    }
+
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Most of it shared with the tenant's table.
+    pub fn bytes(&self) -> usize {
+        self.spellings.bytes()
+    }
+}
+
+/// What a request taught its tenant's table.
+#[derive(Debug, Default)]
+pub struct News {
+    pub(super) readings: BTreeMap<[u8; 32], Reading>,
+    pub(super) fresh: Fresh,
+}
+
+impl News {
+    pub fn is_empty(&self) -> bool {
+        self.readings.is_empty() && self.fresh.is_empty()
+    }
+}
+
+/// What a request pins for its conversation.
+#[derive(Debug, Default)]
+pub struct Pins(pub(super) Fresh);
+
+impl Pins {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// What a value is compared within: the same words as a tool and as a system block are two values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Grain {
+    Tool,
+    Block,
+    /// A system prompt that is a string.
+    Text,
+    Tools,
+    System,
+    /// A system list behind an attribution line: it has one place more.
+    AttributedSystem,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Key {
+    pub grain: Grain,
+    pub digest: [u8; 32],
+}
+
+/// How a list was first written, its elements aside.
+#[derive(Debug)]
+pub(super) struct List {
+    pub order: Vec<Meaning>,
+    /// What stands before, between and after the elements.
+    pub glue: Vec<Bytes>,
+}
+
+/// The input of a call as first written. Its meaning is asked for only when another spelling turns up.
+#[derive(Debug)]
+pub(super) struct Input {
+    pub bytes: Bytes,
+    meaning: OnceLock<Option<Meaning>>,
+}
+
+impl Input {
+    pub fn new(bytes: Bytes) -> Input {
+        Input { bytes, meaning: OnceLock::new() }
+    }
+
+    pub fn meaning(&self) -> Option<Meaning> {
+        *self.meaning.get_or_init(|| meaning_of(&self.bytes))
+    }
+}
+
+/// Spellings on their way into a table, in a fixed order so that ages are too.
+#[derive(Debug, Default)]
+pub(super) struct Fresh {
+    pub elements: BTreeMap<Key, Bytes>,
+    pub lists: BTreeMap<Key, Arc<List>>,
+    pub inputs: BTreeMap<Box<str>, Vec<Arc<Input>>>,
+}
+
+impl Fresh {
+    fn is_empty(&self) -> bool {
+        self.elements.is_empty() && self.lists.is_empty() && self.inputs.is_empty()
+    }
+
+    pub fn add_input(&mut self, id: &str, input: Arc<Input>) {
+        match self.inputs.get_mut(id) {
+            Some(inputs) => inputs.push(input),
+            None => {
+                self.inputs.insert(id.into(), vec![input]);
+            }
+        }
+    }
+}
+
+/// The spellings themselves.
+#[derive(Debug)]
+pub(super) struct Spellings {
+    limits: Limits,
+    clock: Clock,
+    elements: Aged<Key, Bytes>,
+    lists: Aged<Key, Arc<List>>,
+    inputs: Aged<Box<str>, Vec<Arc<Input>>>,
+}
+
+impl Spellings {
+    fn new(limits: Limits) -> Spellings {
+        Spellings {
+            limits,
+            clock: Clock::default(),
+            elements: Aged::default(),
+            lists: Aged::default(),
+            inputs: Aged::default(),
+        }
+    }
+
+    pub fn element(&self, key: &Key) -> Option<&Bytes> {
+        self.elements.get(key, &self.clock)
+    }
+
+    pub fn list(&self, key: &Key) -> Option<&Arc<List>> {
+        self.lists.get(key, &self.clock)
+    }
+
+    pub fn inputs(&self, id: &str) -> &[Arc<Input>] {
+        self.inputs.get(id, &self.clock).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a call with so many inputs may get another.
+    pub fn room_for_input(inputs: usize) -> bool {
+        inputs < INPUTS_PER_CALL
+    }
+
+    fn bytes(&self) -> usize {
+        self.elements.cost + self.lists.cost + self.inputs.cost
+    }
+
+    fn entries(&self) -> usize {
+        self.elements.slots.len() + self.lists.slots.len() + self.inputs.slots.len()
+    }
+
+    fn insert(&mut self, fresh: Fresh) {
+        let largest = self.limits.bytes / SHARE_OF_ONE;
+        for (key, bytes) in fresh.elements {
+            if bytes.len() <= largest && self.element(&key).is_none() {
+                let cost = bytes.len();
+                self.elements.insert(key, bytes, cost, &self.clock);
+            }
+        }
+        for (key, list) in fresh.lists {
+            let glue: usize = list.glue.iter().map(|glue| glue.len() + size_of::<Bytes>()).sum();
+            let cost = glue + list.order.len() * size_of::<Meaning>();
+            if cost <= largest && self.list(&key).is_none() {
+                self.lists.insert(key, list, cost, &self.clock);
+            }
+        }
+        for (id, inputs) in fresh.inputs {
+            self.insert_inputs(id, inputs, largest);
+        }
+        self.trim();
+    }
+
+    fn insert_inputs(&mut self, id: Box<str>, new: Vec<Arc<Input>>, largest: usize) {
+        let mut inputs = self.inputs(&id).to_vec();
+        let before = inputs.len();
+        for input in new {
+            let known = inputs.iter().any(|known| {
+                known.bytes == input.bytes
+                    || (known.meaning().is_some() && known.meaning() == input.meaning())
+            });
+            if !known && input.bytes.len() <= largest && Spellings::room_for_input(inputs.len()) {
+                inputs.push(input);
+            }
+        }
+        if inputs.len() > before {
+            let cost = id.len() + inputs.iter().map(|input| input.bytes.len() + ENTRY_BYTES).sum::<usize>();
+            self.inputs.insert(id, inputs, cost, &self.clock);
+        }
+    }
+
+    fn trim(&mut self) {
+        if self.bytes() <= self.limits.bytes && self.entries() <= self.limits.entries {
+            return;
+        }
+        let ages = self.elements.ages().chain(self.lists.ages()).chain(self.inputs.ages());
+        let oldest = oldest_to_keep(ages.collect(), self.limits);
+        self.elements.forget_before(oldest);
+        self.lists.forget_before(oldest);
+        self.inputs.forget_before(oldest);
+    }
+}
+
+/// What bytes meant: one meaning for a value, one per element for a list.
+pub(super) type Reading = Arc<[Option<Meaning>]>;
+
+#[derive(Debug)]
+pub(super) struct Memo {
+    limits: Limits,
+    clock: Clock,
+    readings: Aged<[u8; 32], Reading>,
+}
+
+impl Memo {
+    fn new(limits: Limits) -> Memo {
+        Memo { limits, clock: Clock::default(), readings: Aged::default() }
+    }
+
+    pub fn get(&self, digest: &[u8; 32]) -> Option<&Reading> {
+        self.readings.get(digest, &self.clock)
+    }
+
+    fn insert(&mut self, digest: [u8; 32], reading: Reading) {
+        let cost = size_of_val(&*reading);
+        self.readings.insert(digest, reading, cost, &self.clock);
+        if self.readings.cost > self.limits.bytes || self.readings.slots.len() > self.limits.entries {
+            let oldest = oldest_to_keep(self.readings.ages().collect(), self.limits);
+            self.readings.forget_before(oldest);
+        }
+    }
+}
+
+/// The age from which on entries stay. An eighth more than necessary goes, so that this is not done again for
+/// every entry that comes.
+fn oldest_to_keep(mut ages: Vec<(u64, usize)>, limits: Limits) -> u64 {
+    ages.sort_unstable_by(|a, b| b.cmp(a));
+    let (mut bytes, mut oldest) = (0, u64::MAX);
+    for (age, cost) in ages.into_iter().take(limits.entries - limits.entries / 8) {
+        bytes += cost;
+        if bytes > limits.bytes - limits.bytes / 8 {
+            break;
+        }
+        oldest = age;
+    }
+    oldest
+}
+
+/// Counts uses; no two are of the same age.
+#[derive(Debug, Default)]
+struct Clock(AtomicU64);
+
+impl Clock {
+    fn tick(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// A map that knows when each entry was last used, and what all of them cost.
+#[derive(Debug)]
+struct Aged<K, V> {
+    slots: HashMap<K, Slot<V>>,
+    cost: usize,
+}
+
+#[derive(Debug)]
+struct Slot<V> {
+    value: V,
+    cost: usize,
+    used: AtomicU64,
+}
+
+impl<K, V> Default for Aged<K, V> {
+    fn default() -> Self {
+        Aged { slots: HashMap::new(), cost: 0 }
+    }
+}
+
+impl<K: Eq + Hash, V> Aged<K, V> {
+    fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q, clock: &Clock) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        let slot = self.slots.get(key)?;
+        slot.used.store(clock.tick(), Ordering::Relaxed);
+        Some(&slot.value)
+    }
+
+    fn insert(&mut self, key: K, value: V, bytes: usize, clock: &Clock) {
+        let cost = bytes + ENTRY_BYTES;
+        let slot = Slot { value, cost, used: AtomicU64::new(clock.tick()) };
+        let replaced = self.slots.insert(key, slot).map_or(0, |slot| slot.cost);
+        self.cost = self.cost + cost - replaced;
+    }
+
+    fn ages(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.slots.values().map(|slot| (slot.used.load(Ordering::Relaxed), slot.cost))
+    }
+
+    fn forget_before(&mut self, oldest: u64) {
+        self.slots.retain(|_, slot| slot.used.load(Ordering::Relaxed) >= oldest);
+        self.slots.shrink_to_fit();
+        self.cost = self.slots.values().map(|slot| slot.cost).sum();
+    }
+}
