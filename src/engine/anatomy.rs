@@ -13,7 +13,8 @@
 
 use std::borrow::Cow;
 
-use super::json::{self, Malformed, Span, is_key, skip_space, value_end};
+use super::json::{self, Malformed, Span, is_key};
+use super::recall::Reader;
 
 /// A request as spans over its own bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,17 +104,7 @@ pub struct Message {
 
 impl Anatomy {
     pub fn read(body: &[u8]) -> Result<Anatomy, Malformed> {
-        let mut reader = Reader { body, layers: Default::default(), messages: Vec::new(), ambiguous: false };
-        let mut members = Vec::with_capacity(16);
-        let end = json::walk_object(body, 0, |key, start| {
-            let end = reader.member(&key, start)?;
-            members.push(Member { key, value: start..end });
-            Ok(end)
-        })?;
-        match skip_space(body, end) {
-            end if end == body.len() => Ok(reader.finish(members)),
-            end => Err(Malformed::At(end)),
-        }
+        Reader::of_spans(body).read().map(|read| read.anatomy)
     }
 
     /// The value of a top-level member, the last one if there are several, as in most parsers.
@@ -163,162 +154,32 @@ impl Anatomy {
     }
 }
 
-/// The pieces of each layer, in the order the body brings them.
-struct Reader<'a> {
-    body: &'a [u8],
-    layers: [Option<Vec<Piece>>; 3],
-    messages: Vec<Message>,
-    ambiguous: bool,
-}
-
-const TOOLS: usize = 0;
-const SYSTEM: usize = 1;
-const MESSAGES: usize = 2;
-
-impl Reader<'_> {
-    /// Reads one top-level member and answers where its value ends.
-    fn member(&mut self, key: &Span, start: usize) -> Result<usize, Malformed> {
-        match &self.body[key.start + 1..key.end - 1] {
-            b"tools" => self.layer(TOOLS, start),
-            b"system" => self.layer(SYSTEM, start),
-            b"messages" => self.messages(start),
-            // An escaped spelling of a layer's name would be read by the upstream and not by us.
-            name if name.contains(&b'\\') => {
-                self.ambiguous = true;
-                value_end(self.body, start)
-            }
-            _ => value_end(self.body, start),
-        }
-    }
-
-    fn layer(&mut self, layer: usize, start: usize) -> Result<usize, Malformed> {
-        let mut pieces = Vec::new();
-        let end = self.content(start, &mut pieces)?;
-        self.ambiguous |= self.layers[layer].replace(pieces).is_some();
-        Ok(end)
-    }
-
-    fn messages(&mut self, start: usize) -> Result<usize, Malformed> {
-        if self.body.get(start) != Some(&b'[') {
-            self.ambiguous = true;
-            return value_end(self.body, start);
-        }
-        let mut pieces = Vec::new();
-        let mut messages = Vec::new();
-        let end = json::walk_array(self.body, start, |start| {
-            if self.body.get(start) != Some(&b'{') {
-                self.ambiguous = true;
-                return value_end(self.body, start);
-            }
-            let message = self.message(start, &mut pieces)?;
-            let end = message.span.end;
-            messages.push(message);
-            Ok(end)
-        })?;
-        self.messages = messages;
-        self.ambiguous |= self.layers[MESSAGES].replace(pieces).is_some();
-        Ok(end)
-    }
-
-    fn message(&mut self, start: usize, pieces: &mut Vec<Piece>) -> Result<Message, Malformed> {
-        let (mut role, mut extra, mut seen) = (None, Vec::new(), false);
-        let first = pieces.len();
-        let end = json::walk_object(self.body, start, |key, start| {
-            if is_key(self.body, &key, "content") {
-                self.ambiguous |= std::mem::replace(&mut seen, true);
-                return self.content(start, pieces);
-            }
-            let end = value_end(self.body, start)?;
-            match is_key(self.body, &key, "role") {
-                true => self.ambiguous |= role.replace(start..end).is_some(),
-                false => extra.push(Member { key, value: start..end }),
-            }
-            Ok(end)
-        })?;
-        Ok(Message { span: start..end, role, pieces: first..pieces.len(), extra })
-    }
-
-    /// A list of blocks, or a string that stands for one.
-    fn content(&mut self, start: usize, pieces: &mut Vec<Piece>) -> Result<usize, Malformed> {
-        if self.body.get(start) == Some(&b'[') {
-            return json::walk_array(self.body, start, |start| {
-                let piece = self.piece(start)?;
-                let end = piece.span.end;
-                pieces.push(piece);
-                Ok(end)
-            });
-        }
-        let end = value_end(self.body, start)?;
-        let form = if self.body[start] == b'"' { Form::Text } else { Form::Other };
-        pieces.push(Piece::plain(start..end, form));
-        Ok(end)
-    }
-
-    fn piece(&mut self, start: usize) -> Result<Piece, Malformed> {
-        let body = self.body;
-        if body.get(start) != Some(&b'{') {
-            let end = value_end(body, start)?;
-            return Ok(Piece::plain(start..end, Form::Other));
-        }
-        let mut piece = Piece::plain(start..start, Form::Block);
-        let mut previous_end = None;
-        let mut pending_first = None;
-        let end = json::walk_object(body, start, |key, value_start| {
-            if let Some(value) = pending_first.take() {
-                piece.marker = Some(Marker { cut: (start + 1)..key.start, value });
-            }
-            let end = value_end(body, value_start)?;
-            let value = value_start..end;
-            match &body[key.start + 1..key.end - 1] {
-                b"cache_control" => {
-                    self.ambiguous |= piece.marker.is_some();
-                    match previous_end {
-                        Some(from) => piece.marker = Some(Marker { cut: from..end, value }),
-                        None => pending_first = Some(value),
-                    }
-                }
-                b"type" => piece.kind = Some(value),
-                b"name" if piece.kind.is_none() => piece.kind = Some(value),
-                b"id" | b"tool_use_id" => piece.id = Some(value),
-                b"input" => piece.input = Some(value),
-                b"text" => piece.text = Some(value),
-                _ => {}
-            }
-            previous_end = Some(end);
-            Ok(end)
-        })?;
-        if let Some(value) = pending_first {
-            piece.marker = Some(Marker { cut: (start + 1)..value.end, value });
-        }
-        piece.span = start..end;
-        Ok(piece)
-    }
-
-    fn finish(self, members: Vec<Member>) -> Anatomy {
-        let [tools, system, messages] = self.layers.map(Option::unwrap_or_default);
-        let (tool_count, system_count) = (tools.len(), system.len());
-        let mut pieces = tools;
-        pieces.extend(system);
-        let shift = pieces.len();
-        pieces.extend(messages);
-        let mut messages = self.messages;
-        for message in &mut messages {
-            message.pieces = message.pieces.start + shift..message.pieces.end + shift;
-        }
-        Anatomy {
-            members,
-            pieces,
-            tools: tool_count,
-            system: system_count,
-            messages,
-            ambiguous: self.ambiguous,
-        }
-    }
-}
-
 impl Piece {
-    fn plain(span: Span, form: Form) -> Piece {
+    pub(super) fn plain(span: Span, form: Form) -> Piece {
         Piece { span, form, marker: None, kind: None, id: None, input: None, text: None }
+    }
+
+    /// The same piece of a body in which it stands elsewhere: every span moved from offset `from` to `to`.
+    pub(super) fn moved(&self, from: usize, to: usize) -> Piece {
+        let moved = |span: &Span| moved(span, from, to);
+        Piece {
+            span: moved(&self.span),
+            form: self.form,
+            marker: self
+                .marker
+                .as_ref()
+                .map(|marker| Marker { cut: moved(&marker.cut), value: moved(&marker.value) }),
+            kind: self.kind.as_ref().map(moved),
+            id: self.id.as_ref().map(moved),
+            input: self.input.as_ref().map(moved),
+            text: self.text.as_ref().map(moved),
+        }
+    }
+
+    /// Whether this is the line that some clients put before their system prompt, and some upstreams strip.
+    pub fn is_attribution(&self, body: &[u8]) -> bool {
+        let text = self.text.as_ref().map_or(&b""[..], |text| &body[text.clone()]);
+        self.form == Form::Block && text.starts_with(b"\"x-anthropic-billing-header")
     }
 
     /// The piece as the cache sees it: without its marker. The second part is empty where there is none.
@@ -328,6 +189,26 @@ impl Piece {
             Some(marker) => (&body[self.span.start..marker.cut.start], &body[marker.cut.end..self.span.end]),
         }
     }
+}
+
+impl Message {
+    /// The same message at another offset, its pieces counted from `first`.
+    pub(super) fn moved(&self, from: usize, to: usize, first: usize) -> Message {
+        let member = |member: &Member| Member {
+            key: moved(&member.key, from, to),
+            value: moved(&member.value, from, to),
+        };
+        Message {
+            span: moved(&self.span, from, to),
+            role: self.role.as_ref().map(|role| moved(role, from, to)),
+            pieces: first..first + self.pieces.len(),
+            extra: self.extra.iter().map(member).collect(),
+        }
+    }
+}
+
+fn moved(span: &Span, from: usize, to: usize) -> Span {
+    span.start - from + to..span.end - from + to
 }
 
 #[cfg(test)]

@@ -35,6 +35,8 @@ pub enum Malformed {
     Truncated,
     /// Nesting exceeds [`MAX_DEPTH`].
     TooDeep,
+    /// More parts than a reader keeps apart.
+    TooMany,
 }
 
 /// Walks the object that starts at `at` (white space before it is skipped) and answers where it ends.
@@ -110,10 +112,16 @@ pub fn skip_space(bytes: &[u8], mut at: usize) -> usize {
 
 /// Where the value that starts exactly at `at` ends.
 pub fn value_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
+    value_end_noting(bytes, at, &mut false)
+}
+
+/// The same, and raises `spaced` if white space stands between the value's tokens: what has none is its own
+/// compact form and need not be copied.
+pub fn value_end_noting(bytes: &[u8], at: usize, spaced: &mut bool) -> Result<usize, Malformed> {
     match bytes.get(at) {
         None => Err(Malformed::Truncated),
         Some(b'"') => string_end(bytes, at),
-        Some(b'{' | b'[') => container_end(bytes, at),
+        Some(b'{' | b'[') => container_end(bytes, at, spaced),
         Some(_) => scalar_end(bytes, at),
     }
 }
@@ -141,13 +149,22 @@ pub fn compact(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
     let start = skip_space(bytes, 0);
     let end = value_end(bytes, start)?;
     let mut out = Vec::with_capacity(end - start);
-    let mut at = start;
-    while at < end {
-        match bytes[at] {
+    compact_into(&mut out, &bytes[start..end])?;
+    match bytes.get(skip_space(bytes, end)) {
+        None => Ok(out),
+        Some(_) => Err(Malformed::At(end)),
+    }
+}
+
+/// Appends a value that was walked before, without the white space between its tokens.
+pub fn compact_into(out: &mut Vec<u8>, value: &[u8]) -> Result<(), Malformed> {
+    let mut at = 0;
+    while let Some(&byte) = value.get(at) {
+        match byte {
             b' ' | b'\n' | b'\t' | b'\r' => at += 1,
             b'"' => {
-                let close = string_end(bytes, at)?;
-                out.extend_from_slice(&bytes[at..close]);
+                let close = string_end(value, at)?;
+                out.extend_from_slice(&value[at..close]);
                 at = close;
             }
             byte => {
@@ -156,10 +173,7 @@ pub fn compact(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
             }
         }
     }
-    match bytes.get(skip_space(bytes, end)) {
-        None => Ok(out),
-        Some(_) => Err(Malformed::At(end)),
-    }
+    Ok(())
 }
 
 fn expect(bytes: &[u8], at: usize, byte: u8) -> Result<(), Malformed> {
@@ -213,7 +227,12 @@ impl Stack {
 }
 
 /// Where the container that starts at `at` ends.
-fn container_end(bytes: &[u8], mut at: usize) -> Result<usize, Malformed> {
+fn container_end(bytes: &[u8], mut at: usize, spaced: &mut bool) -> Result<usize, Malformed> {
+    let mut skip_space = |from: usize| {
+        let to = skip_space(bytes, from);
+        *spaced |= to != from;
+        to
+    };
     let mut stack = Stack { bits: [0; MAX_DEPTH / 64], depth: 0 };
     loop {
         // A value starts here.
@@ -222,10 +241,10 @@ fn container_end(bytes: &[u8], mut at: usize) -> Result<usize, Malformed> {
             open @ (b'{' | b'[') => {
                 let object = *open == b'{';
                 stack.push(object)?;
-                at = skip_space(bytes, at + 1);
+                at = skip_space(at + 1);
                 let close = if object { b'}' } else { b']' };
                 if bytes.get(at) != Some(&close) {
-                    at = if object { past_key(bytes, at)? } else { at };
+                    at = if object { past_key(bytes, at, &mut skip_space)? } else { at };
                     continue;
                 }
                 at += 1;
@@ -238,12 +257,12 @@ fn container_end(bytes: &[u8], mut at: usize) -> Result<usize, Malformed> {
             if stack.depth == 0 {
                 return Ok(at);
             }
-            at = skip_space(bytes, at);
+            at = skip_space(at);
             let object = stack.in_object();
             match bytes.get(at).ok_or(Malformed::Truncated)? {
                 b',' => {
-                    at = skip_space(bytes, at + 1);
-                    at = if object { past_key(bytes, at)? } else { at };
+                    at = skip_space(at + 1);
+                    at = if object { past_key(bytes, at, &mut skip_space)? } else { at };
                     break;
                 }
                 b'}' if object => stack.depth -= 1,
@@ -256,10 +275,10 @@ fn container_end(bytes: &[u8], mut at: usize) -> Result<usize, Malformed> {
 }
 
 /// From a key to the start of its value.
-fn past_key(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
-    let colon = skip_space(bytes, string_end(bytes, at)?);
+fn past_key(bytes: &[u8], at: usize, mut skip_space: impl FnMut(usize) -> usize) -> Result<usize, Malformed> {
+    let colon = skip_space(string_end(bytes, at)?);
     expect(bytes, colon, b':')?;
-    Ok(skip_space(bytes, colon + 1))
+    Ok(skip_space(colon + 1))
 }
 
 /// Where the literal or number that starts at `at` ends.

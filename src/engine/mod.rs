@@ -8,6 +8,7 @@ pub mod json;
 pub mod anatomy;
 pub mod meaning;
 pub mod prefix;
+pub mod recall;
 pub mod canonical;
 pub mod divergence;
 pub mod breakpoints;

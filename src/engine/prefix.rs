@@ -5,6 +5,9 @@
 //! tokens, and the order of a block's own members. Values inside are raw: another key order *within* a schema
 //! or a tool's input is another prompt. A string is not a block, though they may say the same.
 //!
+//! Each piece is digested by itself (its *leaf*), then one short hash ties the leaf to everything before it. So
+//! when an early piece changes, the later ones are tied again and not read again.
+//!
 //! ```
 //! use forkpoint::engine::{anatomy::Anatomy, prefix::{Attribution, Chain}};
 //! let chain = |body: &[u8]| Chain::of(body, &Anatomy::read(body).unwrap(), Attribution::Counted);
@@ -15,12 +18,9 @@
 
 use std::fmt;
 
-use super::anatomy::{Anatomy, Form, Layer, Member, Piece};
-use super::json::{self, Span, is_key, value_end};
+use super::anatomy::{Anatomy, Form, Layer, Message, Piece};
+use super::json::{self, Span, is_key, value_end_noting};
 use super::types::first;
-
-/// How the line starts that some clients put before their system prompt, and some upstreams strip.
-const ATTRIBUTION: &[u8] = b"\"x-anthropic-billing-header";
 
 /// The hash of a prompt up to and including one piece; shown as 16 hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,22 +50,41 @@ pub struct Chain {
 
 impl Chain {
     pub fn of(body: &[u8], anatomy: &Anatomy, attribution: Attribution) -> Chain {
-        let model = anatomy.member(body, "model").map_or(&b""[..], |span| &body[span.clone()]);
-        let mut link = PrefixHash(blake3::derive_key("forkpoint chain v1", model));
-        let mut chain = Chain { model: link, pieces: Vec::with_capacity(anatomy.pieces.len()) };
-        let layers = anatomy.tools + anatomy.system;
-        for (index, piece) in anatomy.pieces[..layers].iter().enumerate() {
+        let mut digester = Digester::default();
+        let pieces = anatomy.pieces.iter().enumerate();
+        let leaves: Vec<_> =
+            pieces.map(|(index, piece)| digester.piece(body, anatomy.layer(index), piece)).collect();
+        Chain::linked(&Subject { body, anatomy, leaves: &leaves }, attribution, None)
+    }
+
+    /// The chain over pieces whose content is digested already. A hash is taken from the chain of an earlier
+    /// request where everything before it is the same.
+    pub(super) fn linked(
+        subject: &Subject<'_>,
+        attribution: Attribution,
+        before: Option<(&Subject<'_>, &Chain)>,
+    ) -> Chain {
+        let Subject { body, anatomy, leaves } = *subject;
+        let model = subject.model();
+        let model = match before {
+            Some((old, chain)) if old.model() == model => chain.model,
+            _ => PrefixHash(blake3::derive_key("forkpoint chain v1", model)),
+        };
+        // With as many tools and system blocks, a piece of the same number is the attribution line in both or
+        // in neither.
+        let same_layers = |(old, _): &(&Subject<'_>, &Chain)| {
+            (old.anatomy.tools, old.anatomy.system) == (anatomy.tools, anatomy.system)
+        };
+        let mut linker = Linker { link: model, input: Vec::new(), before: before.filter(same_layers) };
+        let mut chain = Chain { model, pieces: Vec::with_capacity(leaves.len()) };
+        for (index, leaf) in leaves.iter().enumerate().take(anatomy.tools + anatomy.system) {
             if !(attribution == Attribution::Stripped && is_attribution(body, anatomy, index)) {
-                link = link.then(anatomy.layer(index), body, piece);
+                linker.piece(index, leaf, None);
             }
-            chain.pieces.push(link);
+            chain.pieces.push(linker.link);
         }
-        for message in &anatomy.messages {
-            link = link.enter(body, message.role.as_ref(), &message.extra);
-            for piece in &anatomy.pieces[message.pieces.clone()] {
-                link = link.then(Layer::Messages, body, piece);
-                chain.pieces.push(link);
-            }
+        for (number, message) in anatomy.messages.iter().enumerate() {
+            linker.message(subject, number, message, &mut chain.pieces);
         }
         chain
     }
@@ -78,84 +97,223 @@ impl Chain {
             Layer::System => anatomy.tools + anatomy.system,
             Layer::Messages => self.pieces.len(),
         };
-        end.checked_sub(1).map_or(self.model, |last| self.pieces[last])
+        self.before(end)
+    }
+
+    /// The hash of everything before a piece.
+    fn before(&self, piece: usize) -> PrefixHash {
+        piece.checked_sub(1).and_then(|last| self.pieces.get(last)).copied().unwrap_or(self.model)
     }
 }
 
-/// Whether this piece is the attribution line: a text block, the first of the system list.
+/// Whether this piece is the attribution line: it stands first in the system list.
 fn is_attribution(body: &[u8], anatomy: &Anatomy, piece: usize) -> bool {
-    let Piece { form, text, .. } = &anatomy.pieces[piece];
-    let text = text.as_ref().map_or(&b""[..], |text| &body[text.clone()]);
-    piece == anatomy.tools && *form == Form::Block && text.starts_with(ATTRIBUTION)
+    piece == anatomy.tools && anatomy.pieces[piece].is_attribution(body)
 }
 
-impl PrefixHash {
-    /// The hash after one more piece.
-    fn then(self, layer: Layer, body: &[u8], piece: &Piece) -> PrefixHash {
-        let mut link = Link::after(self, layer.as_str());
-        match piece.form {
-            Form::Block => link.members(body, piece.span.start),
-            Form::Text => link.part(b"string", &body[piece.span.clone()]),
-            Form::Other => link.part(b"value", &compact(&body[piece.span.clone()])),
-        }
-        link.finish()
-    }
+/// A request with the digests of its pieces.
+pub(super) struct Subject<'a> {
+    pub body: &'a [u8],
+    pub anatomy: &'a Anatomy,
+    pub leaves: &'a [Leaf],
+}
 
-    /// The hash after the head of a message.
-    fn enter(self, body: &[u8], role: Option<&Span>, extra: &[Member]) -> PrefixHash {
-        let mut link = Link::after(self, "message");
-        link.part(b"role", role.map_or(&b""[..], |role| &body[role.clone()]));
-        for member in extra {
-            link.part(&body[member.key.clone()], &compact(&body[member.value.clone()]));
-        }
-        link.finish()
+impl Subject<'_> {
+    fn model(&self) -> &[u8] {
+        self.anatomy.member(self.body, "model").map_or(&b""[..], |span| &self.body[span.clone()])
     }
 }
 
-struct Link(blake3::Hasher);
+/// Ties each piece to everything before it: one short keyed hash per piece, whatever its size.
+struct Linker<'a> {
+    link: PrefixHash,
+    input: Vec<u8>,
+    before: Option<(&'a Subject<'a>, &'a Chain)>,
+}
 
-impl Link {
-    fn after(previous: PrefixHash, kind: &str) -> Link {
-        let mut link = Link(blake3::Hasher::new());
-        link.0.update(&previous.0);
-        link.part(b"kind", kind.as_bytes());
-        link
-    }
-
-    /// The members of a block in the order of their names, without its marker.
-    fn members(&mut self, body: &[u8], start: usize) {
-        let mut members: Vec<Member> = Vec::with_capacity(8);
-        let _ = json::walk_object(body, start, |key, start| {
-            let end = value_end(body, start)?;
-            if !is_key(body, &key, "cache_control") {
-                members.push(Member { key, value: start..end });
+impl Linker<'_> {
+    fn message(
+        &mut self,
+        subject: &Subject<'_>,
+        number: usize,
+        message: &Message,
+        links: &mut Vec<PrefixHash>,
+    ) {
+        let old = self.before.and_then(|(old, _)| old.anatomy.messages.get(number).map(|it| (old, it)));
+        let known = old.is_some_and(|(old, it)| {
+            it.pieces.start == message.pieces.start
+                && !it.pieces.is_empty()
+                && same_head(subject.body, message, old.body, it)
+        });
+        if !known {
+            self.before = None;
+        }
+        if message.pieces.is_empty() {
+            self.input.clear();
+            self.input.push(b'h');
+            push_head(&mut self.input, subject.body, message);
+            self.advance();
+            return;
+        }
+        for index in message.pieces.clone() {
+            // Past the end of the old message its next one begins, whose head is part of its hash.
+            if old.is_some_and(|(_, it)| index >= it.pieces.end) {
+                self.before = None;
             }
+            let head = (index == message.pieces.start).then_some((subject.body, message));
+            self.piece(index, &subject.leaves[index], head);
+            links.push(self.link);
+        }
+    }
+
+    /// The first piece of a message brings the message's head along.
+    fn piece(&mut self, index: usize, leaf: &Leaf, head: Option<(&[u8], &Message)>) {
+        if let Some((old, chain)) = self.before
+            && chain.before(index) == self.link
+            && old.leaves.get(index) == Some(leaf)
+            && let Some(link) = chain.pieces.get(index)
+        {
+            self.link = *link;
+            return;
+        }
+        self.input.clear();
+        self.input.push(b'p');
+        self.input.extend_from_slice(&leaf.0);
+        if let Some((body, message)) = head {
+            push_head(&mut self.input, body, message);
+        }
+        self.advance();
+    }
+
+    fn advance(&mut self) {
+        self.link = PrefixHash(*blake3::keyed_hash(&self.link.0, &self.input).as_bytes());
+    }
+}
+
+/// Whether two messages have byte for byte the same members besides their content.
+fn same_head(body: &[u8], message: &Message, old_body: &[u8], old: &Message) -> bool {
+    let role = message.role.as_ref().map(|span| &body[span.clone()]);
+    role == old.role.as_ref().map(|span| &old_body[span.clone()])
+        && message.extra.len() == old.extra.len()
+        && message.extra.iter().zip(&old.extra).all(|(new, old)| {
+            body[new.key.clone()] == old_body[old.key.clone()]
+                && body[new.value.clone()] == old_body[old.value.clone()]
+        })
+}
+
+/// JSON values tell their own end, so names and values may follow each other without lengths.
+fn push_head(out: &mut Vec<u8>, body: &[u8], message: &Message) {
+    match &message.role {
+        Some(role) => {
+            out.push(b'r');
+            push_compact(out, &body[role.clone()]);
+        }
+        None => out.push(b'-'),
+    }
+    for member in &message.extra {
+        out.extend_from_slice(&body[member.key.clone()]);
+        push_compact(out, &body[member.value.clone()]);
+    }
+}
+
+fn push_compact(out: &mut Vec<u8>, value: &[u8]) {
+    let from = out.len();
+    if json::compact_into(out, value).is_err() {
+        // Only what was walked gets here, so this is never reached; raw bytes are a right answer too.
+        out.truncate(from);
+        out.extend_from_slice(value);
+    }
+}
+
+/// The digest of one piece by itself: its layer, its form and what the model reads of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Leaf([u8; 32]);
+
+/// Turns pieces into leaves. It gathers the bytes that count in one buffer, because hashing one run of
+/// bytes is several times cheaper than hashing it in parts.
+#[derive(Default)]
+pub(super) struct Digester {
+    canonical: Vec<u8>,
+    members: Vec<DigestMember>,
+}
+
+struct DigestMember {
+    key: Span,
+    value: Span,
+    spaced: bool,
+}
+
+/// The name, quotes included, of the member that never counts.
+const MARKER_KEY: &[u8] = b"\"cache_control\"";
+
+impl Digester {
+    fn piece(&mut self, body: &[u8], layer: Layer, piece: &Piece) -> Leaf {
+        if piece.form != Form::Block {
+            return self.plain(body, layer, piece.form, &piece.span, true);
+        }
+        let _ = json::walk_object(body, piece.span.start, |key, start| {
+            let mut spaced = false;
+            let end = value_end_noting(body, start, &mut spaced)?;
+            self.member(body, key, start..end, spaced);
             Ok(end)
         });
-        members.sort_by(|a, b| body[a.key.clone()].cmp(&body[b.key.clone()]));
-        for member in members {
-            self.part(&body[member.key], &compact(&body[member.value]));
+        self.block(body, layer)
+    }
+
+    /// Notes one member of the block that is being walked.
+    pub fn member(&mut self, body: &[u8], key: Span, value: Span, spaced: bool) {
+        // An escaped spelling of the marker's name is longer than the name.
+        let marker = match key.len() {
+            len if len < MARKER_KEY.len() => false,
+            len if len == MARKER_KEY.len() => &body[key.clone()] == MARKER_KEY,
+            _ => is_key(body, &key, "cache_control"),
+        };
+        if !marker {
+            self.members.push(DigestMember { key, value, spaced });
         }
     }
 
-    /// Lengths keep one part from running into the next.
-    fn part(&mut self, name: &[u8], value: &[u8]) {
-        for bytes in [name, value] {
-            self.0.update(&(bytes.len() as u64).to_le_bytes());
-            self.0.update(bytes);
+    /// The leaf of the block whose members were noted: in the order of their names.
+    pub fn block(&mut self, body: &[u8], layer: Layer) -> Leaf {
+        self.begin(layer, Form::Block);
+        self.members.sort_by(|a, b| body[a.key.clone()].cmp(&body[b.key.clone()]));
+        for member in self.members.drain(..) {
+            self.canonical.extend_from_slice(&body[member.key]);
+            match member.spaced {
+                true => push_compact(&mut self.canonical, &body[member.value]),
+                false => self.canonical.extend_from_slice(&body[member.value]),
+            }
         }
+        self.finish()
     }
 
-    fn finish(self) -> PrefixHash {
-        PrefixHash(*self.0.finalize().as_bytes())
+    /// The leaf of what is no block.
+    pub fn plain(&mut self, body: &[u8], layer: Layer, form: Form, span: &Span, spaced: bool) -> Leaf {
+        self.begin(layer, form);
+        match spaced {
+            true => push_compact(&mut self.canonical, &body[span.clone()]),
+            false => self.canonical.extend_from_slice(&body[span.clone()]),
+        }
+        self.finish()
     }
-}
 
-/// The value without white space between its tokens; strings, the bulk of a prompt, are not copied.
-fn compact(value: &[u8]) -> std::borrow::Cow<'_, [u8]> {
-    match value.first() {
-        Some(b'{' | b'[') => json::compact(value).map_or(value.into(), Into::into),
-        _ => value.into(),
+    fn begin(&mut self, layer: Layer, form: Form) {
+        self.canonical.clear();
+        self.canonical.push(match layer {
+            Layer::Model => b'm',
+            Layer::Tools => b't',
+            Layer::System => b's',
+            Layer::Messages => b'c',
+        });
+        self.canonical.push(match form {
+            Form::Block => b'b',
+            Form::Text => b't',
+            Form::Other => b'o',
+        });
+    }
+
+    fn finish(&self) -> Leaf {
+        Leaf(*blake3::hash(&self.canonical).as_bytes())
     }
 }
 

@@ -54,7 +54,7 @@ pub enum Reason {
     Trailers,
     /// The request body is compressed: forwarded unread.
     ContentEncoding,
-    /// The body is no JSON object, or nests too deep: the upstream decides.
+    /// The body is no JSON object, nests too deep or has too many parts: the upstream decides.
     NotJson,
     /// The body is signed: any change would break the signature.
     Signed,

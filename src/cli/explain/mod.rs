@@ -78,6 +78,7 @@ fn not_a_request(name: &str, body: &[u8], malformed: Malformed) -> Failure {
         }
         Malformed::Truncated => format!("{name}: the JSON ends too early"),
         Malformed::TooDeep => format!("{name}: nested too deeply"),
+        Malformed::TooMany => format!("{name}: too many members, messages and blocks"),
     };
     Failure::new(what)
         .hint("give the body of a request as the client sends it; forkpoint would forward this one unread")

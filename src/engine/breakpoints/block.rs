@@ -32,10 +32,6 @@ const MARKABLE: [&str; 20] = [
 /// Blocks that are known to have no such field.
 const BARRED: [&str; 3] = ["thinking", "redacted_thinking", "fallback"];
 
-/// How the line starts that some clients put before their system prompt, and some upstreams strip: only while
-/// it stands there unchanged.
-const ATTRIBUTION: &[u8] = b"\"x-anthropic-billing-header";
-
 /// What stands for more tokens than it has bytes: content behind a reference.
 const REFERENCES: [&[u8]; 5] =
     [b"\"image\"", b"\"document\"", b"\"file_id\"", b"\"tool_reference\"", b"\"container_upload\""];
@@ -52,7 +48,7 @@ pub fn room(body: &[u8], anatomy: &Anatomy, index: usize) -> Option<usize> {
         Layer::System => {
             block.is(body, "text")
                 && block.says_something(body)
-                && !block.is_attribution(body, index == anatomy.tools)
+                && !(index == anatomy.tools && piece.is_attribution(body))
         }
         Layer::Messages if block.is(body, "text") => block.says_something(body),
         Layer::Messages => MARKABLE.iter().any(|kind| block.is(body, kind)),
@@ -154,10 +150,6 @@ impl Block {
 
     fn says_something(&self, body: &[u8]) -> bool {
         self.text.as_ref().is_some_and(|text| body[text.start] == b'"' && !is_empty_string(body, text))
-    }
-
-    fn is_attribution(&self, body: &[u8], first: bool) -> bool {
-        first && self.text.as_ref().is_some_and(|text| body[text.clone()].starts_with(ATTRIBUTION))
     }
 }
 

@@ -18,10 +18,6 @@ use crate::engine::meaning::Meaning;
 /// More elements than any list has; a hostile one would cost a digest each.
 const ELEMENTS_MAX: usize = 2048;
 
-/// How the line starts that some clients put before their system prompt. The upstream knows it by its place
-/// and its text, so it stays where and as it is.
-const ATTRIBUTION: &[u8] = b"\"x-anthropic-billing-header";
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Tools,
@@ -36,7 +32,7 @@ impl Scribe<'_> {
             return;
         }
         let attributed =
-            kind == Kind::System && pieces.first().is_some_and(|piece| is_attribution(body, piece));
+            kind == Kind::System && pieces.first().is_some_and(|piece| piece.is_attribution(body));
         let fixed = usize::from(attributed);
         let from = if attributed { pieces[0].span.end } else { value.start };
         let reading = self.list_reading(from..value.end, &pieces[fixed..]);
@@ -124,11 +120,6 @@ pub(super) fn sorted(body: &Bytes, anatomy: &Anatomy) -> Vec<Replacement> {
     order.sort_by_cached_key(|place| rank(&pieces[*place]));
     let spelt: Vec<Spelt> = pieces.iter().map(|_| Spelt::Own).collect();
     Slots { body, value, pieces }.fill(order, &spelt, &[])
-}
-
-fn is_attribution(body: &[u8], piece: &Piece) -> bool {
-    let text = piece.text.as_ref().map_or(&b""[..], |text| &body[text.clone()]);
-    piece.form == Form::Block && text.starts_with(ATTRIBUTION)
 }
 
 /// The places of a list as received.

@@ -1,0 +1,97 @@
+//! Which of the known things a request is compared with. A wrong choice costs time, never correctness.
+
+use std::sync::Arc;
+
+use super::{Known, Opening, Remembered, Source};
+use crate::engine::anatomy::Layer;
+
+/// How many known things are compared with a request: a few conversations may start alike, and a tenant has a
+/// few tool sets and system prompts, but comparing must stay far below the cost of reading.
+pub const CANDIDATES_MAX: usize = 8;
+
+/// What the value of a layer, at the start of `rest`, is most like.
+pub(super) fn layer(
+    known: &dyn Known,
+    layer: Layer,
+    predecessor: Option<&Arc<Remembered>>,
+    rest: &[u8],
+) -> Option<Source> {
+    let mut best = None;
+    let mut best_shared = 0;
+    if let Some(request) = predecessor
+        && let Some((value, _)) = request.seen(layer)
+    {
+        if rest.starts_with(value) {
+            return Some(Source::Request(Arc::clone(request)));
+        }
+        best_shared = shared(value, rest);
+        best = Some(Source::Request(Arc::clone(request)));
+    }
+    for candidate in known.layers(layer).into_iter().take(CANDIDATES_MAX) {
+        let shared = shared(&candidate.value, rest);
+        let whole = shared == candidate.value.len();
+        if candidate.layer == layer && (best.is_none() || shared > best_shared) {
+            best_shared = shared;
+            best = Some(Source::Layer(candidate));
+            if whole {
+                break;
+            }
+        }
+    }
+    best
+}
+
+/// The request that this one continues: of those that open like it, the one whose later messages stay equal
+/// for longest. `rest` starts at the second message.
+pub(super) fn predecessor(
+    known: &dyn Known,
+    hinted: Option<Arc<Remembered>>,
+    opening: Opening,
+    rest: &[u8],
+) -> Option<Arc<Remembered>> {
+    let opened = known.opened(opening).into_iter().take(CANDIDATES_MAX);
+    let mut candidates = hinted.into_iter().chain(opened).filter(|candidate| candidate.is_usable());
+    let mut best = candidates.next()?;
+    let mut best_shared = None;
+    for candidate in candidates {
+        // A lone candidate needs no comparison, and most are alone.
+        let most = *best_shared.get_or_insert_with(|| shared(best.later_messages(), rest));
+        let shared = shared(candidate.later_messages(), rest);
+        if shared > most {
+            (best, best_shared) = (candidate, Some(shared));
+        }
+    }
+    Some(best)
+}
+
+/// How many leading bytes two stretches share; compared in steps that the memory comparison is fast at.
+fn shared(one: &[u8], two: &[u8]) -> usize {
+    const STEP: usize = 4_096;
+    let len = one.len().min(two.len());
+    let mut at = 0;
+    while at < len {
+        let end = len.min(at + STEP);
+        if one[at..end] != two[at..end] {
+            return at + one[at..end].iter().zip(&two[at..end]).take_while(|(a, b)| a == b).count();
+        }
+        at = end;
+    }
+    len
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shared;
+
+    #[test]
+    fn shared_bytes_are_counted_exactly_across_steps() {
+        let one: Vec<u8> = (0..20_000u32).map(|n| (n % 251) as u8).collect();
+        for at in [0, 1, 4_095, 4_096, 4_097, 12_288, 19_999] {
+            let mut two = one.clone();
+            two[at] ^= 1;
+            assert_eq!(shared(&one, &two), at);
+            assert_eq!(shared(&one, &two[..at]), at);
+        }
+        assert_eq!(shared(&one, &one), one.len());
+    }
+}

@@ -1,0 +1,261 @@
+//! Reading a request by what is known already.
+//!
+//! A conversation resends its history on every turn: of 200 KB perhaps 2 KB are new. Walking and hashing the
+//! rest again would be nearly the whole cost of the proxy, so what was read once is remembered, compared, and
+//! taken over.
+//!
+//! The rule: the result is always what [`Anatomy::read`] and [`Chain::of`] say about the body. What is known
+//! only saves work, and wrong or unrelated knowledge saves none.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use forkpoint::engine::prefix::Attribution;
+//! use forkpoint::engine::recall::{Known, Nothing, Remembered};
+//!
+//! struct Last(Arc<Remembered>);
+//! impl Known for Last {
+//!     fn hinted(&self) -> Option<Arc<Remembered>> {
+//!         Some(Arc::clone(&self.0))
+//!     }
+//! }
+//!
+//! let read = |body: &'static str, known: &dyn Known| Remembered::read(body.into(), known, Attribution::Counted);
+//! let first = read(r#"{"messages":[{"role":"user","content":"a"}]}"#, &Nothing).unwrap();
+//! let longer = r#"{"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}"#;
+//! let second = read(longer, &Last(Arc::new(first))).unwrap();
+//! assert_eq!(&second, &read(longer, &Nothing).unwrap());
+//! ```
+
+mod choose;
+mod reader;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+pub use choose::CANDIDATES_MAX;
+pub(in crate::engine) use reader::Reader;
+
+use super::anatomy::{Anatomy, Form, Layer, Message, Piece};
+use super::json::Malformed;
+use super::prefix::{Attribution, Chain, Leaf, Subject};
+use super::types::first;
+
+/// What is known of one tenant before a request is read. Each question may be answered with nothing.
+pub trait Known {
+    /// The latest request of what the headers say is the same conversation.
+    fn hinted(&self) -> Option<Arc<Remembered>> {
+        None
+    }
+
+    /// Recent requests that open like this one, the likeliest first; [`CANDIDATES_MAX`] are looked at. Asked
+    /// only if the hinted request has another first message.
+    fn opened(&self, _opening: Opening) -> Vec<Arc<Remembered>> {
+        Vec::new()
+    }
+
+    /// Recent values of `tools` or `system`, the likeliest first; [`CANDIDATES_MAX`] are looked at. Asked
+    /// only if the predecessor's value is another one, or the predecessor is not known yet.
+    fn layers(&self, _layer: Layer) -> Vec<Arc<KnownLayer>> {
+        Vec::new()
+    }
+}
+
+/// Nothing is known: every byte is walked and hashed.
+pub struct Nothing;
+
+impl Known for Nothing {}
+
+/// A request that was read, with all that helps to read the next one.
+///
+/// The parts belong together, so they can be looked at and not changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remembered {
+    body: Bytes,
+    anatomy: Anatomy,
+    chain: Chain,
+    leaves: Vec<Leaf>,
+    opening: Option<Opening>,
+    attribution: Attribution,
+}
+
+impl Remembered {
+    /// Reads a request; equal to the full computation, whatever is known.
+    pub fn read(body: Bytes, known: &dyn Known, attribution: Attribution) -> Result<Remembered, Malformed> {
+        let read = Reader::with_leaves(&body, known).read()?;
+        let before = read.predecessor.as_deref().filter(|old| old.attribution == attribution);
+        let old = before.map(Remembered::subject);
+        let subject = Subject { body: &body, anatomy: &read.anatomy, leaves: &read.leaves };
+        let chain = Chain::linked(&subject, attribution, old.as_ref().zip(before.map(|old| &old.chain)));
+        let (anatomy, leaves, opening) = (read.anatomy, read.leaves, read.opening);
+        Ok(Remembered { body, anatomy, chain, leaves, opening, attribution })
+    }
+
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    pub fn anatomy(&self) -> &Anatomy {
+        &self.anatomy
+    }
+
+    pub fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// The key to find this request by, if it has a first message.
+    pub fn opening(&self) -> Option<Opening> {
+        self.opening
+    }
+
+    /// The value of `tools` or `system`, to be known apart from this request.
+    pub fn layer(&self, layer: Layer) -> Option<KnownLayer> {
+        let (value, seen) = self.seen(layer).filter(|_| self.is_usable())?;
+        let start = self.anatomy.member(&self.body, layer.as_str())?.start;
+        let pieces = seen.pieces.iter().map(|piece| piece.moved(start, 0)).collect();
+        let value = Bytes::copy_from_slice(value);
+        Some(KnownLayer { layer, value, pieces, leaves: seen.leaves.to_vec() })
+    }
+
+    /// About how much memory this takes, the body included.
+    pub fn memory_bytes(&self) -> usize {
+        let extra: usize = self.anatomy.messages.iter().map(|message| message.extra.len()).sum();
+        size_of::<Remembered>()
+            + self.body.len()
+            + self.anatomy.pieces.len() * (size_of::<Piece>() + 2 * size_of::<Leaf>())
+            + self.anatomy.messages.len() * size_of::<Message>()
+            + (self.anatomy.members.len() + extra) * size_of::<super::anatomy::Member>()
+    }
+
+    /// In an ambiguous request a part may be read otherwise than it would be elsewhere.
+    fn is_usable(&self) -> bool {
+        !self.anatomy.ambiguous
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject { body: &self.body, anatomy: &self.anatomy, leaves: &self.leaves }
+    }
+
+    /// The value of `tools` or `system`, and its pieces.
+    fn seen(&self, layer: Layer) -> Option<(&[u8], Seen<'_>)> {
+        let Anatomy { tools, system, .. } = self.anatomy;
+        let range = match layer {
+            Layer::Tools => 0..tools,
+            Layer::System => tools..tools + system,
+            Layer::Model | Layer::Messages => return None,
+        };
+        let value = self.anatomy.member(&self.body, layer.as_str())?;
+        Some((&self.body[value.clone()], self.pieces(range)))
+    }
+
+    /// The pieces of one message.
+    fn message(&self, index: usize) -> Option<Seen<'_>> {
+        self.anatomy.messages.get(index).map(|message| self.pieces(message.pieces.clone()))
+    }
+
+    fn message_bytes(&self, index: usize) -> Option<&[u8]> {
+        self.anatomy.messages.get(index).map(|message| &self.body[message.span.clone()])
+    }
+
+    /// From the second message to the end of the last.
+    fn later_messages(&self) -> &[u8] {
+        match &self.anatomy.messages[..] {
+            [_, second, ..] => {
+                let end = self.anatomy.messages.last().map_or(second.span.end, |last| last.span.end);
+                &self.body[second.span.start..end]
+            }
+            _ => &[],
+        }
+    }
+
+    fn pieces(&self, range: std::ops::Range<usize>) -> Seen<'_> {
+        Seen { body: &self.body, pieces: &self.anatomy.pieces[range.clone()], leaves: &self.leaves[range] }
+    }
+}
+
+/// A value of `tools` or `system` that was read before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownLayer {
+    layer: Layer,
+    value: Bytes,
+    pieces: Vec<Piece>,
+    leaves: Vec<Leaf>,
+}
+
+impl KnownLayer {
+    pub fn value(&self) -> &Bytes {
+        &self.value
+    }
+
+    fn seen(&self) -> Seen<'_> {
+        Seen { body: &self.value, pieces: &self.pieces, leaves: &self.leaves }
+    }
+}
+
+/// Where a layer is compared with.
+enum Source {
+    Request(Arc<Remembered>),
+    Layer(Arc<KnownLayer>),
+}
+
+/// Known pieces, the body they stand in, and their digests.
+#[derive(Clone, Copy)]
+struct Seen<'k> {
+    body: &'k [u8],
+    pieces: &'k [Piece],
+    leaves: &'k [Leaf],
+}
+
+impl<'k> Seen<'k> {
+    fn bytes(&self, index: usize, form: Form) -> Option<&'k [u8]> {
+        let piece = self.pieces.get(index).filter(|piece| piece.form == form)?;
+        Some(&self.body[piece.span.clone()])
+    }
+}
+
+/// How a conversation opens: a key to find its earlier requests by.
+///
+/// It holds through what clients do to their first message from turn to turn (a marker goes, a lone text
+/// block becomes a string). It samples long texts, so equal keys are a hint to compare, never a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Opening([u8; 16]);
+
+impl Opening {
+    /// A longer text counts with its length, its start and its end.
+    const SAMPLE_BYTES: usize = 2_048;
+    /// More blocks than any client puts into a first message count by their number only.
+    const BLOCKS_MAX: usize = 32;
+
+    fn of(body: &[u8], message: &Message, pieces: &[Piece]) -> Opening {
+        let mut key = Vec::with_capacity(1_024);
+        let mut add = |bytes: &[u8]| {
+            key.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+            match bytes.len() {
+                len if len <= 2 * Opening::SAMPLE_BYTES => key.extend_from_slice(bytes),
+                len => {
+                    key.extend_from_slice(&bytes[..Opening::SAMPLE_BYTES]);
+                    key.extend_from_slice(&bytes[len - Opening::SAMPLE_BYTES..]);
+                }
+            }
+        };
+        add(message.role.as_ref().map_or(&b""[..], |role| &body[role.clone()]));
+        let pieces = &pieces[message.pieces.clone()];
+        add(&pieces.len().to_le_bytes());
+        for piece in pieces.iter().take(Opening::BLOCKS_MAX) {
+            let kind = piece.kind.as_ref().map_or(&b""[..], |kind| &body[kind.clone()]);
+            match (&piece.text, piece.form) {
+                (Some(text), _) if kind == b"\"text\"" => add(&body[text.clone()]),
+                (_, Form::Text) => add(&body[piece.span.clone()]),
+                _ => {
+                    let (before, after) = piece.unmarked(body);
+                    add(before);
+                    add(after);
+                }
+            }
+        }
+        Opening(first(blake3::hash(&key).as_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,420 @@
+//! The walk over a request body, which looks at known bytes only to compare them.
+//!
+//! Tools, system and messages are lists of elements that repeat from request to request. Before an element is
+//! walked it is compared with the one that stood at its place before; if that matches, its spans are taken
+//! over, moved. An element that was inserted, removed or replaced costs its own walk, and the comparison falls
+//! back into step after it. An element that is an object or a string says by itself where it ends, so equal
+//! bytes from its start to its end are the same element, whatever follows.
+
+use std::sync::Arc;
+
+use super::{Known, Opening, Remembered, Seen, Source, choose};
+use crate::engine::anatomy::{Anatomy, Form, Layer, Marker, Member, Message, Piece};
+use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end, value_end_noting};
+use crate::engine::prefix::{Digester, Leaf};
+
+/// The pieces of each layer, in the order the body brings them.
+pub(in crate::engine) struct Reader<'a> {
+    body: &'a [u8],
+    /// Nothing is asked, and nothing digested, where only spans are wanted.
+    known: Option<&'a dyn Known>,
+    digester: Digester,
+    layers: [Option<Found>; 3],
+    messages: Vec<Message>,
+    predecessor: Option<Arc<Remembered>>,
+    opening: Option<Opening>,
+    ambiguous: bool,
+    parts_left: usize,
+}
+
+/// What a walk brings home.
+pub(in crate::engine) struct Read {
+    pub anatomy: Anatomy,
+    /// One per piece, if they were wanted.
+    pub leaves: Vec<Leaf>,
+    pub opening: Option<Opening>,
+    pub predecessor: Option<Arc<Remembered>>,
+}
+
+#[derive(Default)]
+struct Found {
+    pieces: Vec<Piece>,
+    leaves: Vec<Leaf>,
+}
+
+/// Members, messages and pieces of one request: room for the API's 100,000 messages, and about 45 MB at most.
+pub(super) const PARTS_MAX: usize = 1 << 18;
+
+const TOOLS: usize = 0;
+const SYSTEM: usize = 1;
+const MESSAGES: usize = 2;
+
+impl<'a> Reader<'a> {
+    pub fn of_spans(body: &'a [u8]) -> Reader<'a> {
+        Reader {
+            body,
+            known: None,
+            digester: Digester::default(),
+            layers: Default::default(),
+            messages: Vec::new(),
+            parts_left: PARTS_MAX,
+            predecessor: None,
+            opening: None,
+            ambiguous: false,
+        }
+    }
+
+    pub fn with_leaves(body: &'a [u8], known: &'a dyn Known) -> Reader<'a> {
+        let predecessor = known.hinted().filter(|hinted| hinted.is_usable());
+        Reader { known: Some(known), predecessor, ..Reader::of_spans(body) }
+    }
+
+    pub fn read(mut self) -> Result<Read, Malformed> {
+        let body = self.body;
+        let mut members = Vec::with_capacity(16);
+        let end = json::walk_object(body, 0, |key, start| {
+            self.spend(1)?;
+            let end = self.member(&key, start)?;
+            members.push(Member { key, value: start..end });
+            Ok(end)
+        })?;
+        match skip_space(body, end) {
+            end if end == body.len() => Ok(self.finish(members)),
+            end => Err(Malformed::At(end)),
+        }
+    }
+
+    /// A part takes far more memory than the two bytes that can bring it about, so there is an end to them.
+    fn spend(&mut self, parts: usize) -> Result<(), Malformed> {
+        self.parts_left = self.parts_left.checked_sub(parts).ok_or(Malformed::TooMany)?;
+        Ok(())
+    }
+
+    /// Reads one top-level member and answers where its value ends.
+    fn member(&mut self, key: &Span, start: usize) -> Result<usize, Malformed> {
+        match &self.body[key.start + 1..key.end - 1] {
+            b"tools" => self.layer(TOOLS, Layer::Tools, start),
+            b"system" => self.layer(SYSTEM, Layer::System, start),
+            b"messages" => self.messages(start),
+            // An escaped spelling of a layer's name would be read by the upstream and not by us.
+            name if name.contains(&b'\\') => {
+                self.ambiguous = true;
+                value_end(self.body, start)
+            }
+            _ => value_end(self.body, start),
+        }
+    }
+
+    fn layer(&mut self, slot: usize, layer: Layer, start: usize) -> Result<usize, Malformed> {
+        let source = self
+            .known
+            .and_then(|known| choose::layer(known, layer, self.predecessor.as_ref(), &self.body[start..]));
+        let seen = source.as_ref().and_then(|source| source.layer(layer));
+        let mut found = Found::default();
+        let end = self.content(layer, start, seen, &mut found)?;
+        self.ambiguous |= self.layers[slot].replace(found).is_some();
+        Ok(end)
+    }
+
+    fn messages(&mut self, start: usize) -> Result<usize, Malformed> {
+        let body = self.body;
+        if body.get(start) != Some(&b'[') {
+            self.ambiguous = true;
+            return value_end(body, start);
+        }
+        let mut old = self.predecessor.take();
+        let (mut messages, mut found) = (Vec::new(), Found::default());
+        if let Some(old) = &old {
+            messages.reserve(old.anatomy.messages.len() + 4);
+            found.make_room(old);
+        }
+        let mut place = Place::default();
+        let end = json::walk_array(body, start, |start| {
+            if body.get(start) != Some(&b'{') {
+                self.ambiguous = true;
+                return value_end(body, start);
+            }
+            let known = old.as_deref().and_then(|old| {
+                place.find(&body[start..], |index| old.message_bytes(index)).map(|index| (old, index))
+            });
+            self.spend(1)?;
+            let message = match known {
+                Some((old, index)) => {
+                    let message = found.take_message(old, index, start);
+                    self.spend(message.pieces.len() + message.extra.len())?;
+                    message
+                }
+                None => {
+                    let seen = old.as_deref().and_then(|old| old.message(place.passed()));
+                    self.message(start, seen, &mut found)?
+                }
+            };
+            let end = message.span.end;
+            messages.push(message);
+            if let (Some(source), [first]) = (self.known, &messages[..]) {
+                let opening = match known {
+                    Some((old, 0)) if old.opening.is_some() => old.opening,
+                    _ => Some(Opening::of(body, first, &found.pieces)),
+                };
+                self.opening = opening;
+                if known.is_none()
+                    && let Some(opening) = opening
+                {
+                    old = choose::predecessor(source, old.take(), opening, after(body, end));
+                    place = Place { next: 1 };
+                    if let Some(old) = &old {
+                        messages.reserve(old.anatomy.messages.len());
+                        found.make_room(old);
+                    }
+                }
+            }
+            Ok(end)
+        })?;
+        self.predecessor = old;
+        self.messages = messages;
+        self.ambiguous |= self.layers[MESSAGES].replace(found).is_some();
+        Ok(end)
+    }
+
+    fn message(
+        &mut self,
+        start: usize,
+        seen: Option<Seen<'_>>,
+        found: &mut Found,
+    ) -> Result<Message, Malformed> {
+        let body = self.body;
+        let (mut role, mut extra, mut has_content) = (None, Vec::new(), false);
+        let first = found.pieces.len();
+        let end = json::walk_object(body, start, |key, start| {
+            if is_key(body, &key, "content") {
+                self.ambiguous |= std::mem::replace(&mut has_content, true);
+                return self.content(Layer::Messages, start, seen, found);
+            }
+            let end = value_end(body, start)?;
+            match is_key(body, &key, "role") {
+                true => self.ambiguous |= role.replace(start..end).is_some(),
+                false => {
+                    self.spend(1)?;
+                    extra.push(Member { key, value: start..end });
+                }
+            }
+            Ok(end)
+        })?;
+        Ok(Message { span: start..end, role, pieces: first..found.pieces.len(), extra })
+    }
+
+    /// A list of blocks, or a string that stands for one.
+    fn content(
+        &mut self,
+        layer: Layer,
+        start: usize,
+        seen: Option<Seen<'_>>,
+        found: &mut Found,
+    ) -> Result<usize, Malformed> {
+        let body = self.body;
+        let mut place = Place::default();
+        let mut known = |start: usize, form: Form| {
+            let seen = seen?;
+            place.find(&body[start..], |index| seen.bytes(index, form)).map(|index| (seen, index))
+        };
+        if body.get(start) == Some(&b'[') {
+            return json::walk_array(body, start, |start| {
+                self.spend(1)?;
+                match known(start, Form::Block) {
+                    Some((seen, index)) => Ok(found.take_piece(seen, index, start)),
+                    None => self.piece(layer, start, found),
+                }
+            });
+        }
+        self.spend(1)?;
+        match known(start, Form::Text) {
+            Some((seen, index)) => Ok(found.take_piece(seen, index, start)),
+            None => {
+                let form = if body.get(start) == Some(&b'"') { Form::Text } else { Form::Other };
+                self.plain(layer, start, form, found)
+            }
+        }
+    }
+
+    fn plain(
+        &mut self,
+        layer: Layer,
+        start: usize,
+        form: Form,
+        found: &mut Found,
+    ) -> Result<usize, Malformed> {
+        let mut spaced = false;
+        let end = value_end_noting(self.body, start, &mut spaced)?;
+        if self.known.is_some() {
+            found.leaves.push(self.digester.plain(self.body, layer, form, &(start..end), spaced));
+        }
+        found.pieces.push(Piece::plain(start..end, form));
+        Ok(end)
+    }
+
+    fn piece(&mut self, layer: Layer, start: usize, found: &mut Found) -> Result<usize, Malformed> {
+        let body = self.body;
+        if body.get(start) != Some(&b'{') {
+            return self.plain(layer, start, Form::Other, found);
+        }
+        let mut piece = Piece::plain(start..start, Form::Block);
+        let mut previous_end = None;
+        let mut pending_first = None;
+        let end = json::walk_object(body, start, |key, value_start| {
+            if let Some(value) = pending_first.take() {
+                piece.marker = Some(Marker { cut: (start + 1)..key.start, value });
+            }
+            let mut spaced = false;
+            let end = value_end_noting(body, value_start, &mut spaced)?;
+            let value = value_start..end;
+            let name = &body[key.start + 1..key.end - 1];
+            if self.known.is_some() {
+                self.digester.member(body, key, value.clone(), spaced);
+            }
+            match name {
+                b"cache_control" => {
+                    self.ambiguous |= piece.marker.is_some();
+                    match previous_end {
+                        Some(from) => piece.marker = Some(Marker { cut: from..end, value }),
+                        None => pending_first = Some(value),
+                    }
+                }
+                b"type" => piece.kind = Some(value),
+                b"name" if piece.kind.is_none() => piece.kind = Some(value),
+                b"id" | b"tool_use_id" => piece.id = Some(value),
+                b"input" => piece.input = Some(value),
+                b"text" => piece.text = Some(value),
+                _ => {}
+            }
+            previous_end = Some(end);
+            Ok(end)
+        })?;
+        if let Some(value) = pending_first {
+            piece.marker = Some(Marker { cut: (start + 1)..value.end, value });
+        }
+        piece.span = start..end;
+        found.pieces.push(piece);
+        if self.known.is_some() {
+            found.leaves.push(self.digester.block(body, layer));
+        }
+        Ok(end)
+    }
+
+    fn finish(self, members: Vec<Member>) -> Read {
+        let [tools, system, found] = self.layers.map(Option::unwrap_or_default);
+        let shift = tools.pieces.len() + system.pieces.len();
+        let mut messages = self.messages;
+        for message in &mut messages {
+            message.pieces = message.pieces.start + shift..message.pieces.end + shift;
+        }
+        let mut anatomy = Anatomy {
+            members,
+            pieces: Vec::with_capacity(shift + found.pieces.len()),
+            tools: tools.pieces.len(),
+            system: system.pieces.len(),
+            messages,
+            ambiguous: self.ambiguous,
+        };
+        let mut leaves = Vec::with_capacity(shift + found.leaves.len());
+        for layer in [tools, system, found] {
+            anatomy.pieces.extend(layer.pieces);
+            leaves.extend(layer.leaves);
+        }
+        Read { anatomy, leaves, opening: self.opening, predecessor: self.predecessor }
+    }
+}
+
+impl Found {
+    /// Room for about as much as an earlier request had.
+    fn make_room(&mut self, old: &Remembered) {
+        self.pieces.reserve(old.anatomy.pieces.len() + 8);
+        self.leaves.reserve(old.anatomy.pieces.len() + 8);
+    }
+
+    /// Takes over a known piece that stands at `start` now, and answers where it ends.
+    fn take_piece(&mut self, seen: Seen<'_>, index: usize, start: usize) -> usize {
+        let piece = seen.pieces[index].moved(seen.pieces[index].span.start, start);
+        let end = piece.span.end;
+        self.pieces.push(piece);
+        self.leaves.push(seen.leaves[index]);
+        end
+    }
+
+    /// The same for a whole message.
+    fn take_message(&mut self, old: &Remembered, index: usize, start: usize) -> Message {
+        let message = &old.anatomy.messages[index];
+        let from = message.span.start;
+        let moved = message.moved(from, start, self.pieces.len());
+        let pieces = &old.anatomy.pieces[message.pieces.clone()];
+        self.pieces.extend(pieces.iter().map(|piece| piece.moved(from, start)));
+        self.leaves.extend_from_slice(&old.leaves[message.pieces.clone()]);
+        moved
+    }
+}
+
+/// Where in a known list the walk of a new one is.
+#[derive(Default)]
+struct Place {
+    next: usize,
+}
+
+impl Place {
+    /// Finds the known element that the rest of the body starts with: the expected one, the one before (if an
+    /// element was inserted), or the two after (if one or two were removed). A comparison that fails reads
+    /// less than the element that is walked instead, so all of them together stay linear.
+    fn find<'k>(&mut self, rest: &[u8], known: impl Fn(usize) -> Option<&'k [u8]>) -> Option<usize> {
+        let next = self.next;
+        let tries = [Some(next), next.checked_sub(1), Some(next + 1), Some(next + 2)];
+        let matches = |index: &usize| known(*index).is_some_and(|bytes| rest.starts_with(bytes));
+        let index = tries.into_iter().flatten().find(matches);
+        self.next = index.unwrap_or(next) + 1;
+        index
+    }
+
+    /// The element that stood where the walk has just looked in vain.
+    fn passed(&self) -> usize {
+        self.next.saturating_sub(1)
+    }
+}
+
+/// The rest of the body from the next element of a list on, if there is one.
+fn after(body: &[u8], end: usize) -> &[u8] {
+    let comma = skip_space(body, end);
+    match body.get(comma) {
+        Some(b',') => &body[skip_space(body, comma + 1)..],
+        _ => &[],
+    }
+}
+
+impl Source {
+    fn layer(&self, layer: Layer) -> Option<Seen<'_>> {
+        match self {
+            Source::Request(request) => request.seen(layer).map(|(_, seen)| seen),
+            Source::Layer(known) => Some(known.seen()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Place;
+
+    /// Which elements of the second list are taken from the first.
+    fn taken(old: &[&str], new: &[&str]) -> Vec<Option<usize>> {
+        let mut place = Place::default();
+        let known = |index: usize| old.get(index).map(|element| element.as_bytes());
+        new.iter().map(|element| place.find(element.as_bytes(), known)).collect()
+    }
+
+    #[test]
+    fn comparing_falls_back_into_step_after_a_change() {
+        let old = ["a", "b", "c", "d", "e"];
+        assert_eq!(taken(&old, &["a", "b", "c"]), [Some(0), Some(1), Some(2)]);
+        assert_eq!(taken(&old, &["a", "x", "c", "d"]), [Some(0), None, Some(2), Some(3)]);
+        assert_eq!(taken(&old, &["a", "x", "y", "d"]), [Some(0), None, None, Some(3)]);
+        assert_eq!(taken(&old, &["a", "x", "b", "c"]), [Some(0), None, Some(1), Some(2)]);
+        assert_eq!(taken(&old, &["b", "c"]), [Some(1), Some(2)]);
+        assert_eq!(taken(&old, &["a", "d", "e", "x"]), [Some(0), Some(3), Some(4), None]);
+        assert_eq!(taken(&old, &["x"; 9]), [None; 9]);
+    }
+}
