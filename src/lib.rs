@@ -16,9 +16,9 @@
 //!
 //! ```text
 //! listen    accept; the body of POST /v1/messages is collected, everything else streams
-//! parse     spans over the received bytes; nothing copied, nothing lost
 //! identify  tenant, session, agent, client
 //! forward   one upstream call with the received bytes
+//! parse     while the upstream works: spans over the received bytes; nothing copied, nothing lost
 //! observe   each chunk is decoded, framed and indexed before it is handed on, in the same poll
 //! record    usage, metrics, one log line, exactly once
 //! ```
