@@ -3,7 +3,7 @@
 use super::anatomy::{Anatomy, Form, Layer, Piece};
 use super::json::Span;
 use super::meaning::Meaning;
-use super::prefix::{Attribution, Chain};
+use super::prefix::Chain;
 
 /// One request with everything needed to compare it.
 pub struct Subject<'a> {
@@ -108,27 +108,24 @@ fn first_difference(one: &[u8], span: &Span, two: &[u8], other: &Span) -> [usize
     [span.start + same, other.start + same]
 }
 
-/// Reads two bodies and compares them; `None` inside if the second extends the first.
-pub fn compare_bodies(
-    first: &[u8],
-    second: &[u8],
-    attribution: Attribution,
-) -> Result<Option<Divergence>, super::json::Malformed> {
-    let (one, two) = (Anatomy::read(first)?, Anatomy::read(second)?);
-    let chains = (Chain::of(first, &one, attribution), Chain::of(second, &two, attribution));
-    let first = Subject { body: first, anatomy: &one, chain: &chains.0 };
-    let second = Subject { body: second, anatomy: &two, chain: &chains.1 };
-    Ok(divergence(&first, &second))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::prefix::Attribution;
 
     const BODY: &str = r#"{"model":"m","tools":[{"name":"a","input_schema":{"p":1,"q":2}},{"name":"b"}],"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":"one"},{"role":"assistant","content":[{"type":"text","text":"two"}]}]}"#;
 
+    fn compare_bodies(first: &str, second: &str) -> Option<Divergence> {
+        let (first, second) = (first.as_bytes(), second.as_bytes());
+        let (one, two) = (Anatomy::read(first).unwrap(), Anatomy::read(second).unwrap());
+        let chain = |body: &[u8], anatomy: &Anatomy| Chain::of(body, anatomy, Attribution::Counted);
+        let chains = (chain(first, &one), chain(second, &two));
+        let first = Subject { body: first, anatomy: &one, chain: &chains.0 };
+        divergence(&first, &Subject { body: second, anatomy: &two, chain: &chains.1 })
+    }
+
     fn against(second: &str) -> Option<(String, Layer, Kind)> {
-        let found = compare_bodies(BODY.as_bytes(), second.as_bytes(), Attribution::Counted).unwrap();
+        let found = compare_bodies(BODY, second);
         found.map(|found| (found.path, found.layer, found.kind))
     }
 
@@ -172,8 +169,7 @@ mod tests {
     fn the_first_differing_byte_is_given_for_both_bodies() {
         let second =
             BODY.replace("\"model\":\"m\"", "\"max_tokens\":9,\"model\":\"m\"").replace("two", "twig");
-        let found =
-            compare_bodies(BODY.as_bytes(), second.as_bytes(), Attribution::Counted).unwrap().unwrap();
+        let found = compare_bodies(BODY, &second).unwrap();
         let [one, two] = found.at.unwrap();
         assert_eq!((&BODY[one..one + 1], &second[two..two + 2]), ("o", "ig"));
     }

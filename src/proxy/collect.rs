@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
-use prometheus::IntGaugeVec;
+use prometheus::{IntGauge, IntGaugeVec};
 
 use crate::config::Limits;
 use crate::engine::types::Reason;
@@ -39,7 +39,8 @@ pub struct Held {
     bytes: AtomicUsize,
     requests_max: usize,
     bytes_max: usize,
-    gauge: IntGaugeVec,
+    requests_gauge: IntGauge,
+    bytes_gauge: IntGauge,
 }
 
 /// One body's share of [`Held`], given back when dropped.
@@ -49,19 +50,20 @@ pub struct Permit {
 }
 
 impl Held {
-    pub fn new(limits: &Limits, gauge: IntGaugeVec) -> Held {
+    pub fn new(limits: &Limits, gauge: &IntGaugeVec) -> Held {
         Held {
             requests: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             requests_max: limits.held_requests,
             bytes_max: limits.held_bytes,
-            gauge,
+            requests_gauge: gauge.with_label_values(&["requests"]),
+            bytes_gauge: gauge.with_label_values(&["bytes"]),
         }
     }
 
     fn enter(self: &Arc<Self>) -> Option<Permit> {
         take(&self.requests, 1, self.requests_max)?;
-        self.gauge.with_label_values(&["requests"]).inc();
+        self.requests_gauge.inc();
         Some(Permit { held: self.clone(), bytes: 0 })
     }
 }
@@ -71,7 +73,7 @@ impl Permit {
     fn grow(&mut self, bytes: usize) -> Result<(), Reason> {
         take(&self.held.bytes, bytes, self.held.bytes_max).ok_or(Reason::HeldBytes)?;
         self.bytes += bytes;
-        self.held.gauge.with_label_values(&["bytes"]).add(bytes as i64);
+        self.held.bytes_gauge.add(bytes as i64);
         Ok(())
     }
 }
@@ -80,8 +82,8 @@ impl Drop for Permit {
     fn drop(&mut self) {
         self.held.requests.fetch_sub(1, Relaxed);
         self.held.bytes.fetch_sub(self.bytes, Relaxed);
-        self.held.gauge.with_label_values(&["requests"]).dec();
-        self.held.gauge.with_label_values(&["bytes"]).sub(self.bytes as i64);
+        self.held.requests_gauge.dec();
+        self.held.bytes_gauge.sub(self.bytes as i64);
     }
 }
 

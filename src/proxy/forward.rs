@@ -1,6 +1,5 @@
 //! One upstream call. The received path, query, headers and body go out as they came.
 
-use std::collections::VecDeque;
 use std::error::Error as StdError;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -10,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, HeaderValue, TRAILER};
+use http::header::{CONTENT_LENGTH, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
@@ -99,9 +98,8 @@ impl Upstream {
         *request.uri_mut() = self.target(request.uri()).ok_or(Fault::Target)?;
         *request.version_mut() = Version::HTTP_11;
         headers::for_upstream(request.headers_mut());
-        if let (Some(length), true) = (request.body().size_hint().exact(), request.body().is_sized()) {
+        if let Some(length) = request.body().collected_length() {
             request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
-            request.headers_mut().remove(TRAILER);
         }
         let sent = request.body().sent_counter();
         let ride = self.lanes.ride();
@@ -234,7 +232,7 @@ where
 /// The body of an upstream request.
 pub struct SentBody {
     /// What is in memory already: the whole body, or the part that was read before it grew too large.
-    head: VecDeque<Bytes>,
+    head: Option<Bytes>,
     rest: Option<Streamed>,
 }
 
@@ -255,7 +253,7 @@ struct ClientStalled;
 
 impl SentBody {
     pub fn whole(body: Bytes) -> SentBody {
-        SentBody { head: VecDeque::from([body]), rest: None }
+        SentBody { head: Some(body), rest: None }
     }
 
     pub fn streamed(body: Incoming, stall: Duration) -> SentBody {
@@ -263,14 +261,14 @@ impl SentBody {
     }
 
     pub fn spilled(head: Bytes, body: Incoming, stall: Duration) -> SentBody {
-        let head = (!head.is_empty()).then_some(head).into_iter().collect();
+        let head = (!head.is_empty()).then_some(head);
         let rest = Streamed { body, stall: Stall::new(stall), sent: Arc::default() };
         SentBody { head, rest: Some(rest) }
     }
 
-    /// Whether a content-length of ours belongs on the request: a collected body, or one the client sized.
-    fn is_sized(&self) -> bool {
-        self.rest.is_none()
+    /// The length of a body that is whole in memory; a streamed one keeps what its client stated.
+    fn collected_length(&self) -> Option<usize> {
+        self.rest.is_none().then(|| self.head.as_ref().map_or(0, Bytes::len))
     }
 
     /// Counts the chunks that went out of a streamed body, so that a long upload is not taken for silence.
@@ -287,7 +285,7 @@ impl Body for SentBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(piece) = self.head.pop_front() {
+        if let Some(piece) = self.head.take() {
             return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
         let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
@@ -302,11 +300,11 @@ impl Body for SentBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.head.is_empty() && self.rest.as_ref().is_none_or(|rest| rest.body.is_end_stream())
+        self.head.is_none() && self.rest.as_ref().is_none_or(|rest| rest.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        let head: usize = self.head.iter().map(Bytes::len).sum();
+        let head = self.head.as_ref().map_or(0, Bytes::len);
         let mut hint =
             self.rest.as_ref().map_or_else(|| SizeHint::with_exact(0), |rest| rest.body.size_hint());
         if let Some(upper) = hint.upper() {

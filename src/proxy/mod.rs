@@ -61,7 +61,7 @@ struct Outgoing {
 impl Proxy {
     pub fn new(config: Config, metrics: Arc<Metrics>) -> Result<Proxy, forward::SetupError> {
         let upstream = Upstream::new(&config.upstream)?;
-        let held = Arc::new(Held::new(&config.limits, metrics.held.clone()));
+        let held = Arc::new(Held::new(&config.limits, &metrics.held));
         Ok(Proxy { config, upstream, held, metrics })
     }
 
@@ -140,18 +140,12 @@ impl Proxy {
         facts.received_bytes = Some(body.len());
         facts.received = Some(BodyDigest::of(body));
         facts.sent = facts.received;
-        let reading = std::panic::catch_unwind(|| Anatomy::read(body));
-        match reading {
-            _ if facts.plan.reason() == Reason::ContentEncoding => {}
-            Ok(Ok(anatomy)) => {
-                facts.model = anatomy.model(body).map(String::from);
-                facts.stream = anatomy.stream(body);
-                if let (Some(sender), Some(user_id)) = (&mut facts.sender, anatomy.user_id(body)) {
-                    sender.hint(&user_id);
-                }
+        if facts.plan.reason() != Reason::ContentEncoding {
+            match std::panic::catch_unwind(|| Anatomy::read(body)) {
+                Ok(Ok(anatomy)) => facts.learn(body, &anatomy),
+                Ok(Err(_)) => facts.plan = Plan::Passthrough(Reason::NotJson),
+                Err(_) => facts.plan = Plan::Passthrough(Reason::Internal),
             }
-            Ok(Err(_)) => facts.plan = Plan::Passthrough(Reason::NotJson),
-            Err(_) => facts.plan = Plan::Passthrough(Reason::Internal),
         }
         facts.read_time = started.elapsed();
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
 
+use crate::engine::anatomy::Anatomy;
 use crate::engine::identify::Sender;
 use crate::engine::turn::{Turn, Wholeness};
 use crate::engine::types::{BodyDigest, Ending, Endpoint, Plan, Reason, Role};
@@ -62,6 +63,15 @@ impl Facts {
             answer_bytes: 0,
             upstream_request_id: None,
             fault: None,
+        }
+    }
+
+    /// What the body says about itself.
+    pub fn learn(&mut self, body: &[u8], anatomy: &Anatomy) {
+        self.model = anatomy.model(body).map(String::from);
+        self.stream = anatomy.stream(body);
+        if let (Some(sender), Some(user_id)) = (&mut self.sender, anatomy.user_id(body)) {
+            sender.hint(&user_id);
         }
     }
 

@@ -118,7 +118,6 @@ pub struct TurnBuilder {
     kept_bytes: usize,
     tool_uses: usize,
     stopped: bool,
-    content_begun: bool,
     spoilt: Option<Wholeness>,
 }
 
@@ -131,14 +130,8 @@ impl TurnBuilder {
             kept_bytes: 0,
             tool_uses: 0,
             stopped: false,
-            content_begun: false,
             spoilt: None,
         }
-    }
-
-    /// Whether the first `content_block_start` has come: from here on the upstream's cache entry is readable.
-    pub fn content_begun(&self) -> bool {
-        self.content_begun
     }
 
     /// Takes in the data of one event. Events of unknown type change nothing.
@@ -184,7 +177,6 @@ impl TurnBuilder {
     }
 
     fn block_start(&mut self, event: &WireEvent<'_>) {
-        self.content_begun = true;
         let (Some(index), Some(start)) = (event.index, event.content_block) else {
             return self.spoil(Wholeness::Unfaithful);
         };
