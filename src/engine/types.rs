@@ -188,6 +188,21 @@ impl fmt::Display for IdDigest {
     }
 }
 
+/// A point in time as the caller's clock counts it, in milliseconds since some start: the engine has no clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    pub fn after(self, ms: u64) -> Moment {
+        Moment(self.0.saturating_add(ms))
+    }
+
+    /// Milliseconds from an earlier moment; none if it is later.
+    pub fn since(self, earlier: Moment) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
 /// The digest of a whole body: sixteen hex digits of its BLAKE3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BodyDigest(pub [u8; 8]);
@@ -236,6 +251,13 @@ mod tests {
     fn every_reason_has_its_own_spelling() {
         let spellings: std::collections::HashSet<_> = Reason::ALL.iter().map(|r| r.as_str()).collect();
         assert_eq!(spellings.len(), Reason::ALL.len());
+    }
+
+    #[test]
+    fn moments_are_apart_by_milliseconds_and_never_less_than_none() {
+        assert_eq!(Moment(5).after(3).since(Moment(1)), 7);
+        assert_eq!(Moment(1).since(Moment(5)), 0);
+        assert_eq!(Moment(1).after(u64::MAX), Moment(u64::MAX));
     }
 
     #[test]
