@@ -15,4 +15,5 @@ pub mod breakpoints;
 pub mod identify;
 pub mod sse;
 pub mod usage;
+pub mod prices;
 pub mod turn;
