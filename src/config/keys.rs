@@ -38,6 +38,7 @@ pub static SECTIONS: &[Section] = &[
         meaning: "How tenants are told apart; nothing ever crosses from one to another.",
     },
     Section { name: "store", meaning: "What is remembered between requests." },
+    Section { name: "prices", meaning: "What tokens cost, for metrics and estimates." },
     Section {
         name: "limits",
         meaning: "The most of everything; beyond a limit requests pass or are refused, never queued without end.",
@@ -124,6 +125,12 @@ pub static KEYS: &[Key] = &[
         }),
         meaning: "Where it is remembered: \"memory\" is this process, and forgets at exit.",
         reason: "the only store of this version, and the one that needs nothing installed",
+    },
+    Key {
+        path: "prices.file",
+        kind: Kind::OptionalPath(|config| &mut config.prices.file),
+        meaning: "A table of prices and cache facts per model, in the form of config/prices.toml, used instead of the built-in one; \"\" for that.",
+        reason: "the built-in table, which holds only what a source states; a model without a price has tokens and no dollars",
     },
     Key {
         path: "limits.body_bytes",
@@ -328,16 +335,17 @@ fn level_word(level: tracing::Level) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Drain, Identity, Limits, Log, Server, Store, Upstream};
+    use crate::config::{Drain, Identity, Limits, Log, PriceTable, Server, Store, Upstream};
 
     #[test]
     fn every_field_of_the_configuration_has_a_row() {
         // A new field does not compile here until it is named, and named it must be counted.
-        let Config { server, upstream, identity, store, limits, log, drain } = Config::default();
+        let Config { server, upstream, identity, store, prices, limits, log, drain } = Config::default();
         let Server { listen: _, admin_listen: _, metrics_listen: _, mode: _, response_headers: _ } = server;
         let Upstream { url: _, connect: _, idle: _ } = upstream;
         let Identity { pepper: _, tenant_headers: _ } = identity;
         let Store { kind: _ } = store;
+        let PriceTable { file: _ } = prices;
         let Limits {
             body_bytes: _,
             observe_bytes: _,
@@ -350,7 +358,7 @@ mod tests {
         } = limits;
         let Log { format: _, level: _ } = log;
         let Drain { delay: _, deadline: _ } = drain;
-        assert_eq!(KEYS.len(), 5 + 3 + 2 + 1 + 8 + 2 + 2);
+        assert_eq!(KEYS.len(), 5 + 3 + 2 + 1 + 1 + 8 + 2 + 2);
     }
 
     #[test]
@@ -372,6 +380,7 @@ mod tests {
             Kind::Address(_) | Kind::OptionalAddress(_) => Some("127.0.0.9:9"),
             Kind::Url(_) => Some("http://other.example"),
             Kind::Secret(_) => Some("hunter2"),
+            Kind::OptionalPath(_) => Some("other.toml"),
             Kind::Headers(_) => Some("x-user,x-team"),
             Kind::Count(..) | Kind::Bytes(..) | Kind::Millis(..) | Kind::Seconds(..) => Some("777"),
             Kind::Choice(choice) if choice.words.len() == 1 => None,

@@ -4,6 +4,7 @@
 //! here, and so do `check-config` and the manual.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A valid configuration. Only [`super::load`] makes one from outside values; `Config::default()` is what an empty file gives.
@@ -13,6 +14,7 @@ pub struct Config {
     pub upstream: Upstream,
     pub identity: Identity,
     pub store: Store,
+    pub prices: PriceTable,
     pub limits: Limits,
     pub log: Log,
     pub drain: Drain,
@@ -57,6 +59,12 @@ pub struct Store {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
     Memory,
+}
+
+#[derive(Clone, Debug)]
+pub struct PriceTable {
+    /// Replaces the built-in table.
+    pub file: Option<PathBuf>,
 }
 
 /// A value that never prints.
@@ -164,6 +172,7 @@ impl Default for Config {
             },
             identity: Identity { pepper: Secret::default(), tenant_headers: Vec::new() },
             store: Store { kind: StoreKind::Memory },
+            prices: PriceTable { file: None },
             limits: Limits {
                 body_bytes: 32 * MIB,
                 observe_bytes: 16 * MIB,

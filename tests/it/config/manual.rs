@@ -87,6 +87,7 @@ fn the_defaults_are_the_ones_that_were_promised() {
         ("identity.pepper", json!("")),
         ("identity.tenant_headers", json!([])),
         ("store.kind", json!("memory")),
+        ("prices.file", json!("")),
         ("limits.body_bytes", json!(33_554_432)),
         ("limits.observe_bytes", json!(16_777_216)),
         ("limits.connections", json!(4096)),
