@@ -17,4 +17,5 @@ pub mod align;
 pub mod identify;
 pub mod sse;
 pub mod usage;
+pub mod prices;
 pub mod turn;
