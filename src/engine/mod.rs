@@ -13,6 +13,7 @@ pub mod canonical;
 pub mod divergence;
 pub mod breakpoints;
 pub mod conversation;
+pub mod learned;
 pub mod align;
 pub mod identify;
 pub mod sse;
