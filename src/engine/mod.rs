@@ -13,6 +13,7 @@ pub mod canonical;
 pub mod divergence;
 pub mod breakpoints;
 pub mod entry;
+pub mod warmth;
 pub mod identify;
 pub mod sse;
 pub mod usage;
