@@ -14,6 +14,7 @@ pub mod divergence;
 pub mod breakpoints;
 pub mod entry;
 pub mod warmth;
+pub mod breaks;
 pub mod identify;
 pub mod sse;
 pub mod usage;
