@@ -9,8 +9,6 @@
 //! it. If the predecessor's was not, the causes are tried in the order in which they would stop the upstream.
 
 mod cause;
-#[cfg(test)]
-mod tests;
 
 pub use cause::Cause;
 
@@ -226,3 +224,6 @@ fn share_of(subject: &Subject<'_>, piece: usize, tokens: u64) -> u64 {
     let whole = bytes(subject.anatomy.pieces.len());
     (tokens as f64 * bytes(piece) / whole.max(1.0)) as u64
 }
+
+#[cfg(test)]
+mod tests;

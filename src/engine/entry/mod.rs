@@ -46,11 +46,6 @@ impl EntryKey {
         let prefix = chain.pieces.get(piece)?;
         Some(EntryKey(*blake3::keyed_hash(scope.layer(layer), prefix.as_bytes()).as_bytes()))
     }
-
-    #[cfg(test)]
-    pub fn test(number: u8) -> EntryKey {
-        EntryKey([number; 32])
-    }
 }
 
 impl fmt::Display for EntryKey {

@@ -13,8 +13,6 @@
 //! report a cache break that never was.
 
 mod flight;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -381,3 +379,6 @@ impl Entry {
         now < self.until()
     }
 }
+
+#[cfg(test)]
+mod tests;

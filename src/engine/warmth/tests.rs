@@ -16,12 +16,8 @@ struct Prompt {
 impl Prompt {
     /// The pieces are letters; a key stands for all letters up to one.
     fn of(letters: &str, markers: &[(usize, Ttl)]) -> Prompt {
-        let mut sum = 0_u8;
-        let keys = letters.bytes().map(|letter| {
-            sum = sum.wrapping_mul(7).wrapping_add(letter);
-            EntryKey::test(sum)
-        });
-        Prompt { keys: keys.collect(), markers: markers.to_vec() }
+        let keys = (1..=letters.len()).map(|end| prefix_key(&letters[..end])).collect();
+        Prompt { keys, markers: markers.to_vec() }
     }
 
     fn marked(letters: &str, pieces: &[usize]) -> Prompt {
@@ -304,12 +300,6 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The prompt with keys that never meet by chance.
-fn lettered(letters: &str, markers: &[(usize, Ttl)]) -> Prompt {
-    let keys = (1..=letters.len()).map(|end| prefix_key(&letters[..end])).collect();
-    Prompt { keys, markers: markers.to_vec() }
-}
-
 fn prefix_key(prefix: &str) -> EntryKey {
     thread_local! {
         static KEYS: std::cell::RefCell<HashMap<String, EntryKey>> = std::cell::RefCell::default();
@@ -370,7 +360,7 @@ proptest! {
             match step {
                 Step::Wait(ms) => now = now.after(ms),
                 Step::Send { letters, markers } => {
-                    let prompt = lettered(&letters, &markers);
+                    let prompt = Prompt::of(&letters, &markers);
                     let prediction = prompt.predict(&ledger, now);
                     let hit = upstream.hit(&prompt, now);
                     let predicted = prediction.read.map(|read| read.piece);
