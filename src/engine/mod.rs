@@ -15,6 +15,7 @@ pub mod breakpoints;
 pub mod entry;
 pub mod warmth;
 pub mod breaks;
+pub mod volatile;
 pub mod diagnosis;
 pub mod identify;
 pub mod sse;
