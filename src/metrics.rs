@@ -70,6 +70,10 @@ metrics! {
     client_requests_total: IntCounterVec["client", "plan"];
     /// Layers of accepted requests, by whether the tenant brought the same before, or the conversation another.
     prefix_sightings_total: IntCounterVec["layer", "class"];
+    /// Answers that read fewer cached tokens than predicted, by the first layer that was lost and the one cause.
+    cache_breaks_total: IntCounterVec["layer", "cause"];
+    /// Tokens that those answers did not read from the cache.
+    cache_break_tokens_total: IntCounterVec["layer", "cause"];
     /// Time that forkpoint itself added to an exchange, by phase.
     overhead_seconds: HistogramVec["phase"] in OVERHEAD_BUCKETS;
     /// From the upstream call to the first byte of its answer's body.

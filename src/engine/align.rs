@@ -12,9 +12,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::anatomy::Layer;
-use super::breakpoints::{self, Forwarded, Profile, Situation};
+use super::breakpoints::{self, Edit, Forwarded, Profile, Situation};
 use super::canonical::{self, Choice, Limits, News, Order, Pins, Table, Thinking};
 use super::conversation::{Conversation, Trace};
+use super::diagnosis;
+use super::entry::Parameters;
 use super::prefix::Attribution;
 use super::recall::{Known, KnownLayer, Remembered};
 use super::types::{Moment, Reason};
@@ -25,6 +27,8 @@ pub struct Rules {
     pub order: Order,
     pub profile: Profile,
     pub attribution: Attribution,
+    /// Whether the upstream is asked for its own verdict on misses.
+    pub diagnose: bool,
 }
 
 /// What is known of the model, the tenant and the conversation.
@@ -43,6 +47,7 @@ pub struct Facts {
 #[derive(Debug)]
 pub struct Arrival {
     pub received: Arc<Remembered>,
+    pub parameters: Parameters,
     pub before: Option<Before>,
 }
 
@@ -125,19 +130,34 @@ pub fn align(
         continues: facts.continues,
     };
     let plan = breakpoints::plan(forwarded.body(), forwarded.anatomy(), &situation);
-    let body = breakpoints::apply(forwarded.body(), &plan.edits);
+    let question = rules.diagnose.then(|| question(arrival, &forwarded)).flatten();
+    let body = match question {
+        None => breakpoints::apply(forwarded.body(), &plan.edits),
+        Some(question) => {
+            let mut edits = plan.edits.clone();
+            edits.push(question);
+            edits.sort_by_key(Edit::at);
+            breakpoints::apply(forwarded.body(), &edits)
+        }
+    };
     let marks = plan.breakpoints.clone();
-    let trace = Trace::new(Arc::clone(received), forwarded, conversation, marks, before, now);
+    let trace = Trace::new(arrival, forwarded, conversation, marks, now);
     Ok(Aligned { trace: Arc::new(trace), body, plan, interns: canonical.interns, pins: canonical.pins })
 }
 
 /// What a request that goes out as it came leaves behind.
 pub fn untouched(arrival: &Arrival, now: Moment) -> Trace {
     let received = &arrival.received;
-    let before = arrival.before.as_ref().map(|before| &*before.trace);
     let conversation = arrival.conversation().map_or_else(|| arrival.start(None), Arc::clone);
     let marks = breakpoints::of_client(received.body(), received.anatomy());
-    Trace::new(Arc::clone(received), Arc::clone(received), conversation, marks, before, now)
+    Trace::new(arrival, Arc::clone(received), conversation, marks, now)
+}
+
+/// Asks the upstream to compare the prompt with that of the request before.
+fn question(arrival: &Arrival, forwarded: &Remembered) -> Option<Edit> {
+    let previous = arrival.predecessor().and_then(|trace| trace.answer()?.message_id.as_deref());
+    let insertion = diagnosis::question(forwarded.body(), forwarded.anatomy(), previous)?;
+    Some(Edit::inserting(insertion.at, insertion.bytes))
 }
 
 /// The spelling of a request, and the conversation that keeps it.

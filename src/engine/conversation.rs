@@ -6,8 +6,12 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
+use super::align::Arrival;
 use super::breakpoints::Breakpoint;
+use super::breaks::{Answered, Sent};
 use super::canonical::{Choice, Pins};
+use super::divergence::Subject;
+use super::entry::{Parameters, Probes};
 use super::prefix::PrefixHash;
 use super::recall::Remembered;
 use super::types::Moment;
@@ -28,6 +32,8 @@ pub struct Trace {
     /// Where the requests of this conversation did, this one included, as far as it still has the pieces.
     pub entries: Vec<Entry>,
     pub sent: Moment,
+    pub parameters: Parameters,
+    begun: OnceLock<Moment>,
     answer: OnceLock<Answer>,
 }
 
@@ -60,13 +66,13 @@ pub struct Conversation {
 
 impl Trace {
     pub fn new(
-        received: Arc<Remembered>,
+        arrival: &Arrival,
         forwarded: Arc<Remembered>,
         conversation: Arc<Conversation>,
         breakpoints: Vec<Breakpoint>,
-        before: Option<&Trace>,
         sent: Moment,
     ) -> Trace {
+        let before = arrival.before.as_ref().map(|before| &*before.trace);
         let mut entries = before.map_or_else(Vec::new, |before| before.entries_within(&forwarded));
         for breakpoint in &breakpoints {
             let prefix = forwarded.chain().pieces.get(breakpoint.piece).copied();
@@ -78,7 +84,44 @@ impl Trace {
         if entries.len() > ENTRIES_MAX {
             entries.drain(1..=entries.len() - ENTRIES_MAX);
         }
-        Trace { received, forwarded, conversation, breakpoints, entries, sent, answer: OnceLock::new() }
+        Trace {
+            received: Arc::clone(&arrival.received),
+            parameters: arrival.parameters.clone(),
+            forwarded,
+            conversation,
+            breakpoints,
+            entries,
+            sent,
+            begun: OnceLock::new(),
+            answer: OnceLock::new(),
+        }
+    }
+
+    /// The forwarded request, to be compared.
+    pub fn subject(&self) -> Subject<'_> {
+        self.forwarded.as_subject()
+    }
+
+    /// Where the cache looks for entries of the forwarded request.
+    pub fn probes(&self) -> Probes<'_> {
+        Probes::of(self.subject(), &self.breakpoints)
+    }
+
+    /// The request as a break is judged by.
+    pub fn as_sent(&self) -> Sent<'_> {
+        let breakpoints = &self.breakpoints;
+        Sent { subject: self.subject(), parameters: &self.parameters, breakpoints, at: self.sent }
+    }
+
+    /// The same with its answer, once that was billed.
+    pub fn as_answered(&self) -> Option<Answered<'_>> {
+        let usage = self.answer()?.usage?;
+        Some(Answered { sent: self.as_sent(), begun: self.begun.get().copied(), usage })
+    }
+
+    /// The answer has begun.
+    pub fn begun(&self, now: Moment) {
+        let _ = self.begun.set(now);
     }
 
     /// The entries that a later request still has at the same place.

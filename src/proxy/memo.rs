@@ -1,43 +1,65 @@
-//! One exchange as the store sees it: recalled before it goes out, remembered once it was accepted.
+//! One exchange as the store sees it: recalled before it goes out, remembered once it was accepted, judged when
+//! it was billed.
 
 use std::mem::take;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::engine::align::{self, Aligned, Arrival, Rules};
+use crate::engine::breaks::{Break, Case, Drift};
 use crate::engine::canonical::{Limits, News, Pins, Table};
 use crate::engine::conversation::{Answer, Conversation, Trace};
+use crate::engine::entry::{EntryKey, Scope};
 use crate::engine::learned::Class;
 use crate::engine::prices::ModelFacts;
 use crate::engine::turn::Turn;
 use crate::engine::types::{Moment, Reason, TenantId};
-use crate::store::{Hint, Memory, View};
+use crate::engine::usage::Usage;
+use crate::engine::warmth::{Bill, Prediction, Ticket};
+use crate::store::{Hint, Memory, Tenant, View};
 
 /// No model is known to cache a shorter prefix.
 const MINIMUM_TOKENS: u64 = 512;
 
-/// What the store will be told.
+/// Whose request it is, and of which model.
+#[derive(Clone, Debug)]
+pub struct Owner {
+    pub tenant: TenantId,
+    pub hint: Option<Hint>,
+    pub model: String,
+    pub facts: ModelFacts,
+}
+
+/// What the store is told about one exchange.
 pub struct Memo {
     store: Arc<Memory>,
-    tenant: TenantId,
-    hint: Option<Hint>,
-    model: String,
+    owner: Owner,
     pub arrival: Arrival,
     /// What the request leaves behind, once it is known how it goes out.
     pub trace: Option<Arc<Trace>>,
     interns: News,
     pins: Pins,
+    flight: Option<Flight>,
+}
+
+/// The request on its way, as the ledger knows it.
+struct Flight {
+    ticket: Ticket,
+    prediction: Prediction,
+}
+
+/// What a bill says about the cache.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    /// Against the request that this one continues.
+    pub drift: Option<Drift>,
+    pub cache_break: Option<Break>,
 }
 
 impl Memo {
-    pub fn new(
-        store: &Arc<Memory>,
-        tenant: TenantId,
-        hint: Option<Hint>,
-        model: String,
-        arrival: Arrival,
-    ) -> Memo {
+    pub fn new(store: &Arc<Memory>, owner: Owner, arrival: Arrival) -> Memo {
         let (trace, interns, pins) = Default::default();
-        Memo { store: Arc::clone(store), tenant, hint, model, arrival, trace, interns, pins }
+        Memo { store: Arc::clone(store), owner, arrival, trace, interns, pins, flight: None }
     }
 
     /// The conversation that this request is a turn of, once it is known how it goes out.
@@ -46,29 +68,30 @@ impl Memo {
     }
 
     /// What would go out in mode `align`.
-    pub fn plan(&self, rules: Rules, model: ModelFacts, now: Moment) -> Result<Aligned, Reason> {
-        let tenant = self.store.tenant(&self.tenant);
-        let view = View { tenant: tenant.as_deref(), hint: self.hint };
+    pub fn plan(&self, rules: Rules, now: Moment) -> Result<Aligned, Reason> {
+        let tenant = self.tenant();
+        let view = View { tenant: tenant.as_deref(), hint: self.owner.hint };
+        let model = self.owner.facts;
         let mut facts = align::Facts {
             bound_thinking: model.bound_thinking,
             minimum_tokens: Some(model.minimum_tokens.unwrap_or(MINIMUM_TOKENS)),
             ..align::Facts::default()
         };
-        if let Some(tenant) = &tenant {
-            let (received, learned) = (&self.arrival.received, tenant.learned());
-            facts.tokens_per_byte = learned.tokens_per_byte(&self.model);
-            facts.seen_before = self.arrival.kin().is_some() || learned.knows_prefix(received);
-            facts.continues = learned.continues(received, now);
-        }
-        match &tenant {
-            Some(tenant) => align::align(&self.arrival, &tenant.table(), &view, rules, facts, now),
-            None => align::align(&self.arrival, &Table::new(Limits::NOTHING), &view, rules, facts, now),
-        }
+        let Some(tenant) = &tenant else {
+            return align::align(&self.arrival, &Table::new(Limits::NOTHING), &view, rules, facts, now);
+        };
+        let (received, learned) = (&self.arrival.received, tenant.learned());
+        facts.tokens_per_byte = learned.tokens_per_byte(&self.owner.model);
+        facts.seen_before = self.arrival.kin().is_some() || learned.knows_prefix(received);
+        facts.continues = learned.continues(received, now);
+        drop(learned);
+        align::align(&self.arrival, &tenant.table(), &view, rules, facts, now)
     }
 
     /// The request goes out so.
     pub fn aligned(&mut self, aligned: Aligned) {
-        (self.trace, self.interns, self.pins) = (Some(aligned.trace), aligned.interns, aligned.pins);
+        (self.interns, self.pins) = (aligned.interns, aligned.pins);
+        self.goes_out(aligned.trace);
     }
 
     /// The request goes out as it came; perhaps after something else was refused.
@@ -77,14 +100,47 @@ impl Memo {
         if let Some(refused) = &self.trace {
             untouched.conversation = Arc::clone(&refused.conversation);
         }
-        (self.trace, self.interns, self.pins) = (Some(Arc::new(untouched)), News::default(), Pins::default());
+        (self.interns, self.pins) = (News::default(), Pins::default());
+        self.goes_out(Arc::new(untouched));
+    }
+
+    fn goes_out(&mut self, trace: Arc<Trace>) {
+        self.land();
+        self.trace = Some(trace);
+        if let Some(tenant) = self.tenant() {
+            self.take_off(&tenant);
+        }
+    }
+
+    /// Enters the request into the ledger.
+    fn take_off(&mut self, tenant: &Tenant) {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let Some(trace) = &self.trace else { return };
+        let scope = Scope::of(&self.owner.tenant, &trace.parameters);
+        let (chain, anatomy) = (trace.forwarded.chain(), trace.forwarded.anatomy());
+        let key = |piece: usize| EntryKey::of(&scope, chain, piece, anatomy.layer(piece));
+        let ticket = NEXT.fetch_add(1, Relaxed);
+        let mut warmth = tenant.warmth();
+        let prediction = warmth.predict(trace.probes(), key, trace.sent);
+        warmth.sent(ticket, &prediction, trace.sent);
+        self.flight = Some(Flight { ticket, prediction });
+    }
+
+    /// Takes the request out of the ledger: it will not be answered.
+    fn land(&mut self) {
+        if let (Some(flight), Some(tenant)) = (self.flight.take(), self.tenant()) {
+            tenant.warmth().failed(flight.ticket);
+        }
     }
 
     /// The upstream took the request: from here on it is known. Answers how each layer relates to what came
     /// before.
     pub fn accepted(&mut self) -> Option<[Class; 4]> {
         let trace = self.trace.clone()?;
-        let tenant = self.store.admit(&self.tenant);
+        let tenant = self.store.admit(&self.owner.tenant);
+        if self.flight.is_none() {
+            self.take_off(&tenant);
+        }
         tenant.learn(take(&mut self.interns));
         trace.conversation.pin(take(&mut self.pins));
         let predecessor = self.arrival.predecessor();
@@ -98,17 +154,62 @@ impl Memo {
             learned.started(&trace.forwarded, &trace.conversation, trace.sent);
         }
         drop(learned);
-        tenant.remember(trace, self.hint, predecessor);
+        tenant.remember(trace, self.owner.hint, predecessor);
         self.store.shrink();
         Some(classes)
     }
 
-    pub fn finished(&self, turn: &Turn) {
-        if let Some(trace) = &self.trace {
-            if let (Some(usage), Some(tenant)) = (&turn.usage, self.store.tenant(&self.tenant)) {
-                tenant.learned().bill(&self.model, &trace.forwarded, usage);
+    /// The answer has begun: what the request wrote can be read. A stream brings its bill along, so that others
+    /// know at once how much there is.
+    pub fn begun(&self, usage: Option<Usage>, now: Moment) {
+        let (Some(trace), Some(flight)) = (&self.trace, &self.flight) else { return };
+        trace.begun(now);
+        if let Some(tenant) = self.tenant() {
+            let mut warmth = tenant.warmth();
+            warmth.begun(flight.ticket, now);
+            if let Some(usage) = usage {
+                warmth.billed(flight.ticket, &self.bill(usage), now);
             }
-            trace.answered(Answer { message_id: turn.id.clone(), usage: turn.usage });
         }
+    }
+
+    /// The answer has ended, one way or another.
+    pub fn finished(&mut self, turn: Option<&Turn>, now: Moment) -> Verdict {
+        let usage = turn.and_then(|turn| turn.usage);
+        let (Some(trace), Some(tenant), Some(turn)) = (self.trace.clone(), self.tenant(), turn) else {
+            self.land();
+            return Verdict::default();
+        };
+        let drift = self.drift(&trace);
+        let (Some(usage), Some(flight)) = (usage, self.flight.take()) else {
+            self.land();
+            return Verdict { drift, cache_break: None };
+        };
+        tenant.learned().bill(&self.owner.model, &trace.forwarded, &usage);
+        tenant.warmth().billed(flight.ticket, &self.bill(usage), now);
+        let last = self.arrival.predecessor().and_then(|last| last.as_answered());
+        let case = Case {
+            last: last.as_ref().zip(drift.as_ref()),
+            now: &trace.as_sent(),
+            usage: &usage,
+            prediction: &flight.prediction,
+            minimum_tokens: self.owner.facts.minimum_tokens,
+        };
+        let cache_break = case.judge();
+        trace.answered(Answer { message_id: turn.id.clone(), usage: Some(usage) });
+        Verdict { drift, cache_break }
+    }
+
+    fn drift(&self, trace: &Trace) -> Option<Drift> {
+        let last = self.arrival.predecessor()?;
+        Some(Drift::of(&last.subject(), &trace.subject()))
+    }
+
+    fn bill(&self, usage: Usage) -> Bill {
+        Bill { usage, minimum_tokens: self.owner.facts.minimum_tokens }
+    }
+
+    fn tenant(&self) -> Option<Arc<Tenant>> {
+        self.store.tenant(&self.owner.tenant)
     }
 }

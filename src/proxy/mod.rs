@@ -46,7 +46,7 @@ use clock::Clock;
 use collect::{Collected, Held};
 use error::Fault;
 use forward::{Answer, SentBody, Upstream};
-use memo::Memo;
+use memo::{Memo, Owner};
 use observe::AnswerBody;
 use record::{Facts, Recorder};
 
@@ -58,7 +58,7 @@ pub struct Proxy {
     upstream: Upstream,
     held: Arc<Held>,
     store: Arc<Memory>,
-    clock: Clock,
+    clock: Arc<Clock>,
     metrics: Arc<Metrics>,
 }
 
@@ -78,7 +78,7 @@ impl Proxy {
         let config::Store { max_bytes, tenant_share, recent_bytes, .. } = config.store;
         let store = Arc::new(Memory::new(store::Limits { max_bytes, recent_bytes, tenant_share }));
         let rules = rules(&config);
-        Ok(Proxy { config, prices, rules, upstream, held, store, clock: Clock::new(), metrics })
+        Ok(Proxy { config, prices, rules, upstream, held, store, clock: Arc::new(Clock::new()), metrics })
     }
 
     pub fn clock(&self) -> &Clock {
@@ -91,7 +91,7 @@ impl Proxy {
         request: Request<Incoming>,
     ) -> Result<Response<AnswerBody>, Infallible> {
         let endpoint = Endpoint::of(request.method(), request.uri().path());
-        let mut recorder = Recorder::new(self.metrics.clone(), Facts::new(endpoint));
+        let mut recorder = self.recorder(endpoint);
         let exchange = AssertUnwindSafe(self.exchange(request, &mut recorder)).catch_unwind().await;
         let answer = match exchange.unwrap_or(Err(Fault::Internal)) {
             Ok(answer) => observe::relay(answer, recorder, &self.config),
@@ -103,7 +103,11 @@ impl Proxy {
 
     /// An answer for a request that is not even looked at.
     pub fn refuse(&self, fault: Fault) -> Response<AnswerBody> {
-        fault.answer(Recorder::new(self.metrics.clone(), Facts::new(Endpoint::Other)), &self.config)
+        fault.answer(self.recorder(Endpoint::Other), &self.config)
+    }
+
+    fn recorder(&self, endpoint: Endpoint) -> Recorder {
+        Recorder::new(self.metrics.clone(), self.clock.clone(), Facts::new(endpoint))
     }
 
     async fn exchange(&self, request: Request<Incoming>, recorder: &mut Recorder) -> Result<Answer, Fault> {
@@ -201,6 +205,7 @@ impl Proxy {
             Mode::Align => None,
         };
         facts.sender = Some(sender);
+        facts.betas = identify::betas(&parts.headers).collect::<Vec<_>>().join(",");
         if facts.endpoint != Endpoint::Messages {
             let body = SentBody::streamed(body, limits.stall);
             return Ok(Outgoing { request: Request::from_parts(parts, body), body: None, permit: None });
@@ -248,9 +253,10 @@ impl Proxy {
         let (received, like) =
             Remembered::recall(body.clone(), &view, attribution).map_err(|_| Reason::NotJson)?;
         facts.learn(received.body(), received.anatomy());
-        let arrival = view.arrival(received, like);
+        let arrival = view.arrival(received, like, std::iter::once(facts.betas.as_str()));
         let model = facts.model.clone().unwrap_or_default();
-        Ok(tenant_id.map(|id| Memo::new(&self.store, id, hint, model, arrival)))
+        let owner = |tenant| Owner { tenant, hint, facts: self.prices.facts(&model), model };
+        Ok(tenant_id.map(|tenant| Memo::new(&self.store, owner(tenant), arrival)))
     }
 
     /// What goes out instead of the body, if anything else does.
@@ -262,8 +268,7 @@ impl Proxy {
             facts.plan = Plan::Passthrough(Reason::Refused);
             return None;
         }
-        let model = self.prices.facts(facts.model.as_deref().unwrap_or_default());
-        let plan = || memo.plan(self.rules, model, self.clock.now());
+        let plan = || memo.plan(self.rules, self.clock.now());
         let planned = std::panic::catch_unwind(AssertUnwindSafe(plan));
         let aligned = match planned.unwrap_or(Err(Reason::Internal)) {
             Ok(aligned) => aligned,
@@ -308,5 +313,6 @@ fn rules(config: &Config) -> align::Rules {
             true => Attribution::Stripped,
             false => Attribution::Counted,
         },
+        diagnose: config.canonical.diagnose && config.upstream.profile == config::Profile::Anthropic,
     }
 }

@@ -17,6 +17,7 @@ use crate::config::{Config, Limits};
 use crate::engine::sse::Framer;
 use crate::engine::turn::{Turn, TurnBuilder, TurnLimits};
 use crate::engine::types::{Ending, Endpoint};
+use crate::engine::usage::Usage;
 
 use super::decode::{Decoder, Sink};
 use super::forward::{self, BoxError, HttpClient};
@@ -110,6 +111,9 @@ impl Tee {
             observer.push(data);
             recorder.facts.observe_time += started.elapsed();
         }
+        if let Some(usage) = self.observer.as_mut().map_or(Some(None), Observer::begun) {
+            recorder.begun(usage);
+        }
     }
 
     fn end(&mut self, ending: Ending) {
@@ -190,6 +194,15 @@ impl Observer {
 
     fn push(&mut self, data: &[u8]) {
         self.decoder.push(data);
+    }
+
+    /// What was billed so far, once the first content has come. One JSON body comes all at once, and what cannot
+    /// be decoded is taken at its first byte.
+    fn begun(&mut self) -> Option<Option<Usage>> {
+        match self.decoder.sink() {
+            Some(Answer::Stream { builder, .. }) => builder.has_begun().then(|| builder.usage()),
+            Some(Answer::Json { .. }) | None => Some(None),
+        }
     }
 
     fn finish(mut self) -> Turn {

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::engine::anatomy::{Anatomy, Layer};
 use crate::engine::breakpoints::{self, Place};
+use crate::engine::breaks::Drift;
 use crate::engine::conversation::Trace;
 use crate::engine::identify::Sender;
 use crate::engine::learned::LAYERS;
@@ -20,7 +21,8 @@ use crate::engine::types::{BodyDigest, Ending, Endpoint, Plan, Reason, Role};
 use crate::engine::usage::Usage;
 use crate::metrics::{Admit, Metrics};
 
-use super::memo::Memo;
+use super::clock::Clock;
+use super::memo::{Memo, Verdict};
 
 /// Longer than any request id; more is not one.
 const REQUEST_ID_BYTES_MAX: usize = 128;
@@ -31,6 +33,8 @@ pub struct Facts {
     pub role: Role,
     pub plan: Plan,
     pub sender: Option<Sender>,
+    /// As the request listed them.
+    pub betas: String,
     pub model: Option<String>,
     pub stream: bool,
     pub received: Option<BodyDigest>,
@@ -61,6 +65,7 @@ impl Facts {
             role: Role::Plain,
             plan: Plan::Passthrough(Reason::Endpoint),
             sender: None,
+            betas: String::new(),
             model: None,
             stream: false,
             received: None,
@@ -146,12 +151,14 @@ pub struct Recorder {
     /// What the store is told, if the request is anybody's.
     pub memo: Option<Memo>,
     metrics: Arc<Metrics>,
+    clock: Arc<Clock>,
+    begun: bool,
     done: bool,
 }
 
 impl Recorder {
-    pub fn new(metrics: Arc<Metrics>, facts: Facts) -> Recorder {
-        Recorder { facts, memo: None, metrics, done: false }
+    pub fn new(metrics: Arc<Metrics>, clock: Arc<Clock>, facts: Facts) -> Recorder {
+        Recorder { facts, memo: None, metrics, clock, begun: false, done: false }
     }
 
     /// The head of the upstream's answer has come.
@@ -170,6 +177,15 @@ impl Recorder {
         }
     }
 
+    /// The first content of the answer has come: what the request wrote can be read from now on.
+    pub fn begun(&mut self, usage: Option<Usage>) {
+        if !std::mem::replace(&mut self.begun, true)
+            && let Some(memo) = &self.memo
+        {
+            memo.begun(usage, self.clock.now());
+        }
+    }
+
     pub fn finish(mut self, ending: Ending, turn: Option<Turn>) {
         self.record(ending, turn);
     }
@@ -178,12 +194,11 @@ impl Recorder {
         if std::mem::replace(&mut self.done, true) {
             return;
         }
-        if let (Some(memo), Some(turn)) = (&self.memo, &turn) {
-            memo.finished(turn);
-        }
+        let now = self.clock.now();
+        let verdict = self.memo.as_mut().map(|memo| memo.finished(turn.as_ref(), now)).unwrap_or_default();
         let model = self.model_label();
-        self.count(&model, turn.as_ref());
-        self.log(&model, ending, turn.as_ref());
+        self.count(&model, turn.as_ref(), &verdict);
+        self.log(&model, ending, turn.as_ref(), &verdict);
     }
 
     /// A model name takes one of the bounded places only once the upstream accepted it.
@@ -198,7 +213,7 @@ impl Recorder {
         }
     }
 
-    fn count(&self, model: &str, turn: Option<&Turn>) {
+    fn count(&self, model: &str, turn: Option<&Turn>, verdict: &Verdict) {
         let Recorder { facts, metrics, .. } = self;
         let (role, plan) = (facts.role.as_str(), facts.plan.as_str());
         let status = facts.status.as_ref().map_or("none", StatusCode::as_str);
@@ -226,6 +241,11 @@ impl Recorder {
                 metrics.upstream_first_byte_seconds.with_label_values::<&str>(&[]).observe(wait);
             }
         }
+        if let Some(lost) = &verdict.cache_break {
+            let labels = [lost.layer.as_str(), lost.cause.as_str()];
+            metrics.cache_breaks_total.with_label_values(&labels).inc();
+            metrics.cache_break_tokens_total.with_label_values(&labels).inc_by(lost.tokens_lost);
+        }
         if let Some(usage) = turn.and_then(|turn| turn.usage) {
             self.count_tokens(model, &usage);
         }
@@ -242,11 +262,17 @@ impl Recorder {
         }
     }
 
-    fn log(&self, model: &str, ending: Ending, turn: Option<&Turn>) {
+    fn log(&self, model: &str, ending: Ending, turn: Option<&Turn>, verdict: &Verdict) {
         let facts = &self.facts;
         let sender = facts.sender.as_ref();
         let ms = |at: Option<Instant>| at.map(|at| at.duration_since(facts.started).as_millis() as u64);
         let usage = turn.and_then(|turn| turn.usage);
+        let drifted = match &verdict.drift {
+            Some(Drift::Drifted(divergence)) => Some(divergence),
+            _ => None,
+        };
+        let lost = verdict.cache_break.as_ref();
+        let diagnosis = turn.and_then(|turn| turn.diagnostics);
         tracing::info!(
             target: "forkpoint::request",
             id = next_id(),
@@ -278,6 +304,16 @@ impl Recorder {
             stop_reason = turn.and_then(|turn| turn.stop_reason.as_deref()).map(stop_reason),
             error = turn.and_then(|turn| turn.error.as_deref()),
             turn = turn.map(|turn| wholeness(turn.wholeness)),
+            drift = verdict.drift.as_ref().map(Drift::as_str),
+            drift_at = drifted.map(|divergence| divergence.path.as_str()),
+            drift_kind = drifted.map(|divergence| divergence.kind.as_str()),
+            break_cause = lost.map(|lost| lost.cause.as_str()),
+            break_layer = lost.map(|lost| lost.layer.as_str()),
+            break_at = lost.map(|lost| lost.path.as_str()),
+            break_offset = lost.and_then(|lost| lost.offset),
+            break_tokens = lost.map(|lost| lost.tokens_lost),
+            diagnosis = diagnosis.map(|diagnosis| diagnosis.verdict.as_str()),
+            diagnosis_tokens = diagnosis.and_then(|diagnosis| diagnosis.missed_tokens),
             first_byte_ms = ms(facts.first_byte_at),
             duration_ms = facts.started.elapsed().as_millis() as u64,
             overhead_us = (facts.read_time + facts.align_time + facts.observe_time).as_micros() as u64,

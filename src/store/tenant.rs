@@ -9,14 +9,17 @@ use crate::engine::align::{Arrival, Before};
 use crate::engine::anatomy::Layer;
 use crate::engine::canonical::{self, News, Table};
 use crate::engine::conversation::Trace;
+use crate::engine::entry::{KnownPieces, Parameters};
 use crate::engine::learned::Learned;
 use crate::engine::recall::{Known, KnownLayer, Opening, Remembered};
+use crate::engine::warmth::Warmth;
 
 #[derive(Debug)]
 pub struct Tenant {
     recent: Mutex<Recent>,
     table: RwLock<Table>,
     learned: Mutex<Learned>,
+    warmth: Mutex<Warmth>,
     last_used: AtomicU64,
     recent_bytes_max: usize,
     totals: Arc<Totals>,
@@ -30,6 +33,7 @@ impl Tenant {
             recent: Mutex::default(),
             table: RwLock::new(Table::new(spellings)),
             learned: Mutex::default(),
+            warmth: Mutex::default(),
             last_used: AtomicU64::new(0),
             recent_bytes_max: limits.share(limits.recent_bytes),
             totals,
@@ -77,6 +81,11 @@ impl Tenant {
     /// What its traffic taught.
     pub fn learned(&self) -> MutexGuard<'_, Learned> {
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which of its cache entries exist.
+    pub fn warmth(&self) -> MutexGuard<'_, Warmth> {
+        self.warmth.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn recent_bytes(&self) -> usize {
@@ -130,13 +139,23 @@ pub struct View<'a> {
 
 impl View<'_> {
     /// The request, and what it follows.
-    pub fn arrival(&self, received: Remembered, like: Option<Arc<Remembered>>) -> Arrival {
+    pub fn arrival<'b>(
+        &self,
+        received: Remembered,
+        like: Option<Arc<Remembered>>,
+        betas: impl Iterator<Item = &'b str>,
+    ) -> Arrival {
         let before = self.tenant.zip(like).and_then(|(tenant, like)| {
             let (trace, hinted) = tenant.recent().trace_of(&like, self.hint.as_ref())?;
             let continued = trace.is_continued_by(&received, hinted);
             Some(Before { trace, continued })
         });
-        Arrival { received: Arc::new(received), before }
+        let known = before.as_ref().map(|before| KnownPieces {
+            parameters: &before.trace.parameters,
+            equal: before.trace.received.shared_pieces(&received),
+        });
+        let parameters = Parameters::read(received.body(), received.anatomy(), betas, known);
+        Arrival { received: Arc::new(received), parameters, before }
     }
 }
 

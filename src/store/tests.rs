@@ -40,7 +40,7 @@ fn visit(memory: &Memory, tenant: &TenantId, hint: Option<Hint>, body: Bytes) ->
     let known = memory.tenant(tenant);
     let view = View { tenant: known.as_deref(), hint };
     let (received, like) = Remembered::recall(body, &view, Attribution::Counted).unwrap();
-    let arrival = view.arrival(received, like);
+    let arrival = view.arrival(received, like, [].into_iter());
     let trace = Arc::new(untouched(&arrival, Moment(0)));
     memory.admit(tenant).remember(trace, hint, arrival.predecessor());
     memory.shrink();

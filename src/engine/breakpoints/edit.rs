@@ -5,21 +5,26 @@ use bytes::Bytes;
 use super::marks::{Carrier, Ttl};
 
 /// One insertion into a body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
     at: usize,
-    insert: &'static [u8],
+    insert: Bytes,
 }
 
 impl Edit {
     /// A block takes the member after its last one, the body before its first: both have others.
     pub(super) fn new(at: usize, carrier: Carrier, ttl: Ttl) -> Edit {
-        let insert: &[u8] = match (carrier, ttl) {
+        let insert: &'static [u8] = match (carrier, ttl) {
             (Carrier::Block, Ttl::FiveMinutes) => br#","cache_control":{"type":"ephemeral"}"#,
             (Carrier::Block, Ttl::OneHour) => br#","cache_control":{"type":"ephemeral","ttl":"1h"}"#,
             (Carrier::TopLevel, Ttl::FiveMinutes) => br#""cache_control":{"type":"ephemeral"},"#,
             (Carrier::TopLevel, Ttl::OneHour) => br#""cache_control":{"type":"ephemeral","ttl":"1h"},"#,
         };
+        Edit { at, insert: Bytes::from_static(insert) }
+    }
+
+    /// Something else to be put in, before the byte `at`.
+    pub fn inserting(at: usize, insert: Bytes) -> Edit {
         Edit { at, insert }
     }
 
@@ -28,8 +33,8 @@ impl Edit {
         self.at
     }
 
-    pub fn insert(&self) -> &'static [u8] {
-        self.insert
+    pub fn insert(&self) -> &[u8] {
+        &self.insert
     }
 }
 
@@ -49,7 +54,7 @@ pub fn apply(body: &Bytes, edits: &[Edit]) -> Forwarded {
         // Holds for edits of another body too: bytes are never lost or repeated.
         let at = edit.at.clamp(from, body.len());
         pieces.push(body.slice(from..at));
-        pieces.push(Bytes::from_static(edit.insert));
+        pieces.push(edit.insert.clone());
         from = at;
     }
     pieces.push(body.slice(from..));

@@ -37,6 +37,7 @@ pub use choose::CANDIDATES_MAX;
 pub(in crate::engine) use reader::Reader;
 
 use super::anatomy::{Anatomy, Form, Layer, Message, Piece};
+use super::divergence;
 use super::json::Malformed;
 use super::prefix::{Attribution, Chain, Leaf, Subject};
 use super::types::first;
@@ -143,6 +144,11 @@ impl Remembered {
 
     pub fn chain(&self) -> &Chain {
         &self.chain
+    }
+
+    /// This request, to be compared with another.
+    pub fn as_subject(&self) -> divergence::Subject<'_> {
+        divergence::Subject { body: &self.body, anatomy: &self.anatomy, chain: &self.chain }
     }
 
     /// The key to find this request by, if it has a first message.

@@ -158,6 +158,16 @@ impl TurnBuilder {
         }
     }
 
+    /// Whether the first block has begun, or there will be none.
+    pub fn has_begun(&self) -> bool {
+        !self.blocks.is_empty() || self.stopped || self.spoilt.is_some()
+    }
+
+    /// What was billed so far.
+    pub fn usage(&self) -> Option<Usage> {
+        self.turn.usage
+    }
+
     /// The events could not be framed any further.
     pub fn overflow(&mut self) {
         self.spoil(Wholeness::TooLarge);
