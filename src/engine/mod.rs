@@ -12,6 +12,7 @@ pub mod recall;
 pub mod canonical;
 pub mod divergence;
 pub mod breakpoints;
+pub mod gate;
 pub mod identify;
 pub mod sse;
 pub mod usage;
