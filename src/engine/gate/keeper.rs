@@ -96,6 +96,7 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gatekeeper<K, G> {
         if self.requests.len() >= self.settings.limits.requests {
             return (ticket, Verdict::Go(Outcome::Full.into()));
         }
+        let deadline = deadline.min(now.after(self.settings.max_hold_ms));
         let request = Request { ticket, keys, streams, deadline, group };
         let mut verdict = self.judge(&request, Cause::NoLeader, now);
         if let Verdict::Wait(Wait { leader, .. }) = verdict

@@ -50,7 +50,7 @@ use super::types::Moment;
 pub struct Settings {
     /// A write of fewer tokens makes nobody wait.
     pub min_tokens: u64,
-    /// From a request's arrival to its deadline.
+    /// From a request's arrival to its deadline, and no wait is longer.
     pub max_hold_ms: u64,
     /// How long a leader that does not stream is waited for, until more is known.
     pub json_hold_ms: u64,

@@ -109,6 +109,7 @@ impl World {
             writes.into_iter().map(|(entry, large)| Write { entry, tokens: tokens(large) }).collect();
         let arrival = Arrival { writes, streams, deadline, group: 0 };
         let (ticket, verdict) = self.gate.arrive(arrival, self.now);
+        let deadline = deadline.min(self.now.after(HOLD_MS));
         self.people.push(Person { ticket, streams, deadline, cold, state: State::Done });
         let new = self.people.len() - 1;
         match &verdict {
