@@ -20,6 +20,7 @@ pub mod warmth;
 pub mod breaks;
 pub mod volatile;
 pub mod diagnosis;
+pub mod gate;
 pub mod identify;
 pub mod sse;
 pub mod usage;

@@ -11,6 +11,7 @@ pub mod collect;
 pub mod headers;
 pub mod forward;
 pub mod lanes;
+pub mod gate;
 pub mod observe;
 pub mod decode;
 pub mod record;

@@ -1,0 +1,264 @@
+//! The promises of the gate, one by one and on random schedules.
+
+use std::collections::HashSet;
+
+use super::*;
+
+mod schedules;
+
+const HOLD_MS: u64 = 5_000;
+
+fn gate() -> Gatekeeper<&'static str, u8> {
+    Gatekeeper::new(Settings::default())
+}
+
+fn arrival(entries: &[&'static str], streams: bool, now: u64) -> Arrival<&'static str, u8> {
+    let writes = entries.iter().map(|entry| Write { entry: *entry, tokens: 40_000 }).collect();
+    Arrival { writes, streams, deadline: Moment(now + HOLD_MS), group: 0 }
+}
+
+impl Gatekeeper<&'static str, u8> {
+    fn streaming(&mut self, entries: &[&'static str], now: u64) -> (Ticket, Verdict<u8>) {
+        self.arrive(arrival(entries, true, now), Moment(now))
+    }
+
+    fn whole(&mut self, entries: &[&'static str], now: u64) -> (Ticket, Verdict<u8>) {
+        self.arrive(arrival(entries, false, now), Moment(now))
+    }
+
+    fn outcome(&mut self, ticket: Ticket, now: u64) -> Option<Outcome> {
+        self.look(ticket, Moment(now)).outcome()
+    }
+}
+
+impl<G> Verdict<G> {
+    fn outcome(&self) -> Option<Outcome> {
+        match self {
+            Verdict::Go(let_go) => Some(let_go.outcome),
+            Verdict::Wait(_) => None,
+        }
+    }
+
+    fn until(&self) -> Option<u64> {
+        match self {
+            Verdict::Go(_) => None,
+            Verdict::Wait(wait) => Some(wait.until.0),
+        }
+    }
+}
+
+#[test]
+fn every_outcome_has_its_own_spelling() {
+    let spellings: HashSet<_> = Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
+    assert_eq!(spellings.len(), Outcome::ALL.len());
+}
+
+#[test]
+fn followers_go_together_when_the_answer_begins() {
+    let mut gate = gate();
+    let (leader, led) = gate.streaming(&["tools", "prefix"], 0);
+    assert_eq!(led.outcome(), Some(Outcome::Led));
+    let followers = ["a", "b", "c"].map(|own| gate.streaming(&["tools", "prefix", own], 10));
+    for (_, verdict) in &followers {
+        assert_eq!(*verdict, Verdict::Wait(Wait { until: Moment(10 + HOLD_MS), leader }));
+    }
+    assert_eq!(gate.begun(leader, Moment(900)), followers.clone().map(|(ticket, _)| ticket));
+    for (ticket, _) in followers {
+        assert_eq!(gate.outcome(ticket, 900), Some(Outcome::Released));
+        assert!(gate.begun(ticket, Moment(1_000)).is_empty());
+    }
+    assert_eq!((gate.requests(), gate.entries().0), (0, 0));
+}
+
+#[test]
+fn small_and_unrelated_writes_make_nobody_wait() {
+    let mut gate = gate();
+    gate.streaming(&["prefix"], 0);
+    let mut small = arrival(&["prefix"], true, 1);
+    small.writes[0].tokens = 1_023;
+    let (_, verdict) = gate.arrive(small.clone(), Moment(1));
+    assert_eq!(verdict.outcome(), Some(Outcome::Unneeded));
+    small.writes[0].tokens = 1_024;
+    let (_, verdict) = gate.arrive(small, Moment(1));
+    assert_eq!(verdict.until(), Some(1 + HOLD_MS));
+    let (_, verdict) = gate.streaming(&["another"], 1);
+    assert_eq!(verdict.outcome(), Some(Outcome::Led));
+    let (_, verdict) = gate.streaming(&[], 1);
+    assert_eq!(verdict.outcome(), Some(Outcome::Unneeded));
+}
+
+#[test]
+fn if_a_leader_comes_to_nothing_the_next_in_order_leads_and_the_rest_waits_for_it() {
+    let mut gate = gate();
+    let (leader, _) = gate.streaming(&["prefix"], 0);
+    let [second, third, fourth] = [1, 2, 3].map(|now| gate.streaming(&["prefix"], now).0);
+    assert_eq!(gate.gone(leader, Moment(100)), [second]);
+    let let_go = LetGo { outcome: Outcome::Succeeded, leader: Some(leader), lesson: None };
+    assert_eq!(gate.look(second, Moment(100)), Verdict::Go(let_go));
+    let wait = Wait { until: Moment(2 + HOLD_MS), leader: second };
+    assert_eq!(gate.look(third, Moment(100)), Verdict::Wait(wait));
+    assert!(gate.gone(third, Moment(150)).is_empty(), "its client left");
+    assert_eq!(gate.gone(second, Moment(200)), [fourth]);
+    assert_eq!(gate.outcome(fourth, 200), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn a_successor_that_left_before_it_could_go_is_succeeded_too() {
+    let mut gate = gate();
+    let (leader, _) = gate.streaming(&["prefix"], 0);
+    let [second, third] = [1, 2].map(|now| gate.streaming(&["prefix"], now).0);
+    assert_eq!(gate.gone(leader, Moment(100)), [second]);
+    assert_eq!(gate.gone(second, Moment(100)), [third]);
+    assert_eq!(gate.outcome(third, 100), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn nobody_waits_past_the_deadline() {
+    let mut gate = gate();
+    let (stalled, _) = gate.streaming(&["prefix"], 0);
+    let (follower, _) = gate.streaming(&["prefix"], 10);
+    let (late, _) = gate.streaming(&["prefix"], 4_000);
+    assert_eq!(gate.outcome(follower, 9 + HOLD_MS), None);
+    assert_eq!(gate.outcome(follower, 10 + HOLD_MS), Some(Outcome::TimedOut));
+    assert_eq!(gate.begun(follower, Moment(6_000)), [late], "whoever begins first has warmed the entry");
+    assert_eq!(gate.outcome(late, 6_000), Some(Outcome::Released));
+    let (_, verdict) = gate.streaming(&["prefix"], 7_000);
+    assert_eq!(verdict.outcome(), Some(Outcome::Led), "nobody waits for the stalled one any more");
+    assert!(gate.begun(stalled, Moment(9_000)).is_empty());
+    let spent = Arrival { deadline: Moment(9_000), ..arrival(&["prefix"], true, 0) };
+    let (_, verdict) = gate.arrive(spent, Moment(9_000));
+    assert_eq!(verdict.outcome(), Some(Outcome::TimedOut), "no time is left to wait");
+}
+
+#[test]
+fn a_follower_that_shares_more_than_the_leader_wrote_waits_on() {
+    let mut gate = gate();
+    let (first, _) = gate.streaming(&["tools"], 0);
+    let [second, third] = [1, 2].map(|now| gate.streaming(&["tools", "prefix"], now).0);
+    assert_eq!(gate.begun(first, Moment(500)), [second]);
+    assert_eq!(gate.look(third, Moment(500)).until(), Some(2 + HOLD_MS));
+    assert_eq!(gate.begun(second, Moment(900)), [third]);
+    assert_eq!(gate.outcome(third, 900), Some(Outcome::Released));
+}
+
+#[test]
+fn a_streaming_sibling_overtakes_one_that_does_not_stream() {
+    let mut gate = gate();
+    let (whole, _) = gate.whole(&["prefix"], 0);
+    let (follower, verdict) = gate.whole(&["prefix"], 10);
+    assert_eq!(verdict.until(), Some(2_500));
+    let (streaming, verdict) = gate.streaming(&["prefix"], 100);
+    let Verdict::Go(let_go) = verdict else { panic!("it waits") };
+    assert_eq!((let_go.outcome, let_go.leader), (Outcome::Overtook, Some(whole)));
+    let (second, verdict) = gate.streaming(&["prefix"], 200);
+    assert_eq!(verdict, Verdict::Wait(Wait { until: Moment(200 + HOLD_MS), leader: streaming }));
+    assert_eq!(gate.look(follower, Moment(2_500)).until(), Some(10 + HOLD_MS), "it waits for content now");
+    assert_eq!(gate.begun(streaming, Moment(2_600)), [second, follower]);
+    assert!(gate.begun(whole, Moment(9_000)).is_empty());
+}
+
+#[test]
+fn a_streaming_follower_succeeds_before_earlier_ones_that_do_not_stream() {
+    let mut gate = gate();
+    let (leader, _) = gate.streaming(&["prefix"], 0);
+    let (whole, _) = gate.whole(&["prefix"], 1);
+    let (streaming, _) = gate.streaming(&["prefix"], 2);
+    assert_eq!(gate.gone(leader, Moment(100)), [streaming]);
+    assert_eq!(gate.gone(streaming, Moment(200)), [whole]);
+    assert_eq!(gate.outcome(whole, 200), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn those_behind_a_new_leader_that_does_not_stream_learn_that_they_wait_less() {
+    let mut gate = gate();
+    let (leader, _) = gate.streaming(&["prefix"], 0);
+    let [second, third] = [1, 2].map(|now| gate.whole(&["prefix"], now).0);
+    assert_eq!(gate.gone(leader, Moment(100)), [second, third]);
+    assert_eq!(gate.look(third, Moment(100)).until(), Some(100 + 2_500));
+}
+
+#[test]
+fn an_answer_in_one_piece_releases_its_followers() {
+    let mut gate = gate();
+    let (leader, _) = gate.whole(&["prefix"], 0);
+    let (follower, _) = gate.whole(&["prefix"], 10);
+    assert_eq!(gate.begun(leader, Moment(1_000)), [follower]);
+    assert_eq!(gate.outcome(follower, 1_000), Some(Outcome::Released));
+}
+
+#[test]
+fn after_its_hold_an_entry_is_presumed_warm_and_usage_tells() {
+    let mut gate = gate();
+    let mut lead = |now| {
+        let (leader, _) = gate.whole(&["prefix"], now);
+        let (follower, verdict) = gate.whole(&["prefix"], now + 10);
+        let Some(until) = verdict.until() else { return (gate.gone(leader, Moment(now)).len(), verdict) };
+        let Verdict::Go(let_go) = gate.look(follower, Moment(until)) else { panic!("it waits on") };
+        assert_eq!((let_go.outcome, let_go.leader), (Outcome::Presumed, Some(leader)));
+        let (_, at_once) = gate.whole(&["prefix"], until + 1);
+        assert_eq!(at_once.outcome(), Some(Outcome::Presumed));
+        gate.learned(let_go.lesson.unwrap(), false);
+        gate.gone(leader, Moment(until + 2));
+        (until as usize - now as usize, verdict)
+    };
+    assert_eq!([lead(0).0, lead(10_000).0, lead(20_000).0], [2_500, 5_000, 5_000]);
+    let (_, verdict) = lead(30_000);
+    assert_eq!(verdict.outcome(), Some(Outcome::GivenUp));
+}
+
+#[test]
+fn whoever_runs_out_of_time_behind_an_unfinished_answer_also_tells() {
+    let mut gate = gate();
+    let (leader, _) = gate.whole(&["prefix"], 0);
+    let hurried = Arrival { deadline: Moment(1_000), ..arrival(&["prefix"], false, 0) };
+    let (follower, verdict) = gate.arrive(hurried, Moment(10));
+    assert_eq!(verdict.until(), Some(1_000));
+    let Verdict::Go(let_go) = gate.look(follower, Moment(1_000)) else { panic!("it waits on") };
+    assert_eq!(let_go.outcome, Outcome::TimedOut);
+    assert_eq!(let_go.lesson, Some(Lesson { group: 0, leader }));
+}
+
+#[test]
+fn over_a_limit_requests_go_at_once() {
+    let limits = Limits { requests: 4, followers: 2, ..Limits::default() };
+    let mut gate = Gatekeeper::new(Settings { limits, ..Settings::default() });
+    let (leader, _) = gate.streaming(&["prefix"], 0);
+    let [second, third] = [1, 2].map(|now| gate.streaming(&["prefix"], now).0);
+    let (fourth, verdict) = gate.streaming(&["prefix"], 3);
+    let Verdict::Go(let_go) = verdict else { panic!("it waits") };
+    assert_eq!((let_go.outcome, let_go.leader), (Outcome::Full, Some(leader)));
+    let (unknown, verdict) = gate.streaming(&["another"], 4);
+    assert_eq!(verdict, Verdict::Go(Outcome::Full.into()));
+    assert!(gate.begun(unknown, Moment(5)).is_empty());
+    assert_eq!(gate.begun(fourth, Moment(5)), [second, third]);
+}
+
+#[test]
+fn ten_thousand_gates_come_and_gone_leave_no_memory() {
+    let mut gate = Gatekeeper::<u64, u8>::new(Settings::default());
+    let sibling = |entry| Arrival {
+        writes: vec![Write { entry, tokens: 40_000 }],
+        streams: entry % 3 > 0,
+        deadline: Moment(HOLD_MS),
+        group: 0,
+    };
+    // 2,000 at a time, so that there is something to give back.
+    for lot in 0..5 {
+        let entries = lot * 2_000..(lot + 1) * 2_000;
+        let leaders: Vec<_> = entries.clone().map(|entry| gate.arrive(sibling(entry), Moment(0)).0).collect();
+        let others: Vec<_> = entries.map(|entry| gate.arrive(sibling(entry), Moment(0)).0).collect();
+        assert_eq!((gate.requests(), gate.entries().0), (4_000, 2_000));
+        for (i, (leader, other)) in leaders.into_iter().zip(others).enumerate() {
+            match i % 4 {
+                0 => assert!(gate.gone(other, Moment(1)).is_empty()),
+                1 => assert_eq!(gate.gone(leader, Moment(1)).len(), 1),
+                2 => assert!(gate.look(other, Moment(HOLD_MS)).outcome().is_some()),
+                _ => {}
+            }
+            gate.begun(leader, Moment(2));
+            gate.begun(other, Moment(3));
+        }
+        assert_eq!((gate.requests(), gate.entries().0), (0, 0));
+        assert!(gate.entries().1 <= 64, "there is room for {} entries", gate.entries().1);
+    }
+}

@@ -1,0 +1,137 @@
+//! Waiting at the gate: [`Gatekeeper`](crate::engine::gate::Gatekeeper) decides, here its decisions are
+//! awaited.
+//!
+//! Whoever is in the gate holds something that says so when dropped. A request whose client leaves while it
+//! waits drops the future of [`Gate::enter`]; one that comes to nothing drops its [`Pass`]. Either way the
+//! next one hears of it, so nobody has to remember to tell.
+//!
+//! ```
+//! use forkpoint::engine::gate::{Arrival, Outcome, Settings, Write};
+//! use forkpoint::proxy::gate::Gate;
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! let gate = Gate::new(Settings::default(), tokio::time::Instant::now());
+//! let writes = vec![Write { entry: "the parent's prefix", tokens: 40_000 }];
+//! let deadline = gate.now().after(5_000);
+//! let mut pass = gate.enter(Arrival { writes, streams: true, deadline, group: "tenant and model" }).await;
+//! assert_eq!(pass.let_go.outcome, Outcome::Led);
+//! // The request goes upstream, and its answer's first content arrives:
+//! pass.begun();
+//! # });
+//! ```
+
+mod handoff;
+
+use std::future::poll_fn;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use crate::engine::gate::{Arrival, Lesson, LetGo, Settings, Ticket, Verdict};
+use crate::engine::types::Moment;
+
+use handoff::Handoff;
+
+/// The lock of the hand-off. A test builds that file a second time, with a lock that tries other orders.
+mod sync {
+    pub use std::sync::Mutex;
+}
+
+pub struct Gate<K, G> {
+    shared: Arc<Shared<K, G>>,
+}
+
+struct Shared<K, G> {
+    handoff: Handoff<K, G>,
+    /// Moments count from here.
+    start: Instant,
+}
+
+/// The right to go upstream. Dropped before its answer [`began`](Pass::begun), the next one leads.
+pub struct Pass<K: Clone + Eq + Hash, G: Clone + Eq + Hash> {
+    pub ticket: Ticket,
+    pub let_go: LetGo<G>,
+    pub held: Duration,
+    place: Option<Place<K, G>>,
+}
+
+/// A request in the gate, which it leaves when this is dropped.
+struct Place<K: Clone + Eq + Hash, G: Clone + Eq + Hash> {
+    shared: Arc<Shared<K, G>>,
+    ticket: Ticket,
+}
+
+impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gate<K, G> {
+    /// Deadlines are counted from `start`, in milliseconds.
+    pub fn new(settings: Settings, start: Instant) -> Gate<K, G> {
+        Gate { shared: Arc::new(Shared { handoff: Handoff::new(settings), start }) }
+    }
+
+    pub fn now(&self) -> Moment {
+        self.shared.now()
+    }
+
+    /// The request has its place in the order of arrival from this call on, not from when it is first awaited.
+    pub fn enter(&self, arrival: Arrival<K, G>) -> impl Future<Output = Pass<K, G>> + use<K, G> {
+        let since = Instant::now();
+        let (ticket, mut verdict) = self.shared.handoff.arrive(arrival, self.now());
+        let place = Place { shared: self.shared.clone(), ticket };
+        async move {
+            loop {
+                let wait = match verdict {
+                    Verdict::Go(let_go) => {
+                        break Pass { ticket, let_go, held: since.elapsed(), place: Some(place) };
+                    }
+                    Verdict::Wait(wait) => wait,
+                };
+                let Shared { handoff, start } = &*place.shared;
+                let until = *start + Duration::from_millis(wait.until.0);
+                let news = poll_fn(|cx| handoff.poll(ticket, wait, place.shared.now(), cx));
+                verdict = match timeout_at(until, news).await {
+                    Ok(verdict) => verdict,
+                    Err(_) => handoff.look(ticket, place.shared.now()),
+                };
+            }
+        }
+    }
+
+    /// Whether a request with this lesson read what its leader wrote.
+    pub fn learned(&self, lesson: Lesson<G>, was_enough: bool) {
+        self.shared.handoff.learned(lesson, was_enough);
+    }
+
+    /// How many wait, or have gone and not begun.
+    pub fn requests(&self) -> usize {
+        self.shared.handoff.requests()
+    }
+}
+
+impl<K, G> Shared<K, G> {
+    fn now(&self) -> Moment {
+        Moment(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Pass<K, G> {
+    /// The first `content_block_start` has come or, for an answer that is not streamed, the answer. What is
+    /// warm now should be known before this is called, so that no follower goes and believes it cold.
+    pub fn begun(&mut self) {
+        if let Some(place) = self.place.take() {
+            place.shared.handoff.begun(place.ticket, place.shared.now());
+        }
+    }
+
+    /// It was refused or broke off, and the next one leads. Dropping says the same.
+    pub fn failed(self) {}
+}
+
+impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Drop for Place<K, G> {
+    fn drop(&mut self) {
+        self.shared.handoff.gone(self.ticket, self.shared.now());
+    }
+}
+
+#[cfg(test)]
+mod tests;
