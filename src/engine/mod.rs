@@ -16,3 +16,4 @@ pub mod identify;
 pub mod sse;
 pub mod usage;
 pub mod turn;
+pub mod fanout;
