@@ -128,7 +128,8 @@ impl<B> Bindings<B> {
     /// The first turn of this child has ended with this assistant message.
     pub fn answered(&mut self, binding: Binding, request: &Remembered, message: &[u8]) {
         let Some(slot) = self.slots.get_mut(&binding).filter(|slot| slot.start.is_none()) else { return };
-        slot.start = shape::start_meaning_with(request, message);
+        // A client's own fork starts with its parent's turns, and goes on with them.
+        slot.start = shape::start_meaning(request).or_else(|| shape::start_meaning_with(request, message));
         if let Some(start) = slot.start {
             self.starts.entry(start).or_default().push(binding);
         }

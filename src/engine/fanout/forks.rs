@@ -96,12 +96,13 @@ impl Forks {
     }
 
     /// Makes known what a draft holds so far, so that children that come before the seal are recognised.
-    pub fn pending(&mut self, message_id: &str, draft: &Draft, now: Moment) -> Result<ForkId, Dropped> {
+    pub fn pending(&mut self, message_id: &str, draft: &mut Draft, now: Moment) -> Result<ForkId, Dropped> {
         let id = ForkId::of(self.tenant, message_id);
-        let began = self.slots.get(&id).map(|slot| slot.since);
+        let began = self.slots.get(&id).filter(|slot| !slot.point.is_sealed()).map(|slot| slot.since);
         if began.is_none() && self.pending >= self.rules.pending_forks {
             return Err(Dropped::PendingForks);
         }
+        draft.pending = Some(id);
         match draft.spoilt {
             None => self.put(draft.point(id), began.unwrap_or(now)).map(|_| id),
             Some(why) => {
@@ -114,10 +115,14 @@ impl Forks {
     /// The turn has ended: seals its fork point, or forgets it and says why. Every draft ends here, whether it
     /// was pending or not.
     pub fn seal(&mut self, draft: Draft, turn: &Turn, now: Moment) -> Result<Arc<ForkPoint>, Dropped> {
-        let message_id = turn.id.as_deref().ok_or(Dropped::NoMessageId)?;
-        let id = ForkId::of(self.tenant, message_id);
-        let sealed = draft.sealed(id, turn, &self.rules).and_then(|point| self.put(point, now));
-        if sealed.is_err() {
+        let pending = draft.pending;
+        let named = turn.id.as_deref().map(|message_id| ForkId::of(self.tenant, message_id));
+        let sealed = match (Dropped::of(turn.wholeness), named) {
+            (Some(why), _) => Err(why),
+            (None, None) => Err(Dropped::NoMessageId),
+            (None, Some(id)) => draft.sealed(id, turn, &self.rules).and_then(|point| self.put(point, now)),
+        };
+        if let (Err(_), Some(id)) = (&sealed, pending) {
             self.take(id);
         }
         sealed

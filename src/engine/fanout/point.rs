@@ -89,6 +89,16 @@ impl Dropped {
         Dropped::PendingForks,
     ];
 
+    /// Why a turn of this wholeness cannot be replayed.
+    pub(super) fn of(wholeness: Wholeness) -> Option<Dropped> {
+        match wholeness {
+            Wholeness::Whole => None,
+            Wholeness::Unfinished => Some(Dropped::Unfinished),
+            Wholeness::Unfaithful => Some(Dropped::Unfaithful),
+            Wholeness::TooLarge => Some(Dropped::TooLarge),
+        }
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Dropped::Child => "child",
@@ -139,7 +149,7 @@ impl ForkPoint {
         Some([b"{\"role\":\"assistant\",\"content\":[", &blocks.join(&b","[..])[..], b"]}"].concat().into())
     }
 
-    /// The call that one of these texts names.
+    /// The call of this id.
     pub(super) fn call(&self, id: &str) -> Option<usize> {
         self.calls.iter().position(|call| &*call.id == id)
     }
@@ -165,6 +175,8 @@ pub struct Draft {
     /// Server tools that have not answered yet.
     unresolved: BTreeSet<String>,
     pub(super) spoilt: Option<Dropped>,
+    /// Where it was made known, so that it can be taken back even if the answer loses its id.
+    pub(super) pending: Option<ForkId>,
 }
 
 impl Draft {
@@ -180,6 +192,7 @@ impl Draft {
             ids: BTreeSet::new(),
             unresolved: BTreeSet::new(),
             spoilt: None,
+            pending: None,
         })
     }
 
@@ -227,12 +240,7 @@ impl Draft {
 
     /// The fork point that the finished turn leaves, if it is a fan-out that can be replayed.
     pub(super) fn sealed(mut self, id: ForkId, turn: &Turn, rules: &Rules) -> Result<ForkPoint, Dropped> {
-        let message = match turn.wholeness {
-            Wholeness::Whole => Bytes::from(turn.message().ok_or(Dropped::Unfaithful)?),
-            Wholeness::Unfinished => return Err(Dropped::Unfinished),
-            Wholeness::Unfaithful => return Err(Dropped::Unfaithful),
-            Wholeness::TooLarge => return Err(Dropped::TooLarge),
-        };
+        let message = Bytes::from(turn.message().ok_or(Dropped::Unfaithful)?);
         for block in turn.blocks.iter().skip(self.blocks.len()) {
             self.push(block.clone(), rules);
         }

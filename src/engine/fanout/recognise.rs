@@ -15,6 +15,7 @@ use crate::engine::types::{BodyDigest, Moment};
 /// A request that may be a child.
 #[derive(Clone, Copy, Debug)]
 pub struct Newcomer<'a> {
+    /// In its one spelling, like the parents' that it is compared with.
     pub request: &'a Remembered,
     pub who: Who,
     pub explicit: Option<Explicit<'a>>,
@@ -228,6 +229,9 @@ impl Forks {
         let request = newcomer.request;
         let ids: Vec<_> = shape::new_results(request).collect();
         let parent = self.parent_of(&ids).cloned();
+        if parent.as_ref().is_some_and(|fork| !fork.parent.who.agrees(&newcomer.who)) {
+            return Err(WhyPlain::Hints);
+        }
         let opens_like = |slot: &Slot| slot.point.parent.request.opening() == request.opening();
         if parent.is_none() && !self.slots.values().any(opens_like) {
             return Err(WhyPlain::LaterTurn);
@@ -254,8 +258,7 @@ impl Forks {
         };
         let calls: Vec<_> = ids.iter().filter_map(|id| parent.call(id)).collect();
         // A fork brings a result too, its own or all of them; but another agent sends it, or it says what to do.
-        let another =
-            newcomer.who.agent != parent.parent.who.agent && newcomer.who.agrees(&parent.parent.who);
+        let another = newcomer.who.agent != parent.parent.who.agent;
         if another || chosen.is_some() {
             let own = if let [own] = calls[..] { Some(own) } else { None };
             let call = own.or(chosen.map(|(_, call)| call));

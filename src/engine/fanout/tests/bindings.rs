@@ -84,6 +84,20 @@ fn without_calls_the_start_finds_it_however_it_is_spelt() {
 }
 
 #[test]
+fn a_clients_own_fork_is_found_by_the_turns_it_started_with() {
+    let mut bindings = Bindings::new(LIFE);
+    let start =
+        [assistant(&[call("p1", "Agent", json!({"p": "x"}))]), user(json!([result("p1", json!("r"))]))];
+    let request = later("a", &start);
+    let headers = claude(1, Some(4));
+    let binding = bindings.bind(&request, who(&request, headers), Arc::new("mine"), 0, Moment(0));
+    bindings.answered(binding, &request, assistant(&[text("Done.")]).to_string().as_bytes());
+    let more = later("a", &[&start[..], &[assistant(&[text("Done.")]), user(json!("?"))]].concat());
+    assert_eq!(find(&mut bindings, &more, headers, 1), Some("mine"));
+    assert_eq!(find(&mut bindings, &more, claude(1, Some(5)), 1), None);
+}
+
+#[test]
 fn agent_model_and_tools_must_agree() {
     let mut bindings = Bindings::new(LIFE);
     let calls = [call("c1", "get_fact", json!({}))];

@@ -70,7 +70,7 @@ fn claude_codes_children_are_known_before_the_parents_last_byte() {
         let finished: Vec<Block> = builder.finished().collect();
         for block in finished {
             if draft.push(block, scene.forks.rules()) {
-                scene.forks.pending(builder.id().unwrap(), &draft, scene.now).unwrap();
+                scene.forks.pending(builder.id().unwrap(), &mut draft, scene.now).unwrap();
             }
         }
         let asked = (0..3).map(|n| scene.ask(&claude_child(n), claude(1, Some(10 + n as u8))));
@@ -181,7 +181,7 @@ fn a_native_fork_is_the_clients_own() {
             assert_eq!(child.call, Some(n));
         }
     }
-    assert_eq!(say(&scene.ask(&fork(0), claude(2, Some(5)))), "parent");
+    assert_eq!(say(&scene.ask(&fork(0), claude(2, Some(5)))), "hints");
 }
 
 #[test]
