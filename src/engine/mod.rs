@@ -26,3 +26,4 @@ pub mod sse;
 pub mod usage;
 pub mod prices;
 pub mod turn;
+pub mod fanout;

@@ -121,6 +121,8 @@ pub struct TurnBuilder {
     limits: TurnLimits,
     kept_bytes: usize,
     tool_uses: usize,
+    /// How many blocks [`TurnBuilder::finished`] has given out.
+    given: usize,
     stopped: bool,
     spoilt: Option<Wholeness>,
 }
@@ -133,9 +135,29 @@ impl TurnBuilder {
             limits,
             kept_bytes: 0,
             tool_uses: 0,
+            given: 0,
             stopped: false,
             spoilt: None,
         }
+    }
+
+    /// The id of the message, once its start was seen.
+    pub fn id(&self) -> Option<&str> {
+        self.turn.id.as_deref()
+    }
+
+    /// The blocks that stopped since the last call, in order, each as the finished turn will hold it: clients
+    /// act on a block while the next ones still stream.
+    pub fn finished(&mut self) -> impl Iterator<Item = Block> {
+        std::iter::from_fn(|| {
+            let block = self.blocks.get(self.given).filter(|block| block.stopped)?.rebuild();
+            self.given += 1;
+            if block.is_none() {
+                // The end would say so too; until then nobody need try again.
+                self.spoil(Wholeness::Unfaithful);
+            }
+            block
+        })
     }
 
     /// Takes in the data of one event. Events of unknown type change nothing.

@@ -247,6 +247,7 @@ fn a_json_answer_keeps_its_blocks_as_they_stand() {
 }
 
 #[test]
+<<<<<<< HEAD
 fn the_verdict_on_the_prompt_is_kept_however_the_answer_comes() {
     use crate::engine::diagnosis::Verdict;
     let message = |diagnostics: &str| format!(r#"{{"id":"m"{diagnostics},"content":[]}}"#);
@@ -263,4 +264,44 @@ fn the_verdict_on_the_prompt_is_kept_however_the_answer_comes() {
             assert_eq!(turn.wholeness, Wholeness::Whole);
         }
     }
+=======
+fn finished_blocks_come_at_their_stop_as_the_turn_will_hold_them() {
+    let events = [
+        r#"{"type":"message_start","message":{"id":"msg_1"}}"#.to_owned(),
+        start(0, r#"{"type":"text","text":"a"}"#),
+        delta(0, r#"{"type":"text_delta","text":"b"}"#),
+        stop(0),
+        start(1, r#"{"type":"tool_use","id":"t","name":"n","input":{}}"#),
+        delta(1, r#"{"type":"input_json_delta","partial_json":"{\"x\": 1.0}"}"#),
+        stop(1),
+        STOP.to_owned(),
+    ];
+    let mut builder = TurnBuilder::new(LIMITS);
+    let mut counts = Vec::new();
+    let mut finished = Vec::new();
+    for event in &events {
+        builder.push(event.as_bytes());
+        let before = finished.len();
+        finished.extend(builder.finished());
+        counts.push(finished.len() - before);
+    }
+    assert_eq!(builder.id(), Some("msg_1"));
+    assert_eq!(counts, [0, 0, 0, 1, 0, 0, 1, 0]);
+    assert_eq!(finished, builder.finish().blocks);
+}
+
+#[test]
+fn a_block_that_cannot_be_rebuilt_is_never_given_out_nor_what_follows() {
+    let mut builder = TurnBuilder::new(LIMITS);
+    for index in 0..2 {
+        builder.push(start(index, r#"{"type":"tool_use","id":"t","name":"n","input":{}}"#).as_bytes());
+        if index == 0 {
+            builder.push(delta(0, r#"{"type":"input_json_delta","partial_json":"{"}"#).as_bytes());
+        }
+        builder.push(stop(index).as_bytes());
+    }
+    assert_eq!(builder.finished().count(), 0);
+    assert!(builder.blocks.is_empty());
+    assert_eq!(builder.finish().wholeness, Wholeness::Unfaithful);
+>>>>>>> recognise
 }

@@ -1,0 +1,35 @@
+//! Fan-outs and the children they start, recognised from what passes by.
+//!
+//! An assistant turn that calls two or more tools with a *directive* each (a long string somewhere in the
+//! call's input) is a fan-out turn. It leaves a [`ForkPoint`] behind: pending while it streams, then sealed.
+//! A new conversation that opens with one of those directives is a child. Names of tools and fields do not
+//! count; what counts is the text, who sends it, and when.
+//!
+//! ```text
+//! answer of a parent   Draft::begin ─ push(block) ─┬─ Forks::pending ─ … ─ Forks::seal ─ ForkPoint | Dropped
+//!                                                  └─ at each content_block_stop
+//! request              Forks::recognise(Newcomer) ─ Plain(why) | Parent | Child | ClientFork | Ambiguous
+//! later turn of a child   Bindings::find ─ what was decided for it
+//! ```
+//!
+//! In doubt a request is plain: a child not seen costs money, a false one reads another's conversation.
+
+mod rules;
+mod glob;
+mod directive;
+mod point;
+mod leaves;
+mod shape;
+mod forks;
+mod recognise;
+mod bindings;
+#[cfg(test)]
+mod tests;
+
+pub use bindings::{Binding, Bindings, Life};
+pub use directive::Call;
+pub use forks::Forks;
+pub use point::{Draft, Dropped, ForkId, ForkPoint, Parent};
+pub use recognise::{Child, Explicit, Newcomer, Rank, Recognised, WhyPlain};
+pub use rules::{Rules, Spawning, Who};
+pub use shape::{CHILD_TAG, PLACEHOLDER, is_forked_by_shape};

@@ -1,0 +1,283 @@
+//! What a fan-out turn leaves behind, from its first finished block to the seal.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::directive::Call;
+use super::rules::{Rules, Who};
+use super::shape;
+use crate::engine::anatomy::Layer;
+use crate::engine::json;
+use crate::engine::prefix::PrefixHash;
+use crate::engine::recall::Remembered;
+use crate::engine::turn::{Block, Turn, Wholeness};
+use crate::engine::types::{TenantId, first};
+use crate::engine::usage::Usage;
+
+/// What a call costs in memory beside its texts: its slots in the maps.
+const CALL_BYTES: usize = 512;
+
+/// The name of a fork point: a digest of the tenant and the message id, so that a client that names its parent
+/// by message id finds it, and no other tenant's. Shown as 8 hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ForkId([u8; 16]);
+
+impl ForkId {
+    pub fn of(tenant: TenantId, message_id: &str) -> ForkId {
+        let key = [&tenant.0[..], message_id.as_bytes()].concat();
+        ForkId(first(&blake3::derive_key("forkpoint fork v1", &key)))
+    }
+}
+
+impl fmt::Display for ForkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().take(4).try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The request that an answer belongs to, as it was forwarded.
+#[derive(Clone, Debug)]
+pub struct Parent {
+    pub request: Arc<Remembered>,
+    /// The value of `anthropic-beta`.
+    pub betas: String,
+    pub who: Who,
+}
+
+/// Why an answer left no fork point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dropped {
+    /// The request was itself a child: forks do not fork.
+    Child,
+    /// The answer has no message id to name it by.
+    NoMessageId,
+    /// The answer broke off.
+    Unfinished,
+    /// A block could not be rebuilt.
+    Unfaithful,
+    /// The answer, or what would have to be kept of it, exceeds a limit.
+    TooLarge,
+    /// The turn ended otherwise than with its calls.
+    StopReason,
+    /// Fewer calls with directives than make a fan-out: most answers.
+    FewCalls,
+    /// A call without id, name or input.
+    BadCall,
+    /// Two calls have one id.
+    ReusedId,
+    /// A server tool has not answered yet, or is the one who calls: nothing but results may follow.
+    ServerTools,
+    /// `limits.pending_forks` fan-outs stream already.
+    PendingForks,
+}
+
+impl Dropped {
+    pub const ALL: [Dropped; 11] = [
+        Dropped::Child,
+        Dropped::NoMessageId,
+        Dropped::Unfinished,
+        Dropped::Unfaithful,
+        Dropped::TooLarge,
+        Dropped::StopReason,
+        Dropped::FewCalls,
+        Dropped::BadCall,
+        Dropped::ReusedId,
+        Dropped::ServerTools,
+        Dropped::PendingForks,
+    ];
+
+    /// Why a turn of this wholeness cannot be replayed.
+    pub(super) fn of(wholeness: Wholeness) -> Option<Dropped> {
+        match wholeness {
+            Wholeness::Whole => None,
+            Wholeness::Unfinished => Some(Dropped::Unfinished),
+            Wholeness::Unfaithful => Some(Dropped::Unfaithful),
+            Wholeness::TooLarge => Some(Dropped::TooLarge),
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Dropped::Child => "child",
+            Dropped::NoMessageId => "no_message_id",
+            Dropped::Unfinished => "unfinished",
+            Dropped::Unfaithful => "unfaithful",
+            Dropped::TooLarge => "too_large",
+            Dropped::StopReason => "stop_reason",
+            Dropped::FewCalls => "few_calls",
+            Dropped::BadCall => "bad_call",
+            Dropped::ReusedId => "reused_id",
+            Dropped::ServerTools => "server_tools",
+            Dropped::PendingForks => "pending_forks",
+        }
+    }
+}
+
+/// A fan-out turn and what it stands on. Shared, and never changed once given out.
+#[derive(Clone, Debug)]
+pub struct ForkPoint {
+    pub id: ForkId,
+    pub parent: Arc<Parent>,
+    /// The hash of the parent's whole prompt: equal for a parent that was retried.
+    pub prefix: PrefixHash,
+    /// The blocks of the turn, or those finished so far.
+    pub blocks: Vec<Bytes>,
+    /// Every client call of those blocks, with directives or without.
+    pub calls: Vec<Call>,
+    /// The whole assistant message; none while pending.
+    pub message: Option<Bytes>,
+    pub usage: Option<Usage>,
+}
+
+impl ForkPoint {
+    pub fn is_sealed(&self) -> bool {
+        self.message.is_some()
+    }
+
+    /// The input of a call, as the model wrote it.
+    pub fn input(&self, call: usize) -> Option<Bytes> {
+        let call = self.calls.get(call)?;
+        Some(self.blocks.get(call.block)?.slice(call.input.clone()))
+    }
+
+    /// The assistant message up to and including a call: all that a child can stand on before the seal.
+    pub fn up_to(&self, call: usize) -> Option<Bytes> {
+        let blocks = self.blocks.get(..=self.calls.get(call)?.block)?;
+        Some([b"{\"role\":\"assistant\",\"content\":[", &blocks.join(&b","[..])[..], b"]}"].concat().into())
+    }
+
+    /// The call of this id.
+    pub(super) fn call(&self, id: &str) -> Option<usize> {
+        self.calls.iter().position(|call| &*call.id == id)
+    }
+
+    /// About how much memory this takes, the parent's request included.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let directives = self.calls.iter().flat_map(|call| &call.directives).map(|text| text.len());
+        let blocks = self.blocks.iter().map(Bytes::len);
+        self.parent.request.memory_bytes()
+            + self.parent.betas.len()
+            + self.calls.len() * CALL_BYTES
+            + directives.chain(blocks).sum::<usize>()
+    }
+}
+
+/// An answer that may become a fork point, held by whoever reads it.
+#[derive(Debug)]
+pub struct Draft {
+    pub(super) parent: Arc<Parent>,
+    pub(super) blocks: Vec<Bytes>,
+    pub(super) calls: Vec<Call>,
+    ids: BTreeSet<Arc<str>>,
+    /// Server tools that have not answered yet.
+    unresolved: BTreeSet<String>,
+    pub(super) spoilt: Option<Dropped>,
+    /// Where it was made known, so that it can be taken back even if the answer loses its id.
+    pub(super) pending: Option<ForkId>,
+}
+
+impl Draft {
+    /// `bound`: the request was recognised as a child, or bound as one. The other signs hold after lost state.
+    pub fn begin(parent: Parent, bound: bool) -> Result<Draft, Dropped> {
+        if bound || parent.who.agent.is_some() || shape::is_forked_by_shape(&parent.request) {
+            return Err(Dropped::Child);
+        }
+        Ok(Draft {
+            parent: Arc::new(parent),
+            blocks: Vec::new(),
+            calls: Vec::new(),
+            ids: BTreeSet::new(),
+            unresolved: BTreeSet::new(),
+            spoilt: None,
+            pending: None,
+        })
+    }
+
+    /// Takes in the next finished block; `true` if it is a call with a directive, which a child may follow at
+    /// once: the time for [`Forks::pending`](super::Forks::pending).
+    pub fn push(&mut self, block: Block, rules: &Rules) -> bool {
+        let number = self.blocks.len();
+        let mut directed = false;
+        match block.kind.as_str() {
+            _ if self.spoilt.is_some() => return false,
+            "tool_use" => match Call::read(&block.json, number, rules) {
+                None => self.spoilt = Some(Dropped::BadCall),
+                Some(call) if !self.ids.insert(Arc::clone(&call.id)) => self.spoilt = Some(Dropped::ReusedId),
+                Some(_) if !is_direct(&block.json) => self.spoilt = Some(Dropped::ServerTools),
+                Some(call) => {
+                    directed = !call.directives.is_empty();
+                    self.calls.push(call);
+                }
+            },
+            kind if kind.ends_with("tool_use") => {
+                self.unresolved.insert(member(&block.json, "id").unwrap_or_default());
+            }
+            kind if kind.ends_with("tool_result") => {
+                self.unresolved.remove(&member(&block.json, "tool_use_id").unwrap_or_default());
+            }
+            _ => {}
+        }
+        self.blocks.push(block.json.into());
+        directed
+    }
+
+    /// The fork point as far as it is known.
+    pub(super) fn point(&self, id: ForkId) -> ForkPoint {
+        let request = &self.parent.request;
+        ForkPoint {
+            id,
+            parent: Arc::clone(&self.parent),
+            prefix: request.chain().layer(request.anatomy(), Layer::Messages),
+            blocks: self.blocks.clone(),
+            calls: self.calls.clone(),
+            message: None,
+            usage: None,
+        }
+    }
+
+    /// The fork point that the finished turn leaves, if it is a fan-out that can be replayed.
+    pub(super) fn sealed(mut self, id: ForkId, turn: &Turn, rules: &Rules) -> Result<ForkPoint, Dropped> {
+        let message = Bytes::from(turn.message().ok_or(Dropped::Unfaithful)?);
+        for block in turn.blocks.iter().skip(self.blocks.len()) {
+            self.push(block.clone(), rules);
+        }
+        let directed = self.calls.iter().filter(|call| !call.directives.is_empty()).count();
+        match self.spoilt {
+            Some(why) => return Err(why),
+            None if directed < rules.min_children => return Err(Dropped::FewCalls),
+            None if turn.stop_reason.as_deref() != Some("tool_use") => return Err(Dropped::StopReason),
+            None if !self.unresolved.is_empty() => return Err(Dropped::ServerTools),
+            None => {}
+        }
+        let mut point = self.point(id);
+        share(&mut point.blocks, &message);
+        point.message = Some(message);
+        point.usage = turn.usage;
+        Ok(point)
+    }
+}
+
+/// Lets the blocks be stretches of the message, which ends with them, so that they are kept once.
+fn share(blocks: &mut [Bytes], message: &Bytes) {
+    let mut end = message.len().saturating_sub(b"]}".len());
+    for block in blocks.iter_mut().rev() {
+        let start = end.saturating_sub(block.len());
+        *block = message.slice(start..end);
+        end = start.saturating_sub(b",".len());
+    }
+}
+
+/// Whether the model itself makes this call, not a program that it runs.
+fn is_direct(block: &[u8]) -> bool {
+    match json::member(block, 0, "caller") {
+        None => true,
+        Some(caller) => member(&block[caller], "type").is_none_or(|kind| kind == "direct"),
+    }
+}
+
+fn member(block: &[u8], name: &str) -> Option<String> {
+    json::text(block, &json::member(block, 0, name)?).map(|text| text.into_owned())
+}

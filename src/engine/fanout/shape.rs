@@ -1,0 +1,218 @@
+//! What the shape of a request says: its first turn, what it brings back, whose history it carries.
+
+use std::borrow::Cow;
+
+use crate::engine::anatomy::{Form, Layer, Message, Piece};
+use crate::engine::json::{self, Span};
+use crate::engine::meaning::Meaning;
+use crate::engine::prefix::Attribution;
+use crate::engine::recall::{Nothing, Remembered};
+
+/// What every result says that stands for a call whose child has been forked.
+pub const PLACEHOLDER: &str = "Fork started -- processing in background";
+
+/// What the first text after the placeholders starts with.
+pub const CHILD_TAG: &str = "<forkpoint-child>";
+
+/// A text this many times larger than what is searched can hold nothing that makes up half of it.
+const TEXT_SHARE: usize = 4;
+
+/// Whether the request carries the layout of a forked child: a user message of placeholders, then a text that
+/// starts with the tag. Quoting either of them does not count.
+pub fn is_forked_by_shape(request: &Remembered) -> bool {
+    request.anatomy().messages.iter().any(|message| {
+        let pieces = pieces(request, message);
+        let results = pieces.iter().take_while(|piece| is_placeholder(request, piece)).count();
+        let tagged = |piece: &Piece| {
+            let span = text_span(request, piece)?;
+            json::text(request.body(), &span).map(|text| text.starts_with(CHILD_TAG))
+        };
+        has_role(request, message, "user")
+            && results > 0
+            && pieces.get(results).and_then(tagged).unwrap_or(false)
+    })
+}
+
+fn is_placeholder(request: &Remembered, piece: &Piece) -> bool {
+    let body = request.body();
+    let says = |span: &Span| json::text(body, span).is_some_and(|text| text == PLACEHOLDER);
+    let Some(content) = result_id(request, piece).and(json::member(body, piece.span.start, "content")) else {
+        return false;
+    };
+    let mut texts = Vec::new();
+    let walked = json::walk_array(body, content.start, |start| {
+        let end = json::value_end(body, start)?;
+        texts.push(json::member(body, start, "text"));
+        Ok(end)
+    });
+    says(&content) || (walked.is_ok() && matches!(&texts[..], [Some(text)] if says(text)))
+}
+
+pub(super) fn is_first_turn(request: &Remembered) -> bool {
+    !request.anatomy().messages.iter().any(|message| has_role(request, message, "assistant"))
+}
+
+pub(super) fn has_tools(request: &Remembered) -> bool {
+    request.anatomy().tools > 0
+}
+
+/// The texts of the first user message, of at most `bytes` each as a directive could fill.
+pub(super) fn first_texts(request: &Remembered, bytes: usize) -> impl Iterator<Item = Cow<'_, str>> {
+    let messages = &request.anatomy().messages;
+    let first = messages.iter().find(|message| has_role(request, message, "user"));
+    texts(request, first.into_iter(), bytes)
+}
+
+/// The texts that the user added after the last assistant turn.
+pub(super) fn new_texts(request: &Remembered, bytes: usize) -> impl Iterator<Item = Cow<'_, str>> {
+    let users = news(request).iter().filter(|message| has_role(request, message, "user"));
+    texts(request, users, bytes)
+}
+
+/// The ids of the calls whose results come after the last assistant turn.
+pub(super) fn new_results(request: &Remembered) -> impl Iterator<Item = Cow<'_, str>> {
+    news(request)
+        .iter()
+        .flat_map(|message| pieces(request, message))
+        .filter_map(|piece| result_id(request, piece))
+}
+
+/// The ids of calls and results, the newest first.
+pub(super) fn call_ids(request: &Remembered) -> impl Iterator<Item = Cow<'_, str>> {
+    let anatomy = request.anatomy();
+    let messages = &anatomy.pieces[anatomy.tools + anatomy.system..];
+    messages.iter().rev().filter_map(|piece| json::text(request.body(), piece.id.as_ref()?))
+}
+
+/// The first user message and the first assistant turn as they are meant, for the life of a conversation.
+pub(super) fn start_meaning(request: &Remembered) -> Option<[u8; 32]> {
+    let messages = &request.anatomy().messages;
+    let first = |role: &str| messages.iter().find(|message| has_role(request, message, role));
+    Some(started(&message_meaning(request, first("user")?), &message_meaning(request, first("assistant")?)))
+}
+
+/// The same of a request that has no assistant turn yet, and the turn that answers it.
+pub(super) fn start_meaning_with(request: &Remembered, turn: &[u8]) -> Option<[u8; 32]> {
+    let messages = &request.anatomy().messages;
+    let user = messages.iter().find(|message| has_role(request, message, "user"))?;
+    let body = [&b"{\"messages\":["[..], turn, b"]}"].concat();
+    let answer = Remembered::read(body.into(), &Nothing, Attribution::Counted).ok()?;
+    let assistant = answer.anatomy().messages.first()?;
+    Some(started(&message_meaning(request, user), &message_meaning(&answer, assistant)))
+}
+
+fn started(user: &[u8; 32], assistant: &[u8; 32]) -> [u8; 32] {
+    blake3::derive_key("forkpoint start v1", &[&user[..], assistant].concat())
+}
+
+/// What a message says: its texts and its calls. Clients drop empty texts, and thinking, when they echo.
+fn message_meaning(request: &Remembered, message: &Message) -> [u8; 32] {
+    let body = request.body();
+    let mut hasher = blake3::Hasher::new();
+    for piece in pieces(request, message) {
+        match text_span(request, piece).and_then(|span| json::text(body, &span)) {
+            Some(text) if text.trim().is_empty() => {}
+            Some(text) => {
+                hasher.update(b"t").update(blake3::hash(text.trim().as_bytes()).as_bytes());
+            }
+            None => {
+                let id = piece.id.as_ref().and_then(|id| json::text(body, id));
+                let input = piece.input.as_ref().and_then(|input| Meaning::of(&body[input.clone()]));
+                if let (Some(id), Some(input)) = (id, input) {
+                    hasher
+                        .update(b"c")
+                        .update(blake3::hash(id.as_bytes()).as_bytes())
+                        .update(input.as_bytes());
+                }
+            }
+        }
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// Whether the request goes on from where the parent's messages end, with the same model and tools. Markers and
+/// "string or one text block" do not count: clients change both from turn to turn.
+pub(super) fn continues(request: &Remembered, parent: &Remembered) -> bool {
+    let tools = |of: &Remembered| of.chain().layer(of.anatomy(), Layer::Tools);
+    let (ours, theirs) = (&request.anatomy().messages, &parent.anatomy().messages);
+    tools(request) == tools(parent)
+        && !theirs.is_empty()
+        && theirs.iter().enumerate().all(|(number, message)| {
+            let last = number + 1 == theirs.len();
+            ours.get(number).is_some_and(|mine| same_message(request, mine, parent, message, last))
+        })
+}
+
+/// `open`: blocks may follow.
+fn same_message(ours: &Remembered, mine: &Message, theirs: &Remembered, other: &Message, open: bool) -> bool {
+    let role = |of: &Remembered, message: &Message| {
+        message.role.as_ref().and_then(|role| json::text(of.body(), role)).map(Cow::into_owned)
+    };
+    let (a, b) = (pieces(ours, mine), pieces(theirs, other));
+    role(ours, mine) == role(theirs, other)
+        && (a.len() == b.len() || (open && a.len() > b.len()))
+        && a.iter().zip(b).all(|(a, b)| same_piece(ours, a, theirs, b))
+}
+
+fn same_piece(ours: &Remembered, mine: &Piece, theirs: &Remembered, other: &Piece) -> bool {
+    let (a, b) = (ours.body(), theirs.body());
+    match (text_span(ours, mine), text_span(theirs, other)) {
+        (Some(x), Some(y)) => {
+            a[x.clone()] == b[y.clone()] || {
+                let text = json::text(a, &x);
+                text.is_some() && text == json::text(b, &y)
+            }
+        }
+        (None, None) => {
+            mine.unmarked(a) == other.unmarked(b) || {
+                let meaning = Meaning::of_block(&a[mine.span.clone()]);
+                meaning.is_some() && meaning == Meaning::of_block(&b[other.span.clone()])
+            }
+        }
+        _ => false,
+    }
+}
+
+/// What follows the last assistant turn.
+fn news(request: &Remembered) -> &[Message] {
+    let messages = &request.anatomy().messages;
+    let assistant = messages.iter().rposition(|message| has_role(request, message, "assistant"));
+    &messages[assistant.map_or(0, |last| last + 1)..]
+}
+
+fn texts<'r>(
+    request: &'r Remembered,
+    messages: impl Iterator<Item = &'r Message>,
+    bytes: usize,
+) -> impl Iterator<Item = Cow<'r, str>> {
+    messages.flat_map(|message| pieces(request, message)).filter_map(move |piece| {
+        let span = text_span(request, piece).filter(|span| span.len() <= bytes.saturating_mul(TEXT_SHARE))?;
+        json::text(request.body(), &span)
+    })
+}
+
+fn pieces<'r>(request: &'r Remembered, message: &Message) -> &'r [Piece] {
+    &request.anatomy().pieces[message.pieces.clone()]
+}
+
+/// Where the text of a text block, or of a string in its place, stands.
+fn text_span(request: &Remembered, piece: &Piece) -> Option<Span> {
+    match piece.form {
+        Form::Text => Some(piece.span.clone()),
+        Form::Block if kind(request, piece) == b"\"text\"" => piece.text.clone(),
+        _ => None,
+    }
+}
+
+fn result_id<'r>(request: &'r Remembered, piece: &Piece) -> Option<Cow<'r, str>> {
+    let id = piece.id.as_ref().filter(|_| kind(request, piece) == b"\"tool_result\"")?;
+    json::text(request.body(), id)
+}
+
+fn kind<'r>(request: &'r Remembered, piece: &Piece) -> &'r [u8] {
+    piece.kind.as_ref().map_or(&b""[..], |kind| &request.body()[kind.clone()])
+}
+
+fn has_role(request: &Remembered, message: &Message, role: &str) -> bool {
+    message.role.as_ref().and_then(|span| json::text(request.body(), span)).is_some_and(|found| found == role)
+}

@@ -1,0 +1,221 @@
+//! Requests that quote, repeat or forge what a fan-out said, and are nobody's children.
+
+use super::*;
+
+/// Whatever comes after a fan-out without hints: none of it is a child.
+#[track_caller]
+fn plain(scene: &mut Scene, body: &Value, headers: Headers, expected: &str) {
+    assert_eq!(say(&scene.ask(body, headers)), expected);
+}
+
+#[test]
+fn calls_that_quote_tool_input_are_no_children() {
+    let mut scene = Scene::new();
+    two_agents(&mut scene, BARE, "msg_1");
+    let told = directive("a");
+    let one_line = told.replace('\n', " ");
+    scene.fan_out(
+        &request(&["Agent"], &[user(json!("other"))]),
+        BARE,
+        "msg_2",
+        &[call("x1", "Agent", json!({"p": one_line})), call("x2", "Agent", json!({"p": directive("z")}))],
+    );
+    let quotes = [
+        format!("Generate a short title for this task:\n\n{told}"),
+        format!("Is this tool call safe? Answer yes or no.\n{{\"prompt\": \"{one_line}\"}}"),
+        format!("Summarise:\n{told}"),
+        told.clone(),
+        one_line,
+    ];
+    for quote in &quotes {
+        for content in [json!(quote), json!([text("Review what follows."), text(quote)])] {
+            plain(&mut scene, &request(&[], &[user(content)]), BARE, "no_tools");
+        }
+    }
+    // With tools, but most of it is something else.
+    for around in ["What do you think of this prompt? ", "I have found this in a log: "] {
+        let chat = format!("{}{told}", around.repeat(20));
+        plain(&mut scene, &request(&["get_fact"], &[user(json!(chat))]), BARE, "coverage");
+    }
+    // In the middle of a conversation.
+    let chat = [user(json!("hi")), assistant(&[text("hello")]), user(json!(told))];
+    plain(&mut scene, &request(&["get_fact"], &chat), BARE, "later_turn");
+    // Not in the first user message.
+    let second = [user(json!("hi")), user(json!(told))];
+    plain(&mut scene, &request(&["get_fact"], &second), BARE, "no_directive");
+    let system = [user(json!("hi")), json!({"role": "system", "content": told})];
+    plain(&mut scene, &request(&["get_fact"], &system), BARE, "no_directive");
+    // In a result, or in a document.
+    let results = [user(json!([result("q", json!([text(&told)]))]))];
+    plain(&mut scene, &request(&["get_fact"], &results), BARE, "no_directive");
+    let document = json!([{"type": "document", "source": {"type": "text", "data": told}}]);
+    plain(&mut scene, &request(&["get_fact"], &[user(document)]), BARE, "no_directive");
+}
+
+#[test]
+fn a_client_that_marks_its_children_has_no_unmarked_ones() {
+    let mut scene = Scene::new();
+    two_agents(&mut scene, claude(1, None), "msg_1");
+    plain(&mut scene, &child(&directive("a")), claude(1, None), "no_agent");
+    plain(&mut scene, &child(&directive("a")), claude(2, Some(1)), "hints");
+    plain(&mut scene, &child(&directive("a")), BARE, "hints");
+    assert_eq!(say(&scene.ask(&child(&directive("a")), claude(1, Some(1)))), "child");
+}
+
+#[test]
+fn templated_directives_of_many_users_under_one_key_find_their_own_parent() {
+    let mut scene = Scene::new();
+    let headers = |session| Headers { session: Some(session), ..BARE };
+    let forks: Vec<_> =
+        (0..200).map(|n| two_agents(&mut scene, headers(n), &format!("msg_{n}")).id.to_string()).collect();
+    for n in (0..200).rev() {
+        assert_eq!(as_child(scene.ask(&child(&directive("a")), headers(n))).0, forks[usize::from(n)]);
+    }
+    plain(&mut scene, &child(&directive("a")), headers(250), "hints");
+    plain(&mut scene, &child(&directive("a")), BARE, "hints");
+    // The user id counts like a session, and both must agree.
+    let mut with_user = child(&directive("a"));
+    with_user["metadata"] = json!({"user_id": "ann"});
+    plain(&mut scene, &with_user, headers(3), "hints");
+}
+
+#[test]
+fn equal_directives_of_two_fan_outs_without_hints_are_left_alone_for_good() {
+    let mut scene = Scene::new();
+    two_agents(&mut scene, BARE, "msg_1");
+    assert_eq!(say(&scene.ask(&child(&directive("a")), BARE)), "child");
+    two_agents(&mut scene, BARE, "msg_2");
+    // The first is claimed, and yet nobody can tell whose these are.
+    let mut again = child(&directive("a"));
+    plain(&mut scene, &again, BARE, "ambiguous");
+    again["max_tokens"] = json!(7);
+    plain(&mut scene, &again, BARE, "ambiguous");
+    plain(&mut scene, &child(&directive("b")), BARE, "ambiguous");
+}
+
+#[test]
+fn equal_directives_of_one_fan_out_are_left_alone() {
+    let mut scene = Scene::new();
+    let calls = ["t1", "t2"].map(|id| call(id, "Agent", json!({"p": directive("a")})));
+    scene.fan_out(&request(&["Agent"], &[user(json!("vote"))]), BARE, "msg_1", &calls);
+    plain(&mut scene, &child(&directive("a")), BARE, "ambiguous");
+}
+
+#[test]
+fn a_directive_is_claimed_once_and_not_a_day_later() {
+    let mut scene = Scene::new();
+    two_agents(&mut scene, BARE, "msg_1");
+    assert_eq!(say(&scene.ask(&child(&directive("a")), BARE)), "child");
+    let mut pasted = child(&directive("a"));
+    pasted["system"] = json!("You are a chat.");
+    plain(&mut scene, &pasted, BARE, "claimed");
+    scene.wait(301);
+    plain(&mut scene, &child(&directive("b")), BARE, "window");
+    scene.wait(86_400);
+    plain(&mut scene, &child(&directive("b")), BARE, "no_fork_point");
+    assert_eq!((scene.forks.len(), scene.forks.bytes()), (0, 0));
+}
+
+#[test]
+fn paths_and_commands_quoted_in_chats_are_no_directives() {
+    let mut scene = Scene::new();
+    let path = |n: u8| format!("/home/user/projects/a-rather-long-name/src/engine/module/file_number_{n}.rs");
+    let calls = [1, 2].map(|n| call(&format!("r{n}"), "Read", json!({"file_path": path(n)})));
+    let draft = Draft::begin(parent(&request(&["Read"], &[user(json!("go"))]), BARE), false).unwrap();
+    let turn = answer("msg_1", "tool_use", &calls);
+    assert_eq!(scene.forks.seal(draft, &turn, scene.now).unwrap_err(), Dropped::FewCalls);
+
+    let command =
+        |n: u8| format!("cargo test --all-targets --package number-{n} -- --nocapture --test-threads 1");
+    let calls = [1, 2].map(|n| call(&format!("b{n}"), "Bash", json!({"command": command(n)})));
+    scene.fan_out(&request(&["Bash"], &[user(json!("go"))]), BARE, "msg_2", &calls);
+    let chat = format!(
+        "This hangs on my machine since yesterday, and I do not know what else to try: {}",
+        command(1)
+    );
+    plain(&mut scene, &request(&["Bash"], &[user(json!(chat))]), BARE, "coverage");
+}
+
+#[test]
+fn what_an_unknown_tool_was_given_is_nobodys_once_its_result_is_back() {
+    let mut scene = Scene::new();
+    let body = request(&["Write"], &[user(json!("write two files"))]);
+    let content =
+        |n: u8| format!("fn number_{n}() {{\n    println!(\"a file that a reviewer will be shown\");\n}}\n");
+    let calls = [1, 2].map(|n| call(&format!("w{n}"), "Write", json!({"path": "f", "content": content(n)})));
+    scene.fan_out(&body, BARE, "msg_1", &calls);
+    let mut next = body.clone();
+    let results = ["w1", "w2"].map(|id| result(id, json!("written")));
+    next["messages"].as_array_mut().unwrap().extend([assistant(&calls), user(json!(results))]);
+    assert_eq!(say(&scene.ask(&next, BARE)), "parent");
+    let review = request(&["Read"], &[user(json!([text("Review this file."), text(&content(1))]))]);
+    plain(&mut scene, &review, BARE, "returned");
+}
+
+#[test]
+fn a_short_directive_in_a_long_message_is_no_match() {
+    let mut scene = Scene::new();
+    let short = "Look into the parser and tell me what you have found there, ok";
+    let calls = ["t1", "t2"].map(|id| call(id, "Agent", json!({"p": format!("{short} {id}")})));
+    scene.fan_out(&request(&["Agent"], &[user(json!("go"))]), BARE, "msg_1", &calls);
+    let long = format!("{} {short} t1 {}", "words ".repeat(900), "words ".repeat(900));
+    plain(&mut scene, &child(&long), BARE, "coverage");
+    plain(&mut scene, &child(short), BARE, "no_directive");
+}
+
+#[test]
+fn a_hostile_first_message_costs_little() {
+    let mut scene = Scene::new();
+    for n in 0..60 {
+        two_agents(&mut scene, BARE, &format!("msg_{n}"));
+    }
+    let told = directive("a");
+    let end = &told[told.len() - 48..];
+    let scan = scene.forks.rules().scan_bytes;
+    let repeated = [end.repeat(scan / end.len() + 1), told.repeat(scan / told.len() + 1)];
+    for hostile in &repeated {
+        let request = read(&child(hostile));
+        let search = scene.forks.leaves.search(shape::first_texts(&request, scan), scan);
+        assert!(search.comparisons <= 1, "{}", search.comparisons);
+        assert!(search.probes <= 2 * (scan / 48 + 1), "{}", search.probes);
+        let said = scene.ask(&child(hostile), BARE);
+        assert!(matches!(said, Recognised::Plain(_)), "{}", say(&said));
+    }
+}
+
+#[test]
+fn more_directives_than_may_be_compared_are_left_alone() {
+    let mut scene = Scene::new();
+    let topics: Vec<_> = (0..200).map(|n| directive(&n.to_string())).collect();
+    let calls: Vec<_> = topics
+        .iter()
+        .enumerate()
+        .map(|(n, task)| call(&format!("t{n}"), "Agent", json!({"p": task})))
+        .collect();
+    scene.fan_out(&request(&["Agent"], &[user(json!("go"))]), BARE, "msg_1", &calls);
+    plain(&mut scene, &child(&topics.join("\n")), BARE, "search_limit");
+    assert_eq!(say(&scene.ask(&child(&topics[150]), BARE)), "child");
+}
+
+#[test]
+fn what_readers_could_see_differently_is_left_alone() {
+    let mut scene = Scene::new();
+    two_agents(&mut scene, BARE, "msg_1");
+    let told = json!(directive("a"));
+    let twice = format!(
+        r#"{{"tools":[{{"name":"x"}}],"messages":[{{"role":"user","content":"a","content":{told}}}]}}"#
+    );
+    let request = Remembered::read(twice.into(), &Nothing, Attribution::Stripped).unwrap();
+    let newcomer = Newcomer { request: &request, who: Who::default(), explicit: None };
+    assert_eq!(say(&scene.forks.recognise(&newcomer, scene.now)), "unreadable");
+}
+
+#[test]
+fn nothing_crosses_tenants() {
+    let mut scene = Scene::new();
+    let fork = two_agents(&mut scene, BARE, "msg_1");
+    assert_ne!(fork.id, ForkId::of(TenantId([8; 32]), "msg_1"));
+    assert_eq!(fork.id.to_string().len(), 8);
+    let mut other = Scene { forks: Forks::new(TenantId([8; 32]), Rules::default()), now: scene.now };
+    plain(&mut other, &child(&directive("a")), BARE, "no_fork_point");
+}

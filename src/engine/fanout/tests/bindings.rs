@@ -1,0 +1,177 @@
+//! A child keeps what was decided for it, and nobody else gets it.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const LIFE: Life = Life { ttl_s: 3_600, count: 100, bytes: 1 << 20 };
+
+fn first(topic: &str) -> Remembered {
+    read(&child(&directive(topic)))
+}
+
+fn later(topic: &str, messages: &[Value]) -> Remembered {
+    let mut all = vec![user(json!([text(&directive(topic))]))];
+    all.extend_from_slice(messages);
+    read(&request(&["get_fact"], &all))
+}
+
+/// A binding for a child of `topic`, whose first answer was these blocks.
+fn bound(
+    bindings: &mut Bindings<&'static str>,
+    topic: &str,
+    headers: Headers,
+    blocks: &[Value],
+    value: &'static str,
+) -> Binding {
+    let request = first(topic);
+    let who = who(&request, headers);
+    let binding = bindings.bind(&request, who, Arc::new(value), 100, Moment(0));
+    let ids = blocks.iter().filter_map(|block| block["id"].as_str());
+    ids.for_each(|id| bindings.called(binding, id));
+    bindings.answered(binding, &request, assistant(blocks).to_string().as_bytes());
+    binding
+}
+
+fn find(
+    bindings: &mut Bindings<&'static str>,
+    request: &Remembered,
+    headers: Headers,
+    now: u64,
+) -> Option<&'static str> {
+    bindings.find(request, &who(request, headers), Moment(now)).map(|(_, value)| *value)
+}
+
+#[test]
+fn any_call_that_streamed_to_a_child_finds_it() {
+    let mut bindings = Bindings::new(LIFE);
+    let calls = [call("c1", "get_fact", json!({})), call("c2", "get_fact", json!({}))];
+    let binding = bound(&mut bindings, "a", BARE, &calls, "mine");
+    let results = user(json!([result("c1", json!("r")), result("c2", json!("r"))]));
+    let second = later("a", &[assistant(&calls), results.clone()]);
+    assert_eq!(find(&mut bindings, &second, BARE, 1), Some("mine"));
+    bindings.called(binding, "c3");
+    // The client has compacted its history; one id is left.
+    let third = later(
+        "summary",
+        &[assistant(&[call("c3", "get_fact", json!({}))]), user(json!([result("c3", json!("r"))]))],
+    );
+    assert_eq!(find(&mut bindings, &third, BARE, 2), Some("mine"));
+    assert_eq!(find(&mut bindings, &first("a"), BARE, 3), None);
+}
+
+#[test]
+fn without_calls_the_start_finds_it_however_it_is_spelt() {
+    let mut bindings = Bindings::new(LIFE);
+    bound(
+        &mut bindings,
+        "a",
+        BARE,
+        &[json!({"type": "thinking", "thinking": "", "signature": "s"}), text("Done.")],
+        "mine",
+    );
+    let mut more = later("a", &[json!({"role": "assistant", "content": "Done."}), user(json!("And now?"))]);
+    assert_eq!(find(&mut bindings, &more, BARE, 1), Some("mine"));
+    more = later(
+        "a",
+        &[json!({"role": "assistant", "content": [{"text": "Done.", "type": "text"}]}), user(json!("?"))],
+    );
+    assert_eq!(find(&mut bindings, &more, BARE, 1), Some("mine"));
+    let other = later("a", &[assistant(&[text("Failed.")]), user(json!("?"))]);
+    assert_eq!(find(&mut bindings, &other, BARE, 1), None);
+    let other = later("b", &[assistant(&[text("Done.")]), user(json!("?"))]);
+    assert_eq!(find(&mut bindings, &other, BARE, 1), None);
+}
+
+#[test]
+fn a_clients_own_fork_is_found_by_the_turns_it_started_with() {
+    let mut bindings = Bindings::new(LIFE);
+    let start =
+        [assistant(&[call("p1", "Agent", json!({"p": "x"}))]), user(json!([result("p1", json!("r"))]))];
+    let request = later("a", &start);
+    let headers = claude(1, Some(4));
+    let binding = bindings.bind(&request, who(&request, headers), Arc::new("mine"), 0, Moment(0));
+    bindings.answered(binding, &request, assistant(&[text("Done.")]).to_string().as_bytes());
+    let more = later("a", &[&start[..], &[assistant(&[text("Done.")]), user(json!("?"))]].concat());
+    assert_eq!(find(&mut bindings, &more, headers, 1), Some("mine"));
+    assert_eq!(find(&mut bindings, &more, claude(1, Some(5)), 1), None);
+}
+
+#[test]
+fn agent_model_and_tools_must_agree() {
+    let mut bindings = Bindings::new(LIFE);
+    let calls = [call("c1", "get_fact", json!({}))];
+    bound(&mut bindings, "a", claude(1, Some(4)), &calls, "mine");
+    let messages = [user(json!(directive("a"))), assistant(&calls), user(json!([result("c1", json!("r"))]))];
+    let good = request(&["get_fact"], &messages);
+    assert_eq!(find(&mut bindings, &read(&good), claude(1, Some(4)), 1), Some("mine"));
+    assert_eq!(find(&mut bindings, &read(&good), claude(1, Some(5)), 1), None);
+    assert_eq!(find(&mut bindings, &read(&good), claude(1, None), 1), None);
+    let mut model = good.clone();
+    model["model"] = json!("claude-y");
+    assert_eq!(find(&mut bindings, &read(&model), claude(1, Some(4)), 1), None);
+    assert_eq!(find(&mut bindings, &read(&request(&["other"], &messages)), claude(1, Some(4)), 1), None);
+}
+
+#[test]
+fn two_conversations_that_start_alike_are_told_apart_or_left_alone() {
+    let mut bindings = Bindings::new(LIFE);
+    let session = |session| Headers { session: Some(session), ..BARE };
+    bound(&mut bindings, "a", session(1), &[text("Done.")], "one");
+    bound(&mut bindings, "a", session(2), &[text("Done.")], "two");
+    let more = later("a", &[assistant(&[text("Done.")]), user(json!("?"))]);
+    assert_eq!(find(&mut bindings, &more, session(1), 1), Some("one"));
+    assert_eq!(find(&mut bindings, &more, session(2), 1), Some("two"));
+    assert_eq!(find(&mut bindings, &more, BARE, 1), None);
+    bound(&mut bindings, "a", session(2), &[text("Done.")], "three");
+    assert_eq!(find(&mut bindings, &more, session(2), 1), None);
+    // One call id for two children names neither.
+    let calls = [call("c", "get_fact", json!({}))];
+    bound(&mut bindings, "x", BARE, &calls, "x");
+    bound(&mut bindings, "y", BARE, &calls, "y");
+    let third = later("z", &[assistant(&calls), user(json!([result("c", json!("r"))]))]);
+    assert_eq!(find(&mut bindings, &third, BARE, 1), None);
+}
+
+#[test]
+fn a_binding_lives_on_use_and_is_forgotten_without() {
+    let mut bindings = Bindings::new(LIFE);
+    let calls = [call("c1", "get_fact", json!({}))];
+    bound(&mut bindings, "a", BARE, &calls, "mine");
+    let more = later("a", &[assistant(&calls), user(json!([result("c1", json!("r"))]))]);
+    for n in 1..5 {
+        assert_eq!(find(&mut bindings, &more, BARE, n * 3_600_000), Some("mine"));
+    }
+    assert_eq!(find(&mut bindings, &more, BARE, 4 * 3_600_000 + 3_600_001), None);
+    assert_eq!((bindings.len(), bindings.bytes()), (0, 0));
+}
+
+proptest! {
+    #[test]
+    fn bindings_are_bounded_and_leave_nothing(
+        steps in prop::collection::vec((0..8u8, 0..100usize, 0..2_000usize), 0..200),
+    ) {
+        let life = Life { ttl_s: 10, count: 20, bytes: 20_000 };
+        let mut bindings = Bindings::new(life);
+        let request = first("a");
+        let mut made = Vec::new();
+        let mut now = Moment(0);
+        for (kind, number, bytes) in steps {
+            match kind {
+                0..=2 => made.push(bindings.bind(&request, Who::default(), Arc::new(()), bytes, now)),
+                3..=5 => if let Some(binding) = made.get(number % made.len().max(1)) {
+                    bindings.called(*binding, &format!("id{number}"));
+                },
+                6 => if let Some(binding) = made.last() {
+                    bindings.answered(*binding, &request, br#"{"role":"assistant","content":"x"}"#);
+                },
+                _ => now = now.after(bytes as u64),
+            }
+            bindings.make_room(now);
+            prop_assert!(bindings.len() <= life.count && bindings.bytes() <= life.bytes);
+        }
+        bindings.make_room(now.after(10_001));
+        prop_assert_eq!((bindings.len(), bindings.bytes()), (0, 0));
+        prop_assert_eq!(bindings.keys(), 0);
+    }
+}

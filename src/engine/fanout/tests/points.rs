@@ -1,0 +1,265 @@
+//! What becomes a fork point, what does not, and what is left of either.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn draft(body: &Value) -> Draft {
+    Draft::begin(parent(body, BARE), false).unwrap()
+}
+
+fn plain_draft() -> Draft {
+    draft(&request(&["Agent"], &[user(json!("go"))]))
+}
+
+fn agents(count: usize) -> Vec<Value> {
+    (0..count).map(|n| call(&format!("t{n}"), "Agent", json!({"p": directive(&n.to_string())}))).collect()
+}
+
+/// Why this answer leaves no fork point, and that nothing is held.
+#[track_caller]
+fn dropped(turn: &Turn) -> &'static str {
+    let mut scene = Scene::new();
+    let mut early = plain_draft();
+    for block in turn.blocks.iter().take(2) {
+        if early.push(block.clone(), scene.forks.rules()) {
+            let _ = scene.forks.pending(turn.id.as_deref().unwrap_or("m"), &mut early, scene.now);
+        }
+    }
+    let why = scene.forks.seal(early, turn, scene.now).unwrap_err();
+    assert_eq!((scene.forks.len(), scene.forks.bytes()), (0, 0));
+    assert!(scene.forks.leaves.is_empty());
+    assert!(scene.forks.parent_of(["t0", "t1"]).is_none());
+    why.as_str()
+}
+
+#[test]
+fn only_a_whole_turn_that_ends_with_two_directed_calls_is_a_fan_out() {
+    let good = answer("m", "tool_use", &agents(2));
+    assert!(Scene::new().forks.seal(plain_draft(), &good, Moment(0)).is_ok());
+
+    assert_eq!(dropped(&answer("m", "tool_use", &agents(1))), "few_calls");
+    assert_eq!(dropped(&answer("m", "max_tokens", &agents(2))), "stop_reason");
+    assert_eq!(dropped(&answer("m", "end_turn", &[text("hi")])), "few_calls");
+    assert_eq!(dropped(&Turn { wholeness: Default::default(), ..good.clone() }), "unfinished");
+    for n in ["abc".to_owned(), "a b ".repeat(1 << 18)] {
+        let calls = ["t0", "t1"].map(|id| call(id, "Agent", json!({"p": n})));
+        assert_eq!(dropped(&answer("m", "tool_use", &calls)), "few_calls");
+    }
+    let reused = ["t0", "t0"].map(|id| call(id, "Agent", json!({"p": directive("a")})));
+    assert_eq!(dropped(&answer("m", "tool_use", &reused)), "reused_id");
+    let mut odd = agents(2);
+    odd[1]["id"] = json!(7);
+    assert_eq!(dropped(&answer("m", "tool_use", &odd)), "bad_call");
+    assert_eq!(dropped(&answer("m", "tool_use", &agents(10_000))), "too_large");
+    let broken = br#"{"id":"m","content":[{"type":"tool_use","id":"t","name":"n","input":{"a":}}]}"#;
+    assert_eq!(dropped(&Turn::from_json(broken, LIMITS)), "unfaithful");
+    assert_eq!(dropped(&Turn { id: None, ..good }), "no_message_id");
+}
+
+#[test]
+fn server_tools_must_have_answered() {
+    let mut blocks = agents(2);
+    blocks.insert(0, json!({"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}}));
+    assert_eq!(dropped(&answer("m", "tool_use", &blocks)), "server_tools");
+    blocks.insert(1, json!({"type": "web_search_tool_result", "tool_use_id": "srv", "content": []}));
+    assert!(Scene::new().forks.seal(plain_draft(), &answer("m", "tool_use", &blocks), Moment(0)).is_ok());
+    let mut programmed = agents(2);
+    programmed[0]["caller"] = json!({"type": "direct"});
+    assert!(Scene::new().forks.seal(plain_draft(), &answer("m", "tool_use", &programmed), Moment(0)).is_ok());
+    programmed[1]["caller"] = json!({"type": "code_execution_20250825", "tool_id": "srv"});
+    assert_eq!(dropped(&answer("m", "tool_use", &programmed)), "server_tools");
+}
+
+#[test]
+fn a_stream_cut_midway_leaves_nothing() {
+    let blocks = agents(3);
+    let turn = answer("m", "tool_use", &blocks);
+    for cut in 0..3 {
+        let mut scene = Scene::new();
+        let mut early = plain_draft();
+        for block in &turn.blocks[..=cut] {
+            assert!(early.push(block.clone(), scene.forks.rules()));
+            scene.forks.pending("m", &mut early, scene.now).unwrap();
+        }
+        assert_eq!(scene.forks.len(), 1);
+        assert_eq!(say(&scene.ask(&child(&directive("0")), BARE)), "child");
+        let cut = Turn { wholeness: Default::default(), ..turn.clone() };
+        assert_eq!(scene.forks.seal(early, &cut, scene.now).unwrap_err(), Dropped::Unfinished);
+        assert_eq!((scene.forks.len(), scene.forks.bytes()), (0, 0));
+        assert_eq!(say(&scene.ask(&child(&directive("0")), BARE)), "no_fork_point");
+    }
+}
+
+#[test]
+fn a_claim_made_before_the_seal_holds_after_it() {
+    let mut scene = Scene::new();
+    let turn = answer("m", "tool_use", &agents(2));
+    let mut early = plain_draft();
+    early.push(turn.blocks[0].clone(), scene.forks.rules());
+    scene.forks.pending("m", &mut early, scene.now).unwrap();
+    let body = child(&directive("0"));
+    assert_eq!(say(&scene.ask(&body, BARE)), "child");
+    scene.forks.seal(early, &turn, scene.now).unwrap();
+    assert_eq!(say(&scene.ask(&body, BARE)), "child");
+    let mut other = body.clone();
+    other["max_tokens"] = json!(1);
+    assert_eq!(say(&scene.ask(&other, BARE)), "claimed");
+}
+
+#[test]
+fn children_never_become_fork_points() {
+    let begin = |body: &Value, headers, bound| Draft::begin(parent(body, headers), bound).map(|_| ());
+    let body = request(&["Agent"], &[user(json!("go"))]);
+    assert_eq!(begin(&body, BARE, false), Ok(()));
+    assert_eq!(begin(&body, BARE, true), Err(Dropped::Child));
+    assert_eq!(begin(&body, claude(1, Some(1)), false), Err(Dropped::Child));
+    let tag = format!("{CHILD_TAG}You are the fork.");
+    let forked = request(&["Agent"], &[user(json!([result("t", json!([text(PLACEHOLDER)])), text(&tag)]))]);
+    assert_eq!(begin(&forked, BARE, false), Err(Dropped::Child));
+}
+
+#[test]
+fn ids_of_another_fan_out_are_not_taken_over() {
+    let mut scene = Scene::new();
+    let turn = |id: &str| answer(id, "tool_use", &agents(2));
+    let first = scene.forks.seal(plain_draft(), &turn("m1"), scene.now).unwrap();
+    let again = scene.forks.seal(plain_draft(), &turn("m2"), scene.now);
+    assert_eq!(again.unwrap_err(), Dropped::ReusedId);
+    assert_eq!(scene.forks.parent_of(["t0"]).unwrap().id, first.id);
+    // The same message once more is the same fork point.
+    scene.forks.seal(plain_draft(), &turn("m1"), scene.now).unwrap();
+    assert_eq!(scene.forks.len(), 1);
+}
+
+#[test]
+fn only_so_many_fan_outs_are_pending_at_once() {
+    let mut scene = Scene::new();
+    let early = |n: usize| {
+        let mut early = plain_draft();
+        let block = call(&format!("t{n}"), "Agent", json!({"p": directive(&n.to_string())}));
+        early.push(answer("m", "", &[block]).blocks[0].clone(), &Rules::default());
+        early
+    };
+    for n in 0..64 {
+        scene.forks.pending(&format!("m{n}"), &mut early(n), scene.now).unwrap();
+    }
+    assert_eq!(scene.forks.pending("m64", &mut early(64), scene.now), Err(Dropped::PendingForks));
+    assert!(scene.forks.pending("m63", &mut early(63), scene.now).is_ok());
+    scene.wait(3_601);
+    scene.forks.expire(scene.now);
+    assert_eq!((scene.forks.len(), scene.forks.bytes()), (0, 0));
+    assert!(scene.forks.pending("m64", &mut early(64), scene.now).is_ok());
+}
+
+#[test]
+fn memory_is_bounded_and_what_is_held_goes_last() {
+    let mut scene = Scene::new();
+    scene.forks = Forks::new(TENANT, Rules { bytes: 640 << 10, ..Rules::default() });
+    let large = |n: usize| request(&["Agent"], &[user(json!(format!("{n}{}", "x".repeat(10 << 10))))]);
+    let calls = |n: usize| ["a", "b"].map(|t| call(&format!("{n}{t}"), "Agent", json!({"p": directive(t)})));
+    let held = scene.fan_out(&large(0), BARE, "m0", &calls(0));
+    for n in 1..100 {
+        scene.fan_out(&large(n), BARE, &format!("m{n}"), &calls(n));
+        assert!(scene.forks.bytes() <= scene.forks.rules().bytes);
+    }
+    assert!((40..64).contains(&scene.forks.len()), "{}", scene.forks.len());
+    assert!(scene.forks.get(held.id).is_some());
+    assert!(scene.forks.by_message("m1").is_none() && scene.forks.by_message("m99").is_some());
+    while scene.forks.len() > 1 {
+        assert!(scene.forks.evict());
+    }
+    assert!(scene.forks.get(held.id).is_some());
+    assert!(scene.forks.evict());
+    assert!(!scene.forks.evict());
+    assert_eq!(scene.forks.bytes(), 0);
+
+    let giant = request(&["Agent"], &[user(json!("x".repeat(641 << 10)))]);
+    let refused = scene.forks.seal(draft(&giant), &answer("m", "tool_use", &agents(2)), scene.now);
+    assert_eq!(refused.unwrap_err(), Dropped::TooLarge);
+    assert_eq!(scene.forks.bytes(), 0);
+}
+
+#[test]
+fn every_reason_has_its_own_spelling() {
+    let distinct = |words: &[&str]| words.iter().collect::<std::collections::HashSet<_>>().len();
+    assert_eq!(distinct(&Dropped::ALL.map(Dropped::as_str)), Dropped::ALL.len());
+    assert_eq!(distinct(&WhyPlain::ALL.map(WhyPlain::as_str)), WhyPlain::ALL.len());
+    assert_eq!(distinct(&[Rank::Contained, Rank::Whole, Rank::Explicit].map(Rank::as_str)), 3);
+    assert_eq!(distinct(&[Spawning::Listed, Spawning::Learned, Spawning::Unknown].map(Spawning::as_str)), 3);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Begin(usize, usize),
+    Grow(usize),
+    Seal(usize, bool),
+    Child(usize, usize),
+    Wait(u64),
+    Evict,
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0..6usize, 0..5usize).prop_map(|(fork, calls)| Step::Begin(fork, calls)),
+        (0..6usize).prop_map(Step::Grow),
+        (0..6usize, any::<bool>()).prop_map(|(fork, whole)| Step::Seal(fork, whole)),
+        (0..6usize, 0..5usize).prop_map(|(fork, call)| Step::Child(fork, call)),
+        prop::sample::select(vec![1, 100, 400, 4_000]).prop_map(Step::Wait),
+        Just(Step::Evict),
+    ]
+}
+
+proptest! {
+    /// Whatever happens in whatever order: a child belongs to a call that carries its very directive, and when
+    /// all is over nothing is left.
+    #[test]
+    fn every_child_has_its_directive_and_nothing_leaks(steps in prop::collection::vec(steps(), 0..60)) {
+        let mut scene = Scene::new();
+        let mut open: Vec<Option<(Draft, Turn)>> = (0..6).map(|_| None).collect();
+        for step in steps {
+            match step {
+                Step::Begin(fork, calls) => {
+                    let body = request(&["Agent"], &[user(json!(format!("parent {fork}")))]);
+                    let calls: Vec<_> = (0..calls)
+                        .map(|n| call(&format!("{fork}_{n}"), "Agent", json!({"p": directive(&format!("{} {n}", fork / 2))})))
+                        .collect();
+                    open[fork] = Some((draft(&body), answer(&format!("m{fork}"), "tool_use", &calls)));
+                }
+                Step::Grow(fork) => if let Some((draft, turn)) = &mut open[fork]
+                    && let Some(block) = turn.blocks.get(draft.blocks.len())
+                    && draft.push(block.clone(), scene.forks.rules())
+                {
+                    let _ = scene.forks.pending(&format!("m{fork}"), draft, scene.now);
+                },
+                Step::Seal(fork, whole) => if let Some((draft, mut turn)) = open[fork].take() {
+                    if !whole {
+                        turn.wholeness = Default::default();
+                    }
+                    let count = turn.blocks.len();
+                    let sealed = scene.forks.seal(draft, &turn, scene.now);
+                    prop_assert_eq!(sealed.is_ok(), whole && count >= 2);
+                },
+                Step::Child(fork, n) => {
+                    let told = directive(&format!("{} {n}", fork / 2));
+                    match scene.ask(&child(&told), BARE) {
+                        Recognised::Child(child) => {
+                            let call = &child.fork.calls[child.call.unwrap()];
+                            prop_assert_eq!(&*call.directives[0], told.as_str());
+                        }
+                        Recognised::Plain(_) | Recognised::Ambiguous => {}
+                        other => prop_assert!(false, "{}", say(&other)),
+                    }
+                }
+                Step::Wait(seconds) => scene.wait(seconds),
+                Step::Evict => { scene.forks.evict(); }
+            }
+            let sum: usize = scene.forks.slots.values().map(|slot| slot.point.memory_bytes()).sum();
+            prop_assert_eq!(scene.forks.bytes(), sum);
+        }
+        scene.wait(10_000);
+        scene.forks.expire(scene.now);
+        prop_assert_eq!((scene.forks.len(), scene.forks.bytes()), (0, 0));
+        prop_assert!(scene.forks.leaves.is_empty());
+    }
+}
