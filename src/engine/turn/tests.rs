@@ -247,7 +247,6 @@ fn a_json_answer_keeps_its_blocks_as_they_stand() {
 }
 
 #[test]
-<<<<<<< HEAD
 fn the_verdict_on_the_prompt_is_kept_however_the_answer_comes() {
     use crate::engine::diagnosis::Verdict;
     let message = |diagnostics: &str| format!(r#"{{"id":"m"{diagnostics},"content":[]}}"#);
@@ -264,7 +263,9 @@ fn the_verdict_on_the_prompt_is_kept_however_the_answer_comes() {
             assert_eq!(turn.wholeness, Wholeness::Whole);
         }
     }
-=======
+}
+
+#[test]
 fn finished_blocks_come_at_their_stop_as_the_turn_will_hold_them() {
     let events = [
         r#"{"type":"message_start","message":{"id":"msg_1"}}"#.to_owned(),
@@ -303,5 +304,4 @@ fn a_block_that_cannot_be_rebuilt_is_never_given_out_nor_what_follows() {
     assert_eq!(builder.finished().count(), 0);
     assert!(builder.blocks.is_empty());
     assert_eq!(builder.finish().wholeness, Wholeness::Unfaithful);
->>>>>>> recognise
 }
