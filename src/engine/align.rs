@@ -128,6 +128,7 @@ pub fn align(
         last_written: before.and_then(|before| before.entries_within(&forwarded).last().map(|e| e.piece)),
         seen_before: facts.seen_before,
         continues: facts.continues,
+        unread_from: arrival.conversation().and_then(|conversation| conversation.unread_from()),
     };
     let plan = breakpoints::plan(forwarded.body(), forwarded.anatomy(), &situation);
     let question = rules.diagnose.then(|| question(arrival, &forwarded)).flatten();

@@ -4,9 +4,10 @@
 //! the one that continues it. What holds for all of them is in the [`Conversation`] they share.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use super::align::Arrival;
+use super::anatomy::Layer;
 use super::breakpoints::Breakpoint;
 use super::breaks::{Answered, Sent};
 use super::canonical::{Choice, Pins};
@@ -19,6 +20,9 @@ use super::usage::Usage;
 
 /// Entries that a conversation remembers to have written: the newest ends, and the static part before them.
 const ENTRIES_MAX: usize = 16;
+
+/// So many turns in a row may write what the next does not read, before nothing more is written.
+const LOSSES_MAX: u32 = 2;
 
 /// One request as it came and as it went out.
 #[derive(Debug)]
@@ -62,6 +66,8 @@ pub struct Conversation {
     fell_back: AtomicBool,
     /// What came was accepted where what we made of it was not: from then on it goes out as it came.
     stood_down: AtomicBool,
+    /// Turns in a row that lost what the one before had cached, and the first layer that was lost.
+    losses: Mutex<Option<(u32, Layer)>>,
 }
 
 impl Trace {
@@ -187,6 +193,24 @@ impl Conversation {
 
     pub fn is_continued(&self) -> bool {
         self.continued.load(Relaxed)
+    }
+
+    /// A turn drifted from the one before, and lost what that had cached from this layer on.
+    pub fn lost(&self, layer: Layer) {
+        let mut losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, first) = losses.unwrap_or((0, layer));
+        *losses = Some((count.saturating_add(1), first.min(layer)));
+    }
+
+    /// A turn extended the one before.
+    pub fn extended(&self) {
+        *self.losses.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The layer from which on nothing is read again, as far as can be told.
+    pub fn unread_from(&self) -> Option<Layer> {
+        let losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        losses.filter(|(count, _)| *count >= LOSSES_MAX).map(|(_, layer)| layer)
     }
 
     /// Whether a refused request may be sent once more as it came; asked once, it may not be again.

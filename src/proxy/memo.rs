@@ -196,6 +196,11 @@ impl Memo {
             minimum_tokens: self.owner.facts.minimum_tokens,
         };
         let cache_break = case.judge();
+        match (&drift, &cache_break) {
+            (Some(Drift::Drifted(_)), Some(lost)) => trace.conversation.lost(lost.layer),
+            (Some(Drift::Extended), _) => trace.conversation.extended(),
+            _ => {}
+        }
         trace.answered(Answer { message_id: turn.id.clone(), usage: Some(usage) });
         Verdict { drift, cache_break }
     }

@@ -28,14 +28,8 @@ pub fn compare(columns: &[Column]) -> String {
     for (part, is_part) in [("children", is_child as fn(&&Row) -> bool), ("all", |_| true)] {
         let bills: Vec<(Usage, Option<f64>)> =
             columns.iter().map(|column| total(column.rows.iter().filter(is_part))).collect();
-        let kinds: [(&str, fn(&Usage) -> u64); 4] = [
-            ("uncached", |usage| usage.uncached),
-            ("cache write", |usage| usage.cache_write()),
-            ("cache read", |usage| usage.cache_read),
-            ("output", |usage| usage.output),
-        ];
-        for (kind, count) in kinds {
-            let cells = bills.iter().map(|(usage, _)| grouped(count(usage)));
+        for (place, kind) in KINDS.iter().enumerate() {
+            let cells = bills.iter().map(|(usage, _)| grouped(counts(usage)[place]));
             lines.push(std::iter::once(format!("{part}: {kind}")).chain(cells).collect());
         }
         let base = bills.first().and_then(|(_, cost)| *cost);
@@ -44,6 +38,12 @@ pub fn compare(columns: &[Column]) -> String {
         lines.push(std::iter::once(format!("{part}: cost")).chain(cells).collect());
     }
     aligned(&lines, &[1, 6])
+}
+
+const KINDS: [&str; 4] = ["uncached", "cache write", "cache read", "output"];
+
+fn counts(usage: &Usage) -> [u64; 4] {
+    [usage.uncached, usage.cache_write(), usage.cache_read, usage.output]
 }
 
 fn is_child(row: &&Row) -> bool {

@@ -26,7 +26,7 @@ mod tests;
 pub use edit::{Edit, Forwarded, apply};
 pub use marks::{Breakpoint, Carrier, Origin, Ttl};
 
-use super::anatomy::{Anatomy, Form};
+use super::anatomy::{Anatomy, Form, Layer};
 use super::json;
 use block::{has_unseen_size, is_empty_string, room};
 use marks::{BREAKPOINTS_MAX, Marks, TopLevel};
@@ -51,6 +51,8 @@ pub struct Situation {
     pub seen_before: bool,
     /// The share of conversations of this tenant and tool set that continue.
     pub continues: Option<f64>,
+    /// The first layer that changes from turn to turn, so that nothing from there on is read again.
+    pub unread_from: Option<Layer>,
 }
 
 impl Situation {
@@ -63,6 +65,7 @@ impl Situation {
             last_written: None,
             seen_before: false,
             continues: None,
+            unread_from: None,
         }
     }
 }
@@ -127,6 +130,8 @@ pub enum Skip {
     OneShot,
     /// Conversations like this one seldom continue.
     SeldomContinues,
+    /// Something before it changes from turn to turn.
+    NeverRead,
     /// The prefix is shorter than the model caches.
     BelowMinimum,
     /// All four are in use.
@@ -136,13 +141,14 @@ pub enum Skip {
 }
 
 impl Skip {
-    pub const ALL: [Skip; 9] = [
+    pub const ALL: [Skip; 10] = [
         Skip::AutomaticCache,
         Skip::Ambiguous,
         Skip::MalformedMarker,
         Skip::IllegalMarkers,
         Skip::OneShot,
         Skip::SeldomContinues,
+        Skip::NeverRead,
         Skip::BelowMinimum,
         Skip::NoSlot,
         Skip::NoLegalBlock,
@@ -156,6 +162,7 @@ impl Skip {
             Skip::IllegalMarkers => "illegal_markers",
             Skip::OneShot => "one_shot",
             Skip::SeldomContinues => "seldom_continues",
+            Skip::NeverRead => "never_read",
             Skip::BelowMinimum => "below_minimum",
             Skip::NoSlot => "no_slot",
             Skip::NoLegalBlock => "no_legal_block",
@@ -209,16 +216,22 @@ impl Planner<'_> {
         }
         if one_shot {
             // What came before is what such requests share. A new tail would be written and never read.
-            let shared = self.cover_static();
-            let tail = shared.map_or_else(|_| self.cover_tail(), |()| Err(Skip::OneShot));
+            let shared = self.cover_static(Layer::System);
             self.note(Place::Static, shared);
-            return self.note(Place::Tail, tail);
+            return self.note(Place::Tail, Err(Skip::OneShot));
         }
-        let covered = self.cover_tail();
+        // Behind what changes from turn to turn nothing is ever read again.
+        let (tail, fixed) = match self.situation.unread_from {
+            None => (true, Some(Layer::System)),
+            Some(Layer::Messages) => (false, Some(Layer::System)),
+            Some(Layer::System) => (false, Some(Layer::Tools)),
+            Some(Layer::Model | Layer::Tools) => (false, None),
+        };
+        let covered = if tail { self.cover_tail() } else { Err(Skip::NeverRead) };
         self.note(Place::Tail, covered);
-        let covered = self.cover_static();
+        let covered = fixed.map_or(Err(Skip::NeverRead), |layer| self.cover_static(layer));
         self.note(Place::Static, covered);
-        let covered = self.cover_bridge();
+        let covered = if tail { self.cover_bridge() } else { Ok(()) };
         self.note(Place::Bridge, covered);
     }
 
@@ -255,8 +268,10 @@ impl Planner<'_> {
         Err(Skip::NoLegalBlock)
     }
 
-    fn cover_static(&mut self) -> Covered {
+    /// The end of what stands before the messages, or of the tools alone.
+    fn cover_static(&mut self, layer: Layer) -> Covered {
         let Anatomy { tools, system, .. } = *self.anatomy;
+        let system = if layer == Layer::Tools { 0 } else { system };
         for index in (tools..tools + system).rev().chain((0..tools).rev()) {
             if self.marks.has_breakpoint(index..=index) {
                 return Ok(());

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
+use crate::engine::anatomy::Layer;
 
 const TOOLS: &str = r#"[{"name":"a","input_schema":{"type":"object"}}]"#;
 const MARK: &str = r#","cache_control":{"type":"ephemeral"}"#;
@@ -292,7 +293,7 @@ fn a_one_shot_request_is_left_alone_unless_its_prefix_was_seen() {
     assert!(out.contains(&marked("s", MARK)), "what such requests share: {out}");
     assert_eq!((plan.edits.len(), skips(&plan)), (1, vec![("tail", "one_shot")]));
     let bare = r#"{"messages":[{"role":"user","content":"x"}]}"#;
-    assert_eq!(planned(bare, &seen).1.edits.len(), 1, "all there is");
+    assert_eq!(planned(bare, &seen).1.edits.len(), 0, "nothing that another one shares");
     let answered = r#"{"tools":null,"messages":[{"role":"user","content":"x"},{"role":"\u0061ssistant","content":"y"}]}"#;
     assert_eq!(planned(answered, &anthropic()).1.edits.len(), 1);
 }
@@ -303,6 +304,20 @@ fn learning_stops_and_allows_marking() {
     let (out, plan) = planned(&body, &Situation { continues: Some(0.19), seen_before: true, ..anthropic() });
     assert_eq!((out, skips(&plan)), (body.clone(), vec![("request", "seldom_continues")]));
     assert_eq!(planned(&body, &Situation { continues: Some(0.2), ..anthropic() }).1.edits.len(), 2);
+}
+
+#[test]
+fn behind_what_changes_every_turn_nothing_is_marked() {
+    let body = request(&format!("[{}]", text("s")), &format!("[{}]", text("u")));
+    let plan = |layer| planned(&body, &Situation { unread_from: Some(layer), ..anthropic() });
+    let (out, why) = plan(Layer::Messages);
+    assert!(out.contains(&marked("s", MARK)), "{out}");
+    assert_eq!((why.edits.len(), skips(&why)), (1, vec![("tail", "never_read")]));
+    let (out, why) = plan(Layer::System);
+    assert!(out.contains(&format!(r#"}}{MARK}}}],"system""#)), "the tools: {out}");
+    assert_eq!(why.edits.len(), 1);
+    let (_, why) = plan(Layer::Tools);
+    assert_eq!(skips(&why), [("tail", "never_read"), ("static", "never_read")]);
 }
 
 #[test]
@@ -456,6 +471,7 @@ fn any_situation() -> impl Strategy<Value = Situation> {
             last_written,
             seen_before,
             continues: None,
+            unread_from: None,
         },
     )
 }

@@ -42,7 +42,7 @@ fn read(body: &Value) -> Remembered {
 }
 
 fn who(request: &Remembered, headers: Headers) -> Who {
-    let id = |id: Option<u8>| id.map(|id| IdDigest([id; 4]));
+    let id = |id: Option<u8>| id.map(|id| IdDigest([id; 16]));
     Who::of(request, id(headers.session), id(headers.agent), headers.claude_code)
 }
 

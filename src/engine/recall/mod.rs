@@ -29,6 +29,7 @@
 mod choose;
 mod reader;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -38,7 +39,7 @@ pub(in crate::engine) use reader::Reader;
 
 use super::anatomy::{Anatomy, Form, Layer, Message, Piece};
 use super::divergence;
-use super::json::Malformed;
+use super::json::{self, Malformed};
 use super::prefix::{Attribution, Chain, Leaf, Subject};
 use super::types::first;
 
@@ -107,7 +108,7 @@ impl Remembered {
         self.opening.is_some()
             && self.opening == other.opening
             && match (self.first_answer(), other.first_answer()) {
-                (Some(one), Some(two)) => one == two,
+                (Some(one), Some(two)) => one.leaves == two.leaves || one.says(&two),
                 _ => true,
             }
     }
@@ -125,13 +126,13 @@ impl Remembered {
         self.chain.pieces.iter().zip(&other.chain.pieces).take_while(|(one, two)| one == two).count()
     }
 
-    /// The digests of the first assistant turn. Spelt with escapes a role is not recognised, which is harmless.
-    fn first_answer(&self) -> Option<&[Leaf]> {
+    /// The first assistant turn. Spelt with escapes a role is not recognised, which is harmless.
+    fn first_answer(&self) -> Option<Seen<'_>> {
         let is_answer = |message: &&Message| {
             message.role.as_ref().is_some_and(|role| &self.body[role.clone()] == b"\"assistant\"")
         };
         let answer = self.anatomy.messages.iter().find(is_answer)?;
-        self.leaves.get(answer.pieces.clone())
+        Some(self.pieces(answer.pieces.clone()))
     }
 
     pub fn body(&self) -> &Bytes {
@@ -265,6 +266,26 @@ impl<'k> Seen<'k> {
         let piece = self.pieces.get(index).filter(|piece| piece.form == form)?;
         Some(&self.body[piece.span.clone()])
     }
+
+    /// Whether both are the same answer in other spellings: the same calls, by their ids, and the same texts.
+    fn says(&self, other: &Seen<'_>) -> bool {
+        let same = |(one, two): (&Piece, &Piece)| {
+            one.kind.as_ref().map(|kind| &self.body[kind.clone()])
+                == two.kind.as_ref().map(|kind| &other.body[kind.clone()])
+                && said(self.body, one) == said(other.body, two)
+        };
+        self.pieces.len() == other.pieces.len() && self.pieces.iter().zip(other.pieces).all(same)
+    }
+}
+
+/// What tells a block of an answer from others, whatever its spelling.
+fn said<'b>(body: &'b [u8], piece: &Piece) -> Option<Cow<'b, str>> {
+    let span = match (piece.form, &piece.id, &piece.text) {
+        (Form::Text, _, _) => &piece.span,
+        (_, Some(span), _) | (_, None, Some(span)) => span,
+        _ => return None,
+    };
+    json::text(body, span)
 }
 
 /// How a conversation opens: a key to find its earlier requests by.
@@ -275,39 +296,60 @@ impl<'k> Seen<'k> {
 pub struct Opening([u8; 16]);
 
 impl Opening {
-    /// A longer text counts with its length, its start and its end.
-    const SAMPLE_BYTES: usize = 2_048;
+    /// A longer text counts with its start and its end only.
+    const WHOLE_BYTES: usize = 16 * 1024;
+    const SAMPLE_BYTES: usize = 2 * 1024;
     /// More blocks than any client puts into a first message count by their number only.
     const BLOCKS_MAX: usize = 32;
 
     fn of(body: &[u8], message: &Message, pieces: &[Piece]) -> Opening {
-        let mut key = Vec::with_capacity(1_024);
-        let mut add = |bytes: &[u8]| {
-            key.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
-            match bytes.len() {
-                len if len <= 2 * Opening::SAMPLE_BYTES => key.extend_from_slice(bytes),
-                len => {
-                    key.extend_from_slice(&bytes[..Opening::SAMPLE_BYTES]);
-                    key.extend_from_slice(&bytes[len - Opening::SAMPLE_BYTES..]);
-                }
-            }
-        };
-        add(message.role.as_ref().map_or(&b""[..], |role| &body[role.clone()]));
+        let mut key = Key(Vec::with_capacity(1_024));
+        key.add(message.role.as_ref().map_or(&b""[..], |role| &body[role.clone()]));
         let pieces = &pieces[message.pieces.clone()];
-        add(&pieces.len().to_le_bytes());
+        key.add(&pieces.len().to_le_bytes());
         for piece in pieces.iter().take(Opening::BLOCKS_MAX) {
             let kind = piece.kind.as_ref().map_or(&b""[..], |kind| &body[kind.clone()]);
             match (&piece.text, piece.form) {
-                (Some(text), _) if kind == b"\"text\"" => add(&body[text.clone()]),
-                (_, Form::Text) => add(&body[piece.span.clone()]),
+                (Some(text), _) if kind == b"\"text\"" => key.text(body, text),
+                (_, Form::Text) => key.text(body, &piece.span),
                 _ => {
-                    let (before, after) = piece.unmarked(body);
-                    add(before);
-                    add(after);
+                    key.add(kind);
+                    source(body, piece).into_iter().for_each(|source| key.text(body, &source));
                 }
             }
         }
-        Opening(first(blake3::hash(&key).as_bytes()))
+        Opening(first(blake3::hash(&key.0).as_bytes()))
+    }
+}
+
+/// Where an image or a document comes from: its data, its address or its file.
+fn source(body: &[u8], piece: &Piece) -> Option<json::Span> {
+    let source =
+        json::member(body, piece.span.start, "source").filter(|source| body[source.start] == b'{')?;
+    ["data", "url", "file_id"].iter().find_map(|name| json::member(body, source.start, name))
+}
+
+/// The words of a first message, however they are spelt.
+struct Key(Vec<u8>);
+
+impl Key {
+    fn add(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn text(&mut self, body: &[u8], span: &json::Span) {
+        let raw = &body[span.clone()];
+        match raw.len() {
+            0..=Opening::WHOLE_BYTES => match json::text(body, span) {
+                Some(text) => self.add(text.as_bytes()),
+                None => self.add(raw),
+            },
+            len => {
+                self.add(&raw[..Opening::SAMPLE_BYTES]);
+                self.add(&raw[len - Opening::SAMPLE_BYTES..]);
+            }
+        }
     }
 }
 
