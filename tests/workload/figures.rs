@@ -1,0 +1,83 @@
+//! What a conversation cost and read, and the table that says so.
+
+use std::fmt::Write as _;
+
+use forkpoint::sim::Usage;
+use forkpoint::sim::models::{find, public_models};
+
+use super::line::Exchange;
+
+/// The bill of several requests on one line.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Bill {
+    pub requests: usize,
+    pub refused: usize,
+    /// Prompt tokens weighed by price: 1 uncached, 1.25 and 2 written, 0.1 read.
+    pub units: f64,
+    pub read: u64,
+    /// What a perfect client would have read: on every turn the whole prompt of the turn before.
+    pub readable: u64,
+}
+
+impl Bill {
+    pub fn of(exchanges: &[Exchange]) -> Bill {
+        let models = public_models();
+        let mut bill = Bill { requests: exchanges.len(), ..Bill::default() };
+        let mut before = 0;
+        for exchange in exchanges {
+            let Some(usage) = exchange.usage else {
+                bill.refused += 1;
+                continue;
+            };
+            let minimum = find(&models, &exchange.model).unwrap().minimum_tokens;
+            bill.units += units(&usage);
+            bill.read += usage.cache_read;
+            bill.readable += if before >= minimum { before } else { 0 };
+            before = usage.prompt();
+        }
+        bill
+    }
+
+    /// The part read of what could be; all of it where nothing could.
+    pub fn share(&self) -> f64 {
+        if self.readable == 0 { 1.0 } else { self.read as f64 / self.readable as f64 }
+    }
+}
+
+fn units(usage: &Usage) -> f64 {
+    usage.uncached as f64
+        + 1.25 * usage.cache_write_5m as f64
+        + 2.0 * usage.cache_write_1h as f64
+        + 0.1 * usage.cache_read as f64
+}
+
+/// One client, on both lines.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub name: String,
+    pub direct: Bill,
+    pub aligned: Bill,
+}
+
+/// The rows as a Markdown table.
+pub fn table(rows: &[Row]) -> String {
+    let mut out = String::from(
+        "| client | read direct | read aligned | cost direct | cost aligned | saved |\n|---|--:|--:|--:|--:|--:|\n",
+    );
+    for Row { name, direct, aligned } in rows {
+        let refused = match direct.refused {
+            0 => String::new(),
+            refused => format!(" ({refused} refused)"),
+        };
+        let _ = writeln!(
+            out,
+            "| {name} | {:.1} % | {:.1} % | {:.0}{refused} | {:.0} | {:.0} % |",
+            100.0 * direct.share(),
+            100.0 * aligned.share(),
+            direct.units,
+            aligned.units,
+            100.0 * (1.0 - aligned.units / direct.units),
+        );
+    }
+    out
+}
