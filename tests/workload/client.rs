@@ -162,7 +162,7 @@ impl Client {
                 json!({"type": "tool_result", "content": found, "tool_use_id": id, "is_error": false})
             }
             Shape::LongTurns => json!({"type": "tool_result", "tool_use_id": id, "content": "done"}),
-            Shape::Media if number % PICTURE_EVERY == 0 => {
+            Shape::Media if number.is_multiple_of(PICTURE_EVERY) => {
                 json!({"type": "tool_result", "tool_use_id": id, "content": [text, picture(number)]})
             }
             _ => json!({"type": "tool_result", "tool_use_id": id, "content": found}),
