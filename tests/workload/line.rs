@@ -68,6 +68,11 @@ impl<'s> Line<'s> {
 }
 
 impl Exchange {
+    /// Whether what was sent is what arrived.
+    pub fn is_untouched(&self) -> bool {
+        self.forwarded == self.sent.body
+    }
+
     /// A header of ours.
     pub fn said(&self, name: &str) -> Option<&str> {
         self.headers.get(format!("x-forkpoint-{name}"))?.to_str().ok()

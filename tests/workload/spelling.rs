@@ -72,7 +72,13 @@ fn space(dice: &mut Dice, out: &mut String) {
     }
 }
 
+/// Names and words of the API come shorter than this, and nobody escapes their letters.
+const PROSE_BYTES_MIN: usize = 32;
+
 fn write_text(text: &str, dice: &mut Dice, out: &mut String) {
+    if text.len() < PROSE_BYTES_MIN {
+        return out.push_str(&Value::from(text).to_string());
+    }
     out.push('"');
     for letter in text.chars() {
         let plain = letter != '"' && letter != '\\' && !letter.is_control();

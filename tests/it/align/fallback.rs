@@ -31,7 +31,7 @@ async fn a_refused_rewrite_goes_out_once_more_as_the_original() {
     let exchanges = played(&stage, 4).await;
     for (turn, exchange) in exchanges.iter().enumerate() {
         assert_eq!(exchange.status, 200, "turn {}", turn + 1);
-        assert_eq!(exchange.forwarded, exchange.sent.body, "turn {}", turn + 1);
+        assert!(exchange.is_untouched(), "turn {}", turn + 1);
     }
     // The first turn met the refusal; the conversation is left alone from then on.
     let marked = stage.sim.requests().iter().filter(|record| has_marker(&record.body)).count();
@@ -65,7 +65,7 @@ async fn a_fault_of_the_client_is_relayed_once() {
     stage.sim.faults().order(Rule { fault, count: 1_000, matching: Match::default() }).unwrap();
     let exchange = played(&stage, 1).await.remove(0);
     assert_eq!(exchange.status, 400);
-    assert_eq!(exchange.forwarded, exchange.sent.body, "the answer is that of the original");
+    assert!(exchange.is_untouched(), "the answer is that of the original");
     assert_eq!(stage.sim.requests().len(), 2);
 }
 

@@ -102,8 +102,9 @@ fn markers_added(sent: &[u8], forwarded: &[u8]) -> Option<usize> {
         .collect();
     let (mut at, mut from, mut added) = (0, 0, 0);
     while from < forwarded.len() {
-        let inserted =
-            forms.iter().find(|form| forwarded[from..].starts_with(form) && !sent[at..].starts_with(form));
+        let begins = matches!(forwarded[from], b',' | b'"');
+        let is_new = |form: &&Vec<u8>| forwarded[from..].starts_with(form) && !sent[at..].starts_with(form);
+        let inserted = forms.iter().filter(|_| begins).find(is_new);
         match inserted {
             Some(form) => {
                 from += form.len();

@@ -20,7 +20,7 @@ async fn sent(letters: &[Letter]) -> Vec<Exchange> {
 }
 
 fn assert_untouched(exchange: &Exchange, reason: &str) {
-    assert_eq!(exchange.forwarded, exchange.sent.body, "{reason}");
+    assert!(exchange.is_untouched(), "{reason}");
     assert_eq!(exchange.said("plan"), Some("passthrough"), "{reason}");
     assert_eq!(exchange.said("reason"), Some(reason));
 }
@@ -28,7 +28,7 @@ fn assert_untouched(exchange: &Exchange, reason: &str) {
 #[tokio::test]
 async fn without_any_of_this_it_is_marked() {
     let exchange = sent(&[letter()]).await.remove(0);
-    assert_ne!(exchange.forwarded, exchange.sent.body);
+    assert!(!exchange.is_untouched());
     assert_eq!(exchange.said("plan"), Some("aligned"));
 }
 
@@ -50,12 +50,12 @@ async fn without_a_credential() {
 #[tokio::test]
 async fn of_a_consumer_login() {
     let exchanges = sent(&[letter().with("anthropic-beta", "context-1m-2025-08-07,oauth-2025-04-20")]).await;
-    assert_eq!(exchanges[0].forwarded, exchanges[0].sent.body);
+    assert!(exchanges[0].is_untouched());
     assert_eq!(exchanges[0].said("plan"), Some("passthrough"));
     let mut bearer = letter().with("authorization", "Bearer sk-ant-oat01-0123456789abcdef");
     bearer.headers.retain(|(name, _)| *name != "x-api-key");
     let exchange = sent(&[bearer]).await.remove(0);
-    assert_eq!(exchange.forwarded, exchange.sent.body);
+    assert!(exchange.is_untouched());
     assert_eq!(exchange.said("plan"), Some("passthrough"));
 }
 
@@ -97,5 +97,5 @@ async fn of_a_body_that_readers_could_understand_differently() {
 async fn count_tokens_and_other_calls() {
     let letter = Letter { target: "/v1/messages/count_tokens", ..letter() };
     let exchange = sent(&[letter]).await.remove(0);
-    assert_eq!((exchange.status, &exchange.forwarded[..]), (200, &exchange.sent.body[..]));
+    assert!(exchange.status == 200 && exchange.is_untouched());
 }
