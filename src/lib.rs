@@ -7,6 +7,7 @@
 //! | [`engine`] | the pure core: bytes and facts in, decisions and reasons out |
 //! | [`config`] | file + environment + flags → one valid configuration, or every problem at once |
 //! | [`metrics`] | every metric, declared once |
+//! | [`store`] | what is remembered between requests, tenant by tenant |
 //! | [`proxy`] | the request path: collect, read, forward, observe, record |
 //! | [`admin`] | the second port: health, readiness, metrics |
 //! | [`sim`] | a Messages API of our own, the independent witness in tests and `demo` |
@@ -17,15 +18,16 @@
 //! ```text
 //! listen    accept; the body of POST /v1/messages is collected, everything else streams
 //! identify  tenant, session, agent, client
-//! forward   one upstream call with the received bytes
-//! parse     while the upstream works: spans over the received bytes; nothing copied, nothing lost
+//! parse     spans over the received bytes; nothing copied, nothing lost; what is known is only compared
+//! align     one spelling, breakpoints where they will be read (mode `align`)
+//! forward   one upstream call; a refused rewrite goes out once more as it came
 //! observe   each chunk is decoded, framed and indexed before it is handed on, in the same poll
 //! record    usage, metrics, one log line, exactly once
 //! ```
 //!
 //! # Invariants
 //!
-//! - **The arrows**: `cli → admin → proxy → { metrics, config } → engine`; `sim` knows nobody.
+//! - **The arrows**: `cli → admin → proxy → { metrics, config, store } → engine`; `sim` knows nobody.
 //!   A module uses only what stands to its right; a test checks it.
 //! - **The engine is pure**: no I/O, clock, randomness, logging or async. Time comes in as an argument.
 //! - **The answer's bytes are never altered**, reordered or buffered.
@@ -37,6 +39,7 @@
 pub mod engine;
 pub mod config;
 pub mod metrics;
+pub mod store;
 pub mod proxy;
 pub mod admin;
 pub mod sim;

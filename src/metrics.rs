@@ -58,6 +58,8 @@ metrics! {
     requests_total: IntCounterVec["role", "plan", "model", "status"];
     /// Requests left alone, by reason.
     passthrough_total: IntCounterVec["reason"];
+    /// Rewritten requests that the upstream refused and that went out once more as they came, by reason.
+    fallbacks_total: IntCounterVec["reason"];
     /// Requests that forkpoint answered itself, by reason.
     refused_total: IntCounterVec["reason"];
     /// Tokens as the upstream billed them.

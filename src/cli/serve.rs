@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::admin;
-use crate::config::{self, Config, Overrides};
+use crate::config::{self, Config, Mode, Overrides};
 use crate::metrics::Metrics;
 use crate::proxy::{Proxy, server};
 
@@ -117,13 +117,17 @@ fn announce(config: &Config, listeners: &Listeners) {
            upstream  {upstream}\n  \
            mode      {mode}\n  \
            store     {store}\n  \
-           off       align, fork, gate: this mode forwards every byte as it came\n",
+           off       {off}\n",
         version = env!("CARGO_PKG_VERSION"),
         proxy = local(&listeners.proxy),
         admin = local(&listeners.admin),
         upstream = config.upstream.url,
         mode = config.server.mode.as_str(),
         store = config.store.kind.as_str(),
+        off = match config.server.mode {
+            Mode::Observe => "align: this mode forwards every byte as it came",
+            Mode::Align => "none: all that this version has",
+        },
     );
 }
 

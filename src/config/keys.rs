@@ -9,7 +9,8 @@
 
 use super::kind::{Choice, Given, Kind, Shown};
 use super::problem::Complaint;
-use super::types::{Config, LogFormat, Mode, StoreKind};
+use super::types::{Config, LogFormat, Mode, OAuth, Profile, StoreKind, Volatile};
+use crate::engine::canonical::Order;
 
 /// One option.
 #[derive(Debug)]
@@ -37,6 +38,7 @@ pub static SECTIONS: &[Section] = &[
         name: "identity",
         meaning: "How tenants are told apart; nothing ever crosses from one to another.",
     },
+    Section { name: "canonical", meaning: "One spelling for what is said again and again." },
     Section { name: "store", meaning: "What is remembered between requests." },
     Section {
         name: "limits",
@@ -70,13 +72,13 @@ pub static KEYS: &[Key] = &[
     Key {
         path: "server.mode",
         kind: Kind::Choice(Choice {
-            words: &["observe"],
-            later: &["align", "fork"],
+            words: &["observe", "align"],
+            later: &["fork"],
             get: |config| config.server.mode.as_str(),
-            put: |config, _| config.server.mode = Mode::Observe,
+            put: |config, word| config.server.mode = Mode::named(word).unwrap_or(Mode::Observe),
         }),
-        meaning: "What to do with requests: \"observe\" forwards every byte as it came, and measures.",
-        reason: "the only mode of this version",
+        meaning: "What to do with requests: \"observe\" forwards every byte as it came, and measures; \"align\" also gives one spelling to what is said again, and marks what the cache should keep. A request may lower it with x-forkpoint-mode.",
+        reason: "align changes nothing that the model reads, and is never dearer than nothing",
     },
     Key {
         path: "server.response_headers",
@@ -89,6 +91,30 @@ pub static KEYS: &[Key] = &[
         kind: Kind::Url(|config| &mut config.upstream.url),
         meaning: "Where requests go: http or https, host, optional port and path prefix; no credentials.",
         reason: "the public Messages API, which is where clients would have gone without forkpoint",
+    },
+    Key {
+        path: "upstream.profile",
+        kind: Kind::Choice(Choice {
+            words: &["anthropic", "bedrock", "vertex", "automatic"],
+            later: &[],
+            get: |config| config.upstream.profile.as_str(),
+            put: |config, word| {
+                config.upstream.profile = match word {
+                    "bedrock" => Profile::Bedrock,
+                    "vertex" => Profile::Vertex,
+                    "automatic" => Profile::Automatic,
+                    _ => Profile::Anthropic,
+                };
+            },
+        }),
+        meaning: "How the upstream caches: \"anthropic\" by markers on blocks and one for the whole request, \"bedrock\" and \"vertex\" by markers on blocks only, \"automatic\" by itself (vLLM, SGLang, llama.cpp, DeepSeek): stable bytes, no markers.",
+        reason: "what the default upstream.url does",
+    },
+    Key {
+        path: "upstream.strips_attribution",
+        kind: Kind::OptionalSwitch(|config| &mut config.upstream.strips_attribution),
+        meaning: "Whether the upstream takes the attribution line of Claude Code out of system[0] before the model reads it; \"\" says yes for profile \"anthropic\" and no for the others.",
+        reason: "as the profile says, because only the first-party API is documented to do so",
     },
     Key {
         path: "upstream.connect_ms",
@@ -115,6 +141,55 @@ pub static KEYS: &[Key] = &[
         reason: "empty, because credentials cannot be forged by another client and these headers can",
     },
     Key {
+        path: "identity.oauth",
+        kind: Kind::Choice(Choice {
+            words: &["observe", "full"],
+            later: &[],
+            get: |config| config.identity.oauth.as_str(),
+            put: |config, word| {
+                config.identity.oauth = if word == "full" { OAuth::Full } else { OAuth::Observe };
+            },
+        }),
+        meaning: "What may be done to the traffic of a consumer login: \"observe\" leaves it alone, \"full\" treats it like any other.",
+        reason: "a consumer login has terms of its own; whoever runs the proxy must know that they allow it",
+    },
+    Key {
+        path: "canonical.order",
+        kind: Kind::Choice(Choice {
+            words: &["first-seen", "sorted", "off"],
+            later: &[],
+            get: |config| config.canonical.order.as_str(),
+            put: |config, word| {
+                config.canonical.order = match word {
+                    "sorted" => Order::Sorted,
+                    "off" => Order::Off,
+                    _ => Order::FirstSeen,
+                };
+            },
+        }),
+        meaning: "Which spelling of tools, system and echoed inputs is the one: \"first-seen\" in a request of this tenant, \"sorted\" puts the tools in the order of their names and changes nothing else, \"off\" leaves all as it came.",
+        reason: "the order of properties steers the model, so none is made up; \"sorted\" is for pods that share no store",
+    },
+    Key {
+        path: "canonical.volatile",
+        kind: Kind::Choice(Choice {
+            words: &["off", "report"],
+            later: &[],
+            get: |config| config.canonical.volatile.as_str(),
+            put: |config, word| {
+                config.canonical.volatile = if word == "off" { Volatile::Off } else { Volatile::Report };
+            },
+        }),
+        meaning: "\"report\" names the dates, clocks, directories, counters and ids in system and tool text that changed within a conversation, and what that cost.",
+        reason: "it moves nothing, shows no text, and is looked for only where a prefix broke",
+    },
+    Key {
+        path: "canonical.diagnose",
+        kind: Kind::Switch(|config| &mut config.canonical.diagnose),
+        meaning: "Whether aligned requests ask the upstream for its own verdict on cache misses (diagnostics.previous_message_id); profile \"anthropic\" only.",
+        reason: "off, because it adds a field to the request, and one to the answer",
+    },
+    Key {
         path: "store.kind",
         kind: Kind::Choice(Choice {
             words: &["memory"],
@@ -124,6 +199,24 @@ pub static KEYS: &[Key] = &[
         }),
         meaning: "Where it is remembered: \"memory\" is this process, and forgets at exit.",
         reason: "the only store of this version, and the one that needs nothing installed",
+    },
+    Key {
+        path: "store.max_bytes",
+        kind: Kind::Bytes(1 << 20..=64 * GIB, |config| &mut config.store.max_bytes),
+        meaning: "The most that is remembered of all tenants, recent bodies aside; the oldest goes first.",
+        reason: "the spellings of dozens of tenants, in a small container",
+    },
+    Key {
+        path: "store.tenant_share",
+        kind: Kind::Share(|config| &mut config.store.tenant_share),
+        meaning: "The part of store.max_bytes and store.recent_bytes that one tenant may take.",
+        reason: "a quarter, so that one busy tenant leaves room for others and still has plenty",
+    },
+    Key {
+        path: "store.recent_bytes",
+        kind: Kind::Bytes(0..=64 * GIB, |config| &mut config.store.recent_bytes),
+        meaning: "The most of recent request bodies that is kept, so that what a conversation says again is compared and not read again.",
+        reason: "hundreds of live conversations; without its last body a conversation costs a few hundred microseconds more",
     },
     Key {
         path: "limits.body_bytes",
@@ -218,13 +311,12 @@ pub(super) struct Later {
     instead: &'static str,
 }
 
-const OBSERVES: &str = "remove it; this version only observes, and has nothing to set here";
+const OBSERVES: &str = "remove it; this version observes and aligns, and has nothing to set here";
 const MEMORY: &str = "remove it; this version remembers in memory only, and has nothing to set here";
 
 static LATER: &[Later] = &[
     Later { path: "fork", instead: OBSERVES },
     Later { path: "gate", instead: OBSERVES },
-    Later { path: "canonical", instead: OBSERVES },
     Later { path: "policy", instead: "remove it; in this version all requests are treated alike" },
     Later { path: "tenants", instead: "remove it; in this version tenants have digests and no names" },
     Later { path: "record", instead: "remove it; this version records no traffic" },
@@ -234,18 +326,9 @@ static LATER: &[Later] = &[
         instead: "remove it; the admin port of this version is server.admin_listen, on loopback",
     },
     Later { path: "privacy", instead: "remove it; this version never shows prompt text" },
-    Later { path: "upstream.profile", instead: "remove it; this version treats every upstream alike" },
-    Later {
-        path: "upstream.strips_attribution",
-        instead: "remove it; this version treats every upstream alike",
-    },
-    Later { path: "identity.oauth", instead: "remove it; this version only observes, whatever the login" },
     Later { path: "store.path", instead: MEMORY },
     Later { path: "store.url", instead: MEMORY },
     Later { path: "store.key", instead: MEMORY },
-    Later { path: "store.max_bytes", instead: MEMORY },
-    Later { path: "store.tenant_share", instead: MEMORY },
-    Later { path: "store.recent_bytes", instead: MEMORY },
     Later { path: "store.deadline_ms", instead: MEMORY },
     Later { path: "store.child_ttl_s", instead: MEMORY },
     Later { path: "limits.pending_forks", instead: OBSERVES },
@@ -328,16 +411,17 @@ fn level_word(level: tracing::Level) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Drain, Identity, Limits, Log, Server, Store, Upstream};
+    use crate::config::{Canonical, Drain, Identity, Limits, Log, Server, Store, Upstream};
 
     #[test]
     fn every_field_of_the_configuration_has_a_row() {
         // A new field does not compile here until it is named, and named it must be counted.
-        let Config { server, upstream, identity, store, limits, log, drain } = Config::default();
+        let Config { server, upstream, identity, canonical, store, limits, log, drain } = Config::default();
         let Server { listen: _, admin_listen: _, metrics_listen: _, mode: _, response_headers: _ } = server;
-        let Upstream { url: _, connect: _, idle: _ } = upstream;
-        let Identity { pepper: _, tenant_headers: _ } = identity;
-        let Store { kind: _ } = store;
+        let Upstream { url: _, profile: _, strips_attribution: _, connect: _, idle: _ } = upstream;
+        let Identity { pepper: _, tenant_headers: _, oauth: _ } = identity;
+        let Canonical { order: _, volatile: _, diagnose: _ } = canonical;
+        let Store { kind: _, max_bytes: _, tenant_share: _, recent_bytes: _ } = store;
         let Limits {
             body_bytes: _,
             observe_bytes: _,
@@ -350,7 +434,7 @@ mod tests {
         } = limits;
         let Log { format: _, level: _ } = log;
         let Drain { delay: _, deadline: _ } = drain;
-        assert_eq!(KEYS.len(), 5 + 3 + 2 + 1 + 8 + 2 + 2);
+        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 4 + 8 + 2 + 2);
     }
 
     #[test]
@@ -368,14 +452,22 @@ mod tests {
     /// A valid value that is no key's default; none where a choice has but one word.
     fn another_value(kind: &Kind) -> Option<&'static str> {
         match kind {
-            Kind::Switch(_) => Some("false"),
+            Kind::Switch(slot) => {
+                let mut config = Config::default();
+                Some(if *slot(&mut config) { "false" } else { "true" })
+            }
+            Kind::OptionalSwitch(_) => Some("true"),
+            Kind::Share(_) => Some("0.5"),
             Kind::Address(_) | Kind::OptionalAddress(_) => Some("127.0.0.9:9"),
             Kind::Url(_) => Some("http://other.example"),
             Kind::Secret(_) => Some("hunter2"),
             Kind::Headers(_) => Some("x-user,x-team"),
-            Kind::Count(..) | Kind::Bytes(..) | Kind::Millis(..) | Kind::Seconds(..) => Some("777"),
-            Kind::Choice(choice) if choice.words.len() == 1 => None,
-            Kind::Choice(choice) => choice.words.last().copied(),
+            Kind::Bytes(..) => Some("7777777"),
+            Kind::Count(..) | Kind::Millis(..) | Kind::Seconds(..) => Some("777"),
+            Kind::Choice(choice) => {
+                let default = (choice.get)(&Config::default());
+                choice.words.iter().find(|word| **word != default).copied()
+            }
         }
     }
 

@@ -24,6 +24,10 @@ type Slot<T> = fn(&mut Config) -> &mut T;
 /// What a key holds, and where.
 pub enum Kind {
     Switch(Slot<bool>),
+    /// True, false, or "" to leave it to something else.
+    OptionalSwitch(Slot<Option<bool>>),
+    /// A part of a whole.
+    Share(Slot<f64>),
     Address(Slot<SocketAddr>),
     /// An address, or "" for none.
     OptionalAddress(Slot<Option<SocketAddr>>),
@@ -62,10 +66,11 @@ pub(super) enum Given {
 }
 
 /// A valid value, ready to print.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Shown {
     Switch(bool),
     Integer(u64),
+    Fraction(f64),
     Bytes(u64),
     Text(String),
     List(Vec<String>),
@@ -78,6 +83,13 @@ impl Kind {
     pub(super) fn put(&self, config: &mut Config, given: &Given) -> Result<(), Complaint> {
         match self {
             Kind::Switch(slot) => *slot(config) = self.switch(given)?,
+            Kind::OptionalSwitch(slot) => {
+                *slot(config) = match given {
+                    Given::Text(text) | Given::Word(text) if text.is_empty() => None,
+                    given => Some(self.switch(given)?),
+                };
+            }
+            Kind::Share(slot) => *slot(config) = self.share(given)?,
             Kind::Address(slot) => *slot(config) = parse::address(self.text(given)?)?,
             Kind::OptionalAddress(slot) => {
                 let text = self.text(given)?;
@@ -102,6 +114,10 @@ impl Kind {
         let config = &mut config.clone();
         match self {
             Kind::Switch(slot) => Shown::Switch(*slot(config)),
+            Kind::OptionalSwitch(slot) => {
+                slot(config).map_or_else(|| Shown::Text(String::new()), Shown::Switch)
+            }
+            Kind::Share(slot) => Shown::Fraction(*slot(config)),
             Kind::Address(slot) => Shown::Text(slot(config).to_string()),
             Kind::OptionalAddress(slot) => {
                 Shown::Text(slot(config).map(|address| address.to_string()).unwrap_or_default())
@@ -132,6 +148,8 @@ impl Kind {
     pub fn expected(&self) -> String {
         match self {
             Kind::Switch(_) => "true or false".to_owned(),
+            Kind::OptionalSwitch(_) => "true, false, or \"\" for what fits the other keys".to_owned(),
+            Kind::Share(_) => "a number from 0.0 to 1.0".to_owned(),
             Kind::Address(_) => "an IP address with a port, in quotes".to_owned(),
             Kind::OptionalAddress(_) => "an IP address with a port, in quotes, or \"\" for none".to_owned(),
             Kind::Url(_) => "an http or https URL, in quotes".to_owned(),
@@ -157,6 +175,16 @@ impl Kind {
             Given::Word(word) => word.parse().map_err(|_| self.wrong_value()),
             other => Err(self.wrong_type(other)),
         }
+    }
+
+    fn share(&self, given: &Given) -> Result<f64, Complaint> {
+        let number = match given {
+            Given::Fraction(number) => Some(*number),
+            Given::Integer(number) => Some(*number as f64),
+            Given::Word(word) => word.parse().ok(),
+            other => return Err(self.wrong_type(other)),
+        };
+        number.filter(|number| (0.0..=1.0).contains(number)).ok_or_else(|| self.wrong_value())
     }
 
     fn text<'a>(&self, given: &'a Given) -> Result<&'a str, Complaint> {
@@ -204,7 +232,9 @@ impl Kind {
     fn wrong_type(&self, given: &Given) -> Complaint {
         let expected = self.expected();
         let hint = match (self, given) {
-            (Kind::Switch(_), Given::Text(text)) if matches!(text.as_str(), "true" | "false") => {
+            (Kind::Switch(_) | Kind::OptionalSwitch(_), Given::Text(text))
+                if matches!(text.as_str(), "true" | "false") =>
+            {
                 format!("write it without quotes: {text}")
             }
             (Kind::Count(..) | Kind::Millis(..) | Kind::Seconds(..), Given::Text(text))
@@ -282,6 +312,7 @@ impl Shown {
         match self {
             Shown::Switch(value) => value.to_string(),
             Shown::Integer(number) => number.to_string(),
+            Shown::Fraction(number) => format!("{number:?}"),
             Shown::Bytes(bytes) => match size_text(*bytes) {
                 text if text.ends_with("iB") => toml_text(&text),
                 _ => bytes.to_string(),
@@ -300,6 +331,7 @@ impl Shown {
         match self {
             Shown::Switch(value) => (*value).into(),
             Shown::Integer(number) | Shown::Bytes(number) => (*number).into(),
+            Shown::Fraction(number) => (*number).into(),
             Shown::Text(text) => text.as_str().into(),
             Shown::List(items) => items.clone().into(),
             Shown::Masked => MASK.into(),

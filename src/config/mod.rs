@@ -42,7 +42,8 @@ pub use keys::{KEYS, Key, SECTIONS, Section};
 pub use kind::{Choice, Kind, Shown};
 pub use problem::{Origin, Problem, Problems};
 pub use types::{
-    Config, Drain, Identity, Limits, Log, LogFormat, MASK, Mode, Secret, Server, Store, StoreKind, Upstream,
+    Canonical, Config, Drain, Identity, Limits, Log, LogFormat, MASK, Mode, OAuth, Profile, Secret, Server,
+    Store, StoreKind, Upstream, Volatile,
 };
 
 use kind::Given;

@@ -6,12 +6,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::engine::canonical::Order;
+
 /// A valid configuration. Only [`super::load`] makes one from outside values; `Config::default()` is what an empty file gives.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub server: Server,
     pub upstream: Upstream,
     pub identity: Identity,
+    pub canonical: Canonical,
     pub store: Store,
     pub limits: Limits,
     pub log: Log,
@@ -29,29 +32,69 @@ pub struct Server {
     pub response_headers: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Each mode does what the one before does, and more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     Observe,
+    Align,
 }
 
 #[derive(Clone, Debug)]
 pub struct Upstream {
     /// Scheme, authority and an optional path prefix; never credentials, query or fragment.
     pub url: http::Uri,
+    pub profile: Profile,
+    /// `None`: as the profile says.
+    pub strips_attribution: Option<bool>,
     pub connect: Duration,
     /// The longest silence of the upstream within one exchange.
     pub idle: Duration,
+}
+
+/// What kind of cache the upstream has, and how it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    Anthropic,
+    Bedrock,
+    Vertex,
+    Automatic,
 }
 
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub pepper: Secret,
     pub tenant_headers: Vec<http::HeaderName>,
+    pub oauth: OAuth,
+}
+
+/// What may be done to the traffic of a consumer login.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OAuth {
+    Observe,
+    Full,
+}
+
+#[derive(Clone, Debug)]
+pub struct Canonical {
+    pub order: Order,
+    pub volatile: Volatile,
+    /// Whether the upstream is asked for its own verdict on each miss.
+    pub diagnose: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Volatile {
+    Off,
+    Report,
 }
 
 #[derive(Clone, Debug)]
 pub struct Store {
     pub kind: StoreKind,
+    pub max_bytes: usize,
+    /// The part of each limit that one tenant may take.
+    pub tenant_share: f64,
+    pub recent_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +167,48 @@ impl Mode {
     pub fn as_str(self) -> &'static str {
         match self {
             Mode::Observe => "observe",
+            Mode::Align => "align",
         }
+    }
+
+    pub fn named(word: &str) -> Option<Mode> {
+        [Mode::Observe, Mode::Align].into_iter().find(|mode| mode.as_str() == word)
+    }
+}
+
+impl Profile {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Profile::Anthropic => "anthropic",
+            Profile::Bedrock => "bedrock",
+            Profile::Vertex => "vertex",
+            Profile::Automatic => "automatic",
+        }
+    }
+}
+
+impl OAuth {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OAuth::Observe => "observe",
+            OAuth::Full => "full",
+        }
+    }
+}
+
+impl Volatile {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Volatile::Off => "off",
+            Volatile::Report => "report",
+        }
+    }
+}
+
+impl Upstream {
+    /// Whether the attribution line in `system[0]` is no part of the prompt.
+    pub fn strips_attribution(&self) -> bool {
+        self.strips_attribution.unwrap_or(self.profile == Profile::Anthropic)
     }
 }
 
@@ -154,16 +238,28 @@ impl Default for Config {
                 listen: ([127, 0, 0, 1], 8787).into(),
                 admin_listen: ([127, 0, 0, 1], 8788).into(),
                 metrics_listen: None,
-                mode: Mode::Observe,
+                mode: Mode::Align,
                 response_headers: true,
             },
             upstream: Upstream {
                 url: http::Uri::from_static("https://api.anthropic.com"),
+                profile: Profile::Anthropic,
+                strips_attribution: None,
                 connect: Duration::from_millis(5000),
                 idle: Duration::from_secs(900),
             },
-            identity: Identity { pepper: Secret::default(), tenant_headers: Vec::new() },
-            store: Store { kind: StoreKind::Memory },
+            identity: Identity {
+                pepper: Secret::default(),
+                tenant_headers: Vec::new(),
+                oauth: OAuth::Observe,
+            },
+            canonical: Canonical { order: Order::FirstSeen, volatile: Volatile::Report, diagnose: false },
+            store: Store {
+                kind: StoreKind::Memory,
+                max_bytes: 256 * MIB,
+                tenant_share: 0.25,
+                recent_bytes: 64 * MIB,
+            },
             limits: Limits {
                 body_bytes: 32 * MIB,
                 observe_bytes: 16 * MIB,

@@ -7,6 +7,8 @@ use super::types::{IdDigest, TenantId, first};
 /// The headers that carry a credential, and the one that narrows it to a workspace.
 const CREDENTIALS: [&str; 2] = ["authorization", "x-api-key"];
 const WORKSPACE: &str = "anthropic-workspace-id";
+/// How the access tokens of consumer logins begin.
+const OAUTH_TOKEN: &[u8] = b"sk-ant-oat";
 const SIGNATURES: [&str; 4] = ["x-amz-content-sha256", "digest", "content-md5", "signature"];
 /// A client name longer than this is no name.
 const CLIENT_BYTES_MAX: usize = 40;
@@ -50,6 +52,22 @@ impl Sender {
 pub fn is_signed(headers: &HeaderMap) -> bool {
     SIGNATURES.iter().any(|name| headers.contains_key(*name))
         || headers.get_all(header::AUTHORIZATION).iter().any(|value| value.as_bytes().starts_with(b"AWS4-"))
+}
+
+/// Whether the traffic is that of a consumer login: it says so in a beta, or its token does.
+pub fn is_oauth(headers: &HeaderMap) -> bool {
+    let token = |value: &http::HeaderValue| {
+        let value = value.as_bytes();
+        value.strip_prefix(b"Bearer ").unwrap_or(value).starts_with(OAUTH_TOKEN)
+    };
+    betas(headers).any(|beta| beta.starts_with("oauth-"))
+        || CREDENTIALS.iter().any(|name| headers.get_all(*name).iter().any(token))
+}
+
+/// The betas that a request asks for, in its order.
+pub fn betas(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let lists = headers.get_all("anthropic-beta").iter().filter_map(|value| value.to_str().ok());
+    lists.flat_map(|list| list.split(',')).map(str::trim).filter(|beta| !beta.is_empty())
 }
 
 fn tenant(headers: &HeaderMap, rule: TenantRule<'_>) -> Option<TenantId> {
@@ -187,6 +205,15 @@ mod tests {
         assert_eq!(name(""), "none");
         assert_eq!(name("<script>/1.0"), "other");
         assert_eq!(client(&HeaderMap::new()), "none");
+    }
+
+    #[test]
+    fn consumer_logins_are_recognised_by_beta_and_by_token() {
+        assert!(is_oauth(&headers(&[("anthropic-beta", "a-1, oauth-2025-04-20")])));
+        assert!(is_oauth(&headers(&[("anthropic-beta", "a-1"), ("anthropic-beta", "oauth-2025-04-20")])));
+        assert!(is_oauth(&headers(&[("authorization", "Bearer sk-ant-oat01-x")])));
+        assert!(!is_oauth(&headers(&[("authorization", "Bearer sk-ant-api03-x"), ("x-api-key", "k")])));
+        assert!(!is_oauth(&headers(&[("anthropic-beta", "no-oauth-here")])));
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub mod recall;
 pub mod canonical;
 pub mod divergence;
 pub mod breakpoints;
+pub mod conversation;
+pub mod align;
 pub mod identify;
 pub mod sse;
 pub mod usage;

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use super::breakpoints::Skip;
+
 /// What a request is to a fan-out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
@@ -23,18 +25,24 @@ impl Role {
 pub enum Plan {
     /// The received bytes, untouched.
     Passthrough(Reason),
+    /// One spelling, and breakpoints where they will be read. With a reason, if no breakpoint was added for one.
+    Aligned(Option<Skip>),
 }
 
 impl Plan {
     pub fn as_str(self) -> &'static str {
         match self {
             Plan::Passthrough(_) => "passthrough",
+            Plan::Aligned(_) => "aligned",
         }
     }
 
-    pub fn reason(self) -> Reason {
+    /// Why it is this plan and not one that does more.
+    pub fn reason(self) -> &'static str {
         match self {
-            Plan::Passthrough(reason) => reason,
+            Plan::Passthrough(reason) => reason.as_str(),
+            Plan::Aligned(Some(skip)) => skip.as_str(),
+            Plan::Aligned(None) => "align",
         }
     }
 }
@@ -60,14 +68,20 @@ pub enum Reason {
     Signed,
     /// No credential: there is no tenant to act for.
     NoCredential,
-    /// The configured mode is `observe`.
+    /// The configured mode is `observe`, or the request asked for it.
     Observe,
+    /// A consumer login, and `identity.oauth` does not say otherwise.
+    OAuth,
+    /// Readers could disagree about what the request says.
+    Ambiguous,
+    /// What was made of an earlier request of the conversation was refused, and what came was not.
+    Refused,
     /// A bug of ours while reading.
     Internal,
 }
 
 impl Reason {
-    pub const ALL: [Reason; 11] = [
+    pub const ALL: [Reason; 14] = [
         Reason::Endpoint,
         Reason::BodyTooLarge,
         Reason::HeldRequests,
@@ -78,6 +92,9 @@ impl Reason {
         Reason::Signed,
         Reason::NoCredential,
         Reason::Observe,
+        Reason::OAuth,
+        Reason::Ambiguous,
+        Reason::Refused,
         Reason::Internal,
     ];
 
@@ -93,6 +110,9 @@ impl Reason {
             Reason::Signed => "signed",
             Reason::NoCredential => "no_credential",
             Reason::Observe => "observe",
+            Reason::OAuth => "oauth",
+            Reason::Ambiguous => "ambiguous",
+            Reason::Refused => "refused",
             Reason::Internal => "internal",
         }
     }
@@ -178,13 +198,13 @@ impl fmt::Debug for TenantId {
     }
 }
 
-/// A client-chosen id (session, agent) as it may be shown: eight hex digits of its digest.
+/// A client-chosen id (session, agent); what is shown are eight hex digits of its digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct IdDigest(pub [u8; 4]);
+pub struct IdDigest(pub [u8; 16]);
 
 impl fmt::Display for IdDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex(&self.0, f)
+        hex(&self.0[..4], f)
     }
 }
 
@@ -210,6 +230,15 @@ pub struct BodyDigest(pub [u8; 8]);
 impl BodyDigest {
     pub fn of(body: &[u8]) -> BodyDigest {
         BodyDigest(first(blake3::hash(body).as_bytes()))
+    }
+
+    /// The same of a body in pieces.
+    pub fn of_pieces(pieces: &[bytes::Bytes]) -> BodyDigest {
+        let mut hasher = blake3::Hasher::new();
+        for piece in pieces {
+            hasher.update(piece);
+        }
+        BodyDigest(first(hasher.finalize().as_bytes()))
     }
 }
 

@@ -145,7 +145,8 @@ async fn next_frame(body: &mut Incoming, stall: &mut Stall) -> Result<Option<Fra
     .await
 }
 
-/// Chunks in, one piece of bytes out; a body that came as one chunk is not copied.
+/// Chunks in, one piece of bytes out. A body that came as one chunk is copied too: a part of the connection's
+/// buffer would keep all of that buffer in memory for as long as the body is remembered.
 struct Collector {
     first: Option<Bytes>,
     joined: Option<BytesMut>,
@@ -171,6 +172,7 @@ impl Collector {
     }
 
     fn finish(self) -> Bytes {
-        self.joined.map(BytesMut::freeze).or(self.first).unwrap_or_default()
+        let first = self.first.map(|first| Bytes::copy_from_slice(&first));
+        self.joined.map(BytesMut::freeze).or(first).unwrap_or_default()
     }
 }

@@ -1,5 +1,6 @@
 //! One upstream call. The received path, query, headers and body go out as they came.
 
+use std::collections::VecDeque;
 use std::error::Error as StdError;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -232,7 +233,7 @@ where
 /// The body of an upstream request.
 pub struct SentBody {
     /// What is in memory already: the whole body, or the part that was read before it grew too large.
-    head: Option<Bytes>,
+    pieces: VecDeque<Bytes>,
     rest: Option<Streamed>,
 }
 
@@ -253,7 +254,11 @@ struct ClientStalled;
 
 impl SentBody {
     pub fn whole(body: Bytes) -> SentBody {
-        SentBody { head: Some(body), rest: None }
+        SentBody::spliced([body])
+    }
+
+    pub fn spliced(pieces: impl IntoIterator<Item = Bytes>) -> SentBody {
+        SentBody { pieces: pieces.into_iter().filter(|piece| !piece.is_empty()).collect(), rest: None }
     }
 
     pub fn streamed(body: Incoming, stall: Duration) -> SentBody {
@@ -261,14 +266,17 @@ impl SentBody {
     }
 
     pub fn spilled(head: Bytes, body: Incoming, stall: Duration) -> SentBody {
-        let head = (!head.is_empty()).then_some(head);
         let rest = Streamed { body, stall: Stall::new(stall), sent: Arc::default() };
-        SentBody { head, rest: Some(rest) }
+        SentBody { rest: Some(rest), ..SentBody::whole(head) }
     }
 
     /// The length of a body that is whole in memory; a streamed one keeps what its client stated.
     fn collected_length(&self) -> Option<usize> {
-        self.rest.is_none().then(|| self.head.as_ref().map_or(0, Bytes::len))
+        self.rest.is_none().then(|| self.pieces_length())
+    }
+
+    fn pieces_length(&self) -> usize {
+        self.pieces.iter().map(Bytes::len).sum()
     }
 
     /// Counts the chunks that went out of a streamed body, so that a long upload is not taken for silence.
@@ -285,7 +293,7 @@ impl Body for SentBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(piece) = self.head.take() {
+        if let Some(piece) = self.pieces.pop_front() {
             return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
         let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
@@ -300,11 +308,11 @@ impl Body for SentBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.head.is_none() && self.rest.as_ref().is_none_or(|rest| rest.body.is_end_stream())
+        self.pieces.is_empty() && self.rest.as_ref().is_none_or(|rest| rest.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        let head = self.head.as_ref().map_or(0, Bytes::len);
+        let head = self.pieces_length();
         let mut hint =
             self.rest.as_ref().map_or_else(|| SizeHint::with_exact(0), |rest| rest.body.size_hint());
         if let Some(upper) = hint.upper() {

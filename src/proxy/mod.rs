@@ -1,4 +1,4 @@
-//! The request path: collect, read, forward, observe, record.
+//! The request path: collect, read, align, forward, observe, record.
 //!
 //! # Disconnects
 //!
@@ -14,6 +14,8 @@ pub mod lanes;
 pub mod observe;
 pub mod decode;
 pub mod record;
+pub mod memo;
+pub mod clock;
 pub mod stall;
 pub mod slow_reader;
 pub mod error;
@@ -26,33 +28,42 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::CONTENT_ENCODING;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use crate::config::{Config, Mode};
-use crate::engine::anatomy::Anatomy;
+use crate::config::{self, Config, Mode, OAuth};
+use crate::engine::align;
+use crate::engine::breakpoints::Profile;
 use crate::engine::identify::{self, TenantRule};
+use crate::engine::prefix::Attribution;
+use crate::engine::recall::Remembered;
 use crate::engine::types::{BodyDigest, Endpoint, Plan, Reason};
 use crate::metrics::Metrics;
+use crate::store::{self, Hint, Memory, View};
 
+use clock::Clock;
 use collect::{Collected, Held};
 use error::Fault;
 use forward::{Answer, SentBody, Upstream};
+use memo::Memo;
 use observe::AnswerBody;
 use record::{Facts, Recorder};
 
 /// Everything that requests share.
 pub struct Proxy {
     config: Config,
+    rules: align::Rules,
     upstream: Upstream,
     held: Arc<Held>,
+    store: Arc<Memory>,
+    clock: Clock,
     metrics: Arc<Metrics>,
 }
 
 /// A request that is ready to go upstream.
 struct Outgoing {
     request: Request<SentBody>,
-    /// The body of a Messages call, to be read while the upstream works.
+    /// The body of a Messages call.
     body: Option<Bytes>,
     /// Gives the body's place under the hold limits back when dropped.
     permit: Option<collect::Permit>,
@@ -62,7 +73,14 @@ impl Proxy {
     pub fn new(config: Config, metrics: Arc<Metrics>) -> Result<Proxy, forward::SetupError> {
         let upstream = Upstream::new(&config.upstream)?;
         let held = Arc::new(Held::new(&config.limits, &metrics.held));
-        Ok(Proxy { config, upstream, held, metrics })
+        let config::Store { max_bytes, tenant_share, recent_bytes, .. } = config.store;
+        let store = Arc::new(Memory::new(store::Limits { max_bytes, recent_bytes, tenant_share }));
+        let rules = rules(&config);
+        Ok(Proxy { config, rules, upstream, held, store, clock: Clock::new(), metrics })
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// One exchange, whatever happens: a fault of ours becomes an answer, never a broken connection.
@@ -88,39 +106,104 @@ impl Proxy {
 
     async fn exchange(&self, request: Request<Incoming>, recorder: &mut Recorder) -> Result<Answer, Fault> {
         headers::check(&request)?;
-        let facts = &mut recorder.facts;
-        let outgoing = self.prepare(request, facts).await?;
-        facts.sent_at = Some(Instant::now());
-        // The bytes go out first: in this mode nothing in them decides anything, and the upstream takes far
-        // longer to answer than we take to read.
-        let reading = async {
-            tokio::task::yield_now().await;
-            if let Some(body) = &outgoing.body {
-                self.read(body, facts);
-            }
+        let mode = self.mode(request.headers());
+        let outgoing = self.prepare(request, mode, &mut recorder.facts).await?;
+        let answer = match (outgoing.body, recorder.facts.plan) {
+            (Some(body), Plan::Aligned(_)) => self.aligned(outgoing.request, body, recorder).await,
+            (body, _) => self.untouched(outgoing.request, body, recorder).await,
         };
-        let (answer, ()) = tokio::join!(self.upstream.send(outgoing.request), reading);
         drop(outgoing.permit);
         answer
     }
 
+    /// Forwards the bytes as they came. They go out first: nothing in them decides anything, and the upstream
+    /// takes far longer to answer than we take to read.
+    async fn untouched(
+        &self,
+        request: Request<SentBody>,
+        body: Option<Bytes>,
+        recorder: &mut Recorder,
+    ) -> Result<Answer, Fault> {
+        recorder.facts.sent_at = Some(Instant::now());
+        let reading = async {
+            tokio::task::yield_now().await;
+            if let Some(body) = &body {
+                self.read(body, recorder);
+            }
+            if let Some(memo) = &mut recorder.memo {
+                memo.untouched(self.clock.now());
+            }
+        };
+        let (answer, ()) = tokio::join!(self.upstream.send(request), reading);
+        answer
+    }
+
+    /// Reads the body, forwards what is made of it, and what came if that is refused.
+    async fn aligned(
+        &self,
+        request: Request<SentBody>,
+        body: Bytes,
+        recorder: &mut Recorder,
+    ) -> Result<Answer, Fault> {
+        self.read(&body, recorder);
+        let Some(pieces) = self.align(&body, recorder) else {
+            if let Some(memo) = recorder.memo.as_mut().filter(|memo| memo.trace.is_none()) {
+                memo.untouched(self.clock.now());
+            }
+            recorder.facts.sent_at = Some(Instant::now());
+            return self.upstream.send(request).await;
+        };
+        let (parts, received) = request.into_parts();
+        let aligned = Request::from_parts(parts.clone(), SentBody::spliced(pieces));
+        recorder.facts.sent_at = Some(Instant::now());
+        let answer = self.upstream.send(aligned).await?;
+        match answer.response.status() {
+            StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => {}
+            _ => return Ok(answer),
+        }
+        let may_fall_back =
+            |memo: &&mut Memo| memo.conversation().is_some_and(|conversation| conversation.may_fall_back());
+        let Some(memo) = recorder.memo.as_mut().filter(may_fall_back) else { return Ok(answer) };
+        drop(answer);
+        memo.untouched(self.clock.now());
+        recorder.facts.sent = recorder.facts.received;
+        recorder.facts.plan = Plan::Passthrough(Reason::Refused);
+        self.metrics.fallbacks_total.with_label_values(&["refused"]).inc();
+        let answer = self.upstream.send(Request::from_parts(parts, received)).await?;
+        if answer.response.status().is_success()
+            && let Some(conversation) = memo.conversation()
+        {
+            conversation.stand_down();
+        }
+        Ok(answer)
+    }
+
     /// Names the sender and collects the body of a Messages call; everything else streams through unread.
-    async fn prepare(&self, request: Request<Incoming>, facts: &mut Facts) -> Result<Outgoing, Fault> {
+    async fn prepare(
+        &self,
+        request: Request<Incoming>,
+        mode: Mode,
+        facts: &mut Facts,
+    ) -> Result<Outgoing, Fault> {
         let (parts, body) = request.into_parts();
         let limits = &self.config.limits;
         let sender = identify::sender(&parts.headers, self.tenant_rule());
-        let reason = match self.config.server.mode {
-            _ if parts.headers.contains_key(CONTENT_ENCODING) => Reason::ContentEncoding,
-            _ if identify::is_signed(&parts.headers) => Reason::Signed,
-            _ if sender.tenant.is_none() => Reason::NoCredential,
-            Mode::Observe => Reason::Observe,
+        let observed = match mode {
+            _ if parts.headers.contains_key(CONTENT_ENCODING) => Some(Reason::ContentEncoding),
+            _ if identify::is_signed(&parts.headers) => Some(Reason::Signed),
+            _ if sender.tenant.is_none() => Some(Reason::NoCredential),
+            _ if self.config.identity.oauth == OAuth::Observe && identify::is_oauth(&parts.headers) => {
+                Some(Reason::OAuth)
+            }
+            Mode::Observe => Some(Reason::Observe),
+            Mode::Align => None,
         };
         facts.sender = Some(sender);
         if facts.endpoint != Endpoint::Messages {
             let body = SentBody::streamed(body, limits.stall);
             return Ok(Outgoing { request: Request::from_parts(parts, body), body: None, permit: None });
         }
-        facts.plan = Plan::Passthrough(reason);
+        facts.plan = observed.map_or(Plan::Aligned(None), Plan::Passthrough);
         match collect::collect(body, &parts.headers, limits, &self.held).await? {
             Collected::Whole(body, permit) => Ok(Outgoing {
                 request: Request::from_parts(parts, SentBody::whole(body.clone())),
@@ -135,23 +218,92 @@ impl Proxy {
     }
 
     /// Reads a Messages body. A bug in here must not cost the client its answer.
-    fn read(&self, body: &Bytes, facts: &mut Facts) {
+    fn read(&self, body: &Bytes, recorder: &mut Recorder) {
         let started = Instant::now();
+        let facts = &mut recorder.facts;
         facts.received_bytes = Some(body.len());
         facts.received = Some(BodyDigest::of(body));
         facts.sent = facts.received;
-        if facts.plan.reason() != Reason::ContentEncoding {
-            match std::panic::catch_unwind(|| Anatomy::read(body)) {
-                Ok(Ok(anatomy)) => facts.learn(body, &anatomy),
-                Ok(Err(_)) => facts.plan = Plan::Passthrough(Reason::NotJson),
+        if facts.plan != Plan::Passthrough(Reason::ContentEncoding) {
+            let read = AssertUnwindSafe(|| self.recall(body, facts));
+            match std::panic::catch_unwind(read) {
+                Ok(Ok(memo)) => recorder.memo = memo,
+                Ok(Err(reason)) => facts.plan = Plan::Passthrough(reason),
                 Err(_) => facts.plan = Plan::Passthrough(Reason::Internal),
             }
         }
-        facts.read_time = started.elapsed();
+        recorder.facts.read_time = started.elapsed();
+    }
+
+    /// Reads a body by what is known of its tenant; nothing is to be remembered of nobody.
+    fn recall(&self, body: &Bytes, facts: &mut Facts) -> Result<Option<Memo>, Reason> {
+        let sender = facts.sender.as_ref();
+        let tenant_id = sender.and_then(|sender| sender.tenant);
+        let hint = sender.and_then(|sender| Some(Hint { session: sender.session?, agent: sender.agent }));
+        let tenant = tenant_id.and_then(|id| self.store.tenant(&id));
+        let view = View { tenant: tenant.as_deref(), hint };
+        let attribution = self.rules.attribution;
+        let (received, like) =
+            Remembered::recall(body.clone(), &view, attribution).map_err(|_| Reason::NotJson)?;
+        facts.learn(received.body(), received.anatomy());
+        let arrival = view.arrival(received, like);
+        Ok(tenant_id.map(|id| Memo::new(&self.store, id, hint, arrival)))
+    }
+
+    /// What goes out instead of the body, if anything else does.
+    fn align(&self, body: &Bytes, recorder: &mut Recorder) -> Option<Vec<Bytes>> {
+        let started = Instant::now();
+        let Recorder { facts, memo, .. } = recorder;
+        let memo = memo.as_mut()?;
+        if memo.arrival.kin().is_some_and(|conversation| conversation.is_stood_down()) {
+            facts.plan = Plan::Passthrough(Reason::Refused);
+            return None;
+        }
+        let known = align::Facts::default();
+        let plan = || memo.plan(self.rules, known, self.clock.now());
+        let planned = std::panic::catch_unwind(AssertUnwindSafe(plan));
+        let aligned = match planned.unwrap_or(Err(Reason::Internal)) {
+            Ok(aligned) => aligned,
+            Err(reason) => {
+                facts.plan = Plan::Passthrough(reason);
+                return None;
+            }
+        };
+        facts.planned(&aligned.plan);
+        let pieces = aligned.body.pieces.clone();
+        let untouched = pieces.len() == 1 && pieces.iter().all(|piece| piece == body);
+        memo.aligned(aligned);
+        if !untouched {
+            facts.sent = Some(BodyDigest::of_pieces(&pieces));
+        }
+        facts.align_time = started.elapsed();
+        (!untouched).then_some(pieces)
+    }
+
+    /// The configured mode, or a lower one that the request asks for.
+    fn mode(&self, headers: &HeaderMap) -> Mode {
+        let asked = headers.get("x-forkpoint-mode").and_then(|value| value.to_str().ok());
+        let mode = self.config.server.mode;
+        asked.and_then(Mode::named).map_or(mode, |asked| asked.min(mode))
     }
 
     fn tenant_rule(&self) -> TenantRule<'_> {
         let identity = &self.config.identity;
         TenantRule { pepper: identity.pepper.reveal(), headers: &identity.tenant_headers }
+    }
+}
+
+fn rules(config: &Config) -> align::Rules {
+    align::Rules {
+        order: config.canonical.order,
+        profile: match config.upstream.profile {
+            config::Profile::Anthropic => Profile::Anthropic,
+            config::Profile::Bedrock | config::Profile::Vertex => Profile::BlocksOnly,
+            config::Profile::Automatic => Profile::Automatic,
+        },
+        attribution: match config.upstream.strips_attribution() {
+            true => Attribution::Stripped,
+            false => Attribution::Counted,
+        },
     }
 }

@@ -37,7 +37,7 @@ pub fn relay(answer: forward::Answer, mut recorder: Recorder, config: &Config) -
     let forward::Answer { response, ride } = answer;
     let (mut head, body) = response.into_parts();
     headers::for_client(&mut head);
-    recorder.facts.answered(head.status, &head.headers);
+    recorder.answered(head.status, &head.headers);
     let observer = match recorder.facts.endpoint {
         Endpoint::Messages => Observer::new(&head.headers, &config.limits),
         _ => None,

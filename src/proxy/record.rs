@@ -9,12 +9,17 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use crate::engine::anatomy::Anatomy;
+use crate::engine::anatomy::{Anatomy, Layer};
+use crate::engine::breakpoints::{self, Place};
+use crate::engine::conversation::Trace;
 use crate::engine::identify::Sender;
+use crate::engine::prefix::PrefixHash;
 use crate::engine::turn::{Turn, Wholeness};
 use crate::engine::types::{BodyDigest, Ending, Endpoint, Plan, Reason, Role};
 use crate::engine::usage::Usage;
 use crate::metrics::{Admit, Metrics};
+
+use super::memo::Memo;
 
 /// Longer than any request id; more is not one.
 const REQUEST_ID_BYTES_MAX: usize = 128;
@@ -30,10 +35,16 @@ pub struct Facts {
     pub received: Option<BodyDigest>,
     pub sent: Option<BodyDigest>,
     pub received_bytes: Option<usize>,
+    /// The prefix that other requests may share: everything before the messages.
+    pub prefix: Option<PrefixHash>,
+    /// How much of what goes out the conversation's last request brought too.
+    pub shared_bytes: usize,
+    pub markers_added: usize,
     pub started: Instant,
     pub sent_at: Option<Instant>,
     pub first_byte_at: Option<Instant>,
     pub read_time: Duration,
+    pub align_time: Duration,
     pub observe_time: Duration,
     pub status: Option<StatusCode>,
     pub answer_bytes: u64,
@@ -54,10 +65,14 @@ impl Facts {
             received: None,
             sent: None,
             received_bytes: None,
+            prefix: None,
+            shared_bytes: 0,
+            markers_added: 0,
             started: Instant::now(),
             sent_at: None,
             first_byte_at: None,
             read_time: Duration::ZERO,
+            align_time: Duration::ZERO,
             observe_time: Duration::ZERO,
             status: None,
             answer_bytes: 0,
@@ -75,6 +90,23 @@ impl Facts {
         }
     }
 
+    /// How the request goes out, as seen by the cache.
+    pub fn traced(&mut self, trace: &Trace, before: Option<&Trace>) {
+        let forwarded = &trace.forwarded;
+        self.prefix = Some(forwarded.chain().layer(forwarded.anatomy(), Layer::System));
+        let shared = before.map_or(0, |before| before.forwarded.shared_pieces(forwarded));
+        self.shared_bytes =
+            forwarded.anatomy().pieces.iter().take(shared).map(|piece| piece.span.len()).sum();
+    }
+
+    /// Which breakpoints were added, and why none where none was.
+    pub fn planned(&mut self, plan: &breakpoints::Plan) {
+        self.markers_added = plan.edits.len();
+        let matters = |place| matches!(place, Place::Request | Place::Tail);
+        let skipped = plan.skipped.iter().find(|(place, _)| matters(*place));
+        self.plan = Plan::Aligned(skipped.map(|(_, skip)| *skip));
+    }
+
     /// The head of the upstream's answer has come.
     pub fn answered(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.status = Some(status);
@@ -89,7 +121,7 @@ impl Facts {
     }
 
     fn reason(&self) -> &'static str {
-        self.fault.unwrap_or(self.plan.reason().as_str())
+        self.fault.unwrap_or(self.plan.reason())
     }
 }
 
@@ -98,18 +130,41 @@ pub fn mark(headers: &mut HeaderMap, facts: &Facts) {
     headers.insert("x-forkpoint-role", HeaderValue::from_static(facts.role.as_str()));
     headers.insert("x-forkpoint-plan", HeaderValue::from_static(facts.plan.as_str()));
     headers.insert("x-forkpoint-reason", HeaderValue::from_static(facts.reason()));
+    if let Some(prefix) = facts.prefix.and_then(|prefix| HeaderValue::try_from(prefix.to_string()).ok()) {
+        headers.insert("x-forkpoint-prefix", prefix);
+        headers.insert("x-forkpoint-bytes-shared", HeaderValue::from(facts.shared_bytes));
+    }
+    if facts.endpoint == Endpoint::Messages {
+        headers.insert("x-forkpoint-held-ms", HeaderValue::from_static("0"));
+    }
 }
 
 /// Travels with the exchange and writes its record once: in `finish`, or when dropped (the client left).
 pub struct Recorder {
     pub facts: Facts,
+    /// What the store is told, if the request is anybody's.
+    pub memo: Option<Memo>,
     metrics: Arc<Metrics>,
     done: bool,
 }
 
 impl Recorder {
     pub fn new(metrics: Arc<Metrics>, facts: Facts) -> Recorder {
-        Recorder { facts, metrics, done: false }
+        Recorder { facts, memo: None, metrics, done: false }
+    }
+
+    /// The head of the upstream's answer has come.
+    pub fn answered(&mut self, status: StatusCode, headers: &HeaderMap) {
+        self.facts.answered(status, headers);
+        if let Some(memo) = &mut self.memo {
+            if let Some(trace) = &memo.trace {
+                let before = memo.arrival.before.as_ref().map(|before| &*before.trace);
+                self.facts.traced(trace, before);
+            }
+            if status.is_success() {
+                memo.accepted();
+            }
+        }
     }
 
     pub fn finish(mut self, ending: Ending, turn: Option<Turn>) {
@@ -119,6 +174,9 @@ impl Recorder {
     fn record(&mut self, ending: Ending, turn: Option<Turn>) {
         if std::mem::replace(&mut self.done, true) {
             return;
+        }
+        if let (Some(memo), Some(turn)) = (&self.memo, &turn) {
+            memo.finished(turn);
         }
         let model = self.model_label();
         self.count(&model, turn.as_ref());
@@ -144,7 +202,10 @@ impl Recorder {
         metrics.requests_total.with_label_values(&[role, plan, model, status]).inc();
         match facts.fault {
             Some(fault) => metrics.refused_total.with_label_values(&[fault]).inc(),
-            None => metrics.passthrough_total.with_label_values(&[facts.plan.reason().as_str()]).inc(),
+            None if matches!(facts.plan, Plan::Passthrough(_)) => {
+                metrics.passthrough_total.with_label_values(&[facts.plan.reason()]).inc();
+            }
+            None => {}
         }
         if let Some(sender) = &facts.sender {
             let client = metrics.clients.label(&sender.client, Admit::New);
@@ -155,6 +216,7 @@ impl Recorder {
                 metrics.overhead_seconds.with_label_values(&[phase]).observe(time.as_secs_f64());
             };
             overhead("read", facts.read_time);
+            overhead("align", facts.align_time);
             overhead("observe", facts.observe_time);
             if let (Some(sent), Some(first)) = (facts.sent_at, facts.first_byte_at) {
                 let wait = first.duration_since(sent).as_secs_f64();
@@ -201,6 +263,9 @@ impl Recorder {
             received = facts.received.map(tracing::field::display),
             sent = facts.sent.map(tracing::field::display),
             received_bytes = facts.received_bytes,
+            prefix = facts.prefix.map(tracing::field::display),
+            shared_bytes = facts.shared_bytes,
+            markers_added = facts.markers_added,
             answer_bytes = facts.answer_bytes,
             uncached = usage.map(|usage| usage.uncached),
             cache_read = usage.map(|usage| usage.cache_read),
@@ -212,7 +277,7 @@ impl Recorder {
             turn = turn.map(|turn| wholeness(turn.wholeness)),
             first_byte_ms = ms(facts.first_byte_at),
             duration_ms = facts.started.elapsed().as_millis() as u64,
-            overhead_us = (facts.read_time + facts.observe_time).as_micros() as u64,
+            overhead_us = (facts.read_time + facts.align_time + facts.observe_time).as_micros() as u64,
         );
     }
 }

@@ -21,10 +21,10 @@ async fn what_is_not_understood_is_forwarded_byte_for_byte_with_the_reason() {
         (b"\xff\xfe{\x00}\x00", "not_json"),
         (&nested, "not_json"),
         (&nested_member, "not_json"),
-        (b"{\"model\":\"a\",\"model\":\"b\",\"model\":7}", "observe"),
-        (b"{\"model\":\"caf\xe9\"}", "observe"),
-        (b" \r\n{ }\t", "observe"),
-        (b"{\"model\":\"\\ud800\",\"metadata\":{\"user_id\":1e999}}", "observe"),
+        (b"{\"model\":\"a\",\"model\":\"b\",\"model\":7}", "ambiguous"),
+        (b"{\"model\":\"caf\xe9\"}", "one_shot"),
+        (b" \r\n{ }\t", "one_shot"),
+        (b"{\"model\":\"\\ud800\",\"metadata\":{\"user_id\":1e999}}", "one_shot"),
     ];
     for (body, reason) in bodies {
         let shown = String::from_utf8_lossy(&body[..body.len().min(40)]).into_owned();
@@ -46,7 +46,10 @@ async fn compressed_signed_and_anonymous_requests_are_left_alone_with_the_reason
         ("x-api-key: k\r\nx-amz-content-sha256: 00\r\n", "signed"),
         ("authorization: AWS4-HMAC-SHA256 x\r\n", "signed"),
         ("", "no_credential"),
-        ("authorization: Bearer t\r\n", "observe"),
+        ("authorization: Bearer t\r\nanthropic-beta: a,oauth-2025-04-20\r\n", "oauth"),
+        ("authorization: Bearer sk-ant-oat01-x\r\n", "oauth"),
+        ("authorization: Bearer t\r\nx-forkpoint-mode: observe\r\n", "observe"),
+        ("authorization: Bearer t\r\nx-forkpoint-mode: fork\r\n", "one_shot"),
     ] {
         let reply = client.ask(&post("/v1/messages?beta=true", headers, PROMPT)).await;
         assert_eq!((reply.status(), reply.reason().as_deref()), (200, Some(reason)), "{headers}");

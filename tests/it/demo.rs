@@ -50,7 +50,8 @@ fn it_stays_up_when_asked_and_says_where_to_look() {
     });
     child.kill().unwrap();
     child.wait().unwrap();
-    let counted = r#"forkpoint_requests_total{model="claude-sonnet-4-6",plan="passthrough",role="plain",status="200"} 4"#;
+    let counted =
+        r#"forkpoint_requests_total{model="claude-sonnet-4-6",plan="aligned",role="plain",status="200"} 4"#;
     assert!(text.contains(counted), "{text}");
 }
 

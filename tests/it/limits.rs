@@ -19,7 +19,7 @@ async fn a_body_over_the_limit_streams_through_unread() {
     for (request, reason) in [
         (call(b"{\"a\":123}"), "body_too_large"),
         (chunked.as_bytes().to_vec(), "body_too_large"),
-        (call(b"{\"a\":12}"), "observe"),
+        (call(b"{\"a\":12}"), "one_shot"),
     ] {
         let reply = client.ask(&request).await;
         assert_eq!((reply.status(), reply.reason().as_deref()), (200, Some(reason)));
@@ -115,7 +115,7 @@ async fn more_collected_requests_than_allowed_stream_through() {
     let (mut other, request) = upstream.asked().await;
     assert_eq!(request.body, PROMPT);
     for (server, client, reason) in
-        [(&mut server, &mut first, "observe"), (&mut other, &mut second, "held_requests")]
+        [(&mut server, &mut first, "one_shot"), (&mut other, &mut second, "held_requests")]
     {
         server.send(OK).await;
         assert_eq!(client.reply().await.reason().as_deref(), Some(reason));

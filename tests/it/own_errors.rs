@@ -13,7 +13,7 @@ async fn an_unreachable_upstream_is_a_502_that_names_it() {
     assert_eq!(kind, "api_error");
     assert!(message.contains("http://127.0.0.1:1") && message.contains("refused"), "{message}");
     assert!(!message.contains("/base"), "{message}");
-    assert_eq!(reply.head.get("x-forkpoint-plan").as_deref(), Some("passthrough"));
+    assert_eq!(reply.head.get("x-forkpoint-plan").as_deref(), Some("aligned"));
     // An error of ours costs no connection.
     client.ask(&get("/v1/models")).await.is_refusal(502, "upstream_unreachable");
     forkpoint.recorded(2).await;

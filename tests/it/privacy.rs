@@ -72,8 +72,8 @@ async fn a_log_line_holds_digests_ids_and_counts() {
     for (field, value) in [
         ("endpoint", "messages"),
         ("role", "plain"),
-        ("plan", "passthrough"),
-        ("reason", "observe"),
+        ("plan", "aligned"),
+        ("reason", "one_shot"),
         ("ending", "complete"),
         ("model", "claude-x"),
         ("client", "claude-cli/2.1"),

@@ -164,7 +164,7 @@ async fn an_http_2_client_is_served_without_any_negotiation() {
     let call = request("POST", "/v1/messages?beta=true").header("x-api-key", "k").header("x-many", "1");
     let (head, body) = client.ask(call.header("x-many", "2").body(()).unwrap(), PROMPT).await;
     assert_eq!((head.status.as_u16(), body), (200, MESSAGE.as_bytes().to_vec()));
-    assert_eq!(head.headers["x-forkpoint-reason"], "observe");
+    assert_eq!(head.headers["x-forkpoint-reason"], "one_shot");
     let asked = upstream.next().await;
     assert_eq!(asked.head.line(), "POST /v1/messages?beta=true HTTP/1.1");
     assert_eq!(asked.head.all("x-many"), ["1", "2"]);

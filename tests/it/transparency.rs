@@ -151,7 +151,7 @@ async fn our_headers_say_what_was_done_and_cannot_be_forged_by_the_upstream() {
     let reply = forkpoint.client().await.ask(&call(PROMPT)).await;
     let ours = ["x-forkpoint-role", "x-forkpoint-plan", "x-forkpoint-reason", "x-forkpoint-fork"];
     let said = ours.map(|name| reply.head.all(name).join(","));
-    assert_eq!(said, ["plain", "passthrough", "observe", ""]);
+    assert_eq!(said, ["plain", "aligned", "one_shot", ""]);
 
     let silent = Forkpoint::with(&upstream.url(), |config| config.server.response_headers = false).await;
     let reply = silent.client().await.ask(&call(PROMPT)).await;

@@ -178,6 +178,11 @@ pub fn plan(body: &[u8], anatomy: &Anatomy, situation: &Situation) -> Plan {
     planner.finish()
 }
 
+/// The breakpoints of a request as it came; none if they cannot be told.
+pub fn of_client(body: &[u8], anatomy: &Anatomy) -> Vec<Breakpoint> {
+    Marks::read(body, anatomy).map_or_else(|_| Vec::new(), |marks| marks.breakpoints())
+}
+
 struct Planner<'a> {
     body: &'a [u8],
     anatomy: &'a Anatomy,

@@ -31,6 +31,8 @@ impl Limits {
     /// A tenant: tool sets and prompts of dozens of agents (some 100 KB each, most of it common), and the
     /// inputs of a few dozen conversations at once.
     pub const TENANT: Limits = Limits { bytes: 8 << 20, entries: 16_384 };
+    /// Somebody of whom nothing is kept.
+    pub const NOTHING: Limits = Limits { bytes: 0, entries: 0 };
     /// One conversation: its tools, its prompt, and all its calls up to the window's end.
     pub const CONVERSATION: Limits = Limits { bytes: 4 << 20, entries: 8_192 };
 }

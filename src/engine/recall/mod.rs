@@ -82,13 +82,55 @@ pub struct Remembered {
 impl Remembered {
     /// Reads a request; equal to the full computation, whatever is known.
     pub fn read(body: Bytes, known: &dyn Known, attribution: Attribution) -> Result<Remembered, Malformed> {
+        Remembered::recall(body, known, attribution).map(|(request, _)| request)
+    }
+
+    /// The same, with the known request that it was compared with: most likely the one that it continues.
+    pub fn recall(
+        body: Bytes,
+        known: &dyn Known,
+        attribution: Attribution,
+    ) -> Result<(Remembered, Option<Arc<Remembered>>), Malformed> {
         let read = Reader::with_leaves(&body, known).read()?;
         let before = read.predecessor.as_deref().filter(|old| old.attribution == attribution);
         let old = before.map(Remembered::subject);
         let subject = Subject { body: &body, anatomy: &read.anatomy, leaves: &read.leaves };
         let chain = Chain::linked(&subject, attribution, old.as_ref().zip(before.map(|old| &old.chain)));
         let (anatomy, leaves, opening) = (read.anatomy, read.leaves, read.opening);
-        Ok(Remembered { body, anatomy, chain, leaves, opening, attribution })
+        Ok((Remembered { body, anatomy, chain, leaves, opening, attribution }, read.predecessor))
+    }
+
+    /// Whether both open alike and were answered alike at first, as far as both were answered. Conversations
+    /// that start with the same words are told apart by their first answer.
+    pub fn starts_like(&self, other: &Remembered) -> bool {
+        self.opening.is_some()
+            && self.opening == other.opening
+            && match (self.first_answer(), other.first_answer()) {
+                (Some(one), Some(two)) => one == two,
+                _ => true,
+            }
+    }
+
+    /// Whether the model said anything in it.
+    pub fn is_answered(&self) -> bool {
+        self.first_answer().is_some()
+    }
+
+    /// How many leading pieces both have in common, as the cache compares them.
+    pub fn shared_pieces(&self, other: &Remembered) -> usize {
+        if self.chain.model != other.chain.model {
+            return 0;
+        }
+        self.chain.pieces.iter().zip(&other.chain.pieces).take_while(|(one, two)| one == two).count()
+    }
+
+    /// The digests of the first assistant turn. Spelt with escapes a role is not recognised, which is harmless.
+    fn first_answer(&self) -> Option<&[Leaf]> {
+        let is_answer = |message: &&Message| {
+            message.role.as_ref().is_some_and(|role| &self.body[role.clone()] == b"\"assistant\"")
+        };
+        let answer = self.anatomy.messages.iter().find(is_answer)?;
+        self.leaves.get(answer.pieces.clone())
     }
 
     pub fn body(&self) -> &Bytes {
@@ -185,6 +227,12 @@ pub struct KnownLayer {
 impl KnownLayer {
     pub fn value(&self) -> &Bytes {
         &self.value
+    }
+
+    /// About how much memory this takes.
+    pub fn memory_bytes(&self) -> usize {
+        let piece = size_of::<Piece>() + size_of::<Leaf>();
+        size_of::<KnownLayer>() + self.value.len() + self.pieces.len() * piece
     }
 
     fn seen(&self) -> Seen<'_> {

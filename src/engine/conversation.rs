@@ -1,0 +1,161 @@
+//! What a request leaves behind for the next one of its conversation.
+//!
+//! A [`Trace`] never changes, but for what its answer adds; a conversation is a row of traces, each replaced by
+//! the one that continues it. What holds for all of them is in the [`Conversation`] they share.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+
+use super::breakpoints::Breakpoint;
+use super::canonical::{Choice, Pins};
+use super::prefix::PrefixHash;
+use super::recall::Remembered;
+use super::types::Moment;
+use super::usage::Usage;
+
+/// Entries that a conversation remembers to have written: the newest ends, and the static part before them.
+const ENTRIES_MAX: usize = 16;
+
+/// One request as it came and as it went out.
+#[derive(Debug)]
+pub struct Trace {
+    pub received: Arc<Remembered>,
+    /// What went out, less the markers that were added: the received one itself if nothing was respelt.
+    pub forwarded: Arc<Remembered>,
+    pub conversation: Arc<Conversation>,
+    /// Where the forwarded request asked for cache entries, in the order of the cache.
+    pub breakpoints: Vec<Breakpoint>,
+    /// Where the requests of this conversation did, this one included, as far as it still has the pieces.
+    pub entries: Vec<Entry>,
+    pub sent: Moment,
+    answer: OnceLock<Answer>,
+}
+
+/// A place that a cache entry may end at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub piece: usize,
+    pub prefix: PrefixHash,
+}
+
+/// What came back.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    pub message_id: Option<String>,
+    pub usage: Option<Usage>,
+}
+
+/// What all requests of one conversation share.
+#[derive(Debug, Default)]
+pub struct Conversation {
+    /// The spelling, if the model's thinking is bound to it and the conversation was seen from its start.
+    choice: Option<RwLock<Choice>>,
+    /// A second request came.
+    continued: AtomicBool,
+    /// A refused request was sent once more as it came.
+    fell_back: AtomicBool,
+    /// What came was accepted where what we made of it was not: from then on it goes out as it came.
+    stood_down: AtomicBool,
+}
+
+impl Trace {
+    pub fn new(
+        received: Arc<Remembered>,
+        forwarded: Arc<Remembered>,
+        conversation: Arc<Conversation>,
+        breakpoints: Vec<Breakpoint>,
+        before: Option<&Trace>,
+        sent: Moment,
+    ) -> Trace {
+        let mut entries = before.map_or_else(Vec::new, |before| before.entries_within(&forwarded));
+        for breakpoint in &breakpoints {
+            let prefix = forwarded.chain().pieces.get(breakpoint.piece).copied();
+            let known = entries.iter().any(|entry| entry.piece == breakpoint.piece);
+            entries.extend(prefix.filter(|_| !known).map(|prefix| Entry { piece: breakpoint.piece, prefix }));
+        }
+        entries.sort_unstable_by_key(|entry| entry.piece);
+        // The first is the static part, which no later one stands for.
+        if entries.len() > ENTRIES_MAX {
+            entries.drain(1..=entries.len() - ENTRIES_MAX);
+        }
+        Trace { received, forwarded, conversation, breakpoints, entries, sent, answer: OnceLock::new() }
+    }
+
+    /// The entries that a later request still has at the same place.
+    pub fn entries_within(&self, request: &Remembered) -> Vec<Entry> {
+        let pieces = &request.chain().pieces;
+        let stands = |entry: &&Entry| pieces.get(entry.piece) == Some(&entry.prefix);
+        self.entries.iter().filter(stands).copied().collect()
+    }
+
+    /// Whether `request` goes on where this one ended, rather than starting anew or from an earlier turn.
+    /// `hinted`: the client says that both are of one session and agent.
+    pub fn is_continued_by(&self, request: &Remembered, hinted: bool) -> bool {
+        let turns = (self.received.anatomy().messages.len(), request.anatomy().messages.len());
+        // Several turns are no coincidence: then the first message itself was rewritten.
+        turns.0 < turns.1 && (self.received.starts_like(request) || (hinted && turns.0 >= 3))
+    }
+
+    pub fn answered(&self, answer: Answer) {
+        let _ = self.answer.set(answer);
+    }
+
+    pub fn answer(&self) -> Option<&Answer> {
+        self.answer.get()
+    }
+
+    /// About how much memory this takes.
+    pub fn memory_bytes(&self) -> usize {
+        let forwarded = match Arc::ptr_eq(&self.received, &self.forwarded) {
+            true => 0,
+            false => self.forwarded.memory_bytes(),
+        };
+        let choice = self.conversation.choice().map_or(0, |choice| choice.bytes());
+        size_of::<Trace>() + self.received.memory_bytes() + forwarded + choice
+    }
+}
+
+impl Conversation {
+    pub fn new(choice: Option<Choice>) -> Conversation {
+        Conversation { choice: choice.map(RwLock::new), ..Conversation::default() }
+    }
+
+    /// A conversation that opens like this one: what was refused there would be refused here too.
+    pub fn again(&self, choice: Option<Choice>) -> Conversation {
+        let again = Conversation::new(choice);
+        again.fell_back.store(self.fell_back.load(Relaxed), Relaxed);
+        again.stood_down.store(self.is_stood_down(), Relaxed);
+        again
+    }
+
+    pub fn choice(&self) -> Option<RwLockReadGuard<'_, Choice>> {
+        self.choice.as_ref().map(|choice| choice.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn pin(&self, pins: Pins) {
+        if let Some(choice) = self.choice.as_ref().filter(|_| !pins.is_empty()) {
+            choice.write().unwrap_or_else(PoisonError::into_inner).pin(pins);
+        }
+    }
+
+    pub fn continues(&self) {
+        self.continued.store(true, Relaxed);
+    }
+
+    pub fn is_continued(&self) -> bool {
+        self.continued.load(Relaxed)
+    }
+
+    /// Whether a refused request may be sent once more as it came; asked once, it may not be again.
+    pub fn may_fall_back(&self) -> bool {
+        !self.fell_back.swap(true, Relaxed)
+    }
+
+    pub fn stand_down(&self) {
+        self.stood_down.store(true, Relaxed);
+    }
+
+    pub fn is_stood_down(&self) -> bool {
+        self.stood_down.load(Relaxed)
+    }
+}

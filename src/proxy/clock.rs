@@ -1,0 +1,35 @@
+//! The proxy's clock, as the engine counts time.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use crate::engine::types::Moment;
+
+/// Milliseconds since the start of the process.
+#[derive(Debug)]
+pub struct Clock {
+    start: Instant,
+    skipped_ms: AtomicU64,
+}
+
+impl Clock {
+    pub fn new() -> Clock {
+        Clock { start: Instant::now(), skipped_ms: AtomicU64::new(0) }
+    }
+
+    pub fn now(&self) -> Moment {
+        let passed = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Moment(passed).after(self.skipped_ms.load(Relaxed))
+    }
+
+    /// Lets time pass at once: an hour of traffic can be played in a second.
+    pub fn skip(&self, ms: u64) {
+        self.skipped_ms.fetch_add(ms, Relaxed);
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock::new()
+    }
+}

@@ -1,0 +1,123 @@
+//! What is remembered between requests, tenant by tenant; nothing ever crosses from one to another.
+//!
+//! Everything is bounded twice: by what one tenant may take, and by what all may. When all together take too
+//! much, the tenant that takes most gives up its oldest, so that a quiet one is not pushed out by a busy one.
+//!
+//! Rule: nothing is remembered of a tenant before the upstream accepted one of its requests. An invented
+//! credential leaves no trace.
+
+mod recent;
+mod tenant;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use dashmap::DashMap;
+
+pub use recent::Hint;
+pub use tenant::{Tenant, View};
+
+use crate::engine::types::TenantId;
+
+/// Tenants at once: what a tenant takes at least, and the time to look for the largest, are bounded by it.
+const TENANTS_MAX: usize = 4096;
+
+/// What may be remembered.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Of all tenants, recent bodies aside.
+    pub max_bytes: usize,
+    /// Of recent bodies.
+    pub recent_bytes: usize,
+    /// The part of either that one tenant may take.
+    pub tenant_share: f64,
+}
+
+impl Limits {
+    fn share(&self, bytes: usize) -> usize {
+        (bytes as f64 * self.tenant_share) as usize
+    }
+}
+
+/// The memory of this process.
+pub struct Memory {
+    tenants: DashMap<TenantId, Arc<Tenant>>,
+    limits: Limits,
+    totals: Arc<Totals>,
+    /// Counts uses, so that the tenant that was away for longest is known.
+    clock: AtomicU64,
+}
+
+/// What all tenants take together.
+#[derive(Debug, Default)]
+struct Totals {
+    spelling_bytes: AtomicUsize,
+    recent_bytes: AtomicUsize,
+}
+
+impl Memory {
+    pub fn new(limits: Limits) -> Memory {
+        Memory { tenants: DashMap::new(), limits, totals: Arc::default(), clock: AtomicU64::new(0) }
+    }
+
+    /// What is known of a tenant, if anything is.
+    pub fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
+        let tenant = self.tenants.get(id)?;
+        tenant.used(self.clock.fetch_add(1, Relaxed));
+        Some(Arc::clone(&tenant))
+    }
+
+    /// The same, for a tenant whose request was accepted: from now on it is known.
+    pub fn admit(&self, id: &TenantId) -> Arc<Tenant> {
+        if let Some(tenant) = self.tenant(id) {
+            return tenant;
+        }
+        if self.tenants.len() >= TENANTS_MAX {
+            self.forget_longest_unused();
+        }
+        let new = || Arc::new(Tenant::new(self.limits, Arc::clone(&self.totals)));
+        let tenant = Arc::clone(&self.tenants.entry(*id).or_insert_with(new));
+        tenant.used(self.clock.fetch_add(1, Relaxed));
+        tenant
+    }
+
+    pub fn tenants(&self) -> usize {
+        self.tenants.len()
+    }
+
+    /// What is held, recent bodies included.
+    pub fn bytes(&self) -> usize {
+        self.totals.spelling_bytes.load(Relaxed) + self.totals.recent_bytes.load(Relaxed)
+    }
+
+    /// Makes room, if there is too little. To be called after something was added.
+    pub fn shrink(&self) {
+        // A little more than necessary goes, so that this is not done for every request that comes.
+        let goal = self.limits.recent_bytes - self.limits.recent_bytes / 8;
+        if self.totals.recent_bytes.load(Relaxed) > self.limits.recent_bytes {
+            while self.totals.recent_bytes.load(Relaxed) > goal {
+                let largest = self.largest(Tenant::recent_bytes);
+                if !largest.is_some_and(|tenant| tenant.forget_oldest_body()) {
+                    break;
+                }
+            }
+        }
+        while self.totals.spelling_bytes.load(Relaxed) > self.limits.max_bytes {
+            if !self.forget_longest_unused() {
+                break;
+            }
+        }
+    }
+
+    fn largest(&self, size: fn(&Tenant) -> usize) -> Option<Arc<Tenant>> {
+        self.tenants.iter().max_by_key(|tenant| size(tenant)).map(|tenant| Arc::clone(&tenant))
+    }
+
+    fn forget_longest_unused(&self) -> bool {
+        let oldest = self.tenants.iter().min_by_key(|tenant| tenant.last_used()).map(|tenant| *tenant.key());
+        oldest.is_some_and(|id| self.tenants.remove(&id).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! What is known of one tenant.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+
+use super::recent::{Hint, Recent};
+use super::{Limits, Totals};
+use crate::engine::align::{Arrival, Before};
+use crate::engine::anatomy::Layer;
+use crate::engine::canonical::{self, News, Table};
+use crate::engine::conversation::Trace;
+use crate::engine::recall::{Known, KnownLayer, Opening, Remembered};
+
+#[derive(Debug)]
+pub struct Tenant {
+    recent: Mutex<Recent>,
+    table: RwLock<Table>,
+    last_used: AtomicU64,
+    recent_bytes_max: usize,
+    totals: Arc<Totals>,
+}
+
+impl Tenant {
+    pub(super) fn new(limits: Limits, totals: Arc<Totals>) -> Tenant {
+        let mut spellings = canonical::Limits::TENANT;
+        spellings.bytes = spellings.bytes.min(limits.share(limits.max_bytes));
+        Tenant {
+            recent: Mutex::default(),
+            table: RwLock::new(Table::new(spellings)),
+            last_used: AtomicU64::new(0),
+            recent_bytes_max: limits.share(limits.recent_bytes),
+            totals,
+        }
+    }
+
+    /// The spellings that were seen first.
+    pub fn table(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn learn(&self, news: News) {
+        if news.is_empty() {
+            return;
+        }
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let before = table.bytes();
+        table.remember(news);
+        let after = table.bytes();
+        drop(table);
+        add(&self.totals.spelling_bytes, before, after);
+    }
+
+    /// Remembers a request that was accepted, in the place of the one that it continues.
+    pub fn remember(&self, trace: Arc<Trace>, hint: Option<Hint>, continued: Option<&Arc<Trace>>) {
+        let forwarded = &trace.forwarded;
+        let repeats = continued.is_some_and(|old| {
+            let statics = forwarded.anatomy().tools + forwarded.anatomy().system;
+            old.forwarded.shared_pieces(forwarded) >= statics
+        });
+        let layers = [Layer::Tools, Layer::System].into_iter().filter(|_| !repeats);
+        let layers: Vec<_> = layers.filter_map(|layer| Some((layer, forwarded.layer(layer)?))).collect();
+        let mut recent = self.recent();
+        let before = recent.bytes();
+        for (layer, value) in layers {
+            recent.learn_layer(layer, value);
+        }
+        recent.insert(trace, hint, continued);
+        while recent.bytes() > self.recent_bytes_max && recent.forget_oldest() {}
+        let after = recent.bytes();
+        drop(recent);
+        add(&self.totals.recent_bytes, before, after);
+    }
+
+    pub(super) fn recent_bytes(&self) -> usize {
+        self.recent().bytes()
+    }
+
+    pub(super) fn forget_oldest_body(&self) -> bool {
+        let mut recent = self.recent();
+        let before = recent.bytes();
+        let forgot = recent.forget_oldest();
+        let after = recent.bytes();
+        drop(recent);
+        add(&self.totals.recent_bytes, before, after);
+        forgot
+    }
+
+    pub(super) fn used(&self, at: u64) {
+        self.last_used.store(at, Relaxed);
+    }
+
+    pub(super) fn last_used(&self) -> u64 {
+        self.last_used.load(Relaxed)
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        let recent = self.recent_bytes();
+        let spellings = self.table().bytes();
+        add(&self.totals.recent_bytes, recent, 0);
+        add(&self.totals.spelling_bytes, spellings, 0);
+    }
+}
+
+fn add(total: &std::sync::atomic::AtomicUsize, before: usize, after: usize) {
+    match after >= before {
+        true => total.fetch_add(after - before, Relaxed),
+        false => total.fetch_sub(before - after, Relaxed),
+    };
+}
+
+/// A tenant as one request sees it; nobody, if the tenant is not known yet.
+pub struct View<'a> {
+    pub tenant: Option<&'a Tenant>,
+    pub hint: Option<Hint>,
+}
+
+impl View<'_> {
+    /// The request, and what it follows.
+    pub fn arrival(&self, received: Remembered, like: Option<Arc<Remembered>>) -> Arrival {
+        let before = self.tenant.zip(like).and_then(|(tenant, like)| {
+            let (trace, hinted) = tenant.recent().trace_of(&like, self.hint.as_ref())?;
+            let continued = trace.is_continued_by(&received, hinted);
+            Some(Before { trace, continued })
+        });
+        Arrival { received: Arc::new(received), before }
+    }
+}
+
+impl Known for View<'_> {
+    fn hinted(&self) -> Option<Arc<Remembered>> {
+        let recent = self.tenant?.recent();
+        recent.hinted(self.hint.as_ref()?).map(|trace| Arc::clone(&trace.received))
+    }
+
+    fn opened(&self, opening: Opening) -> Vec<Arc<Remembered>> {
+        let Some(tenant) = self.tenant else { return Vec::new() };
+        tenant.recent().opened(opening).map(|trace| Arc::clone(&trace.received)).collect()
+    }
+
+    fn layers(&self, layer: Layer) -> Vec<Arc<KnownLayer>> {
+        self.tenant.map_or_else(Vec::new, |tenant| tenant.recent().layers(layer))
+    }
+}

@@ -1,0 +1,158 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::engine::align::{Arrival, untouched};
+use crate::engine::conversation::Trace;
+use crate::engine::prefix::Attribution;
+use crate::engine::recall::Remembered;
+use crate::engine::types::{IdDigest, Moment};
+
+const MIB: usize = 1 << 20;
+
+fn memory(recent_bytes: usize) -> Memory {
+    Memory::new(Limits { max_bytes: 64 * MIB, recent_bytes, tenant_share: 0.5 })
+}
+
+fn id(number: u8) -> TenantId {
+    TenantId([number; 32])
+}
+
+/// A conversation of so many messages that opens with these words.
+fn body(opening: &str, messages: usize, filler: usize) -> Bytes {
+    let filler = "x".repeat(filler);
+    let messages: Vec<String> = (0..messages)
+        .map(|n| match n % 2 {
+            0 => format!(r#"{{"role":"user","content":"{opening} {n} {filler}"}}"#),
+            _ => format!(r#"{{"role":"assistant","content":[{{"type":"text","text":"answer {n}"}}]}}"#),
+        })
+        .collect();
+    let system = r#"[{"type":"text","text":"Be brief."}]"#;
+    Bytes::from(format!(
+        r#"{{"model":"m","tools":[{{"name":"a"}}],"system":{system},"messages":[{}]}}"#,
+        messages.join(",")
+    ))
+}
+
+/// What one request finds, and then leaves behind.
+fn visit(memory: &Memory, tenant: &TenantId, hint: Option<Hint>, body: Bytes) -> Arrival {
+    let known = memory.tenant(tenant);
+    let view = View { tenant: known.as_deref(), hint };
+    let (received, like) = Remembered::recall(body, &view, Attribution::Counted).unwrap();
+    let arrival = view.arrival(received, like);
+    let trace = Arc::new(untouched(&arrival, Moment(0)));
+    memory.admit(tenant).remember(trace, hint, arrival.predecessor());
+    memory.shrink();
+    arrival
+}
+
+fn hint(session: u8) -> Option<Hint> {
+    Some(Hint { session: IdDigest([session; 16]), agent: None })
+}
+
+fn messages(trace: &Trace) -> usize {
+    trace.received.anatomy().messages.len()
+}
+
+#[test]
+fn a_conversation_is_found_by_how_it_opens_and_each_turn_replaces_the_last() {
+    let memory = memory(MIB);
+    assert!(visit(&memory, &id(1), None, body("one", 1, 0)).before.is_none());
+    for turn in 1..20 {
+        let arrival = visit(&memory, &id(1), None, body("one", 2 * turn + 1, 0));
+        assert_eq!(messages(arrival.predecessor().unwrap()), 2 * turn - 1);
+        assert!(arrival.conversation().is_some());
+    }
+    let last = body("one", 39, 0);
+    assert!(memory.bytes() < 3 * last.len() + 39 * 1024, "one body is kept: {}", memory.bytes());
+}
+
+#[test]
+fn a_hint_finds_a_conversation_whose_first_message_changed() {
+    let memory = memory(MIB);
+    visit(&memory, &id(1), hint(1), body("one", 5, 0));
+    let arrival = visit(&memory, &id(1), hint(1), body("other", 7, 0));
+    assert_eq!(messages(arrival.predecessor().unwrap()), 5);
+    assert!(visit(&memory, &id(1), hint(2), body("third", 7, 0)).before.is_none());
+}
+
+#[test]
+fn what_starts_anew_is_another_conversation() {
+    let memory = memory(MIB);
+    visit(&memory, &id(1), hint(1), body("one", 5, 0));
+    let again = visit(&memory, &id(1), hint(1), body("one", 1, 0));
+    assert!(again.predecessor().is_none() && again.conversation().is_none());
+    let rewound = visit(&memory, &id(1), hint(1), body("one", 3, 0));
+    assert!(rewound.conversation().is_some(), "an earlier turn of a known conversation");
+}
+
+#[test]
+fn tenants_do_not_see_each_other() {
+    let memory = memory(MIB);
+    visit(&memory, &id(1), hint(1), body("one", 3, 0));
+    assert!(visit(&memory, &id(2), hint(1), body("one", 5, 0)).before.is_none());
+    assert_eq!(memory.tenants(), 2);
+}
+
+#[test]
+fn nothing_is_known_of_a_tenant_that_was_not_admitted() {
+    let memory = memory(MIB);
+    assert!(memory.tenant(&id(1)).is_none());
+    assert_eq!((memory.tenants(), memory.bytes()), (0, 0));
+}
+
+#[test]
+fn one_tenant_takes_its_share_and_no_more() {
+    let memory = memory(MIB);
+    for number in 0..100 {
+        visit(&memory, &id(1), None, body(&format!("conversation {number}"), 1, 32 * 1024));
+        assert!(memory.bytes() <= MIB / 2, "{number}: {}", memory.bytes());
+    }
+    assert!(memory.bytes() > MIB / 4, "it is used: {}", memory.bytes());
+    let newest = visit(&memory, &id(1), None, body("conversation 99", 3, 32 * 1024));
+    assert!(newest.predecessor().is_some());
+    assert!(visit(&memory, &id(1), None, body("conversation 0", 3, 32 * 1024)).before.is_none());
+}
+
+#[test]
+fn the_largest_makes_room_and_the_small_keep_theirs() {
+    let memory = memory(MIB);
+    visit(&memory, &id(0), None, body("quiet", 1, 1024));
+    for tenant in 1..5 {
+        for number in 0..20 {
+            visit(&memory, &id(tenant), None, body(&format!("busy {number}"), 1, 32 * 1024));
+            assert!(memory.bytes() <= MIB + MIB / 8, "{}", memory.bytes());
+        }
+    }
+    assert!(visit(&memory, &id(0), None, body("quiet", 3, 1024)).predecessor().is_some());
+}
+
+#[test]
+fn a_body_that_is_too_large_is_not_kept() {
+    let memory = memory(MIB);
+    visit(&memory, &id(1), None, body("huge", 1, MIB));
+    assert!(visit(&memory, &id(1), None, body("huge", 3, MIB)).before.is_none());
+    assert!(memory.bytes() < 4096, "the layers alone: {}", memory.bytes());
+}
+
+#[test]
+fn many_that_open_alike_stay_few() {
+    let memory = memory(64 * MIB);
+    for _ in 0..100 {
+        visit(&memory, &id(1), None, body("same", 1, 32 * 1024));
+    }
+    let few = crate::engine::recall::CANDIDATES_MAX;
+    assert!(memory.bytes() < (few + 2) * 40 * 1024, "{}", memory.bytes());
+}
+
+#[test]
+fn tenants_are_bounded_and_the_one_longest_away_goes() {
+    let memory = memory(MIB);
+    let id = |n: usize| TenantId(*blake3::hash(&n.to_le_bytes()).as_bytes());
+    for number in 0..TENANTS_MAX + 10 {
+        memory.admit(&id(number));
+    }
+    assert_eq!(memory.tenants(), TENANTS_MAX);
+    assert!(memory.tenant(&id(0)).is_none() && memory.tenant(&id(TENANTS_MAX)).is_some());
+}
