@@ -68,6 +68,8 @@ metrics! {
     tenant_tokens_total: IntCounterVec["tenant", "kind"];
     /// Requests by client family and version, and what was done.
     client_requests_total: IntCounterVec["client", "plan"];
+    /// Layers of accepted requests, by whether the tenant brought the same before, or the conversation another.
+    prefix_sightings_total: IntCounterVec["layer", "class"];
     /// Time that forkpoint itself added to an exchange, by phase.
     overhead_seconds: HistogramVec["phase"] in OVERHEAD_BUCKETS;
     /// From the upstream call to the first byte of its answer's body.

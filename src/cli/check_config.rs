@@ -12,6 +12,7 @@
 //! one exception: a secret that is set prints as its mask, and the mask is refused when it is given back.
 //! Leaving the line out instead would start a proxy with other tenant digests and say nothing.
 
+use std::fmt;
 use std::io::{self, Write};
 
 use serde_json::json;
@@ -59,6 +60,7 @@ impl From<Problems> for Failure {
 
 fn toml(loaded: &Loaded) -> String {
     let mut text = format!("# forkpoint {}, effective configuration\n", env!("CARGO_PKG_VERSION"));
+    text.push_str(&format!("# prices: {}\n", PricesInForce::of(loaded)));
     let settings: Vec<Setting> = loaded.settings().collect();
     for section in SECTIONS {
         let lines: Vec<(&str, String, String)> = settings
@@ -97,7 +99,53 @@ fn loaded_json(loaded: &Loaded) -> serde_json::Value {
             (key.path.to_owned(), entry)
         })
         .collect();
-    json!({ "version": env!("CARGO_PKG_VERSION"), "keys": keys })
+    let prices = PricesInForce::of(loaded);
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "keys": keys,
+        "prices": {
+            "source": prices.file.as_deref().unwrap_or(BUILT_IN),
+            "models": prices.models,
+            "priced": prices.priced,
+            "as_of": prices.as_of,
+        },
+    })
+}
+
+const BUILT_IN: &str = "built in";
+
+/// Which price table would be used, and what is in it.
+struct PricesInForce {
+    /// Instead of the built-in table.
+    file: Option<String>,
+    models: usize,
+    priced: usize,
+    /// The oldest date in the table.
+    as_of: Option<String>,
+}
+
+impl PricesInForce {
+    fn of(loaded: &Loaded) -> PricesInForce {
+        let file = loaded.config.prices.file.as_ref();
+        PricesInForce {
+            file: file.map(|file| file.display().to_string()),
+            models: loaded.prices.models().len(),
+            priced: loaded.prices.models().filter(|model| model.price.is_some()).count(),
+            as_of: loaded.prices.models().map(|model| model.as_of.clone()).min(),
+        }
+    }
+}
+
+impl fmt::Display for PricesInForce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.file {
+            // Escaped, because it stands in a comment of one line.
+            Some(file) => write!(f, "{file:?}")?,
+            None => f.write_str(BUILT_IN)?,
+        }
+        write!(f, "; models {}, with a price {}", self.models, self.priced)?;
+        self.as_of.iter().try_for_each(|date| write!(f, ", oldest figures {date}"))
+    }
 }
 
 fn problems_json(problems: &Problems) -> serde_json::Value {

@@ -9,7 +9,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::admin;
-use crate::config::{self, Config, Mode, Overrides};
+use crate::config::{self, Config, Loaded, Mode, Overrides};
+use crate::engine::prices::Prices;
 use crate::metrics::Metrics;
 use crate::proxy::{Proxy, server};
 
@@ -22,19 +23,19 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let config = config::load(&args.overrides, std::env::vars_os())?.config;
+    let Loaded { config, prices, .. } = config::load(&args.overrides, std::env::vars_os())?;
     let log = logging::start(&config.log);
-    let outcome = super::runtime()?.block_on(serve(config));
+    let outcome = super::runtime()?.block_on(serve(config, prices));
     log.flush();
     outcome
 }
 
-async fn serve(config: Config) -> Result<(), Failure> {
+async fn serve(config: Config, prices: Prices) -> Result<(), Failure> {
     // Signals count from here on, so that none that comes while we start is lost.
     let mut signals = Signals::new()?;
     let metrics = Arc::new(Metrics::new().map_err(|error| Failure::new(format!("metrics: {error}")))?);
     let listeners = Listeners::bind(&config).await?;
-    let proxy = Proxy::new(config.clone(), metrics.clone()).map_err(|error| {
+    let proxy = Proxy::new(config.clone(), prices, metrics.clone()).map_err(|error| {
         Failure::new(error.to_string()).hint("install ca-certificates, or set SSL_CERT_FILE to a bundle")
     })?;
     announce(&config, &listeners);

@@ -14,7 +14,7 @@ use super::Found;
 use super::hint;
 use super::keys::{self, SECTIONS};
 use super::kind::Given;
-use super::problem::{Complaint, Origin, named};
+use super::problem::{Complaint, Origin, Problem, named};
 
 /// Far above any real configuration, and far below what would hurt to hold: a wrong path may name a disk image.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -33,28 +33,36 @@ pub(super) fn read(path: &Path, named_by: &Origin, found: &mut Found) {
 
 /// Reads the text of a file that a message would call `name`.
 pub(super) fn parse(bytes: &[u8], name: &str, found: &mut Found) {
-    let text = match std::str::from_utf8(bytes) {
-        Ok(text) => text,
-        Err(error) => {
-            let complaint = Complaint::new("not UTF-8", "TOML files are UTF-8; convert the file");
-            return found.refuse_file(name, bytes, error.valid_up_to(), complaint);
+    match document(bytes, name) {
+        Ok(document) => {
+            let text = document.raw();
+            Walk { name, text, found }.sections(document.as_table());
         }
-    };
-    match Document::parse(text) {
-        Ok(document) => Walk { name, text, found }.sections(document.as_table()),
-        Err(error) => {
-            // Only the parser's own words: the line itself may hold a secret.
-            let complaint = Complaint::new(
-                format!("not valid TOML: {}", error.message()),
-                "correct the syntax first; the rest of the file is checked after that",
-            );
-            let at = error.span().map_or(bytes.len(), |span| span.start);
-            found.refuse_file(name, bytes, at, complaint);
+        Err(problem) => {
+            found.unread = true;
+            found.problems.push(problem);
         }
     }
 }
 
-fn read_bytes(path: &Path) -> Result<Vec<u8>, Complaint> {
+/// TOML, or the one thing that is wrong with it.
+pub(super) fn document<'a>(bytes: &'a [u8], name: &str) -> Result<Document<&'a str>, Problem> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let complaint = Complaint::new("not UTF-8", "TOML files are UTF-8; convert the file");
+        refuse_file(name, bytes, error.valid_up_to(), complaint)
+    })?;
+    Document::parse(text).map_err(|error| {
+        // Only the parser's own words: the line itself may hold a secret.
+        let complaint = Complaint::new(
+            format!("not valid TOML: {}", error.message()),
+            "correct the syntax first; the rest of the file is checked after that",
+        );
+        let at = error.span().map_or(bytes.len(), |span| span.start);
+        refuse_file(name, bytes, at, complaint)
+    })
+}
+
+pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, Complaint> {
     let unreadable = |error: std::io::Error| {
         Complaint::new(
             format!("the file cannot be read: {error}"),
@@ -76,16 +84,12 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>, Complaint> {
     Ok(bytes)
 }
 
-impl Found {
-    fn refuse_file(&mut self, name: &str, bytes: &[u8], at: usize, complaint: Complaint) {
-        let before = &bytes[..at.min(bytes.len())];
-        let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
-        let column = String::from_utf8_lossy(&before[line_start..]).chars().count() + 1;
-        let origin =
-            Origin::File { path: name.to_owned(), line: line_number(bytes, at), column: Some(column) };
-        self.unread = true;
-        self.problems.push(complaint.at(origin, ""));
-    }
+fn refuse_file(name: &str, bytes: &[u8], at: usize, complaint: Complaint) -> Problem {
+    let before = &bytes[..at.min(bytes.len())];
+    let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
+    let column = String::from_utf8_lossy(&before[line_start..]).chars().count() + 1;
+    let origin = Origin::File { path: name.to_owned(), line: line_number(bytes, at), column: Some(column) };
+    complaint.at(origin, "")
 }
 
 struct Walk<'a> {
@@ -128,20 +132,23 @@ impl Walk<'_> {
         }
     }
 
-    /// The line of the key; that of its value only where the parser kept no place for the key.
     fn origin(&self, table: &dyn TableLike, name: &str, item: &Item) -> Origin {
-        let key_span = table.get_key_value(name).and_then(|(key, _)| key.span());
-        let Range { start, .. } = key_span.or_else(|| item.span()).unwrap_or_default();
-        let line = line_number(self.text.as_bytes(), start);
-        Origin::File { path: self.name.to_owned(), line, column: None }
+        origin(self.name, self.text, table, name, item)
     }
+}
+
+/// The line of the key; that of its value only where the parser kept no place for the key.
+pub(super) fn origin(file: &str, text: &str, table: &dyn TableLike, name: &str, item: &Item) -> Origin {
+    let key_span = table.get_key_value(name).and_then(|(key, _)| key.span());
+    let Range { start, .. } = key_span.or_else(|| item.span()).unwrap_or_default();
+    Origin::File { path: file.to_owned(), line: line_number(text.as_bytes(), start), column: None }
 }
 
 fn line_number(bytes: &[u8], at: usize) -> usize {
     bytes[..at.min(bytes.len())].iter().filter(|byte| **byte == b'\n').count() + 1
 }
 
-fn given(item: &Item) -> Given {
+pub(super) fn given(item: &Item) -> Given {
     match item {
         Item::Value(value) => given_value(value),
         Item::Table(_) => Given::Other("a section"),

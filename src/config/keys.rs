@@ -40,6 +40,7 @@ pub static SECTIONS: &[Section] = &[
     },
     Section { name: "canonical", meaning: "One spelling for what is said again and again." },
     Section { name: "store", meaning: "What is remembered between requests." },
+    Section { name: "prices", meaning: "What tokens cost, for metrics and estimates." },
     Section {
         name: "limits",
         meaning: "The most of everything; beyond a limit requests pass or are refused, never queued without end.",
@@ -217,6 +218,12 @@ pub static KEYS: &[Key] = &[
         kind: Kind::Bytes(0..=64 * GIB, |config| &mut config.store.recent_bytes),
         meaning: "The most of recent request bodies that is kept, so that what a conversation says again is compared and not read again.",
         reason: "hundreds of live conversations; without its last body a conversation costs a few hundred microseconds more",
+    },
+    Key {
+        path: "prices.file",
+        kind: Kind::OptionalPath(|config| &mut config.prices.file),
+        meaning: "A table of prices and cache facts per model, in the form of config/prices.toml, used instead of the built-in one; \"\" for that.",
+        reason: "the built-in table, which holds only what a source states; a model without a price has tokens and no dollars",
     },
     Key {
         path: "limits.body_bytes",
@@ -411,17 +418,19 @@ fn level_word(level: tracing::Level) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Canonical, Drain, Identity, Limits, Log, Server, Store, Upstream};
+    use crate::config::{Canonical, Drain, Identity, Limits, Log, PriceTable, Server, Store, Upstream};
 
     #[test]
     fn every_field_of_the_configuration_has_a_row() {
         // A new field does not compile here until it is named, and named it must be counted.
-        let Config { server, upstream, identity, canonical, store, limits, log, drain } = Config::default();
+        let Config { server, upstream, identity, canonical, store, prices, limits, log, drain } =
+            Config::default();
         let Server { listen: _, admin_listen: _, metrics_listen: _, mode: _, response_headers: _ } = server;
         let Upstream { url: _, profile: _, strips_attribution: _, connect: _, idle: _ } = upstream;
         let Identity { pepper: _, tenant_headers: _, oauth: _ } = identity;
         let Canonical { order: _, volatile: _, diagnose: _ } = canonical;
         let Store { kind: _, max_bytes: _, tenant_share: _, recent_bytes: _ } = store;
+        let PriceTable { file: _ } = prices;
         let Limits {
             body_bytes: _,
             observe_bytes: _,
@@ -434,7 +443,7 @@ mod tests {
         } = limits;
         let Log { format: _, level: _ } = log;
         let Drain { delay: _, deadline: _ } = drain;
-        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 4 + 8 + 2 + 2);
+        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 4 + 1 + 8 + 2 + 2);
     }
 
     #[test]
@@ -461,6 +470,7 @@ mod tests {
             Kind::Address(_) | Kind::OptionalAddress(_) => Some("127.0.0.9:9"),
             Kind::Url(_) => Some("http://other.example"),
             Kind::Secret(_) => Some("hunter2"),
+            Kind::OptionalPath(_) => Some("other.toml"),
             Kind::Headers(_) => Some("x-user,x-team"),
             Kind::Bytes(..) => Some("7777777"),
             Kind::Count(..) | Kind::Millis(..) | Kind::Seconds(..) => Some("777"),

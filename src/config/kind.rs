@@ -12,6 +12,7 @@
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::parse::{self, masked_url, size_text};
@@ -33,6 +34,8 @@ pub enum Kind {
     OptionalAddress(Slot<Option<SocketAddr>>),
     Url(Slot<http::Uri>),
     Secret(Slot<Secret>),
+    /// A path, or "" for none.
+    OptionalPath(Slot<Option<PathBuf>>),
     Headers(Slot<Vec<http::HeaderName>>),
     Count(RangeInclusive<u64>, Slot<usize>),
     Bytes(RangeInclusive<u64>, Slot<usize>),
@@ -97,6 +100,10 @@ impl Kind {
             }
             Kind::Url(slot) => *slot(config) = parse::url(self.text(given)?)?,
             Kind::Secret(slot) => *slot(config) = parse::secret(self.text(given)?)?,
+            Kind::OptionalPath(slot) => {
+                let text = self.text(given)?;
+                *slot(config) = (!text.is_empty()).then(|| text.into());
+            }
             Kind::Headers(slot) => *slot(config) = parse::headers(&self.list(given)?)?,
             Kind::Count(range, slot) => *slot(config) = to_usize(self.integer(given, range)?),
             Kind::Bytes(range, slot) => *slot(config) = to_usize(self.size(given, range)?),
@@ -125,6 +132,10 @@ impl Kind {
             Kind::Url(slot) => Shown::Text(slot(config).to_string().trim_end_matches('/').to_owned()),
             Kind::Secret(slot) if slot(config).is_empty() => Shown::Text(String::new()),
             Kind::Secret(_) => Shown::Masked,
+            Kind::OptionalPath(slot) => {
+                let path = slot(config).as_ref();
+                Shown::Text(path.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default())
+            }
             Kind::Headers(slot) => Shown::List(slot(config).iter().map(ToString::to_string).collect()),
             Kind::Count(_, slot) => Shown::Integer(*slot(config) as u64),
             Kind::Bytes(_, slot) => Shown::Bytes(*slot(config) as u64),
@@ -154,6 +165,7 @@ impl Kind {
             Kind::OptionalAddress(_) => "an IP address with a port, in quotes, or \"\" for none".to_owned(),
             Kind::Url(_) => "an http or https URL, in quotes".to_owned(),
             Kind::Secret(_) => "a text in quotes".to_owned(),
+            Kind::OptionalPath(_) => "a path in quotes, or \"\" for none".to_owned(),
             Kind::Headers(_) => "a list of header names, such as [\"x-user\"]".to_owned(),
             Kind::Bytes(range, _) => {
                 let (from, to) = (size_text(*range.start()), size_text(*range.end()));
@@ -290,7 +302,7 @@ impl Given {
         }
     }
 
-    fn quote(&self) -> String {
+    pub fn quote(&self) -> String {
         match self {
             Given::Switch(value) => value.to_string(),
             Given::Integer(number) => number.to_string(),

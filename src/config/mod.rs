@@ -11,7 +11,7 @@
 //!
 //! Rule: a later layer replaces an earlier one, and *every* value that was given must be valid, also one that
 //! is replaced; else removing a flag would reveal a mistake that was there all along.
-//! The only effect is reading the file: the environment comes in as an argument.
+//! The only effect is reading the file and the price table it names: the environment comes in as an argument.
 //!
 //! ```
 //! use forkpoint::config::{self, Origin, Overrides};
@@ -30,6 +30,7 @@ mod parse;
 mod file;
 mod environment;
 mod rules;
+mod prices;
 mod problem;
 mod hint;
 
@@ -40,11 +41,14 @@ use std::path::PathBuf;
 pub use flags::Overrides;
 pub use keys::{KEYS, Key, SECTIONS, Section};
 pub use kind::{Choice, Kind, Shown};
+pub use prices::load_prices;
 pub use problem::{Origin, Problem, Problems};
 pub use types::{
-    Canonical, Config, Drain, Identity, Limits, Log, LogFormat, MASK, Mode, OAuth, Profile, Secret, Server,
-    Store, StoreKind, Upstream, Volatile,
+    Canonical, Config, Drain, Identity, Limits, Log, LogFormat, MASK, Mode, OAuth, PriceTable, Profile,
+    Secret, Server, Store, StoreKind, Upstream, Volatile,
 };
+
+use crate::engine::prices::Prices;
 
 use kind::Given;
 use problem::{Complaint, named};
@@ -55,6 +59,8 @@ pub struct Loaded {
     pub config: Config,
     /// The file that was read, as it was named; none is read unless one is named.
     pub file: Option<PathBuf>,
+    /// The built-in table, or that of `prices.file`.
+    pub prices: Prices,
     origins: BTreeMap<&'static str, Origin>,
 }
 
@@ -142,7 +148,12 @@ impl Found {
                 }
             }
         }
-        let loaded = Loaded { config, file, origins };
+        let named_by = origins.get("prices.file").unwrap_or(&Origin::Default);
+        let prices = prices::read(config.prices.file.as_deref(), named_by).unwrap_or_else(|problems| {
+            self.problems.extend(problems);
+            Prices::default()
+        });
+        let loaded = Loaded { config, file, prices, origins };
         if !self.unread {
             self.problems.extend(rules::check(&loaded, &broken));
         }

@@ -4,6 +4,7 @@
 //! here, and so do `check-config` and the manual.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::engine::canonical::Order;
@@ -16,6 +17,7 @@ pub struct Config {
     pub identity: Identity,
     pub canonical: Canonical,
     pub store: Store,
+    pub prices: PriceTable,
     pub limits: Limits,
     pub log: Log,
     pub drain: Drain,
@@ -100,6 +102,12 @@ pub struct Store {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
     Memory,
+}
+
+#[derive(Clone, Debug)]
+pub struct PriceTable {
+    /// Replaces the built-in table.
+    pub file: Option<PathBuf>,
 }
 
 /// A value that never prints.
@@ -260,6 +268,7 @@ impl Default for Config {
                 tenant_share: 0.25,
                 recent_bytes: 64 * MIB,
             },
+            prices: PriceTable { file: None },
             limits: Limits {
                 body_bytes: 32 * MIB,
                 observe_bytes: 16 * MIB,

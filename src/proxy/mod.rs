@@ -36,6 +36,7 @@ use crate::engine::align;
 use crate::engine::breakpoints::Profile;
 use crate::engine::identify::{self, TenantRule};
 use crate::engine::prefix::Attribution;
+use crate::engine::prices::Prices;
 use crate::engine::recall::Remembered;
 use crate::engine::types::{BodyDigest, Endpoint, Plan, Reason};
 use crate::metrics::Metrics;
@@ -52,6 +53,7 @@ use record::{Facts, Recorder};
 /// Everything that requests share.
 pub struct Proxy {
     config: Config,
+    prices: Prices,
     rules: align::Rules,
     upstream: Upstream,
     held: Arc<Held>,
@@ -70,13 +72,13 @@ struct Outgoing {
 }
 
 impl Proxy {
-    pub fn new(config: Config, metrics: Arc<Metrics>) -> Result<Proxy, forward::SetupError> {
+    pub fn new(config: Config, prices: Prices, metrics: Arc<Metrics>) -> Result<Proxy, forward::SetupError> {
         let upstream = Upstream::new(&config.upstream)?;
         let held = Arc::new(Held::new(&config.limits, &metrics.held));
         let config::Store { max_bytes, tenant_share, recent_bytes, .. } = config.store;
         let store = Arc::new(Memory::new(store::Limits { max_bytes, recent_bytes, tenant_share }));
         let rules = rules(&config);
-        Ok(Proxy { config, rules, upstream, held, store, clock: Clock::new(), metrics })
+        Ok(Proxy { config, prices, rules, upstream, held, store, clock: Clock::new(), metrics })
     }
 
     pub fn clock(&self) -> &Clock {
@@ -247,7 +249,8 @@ impl Proxy {
             Remembered::recall(body.clone(), &view, attribution).map_err(|_| Reason::NotJson)?;
         facts.learn(received.body(), received.anatomy());
         let arrival = view.arrival(received, like);
-        Ok(tenant_id.map(|id| Memo::new(&self.store, id, hint, arrival)))
+        let model = facts.model.clone().unwrap_or_default();
+        Ok(tenant_id.map(|id| Memo::new(&self.store, id, hint, model, arrival)))
     }
 
     /// What goes out instead of the body, if anything else does.
@@ -259,8 +262,8 @@ impl Proxy {
             facts.plan = Plan::Passthrough(Reason::Refused);
             return None;
         }
-        let known = align::Facts::default();
-        let plan = || memo.plan(self.rules, known, self.clock.now());
+        let model = self.prices.facts(facts.model.as_deref().unwrap_or_default());
+        let plan = || memo.plan(self.rules, model, self.clock.now());
         let planned = std::panic::catch_unwind(AssertUnwindSafe(plan));
         let aligned = match planned.unwrap_or(Err(Reason::Internal)) {
             Ok(aligned) => aligned,

@@ -13,6 +13,7 @@ use crate::engine::anatomy::{Anatomy, Layer};
 use crate::engine::breakpoints::{self, Place};
 use crate::engine::conversation::Trace;
 use crate::engine::identify::Sender;
+use crate::engine::learned::LAYERS;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::turn::{Turn, Wholeness};
 use crate::engine::types::{BodyDigest, Ending, Endpoint, Plan, Reason, Role};
@@ -161,8 +162,10 @@ impl Recorder {
                 let before = memo.arrival.before.as_ref().map(|before| &*before.trace);
                 self.facts.traced(trace, before);
             }
-            if status.is_success() {
-                memo.accepted();
+            let classes = if status.is_success() { memo.accepted() } else { None };
+            for (layer, class) in LAYERS.into_iter().zip(classes.into_iter().flatten()) {
+                let labels = [layer.as_str(), class.as_str()];
+                self.metrics.prefix_sightings_total.with_label_values(&labels).inc();
             }
         }
     }

@@ -9,12 +9,14 @@ use crate::engine::align::{Arrival, Before};
 use crate::engine::anatomy::Layer;
 use crate::engine::canonical::{self, News, Table};
 use crate::engine::conversation::Trace;
+use crate::engine::learned::Learned;
 use crate::engine::recall::{Known, KnownLayer, Opening, Remembered};
 
 #[derive(Debug)]
 pub struct Tenant {
     recent: Mutex<Recent>,
     table: RwLock<Table>,
+    learned: Mutex<Learned>,
     last_used: AtomicU64,
     recent_bytes_max: usize,
     totals: Arc<Totals>,
@@ -27,6 +29,7 @@ impl Tenant {
         Tenant {
             recent: Mutex::default(),
             table: RwLock::new(Table::new(spellings)),
+            learned: Mutex::default(),
             last_used: AtomicU64::new(0),
             recent_bytes_max: limits.share(limits.recent_bytes),
             totals,
@@ -69,6 +72,11 @@ impl Tenant {
         let after = recent.bytes();
         drop(recent);
         add(&self.totals.recent_bytes, before, after);
+    }
+
+    /// What its traffic taught.
+    pub fn learned(&self) -> MutexGuard<'_, Learned> {
+        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn recent_bytes(&self) -> usize {

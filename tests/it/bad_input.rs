@@ -21,7 +21,7 @@ async fn what_is_not_understood_is_forwarded_byte_for_byte_with_the_reason() {
         (b"\xff\xfe{\x00}\x00", "not_json"),
         (&nested, "not_json"),
         (&nested_member, "not_json"),
-        (b"{\"model\":\"a\",\"model\":\"b\",\"model\":7}", "ambiguous"),
+        (b"{\"model\":\"a\",\"model\":\"b\",\"model\":7}", "one_shot"),
         (b"{\"model\":\"caf\xe9\"}", "one_shot"),
         (b" \r\n{ }\t", "one_shot"),
         (b"{\"model\":\"\\ud800\",\"metadata\":{\"user_id\":1e999}}", "one_shot"),
@@ -49,7 +49,7 @@ async fn compressed_signed_and_anonymous_requests_are_left_alone_with_the_reason
         ("authorization: Bearer t\r\nanthropic-beta: a,oauth-2025-04-20\r\n", "oauth"),
         ("authorization: Bearer sk-ant-oat01-x\r\n", "oauth"),
         ("authorization: Bearer t\r\nx-forkpoint-mode: observe\r\n", "observe"),
-        ("authorization: Bearer t\r\nx-forkpoint-mode: fork\r\n", "one_shot"),
+        ("authorization: Bearer t\r\nx-forkpoint-mode: fork\r\n", "below_minimum"),
     ] {
         let reply = client.ask(&post("/v1/messages?beta=true", headers, PROMPT)).await;
         assert_eq!((reply.status(), reply.reason().as_deref()), (200, Some(reason)), "{headers}");

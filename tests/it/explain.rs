@@ -108,3 +108,43 @@ fn what_is_no_request_is_refused_with_its_place() {
     let missing = explain(folder.path(), &["nowhere.json"]);
     assert!(String::from_utf8_lossy(&missing.stderr).contains("cannot read nowhere.json"));
 }
+
+#[test]
+fn the_loss_is_priced_where_the_model_has_a_price() {
+    let long =
+        TURN_1.replace("claude-sonnet-4-6", "claude-opus-5-5-20260901").replace("hello", &"a".repeat(40_000));
+    let found = divergence(&long, &long.replace("terse", "verbose"));
+    let tokens = found["lost_tokens_estimate"].as_u64().unwrap();
+    assert_eq!(tokens, found["lost_bytes"].as_u64().unwrap() / 4);
+    let cost = &found["cost_estimate"];
+    // The system prompt asks for an hour, so what is lost is written at $8 per million instead of read at $0.20.
+    assert_eq!((&cost["model"], &cost["ttl"]), (&"claude-opus-5-5".into(), &"1h".into()), "{cost}");
+    let usd = |key: &str| (cost[key].as_f64().unwrap() * 1e12).round() as u64;
+    assert_eq!([usd("read_usd"), usd("write_usd")], [tokens * 200_000, tokens * 8_000_000]);
+    assert_eq!(usd("extra_usd"), tokens * 7_800_000);
+    let five_minutes = long.replace(r#","ttl":"1h""#, "");
+    let found = divergence(&five_minutes, &five_minutes.replace("terse", "verbose"));
+    assert_eq!(found["cost_estimate"]["ttl"], "5m");
+}
+
+#[test]
+fn a_model_without_a_price_has_tokens_and_no_dollars() {
+    let reworded = TURN_1.replace("terse", "verbose");
+    let found = divergence(TURN_1, &reworded);
+    assert!(found["lost_tokens_estimate"].as_u64().unwrap() > 0);
+    assert_eq!(found["cost_estimate"], serde_json::Value::Null);
+
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "a.json", TURN_1);
+    write(folder.path(), "b.json", &reworded);
+    let shown = text(&explain(folder.path(), &["a.json", "b.json"]));
+    assert!(shown.contains("estimated cost: not known"), "{shown}");
+    let table = "[claude-sonnet-4-6]\ninput = 1000\nread = 0.1\nwrite_5m = 1.25\nwrite_1h = 2\nsource = 's'\nas_of = 2026-02-01\n";
+    write(folder.path(), "p.toml", table);
+    let shown = text(&explain(folder.path(), &["--prices", "p.toml", "a.json", "b.json"]));
+    assert!(shown.contains("; claude-sonnet-4-6, prices of 2026-02-01\n"), "{shown}");
+    write(folder.path(), "p.toml", "[claude-sonnet-4-6]\ninput = no\n");
+    let refused = explain(folder.path(), &["--prices", "p.toml", "a.json"]);
+    assert_eq!(refused.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("p.toml:2:"), "{refused:?}");
+}

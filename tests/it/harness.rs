@@ -73,7 +73,8 @@ impl Forkpoint {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let metrics = Arc::new(Metrics::new().unwrap());
-        let proxy = Arc::new(Proxy::new(config, metrics.clone()).unwrap());
+        let prices = forkpoint::config::load_prices(None, &forkpoint::config::Origin::Default).unwrap();
+        let proxy = Arc::new(Proxy::new(config, prices, metrics.clone()).unwrap());
         let (stop, stopped) = watch::channel(false);
         let serving = tokio::spawn(server::serve(listener, proxy, stopped));
         Forkpoint { address, metrics, stop, serving }

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::admin;
-use crate::config::Config;
+use crate::config::{Config, Origin, load_prices};
 use crate::metrics::Metrics;
 use crate::proxy::{Proxy, server};
 use crate::sim::{Latency, Sim, SimConfig};
@@ -38,6 +38,7 @@ impl Stage {
         let sim = Sim::start(sim).await.map_err(failed("start the simulator"))?;
         let mut config = Config::default();
         config.upstream.url = sim.url().parse().map_err(failed("use the simulator's address"))?;
+        let prices = load_prices(None, &Origin::Default).map_err(failed("read the prices"))?;
         let metrics = Arc::new(Metrics::new().map_err(failed("set up metrics"))?);
         let (listener, proxy) = free_port().await?;
         let (admin_listener, admin) = free_port().await?;
@@ -45,7 +46,7 @@ impl Stage {
         let readiness = admin::Readiness::default();
         readiness.set(true);
         tokio::spawn(admin::serve(admin_listener, admin::router(metrics.clone(), readiness)));
-        let service = Proxy::new(config, metrics).map_err(failed("set up the proxy"))?;
+        let service = Proxy::new(config, prices, metrics).map_err(failed("set up the proxy"))?;
         tokio::spawn(server::serve(listener, Arc::new(service), stopped));
         Ok(Stage { sim, proxy, admin, _stop: stop })
     }

@@ -1,10 +1,12 @@
 //! `forkpoint explain A.json [B.json]`: what the prompt cache sees of a request, and where two of them part.
 
+mod cost;
 mod report;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
+use crate::config;
 use crate::engine::anatomy::Anatomy;
 use crate::engine::divergence::{Divergence, Subject, divergence};
 use crate::engine::json::Malformed;
@@ -17,7 +19,9 @@ const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 const AFTER_HELP: &str = "\
 A file holds the body of one POST /v1/messages. With two files, the second should extend the first:
-the first place where it does not is what the cache loses from there on.
+the first place where it does not is what the cache loses from there on. What that costs is an
+estimate: tokens are counted from bytes, all of the first request counts as cached, and prices come
+from a table.
 
 Examples:
   forkpoint explain turn-1.json
@@ -39,6 +43,9 @@ pub struct Args {
     /// Count the attribution line in system[0], for upstreams that do not strip it
     #[arg(long)]
     count_attribution: bool,
+    /// Estimate costs with this price table instead of the built-in one
+    #[arg(long, value_name = "PATH")]
+    prices: Option<PathBuf>,
 }
 
 /// One request, read.
@@ -89,16 +96,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
         true => Attribution::Counted,
         false => Attribution::Stripped,
     };
+    let prices = config::load_prices(args.prices.as_deref(), &config::Origin::Flag("--prices"))?;
     let first = Exhibit::read(&args.first, attribution)?;
     let second = args.second.as_deref().map(|path| Exhibit::read(path, attribution)).transpose()?;
     let parted = second.as_ref().map(|second| divergence(&first.subject(), &second.subject()));
     let comparison = second.as_ref().zip(parted.as_ref());
     if args.json {
-        println!("{:#}", report::json(&first, comparison));
+        println!("{:#}", report::json(&first, comparison, &prices));
         return Ok(());
     }
     let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    print!("{}", report::text(&first, comparison, colour));
+    print!("{}", report::text(&first, comparison, &prices, colour));
     Ok(())
 }
 

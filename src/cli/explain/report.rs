@@ -6,34 +6,34 @@ use std::ops::Range;
 use serde_json::{Value, json};
 
 use crate::engine::anatomy::{Anatomy, Layer};
-use crate::engine::breakpoints::{self, Breakpoint, Carrier, Origin, Plan, Profile, Situation};
+use crate::engine::breakpoints::{self, Breakpoint, Carrier, Origin, Plan, Profile, Situation, Ttl};
 use crate::engine::divergence::{Divergence, Kind};
 use crate::engine::json;
+use crate::engine::prices::Prices;
 
 use super::super::demo::grouped;
+use super::cost::{self, Estimate};
 use super::{Comparison, Exhibit};
 
 const LAYERS: [Layer; 4] = [Layer::Model, Layer::Tools, Layer::System, Layer::Messages];
 /// How much of each spelling is shown around the first difference.
 const EXCERPT_BEFORE: usize = 24;
 const EXCERPT_AFTER: usize = 48;
-/// For a rough size only; real tokens are known from billed usage.
-const BYTES_PER_TOKEN: usize = 4;
 
-pub fn text(first: &Exhibit, comparison: Comparison<'_>, colour: bool) -> String {
+pub fn text(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices, colour: bool) -> String {
     let style = Style { colour };
     let mut out = layers(first, style);
     if let Some((second, parted)) = comparison {
         let _ = write!(out, "\n{}\n", layers(second, style));
         out += &match parted {
             None => extended(first, second, style),
-            Some(parted) => diverged(first, second, parted, style),
+            Some(parted) => diverged(first, second, parted, style) + &price_of(first, second, parted, prices),
         };
     }
     out
 }
 
-pub fn json(first: &Exhibit, comparison: Comparison<'_>) -> Value {
+pub fn json(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices) -> Value {
     let mut report = json!({ "requests": [request(first)] });
     if let Some((second, parted)) = comparison {
         report["requests"] = json!([request(first), request(second)]);
@@ -48,6 +48,15 @@ pub fn json(first: &Exhibit, comparison: Comparison<'_>) -> Value {
                 "at_byte": parted.at,
                 "spellings": spellings(first, second, parted),
                 "lost_bytes": lost(first, parted),
+                "lost_tokens_estimate": cost::tokens(lost(first, parted)),
+                "cost_estimate": estimate(first, second, parted, prices).map(|estimate| json!({
+                    "model": estimate.model,
+                    "prices_as_of": estimate.as_of,
+                    "ttl": estimate.ttl.as_str(),
+                    "read_usd": estimate.read.as_f64(),
+                    "write_usd": estimate.write.as_f64(),
+                    "extra_usd": estimate.extra().as_f64(),
+                })),
             })
         });
     }
@@ -146,15 +155,39 @@ fn diverged(first: &Exhibit, second: &Exhibit, parted: &Divergence, style: Style
         let _ = writeln!(out, "  {:<20} {place}", exhibit.name);
     }
     let lost = lost(first, parted);
-    let kept = bytes_of(first, 0..parted.piece.min(first.anatomy.pieces.len()));
     let _ = writeln!(
         out,
-        "\n  kept: {} bytes; lost from here on: {} bytes, roughly {} tokens at {BYTES_PER_TOKEN} bytes each",
-        grouped(kept as u64),
+        "\n  kept: {} bytes; lost from here on: {} bytes, roughly {} tokens at {} bytes each",
+        grouped(kept(first, parted) as u64),
         grouped(lost as u64),
-        grouped((lost / BYTES_PER_TOKEN) as u64),
+        grouped(cost::tokens(lost)),
+        cost::BYTES_PER_TOKEN,
     );
     out
+}
+
+/// One line on what the loss costs, or why that is not known.
+fn price_of(first: &Exhibit, second: &Exhibit, parted: &Divergence, prices: &Prices) -> String {
+    let Some(estimate) = estimate(first, second, parted, prices) else {
+        return "  estimated cost: not known, the price table does not have this model's prices\n".to_owned();
+    };
+    let Estimate { model, as_of, ttl, read, write } = &estimate;
+    format!(
+        "  estimated cost: {} more, as they are written ({write}, {}) and not read ({read}); {model}, prices of {as_of}\n",
+        estimate.extra(),
+        ttl.as_str(),
+    )
+}
+
+fn estimate(first: &Exhibit, second: &Exhibit, parted: &Divergence, prices: &Prices) -> Option<Estimate> {
+    let name = second.anatomy.model(&second.body)?;
+    let after = parted.piece.min(second.anatomy.pieces.len())..second.anatomy.pieces.len();
+    let automatic =
+        second.anatomy.member(&second.body, "cache_control").map(|span| ttl(&second.body[span.clone()]));
+    let hour =
+        sent(second, after).map(|(_, ttl)| ttl).chain(automatic).any(|ttl| ttl == Ttl::OneHour.as_str());
+    let ttl = if hour { Ttl::OneHour } else { Ttl::FiveMinutes };
+    Estimate::of_loss(prices.model(&name)?, kept(first, parted), lost(first, parted), ttl)
 }
 
 /// What each body has around the first difference.
@@ -222,6 +255,11 @@ fn layer_bytes(exhibit: &Exhibit, layer: Layer) -> usize {
 
 fn bytes_of(exhibit: &Exhibit, pieces: Range<usize>) -> usize {
     exhibit.anatomy.pieces[pieces].iter().map(|piece| piece.span.len()).sum()
+}
+
+/// What of the first request can still be read from the cache.
+fn kept(first: &Exhibit, parted: &Divergence) -> usize {
+    bytes_of(first, 0..parted.piece.min(first.anatomy.pieces.len()))
 }
 
 /// What of the first request cannot be read from the cache any more.

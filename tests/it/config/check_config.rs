@@ -18,7 +18,7 @@ fn an_empty_configuration_runs_and_every_value_is_a_default() {
         let run = check_config(dir.path(), args, &[]);
         assert_eq!(run.code, Some(0), "{}", run.stderr);
         let values: Vec<_> = run.stdout.lines().filter(|line| line.contains(" = ")).collect();
-        assert_eq!(values.len(), 32);
+        assert_eq!(values.len(), 33);
         assert!(values.iter().all(|line| line.ends_with("  # default")), "{}", run.stdout);
     }
 }
@@ -190,4 +190,38 @@ fn help_fits_a_terminal_and_shows_an_example() {
         assert!(help.contains("forkpoint check-config --config forkpoint.toml"), "{help}");
     }
     assert!(long.stdout.contains("FORKPOINT_UPSTREAM"), "{}", long.stdout);
+}
+
+const TABLE: &str = "[m]\ninput = 3.0\nsource = \"a contract\"\nas_of = 2026-02-01\n";
+
+#[test]
+fn the_prices_in_force_are_named() {
+    let dir = folder_with("[prices]\nfile = \"p.toml\"\n");
+    std::fs::write(dir.path().join("p.toml"), TABLE).unwrap();
+    let built_in = check_config(dir.path(), &[], &[]);
+    let line = "# prices: built in; models 23, with a price 4, oldest figures 2026-11-16\n";
+    assert!(built_in.stdout.contains(line), "{}", built_in.stdout);
+    let own = check_config(dir.path(), &["--config", "f.toml"], &[]);
+    let line = "# prices: \"p.toml\"; models 1, with a price 1, oldest figures 2026-02-01\n";
+    assert!(own.stdout.contains(line), "{}", own.stdout);
+    let env = [("FORKPOINT_PRICES__FILE", "p.toml")];
+    let json = check_config(dir.path(), &["--json"], &env).json();
+    let expected = serde_json::json!({"source": "p.toml", "models": 1, "priced": 1, "as_of": "2026-02-01"});
+    assert_eq!(json["prices"], expected);
+}
+
+#[test]
+fn a_price_table_that_cannot_be_used_is_refused_with_everything_else() {
+    let dir = folder_with("[server]\nlisten = 5\n[prices]\nfile = \"p.toml\"\n");
+    let missing = check_config(dir.path(), &["--config", "f.toml"], &[]);
+    assert_eq!(missing.code, Some(64));
+    assert!(missing.stderr.starts_with("error: 2 problems"), "{}", missing.stderr);
+    assert!(missing.stderr.contains("f.toml:4: p.toml: the file cannot be read: "), "{}", missing.stderr);
+    std::fs::write(dir.path().join("p.toml"), TABLE.replace("3.0", "\"3.0\"")).unwrap();
+    let malformed = check_config(dir.path(), &["--config", "f.toml"], &[]);
+    assert!(
+        malformed.stderr.contains("p.toml:2: m.input = \"3.0\": not a number of USD per million tokens"),
+        "{}",
+        malformed.stderr
+    );
 }

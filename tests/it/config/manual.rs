@@ -96,6 +96,7 @@ fn the_defaults_are_the_ones_that_were_promised() {
         ("store.max_bytes", json!(268_435_456)),
         ("store.tenant_share", json!(0.25)),
         ("store.recent_bytes", json!(67_108_864)),
+        ("prices.file", json!("")),
         ("limits.body_bytes", json!(33_554_432)),
         ("limits.observe_bytes", json!(16_777_216)),
         ("limits.connections", json!(4096)),
