@@ -4,17 +4,17 @@ use serde_json::{Value, json};
 
 use super::dice::Dice;
 use super::shape::{Shape, prose};
-use super::spelling::{shuffle_deep, shuffle_own, write_oddly};
+use super::spelling::{History, shuffle_deep, shuffle_own, write_oddly};
 
 /// How a client spells and marks what it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// Stable bytes, no markers at all.
     Naive,
-    /// Tools, their keys and those of echoed inputs in another order on every turn, odd white space and escapes.
-    /// The shapes that are known for their markers keep them.
+    /// Tools, their keys and those of echoed inputs in another order on every turn, odd white space everywhere,
+    /// odd escapes in tools, system and inputs. The shapes that are known for their markers keep them.
     Shuffling,
-    /// `Shuffling`, and the keys of the blocks in messages too.
+    /// `Shuffling`, and the blocks of messages with their keys in another order and odd escapes.
     Scrambling,
     /// Stable bytes, markers where they are read.
     WellBehaved,
@@ -106,7 +106,11 @@ impl Client {
         let bytes = match self.spells_anew() {
             true => {
                 shuffle_own(body, &mut self.dice);
-                write_oddly(&Value::Object(body.clone()), &mut self.dice)
+                let history = match self.behaviour {
+                    Behaviour::Scrambling => History::Odd,
+                    _ => History::Stable,
+                };
+                write_oddly(&Value::Object(body.clone()), history, &mut self.dice)
             }
             false => serde_json::to_vec(body).unwrap(),
         };

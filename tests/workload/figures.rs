@@ -65,19 +65,16 @@ pub fn table(rows: &[Row]) -> String {
         "| client | read direct | read aligned | cost direct | cost aligned | saved |\n|---|--:|--:|--:|--:|--:|\n",
     );
     for Row { name, direct, aligned } in rows {
-        let refused = match direct.refused {
-            0 => String::new(),
-            refused => format!(" ({refused} refused)"),
+        let (read, cost, saved) = match direct.refused {
+            0 => (
+                format!("{:.1} %", 100.0 * direct.share()),
+                format!("{:.0}", direct.units),
+                format!("{:.0} %", 100.0 * (1.0 - aligned.units / direct.units)),
+            ),
+            refused => ("–".to_owned(), format!("{refused} refused"), "–".to_owned()),
         };
-        let _ = writeln!(
-            out,
-            "| {name} | {:.1} % | {:.1} % | {:.0}{refused} | {:.0} | {:.0} % |",
-            100.0 * direct.share(),
-            100.0 * aligned.share(),
-            direct.units,
-            aligned.units,
-            100.0 * (1.0 - aligned.units / direct.units),
-        );
+        let (share, units) = (100.0 * aligned.share(), aligned.units);
+        let _ = writeln!(out, "| {name} | {read} | {share:.1} % | {cost} | {units:.0} | {saved} |");
     }
     out
 }

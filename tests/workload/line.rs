@@ -1,8 +1,10 @@
 //! A line to a simulator, direct or through a proxy, and what went over it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use forkpoint::proxy::Proxy;
 use forkpoint::sim::{Sim, Usage};
 use http::HeaderMap;
 use serde_json::{Value, json};
@@ -16,6 +18,7 @@ pub struct Line<'s> {
     /// Where letters are sent: the simulator, or what stands before it.
     pub url: String,
     pub sim: &'s Sim,
+    proxy: Option<Arc<Proxy>>,
     http: reqwest::Client,
 }
 
@@ -35,13 +38,25 @@ pub struct Exchange {
 
 impl<'s> Line<'s> {
     pub fn direct(sim: &'s Sim) -> Line<'s> {
-        Line::through(sim.url(), sim)
+        Line::new(sim.url(), sim, None)
     }
 
-    /// Through what listens at `url` and forwards to the simulator.
-    pub fn through(url: String, sim: &'s Sim) -> Line<'s> {
+    /// Through a proxy that listens at `url` and forwards to the simulator.
+    pub fn through(url: String, proxy: Arc<Proxy>, sim: &'s Sim) -> Line<'s> {
+        Line::new(url, sim, Some(proxy))
+    }
+
+    fn new(url: String, sim: &'s Sim, proxy: Option<Arc<Proxy>>) -> Line<'s> {
         sim.clock().freeze();
-        Line { url, sim, http: reqwest::Client::builder().no_proxy().build().unwrap() }
+        Line { url, sim, proxy, http: reqwest::Client::builder().no_proxy().build().unwrap() }
+    }
+
+    /// Lets simulated time pass, for all that stand on the line.
+    fn pause(&self) {
+        self.sim.clock().advance(PAUSE);
+        if let Some(proxy) = &self.proxy {
+            proxy.clock().skip(u64::try_from(PAUSE.as_millis()).unwrap());
+        }
     }
 
     pub async fn send(&self, letter: &Letter) -> Exchange {
@@ -99,7 +114,7 @@ pub async fn play(client: &mut Client, line: &Line<'_>, turns: usize) -> Vec<Exc
     let mut exchanges: Vec<Exchange> = Vec::with_capacity(turns);
     while exchanges.len() < turns {
         if !exchanges.is_empty() {
-            line.sim.clock().advance(PAUSE);
+            line.pause();
         }
         let exchange = line.send(&client.letter()).await;
         let blocks = exchange.blocks();
@@ -117,7 +132,7 @@ pub async fn resend(letters: impl IntoIterator<Item = Letter>, line: &Line<'_>) 
     let mut exchanges: Vec<Exchange> = Vec::new();
     for letter in letters {
         if !exchanges.is_empty() {
-            line.sim.clock().advance(PAUSE);
+            line.pause();
         }
         exchanges.push(line.send(&letter).await);
     }

@@ -23,75 +23,105 @@ pub fn shuffle_own(object: &mut Map<String, Value>, dice: &mut Dice) {
     object.extend(members);
 }
 
-/// Writes a value with white space and escapes as chance has it.
-pub fn write_oddly(value: &Value, dice: &mut Dice) -> Vec<u8> {
-    let mut out = String::new();
-    write(value, dice, &mut out);
-    out.into_bytes()
+/// What is said in messages, inputs of calls aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum History {
+    /// Its strings are escaped as they always were.
+    Stable,
+    /// Its strings are escaped anew like all others.
+    Odd,
 }
 
-fn write(value: &Value, dice: &mut Dice, out: &mut String) {
-    match value {
-        Value::Object(object) => {
-            out.push('{');
-            for (index, (key, value)) in object.iter().enumerate() {
-                separate(index, dice, out);
-                write_text(key, dice, out);
-                space(dice, out);
-                out.push(':');
-                space(dice, out);
-                write(value, dice, out);
-            }
-            space(dice, out);
-            out.push('}');
-        }
-        Value::Array(items) => {
-            out.push('[');
-            for (index, value) in items.iter().enumerate() {
-                separate(index, dice, out);
-                write(value, dice, out);
-            }
-            space(dice, out);
-            out.push(']');
-        }
-        Value::String(text) => write_text(text, dice, out),
-        other => out.push_str(&other.to_string()),
-    }
+/// Writes a request with white space and escapes as chance has it.
+pub fn write_oddly(body: &Value, history: History, dice: &mut Dice) -> Vec<u8> {
+    let mut writer = Writer { dice, history, is_stable: false, out: String::new() };
+    writer.value(body);
+    writer.out.into_bytes()
 }
 
-fn separate(index: usize, dice: &mut Dice, out: &mut String) {
-    if index > 0 {
-        out.push(',');
-    }
-    space(dice, out);
-}
-
-fn space(dice: &mut Dice, out: &mut String) {
-    if dice.once_in(8) {
-        out.push_str([" ", "\n", "\t ", "\r\n  "][dice.below(4)]);
-    }
+struct Writer<'d> {
+    dice: &'d mut Dice,
+    history: History,
+    is_stable: bool,
+    out: String,
 }
 
 /// Names and words of the API come shorter than this, and nobody escapes their letters.
 const PROSE_BYTES_MIN: usize = 32;
 
-fn write_text(text: &str, dice: &mut Dice, out: &mut String) {
-    if text.len() < PROSE_BYTES_MIN {
-        return out.push_str(&Value::from(text).to_string());
+impl Writer<'_> {
+    fn value(&mut self, value: &Value) {
+        match value {
+            Value::Object(object) => {
+                self.out.push('{');
+                for (index, (key, value)) in object.iter().enumerate() {
+                    self.separate(index);
+                    self.text(key);
+                    self.space();
+                    self.out.push(':');
+                    self.space();
+                    self.member(key, value);
+                }
+                self.space();
+                self.out.push('}');
+            }
+            Value::Array(items) => {
+                self.out.push('[');
+                for (index, value) in items.iter().enumerate() {
+                    self.separate(index);
+                    self.value(value);
+                }
+                self.space();
+                self.out.push(']');
+            }
+            Value::String(text) => self.text(text),
+            other => self.out.push_str(&other.to_string()),
+        }
     }
-    out.push('"');
-    for letter in text.chars() {
-        let plain = letter != '"' && letter != '\\' && !letter.is_control();
-        match letter {
-            '\n' if !dice.once_in(4) => out.push_str("\\n"),
-            '/' if dice.once_in(2) => out.push_str("\\/"),
-            _ if plain && (letter.is_ascii() || dice.once_in(2)) && !dice.once_in(60) => out.push(letter),
-            _ => {
-                for unit in letter.encode_utf16(&mut [0; 2]) {
-                    out.push_str(&format!("\\u{unit:04x}"));
+
+    fn member(&mut self, key: &str, value: &Value) {
+        let before = self.is_stable;
+        match key {
+            "messages" => self.is_stable = self.history == History::Stable,
+            "input" => self.is_stable = false,
+            _ => {}
+        }
+        self.value(value);
+        self.is_stable = before;
+    }
+
+    fn separate(&mut self, index: usize) {
+        if index > 0 {
+            self.out.push(',');
+        }
+        self.space();
+    }
+
+    fn space(&mut self) {
+        if self.dice.once_in(8) {
+            self.out.push_str([" ", "\n", "\t ", "\r\n  "][self.dice.below(4)]);
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        if self.is_stable || text.len() < PROSE_BYTES_MIN {
+            return self.out.push_str(&Value::from(text).to_string());
+        }
+        self.out.push('"');
+        for letter in text.chars() {
+            let (dice, out) = (&mut *self.dice, &mut self.out);
+            let plain = letter != '"' && letter != '\\' && !letter.is_control();
+            match letter {
+                '\n' if !dice.once_in(4) => out.push_str("\\n"),
+                '/' if dice.once_in(2) => out.push_str("\\/"),
+                _ if plain && (letter.is_ascii() || dice.once_in(2)) && !dice.once_in(60) => out.push(letter),
+                _ => {
+                    for unit in letter.encode_utf16(&mut [0; 2]) {
+                        out.push_str(&format!("\\u{unit:04x}"));
+                    }
                 }
             }
         }
+        self.out.push('"');
     }
-    out.push('"');
 }

@@ -3,6 +3,7 @@
 mod clients;
 mod thirty_turns;
 mod never_dearer;
+mod unrepairable;
 mod fallback;
 mod untouched;
 mod wire;
@@ -32,7 +33,8 @@ impl Stage {
     }
 
     fn line(&self) -> Line<'_> {
-        Line::through(format!("http://{}", self.forkpoint.address), &self.sim)
+        let url = format!("http://{}", self.forkpoint.address);
+        Line::through(url, self.forkpoint.proxy.clone(), &self.sim)
     }
 }
 
