@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use forkpoint::sim::Usage;
 use forkpoint::sim::models::{find, public_models};
 
-use super::line::Exchange;
+use super::client::{Client, Letter};
+use super::line::{Exchange, Line, play, resend};
 
 /// The bill of several requests on one line.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -57,6 +58,22 @@ pub struct Row {
     pub name: String,
     pub direct: Bill,
     pub aligned: Bill,
+}
+
+impl Row {
+    /// Lets a client speak on one line, and sends what it said on the other.
+    pub async fn of(
+        name: String,
+        mut client: Client,
+        turns: usize,
+        aligned: &Line<'_>,
+        direct: &Line<'_>,
+    ) -> Row {
+        let spoken = play(&mut client, aligned, turns).await;
+        let letters: Vec<Letter> = spoken.iter().map(|exchange| exchange.sent.clone()).collect();
+        let direct = resend(letters, direct).await;
+        Row { name, direct: Bill::of(&direct), aligned: Bill::of(&spoken) }
+    }
 }
 
 /// The rows as a Markdown table.

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::workload::{Behaviour, Bill, Client, Letter, Line, Shape, play, prose, resend, tool};
+use crate::workload::{Behaviour, Bill, Client, Letter, Line, Row, Shape, prose, resend, tool};
 
-use super::{Stage, as_sent, simulator};
+use super::{Stage, simulator};
 
 /// Sends the same letters on both lines.
 async fn bills(letters: Vec<Letter>) -> (Bill, Bill) {
@@ -118,9 +118,9 @@ async fn short_conversation(shape: Shape, behaviour: Behaviour, turns: usize) {
 /// The bills of a conversation, direct and aligned.
 async fn conversation(shape: Shape, behaviour: Behaviour, turns: usize) -> (Bill, Bill) {
     let (stage, sim) = (Stage::aligned().await, simulator(|_| ()).await);
-    let aligned = play(&mut Client::new(shape, behaviour, 3), &stage.line(), turns).await;
-    let direct = resend(as_sent(&aligned), &Line::direct(&sim)).await;
-    (Bill::of(&direct), Bill::of(&aligned))
+    let client = Client::new(shape, behaviour, 3);
+    let row = Row::of(String::new(), client, turns, &stage.line(), &Line::direct(&sim)).await;
+    (row.direct, row.aligned)
 }
 
 #[tokio::test]
