@@ -1,11 +1,16 @@
 //! Where two requests part: the first piece whose prefix hash differs, and what differs in it.
 
 use super::anatomy::{Anatomy, Form, Layer, Piece};
-use super::json::Span;
+use super::json::{self, Span};
 use super::meaning::Meaning;
 use super::prefix::Chain;
 
+/// Meanings are compared up to this many bytes times levels: reading a meaning walks a value once per level. What
+/// is larger or nested deeper counts as changed in meaning.
+const MEANING_WORK_MAX: usize = 16 * 1024 * 1024;
+
 /// One request with everything needed to compare it.
+#[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     pub body: &'a [u8],
     pub anatomy: &'a Anatomy,
@@ -90,11 +95,18 @@ fn of_model(first: &Subject<'_>, second: &Subject<'_>) -> Divergence {
     Divergence { layer: Layer::Model, piece: 0, path: "model".into(), kind: Kind::Meaning, at, spans }
 }
 
-fn compare(first: &Subject<'_>, one: &Piece, second: &Subject<'_>, two: &Piece) -> Kind {
-    let meaning = |subject: &Subject<'_>, piece: &Piece| match piece.form {
-        Form::Block => Meaning::of_block(&subject.body[piece.span.clone()]),
-        Form::Text => Meaning::of_text(&subject.body[piece.span.clone()]),
-        Form::Other => Meaning::of(&subject.body[piece.span.clone()]),
+/// Whether two pieces differ in meaning or only in spelling.
+pub(super) fn compare(first: &Subject<'_>, one: &Piece, second: &Subject<'_>, two: &Piece) -> Kind {
+    let meaning = |subject: &Subject<'_>, piece: &Piece| {
+        let value = &subject.body[piece.span.clone()];
+        if value.len().saturating_mul(json::depth(value)) > MEANING_WORK_MAX {
+            return None;
+        }
+        match piece.form {
+            Form::Block => Meaning::of_block(value),
+            Form::Text => Meaning::of_text(value),
+            Form::Other => Meaning::of(value),
+        }
     };
     match (meaning(first, one), meaning(second, two)) {
         (Some(one), Some(two)) if one == two => Kind::Spelling,
@@ -163,6 +175,18 @@ mod tests {
         assert_eq!(found(&added), ("tools[2]".into(), Layer::Tools, Kind::Added));
         let shorter = BODY.replace(r#",{"role":"assistant","content":[{"type":"text","text":"two"}]}"#, "");
         assert_eq!(found(&shorter), ("messages[1].content[0]".into(), Layer::Messages, Kind::Missing));
+    }
+
+    #[test]
+    fn a_piece_too_deep_and_large_to_read_counts_as_changed_in_meaning() {
+        let piece = |depth: usize, spelling: &str| {
+            let list = format!("{}{}{spelling}", "[".repeat(depth), "]".repeat(depth));
+            BODY.replace(r#"{"p":1,"q":2}"#, &format!(r#"{{"x":"{}","y":{list}}}"#, "x".repeat(60_000)))
+        };
+        let kind =
+            |depth| compare_bodies(&piece(depth, ",\"z\":1,\"w\":2"), &piece(depth, ",\"w\":2,\"z\":1"));
+        assert_eq!(kind(200).unwrap().kind, Kind::Spelling);
+        assert_eq!(kind(400).unwrap().kind, Kind::Meaning);
     }
 
     #[test]

@@ -126,6 +126,27 @@ pub fn value_end_noting(bytes: &[u8], at: usize, spaced: &mut bool) -> Result<us
     }
 }
 
+/// How deep a value nests: 0 for one that holds no others. What is no JSON has some depth too.
+pub fn depth(value: &[u8]) -> usize {
+    let (mut at, mut depth, mut deepest) = (0, 0_usize, 0);
+    while let Some(&byte) = value.get(at) {
+        match byte {
+            b'"' => at = string_end(value, at).unwrap_or(value.len()),
+            b'{' | b'[' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+                at += 1;
+            }
+            b'}' | b']' => {
+                depth = depth.saturating_sub(1);
+                at += 1;
+            }
+            _ => at += 1,
+        }
+    }
+    deepest
+}
+
 /// The value of a string span (with its quotes) as text; `None` if escapes or UTF-8 are broken.
 pub fn text<'a>(bytes: &'a [u8], span: &Span) -> Option<Cow<'a, str>> {
     let raw = bytes.get(span.clone())?;
@@ -361,6 +382,14 @@ mod tests {
         assert_eq!(whole(&"[".repeat(100_000)), Err(Malformed::TooDeep));
         let fits = format!("{}{}", "[".repeat(MAX_DEPTH), "]".repeat(MAX_DEPTH));
         assert_eq!(whole(&fits), Ok(()));
+    }
+
+    #[test]
+    fn depth_counts_brackets_outside_of_strings() {
+        for (value, levels) in [("1", 0), (r#""[[{""#, 0), ("{}", 1), (r#"[{"a":"]"},[[]]]"#, 3), ("]][", 1)]
+        {
+            assert_eq!(depth(value.as_bytes()), levels, "{value}");
+        }
     }
 
     #[test]

@@ -26,6 +26,12 @@ use super::types::first;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PrefixHash([u8; 32]);
 
+impl PrefixHash {
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
 impl fmt::Display for PrefixHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", u64::from_be_bytes(first(&self.0)))

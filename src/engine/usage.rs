@@ -28,6 +28,11 @@ impl Usage {
         ]
     }
 
+    /// Tokens of the prompt that came from the cache or went into it: all up to the last breakpoint.
+    pub fn cached(&self) -> u64 {
+        self.cache_read.saturating_add(self.cache_write_5m).saturating_add(self.cache_write_1h)
+    }
+
     /// Takes over what a `usage` object reports. Broken or absent counts change nothing.
     pub fn update(&mut self, json: &str) {
         let Ok(wire) = serde_json::from_str::<Wire>(json) else { return };

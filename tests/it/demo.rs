@@ -12,7 +12,8 @@ fn demo(args: &[&str]) -> Command {
 /// The cells of the table's rows, by their first cell.
 fn rows(text: &str) -> Vec<Vec<String>> {
     let is_row = |line: &&str| {
-        ["parent", "child", "all"].iter().any(|who| line.starts_with(who)) && line.contains('$')
+        ["parent ", "child ", "children ", "all "].iter().any(|who| line.starts_with(who))
+            && line.contains('$')
     };
     let cells = |line: &str| line.replace("child ", "child-").split_whitespace().map(String::from).collect();
     text.lines().filter(is_row).map(cells).collect()
@@ -24,7 +25,8 @@ fn number(cell: &str) -> u64 {
 
 #[test]
 fn it_bills_every_request_of_a_fan_out() {
-    let output = demo(&["--children", "3", "--turns", "1", "--context", "6000"]).output().unwrap();
+    let output =
+        demo(&["--children", "3", "--turns", "1", "--context", "6000", "--requests"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
     let rows = rows(&text);
@@ -34,6 +36,28 @@ fn it_bills_every_request_of_a_fan_out() {
     let all = rows.last().unwrap();
     assert_eq!(all[0], "all");
     assert_eq!(number(&all[1]), billed, "{text}");
+}
+
+/// The cells of a row of the comparison.
+fn compared<'a>(text: &'a str, row: &str) -> Vec<&'a str> {
+    let line = text.lines().find(|line| line.starts_with(row)).unwrap_or_else(|| panic!("{row} in {text}"));
+    line[row.len()..].split_whitespace().collect()
+}
+
+#[test]
+fn a_naive_client_pays_less_aligned_and_a_careful_one_no_more() {
+    for (client, cheaper) in [("naive", true), ("careful", false)] {
+        let sizes = ["--children", "2", "--turns", "2", "--context", "6000", "--client", client];
+        let output = demo(&sizes).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}");
+        let reads = compared(&text, "all: cache read");
+        assert_eq!(number(reads[0]) == 0, cheaper, "as sent: {text}");
+        assert!(number(reads[1]) > 0, "{text}");
+        let costs = compared(&text, "all: cost");
+        let [sent, aligned] = [0, 1].map(|at| costs[at].trim_start_matches('$').parse::<f64>().unwrap());
+        assert!(if cheaper { aligned < sent } else { aligned <= sent }, "{text}");
+    }
 }
 
 #[test]

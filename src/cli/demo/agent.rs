@@ -1,7 +1,8 @@
 //! The scripted client: a parent that fans out, children that work with tools, all streaming.
 //!
-//! It behaves like a careful hand-written agent: it marks its system prompt and its newest message for
-//! caching, resends its history on every turn, and starts all children at once.
+//! It resends its history on every turn, and starts all children at once, as clients do. A careful one marks
+//! its system prompt and its newest message for caching; a naive one marks nothing, and brings its tools in
+//! another order each time, as those do that keep them in a map.
 
 use futures_util::StreamExt;
 use futures_util::future::try_join_all;
@@ -27,6 +28,25 @@ pub struct Workload {
     pub children: u16,
     pub turns: u16,
     pub context_tokens: u32,
+    pub client: Client,
+}
+
+/// What the client does for the cache by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Client {
+    /// Marks its system prompt and its newest message, and always spells alike
+    Careful,
+    /// Marks nothing, and shuffles its tools
+    Naive,
+}
+
+impl Client {
+    pub fn describe(self) -> &'static str {
+        match self {
+            Client::Careful => "The client marks its system prompt and its newest message for the cache.",
+            Client::Naive => "The client marks nothing for the cache, and shuffles its tools.",
+        }
+    }
 }
 
 impl Workload {
@@ -46,7 +66,8 @@ pub struct Call {
 pub async fn run(workload: &Workload, url: String, progress: &Progress) -> Result<Vec<Call>, Failure> {
     let client = reqwest::Client::builder().no_proxy().build();
     let client = client.map_err(|error| Failure::new(format!("cannot make a client: {error}")))?;
-    let mut parent = Agent::parent(workload, Session { client, url, progress });
+    let mut parent =
+        Agent::parent(workload, Session { http: client, url, progress, client: workload.client });
     let answer = parent.ask().await?;
     let spawned = tool_uses(&answer)?;
     let children = spawned.iter().enumerate().map(|(number, call)| {
@@ -66,7 +87,8 @@ pub async fn run(workload: &Workload, url: String, progress: &Progress) -> Resul
 
 #[derive(Clone)]
 struct Session<'a> {
-    client: reqwest::Client,
+    http: reqwest::Client,
+    client: Client,
     url: String,
     progress: &'a Progress,
 }
@@ -141,7 +163,7 @@ impl<'a> Agent<'a> {
 
     async fn ask(&mut self) -> Result<Turn, Failure> {
         let failed = |error: &dyn std::error::Error| Failure::new(super::super::cause(error));
-        let request = self.session.client.post(format!("{}/v1/messages", self.session.url));
+        let request = self.session.http.post(format!("{}/v1/messages", self.session.url));
         let request = request.header("x-api-key", "demo").header("anthropic-version", "2023-06-01");
         let answer = request.json(&self.body()).send().await.map_err(|error| failed(&error))?;
         let status = answer.status();
@@ -165,20 +187,27 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// The request, with breakpoints on the system prompt and on the newest block.
+    /// The request, as this client writes it.
     fn body(&self) -> Value {
-        let marker = json!({"type": "ephemeral"});
+        let mut system = text(&self.system);
+        let mut tools = self.tools.clone();
         let mut messages = self.messages.clone();
-        let newest = messages.last_mut().and_then(|message| message["content"].as_array_mut()?.last_mut());
-        if let Some(block) = newest {
-            block["cache_control"] = marker.clone();
+        match self.session.client {
+            Client::Careful => {
+                let marker = json!({"type": "ephemeral"});
+                let newest =
+                    messages.last_mut().and_then(|message| message["content"].as_array_mut()?.last_mut());
+                newest.into_iter().for_each(|block| block["cache_control"] = marker.clone());
+                system["cache_control"] = marker;
+            }
+            Client::Naive => tools.rotate_left(self.calls.len() % self.tools.len().max(1)),
         }
         json!({
             "model": MODEL,
             "max_tokens": 4096,
             "stream": true,
-            "system": [{"type": "text", "text": self.system, "cache_control": marker}],
-            "tools": self.tools,
+            "system": [system],
+            "tools": tools,
             "messages": messages,
         })
     }

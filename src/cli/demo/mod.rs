@@ -1,7 +1,9 @@
 //! `forkpoint demo`: the main job, on the embedded simulator. No key, no network, no configuration.
 //!
 //! A parent agent with a large context fans out to sub-agents that run at once, each with tools of its own,
-//! and reads their reports. Everything goes through a real forkpoint on a real port; the simulator bills.
+//! and reads their reports. The same is played once straight to the simulator, which is what happens without
+//! forkpoint, and once per mode through a real forkpoint on a real port. The simulator bills; each play has one
+//! of its own, so that none reads what another wrote.
 
 mod agent;
 mod stage;
@@ -11,13 +13,15 @@ use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
 use super::Failure;
-use agent::Workload;
-use stage::Stage;
+use agent::{Client, Workload};
+use stage::{Arm, Stage};
+use table::Column;
 pub use table::grouped;
 
 const AFTER_HELP: &str = "\
 Examples:
   forkpoint demo                       five children under a 48,500-token parent
+  forkpoint demo --client naive        a client that does nothing for the cache, and shuffles its tools
   forkpoint demo --children 8 --stay   eight, then keep everything up to look around";
 
 #[derive(Debug, clap::Args)]
@@ -32,6 +36,12 @@ pub struct Args {
     /// Size of the parent's context in tokens, before the fan-out
     #[arg(long, value_name = "TOKENS", default_value_t = 48_500, value_parser = clap::value_parser!(u32).range(2_000..=400_000))]
     context: u32,
+    /// How much the client does for the cache by itself
+    #[arg(long, value_enum, default_value_t = Client::Careful)]
+    client: Client,
+    /// List every request of the last column too
+    #[arg(long)]
+    requests: bool,
     /// Keep simulator, proxy and admin running until Ctrl-C
     #[arg(long)]
     stay: bool,
@@ -42,29 +52,45 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 async fn demo(args: Args) -> Result<(), Failure> {
-    let workload = Workload { children: args.children, turns: args.turns, context_tokens: args.context };
-    let stage = Stage::start().await?;
+    let workload = Workload {
+        children: args.children,
+        turns: args.turns,
+        context_tokens: args.context,
+        client: args.client,
+    };
     let mut out = std::io::stdout().lock();
     let _ = writeln!(
         out,
-        "A parent with {} tokens of context spawns {} sub-agents; each calls a tool {} times and reports.\n",
+        "A parent with {} tokens of context spawns {} sub-agents; each calls a tool {} times and reports.\n{}\n",
         table::grouped(args.context.into()),
         args.children,
-        args.turns
+        args.turns,
+        args.client.describe(),
     );
     let started = Instant::now();
-    let progress = Progress::new(workload.requests());
-    let calls = agent::run(&workload, stage.proxy_url(), &progress).await?;
+    let progress = Progress::new(workload.requests() * Arm::ALL.len());
+    let mut columns = Vec::new();
+    let mut last = None;
+    for arm in Arm::ALL {
+        let stage = Stage::start(arm).await?;
+        let calls = agent::run(&workload, stage.client_url(), &progress).await?;
+        columns.push(Column { title: arm.title(), rows: stage.bill(&calls)? });
+        last = Some(stage);
+    }
     progress.done();
-    let rows = stage.bill(&calls)?;
-    let _ = writeln!(out, "{}", table::render(&rows));
+    let _ = writeln!(out, "{}", table::compare(&columns));
+    if let Some(column) = columns.last().filter(|_| args.requests) {
+        let _ = writeln!(out, "Every request, {}:\n\n{}", column.title, table::render(&column.rows));
+    }
+    let requests: usize = columns.iter().map(|column| column.rows.len()).sum();
     let _ = writeln!(
         out,
-        "{} requests in {:.1} s; the simulator billed each.\n",
-        rows.len(),
+        "{requests} requests in {:.1} s; the simulator billed each.\n",
         started.elapsed().as_secs_f64()
     );
-    let _ = writeln!(out, "{}", next_steps(&stage, &args));
+    if let Some(stage) = &last {
+        let _ = writeln!(out, "{}", next_steps(stage, &args));
+    }
     drop(out);
     if args.stay {
         let _ = tokio::signal::ctrl_c().await;
@@ -75,8 +101,9 @@ async fn demo(args: Args) -> Result<(), Failure> {
 fn next_steps(stage: &Stage, args: &Args) -> String {
     if !args.stay {
         return "Next:\n  \
-                forkpoint demo --stay    the same, and keeps it up to look around\n  \
-                forkpoint serve          the proxy itself, in front of the real API; then\n  \
+                forkpoint demo --client naive   a client that does nothing for the cache\n  \
+                forkpoint demo --stay           the same, and keeps it up to look around\n  \
+                forkpoint serve                 the proxy itself, in front of the real API; then\n  \
                 ANTHROPIC_BASE_URL=http://127.0.0.1:8787 your-agent"
             .to_owned();
     }
@@ -86,7 +113,7 @@ fn next_steps(stage: &Stage, args: &Args) -> String {
          {admin}/metrics       what forkpoint measured\n  \
          {sim}/sim/requests  what arrived, raw, and what it cost\n  \
          {sim}/sim/cache     the live cache entries",
-        proxy = stage.proxy_url(),
+        proxy = stage.client_url(),
         admin = stage.admin_url(),
         sim = stage.sim_url(),
     )

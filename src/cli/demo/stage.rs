@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::admin;
-use crate::config::{Config, Origin, load_prices};
+use crate::config::{Config, Mode, Origin, load_prices};
 use crate::metrics::Metrics;
 use crate::proxy::{Proxy, server};
 use crate::sim::{Latency, Sim, SimConfig};
@@ -24,8 +24,35 @@ const LATENCY: Latency = Latency {
     pace: Duration::ZERO,
 };
 
+/// How the client reaches the simulator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arm {
+    AsSent,
+    Aligned,
+}
+
+impl Arm {
+    pub const ALL: [Arm; 2] = [Arm::AsSent, Arm::Aligned];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Arm::AsSent => "as sent",
+            Arm::Aligned => "aligned",
+        }
+    }
+
+    /// The mode of the forkpoint in between, if there is one.
+    fn mode(self) -> Option<Mode> {
+        match self {
+            Arm::AsSent => None,
+            Arm::Aligned => Some(Mode::Align),
+        }
+    }
+}
+
 pub struct Stage {
     sim: Sim,
+    arm: Arm,
     proxy: SocketAddr,
     admin: SocketAddr,
     /// Dropped with the stage: the proxy stops.
@@ -33,10 +60,11 @@ pub struct Stage {
 }
 
 impl Stage {
-    pub async fn start() -> Result<Stage, Failure> {
+    pub async fn start(arm: Arm) -> Result<Stage, Failure> {
         let sim = SimConfig { latency: LATENCY, ..SimConfig::default() };
         let sim = Sim::start(sim).await.map_err(failed("start the simulator"))?;
         let mut config = Config::default();
+        config.server.mode = arm.mode().unwrap_or(Mode::Observe);
         config.upstream.url = sim.url().parse().map_err(failed("use the simulator's address"))?;
         let prices = load_prices(None, &Origin::Default).map_err(failed("read the prices"))?;
         let metrics = Arc::new(Metrics::new().map_err(failed("set up metrics"))?);
@@ -48,11 +76,15 @@ impl Stage {
         tokio::spawn(admin::serve(admin_listener, admin::router(metrics.clone(), readiness)));
         let service = Proxy::new(config, prices, metrics).map_err(failed("set up the proxy"))?;
         tokio::spawn(server::serve(listener, Arc::new(service), stopped));
-        Ok(Stage { sim, proxy, admin, _stop: stop })
+        Ok(Stage { sim, arm, proxy, admin, _stop: stop })
     }
 
-    pub fn proxy_url(&self) -> String {
-        format!("http://{}", self.proxy)
+    /// The client's base URL.
+    pub fn client_url(&self) -> String {
+        match self.arm.mode() {
+            None => self.sim.url(),
+            Some(_) => format!("http://{}", self.proxy),
+        }
     }
 
     pub fn admin_url(&self) -> String {

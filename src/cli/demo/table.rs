@@ -13,26 +13,78 @@ pub struct Row {
 const HEADER: [&str; 8] =
     ["request", "turn", "prompt", "uncached", "cache read", "cache write", "output", "cost"];
 
+/// What one play cost.
+pub struct Column {
+    pub title: &'static str,
+    pub rows: Vec<Row>,
+}
+
+/// The columns side by side, children first: they are what a fan-out is about.
+pub fn compare(columns: &[Column]) -> String {
+    let mut lines: Vec<Vec<String>> = Vec::new();
+    lines.push(
+        std::iter::once("").chain(columns.iter().map(|column| column.title)).map(String::from).collect(),
+    );
+    for (part, is_part) in [("children", is_child as fn(&&Row) -> bool), ("all", |_| true)] {
+        let bills: Vec<(Usage, Option<f64>)> =
+            columns.iter().map(|column| total(column.rows.iter().filter(is_part))).collect();
+        let kinds: [(&str, fn(&Usage) -> u64); 4] = [
+            ("uncached", |usage| usage.uncached),
+            ("cache write", |usage| usage.cache_write()),
+            ("cache read", |usage| usage.cache_read),
+            ("output", |usage| usage.output),
+        ];
+        for (kind, count) in kinds {
+            let cells = bills.iter().map(|(usage, _)| grouped(count(usage)));
+            lines.push(std::iter::once(format!("{part}: {kind}")).chain(cells).collect());
+        }
+        let base = bills.first().and_then(|(_, cost)| *cost);
+        let cells =
+            bills.iter().enumerate().map(|(place, (_, cost))| price(*cost, base.filter(|_| place > 0)));
+        lines.push(std::iter::once(format!("{part}: cost")).chain(cells).collect());
+    }
+    aligned(&lines, &[1, 6])
+}
+
+fn is_child(row: &&Row) -> bool {
+    row.who != "parent"
+}
+
+/// The cost, and how it compares with the first column's.
+fn price(cost: Option<f64>, base: Option<f64>) -> String {
+    let Some(cost) = cost else { return "unknown".to_owned() };
+    match base.filter(|base| *base > 0.0) {
+        Some(base) => format!("${cost:.4} ({:+.0} %)", 100.0 * (cost / base - 1.0)),
+        None => format!("${cost:.4}"),
+    }
+}
+
 /// One line per request, then the sums of parent and children.
 pub fn render(rows: &[Row]) -> String {
     let mut lines: Vec<[String; 8]> = vec![HEADER.map(String::from)];
     lines.extend(rows.iter().map(|row| line(&row.who, row.turn.to_string(), &row.usage, row.cost_usd)));
-    let is_child = |row: &&Row| row.who != "parent";
     lines.push(sum("children", rows.iter().filter(is_child)));
     lines.push(sum("all", rows.iter()));
-    let mut widths = [0; 8];
-    for line in &lines {
+    let rules = [1, lines.len() - 2];
+    let lines: Vec<Vec<String>> = lines.into_iter().map(Vec::from).collect();
+    aligned(&lines, &rules)
+}
+
+/// Cells in columns, the first to the left and the others to the right, with a rule before some lines.
+fn aligned(lines: &[Vec<String>], rules: &[usize]) -> String {
+    let mut widths = vec![0; lines.first().map_or(0, Vec::len)];
+    for line in lines {
         for (width, cell) in widths.iter_mut().zip(line) {
             *width = cell.chars().count().max(*width);
         }
     }
-    let rule = "-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1)) + "\n";
+    let rule = "-".repeat(widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)) + "\n";
     let mut out = String::new();
     for (number, line) in lines.iter().enumerate() {
-        if number == 1 || number == lines.len() - 2 {
+        if rules.contains(&number) {
             out.push_str(&rule);
         }
-        let cells = line.iter().zip(widths).enumerate();
+        let cells = line.iter().zip(&widths).enumerate();
         let cells = cells.map(|(column, (cell, width))| match column {
             0 => format!("{cell:<width$}"),
             _ => format!("{cell:>width$}"),
@@ -44,6 +96,11 @@ pub fn render(rows: &[Row]) -> String {
 }
 
 fn sum<'a>(who: &str, rows: impl Iterator<Item = &'a Row>) -> [String; 8] {
+    let (total, cost) = total(rows);
+    line(who, String::new(), &total, cost)
+}
+
+fn total<'a>(rows: impl Iterator<Item = &'a Row>) -> (Usage, Option<f64>) {
     let mut total = Usage::default();
     let mut cost = Some(0.0);
     for Row { usage, cost_usd, .. } in rows {
@@ -54,7 +111,7 @@ fn sum<'a>(who: &str, rows: impl Iterator<Item = &'a Row>) -> [String; 8] {
         total.output += usage.output;
         cost = cost.zip(*cost_usd).map(|(sum, one)| sum + one);
     }
-    line(who, String::new(), &total, cost)
+    (total, cost)
 }
 
 fn line(who: &str, turn: String, usage: &Usage, cost: Option<f64>) -> [String; 8] {

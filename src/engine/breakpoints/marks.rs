@@ -28,6 +28,13 @@ impl Ttl {
             Ttl::OneHour => "1h",
         }
     }
+
+    pub fn ms(self) -> u64 {
+        match self {
+            Ttl::FiveMinutes => 300_000,
+            Ttl::OneHour => 3_600_000,
+        }
+    }
 }
 
 /// A place where the forwarded request asks for a cache entry.

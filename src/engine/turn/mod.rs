@@ -12,6 +12,7 @@ mod wire;
 
 use serde_json::value::RawValue;
 
+use super::diagnosis::Diagnosis;
 use super::json;
 use super::usage::Usage;
 use block::StreamedBlock;
@@ -32,6 +33,8 @@ pub struct Turn {
     pub usage: Option<Usage>,
     /// The `error.type` of an error answer or of an `error` event within a stream.
     pub error: Option<String>,
+    /// What the upstream says about the prompt, if it was asked.
+    pub diagnostics: Option<Diagnosis>,
     pub blocks: Vec<Block>,
     pub wholeness: Wholeness,
 }
@@ -97,6 +100,7 @@ impl Turn {
         self.id = message.id.and_then(name);
         self.model = message.model.and_then(name);
         self.stop_reason = message.stop_reason.and_then(name);
+        self.diagnostics = message.diagnostics.map(|raw| Diagnosis::read(raw.get()));
         if let Some(usage) = message.usage {
             self.bill(usage);
         }

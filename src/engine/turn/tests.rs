@@ -245,3 +245,22 @@ fn a_json_answer_keeps_its_blocks_as_they_stand() {
     assert_eq!(Turn::from_json(b"<html>", LIMITS).wholeness, Wholeness::Unfaithful);
     assert_eq!(Turn::from_json(br#"{"id":7,"usage":{"output_tokens":1}}"#, LIMITS).usage.unwrap().output, 1);
 }
+
+#[test]
+fn the_verdict_on_the_prompt_is_kept_however_the_answer_comes() {
+    use crate::engine::diagnosis::Verdict;
+    let message = |diagnostics: &str| format!(r#"{{"id":"m"{diagnostics},"content":[]}}"#);
+    for (diagnostics, verdict) in [
+        ("", None),
+        (r#","diagnostics":null"#, Some(Verdict::None)),
+        (r#","diagnostics":{"cache_miss_reason":{"type":"system_changed"}}"#, Some(Verdict::SystemChanged)),
+    ] {
+        let message = message(diagnostics);
+        let whole = Turn::from_json(message.as_bytes(), LIMITS);
+        let streamed = stream(&[&format!(r#"{{"type":"message_start","message":{message}}}"#), STOP]);
+        for turn in [whole, streamed] {
+            assert_eq!(turn.diagnostics.map(|it| it.verdict), verdict, "{message}");
+            assert_eq!(turn.wholeness, Wholeness::Whole);
+        }
+    }
+}

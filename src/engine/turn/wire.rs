@@ -3,6 +3,8 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::engine::diagnosis::present;
+
 // Each field is raw so that one of an unexpected type does not cost us the others.
 #[derive(Deserialize)]
 pub(super) struct WireEvent<'a> {
@@ -35,6 +37,8 @@ pub(super) struct WireMessage<'a> {
     pub(super) usage: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(super) error: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub(super) diagnostics: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]

@@ -1,0 +1,208 @@
+//! Cache diagnostics: asking the upstream where a prompt departs from an earlier one, and reading its verdict.
+//!
+//! The question is one member of the request, which names the answer to the earlier prompt; the verdict is a member
+//! of the answer. Neither is part of the prompt, and the verdict says nothing about whether the cache hit.
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::anatomy::Anatomy;
+
+/// Message ids are short; anything longer is not one.
+const MESSAGE_ID_BYTES_MAX: usize = 128;
+
+/// What the upstream says about the prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Diagnosis {
+    pub verdict: Verdict,
+    /// How much of the prompt lies behind the divergence, as the upstream estimates.
+    pub missed_tokens: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// A first turn, or no divergence.
+    None,
+    /// Not known yet.
+    Pending,
+    ModelChanged,
+    SystemChanged,
+    ToolsChanged,
+    MessagesChanged,
+    PreviousMessageNotFound,
+    Unavailable,
+    /// One that we do not know.
+    Other,
+}
+
+impl Verdict {
+    pub const ALL: [Verdict; 9] = [
+        Verdict::None,
+        Verdict::Pending,
+        Verdict::ModelChanged,
+        Verdict::SystemChanged,
+        Verdict::ToolsChanged,
+        Verdict::MessagesChanged,
+        Verdict::PreviousMessageNotFound,
+        Verdict::Unavailable,
+        Verdict::Other,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::None => "none",
+            Verdict::Pending => "pending",
+            Verdict::ModelChanged => "model_changed",
+            Verdict::SystemChanged => "system_changed",
+            Verdict::ToolsChanged => "tools_changed",
+            Verdict::MessagesChanged => "messages_changed",
+            Verdict::PreviousMessageNotFound => "previous_message_not_found",
+            Verdict::Unavailable => "unavailable",
+            Verdict::Other => "other",
+        }
+    }
+
+    fn named(name: &str) -> Verdict {
+        let known = [
+            Verdict::ModelChanged,
+            Verdict::SystemChanged,
+            Verdict::ToolsChanged,
+            Verdict::MessagesChanged,
+            Verdict::PreviousMessageNotFound,
+            Verdict::Unavailable,
+        ];
+        known.into_iter().find(|verdict| verdict.as_str() == name).unwrap_or(Verdict::Other)
+    }
+}
+
+impl Diagnosis {
+    /// Reads the `diagnostics` member of an answer.
+    pub fn read(json: &str) -> Diagnosis {
+        let only = |verdict| Diagnosis { verdict, missed_tokens: None };
+        let Ok(Some(wire)) = serde_json::from_str::<Option<Wire<'_>>>(json) else {
+            return only(if json == "null" { Verdict::None } else { Verdict::Other });
+        };
+        let Some(reason) = wire.cache_miss_reason else { return only(Verdict::Other) };
+        match serde_json::from_str::<Option<WireReason>>(reason.get()) {
+            Ok(None) => only(Verdict::Pending),
+            Ok(Some(WireReason { kind, cache_missed_input_tokens })) => {
+                Diagnosis { verdict: Verdict::named(&kind), missed_tokens: cache_missed_input_tokens }
+            }
+            Err(_) => only(Verdict::Other),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Wire<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    cache_miss_reason: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct WireReason {
+    #[serde(rename = "type")]
+    kind: String,
+    cache_missed_input_tokens: Option<u64>,
+}
+
+/// Keeps `null` apart from nothing: here they mean different things.
+pub(super) fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(from).map(Some)
+}
+
+/// Bytes to be put into a body, before the byte `at`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Insertion {
+    pub at: usize,
+    pub bytes: Bytes,
+}
+
+/// The question for a request: how it compares with the prompt that `previous` answered, or `None` on a first turn,
+/// which leaves a fingerprint for the next. It goes last, so that the head of the body stays as stable as it was.
+/// Nothing is asked if the client asks by itself or readers could disagree about the body.
+pub fn question(body: &[u8], anatomy: &Anatomy, previous: Option<&str>) -> Option<Insertion> {
+    let last = anatomy.members.last()?;
+    if anatomy.ambiguous || anatomy.member(body, "diagnostics").is_some() {
+        return None;
+    }
+    let bytes = match previous {
+        None => Bytes::from_static(br#","diagnostics":{"previous_message_id":null}"#),
+        Some(id) if is_message_id(id) => {
+            Bytes::from(format!(r#","diagnostics":{{"previous_message_id":"{id}"}}"#))
+        }
+        Some(_) => return None,
+    };
+    Some(Insertion { at: last.value.end, bytes })
+}
+
+/// Whether it needs no escapes and is no prose.
+fn is_message_id(id: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    !id.is_empty() && id.len() <= MESSAGE_ID_BYTES_MAX && id.bytes().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verdict_is_read_by_its_spelling() {
+        let read = |json: &str| Diagnosis::read(json).verdict;
+        assert_eq!(read("null"), Verdict::None);
+        assert_eq!(read(r#"{"cache_miss_reason":null}"#), Verdict::Pending);
+        for verdict in &Verdict::ALL[2..8] {
+            let json = format!(r#"{{"cache_miss_reason":{{"type":"{}"}}}}"#, verdict.as_str());
+            assert_eq!(read(&json), *verdict);
+        }
+        let unknown =
+            [r#"{"cache_miss_reason":{"type":"pending"}}"#, "{}", "[]", "7", r#"{"cache_miss_reason":7}"#];
+        for json in unknown {
+            assert_eq!(read(json), Verdict::Other, "{json}");
+        }
+        let spellings: std::collections::HashSet<_> = Verdict::ALL.iter().map(|it| it.as_str()).collect();
+        assert_eq!(spellings.len(), Verdict::ALL.len());
+    }
+
+    #[test]
+    fn missed_tokens_come_along_where_they_are_said() {
+        let json =
+            r#"{"cache_miss_reason":{"type":"tools_changed","cache_missed_input_tokens":812,"new":1}}"#;
+        let read = Diagnosis::read(json);
+        assert_eq!((read.verdict, read.missed_tokens), (Verdict::ToolsChanged, Some(812)));
+        assert_eq!(Diagnosis::read("null").missed_tokens, None);
+    }
+
+    fn asked(body: &str, previous: Option<&str>) -> Option<String> {
+        let anatomy = Anatomy::read(body.as_bytes()).unwrap();
+        let Insertion { at, bytes } = question(body.as_bytes(), &anatomy, previous)?;
+        Some(format!("{}{}{}", &body[..at], std::str::from_utf8(&bytes).unwrap(), &body[at..]))
+    }
+
+    #[test]
+    fn the_question_becomes_the_last_member() {
+        let body = "{ \"model\":\"m\", \"messages\":[] \n}";
+        let first = asked(body, None).unwrap();
+        assert_eq!(
+            first,
+            "{ \"model\":\"m\", \"messages\":[],\"diagnostics\":{\"previous_message_id\":null} \n}"
+        );
+        let next: serde_json::Value =
+            serde_json::from_str(&asked(body, Some("msg_01Ab-9")).unwrap()).unwrap();
+        assert_eq!(next["diagnostics"]["previous_message_id"], "msg_01Ab-9");
+        assert_eq!(asked(&first, Some("msg_1")), None, "asked already");
+    }
+
+    #[test]
+    fn nothing_is_asked_where_it_could_do_harm() {
+        assert_eq!(asked("{}", None), None);
+        assert_eq!(asked(r#"{"diagnostics":null}"#, None), None);
+        assert_eq!(asked(r#"{"diagn\u006fstics":null}"#, None), None);
+        assert_eq!(asked(r#"{"system":"a","system":"b"}"#, None), None);
+        let long = "m".repeat(200);
+        for id in ["", "a\"b", "a b", "\u{e9}", &long] {
+            assert_eq!(asked(r#"{"model":"m"}"#, Some(id)), None, "{id}");
+        }
+    }
+}

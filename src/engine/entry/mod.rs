@@ -1,0 +1,86 @@
+//! The key of a cache entry: everything that it depends on.
+//!
+//! Two requests share an entry if the same tenant says the same up to a piece, under the same parameters. Which
+//! parameters count depends on the layer: the entry of a tool outlives a change of `thinking`, that of a message
+//! does not. So a request has one *scope* per layer, and a key ties a prefix hash to the scope of its layer.
+//!
+//! ```
+//! use forkpoint::engine::anatomy::{Anatomy, Layer};
+//! use forkpoint::engine::entry::{EntryKey, Parameters, Scope};
+//! use forkpoint::engine::prefix::{Attribution, Chain};
+//! use forkpoint::engine::types::TenantId;
+//!
+//! let keys = |body: &[u8]| {
+//!     let anatomy = Anatomy::read(body).unwrap();
+//!     let chain = Chain::of(body, &anatomy, Attribution::Counted);
+//!     let parameters = Parameters::read(body, &anatomy, [].into_iter(), None);
+//!     let scope = Scope::of(&TenantId([0; 32]), &parameters);
+//!     [0, 1].map(|piece| EntryKey::of(&scope, &chain, piece, anatomy.layer(piece)))
+//! };
+//! let one = keys(br#"{"system":"s","messages":[{"role":"user","content":"hi"}]}"#);
+//! let two = keys(br#"{"system":"s","messages":[{"role":"user","content":"hi"}],"thinking":{"type":"adaptive"}}"#);
+//! assert_eq!(one[0], two[0]);
+//! assert_ne!(one[1], two[1]);
+//! ```
+
+mod parameters;
+mod images;
+mod probes;
+
+pub use parameters::{KnownPieces, Parameter, Parameters};
+pub use probes::{LOOKBACK_POSITIONS, Probe, Probes, is_position, prefix_bytes};
+
+use std::fmt;
+
+use super::anatomy::Layer;
+use super::prefix::Chain;
+use super::types::{TenantId, first};
+
+/// Names one cache entry; shown as 16 hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EntryKey([u8; 32]);
+
+impl EntryKey {
+    /// The key of the entry that ends with this piece, if there is such a piece.
+    pub fn of(scope: &Scope, chain: &Chain, piece: usize, layer: Layer) -> Option<EntryKey> {
+        let prefix = chain.pieces.get(piece)?;
+        Some(EntryKey(*blake3::keyed_hash(scope.layer(layer), prefix.as_bytes()).as_bytes()))
+    }
+}
+
+impl fmt::Display for EntryKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", u64::from_be_bytes(first(&self.0)))
+    }
+}
+
+/// What the entries of one request depend on besides its prefix: tenant and parameters, per layer.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    tools: [u8; 32],
+    system: [u8; 32],
+    messages: [u8; 32],
+}
+
+impl Scope {
+    pub fn of(tenant: &TenantId, parameters: &Parameters) -> Scope {
+        let layer = |layer: Layer| {
+            let mut input = Vec::with_capacity(512);
+            input.extend_from_slice(&tenant.0);
+            parameters.push(&mut input, layer);
+            blake3::derive_key("forkpoint entry v1", &input)
+        };
+        Scope { tools: layer(Layer::Tools), system: layer(Layer::System), messages: layer(Layer::Messages) }
+    }
+
+    fn layer(&self, layer: Layer) -> &[u8; 32] {
+        match layer {
+            Layer::Model | Layer::Tools => &self.tools,
+            Layer::System => &self.system,
+            Layer::Messages => &self.messages,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

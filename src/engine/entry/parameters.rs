@@ -1,0 +1,163 @@
+//! The parameters that cache entries depend on, besides the blocks.
+
+use super::images::first_image;
+use crate::engine::anatomy::{Anatomy, Layer};
+use crate::engine::json;
+use crate::engine::meaning::Meaning;
+
+/// A value is compared by meaning if its bytes times its depth stay below this, else by its bytes: reading a
+/// meaning walks a value once per level, and no real parameter is nested so deep.
+const VALUE_WORK_MAX: usize = 256 * 1024;
+
+/// A member of the request, or a fact about it, that entries depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Parameter {
+    Speed,
+    Thinking,
+    ToolChoice,
+    /// `output_config`, and `output_format` as it was called before.
+    OutputConfig,
+    ContextManagement,
+    /// The set of `anthropic-beta` values.
+    Betas,
+    /// Whether there is an image anywhere.
+    Image,
+}
+
+impl Parameter {
+    pub const ALL: [Parameter; 7] = [
+        Parameter::Speed,
+        Parameter::Thinking,
+        Parameter::ToolChoice,
+        Parameter::OutputConfig,
+        Parameter::ContextManagement,
+        Parameter::Betas,
+        Parameter::Image,
+    ];
+
+    /// The member or header that holds it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Parameter::Speed => "speed",
+            Parameter::Thinking => "thinking",
+            Parameter::ToolChoice => "tool_choice",
+            Parameter::OutputConfig => "output_config",
+            Parameter::ContextManagement => "context_management",
+            Parameter::Betas => "anthropic-beta",
+            Parameter::Image => "image",
+        }
+    }
+
+    /// The first layer whose entries depend on it.
+    pub fn layer(self) -> Layer {
+        match self {
+            Parameter::Speed => Layer::System,
+            _ => Layer::Messages,
+        }
+    }
+}
+
+/// The top-level members that count, and as what.
+const MEMBERS: [(&str, Parameter); 6] = [
+    ("speed", Parameter::Speed),
+    ("thinking", Parameter::Thinking),
+    ("tool_choice", Parameter::ToolChoice),
+    ("output_config", Parameter::OutputConfig),
+    ("output_format", Parameter::OutputConfig),
+    ("context_management", Parameter::ContextManagement),
+];
+
+/// The digest of a value; none for one that is absent or `null`.
+type Digest = Option<[u8; 32]>;
+
+/// The cache-affecting parameters of one request, as digests.
+#[derive(Clone, Debug)]
+pub struct Parameters {
+    members: [Digest; MEMBERS.len()],
+    betas: Digest,
+    first_image: Option<usize>,
+}
+
+/// An earlier request that begins like this one, so that its pieces need not be looked at again.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownPieces<'a> {
+    pub parameters: &'a Parameters,
+    /// How many leading pieces are equal: those with equal prefix hashes.
+    pub equal: usize,
+}
+
+impl Parameters {
+    /// `betas` are values of the `anthropic-beta` header, each one or a list. Their order does not count.
+    pub fn read<'b>(
+        body: &[u8],
+        anatomy: &Anatomy,
+        betas: impl Iterator<Item = &'b str>,
+        known: Option<KnownPieces<'_>>,
+    ) -> Parameters {
+        let from = known.map_or(0, |known| known.equal);
+        let known_image = known.and_then(|known| known.parameters.first_image).filter(|piece| *piece < from);
+        Parameters {
+            members: MEMBERS.map(|(name, _)| digest(body, anatomy, name)),
+            betas: digest_betas(betas),
+            first_image: known_image.or_else(|| first_image(body, anatomy, from)),
+        }
+    }
+
+    /// The first parameter by which entries of `layer` differ between two requests.
+    pub fn differs(&self, other: &Parameters, layer: Layer) -> Option<Parameter> {
+        let members = MEMBERS.iter().zip(self.members.iter().zip(&other.members));
+        let member = members.filter(|(_, (one, two))| one != two).map(|((_, parameter), _)| *parameter);
+        let betas = (self.betas != other.betas).then_some(Parameter::Betas);
+        let image = (self.has_image() != other.has_image()).then_some(Parameter::Image);
+        member.chain(betas).chain(image).find(|parameter| parameter.layer() <= layer)
+    }
+
+    pub fn has_image(&self) -> bool {
+        self.first_image.is_some()
+    }
+
+    /// The first piece that is or holds an image.
+    pub fn first_image(&self) -> Option<usize> {
+        self.first_image
+    }
+
+    /// Appends what entries of this layer depend on.
+    pub(super) fn push(&self, out: &mut Vec<u8>, layer: Layer) {
+        let mut digest = |value: &Digest| {
+            out.push(u8::from(value.is_some()));
+            out.extend_from_slice(&value.unwrap_or_default());
+        };
+        for ((_, parameter), value) in MEMBERS.iter().zip(&self.members) {
+            if parameter.layer() <= layer {
+                digest(value);
+            }
+        }
+        if layer == Layer::Messages {
+            digest(&self.betas);
+            out.push(u8::from(self.has_image()));
+        }
+        out.push(match layer {
+            Layer::Model | Layer::Tools => b't',
+            Layer::System => b's',
+            Layer::Messages => b'm',
+        });
+    }
+}
+
+fn digest(body: &[u8], anatomy: &Anatomy, name: &str) -> Digest {
+    let value = &body[anatomy.member(body, name)?.clone()];
+    if value == b"null" {
+        return None;
+    }
+    let is_affordable = value.len().saturating_mul(json::depth(value)) <= VALUE_WORK_MAX;
+    let meaning = is_affordable.then(|| Meaning::of(value)).flatten();
+    Some(meaning.map_or_else(|| *blake3::hash(value).as_bytes(), |meaning| *meaning.as_bytes()))
+}
+
+fn digest_betas<'b>(betas: impl Iterator<Item = &'b str>) -> Digest {
+    let betas = betas.flat_map(|value| value.split(',')).map(str::trim).filter(|beta| !beta.is_empty());
+    let mut betas: Vec<&str> = betas.collect();
+    betas.sort_unstable();
+    betas.dedup();
+    (!betas.is_empty()).then(|| *blake3::hash(betas.join(",").as_bytes()).as_bytes())
+}

@@ -1,0 +1,114 @@
+//! Where the upstream looks for an entry: at each breakpoint and at a few positions before it.
+//!
+//! A position is a piece that the model reads. A tool whose loading is deferred is none, and neither is an
+//! attribution line that the upstream strips.
+
+use memchr::memmem;
+
+use crate::engine::anatomy::{Anatomy, Form, Piece};
+use crate::engine::breakpoints::{Breakpoint, Ttl};
+use crate::engine::divergence::Subject;
+use crate::engine::json;
+
+/// How many positions are looked at per breakpoint; the breakpoint itself is the first.
+pub const LOOKBACK_POSITIONS: usize = 20;
+
+/// One position that is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    pub piece: usize,
+    /// Of the prompt up to and including this piece.
+    pub bytes: u64,
+    /// The lifetime that a breakpoint here asks for.
+    pub marker: Option<Ttl>,
+}
+
+/// The positions that are looked at, the deepest first, each once.
+#[derive(Clone, Debug)]
+pub struct Probes<'a> {
+    subject: Subject<'a>,
+    /// In the order of the cache; what is left of them.
+    breakpoints: &'a [Breakpoint],
+    /// The piece to come, plus one.
+    next: usize,
+    /// Of the prompt up to and including the piece to come.
+    bytes: u64,
+    /// How many positions the breakpoints seen so far still reach.
+    reach: usize,
+}
+
+impl<'a> Probes<'a> {
+    /// `breakpoints` come in the order of the cache.
+    pub fn of(subject: Subject<'a>, breakpoints: &'a [Breakpoint]) -> Probes<'a> {
+        let count = subject.anatomy.pieces.len();
+        let next = breakpoints.last().map_or(0, |last| last.piece.saturating_add(1)).min(count);
+        let bytes = next.checked_sub(1).map_or(0, |last| prefix_bytes(subject.body, subject.anatomy, last));
+        Probes { subject, breakpoints, next, bytes, reach: 0 }
+    }
+
+    /// The breakpoint on this piece, if there is one. Several markers can end up on one piece.
+    fn marker(&mut self, piece: usize) -> Option<Ttl> {
+        let mut marker = None;
+        while let Some((last, rest)) = self.breakpoints.split_last()
+            && last.piece >= piece
+        {
+            self.breakpoints = rest;
+            marker = (last.piece == piece).then_some(last.ttl).or(marker);
+        }
+        marker
+    }
+}
+
+impl Iterator for Probes<'_> {
+    type Item = Probe;
+
+    fn next(&mut self) -> Option<Probe> {
+        loop {
+            let piece = self.next.checked_sub(1)?;
+            if self.reach == 0 && self.breakpoints.is_empty() {
+                return None;
+            }
+            let bytes = self.bytes;
+            self.next = piece;
+            self.bytes -= bytes_of(self.subject.body, &self.subject.anatomy.pieces[piece]);
+            let marker = self.marker(piece);
+            if marker.is_some() {
+                self.reach = LOOKBACK_POSITIONS;
+            }
+            if self.reach > 0 && (marker.is_some() || is_position(&self.subject, piece)) {
+                self.reach -= 1;
+                return Some(Probe { piece, bytes, marker });
+            }
+        }
+    }
+}
+
+/// Whether an entry can end at this piece.
+pub fn is_position(subject: &Subject<'_>, piece: usize) -> bool {
+    let Subject { body, anatomy, chain } = *subject;
+    if piece < anatomy.tools {
+        return !is_deferred(body, &anatomy.pieces[piece]);
+    }
+    // Only what adds nothing to the prompt leaves the hash as it was.
+    let before = piece.checked_sub(1).map_or(Some(&chain.model), |before| chain.pieces.get(before));
+    before != chain.pieces.get(piece)
+}
+
+/// The bytes of the prompt up to and including a piece, markers left out.
+pub fn prefix_bytes(body: &[u8], anatomy: &Anatomy, piece: usize) -> u64 {
+    anatomy.pieces.iter().take(piece.saturating_add(1)).map(|piece| bytes_of(body, piece)).sum()
+}
+
+fn bytes_of(body: &[u8], piece: &Piece) -> u64 {
+    let (before, after) = piece.unmarked(body);
+    (before.len() + after.len()) as u64
+}
+
+/// Most tools do not name the member at all, and searching for it is far cheaper than a walk.
+fn is_deferred(body: &[u8], tool: &Piece) -> bool {
+    if tool.form != Form::Block || memmem::find(&body[tool.span.clone()], b"\"defer_loading\"").is_none() {
+        return false;
+    }
+    let value = json::member(body, tool.span.start, "defer_loading");
+    value.is_some_and(|value| !matches!(&body[value], b"false" | b"null"))
+}

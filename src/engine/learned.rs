@@ -1,0 +1,269 @@
+//! What a tenant's traffic taught: which prefixes came before, how many tokens its bytes make, and whether its
+//! conversations go on.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use super::anatomy::Layer;
+use super::conversation::Conversation;
+use super::prefix::PrefixHash;
+use super::recall::Remembered;
+use super::types::Moment;
+use super::usage::Usage;
+
+/// Prefix hashes that are remembered twice over: when so many are new, the older half is forgotten.
+const PREFIXES_MAX: usize = 2048;
+/// Models whose ratio is kept; a tenant uses a few.
+const MODELS_MAX: usize = 16;
+/// Tool sets whose conversations are counted.
+const TOOL_SETS_MAX: usize = 32;
+/// The conversations that a share is taken of, and how many it takes to speak of one.
+const STARTS_MAX: usize = 64;
+const STARTS_MIN: usize = 20;
+/// A conversation that did not go on for so long did not go on while its cache entry lived.
+const PATIENCE_MS: u64 = 5 * 60 * 1000;
+/// Old bills count half when the new ones weigh as much.
+const RATIO_BYTES: f64 = 4e6;
+
+/// How a layer of a request relates to what came before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    New,
+    Repeat,
+    /// The conversation had another one.
+    Drift,
+}
+
+impl Class {
+    pub const ALL: [Class; 3] = [Class::New, Class::Repeat, Class::Drift];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Class::New => "new",
+            Class::Repeat => "repeat",
+            Class::Drift => "drift",
+        }
+    }
+}
+
+/// The layers that are classed, in their order.
+pub const LAYERS: [Layer; 4] = [Layer::Model, Layer::Tools, Layer::System, Layer::Messages];
+
+#[derive(Debug, Default)]
+pub struct Learned {
+    prefixes: [Prefixes; 4],
+    ratios: HashMap<String, Ratio>,
+    starts: HashMap<PrefixHash, Starts>,
+}
+
+impl Learned {
+    /// Takes in the prefixes of a request, and classes each against the request that it continues.
+    pub fn sight(&mut self, request: &Remembered, before: Option<&Remembered>) -> [Class; 4] {
+        let mut index = 0;
+        LAYERS.map(|layer| {
+            let prefixes = &mut self.prefixes[index];
+            index += 1;
+            let prefix = request.chain().layer(request.anatomy(), layer);
+            let repeats = prefixes.see(prefix);
+            match before {
+                None if repeats => Class::Repeat,
+                None => Class::New,
+                Some(before) if extends(request, before, layer, prefix) => Class::Repeat,
+                Some(_) => Class::Drift,
+            }
+        })
+    }
+
+    /// Whether the tools and the system prompt of a request came before; not without any.
+    pub fn knows_prefix(&self, request: &Remembered) -> bool {
+        let anatomy = request.anatomy();
+        let prefix = request.chain().layer(anatomy, Layer::System);
+        anatomy.tools + anatomy.system > 0 && self.prefixes[2].knows(&prefix)
+    }
+
+    /// How many prefixes of each layer are remembered.
+    pub fn prefixes(&self) -> [usize; 4] {
+        [0, 1, 2, 3].map(|index| self.prefixes[index].len())
+    }
+
+    /// Learns from a bill how many tokens the bytes of a prompt make.
+    pub fn bill(&mut self, model: &str, request: &Remembered, usage: &Usage) {
+        let bytes = request.anatomy().pieces.iter().map(|piece| piece.span.len()).sum::<usize>() as f64;
+        let tokens = (usage.uncached + usage.cache_read + usage.cache_write_5m + usage.cache_write_1h) as f64;
+        if bytes <= 0.0 || tokens <= 0.0 {
+            return;
+        }
+        if !self.ratios.contains_key(model) && self.ratios.len() >= MODELS_MAX {
+            return;
+        }
+        self.ratios.entry(model.to_owned()).or_default().add(tokens, bytes);
+    }
+
+    pub fn tokens_per_byte(&self, model: &str) -> Option<f64> {
+        self.ratios.get(model).map(|ratio| ratio.tokens / ratio.bytes)
+    }
+
+    /// A conversation began with these tools.
+    pub fn started(&mut self, request: &Remembered, conversation: &Arc<Conversation>, now: Moment) {
+        let tools = request.chain().layer(request.anatomy(), Layer::Tools);
+        if !self.starts.contains_key(&tools) && self.starts.len() >= TOOL_SETS_MAX {
+            let oldest =
+                self.starts.iter().min_by_key(|(_, starts)| starts.newest()).map(|(tools, _)| *tools);
+            oldest.map(|tools| self.starts.remove(&tools));
+        }
+        let starts = self.starts.entry(tools).or_default();
+        starts.0.push_back((now, Arc::clone(conversation)));
+        if starts.0.len() > STARTS_MAX {
+            starts.0.pop_front();
+        }
+    }
+
+    /// The share of conversations with these tools that went on, once there are enough to tell.
+    pub fn continues(&self, request: &Remembered, now: Moment) -> Option<f64> {
+        let tools = request.chain().layer(request.anatomy(), Layer::Tools);
+        let (mut all, mut continued) = (0_usize, 0_usize);
+        for (start, conversation) in &self.starts.get(&tools)?.0 {
+            let goes_on = conversation.is_continued();
+            continued += usize::from(goes_on);
+            all += usize::from(goes_on || now.since(*start) >= PATIENCE_MS);
+        }
+        (all >= STARTS_MIN).then(|| continued as f64 / all as f64)
+    }
+}
+
+/// Whether the layer is as the last request had it, or longer.
+fn extends(request: &Remembered, before: &Remembered, layer: Layer, prefix: PrefixHash) -> bool {
+    match layer {
+        Layer::Messages => request.shared_pieces(before) == before.anatomy().pieces.len(),
+        _ => before.chain().layer(before.anatomy(), layer) == prefix,
+    }
+}
+
+/// Two generations of hashes: those seen lately are in the younger one.
+#[derive(Debug, Default)]
+struct Prefixes {
+    young: HashSet<PrefixHash>,
+    old: HashSet<PrefixHash>,
+}
+
+impl Prefixes {
+    fn knows(&self, prefix: &PrefixHash) -> bool {
+        self.young.contains(prefix) || self.old.contains(prefix)
+    }
+
+    /// Whether it was seen before.
+    fn see(&mut self, prefix: PrefixHash) -> bool {
+        if self.young.contains(&prefix) {
+            return true;
+        }
+        if self.young.len() >= PREFIXES_MAX {
+            self.old = std::mem::take(&mut self.young);
+        }
+        let known = self.old.remove(&prefix);
+        self.young.insert(prefix);
+        known
+    }
+
+    fn len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Ratio {
+    tokens: f64,
+    bytes: f64,
+}
+
+impl Ratio {
+    fn add(&mut self, tokens: f64, bytes: f64) {
+        let fade = if self.bytes + bytes > RATIO_BYTES { 0.5 } else { 1.0 };
+        self.tokens = self.tokens * fade + tokens;
+        self.bytes = self.bytes * fade + bytes;
+    }
+}
+
+#[derive(Debug, Default)]
+struct Starts(VecDeque<(Moment, Arc<Conversation>)>);
+
+impl Starts {
+    fn newest(&self) -> Moment {
+        self.0.back().map_or(Moment(0), |(start, _)| *start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::prefix::Attribution;
+    use crate::engine::recall::Nothing;
+
+    fn request(system: &str, messages: &[&str]) -> Remembered {
+        let messages: Vec<String> =
+            messages.iter().map(|text| format!(r#"{{"role":"user","content":"{text}"}}"#)).collect();
+        let body = format!(
+            r#"{{"model":"m","tools":[{{"name":"a"}}],"system":"{system}","messages":[{}]}}"#,
+            messages.join(",")
+        );
+        Remembered::read(body.into(), &Nothing, Attribution::Counted).unwrap()
+    }
+
+    #[test]
+    fn layers_are_new_then_repeat_and_drift_within_a_conversation() {
+        use Class::{Drift, New, Repeat};
+        let mut learned = Learned::default();
+        let first = request("s", &["one"]);
+        assert_eq!(learned.sight(&first, None), [New; 4]);
+        assert!(learned.knows_prefix(&first) && !learned.knows_prefix(&request("t", &["one"])));
+        let second = request("s", &["one", "two"]);
+        assert_eq!(learned.sight(&second, Some(&first)), [Repeat; 4]);
+        let drifted = request("S", &["one", "two", "three"]);
+        assert_eq!(learned.sight(&drifted, Some(&second)), [Repeat, Repeat, Drift, Drift]);
+        assert_eq!(learned.sight(&request("s", &["other"]), None), [Repeat, Repeat, Repeat, New]);
+        assert_eq!(learned.prefixes(), [1, 1, 2, 4]);
+    }
+
+    #[test]
+    fn prefixes_are_bounded() {
+        let mut prefixes = Prefixes::default();
+        let keep = request("keep", &[]).chain().pieces[1];
+        prefixes.see(keep);
+        for number in 0..5 * PREFIXES_MAX {
+            prefixes.see(request(&number.to_string(), &[]).chain().pieces[1]);
+            assert!(prefixes.see(keep), "{number}");
+        }
+        assert!(prefixes.len() <= 2 * PREFIXES_MAX);
+    }
+
+    #[test]
+    fn tokens_per_byte_follow_the_bills() {
+        let mut learned = Learned::default();
+        let body = request("s", &["one"]);
+        assert_eq!(learned.tokens_per_byte("m"), None);
+        let bytes = body.anatomy().pieces.iter().map(|piece| piece.span.len()).sum::<usize>() as u64;
+        learned.bill("m", &body, &Usage { cache_read: bytes, uncached: bytes, ..Usage::default() });
+        assert_eq!(learned.tokens_per_byte("m"), Some(2.0));
+        for number in 0..100 {
+            learned.bill(&format!("m{number}"), &body, &Usage { uncached: 1, ..Usage::default() });
+        }
+        assert_eq!(learned.ratios.len(), MODELS_MAX);
+    }
+
+    #[test]
+    fn the_share_of_conversations_that_go_on_needs_time_and_numbers() {
+        let mut learned = Learned::default();
+        let body = request("s", &["one"]);
+        let conversations: Vec<Arc<Conversation>> = (0..STARTS_MIN).map(|_| Arc::default()).collect();
+        for conversation in &conversations {
+            learned.started(&body, conversation, Moment(0));
+        }
+        assert_eq!(learned.continues(&body, Moment(PATIENCE_MS - 1)), None, "they may still go on");
+        assert_eq!(learned.continues(&body, Moment(PATIENCE_MS)), Some(0.0));
+        conversations[..5].iter().for_each(|conversation| conversation.continues());
+        assert_eq!(learned.continues(&body, Moment(PATIENCE_MS)), Some(5.0 / STARTS_MIN as f64));
+        for _ in 0..10 * STARTS_MAX {
+            learned.started(&body, &Arc::default(), Moment(0));
+        }
+        assert_eq!(learned.starts.values().map(|starts| starts.0.len()).sum::<usize>(), STARTS_MAX);
+    }
+}

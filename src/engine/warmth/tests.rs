@@ -1,0 +1,412 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::engine::entry::LOOKBACK_POSITIONS;
+use crate::engine::usage::Usage;
+
+const MINUTE: u64 = 60_000;
+
+/// A prompt whose every piece is 100 bytes and 100 tokens; `markers` come in the order of the cache.
+#[derive(Clone, Debug)]
+struct Prompt {
+    keys: Vec<EntryKey>,
+    markers: Vec<(usize, Ttl)>,
+}
+
+impl Prompt {
+    /// The pieces are letters; a key stands for all letters up to one.
+    fn of(letters: &str, markers: &[(usize, Ttl)]) -> Prompt {
+        let keys = (1..=letters.len()).map(|end| prefix_key(&letters[..end])).collect();
+        Prompt { keys, markers: markers.to_vec() }
+    }
+
+    fn marked(letters: &str, pieces: &[usize]) -> Prompt {
+        let markers: Vec<_> = pieces.iter().map(|piece| (*piece, Ttl::FiveMinutes)).collect();
+        Prompt::of(letters, &markers)
+    }
+
+    fn probes(&self) -> Vec<Probe> {
+        let windows = self.markers.iter().flat_map(|(at, _)| (0..=*at).rev().take(LOOKBACK_POSITIONS));
+        let mut pieces: Vec<usize> = windows.collect();
+        pieces.sort_unstable();
+        pieces.dedup();
+        let marker = |piece| self.markers.iter().find(|(at, _)| *at == piece).map(|(_, ttl)| *ttl);
+        let probe = |piece| Probe { piece, bytes: 100 * (piece as u64 + 1), marker: marker(piece) };
+        pieces.into_iter().rev().map(probe).collect()
+    }
+
+    fn predict(&self, ledger: &Warmth, now: Moment) -> Prediction {
+        ledger.predict(self.probes(), |piece| self.keys.get(piece).copied(), now)
+    }
+}
+
+/// A bill of so many tokens.
+fn bill(read: u64, written: u64) -> Bill {
+    let usage = Usage { cache_read: read, cache_write_5m: written, ..Usage::default() };
+    Bill { usage, minimum_tokens: Some(1) }
+}
+
+/// Sends, begins and bills a request at one moment, as an upstream would that reads what is predicted.
+fn exchange(ledger: &mut Warmth, ticket: Ticket, prompt: &Prompt, now: Moment) -> Prediction {
+    let prediction = prompt.predict(ledger, now);
+    ledger.sent(ticket, &prediction, now);
+    ledger.begun(ticket, now);
+    let read = prediction.read.map_or(0, |read| read.bytes);
+    let last = prediction.breakpoints.first().map_or(0, |point| point.bytes);
+    ledger.billed(ticket, &bill(read, last - read), now);
+    prediction
+}
+
+fn read_piece(prompt: &Prompt, ledger: &Warmth, now: Moment) -> Option<usize> {
+    prompt.predict(ledger, now).read.map(|read| read.piece)
+}
+
+#[test]
+fn an_entry_is_warm_from_the_beginning_of_its_writers_answer() {
+    let mut ledger = Warmth::default();
+    let prompt = Prompt::marked("abc", &[2]);
+    let first = prompt.predict(&ledger, Moment(0));
+    assert_eq!((first.read, first.writes().len(), first.underway.len()), (None, 1, 0));
+    ledger.sent(7, &first, Moment(0));
+    let second = prompt.predict(&ledger, Moment(1));
+    assert_eq!(second.read, None);
+    assert_eq!(
+        (second.underway[0].ticket, second.underway[0].since, second.underway[0].piece),
+        (7, Moment(0), 2)
+    );
+    ledger.begun(7, Moment(2));
+    let third = prompt.predict(&ledger, Moment(2));
+    assert_eq!((third.read.unwrap().piece, third.writes().len(), third.underway.len()), (2, 0, 0));
+    assert_eq!(read_piece(&prompt, &ledger, Moment(1)), None, "not before it began");
+}
+
+#[test]
+fn a_lifetime_counts_from_the_start_of_the_request() {
+    for (ttl, lifetime) in [(Ttl::FiveMinutes, 5 * MINUTE), (Ttl::OneHour, 60 * MINUTE)] {
+        let mut ledger = Warmth::default();
+        let prompt = Prompt::of("abc", &[(2, ttl)]);
+        ledger.sent(1, &prompt.predict(&ledger, Moment(1_000)), Moment(1_000));
+        ledger.begun(1, Moment(200_000));
+        ledger.billed(1, &bill(0, 300), Moment(250_000));
+        assert_eq!(read_piece(&prompt, &ledger, Moment(1_000 + lifetime - 1)), Some(2));
+        assert_eq!(read_piece(&prompt, &ledger, Moment(1_000 + lifetime)), None);
+    }
+}
+
+#[test]
+fn an_answer_that_begins_after_the_lifetime_leaves_nothing_warm() {
+    let mut ledger = Warmth::default();
+    let prompt = Prompt::marked("abc", &[2]);
+    ledger.sent(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
+    ledger.begun(1, Moment(6 * MINUTE));
+    assert_eq!(read_piece(&prompt, &ledger, Moment(6 * MINUTE)), None);
+}
+
+#[test]
+fn a_read_renews_the_entry_and_the_breakpoints_before_it() {
+    let mut ledger = Warmth::default();
+    let (short, long) = (Prompt::marked("abc", &[0, 2]), Prompt::marked("abcd", &[0, 2, 3]));
+    exchange(&mut ledger, 1, &short, Moment(0));
+    assert_eq!(exchange(&mut ledger, 2, &long, Moment(4 * MINUTE)).read.unwrap().piece, 2);
+    assert_eq!(read_piece(&short, &ledger, Moment(8 * MINUTE)), Some(2));
+    assert_eq!(read_piece(&Prompt::marked("ax", &[0, 1]), &ledger, Moment(8 * MINUTE)), Some(0));
+    assert_eq!(read_piece(&long, &ledger, Moment(9 * MINUTE)), None);
+}
+
+#[test]
+fn a_failed_request_leaves_nothing_unless_its_answer_had_begun() {
+    let mut ledger = Warmth::default();
+    let prompt = Prompt::marked("abc", &[2]);
+    ledger.sent(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
+    ledger.failed(1);
+    assert_eq!(prompt.predict(&ledger, Moment(0)).underway, []);
+    ledger.begun(1, Moment(1));
+    assert_eq!(read_piece(&prompt, &ledger, Moment(1)), None, "it is gone for good");
+    ledger.sent(2, &prompt.predict(&ledger, Moment(2)), Moment(2));
+    ledger.begun(2, Moment(3));
+    ledger.failed(2);
+    assert_eq!(read_piece(&prompt, &ledger, Moment(4)), Some(2));
+}
+
+#[test]
+fn what_a_failed_request_was_writing_is_the_next_writers() {
+    let mut ledger = Warmth::default();
+    let prompt = Prompt::marked("abc", &[2]);
+    for ticket in [1, 2] {
+        ledger.sent(ticket, &prompt.predict(&ledger, Moment(ticket)), Moment(ticket));
+    }
+    let writer = |ledger: &Warmth| prompt.predict(ledger, Moment(3)).underway.first().map(|it| it.ticket);
+    assert_eq!(writer(&ledger), Some(1));
+    ledger.failed(1);
+    assert_eq!(writer(&ledger), Some(2));
+    ledger.failed(2);
+    assert_eq!(writer(&ledger), None);
+    assert!(ledger.is_empty());
+}
+
+#[test]
+fn the_last_breakpoint_counts_as_billed_and_earlier_ones_by_bytes() {
+    let mut ledger = Warmth::default();
+    let prompt = Prompt::marked("abcdefghij", &[1, 4, 9]);
+    let prediction = prompt.predict(&ledger, Moment(0));
+    ledger.sent(1, &prediction, Moment(0));
+    ledger.begun(1, Moment(0));
+    assert_eq!(prompt.predict(&ledger, Moment(0)).read.unwrap().tokens, Tokens::guessed(250.0));
+    ledger.billed(1, &bill(0, 4_000), Moment(0));
+    assert_eq!(ledger.tokens_per_byte(), Some(4.0));
+    let read =
+        |letters, piece| Prompt::marked(letters, &[piece]).predict(&ledger, Moment(1)).read.unwrap().tokens;
+    assert_eq!(read("abcdefghij", 9), Tokens::billed(4_000));
+    assert_eq!(read("abcde", 4), Tokens::estimated(2_000.0));
+    assert_eq!(read("ab", 1), Tokens::estimated(800.0));
+}
+
+#[test]
+fn an_estimate_becomes_exact_when_its_entry_is_read() {
+    let mut ledger = Warmth::default();
+    let prompt = Prompt::marked("abcdefghij", &[4, 9]);
+    exchange(&mut ledger, 1, &prompt, Moment(0));
+    let other = Prompt::marked("abcdexyzzz", &[4, 6, 9]);
+    let prediction = other.predict(&ledger, Moment(1));
+    assert_eq!(prediction.read.unwrap().tokens, Tokens::estimated(500.0));
+    assert_eq!((prediction.tokens(), prediction.tokens_min()), (500, 334));
+    ledger.sent(2, &prediction, Moment(1));
+    ledger.begun(2, Moment(1));
+    ledger.billed(2, &bill(430, 1_000), Moment(1));
+    let read =
+        |letters, piece| Prompt::marked(letters, &[piece]).predict(&ledger, Moment(2)).read.unwrap().tokens;
+    assert_eq!(read("abcde", 4), Tokens::billed(430));
+    assert_eq!(read("abcdexyzzz", 9), Tokens::billed(1_430));
+    assert_eq!(read("abcdexy", 6), Tokens::estimated(830.0), "between what was read and the last breakpoint");
+}
+
+#[test]
+fn what_the_upstream_does_not_bill_does_not_exist() {
+    let mut ledger = Warmth::default();
+    let prompt = Prompt::marked("abc", &[0, 2]);
+    ledger.sent(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
+    ledger.begun(1, Moment(0));
+    ledger.billed(1, &bill(0, 0), Moment(1));
+    assert_eq!(read_piece(&prompt, &ledger, Moment(2)), None);
+    assert!(ledger.is_empty());
+}
+
+#[test]
+fn a_breakpoint_below_the_minimum_is_no_entry() {
+    let mut ledger = Warmth::default();
+    let prompt = Prompt::marked("abcdefghij", &[1, 9]);
+    ledger.sent(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
+    ledger.begun(1, Moment(0));
+    ledger.billed(1, &Bill { minimum_tokens: Some(512), ..bill(0, 1_000) }, Moment(0));
+    assert_eq!(read_piece(&prompt, &ledger, Moment(1)), Some(9));
+    assert_eq!(read_piece(&Prompt::marked("ab", &[1]), &ledger, Moment(1)), None);
+}
+
+#[test]
+fn an_entry_that_was_not_read_as_predicted_is_gone() {
+    let mut ledger = Warmth::default();
+    let short = Prompt::marked("abc", &[2]);
+    exchange(&mut ledger, 1, &short, Moment(0));
+    let long = Prompt::marked("abcd", &[3]);
+    ledger.sent(2, &long.predict(&ledger, Moment(1)), Moment(1));
+    ledger.begun(2, Moment(1));
+    ledger.billed(2, &bill(0, 400), Moment(1));
+    assert_eq!(read_piece(&short, &ledger, Moment(2)), None);
+    assert_eq!(read_piece(&long, &ledger, Moment(2)), Some(3));
+}
+
+#[test]
+fn of_two_writers_the_longer_promise_stands() {
+    let mut ledger = Warmth::default();
+    let prompts = [Prompt::of("abc", &[(2, Ttl::OneHour)]), Prompt::of("abc", &[(2, Ttl::FiveMinutes)])];
+    let predictions: Vec<_> = prompts.iter().map(|prompt| prompt.predict(&ledger, Moment(0))).collect();
+    for (ticket, prediction) in (1..).zip(&predictions) {
+        ledger.sent(ticket, prediction, Moment(ticket));
+    }
+    for ticket in [1, 2] {
+        ledger.begun(ticket, Moment(10));
+        ledger.billed(ticket, &bill(0, 300), Moment(10));
+    }
+    assert_eq!(read_piece(&prompts[1], &ledger, Moment(50 * MINUTE)), Some(2));
+}
+
+#[test]
+fn a_full_ledger_drops_first_what_ends_first() {
+    let mut ledger = Warmth::default();
+    for n in 0..ENTRIES_MAX + 10 {
+        let write = Write { key: numbered(n), piece: 0, bytes: 100, ttl: Ttl::FiveMinutes };
+        let prediction = Prediction { breakpoints: vec![write], ..Prediction::default() };
+        let now = Moment(n as u64);
+        ledger.sent(n as u64, &prediction, now);
+        ledger.begun(n as u64, now);
+        ledger.billed(n as u64, &bill(0, 100), now);
+        assert!(ledger.len() <= ENTRIES_MAX);
+    }
+    let now = Moment(ENTRIES_MAX as u64 + 10);
+    let probe = Probe { piece: 0, bytes: 100, marker: None };
+    let is_warm = |n: usize| ledger.predict([probe], |_| Some(numbered(n)), now).read.is_some();
+    let first_kept = (0..ENTRIES_MAX + 10).find(|n| is_warm(*n)).unwrap();
+    assert_eq!(first_kept, ENTRIES_MAX / 8);
+    assert!((first_kept..ENTRIES_MAX + 10).all(is_warm));
+}
+
+#[test]
+fn requests_on_their_way_are_bounded_too() {
+    let mut ledger = Warmth::default();
+    for n in 0..FLIGHTS_MAX + 5 {
+        let write = Write { key: numbered(n), piece: 0, bytes: 100, ttl: Ttl::FiveMinutes };
+        let prediction = Prediction { breakpoints: vec![write], ..Prediction::default() };
+        ledger.sent(n as u64, &prediction, Moment(0));
+    }
+    assert_eq!((ledger.flights.len(), ledger.len()), (FLIGHTS_MAX, FLIGHTS_MAX));
+}
+
+fn numbered(n: usize) -> EntryKey {
+    use crate::engine::anatomy::{Anatomy, Layer};
+    use crate::engine::entry::{Parameters, Scope};
+    use crate::engine::prefix::{Attribution, Chain};
+    let body = format!(r#"{{"model":"{n}","system":"s"}}"#).into_bytes();
+    let anatomy = Anatomy::read(&body).unwrap();
+    let parameters = Parameters::read(&body, &anatomy, [].into_iter(), None);
+    let scope = Scope::of(&crate::engine::types::TenantId([0; 32]), &parameters);
+    EntryKey::of(&scope, &Chain::of(&body, &anatomy, Attribution::Counted), 0, Layer::System).unwrap()
+}
+
+/// What happens next.
+#[derive(Clone, Debug)]
+enum Step {
+    Send { letters: String, markers: Vec<(usize, Ttl)> },
+    Begin(prop::sample::Index),
+    Bill(prop::sample::Index),
+    Fail(prop::sample::Index),
+    Wait(u64),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let ttl = any::<bool>().prop_map(|hour| if hour { Ttl::OneHour } else { Ttl::FiveMinutes });
+    let send = ("[ab]{1,6}[cd]{0,22}", prop::collection::btree_map(0..28_usize, ttl, 1..4)).prop_map(
+        |(letters, markers)| {
+            let markers = markers.into_iter().filter(|(at, _)| *at < letters.len()).collect();
+            Step::Send { letters, markers }
+        },
+    );
+    prop_oneof![
+        4 => send,
+        4 => any::<prop::sample::Index>().prop_map(Step::Begin),
+        3 => any::<prop::sample::Index>().prop_map(Step::Bill),
+        1 => any::<prop::sample::Index>().prop_map(Step::Fail),
+        2 => (1..7 * MINUTE).prop_map(Step::Wait),
+        1 => (1..70 * MINUTE).prop_map(Step::Wait),
+    ]
+}
+
+fn prefix_key(prefix: &str) -> EntryKey {
+    thread_local! {
+        static KEYS: std::cell::RefCell<HashMap<String, EntryKey>> = std::cell::RefCell::default();
+    }
+    KEYS.with_borrow_mut(|keys| {
+        let next = keys.len();
+        *keys.entry(prefix.to_owned()).or_insert_with(|| numbered(next))
+    })
+}
+
+/// An upstream of which nothing is hidden: all it has ever written, searched from one end to the other.
+#[derive(Default)]
+struct Upstream {
+    entries: Vec<(EntryKey, Ttl, Moment)>,
+}
+
+impl Upstream {
+    fn is_live(&self, key: &EntryKey, now: Moment) -> bool {
+        self.entries.iter().any(|(known, _, until)| known == key && now < *until)
+    }
+
+    fn hit(&self, prompt: &Prompt, now: Moment) -> Option<usize> {
+        let windows = prompt.markers.iter().flat_map(|(at, _)| (0..=*at).rev().take(LOOKBACK_POSITIONS));
+        windows.filter(|piece| self.is_live(&prompt.keys[*piece], now)).max()
+    }
+
+    /// Renews what is read, as far as the ledger may rely on: the entry and the breakpoints before it.
+    fn read(&mut self, prompt: &Prompt, hit: usize, now: Moment) {
+        let renewed: Vec<_> =
+            prompt.markers.iter().map(|(at, _)| *at).filter(|at| *at < hit).chain([hit]).collect();
+        for (key, ttl, until) in &mut self.entries {
+            if *until > now && renewed.iter().any(|piece| prompt.keys[*piece] == *key) {
+                *until = (*until).max(now.after(ttl.ms()));
+            }
+        }
+    }
+}
+
+struct OnItsWay {
+    ticket: Ticket,
+    prompt: Prompt,
+    sent: Moment,
+    hit: Option<usize>,
+    begun: bool,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    /// The law: what the ledger calls warm, an upstream has, and nothing expired or failed is among it. And when
+    /// every request was billed, the ledger knows all that the upstream has.
+    #[test]
+    fn the_ledger_predicts_what_an_upstream_reads(steps in prop::collection::vec(any_step(), 1..60)) {
+        let (mut ledger, mut upstream) = (Warmth::default(), Upstream::default());
+        let (mut now, mut tickets, mut all_billed) = (Moment(1), 0, true);
+        let mut flights: Vec<OnItsWay> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Wait(ms) => now = now.after(ms),
+                Step::Send { letters, markers } => {
+                    let prompt = Prompt::of(&letters, &markers);
+                    let prediction = prompt.predict(&ledger, now);
+                    let hit = upstream.hit(&prompt, now);
+                    let predicted = prediction.read.map(|read| read.piece);
+                    prop_assert!(predicted <= hit, "{:?} of {:?}", predicted, hit);
+                    if flights.is_empty() && all_billed {
+                        prop_assert_eq!(predicted, hit);
+                    }
+                    let others = |key: &EntryKey| flights.iter().any(|flight| !flight.begun && flight.prompt.keys.contains(key));
+                    prop_assert!(prediction.underway.iter().all(|it| others(&it.key)));
+                    if let Some(hit) = hit {
+                        upstream.read(&prompt, hit, now);
+                    }
+                    tickets += 1;
+                    ledger.sent(tickets, &prediction, now);
+                    flights.push(OnItsWay { ticket: tickets, prompt, sent: now, hit, begun: false });
+                }
+                Step::Begin(index) if !flights.is_empty() => {
+                    let index = index.index(flights.len());
+                    begin(&mut flights[index], &mut upstream, &mut ledger, now);
+                }
+                Step::Bill(index) if !flights.is_empty() => {
+                    let mut flight = flights.remove(index.index(flights.len()));
+                    begin(&mut flight, &mut upstream, &mut ledger, now);
+                    let read = flight.hit.map_or(0, |hit| 100 * (hit as u64 + 1));
+                    let last = flight.prompt.markers.last().map_or(0, |(at, _)| 100 * (*at as u64 + 1));
+                    ledger.billed(flight.ticket, &bill(read, last.max(read) - read), now);
+                }
+                Step::Fail(index) if !flights.is_empty() => {
+                    let flight = flights.remove(index.index(flights.len()));
+                    ledger.failed(flight.ticket);
+                    all_billed = false;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn begin(flight: &mut OnItsWay, upstream: &mut Upstream, ledger: &mut Warmth, now: Moment) {
+    if std::mem::replace(&mut flight.begun, true) {
+        return;
+    }
+    for (at, ttl) in &flight.prompt.markers {
+        if flight.hit.is_none_or(|hit| *at > hit) {
+            upstream.entries.push((flight.prompt.keys[*at], *ttl, flight.sent.after(ttl.ms())));
+        }
+    }
+    ledger.begun(flight.ticket, now);
+}
