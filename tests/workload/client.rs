@@ -2,6 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::blocks::{
+    as_echoed_by_python, document, lone_text_to_string, mark_block, mark_last, mark_message, picture,
+};
 use super::dice::Dice;
 use super::shape::{Shape, prose};
 use super::spelling::{History, shuffle_deep, shuffle_own, write_oddly};
@@ -266,44 +269,4 @@ fn plain_headers() -> Vec<(&'static str, String)> {
     let pairs =
         [("x-api-key", "sk-test"), ("anthropic-version", "2023-06-01"), ("content-type", "application/json")];
     pairs.into_iter().map(|(name, value)| (name, value.to_owned())).collect()
-}
-
-fn mark_block(block: &mut Value) {
-    block["cache_control"] = json!({"type": "ephemeral"});
-}
-
-fn mark_last(list: &mut Value) {
-    list.as_array_mut().and_then(|list| list.last_mut()).map(mark_block).unwrap();
-}
-
-fn mark_message(body: &mut Value, index: usize) {
-    mark_last(&mut body["messages"][index]["content"]);
-}
-
-/// A message of one unmarked text is sent as a string.
-fn lone_text_to_string(message: &mut Value) {
-    let Some([block]) = message["content"].as_array().map(Vec::as_slice) else { return };
-    if block["type"] == "text" && block.get("cache_control").is_none() {
-        message["content"] = block["text"].clone();
-    }
-}
-
-fn as_echoed_by_python(block: &Value) -> Value {
-    match block["type"].as_str() {
-        Some("text") => json!({"text": block["text"], "type": "text"}),
-        Some("tool_use") => {
-            json!({"type": "tool_use", "name": block["name"], "input": block["input"], "id": block["id"]})
-        }
-        _ => block.clone(),
-    }
-}
-
-fn picture(number: usize) -> Value {
-    let data = format!("iVBORw0KGgo{number:04}").repeat(40);
-    json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}})
-}
-
-fn document() -> Value {
-    let text = prose("A report.", 400);
-    json!({"type": "document", "title": "Report", "source": {"type": "text", "media_type": "text/plain", "data": text}})
 }

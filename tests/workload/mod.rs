@@ -10,6 +10,7 @@
 //!    ▲────────────── the answer's blocks ──────────────┘
 //! ```
 
+mod blocks;
 mod client;
 mod dice;
 mod figures;

@@ -55,15 +55,24 @@ async fn a_clock_in_the_first_message() {
     conversation("a clock in the first message", clock).await;
 }
 
-#[tokio::test]
-async fn blocks_with_keys_in_another_order_where_order_counts() {
-    let rules = |rules: &mut Rules| rules.key_order = KeyOrder::Everywhere;
+async fn scrambled(what: &str, shape: Shape, key_order: KeyOrder) {
+    let rules = |rules: &mut Rules| rules.key_order = key_order;
     let (stage, sim) = (Stage::aligned_under(rules).await, simulator(rules).await);
-    let mut client = Client::new(Shape::Tools, Behaviour::Scrambling, 3);
+    let mut client = Client::new(shape, Behaviour::Scrambling, 3);
     let aligned = play(&mut client, &stage.line(), TURNS).await;
     let direct = resend(as_sent(&aligned), &Line::direct(&sim)).await;
     let largest = direct.last().unwrap().usage.unwrap().prompt() as f64;
-    assert_noticed("scrambled blocks", &Bill::of(&direct), &Bill::of(&aligned), largest);
+    assert_noticed(what, &Bill::of(&direct), &Bill::of(&aligned), largest);
+}
+
+#[tokio::test]
+async fn blocks_with_keys_in_another_order_where_order_counts() {
+    scrambled("scrambled blocks", Shape::Tools, KeyOrder::Everywhere).await;
+}
+
+#[tokio::test]
+async fn long_turns_whose_escapes_change() {
+    scrambled("changed escapes", Shape::LongTurns, KeyOrder::InsideValues).await;
 }
 
 #[tokio::test]
