@@ -55,6 +55,7 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 pub struct Forkpoint {
     pub address: SocketAddr,
     pub metrics: Arc<Metrics>,
+    pub proxy: Arc<Proxy>,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
@@ -76,8 +77,8 @@ impl Forkpoint {
         let prices = forkpoint::config::load_prices(None, &forkpoint::config::Origin::Default).unwrap();
         let proxy = Arc::new(Proxy::new(config, prices, metrics.clone()).unwrap());
         let (stop, stopped) = watch::channel(false);
-        let serving = tokio::spawn(server::serve(listener, proxy, stopped));
-        Forkpoint { address, metrics, stop, serving }
+        let serving = tokio::spawn(server::serve(listener, proxy.clone(), stopped));
+        Forkpoint { address, metrics, proxy, stop, serving }
     }
 
     /// A client's connection.

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod harness;
+#[path = "../workload/mod.rs"]
+mod workload;
 mod config;
 mod demo;
 mod explain;
@@ -20,6 +22,7 @@ mod abuse;
 mod abuse_http2;
 mod mangled;
 mod breakpoints;
+mod align;
 mod tls;
 mod admin;
 mod lifecycle;
