@@ -14,6 +14,12 @@ const OVERHEAD_BUCKETS: &[f64] =
 /// From a fast cache hit to the longest thinking.
 const UPSTREAM_BUCKETS: &[f64] = &[0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0];
 
+/// Children, turns: few of most, and a long tail.
+const COUNT_BUCKETS: &[f64] =
+    &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0, 250.0];
+/// From a moment to the longest hold.
+const HOLD_BUCKETS: &[f64] = &[0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 10.0];
+
 const MODELS_MAX: usize = 64;
 const CLIENTS_MAX: usize = 64;
 const TENANTS_MAX: usize = 50;
@@ -74,6 +80,20 @@ metrics! {
     cache_breaks_total: IntCounterVec["layer", "cause"];
     /// Tokens that those answers did not read from the cache.
     cache_break_tokens_total: IntCounterVec["layer", "cause"];
+    /// Fan-outs that were recognised, and those that were given up, by outcome.
+    forks_total: IntCounterVec["outcome"];
+    /// Calls with a directive per fan-out.
+    fork_children: HistogramVec[] in COUNT_BUCKETS;
+    /// Turns of each child that came to its end.
+    child_turns: HistogramVec[] in COUNT_BUCKETS;
+    /// Children that were recognised, by what was done to their first request and why not more.
+    children_total: IntCounterVec["plan", "reason"];
+    /// Requests that came to the gate with something to write, by what became of them.
+    gate_holds_total: IntCounterVec["outcome"];
+    /// How long they were held.
+    gate_hold_seconds: HistogramVec[] in HOLD_BUCKETS;
+    /// Tokens read because their writer was waited for (saved), and written twice because nobody waited (missed).
+    gate_tokens_total: IntCounterVec["kind"];
     /// Time that forkpoint itself added to an exchange, by phase.
     overhead_seconds: HistogramVec["phase"] in OVERHEAD_BUCKETS;
     /// From the upstream call to the first byte of its answer's body.

@@ -12,8 +12,9 @@ use toml_edit::{Document, Item, TableLike, Value};
 
 use super::Found;
 use super::hint;
-use super::keys::{self, SECTIONS};
+use super::keys::SECTIONS;
 use super::kind::Given;
+use super::later;
 use super::problem::{Complaint, Origin, Problem, named};
 
 /// Far above any real configuration, and far below what would hurt to hold: a wrong path may name a disk image.
@@ -103,7 +104,7 @@ impl Walk<'_> {
         for (name, item) in root.iter() {
             let origin = self.origin(root, name, item);
             let known = SECTIONS.iter().any(|section| section.name == name);
-            if let Some(later) = keys::later(name) {
+            if let Some(later) = later::later(name) {
                 let header =
                     if item.is_array_of_tables() { format!("[[{name}]]") } else { format!("[{name}]") };
                 self.found.problems.push(later.complaint().at(origin, header));

@@ -37,6 +37,7 @@ pub enum Kind {
     /// A path, or "" for none.
     OptionalPath(Slot<Option<PathBuf>>),
     Headers(Slot<Vec<http::HeaderName>>),
+    Texts(Slot<Vec<String>>),
     Count(RangeInclusive<u64>, Slot<usize>),
     Bytes(RangeInclusive<u64>, Slot<usize>),
     Millis(RangeInclusive<u64>, Slot<Duration>),
@@ -105,6 +106,7 @@ impl Kind {
                 *slot(config) = (!text.is_empty()).then(|| text.into());
             }
             Kind::Headers(slot) => *slot(config) = parse::headers(&self.list(given)?)?,
+            Kind::Texts(slot) => *slot(config) = self.list(given)?,
             Kind::Count(range, slot) => *slot(config) = to_usize(self.integer(given, range)?),
             Kind::Bytes(range, slot) => *slot(config) = to_usize(self.size(given, range)?),
             Kind::Millis(range, slot) => {
@@ -137,6 +139,7 @@ impl Kind {
                 Shown::Text(path.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default())
             }
             Kind::Headers(slot) => Shown::List(slot(config).iter().map(ToString::to_string).collect()),
+            Kind::Texts(slot) => Shown::List(slot(config).clone()),
             Kind::Count(_, slot) => Shown::Integer(*slot(config) as u64),
             Kind::Bytes(_, slot) => Shown::Bytes(*slot(config) as u64),
             Kind::Millis(_, slot) => Shown::Integer(slot(config).as_millis() as u64),
@@ -167,6 +170,7 @@ impl Kind {
             Kind::Secret(_) => "a text in quotes".to_owned(),
             Kind::OptionalPath(_) => "a path in quotes, or \"\" for none".to_owned(),
             Kind::Headers(_) => "a list of header names, such as [\"x-user\"]".to_owned(),
+            Kind::Texts(_) => "a list of texts, such as [\"Agent\"]".to_owned(),
             Kind::Bytes(range, _) => {
                 let (from, to) = (size_text(*range.start()), size_text(*range.end()));
                 format!("a size from {from} to {to}, as a number of bytes or such as \"32 MiB\"")
@@ -254,7 +258,9 @@ impl Kind {
             {
                 format!("write it without quotes: {text}")
             }
-            (Kind::Headers(_), Given::Text(text)) => format!("write it as a list: [{}]", quoted(text)),
+            (Kind::Headers(_) | Kind::Texts(_), Given::Text(text)) => {
+                format!("write it as a list: [{}]", quoted(text))
+            }
             _ => self.default_hint(),
         };
         Complaint::new(format!("{} where the key takes {expected}", given.description()), hint)

@@ -26,6 +26,7 @@ mod types;
 mod flags;
 mod keys;
 mod kind;
+mod later;
 mod parse;
 mod file;
 mod environment;
@@ -44,8 +45,8 @@ pub use kind::{Choice, Kind, Shown};
 pub use prices::load_prices;
 pub use problem::{Origin, Problem, Problems};
 pub use types::{
-    Canonical, Config, Drain, Identity, Limits, Log, LogFormat, MASK, Mode, OAuth, PriceTable, Profile,
-    Secret, Server, Store, StoreKind, Upstream, Volatile,
+    Canonical, Config, Drain, Fork, Gate, GateScope, Identity, Limits, Log, LogFormat, MASK, Mode, OAuth,
+    PriceTable, Profile, Secret, Server, Store, StoreKind, Upstream, Volatile,
 };
 
 use crate::engine::prices::Prices;
@@ -123,7 +124,7 @@ impl Found {
     fn give(&mut self, path: &str, given: Given, origin: Origin) {
         if let Some(key) = Key::find(path) {
             self.entries.push(Entry { key, given, origin });
-        } else if let Some(later) = keys::later(path) {
+        } else if let Some(later) = later::later(path) {
             self.problems.push(later.complaint().at(origin, path));
         } else {
             let complaint = Complaint::new("unknown key", hint::for_unknown_key(path));

@@ -16,6 +16,8 @@ pub struct Config {
     pub upstream: Upstream,
     pub identity: Identity,
     pub canonical: Canonical,
+    pub fork: Fork,
+    pub gate: Gate,
     pub store: Store,
     pub prices: PriceTable,
     pub limits: Limits,
@@ -90,6 +92,33 @@ pub enum Volatile {
     Report,
 }
 
+/// Who is taken for a child.
+#[derive(Clone, Debug)]
+pub struct Fork {
+    pub tools: Vec<String>,
+    pub min_directive_chars: usize,
+    pub min_children: usize,
+    pub min_coverage: f64,
+    pub match_window: Duration,
+    pub scan_bytes: usize,
+    pub ttl: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct Gate {
+    pub scope: GateScope,
+    pub max_hold: Duration,
+    pub min_tokens: usize,
+    pub json_hold: Duration,
+}
+
+/// Who may be held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateScope {
+    Children,
+    All,
+}
+
 #[derive(Clone, Debug)]
 pub struct Store {
     pub kind: StoreKind,
@@ -97,6 +126,7 @@ pub struct Store {
     /// The part of each limit that one tenant may take.
     pub tenant_share: f64,
     pub recent_bytes: usize,
+    pub child_ttl: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +151,7 @@ pub struct Limits {
     pub connections: usize,
     pub held_requests: usize,
     pub held_bytes: usize,
+    pub pending_forks: usize,
     pub tool_uses: usize,
     /// How long a client may take to send its request headers, or idle before them.
     pub header: Duration,
@@ -213,6 +244,15 @@ impl Volatile {
     }
 }
 
+impl GateScope {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            GateScope::Children => "children",
+            GateScope::All => "all",
+        }
+    }
+}
+
 impl Upstream {
     /// Whether the attribution line in `system[0]` is no part of the prompt.
     pub fn strips_attribution(&self) -> bool {
@@ -262,11 +302,29 @@ impl Default for Config {
                 oauth: OAuth::Observe,
             },
             canonical: Canonical { order: Order::FirstSeen, volatile: Volatile::Report, diagnose: false },
+            fork: Fork {
+                tools: ["Agent", "Task", "task", "*agent*", "spawn*", "delegate*", "dispatch*"]
+                    .map(String::from)
+                    .to_vec(),
+                min_directive_chars: 60,
+                min_children: 2,
+                min_coverage: 0.5,
+                match_window: Duration::from_secs(300),
+                scan_bytes: 256 * 1024,
+                ttl: Duration::from_secs(3600),
+            },
+            gate: Gate {
+                scope: GateScope::Children,
+                max_hold: Duration::from_millis(5000),
+                min_tokens: 1024,
+                json_hold: Duration::from_millis(2500),
+            },
             store: Store {
                 kind: StoreKind::Memory,
                 max_bytes: 256 * MIB,
                 tenant_share: 0.25,
                 recent_bytes: 64 * MIB,
+                child_ttl: Duration::from_secs(3600),
             },
             prices: PriceTable { file: None },
             limits: Limits {
@@ -275,6 +333,7 @@ impl Default for Config {
                 connections: 4096,
                 held_requests: 1024,
                 held_bytes: 256 * MIB,
+                pending_forks: 64,
                 tool_uses: 256,
                 header: Duration::from_secs(75),
                 stall: Duration::from_secs(60),

@@ -19,7 +19,7 @@ use super::diagnosis;
 use super::entry::Parameters;
 use super::prefix::Attribution;
 use super::recall::{Known, KnownLayer, Remembered};
-use super::types::{Moment, Reason};
+use super::types::Reason;
 
 /// What the operator and the upstream ask for.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +105,6 @@ pub fn align(
     known: &dyn Known,
     rules: Rules,
     facts: Facts,
-    now: Moment,
 ) -> Result<Aligned, Reason> {
     let received = &arrival.received;
     if received.anatomy().ambiguous {
@@ -142,16 +141,16 @@ pub fn align(
         }
     };
     let marks = plan.breakpoints.clone();
-    let trace = Trace::new(arrival, forwarded, conversation, marks, now);
+    let trace = Trace::new(arrival, forwarded, conversation, marks);
     Ok(Aligned { trace: Arc::new(trace), body, plan, interns: canonical.interns, pins: canonical.pins })
 }
 
 /// What a request that goes out as it came leaves behind.
-pub fn untouched(arrival: &Arrival, now: Moment) -> Trace {
+pub fn untouched(arrival: &Arrival) -> Trace {
     let received = &arrival.received;
     let conversation = arrival.conversation().map_or_else(|| arrival.start(None), Arc::clone);
     let marks = breakpoints::of_client(received.body(), received.anatomy());
-    Trace::new(arrival, Arc::clone(received), conversation, marks, now)
+    Trace::new(arrival, Arc::clone(received), conversation, marks)
 }
 
 /// Asks the upstream to compare the prompt with that of the request before.

@@ -35,8 +35,8 @@ pub struct Trace {
     pub breakpoints: Vec<Breakpoint>,
     /// Where the requests of this conversation did, this one included, as far as it still has the pieces.
     pub entries: Vec<Entry>,
-    pub sent: Moment,
     pub parameters: Parameters,
+    sent: OnceLock<Moment>,
     begun: OnceLock<Moment>,
     answer: OnceLock<Answer>,
 }
@@ -76,7 +76,6 @@ impl Trace {
         forwarded: Arc<Remembered>,
         conversation: Arc<Conversation>,
         breakpoints: Vec<Breakpoint>,
-        sent: Moment,
     ) -> Trace {
         let before = arrival.before.as_ref().map(|before| &*before.trace);
         let mut entries = before.map_or_else(Vec::new, |before| before.entries_within(&forwarded));
@@ -97,7 +96,7 @@ impl Trace {
             conversation,
             breakpoints,
             entries,
-            sent,
+            sent: OnceLock::new(),
             begun: OnceLock::new(),
             answer: OnceLock::new(),
         }
@@ -116,7 +115,17 @@ impl Trace {
     /// The request as a break is judged by.
     pub fn as_sent(&self) -> Sent<'_> {
         let breakpoints = &self.breakpoints;
-        Sent { subject: self.subject(), parameters: &self.parameters, breakpoints, at: self.sent }
+        Sent { subject: self.subject(), parameters: &self.parameters, breakpoints, at: self.sent_at() }
+    }
+
+    /// The request goes out.
+    pub fn sent(&self, now: Moment) {
+        let _ = self.sent.set(now);
+    }
+
+    /// When it went out.
+    pub fn sent_at(&self) -> Moment {
+        self.sent.get().copied().unwrap_or_default()
     }
 
     /// The same with its answer, once that was billed.

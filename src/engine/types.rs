@@ -10,12 +10,18 @@ use super::breakpoints::Skip;
 pub enum Role {
     /// Neither brings results back to a fork point nor starts from one.
     Plain,
+    /// Brings results back to a known fork point.
+    Parent,
+    /// A turn of a conversation that started from a fork point.
+    Child,
 }
 
 impl Role {
     pub fn as_str(self) -> &'static str {
         match self {
             Role::Plain => "plain",
+            Role::Parent => "parent",
+            Role::Child => "child",
         }
     }
 }

@@ -100,7 +100,7 @@ impl Fault {
         recorder.facts.fault = Some(self.reason());
         let mut response = self.response();
         if config.server.response_headers {
-            mark(response.headers_mut(), &recorder.facts);
+            mark(response.headers_mut(), &recorder);
         }
         // Always there, so that our errors can be told from the upstream's.
         response.headers_mut().insert("x-forkpoint-reason", HeaderValue::from_static(self.reason()));

@@ -78,52 +78,76 @@ impl Memo {
             ..align::Facts::default()
         };
         let Some(tenant) = &tenant else {
-            return align::align(&self.arrival, &Table::new(Limits::NOTHING), &view, rules, facts, now);
+            return align::align(&self.arrival, &Table::new(Limits::NOTHING), &view, rules, facts);
         };
         let (received, learned) = (&self.arrival.received, tenant.learned());
         facts.tokens_per_byte = learned.tokens_per_byte(&self.owner.model);
         facts.seen_before = self.arrival.kin().is_some() || learned.knows_prefix(received);
         facts.continues = learned.continues(received, now);
         drop(learned);
-        align::align(&self.arrival, &tenant.table(), &view, rules, facts, now)
+        align::align(&self.arrival, &tenant.table(), &view, rules, facts)
     }
 
     /// The request goes out so.
     pub fn aligned(&mut self, aligned: Aligned) {
-        (self.interns, self.pins) = (aligned.interns, aligned.pins);
-        self.goes_out(aligned.trace);
+        self.land();
+        (self.trace, self.interns, self.pins) = (Some(aligned.trace), aligned.interns, aligned.pins);
     }
 
     /// The request goes out as it came; perhaps after something else was refused.
-    pub fn untouched(&mut self, now: Moment) {
-        let mut untouched = align::untouched(&self.arrival, now);
+    pub fn untouched(&mut self) {
+        self.land();
+        let mut untouched = align::untouched(&self.arrival);
         if let Some(refused) = &self.trace {
             untouched.conversation = Arc::clone(&refused.conversation);
         }
-        (self.interns, self.pins) = (News::default(), Pins::default());
-        self.goes_out(Arc::new(untouched));
+        (self.trace, self.interns, self.pins) = (Some(Arc::new(untouched)), News::default(), Pins::default());
     }
 
-    fn goes_out(&mut self, trace: Arc<Trace>) {
-        self.land();
-        self.trace = Some(trace);
-        if let Some(tenant) = self.tenant() {
-            self.take_off(&tenant);
-        }
-    }
-
-    /// Enters the request into the ledger.
-    fn take_off(&mut self, tenant: &Tenant) {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let Some(trace) = &self.trace else { return };
+    /// What the request would find in the cache.
+    pub fn predict(&self, tenant: &Tenant, now: Moment) -> Option<Prediction> {
+        let trace = self.trace.as_ref()?;
         let scope = Scope::of(&self.owner.tenant, &trace.parameters);
         let (chain, anatomy) = (trace.forwarded.chain(), trace.forwarded.anatomy());
         let key = |piece: usize| EntryKey::of(&scope, chain, piece, anatomy.layer(piece));
+        Some(tenant.warmth().predict(trace.probes(), key, now))
+    }
+
+    /// How many tokens so many bytes of a prompt make, as far as was learned.
+    pub fn tokens(&self, tenant: &Tenant, bytes: u64) -> Option<u64> {
+        let ratio = tenant.learned().tokens_per_byte(&self.owner.model)?;
+        Some((bytes as f64 * ratio) as u64)
+    }
+
+    /// The request goes out now: enters it into the ledger, if the tenant has one.
+    pub fn sent(&mut self, now: Moment) {
+        if let Some(trace) = &self.trace {
+            trace.sent(now);
+        }
+        if let Some(tenant) = self.tenant() {
+            self.take_off(&tenant, now);
+        }
+    }
+
+    fn take_off(&mut self, tenant: &Tenant, now: Moment) {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let Some(prediction) = self.predict(tenant, now) else { return };
         let ticket = NEXT.fetch_add(1, Relaxed);
-        let mut warmth = tenant.warmth();
-        let prediction = warmth.predict(trace.probes(), key, trace.sent);
-        warmth.sent(ticket, &prediction, trace.sent);
+        tenant.warmth().sent(ticket, &prediction, now);
         self.flight = Some(Flight { ticket, prediction });
+    }
+
+    /// What the ledger said when the request was sent.
+    pub fn prediction(&self) -> Option<&Prediction> {
+        self.flight.as_ref().map(|flight| &flight.prediction)
+    }
+
+    pub fn model(&self) -> &str {
+        &self.owner.model
+    }
+
+    pub fn tenant_id(&self) -> TenantId {
+        self.owner.tenant
     }
 
     /// Takes the request out of the ledger: it will not be answered.
@@ -139,7 +163,7 @@ impl Memo {
         let trace = self.trace.clone()?;
         let tenant = self.store.admit(&self.owner.tenant);
         if self.flight.is_none() {
-            self.take_off(&tenant);
+            self.take_off(&tenant, trace.sent_at());
         }
         tenant.learn(take(&mut self.interns));
         trace.conversation.pin(take(&mut self.pins));
@@ -151,7 +175,7 @@ impl Memo {
         let before = predecessor.map(|predecessor| &*predecessor.forwarded);
         let classes = learned.sight(&trace.forwarded, before);
         if self.arrival.conversation().is_none() {
-            learned.started(&trace.forwarded, &trace.conversation, trace.sent);
+            learned.started(&trace.forwarded, &trace.conversation, trace.sent_at());
         }
         drop(learned);
         tenant.remember(trace, self.owner.hint, predecessor);
@@ -169,6 +193,8 @@ impl Memo {
             warmth.begun(flight.ticket, now);
             if let Some(usage) = usage {
                 warmth.billed(flight.ticket, &self.bill(usage), now);
+                drop(warmth);
+                tenant.learned().bill(&self.owner.model, &trace.forwarded, &usage);
             }
         }
     }
@@ -214,7 +240,7 @@ impl Memo {
         Bill { usage, minimum_tokens: self.owner.facts.minimum_tokens }
     }
 
-    fn tenant(&self) -> Option<Arc<Tenant>> {
+    pub fn tenant(&self) -> Option<Arc<Tenant>> {
         self.store.tenant(&self.owner.tenant)
     }
 }

@@ -16,6 +16,8 @@ pub mod observe;
 pub mod decode;
 pub mod record;
 pub mod memo;
+pub mod family;
+pub mod hold;
 pub mod clock;
 pub mod stall;
 pub mod slow_reader;
@@ -32,21 +34,24 @@ use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use crate::config::{self, Config, Mode, OAuth};
+use crate::config::{self, Config, GateScope, Mode, OAuth};
 use crate::engine::align;
 use crate::engine::breakpoints::Profile;
+use crate::engine::fanout;
 use crate::engine::identify::{self, TenantRule};
 use crate::engine::prefix::Attribution;
 use crate::engine::prices::Prices;
 use crate::engine::recall::Remembered;
-use crate::engine::types::{BodyDigest, Endpoint, Plan, Reason};
+use crate::engine::types::{BodyDigest, Endpoint, Moment, Plan, Reason, Role};
 use crate::metrics::Metrics;
 use crate::store::{self, Hint, Memory, View};
 
 use clock::Clock;
 use collect::{Collected, Held};
 use error::Fault;
+use family::{Claims, Family};
 use forward::{Answer, SentBody, Upstream};
+use hold::{Gate, Held as HeldBack};
 use memo::{Memo, Owner};
 use observe::AnswerBody;
 use record::{Facts, Recorder};
@@ -59,6 +64,7 @@ pub struct Proxy {
     upstream: Upstream,
     held: Arc<Held>,
     store: Arc<Memory>,
+    gate: Arc<Gate>,
     clock: Arc<Clock>,
     metrics: Arc<Metrics>,
 }
@@ -77,9 +83,21 @@ impl Proxy {
         let upstream = Upstream::new(&config.upstream)?;
         let held = Arc::new(Held::new(&config.limits, &metrics.held));
         let config::Store { max_bytes, tenant_share, recent_bytes, .. } = config.store;
-        let store = Arc::new(Memory::new(store::Limits { max_bytes, recent_bytes, tenant_share }));
+        let limits = store::Limits { max_bytes, recent_bytes, tenant_share };
+        let store = Arc::new(Memory::new(limits, fanout_rules(&config)));
         let rules = rules(&config);
-        Ok(Proxy { config, prices, rules, upstream, held, store, clock: Arc::new(Clock::new()), metrics })
+        let gate = Arc::new(Gate::new(hold::settings(&config.gate), tokio::time::Instant::now()));
+        Ok(Proxy {
+            config,
+            prices,
+            rules,
+            upstream,
+            held,
+            store,
+            gate,
+            clock: Arc::new(Clock::new()),
+            metrics,
+        })
     }
 
     pub fn clock(&self) -> &Clock {
@@ -108,15 +126,16 @@ impl Proxy {
     }
 
     fn recorder(&self, endpoint: Endpoint) -> Recorder {
-        Recorder::new(self.metrics.clone(), self.clock.clone(), Facts::new(endpoint))
+        Recorder::new(self.metrics.clone(), self.clock.clone(), self.gate.clone(), Facts::new(endpoint))
     }
 
     async fn exchange(&self, request: Request<Incoming>, recorder: &mut Recorder) -> Result<Answer, Fault> {
         headers::check(&request)?;
+        let deadline = self.gate.now().after(hold::settings(&self.config.gate).max_hold_ms);
         let mode = self.mode(request.headers());
         let outgoing = self.prepare(request, mode, &mut recorder.facts).await?;
         let answer = match (outgoing.body, recorder.facts.plan) {
-            (Some(body), Plan::Aligned(_)) => self.aligned(outgoing.request, body, recorder).await,
+            (Some(body), Plan::Aligned(_)) => self.aligned(outgoing.request, body, deadline, recorder).await,
             (body, _) => self.untouched(outgoing.request, body, recorder).await,
         };
         drop(outgoing.permit);
@@ -132,14 +151,17 @@ impl Proxy {
         recorder: &mut Recorder,
     ) -> Result<Answer, Fault> {
         recorder.facts.sent_at = Some(Instant::now());
+        let now = self.clock.now();
         let reading = async {
             tokio::task::yield_now().await;
-            if let Some(body) = &body {
-                self.read(body, recorder);
-            }
+            let Some(body) = &body else { return };
+            self.read(body, recorder);
             if let Some(memo) = &mut recorder.memo {
-                memo.untouched(self.clock.now());
+                memo.untouched();
             }
+            self.meet(recorder);
+            self.note_missed_hold(recorder, now);
+            recorder.sent(now);
         };
         let (answer, ()) = tokio::join!(self.upstream.send(request), reading);
         answer
@@ -150,19 +172,21 @@ impl Proxy {
         &self,
         request: Request<SentBody>,
         body: Bytes,
+        deadline: Moment,
         recorder: &mut Recorder,
     ) -> Result<Answer, Fault> {
         self.read(&body, recorder);
-        let Some(pieces) = self.align(&body, recorder) else {
-            if let Some(memo) = recorder.memo.as_mut().filter(|memo| memo.trace.is_none()) {
-                memo.untouched(self.clock.now());
-            }
-            recorder.facts.sent_at = Some(Instant::now());
-            return self.upstream.send(request).await;
-        };
+        let pieces = self.align(&body, recorder);
+        if let Some(memo) = recorder.memo.as_mut().filter(|memo| memo.trace.is_none()) {
+            memo.untouched();
+        }
+        self.meet(recorder);
+        self.hold(recorder, deadline).await;
+        recorder.facts.sent_at = Some(Instant::now());
+        recorder.sent(self.clock.now());
+        let Some(pieces) = pieces else { return self.upstream.send(request).await };
         let (parts, received) = request.into_parts();
         let aligned = Request::from_parts(parts.clone(), SentBody::spliced(pieces));
-        recorder.facts.sent_at = Some(Instant::now());
         let answer = self.upstream.send(aligned).await?;
         match answer.response.status() {
             StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => {}
@@ -172,7 +196,8 @@ impl Proxy {
             |memo: &&mut Memo| memo.conversation().is_some_and(|conversation| conversation.may_fall_back());
         let Some(memo) = recorder.memo.as_mut().filter(may_fall_back) else { return Ok(answer) };
         drop(answer);
-        memo.untouched(self.clock.now());
+        memo.untouched();
+        memo.sent(self.clock.now());
         recorder.facts.sent = recorder.facts.received;
         recorder.facts.plan = Plan::Passthrough(Reason::Refused);
         self.metrics.fallbacks_total.with_label_values(&["refused"]).inc();
@@ -206,6 +231,7 @@ impl Proxy {
             Mode::Align => None,
         };
         facts.sender = Some(sender);
+        facts.claims = Claims::of(&parts.headers);
         facts.betas = identify::betas(&parts.headers).collect::<Vec<_>>().join(",");
         if facts.endpoint != Endpoint::Messages {
             let body = SentBody::streamed(body, limits.stall);
@@ -289,6 +315,54 @@ impl Proxy {
         (!untouched).then_some(pieces)
     }
 
+    /// Whose child the request is, or whose parent.
+    fn meet(&self, recorder: &mut Recorder) {
+        let Recorder { facts, memo, family, .. } = recorder;
+        let (Some(memo), Some(sender)) = (memo.as_ref(), &facts.sender) else { return };
+        let Some(trace) = &memo.trace else { return };
+        let who = facts.claims.who(&trace.received, sender);
+        let now = self.clock.now();
+        let meet = || match memo.tenant() {
+            Some(tenant) => Family::recognise(&tenant, &trace.forwarded, who, &facts.claims, now),
+            None => Family::none(who),
+        };
+        let met = std::panic::catch_unwind(AssertUnwindSafe(meet)).unwrap_or_else(|_| Family::none(who));
+        facts.role = met.role;
+        *family = Some(met);
+    }
+
+    /// Waits, if another request is writing what this one would write too.
+    async fn hold(&self, recorder: &mut Recorder, deadline: Moment) {
+        if self.config.gate.scope == GateScope::Children && recorder.facts.role != Role::Child {
+            return;
+        }
+        let Some(memo) = &recorder.memo else { return };
+        let Some(tenant) = memo.tenant() else { return };
+        let Some(prediction) = memo.predict(&tenant, self.clock.now()) else { return };
+        let arrival = hold::arrival(memo, &tenant, &prediction, recorder.facts.stream, deadline);
+        if arrival.writes.is_empty() {
+            return;
+        }
+        let tokens = hold::underway_tokens(memo, &tenant, &prediction);
+        recorder.waits = true;
+        let pass = self.gate.enter(arrival).await;
+        recorder.waits = false;
+        recorder.facts.hold = Some(HeldBack::of(&pass.let_go, pass.held, tokens));
+        recorder.pass = Some(pass);
+    }
+
+    /// What holding this request back would have saved.
+    fn note_missed_hold(&self, recorder: &mut Recorder, now: Moment) {
+        let Some(memo) = recorder.memo.as_ref().filter(|_| recorder.facts.role == Role::Child) else {
+            return;
+        };
+        let Some(tenant) = memo.tenant() else { return };
+        let Some(prediction) = memo.predict(&tenant, now) else { return };
+        let tokens = hold::underway_tokens(memo, &tenant, &prediction);
+        recorder.facts.missed_tokens =
+            Some(tokens).filter(|tokens| *tokens >= self.config.gate.min_tokens as u64);
+    }
+
     /// The configured mode, or a lower one that the request asks for.
     fn mode(&self, headers: &HeaderMap) -> Mode {
         let asked = headers.get("x-forkpoint-mode").and_then(|value| value.to_str().ok());
@@ -315,5 +389,29 @@ fn rules(config: &Config) -> align::Rules {
             false => Attribution::Counted,
         },
         diagnose: config.canonical.diagnose && config.upstream.profile == config::Profile::Anthropic,
+    }
+}
+
+fn fanout_rules(config: &Config) -> fanout::Rules {
+    let config::Fork {
+        tools,
+        min_directive_chars,
+        min_children,
+        min_coverage,
+        match_window,
+        scan_bytes,
+        ttl,
+    } = config.fork.clone();
+    fanout::Rules {
+        tools,
+        min_directive_chars,
+        min_children,
+        min_coverage,
+        match_window_s: match_window.as_secs(),
+        ttl_s: ttl.as_secs(),
+        scan_bytes,
+        pending_forks: config.limits.pending_forks,
+        child_ttl_s: config.store.child_ttl.as_secs(),
+        ..fanout::Rules::default()
     }
 }

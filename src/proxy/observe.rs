@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 
 use crate::config::{Config, Limits};
 use crate::engine::sse::Framer;
-use crate::engine::turn::{Turn, TurnBuilder, TurnLimits};
+use crate::engine::turn::{Block, Turn, TurnBuilder, TurnLimits};
 use crate::engine::types::{Ending, Endpoint};
 use crate::engine::usage::Usage;
 
@@ -44,7 +44,7 @@ pub fn relay(answer: forward::Answer, mut recorder: Recorder, config: &Config) -
         _ => None,
     };
     if config.server.response_headers {
-        mark(&mut head.headers, &recorder.facts);
+        mark(&mut head.headers, &recorder);
     }
     let idle = Stall::new(config.upstream.idle);
     let mut tee = Tee { body, observer, recorder: Some(recorder), idle, _ride: ride };
@@ -114,11 +114,24 @@ impl Tee {
         if let Some(usage) = self.observer.as_mut().map_or(Some(None), Observer::begun) {
             recorder.begun(usage);
         }
+        if recorder.listens()
+            && let Some(observer) = &mut self.observer
+        {
+            observer.finished(|id, block| recorder.block(id, block));
+        }
     }
 
     fn end(&mut self, ending: Ending) {
-        if let Some(recorder) = self.recorder.take() {
-            recorder.finish(ending, self.observer.take().map(Observer::finish));
+        if let Some(mut recorder) = self.recorder.take() {
+            let turn = self.observer.take().map(|mut observer| {
+                let streamed = observer.is_stream();
+                let turn = observer.finish();
+                for block in turn.blocks.iter().filter(|_| !streamed) {
+                    recorder.block(turn.id.as_deref(), block.clone());
+                }
+                turn
+            });
+            recorder.finish(ending, turn);
         }
     }
 }
@@ -203,6 +216,18 @@ impl Observer {
             Some(Answer::Stream { builder, .. }) => builder.has_begun().then(|| builder.usage()),
             Some(Answer::Json { .. }) | None => Some(None),
         }
+    }
+
+    /// Hands out the blocks of a stream that finished since, with the id of their message.
+    fn finished(&mut self, mut give: impl FnMut(Option<&str>, Block)) {
+        if let Some(Answer::Stream { builder, .. }) = self.decoder.sink() {
+            let blocks: Vec<Block> = builder.finished().collect();
+            blocks.into_iter().for_each(|block| give(builder.id(), block));
+        }
+    }
+
+    fn is_stream(&mut self) -> bool {
+        matches!(self.decoder.sink(), Some(Answer::Stream { .. }))
     }
 
     fn finish(mut self) -> Turn {

@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use dashmap::DashMap;
 
 pub use recent::Hint;
-pub use tenant::{Tenant, View};
+pub use tenant::{Bound, Tenant, View};
 
+use crate::engine::fanout::Rules;
 use crate::engine::types::TenantId;
 
 /// Tenants at once: what a tenant takes at least, and the time to look for the largest, are bounded by it.
@@ -43,6 +44,7 @@ impl Limits {
 pub struct Memory {
     tenants: DashMap<TenantId, Arc<Tenant>>,
     limits: Limits,
+    rules: Rules,
     totals: Arc<Totals>,
     /// Counts uses, so that the tenant that was away for longest is known.
     clock: AtomicU64,
@@ -52,12 +54,23 @@ pub struct Memory {
 #[derive(Debug, Default)]
 struct Totals {
     spelling_bytes: AtomicUsize,
+    fork_bytes: AtomicUsize,
     recent_bytes: AtomicUsize,
+    forks: AtomicUsize,
+}
+
+impl Totals {
+    /// What `store.max_bytes` bounds.
+    fn kept_bytes(&self) -> usize {
+        self.spelling_bytes.load(Relaxed) + self.fork_bytes.load(Relaxed)
+    }
 }
 
 impl Memory {
-    pub fn new(limits: Limits) -> Memory {
-        Memory { tenants: DashMap::new(), limits, totals: Arc::default(), clock: AtomicU64::new(0) }
+    /// `rules` say who is a child; what fork points may hold is a part of the limits.
+    pub fn new(limits: Limits, rules: Rules) -> Memory {
+        let rules = Rules { bytes: limits.share(limits.max_bytes), ..rules };
+        Memory { tenants: DashMap::new(), limits, rules, totals: Arc::default(), clock: AtomicU64::new(0) }
     }
 
     /// What is known of a tenant, if anything is.
@@ -75,7 +88,7 @@ impl Memory {
         if self.tenants.len() >= TENANTS_MAX {
             self.forget_longest_unused();
         }
-        let new = || Arc::new(Tenant::new(self.limits, Arc::clone(&self.totals)));
+        let new = || Arc::new(Tenant::new(*id, self.limits, self.rules.clone(), Arc::clone(&self.totals)));
         let tenant = Arc::clone(&self.tenants.entry(*id).or_insert_with(new));
         tenant.used(self.clock.fetch_add(1, Relaxed));
         tenant
@@ -87,7 +100,12 @@ impl Memory {
 
     /// What is held, recent bodies included.
     pub fn bytes(&self) -> usize {
-        self.totals.spelling_bytes.load(Relaxed) + self.totals.recent_bytes.load(Relaxed)
+        self.totals.kept_bytes() + self.totals.recent_bytes.load(Relaxed)
+    }
+
+    /// The fork points of all tenants.
+    pub fn forks(&self) -> usize {
+        self.totals.forks.load(Relaxed)
     }
 
     /// Makes room, if there is too little. To be called after something was added.
@@ -102,8 +120,9 @@ impl Memory {
                 }
             }
         }
-        while self.totals.spelling_bytes.load(Relaxed) > self.limits.max_bytes {
-            if !self.forget_longest_unused() {
+        while self.totals.kept_bytes() > self.limits.max_bytes {
+            let largest = self.largest(Tenant::fork_bytes);
+            if !largest.is_some_and(|tenant| tenant.forget_oldest_fork()) && !self.forget_longest_unused() {
                 break;
             }
         }

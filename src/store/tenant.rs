@@ -10,9 +10,22 @@ use crate::engine::anatomy::Layer;
 use crate::engine::canonical::{self, News, Table};
 use crate::engine::conversation::Trace;
 use crate::engine::entry::{KnownPieces, Parameters};
+use crate::engine::fanout::{Bindings, ForkPoint, Forks, Life, Rules};
 use crate::engine::learned::Learned;
 use crate::engine::recall::{Known, KnownLayer, Opening, Remembered};
+use crate::engine::types::TenantId;
 use crate::engine::warmth::Warmth;
+
+/// Children of one tenant that are known at once.
+const CHILDREN_MAX: usize = 4096;
+
+/// What is known of a child for its life.
+#[derive(Debug)]
+pub struct Bound {
+    /// Held, so that it is not forgotten before its children are.
+    pub fork: Arc<ForkPoint>,
+    pub turns: AtomicU64,
+}
 
 #[derive(Debug)]
 pub struct Tenant {
@@ -20,13 +33,15 @@ pub struct Tenant {
     table: RwLock<Table>,
     learned: Mutex<Learned>,
     warmth: Mutex<Warmth>,
+    forks: Mutex<Forks>,
+    children: Mutex<Bindings<Bound>>,
     last_used: AtomicU64,
     recent_bytes_max: usize,
     totals: Arc<Totals>,
 }
 
 impl Tenant {
-    pub(super) fn new(limits: Limits, totals: Arc<Totals>) -> Tenant {
+    pub(super) fn new(id: TenantId, limits: Limits, rules: Rules, totals: Arc<Totals>) -> Tenant {
         let mut spellings = canonical::Limits::TENANT;
         spellings.bytes = spellings.bytes.min(limits.share(limits.max_bytes));
         Tenant {
@@ -34,6 +49,12 @@ impl Tenant {
             table: RwLock::new(Table::new(spellings)),
             learned: Mutex::default(),
             warmth: Mutex::default(),
+            children: Mutex::new(Bindings::new(Life {
+                ttl_s: rules.child_ttl_s,
+                count: CHILDREN_MAX,
+                bytes: rules.bytes,
+            })),
+            forks: Mutex::new(Forks::new(id, rules)),
             last_used: AtomicU64::new(0),
             recent_bytes_max: limits.share(limits.recent_bytes),
             totals,
@@ -88,6 +109,31 @@ impl Tenant {
         self.warmth.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Its fork points. What they hold is counted when `with` returns.
+    pub fn with_forks<T>(&self, with: impl FnOnce(&mut Forks) -> T) -> T {
+        let mut forks = self.forks.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = (forks.bytes(), forks.len());
+        let out = with(&mut forks);
+        let after = (forks.bytes(), forks.len());
+        drop(forks);
+        add(&self.totals.fork_bytes, before.0, after.0);
+        add(&self.totals.forks, before.1, after.1);
+        out
+    }
+
+    /// The children of its fork points.
+    pub fn children(&self) -> MutexGuard<'_, Bindings<Bound>> {
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn fork_bytes(&self) -> usize {
+        self.with_forks(|forks| forks.bytes())
+    }
+
+    pub(super) fn forget_oldest_fork(&self) -> bool {
+        self.with_forks(Forks::evict)
+    }
+
     pub(super) fn recent_bytes(&self) -> usize {
         self.recent().bytes()
     }
@@ -121,6 +167,9 @@ impl Drop for Tenant {
         let spellings = self.table().bytes();
         add(&self.totals.recent_bytes, recent, 0);
         add(&self.totals.spelling_bytes, spellings, 0);
+        let (bytes, forks) = self.with_forks(|forks| (forks.bytes(), forks.len()));
+        add(&self.totals.fork_bytes, bytes, 0);
+        add(&self.totals.forks, forks, 0);
     }
 }
 

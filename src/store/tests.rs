@@ -5,14 +5,15 @@ use bytes::Bytes;
 use super::*;
 use crate::engine::align::{Arrival, untouched};
 use crate::engine::conversation::Trace;
+use crate::engine::fanout::Rules;
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::Remembered;
-use crate::engine::types::{IdDigest, Moment};
+use crate::engine::types::IdDigest;
 
 const MIB: usize = 1 << 20;
 
 fn memory(recent_bytes: usize) -> Memory {
-    Memory::new(Limits { max_bytes: 64 * MIB, recent_bytes, tenant_share: 0.5 })
+    Memory::new(Limits { max_bytes: 64 * MIB, recent_bytes, tenant_share: 0.5 }, Rules::default())
 }
 
 fn id(number: u8) -> TenantId {
@@ -41,7 +42,7 @@ fn visit(memory: &Memory, tenant: &TenantId, hint: Option<Hint>, body: Bytes) ->
     let view = View { tenant: known.as_deref(), hint };
     let (received, like) = Remembered::recall(body, &view, Attribution::Counted).unwrap();
     let arrival = view.arrival(received, like, [].into_iter());
-    let trace = Arc::new(untouched(&arrival, Moment(0)));
+    let trace = Arc::new(untouched(&arrival));
     memory.admit(tenant).remember(trace, hint, arrival.predecessor());
     memory.shrink();
     arrival

@@ -49,7 +49,7 @@ async fn compressed_signed_and_anonymous_requests_are_left_alone_with_the_reason
         ("authorization: Bearer t\r\nanthropic-beta: a,oauth-2025-04-20\r\n", "oauth"),
         ("authorization: Bearer sk-ant-oat01-x\r\n", "oauth"),
         ("authorization: Bearer t\r\nx-forkpoint-mode: observe\r\n", "observe"),
-        ("authorization: Bearer t\r\nx-forkpoint-mode: fork\r\n", "below_minimum"),
+        ("authorization: Bearer t\r\nx-forkpoint-mode: fork\r\n", "one_shot"),
     ] {
         let reply = client.ask(&post("/v1/messages?beta=true", headers, PROMPT)).await;
         assert_eq!((reply.status(), reply.reason().as_deref()), (200, Some(reason)), "{headers}");

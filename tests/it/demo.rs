@@ -74,9 +74,11 @@ fn it_stays_up_when_asked_and_says_where_to_look() {
     });
     child.kill().unwrap();
     child.wait().unwrap();
-    let counted =
-        r#"forkpoint_requests_total{model="claude-sonnet-4-6",plan="aligned",role="plain",status="200"} 4"#;
-    assert!(text.contains(counted), "{text}");
+    // The parent asks, two children answer at once, the parent reads their reports.
+    for (role, count) in [("plain", 1), ("child", 2), ("parent", 1)] {
+        let labels = format!(r#"model="claude-sonnet-4-6",plan="aligned",role="{role}",status="200""#);
+        assert!(text.contains(&format!("forkpoint_requests_total{{{labels}}} {count}")), "{role}: {text}");
+    }
 }
 
 #[test]

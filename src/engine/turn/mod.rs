@@ -10,6 +10,8 @@
 mod block;
 mod wire;
 
+use std::borrow::Cow;
+
 use serde_json::value::RawValue;
 
 use super::diagnosis::Diagnosis;
@@ -44,6 +46,14 @@ pub struct Turn {
 pub struct Block {
     pub kind: String,
     pub json: Vec<u8>,
+}
+
+impl Block {
+    /// The id of a client's tool call.
+    pub fn call_id(&self) -> Option<Cow<'_, str>> {
+        let id = (self.kind == "tool_use").then(|| json::member(&self.json, 0, "id")).flatten()?;
+        json::text(&self.json, &id)
+    }
 }
 
 /// Whether the blocks may stand for what the model said.

@@ -1,53 +1,9 @@
-//! The table of keys: every option that this version has, declared once.
-//!
-//! Parsing, messages, hints, `check-config` and the manual (`config/forkpoint.toml`) are all driven by it. To
-//! add an option, add its field and default in [`super::types`] and one row here; a test then asks for the
-//! manual to be written anew.
-//!
-//! Rule: a row says what the key means and *why* its default is what it is. The default itself stands in
-//! [`Config::default`] alone.
+//! The rows.
 
-use super::kind::{Choice, Given, Kind, Shown};
-use super::problem::Complaint;
-use super::types::{Config, LogFormat, Mode, OAuth, Profile, StoreKind, Volatile};
+use super::super::kind::{Choice, Kind};
+use super::super::types::{GateScope, LogFormat, Mode, OAuth, Profile, StoreKind, Volatile};
+use super::Key;
 use crate::engine::canonical::Order;
-
-/// One option.
-#[derive(Debug)]
-pub struct Key {
-    /// Section and name: `server.listen`.
-    pub path: &'static str,
-    pub kind: Kind,
-    /// What it does, in one line.
-    pub meaning: &'static str,
-    /// Why the default is what it is.
-    pub reason: &'static str,
-}
-
-/// A section of the file.
-#[derive(Debug)]
-pub struct Section {
-    pub name: &'static str,
-    pub meaning: &'static str,
-}
-
-pub static SECTIONS: &[Section] = &[
-    Section { name: "server", meaning: "The doors of the proxy, and what it does with requests." },
-    Section { name: "upstream", meaning: "The Messages API behind the proxy." },
-    Section {
-        name: "identity",
-        meaning: "How tenants are told apart; nothing ever crosses from one to another.",
-    },
-    Section { name: "canonical", meaning: "One spelling for what is said again and again." },
-    Section { name: "store", meaning: "What is remembered between requests." },
-    Section { name: "prices", meaning: "What tokens cost, for metrics and estimates." },
-    Section {
-        name: "limits",
-        meaning: "The most of everything; beyond a limit requests pass or are refused, never queued without end.",
-    },
-    Section { name: "log", meaning: "Log lines, on standard error." },
-    Section { name: "drain", meaning: "What happens between SIGTERM and the exit." },
-];
 
 const GIB: u64 = 1 << 30;
 
@@ -191,6 +147,79 @@ pub static KEYS: &[Key] = &[
         reason: "off, because it adds a field to the request, and one to the answer",
     },
     Key {
+        path: "fork.tools",
+        kind: Kind::Texts(|config| &mut config.fork.tools),
+        meaning: "The names of tools that start agents: globs, upper and lower case alike. Others are learned once their children were seen.",
+        reason: "what the tools of known agent clients are called",
+    },
+    Key {
+        path: "fork.min_directive_chars",
+        kind: Kind::Count(1..=1_000_000, |config| &mut config.fork.min_directive_chars),
+        meaning: "The shortest text in a tool call that a child may be recognised by.",
+        reason: "shorter texts are titles, names and paths, which requests share by chance",
+    },
+    Key {
+        path: "fork.min_children",
+        kind: Kind::Count(2..=65_536, |config| &mut config.fork.min_children),
+        meaning: "How many calls with such texts make an answer a fan-out.",
+        reason: "two children are the fewest that can share anything",
+    },
+    Key {
+        path: "fork.min_coverage",
+        kind: Kind::Share(|config| &mut config.fork.min_coverage),
+        meaning: "The part of a text block of a first message that the directive must make up, where it is not all of it.",
+        reason: "half: what wraps a directive is short, and what quotes one is long",
+    },
+    Key {
+        path: "fork.match_window_s",
+        kind: Kind::Seconds(1..=86_400, |config| &mut config.fork.match_window),
+        meaning: "How long after a fan-out a child may come, for clients that name neither session nor user.",
+        reason: "every measured client starts its children within seconds; five minutes allow for a queue",
+    },
+    Key {
+        path: "fork.scan_bytes",
+        kind: Kind::Bytes(1_024..=64 << 20, |config| &mut config.fork.scan_bytes),
+        meaning: "The most of a first message that is searched for directives.",
+        reason: "larger than any measured first message, and cheap to search even when made to be dear",
+    },
+    Key {
+        path: "fork.ttl_s",
+        kind: Kind::Seconds(1..=604_800, |config| &mut config.fork.ttl),
+        meaning: "How long a fan-out is remembered.",
+        reason: "an hour: as long as the longest-lived cache entry",
+    },
+    Key {
+        path: "gate.scope",
+        kind: Kind::Choice(Choice {
+            words: &["children", "all"],
+            later: &[],
+            get: |config| config.gate.scope.as_str(),
+            put: |config, word| {
+                config.gate.scope = if word == "all" { GateScope::All } else { GateScope::Children };
+            },
+        }),
+        meaning: "Who may be held: \"children\" of a recognised fan-out, or \"all\" requests that would write what another is writing.",
+        reason: "children come in bursts and share the most; nobody else waits unless asked for",
+    },
+    Key {
+        path: "gate.max_hold_ms",
+        kind: Kind::Millis(0..=600_000, |config| &mut config.gate.max_hold),
+        meaning: "The longest that a request is ever held, counted from its arrival; 0 holds nobody.",
+        reason: "five seconds, as clients do that stagger their own; most first answers begin sooner",
+    },
+    Key {
+        path: "gate.min_tokens",
+        kind: Kind::Count(0..=100_000_000, |config| &mut config.gate.min_tokens),
+        meaning: "Nobody waits for an entry of fewer tokens.",
+        reason: "below a thousand tokens the wait costs more than the write",
+    },
+    Key {
+        path: "gate.json_hold_ms",
+        kind: Kind::Millis(0..=600_000, |config| &mut config.gate.json_hold),
+        meaning: "How long a request that does not stream is waited for, until it is learned whether that is enough.",
+        reason: "half of the longest hold: such an answer shows nothing before its end",
+    },
+    Key {
         path: "store.kind",
         kind: Kind::Choice(Choice {
             words: &["memory"],
@@ -218,6 +247,12 @@ pub static KEYS: &[Key] = &[
         kind: Kind::Bytes(0..=64 * GIB, |config| &mut config.store.recent_bytes),
         meaning: "The most of recent request bodies that is kept, so that what a conversation says again is compared and not read again.",
         reason: "hundreds of live conversations; without its last body a conversation costs a few hundred microseconds more",
+    },
+    Key {
+        path: "store.child_ttl_s",
+        kind: Kind::Seconds(1..=604_800, |config| &mut config.store.child_ttl),
+        meaning: "How long a child is remembered after its last request.",
+        reason: "an hour: as long as the longest-lived cache entry",
     },
     Key {
         path: "prices.file",
@@ -254,6 +289,12 @@ pub static KEYS: &[Key] = &[
         kind: Kind::Bytes(1..=64 * GIB, |config| &mut config.limits.held_bytes),
         meaning: "The most bytes of collected bodies in memory at once; at least limits.body_bytes.",
         reason: "eight of the largest bodies, or hundreds of usual ones, in a small container",
+    },
+    Key {
+        path: "limits.pending_forks",
+        kind: Kind::Count(1..=65_536, |config| &mut config.limits.pending_forks),
+        meaning: "The most fan-outs of one tenant that stream at once; further ones are not recognised.",
+        reason: "far more than one team's agents fan out in the same second",
     },
     Key {
         path: "limits.tool_uses",
@@ -311,90 +352,6 @@ pub static KEYS: &[Key] = &[
     },
 ];
 
-/// An option of the design that this version does not have: a whole section, or one key.
-#[derive(Debug)]
-pub(super) struct Later {
-    path: &'static str,
-    instead: &'static str,
-}
-
-const OBSERVES: &str = "remove it; this version observes and aligns, and has nothing to set here";
-const MEMORY: &str = "remove it; this version remembers in memory only, and has nothing to set here";
-
-static LATER: &[Later] = &[
-    Later { path: "fork", instead: OBSERVES },
-    Later { path: "gate", instead: OBSERVES },
-    Later { path: "policy", instead: "remove it; in this version all requests are treated alike" },
-    Later { path: "tenants", instead: "remove it; in this version tenants have digests and no names" },
-    Later { path: "record", instead: "remove it; this version records no traffic" },
-    Later { path: "trace", instead: "remove it; this version has metrics and log lines, and no traces" },
-    Later {
-        path: "admin",
-        instead: "remove it; the admin port of this version is server.admin_listen, on loopback",
-    },
-    Later { path: "privacy", instead: "remove it; this version never shows prompt text" },
-    Later { path: "store.path", instead: MEMORY },
-    Later { path: "store.url", instead: MEMORY },
-    Later { path: "store.key", instead: MEMORY },
-    Later { path: "store.deadline_ms", instead: MEMORY },
-    Later { path: "store.child_ttl_s", instead: MEMORY },
-    Later { path: "limits.pending_forks", instead: OBSERVES },
-];
-
-/// The option of the design at this path, if it is one that this version does not have.
-pub(super) fn later(path: &str) -> Option<&'static Later> {
-    let section = path.split('.').next().unwrap_or(path);
-    LATER.iter().find(|later| later.path == path || later.path == section)
-}
-
-impl Later {
-    pub fn complaint(&self) -> Complaint {
-        let version = env!("CARGO_PKG_VERSION");
-        Complaint::new(format!("known, but not built in forkpoint {version}"), self.instead)
-    }
-}
-
-impl Key {
-    pub fn find(path: &str) -> Option<&'static Key> {
-        KEYS.iter().find(|key| key.path == path)
-    }
-
-    pub fn section(&self) -> &'static str {
-        self.path.split_once('.').map_or("", |(section, _)| section)
-    }
-
-    pub fn name(&self) -> &'static str {
-        self.path.split_once('.').map_or(self.path, |(_, name)| name)
-    }
-
-    /// The environment variable that sets it.
-    pub fn variable(&self) -> String {
-        super::environment::long_name(self.path)
-    }
-
-    pub fn is_secret(&self) -> bool {
-        matches!(self.kind, Kind::Secret(_))
-    }
-
-    /// What an empty configuration holds.
-    pub fn default(&self) -> Shown {
-        self.shown(&Config::default())
-    }
-
-    /// What this configuration holds.
-    pub fn shown(&self, config: &Config) -> Shown {
-        self.kind.show(config)
-    }
-
-    /// Key and given value as a message may repeat them.
-    pub(super) fn assignment(&self, given: &Given) -> String {
-        match given {
-            Given::Other(_) => self.path.to_owned(),
-            _ => format!("{} = {}", self.path, self.kind.quote(given)),
-        }
-    }
-}
-
 fn level(word: &str) -> tracing::Level {
     match word {
         "error" => tracing::Level::ERROR,
@@ -412,100 +369,5 @@ fn level_word(level: tracing::Level) -> &'static str {
         tracing::Level::DEBUG => "debug",
         tracing::Level::TRACE => "trace",
         _ => "info",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{Canonical, Drain, Identity, Limits, Log, PriceTable, Server, Store, Upstream};
-
-    #[test]
-    fn every_field_of_the_configuration_has_a_row() {
-        // A new field does not compile here until it is named, and named it must be counted.
-        let Config { server, upstream, identity, canonical, store, prices, limits, log, drain } =
-            Config::default();
-        let Server { listen: _, admin_listen: _, metrics_listen: _, mode: _, response_headers: _ } = server;
-        let Upstream { url: _, profile: _, strips_attribution: _, connect: _, idle: _ } = upstream;
-        let Identity { pepper: _, tenant_headers: _, oauth: _ } = identity;
-        let Canonical { order: _, volatile: _, diagnose: _ } = canonical;
-        let Store { kind: _, max_bytes: _, tenant_share: _, recent_bytes: _ } = store;
-        let PriceTable { file: _ } = prices;
-        let Limits {
-            body_bytes: _,
-            observe_bytes: _,
-            connections: _,
-            held_requests: _,
-            held_bytes: _,
-            tool_uses: _,
-            header: _,
-            stall: _,
-        } = limits;
-        let Log { format: _, level: _ } = log;
-        let Drain { delay: _, deadline: _ } = drain;
-        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 4 + 1 + 8 + 2 + 2);
-    }
-
-    #[test]
-    fn each_row_fills_a_field_of_its_own() {
-        for key in KEYS {
-            let Some(other) = another_value(&key.kind) else { continue };
-            let mut config = Config::default();
-            key.kind.put(&mut config, &Given::Word(other.to_owned())).unwrap();
-            let changed: Vec<_> =
-                KEYS.iter().filter(|k| k.shown(&config) != k.default()).map(|k| k.path).collect();
-            assert_eq!(changed, [key.path]);
-        }
-    }
-
-    /// A valid value that is no key's default; none where a choice has but one word.
-    fn another_value(kind: &Kind) -> Option<&'static str> {
-        match kind {
-            Kind::Switch(slot) => {
-                let mut config = Config::default();
-                Some(if *slot(&mut config) { "false" } else { "true" })
-            }
-            Kind::OptionalSwitch(_) => Some("true"),
-            Kind::Share(_) => Some("0.5"),
-            Kind::Address(_) | Kind::OptionalAddress(_) => Some("127.0.0.9:9"),
-            Kind::Url(_) => Some("http://other.example"),
-            Kind::Secret(_) => Some("hunter2"),
-            Kind::OptionalPath(_) => Some("other.toml"),
-            Kind::Headers(_) => Some("x-user,x-team"),
-            Kind::Bytes(..) => Some("7777777"),
-            Kind::Count(..) | Kind::Millis(..) | Kind::Seconds(..) => Some("777"),
-            Kind::Choice(choice) => {
-                let default = (choice.get)(&Config::default());
-                choice.words.iter().find(|word| **word != default).copied()
-            }
-        }
-    }
-
-    #[test]
-    fn every_choice_is_what_it_says_and_every_later_word_is_refused_as_such() {
-        for key in KEYS {
-            let Kind::Choice(choice) = &key.kind else { continue };
-            for word in choice.words {
-                let mut config = Config::default();
-                key.kind.put(&mut config, &Given::Text((*word).to_owned())).unwrap();
-                assert_eq!(key.shown(&config), Shown::Text((*word).to_owned()));
-            }
-            for word in choice.later {
-                let refused = key.kind.put(&mut Config::default(), &Given::Text((*word).to_owned()));
-                assert!(refused.unwrap_err().message.starts_with("known, but not built"), "{word}");
-            }
-        }
-    }
-
-    #[test]
-    fn rows_stand_in_the_order_of_their_sections_and_are_written_out() {
-        let sections: Vec<_> = SECTIONS.iter().map(|section| section.name).collect();
-        let place = |key: &Key| sections.iter().position(|name| *name == key.section());
-        assert!(KEYS.iter().all(|key| place(key).is_some()));
-        assert!(KEYS.iter().map(place).is_sorted());
-        for key in KEYS {
-            assert!(key.meaning.ends_with('.') && !key.reason.is_empty(), "{}", key.path);
-            assert!(later(key.path).is_none(), "{} is built", key.path);
-        }
     }
 }

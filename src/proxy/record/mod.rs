@@ -3,26 +3,30 @@
 //! The log line holds no prompt text, no credential, no path and no raw id: endpoints, roles, plans,
 //! reasons and endings are enums, sessions and agents are digests, models and clients are bounded names.
 
+mod count;
+mod line;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::engine::anatomy::{Anatomy, Layer};
 use crate::engine::breakpoints::{self, Place};
-use crate::engine::breaks::Drift;
 use crate::engine::conversation::Trace;
+use crate::engine::fanout::ForkId;
 use crate::engine::identify::Sender;
 use crate::engine::learned::LAYERS;
 use crate::engine::prefix::PrefixHash;
-use crate::engine::turn::{Turn, Wholeness};
-use crate::engine::types::{BodyDigest, Ending, Endpoint, Plan, Reason, Role};
+use crate::engine::turn::{Block, Turn};
+use crate::engine::types::{BodyDigest, Ending, Endpoint, Moment, Plan, Reason, Role};
 use crate::engine::usage::Usage;
 use crate::metrics::{Admit, Metrics};
 
 use super::clock::Clock;
-use super::memo::{Memo, Verdict};
+use super::family::{Claims, Family, Fanout};
+use super::hold::{Gate, Held, Pass};
+use super::memo::Memo;
 
 /// Longer than any request id; more is not one.
 const REQUEST_ID_BYTES_MAX: usize = 128;
@@ -33,6 +37,13 @@ pub struct Facts {
     pub role: Role,
     pub plan: Plan,
     pub sender: Option<Sender>,
+    /// What it says about its family.
+    pub claims: Claims,
+    /// What the gate did.
+    pub hold: Option<Held>,
+    /// What the gate would have saved, had it been asked.
+    pub missed_tokens: Option<u64>,
+    pub child_turn: Option<u64>,
     /// As the request listed them.
     pub betas: String,
     pub model: Option<String>,
@@ -65,6 +76,10 @@ impl Facts {
             role: Role::Plain,
             plan: Plan::Passthrough(Reason::Endpoint),
             sender: None,
+            claims: Claims::default(),
+            hold: None,
+            missed_tokens: None,
+            child_turn: None,
             betas: String::new(),
             model: None,
             stream: false,
@@ -126,13 +141,18 @@ impl Facts {
         self.answer_bytes += bytes as u64;
     }
 
+    fn held_ms(&self) -> u64 {
+        self.hold.map_or(0, |hold| u64::try_from(hold.time.as_millis()).unwrap_or(u64::MAX))
+    }
+
     fn reason(&self) -> &'static str {
         self.fault.unwrap_or(self.plan.reason())
     }
 }
 
 /// Says on the answer what was done and why.
-pub fn mark(headers: &mut HeaderMap, facts: &Facts) {
+pub fn mark(headers: &mut HeaderMap, recorder: &Recorder) {
+    let facts = &recorder.facts;
     headers.insert("x-forkpoint-role", HeaderValue::from_static(facts.role.as_str()));
     headers.insert("x-forkpoint-plan", HeaderValue::from_static(facts.plan.as_str()));
     headers.insert("x-forkpoint-reason", HeaderValue::from_static(facts.reason()));
@@ -141,7 +161,10 @@ pub fn mark(headers: &mut HeaderMap, facts: &Facts) {
         headers.insert("x-forkpoint-bytes-shared", HeaderValue::from(facts.shared_bytes));
     }
     if facts.endpoint == Endpoint::Messages {
-        headers.insert("x-forkpoint-held-ms", HeaderValue::from_static("0"));
+        headers.insert("x-forkpoint-held-ms", HeaderValue::from(facts.held_ms()));
+    }
+    if let Some(fork) = recorder.fork_id().and_then(|fork| HeaderValue::try_from(fork.to_string()).ok()) {
+        headers.insert("x-forkpoint-fork", fork);
     }
 }
 
@@ -150,6 +173,12 @@ pub struct Recorder {
     pub facts: Facts,
     /// What the store is told, if the request is anybody's.
     pub memo: Option<Memo>,
+    pub family: Option<Family>,
+    /// The right to write, given back when the answer begins, or comes to nothing.
+    pub pass: Option<Pass>,
+    /// At the gate right now.
+    pub waits: bool,
+    gate: Arc<Gate>,
     metrics: Arc<Metrics>,
     clock: Arc<Clock>,
     begun: bool,
@@ -157,13 +186,29 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    pub fn new(metrics: Arc<Metrics>, clock: Arc<Clock>, facts: Facts) -> Recorder {
-        Recorder { facts, memo: None, metrics, clock, begun: false, done: false }
+    pub fn new(metrics: Arc<Metrics>, clock: Arc<Clock>, gate: Arc<Gate>, facts: Facts) -> Recorder {
+        let (memo, family, pass) = (None, None, None);
+        Recorder { facts, memo, family, pass, waits: false, gate, metrics, clock, begun: false, done: false }
+    }
+
+    /// The request goes upstream now.
+    pub fn sent(&mut self, now: Moment) {
+        if let Some(memo) = &mut self.memo {
+            memo.sent(now);
+        }
+    }
+
+    pub fn fork_id(&self) -> Option<ForkId> {
+        self.family.as_ref().and_then(Family::fork_id)
     }
 
     /// The head of the upstream's answer has come.
     pub fn answered(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.facts.answered(status, headers);
+        if !status.is_success() {
+            // It writes nothing: the next one leads.
+            self.pass = None;
+        }
         if let Some(memo) = &mut self.memo {
             if let Some(trace) = &memo.trace {
                 let before = memo.arrival.before.as_ref().map(|before| &*before.trace);
@@ -175,14 +220,45 @@ impl Recorder {
                 self.metrics.prefix_sightings_total.with_label_values(&labels).inc();
             }
         }
+        if status.is_success() {
+            self.settle();
+        }
+    }
+
+    /// The family is told that the request was accepted.
+    fn settle(&mut self) {
+        let now = self.clock.now();
+        let (Some(memo), Some(family)) = (&self.memo, &mut self.family) else { return };
+        let (Some(trace), Some(tenant)) = (&memo.trace, memo.tenant()) else { return };
+        self.facts.child_turn = family.accepted(&tenant, trace, &self.facts.betas, now);
+    }
+
+    /// Whether anybody wants to know of finished blocks.
+    pub fn listens(&self) -> bool {
+        self.family.as_ref().is_some_and(Family::listens)
+    }
+
+    /// A block of the answer has finished.
+    pub fn block(&mut self, message_id: Option<&str>, block: Block) {
+        let now = self.clock.now();
+        let (Some(memo), Some(family)) = (&self.memo, &mut self.family) else { return };
+        if let Some(tenant) = memo.tenant() {
+            family.block(&tenant, message_id, block, now);
+        }
     }
 
     /// The first content of the answer has come: what the request wrote can be read from now on.
     pub fn begun(&mut self, usage: Option<Usage>) {
-        if !std::mem::replace(&mut self.begun, true)
-            && let Some(memo) = &self.memo
+        if !self.facts.status.is_some_and(|status| status.is_success())
+            || std::mem::replace(&mut self.begun, true)
         {
+            return;
+        }
+        if let Some(memo) = &self.memo {
             memo.begun(usage, self.clock.now());
+        }
+        if let Some(pass) = &mut self.pass {
+            pass.begun();
         }
     }
 
@@ -195,10 +271,28 @@ impl Recorder {
             return;
         }
         let now = self.clock.now();
+        let fanout = self.part(turn.as_ref(), now);
+        self.teach(turn.as_ref());
         let verdict = self.memo.as_mut().map(|memo| memo.finished(turn.as_ref(), now)).unwrap_or_default();
         let model = self.model_label();
         self.count(&model, turn.as_ref(), &verdict);
-        self.log(&model, ending, turn.as_ref(), &verdict);
+        self.count_family(turn.as_ref(), fanout.as_ref());
+        self.log(&model, ending, turn.as_ref(), &verdict, fanout.as_ref());
+    }
+
+    /// The answer has ended: a fan-out is sealed, or was none.
+    fn part(&mut self, turn: Option<&Turn>, now: Moment) -> Option<Fanout> {
+        let (memo, family) = (self.memo.as_ref()?, self.family.as_mut()?);
+        let (trace, tenant) = (memo.trace.as_ref()?, memo.tenant()?);
+        family.ended(&tenant, &trace.forwarded, turn.unwrap_or(&Turn::default()), now)
+    }
+
+    /// Tells the gate whether a wait behind an answer that was not streamed was long enough.
+    fn teach(&mut self, turn: Option<&Turn>) {
+        let lesson = self.pass.take().and_then(|pass| pass.let_go.lesson.clone());
+        if let (Some(lesson), Some(usage)) = (lesson, turn.and_then(|turn| turn.usage)) {
+            self.gate.learned(lesson, usage.cache_read > 0);
+        }
     }
 
     /// A model name takes one of the bounded places only once the upstream accepted it.
@@ -212,147 +306,10 @@ impl Recorder {
             None => "none".to_owned(),
         }
     }
-
-    fn count(&self, model: &str, turn: Option<&Turn>, verdict: &Verdict) {
-        let Recorder { facts, metrics, .. } = self;
-        let (role, plan) = (facts.role.as_str(), facts.plan.as_str());
-        let status = facts.status.as_ref().map_or("none", StatusCode::as_str);
-        metrics.requests_total.with_label_values(&[role, plan, model, status]).inc();
-        match facts.fault {
-            Some(fault) => metrics.refused_total.with_label_values(&[fault]).inc(),
-            None if matches!(facts.plan, Plan::Passthrough(_)) => {
-                metrics.passthrough_total.with_label_values(&[facts.plan.reason()]).inc();
-            }
-            None => {}
-        }
-        if let Some(sender) = &facts.sender {
-            let client = metrics.clients.label(&sender.client, Admit::New);
-            metrics.client_requests_total.with_label_values(&[client, plan]).inc();
-        }
-        if facts.endpoint == Endpoint::Messages {
-            let overhead = |phase, time: Duration| {
-                metrics.overhead_seconds.with_label_values(&[phase]).observe(time.as_secs_f64());
-            };
-            overhead("read", facts.read_time);
-            overhead("align", facts.align_time);
-            overhead("observe", facts.observe_time);
-            if let (Some(sent), Some(first)) = (facts.sent_at, facts.first_byte_at) {
-                let wait = first.duration_since(sent).as_secs_f64();
-                metrics.upstream_first_byte_seconds.with_label_values::<&str>(&[]).observe(wait);
-            }
-        }
-        if let Some(lost) = &verdict.cache_break {
-            let labels = [lost.layer.as_str(), lost.cause.as_str()];
-            metrics.cache_breaks_total.with_label_values(&labels).inc();
-            metrics.cache_break_tokens_total.with_label_values(&labels).inc_by(lost.tokens_lost);
-        }
-        if let Some(usage) = turn.and_then(|turn| turn.usage) {
-            self.count_tokens(model, &usage);
-        }
-    }
-
-    fn count_tokens(&self, model: &str, usage: &Usage) {
-        let Recorder { facts, metrics, .. } = self;
-        let tenant = facts.sender.as_ref().and_then(|sender| sender.tenant);
-        let tenant = tenant.map_or_else(|| "none".to_owned(), |tenant| tenant.to_string());
-        let tenant = metrics.tenants.label(&tenant, Admit::New);
-        for (kind, count) in usage.kinds() {
-            metrics.tokens_total.with_label_values(&[facts.role.as_str(), model, kind]).inc_by(count);
-            metrics.tenant_tokens_total.with_label_values(&[tenant, kind]).inc_by(count);
-        }
-    }
-
-    fn log(&self, model: &str, ending: Ending, turn: Option<&Turn>, verdict: &Verdict) {
-        let facts = &self.facts;
-        let sender = facts.sender.as_ref();
-        let ms = |at: Option<Instant>| at.map(|at| at.duration_since(facts.started).as_millis() as u64);
-        let usage = turn.and_then(|turn| turn.usage);
-        let drifted = match &verdict.drift {
-            Some(Drift::Drifted(divergence)) => Some(divergence),
-            _ => None,
-        };
-        let lost = verdict.cache_break.as_ref();
-        let diagnosis = turn.and_then(|turn| turn.diagnostics);
-        tracing::info!(
-            target: "forkpoint::request",
-            id = next_id(),
-            endpoint = facts.endpoint.as_str(),
-            role = facts.role.as_str(),
-            plan = facts.plan.as_str(),
-            reason = facts.reason(),
-            status = facts.status.map(|status| status.as_u16()),
-            ending = ending.as_str(),
-            model,
-            stream = facts.stream,
-            client = sender.map(|sender| sender.client.as_str()),
-            tenant = sender.and_then(|sender| sender.tenant).map(tracing::field::display),
-            session = sender.and_then(|sender| sender.session).map(tracing::field::display),
-            agent = sender.and_then(|sender| sender.agent).map(tracing::field::display),
-            upstream_request_id = facts.upstream_request_id.as_deref(),
-            received = facts.received.map(tracing::field::display),
-            sent = facts.sent.map(tracing::field::display),
-            received_bytes = facts.received_bytes,
-            prefix = facts.prefix.map(tracing::field::display),
-            shared_bytes = facts.shared_bytes,
-            markers_added = facts.markers_added,
-            answer_bytes = facts.answer_bytes,
-            uncached = usage.map(|usage| usage.uncached),
-            cache_read = usage.map(|usage| usage.cache_read),
-            cache_write_5m = usage.map(|usage| usage.cache_write_5m),
-            cache_write_1h = usage.map(|usage| usage.cache_write_1h),
-            output = usage.map(|usage| usage.output),
-            stop_reason = turn.and_then(|turn| turn.stop_reason.as_deref()).map(stop_reason),
-            error = turn.and_then(|turn| turn.error.as_deref()),
-            turn = turn.map(|turn| wholeness(turn.wholeness)),
-            drift = verdict.drift.as_ref().map(Drift::as_str),
-            drift_at = drifted.map(|divergence| divergence.path.as_str()),
-            drift_kind = drifted.map(|divergence| divergence.kind.as_str()),
-            break_cause = lost.map(|lost| lost.cause.as_str()),
-            break_layer = lost.map(|lost| lost.layer.as_str()),
-            break_at = lost.map(|lost| lost.path.as_str()),
-            break_offset = lost.and_then(|lost| lost.offset),
-            break_tokens = lost.map(|lost| lost.tokens_lost),
-            diagnosis = diagnosis.map(|diagnosis| diagnosis.verdict.as_str()),
-            diagnosis_tokens = diagnosis.and_then(|diagnosis| diagnosis.missed_tokens),
-            first_byte_ms = ms(facts.first_byte_at),
-            duration_ms = facts.started.elapsed().as_millis() as u64,
-            overhead_us = (facts.read_time + facts.align_time + facts.observe_time).as_micros() as u64,
-        );
-    }
 }
 
 impl Drop for Recorder {
     fn drop(&mut self) {
         self.record(Ending::ClientLeft, None);
-    }
-}
-
-/// Numbers the requests of this process.
-fn next_id() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Relaxed)
-}
-
-/// The known stop reasons; text of another kind does not reach the log.
-fn stop_reason(reason: &str) -> &'static str {
-    const KNOWN: [&str; 8] = [
-        "end_turn",
-        "max_tokens",
-        "stop_sequence",
-        "tool_use",
-        "pause_turn",
-        "compaction",
-        "refusal",
-        "model_context_window_exceeded",
-    ];
-    KNOWN.iter().find(|known| **known == reason).copied().unwrap_or("other")
-}
-
-fn wholeness(wholeness: Wholeness) -> &'static str {
-    match wholeness {
-        Wholeness::Whole => "whole",
-        Wholeness::Unfinished => "unfinished",
-        Wholeness::Unfaithful => "unfaithful",
-        Wholeness::TooLarge => "too_large",
     }
 }

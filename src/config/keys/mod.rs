@@ -1,0 +1,203 @@
+//! The table of keys: every option that this version has, declared once.
+//!
+//! Parsing, messages, hints, `check-config` and the manual (`config/forkpoint.toml`) are all driven by it. To
+//! add an option, add its field and default in [`super::types`] and one row here; a test then asks for the
+//! manual to be written anew.
+//!
+//! Rule: a row says what the key means and *why* its default is what it is. The default itself stands in
+//! [`Config::default`] alone.
+
+mod table;
+
+pub use table::KEYS;
+
+use super::kind::{Given, Kind, Shown};
+use super::types::Config;
+
+/// One option.
+#[derive(Debug)]
+pub struct Key {
+    /// Section and name: `server.listen`.
+    pub path: &'static str,
+    pub kind: Kind,
+    /// What it does, in one line.
+    pub meaning: &'static str,
+    /// Why the default is what it is.
+    pub reason: &'static str,
+}
+
+/// A section of the file.
+#[derive(Debug)]
+pub struct Section {
+    pub name: &'static str,
+    pub meaning: &'static str,
+}
+
+pub static SECTIONS: &[Section] = &[
+    Section { name: "server", meaning: "The doors of the proxy, and what it does with requests." },
+    Section { name: "upstream", meaning: "The Messages API behind the proxy." },
+    Section {
+        name: "identity",
+        meaning: "How tenants are told apart; nothing ever crosses from one to another.",
+    },
+    Section { name: "canonical", meaning: "One spelling for what is said again and again." },
+    Section { name: "fork", meaning: "Who is taken for a child of a fan-out." },
+    Section { name: "gate", meaning: "One writer per cache entry: who waits for whom, and how long." },
+    Section { name: "store", meaning: "What is remembered between requests." },
+    Section { name: "prices", meaning: "What tokens cost, for metrics and estimates." },
+    Section {
+        name: "limits",
+        meaning: "The most of everything; beyond a limit requests pass or are refused, never queued without end.",
+    },
+    Section { name: "log", meaning: "Log lines, on standard error." },
+    Section { name: "drain", meaning: "What happens between SIGTERM and the exit." },
+];
+
+impl Key {
+    pub fn find(path: &str) -> Option<&'static Key> {
+        KEYS.iter().find(|key| key.path == path)
+    }
+
+    pub fn section(&self) -> &'static str {
+        self.path.split_once('.').map_or("", |(section, _)| section)
+    }
+
+    pub fn name(&self) -> &'static str {
+        self.path.split_once('.').map_or(self.path, |(_, name)| name)
+    }
+
+    /// The environment variable that sets it.
+    pub fn variable(&self) -> String {
+        super::environment::long_name(self.path)
+    }
+
+    pub fn is_secret(&self) -> bool {
+        matches!(self.kind, Kind::Secret(_))
+    }
+
+    /// What an empty configuration holds.
+    pub fn default(&self) -> Shown {
+        self.shown(&Config::default())
+    }
+
+    /// What this configuration holds.
+    pub fn shown(&self, config: &Config) -> Shown {
+        self.kind.show(config)
+    }
+
+    /// Key and given value as a message may repeat them.
+    pub(super) fn assignment(&self, given: &Given) -> String {
+        match given {
+            Given::Other(_) => self.path.to_owned(),
+            _ => format!("{} = {}", self.path, self.kind.quote(given)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{
+        Canonical, Drain, Fork, Gate, Identity, Limits, Log, PriceTable, Server, Store, Upstream,
+    };
+
+    #[test]
+    fn every_field_of_the_configuration_has_a_row() {
+        // A new field does not compile here until it is named, and named it must be counted.
+        let Config { server, upstream, identity, canonical, fork, gate, store, prices, limits, log, drain } =
+            Config::default();
+        let Server { listen: _, admin_listen: _, metrics_listen: _, mode: _, response_headers: _ } = server;
+        let Upstream { url: _, profile: _, strips_attribution: _, connect: _, idle: _ } = upstream;
+        let Identity { pepper: _, tenant_headers: _, oauth: _ } = identity;
+        let Canonical { order: _, volatile: _, diagnose: _ } = canonical;
+        let Fork {
+            tools: _,
+            min_directive_chars: _,
+            min_children: _,
+            min_coverage: _,
+            match_window: _,
+            scan_bytes: _,
+            ttl: _,
+        } = fork;
+        let Gate { scope: _, max_hold: _, min_tokens: _, json_hold: _ } = gate;
+        let Store { kind: _, max_bytes: _, tenant_share: _, recent_bytes: _, child_ttl: _ } = store;
+        let PriceTable { file: _ } = prices;
+        let Limits {
+            body_bytes: _,
+            observe_bytes: _,
+            connections: _,
+            held_requests: _,
+            held_bytes: _,
+            pending_forks: _,
+            tool_uses: _,
+            header: _,
+            stall: _,
+        } = limits;
+        let Log { format: _, level: _ } = log;
+        let Drain { delay: _, deadline: _ } = drain;
+        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 7 + 4 + 5 + 1 + 9 + 2 + 2);
+    }
+
+    #[test]
+    fn each_row_fills_a_field_of_its_own() {
+        for key in KEYS {
+            let Some(other) = another_value(&key.kind) else { continue };
+            let mut config = Config::default();
+            key.kind.put(&mut config, &Given::Word(other.to_owned())).unwrap();
+            let changed: Vec<_> =
+                KEYS.iter().filter(|k| k.shown(&config) != k.default()).map(|k| k.path).collect();
+            assert_eq!(changed, [key.path]);
+        }
+    }
+
+    /// A valid value that is no key's default; none where a choice has but one word.
+    fn another_value(kind: &Kind) -> Option<&'static str> {
+        match kind {
+            Kind::Switch(slot) => {
+                let mut config = Config::default();
+                Some(if *slot(&mut config) { "false" } else { "true" })
+            }
+            Kind::OptionalSwitch(_) => Some("true"),
+            Kind::Share(_) => Some("0.75"),
+            Kind::Address(_) | Kind::OptionalAddress(_) => Some("127.0.0.9:9"),
+            Kind::Url(_) => Some("http://other.example"),
+            Kind::Secret(_) => Some("hunter2"),
+            Kind::OptionalPath(_) => Some("other.toml"),
+            Kind::Headers(_) | Kind::Texts(_) => Some("x-user,x-team"),
+            Kind::Bytes(..) => Some("7777777"),
+            Kind::Count(..) | Kind::Millis(..) | Kind::Seconds(..) => Some("777"),
+            Kind::Choice(choice) => {
+                let default = (choice.get)(&Config::default());
+                choice.words.iter().find(|word| **word != default).copied()
+            }
+        }
+    }
+
+    #[test]
+    fn every_choice_is_what_it_says_and_every_later_word_is_refused_as_such() {
+        for key in KEYS {
+            let Kind::Choice(choice) = &key.kind else { continue };
+            for word in choice.words {
+                let mut config = Config::default();
+                key.kind.put(&mut config, &Given::Text((*word).to_owned())).unwrap();
+                assert_eq!(key.shown(&config), Shown::Text((*word).to_owned()));
+            }
+            for word in choice.later {
+                let refused = key.kind.put(&mut Config::default(), &Given::Text((*word).to_owned()));
+                assert!(refused.unwrap_err().message.starts_with("known, but not built"), "{word}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_stand_in_the_order_of_their_sections_and_are_written_out() {
+        let sections: Vec<_> = SECTIONS.iter().map(|section| section.name).collect();
+        let place = |key: &Key| sections.iter().position(|name| *name == key.section());
+        assert!(KEYS.iter().all(|key| place(key).is_some()));
+        assert!(KEYS.iter().map(place).is_sorted());
+        for key in KEYS {
+            assert!(key.meaning.ends_with('.') && !key.reason.is_empty(), "{}", key.path);
+            assert!(crate::config::later::later(key.path).is_none(), "{} is built", key.path);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Options of the design that this version does not have: refused by name, with what to do instead.
+
+use super::problem::Complaint;
+
+/// An option of the design that this version does not have: a whole section, or one key.
+#[derive(Debug)]
+pub(super) struct Later {
+    path: &'static str,
+    instead: &'static str,
+}
+
+const ALIGNS: &str = "remove it; this version aligns and gates children, and forks none";
+const MEMORY: &str = "remove it; this version remembers in memory only, and has nothing to set here";
+
+static LATER: &[Later] = &[
+    Later { path: "fork.await_parent_ms", instead: ALIGNS },
+    Later { path: "fork.late", instead: ALIGNS },
+    Later { path: "fork.tools_policy", instead: ALIGNS },
+    Later { path: "fork.inherit", instead: ALIGNS },
+    Later { path: "fork.specialist_fields", instead: ALIGNS },
+    Later { path: "fork.general_types", instead: ALIGNS },
+    Later { path: "fork.exclude_sessions", instead: ALIGNS },
+    Later { path: "fork.max_context_share", instead: ALIGNS },
+    Later { path: "fork.max_cost_ratio", instead: ALIGNS },
+    Later { path: "fork.horizon_turns", instead: ALIGNS },
+    Later { path: "fork.prefer", instead: ALIGNS },
+    Later { path: "fork.share", instead: ALIGNS },
+    Later { path: "fork.report", instead: ALIGNS },
+    Later { path: "fork.boilerplate", instead: ALIGNS },
+    Later { path: "fork.hoist_system", instead: ALIGNS },
+    Later { path: "fork.snapshots", instead: ALIGNS },
+    Later { path: "policy", instead: "remove it; in this version all requests are treated alike" },
+    Later { path: "tenants", instead: "remove it; in this version tenants have digests and no names" },
+    Later { path: "record", instead: "remove it; this version records no traffic" },
+    Later { path: "trace", instead: "remove it; this version has metrics and log lines, and no traces" },
+    Later {
+        path: "admin",
+        instead: "remove it; the admin port of this version is server.admin_listen, on loopback",
+    },
+    Later { path: "privacy", instead: "remove it; this version never shows prompt text" },
+    Later { path: "store.path", instead: MEMORY },
+    Later { path: "store.url", instead: MEMORY },
+    Later { path: "store.key", instead: MEMORY },
+    Later { path: "store.deadline_ms", instead: MEMORY },
+];
+
+/// The option of the design at this path, if it is one that this version does not have.
+pub(super) fn later(path: &str) -> Option<&'static Later> {
+    let section = path.split('.').next().unwrap_or(path);
+    LATER.iter().find(|later| later.path == path || later.path == section)
+}
+
+impl Later {
+    pub fn complaint(&self) -> Complaint {
+        let version = env!("CARGO_PKG_VERSION");
+        Complaint::new(format!("known, but not built in forkpoint {version}"), self.instead)
+    }
+}

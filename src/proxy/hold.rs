@@ -1,0 +1,71 @@
+//! Holding a request back while another writes what it would write too.
+
+use std::time::Duration;
+
+use super::gate;
+use super::memo::Memo;
+use crate::config;
+use crate::engine::entry::EntryKey;
+use crate::engine::gate::{Arrival, LetGo, Limits, Outcome, Settings, Write};
+use crate::engine::types::{Moment, TenantId};
+use crate::engine::warmth::Prediction;
+use crate::store::Tenant;
+
+/// What the wait behind an answer that is not streamed is learned for: tenant and model.
+pub type Group = (TenantId, String);
+pub type Gate = gate::Gate<EntryKey, Group>;
+pub type Pass = gate::Pass<EntryKey, Group>;
+
+/// What the gate did to a request, and what that was worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub outcome: Outcome,
+    pub leader: Option<crate::engine::gate::Ticket>,
+    pub time: Duration,
+    /// Tokens of the entry that was waited for.
+    pub tokens: u64,
+}
+
+pub fn settings(gate: &config::Gate) -> Settings {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    Settings {
+        min_tokens: gate.min_tokens as u64,
+        max_hold_ms: ms(gate.max_hold),
+        json_hold_ms: ms(gate.json_hold),
+        limits: Limits::default(),
+    }
+}
+
+/// The entries that a request would write and has not found warm.
+pub fn arrival(
+    memo: &Memo,
+    tenant: &Tenant,
+    prediction: &Prediction,
+    streams: bool,
+    deadline: Moment,
+) -> Arrival<EntryKey, Group> {
+    let read = prediction.read.map_or(0, |read| read.bytes);
+    // Before anything was billed nobody can tell how much it is; then it is taken to be worth the wait.
+    let tokens = |bytes: u64| memo.tokens(tenant, bytes.saturating_sub(read)).unwrap_or(u64::MAX);
+    let writes = prediction.writes().iter();
+    let writes = writes.map(|write| Write { entry: write.key, tokens: tokens(write.bytes) }).collect();
+    Arrival { writes, streams, deadline, group: (memo.tenant_id(), memo.model().to_owned()) }
+}
+
+/// Tokens that are being written by others right now, and that this request would write once more.
+pub fn underway_tokens(memo: &Memo, tenant: &Tenant, prediction: &Prediction) -> u64 {
+    let read = prediction.read.map_or(0, |read| read.bytes);
+    let deepest = prediction.underway.first().map_or(0, |underway| underway.bytes);
+    memo.tokens(tenant, deepest.saturating_sub(read)).unwrap_or_default()
+}
+
+impl Held {
+    pub fn of(let_go: &LetGo<Group>, time: Duration, tokens: u64) -> Held {
+        Held { outcome: let_go.outcome, leader: let_go.leader, time, tokens }
+    }
+
+    /// Whether the wait was for an entry that should now be warm.
+    pub fn follows(&self) -> bool {
+        matches!(self.outcome, Outcome::Released | Outcome::Presumed)
+    }
+}

@@ -1,0 +1,120 @@
+//! The log line of one exchange.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use crate::engine::breaks::Drift;
+use crate::engine::turn::{Turn, Wholeness};
+use crate::engine::types::Ending;
+use crate::proxy::family::Fanout;
+use crate::proxy::memo::Verdict;
+
+use super::Recorder;
+
+impl Recorder {
+    pub(super) fn log(
+        &self,
+        model: &str,
+        ending: Ending,
+        turn: Option<&Turn>,
+        verdict: &Verdict,
+        fanout: Option<&Fanout>,
+    ) {
+        let facts = &self.facts;
+        let sender = facts.sender.as_ref();
+        let ms = |at: Option<Instant>| at.map(|at| at.duration_since(facts.started).as_millis() as u64);
+        let usage = turn.and_then(|turn| turn.usage);
+        let drifted = match &verdict.drift {
+            Some(Drift::Drifted(divergence)) => Some(divergence),
+            _ => None,
+        };
+        let fanned_out = fanout.and_then(|fanout| fanout.as_ref().ok());
+        let lost = verdict.cache_break.as_ref();
+        let diagnosis = turn.and_then(|turn| turn.diagnostics);
+        tracing::info!(
+            target: "forkpoint::request",
+            id = next_id(),
+            endpoint = facts.endpoint.as_str(),
+            role = facts.role.as_str(),
+            plan = facts.plan.as_str(),
+            reason = facts.reason(),
+            status = facts.status.map(|status| status.as_u16()),
+            ending = ending.as_str(),
+            model,
+            stream = facts.stream,
+            client = sender.map(|sender| sender.client.as_str()),
+            tenant = sender.and_then(|sender| sender.tenant).map(tracing::field::display),
+            session = sender.and_then(|sender| sender.session).map(tracing::field::display),
+            agent = sender.and_then(|sender| sender.agent).map(tracing::field::display),
+            fork = self.fork_id().map(tracing::field::display),
+            kin = self.family.as_ref().map(|family| family.why),
+            child_turn = facts.child_turn,
+            fanned_out = fanned_out.map(|fork| tracing::field::display(fork.id)),
+            fanned_out_children = fanned_out.map(|fork| fork.calls.len()),
+            gate = facts.hold.map(|hold| hold.outcome.as_str()),
+            gate_leader = facts.hold.and_then(|hold| hold.leader).map(tracing::field::display),
+            held_ms = facts.held_ms(),
+            gate_saved_tokens = self.saved_tokens(turn),
+            gate_missed_tokens = facts.missed_tokens,
+            upstream_request_id = facts.upstream_request_id.as_deref(),
+            received = facts.received.map(tracing::field::display),
+            sent = facts.sent.map(tracing::field::display),
+            received_bytes = facts.received_bytes,
+            prefix = facts.prefix.map(tracing::field::display),
+            shared_bytes = facts.shared_bytes,
+            markers_added = facts.markers_added,
+            answer_bytes = facts.answer_bytes,
+            uncached = usage.map(|usage| usage.uncached),
+            cache_read = usage.map(|usage| usage.cache_read),
+            cache_write_5m = usage.map(|usage| usage.cache_write_5m),
+            cache_write_1h = usage.map(|usage| usage.cache_write_1h),
+            output = usage.map(|usage| usage.output),
+            stop_reason = turn.and_then(|turn| turn.stop_reason.as_deref()).map(stop_reason),
+            error = turn.and_then(|turn| turn.error.as_deref()),
+            turn = turn.map(|turn| wholeness(turn.wholeness)),
+            drift = verdict.drift.as_ref().map(Drift::as_str),
+            drift_at = drifted.map(|divergence| divergence.path.as_str()),
+            drift_kind = drifted.map(|divergence| divergence.kind.as_str()),
+            break_cause = lost.map(|lost| lost.cause.as_str()),
+            break_layer = lost.map(|lost| lost.layer.as_str()),
+            break_at = lost.map(|lost| lost.path.as_str()),
+            break_offset = lost.and_then(|lost| lost.offset),
+            break_tokens = lost.map(|lost| lost.tokens_lost),
+            diagnosis = diagnosis.map(|diagnosis| diagnosis.verdict.as_str()),
+            diagnosis_tokens = diagnosis.and_then(|diagnosis| diagnosis.missed_tokens),
+            first_byte_ms = ms(facts.first_byte_at),
+            duration_ms = facts.started.elapsed().as_millis() as u64,
+            overhead_us = (facts.read_time + facts.align_time + facts.observe_time).as_micros() as u64,
+        );
+    }
+}
+
+/// Numbers the requests of this process.
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Relaxed)
+}
+
+/// The known stop reasons; text of another kind does not reach the log.
+fn stop_reason(reason: &str) -> &'static str {
+    const KNOWN: [&str; 8] = [
+        "end_turn",
+        "max_tokens",
+        "stop_sequence",
+        "tool_use",
+        "pause_turn",
+        "compaction",
+        "refusal",
+        "model_context_window_exceeded",
+    ];
+    KNOWN.iter().find(|known| **known == reason).copied().unwrap_or("other")
+}
+
+fn wholeness(wholeness: Wholeness) -> &'static str {
+    match wholeness {
+        Wholeness::Whole => "whole",
+        Wholeness::Unfinished => "unfinished",
+        Wholeness::Unfaithful => "unfaithful",
+        Wholeness::TooLarge => "too_large",
+    }
+}
