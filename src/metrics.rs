@@ -2,6 +2,9 @@
 //!
 //! Labels are bounded by construction: they are enums, or names that passed through [`Names`].
 
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
 use dashmap::DashSet;
 use prometheus::core::Collector;
 use prometheus::{
@@ -23,6 +26,7 @@ const HOLD_BUCKETS: &[f64] = &[0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0,
 const MODELS_MAX: usize = 64;
 const CLIENTS_MAX: usize = 64;
 const TENANTS_MAX: usize = 50;
+const FORKS_SHOWN_MAX: usize = 50;
 const NAME_BYTES_MAX: usize = 64;
 
 macro_rules! metrics {
@@ -33,6 +37,7 @@ macro_rules! metrics {
             pub models: Names,
             pub clients: Names,
             pub tenants: Names,
+            newest: Mutex<VecDeque<[String; 2]>>,
             $(#[doc = $help] pub $name: $kind,)*
         }
 
@@ -47,7 +52,8 @@ macro_rules! metrics {
                 let families = vec![$(Family::of(&$name)),*];
                 let (models, clients, tenants) =
                     (Names::new(MODELS_MAX), Names::new(CLIENTS_MAX), Names::new(TENANTS_MAX));
-                let metrics = Metrics { registry, families, models, clients, tenants, $($name,)* };
+                let newest = Mutex::default();
+                let metrics = Metrics { registry, families, models, clients, tenants, newest, $($name,)* };
                 metrics.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
                 Ok(metrics)
             }
@@ -94,6 +100,16 @@ metrics! {
     gate_hold_seconds: HistogramVec[] in HOLD_BUCKETS;
     /// Tokens read because their writer was waited for (saved), and written twice because nobody waited (missed).
     gate_tokens_total: IntCounterVec["kind"];
+    /// Prefix hashes that are remembered, by layer.
+    prefixes_live: IntGaugeVec["layer"];
+    /// The newest fan-outs and the hash of their parent's prompt; always 1.
+    prefix_info: IntGaugeVec["fork", "prefix"];
+    /// Fan-outs that are remembered.
+    forks_live: IntGaugeVec[];
+    /// What the store holds in memory, recent bodies included.
+    store_bytes: IntGaugeVec[];
+    /// What the store was asked and how it went; a recall that finds the conversation's last request is a hit.
+    store_ops_total: IntCounterVec["store", "op", "outcome"];
     /// Time that forkpoint itself added to an exchange, by phase.
     overhead_seconds: HistogramVec["phase"] in OVERHEAD_BUCKETS;
     /// From the upstream call to the first byte of its answer's body.
@@ -105,6 +121,22 @@ metrics! {
 }
 
 impl Metrics {
+    /// Shows a new fan-out in `prefix_info`, and no longer the one that was new so many fan-outs ago.
+    pub fn show_fork(&self, fork: String, prefix: String) {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let labels = [fork, prefix];
+        if newest.contains(&labels) {
+            return;
+        }
+        self.prefix_info.with_label_values(&labels).set(1);
+        newest.push_back(labels);
+        if newest.len() > FORKS_SHOWN_MAX
+            && let Some(oldest) = newest.pop_front()
+        {
+            let _ = self.prefix_info.remove_label_values(&oldest);
+        }
+    }
+
     /// The text exposition: every family with HELP and TYPE, also those without a sample yet.
     pub fn render(&self) -> Result<String, prometheus::Error> {
         let gathered = self.registry.gather();
@@ -193,6 +225,19 @@ mod tests {
             env!("CARGO_PKG_VERSION"),
             "\"} 1"
         )));
+    }
+
+    #[test]
+    fn only_the_newest_fan_outs_are_shown() {
+        let metrics = Metrics::new().unwrap();
+        for number in 0..60 {
+            metrics.show_fork(format!("{number:08x}"), "p".into());
+            metrics.show_fork(format!("{number:08x}"), "p".into());
+        }
+        let text = metrics.render().unwrap();
+        let shown = text.lines().filter(|line| line.starts_with("forkpoint_prefix_info{")).count();
+        assert_eq!(shown, FORKS_SHOWN_MAX);
+        assert!(text.contains("0000003b") && !text.contains("00000009"), "{text}");
     }
 
     #[test]

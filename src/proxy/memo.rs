@@ -142,6 +142,10 @@ impl Memo {
         self.flight.as_ref().map(|flight| &flight.prediction)
     }
 
+    pub fn store(&self) -> &Memory {
+        &self.store
+    }
+
     pub fn model(&self) -> &str {
         &self.owner.model
     }
@@ -171,13 +175,10 @@ impl Memo {
         if let Some(predecessor) = predecessor {
             predecessor.conversation.continues();
         }
-        let mut learned = tenant.learned();
-        let before = predecessor.map(|predecessor| &*predecessor.forwarded);
-        let classes = learned.sight(&trace.forwarded, before);
+        let classes = tenant.sight(&trace.forwarded, predecessor.map(|predecessor| &*predecessor.forwarded));
         if self.arrival.conversation().is_none() {
-            learned.started(&trace.forwarded, &trace.conversation, trace.sent_at());
+            tenant.learned().started(&trace.forwarded, &trace.conversation, trace.sent_at());
         }
-        drop(learned);
         tenant.remember(trace, self.owner.hint, predecessor);
         self.store.shrink();
         Some(classes)

@@ -57,6 +57,8 @@ struct Totals {
     fork_bytes: AtomicUsize,
     recent_bytes: AtomicUsize,
     forks: AtomicUsize,
+    /// By layer.
+    prefixes: [AtomicUsize; 4],
 }
 
 impl Totals {
@@ -101,6 +103,11 @@ impl Memory {
     /// What is held, recent bodies included.
     pub fn bytes(&self) -> usize {
         self.totals.kept_bytes() + self.totals.recent_bytes.load(Relaxed)
+    }
+
+    /// The prefixes of all tenants that are remembered, by layer.
+    pub fn prefixes(&self) -> [usize; 4] {
+        [0, 1, 2, 3].map(|layer| self.totals.prefixes[layer].load(Relaxed))
     }
 
     /// The fork points of all tenants.

@@ -11,7 +11,7 @@ use crate::engine::canonical::{self, News, Table};
 use crate::engine::conversation::Trace;
 use crate::engine::entry::{KnownPieces, Parameters};
 use crate::engine::fanout::{Bindings, ForkPoint, Forks, Life, Rules};
-use crate::engine::learned::Learned;
+use crate::engine::learned::{Class, Learned};
 use crate::engine::recall::{Known, KnownLayer, Opening, Remembered};
 use crate::engine::types::TenantId;
 use crate::engine::warmth::Warmth;
@@ -104,6 +104,19 @@ impl Tenant {
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes in the prefixes of a request, and classes them.
+    pub fn sight(&self, request: &Remembered, before: Option<&Remembered>) -> [Class; 4] {
+        let mut learned = self.learned();
+        let known = learned.prefixes();
+        let classes = learned.sight(request, before);
+        let now = learned.prefixes();
+        drop(learned);
+        for (layer, total) in self.totals.prefixes.iter().enumerate() {
+            add(total, known[layer], now[layer]);
+        }
+        classes
+    }
+
     /// Which of its cache entries exist.
     pub fn warmth(&self) -> MutexGuard<'_, Warmth> {
         self.warmth.lock().unwrap_or_else(PoisonError::into_inner)
@@ -167,6 +180,10 @@ impl Drop for Tenant {
         let spellings = self.table().bytes();
         add(&self.totals.recent_bytes, recent, 0);
         add(&self.totals.spelling_bytes, spellings, 0);
+        let prefixes = self.learned().prefixes();
+        for (layer, total) in self.totals.prefixes.iter().enumerate() {
+            add(total, prefixes[layer], 0);
+        }
         let (bytes, forks) = self.with_forks(|forks| (forks.bytes(), forks.len()));
         add(&self.totals.fork_bytes, bytes, 0);
         add(&self.totals.forks, forks, 0);

@@ -6,6 +6,7 @@ use http::StatusCode;
 
 use crate::engine::fanout::Dropped;
 use crate::engine::gate::Outcome;
+use crate::engine::learned::LAYERS;
 use crate::engine::turn::Turn;
 use crate::engine::types::{Endpoint, Plan};
 use crate::engine::usage::Usage;
@@ -66,6 +67,19 @@ impl Recorder {
         }
     }
 
+    /// What the store holds, and whether it knew the conversation.
+    pub(super) fn count_store(&self) {
+        let Some(memo) = &self.memo else { return };
+        let (metrics, store) = (&self.metrics, memo.store());
+        let outcome = if memo.arrival.predecessor().is_some() { "hit" } else { "miss" };
+        metrics.store_ops_total.with_label_values(&["memory", "recall", outcome]).inc();
+        metrics.store_bytes.with_label_values::<&str>(&[]).set(store.bytes() as i64);
+        metrics.forks_live.with_label_values::<&str>(&[]).set(store.forks() as i64);
+        for (layer, count) in LAYERS.into_iter().zip(store.prefixes()) {
+            metrics.prefixes_live.with_label_values(&[layer.as_str()]).set(count as i64);
+        }
+    }
+
     pub(super) fn count_family(&self, turn: Option<&Turn>, fanout: Option<&Fanout>) {
         let Recorder { facts, metrics, .. } = self;
         if self.waits {
@@ -86,6 +100,7 @@ impl Recorder {
         }
         match fanout {
             Some(Ok(fork)) => {
+                metrics.show_fork(fork.id.to_string(), fork.prefix.to_string());
                 metrics.forks_total.with_label_values(&["sealed"]).inc();
                 let children = fork.calls.iter().filter(|call| !call.directives.is_empty()).count();
                 metrics.fork_children.with_label_values::<&str>(&[]).observe(children as f64);

@@ -277,6 +277,7 @@ impl Recorder {
         let model = self.model_label();
         self.count(&model, turn.as_ref(), &verdict);
         self.count_family(turn.as_ref(), fanout.as_ref());
+        self.count_store();
         self.log(&model, ending, turn.as_ref(), &verdict, fanout.as_ref());
     }
 
