@@ -16,7 +16,7 @@ use crate::engine::turn::Turn;
 use crate::engine::types::{Moment, Reason, TenantId};
 use crate::engine::usage::Usage;
 use crate::engine::warmth::{Bill, Prediction, Ticket};
-use crate::store::{Hint, Memory, Tenant, View};
+use crate::store::{Hint, Store, Tenant, View};
 
 /// No model is known to cache a shorter prefix.
 const MINIMUM_TOKENS: u64 = 512;
@@ -32,7 +32,7 @@ pub struct Owner {
 
 /// What the store is told about one exchange.
 pub struct Memo {
-    store: Arc<Memory>,
+    store: Arc<dyn Store>,
     owner: Owner,
     pub arrival: Arrival,
     /// What the request leaves behind, once it is known how it goes out.
@@ -57,7 +57,7 @@ pub struct Verdict {
 }
 
 impl Memo {
-    pub fn new(store: &Arc<Memory>, owner: Owner, arrival: Arrival) -> Memo {
+    pub fn new(store: &Arc<dyn Store>, owner: Owner, arrival: Arrival) -> Memo {
         let (trace, interns, pins) = Default::default();
         Memo { store: Arc::clone(store), owner, arrival, trace, interns, pins, flight: None }
     }
@@ -142,8 +142,8 @@ impl Memo {
         self.flight.as_ref().map(|flight| &flight.prediction)
     }
 
-    pub fn store(&self) -> &Memory {
-        &self.store
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
     }
 
     pub fn model(&self) -> &str {

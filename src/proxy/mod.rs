@@ -44,7 +44,7 @@ use crate::engine::prices::Prices;
 use crate::engine::recall::Remembered;
 use crate::engine::types::{BodyDigest, Endpoint, Moment, Plan, Reason, Role};
 use crate::metrics::Metrics;
-use crate::store::{self, Hint, Memory, View};
+use crate::store::{self, Hint, Memory, Store, View};
 
 use clock::Clock;
 use collect::{Collected, Held};
@@ -63,7 +63,7 @@ pub struct Proxy {
     rules: align::Rules,
     upstream: Upstream,
     held: Arc<Held>,
-    store: Arc<Memory>,
+    store: Arc<dyn Store>,
     gate: Arc<Gate>,
     clock: Arc<Clock>,
     metrics: Arc<Metrics>,
@@ -84,7 +84,7 @@ impl Proxy {
         let held = Arc::new(Held::new(&config.limits, &metrics.held));
         let config::Store { max_bytes, tenant_share, recent_bytes, .. } = config.store;
         let limits = store::Limits { max_bytes, recent_bytes, tenant_share };
-        let store = Arc::new(Memory::new(limits, fanout_rules(&config)));
+        let store: Arc<dyn Store> = Arc::new(Memory::new(limits, fanout_rules(&config)));
         let rules = rules(&config);
         let gate = Arc::new(Gate::new(hold::settings(&config.gate), tokio::time::Instant::now()));
         Ok(Proxy {

@@ -68,6 +68,31 @@ impl Totals {
     }
 }
 
+/// What requests ask of a store. What it gives out is this process's own view of a tenant: reading and writing
+/// it takes no I/O, and a store that keeps it elsewhere too does so behind this.
+pub trait Store: Send + Sync {
+    /// As metrics call it.
+    fn name(&self) -> &'static str;
+
+    /// What is known of a tenant, if anything is.
+    fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>>;
+
+    /// The same, for a tenant whose request was accepted: from now on it is known.
+    fn admit(&self, id: &TenantId) -> Arc<Tenant>;
+
+    /// Makes room, if there is too little. To be called after something was added.
+    fn shrink(&self);
+
+    /// What is held, recent bodies included.
+    fn bytes(&self) -> usize;
+
+    /// The prefixes of all tenants that are remembered, by layer.
+    fn prefixes(&self) -> [usize; 4];
+
+    /// The fork points of all tenants.
+    fn forks(&self) -> usize;
+}
+
 impl Memory {
     /// `rules` say who is a child; what fork points may hold is a part of the limits.
     pub fn new(limits: Limits, rules: Rules) -> Memory {
@@ -75,15 +100,32 @@ impl Memory {
         Memory { tenants: DashMap::new(), limits, rules, totals: Arc::default(), clock: AtomicU64::new(0) }
     }
 
-    /// What is known of a tenant, if anything is.
-    pub fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
+    pub fn tenants(&self) -> usize {
+        self.tenants.len()
+    }
+
+    fn largest(&self, size: fn(&Tenant) -> usize) -> Option<Arc<Tenant>> {
+        self.tenants.iter().max_by_key(|tenant| size(tenant)).map(|tenant| Arc::clone(&tenant))
+    }
+
+    fn forget_longest_unused(&self) -> bool {
+        let oldest = self.tenants.iter().min_by_key(|tenant| tenant.last_used()).map(|tenant| *tenant.key());
+        oldest.is_some_and(|id| self.tenants.remove(&id).is_some())
+    }
+}
+
+impl Store for Memory {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
         let tenant = self.tenants.get(id)?;
         tenant.used(self.clock.fetch_add(1, Relaxed));
         Some(Arc::clone(&tenant))
     }
 
-    /// The same, for a tenant whose request was accepted: from now on it is known.
-    pub fn admit(&self, id: &TenantId) -> Arc<Tenant> {
+    fn admit(&self, id: &TenantId) -> Arc<Tenant> {
         if let Some(tenant) = self.tenant(id) {
             return tenant;
         }
@@ -96,27 +138,7 @@ impl Memory {
         tenant
     }
 
-    pub fn tenants(&self) -> usize {
-        self.tenants.len()
-    }
-
-    /// What is held, recent bodies included.
-    pub fn bytes(&self) -> usize {
-        self.totals.kept_bytes() + self.totals.recent_bytes.load(Relaxed)
-    }
-
-    /// The prefixes of all tenants that are remembered, by layer.
-    pub fn prefixes(&self) -> [usize; 4] {
-        [0, 1, 2, 3].map(|layer| self.totals.prefixes[layer].load(Relaxed))
-    }
-
-    /// The fork points of all tenants.
-    pub fn forks(&self) -> usize {
-        self.totals.forks.load(Relaxed)
-    }
-
-    /// Makes room, if there is too little. To be called after something was added.
-    pub fn shrink(&self) {
+    fn shrink(&self) {
         // A little more than necessary goes, so that this is not done for every request that comes.
         let goal = self.limits.recent_bytes - self.limits.recent_bytes / 8;
         if self.totals.recent_bytes.load(Relaxed) > self.limits.recent_bytes {
@@ -135,13 +157,16 @@ impl Memory {
         }
     }
 
-    fn largest(&self, size: fn(&Tenant) -> usize) -> Option<Arc<Tenant>> {
-        self.tenants.iter().max_by_key(|tenant| size(tenant)).map(|tenant| Arc::clone(&tenant))
+    fn bytes(&self) -> usize {
+        self.totals.kept_bytes() + self.totals.recent_bytes.load(Relaxed)
     }
 
-    fn forget_longest_unused(&self) -> bool {
-        let oldest = self.tenants.iter().min_by_key(|tenant| tenant.last_used()).map(|tenant| *tenant.key());
-        oldest.is_some_and(|id| self.tenants.remove(&id).is_some())
+    fn prefixes(&self) -> [usize; 4] {
+        [0, 1, 2, 3].map(|layer| self.totals.prefixes[layer].load(Relaxed))
+    }
+
+    fn forks(&self) -> usize {
+        self.totals.forks.load(Relaxed)
     }
 }
 

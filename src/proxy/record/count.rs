@@ -72,7 +72,7 @@ impl Recorder {
         let Some(memo) = &self.memo else { return };
         let (metrics, store) = (&self.metrics, memo.store());
         let outcome = if memo.arrival.predecessor().is_some() { "hit" } else { "miss" };
-        metrics.store_ops_total.with_label_values(&["memory", "recall", outcome]).inc();
+        metrics.store_ops_total.with_label_values(&[store.name(), "recall", outcome]).inc();
         metrics.store_bytes.with_label_values::<&str>(&[]).set(store.bytes() as i64);
         metrics.forks_live.with_label_values::<&str>(&[]).set(store.forks() as i64);
         for (layer, count) in LAYERS.into_iter().zip(store.prefixes()) {
