@@ -288,7 +288,7 @@ fn tools(words: &mut Words, mark: &str, bytes: usize) -> Vec<Value> {
         "AskUserQuestion",
     ];
     let count = (bytes / 1_500).clamp(2, NAMES.len());
-    let each = bytes.min(30_000) / count;
+    let each = bytes.min(30_000) * 3 / 4 / count;
     let tool = |name: &&str| {
         let mut property = |share: usize| format!("{mark}{}", words.text((each / share).max(20)));
         json!({
