@@ -16,8 +16,12 @@ use crate::children::{Child, free_address, pinned};
 pub const DIRECT: &str = "direct";
 /// The arm that every ratio is taken against.
 pub const REFERENCE: &str = "nginx";
-/// The arm that the targets are about.
+/// The arms that the targets are about.
 pub const OBSERVE: &str = "forkpoint-observe";
+pub const ALIGN: &str = "forkpoint-align";
+
+/// What alignment may add to a body: four markers.
+const MARKERS_BYTES: u64 = 4 * r#","cache_control":{"type":"ephemeral"}"#.len() as u64;
 
 pub struct Arm {
     pub name: &'static str,
@@ -48,6 +52,7 @@ pub const ARMS: &[Arm] = &[
         what: "mode observe, its normal log line per request into a file",
         command: Some(forkpoint_observe),
     },
+    Arm { name: ALIGN, what: "mode align, the same log line", command: Some(forkpoint_align) },
 ];
 
 /// Where an arm runs and what it may use.
@@ -65,6 +70,8 @@ pub struct Running {
     pub name: &'static str,
     pub address: SocketAddr,
     pub child: Option<Child>,
+    /// By how much a body may be longer when it arrives; nothing means that its bytes are not touched.
+    pub adds_bytes: u64,
 }
 
 pub fn named(name: &str) -> Fallible<&'static Arm> {
@@ -83,7 +90,7 @@ impl Arm {
         forkpoint: &Path,
     ) -> Fallible<Running> {
         let Some(command) = self.command else {
-            return Ok(Running { name: self.name, address: upstream, child: None });
+            return Ok(Running { name: self.name, address: upstream, child: None, adds_bytes: 0 });
         };
         let folder = folder.join(self.name);
         fs::create_dir_all(&folder)?;
@@ -96,12 +103,17 @@ impl Arm {
         };
         let log = place.folder.join("output.log");
         let child = Child::server(self.name, command(&place)?, place.listen, &log)?;
-        Ok(Running { name: self.name, address: place.listen, child: Some(child) })
+        let adds_bytes = if self.name == ALIGN { MARKERS_BYTES } else { 0 };
+        Ok(Running { name: self.name, address: place.listen, child: Some(child), adds_bytes })
     }
 }
 
 fn forkpoint_observe(place: &Place) -> Fallible<Command> {
     forkpoint(place, "observe")
+}
+
+fn forkpoint_align(place: &Place) -> Fallible<Command> {
+    forkpoint(place, "align")
 }
 
 fn forkpoint(place: &Place, mode: &str) -> Fallible<Command> {

@@ -1,18 +1,28 @@
 //! The load generator: its own process on its own core, one thread per keep-alive connection.
 //!
 //! Closed loop: a connection sends its next request when the last byte of the previous answer is there.
-//! Each answer is compared with the mock's bytes, or with the end of a whole one where no mock answers. The parent sends one `Job` per line and gets one
-//! `Outcome` per job; a job that holds idle streams answers `held` first, so that memory can be read.
+//! Each answer is compared with the mock's bytes, or with the end of a whole one where no mock answers. Its
+//! parent drives it over standard input, one job per line:
+//!
+//! ```text
+//! → {"target":…,"conversations":12,"turns":40,…}
+//! ← warm       every conversation was opened; the parent reads the CPU time of the arm
+//! → go
+//! ← {"sent":492,"errors":0,"last_byte_ns":[…],…}
+//! ```
+//!
+//! A job that holds idle streams answers `held` instead of `warm`, and needs no `go`.
 
 use std::io::{self, BufRead, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use crate::answers::{Answer, Expected};
-use crate::bodies::{Bodies, Conversation};
+use crate::bodies::{Bodies, Conversation, Script};
+use crate::children::Worker;
 use crate::http1::{Framing, Reader, broken};
 use crate::{Fallible, say};
 
@@ -29,21 +39,56 @@ const ERRORS_SHOWN: usize = 3;
 pub struct Job {
     pub target: SocketAddr,
     pub connections: usize,
-    /// Requests per connection that count.
-    pub requests: usize,
-    /// Requests per connection before those, so that pools are filled and conversations known.
-    pub warmup: usize,
+    /// Conversations per connection.
+    pub conversations: usize,
+    /// Requests of each after its first. Without any the first one counts; else it is sent before the clock
+    /// starts, so that pools are filled and conversations known.
+    pub turns: usize,
+    pub order: Order,
     pub body_bytes: usize,
     pub bodies: Bodies,
     pub answer: Answer,
     pub pace_us: u64,
-    /// Bodies are numbered from here; the driver never hands out a number twice.
+    /// Conversations are numbered from here; the driver never hands out a number twice.
     pub first_nonce: u64,
 }
 
+/// Which conversation of a connection is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// Each is led to its end before the next one goes on.
+    OneByOne,
+    /// A request of each in rotation.
+    Interleaved,
+}
+
+/// Conversations of one request that are sent before the clock starts.
+const WARMUP: usize = 2;
+
 impl Job {
     pub fn requests_total(&self) -> u64 {
-        (self.connections * (self.requests + self.warmup)) as u64
+        (self.connections * self.rota().len()) as u64
+    }
+
+    /// The conversation of each request of a connection.
+    fn rota(&self) -> Vec<usize> {
+        let all = 0..self.conversations + if self.turns == 0 { self.warmup() } else { 0 };
+        let first = all.clone();
+        match self.order {
+            Order::OneByOne => {
+                first.chain(all.flat_map(|number| std::iter::repeat_n(number, self.turns))).collect()
+            }
+            Order::Interleaved => first.chain((0..self.turns).flat_map(|_| all.clone())).collect(),
+        }
+    }
+
+    /// Requests of a connection that do not count.
+    fn warmup(&self) -> usize {
+        match self.turns {
+            0 if self.answer == Answer::Idle => 0,
+            0 => WARMUP,
+            _ => self.conversations,
+        }
     }
 }
 
@@ -61,35 +106,62 @@ pub struct Outcome {
     pub last_byte_ns: Vec<u64>,
 }
 
+/// Has the load process do a job. `at_start` is called when its warm-up is over.
+pub fn order<T>(load: &mut Worker, job: &Job, at_start: impl FnOnce() -> T) -> Fallible<(Outcome, T)> {
+    load.tell(&serde_json::to_string(job)?)?;
+    match load.hear()?.as_str() {
+        "warm" => {}
+        other => return Err(format!("load: {other:?} instead of \"warm\"").into()),
+    }
+    let started = at_start();
+    load.tell("go")?;
+    Ok((serde_json::from_str(&load.hear()?)?, started))
+}
+
 pub fn run() -> Fallible<()> {
-    for line in io::stdin().lock().lines() {
+    let mut lines = io::stdin().lock().lines();
+    while let Some(line) = lines.next() {
         let job: Job = serde_json::from_str(&line?)?;
-        let outcome = if job.answer == Answer::Idle { hold(&job)? } else { drive(&job) };
+        let outcome = match job.answer {
+            Answer::Idle => hold(&job)?,
+            _ => drive(&job, || {
+                say("warm")?;
+                lines.next().unwrap_or_else(|| Err(broken("no one says when to go on"))).map(drop)
+            })?,
+        };
         say(&serde_json::to_string(&outcome)?)?;
     }
     Ok(())
 }
 
-/// All connections at once; warm-up first, then the clock starts for all of them together.
-pub fn drive(job: &Job) -> Outcome {
-    let warm = Barrier::new(job.connections);
+/// All connections at once; when all are warm and `may_start` returns, the clock starts for all of them together.
+fn drive(job: &Job, may_start: impl FnOnce() -> io::Result<()>) -> Fallible<Outcome> {
+    let barrier = Barrier::new(job.connections + 1);
+    let script = Script::new(job.body_bytes, job.bodies, job.turns, job.answer.is_streamed());
     let mut total = Outcome::default();
     std::thread::scope(|scope| {
-        let warm = &warm;
+        let (barrier, script) = (&barrier, &script);
         let threads: Vec<_> = (0..job.connections)
-            .map(|connection| scope.spawn(move || one_connection(job, connection, warm)))
+            .map(|connection| scope.spawn(move || one_connection(job, script, connection, barrier)))
             .collect();
+        barrier.wait();
+        let started = may_start();
+        barrier.wait();
         for thread in threads {
             total.add(thread.join().expect("a connection's thread ended by panic"));
         }
-    });
-    total
+        started
+    })?;
+    Ok(total)
 }
 
-fn one_connection(job: &Job, connection: usize, warm: &Barrier) -> Outcome {
+fn one_connection(job: &Job, script: &Arc<Script>, connection: usize, barrier: &Barrier) -> Outcome {
     let mut outcome = Outcome::default();
-    let mut nonce = job.first_nonce + (connection * (job.requests + job.warmup)) as u64;
-    let mut conversation = conversation(job, connection);
+    let rota = job.rota();
+    let first_nonce = job.first_nonce + (connection * rota.len()) as u64;
+    let mut conversations: Vec<_> =
+        (0..rota.len()).map(|number| Conversation::new(script, first_nonce + number as u64)).collect();
+    let mut request = Request::new(job);
     let mut client = match Client::connect(job.target, ANSWER_MAX) {
         Ok(client) => Some(client),
         Err(error) => {
@@ -98,18 +170,18 @@ fn one_connection(job: &Job, connection: usize, warm: &Barrier) -> Outcome {
         }
     };
     let mut started = Instant::now();
-    for number in 0..job.warmup + job.requests {
-        if number == job.warmup {
-            warm.wait();
+    for (number, conversation) in rota.into_iter().enumerate() {
+        if number == job.warmup() {
+            barrier.wait();
+            barrier.wait();
             started = Instant::now();
         }
         // After a failure the run is invalid anyway; the loop goes on only to meet the others above.
         let Some(open) = client.as_mut() else { continue };
-        let request = conversation.next(nonce);
-        nonce += 1;
+        outcome.body_bytes += request.write(&mut conversations[conversation]) as u64;
         outcome.sent += 1;
-        match open.exchange(request, job.answer) {
-            Ok((first, last)) if number >= job.warmup => {
+        match open.exchange(&request.message, job.answer) {
+            Ok((first, last)) if number >= job.warmup() => {
                 outcome.first_byte_ns.push(first);
                 outcome.last_byte_ns.push(last);
             }
@@ -119,7 +191,6 @@ fn one_connection(job: &Job, connection: usize, warm: &Barrier) -> Outcome {
                 client = None;
             }
         }
-        outcome.body_bytes += conversation.body_len() as u64;
     }
     outcome.wall_ns = nanoseconds(started);
     outcome
@@ -129,12 +200,14 @@ fn one_connection(job: &Job, connection: usize, warm: &Barrier) -> Outcome {
 fn hold(job: &Job) -> Fallible<Outcome> {
     let mut outcome = Outcome::default();
     let mut held = Vec::new();
+    let script = Script::new(job.body_bytes, job.bodies, job.turns, job.answer.is_streamed());
+    let mut request = Request::new(job);
     for connection in 0..job.connections {
-        let mut conversation = conversation(job, connection);
+        let mut conversation = Conversation::new(&script, job.first_nonce + connection as u64);
         outcome.sent += 1;
-        outcome.body_bytes += conversation.body_len() as u64;
+        outcome.body_bytes += request.write(&mut conversation) as u64;
         let opened = Client::connect(job.target, HELD_MAX).and_then(|mut client| {
-            client.send(conversation.next(job.first_nonce + connection as u64))?;
+            client.send(&request.message)?;
             let framing = client.answer_framing()?;
             let first = client.first_chunk(framing)?;
             Ok((client, framing, first))
@@ -154,18 +227,36 @@ fn hold(job: &Job) -> Fallible<Outcome> {
     Ok(outcome)
 }
 
-fn conversation(job: &Job, connection: usize) -> Conversation {
-    let head = format!(
-        "POST /v1/messages?beta=true HTTP/1.1\r\nhost: {}\r\naccept: application/json\r\n\
-         content-type: application/json\r\nuser-agent: bench/1.0 (external, cli)\r\nx-api-key: bench-key\r\n\
-         anthropic-version: 2023-06-01\r\nanthropic-beta: interleaved-thinking-2025-05-14\r\nx-app: cli\r\n\
-         x-stainless-lang: js\r\nx-stainless-retry-count: 0\r\nx-bench-answer: {}\r\nx-bench-pace-us: {}\r\n",
-        job.target,
-        job.answer.as_str(),
-        job.pace_us
-    );
-    let streamed = job.answer.is_streamed();
-    Conversation::new(&head, job.body_bytes, job.bodies, streamed, connection as u64 + 1)
+/// A whole HTTP message, written anew for each request.
+struct Request {
+    head: String,
+    message: Vec<u8>,
+}
+
+impl Request {
+    fn new(job: &Job) -> Request {
+        let head = format!(
+            "POST /v1/messages?beta=true HTTP/1.1\r\nhost: {}\r\naccept: application/json\r\n\
+             content-type: application/json\r\nuser-agent: bench/1.0 (external, cli)\r\nx-api-key: bench-key\r\n\
+             anthropic-version: 2023-06-01\r\nanthropic-beta: interleaved-thinking-2025-05-14\r\nx-app: cli\r\n\
+             x-stainless-lang: js\r\nx-stainless-retry-count: 0\r\nx-bench-answer: {}\r\nx-bench-pace-us: {}\r\n",
+            job.target,
+            job.answer.as_str(),
+            job.pace_us
+        );
+        Request { head, message: Vec::new() }
+    }
+
+    /// Writes the next request of a conversation, and answers how long its body is.
+    fn write(&mut self, conversation: &mut Conversation) -> usize {
+        let length = conversation.next_len();
+        self.message.clear();
+        let _ = write!(self.message, "{}content-length: {length}\r\n\r\n", self.head);
+        let head_len = self.message.len();
+        conversation.next(0, &mut self.message);
+        assert_eq!(self.message.len() - head_len, length, "a body has the length that its head states");
+        length
+    }
 }
 
 impl Outcome {

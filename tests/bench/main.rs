@@ -1,8 +1,8 @@
 //! What a request through forkpoint costs, beside nginx and beside the bare libraries.
 //!
 //! ```text
-//! load generator ──▶ arm (direct | nginx | nginx-buf | minimal-hyper | forkpoint-observe) ──▶ mock
-//!   own process        own process, one core, CPU and memory read from /proc                 own process
+//! load generator ──▶ arm (direct | nginx | nginx-buf | minimal-hyper | forkpoint-*) ──▶ mock
+//!   own process        own process, one core, CPU and memory read from /proc          own process
 //! ```
 //!
 //! The rule: absolute figures on a shared machine mean little, so all arms run interleaved and only

@@ -40,15 +40,15 @@ pub struct FigureOptions {
     /// Rounds of all arms [default: 7, with --quick 3]
     #[arg(long)]
     rounds: Option<usize>,
-    /// No further round is begun that would end later [default: 470, with --quick 85]
+    /// No further round is begun that would end later [default: 590, with --quick 85]
     #[arg(long, value_name = "SECONDS")]
     budget: Option<u64>,
     /// Arms to run, separated by commas [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     arms: Vec<String>,
-    /// The arm that is held against the targets
-    #[arg(long, default_value = OBSERVE, value_name = "ARM")]
-    pub judge: String,
+    /// Scenarios to run, separated by commas [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub scenarios: Vec<String>,
     /// The forkpoint binary to measure [default: the one cargo just built]
     #[arg(long, default_value = env!("CARGO_BIN_EXE_forkpoint"), hide_default_value = true, value_name = "PATH")]
     pub forkpoint: PathBuf,
@@ -58,8 +58,8 @@ pub struct FigureOptions {
     /// Open silent streams while memory is read
     #[arg(long, default_value_t = IDLE_STREAMS, value_name = "COUNT")]
     pub idle_streams: usize,
-    /// What the store may hold, on top of which peak memory is judged
-    #[arg(long, default_value_t = 0.0, value_name = "MB")]
+    /// What the store may hold, on top of which peak memory is judged. One tenant: 16 of recent bodies, 8 of spellings
+    #[arg(long, default_value_t = 24.0, value_name = "MB")]
     pub store_mb: f64,
     /// Write every sample and verdict to this file
     #[arg(long, value_name = "FILE")]
@@ -75,7 +75,7 @@ impl FigureOptions {
     }
 
     pub fn budget_s(&self) -> u64 {
-        self.budget.unwrap_or(if self.quick { 85 } else { 470 })
+        self.budget.unwrap_or(if self.quick { 85 } else { 590 })
     }
 
     pub fn arms(&self) -> Vec<String> {

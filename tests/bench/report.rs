@@ -8,7 +8,7 @@ use crate::options::FigureOptions;
 use crate::procfs::Memory;
 use crate::stats::Spread;
 use crate::table::Table;
-use crate::targets::{self, Judged, Verdict};
+use crate::targets::{self, JUDGED, Judged, Verdict};
 use crate::{Fallible, arms};
 
 /// An arm that used less of what it could get of its core was not the bottleneck, so that its requests per
@@ -20,9 +20,10 @@ const WAITED_SHARE_MAX: f64 = 0.05;
 
 /// Prints the report and says whether the run is valid and every row holds.
 pub fn print(figures: &Figures, options: &FigureOptions) -> Fallible<bool> {
-    let judged = targets::judge(figures, &options.judge, options.store_mb);
-    let mut tables = vec![cpu(figures), latency(figures), streams(figures)];
-    tables.extend([throughput(figures), memory(figures), verdicts(figures, &judged, &options.judge)]);
+    let judged = targets::judge(figures, options.store_mb);
+    let mut tables = vec![cpu(figures), conversations(figures), latency(figures), streams(figures)];
+    tables.extend([throughput(figures), memory(figures)]);
+    tables.extend(JUDGED.map(|arm| verdicts(&judged, arm)));
 
     let render = if options.markdown { Table::markdown } else { Table::aligned };
     for note in notes(figures) {
@@ -32,7 +33,7 @@ pub fn print(figures: &Figures, options: &FigureOptions) -> Fallible<bool> {
         println!("\n{}", render(table).trim_end());
     }
     if let Some(file) = &options.json {
-        let whole = json!({"figures": figures, "targets": judged, "judged_arm": options.judge});
+        let whole = json!({"figures": figures, "targets": judged});
         std::fs::write(file, serde_json::to_string_pretty(&whole)? + "\n")?;
     }
     Ok(conclude(figures, &judged))
@@ -48,8 +49,8 @@ fn notes(figures: &Figures) -> Vec<String> {
              of each round (min–max)"
         ),
         format!(
-            "bodies are unique: known = the next turn of a known conversation, fresh = one never seen; \
-             the mock pauses {pace_us} µs between events"
+            "bodies are unique, each the next turn of a conversation that grows around the stated size, its \
+             client's markers included; the mock pauses {pace_us} µs between events"
         ),
     ];
     let waited: Vec<f64> = figures.samples.iter().filter_map(|sample| sample.waited_share).collect();
@@ -76,12 +77,23 @@ fn cpu(figures: &Figures) -> Table {
         ("24 KB", "json-24k"),
         ("200 KB", "json-200k"),
         ("1 MB", "json-1m"),
-        ("200 KB, fresh", "fresh-200k"),
-        ("200 KB, 8 conn.", "load-200k"),
+        ("200 KB, 8 connections", "load-200k"),
     ];
     per_arm(figures, "CPU µs per request (× nginx)", &columns, |arm, scenario| {
         with_ratio(figures, arm, scenario, Metric::Cpu, 0)
     })
+}
+
+/// Clients that set no markers.
+fn conversations(figures: &Figures) -> Table {
+    let columns = [
+        ("growing", "growing-200k"),
+        ("drifting", "drifting-200k"),
+        ("16 interleaved", "interleaved-200k"),
+        ("never seen", "fresh-200k"),
+    ];
+    let title = "CPU µs per request (× nginx) at 200 KB, by what is known of a conversation";
+    per_arm(figures, title, &columns, |arm, scenario| with_ratio(figures, arm, scenario, Metric::Cpu, 0))
 }
 
 fn latency(figures: &Figures) -> Table {
@@ -172,13 +184,10 @@ fn memory(figures: &Figures) -> Table {
     table
 }
 
-fn verdicts(figures: &Figures, judged: &[Judged], arm: &str) -> Table {
+fn verdicts(judged: &[Judged], arm: &str) -> Table {
     let mut table =
         Table::new(format!("Targets: {arm} × nginx"), &["row", "measured", "aim", "worst acceptable", ""]);
-    if !figures.arms.contains(&arm) {
-        return table;
-    }
-    for row in judged {
+    for row in judged.iter().filter(|row| row.arm == arm) {
         table.rows.push(vec![
             row.row.to_owned(),
             row.measured.clone(),
@@ -198,8 +207,8 @@ fn conclude(figures: &Figures, judged: &[Judged]) -> bool {
     for (arm, reason) in &figures.missing {
         eprintln!("MISSING: {arm}: {reason}");
     }
-    let failed: Vec<&str> =
-        judged.iter().filter(|row| row.verdict == Verdict::Fail).map(|row| row.row).collect();
+    let failed = judged.iter().filter(|row| row.verdict == Verdict::Fail);
+    let failed: Vec<String> = failed.map(|row| format!("{}: {}", row.arm, row.row)).collect();
     if !failed.is_empty() {
         eprintln!("FAILED: {}", failed.join("; "));
     }

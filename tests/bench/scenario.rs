@@ -1,12 +1,13 @@
 //! What is asked of every arm, and how often.
 //!
 //! Latency and CPU are measured on one connection, where nothing queues and each request pays for its own
-//! wake-ups; requests per second on eight. Counts are chosen so that a round of all arms takes about 40 s
+//! wake-ups; requests per second on eight. Counts are chosen so that a round of all arms takes about a minute
 //! on two cores, and CPU time per cell is some hundred milliseconds.
 
+use crate::Fallible;
 use crate::answers::Answer;
 use crate::bodies::Bodies;
-use crate::load::Job;
+use crate::load::{Job, Order};
 
 pub const KB: usize = 1_000;
 
@@ -24,13 +25,25 @@ pub struct Scenario {
     pub bodies: Bodies,
     pub answer: Answer,
     pub connections: usize,
-    /// Per connection.
+    /// Per connection, about.
     pub requests: usize,
+    pub order: Order,
 }
 
-pub fn list(quick: bool) -> Vec<Scenario> {
+/// The named scenarios, or all that belong to the run.
+pub fn chosen(names: &[String], quick: bool) -> Fallible<Vec<Scenario>> {
+    let all = list(quick);
+    if let Some(unknown) = names.iter().find(|name| all.iter().all(|scenario| scenario.id != **name)) {
+        let known = all.iter().map(|scenario| scenario.id).collect::<Vec<_>>().join(", ");
+        return Err(format!("no scenario {unknown:?}\n\nhint: the scenarios are {known}").into());
+    }
+    let is_chosen = |scenario: &Scenario| names.is_empty() || names.iter().any(|name| *name == scenario.id);
+    Ok(all.into_iter().filter(is_chosen).collect())
+}
+
+fn list(quick: bool) -> Vec<Scenario> {
     use Answer::{Json, Sse};
-    use Bodies::{Fresh, Known};
+    use Bodies::{Drifting, Fresh, Growing, Plain};
     let scenario = |id, kb: usize, bodies, answer, connections, requests: usize| Scenario {
         id,
         body_bytes: kb * KB,
@@ -38,28 +51,37 @@ pub fn list(quick: bool) -> Vec<Scenario> {
         answer,
         connections,
         requests: if quick { requests / 2 } else { requests },
+        order: Order::OneByOne,
     };
+    // Sixteen conversations, four on each connection.
+    let sixteen = scenario("interleaved-200k", 200, Growing, Json, 4, 160);
     let all = vec![
-        scenario("json-24k", 24, Known, Json, 1, 2_000),
-        scenario("json-200k", 200, Known, Json, 1, 1_000),
-        scenario("json-1m", 1_000, Known, Json, 1, 300),
-        scenario("sse-24k", 24, Known, Sse, 1, 50),
-        scenario("sse-200k", 200, Known, Sse, 1, 30),
-        scenario("sse-1m", 1_000, Known, Sse, 1, 30),
-        scenario("fresh-200k", 200, Fresh, Json, 1, 500),
-        scenario("load-200k", 200, Known, Json, 8, 500),
+        scenario("json-24k", 24, Plain, Json, 1, 2_000),
+        scenario("json-200k", 200, Plain, Json, 1, 800),
+        scenario("json-1m", 1_000, Plain, Json, 1, 300),
+        scenario("sse-24k", 24, Plain, Sse, 1, 50),
+        scenario("sse-200k", 200, Plain, Sse, 1, 30),
+        scenario("sse-1m", 1_000, Plain, Sse, 1, 30),
+        scenario("growing-200k", 200, Growing, Json, 1, 480),
+        scenario("drifting-200k", 200, Drifting, Json, 1, 400),
+        Scenario { requests: 160, order: Order::Interleaved, ..sixteen },
+        scenario("fresh-200k", 200, Fresh, Json, 1, 400),
+        // No more conversations than the store keeps of one tenant, or they would not be known.
+        scenario("load-200k", 200, Plain, Json, 8, 200),
     ];
-    let left_out = |id| quick && ["json-1m", "sse-200k", "sse-1m", "fresh-200k"].contains(&id);
+    let left_out = |id| quick && ["json-1m", "sse-200k", "sse-1m"].contains(&id);
     all.into_iter().filter(|scenario| !left_out(scenario.id)).collect()
 }
 
 impl Scenario {
     pub fn job(&self, target: std::net::SocketAddr, first_nonce: u64, pace_us: u64) -> Job {
+        let turns = self.bodies.turns(self.body_bytes).min(self.requests);
         Job {
             target,
             connections: self.connections,
-            requests: self.requests,
-            warmup: (self.requests / 20).max(2),
+            conversations: self.requests.div_ceil(turns.max(1)),
+            turns,
+            order: self.order,
             body_bytes: self.body_bytes,
             bodies: self.bodies,
             answer: self.answer,
@@ -74,10 +96,11 @@ pub fn idle(target: std::net::SocketAddr, first_nonce: u64, streams: usize) -> J
     Job {
         target,
         connections: streams,
-        requests: 1,
-        warmup: 0,
+        conversations: 1,
+        turns: 0,
+        order: Order::OneByOne,
         body_bytes: 24 * KB,
-        bodies: Bodies::Known,
+        bodies: Bodies::Plain,
         answer: Answer::Idle,
         pace_us: 0,
         first_nonce,

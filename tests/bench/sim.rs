@@ -12,7 +12,7 @@ use std::process::Command;
 use crate::answers::Answer;
 use crate::bodies::Bodies;
 use crate::children::{Child, Worker, free_address, pinned};
-use crate::load::{Job, Outcome};
+use crate::load::{self, Job, Order, Outcome};
 use crate::options::SimOptions;
 use crate::procfs::{self, Cpu};
 use crate::scenario::KB;
@@ -23,6 +23,8 @@ use crate::{Fallible, temporary_folder};
 const PER_CORE_SECOND_MIN: f64 = 2_000.0;
 
 const CONNECTIONS: usize = 8;
+
+const BODY_BYTES: usize = 24 * KB;
 
 /// Requests per connection that show how many the asked seconds will hold.
 const TRIAL_REQUESTS: usize = 100;
@@ -96,21 +98,21 @@ struct Figures {
 
 impl Bench {
     fn load(&mut self, answer: Answer, requests: usize, sim: u32) -> Fallible<Figures> {
+        let turns = Bodies::Plain.turns(BODY_BYTES);
         let job = Job {
             target: self.target,
             connections: CONNECTIONS,
-            requests,
-            warmup: 0,
-            body_bytes: 24 * KB,
-            bodies: Bodies::Known,
+            conversations: requests.div_ceil(turns),
+            turns,
+            order: Order::OneByOne,
+            body_bytes: BODY_BYTES,
+            bodies: Bodies::Plain,
             answer,
             pace_us: 0,
             first_nonce: self.next_nonce,
         };
         self.next_nonce += job.requests_total();
-        let before = Cpu::of_tree(sim);
-        self.load.tell(&serde_json::to_string(&job)?)?;
-        let outcome: Outcome = serde_json::from_str(&self.load.hear()?)?;
+        let (outcome, before) = load::order(&mut self.load, &job, || Cpu::of_tree(sim))?;
         let cpu_ns = Cpu::of_tree(sim).since(before);
         if outcome.errors > 0 || outcome.sent != job.requests_total() {
             let Outcome { sent, errors, error_texts, .. } = &outcome;

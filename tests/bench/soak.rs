@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::answers::Answer;
-use crate::arms;
-use crate::bodies::{Bodies, Conversation};
+use crate::arms::{self, Running};
+use crate::bodies::{Bodies, Conversation, Script};
 use crate::children::Worker;
 use crate::load::Client;
 use crate::mock::Counts;
@@ -45,9 +45,10 @@ enum Kind {
 }
 
 const CLIENTS: &[Kind] = &[
-    Kind::Talks { body_bytes: 24 * KB, bodies: Bodies::Known },
+    Kind::Talks { body_bytes: 24 * KB, bodies: Bodies::Plain },
+    Kind::Talks { body_bytes: 200 * KB, bodies: Bodies::Drifting },
     Kind::Talks { body_bytes: 200 * KB, bodies: Bodies::Fresh },
-    Kind::Talks { body_bytes: 1_000 * KB, bodies: Bodies::Known },
+    Kind::Talks { body_bytes: 1_000 * KB, bodies: Bodies::Growing },
     Kind::Streams { body_bytes: 24 * KB },
     Kind::Streams { body_bytes: 200 * KB },
     Kind::LeavesAnswer,
@@ -79,7 +80,7 @@ pub fn run(options: &SoakOptions) -> Fallible<bool> {
     let mut files = Vec::new();
     std::thread::scope(|scope| {
         for kind in CLIENTS {
-            scope.spawn(|| client(*kind, arm.address, deadline, &tally));
+            scope.spawn(|| client(*kind, &arm, deadline, &tally));
         }
         while Instant::now() < deadline {
             std::thread::sleep(SAMPLE_EVERY);
@@ -108,11 +109,12 @@ pub fn run(options: &SoakOptions) -> Fallible<bool> {
     Ok(failures.is_empty())
 }
 
-fn client(kind: Kind, target: SocketAddr, deadline: Instant, tally: &Tally) {
+fn client(kind: Kind, arm: &Running, deadline: Instant, tally: &Tally) {
     let mut open = None;
-    let mut parts = Parts::new(kind);
+    let target = arm.address;
+    let mut parts = Parts::new(kind, tally.nonce.fetch_add(1, Relaxed));
     while Instant::now() < deadline && tally.failures.lock().unwrap().len() < FAILURES_KEPT {
-        let request = parts.request(target, tally.nonce.fetch_add(1, Relaxed));
+        let request = parts.request(arm, tally.nonce.fetch_add(1, Relaxed));
         let outcome = match kind {
             Kind::Talks { .. } | Kind::Uploads => answered(&mut open, target, &request, Answer::Json),
             Kind::Streams { .. } => answered(&mut open, target, &request, Answer::Sse),
@@ -168,40 +170,45 @@ enum Parts {
 }
 
 impl Parts {
-    fn new(kind: Kind) -> Parts {
-        let messages = |body_bytes, bodies, answer, pace_us| Parts::Messages {
-            conversation: Box::new(Conversation::new("", body_bytes, bodies, answer != Answer::Json, 7)),
-            answer,
-            pace_us,
+    fn new(kind: Kind, nonce: u64) -> Parts {
+        let messages = |body_bytes, bodies: Bodies, answer, pace_us| {
+            let turns = bodies.turns(body_bytes);
+            let script = Script::new(body_bytes, bodies, turns, answer != Answer::Json);
+            Parts::Messages { conversation: Box::new(Conversation::new(&script, nonce)), answer, pace_us }
         };
         match kind {
             Kind::Talks { body_bytes, bodies } => messages(body_bytes, bodies, Answer::Json, 0),
-            Kind::Streams { body_bytes } => messages(body_bytes, Bodies::Known, Answer::Sse, 200),
+            Kind::Streams { body_bytes } => messages(body_bytes, Bodies::Plain, Answer::Sse, 200),
             // Slow enough that the client is gone long before the end.
-            Kind::LeavesAnswer => messages(24 * KB, Bodies::Known, Answer::Sse, 2_000),
-            Kind::LeavesUpload => messages(200 * KB, Bodies::Known, Answer::Json, 0),
+            Kind::LeavesAnswer => messages(24 * KB, Bodies::Plain, Answer::Sse, 2_000),
+            Kind::LeavesUpload => messages(200 * KB, Bodies::Plain, Answer::Json, 0),
             Kind::Uploads => Parts::File((0..UPLOAD_BYTES).map(|at| (at * 31 % 251) as u8).collect()),
         }
     }
 
-    /// The whole message, with the digest that the mock checks on arrival.
-    fn request(&mut self, target: SocketAddr, nonce: u64) -> Vec<u8> {
+    /// The whole message, with the digest that the mock checks on arrival, unless the arm may respell it.
+    fn request(&mut self, arm: &Running, nonce: u64) -> Vec<u8> {
+        let mut written = Vec::new();
         let (path, answer, pace_us, body): (_, _, _, &[u8]) = match self {
             Parts::Messages { conversation, answer, pace_us } => {
-                conversation.next(nonce);
-                ("/v1/messages", *answer, *pace_us, conversation.body())
+                conversation.next(nonce, &mut written);
+                ("/v1/messages", *answer, *pace_us, &written)
             }
             Parts::File(bytes) => {
                 bytes[..8].copy_from_slice(&nonce.to_be_bytes());
                 ("/v1/files", Answer::Json, 0, bytes)
             }
         };
+        let digest = match path {
+            "/v1/messages" if arm.adds_bytes > 0 => String::new(),
+            _ => format!("x-bench-digest: {}\r\n", blake3::hash(body).to_hex()),
+        };
         let mut request = format!(
-            "POST {path} HTTP/1.1\r\nhost: {target}\r\ncontent-type: application/json\r\nx-api-key: bench-key\r\n\
+            "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\nx-api-key: bench-key\r\n\
              anthropic-version: 2023-06-01\r\nx-bench-answer: {}\r\nx-bench-pace-us: {pace_us}\r\n\
-             x-bench-digest: {}\r\ncontent-length: {}\r\n\r\n",
+             {digest}content-length: {}\r\n\r\n",
+            arm.address,
             answer.as_str(),
-            blake3::hash(body).to_hex(),
             body.len()
         )
         .into_bytes();
