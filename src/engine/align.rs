@@ -115,7 +115,8 @@ pub fn align(
         true => Arc::clone(received),
         false => {
             let body = Bytes::from(canonical::splice(received.body(), &canonical.replacements).concat());
-            let known = Respelt { received, known };
+            let like = arrival.before.as_ref().map_or(received, |before| &before.trace.forwarded);
+            let known = Respelt { like, known };
             Arc::new(Remembered::read(body, &known, rules.attribution).map_err(|_| Reason::Internal)?)
         }
     };
@@ -175,7 +176,7 @@ fn spell(
         (true, None) if !received.is_answered() => Thinking::Bound(canonical::Conversation::Started),
         (true, chosen) => Thinking::Bound(canonical::Conversation::Continued { choice: chosen.as_deref() }),
     };
-    let canonical = canonical::canonicalize(received.body(), received.anatomy(), order, thinking, table);
+    let canonical = received.respell(order, thinking, table);
     let starts = matches!(thinking, Thinking::Bound(canonical::Conversation::Started));
     let choice = starts.then(|| Choice::new(order, Limits::CONVERSATION));
     let conversation = match conversation {
@@ -185,15 +186,15 @@ fn spell(
     (canonical, conversation)
 }
 
-/// A respelt request is compared with the received one, and its layers with those that went out before.
+/// A respelt request is compared with what went out before it, or with what came if nothing did.
 struct Respelt<'a> {
-    received: &'a Arc<Remembered>,
+    like: &'a Arc<Remembered>,
     known: &'a dyn Known,
 }
 
 impl Known for Respelt<'_> {
     fn hinted(&self) -> Option<Arc<Remembered>> {
-        Some(Arc::clone(self.received))
+        Some(Arc::clone(self.like))
     }
 
     fn layers(&self, layer: Layer) -> Vec<Arc<KnownLayer>> {

@@ -13,9 +13,7 @@
 //! assert_eq!(Some(one), Meaning::of("{ \"b\": \"é\", \"a\": 1 }".as_bytes()));
 //! ```
 
-use std::borrow::Cow;
-
-use super::json::{self, Span, skip_space, value_end};
+use super::json::{self, Malformed, Span, skip_space, value_end};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Meaning([u8; 32]);
@@ -23,19 +21,12 @@ pub struct Meaning([u8; 32]);
 impl Meaning {
     /// The meaning of one JSON value.
     pub fn of(value: &[u8]) -> Option<Meaning> {
-        let start = skip_space(value, 0);
-        let end = value_end(value, start).ok()?;
-        let mut form = Form { bytes: value, out: Vec::with_capacity(value.len()) };
-        form.value(start..end, &[])?;
-        Some(form.hash())
+        Form::of(value, skip_space(value, 0), &[])
     }
 
     /// The meaning of a block: its marker does not count.
     pub fn of_block(block: &[u8]) -> Option<Meaning> {
-        let end = value_end(block, 0).ok()?;
-        let mut form = Form { bytes: block, out: Vec::with_capacity(block.len()) };
-        form.value(0..end, &["cache_control"])?;
-        Some(form.hash())
+        Form::of(block, 0, &["cache_control"])
     }
 
     /// The meaning of a `content` or `system` value: a string says what one text block says.
@@ -49,80 +40,107 @@ impl Meaning {
     }
 }
 
-/// The one form, being written.
+/// The one form, being written in one walk.
 struct Form<'a> {
     bytes: &'a [u8],
     out: Vec<u8>,
+    /// The members of the objects that are being written, innermost last.
+    members: Vec<Written>,
+    /// For putting members into their order.
+    scratch: Vec<u8>,
+    depth: usize,
 }
 
+/// A member, where it stands in the form.
+struct Written {
+    key: Span,
+    all: Span,
+}
+
+/// A token's kind and length.
+const HEAD_BYTES: usize = 1 + size_of::<u64>();
+
 impl<'a> Form<'a> {
-    fn hash(self) -> Meaning {
-        Meaning(blake3::derive_key("forkpoint meaning v1", &self.out))
+    fn of(bytes: &'a [u8], start: usize, without: &[&str]) -> Option<Meaning> {
+        let out = Vec::with_capacity(bytes.len() + bytes.len() / 2);
+        let mut form = Form { bytes, out, members: Vec::new(), scratch: Vec::new(), depth: 0 };
+        form.value(start, without)?;
+        Some(Meaning(blake3::derive_key("forkpoint meaning v1", &form.out)))
     }
 
-    /// `without`: members to leave out of this object, not of the ones inside it.
-    fn value(&mut self, span: Span, without: &[&str]) -> Option<()> {
-        match self.bytes.get(span.start)? {
-            b'{' => self.object(span, without),
-            b'[' => self.array(span),
-            b'"' => {
-                let text = json::text(self.bytes, &span)?;
-                self.string(&text);
-                Some(())
+    /// Writes the value at `start`, and answers where it ends. `without`: members to leave out of this object,
+    /// not of the ones inside it.
+    fn value(&mut self, start: usize, without: &[&str]) -> Option<usize> {
+        match self.bytes.get(start)? {
+            b'{' | b'[' if self.depth >= json::MAX_DEPTH => None,
+            b'{' => {
+                self.depth += 1;
+                let end = self.object(start, without)?;
+                self.depth -= 1;
+                Some(end)
             }
-            _ => {
-                self.token(b'n', &self.bytes[span]);
-                Some(())
+            b'[' => {
+                self.depth += 1;
+                self.out.push(b'[');
+                let bytes = self.bytes;
+                let end = json::walk_array(bytes, start, |start| {
+                    self.value(start, &[]).ok_or(Malformed::At(start))
+                });
+                self.out.push(b']');
+                self.depth -= 1;
+                end.ok()
+            }
+            first => {
+                let end = value_end(self.bytes, start).ok()?;
+                match first {
+                    b'"' => {
+                        let text = json::text(self.bytes, &(start..end))?;
+                        self.token(b's', text.as_bytes());
+                    }
+                    _ => self.token(b'n', &self.bytes[start..end]),
+                }
+                Some(end)
             }
         }
     }
 
-    fn object(&mut self, span: Span, without: &[&str]) -> Option<()> {
-        let bytes = self.bytes;
-        let mut members: Vec<(Cow<'a, str>, Span)> = Vec::new();
-        let mut readable = true;
-        let walked = json::walk_object(bytes, span.start, |key, start| {
-            let end = value_end(bytes, start)?;
-            match json::text(bytes, &key) {
-                Some(key) if without.contains(&key.as_ref()) => {}
-                Some(key) => members.push((key, start..end)),
-                None => readable = false,
-            }
-            Ok(end)
-        });
-        members.sort_by(|a, b| a.0.cmp(&b.0));
-        let twice = members.windows(2).any(|pair| pair[0].0 == pair[1].0);
-        if walked.is_err() || !readable || twice {
-            return None;
-        }
+    fn object(&mut self, start: usize, without: &[&str]) -> Option<usize> {
+        let (bytes, base) = (self.bytes, self.members.len());
         self.out.push(b'{');
-        for (key, value) in members {
-            self.string(&key);
-            self.value(value, &[])?;
-        }
-        self.out.push(b'}');
-        Some(())
-    }
-
-    fn array(&mut self, span: Span) -> Option<()> {
-        let bytes = self.bytes;
-        let mut elements = Vec::new();
-        let walked = json::walk_array(bytes, span.start, |start| {
-            let end = value_end(bytes, start)?;
-            elements.push(start..end);
+        let end = json::walk_object(bytes, start, |key, start| {
+            let name = json::text(bytes, &key).ok_or(Malformed::At(key.start))?;
+            if without.contains(&name.as_ref()) {
+                return value_end(bytes, start);
+            }
+            let from = self.out.len();
+            self.token(b's', name.as_bytes());
+            let key = from + HEAD_BYTES..self.out.len();
+            let end = self.value(start, &[]).ok_or(Malformed::At(start))?;
+            self.members.push(Written { key, all: from..self.out.len() });
             Ok(end)
         });
-        walked.ok()?;
-        self.out.push(b'[');
-        for element in elements {
-            self.value(element, &[])?;
-        }
-        self.out.push(b']');
-        Some(())
+        self.sort(base)?;
+        self.out.push(b'}');
+        end.ok()
     }
 
-    fn string(&mut self, text: &str) {
-        self.token(b's', text.as_bytes());
+    /// Puts the members of the innermost object into the order of their names; none if a name stands twice.
+    fn sort(&mut self, base: usize) -> Option<()> {
+        let Form { out, members, scratch, .. } = self;
+        let own = &mut members[base..];
+        if !own.is_sorted_by(|one, two| out[one.key.clone()] < out[two.key.clone()]) {
+            let from = own.first().map_or(out.len(), |first| first.all.start);
+            own.sort_by(|one, two| out[one.key.clone()].cmp(&out[two.key.clone()]));
+            if own.windows(2).any(|pair| out[pair[0].key.clone()] == out[pair[1].key.clone()]) {
+                return None;
+            }
+            scratch.clear();
+            own.iter().for_each(|member| scratch.extend_from_slice(&out[member.all.clone()]));
+            out.truncate(from);
+            out.extend_from_slice(scratch);
+        }
+        members.truncate(base);
+        Some(())
     }
 
     /// Its length keeps a token from running into the next.

@@ -56,10 +56,7 @@ pub struct Chain {
 
 impl Chain {
     pub fn of(body: &[u8], anatomy: &Anatomy, attribution: Attribution) -> Chain {
-        let mut digester = Digester::default();
-        let pieces = anatomy.pieces.iter().enumerate();
-        let leaves: Vec<_> =
-            pieces.map(|(index, piece)| digester.piece(body, anatomy.layer(index), piece)).collect();
+        let leaves = Leaf::all(body, anatomy);
         Chain::linked(&Subject { body, anatomy, leaves: &leaves }, attribution, None)
     }
 
@@ -234,6 +231,19 @@ fn push_compact(out: &mut Vec<u8>, value: &[u8]) {
 /// The digest of one piece by itself: its layer, its form and what the model reads of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Leaf([u8; 32]);
+
+impl Leaf {
+    /// One per piece.
+    pub fn all(body: &[u8], anatomy: &Anatomy) -> Vec<Leaf> {
+        let mut digester = Digester::default();
+        let pieces = anatomy.pieces.iter().enumerate();
+        pieces.map(|(index, piece)| digester.piece(body, anatomy.layer(index), piece)).collect()
+    }
+
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
 
 /// Turns pieces into leaves. It gathers the bytes that count in one buffer, because hashing one run of
 /// bytes is several times cheaper than hashing it in parts.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Replacement;
-use super::scribe::Scribe;
+use super::scribe::{Scribe, meaning_of};
 use super::table::{Input, Spellings};
 use crate::engine::anatomy::Piece;
 use crate::engine::json::{self, Span};
@@ -44,7 +44,7 @@ impl Scribe<'_> {
             return self.choose(id, input);
         }
         if count > 0 {
-            let Some(meaning) = self.meaning((raw, &[])) else { return };
+            let Some(meaning) = meaning_of(raw) else { return };
             let fresh = self.fresh.inputs.get(id).map_or(&[][..], Vec::as_slice);
             let first = known.iter().chain(fresh).find(|input| input.meaning() == Some(meaning)).cloned();
             if let Some(input) = first {

@@ -14,6 +14,7 @@ use super::table::{Grain, Key, List, Reading};
 use crate::engine::anatomy::{Anatomy, Form, Marker, Piece};
 use crate::engine::json::{self, Span};
 use crate::engine::meaning::Meaning;
+use crate::engine::prefix::Leaf;
 
 /// More elements than any list has; a hostile one would cost a digest each.
 const ELEMENTS_MAX: usize = 2048;
@@ -26,7 +27,7 @@ pub(super) enum Kind {
 
 impl Scribe<'_> {
     /// Spells the list at `value`, whose elements are `pieces`; anything but a list stays as it is.
-    pub fn list(&mut self, kind: Kind, value: &Span, pieces: &[Piece]) {
+    pub fn list(&mut self, kind: Kind, value: &Span, pieces: &[Piece], leaves: &[Leaf]) {
         let body = self.body;
         if body[value.start] != b'[' || pieces.len() > ELEMENTS_MAX {
             return;
@@ -34,8 +35,7 @@ impl Scribe<'_> {
         let attributed =
             kind == Kind::System && pieces.first().is_some_and(|piece| piece.is_attribution(body));
         let fixed = usize::from(attributed);
-        let from = if attributed { pieces[0].span.end } else { value.start };
-        let reading = self.list_reading(from..value.end, &pieces[fixed..]);
+        let reading = self.list_reading(&pieces[fixed..], leaves.get(fixed..).unwrap_or_default());
         let (list, element) = match (kind, attributed) {
             (Kind::Tools, _) => (Grain::Tools, Grain::Tool),
             (Kind::System, false) => (Grain::System, Grain::Block),

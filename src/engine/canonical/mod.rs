@@ -29,6 +29,7 @@
 use bytes::Bytes;
 
 use super::anatomy::{Anatomy, Form};
+use super::prefix::Leaf;
 
 mod splice;
 mod table;
@@ -103,6 +104,18 @@ pub fn canonicalize(
     thinking: Thinking<'_>,
     table: &Table,
 ) -> Canonical {
+    respell(body, anatomy, &Leaf::all(body, anatomy), order, thinking, table)
+}
+
+/// The same of a request whose pieces were digested.
+pub(super) fn respell(
+    body: &Bytes,
+    anatomy: &Anatomy,
+    leaves: &[Leaf],
+    order: Order,
+    thinking: Thinking<'_>,
+    table: &Table,
+) -> Canonical {
     let (order, choice) = match thinking {
         _ if anatomy.ambiguous => return Canonical::default(),
         Thinking::Bound(Conversation::Continued { choice: None }) => return Canonical::default(),
@@ -112,35 +125,45 @@ pub fn canonicalize(
     let mut canonical = match order {
         Order::Off => Canonical::default(),
         Order::Sorted => Canonical { replacements: list::sorted(body, anatomy), ..Canonical::default() },
-        Order::FirstSeen => first_seen(body, anatomy, thinking, choice, table),
+        Order::FirstSeen => {
+            let mut scribe = scribe(body, thinking, choice, table);
+            scribe.request(anatomy, leaves);
+            scribe.finish()
+        }
     };
     // The body may bring its layers in any order.
     canonical.replacements.sort_by_key(|replacement| replacement.span.start);
     canonical
 }
 
-fn first_seen(
-    body: &Bytes,
-    anatomy: &Anatomy,
+fn scribe<'a>(
+    body: &'a Bytes,
     thinking: Thinking<'_>,
-    choice: Option<&Choice>,
-    table: &Table,
-) -> Canonical {
-    let mut scribe = match (thinking, choice) {
+    choice: Option<&'a Choice>,
+    table: &'a Table,
+) -> Scribe<'a> {
+    match (thinking, choice) {
         (Thinking::Free, _) => Scribe::interning(body, table),
         (Thinking::Bound(_), None) => Scribe::choosing(body, table),
         (Thinking::Bound(_), Some(choice)) => Scribe::bound(body, table, choice),
-    };
-    let (tools, rest) = anatomy.pieces.split_at(anatomy.tools);
-    let (system, messages) = rest.split_at(anatomy.system);
-    if let Some(value) = anatomy.member(body, "tools") {
-        scribe.list(list::Kind::Tools, value, tools);
     }
-    match (anatomy.member(body, "system"), system) {
-        (Some(_), [text]) if text.form == Form::Text => scribe.text(text),
-        (Some(value), blocks) => scribe.list(list::Kind::System, value, blocks),
-        (None, _) => {}
+}
+
+impl Scribe<'_> {
+    fn request(&mut self, anatomy: &Anatomy, leaves: &[Leaf]) {
+        let body = self.body;
+        let (tools, rest) = anatomy.pieces.split_at(anatomy.tools);
+        let (system, messages) = rest.split_at(anatomy.system);
+        let (tool_leaves, rest) = leaves.split_at(tools.len().min(leaves.len()));
+        let system_leaves = rest.get(..system.len()).unwrap_or_default();
+        if let Some(value) = anatomy.member(body, "tools") {
+            self.list(list::Kind::Tools, value, tools, tool_leaves);
+        }
+        match (anatomy.member(body, "system"), system, system_leaves) {
+            (Some(_), [text], [leaf]) if text.form == Form::Text => self.text(text, leaf),
+            (Some(value), blocks, leaves) => self.list(list::Kind::System, value, blocks, leaves),
+            (None, ..) => {}
+        }
+        self.inputs(messages);
     }
-    scribe.inputs(messages);
-    scribe.finish()
 }

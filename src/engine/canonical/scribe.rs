@@ -7,8 +7,9 @@ use bytes::Bytes;
 use super::table::{Choice, Fresh, Grain, Key, Memo, News, Pins, Reading, Spellings, Table};
 use super::{Canonical, Replacement};
 use crate::engine::anatomy::{Form, Piece};
-use crate::engine::json::{self, Span};
+use crate::engine::json;
 use crate::engine::meaning::Meaning;
+use crate::engine::prefix::Leaf;
 
 /// A larger value than any tool, prompt or input; a meaning costs several times a digest.
 const VALUE_BYTES_MAX: usize = 4 << 20;
@@ -76,8 +77,8 @@ impl<'a> Scribe<'a> {
     }
 
     /// A system prompt that is a string.
-    pub fn text(&mut self, piece: &Piece) {
-        let meaning = self.meaning(piece.unmarked(self.body));
+    pub fn text(&mut self, piece: &Piece, leaf: &Leaf) {
+        let meaning = self.meaning(piece.unmarked(self.body), leaf);
         if let Spelt::As(first) = self.element(Grain::Text, piece, meaning) {
             self.replacements.push(Replacement { span: piece.span.clone(), with: vec![first] });
         }
@@ -111,16 +112,20 @@ impl<'a> Scribe<'a> {
         Spelt::As(first)
     }
 
-    /// The meaning of each element of a list. `span` holds them all, and nothing else that varies.
-    pub fn list_reading(&mut self, span: Span, pieces: &[Piece]) -> Reading {
+    /// The meaning of each element of a list.
+    pub fn list_reading(&mut self, pieces: &[Piece], leaves: &[Leaf]) -> Reading {
         let body = self.body;
-        let digest = *blake3::hash(&body[span]).as_bytes();
+        let mut hasher = blake3::Hasher::new();
+        leaves.iter().for_each(|leaf| {
+            hasher.update(leaf.as_bytes());
+        });
+        let digest = *hasher.finalize().as_bytes();
         match self.memo.get(&digest) {
             Some(reading) if reading.len() == pieces.len() => return reading.clone(),
             _ => {}
         }
-        let meanings = pieces.iter().map(|piece| match piece.form {
-            Form::Block => self.meaning(piece.unmarked(body)),
+        let meanings = pieces.iter().zip(leaves).map(|(piece, leaf)| match piece.form {
+            Form::Block => self.meaning(piece.unmarked(body), leaf),
             Form::Text | Form::Other => None,
         });
         let reading: Reading = meanings.collect();
@@ -128,9 +133,9 @@ impl<'a> Scribe<'a> {
         reading
     }
 
-    /// The meaning of one value, that of bytes seen before for the price of a digest.
-    pub fn meaning(&mut self, (head, tail): (&[u8], &[u8])) -> Option<Meaning> {
-        let digest = *blake3::Hasher::new().update(head).update(tail).finalize().as_bytes();
+    /// The meaning of one value; equal leaves mean the same.
+    pub fn meaning(&mut self, (head, tail): (&[u8], &[u8]), leaf: &Leaf) -> Option<Meaning> {
+        let digest = *leaf.as_bytes();
         if let Some(reading) = self.memo.get(&digest).or_else(|| self.readings.get(&digest)) {
             return reading.first().copied().flatten();
         }
@@ -154,7 +159,8 @@ fn is_sound(value: &[u8]) -> bool {
         match byte {
             b'"' => {
                 let Ok(end) = json::value_end(value, at) else { return false };
-                if value[at..end].iter().any(|byte| *byte < 0x20) {
+                // All of them, so that it is done many at a time.
+                if value[at..end].iter().fold(false, |bad, byte| bad | (*byte < 0x20)) {
                     return false;
                 }
                 at = end;

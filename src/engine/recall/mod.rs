@@ -38,6 +38,7 @@ pub use choose::CANDIDATES_MAX;
 pub(in crate::engine) use reader::Reader;
 
 use super::anatomy::{Anatomy, Form, Layer, Message, Piece};
+use super::canonical::{self, Canonical, Order, Table, Thinking};
 use super::divergence;
 use super::json::{self, Malformed};
 use super::prefix::{Attribution, Chain, Leaf, Subject};
@@ -150,6 +151,11 @@ impl Remembered {
     /// This request, to be compared with another.
     pub fn as_subject(&self) -> divergence::Subject<'_> {
         divergence::Subject { body: &self.body, anatomy: &self.anatomy, chain: &self.chain }
+    }
+
+    /// Its one spelling, from what the tenant's table knows.
+    pub fn respell(&self, order: Order, thinking: Thinking<'_>, table: &Table) -> Canonical {
+        canonical::respell(&self.body, &self.anatomy, &self.leaves, order, thinking, table)
     }
 
     /// The key to find this request by, if it has a first message.

@@ -11,6 +11,7 @@ use forkpoint::engine::anatomy::Layer;
 use forkpoint::engine::breakpoints::{self, Profile, Situation};
 use forkpoint::engine::canonical::{self, Order, Thinking};
 use forkpoint::engine::conversation::{Conversation as Shared, Trace};
+use forkpoint::engine::fanout;
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::prices::ModelFacts;
 use forkpoint::engine::recall::{Known, KnownLayer, Remembered};
@@ -18,7 +19,7 @@ use forkpoint::engine::turn::Turn;
 use forkpoint::engine::types::{BodyDigest, Moment, TenantId};
 use forkpoint::engine::usage::Usage;
 use forkpoint::proxy::memo::{Memo, Owner};
-use forkpoint::store::{Limits, Memory, View};
+use forkpoint::store::{Limits, Memory, Store, View};
 
 use crate::allocated;
 use crate::bodies::{Conversation, Script};
@@ -152,7 +153,10 @@ pub fn run(case: &Case) -> Stages {
     let script = Script::new(case.body_bytes, case.bodies, turns, false);
     let mut conversations: Vec<_> =
         (0..case.conversations).map(|number| Conversation::new(&script, number as u64 + 1)).collect();
-    let store = Memory::new(Limits { max_bytes: 256 << 20, recent_bytes: 64 << 20, tenant_share: 0.25 });
+    let store = Memory::new(
+        Limits { max_bytes: 256 << 20, recent_bytes: 64 << 20, tenant_share: 0.25 },
+        fanout::Rules::default(),
+    );
     let mut bench = Bench { store: Arc::new(store), now: Moment(0), stages: Stages::default() };
     for conversation in &mut conversations {
         bench.request(conversation);
@@ -173,7 +177,7 @@ pub fn run(case: &Case) -> Stages {
 }
 
 struct Bench {
-    store: Arc<Memory>,
+    store: Arc<dyn Store>,
     now: Moment,
     stages: Stages,
 }
@@ -199,13 +203,16 @@ impl Bench {
         let mut memo = Memo::new(store, owner, arrival);
         let aligned = stages.time(Stage::Align, || memo.plan(RULES, now)).unwrap();
         if let Some(tenant) = &tenant {
-            parts(stages, &memo.arrival, &view, &tenant.table(), now);
+            parts(stages, &memo.arrival, &view, &tenant.table());
         }
         let pieces = aligned.body.pieces.clone();
         if !(pieces.len() == 1 && pieces.iter().all(|piece| *piece == body)) {
             stages.time(Stage::DigestSent, || BodyDigest::of_pieces(&pieces));
         }
-        stages.time(Stage::GoesOut, || memo.aligned(aligned));
+        stages.time(Stage::GoesOut, || {
+            memo.aligned(aligned);
+            memo.sent(now);
+        });
         stages.time(Stage::Accepted, || memo.accepted());
         let usage = Usage { uncached: 12, cache_read: 48_211, cache_write_5m: 842, ..Usage::default() };
         let turn = Turn { usage: Some(usage), ..Turn::default() };
@@ -219,18 +226,17 @@ impl Bench {
 }
 
 /// What `engine::align::align` does, step by step.
-fn parts(stages: &mut Stages, arrival: &Arrival, view: &View<'_>, table: &canonical::Table, now: Moment) {
+fn parts(stages: &mut Stages, arrival: &Arrival, view: &View<'_>, table: &canonical::Table) {
     let received = &arrival.received;
-    let spelling = stages.time(Stage::Canonicalize, || {
-        canonical::canonicalize(received.body(), received.anatomy(), RULES.order, Thinking::Free, table)
-    });
+    let spelling = stages.time(Stage::Canonicalize, || received.respell(RULES.order, Thinking::Free, table));
     let forwarded = match spelling.replacements.is_empty() {
         true => Arc::clone(received),
         false => {
             let body = stages.time(Stage::Splice, || {
                 Bytes::from(canonical::splice(received.body(), &spelling.replacements).concat())
             });
-            let known = Respelt { received, view };
+            let like = arrival.before.as_ref().map_or(received, |before| &before.trace.forwarded);
+            let known = Respelt { like, view };
             let read = || Remembered::read(body, &known, RULES.attribution).unwrap();
             Arc::new(stages.time(Stage::ReadAgain, read))
         }
@@ -247,18 +253,18 @@ fn parts(stages: &mut Stages, arrival: &Arrival, view: &View<'_>, table: &canoni
     });
     stages.time(Stage::Apply, || breakpoints::apply(forwarded.body(), &plan.edits));
     let shared = arrival.conversation().map_or_else(|| Arc::new(Shared::new(None)), Arc::clone);
-    stages.time(Stage::Trace, || Trace::new(arrival, forwarded, shared, plan.breakpoints, now));
+    stages.time(Stage::Trace, || Trace::new(arrival, forwarded, shared, plan.breakpoints));
 }
 
 /// As `engine::align` reads a respelt request.
 struct Respelt<'a> {
-    received: &'a Arc<Remembered>,
+    like: &'a Arc<Remembered>,
     view: &'a View<'a>,
 }
 
 impl Known for Respelt<'_> {
     fn hinted(&self) -> Option<Arc<Remembered>> {
-        Some(Arc::clone(self.received))
+        Some(Arc::clone(self.like))
     }
 
     fn layers(&self, layer: Layer) -> Vec<Arc<KnownLayer>> {
