@@ -150,6 +150,21 @@ def tools(url: str, log: Transcript) -> None:
 
 
 @program
+def long_conversation(url: str, log: Transcript) -> None:
+    """Nothing is marked: caching is left to the proxy."""
+    client = log.sync_client(url)
+    messages = [user("Look it up. [[sim:tools turns=7 calls=2]]")]
+    while True:
+        with client.messages.stream(
+            model=MODEL, max_tokens=1000, system="The handbook. " * 300, tools=[SEARCH], messages=messages
+        ) as stream:
+            answer = log.message(stream.get_final_message())
+        if answer.stop_reason != "tool_use":
+            return
+        messages += [{"role": "assistant", "content": answer.content}, results(answer)]
+
+
+@program
 def thinking(url: str, log: Transcript) -> None:
     """Thinking comes back with its signature; on this model it is bound to the exact prompt before it."""
     client = log.sync_client(url)

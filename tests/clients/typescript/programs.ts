@@ -116,6 +116,18 @@ const programs: Record<string, Program> = {
     }
   },
 
+  // Nothing is marked: caching is left to the proxy.
+  async long_conversation(url, log) {
+    const client = log.client(url);
+    const messages = [user("Look it up. [[sim:tools turns=7 calls=2]]")];
+    const common = { model: MODEL, max_tokens: 1000, system: "The handbook. ".repeat(300), tools: [SEARCH] };
+    for (;;) {
+      const answer = log.message(await client.messages.stream({ ...common, messages }).finalMessage());
+      if (answer.stop_reason !== "tool_use") return;
+      messages.push(...turn(answer));
+    }
+  },
+
   // Thinking comes back with its signature; on this model it is bound to the exact prompt before it.
   async thinking(url, log) {
     const client = log.client(url);
