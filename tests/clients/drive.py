@@ -6,7 +6,8 @@
 
 Every program runs three times, against simulators that start empty from the same seed: directly, and through
 `forkpoint serve` in each of its modes. A program is a function in python/programs.py or
-typescript/programs.ts; it writes down everything the SDK showed it, as the transcript of each agent it played:
+typescript/programs.ts; it writes down everything the SDK showed it, as the transcript of each agent it
+played:
 
     {"main": {"steps": [message | event | error | value …], "responses": [{"status", "headers"} …]}}
 
@@ -14,8 +15,8 @@ Then four things must hold:
 
 1. The program did its job, each time: expectations.py says for each what must be in the transcript and in
    the simulator's journal. So an empty transcript cannot pass.
-2. `observe`: both runs agree, in every byte of the transcripts and of the requests that reached the simulator.
-   What may differ is listed below, each with its reason.
+2. `observe`: both runs agree, in every byte of the transcripts and of the requests that reached the
+   simulator. What may differ is listed below, each with its reason.
 3. `align`: they agree as much in all but the bill, and nothing but markers was added to a request. The same
    prompts are billed, no request reads less of its own from the cache, and the program costs no more than
    expectations.py allows.
@@ -46,7 +47,7 @@ from typing import IO, Any
 
 sys.dont_write_bytecode = True
 
-from expectations import PROGRAMS, Expectation, Saw  # noqa: E402
+from expectations import PROGRAMS, Expectation, Saw, header  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 FORKPOINT = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug" / "forkpoint"
@@ -73,8 +74,11 @@ CLOCKS = {
 OF_THE_HOP = {"host"}
 # Documented as forkpoint's own.
 OURS = "x-forkpoint-"
-# What forkpoint may say that it did. Align lets everything but Messages calls pass, and what is too large.
-PLANS = {"observe": {"passthrough"}, "align": {"passthrough", "aligned"}}
+# Why a request may pass as it came: `observe` never does anything else.
+PASSES = {
+    "observe": {"observe", "endpoint", "body_too_large"},
+    "align": {"refused", "endpoint", "body_too_large"},
+}
 # Of a journal record, all that does not measure time. Ids and numbers follow arrival, see `labels`.
 COMPARED = [
     "method", "target", "workspace", "model", "message_id", "status", "error", "usage", "cost_usd", "hit",
@@ -82,6 +86,8 @@ COMPARED = [
 ]  # fmt: skip
 # Of those, what follows from the markers.
 BILL = ["usage", "cost_usd", "hit", "breakpoints"]
+# Answers for which an aligned request goes out once more, as it came.
+REFUSED = {400, 413}
 # The tokens of a prompt, in three parts that are billed differently.
 PROMPT = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"]
 # As align writes one: behind the last member of a block, or before the first of the body.
@@ -228,7 +234,8 @@ def proxied(host: Host, program: str, expectation: Expectation, mode: str, direc
         proxy, admin, said = start_forkpoint(stack, simulator, mode)
         try:
             saw = run(host, program, expectation, proxy, simulator)
-            check_route(directly, saw, admin, PLANS[mode])
+            saw.requests = relayed(saw.requests)
+            check_route(directly, saw, admin, mode)
         except Failed as failure:
             log = [line for line in said.queue if line]
             raise Failed("\n".join([f"in {mode}: {failure}", "forkpoint said:", *log])) from None
@@ -260,13 +267,34 @@ def settled_journal(simulator: str) -> list[dict[str, Any]]:
     return poll(over, "the simulator still holds requests open")
 
 
-def check_route(directly: Saw, proxied: Saw, admin: str, plans: set[str]) -> None:
+def relayed(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those whose answer the client got.
+
+    What align made of a request and the upstream refused goes out once more as it came. Refused as well, the
+    fault was the client's.
+    """
+    kept: list[dict[str, Any]] = []
+    for record in requests:
+        if kept and is_refused_twice(kept[-1], record):
+            kept.pop()
+        kept.append(record)
+    return kept
+
+
+def is_refused_twice(aligned: dict[str, Any], record: dict[str, Any]) -> bool:
+    made, came = (request.get("body") or "" for request in [aligned, record])
+    same_verdict = aligned["status"] in REFUSED and aligned["error"] == record["error"]
+    return same_verdict and made != came and without_added(came, made) == came
+
+
+def check_route(directly: Saw, proxied: Saw, admin: str, mode: str) -> None:
     if any(name.startswith(OURS) for response in directly.responses() for name, _ in response["headers"]):
         raise Failed(f"the direct run has {OURS}* headers")
     for response in proxied.responses():
-        plan = [value for name, value in response["headers"] if name == f"{OURS}plan"]
-        if len(plan) != 1 or plan[0] not in plans:
-            raise Failed(f"through forkpoint, but {OURS}plan is {plan} on {response}")
+        plan, reason = (header(response["headers"], f"{OURS}{name}") for name in ["plan", "reason"])
+        passed = plan == ["passthrough"] and len(reason) == 1 and reason[0] in PASSES[mode]
+        if not passed and (mode == "observe" or plan != ["aligned"]):
+            raise Failed(f"{OURS}plan is {plan} and {OURS}reason {reason} on {response}")
 
     def counted() -> bool:
         metrics = fetch(f"{admin}/metrics")
@@ -360,13 +388,26 @@ def labels(requests: list[dict[str, Any]]) -> dict[str, str]:
     return names
 
 
+def shown(value: Any) -> list[str]:
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).splitlines()
+
+
+def shown_line(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def excerpt(saw: Saw) -> str:
+    steps = {name: agent["steps"] for name, agent in saw.agents.items()}
+    return "\n".join(line[:200] for line in shown(steps)[:DIFF_LINES])
+
+
 # --- comparing what was aligned -------------------------------------------------------------------
 
 
 def compare_aligned(directly: Saw, aligned: Saw, expectation: Expectation) -> None:
     sent, forwarded = (sorted(saw.requests, key=unmarked_request) for saw in [directly, aligned])
     if len(sent) != len(forwarded):
-        raise Failed(f"{len(sent)} requests became {len(forwarded)}: one was refused, and sent again as it came")
+        raise Failed(f"{len(sent)} requests became {len(forwarded)}: what was aligned was refused")
     # One for one, as their comparison below proves.
     pairs = list(zip(sent, forwarded))
     billed_otherwise = {
@@ -378,7 +419,8 @@ def compare_aligned(directly: Saw, aligned: Saw, expectation: Expectation) -> No
         check_usage(left["usage"], right["usage"])
     costs = [sum(record["cost_usd"] or 0 for record in records) for records in [sent, forwarded]]
     if costs[1] > costs[0] * expectation.most + 1e-9:
-        raise Failed(f"aligned it costs {costs[1]:.6f} $, of {costs[0]:.6f} $ it may cost {expectation.most:.0%}")
+        wanted = f"at most {expectation.most:.0%} of the {costs[0]:.6f} $ that it costs directly"
+        raise Failed(f"aligned it costs {costs[1]:.6f} $, expected {wanted}")
 
 
 def unbilled(saw: Saw, billed_otherwise: set[str]) -> Saw:
@@ -436,7 +478,7 @@ def check_body(sent: dict[str, Any], forwarded: dict[str, Any]) -> None:
     before, after = (record.get("body") or "" for record in [sent, forwarded])
     if without_added(before, after) != before:
         raise Failed(f"more than markers were changed\n- {before}\n+ {after}"[:4000])
-    length = [value for name, value in forwarded["headers"] if name == "content-length"]
+    length = header(forwarded["headers"], "content-length")
     # The simulator does not read what it refuses unseen.
     if after and length != [str(len(after.encode()))]:
         raise Failed(f"content-length is {length} of a body of {len(after.encode())} bytes")
@@ -457,23 +499,12 @@ def without_added(before: str, after: str) -> str:
     return MARKER.sub(keep_own, after)
 
 
-def check_usage(direct: dict[str, Any] | None, aligned: dict[str, Any] | None) -> None:
-    read = [(usage or {}).get("cache_read", 0) for usage in [direct, aligned]]
-    if read[1] < read[0]:
-        raise Failed(f"aligned, {read[1]} tokens were read from the cache, directly {read[0]}")
-
-
-def shown(value: Any) -> list[str]:
-    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).splitlines()
-
-
-def shown_line(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
-def excerpt(saw: Saw) -> str:
-    steps = {name: agent["steps"] for name, agent in saw.agents.items()}
-    return "\n".join(line[:200] for line in shown(steps)[:DIFF_LINES])
+def check_usage(direct: dict[str, int] | None, aligned: dict[str, int] | None) -> None:
+    before, after = direct or {}, aligned or {}
+    if sum(before.values()) != sum(after.values()):
+        raise Failed(f"other tokens were billed: directly {before}, aligned {after}")
+    if after.get("cache_read", 0) < before.get("cache_read", 0):
+        raise Failed(f"fewer were read from the cache: directly {before}, aligned {after}")
 
 
 # --- all programs ---------------------------------------------------------------------------------
