@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forkpoint::engine::align::{self, Aligned, Arrival, Facts, Rules};
-use forkpoint::engine::breakpoints::Profile;
+use forkpoint::engine::anatomy::Anatomy;
+use forkpoint::engine::breakpoints::{self, Profile};
 use forkpoint::engine::canonical::{Limits, Order, Table};
 use forkpoint::engine::entry::Parameters;
 use forkpoint::engine::prefix::Attribution;
@@ -80,6 +81,9 @@ impl Tenant {
             let found = serde_json::from_slice(&forwarded).expect("what was JSON is JSON");
             same_request(value.clone(), found);
         }
+        let markers_are_legal =
+            |body: &[u8]| !breakpoints::are_illegal(body, &Anatomy::read(body).expect("read"));
+        assert!(markers_are_legal(&forwarded) || !markers_are_legal(body), "markers that will be refused");
         let again = self.align(&forwarded, table).expect("aligned once").expect("aligned once");
         assert_eq!(again.body.pieces.concat(), forwarded, "not idempotent");
     }
