@@ -110,16 +110,13 @@ pub fn align(
     if received.anatomy().ambiguous {
         return Err(Reason::Ambiguous);
     }
-    let (canonical, conversation) = spell(arrival, table, rules.order, facts.bound_thinking);
-    let forwarded = match canonical.replacements.is_empty() {
-        true => Arc::clone(received),
-        false => {
-            let body = Bytes::from(canonical::splice(received.body(), &canonical.replacements).concat());
-            let like = arrival.before.as_ref().map_or(received, |before| &before.trace.forwarded);
-            let known = Respelt { like, known };
-            Arc::new(Remembered::read(body, &known, rules.attribution).map_err(|_| Reason::Internal)?)
-        }
-    };
+    let (mut canonical, conversation) = spell(arrival, table, rules.order, facts.bound_thinking);
+    let mut forwarded = respell(arrival, &canonical, known, rules.attribution)?;
+    // Tools in their first order may bring an hour behind five minutes, which the upstream refuses.
+    if !canonical.replacements.is_empty() && breakpoints::are_illegal(forwarded.body(), forwarded.anatomy()) {
+        canonical = canonical::Canonical::default();
+        forwarded = Arc::clone(received);
+    }
     let before = arrival.before.as_ref().map(|before| &*before.trace);
     let situation = Situation {
         profile: rules.profile,
@@ -161,6 +158,23 @@ fn question(arrival: &Arrival, forwarded: &Remembered) -> Option<Edit> {
     Some(Edit::inserting(insertion.at, insertion.bytes))
 }
 
+/// The request in its one spelling.
+fn respell(
+    arrival: &Arrival,
+    canonical: &canonical::Canonical,
+    known: &dyn Known,
+    attribution: Attribution,
+) -> Result<Arc<Remembered>, Reason> {
+    let received = &arrival.received;
+    if canonical.replacements.is_empty() {
+        return Ok(Arc::clone(received));
+    }
+    let body = Bytes::from(canonical::splice(received.body(), &canonical.replacements).concat());
+    let like = arrival.before.as_ref().map_or(received, |before| &before.trace.forwarded);
+    let known = Respelt { like, known };
+    Remembered::read(body, &known, attribution).map(Arc::new).map_err(|_| Reason::Internal)
+}
+
 /// The spelling of a request, and the conversation that keeps it.
 fn spell(
     arrival: &Arrival,
@@ -199,5 +213,38 @@ impl Known for Respelt<'_> {
 
     fn layers(&self, layer: Layer) -> Vec<Arc<KnownLayer>> {
         self.known.layers(layer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::recall::Nothing;
+
+    /// What goes out of a body, and what is told to the table.
+    fn forward(body: &str, order: Order, table: &Table) -> (String, News) {
+        let attribution = Attribution::Stripped;
+        let received = Remembered::read(Bytes::from(body.to_owned()), &Nothing, attribution).unwrap();
+        let parameters = Parameters::read(received.body(), received.anatomy(), std::iter::empty(), None);
+        let arrival = Arrival { received: Arc::new(received), parameters, before: None };
+        let rules = Rules { order, profile: Profile::Anthropic, attribution, diagnose: false };
+        let aligned = align(&arrival, table, &Nothing, rules, Facts::default(), Moment(0)).unwrap();
+        (String::from_utf8(aligned.body.pieces.concat()).unwrap(), aligned.interns)
+    }
+
+    const LONG: &str = r#"{"name":"b","cache_control":{"type":"ephemeral","ttl":"1h"}}"#;
+    const SHORT: &str = r#"{"name":"a","cache_control":{"type":"ephemeral"}}"#;
+
+    #[test]
+    fn tools_whose_markers_would_be_refused_in_another_order_keep_theirs() {
+        let mut table = Table::new(Limits::TENANT);
+        table.remember(forward(r#"{"tools":[{"name":"a"},{"name":"b"}]}"#, Order::FirstSeen, &table).1);
+        let body = format!(r#"{{"tools":[{LONG},{SHORT}]}}"#);
+        for order in [Order::FirstSeen, Order::Sorted] {
+            assert_eq!(forward(&body, order, &table).0, body);
+        }
+        let plain = r#"{"tools":[{"name":"b"},{"name":"a"}]}"#;
+        let (forwarded, _) = forward(plain, Order::FirstSeen, &table);
+        assert!(forwarded.starts_with(r#"{"tools":[{"name":"a"},{"name":"b""#), "{forwarded}");
     }
 }

@@ -4,19 +4,23 @@
     tests/run python typescript                       installs the SDKs under target/clients, runs everything
     tests/clients/drive.py python errors cancelled    only these programs of one SDK, once it is installed
 
-Every program runs twice, against two simulators that start empty from the same seed: directly, and through
-`forkpoint serve`. A program is a function in python/programs.py or typescript/programs.ts; it writes down
-everything the SDK showed it, as the transcript of each agent it played:
+Every program runs three times, against simulators that start empty from the same seed: directly, and through
+`forkpoint serve` in each of its modes. A program is a function in python/programs.py or
+typescript/programs.ts; it writes down everything the SDK showed it, as the transcript of each agent it
+played:
 
     {"main": {"steps": [message | event | error | value …], "responses": [{"status", "headers"} …]}}
 
-Then three things must hold:
+Then four things must hold:
 
-1. The program did its job, both times: expectations.py says for each what must be in the transcript and in
+1. The program did its job, each time: expectations.py says for each what must be in the transcript and in
    the simulator's journal. So an empty transcript cannot pass.
-2. Both runs agree, in every byte of the transcripts and of the requests that reached the simulator. What may
-   differ is listed below, each with its reason.
-3. The second run went through forkpoint: every response says so, none of the first run does, and forkpoint
+2. `observe`: both runs agree, in every byte of the transcripts and of the requests that reached the
+   simulator. What may differ is listed below, each with its reason.
+3. `align`: they agree as much in all but the bill, and nothing but markers was added to a request. The same
+   prompts are billed, no request reads less of its own from the cache, and the program costs no more than
+   expectations.py allows.
+4. The proxied runs went through forkpoint: every response says so, none of the direct run does, and forkpoint
    counted as many requests as the simulator received.
 
 Nothing beyond 127.0.0.1 is called, and the environment of the user is not passed on.
@@ -43,7 +47,7 @@ from typing import IO, Any
 
 sys.dont_write_bytecode = True
 
-from expectations import PROGRAMS, Expectation, Saw  # noqa: E402
+from expectations import PROGRAMS, Expectation, Saw, header  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 FORKPOINT = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug" / "forkpoint"
@@ -70,11 +74,24 @@ CLOCKS = {
 OF_THE_HOP = {"host"}
 # Documented as forkpoint's own.
 OURS = "x-forkpoint-"
+# Why a request may pass as it came: `observe` never does anything else.
+PASSES = {
+    "observe": {"observe", "endpoint", "body_too_large"},
+    "align": {"refused", "endpoint", "body_too_large"},
+}
 # Of a journal record, all that does not measure time. Ids and numbers follow arrival, see `labels`.
 COMPARED = [
     "method", "target", "workspace", "model", "message_id", "status", "error", "usage", "cost_usd", "hit",
     "breakpoints", "faults", "ending", "body", "body_base64",
 ]  # fmt: skip
+# Of those, what follows from the markers.
+BILL = ["usage", "cost_usd", "hit", "breakpoints"]
+# Answers for which an aligned request goes out once more, as it came.
+REFUSED = {400, 413}
+# The tokens of a prompt, in three parts that are billed differently.
+PROMPT = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"]
+# As align writes one: behind the last member of a block, or before the first of the body.
+MARKER = re.compile(r',{0}|{0},'.format(r'"cache_control":\{"type":"ephemeral"(?:,"ttl":"1h")?\}'))
 
 # A program takes milliseconds, or a few seconds if the SDK waits between attempts; what takes longer hangs.
 PROGRAM_SECONDS = 40
@@ -154,9 +171,8 @@ def start_simulator(stack: ExitStack) -> str:
     return simulator.wait_for(simulator.lines(simulator.child.stdout), r"^listening on (http://\S+)$")
 
 
-def start_forkpoint(stack: ExitStack, upstream: str) -> tuple[str, str, Lines]:
-    # Only a forkpoint that changes nothing can be compared byte by byte.
-    command = [FORKPOINT, "serve", "--mode", "observe", "--upstream", upstream]
+def start_forkpoint(stack: ExitStack, upstream: str, mode: str) -> tuple[str, str, Lines]:
+    command = [FORKPOINT, "serve", "--mode", mode, "--upstream", upstream]
     command += ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
     proxy = stack.enter_context(Process(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
     lines = proxy.lines(proxy.child.stderr)
@@ -204,21 +220,34 @@ def check(host: Host, program: str, expectation: Expectation) -> None:
     with ExitStack() as stack:
         simulator = start_simulator(stack)
         directly = run(host, program, expectation, simulator, simulator)
+    judge(directly, expectation, "directly")
+    observed = proxied(host, program, expectation, "observe", directly)
+    compare(directly, observed, "observed")
+    aligned = proxied(host, program, expectation, "align", directly)
+    compare_aligned(directly, aligned, expectation)
+
+
+def proxied(host: Host, program: str, expectation: Expectation, mode: str, directly: Saw) -> Saw:
+    """What the program saw through forkpoint in one of its modes."""
     with ExitStack() as stack:
         simulator = start_simulator(stack)
-        proxy, admin, said = start_forkpoint(stack, simulator)
+        proxy, admin, said = start_forkpoint(stack, simulator, mode)
         try:
-            proxied = run(host, program, expectation, proxy, simulator)
-            check_route(directly, proxied, admin)
+            saw = run(host, program, expectation, proxy, simulator)
+            saw.requests = relayed(saw.requests)
+            check_route(directly, saw, admin, mode)
         except Failed as failure:
             log = [line for line in said.queue if line]
-            raise Failed("\n".join([f"through forkpoint: {failure}", "forkpoint said:", *log])) from None
-    for way, saw in [("directly", directly), ("through forkpoint", proxied)]:
-        try:
-            expectation.check(saw)
-        except AssertionError as error:
-            raise Failed(f"{way}: {error}\n{excerpt(saw)}") from None
-    compare(directly, proxied)
+            raise Failed("\n".join([f"in {mode}: {failure}", "forkpoint said:", *log])) from None
+    judge(saw, expectation, f"in {mode}")
+    return saw
+
+
+def judge(saw: Saw, expectation: Expectation, way: str) -> None:
+    try:
+        expectation.check(saw)
+    except AssertionError as error:
+        raise Failed(f"{way}: {error}\n{excerpt(saw)}") from None
 
 
 def run(host: Host, program: str, expectation: Expectation, url: str, simulator: str) -> Saw:
@@ -238,13 +267,34 @@ def settled_journal(simulator: str) -> list[dict[str, Any]]:
     return poll(over, "the simulator still holds requests open")
 
 
-def check_route(directly: Saw, proxied: Saw, admin: str) -> None:
+def relayed(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those whose answer the client got.
+
+    What align made of a request and the upstream refused goes out once more as it came. Refused as well, the
+    fault was the client's.
+    """
+    kept: list[dict[str, Any]] = []
+    for record in requests:
+        if kept and is_refused_twice(kept[-1], record):
+            kept.pop()
+        kept.append(record)
+    return kept
+
+
+def is_refused_twice(aligned: dict[str, Any], record: dict[str, Any]) -> bool:
+    made, came = (request.get("body") or "" for request in [aligned, record])
+    same_verdict = aligned["status"] in REFUSED and aligned["error"] == record["error"]
+    return same_verdict and made != came and without_added(came, made) == came
+
+
+def check_route(directly: Saw, proxied: Saw, admin: str, mode: str) -> None:
     if any(name.startswith(OURS) for response in directly.responses() for name, _ in response["headers"]):
         raise Failed(f"the direct run has {OURS}* headers")
     for response in proxied.responses():
-        plan = [value for name, value in response["headers"] if name == f"{OURS}plan"]
-        if plan != ["passthrough"]:
-            raise Failed(f"through forkpoint, but {OURS}plan is {plan} on {response}")
+        plan, reason = (header(response["headers"], f"{OURS}{name}") for name in ["plan", "reason"])
+        passed = plan == ["passthrough"] and len(reason) == 1 and reason[0] in PASSES[mode]
+        if not passed and (mode == "observe" or plan != ["aligned"]):
+            raise Failed(f"{OURS}plan is {plan} and {OURS}reason {reason} on {response}")
 
     def counted() -> bool:
         metrics = fetch(f"{admin}/metrics")
@@ -273,11 +323,11 @@ def fetch(url: str, order: Any = None) -> str:
 # --- comparing ------------------------------------------------------------------------------------
 
 
-def compare(directly: Saw, proxied: Saw) -> None:
+def compare(directly: Saw, proxied: Saw, way: str) -> None:
     left, right = (shown(comparable(saw)) for saw in [directly, proxied])
     if left == right:
         return
-    diff = list(difflib.unified_diff(left, right, "directly", "through forkpoint", n=4, lineterm=""))
+    diff = list(difflib.unified_diff(left, right, "directly", way, n=4, lineterm=""))
     more = [f"… and {len(diff) - DIFF_LINES} lines more"] if len(diff) > DIFF_LINES else []
     raise Failed("\n".join(["the runs differ", *diff[:DIFF_LINES], *more]))
 
@@ -349,6 +399,112 @@ def shown_line(value: Any) -> str:
 def excerpt(saw: Saw) -> str:
     steps = {name: agent["steps"] for name, agent in saw.agents.items()}
     return "\n".join(line[:200] for line in shown(steps)[:DIFF_LINES])
+
+
+# --- comparing what was aligned -------------------------------------------------------------------
+
+
+def compare_aligned(directly: Saw, aligned: Saw, expectation: Expectation) -> None:
+    sent, forwarded = (sorted(saw.requests, key=unmarked_request) for saw in [directly, aligned])
+    if len(sent) != len(forwarded):
+        raise Failed(f"{len(sent)} requests became {len(forwarded)}: what was aligned was refused")
+    # One for one, as their comparison below proves.
+    pairs = list(zip(sent, forwarded))
+    billed_otherwise = {
+        record["request_id"] for pair in pairs if pair[0]["usage"] != pair[1]["usage"] for record in pair
+    }
+    compare(unbilled(directly, billed_otherwise), unbilled(aligned, billed_otherwise), "aligned")
+    for left, right in pairs:
+        check_body(left, right)
+        check_usage(left["usage"], right["usage"])
+    costs = [sum(record["cost_usd"] or 0 for record in records) for records in [sent, forwarded]]
+    if costs[1] > costs[0] * expectation.most + 1e-9:
+        wanted = f"at most {expectation.most:.0%} of the {costs[0]:.6f} $ that it costs directly"
+        raise Failed(f"aligned it costs {costs[1]:.6f} $, expected {wanted}")
+
+
+def unbilled(saw: Saw, billed_otherwise: set[str]) -> Saw:
+    """The same run without its bill, and its requests as they were before markers came in."""
+    agents = {
+        name: {
+            "steps": without_parts(agent["steps"]),
+            "responses": [
+                {**response, "headers": without_length(response["headers"], billed_otherwise)}
+                for response in agent["responses"]
+            ],
+        }
+        for name, agent in saw.agents.items()
+    }
+    requests = [
+        {
+            **{name: value for name, value in record.items() if name not in BILL},
+            "body": unmarked(record.get("body")),
+            "headers": [pair for pair in record["headers"] if pair[0] != "content-length"],
+        }
+        for record in saw.requests
+    ]
+    return Saw(agents, requests, saw.language)
+
+
+def without_parts(value: Any) -> Any:
+    """The tokens of every prompt as one number."""
+    if isinstance(value, list):
+        return [without_parts(element) for element in value]
+    if not isinstance(value, dict):
+        return value
+    if "cache_read_input_tokens" not in value:
+        return {name: without_parts(member) for name, member in value.items()}
+    rest = {name: value[name] for name in value if name not in [*PROMPT, "cache_creation"]}
+    return {**rest, "prompt": sum(value.get(name) or 0 for name in PROMPT)}
+
+
+def without_length(pairs: list[list[str]], billed_otherwise: set[str]) -> list[list[str]]:
+    """Without the length of an answer whose usage has other digits."""
+    if not any(name == "request-id" and value in billed_otherwise for name, value in pairs):
+        return pairs
+    return [pair for pair in pairs if pair[0] != "content-length"]
+
+
+def unmarked_request(record: dict[str, Any]) -> str:
+    return f"{record['method']} {record['target']} {unmarked(record.get('body'))}"
+
+
+def unmarked(body: str | None) -> str | None:
+    return body and MARKER.sub("", body)
+
+
+def check_body(sent: dict[str, Any], forwarded: dict[str, Any]) -> None:
+    """Only markers were added, none of the client's own was lost, and the length is the new one."""
+    before, after = (record.get("body") or "" for record in [sent, forwarded])
+    if without_added(before, after) != before:
+        raise Failed(f"more than markers were changed\n- {before}\n+ {after}"[:4000])
+    length = header(forwarded["headers"], "content-length")
+    # The simulator does not read what it refuses unseen.
+    if after and length != [str(len(after.encode()))]:
+        raise Failed(f"content-length is {length} of a body of {len(after.encode())} bytes")
+
+
+def without_added(before: str, after: str) -> str:
+    """`after` without the markers that `before` does not have at the same place."""
+    removed = 0
+
+    def keep_own(marker: re.Match[str]) -> str:
+        nonlocal removed
+        at = marker.start() - removed
+        if before.startswith(marker[0], at):
+            return marker[0]
+        removed += len(marker[0])
+        return ""
+
+    return MARKER.sub(keep_own, after)
+
+
+def check_usage(direct: dict[str, int] | None, aligned: dict[str, int] | None) -> None:
+    before, after = direct or {}, aligned or {}
+    if sum(before.values()) != sum(after.values()):
+        raise Failed(f"other tokens were billed: directly {before}, aligned {after}")
+    if after.get("cache_read", 0) < before.get("cache_read", 0):
+        raise Failed(f"fewer were read from the cache: directly {before}, aligned {after}")
 
 
 # --- all programs ---------------------------------------------------------------------------------

@@ -190,6 +190,11 @@ pub fn of_client(body: &[u8], anatomy: &Anatomy) -> Vec<Breakpoint> {
     Marks::read(body, anatomy).map_or_else(|_| Vec::new(), |marks| marks.breakpoints())
 }
 
+/// Whether the upstream will refuse the request for its markers.
+pub fn are_illegal(body: &[u8], anatomy: &Anatomy) -> bool {
+    matches!(Marks::read(body, anatomy), Err(Skip::IllegalMarkers))
+}
+
 struct Planner<'a> {
     body: &'a [u8],
     anatomy: &'a Anatomy,

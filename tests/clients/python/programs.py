@@ -31,6 +31,9 @@ SEARCH = {
     },
 }
 
+# Long enough for the cache, and with a tool that may be called: align marks such a request.
+LONG = {"system": "The handbook. " * 300, "tools": [SEARCH]}
+
 Program = Callable[[str, Transcript], Any]
 programs: dict[str, Program] = {}
 
@@ -131,8 +134,8 @@ def beta(url: str, log: Transcript) -> None:
     """Betas travel in a header and in the query, and both must arrive as they were sent."""
     client = log.sync_client(url, default_query={"beta": "true"})
     betas = ["context-management-2025-06-27", "an-unknown-beta-2099-01-01"]
-    log.message(client.beta.messages.create(**ask("Hello."), betas=betas))
-    with client.beta.messages.stream(**ask("[[sim:text words=20]]"), betas=betas) as stream:
+    log.message(client.beta.messages.create(**ask("Hello.", **LONG), betas=betas))
+    with client.beta.messages.stream(**ask("[[sim:text words=20]]", **LONG), betas=betas) as stream:
         log.message(stream.get_final_message())
 
 
@@ -150,10 +153,25 @@ def tools(url: str, log: Transcript) -> None:
 
 
 @program
+def long_conversation(url: str, log: Transcript) -> None:
+    """Nothing is marked: caching is left to the proxy."""
+    client = log.sync_client(url)
+    messages = [user("Look it up. [[sim:tools turns=7 calls=2]]")]
+    while True:
+        with client.messages.stream(
+            model=MODEL, max_tokens=1000, messages=messages, **LONG
+        ) as stream:
+            answer = log.message(stream.get_final_message())
+        if answer.stop_reason != "tool_use":
+            return
+        messages += [{"role": "assistant", "content": answer.content}, results(answer)]
+
+
+@program
 def thinking(url: str, log: Transcript) -> None:
     """Thinking comes back with its signature; on this model it is bound to the exact prompt before it."""
     client = log.sync_client(url)
-    options: dict[str, Any] = {"thinking": {"type": "adaptive"}, "tools": [SEARCH], "system": "Think first."}
+    options: dict[str, Any] = {"thinking": {"type": "adaptive"}, **LONG}
     question = "[[sim:tools turns=2 thinking=40]]"
     answer = log.message(client.messages.create(**ask(question, **options)))
     history = [user(question), {"role": "assistant", "content": answer.content}, results(answer)]
@@ -197,13 +215,13 @@ def caching(url: str, log: Transcript) -> None:
 @program
 def retries(url: str, log: Transcript) -> None:
     client = log.sync_client(url)
-    log.message(client.messages.create(**ask("Hello.")))
+    log.message(client.messages.create(**ask("Hello.", **LONG)))
 
 
 @program
 def retried_stream(url: str, log: Transcript) -> None:
     client = log.sync_client(url)
-    with client.messages.stream(**ask("Hello.")) as stream:
+    with client.messages.stream(**ask("Hello.", **LONG)) as stream:
         log.message(stream.get_final_message())
 
 
@@ -250,11 +268,11 @@ def error_event(url: str, log: Transcript) -> None:
     headers = {"x-sim-error-after": "6"}
     with log.errors():
         for event in client.messages.create(
-            **ask("[[sim:text words=60]]"), stream=True, extra_headers=headers
+            **ask("[[sim:text words=60]]", **LONG), stream=True, extra_headers=headers
         ):
             log.event(event)
     with log.errors():
-        with client.messages.stream(**ask("[[sim:text words=70]]"), extra_headers=headers) as stream:
+        with client.messages.stream(**ask("[[sim:text words=70]]", **LONG), extra_headers=headers) as stream:
             log.message(stream.get_final_message())
 
 
@@ -263,7 +281,7 @@ def cancelled(url: str, log: Transcript) -> None:
     """Leaves a stream that would take a minute, twice: by closing it, and by cancelling a task."""
     client = log.sync_client(url)
     stream = client.messages.create(
-        **ask("[[sim:text words=9000 pace_ms=40]]", max_tokens=20_000), stream=True
+        **ask("[[sim:text words=9000 pace_ms=40]]", max_tokens=20_000, **LONG), stream=True
     )
     for _ in range(5):
         log.event(next(stream))
@@ -327,8 +345,9 @@ def compressed(url: str, log: Transcript) -> None:
     client = log.sync_client(url)
     for coding in ["gzip", "deflate"]:
         headers = {"x-sim-compress": coding}
-        log.message(client.messages.create(**ask("[[sim:text words=200]]"), extra_headers=headers))
-        stream = client.messages.create(**ask("[[sim:text words=300]]"), stream=True, extra_headers=headers)
+        log.message(client.messages.create(**ask("[[sim:text words=200]]", **LONG), extra_headers=headers))
+        long = ask("[[sim:text words=300]]", **LONG)
+        stream = client.messages.create(**long, stream=True, extra_headers=headers)
         for event in stream:
             log.event(event)
 
@@ -339,7 +358,7 @@ def cut(url: str, log: Transcript) -> None:
     headers = {"x-sim-cut-at": "900"}
     with log.errors():
         for event in client.messages.create(
-            **ask("[[sim:text words=200]]"), stream=True, extra_headers=headers
+            **ask("[[sim:text words=200]]", **LONG), stream=True, extra_headers=headers
         ):
             log.event(event)
     with log.errors():
@@ -351,7 +370,7 @@ def cut(url: str, log: Transcript) -> None:
 def cut_json(url: str, log: Transcript) -> None:
     client = log.sync_client(url)
     with log.errors():
-        log.message(client.messages.create(**ask("[[sim:text words=200]]")))
+        log.message(client.messages.create(**ask("[[sim:text words=200]]", **LONG)))
 
 
 @program

@@ -28,6 +28,9 @@ const SEARCH: Anthropic.Tool = {
   },
 };
 
+// Long enough for the cache, and with a tool that may be called: align marks such a request.
+const LONG = { system: "The handbook. ".repeat(300), tools: [SEARCH] };
+
 function user(content: string): Anthropic.MessageParam {
   return { role: "user", content };
 }
@@ -98,7 +101,7 @@ const programs: Record<string, Program> = {
   async beta(url, log) {
     const client = log.client(url, { defaultQuery: { beta: "true" } });
     const betas = ["context-management-2025-06-27", "an-unknown-beta-2099-01-01"];
-    const params = { model: MODEL, max_tokens: 1000, betas };
+    const params = { model: MODEL, max_tokens: 1000, betas, ...LONG };
     const hello = { ...params, messages: [{ role: "user" as const, content: "Hello." }] };
     log.message(await client.beta.messages.create(hello));
     const stream = client.beta.messages.stream({ ...hello, max_tokens: 999 });
@@ -116,6 +119,18 @@ const programs: Record<string, Program> = {
     }
   },
 
+  // Nothing is marked: caching is left to the proxy.
+  async long_conversation(url, log) {
+    const client = log.client(url);
+    const messages = [user("Look it up. [[sim:tools turns=7 calls=2]]")];
+    for (;;) {
+      const params = { model: MODEL, max_tokens: 1000, messages, ...LONG };
+      const answer = log.message(await client.messages.stream(params).finalMessage());
+      if (answer.stop_reason !== "tool_use") return;
+      messages.push(...turn(answer));
+    }
+  },
+
   // Thinking comes back with its signature; on this model it is bound to the exact prompt before it.
   async thinking(url, log) {
     const client = log.client(url);
@@ -124,9 +139,8 @@ const programs: Record<string, Program> = {
       model: MODEL,
       max_tokens: 1000,
       thinking: { type: "adaptive" },
-      tools: [SEARCH],
-      system: "Think first.",
       messages,
+      ...LONG,
     };
     messages.push(...turn(log.message(await client.messages.create(params))));
     const stream = client.messages.stream(params);
@@ -162,11 +176,11 @@ const programs: Record<string, Program> = {
   },
 
   async retries(url, log) {
-    log.message(await log.client(url).messages.create(ask("Hello.")));
+    log.message(await log.client(url).messages.create(ask("Hello.", LONG)));
   },
 
   async retried_stream(url, log) {
-    log.message(await log.client(url).messages.stream(ask("Hello.")).finalMessage());
+    log.message(await log.client(url).messages.stream(ask("Hello.", LONG)).finalMessage());
   },
 
   async retry_after(url, log) {
@@ -197,11 +211,11 @@ const programs: Record<string, Program> = {
     const client = log.client(url);
     const headers = { "x-sim-error-after": "6" };
     await log.errors(async () => {
-      const stream = await client.messages.create(streamed("[[sim:text words=60]]"), { headers });
+      const stream = await client.messages.create(streamed("[[sim:text words=60]]", LONG), { headers });
       for await (const event of stream) log.event(event);
     });
     await log.errors(async () => {
-      log.message(await client.messages.stream(ask("[[sim:text words=70]]"), { headers }).finalMessage());
+      log.message(await client.messages.stream(ask("[[sim:text words=70]]", LONG), { headers }).finalMessage());
     });
   },
 
@@ -209,7 +223,7 @@ const programs: Record<string, Program> = {
   async cancelled(url, log) {
     const client = log.client(url);
     let seen = 0;
-    const long = streamed("[[sim:text words=9000 pace_ms=40]]", { max_tokens: 20_000 });
+    const long = streamed("[[sim:text words=9000 pace_ms=40]]", { max_tokens: 20_000, ...LONG });
     for await (const event of await client.messages.create(long)) {
       log.event(event);
       seen += 1;
@@ -253,8 +267,8 @@ const programs: Record<string, Program> = {
     const client = log.client(url);
     for (const coding of ["gzip", "deflate", "br"]) {
       const headers = { "x-sim-compress": coding, "accept-encoding": coding };
-      log.message(await client.messages.create(ask("[[sim:text words=200]]"), { headers }));
-      const stream = await client.messages.create(streamed("[[sim:text words=300]]"), { headers });
+      log.message(await client.messages.create(ask("[[sim:text words=200]]", LONG), { headers }));
+      const stream = await client.messages.create(streamed("[[sim:text words=300]]", LONG), { headers });
       for await (const event of stream) log.event(event);
     }
   },
@@ -263,7 +277,7 @@ const programs: Record<string, Program> = {
     const client = log.client(url);
     const headers = { "x-sim-cut-at": "900" };
     await log.errors(async () => {
-      const stream = await client.messages.create(streamed("[[sim:text words=200]]"), { headers });
+      const stream = await client.messages.create(streamed("[[sim:text words=200]]", LONG), { headers });
       for await (const event of stream) log.event(event);
     });
     await log.errors(async () => {
@@ -273,7 +287,7 @@ const programs: Record<string, Program> = {
 
   async cut_json(url, log) {
     await log.errors(async () => {
-      log.message(await log.client(url).messages.create(ask("[[sim:text words=200]]")));
+      log.message(await log.client(url).messages.create(ask("[[sim:text words=200]]", LONG)));
     });
   },
 

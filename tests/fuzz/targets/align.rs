@@ -1,0 +1,144 @@
+//! Whatever a request says, aligning it changes the order of its tools, spelling and markers, and nothing else.
+//!
+//! Each body is aligned by a tenant that knows nothing, and by one that saw the same body in another spelling.
+
+#![no_main]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forkpoint::engine::align::{self, Aligned, Arrival, Facts, Rules};
+use forkpoint::engine::anatomy::Anatomy;
+use forkpoint::engine::breakpoints::{self, Profile};
+use forkpoint::engine::canonical::{Limits, Order, Table};
+use forkpoint::engine::entry::Parameters;
+use forkpoint::engine::prefix::Attribution;
+use forkpoint::engine::recall::{Nothing, Remembered};
+use forkpoint::engine::types::{Moment, Reason};
+use libfuzzer_sys::fuzz_target;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+/// More than the upstream accepts are never made of fewer.
+const MARKERS_MAX: usize = 4;
+
+fuzz_target!(|body: &[u8]| {
+    let value = serde_json::from_slice::<Value>(body).ok();
+    for order in [Order::FirstSeen, Order::Sorted] {
+        for bound_thinking in [false, true] {
+            let tenant = Tenant { order, bound_thinking };
+            tenant.sees(body, value.as_ref(), &Table::new(Limits::TENANT));
+            tenant.sees(body, value.as_ref(), &tenant.that_saw(value.as_ref()));
+        }
+    }
+});
+
+#[derive(Clone, Copy)]
+struct Tenant {
+    order: Order,
+    bound_thinking: bool,
+}
+
+impl Tenant {
+    fn align(self, body: &[u8], table: &Table) -> Option<Result<Aligned, Reason>> {
+        let body = Bytes::copy_from_slice(body);
+        let received = Remembered::read(body, &Nothing, Attribution::Stripped).ok()?;
+        let parameters = Parameters::read(received.body(), received.anatomy(), std::iter::empty(), None);
+        let arrival = Arrival { received: Arc::new(received), parameters, before: None };
+        let rules = Rules {
+            order: self.order,
+            profile: Profile::Anthropic,
+            attribution: Attribution::Stripped,
+            diagnose: false,
+        };
+        let facts = Facts { bound_thinking: self.bound_thinking, seen_before: true, ..Facts::default() };
+        Some(align::align(&arrival, table, &Nothing, rules, facts, Moment(0)))
+    }
+
+    /// The table after the same request came with its members and tools the other way round.
+    fn that_saw(self, value: Option<&Value>) -> Table {
+        let mut table = Table::new(Limits::TENANT);
+        if let Some(mut value) = value.map(respelt) {
+            tools(&mut value).reverse();
+            if let Some(Ok(aligned)) = self.align(value.to_string().as_bytes(), &table) {
+                table.remember(aligned.interns);
+            }
+        }
+        table
+    }
+
+    fn sees(self, body: &[u8], value: Option<&Value>, table: &Table) {
+        let aligned = match self.align(body, table) {
+            Some(Ok(aligned)) => aligned,
+            Some(Err(reason)) => return assert_eq!(reason, Reason::Ambiguous),
+            None => return,
+        };
+        let forwarded = aligned.body.pieces.concat();
+        assert_eq!(forwarded.len(), aligned.body.length);
+        let is_json = |body| serde_json::from_slice::<&RawValue>(body).is_ok();
+        assert_eq!(is_json(&forwarded), is_json(body), "{:?}", String::from_utf8_lossy(&forwarded));
+        if let Some(value) = value {
+            let found = serde_json::from_slice(&forwarded).expect("what was JSON is JSON");
+            same_request(value.clone(), found);
+        }
+        let markers_are_legal =
+            |body: &[u8]| !breakpoints::are_illegal(body, &Anatomy::read(body).expect("read"));
+        assert!(markers_are_legal(&forwarded) || !markers_are_legal(body), "markers that will be refused");
+        let again = self.align(&forwarded, table).expect("aligned once").expect("aligned once");
+        assert_eq!(again.body.pieces.concat(), forwarded, "not idempotent");
+    }
+}
+
+fn same_request(mut received: Value, mut forwarded: Value) {
+    let (before, after) = (take_markers(&mut received), take_markers(&mut forwarded));
+    assert!(before <= after && after <= before.max(MARKERS_MAX), "{before} markers became {after}");
+    for request in [&mut received, &mut forwarded] {
+        tools(request).sort_by_cached_key(|tool| sorted(tool).to_string());
+    }
+    assert_eq!(received, forwarded);
+}
+
+/// Takes the markers off every place that can carry one, and counts them.
+fn take_markers(request: &mut Value) -> usize {
+    let take = |carrier: &mut Value| {
+        usize::from(carrier.as_object_mut().is_some_and(|members| members.remove("cache_control").is_some()))
+    };
+    let mut taken = take(request);
+    for layer in ["tools", "system"] {
+        taken += elements(request, layer).iter_mut().map(take).sum::<usize>();
+    }
+    for message in elements(request, "messages") {
+        taken += elements(message, "content").iter_mut().map(take).sum::<usize>();
+    }
+    taken
+}
+
+fn tools(request: &mut Value) -> &mut [Value] {
+    elements(request, "tools")
+}
+
+fn elements<'a>(object: &'a mut Value, name: &str) -> &'a mut [Value] {
+    object.get_mut(name).and_then(Value::as_array_mut).map_or(&mut [], Vec::as_mut_slice)
+}
+
+/// The same value, with the members of every object the other way round.
+fn respelt(value: &Value) -> Value {
+    with_members(value, &|members| members.reverse())
+}
+
+fn sorted(value: &Value) -> Value {
+    with_members(value, &|members| members.sort_by(|one, two| one.0.cmp(&two.0)))
+}
+
+fn with_members(value: &Value, arrange: &dyn Fn(&mut Vec<(String, Value)>)) -> Value {
+    match value {
+        Value::Array(elements) => elements.iter().map(|element| with_members(element, arrange)).collect(),
+        Value::Object(members) => {
+            let mut members: Vec<_> =
+                members.iter().map(|(name, value)| (name.clone(), with_members(value, arrange))).collect();
+            arrange(&mut members);
+            Value::Object(Map::from_iter(members))
+        }
+        other => other.clone(),
+    }
+}
