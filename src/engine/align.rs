@@ -228,7 +228,7 @@ mod tests {
         let parameters = Parameters::read(received.body(), received.anatomy(), std::iter::empty(), None);
         let arrival = Arrival { received: Arc::new(received), parameters, before: None };
         let rules = Rules { order, profile: Profile::Anthropic, attribution, diagnose: false };
-        let aligned = align(&arrival, table, &Nothing, rules, Facts::default(), Moment(0)).unwrap();
+        let aligned = align(&arrival, table, &Nothing, rules, Facts::default()).unwrap();
         (String::from_utf8(aligned.body.pieces.concat()).unwrap(), aligned.interns)
     }
 

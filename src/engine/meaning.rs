@@ -21,12 +21,18 @@ pub struct Meaning([u8; 32]);
 impl Meaning {
     /// The meaning of one JSON value.
     pub fn of(value: &[u8]) -> Option<Meaning> {
-        Form::of(value, skip_space(value, 0), &[])
+        Form::of(value, &[], Strictness::LENIENT)
+    }
+
+    /// The same, of a value that may stand for others: one whose strings hold raw control characters, which a
+    /// lenient reader takes and a strict one refuses, has none, and neither has one that nests beyond reason.
+    pub fn of_sound(value: &[u8]) -> Option<Meaning> {
+        Form::of(value, &[], Strictness::SOUND)
     }
 
     /// The meaning of a block: its marker does not count.
     pub fn of_block(block: &[u8]) -> Option<Meaning> {
-        Form::of(block, 0, &["cache_control"])
+        Form::of(block, &["cache_control"], Strictness::LENIENT)
     }
 
     /// The meaning of a `content` or `system` value: a string says what one text block says.
@@ -40,6 +46,19 @@ impl Meaning {
     }
 }
 
+/// What a value may look like.
+#[derive(Clone, Copy)]
+struct Strictness {
+    depth: usize,
+    control_characters: bool,
+}
+
+impl Strictness {
+    const LENIENT: Strictness = Strictness { depth: json::MAX_DEPTH, control_characters: true };
+    /// Deeper than schemas and inputs go.
+    const SOUND: Strictness = Strictness { depth: 64, control_characters: false };
+}
+
 /// The one form, being written in one walk.
 struct Form<'a> {
     bytes: &'a [u8],
@@ -48,6 +67,7 @@ struct Form<'a> {
     members: Vec<Written>,
     /// For putting members into their order.
     scratch: Vec<u8>,
+    strictness: Strictness,
     depth: usize,
 }
 
@@ -61,10 +81,13 @@ struct Written {
 const HEAD_BYTES: usize = 1 + size_of::<u64>();
 
 impl<'a> Form<'a> {
-    fn of(bytes: &'a [u8], start: usize, without: &[&str]) -> Option<Meaning> {
+    fn of(bytes: &'a [u8], without: &[&str], strictness: Strictness) -> Option<Meaning> {
+        // Once for all strings in it.
+        std::str::from_utf8(bytes).ok()?;
         let out = Vec::with_capacity(bytes.len() + bytes.len() / 2);
-        let mut form = Form { bytes, out, members: Vec::new(), scratch: Vec::new(), depth: 0 };
-        form.value(start, without)?;
+        let (members, scratch) = Default::default();
+        let mut form = Form { bytes, out, members, scratch, strictness, depth: 0 };
+        form.value(skip_space(bytes, 0), without)?;
         Some(Meaning(blake3::derive_key("forkpoint meaning v1", &form.out)))
     }
 
@@ -72,7 +95,7 @@ impl<'a> Form<'a> {
     /// not of the ones inside it.
     fn value(&mut self, start: usize, without: &[&str]) -> Option<usize> {
         match self.bytes.get(start)? {
-            b'{' | b'[' if self.depth >= json::MAX_DEPTH => None,
+            b'{' | b'[' if self.depth >= self.strictness.depth => None,
             b'{' => {
                 self.depth += 1;
                 let end = self.object(start, without)?;
@@ -92,29 +115,47 @@ impl<'a> Form<'a> {
             }
             first => {
                 let end = value_end(self.bytes, start).ok()?;
+                let from = self.begin(if *first == b'"' { b's' } else { b'n' });
                 match first {
-                    b'"' => {
-                        let text = json::text(self.bytes, &(start..end))?;
-                        self.token(b's', text.as_bytes());
-                    }
-                    _ => self.token(b'n', &self.bytes[start..end]),
+                    b'"' => self.string(start + 1..end - 1)?,
+                    _ => self.out.extend_from_slice(&self.bytes[start..end]),
                 }
+                self.finish(from);
                 Some(end)
             }
         }
+    }
+
+    /// The inside of a string, decoded.
+    fn string(&mut self, inner: Span) -> Option<()> {
+        let raw = &self.bytes[inner.clone()];
+        let (control, escaped) =
+            raw.iter().fold((false, false), |(c, e), byte| (c | (*byte < 0x20), e | (*byte == b'\\')));
+        if control && !self.strictness.control_characters {
+            return None;
+        }
+        match escaped {
+            false => self.out.extend_from_slice(raw),
+            true => {
+                let text = json::text(self.bytes, &(inner.start - 1..inner.end + 1))?;
+                self.out.extend_from_slice(text.as_bytes());
+            }
+        }
+        Some(())
     }
 
     fn object(&mut self, start: usize, without: &[&str]) -> Option<usize> {
         let (bytes, base) = (self.bytes, self.members.len());
         self.out.push(b'{');
         let end = json::walk_object(bytes, start, |key, start| {
-            let name = json::text(bytes, &key).ok_or(Malformed::At(key.start))?;
-            if without.contains(&name.as_ref()) {
+            let from = self.begin(b's');
+            self.string(key.start + 1..key.end - 1).ok_or(Malformed::At(key.start))?;
+            let key = from + HEAD_BYTES..self.out.len();
+            if without.iter().any(|name| name.as_bytes() == &self.out[key.clone()]) {
+                self.out.truncate(from);
                 return value_end(bytes, start);
             }
-            let from = self.out.len();
-            self.token(b's', name.as_bytes());
-            let key = from + HEAD_BYTES..self.out.len();
+            self.finish(from);
             let end = self.value(start, &[]).ok_or(Malformed::At(start))?;
             self.members.push(Written { key, all: from..self.out.len() });
             Ok(end)
@@ -143,11 +184,17 @@ impl<'a> Form<'a> {
         Some(())
     }
 
-    /// Its length keeps a token from running into the next.
-    fn token(&mut self, kind: u8, token: &[u8]) {
+    /// A token begins; its length comes before it, and keeps it from running into the next.
+    fn begin(&mut self, kind: u8) -> usize {
+        let from = self.out.len();
         self.out.push(kind);
-        self.out.extend_from_slice(&(token.len() as u64).to_le_bytes());
-        self.out.extend_from_slice(token);
+        self.out.extend_from_slice(&[0; size_of::<u64>()]);
+        from
+    }
+
+    fn finish(&mut self, from: usize) {
+        let length = (self.out.len() - from - HEAD_BYTES) as u64;
+        self.out[from + 1..from + HEAD_BYTES].copy_from_slice(&length.to_le_bytes());
     }
 }
 
@@ -188,6 +235,17 @@ mod tests {
         assert_eq!(Meaning::of(br#"["\ud83d"]"#), None);
         assert_eq!(Meaning::of(b"\"\xff\""), None);
         assert_eq!(Meaning::of(b"{"), None);
+    }
+
+    #[test]
+    fn what_a_strict_reader_refuses_stands_for_nothing() {
+        assert_eq!(Meaning::of_sound(br#"{"a":"\u0001"}"#), Meaning::of(b"{\"a\":\"\x01\"}"));
+        assert_eq!(Meaning::of_sound(b"{\"a\":\"\x01\"}"), None);
+        let nested = |depth| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(Meaning::of_sound(nested(64).as_bytes()).is_some());
+        assert_eq!(Meaning::of_sound(nested(65).as_bytes()), None);
+        assert!(Meaning::of(nested(512).as_bytes()).is_some());
+        assert_eq!(Meaning::of(nested(513).as_bytes()), None);
     }
 
     #[test]

@@ -14,10 +14,6 @@ use crate::engine::prefix::Leaf;
 /// A larger value than any tool, prompt or input; a meaning costs several times a digest.
 const VALUE_BYTES_MAX: usize = 4 << 20;
 
-/// Deeper than schemas and inputs go. A meaning looks at each byte once per level around it, so depth is what
-/// a hostile body would spend.
-const NESTING_MAX: usize = 64;
-
 pub(super) struct Scribe<'a> {
     pub body: &'a Bytes,
     pub replacements: Vec<Replacement>,
@@ -147,33 +143,5 @@ impl<'a> Scribe<'a> {
 
 /// The meaning of a value that may stand for others; `None` where it must not.
 pub(super) fn meaning_of(value: &[u8]) -> Option<Meaning> {
-    let sound = value.len() <= VALUE_BYTES_MAX && is_sound(value);
-    sound.then(|| Meaning::of(value)).flatten()
-}
-
-/// Whether the value nests within reason, and its strings hold no raw control characters: a lenient reader
-/// takes those, so that they would mean the same as escaped ones, and a strict one refuses the request.
-fn is_sound(value: &[u8]) -> bool {
-    let (mut at, mut depth) = (0_usize, 0_usize);
-    while let Some(byte) = value.get(at) {
-        match byte {
-            b'"' => {
-                let Ok(end) = json::value_end(value, at) else { return false };
-                // All of them, so that it is done many at a time.
-                if value[at..end].iter().fold(false, |bad, byte| bad | (*byte < 0x20)) {
-                    return false;
-                }
-                at = end;
-                continue;
-            }
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > NESTING_MAX {
-            return false;
-        }
-        at += 1;
-    }
-    true
+    if value.len() <= VALUE_BYTES_MAX { Meaning::of_sound(value) } else { None }
 }
