@@ -282,3 +282,34 @@ async fn a_cache_that_forgot() {
         scene.second_broke(Cause::Unknown, "messages", "messages[0].content[0]");
     }
 }
+
+#[tokio::test]
+async fn a_break_costs_what_writing_costs_more_than_reading() {
+    // Dollars per million tokens: written for five minutes or an hour, less read.
+    for (model, ttl, extra) in [
+        ("claude-opus-5-5", "5m", Some(5.0 - 0.2)),
+        ("claude-opus-5-5", "1h", Some(8.0 - 0.2)),
+        ("claude-sonnet-5-5", "5m", None),
+    ] {
+        let letters = [1, 2, 3].map(|number| {
+            let mut body = turn(number);
+            body["model"] = json!(model);
+            body["system"][0]["cache_control"]["ttl"] = json!(ttl);
+            let last = body["messages"].as_array_mut().unwrap().last_mut().unwrap();
+            last["content"][0]["cache_control"]["ttl"] = json!(ttl);
+            if number > 1 {
+                body["system"][0]["text"] = json!(prose("You guess.", 1_200));
+            }
+            Letter::alone(&body)
+        });
+        let scene = Scene::play(OBSERVE, letters).await;
+        scene.second_broke(Cause::System, "system", "system[0]");
+        let said = scene.records[1].get("break_cost_usd").map(|cost| cost.as_f64().unwrap());
+        let expected = extra.map(|extra| extra * scene.lost() as f64 / 1e6);
+        let close = match (said, expected) {
+            (Some(said), Some(expected)) => (said - expected).abs() < 1e-9,
+            (said, expected) => said.is_none() && expected.is_none(),
+        };
+        assert!(close, "{model} {ttl}: {said:?}, not {expected:?}");
+    }
+}

@@ -4,6 +4,7 @@ mod causes;
 mod calm;
 mod volatile;
 mod diagnostics;
+mod headers;
 
 use std::io;
 use std::sync::{Arc, Mutex};
