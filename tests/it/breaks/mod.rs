@@ -2,6 +2,7 @@
 
 mod causes;
 mod calm;
+mod stress;
 mod volatile;
 mod diagnostics;
 mod headers;

@@ -4,7 +4,8 @@ use forkpoint::config::{Config, Volatile};
 use serde_json::{Value, json};
 
 use super::{ALIGN, OBSERVE, Stage, cached, marked, read, text, tool, turn};
-use crate::workload::prose;
+use crate::harness::Binary;
+use crate::workload::{Letter, Line, prose};
 
 const CANARY: &str = "cAnArY";
 
@@ -98,4 +99,27 @@ async fn it_can_be_switched_off() {
         assert_eq!(record.get("volatile"), None, "{record}");
     }
     assert_eq!(stage.forkpoint.metric("forkpoint_volatile_total", &[]), 0.0);
+}
+
+#[tokio::test]
+async fn the_words_themselves_stay_out_of_every_log() {
+    let stage = Stage::with(ALIGN).await;
+    for (format, level) in [("json", "trace"), ("human", "info")] {
+        stage.forget().await;
+        let settings = [("LOG__FORMAT", format), ("LOG__LEVEL", level)];
+        let binary = Binary::serve(&stage.sim.url(), &settings).await;
+        let proxy = stage.forkpoint.proxy.clone();
+        let line = Line::through(format!("http://{}", binary.proxy), proxy, &stage.sim);
+        for number in 1..=2 {
+            let body = body(number, &Surroundings::at(number));
+            assert_eq!(line.send(&Letter::alone(&body)).await.status, 200);
+        }
+        let lines = binary.lines("forkpoint::request", 2).await;
+        let places = "clock@tools[1],date@system[1],directory@system[2],git@system[3]";
+        assert!(lines[1].contains(places) && lines[1].contains("break_cause"), "{}", lines[1]);
+        let (_, metrics) = binary.admin("/metrics").await;
+        assert!(metrics.contains("forkpoint_volatile_total{kind=\"git\",layer=\"system\"} 1"), "{metrics}");
+        assert!(!metrics.contains(CANARY), "{metrics}");
+        assert!(binary.said().iter().all(|line| !line.contains(CANARY)));
+    }
 }
