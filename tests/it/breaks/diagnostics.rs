@@ -42,7 +42,8 @@ async fn each_turn_asks_about_the_one_before() {
 
 #[tokio::test]
 async fn both_verdicts_name_the_same_change() {
-    let changes: [(&str, fn(&mut Value)); 4] = [
+    type Change = fn(&mut Value);
+    let changes: [(&str, Change); 4] = [
         ("tools", |body| body["tools"][0]["description"] = json!("Another.")),
         ("system", |body| body["system"][0]["text"] = json!(prose("Another.", 1_200))),
         ("model", |body| body["model"] = json!("claude-sonnet-4-6")),

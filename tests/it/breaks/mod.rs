@@ -7,8 +7,9 @@ mod volatile;
 mod diagnostics;
 mod headers;
 
+use std::cell::RefCell;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use forkpoint::config::{Config, Mode};
@@ -24,7 +25,6 @@ struct Stage {
     sim: Sim,
     forkpoint: Forkpoint,
     log: Log,
-    _logging: tracing::subscriber::DefaultGuard,
 }
 
 /// The log of the forkpoint on this thread.
@@ -42,15 +42,32 @@ impl io::Write for Log {
     }
 }
 
-impl MakeWriter<'_> for Log {
+thread_local! {
+    static CURRENT: RefCell<Log> = RefCell::default();
+}
+
+/// Writes to the log of the thread: each test has its own, and so has all that it starts.
+struct ThisThread;
+
+impl MakeWriter<'_> for ThisThread {
     type Writer = Log;
 
     fn make_writer(&self) -> Log {
-        self.clone()
+        CURRENT.with_borrow(Log::clone)
     }
 }
 
 impl Log {
+    /// A new one for this thread.
+    fn start() -> Log {
+        static LOGGING: Once = Once::new();
+        LOGGING.call_once(|| {
+            tracing_subscriber::fmt().json().flatten_event(true).with_writer(ThisThread).init();
+        });
+        CURRENT.replace(Log::default());
+        CURRENT.with_borrow(Log::clone)
+    }
+
     fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
@@ -78,13 +95,11 @@ const OBSERVE: fn(&mut Config) = |config| config.server.mode = Mode::Observe;
 
 impl Stage {
     async fn with(configure: impl FnOnce(&mut Config)) -> Stage {
-        let log = Log::default();
-        let logging = tracing_subscriber::fmt().json().flatten_event(true).with_writer(log.clone());
-        let _logging = tracing::subscriber::set_default(logging.finish());
+        let log = Log::start();
         let config = SimConfig { latency: Latency::none(), ..SimConfig::default() };
         let sim = Sim::start(config).await.unwrap();
         let forkpoint = Forkpoint::with(&sim.url(), configure).await;
-        Stage { sim, forkpoint, log, _logging }
+        Stage { sim, forkpoint, log }
     }
 
     fn line(&self) -> Line<'_> {

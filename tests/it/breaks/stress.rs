@@ -13,7 +13,7 @@ use crate::workload::{Letter, prose, tool};
 
 const CONVERSATIONS: usize = 3;
 const STEPS: usize = 60;
-const PLAYS: usize = 80;
+const PLAYS: usize = 8;
 
 /// What a client does next, in one of its conversations.
 #[derive(Clone, Debug)]
