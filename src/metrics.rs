@@ -110,6 +110,10 @@ metrics! {
     store_bytes: IntGaugeVec[];
     /// What the store was asked and how it went; a recall that finds the conversation's last request is a hit.
     store_ops_total: IntCounterVec["store", "op", "outcome"];
+    /// Texts of tools and system that changed within a conversation, by what they are.
+    volatile_total: IntCounterVec["layer", "kind"];
+    /// Tokens from the first such text of a kind to the last breakpoint: what moving it there would save.
+    volatile_tokens_total: IntCounterVec["layer", "kind"];
     /// Time that forkpoint itself added to an exchange, by phase.
     overhead_seconds: HistogramVec["phase"] in OVERHEAD_BUCKETS;
     /// From the upstream call to the first byte of its answer's body.

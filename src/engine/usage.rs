@@ -33,6 +33,19 @@ impl Usage {
         self.cache_read.saturating_add(self.cache_write_5m).saturating_add(self.cache_write_1h)
     }
 
+    /// The same prompt, had so many more tokens been read: those right behind what was read. In the order of the
+    /// cache these are what is written for an hour, then for five minutes, then what is not cached.
+    pub fn had_read(&self, more: u64) -> Usage {
+        let (mut usage, mut left) = (*self, more);
+        for kind in [&mut usage.cache_write_1h, &mut usage.cache_write_5m, &mut usage.uncached] {
+            let taken = left.min(*kind);
+            *kind -= taken;
+            left -= taken;
+        }
+        usage.cache_read = usage.cache_read.saturating_add(more - left);
+        usage
+    }
+
     /// Takes over what a `usage` object reports. Broken or absent counts change nothing.
     pub fn update(&mut self, json: &str) {
         let Ok(wire) = serde_json::from_str::<Wire>(json) else { return };
@@ -87,6 +100,17 @@ mod tests {
         assert_eq!(after(&[start, r#"{"output_tokens":7}"#]), [10, 20, 5, 25, 7]);
         let grown = r#"{"input_tokens":null,"cache_creation_input_tokens":40,"output_tokens":9}"#;
         assert_eq!(after(&[start, r#"{"output_tokens":7}"#, grown]), [10, 20, 15, 25, 9]);
+    }
+
+    #[test]
+    fn what_could_have_been_read_stood_right_behind_what_was() {
+        let billed =
+            Usage { uncached: 10, cache_read: 20, cache_write_5m: 30, cache_write_1h: 40, output: 5 };
+        let read = |more| billed.had_read(more).kinds().map(|(_, count)| count);
+        assert_eq!(read(0), [10, 20, 30, 40, 5]);
+        assert_eq!(read(15), [10, 35, 30, 25, 5]);
+        assert_eq!(read(45), [10, 65, 25, 0, 5]);
+        assert_eq!(read(1_000), [0, 100, 0, 0, 5]);
     }
 
     #[test]

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::engine::align::{self, Aligned, Arrival, Rules};
+use crate::engine::anatomy::Layer;
 use crate::engine::breaks::{Break, Case, Drift};
 use crate::engine::canonical::{Limits, News, Pins, Table};
 use crate::engine::conversation::{Answer, Conversation, Trace};
 use crate::engine::entry::{EntryKey, Scope};
 use crate::engine::learned::Class;
-use crate::engine::prices::ModelFacts;
+use crate::engine::prices::{ModelFacts, Prices, Usd};
 use crate::engine::turn::Turn;
 use crate::engine::types::{Moment, Reason, TenantId};
 use crate::engine::usage::Usage;
+use crate::engine::volatile::{Volatile, volatile};
 use crate::engine::warmth::{Bill, Prediction, Ticket};
 use crate::store::{Hint, Store, Tenant, View};
 
@@ -28,6 +30,9 @@ pub struct Owner {
     pub hint: Option<Hint>,
     pub model: String,
     pub facts: ModelFacts,
+    pub prices: Arc<Prices>,
+    /// Whether volatile text is to be named.
+    pub reports_volatile: bool,
 }
 
 /// What the store is told about one exchange.
@@ -53,7 +58,11 @@ struct Flight {
 pub struct Verdict {
     /// Against the request that this one continues.
     pub drift: Option<Drift>,
+    /// What changed in tools and system since then.
+    pub volatile: Vec<Volatile>,
     pub cache_break: Option<Break>,
+    /// An estimate, where the model has a price.
+    pub break_cost: Option<Usd>,
 }
 
 impl Memo {
@@ -210,16 +219,20 @@ impl Memo {
         let drift = self.drift(&trace);
         let (Some(usage), Some(flight)) = (usage, self.flight.take()) else {
             self.land();
-            return Verdict { drift, cache_break: None };
+            return Verdict { drift, ..Verdict::default() };
         };
         tenant.learned().bill(&self.owner.model, &trace.forwarded, &usage);
-        tenant.warmth().billed(flight.ticket, &self.bill(usage), now);
+        let mut warmth = tenant.warmth();
+        warmth.billed(flight.ticket, &self.bill(usage), now);
+        let missed = warmth.missed(&flight.prediction);
+        drop(warmth);
         let last = self.arrival.predecessor().and_then(|last| last.as_answered());
         let case = Case {
             last: last.as_ref().zip(drift.as_ref()),
             now: &trace.as_sent(),
             usage: &usage,
             prediction: &flight.prediction,
+            missed,
             minimum_tokens: self.owner.facts.minimum_tokens,
         };
         let cache_break = case.judge();
@@ -229,7 +242,23 @@ impl Memo {
             _ => {}
         }
         trace.answered(Answer { message_id: turn.id.clone(), usage: Some(usage) });
-        Verdict { drift, cache_break }
+        let price = || self.owner.prices.price(&self.owner.model);
+        let break_cost = cache_break.as_ref().and_then(|lost| lost.cost(&usage, price()?));
+        Verdict { volatile: self.volatile(&trace, drift.as_ref(), &tenant), drift, cache_break, break_cost }
+    }
+
+    /// The texts that made the request drift before its messages.
+    fn volatile(&self, trace: &Trace, drift: Option<&Drift>, tenant: &Tenant) -> Vec<Volatile> {
+        let Some(Drift::Drifted(divergence)) = drift.filter(|_| self.owner.reports_volatile) else {
+            return Vec::new();
+        };
+        let is_static = matches!(divergence.layer, Layer::Tools | Layer::System);
+        let ratio = tenant.learned().tokens_per_byte(&self.owner.model);
+        let Some((last, ratio)) = self.arrival.predecessor().zip(ratio).filter(|_| is_static) else {
+            return Vec::new();
+        };
+        let cached_to = trace.breakpoints.last().map_or(usize::MAX, |point| point.piece);
+        volatile(&last.subject(), &trace.subject(), cached_to, ratio)
     }
 
     fn drift(&self, trace: &Trace) -> Option<Drift> {

@@ -59,7 +59,7 @@ use record::{Facts, Recorder};
 /// Everything that requests share.
 pub struct Proxy {
     config: Config,
-    prices: Prices,
+    prices: Arc<Prices>,
     rules: align::Rules,
     upstream: Upstream,
     held: Arc<Held>,
@@ -85,7 +85,7 @@ impl Proxy {
         let config::Store { max_bytes, tenant_share, recent_bytes, .. } = config.store;
         let limits = store::Limits { max_bytes, recent_bytes, tenant_share };
         let store: Arc<dyn Store> = Arc::new(Memory::new(limits, fanout_rules(&config)));
-        let rules = rules(&config);
+        let (rules, prices) = (rules(&config), Arc::new(prices));
         let gate = Arc::new(Gate::new(hold::settings(&config.gate), tokio::time::Instant::now()));
         Ok(Proxy {
             config,
@@ -282,7 +282,14 @@ impl Proxy {
         facts.learn(received.body(), received.anatomy());
         let arrival = view.arrival(received, like, std::iter::once(facts.betas.as_str()));
         let model = facts.model.clone().unwrap_or_default();
-        let owner = |tenant| Owner { tenant, hint, facts: self.prices.facts(&model), model };
+        let owner = |tenant| Owner {
+            tenant,
+            hint,
+            facts: self.prices.facts(&model),
+            prices: Arc::clone(&self.prices),
+            reports_volatile: self.config.canonical.volatile == config::Volatile::Report,
+            model,
+        };
         Ok(tenant_id.map(|tenant| Memo::new(&self.store, owner(tenant), arrival)))
     }
 

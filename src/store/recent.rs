@@ -66,6 +66,22 @@ impl Recent {
         self.opened(request.opening()?).find(is).map(|trace| (Arc::clone(trace), false))
     }
 
+    /// Of those that open alike and are as long as `like`, the one that has most in common with a request whose
+    /// tools or system are not those of `like`: one question may be put to several agents.
+    pub fn closest(&self, like: Arc<Trace>, request: &Remembered) -> Arc<Trace> {
+        let turns = like.received.anatomy().messages.len();
+        let shared = |trace: &Arc<Trace>| trace.received.shared_pieces(request);
+        let most = shared(&like);
+        if most >= request.anatomy().tools + request.anatomy().system {
+            return like;
+        }
+        let alike = request.opening().into_iter().flat_map(|opening| self.opened(opening));
+        let as_long = alike.filter(|trace| trace.received.anatomy().messages.len() == turns);
+        let continued = as_long.filter(|trace| trace.is_continued_by(request, false));
+        let closest = continued.max_by_key(|trace| shared(trace)).filter(|trace| shared(trace) > most);
+        closest.map_or(like, Arc::clone)
+    }
+
     /// Remembers a request, in the place of the one that it continues.
     pub fn insert(&mut self, trace: Arc<Trace>, hint: Option<Hint>, continued: Option<&Arc<Trace>>) {
         if let Some(old) = continued.and_then(|old| self.id_of(old)) {

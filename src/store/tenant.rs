@@ -212,7 +212,10 @@ impl View<'_> {
         betas: impl Iterator<Item = &'b str>,
     ) -> Arrival {
         let before = self.tenant.zip(like).and_then(|(tenant, like)| {
-            let (trace, hinted) = tenant.recent().trace_of(&like, self.hint.as_ref())?;
+            let recent = tenant.recent();
+            let (trace, hinted) = recent.trace_of(&like, self.hint.as_ref())?;
+            let trace = if hinted { trace } else { recent.closest(trace, &received) };
+            drop(recent);
             let continued = trace.is_continued_by(&received, hinted);
             Some(Before { trace, continued })
         });

@@ -89,6 +89,27 @@ fn what_starts_anew_is_another_conversation() {
 }
 
 #[test]
+fn one_question_put_to_several_agents_is_as_many_conversations() {
+    let memory = memory(MIB);
+    let agent = |system: &str, messages| {
+        let body = String::from_utf8(body("one", messages, 0).to_vec()).unwrap();
+        Bytes::from(body.replace("Be brief.", system).replace("answer", &format!("{system} Answer")))
+    };
+    for system in ["Be kind.", "Be just.", "Be calm."] {
+        visit(&memory, &id(1), None, agent(system, 1));
+    }
+    for system in ["Be kind.", "Be calm.", "Be just."] {
+        let arrival = visit(&memory, &id(1), None, agent(system, 3));
+        assert_eq!(arrival.predecessor().unwrap().received.body(), &agent(system, 1));
+    }
+    let changed =
+        String::from_utf8(agent("Be calm.", 5).to_vec()).unwrap().replacen("Be calm.", "Be kind.", 1);
+    let arrival = visit(&memory, &id(1), None, changed.into());
+    let before = arrival.predecessor().unwrap().received.body();
+    assert_eq!(before, &agent("Be calm.", 3), "the words that were said count more than the system prompt");
+}
+
+#[test]
 fn tenants_do_not_see_each_other() {
     let memory = memory(MIB);
     visit(&memory, &id(1), hint(1), body("one", 3, 0));

@@ -148,3 +148,31 @@ fn a_model_without_a_price_has_tokens_and_no_dollars() {
     assert_eq!(refused.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("p.toml:2:"), "{refused:?}");
 }
+
+#[test]
+fn texts_that_change_are_shown_with_their_kinds() {
+    let prompt = |date: &str, directory: &str| {
+        TURN_1.replace("You are terse.", &format!(r"You are terse.\nToday is {date}.\nIn {directory}\nGo."))
+    };
+    let (one, two) = (prompt("2026-11-16", "/home/a"), prompt("2026-11-17", "/home/b"));
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "a.json", &one);
+    write(folder.path(), "b.json", &two);
+    let shown = text(&explain(folder.path(), &["a.json", "b.json"]));
+    assert!(shown.contains("what changed before the messages"), "{shown}");
+    let row = |kind: &str| shown.lines().find(|line| line.starts_with(&format!("    {kind} "))).unwrap();
+    assert!(row("date").contains("system[0]  2026-11-16. → 2026-11-17."), "{shown}");
+    assert!(row("directory").contains("/home/a → /home/b"), "{shown}");
+    assert!(row("directory").ends_with(" tokens"), "{shown}");
+    let report: serde_json::Value =
+        serde_json::from_str(&text(&explain(folder.path(), &["--json", "a.json", "b.json"]))).unwrap();
+    let found = report["volatile"].as_array().unwrap();
+    assert_eq!(found.len(), 2, "{report}");
+    assert_eq!((&found[0]["kind"], &found[0]["layer"]), (&"date".into(), &"system".into()), "{report}");
+    assert_eq!(found[1]["texts"], serde_json::json!(["/home/a", "/home/b"]), "{report}");
+    assert!(found[0]["tokens_estimate"].as_u64() > found[1]["tokens_estimate"].as_u64(), "{report}");
+
+    write(folder.path(), "b.json", &one.replace("hello", "at 10:00"));
+    let shown = text(&explain(folder.path(), &["a.json", "b.json"]));
+    assert!(shown.contains("diverges") && !shown.contains("what changed before"), "{shown}");
+}

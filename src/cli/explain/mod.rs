@@ -1,6 +1,7 @@
 //! `forkpoint explain A.json [B.json]`: what the prompt cache sees of a request, and where two of them part.
 
 mod cost;
+mod moving;
 mod report;
 
 use std::io::IsTerminal;

@@ -13,7 +13,7 @@ use crate::engine::prices::Prices;
 
 use super::super::demo::grouped;
 use super::cost::{self, Estimate};
-use super::{Comparison, Exhibit};
+use super::{Comparison, Exhibit, moving};
 
 const LAYERS: [Layer; 4] = [Layer::Model, Layer::Tools, Layer::System, Layer::Messages];
 /// How much of each spelling is shown around the first difference.
@@ -27,7 +27,10 @@ pub fn text(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices, colour
         let _ = write!(out, "\n{}\n", layers(second, style));
         out += &match parted {
             None => extended(first, second, style),
-            Some(parted) => diverged(first, second, parted, style) + &price_of(first, second, parted, prices),
+            Some(parted) => {
+                let cost = price_of(first, second, parted, prices);
+                diverged(first, second, parted, style) + &cost + &moving::text(first, second)
+            }
         };
     }
     out
@@ -40,6 +43,7 @@ pub fn json(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices) -> Val
         let shared = parted.as_ref().map_or(first.chain.pieces.len(), |parted| parted.piece);
         report["shared_pieces"] = json!(shared);
         report["shared_bytes"] = json!(bytes_of(second, 0..shared.min(second.anatomy.pieces.len())));
+        report["volatile"] = moving::json(first, second);
         report["divergence"] = parted.as_ref().map_or(Value::Null, |parted| {
             json!({
                 "layer": parted.layer.as_str(),

@@ -6,7 +6,8 @@
 //!
 //! What is expected is the larger of two: what the ledger knows to be warm for this very request, and what the
 //! predecessor left behind at its last breakpoint. If the ledger's entry was not read, nothing that we know explains
-//! it. If the predecessor's was not, the causes are tried in the order in which they would stop the upstream.
+//! it. If the predecessor's was not, the causes are tried in the order in which they would stop the upstream. And where
+//! all that was read, an entry may still have been missed that somebody else was writing at that moment.
 
 mod cause;
 
@@ -16,9 +17,10 @@ use super::anatomy::Layer;
 use super::breakpoints::Breakpoint;
 use super::divergence::{Divergence, Subject, divergence};
 use super::entry::{Parameter, Parameters, Probes, prefix_bytes};
+use super::prices::{Price, Usd};
 use super::types::Moment;
 use super::usage::Usage;
-use super::warmth::Prediction;
+use super::warmth::{Missed, Prediction};
 
 /// A request against the last one of its conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +80,8 @@ pub struct Case<'a> {
     pub usage: &'a Usage,
     /// What the ledger said when the request was sent.
     pub prediction: &'a Prediction,
+    /// What others were writing then, as it turned out.
+    pub missed: Option<Missed>,
     /// The shortest prefix that the model caches, where known.
     pub minimum_tokens: Option<u64>,
 }
@@ -95,6 +99,14 @@ pub struct Break {
     pub tokens_lost: u64,
 }
 
+impl Break {
+    /// How much more the request cost than if it had read what it lost; none if a price is not known.
+    pub fn cost(&self, usage: &Usage, price: &Price) -> Option<Usd> {
+        let without = price.cost(&usage.had_read(self.tokens_lost)).prompt()?;
+        Some(price.cost(usage).prompt()?.above(without))
+    }
+}
+
 /// Where and why, without the tokens.
 struct Reason {
     layer: Layer,
@@ -106,6 +118,11 @@ struct Reason {
 impl Case<'_> {
     /// The break, if there is one.
     pub fn judge(&self) -> Option<Break> {
+        self.lost().or_else(|| self.too_early())
+    }
+
+    /// Something was there and was not read.
+    fn lost(&self) -> Option<Break> {
         let left_behind = self.last.map_or(0, |(last, _)| last.usage.cached());
         let expected = left_behind.max(self.prediction.tokens_min());
         if expected == 0 {
@@ -118,6 +135,13 @@ impl Case<'_> {
                 .at_entry(self.prediction.read.map_or(0, |read| read.piece), self.small_or_unknown(expected)),
         };
         Some(reason.costing(tokens_lost))
+    }
+
+    /// Something was about to be there.
+    fn too_early(&self) -> Option<Break> {
+        let missed = self.missed.filter(|missed| self.usage.cache_read < missed.tokens_min)?;
+        let tokens_lost = missed.tokens.saturating_sub(self.usage.cache_read);
+        Some(self.at_entry(missed.piece, Cause::NotYetVisible).costing(tokens_lost))
     }
 
     /// Why the entry at the predecessor's last breakpoint was not read.

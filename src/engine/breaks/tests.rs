@@ -74,11 +74,12 @@ struct Scene {
     begun: Option<u64>,
     billed: Usage,
     minimum: Option<u64>,
+    missed: Option<Missed>,
 }
 
 impl Default for Scene {
     fn default() -> Scene {
-        Scene { first: first(), begun: Some(10), billed: usage(0, 1_000), minimum: Some(512) }
+        Scene { first: first(), begun: Some(10), billed: usage(0, 1_000), minimum: Some(512), missed: None }
     }
 }
 
@@ -88,7 +89,8 @@ impl Scene {
         let last = Answered { sent: self.first.sent(), begun, usage: self.billed };
         let drift = Drift::of(&last.sent.subject, &second.sent().subject);
         let (last, now) = (Some((&last, &drift)), &second.sent());
-        Case { last, now, usage: &read, prediction, minimum_tokens: self.minimum }.judge()
+        Case { last, now, usage: &read, prediction, missed: self.missed, minimum_tokens: self.minimum }
+            .judge()
     }
 
     /// The verdict on a second request that reads nothing, without a ledger.
@@ -111,7 +113,7 @@ fn what_is_read_as_expected_is_no_break() {
     assert_eq!((partly.cause, partly.tokens_lost), (Cause::Unknown, 1));
     let alone = extended(0);
     let (now, usage) = (&alone.sent(), &usage(0, 0));
-    let case = Case { last: None, now, usage, prediction: &none, minimum_tokens: None };
+    let case = Case { last: None, now, usage, prediction: &none, missed: None, minimum_tokens: None };
     assert_eq!(case.judge(), None, "nothing was expected");
 }
 
@@ -204,6 +206,38 @@ fn an_entry_whose_writer_had_not_begun_was_not_yet_visible() {
 }
 
 #[test]
+fn an_entry_that_others_were_writing_was_not_yet_visible() {
+    let missed = |tokens_min| Some(Missed { piece: 4, tokens: 1_500, tokens_min });
+    let judge = |missed, read| {
+        let scene = Scene { missed, ..Scene::default() };
+        scene.judge(&extended(1_000), usage(read, 0), &Prediction::default())
+    };
+    let found = judge(missed(1_200), 1_100).unwrap();
+    assert_eq!((found.layer, found.cause, found.tokens_lost), (Layer::Messages, Cause::NotYetVisible, 400));
+    assert_eq!(found.path, "messages[2].content[0]");
+    assert_eq!(judge(missed(1_200), 1_200), None, "it was read, as far as can be told");
+    assert_eq!(judge(missed(1_200), 900).unwrap().cause, Cause::Unknown, "more than that was lost");
+}
+
+#[test]
+fn a_loss_costs_what_reading_it_would_have_saved() {
+    use crate::engine::prices::{Multiplier, Multipliers, Rate, Rates};
+    let rates = Rates { input: Rate::per_million(10.0), output: None };
+    let [read, write_5m, write_1h] = [0.1, 1.25, 2.0].map(|factor| Some(Multiplier::new(factor)));
+    let price = |write_1h| {
+        let multipliers = Multipliers { read, write_5m, write_1h };
+        Price { rates, multipliers, tiers: Vec::new() }
+    };
+    let found = Break { tokens_lost: 1_000, ..Scene::default().lost(&extended(1_000)) };
+    let billed = Usage { cache_write_5m: 600, uncached: 900, output: 7, ..Usage::default() };
+    let cost = found.cost(&billed, &price(write_1h)).map(|usd| (usd.as_f64() * 1e6).round());
+    assert_eq!(cost, Some(600.0 * 11.5 + 400.0 * 9.0));
+    let hour = Usage { cache_write_1h: 1_000, ..Usage::default() };
+    let cost = |write_1h| found.cost(&hour, &price(write_1h)).map(|usd| (usd.as_f64() * 1e6).round());
+    assert_eq!((cost(write_1h), cost(None)), (Some(19_000.0), None));
+}
+
+#[test]
 fn a_prompt_that_is_never_cached_is_below_the_minimum() {
     let scene = Scene { billed: usage(0, 0), ..Scene::default() };
     let none = Prediction::default();
@@ -242,9 +276,8 @@ fn what_the_ledger_knows_to_be_warm_is_expected_of_any_request() {
     let second = extended(1_000);
     let prediction = second.predict(&ledger);
     let judge = |read| {
-        let now = &second.sent();
-        Case { last: None, now, usage: &usage(read, 0), prediction: &prediction, minimum_tokens: None }
-            .judge()
+        let (now, usage, prediction) = (&second.sent(), &usage(read, 0), &prediction);
+        Case { last: None, now, usage, prediction, missed: None, minimum_tokens: None }.judge()
     };
     assert_eq!(judge(2_000), None);
     let found = judge(500).unwrap();

@@ -52,16 +52,39 @@ pub(super) fn predecessor(
     let opened = known.opened(opening).into_iter().take(CANDIDATES_MAX);
     let mut candidates = hinted.into_iter().chain(opened).filter(|candidate| candidate.is_usable());
     let mut best = candidates.next()?;
-    let mut best_shared = None;
+    let mut best_fit = None;
     for candidate in candidates {
         // A lone candidate needs no comparison, and most are alone.
-        let most = *best_shared.get_or_insert_with(|| shared(best.later_messages(), rest));
-        let shared = shared(candidate.later_messages(), rest);
-        if shared > most {
-            (best, best_shared) = (candidate, Some(shared));
+        let most = best_fit.get_or_insert_with(|| Fit::of(&best, rest));
+        let fit = Fit::of(&candidate, rest);
+        if fit > *most {
+            (best, best_fit) = (candidate, Some(fit));
         }
     }
     Some(best)
+}
+
+/// How far a candidate goes along with a request; the first difference between two of these decides.
+///
+/// Bytes alone would prefer another conversation, whose answer begins with the same words, to the shorter one that
+/// the request continues.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Fit {
+    messages: usize,
+    to_the_end: bool,
+    bytes: usize,
+}
+
+impl Fit {
+    fn of(candidate: &Remembered, rest: &[u8]) -> Fit {
+        let bytes = shared(candidate.later_messages(), rest);
+        let later = candidate.anatomy.messages.get(1..).unwrap_or_default();
+        let start = later.first().map_or(0, |message| message.span.start);
+        let whole = later.partition_point(|message| message.span.end - start <= bytes);
+        // The last message had a marker that may be gone by now.
+        let to_the_end = whole + 1 >= later.len();
+        Fit { messages: if to_the_end { later.len() } else { whole }, to_the_end, bytes }
+    }
 }
 
 /// How many leading bytes two stretches share; compared in steps that the memory comparison is fast at.

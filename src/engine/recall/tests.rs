@@ -389,6 +389,34 @@ fn the_conversation_is_found_among_those_that_open_alike() {
 }
 
 #[test]
+fn a_conversation_that_is_answered_otherwise_is_another_one() {
+    let talk = |messages: &[&str]| {
+        let message = |(index, text): (usize, &&str)| {
+            let role = ["user", "assistant"][index % 2];
+            let marker = if index + 1 == messages.len() { r#","cache_control":{}"# } else { "" };
+            format!(r#"{{"role":"{role}","content":[{{"type":"text","text":"{text}"{marker}}}]}}"#)
+        };
+        let messages: Vec<_> = messages.iter().enumerate().map(message).collect();
+        format!(r#"{{"messages":[{}]}}"#, messages.join(","))
+    };
+    let known = |talks: &[&[&str]]| {
+        let read = |messages: &&[&str]| Arc::new(full(talk(messages).as_bytes()).unwrap());
+        Offered { opened: talks.iter().map(read).collect(), ..Offered::default() }
+    };
+    let found = |talks: &[&[&str]], now: &[&str]| {
+        let (_, like) = Remembered::recall(talk(now).into(), &known(talks), Attribution::Stripped).unwrap();
+        let like = like.unwrap();
+        talks.iter().position(|messages| talk(messages).as_bytes() == like.body()).unwrap()
+    };
+    let other: &[&str] = &["q", "answer one", "go on"];
+    assert_eq!(found(&[other, &["q"]], &["q", "answer two", "go on"]), 1, "the same words at first");
+    let (branch, other): (&[&str], &[&str]) = (&["q", "a", "r"], &["q", "a", "r", "said one", "s"]);
+    assert_eq!(found(&[other, branch], &["q", "a", "r", "said two", "s"]), 1, "a marker is gone");
+    assert_eq!(found(&[&["q"], other], &["q", "a", "r", "said one", "s", "t", "u"]), 1, "the longer one");
+    assert_eq!(found(&[&["q"], other], &["q", "a", "r", "said anew", "s", "t", "u"]), 1, "an edited one");
+}
+
+#[test]
 fn a_layer_is_known_apart_from_its_request() {
     let body = r#"{"system":"s","tools":[{"name":"a"},{"name":"b"}],"messages":[]}"#;
     let request = full(body.as_bytes()).unwrap();

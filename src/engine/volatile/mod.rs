@@ -27,6 +27,7 @@ const MERGE_BYTES: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volatile {
     pub kind: Kind,
+    pub layer: Layer,
     /// The piece it stands in.
     pub path: String,
     /// What changed, in each body; empty where one has nothing.
@@ -87,12 +88,12 @@ pub fn volatile(
             continue;
         }
         let before = prefix_bytes(second.body, second.anatomy, index);
-        let path = second.anatomy.path(index);
+        let (layer, path) = (second.anatomy.layer(index), second.anatomy.path(index));
         for (kind, spans) in changes(first.body, old, second.body, piece) {
             let left = piece.span.end.saturating_sub(spans[1].start) as u64;
             let paid = cached.saturating_sub(before.saturating_sub(left));
             let tokens = (paid as f64 * tokens_per_byte) as u64;
-            found.push(Volatile { kind, path: path.clone(), spans, tokens });
+            found.push(Volatile { kind, layer, path: path.clone(), spans, tokens });
         }
     }
     found.truncate(CHANGES_MAX);

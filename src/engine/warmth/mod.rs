@@ -137,6 +137,15 @@ pub struct Underway {
     pub since: Moment,
 }
 
+/// An entry that others were writing when a request was sent, as it turned out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missed {
+    pub piece: usize,
+    /// As far as is known, and at the very least.
+    pub tokens: u64,
+    pub tokens_min: u64,
+}
+
 impl Prediction {
     /// The breakpoints that would write, deepest first.
     pub fn writes(&self) -> &[Write] {
@@ -269,6 +278,17 @@ impl Warmth {
                 self.forget(&write.key, ticket);
             }
         }
+    }
+
+    /// The deepest entry that others were writing when this was predicted, if it is there now.
+    pub fn missed(&self, prediction: &Prediction) -> Option<Missed> {
+        prediction.underway.iter().find_map(|underway| match self.entries.get(&underway.key)?.state {
+            State::Warm { tokens, .. } => {
+                let (piece, tokens_min) = (underway.piece, tokens.bounds().0);
+                Some(Missed { piece, tokens: tokens.count, tokens_min })
+            }
+            State::Writing { .. } => None,
+        })
     }
 
     /// Tokens per byte of prompt as last billed.

@@ -57,6 +57,23 @@ fn exchange(ledger: &mut Warmth, ticket: Ticket, prompt: &Prompt, now: Moment) -
     prediction
 }
 
+#[test]
+fn what_others_were_writing_is_known_once_it_is_billed() {
+    let mut ledger = Warmth::default();
+    let (first, second) = (Prompt::marked("abc", &[1, 2]), Prompt::marked("abd", &[1, 2]));
+    ledger.sent(1, &first.predict(&ledger, Moment(0)), Moment(0));
+    let early = second.predict(&ledger, Moment(1));
+    ledger.sent(2, &early, Moment(1));
+    assert_eq!(ledger.missed(&early), None, "nobody knows yet");
+    ledger.begun(1, Moment(2));
+    ledger.billed(1, &bill(0, 300), Moment(3));
+    let missed = ledger.missed(&early).unwrap();
+    assert_eq!((missed.piece, missed.tokens), (1, 200));
+    assert!((1..200).contains(&missed.tokens_min), "an estimate by bytes may be off: {missed:?}");
+    let late = second.predict(&ledger, Moment(4));
+    assert_eq!(ledger.missed(&late), None, "it is warm by now");
+}
+
 fn read_piece(prompt: &Prompt, ledger: &Warmth, now: Moment) -> Option<usize> {
     prompt.predict(ledger, now).read.map(|read| read.piece)
 }

@@ -10,6 +10,7 @@ use crate::engine::learned::LAYERS;
 use crate::engine::turn::Turn;
 use crate::engine::types::{Endpoint, Plan};
 use crate::engine::usage::Usage;
+use crate::engine::volatile::Volatile;
 use crate::metrics::Admit;
 use crate::proxy::family::Fanout;
 use crate::proxy::hold::Held;
@@ -51,8 +52,21 @@ impl Recorder {
             metrics.cache_breaks_total.with_label_values(&labels).inc();
             metrics.cache_break_tokens_total.with_label_values(&labels).inc_by(lost.tokens_lost);
         }
+        self.count_volatile(&verdict.volatile);
         if let Some(usage) = turn.and_then(|turn| turn.usage) {
             self.count_tokens(model, &usage);
+        }
+    }
+
+    /// Of several texts of one kind the first costs what they cost together.
+    fn count_volatile(&self, found: &[Volatile]) {
+        for (index, volatile) in found.iter().enumerate() {
+            let same = |other: &Volatile| (other.layer, other.kind) == (volatile.layer, volatile.kind);
+            let labels = [volatile.layer.as_str(), volatile.kind.as_str()];
+            self.metrics.volatile_total.with_label_values(&labels).inc();
+            if !found[..index].iter().any(same) {
+                self.metrics.volatile_tokens_total.with_label_values(&labels).inc_by(volatile.tokens);
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 use crate::engine::breaks::Drift;
 use crate::engine::turn::{Turn, Wholeness};
 use crate::engine::types::Ending;
+use crate::engine::volatile::Volatile;
 use crate::proxy::family::Fanout;
 use crate::proxy::memo::Verdict;
 
@@ -80,6 +81,9 @@ impl Recorder {
             break_at = lost.map(|lost| lost.path.as_str()),
             break_offset = lost.and_then(|lost| lost.offset),
             break_tokens = lost.map(|lost| lost.tokens_lost),
+            break_cost_usd = verdict.break_cost.map(|cost| cost.as_f64()),
+            volatile = places(&verdict.volatile).map(tracing::field::display),
+            volatile_tokens = verdict.volatile.first().map(|volatile| volatile.tokens),
             diagnosis = diagnosis.map(|diagnosis| diagnosis.verdict.as_str()),
             diagnosis_tokens = diagnosis.and_then(|diagnosis| diagnosis.missed_tokens),
             first_byte_ms = ms(facts.first_byte_at),
@@ -108,6 +112,14 @@ fn stop_reason(reason: &str) -> &'static str {
         "model_context_window_exceeded",
     ];
     KNOWN.iter().find(|known| **known == reason).copied().unwrap_or("other")
+}
+
+/// Kinds and places of what changed, never its text: `date@system[1],clock@tools[3]`.
+fn places(found: &[Volatile]) -> Option<String> {
+    let mut places: Vec<_> =
+        found.iter().map(|volatile| format!("{}@{}", volatile.kind.as_str(), volatile.path)).collect();
+    places.dedup();
+    (!places.is_empty()).then(|| places.join(","))
 }
 
 fn wholeness(wholeness: Wholeness) -> &'static str {

@@ -199,7 +199,14 @@ impl Bench {
         let arrival = stages.time(Stage::Arrival, || view.arrival(received, like, betas));
         stages.requests += 1;
         stages.continued += usize::from(arrival.predecessor().is_some());
-        let owner = Owner { tenant: TENANT, hint: None, model: "claude-sonnet-4-6".to_owned(), facts: MODEL };
+        let owner = Owner {
+            tenant: TENANT,
+            hint: None,
+            model: "claude-sonnet-4-6".to_owned(),
+            facts: MODEL,
+            prices: Arc::default(),
+            reports_volatile: true,
+        };
         let mut memo = Memo::new(store, owner, arrival);
         let aligned = stages.time(Stage::Align, || memo.plan(RULES, now)).unwrap();
         if let Some(tenant) = &tenant {
