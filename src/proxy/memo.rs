@@ -150,8 +150,8 @@ impl Memo {
         self.owner.tenant
     }
 
-    /// Takes the request out of the ledger: it will not be answered.
-    fn land(&mut self) {
+    /// Takes the request out of the ledger: nothing will be read of what it was to write.
+    pub fn land(&mut self) {
         if let (Some(flight), Some(tenant)) = (self.flight.take(), self.tenant()) {
             tenant.warmth().failed(flight.ticket);
         }

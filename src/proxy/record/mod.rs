@@ -271,6 +271,10 @@ impl Recorder {
             return;
         }
         let now = self.clock.now();
+        if let Some(memo) = self.memo.as_mut().filter(|_| !self.begun) {
+            // Whatever was billed: an answer without content has written nothing that anybody can read.
+            memo.land();
+        }
         let fanout = self.part(turn.as_ref(), now);
         self.teach(turn.as_ref());
         let verdict = self.memo.as_mut().map(|memo| memo.finished(turn.as_ref(), now)).unwrap_or_default();
