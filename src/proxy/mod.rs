@@ -362,7 +362,7 @@ impl Proxy {
         recorder.waits = true;
         let pass = self.gate.enter(arrival).await;
         recorder.waits = false;
-        recorder.facts.hold = Some(HeldBack::of(&pass.let_go, pass.held, tokens));
+        recorder.facts.hold = Some(HeldBack::of(&pass, tokens));
         recorder.pass = Some(pass);
     }
 
