@@ -23,6 +23,7 @@ mod abuse_http2;
 mod mangled;
 mod breakpoints;
 mod align;
+mod fanout;
 mod tls;
 mod admin;
 mod lifecycle;
