@@ -41,6 +41,8 @@ pub struct Facts {
     pub seen_before: bool,
     /// The share of conversations of this tenant and tool set that continue.
     pub continues: Option<f64>,
+    /// Whether others come with the same tools and system prompt: the siblings of a child.
+    pub has_siblings: bool,
 }
 
 /// A request that was read, and what it follows.
@@ -125,6 +127,7 @@ pub fn align(
         last_written: before.and_then(|before| before.entries_within(&forwarded).last().map(|e| e.piece)),
         seen_before: facts.seen_before,
         continues: facts.continues,
+        has_siblings: facts.has_siblings,
         unread_from: arrival.conversation().and_then(|conversation| conversation.unread_from()),
     };
     let plan = breakpoints::plan(forwarded.body(), forwarded.anatomy(), &situation);

@@ -6,7 +6,7 @@ use super::gate;
 use super::memo::Memo;
 use crate::config;
 use crate::engine::entry::EntryKey;
-use crate::engine::gate::{Arrival, LetGo, Limits, Outcome, Settings, Write};
+use crate::engine::gate::{Arrival, LetGo, Limits, Outcome, Settings, Ticket, Write};
 use crate::engine::types::{Moment, TenantId};
 use crate::engine::warmth::Prediction;
 use crate::store::Tenant;
@@ -20,7 +20,8 @@ pub type Pass = gate::Pass<EntryKey, Group>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     pub outcome: Outcome,
-    pub leader: Option<crate::engine::gate::Ticket>,
+    pub ticket: Ticket,
+    pub leader: Option<Ticket>,
     pub time: Duration,
     /// Tokens of the entry that was waited for.
     pub tokens: u64,
@@ -60,8 +61,9 @@ pub fn underway_tokens(memo: &Memo, tenant: &Tenant, prediction: &Prediction) ->
 }
 
 impl Held {
-    pub fn of(let_go: &LetGo<Group>, time: Duration, tokens: u64) -> Held {
-        Held { outcome: let_go.outcome, leader: let_go.leader, time, tokens }
+    pub fn of(pass: &Pass, tokens: u64) -> Held {
+        let LetGo { outcome, leader, .. } = pass.let_go;
+        Held { outcome, ticket: pass.ticket, leader, time: pass.held, tokens }
     }
 
     /// Whether the wait was for an entry that should now be warm.

@@ -42,6 +42,8 @@ pub struct Memo {
     pub arrival: Arrival,
     /// What the request leaves behind, once it is known how it goes out.
     pub trace: Option<Arc<Trace>>,
+    /// Whether it is a child, which seldom comes alone.
+    pub has_siblings: bool,
     interns: News,
     pins: Pins,
     flight: Option<Flight>,
@@ -68,7 +70,8 @@ pub struct Verdict {
 impl Memo {
     pub fn new(store: &Arc<dyn Store>, owner: Owner, arrival: Arrival) -> Memo {
         let (trace, interns, pins) = Default::default();
-        Memo { store: Arc::clone(store), owner, arrival, trace, interns, pins, flight: None }
+        let store = Arc::clone(store);
+        Memo { store, owner, arrival, trace, has_siblings: false, interns, pins, flight: None }
     }
 
     /// The conversation that this request is a turn of, once it is known how it goes out.
@@ -84,6 +87,7 @@ impl Memo {
         let mut facts = align::Facts {
             bound_thinking: model.bound_thinking,
             minimum_tokens: Some(model.minimum_tokens.unwrap_or(MINIMUM_TOKENS)),
+            has_siblings: self.has_siblings,
             ..align::Facts::default()
         };
         let Some(tenant) = &tenant else {
@@ -163,8 +167,8 @@ impl Memo {
         self.owner.tenant
     }
 
-    /// Takes the request out of the ledger: it will not be answered.
-    fn land(&mut self) {
+    /// Takes the request out of the ledger: nothing will be read of what it was to write.
+    pub fn land(&mut self) {
         if let (Some(flight), Some(tenant)) = (self.flight.take(), self.tenant()) {
             tenant.warmth().failed(flight.ticket);
         }

@@ -104,6 +104,16 @@ impl Proxy {
         &self.clock
     }
 
+    /// What is remembered.
+    pub fn store(&self) -> &Memory {
+        &self.store
+    }
+
+    /// How many requests wait at the gate, or have gone and not begun.
+    pub fn at_gate(&self) -> usize {
+        self.gate.requests()
+    }
+
     /// One exchange, whatever happens: a fault of ours becomes an answer, never a broken connection.
     pub async fn handle(
         self: Arc<Self>,
@@ -176,11 +186,16 @@ impl Proxy {
         recorder: &mut Recorder,
     ) -> Result<Answer, Fault> {
         self.read(&body, recorder);
-        let pieces = self.align(&body, recorder);
+        let mut pieces = self.align(&body, recorder);
         if let Some(memo) = recorder.memo.as_mut().filter(|memo| memo.trace.is_none()) {
             memo.untouched();
         }
         self.meet(recorder);
+        if let Some(memo) = recorder.memo.as_mut().filter(|_| recorder.facts.is_child_without_tail()) {
+            // Planned again: nothing was to be marked for one that comes alone.
+            memo.has_siblings = true;
+            pieces = self.align(&body, recorder);
+        }
         self.hold(recorder, deadline).await;
         recorder.facts.sent_at = Some(Instant::now());
         recorder.sent(self.clock.now());
@@ -354,7 +369,7 @@ impl Proxy {
         recorder.waits = true;
         let pass = self.gate.enter(arrival).await;
         recorder.waits = false;
-        recorder.facts.hold = Some(HeldBack::of(&pass.let_go, pass.held, tokens));
+        recorder.facts.hold = Some(HeldBack::of(&pass, tokens));
         recorder.pass = Some(pass);
     }
 

@@ -24,6 +24,7 @@ mod mangled;
 mod breakpoints;
 mod align;
 mod breaks;
+mod fanout;
 mod tls;
 mod admin;
 mod lifecycle;

@@ -51,6 +51,8 @@ pub struct Situation {
     pub seen_before: bool,
     /// The share of conversations of this tenant and tool set that continue.
     pub continues: Option<f64>,
+    /// Whether others come with the same tools and system prompt: the siblings of a child.
+    pub has_siblings: bool,
     /// The first layer that changes from turn to turn, so that nothing from there on is read again.
     pub unread_from: Option<Layer>,
 }
@@ -65,6 +67,7 @@ impl Situation {
             last_written: None,
             seen_before: false,
             continues: None,
+            has_siblings: false,
             unread_from: None,
         }
     }
@@ -209,21 +212,24 @@ type Covered = Result<(), Skip>;
 
 impl Planner<'_> {
     fn run(&mut self) {
-        let one_shot = !self.continues_by_shape();
-        let stop = match self.situation {
-            Situation { profile: Profile::Automatic, .. } => Some(Skip::AutomaticCache),
-            Situation { continues: Some(share), .. } if *share < CONTINUES_MIN => Some(Skip::SeldomContinues),
-            Situation { seen_before: false, .. } if one_shot => Some(Skip::OneShot),
-            _ => None,
+        let Situation { profile, seen_before, has_siblings, .. } = *self.situation;
+        let ends = match self.situation.continues {
+            Some(share) if share < CONTINUES_MIN => Some(Skip::SeldomContinues),
+            _ => (!self.continues_by_shape()).then_some(Skip::OneShot),
+        };
+        let shares = has_siblings || (seen_before && ends == Some(Skip::OneShot));
+        let stop = match profile {
+            Profile::Automatic => Some(Skip::AutomaticCache),
+            Profile::Anthropic | Profile::BlocksOnly => ends.filter(|_| !shares),
         };
         if let Some(skip) = stop {
             return self.skipped.push((Place::Request, skip));
         }
-        if one_shot {
+        if let Some(skip) = ends {
             // What came before is what such requests share. A new tail would be written and never read.
             let shared = self.cover_static(Layer::System);
             self.note(Place::Static, shared);
-            return self.note(Place::Tail, Err(Skip::OneShot));
+            return self.note(Place::Tail, Err(skip));
         }
         // Behind what changes from turn to turn nothing is ever read again.
         let (tail, fixed) = match self.situation.unread_from {

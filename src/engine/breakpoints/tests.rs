@@ -307,6 +307,18 @@ fn learning_stops_and_allows_marking() {
 }
 
 #[test]
+fn what_siblings_share_is_marked_even_if_none_of_them_goes_on() {
+    let siblings = Situation { has_siblings: true, ..anthropic() };
+    let body = request(&format!("[{}]", text("s")), &format!("[{}]", text("u")));
+    let shared = body.replace(&text("s"), &marked("s", MARK));
+    let (out, plan) = planned(&body, &Situation { continues: Some(0.0), ..siblings });
+    assert_eq!((out, skips(&plan)), (shared.clone(), vec![("tail", "seldom_continues")]));
+    let (body, shared) = (body.replace(TOOLS, "[]"), shared.replace(TOOLS, "[]"));
+    let (out, plan) = planned(&body, &siblings);
+    assert_eq!((out, skips(&plan)), (shared, vec![("tail", "one_shot")]));
+}
+
+#[test]
 fn behind_what_changes_every_turn_nothing_is_marked() {
     let body = request(&format!("[{}]", text("s")), &format!("[{}]", text("u")));
     let plan = |layer| planned(&body, &Situation { unread_from: Some(layer), ..anthropic() });
@@ -463,15 +475,19 @@ fn any_situation() -> impl Strategy<Value = Situation> {
     let minimum = prop::option::of(0_u64..400);
     let ratio = prop::option::of(0.1_f64..1.0);
     let written = prop::option::of(0_usize..60);
-    (profile, minimum, ratio, written, any::<bool>()).prop_map(
-        |(profile, minimum_tokens, tokens_per_byte, last_written, seen_before)| Situation {
-            profile,
-            minimum_tokens,
-            tokens_per_byte,
-            last_written,
-            seen_before,
-            continues: None,
-            unread_from: None,
+    let share = prop::option::of(0.0_f64..1.0);
+    (profile, minimum, ratio, written, share, any::<bool>(), any::<bool>()).prop_map(
+        |(profile, minimum_tokens, tokens_per_byte, last_written, continues, seen_before, has_siblings)| {
+            Situation {
+                profile,
+                minimum_tokens,
+                tokens_per_byte,
+                last_written,
+                seen_before,
+                continues,
+                has_siblings,
+                unread_from: None,
+            }
         },
     )
 }

@@ -118,6 +118,8 @@ impl Forks {
         let pending = draft.pending;
         let named = turn.id.as_deref().map(|message_id| ForkId::of(self.tenant, message_id));
         let sealed = match (Dropped::of(turn.wholeness), named) {
+            // What broke off before its first call is as little a fan-out as any other answer.
+            (Some(Dropped::Unfinished), _) if draft.calls.is_empty() => Err(Dropped::FewCalls),
             (Some(why), _) => Err(why),
             (None, None) => Err(Dropped::NoMessageId),
             (None, Some(id)) => draft.sealed(id, turn, &self.rules).and_then(|point| self.put(point, now)),

@@ -62,8 +62,10 @@ pub enum Dropped {
     TooLarge,
     /// The turn ended otherwise than with its calls.
     StopReason,
-    /// Fewer calls with directives than make a fan-out: most answers.
+    /// Fewer calls than make a fan-out: most answers.
     FewCalls,
+    /// Enough calls, but too few that say what to do.
+    FewDirectives,
     /// A call without id, name or input.
     BadCall,
     /// Two calls have one id.
@@ -75,7 +77,7 @@ pub enum Dropped {
 }
 
 impl Dropped {
-    pub const ALL: [Dropped; 11] = [
+    pub const ALL: [Dropped; 12] = [
         Dropped::Child,
         Dropped::NoMessageId,
         Dropped::Unfinished,
@@ -83,6 +85,7 @@ impl Dropped {
         Dropped::TooLarge,
         Dropped::StopReason,
         Dropped::FewCalls,
+        Dropped::FewDirectives,
         Dropped::BadCall,
         Dropped::ReusedId,
         Dropped::ServerTools,
@@ -108,6 +111,7 @@ impl Dropped {
             Dropped::TooLarge => "too_large",
             Dropped::StopReason => "stop_reason",
             Dropped::FewCalls => "few_calls",
+            Dropped::FewDirectives => "few_directives",
             Dropped::BadCall => "bad_call",
             Dropped::ReusedId => "reused_id",
             Dropped::ServerTools => "server_tools",
@@ -247,7 +251,8 @@ impl Draft {
         let directed = self.calls.iter().filter(|call| !call.directives.is_empty()).count();
         match self.spoilt {
             Some(why) => return Err(why),
-            None if directed < rules.min_children => return Err(Dropped::FewCalls),
+            None if self.calls.len() < rules.min_children => return Err(Dropped::FewCalls),
+            None if directed < rules.min_children => return Err(Dropped::FewDirectives),
             None if turn.stop_reason.as_deref() != Some("tool_use") => return Err(Dropped::StopReason),
             None if !self.unresolved.is_empty() => return Err(Dropped::ServerTools),
             None => {}

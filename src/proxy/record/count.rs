@@ -120,7 +120,7 @@ impl Recorder {
                 metrics.fork_children.with_label_values::<&str>(&[]).observe(children as f64);
             }
             // Most answers are no fan-out at all.
-            Some(Err(Dropped::FewCalls | Dropped::StopReason)) | None => {}
+            Some(Err(Dropped::FewCalls)) | None => {}
             Some(Err(why)) => metrics.forks_total.with_label_values(&[why.as_str()]).inc(),
         }
     }

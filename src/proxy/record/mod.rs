@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::engine::anatomy::{Anatomy, Layer};
-use crate::engine::breakpoints::{self, Place};
+use crate::engine::breakpoints::{self, Place, Skip};
 use crate::engine::conversation::Trace;
 use crate::engine::fanout::ForkId;
 use crate::engine::identify::Sender;
@@ -126,6 +126,12 @@ impl Facts {
         let matters = |place| matches!(place, Place::Request | Place::Tail);
         let skipped = plan.skipped.iter().find(|(place, _)| matters(*place));
         self.plan = Plan::Aligned(skipped.map(|(_, skip)| *skip));
+    }
+
+    /// Whether this is a child for which nothing is written at its end: it will not go on.
+    pub fn is_child_without_tail(&self) -> bool {
+        let ends = matches!(self.plan, Plan::Aligned(Some(Skip::OneShot | Skip::SeldomContinues)));
+        self.role == Role::Child && ends
     }
 
     /// The head of the upstream's answer has come.
@@ -271,6 +277,10 @@ impl Recorder {
             return;
         }
         let now = self.clock.now();
+        if let Some(memo) = self.memo.as_mut().filter(|_| !self.begun) {
+            // Whatever was billed: an answer without content has written nothing that anybody can read.
+            memo.land();
+        }
         let fanout = self.part(turn.as_ref(), now);
         self.teach(turn.as_ref());
         let verdict = self.memo.as_mut().map(|memo| memo.finished(turn.as_ref(), now)).unwrap_or_default();

@@ -6,7 +6,7 @@ mod never_dearer;
 mod unrepairable;
 mod fallback;
 mod untouched;
-mod wire;
+pub mod wire;
 
 use forkpoint::config::{self, Mode, Overrides};
 use forkpoint::sim::{Latency, Rules, Sim, SimConfig};

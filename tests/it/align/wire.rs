@@ -20,14 +20,15 @@ use crate::workload::{Letter, resend};
 
 use super::{Stage, markers_added, reading};
 
-const CLIENTS: [&str; 5] = ["anthropic-python", "claude-code", "claude-code-fork", "deepagents", "vercel-ai"];
+pub const CLIENTS: [&str; 5] =
+    ["anthropic-python", "claude-code", "claude-code-fork", "deepagents", "vercel-ai"];
 
 fn folder(client: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/wire").join(client)
 }
 
 /// The requests of a client, in order.
-fn letters(client: &str) -> Vec<Letter> {
+pub fn letters(client: &str) -> Vec<Letter> {
     let heads: Value =
         serde_json::from_slice(&std::fs::read(folder(client).join("requests.json")).unwrap()).unwrap();
     let letter = |(index, head): (usize, &Value)| {

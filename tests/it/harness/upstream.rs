@@ -1,6 +1,7 @@
 //! An upstream of our own: the test itself is its script.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -43,10 +44,16 @@ impl Upstream {
 
     /// Answers every request on every connection with these bytes.
     pub async fn answering(answer: &[u8]) -> Answering {
+        let answer = answer.to_vec();
+        Upstream::answering_with(move |_| answer.clone()).await
+    }
+
+    /// Answers every request on every connection with what this makes of it.
+    pub async fn answering_with(answer: impl Fn(&Reply) -> Vec<u8> + Send + Sync + 'static) -> Answering {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (asking, asked) = mpsc::unbounded_channel();
-        let answer = answer.to_vec();
+        let answer = Arc::new(answer);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (asking, answer) = (asking.clone(), answer.clone());
@@ -54,7 +61,9 @@ impl Upstream {
                     let mut peer = Peer::new(stream);
                     while let Some(head) = peer.try_head().await {
                         let (body, trailers) = peer.body(&head).await;
-                        let _ = asking.send(Reply { head, body, trailers });
+                        let request = Reply { head, body, trailers };
+                        let answer = answer(&request);
+                        let _ = asking.send(request);
                         if peer.try_send(&answer).await.is_err() {
                             return;
                         }

@@ -123,7 +123,7 @@ fn paths_and_commands_quoted_in_chats_are_no_directives() {
     let calls = [1, 2].map(|n| call(&format!("r{n}"), "Read", json!({"file_path": path(n)})));
     let draft = Draft::begin(parent(&request(&["Read"], &[user(json!("go"))]), BARE), false).unwrap();
     let turn = answer("msg_1", "tool_use", &calls);
-    assert_eq!(scene.forks.seal(draft, &turn, scene.now).unwrap_err(), Dropped::FewCalls);
+    assert_eq!(scene.forks.seal(draft, &turn, scene.now).unwrap_err(), Dropped::FewDirectives);
 
     let command =
         |n: u8| format!("cargo test --all-targets --package number-{n} -- --nocapture --test-threads 1");

@@ -42,9 +42,10 @@ fn only_a_whole_turn_that_ends_with_two_directed_calls_is_a_fan_out() {
     assert_eq!(dropped(&answer("m", "max_tokens", &agents(2))), "stop_reason");
     assert_eq!(dropped(&answer("m", "end_turn", &[text("hi")])), "few_calls");
     assert_eq!(dropped(&Turn { wholeness: Default::default(), ..good.clone() }), "unfinished");
+    assert_eq!(dropped(&Turn::default()), "few_calls", "it never called anybody");
     for n in ["abc".to_owned(), "a b ".repeat(1 << 18)] {
         let calls = ["t0", "t1"].map(|id| call(id, "Agent", json!({"p": n})));
-        assert_eq!(dropped(&answer("m", "tool_use", &calls)), "few_calls");
+        assert_eq!(dropped(&answer("m", "tool_use", &calls)), "few_directives");
     }
     let reused = ["t0", "t0"].map(|id| call(id, "Agent", json!({"p": directive("a")})));
     assert_eq!(dropped(&answer("m", "tool_use", &reused)), "reused_id");

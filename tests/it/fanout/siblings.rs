@@ -1,0 +1,126 @@
+//! Siblings that are sent together, through real sockets, before a cache that bills what it really does.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::until;
+use crate::workload::{Exchange, Letter};
+
+use super::{Stage, child, cost, directives, is_whole, parent, together, usage, writers};
+
+/// What so many siblings cost and how long they took, all in all.
+struct Round {
+    children: Vec<Exchange>,
+    cost: f64,
+    time: Duration,
+}
+
+/// A fan-out and its children, sent together in this mode.
+async fn round(stage: &Stage, count: usize, mode: &str) -> Round {
+    let line = stage.line();
+    // Long enough before the first content that ungated siblings overlap.
+    let instruction = format!("[[sim:fan_out n={count} alike=true words=20 | text words=20 first_ms=400]]");
+    let fan_out = line.send(&Letter::alone(&parent(&instruction)).with("x-forkpoint-mode", mode)).await;
+    let told = directives(&fan_out);
+    assert_eq!(told.len(), count);
+    let sealed = || super::forks(&stage.forkpoint, "sealed") == 1;
+    until("the fan-out to be sealed", sealed).await;
+    let letter = |told: &String| Letter::alone(&child(told)).with("x-forkpoint-mode", mode);
+    let started = Instant::now();
+    let children = together(&line, told.iter().map(letter).collect()).await;
+    let time = started.elapsed();
+    for exchange in &children {
+        assert!(is_whole(exchange), "{} {:?}", exchange.status, exchange.answer);
+        assert_eq!(exchange.said("role"), Some("child"));
+        assert_eq!(exchange.said("fork"), children[0].said("fork"));
+    }
+    Round { cost: cost(&children), children, time }
+}
+
+fn held_ms(exchange: &Exchange) -> u64 {
+    exchange.said("held-ms").unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_siblings_one_writes_what_all_share_and_the_others_read_it() {
+    for count in [5, 16, 64] {
+        let gated = {
+            let stage = Stage::new(|_| ()).await;
+            let gated = round(&stage, count, "align").await;
+            stage.forkpoint.recorded(count as u32 + 1).await;
+            // Whoever comes after the leader's first content finds the entry warm and does not wait.
+            let waited = stage.holds("released");
+            assert!((1..count as u64).contains(&waited), "{waited} waited");
+            let read = |children: &mut dyn Iterator<Item = &Exchange>| -> u64 {
+                children.map(|exchange| usage(exchange).cache_read).sum()
+            };
+            let all = read(&mut gated.children.iter());
+            let by_held = read(&mut gated.children.iter().filter(|exchange| held_ms(exchange) > 0));
+            let saved = stage.forkpoint.metric("forkpoint_gate_tokens_total", &["saved"]) as u64;
+            assert!((by_held / 2..=all).contains(&saved), "saved {saved}, read {by_held} of {all}");
+            assert_eq!(stage.forkpoint.proxy.at_gate(), 0);
+            gated
+        };
+        assert_eq!(writers(&gated.children), 1, "of {count}");
+        let ungated =
+            round(&Stage::new(|config| config.gate.max_hold = Duration::ZERO).await, count, "align").await;
+        let observed = round(&Stage::new(|_| ()).await, count, "observe").await;
+        for (name, other) in [("ungated", &ungated), ("observed", &observed)] {
+            assert!(writers(&other.children) > 1, "{name}: nobody missed");
+            assert!(gated.cost < other.cost, "{count} {name}: {} against {}", gated.cost, other.cost);
+        }
+        println!(
+            "{count:>2} children: cost {:>7.0} gated, {:>7.0} ungated, {:>7.0} as sent; last child after {:>4} ms gated, {:>4} ms ungated",
+            gated.cost,
+            ungated.cost,
+            observed.cost,
+            gated.time.as_millis(),
+            ungated.time.as_millis()
+        );
+        assert!(observed.children.iter().all(Exchange::is_untouched));
+    }
+}
+
+/// A client that launches each child at its own `content_block_stop`, as coding agents do.
+#[tokio::test(flavor = "multi_thread")]
+async fn children_that_come_before_the_parents_last_byte_are_children() {
+    let stage = Stage::new(|_| ()).await;
+    let line = stage.line();
+    let instruction = "[[sim:fan_out n=6 pace_ms=100 words=20 | text words=5]]";
+    let body = serde_json::to_vec(&parent(instruction)).unwrap();
+    let mut client = stage.forkpoint.client().await;
+    let headers = "x-api-key: sk-test\r\nanthropic-version: 2023-06-01\r\ncontent-type: application/json\r\n";
+    client.send(&crate::harness::post("/v1/messages", headers, &body)).await;
+    client.head().await;
+    let mut early = Vec::new();
+    let mut input = String::new();
+    while early.len() < 2 {
+        let event = String::from_utf8(client.through(b"\n\n").await).unwrap();
+        let Some(data) = event.lines().find_map(|line| line.strip_prefix("data: ")) else { continue };
+        let data: serde_json::Value = serde_json::from_str(data).unwrap();
+        match data["type"].as_str().unwrap() {
+            "content_block_start" => input.clear(),
+            "content_block_delta" => input += data["delta"]["partial_json"].as_str().unwrap_or_default(),
+            "content_block_stop" if !input.is_empty() => {
+                let input: serde_json::Value = serde_json::from_str(&input).unwrap();
+                let exchange = line.send(&Letter::alone(&child(input["prompt"].as_str().unwrap()))).await;
+                assert_eq!(exchange.said("role"), Some("child"));
+                early.push(exchange);
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(super::forks(&stage.forkpoint, "sealed"), 0, "the parent still streams");
+    client.through(b"message_stop\"}").await;
+    until("the fan-out to be sealed", || super::forks(&stage.forkpoint, "sealed") == 1).await;
+    assert_eq!(writers(&early), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_says_how_long_it_was_held_and_its_leader_that_it_was_not() {
+    let stage = Stage::new(|_| ()).await;
+    let gated = round(&stage, 3, "align").await;
+    let (writers, readers): (Vec<_>, Vec<_>) =
+        gated.children.iter().partition(|exchange| usage(exchange).cache_read == 0);
+    assert_eq!(writers.iter().map(|exchange| held_ms(exchange)).collect::<Vec<_>>(), [0]);
+    assert!(readers.iter().any(|exchange| held_ms(exchange) > 0));
+}
