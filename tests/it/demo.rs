@@ -123,7 +123,7 @@ fn the_gate_is_never_dearer_and_its_plot_holds_what_was_measured() {
     assert!(lines.iter().all(|line| line.attribute("points").unwrap().split(' ').count() == 2));
     let names: Vec<_> =
         lines.iter().map(|line| line.first_element_child().unwrap().text().unwrap()).collect();
-    assert_eq!(names[..4], ["2k, ungated", "2k, gated", "10k, ungated", "10k, gated"]);
+    assert_eq!(names[..4], ["2k, gated", "2k, ungated", "10k, gated", "10k, ungated"]);
 }
 
 #[test]

@@ -173,7 +173,7 @@ pub fn chart(cells: &[Cell], setting: &Setting) -> Chart {
             }
         };
         let both = |(group, prefix): (usize, &u32)| {
-            [Stroke::Dashed, Stroke::Solid].map(|stroke| line(group, *prefix, stroke))
+            [Stroke::Solid, Stroke::Dashed].map(|stroke| line(group, *prefix, stroke))
         };
         prefixes.iter().enumerate().flat_map(both).collect::<Vec<Line>>()
     };
@@ -260,7 +260,7 @@ mod tests {
     fn the_chart_has_a_line_per_prefix_arm_and_panel() {
         let cells = [cell(2_000, [1.0, 0.4], [1.0, 1.5]), cell(10_000, [2.0, 0.6], [1.2, 1.8])];
         let chart = chart(&cells, &setting());
-        let last: Vec<_> = chart.panels.iter().map(|panel| &panel.lines[3]).collect();
+        let last: Vec<_> = chart.panels.iter().map(|panel| &panel.lines[2]).collect();
         assert_eq!(last[0].points, [(5.0, 0.6)]);
         assert_eq!(last[1].points, [(5.0, 1.8)]);
         assert_eq!((last[0].name.as_str(), last[0].stroke, last[0].group), ("10k, gated", Stroke::Solid, 1));

@@ -1,7 +1,8 @@
 //! A small line chart as SVG: panels side by side, logarithmic axes, one legend below.
 //!
 //! It stands alone: no script, no font of its own, colours that follow the reader's light or dark setting and are
-//! told apart by most eyes. Colour says which group a line belongs to, its stroke which of the group's two it is.
+//! told apart by most eyes. Colour says which group a line belongs to, its stroke which of the group's two it is; the
+//! dots of dashed lines are hollow, so that a line below them still shows.
 
 mod scale;
 
@@ -16,8 +17,9 @@ const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 460.0;
 const TOP: f64 = 96.0;
 const BOTTOM: f64 = 350.0;
-/// Left and right of the lines, for the numbers.
+/// Left of the lines, for the numbers.
 const MARGIN: f64 = 62.0;
+/// Right of them.
 const GAP: f64 = 24.0;
 const LEGEND_STEP: f64 = 140.0;
 
@@ -65,9 +67,9 @@ impl Stroke {
 const STYLE: &str = "\
     .page{fill:#fff}.ink{fill:#1f2328;font-family:sans-serif}.faint{fill:#59636e}\
     .grid{stroke:#d1d9e0;stroke-width:1}.line{fill:none;stroke-width:2.5;stroke-linejoin:round}\
-    .dashed{stroke-dasharray:7 5}.key{stroke:#1f2328}\
+    .dashed{stroke-dasharray:7 5}.dot{stroke-width:2}.dot.dashed{stroke-dasharray:none;fill:#fff}.key{stroke:#1f2328}\
     @media (prefers-color-scheme: dark){\
-    .page{fill:#0d1117}.ink{fill:#f0f6fc}.faint{fill:#9198a1}.grid{stroke:#3d444d}.key{stroke:#f0f6fc}}";
+    .page,.dot.dashed{fill:#0d1117}.ink{fill:#f0f6fc}.faint{fill:#9198a1}.grid{stroke:#3d444d}.key{stroke:#f0f6fc}}";
 
 /// Writing to a string does not fail, so results are let go throughout.
 pub fn svg(chart: &Chart) -> String {
@@ -83,10 +85,10 @@ pub fn svg(chart: &Chart) -> String {
     );
     text(&mut out, "ink", (MARGIN, 32.0), (18, "start"), &chart.title);
     text(&mut out, "ink faint", (MARGIN, 54.0), (13, "start"), &chart.subtitle);
-    let width = (WIDTH - GAP) / chart.panels.len().max(1) as f64;
+    let width = WIDTH / chart.panels.len().max(1) as f64;
     for (place, panel) in chart.panels.iter().enumerate() {
-        let left = place as f64 * (width + GAP) + MARGIN;
-        draw(&mut out, panel, chart.over, (left, left + width - MARGIN - GAP));
+        let left = place as f64 * width;
+        draw(&mut out, panel, chart.over, (left + MARGIN, left + width - GAP));
     }
     legend(&mut out, chart);
     out.push_str("</svg>\n");
@@ -135,7 +137,7 @@ fn polyline(out: &mut String, line: &Line, place: impl Fn((f64, f64)) -> (f64, f
     for (x, y) in places {
         let _ = writeln!(
             out,
-            "<circle fill=\"{colour}\" cx=\"{}\" cy=\"{}\" r=\"3.5\"/>",
+            "<circle class=\"dot {class}\" fill=\"{colour}\" stroke=\"{colour}\" cx=\"{}\" cy=\"{}\" r=\"3\"/>",
             rounded(x),
             rounded(y)
         );
