@@ -87,3 +87,70 @@ fn a_bad_size_is_refused_with_its_range() {
     assert_eq!(output.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&output.stderr).contains("2..=64"));
 }
+
+/// A row of the comparison of gated and ungated: children, prefix, both costs.
+fn gate_rows(text: &str) -> Vec<[f64; 4]> {
+    let cells = |line: &str| -> Option<[f64; 4]> {
+        let cells: Option<Vec<f64>> =
+            line.split_whitespace().take(4).map(|cell| cell.replace(',', "").parse().ok()).collect();
+        cells?.try_into().ok()
+    };
+    text.lines().filter_map(cells).collect()
+}
+
+#[test]
+fn the_gate_is_never_dearer_and_its_plot_holds_what_was_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a & b.svg");
+    // A deadline that no busy machine misses.
+    let sizes = ["--gate", "--children-max", "5", "--prefix-max", "10000", "--max-hold-ms", "60000", "--svg"];
+    let output = demo(&sizes).arg(&path).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    let rows = gate_rows(&text);
+    let sizes: Vec<(f64, f64)> = rows.iter().map(|row| (row[0], row[1])).collect();
+    assert_eq!(sizes, [(2.0, 2_000.0), (5.0, 2_000.0), (2.0, 10_000.0), (5.0, 10_000.0)], "{text}");
+    assert!(rows.iter().all(|[_, _, ungated, gated]| gated <= ungated), "{text}");
+    let [ungated, gated] = [2, 3].map(|at| rows.iter().map(|row| row[at]).sum::<f64>());
+    assert!(gated < ungated, "{text}");
+    assert!(text.contains("The gate saved "), "{text}");
+
+    let drawn = std::fs::read_to_string(&path).unwrap();
+    let document = roxmltree::Document::parse(&drawn).unwrap();
+    let lines: Vec<_> = document.descendants().filter(|node| node.has_tag_name("polyline")).collect();
+    // Cost and time, two prefixes, with the gate and without; a point for each number of children.
+    assert_eq!(lines.len(), 2 * 2 * 2);
+    assert!(lines.iter().all(|line| line.attribute("points").unwrap().split(' ').count() == 2));
+    let names: Vec<_> =
+        lines.iter().map(|line| line.first_element_child().unwrap().text().unwrap()).collect();
+    assert_eq!(names[..4], ["2k, gated", "2k, ungated", "10k, gated", "10k, ungated"]);
+}
+
+#[test]
+fn a_plot_that_cannot_be_written_is_said_at_once_with_its_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("missing/gate.svg");
+    let output = demo(&["--gate", "--svg"]).arg(&path).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains(path.to_str().unwrap()) && message.contains("hint: --svg"), "{message}");
+}
+
+#[test]
+fn sizes_of_the_grid_need_the_gate_and_those_of_one_fan_out_exclude_it() {
+    for args in [["--children-max", "5"], ["--gate", "--stay"]] {
+        let output = demo(&args).output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{args:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--gate"), "{args:?}");
+    }
+}
+
+#[test]
+fn the_largest_fan_out_spawns_every_child() {
+    let output =
+        demo(&["--children", "64", "--turns", "0", "--context", "2000", "--requests"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    assert_eq!(rows(&text).iter().filter(|row| row[0].starts_with("child-")).count(), 64, "{text}");
+}

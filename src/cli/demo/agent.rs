@@ -4,6 +4,8 @@
 //! its system prompt and its newest message for caching; a naive one marks nothing, and brings its tools in
 //! another order each time, as those do that keep them in a map.
 
+use std::time::{Duration, Instant};
+
 use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 use serde_json::{Value, json};
@@ -18,8 +20,8 @@ const MODEL: &str = "claude-sonnet-4-6";
 const LIMITS: TurnLimits = TurnLimits { bytes: 8 << 20, tool_uses: 256 };
 /// The simulator's estimate.
 const BYTES_PER_TOKEN: usize = 4;
-/// A sub-agent's own instructions, as the captured clients bring them.
-const CHILD_SYSTEM_TOKENS: usize = 2_000;
+/// Room for 64 directives in one answer.
+const ANSWER_TOKENS_MAX: u32 = 32_000;
 /// A script that does not end is a bug of ours, not a reason to run for ever.
 const TURNS_MAX: usize = 64;
 
@@ -28,6 +30,8 @@ pub struct Workload {
     pub children: u16,
     pub turns: u16,
     pub context_tokens: u32,
+    /// A sub-agent's own instructions.
+    pub child_tokens: u32,
     pub client: Client,
 }
 
@@ -63,18 +67,32 @@ pub struct Call {
     pub request_id: String,
 }
 
-pub async fn run(workload: &Workload, url: String, progress: &Progress) -> Result<Vec<Call>, Failure> {
+/// What was played.
+pub struct Play {
+    pub calls: Vec<Call>,
+    /// From the first child's request to the last child's last byte.
+    pub children_took: Duration,
+}
+
+pub async fn run(workload: &Workload, url: String, progress: &Progress) -> Result<Play, Failure> {
     let client = reqwest::Client::builder().no_proxy().build();
     let client = client.map_err(|error| Failure::new(format!("cannot make a client: {error}")))?;
     let mut parent =
         Agent::parent(workload, Session { http: client, url, progress, client: workload.client });
     let answer = parent.ask().await?;
     let spawned = tool_uses(&answer)?;
+    if spawned.len() != usize::from(workload.children) {
+        let message = format!("the parent spawned {} children of {}", spawned.len(), workload.children);
+        return Err(Failure::new(message));
+    }
     let children = spawned.iter().enumerate().map(|(number, call)| {
-        let mut child = Agent::child(number + 1, call, parent.session.clone());
+        let mut child = Agent::child(number + 1, call, workload.child_tokens, parent.session.clone());
         async move { child.work().await.map(|report| (child, report)) }
     });
+    let children: Vec<_> = children.collect();
+    let started = Instant::now();
     let finished = try_join_all(children).await?;
+    let children_took = started.elapsed();
     let reports: Vec<&str> = finished.iter().map(|(_, report)| report.as_str()).collect();
     parent.tool_results(&answer, &reports)?;
     parent.ask().await?;
@@ -82,7 +100,7 @@ pub async fn run(workload: &Workload, url: String, progress: &Progress) -> Resul
     let last = calls.pop();
     calls.extend(finished.into_iter().flat_map(|(child, _)| child.calls));
     calls.extend(last);
-    Ok(calls)
+    Ok(Play { calls, children_took })
 }
 
 #[derive(Clone)]
@@ -120,12 +138,12 @@ impl<'a> Agent<'a> {
     }
 
     /// A sub-agent: its own instructions, a subset of the tools, and the directive as its first message.
-    fn child(number: usize, spawn: &Value, session: Session<'a>) -> Agent<'a> {
+    fn child(number: usize, spawn: &Value, tokens: u32, session: Session<'a>) -> Agent<'a> {
         let directive = spawn["input"]["prompt"].as_str().unwrap_or_default();
         Agent {
             who: format!("child {number}"),
             session,
-            system: prose("You are a sub-agent. Report tersely.", CHILD_SYSTEM_TOKENS),
+            system: prose("You are a sub-agent. Report tersely.", tokens as usize),
             tools: vec![tool("Read", "path"), tool("Search", "query")],
             messages: vec![json!({"role": "user", "content": [text(directive)]})],
             calls: Vec::new(),
@@ -204,7 +222,7 @@ impl<'a> Agent<'a> {
         }
         json!({
             "model": MODEL,
-            "max_tokens": 4096,
+            "max_tokens": ANSWER_TOKENS_MAX,
             "stream": true,
             "system": [system],
             "tools": tools,

@@ -8,6 +8,8 @@
 mod agent;
 mod stage;
 mod table;
+mod gate;
+mod plot;
 
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
@@ -18,11 +20,16 @@ use stage::{Arm, Stage};
 use table::Column;
 pub use table::grouped;
 
+/// What sub-agents bring as their own instructions, by the captured clients.
+const CHILD_TOKENS: u32 = 2_000;
+
 const AFTER_HELP: &str = "\
 Examples:
   forkpoint demo                       five children under a 48,500-token parent
-  forkpoint demo --client naive        a client that does nothing for the cache, and shuffles its tools
-  forkpoint demo --children 8 --stay   eight, then keep everything up to look around";
+  forkpoint demo --client naive        a client that does nothing for the cache
+  forkpoint demo --children 8 --stay   eight, then keep everything up to look around
+  forkpoint demo --gate                what the gate saves and delays: a table and a plot
+  forkpoint demo --gate --max-hold-ms 12000 --svg gate.svg    with a longer deadline";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
@@ -30,9 +37,9 @@ pub struct Args {
     /// How many sub-agents the parent spawns
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(2..=64))]
     children: u16,
-    /// How many times each child calls a tool before it reports
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(0..=20))]
-    turns: u16,
+    /// How many times each child calls a tool before it reports [default: 2, with --gate 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=20))]
+    turns: Option<u16>,
     /// Size of the parent's context in tokens, before the fan-out
     #[arg(long, value_name = "TOKENS", default_value_t = 48_500, value_parser = clap::value_parser!(u32).range(2_000..=400_000))]
     context: u32,
@@ -45,17 +52,25 @@ pub struct Args {
     /// Keep simulator, proxy and admin running until Ctrl-C
     #[arg(long)]
     stay: bool,
+    #[command(flatten)]
+    gate: gate::Flags,
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    super::runtime()?.block_on(demo(args))
+    let runtime = super::runtime()?;
+    match args.gate.gate {
+        true => runtime.block_on(gate::run(&args.gate, args.turns.unwrap_or(0), args.client)),
+        false => runtime.block_on(demo(args)),
+    }
 }
 
 async fn demo(args: Args) -> Result<(), Failure> {
+    let turns = args.turns.unwrap_or(2);
     let workload = Workload {
         children: args.children,
-        turns: args.turns,
+        turns,
         context_tokens: args.context,
+        child_tokens: CHILD_TOKENS,
         client: args.client,
     };
     let mut out = std::io::stdout().lock();
@@ -64,7 +79,7 @@ async fn demo(args: Args) -> Result<(), Failure> {
         "A parent with {} tokens of context spawns {} sub-agents; each calls a tool {} times and reports.\n{}\n",
         table::grouped(args.context.into()),
         args.children,
-        args.turns,
+        turns,
         args.client.describe(),
     );
     let started = Instant::now();
@@ -73,8 +88,8 @@ async fn demo(args: Args) -> Result<(), Failure> {
     let mut last = None;
     for arm in Arm::ALL {
         let stage = Stage::start(arm).await?;
-        let calls = agent::run(&workload, stage.client_url(), &progress).await?;
-        columns.push(Column { title: arm.title(), rows: stage.bill(&calls)? });
+        let play = agent::run(&workload, stage.client_url(), &progress).await?;
+        columns.push(Column { title: arm.title(), rows: stage.bill(&play.calls)? });
         last = Some(stage);
     }
     progress.done();
@@ -102,6 +117,7 @@ fn next_steps(stage: &Stage, args: &Args) -> String {
     if !args.stay {
         return "Next:\n  \
                 forkpoint demo --client naive   a client that does nothing for the cache\n  \
+                forkpoint demo --gate           what the gate saves and what it delays, over many sizes\n  \
                 forkpoint demo --stay           the same, and keeps it up to look around\n  \
                 forkpoint serve                 the proxy itself, in front of the real API; then\n  \
                 ANTHROPIC_BASE_URL=http://127.0.0.1:8787 your-agent"
@@ -132,8 +148,13 @@ impl Progress {
     }
 
     fn step(&self, what: &str) {
-        let done = self.done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+        self.done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.show(what);
+    }
+
+    fn show(&self, what: &str) {
         if self.visible {
+            let done = self.done.load(std::sync::atomic::Ordering::Relaxed);
             eprint!("\r\x1b[K  {done}/{} requests, {what}", self.total);
         }
     }

@@ -52,7 +52,7 @@ impl Arm {
 
 pub struct Stage {
     sim: Sim,
-    arm: Arm,
+    mode: Option<Mode>,
     proxy: SocketAddr,
     admin: SocketAddr,
     /// Dropped with the stage: the proxy stops.
@@ -61,10 +61,14 @@ pub struct Stage {
 
 impl Stage {
     pub async fn start(arm: Arm) -> Result<Stage, Failure> {
-        let sim = SimConfig { latency: LATENCY, ..SimConfig::default() };
+        Stage::with(arm.mode(), LATENCY, Config::default()).await
+    }
+
+    /// A simulator that takes so long, and a forkpoint in that mode before it, if there is to be one.
+    pub async fn with(mode: Option<Mode>, latency: Latency, mut config: Config) -> Result<Stage, Failure> {
+        let sim = SimConfig { latency, ..SimConfig::default() };
         let sim = Sim::start(sim).await.map_err(failed("start the simulator"))?;
-        let mut config = Config::default();
-        config.server.mode = arm.mode().unwrap_or(Mode::Observe);
+        config.server.mode = mode.unwrap_or(Mode::Observe);
         config.upstream.url = sim.url().parse().map_err(failed("use the simulator's address"))?;
         let prices = load_prices(None, &Origin::Default).map_err(failed("read the prices"))?;
         let metrics = Arc::new(Metrics::new().map_err(failed("set up metrics"))?);
@@ -76,12 +80,12 @@ impl Stage {
         tokio::spawn(admin::serve(admin_listener, admin::router(metrics.clone(), readiness)));
         let service = Proxy::new(config, prices, metrics).map_err(failed("set up the proxy"))?;
         tokio::spawn(server::serve(listener, Arc::new(service), stopped));
-        Ok(Stage { sim, arm, proxy, admin, _stop: stop })
+        Ok(Stage { sim, mode, proxy, admin, _stop: stop })
     }
 
     /// The client's base URL.
     pub fn client_url(&self) -> String {
-        match self.arm.mode() {
+        match self.mode {
             None => self.sim.url(),
             Some(_) => format!("http://{}", self.proxy),
         }

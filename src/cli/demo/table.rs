@@ -46,7 +46,7 @@ fn counts(usage: &Usage) -> [u64; 4] {
     [usage.uncached, usage.cache_write(), usage.cache_read, usage.output]
 }
 
-fn is_child(row: &&Row) -> bool {
+pub fn is_child(row: &&Row) -> bool {
     row.who != "parent"
 }
 
@@ -71,7 +71,7 @@ pub fn render(rows: &[Row]) -> String {
 }
 
 /// Cells in columns, the first to the left and the others to the right, with a rule before some lines.
-fn aligned(lines: &[Vec<String>], rules: &[usize]) -> String {
+pub fn aligned(lines: &[Vec<String>], rules: &[usize]) -> String {
     let mut widths = vec![0; lines.first().map_or(0, Vec::len)];
     for line in lines {
         for (width, cell) in widths.iter_mut().zip(line) {
@@ -100,7 +100,7 @@ fn sum<'a>(who: &str, rows: impl Iterator<Item = &'a Row>) -> [String; 8] {
     line(who, String::new(), &total, cost)
 }
 
-fn total<'a>(rows: impl Iterator<Item = &'a Row>) -> (Usage, Option<f64>) {
+pub fn total<'a>(rows: impl Iterator<Item = &'a Row>) -> (Usage, Option<f64>) {
     let mut total = Usage::default();
     let mut cost = Some(0.0);
     for Row { usage, cost_usd, .. } in rows {

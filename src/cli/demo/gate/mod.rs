@@ -1,0 +1,183 @@
+//! `forkpoint demo --gate`: what the gate saves, and what it delays.
+//!
+//! The same fan-outs are played through forkpoint with the gate and without it, over a grid of children and of
+//! the prefix that the children share. The simulator bills and takes its time as a model does; both are faster
+//! by one factor than in life, and so is the gate's deadline, so that the comparison stays what it is.
+
+mod report;
+
+use std::fmt;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use futures_util::future::try_join_all;
+
+use super::super::Failure;
+use super::agent::{self, Client, Workload};
+use super::stage::Stage;
+use super::table::{Row, is_child, total};
+use super::{Progress, plot};
+use crate::config::{Config, Mode};
+use crate::sim::Latency;
+use report::{Cell, Outcome, Setting};
+
+const CHILDREN: [u16; 4] = [2, 5, 16, 64];
+const PREFIXES: [u32; 4] = [2_000, 10_000, 50_000, 200_000];
+/// The parent only has to fan out.
+const PARENT_TOKENS: u32 = 2_000;
+
+/// In the range of what hosted models take.
+const LATENCY: Latency = Latency {
+    base: Duration::from_millis(600),
+    per_uncached_token: Duration::from_micros(50),
+    pace: Duration::ZERO,
+};
+
+/// The value of `--svg` that asks for no plot.
+const NO_PLOT: &str = "-";
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "The gate")]
+pub struct Flags {
+    /// Compare cost and wall time with the gate and without it: 2 to 64 children, prefixes of 2k to 200k tokens
+    #[arg(long, conflicts_with_all = ["children", "context", "requests", "stay"])]
+    pub gate: bool,
+    /// Where to draw the comparison; '-' for nowhere
+    #[arg(long, value_name = "PATH", default_value = "forkpoint-gate.svg", requires = "gate")]
+    svg: String,
+    /// Leave out larger fan-outs
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "gate", value_parser = clap::value_parser!(u16).range(2..=64))]
+    children_max: u16,
+    /// Leave out larger prefixes
+    #[arg(long, value_name = "TOKENS", default_value_t = 200_000, requires = "gate", value_parser = clap::value_parser!(u32).range(2_000..=200_000))]
+    prefix_max: u32,
+    /// How long the gate may hold a child [default: that of gate.max_hold_ms]
+    #[arg(long, value_name = "MS", requires = "gate", value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    max_hold_ms: Option<u64>,
+    /// Play so many times faster than a model answers; what this machine adds is multiplied too
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "gate", value_parser = clap::value_parser!(u32).range(1..=20))]
+    speed: u32,
+}
+
+/// What is played with, and what against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arm {
+    Ungated,
+    Gated,
+}
+
+impl fmt::Display for Arm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Arm::Ungated => "ungated",
+            Arm::Gated => "gated",
+        })
+    }
+}
+
+pub async fn run(flags: &Flags, turns: u16, client: Client) -> Result<(), Failure> {
+    if flags.svg != NO_PLOT {
+        // An address that cannot be written is better heard of before the play than after it.
+        let opened = std::fs::File::options().create(true).append(true).open(&flags.svg);
+        opened.map_err(|error| unwritable(&flags.svg, &error))?;
+    }
+    let max_hold = match flags.max_hold_ms {
+        Some(ms) => Duration::from_millis(ms),
+        None => Config::default().gate.max_hold,
+    };
+    let setting = Setting { latency: LATENCY, max_hold, speed: flags.speed, turns, client };
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{}\n", setting.describe());
+    let started = Instant::now();
+    let cells = play_all(flags, &setting).await?;
+    let _ = writeln!(out, "{}\n{}", report::table(&cells), report::conclusion(&cells, &setting));
+    let _ = writeln!(out, "\nPlayed in {:.1} s.", started.elapsed().as_secs_f64());
+    if flags.svg != NO_PLOT {
+        let drawn = plot::svg(&report::chart(&cells, &setting));
+        std::fs::write(&flags.svg, drawn).map_err(|error| unwritable(&flags.svg, &error))?;
+        let _ = writeln!(out, "Drawn in {}", flags.svg);
+    }
+    Ok(())
+}
+
+fn unwritable(path: &str, error: &std::io::Error) -> Failure {
+    Failure::new(format!("cannot write {path}: {error}"))
+        .hint("--svg PATH draws elsewhere, --svg - draws nothing")
+}
+
+/// Fan-outs of all sizes over one prefix run side by side, which wait more than they work; prefixes and arms
+/// follow each other.
+async fn play_all(flags: &Flags, setting: &Setting) -> Result<Vec<Cell>, Failure> {
+    let sizes: Vec<u16> = CHILDREN.into_iter().filter(|size| *size <= flags.children_max).collect();
+    let prefixes: Vec<u32> = PREFIXES.into_iter().filter(|prefix| *prefix <= flags.prefix_max).collect();
+    let per_row: usize = sizes.iter().map(|size| workload(*size, 0, setting).requests()).sum();
+    let progress = Progress::new(per_row * prefixes.len() * 2);
+    let mut cells = Vec::new();
+    for prefix in prefixes {
+        let play = async |arm: Arm| {
+            progress.show(&format!("{} tokens of prefix, {arm}", super::grouped(prefix.into())));
+            let plays =
+                sizes.iter().map(|size| play(arm, workload(*size, prefix, setting), setting, &progress));
+            try_join_all(plays).await
+        };
+        let (ungated, gated) = (play(Arm::Ungated).await?, play(Arm::Gated).await?);
+        let pairs = sizes.iter().zip(ungated.into_iter().zip(gated));
+        cells.extend(pairs.map(|(children, (ungated, gated))| Cell {
+            children: *children,
+            prefix,
+            ungated,
+            gated,
+        }));
+    }
+    progress.done();
+    Ok(cells)
+}
+
+fn workload(children: u16, prefix: u32, setting: &Setting) -> Workload {
+    Workload {
+        children,
+        turns: setting.turns,
+        context_tokens: PARENT_TOKENS,
+        child_tokens: prefix,
+        client: setting.client,
+    }
+}
+
+async fn play(
+    arm: Arm,
+    workload: Workload,
+    setting: &Setting,
+    progress: &Progress,
+) -> Result<Outcome, Failure> {
+    let mut config = Config::default();
+    config.gate.max_hold = match arm {
+        Arm::Ungated => Duration::ZERO,
+        Arm::Gated => setting.max_hold / setting.speed,
+    };
+    let latency = Latency {
+        base: setting.latency.base / setting.speed,
+        per_uncached_token: setting.latency.per_uncached_token / setting.speed,
+        pace: Duration::ZERO,
+    };
+    let stage = Stage::with(Some(Mode::Align), latency, config).await?;
+    let played = agent::run(&workload, stage.client_url(), progress).await?;
+    let rows = stage.bill(&played.calls)?;
+    let (_, cost) = total(rows.iter().filter(is_child));
+    let cost_usd = cost.ok_or_else(|| Failure::new("the simulator has no price for the demo's model"))?;
+    let took = played.children_took * setting.speed;
+    Ok(Outcome { cost_usd, took, answering: answering(&rows, &setting.latency) })
+}
+
+/// How long the slowest child's answers alone took, by the model's own latency.
+fn answering(rows: &[Row], latency: &Latency) -> Duration {
+    let time = |row: &Row| latency.to_first_token(row.usage.uncached + row.usage.cache_write());
+    let children = rows.iter().filter(is_child);
+    let mut times: Vec<(&str, Duration)> = Vec::new();
+    for row in children {
+        match times.last_mut().filter(|(who, _)| *who == row.who) {
+            Some((_, sum)) => *sum += time(row),
+            None => times.push((&row.who, time(row))),
+        }
+    }
+    times.into_iter().map(|(_, sum)| sum).max().unwrap_or_default()
+}
