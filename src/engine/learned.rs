@@ -54,6 +54,8 @@ pub struct Learned {
     prefixes: [Prefixes; 4],
     ratios: HashMap<String, Ratio>,
     starts: HashMap<PrefixHash, Starts>,
+    /// By model: writes of so many tokens begin their answer too late to be waited for.
+    slow_from: HashMap<String, u64>,
 }
 
 impl Learned {
@@ -101,6 +103,27 @@ impl Learned {
 
     pub fn tokens_per_byte(&self, model: &str) -> Option<f64> {
         self.ratios.get(model).map(|ratio| ratio.tokens / ratio.bytes)
+    }
+
+    /// The answer to a request that wrote so many tokens began in time, or too late, for those that waited.
+    pub fn began(&mut self, model: &str, written: u64, in_time: bool) {
+        let slow_from = self.slow_from.get(model).copied();
+        match (in_time, slow_from) {
+            (true, Some(slow_from)) if written >= slow_from => {
+                self.slow_from.remove(model);
+            }
+            (true, _) => {}
+            (false, None) if self.slow_from.len() >= MODELS_MAX => {}
+            (false, slow_from) => {
+                let least = slow_from.map_or(written, |slow_from| slow_from.min(written));
+                self.slow_from.insert(model.to_owned(), least);
+            }
+        }
+    }
+
+    /// Whether nobody should wait for a write of so many tokens.
+    pub fn is_slow(&self, model: &str, tokens: u64) -> bool {
+        self.slow_from.get(model).is_some_and(|slow_from| tokens >= *slow_from)
     }
 
     /// A conversation began with these tools.
@@ -247,6 +270,20 @@ mod tests {
             learned.bill(&format!("m{number}"), &body, &Usage { uncached: 1, ..Usage::default() });
         }
         assert_eq!(learned.ratios.len(), MODELS_MAX);
+    }
+
+    #[test]
+    fn what_begins_too_late_is_not_waited_for_until_it_begins_in_time() {
+        let mut learned = Learned::default();
+        learned.began("m", 100_000, false);
+        learned.began("m", 200_000, false);
+        assert!(
+            learned.is_slow("m", 100_000) && !learned.is_slow("m", 99_999) && !learned.is_slow("n", 1 << 40)
+        );
+        learned.began("m", 50_000, true);
+        assert!(learned.is_slow("m", 100_000));
+        learned.began("m", 100_000, true);
+        assert!(!learned.is_slow("m", 200_000));
     }
 
     #[test]

@@ -20,7 +20,8 @@ pub type Pass = gate::Pass<EntryKey, Group>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     pub outcome: Outcome,
-    pub ticket: Ticket,
+    /// Its number at the gate, if that was asked.
+    pub ticket: Option<Ticket>,
     pub leader: Option<Ticket>,
     pub time: Duration,
     /// Tokens of the entry that was waited for.
@@ -61,9 +62,13 @@ pub fn underway_tokens(memo: &Memo, tenant: &Tenant, prediction: &Prediction) ->
 }
 
 impl Held {
+    /// Nobody would wait so long.
+    pub const TOO_SLOW: Held =
+        Held { outcome: Outcome::TooSlow, ticket: None, leader: None, time: Duration::ZERO, tokens: 0 };
+
     pub fn of(pass: &Pass, tokens: u64) -> Held {
         let LetGo { outcome, leader, .. } = pass.let_go;
-        Held { outcome, ticket: pass.ticket, leader, time: pass.held, tokens }
+        Held { outcome, ticket: Some(pass.ticket), leader, time: pass.held, tokens }
     }
 
     /// Whether the wait was for an entry that should now be warm.

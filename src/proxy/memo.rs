@@ -30,6 +30,8 @@ pub struct Owner {
     pub hint: Option<Hint>,
     pub model: String,
     pub facts: ModelFacts,
+    /// Who waits for it waits no longer.
+    pub max_hold_ms: u64,
     pub prices: Arc<Prices>,
     /// Whether volatile text is to be named.
     pub reports_volatile: bool,
@@ -208,7 +210,11 @@ impl Memo {
             if let Some(usage) = usage {
                 warmth.billed(flight.ticket, &self.bill(usage), now);
                 drop(warmth);
-                tenant.learned().bill(&self.owner.model, &trace.forwarded, &usage);
+                let mut learned = tenant.learned();
+                learned.bill(&self.owner.model, &trace.forwarded, &usage);
+                let written = usage.cache_write_5m + usage.cache_write_1h;
+                let in_time = now.since(trace.sent_at()) <= self.owner.max_hold_ms;
+                learned.began(&self.owner.model, written, in_time);
             }
         }
     }

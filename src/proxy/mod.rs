@@ -105,8 +105,8 @@ impl Proxy {
     }
 
     /// What is remembered.
-    pub fn store(&self) -> &Memory {
-        &self.store
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
     }
 
     /// How many requests wait at the gate, or have gone and not begun.
@@ -301,6 +301,7 @@ impl Proxy {
             tenant,
             hint,
             facts: self.prices.facts(&model),
+            max_hold_ms: hold::settings(&self.config.gate).max_hold_ms,
             prices: Arc::clone(&self.prices),
             reports_volatile: self.config.canonical.volatile == config::Volatile::Report,
             model,
@@ -362,7 +363,9 @@ impl Proxy {
         let Some(tenant) = memo.tenant() else { return };
         let Some(prediction) = memo.predict(&tenant, self.clock.now()) else { return };
         let arrival = hold::arrival(memo, &tenant, &prediction, recorder.facts.stream, deadline);
-        if arrival.writes.is_empty() {
+        let Some(most) = arrival.writes.iter().map(|write| write.tokens).max() else { return };
+        if most < u64::MAX && tenant.learned().is_slow(memo.model(), most) {
+            recorder.facts.hold = Some(HeldBack::TOO_SLOW);
             return;
         }
         let tokens = hold::underway_tokens(memo, &tenant, &prediction);

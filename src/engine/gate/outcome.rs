@@ -20,6 +20,8 @@ pub enum Outcome {
     TimedOut,
     /// Its leader does not stream, and waiting for such leaders is given up for this tenant and model.
     GivenUp,
+    /// Answers to so large a write begin later than anybody would wait: it went at once. The gate was not asked.
+    TooSlow,
     /// Too many wait already: it went at once.
     Full,
     /// Its client left while it waited. Told by whoever drops the wait, for nobody is left to be let go.
@@ -27,7 +29,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    pub const ALL: [Outcome; 10] = [
+    pub const ALL: [Outcome; 11] = [
         Outcome::Unneeded,
         Outcome::Led,
         Outcome::Overtook,
@@ -36,6 +38,7 @@ impl Outcome {
         Outcome::Presumed,
         Outcome::TimedOut,
         Outcome::GivenUp,
+        Outcome::TooSlow,
         Outcome::Full,
         Outcome::ClientLeft,
     ];
@@ -50,6 +53,7 @@ impl Outcome {
             Outcome::Presumed => "presumed",
             Outcome::TimedOut => "timed_out",
             Outcome::GivenUp => "json_given_up",
+            Outcome::TooSlow => "too_slow",
             Outcome::Full => "full",
             Outcome::ClientLeft => "client_left",
         }

@@ -53,7 +53,7 @@ impl Recorder {
             fanned_out = fanned_out.map(|fork| tracing::field::display(fork.id)),
             fanned_out_children = fanned_out.map(|fork| fork.calls.len()),
             gate = facts.hold.map(|hold| hold.outcome.as_str()),
-            gate_ticket = facts.hold.map(|hold| tracing::field::display(hold.ticket)),
+            gate_ticket = facts.hold.and_then(|hold| hold.ticket).map(tracing::field::display),
             gate_leader = facts.hold.and_then(|hold| hold.leader).map(tracing::field::display),
             held_ms = facts.held_ms(),
             gate_saved_tokens = self.saved_tokens(turn),

@@ -204,6 +204,7 @@ impl Bench {
             hint: None,
             model: "claude-sonnet-4-6".to_owned(),
             facts: MODEL,
+            max_hold_ms: 5_000,
             prices: Arc::default(),
             reports_volatile: true,
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::harness::peer::Peer;
-use crate::harness::until;
+use crate::harness::{PATIENCE, until};
 
 use super::scene::{Asked, Scene, request, sibling};
 use super::talk::{event, text};
@@ -184,4 +184,23 @@ async fn behind_a_leader_that_stalls_followers_go_at_their_deadline() {
     leader.finish_after_start().await;
     stalled.reply().await;
     scene.at_gate(0).await;
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_write_whose_answers_begin_too_late() {
+    let scene = Scene::fanned_out(3, |_| ()).await;
+    let mut first = scene.arrives(0, 1).await;
+    let mut leader = scene.next().await;
+    scene.forkpoint.proxy.clock().skip(2 * PATIENCE.as_millis() as u64);
+    leader.answer().await;
+    assert_eq!(first.reply().await.status(), 200);
+    // As much to be written, and not the same: at the gate it would lead.
+    let mut other = sibling("", 1);
+    let system = &mut other.body["system"][0]["text"];
+    *system = format!("Otherwise. {}", system.as_str().unwrap()).into();
+    let mut client = scene.calls(&other, 0).await;
+    scene.next().await.answer().await;
+    assert_eq!(client.reply().await.status(), 200);
+    scene.forkpoint.recorded(3).await;
+    assert_eq!(["led", "too_slow"].map(|outcome| scene.holds(outcome)), [1, 1]);
 }

@@ -204,7 +204,7 @@ impl World {
                 assert_eq!(self.gate.holds.hold_ms(&0), None);
             }
             Outcome::Full => assert!(!leaders.is_empty()),
-            Outcome::Unneeded | Outcome::ClientLeft => panic!("{let_go:?}"),
+            Outcome::Unneeded | Outcome::ClientLeft | Outcome::TooSlow => panic!("{let_go:?}"),
         }
         if let Some(lesson) = let_go.lesson {
             assert!(leaders.iter().any(|leader| leader.ticket == lesson.leader && !leader.streams));
