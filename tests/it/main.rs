@@ -23,6 +23,7 @@ mod abuse_http2;
 mod mangled;
 mod breakpoints;
 mod align;
+mod fork_layout;
 mod tls;
 mod admin;
 mod lifecycle;

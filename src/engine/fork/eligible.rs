@@ -125,12 +125,30 @@ fn check_tools(
     let starts_agents = |of: &Remembered, tool: &Piece| {
         words::name_of(of.body(), &tool.span).is_some_and(|name| rules.lists(&name) || called(&name))
     };
-    let tools = |of: &Remembered| -> BTreeSet<Said> {
-        let tools = of.anatomy().pieces[..of.anatomy().tools].iter();
-        let others = tools.filter(|tool| !starts_agents(of, tool));
-        others.map(|tool| said::piece(of.body(), tool)).collect()
-    };
-    let (own, parents) = (tools(request), tools(parent));
+    let (own, parents) = (tools(request, &starts_agents), tools(parent, &starts_agents));
+    // Most are spelt alike; what they say is worth reading only if one is not.
+    match compare(&own, &parents, |of, tool| tool.unmarked(of.body()), trusted) {
+        Ok(()) => Ok(()),
+        Err(_) => compare(&own, &parents, |of, tool| said::piece(of.body(), tool), trusted),
+    }
+}
+
+type Tool<'r> = (&'r Remembered, &'r Piece);
+
+/// The tools of a request that start no agents.
+fn tools<'r>(of: &'r Remembered, starts_agents: impl Fn(&Remembered, &Piece) -> bool) -> Vec<Tool<'r>> {
+    let all = of.anatomy().pieces[..of.anatomy().tools].iter();
+    all.filter(|tool| !starts_agents(of, tool)).map(|tool| (of, tool)).collect()
+}
+
+fn compare<'r, K: Ord>(
+    own: &[Tool<'r>],
+    parents: &[Tool<'r>],
+    key: impl Fn(&'r Remembered, &'r Piece) -> K,
+    trusted: bool,
+) -> Result<(), Refusal> {
+    let keys = |tools: &[Tool<'r>]| tools.iter().map(|(of, tool)| key(of, tool)).collect::<BTreeSet<K>>();
+    let (own, parents) = (keys(own), keys(parents));
     match () {
         () if !own.is_subset(&parents) => Err(Refusal::ToolsDiffer),
         () if own.len() < parents.len() && !trusted => Err(Refusal::ToolsSubset),

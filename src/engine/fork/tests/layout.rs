@@ -104,17 +104,16 @@ fn a_template_takes_the_place_of_our_words_inside_the_tag() {
 #[test]
 fn a_child_that_works_elsewhere_is_told_so() {
     let mut parent = parent_body();
-    parent["system"] = json!("You lead.\nPrimary working directory: /work/main\nOther: 1");
+    parent["system"] = json!("You lead.\nPrimary working directory: /srv/main\nOther: 1");
     let mut child = child_body("a");
-    child["system"] = json!("You work.\nWorking directory: /work/trees/a\nOther: 1");
+    child["system"] = json!("You work.\nWorking directory: /srv/trees/a\nOther: 1");
     let scene = Scene::of(&parent.to_string(), &two_calls());
     let (_, composed) = scene.first(&child.to_string(), 0);
     assert!(composed.notes.contains(&Note::Worktree));
     assert!(
-        bytes(&composed)
-            .contains("in the directory /work/trees/a, not in that of the main agent (/work/main)")
+        bytes(&composed).contains("in the directory /srv/trees/a, not in that of the main agent (/srv/main)")
     );
-    child["system"] = json!("You work.\nWorking directory: /work/main");
+    child["system"] = json!("You work.\nWorking directory: /srv/main");
     let (_, composed) = scene.first(&child.to_string(), 0);
     assert!(!composed.notes.contains(&Note::Worktree));
     let mut calls = two_calls();
