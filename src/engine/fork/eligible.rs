@@ -125,7 +125,7 @@ fn check_tools(
     let starts_agents = |of: &Remembered, tool: &Piece| {
         words::name_of(of.body(), &tool.span).is_some_and(|name| rules.lists(&name) || called(&name))
     };
-    let (own, parents) = (tools(request, &starts_agents), tools(parent, &starts_agents));
+    let (own, parents) = (tools(request, starts_agents), tools(parent, starts_agents));
     // Most are spelt alike; what they say is worth reading only if one is not.
     match compare(&own, &parents, |of, tool| tool.unmarked(of.body()), trusted) {
         Ok(()) => Ok(()),

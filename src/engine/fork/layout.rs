@@ -18,6 +18,9 @@ use crate::engine::breakpoints::{self, Breakpoint, Forwarded, Ttl, marker};
 use crate::engine::fanout::{Child, Rank};
 use crate::engine::recall::Remembered;
 
+/// A shorter piece is copied rather than shared.
+const SHORT_BYTES: usize = 1_024;
+
 /// A forked request as it goes out.
 #[derive(Clone, Debug)]
 pub struct Composed {
@@ -128,6 +131,7 @@ impl Prefix {
         let (tools, parents) = (words::tool_names(request), words::tool_names(parent));
         let fewer = !tools.is_empty() && parents.iter().any(|tool| !tools.contains(tool));
         let notes = words::Notes {
+            called: child.call.is_some(),
             instructions: !own.is_empty() || opening.is_hoisted(),
             report: words::asks_report(policy, kind.as_deref(), !own.is_empty()),
             tools: fewer.then_some(tools),
@@ -174,12 +178,15 @@ impl Prefix {
 
         let ttl = self.tier(request);
         let later = Later::of(request, messages);
-        let marks = Marks::plan(self.trunk.pieces, &blocks, directive, &later, turn);
+        let mut marks = Marks::plan(self.trunk.pieces, &blocks, directive, &later, turn);
+        marks.results &= self.trunk.has_results;
         let branch = Branch { request, line, changed: &changed };
         let mut out = Vec::new();
         let entry = self.trunk.lay(&mut out, &branch, turn.is_first());
-        out.extend(marks.results.then(|| marker(ttl)));
-        out.push(Bytes::from_static(b"},"));
+        if self.trunk.has_results {
+            out.extend(marks.results.then(|| marker(ttl)));
+            out.push(Bytes::from_static(b"},"));
+        }
         blocks.lay(&mut out, &marks.blocks, ttl);
         out.push(Bytes::from_static(b"]}"));
         later.lay(&mut out, &marks.later, ttl);
@@ -191,7 +198,7 @@ impl Prefix {
             instructions: before,
             rest: blocks.bytes() as u64 - before.min(blocks.bytes() as u64) + later.bytes(),
         };
-        let body = Forwarded { length: out.iter().map(Bytes::len).sum(), pieces: out };
+        let body = Forwarded { length: out.iter().map(Bytes::len).sum(), pieces: gathered(out) };
         Composed { body, shared: self.trunk.shared_bytes(), breakpoints, extent, notes }
     }
 
@@ -263,6 +270,25 @@ struct Continued {
     /// How many messages of the request the blocks stand for.
     messages: usize,
     notes: Vec<Note>,
+}
+
+/// The pieces with short neighbours joined: each is a write of its own, and copying them is cheaper.
+fn gathered(pieces: Vec<Bytes>) -> Vec<Bytes> {
+    let (mut out, mut short) = (Vec::new(), Vec::new());
+    for piece in pieces {
+        if piece.len() < SHORT_BYTES {
+            short.extend_from_slice(&piece);
+            continue;
+        }
+        if !short.is_empty() {
+            out.push(std::mem::take(&mut short).into());
+        }
+        out.push(piece);
+    }
+    if !short.is_empty() {
+        out.push(short.into());
+    }
+    out
 }
 
 /// An attribution line less its marker.

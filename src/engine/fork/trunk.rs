@@ -38,6 +38,8 @@ pub struct Trunk {
     pub(super) ttl: Ttl,
     /// Pieces of the prompt up to and including b.
     pub(super) pieces: usize,
+    /// Whether there is a placeholder to mark: a turn that called nobody has none.
+    pub(super) has_results: bool,
     extent: Extent,
 }
 
@@ -102,7 +104,8 @@ impl Trunk {
         let extent = Extent::of(request, &turn, written, parts.last());
         let ttl = written.map_or(Ttl::FiveMinutes, |point| point.ttl);
         let parent = Arc::clone(&fork.parent);
-        Ok(Trunk { parent, parts, fields, line, own, entry, ttl, pieces, extent })
+        let has_results = !turn.calls.is_empty();
+        Ok(Trunk { parent, parts, fields, line, own, entry, ttl, pieces, has_results, extent })
     }
 
     /// How many bytes stand where.

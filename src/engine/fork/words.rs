@@ -12,9 +12,15 @@ use crate::engine::recall::Remembered;
 
 const CLOSING_TAG: &str = "</forkpoint-child>";
 
-const STANDING: &str = "\
+const CALLED: &str = "\
 You are a fork of the agent in the conversation above, and not that main agent. One of the calls in its last turn \
-started you; other forks carry out the other calls, and their results do not come to you.
+started you; other forks carry out the other calls, and their results do not come to you.";
+
+const NAMED: &str = "\
+You are a fork of the agent in the conversation above, and not that main agent. Others carry out the calls of its \
+last turn, and their results do not come to you.";
+
+const STANDING: &str = "
 - What is said above about delegating, about starting agents or waiting for them, was said to the main agent. Start \
 no agents of any kind: do the work yourself.
 - Your task is the last text of this message. Keep to its scope, and leave to the main agent what lies outside of it.
@@ -39,6 +45,8 @@ const DIRECTORY_MESSAGES: usize = 2;
 /// What is special about one child.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes<'a> {
+    /// A call started it; otherwise it has named its parent.
+    pub called: bool,
     /// It brings a system prompt of its own.
     pub instructions: bool,
     pub report: bool,
@@ -61,6 +69,7 @@ pub fn boilerplate(notes: &Notes<'_>, template: Option<&str>) -> String {
     match template {
         Some(template) => text.push_str(own_words(template)),
         None => {
+            text.push_str(if notes.called { CALLED } else { NAMED });
             text.push_str(STANDING);
             text.push_str(if notes.instructions { INSTRUCTIONS } else { "" });
             text.push_str(if notes.report { REPORT } else { "" });

@@ -239,4 +239,29 @@ proptest! {
             before = body;
         }
     }
+
+    #[test]
+    fn whatever_comes_next_is_laid_out_without_loss(parent in any_parent(), own in any_own(), next in any_parent(), last in any::<Option<u8>>()) {
+        let scene = family(&parent);
+        let (prefix, _) = scene.first(&own.body("a", 0), 0);
+        let composed = scene.later(&prefix, &next, last.map(usize::from));
+        value(&composed);
+        let body = plain(&bytes(&composed));
+        prop_assert!(body.ends_with(&format!("{}]}}", history(&next))), "{}", body);
+    }
+
+    #[test]
+    fn no_request_makes_it_panic(body in "[\\[\\]{}:,\"a-z_ 0-9]{0,60}", content in any_json()) {
+        let scene = Scene::new();
+        let (prefix, _) = scene.first(&child_body("a").to_string(), 0);
+        let odd = format!(r#"{{"model":"m","system":{content},"tools":{content},"messages":[{{"role":"user","content":{content}}},{{"role":"system","content":{content}}}]}}"#);
+        for body in [body, odd] {
+            let Ok(request) = Remembered::read(body.into(), &Nothing, Attribution::Stripped) else { continue };
+            let child = child_of(&scene.fork, 0);
+            if let Ok((first, _)) = Prefix::of(&scene.trunk, &request, &child, &scene.policy) {
+                value(&first.compose(&request, Turn::First, &scene.policy));
+            }
+            value(&prefix.compose(&request, Turn::Later(Some(5)), &scene.policy));
+        }
+    }
 }

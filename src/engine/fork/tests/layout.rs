@@ -289,6 +289,25 @@ fn a_child_that_only_names_its_parent_is_put_behind_all_its_calls() {
 }
 
 #[test]
+fn a_turn_that_called_nobody_has_no_placeholders() {
+    let mut fork = (*fan_out(&parent_body().to_string(), &two_calls())).clone();
+    fork.calls.clear();
+    fork.blocks = vec![Bytes::from(text("Done.").to_string())];
+    let message = format!(r#"{{"role":"assistant","content":[{}]}}"#, text("Done."));
+    fork.message = Some(message.into());
+    let mut scene = Scene::on(Arc::new(fork), None, Attribution::Stripped);
+    let body = child_body("a");
+    let child = Child { fork: Arc::clone(&scene.fork), call: None, rank: Rank::Explicit };
+    let request = read(&body.to_string());
+    scene.policy.hoist_system = false;
+    let (prefix, _) = Prefix::of(&scene.trunk, &request, &child, &scene.policy).unwrap();
+    let composed = prefix.compose(&request, Turn::First, &scene.policy);
+    let messages = unmarked(value(&composed))["messages"].clone();
+    assert!(messages[2]["content"][0]["text"].as_str().unwrap().starts_with(CHILD_TAG));
+    assert_eq!(composed.breakpoints.len(), 3);
+}
+
+#[test]
 fn many_siblings_stand_on_one_copy() {
     let calls: Vec<_> = (0..64)
         .map(|n| call(&format!("t{n}"), "Agent", json!({"prompt": directive(&n.to_string())})))
