@@ -1,5 +1,7 @@
 //! Blocks of the one message that is the child's own: its bytes, and where each of them takes a marker.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
 use super::strip;
@@ -26,22 +28,18 @@ impl Blocks {
         self.list.len()
     }
 
-    pub fn bytes(&self) -> usize {
-        self.bytes.len()
-    }
-
     /// What this holds in memory.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.len() + self.list.len() * size_of::<Laid>()
     }
 
     /// How many bytes the blocks of this range have.
-    pub fn bytes_of(&self, blocks: std::ops::Range<usize>) -> usize {
-        self.list.get(blocks).map_or(0, |laid| laid.iter().map(|laid| laid.span.len()).sum())
+    pub fn bytes_of(&self, blocks: Range<usize>) -> u64 {
+        self.list.get(blocks).unwrap_or_default().iter().map(|laid| laid.span.len() as u64).sum()
     }
 
     /// The last block of this range that can carry a marker.
-    pub fn last_markable(&self, blocks: std::ops::Range<usize>) -> Option<usize> {
+    pub fn last_markable(&self, blocks: Range<usize>) -> Option<usize> {
         blocks.rev().find(|block| self.list.get(*block).is_some_and(|laid| laid.room.is_some()))
     }
 
@@ -97,7 +95,7 @@ impl Draft {
     }
 
     /// Blocks that were laid before.
-    pub fn again(&mut self, blocks: &Blocks, range: std::ops::Range<usize>) {
+    pub fn again(&mut self, blocks: &Blocks, range: Range<usize>) {
         for laid in blocks.list.get(range).unwrap_or_default() {
             self.block(&blocks.bytes[laid.span.clone()]);
         }

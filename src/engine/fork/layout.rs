@@ -130,10 +130,11 @@ impl Prefix {
         let kind = child.call.and_then(|call| words::kind(&child.fork, call, policy));
         let (tools, parents) = (words::tool_names(request), words::tool_names(parent));
         let fewer = !tools.is_empty() && parents.iter().any(|tool| !tools.contains(tool));
+        let instructed = !own.is_empty() || opening.is_hoisted();
         let notes = words::Notes {
             called: child.call.is_some(),
-            instructions: !own.is_empty() || opening.is_hoisted(),
-            report: words::asks_report(policy, kind.as_deref(), !own.is_empty()),
+            instructions: instructed,
+            report: words::asks_report(policy, kind.as_deref(), instructed),
             tools: fewer.then_some(tools),
             worktree: words::worktree(request, parent, &child.fork, child.call),
         };
@@ -162,20 +163,15 @@ impl Prefix {
         Ok((prefix, said.into_iter().filter_map(|(is, note)| is.then_some(note)).collect()))
     }
 
-    /// The body of a turn of this child. `last`: where its last turn wrote its tail; none on the first.
+    /// The body of a turn of this child: the same bytes up to its directive on every turn, as long as it says the
+    /// same itself.
     pub fn compose(&self, request: &Remembered, turn: Turn, policy: &Policy) -> Composed {
         let parent = &*self.trunk.parent.request;
         let Continued { blocks, directive, messages, mut notes } = self.continued(request);
         let changed = Comparison { child: request, parent, lenient: self.lenient, policy }.changed();
         notes.extend((!changed.is_empty()).then_some(Note::ChangedFields));
-        let own_line = trunk::line_of(request);
-        let line = own_line.filter(|_| self.trunk.takes_line()).map(|span| line_bytes(request, span.start));
-        notes.extend(match (trunk::line_of(request).is_some(), line.is_some()) {
-            (true, true) => Some(Note::OwnLine),
-            (true, false) => Some(Note::LineLeftOut),
-            (false, _) => None,
-        });
-
+        let (line, note) = self.line(request);
+        notes.extend(note);
         let ttl = self.tier(request);
         let later = Later::of(request, messages);
         let mut marks = Marks::plan(self.trunk.pieces, &blocks, directive, &later, turn);
@@ -193,10 +189,10 @@ impl Prefix {
         out.push(Bytes::from_static(b"]}"));
         let added = marks.pieces(self.trunk.pieces, blocks.len());
         let breakpoints = entry.into_iter().chain(added.map(|piece| super::added(piece, ttl))).collect();
-        let before = blocks.bytes_of(0..directive.unwrap_or(blocks.len())) as u64;
+        let directive = directive.unwrap_or(blocks.len());
         let extent = OwnExtent {
-            instructions: before,
-            rest: blocks.bytes() as u64 - before.min(blocks.bytes() as u64) + later.bytes(),
+            instructions: blocks.bytes_of(0..directive),
+            rest: blocks.bytes_of(directive..blocks.len()) + later.bytes(),
         };
         let body = Forwarded { length: out.iter().map(Bytes::len).sum(), pieces: gathered(out) };
         Composed { body, shared: self.trunk.shared_bytes(), breakpoints, extent, notes }
@@ -227,6 +223,18 @@ impl Prefix {
         }
         let directive = kept.map(|_| draft.len() - 1);
         Continued { blocks: draft.done(), directive, messages: kept.unwrap_or(0), notes }
+    }
+
+    /// The child's own attribution line, where it has a place, and what became of it.
+    fn line(&self, request: &Remembered) -> (Option<Bytes>, Option<Note>) {
+        match trunk::line_of(request) {
+            None => (None, None),
+            Some(_) if !self.trunk.takes_line() => (None, Some(Note::LineLeftOut)),
+            Some(line) => {
+                let (before, after) = line.unmarked(request.body());
+                (Some([before, after].concat().into()), Some(Note::OwnLine))
+            }
+        }
     }
 
     /// The lifetime that the child asks for, never longer than its parent's.
@@ -289,13 +297,6 @@ fn gathered(pieces: Vec<Bytes>) -> Vec<Bytes> {
         out.push(short.into());
     }
     out
-}
-
-/// An attribution line less its marker.
-fn line_bytes(request: &Remembered, start: usize) -> Bytes {
-    let line = request.anatomy().pieces.iter().find(|piece| piece.span.start == start);
-    let (before, after) = line.map_or((&[][..], &[][..]), |line| line.unmarked(request.body()));
-    [before, after].concat().into()
 }
 
 /// The betas of a forked child: the parent's, then those of its own that are missing.

@@ -5,6 +5,8 @@
 //! later turns   c · the last d · a bridge, if the new d is too far from it · the new d
 //! ```
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
 use super::blocks::Blocks;
@@ -20,7 +22,7 @@ pub struct Later<'r> {
     request: &'r Remembered,
     span: Span,
     /// Its pieces, by their numbers in the request.
-    pieces: std::ops::Range<usize>,
+    pieces: Range<usize>,
 }
 
 impl<'r> Later<'r> {
@@ -142,7 +144,7 @@ impl Places<'_> {
         }
     }
 
-    fn last_markable(&self, pieces: std::ops::Range<usize>) -> Option<usize> {
+    fn last_markable(&self, pieces: Range<usize>) -> Option<usize> {
         pieces.rev().find(|piece| self.is_markable(*piece))
     }
 }

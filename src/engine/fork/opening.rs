@@ -113,7 +113,7 @@ fn system(request: &Remembered) -> impl Iterator<Item = &Piece> {
     let anatomy = request.anatomy();
     let line = trunk::line_of(request);
     let pieces = &anatomy.pieces[anatomy.tools..anatomy.tools + anatomy.system];
-    pieces.iter().filter(move |piece| Some(&piece.span) != line.as_ref())
+    pieces.iter().filter(move |piece| Some(*piece) != line)
 }
 
 /// The piece that is the directive: whole before contained, the longest before others; without any, the last

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::refusal::Refusal;
 use super::{fields, strip};
-use crate::engine::anatomy::Message;
+use crate::engine::anatomy::{Message, Piece};
 use crate::engine::breakpoints::{self, Breakpoint, LOOKBACK, Ttl, room_alone, room_when_cut};
 use crate::engine::fanout::{Call, ForkPoint, PLACEHOLDER, Parent};
 use crate::engine::json::{self, Span, is_key};
@@ -80,7 +80,10 @@ impl Trunk {
         let written = written.or_else(|| breakpoints::of_client(body, anatomy).pop());
         let cuts = strip::cuts(body, anatomy);
         let place = entry_place(request, &turn, written.map(|point| point.piece));
-        let line = (attribution == Attribution::Stripped).then(|| line_of(request)).flatten();
+        let line = (attribution == Attribution::Stripped)
+            .then(|| line_of(request))
+            .flatten()
+            .map(|line| line.span.clone());
         let mut layer =
             Builder { body, cuts: &cuts, parts: vec![Bytes::from_static(b"{")], line: None, entry: None };
         let mut fields = Vec::new();
@@ -225,10 +228,10 @@ fn entry_place(request: &Remembered, turn: &Turn, written: Option<usize>) -> Opt
 }
 
 /// The attribution line of a request, where the upstream would strip it.
-pub(super) fn line_of(request: &Remembered) -> Option<Span> {
+pub(super) fn line_of(request: &Remembered) -> Option<&Piece> {
     let anatomy = request.anatomy();
     let first = anatomy.pieces.get(anatomy.tools).filter(|_| anatomy.system > 0)?;
-    first.is_attribution(request.body()).then(|| first.span.clone())
+    Some(first).filter(|first| first.is_attribution(request.body()))
 }
 
 fn history(messages: &[Message]) -> Option<Span> {

@@ -190,6 +190,20 @@ proptest! {
     }
 
     #[test]
+    fn the_cache_sees_the_parents_prompt(parent in any_parent(), own in any_own()) {
+        let scene = family(&parent);
+        let parents = &scene.fork.parent.request;
+        let (_, composed) = scene.first(&own.body("a", 0), 0);
+        let forked = read(&bytes(&composed));
+        // Markers inside of results are content to the chain, so that those pieces look new.
+        let plain = !parent.contains(r#""content":[{"cache_control""#);
+        let whole = parents.anatomy().pieces.len();
+        prop_assert!(!plain || forked.shared_pieces(parents) == whole);
+        prop_assert!(forked.shared_pieces(parents) >= parents.anatomy().tools + parents.anatomy().system);
+        prop_assert_eq!(forked.anatomy().tools, 2);
+    }
+
+    #[test]
     fn nothing_of_the_child_is_lost(parent in any_parent(), own in any_own()) {
         let scene = family(&parent);
         let sent = own.body("a", 0);
