@@ -84,24 +84,24 @@ impl Trunk {
             .then(|| line_of(request))
             .flatten()
             .map(|line| line.span.clone());
-        let mut layer =
+        let mut builder =
             Builder { body, cuts: &cuts, parts: vec![Bytes::from_static(b"{")], line: None, entry: None };
         let mut fields = Vec::new();
         for member in fields::inherited(body, anatomy) {
-            let first = layer.parts.len();
-            layer.stretch(member.key.start..member.value.end, line.as_ref(), place.as_ref());
-            layer.parts.push(Bytes::from_static(b","));
-            fields.push((member.key.clone(), first..layer.parts.len()));
+            let first = builder.parts.len();
+            builder.stretch(member.key.start..member.value.end, line.as_ref(), place.as_ref());
+            builder.parts.push(Bytes::from_static(b","));
+            fields.push((member.key.clone(), first..builder.parts.len()));
         }
-        let own = layer.parts.len();
-        layer.parts.push(Bytes::from_static(b"\"messages\":["));
+        let own = builder.parts.len();
+        builder.parts.push(Bytes::from_static(b"\"messages\":["));
         if let Some(history) = history(&anatomy.messages) {
-            layer.stretch(history, None, place.as_ref());
-            layer.parts.push(Bytes::from_static(b","));
+            builder.stretch(history, None, place.as_ref());
+            builder.parts.push(Bytes::from_static(b","));
         }
-        layer.turn(&turn, place.as_ref());
-        layer.parts.push(placeholders(fork, &turn.calls));
-        let Builder { parts, line, entry, .. } = layer;
+        builder.turn(&turn, place.as_ref());
+        builder.parts.push(placeholders(fork, &turn.calls));
+        let Builder { parts, line, entry, .. } = builder;
         let pieces = anatomy.pieces.len() + turn.blocks + turn.calls.len();
         let entry = entry.zip(place).map(|(part, place)| Entry { part, piece: place.piece });
         let extent = Extent::of(request, &turn, written, parts.last());
@@ -223,7 +223,7 @@ fn entry_place(request: &Remembered, turn: &Turn, written: Option<usize>) -> Opt
         let at = room_alone(turn.message.get(span.clone())?)?;
         Some(Place { piece, at: span.start + at, in_turn: true })
     };
-    (written..=written + LOOKBACK)
+    (written..=written.saturating_add(LOOKBACK))
         .find_map(|piece| if piece < anatomy.pieces.len() { own(piece) } else { in_turn(piece) })
 }
 
@@ -320,7 +320,7 @@ impl Extent {
         Extent {
             parent,
             fixed: bytes(anatomy.tools + anatomy.system),
-            entry: written.map_or(0, |point| bytes(point.piece + 1)),
+            entry: written.map_or(0, |point| bytes(point.piece.saturating_add(1))),
             turn: turn.message.len() as u64,
             results: results.map_or(0, |results| results.len() as u64),
         }
