@@ -27,3 +27,4 @@ pub mod usage;
 pub mod prices;
 pub mod turn;
 pub mod fanout;
+pub mod fork;

@@ -39,22 +39,43 @@ const REFERENCES: [&[u8]; 5] =
 /// Where a marker may be inserted into this piece: after its last member. `None` if it can carry none, or has a
 /// `cache_control` already, even one that marks nothing: a second would make readers disagree.
 pub fn room(body: &[u8], anatomy: &Anatomy, index: usize) -> Option<usize> {
+    let piece = anatomy.pieces.get(index).filter(|piece| piece.marker.is_none())?;
+    let block = Block::read(body, piece).filter(|block| block.control.is_none())?;
+    is_legal(&block, body, anatomy, index).then_some(block.end)
+}
+
+/// Where a marker may be inserted into this piece once its own is cut out.
+pub fn room_when_cut(body: &[u8], anatomy: &Anatomy, index: usize) -> Option<usize> {
     let piece = anatomy.pieces.get(index)?;
-    if piece.form != Form::Block || piece.marker.is_some() {
-        return None;
-    }
     let block = Block::read(body, piece)?;
-    let legal = match anatomy.layer(index) {
+    // A marker that is spelt with escapes is not cut.
+    let is_cut = block.control.is_none() || piece.marker.is_some();
+    (is_cut && is_legal(&block, body, anatomy, index)).then_some(block.end_unmarked)
+}
+
+/// The same for a block of a message that stands alone.
+pub fn room_alone(block: &[u8]) -> Option<usize> {
+    let read = Block::read(block, &Piece::plain(0..block.len(), Form::Block))?;
+    (read.control.is_none() && is_legal_in_message(&read, block)).then_some(read.end)
+}
+
+fn is_legal(block: &Block, body: &[u8], anatomy: &Anatomy, index: usize) -> bool {
+    match anatomy.layer(index) {
         Layer::System => {
             block.is(body, "text")
                 && block.says_something(body)
-                && !(index == anatomy.tools && piece.is_attribution(body))
+                && !(index == anatomy.tools && anatomy.pieces[index].is_attribution(body))
         }
-        Layer::Messages if block.is(body, "text") => block.says_something(body),
-        Layer::Messages => MARKABLE.iter().any(|kind| block.is(body, kind)),
+        Layer::Messages => is_legal_in_message(block, body),
         _ => block.is_named() && !block.is_deferred(body),
-    };
-    (legal && block.control.is_none()).then_some(block.end)
+    }
+}
+
+fn is_legal_in_message(block: &Block, body: &[u8]) -> bool {
+    match block.is(body, "text") {
+        true => block.says_something(body),
+        false => MARKABLE.iter().any(|kind| block.is(body, kind)),
+    }
 }
 
 /// Whether the API refuses a marker here.
@@ -103,8 +124,9 @@ struct Block {
     text: Option<Span>,
     defer_loading: Option<Span>,
     control: Option<Span>,
-    /// Where its last member ends.
+    /// Where its last member ends, and where its last one that is no marker.
     end: usize,
+    end_unmarked: usize,
 }
 
 impl Block {
@@ -124,6 +146,9 @@ impl Block {
                 ("defer_loading", &mut block.defer_loading),
                 ("cache_control", &mut block.control),
             ];
+            if !is_key(body, &key, "cache_control") {
+                block.end_unmarked = end;
+            }
             if let Some((_, member)) = members.into_iter().find(|(name, _)| is_key(body, &key, name)) {
                 twice |= member.replace(start..end).is_some();
             }

@@ -14,13 +14,16 @@ pub struct Edit {
 impl Edit {
     /// A block takes the member after its last one, the body before its first: both have others.
     pub(super) fn new(at: usize, carrier: Carrier, ttl: Ttl) -> Edit {
-        let insert: &'static [u8] = match (carrier, ttl) {
-            (Carrier::Block, Ttl::FiveMinutes) => br#","cache_control":{"type":"ephemeral"}"#,
-            (Carrier::Block, Ttl::OneHour) => br#","cache_control":{"type":"ephemeral","ttl":"1h"}"#,
-            (Carrier::TopLevel, Ttl::FiveMinutes) => br#""cache_control":{"type":"ephemeral"},"#,
-            (Carrier::TopLevel, Ttl::OneHour) => br#""cache_control":{"type":"ephemeral","ttl":"1h"},"#,
+        let insert = match (carrier, ttl) {
+            (Carrier::Block, ttl) => marker(ttl),
+            (Carrier::TopLevel, Ttl::FiveMinutes) => {
+                Bytes::from_static(br#""cache_control":{"type":"ephemeral"},"#)
+            }
+            (Carrier::TopLevel, Ttl::OneHour) => {
+                Bytes::from_static(br#""cache_control":{"type":"ephemeral","ttl":"1h"},"#)
+            }
         };
-        Edit { at, insert: Bytes::from_static(insert) }
+        Edit { at, insert }
     }
 
     /// Something else to be put in, before the byte `at`.
@@ -36,6 +39,14 @@ impl Edit {
     pub fn insert(&self) -> &[u8] {
         &self.insert
     }
+}
+
+/// A marker as the last member of a block.
+pub fn marker(ttl: Ttl) -> Bytes {
+    Bytes::from_static(match ttl {
+        Ttl::FiveMinutes => br#","cache_control":{"type":"ephemeral"}"#,
+        Ttl::OneHour => br#","cache_control":{"type":"ephemeral","ttl":"1h"}"#,
+    })
 }
 
 /// A body as pieces that share the received bytes.

@@ -23,6 +23,8 @@ mod marks;
 #[cfg(test)]
 mod tests;
 
+pub(in crate::engine) use block::{room_alone, room_when_cut};
+pub(in crate::engine) use edit::marker;
 pub use edit::{Edit, Forwarded, apply};
 pub use marks::{Breakpoint, Carrier, Origin, Ttl};
 
@@ -32,7 +34,7 @@ use block::{has_unseen_size, is_empty_string, room};
 use marks::{BREAKPOINTS_MAX, Marks, TopLevel};
 
 /// A breakpoint finds entries at its own position and this many before it.
-const LOOKBACK: usize = 19;
+pub(in crate::engine) const LOOKBACK: usize = 19;
 
 /// Of conversations that continue less often than this, the writes cost more than the reads bring back.
 const CONTINUES_MIN: f64 = 0.2;

@@ -69,7 +69,8 @@ impl Spawning {
 }
 
 impl Rules {
-    pub(super) fn lists(&self, tool: &str) -> bool {
+    /// Whether a tool of this name starts agents.
+    pub(in crate::engine) fn lists(&self, tool: &str) -> bool {
         self.tools.iter().any(|pattern| glob::fits(pattern, tool))
     }
 }

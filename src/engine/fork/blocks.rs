@@ -1,0 +1,107 @@
+//! Blocks of the one message that is the child's own: its bytes, and where each of them takes a marker.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::strip;
+use crate::engine::anatomy::{Form, Piece};
+use crate::engine::breakpoints::{Ttl, marker, room_alone};
+use crate::engine::json::Span;
+
+/// Blocks with commas between them and without markers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blocks {
+    bytes: Bytes,
+    list: Vec<Laid>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Laid {
+    span: Span,
+    /// Where a marker goes, if it can carry one.
+    room: Option<usize>,
+}
+
+impl Blocks {
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// What this holds in memory.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.len() + self.list.len() * size_of::<Laid>()
+    }
+
+    /// How many bytes the blocks of this range have.
+    pub fn bytes_of(&self, blocks: Range<usize>) -> u64 {
+        self.list.get(blocks).unwrap_or_default().iter().map(|laid| laid.span.len() as u64).sum()
+    }
+
+    /// The last block of this range that can carry a marker.
+    pub fn last_markable(&self, blocks: Range<usize>) -> Option<usize> {
+        blocks.rev().find(|block| self.list.get(*block).is_some_and(|laid| laid.room.is_some()))
+    }
+
+    /// Lays the blocks out with a marker on each of `marked`, which are in order and can carry one.
+    pub fn lay(&self, out: &mut Vec<Bytes>, marked: &[usize], ttl: Ttl) {
+        let mut from = 0;
+        let rooms = marked.iter().filter_map(|block| self.list.get(*block)?.room);
+        for at in rooms {
+            out.extend([self.bytes.slice(from..at), marker(ttl)]);
+            from = at;
+        }
+        out.push(self.bytes.slice(from..));
+    }
+}
+
+/// Blocks in the making.
+#[derive(Default)]
+pub struct Draft {
+    bytes: Vec<u8>,
+    list: Vec<Laid>,
+}
+
+impl Draft {
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub fn block(&mut self, block: &[u8]) {
+        if !self.list.is_empty() {
+            self.bytes.push(b',');
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(block);
+        let room = room_alone(block).map(|at| start + at);
+        self.list.push(Laid { span: start..self.bytes.len(), room });
+    }
+
+    /// A text block of a string as it is spelt.
+    pub fn text(&mut self, string: &[u8]) {
+        self.block(&[&br#"{"type":"text","text":"#[..], string, b"}"].concat());
+    }
+
+    /// A piece of a request, less its markers; a string becomes the block that it stands for.
+    pub fn piece(&mut self, body: &[u8], piece: &Piece) {
+        match piece.form {
+            Form::Text => self.text(&body[piece.span.clone()]),
+            _ => {
+                let mut block = Vec::with_capacity(piece.span.len());
+                strip::copied(&mut block, body, piece);
+                self.block(&block);
+            }
+        }
+    }
+
+    /// Blocks that were laid before.
+    pub fn again(&mut self, blocks: &Blocks, range: Range<usize>) {
+        for laid in blocks.list.get(range).unwrap_or_default() {
+            self.block(&blocks.bytes[laid.span.clone()]);
+        }
+    }
+
+    pub fn done(self) -> Blocks {
+        Blocks { bytes: self.bytes.into(), list: self.list }
+    }
+}

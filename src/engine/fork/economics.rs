@@ -1,0 +1,336 @@
+//! What a child costs forked, as sent, and aligned: predicted before it is decided.
+//!
+//! All three are simulated turn by turn over the child's expected life, for the sibling that writes first and for
+//! one that reads: tokens read, written and uncached, then priced. Tokens come from what the upstream billed for
+//! the parent, the rest by bytes at the billed ratio; without a bill nothing is known, and nothing is assumed.
+//!
+//! ```text
+//!            first turn                                        each later turn
+//! forked     read the parent's entry; the first sibling        read all of it, write what is new
+//!            writes up to the directive, the others read that
+//! as sent    all siblings at once: everybody writes            as its own markers have it
+//! aligned    the first sibling writes tools and system, the    read all of it, write what is new
+//!            others read them; everybody writes the rest
+//! ```
+
+use super::layout::Composed;
+use super::policy::{Policy, Prefer};
+use super::refusal::Refusal;
+use super::trunk::Trunk;
+use crate::engine::anatomy::{Anatomy, Layer};
+use crate::engine::breakpoints::{self, Ttl};
+use crate::engine::entry::prefix_bytes;
+use crate::engine::fanout::ForkPoint;
+use crate::engine::prices::{ModelFacts, Multiplier, Multipliers, Price};
+use crate::engine::recall::Remembered;
+use crate::engine::usage::Usage;
+
+/// A child lives at least one turn, and nobody plans for more than this.
+const TURNS_MAX: u32 = 256;
+
+/// Tokens of a child's prompt, forked and as sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// The parent's tools and system.
+    pub fixed: u64,
+    /// Up to where the parent's last entry ends.
+    pub entry: u64,
+    /// Up to and including the placeholders.
+    pub shared: u64,
+    /// From there up to the directive.
+    pub instructions: u64,
+    /// The directive, and what follows it.
+    pub rest: u64,
+    /// The whole child as sent.
+    pub sent: u64,
+    /// Of that its tools and system, which siblings share.
+    pub sent_fixed: u64,
+    /// Of that all up to its own last breakpoint.
+    pub sent_marked: u64,
+    /// Whether that breakpoint moves along with the conversation.
+    pub sent_rolling: bool,
+}
+
+impl Sizes {
+    /// `tokens_per_byte` as learned from bills; the parent's own bill is better, and stands in for it. None if
+    /// nothing was billed yet.
+    pub fn of(
+        trunk: &Trunk,
+        fork: &ForkPoint,
+        composed: &Composed,
+        child: &Remembered,
+        tokens_per_byte: Option<f64>,
+    ) -> Option<Sizes> {
+        let extent = trunk.extent();
+        let billed = fork.usage.map(|usage| usage.uncached.saturating_add(usage.cached()));
+        let billed = billed.filter(|tokens| *tokens > 0 && extent.parent > 0);
+        let own_ratio = billed.map(|tokens| tokens as f64 / extent.parent as f64);
+        let usable = |ratio: &f64| ratio.is_finite() && *ratio > 0.0;
+        let ratio = own_ratio.or(tokens_per_byte).filter(usable)?;
+        let tokens = |bytes: u64| (bytes as f64 * ratio).ceil() as u64;
+        let turn =
+            fork.usage.filter(|_| fork.is_sealed()).map(|usage| usage.output).filter(|tokens| *tokens > 0);
+        let (body, anatomy) = (child.body(), child.anatomy());
+        let until = |pieces: usize| pieces.checked_sub(1).map_or(0, |last| prefix_bytes(body, anatomy, last));
+        let marked = breakpoints::of_client(body, anatomy).pop();
+        let parent = billed.unwrap_or_else(|| tokens(extent.parent));
+        Some(Sizes {
+            fixed: tokens(extent.fixed).min(parent),
+            entry: tokens(extent.entry).min(parent),
+            shared: parent + turn.unwrap_or_else(|| tokens(extent.turn)) + tokens(extent.results),
+            instructions: tokens(composed.extent.instructions),
+            rest: tokens(composed.extent.rest),
+            sent: tokens(until(anatomy.pieces.len())),
+            sent_fixed: tokens(until(anatomy.tools + anatomy.system)),
+            sent_marked: marked.map_or(0, |point| tokens(until(point.piece + 1))),
+            sent_rolling: marked.is_some_and(|point| is_rolling(anatomy, point.piece)),
+        })
+    }
+
+    /// The whole forked prompt.
+    pub fn forked(&self) -> u64 {
+        self.shared + self.instructions + self.rest
+    }
+}
+
+fn is_rolling(anatomy: &Anatomy, piece: usize) -> bool {
+    anatomy.layer(piece) == Layer::Messages
+}
+
+/// What children of a tool do, as far as it was learned.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Habits {
+    /// Turns of a child; `fork.horizon_turns` until known.
+    pub turns: Option<f64>,
+    /// Tokens that a turn adds to the prompt.
+    pub growth: u64,
+    /// Tokens that a turn answers.
+    pub output: u64,
+}
+
+/// What tokens cost, and what the cache holds right now.
+#[derive(Clone, Copy, Debug)]
+pub struct Market<'a> {
+    pub price: Option<&'a Price>,
+    pub multipliers: Multipliers,
+    pub facts: ModelFacts,
+    /// As [`siblings`] says, this one included.
+    pub siblings: u64,
+    /// Whether the parent's entry is there to be read.
+    pub warm: bool,
+    /// Whether betas or parameters differ from the parent's, so that its messages are read by nobody.
+    pub cold_messages: bool,
+    /// Tokens of the child as sent that are warm already.
+    pub sent_warm: u64,
+    pub ttl: Ttl,
+}
+
+/// Children that share the first writes of this fork point: one per call with a directive. Before the seal each
+/// child stands on a turn of its own.
+pub fn siblings(fork: &ForkPoint) -> u64 {
+    let directed = fork.calls.iter().filter(|call| !call.directives.is_empty()).count();
+    if fork.is_sealed() { directed.max(1) as u64 } else { 1 }
+}
+
+/// What figures are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unit {
+    Dollars,
+    /// Uncached input tokens: the model's price is not known, only its multipliers. Output is left out.
+    Tokens,
+}
+
+impl Unit {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Unit::Dollars => "usd",
+            Unit::Tokens => "tokens",
+        }
+    }
+}
+
+/// The predicted cost of one child over its life.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Forecast {
+    pub unit: Unit,
+    pub turns: u32,
+    pub forked: f64,
+    /// The counterfactual of `fork.prefer = "context"`.
+    pub as_sent: f64,
+    /// Aligned and gated.
+    pub aligned: f64,
+}
+
+impl Forecast {
+    /// None if a rate that is needed is not known.
+    pub fn of(sizes: &Sizes, habits: &Habits, market: &Market<'_>, policy: &Policy) -> Option<Forecast> {
+        let turns = habits
+            .turns
+            .filter(|turns| turns.is_finite())
+            .map_or(policy.horizon_turns, |turns| turns.round() as u32);
+        let turns = turns.clamp(1, TURNS_MAX);
+        let life = Life { turns, habits, market };
+        let (unit, figures) = match life.figures(sizes, Unit::Dollars) {
+            Some(figures) => (Unit::Dollars, figures),
+            None => (Unit::Tokens, life.figures(sizes, Unit::Tokens)?),
+        };
+        let [forked, as_sent, aligned] = figures;
+        Some(Forecast { unit, turns, forked, as_sent, aligned })
+    }
+
+    /// What the child would cost if it were not forked.
+    pub fn counterfactual(&self, prefer: Prefer) -> f64 {
+        match prefer {
+            Prefer::Context => self.as_sent,
+            Prefer::Cost => self.aligned.min(self.as_sent),
+        }
+    }
+}
+
+/// Whether forking pays.
+pub fn decide(forecast: Option<&Forecast>, policy: &Policy) -> Result<(), Refusal> {
+    let forecast = forecast.ok_or(Refusal::CostUnknown)?;
+    match forecast.forked <= policy.max_cost_ratio * forecast.counterfactual(policy.prefer) {
+        true => Ok(()),
+        false => Err(Refusal::Cost),
+    }
+}
+
+/// Whether the forked request is one that upstream and model take. `body_bytes`: what the upstream takes.
+pub fn fits(
+    composed: &Composed,
+    sizes: Option<&Sizes>,
+    child: &Remembered,
+    facts: ModelFacts,
+    body_bytes: usize,
+    policy: &Policy,
+) -> Result<(), Refusal> {
+    if composed.body.length > body_bytes {
+        return Err(Refusal::TooLarge);
+    }
+    let (Some(sizes), Some(window)) = (sizes, facts.window_tokens) else { return Ok(()) };
+    let prompt = sizes.forked();
+    match () {
+        () if prompt.saturating_add(max_tokens(child)) > window => Err(Refusal::Window),
+        () if prompt as f64 > policy.max_context_share * window as f64 => Err(Refusal::ContextShare),
+        () => Ok(()),
+    }
+}
+
+fn max_tokens(child: &Remembered) -> u64 {
+    let span = child.anatomy().member(child.body(), "max_tokens");
+    let number = span.and_then(|span| std::str::from_utf8(&child.body()[span.clone()]).ok());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// A child's life, to be played under each plan.
+struct Life<'a> {
+    turns: u32,
+    habits: &'a Habits,
+    market: &'a Market<'a>,
+}
+
+/// What one request finds: tokens of its prompt, and those of them that are read and written.
+#[derive(Clone, Copy)]
+struct Prompt {
+    tokens: u64,
+    /// Up to its last breakpoint.
+    marked: u64,
+    read: u64,
+}
+
+impl Life<'_> {
+    fn figures(&self, sizes: &Sizes, unit: Unit) -> Option<[f64; 3]> {
+        Some([
+            self.play(unit, |turn, first| self.forked(sizes, turn, first))?,
+            self.play(unit, |turn, _| self.as_sent(sizes, turn))?,
+            self.play(unit, |turn, first| self.aligned(sizes, turn, first))?,
+        ])
+    }
+
+    /// The cost of all turns, averaged over the siblings: one of them writes first.
+    fn play(&self, unit: Unit, prompt: impl Fn(u32, bool) -> Prompt) -> Option<f64> {
+        let siblings = self.market.siblings.max(1) as f64;
+        let life = |first: bool| -> Option<f64> {
+            (0..self.turns).map(|turn| self.cost(unit, prompt(turn, first))).sum()
+        };
+        Some((life(true)? + (siblings - 1.0) * life(false)?) / siblings)
+    }
+
+    fn forked(&self, sizes: &Sizes, turn: u32, first: bool) -> Prompt {
+        let tokens = self.grown(sizes.forked(), turn);
+        let entry = match (self.market.warm, self.market.cold_messages) {
+            (false, _) => 0,
+            (true, true) => sizes.fixed.min(sizes.entry),
+            (true, false) => sizes.entry,
+        };
+        let read = match turn {
+            0 if first => entry,
+            0 => sizes.shared + sizes.instructions,
+            _ => self.grown(sizes.forked(), turn - 1),
+        };
+        Prompt { tokens, marked: tokens, read }
+    }
+
+    fn as_sent(&self, sizes: &Sizes, turn: u32) -> Prompt {
+        let tokens = self.grown(sizes.sent, turn);
+        let marked = |turn: u32| match sizes.sent_rolling {
+            true => self.grown(sizes.sent_marked, turn),
+            false => sizes.sent_marked,
+        };
+        let read = turn.checked_sub(1).map_or(self.market.sent_warm, marked);
+        Prompt { tokens, marked: marked(turn), read }
+    }
+
+    fn aligned(&self, sizes: &Sizes, turn: u32, first: bool) -> Prompt {
+        let tokens = self.grown(sizes.sent, turn);
+        let read = match turn {
+            0 if first => self.market.sent_warm,
+            0 => sizes.sent_fixed.max(self.market.sent_warm),
+            _ => self.grown(sizes.sent, turn - 1),
+        };
+        Prompt { tokens, marked: tokens, read }
+    }
+
+    fn grown(&self, tokens: u64, turns: u32) -> u64 {
+        tokens.saturating_add(self.habits.growth.saturating_mul(u64::from(turns)))
+    }
+
+    fn cost(&self, unit: Unit, prompt: Prompt) -> Option<f64> {
+        let usage = self.usage(prompt);
+        match unit {
+            Unit::Dollars => self.market.price?.cost(&usage).total().map(|usd| usd.as_f64()),
+            Unit::Tokens => {
+                let times = |multiplier: Option<Multiplier>, tokens: u64| match tokens {
+                    0 => Some(0.0),
+                    _ => multiplier.map(|factor| factor.as_f64() * tokens as f64),
+                };
+                let rates = self.market.multipliers;
+                let read = times(rates.read, usage.cache_read)?;
+                let short = times(rates.write_5m, usage.cache_write_5m)?;
+                let long = times(rates.write_1h, usage.cache_write_1h)?;
+                Some(usage.uncached as f64 + read + short + long)
+            }
+        }
+    }
+
+    /// What is shorter than the model caches is not cached, in silence.
+    fn usage(&self, prompt: Prompt) -> Usage {
+        let least = self.market.facts.minimum_tokens.unwrap_or(0);
+        let cacheable = |tokens: u64| if tokens < least { 0 } else { tokens };
+        let marked = cacheable(prompt.marked.min(prompt.tokens));
+        let read = cacheable(prompt.read.min(marked));
+        let written = marked - read;
+        let mut usage = Usage {
+            uncached: prompt.tokens - marked,
+            cache_read: read,
+            output: self.habits.output,
+            ..Usage::default()
+        };
+        match self.market.ttl {
+            Ttl::FiveMinutes => usage.cache_write_5m = written,
+            Ttl::OneHour => usage.cache_write_1h = written,
+        }
+        usage
+    }
+}

@@ -1,0 +1,182 @@
+//! Whether a child may be forked: strict about everything that it would get from its parent.
+
+use std::collections::BTreeSet;
+
+use memchr::memmem;
+
+use super::fields::Comparison;
+use super::opening::{Opening, has_role};
+use super::policy::{Late, Policy, ToolsPolicy};
+use super::refusal::Refusal;
+use super::said::{self, Said};
+use super::words;
+use crate::engine::anatomy::{Form, Member, Piece};
+use crate::engine::fanout::{Child, ForkPoint, Rank, Rules, Spawning, Who, is_forked_by_shape};
+use crate::engine::json;
+use crate::engine::recall::Remembered;
+
+/// What the caller knows besides the request.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// Which tools start agents.
+    pub rules: &'a Rules,
+    /// Forking has been stopped for this tenant and tool.
+    pub stood_down: bool,
+}
+
+/// Whether this request, which was recognised as a child, may be forked. Whether it pays is asked later.
+pub fn eligible(
+    request: &Remembered,
+    child: &Child,
+    who: &Who,
+    policy: &Policy,
+    facts: &Facts<'_>,
+) -> Result<(), Refusal> {
+    let parent = &*child.fork.parent.request;
+    let explicit = child.rank == Rank::Explicit;
+    if is_ambiguous(request) || is_ambiguous(parent) {
+        return Err(Refusal::Ambiguous);
+    }
+    if is_forked_by_shape(request) || is_forked_by_shape(parent) || child.fork.parent.who.agent.is_some() {
+        return Err(Refusal::Nested);
+    }
+    if !explicit && child.spawning() == Spawning::Unknown {
+        return Err(Refusal::UnknownTool);
+    }
+    check_call(child, who, policy)?;
+    check_seal(child, policy)?;
+    if parent.anatomy().messages.last().is_none_or(|last| has_role(parent, last, "assistant")) {
+        return Err(Refusal::Prefill);
+    }
+    let call = child.call.and_then(|call| child.fork.calls.get(call));
+    Opening::read(request, parent, call, policy)?;
+    if request.anatomy().model(request.body()) != parent.anatomy().model(parent.body()) {
+        return Err(Refusal::Model);
+    }
+    let trusted = who.agent.is_some() || policy.tools_policy == ToolsPolicy::Subset;
+    check_tools(request, &child.fork, explicit, trusted, facts.rules)?;
+    let comparison = Comparison { child: request, parent, lenient: explicit, policy };
+    comparison.refusal().map_or(Ok(()), Err)?;
+    if shows_more(request, parent) {
+        return Err(Refusal::Media);
+    }
+    match () {
+        () if facts.stood_down => Err(Refusal::StoodDown),
+        () if policy.holds_out(child.fork.id) => Err(Refusal::Holdout),
+        () => Ok(()),
+    }
+}
+
+/// Whether readers could disagree about a request, or about one of its fields.
+fn is_ambiguous(request: &Remembered) -> bool {
+    let (body, anatomy) = (request.body(), request.anatomy());
+    let mut seen = BTreeSet::new();
+    let is_new = |member: &Member| json::text(body, &member.key).is_some_and(|key| seen.insert(key));
+    anatomy.ambiguous || !anatomy.members.iter().all(is_new)
+}
+
+/// What the call says about the agent that it starts.
+fn check_call(child: &Child, who: &Who, policy: &Policy) -> Result<(), Refusal> {
+    let sessions = [who.session, child.fork.parent.who.session];
+    if sessions.into_iter().flatten().any(|session| policy.excludes(session)) {
+        return Err(Refusal::Coordinator);
+    }
+    let Some(call) = child.call else { return Ok(()) };
+    let input = child.fork.input(call).unwrap_or_default();
+    let member = |name: &str| {
+        let value = json::member(&input, 0, name).filter(|value| &input[value.clone()] != b"null")?;
+        // What is no string names no kind that we know.
+        Some(json::text(&input, &value).map_or_else(|| "?".to_owned(), |text| text.into_owned()))
+    };
+    let special = |field: &String| member(field).is_some_and(|kind| !policy.general_types.contains(&kind));
+    match () {
+        () if policy.specialist_fields.iter().any(special) => Err(Refusal::Specialist),
+        () if member("team_name").is_some_and(|team| !team.is_empty()) => Err(Refusal::Teammate),
+        () if member("isolation").as_deref() == Some("remote") => Err(Refusal::Isolation),
+        () => Ok(()),
+    }
+}
+
+fn check_seal(child: &Child, policy: &Policy) -> Result<(), Refusal> {
+    match (child.fork.is_sealed(), policy.late) {
+        (true, _) => Ok(()),
+        (false, Late::Passthrough) => Err(Refusal::Late),
+        (false, Late::Partial) => {
+            child.call.and_then(|call| child.fork.calls.get(call)).map(|_| ()).ok_or(Refusal::Unsealed)
+        }
+    }
+}
+
+/// A child's tools are its parent's, those that start agents aside; fewer of them where somebody keeps it to its
+/// own. Order does not count: the parent's comes back.
+fn check_tools(
+    request: &Remembered,
+    fork: &ForkPoint,
+    explicit: bool,
+    trusted: bool,
+    rules: &Rules,
+) -> Result<(), Refusal> {
+    let parent = &*fork.parent.request;
+    if request.anatomy().tools == 0 {
+        return if explicit { Ok(()) } else { Err(Refusal::NoTools) };
+    }
+    let called =
+        |name: &str| fork.calls.iter().any(|call| call.spawning != Spawning::Unknown && *call.name == *name);
+    let starts_agents = |of: &Remembered, tool: &Piece| {
+        words::name_of(of.body(), &tool.span).is_some_and(|name| rules.lists(&name) || called(&name))
+    };
+    let (own, parents) = (tools(request, starts_agents), tools(parent, starts_agents));
+    // Most are spelt alike; what they say is worth reading only if one is not.
+    match compare(&own, &parents, |of, tool| tool.unmarked(of.body()), trusted) {
+        Ok(()) => Ok(()),
+        Err(_) => compare(&own, &parents, |of, tool| said::piece(of.body(), tool), trusted),
+    }
+}
+
+type Tool<'r> = (&'r Remembered, &'r Piece);
+
+/// The tools of a request that start no agents.
+fn tools<'r>(of: &'r Remembered, starts_agents: impl Fn(&Remembered, &Piece) -> bool) -> Vec<Tool<'r>> {
+    let all = of.anatomy().pieces[..of.anatomy().tools].iter();
+    all.filter(|tool| !starts_agents(of, tool)).map(|tool| (of, tool)).collect()
+}
+
+fn compare<'r, K: Ord>(
+    own: &[Tool<'r>],
+    parents: &[Tool<'r>],
+    key: impl Fn(&'r Remembered, &'r Piece) -> K,
+    trusted: bool,
+) -> Result<(), Refusal> {
+    let keys = |tools: &[Tool<'r>]| tools.iter().map(|(of, tool)| key(of, tool)).collect::<BTreeSet<K>>();
+    let (own, parents) = (keys(own), keys(parents));
+    match () {
+        () if !own.is_subset(&parents) => Err(Refusal::ToolsDiffer),
+        () if own.len() < parents.len() && !trusted => Err(Refusal::ToolsSubset),
+        () => Ok(()),
+    }
+}
+
+/// Whether a child shows an image or a document that its parent does not.
+fn shows_more(request: &Remembered, parent: &Remembered) -> bool {
+    let shown = |of: &Remembered| -> Vec<Said> {
+        let anatomy = of.anatomy();
+        let messages = anatomy.pieces[anatomy.tools + anatomy.system..].iter();
+        let media = messages.filter(|piece| is_media(of.body(), piece));
+        media.map(|piece| said::piece(of.body(), piece)).collect()
+    };
+    let own = shown(request);
+    !own.is_empty() && {
+        let parents = shown(parent);
+        own.iter().any(|piece| !parents.contains(piece))
+    }
+}
+
+/// An image, a document, or what may hold one.
+fn is_media(body: &[u8], piece: &Piece) -> bool {
+    let kind = piece.kind.as_ref().map_or(&b""[..], |kind| &body[kind.clone()]);
+    let words = [&b"\"image\""[..], b"\"document\"", b"\"file_id\""];
+    piece.form == Form::Block
+        && !matches!(kind, b"\"text\"" | b"\"thinking\"" | b"\"redacted_thinking\"")
+        && !kind.ends_with(b"_use\"")
+        && words.iter().any(|word| memmem::find(&body[piece.span.clone()], word).is_some())
+}

@@ -1,0 +1,130 @@
+//! Whose each top-level field of a forked request is.
+
+use std::borrow::Cow;
+
+use super::policy::Policy;
+use super::refusal::Refusal;
+use super::said;
+use crate::engine::anatomy::{Anatomy, Member};
+use crate::engine::json::{self, Span, is_key};
+use crate::engine::recall::Remembered;
+
+/// Fields that shape the answer and not the prompt: each child has its own.
+const OWN: [&str; 9] = [
+    "max_tokens",
+    "stream",
+    "temperature",
+    "top_p",
+    "top_k",
+    "stop_sequences",
+    "metadata",
+    "service_tier",
+    "inference_geo",
+];
+
+/// A top-level marker would write an entry per sibling; a diagnosis would compare with another prompt.
+const DROPPED: [&str; 2] = ["cache_control", "diagnostics"];
+
+/// What the layout takes apart itself.
+const LAID_OUT: [&str; 4] = ["model", "tools", "system", "messages"];
+
+/// Fields that shape the prompt, by name; every other one is taken to do so too.
+const SHAPING: [(&str, Refusal); 8] = [
+    ("thinking", Refusal::Thinking),
+    ("tool_choice", Refusal::ToolChoice),
+    ("output_config", Refusal::OutputConfig),
+    ("output_format", Refusal::OutputFormat),
+    ("context_management", Refusal::ContextManagement),
+    ("speed", Refusal::Speed),
+    ("mcp_servers", Refusal::McpServers),
+    ("container", Refusal::Container),
+];
+
+/// Members of the parent that a forked child takes over, in their order. The messages come later.
+pub fn inherited<'a>(body: &'a [u8], anatomy: &'a Anatomy) -> impl Iterator<Item = &'a Member> {
+    anatomy.members.iter().filter(move |member| {
+        !is_one_of(body, &member.key, &OWN)
+            && !is_one_of(body, &member.key, &DROPPED)
+            && !is_key(body, &member.key, "messages")
+    })
+}
+
+/// Members of a child that stay its own, in their order; `changed` are the others that do so too.
+pub fn own<'a>(
+    body: &'a [u8],
+    anatomy: &'a Anatomy,
+    changed: &'a [Cow<'_, str>],
+) -> impl Iterator<Item = &'a Member> {
+    anatomy.members.iter().filter(move |member| {
+        is_one_of(body, &member.key, &OWN) || changed.iter().any(|name| is_key(body, &member.key, name))
+    })
+}
+
+/// How a child's fields are compared with its parent's.
+#[derive(Clone, Copy)]
+pub struct Comparison<'a> {
+    pub child: &'a Remembered,
+    pub parent: &'a Remembered,
+    /// What the child leaves out it takes from its parent: it has named its parent itself.
+    pub lenient: bool,
+    pub policy: &'a Policy,
+}
+
+impl<'a> Comparison<'a> {
+    /// Why the first prompt-shaping field that differs keeps a child from being forked.
+    pub fn refusal(&self) -> Option<Refusal> {
+        let known = SHAPING.into_iter().find(|(name, _)| !self.agrees(name));
+        let refusal = known.map(|(_, refusal)| refusal);
+        refusal.or_else(|| self.unknown().any(|name| !self.agrees_on(name)).then_some(Refusal::UnknownField))
+    }
+
+    /// The names of all that differ: what a child has changed in the course of its life. A name that cannot be
+    /// read is left out: such a child was never forked.
+    pub fn changed(&self) -> Vec<Cow<'a, str>> {
+        let known = SHAPING.into_iter().map(|(name, _)| Cow::Borrowed(name));
+        let mut changed: Vec<_> = known.chain(self.unknown().flatten()).collect();
+        changed.retain(|name| !self.agrees(name));
+        changed.sort_unstable();
+        changed.dedup();
+        changed
+    }
+
+    fn agrees_on(&self, name: Option<Cow<'_, str>>) -> bool {
+        name.is_some_and(|name| self.agrees(&name))
+    }
+
+    fn agrees(&self, name: &str) -> bool {
+        self.policy.inherits(name)
+            || match (value(self.child, name), value(self.parent, name)) {
+                (None, None) => true,
+                (None, Some(_)) => self.lenient,
+                (Some(_), None) => false,
+                (Some(one), Some(two)) => said::same(one, two),
+            }
+    }
+
+    fn unknown(&self) -> impl Iterator<Item = Option<Cow<'a, str>>> {
+        unknown_names(self.child).chain(unknown_names(self.parent))
+    }
+}
+
+/// The names of fields that nothing is known of; none for one that cannot be read.
+fn unknown_names(request: &Remembered) -> impl Iterator<Item = Option<Cow<'_, str>>> {
+    let (body, anatomy) = (request.body(), request.anatomy());
+    let known = |key: &Span| {
+        [&OWN[..], &DROPPED, &LAID_OUT].iter().any(|names| is_one_of(body, key, names))
+            || SHAPING.iter().any(|(name, _)| is_key(body, key, name))
+    };
+    let unknown = anatomy.members.iter().filter(move |member| !known(&member.key));
+    unknown.map(|member| json::text(body, &member.key))
+}
+
+/// The value of a top-level field; `null` is none.
+pub fn value<'r>(request: &'r Remembered, name: &str) -> Option<&'r [u8]> {
+    let span = request.anatomy().member(request.body(), name)?;
+    Some(&request.body()[span.clone()]).filter(|value| *value != b"null")
+}
+
+fn is_one_of(body: &[u8], key: &Span, names: &[&str]) -> bool {
+    names.iter().any(|name| is_key(body, key, name))
+}

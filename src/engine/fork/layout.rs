@@ -1,0 +1,312 @@
+//! The body of a forked child, from its first turn to its last.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::blocks::{self, Blocks};
+use super::fields::Comparison;
+use super::marks::{Later, Marks};
+use super::opening::{self, Opening, Record};
+use super::policy::Policy;
+use super::refusal::Refusal;
+use super::said::Said;
+use super::trunk::{self, Branch, Trunk};
+use super::words;
+use crate::engine::breakpoints::{self, Breakpoint, Forwarded, Ttl, marker};
+use crate::engine::fanout::{Child, Rank};
+use crate::engine::recall::Remembered;
+
+/// A shorter piece is copied rather than shared.
+const SHORT_BYTES: usize = 1_024;
+
+/// A forked request as it goes out.
+#[derive(Clone, Debug)]
+pub struct Composed {
+    pub body: Forwarded,
+    /// The bytes that are the parent's, its turn included.
+    pub shared: usize,
+    /// In the order of the cache, by the pieces of this body.
+    pub breakpoints: Vec<Breakpoint>,
+    pub extent: OwnExtent,
+    pub notes: Vec<Note>,
+}
+
+/// How many bytes of the prompt are the child's own; the rest is the trunk's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnExtent {
+    /// From the placeholders up to the directive.
+    pub instructions: u64,
+    /// The directive, and what follows it.
+    pub rest: u64,
+}
+
+/// What was done to a child, beside putting it on its parent's prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Note {
+    /// Its own attribution line stands in the place of the parent's.
+    OwnLine,
+    /// Its own attribution line was left out.
+    LineLeftOut,
+    /// Its system prompt travels in its first message.
+    Instructions,
+    /// A system message travels there too.
+    Hoisted,
+    /// It was told which tools are its own.
+    Tools,
+    /// It was told how to report.
+    Report,
+    /// It was told that it works elsewhere.
+    Worktree,
+    /// It stands on the parent's turn up to its own call.
+    Partial,
+    /// It has replaced its first message since.
+    Compacted,
+    /// It has changed its system prompt since.
+    NewInstructions,
+    /// It has changed fields that shape the prompt since, and keeps them.
+    ChangedFields,
+}
+
+impl Note {
+    pub const ALL: [Note; 11] = [
+        Note::OwnLine,
+        Note::LineLeftOut,
+        Note::Instructions,
+        Note::Hoisted,
+        Note::Tools,
+        Note::Report,
+        Note::Worktree,
+        Note::Partial,
+        Note::Compacted,
+        Note::NewInstructions,
+        Note::ChangedFields,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Note::OwnLine => "own_line",
+            Note::LineLeftOut => "line_left_out",
+            Note::Instructions => "instructions",
+            Note::Hoisted => "hoisted",
+            Note::Tools => "tools",
+            Note::Report => "report",
+            Note::Worktree => "worktree",
+            Note::Partial => "partial",
+            Note::Compacted => "compacted",
+            Note::NewInstructions => "new_instructions",
+            Note::ChangedFields => "changed_fields",
+        }
+    }
+}
+
+/// What a child stands on for its life: the bytes up to its directive, and how to know again what is in them.
+#[derive(Clone, Debug)]
+pub struct Prefix {
+    trunk: Arc<Trunk>,
+    /// The note, the instructions, the other blocks, the directive.
+    blocks: Blocks,
+    /// Which of the blocks are instructions; those after them are of the first message.
+    instructions: Range<usize>,
+    system: Said,
+    record: Record,
+    /// The child has named its parent, and takes from it what it leaves out.
+    lenient: bool,
+}
+
+impl Prefix {
+    /// What a child is given before its first turn. `child` is as it was recognised.
+    pub fn of(
+        trunk: &Arc<Trunk>,
+        request: &Remembered,
+        child: &Child,
+        policy: &Policy,
+    ) -> Result<(Prefix, Vec<Note>), Refusal> {
+        let parent = &*trunk.parent.request;
+        let call = child.call.and_then(|call| child.fork.calls.get(call));
+        let opening = Opening::read(request, parent, call, policy)?;
+        let own = opening::instructions(request, parent);
+        let kind = child.call.and_then(|call| words::kind(&child.fork, call, policy));
+        let (tools, parents) = (words::tool_names(request), words::tool_names(parent));
+        let fewer = !tools.is_empty() && parents.iter().any(|tool| !tools.contains(tool));
+        let instructed = !own.is_empty() || opening.is_hoisted();
+        let notes = words::Notes {
+            called: child.call.is_some(),
+            instructions: instructed,
+            report: words::asks_report(policy, kind.as_deref(), instructed),
+            tools: fewer.then_some(tools),
+            worktree: words::worktree(request, parent, &child.fork, child.call),
+        };
+        let said = [
+            (!child.fork.is_sealed(), Note::Partial),
+            (!own.is_empty(), Note::Instructions),
+            (opening.is_hoisted(), Note::Hoisted),
+            (notes.tools.is_some(), Note::Tools),
+            (notes.report && policy.template.is_none(), Note::Report),
+            (notes.worktree.is_some(), Note::Worktree),
+        ];
+        let mut draft = blocks::Draft::default();
+        draft.text(&super::quoted(&words::boilerplate(&notes, policy.template.as_deref())));
+        own.iter().for_each(|piece| draft.piece(request.body(), piece));
+        let instructions = 1..draft.len();
+        opening.others().for_each(|piece| draft.piece(request.body(), piece));
+        draft.piece(request.body(), opening.directive());
+        let prefix = Prefix {
+            trunk: Arc::clone(trunk),
+            blocks: draft.done(),
+            instructions,
+            system: opening::instructions_said(request),
+            record: opening.record(),
+            lenient: child.rank == Rank::Explicit,
+        };
+        Ok((prefix, said.into_iter().filter_map(|(is, note)| is.then_some(note)).collect()))
+    }
+
+    /// The body of a turn of this child: the same bytes up to its directive on every turn, as long as it says the
+    /// same itself.
+    pub fn compose(&self, request: &Remembered, turn: Turn, policy: &Policy) -> Composed {
+        let parent = &*self.trunk.parent.request;
+        let Continued { blocks, directive, messages, mut notes } = self.continued(request);
+        let changed = Comparison { child: request, parent, lenient: self.lenient, policy }.changed();
+        notes.extend((!changed.is_empty()).then_some(Note::ChangedFields));
+        let (line, note) = self.line(request);
+        notes.extend(note);
+        let ttl = self.tier(request);
+        let later = Later::of(request, messages);
+        let mut marks = Marks::plan(self.trunk.pieces, &blocks, directive, &later, turn);
+        marks.results &= self.trunk.has_results;
+        let branch = Branch { request, line, changed: &changed };
+        let mut out = Vec::new();
+        let entry = self.trunk.lay(&mut out, &branch, turn.is_first());
+        if self.trunk.has_results {
+            out.extend(marks.results.then(|| marker(ttl)));
+            out.push(Bytes::from_static(b"},"));
+        }
+        blocks.lay(&mut out, &marks.blocks, ttl);
+        out.push(Bytes::from_static(b"]}"));
+        later.lay(&mut out, &marks.later, ttl);
+        out.push(Bytes::from_static(b"]}"));
+        let added = marks.pieces(self.trunk.pieces, blocks.len());
+        let breakpoints = entry.into_iter().chain(added.map(|piece| super::added(piece, ttl))).collect();
+        let directive = directive.unwrap_or(blocks.len());
+        let extent = OwnExtent {
+            instructions: blocks.bytes_of(0..directive),
+            rest: blocks.bytes_of(directive..blocks.len()) + later.bytes(),
+        };
+        let body = Forwarded { length: out.iter().map(Bytes::len).sum(), pieces: gathered(out) };
+        Composed { body, shared: self.trunk.shared_bytes(), breakpoints, extent, notes }
+    }
+
+    /// What a later turn has kept of the first, and what of it is new.
+    fn continued(&self, request: &Remembered) -> Continued {
+        let (kept, parent) = (self.record.matches(request), &*self.trunk.parent.request);
+        let same_system = opening::instructions_said(request) == self.system;
+        if let (Some(messages), true) = (kept, same_system) {
+            let directive = Some(self.blocks.len() - 1);
+            return Continued { blocks: self.blocks.clone(), directive, messages, notes: Vec::new() };
+        }
+        let mut notes = Vec::new();
+        let mut draft = blocks::Draft::default();
+        draft.again(&self.blocks, 0..1);
+        match same_system {
+            true => draft.again(&self.blocks, self.instructions.clone()),
+            false => {
+                notes.push(Note::NewInstructions);
+                let own = opening::instructions(request, parent);
+                own.iter().for_each(|piece| draft.piece(request.body(), piece));
+            }
+        }
+        match kept {
+            Some(_) => draft.again(&self.blocks, self.instructions.end..self.blocks.len()),
+            None => notes.push(Note::Compacted),
+        }
+        let directive = kept.map(|_| draft.len() - 1);
+        Continued { blocks: draft.done(), directive, messages: kept.unwrap_or(0), notes }
+    }
+
+    /// The child's own attribution line, where it has a place, and what became of it.
+    fn line(&self, request: &Remembered) -> (Option<Bytes>, Option<Note>) {
+        match trunk::line_of(request) {
+            None => (None, None),
+            Some(_) if !self.trunk.takes_line() => (None, Some(Note::LineLeftOut)),
+            Some(line) => {
+                let (before, after) = line.unmarked(request.body());
+                (Some([before, after].concat().into()), Some(Note::OwnLine))
+            }
+        }
+    }
+
+    /// The lifetime that the child asks for, never longer than its parent's.
+    fn tier(&self, request: &Remembered) -> Ttl {
+        let own = breakpoints::of_client(request.body(), request.anatomy()).pop();
+        match (own.map(|point| point.ttl), self.trunk.ttl) {
+            (Some(Ttl::OneHour), Ttl::OneHour) => Ttl::OneHour,
+            _ => Ttl::FiveMinutes,
+        }
+    }
+
+    pub fn trunk(&self) -> &Arc<Trunk> {
+        &self.trunk
+    }
+
+    /// What this holds in memory beside the trunk.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Prefix>() + self.blocks.memory_bytes()
+    }
+}
+
+/// Which turn of a child is composed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    First,
+    /// With the piece where the turn before wrote its tail, if that is known.
+    Later(Option<usize>),
+}
+
+impl Turn {
+    fn is_first(self) -> bool {
+        self == Turn::First
+    }
+}
+
+/// The child's own message as it stands on one turn.
+struct Continued {
+    blocks: Blocks,
+    /// Which block is the directive; none once the child has replaced its first message.
+    directive: Option<usize>,
+    /// How many messages of the request the blocks stand for.
+    messages: usize,
+    notes: Vec<Note>,
+}
+
+/// The pieces with short neighbours joined: each is a write of its own, and copying them is cheaper.
+fn gathered(pieces: Vec<Bytes>) -> Vec<Bytes> {
+    let (mut out, mut short) = (Vec::new(), Vec::new());
+    for piece in pieces {
+        if piece.len() < SHORT_BYTES {
+            short.extend_from_slice(&piece);
+            continue;
+        }
+        if !short.is_empty() {
+            out.push(std::mem::take(&mut short).into());
+        }
+        out.push(piece);
+    }
+    if !short.is_empty() {
+        out.push(short.into());
+    }
+    out
+}
+
+/// The betas of a forked child: the parent's, then those of its own that are missing.
+pub fn betas<'b>(parent: &str, child: impl IntoIterator<Item = &'b str>) -> String {
+    let each = |list: &'b str| list.split(',').map(str::trim).filter(|beta| !beta.is_empty());
+    let mut all: Vec<&str> = parent.split(',').map(str::trim).filter(|beta| !beta.is_empty()).collect();
+    for beta in child.into_iter().flat_map(each) {
+        if !all.contains(&beta) {
+            all.push(beta);
+        }
+    }
+    all.join(",")
+}

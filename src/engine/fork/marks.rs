@@ -1,0 +1,150 @@
+//! Where a forked child asks for cache entries after breakpoint a.
+//!
+//! ```text
+//! first turn    b the last placeholder · c before the directive · d the tail
+//! later turns   c · the last d · a bridge, if the new d is too far from it · the new d
+//! ```
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::blocks::Blocks;
+use super::layout::Turn;
+use super::strip;
+use crate::engine::anatomy::Message;
+use crate::engine::breakpoints::{LOOKBACK, Ttl, marker, room_when_cut};
+use crate::engine::json::Span;
+use crate::engine::recall::Remembered;
+
+/// The messages of a child after those that its first message stands for.
+pub struct Later<'r> {
+    request: &'r Remembered,
+    span: Span,
+    /// Its pieces, by their numbers in the request.
+    pieces: Range<usize>,
+}
+
+impl<'r> Later<'r> {
+    pub fn of(request: &'r Remembered, skipped: usize) -> Later<'r> {
+        let messages = request.anatomy().messages.get(skipped..).unwrap_or_default();
+        let (span, pieces) = match messages {
+            [] => (0..0, 0..0),
+            [first, ..] => {
+                let last: &Message = messages.last().unwrap_or(first);
+                (first.span.start..last.span.end, first.pieces.start..last.pieces.end)
+            }
+        };
+        Later { request, span, pieces }
+    }
+
+    fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Where a marker goes in one of its pieces, counted from its first.
+    fn room(&self, piece: usize) -> Option<usize> {
+        room_when_cut(self.request.body(), self.request.anatomy(), self.pieces.start + piece)
+            .filter(|_| piece < self.len())
+    }
+
+    /// The bytes of its pieces.
+    pub fn bytes(&self) -> u64 {
+        let body = self.request.body();
+        let pieces = self.request.anatomy().pieces[self.pieces.clone()].iter();
+        pieces.map(|piece| piece.unmarked(body)).map(|(a, b)| (a.len() + b.len()) as u64).sum()
+    }
+
+    /// Lays the messages out less their markers, with new ones on the pieces `marked`.
+    pub fn lay(&self, out: &mut Vec<Bytes>, marked: &[usize], ttl: Ttl) {
+        if self.span.is_empty() {
+            return;
+        }
+        let (body, anatomy) = (self.request.body(), self.request.anatomy());
+        let cuts = strip::cuts(body, anatomy);
+        out.push(Bytes::from_static(b","));
+        let mut from = self.span.start;
+        for at in marked.iter().filter_map(|piece| self.room(*piece)) {
+            strip::lay(out, body, from..at, &cuts);
+            out.push(marker(ttl));
+            from = at;
+        }
+        strip::lay(out, body, from..self.span.end, &cuts);
+    }
+}
+
+/// What is marked.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// b.
+    pub results: bool,
+    /// Blocks of the child's own message.
+    pub blocks: Vec<usize>,
+    /// Pieces of its later messages.
+    pub later: Vec<usize>,
+}
+
+impl Marks {
+    /// `trunk`: how many pieces stand before the blocks. `directive`: which block it is.
+    pub fn plan(
+        trunk: usize,
+        blocks: &Blocks,
+        directive: Option<usize>,
+        later: &Later<'_>,
+        turn: Turn,
+    ) -> Marks {
+        let places = Places { trunk, blocks, later };
+        let end = places.end();
+        let before = blocks.last_markable(0..directive.unwrap_or(blocks.len())).map(|block| trunk + block);
+        let tail = places.last_markable(before.map_or(trunk, |before| before + 1)..end);
+        let mut marked: Vec<usize> = before.into_iter().chain(tail).collect();
+        if let (Turn::Later(Some(last)), Some(tail)) = (turn, tail) {
+            let floor = before.map_or(trunk, |before| before + 1);
+            // Where the entry ends or, where that cannot be marked any more, soon after it.
+            let found = (last.max(floor)..tail.min(last.saturating_add(LOOKBACK + 1)))
+                .find(|piece| last >= floor && places.is_markable(*piece));
+            let from = found.unwrap_or(last);
+            let bridge = (tail > from.saturating_add(LOOKBACK) && last >= floor)
+                .then(|| places.last_markable(from + 1..(from + LOOKBACK + 1).min(tail)))
+                .flatten();
+            marked.extend(found.into_iter().chain(bridge));
+        }
+        marked.sort_unstable();
+        let of_blocks =
+            marked.iter().filter(|piece| **piece < trunk + blocks.len()).map(|piece| piece - trunk);
+        let of_later = marked.iter().filter_map(|piece| piece.checked_sub(trunk + blocks.len()));
+        Marks { results: turn == Turn::First, blocks: of_blocks.collect(), later: of_later.collect() }
+    }
+
+    /// The pieces that are marked, in order, by their numbers in the body.
+    pub fn pieces(&self, trunk: usize, blocks: usize) -> impl Iterator<Item = usize> {
+        let results = self.results.then(|| trunk.saturating_sub(1));
+        let own = self.blocks.iter().map(move |block| trunk + block);
+        results.into_iter().chain(own).chain(self.later.iter().map(move |piece| trunk + blocks + piece))
+    }
+}
+
+/// All that comes after the trunk, numbered as in the body.
+struct Places<'a> {
+    trunk: usize,
+    blocks: &'a Blocks,
+    later: &'a Later<'a>,
+}
+
+impl Places<'_> {
+    fn end(&self) -> usize {
+        self.trunk + self.blocks.len() + self.later.len()
+    }
+
+    fn is_markable(&self, piece: usize) -> bool {
+        let Some(own) = piece.checked_sub(self.trunk) else { return false };
+        match own.checked_sub(self.blocks.len()) {
+            None => self.blocks.last_markable(own..own + 1).is_some(),
+            Some(later) => self.later.room(later).is_some(),
+        }
+    }
+
+    fn last_markable(&self, pieces: Range<usize>) -> Option<usize> {
+        pieces.rev().find(|piece| self.is_markable(*piece))
+    }
+}

@@ -1,0 +1,47 @@
+//! Forking: a child is put on its parent's prefix.
+//!
+//! A child that its client starts from nothing shares nothing with its siblings. Forked, it continues the parent's
+//! conversation: the parent's bytes, the turn that called it, a placeholder for every call, and then its own words.
+//! All siblings read what the first of them has written, and the parent before them.
+//!
+//! ```text
+//! eligible ─ Trunk::of ─ Prefix::of ─ Prefix::compose ─ Forecast::of ─ decide       the first turn
+//!            once a fork  once a child  └──────────── each later turn, same bytes up to the directive
+//! ```
+//!
+//! The rules: every "no" is a [`Refusal`]; the parent's bytes are sliced and never written again; nothing that the
+//! child says or asks for is lost.
+
+mod policy;
+mod refusal;
+mod said;
+mod fields;
+mod eligible;
+mod strip;
+mod trunk;
+mod words;
+mod blocks;
+mod opening;
+mod layout;
+mod marks;
+mod economics;
+#[cfg(test)]
+mod tests;
+
+pub use economics::{Forecast, Habits, Market, Sizes, Unit, decide, fits, siblings};
+pub use eligible::{Facts, eligible};
+pub use layout::{Composed, Note, OwnExtent, Prefix, Turn, betas};
+pub use policy::{Late, Policy, Prefer, Report, ToolsPolicy};
+pub use refusal::Refusal;
+pub use trunk::{Extent, Trunk};
+
+use super::breakpoints::{Breakpoint, Carrier, Origin, Ttl};
+
+fn added(piece: usize, ttl: Ttl) -> Breakpoint {
+    Breakpoint { piece, ttl, origin: Origin::Added, carrier: Carrier::Block }
+}
+
+/// A text as a JSON string.
+fn quoted(text: &str) -> Vec<u8> {
+    serde_json::Value::from(text).to_string().into_bytes()
+}

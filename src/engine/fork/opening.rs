@@ -1,0 +1,180 @@
+//! What a child says before its first answer, taken apart: instructions, other blocks, directive.
+
+use super::policy::Policy;
+use super::refusal::Refusal;
+use super::said::{self, Said};
+use super::{fields, trunk};
+use crate::engine::anatomy::{Form, Message, Piece};
+use crate::engine::fanout::Call;
+use crate::engine::json;
+use crate::engine::recall::Remembered;
+
+/// A request's first message, and what belongs to it.
+#[derive(Debug)]
+pub struct Opening<'r> {
+    request: &'r Remembered,
+    first: &'r Message,
+    /// Which piece of the first message is the directive.
+    directive: usize,
+    /// A system message directly after it.
+    hoisted: Option<&'r Message>,
+}
+
+impl<'r> Opening<'r> {
+    /// None if it cannot be taken apart without loss.
+    pub fn read(
+        request: &'r Remembered,
+        parent: &Remembered,
+        call: Option<&Call>,
+        policy: &Policy,
+    ) -> Result<Opening<'r>, Refusal> {
+        let messages = &request.anatomy().messages;
+        let first =
+            messages.first().filter(|first| has_role(request, first, "user") && first.extra.is_empty());
+        let first = first.ok_or(Refusal::Shape)?;
+        let directive = directive(request, first, call).ok_or(Refusal::Shape)?;
+        let next = messages.get(1).filter(|next| policy.hoist_system && is_system(request, next));
+        let hoisted = next.filter(|next| {
+            next.extra.iter().all(|member| {
+                let name = json::text(request.body(), &member.key);
+                let parents = name.and_then(|name| fields::value(parent, &name));
+                parents.is_some_and(|value| said::same(value, &request.body()[member.value.clone()]))
+            })
+        });
+        Ok(Opening { request, first, directive, hoisted })
+    }
+
+    /// What stands between the instructions and the directive, in its order.
+    pub fn others(&self) -> impl Iterator<Item = &'r Piece> {
+        let directive = self.directive;
+        let pieces = &self.request.anatomy().pieces;
+        let own = self.first.pieces.clone().filter(move |piece| *piece != directive);
+        let hoisted = self.hoisted.map_or(0..0, |message| message.pieces.clone());
+        own.chain(hoisted).map(|piece| &pieces[piece])
+    }
+
+    pub fn directive(&self) -> &'r Piece {
+        &self.request.anatomy().pieces[self.directive]
+    }
+
+    pub fn is_hoisted(&self) -> bool {
+        self.hoisted.is_some()
+    }
+
+    /// What to know it by on a later turn.
+    pub fn record(&self) -> Record {
+        Record {
+            first: message(self.request, self.first),
+            hoisted: self
+                .hoisted
+                .map(|hoisted| (message(self.request, hoisted), extra(self.request, hoisted))),
+        }
+    }
+}
+
+/// What a child's first message said, so that it is known again in another form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    first: Said,
+    /// The system message after it: its content, and its other members.
+    hoisted: Option<(Said, Vec<Said>)>,
+}
+
+impl Record {
+    /// How many messages of a later request are what was recorded; none if its client has replaced them.
+    pub fn matches(&self, request: &Remembered) -> Option<usize> {
+        let messages = &request.anatomy().messages;
+        let first =
+            messages.first().filter(|first| has_role(request, first, "user") && first.extra.is_empty())?;
+        if message(request, first) != self.first {
+            return None;
+        }
+        let Some((content, members)) = &self.hoisted else { return Some(1) };
+        let next = messages.get(1).filter(|next| is_system(request, next))?;
+        let known = extra(request, next).iter().all(|member| members.contains(member));
+        (known && message(request, next) == *content).then_some(2)
+    }
+}
+
+/// A child's own system prompt: what its parent does not say, and the attribution line aside.
+pub fn instructions<'r>(child: &'r Remembered, parent: &Remembered) -> Vec<&'r Piece> {
+    let parents: Vec<Said> = system(parent).map(|piece| said::piece(parent.body(), piece)).collect();
+    let says_more =
+        |piece: &&Piece| !is_blank(child, piece) && !parents.contains(&said::piece(child.body(), piece));
+    system(child).filter(says_more).collect()
+}
+
+/// What its system prompt says, the attribution line aside.
+pub fn instructions_said(request: &Remembered) -> Said {
+    said::all(system(request).map(|piece| said::piece(request.body(), piece)))
+}
+
+fn system(request: &Remembered) -> impl Iterator<Item = &Piece> {
+    let anatomy = request.anatomy();
+    let line = trunk::line_of(request);
+    let pieces = &anatomy.pieces[anatomy.tools..anatomy.tools + anatomy.system];
+    pieces.iter().filter(move |piece| Some(*piece) != line)
+}
+
+/// The piece that is the directive: whole before contained, the longest before others; without any, the last
+/// text of the message.
+fn directive(request: &Remembered, first: &Message, call: Option<&Call>) -> Option<usize> {
+    let (body, pieces) = (request.body(), &request.anatomy().pieces);
+    let texts = || first.pieces.clone().filter(|piece| is_text(request, &pieces[*piece]));
+    let directives = call.map_or(&[][..], |call| &call.directives);
+    let fit = |piece: usize| {
+        let text = json::text(body, text_of(&pieces[piece])).unwrap_or_default();
+        let text = text.trim();
+        let found = directives.iter().filter(|directive| text.contains(&***directive));
+        found.map(|directive| (directive.len() == text.len(), directive.len())).max()
+    };
+    texts().max_by_key(|piece| fit(*piece))
+}
+
+/// What a message says, its role and other members aside.
+fn message(request: &Remembered, message: &Message) -> Said {
+    let pieces = &request.anatomy().pieces[message.pieces.clone()];
+    said::all(pieces.iter().map(|piece| said::piece(request.body(), piece)))
+}
+
+/// The other members of a message, each by key and value.
+fn extra(request: &Remembered, message: &Message) -> Vec<Said> {
+    let body = request.body();
+    let members = message.extra.iter();
+    members
+        .map(|member| {
+            said::all([said::value(&body[member.key.clone()]), said::value(&body[member.value.clone()])])
+        })
+        .collect()
+}
+
+/// A system message of texts only.
+fn is_system(request: &Remembered, message: &Message) -> bool {
+    let pieces = &request.anatomy().pieces[message.pieces.clone()];
+    has_role(request, message, "system")
+        && !pieces.is_empty()
+        && pieces.iter().all(|piece| is_text(request, piece) && !is_blank(request, piece))
+}
+
+pub fn has_role(request: &Remembered, message: &Message, role: &str) -> bool {
+    message.role.as_ref().and_then(|span| json::text(request.body(), span)).is_some_and(|found| found == role)
+}
+
+fn is_text(request: &Remembered, piece: &Piece) -> bool {
+    let kind = piece.kind.as_ref().map_or(&b""[..], |kind| &request.body()[kind.clone()]);
+    match piece.form {
+        Form::Text => true,
+        Form::Block => kind == b"\"text\"" && piece.text.is_some(),
+        Form::Other => false,
+    }
+}
+
+fn text_of(piece: &Piece) -> &json::Span {
+    piece.text.as_ref().filter(|_| piece.form == Form::Block).unwrap_or(&piece.span)
+}
+
+/// Whether a text says nothing; the API refuses such blocks.
+fn is_blank(request: &Remembered, piece: &Piece) -> bool {
+    is_text(request, piece)
+        && json::text(request.body(), text_of(piece)).is_some_and(|text| text.trim().is_empty())
+}

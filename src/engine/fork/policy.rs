@@ -1,0 +1,126 @@
+//! `fork.*` as far as it decides who is forked, and how.
+
+use std::sync::Arc;
+
+use crate::engine::fanout::ForkId;
+use crate::engine::types::{IdDigest, first};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    pub tools_policy: ToolsPolicy,
+    /// Top-level fields that a child takes from its parent, whatever it sent itself.
+    pub inherit: Vec<String>,
+    /// Members of a call's input that name the kind of agent.
+    pub specialist_fields: Vec<String>,
+    /// The kinds that are no specialists.
+    pub general_types: Vec<String>,
+    /// Sessions whose children are left alone: their ids, or the eight digits that logs show of them.
+    pub exclude_sessions: Vec<String>,
+    /// The part of the model's window that a forked prompt may fill.
+    pub max_context_share: f64,
+    /// What a forked child may cost, in multiples of the counterfactual.
+    pub max_cost_ratio: f64,
+    /// The turns that a child is taken to have until its tool has taught better.
+    pub horizon_turns: u32,
+    pub prefer: Prefer,
+    /// The part of fan-outs that is forked; the rest shows what that saves.
+    pub share: f64,
+    pub report: Report,
+    pub hoist_system: bool,
+    pub late: Late,
+    /// What to say to a child instead of the built-in words.
+    pub template: Option<Arc<str>>,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        Policy {
+            tools_policy: ToolsPolicy::Equal,
+            inherit: Vec::new(),
+            specialist_fields: list(&["subagent_type", "agent_type"]),
+            general_types: list(&["", "fork", "general-purpose"]),
+            exclude_sessions: Vec::new(),
+            max_context_share: 0.5,
+            max_cost_ratio: 1.0,
+            horizon_turns: 4,
+            prefer: Prefer::Context,
+            share: 1.0,
+            report: Report::Auto,
+            hoist_system: true,
+            late: Late::Partial,
+            template: None,
+        }
+    }
+}
+
+impl Policy {
+    /// Whether the children of this fan-out are left alone, to be compared with. All of them or none, and the
+    /// same on every replica.
+    pub fn holds_out(&self, fork: ForkId) -> bool {
+        let digest = blake3::derive_key("forkpoint holdout v1", fork.to_string().as_bytes());
+        let number = u32::from_be_bytes(first(&digest));
+        f64::from(number) >= self.share * (f64::from(u32::MAX) + 1.0)
+    }
+
+    pub(super) fn excludes(&self, session: IdDigest) -> bool {
+        let digest = |id: &String| IdDigest(first(blake3::hash(id.as_bytes()).as_bytes()));
+        self.exclude_sessions.iter().any(|id| digest(id) == session || *id == session.to_string())
+    }
+
+    pub(super) fn inherits(&self, field: &str) -> bool {
+        self.inherit.iter().any(|name| name == field)
+    }
+}
+
+/// `fork.tools_policy`: what a child with fewer tools than its parent needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ToolsPolicy {
+    /// A client that is known to enforce its own set.
+    Equal,
+    /// Nothing: every client is trusted with that.
+    Subset,
+}
+
+/// `fork.prefer`: what a forked child is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Prefer {
+    /// The child as sent: the parent's context must cost nothing more.
+    Context,
+    /// The best plan that changes no meaning.
+    Cost,
+}
+
+/// `fork.report`: whether a child is told how to report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Report {
+    /// Those that nobody else tells.
+    Auto,
+    Always,
+    Never,
+}
+
+/// `fork.late`: a child that cannot wait for the seal any longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Late {
+    /// Stands on the turn up to its own call.
+    Partial,
+    Passthrough,
+}
+
+macro_rules! spelt {
+    ($name:ident, $($variant:ident = $word:literal),+) => {
+        impl $name {
+            pub const ALL: &[$name] = &[$($name::$variant),+];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $word),+ }
+            }
+        }
+    };
+}
+
+spelt!(ToolsPolicy, Equal = "equal", Subset = "subset");
+spelt!(Prefer, Context = "context", Cost = "cost");
+spelt!(Report, Auto = "auto", Always = "always", Never = "never");
+spelt!(Late, Partial = "partial", Passthrough = "passthrough");

@@ -1,0 +1,52 @@
+//! What a value says, for comparing parents with children and turns with turns.
+
+use crate::engine::anatomy::{Form, Piece};
+use crate::engine::json;
+use crate::engine::meaning::Meaning;
+
+/// A value is compared by meaning if its bytes times its depth stay below this, else by its bytes: reading a
+/// meaning walks a value once per level. Room for a long text, and for any real tool.
+const WORK_MAX: usize = 16 << 20;
+
+/// The digest of what something says: of its meaning or, where it has none, of its bytes.
+pub type Said = [u8; 32];
+
+/// Whether two values say the same.
+pub fn same(one: &[u8], two: &[u8]) -> bool {
+    one == two || value(one) == value(two)
+}
+
+pub fn value(value: &[u8]) -> Said {
+    digest(value, Meaning::of, value)
+}
+
+/// What a piece says: markers do not count, and a string says what one text block says.
+pub fn piece(body: &[u8], piece: &Piece) -> Said {
+    let bytes = &body[piece.span.clone()];
+    match piece.form {
+        Form::Text => digest(bytes, Meaning::of_text, bytes),
+        Form::Block => {
+            let (before, after) = piece.unmarked(body);
+            match after {
+                [] => digest(bytes, Meaning::of_block, before),
+                _ => digest(bytes, Meaning::of_block, &[before, after].concat()),
+            }
+        }
+        Form::Other => value(bytes),
+    }
+}
+
+/// What several things say, one after the other.
+pub fn all(parts: impl IntoIterator<Item = Said>) -> Said {
+    let mut hasher = blake3::Hasher::new();
+    parts.into_iter().for_each(|part| {
+        hasher.update(&part);
+    });
+    *hasher.finalize().as_bytes()
+}
+
+fn digest(bytes: &[u8], meaning: impl Fn(&[u8]) -> Option<Meaning>, else_of: &[u8]) -> Said {
+    let affordable = bytes.len().saturating_mul(json::depth(bytes).max(1)) <= WORK_MAX;
+    let meaning = affordable.then(|| meaning(bytes)).flatten();
+    meaning.map_or_else(|| *blake3::hash(else_of).as_bytes(), |meaning| *meaning.as_bytes())
+}

@@ -1,0 +1,192 @@
+use super::*;
+use crate::engine::breakpoints::Ttl;
+use crate::engine::prices::{ModelFacts, Multiplier, Multipliers, Price, Rate, Rates};
+
+const RATES: [f64; 3] = [0.1, 1.25, 2.0];
+
+fn multipliers() -> Multipliers {
+    let [read, write_5m, write_1h] = RATES.map(|factor| Some(Multiplier::new(factor)));
+    Multipliers { read, write_5m, write_1h }
+}
+
+fn market(siblings: u64) -> Market<'static> {
+    Market {
+        price: None,
+        multipliers: multipliers(),
+        facts: ModelFacts { minimum_tokens: Some(1024), window_tokens: Some(200_000), bound_thinking: true },
+        siblings,
+        warm: true,
+        cold_messages: false,
+        sent_warm: 0,
+        ttl: Ttl::FiveMinutes,
+    }
+}
+
+/// A parent of 46,000 tokens with a static part of 12,000, and a child as sent of so many.
+fn sizes(sent: u64) -> Sizes {
+    Sizes {
+        fixed: 12_000,
+        entry: 46_000,
+        shared: 47_000,
+        instructions: 500,
+        rest: 200,
+        sent,
+        sent_fixed: sent - 200,
+        sent_marked: 0,
+        sent_rolling: false,
+    }
+}
+
+fn one_turn() -> Habits {
+    Habits { turns: Some(1.0), ..Habits::default() }
+}
+
+#[track_caller]
+fn forecast(sizes: Sizes, habits: Habits, market: &Market<'_>) -> Forecast {
+    Forecast::of(&sizes, &habits, market, &Policy::default()).unwrap()
+}
+
+#[track_caller]
+fn near(figure: f64, expected: f64) {
+    assert!((figure - expected).abs() < 1e-6, "{figure} is not {expected}");
+}
+
+#[test]
+fn one_turn_is_counted_as_it_is_billed() {
+    let found = forecast(sizes(12_000), one_turn(), &market(5));
+    let leader = 0.1 * 46_000.0 + 1.25 * 1_700.0;
+    let follower = 0.1 * 47_500.0 + 1.25 * 200.0;
+    near(found.forked, (leader + 4.0 * follower) / 5.0);
+    near(found.as_sent, 12_000.0);
+    near(found.aligned, (1.25 * 12_000.0 + 4.0 * (0.1 * 11_800.0 + 1.25 * 200.0)) / 5.0);
+    assert_eq!((found.unit, found.turns), (Unit::Tokens, 1));
+}
+
+#[test]
+fn later_turns_read_what_the_turn_before_wrote() {
+    let habits = Habits { turns: Some(2.0), growth: 1_000, output: 0 };
+    let found = forecast(sizes(12_000), habits, &market(1));
+    let second = 0.1 * 47_700.0 + 1.25 * 1_000.0;
+    near(found.forked, 0.1 * 46_000.0 + 1.25 * 1_700.0 + second);
+    near(found.as_sent, 12_000.0 + 13_000.0);
+    near(found.aligned, 1.25 * 12_000.0 + 0.1 * 12_000.0 + 1.25 * 1_000.0);
+    let rolling = Sizes { sent_marked: 12_000, sent_rolling: true, ..sizes(12_000) };
+    near(forecast(rolling, habits, &market(5)).as_sent, found.aligned);
+    let fixed = Sizes { sent_marked: 11_800, ..sizes(12_000) };
+    let expected = 1.25 * 11_800.0 + 200.0 + 0.1 * 11_800.0 + 1_200.0;
+    near(forecast(fixed, habits, &market(5)).as_sent, expected);
+}
+
+#[test]
+fn what_is_cold_or_below_the_minimum_is_priced_so() {
+    let cold = Market { warm: false, ..market(1) };
+    near(forecast(sizes(12_000), one_turn(), &cold).forked, 1.25 * 47_700.0);
+    let betas = Market { cold_messages: true, ..market(1) };
+    near(forecast(sizes(12_000), one_turn(), &betas).forked, 0.1 * 12_000.0 + 1.25 * 35_700.0);
+    let small = Sizes { sent_marked: 1_000, sent_rolling: true, ..sizes(1_000) };
+    near(forecast(small, one_turn(), &market(1)).as_sent, 1_000.0);
+    let hour = Market { ttl: Ttl::OneHour, ..market(1) };
+    near(forecast(sizes(12_000), one_turn(), &hour).forked, 0.1 * 46_000.0 + 2.0 * 1_700.0);
+}
+
+#[test]
+fn with_a_price_the_figures_are_dollars_and_output_counts() {
+    let rates = Rates { input: Rate::per_million(1.0), output: Some(Rate::per_million(5.0)) };
+    let price = Price { rates, multipliers: multipliers(), tiers: Vec::new() };
+    let priced = Market { price: Some(&price), ..market(5) };
+    let habits = Habits { output: 100, ..one_turn() };
+    let (dollars, tokens) =
+        (forecast(sizes(12_000), habits, &priced), forecast(sizes(12_000), habits, &market(5)));
+    assert_eq!(dollars.unit, Unit::Dollars);
+    near(dollars.as_sent * 1e6, tokens.as_sent + 500.0);
+    near(dollars.forked * 1e6, tokens.forked + 500.0);
+}
+
+#[test]
+fn the_decision_follows_preference_and_ratio() {
+    let found = forecast(sizes(12_000), one_turn(), &market(5));
+    assert!(found.aligned < found.forked && found.forked < found.as_sent);
+    let policy = |prefer, max_cost_ratio| Policy { prefer, max_cost_ratio, ..Policy::default() };
+    assert_eq!(decide(Some(&found), &policy(Prefer::Context, 1.0)), Ok(()));
+    assert_eq!(decide(Some(&found), &policy(Prefer::Cost, 1.0)), Err(Refusal::Cost));
+    assert_eq!(decide(Some(&found), &policy(Prefer::Cost, 2.0)), Ok(()));
+    assert_eq!(decide(Some(&found), &policy(Prefer::Context, 0.1)), Err(Refusal::Cost));
+    let small = forecast(sizes(2_000), one_turn(), &market(5));
+    assert_eq!(
+        decide(Some(&small), &Policy::default()),
+        Err(Refusal::Cost),
+        "a small child of a large parent"
+    );
+    assert_eq!(decide(None, &Policy::default()), Err(Refusal::CostUnknown));
+}
+
+#[test]
+fn without_rates_nothing_is_known() {
+    let unknown = Market { multipliers: Multipliers::default(), ..market(5) };
+    assert_eq!(Forecast::of(&sizes(12_000), &one_turn(), &unknown, &Policy::default()), None);
+}
+
+#[test]
+fn turns_are_those_of_the_tool_or_of_the_policy_within_reason() {
+    let turns = |turns| forecast(sizes(12_000), Habits { turns, ..Habits::default() }, &market(5)).turns;
+    assert_eq!((turns(None), turns(Some(2.6)), turns(Some(0.0)), turns(Some(1e9))), (4, 3, 1, 256));
+    assert_eq!(turns(Some(f64::NAN)), 4);
+}
+
+#[test]
+fn sizes_come_from_the_parents_bill_and_scale_by_bytes() {
+    let mut body = parent_body();
+    body["messages"][0]["content"][0]["text"] = json!("x".repeat(3_000));
+    let scene = Scene::of(&body.to_string(), &two_calls());
+    let (_, composed) = scene.first(&child_body("a").to_string(), 0);
+    let child = read(&child_body("a").to_string());
+    let sizes = Sizes::of(&scene.trunk, &scene.fork, &composed, &child, Some(77.0)).unwrap();
+    let extent = scene.trunk.extent();
+    // The bill of the parent: 1,000 tokens of prompt, 50 of answer.
+    assert_eq!(sizes.entry, 1_000);
+    assert!(sizes.shared > 1_050 && sizes.shared < 1_200, "{sizes:?}");
+    let ratio = 1_000.0 / extent.parent as f64;
+    assert_eq!(sizes.fixed, (extent.fixed as f64 * ratio).ceil() as u64);
+    assert_eq!((sizes.sent_marked, sizes.sent_rolling), (0, false));
+    let mut unbilled = (*scene.fork).clone();
+    unbilled.usage = None;
+    assert_eq!(Sizes::of(&scene.trunk, &unbilled, &composed, &child, None), None);
+    let learned = Sizes::of(&scene.trunk, &unbilled, &composed, &child, Some(0.5)).unwrap();
+    assert_eq!(learned.fixed, extent.fixed.div_ceil(2));
+    assert_eq!(siblings(&scene.fork), 2);
+}
+
+#[test]
+fn a_childs_own_breakpoints_are_seen() {
+    let scene = Scene::new();
+    let (_, composed) = scene.first(&child_body("a").to_string(), 0);
+    let of = |body: &Value| {
+        Sizes::of(&scene.trunk, &scene.fork, &composed, &read(&body.to_string()), None).unwrap()
+    };
+    let mut body = child_body("a");
+    body["system"][0]["cache_control"] = json!({"type": "ephemeral"});
+    let fixed = of(&body);
+    assert_eq!((fixed.sent_marked, fixed.sent_rolling), (fixed.sent_fixed, false));
+    body["cache_control"] = json!({"type": "ephemeral"});
+    let rolling = of(&body);
+    assert_eq!((rolling.sent_marked, rolling.sent_rolling), (rolling.sent, true));
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let scene = Scene::new();
+    let body = child_body("a").to_string();
+    let (_, composed) = scene.first(&body, 0);
+    let child = read(&body);
+    let judge = |prompt: u64, window: Option<u64>, bytes: usize| {
+        let sizes = Sizes { shared: prompt, ..Sizes::default() };
+        let facts = ModelFacts { window_tokens: window, ..market(1).facts };
+        fits(&composed, Some(&sizes), &child, facts, bytes, &Policy::default())
+    };
+    let length = composed.body.length;
+    assert_eq!(judge(1_000, Some(2_000), length), Ok(()));
+    assert_eq!(judge(1_000, Some(2_000), length - 1), Err(Refusal::TooLarge));
+    assert_eq!(judge(1_000, Some(1_499), length), Err(Refusal::Window), "the child asks for 500");
+    assert_eq!(judge(1_001, Some(2_000), length), Err(Refusal::ContextShare));
+    assert_eq!(judge(1_001, None, length), Ok(()));
+}

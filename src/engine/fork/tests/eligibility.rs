@@ -1,0 +1,302 @@
+use super::*;
+use crate::engine::fanout::Spawning;
+
+/// Someone who wants to be forked.
+struct Candidate {
+    parent: Value,
+    calls: Vec<Value>,
+    child: Value,
+    rank: Rank,
+    call: Option<usize>,
+    agent: Option<u8>,
+    session: Option<u8>,
+    policy: Policy,
+    stood_down: bool,
+    streaming: bool,
+    spawning: Option<Spawning>,
+}
+
+impl Candidate {
+    fn new() -> Candidate {
+        Candidate {
+            parent: parent_body(),
+            calls: two_calls(),
+            child: child_body("a"),
+            rank: Rank::Whole,
+            call: Some(0),
+            agent: None,
+            session: None,
+            policy: Policy::default(),
+            stood_down: false,
+            streaming: false,
+            spawning: None,
+        }
+    }
+
+    fn judge(&self) -> Result<(), Refusal> {
+        let fork = match self.streaming {
+            true => pending(&self.parent.to_string(), &self.calls),
+            false => fan_out(&self.parent.to_string(), &self.calls),
+        };
+        let mut fork = (*fork).clone();
+        if let Some(spawning) = self.spawning {
+            fork.calls.iter_mut().for_each(|call| call.spawning = spawning);
+        }
+        self.judge_on(Arc::new(fork), &self.child.to_string())
+    }
+
+    fn judge_on(&self, fork: Arc<ForkPoint>, child: &str) -> Result<(), Refusal> {
+        let request = read(child);
+        let who = who(&request, self.session, self.agent);
+        let rules = Rules::default();
+        let facts = Facts { rules: &rules, stood_down: self.stood_down };
+        let child = Child { fork, call: self.call, rank: self.rank };
+        eligible(&request, &child, &who, &self.policy, &facts)
+    }
+}
+
+#[track_caller]
+fn refused(change: impl FnOnce(&mut Candidate)) -> &'static str {
+    let mut candidate = Candidate::new();
+    change(&mut candidate);
+    candidate.judge().map_or_else(Refusal::as_str, |()| "eligible")
+}
+
+#[test]
+fn a_plain_worker_is_eligible() {
+    assert_eq!(refused(|_| {}), "eligible");
+    assert_eq!(refused(|it| it.child["tools"] = parent_body()["tools"].clone()), "eligible");
+}
+
+#[test]
+fn every_refusal_has_its_own_spelling() {
+    let spellings: std::collections::HashSet<_> =
+        Refusal::ALL.iter().map(|refusal| refusal.as_str()).collect();
+    assert_eq!(spellings.len(), Refusal::ALL.len());
+}
+
+#[test]
+fn what_readers_could_see_differently_is_refused() {
+    let fork = fan_out(&parent_body().to_string(), &two_calls());
+    let twice = child_body("a").to_string().replacen('{', r#"{"model":"claude-x","#, 1);
+    assert_eq!(Candidate::new().judge_on(fork, &twice), Err(Refusal::Ambiguous));
+}
+
+#[test]
+fn forks_do_not_fork() {
+    let scene = Scene::new();
+    let (_, forked) = scene.first(&child_body("a").to_string(), 0);
+    let judged = Candidate::new().judge_on(Arc::clone(&scene.fork), &bytes(&forked));
+    assert_eq!(judged, Err(Refusal::Nested));
+    let mut fork = (*scene.fork).clone();
+    let mut parent = (*fork.parent).clone();
+    parent.who = who(&parent.request, None, Some(1));
+    fork.parent = Arc::new(parent);
+    let judged = Candidate::new().judge_on(Arc::new(fork), &child_body("a").to_string());
+    assert_eq!(judged, Err(Refusal::Nested));
+    // Quoting the tag is no sign.
+    let quoting = |it: &mut Candidate| it.child["system"] = json!(format!("{CHILD_TAG} {PLACEHOLDER}"));
+    assert_eq!(refused(quoting), "eligible");
+}
+
+#[test]
+fn the_tool_that_started_it_must_be_known_unless_the_parent_is_named() {
+    assert_eq!(refused(|it| it.spawning = Some(Spawning::Unknown)), "unknown_tool");
+    assert_eq!(refused(|it| it.spawning = Some(Spawning::Learned)), "eligible");
+    assert_eq!(
+        refused(|it| {
+            it.spawning = Some(Spawning::Unknown);
+            it.rank = Rank::Explicit;
+        }),
+        "eligible"
+    );
+}
+
+#[test]
+fn holdout_and_stand_down_refuse_whole_fan_outs() {
+    assert_eq!(refused(|it| it.stood_down = true), "stood_down");
+    assert_eq!(refused(|it| it.policy.share = 0.0), "holdout");
+    let held = |share: f64| {
+        let policy = Policy { share, ..Policy::default() };
+        (0..1000)
+            .filter(|n| policy.holds_out(crate::engine::fanout::ForkId::of(TENANT, &n.to_string())))
+            .count()
+    };
+    assert_eq!((held(1.0), held(0.0)), (0, 1000));
+    assert!((650..850).contains(&held(0.25)), "{}", held(0.25));
+}
+
+#[test]
+fn before_the_seal_the_policy_decides() {
+    let streaming = |it: &mut Candidate| it.streaming = true;
+    assert_eq!(refused(streaming), "eligible");
+    assert_eq!(
+        refused(|it| {
+            streaming(it);
+            it.policy.late = Late::Passthrough;
+        }),
+        "late"
+    );
+    assert_eq!(
+        refused(|it| {
+            streaming(it);
+            it.rank = Rank::Explicit;
+            it.call = None;
+        }),
+        "unsealed"
+    );
+}
+
+#[test]
+fn histories_and_first_messages_of_odd_shape_are_refused() {
+    let prefill = json!({"role": "assistant", "content": "So:"});
+    assert_eq!(refused(|it| it.parent["messages"].as_array_mut().unwrap().push(prefill)), "prefill");
+    assert_eq!(refused(|it| it.child["messages"][0]["output_config"] = json!({})), "shape");
+    assert_eq!(refused(|it| it.child["messages"][0]["role"] = json!("system")), "shape");
+    let image = json!([{"type": "image", "source": {}}]);
+    assert_eq!(refused(|it| it.child["messages"][0]["content"] = image), "shape");
+}
+
+#[test]
+fn the_model_must_be_the_parents() {
+    assert_eq!(refused(|it| it.child["model"] = json!("claude-y")), "model");
+}
+
+#[test]
+fn tools_must_be_the_parents_and_fewer_only_where_somebody_enforces_it() {
+    assert_eq!(refused(|it| it.child["tools"] = json!([])), "no_tools");
+    assert_eq!(refused(|it| it.child["tools"] = json!([tool("Read"), tool("Write")])), "tools_differ");
+    assert_eq!(refused(|it| it.child["tools"][0]["description"] = json!("other")), "tools_differ");
+    let respelt = json!([{"input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"},
+        "description": "d", "name": "Read"}]);
+    assert_eq!(refused(|it| it.child["tools"] = respelt), "eligible");
+    let fewer = |it: &mut Candidate| {
+        it.parent["tools"] = json!([tool("Agent"), tool("Read"), tool("Write")]);
+    };
+    assert_eq!(refused(fewer), "tools_subset");
+    assert_eq!(
+        refused(|it| {
+            fewer(it);
+            it.agent = Some(1);
+        }),
+        "eligible"
+    );
+    assert_eq!(
+        refused(|it| {
+            fewer(it);
+            it.policy.tools_policy = ToolsPolicy::Subset;
+        }),
+        "eligible"
+    );
+    assert_eq!(
+        refused(|it| {
+            it.rank = Rank::Explicit;
+            it.child["tools"] = json!([]);
+        }),
+        "eligible",
+        "it has named its parent"
+    );
+}
+
+#[test]
+fn every_field_that_shapes_the_prompt_must_be_the_parents() {
+    for (field, name) in [
+        ("thinking", "thinking"),
+        ("tool_choice", "tool_choice"),
+        ("output_config", "output_config"),
+        ("output_format", "output_format"),
+        ("context_management", "context_management"),
+        ("speed", "speed"),
+        ("mcp_servers", "mcp_servers"),
+        ("container", "container"),
+        ("never_heard_of", "unknown_field"),
+    ] {
+        let one = json!({"type": "a", "x": 1});
+        assert_eq!(refused(|it| it.child[field] = one.clone()), name);
+        assert_eq!(refused(|it| it.parent[field] = one.clone()), name);
+        assert_eq!(refused(|it| it.child[field] = Value::Null), "eligible", "null is none");
+        assert_eq!(
+            refused(|it| {
+                it.child[field] = json!({"x": 1, "type": "a"});
+                it.parent[field] = one.clone();
+            }),
+            "eligible"
+        );
+        assert_eq!(
+            refused(|it| {
+                it.child[field] = one.clone();
+                it.policy.inherit = vec![field.to_owned()];
+            }),
+            "eligible"
+        );
+        assert_eq!(
+            refused(|it| {
+                it.parent[field] = one.clone();
+                it.rank = Rank::Explicit;
+            }),
+            "eligible",
+            "what it leaves out is its parent's"
+        );
+    }
+    for field in ["max_tokens", "temperature", "metadata", "service_tier", "diagnostics"] {
+        assert_eq!(refused(|it| it.child[field] = json!(1)), "eligible", "{field}");
+    }
+    assert_eq!(refused(|it| it.child["cache_control"] = json!({"type": "ephemeral"})), "eligible");
+}
+
+#[test]
+fn images_and_documents_must_be_the_parents_too() {
+    let image =
+        json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}});
+    let nested =
+        json!({"type": "search_result", "source": "s", "title": "t", "content": [{"type": "document"}]});
+    for block in [image, nested] {
+        let shown = |it: &mut Candidate| {
+            it.child["messages"][0]["content"] = json!([block.clone(), text(&directive("a"))]);
+        };
+        assert_eq!(refused(shown), "media");
+        assert_eq!(
+            refused(|it| {
+                shown(it);
+                it.parent["messages"][0]["content"] = json!([text("Look."), block.clone()]);
+            }),
+            "eligible"
+        );
+    }
+    assert_eq!(refused(|it| it.child["system"] = json!("Speak of the \"image\".")), "eligible");
+}
+
+#[test]
+fn what_the_call_asks_for_is_respected() {
+    let asks = |name: &str, value: Value| refused(|it| it.calls[0]["input"][name] = value);
+    assert_eq!(asks("subagent_type", json!("Explore")), "specialist");
+    assert_eq!(asks("agent_type", json!({"name": "x"})), "specialist");
+    assert_eq!(asks("subagent_type", json!("general-purpose")), "eligible");
+    assert_eq!(asks("subagent_type", Value::Null), "eligible");
+    assert_eq!(asks("team_name", json!("red")), "teammate");
+    assert_eq!(asks("team_name", json!("")), "eligible");
+    assert_eq!(asks("isolation", json!("remote")), "isolation");
+    assert_eq!(asks("isolation", json!("worktree")), "eligible");
+    assert_eq!(
+        refused(|it| {
+            it.calls[0]["input"]["role"] = json!("critic");
+            it.policy.specialist_fields = vec!["role".into()];
+        }),
+        "specialist"
+    );
+}
+
+#[test]
+fn excluded_sessions_are_known_by_id_or_by_what_logs_show() {
+    let digest = IdDigest([3; 16]);
+    assert_eq!(
+        refused(|it| {
+            it.session = Some(3);
+            it.policy.exclude_sessions = vec![digest.to_string()];
+        }),
+        "coordinator"
+    );
+    let session = crate::engine::types::first(blake3::hash(b"my-session").as_bytes());
+    let policy = Policy { exclude_sessions: vec!["my-session".into()], ..Policy::default() };
+    assert!(policy.excludes(IdDigest(session)) && !policy.excludes(digest));
+}

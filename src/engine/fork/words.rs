@@ -1,0 +1,181 @@
+//! What a forked child is told, in our own words.
+
+use std::borrow::Cow;
+
+use memchr::memmem;
+
+use super::policy::{Policy, Report};
+use crate::engine::anatomy::Layer;
+use crate::engine::fanout::{CHILD_TAG, ForkPoint};
+use crate::engine::json::{self, Span};
+use crate::engine::recall::Remembered;
+
+const CLOSING_TAG: &str = "</forkpoint-child>";
+
+const CALLED: &str = "\
+You are a fork of the agent in the conversation above, and not that main agent. One of the calls in its last turn \
+started you; other forks carry out the other calls, and their results do not come to you.";
+
+const NAMED: &str = "\
+You are a fork of the agent in the conversation above, and not that main agent. Others carry out the calls of its \
+last turn, and their results do not come to you.";
+
+const STANDING: &str = "
+- What is said above about delegating, about starting agents or waiting for them, was said to the main agent. Start \
+no agents of any kind: do the work yourself.
+- Your task is the last text of this message. Keep to its scope, and leave to the main agent what lies outside of it.
+- Work silently: no remarks between tool calls, no questions. Report once, at the end.";
+
+const INSTRUCTIONS: &str = "
+- The texts between this note and your task are instructions of your own. Where they differ from what stands above, \
+they hold.";
+
+const REPORT: &str = "
+- If you changed files, commit them before you report.
+- Report in under 500 words, under the headings Scope, Result, Key files, Files changed and Issues, in that order. \
+Begin with \"Scope:\".";
+
+/// What to look for in a prompt: how clients tell an agent where it works.
+const DIRECTORY: &[u8] = b"orking directory: ";
+/// Longer than any path.
+const PATH_BYTES_MAX: usize = 4096;
+/// The messages in which clients tell it.
+const DIRECTORY_MESSAGES: usize = 2;
+
+/// What is special about one child.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notes<'a> {
+    /// A call started it; otherwise it has named its parent.
+    pub called: bool,
+    /// It brings a system prompt of its own.
+    pub instructions: bool,
+    pub report: bool,
+    /// Its tools, if they are fewer than those above.
+    pub tools: Option<Vec<Cow<'a, str>>>,
+    pub worktree: Option<Worktree<'a>>,
+}
+
+/// It works elsewhere than its parent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worktree<'a> {
+    pub own: Option<Cow<'a, str>>,
+    pub parents: Option<Cow<'a, str>>,
+}
+
+/// The note to a child. With a template the standing words are the operator's.
+pub fn boilerplate(notes: &Notes<'_>, template: Option<&str>) -> String {
+    let mut text = String::from(CHILD_TAG);
+    text.push('\n');
+    match template {
+        Some(template) => text.push_str(own_words(template)),
+        None => {
+            text.push_str(if notes.called { CALLED } else { NAMED });
+            text.push_str(STANDING);
+            text.push_str(if notes.instructions { INSTRUCTIONS } else { "" });
+            text.push_str(if notes.report { REPORT } else { "" });
+        }
+    }
+    if let Some(tools) = &notes.tools {
+        text.push_str("\n- Of the tools above only these are yours; calls of the others fail: ");
+        text.push_str(&tools.join(", "));
+        text.push('.');
+    }
+    if let Some(worktree) = &notes.worktree {
+        text.push_str(&worktree.notice());
+    }
+    text.push('\n');
+    text.push_str(CLOSING_TAG);
+    text
+}
+
+/// A template without the tags, which are put around it again.
+fn own_words(template: &str) -> &str {
+    let inner = template.trim();
+    let inner = inner.strip_prefix(CHILD_TAG).unwrap_or(inner);
+    inner.strip_suffix(CLOSING_TAG).unwrap_or(inner).trim()
+}
+
+impl Worktree<'_> {
+    fn notice(&self) -> String {
+        let place = match &self.own {
+            Some(own) => format!("in the directory {own}"),
+            None => "in a working copy of your own".to_owned(),
+        };
+        let parents = self.parents.as_ref().map_or_else(String::new, |parents| format!(" ({parents})"));
+        format!(
+            "\n- You work {place}, not in that of the main agent{parents}. Translate the paths above to yours, read \
+             a file again before you change it, and change nothing outside."
+        )
+    }
+}
+
+/// Whether a child is told how to report. By itself only one that nobody else tells: a call without a type or of
+/// type `fork`, and no instructions of its own.
+pub fn asks_report(policy: &Policy, kind: Option<&str>, instructions: bool) -> bool {
+    match policy.report {
+        Report::Always => true,
+        Report::Never => false,
+        Report::Auto => matches!(kind, None | Some("" | "fork")) && !instructions,
+    }
+}
+
+/// The kind of agent that a call asks for.
+pub fn kind(fork: &ForkPoint, call: usize, policy: &Policy) -> Option<String> {
+    let input = fork.input(call)?;
+    policy.specialist_fields.iter().find_map(|field| {
+        let value = json::member(&input, 0, field)?;
+        json::text(&input, &value).map(Cow::into_owned)
+    })
+}
+
+/// The names of a request's tools.
+pub fn tool_names(request: &Remembered) -> Vec<Cow<'_, str>> {
+    let (body, anatomy) = (request.body(), request.anatomy());
+    let tools = &anatomy.pieces[..anatomy.tools];
+    tools.iter().filter_map(|tool| name_of(body, &tool.span)).collect()
+}
+
+/// The name of a tool; of a toolset, which has none, its kind.
+pub fn name_of<'b>(body: &'b [u8], tool: &Span) -> Option<Cow<'b, str>> {
+    let member = |name| json::member(body, tool.start, name).and_then(|span| json::text(body, &span));
+    member("name").or_else(|| member("type"))
+}
+
+/// Whether a child works elsewhere than its parent: both say where and differ, or the call asks for it.
+pub fn worktree<'a>(
+    child: &'a Remembered,
+    parent: &'a Remembered,
+    fork: &ForkPoint,
+    call: Option<usize>,
+) -> Option<Worktree<'a>> {
+    let (own, parents) = (directory(child), directory(parent));
+    let asked = call.and_then(|call| fork.input(call)).is_some_and(|input| {
+        let value = json::member(&input, 0, "isolation");
+        value.and_then(|value| json::text(&input, &value)).is_some_and(|word| word == "worktree")
+    });
+    let differ = own.is_some() && parents.is_some() && own != parents;
+    match (differ, asked) {
+        (true, _) => Some(Worktree { own, parents }),
+        (false, true) => Some(Worktree { own: None, parents: None }),
+        (false, false) => None,
+    }
+}
+
+/// The working directory that a prompt names first.
+fn directory(request: &Remembered) -> Option<Cow<'_, str>> {
+    let (body, anatomy) = (request.body(), request.anatomy());
+    let last =
+        anatomy.messages.iter().take(DIRECTORY_MESSAGES).map(|message| message.pieces.end).max().unwrap_or(0);
+    let pieces = anatomy.pieces.iter().enumerate().take(last);
+    let spoken = pieces.filter(|(index, _)| anatomy.layer(*index) != Layer::Tools);
+    let mut texts = spoken.map(|(_, piece)| piece.text.as_ref().unwrap_or(&piece.span));
+    texts.find_map(|span| {
+        let start = span.start + memmem::find(&body[span.clone()], DIRECTORY)? + DIRECTORY.len();
+        let line = &body[start..span.end.min(start + PATH_BYTES_MAX)];
+        // Within a string: up to its end, or to the escape that ends the line.
+        let end = line.iter().position(|byte| matches!(byte, b'"' | b'<'));
+        let end = memmem::find(line, b"\\n").into_iter().chain(end).min()?;
+        let quoted = [b"\"", &line[..end], b"\""].concat();
+        json::text(&quoted, &(0..quoted.len())).map(|path| Cow::Owned(path.trim().to_owned()))
+    })
+}

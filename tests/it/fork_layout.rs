@@ -1,0 +1,155 @@
+//! The pure core of forking against the simulator and against what real clients send: what is laid out is accepted,
+//! read from the cache, and stays the same for a child's life.
+
+mod live;
+mod wire;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forkpoint::engine::anatomy::Anatomy;
+use forkpoint::engine::breakpoints::{self, Breakpoint, Profile, Situation};
+use forkpoint::engine::fanout::{
+    Binding, Bindings, Child, Draft, ForkId, ForkPoint, Forks, Life, Newcomer, Parent, Recognised, Rules, Who,
+};
+use forkpoint::engine::fork::{Composed, Facts, Policy, Prefix, Refusal, Trunk, Turn, eligible};
+use forkpoint::engine::prefix::Attribution;
+use forkpoint::engine::recall::{Nothing, Remembered};
+use forkpoint::engine::turn::{Turn as Answer, TurnLimits};
+use forkpoint::engine::types::{IdDigest, Moment, TenantId};
+use serde_json::{Value, json};
+
+const LIMITS: TurnLimits = TurnLimits { bytes: 16 << 20, tool_uses: 256 };
+const NOW: Moment = Moment(1_000);
+
+/// One tenant whose children are forked by hand.
+struct House {
+    forks: Forks,
+    rules: Rules,
+    policy: Policy,
+    bound: Bindings<Prefix>,
+    trunks: HashMap<ForkId, Arc<Trunk>>,
+    /// Where each child wrote last.
+    tails: HashMap<Binding, usize>,
+}
+
+/// What a client says in headers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hints<'a> {
+    session: Option<&'a str>,
+    agent: Option<&'a str>,
+}
+
+/// What becomes of a request.
+enum Fate {
+    Forked(Composed, Binding),
+    Refused(Refusal),
+    /// No child, or one that its client has forked.
+    Other,
+}
+
+impl House {
+    fn new() -> House {
+        let rules = Rules::default();
+        House {
+            forks: Forks::new(TenantId([1; 32]), rules.clone()),
+            rules,
+            policy: Policy::default(),
+            bound: Bindings::new(Life { ttl_s: 3_600, count: 1_000, bytes: 1 << 26 }),
+            trunks: HashMap::new(),
+            tails: HashMap::new(),
+        }
+    }
+
+    fn handle(&mut self, body: &[u8], hints: Hints<'_>) -> Fate {
+        let request = read(body);
+        let who = who(&request, hints);
+        if let Some((binding, prefix)) = self.bound.find(&request, &who, NOW) {
+            let turn = Turn::Later(self.tails.get(&binding).copied());
+            let composed = prefix.compose(&request, turn, &self.policy);
+            return self.sent(composed, binding);
+        }
+        let newcomer = Newcomer { request: &request, who, explicit: None };
+        let Recognised::Child(child) = self.forks.recognise(&newcomer, NOW) else { return Fate::Other };
+        let facts = Facts { rules: &self.rules, stood_down: false };
+        if let Err(refusal) = eligible(&request, &child, &who, &self.policy, &facts) {
+            return Fate::Refused(refusal);
+        }
+        let (prefix, _) = Prefix::of(&self.trunk(&child), &request, &child, &self.policy).unwrap();
+        let composed = prefix.compose(&request, Turn::First, &self.policy);
+        let bytes = prefix.memory_bytes();
+        let binding = self.bound.bind(&request, who, Arc::new(prefix), bytes, NOW);
+        self.sent(composed, binding)
+    }
+
+    fn sent(&mut self, composed: Composed, binding: Binding) -> Fate {
+        check(&composed);
+        self.tails.insert(binding, composed.breakpoints.last().unwrap().piece);
+        Fate::Forked(composed, binding)
+    }
+
+    /// One trunk for all children of a fork point.
+    fn trunk(&mut self, child: &Child) -> Arc<Trunk> {
+        let trunk = self.trunks.entry(child.fork.id).or_insert_with(|| {
+            let written = written(&child.fork.parent.request);
+            Arc::new(Trunk::of(&child.fork, None, written, Attribution::Stripped).unwrap())
+        });
+        Arc::clone(trunk)
+    }
+
+    /// A plain request was answered: it may have fanned out.
+    fn answered(&mut self, body: &[u8], hints: Hints<'_>, answer: &Value) -> Option<Arc<ForkPoint>> {
+        let request = read(body);
+        let who = who(&request, hints);
+        let draft =
+            Draft::begin(Parent { request: Arc::new(request), betas: String::new(), who }, false).ok()?;
+        let answer = Answer::from_json(answer.to_string().as_bytes(), LIMITS);
+        self.forks.seal(draft, &answer, NOW).ok()
+    }
+
+    /// A child was answered.
+    fn child_answered(&mut self, binding: Binding, body: &[u8], content: &Value) {
+        for block in content.as_array().unwrap() {
+            if let Some(id) = block["id"].as_str() {
+                self.bound.called(binding, id);
+            }
+        }
+        let message = json!({"role": "assistant", "content": content}).to_string();
+        self.bound.answered(binding, &read(body), message.as_bytes());
+    }
+}
+
+fn read(body: &[u8]) -> Remembered {
+    Remembered::read(Bytes::copy_from_slice(body), &Nothing, Attribution::Stripped).unwrap()
+}
+
+fn who(request: &Remembered, hints: Hints<'_>) -> Who {
+    let digest = |id: &str| IdDigest(forkpoint::engine::types::first(blake3::hash(id.as_bytes()).as_bytes()));
+    Who::of(request, hints.session.map(digest), hints.agent.map(digest), hints.session.is_some())
+}
+
+/// Where an aligned request writes its last entry.
+fn written(request: &Remembered) -> Option<Breakpoint> {
+    breakpoints::plan(request.body(), request.anatomy(), &Situation::new(Profile::Anthropic))
+        .breakpoints
+        .pop()
+}
+
+/// The request with the markers that it gets.
+fn aligned(body: &[u8]) -> Vec<u8> {
+    let request = read(body);
+    let plan = breakpoints::plan(request.body(), request.anatomy(), &Situation::new(Profile::Anthropic));
+    breakpoints::apply(request.body(), &plan.edits).pieces.concat()
+}
+
+/// What is told about a body is true.
+fn check(composed: &Composed) {
+    let body = composed.body.pieces.concat();
+    assert_eq!(body.len(), composed.body.length);
+    let anatomy = Anatomy::read(&body).unwrap();
+    let marked = anatomy.pieces.iter().enumerate().filter(|(_, piece)| piece.marker.is_some());
+    let told = composed.breakpoints.iter().map(|point| point.piece);
+    assert!(marked.map(|(piece, _)| piece).eq(told), "{}", String::from_utf8_lossy(&body));
+    assert!(composed.breakpoints.len() <= 4);
+}
