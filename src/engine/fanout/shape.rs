@@ -23,16 +23,18 @@ const TEXT_SHARE: usize = 4;
 /// Whether the request carries the layout of a forked child: a user message of placeholders, then a text that
 /// starts with the tag. Quoting either of them does not count.
 pub fn is_forked_by_shape(request: &Remembered) -> bool {
+    let body = request.body();
+    // Whoever wrote the layout wrote the tag without escapes, so that looking for it costs next to nothing.
+    let is_tagged = |piece: &Piece| {
+        let text = text_span(request, piece).map(|span| &body[span]);
+        text.and_then(|text| text.strip_prefix(b"\""))
+            .is_some_and(|text| text.starts_with(CHILD_TAG.as_bytes()))
+    };
     request.anatomy().messages.iter().any(|message| {
         let pieces = pieces(request, message);
-        let results = pieces.iter().take_while(|piece| is_placeholder(request, piece)).count();
-        let tagged = |piece: &Piece| {
-            let span = text_span(request, piece)?;
-            json::text(request.body(), &span).map(|text| text.starts_with(CHILD_TAG))
-        };
-        has_role(request, message, "user")
-            && results > 0
-            && pieces.get(results).and_then(tagged).unwrap_or(false)
+        let tagged = pieces.iter().position(is_tagged).filter(|results| *results > 0);
+        tagged.is_some_and(|results| pieces[..results].iter().all(|piece| is_placeholder(request, piece)))
+            && has_role(request, message, "user")
     })
 }
 

@@ -303,8 +303,8 @@ pub struct Opening([u8; 16]);
 
 impl Opening {
     /// A longer text counts with its start and its end only.
-    const WHOLE_BYTES: usize = 4 * 1024;
-    const SAMPLE_BYTES: usize = 2 * 1024;
+    const WHOLE_BYTES: usize = 2 * 1024;
+    const SAMPLE_BYTES: usize = 1024;
     /// More blocks than any client puts into a first message count by their number only.
     const BLOCKS_MAX: usize = 32;
 
