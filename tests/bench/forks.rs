@@ -1,0 +1,107 @@
+//! What recognising fan-outs costs: a fork point, a child, a stranger, and a message made to be dear.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use forkpoint::engine::fanout::{Draft, Forks, Newcomer, Parent, Recognised, Rules, Who};
+use forkpoint::engine::prefix::Attribution;
+use forkpoint::engine::recall::{Nothing, Remembered};
+use forkpoint::engine::turn::{Turn, TurnLimits};
+use forkpoint::engine::types::{Moment, TenantId};
+
+const TENANT: TenantId = TenantId([7; 32]);
+const CHILDREN: usize = 5;
+const FORKS: usize = 64;
+const ROUNDS: usize = 200;
+const LIMITS: TurnLimits = TurnLimits { bytes: 16 << 20, tool_uses: 256 };
+
+fn main() -> ExitCode {
+    // `cargo test --all-targets` runs benches too, without arguments.
+    if !std::env::args().any(|word| word == "--bench") {
+        println!("nothing to test here; `tests/deep forks` measures");
+        return ExitCode::SUCCESS;
+    }
+    let parent = request(200_000, "Survey it.");
+    let mut forks = Forks::new(TENANT, Rules { bytes: 256 << 20, ..Rules::default() });
+    for number in 0..FORKS {
+        fan_out(&mut forks, &parent, number);
+    }
+    println!("{FORKS} fork points of {CHILDREN} children on one parent of 200 KB, median of {ROUNDS}");
+    let per_fork = forks.bytes() / FORKS;
+    println!("  memory of one, the parent's request counted in full   {:>9.1} KB", per_fork as f64 / 1e3);
+    let own = per_fork - parent.memory_bytes();
+    println!("  memory of one, the parent's request aside             {:>9.1} KB", own as f64 / 1e3);
+    row("a fan-out of 5, from its first block to the seal", |round| {
+        fan_out(&mut forks, &parent, FORKS + round);
+    });
+    let who = Who::default();
+    let mut ask = |what: &str, first: &str, child: bool| {
+        let request = request(24_000, first);
+        row(what, |_| {
+            let newcomer = Newcomer { request: &request, who, explicit: None };
+            let met = forks.recognise(black_box(&newcomer), Moment(1_000));
+            assert_eq!(matches!(met, Recognised::Child(_)), child, "{met:?}");
+        });
+    };
+    ask("a first turn of 24 KB that is a child", &directive(3, 1), true);
+    ask("a first turn of 24 KB that is not", "Tell me about the sea, and leave nothing out of it.", false);
+    let end = &directive(3, 1)[20..];
+    ask("a first turn of 256 KB full of a directive's end", &end.repeat((256 << 10) / end.len()), false);
+    ExitCode::SUCCESS
+}
+
+fn row(what: &str, mut act: impl FnMut(usize)) {
+    let mut times: Vec<f64> = (0..ROUNDS)
+        .map(|round| {
+            let started = Instant::now();
+            act(round);
+            started.elapsed().as_secs_f64() * 1e6
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    println!("  {what:<54}{:>9.1} µs", times[ROUNDS / 2]);
+}
+
+/// A request of about that size whose first message says this.
+fn request(bytes: usize, first: &str) -> Remembered {
+    let system = "Read before you write, and measure before you claim. ".repeat(bytes / 53);
+    let body = serde_json::json!({
+        "model": "claude-sonnet-4-6",
+        "tools": [{"name": "Agent", "description": "d", "input_schema": {"type": "object"}}],
+        "system": [{"type": "text", "text": system}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": first}]}],
+    });
+    Remembered::read(body.to_string().into(), &Nothing, Attribution::Counted).unwrap()
+}
+
+fn directive(fork: usize, child: usize) -> String {
+    let about = format!("the part number {child} of project {fork}");
+    format!(
+        "Survey everything about {about}, read what matters there, and report what you found in a few words."
+    )
+}
+
+fn fan_out(forks: &mut Forks, parent: &Remembered, number: usize) {
+    let calls: Vec<_> = (0..CHILDREN)
+        .map(|child| {
+            let (id, prompt) = (format!("toolu_{number}_{child}"), directive(number, child));
+            serde_json::json!({"type": "tool_use", "id": id, "name": "Agent", "input": {"prompt": prompt}})
+        })
+        .collect();
+    let message = serde_json::json!({"id": format!("msg_{number}"), "type": "message", "role": "assistant",
+        "stop_reason": "tool_use", "content": calls, "usage": {"input_tokens": 1, "output_tokens": 1}});
+    let turn = Turn::from_json(message.to_string().as_bytes(), LIMITS);
+    let request = Arc::new(parent.clone());
+    let parent = Parent { request, betas: String::new(), who: Who::default() };
+    let mut draft = Draft::begin(parent, false).unwrap();
+    for block in turn.blocks.clone() {
+        if draft.push(block, &Rules::default()) {
+            forks.pending(turn.id.as_deref().unwrap(), &mut draft, Moment(0)).unwrap();
+        }
+    }
+    forks.seal(draft, &turn, Moment(0)).unwrap();
+}
