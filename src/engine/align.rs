@@ -157,8 +157,7 @@ pub fn untouched(arrival: &Arrival) -> Trace {
 /// Asks the upstream to compare the prompt with that of the request before.
 fn question(arrival: &Arrival, forwarded: &Remembered) -> Option<Edit> {
     let previous = arrival.predecessor().and_then(|trace| trace.answer()?.message_id.as_deref());
-    let insertion = diagnosis::question(forwarded.body(), forwarded.anatomy(), previous)?;
-    Some(Edit::inserting(insertion.at, insertion.bytes))
+    diagnosis::question(forwarded.body(), forwarded.anatomy(), previous)
 }
 
 /// The request in its one spelling.

@@ -102,6 +102,13 @@ pub struct Message {
     pub extra: Vec<Member>,
 }
 
+impl Message {
+    /// Whether it is this role's, however that is spelt.
+    pub fn has_role(&self, body: &[u8], role: &str) -> bool {
+        self.role.as_ref().and_then(|span| json::text(body, span)).is_some_and(|found| found == role)
+    }
+}
+
 impl Anatomy {
     pub fn read(body: &[u8]) -> Result<Anatomy, Malformed> {
         Reader::of_spans(body).read().map(|read| read.anatomy)
@@ -214,6 +221,14 @@ fn moved(span: &Span, from: usize, to: usize) -> Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_role_is_known_however_it_is_spelt_and_nothing_else_is_one() {
+        let body = br#"{"messages":[{"role":"user"},{"role":"\u0075ser"},{"role":7},{"role":null},{}]}"#;
+        let messages = Anatomy::read(body).unwrap().messages;
+        let users: Vec<bool> = messages.iter().map(|message| message.has_role(body, "user")).collect();
+        assert_eq!(users, [true, true, false, false, false]);
+    }
 
     const BODY: &[u8] = br#"{"model":"m","messages":[
         {"role":"user","content":"hi"},

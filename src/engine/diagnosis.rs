@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::anatomy::Anatomy;
+use super::breakpoints::Edit;
 
 /// Message ids are short; anything longer is not one.
 const MESSAGE_ID_BYTES_MAX: usize = 128;
@@ -112,17 +113,10 @@ pub(super) fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Optio
     <&RawValue>::deserialize(from).map(Some)
 }
 
-/// Bytes to be put into a body, before the byte `at`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Insertion {
-    pub at: usize,
-    pub bytes: Bytes,
-}
-
 /// The question for a request: how it compares with the prompt that `previous` answered, or `None` on a first turn,
 /// which leaves a fingerprint for the next. It goes last, so that the head of the body stays as stable as it was.
 /// Nothing is asked if the client asks by itself or readers could disagree about the body.
-pub fn question(body: &[u8], anatomy: &Anatomy, previous: Option<&str>) -> Option<Insertion> {
+pub fn question(body: &[u8], anatomy: &Anatomy, previous: Option<&str>) -> Option<Edit> {
     let last = anatomy.members.last()?;
     if anatomy.ambiguous || anatomy.member(body, "diagnostics").is_some() {
         return None;
@@ -134,7 +128,7 @@ pub fn question(body: &[u8], anatomy: &Anatomy, previous: Option<&str>) -> Optio
         }
         Some(_) => return None,
     };
-    Some(Insertion { at: last.value.end, bytes })
+    Some(Edit::inserting(last.value.end, bytes))
 }
 
 /// Whether it needs no escapes and is no prose.
@@ -146,6 +140,7 @@ fn is_message_id(id: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::breakpoints::apply;
 
     #[test]
     fn every_verdict_is_read_by_its_spelling() {
@@ -176,8 +171,9 @@ mod tests {
 
     fn asked(body: &str, previous: Option<&str>) -> Option<String> {
         let anatomy = Anatomy::read(body.as_bytes()).unwrap();
-        let Insertion { at, bytes } = question(body.as_bytes(), &anatomy, previous)?;
-        Some(format!("{}{}{}", &body[..at], std::str::from_utf8(&bytes).unwrap(), &body[at..]))
+        let edit = question(body.as_bytes(), &anatomy, previous)?;
+        let forwarded = apply(&Bytes::copy_from_slice(body.as_bytes()), &[edit]);
+        Some(String::from_utf8(forwarded.pieces.concat()).unwrap())
     }
 
     #[test]

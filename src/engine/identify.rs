@@ -67,7 +67,12 @@ pub fn is_oauth(headers: &HeaderMap) -> bool {
 /// The betas that a request asks for, in its order.
 pub fn betas(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let lists = headers.get_all("anthropic-beta").iter().filter_map(|value| value.to_str().ok());
-    lists.flat_map(|list| list.split(',')).map(str::trim).filter(|beta| !beta.is_empty())
+    lists.flat_map(each_beta)
+}
+
+/// The betas of one list.
+pub fn each_beta(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|beta| !beta.is_empty())
 }
 
 fn tenant(headers: &HeaderMap, rule: TenantRule<'_>) -> Option<TenantId> {

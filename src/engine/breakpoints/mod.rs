@@ -251,11 +251,7 @@ impl Planner<'_> {
     /// Tools will be called, and a conversation that was answered once goes on.
     fn continues_by_shape(&self) -> bool {
         let has_tools = self.anatomy.pieces[..self.anatomy.tools].iter().any(|tool| tool.form == Form::Block);
-        let is_assistant = |role| {
-            json::text(self.body, role).is_some_and(|role: std::borrow::Cow<'_, str>| role == "assistant")
-        };
-        has_tools
-            || self.anatomy.messages.iter().filter_map(|message| message.role.as_ref()).any(is_assistant)
+        has_tools || self.anatomy.messages.iter().any(|message| message.has_role(self.body, "assistant"))
     }
 
     fn cover_tail(&mut self) -> Covered {

@@ -2,6 +2,7 @@
 
 use super::images::first_image;
 use crate::engine::anatomy::{Anatomy, Layer};
+use crate::engine::identify::each_beta;
 use crate::engine::json;
 use crate::engine::meaning::Meaning;
 
@@ -155,8 +156,7 @@ fn digest(body: &[u8], anatomy: &Anatomy, name: &str) -> Digest {
 }
 
 fn digest_betas<'b>(betas: impl Iterator<Item = &'b str>) -> Digest {
-    let betas = betas.flat_map(|value| value.split(',')).map(str::trim).filter(|beta| !beta.is_empty());
-    let mut betas: Vec<&str> = betas.collect();
+    let mut betas: Vec<&str> = betas.flat_map(each_beta).collect();
     betas.sort_unstable();
     betas.dedup();
     (!betas.is_empty()).then(|| *blake3::hash(betas.join(",").as_bytes()).as_bytes())

@@ -6,12 +6,12 @@
 use memchr::memmem;
 
 use crate::engine::anatomy::{Anatomy, Form, Piece};
-use crate::engine::breakpoints::{Breakpoint, Ttl};
+use crate::engine::breakpoints::{Breakpoint, LOOKBACK, Ttl};
 use crate::engine::divergence::Subject;
 use crate::engine::json;
 
 /// How many positions are looked at per breakpoint; the breakpoint itself is the first.
-pub const LOOKBACK_POSITIONS: usize = 20;
+pub const LOOKBACK_POSITIONS: usize = LOOKBACK + 1;
 
 /// One position that is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

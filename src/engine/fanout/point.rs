@@ -13,7 +13,7 @@ use crate::engine::anatomy::Layer;
 use crate::engine::json;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::recall::Remembered;
-use crate::engine::turn::{Block, Turn, Wholeness};
+use crate::engine::turn::{Block, Turn, Wholeness, assistant_message};
 use crate::engine::types::{TenantId, first};
 use crate::engine::usage::Usage;
 
@@ -150,7 +150,7 @@ impl ForkPoint {
     /// The assistant message up to and including a call: all that a child can stand on before the seal.
     pub fn up_to(&self, call: usize) -> Option<Bytes> {
         let blocks = self.blocks.get(..=self.calls.get(call)?.block)?;
-        Some([b"{\"role\":\"assistant\",\"content\":[", &blocks.join(&b","[..])[..], b"]}"].concat().into())
+        Some(assistant_message(blocks.iter().map(|block| &block[..])).into())
     }
 
     /// The call of this id.

@@ -34,7 +34,7 @@ pub fn is_forked_by_shape(request: &Remembered) -> bool {
         let pieces = pieces(request, message);
         let tagged = pieces.iter().position(is_tagged).filter(|results| *results > 0);
         tagged.is_some_and(|results| pieces[..results].iter().all(|piece| is_placeholder(request, piece)))
-            && has_role(request, message, "user")
+            && message.has_role(request.body(), "user")
     })
 }
 
@@ -58,7 +58,7 @@ fn is_placeholder(request: &Remembered, piece: &Piece) -> bool {
 }
 
 pub(super) fn is_first_turn(request: &Remembered) -> bool {
-    !request.anatomy().messages.iter().any(|message| has_role(request, message, "assistant"))
+    !request.is_answered()
 }
 
 pub(super) fn has_tools(request: &Remembered) -> bool {
@@ -68,13 +68,13 @@ pub(super) fn has_tools(request: &Remembered) -> bool {
 /// The texts of the first user message, of at most `bytes` each as a directive could fill.
 pub(super) fn first_texts(request: &Remembered, bytes: usize) -> impl Iterator<Item = Cow<'_, str>> {
     let messages = &request.anatomy().messages;
-    let first = messages.iter().find(|message| has_role(request, message, "user"));
+    let first = messages.iter().find(|message| message.has_role(request.body(), "user"));
     texts(request, first.into_iter(), bytes)
 }
 
 /// The texts that the user added after the last assistant turn.
 pub(super) fn new_texts(request: &Remembered, bytes: usize) -> impl Iterator<Item = Cow<'_, str>> {
-    let users = news(request).iter().filter(|message| has_role(request, message, "user"));
+    let users = news(request).iter().filter(|message| message.has_role(request.body(), "user"));
     texts(request, users, bytes)
 }
 
@@ -96,14 +96,14 @@ pub(super) fn call_ids(request: &Remembered) -> impl Iterator<Item = Cow<'_, str
 /// The first user message and the first assistant turn as they are meant, for the life of a conversation.
 pub(super) fn start_meaning(request: &Remembered) -> Option<[u8; 32]> {
     let messages = &request.anatomy().messages;
-    let first = |role: &str| messages.iter().find(|message| has_role(request, message, role));
+    let first = |role: &str| messages.iter().find(|message| message.has_role(request.body(), role));
     Some(started(&message_meaning(request, first("user")?), &message_meaning(request, first("assistant")?)))
 }
 
 /// The same of a request that has no assistant turn yet, and the turn that answers it.
 pub(super) fn start_meaning_with(request: &Remembered, turn: &[u8]) -> Option<[u8; 32]> {
     let messages = &request.anatomy().messages;
-    let user = messages.iter().find(|message| has_role(request, message, "user"))?;
+    let user = messages.iter().find(|message| message.has_role(request.body(), "user"))?;
     let body = [&b"{\"messages\":["[..], turn, b"]}"].concat();
     let answer = Remembered::read(body.into(), &Nothing, Attribution::Counted).ok()?;
     let assistant = answer.anatomy().messages.first()?;
@@ -185,7 +185,7 @@ fn same_piece(ours: &Remembered, mine: &Piece, theirs: &Remembered, other: &Piec
 /// What follows the last assistant turn.
 fn news(request: &Remembered) -> &[Message] {
     let messages = &request.anatomy().messages;
-    let assistant = messages.iter().rposition(|message| has_role(request, message, "assistant"));
+    let assistant = messages.iter().rposition(|message| message.has_role(request.body(), "assistant"));
     &messages[assistant.map_or(0, |last| last + 1)..]
 }
 
@@ -220,8 +220,4 @@ fn result_id<'r>(request: &'r Remembered, piece: &Piece) -> Option<Cow<'r, str>>
 
 fn kind<'r>(request: &'r Remembered, piece: &Piece) -> &'r [u8] {
     piece.kind.as_ref().map_or(&b""[..], |kind| &request.body()[kind.clone()])
-}
-
-fn has_role(request: &Remembered, message: &Message, role: &str) -> bool {
-    message.role.as_ref().and_then(|span| json::text(request.body(), span)).is_some_and(|found| found == role)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use memchr::memmem;
 
 use super::fields::Comparison;
-use super::opening::{Opening, has_role};
+use super::opening::Opening;
 use super::policy::{Late, Policy, ToolsPolicy};
 use super::refusal::Refusal;
 use super::said::{self, Said};
@@ -45,7 +45,7 @@ pub fn eligible(
     }
     check_call(child, who, policy)?;
     check_seal(child, policy)?;
-    if parent.anatomy().messages.last().is_none_or(|last| has_role(parent, last, "assistant")) {
+    if parent.anatomy().messages.last().is_none_or(|last| last.has_role(parent.body(), "assistant")) {
         return Err(Refusal::Prefill);
     }
     let call = child.call.and_then(|call| child.fork.calls.get(call));

@@ -16,6 +16,7 @@ use super::trunk::{self, Branch, Trunk};
 use super::words;
 use crate::engine::breakpoints::{self, Breakpoint, Forwarded, Ttl, marker};
 use crate::engine::fanout::{Child, Rank};
+use crate::engine::identify::each_beta;
 use crate::engine::recall::Remembered;
 
 /// A shorter piece is copied rather than shared.
@@ -301,9 +302,8 @@ fn gathered(pieces: Vec<Bytes>) -> Vec<Bytes> {
 
 /// The betas of a forked child: the parent's, then those of its own that are missing.
 pub fn betas<'b>(parent: &str, child: impl IntoIterator<Item = &'b str>) -> String {
-    let each = |list: &'b str| list.split(',').map(str::trim).filter(|beta| !beta.is_empty());
-    let mut all: Vec<&str> = parent.split(',').map(str::trim).filter(|beta| !beta.is_empty()).collect();
-    for beta in child.into_iter().flat_map(each) {
+    let mut all: Vec<&str> = each_beta(parent).collect();
+    for beta in child.into_iter().flat_map(each_beta) {
         if !all.contains(&beta) {
             all.push(beta);
         }

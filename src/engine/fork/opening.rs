@@ -30,7 +30,7 @@ impl<'r> Opening<'r> {
     ) -> Result<Opening<'r>, Refusal> {
         let messages = &request.anatomy().messages;
         let first =
-            messages.first().filter(|first| has_role(request, first, "user") && first.extra.is_empty());
+            messages.first().filter(|first| first.has_role(request.body(), "user") && first.extra.is_empty());
         let first = first.ok_or(Refusal::Shape)?;
         let directive = directive(request, first, call).ok_or(Refusal::Shape)?;
         let next = messages.get(1).filter(|next| policy.hoist_system && is_system(request, next));
@@ -84,8 +84,9 @@ impl Record {
     /// How many messages of a later request are what was recorded; none if its client has replaced them.
     pub fn matches(&self, request: &Remembered) -> Option<usize> {
         let messages = &request.anatomy().messages;
-        let first =
-            messages.first().filter(|first| has_role(request, first, "user") && first.extra.is_empty())?;
+        let first = messages
+            .first()
+            .filter(|first| first.has_role(request.body(), "user") && first.extra.is_empty())?;
         if message(request, first) != self.first {
             return None;
         }
@@ -151,13 +152,9 @@ fn extra(request: &Remembered, message: &Message) -> Vec<Said> {
 /// A system message of texts only.
 fn is_system(request: &Remembered, message: &Message) -> bool {
     let pieces = &request.anatomy().pieces[message.pieces.clone()];
-    has_role(request, message, "system")
+    message.has_role(request.body(), "system")
         && !pieces.is_empty()
         && pieces.iter().all(|piece| is_text(request, piece) && !is_blank(request, piece))
-}
-
-pub fn has_role(request: &Remembered, message: &Message, role: &str) -> bool {
-    message.role.as_ref().and_then(|span| json::text(request.body(), span)).is_some_and(|found| found == role)
 }
 
 fn is_text(request: &Remembered, piece: &Piece) -> bool {

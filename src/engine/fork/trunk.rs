@@ -14,9 +14,7 @@ use crate::engine::fanout::{Call, ForkPoint, PLACEHOLDER, Parent};
 use crate::engine::json::{self, Span, is_key};
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::Remembered;
-
-/// How an assistant message is written.
-const TURN_OPENING: usize = br#"{"role":"assistant","content":["#.len();
+use crate::engine::turn::MESSAGE_OPENING;
 
 /// The parent's bytes less every marker, its turn, and the placeholders: everything up to breakpoint b.
 ///
@@ -188,7 +186,7 @@ impl Turn {
             Some(message) => (message.clone(), fork.blocks.len()),
             None => (fork.up_to(own_call?)?, fork.calls.get(own_call?)?.block + 1),
         };
-        let mut from = TURN_OPENING;
+        let mut from = MESSAGE_OPENING.len();
         let spans = fork.blocks.iter().take(blocks).map(|block| {
             let span = from..from + block.len();
             from = span.end + 1;

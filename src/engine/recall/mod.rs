@@ -127,12 +127,10 @@ impl Remembered {
         self.chain.pieces.iter().zip(&other.chain.pieces).take_while(|(one, two)| one == two).count()
     }
 
-    /// The first assistant turn. Spelt with escapes a role is not recognised, which is harmless.
+    /// The first assistant turn.
     fn first_answer(&self) -> Option<Seen<'_>> {
-        let is_answer = |message: &&Message| {
-            message.role.as_ref().is_some_and(|role| &self.body[role.clone()] == b"\"assistant\"")
-        };
-        let answer = self.anatomy.messages.iter().find(is_answer)?;
+        let mut messages = self.anatomy.messages.iter();
+        let answer = messages.find(|message| message.has_role(&self.body, "assistant"))?;
         Some(self.pieces(answer.pieces.clone()))
     }
 

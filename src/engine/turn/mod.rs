@@ -70,6 +70,15 @@ pub enum Wholeness {
     TooLarge,
 }
 
+/// How an assistant message begins; its blocks follow, with a comma between them.
+pub const MESSAGE_OPENING: &[u8] = br#"{"role":"assistant","content":["#;
+
+/// The assistant message of these blocks.
+pub fn assistant_message<'b>(blocks: impl IntoIterator<Item = &'b [u8]>) -> Vec<u8> {
+    let blocks: Vec<&[u8]> = blocks.into_iter().collect();
+    [MESSAGE_OPENING, &blocks.join(&b","[..]), b"]}"].concat()
+}
+
 /// What one turn may keep in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct TurnLimits {
@@ -102,8 +111,7 @@ impl Turn {
         if self.wholeness != Wholeness::Whole {
             return None;
         }
-        let blocks: Vec<&[u8]> = self.blocks.iter().map(|block| block.json.as_slice()).collect();
-        Some([&b"{\"role\":\"assistant\",\"content\":["[..], &blocks.join(&b","[..]), b"]}"].concat())
+        Some(assistant_message(self.blocks.iter().map(|block| block.json.as_slice())))
     }
 
     fn start(&mut self, message: &WireMessage<'_>) {
