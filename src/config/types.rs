@@ -1,13 +1,14 @@
 //! The valid configuration: what everything else reads, typed so that a wrong value cannot be written down.
 //!
-//! [`Config::default`] is the one place where defaults stand; the table in [`super::keys`] reads them from
-//! here, and so do `check-config` and the manual.
+//! [`Config::default`] is the one place where defaults stand, but for those of the engine's rules, which it takes
+//! from the engine; the table in [`super::keys`] reads them from here, and so do `check-config` and the manual.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::engine::canonical::Order;
+use crate::engine::{fanout, gate};
 
 /// A valid configuration. Only [`super::load`] makes one from outside values; `Config::default()` is what an empty file gives.
 #[derive(Clone, Debug)]
@@ -281,6 +282,7 @@ const MIB: usize = 1024 * 1024;
 
 impl Default for Config {
     fn default() -> Self {
+        let (fanout, gate) = (fanout::Rules::default(), gate::Settings::default());
         Config {
             server: Server {
                 listen: ([127, 0, 0, 1], 8787).into(),
@@ -303,28 +305,26 @@ impl Default for Config {
             },
             canonical: Canonical { order: Order::FirstSeen, volatile: Volatile::Report, diagnose: false },
             fork: Fork {
-                tools: ["Agent", "Task", "task", "*agent*", "spawn*", "delegate*", "dispatch*"]
-                    .map(String::from)
-                    .to_vec(),
-                min_directive_chars: 60,
-                min_children: 2,
-                min_coverage: 0.5,
-                match_window: Duration::from_secs(300),
-                scan_bytes: 256 * 1024,
-                ttl: Duration::from_secs(3600),
+                tools: fanout.tools,
+                min_directive_chars: fanout.min_directive_chars,
+                min_children: fanout.min_children,
+                min_coverage: fanout.min_coverage,
+                match_window: Duration::from_secs(fanout.match_window_s),
+                scan_bytes: fanout.scan_bytes,
+                ttl: Duration::from_secs(fanout.ttl_s),
             },
             gate: Gate {
                 scope: GateScope::Children,
-                max_hold: Duration::from_millis(5000),
-                min_tokens: 1024,
-                json_hold: Duration::from_millis(2500),
+                max_hold: Duration::from_millis(gate.max_hold_ms),
+                min_tokens: gate.min_tokens as usize,
+                json_hold: Duration::from_millis(gate.json_hold_ms),
             },
             store: Store {
                 kind: StoreKind::Memory,
                 max_bytes: 256 * MIB,
                 tenant_share: 0.25,
                 recent_bytes: 64 * MIB,
-                child_ttl: Duration::from_secs(3600),
+                child_ttl: Duration::from_secs(fanout.child_ttl_s),
             },
             prices: PriceTable { file: None },
             limits: Limits {
@@ -333,7 +333,7 @@ impl Default for Config {
                 connections: 4096,
                 held_requests: 1024,
                 held_bytes: 256 * MIB,
-                pending_forks: 64,
+                pending_forks: fanout.pending_forks,
                 tool_uses: 256,
                 header: Duration::from_secs(75),
                 stall: Duration::from_secs(60),

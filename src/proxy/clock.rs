@@ -1,9 +1,14 @@
 //! The proxy's clock, as the engine counts time.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::engine::types::Moment;
+
+/// A time as the engine counts it.
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// Milliseconds since the start of the process.
 #[derive(Debug)]
@@ -18,8 +23,7 @@ impl Clock {
     }
 
     pub fn now(&self) -> Moment {
-        let passed = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Moment(passed).after(self.skipped_ms.load(Relaxed))
+        Moment(millis(self.start.elapsed())).after(self.skipped_ms.load(Relaxed))
     }
 
     /// Lets time pass at once: an hour of traffic can be played in a second.

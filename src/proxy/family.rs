@@ -103,11 +103,6 @@ impl Family {
         self.fork.as_ref().map(|fork| fork.id)
     }
 
-    /// Whether this is the first turn of a child.
-    pub fn is_newborn(&self) -> bool {
-        self.role == Role::Child && self.binding.is_none()
-    }
-
     /// The upstream took the request: a child is bound, anybody else may fan out. Answers which turn of the
     /// child this is.
     pub fn accepted(&mut self, tenant: &Tenant, trace: &Trace, betas: &str, now: Moment) -> Option<u64> {

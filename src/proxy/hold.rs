@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::clock::millis;
 use super::gate;
 use super::memo::Memo;
 use crate::config;
@@ -29,11 +30,10 @@ pub struct Held {
 }
 
 pub fn settings(gate: &config::Gate) -> Settings {
-    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     Settings {
         min_tokens: gate.min_tokens as u64,
-        max_hold_ms: ms(gate.max_hold),
-        json_hold_ms: ms(gate.json_hold),
+        max_hold_ms: millis(gate.max_hold),
+        json_hold_ms: millis(gate.json_hold),
         limits: Limits::default(),
     }
 }

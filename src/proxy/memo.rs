@@ -2,8 +2,8 @@
 //! it was billed.
 
 use std::mem::take;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use crate::engine::align::{self, Aligned, Arrival, Rules};
 use crate::engine::anatomy::Layer;
@@ -40,6 +40,8 @@ pub struct Owner {
 /// What the store is told about one exchange.
 pub struct Memo {
     store: Arc<dyn Store>,
+    /// Whose it is, once anything is known of them: looked up once.
+    tenant: OnceLock<Arc<Tenant>>,
     owner: Owner,
     pub arrival: Arrival,
     /// What the request leaves behind, once it is known how it goes out.
@@ -55,6 +57,8 @@ pub struct Memo {
 struct Flight {
     ticket: Ticket,
     prediction: Prediction,
+    /// Whether the tenant has learned from its bill.
+    billed: bool,
 }
 
 /// What a bill says about the cache.
@@ -72,8 +76,8 @@ pub struct Verdict {
 impl Memo {
     pub fn new(store: &Arc<dyn Store>, owner: Owner, arrival: Arrival) -> Memo {
         let (trace, interns, pins) = Default::default();
-        let store = Arc::clone(store);
-        Memo { store, owner, arrival, trace, has_siblings: false, interns, pins, flight: None }
+        let (store, tenant) = (Arc::clone(store), OnceLock::new());
+        Memo { store, tenant, owner, arrival, trace, has_siblings: false, interns, pins, flight: None }
     }
 
     /// The conversation that this request is a turn of, once it is known how it goes out.
@@ -149,7 +153,7 @@ impl Memo {
         let Some(prediction) = self.predict(tenant, now) else { return };
         let ticket = NEXT.fetch_add(1, Relaxed);
         tenant.warmth().sent(ticket, &prediction, now);
-        self.flight = Some(Flight { ticket, prediction });
+        self.flight = Some(Flight { ticket, prediction, billed: false });
     }
 
     /// What the ledger said when the request was sent.
@@ -181,6 +185,7 @@ impl Memo {
     pub fn accepted(&mut self) -> Option<[Class; 4]> {
         let trace = self.trace.clone()?;
         let tenant = self.store.admit(&self.owner.tenant);
+        self.tenant = OnceLock::from(Arc::clone(&tenant));
         if self.flight.is_none() {
             self.take_off(&tenant, trace.sent_at());
         }
@@ -201,15 +206,17 @@ impl Memo {
 
     /// The answer has begun: what the request wrote can be read. A stream brings its bill along, so that others
     /// know at once how much there is.
-    pub fn begun(&self, usage: Option<Usage>, now: Moment) {
-        let (Some(trace), Some(flight)) = (&self.trace, &self.flight) else { return };
+    pub fn begun(&mut self, usage: Option<Usage>, now: Moment) {
+        let (tenant, bill) = (self.tenant(), usage.map(|usage| self.bill(usage)));
+        let (Some(trace), Some(flight)) = (&self.trace, &mut self.flight) else { return };
         trace.begun(now);
-        if let Some(tenant) = self.tenant() {
+        if let Some(tenant) = tenant {
             let mut warmth = tenant.warmth();
             warmth.begun(flight.ticket, now);
-            if let Some(usage) = usage {
-                warmth.billed(flight.ticket, &self.bill(usage), now);
+            if let Some(bill @ Bill { usage, .. }) = bill {
+                warmth.billed(flight.ticket, &bill, now);
                 drop(warmth);
+                flight.billed = true;
                 let mut learned = tenant.learned();
                 learned.bill(&self.owner.model, &trace.forwarded, &usage);
                 let written = usage.cache_write_5m + usage.cache_write_1h;
@@ -221,17 +228,19 @@ impl Memo {
 
     /// The answer has ended, one way or another.
     pub fn finished(&mut self, turn: Option<&Turn>, now: Moment) -> Verdict {
-        let usage = turn.and_then(|turn| turn.usage);
         let (Some(trace), Some(tenant), Some(turn)) = (self.trace.clone(), self.tenant(), turn) else {
             self.land();
             return Verdict::default();
         };
         let drift = self.drift(&trace);
-        let (Some(usage), Some(flight)) = (usage, self.flight.take()) else {
+        let Some(usage) = turn.usage else {
             self.land();
             return Verdict { drift, ..Verdict::default() };
         };
-        tenant.learned().bill(&self.owner.model, &trace.forwarded, &usage);
+        let Some(flight) = self.flight.take() else { return Verdict { drift, ..Verdict::default() } };
+        if !flight.billed {
+            tenant.learned().bill(&self.owner.model, &trace.forwarded, &usage);
+        }
         let mut warmth = tenant.warmth();
         warmth.billed(flight.ticket, &self.bill(usage), now);
         let missed = warmth.missed(&flight.prediction);
@@ -281,6 +290,9 @@ impl Memo {
     }
 
     pub fn tenant(&self) -> Option<Arc<Tenant>> {
-        self.store.tenant(&self.owner.tenant)
+        if self.tenant.get().is_none() {
+            let _ = self.tenant.set(self.store.tenant(&self.owner.tenant)?);
+        }
+        self.tenant.get().cloned()
     }
 }

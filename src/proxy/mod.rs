@@ -141,7 +141,7 @@ impl Proxy {
 
     async fn exchange(&self, request: Request<Incoming>, recorder: &mut Recorder) -> Result<Answer, Fault> {
         headers::check(&request)?;
-        let deadline = self.gate.now().after(hold::settings(&self.config.gate).max_hold_ms);
+        let deadline = self.gate.now().after(self.max_hold_ms());
         let mode = self.mode(request.headers());
         let outgoing = self.prepare(request, mode, &mut recorder.facts).await?;
         let answer = match (outgoing.body, recorder.facts.plan) {
@@ -170,8 +170,8 @@ impl Proxy {
                 memo.untouched();
             }
             self.meet(recorder);
-            self.note_missed_hold(recorder, now);
             recorder.sent(now);
+            self.note_missed_hold(recorder);
         };
         let (answer, ()) = tokio::join!(self.upstream.send(request), reading);
         answer
@@ -301,7 +301,7 @@ impl Proxy {
             tenant,
             hint,
             facts: self.prices.facts(&model),
-            max_hold_ms: hold::settings(&self.config.gate).max_hold_ms,
+            max_hold_ms: self.max_hold_ms(),
             prices: Arc::clone(&self.prices),
             reports_volatile: self.config.canonical.volatile == config::Volatile::Report,
             model,
@@ -377,13 +377,12 @@ impl Proxy {
     }
 
     /// What holding this request back would have saved.
-    fn note_missed_hold(&self, recorder: &mut Recorder, now: Moment) {
+    fn note_missed_hold(&self, recorder: &mut Recorder) {
         let Some(memo) = recorder.memo.as_ref().filter(|_| recorder.facts.role == Role::Child) else {
             return;
         };
-        let Some(tenant) = memo.tenant() else { return };
-        let Some(prediction) = memo.predict(&tenant, now) else { return };
-        let tokens = hold::underway_tokens(memo, &tenant, &prediction);
+        let (Some(tenant), Some(prediction)) = (memo.tenant(), memo.prediction()) else { return };
+        let tokens = hold::underway_tokens(memo, &tenant, prediction);
         recorder.facts.missed_tokens =
             Some(tokens).filter(|tokens| *tokens >= self.config.gate.min_tokens as u64);
     }
@@ -393,6 +392,10 @@ impl Proxy {
         let asked = headers.get("x-forkpoint-mode").and_then(|value| value.to_str().ok());
         let mode = self.config.server.mode;
         asked.and_then(Mode::named).map_or(mode, |asked| asked.min(mode))
+    }
+
+    fn max_hold_ms(&self) -> u64 {
+        clock::millis(self.config.gate.max_hold)
     }
 
     fn tenant_rule(&self) -> TenantRule<'_> {

@@ -155,7 +155,7 @@ pub static KEYS: &[Key] = &[
     Key {
         path: "fork.min_directive_chars",
         kind: Kind::Count(1..=1_000_000, |config| &mut config.fork.min_directive_chars),
-        meaning: "The shortest text in a tool call that a child may be recognised by.",
+        meaning: "The shortest text in a tool call that a child may be recognised by; shorter ones than 48 bytes never are.",
         reason: "shorter texts are titles, names and paths, which requests share by chance",
     },
     Key {

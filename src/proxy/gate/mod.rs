@@ -32,6 +32,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::engine::gate::{Arrival, Lesson, LetGo, Settings, Ticket, Verdict};
 use crate::engine::types::Moment;
 
+use crate::proxy::clock::millis;
+
 use handoff::Handoff;
 
 /// The lock of the hand-off. A test builds that file a second time, with a lock that tries other orders.
@@ -110,7 +112,7 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gate<K, G> {
 
 impl<K, G> Shared<K, G> {
     fn now(&self) -> Moment {
-        Moment(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX))
+        Moment(millis(self.start.elapsed()))
     }
 }
 

@@ -23,7 +23,7 @@ use crate::engine::types::{BodyDigest, Ending, Endpoint, Moment, Plan, Reason, R
 use crate::engine::usage::Usage;
 use crate::metrics::{Admit, Metrics};
 
-use super::clock::Clock;
+use super::clock::{Clock, millis};
 use super::family::{Claims, Family, Fanout};
 use super::hold::{Gate, Held, Pass};
 use super::memo::Memo;
@@ -148,7 +148,7 @@ impl Facts {
     }
 
     fn held_ms(&self) -> u64 {
-        self.hold.map_or(0, |hold| u64::try_from(hold.time.as_millis()).unwrap_or(u64::MAX))
+        self.hold.map_or(0, |hold| millis(hold.time))
     }
 
     fn reason(&self) -> &'static str {
@@ -260,7 +260,7 @@ impl Recorder {
         {
             return;
         }
-        if let Some(memo) = &self.memo {
+        if let Some(memo) = &mut self.memo {
             memo.begun(usage, self.clock.now());
         }
         if let Some(pass) = &mut self.pass {
