@@ -41,6 +41,9 @@ impl Recorder {
             };
             overhead("read", facts.read_time);
             overhead("align", facts.align_time);
+            if facts.fork_time > Duration::ZERO {
+                overhead("fork", facts.fork_time);
+            }
             overhead("observe", facts.observe_time);
             if let (Some(sent), Some(first)) = (facts.sent_at, facts.first_byte_at) {
                 let wait = first.duration_since(sent).as_secs_f64();
