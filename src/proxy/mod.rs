@@ -85,6 +85,7 @@ impl Proxy {
         let config::Store { max_bytes, tenant_share, recent_bytes, .. } = config.store;
         let limits = store::Limits { max_bytes, recent_bytes, tenant_share };
         let store: Arc<dyn Store> = Arc::new(Memory::new(limits, fanout_rules(&config)));
+        record::show_store(&metrics, Arc::clone(&store));
         let (rules, prices) = (rules(&config), Arc::new(prices));
         let gate = Arc::new(Gate::new(hold::settings(&config.gate), tokio::time::Instant::now()));
         Ok(Proxy {
