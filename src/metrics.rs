@@ -2,8 +2,10 @@
 //!
 //! Labels are bounded by construction: they are enums, or names that passed through [`Names`].
 
+mod series;
+
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use dashmap::DashSet;
 use prometheus::core::Collector;
@@ -11,6 +13,8 @@ use prometheus::{
     CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
     TextEncoder,
 };
+
+pub use series::{Alike, Series};
 
 /// From a microsecond to 100 ms: what the proxy itself adds.
 const OVERHEAD_BUCKETS: &[f64] =
@@ -39,6 +43,8 @@ macro_rules! metrics {
             pub clients: Names,
             pub tenants: Names,
             newest: Mutex<VecDeque<[String; 2]>>,
+            kept: series::Kept,
+            scrape: OnceLock<Scrape>,
             $(#[doc = $help] pub $name: $kind,)*
         }
 
@@ -53,8 +59,17 @@ macro_rules! metrics {
                 let families = vec![$(Family::of(&$name)),*];
                 let (models, clients, tenants) =
                     (Names::new(MODELS_MAX), Names::new(CLIENTS_MAX), Names::new(TENANTS_MAX));
-                let newest = Mutex::default();
-                let metrics = Metrics { registry, families, models, clients, tenants, newest, $($name,)* };
+                let metrics = Metrics {
+                    registry,
+                    families,
+                    models,
+                    clients,
+                    tenants,
+                    newest: Mutex::default(),
+                    kept: series::Kept::default(),
+                    scrape: OnceLock::new(),
+                    $($name,)*
+                };
                 metrics.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
                 Ok(metrics)
             }
@@ -155,7 +170,15 @@ metrics! {
     build_info: IntGaugeVec["version"];
 }
 
+/// Sets the gauges that nobody needs to know between two scrapes.
+type Scrape = Box<dyn Fn(&Metrics) + Send + Sync>;
+
 impl Metrics {
+    /// Calls `set` before each scrape. The first caller counts.
+    pub fn at_scrape(&self, set: impl Fn(&Metrics) + Send + Sync + 'static) {
+        let _ = self.scrape.set(Box::new(set));
+    }
+
     /// Shows a new fan-out in `prefix_info`, and no longer the one that was new so many fan-outs ago.
     pub fn show_fork(&self, fork: String, prefix: String) {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,6 +197,9 @@ impl Metrics {
 
     /// The text exposition: every family with HELP and TYPE, also those without a sample yet.
     pub fn render(&self) -> Result<String, prometheus::Error> {
+        if let Some(set) = self.scrape.get() {
+            set(self);
+        }
         let gathered = self.registry.gather();
         let mut out = Vec::new();
         TextEncoder::new().encode(&gathered, &mut out)?;

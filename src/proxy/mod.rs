@@ -89,6 +89,7 @@ impl Proxy {
         let limits = store::Limits { max_bytes, recent_bytes, tenant_share };
         let (rules, fanout_rules) = (rules::align(&config), rules::fanout(&config));
         let store: Arc<dyn Store> = Arc::new(Memory::new(limits, fanout_rules.clone()));
+        record::show_store(&metrics, Arc::clone(&store));
         let prices = Arc::new(prices);
         let gate = Arc::new(Gate::new(hold::settings(&config.gate), tokio::time::Instant::now()));
         Ok(Proxy {

@@ -6,6 +6,8 @@
 mod count;
 mod line;
 
+pub use count::show_store;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +19,6 @@ use crate::engine::conversation::Trace;
 use crate::engine::fanout::ForkId;
 use crate::engine::fork::{Forecast, Note};
 use crate::engine::identify::Sender;
-use crate::engine::learned::LAYERS;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::turn::{Block, Turn};
 use crate::engine::types::{BodyDigest, Ending, Endpoint, Moment, Plan, Reason, Role, Why};
@@ -238,10 +239,8 @@ impl Recorder {
                 let before = memo.arrival.before.as_ref().map(|before| &*before.trace);
                 self.facts.traced(trace, before);
             }
-            let classes = if status.is_success() { memo.accepted() } else { None };
-            for (layer, class) in LAYERS.into_iter().zip(classes.into_iter().flatten()) {
-                let labels = [layer.as_str(), class.as_str()];
-                self.metrics.prefix_sightings_total.with_label_values(&labels).inc();
+            if let Some(classes) = if status.is_success() { memo.accepted() } else { None } {
+                self.metrics.sighted(classes);
             }
         }
         match status.is_success() {
@@ -319,9 +318,10 @@ impl Recorder {
         self.teach(turn.as_ref());
         let verdict = self.memo.as_mut().map(|memo| memo.finished(turn.as_ref(), now)).unwrap_or_default();
         let model = self.model_label();
-        self.count(&model, turn.as_ref(), &verdict);
-        self.count_family(turn.as_ref(), fanout.as_ref());
-        self.count_store();
+        let series = self.series(&model);
+        self.count(&series, turn.as_ref(), &verdict);
+        self.count_family(&series, turn.as_ref(), fanout.as_ref());
+        self.count_recall(&series);
         self.log(&model, ending, turn.as_ref(), &verdict, fanout.as_ref());
     }
 
