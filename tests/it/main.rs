@@ -30,3 +30,4 @@ mod tls;
 mod admin;
 mod lifecycle;
 mod privacy;
+mod manual;

@@ -31,9 +31,8 @@ impl Recorder {
             }
             None => {}
         }
-        if let Some(sender) = &facts.sender {
-            let client = metrics.clients.label(&sender.client, Admit::New);
-            metrics.client_requests_total.with_label_values(&[client, plan]).inc();
+        if facts.sender.is_some() {
+            metrics.client_requests_total.with_label_values(&[self.client_label(), plan]).inc();
         }
         if facts.endpoint == Endpoint::Messages {
             let overhead = |phase, time: Duration| {
@@ -51,6 +50,8 @@ impl Recorder {
             let labels = [lost.layer.as_str(), lost.cause.as_str()];
             metrics.cache_breaks_total.with_label_values(&labels).inc();
             metrics.cache_break_tokens_total.with_label_values(&labels).inc_by(lost.tokens_lost);
+            let labels = [self.client_label(), lost.cause.as_str()];
+            metrics.client_cache_breaks_total.with_label_values(&labels).inc();
         }
         self.count_volatile(&verdict.volatile);
         if let Some(usage) = turn.and_then(|turn| turn.usage) {
@@ -75,10 +76,17 @@ impl Recorder {
         let tenant = facts.sender.as_ref().and_then(|sender| sender.tenant);
         let tenant = tenant.map_or_else(|| "none".to_owned(), |tenant| tenant.to_string());
         let tenant = metrics.tenants.label(&tenant, Admit::New);
+        let client = self.client_label();
         for (kind, count) in usage.kinds() {
             metrics.tokens_total.with_label_values(&[facts.role.as_str(), model, kind]).inc_by(count);
             metrics.tenant_tokens_total.with_label_values(&[tenant, kind]).inc_by(count);
+            metrics.client_tokens_total.with_label_values(&[client, kind]).inc_by(count);
         }
+    }
+
+    fn client_label(&self) -> &str {
+        let client = self.facts.sender.as_ref().map_or("none", |sender| &sender.client);
+        self.metrics.clients.label(client, Admit::New)
     }
 
     /// What the store holds, and whether it knew the conversation.
