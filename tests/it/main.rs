@@ -31,3 +31,4 @@ mod tls;
 mod admin;
 mod lifecycle;
 mod privacy;
+mod manual;
