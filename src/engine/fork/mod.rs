@@ -25,6 +25,7 @@ mod opening;
 mod layout;
 mod marks;
 mod economics;
+pub mod answers;
 pub mod arms;
 #[cfg(test)]
 mod tests;

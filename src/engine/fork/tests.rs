@@ -13,9 +13,10 @@ use crate::engine::fanout::{
 };
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Nothing, Remembered};
-use crate::engine::turn::{Turn as Answer, TurnLimits};
+use crate::engine::turn::{Turn as Answer, TurnLimits, Wholeness};
 use crate::engine::types::{IdDigest, Moment, TenantId};
 
+mod answers;
 mod economy;
 mod eligibility;
 mod later;
