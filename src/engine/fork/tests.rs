@@ -22,6 +22,7 @@ mod eligibility;
 mod later;
 mod laws;
 mod layout;
+mod snapshots;
 
 const TENANT: TenantId = TenantId([7; 32]);
 const LIMITS: TurnLimits = TurnLimits { bytes: 16 << 20, tool_uses: 256 };
