@@ -8,7 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use dashmap::DashSet;
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
+    CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 
 /// From a microsecond to 100 ms: what the proxy itself adds.
@@ -94,6 +95,36 @@ metrics! {
     child_turns: HistogramVec[] in COUNT_BUCKETS;
     /// Children that were recognised, by what was done to their first request and why not more.
     children_total: IntCounterVec["plan", "reason"];
+    /// Fan-outs of a tenant and tool that are no longer forked, by reason.
+    standdowns_total: IntCounterVec["reason"];
+    /// Fan-outs of children, which never become fork points.
+    recursion_blocked_total: IntCounterVec[];
+    /// Calls by forked children of tools that they did not bring themselves.
+    foreign_tool_calls_total: IntCounterVec[];
+    /// Answers that ended a turn without a word or a call.
+    empty_answers_total: IntCounterVec["role", "plan"];
+    /// US dollars billed, by price table; models without a price are left out.
+    cost_usd_total: CounterVec["role", "model", "kind"];
+    /// US dollars that the same requests would have cost (an estimate): as sent, aligned, without a cache.
+    counterfactual_usd_total: CounterVec["role", "model", "baseline"];
+    /// US dollars that the requests as sent would have cost more than billed (an estimate; it may fall).
+    saved_usd: GaugeVec["role", "model"];
+    /// Children that could be forked, by arm: forked, or held out to compare.
+    arm_children_total: IntCounterVec["arm"];
+    /// Turns of those children.
+    arm_turns_total: IntCounterVec["arm"];
+    /// Tokens that those children wrote.
+    arm_output_tokens_total: IntCounterVec["arm"];
+    /// Answers to those children that ended a turn without a word or a call.
+    arm_empty_answers_total: IntCounterVec["arm"];
+    /// Tool results that those children brought back as errors.
+    arm_tool_errors_total: IntCounterVec["arm"];
+    /// Answers to those children by how they ended.
+    arm_stop_reasons_total: IntCounterVec["arm", "reason"];
+    /// US dollars billed for those children.
+    arm_cost_usd_total: CounterVec["arm"];
+    /// Seconds from the first request to the last answer of those children.
+    arm_wall_seconds_total: CounterVec["arm"];
     /// Requests that came to the gate with something to write, by what became of them.
     gate_holds_total: IntCounterVec["outcome"];
     /// How long they were held.
@@ -169,7 +200,7 @@ impl Family {
         let any: &dyn std::any::Any = collector;
         let kind = match () {
             _ if any.is::<HistogramVec>() => "histogram",
-            _ if any.is::<IntGaugeVec>() => "gauge",
+            _ if any.is::<IntGaugeVec>() || any.is::<GaugeVec>() => "gauge",
             _ => "counter",
         };
         Family { name, help, kind }
@@ -218,9 +249,13 @@ mod tests {
     #[test]
     fn every_family_has_help_and_type_before_the_first_sample() {
         let text = Metrics::new().unwrap().render().unwrap();
-        for (name, kind) in
-            [("requests_total", "counter"), ("overhead_seconds", "histogram"), ("held", "gauge")]
-        {
+        for (name, kind) in [
+            ("requests_total", "counter"),
+            ("overhead_seconds", "histogram"),
+            ("held", "gauge"),
+            ("cost_usd_total", "counter"),
+            ("saved_usd", "gauge"),
+        ] {
             assert!(text.contains(&format!("# HELP forkpoint_{name} ")), "{name}");
             assert!(text.contains(&format!("# TYPE forkpoint_{name} {kind}\n")), "{name}");
         }

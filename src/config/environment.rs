@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn every_key_has_a_long_name_that_leads_back_to_it() {
-        for key in KEYS {
+        for key in KEYS.iter() {
             assert_eq!(path_of(&key.variable()).as_deref(), Some(key.path));
         }
         for (short, path) in SHORT_FORMS {

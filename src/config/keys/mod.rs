@@ -55,7 +55,7 @@ pub static SECTIONS: &[Section] = &[
 
 impl Key {
     pub fn find(path: &str) -> Option<&'static Key> {
-        KEYS.iter().find(|key| key.path == path)
+        KEYS.iter().copied().find(|key| key.path == path)
     }
 
     pub fn section(&self) -> &'static str {
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn each_row_fills_a_field_of_its_own() {
-        for key in KEYS {
+        for key in KEYS.iter() {
             let Some(other) = another_value(&key.kind) else { continue };
             let mut config = Config::default();
             key.kind.put(&mut config, &Given::Word(other.to_owned())).unwrap();
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn every_choice_is_what_it_says_and_every_later_word_is_refused_as_such() {
-        for key in KEYS {
+        for key in KEYS.iter() {
             let Kind::Choice(choice) = &key.kind else { continue };
             for word in choice.words {
                 let mut config = Config::default();
@@ -194,8 +194,8 @@ mod tests {
         let sections: Vec<_> = SECTIONS.iter().map(|section| section.name).collect();
         let place = |key: &Key| sections.iter().position(|name| *name == key.section());
         assert!(KEYS.iter().all(|key| place(key).is_some()));
-        assert!(KEYS.iter().map(place).is_sorted());
-        for key in KEYS {
+        assert!(KEYS.iter().map(|key| place(key)).is_sorted());
+        for key in KEYS.iter() {
             assert!(key.meaning.ends_with('.') && !key.reason.is_empty(), "{}", key.path);
             assert!(crate::config::later::later(key.path).is_none(), "{} is built", key.path);
         }
