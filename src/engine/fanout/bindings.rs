@@ -206,6 +206,14 @@ fn tools(request: &Remembered) -> PrefixHash {
 }
 
 #[cfg(test)]
+impl Binding {
+    /// A name that no binding has.
+    pub fn named(number: u64) -> Binding {
+        Binding(number)
+    }
+}
+
+#[cfg(test)]
 impl<B> Bindings<B> {
     /// Everything that could be left over.
     pub(super) fn keys(&self) -> usize {
