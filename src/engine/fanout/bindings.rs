@@ -102,6 +102,11 @@ impl<B> Bindings<B> {
         binding
     }
 
+    /// The first request of this child came to nothing: its next attempt is bound anew.
+    pub fn release(&mut self, binding: Binding) {
+        self.forget(binding);
+    }
+
     /// A call streamed to this child.
     pub fn called(&mut self, binding: Binding, id: &str) {
         let Some(slot) = self.slots.get_mut(&binding) else { return };

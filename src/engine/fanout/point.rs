@@ -10,6 +10,7 @@ use super::directive::Call;
 use super::rules::{Rules, Who};
 use super::shape;
 use crate::engine::anatomy::Layer;
+use crate::engine::breakpoints::Breakpoint;
 use crate::engine::json;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::recall::Remembered;
@@ -45,6 +46,8 @@ pub struct Parent {
     /// The value of `anthropic-beta`.
     pub betas: String,
     pub who: Who,
+    /// Where its last cache entry ends, if it asked for one.
+    pub written: Option<Breakpoint>,
 }
 
 /// Why an answer left no fork point.

@@ -21,7 +21,7 @@ pub struct Policy {
     /// What a forked child may cost, in multiples of the counterfactual.
     pub max_cost_ratio: f64,
     /// The turns that a child is taken to have until its tool has taught better.
-    pub horizon_turns: u32,
+    pub horizon_turns: usize,
     pub prefer: Prefer,
     /// The part of fan-outs that is forked; the rest shows what that saves.
     pub share: f64,
