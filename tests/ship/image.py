@@ -226,6 +226,30 @@ def eventually(holds: Any) -> None:
         time.sleep(0.02)
 
 
+# --- the stage that compiles, which is only read here ---------------------------------------------
+
+
+class TheStageThatCompiles(unittest.TestCase):
+    dockerfile = (ROOT / "Dockerfile").read_text()
+
+    def test_it_has_all_that_the_sources_include(self) -> None:
+        included = set()
+        for source in (ROOT / "src").rglob("*.rs"):
+            for name in re.findall(r'include_(?:str|bytes)!\("([^"]+)"\)', source.read_text()):
+                included.add(str((source.parent / name).resolve().relative_to(ROOT)))
+        beside = {name for name in included if not name.startswith("src/")}
+        self.assertIn("config/prices.toml", beside)
+        copied = re.findall(r"^COPY (?!--from)(.+) \S+$", self.dockerfile, re.M)
+        copied = {name for names in copied for name in names.split()}
+        self.assertEqual(copied, beside | {"Cargo.toml", "Cargo.lock", "src"})
+        ignored = (ROOT / ".dockerignore").read_text().splitlines()
+        self.assertEqual({line[1:] for line in ignored if line.startswith("!")}, copied)
+
+    def test_its_compiler_is_the_oldest_that_cargo_allows(self) -> None:
+        package = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]
+        self.assertIn(f"FROM rust:{package['rust-version']}-", self.dockerfile)
+
+
 # --- what it is -----------------------------------------------------------------------------------
 
 
