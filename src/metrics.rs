@@ -2,8 +2,8 @@
 //!
 //! Labels are bounded by construction: they are enums, or names that passed through [`Names`].
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use dashmap::DashSet;
 use prometheus::core::Collector;
@@ -11,6 +11,8 @@ use prometheus::{
     CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
     TextEncoder,
 };
+
+use crate::engine::types::TenantId;
 
 /// From a microsecond to 100 ms: what the proxy itself adds.
 const OVERHEAD_BUCKETS: &[f64] =
@@ -39,6 +41,7 @@ macro_rules! metrics {
             pub clients: Names,
             pub tenants: Names,
             newest: Mutex<VecDeque<[String; 2]>>,
+            tenant_names: OnceLock<BTreeMap<String, String>>,
             $(#[doc = $help] pub $name: $kind,)*
         }
 
@@ -53,8 +56,8 @@ macro_rules! metrics {
                 let families = vec![$(Family::of(&$name)),*];
                 let (models, clients, tenants) =
                     (Names::new(MODELS_MAX), Names::new(CLIENTS_MAX), Names::new(TENANTS_MAX));
-                let newest = Mutex::default();
-                let metrics = Metrics { registry, families, models, clients, tenants, newest, $($name,)* };
+                let (newest, tenant_names) = (Mutex::default(), OnceLock::new());
+                let metrics = Metrics { registry, families, models, clients, tenants, newest, tenant_names, $($name,)* };
                 metrics.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
                 Ok(metrics)
             }
@@ -77,7 +80,7 @@ metrics! {
     refused_total: IntCounterVec["reason"];
     /// Tokens as the upstream billed them: uncached, cache_read, cache_write_5m, cache_write_1h or output.
     tokens_total: IntCounterVec["role", "model", "kind"];
-    /// Tokens as the upstream billed them, by tenant digest.
+    /// Tokens as the upstream billed them, by tenant: its name, or eight digits of its digest.
     tenant_tokens_total: IntCounterVec["tenant", "kind"];
     /// Requests by client family and version, and what was done.
     client_requests_total: IntCounterVec["client", "plan"];
@@ -174,6 +177,19 @@ impl Metrics {
         {
             let _ = self.prefix_info.remove_label_values(&oldest);
         }
+    }
+
+    /// Gives tenants the names that are shown for them, by the digits of their digest. The first caller counts.
+    pub fn name_tenants(&self, names: BTreeMap<String, String>) {
+        self.tenants.reserve(names.values().map(String::as_str));
+        let _ = self.tenant_names.set(names);
+    }
+
+    /// What is shown for a tenant: its name, else the digits of its digest, else `other`.
+    pub fn tenant_label(&self, tenant: Option<TenantId>) -> String {
+        let digits = tenant.map_or_else(|| "none".to_owned(), |tenant| tenant.to_string());
+        let name = self.tenant_names.get().and_then(|names| names.get(&digits));
+        self.tenants.label(name.unwrap_or(&digits), Admit::New).to_owned()
     }
 
     /// Every metric, in the order of their declaration.

@@ -30,7 +30,6 @@ static LATER: &[Later] = &[
     Later { path: "fork.hoist_system", instead: ALIGNS },
     Later { path: "fork.snapshots", instead: ALIGNS },
     Later { path: "policy", instead: "remove it; in this version all requests are treated alike" },
-    Later { path: "tenants", instead: "remove it; in this version tenants have digests and no names" },
     Later { path: "record", instead: "remove it; this version records no traffic" },
     Later { path: "trace", instead: "remove it; this version has metrics and log lines, and no traces" },
     Later {

@@ -74,8 +74,7 @@ impl Recorder {
     fn count_tokens(&self, model: &str, usage: &Usage) {
         let Recorder { facts, metrics, .. } = self;
         let tenant = facts.sender.as_ref().and_then(|sender| sender.tenant);
-        let tenant = tenant.map_or_else(|| "none".to_owned(), |tenant| tenant.to_string());
-        let tenant = metrics.tenants.label(&tenant, Admit::New);
+        let tenant = &*metrics.tenant_label(tenant);
         let client = self.client_label();
         for (kind, count) in usage.kinds() {
             metrics.tokens_total.with_label_values(&[facts.role.as_str(), model, kind]).inc_by(count);
