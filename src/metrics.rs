@@ -2,6 +2,8 @@
 //!
 //! Labels are bounded by construction: they are enums, or names that passed through [`Names`].
 
+mod series;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -11,6 +13,8 @@ use prometheus::{
     CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
     TextEncoder,
 };
+
+pub use series::{Alike, Series};
 
 use crate::engine::types::TenantId;
 
@@ -42,6 +46,8 @@ macro_rules! metrics {
             pub tenants: Names,
             newest: Mutex<VecDeque<[String; 2]>>,
             tenant_names: OnceLock<BTreeMap<String, String>>,
+            kept: series::Kept,
+            scrape: OnceLock<Scrape>,
             $(#[doc = $help] pub $name: $kind,)*
         }
 
@@ -56,8 +62,18 @@ macro_rules! metrics {
                 let families = vec![$(Family::of(&$name)),*];
                 let (models, clients, tenants) =
                     (Names::new(MODELS_MAX), Names::new(CLIENTS_MAX), Names::new(TENANTS_MAX));
-                let (newest, tenant_names) = (Mutex::default(), OnceLock::new());
-                let metrics = Metrics { registry, families, models, clients, tenants, newest, tenant_names, $($name,)* };
+                let metrics = Metrics {
+                    registry,
+                    families,
+                    models,
+                    clients,
+                    tenants,
+                    newest: Mutex::default(),
+                    tenant_names: OnceLock::new(),
+                    kept: series::Kept::default(),
+                    scrape: OnceLock::new(),
+                    $($name,)*
+                };
                 metrics.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
                 Ok(metrics)
             }
@@ -162,7 +178,15 @@ metrics! {
     build_info: IntGaugeVec["version"];
 }
 
+/// Sets the gauges that nobody needs to know between two scrapes.
+type Scrape = Box<dyn Fn(&Metrics) + Send + Sync>;
+
 impl Metrics {
+    /// Calls `set` before each scrape. The first caller counts.
+    pub fn at_scrape(&self, set: impl Fn(&Metrics) + Send + Sync + 'static) {
+        let _ = self.scrape.set(Box::new(set));
+    }
+
     /// Shows a new fan-out in `prefix_info`, and no longer the one that was new so many fan-outs ago.
     pub fn show_fork(&self, fork: String, prefix: String) {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -199,6 +223,9 @@ impl Metrics {
 
     /// The text exposition: every family with HELP and TYPE, also those without a sample yet.
     pub fn render(&self) -> Result<String, prometheus::Error> {
+        if let Some(set) = self.scrape.get() {
+            set(self);
+        }
         let gathered = self.registry.gather();
         let mut out = Vec::new();
         TextEncoder::new().encode(&gathered, &mut out)?;

@@ -25,6 +25,7 @@ mod breakpoints;
 mod align;
 mod breaks;
 mod fanout;
+mod fork;
 mod fork_layout;
 mod tls;
 mod admin;

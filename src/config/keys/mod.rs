@@ -41,7 +41,10 @@ pub static SECTIONS: &[Section] = &[
         meaning: "How tenants are told apart; nothing ever crosses from one to another.",
     },
     Section { name: "canonical", meaning: "One spelling for what is said again and again." },
-    Section { name: "fork", meaning: "Who is taken for a child of a fan-out." },
+    Section {
+        name: "fork",
+        meaning: "Who is taken for a child of a fan-out, and who is put on its parent's prompt.",
+    },
     Section { name: "gate", meaning: "One writer per cache entry: who waits for whom, and how long." },
     Section { name: "store", meaning: "What is remembered between requests." },
     Section { name: "prices", meaning: "What tokens cost, for metrics and estimates." },
@@ -104,6 +107,7 @@ mod tests {
     use crate::config::{
         Canonical, Drain, Fork, Gate, Identity, Limits, Log, PriceTable, Server, Store, Upstream,
     };
+    use crate::engine::fork::Policy;
 
     #[test]
     fn every_field_of_the_configuration_has_a_row() {
@@ -135,7 +139,26 @@ mod tests {
             match_window: _,
             scan_bytes: _,
             ttl: _,
+            await_parent: _,
+            boilerplate: _,
+            policy,
         } = fork;
+        let Policy {
+            tools_policy: _,
+            inherit: _,
+            specialist_fields: _,
+            general_types: _,
+            exclude_sessions: _,
+            max_context_share: _,
+            max_cost_ratio: _,
+            horizon_turns: _,
+            prefer: _,
+            share: _,
+            report: _,
+            hoist_system: _,
+            late: _,
+            template: _, // The words of fork.boilerplate.
+        } = policy;
         let Gate { scope: _, max_hold: _, min_tokens: _, json_hold: _ } = gate;
         let Store { kind: _, max_bytes: _, tenant_share: _, recent_bytes: _, child_ttl: _ } = store;
         let PriceTable { file: _ } = prices;
@@ -152,7 +175,7 @@ mod tests {
         } = limits;
         let Log { format: _, level: _ } = log;
         let Drain { delay: _, deadline: _ } = drain;
-        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 7 + 4 + 5 + 1 + 9 + 2 + 2);
+        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 22 + 4 + 5 + 1 + 9 + 2 + 2);
     }
 
     #[test]
@@ -175,7 +198,7 @@ mod tests {
                 Some(if *slot(&mut config) { "false" } else { "true" })
             }
             Kind::OptionalSwitch(_) => Some("true"),
-            Kind::Share(_) => Some("0.75"),
+            Kind::Share(_) | Kind::Factor(_) => Some("0.75"),
             Kind::Address(_) | Kind::OptionalAddress(_) => Some("127.0.0.9:9"),
             Kind::Url(_) => Some("http://other.example"),
             Kind::Secret(_) => Some("hunter2"),

@@ -27,13 +27,13 @@ pub static KEYS: &[Key] = &[
     Key {
         path: "server.mode",
         kind: Kind::Choice(Choice {
-            words: &["observe", "align"],
-            later: &["fork"],
+            words: &["observe", "align", "fork"],
+            later: &[],
             get: |config| config.server.mode.as_str(),
             put: |config, word| config.server.mode = Mode::named(word).unwrap_or(Mode::Observe),
         }),
-        meaning: "What to do with requests: \"observe\" forwards every byte as it came, and measures; \"align\" also gives one spelling to what is said again, and marks what the cache should keep. A request may lower it with x-forkpoint-mode.",
-        reason: "align changes nothing that the model reads; what it writes costs a quarter more once, and each later turn reads it for a tenth",
+        meaning: "What to do with requests: \"observe\" forwards every byte as it came, and measures; \"align\" also gives one spelling to what is said again, and marks what the cache should keep; \"fork\" also puts the children of a fan-out on their parent's prompt, where that costs no more. A request may lower it with x-forkpoint-mode.",
+        reason: "what forkpoint is for; begin with observe to see what it would do, and with align to change nothing that the model reads",
     },
     Key {
         path: "server.response_headers",
