@@ -132,7 +132,7 @@ metrics! {
     counterfactual_usd_total: CounterVec["role", "model", "baseline"];
     /// US dollars that the requests as sent would have cost more than billed (an estimate; it may fall).
     saved_usd: GaugeVec["role", "model"];
-    /// Children that could be forked, by arm: forked, or held out to compare.
+    /// Children, by arm: forked, held out to compare them with, or not forked for another reason.
     arm_children_total: IntCounterVec["arm"];
     /// Turns of those children.
     arm_turns_total: IntCounterVec["arm"];
