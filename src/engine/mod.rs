@@ -28,4 +28,5 @@ pub mod prices;
 pub mod turn;
 pub mod fanout;
 pub mod fork;
+pub mod counterfactual;
 pub mod refused;

@@ -176,7 +176,7 @@ mod tests {
         } = limits;
         let Log { format: _, level: _ } = log;
         let Drain { delay: _, deadline: _ } = drain;
-        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 22 + 4 + 5 + 1 + 9 + 2 + 2);
+        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 23 + 4 + 5 + 1 + 9 + 2 + 2);
     }
 
     #[test]
