@@ -148,8 +148,7 @@ impl Series {
 
     pub fn tokens(&self, metrics: &Metrics, usage: &Usage) {
         let find = || {
-            let tenant = self.of.tenant.map_or_else(|| "none".to_owned(), |tenant| tenant.to_string());
-            let tenant = metrics.tenants.label(&tenant, Admit::New);
+            let tenant = &*metrics.tenant_label(self.of.tenant);
             let client = metrics.clients.label(self.of.client.as_deref().unwrap_or("none"), Admit::New);
             usage.kinds().map(|(kind, _)| {
                 let labels = [self.of.role, &self.of.model, kind];

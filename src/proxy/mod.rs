@@ -86,6 +86,7 @@ impl Proxy {
         let upstream = Upstream::new(&config.upstream)?;
         let held = Arc::new(Held::new(&config.limits, &metrics.held));
         metrics.models.reserve(prices.models().map(|model| &*model.id));
+        metrics.name_tenants(config.tenants.clone());
         let config::Store { max_bytes, tenant_share, recent_bytes, .. } = config.store;
         let limits = store::Limits { max_bytes, recent_bytes, tenant_share };
         let (rules, fanout_rules) = (rules::align(&config), rules::fanout(&config));
