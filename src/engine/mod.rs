@@ -29,3 +29,4 @@ pub mod prices;
 pub mod turn;
 pub mod fanout;
 pub mod fork;
+pub mod refused;

@@ -60,7 +60,7 @@ pub struct Series {
     client_requests: Option<IntCounter>,
     overhead: OnceLock<[Histogram; 3]>,
     first_byte: OnceLock<Histogram>,
-    tokens: OnceLock<[[IntCounter; 2]; 5]>,
+    tokens: OnceLock<[[IntCounter; 3]; 5]>,
     gate_tokens: OnceLock<[IntCounter; 2]>,
     recalls: [OnceLock<IntCounter>; 2],
 }
@@ -143,10 +143,12 @@ impl Series {
         let find = || {
             let tenant = self.of.tenant.map_or_else(|| "none".to_owned(), |tenant| tenant.to_string());
             let tenant = metrics.tenants.label(&tenant, Admit::New);
+            let client = metrics.clients.label(self.of.client.as_deref().unwrap_or("none"), Admit::New);
             usage.kinds().map(|(kind, _)| {
                 let labels = [self.of.role, &self.of.model, kind];
                 let tokens = metrics.tokens_total.with_label_values(&labels);
-                [tokens, metrics.tenant_tokens_total.with_label_values(&[tenant, kind])]
+                let tenant = metrics.tenant_tokens_total.with_label_values(&[tenant, kind]);
+                [tokens, tenant, metrics.client_tokens_total.with_label_values(&[client, kind])]
             })
         };
         for (counters, (_, count)) in self.tokens.get_or_init(find).iter().zip(usage.kinds()) {

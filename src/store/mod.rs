@@ -6,6 +6,7 @@
 //! Rule: nothing is remembered of a tenant before the upstream accepted one of its requests. An invented
 //! credential leaves no trace.
 
+mod forked;
 mod recent;
 mod tenant;
 
@@ -14,8 +15,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use dashmap::DashMap;
 
+pub use forked::{Bound, Fanouts, Fate};
 pub use recent::Hint;
-pub use tenant::{Bound, Tenant, View};
+pub use tenant::{Tenant, View};
 
 use crate::engine::fanout::Rules;
 use crate::engine::types::TenantId;

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 
@@ -11,7 +12,7 @@ use crate::engine::learned::LAYERS;
 use crate::engine::turn::Turn;
 use crate::engine::types::{Endpoint, Plan};
 use crate::engine::volatile::Volatile;
-use crate::metrics::{Alike, Metrics, Series};
+use crate::metrics::{Admit, Alike, Metrics, Series};
 use crate::proxy::family::Fanout;
 use crate::proxy::hold::Held;
 use crate::proxy::memo::Verdict;
@@ -55,6 +56,10 @@ impl Recorder {
         if facts.endpoint == Endpoint::Messages {
             let times = [facts.read_time, facts.align_time, facts.observe_time];
             series.overhead(metrics, times.map(|time| time.as_secs_f64()));
+            if facts.fork_time > Duration::ZERO {
+                let time = facts.fork_time.as_secs_f64();
+                metrics.overhead_seconds.with_label_values(&["fork"]).observe(time);
+            }
             if let (Some(sent), Some(first)) = (facts.sent_at, facts.first_byte_at) {
                 series.first_byte(metrics, first.duration_since(sent).as_secs_f64());
             }
@@ -63,6 +68,8 @@ impl Recorder {
             let labels = [lost.layer.as_str(), lost.cause.as_str()];
             metrics.cache_breaks_total.with_label_values(&labels).inc();
             metrics.cache_break_tokens_total.with_label_values(&labels).inc_by(lost.tokens_lost);
+            let labels = [self.client_label(), lost.cause.as_str()];
+            metrics.client_cache_breaks_total.with_label_values(&labels).inc();
         }
         self.count_volatile(&verdict.volatile);
         if let Some(usage) = turn.and_then(|turn| turn.usage) {
@@ -80,6 +87,11 @@ impl Recorder {
                 self.metrics.volatile_tokens_total.with_label_values(&labels).inc_by(volatile.tokens);
             }
         }
+    }
+
+    fn client_label(&self) -> &str {
+        let client = self.facts.sender.as_ref().map_or("none", |sender| &sender.client);
+        self.metrics.clients.label(client, Admit::New)
     }
 
     /// Whether the store knew the conversation.
