@@ -1,4 +1,4 @@
-//! Logs go to standard error, written by a thread of their own.
+//! Logs go to standard error or into a file, written by a thread of their own.
 //!
 //! A full pipe must not stop the proxy, and a wake-up per line would cost more than the line: lines gather in
 //! a buffer, the thread takes all of them every [`GATHER`], and when [`BUFFER_BYTES`] are waiting further
@@ -6,7 +6,9 @@
 
 mod line;
 
+use std::fs::File;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,19 +18,36 @@ use tracing_subscriber::fmt::time::SystemTime;
 use crate::config::{Log, LogFormat};
 use line::Line;
 
+use super::Failure;
+
 /// About four thousand lines.
 const BUFFER_BYTES: usize = 2 * 1024 * 1024;
 /// Short for a person who watches, long for a processor that writes.
 const GATHER: Duration = Duration::from_millis(20);
+/// Days of a busy agent.
+const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// How long the last lines may take to be written when the process ends.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// Starts logging for the whole process.
+/// Starts logging for the whole process, on standard error.
 pub fn start(config: &Log) -> Lines {
+    start_to(config, io::stderr())
+}
+
+/// The same, into a file. Nobody turns it over, so it ends at [`FILE_BYTES_MAX`].
+pub fn append(config: &Log, path: &Path) -> Result<Lines, Failure> {
+    let opened = File::options().create(true).append(true).open(path);
+    let measured = opened.and_then(|file| file.metadata().map(|meta| (file, meta.len())));
+    let (file, length) = measured
+        .map_err(|error| Failure::usage(format!("cannot write the log file {}: {error}", path.display())))?;
+    Ok(start_to(config, Bounded { left: FILE_BYTES_MAX.saturating_sub(length), file }))
+}
+
+fn start_to(config: &Log, mut out: impl Write + Send + 'static) -> Lines {
     let lines = Lines::default();
     let taken = lines.clone();
     // If no thread can be had the buffer has no reader, and lines are dropped: never a reason to stop.
-    let _ = std::thread::Builder::new().name("log".into()).spawn(move || taken.write_out(&mut io::stderr()));
+    let _ = std::thread::Builder::new().name("log".into()).spawn(move || taken.write_out(&mut out));
     let builder = tracing_subscriber::fmt().with_max_level(config.level).with_writer(lines.clone());
     let format = config.format;
     let _ = match format {
@@ -42,6 +61,25 @@ pub fn start(config: &Log) -> Lines {
         }
     };
     lines
+}
+
+/// A file that takes so many bytes and no more.
+struct Bounded {
+    file: File,
+    left: u64,
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let fits = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let written = if fits == 0 { 0 } else { self.file.write(&bytes[..fits])? };
+        self.left -= written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// The lines that wait to be written.

@@ -1,23 +1,32 @@
 //! The commands. Each lives in its own file; this one only names them and turns failures into exit codes.
 
 pub mod check_config;
+pub mod completions;
 pub mod demo;
 pub mod explain;
 pub mod healthcheck;
+pub mod run;
 pub mod serve;
 pub mod sim;
 mod logging;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Exit code for a configuration or command line that cannot be used (`EX_USAGE`).
 pub const EXIT_USAGE: u8 = 64;
 
+const EXAMPLES: &str = "\
+Examples:
+  forkpoint demo                 see it work: no key, no network
+  forkpoint run -- claude        one command through a proxy of its own, and a receipt
+  forkpoint serve                a proxy for everybody, on 127.0.0.1:8787
+  forkpoint COMMAND --help       more, with examples";
+
 /// A reverse proxy that lets parallel sub-agents share one prompt-cache prefix.
 #[derive(Debug, Parser)]
-#[command(name = "forkpoint", version, about, args_conflicts_with_subcommands = true)]
+#[command(name = "forkpoint", version, about, args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -29,6 +38,8 @@ struct Cli {
 enum Command {
     /// Run the proxy (the default when no command is given)
     Serve(serve::Args),
+    /// Run one command through a proxy of its own, and print a receipt
+    Run(run::Args),
     /// See the product work on the embedded simulator: no key, no network
     Demo(demo::Args),
     /// Run the Messages API simulator alone
@@ -39,6 +50,8 @@ enum Command {
     CheckConfig(check_config::Args),
     /// Ask a running forkpoint whether it is ready; for container health checks
     Healthcheck(healthcheck::Args),
+    /// Print a script that completes commands and flags in a shell
+    Completions(completions::Args),
 }
 
 /// Why a command failed: what to print, what to try next, and the exit code.
@@ -94,14 +107,20 @@ pub fn main() -> ExitCode {
     let outcome = match cli.command {
         None => serve::run(cli.serve),
         Some(Command::Serve(args)) => serve::run(args),
+        Some(Command::Run(args)) => return exit(run::run(args)),
         Some(Command::Demo(args)) => demo::run(args),
         Some(Command::Sim(args)) => sim::run(args),
         Some(Command::Explain(args)) => explain::run(args),
         Some(Command::CheckConfig(args)) => check_config::run(args),
         Some(Command::Healthcheck(args)) => healthcheck::run(args),
+        Some(Command::Completions(args)) => completions::run(args, Cli::command()),
     };
+    exit(outcome.map(|()| ExitCode::SUCCESS))
+}
+
+fn exit(outcome: Result<ExitCode, Failure>) -> ExitCode {
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             eprintln!("error: {}", failure.message);
             if let Some(hint) = failure.hint {

@@ -12,11 +12,22 @@ use crate::admin;
 use crate::config::{self, Config, Loaded, Mode, Overrides};
 use crate::engine::prices::Prices;
 use crate::metrics::Metrics;
+use crate::proxy::forward::SetupError;
 use crate::proxy::{Proxy, server};
 
 use super::{Failure, logging};
 
+const EXAMPLE: &str = "\
+Examples:
+  forkpoint serve
+  forkpoint serve --mode observe --listen 127.0.0.1:9000
+  forkpoint serve --config forkpoint.toml
+
+SIGTERM and SIGINT drain: running streams finish, then it exits with 0. A
+second signal ends at once.";
+
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
 pub struct Args {
     #[command(flatten)]
     overrides: Overrides,
@@ -35,9 +46,7 @@ async fn serve(config: Config, prices: Prices) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let metrics = Arc::new(Metrics::new().map_err(|error| Failure::new(format!("metrics: {error}")))?);
     let listeners = Listeners::bind(&config).await?;
-    let proxy = Proxy::new(config.clone(), prices, metrics.clone()).map_err(|error| {
-        Failure::new(error.to_string()).hint("install ca-certificates, or set SSL_CERT_FILE to a bundle")
-    })?;
+    let proxy = Proxy::new(config.clone(), prices, metrics.clone()).map_err(no_proxy)?;
     announce(&config, &listeners);
 
     let (stop, stopped) = watch::channel(false);
@@ -60,6 +69,11 @@ async fn serve(config: Config, prices: Prices) -> Result<(), Failure> {
         second = signals.next() => tracing::warn!(signal = second, "second signal; open streams are cut"),
     }
     Ok(())
+}
+
+/// What to do if the upstream client cannot be set up.
+pub fn no_proxy(error: SetupError) -> Failure {
+    Failure::new(error.to_string()).hint("install ca-certificates, or set SSL_CERT_FILE to a bundle")
 }
 
 enum Drained {

@@ -29,4 +29,5 @@ pub mod prices;
 pub mod turn;
 pub mod fanout;
 pub mod fork;
+pub mod counterfactual;
 pub mod refused;

@@ -44,6 +44,10 @@ impl Proxy {
             pieces = self.align_sibling(&body, recorder).or(pieces);
         }
         self.hold(recorder, deadline).await;
+        if let Some(memo) = recorder.memo.as_ref().filter(|_| forked.is_some() || pieces.is_some()) {
+            let tenant = memo.tenant();
+            recorder.facts.own_read = tenant.map_or(0, |tenant| memo.own_read(&tenant, self.clock.now()));
+        }
         recorder.facts.sent_at = Some(Instant::now());
         recorder.sent(self.clock.now());
         let pieces = forked.as_ref().map(|forked| forked.pieces.clone()).or(pieces);
@@ -79,6 +83,7 @@ impl Proxy {
     async fn forked(&self, mode: Mode, deadline: Moment, recorder: &mut Recorder) -> Option<Forked> {
         recorder.facts.ends_without_tail = recorder.facts.is_child_without_tail();
         if mode < Mode::Fork {
+            self.foresee(recorder);
             return None;
         }
         self.await_seal(recorder, deadline).await;

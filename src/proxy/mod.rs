@@ -181,6 +181,7 @@ impl Proxy {
                 memo.untouched();
             }
             self.meet(recorder);
+            self.foresee(recorder);
             recorder.sent(now);
             self.note_missed_hold(recorder);
         };
@@ -307,14 +308,15 @@ impl Proxy {
         let (Some(memo), Some(sender)) = (memo.as_ref(), &facts.sender) else { return };
         let Some(trace) = &memo.trace else { return };
         let who = facts.claims.who(&trace.received, sender);
-        let now = self.clock.now();
+        let (now, snapshots) = (self.clock.now(), self.config.fork.policy.snapshots);
         let meet = || match memo.tenant() {
-            Some(tenant) => Family::recognise(&tenant, &trace.forwarded, who, &facts.claims, now),
+            Some(tenant) => Family::recognise(&tenant, &trace.forwarded, who, &facts.claims, snapshots, now),
             None => Family::none(who),
         };
         let met = std::panic::catch_unwind(AssertUnwindSafe(meet)).unwrap_or_else(|_| Family::none(who));
         facts.role = met.role;
-        *family = Some(met);
+        let before = memo.arrival.predecessor().and_then(|last| last.answer()?.message_id.clone());
+        *family = Some(Family { before, ..met });
     }
 
     /// Waits, if another request is writing what this one would write too.

@@ -11,6 +11,9 @@ played:
 
     {"main": {"steps": [message | event | error | value …], "responses": [{"status", "headers"} …]}}
 
+One more run starts the SDK by `forkpoint run`: it finds the proxy by itself, and the receipt must name what the
+simulator received.
+
 Then four things must hold:
 
 1. The program did its job, each time: expectations.py says for each what must be in the transcript and in
@@ -98,6 +101,8 @@ PROGRAM_SECONDS = 40
 # How long the last records of a finished program may take to be written.
 SETTLE_SECONDS = 10
 DIFF_LINES = 60
+# Beside the programs: the fan-out, started by `forkpoint run`.
+RUN = "run"
 
 # Lines of a process as they come, and None behind the last.
 Lines = queue.Queue[str | None]
@@ -183,13 +188,14 @@ def start_forkpoint(stack: ExitStack, upstream: str, mode: str) -> tuple[str, st
 class Host:
     """The process in which an SDK's programs run. One that hangs or dies is replaced for the next program."""
 
-    def __init__(self, stack: ExitStack, language: str) -> None:
-        self.stack, self.language = stack, language
+    def __init__(self, stack: ExitStack, language: str, before: list[Any] | None = None, **pipes: Any) -> None:
+        self.stack, self.language, self.before = stack, language, before or []
+        self.pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **pipes}
         self.start()
 
     def start(self) -> None:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = self.stack.enter_context(Process(HOSTS[self.language], **pipes))
+        command = [*self.before, *HOSTS[self.language]]
+        self.process = self.stack.enter_context(Process(command, **self.pipes))
         self.answers = self.process.lines(self.process.child.stdout)
         self.programs = self.read()
 
@@ -200,8 +206,10 @@ class Host:
             answer = None
         return None if answer is None else json.loads(answer)
 
-    def run(self, program: str, url: str) -> dict[str, Any]:
-        print(json.dumps({"program": program, "url": url}), file=self.process.child.stdin)
+    def run(self, program: str, url: str | None) -> dict[str, Any]:
+        """Without a URL the SDK finds one by itself."""
+        order = {"program": program} if url is None else {"program": program, "url": url}
+        print(json.dumps(order), file=self.process.child.stdin)
         answer = self.read()
         if answer is None:
             self.process.child.kill()
@@ -250,7 +258,27 @@ def judge(saw: Saw, expectation: Expectation, way: str) -> None:
         raise Failed(f"{way}: {error}\n{excerpt(saw)}") from None
 
 
-def run(host: Host, program: str, expectation: Expectation, url: str, simulator: str) -> Saw:
+def check_run(language: str) -> None:
+    """The fan-out, by an SDK that `forkpoint run` started. Raises `Failed` unless it passes."""
+    with ExitStack() as stack:
+        simulator = start_simulator(stack)
+        before = [FORKPOINT, "run", "--upstream", simulator, "--"]
+        host = Host(stack, language, before, stderr=subprocess.PIPE)
+        receipt = host.process.lines(host.process.child.stderr)
+        saw = run(host, "fan_out", PROGRAMS["fan_out"], None, simulator)
+        judge(saw, PROGRAMS["fan_out"], "run")
+        host.process.child.stdin.close()
+        if code := host.process.child.wait(PROGRAM_SECONDS):
+            raise Failed(f"forkpoint run ended with {code}")
+        lines = "\n".join(line for line in iter(receipt.get, None))
+    usage = [record["usage"] for record in saw.requests]
+    read = sum(bill["cache_read"] for bill in usage)
+    for part in [f"requests +{len(usage)} ", "fan-outs +1$", "children +5 ", f"cache read {read:,} "]:
+        if not re.search(part, lines, re.MULTILINE):
+            raise Failed(f"{part!r} is missing in the receipt\n{lines}")
+
+
+def run(host: Host, program: str, expectation: Expectation, url: str | None, simulator: str) -> Saw:
     for fault in expectation.faults:
         fetch(f"{simulator}/sim/faults", fault)
     agents = host.run(program, url)
@@ -513,8 +541,8 @@ def check_usage(direct: dict[str, int] | None, aligned: dict[str, int] | None) -
 def main(language: str, chosen: list[str]) -> int:
     subprocess.run(["cargo", "build", "--locked", "--quiet"], cwd=ROOT, check=True)
     expected = {name: PROGRAMS[name] for name in PROGRAMS if language in PROGRAMS[name].languages}
-    if unknown := set(chosen) - set(expected):
-        print(f"no such program: {', '.join(sorted(unknown))}; there are {', '.join(expected)}")
+    if unknown := set(chosen) - {*expected, RUN}:
+        print(f"no such program: {', '.join(sorted(unknown))}; there are {', '.join([*expected, RUN])}")
         return 64
     failures = 0
     with ExitStack() as stack:
@@ -522,11 +550,11 @@ def main(language: str, chosen: list[str]) -> int:
         if sorted(host.programs or []) != sorted(expected):
             print(f"FAILED: {language} has the programs {host.programs}, expected are {list(expected)}")
             return 1
-        names = chosen or list(expected)
+        names = chosen or [*expected, RUN]
         for name in names:
             started = time.monotonic()
             try:
-                check(host, name, expected[name])
+                check_run(language) if name == RUN else check(host, name, expected[name])
                 print(f"ok      {language} {name} ({time.monotonic() - started:.1f} s)", flush=True)
             except Failed as failure:
                 failures += 1

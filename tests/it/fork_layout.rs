@@ -119,7 +119,7 @@ impl House {
     fn streams(&mut self, body: &[u8], answer: &Value, blocks: usize) {
         let request = read(body);
         let who = who(&request, Hints::default());
-        let parent = Parent { request: Arc::new(request), betas: String::new(), who };
+        let parent = Parent { request: Arc::new(request), betas: String::new(), who, written: None };
         let mut draft = Draft::begin(parent, false).unwrap();
         let answer = Answer::from_json(answer.to_string().as_bytes(), LIMITS);
         for block in answer.blocks.into_iter().take(blocks) {

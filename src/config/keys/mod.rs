@@ -141,6 +141,7 @@ mod tests {
             hoist_system: _,
             late: _,
             template: _, // The words of fork.boilerplate.
+            snapshots: _,
         } = policy;
         let Gate { scope: _, max_hold: _, min_tokens: _, json_hold: _ } = gate;
         let Store { kind: _, max_bytes: _, tenant_share: _, recent_bytes: _, child_ttl: _ } = store;
@@ -158,7 +159,7 @@ mod tests {
         } = limits;
         let Log { format: _, level: _ } = log;
         let Drain { delay: _, deadline: _ } = drain;
-        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 22 + 4 + 5 + 1 + 9 + 2 + 2);
+        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 23 + 4 + 5 + 1 + 9 + 2 + 2);
     }
 
     #[test]

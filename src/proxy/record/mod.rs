@@ -3,8 +3,10 @@
 //! The log line holds no prompt text, no credential, no path and no raw id: endpoints, roles, plans,
 //! reasons and endings are enums, sessions and agents are digests, models and clients are bounded names.
 
+mod arms;
 mod count;
 mod line;
+mod money;
 
 pub use count::show_store;
 
@@ -81,6 +83,8 @@ pub struct Facts {
     pub notes: Vec<Note>,
     /// What a child was predicted to cost.
     pub forecast: Option<Forecast>,
+    /// Tokens that it would have read, had it gone out as it came.
+    pub own_read: u64,
     pub observe_time: Duration,
     pub status: Option<StatusCode>,
     pub answer_bytes: u64,
@@ -119,6 +123,7 @@ impl Facts {
             awaited: Duration::ZERO,
             notes: Vec::new(),
             forecast: None,
+            own_read: 0,
             observe_time: Duration::ZERO,
             status: None,
             answer_bytes: 0,
@@ -275,7 +280,8 @@ impl Recorder {
             Plan::Aligned(why) => why,
             Plan::Passthrough(_) | Plan::Forked => Why::Mode,
         };
-        self.facts.child_turn = family.accepted(&tenant, trace, &self.facts.betas, why, now);
+        self.facts.child_turn =
+            family.accepted(&tenant, trace, &self.facts.betas, why, self.facts.forecast, now);
     }
 
     /// Whether anybody wants to know of finished blocks.
@@ -331,7 +337,12 @@ impl Recorder {
         self.count(&series, turn.as_ref(), &verdict);
         self.count_family(&series, turn.as_ref(), fanout.as_ref());
         self.count_recall(&series);
-        self.log(&model, ending, turn.as_ref(), &verdict, fanout.as_ref());
+        if let Some(turn) = &turn {
+            self.count_arms(turn, now);
+        }
+        let usage = turn.as_ref().and_then(|turn| turn.usage);
+        let money = usage.map(|usage| self.count_money(&series, &usage)).unwrap_or_default();
+        self.log(&model, ending, turn.as_ref(), &verdict, fanout.as_ref(), money);
     }
 
     /// The answer has ended: a fan-out is sealed, or was none.

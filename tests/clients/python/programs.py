@@ -1,7 +1,7 @@
 """The programs of the Python SDK: one function each, and the loop that runs those the driver asks for.
 
 Standard input has one line of JSON per run, `{"program": …, "url": …}`; standard output answers each with the
-transcripts of its agents. The process stays, since importing the SDK takes longer than most programs.
+transcripts of its agents. Without a URL the SDK finds one by itself. The process stays, since importing the SDK takes longer than most programs.
 """
 
 from __future__ import annotations
@@ -402,7 +402,7 @@ def fan_out(url: str, _: Transcript) -> dict[str, Transcript]:
     return asyncio.run(agent.run(url))
 
 
-def run(name: str, url: str) -> dict[str, Any]:
+def run(name: str, url: Any) -> dict[str, Any]:
     log = Transcript()
     outcome = programs[name](url, log)
     if asyncio.iscoroutine(outcome):
@@ -415,7 +415,7 @@ def serve() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         try:
-            answer = {"agents": run(order["program"], order["url"])}
+            answer = {"agents": run(order["program"], order.get("url"))}
         except Exception:
             answer = {"crash": traceback.format_exc()}
         print(json.dumps(answer), flush=True)

@@ -23,7 +23,7 @@ function tool(name: string, ...fields: string[]): Anthropic.Tool {
 const TOOLS = [tool("Agent", "description", "prompt"), tool("Read", "path"), tool("Grep", "pattern", "path")];
 const CHILD_TOOLS = TOOLS.slice(1);
 
-export async function run(url: string): Promise<Record<string, Transcript>> {
+export async function run(url: string | undefined): Promise<Record<string, Transcript>> {
   const parent = new Transcript();
   const logs: Record<string, Transcript> = { parent };
   const client = parent.client(url);
@@ -47,7 +47,7 @@ export async function run(url: string): Promise<Record<string, Transcript>> {
 }
 
 // Works on one directive until the model has nothing more to call, and returns the tool_result.
-async function child(url: string, log: Transcript, call: Anthropic.ToolUseBlock): Promise<Result> {
+async function child(url: string | undefined, log: Transcript, call: Anthropic.ToolUseBlock): Promise<Result> {
   const { prompt } = call.input as { prompt: string };
   const messages: Message[] = [{ role: "user", content: prompt }];
   const client = log.client(url);

@@ -1,7 +1,7 @@
 // The programs of the TypeScript SDK: one function each, and the loop that runs those the driver asks for.
 //
 // Standard input has one line of JSON per run, `{"program": …, "url": …}`; standard output answers each with the
-// transcripts of its agents.
+// transcripts of its agents. Without a URL the SDK finds one by itself.
 
 import { createInterface } from "node:readline";
 
@@ -11,7 +11,7 @@ import * as agent from "./agent.js";
 import { Transcript } from "./transcript.js";
 
 type Params = Anthropic.MessageCreateParamsNonStreaming;
-type Program = (url: string, log: Transcript) => Promise<void | Record<string, Transcript>>;
+type Program = (url: string | undefined, log: Transcript) => Promise<void | Record<string, Transcript>>;
 
 const MODEL = "claude-opus-5-5";
 const SEARCH: Anthropic.Tool = {
@@ -316,7 +316,7 @@ const programs: Record<string, Program> = {
   },
 };
 
-async function run({ program, url }: { program: string; url: string }): Promise<unknown> {
+async function run({ program, url }: { program: string; url?: string }): Promise<unknown> {
   try {
     const log = new Transcript();
     return { agents: (await programs[program]?.(url, log)) ?? { main: log } };

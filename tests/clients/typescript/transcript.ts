@@ -12,7 +12,7 @@ export class Transcript {
   readonly steps: Step[] = [];
   readonly responses: Response[] = [];
 
-  client(url: string, options: ClientOptions = {}): Anthropic {
+  client(url: string | undefined, options: ClientOptions = {}): Anthropic {
     const fetch: typeof globalThis.fetch = async (input, init) => {
       const response = await globalThis.fetch(input, init);
       this.responses.push({ status: response.status, headers: [...response.headers] });

@@ -1,0 +1,218 @@
+//! `forkpoint run -- CMD…`: a proxy for one command, for as long as it runs, and a receipt at its end.
+//!
+//! The command has the terminal to itself: standard input, output and error are its own, nothing of ours is
+//! written there until it has ended, and log lines go to a file or nowhere. It is in our process group, so that
+//! what the terminal sends (Ctrl-C, Ctrl-Z, a new size) reaches it without us; what is sent to us alone is
+//! passed on. Its exit code is ours.
+
+mod receipt;
+mod signals;
+
+use std::ffi::{OsStr, OsString};
+use std::io::{ErrorKind, Write as _};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+
+use crate::config::{self, Loaded, Origin, Overrides};
+use crate::metrics::Metrics;
+use crate::proxy::{Proxy, server};
+
+use super::{Failure, logging};
+use receipt::Receipt;
+use signals::Signals;
+
+/// What the command finds its API by.
+const BASE_URL: &str = "ANTHROPIC_BASE_URL";
+/// Variables that send requests elsewhere, and those that name exceptions.
+const PROXIES: [&str; 6] =
+    ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+const NO_PROXY: [&str; 2] = ["NO_PROXY", "no_proxy"];
+
+/// How long exchanges that the command left behind may take to be recorded.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// As shells say that a command was not found, or could not be started.
+const EXIT_NOT_FOUND: u8 = 127;
+const EXIT_NOT_STARTED: u8 = 126;
+/// As shells say that a command was ended by a signal: this and its number.
+const EXIT_SIGNAL: i32 = 128;
+
+const AFTER_HELP: &str = "\
+Examples:
+  forkpoint run -- claude
+  forkpoint run --mode observe -- python agent.py --verbose
+  forkpoint run --log forkpoint.log -- npm start
+
+The command finds a proxy of its own at ANTHROPIC_BASE_URL, on a free port of
+this machine. If that variable is set already and no upstream is configured,
+what it names becomes the upstream. Addresses of the configuration are not used.
+
+Signals and the terminal are the command's. Exits with its code, with 128 and
+the number of the signal that ended it, with 127 if it was not found, and with
+126 if it could not be started.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Read this TOML file
+    ///
+    /// Environment: FORKPOINT_CONFIG.
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
+    /// Forward to this Messages API [default: what ANTHROPIC_BASE_URL names, else https://api.anthropic.com]
+    ///
+    /// Key: upstream.url. Environment: FORKPOINT_UPSTREAM.
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// What to do with requests
+    ///
+    /// Key: server.mode. Environment: FORKPOINT_MODE.
+    #[arg(long, value_name = "MODE")]
+    mode: Option<String>,
+    /// Append log lines to this file; without it none are written
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Print no receipt
+    #[arg(long, short)]
+    quiet: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let loaded = load(&args)?;
+    let log = args.log.as_deref().map(|path| logging::append(&loaded.config.log, path)).transpose()?;
+    let runtime = super::runtime()?;
+    let outcome = runtime.block_on(session(&args, loaded));
+    // A name that is still being looked up is nobody's concern any more.
+    runtime.shutdown_background();
+    if let Some(log) = log {
+        log.flush();
+    }
+    outcome
+}
+
+/// The configuration, less its addresses: the proxy of one command is on a free port, and has no admin port.
+fn load(args: &Args) -> Result<Loaded, Failure> {
+    let free = || Some("127.0.0.1:0".to_owned());
+    let overrides = Overrides {
+        config: args.config.clone(),
+        upstream: args.upstream.clone(),
+        mode: args.mode.clone(),
+        listen: free(),
+        admin_listen: free(),
+        ..Overrides::default()
+    };
+    let loaded = config::load(&overrides, std::env::vars_os())?;
+    let named = std::env::var_os(BASE_URL).filter(|url| !url.is_empty());
+    let Some(url) = named.filter(|_| loaded.origin("upstream.url") == Origin::Default) else {
+        return Ok(loaded);
+    };
+    let overrides = Overrides { upstream: Some(url.to_string_lossy().into_owned()), ..overrides };
+    config::load(&overrides, std::env::vars_os()).map_err(|problems| {
+        Failure::usage(problems.to_string()).hint(format!(
+            "{BASE_URL} is set, so it was taken for --upstream; mend it, unset it, or give --upstream"
+        ))
+    })
+}
+
+async fn session(args: &Args, loaded: Loaded) -> Result<ExitCode, Failure> {
+    let mut signals = Signals::new()?;
+    let started = Instant::now();
+    let Loaded { config, prices, .. } = loaded;
+    let metrics = Arc::new(Metrics::new().map_err(|error| Failure::new(format!("metrics: {error}")))?);
+    let (listener, address) = free_port().await?;
+    let upstream = config.upstream.url.to_string();
+    let mode = config.server.mode;
+    let proxy = Proxy::new(config, prices, metrics.clone()).map_err(super::serve::no_proxy)?;
+    let (stop, stopped) = watch::channel(false);
+    let serving = tokio::spawn(server::serve(listener, Arc::new(proxy), stopped));
+    let mut child = start(&args.command, address)?;
+    let status = attend(&mut child, &mut signals).await?;
+    let _ = stop.send(true);
+    let _ = tokio::time::timeout(LINGER, serving).await;
+    if !args.quiet {
+        let exposition = metrics.render().map_err(|error| Failure::new(format!("metrics: {error}")))?;
+        let receipt = Receipt { upstream: &upstream, mode: mode.as_str(), lasted: started.elapsed() };
+        let _ = std::io::stderr().write_all(receipt.of(&exposition).as_bytes());
+    }
+    Ok(exit_code(status))
+}
+
+async fn free_port() -> Result<(TcpListener, SocketAddr), Failure> {
+    let failed = |error| Failure::new(format!("cannot listen on 127.0.0.1: {error}"));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+fn start(words: &[OsString], proxy: SocketAddr) -> Result<Child, Failure> {
+    let (program, arguments) = words.split_first().ok_or_else(|| Failure::usage("no command given"))?;
+    let mut command = Command::new(program);
+    command.args(arguments).env(BASE_URL, format!("http://{proxy}"));
+    if PROXIES.iter().any(|name| std::env::var_os(name).is_some()) {
+        for name in NO_PROXY {
+            command.env(name, excepted(std::env::var_os(name).as_deref(), proxy));
+        }
+    }
+    command.spawn().map_err(|error| {
+        let message = format!("cannot start '{}': {error}", program.to_string_lossy());
+        let (code, hint) = match error.kind() {
+            ErrorKind::NotFound => (
+                EXIT_NOT_FOUND,
+                "is it installed and on PATH? a shell's aliases and functions are no commands",
+            ),
+            _ => (EXIT_NOT_STARTED, "is it a program, and may you run it?"),
+        };
+        Failure { code, ..Failure::new(message).hint(hint) }
+    })
+}
+
+/// The exceptions from an environment's proxies, with ours: a loopback address is of no use to them.
+fn excepted(before: Option<&OsStr>, proxy: SocketAddr) -> OsString {
+    let mut list = before.map(OsStr::to_owned).unwrap_or_default();
+    if !list.is_empty() {
+        list.push(",");
+    }
+    list.push(proxy.ip().to_string());
+    list
+}
+
+/// Waits for the command's end, and passes on what is sent to us until then.
+async fn attend(child: &mut Child, signals: &mut Signals) -> Result<ExitStatus, Failure> {
+    loop {
+        let pid = child.id();
+        tokio::select! {
+            status = child.wait() => {
+                return status.map_err(|error| Failure::new(format!("cannot wait for the command: {error}")));
+            }
+            signal = signals.next() => signal.pass_on(pid),
+        }
+    }
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| EXIT_SIGNAL + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exceptions_from_proxies_are_added_to() {
+        let proxy = SocketAddr::from(([127, 0, 0, 1], 1));
+        assert_eq!(excepted(None, proxy), "127.0.0.1");
+        assert_eq!(excepted(Some(OsStr::new("a.example")), proxy), "a.example,127.0.0.1");
+    }
+}

@@ -1,0 +1,46 @@
+//! Help that helps, for every command, and in the shell.
+
+use std::process::Command;
+
+fn forkpoint(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_forkpoint")).env_clear().args(args).output().unwrap();
+    assert!(output.status.success(), "{args:?} {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The commands that the help lists.
+fn commands() -> Vec<String> {
+    let help = forkpoint(&["-h"]);
+    let listed = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let first_words = listed.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    first_words.filter(|word| !word.is_empty() && *word != "help").map(String::from).collect()
+}
+
+#[test]
+fn every_command_has_an_example_that_names_it() {
+    let commands = commands();
+    assert!(commands.len() >= 8, "{commands:?}");
+    for command in &commands {
+        for flag in ["-h", "--help"] {
+            let help = forkpoint(&[command, flag]);
+            let example = help.split("Example").nth(1).unwrap_or_default();
+            assert!(example.contains(command.as_str()), "{command} {flag} has no example:\n{help}");
+        }
+    }
+    assert!(forkpoint(&["--help"]).contains("Examples:\n  forkpoint demo"));
+}
+
+#[test]
+fn completions_know_every_command_and_are_scripts() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = forkpoint(&["completions", shell]);
+        for command in commands() {
+            assert!(script.contains(&command), "{shell} does not know {command}");
+        }
+    }
+    let script = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(script.path(), forkpoint(&["completions", "bash"])).unwrap();
+    let ask = "source \"$1\"; COMP_WORDS=(forkpoint run --mo); COMP_CWORD=2; _forkpoint forkpoint --mo run; echo ${COMPREPLY[*]}";
+    let answer = Command::new("bash").args(["-c", ask, "bash"]).arg(script.path()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer.stdout).trim(), "--mode");
+}

@@ -1,0 +1,215 @@
+//! `forkpoint run`: a proxy for one command, which keeps its terminal, its signals and its exit code.
+
+use std::process::{Output, Stdio};
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::harness::samples::{OK, PROMPT, message};
+use crate::harness::upstream::Answering;
+use crate::harness::{Upstream, binary, within};
+
+/// `forkpoint run` with what a script needs and nothing else.
+fn run(args: &[&str]) -> Command {
+    let mut command = binary::command();
+    command.env("PATH", "/usr/local/bin:/usr/bin:/bin").arg("run").args(args);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+async fn output(command: &mut Command) -> Output {
+    within("the command to end", command.output()).await.unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Asks its base URL for one message.
+fn asks() -> String {
+    let prompt = text(PROMPT);
+    format!(
+        "exec 3<>/dev/tcp/127.0.0.1/${{ANTHROPIC_BASE_URL##*:}}; printf 'POST /v1/messages HTTP/1.1\\r\\nhost: h\\r\\nx-api-key: key\\r\\n\
+         connection: close\\r\\ncontent-length: {}\\r\\n\\r\\n%s' '{prompt}' >&3; cat <&3",
+        prompt.len()
+    )
+}
+
+async fn messages() -> Answering {
+    Upstream::answering(&message()).await
+}
+
+#[tokio::test]
+async fn the_command_has_its_own_streams_and_its_exit_code_is_ours() {
+    let script = "printf 'at %s: ' \"$ANTHROPIC_BASE_URL\"; cat; echo oops >&2; exit 7";
+    let mut child = run(&["--", "sh", "-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"what I was told").await.unwrap();
+    let output = within("the command to end", child.wait_with_output()).await.unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    let (said, complained) = (text(&output.stdout), text(&output.stderr));
+    assert!(said.starts_with("at http://127.0.0.1:") && said.ends_with(": what I was told"), "{said}");
+    assert!(complained.starts_with("oops\n\nforkpoint: "), "{complained}");
+    assert!(complained.contains("requests      none"), "{complained}");
+}
+
+#[tokio::test]
+async fn a_command_that_cannot_run_is_told_from_one_that_fails() {
+    for (args, code, said) in [
+        (&["no-such-command"][..], 127, "cannot start 'no-such-command'"),
+        (&["/"], 126, "cannot start '/'"),
+        (&["--", "sh", "-c", "kill -TERM $$"], 143, "forkpoint: "),
+        (&["--", "sh", "-c", "kill -KILL $$"], 137, "forkpoint: "),
+        (&["--quiet", "--", "sh", "-c", "exit 255"], 255, ""),
+        (&["--mode", "obzerve", "--", "true"], 64, "--mode"),
+        (&["--log", "/no/such/folder/log", "--", "true"], 64, "/no/such/folder/log"),
+        (&[], 64, "<CMD>"),
+    ] {
+        let output = output(&mut run(args)).await;
+        let complained = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?} {complained}");
+        assert!(complained.contains(said), "{args:?} {complained}");
+        assert!(!said.is_empty() || complained.is_empty(), "{complained}");
+    }
+}
+
+#[tokio::test]
+async fn the_receipt_says_what_was_billed_and_no_log_line_is_in_the_way() {
+    let mut upstream = messages().await;
+    let output = output(&mut run(&["--upstream", &upstream.url(), "--", "bash", "-c", &asks()])).await;
+    let (said, complained) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{complained}");
+    assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{said}");
+    assert_eq!(upstream.next().await.body, PROMPT);
+    assert!(complained.starts_with("\nforkpoint: ") && complained.lines().count() == 7, "{complained}");
+    for line in [
+        "  requests      1 (200: 1)\n",
+        "  fan-outs      0\n",
+        "  children      0\n",
+        "  tokens        uncached 1 · cache read 2 · cache write 5m 3 · cache write 1h 4 · output 5\n",
+        "  cache breaks  0\n",
+    ] {
+        assert!(complained.contains(line), "{line} is missing in {complained}");
+    }
+}
+
+#[tokio::test]
+async fn log_lines_go_to_the_file_that_is_named() {
+    let upstream = messages().await;
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("forkpoint.log");
+    for _ in 0..2 {
+        let mut command = run(&["--upstream", &upstream.url(), "--quiet", "--log", log.to_str().unwrap()]);
+        command.env("FORKPOINT_LOG__FORMAT", "json").args(["--", "bash", "-c", &asks()]);
+        let output = output(&mut command).await;
+        assert_eq!(text(&output.stderr), "");
+    }
+    let lines = std::fs::read_to_string(&log).unwrap();
+    let records: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let requests = records.iter().filter(|record| record["target"] == "forkpoint::request");
+    assert_eq!(requests.count(), 2, "{lines}");
+}
+
+#[tokio::test]
+async fn a_base_url_that_is_set_already_is_the_upstream_unless_one_is_configured() {
+    let (mut named, mut configured) = (Upstream::answering(OK).await, Upstream::answering(OK).await);
+    // A client that is there wherever the tests are.
+    let script = format!(
+        "FORKPOINT_ADMIN_LISTEN=${{ANTHROPIC_BASE_URL#http://}} exec {} healthcheck",
+        env!("CARGO_BIN_EXE_forkpoint")
+    );
+    let before = format!("{}/behind/a/path", named.url());
+    let with = |args: &[&str]| {
+        let mut command = run(args);
+        command.env("ANTHROPIC_BASE_URL", &before).env("http_proxy", "http://127.0.0.1:1");
+        command.args(["--", "sh", "-c", &script]);
+        command
+    };
+    let output_of = output(&mut with(&[])).await;
+    assert_eq!(output_of.status.code(), Some(0), "{}", text(&output_of.stderr));
+    assert_eq!(named.next().await.head.line(), "GET /behind/a/path/readyz HTTP/1.1");
+    let output_of = output(&mut with(&["--upstream", &configured.url()])).await;
+    assert_eq!(output_of.status.code(), Some(0), "{}", text(&output_of.stderr));
+    assert_eq!(configured.next().await.head.line(), "GET /readyz HTTP/1.1");
+    assert!(named.so_far().is_empty());
+    let broken = output(run(&["--", "true"]).env("ANTHROPIC_BASE_URL", "nonsense")).await;
+    assert_eq!(broken.status.code(), Some(64));
+    assert!(text(&broken.stderr).contains("hint: ANTHROPIC_BASE_URL is set"), "{}", text(&broken.stderr));
+}
+
+#[tokio::test]
+async fn environment_proxies_are_told_to_leave_ours_alone() {
+    let script = "echo \"$NO_PROXY $no_proxy\"";
+    let mut command = run(&["-q", "--", "sh", "-c", script]);
+    assert_eq!(text(&output(&mut command).await.stdout), " \n");
+    let mut command = run(&["-q", "--", "sh", "-c", script]);
+    command.env("HTTPS_PROXY", "http://proxy.example").env("no_proxy", "a.example");
+    assert_eq!(text(&output(&mut command).await.stdout), "127.0.0.1 a.example,127.0.0.1\n");
+}
+
+/// Says which signals came, until it is told to end.
+const LISTENS: &str = "for name in HUP INT QUIT USR1 USR2 WINCH TERM; do trap \"echo $name\" $name; done
+echo ready $$; while :; do read -r line && [ \"$line\" = end ] && exit 9; done";
+
+#[tokio::test]
+async fn signals_that_are_sent_to_us_are_passed_on_once() {
+    let mut child = run(&["-q", "--", "sh", "-c", LISTENS]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = async || within("a line", lines.next_line()).await.unwrap().unwrap_or_default();
+    assert!(next().await.starts_with("ready "));
+    for name in ["HUP", "INT", "QUIT", "USR1", "USR2", "WINCH", "TERM", "TERM"] {
+        signal(&child, name).await;
+        assert_eq!(next().await, name);
+    }
+    child.stdin.take().unwrap().write_all(b"end\n").await.unwrap();
+    assert_eq!(next().await, "");
+    assert_eq!(within("the end", child.wait()).await.unwrap().code(), Some(9));
+}
+
+async fn signal(child: &Child, name: &str) {
+    let kill = format!("kill -{name} {}", child.id().unwrap());
+    assert!(Command::new("sh").args(["-c", &kill]).status().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn what_we_were_started_to_ignore_the_command_ignores_too() {
+    let script = "kill -HUP $$; echo still here";
+    let ignoring =
+        format!("trap '' HUP; exec {} run -q -- sh -c '{script}'", env!("CARGO_BIN_EXE_forkpoint"));
+    let output = output(Command::new("sh").args(["-c", &ignoring]).kill_on_drop(true)).await;
+    assert_eq!(text(&output.stdout), "still here\n");
+}
+
+#[tokio::test]
+async fn what_the_terminal_sends_reaches_the_command_once() {
+    let script = "trap \"n=\\$((n+1)); echo got \\$n\" INT; n=0
+test -t 0 && test -t 1 && test -t 2 && echo terminal; echo ready
+while :; do read -r line && [ \"$line\" = end ] && echo \"total $n\" && exit 9; done";
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("script"), script).unwrap();
+    let command = format!("{} run -q -- sh ./script", env!("CARGO_BIN_EXE_forkpoint"));
+    let mut child = Command::new("script")
+        .args(["-q", "-e", "-f", "-c", &command, "/dev/null"])
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let (mut keys, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let mut shown = String::new();
+    let mut until = async |wanted: &str| {
+        while !shown.contains(wanted) {
+            let mut some = [0; 256];
+            let count = within(&format!("{wanted:?}, seen {shown:?}"), screen.read(&mut some)).await.unwrap();
+            assert!(count > 0, "ended before {wanted:?}, seen {shown:?}");
+            shown += &String::from_utf8_lossy(&some[..count]);
+        }
+    };
+    until("terminal\r\nready").await;
+    keys.write_all(b"\x03").await.unwrap();
+    until("got 1").await;
+    keys.write_all(b"end\n").await.unwrap();
+    until("total 1").await;
+    assert_eq!(within("the end", child.wait()).await.unwrap().code(), Some(9));
+}
