@@ -313,10 +313,10 @@ impl Proxy {
             Some(tenant) => Family::recognise(&tenant, &trace.forwarded, who, &facts.claims, snapshots, now),
             None => Family::none(who),
         };
-        let met = std::panic::catch_unwind(AssertUnwindSafe(meet)).unwrap_or_else(|_| Family::none(who));
+        let mut met = std::panic::catch_unwind(AssertUnwindSafe(meet)).unwrap_or_else(|_| Family::none(who));
         facts.role = met.role;
-        let before = memo.arrival.predecessor().and_then(|last| last.answer()?.message_id.clone());
-        *family = Some(Family { before, ..met });
+        met.before = memo.arrival.predecessor().and_then(|last| last.answer()?.message_id.clone());
+        *family = Some(met);
     }
 
     /// Waits, if another request is writing what this one would write too.
