@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 use crate::engine::conversation::Trace;
 use crate::engine::fanout::{
@@ -10,10 +10,14 @@ use crate::engine::fanout::{
     fans_out,
 };
 use crate::engine::fork::{Forecast, SnapshotScope};
+use crate::engine::identify::SESSION;
 use crate::engine::recall::Remembered;
 use crate::engine::turn::{Block, Turn};
 use crate::engine::types::{Moment, Role, Why};
 use crate::store::{Bound, Fate, Tenant};
+
+static PARENT: HeaderName = HeaderName::from_static("x-forkpoint-parent");
+static TOOL_USE: HeaderName = HeaderName::from_static("x-forkpoint-tool-use");
 
 /// What a request says about itself in its headers.
 #[derive(Clone, Debug, Default)]
@@ -26,10 +30,11 @@ pub struct Claims {
 
 impl Claims {
     pub fn of(headers: &HeaderMap) -> Claims {
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(String::from);
+        let text =
+            |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(String::from);
         Claims {
-            parent: text("x-forkpoint-parent").map(|parent| (parent, text("x-forkpoint-tool-use"))),
-            marks_agents: headers.contains_key("x-claude-code-session-id"),
+            parent: text(&PARENT).map(|parent| (parent, text(&TOOL_USE))),
+            marks_agents: headers.contains_key(&SESSION),
         }
     }
 

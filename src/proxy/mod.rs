@@ -35,7 +35,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::CONTENT_ENCODING;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderName, Request, Response};
 use hyper::body::Incoming;
 
 use crate::config::{self, Config, GateScope, Mode, OAuth};
@@ -57,6 +57,8 @@ use hold::{Gate, Held as HeldBack};
 use memo::{Memo, Owner};
 use observe::AnswerBody;
 use record::{Facts, Recorder};
+
+static MODE: HeaderName = HeaderName::from_static("x-forkpoint-mode");
 
 /// Everything that requests share.
 pub struct Proxy {
@@ -292,7 +294,7 @@ impl Proxy {
         };
         facts.planned(&aligned.plan);
         let pieces = aligned.body.pieces.clone();
-        let untouched = pieces.len() == 1 && pieces.iter().all(|piece| piece == body);
+        let untouched = matches!(&pieces[..], [piece] if piece.as_ptr() == body.as_ptr() || piece == body);
         memo.aligned(aligned);
         if !untouched {
             facts.sent = Some(BodyDigest::of_pieces(&pieces));
@@ -353,7 +355,7 @@ impl Proxy {
 
     /// The configured mode, or a lower one that the request asks for.
     fn mode(&self, headers: &HeaderMap) -> Mode {
-        let asked = headers.get("x-forkpoint-mode").and_then(|value| value.to_str().ok());
+        let asked = headers.get(&MODE).and_then(|value| value.to_str().ok());
         let mode = self.config.server.mode;
         asked.and_then(Mode::named).map_or(mode, |asked| asked.min(mode))
     }
