@@ -249,6 +249,7 @@ impl Proxy {
         facts.claims = Claims::of(&parts.headers);
         facts.betas = identify::betas(&parts.headers).collect::<Vec<_>>().join(",");
         if facts.endpoint != Endpoint::Messages {
+            facts.model = facts.endpoint.model(parts.uri.path());
             let body = SentBody::streamed(body, limits.stall);
             return Ok(Outgoing { request: Request::from_parts(parts, body), body: None, permit: None });
         }

@@ -13,6 +13,7 @@ mod help;
 mod house;
 mod sim;
 mod transparency;
+mod clouds;
 mod protocols;
 mod streaming;
 mod disconnects;

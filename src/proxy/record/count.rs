@@ -24,6 +24,7 @@ impl Recorder {
         let (role, plan) = (facts.role.as_str(), facts.plan.as_str());
         let status = facts.status.as_ref().map_or("none", StatusCode::as_str);
         metrics.requests_total.with_label_values(&[role, plan, model, status]).inc();
+        metrics.endpoint_requests_total.with_label_values(&[facts.endpoint.as_str()]).inc();
         match facts.fault {
             Some(fault) => metrics.refused_total.with_label_values(&[fault]).inc(),
             None if matches!(facts.plan, Plan::Passthrough(_)) => {
