@@ -7,6 +7,7 @@
 //! whichever of the two is alive, so the exchange is recorded exactly once.
 
 pub mod server;
+pub mod live;
 pub mod collect;
 pub mod headers;
 pub mod forward;
@@ -52,6 +53,7 @@ use error::Fault;
 use family::{Claims, Family};
 use forward::{Answer, SentBody, Upstream};
 use hold::{Gate, Held as HeldBack};
+use live::Generation;
 use memo::{Memo, Owner};
 use observe::AnswerBody;
 use record::{Facts, Recorder};
@@ -61,7 +63,8 @@ pub struct Proxy {
     config: Config,
     prices: Arc<Prices>,
     rules: align::Rules,
-    upstream: Upstream,
+    generation: Generation,
+    upstream: Arc<Upstream>,
     held: Arc<Held>,
     store: Arc<dyn Store>,
     gate: Arc<Gate>,
@@ -80,17 +83,19 @@ struct Outgoing {
 
 impl Proxy {
     pub fn new(config: Config, prices: Prices, metrics: Arc<Metrics>) -> Result<Proxy, forward::SetupError> {
-        let upstream = Upstream::new(&config.upstream)?;
-        let held = Arc::new(Held::new(&config.limits, &metrics.held));
+        let upstream = Arc::new(Upstream::new(&config.upstream)?);
+        let held = Arc::new(Held::new(&metrics.held));
         let config::Store { max_bytes, tenant_share, recent_bytes, .. } = config.store;
         let limits = store::Limits { max_bytes, recent_bytes, tenant_share };
         let store: Arc<dyn Store> = Arc::new(Memory::new(limits, fanout_rules(&config)));
         let (rules, prices) = (rules(&config), Arc::new(prices));
         let gate = Arc::new(Gate::new(hold::settings(&config.gate), tokio::time::Instant::now()));
+        let generation = Generation::first(&metrics);
         Ok(Proxy {
             config,
             prices,
             rules,
+            generation,
             upstream,
             held,
             store,
@@ -98,20 +103,6 @@ impl Proxy {
             clock: Arc::new(Clock::new()),
             metrics,
         })
-    }
-
-    pub fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    /// What is remembered.
-    pub fn store(&self) -> &dyn Store {
-        &*self.store
-    }
-
-    /// How many requests wait at the gate, or have gone and not begun.
-    pub fn at_gate(&self) -> usize {
-        self.gate.requests()
     }
 
     /// One exchange, whatever happens: a fault of ours becomes an answer, never a broken connection.
@@ -136,7 +127,8 @@ impl Proxy {
     }
 
     fn recorder(&self, endpoint: Endpoint) -> Recorder {
-        Recorder::new(self.metrics.clone(), self.clock.clone(), self.gate.clone(), Facts::new(endpoint))
+        let facts = Facts::new(endpoint, self.generation.number);
+        Recorder::new(self.metrics.clone(), self.clock.clone(), self.gate.clone(), facts)
     }
 
     async fn exchange(&self, request: Request<Incoming>, recorder: &mut Recorder) -> Result<Answer, Fault> {

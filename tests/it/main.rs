@@ -30,6 +30,8 @@ mod fanout;
 mod fork_layout;
 mod tls;
 mod admin;
+mod admin_api;
 mod lifecycle;
+mod reload;
 mod privacy;
 mod run;

@@ -51,6 +51,7 @@ pub static SECTIONS: &[Section] = &[
     },
     Section { name: "log", meaning: "Log lines, on standard error." },
     Section { name: "drain", meaning: "What happens between SIGTERM and the exit." },
+    Section { name: "admin", meaning: "Who may use the admin port." },
 ];
 
 impl Key {
@@ -98,14 +99,26 @@ impl Key {
 mod tests {
     use super::*;
     use crate::config::{
-        Canonical, Drain, Fork, Gate, Identity, Limits, Log, PriceTable, Server, Store, Upstream,
+        Admin, Canonical, Drain, Fork, Gate, Identity, Limits, Log, PriceTable, Server, Store, Upstream,
     };
 
     #[test]
     fn every_field_of_the_configuration_has_a_row() {
         // A new field does not compile here until it is named, and named it must be counted.
-        let Config { server, upstream, identity, canonical, fork, gate, store, prices, limits, log, drain } =
-            Config::default();
+        let Config {
+            server,
+            upstream,
+            identity,
+            canonical,
+            fork,
+            gate,
+            store,
+            prices,
+            limits,
+            log,
+            drain,
+            admin,
+        } = Config::default();
         let Server { listen: _, admin_listen: _, metrics_listen: _, mode: _, response_headers: _ } = server;
         let Upstream { url: _, profile: _, strips_attribution: _, connect: _, idle: _ } = upstream;
         let Identity { pepper: _, tenant_headers: _, oauth: _ } = identity;
@@ -135,7 +148,8 @@ mod tests {
         } = limits;
         let Log { format: _, level: _ } = log;
         let Drain { delay: _, deadline: _ } = drain;
-        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 7 + 4 + 5 + 1 + 9 + 2 + 2);
+        let Admin { token_file: _, open_metrics: _ } = admin;
+        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 7 + 4 + 5 + 1 + 9 + 2 + 2 + 2);
     }
 
     #[test]

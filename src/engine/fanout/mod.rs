@@ -23,6 +23,7 @@ mod shape;
 mod forks;
 mod recognise;
 mod bindings;
+mod summary;
 #[cfg(test)]
 mod tests;
 
@@ -33,3 +34,4 @@ pub use point::{Draft, Dropped, ForkId, ForkPoint, Parent};
 pub use recognise::{Child, Explicit, Newcomer, Rank, Recognised, WhyPlain};
 pub use rules::{Rules, Spawning, Who};
 pub use shape::{CHILD_TAG, PLACEHOLDER, is_forked_by_shape};
+pub use summary::{CallSummary, Summary};

@@ -33,6 +33,8 @@ const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// What is known about one exchange.
 pub struct Facts {
+    /// The number of the configuration that it began with.
+    pub generation: u64,
     pub endpoint: Endpoint,
     pub role: Role,
     pub plan: Plan,
@@ -70,8 +72,9 @@ pub struct Facts {
 }
 
 impl Facts {
-    pub fn new(endpoint: Endpoint) -> Facts {
+    pub fn new(endpoint: Endpoint, generation: u64) -> Facts {
         Facts {
+            generation,
             endpoint,
             role: Role::Plain,
             plan: Plan::Passthrough(Reason::Endpoint),
