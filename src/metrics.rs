@@ -2,14 +2,19 @@
 //!
 //! Labels are bounded by construction: they are enums, or names that passed through [`Names`].
 
+mod series;
+
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use dashmap::DashSet;
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
+    CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
+
+pub use series::{Alike, Series};
 
 /// From a microsecond to 100 ms: what the proxy itself adds.
 const OVERHEAD_BUCKETS: &[f64] =
@@ -38,6 +43,8 @@ macro_rules! metrics {
             pub clients: Names,
             pub tenants: Names,
             newest: Mutex<VecDeque<[String; 2]>>,
+            kept: series::Kept,
+            scrape: OnceLock<Scrape>,
             $(#[doc = $help] pub $name: $kind,)*
         }
 
@@ -52,8 +59,17 @@ macro_rules! metrics {
                 let families = vec![$(Family::of(&$name)),*];
                 let (models, clients, tenants) =
                     (Names::new(MODELS_MAX), Names::new(CLIENTS_MAX), Names::new(TENANTS_MAX));
-                let newest = Mutex::default();
-                let metrics = Metrics { registry, families, models, clients, tenants, newest, $($name,)* };
+                let metrics = Metrics {
+                    registry,
+                    families,
+                    models,
+                    clients,
+                    tenants,
+                    newest: Mutex::default(),
+                    kept: series::Kept::default(),
+                    scrape: OnceLock::new(),
+                    $($name,)*
+                };
                 metrics.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
                 Ok(metrics)
             }
@@ -66,7 +82,7 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// Requests by what they were, what was done, the model and the status the client saw (none: it left before).
+    /// Requests by what they were, what was done, the model and the status the client saw (none: it left before one).
     requests_total: IntCounterVec["role", "plan", "model", "status"];
     /// Requests left alone, by reason.
     passthrough_total: IntCounterVec["reason"];
@@ -74,13 +90,17 @@ metrics! {
     fallbacks_total: IntCounterVec["reason"];
     /// Requests that forkpoint answered itself, by reason.
     refused_total: IntCounterVec["reason"];
-    /// Tokens as the upstream billed them.
+    /// Tokens as the upstream billed them: uncached, cache_read, cache_write_5m, cache_write_1h or output.
     tokens_total: IntCounterVec["role", "model", "kind"];
     /// Tokens as the upstream billed them, by tenant digest.
     tenant_tokens_total: IntCounterVec["tenant", "kind"];
     /// Requests by client family and version, and what was done.
     client_requests_total: IntCounterVec["client", "plan"];
-    /// Layers of accepted requests, by whether the tenant brought the same before, or the conversation another.
+    /// Tokens as the upstream billed them, by client family and version.
+    client_tokens_total: IntCounterVec["client", "kind"];
+    /// Answers that read fewer cached tokens than predicted, by client family and version and the one cause.
+    client_cache_breaks_total: IntCounterVec["client", "cause"];
+    /// Layers of accepted requests: new to the tenant, a repeat, or a drift from what the conversation brought.
     prefix_sightings_total: IntCounterVec["layer", "class"];
     /// Answers that read fewer cached tokens than predicted, by the first layer that was lost and the one cause.
     cache_breaks_total: IntCounterVec["layer", "cause"];
@@ -94,6 +114,36 @@ metrics! {
     child_turns: HistogramVec[] in COUNT_BUCKETS;
     /// Children that were recognised, by what was done to their first request and why not more.
     children_total: IntCounterVec["plan", "reason"];
+    /// Fan-outs of a tenant and tool that are no longer forked, by reason.
+    standdowns_total: IntCounterVec["reason"];
+    /// Fan-outs of children, which never become fork points.
+    recursion_blocked_total: IntCounterVec[];
+    /// Calls by forked children of tools that they did not bring themselves.
+    foreign_tool_calls_total: IntCounterVec[];
+    /// Answers that ended a turn without a word or a call.
+    empty_answers_total: IntCounterVec["role", "plan"];
+    /// US dollars billed, by price table; models without a price are left out.
+    cost_usd_total: CounterVec["role", "model", "kind"];
+    /// US dollars that the same requests would have cost (an estimate): as sent, aligned, without a cache.
+    counterfactual_usd_total: CounterVec["role", "model", "baseline"];
+    /// US dollars that the requests as sent would have cost more than billed (an estimate; it may fall).
+    saved_usd: GaugeVec["role", "model"];
+    /// Children that could be forked, by arm: forked, or held out to compare.
+    arm_children_total: IntCounterVec["arm"];
+    /// Turns of those children.
+    arm_turns_total: IntCounterVec["arm"];
+    /// Tokens that those children wrote.
+    arm_output_tokens_total: IntCounterVec["arm"];
+    /// Answers to those children that ended a turn without a word or a call.
+    arm_empty_answers_total: IntCounterVec["arm"];
+    /// Tool results that those children brought back as errors.
+    arm_tool_errors_total: IntCounterVec["arm"];
+    /// Answers to those children by how they ended.
+    arm_stop_reasons_total: IntCounterVec["arm", "reason"];
+    /// US dollars billed for those children.
+    arm_cost_usd_total: CounterVec["arm"];
+    /// Seconds from the first request to the last answer of those children.
+    arm_wall_seconds_total: CounterVec["arm"];
     /// Requests that came to the gate with something to write, by what became of them.
     gate_holds_total: IntCounterVec["outcome"];
     /// How long they were held.
@@ -108,7 +158,7 @@ metrics! {
     forks_live: IntGaugeVec[];
     /// What the store holds in memory, recent bodies included.
     store_bytes: IntGaugeVec[];
-    /// What the store was asked and how it went; a recall that finds the conversation's last request is a hit.
+    /// What the store was asked and how it went: hit (a recall that finds the conversation), miss and ok are well.
     store_ops_total: IntCounterVec["store", "op", "outcome"];
     /// Texts of tools and system that changed within a conversation, by what they are.
     volatile_total: IntCounterVec["layer", "kind"];
@@ -130,7 +180,15 @@ metrics! {
     build_info: IntGaugeVec["version"];
 }
 
+/// Sets the gauges that nobody needs to know between two scrapes.
+type Scrape = Box<dyn Fn(&Metrics) + Send + Sync>;
+
 impl Metrics {
+    /// Calls `set` before each scrape. The first caller counts.
+    pub fn at_scrape(&self, set: impl Fn(&Metrics) + Send + Sync + 'static) {
+        let _ = self.scrape.set(Box::new(set));
+    }
+
     /// Shows a new fan-out in `prefix_info`, and no longer the one that was new so many fan-outs ago.
     pub fn show_fork(&self, fork: String, prefix: String) {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,8 +205,16 @@ impl Metrics {
         }
     }
 
+    /// Every metric, in the order of their declaration.
+    pub fn families(&self) -> &[Family] {
+        &self.families
+    }
+
     /// The text exposition: every family with HELP and TYPE, also those without a sample yet.
     pub fn render(&self) -> Result<String, prometheus::Error> {
+        if let Some(set) = self.scrape.get() {
+            set(self);
+        }
         let gathered = self.registry.gather();
         let mut out = Vec::new();
         TextEncoder::new().encode(&gathered, &mut out)?;
@@ -162,23 +228,27 @@ impl Metrics {
     }
 }
 
-struct Family {
-    name: String,
-    help: String,
-    kind: &'static str,
+/// What one metric is, whether or not it has a sample yet.
+#[derive(Debug)]
+pub struct Family {
+    pub name: String,
+    pub help: String,
+    pub kind: &'static str,
+    pub labels: Vec<String>,
 }
 
 impl Family {
     fn of(collector: &(impl Collector + 'static)) -> Family {
-        let desc = collector.desc().first().map(|desc| (desc.fq_name.clone(), desc.help.clone()));
-        let (name, help) = desc.unwrap_or_default();
+        let desc = collector.desc().first().copied();
+        let desc = desc.map(|desc| (desc.fq_name.clone(), desc.help.clone(), desc.variable_labels.clone()));
+        let (name, help, labels) = desc.unwrap_or_default();
         let any: &dyn std::any::Any = collector;
         let kind = match () {
             _ if any.is::<HistogramVec>() => "histogram",
-            _ if any.is::<IntGaugeVec>() => "gauge",
+            _ if any.is::<IntGaugeVec>() || any.is::<GaugeVec>() => "gauge",
             _ => "counter",
         };
-        Family { name, help, kind }
+        Family { name, help, kind, labels }
     }
 }
 
@@ -199,6 +269,13 @@ pub enum Admit {
 impl Names {
     fn new(max: usize) -> Names {
         Names { seen: DashSet::new(), max }
+    }
+
+    /// Gives these names their places before anybody else comes.
+    pub fn reserve<'a>(&self, names: impl Iterator<Item = &'a str>) {
+        for name in names {
+            self.label(name, Admit::New);
+        }
     }
 
     /// The label for `name`.
@@ -224,9 +301,13 @@ mod tests {
     #[test]
     fn every_family_has_help_and_type_before_the_first_sample() {
         let text = Metrics::new().unwrap().render().unwrap();
-        for (name, kind) in
-            [("requests_total", "counter"), ("overhead_seconds", "histogram"), ("held", "gauge")]
-        {
+        for (name, kind) in [
+            ("requests_total", "counter"),
+            ("overhead_seconds", "histogram"),
+            ("held", "gauge"),
+            ("cost_usd_total", "counter"),
+            ("saved_usd", "gauge"),
+        ] {
             assert!(text.contains(&format!("# HELP forkpoint_{name} ")), "{name}");
             assert!(text.contains(&format!("# TYPE forkpoint_{name} {kind}\n")), "{name}");
         }
@@ -259,7 +340,8 @@ mod tests {
         assert_eq!(names.label("bad name", Admit::New), "other");
         assert_eq!(names.label("", Admit::New), "other");
         assert_eq!(names.label(&"x".repeat(65), Admit::New), "other");
-        assert_eq!(names.label("b", Admit::New), "b");
+        names.reserve(["b", "c"].into_iter());
+        assert_eq!(names.label("b", Admit::KnownOnly), "b");
         assert_eq!(names.label("c", Admit::New), "other");
     }
 }

@@ -172,8 +172,9 @@ fn announce(config: &Config, listeners: &Listeners) {
         mode = config.server.mode.as_str(),
         store = config.store.kind.as_str(),
         off = match config.server.mode {
-            Mode::Observe => "align: this mode forwards every byte as it came",
-            Mode::Align => "none: all that this version has",
+            Mode::Observe => "align, fork: this mode forwards every byte as it came",
+            Mode::Align => "fork: this mode changes nothing that the model reads",
+            Mode::Fork => "none",
         },
     );
 }

@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn every_key_has_a_long_name_that_leads_back_to_it() {
-        for key in KEYS {
+        for key in KEYS.iter() {
             assert_eq!(path_of(&key.variable()).as_deref(), Some(key.path));
         }
         for (short, path) in SHORT_FORMS {
@@ -157,7 +157,7 @@ mod tests {
             assert!(!found.problems[0].to_string().contains("hunter2"));
         }
         assert!(found(&[("FORKPOINT___", "")]).problems[0].hint.starts_with("unset it"));
-        assert!(found(&[("FORKPOINT_FORK__LATE", "1")]).problems[0].message.contains("not built"));
+        assert!(found(&[("FORKPOINT_FORK__SNAPSHOTS", "1")]).problems[0].message.contains("not built"));
     }
 
     #[test]

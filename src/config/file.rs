@@ -85,6 +85,20 @@ pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, Complaint> {
     Ok(bytes)
 }
 
+/// A text of our users, such as what forked children are told.
+pub(super) fn read_text(path: &Path, bytes_max: usize) -> Result<String, Complaint> {
+    let bytes = read_bytes(path)
+        .map_err(|complaint| Complaint { hint: "name a readable text file, or none".into(), ..complaint })?;
+    let text =
+        String::from_utf8(bytes).ok().filter(|text| text.len() <= bytes_max && !text.trim().is_empty());
+    text.ok_or_else(|| {
+        Complaint::new(
+            format!("the file is not a text of 1 to {bytes_max} bytes in UTF-8"),
+            "write a few sentences",
+        )
+    })
+}
+
 fn refuse_file(name: &str, bytes: &[u8], at: usize, complaint: Complaint) -> Problem {
     let before = &bytes[..at.min(bytes.len())];
     let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);

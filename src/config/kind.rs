@@ -22,6 +22,9 @@ use super::types::{Config, MASK, Secret};
 /// A field of the configuration.
 type Slot<T> = fn(&mut Config) -> &mut T;
 
+/// Nothing that is compared differs by more.
+const FACTOR_MAX: f64 = 100.0;
+
 /// What a key holds, and where.
 pub enum Kind {
     Switch(Slot<bool>),
@@ -29,6 +32,8 @@ pub enum Kind {
     OptionalSwitch(Slot<Option<bool>>),
     /// A part of a whole.
     Share(Slot<f64>),
+    /// A multiple of something.
+    Factor(Slot<f64>),
     Address(Slot<SocketAddr>),
     /// An address, or "" for none.
     OptionalAddress(Slot<Option<SocketAddr>>),
@@ -93,7 +98,8 @@ impl Kind {
                     given => Some(self.switch(given)?),
                 };
             }
-            Kind::Share(slot) => *slot(config) = self.share(given)?,
+            Kind::Share(slot) => *slot(config) = self.fraction(given, 0.0..=1.0)?,
+            Kind::Factor(slot) => *slot(config) = self.fraction(given, 0.0..=FACTOR_MAX)?,
             Kind::Address(slot) => *slot(config) = parse::address(self.text(given)?)?,
             Kind::OptionalAddress(slot) => {
                 let text = self.text(given)?;
@@ -126,7 +132,7 @@ impl Kind {
             Kind::OptionalSwitch(slot) => {
                 slot(config).map_or_else(|| Shown::Text(String::new()), Shown::Switch)
             }
-            Kind::Share(slot) => Shown::Fraction(*slot(config)),
+            Kind::Share(slot) | Kind::Factor(slot) => Shown::Fraction(*slot(config)),
             Kind::Address(slot) => Shown::Text(slot(config).to_string()),
             Kind::OptionalAddress(slot) => {
                 Shown::Text(slot(config).map(|address| address.to_string()).unwrap_or_default())
@@ -164,6 +170,7 @@ impl Kind {
             Kind::Switch(_) => "true or false".to_owned(),
             Kind::OptionalSwitch(_) => "true, false, or \"\" for what fits the other keys".to_owned(),
             Kind::Share(_) => "a number from 0.0 to 1.0".to_owned(),
+            Kind::Factor(_) => format!("a number from 0.0 to {FACTOR_MAX:.1}"),
             Kind::Address(_) => "an IP address with a port, in quotes".to_owned(),
             Kind::OptionalAddress(_) => "an IP address with a port, in quotes, or \"\" for none".to_owned(),
             Kind::Url(_) => "an http or https URL, in quotes".to_owned(),
@@ -193,14 +200,14 @@ impl Kind {
         }
     }
 
-    fn share(&self, given: &Given) -> Result<f64, Complaint> {
+    fn fraction(&self, given: &Given, range: RangeInclusive<f64>) -> Result<f64, Complaint> {
         let number = match given {
             Given::Fraction(number) => Some(*number),
             Given::Integer(number) => Some(*number as f64),
             Given::Word(word) => word.parse().ok(),
             other => return Err(self.wrong_type(other)),
         };
-        number.filter(|number| (0.0..=1.0).contains(number)).ok_or_else(|| self.wrong_value())
+        number.filter(|number| range.contains(number)).ok_or_else(|| self.wrong_value())
     }
 
     fn text<'a>(&self, given: &'a Given) -> Result<&'a str, Complaint> {

@@ -9,26 +9,13 @@ pub(super) struct Later {
     instead: &'static str,
 }
 
-const ALIGNS: &str = "remove it; this version aligns and gates children, and forks none";
 const MEMORY: &str = "remove it; this version remembers in memory only, and has nothing to set here";
 
 static LATER: &[Later] = &[
-    Later { path: "fork.await_parent_ms", instead: ALIGNS },
-    Later { path: "fork.late", instead: ALIGNS },
-    Later { path: "fork.tools_policy", instead: ALIGNS },
-    Later { path: "fork.inherit", instead: ALIGNS },
-    Later { path: "fork.specialist_fields", instead: ALIGNS },
-    Later { path: "fork.general_types", instead: ALIGNS },
-    Later { path: "fork.exclude_sessions", instead: ALIGNS },
-    Later { path: "fork.max_context_share", instead: ALIGNS },
-    Later { path: "fork.max_cost_ratio", instead: ALIGNS },
-    Later { path: "fork.horizon_turns", instead: ALIGNS },
-    Later { path: "fork.prefer", instead: ALIGNS },
-    Later { path: "fork.share", instead: ALIGNS },
-    Later { path: "fork.report", instead: ALIGNS },
-    Later { path: "fork.boilerplate", instead: ALIGNS },
-    Later { path: "fork.hoist_system", instead: ALIGNS },
-    Later { path: "fork.snapshots", instead: ALIGNS },
+    Later {
+        path: "fork.snapshots",
+        instead: "remove it; this version forks the children of fan-outs, and nobody else",
+    },
     Later { path: "policy", instead: "remove it; in this version all requests are treated alike" },
     Later { path: "tenants", instead: "remove it; in this version tenants have digests and no names" },
     Later { path: "record", instead: "remove it; this version records no traffic" },

@@ -56,6 +56,9 @@ use crate::engine::prices::Prices;
 use kind::Given;
 use problem::{Complaint, named};
 
+/// What forked children are told is sent once per child, and paid for.
+const BOILERPLATE_BYTES_MAX: usize = 64 << 10;
+
 impl Overrides {
     /// The file that a configuration with these flags is read from, if one is named.
     pub fn file(&self) -> Option<PathBuf> {
@@ -163,6 +166,15 @@ impl Found {
             self.problems.extend(problems);
             Prices::default()
         });
+        if let Some(path) = &config.fork.boilerplate {
+            match file::read_text(path, BOILERPLATE_BYTES_MAX) {
+                Ok(words) => config.fork.policy.template = Some(words.into()),
+                Err(complaint) => {
+                    let named_by = origins.get("fork.boilerplate").cloned().unwrap_or(Origin::Default);
+                    self.problems.push(complaint.at(named_by, named(&path.to_string_lossy())));
+                }
+            }
+        }
         let loaded = Loaded { config, file, prices, origins };
         if !self.unread {
             self.problems.extend(rules::check(&loaded, &broken));

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::engine::canonical::Order;
-use crate::engine::{fanout, gate};
+use crate::engine::{fanout, fork, gate};
 
 /// A valid configuration. Only [`super::load`] makes one from outside values; `Config::default()` is what an empty file gives.
 #[derive(Clone, Debug)]
@@ -43,6 +43,7 @@ pub struct Server {
 pub enum Mode {
     Observe,
     Align,
+    Fork,
 }
 
 #[derive(Clone, Debug)]
@@ -94,7 +95,7 @@ pub enum Volatile {
     Report,
 }
 
-/// Who is taken for a child.
+/// Who is taken for a child, and what is done for it.
 #[derive(Clone, Debug)]
 pub struct Fork {
     pub tools: Vec<String>,
@@ -104,6 +105,11 @@ pub struct Fork {
     pub match_window: Duration,
     pub scan_bytes: usize,
     pub ttl: Duration,
+    /// How long a child waits for the end of its parent's answer.
+    pub await_parent: Duration,
+    /// Words to be used instead of the built-in ones; the policy holds what is in it.
+    pub boilerplate: Option<PathBuf>,
+    pub policy: fork::Policy,
 }
 
 #[derive(Clone, Debug)]
@@ -217,11 +223,12 @@ impl Mode {
         match self {
             Mode::Observe => "observe",
             Mode::Align => "align",
+            Mode::Fork => "fork",
         }
     }
 
     pub fn named(word: &str) -> Option<Mode> {
-        [Mode::Observe, Mode::Align].into_iter().find(|mode| mode.as_str() == word)
+        [Mode::Observe, Mode::Align, Mode::Fork].into_iter().find(|mode| mode.as_str() == word)
     }
 }
 
@@ -297,7 +304,7 @@ impl Default for Config {
                 listen: ([127, 0, 0, 1], 8787).into(),
                 admin_listen: ([127, 0, 0, 1], 8788).into(),
                 metrics_listen: None,
-                mode: Mode::Align,
+                mode: Mode::Fork,
                 response_headers: true,
             },
             upstream: Upstream {
@@ -321,6 +328,9 @@ impl Default for Config {
                 match_window: Duration::from_secs(fanout.match_window_s),
                 scan_bytes: fanout.scan_bytes,
                 ttl: Duration::from_secs(fanout.ttl_s),
+                await_parent: Duration::from_millis(3000),
+                boilerplate: None,
+                policy: fork::Policy::default(),
             },
             gate: Gate {
                 scope: GateScope::Children,

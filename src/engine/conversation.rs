@@ -77,6 +77,17 @@ impl Trace {
         conversation: Arc<Conversation>,
         breakpoints: Vec<Breakpoint>,
     ) -> Trace {
+        Trace::with(arrival, forwarded, conversation, breakpoints, arrival.parameters.clone())
+    }
+
+    /// The same of a request whose parameters are not those that came.
+    pub fn with(
+        arrival: &Arrival,
+        forwarded: Arc<Remembered>,
+        conversation: Arc<Conversation>,
+        breakpoints: Vec<Breakpoint>,
+        parameters: Parameters,
+    ) -> Trace {
         let before = arrival.before.as_ref().map(|before| &*before.trace);
         let mut entries = before.map_or_else(Vec::new, |before| before.entries_within(&forwarded));
         for breakpoint in &breakpoints {
@@ -91,7 +102,7 @@ impl Trace {
         }
         Trace {
             received: Arc::clone(&arrival.received),
-            parameters: arrival.parameters.clone(),
+            parameters,
             forwarded,
             conversation,
             breakpoints,

@@ -28,3 +28,4 @@ pub mod prices;
 pub mod turn;
 pub mod fanout;
 pub mod fork;
+pub mod refused;

@@ -6,6 +6,7 @@ use std::fmt;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use super::breakpoints::Skip;
+use super::fork::Refusal;
 
 /// What a request is to a fan-out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,8 +34,37 @@ impl Role {
 pub enum Plan {
     /// The received bytes, untouched.
     Passthrough(Reason),
-    /// One spelling, and breakpoints where they will be read. With a reason, if no breakpoint was added for one.
-    Aligned(Option<Skip>),
+    /// One spelling, and breakpoints where they will be read.
+    Aligned(Why),
+    /// Put on its parent's prefix.
+    Forked,
+}
+
+/// Why a request is aligned, and no more than that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// The mode is `align`, and that was done.
+    Mode,
+    /// It is nobody's child.
+    NotAChild,
+    /// The client has put it on its parent's history itself.
+    ClientFork,
+    /// No breakpoint was added, for this reason.
+    Skipped(Skip),
+    /// It is a child that is not forked, for this reason.
+    Refused(Refusal),
+}
+
+impl Why {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Why::Mode => "align",
+            Why::NotAChild => "not_a_child",
+            Why::ClientFork => "client_fork",
+            Why::Skipped(skip) => skip.as_str(),
+            Why::Refused(refusal) => refusal.as_str(),
+        }
+    }
 }
 
 impl Plan {
@@ -42,6 +72,7 @@ impl Plan {
         match self {
             Plan::Passthrough(_) => "passthrough",
             Plan::Aligned(_) => "aligned",
+            Plan::Forked => "forked",
         }
     }
 
@@ -49,8 +80,8 @@ impl Plan {
     pub fn reason(self) -> &'static str {
         match self {
             Plan::Passthrough(reason) => reason.as_str(),
-            Plan::Aligned(Some(skip)) => skip.as_str(),
-            Plan::Aligned(None) => "align",
+            Plan::Aligned(why) => why.as_str(),
+            Plan::Forked => "none",
         }
     }
 }
@@ -84,12 +115,14 @@ pub enum Reason {
     Ambiguous,
     /// What was made of an earlier request of the conversation was refused, and what came was not.
     Refused,
+    /// It holds thinking of a prefix that is not known any more, and goes out with a request to drop it.
+    LostPrefix,
     /// A bug of ours while reading.
     Internal,
 }
 
 impl Reason {
-    pub const ALL: [Reason; 14] = [
+    pub const ALL: [Reason; 15] = [
         Reason::Endpoint,
         Reason::BodyTooLarge,
         Reason::HeldRequests,
@@ -103,6 +136,7 @@ impl Reason {
         Reason::OAuth,
         Reason::Ambiguous,
         Reason::Refused,
+        Reason::LostPrefix,
         Reason::Internal,
     ];
 
@@ -121,6 +155,7 @@ impl Reason {
             Reason::OAuth => "oauth",
             Reason::Ambiguous => "ambiguous",
             Reason::Refused => "refused",
+            Reason::LostPrefix => "lost_prefix",
             Reason::Internal => "internal",
         }
     }

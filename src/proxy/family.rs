@@ -1,7 +1,6 @@
 //! What one exchange has to do with fan-outs: whose child it is, and which children its answer will have.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use http::HeaderMap;
 
@@ -11,8 +10,8 @@ use crate::engine::fanout::{
 };
 use crate::engine::recall::Remembered;
 use crate::engine::turn::{Block, Turn};
-use crate::engine::types::{Moment, Role};
-use crate::store::{Bound, Tenant};
+use crate::engine::types::{Moment, Role, Why};
+use crate::store::{Bound, Fate, Tenant};
 
 /// What a request says about itself in its headers.
 #[derive(Clone, Debug, Default)]
@@ -51,8 +50,19 @@ pub struct Family {
     pub why: &'static str,
     /// The fork point that it comes from, or brings results back to.
     pub fork: Option<Arc<ForkPoint>>,
+    /// The request in its own words and its one spelling.
+    own: Option<Arc<Remembered>>,
+    /// A child that was not seen before.
+    newcomer: Option<Newcome>,
     binding: Option<(Binding, Arc<Bound>)>,
     draft: Option<Draft>,
+}
+
+/// A child on its first turn.
+struct Newcome {
+    child: Child,
+    /// The client has put it on its parent's history itself.
+    by_client: bool,
 }
 
 /// How the answer's fan-out ended.
@@ -61,17 +71,18 @@ pub type Fanout = Result<Arc<ForkPoint>, Dropped>;
 impl Family {
     /// Of a tenant that nothing is known of.
     pub fn none(who: Who) -> Family {
-        Family { who, role: Role::Plain, why: "no_fork_point", fork: None, binding: None, draft: None }
+        let (fork, own, newcomer, binding, draft) = Default::default();
+        Family { who, role: Role::Plain, why: "no_fork_point", fork, own, newcomer, binding, draft }
     }
 
     pub fn recognise(
         tenant: &Tenant,
-        request: &Remembered,
+        request: &Arc<Remembered>,
         who: Who,
         claims: &Claims,
         now: Moment,
     ) -> Family {
-        let none = Family::none(who);
+        let none = Family { own: Some(Arc::clone(request)), ..Family::none(who) };
         let bound = tenant.children().find(request, &who, now);
         if let Some((binding, bound)) = bound {
             let fork = Some(Arc::clone(&bound.fork));
@@ -82,20 +93,24 @@ impl Family {
             forks.expire(now);
             forks.recognise(&newcomer, now)
         });
-        let child = |Child { fork, rank, .. }: Child| Family {
-            role: Role::Child,
-            why: rank.as_str(),
-            fork: Some(fork),
-            ..Family::none(who)
-        };
         match recognised {
             Recognised::Plain(why) => Family { why: why.as_str(), ..none },
             Recognised::Ambiguous => Family { why: "ambiguous", ..none },
             Recognised::Parent(fork) => {
                 Family { role: Role::Parent, why: "results", fork: Some(fork), ..none }
             }
-            Recognised::Child(found) => child(found),
-            Recognised::ClientFork(found) => Family { why: "client_fork", ..child(found) },
+            Recognised::Child(child) => none.with_child(child, false),
+            Recognised::ClientFork(child) => none.with_child(child, true),
+        }
+    }
+
+    fn with_child(self, child: Child, by_client: bool) -> Family {
+        Family {
+            role: Role::Child,
+            why: if by_client { "client_fork" } else { child.rank.as_str() },
+            fork: Some(Arc::clone(&child.fork)),
+            newcomer: Some(Newcome { child, by_client }),
+            ..self
         }
     }
 
@@ -103,22 +118,68 @@ impl Family {
         self.fork.as_ref().map(|fork| fork.id)
     }
 
+    pub fn who(&self) -> &Who {
+        &self.who
+    }
+
+    /// A child on its first turn; `Err` if its client has forked it already.
+    pub fn newcomer(&self) -> Option<Result<&Child, &Child>> {
+        let Newcome { child, by_client } = self.newcomer.as_ref()?;
+        Some(if *by_client { Err(child) } else { Ok(child) })
+    }
+
+    /// What was decided for a child that was seen before.
+    pub fn bound(&self) -> Option<&Arc<Bound>> {
+        self.binding.as_ref().map(|(_, bound)| bound)
+    }
+
+    /// The request in its own words and its one spelling.
+    pub fn own(&self) -> Option<&Arc<Remembered>> {
+        self.own.as_ref()
+    }
+
+    /// Binds a child on its first turn, before it goes upstream.
+    pub fn bind(&mut self, tenant: &Tenant, fate: Fate, now: Moment) {
+        let (Some(fork), Some(own)) = (&self.fork, &self.own) else { return };
+        let bound = Arc::new(Bound::new(Arc::clone(fork), fate));
+        let bytes = bound.memory_bytes();
+        let binding = tenant.children().bind(own, self.who, Arc::clone(&bound), bytes, now);
+        self.binding = Some((binding, bound));
+    }
+
+    /// The first turn of a child came to nothing: what was decided for it is forgotten.
+    pub fn release(&mut self, tenant: &Tenant) {
+        if self.newcomer.is_some()
+            && let Some((binding, _)) = self.binding.take()
+        {
+            tenant.children().release(binding);
+        }
+    }
+
     /// The upstream took the request: a child is bound, anybody else may fan out. Answers which turn of the
     /// child this is.
-    pub fn accepted(&mut self, tenant: &Tenant, trace: &Trace, betas: &str, now: Moment) -> Option<u64> {
+    pub fn accepted(
+        &mut self,
+        tenant: &Tenant,
+        trace: &Trace,
+        betas: &str,
+        why: Why,
+        now: Moment,
+    ) -> Option<u64> {
         if self.role != Role::Child {
-            let request = Arc::clone(&trace.forwarded);
-            let parent = Parent { request, betas: betas.to_owned(), who: self.who };
+            let parent = Parent {
+                request: Arc::clone(&trace.forwarded),
+                betas: betas.to_owned(),
+                who: self.who,
+                written: trace.breakpoints.last().copied(),
+            };
             self.draft = Draft::begin(parent, false).ok();
             return None;
         }
         if self.binding.is_none() {
-            let fork = Arc::clone(self.fork.as_ref()?);
-            let bound = Arc::new(Bound { fork, turns: AtomicU64::new(0) });
-            let binding = tenant.children().bind(&trace.forwarded, self.who, Arc::clone(&bound), 0, now);
-            self.binding = Some((binding, bound));
+            self.bind(tenant, Fate::Own(why), now);
         }
-        self.binding.as_ref().map(|(_, bound)| bound.turns.fetch_add(1, Relaxed) + 1)
+        self.binding.as_ref().map(|(_, bound)| bound.next_turn())
     }
 
     /// Whether finished blocks are of interest.
@@ -146,17 +207,13 @@ impl Family {
     }
 
     /// The answer has ended; `turn` is empty if it broke off.
-    pub fn ended(
-        &mut self,
-        tenant: &Tenant,
-        request: &Remembered,
-        turn: &Turn,
-        now: Moment,
-    ) -> Option<Fanout> {
-        if let (Some((binding, _)), Some(message)) = (&self.binding, turn.message()) {
-            tenant.children().answered(*binding, request, &message);
+    pub fn ended(&mut self, tenant: &Tenant, turn: &Turn, now: Moment) -> Option<Fanout> {
+        if let (Some((binding, _)), Some(own), Some(message)) = (&self.binding, &self.own, turn.message()) {
+            tenant.children().answered(*binding, own, &message);
         }
         let draft = self.draft.take()?;
-        Some(tenant.with_forks(|forks| forks.seal(draft, turn, now)))
+        let fanout = tenant.with_forks(|forks| forks.seal(draft, turn, now));
+        tenant.sealed().notify_waiters();
+        Some(fanout)
     }
 }

@@ -23,6 +23,7 @@ use tower_service::Service;
 
 use crate::config;
 
+use super::answer::UpstreamBody;
 use super::error::Fault;
 use super::headers;
 use super::lanes::{Lanes, Ride};
@@ -51,7 +52,7 @@ pub struct Upstream {
 
 /// The upstream's answer, and the call's place among the others, to be kept until its end.
 pub struct Answer {
-    pub response: Response<Incoming>,
+    pub response: Response<UpstreamBody>,
     pub ride: Ride<HttpClient>,
 }
 
@@ -106,7 +107,7 @@ impl Upstream {
         let ride = self.lanes.ride();
         let response = self.answered(ride.client(|| self.client()).request(request), sent).await?;
         match headers::check_answer(&response) {
-            Ok(()) => Ok(Answer { response, ride }),
+            Ok(()) => Ok(Answer { response: response.map(UpstreamBody::new), ride }),
             Err(cause) => Err(Fault::Broken { upstream: self.name(), cause: cause.to_owned() }),
         }
     }

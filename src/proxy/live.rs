@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 use crate::store::Store;
 
 use super::clock::Clock;
-use super::{Proxy, fanout_rules, hold, rules};
+use super::{Proxy, hold, rules};
 
 /// Which configuration is in force.
 #[derive(Clone, Debug)]
@@ -85,10 +85,13 @@ impl Proxy {
 
     fn with(&self, reload: Reload, prices: Prices) -> Proxy {
         let Reload { config, left, .. } = reload;
+        let fanout_rules = rules::fanout(&config);
         self.gate.configure(hold::settings(&config.gate));
-        self.store.configure(fanout_rules(&config));
+        self.store.configure(fanout_rules.clone());
+        self.metrics.models.reserve(prices.models().map(|model| &*model.id));
         Proxy {
-            rules: rules(&config),
+            rules: rules::align(&config),
+            fanout_rules,
             config,
             prices: Arc::new(prices),
             generation: Generation::set(self.generation.number + 1, left, &self.metrics),

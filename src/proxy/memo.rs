@@ -113,6 +113,12 @@ impl Memo {
         (self.trace, self.interns, self.pins) = (Some(aligned.trace), aligned.interns, aligned.pins);
     }
 
+    /// The request goes out on its parent's prefix. What was learned of its own spelling stays.
+    pub fn forked(&mut self, trace: Trace) {
+        self.land();
+        self.trace = Some(Arc::new(trace));
+    }
+
     /// The request goes out as it came; perhaps after something else was refused.
     pub fn untouched(&mut self) {
         self.land();
@@ -125,11 +131,15 @@ impl Memo {
 
     /// What the request would find in the cache.
     pub fn predict(&self, tenant: &Tenant, now: Moment) -> Option<Prediction> {
-        let trace = self.trace.as_ref()?;
+        Some(self.predict_for(self.trace.as_ref()?, tenant, now))
+    }
+
+    /// What it would find if it went out so.
+    pub fn predict_for(&self, trace: &Trace, tenant: &Tenant, now: Moment) -> Prediction {
         let scope = Scope::of(&self.owner.tenant, &trace.parameters);
         let (chain, anatomy) = (trace.forwarded.chain(), trace.forwarded.anatomy());
         let key = |piece: usize| EntryKey::of(&scope, chain, piece, anatomy.layer(piece));
-        Some(tenant.warmth().predict(trace.probes(), key, now))
+        tenant.warmth().predict(trace.probes(), key, now)
     }
 
     /// How many tokens so many bytes of a prompt make, as far as was learned.
@@ -167,6 +177,10 @@ impl Memo {
 
     pub fn model(&self) -> &str {
         &self.owner.model
+    }
+
+    pub fn model_facts(&self) -> ModelFacts {
+        self.owner.facts
     }
 
     pub fn tenant_id(&self) -> TenantId {

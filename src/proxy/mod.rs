@@ -6,6 +6,10 @@
 //! call: HTTP/1 closes that upstream connection, HTTP/2 resets the one stream. The recorder travels with
 //! whichever of the two is alive, so the exchange is recorded exactly once.
 
+pub mod answer;
+pub mod attempt;
+pub mod fork;
+pub mod rules;
 pub mod server;
 pub mod live;
 pub mod collect;
@@ -32,18 +36,16 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::CONTENT_ENCODING;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 
 use crate::config::{self, Config, GateScope, Mode, OAuth};
 use crate::engine::align;
-use crate::engine::breakpoints::Profile;
 use crate::engine::fanout;
 use crate::engine::identify::{self, TenantRule};
-use crate::engine::prefix::Attribution;
 use crate::engine::prices::Prices;
 use crate::engine::recall::Remembered;
-use crate::engine::types::{BodyDigest, Endpoint, Moment, Plan, Reason, Role};
+use crate::engine::types::{BodyDigest, Endpoint, Moment, Plan, Reason, Role, Why};
 use crate::metrics::Metrics;
 use crate::store::{self, Hint, Memory, Store, View};
 
@@ -63,6 +65,7 @@ pub struct Proxy {
     config: Config,
     prices: Arc<Prices>,
     rules: align::Rules,
+    fanout_rules: fanout::Rules,
     generation: Generation,
     upstream: Arc<Upstream>,
     held: Arc<Held>,
@@ -85,16 +88,20 @@ impl Proxy {
     pub fn new(config: Config, prices: Prices, metrics: Arc<Metrics>) -> Result<Proxy, forward::SetupError> {
         let upstream = Arc::new(Upstream::new(&config.upstream)?);
         let held = Arc::new(Held::new(&metrics.held));
+        metrics.models.reserve(prices.models().map(|model| &*model.id));
         let config::Store { max_bytes, tenant_share, recent_bytes, .. } = config.store;
         let limits = store::Limits { max_bytes, recent_bytes, tenant_share };
-        let store: Arc<dyn Store> = Arc::new(Memory::new(limits, fanout_rules(&config)));
-        let (rules, prices) = (rules(&config), Arc::new(prices));
+        let (rules, fanout_rules) = (rules::align(&config), rules::fanout(&config));
+        let store: Arc<dyn Store> = Arc::new(Memory::new(limits, fanout_rules.clone()));
+        record::show_store(&metrics, Arc::clone(&store));
+        let prices = Arc::new(prices);
         let gate = Arc::new(Gate::new(hold::settings(&config.gate), tokio::time::Instant::now()));
         let generation = Generation::first(&metrics);
         Ok(Proxy {
             config,
             prices,
             rules,
+            fanout_rules,
             generation,
             upstream,
             held,
@@ -137,7 +144,9 @@ impl Proxy {
         let mode = self.mode(request.headers());
         let outgoing = self.prepare(request, mode, &mut recorder.facts).await?;
         let answer = match (outgoing.body, recorder.facts.plan) {
-            (Some(body), Plan::Aligned(_)) => self.aligned(outgoing.request, body, deadline, recorder).await,
+            (Some(body), Plan::Aligned(_)) => {
+                self.rewritten(outgoing.request, body, mode, deadline, recorder).await
+            }
             (body, _) => self.untouched(outgoing.request, body, recorder).await,
         };
         drop(outgoing.permit);
@@ -169,54 +178,6 @@ impl Proxy {
         answer
     }
 
-    /// Reads the body, forwards what is made of it, and what came if that is refused.
-    async fn aligned(
-        &self,
-        request: Request<SentBody>,
-        body: Bytes,
-        deadline: Moment,
-        recorder: &mut Recorder,
-    ) -> Result<Answer, Fault> {
-        self.read(&body, recorder);
-        let mut pieces = self.align(&body, recorder);
-        if let Some(memo) = recorder.memo.as_mut().filter(|memo| memo.trace.is_none()) {
-            memo.untouched();
-        }
-        self.meet(recorder);
-        if let Some(memo) = recorder.memo.as_mut().filter(|_| recorder.facts.is_child_without_tail()) {
-            // Planned again: nothing was to be marked for one that comes alone.
-            memo.has_siblings = true;
-            pieces = self.align(&body, recorder);
-        }
-        self.hold(recorder, deadline).await;
-        recorder.facts.sent_at = Some(Instant::now());
-        recorder.sent(self.clock.now());
-        let Some(pieces) = pieces else { return self.upstream.send(request).await };
-        let (parts, received) = request.into_parts();
-        let aligned = Request::from_parts(parts.clone(), SentBody::spliced(pieces));
-        let answer = self.upstream.send(aligned).await?;
-        match answer.response.status() {
-            StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => {}
-            _ => return Ok(answer),
-        }
-        let may_fall_back =
-            |memo: &&mut Memo| memo.conversation().is_some_and(|conversation| conversation.may_fall_back());
-        let Some(memo) = recorder.memo.as_mut().filter(may_fall_back) else { return Ok(answer) };
-        drop(answer);
-        memo.untouched();
-        memo.sent(self.clock.now());
-        recorder.facts.sent = recorder.facts.received;
-        recorder.facts.plan = Plan::Passthrough(Reason::Refused);
-        self.metrics.fallbacks_total.with_label_values(&["refused"]).inc();
-        let answer = self.upstream.send(Request::from_parts(parts, received)).await?;
-        if answer.response.status().is_success()
-            && let Some(conversation) = memo.conversation()
-        {
-            conversation.stand_down();
-        }
-        Ok(answer)
-    }
-
     /// Names the sender and collects the body of a Messages call; everything else streams through unread.
     async fn prepare(
         &self,
@@ -235,7 +196,7 @@ impl Proxy {
                 Some(Reason::OAuth)
             }
             Mode::Observe => Some(Reason::Observe),
-            Mode::Align => None,
+            Mode::Align | Mode::Fork => None,
         };
         facts.sender = Some(sender);
         facts.claims = Claims::of(&parts.headers);
@@ -245,7 +206,7 @@ impl Proxy {
             let body = SentBody::streamed(body, limits.stall);
             return Ok(Outgoing { request: Request::from_parts(parts, body), body: None, permit: None });
         }
-        facts.plan = observed.map_or(Plan::Aligned(None), Plan::Passthrough);
+        facts.plan = observed.map_or(Plan::Aligned(Why::Mode), Plan::Passthrough);
         match collect::collect(body, &parts.headers, limits, &self.held).await? {
             Collected::Whole(body, permit) => Ok(Outgoing {
                 request: Request::from_parts(parts, SentBody::whole(body.clone())),
@@ -394,45 +355,5 @@ impl Proxy {
     fn tenant_rule(&self) -> TenantRule<'_> {
         let identity = &self.config.identity;
         TenantRule { pepper: identity.pepper.reveal(), headers: &identity.tenant_headers }
-    }
-}
-
-fn rules(config: &Config) -> align::Rules {
-    align::Rules {
-        order: config.canonical.order,
-        profile: match config.upstream.profile {
-            config::Profile::Anthropic => Profile::Anthropic,
-            config::Profile::Bedrock | config::Profile::Vertex => Profile::BlocksOnly,
-            config::Profile::Automatic => Profile::Automatic,
-        },
-        attribution: match config.upstream.strips_attribution() {
-            true => Attribution::Stripped,
-            false => Attribution::Counted,
-        },
-        diagnose: config.canonical.diagnose && config.upstream.profile == config::Profile::Anthropic,
-    }
-}
-
-fn fanout_rules(config: &Config) -> fanout::Rules {
-    let config::Fork {
-        tools,
-        min_directive_chars,
-        min_children,
-        min_coverage,
-        match_window,
-        scan_bytes,
-        ttl,
-    } = config.fork.clone();
-    fanout::Rules {
-        tools,
-        min_directive_chars,
-        min_children,
-        min_coverage,
-        match_window_s: match_window.as_secs(),
-        ttl_s: ttl.as_secs(),
-        scan_bytes,
-        pending_forks: config.limits.pending_forks,
-        child_ttl_s: config.store.child_ttl.as_secs(),
-        ..fanout::Rules::default()
     }
 }

@@ -11,7 +11,6 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{HeaderMap, Response, header};
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 
 use crate::config::{Config, Limits};
 use crate::engine::sse::Framer;
@@ -19,6 +18,7 @@ use crate::engine::turn::{Block, Turn, TurnBuilder, TurnLimits};
 use crate::engine::types::Ending;
 use crate::engine::usage::Usage;
 
+use super::answer::UpstreamBody;
 use super::decode::{Decoder, Sink};
 use super::forward::{self, BoxError, HttpClient};
 use super::headers;
@@ -57,7 +57,7 @@ pub fn relay(answer: forward::Answer, mut recorder: Recorder, config: &Config) -
 }
 
 pub struct Tee {
-    body: Incoming,
+    body: UpstreamBody,
     observer: Option<Observer>,
     /// Taken at the end.
     recorder: Option<Recorder>,

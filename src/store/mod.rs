@@ -6,6 +6,7 @@
 //! Rule: nothing is remembered of a tenant before the upstream accepted one of its requests. An invented
 //! credential leaves no trace.
 
+mod forked;
 mod recent;
 mod tenant;
 
@@ -15,8 +16,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
 
+pub use forked::{Bound, Fanouts, Fate};
 pub use recent::Hint;
-pub use tenant::{Bound, Tenant, View};
+pub use tenant::{Tenant, View};
 
 use crate::engine::fanout::Rules;
 use crate::engine::types::TenantId;

@@ -3,6 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
+use tokio::sync::Notify;
+
+use super::forked::{Bound, Fanouts};
 use super::recent::{Hint, Recent};
 use super::{Limits, Totals};
 use crate::engine::align::{Arrival, Before};
@@ -10,7 +13,7 @@ use crate::engine::anatomy::Layer;
 use crate::engine::canonical::{self, News, Table};
 use crate::engine::conversation::Trace;
 use crate::engine::entry::{KnownPieces, Parameters};
-use crate::engine::fanout::{Bindings, ForkPoint, Forks, Life, Rules};
+use crate::engine::fanout::{Bindings, Forks, Life, Rules};
 use crate::engine::learned::{Class, Learned};
 use crate::engine::recall::{Known, KnownLayer, Opening, Remembered};
 use crate::engine::types::TenantId;
@@ -18,14 +21,6 @@ use crate::engine::warmth::Warmth;
 
 /// Children of one tenant that are known at once.
 const CHILDREN_MAX: usize = 4096;
-
-/// What is known of a child for its life.
-#[derive(Debug)]
-pub struct Bound {
-    /// Held, so that it is not forgotten before its children are.
-    pub fork: Arc<ForkPoint>,
-    pub turns: AtomicU64,
-}
 
 #[derive(Debug)]
 pub struct Tenant {
@@ -35,6 +30,9 @@ pub struct Tenant {
     warmth: Mutex<Warmth>,
     forks: Mutex<Forks>,
     children: Mutex<Bindings<Bound>>,
+    fanouts: Mutex<Fanouts>,
+    /// Woken whenever an answer ends that may have fanned out.
+    sealed: Notify,
     last_used: AtomicU64,
     recent_bytes_max: usize,
     totals: Arc<Totals>,
@@ -55,6 +53,8 @@ impl Tenant {
                 bytes: rules.bytes,
             })),
             forks: Mutex::new(Forks::new(id, rules)),
+            fanouts: Mutex::default(),
+            sealed: Notify::new(),
             last_used: AtomicU64::new(0),
             recent_bytes_max: limits.share(limits.recent_bytes),
             totals,
@@ -137,6 +137,16 @@ impl Tenant {
     /// The children of its fork points.
     pub fn children(&self) -> MutexGuard<'_, Bindings<Bound>> {
         self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the children of each fan-out share.
+    pub fn fanouts(&self) -> MutexGuard<'_, Fanouts> {
+        self.fanouts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes those who wait for the end of a parent's answer.
+    pub fn sealed(&self) -> &Notify {
+        &self.sealed
     }
 
     pub(super) fn fork_bytes(&self) -> usize {

@@ -89,8 +89,12 @@ impl House {
         Fate::Forked(composed, binding)
     }
 
-    /// One trunk for all children of a fork point.
+    /// One trunk for all children of a fork point; one for each that comes before the seal.
     fn trunk(&mut self, child: &Child) -> Arc<Trunk> {
+        if !child.fork.is_sealed() {
+            let written = written(&child.fork.parent.request);
+            return Arc::new(Trunk::of(&child.fork, child.call, written, Attribution::Stripped).unwrap());
+        }
         let trunk = self.trunks.entry(child.fork.id).or_insert_with(|| {
             let written = written(&child.fork.parent.request);
             Arc::new(Trunk::of(&child.fork, None, written, Attribution::Stripped).unwrap())
@@ -102,10 +106,26 @@ impl House {
     fn answered(&mut self, body: &[u8], hints: Hints<'_>, answer: &Value) -> Option<Arc<ForkPoint>> {
         let request = read(body);
         let who = who(&request, hints);
-        let draft =
-            Draft::begin(Parent { request: Arc::new(request), betas: String::new(), who }, false).ok()?;
+        let draft = Draft::begin(
+            Parent { request: Arc::new(request), betas: String::new(), who, written: None },
+            false,
+        )
+        .ok()?;
         let answer = Answer::from_json(answer.to_string().as_bytes(), LIMITS);
         self.forks.seal(draft, &answer, NOW).ok()
+    }
+
+    /// The same while the answer streams: so many of its blocks are finished.
+    fn streams(&mut self, body: &[u8], answer: &Value, blocks: usize) {
+        let request = read(body);
+        let who = who(&request, Hints::default());
+        let parent = Parent { request: Arc::new(request), betas: String::new(), who, written: None };
+        let mut draft = Draft::begin(parent, false).unwrap();
+        let answer = Answer::from_json(answer.to_string().as_bytes(), LIMITS);
+        for block in answer.blocks.into_iter().take(blocks) {
+            draft.push(block, &self.rules);
+        }
+        self.forks.pending(&answer.id.unwrap(), &mut draft, NOW).unwrap();
     }
 
     /// A child was answered.

@@ -7,6 +7,7 @@
 pub mod peer;
 pub mod upstream;
 pub mod binary;
+pub mod log;
 pub mod http2;
 pub mod tls;
 pub mod samples;
@@ -24,6 +25,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use binary::Binary;
+pub use log::Log;
 pub use peer::{End, Peer};
 pub use samples::{call, get, post};
 pub use upstream::Upstream;

@@ -24,7 +24,7 @@ async fn the_start_says_what_is_running() {
     let upstream = Upstream::bind().await;
     let binary = Binary::serve(&upstream.url(), &[]).await;
     let said = binary.said().join("\n");
-    for part in [env!("CARGO_PKG_VERSION"), &upstream.url(), "align", "memory"] {
+    for part in [env!("CARGO_PKG_VERSION"), &upstream.url(), "fork", "memory"] {
         assert!(said.contains(part), "{part} is missing in\n{said}");
     }
 }

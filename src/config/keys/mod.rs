@@ -41,7 +41,10 @@ pub static SECTIONS: &[Section] = &[
         meaning: "How tenants are told apart; nothing ever crosses from one to another.",
     },
     Section { name: "canonical", meaning: "One spelling for what is said again and again." },
-    Section { name: "fork", meaning: "Who is taken for a child of a fan-out." },
+    Section {
+        name: "fork",
+        meaning: "Who is taken for a child of a fan-out, and who is put on its parent's prompt.",
+    },
     Section { name: "gate", meaning: "One writer per cache entry: who waits for whom, and how long." },
     Section { name: "store", meaning: "What is remembered between requests." },
     Section { name: "prices", meaning: "What tokens cost, for metrics and estimates." },
@@ -56,7 +59,7 @@ pub static SECTIONS: &[Section] = &[
 
 impl Key {
     pub fn find(path: &str) -> Option<&'static Key> {
-        KEYS.iter().find(|key| key.path == path)
+        KEYS.iter().copied().find(|key| key.path == path)
     }
 
     pub fn section(&self) -> &'static str {
@@ -101,6 +104,7 @@ mod tests {
     use crate::config::{
         Admin, Canonical, Drain, Fork, Gate, Identity, Limits, Log, PriceTable, Server, Store, Upstream,
     };
+    use crate::engine::fork::Policy;
 
     #[test]
     fn every_field_of_the_configuration_has_a_row() {
@@ -131,7 +135,26 @@ mod tests {
             match_window: _,
             scan_bytes: _,
             ttl: _,
+            await_parent: _,
+            boilerplate: _,
+            policy,
         } = fork;
+        let Policy {
+            tools_policy: _,
+            inherit: _,
+            specialist_fields: _,
+            general_types: _,
+            exclude_sessions: _,
+            max_context_share: _,
+            max_cost_ratio: _,
+            horizon_turns: _,
+            prefer: _,
+            share: _,
+            report: _,
+            hoist_system: _,
+            late: _,
+            template: _, // The words of fork.boilerplate.
+        } = policy;
         let Gate { scope: _, max_hold: _, min_tokens: _, json_hold: _ } = gate;
         let Store { kind: _, max_bytes: _, tenant_share: _, recent_bytes: _, child_ttl: _ } = store;
         let PriceTable { file: _ } = prices;
@@ -149,12 +172,12 @@ mod tests {
         let Log { format: _, level: _ } = log;
         let Drain { delay: _, deadline: _ } = drain;
         let Admin { token_file: _, open_metrics: _ } = admin;
-        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 7 + 4 + 5 + 1 + 9 + 2 + 2 + 2);
+        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 22 + 4 + 5 + 1 + 9 + 2 + 2 + 2);
     }
 
     #[test]
     fn each_row_fills_a_field_of_its_own() {
-        for key in KEYS {
+        for key in KEYS.iter() {
             let Some(other) = another_value(&key.kind) else { continue };
             let mut config = Config::default();
             key.kind.put(&mut config, &Given::Word(other.to_owned())).unwrap();
@@ -172,7 +195,7 @@ mod tests {
                 Some(if *slot(&mut config) { "false" } else { "true" })
             }
             Kind::OptionalSwitch(_) => Some("true"),
-            Kind::Share(_) => Some("0.75"),
+            Kind::Share(_) | Kind::Factor(_) => Some("0.75"),
             Kind::Address(_) | Kind::OptionalAddress(_) => Some("127.0.0.9:9"),
             Kind::Url(_) => Some("http://other.example"),
             Kind::Secret(_) => Some("hunter2"),
@@ -189,7 +212,7 @@ mod tests {
 
     #[test]
     fn every_choice_is_what_it_says_and_every_later_word_is_refused_as_such() {
-        for key in KEYS {
+        for key in KEYS.iter() {
             let Kind::Choice(choice) = &key.kind else { continue };
             for word in choice.words {
                 let mut config = Config::default();
@@ -208,8 +231,8 @@ mod tests {
         let sections: Vec<_> = SECTIONS.iter().map(|section| section.name).collect();
         let place = |key: &Key| sections.iter().position(|name| *name == key.section());
         assert!(KEYS.iter().all(|key| place(key).is_some()));
-        assert!(KEYS.iter().map(place).is_sorted());
-        for key in KEYS {
+        assert!(KEYS.iter().map(|key| place(key)).is_sorted());
+        for key in KEYS.iter() {
             assert!(key.meaning.ends_with('.') && !key.reason.is_empty(), "{}", key.path);
             assert!(crate::config::later::later(key.path).is_none(), "{} is built", key.path);
         }

@@ -102,6 +102,11 @@ impl<B> Bindings<B> {
         binding
     }
 
+    /// The first request of this child came to nothing: its next attempt is bound anew.
+    pub fn release(&mut self, binding: Binding) {
+        self.forget(binding);
+    }
+
     /// A call streamed to this child.
     pub fn called(&mut self, binding: Binding, id: &str) {
         let Some(slot) = self.slots.get_mut(&binding) else { return };
@@ -198,6 +203,14 @@ impl<B> Bindings<B> {
 
 fn tools(request: &Remembered) -> PrefixHash {
     request.chain().layer(request.anatomy(), Layer::Tools)
+}
+
+#[cfg(test)]
+impl Binding {
+    /// A name that no binding has.
+    pub fn named(number: u64) -> Binding {
+        Binding(number)
+    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ mod leaves;
 mod shape;
 mod forks;
 mod recognise;
+mod snapshots;
 mod bindings;
 mod summary;
 #[cfg(test)]
@@ -34,4 +35,5 @@ pub use point::{Draft, Dropped, ForkId, ForkPoint, Parent};
 pub use recognise::{Child, Explicit, Newcomer, Rank, Recognised, WhyPlain};
 pub use rules::{Rules, Spawning, Who};
 pub use shape::{CHILD_TAG, PLACEHOLDER, is_forked_by_shape};
+pub use snapshots::{LATEST, Snapshots};
 pub use summary::{CallSummary, Summary};

@@ -10,6 +10,7 @@ use super::directive::Call;
 use super::rules::{Rules, Who};
 use super::shape;
 use crate::engine::anatomy::Layer;
+use crate::engine::breakpoints::Breakpoint;
 use crate::engine::json;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::recall::Remembered;
@@ -45,6 +46,8 @@ pub struct Parent {
     /// The value of `anthropic-beta`.
     pub betas: String,
     pub who: Who,
+    /// Where its last cache entry ends, if it asked for one.
+    pub written: Option<Breakpoint>,
 }
 
 /// Why an answer left no fork point.
@@ -147,9 +150,17 @@ impl ForkPoint {
         Some(self.blocks.get(call.block)?.slice(call.input.clone()))
     }
 
-    /// The assistant message up to and including a call: all that a child can stand on before the seal.
+    /// The assistant message up to and including a call: all that a child can stand on before the seal. None if a
+    /// server tool has not answered by then.
     pub fn up_to(&self, call: usize) -> Option<Bytes> {
         let blocks = self.blocks.get(..=self.calls.get(call)?.block)?;
+        let mut unresolved = BTreeSet::new();
+        for block in blocks {
+            note_server_tool(&mut unresolved, &member(block, "type").unwrap_or_default(), block);
+        }
+        if !unresolved.is_empty() {
+            return None;
+        }
         Some(assistant_message(blocks.iter().map(|block| &block[..])).into())
     }
 
@@ -216,13 +227,7 @@ impl Draft {
                     self.calls.push(call);
                 }
             },
-            kind if kind.ends_with("tool_use") => {
-                self.unresolved.insert(member(&block.json, "id").unwrap_or_default());
-            }
-            kind if kind.ends_with("tool_result") => {
-                self.unresolved.remove(&member(&block.json, "tool_use_id").unwrap_or_default());
-            }
-            _ => {}
+            kind => note_server_tool(&mut self.unresolved, kind, &block.json),
         }
         self.blocks.push(block.json.into());
         directed
@@ -244,10 +249,7 @@ impl Draft {
 
     /// The fork point that the finished turn leaves, if it is a fan-out that can be replayed.
     pub(super) fn sealed(mut self, id: ForkId, turn: &Turn, rules: &Rules) -> Result<ForkPoint, Dropped> {
-        let message = Bytes::from(turn.message().ok_or(Dropped::Unfaithful)?);
-        for block in turn.blocks.iter().skip(self.blocks.len()) {
-            self.push(block.clone(), rules);
-        }
+        let message = self.take_in(turn, rules)?;
         let directed = self.calls.iter().filter(|call| !call.directives.is_empty()).count();
         match self.spoilt {
             Some(why) => return Err(why),
@@ -257,11 +259,37 @@ impl Draft {
             None if !self.unresolved.is_empty() => return Err(Dropped::ServerTools),
             None => {}
         }
+        Ok(self.whole(id, message, turn))
+    }
+
+    /// The same of a turn that need not be a fan-out, if another message may follow it.
+    pub(super) fn snapshot(mut self, id: ForkId, turn: &Turn, rules: &Rules) -> Result<ForkPoint, Dropped> {
+        let message = self.take_in(turn, rules)?;
+        let ended = matches!(turn.stop_reason.as_deref(), Some("end_turn" | "tool_use" | "stop_sequence"));
+        match self.spoilt {
+            Some(why) => Err(why),
+            None if !ended || self.blocks.is_empty() => Err(Dropped::StopReason),
+            None if !self.unresolved.is_empty() => Err(Dropped::ServerTools),
+            None => Ok(self.whole(id, message, turn)),
+        }
+    }
+
+    /// Takes in the blocks that are still missing; the whole message, if it can be replayed.
+    fn take_in(&mut self, turn: &Turn, rules: &Rules) -> Result<Bytes, Dropped> {
+        let why = Dropped::of(turn.wholeness).unwrap_or(Dropped::Unfaithful);
+        let message = turn.message().map(Bytes::from).ok_or(why)?;
+        for block in turn.blocks.iter().skip(self.blocks.len()) {
+            self.push(block.clone(), rules);
+        }
+        Ok(message)
+    }
+
+    fn whole(&self, id: ForkId, message: Bytes, turn: &Turn) -> ForkPoint {
         let mut point = self.point(id);
         share(&mut point.blocks, &message);
         point.message = Some(message);
         point.usage = turn.usage;
-        Ok(point)
+        point
     }
 }
 
@@ -272,6 +300,18 @@ fn share(blocks: &mut [Bytes], message: &Bytes) {
         let start = end.saturating_sub(block.len());
         *block = message.slice(start..end);
         end = start.saturating_sub(b",".len());
+    }
+}
+
+/// Keeps the ids of server tools that have not answered yet.
+fn note_server_tool(unresolved: &mut BTreeSet<String>, kind: &str, block: &[u8]) {
+    if kind == "tool_use" {
+        return;
+    }
+    if kind.ends_with("tool_use") {
+        unresolved.insert(member(block, "id").unwrap_or_default());
+    } else if kind.ends_with("tool_result") {
+        unresolved.remove(&member(block, "tool_use_id").unwrap_or_default());
     }
 }
 

@@ -26,7 +26,7 @@ use crate::engine::recall::Remembered;
 use crate::engine::usage::Usage;
 
 /// A child lives at least one turn, and nobody plans for more than this.
-const TURNS_MAX: u32 = 256;
+const TURNS_MAX: usize = 256;
 
 /// Tokens of a child's prompt, forked and as sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,8 +167,8 @@ impl Forecast {
         let turns = habits
             .turns
             .filter(|turns| turns.is_finite())
-            .map_or(policy.horizon_turns, |turns| turns.round() as u32);
-        let turns = turns.clamp(1, TURNS_MAX);
+            .map_or(policy.horizon_turns, |turns| turns.round() as usize);
+        let turns = turns.clamp(1, TURNS_MAX) as u32;
         let life = Life { turns, habits, market };
         let (unit, figures) = match life.figures(sizes, Unit::Dollars) {
             Some(figures) => (Unit::Dollars, figures),

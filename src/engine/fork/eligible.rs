@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use memchr::memmem;
 
 use super::fields::Comparison;
-use super::opening::Opening;
+use super::opening::{self, Opening};
 use super::policy::{Late, Policy, ToolsPolicy};
 use super::refusal::Refusal;
 use super::said::{self, Said};
@@ -62,9 +62,22 @@ pub fn eligible(
     }
     match () {
         () if facts.stood_down => Err(Refusal::StoodDown),
-        () if policy.holds_out(child.fork.id) => Err(Refusal::Holdout),
+        () if policy.holds_out(child.fork.id) && !is_snapshot(request, child) => Err(Refusal::Holdout),
         () => Ok(()),
     }
+}
+
+/// Whether a child is nothing but a message to a turn that it names: a summary, a suggestion. It is no agent that a
+/// call has started: without the parent's context it means nothing, so that no other plan can be compared with.
+pub fn is_snapshot(request: &Remembered, child: &Child) -> bool {
+    let parent = &*child.fork.parent.request;
+    let said = |of: &Remembered| -> BTreeSet<Said> {
+        tools(of, |_, _| false).into_iter().map(|(of, tool)| said::piece(of.body(), tool)).collect()
+    };
+    child.rank == Rank::Explicit
+        && child.call.is_none()
+        && opening::instructions(request, parent).is_empty()
+        && (request.anatomy().tools == 0 || said(request) == said(parent))
 }
 
 /// Whether readers could disagree about a request, or about one of its fields.

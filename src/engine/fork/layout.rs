@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::blocks::{self, Blocks};
+use super::eligible::is_snapshot;
 use super::fields::Comparison;
 use super::marks::{Later, Marks};
 use super::opening::{self, Opening, Record};
@@ -62,6 +63,8 @@ pub enum Note {
     Worktree,
     /// It stands on the parent's turn up to its own call.
     Partial,
+    /// It is a message to a turn, and no agent.
+    Snapshot,
     /// It has replaced its first message since.
     Compacted,
     /// It has changed its system prompt since.
@@ -71,7 +74,7 @@ pub enum Note {
 }
 
 impl Note {
-    pub const ALL: [Note; 11] = [
+    pub const ALL: [Note; 12] = [
         Note::OwnLine,
         Note::LineLeftOut,
         Note::Instructions,
@@ -80,6 +83,7 @@ impl Note {
         Note::Report,
         Note::Worktree,
         Note::Partial,
+        Note::Snapshot,
         Note::Compacted,
         Note::NewInstructions,
         Note::ChangedFields,
@@ -95,6 +99,7 @@ impl Note {
             Note::Report => "report",
             Note::Worktree => "worktree",
             Note::Partial => "partial",
+            Note::Snapshot => "snapshot",
             Note::Compacted => "compacted",
             Note::NewInstructions => "new_instructions",
             Note::ChangedFields => "changed_fields",
@@ -106,7 +111,7 @@ impl Note {
 #[derive(Clone, Debug)]
 pub struct Prefix {
     trunk: Arc<Trunk>,
-    /// The note, the instructions, the other blocks, the directive.
+    /// The note, if there is one, the instructions, the other blocks, the directive.
     blocks: Blocks,
     /// Which of the blocks are instructions; those after them are of the first message.
     instructions: Range<usize>,
@@ -132,15 +137,20 @@ impl Prefix {
         let (tools, parents) = (words::tool_names(request), words::tool_names(parent));
         let fewer = !tools.is_empty() && parents.iter().any(|tool| !tools.contains(tool));
         let instructed = !own.is_empty() || opening.is_hoisted();
-        let notes = words::Notes {
-            called: child.call.is_some(),
-            instructions: instructed,
-            report: words::asks_report(policy, kind.as_deref(), instructed),
-            tools: fewer.then_some(tools),
-            worktree: words::worktree(request, parent, &child.fork, child.call),
+        let is_snapshot = is_snapshot(request, child);
+        let notes = match is_snapshot {
+            true => words::Notes::default(),
+            false => words::Notes {
+                called: child.call.is_some(),
+                instructions: instructed,
+                report: words::asks_report(policy, kind.as_deref(), instructed),
+                tools: fewer.then_some(tools),
+                worktree: words::worktree(request, parent, &child.fork, child.call),
+            },
         };
         let said = [
             (!child.fork.is_sealed(), Note::Partial),
+            (is_snapshot, Note::Snapshot),
             (!own.is_empty(), Note::Instructions),
             (opening.is_hoisted(), Note::Hoisted),
             (notes.tools.is_some(), Note::Tools),
@@ -148,9 +158,15 @@ impl Prefix {
             (notes.worktree.is_some(), Note::Worktree),
         ];
         let mut draft = blocks::Draft::default();
-        draft.text(&super::quoted(&words::boilerplate(&notes, policy.template.as_deref())));
+        let note = match is_snapshot {
+            // Behind a turn that called nobody a message needs no words around it.
+            true => trunk.has_results.then(words::aside),
+            false => Some(words::boilerplate(&notes, policy.template.as_deref())),
+        };
+        note.into_iter().for_each(|note| draft.text(&super::quoted(&note)));
+        let first = draft.len();
         own.iter().for_each(|piece| draft.piece(request.body(), piece));
-        let instructions = 1..draft.len();
+        let instructions = first..draft.len();
         opening.others().for_each(|piece| draft.piece(request.body(), piece));
         draft.piece(request.body(), opening.directive());
         let prefix = Prefix {
@@ -209,7 +225,7 @@ impl Prefix {
         }
         let mut notes = Vec::new();
         let mut draft = blocks::Draft::default();
-        draft.again(&self.blocks, 0..1);
+        draft.again(&self.blocks, 0..self.instructions.start);
         match same_system {
             true => draft.again(&self.blocks, self.instructions.clone()),
             false => {
@@ -223,7 +239,12 @@ impl Prefix {
             None => notes.push(Note::Compacted),
         }
         let directive = kept.map(|_| draft.len() - 1);
-        Continued { blocks: draft.done(), directive, messages: kept.unwrap_or(0), notes }
+        // A message must say something: without a note it is what the client says first now.
+        let mut taken = 0;
+        if draft.len() == 0 && !self.trunk.has_results {
+            taken = opening::take_first(request, &mut draft);
+        }
+        Continued { blocks: draft.done(), directive, messages: kept.unwrap_or(taken), notes }
     }
 
     /// The child's own attribution line, where it has a place, and what became of it.

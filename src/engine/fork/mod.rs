@@ -25,13 +25,15 @@ mod opening;
 mod layout;
 mod marks;
 mod economics;
+pub mod answers;
+pub mod arms;
 #[cfg(test)]
 mod tests;
 
 pub use economics::{Forecast, Habits, Market, Sizes, Unit, decide, fits, siblings};
-pub use eligible::{Facts, eligible};
+pub use eligible::{Facts, eligible, is_snapshot};
 pub use layout::{Composed, Note, OwnExtent, Prefix, Turn, betas};
-pub use policy::{Late, Policy, Prefer, Report, ToolsPolicy};
+pub use policy::{Late, Policy, Prefer, Report, SnapshotScope, ToolsPolicy};
 pub use refusal::Refusal;
 pub use trunk::{Extent, Trunk};
 

@@ -1,9 +1,10 @@
 //! What a child says before its first answer, taken apart: instructions, other blocks, directive.
 
+use super::blocks::Draft;
 use super::policy::Policy;
 use super::refusal::Refusal;
 use super::said::{self, Said};
-use super::{fields, trunk};
+use super::{fields, trunk, words};
 use crate::engine::anatomy::{Form, Message, Piece};
 use crate::engine::fanout::Call;
 use crate::engine::json;
@@ -94,6 +95,26 @@ impl Record {
         let next = messages.get(1).filter(|next| is_system(request, next))?;
         let known = extra(request, next).iter().all(|member| members.contains(member));
         (known && message(request, next) == *content).then_some(2)
+    }
+}
+
+/// Lays the first message of a request that has none before it; how many messages that are. If it cannot be taken
+/// apart, a note stands in its place.
+pub fn take_first(request: &Remembered, draft: &mut Draft) -> usize {
+    let first = request.anatomy().messages.first();
+    let plain = |first: &&Message| {
+        first.has_role(request.body(), "user") && first.extra.is_empty() && !first.pieces.is_empty()
+    };
+    match first.filter(plain) {
+        Some(first) => {
+            let pieces = &request.anatomy().pieces[first.pieces.clone()];
+            pieces.iter().for_each(|piece| draft.piece(request.body(), piece));
+            1
+        }
+        None => {
+            draft.text(&super::quoted(&words::aside()));
+            0
+        }
     }
 }
 

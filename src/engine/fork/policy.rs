@@ -21,13 +21,14 @@ pub struct Policy {
     /// What a forked child may cost, in multiples of the counterfactual.
     pub max_cost_ratio: f64,
     /// The turns that a child is taken to have until its tool has taught better.
-    pub horizon_turns: u32,
+    pub horizon_turns: usize,
     pub prefer: Prefer,
     /// The part of fan-outs that is forked; the rest shows what that saves.
     pub share: f64,
     pub report: Report,
     pub hoist_system: bool,
     pub late: Late,
+    pub snapshots: SnapshotScope,
     /// What to say to a child instead of the built-in words.
     pub template: Option<Arc<str>>,
 }
@@ -49,6 +50,7 @@ impl Default for Policy {
             report: Report::Auto,
             hoist_system: true,
             late: Late::Partial,
+            snapshots: SnapshotScope::FanOut,
             template: None,
         }
     }
@@ -108,6 +110,15 @@ pub enum Late {
     Passthrough,
 }
 
+/// `fork.snapshots`: the turns that a request may name to be put on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SnapshotScope {
+    /// Fan-out turns.
+    FanOut,
+    /// And the newest turn of every conversation.
+    Latest,
+}
+
 macro_rules! spelt {
     ($name:ident, $($variant:ident = $word:literal),+) => {
         impl $name {
@@ -124,3 +135,4 @@ spelt!(ToolsPolicy, Equal = "equal", Subset = "subset");
 spelt!(Prefer, Context = "context", Cost = "cost");
 spelt!(Report, Auto = "auto", Always = "always", Never = "never");
 spelt!(Late, Partial = "partial", Passthrough = "passthrough");
+spelt!(SnapshotScope, FanOut = "fan-out", Latest = "latest");

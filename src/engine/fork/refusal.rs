@@ -58,10 +58,12 @@ pub enum Refusal {
     Cost,
     /// What it would cost cannot be told.
     CostUnknown,
+    /// A bug of ours.
+    Internal,
 }
 
 impl Refusal {
-    pub const ALL: [Refusal; 32] = [
+    pub const ALL: [Refusal; 33] = [
         Refusal::Ambiguous,
         Refusal::Nested,
         Refusal::UnknownTool,
@@ -94,6 +96,7 @@ impl Refusal {
         Refusal::ContextShare,
         Refusal::Cost,
         Refusal::CostUnknown,
+        Refusal::Internal,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -130,6 +133,7 @@ impl Refusal {
             Refusal::ContextShare => "context_share",
             Refusal::Cost => "cost",
             Refusal::CostUnknown => "cost_unknown",
+            Refusal::Internal => "internal",
         }
     }
 }

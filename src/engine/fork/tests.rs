@@ -13,14 +13,16 @@ use crate::engine::fanout::{
 };
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Nothing, Remembered};
-use crate::engine::turn::{Turn as Answer, TurnLimits};
+use crate::engine::turn::{Turn as Answer, TurnLimits, Wholeness};
 use crate::engine::types::{IdDigest, Moment, TenantId};
 
+mod answers;
 mod economy;
 mod eligibility;
 mod later;
 mod laws;
 mod layout;
+mod snapshots;
 
 const TENANT: TenantId = TenantId([7; 32]);
 const LIMITS: TurnLimits = TurnLimits { bytes: 16 << 20, tool_uses: 256 };
@@ -80,7 +82,7 @@ fn two_calls() -> Vec<Value> {
 fn parent(body: &str) -> Parent {
     let request = read(body);
     let who = who(&request, None, None);
-    Parent { request: Arc::new(request), betas: "beta-1,beta-2".into(), who }
+    Parent { request: Arc::new(request), betas: "beta-1,beta-2".into(), who, written: None }
 }
 
 fn answer(blocks: &[Value]) -> Answer {

@@ -35,6 +35,10 @@ const REPORT: &str = "
 - Report in under 500 words, under the headings Scope, Result, Key files, Files changed and Issues, in that order. \
 Begin with \"Scope:\".";
 
+const ASIDE: &str = "\
+The calls of the last turn above go on elsewhere, and their results do not come here. What follows is asked beside \
+that work: answer it from what stands above.";
+
 /// What to look for in a prompt: how clients tell an agent where it works.
 const DIRECTORY: &[u8] = b"orking directory: ";
 /// Longer than any path.
@@ -86,6 +90,11 @@ pub fn boilerplate(notes: &Notes<'_>, template: Option<&str>) -> String {
     text.push('\n');
     text.push_str(CLOSING_TAG);
     text
+}
+
+/// The note before a message to a turn whose calls have no results yet: it goes on from there, and is no agent.
+pub fn aside() -> String {
+    format!("{CHILD_TAG}\n{ASIDE}\n{CLOSING_TAG}")
 }
 
 /// A template without the tags, which are put around it again.

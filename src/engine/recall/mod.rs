@@ -33,6 +33,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_128;
 
 pub use choose::CANDIDATES_MAX;
 pub(in crate::engine) use reader::Reader;
@@ -42,7 +43,6 @@ use super::canonical::{self, Canonical, Order, Table, Thinking};
 use super::divergence;
 use super::json::{self, Malformed};
 use super::prefix::{Attribution, Chain, Leaf, Subject};
-use super::types::first;
 
 /// What is known of one tenant before a request is read. Each question may be answered with nothing.
 pub trait Known {
@@ -307,7 +307,7 @@ impl Opening {
     const BLOCKS_MAX: usize = 32;
 
     fn of(body: &[u8], message: &Message, pieces: &[Piece]) -> Opening {
-        let mut key = Key(Vec::with_capacity(1_024));
+        let mut key = Key(Vec::with_capacity(Opening::WHOLE_BYTES + 256));
         key.add(message.role.as_ref().map_or(&b""[..], |role| &body[role.clone()]));
         let pieces = &pieces[message.pieces.clone()];
         key.add(&pieces.len().to_le_bytes());
@@ -322,7 +322,7 @@ impl Opening {
                 }
             }
         }
-        Opening(first(blake3::hash(&key.0).as_bytes()))
+        Opening(xxh3_128(&key.0).to_be_bytes())
     }
 }
 

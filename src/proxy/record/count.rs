@@ -1,5 +1,7 @@
 //! The metrics of one exchange.
 
+use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -9,53 +11,70 @@ use crate::engine::gate::Outcome;
 use crate::engine::learned::LAYERS;
 use crate::engine::turn::Turn;
 use crate::engine::types::{Endpoint, Plan};
-use crate::engine::usage::Usage;
 use crate::engine::volatile::Volatile;
-use crate::metrics::Admit;
+use crate::metrics::{Admit, Alike, Metrics, Series};
 use crate::proxy::family::Fanout;
 use crate::proxy::hold::Held;
 use crate::proxy::memo::Verdict;
+use crate::store::Store;
 
-use super::Recorder;
+use super::{Facts, Recorder};
+
+/// What the store holds is asked when somebody wants to know.
+pub fn show_store(metrics: &Metrics, store: Arc<dyn Store>) {
+    metrics.at_scrape(move |metrics| {
+        metrics.store_bytes.with_label_values::<&str>(&[]).set(store.bytes() as i64);
+        metrics.forks_live.with_label_values::<&str>(&[]).set(store.forks() as i64);
+        for (layer, count) in LAYERS.into_iter().zip(store.prefixes()) {
+            metrics.prefixes_live.with_label_values(&[layer.as_str()]).set(count as i64);
+        }
+    });
+}
 
 impl Recorder {
-    pub(super) fn count(&self, model: &str, turn: Option<&Turn>, verdict: &Verdict) {
+    /// The counters of requests like this one.
+    pub(super) fn series(&self, model: &str) -> Arc<Series> {
+        let Facts { role, plan, fault, status, sender, .. } = &self.facts;
+        let left_alone = fault.is_none() && matches!(plan, Plan::Passthrough(_));
+        self.metrics.series(Alike {
+            role: role.as_str(),
+            plan: plan.as_str(),
+            reason: left_alone.then(|| plan.reason()),
+            status: Cow::Borrowed(status.as_ref().map_or("none", StatusCode::as_str)),
+            model: Cow::Borrowed(model),
+            client: sender.as_ref().map(|sender| Cow::Borrowed(sender.client.as_str())),
+            tenant: sender.as_ref().and_then(|sender| sender.tenant),
+        })
+    }
+
+    pub(super) fn count(&self, series: &Series, turn: Option<&Turn>, verdict: &Verdict) {
         let Recorder { facts, metrics, .. } = self;
-        let (role, plan) = (facts.role.as_str(), facts.plan.as_str());
-        let status = facts.status.as_ref().map_or("none", StatusCode::as_str);
-        metrics.requests_total.with_label_values(&[role, plan, model, status]).inc();
+        series.count();
         metrics.endpoint_requests_total.with_label_values(&[facts.endpoint.as_str()]).inc();
-        match facts.fault {
-            Some(fault) => metrics.refused_total.with_label_values(&[fault]).inc(),
-            None if matches!(facts.plan, Plan::Passthrough(_)) => {
-                metrics.passthrough_total.with_label_values(&[facts.plan.reason()]).inc();
-            }
-            None => {}
-        }
-        if let Some(sender) = &facts.sender {
-            let client = metrics.clients.label(&sender.client, Admit::New);
-            metrics.client_requests_total.with_label_values(&[client, plan]).inc();
+        if let Some(fault) = facts.fault {
+            metrics.refused_total.with_label_values(&[fault]).inc();
         }
         if facts.endpoint == Endpoint::Messages {
-            let overhead = |phase, time: Duration| {
-                metrics.overhead_seconds.with_label_values(&[phase]).observe(time.as_secs_f64());
-            };
-            overhead("read", facts.read_time);
-            overhead("align", facts.align_time);
-            overhead("observe", facts.observe_time);
+            let times = [facts.read_time, facts.align_time, facts.observe_time];
+            series.overhead(metrics, times.map(|time| time.as_secs_f64()));
+            if facts.fork_time > Duration::ZERO {
+                let time = facts.fork_time.as_secs_f64();
+                metrics.overhead_seconds.with_label_values(&["fork"]).observe(time);
+            }
             if let (Some(sent), Some(first)) = (facts.sent_at, facts.first_byte_at) {
-                let wait = first.duration_since(sent).as_secs_f64();
-                metrics.upstream_first_byte_seconds.with_label_values::<&str>(&[]).observe(wait);
+                series.first_byte(metrics, first.duration_since(sent).as_secs_f64());
             }
         }
         if let Some(lost) = &verdict.cache_break {
             let labels = [lost.layer.as_str(), lost.cause.as_str()];
             metrics.cache_breaks_total.with_label_values(&labels).inc();
             metrics.cache_break_tokens_total.with_label_values(&labels).inc_by(lost.tokens_lost);
+            let labels = [self.client_label(), lost.cause.as_str()];
+            metrics.client_cache_breaks_total.with_label_values(&labels).inc();
         }
         self.count_volatile(&verdict.volatile);
         if let Some(usage) = turn.and_then(|turn| turn.usage) {
-            self.count_tokens(model, &usage);
+            series.tokens(metrics, &usage);
         }
     }
 
@@ -71,31 +90,19 @@ impl Recorder {
         }
     }
 
-    fn count_tokens(&self, model: &str, usage: &Usage) {
-        let Recorder { facts, metrics, .. } = self;
-        let tenant = facts.sender.as_ref().and_then(|sender| sender.tenant);
-        let tenant = tenant.map_or_else(|| "none".to_owned(), |tenant| tenant.to_string());
-        let tenant = metrics.tenants.label(&tenant, Admit::New);
-        for (kind, count) in usage.kinds() {
-            metrics.tokens_total.with_label_values(&[facts.role.as_str(), model, kind]).inc_by(count);
-            metrics.tenant_tokens_total.with_label_values(&[tenant, kind]).inc_by(count);
+    fn client_label(&self) -> &str {
+        let client = self.facts.sender.as_ref().map_or("none", |sender| &sender.client);
+        self.metrics.clients.label(client, Admit::New)
+    }
+
+    /// Whether the store knew the conversation.
+    pub(super) fn count_recall(&self, series: &Series) {
+        if let Some(memo) = &self.memo {
+            series.recall(&self.metrics, memo.store().name(), memo.arrival.predecessor().is_some());
         }
     }
 
-    /// What the store holds, and whether it knew the conversation.
-    pub(super) fn count_store(&self) {
-        let Some(memo) = &self.memo else { return };
-        let (metrics, store) = (&self.metrics, memo.store());
-        let outcome = if memo.arrival.predecessor().is_some() { "hit" } else { "miss" };
-        metrics.store_ops_total.with_label_values(&[store.name(), "recall", outcome]).inc();
-        metrics.store_bytes.with_label_values::<&str>(&[]).set(store.bytes() as i64);
-        metrics.forks_live.with_label_values::<&str>(&[]).set(store.forks() as i64);
-        for (layer, count) in LAYERS.into_iter().zip(store.prefixes()) {
-            metrics.prefixes_live.with_label_values(&[layer.as_str()]).set(count as i64);
-        }
-    }
-
-    pub(super) fn count_family(&self, turn: Option<&Turn>, fanout: Option<&Fanout>) {
+    pub(super) fn count_family(&self, series: &Series, turn: Option<&Turn>, fanout: Option<&Fanout>) {
         let Recorder { facts, metrics, .. } = self;
         if self.waits {
             metrics.gate_holds_total.with_label_values(&[Outcome::ClientLeft.as_str()]).inc();
@@ -104,8 +111,8 @@ impl Recorder {
             metrics.gate_holds_total.with_label_values(&[hold.outcome.as_str()]).inc();
             metrics.gate_hold_seconds.with_label_values::<&str>(&[]).observe(hold.time.as_secs_f64());
         }
-        metrics.gate_tokens_total.with_label_values(&["saved"]).inc_by(self.saved_tokens(turn).unwrap_or(0));
-        metrics.gate_tokens_total.with_label_values(&["missed"]).inc_by(facts.missed_tokens.unwrap_or(0));
+        let tokens = [self.saved_tokens(turn), facts.missed_tokens];
+        series.gate_tokens(metrics, tokens.map(Option::unwrap_or_default));
         if facts.child_turn == Some(1) {
             metrics.children_total.with_label_values(&[facts.plan.as_str(), facts.plan.reason()]).inc();
         }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use crate::engine::breaks::Drift;
+use crate::engine::fork::Note;
 use crate::engine::turn::{Turn, Wholeness};
 use crate::engine::types::Ending;
 use crate::engine::volatile::Volatile;
@@ -51,6 +52,12 @@ impl Recorder {
             fork = self.fork_id().map(tracing::field::display),
             kin = self.family.as_ref().map(|family| family.why),
             child_turn = facts.child_turn,
+            fork_notes = names(&facts.notes).map(tracing::field::display),
+            predicted_unit = facts.forecast.map(|forecast| forecast.unit.as_str()),
+            predicted_turns = facts.forecast.map(|forecast| forecast.turns),
+            predicted_forked = facts.forecast.map(|forecast| forecast.forked),
+            predicted_as_sent = facts.forecast.map(|forecast| forecast.as_sent),
+            predicted_aligned = facts.forecast.map(|forecast| forecast.aligned),
             fanned_out = fanned_out.map(|fork| tracing::field::display(fork.id)),
             fanned_out_children = fanned_out.map(|fork| fork.calls.len()),
             gate = facts.hold.map(|hold| hold.outcome.as_str()),
@@ -90,7 +97,7 @@ impl Recorder {
             diagnosis_tokens = diagnosis.and_then(|diagnosis| diagnosis.missed_tokens),
             first_byte_ms = ms(facts.first_byte_at),
             duration_ms = facts.started.elapsed().as_millis() as u64,
-            overhead_us = (facts.read_time + facts.align_time + facts.observe_time).as_micros() as u64,
+            overhead_us = (facts.read_time + facts.align_time + facts.fork_time + facts.observe_time).as_micros() as u64,
         );
     }
 }
@@ -122,6 +129,12 @@ fn places(found: &[Volatile]) -> Option<String> {
         found.iter().map(|volatile| format!("{}@{}", volatile.kind.as_str(), volatile.path)).collect();
     places.dedup();
     (!places.is_empty()).then(|| places.join(","))
+}
+
+/// `instructions,tools`
+fn names(notes: &[Note]) -> Option<String> {
+    let names: Vec<_> = notes.iter().map(|note| note.as_str()).collect();
+    (!names.is_empty()).then(|| names.join(","))
 }
 
 fn wholeness(wholeness: Wholeness) -> &'static str {

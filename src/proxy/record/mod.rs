@@ -6,6 +6,8 @@
 mod count;
 mod line;
 
+pub use count::show_store;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,11 +17,11 @@ use crate::engine::anatomy::{Anatomy, Layer};
 use crate::engine::breakpoints::{self, Place, Skip};
 use crate::engine::conversation::Trace;
 use crate::engine::fanout::ForkId;
+use crate::engine::fork::{Forecast, Note};
 use crate::engine::identify::Sender;
-use crate::engine::learned::LAYERS;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::turn::{Block, Turn};
-use crate::engine::types::{BodyDigest, Ending, Endpoint, Moment, Plan, Reason, Role};
+use crate::engine::types::{BodyDigest, Ending, Endpoint, Moment, Plan, Reason, Role, Why};
 use crate::engine::usage::Usage;
 use crate::metrics::{Admit, Metrics};
 
@@ -58,11 +60,20 @@ pub struct Facts {
     /// How much of what goes out the conversation's last request brought too.
     pub shared_bytes: usize,
     pub markers_added: usize,
+    /// It is a child for which nothing is to be written at its end.
+    pub ends_without_tail: bool,
     pub started: Instant,
     pub sent_at: Option<Instant>,
     pub first_byte_at: Option<Instant>,
     pub read_time: Duration,
     pub align_time: Duration,
+    pub fork_time: Duration,
+    /// How long it waited for the end of its parent's answer.
+    pub awaited: Duration,
+    /// What was done to a forked child, beside putting it on its parent's prefix.
+    pub notes: Vec<Note>,
+    /// What a child was predicted to cost.
+    pub forecast: Option<Forecast>,
     pub observe_time: Duration,
     pub status: Option<StatusCode>,
     pub answer_bytes: u64,
@@ -92,11 +103,16 @@ impl Facts {
             prefix: None,
             shared_bytes: 0,
             markers_added: 0,
+            ends_without_tail: false,
             started: Instant::now(),
             sent_at: None,
             first_byte_at: None,
             read_time: Duration::ZERO,
             align_time: Duration::ZERO,
+            fork_time: Duration::ZERO,
+            awaited: Duration::ZERO,
+            notes: Vec::new(),
+            forecast: None,
             observe_time: Duration::ZERO,
             status: None,
             answer_bytes: 0,
@@ -118,6 +134,9 @@ impl Facts {
     pub fn traced(&mut self, trace: &Trace, before: Option<&Trace>) {
         let forwarded = &trace.forwarded;
         self.prefix = Some(forwarded.chain().layer(forwarded.anatomy(), Layer::System));
+        if self.plan == Plan::Forked {
+            return;
+        }
         let shared = before.map_or(0, |before| before.forwarded.shared_pieces(forwarded));
         self.shared_bytes =
             forwarded.anatomy().pieces.iter().take(shared).map(|piece| piece.span.len()).sum();
@@ -128,12 +147,12 @@ impl Facts {
         self.markers_added = plan.edits.len();
         let matters = |place| matches!(place, Place::Request | Place::Tail);
         let skipped = plan.skipped.iter().find(|(place, _)| matters(*place));
-        self.plan = Plan::Aligned(skipped.map(|(_, skip)| *skip));
+        self.plan = Plan::Aligned(skipped.map_or(Why::Mode, |(_, skip)| Why::Skipped(*skip)));
     }
 
     /// Whether this is a child for which nothing is written at its end: it will not go on.
     pub fn is_child_without_tail(&self) -> bool {
-        let ends = matches!(self.plan, Plan::Aligned(Some(Skip::OneShot | Skip::SeldomContinues)));
+        let ends = matches!(self.plan, Plan::Aligned(Why::Skipped(Skip::OneShot | Skip::SeldomContinues)));
         self.role == Role::Child && ends
     }
 
@@ -151,7 +170,7 @@ impl Facts {
     }
 
     fn held_ms(&self) -> u64 {
-        self.hold.map_or(0, |hold| millis(hold.time))
+        millis(self.hold.map_or(Duration::ZERO, |hold| hold.time) + self.awaited)
     }
 
     fn reason(&self) -> &'static str {
@@ -223,14 +242,21 @@ impl Recorder {
                 let before = memo.arrival.before.as_ref().map(|before| &*before.trace);
                 self.facts.traced(trace, before);
             }
-            let classes = if status.is_success() { memo.accepted() } else { None };
-            for (layer, class) in LAYERS.into_iter().zip(classes.into_iter().flatten()) {
-                let labels = [layer.as_str(), class.as_str()];
-                self.metrics.prefix_sightings_total.with_label_values(&labels).inc();
+            if let Some(classes) = if status.is_success() { memo.accepted() } else { None } {
+                self.metrics.sighted(classes);
             }
         }
-        if status.is_success() {
-            self.settle();
+        match status.is_success() {
+            true => self.settle(),
+            false => self.release(),
+        }
+    }
+
+    /// Nothing came of the request.
+    fn release(&mut self) {
+        let (Some(memo), Some(family)) = (&self.memo, &mut self.family) else { return };
+        if let Some(tenant) = memo.tenant() {
+            family.release(&tenant);
         }
     }
 
@@ -239,7 +265,11 @@ impl Recorder {
         let now = self.clock.now();
         let (Some(memo), Some(family)) = (&self.memo, &mut self.family) else { return };
         let (Some(trace), Some(tenant)) = (&memo.trace, memo.tenant()) else { return };
-        self.facts.child_turn = family.accepted(&tenant, trace, &self.facts.betas, now);
+        let why = match self.facts.plan {
+            Plan::Aligned(why) => why,
+            Plan::Passthrough(_) | Plan::Forked => Why::Mode,
+        };
+        self.facts.child_turn = family.accepted(&tenant, trace, &self.facts.betas, why, now);
     }
 
     /// Whether anybody wants to know of finished blocks.
@@ -284,21 +314,24 @@ impl Recorder {
             // Whatever was billed: an answer without content has written nothing that anybody can read.
             memo.land();
         }
+        if self.facts.status.is_none() {
+            self.release();
+        }
         let fanout = self.part(turn.as_ref(), now);
         self.teach(turn.as_ref());
         let verdict = self.memo.as_mut().map(|memo| memo.finished(turn.as_ref(), now)).unwrap_or_default();
         let model = self.model_label();
-        self.count(&model, turn.as_ref(), &verdict);
-        self.count_family(turn.as_ref(), fanout.as_ref());
-        self.count_store();
+        let series = self.series(&model);
+        self.count(&series, turn.as_ref(), &verdict);
+        self.count_family(&series, turn.as_ref(), fanout.as_ref());
+        self.count_recall(&series);
         self.log(&model, ending, turn.as_ref(), &verdict, fanout.as_ref());
     }
 
     /// The answer has ended: a fan-out is sealed, or was none.
     fn part(&mut self, turn: Option<&Turn>, now: Moment) -> Option<Fanout> {
         let (memo, family) = (self.memo.as_ref()?, self.family.as_mut()?);
-        let (trace, tenant) = (memo.trace.as_ref()?, memo.tenant()?);
-        family.ended(&tenant, &trace.forwarded, turn.unwrap_or(&Turn::default()), now)
+        family.ended(&*memo.tenant()?, turn.unwrap_or(&Turn::default()), now)
     }
 
     /// Tells the gate whether a wait behind an answer that was not streamed was long enough.

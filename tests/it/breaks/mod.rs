@@ -7,17 +7,13 @@ mod volatile;
 mod diagnostics;
 mod headers;
 
-use std::cell::RefCell;
-use std::io;
-use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use forkpoint::config::{Config, Mode};
 use forkpoint::sim::{Latency, Sim, SimConfig, Usage};
 use serde_json::{Value, json};
-use tracing_subscriber::fmt::MakeWriter;
 
-use super::harness::{Forkpoint, until};
+use super::harness::{Forkpoint, Log, until};
 use super::workload::{Exchange, Letter, Line, prose, tool};
 
 /// A simulator, forkpoint in front of it, and what forkpoint says.
@@ -25,69 +21,6 @@ struct Stage {
     sim: Sim,
     forkpoint: Forkpoint,
     log: Log,
-}
-
-/// The log of the forkpoint on this thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(line);
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-thread_local! {
-    static CURRENT: RefCell<Log> = RefCell::default();
-}
-
-/// Writes to the log of the thread: each test has its own, and so has all that it starts.
-struct ThisThread;
-
-impl MakeWriter<'_> for ThisThread {
-    type Writer = Log;
-
-    fn make_writer(&self) -> Log {
-        CURRENT.with_borrow(Log::clone)
-    }
-}
-
-impl Log {
-    /// A new one for this thread.
-    fn start() -> Log {
-        static LOGGING: Once = Once::new();
-        LOGGING.call_once(|| {
-            tracing_subscriber::fmt().json().flatten_event(true).with_writer(ThisThread).init();
-        });
-        CURRENT.replace(Log::default());
-        CURRENT.with_borrow(Log::clone)
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-
-    /// The lines about requests.
-    fn records(&self) -> Vec<Value> {
-        self.text()
-            .lines()
-            .filter(|line| is_record(line))
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
-    }
-
-    fn count(&self) -> usize {
-        self.text().lines().filter(|line| is_record(line)).count()
-    }
-}
-
-fn is_record(line: &str) -> bool {
-    line.contains("forkpoint::request")
 }
 
 const ALIGN: fn(&mut Config) = |config| config.server.mode = Mode::Align;

@@ -18,7 +18,7 @@ fn an_empty_configuration_runs_and_every_value_is_a_default() {
         let run = check_config(dir.path(), args, &[]);
         assert_eq!(run.code, Some(0), "{}", run.stderr);
         let values: Vec<_> = run.stdout.lines().filter(|line| line.contains(" = ")).collect();
-        assert_eq!(values.len(), 48);
+        assert_eq!(values.len(), 63);
         assert!(values.iter().all(|line| line.ends_with("  # default")), "{}", run.stdout);
     }
 }
@@ -114,11 +114,11 @@ FORKPOINT_SERVER__MOED: unknown variable
 
 #[test]
 fn machines_get_the_problems_as_json_too() {
-    let run = check_config(Path::new("."), &["--json", "--mode", "fork"], &[]);
+    let run = check_config(Path::new("."), &["--json", "--store", "redis"], &[]);
     assert_eq!(run.code, Some(64));
     let problem = &run.json()["problems"][0];
-    assert_eq!(problem["origin"], "--mode");
-    assert_eq!(problem["subject"], "server.mode = \"fork\"");
+    assert_eq!(problem["origin"], "--store");
+    assert_eq!(problem["subject"], "store.kind = \"redis\"");
 }
 
 #[test]

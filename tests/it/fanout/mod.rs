@@ -18,7 +18,7 @@ mod bad_answers;
 mod observed;
 mod line;
 
-use forkpoint::config::Config;
+use forkpoint::config::{Config, Mode};
 use forkpoint::sim::{Sim, SimConfig, Usage};
 use serde_json::{Value, json};
 
@@ -37,6 +37,7 @@ impl Stage {
     async fn new(configure: impl FnOnce(&mut Config)) -> Stage {
         let sim = Sim::start(SimConfig::default()).await.unwrap();
         let patient = |config: &mut Config| {
+            config.server.mode = Mode::Align;
             config.gate.max_hold = PATIENCE;
             configure(config);
         };

@@ -1,6 +1,6 @@
 //! A fan-out whose children arrive one by one before an upstream that the test plays itself.
 
-use forkpoint::config::Config;
+use forkpoint::config::{Config, Mode};
 use serde_json::Value;
 
 use crate::harness::peer::Peer;
@@ -27,6 +27,7 @@ impl Scene {
     pub async fn with(configure: impl FnOnce(&mut Config)) -> Scene {
         let upstream = Upstream::bind().await;
         let patient = |config: &mut Config| {
+            config.server.mode = Mode::Align;
             config.gate.max_hold = PATIENCE;
             configure(config);
         };

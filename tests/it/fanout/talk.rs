@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use forkpoint::config::Config;
+use forkpoint::config::{Config, Mode};
 use serde_json::{Value, json};
 
 use crate::harness::peer::Reply;
@@ -46,6 +46,7 @@ impl Talk {
         };
         let upstream = Upstream::answering_with(answer).await;
         let patient = |config: &mut Config| {
+            config.server.mode = Mode::Align;
             config.gate.max_hold = PATIENCE;
             configure(config);
         };

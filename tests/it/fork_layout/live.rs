@@ -1,16 +1,23 @@
 //! Forked children against the simulator.
 
+use std::sync::Arc;
+
 use forkpoint::engine::breakpoints::Ttl;
-use forkpoint::engine::fanout::{Newcomer, Recognised};
-use forkpoint::engine::fork::{Forecast, Habits, Market, Prefix, Sizes, Turn, siblings};
+use forkpoint::engine::fanout::{Explicit, LATEST, Newcomer, Parent, Recognised, Rules, Snapshots};
+use forkpoint::engine::fork::{
+    Facts, Forecast, Habits, Market, Prefix, Sizes, Trunk, Turn, eligible, siblings,
+};
+use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::prices::{ModelFacts, Multiplier, Multipliers};
+use forkpoint::engine::turn::Turn as Answer;
+use forkpoint::engine::types::TenantId;
 use forkpoint::sim::{Latency, Sim, SimConfig};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Value, json};
 
-use super::{Fate, Hints, House, NOW, aligned, read, who};
+use super::{Fate, Hints, House, LIMITS, NOW, aligned, check, read, who, written};
 
 const BOUND: &str = "claude-opus-5-5";
 const FREE: &str = "claude-sonnet-4-6";
@@ -227,6 +234,80 @@ async fn what_is_predicted_is_what_is_billed() {
 
 fn units(bill: Bill) -> f64 {
     0.1 * bill.read as f64 + 1.25 * bill.written as f64 + bill.uncached as f64
+}
+
+#[tokio::test]
+async fn late_children_read_what_their_parent_wrote() {
+    for model in [FREE, BOUND] {
+        let mut stage = Stage::start().await;
+        let script = "[[sim:fan_out n=3 tool=Agent field=prompt thinking=30 | tools turns=2 calls=1 tool=Bash thinking=10]]";
+        let lead = parent(model, script).to_string();
+        let (answer, parents) = stage.post(aligned(lead.as_bytes())).await;
+        let content = answer["content"].as_array().unwrap();
+        let calls = content.iter().enumerate().filter(|(_, block)| block["type"] == "tool_use");
+        let calls: Vec<_> =
+            calls.map(|(place, call)| (place, call["input"]["prompt"].as_str().unwrap())).collect();
+        assert_eq!(calls.len(), 3);
+        for (number, (place, directive)) in calls.into_iter().enumerate() {
+            stage.house.streams(lead.as_bytes(), &answer, place + 1);
+            let mut body = child(model, directive);
+            let mut before = parents.read + parents.written;
+            for turn in 0..3 {
+                let (answer, bill, forwarded) = stage.turn(&body).await;
+                let said = forwarded["messages"][3]["content"].as_array().unwrap();
+                assert_eq!(said.len(), place + 1, "the turn ends with its call");
+                let results = forwarded["messages"][4]["content"].as_array().unwrap();
+                let results = results.iter().filter(|block| block["type"] == "tool_result").count();
+                assert_eq!(results, number + 1);
+                assert!(
+                    bill.read * 100 >= before * 99,
+                    "{model} {number} {turn}: {bill:?}, {before} were there"
+                );
+                before = bill.read + bill.written;
+                extend(&mut body, &answer);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_message_to_a_turn_reads_what_the_turn_was_made_of() {
+    for (model, script) in
+        [(FREE, "[[sim:text]]"), (BOUND, "[[sim:tools turns=1 calls=2 tool=Bash thinking=20]]")]
+    {
+        let stage = Stage::start().await;
+        let lead = parent(model, script).to_string();
+        let (answer, bill) = stage.post(aligned(lead.as_bytes())).await;
+        let request = read(lead.as_bytes());
+        let hints = Hints { session: Some("s"), agent: None };
+        let mut kept = Snapshots::new(TenantId([1; 32]), Rules::default());
+        let parent = Parent {
+            who: who(&request, hints),
+            request: request.into(),
+            betas: String::new(),
+            written: None,
+        };
+        let turn = Answer::from_json(answer.to_string().as_bytes(), LIMITS);
+        kept.record(parent, false, &turn, None, NOW).unwrap();
+        for words in ["Sum up.", "What next?"] {
+            let body =
+                json!({"model": model, "max_tokens": 500, "messages": [{"role": "user", "content": words}]});
+            let request = read(body.to_string().as_bytes());
+            let explicit = Some(Explicit { message_id: LATEST, tool_use: None });
+            let newcomer = Newcomer { request: &request, who: who(&request, hints), explicit };
+            let child = kept.find(&newcomer, NOW).unwrap();
+            let facts = Facts { rules: &stage.house.rules, stood_down: false };
+            let policy = &stage.house.policy;
+            assert_eq!(eligible(&request, &child, &newcomer.who, policy, &facts), Ok(()));
+            let written = written(&child.fork.parent.request);
+            let trunk = Arc::new(Trunk::of(&child.fork, None, written, Attribution::Stripped).unwrap());
+            let (prefix, _) = Prefix::of(&trunk, &request, &child, policy).unwrap();
+            let composed = prefix.compose(&request, Turn::First, policy);
+            check(&composed);
+            let (_, own) = stage.post(composed.body.pieces.concat()).await;
+            assert!(own.read * 100 >= (bill.read + bill.written) * 99, "{own:?} of {bill:?}");
+        }
+    }
 }
 
 #[tokio::test]

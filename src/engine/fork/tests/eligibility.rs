@@ -1,5 +1,7 @@
+use std::collections::BTreeSet;
+
 use super::*;
-use crate::engine::fanout::Spawning;
+use crate::engine::fanout::{ForkId, Spawning};
 
 /// Someone who wants to be forked.
 struct Candidate {
@@ -116,14 +118,17 @@ fn the_tool_that_started_it_must_be_known_unless_the_parent_is_named() {
 fn holdout_and_stand_down_refuse_whole_fan_outs() {
     assert_eq!(refused(|it| it.stood_down = true), "stood_down");
     assert_eq!(refused(|it| it.policy.share = 0.0), "holdout");
-    let held = |share: f64| {
+    let held = |share: f64| -> BTreeSet<u32> {
         let policy = Policy { share, ..Policy::default() };
-        (0..1000)
-            .filter(|n| policy.holds_out(crate::engine::fanout::ForkId::of(TENANT, &n.to_string())))
-            .count()
+        let holds_out = |n: &u32| policy.holds_out(ForkId::of(TENANT, &n.to_string()));
+        (0..1000).filter(holds_out).collect()
     };
-    assert_eq!((held(1.0), held(0.0)), (0, 1000));
-    assert!((650..850).contains(&held(0.25)), "{}", held(0.25));
+    assert_eq!((held(1.0).len(), held(0.0).len()), (0, 1000));
+    assert!((650..850).contains(&held(0.25).len()), "{}", held(0.25).len());
+    // Whoever is forked stays so when the share grows.
+    for shares in [0.0, 0.01, 0.25, 0.5, 0.99, 1.0].windows(2) {
+        assert!(held(shares[1]).is_subset(&held(shares[0])), "{shares:?}");
+    }
 }
 
 #[test]

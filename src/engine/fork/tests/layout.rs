@@ -263,6 +263,21 @@ fn a_late_child_stands_on_the_turn_up_to_its_own_call() {
 }
 
 #[test]
+fn a_late_child_does_not_stand_on_a_server_tool_that_has_not_answered() {
+    let search = json!({"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}});
+    let found = json!({"type": "web_search_tool_result", "tool_use_id": "s", "content": []});
+    let [first, second] = [&two_calls()[0], &two_calls()[1]];
+    let blocks = [first.clone(), search, second.clone(), found];
+    let trunk = |blocks: &[Value], call| {
+        Trunk::of(&pending(&parent_body().to_string(), blocks), Some(call), None, Attribution::Stripped).err()
+    };
+    assert_eq!(trunk(&blocks, 0), None);
+    assert_eq!(trunk(&blocks, 1), Some(Refusal::Unsealed));
+    let [a, b, c, d] = blocks;
+    assert_eq!(trunk(&[a, b, d, c], 1), None);
+}
+
+#[test]
 fn results_of_a_toolset_carry_its_name() {
     let mut calls = two_calls();
     calls[1]["toolset_name"] = json!("browser");

@@ -1,0 +1,147 @@
+//! The doors, the upstream, who sends, and the one spelling.
+
+use super::super::super::kind::{Choice, Kind};
+use super::super::super::types::{Mode, OAuth, Profile, Volatile};
+use super::super::Key;
+use crate::engine::canonical::Order;
+
+pub static KEYS: &[Key] = &[
+    Key {
+        path: "server.listen",
+        kind: Kind::Address(|config| &mut config.server.listen),
+        meaning: "Where clients connect: their base URL is http:// and this address.",
+        reason: "loopback, so that a first run opens nothing to the network; port 0 lets the system choose",
+    },
+    Key {
+        path: "server.admin_listen",
+        kind: Kind::Address(|config| &mut config.server.admin_listen),
+        meaning: "Where operators connect: health, readiness, metrics and /api. Beyond loopback it needs admin.token_file.",
+        reason: "a port of its own, because every path of the first one belongs to the upstream",
+    },
+    Key {
+        path: "server.metrics_listen",
+        kind: Kind::OptionalAddress(|config| &mut config.server.metrics_listen),
+        meaning: "A third door with health and metrics only, for probes and scrapers on other machines; \"\" for none.",
+        reason: "none, because nothing is opened to the network unless somebody asks for it",
+    },
+    Key {
+        path: "server.mode",
+        kind: Kind::Choice(Choice {
+            words: &["observe", "align", "fork"],
+            later: &[],
+            get: |config| config.server.mode.as_str(),
+            put: |config, word| config.server.mode = Mode::named(word).unwrap_or(Mode::Observe),
+        }),
+        meaning: "What to do with requests: \"observe\" forwards every byte as it came, and measures; \"align\" also gives one spelling to what is said again, and marks what the cache should keep; \"fork\" also puts the children of a fan-out on their parent's prompt, where that costs no more. A request may lower it with x-forkpoint-mode.",
+        reason: "what forkpoint is for; begin with observe to see what it would do, and with align to change nothing that the model reads",
+    },
+    Key {
+        path: "server.response_headers",
+        kind: Kind::Switch(|config| &mut config.server.response_headers),
+        meaning: "Whether answers carry x-forkpoint-* headers that say what was decided and why.",
+        reason: "on, because a decision that nobody can see cannot be trusted; clients ignore unknown headers",
+    },
+    Key {
+        path: "upstream.url",
+        kind: Kind::Url(|config| &mut config.upstream.url),
+        meaning: "Where requests go: http or https, host, optional port and path prefix; no credentials.",
+        reason: "the public Messages API, which is where clients would have gone without forkpoint",
+    },
+    Key {
+        path: "upstream.profile",
+        kind: Kind::Choice(Choice {
+            words: &["anthropic", "bedrock", "vertex", "automatic"],
+            later: &[],
+            get: |config| config.upstream.profile.as_str(),
+            put: |config, word| {
+                config.upstream.profile = match word {
+                    "bedrock" => Profile::Bedrock,
+                    "vertex" => Profile::Vertex,
+                    "automatic" => Profile::Automatic,
+                    _ => Profile::Anthropic,
+                };
+            },
+        }),
+        meaning: "How the upstream caches: \"anthropic\" by markers on blocks and one for the whole request, \"bedrock\" and \"vertex\" by markers on blocks only, \"automatic\" by itself (vLLM, SGLang, llama.cpp, DeepSeek): stable bytes, no markers.",
+        reason: "what the default upstream.url does",
+    },
+    Key {
+        path: "upstream.strips_attribution",
+        kind: Kind::OptionalSwitch(|config| &mut config.upstream.strips_attribution),
+        meaning: "Whether the upstream takes the attribution line of Claude Code out of system[0] before the model reads it; \"\" says yes for profile \"anthropic\" and no for the others.",
+        reason: "as the profile says, because only the first-party API is documented to do so",
+    },
+    Key {
+        path: "upstream.connect_ms",
+        kind: Kind::Millis(1..=600_000, |config| &mut config.upstream.connect),
+        meaning: "How long a connection to the upstream may take, TLS included, before the client gets a 504.",
+        reason: "a healthy handshake takes well under a second; five allow for one lost packet and its retry",
+    },
+    Key {
+        path: "upstream.idle_s",
+        kind: Kind::Seconds(1..=86_400, |config| &mut config.upstream.idle),
+        meaning: "The longest silence of the upstream within one exchange.",
+        reason: "above the ten minutes that client libraries wait, so that forkpoint is never the first to give up",
+    },
+    Key {
+        path: "identity.pepper",
+        kind: Kind::Secret(|config| &mut config.identity.pepper),
+        meaning: "A secret mixed into tenant digests, so that they cannot be computed from a known key.",
+        reason: "empty, so that digests are the same on every replica without anything to share",
+    },
+    Key {
+        path: "identity.tenant_headers",
+        kind: Kind::Headers(|config| &mut config.identity.tenant_headers),
+        meaning: "Request headers that name the tenant instead of the credentials: for rotating tokens, or one key shared by many.",
+        reason: "empty, because credentials cannot be forged by another client and these headers can",
+    },
+    Key {
+        path: "identity.oauth",
+        kind: Kind::Choice(Choice {
+            words: &["observe", "full"],
+            later: &[],
+            get: |config| config.identity.oauth.as_str(),
+            put: |config, word| {
+                config.identity.oauth = if word == "full" { OAuth::Full } else { OAuth::Observe };
+            },
+        }),
+        meaning: "What may be done to the traffic of a consumer login: \"observe\" leaves it alone, \"full\" treats it like any other.",
+        reason: "a consumer login has terms of its own; whoever runs the proxy must know that they allow it",
+    },
+    Key {
+        path: "canonical.order",
+        kind: Kind::Choice(Choice {
+            words: &["first-seen", "sorted", "off"],
+            later: &[],
+            get: |config| config.canonical.order.as_str(),
+            put: |config, word| {
+                config.canonical.order = match word {
+                    "sorted" => Order::Sorted,
+                    "off" => Order::Off,
+                    _ => Order::FirstSeen,
+                };
+            },
+        }),
+        meaning: "Which spelling of tools, system and echoed inputs is the one: \"first-seen\" in a request of this tenant, \"sorted\" puts the tools in the order of their names and changes nothing else, \"off\" leaves all as it came.",
+        reason: "the order of properties steers the model, so none is made up; \"sorted\" is for pods that share no store",
+    },
+    Key {
+        path: "canonical.volatile",
+        kind: Kind::Choice(Choice {
+            words: &["off", "report"],
+            later: &[],
+            get: |config| config.canonical.volatile.as_str(),
+            put: |config, word| {
+                config.canonical.volatile = if word == "off" { Volatile::Off } else { Volatile::Report };
+            },
+        }),
+        meaning: "\"report\" names the dates, clocks, directories, counters and ids in system and tool text that changed within a conversation, and what that cost.",
+        reason: "it moves nothing, shows no text, and is looked for only where a prefix broke",
+    },
+    Key {
+        path: "canonical.diagnose",
+        kind: Kind::Switch(|config| &mut config.canonical.diagnose),
+        meaning: "Whether aligned requests ask the upstream for its own verdict on cache misses (diagnostics.previous_message_id); profile \"anthropic\" only.",
+        reason: "off, because it adds a field to the request, and one to the answer",
+    },
+];

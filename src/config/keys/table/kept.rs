@@ -1,0 +1,105 @@
+//! What is remembered, what it costs, and the most of everything.
+
+use super::super::super::kind::{Choice, Kind};
+use super::super::super::types::StoreKind;
+use super::super::Key;
+
+const GIB: u64 = 1 << 30;
+
+pub static KEYS: &[Key] = &[
+    Key {
+        path: "store.kind",
+        kind: Kind::Choice(Choice {
+            words: &["memory"],
+            later: &["file", "redis"],
+            get: |config| config.store.kind.as_str(),
+            put: |config, _| config.store.kind = StoreKind::Memory,
+        }),
+        meaning: "Where it is remembered: \"memory\" is this process, and forgets at exit.",
+        reason: "the only store of this version, and the one that needs nothing installed",
+    },
+    Key {
+        path: "store.max_bytes",
+        kind: Kind::Bytes(1 << 20..=64 * GIB, |config| &mut config.store.max_bytes),
+        meaning: "The most that is remembered of all tenants, recent bodies aside; the oldest goes first.",
+        reason: "the spellings of dozens of tenants, in a small container",
+    },
+    Key {
+        path: "store.tenant_share",
+        kind: Kind::Share(|config| &mut config.store.tenant_share),
+        meaning: "The part of store.max_bytes and store.recent_bytes that one tenant may take.",
+        reason: "a quarter, so that one busy tenant leaves room for others and still has plenty",
+    },
+    Key {
+        path: "store.recent_bytes",
+        kind: Kind::Bytes(0..=64 * GIB, |config| &mut config.store.recent_bytes),
+        meaning: "The most of recent request bodies that is kept, so that what a conversation says again is compared and not read again.",
+        reason: "hundreds of live conversations; without its last body a conversation costs a few hundred microseconds more",
+    },
+    Key {
+        path: "store.child_ttl_s",
+        kind: Kind::Seconds(1..=604_800, |config| &mut config.store.child_ttl),
+        meaning: "How long a child is remembered after its last request.",
+        reason: "an hour: as long as the longest-lived cache entry",
+    },
+    Key {
+        path: "prices.file",
+        kind: Kind::OptionalPath(|config| &mut config.prices.file),
+        meaning: "A table of prices and cache facts per model, in the form of config/prices.toml, used instead of the built-in one; \"\" for that.",
+        reason: "the built-in table, which holds only what a source states; a model without a price has tokens and no dollars",
+    },
+    Key {
+        path: "limits.body_bytes",
+        kind: Kind::Bytes(1..=GIB, |config| &mut config.limits.body_bytes),
+        meaning: "The largest body of POST /v1/messages that is collected and read; a larger one streams through unread.",
+        reason: "the Messages API itself refuses requests above 32 MB",
+    },
+    Key {
+        path: "limits.observe_bytes",
+        kind: Kind::Bytes(1..=GIB, |config| &mut config.limits.observe_bytes),
+        meaning: "The most of one answer, decoded, that is read along; the rest is still forwarded.",
+        reason: "many times the longest answer of any model, and small enough to defuse a decompression bomb",
+    },
+    Key {
+        path: "limits.connections",
+        kind: Kind::Count(1..=1_000_000, |config| &mut config.limits.connections),
+        meaning: "The most client connections at once; further ones are answered with a 503 and closed.",
+        reason: "four thousand streams need about as many files on each side, within common limits of a service",
+    },
+    Key {
+        path: "limits.held_requests",
+        kind: Kind::Count(1..=1_000_000, |config| &mut config.limits.held_requests),
+        meaning: "The most requests that are collected or held back at once; beyond it they stream through unread.",
+        reason: "far more than one team's parallel agents, and a bound on what waiting can cost",
+    },
+    Key {
+        path: "limits.held_bytes",
+        kind: Kind::Bytes(1..=64 * GIB, |config| &mut config.limits.held_bytes),
+        meaning: "The most bytes of collected bodies in memory at once; at least limits.body_bytes.",
+        reason: "eight of the largest bodies, or hundreds of usual ones, in a small container",
+    },
+    Key {
+        path: "limits.pending_forks",
+        kind: Kind::Count(1..=65_536, |config| &mut config.limits.pending_forks),
+        meaning: "The most fan-outs of one tenant that stream at once; further ones are not recognised.",
+        reason: "far more than one team's agents fan out in the same second",
+    },
+    Key {
+        path: "limits.tool_uses",
+        kind: Kind::Count(1..=65_536, |config| &mut config.limits.tool_uses),
+        meaning: "The most tool calls of one answer that are read along.",
+        reason: "real fan-outs have a handful; this bounds what one hostile answer can make us remember",
+    },
+    Key {
+        path: "limits.header_s",
+        kind: Kind::Seconds(1..=3_600, |config| &mut config.limits.header),
+        meaning: "How long a client may take to send its request headers, and how long a kept-alive connection may idle between requests.",
+        reason: "as long as nginx keeps an idle connection; clients that pool connections give up sooner",
+    },
+    Key {
+        path: "limits.stall_s",
+        kind: Kind::Seconds(1..=86_400, |config| &mut config.limits.stall),
+        meaning: "How long a client may stall: sending nothing of its body, or taking nothing of its answer.",
+        reason: "a minute survives a sleeping radio or a paused debugger step, and frees what a dead client holds",
+    },
+];

@@ -1,0 +1,135 @@
+//! The newest turn of every conversation, for requests that go on from it without its client's knowing: summaries,
+//! suggestions, what is worth remembering. `fork.snapshots = "latest"`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::point::{Draft, Dropped, ForkId, ForkPoint, Parent};
+use super::recognise::{Child, Newcomer, Rank, WhyPlain};
+use super::rules::Rules;
+use super::shape;
+use crate::engine::turn::Turn;
+use crate::engine::types::{Moment, TenantId};
+
+/// Conversations of one tenant whose newest turn is kept.
+const SNAPSHOTS_MAX: usize = 256;
+
+/// What `x-forkpoint-parent` says to mean the newest turn of the session.
+pub const LATEST: &str = "latest";
+
+/// The snapshots of one tenant. They live as long as fork points do.
+#[derive(Debug)]
+pub struct Snapshots {
+    tenant: TenantId,
+    rules: Rules,
+    /// By age, counted in numbers that are never used twice.
+    slots: BTreeMap<u64, Slot>,
+    ages: HashMap<ForkId, u64>,
+    next: u64,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    point: Arc<ForkPoint>,
+    since: Moment,
+    bytes: usize,
+}
+
+impl Snapshots {
+    pub fn new(tenant: TenantId, rules: Rules) -> Snapshots {
+        Snapshots { tenant, rules, slots: BTreeMap::new(), ages: HashMap::new(), next: 0, bytes: 0 }
+    }
+
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// What the snapshots hold, the requests included.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Keeps a finished turn in the place of the one before it, whose message id is `before`. `bound`: the request
+    /// was a child's, which nothing is put upon.
+    pub fn record(
+        &mut self,
+        parent: Parent,
+        bound: bool,
+        turn: &Turn,
+        before: Option<&str>,
+        now: Moment,
+    ) -> Result<Arc<ForkPoint>, Dropped> {
+        self.expire(now);
+        let draft = Draft::begin(parent, bound)?;
+        let id = turn.id.as_deref().ok_or(Dropped::NoMessageId)?;
+        let point = draft.snapshot(ForkId::of(self.tenant, id), turn, &self.rules)?;
+        let before = before.map(|before| ForkId::of(self.tenant, before));
+        before.into_iter().chain([point.id]).for_each(|id| self.forget(id));
+        let bytes = point.memory_bytes();
+        if bytes > self.rules.bytes {
+            return Err(Dropped::TooLarge);
+        }
+        let point = Arc::new(point);
+        self.next += 1;
+        self.bytes += bytes;
+        self.ages.insert(point.id, self.next);
+        self.slots.insert(self.next, Slot { point: Arc::clone(&point), since: now, bytes });
+        while self.bytes > self.rules.bytes || self.slots.len() > SNAPSHOTS_MAX {
+            self.forget_oldest();
+        }
+        Ok(point)
+    }
+
+    /// The turn that a request names as its parent; vetoes hold as for any other child.
+    pub fn find(&mut self, newcomer: &Newcomer<'_>, now: Moment) -> Result<Child, WhyPlain> {
+        self.expire(now);
+        let explicit = newcomer.explicit.ok_or(WhyPlain::NoForkPoint)?;
+        if newcomer.request.anatomy().ambiguous {
+            return Err(WhyPlain::Unreadable);
+        }
+        if !shape::is_first_turn(newcomer.request) {
+            return Err(WhyPlain::LaterTurn);
+        }
+        let who = &newcomer.who;
+        let slot = match explicit.message_id {
+            LATEST if who.session.is_none() => return Err(WhyPlain::Hints),
+            LATEST => self.slots.values().rev().find(|slot| slot.point.parent.who.agrees(who)),
+            id => self.ages.get(&ForkId::of(self.tenant, id)).and_then(|age| self.slots.get(age)),
+        };
+        let slot = slot.ok_or(WhyPlain::UnknownParent)?;
+        let late = now.since(slot.since) > self.rules.match_window_s.saturating_mul(1_000);
+        match () {
+            () if !slot.point.parent.who.agrees(who) => return Err(WhyPlain::Hints),
+            () if !who.hinted() && late => return Err(WhyPlain::Window),
+            () => {}
+        }
+        let fork = Arc::clone(&slot.point);
+        let call = match explicit.tool_use {
+            Some(id) => Some(fork.call(id).ok_or(WhyPlain::UnknownCall)?),
+            None => None,
+        };
+        Ok(Child { fork, call, rank: Rank::Explicit })
+    }
+
+    fn expire(&mut self, now: Moment) {
+        let ttl_ms = self.rules.ttl_s.saturating_mul(1_000);
+        while self.slots.values().next().is_some_and(|slot| now.since(slot.since) > ttl_ms) {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let oldest = self.slots.values().next().map(|slot| slot.point.id);
+        oldest.into_iter().for_each(|id| self.forget(id));
+    }
+
+    fn forget(&mut self, id: ForkId) {
+        let slot = self.ages.remove(&id).and_then(|age| self.slots.remove(&age));
+        self.bytes -= slot.map_or(0, |slot| slot.bytes);
+    }
+}

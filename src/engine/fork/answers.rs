@@ -1,0 +1,49 @@
+//! What an answer says about the fork that gave it.
+
+use super::words;
+use crate::engine::json;
+use crate::engine::recall::Remembered;
+use crate::engine::turn::{Block, Turn, Wholeness};
+
+/// Whether a finished answer says nothing: no text, and no call of anything.
+pub fn is_empty(turn: &Turn) -> bool {
+    let pauses = turn.stop_reason.as_deref() == Some("pause_turn");
+    turn.wholeness == Wholeness::Whole && !pauses && turn.blocks.iter().all(is_silent)
+}
+
+/// Whether the model calls a tool that the child did not bring: its parent's, which the client may not run for it.
+/// One that brought none has been given its parent's.
+pub fn is_foreign(child: &Remembered, block: &Block) -> bool {
+    let member = |name: &str| json::member(&block.json, 0, name);
+    let name = member("name").and_then(|name| json::text(&block.json, &name));
+    let Some(name) = name.filter(|_| block.kind == "tool_use") else { return false };
+    // The tools of a set are not named in the request.
+    let own = words::tool_names(child);
+    member("toolset_name").is_none() && !own.is_empty() && !own.contains(&name)
+}
+
+/// The results that a request brings and that report a failure.
+pub fn tool_errors(request: &Remembered) -> u64 {
+    let (body, anatomy) = (request.body(), request.anatomy());
+    let messages = anatomy.messages.iter().rev();
+    let new = messages.take_while(|message| !message.has_role(body, "assistant"));
+    let pieces = new.flat_map(|message| &anatomy.pieces[message.pieces.clone()]);
+    let failed = pieces.filter(|piece| {
+        let is_result = piece.kind.as_ref().is_some_and(|kind| &body[kind.clone()] == b"\"tool_result\"");
+        let told = || json::member(body, piece.span.start, "is_error");
+        is_result && told().is_some_and(|told| &body[told] == b"true")
+    });
+    failed.count() as u64
+}
+
+/// Thinking, or a text of nothing. What we do not know may say something.
+fn is_silent(block: &Block) -> bool {
+    match block.kind.as_str() {
+        "thinking" | "redacted_thinking" => true,
+        "text" => {
+            let text = json::member(&block.json, 0, "text");
+            text.and_then(|text| json::text(&block.json, &text)).is_some_and(|text| text.trim().is_empty())
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,334 @@
+//! What became of a tenant's children, forked and not: does forking keep its promises?
+//!
+//! Each finished turn of a child is recorded under the tool that started it and under its arm. When a child has
+//! ended, its life is held against what was predicted and against the children that were left alone. If it cost
+//! more, or answered with nothing more often, forking stands down for that tool; after a while it is tried again.
+//!
+//! ```text
+//! Arms::record(turn) ─ totals ─ the child's life ─┬─ habits: turns, growth, output
+//!                                                 └─ sample of its arm ─ StandDown?
+//! ```
+//!
+//! The rule: chance stops nobody. A few children, or those of one fan-out, are no proof, and what differs must
+//! differ by more than it varies.
+
+mod life;
+mod sample;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::economics::{Habits, Unit};
+use crate::engine::fanout::{Binding, ForkId};
+use crate::engine::types::Moment;
+use life::{Life, Lives};
+use sample::{Baseline, Sample};
+
+/// Tools of one tenant that are told apart; it has a few.
+const TOOLS_MAX: usize = 64;
+/// Children of one tenant that are followed at once.
+const OPEN_MAX: usize = 4_096;
+/// A child that is silent for so long has ended: some end with a call that nobody answers.
+const QUIET_MS: u64 = 15 * 60 * 1_000;
+/// How long forking stands down before it is tried again.
+const STAND_DOWN_MS: u64 = 60 * 60 * 1_000;
+
+/// Which children are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Arm {
+    Forked,
+    /// Left alone to be compared with.
+    Holdout,
+    /// Not forked for any other reason.
+    Unforked,
+}
+
+impl Arm {
+    pub const ALL: [Arm; 3] = [Arm::Forked, Arm::Holdout, Arm::Unforked];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Arm::Forked => "forked",
+            Arm::Holdout => "holdout",
+            Arm::Unforked => "unforked",
+        }
+    }
+}
+
+/// Why forking stands down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StandDown {
+    /// Forked children cost more than was predicted.
+    Cost,
+    /// They answer with nothing more often than others.
+    EmptyAnswers,
+}
+
+impl StandDown {
+    pub const ALL: [StandDown; 2] = [StandDown::Cost, StandDown::EmptyAnswers];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StandDown::Cost => "cost",
+            StandDown::EmptyAnswers => "empty_answers",
+        }
+    }
+}
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stop {
+    EndTurn,
+    ToolUse,
+    MaxTokens,
+    StopSequence,
+    PauseTurn,
+    Refusal,
+    ContextWindow,
+    /// Any other word, or none.
+    Other,
+}
+
+impl Stop {
+    pub const ALL: [Stop; 8] = [
+        Stop::EndTurn,
+        Stop::ToolUse,
+        Stop::MaxTokens,
+        Stop::StopSequence,
+        Stop::PauseTurn,
+        Stop::Refusal,
+        Stop::ContextWindow,
+        Stop::Other,
+    ];
+
+    pub fn of(stop_reason: Option<&str>) -> Stop {
+        let known = Stop::ALL.into_iter().find(|stop| stop_reason == Some(stop.as_str()));
+        known.unwrap_or(Stop::Other)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Stop::EndTurn => "end_turn",
+            Stop::ToolUse => "tool_use",
+            Stop::MaxTokens => "max_tokens",
+            Stop::StopSequence => "stop_sequence",
+            Stop::PauseTurn => "pause_turn",
+            Stop::Refusal => "refusal",
+            Stop::ContextWindow => "model_context_window_exceeded",
+            Stop::Other => "other",
+        }
+    }
+
+    /// Whether the child has nothing more to do.
+    fn ends(self) -> bool {
+        !matches!(self, Stop::ToolUse | Stop::PauseTurn)
+    }
+}
+
+/// A finished turn of a child.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered<'a> {
+    pub child: Binding,
+    pub fork: ForkId,
+    /// The tool that started it; empty if it has named its parent itself.
+    pub tool: &'a str,
+    pub arm: Arm,
+    /// Whether it is the child's first.
+    pub first: bool,
+    pub stop: Stop,
+    pub is_empty: bool,
+    /// Results that the turn was given and that report a failure.
+    pub tool_errors: u64,
+    /// All tokens of the prompt, read, written or not cached.
+    pub prompt_tokens: u64,
+    pub output_tokens: u64,
+    pub wall_ms: u64,
+    pub cost: Option<Measured>,
+}
+
+/// What a turn cost, and what was expected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    pub unit: Unit,
+    /// This turn.
+    pub measured: f64,
+    /// The whole child, as its forecast had it for this arm; none without one. Read on the first turn.
+    pub predicted: Option<f64>,
+}
+
+/// Everything that was recorded of one arm.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Totals {
+    pub children: u64,
+    pub turns: u64,
+    pub output_tokens: u64,
+    pub empty_answers: u64,
+    pub tool_errors: u64,
+    pub wall_ms: u64,
+    /// In the order of [`Stop::ALL`].
+    pub stops: [u64; Stop::ALL.len()],
+    /// Measured and predicted, in dollars.
+    pub dollars: [f64; 2],
+    /// The same in tokens, where no price is known.
+    pub tokens: [f64; 2],
+}
+
+impl Totals {
+    fn add(&mut self, turn: &Answered<'_>) {
+        let counts = [
+            (&mut self.children, u64::from(turn.first)),
+            (&mut self.turns, 1),
+            (&mut self.output_tokens, turn.output_tokens),
+            (&mut self.empty_answers, u64::from(turn.is_empty)),
+            (&mut self.tool_errors, turn.tool_errors),
+            (&mut self.wall_ms, turn.wall_ms),
+        ];
+        counts.into_iter().for_each(|(count, more)| *count = count.saturating_add(more));
+        let stops = Stop::ALL.into_iter().zip(&mut self.stops);
+        stops.filter(|(stop, _)| *stop == turn.stop).for_each(|(_, count)| *count = count.saturating_add(1));
+        if let Some(cost) = turn.cost {
+            let [measured, predicted] = match cost.unit {
+                Unit::Dollars => &mut self.dollars,
+                Unit::Tokens => &mut self.tokens,
+            };
+            *measured += cost.measured;
+            *predicted += cost.predicted.filter(|_| turn.first).unwrap_or(0.0);
+        }
+    }
+}
+
+/// The ledger of one tenant.
+#[derive(Debug, Default)]
+pub struct Arms {
+    tools: HashMap<Arc<str>, Tool>,
+    open: BTreeMap<Binding, Open>,
+    /// By when each open child was last heard of.
+    heard: BTreeSet<(Moment, Binding)>,
+}
+
+/// A child that has not ended.
+#[derive(Debug)]
+struct Open {
+    tool: Arc<str>,
+    heard: Moment,
+    life: Life,
+}
+
+#[derive(Debug, Default)]
+struct Tool {
+    used: Moment,
+    /// In the order of [`Arm::ALL`], as are the samples.
+    totals: [Totals; Arm::ALL.len()],
+    samples: [Sample; Arm::ALL.len()],
+    lives: Lives,
+    stood_down: Option<(StandDown, Moment)>,
+}
+
+impl Arms {
+    /// Takes in a finished turn. Answers the tools that forking stands down for from now on: of this child or, if
+    /// others have fallen silent, of theirs.
+    pub fn record(&mut self, turn: &Answered<'_>, now: Moment) -> Vec<(Arc<str>, StandDown)> {
+        let mut stood_down = self.close_silent(now);
+        let name = self.tool(turn.tool, now);
+        let Some(tool) = self.tools.get_mut(&name) else { return stood_down };
+        tool.totals[turn.arm as usize].add(turn);
+        // A forecast from before anything was known of the tool says nothing about forking.
+        let foreseen = tool.lives.habits().turns.is_some();
+        let before = self.forget(turn.child);
+        let open = match turn.first {
+            true => Some(Open { tool: name, heard: now, life: Life::begin(turn, foreseen) }),
+            false => before,
+        };
+        let Some(mut open) = open else { return stood_down };
+        open.life.add(turn);
+        open.heard = now;
+        match turn.stop.ends() {
+            true => stood_down.extend(self.close(open, now)),
+            false => self.keep(turn.child, open),
+        }
+        stood_down
+    }
+
+    /// Why children of this tool are not forked for now.
+    pub fn verdict(&self, tool: &str, now: Moment) -> Option<StandDown> {
+        self.tools.get(tool)?.verdict(now)
+    }
+
+    /// What children of this tool do, as far as it was learned.
+    pub fn habits(&self, tool: &str) -> Habits {
+        self.tools.get(tool).map(|tool| tool.lives.habits()).unwrap_or_default()
+    }
+
+    /// What was recorded of each tool and arm.
+    pub fn totals(&self) -> impl Iterator<Item = (&str, Arm, &Totals)> {
+        self.tools.iter().flat_map(|(name, tool)| {
+            let arms = Arm::ALL.into_iter().zip(&tool.totals);
+            arms.map(move |(arm, totals)| (&**name, arm, totals))
+        })
+    }
+
+    /// The tool of this name, with room made for it.
+    fn tool(&mut self, name: &str, now: Moment) -> Arc<str> {
+        let name =
+            self.tools.get_key_value(name).map_or_else(|| Arc::from(name), |(name, _)| Arc::clone(name));
+        if !self.tools.contains_key(&name) && self.tools.len() >= TOOLS_MAX {
+            let oldest =
+                self.tools.iter().min_by_key(|(_, tool)| tool.used).map(|(name, _)| Arc::clone(name));
+            oldest.map(|oldest| self.tools.remove(&oldest));
+        }
+        self.tools.entry(Arc::clone(&name)).or_default().used = now;
+        name
+    }
+
+    fn keep(&mut self, child: Binding, open: Open) {
+        self.heard.insert((open.heard, child));
+        self.open.insert(child, open);
+    }
+
+    fn forget(&mut self, child: Binding) -> Option<Open> {
+        let open = self.open.remove(&child)?;
+        self.heard.remove(&(open.heard, child));
+        Some(open)
+    }
+
+    fn close(&mut self, open: Open, now: Moment) -> Option<(Arc<str>, StandDown)> {
+        let stood_down = self.tools.get_mut(&open.tool)?.lived(&open.life, now)?;
+        Some((open.tool, stood_down))
+    }
+
+    fn close_silent(&mut self, now: Moment) -> Vec<(Arc<str>, StandDown)> {
+        let mut stood_down = Vec::new();
+        while let Some((heard, child)) = self.heard.first().copied() {
+            if now.since(heard) <= QUIET_MS && self.open.len() < OPEN_MAX {
+                break;
+            }
+            let Some(open) = self.forget(child) else { break };
+            stood_down.extend(self.close(open, now));
+        }
+        stood_down
+    }
+}
+
+impl Tool {
+    fn verdict(&self, now: Moment) -> Option<StandDown> {
+        self.stood_down.filter(|(_, until)| now < *until).map(|(why, _)| why)
+    }
+
+    /// A child has ended. Answers if that is why forking stands down.
+    fn lived(&mut self, life: &Life, now: Moment) -> Option<StandDown> {
+        self.lives.add(life);
+        // Whoever was forked before forking stood down says nothing about how it goes afterwards.
+        if life.arm == Arm::Forked && self.verdict(now).is_some() {
+            return None;
+        }
+        self.samples[life.arm as usize].add(life);
+        let [forked, holdout, unforked] = &self.samples;
+        let baseline = [holdout, unforked].into_iter().find(|sample| sample.is_enough());
+        let why = forked.fails(baseline.map_or(Baseline::Absolute, Baseline::Children))?;
+        self.stood_down = Some((why, now.after(STAND_DOWN_MS)));
+        self.samples[Arm::Forked as usize] = Sample::default();
+        Some(why)
+    }
+}

@@ -1,0 +1,225 @@
+//! The counters of requests that are alike, looked up once and kept: to find one by its labels costs more than
+//! to count.
+
+use std::borrow::Cow;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use prometheus::{Histogram, IntCounter};
+
+use super::{Admit, Metrics};
+use crate::engine::learned::{Class, LAYERS};
+use crate::engine::types::TenantId;
+use crate::engine::usage::Usage;
+
+/// Kinds of requests that are kept at once. Two that share a place take turns.
+const PLACES: usize = 256;
+
+/// What makes two requests alike.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Alike<'a> {
+    pub role: &'static str,
+    pub plan: &'static str,
+    /// Of a request that was left alone.
+    pub reason: Option<&'static str>,
+    pub status: Cow<'a, str>,
+    /// A name that passed through [`super::Names`].
+    pub model: Cow<'a, str>,
+    /// As it calls itself.
+    pub client: Option<Cow<'a, str>>,
+    pub tenant: Option<TenantId>,
+}
+
+impl Alike<'_> {
+    fn place(&self) -> usize {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish() as usize % PLACES
+    }
+
+    fn into_owned(self) -> Alike<'static> {
+        let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
+        Alike {
+            role: self.role,
+            plan: self.plan,
+            reason: self.reason,
+            status: owned(self.status),
+            model: owned(self.model),
+            client: self.client.map(owned),
+            tenant: self.tenant,
+        }
+    }
+}
+
+/// What is counted of every request of one kind. What only some of them have is looked up when it first comes,
+/// so that nothing shows up that never was.
+pub struct Series {
+    of: Alike<'static>,
+    requests: IntCounter,
+    passthrough: Option<IntCounter>,
+    client_requests: Option<IntCounter>,
+    overhead: OnceLock<[Histogram; 3]>,
+    first_byte: OnceLock<Histogram>,
+    tokens: OnceLock<[[IntCounter; 3]; 5]>,
+    gate_tokens: OnceLock<[IntCounter; 2]>,
+    recalls: [OnceLock<IntCounter>; 2],
+}
+
+pub(super) struct Kept {
+    series: Box<[Mutex<Option<Arc<Series>>>]>,
+    /// By layer and class.
+    sightings: [[OnceLock<IntCounter>; Class::ALL.len()]; LAYERS.len()],
+}
+
+impl Default for Kept {
+    fn default() -> Kept {
+        Kept { series: (0..PLACES).map(|_| Mutex::default()).collect(), sightings: Default::default() }
+    }
+}
+
+impl Metrics {
+    /// The counters of requests like this one.
+    pub fn series(&self, of: Alike<'_>) -> Arc<Series> {
+        let mut place = self.kept.series[of.place()].lock().unwrap_or_else(PoisonError::into_inner);
+        match &*place {
+            Some(series) if series.of == of => Arc::clone(series),
+            _ => Arc::clone(place.insert(Arc::new(self.find(of.into_owned())))),
+        }
+    }
+
+    /// How each layer of a request relates to what came before.
+    pub fn sighted(&self, classes: [Class; 4]) {
+        for ((layer, class), kept) in LAYERS.into_iter().zip(classes).zip(&self.kept.sightings) {
+            let labels = [layer.as_str(), class.as_str()];
+            let find = || self.prefix_sightings_total.with_label_values(&labels);
+            kept[class as usize].get_or_init(find).inc();
+        }
+    }
+
+    fn find(&self, of: Alike<'static>) -> Series {
+        let client_requests = of.client.as_deref().map(|client| {
+            let client = self.clients.label(client, Admit::New);
+            self.client_requests_total.with_label_values(&[client, of.plan])
+        });
+        let requests = [of.role, of.plan, &of.model, &of.status];
+        Series {
+            requests: self.requests_total.with_label_values(&requests),
+            passthrough: of.reason.map(|reason| self.passthrough_total.with_label_values(&[reason])),
+            client_requests,
+            overhead: OnceLock::new(),
+            first_byte: OnceLock::new(),
+            tokens: OnceLock::new(),
+            gate_tokens: OnceLock::new(),
+            recalls: Default::default(),
+            of,
+        }
+    }
+}
+
+impl Series {
+    /// One more of them.
+    pub fn count(&self) {
+        self.requests.inc();
+        for counter in self.passthrough.iter().chain(&self.client_requests) {
+            counter.inc();
+        }
+    }
+
+    /// Seconds of our own: reading, aligning, observing.
+    pub fn overhead(&self, metrics: &Metrics, seconds: [f64; 3]) {
+        let phase = |phase| metrics.overhead_seconds.with_label_values(&[phase]);
+        let phases = self.overhead.get_or_init(|| ["read", "align", "observe"].map(phase));
+        for (phase, seconds) in phases.iter().zip(seconds) {
+            phase.observe(seconds);
+        }
+    }
+
+    pub fn first_byte(&self, metrics: &Metrics, seconds: f64) {
+        let find = || metrics.upstream_first_byte_seconds.with_label_values::<&str>(&[]);
+        self.first_byte.get_or_init(find).observe(seconds);
+    }
+
+    pub fn tokens(&self, metrics: &Metrics, usage: &Usage) {
+        let find = || {
+            let tenant = self.of.tenant.map_or_else(|| "none".to_owned(), |tenant| tenant.to_string());
+            let tenant = metrics.tenants.label(&tenant, Admit::New);
+            let client = metrics.clients.label(self.of.client.as_deref().unwrap_or("none"), Admit::New);
+            usage.kinds().map(|(kind, _)| {
+                let labels = [self.of.role, &self.of.model, kind];
+                let tokens = metrics.tokens_total.with_label_values(&labels);
+                let tenant = metrics.tenant_tokens_total.with_label_values(&[tenant, kind]);
+                [tokens, tenant, metrics.client_tokens_total.with_label_values(&[client, kind])]
+            })
+        };
+        for (counters, (_, count)) in self.tokens.get_or_init(find).iter().zip(usage.kinds()) {
+            counters.iter().for_each(|counter| counter.inc_by(count));
+        }
+    }
+
+    /// Tokens that the gate saved, and that it missed.
+    pub fn gate_tokens(&self, metrics: &Metrics, tokens: [u64; 2]) {
+        let kind = |kind| metrics.gate_tokens_total.with_label_values(&[kind]);
+        let kinds = self.gate_tokens.get_or_init(|| ["saved", "missed"].map(kind));
+        for (kind, tokens) in kinds.iter().zip(tokens) {
+            kind.inc_by(tokens);
+        }
+    }
+
+    /// Whether the store knew the conversation.
+    pub fn recall(&self, metrics: &Metrics, store: &str, hit: bool) {
+        let outcome = if hit { "hit" } else { "miss" };
+        let find = || metrics.store_ops_total.with_label_values(&[store, "recall", outcome]);
+        self.recalls[usize::from(hit)].get_or_init(find).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alike(model: &str, status: &str) -> Alike<'static> {
+        Alike {
+            role: "plain",
+            plan: "passthrough",
+            reason: Some("observe"),
+            status: Cow::Owned(status.to_owned()),
+            model: Cow::Owned(model.to_owned()),
+            client: Some(Cow::Borrowed("a client")),
+            tenant: None,
+        }
+    }
+
+    #[test]
+    fn requests_that_are_alike_share_their_counters_and_others_do_not() {
+        let metrics = Metrics::new().unwrap();
+        let first = metrics.series(alike("m", "200"));
+        assert!(Arc::ptr_eq(&first, &metrics.series(alike("m", "200"))));
+        // More kinds than places: each is still counted as what it is.
+        for round in 0..2 {
+            for model in 0..PLACES {
+                metrics.series(alike(&format!("m{model}"), "200")).count();
+                metrics.series(alike(&format!("m{model}"), "400")).count();
+            }
+            for model in ["m0", "m77", "m255"] {
+                let count = metrics.requests_total.with_label_values(&["plain", "passthrough", model, "400"]);
+                assert_eq!(count.get(), round + 1, "{model}");
+            }
+        }
+        assert_eq!(metrics.passthrough_total.with_label_values(&["observe"]).get(), 4 * PLACES as u64);
+    }
+
+    #[test]
+    fn tokens_are_counted_by_kind_for_the_model_and_for_the_tenant() {
+        let metrics = Metrics::new().unwrap();
+        let series = metrics.series(alike("m", "200"));
+        assert!(!metrics.render().unwrap().contains("forkpoint_tokens_total{"));
+        let usage = Usage { uncached: 1, cache_read: 2, cache_write_5m: 3, cache_write_1h: 4, output: 5 };
+        series.tokens(&metrics, &usage);
+        series.tokens(&metrics, &usage);
+        for (kind, count) in usage.kinds() {
+            let tokens = metrics.tokens_total.with_label_values(&["plain", "m", kind]);
+            let tenant = metrics.tenant_tokens_total.with_label_values(&["none", kind]);
+            assert_eq!([tokens.get(), tenant.get()], [2 * count; 2], "{kind}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Children on their parent's prefix: when that is decided, and what is sent then.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+
+use super::Proxy;
+use super::family::Family;
+use super::memo::Memo;
+use super::record::{Facts, Recorder};
+use crate::engine::align;
+use crate::engine::breakpoints::Ttl;
+use crate::engine::conversation::Trace;
+use crate::engine::entry::Parameters;
+use crate::engine::fanout::{Child, ForkPoint};
+use crate::engine::fork::{
+    self, Composed, Forecast, Habits, Market, Note, Prefix, Refusal, Sizes, Trunk, Turn,
+};
+use crate::engine::prefix::Attribution;
+use crate::engine::recall::{Known, Remembered};
+use crate::engine::types::{BodyDigest, Moment, Plan, Why};
+use crate::store::{Fate, Tenant};
+
+/// The header that names betas.
+pub(super) const BETA: &str = "anthropic-beta";
+
+/// A forked request, ready to be sent.
+pub(super) struct Forked {
+    pub pieces: Vec<Bytes>,
+    betas: String,
+}
+
+impl Forked {
+    /// The betas of a forked child are its parent's and its own. Nothing is touched if those are the child's.
+    pub fn rewrite(&self, headers: &mut HeaderMap, own: &str) {
+        if self.betas == own {
+            return;
+        }
+        if let Ok(betas) = HeaderValue::try_from(&self.betas) {
+            headers.insert(BETA, betas);
+        }
+    }
+}
+
+/// A child that is put on its parent's prefix.
+struct Laid {
+    prefix: Arc<Prefix>,
+    composed: Composed,
+    trace: Trace,
+    betas: String,
+    notes: Vec<Note>,
+}
+
+impl Proxy {
+    /// Waits for the end of the parent's answer, if this child came before it.
+    pub(super) async fn await_seal(&self, recorder: &mut Recorder, deadline: Moment) {
+        let Recorder { memo, family, .. } = &*recorder;
+        let (Some(memo), Some(family)) = (memo, family) else { return };
+        let Some(Ok(child)) = family.newcomer().filter(|_| !is_sealed(family)) else { return };
+        let (Some(tenant), fork) = (memo.tenant(), child.fork.id) else { return };
+        let left = Duration::from_millis(deadline.since(self.gate.now()));
+        let started = Instant::now();
+        let sealed = async {
+            loop {
+                let mut woken = std::pin::pin!(tenant.sealed().notified());
+                woken.as_mut().enable();
+                let pends = tenant.with_forks(|forks| forks.get(fork).is_some_and(|fork| !fork.is_sealed()));
+                if !pends {
+                    return;
+                }
+                woken.await;
+            }
+        };
+        // In time or not, what is known by then is looked at again.
+        let _ = tokio::time::timeout(self.config.fork.await_parent.min(left), sealed).await;
+        self.meet(recorder);
+        recorder.facts.awaited = started.elapsed();
+    }
+
+    /// Puts a child on its parent's prefix, or says why not.
+    pub(super) fn fork(&self, recorder: &mut Recorder) -> Option<Forked> {
+        let Recorder { facts, memo, family, .. } = recorder;
+        let (memo, family) = (memo.as_mut()?, family.as_mut()?);
+        let tenant = memo.tenant().filter(|_| matches!(facts.plan, Plan::Aligned(_)))?;
+        let started = Instant::now();
+        let lay = AssertUnwindSafe(|| self.lay(memo, family, facts, &tenant));
+        let laid = std::panic::catch_unwind(lay).unwrap_or(Err(Why::Refused(Refusal::Internal)));
+        facts.fork_time = started.elapsed();
+        let laid = match laid {
+            Ok(laid) => laid,
+            Err(why) => {
+                facts.plan = Plan::Aligned(match (why, facts.plan) {
+                    // Why nothing was marked says more.
+                    (Why::NotAChild | Why::Mode, Plan::Aligned(skipped @ Why::Skipped(_))) => skipped,
+                    _ => why,
+                });
+                return None;
+            }
+        };
+        if family.bound().is_none() {
+            family.bind(&tenant, Fate::Forked(laid.prefix), self.clock.now());
+        }
+        if let (Some(bound), Some(tail)) = (family.bound(), laid.composed.breakpoints.last()) {
+            bound.wrote(tail.piece);
+        }
+        let pieces = laid.composed.body.pieces;
+        facts.plan = Plan::Forked;
+        facts.sent = Some(BodyDigest::of_pieces(&pieces));
+        facts.shared_bytes = laid.composed.shared;
+        facts.markers_added = laid.composed.breakpoints.len();
+        facts.notes = laid.notes;
+        memo.forked(laid.trace);
+        Some(Forked { pieces, betas: laid.betas })
+    }
+
+    fn lay(&self, memo: &Memo, family: &Family, facts: &mut Facts, tenant: &Tenant) -> Result<Laid, Why> {
+        let own = family.own().ok_or(Why::NotAChild)?;
+        let policy = &self.config.fork.policy;
+        if let Some(bound) = family.bound() {
+            let prefix = match &bound.fate {
+                Fate::Own(why) => return Err(*why),
+                Fate::Forked(prefix) => Arc::clone(prefix),
+            };
+            let composed = prefix.compose(own, Turn::Later(bound.tail()), policy);
+            let last = memo.arrival.predecessor().map(|last| Arc::clone(&last.forwarded));
+            let like = last.unwrap_or_else(|| Arc::clone(&bound.fork.parent.request));
+            return self.laid(memo, prefix, composed, &bound.fork, like, &facts.betas).map_err(Why::Refused);
+        }
+        let child = match family.newcomer() {
+            None => return Err(Why::NotAChild),
+            Some(Err(_)) => return Err(Why::ClientFork),
+            Some(Ok(child)) => child,
+        };
+        self.first(memo, family, child, own, facts, tenant).map_err(Why::Refused)
+    }
+
+    /// A child on its first turn.
+    fn first(
+        &self,
+        memo: &Memo,
+        family: &Family,
+        child: &Child,
+        own: &Remembered,
+        facts: &mut Facts,
+        tenant: &Tenant,
+    ) -> Result<Laid, Refusal> {
+        let policy = &self.config.fork.policy;
+        let known = fork::Facts {
+            rules: &self.fanout_rules,
+            stood_down: tenant.fanouts().is_stood_down(child.fork.id),
+        };
+        fork::eligible(own, child, family.who(), policy, &known)?;
+        let trunk = trunk(tenant, child, self.rules.attribution)?;
+        let (prefix, notes) = Prefix::of(&trunk, own, child, policy)?;
+        let composed = prefix.compose(own, Turn::First, policy);
+        let ratio = tenant.learned().tokens_per_byte(memo.model());
+        let sizes = Sizes::of(&trunk, &child.fork, &composed, &memo.arrival.received, ratio);
+        let body_bytes = self.config.limits.body_bytes;
+        fork::fits(&composed, sizes.as_ref(), own, memo.model_facts(), body_bytes, policy)?;
+        let like = Arc::clone(&child.fork.parent.request);
+        let mut laid = self.laid(memo, Arc::new(prefix), composed, &child.fork, like, &facts.betas)?;
+        laid.notes.extend(notes);
+        let market = self.market(memo, tenant, &child.fork, &trunk, &laid);
+        let habits = Habits::default();
+        facts.forecast = sizes.and_then(|sizes| Forecast::of(&sizes, &habits, &market, policy));
+        fork::decide(facts.forecast.as_ref(), policy)?;
+        Ok(laid)
+    }
+
+    /// A composed request, read as the cache will.
+    fn laid(
+        &self,
+        memo: &Memo,
+        prefix: Arc<Prefix>,
+        composed: Composed,
+        fork: &ForkPoint,
+        like: Arc<Remembered>,
+        betas: &str,
+    ) -> Result<Laid, Refusal> {
+        let betas = fork::betas(&fork.parent.betas, [betas]);
+        let body = Bytes::from(composed.body.pieces.concat());
+        let forwarded = Remembered::read(body, &Like(like), self.rules.attribution);
+        let forwarded = Arc::new(forwarded.map_err(|_| Refusal::Internal)?);
+        let (body, anatomy) = (forwarded.body(), forwarded.anatomy());
+        let parameters = Parameters::read(body, anatomy, std::iter::once(betas.as_str()), None);
+        let conversation = memo.conversation().ok_or(Refusal::Internal)?;
+        let marks = composed.breakpoints.clone();
+        let trace =
+            Trace::with(&memo.arrival, Arc::clone(&forwarded), Arc::clone(conversation), marks, parameters);
+        let notes = composed.notes.clone();
+        Ok(Laid { prefix, composed, trace, betas, notes })
+    }
+
+    /// What tokens cost, and what the cache holds right now.
+    fn market(
+        &self,
+        memo: &Memo,
+        tenant: &Tenant,
+        fork: &ForkPoint,
+        trunk: &Trunk,
+        laid: &Laid,
+    ) -> Market<'_> {
+        let now = self.clock.now();
+        let model = self.prices.model(memo.model());
+        let read = memo.predict_for(&laid.trace, tenant, now).read;
+        let entry = trunk.extent().entry;
+        let as_sent = memo.predict_for(&align::untouched(&memo.arrival), tenant, now);
+        Market {
+            price: model.and_then(|model| model.price.as_ref()),
+            multipliers: model.map(|model| model.multipliers).unwrap_or_default(),
+            facts: memo.model_facts(),
+            siblings: fork::siblings(fork),
+            warm: read.is_some(),
+            cold_messages: read.is_some_and(|read| read.bytes < entry),
+            sent_warm: as_sent.tokens(),
+            ttl: laid.composed.breakpoints.last().map_or(Ttl::FiveMinutes, |point| point.ttl),
+        }
+    }
+}
+
+fn is_sealed(family: &Family) -> bool {
+    family.fork.as_ref().is_none_or(|fork| fork.is_sealed())
+}
+
+/// What a child stands on: the same for all of a sealed fork point, its own before.
+fn trunk(tenant: &Tenant, child: &Child, attribution: Attribution) -> Result<Arc<Trunk>, Refusal> {
+    let grow = || Trunk::of(&child.fork, child.call, child.fork.parent.written, attribution);
+    match child.fork.is_sealed() {
+        true => tenant.fanouts().trunk(child.fork.id, grow),
+        false => grow().map(Arc::new),
+    }
+}
+
+/// A composed request is compared with its parent's, or with the child's last.
+struct Like(Arc<Remembered>);
+
+impl Known for Like {
+    fn hinted(&self) -> Option<Arc<Remembered>> {
+        Some(Arc::clone(&self.0))
+    }
+}

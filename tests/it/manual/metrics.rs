@@ -1,0 +1,104 @@
+//! The table of metrics is written from their declarations; labels stay within their bounds.
+
+use std::collections::HashSet;
+
+use forkpoint::metrics::Metrics;
+use forkpoint::sim::{Sim, SimConfig};
+use serde_json::json;
+
+use super::readme;
+use crate::harness::{Forkpoint, Upstream, post, samples};
+
+const START: &str = "<!-- metrics: written by `UPDATE=1 cargo test --test it manual` -->\n";
+const END: &str = "<!-- /metrics -->";
+
+/// One row per family, in the order of the declarations.
+fn table() -> String {
+    let mut rows = "| metric | type | meaning |\n|---|---|---|\n".to_owned();
+    for family in Metrics::new().unwrap().families() {
+        let labels = match family.labels.is_empty() {
+            true => String::new(),
+            false => format!("{{{}}}", family.labels.join(",")),
+        };
+        let meaning = family.help.trim_end_matches('.').replace('|', "\\|");
+        rows += &format!("| `{}{labels}` | {} | {meaning} |\n", family.name, family.kind);
+    }
+    rows
+}
+
+#[test]
+fn the_readme_lists_every_metric_as_it_is_declared() {
+    let text = std::fs::read_to_string(readme()).unwrap();
+    let (before, rest) = text.split_once(START).expect("where the table starts");
+    let (written, after) = rest.split_once(END).expect("where the table ends");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(readme(), [before, START, &table(), END, after].concat()).unwrap();
+        return;
+    }
+    assert!(written == table(), "the table differs; run again with UPDATE=1 and look at the change");
+}
+
+#[test]
+fn every_metric_is_named_for_its_unit_and_explained_in_a_sentence() {
+    for family in Metrics::new().unwrap().families() {
+        let (name, kind) = (&family.name, family.kind);
+        assert!(name.starts_with("forkpoint_"), "{name}");
+        assert_eq!(name.ends_with("_total"), kind == "counter", "{name} is a {kind}");
+        assert!(family.help.ends_with('.') && family.help.len() > 15, "{name}: {}", family.help);
+    }
+}
+
+/// The values that a label has, in any family.
+fn values(exposition: &str, label: &str) -> HashSet<String> {
+    let start = format!("{label}=\"");
+    let samples = exposition.lines().filter(|line| !line.starts_with('#'));
+    let rest = samples.filter_map(|line| line.split_once(&*start).map(|(_, rest)| rest));
+    rest.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())).collect()
+}
+
+#[tokio::test]
+async fn three_hundred_models_clients_and_tenants_stay_within_the_bounds_of_their_labels() {
+    let upstream = Upstream::answering(&samples::message()).await;
+    let forkpoint = Forkpoint::before(&upstream.url()).await;
+    let ask = async |number: usize, model: &str| {
+        let headers = format!("x-api-key: key-{number}\r\nuser-agent: agent{number}/{number}.1.0\r\n");
+        let body =
+            json!({"model": model, "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]});
+        let request = post("/v1/messages", &headers, body.to_string().as_bytes());
+        assert_eq!(forkpoint.client().await.ask(&request).await.status(), 200);
+    };
+    for number in 0..300 {
+        ask(number, &format!("invented-{number}")).await;
+    }
+    ask(300, "claude-opus-5-5").await;
+    forkpoint.recorded(301).await;
+    let exposition = forkpoint.metrics.render().unwrap();
+    let of = |label| values(&exposition, label);
+    // One more each: those that found no place.
+    let models = of("model");
+    assert!(models.contains("invented-0") && models.contains("other") && models.len() <= 65, "{models:?}");
+    assert!(models.contains("claude-opus-5-5"), "a model with a price keeps its place: {models:?}");
+    assert_eq!((of("client").len(), of("tenant").len()), (65, 51));
+    let counted = forkpoint.metric("forkpoint_requests_total", &["model=\"other\""]);
+    assert_eq!(counted as usize, 301 - (models.len() - 1), "nobody is lost");
+}
+
+#[tokio::test]
+async fn of_sixty_fan_outs_the_newest_fifty_are_shown() {
+    let sim = Sim::start(SimConfig::default()).await.unwrap();
+    let forkpoint = Forkpoint::before(&sim.url()).await;
+    let tool = json!({"name": "Agent", "description": "Starts an agent.", "input_schema": {"type": "object",
+        "properties": {"prompt": {"type": "string"}}, "required": ["prompt"]}});
+    for number in 0..60 {
+        let ask = format!("Survey part {number}. [[sim:fan_out n=2 tool=Agent field=prompt words=60]]");
+        let body = json!({"model": "claude-sonnet-4-6", "max_tokens": 9000, "stream": true, "tools": [tool],
+            "messages": [{"role": "user", "content": ask}]});
+        let headers = "x-api-key: key\r\nanthropic-version: 2023-06-01\r\n";
+        let request = post("/v1/messages", headers, body.to_string().as_bytes());
+        assert_eq!(forkpoint.client().await.ask(&request).await.status(), 200);
+        forkpoint.recorded(number + 1).await;
+    }
+    assert_eq!(forkpoint.metric("forkpoint_forks_total", &["outcome=\"sealed\""]), 60.0);
+    let exposition = forkpoint.metrics.render().unwrap();
+    assert_eq!(values(&exposition, "fork").len(), 50);
+}

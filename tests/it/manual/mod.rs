@@ -1,0 +1,10 @@
+//! What the README says of metrics and log lines is what the code does.
+
+mod log;
+mod metrics;
+
+use std::path::PathBuf;
+
+fn readme() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("README.md")
+}
