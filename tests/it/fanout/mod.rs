@@ -4,7 +4,7 @@
 //! one step after the other; where it matters what a request is taken for, [`Talk`] answers as it is told.
 
 mod talk;
-mod scene;
+pub mod scene;
 mod siblings;
 mod shapes;
 mod leaders;
