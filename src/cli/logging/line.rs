@@ -183,7 +183,6 @@ impl Write for Escaped<'_, '_> {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use tracing::field::display;
     use tracing_subscriber::fmt::{MakeWriter, SubscriberBuilder};
 
     use super::*;
@@ -235,7 +234,7 @@ mod tests {
                     stream = true,
                     text,
                     kept = Some(text),
-                    shown = Some(text).map(display),
+                    shown = Some(display(text)),
                     list = ?[text],
                     cost = Some(0.25),
                     dear = 1e21,

@@ -154,6 +154,7 @@ mod tests {
             hoist_system: _,
             late: _,
             template: _, // The words of fork.boilerplate.
+            snapshots: _,
         } = policy;
         let Gate { scope: _, max_hold: _, min_tokens: _, json_hold: _ } = gate;
         let Store { kind: _, max_bytes: _, tenant_share: _, recent_bytes: _, child_ttl: _ } = store;
