@@ -4,7 +4,7 @@
 
 mod series;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use dashmap::DashSet;
@@ -15,6 +15,8 @@ use prometheus::{
 };
 
 pub use series::{Alike, Series};
+
+use crate::engine::types::TenantId;
 
 /// From a microsecond to 100 ms: what the proxy itself adds.
 const OVERHEAD_BUCKETS: &[f64] =
@@ -43,6 +45,7 @@ macro_rules! metrics {
             pub clients: Names,
             pub tenants: Names,
             newest: Mutex<VecDeque<[String; 2]>>,
+            tenant_names: OnceLock<BTreeMap<String, String>>,
             kept: series::Kept,
             scrape: OnceLock<Scrape>,
             $(#[doc = $help] pub $name: $kind,)*
@@ -66,6 +69,7 @@ macro_rules! metrics {
                     clients,
                     tenants,
                     newest: Mutex::default(),
+                    tenant_names: OnceLock::new(),
                     kept: series::Kept::default(),
                     scrape: OnceLock::new(),
                     $($name,)*
@@ -92,7 +96,7 @@ metrics! {
     refused_total: IntCounterVec["reason"];
     /// Tokens as the upstream billed them: uncached, cache_read, cache_write_5m, cache_write_1h or output.
     tokens_total: IntCounterVec["role", "model", "kind"];
-    /// Tokens as the upstream billed them, by tenant digest.
+    /// Tokens as the upstream billed them, by tenant: its name, or eight digits of its digest.
     tenant_tokens_total: IntCounterVec["tenant", "kind"];
     /// Requests by client family and version, and what was done.
     client_requests_total: IntCounterVec["client", "plan"];
@@ -128,7 +132,7 @@ metrics! {
     counterfactual_usd_total: CounterVec["role", "model", "baseline"];
     /// US dollars that the requests as sent would have cost more than billed (an estimate; it may fall).
     saved_usd: GaugeVec["role", "model"];
-    /// Children that could be forked, by arm: forked, or held out to compare.
+    /// Children, by arm: forked, held out to compare them with, or not forked for another reason.
     arm_children_total: IntCounterVec["arm"];
     /// Turns of those children.
     arm_turns_total: IntCounterVec["arm"];
@@ -203,6 +207,19 @@ impl Metrics {
         {
             let _ = self.prefix_info.remove_label_values(&oldest);
         }
+    }
+
+    /// Gives tenants the names that are shown for them, by the digits of their digest. The first caller counts.
+    pub fn name_tenants(&self, names: BTreeMap<String, String>) {
+        self.tenants.reserve(names.values().map(String::as_str));
+        let _ = self.tenant_names.set(names);
+    }
+
+    /// What is shown for a tenant: its name, else the digits of its digest, else `other`.
+    pub fn tenant_label(&self, tenant: Option<TenantId>) -> String {
+        let digits = tenant.map_or_else(|| "none".to_owned(), |tenant| tenant.to_string());
+        let name = self.tenant_names.get().and_then(|names| names.get(&digits));
+        self.tenants.label(name.unwrap_or(&digits), Admit::New).to_owned()
     }
 
     /// Every metric, in the order of their declaration.

@@ -63,11 +63,17 @@ fn toml(loaded: &Loaded) -> String {
     text.push_str(&format!("# prices: {}\n", PricesInForce::of(loaded)));
     let settings: Vec<Setting> = loaded.settings().collect();
     for section in SECTIONS {
-        let lines: Vec<(&str, String, String)> = settings
-            .iter()
-            .filter(|setting| setting.key.section() == section.name)
-            .map(|setting| (setting.key.name(), setting.value.to_toml(), comment(setting)))
-            .collect();
+        let keys = settings.iter().filter(|setting| setting.key.section() == section.name);
+        let mut lines: Vec<(&str, String, String)> =
+            keys.map(|setting| (setting.key.name(), setting.value.to_toml(), comment(setting))).collect();
+        if section.name == "tenants" {
+            let text = |name: &str| Shown::Text(name.to_owned()).to_toml();
+            lines.extend(
+                loaded
+                    .tenant_names()
+                    .map(|tenant| (tenant.digest, text(tenant.name), tenant.origin.to_string())),
+            );
+        }
         let name_width = lines.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
         let value_width = lines.iter().map(|(_, value, _)| value.chars().count()).max().unwrap_or(0);
         text.push_str(&format!("\n[{}]\n", section.name));
@@ -99,10 +105,18 @@ fn loaded_json(loaded: &Loaded) -> serde_json::Value {
             (key.path.to_owned(), entry)
         })
         .collect();
+    let tenants: serde_json::Map<_, _> = loaded
+        .tenant_names()
+        .map(|tenant| {
+            let entry = json!({ "name": tenant.name, "origin": tenant.origin.to_string() });
+            (tenant.digest.to_owned(), entry)
+        })
+        .collect();
     let prices = PricesInForce::of(loaded);
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "keys": keys,
+        "tenants": tenants,
         "prices": {
             "source": prices.file.as_deref().unwrap_or(BUILT_IN),
             "models": prices.models,

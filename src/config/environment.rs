@@ -84,7 +84,7 @@ fn path_of(name: &str) -> Option<String> {
 fn give(found: &mut Found, name: String, path: &str, text: String) {
     let exact = name == long_name(path) || SHORT_FORMS.iter().any(|(short, _)| *short == name);
     let known = KEYS.iter().any(|key| key.path == path);
-    if exact && (known || super::later::later(path).is_some()) {
+    if exact && (known || super::tenant(path).is_some() || super::later::later(path).is_some()) {
         return found.give(path, Given::Word(text), Origin::Environment(name));
     }
     let names: Vec<String> = KEYS.iter().map(|key| long_name(key.path)).collect();
@@ -157,7 +157,7 @@ mod tests {
             assert!(!found.problems[0].to_string().contains("hunter2"));
         }
         assert!(found(&[("FORKPOINT___", "")]).problems[0].hint.starts_with("unset it"));
-        assert!(found(&[("FORKPOINT_FORK__SNAPSHOTS", "1")]).problems[0].message.contains("not built"));
+        assert!(found(&[("FORKPOINT_STORE__URL", "1")]).problems[0].message.contains("not built"));
     }
 
     #[test]

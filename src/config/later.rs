@@ -12,12 +12,7 @@ pub(super) struct Later {
 const MEMORY: &str = "remove it; this version remembers in memory only, and has nothing to set here";
 
 static LATER: &[Later] = &[
-    Later {
-        path: "fork.snapshots",
-        instead: "remove it; this version forks the children of fan-outs, and nobody else",
-    },
     Later { path: "policy", instead: "remove it; in this version all requests are treated alike" },
-    Later { path: "tenants", instead: "remove it; in this version tenants have digests and no names" },
     Later { path: "record", instead: "remove it; this version records no traffic" },
     Later { path: "trace", instead: "remove it; this version has metrics and log lines, and no traces" },
     Later { path: "admin.subscribers", instead: "remove it; this version has no live page" },

@@ -32,6 +32,7 @@ mod file;
 mod environment;
 mod rules;
 mod reload;
+mod tenants;
 mod prices;
 mod problem;
 mod hint;
@@ -75,6 +76,7 @@ pub struct Loaded {
     /// The built-in table, or that of `prices.file`.
     pub prices: Prices,
     origins: BTreeMap<&'static str, Origin>,
+    tenant_origins: BTreeMap<String, Origin>,
 }
 
 /// One key of a loaded configuration, ready to print.
@@ -113,12 +115,29 @@ impl Loaded {
     pub fn settings(&self) -> impl Iterator<Item = Setting> + '_ {
         KEYS.iter().map(|key| Setting { key, value: key.shown(&self.config), origin: self.origin(key.path) })
     }
+
+    /// Every name of `[tenants]`, by digest.
+    pub fn tenant_names(&self) -> impl Iterator<Item = TenantName<'_>> {
+        self.config.tenants.iter().map(|(digest, name)| {
+            let origin = self.tenant_origins.get(digest).cloned().unwrap_or(Origin::Default);
+            TenantName { digest, name, origin }
+        })
+    }
+}
+
+/// One name of a tenant, ready to print.
+#[derive(Debug)]
+pub struct TenantName<'a> {
+    pub digest: &'a str,
+    pub name: &'a str,
+    pub origin: Origin,
 }
 
 /// What the layers hold, before any of it is believed.
 #[derive(Default)]
 struct Found {
     entries: Vec<Entry>,
+    tenants: Vec<tenants::Entry>,
     problems: Vec<Problem>,
     /// Whether a layer could not be read at all, so that what it would have set is not known.
     unread: bool,
@@ -136,6 +155,8 @@ impl Found {
     fn give(&mut self, path: &str, given: Given, origin: Origin) {
         if let Some(key) = Key::find(path) {
             self.entries.push(Entry { key, given, origin });
+        } else if let Some(digest) = tenant(path) {
+            self.tenants.push(tenants::Entry { digest: digest.to_owned(), given, origin });
         } else if let Some(later) = later::later(path) {
             self.problems.push(later.complaint().at(origin, path));
         } else {
@@ -161,6 +182,12 @@ impl Found {
                 }
             }
         }
+        self.tenants.sort_by(|a, b| a.origin.cmp(&b.origin));
+        let mut tenant_origins = BTreeMap::new();
+        for (digest, (name, origin)) in tenants::read(self.tenants, &mut self.problems) {
+            config.tenants.insert(digest.clone(), name);
+            tenant_origins.insert(digest, origin);
+        }
         let named_by = origins.get("prices.file").unwrap_or(&Origin::Default);
         let prices = prices::read(config.prices.file.as_deref(), named_by).unwrap_or_else(|problems| {
             self.problems.extend(problems);
@@ -175,7 +202,7 @@ impl Found {
                 }
             }
         }
-        let loaded = Loaded { config, file, prices, origins };
+        let loaded = Loaded { config, file, prices, origins, tenant_origins };
         if !self.unread {
             self.problems.extend(rules::check(&loaded, &broken));
         }
@@ -184,6 +211,11 @@ impl Found {
             None => Ok(loaded),
         }
     }
+}
+
+/// The digest that a path of `[tenants]` names.
+fn tenant(path: &str) -> Option<&str> {
+    path.strip_prefix(tenants::SECTION)?.strip_prefix('.')
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! [`Config::default`] is the one place where defaults stand, but for those of the engine's rules, which it takes
 //! from the engine; the table in [`super::keys`] reads them from here, and so do `check-config` and the manual.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub struct Config {
     pub log: Log,
     pub drain: Drain,
     pub admin: Admin,
+    /// Names for the digests of tenants, in metrics.
+    pub tenants: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug)]
@@ -360,6 +363,7 @@ impl Default for Config {
             log: Log { format: LogFormat::Human, level: tracing::Level::INFO },
             drain: Drain { delay: Duration::ZERO, deadline: Duration::from_secs(300) },
             admin: Admin { token_file: None, open_metrics: false },
+            tenants: BTreeMap::new(),
         }
     }
 }

@@ -43,6 +43,8 @@ pub struct Facts {
     pub continues: Option<f64>,
     /// Whether others come with the same tools and system prompt: the siblings of a child.
     pub has_siblings: bool,
+    /// The last piece that they have too, of a fork that its client has made.
+    pub shared: Option<usize>,
 }
 
 /// A request that was read, and what it follows.
@@ -128,6 +130,7 @@ pub fn align(
         seen_before: facts.seen_before,
         continues: facts.continues,
         has_siblings: facts.has_siblings,
+        shared: facts.shared,
         unread_from: arrival.conversation().and_then(|conversation| conversation.unread_from()),
     };
     let plan = breakpoints::plan(forwarded.body(), forwarded.anatomy(), &situation);

@@ -116,7 +116,12 @@ impl Anatomy {
 
     /// The value of a top-level member, the last one if there are several, as in most parsers.
     pub fn member(&self, body: &[u8], name: &str) -> Option<&Span> {
-        self.members.iter().rev().find(|member| is_key(body, &member.key, name)).map(|member| &member.value)
+        // A name that is spelt with escapes makes a request ambiguous.
+        let is_named = |key: &Span| match self.ambiguous {
+            true => is_key(body, key, name),
+            false => body[key.start + 1..key.end - 1] == *name.as_bytes(),
+        };
+        self.members.iter().rev().find(|member| is_named(&member.key)).map(|member| &member.value)
     }
 
     pub fn model<'a>(&self, body: &'a [u8]) -> Option<Cow<'a, str>> {

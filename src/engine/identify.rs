@@ -5,11 +5,21 @@ use http::{HeaderMap, HeaderName, header};
 use super::types::{IdDigest, TenantId, first};
 
 /// The headers that carry a credential, and the one that narrows it to a workspace.
-const CREDENTIALS: [&str; 2] = ["authorization", "x-api-key"];
-const WORKSPACE: &str = "anthropic-workspace-id";
+static CREDENTIALS: [HeaderName; 2] = [header::AUTHORIZATION, HeaderName::from_static("x-api-key")];
+static WORKSPACE: HeaderName = HeaderName::from_static("anthropic-workspace-id");
+/// The headers that name a session, the stronger first, and the one that names an agent.
+pub static SESSION: HeaderName = HeaderName::from_static("x-claude-code-session-id");
+static OUR_SESSION: HeaderName = HeaderName::from_static("x-forkpoint-session");
+static AGENT: HeaderName = HeaderName::from_static("x-claude-code-agent-id");
+static BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 /// How the access tokens of consumer logins begin.
 const OAUTH_TOKEN: &[u8] = b"sk-ant-oat";
-const SIGNATURES: [&str; 4] = ["x-amz-content-sha256", "digest", "content-md5", "signature"];
+static SIGNATURES: [HeaderName; 4] = [
+    HeaderName::from_static("x-amz-content-sha256"),
+    HeaderName::from_static("digest"),
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("signature"),
+];
 /// A client name longer than this is no name.
 const CLIENT_BYTES_MAX: usize = 40;
 
@@ -32,11 +42,11 @@ pub struct TenantRule<'a> {
 }
 
 pub fn sender(headers: &HeaderMap, rule: TenantRule<'_>) -> Sender {
-    let id = |name: &str| headers.get(name).map(|value| id_digest(value.as_bytes()));
+    let id = |name: &HeaderName| headers.get(name).map(|value| id_digest(value.as_bytes()));
     Sender {
         tenant: tenant(headers, rule),
-        session: id("x-claude-code-session-id").or_else(|| id("x-forkpoint-session")),
-        agent: id("x-claude-code-agent-id"),
+        session: id(&SESSION).or_else(|| id(&OUR_SESSION)),
+        agent: id(&AGENT),
         client: client(headers),
     }
 }
@@ -50,7 +60,7 @@ impl Sender {
 
 /// Whether the body is covered by a signature, so that not a byte of it may change.
 pub fn is_signed(headers: &HeaderMap) -> bool {
-    SIGNATURES.iter().any(|name| headers.contains_key(*name))
+    SIGNATURES.iter().any(|name| headers.contains_key(name))
         || headers.get_all(header::AUTHORIZATION).iter().any(|value| value.as_bytes().starts_with(b"AWS4-"))
 }
 
@@ -61,12 +71,12 @@ pub fn is_oauth(headers: &HeaderMap) -> bool {
         value.strip_prefix(b"Bearer ").unwrap_or(value).starts_with(OAUTH_TOKEN)
     };
     betas(headers).any(|beta| beta.starts_with("oauth-"))
-        || CREDENTIALS.iter().any(|name| headers.get_all(*name).iter().any(token))
+        || CREDENTIALS.iter().any(|name| headers.get_all(name).iter().any(token))
 }
 
 /// The betas that a request asks for, in its order.
 pub fn betas(headers: &HeaderMap) -> impl Iterator<Item = &str> {
-    let lists = headers.get_all("anthropic-beta").iter().filter_map(|value| value.to_str().ok());
+    let lists = headers.get_all(&BETA).iter().filter_map(|value| value.to_str().ok());
     lists.flat_map(each_beta)
 }
 
@@ -84,23 +94,23 @@ fn tenant(headers: &HeaderMap, rule: TenantRule<'_>) -> Option<TenantId> {
     };
     add(rule.pepper.as_bytes());
     let mut found = false;
-    let mut add_header = |name: &str| {
+    let mut add_header = |name: &HeaderName| {
         let mut present = false;
         for value in headers.get_all(name) {
-            add(name.as_bytes());
+            add(name.as_str().as_bytes());
             add(value.as_bytes());
             present = true;
         }
         present
     };
     if rule.headers.is_empty() {
-        for name in CREDENTIALS {
+        for name in &CREDENTIALS {
             found |= add_header(name);
         }
-        add_header(WORKSPACE);
+        add_header(&WORKSPACE);
     } else {
         for name in rule.headers {
-            found |= add_header(name.as_str());
+            found |= add_header(name);
         }
     }
     found.then(|| TenantId(*hasher.finalize().as_bytes()))

@@ -1,12 +1,13 @@
 //! What a tenant's traffic taught: which prefixes came before, how many tokens its bytes make, and whether its
 //! conversations go on.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::anatomy::Layer;
 use super::conversation::Conversation;
 use super::prefix::PrefixHash;
+use super::quick::{QuickMap, QuickSet};
 use super::recall::Remembered;
 use super::types::Moment;
 use super::usage::Usage;
@@ -53,7 +54,7 @@ pub const LAYERS: [Layer; 4] = [Layer::Model, Layer::Tools, Layer::System, Layer
 pub struct Learned {
     prefixes: [Prefixes; 4],
     ratios: HashMap<String, Ratio>,
-    starts: HashMap<PrefixHash, Starts>,
+    starts: QuickMap<PrefixHash, Starts>,
     /// By model: writes of so many tokens begin their answer too late to be waited for.
     slow_from: HashMap<String, u64>,
 }
@@ -165,8 +166,8 @@ fn extends(request: &Remembered, before: &Remembered, layer: Layer, prefix: Pref
 /// Two generations of hashes: those seen lately are in the younger one.
 #[derive(Debug, Default)]
 struct Prefixes {
-    young: HashSet<PrefixHash>,
-    old: HashSet<PrefixHash>,
+    young: QuickSet<PrefixHash>,
+    old: QuickSet<PrefixHash>,
 }
 
 impl Prefixes {

@@ -4,6 +4,7 @@
 //! what the engine does not understand becomes a [`Reason`](types::Reason), never an error to a client.
 
 pub mod types;
+pub mod quick;
 pub mod json;
 pub mod anatomy;
 pub mod meaning;
@@ -28,4 +29,5 @@ pub mod prices;
 pub mod turn;
 pub mod fanout;
 pub mod fork;
+pub mod counterfactual;
 pub mod refused;

@@ -5,9 +5,10 @@ use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use prometheus::{Histogram, IntCounter};
+use prometheus::{Counter, Gauge, Histogram, IntCounter};
 
 use super::{Admit, Metrics};
+use crate::engine::counterfactual::Baseline;
 use crate::engine::learned::{Class, LAYERS};
 use crate::engine::types::TenantId;
 use crate::engine::usage::Usage;
@@ -61,6 +62,9 @@ pub struct Series {
     overhead: OnceLock<[Histogram; 3]>,
     first_byte: OnceLock<Histogram>,
     tokens: OnceLock<[[IntCounter; 3]; 5]>,
+    cost: OnceLock<[Counter; 5]>,
+    counterfactual: [OnceLock<Counter>; Baseline::ALL.len()],
+    saved: OnceLock<Gauge>,
     gate_tokens: OnceLock<[IntCounter; 2]>,
     recalls: [OnceLock<IntCounter>; 2],
 }
@@ -109,6 +113,9 @@ impl Metrics {
             overhead: OnceLock::new(),
             first_byte: OnceLock::new(),
             tokens: OnceLock::new(),
+            cost: OnceLock::new(),
+            counterfactual: Default::default(),
+            saved: OnceLock::new(),
             gate_tokens: OnceLock::new(),
             recalls: Default::default(),
             of,
@@ -141,8 +148,7 @@ impl Series {
 
     pub fn tokens(&self, metrics: &Metrics, usage: &Usage) {
         let find = || {
-            let tenant = self.of.tenant.map_or_else(|| "none".to_owned(), |tenant| tenant.to_string());
-            let tenant = metrics.tenants.label(&tenant, Admit::New);
+            let tenant = &*metrics.tenant_label(self.of.tenant);
             let client = metrics.clients.label(self.of.client.as_deref().unwrap_or("none"), Admit::New);
             usage.kinds().map(|(kind, _)| {
                 let labels = [self.of.role, &self.of.model, kind];
@@ -154,6 +160,33 @@ impl Series {
         for (counters, (_, count)) in self.tokens.get_or_init(find).iter().zip(usage.kinds()) {
             counters.iter().for_each(|counter| counter.inc_by(count));
         }
+    }
+
+    /// Dollars as billed, in the order of [`Usage::kinds`].
+    pub fn cost(&self, metrics: &Metrics, usd: [f64; 5]) {
+        let find = || {
+            Usage::default().kinds().map(|(kind, _)| {
+                metrics.cost_usd_total.with_label_values(&[self.of.role, &self.of.model, kind])
+            })
+        };
+        for (counter, usd) in self.cost.get_or_init(find).iter().zip(usd) {
+            counter.inc_by(usd);
+        }
+    }
+
+    /// What it would have cost otherwise, if that can be told.
+    pub fn counterfactual(&self, metrics: &Metrics, baseline: Baseline, usd: Option<f64>) {
+        let labels = [self.of.role, &self.of.model, baseline.as_str()];
+        let find = || metrics.counterfactual_usd_total.with_label_values(&labels);
+        if let Some(usd) = usd {
+            self.counterfactual[baseline as usize].get_or_init(find).inc_by(usd);
+        }
+    }
+
+    /// Against the request as sent; what was dearer is taken off.
+    pub fn saved(&self, metrics: &Metrics, usd: f64) {
+        let find = || metrics.saved_usd.with_label_values(&[self.of.role, &self.of.model]);
+        self.saved.get_or_init(find).add(usd);
     }
 
     /// Tokens that the gate saved, and that it missed.

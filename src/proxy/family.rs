@@ -2,16 +2,22 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 use crate::engine::conversation::Trace;
 use crate::engine::fanout::{
-    Binding, Child, Draft, Dropped, Explicit, ForkId, ForkPoint, Newcomer, Parent, Recognised, Who,
+    Binding, Child, Draft, Dropped, Explicit, ForkId, ForkPoint, Newcomer, Parent, Recognised, Who, WhyPlain,
+    fans_out,
 };
+use crate::engine::fork::{Forecast, SnapshotScope, is_snapshot};
+use crate::engine::identify::SESSION;
 use crate::engine::recall::Remembered;
 use crate::engine::turn::{Block, Turn};
 use crate::engine::types::{Moment, Role, Why};
 use crate::store::{Bound, Fate, Tenant};
+
+static PARENT: HeaderName = HeaderName::from_static("x-forkpoint-parent");
+static TOOL_USE: HeaderName = HeaderName::from_static("x-forkpoint-tool-use");
 
 /// What a request says about itself in its headers.
 #[derive(Clone, Debug, Default)]
@@ -24,10 +30,11 @@ pub struct Claims {
 
 impl Claims {
     pub fn of(headers: &HeaderMap) -> Claims {
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(String::from);
+        let text =
+            |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(String::from);
         Claims {
-            parent: text("x-forkpoint-parent").map(|parent| (parent, text("x-forkpoint-tool-use"))),
-            marks_agents: headers.contains_key("x-claude-code-session-id"),
+            parent: text(&PARENT).map(|parent| (parent, text(&TOOL_USE))),
+            marks_agents: headers.contains_key(&SESSION),
         }
     }
 
@@ -56,6 +63,11 @@ pub struct Family {
     newcomer: Option<Newcome>,
     binding: Option<(Binding, Arc<Bound>)>,
     draft: Option<Draft>,
+    /// Whether the newest turn of every conversation is kept, and the request that this one belongs to.
+    keeps_snapshots: bool,
+    parent: Option<Parent>,
+    /// The id of the message that this turn follows.
+    pub before: Option<String>,
 }
 
 /// A child on its first turn.
@@ -71,8 +83,9 @@ pub type Fanout = Result<Arc<ForkPoint>, Dropped>;
 impl Family {
     /// Of a tenant that nothing is known of.
     pub fn none(who: Who) -> Family {
-        let (fork, own, newcomer, binding, draft) = Default::default();
-        Family { who, role: Role::Plain, why: "no_fork_point", fork, own, newcomer, binding, draft }
+        let (fork, own, newcomer, binding, draft, parent, before) = Default::default();
+        let (role, why, keeps_snapshots) = (Role::Plain, "no_fork_point", false);
+        Family { who, role, why, fork, own, newcomer, binding, draft, keeps_snapshots, parent, before }
     }
 
     pub fn recognise(
@@ -80,9 +93,11 @@ impl Family {
         request: &Arc<Remembered>,
         who: Who,
         claims: &Claims,
+        snapshots: SnapshotScope,
         now: Moment,
     ) -> Family {
-        let none = Family { own: Some(Arc::clone(request)), ..Family::none(who) };
+        let keeps_snapshots = snapshots == SnapshotScope::Latest;
+        let none = Family { own: Some(Arc::clone(request)), keeps_snapshots, ..Family::none(who) };
         let bound = tenant.children().find(request, &who, now);
         if let Some((binding, bound)) = bound {
             let fork = Some(Arc::clone(&bound.fork));
@@ -94,6 +109,12 @@ impl Family {
             forks.recognise(&newcomer, now)
         });
         match recognised {
+            Recognised::Plain(WhyPlain::UnknownParent | WhyPlain::NoForkPoint) if keeps_snapshots => {
+                match tenant.with_snapshots(|snapshots| snapshots.find(&newcomer, now)) {
+                    Ok(child) => none.with_child(child, false),
+                    Err(why) => Family { why: why.as_str(), ..none },
+                }
+            }
             Recognised::Plain(why) => Family { why: why.as_str(), ..none },
             Recognised::Ambiguous => Family { why: "ambiguous", ..none },
             Recognised::Parent(fork) => {
@@ -128,6 +149,11 @@ impl Family {
         Some(if *by_client { Err(child) } else { Ok(child) })
     }
 
+    /// The binding of a child, and what was decided for it.
+    pub fn binding(&self) -> Option<(Binding, &Arc<Bound>)> {
+        self.binding.as_ref().map(|(binding, bound)| (*binding, bound))
+    }
+
     /// What was decided for a child that was seen before.
     pub fn bound(&self) -> Option<&Arc<Bound>> {
         self.binding.as_ref().map(|(_, bound)| bound)
@@ -139,9 +165,10 @@ impl Family {
     }
 
     /// Binds a child on its first turn, before it goes upstream.
-    pub fn bind(&mut self, tenant: &Tenant, fate: Fate, now: Moment) {
-        let (Some(fork), Some(own)) = (&self.fork, &self.own) else { return };
-        let bound = Arc::new(Bound::new(Arc::clone(fork), fate));
+    pub fn bind(&mut self, tenant: &Tenant, fate: Fate, forecast: Option<Forecast>, now: Moment) {
+        let (Some(newcomer), Some(own)) = (&self.newcomer, &self.own) else { return };
+        let is_snapshot = is_snapshot(own, &newcomer.child);
+        let bound = Arc::new(Bound::new(&newcomer.child, is_snapshot, fate, forecast));
         let bytes = bound.memory_bytes();
         let binding = tenant.children().bind(own, self.who, Arc::clone(&bound), bytes, now);
         self.binding = Some((binding, bound));
@@ -164,6 +191,7 @@ impl Family {
         trace: &Trace,
         betas: &str,
         why: Why,
+        forecast: Option<Forecast>,
         now: Moment,
     ) -> Option<u64> {
         if self.role != Role::Child {
@@ -173,11 +201,12 @@ impl Family {
                 who: self.who,
                 written: trace.breakpoints.last().copied(),
             };
+            self.parent = Some(parent.clone()).filter(|_| self.keeps_snapshots);
             self.draft = Draft::begin(parent, false).ok();
             return None;
         }
         if self.binding.is_none() {
-            self.bind(tenant, Fate::Own(why), now);
+            self.bind(tenant, Fate::Own(why), forecast, now);
         }
         self.binding.as_ref().map(|(_, bound)| bound.next_turn())
     }
@@ -211,7 +240,15 @@ impl Family {
         if let (Some((binding, _)), Some(own), Some(message)) = (&self.binding, &self.own, turn.message()) {
             tenant.children().answered(*binding, own, &message);
         }
-        let draft = self.draft.take()?;
+        if let Some(parent) = self.parent.take() {
+            let before = self.before.take();
+            // One that cannot be kept is not there to be named.
+            let _ = tenant.with_snapshots(|kept| kept.record(parent, false, turn, before.as_deref(), now));
+        }
+        let Some(draft) = self.draft.take() else {
+            let barred = tenant.with_forks(|forks| fans_out(turn, forks.rules()));
+            return barred.then_some(Err(Dropped::Child));
+        };
         let fanout = tenant.with_forks(|forks| forks.seal(draft, turn, now));
         tenant.sealed().notify_waiters();
         Some(fanout)

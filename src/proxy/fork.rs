@@ -16,9 +16,7 @@ use crate::engine::breakpoints::Ttl;
 use crate::engine::conversation::Trace;
 use crate::engine::entry::Parameters;
 use crate::engine::fanout::{Child, ForkPoint};
-use crate::engine::fork::{
-    self, Composed, Forecast, Habits, Market, Note, Prefix, Refusal, Sizes, Trunk, Turn,
-};
+use crate::engine::fork::{self, Composed, Forecast, Market, Note, Prefix, Refusal, Sizes, Trunk, Turn};
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Known, Remembered};
 use crate::engine::types::{BodyDigest, Moment, Plan, Why};
@@ -101,7 +99,7 @@ impl Proxy {
             }
         };
         if family.bound().is_none() {
-            family.bind(&tenant, Fate::Forked(laid.prefix), self.clock.now());
+            family.bind(&tenant, Fate::Forked(laid.prefix), facts.forecast, self.clock.now());
         }
         if let (Some(bound), Some(tail)) = (family.bound(), laid.composed.breakpoints.last()) {
             bound.wrote(tail.piece);
@@ -114,6 +112,15 @@ impl Proxy {
         facts.notes = laid.notes;
         memo.forked(laid.trace);
         Some(Forked { pieces, betas: laid.betas })
+    }
+
+    /// What a child would cost on its parent's prefix, where the mode does not put it there.
+    pub(super) fn foresee(&self, recorder: &mut Recorder) {
+        let Recorder { facts, memo, family, .. } = recorder;
+        let (Some(memo), Some(family)) = (memo.as_ref(), family.as_ref()) else { return };
+        let Some(tenant) = memo.tenant().filter(|_| matches!(family.newcomer(), Some(Ok(_)))) else { return };
+        let lay = AssertUnwindSafe(|| self.lay(memo, family, facts, &tenant).map(drop));
+        let _ = std::panic::catch_unwind(lay);
     }
 
     fn lay(&self, memo: &Memo, family: &Family, facts: &mut Facts, tenant: &Tenant) -> Result<Laid, Why> {
@@ -148,10 +155,14 @@ impl Proxy {
         tenant: &Tenant,
     ) -> Result<Laid, Refusal> {
         let policy = &self.config.fork.policy;
-        let known = fork::Facts {
-            rules: &self.fanout_rules,
-            stood_down: tenant.fanouts().is_stood_down(child.fork.id),
+        let call = child.call.and_then(|call| child.fork.calls.get(call));
+        let tool = call.map_or("", |call| &call.name);
+        let (verdict, habits) = {
+            let arms = tenant.arms();
+            (arms.verdict(tool, self.clock.now()), arms.habits(tool))
         };
+        let stood_down = verdict.is_some() || tenant.fanouts().is_stood_down(child.fork.id);
+        let known = fork::Facts { rules: &self.fanout_rules, stood_down };
         fork::eligible(own, child, family.who(), policy, &known)?;
         let trunk = trunk(tenant, child, self.rules.attribution)?;
         let (prefix, notes) = Prefix::of(&trunk, own, child, policy)?;
@@ -164,9 +175,11 @@ impl Proxy {
         let mut laid = self.laid(memo, Arc::new(prefix), composed, &child.fork, like, &facts.betas)?;
         laid.notes.extend(notes);
         let market = self.market(memo, tenant, &child.fork, &trunk, &laid);
-        let habits = Habits::default();
         facts.forecast = sizes.and_then(|sizes| Forecast::of(&sizes, &habits, &market, policy));
-        fork::decide(facts.forecast.as_ref(), policy)?;
+        // By itself a snapshot would know nothing of what it is about: what it costs is what its parent's context costs.
+        if !fork::is_snapshot(own, child) {
+            fork::decide(facts.forecast.as_ref(), policy)?;
+        }
         Ok(laid)
     }
 

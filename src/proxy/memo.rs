@@ -7,12 +7,13 @@ use std::sync::{Arc, OnceLock};
 
 use crate::engine::align::{self, Aligned, Arrival, Rules};
 use crate::engine::anatomy::Layer;
+use crate::engine::breakpoints::of_client;
 use crate::engine::breaks::{Break, Case, Drift};
 use crate::engine::canonical::{Limits, News, Pins, Table};
 use crate::engine::conversation::{Answer, Conversation, Trace};
 use crate::engine::entry::{EntryKey, Scope};
 use crate::engine::learned::Class;
-use crate::engine::prices::{ModelFacts, Prices, Usd};
+use crate::engine::prices::{ModelFacts, Multipliers, Price, Prices, Usd};
 use crate::engine::turn::Turn;
 use crate::engine::types::{Moment, Reason, TenantId};
 use crate::engine::usage::Usage;
@@ -48,6 +49,8 @@ pub struct Memo {
     pub trace: Option<Arc<Trace>>,
     /// Whether it is a child, which seldom comes alone.
     pub has_siblings: bool,
+    /// Up to which piece the siblings of a client's own fork are alike.
+    pub shared: Option<usize>,
     interns: News,
     pins: Pins,
     flight: Option<Flight>,
@@ -77,7 +80,18 @@ impl Memo {
     pub fn new(store: &Arc<dyn Store>, owner: Owner, arrival: Arrival) -> Memo {
         let (trace, interns, pins) = Default::default();
         let (store, tenant) = (Arc::clone(store), OnceLock::new());
-        Memo { store, tenant, owner, arrival, trace, has_siblings: false, interns, pins, flight: None }
+        Memo {
+            store,
+            tenant,
+            owner,
+            arrival,
+            trace,
+            has_siblings: false,
+            shared: None,
+            interns,
+            pins,
+            flight: None,
+        }
     }
 
     /// The conversation that this request is a turn of, once it is known how it goes out.
@@ -94,6 +108,7 @@ impl Memo {
             bound_thinking: model.bound_thinking,
             minimum_tokens: Some(model.minimum_tokens.unwrap_or(MINIMUM_TOKENS)),
             has_siblings: self.has_siblings,
+            shared: self.shared,
             ..align::Facts::default()
         };
         let Some(tenant) = &tenant else {
@@ -177,6 +192,23 @@ impl Memo {
 
     pub fn model(&self) -> &str {
         &self.owner.model
+    }
+
+    pub fn price(&self) -> Option<&Price> {
+        self.owner.prices.price(&self.owner.model)
+    }
+
+    pub fn multipliers(&self) -> Multipliers {
+        self.owner.prices.model(&self.owner.model).map(|model| model.multipliers).unwrap_or_default()
+    }
+
+    /// Tokens that the request would find if it went out as it came. One without markers of its own reads nothing.
+    pub fn own_read(&self, tenant: &Tenant, now: Moment) -> u64 {
+        let received = &self.arrival.received;
+        if of_client(received.body(), received.anatomy()).is_empty() {
+            return 0;
+        }
+        self.predict_for(&align::untouched(&self.arrival), tenant, now).tokens()
     }
 
     pub fn model_facts(&self) -> ModelFacts {
@@ -275,8 +307,7 @@ impl Memo {
             _ => {}
         }
         trace.answered(Answer { message_id: turn.id.clone(), usage: Some(usage) });
-        let price = || self.owner.prices.price(&self.owner.model);
-        let break_cost = cache_break.as_ref().and_then(|lost| lost.cost(&usage, price()?));
+        let break_cost = cache_break.as_ref().and_then(|lost| lost.cost(&usage, self.price()?));
         Verdict { volatile: self.volatile(&trace, drift.as_ref(), &tenant), drift, cache_break, break_cost }
     }
 

@@ -36,7 +36,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::CONTENT_ENCODING;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderName, Request, Response};
 use hyper::body::Incoming;
 
 use crate::config::{self, Config, GateScope, Mode, OAuth};
@@ -59,6 +59,8 @@ use live::Generation;
 use memo::{Memo, Owner};
 use observe::AnswerBody;
 use record::{Facts, Recorder};
+
+static MODE: HeaderName = HeaderName::from_static("x-forkpoint-mode");
 
 /// Everything that requests share.
 pub struct Proxy {
@@ -89,6 +91,7 @@ impl Proxy {
         let upstream = Arc::new(Upstream::new(&config.upstream)?);
         let held = Arc::new(Held::new(&metrics.held));
         metrics.models.reserve(prices.models().map(|model| &*model.id));
+        metrics.name_tenants(config.tenants.clone());
         let config::Store { max_bytes, tenant_share, recent_bytes, .. } = config.store;
         let limits = store::Limits { max_bytes, recent_bytes, tenant_share };
         let (rules, fanout_rules) = (rules::align(&config), rules::fanout(&config));
@@ -171,6 +174,7 @@ impl Proxy {
                 memo.untouched();
             }
             self.meet(recorder);
+            self.foresee(recorder);
             recorder.sent(now);
             self.note_missed_hold(recorder);
         };
@@ -283,7 +287,7 @@ impl Proxy {
         };
         facts.planned(&aligned.plan);
         let pieces = aligned.body.pieces.clone();
-        let untouched = pieces.len() == 1 && pieces.iter().all(|piece| piece == body);
+        let untouched = matches!(&pieces[..], [piece] if piece.as_ptr() == body.as_ptr() || piece == body);
         memo.aligned(aligned);
         if !untouched {
             facts.sent = Some(BodyDigest::of_pieces(&pieces));
@@ -298,13 +302,14 @@ impl Proxy {
         let (Some(memo), Some(sender)) = (memo.as_ref(), &facts.sender) else { return };
         let Some(trace) = &memo.trace else { return };
         let who = facts.claims.who(&trace.received, sender);
-        let now = self.clock.now();
+        let (now, snapshots) = (self.clock.now(), self.config.fork.policy.snapshots);
         let meet = || match memo.tenant() {
-            Some(tenant) => Family::recognise(&tenant, &trace.forwarded, who, &facts.claims, now),
+            Some(tenant) => Family::recognise(&tenant, &trace.forwarded, who, &facts.claims, snapshots, now),
             None => Family::none(who),
         };
-        let met = std::panic::catch_unwind(AssertUnwindSafe(meet)).unwrap_or_else(|_| Family::none(who));
+        let mut met = std::panic::catch_unwind(AssertUnwindSafe(meet)).unwrap_or_else(|_| Family::none(who));
         facts.role = met.role;
+        met.before = memo.arrival.predecessor().and_then(|last| last.answer()?.message_id.clone());
         *family = Some(met);
     }
 
@@ -343,7 +348,7 @@ impl Proxy {
 
     /// The configured mode, or a lower one that the request asks for.
     fn mode(&self, headers: &HeaderMap) -> Mode {
-        let asked = headers.get("x-forkpoint-mode").and_then(|value| value.to_str().ok());
+        let asked = headers.get(&MODE).and_then(|value| value.to_str().ok());
         let mode = self.config.server.mode;
         asked.and_then(Mode::named).map_or(mode, |asked| asked.min(mode))
     }

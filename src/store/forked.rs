@@ -2,10 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::engine::fanout::{ForkId, ForkPoint};
-use crate::engine::fork::{Prefix, Trunk};
+use crate::engine::fanout::{Child, ForkId, ForkPoint};
+use crate::engine::fork::arms::Arm;
+use crate::engine::fork::{Forecast, Prefix, Refusal, Trunk};
+use crate::engine::prefix::PrefixHash;
+use crate::engine::recall::Remembered;
 use crate::engine::types::Why;
 
 /// Fan-outs whose refusal is remembered: far more than are live at once.
@@ -19,7 +22,15 @@ const NO_TAIL: usize = usize::MAX;
 pub struct Bound {
     /// Held, so that it is not forgotten before its children are.
     pub fork: Arc<ForkPoint>,
+    /// Whether it was put on a turn that it named, with nothing of its own but a question.
+    pub is_snapshot: bool,
     pub fate: Fate,
+    /// The tool that started it; empty if it has named its parent itself.
+    pub tool: Arc<str>,
+    /// What it was predicted to cost when it came.
+    pub forecast: Option<Forecast>,
+    /// What it would have in the cache if it had gone out as it came.
+    pub shadow: Shadow,
     turns: AtomicU64,
     tail: AtomicUsize,
 }
@@ -34,8 +45,26 @@ pub enum Fate {
 }
 
 impl Bound {
-    pub fn new(fork: Arc<ForkPoint>, fate: Fate) -> Bound {
-        Bound { fork, fate, turns: AtomicU64::new(0), tail: AtomicUsize::new(NO_TAIL) }
+    pub fn new(child: &Child, is_snapshot: bool, fate: Fate, forecast: Option<Forecast>) -> Bound {
+        let call = child.call.and_then(|call| child.fork.calls.get(call));
+        Bound {
+            fork: Arc::clone(&child.fork),
+            is_snapshot,
+            fate,
+            tool: call.map_or_else(|| Arc::from(""), |call| Arc::clone(&call.name)),
+            forecast,
+            shadow: Shadow::default(),
+            turns: AtomicU64::new(0),
+            tail: AtomicUsize::new(NO_TAIL),
+        }
+    }
+
+    pub fn arm(&self) -> Arm {
+        match self.fate {
+            Fate::Forked(_) => Arm::Forked,
+            Fate::Own(Why::Refused(Refusal::Holdout)) => Arm::Holdout,
+            Fate::Own(_) => Arm::Unforked,
+        }
     }
 
     /// Counts a turn that was accepted, and says which it is.
@@ -59,6 +88,27 @@ impl Bound {
             Fate::Own(_) => 0,
         };
         size_of::<Bound>() + prefix
+    }
+}
+
+/// The cache entry that a child's own markers would have written last.
+#[derive(Debug, Default)]
+pub struct Shadow(Mutex<Option<(usize, PrefixHash, u64)>>);
+
+impl Shadow {
+    /// Tokens that the next turn would have read of it.
+    pub fn read(&self, request: &Remembered) -> u64 {
+        let entry = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let stands = |(piece, prefix, _): &(usize, PrefixHash, u64)| {
+            request.chain().pieces.get(*piece) == Some(prefix)
+        };
+        entry.filter(stands).map_or(0, |(_, _, tokens)| tokens)
+    }
+
+    /// A turn would have written up to this piece.
+    pub fn wrote(&self, request: &Remembered, piece: usize, tokens: u64) {
+        let prefix = request.chain().pieces.get(piece).copied();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = prefix.map(|prefix| (piece, prefix, tokens));
     }
 }
 

@@ -1,10 +1,11 @@
 //! The recent requests of one tenant: the last of each conversation, to compare the next one with.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::engine::anatomy::Layer;
 use crate::engine::conversation::Trace;
+use crate::engine::quick::QuickMap;
 use crate::engine::recall::{CANDIDATES_MAX, KnownLayer, Opening, Remembered};
 use crate::engine::types::IdDigest;
 
@@ -20,8 +21,8 @@ pub(super) struct Recent {
     /// By the order of their arrival.
     slots: BTreeMap<u64, Slot>,
     next: u64,
-    hinted: HashMap<Hint, u64>,
-    opened: HashMap<Opening, VecDeque<u64>>,
+    hinted: QuickMap<Hint, u64>,
+    opened: QuickMap<Opening, VecDeque<u64>>,
     tools: VecDeque<Arc<KnownLayer>>,
     system: VecDeque<Arc<KnownLayer>>,
     bytes: usize,

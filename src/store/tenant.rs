@@ -13,7 +13,8 @@ use crate::engine::anatomy::Layer;
 use crate::engine::canonical::{self, News, Table};
 use crate::engine::conversation::Trace;
 use crate::engine::entry::{KnownPieces, Parameters};
-use crate::engine::fanout::{Bindings, Forks, Life, Rules};
+use crate::engine::fanout::{Bindings, Forks, Life, Rules, Snapshots};
+use crate::engine::fork::arms::Arms;
 use crate::engine::learned::{Class, Learned};
 use crate::engine::recall::{Known, KnownLayer, Opening, Remembered};
 use crate::engine::types::TenantId;
@@ -31,6 +32,8 @@ pub struct Tenant {
     forks: Mutex<Forks>,
     children: Mutex<Bindings<Bound>>,
     fanouts: Mutex<Fanouts>,
+    arms: Mutex<Arms>,
+    snapshots: Mutex<Snapshots>,
     /// Woken whenever an answer ends that may have fanned out.
     sealed: Notify,
     last_used: AtomicU64,
@@ -52,8 +55,10 @@ impl Tenant {
                 count: CHILDREN_MAX,
                 bytes: rules.bytes,
             })),
+            snapshots: Mutex::new(Snapshots::new(id, rules.clone())),
             forks: Mutex::new(Forks::new(id, rules)),
             fanouts: Mutex::default(),
+            arms: Mutex::default(),
             sealed: Notify::new(),
             last_used: AtomicU64::new(0),
             recent_bytes_max: limits.share(limits.recent_bytes),
@@ -144,6 +149,22 @@ impl Tenant {
         self.fanouts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What became of its children.
+    pub fn arms(&self) -> MutexGuard<'_, Arms> {
+        self.arms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The newest turns of its conversations. What they hold is counted when `with` returns.
+    pub fn with_snapshots<T>(&self, with: impl FnOnce(&mut Snapshots) -> T) -> T {
+        let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = snapshots.bytes();
+        let out = with(&mut snapshots);
+        let after = snapshots.bytes();
+        drop(snapshots);
+        add(&self.totals.fork_bytes, before, after);
+        out
+    }
+
     /// Wakes those who wait for the end of a parent's answer.
     pub fn sealed(&self) -> &Notify {
         &self.sealed
@@ -197,6 +218,8 @@ impl Drop for Tenant {
         let (bytes, forks) = self.with_forks(|forks| (forks.bytes(), forks.len()));
         add(&self.totals.fork_bytes, bytes, 0);
         add(&self.totals.forks, forks, 0);
+        let snapshots = self.with_snapshots(|snapshots| snapshots.bytes());
+        add(&self.totals.fork_bytes, snapshots, 0);
     }
 }
 

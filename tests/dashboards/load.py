@@ -4,6 +4,7 @@ Each round plays the same again with other words, so that every counter of it mo
 
     fan-outs      parents whose children work with tools, answer nothing, fan out themselves, or call tools that
                   are not theirs; two clients, two tenants
+    silence       children that answer with nothing once they are forked, until forking stands down for their tool
     drift         a conversation whose system prompt has another date on each turn, and so breaks its cache
     refusals      a rewrite that the upstream refuses, a request that is forkpoint's to refuse, other endpoints
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import http.client
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 from parts import PATIENCE_SECONDS, Failed, fetch
 
@@ -27,7 +28,8 @@ def tool(name: str, field: str) -> dict[str, Any]:
     return {"name": name, "description": f"{name} something and return what was found.", "input_schema": schema}
 
 
-READ, WRITE, AGENT = tool("Read", "path"), tool("Write", "path"), tool("Agent", "prompt")
+READ, WRITE = tool("Read", "path"), tool("Write", "path")
+AGENT, TASK = tool("Agent", "prompt"), tool("Task", "prompt")
 
 
 def prose(opening: str, tokens: int) -> str:
@@ -40,7 +42,7 @@ class Agent:
     """One conversation, streamed, with the client's own markers or none."""
 
     def __init__(self, proxy: str, headers: dict[str, str], model: str, system: str, tools: list[Any], ask: str):
-        self.proxy, self.headers = proxy, headers
+        self.proxy, self.headers, self.plan = proxy, headers, ""
         self.body: dict[str, Any] = {
             "model": model,
             "max_tokens": 16_000,
@@ -53,10 +55,11 @@ class Agent:
     def ask(self) -> list[dict[str, Any]]:
         """The blocks of the answer, which becomes part of the conversation."""
         headers = {"anthropic-version": "2023-06-01", "content-type": "application/json", **self.headers}
-        status, answer = call(self.proxy, "POST", "/v1/messages", headers, json.dumps(self.body))
-        if status != 200:
-            raise Failed(f"the load got a {status}: {answer[:300]}")
-        blocks = blocks_of(answer)
+        answer = call(self.proxy, "POST", "/v1/messages", headers, json.dumps(self.body))
+        if answer.status != 200:
+            raise Failed(f"the load got a {answer.status}: {answer.text[:300]}")
+        self.plan = answer.plan
+        blocks = blocks_of(answer.text)
         if blocks:
             self.body["messages"].append({"role": "assistant", "content": blocks})
         return blocks
@@ -70,8 +73,26 @@ class Agent:
             calls = [block for block in self.ask() if block["type"] == "tool_use"]
             if not calls:
                 return
-            self.say([result(call, "It holds what its name says.", turn % 2 == 0) for call in calls])
+            results = [result(call, "It holds what its name says.", turn % 2 == 0) for call in calls]
+            self.say(results + self.aside())
         raise Failed(f"an agent of the load did not end within {TURNS_MAX} turns")
+
+
+    def aside(self) -> list[dict[str, Any]]:
+        return []
+
+
+class Silent(Agent):
+    """One that has nothing to say once it is forked."""
+
+    def aside(self) -> list[dict[str, Any]]:
+        return [{"type": "text", "text": "[[sim:empty]]"}] if self.plan == "forked" else []
+
+
+class Answer(NamedTuple):
+    status: int
+    text: str
+    plan: str
 
 
 def result(call: dict[str, Any], text: str, failed: bool = False) -> dict[str, Any]:
@@ -97,42 +118,54 @@ def blocks_of(stream: str) -> list[dict[str, Any]]:
     return blocks
 
 
-def call(proxy: str, method: str, path: str, headers: dict[str, str], body: str | None = None) -> tuple[int, str]:
+def call(proxy: str, method: str, path: str, headers: dict[str, str], body: str | None = None) -> Answer:
     connection = http.client.HTTPConnection(proxy.removeprefix("http://"), timeout=PATIENCE_SECONDS)
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
-        return answer.status, answer.read().decode()
+        return Answer(answer.status, answer.read().decode(), answer.getheader("x-forkpoint-plan", ""))
     finally:
         connection.close()
 
 
-def fan_out(proxy: str, number: int, n: int, does: str, tools: list[Any]) -> None:
+class Team(NamedTuple):
+    """A fan-out: who asks, how many children, what they do and with which tools."""
+
+    number: int
+    children: int
+    does: str
+    tools: list[Any]
+    spawner: Any = AGENT
+    kind: type[Agent] = Agent
+    key: str = "key"
+
+
+def fan_out(proxy: str, team: Team) -> None:
     """A parent, its children all at once, and the parent's second turn."""
-    session = f"session-{number}-{does}"
-    headers = {"x-api-key": f"key-{number % 2}", "user-agent": CLIENTS[number % 2]}
+    number, name = team.number, team.spawner["name"]
+    session = f"session-{number}-{name}-{team.does}"
+    headers = {"x-api-key": f"{team.key}-{number % 2}", "user-agent": CLIENTS[number % 2]}
     headers |= {"x-claude-code-session-id": session}
     model = MODELS[number % 2]
-    # Each fan-out calls more or fewer children than the last, so that `fork.share` parts them.
-    ask = f"Survey part {number}. [[sim:fan_out n={n} tool=Agent field=prompt words=60 | {does}]]"
+    ask = f"Survey part {number}. [[sim:fan_out n={team.children} tool={name} field=prompt words=60 | {team.does}]]"
     system = prose("You lead a team of engineers.", 3000)
-    parent = Agent(proxy, headers, model, system, [READ, WRITE, AGENT], ask)
+    parent = Agent(proxy, headers, model, system, [READ, WRITE, team.spawner], ask)
     calls = [block for block in parent.ask() if block["type"] == "tool_use"]
-    if len(calls) != n:
-        raise Failed(f"the parent called {len(calls)} children of {n}")
+    if len(calls) != team.children:
+        raise Failed(f"the parent called {len(calls)} children of {team.children}")
     children = [
-        Agent(
+        team.kind(
             proxy,
             headers | {"x-claude-code-agent-id": f"{session}-{index}"},
             model,
             # New to every fan-out, so that its children come to the gate with something to write.
             prose(f"You are a sub-agent of team {number}. Report tersely.", 6000),
-            tools,
+            team.tools,
             call["input"]["prompt"],
         )
         for index, call in enumerate(calls)
     ]
-    with ThreadPoolExecutor(n) as pool:
+    with ThreadPoolExecutor(team.children) as pool:
         list(pool.map(Agent.work, children))
     parent.say([result(call, "Done.") for call in calls])
     parent.ask()
@@ -157,17 +190,26 @@ def refusals(proxy: str, simulator: str, number: int) -> None:
     agent.body["system"][0].pop("cache_control")
     agent.body["messages"] += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Go on."}]
     agent.ask()
-    status, _ = call(proxy, "GET", "/v1/models", key)
-    if status >= 500:
+    # What fork makes of a child is refused as well.
+    fetch(f"{simulator}/sim/faults", fault | {"match": {"body_contains": "<forkpoint-child>"}})
+    fan_out(proxy, Team(number * 10 + 9, 2, "tools turns=1 tool=Read", [READ, WRITE]))
+    if (status := call(proxy, "GET", "/v1/models", key).status) >= 500:
         raise Failed(f"GET /v1/models gave {status}")
-    status, _ = call(proxy, "GET", "/v1/socket", {**key, "connection": "upgrade", "upgrade": "websocket"})
-    if status != 501:
+    upgrade = {**key, "connection": "upgrade", "upgrade": "websocket"}
+    if (status := call(proxy, "GET", "/v1/socket", upgrade).status) != 501:
         raise Failed(f"an upgrade gave {status}")
+
+
+def silence(proxy: str, number: int) -> None:
+    """Enough silent children of one tenant and tool for forking to stand down: eight of three fan-outs."""
+    for turn in range(8):
+        team = Team(number * 100 + turn * 2, 4, "tools turns=1 tool=Read", [READ, WRITE], TASK, Silent, f"silent-{number}")
+        fan_out(proxy, team)
 
 
 def play(proxy: str, simulator: str, number: int) -> None:
     """One round."""
-    for team, (does, tools) in enumerate(
+    for index, (does, tools) in enumerate(
         [
             ("tools turns=2 tool=Read", [READ, WRITE]),
             ("tools turns=2 tool=Read", [READ, WRITE]),
@@ -176,6 +218,7 @@ def play(proxy: str, simulator: str, number: int) -> None:
             ("fan_out n=2 tool=Agent field=prompt words=60", [READ, WRITE, AGENT]),
         ]
     ):
-        fan_out(proxy, number * 10 + team, 2 + team % 3, does, tools)
+        fan_out(proxy, Team(number * 10 + index, 2 + index % 3, does, tools))
+    silence(proxy, number)
     drift(proxy, number)
     refusals(proxy, simulator, number)

@@ -55,6 +55,8 @@ pub struct Situation {
     pub continues: Option<f64>,
     /// Whether others come with the same tools and system prompt: the siblings of a child.
     pub has_siblings: bool,
+    /// The last piece that its siblings have too, of a fork that its client has made.
+    pub shared: Option<usize>,
     /// The first layer that changes from turn to turn, so that nothing from there on is read again.
     pub unread_from: Option<Layer>,
 }
@@ -70,6 +72,7 @@ impl Situation {
             seen_before: false,
             continues: None,
             has_siblings: false,
+            shared: None,
             unread_from: None,
         }
     }
@@ -103,6 +106,8 @@ pub enum Place {
     Request,
     /// The newest end of the conversation.
     Tail,
+    /// The end of what siblings share of their parent.
+    Shared,
     /// The end of what conversations share: tools and system.
     Static,
     /// Within the lookback of an entry that the tail does not reach.
@@ -114,6 +119,7 @@ impl Place {
         match self {
             Place::Request => "request",
             Place::Tail => "tail",
+            Place::Shared => "shared",
             Place::Static => "static",
             Place::Bridge => "bridge",
         }
@@ -242,6 +248,8 @@ impl Planner<'_> {
         };
         let covered = if tail { self.cover_tail() } else { Err(Skip::NeverRead) };
         self.note(Place::Tail, covered);
+        let covered = if tail { self.cover_shared() } else { Ok(()) };
+        self.note(Place::Shared, covered);
         let covered = fixed.map_or(Err(Skip::NeverRead), |layer| self.cover_static(layer));
         self.note(Place::Static, covered);
         let covered = if tail { self.cover_bridge() } else { Ok(()) };
@@ -275,6 +283,19 @@ impl Planner<'_> {
             }
         }
         Err(Skip::NoLegalBlock)
+    }
+
+    /// The first sibling writes here what the others read. What the parent has written is found from the tail, or
+    /// by the bridge.
+    fn cover_shared(&mut self) -> Covered {
+        let shared = self.situation.shared.filter(|shared| *shared < self.anatomy.pieces.len());
+        let Some(shared) = shared else { return Ok(()) };
+        let is_written = self.situation.last_written.is_some_and(|entry| entry >= shared);
+        if is_written || self.marks.has_breakpoint(shared..=shared) {
+            return Ok(());
+        }
+        let at = room(self.body, self.anatomy, shared).ok_or(Skip::NoLegalBlock)?;
+        self.add(shared, Carrier::Block, at)
     }
 
     /// The end of what stands before the messages, or of the tools alone.

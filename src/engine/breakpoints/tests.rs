@@ -470,14 +470,39 @@ fn any_request() -> impl Strategy<Value = String> {
     )
 }
 
+#[test]
+fn what_siblings_share_is_marked_unless_their_parent_wrote_it() {
+    let body = r#"{"tools":[{"name":"n"}],"messages":[{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":"b"},{"role":"user","content":[{"type":"text","text":"c"},{"type":"text","text":"d"}]}]}"#;
+    let places = |shared, last_written| {
+        let (_, plan) = planned(body, &Situation { shared, last_written, ..anthropic() });
+        plan.breakpoints.iter().map(|point| point.piece).collect::<Vec<_>>()
+    };
+    assert_eq!(places(None, None), [0, 4]);
+    assert_eq!(places(Some(3), None), [0, 3, 4]);
+    assert_eq!(places(Some(3), Some(1)), [0, 3, 4]);
+    assert_eq!(places(Some(1), Some(1)), [0, 4]);
+    assert_eq!(places(Some(2), None), [0, 4], "a string carries none");
+    assert_eq!(places(Some(9), None), [0, 4]);
+}
+
 fn any_situation() -> impl Strategy<Value = Situation> {
     let profile = prop::sample::select(vec![Profile::Anthropic, Profile::BlocksOnly, Profile::Automatic]);
     let minimum = prop::option::of(0_u64..400);
     let ratio = prop::option::of(0.1_f64..1.0);
     let written = prop::option::of(0_usize..60);
     let share = prop::option::of(0.0_f64..1.0);
-    (profile, minimum, ratio, written, share, any::<bool>(), any::<bool>()).prop_map(
-        |(profile, minimum_tokens, tokens_per_byte, last_written, continues, seen_before, has_siblings)| {
+    let shared = prop::option::of(0_usize..60);
+    (profile, minimum, ratio, written, share, any::<bool>(), any::<bool>(), shared).prop_map(
+        |(
+            profile,
+            minimum_tokens,
+            tokens_per_byte,
+            last_written,
+            continues,
+            seen_before,
+            has_siblings,
+            shared,
+        )| {
             Situation {
                 profile,
                 minimum_tokens,
@@ -486,6 +511,7 @@ fn any_situation() -> impl Strategy<Value = Situation> {
                 seen_before,
                 continues,
                 has_siblings,
+                shared,
                 unread_from: None,
             }
         },

@@ -9,7 +9,7 @@
 //! Age is the order of use; reading renews it, and needs no exclusive access.
 
 use std::borrow::Borrow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,6 +19,7 @@ use bytes::Bytes;
 use super::Order;
 use super::scribe::meaning_of;
 use crate::engine::meaning::Meaning;
+use crate::engine::quick::QuickMap;
 
 /// What a table may hold before the least recently used goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -348,7 +349,7 @@ impl Clock {
 /// A map that knows when each entry was last used, and what all of them cost.
 #[derive(Debug)]
 struct Aged<K, V> {
-    slots: HashMap<K, Slot<V>>,
+    slots: QuickMap<K, Slot<V>>,
     cost: usize,
 }
 
@@ -361,7 +362,7 @@ struct Slot<V> {
 
 impl<K, V> Default for Aged<K, V> {
     fn default() -> Self {
-        Aged { slots: HashMap::new(), cost: 0 }
+        Aged { slots: QuickMap::default(), cost: 0 }
     }
 }
 

@@ -31,7 +31,7 @@ mod tests;
 pub use bindings::{Binding, Bindings, Life};
 pub use directive::Call;
 pub use forks::Forks;
-pub use point::{Draft, Dropped, ForkId, ForkPoint, Parent};
+pub use point::{Draft, Dropped, ForkId, ForkPoint, Parent, fans_out};
 pub use recognise::{Child, Explicit, Newcomer, Rank, Recognised, WhyPlain};
 pub use rules::{Rules, Spawning, Who};
 pub use shape::{CHILD_TAG, PLACEHOLDER, is_forked_by_shape};

@@ -293,6 +293,13 @@ impl Draft {
     }
 }
 
+/// Whether an answer would be a fan-out if its request were nobody's child.
+pub fn fans_out(turn: &Turn, rules: &Rules) -> bool {
+    let calls = turn.blocks.iter().filter(|block| block.kind == "tool_use").enumerate();
+    let directed = calls.filter_map(|(number, block)| Call::read(&block.json, number, rules));
+    directed.filter(|call| !call.directives.is_empty()).count() >= rules.min_children
+}
+
 /// Lets the blocks be stretches of the message, which ends with them, so that they are kept once.
 fn share(blocks: &mut [Bytes], message: &Bytes) {
     let mut end = message.len().saturating_sub(b"]}".len());

@@ -56,6 +56,12 @@ impl Child {
         let call = self.call.and_then(|call| self.fork.calls.get(call));
         call.map_or(Spawning::Unknown, |call| call.spawning)
     }
+
+    /// The last piece of this fork that its siblings have too, where its client has made the fork: the end of the
+    /// parent's history at least. For [`Situation::shared`](crate::engine::breakpoints::Situation).
+    pub fn last_shared(&self, request: &Remembered) -> Option<usize> {
+        shape::last_shared(request, &self.fork, self.call)
+    }
 }
 
 /// How sure it is; the surer comes later.

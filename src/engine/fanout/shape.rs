@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::point::ForkPoint;
 use crate::engine::anatomy::{Form, Layer, Message, Piece};
 use crate::engine::json::{self, Span};
 use crate::engine::meaning::Meaning;
@@ -150,6 +151,27 @@ pub(super) fn continues(request: &Remembered, parent: &Remembered) -> bool {
             let last = number + 1 == theirs.len();
             ours.get(number).is_some_and(|mine| same_message(request, mine, parent, message, last))
         })
+}
+
+/// The last piece of a client's own fork that its siblings have too: what stands before its directive if it carries
+/// the whole turn, else the end of the parent's history. None if its history is another.
+pub(super) fn last_shared(request: &Remembered, fork: &ForkPoint, call: Option<usize>) -> Option<usize> {
+    let parent = &*fork.parent.request;
+    let (ours, theirs) = (&request.anatomy().messages, &parent.anatomy().messages);
+    let last = theirs.last().filter(|_| continues(request, parent))?;
+    let end = ours.get(theirs.len() - 1)?.pieces.start + last.pieces.len();
+    let turn = ours.get(theirs.len()).filter(|turn| turn.has_role(request.body(), "assistant"));
+    let called = turn.map_or(&[][..], |turn| pieces(request, turn));
+    let called = called.iter().filter_map(|piece| json::text(request.body(), piece.id.as_ref()?));
+    let whole = turn.is_none() || called.eq(fork.calls.iter().map(|call| &*call.id));
+    let directives = call.and_then(|call| fork.calls.get(call)).map_or(&[][..], |call| &call.directives);
+    let tells = |piece: &usize| {
+        let span = text_span(request, &request.anatomy().pieces[*piece]);
+        let text = span.and_then(|span| json::text(request.body(), &span)).unwrap_or_default();
+        directives.iter().any(|directive| text.contains(&**directive))
+    };
+    let directive = (end..request.anatomy().pieces.len()).find(tells).filter(|_| whole);
+    directive.unwrap_or(end).checked_sub(1)
 }
 
 /// `open`: blocks may follow.

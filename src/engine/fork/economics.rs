@@ -187,6 +187,18 @@ impl Forecast {
     }
 }
 
+/// A prompt in uncached tokens; none if a rate that is needed is not known. Output is left out.
+pub fn weighed(usage: &Usage, rates: Multipliers) -> Option<f64> {
+    let times = |multiplier: Option<Multiplier>, tokens: u64| match tokens {
+        0 => Some(0.0),
+        _ => multiplier.map(|factor| factor.as_f64() * tokens as f64),
+    };
+    let read = times(rates.read, usage.cache_read)?;
+    let short = times(rates.write_5m, usage.cache_write_5m)?;
+    let long = times(rates.write_1h, usage.cache_write_1h)?;
+    Some(usage.uncached as f64 + read + short + long)
+}
+
 /// Whether forking pays.
 pub fn decide(forecast: Option<&Forecast>, policy: &Policy) -> Result<(), Refusal> {
     let forecast = forecast.ok_or(Refusal::CostUnknown)?;
@@ -300,17 +312,7 @@ impl Life<'_> {
         let usage = self.usage(prompt);
         match unit {
             Unit::Dollars => self.market.price?.cost(&usage).total().map(|usd| usd.as_f64()),
-            Unit::Tokens => {
-                let times = |multiplier: Option<Multiplier>, tokens: u64| match tokens {
-                    0 => Some(0.0),
-                    _ => multiplier.map(|factor| factor.as_f64() * tokens as f64),
-                };
-                let rates = self.market.multipliers;
-                let read = times(rates.read, usage.cache_read)?;
-                let short = times(rates.write_5m, usage.cache_write_5m)?;
-                let long = times(rates.write_1h, usage.cache_write_1h)?;
-                Some(usage.uncached as f64 + read + short + long)
-            }
+            Unit::Tokens => weighed(&usage, self.market.multipliers),
         }
     }
 

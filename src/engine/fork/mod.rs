@@ -30,7 +30,7 @@ pub mod arms;
 #[cfg(test)]
 mod tests;
 
-pub use economics::{Forecast, Habits, Market, Sizes, Unit, decide, fits, siblings};
+pub use economics::{Forecast, Habits, Market, Sizes, Unit, decide, fits, siblings, weighed};
 pub use eligible::{Facts, eligible, is_snapshot};
 pub use layout::{Composed, Note, OwnExtent, Prefix, Turn, betas};
 pub use policy::{Late, Policy, Prefer, Report, SnapshotScope, ToolsPolicy};

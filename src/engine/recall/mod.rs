@@ -345,7 +345,7 @@ impl Key {
     fn text(&mut self, body: &[u8], span: &json::Span) {
         let raw = &body[span.clone()];
         match raw.len() {
-            0..=Opening::WHOLE_BYTES => match json::text(body, span) {
+            0..=Opening::WHOLE_BYTES => match respelt(body, span) {
                 Some(text) => self.add(text.as_bytes()),
                 None => self.add(raw),
             },
@@ -355,6 +355,13 @@ impl Key {
             }
         }
     }
+}
+
+/// The usual spelling of a text that has another; none for most. Only these two escapes have a choice.
+fn respelt(body: &[u8], span: &json::Span) -> Option<String> {
+    let raw = &body[span.clone()];
+    memchr::memchr_iter(b'\\', raw).find(|at| matches!(raw.get(at + 1), Some(b'u' | b'/')))?;
+    serde_json::to_string(&json::text(body, span)?).ok()
 }
 
 #[cfg(test)]

@@ -14,10 +14,11 @@
 
 mod flight;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::breakpoints::Ttl;
 use super::entry::{EntryKey, Probe};
+use super::quick::QuickMap;
 use super::types::Moment;
 use flight::Flight;
 
@@ -37,7 +38,7 @@ pub type Ticket = u64;
 
 #[derive(Debug, Default)]
 pub struct Warmth {
-    entries: HashMap<EntryKey, Entry>,
+    entries: QuickMap<EntryKey, Entry>,
     flights: BTreeMap<Ticket, Flight>,
     tokens_per_byte: Option<f64>,
 }

@@ -319,7 +319,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 fn prefix_key(prefix: &str) -> EntryKey {
     thread_local! {
-        static KEYS: std::cell::RefCell<HashMap<String, EntryKey>> = std::cell::RefCell::default();
+        static KEYS: std::cell::RefCell<std::collections::HashMap<String, EntryKey>> = std::cell::RefCell::default();
     }
     KEYS.with_borrow_mut(|keys| {
         let next = keys.len();

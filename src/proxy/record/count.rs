@@ -129,6 +129,9 @@ impl Recorder {
             }
             // Most answers are no fan-out at all.
             Some(Err(Dropped::FewCalls)) | None => {}
+            Some(Err(Dropped::Child)) => {
+                metrics.recursion_blocked_total.with_label_values::<&str>(&[]).inc();
+            }
             Some(Err(why)) => metrics.forks_total.with_label_values(&[why.as_str()]).inc(),
         }
     }

@@ -12,6 +12,7 @@ use crate::proxy::family::Fanout;
 use crate::proxy::memo::Verdict;
 
 use super::Recorder;
+use super::money::Money;
 
 impl Recorder {
     pub(super) fn log(
@@ -21,6 +22,7 @@ impl Recorder {
         turn: Option<&Turn>,
         verdict: &Verdict,
         fanout: Option<&Fanout>,
+        money: Money,
     ) {
         let facts = &self.facts;
         let sender = facts.sender.as_ref();
@@ -79,6 +81,10 @@ impl Recorder {
             cache_write_5m = usage.map(|usage| usage.cache_write_5m),
             cache_write_1h = usage.map(|usage| usage.cache_write_1h),
             output = usage.map(|usage| usage.output),
+            cost_usd = money.billed.map(|usd| usd.as_f64()),
+            as_sent_usd = money.as_sent.map(|usd| usd.as_f64()),
+            aligned_usd = money.aligned,
+            forked_usd = money.forked,
             stop_reason = turn.and_then(|turn| turn.stop_reason.as_deref()).map(stop_reason),
             error = turn.and_then(|turn| turn.error.as_deref()),
             turn = turn.map(|turn| wholeness(turn.wholeness)),

@@ -3,15 +3,17 @@
 //! The log line holds no prompt text, no credential, no path and no raw id: endpoints, roles, plans,
 //! reasons and endings are enums, sessions and agents are digests, models and clients are bounded names.
 
+mod arms;
 mod count;
 mod line;
+mod money;
 
 pub use count::show_store;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::engine::anatomy::{Anatomy, Layer};
 use crate::engine::breakpoints::{self, Place, Skip};
@@ -32,6 +34,15 @@ use super::memo::Memo;
 
 /// Longer than any request id; more is not one.
 const REQUEST_ID_BYTES_MAX: usize = 128;
+
+static REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+static ROLE: HeaderName = HeaderName::from_static("x-forkpoint-role");
+static PLAN: HeaderName = HeaderName::from_static("x-forkpoint-plan");
+static REASON: HeaderName = HeaderName::from_static("x-forkpoint-reason");
+static PREFIX: HeaderName = HeaderName::from_static("x-forkpoint-prefix");
+static BYTES_SHARED: HeaderName = HeaderName::from_static("x-forkpoint-bytes-shared");
+static HELD_MS: HeaderName = HeaderName::from_static("x-forkpoint-held-ms");
+static FORK: HeaderName = HeaderName::from_static("x-forkpoint-fork");
 
 /// What is known about one exchange.
 pub struct Facts {
@@ -74,6 +85,8 @@ pub struct Facts {
     pub notes: Vec<Note>,
     /// What a child was predicted to cost.
     pub forecast: Option<Forecast>,
+    /// Tokens that it would have read, had it gone out as it came.
+    pub own_read: u64,
     pub observe_time: Duration,
     pub status: Option<StatusCode>,
     pub answer_bytes: u64,
@@ -113,6 +126,7 @@ impl Facts {
             awaited: Duration::ZERO,
             notes: Vec::new(),
             forecast: None,
+            own_read: 0,
             observe_time: Duration::ZERO,
             status: None,
             answer_bytes: 0,
@@ -160,7 +174,7 @@ impl Facts {
     pub fn answered(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.status = Some(status);
         let plain = |id: &&str| id.len() <= REQUEST_ID_BYTES_MAX && id.bytes().all(|b| b.is_ascii_graphic());
-        let id = headers.get("request-id").and_then(|id| id.to_str().ok());
+        let id = headers.get(&REQUEST_ID).and_then(|id| id.to_str().ok());
         self.upstream_request_id = id.filter(plain).map(String::from);
     }
 
@@ -181,18 +195,18 @@ impl Facts {
 /// Says on the answer what was done and why.
 pub fn mark(headers: &mut HeaderMap, recorder: &Recorder) {
     let facts = &recorder.facts;
-    headers.insert("x-forkpoint-role", HeaderValue::from_static(facts.role.as_str()));
-    headers.insert("x-forkpoint-plan", HeaderValue::from_static(facts.plan.as_str()));
-    headers.insert("x-forkpoint-reason", HeaderValue::from_static(facts.reason()));
+    headers.insert(&ROLE, HeaderValue::from_static(facts.role.as_str()));
+    headers.insert(&PLAN, HeaderValue::from_static(facts.plan.as_str()));
+    headers.insert(&REASON, HeaderValue::from_static(facts.reason()));
     if let Some(prefix) = facts.prefix.and_then(|prefix| HeaderValue::try_from(prefix.to_string()).ok()) {
-        headers.insert("x-forkpoint-prefix", prefix);
-        headers.insert("x-forkpoint-bytes-shared", HeaderValue::from(facts.shared_bytes));
+        headers.insert(&PREFIX, prefix);
+        headers.insert(&BYTES_SHARED, HeaderValue::from(facts.shared_bytes));
     }
     if facts.endpoint == Endpoint::Messages {
-        headers.insert("x-forkpoint-held-ms", HeaderValue::from(facts.held_ms()));
+        headers.insert(&HELD_MS, HeaderValue::from(facts.held_ms()));
     }
     if let Some(fork) = recorder.fork_id().and_then(|fork| HeaderValue::try_from(fork.to_string()).ok()) {
-        headers.insert("x-forkpoint-fork", fork);
+        headers.insert(&FORK, fork);
     }
 }
 
@@ -269,7 +283,8 @@ impl Recorder {
             Plan::Aligned(why) => why,
             Plan::Passthrough(_) | Plan::Forked => Why::Mode,
         };
-        self.facts.child_turn = family.accepted(&tenant, trace, &self.facts.betas, why, now);
+        self.facts.child_turn =
+            family.accepted(&tenant, trace, &self.facts.betas, why, self.facts.forecast, now);
     }
 
     /// Whether anybody wants to know of finished blocks.
@@ -325,7 +340,12 @@ impl Recorder {
         self.count(&series, turn.as_ref(), &verdict);
         self.count_family(&series, turn.as_ref(), fanout.as_ref());
         self.count_recall(&series);
-        self.log(&model, ending, turn.as_ref(), &verdict, fanout.as_ref());
+        if let Some(turn) = &turn {
+            self.count_arms(turn, now);
+        }
+        let usage = turn.as_ref().and_then(|turn| turn.usage);
+        let money = usage.map(|usage| self.count_money(&series, &usage)).unwrap_or_default();
+        self.log(&model, ending, turn.as_ref(), &verdict, fanout.as_ref(), money);
     }
 
     /// The answer has ended: a fan-out is sealed, or was none.

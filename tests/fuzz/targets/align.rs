@@ -14,7 +14,7 @@ use forkpoint::engine::canonical::{Limits, Order, Table};
 use forkpoint::engine::entry::Parameters;
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::recall::{Nothing, Remembered};
-use forkpoint::engine::types::{Moment, Reason};
+use forkpoint::engine::types::Reason;
 use libfuzzer_sys::fuzz_target;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -52,7 +52,7 @@ impl Tenant {
             diagnose: false,
         };
         let facts = Facts { bound_thinking: self.bound_thinking, seen_before: true, ..Facts::default() };
-        Some(align::align(&arrival, table, &Nothing, rules, facts, Moment(0)))
+        Some(align::align(&arrival, table, &Nothing, rules, facts))
     }
 
     /// The table after the same request came with its members and tools the other way round.

@@ -114,6 +114,7 @@ fn the_defaults_are_the_ones_that_were_promised() {
         ("fork.report", json!("auto")),
         ("fork.boilerplate", json!("")),
         ("fork.hoist_system", json!(true)),
+        ("fork.snapshots", json!("fan-out")),
         ("gate.scope", json!("children")),
         ("gate.max_hold_ms", json!(5000)),
         ("gate.min_tokens", json!(1024)),

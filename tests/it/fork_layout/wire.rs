@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use forkpoint::engine::breakpoints::{self, Profile, Situation};
+use forkpoint::engine::fanout::{Newcomer, Recognised};
 use forkpoint::engine::fork::{Refusal, betas};
 use forkpoint::sim::settings::Signatures;
 use forkpoint::sim::{Latency, Sim, SimConfig};
@@ -149,6 +151,53 @@ fn a_recorded_specialist_is_left_alone() {
     house.answered(&all[1].1, Hints::default(), &answer).unwrap();
     let fate = house.handle(&all[2].1, Hints::default());
     assert!(matches!(fate, Fate::Refused(Refusal::Specialist)));
+}
+
+/// Claude Code forks by itself: each child carries its own call alone, so that siblings share the parent's history.
+#[test]
+fn a_recorded_fork_of_the_client_keeps_its_layout_and_finds_its_parents_entry() {
+    let mut house = House::new();
+    let all = requests("claude-code-fork");
+    let hints = |index: usize| {
+        let header = |name: &str| all[index].0[name].as_str();
+        Hints { session: header("x-claude-code-session-id"), agent: header("x-claude-code-agent-id") }
+    };
+    // The parent's whole turn is in its second request.
+    let mut content = messages(&all[4].1)[2]["content"].clone();
+    for call in content.as_array_mut().unwrap().iter_mut().filter(|block| block["type"] == "tool_use") {
+        // It was shortened to less than a directive must have.
+        call["input"]["prompt"] = json!(format!("{} {}", call["id"], "look closely ".repeat(10)));
+    }
+    let answer = json!({"id": "msg", "stop_reason": "tool_use", "content": content});
+    house.answered(&all[0].1, hints(0), &answer).unwrap();
+    let parent = super::read(&all[0].1);
+    let entry = super::written(&parent).unwrap().piece;
+    for (index, (_, body)) in all.iter().enumerate().take(4).skip(1) {
+        let request = super::read(body);
+        let newcomer =
+            Newcomer { request: &request, who: super::who(&request, hints(index)), explicit: None };
+        let Recognised::ClientFork(child) = house.forks.recognise(&newcomer, super::NOW) else {
+            panic!("{index}")
+        };
+        let shared = child.last_shared(&request).unwrap();
+        assert_eq!(shared, parent.anatomy().pieces.len() - 1, "the end of the parent's request");
+        assert_eq!(shared, entry);
+        let situation = Situation {
+            shared: Some(shared),
+            last_written: Some(entry),
+            has_siblings: true,
+            ..Situation::new(Profile::Anthropic)
+        };
+        let plan = breakpoints::plan(request.body(), request.anatomy(), &situation);
+        let out = breakpoints::apply(request.body(), &plan.edits).pieces.concat();
+        assert!(out == *body, "nothing was missing");
+        let places: Vec<_> = plan.breakpoints.iter().map(|point| point.piece).collect();
+        assert_eq!(places.last(), Some(&(request.anatomy().pieces.len() - 1)), "the tail");
+        assert!(
+            places.iter().any(|place| (entry..=entry + 19).contains(place)),
+            "{places:?}: {entry} is found"
+        );
+    }
 }
 
 #[tokio::test]

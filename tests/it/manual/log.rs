@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use forkpoint::config::{Config, Mode, Profile};
 use forkpoint::engine::breakpoints::Skip;
-use forkpoint::engine::types::Reason;
+use forkpoint::engine::fork::Refusal;
+use forkpoint::engine::types::{Reason, Why};
 use forkpoint::sim::faults::{Match, Rule};
 use forkpoint::sim::{Fault, Latency, Sim, SimConfig};
 use serde_json::{Value, json};
@@ -23,8 +24,33 @@ use crate::workload::{prose, tool};
 const MODEL: &str = "claude-sonnet-4-6";
 const KEY: &str = "x-api-key: key\r\nanthropic-version: 2023-06-01\r\nuser-agent: claude-cli/2.1.3\r\n";
 /// Other every time, and masked.
-const MASKED: [&str; 6] = ["timestamp", "id", "held_ms", "first_byte_ms", "duration_ms", "overhead_us"];
+const MASKED: [&str; 8] = [
+    "timestamp",
+    "id",
+    "gate_ticket",
+    "gate_leader",
+    "held_ms",
+    "first_byte_ms",
+    "duration_ms",
+    "overhead_us",
+];
 /// What the subscriber adds to every line.
+/// Reasons why a child is not forked that a simulator does not come to; `engine::fork` has them all.
+const ELSEWHERE: [&str; 13] = [
+    "nested",
+    "no_tools",
+    "late",
+    "unsealed",
+    "prefill",
+    "shape",
+    "teammate",
+    "isolation",
+    "window",
+    "context_share",
+    "cost_unknown",
+    "internal",
+    "ambiguous",
+];
 const OF_EVERY_LINE: [&str; 3] = ["timestamp", "level", "target"];
 
 /// A forkpoint before a simulator, and what it logs.
@@ -206,7 +232,10 @@ fn promised() -> BTreeSet<(String, String)> {
     let passed = Reason::ALL.iter().map(|reason| ("passthrough", reason.as_str()));
     let passed = passed.filter(|(_, reason)| *reason != "internal");
     let skipped = Skip::ALL.iter().map(|skip| ("aligned", skip.as_str()));
-    let all = passed.chain(skipped).chain([("aligned", "align")]);
+    let refused = Refusal::ALL.iter().map(|refusal| ("aligned", refusal.as_str()));
+    let refused = refused.filter(|(_, reason)| !ELSEWHERE.contains(reason));
+    let others = [Why::Mode, Why::NotAChild, Why::ClientFork].map(|why| ("aligned", why.as_str()));
+    let all = passed.chain(skipped).chain(refused).chain(others).chain([("forked", "none")]);
     all.map(|(plan, reason)| (plan.to_owned(), reason.to_owned())).collect()
 }
 
@@ -214,6 +243,7 @@ fn promised() -> BTreeSet<(String, String)> {
 async fn every_plan_and_reason_has_a_sample_line() {
     let mut lines = left_alone().await;
     lines.extend(aligned().await);
+    lines.extend(super::forks::lines().await);
     let shown: BTreeSet<_> = lines.iter().map(reason).collect();
     let missing: Vec<_> = promised().difference(&shown).cloned().collect();
     assert_eq!((missing, shown.len()), (vec![], promised().len()), "{shown:?}");
@@ -291,7 +321,8 @@ async fn the_readme_names_every_field_and_no_other() {
 #[test]
 fn the_readme_explains_every_reason() {
     let text = std::fs::read_to_string(readme()).unwrap();
-    for (_, reason) in promised() {
+    let everywhere = promised().into_iter().map(|(_, reason)| reason).chain(ELSEWHERE.map(String::from));
+    for reason in everywhere {
         assert!(text.contains(&format!("`{reason}`")), "{reason}");
     }
 }

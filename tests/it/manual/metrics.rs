@@ -1,7 +1,8 @@
 //! The table of metrics is written from their declarations; labels stay within their bounds.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
+use forkpoint::config::Config;
 use forkpoint::metrics::Metrics;
 use forkpoint::sim::{Sim, SimConfig};
 use serde_json::json;
@@ -101,4 +102,34 @@ async fn of_sixty_fan_outs_the_newest_fifty_are_shown() {
     assert_eq!(forkpoint.metric("forkpoint_forks_total", &["outcome=\"sealed\""]), 60.0);
     let exposition = forkpoint.metrics.render().unwrap();
     assert_eq!(values(&exposition, "fork").len(), 50);
+}
+
+#[tokio::test]
+async fn a_tenant_with_a_name_is_shown_by_it_and_keeps_its_place() {
+    let upstream = Upstream::answering(&samples::message()).await;
+    let ask = async |forkpoint: &Forkpoint, key: &str| {
+        let body = br#"{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hello"}]}"#;
+        let request = post("/v1/messages", &format!("x-api-key: {key}\r\n"), body);
+        assert_eq!(forkpoint.client().await.ask(&request).await.status(), 200);
+    };
+    let tokens = |forkpoint: &Forkpoint, tenant: &str| {
+        forkpoint.metric("forkpoint_tenant_tokens_total", &[&format!("tenant=\"{tenant}\"")])
+    };
+    let unnamed = Forkpoint::before(&upstream.url()).await;
+    ask(&unnamed, "of the till").await;
+    unnamed.recorded(1).await;
+    let digits = values(&unnamed.metrics.render().unwrap(), "tenant").into_iter().next().unwrap();
+    assert_eq!(digits.len(), 8);
+
+    let names =
+        |config: &mut Config| config.tenants = BTreeMap::from([(digits.clone(), "checkout".to_owned())]);
+    let forkpoint = Forkpoint::with(&upstream.url(), names).await;
+    for number in 0..60 {
+        ask(&forkpoint, &format!("another {number}")).await;
+    }
+    ask(&forkpoint, "of the till").await;
+    forkpoint.recorded(61).await;
+    assert_eq!(tokens(&forkpoint, "checkout"), tokens(&unnamed, &digits));
+    assert_eq!(tokens(&forkpoint, &digits), 0.0);
+    assert_eq!(values(&forkpoint.metrics.render().unwrap(), "tenant").len(), 51);
 }

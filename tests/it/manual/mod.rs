@@ -1,5 +1,6 @@
 //! What the README says of metrics and log lines is what the code does.
 
+mod forks;
 mod log;
 mod metrics;
 

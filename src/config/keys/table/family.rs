@@ -3,7 +3,7 @@
 use super::super::super::kind::{Choice, Kind};
 use super::super::super::types::GateScope;
 use super::super::Key;
-use crate::engine::fork::{Late, Prefer, Report, ToolsPolicy};
+use crate::engine::fork::{Late, Prefer, Report, SnapshotScope, ToolsPolicy};
 
 pub static KEYS: &[Key] = &[
     Key {
@@ -170,6 +170,20 @@ pub static KEYS: &[Key] = &[
         kind: Kind::Switch(|config| &mut config.fork.policy.hoist_system),
         meaning: "Whether a message of role \"system\" directly after a child's first one travels with its instructions, as text.",
         reason: "on, or such a child could not be forked: nothing may stand between its words and its directive",
+    },
+    Key {
+        path: "fork.snapshots",
+        kind: Kind::Choice(Choice {
+            words: &["fan-out", "latest"],
+            later: &[],
+            get: |config| config.fork.policy.snapshots.as_str(),
+            put: |config, word| {
+                config.fork.policy.snapshots =
+                    if word == "latest" { SnapshotScope::Latest } else { SnapshotScope::FanOut };
+            },
+        }),
+        meaning: "The turns that a request may name in x-forkpoint-parent to be put on: those that fanned out, or also the \"latest\" of every conversation.",
+        reason: "fan-out turns are kept anyway; keeping the newest turn of every conversation takes its memory twice",
     },
     Key {
         path: "gate.scope",

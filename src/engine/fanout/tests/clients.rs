@@ -362,3 +362,29 @@ fn a_tool_is_learned_from_the_children_of_an_earlier_fan_out() {
     fan_out(&mut scene, "three");
     assert_eq!(ask(&mut scene, "three a"), Spawning::Learned);
 }
+
+#[test]
+fn what_siblings_share_of_a_clients_own_fork_ends_before_their_directives() {
+    let mut scene = Scene::new();
+    let calls = ["a", "b"].map(|topic| call(topic, "spawn_agent", json!({"task": directive(topic)})));
+    let body =
+        request(&["spawn_agent"], &[user(json!("one")), assistant(&[text("two")]), user(json!("three"))]);
+    scene.fan_out(&body, BARE, "msg_1", &calls);
+    let mut shared = |after: &[Value]| {
+        let mut fork = body.clone();
+        fork["messages"].as_array_mut().unwrap().extend(after.iter().cloned());
+        let read = read(&fork);
+        let Recognised::ClientFork(child) = scene.ask(&fork, BARE) else { panic!("{fork}") };
+        let last = child.last_shared(&read).unwrap();
+        read.anatomy().path(last)
+    };
+    let said = [text("I will split this."), calls[0].clone(), calls[1].clone()];
+    let told = |topic: &str| text(&format!("You are a fork.\n{}", directive(topic)));
+    let results = [result("a", json!("started")), result("b", json!("started"))];
+    let [first, second] = results;
+    let whole = user(json!([first, second, text("Be brief."), told("a")]));
+    assert_eq!(shared(&[assistant(&said), whole]), "messages[4].content[2]");
+    // Its own call alone, as nobody else has it.
+    let own = user(json!([first, told("a")]));
+    assert_eq!(shared(&[assistant(&said[..2]), own]), "messages[2].content");
+}

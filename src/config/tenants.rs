@@ -1,0 +1,119 @@
+//! `[tenants]`: names that metrics show for tenants. The one section whose keys are the operator's own.
+//!
+//! Rule: a digest that is none is not repeated; it may be the credential that somebody took for one.
+
+use std::collections::BTreeMap;
+
+use super::Origin;
+use super::kind::Given;
+use super::problem::{Complaint, Problem};
+
+pub(super) const SECTION: &str = "tenants";
+
+/// As many tenants as metrics show.
+const NAMES_MAX: usize = 50;
+const NAME_BYTES_MAX: usize = 64;
+/// What the log shows of a digest.
+const DIGITS: usize = 8;
+
+/// One name as it was given.
+pub(super) struct Entry {
+    pub digest: String,
+    pub given: Given,
+    pub origin: Origin,
+}
+
+/// Names by digest, and where each came from.
+pub(super) type Names = BTreeMap<String, (String, Origin)>;
+
+/// The names that hold, of entries in the order of their layers, and what is wrong with the others.
+pub(super) fn read(entries: Vec<Entry>, problems: &mut Vec<Problem>) -> Names {
+    let mut names = Names::new();
+    for Entry { digest, given, origin } in entries {
+        let is_digest = digest.len() == DIGITS && digest.bytes().all(|b| b.is_ascii_hexdigit());
+        let subject = if is_digest { format!("{SECTION}.{digest}") } else { format!("[{SECTION}]") };
+        let checked = if is_digest { name(&given) } else { Err(no_digest()) };
+        match checked {
+            Ok(name) => {
+                names.insert(digest.to_ascii_lowercase(), (name, origin.clone()));
+                if names.len() > NAMES_MAX {
+                    let complaint = Complaint::new(
+                        format!("more than {NAMES_MAX} names"),
+                        "metrics show no more tenants than that; name those that matter most",
+                    );
+                    problems.push(complaint.at(origin, format!("[{SECTION}]")));
+                    return names;
+                }
+            }
+            Err(complaint) => problems.push(complaint.at(origin, subject)),
+        }
+    }
+    names
+}
+
+fn no_digest() -> Complaint {
+    Complaint::new(
+        "a key that is not the digest of a tenant",
+        "write the eight digits that the log shows as tenant, such as \"81f9b6d4\" = \"checkout\"",
+    )
+}
+
+fn name(given: &Given) -> Result<String, Complaint> {
+    let harmless = |b: u8| b.is_ascii_alphanumeric() || b"._:@/-".contains(&b);
+    match given {
+        Given::Text(text) | Given::Word(text)
+            if (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(harmless) =>
+        {
+            Ok(text.clone())
+        }
+        given => Err(Complaint::new(
+            format!("{} is no name for a metric", given.quote()),
+            format!("write a text of at most {NAME_BYTES_MAX} letters, digits and . _ : @ / -"),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry((digest, name): (&str, &str)) -> Entry {
+        let origin = Origin::Environment(digest.to_owned());
+        Entry { digest: digest.to_owned(), given: Given::Text(name.to_owned()), origin }
+    }
+
+    fn read_all(entries: &[(&str, &str)]) -> (Vec<(String, String)>, Vec<String>) {
+        let mut problems = Vec::new();
+        let names = read(entries.iter().copied().map(entry).collect(), &mut problems);
+        let names = names.into_iter().map(|(digest, (name, _))| (digest, name)).collect();
+        (names, problems.iter().map(|problem| format!("{} {}", problem.subject, problem.message)).collect())
+    }
+
+    #[test]
+    fn a_later_layer_renames_and_digits_have_no_case() {
+        let (names, problems) = read_all(&[("81f9b6d4", "checkout"), ("81F9B6D4", "till")]);
+        assert_eq!((names, problems), (vec![("81f9b6d4".to_owned(), "till".to_owned())], vec![]));
+    }
+
+    #[test]
+    fn what_is_no_digest_is_not_repeated_and_a_name_is_harmless() {
+        let (names, problems) = read_all(&[("sk-ant-secret", "a"), ("81f9b6d4", "a b"), ("00000000", "")]);
+        assert_eq!(names, []);
+        assert_eq!(
+            problems,
+            [
+                "[tenants] a key that is not the digest of a tenant",
+                "tenants.81f9b6d4 \"a b\" is no name for a metric",
+                "tenants.00000000 \"\" is no name for a metric",
+            ]
+        );
+    }
+
+    #[test]
+    fn there_are_as_many_names_as_metrics_show_and_no_more() {
+        let digests: Vec<String> = (0..60).map(|number| format!("{number:08x}")).collect();
+        let entries: Vec<_> = digests.iter().map(|digest| (digest.as_str(), "n")).collect();
+        assert_eq!(read_all(&entries[..NAMES_MAX]).1, Vec::<String>::new());
+        assert_eq!(read_all(&entries).1, ["[tenants] more than 50 names"]);
+    }
+}

@@ -1,0 +1,74 @@
+//! What became of the children of a tool, forked and not.
+
+use crate::engine::fork::answers::{is_empty, is_foreign, tool_errors};
+use crate::engine::fork::arms::{Answered, Arm, Measured, Stop};
+use crate::engine::fork::{Forecast, Unit};
+use crate::engine::turn::Turn;
+use crate::engine::types::{Moment, Plan};
+use crate::proxy::clock::millis;
+
+use super::Recorder;
+
+impl Recorder {
+    /// What this child was predicted to cost when it came.
+    pub(super) fn forecast(&self) -> Option<Forecast> {
+        let bound = self.family.as_ref().and_then(|family| family.bound());
+        self.facts.forecast.or_else(|| bound.and_then(|bound| bound.forecast))
+    }
+
+    /// Tells the tenant's ledger how a turn of a child went, and counts it.
+    pub(super) fn count_arms(&self, turn: &Turn, now: Moment) {
+        let metrics = &self.metrics;
+        let empty = is_empty(turn);
+        if empty {
+            let labels = [self.facts.role.as_str(), self.facts.plan.as_str()];
+            metrics.empty_answers_total.with_label_values(&labels).inc();
+        }
+        let Some((memo, family)) = self.memo.as_ref().zip(self.family.as_ref()) else { return };
+        let (Some((child, bound)), Some(own), Some(tenant)) = (family.binding(), family.own(), memo.tenant())
+        else {
+            return;
+        };
+        if self.facts.plan == Plan::Forked {
+            let foreign = turn.blocks.iter().filter(|block| is_foreign(own, block)).count();
+            metrics.foreign_tool_calls_total.with_label_values::<&str>(&[]).inc_by(foreign as u64);
+        }
+        let Some(usage) = turn.usage.filter(|_| !bound.is_snapshot) else { return };
+        let predicted = bound.forecast.map(|forecast| match bound.arm() {
+            Arm::Forked => forecast.forked,
+            Arm::Holdout | Arm::Unforked => forecast.aligned,
+        });
+        let answered = Answered {
+            child,
+            fork: bound.fork.id,
+            tool: &bound.tool,
+            arm: bound.arm(),
+            first: self.facts.child_turn == Some(1),
+            stop: Stop::of(turn.stop_reason.as_deref()),
+            is_empty: empty,
+            tool_errors: tool_errors(own),
+            prompt_tokens: usage.uncached.saturating_add(usage.cached()),
+            output_tokens: usage.output,
+            wall_ms: millis(self.facts.started.elapsed()),
+            cost: self.units(&usage).map(|(unit, measured)| Measured { unit, measured, predicted }),
+        };
+        for (_, why) in tenant.arms().record(&answered, now) {
+            metrics.standdowns_total.with_label_values(&[why.as_str()]).inc();
+        }
+        self.count_arm(&answered);
+    }
+
+    fn count_arm(&self, turn: &Answered<'_>) {
+        let (metrics, arm) = (&self.metrics, turn.arm.as_str());
+        metrics.arm_children_total.with_label_values(&[arm]).inc_by(u64::from(turn.first));
+        metrics.arm_turns_total.with_label_values(&[arm]).inc();
+        metrics.arm_output_tokens_total.with_label_values(&[arm]).inc_by(turn.output_tokens);
+        metrics.arm_empty_answers_total.with_label_values(&[arm]).inc_by(u64::from(turn.is_empty));
+        metrics.arm_tool_errors_total.with_label_values(&[arm]).inc_by(turn.tool_errors);
+        metrics.arm_stop_reasons_total.with_label_values(&[arm, turn.stop.as_str()]).inc();
+        metrics.arm_wall_seconds_total.with_label_values(&[arm]).inc_by(turn.wall_ms as f64 / 1e3);
+        if let Some(Measured { unit: Unit::Dollars, measured, .. }) = turn.cost {
+            metrics.arm_cost_usd_total.with_label_values(&[arm]).inc_by(measured);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What an exchange cost, and what it would have cost otherwise.
+
+use crate::engine::breakpoints::of_client;
+use crate::engine::counterfactual::{AsSent, Baseline, uncached};
+use crate::engine::fork::{Forecast, Unit, weighed};
+use crate::engine::prices::Usd;
+use crate::engine::types::Plan;
+use crate::engine::usage::Usage;
+use crate::metrics::Series;
+
+use super::Recorder;
+
+/// A bill, and estimates of what it might have been.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Money {
+    pub billed: Option<Usd>,
+    pub as_sent: Option<Usd>,
+    pub aligned: Option<f64>,
+    pub forked: Option<f64>,
+}
+
+impl Recorder {
+    /// Counts what was billed, where the model has a price.
+    pub(super) fn count_money(&self, series: &Series, usage: &Usage) -> Money {
+        let Some(price) = self.memo.as_ref().and_then(|memo| memo.price()) else { return Money::default() };
+        let cost = price.cost(usage);
+        series.cost(&self.metrics, cost.kinds().map(|(_, usd)| usd.map_or(0.0, Usd::as_f64)));
+        let Some(billed) = cost.total() else { return Money::default() };
+        let as_sent = price.cost(&self.as_sent(usage)).total().unwrap_or(billed);
+        let of_as_sent = |part: f64, forecast: &Forecast| {
+            (forecast.as_sent > 0.0).then(|| part / forecast.as_sent * as_sent.as_f64())
+        };
+        let forecast = self.forecast();
+        let (aligned, forked) = match self.facts.plan {
+            Plan::Forked => (forecast.and_then(|forecast| of_as_sent(forecast.aligned, &forecast)), None),
+            plan => {
+                let aligned = matches!(plan, Plan::Aligned(_)).then(|| billed.as_f64());
+                (aligned, forecast.and_then(|forecast| of_as_sent(forecast.forked, &forecast)))
+            }
+        };
+        for (baseline, usd) in [
+            (Baseline::AsSent, Some(as_sent.as_f64())),
+            (Baseline::Aligned, aligned),
+            (Baseline::Forked, forked),
+            (Baseline::Uncached, price.cost(&uncached(usage)).total().map(Usd::as_f64)),
+        ] {
+            series.counterfactual(&self.metrics, baseline, usd);
+        }
+        series.saved(&self.metrics, as_sent.as_f64() - billed.as_f64());
+        Money { billed: Some(billed), as_sent: Some(as_sent), aligned, forked }
+    }
+
+    /// The bill for the request as its client sent it.
+    fn as_sent(&self, billed: &Usage) -> Usage {
+        let Some((memo, trace)) = self.memo.as_ref().and_then(|memo| Some((memo, memo.trace.as_ref()?)))
+        else {
+            return *billed;
+        };
+        if self.facts.markers_added == 0 && self.facts.sent == self.facts.received {
+            return *billed;
+        }
+        let received = &*trace.received;
+        let breakpoints = of_client(received.body(), received.anatomy());
+        let bound = self.family.as_ref().and_then(|family| family.bound());
+        let read = bound.map_or(0, |bound| bound.shadow.read(received)).max(self.facts.own_read);
+        let minimum_tokens = memo.model_facts().minimum_tokens.unwrap_or(0);
+        let as_sent = AsSent { received, breakpoints: &breakpoints, read, minimum_tokens };
+        let usage = as_sent.usage(&trace.forwarded, billed);
+        if let (Some(bound), Some(last)) = (bound, breakpoints.last()) {
+            bound.shadow.wrote(received, last.piece, usage.cached());
+        }
+        usage
+    }
+
+    /// A bill in the unit that forecasts of this model are in.
+    pub(super) fn units(&self, usage: &Usage) -> Option<(Unit, f64)> {
+        let memo = self.memo.as_ref()?;
+        let dollars = memo.price().and_then(|price| price.cost(usage).total());
+        match dollars {
+            Some(usd) => Some((Unit::Dollars, usd.as_f64())),
+            None => Some((Unit::Tokens, weighed(usage, memo.multipliers())?)),
+        }
+    }
+}
