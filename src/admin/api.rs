@@ -48,8 +48,9 @@ async fn config(State(desk): State<Desk>) -> Json<Value> {
         let keys = KEYS.iter().filter(|key| key.section() == name);
         keys.map(|key| (key.name().to_owned(), key.shown(proxy.config()).to_json())).collect()
     };
-    let sections: Map<String, Value> =
+    let mut sections: Map<String, Value> =
         SECTIONS.iter().map(|s| (s.name.to_owned(), section(s.name).into())).collect();
+    sections.insert("tenants".to_owned(), json!(proxy.config().tenants));
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "generation": proxy.generation().number,

@@ -41,16 +41,17 @@ pub struct Reloader {
     live: Live,
     metrics: Arc<Metrics>,
     /// The files as they were last read.
-    read: [Print; 2],
+    read: [Print; 3],
     /// The files as they were last looked at.
-    seen: [Print; 2],
+    seen: [Print; 3],
 }
 
 impl Reloader {
     pub fn new(source: Source, live: Live, metrics: Arc<Metrics>) -> Reloader {
-        let mut reloader = Reloader { source, live, metrics, read: [None; 2], seen: [None; 2] };
+        let mut reloader = Reloader { source, live, metrics, read: [None; 3], seen: [None; 3] };
         reloader.seen = reloader.look();
-        reloader.read = [reloader.source.read, reloader.seen[1]];
+        reloader.read = reloader.seen;
+        reloader.read[0] = reloader.source.read;
         reloader
     }
 
@@ -79,8 +80,9 @@ impl Reloader {
                 let next = self.live.reload(reload, loaded.prices);
                 let config = next.generation().number;
                 tracing::info!(why, config, changed, needs_restart = left, "configuration loaded");
-                // It may name another price table.
-                self.read[1] = self.look()[1];
+                // It may name others, which were read just now.
+                let [_, prices, boilerplate] = self.look();
+                self.read = [self.read[0], prices, boilerplate];
                 "loaded"
             }
             Err(problems) => {
@@ -93,10 +95,13 @@ impl Reloader {
         self.metrics.config_reloads_total.with_label_values(&[outcome]).inc();
     }
 
-    /// At the configuration file, and at the price table that it names.
-    fn look(&self) -> [Print; 2] {
+    /// At the configuration file, and at the files that it names.
+    fn look(&self) -> [Print; 3] {
         let proxy = self.live.now();
-        [self.source.file.as_deref(), proxy.config().prices.file.as_deref()].map(|file| print(file?))
+        let config = proxy.config();
+        let named =
+            [self.source.file.as_ref(), config.prices.file.as_ref(), config.fork.boilerplate.as_ref()];
+        named.map(|file| print(file?))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a running process takes of a configuration that was loaded anew.
 //!
 //! Rule: what is open, or kept under a name, stays for the life of the process: addresses, upstream, store, log, and
-//! how tenants are told apart. Their new values are named, and wait for a restart.
+//! how tenants are told apart and called. Their new values are named, and wait for a restart.
 
 use super::keys::KEYS;
 use super::kind::Kind;
@@ -36,7 +36,8 @@ impl Config {
             drain: loaded.drain,
             ..running
         };
-        let (changed, left) = (differing(self, &config), differing(&config, new));
+        let (changed, mut left) = (differing(self, &config), differing(&config, new));
+        left.extend((config.tenants != new.tenants).then_some("tenants"));
         Reload { config, changed, left }
     }
 }
