@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from parts import PATIENCE_SECONDS, Failed, fetch
 
-MODELS = ["claude-sonnet-4-6", "claude-opus-4-5"]
+# The first has prices for prompt and output, the second for its prompt only.
+MODELS = ["claude-fable-5-2", "claude-opus-5-5"]
 CLIENTS = ["claude-cli/2.1.3 (external)", "anthropic-python/1.8.0"]
 TURNS_MAX = 12
 
