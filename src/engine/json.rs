@@ -154,13 +154,31 @@ pub fn text<'a>(bytes: &'a [u8], span: &Span) -> Option<Cow<'a, str>> {
     let Some(escape) = memchr(b'\\', inner) else {
         return std::str::from_utf8(inner).ok().map(Cow::Borrowed);
     };
-    unescaped(inner, escape).or_else(|| serde_json::from_slice(raw).ok()).map(Cow::Owned)
+    let mut out = Vec::with_capacity(inner.len());
+    let unescaped = push_unescaped(&mut out, inner, escape).and_then(|()| String::from_utf8(out).ok());
+    unescaped.or_else(|| serde_json::from_slice(raw).ok()).map(Cow::Owned)
 }
 
-/// The usual escapes undone, the first of which stands at `at`. `None` for those of code points and for whatever
-/// is broken: a parser that is slower knows these.
-fn unescaped(inner: &[u8], mut at: usize) -> Option<String> {
-    let mut out = Vec::with_capacity(inner.len());
+/// Appends the inside of a string that has escapes. `None` if escapes or UTF-8 are broken; then what was appended is
+/// of no use. It is UTF-8 if the string is.
+pub fn push_text(out: &mut Vec<u8>, bytes: &[u8], inner: Span) -> Option<()> {
+    let from = out.len();
+    let raw = &bytes[inner.clone()];
+    let Some(escape) = memchr(b'\\', raw) else {
+        out.extend_from_slice(raw);
+        return Some(());
+    };
+    if push_unescaped(out, raw, escape).is_none() {
+        out.truncate(from);
+        let text: String = serde_json::from_slice(&bytes[inner.start - 1..inner.end + 1]).ok()?;
+        out.extend_from_slice(text.as_bytes());
+    }
+    Some(())
+}
+
+/// Appends the inside of a string with its usual escapes undone, the first of which stands at `at`. `None` for those
+/// of code points and for whatever is broken: a parser that is slower knows these.
+fn push_unescaped(out: &mut Vec<u8>, inner: &[u8], mut at: usize) -> Option<()> {
     let mut from = 0;
     loop {
         out.extend_from_slice(&inner[from..at]);
@@ -181,7 +199,7 @@ fn unescaped(inner: &[u8], mut at: usize) -> Option<String> {
     }
     out.extend_from_slice(&inner[from..]);
     let has_control = inner.iter().fold(false, |found, byte| found | (*byte < b' '));
-    if has_control { None } else { String::from_utf8(out).ok() }
+    (!has_control).then_some(())
 }
 
 /// Whether a key span spells `name`, escapes included.
@@ -456,6 +474,22 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn texts_with_escapes_are_what_a_parser_reads(
+            parts in prop::collection::vec(
+                prop::sample::select(vec!["\\", "n", "t", "r", "b", "f", "u", "00e9", "/", "x", "é", "\\\\", "\u{1}", " "]), 0..12
+            )
+        ) {
+            let raw = format!("\"{}\"", parts.concat());
+            if string_end(raw.as_bytes(), 0) == Ok(raw.len()) && raw.contains('\\') {
+                let read = serde_json::from_str::<String>(&raw).ok();
+                prop_assert_eq!(text(raw.as_bytes(), &(0..raw.len())).map(Cow::into_owned), read.clone());
+                let mut out = Vec::new();
+                let pushed = push_text(&mut out, raw.as_bytes(), 1..raw.len() - 1);
+                prop_assert_eq!(pushed.map(|()| String::from_utf8(out).unwrap()), read);
+            }
+        }
+
         #[test]
         fn every_value_is_walked_to_its_end(json in any_json()) {
             prop_assert_eq!(whole(&json), Ok(()));

@@ -13,6 +13,10 @@
 //! assert_eq!(Some(one), Meaning::of("{ \"b\": \"é\", \"a\": 1 }".as_bytes()));
 //! ```
 
+mod respelt;
+
+pub use respelt::is_respelt;
+
 use super::json::{self, Malformed, Span, skip_space, value_end};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +43,10 @@ impl Meaning {
     pub fn of_text(text: &[u8]) -> Option<Meaning> {
         let block = [&b"{\"type\":\"text\",\"text\":"[..], text, b"}"].concat();
         Meaning::of(&block)
+    }
+
+    pub(super) fn from_bytes(digest: [u8; 32]) -> Meaning {
+        Meaning(digest)
     }
 
     pub fn as_bytes(&self) -> &[u8; 32] {
@@ -129,19 +137,11 @@ impl<'a> Form<'a> {
     /// The inside of a string, decoded.
     fn string(&mut self, inner: Span) -> Option<()> {
         let raw = &self.bytes[inner.clone()];
-        let (control, escaped) =
-            raw.iter().fold((false, false), |(c, e), byte| (c | (*byte < 0x20), e | (*byte == b'\\')));
-        if control && !self.strictness.control_characters {
+        let has_control = || raw.iter().fold(false, |found, byte| found | (*byte < 0x20));
+        if !self.strictness.control_characters && has_control() {
             return None;
         }
-        match escaped {
-            false => self.out.extend_from_slice(raw),
-            true => {
-                let text = json::text(self.bytes, &(inner.start - 1..inner.end + 1))?;
-                self.out.extend_from_slice(text.as_bytes());
-            }
-        }
-        Some(())
+        json::push_text(&mut self.out, self.bytes, inner)
     }
 
     fn object(&mut self, start: usize, without: &[&str]) -> Option<usize> {

@@ -12,6 +12,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::LogFormat;
 
+/// Longer than most lines.
+const LINE_BYTES: usize = 1_024;
 /// The target of the lines that are written here.
 const EXCHANGES: &str = "forkpoint::request";
 
@@ -39,144 +41,143 @@ where
         if metadata.target() != EXCHANGES {
             return self.others.format_event(context, out, event);
         }
+        let mut time = String::new();
+        self.timer.format_time(&mut Writer::new(&mut time))?;
+        let level = metadata.level().as_str();
+        let mut line = String::with_capacity(LINE_BYTES);
         match self.format {
             LogFormat::Human => {
-                self.timer.format_time(&mut out)?;
-                write!(out, " {:>5} {EXCHANGES}:", metadata.level().as_str())?;
-                let mut fields = Human { out, written: Ok(()) };
-                event.record(&mut fields);
-                fields.written?;
-                fields.out.write_char('\n')
+                write!(line, "{time} {level:>5} {EXCHANGES}:")?;
+                event.record(&mut Human(&mut line));
+                line.push('\n');
             }
             LogFormat::Json => {
-                out.write_str("{\"timestamp\":\"")?;
-                self.timer.format_time(&mut out)?;
-                write!(out, "\",\"level\":\"{}\"", metadata.level().as_str())?;
-                let mut fields = Json { out, written: Ok(()) };
-                event.record(&mut fields);
-                fields.written?;
-                writeln!(fields.out, ",\"target\":\"{EXCHANGES}\"}}")
+                write!(line, "{{\"timestamp\":\"{time}\",\"level\":\"{level}\"")?;
+                event.record(&mut Json(&mut line));
+                writeln!(line, ",\"target\":\"{EXCHANGES}\"}}")?;
             }
         }
+        out.write_str(&line)
     }
 }
 
-/// `name=value`, texts in quotes.
-struct Human<'a> {
-    out: Writer<'a>,
-    written: fmt::Result,
-}
+/// `name=value`, texts in quotes. Nothing that is written to a text can fail.
+struct Human<'a>(&'a mut String);
 
 impl Human<'_> {
-    fn field(&mut self, field: &Field, value: impl FnOnce(&mut Writer<'_>) -> fmt::Result) {
-        let out = &mut self.out;
-        self.written = self.written.and_then(|()| {
-            out.write_char(' ')?;
-            out.write_str(field.name())?;
-            out.write_char('=')?;
-            value(out)
-        });
+    fn name(&mut self, field: &Field) {
+        self.0.push(' ');
+        self.0.push_str(field.name());
+        self.0.push('=');
     }
 }
 
 impl Visit for Human<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         let plain = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\';
-        self.field(field, |out| match value.bytes().all(plain) {
-            true => quoted(out, |out| out.write_str(value)),
-            false => write!(out, "{value:?}"),
-        });
+        if !value.bytes().all(plain) {
+            return self.record_debug(field, &value);
+        }
+        self.name(field);
+        self.0.push('"');
+        self.0.push_str(value);
+        self.0.push('"');
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.field(field, |out| write!(out, "{value}"));
+        self.name(field);
+        push_number(self.0, value);
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.field(field, |out| out.write_str(if value { "true" } else { "false" }));
+        self.name(field);
+        self.0.push_str(if value { "true" } else { "false" });
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.field(field, |out| write!(out, "{value:?}"));
+        self.name(field);
+        let _ = write!(self.0, "{value:?}");
     }
 }
 
 /// `,"name":value`; what is no number and no boolean is a text.
-struct Json<'a> {
-    out: Writer<'a>,
-    written: fmt::Result,
-}
+struct Json<'a>(&'a mut String);
 
 impl Json<'_> {
-    fn field(&mut self, field: &Field, value: impl FnOnce(&mut Writer<'_>) -> fmt::Result) {
-        let out = &mut self.out;
-        self.written = self.written.and_then(|()| {
-            out.write_str(",\"")?;
-            out.write_str(field.name())?;
-            out.write_str("\":")?;
-            value(out)
-        });
+    fn name(&mut self, field: &Field) {
+        self.0.push_str(",\"");
+        self.0.push_str(field.name());
+        self.0.push_str("\":");
     }
 }
 
 impl Visit for Json<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.field(field, |out| quoted(out, |out| Escaped(out).write_str(value)));
+        self.name(field);
+        self.0.push('"');
+        push_escaped(self.0, value);
+        self.0.push('"');
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.field(field, |out| write!(out, "{value}"));
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.field(field, |out| out.write_str(if value { "true" } else { "false" }));
+        self.name(field);
+        push_number(self.0, value);
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.field(field, |out| write!(out, "{value}"));
+        self.name(field);
+        let _ = write!(self.0, "{value}");
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.name(field);
+        self.0.push_str(if value { "true" } else { "false" });
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        let text = serde_json::to_string(&value).map_err(|_| fmt::Error);
-        self.field(field, |out| out.write_str(&text?));
+        self.name(field);
+        self.0.push_str(&serde_json::to_string(&value).unwrap_or_else(|_| "null".to_owned()));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.field(field, |out| quoted(out, |out| write!(Escaped(out), "{value:?}")));
+        self.record_str(field, &format!("{value:?}"));
     }
 }
 
-fn quoted(out: &mut Writer<'_>, text: impl FnOnce(&mut Writer<'_>) -> fmt::Result) -> fmt::Result {
-    out.write_char('"')?;
-    text(out)?;
-    out.write_char('"')
+fn push_number(out: &mut String, mut number: u64) {
+    const DIGITS_MAX: usize = 20;
+    let (mut digits, mut at) = ([b'0'; DIGITS_MAX], DIGITS_MAX);
+    while number > 0 || at == DIGITS_MAX {
+        at -= 1;
+        digits[at] += (number % 10) as u8;
+        number /= 10;
+    }
+    out.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
 }
 
-/// What goes through is fit for a JSON string.
-struct Escaped<'a, 'b>(&'a mut Writer<'b>);
-
-impl Write for Escaped<'_, '_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let special = |c: char| c == '"' || c == '\\' || c < ' ';
-        let mut rest = text;
-        while let Some(at) = rest.find(special) {
-            let (plain, from) = rest.split_at(at);
-            self.0.write_str(plain)?;
-            let mut chars = from.chars();
-            match chars.next() {
-                Some('\n') => self.0.write_str("\\n")?,
-                Some('\r') => self.0.write_str("\\r")?,
-                Some('\t') => self.0.write_str("\\t")?,
-                Some('\x08') => self.0.write_str("\\b")?,
-                Some('\x0c') => self.0.write_str("\\f")?,
-                Some(c @ ('"' | '\\')) => write!(self.0, "\\{c}")?,
-                Some(c) => write!(self.0, "\\u{:04x}", c as u32)?,
-                None => {}
+/// Makes a text fit for a JSON string.
+fn push_escaped(out: &mut String, text: &str) {
+    let special = |c: char| c == '"' || c == '\\' || c < ' ';
+    let mut rest = text;
+    while let Some(at) = rest.find(special) {
+        let (plain, from) = rest.split_at(at);
+        out.push_str(plain);
+        let mut chars = from.chars();
+        match chars.next() {
+            Some('\n') => out.push_str("\\n"),
+            Some('\r') => out.push_str("\\r"),
+            Some('\t') => out.push_str("\\t"),
+            Some('\x08') => out.push_str("\\b"),
+            Some('\x0c') => out.push_str("\\f"),
+            Some(c @ ('"' | '\\')) => out.extend(['\\', c]),
+            Some(c) => {
+                let _ = write!(out, "\\u{:04x}", c as u32);
             }
-            rest = chars.as_str();
+            None => {}
         }
-        self.0.write_str(rest)
+        rest = chars.as_str();
     }
+    out.push_str(rest);
 }
 
 #[cfg(test)]
@@ -228,6 +229,8 @@ mod tests {
                 tracing::info!(
                     target: "forkpoint::request",
                     id = 7_u64,
+                    zero = 0_u64,
+                    most = u64::MAX,
                     length = 12_usize,
                     status = Some(200_u16),
                     none = None::<u64>,

@@ -9,6 +9,7 @@ use super::scribe::{Scribe, meaning_of};
 use super::table::{Input, Spellings};
 use crate::engine::anatomy::Piece;
 use crate::engine::json::{self, Span};
+use crate::engine::meaning::is_respelt;
 
 /// More calls than a window holds; the later ones of a hostile body stay as they are.
 const CALLS_MAX: usize = 4096;
@@ -44,10 +45,13 @@ impl Scribe<'_> {
             return self.choose(id, input);
         }
         if count > 0 {
-            let Some(meaning) = meaning_of(raw) else { return };
-            let fresh = self.fresh.inputs.get(id).map_or(&[][..], Vec::as_slice);
-            let first = known.iter().chain(fresh).find(|input| input.meaning() == Some(meaning)).cloned();
-            if let Some(input) = first {
+            let respelt = |input: &&Arc<Input>| input.meaning().is_some() && is_respelt(&input.bytes, raw);
+            let mut first = known.iter().chain(fresh).find(respelt);
+            if first.is_none() {
+                let Some(meaning) = meaning_of(raw) else { return };
+                first = known.iter().chain(fresh).find(|input| input.meaning() == Some(meaning));
+            }
+            if let Some(input) = first.cloned() {
                 self.replacements.push(Replacement { span: span.clone(), with: vec![input.bytes.clone()] });
                 return self.choose(id, input);
             }

@@ -35,12 +35,12 @@ impl Scribe<'_> {
         let attributed =
             kind == Kind::System && pieces.first().is_some_and(|piece| piece.is_attribution(body));
         let fixed = usize::from(attributed);
-        let reading = self.list_reading(&pieces[fixed..], leaves.get(fixed..).unwrap_or_default());
         let (list, element) = match (kind, attributed) {
             (Kind::Tools, _) => (Grain::Tools, Grain::Tool),
             (Kind::System, false) => (Grain::System, Grain::Block),
             (Kind::System, true) => (Grain::AttributedSystem, Grain::Block),
         };
+        let reading = self.list_reading(element, &pieces[fixed..], leaves.get(fixed..).unwrap_or_default());
         let mut spelt: Vec<Spelt> = (0..fixed).map(|_| Spelt::Own).collect();
         for (piece, meaning) in pieces[fixed..].iter().zip(reading.iter()) {
             spelt.push(self.element(element, piece, *meaning));

@@ -74,7 +74,7 @@ impl<'a> Scribe<'a> {
 
     /// A system prompt that is a string.
     pub fn text(&mut self, piece: &Piece, leaf: &Leaf) {
-        let meaning = self.meaning(piece.unmarked(self.body), leaf);
+        let meaning = self.meaning(piece.unmarked(self.body), leaf, meaning_of);
         if let Spelt::As(first) = self.element(Grain::Text, piece, meaning) {
             self.replacements.push(Replacement { span: piece.span.clone(), with: vec![first] });
         }
@@ -109,7 +109,7 @@ impl<'a> Scribe<'a> {
     }
 
     /// The meaning of each element of a list.
-    pub fn list_reading(&mut self, pieces: &[Piece], leaves: &[Leaf]) -> Reading {
+    pub fn list_reading(&mut self, element: Grain, pieces: &[Piece], leaves: &[Leaf]) -> Reading {
         let body = self.body;
         let mut hasher = blake3::Hasher::new();
         leaves.iter().for_each(|leaf| {
@@ -120,8 +120,13 @@ impl<'a> Scribe<'a> {
             Some(reading) if reading.len() == pieces.len() => return reading.clone(),
             _ => {}
         }
+        let known = self.known;
+        let read = |value: &[u8]| match element {
+            Grain::Tool => known.respelt_tool(value).or_else(|| meaning_of(value)),
+            _ => meaning_of(value),
+        };
         let meanings = pieces.iter().zip(leaves).map(|(piece, leaf)| match piece.form {
-            Form::Block => self.meaning(piece.unmarked(body), leaf),
+            Form::Block => self.meaning(piece.unmarked(body), leaf, read),
             Form::Text | Form::Other => None,
         });
         let reading: Reading = meanings.collect();
@@ -130,12 +135,17 @@ impl<'a> Scribe<'a> {
     }
 
     /// The meaning of one value; equal leaves mean the same.
-    pub fn meaning(&mut self, (head, tail): (&[u8], &[u8]), leaf: &Leaf) -> Option<Meaning> {
+    fn meaning(
+        &mut self,
+        (head, tail): (&[u8], &[u8]),
+        leaf: &Leaf,
+        read: impl Fn(&[u8]) -> Option<Meaning>,
+    ) -> Option<Meaning> {
         let digest = *leaf.as_bytes();
         if let Some(reading) = self.memo.get(&digest).or_else(|| self.readings.get(&digest)) {
             return reading.first().copied().flatten();
         }
-        let meaning = if tail.is_empty() { meaning_of(head) } else { meaning_of(&[head, tail].concat()) };
+        let meaning = if tail.is_empty() { read(head) } else { read(&[head, tail].concat()) };
         self.readings.insert(digest, Arc::new([meaning]));
         meaning
     }

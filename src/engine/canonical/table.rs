@@ -18,7 +18,8 @@ use bytes::Bytes;
 
 use super::Order;
 use super::scribe::meaning_of;
-use crate::engine::meaning::Meaning;
+use crate::engine::json;
+use crate::engine::meaning::{Meaning, is_respelt};
 use crate::engine::quick::QuickMap;
 
 /// What a table may hold before the least recently used goes.
@@ -201,6 +202,8 @@ pub(super) struct Spellings {
     limits: Limits,
     clock: Clock,
     elements: Aged<Key, Bytes>,
+    /// Which tool was the last to be learned under a name, as it is spelt.
+    names: Aged<Box<[u8]>, Key>,
     lists: Aged<Key, Arc<List>>,
     inputs: Aged<Box<str>, Vec<Arc<Input>>>,
 }
@@ -211,6 +214,7 @@ impl Spellings {
             limits,
             clock: Clock::default(),
             elements: Aged::default(),
+            names: Aged::default(),
             lists: Aged::default(),
             inputs: Aged::default(),
         }
@@ -218,6 +222,12 @@ impl Spellings {
 
     pub fn element(&self, key: &Key) -> Option<&Bytes> {
         self.elements.get(key, &self.clock)
+    }
+
+    /// The meaning of a tool that is another spelling of the one that is known under its name.
+    pub fn respelt_tool(&self, tool: &[u8]) -> Option<Meaning> {
+        let key = self.names.get(tool_name(tool)?, &self.clock)?;
+        is_respelt(self.element(key)?, tool).then(|| Meaning::from_bytes(key.digest))
     }
 
     pub fn list(&self, key: &Key) -> Option<&Arc<List>> {
@@ -234,11 +244,11 @@ impl Spellings {
     }
 
     fn bytes(&self) -> usize {
-        self.elements.cost + self.lists.cost + self.inputs.cost
+        self.elements.cost + self.names.cost + self.lists.cost + self.inputs.cost
     }
 
     fn entries(&self) -> usize {
-        self.elements.slots.len() + self.lists.slots.len() + self.inputs.slots.len()
+        self.elements.slots.len() + self.names.slots.len() + self.lists.slots.len() + self.inputs.slots.len()
     }
 
     fn insert(&mut self, fresh: Fresh) {
@@ -246,6 +256,11 @@ impl Spellings {
         for (key, bytes) in fresh.elements {
             if bytes.len() <= largest && self.element(&key).is_none() {
                 let cost = bytes.len();
+                if let Some(name) =
+                    Some(&bytes).filter(|_| key.grain == Grain::Tool).and_then(|tool| tool_name(tool))
+                {
+                    self.names.insert(name.into(), key, name.len(), &self.clock);
+                }
                 self.elements.insert(key, bytes, cost, &self.clock);
             }
         }
@@ -284,12 +299,21 @@ impl Spellings {
         if self.bytes() <= self.limits.bytes && self.entries() <= self.limits.entries {
             return;
         }
-        let ages = self.elements.ages().chain(self.lists.ages()).chain(self.inputs.ages());
+        let ages =
+            self.elements.ages().chain(self.names.ages()).chain(self.lists.ages()).chain(self.inputs.ages());
         let oldest = oldest_to_keep(ages.collect(), self.limits);
         self.elements.forget_before(oldest);
+        self.names.forget_before(oldest);
         self.lists.forget_before(oldest);
         self.inputs.forget_before(oldest);
     }
+}
+
+/// A name that is longer is no name.
+const NAME_BYTES_MAX: usize = 256;
+
+fn tool_name(tool: &[u8]) -> Option<&[u8]> {
+    json::member(tool, 0, "name").map(|name| &tool[name]).filter(|name| name.len() <= NAME_BYTES_MAX)
 }
 
 /// What bytes meant: one meaning for a value, one per element for a list.
