@@ -30,6 +30,7 @@ pub mod error;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -70,6 +71,8 @@ pub struct Proxy {
     held: Arc<Held>,
     store: Arc<dyn Store>,
     gate: Arc<Gate>,
+    /// Children that wait for the end of their parent's answer.
+    awaiting: AtomicUsize,
     clock: Arc<Clock>,
     metrics: Arc<Metrics>,
 }
@@ -105,6 +108,7 @@ impl Proxy {
             held,
             store,
             gate,
+            awaiting: AtomicUsize::new(0),
             clock: Arc::new(Clock::new()),
             metrics,
         })
@@ -122,6 +126,11 @@ impl Proxy {
     /// How many requests wait at the gate, or have gone and not begun.
     pub fn at_gate(&self) -> usize {
         self.gate.requests()
+    }
+
+    /// How many children wait for the end of their parent's answer.
+    pub fn awaiting_seal(&self) -> usize {
+        self.awaiting.load(Ordering::Relaxed)
     }
 
     /// One exchange, whatever happens: a fault of ours becomes an answer, never a broken connection.

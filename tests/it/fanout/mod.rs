@@ -3,8 +3,8 @@
 //! Costs are what the simulator bills. Where it matters who goes first, a [`Scene`] plays the upstream itself,
 //! one step after the other; where it matters what a request is taken for, [`Talk`] answers as it is told.
 
-mod talk;
-mod scene;
+pub mod talk;
+pub mod scene;
 mod siblings;
 mod shapes;
 mod leaders;

@@ -3,6 +3,7 @@
 
 mod children;
 mod refused;
+mod seal;
 
 use forkpoint::config::Config;
 use forkpoint::sim::{Sim, SimConfig, Usage};
