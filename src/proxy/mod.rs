@@ -321,9 +321,10 @@ impl Proxy {
         let (now, snapshots) = (self.clock.now(), self.config.fork.policy.snapshots);
         let meet = || match memo.tenant() {
             Some(tenant) => Family::recognise(&tenant, &trace.forwarded, who, &facts.claims, snapshots, now),
-            None => Family::none(who),
+            None => Family::none(who, snapshots),
         };
-        let mut met = std::panic::catch_unwind(AssertUnwindSafe(meet)).unwrap_or_else(|_| Family::none(who));
+        let mut met =
+            std::panic::catch_unwind(AssertUnwindSafe(meet)).unwrap_or_else(|_| Family::none(who, snapshots));
         facts.role = met.role;
         met.before = memo.arrival.predecessor().and_then(|last| last.answer()?.message_id.clone());
         *family = Some(met);
