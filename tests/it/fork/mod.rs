@@ -4,6 +4,8 @@
 mod children;
 mod refused;
 mod seal;
+mod many;
+mod arms;
 
 use forkpoint::config::Config;
 use forkpoint::sim::{Sim, SimConfig, Usage};
