@@ -12,7 +12,7 @@ mod whole_answers;
 mod fairness;
 mod roles;
 mod later_turns;
-mod wire;
+pub mod wire;
 mod strangers;
 mod bad_answers;
 mod observed;

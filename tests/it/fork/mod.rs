@@ -6,6 +6,7 @@ mod refused;
 mod seal;
 mod many;
 mod arms;
+mod wire;
 
 use forkpoint::config::Config;
 use forkpoint::sim::{Sim, SimConfig, Usage};
