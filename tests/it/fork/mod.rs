@@ -6,6 +6,7 @@ mod refused;
 mod seal;
 mod many;
 mod arms;
+mod canary;
 mod wire;
 
 use forkpoint::config::Config;
