@@ -174,6 +174,12 @@ metrics! {
     upstream_first_byte_seconds: HistogramVec[] in UPSTREAM_BUCKETS;
     /// Messages requests whose bodies are in memory right now, and their bytes.
     held: IntGaugeVec["unit"];
+    /// Requests by the part of the API that they call.
+    endpoint_requests_total: IntCounterVec["endpoint"];
+    /// The number of the configuration in force; each one that is loaded while running has the next.
+    config_generation: IntGaugeVec[];
+    /// Configurations that were loaded while running, and those that were refused whole.
+    config_reloads_total: IntCounterVec["outcome"];
     /// The running version.
     build_info: IntGaugeVec["version"];
 }

@@ -1,9 +1,12 @@
-//! The second port: whether we live, whether we are ready, and what we measured.
+//! The second port: whether we live, whether we are ready, what we measured, and what operators may ask.
 //!
 //! On loopback it answers only to names of this machine. A web page may point a name of its own at 127.0.0.1
 //! and have the browser of whoever visits it read from there; such a request carries that name in its Host
 //! header and gets a 421. Beyond loopback, where probes and scrapers come by whatever name they were given,
-//! the network decides who may connect.
+//! it asks for a token; the third door, with health and metrics only, does not.
+
+pub mod api;
+pub mod token;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -47,12 +50,15 @@ impl Readiness {
     }
 }
 
+/// Health and metrics: all that probes and scrapers need.
 pub fn router(metrics: Arc<Metrics>, readiness: Readiness) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz).with_state(readiness))
         .route("/metrics", get(render).with_state(metrics))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "try /healthz, /readyz or /metrics\n") })
+        .fallback(|| async {
+            (StatusCode::NOT_FOUND, "try /healthz, /readyz, /metrics or, on the admin port, /api/config\n")
+        })
 }
 
 pub async fn serve(listener: TcpListener, router: Router) {

@@ -9,6 +9,7 @@ pub mod run;
 pub mod serve;
 pub mod sim;
 mod logging;
+mod reload;
 
 use std::process::ExitCode;
 

@@ -8,13 +8,14 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::admin;
-use crate::config::{self, Config, Loaded, Mode, Overrides};
-use crate::engine::prices::Prices;
+use crate::admin::{self, token::Token};
+use crate::config::{Config, Drain, Loaded, Mode, Overrides};
 use crate::metrics::Metrics;
 use crate::proxy::forward::SetupError;
+use crate::proxy::live::Live;
 use crate::proxy::{Proxy, server};
 
+use super::reload::{Reloader, Source};
 use super::{Failure, logging};
 
 const EXAMPLE: &str = "\
@@ -24,7 +25,8 @@ Examples:
   forkpoint serve --config forkpoint.toml
 
 SIGTERM and SIGINT drain: running streams finish, then it exits with 0. A
-second signal ends at once.";
+second signal ends at once. SIGHUP, or a change of its file, loads the
+configuration anew: whole, or not at all.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -34,14 +36,27 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let Loaded { config, prices, .. } = config::load(&args.overrides, std::env::vars_os())?;
-    let log = logging::start(&config.log);
-    let outcome = super::runtime()?.block_on(serve(config, prices));
+    let source = Source::new(args.overrides);
+    let loaded = source.load()?;
+    let token = token(&loaded.config)?;
+    let log = logging::start(&loaded.config.log);
+    let outcome = super::runtime()?.block_on(serve(loaded, token, source));
     log.flush();
     outcome
 }
 
-async fn serve(config: Config, prices: Prices) -> Result<(), Failure> {
+/// What the admin port asks for, if it does.
+fn token(config: &Config) -> Result<Option<Token>, Failure> {
+    let Some(path) = &config.admin.token_file else { return Ok(None) };
+    let unusable = |error| {
+        Failure::usage(format!("admin.token_file = \"{}\": {error}", path.display()))
+            .hint("write one with: (umask 077; head -c 32 /dev/urandom | base64 > FILE)")
+    };
+    Token::read(path).map(Some).map_err(unusable)
+}
+
+async fn serve(loaded: Loaded, token: Option<Token>, source: Source) -> Result<(), Failure> {
+    let Loaded { config, prices, .. } = loaded;
     // Signals count from here on, so that none that comes while we start is lost.
     let mut signals = Signals::new()?;
     let metrics = Arc::new(Metrics::new().map_err(|error| Failure::new(format!("metrics: {error}")))?);
@@ -52,21 +67,38 @@ async fn serve(config: Config, prices: Prices) -> Result<(), Failure> {
     let (stop, stopped) = watch::channel(false);
     let readiness = admin::Readiness::default();
     readiness.set(true);
-    let pages = admin::router(metrics, readiness.clone());
-    for listener in [Some(listeners.admin), listeners.metrics].into_iter().flatten() {
-        tokio::spawn(admin::serve(listener, pages.clone()));
+    let live = Live::from(Arc::new(proxy));
+    let open = admin::router(metrics.clone(), readiness.clone());
+    let pages = open.clone().merge(admin::api::router(live.clone(), metrics.clone()));
+    let pages = match token {
+        Some(token) => admin::token::guard(pages, token, config.admin.open_metrics),
+        None => pages,
+    };
+    tokio::spawn(admin::serve(listeners.admin, pages));
+    if let Some(listener) = listeners.metrics {
+        tokio::spawn(admin::serve(listener, open));
     }
-    let serving = tokio::spawn(server::serve(listeners.proxy, Arc::new(proxy), stopped));
+    let serving = tokio::spawn(server::serve(listeners.proxy, live.clone(), stopped));
 
-    let first = signals.next().await;
+    let mut reloader = Reloader::new(source, live.clone(), metrics);
+    let first = loop {
+        tokio::select! {
+            signal = signals.next() => match signal {
+                HANGUP => reloader.reload(HANGUP),
+                end => break end,
+            },
+            () = reloader.changed() => reloader.reload("file"),
+        }
+    };
+    let drain_rules = live.now().config().drain.clone();
     readiness.set(false);
-    tracing::info!(signal = first, delay_ms = config.drain.delay.as_millis() as u64, "draining");
+    tracing::info!(signal = first, delay_ms = drain_rules.delay.as_millis() as u64, "draining");
     tokio::select! {
-        drained = drain(&config, stop, serving) => match drained {
+        drained = drain(&drain_rules, stop, serving) => match drained {
             Drained::All => tracing::info!("drained"),
             Drained::Deadline => tracing::warn!("drain.deadline_s is over; open streams are cut"),
         },
-        second = signals.next() => tracing::warn!(signal = second, "second signal; open streams are cut"),
+        second = signals.end() => tracing::warn!(signal = second, "second signal; open streams are cut"),
     }
     Ok(())
 }
@@ -81,10 +113,10 @@ enum Drained {
     Deadline,
 }
 
-async fn drain(config: &Config, stop: watch::Sender<bool>, serving: tokio::task::JoinHandle<()>) -> Drained {
-    tokio::time::sleep(config.drain.delay).await;
+async fn drain(rules: &Drain, stop: watch::Sender<bool>, serving: tokio::task::JoinHandle<()>) -> Drained {
+    tokio::time::sleep(rules.delay).await;
     let _ = stop.send(true);
-    match tokio::time::timeout(config.drain.deadline, serving).await {
+    match tokio::time::timeout(rules.deadline, serving).await {
         Ok(_) => Drained::All,
         Err(_) => Drained::Deadline,
     }
@@ -147,9 +179,13 @@ fn announce(config: &Config, listeners: &Listeners) {
     );
 }
 
+/// The signal to load the configuration anew.
+const HANGUP: &str = "SIGHUP";
+
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
@@ -159,6 +195,7 @@ impl Signals {
         Ok(Signals {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
+            hangup: listen(SignalKind::hangup())?,
         })
     }
 
@@ -166,6 +203,17 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
+            _ = self.hangup.recv() => HANGUP,
+        }
+    }
+
+    /// The next one that tells us to end.
+    async fn end(&mut self) -> &'static str {
+        loop {
+            match self.next().await {
+                HANGUP => tracing::info!("draining; the configuration is not loaded anew"),
+                end => return end,
+            }
         }
     }
 }

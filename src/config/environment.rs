@@ -20,7 +20,7 @@ use super::kind::Given;
 use super::problem::{Complaint, Origin, named};
 
 const PREFIX: &str = "FORKPOINT_";
-const CONFIG: &str = "FORKPOINT_CONFIG";
+pub(super) const CONFIG: &str = "FORKPOINT_CONFIG";
 
 /// Short name and key.
 const SHORT_FORMS: [(&str, &str); 5] = [

@@ -15,10 +15,7 @@ static LATER: &[Later] = &[
     Later { path: "policy", instead: "remove it; in this version all requests are treated alike" },
     Later { path: "record", instead: "remove it; this version records no traffic" },
     Later { path: "trace", instead: "remove it; this version has metrics and log lines, and no traces" },
-    Later {
-        path: "admin",
-        instead: "remove it; the admin port of this version is server.admin_listen, on loopback",
-    },
+    Later { path: "admin.subscribers", instead: "remove it; this version has no live page" },
     Later { path: "privacy", instead: "remove it; this version never shows prompt text" },
     Later { path: "store.path", instead: MEMORY },
     Later { path: "store.url", instead: MEMORY },

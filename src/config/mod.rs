@@ -31,6 +31,7 @@ mod parse;
 mod file;
 mod environment;
 mod rules;
+mod reload;
 mod tenants;
 mod prices;
 mod problem;
@@ -45,9 +46,10 @@ pub use keys::{KEYS, Key, SECTIONS, Section};
 pub use kind::{Choice, Kind, Shown};
 pub use prices::load_prices;
 pub use problem::{Origin, Problem, Problems};
+pub use reload::Reload;
 pub use types::{
-    Canonical, Config, Drain, Fork, Gate, GateScope, Identity, Limits, Log, LogFormat, MASK, Mode, OAuth,
-    PriceTable, Profile, Secret, Server, Store, StoreKind, Upstream, Volatile,
+    Admin, Canonical, Config, Drain, Fork, Gate, GateScope, Identity, Limits, Log, LogFormat, MASK, Mode,
+    OAuth, PriceTable, Profile, Secret, Server, Store, StoreKind, Upstream, Volatile,
 };
 
 use crate::engine::prices::Prices;
@@ -57,6 +59,13 @@ use problem::{Complaint, named};
 
 /// What forked children are told is sent once per child, and paid for.
 const BOILERPLATE_BYTES_MAX: usize = 64 << 10;
+
+impl Overrides {
+    /// The file that a configuration with these flags is read from, if one is named.
+    pub fn file(&self) -> Option<PathBuf> {
+        self.config.clone().or_else(|| std::env::var_os(environment::CONFIG).map(PathBuf::from))
+    }
+}
 
 /// A valid configuration, and where each of its values came from.
 #[derive(Debug)]

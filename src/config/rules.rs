@@ -28,16 +28,18 @@ struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// The admin port has no password in this version, so only this machine may reach it.
+    /// Without a token only this machine may reach the admin port.
     fn admin_stays_at_home(&self) -> Option<Problem> {
-        let path = "server.admin_listen";
-        let ip = self.loaded.config.server.admin_listen.ip();
-        if self.broken.contains(path) || ip.to_canonical().is_loopback() {
+        let (path, token) = ("server.admin_listen", "admin.token_file");
+        let config = &self.loaded.config;
+        let is_safe =
+            config.server.admin_listen.ip().to_canonical().is_loopback() || config.admin.token_file.is_some();
+        if self.broken.contains(path) || self.broken.contains(token) || is_safe {
             return None;
         }
         let complaint = Complaint::new(
-            "the admin port may not be reached from other machines in this version",
-            "keep it on 127.0.0.1, and set server.metrics_listen for probes and scrapers",
+            "the admin port may not be reached from other machines without a token",
+            "set admin.token_file, or keep it on 127.0.0.1 and set server.metrics_listen for probes and scrapers",
         );
         Some(complaint.at(self.loaded.origin(path), self.assignment(path)))
     }

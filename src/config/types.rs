@@ -25,6 +25,7 @@ pub struct Config {
     pub limits: Limits,
     pub log: Log,
     pub drain: Drain,
+    pub admin: Admin,
     /// Names for the digests of tenants, in metrics.
     pub tenants: BTreeMap<String, String>,
 }
@@ -187,6 +188,14 @@ pub struct Drain {
     pub delay: Duration,
     /// How long running streams may take to finish.
     pub deadline: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct Admin {
+    /// Holds what callers of the admin port must bring.
+    pub token_file: Option<PathBuf>,
+    /// Whether `/metrics` is for everybody all the same.
+    pub open_metrics: bool,
 }
 
 impl Secret {
@@ -353,6 +362,7 @@ impl Default for Config {
             },
             log: Log { format: LogFormat::Human, level: tracing::Level::INFO },
             drain: Drain { delay: Duration::ZERO, deadline: Duration::from_secs(300) },
+            admin: Admin { token_file: None, open_metrics: false },
             tenants: BTreeMap::new(),
         }
     }

@@ -37,8 +37,6 @@ pub enum Collected {
 pub struct Held {
     requests: AtomicUsize,
     bytes: AtomicUsize,
-    requests_max: usize,
-    bytes_max: usize,
     requests_gauge: IntGauge,
     bytes_gauge: IntGauge,
 }
@@ -50,19 +48,17 @@ pub struct Permit {
 }
 
 impl Held {
-    pub fn new(limits: &Limits, gauge: &IntGaugeVec) -> Held {
+    pub fn new(gauge: &IntGaugeVec) -> Held {
         Held {
             requests: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
-            requests_max: limits.held_requests,
-            bytes_max: limits.held_bytes,
             requests_gauge: gauge.with_label_values(&["requests"]),
             bytes_gauge: gauge.with_label_values(&["bytes"]),
         }
     }
 
-    fn enter(self: &Arc<Self>) -> Option<Permit> {
-        take(&self.requests, 1, self.requests_max)?;
+    fn enter(self: &Arc<Self>, limits: &Limits) -> Option<Permit> {
+        take(&self.requests, 1, limits.held_requests)?;
         self.requests_gauge.inc();
         Some(Permit { held: self.clone(), bytes: 0 })
     }
@@ -70,8 +66,8 @@ impl Held {
 
 impl Permit {
     /// Takes room for more bytes, or says that there is none.
-    fn grow(&mut self, bytes: usize) -> Result<(), Reason> {
-        take(&self.held.bytes, bytes, self.held.bytes_max).ok_or(Reason::HeldBytes)?;
+    fn grow(&mut self, bytes: usize, limits: &Limits) -> Result<(), Reason> {
+        take(&self.held.bytes, bytes, limits.held_bytes).ok_or(Reason::HeldBytes)?;
         self.bytes += bytes;
         self.held.bytes_gauge.add(bytes as i64);
         Ok(())
@@ -105,7 +101,7 @@ pub async fn collect(
     if headers.contains_key(http::header::TRAILER) {
         return Ok(spilled(Bytes::new(), body, limits, Reason::Trailers, None));
     }
-    let Some(mut permit) = held.enter() else {
+    let Some(mut permit) = held.enter(limits) else {
         return Ok(spilled(Bytes::new(), body, limits, Reason::HeldRequests, None));
     };
     let mut stall = Stall::new(limits.stall);
@@ -114,7 +110,7 @@ pub async fn collect(
         let Ok(data) = frame.into_data() else { continue };
         let fits = match collected.len() + data.len() {
             total if total > limits.body_bytes => Err(Reason::BodyTooLarge),
-            _ => permit.grow(data.len()),
+            _ => permit.grow(data.len(), limits),
         };
         collected.push(data);
         if let Err(reason) = fits {

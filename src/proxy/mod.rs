@@ -11,6 +11,7 @@ pub mod attempt;
 pub mod fork;
 pub mod rules;
 pub mod server;
+pub mod live;
 pub mod collect;
 pub mod headers;
 pub mod forward;
@@ -30,7 +31,7 @@ pub mod error;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -55,6 +56,7 @@ use error::Fault;
 use family::{Claims, Family};
 use forward::{Answer, SentBody, Upstream};
 use hold::{Gate, Held as HeldBack};
+use live::Generation;
 use memo::{Memo, Owner};
 use observe::AnswerBody;
 use record::{Facts, Recorder};
@@ -67,12 +69,13 @@ pub struct Proxy {
     prices: Arc<Prices>,
     rules: align::Rules,
     fanout_rules: fanout::Rules,
-    upstream: Upstream,
+    generation: Generation,
+    upstream: Arc<Upstream>,
     held: Arc<Held>,
     store: Arc<dyn Store>,
     gate: Arc<Gate>,
     /// Children that wait for the end of their parent's answer.
-    awaiting: AtomicUsize,
+    awaiting: Arc<AtomicUsize>,
     clock: Arc<Clock>,
     metrics: Arc<Metrics>,
 }
@@ -88,8 +91,8 @@ struct Outgoing {
 
 impl Proxy {
     pub fn new(config: Config, prices: Prices, metrics: Arc<Metrics>) -> Result<Proxy, forward::SetupError> {
-        let upstream = Upstream::new(&config.upstream)?;
-        let held = Arc::new(Held::new(&config.limits, &metrics.held));
+        let upstream = Arc::new(Upstream::new(&config.upstream)?);
+        let held = Arc::new(Held::new(&metrics.held));
         metrics.models.reserve(prices.models().map(|model| &*model.id));
         metrics.name_tenants(config.tenants.clone());
         let config::Store { max_bytes, tenant_share, recent_bytes, .. } = config.store;
@@ -99,38 +102,21 @@ impl Proxy {
         record::show_store(&metrics, Arc::clone(&store));
         let prices = Arc::new(prices);
         let gate = Arc::new(Gate::new(hold::settings(&config.gate), tokio::time::Instant::now()));
+        let generation = Generation::first(&metrics);
         Ok(Proxy {
             config,
             prices,
             rules,
             fanout_rules,
+            generation,
             upstream,
             held,
             store,
             gate,
-            awaiting: AtomicUsize::new(0),
+            awaiting: Arc::default(),
             clock: Arc::new(Clock::new()),
             metrics,
         })
-    }
-
-    pub fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    /// What is remembered.
-    pub fn store(&self) -> &dyn Store {
-        &*self.store
-    }
-
-    /// How many requests wait at the gate, or have gone and not begun.
-    pub fn at_gate(&self) -> usize {
-        self.gate.requests()
-    }
-
-    /// How many children wait for the end of their parent's answer.
-    pub fn awaiting_seal(&self) -> usize {
-        self.awaiting.load(Ordering::Relaxed)
     }
 
     /// One exchange, whatever happens: a fault of ours becomes an answer, never a broken connection.
@@ -155,7 +141,8 @@ impl Proxy {
     }
 
     fn recorder(&self, endpoint: Endpoint) -> Recorder {
-        Recorder::new(self.metrics.clone(), self.clock.clone(), self.gate.clone(), Facts::new(endpoint))
+        let facts = Facts::new(endpoint, self.generation.number);
+        Recorder::new(self.metrics.clone(), self.clock.clone(), self.gate.clone(), facts)
     }
 
     async fn exchange(&self, request: Request<Incoming>, recorder: &mut Recorder) -> Result<Answer, Fault> {
@@ -223,6 +210,7 @@ impl Proxy {
         facts.claims = Claims::of(&parts.headers);
         facts.betas = identify::betas(&parts.headers).collect::<Vec<_>>().join(",");
         if facts.endpoint != Endpoint::Messages {
+            facts.model = facts.endpoint.model(parts.uri.path());
             let body = SentBody::streamed(body, limits.stall);
             return Ok(Outgoing { request: Request::from_parts(parts, body), body: None, permit: None });
         }

@@ -15,7 +15,7 @@ use http_body::{Body, Frame, SizeHint};
 use crate::config::{Config, Limits};
 use crate::engine::sse::Framer;
 use crate::engine::turn::{Block, Turn, TurnBuilder, TurnLimits};
-use crate::engine::types::{Ending, Endpoint};
+use crate::engine::types::Ending;
 use crate::engine::usage::Usage;
 
 use super::answer::UpstreamBody;
@@ -40,14 +40,15 @@ pub fn relay(answer: forward::Answer, mut recorder: Recorder, config: &Config) -
     headers::for_client(&mut head);
     recorder.answered(head.status, &head.headers);
     let observer = match recorder.facts.endpoint {
-        Endpoint::Messages => Observer::new(&head.headers, &config.limits),
+        endpoint if endpoint.answers_with_a_message() => Observer::new(&head.headers, &config.limits),
         _ => None,
     };
     if config.server.response_headers {
         mark(&mut head.headers, &recorder);
     }
     let idle = Stall::new(config.upstream.idle);
-    let mut tee = Tee { body, observer, recorder: Some(recorder), idle, _ride: ride };
+    let (recorder, unflushed, broken) = (Some(recorder), false, None);
+    let mut tee = Tee { body, observer, recorder, idle, unflushed, broken, _ride: ride };
     // An answer without a body is never polled.
     if tee.body.is_end_stream() {
         tee.end(Ending::Complete);
@@ -61,6 +62,10 @@ pub struct Tee {
     /// Taken at the end.
     recorder: Option<Recorder>,
     idle: Stall,
+    /// Whether anything was handed on since the last wait.
+    unflushed: bool,
+    /// How the upstream broke off, to be said once what came before is on its way.
+    broken: Option<BoxError>,
     _ride: Ride<HttpClient>,
 }
 
@@ -70,9 +75,13 @@ struct Silent;
 
 impl Tee {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(error) = self.broken.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
         let polled = match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(polled) => polled,
             Poll::Pending => {
+                self.unflushed = false;
                 slow_reader::waiting();
                 return self.idle.poll_expired(cx).map(|()| {
                     self.end(Ending::UpstreamBroke);
@@ -87,10 +96,18 @@ impl Tee {
                     self.see(data);
                 }
                 slow_reader::handed_on();
+                self.unflushed = true;
                 if self.body.is_end_stream() {
                     self.end(Ending::Complete);
                 }
                 Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(error)) if self.unflushed => {
+                // The connection throws away what it has not written when it hears of an error.
+                self.end(Ending::UpstreamBroke);
+                self.broken = Some(error.into());
+                cx.waker().wake_by_ref();
+                Poll::Pending
             }
             Some(Err(error)) => {
                 self.end(Ending::UpstreamBroke);

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -12,12 +13,12 @@ use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::config::Limits;
 
-use super::Proxy;
 use super::error::Fault;
+use super::live::Live;
 use super::slow_reader::StreamTasks;
 use super::stall::Stall;
 
@@ -39,11 +40,10 @@ const DOORSTEP: usize = 256;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `stop` turns true, then lets running exchanges finish. The caller bounds that wait.
-pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, mut stop: watch::Receiver<bool>) {
-    let limits = proxy.config.limits.clone();
-    let places = Arc::new(Semaphore::new(limits.connections));
-    let doorstep = Arc::new(Semaphore::new(DOORSTEP));
-    let builder = Arc::new(builder(&limits));
+/// A connection keeps the limits that it began with, and each request on it brings its own settings.
+pub async fn serve(listener: TcpListener, proxy: impl Into<Live>, mut stop: watch::Receiver<bool>) {
+    let live = proxy.into();
+    let (places, doorstep) = (Arc::<Places>::default(), Arc::<Places>::default());
     let graceful = GracefulShutdown::new();
     loop {
         let accepted = tokio::select! {
@@ -59,13 +59,16 @@ pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, mut stop: watch::Re
             }
         };
         let _ = stream.set_nodelay(true);
+        let limits = live.now().config.limits.clone();
         let io = TokioIo::new(ClientIo::new(stream, &limits));
-        let (proxy, builder, watcher) = (proxy.clone(), builder.clone(), graceful.watcher());
+        let (live, watcher) = (live.clone(), graceful.watcher());
         // A flood is not worth an answer.
-        let Some(place) = Place::wanted(&places, &doorstep) else { continue };
+        let Some(place) = Place::wanted(&places, limits.connections, &doorstep) else { continue };
         tokio::spawn(async move {
+            let builder = builder(&limits);
             let service = service_fn(|request| {
-                let (proxy, admitted) = (proxy.clone(), place.is_taken());
+                let proxy = live.now();
+                let admitted = place.is_taken(proxy.config.limits.connections);
                 async move {
                     match admitted {
                         true => proxy.handle(request).await,
@@ -83,28 +86,49 @@ pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, mut stop: watch::Re
     graceful.shutdown().await;
 }
 
+/// How many places are taken. How many there are may change, so it is said by whoever wants one.
+#[derive(Default)]
+struct Places(AtomicUsize);
+
+/// One of them, given back when dropped.
+struct Taken(Arc<Places>);
+
+impl Places {
+    fn take(self: &Arc<Self>, max: usize) -> Option<Taken> {
+        let more = |taken: usize| (taken < max).then_some(taken + 1);
+        self.0.fetch_update(Relaxed, Relaxed, more).ok()?;
+        Some(Taken(self.clone()))
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Relaxed);
+    }
+}
+
 /// One connection's place among `limits.connections`, or on the doorstep; given back with it.
 struct Place {
-    places: Arc<Semaphore>,
-    taken: OnceLock<OwnedSemaphorePermit>,
-    _doorstep: Option<OwnedSemaphorePermit>,
+    places: Arc<Places>,
+    taken: OnceLock<Taken>,
+    _doorstep: Option<Taken>,
 }
 
 impl Place {
-    fn wanted(places: &Arc<Semaphore>, doorstep: &Arc<Semaphore>) -> Option<Place> {
+    fn wanted(places: &Arc<Places>, max: usize, doorstep: &Arc<Places>) -> Option<Place> {
         let mut place = Place { places: places.clone(), taken: OnceLock::new(), _doorstep: None };
-        if !place.is_taken() {
-            place._doorstep = Some(doorstep.clone().try_acquire_owned().ok()?);
+        if !place.is_taken(max) {
+            place._doorstep = Some(doorstep.take(DOORSTEP)?);
         }
         Some(place)
     }
 
     /// Asked again for each request: a connection that came too early is not refused for life.
-    fn is_taken(&self) -> bool {
+    fn is_taken(&self, max: usize) -> bool {
         if self.taken.get().is_none()
-            && let Ok(permit) = self.places.clone().try_acquire_owned()
+            && let Some(taken) = self.places.take(max)
         {
-            let _ = self.taken.set(permit);
+            let _ = self.taken.set(taken);
         }
         self.taken.get().is_some()
     }

@@ -13,6 +13,7 @@ mod tenant;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+use arc_swap::ArcSwap;
 use dashmap::DashMap;
 
 pub use forked::{Bound, Fanouts, Fate};
@@ -46,7 +47,7 @@ impl Limits {
 pub struct Memory {
     tenants: DashMap<TenantId, Arc<Tenant>>,
     limits: Limits,
-    rules: Rules,
+    rules: ArcSwap<Rules>,
     totals: Arc<Totals>,
     /// Counts uses, so that the tenant that was away for longest is known.
     clock: AtomicU64,
@@ -93,17 +94,30 @@ pub trait Store: Send + Sync {
 
     /// The fork points of all tenants.
     fn forks(&self) -> usize;
+
+    /// Other rules of who is a child, from now on.
+    fn configure(&self, rules: Rules);
+
+    /// Every tenant of which this process knows anything.
+    fn known(&self) -> Vec<(TenantId, Arc<Tenant>)>;
+
+    /// Forgets all that is known of a tenant, for good; whether there was anything.
+    fn forget(&self, id: &TenantId) -> bool;
 }
 
 impl Memory {
     /// `rules` say who is a child; what fork points may hold is a part of the limits.
     pub fn new(limits: Limits, rules: Rules) -> Memory {
-        let rules = Rules { bytes: limits.share(limits.max_bytes), ..rules };
+        let rules = ArcSwap::from_pointee(Rules { bytes: limits.share(limits.max_bytes), ..rules });
         Memory { tenants: DashMap::new(), limits, rules, totals: Arc::default(), clock: AtomicU64::new(0) }
     }
 
     pub fn tenants(&self) -> usize {
         self.tenants.len()
+    }
+
+    fn rules(&self) -> Rules {
+        Rules::clone(&self.rules.load())
     }
 
     fn largest(&self, size: fn(&Tenant) -> usize) -> Option<Arc<Tenant>> {
@@ -134,7 +148,7 @@ impl Store for Memory {
         if self.tenants.len() >= TENANTS_MAX {
             self.forget_longest_unused();
         }
-        let new = || Arc::new(Tenant::new(*id, self.limits, self.rules.clone(), Arc::clone(&self.totals)));
+        let new = || Arc::new(Tenant::new(*id, self.limits, self.rules(), Arc::clone(&self.totals)));
         let tenant = Arc::clone(&self.tenants.entry(*id).or_insert_with(new));
         tenant.used(self.clock.fetch_add(1, Relaxed));
         tenant
@@ -169,6 +183,22 @@ impl Store for Memory {
 
     fn forks(&self) -> usize {
         self.totals.forks.load(Relaxed)
+    }
+
+    fn configure(&self, rules: Rules) {
+        let rules = Rules { bytes: self.rules().bytes, ..rules };
+        self.rules.store(Arc::new(rules.clone()));
+        for (_, tenant) in self.known() {
+            tenant.with_forks(|forks| forks.configure(rules.clone()));
+        }
+    }
+
+    fn known(&self) -> Vec<(TenantId, Arc<Tenant>)> {
+        self.tenants.iter().map(|tenant| (*tenant.key(), Arc::clone(&tenant))).collect()
+    }
+
+    fn forget(&self, id: &TenantId) -> bool {
+        self.tenants.remove(id).is_some()
     }
 }
 

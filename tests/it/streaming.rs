@@ -54,6 +54,24 @@ async fn an_event_cut_anywhere_into_chunks_is_relayed_and_counted() {
 }
 
 #[tokio::test]
+async fn what_came_before_a_break_arrives_before_it() {
+    let upstream = Upstream::bind().await;
+    let forkpoint = Forkpoint::before(&upstream.url()).await;
+    for _ in 0..20 {
+        let mut client = forkpoint.client().await;
+        client.send(&call(PROMPT)).await;
+        let (mut server, _) = upstream.asked().await;
+        let chunk = |event: &str| format!("{:x}\r\n{event}\r\n", event.len());
+        let chunks: String = EVENTS[..4].iter().map(|event| chunk(event)).collect();
+        server.send(&[EVENT_STREAM, chunks.as_bytes()].concat()).await;
+        drop(server);
+        let (came, _) = client.rest().await;
+        let came = String::from_utf8(came).unwrap();
+        assert!(came.ends_with(&chunk(EVENTS[3])), "{came}");
+    }
+}
+
+#[tokio::test]
 async fn an_upload_streams_while_its_answer_streams() {
     let upstream = Upstream::bind().await;
     let forkpoint = Forkpoint::before(&upstream.url()).await;

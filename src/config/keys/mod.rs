@@ -54,6 +54,7 @@ pub static SECTIONS: &[Section] = &[
     },
     Section { name: "log", meaning: "Log lines, on standard error." },
     Section { name: "drain", meaning: "What happens between SIGTERM and the exit." },
+    Section { name: "admin", meaning: "Who may use the admin port." },
     Section {
         name: "tenants",
         meaning: "Names in metrics for the digests that the log shows: \"81f9b6d4\" = \"checkout\". At most 50.",
@@ -105,7 +106,7 @@ impl Key {
 mod tests {
     use super::*;
     use crate::config::{
-        Canonical, Drain, Fork, Gate, Identity, Limits, Log, PriceTable, Server, Store, Upstream,
+        Admin, Canonical, Drain, Fork, Gate, Identity, Limits, Log, PriceTable, Server, Store, Upstream,
     };
     use crate::engine::fork::Policy;
 
@@ -125,6 +126,7 @@ mod tests {
             limits,
             log,
             drain,
+            admin,
             tenants: _,
         } = Config::default();
         let Server { listen: _, admin_listen: _, metrics_listen: _, mode: _, response_headers: _ } = server;
@@ -176,7 +178,8 @@ mod tests {
         } = limits;
         let Log { format: _, level: _ } = log;
         let Drain { delay: _, deadline: _ } = drain;
-        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 23 + 4 + 5 + 1 + 9 + 2 + 2);
+        let Admin { token_file: _, open_metrics: _ } = admin;
+        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 23 + 4 + 5 + 1 + 9 + 2 + 2 + 2);
     }
 
     #[test]

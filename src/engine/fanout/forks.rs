@@ -44,7 +44,7 @@ pub(super) struct Slot {
     pub seen: BTreeSet<usize>,
     /// The calls whose results came back.
     pub returned: BTreeSet<usize>,
-    bytes: usize,
+    pub bytes: usize,
 }
 
 impl Forks {
@@ -65,6 +65,11 @@ impl Forks {
 
     pub fn rules(&self) -> &Rules {
         &self.rules
+    }
+
+    /// Other rules for whatever comes from now on. What they may hold is not theirs to say.
+    pub fn configure(&mut self, rules: Rules) {
+        self.rules = Rules { bytes: self.rules.bytes, ..rules };
     }
 
     pub fn len(&self) -> usize {

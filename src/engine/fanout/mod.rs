@@ -24,6 +24,7 @@ mod forks;
 mod recognise;
 mod snapshots;
 mod bindings;
+mod summary;
 #[cfg(test)]
 mod tests;
 
@@ -35,3 +36,4 @@ pub use recognise::{Child, Explicit, Newcomer, Rank, Recognised, WhyPlain};
 pub use rules::{Rules, Spawning, Who};
 pub use shape::{CHILD_TAG, PLACEHOLDER, is_forked_by_shape};
 pub use snapshots::{LATEST, Snapshots};
+pub use summary::{CallSummary, Summary};

@@ -42,9 +42,15 @@ struct Learned {
 
 impl<G: Clone + Eq + Hash> Holds<G> {
     pub fn new(settings: &Settings) -> Holds<G> {
-        let first_ms = settings.json_hold_ms.min(settings.max_hold_ms);
-        let (max_ms, groups_max) = (settings.max_hold_ms, settings.limits.groups);
-        Holds { first_ms, max_ms, groups_max, groups: HashMap::new() }
+        let mut holds = Holds { first_ms: 0, max_ms: 0, groups_max: 0, groups: HashMap::new() };
+        holds.configure(settings);
+        holds
+    }
+
+    pub fn configure(&mut self, settings: &Settings) {
+        self.first_ms = settings.json_hold_ms.min(settings.max_hold_ms);
+        self.max_ms = settings.max_hold_ms;
+        self.groups_max = settings.limits.groups;
     }
 
     /// Nothing if waiting is given up.

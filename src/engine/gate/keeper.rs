@@ -83,6 +83,12 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gatekeeper<K, G> {
         Gatekeeper { settings, next: Ticket(0), requests: BTreeMap::new(), entries: HashMap::new(), holds }
     }
 
+    /// Other settings for whoever comes from now on; what was learned stays.
+    pub fn configure(&mut self, settings: Settings) {
+        self.holds.configure(&settings);
+        self.settings = settings;
+    }
+
     /// A request has come. One that is let go must be reported as [`begun`](Self::begun) or
     /// [`gone`](Self::gone); one that waits must [`look`](Self::look) again, or be reported as gone.
     pub fn arrive(&mut self, arrival: Arrival<K, G>, now: Moment) -> (Ticket, Verdict<G>) {

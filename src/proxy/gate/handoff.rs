@@ -59,6 +59,10 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Handoff<K, G> {
         self.at_desk(|desk| desk.keeper.learned(lesson, was_enough));
     }
 
+    pub fn configure(&self, settings: Settings) {
+        self.at_desk(|desk| desk.keeper.configure(settings));
+    }
+
     pub fn requests(&self) -> usize {
         self.at_desk(|desk| {
             let requests = desk.keeper.requests();

@@ -104,6 +104,11 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gate<K, G> {
         self.shared.handoff.learned(lesson, was_enough);
     }
 
+    /// Other settings from now on. Who waits already keeps its deadline.
+    pub fn configure(&self, settings: Settings) {
+        self.shared.handoff.configure(settings);
+    }
+
     /// How many wait, or have gone and not begun.
     pub fn requests(&self) -> usize {
         self.shared.handoff.requests()

@@ -50,6 +50,7 @@ impl Recorder {
     pub(super) fn count(&self, series: &Series, turn: Option<&Turn>, verdict: &Verdict) {
         let Recorder { facts, metrics, .. } = self;
         series.count();
+        metrics.endpoint_requests_total.with_label_values(&[facts.endpoint.as_str()]).inc();
         if let Some(fault) = facts.fault {
             metrics.refused_total.with_label_values(&[fault]).inc();
         }

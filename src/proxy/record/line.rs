@@ -38,6 +38,7 @@ impl Recorder {
         tracing::info!(
             target: "forkpoint::request",
             id = next_id(),
+            config = facts.generation,
             endpoint = facts.endpoint.as_str(),
             role = facts.role.as_str(),
             plan = facts.plan.as_str(),

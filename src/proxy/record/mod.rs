@@ -46,6 +46,8 @@ static FORK: HeaderName = HeaderName::from_static("x-forkpoint-fork");
 
 /// What is known about one exchange.
 pub struct Facts {
+    /// The number of the configuration that it began with.
+    pub generation: u64,
     pub endpoint: Endpoint,
     pub role: Role,
     pub plan: Plan,
@@ -94,8 +96,9 @@ pub struct Facts {
 }
 
 impl Facts {
-    pub fn new(endpoint: Endpoint) -> Facts {
+    pub fn new(endpoint: Endpoint, generation: u64) -> Facts {
         Facts {
+            generation,
             endpoint,
             role: Role::Plain,
             plan: Plan::Passthrough(Reason::Endpoint),

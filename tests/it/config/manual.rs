@@ -138,6 +138,8 @@ fn the_defaults_are_the_ones_that_were_promised() {
         ("log.level", json!("info")),
         ("drain.delay_ms", json!(0)),
         ("drain.deadline_s", json!(300)),
+        ("admin.token_file", json!("")),
+        ("admin.open_metrics", json!(false)),
     ];
     let table: Vec<_> = KEYS.iter().map(|key| (key.path, key.default().to_json())).collect();
     assert_eq!(table, promised);

@@ -35,14 +35,19 @@ impl Binary {
     /// Serves on free ports in front of `upstream`, with settings such as `("LIMITS__STALL_S", "1")`.
     pub async fn serve(upstream: &str, settings: &[(&str, &str)]) -> Binary {
         let mut command = command();
+        let mut admin = "127.0.0.1:0";
         for (name, value) in settings {
+            if *name == "--admin-listen" {
+                admin = value;
+                continue;
+            }
             // Settings of our own carry a section; everything else is the plain environment.
             match name.contains("__") {
                 true => command.env(format!("FORKPOINT_{name}"), value),
                 false => command.env(name, value),
             };
         }
-        command.args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--upstream", upstream]);
+        command.args(["--listen", "127.0.0.1:0", "--admin-listen", admin, "--upstream", upstream]);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let said = Arc::new(Said::default());
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();

@@ -15,7 +15,7 @@ pub static KEYS: &[Key] = &[
     Key {
         path: "server.admin_listen",
         kind: Kind::Address(|config| &mut config.server.admin_listen),
-        meaning: "Where operators connect: health, readiness and metrics. Loopback only in this version.",
+        meaning: "Where operators connect: health, readiness, metrics and /api. Beyond loopback it needs admin.token_file.",
         reason: "a port of its own, because every path of the first one belongs to the upstream",
     },
     Key {

@@ -41,6 +41,18 @@ pub static KEYS: &[Key] = &[
         meaning: "How long running streams may take to finish before they are cut.",
         reason: "most answers end within five minutes; a supervisor's own patience should be longer",
     },
+    Key {
+        path: "admin.token_file",
+        kind: Kind::OptionalPath(|config| &mut config.admin.token_file),
+        meaning: "A file with a token of at least 16 characters, read at the start; all of the admin port but health then asks for it as authorization: Bearer. \"\" for none.",
+        reason: "none, because the admin port is on loopback; beyond that it does not start without one",
+    },
+    Key {
+        path: "admin.open_metrics",
+        kind: Kind::Switch(|config| &mut config.admin.open_metrics),
+        meaning: "Whether /metrics of the admin port is for everybody, token or not.",
+        reason: "off, because metrics name models and count tenants; server.metrics_listen is the door for scrapers",
+    },
 ];
 
 fn level(word: &str) -> tracing::Level {

@@ -67,6 +67,9 @@ fn live(handoff: &Handoff<u8, u8>, entries: &[u8]) {
     if let Some(lesson) = let_go.lesson {
         handoff.learned(lesson, rng.gen_bool(0.5));
     }
+    if rng.gen_bool(0.1) {
+        handoff.configure(Settings { max_hold_ms: rng.gen_range(1..3), ..Settings::default() });
+    }
     if rng.gen_bool(0.5) { handoff.begun(ticket, NOW) } else { handoff.gone(ticket, NOW) }
 }
 

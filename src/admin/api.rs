@@ -1,0 +1,183 @@
+//! What operators may ask, in JSON: figures and digests, never text of a prompt.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get};
+use axum::{Json, Router};
+use prometheus::core::Collector as _;
+use serde_json::{Map, Value, json};
+
+use crate::config::{KEYS, SECTIONS};
+use crate::engine::fanout::Summary;
+use crate::engine::learned::LAYERS;
+use crate::engine::types::{Moment, TenantId};
+use crate::metrics::Metrics;
+use crate::proxy::live::Live;
+
+/// Fan-outs and tenants in one answer; the newest and the first.
+const LISTED_MAX: usize = 500;
+/// The digits of a tenant that logs and metrics show, and all of them.
+const DIGITS_SHOWN: usize = 8;
+const DIGITS_ALL: usize = 64;
+
+#[derive(Clone)]
+struct Desk {
+    live: Live,
+    metrics: Arc<Metrics>,
+}
+
+/// The pages under `/api`.
+pub fn router(live: Live, metrics: Arc<Metrics>) -> Router {
+    Router::new()
+        .route("/api/config", get(config))
+        .route("/api/forks", get(forks))
+        .route("/api/forks/{id}", get(fork))
+        .route("/api/prefixes", get(prefixes))
+        .route("/api/breaks", get(breaks))
+        .route("/api/tenants/{digest}", delete(forget))
+        .with_state(Desk { live, metrics })
+}
+
+/// The configuration in force, secrets masked.
+async fn config(State(desk): State<Desk>) -> Json<Value> {
+    let proxy = desk.live.now();
+    let section = |name: &str| -> Map<String, Value> {
+        let keys = KEYS.iter().filter(|key| key.section() == name);
+        keys.map(|key| (key.name().to_owned(), key.shown(proxy.config()).to_json())).collect()
+    };
+    let sections: Map<String, Value> =
+        SECTIONS.iter().map(|s| (s.name.to_owned(), section(s.name).into())).collect();
+    Json(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "generation": proxy.generation().number,
+        "needs_restart": proxy.generation().left,
+        "config": sections,
+    }))
+}
+
+async fn forks(State(desk): State<Desk>) -> Json<Value> {
+    let now = desk.live.now().clock().now();
+    let mut found = desk.summaries();
+    found.sort_by_key(|(_, fork)| std::cmp::Reverse(fork.since));
+    let all = found.len();
+    let listed: Vec<_> =
+        found.iter().take(LISTED_MAX).map(|(tenant, fork)| shown(*tenant, fork, now)).collect();
+    Json(json!({ "forks": listed, "live": all }))
+}
+
+async fn fork(State(desk): State<Desk>, Path(id): Path<String>) -> Response {
+    let now = desk.live.now().clock().now();
+    let Some((tenant, fork)) = desk.summaries().into_iter().find(|(_, fork)| fork.id.to_string() == id)
+    else {
+        return nothing("no such fan-out is remembered");
+    };
+    let mut value = shown(tenant, &fork, now);
+    let call = |call: &crate::engine::fanout::CallSummary| {
+        json!({
+            "tool": call.spawning.as_str(),
+            "directives": call.directives,
+            "child_seen": call.has_child,
+            "result_returned": call.has_returned,
+        })
+    };
+    value["calls"] = fork.calls.iter().map(call).collect();
+    Json(value).into_response()
+}
+
+fn shown(tenant: TenantId, fork: &Summary, now: Moment) -> Value {
+    let children = fork.calls.iter().filter(|call| call.has_child).count();
+    let returned = fork.calls.iter().filter(|call| call.has_returned).count();
+    json!({
+        "id": fork.id.to_string(),
+        "tenant": tenant.to_string(),
+        "prefix": fork.prefix.to_string(),
+        "state": if fork.is_sealed { "sealed" } else { "pending" },
+        "age_s": now.since(fork.since) / 1000,
+        "bytes": fork.bytes,
+        "calls": fork.calls.len(),
+        "children_seen": children,
+        "results_returned": returned,
+    })
+}
+
+/// How many prefixes are remembered, by layer and tenant.
+async fn prefixes(State(desk): State<Desk>) -> Json<Value> {
+    let proxy = desk.live.now();
+    let layers = |counts: [usize; 4]| -> Map<String, Value> {
+        LAYERS.iter().zip(counts).map(|(layer, count)| (layer.as_str().to_owned(), count.into())).collect()
+    };
+    let known = proxy.store().known();
+    let tenants: Vec<_> = known
+        .iter()
+        .take(LISTED_MAX)
+        .map(
+            |(id, tenant)| json!({ "tenant": id.to_string(), "layers": layers(tenant.learned().prefixes()) }),
+        )
+        .collect();
+    Json(json!({ "layers": layers(proxy.store().prefixes()), "tenants": tenants, "live": known.len() }))
+}
+
+/// Cache breaks since the start, by layer and cause.
+async fn breaks(State(desk): State<Desk>) -> Json<Value> {
+    let mut found = Vec::new();
+    for family in desk.metrics.cache_breaks_total.collect() {
+        for sample in family.get_metric() {
+            let label = |name: &str| {
+                let label = sample.get_label().iter().find(|label| label.name() == name);
+                label.map_or("", |label| label.value()).to_owned()
+            };
+            let (layer, cause) = (label("layer"), label("cause"));
+            let tokens = desk.metrics.cache_break_tokens_total.with_label_values(&[&layer, &cause]).get();
+            let count = sample.get_counter().get_value() as u64;
+            found.push(json!({ "layer": layer, "cause": cause, "count": count, "tokens_lost": tokens }));
+        }
+    }
+    Json(json!({ "breaks": found }))
+}
+
+/// Forgets a tenant by its digest, or as much of it as logs show.
+async fn forget(State(desk): State<Desk>, Path(digest): Path<String>) -> Response {
+    let hex = digest.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if !hex || !(DIGITS_SHOWN..=DIGITS_ALL).contains(&digest.len()) {
+        let hint = format!(
+            "a tenant is {DIGITS_SHOWN} to {DIGITS_ALL} hex digits, as in the field tenant of the log\n"
+        );
+        return (StatusCode::BAD_REQUEST, hint).into_response();
+    }
+    let proxy = desk.live.now();
+    let digest = digest.to_ascii_lowercase();
+    let known = proxy.store().known();
+    let meant: Vec<_> =
+        known.iter().map(|(id, _)| *id).filter(|id| digits(id).starts_with(&digest)).collect();
+    match meant.as_slice() {
+        [] => nothing("nothing is known of such a tenant"),
+        [id] => {
+            let forgotten = proxy.store().forget(id);
+            tracing::info!(tenant = %id, "a tenant was forgotten, as an operator asked");
+            Json(json!({ "tenant": id.to_string(), "forgotten": forgotten })).into_response()
+        }
+        _ => (StatusCode::CONFLICT, "several tenants begin so; give more digits\n").into_response(),
+    }
+}
+
+fn digits(id: &TenantId) -> String {
+    id.0.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn nothing(why: &'static str) -> Response {
+    (StatusCode::NOT_FOUND, Json(json!({ "error": why }))).into_response()
+}
+
+impl Desk {
+    fn summaries(&self) -> Vec<(TenantId, Summary)> {
+        let known = self.live.now().store().known();
+        let of = |(id, tenant): (TenantId, Arc<crate::store::Tenant>)| {
+            let forks = tenant.with_forks(|forks| forks.summaries());
+            forks.into_iter().map(move |fork| (id, fork))
+        };
+        known.into_iter().flat_map(of).collect()
+    }
+}

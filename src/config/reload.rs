@@ -1,0 +1,87 @@
+//! What a running process takes of a configuration that was loaded anew.
+//!
+//! Rule: what is open, or kept under a name, stays for the life of the process: addresses, upstream, store, log, and
+//! how tenants are told apart. Their new values are named, and wait for a restart.
+
+use super::keys::KEYS;
+use super::kind::Kind;
+use super::types::{Config, Identity, Server};
+
+/// The next configuration of a running process.
+#[derive(Clone, Debug)]
+pub struct Reload {
+    pub config: Config,
+    /// Keys that have another value from now on.
+    pub changed: Vec<&'static str>,
+    /// Keys whose new value waits for a restart.
+    pub left: Vec<&'static str>,
+}
+
+impl Config {
+    /// What becomes of this configuration, which is in force, when `new` is loaded.
+    pub fn reload(&self, new: &Config) -> Reload {
+        let (running, loaded) = (self.clone(), new.clone());
+        let config = Config {
+            server: Server {
+                mode: loaded.server.mode,
+                response_headers: loaded.server.response_headers,
+                ..running.server
+            },
+            identity: Identity { oauth: loaded.identity.oauth, ..running.identity },
+            canonical: loaded.canonical,
+            fork: loaded.fork,
+            gate: loaded.gate,
+            prices: loaded.prices,
+            limits: loaded.limits,
+            drain: loaded.drain,
+            ..running
+        };
+        let (changed, left) = (differing(self, &config), differing(&config, new));
+        Reload { config, changed, left }
+    }
+}
+
+/// The keys whose values differ, secrets included, which are compared and not shown.
+fn differing(one: &Config, other: &Config) -> Vec<&'static str> {
+    let differs = |kind: &Kind| match kind {
+        Kind::Secret(slot) => *slot(&mut one.clone()) != *slot(&mut other.clone()),
+        kind => kind.show(one) != kind.show(other),
+    };
+    KEYS.iter().filter(|key| differs(&key.kind)).map(|key| key.path).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Overrides, load};
+
+    fn given(env: &[(&str, &str)]) -> Config {
+        load(&Overrides::default(), env.iter().copied()).unwrap().config
+    }
+
+    #[test]
+    fn settings_are_taken_and_what_is_open_is_left() {
+        let running = given(&[("FORKPOINT_IDENTITY__PEPPER", "old")]);
+        let new = given(&[
+            ("FORKPOINT_IDENTITY__PEPPER", "new"),
+            ("FORKPOINT_LISTEN", "127.0.0.1:1"),
+            ("FORKPOINT_UPSTREAM", "http://up.example"),
+            ("FORKPOINT_STORE__MAX_BYTES", "2 MiB"),
+            ("FORKPOINT_MODE", "observe"),
+            ("FORKPOINT_GATE__MAX_HOLD_MS", "7"),
+            ("FORKPOINT_LIMITS__CONNECTIONS", "8"),
+            ("FORKPOINT_FORK__TOOLS", "spawn"),
+        ]);
+        let reload = running.reload(&new);
+        assert_eq!(reload.changed, ["server.mode", "fork.tools", "gate.max_hold_ms", "limits.connections"]);
+        assert_eq!(reload.left, ["server.listen", "upstream.url", "identity.pepper", "store.max_bytes"]);
+        assert_eq!(reload.config.identity.pepper.reveal(), "old");
+        assert_eq!(reload.config.limits.connections, 8);
+    }
+
+    #[test]
+    fn the_same_again_changes_nothing() {
+        let same = given(&[]).reload(&given(&[]));
+        assert_eq!((same.changed.len(), same.left.len()), (0, 0));
+    }
+}

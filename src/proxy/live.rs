@@ -1,0 +1,113 @@
+//! The proxy as it is now. Settings change while it runs, and a request keeps those that it began with.
+//!
+//! A [`Proxy`] is one configuration in force and what all of them share: connections, gate, store, clock, metrics.
+//! Loading another makes another proxy around the same things, and whoever asks next gets that one. Only what
+//! requests do together, the gate and the recognition of fan-outs, takes its new settings at once.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arc_swap::ArcSwap;
+
+use crate::config::{Config, Reload};
+use crate::engine::prices::Prices;
+use crate::metrics::Metrics;
+use crate::store::Store;
+
+use super::clock::Clock;
+use super::{Proxy, hold, rules};
+
+/// Which configuration is in force.
+#[derive(Clone, Debug)]
+pub struct Generation {
+    /// The one that the process was started with is 1.
+    pub number: u64,
+    /// Keys whose new values wait for a restart.
+    pub left: Vec<&'static str>,
+}
+
+impl Generation {
+    pub(super) fn first(metrics: &Metrics) -> Generation {
+        Generation::set(1, Vec::new(), metrics)
+    }
+
+    fn set(number: u64, left: Vec<&'static str>, metrics: &Metrics) -> Generation {
+        metrics.config_generation.with_label_values::<&str>(&[]).set(number as i64);
+        Generation { number, left }
+    }
+}
+
+/// The proxy, whatever its configuration is at the moment.
+#[derive(Clone)]
+pub struct Live(Arc<ArcSwap<Proxy>>);
+
+impl From<Arc<Proxy>> for Live {
+    fn from(proxy: Arc<Proxy>) -> Live {
+        Live(Arc::new(ArcSwap::new(proxy)))
+    }
+}
+
+impl Live {
+    /// The proxy with the settings in force; they stay what they are for whoever has it.
+    pub fn now(&self) -> Arc<Proxy> {
+        self.0.load_full()
+    }
+
+    /// Puts another configuration in force, as far as that can be done while running. One caller at a time.
+    pub fn reload(&self, reload: Reload, prices: Prices) -> Arc<Proxy> {
+        let next = Arc::new(self.now().with(reload, prices));
+        self.0.store(Arc::clone(&next));
+        next
+    }
+}
+
+impl Proxy {
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub fn generation(&self) -> &Generation {
+        &self.generation
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// What is remembered.
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// How many requests wait at the gate, or have gone and not begun.
+    pub fn at_gate(&self) -> usize {
+        self.gate.requests()
+    }
+
+    /// How many children wait for the end of their parent's answer.
+    pub fn awaiting_seal(&self) -> usize {
+        self.awaiting.load(Ordering::Relaxed)
+    }
+
+    fn with(&self, reload: Reload, prices: Prices) -> Proxy {
+        let Reload { config, left, .. } = reload;
+        let fanout_rules = rules::fanout(&config);
+        self.gate.configure(hold::settings(&config.gate));
+        self.store.configure(fanout_rules.clone());
+        self.metrics.models.reserve(prices.models().map(|model| &*model.id));
+        Proxy {
+            rules: rules::align(&config),
+            fanout_rules,
+            config,
+            prices: Arc::new(prices),
+            generation: Generation::set(self.generation.number + 1, left, &self.metrics),
+            upstream: self.upstream.clone(),
+            held: self.held.clone(),
+            store: self.store.clone(),
+            gate: self.gate.clone(),
+            awaiting: self.awaiting.clone(),
+            clock: self.clock.clone(),
+            metrics: self.metrics.clone(),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Upstreams of other shapes: behind a path, and the paths of Bedrock and Vertex.
+
+use crate::harness::samples::{EVENTS, MESSAGE, answer, message};
+use crate::harness::{Forkpoint, Upstream, call, post};
+
+const BODY: &[u8] =
+    br#"{ "anthropic_version":"x", "messages":[{"role":"user","content":"hi"}] , "max_tokens":9}"#;
+
+#[tokio::test]
+async fn a_base_url_may_have_a_path() {
+    for path in ["/gateway/eu", "/gateway/eu/"] {
+        let mut upstream = Upstream::answering(&message()).await;
+        let forkpoint = Forkpoint::before(&format!("{}{path}", upstream.url())).await;
+        let reply = forkpoint.client().await.ask(&call(crate::harness::samples::PROMPT)).await;
+        assert_eq!(reply.status(), 200);
+        assert_eq!(upstream.next().await.head.line(), "POST /gateway/eu/v1/messages HTTP/1.1");
+        forkpoint.recorded(1).await;
+        assert_eq!(forkpoint.metric("forkpoint_tokens_total", &["output"]), 5.0);
+    }
+}
+
+const VERTEX: &str = "/v1/projects/p/locations/l/publishers/anthropic/models/claude-x@20250101";
+
+#[tokio::test]
+async fn calls_of_bedrock_and_vertex_are_forwarded_untouched_and_their_bills_read() {
+    let events: String = EVENTS.concat();
+    let stream = answer("content-type: text/event-stream\r\n", events.as_bytes());
+    for (target, endpoint, model, answered) in [
+        (
+            "/model/anthropic.claude-x-v1%3A0/invoke".to_owned(),
+            "bedrock",
+            "anthropic.claude-x-v1:0",
+            message(),
+        ),
+        (format!("{VERTEX}:rawPredict"), "vertex", "claude-x@20250101", message()),
+        (format!("{VERTEX}:streamRawPredict"), "vertex", "claude-x@20250101", stream),
+    ] {
+        let mut upstream = Upstream::answering(&answered).await;
+        let forkpoint = Forkpoint::before(&upstream.url()).await;
+        let headers = "authorization: AWS4-HMAC-SHA256 Credential=x\r\nx-amz-content-sha256: 00\r\n";
+        let reply = forkpoint.client().await.ask(&post(&target, headers, BODY)).await;
+        assert_eq!((reply.status(), reply.reason().as_deref()), (200, Some("endpoint")));
+        assert!(reply.body == MESSAGE.as_bytes() || reply.body == events.as_bytes());
+        let request = upstream.next().await;
+        assert_eq!(request.head.line(), format!("POST {target} HTTP/1.1"));
+        assert_eq!(request.body, BODY, "a signed body is not touched");
+        assert_eq!(request.head.get("x-amz-content-sha256").as_deref(), Some("00"));
+        forkpoint.recorded(1).await;
+        let model = format!("model=\"{model}\"");
+        for (kind, count) in [("uncached", 1.0), ("cache_read", 2.0), ("output", 5.0)] {
+            assert_eq!(forkpoint.metric("forkpoint_tokens_total", &[&model, kind]), count, "{target}");
+        }
+        let counted = forkpoint.metric("forkpoint_endpoint_requests_total", &[&format!("\"{endpoint}\"")]);
+        assert_eq!(counted, 1.0);
+    }
+}
+
+#[tokio::test]
+async fn a_binary_stream_of_bedrock_passes_and_is_counted() {
+    let frames: Vec<u8> = (0..=255).cycle().take(10_000).collect();
+    let answered = answer("content-type: application/vnd.amazon.eventstream\r\n", &frames);
+    let upstream = Upstream::answering(&answered).await;
+    let forkpoint = Forkpoint::before(&upstream.url()).await;
+    let target = "/model/anthropic.claude-x/invoke-with-response-stream";
+    let reply =
+        forkpoint.client().await.ask(&post(target, "authorization: AWS4-HMAC-SHA256 x\r\n", BODY)).await;
+    assert_eq!((reply.status(), reply.body), (200, frames));
+    forkpoint.recorded(1).await;
+    assert_eq!(forkpoint.metric("forkpoint_endpoint_requests_total", &["bedrock"]), 1.0);
+    assert_eq!(forkpoint.metric("forkpoint_requests_total", &["model=\"anthropic.claude-x\""]), 1.0);
+}
+
+#[tokio::test]
+async fn the_account_in_a_resource_name_is_no_label() {
+    let upstream = Upstream::answering(&message()).await;
+    let forkpoint = Forkpoint::before(&upstream.url()).await;
+    let target = "/model/arn%3Aaws%3Abedrock%3Aus-east-1%3A123456789012%3Ainference-profile%2Fx/invoke";
+    assert_eq!(forkpoint.client().await.ask(&post(target, "", BODY)).await.status(), 200);
+    forkpoint.recorded(1).await;
+    assert!(!forkpoint.metrics.render().unwrap().contains("123456789012"));
+    assert_eq!(forkpoint.metric("forkpoint_tokens_total", &["model=\"none\"", "output"]), 5.0);
+}
