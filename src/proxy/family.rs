@@ -82,9 +82,10 @@ pub type Fanout = Result<Arc<ForkPoint>, Dropped>;
 
 impl Family {
     /// Of a tenant that nothing is known of.
-    pub fn none(who: Who) -> Family {
+    pub fn none(who: Who, snapshots: SnapshotScope) -> Family {
         let (fork, own, newcomer, binding, draft, parent, before) = Default::default();
-        let (role, why, keeps_snapshots) = (Role::Plain, "no_fork_point", false);
+        let (role, why) = (Role::Plain, "no_fork_point");
+        let keeps_snapshots = snapshots == SnapshotScope::Latest;
         Family { who, role, why, fork, own, newcomer, binding, draft, keeps_snapshots, parent, before }
     }
 
@@ -96,8 +97,7 @@ impl Family {
         snapshots: SnapshotScope,
         now: Moment,
     ) -> Family {
-        let keeps_snapshots = snapshots == SnapshotScope::Latest;
-        let none = Family { own: Some(Arc::clone(request)), keeps_snapshots, ..Family::none(who) };
+        let none = Family { own: Some(Arc::clone(request)), ..Family::none(who, snapshots) };
         let bound = tenant.children().find(request, &who, now);
         if let Some((binding, bound)) = bound {
             let fork = Some(Arc::clone(&bound.fork));
@@ -109,7 +109,7 @@ impl Family {
             forks.recognise(&newcomer, now)
         });
         match recognised {
-            Recognised::Plain(WhyPlain::UnknownParent | WhyPlain::NoForkPoint) if keeps_snapshots => {
+            Recognised::Plain(WhyPlain::UnknownParent | WhyPlain::NoForkPoint) if none.keeps_snapshots => {
                 match tenant.with_snapshots(|snapshots| snapshots.find(&newcomer, now)) {
                     Ok(child) => none.with_child(child, false),
                     Err(why) => Family { why: why.as_str(), ..none },

@@ -2,6 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -72,8 +73,10 @@ impl Proxy {
                 woken.await;
             }
         };
+        let waiting = Waiting::begin(&self.awaiting);
         // In time or not, what is known by then is looked at again.
         let _ = tokio::time::timeout(self.config.fork.await_parent.min(left), sealed).await;
+        drop(waiting);
         self.meet(recorder);
         recorder.facts.awaited = started.elapsed();
     }
@@ -231,6 +234,22 @@ impl Proxy {
             sent_warm: as_sent.tokens(),
             ttl: laid.composed.breakpoints.last().map_or(Ttl::FiveMinutes, |point| point.ttl),
         }
+    }
+}
+
+/// A child that waits for the seal, until it is dropped: its client may leave.
+struct Waiting<'p>(&'p AtomicUsize);
+
+impl Waiting<'_> {
+    fn begin(count: &AtomicUsize) -> Waiting<'_> {
+        count.fetch_add(1, Ordering::Relaxed);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -5,6 +5,7 @@
 //! requests do together, the gate and the recognition of fan-outs, takes its new settings at once.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 
@@ -83,6 +84,11 @@ impl Proxy {
         self.gate.requests()
     }
 
+    /// How many children wait for the end of their parent's answer.
+    pub fn awaiting_seal(&self) -> usize {
+        self.awaiting.load(Ordering::Relaxed)
+    }
+
     fn with(&self, reload: Reload, prices: Prices) -> Proxy {
         let Reload { config, left, .. } = reload;
         let fanout_rules = rules::fanout(&config);
@@ -99,6 +105,7 @@ impl Proxy {
             held: self.held.clone(),
             store: self.store.clone(),
             gate: self.gate.clone(),
+            awaiting: self.awaiting.clone(),
             clock: self.clock.clone(),
             metrics: self.metrics.clone(),
         }

@@ -31,6 +31,7 @@ pub mod error;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -73,6 +74,8 @@ pub struct Proxy {
     held: Arc<Held>,
     store: Arc<dyn Store>,
     gate: Arc<Gate>,
+    /// Children that wait for the end of their parent's answer.
+    awaiting: Arc<AtomicUsize>,
     clock: Arc<Clock>,
     metrics: Arc<Metrics>,
 }
@@ -110,6 +113,7 @@ impl Proxy {
             held,
             store,
             gate,
+            awaiting: Arc::default(),
             clock: Arc::new(Clock::new()),
             metrics,
         })
@@ -305,9 +309,10 @@ impl Proxy {
         let (now, snapshots) = (self.clock.now(), self.config.fork.policy.snapshots);
         let meet = || match memo.tenant() {
             Some(tenant) => Family::recognise(&tenant, &trace.forwarded, who, &facts.claims, snapshots, now),
-            None => Family::none(who),
+            None => Family::none(who, snapshots),
         };
-        let mut met = std::panic::catch_unwind(AssertUnwindSafe(meet)).unwrap_or_else(|_| Family::none(who));
+        let mut met =
+            std::panic::catch_unwind(AssertUnwindSafe(meet)).unwrap_or_else(|_| Family::none(who, snapshots));
         facts.role = met.role;
         met.before = memo.arrival.predecessor().and_then(|last| last.answer()?.message_id.clone());
         *family = Some(met);

@@ -12,7 +12,7 @@
 
 mod blocks;
 mod client;
-mod dice;
+pub mod dice;
 mod figures;
 mod line;
 mod shape;

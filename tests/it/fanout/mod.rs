@@ -3,7 +3,7 @@
 //! Costs are what the simulator bills. Where it matters who goes first, a [`Scene`] plays the upstream itself,
 //! one step after the other; where it matters what a request is taken for, [`Talk`] answers as it is told.
 
-mod talk;
+pub mod talk;
 pub mod scene;
 mod siblings;
 mod shapes;
@@ -12,7 +12,7 @@ mod whole_answers;
 mod fairness;
 mod roles;
 mod later_turns;
-mod wire;
+pub mod wire;
 mod strangers;
 mod bad_answers;
 mod observed;

@@ -9,7 +9,7 @@ use crate::harness::{Forkpoint, PATIENCE, Upstream, post, until};
 use super::talk::{Call, agent_call, directive, events, newcomer, parent, prompt_tokens, streamed, text};
 
 /// The head of a stream that may end or break off.
-const HEAD: &[u8] =
+pub const HEAD: &[u8] =
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
 
 pub struct Scene {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::align::wire::{CLIENTS, letters};
 use crate::workload::Letter;
 
-use super::talk::{Call, Talk, events, prompt_tokens, streamed, text, whole};
+use super::talk::{Call, Talk, Told, events, prompt_tokens, streamed, text, whole};
 
 /// What shortening took from the directives.
 const FILLER: &str = " and then read what matters there, and report what you found in a few words";
@@ -72,12 +72,10 @@ fn answer(call: &Call, all: &[Call]) -> Vec<Value> {
     turns.max_by_key(Vec::len).unwrap_or_else(|| vec![text("Done.")])
 }
 
-/// The role of each request.
-async fn roles(client: &str) -> (Talk, Vec<String>) {
-    let talk = Talk::new().await;
+/// Sends the requests of a client, each answered as it was.
+pub async fn play(talk: &Talk, client: &str) -> Vec<Told> {
     let calls = calls(client);
-    let mut roles = Vec::new();
-    let mut forks = Vec::new();
+    let mut played = Vec::new();
     for (index, call) in calls.iter().enumerate() {
         let (blocks, tokens, id) = (answer(call, &calls), prompt_tokens(&call.body), format!("msg_{index}"));
         let answer = match call.body["stream"] == json!(true) {
@@ -89,12 +87,19 @@ async fn roles(client: &str) -> (Talk, Vec<String>) {
             }
             false => whole(&id, tokens, &blocks),
         };
-        let told = talk.answered(call, answer).await;
-        forks.extend(told.fork());
-        roles.push(told.role());
+        played.push(talk.answered(call, answer).await);
     }
+    played
+}
+
+/// The role of each request.
+async fn roles(client: &str) -> (Talk, Vec<String>) {
+    let talk = Talk::new().await;
+    let played = play(&talk, client).await;
+    let mut forks: Vec<_> = played.iter().filter_map(Told::fork).collect();
     forks.dedup();
     assert_eq!(forks.len(), 1, "{client}: one fan-out, one fork point");
+    let roles = played.iter().map(Told::role).collect();
     (talk, roles)
 }
 

@@ -3,6 +3,11 @@
 
 mod children;
 mod refused;
+mod seal;
+mod many;
+mod arms;
+mod canary;
+mod wire;
 
 use forkpoint::config::Config;
 use forkpoint::sim::{Sim, SimConfig, Usage};
