@@ -40,8 +40,8 @@ impl Proxy {
         }
         self.meet(recorder);
         let forked = self.forked(mode, deadline, recorder).await;
-        if forked.is_none() && recorder.facts.ends_without_tail {
-            pieces = self.align_sibling(&body, recorder).or(pieces);
+        if forked.is_none() && self.is_sibling(recorder) {
+            pieces = self.align_sibling(&body, recorder);
         }
         self.hold(recorder, deadline).await;
         if let Some(memo) = recorder.memo.as_ref().filter(|_| forked.is_some() || pieces.is_some()) {
@@ -90,12 +90,25 @@ impl Proxy {
         self.fork(recorder)
     }
 
-    /// Plans a child again: nothing was to be marked for one that comes alone.
+    /// Whether a request is to be planned again, now that it is known to have siblings: nothing was to be marked
+    /// for one that comes alone, nor where a client's own fork leaves its parent.
+    fn is_sibling(&self, recorder: &mut Recorder) -> bool {
+        let Recorder { facts, memo, family, .. } = recorder;
+        let Some(memo) = memo.as_mut().filter(|_| matches!(facts.plan, Plan::Aligned(_))) else {
+            return false;
+        };
+        let family = family.as_ref().and_then(|family| family.newcomer().zip(family.own()));
+        memo.shared = family.and_then(|(child, own)| child.err()?.last_shared(own));
+        memo.has_siblings = facts.ends_without_tail;
+        memo.has_siblings || memo.shared.is_some()
+    }
+
     fn align_sibling(&self, body: &Bytes, recorder: &mut Recorder) -> Option<Vec<Bytes>> {
         let plan = recorder.facts.plan;
-        recorder.memo.as_mut()?.has_siblings = true;
         let pieces = self.align(body, recorder);
-        if let Plan::Aligned(Why::Refused(_)) = plan {
+        if let (Plan::Aligned(Why::Refused(_) | Why::ClientFork), Plan::Aligned(_)) =
+            (plan, recorder.facts.plan)
+        {
             recorder.facts.plan = plan;
         }
         pieces

@@ -9,7 +9,7 @@ use crate::engine::fanout::{
     Binding, Child, Draft, Dropped, Explicit, ForkId, ForkPoint, Newcomer, Parent, Recognised, Who, WhyPlain,
     fans_out,
 };
-use crate::engine::fork::{Forecast, SnapshotScope};
+use crate::engine::fork::{Forecast, SnapshotScope, is_snapshot};
 use crate::engine::identify::SESSION;
 use crate::engine::recall::Remembered;
 use crate::engine::turn::{Block, Turn};
@@ -167,7 +167,8 @@ impl Family {
     /// Binds a child on its first turn, before it goes upstream.
     pub fn bind(&mut self, tenant: &Tenant, fate: Fate, forecast: Option<Forecast>, now: Moment) {
         let (Some(newcomer), Some(own)) = (&self.newcomer, &self.own) else { return };
-        let bound = Arc::new(Bound::new(&newcomer.child, fate, forecast));
+        let is_snapshot = is_snapshot(own, &newcomer.child);
+        let bound = Arc::new(Bound::new(&newcomer.child, is_snapshot, fate, forecast));
         let bytes = bound.memory_bytes();
         let binding = tenant.children().bind(own, self.who, Arc::clone(&bound), bytes, now);
         self.binding = Some((binding, bound));

@@ -176,7 +176,10 @@ impl Proxy {
         laid.notes.extend(notes);
         let market = self.market(memo, tenant, &child.fork, &trunk, &laid);
         facts.forecast = sizes.and_then(|sizes| Forecast::of(&sizes, &habits, &market, policy));
-        fork::decide(facts.forecast.as_ref(), policy)?;
+        // By itself a snapshot would know nothing of what it is about: what it costs is what its parent's context costs.
+        if !fork::is_snapshot(own, child) {
+            fork::decide(facts.forecast.as_ref(), policy)?;
+        }
         Ok(laid)
     }
 

@@ -49,6 +49,8 @@ pub struct Memo {
     pub trace: Option<Arc<Trace>>,
     /// Whether it is a child, which seldom comes alone.
     pub has_siblings: bool,
+    /// Up to which piece the siblings of a client's own fork are alike.
+    pub shared: Option<usize>,
     interns: News,
     pins: Pins,
     flight: Option<Flight>,
@@ -78,7 +80,18 @@ impl Memo {
     pub fn new(store: &Arc<dyn Store>, owner: Owner, arrival: Arrival) -> Memo {
         let (trace, interns, pins) = Default::default();
         let (store, tenant) = (Arc::clone(store), OnceLock::new());
-        Memo { store, tenant, owner, arrival, trace, has_siblings: false, interns, pins, flight: None }
+        Memo {
+            store,
+            tenant,
+            owner,
+            arrival,
+            trace,
+            has_siblings: false,
+            shared: None,
+            interns,
+            pins,
+            flight: None,
+        }
     }
 
     /// The conversation that this request is a turn of, once it is known how it goes out.
@@ -95,6 +108,7 @@ impl Memo {
             bound_thinking: model.bound_thinking,
             minimum_tokens: Some(model.minimum_tokens.unwrap_or(MINIMUM_TOKENS)),
             has_siblings: self.has_siblings,
+            shared: self.shared,
             ..align::Facts::default()
         };
         let Some(tenant) = &tenant else {

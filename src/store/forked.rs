@@ -22,6 +22,8 @@ const NO_TAIL: usize = usize::MAX;
 pub struct Bound {
     /// Held, so that it is not forgotten before its children are.
     pub fork: Arc<ForkPoint>,
+    /// Whether it was put on a turn that it named, with nothing of its own but a question.
+    pub is_snapshot: bool,
     pub fate: Fate,
     /// The tool that started it; empty if it has named its parent itself.
     pub tool: Arc<str>,
@@ -43,10 +45,11 @@ pub enum Fate {
 }
 
 impl Bound {
-    pub fn new(child: &Child, fate: Fate, forecast: Option<Forecast>) -> Bound {
+    pub fn new(child: &Child, is_snapshot: bool, fate: Fate, forecast: Option<Forecast>) -> Bound {
         let call = child.call.and_then(|call| child.fork.calls.get(call));
         Bound {
             fork: Arc::clone(&child.fork),
+            is_snapshot,
             fate,
             tool: call.map_or_else(|| Arc::from(""), |call| Arc::clone(&call.name)),
             forecast,

@@ -33,7 +33,7 @@ impl Recorder {
             let foreign = turn.blocks.iter().filter(|block| is_foreign(own, block)).count();
             metrics.foreign_tool_calls_total.with_label_values::<&str>(&[]).inc_by(foreign as u64);
         }
-        let Some(usage) = turn.usage else { return };
+        let Some(usage) = turn.usage.filter(|_| !bound.is_snapshot) else { return };
         let predicted = bound.forecast.map(|forecast| match bound.arm() {
             Arm::Forked => forecast.forked,
             Arm::Holdout | Arm::Unforked => forecast.aligned,
