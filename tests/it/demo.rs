@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+use serde_json::{Value, json};
+
 fn demo(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forkpoint"));
     command.arg("demo").args(args).env_clear();
@@ -75,10 +77,123 @@ fn it_stays_up_when_asked_and_says_where_to_look() {
     child.kill().unwrap();
     child.wait().unwrap();
     // The parent asks, two children answer at once, the parent reads their reports.
-    for (role, count) in [("plain", 1), ("child", 2), ("parent", 1)] {
-        let labels = format!(r#"model="claude-sonnet-4-6",plan="aligned",role="{role}",status="200""#);
+    for (role, plan, count) in [("plain", "aligned", 1), ("child", "forked", 2), ("parent", "aligned", 1)] {
+        let labels = format!(r#"model="claude-sonnet-4-6",plan="{plan}",role="{role}",status="200""#);
         assert!(text.contains(&format!("forkpoint_requests_total{{{labels}}} {count}")), "{role}: {text}");
     }
+}
+
+/// A scenario as it was played, with a deadline that no busy machine misses.
+fn played(args: &[&str]) -> Value {
+    let output = demo(&["--json", "--max-hold-ms", "120000"]).args(args).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [scenario] = &report["scenarios"].as_array().unwrap()[..] else { panic!("one scenario: {report}") };
+    scenario.clone()
+}
+
+#[track_caller]
+fn figure(scenario: &Value, name: &str) -> f64 {
+    scenario[name].as_f64().unwrap_or_else(|| panic!("{name} in {scenario:#}"))
+}
+
+/// Every child is forked, costs no more than as sent, and on every turn all but the first of a fan-out's writers
+/// read at least 99 % of what they share.
+#[track_caller]
+fn assert_forked(scenario: &Value) {
+    assert_eq!(scenario["declined"], json!([]), "{scenario:#}");
+    assert!(figure(scenario, "forked_to_as_sent") <= 1.0, "{scenario:#}");
+    let requests = scenario["columns"]["forked"]["requests"].as_array().unwrap();
+    let children: Vec<&Value> = requests.iter().filter(|request| request["who"] != "parent").collect();
+    let parent = requests[0]["prompt"].as_f64().unwrap();
+    let misses = |request: &&&Value| {
+        // The whole prompt counts as shared, the child's own directive too: stricter than it need be.
+        let (read, prompt) = (request["cache_read"].as_f64().unwrap(), request["prompt"].as_f64().unwrap());
+        assert!(prompt > parent && read >= 0.99 * parent, "the parent's context is read: {request:#}");
+        read < 0.99 * prompt
+    };
+    let missed: Vec<_> = children.iter().filter(misses).collect();
+    assert!(missed.len() <= 1 && missed.iter().all(|request| request["turn"] == 1), "{missed:#?}");
+}
+
+#[test]
+fn five_children_read_a_parents_48_500_tokens_for_a_tenth_of_their_price() {
+    let scenario = played(&["--scenario", "main"]);
+    assert_eq!((&scenario["context_tokens"], &scenario["children"]), (&json!(48_500), &json!(5)));
+    assert_forked(&scenario);
+    let ratio = figure(&scenario, "forked_to_same_context_uncached");
+    assert!(ratio <= 0.12, "{ratio}: {scenario:#}");
+}
+
+#[test]
+fn forking_tool_heavy_children_costs_a_seventh_of_them_as_sent() {
+    let scenario = played(&["--scenario", "tool-heavy"]);
+    let prompts = scenario["columns"]["as_sent"]["requests"][1]["prompt"].as_u64().unwrap();
+    assert!((40_000..42_000).contains(&prompts), "{prompts}");
+    assert_forked(&scenario);
+    let ratio = figure(&scenario, "forked_to_as_sent");
+    assert!(ratio <= 0.15, "{ratio}: {scenario:#}");
+}
+
+#[test]
+fn forking_12_000_token_children_under_46_000_costs_half_of_them_as_sent() {
+    let scenario = played(&["--scenario", "medium"]);
+    let prompts = scenario["columns"]["as_sent"]["requests"][1]["prompt"].as_u64().unwrap();
+    assert!((11_500..12_500).contains(&prompts), "{prompts}");
+    assert_forked(&scenario);
+    let ratio = figure(&scenario, "forked_to_as_sent");
+    assert!(ratio <= 0.5, "{ratio}: {scenario:#}");
+}
+
+#[test]
+fn three_and_eight_children_of_100_000_tokens_are_forked() {
+    for (name, children) in [("large-3", 3), ("large-8", 8)] {
+        let scenario = played(&["--scenario", name]);
+        assert_eq!((&scenario["context_tokens"], &scenario["children"]), (&json!(100_000), &json!(children)));
+        assert_forked(&scenario);
+        let ratio = figure(&scenario, "forked_to_same_context_uncached");
+        assert!(ratio <= 0.12, "{ratio}: {scenario:#}");
+    }
+}
+
+#[test]
+fn a_small_child_under_a_large_parent_is_not_forked_and_the_reason_is_said() {
+    let scenario = played(&["--scenario", "small"]);
+    assert_eq!(scenario["declined"], json!(["cost"]));
+    assert_eq!(scenario["forked_to_same_context_uncached"], Value::Null);
+    let [aligned, forked] = ["aligned_to_as_sent", "forked_to_as_sent"].map(|name| figure(&scenario, name));
+    assert!(forked <= aligned + 0.01 && forked < 1.0, "{scenario:#}");
+
+    let output = demo(&["--children", "2", "--turns", "0", "--tools", "1000", "--context", "30000"]).output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    assert!(text.contains("declined to fork (cost)") && text.contains("fork.max_cost_ratio"), "{text}");
+}
+
+/// Around the size from which children are forked, and on either side of it, for as long as children are taken to
+/// live.
+#[test]
+fn forking_never_costs_more_than_the_children_as_sent() {
+    let mut fates = Vec::new();
+    for client in ["careful", "naive"] {
+        for tools in ["1500", "5000", "8000", "9500"] {
+            let sizes = ["--children", "3", "--turns", "3", "--context", "20000", "--instructions", "500"];
+            let scenario = played(&[&sizes[..], &["--client", client, "--tools", tools]].concat());
+            assert_eq!(scenario["as_sent_overlapped"], true, "a machine too busy to tell: {scenario:#}");
+            let ratio = figure(&scenario, "forked_to_as_sent");
+            assert!(ratio <= 1.0, "{client} {tools}: {ratio}");
+            fates.push(scenario["declined"] == json!([]));
+        }
+    }
+    assert!(fates.contains(&true) && fates.contains(&false), "both sides: {fates:?}");
+}
+
+#[test]
+fn tools_that_exceed_the_context_are_refused() {
+    let output = demo(&["--context", "4000", "--tools", "5000"]).output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(message.contains("--tools 5000") && message.contains("4000"), "{message}");
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use serde_json::{Value, json};
+
 const TURN_1: &str = r#"{"model":"claude-sonnet-4-6","tools":[{"name":"read","input_schema":{"type":"object","properties":{"path":{"type":"string"}}}}],"system":[{"type":"text","text":"You are terse.","cache_control":{"type":"ephemeral","ttl":"1h"}}],"messages":[{"role":"user","content":[{"type":"text","text":"hello","cache_control":{"type":"ephemeral"}}]}]}"#;
 
 fn write(folder: &Path, name: &str, body: &str) {
@@ -24,11 +26,11 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-fn divergence(first: &str, second: &str) -> serde_json::Value {
+fn divergence(first: &str, second: &str) -> Value {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "a.json", first);
     write(folder.path(), "b.json", second);
-    let report: serde_json::Value =
+    let report: Value =
         serde_json::from_str(&text(&explain(folder.path(), &["--json", "a.json", "b.json"]))).unwrap();
     report["divergence"].clone()
 }
@@ -75,7 +77,7 @@ fn a_turn_that_only_adds_messages_extends_the_one_before() {
     write(folder.path(), "b.json", later);
     let shown = text(&explain(folder.path(), &["a.json", "b.json"]));
     assert!(shown.contains("extends: all 3 pieces of a.json are kept, 1 follow"), "{shown}");
-    assert_eq!(divergence(TURN_1, later), serde_json::Value::Null);
+    assert_eq!(divergence(TURN_1, later), Value::Null);
 }
 
 #[test]
@@ -132,7 +134,7 @@ fn a_model_without_a_price_has_tokens_and_no_dollars() {
     let reworded = TURN_1.replace("terse", "verbose");
     let found = divergence(TURN_1, &reworded);
     assert!(found["lost_tokens_estimate"].as_u64().unwrap() > 0);
-    assert_eq!(found["cost_estimate"], serde_json::Value::Null);
+    assert_eq!(found["cost_estimate"], Value::Null);
 
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "a.json", TURN_1);
@@ -164,15 +166,145 @@ fn texts_that_change_are_shown_with_their_kinds() {
     assert!(row("date").contains("system[0]  2026-11-16. → 2026-11-17."), "{shown}");
     assert!(row("directory").contains("/home/a → /home/b"), "{shown}");
     assert!(row("directory").ends_with(" tokens"), "{shown}");
-    let report: serde_json::Value =
+    let report: Value =
         serde_json::from_str(&text(&explain(folder.path(), &["--json", "a.json", "b.json"]))).unwrap();
     let found = report["volatile"].as_array().unwrap();
     assert_eq!(found.len(), 2, "{report}");
     assert_eq!((&found[0]["kind"], &found[0]["layer"]), (&"date".into(), &"system".into()), "{report}");
-    assert_eq!(found[1]["texts"], serde_json::json!(["/home/a", "/home/b"]), "{report}");
+    assert_eq!(found[1]["texts"], json!(["/home/a", "/home/b"]), "{report}");
     assert!(found[0]["tokens_estimate"].as_u64() > found[1]["tokens_estimate"].as_u64(), "{report}");
 
     write(folder.path(), "b.json", &one.replace("hello", "at 10:00"));
     let shown = text(&explain(folder.path(), &["a.json", "b.json"]));
     assert!(shown.contains("diverges") && !shown.contains("what changed before"), "{shown}");
+}
+
+/// A parent, an answer of its that calls three agents, and a child, with so many bytes of shared tools.
+fn family(tools: usize) -> [Value; 3] {
+    let tool = |name: &str, bytes: usize| json!({"name": name, "description": "x".repeat(bytes), "input_schema": {"type": "object"}});
+    let told = |number: usize| {
+        format!(
+            "Investigate part {number} of the project and nothing else, and report what you have found there."
+        )
+    };
+    let call = |number: usize| {
+        let input = json!({"description": "look", "prompt": told(number)});
+        json!({"type": "tool_use", "id": format!("toolu_{number}"), "name": "Agent", "input": input})
+    };
+    let model = "claude-sonnet-4-6";
+    let parent = json!({
+        "model": model, "max_tokens": 4000, "tools": [tool("read", tools), tool("Agent", 40)],
+        "system": [{"type": "text", "text": "You lead."}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "y".repeat(80_000)}]}],
+    });
+    let answer = json!({"role": "assistant", "content": [
+        {"type": "text", "text": "I split this."}, call(1), call(2), call(3)]});
+    let child = json!({
+        "model": model, "max_tokens": 1000, "tools": [tool("read", tools)],
+        "system": [{"type": "text", "text": "You work."}],
+        "messages": [{"role": "user", "content": told(2)}],
+    });
+    [parent, answer, child]
+}
+
+fn explain_child(family: &[Value; 3], more: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, value) in ["parent.json", "answer.json", "child.json"].iter().zip(family) {
+        write(folder.path(), name, &value.to_string());
+    }
+    let args = ["--parent", "parent.json", "--answer", "answer.json", "child.json"];
+    explain(folder.path(), &[&args, more].concat())
+}
+
+fn finding(family: &[Value; 3], more: &[&str]) -> Value {
+    serde_json::from_str(&text(&explain_child(family, &[&["--json"], more].concat()))).unwrap()
+}
+
+#[test]
+fn a_childs_plan_is_shown_with_its_layout_and_both_counterfactuals() {
+    let family = family(200_000);
+    let found = finding(&family, &[]);
+    assert_eq!((&found["plan"], &found["reason"]), (&json!("forked"), &json!("none")), "{found:#}");
+    assert_eq!(
+        found["recognised"],
+        json!({"rank": "whole", "tool": "Agent", "tool_use": "toolu_2", "siblings": 3})
+    );
+    let layout = &found["layout"];
+    assert!(layout["bytes_shared"].as_u64().unwrap() > 280_000, "{found:#}");
+    assert!(layout["body_bytes"].as_u64() > layout["bytes_shared"].as_u64());
+    let marked: Vec<_> =
+        layout["breakpoints"].as_array().unwrap().iter().map(|at| at["path"].as_str().unwrap()).collect();
+    // The parent's entry; the last placeholder, the last block before the directive, and the directive.
+    let placed = [
+        "messages[0].content[0]",
+        "messages[2].content[2]",
+        "messages[2].content[4]",
+        "messages[2].content[5]",
+    ];
+    assert_eq!(marked, placed, "{found:#}");
+    let forecast = &found["forecast"];
+    assert_eq!((&forecast["unit"], &forecast["turns"]), (&json!("tokens"), &json!(4)));
+    let figure = |name: &str| forecast[name].as_f64().unwrap();
+    assert!(figure("aligned") < figure("as_sent") && figure("forked") < figure("as_sent"), "{found:#}");
+
+    let shown = text(&explain_child(&family, &[]));
+    assert!(shown.starts_with("child.json under parent.json and answer.json: forked\n"), "{shown}");
+    for words in
+        ["Agent (toolu_2): whole; one of 3 siblings", "breakpoints: ", "as sent ", "aligned ", "4 turns"]
+    {
+        assert!(shown.contains(words), "{words} in {shown}");
+    }
+}
+
+#[test]
+fn a_child_that_is_not_forked_is_told_why() {
+    let found = finding(&family(100), &[]);
+    assert_eq!((&found["plan"], &found["reason"]), (&json!("aligned"), &json!("cost")), "{found:#}");
+    assert!(found["forecast"]["ratio"].as_f64().unwrap() > 1.0);
+
+    let [parent, answer, child] = family(200_000);
+    let mut other_model = child.clone();
+    other_model["model"] = json!("claude-haiku-4-5");
+    let found = finding(&[parent.clone(), answer.clone(), other_model], &[]);
+    assert_eq!(found["reason"], "model");
+    let mut stranger = child.clone();
+    stranger["messages"][0]["content"] = json!("Hello.");
+    let found = finding(&[parent.clone(), answer.clone(), stranger], &[]);
+    assert_eq!((&found["reason"], &found["layout"]), (&json!("no_directive"), &Value::Null));
+    let alone = json!({"content": [answer["content"][1]]});
+    assert_eq!(finding(&[parent.clone(), alone, child.clone()], &[])["reason"], "few_calls");
+
+    // Fewer tools than the parent: only where the client is known to keep to them.
+    let mut more = parent;
+    more["tools"].as_array_mut().unwrap().push(json!({"name": "write", "input_schema": {"type": "object"}}));
+    let fewer = [more, answer, child];
+    assert_eq!(finding(&fewer, &[])["reason"], "tools_subset");
+    assert_eq!(finding(&fewer, &["--agent"])["plan"], "forked");
+}
+
+#[test]
+fn a_forecast_follows_what_was_billed_and_how_long_the_child_lives() {
+    let mut family = family(200_000);
+    let guessed = finding(&family, &["--turns", "1"]);
+    assert_eq!((&guessed["tokens_from"], &guessed["forecast"]["turns"]), (&json!("bytes"), &json!(1)));
+    family[1]["usage"] =
+        json!({"input_tokens": 10, "cache_creation_input_tokens": 140_000, "output_tokens": 300});
+    let billed = finding(&family, &["--turns", "1"]);
+    assert_eq!(billed["tokens_from"], "usage");
+    // Twice as many tokens as guessed.
+    let forked = |found: &Value| found["forecast"]["forked"].as_f64().unwrap();
+    assert!((1.9..2.1).contains(&(forked(&billed) / forked(&guessed))), "{guessed:#} {billed:#}");
+}
+
+#[test]
+fn what_is_no_answer_is_refused_and_half_a_question_too() {
+    let [parent, _, child] = family(100);
+    let refused = explain_child(&[parent, json!({"content": "as a string"}), child], &[]);
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(message.contains("answer.json: not a whole assistant message"), "{message}");
+    let folder = tempfile::tempdir().unwrap();
+    let half = explain(folder.path(), &["--parent", "p.json", "c.json"]);
+    assert_eq!(half.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&half.stderr).contains("--answer"));
 }

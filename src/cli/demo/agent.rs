@@ -20,16 +20,26 @@ const MODEL: &str = "claude-sonnet-4-6";
 const LIMITS: TurnLimits = TurnLimits { bytes: 8 << 20, tool_uses: 256 };
 /// The simulator's estimate.
 const BYTES_PER_TOKEN: usize = 4;
+/// What a parent is told, of its context; the rest is what it was told before.
+const PARENT_INSTRUCTIONS: u32 = 4_000;
+/// A tool of an agent: a page of description.
+const TOOL_TOKENS: u32 = 1_000;
+/// Its name and schema.
+const TOOL_FRAME_TOKENS: u32 = 40;
 /// Room for 64 directives in one answer.
 const ANSWER_TOKENS_MAX: u32 = 32_000;
 /// A script that does not end is a bug of ours, not a reason to run for ever.
 const TURNS_MAX: usize = 64;
 
 /// What is played.
+#[derive(Clone, Copy, Debug)]
 pub struct Workload {
     pub children: u16,
     pub turns: u16,
+    /// The parent's context: tools, instructions and history.
     pub context_tokens: u32,
+    /// Of that the tools, which the children bring too.
+    pub tool_tokens: u32,
     /// A sub-agent's own instructions.
     pub child_tokens: u32,
     pub client: Client,
@@ -45,6 +55,13 @@ pub enum Client {
 }
 
 impl Client {
+    pub fn name(self) -> &'static str {
+        match self {
+            Client::Careful => "careful",
+            Client::Naive => "naive",
+        }
+    }
+
     pub fn describe(self) -> &'static str {
         match self {
             Client::Careful => "The client marks its system prompt and its newest message for the cache.",
@@ -65,6 +82,9 @@ pub struct Call {
     pub who: String,
     pub turn: usize,
     pub request_id: String,
+    /// What forkpoint made of it and why not more, if it went through one.
+    pub plan: Option<String>,
+    pub reason: Option<String>,
 }
 
 /// What was played.
@@ -86,7 +106,7 @@ pub async fn run(workload: &Workload, url: String, progress: &Progress) -> Resul
         return Err(Failure::new(message));
     }
     let children = spawned.iter().enumerate().map(|(number, call)| {
-        let mut child = Agent::child(number + 1, call, workload.child_tokens, parent.session.clone());
+        let mut child = Agent::child(number + 1, call, workload, parent.session.clone());
         async move { child.work().await.map(|report| (child, report)) }
     });
     let children: Vec<_> = children.collect();
@@ -126,25 +146,29 @@ impl<'a> Agent<'a> {
             "Survey the project and report. [[sim:fan_out n={} tool=Agent field=prompt words=60 | tools turns={} tool=Read]]",
             workload.children, workload.turns
         );
-        let tools = vec![tool("Read", "path"), tool("Search", "query"), tool("Agent", "prompt")];
-        Agent {
-            who: "parent".into(),
-            session,
-            system: prose("You lead a team of engineers.", workload.context_tokens as usize),
-            tools,
-            messages: vec![json!({"role": "user", "content": [text(&ask)]})],
-            calls: Vec::new(),
+        let mut tools = tools(workload.tool_tokens);
+        tools.push(tool("Agent", "prompt", 0));
+        let rest = workload.context_tokens.saturating_sub(workload.tool_tokens);
+        let system = rest.min(PARENT_INSTRUCTIONS);
+        let mut messages = Vec::new();
+        if rest > system {
+            let project = prose("Here is what is known of the project.", rest - system);
+            messages.push(json!({"role": "user", "content": [text(&project)]}));
+            messages.push(json!({"role": "assistant", "content": [text("I have read it.")]}));
         }
+        messages.push(json!({"role": "user", "content": [text(&ask)]}));
+        let system = prose("You lead a team of engineers.", system);
+        Agent { who: "parent".into(), session, system, tools, messages, calls: Vec::new() }
     }
 
-    /// A sub-agent: its own instructions, a subset of the tools, and the directive as its first message.
-    fn child(number: usize, spawn: &Value, tokens: u32, session: Session<'a>) -> Agent<'a> {
+    /// A sub-agent: its own instructions, the tools that start no agents, and the directive as its first message.
+    fn child(number: usize, spawn: &Value, workload: &Workload, session: Session<'a>) -> Agent<'a> {
         let directive = spawn["input"]["prompt"].as_str().unwrap_or_default();
         Agent {
             who: format!("child {number}"),
             session,
-            system: prose("You are a sub-agent. Report tersely.", tokens as usize),
-            tools: vec![tool("Read", "path"), tool("Search", "query")],
+            system: prose("You are a sub-agent. Report tersely.", workload.child_tokens),
+            tools: tools(workload.tool_tokens),
             messages: vec![json!({"role": "user", "content": [text(directive)]})],
             calls: Vec::new(),
         }
@@ -185,11 +209,14 @@ impl<'a> Agent<'a> {
         let request = request.header("x-api-key", "demo").header("anthropic-version", "2023-06-01");
         let answer = request.json(&self.body()).send().await.map_err(|error| failed(&error))?;
         let status = answer.status();
-        let request_id = answer.headers().get("request-id").and_then(|id| id.to_str().ok());
+        let said =
+            |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok()).map(String::from);
         self.calls.push(Call {
             who: self.who.clone(),
             turn: self.calls.len() + 1,
-            request_id: request_id.unwrap_or_default().to_owned(),
+            request_id: said("request-id").unwrap_or_default(),
+            plan: said("x-forkpoint-plan"),
+            reason: said("x-forkpoint-reason"),
         });
         let mut builder = TurnBuilder::new(LIMITS);
         let mut framer = Framer::new(LIMITS.bytes);
@@ -245,20 +272,30 @@ fn text(text: &str) -> Value {
     json!({"type": "text", "text": text})
 }
 
-fn tool(name: &str, field: &str) -> Value {
+/// Tools of about that many tokens in all; a few small ones if that is none.
+fn tools(tokens: u32) -> Vec<Value> {
+    let more = (tokens / TOOL_TOKENS).saturating_sub(2);
+    let each = tokens / (more + 2);
+    let mut tools = vec![tool("Read", "path", each), tool("Search", "query", each)];
+    tools.extend((1..=more).map(|number| tool(&format!("Inspect{number}"), "path", each)));
+    tools
+}
+
+fn tool(name: &str, field: &str, tokens: u32) -> Value {
+    let description = format!("{name} something in the project and return what was found.");
     json!({
         "name": name,
-        "description": format!("{name} something in the project and return what was found."),
+        "description": prose(&description, tokens.saturating_sub(TOOL_FRAME_TOKENS)),
         "input_schema": {"type": "object", "properties": {field: {"type": "string"}}, "required": [field]},
     })
 }
 
-/// Instructions of about that many tokens; the same words every time.
-fn prose(opening: &str, tokens: usize) -> String {
+/// Words of about that many tokens; the same every time.
+fn prose(opening: &str, tokens: u32) -> String {
     const SENTENCE: &str =
         " Read before you write, measure before you claim, and leave the place tidier than it was.";
     let mut text = opening.to_owned();
-    while text.len() < tokens * BYTES_PER_TOKEN {
+    while text.len() < tokens as usize * BYTES_PER_TOKEN {
         text.push_str(SENTENCE);
     }
     text

@@ -17,35 +17,48 @@ use super::super::Failure;
 use super::agent::Call;
 use super::table::Row;
 
-/// A tenth of what real models take, so that a demo lasts a second and siblings still overlap as they do.
-const LATENCY: Latency = Latency {
-    base: Duration::from_millis(60),
-    per_uncached_token: Duration::from_micros(5),
+/// In the range of what hosted models take.
+pub const LATENCY: Latency = Latency {
+    base: Duration::from_millis(600),
+    per_uncached_token: Duration::from_micros(50),
     pace: Duration::ZERO,
 };
+
+/// A model that is so many times faster.
+pub fn faster(speed: u32) -> Latency {
+    let speed = speed.max(1);
+    Latency {
+        base: LATENCY.base / speed,
+        per_uncached_token: LATENCY.per_uncached_token / speed,
+        pace: Duration::ZERO,
+    }
+}
 
 /// How the client reaches the simulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
     AsSent,
     Aligned,
+    Forked,
 }
 
 impl Arm {
-    pub const ALL: [Arm; 2] = [Arm::AsSent, Arm::Aligned];
+    pub const ALL: [Arm; 3] = [Arm::AsSent, Arm::Aligned, Arm::Forked];
 
     pub fn title(self) -> &'static str {
         match self {
             Arm::AsSent => "as sent",
             Arm::Aligned => "aligned",
+            Arm::Forked => "forked",
         }
     }
 
     /// The mode of the forkpoint in between, if there is one.
-    fn mode(self) -> Option<Mode> {
+    pub fn mode(self) -> Option<Mode> {
         match self {
             Arm::AsSent => None,
             Arm::Aligned => Some(Mode::Align),
+            Arm::Forked => Some(Mode::Fork),
         }
     }
 }
@@ -60,10 +73,6 @@ pub struct Stage {
 }
 
 impl Stage {
-    pub async fn start(arm: Arm) -> Result<Stage, Failure> {
-        Stage::with(arm.mode(), LATENCY, Config::default()).await
-    }
-
     /// A simulator that takes so long, and a forkpoint in that mode before it, if there is to be one.
     pub async fn with(mode: Option<Mode>, latency: Latency, mut config: Config) -> Result<Stage, Failure> {
         let sim = SimConfig { latency, ..SimConfig::default() };
@@ -107,6 +116,8 @@ impl Stage {
             Some(Row {
                 who: call.who.clone(),
                 turn: call.turn,
+                plan: call.plan.clone(),
+                reason: call.reason.clone(),
                 usage: record.usage?,
                 cost_usd: record.cost_usd,
             })

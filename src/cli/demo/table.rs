@@ -1,10 +1,14 @@
 //! The table of what each request cost.
 
+use super::stage::Arm;
 use crate::sim::Usage;
 
 pub struct Row {
     pub who: String,
     pub turn: usize,
+    /// What forkpoint made of it and why not more, if it went through one.
+    pub plan: Option<String>,
+    pub reason: Option<String>,
     pub usage: Usage,
     /// `None` for a model without a price.
     pub cost_usd: Option<f64>,
@@ -15,16 +19,15 @@ const HEADER: [&str; 8] =
 
 /// What one play cost.
 pub struct Column {
-    pub title: &'static str,
+    pub arm: Arm,
     pub rows: Vec<Row>,
 }
 
 /// The columns side by side, children first: they are what a fan-out is about.
 pub fn compare(columns: &[Column]) -> String {
     let mut lines: Vec<Vec<String>> = Vec::new();
-    lines.push(
-        std::iter::once("").chain(columns.iter().map(|column| column.title)).map(String::from).collect(),
-    );
+    let titles = columns.iter().map(|column| column.arm.title());
+    lines.push(std::iter::once("").chain(titles).map(String::from).collect());
     for (part, is_part) in [("children", is_child as fn(&&Row) -> bool), ("all", |_| true)] {
         let bills: Vec<(Usage, Option<f64>)> =
             columns.iter().map(|column| total(column.rows.iter().filter(is_part))).collect();
@@ -32,18 +35,25 @@ pub fn compare(columns: &[Column]) -> String {
             let cells = bills.iter().map(|(usage, _)| grouped(counts(usage)[place]));
             lines.push(std::iter::once(format!("{part}: {kind}")).chain(cells).collect());
         }
+        let cells = bills.iter().map(|(usage, _)| grouped(units(usage).round() as u64));
+        lines.push(std::iter::once(format!("{part}: units")).chain(cells).collect());
         let base = bills.first().and_then(|(_, cost)| *cost);
         let cells =
             bills.iter().enumerate().map(|(place, (_, cost))| price(*cost, base.filter(|_| place > 0)));
         lines.push(std::iter::once(format!("{part}: cost")).chain(cells).collect());
     }
-    aligned(&lines, &[1, 6])
+    aligned(&lines, &[1, 7])
 }
 
 const KINDS: [&str; 4] = ["uncached", "cache write", "cache read", "output"];
 
 fn counts(usage: &Usage) -> [u64; 4] {
     [usage.uncached, usage.cache_write(), usage.cache_read, usage.output]
+}
+
+/// Prompt tokens weighed by price: 1 uncached, 1.25 written, 0.1 read.
+pub fn units(usage: &Usage) -> f64 {
+    usage.uncached as f64 + 1.25 * usage.cache_write() as f64 + 0.1 * usage.cache_read as f64
 }
 
 pub fn is_child(row: &&Row) -> bool {
@@ -154,7 +164,8 @@ mod tests {
     #[test]
     fn sums_are_the_sums_of_the_rows_and_an_unknown_price_stays_unknown() {
         let usage = Usage { uncached: 1_000, cache_read: 200, output: 7, ..Usage::default() };
-        let row = |who: &str, cost_usd| Row { who: who.into(), turn: 1, usage, cost_usd };
+        let row =
+            |who: &str, cost_usd| Row { who: who.into(), turn: 1, plan: None, reason: None, usage, cost_usd };
         let text =
             render(&[row("parent", Some(0.5)), row("child 1", Some(0.25)), row("child 2", Some(0.25))]);
         let last: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();

@@ -1,8 +1,13 @@
 //! `forkpoint explain A.json [B.json]`: what the prompt cache sees of a request, and where two of them part.
+//!
+//! With `--parent` and `--answer` the request is a child, and its plan is explained: forked or not, why, and what each
+//! plan costs.
 
 mod cost;
 mod moving;
 mod report;
+mod child;
+mod verdict;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -27,7 +32,12 @@ from a table.
 Examples:
   forkpoint explain turn-1.json
   forkpoint explain turn-1.json turn-2.json
-  forkpoint explain --json turn-1.json turn-2.json | jq .divergence";
+  forkpoint explain --json turn-1.json turn-2.json | jq .divergence
+  forkpoint explain --parent parent.json --answer answer.json child.json
+
+The last one asks what mode fork would make of a child: the request of its parent, the answer that
+called it, and its own first request. It assumes that the parent's cache entry is warm and that
+nobody has sent the child's own prompt before, and takes the settings of [fork] at their defaults.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
@@ -47,6 +57,18 @@ pub struct Args {
     /// Estimate costs with this price table instead of the built-in one
     #[arg(long, value_name = "PATH")]
     prices: Option<PathBuf>,
+    /// The request of A.json's parent: explain whether A.json would be forked
+    #[arg(long, value_name = "PARENT.json", requires = "answer", conflicts_with = "second")]
+    parent: Option<PathBuf>,
+    /// The answer to that parent which called the child: its JSON, or the events of its stream
+    #[arg(long, value_name = "ANSWER.json", requires = "parent")]
+    answer: Option<PathBuf>,
+    /// The child comes with x-claude-code-agent-id: its client keeps it to the tools it brings
+    #[arg(long, requires = "parent")]
+    agent: bool,
+    /// How many turns the child is taken to live [default: that of fork.horizon_turns]
+    #[arg(long, value_name = "N", requires = "parent", value_parser = clap::value_parser!(u16).range(1..=256))]
+    turns: Option<u16>,
 }
 
 /// One request, read.
@@ -59,15 +81,7 @@ struct Exhibit {
 
 impl Exhibit {
     fn read(path: &Path, attribution: Attribution) -> Result<Exhibit, Failure> {
-        let name = path.display().to_string();
-        let failed = |error: std::io::Error| Failure::new(format!("cannot read {name}: {error}"));
-        let length = std::fs::metadata(path).map_err(failed)?.len();
-        if length > FILE_BYTES_MAX {
-            return Err(Failure::new(format!(
-                "{name} has {length} bytes; a request body has at most {FILE_BYTES_MAX}"
-            )));
-        }
-        let body = std::fs::read(path).map_err(failed)?;
+        let (name, body) = load(path)?;
         let anatomy = Anatomy::read(&body).map_err(|malformed| not_a_request(&name, &body, malformed))?;
         let chain = Chain::of(&body, &anatomy, attribution);
         Ok(Exhibit { name, body, anatomy, chain })
@@ -76,6 +90,20 @@ impl Exhibit {
     fn subject(&self) -> Subject<'_> {
         Subject { body: &self.body, anatomy: &self.anatomy, chain: &self.chain }
     }
+}
+
+/// A file and its name.
+fn load(path: &Path) -> Result<(String, Vec<u8>), Failure> {
+    let name = path.display().to_string();
+    let failed = |error: std::io::Error| Failure::new(format!("cannot read {name}: {error}"));
+    let length = std::fs::metadata(path).map_err(failed)?.len();
+    if length > FILE_BYTES_MAX {
+        return Err(Failure::new(format!(
+            "{name} has {length} bytes; a request body has at most {FILE_BYTES_MAX}"
+        )));
+    }
+    let body = std::fs::read(path).map_err(failed)?;
+    Ok((name, body))
 }
 
 fn not_a_request(name: &str, body: &[u8], malformed: Malformed) -> Failure {
@@ -98,6 +126,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
         false => Attribution::Stripped,
     };
     let prices = config::load_prices(args.prices.as_deref(), &config::Origin::Flag("--prices"))?;
+    let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    if let (Some(parent), Some(answer)) = (&args.parent, &args.answer) {
+        let (child, has_agent, turns) = (&args.first, args.agent, args.turns);
+        let question = child::Question { parent, answer, child, attribution, has_agent, turns };
+        let finding = child::explain(&question, &prices)?;
+        match args.json {
+            true => println!("{:#}", verdict::json(&finding)),
+            false => print!("{}", verdict::text(&finding, report::Style { colour })),
+        }
+        return Ok(());
+    }
     let first = Exhibit::read(&args.first, attribution)?;
     let second = args.second.as_deref().map(|path| Exhibit::read(path, attribution)).transpose()?;
     let parted = second.as_ref().map(|second| divergence(&first.subject(), &second.subject()));
@@ -106,7 +145,6 @@ pub fn run(args: Args) -> Result<(), Failure> {
         println!("{:#}", report::json(&first, comparison, &prices));
         return Ok(());
     }
-    let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     print!("{}", report::text(&first, comparison, &prices, colour));
     Ok(())
 }

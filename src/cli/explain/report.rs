@@ -117,7 +117,7 @@ fn planned(exhibit: &Exhibit) -> String {
     }
 }
 
-fn plan_of(exhibit: &Exhibit) -> Plan {
+pub fn plan_of(exhibit: &Exhibit) -> Plan {
     breakpoints::plan(&exhibit.body, &exhibit.anatomy, &Situation::new(Profile::Anthropic))
 }
 
@@ -287,8 +287,8 @@ fn ttl(marker: &[u8]) -> &'static str {
 }
 
 #[derive(Clone, Copy)]
-struct Style {
-    colour: bool,
+pub struct Style {
+    pub colour: bool,
 }
 
 impl Style {
@@ -299,15 +299,15 @@ impl Style {
         }
     }
 
-    fn bold(self, text: &str) -> String {
+    pub fn bold(self, text: &str) -> String {
         self.paint("1", text)
     }
 
-    fn good(self, text: &str) -> String {
+    pub fn good(self, text: &str) -> String {
         self.paint("32", text)
     }
 
-    fn bad(self, text: &str) -> String {
+    pub fn bad(self, text: &str) -> String {
         self.paint("31", text)
     }
 }

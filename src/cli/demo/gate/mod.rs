@@ -14,7 +14,7 @@ use futures_util::future::try_join_all;
 
 use super::super::Failure;
 use super::agent::{self, Client, Workload};
-use super::stage::Stage;
+use super::stage::{LATENCY, Stage, faster};
 use super::table::{Row, is_child, total};
 use super::{Progress, plot};
 use crate::config::{Config, Mode};
@@ -25,13 +25,8 @@ const CHILDREN: [u16; 4] = [2, 5, 16, 64];
 const PREFIXES: [u32; 4] = [2_000, 10_000, 50_000, 200_000];
 /// The parent only has to fan out.
 const PARENT_TOKENS: u32 = 2_000;
-
-/// In the range of what hosted models take.
-const LATENCY: Latency = Latency {
-    base: Duration::from_millis(600),
-    per_uncached_token: Duration::from_micros(50),
-    pace: Duration::ZERO,
-};
+/// Fast enough to be played through in half a minute, slow enough that this machine's own time counts little.
+const SPEED: u32 = 2;
 
 /// The value of `--svg` that asks for no plot.
 const NO_PLOT: &str = "-";
@@ -40,7 +35,7 @@ const NO_PLOT: &str = "-";
 #[command(next_help_heading = "The gate")]
 pub struct Flags {
     /// Compare cost and wall time with the gate and without it: 2 to 64 children, prefixes of 2k to 200k tokens
-    #[arg(long, conflicts_with_all = ["children", "context", "requests", "stay"])]
+    #[arg(long, conflicts_with_all = ["scenario", "children", "context", "tools", "instructions", "requests", "json", "stay"])]
     pub gate: bool,
     /// Where to draw the comparison; '-' for nowhere
     #[arg(long, value_name = "PATH", default_value = "forkpoint-gate.svg", requires = "gate")]
@@ -52,11 +47,17 @@ pub struct Flags {
     #[arg(long, value_name = "TOKENS", default_value_t = 200_000, requires = "gate", value_parser = clap::value_parser!(u32).range(2_000..=200_000))]
     prefix_max: u32,
     /// How long the gate may hold a child [default: that of gate.max_hold_ms]
-    #[arg(long, value_name = "MS", requires = "gate", value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=600_000))]
     max_hold_ms: Option<u64>,
-    /// Play so many times faster than a model answers; what this machine adds is multiplied too
-    #[arg(long, value_name = "N", default_value_t = 2, requires = "gate", value_parser = clap::value_parser!(u32).range(1..=20))]
-    speed: u32,
+    /// Play so many times faster than a model answers [default: 10, with --gate 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=20))]
+    pub speed: Option<u32>,
+}
+
+impl Flags {
+    pub fn max_hold(&self) -> Duration {
+        self.max_hold_ms.map_or_else(|| Config::default().gate.max_hold, Duration::from_millis)
+    }
 }
 
 /// What is played with, and what against.
@@ -81,11 +82,8 @@ pub async fn run(flags: &Flags, turns: u16, client: Client) -> Result<(), Failur
         let opened = std::fs::File::options().create(true).append(true).open(&flags.svg);
         opened.map_err(|error| unwritable(&flags.svg, &error))?;
     }
-    let max_hold = match flags.max_hold_ms {
-        Some(ms) => Duration::from_millis(ms),
-        None => Config::default().gate.max_hold,
-    };
-    let setting = Setting { latency: LATENCY, max_hold, speed: flags.speed, turns, client };
+    let speed = flags.speed.unwrap_or(SPEED);
+    let setting = Setting { latency: LATENCY, max_hold: flags.max_hold(), speed, turns, client };
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{}\n", setting.describe());
     let started = Instant::now();
@@ -138,6 +136,7 @@ fn workload(children: u16, prefix: u32, setting: &Setting) -> Workload {
         children,
         turns: setting.turns,
         context_tokens: PARENT_TOKENS,
+        tool_tokens: 0,
         child_tokens: prefix,
         client: setting.client,
     }
@@ -154,12 +153,7 @@ async fn play(
         Arm::Ungated => Duration::ZERO,
         Arm::Gated => setting.max_hold / setting.speed,
     };
-    let latency = Latency {
-        base: setting.latency.base / setting.speed,
-        per_uncached_token: setting.latency.per_uncached_token / setting.speed,
-        pace: Duration::ZERO,
-    };
-    let stage = Stage::with(Some(Mode::Align), latency, config).await?;
+    let stage = Stage::with(Some(Mode::Align), faster(setting.speed), config).await?;
     let played = agent::run(&workload, stage.client_url(), progress).await?;
     let rows = stage.bill(&played.calls)?;
     let (_, cost) = total(rows.iter().filter(is_child));
