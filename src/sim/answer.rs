@@ -144,6 +144,7 @@ fn block_json(block: &Block) -> Value {
         Block::ToolUse { id, name, input } => {
             json!({"type": "tool_use", "id": id, "name": name, "input": input})
         }
+        Block::Other(block) => block.clone(),
     }
 }
 
@@ -152,6 +153,7 @@ fn opening(block: &Block) -> Value {
         Block::Thinking { .. } => json!({"type": "thinking", "thinking": "", "signature": ""}),
         Block::Text(_) => json!({"type": "text", "text": ""}),
         Block::ToolUse { id, name, .. } => json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
+        Block::Other(block) => block.clone(),
     }
 }
 
@@ -177,6 +179,7 @@ fn deltas(block: &Block, mut emit: impl FnMut(Value)) {
                 emit(json!({"type": "input_json_delta", "partial_json": piece}));
             }
         }
+        Block::Other(_) => {}
     }
 }
 

@@ -94,6 +94,8 @@ pub struct Limits {
     pub fingerprints: usize,
     /// Fault rules waiting for their request.
     pub fault_rules: usize,
+    /// Answers waiting for theirs.
+    pub recitals: usize,
 }
 
 impl Default for Limits {
@@ -106,6 +108,7 @@ impl Default for Limits {
             cache_entries: 100_000,
             fingerprints: 1_024,
             fault_rules: 1_024,
+            recitals: 10_000,
         }
     }
 }

@@ -25,9 +25,10 @@ use super::faults::Weather;
 use super::journal::Hit;
 use super::outgoing::{self, Effect, Frame, pause};
 use super::prompt::Prompt;
+use super::recital::{self, Cue, Cues};
 use super::reply;
 use super::rules::{self, signature};
-use super::script::Scene;
+use super::script::{Play, Scene};
 use super::settings::Visibility;
 use super::visit::Visit;
 use super::world::World;
@@ -37,6 +38,8 @@ struct Prepared {
     reply: Reply,
     to_first_token: Duration,
     pace: Duration,
+    /// Of an answer that is recited.
+    cues: Option<Cues>,
 }
 
 enum Reply {
@@ -64,6 +67,9 @@ pub async fn answer(
         Err(error) => return reply::refuse(visit, Some(caller), &error),
     };
     pause(prepared.to_first_token).await;
+    if let Some(mut cues) = prepared.cues.clone() {
+        cues.wait_for(Cue::Begin).await;
+    }
     send(world, visit, caller, headers, prepared, weather).await
 }
 
@@ -76,6 +82,7 @@ fn prepare(
     endpoint: Endpoint,
 ) -> Result<Prepared, ApiError> {
     let config = &world.config;
+    let recital = headers.get(recital::HEADER).and_then(|name| world.recitals.ask(name.to_str().ok()?));
     let value = body::parse(bytes)?;
     let body = body::Body::read(&value, &config.models, endpoint, config.limits.messages)?;
     visit.note(|record| record.model = Some(body.model.id.clone()));
@@ -90,7 +97,7 @@ fn prepare(
     let tokens = prompt.tokens(&dropped);
     if endpoint == Endpoint::CountTokens {
         let reply = Reply::Json(json!({"input_tokens": tokens}));
-        return Ok(Prepared { reply, to_first_token: Duration::ZERO, pace: Duration::ZERO });
+        return Ok(Prepared { reply, to_first_token: Duration::ZERO, pace: Duration::ZERO, cues: None });
     }
     rules::check_window(&body, tokens)?;
 
@@ -101,8 +108,12 @@ fn prepare(
     let digest = prompt.digest();
     let ordinal = world.repetition(digest, visit.number());
     let (signer, rules, seed) = (&world.signer, &config.rules, config.seed);
-    let play = Scene { body: &body, prompt: &prompt, signer, rules, seed, digest, ordinal }.play();
-    let message_id = id("msg_", seed, &[&digest, &ordinal.to_le_bytes()]);
+    let play = match &recital {
+        Some(recital) => Play::recite(recital),
+        None => Scene { body: &body, prompt: &prompt, signer, rules, seed, digest, ordinal }.play(),
+    };
+    let message_id = recital.as_ref().and_then(|recital| recital.message_id.clone());
+    let message_id = message_id.unwrap_or_else(|| id("msg_", seed, &[&digest, &ordinal.to_le_bytes()]));
 
     let diagnostics = diagnose(world, caller, &body, &message_id, &positions);
     let mut usage = consultation.usage;
@@ -121,13 +132,16 @@ fn prepare(
         dropped_thinking: unread.reported.iter().map(|place| place.path()).collect(),
         speed: body.member("speed").cloned(),
     };
+    if let Some(recital) = &recital {
+        recital.bill(usage);
+    }
     note(visit, &answer, &body, consultation);
     let reply = match body.stream {
         true => Reply::Stream(answer.events()),
         false if pace.is_zero() => Reply::Message { json: answer.json(), events: 0 },
         false => Reply::Message { json: answer.json(), events: answer.events().len() },
     };
-    Ok(Prepared { reply, to_first_token, pace })
+    Ok(Prepared { reply, to_first_token, pace, cues: recital.map(|recital| recital.cues()) })
 }
 
 /// The answer's `diagnostics`, for requests that ask; they alone leave a fingerprint.
@@ -181,7 +195,7 @@ async fn send(
     visit.note(|record| record.status = Some(200));
     let (content_type, length, body) = match prepared.reply {
         Reply::Stream(events) => {
-            let frames = stream_frames(&events, prepared.pace, visibility, weather);
+            let frames = stream_frames(&events, prepared.pace, prepared.cues.as_ref(), visibility, weather);
             ("text/event-stream; charset=utf-8", None, outgoing::body(visit, frames, encoding, weather))
         }
         Reply::Message { json, events } => {
@@ -191,6 +205,9 @@ async fn send(
             }
             let writing = prepared.pace.saturating_mul(u32::try_from(events).unwrap_or(u32::MAX));
             pause(writing).await;
+            if let Some(mut cues) = prepared.cues {
+                cues.wait_for(Cue::End).await;
+            }
             let (length, body) = json_body(visit, &json, encoding, visibility, weather);
             ("application/json", Some(length), body)
         }
@@ -229,11 +246,17 @@ fn json_body(
     };
     let length = bytes.len();
     let effect = if visibility == Visibility::End { Effect::Publish } else { Effect::Nothing };
-    let frame = Frame { wait: Duration::ZERO, bytes: Bytes::from(bytes), effect };
+    let frame = Frame { wait: Duration::ZERO, cue: None, bytes: Bytes::from(bytes), effect };
     (length, outgoing::body(visit, vec![frame], None, weather))
 }
 
-fn stream_frames(events: &[Event], pace: Duration, visibility: Visibility, weather: &Weather) -> Vec<Frame> {
+fn stream_frames(
+    events: &[Event],
+    pace: Duration,
+    cues: Option<&Cues>,
+    visibility: Visibility,
+    weather: &Weather,
+) -> Vec<Frame> {
     let before_error = weather.error_event.map(|(after, _)| usize::try_from(after).unwrap_or(usize::MAX));
     let mut frames: Vec<Frame> = Vec::with_capacity(events.len() + 1);
     for (index, event) in events.iter().take(before_error.unwrap_or(usize::MAX)).enumerate() {
@@ -245,6 +268,8 @@ fn stream_frames(events: &[Event], pace: Duration, visibility: Visibility, weath
         };
         frames.push(Frame {
             wait: if index == 0 { Duration::ZERO } else { pace },
+            // All but the last two: what the message is billed, and that it has ended.
+            cue: (index + 2 == events.len()).then(|| Some((cues?.clone(), Cue::End))).flatten(),
             bytes: Bytes::from(event.bytes()),
             effect: if begins { Effect::Publish } else { Effect::Nothing },
         });
@@ -252,7 +277,12 @@ fn stream_frames(events: &[Event], pace: Duration, visibility: Visibility, weath
     if let Some((_, status)) = weather.error_event {
         let message = if status == 529 { "Overloaded" } else { "Internal server error" };
         let event = Event::new("error", json!({"error": {"type": kind_of(status), "message": message}}));
-        frames.push(Frame { wait: pace, bytes: Bytes::from(event.bytes()), effect: Effect::Nothing });
+        frames.push(Frame {
+            wait: pace,
+            cue: None,
+            bytes: Bytes::from(event.bytes()),
+            effect: Effect::Nothing,
+        });
     }
     frames
 }

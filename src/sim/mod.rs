@@ -39,6 +39,7 @@ mod spelling;
 mod parameters;
 pub mod cache;
 pub mod instruction;
+pub mod recital;
 mod script;
 mod words;
 mod answer;
@@ -61,6 +62,7 @@ pub use config::{Encoding, Latency, Limits, SimConfig};
 pub use faults::{Fault, Faults};
 pub use journal::{Ending, Hit, Record};
 pub use models::{Model, Usage};
+pub use recital::{Cue, Recital, Recitals};
 pub use settings::Rules;
 
 use std::io;
@@ -136,6 +138,11 @@ impl Sim {
 
     pub fn faults(&self) -> &Faults {
         &self.world.faults
+    }
+
+    /// Answers to be given when a request names them.
+    pub fn recitals(&self) -> &Recitals {
+        &self.world.recitals
     }
 
     /// Stops accepting, lets running answers finish for a while, and returns.

@@ -13,6 +13,7 @@ use futures_util::stream;
 
 use super::config::Encoding;
 use super::faults::Weather;
+use super::recital::{Cue, Cues};
 use super::visit::Visit;
 
 /// What happens when a frame leaves.
@@ -26,6 +27,8 @@ pub enum Effect {
 #[derive(Debug)]
 pub struct Frame {
     pub wait: Duration,
+    /// Not before this cue.
+    pub cue: Option<(Cues, Cue)>,
     pub bytes: Bytes,
     pub effect: Effect,
 }
@@ -96,6 +99,9 @@ impl Outgoing {
         loop {
             let frame = self.frames.pop_front()?;
             pause(frame.wait).await;
+            if let Some((mut cues, cue)) = frame.cue {
+                cues.wait_for(cue).await;
+            }
             if frame.effect == Effect::Publish {
                 self.visit.publish();
             }

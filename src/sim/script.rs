@@ -12,6 +12,7 @@ use super::encode::id;
 use super::instruction::{Act, FanOut, Instruction, Likeness};
 use super::models::Binding;
 use super::prompt::Prompt;
+use super::recital::Recital;
 use super::render::tokens_of;
 use super::rules::signature::Signer;
 use super::settings::Rules;
@@ -20,9 +21,18 @@ use super::words::Words;
 /// A content block of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Block {
-    Thinking { text: String, signature: String },
+    Thinking {
+        text: String,
+        signature: String,
+    },
     Text(String),
-    ToolUse { id: String, name: String, input: Map<String, Value> },
+    ToolUse {
+        id: String,
+        name: String,
+        input: Map<String, Value>,
+    },
+    /// Of a recital: any other kind, sent as it is.
+    Other(Value),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -31,15 +41,18 @@ pub enum StopReason {
     ToolUse,
     MaxTokens,
     StopSequence(String),
+    /// Of a recital.
+    Recited(String),
 }
 
 impl StopReason {
-    pub fn as_str(&self) -> &'static str {
+    pub fn as_str(&self) -> &str {
         match self {
             StopReason::EndTurn => "end_turn",
             StopReason::ToolUse => "tool_use",
             StopReason::MaxTokens => "max_tokens",
             StopReason::StopSequence(_) => "stop_sequence",
+            StopReason::Recited(why) => why,
         }
     }
 }
@@ -52,6 +65,19 @@ pub struct Play {
     pub output_tokens: u64,
     pub pace_ms: Option<u64>,
     pub first_ms: u64,
+}
+
+impl Play {
+    /// What was said before.
+    pub fn recite(recital: &Recital) -> Play {
+        Play {
+            blocks: recital.content.iter().map(Block::recited).collect(),
+            stop_reason: StopReason::Recited(recital.stop_reason.clone().unwrap_or("end_turn".into())),
+            output_tokens: recital.output_tokens,
+            pace_ms: Some(0),
+            first_ms: 0,
+        }
+    }
 }
 
 /// Everything an answer follows from.
@@ -346,11 +372,36 @@ fn is_spawning(tool: &Value) -> bool {
 }
 
 impl Block {
+    fn recited(block: &Value) -> Block {
+        let said = |member: &str| text(block, member).map(str::to_owned);
+        let input = block.get("input").and_then(Value::as_object).cloned();
+        let members = block.as_object().map_or(0, Map::len);
+        match (
+            kind(block),
+            said("text"),
+            said("thinking"),
+            said("signature"),
+            said("id"),
+            said("name"),
+            input,
+        ) {
+            ("text", Some(text), ..) if members == 2 => Block::Text(text),
+            ("thinking", _, Some(text), Some(signature), ..) if members == 3 => {
+                Block::Thinking { text, signature }
+            }
+            ("tool_use", .., Some(id), Some(name), Some(input)) if members == 4 => {
+                Block::ToolUse { id, name, input }
+            }
+            _ => Block::Other(block.clone()),
+        }
+    }
+
     /// Bytes of it that a model writes.
     fn bytes(&self) -> usize {
         match self {
             Block::Thinking { text, .. } | Block::Text(text) => text.len(),
             Block::ToolUse { name, input, .. } => name.len() + Value::Object(input.clone()).to_string().len(),
+            Block::Other(block) => block.to_string().len(),
         }
     }
 }

@@ -10,6 +10,7 @@ use super::config::SimConfig;
 use super::diagnostics::Fingerprints;
 use super::faults::Faults;
 use super::journal::Journal;
+use super::recital::Recitals;
 use super::rules::signature::Signer;
 
 /// Prompts whose repetitions are counted. Beyond that a repetition is told by its arrival number alone.
@@ -21,6 +22,7 @@ pub struct World {
     pub signer: Signer,
     pub clock: Clock,
     pub faults: Faults,
+    pub recitals: Recitals,
     started: Instant,
     cache: Mutex<Cache>,
     journal: Mutex<Journal>,
@@ -35,6 +37,7 @@ impl World {
             signer: Signer::new(config.seed),
             clock: Clock::running(),
             faults: Faults::new(limits.fault_rules),
+            recitals: Recitals::new(limits.recitals),
             started: Instant::now(),
             cache: Mutex::new(Cache::new(limits.cache_entries)),
             journal: Mutex::new(Journal::new(limits.journal_requests, limits.journal_bytes)),
