@@ -26,6 +26,11 @@ impl Clock {
         Moment(millis(self.start.elapsed())).after(self.skipped_ms.load(Relaxed))
     }
 
+    /// How far it is ahead of real time.
+    pub fn skipped_ms(&self) -> u64 {
+        self.skipped_ms.load(Relaxed)
+    }
+
     /// Lets time pass at once: an hour of traffic can be played in a second.
     pub fn skip(&self, ms: u64) {
         self.skipped_ms.fetch_add(ms, Relaxed);

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 
 use super::Proxy;
+use super::clock::millis;
 use super::family::Family;
 use super::memo::Memo;
 use super::record::{Facts, Recorder};
@@ -60,8 +61,8 @@ impl Proxy {
         let (Some(memo), Some(family)) = (memo, family) else { return };
         let Some(Ok(child)) = family.newcomer().filter(|_| !is_sealed(family)) else { return };
         let (Some(tenant), fork) = (memo.tenant(), child.fork.id) else { return };
-        let left = Duration::from_millis(deadline.since(self.gate.now()));
-        let started = Instant::now();
+        let came = self.gate.now();
+        let until = deadline.min(came.after(millis(self.config.fork.await_parent)));
         let sealed = async {
             loop {
                 let mut woken = std::pin::pin!(tenant.sealed().notified());
@@ -75,10 +76,19 @@ impl Proxy {
         };
         let waiting = Waiting::begin(&self.awaiting);
         // In time or not, what is known by then is looked at again.
-        let _ = tokio::time::timeout(self.config.fork.await_parent.min(left), sealed).await;
+        let mut sealed = std::pin::pin!(sealed);
+        loop {
+            let skipped = self.gate.skipped();
+            let left = Duration::from_millis(until.since(self.gate.now()));
+            tokio::select! {
+                () = &mut sealed => break,
+                () = skipped => {}
+                () = tokio::time::sleep(left) => break,
+            }
+        }
         drop(waiting);
         self.meet(recorder);
-        recorder.facts.awaited = started.elapsed();
+        recorder.facts.awaited = Duration::from_millis(self.gate.now().since(came));
     }
 
     /// Puts a child on its parent's prefix, or says why not.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Proxy;
 use super::clock::millis;
 use super::gate;
 use super::memo::Memo;
@@ -59,6 +60,19 @@ pub fn underway_tokens(memo: &Memo, tenant: &Tenant, prediction: &Prediction) ->
     let read = prediction.read.map_or(0, |read| read.bytes);
     let deepest = prediction.underway.first().map_or(0, |underway| underway.bytes);
     memo.tokens(tenant, deepest.saturating_sub(read)).unwrap_or_default()
+}
+
+impl Proxy {
+    /// Lets time pass at once, for what is remembered and for who waits.
+    pub fn skip(&self, ms: u64) {
+        self.clock.skip(ms);
+        self.gate.skip(ms);
+    }
+
+    /// How many requests are held back.
+    pub fn waiting(&self) -> usize {
+        self.gate.waiting() + self.awaiting_seal()
+    }
 }
 
 impl Held {

@@ -161,6 +161,11 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gatekeeper<K, G> {
         self.holds.learn(lesson, was_enough, self.next);
     }
 
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.requests.values().filter(|(_, stage)| matches!(stage, Stage::Waiting(_))).count()
+    }
+
     /// How many wait, or have gone and not begun.
     pub fn requests(&self) -> usize {
         self.requests.len()

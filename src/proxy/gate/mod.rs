@@ -25,8 +25,11 @@ mod handoff;
 use std::future::poll_fn;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::{Instant, timeout_at};
 
 use crate::engine::gate::{Arrival, Lesson, LetGo, Settings, Ticket, Verdict};
@@ -49,6 +52,9 @@ struct Shared<K, G> {
     handoff: Handoff<K, G>,
     /// Moments count from here.
     start: Instant,
+    skipped_ms: AtomicU64,
+    /// Told when time was skipped.
+    skips: Notify,
 }
 
 /// The right to go upstream. Dropped before its answer [`began`](Pass::begun), the next one leads.
@@ -68,7 +74,14 @@ struct Place<K: Clone + Eq + Hash, G: Clone + Eq + Hash> {
 impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gate<K, G> {
     /// Deadlines are counted from `start`, in milliseconds.
     pub fn new(settings: Settings, start: Instant) -> Gate<K, G> {
-        Gate { shared: Arc::new(Shared { handoff: Handoff::new(settings), start }) }
+        Gate {
+            shared: Arc::new(Shared {
+                handoff: Handoff::new(settings),
+                start,
+                skipped_ms: AtomicU64::new(0),
+                skips: Notify::new(),
+            }),
+        }
     }
 
     pub fn now(&self) -> Moment {
@@ -77,19 +90,25 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gate<K, G> {
 
     /// The request has its place in the order of arrival from this call on, not from when it is first awaited.
     pub fn enter(&self, arrival: Arrival<K, G>) -> impl Future<Output = Pass<K, G>> + use<K, G> {
-        let since = Instant::now();
+        let since = self.shared.elapsed();
         let (ticket, mut verdict) = self.shared.handoff.arrive(arrival, self.now());
         let place = Place { shared: self.shared.clone(), ticket };
         async move {
             loop {
                 let wait = match verdict {
                     Verdict::Go(let_go) => {
-                        break Pass { ticket, let_go, held: since.elapsed(), place: Some(place) };
+                        break Pass {
+                            ticket,
+                            let_go,
+                            held: place.shared.elapsed() - since,
+                            place: Some(place),
+                        };
                     }
                     Verdict::Wait(wait) => wait,
                 };
-                let Shared { handoff, start } = &*place.shared;
-                let until = *start + Duration::from_millis(wait.until.0);
+                let Shared { handoff, start, skipped_ms, .. } = &*place.shared;
+                let until =
+                    *start + Duration::from_millis(wait.until.0.saturating_sub(skipped_ms.load(Relaxed)));
                 let news = poll_fn(|cx| handoff.poll(ticket, wait, place.shared.now(), cx));
                 verdict = match timeout_at(until, news).await {
                     Ok(verdict) => verdict,
@@ -104,6 +123,23 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gate<K, G> {
         self.shared.handoff.learned(lesson, was_enough);
     }
 
+    /// Lets time pass at once; whoever waited until then is let go.
+    pub fn skip(&self, ms: u64) {
+        self.shared.skipped_ms.fetch_add(ms, Relaxed);
+        self.shared.handoff.ring();
+        self.shared.skips.notify_waiters();
+    }
+
+    /// The next time that time is skipped, from this call on.
+    pub fn skipped(&self) -> Notified<'_> {
+        self.shared.skips.notified()
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.shared.handoff.waiting()
+    }
+
     /// Other settings from now on. Who waits already keeps its deadline.
     pub fn configure(&self, settings: Settings) {
         self.shared.handoff.configure(settings);
@@ -116,8 +152,12 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gate<K, G> {
 }
 
 impl<K, G> Shared<K, G> {
+    fn elapsed(&self) -> Duration {
+        self.start.elapsed() + Duration::from_millis(self.skipped_ms.load(Relaxed))
+    }
+
     fn now(&self) -> Moment {
-        Moment(millis(self.start.elapsed()))
+        Moment(millis(self.elapsed()))
     }
 }
 

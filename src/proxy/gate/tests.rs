@@ -45,6 +45,23 @@ async fn sixty_four_siblings_pay_for_one_write() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn time_that_is_skipped_counts_as_waited() {
+    let gate = gate();
+    let leader = at_once(&gate, sibling(&gate, "prefix"));
+    let follower = tokio::spawn(gate.enter(sibling(&gate, "prefix")));
+    tokio::task::yield_now().await;
+    assert_eq!(gate.waiting(), 1);
+    gate.skip(4_999);
+    tokio::task::yield_now().await;
+    assert!(!follower.is_finished());
+    gate.skip(1);
+    let pass = follower.await.unwrap();
+    assert_eq!((pass.let_go.outcome, pass.held.as_millis()), (Outcome::TimedOut, 5_000));
+    drop((leader, pass));
+    assert_eq!((gate.requests(), gate.waiting()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pass_that_is_dropped_or_failed_goes_to_the_next() {
     let gate = gate();
     let leader = at_once(&gate, sibling(&gate, "prefix"));
