@@ -168,6 +168,14 @@ metrics! {
     volatile_total: IntCounterVec["layer", "kind"];
     /// Tokens from the first such text of a kind to the last breakpoint: what moving it there would save.
     volatile_tokens_total: IntCounterVec["layer", "kind"];
+    /// Lines of the recording that were written.
+    record_lines_total: IntCounterVec[];
+    /// Lines of the recording that were not written, by reason.
+    record_dropped_total: IntCounterVec["reason"];
+    /// Traces that the collector took.
+    traces_total: IntCounterVec[];
+    /// Traces that were not sent or not taken, by reason.
+    traces_dropped_total: IntCounterVec["reason"];
     /// Time that forkpoint itself added to an exchange, by phase.
     overhead_seconds: HistogramVec["phase"] in OVERHEAD_BUCKETS;
     /// From the upstream call to the first byte of its answer's body.

@@ -5,10 +5,12 @@ pub mod completions;
 pub mod demo;
 pub mod explain;
 pub mod healthcheck;
+pub mod replay;
 pub mod run;
 pub mod serve;
 pub mod sim;
 mod logging;
+mod tape;
 mod reload;
 
 use std::process::ExitCode;
@@ -47,6 +49,8 @@ enum Command {
     Sim(sim::Args),
     /// Show what the prompt cache sees of a request, or where two requests part
     Explain(explain::Args),
+    /// Play a recording again: what it would have cost as sent, aligned and forked
+    Replay(replay::Args),
     /// Print the effective configuration and where each value came from
     CheckConfig(check_config::Args),
     /// Ask a running forkpoint whether it is ready; for container health checks
@@ -112,6 +116,7 @@ pub fn main() -> ExitCode {
         Some(Command::Demo(args)) => demo::run(args),
         Some(Command::Sim(args)) => sim::run(args),
         Some(Command::Explain(args)) => explain::run(args),
+        Some(Command::Replay(args)) => replay::run(args),
         Some(Command::CheckConfig(args)) => check_config::run(args),
         Some(Command::Healthcheck(args)) => healthcheck::run(args),
         Some(Command::Completions(args)) => completions::run(args, Cli::command()),

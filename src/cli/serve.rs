@@ -62,6 +62,7 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: Source) -> Result<(
     let metrics = Arc::new(Metrics::new().map_err(|error| Failure::new(format!("metrics: {error}")))?);
     let listeners = Listeners::bind(&config).await?;
     let proxy = Proxy::new(config.clone(), prices, metrics.clone()).map_err(no_proxy)?;
+    let witnesses = proxy.witnesses().clone();
     announce(&config, &listeners);
 
     let (stop, stopped) = watch::channel(false);
@@ -100,12 +101,17 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: Source) -> Result<(
         },
         second = signals.end() => tracing::warn!(signal = second, "second signal; open streams are cut"),
     }
+    witnesses.flush().await;
     Ok(())
 }
 
-/// What to do if the upstream client cannot be set up.
+/// What to do if the proxy cannot be set up.
 pub fn no_proxy(error: SetupError) -> Failure {
-    Failure::new(error.to_string()).hint("install ca-certificates, or set SSL_CERT_FILE to a bundle")
+    Failure::new(error.to_string()).hint(match error {
+        SetupError::TraceHeaders { .. } => "write one header per line, as name: value, readable by this user",
+        SetupError::Record(_) => "name a file that this user may write, in a folder that exists",
+        _ => "install ca-certificates, or set SSL_CERT_FILE to a bundle",
+    })
 }
 
 enum Drained {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::parse::{self, masked_url, size_text};
 use super::problem::{Complaint, quoted};
-use super::types::{Config, MASK, Secret};
+use super::types::{Config, MASK, Secret, Selector};
 
 /// A field of the configuration.
 type Slot<T> = fn(&mut Config) -> &mut T;
@@ -38,9 +38,13 @@ pub enum Kind {
     /// An address, or "" for none.
     OptionalAddress(Slot<Option<SocketAddr>>),
     Url(Slot<http::Uri>),
+    /// A URL, or "" for none.
+    OptionalUrl(Slot<Option<http::Uri>>),
     Secret(Slot<Secret>),
     /// A path, or "" for none.
     OptionalPath(Slot<Option<PathBuf>>),
+    /// Some of the traffic, or "" for none.
+    Selector(Slot<Option<Selector>>),
     Headers(Slot<Vec<http::HeaderName>>),
     Texts(Slot<Vec<String>>),
     Count(RangeInclusive<u64>, Slot<usize>),
@@ -106,10 +110,18 @@ impl Kind {
                 *slot(config) = if text.is_empty() { None } else { Some(parse::address(text)?) };
             }
             Kind::Url(slot) => *slot(config) = parse::url(self.text(given)?)?,
+            Kind::OptionalUrl(slot) => {
+                let text = self.text(given)?;
+                *slot(config) = if text.is_empty() { None } else { Some(parse::url(text)?) };
+            }
             Kind::Secret(slot) => *slot(config) = parse::secret(self.text(given)?)?,
             Kind::OptionalPath(slot) => {
                 let text = self.text(given)?;
                 *slot(config) = (!text.is_empty()).then(|| text.into());
+            }
+            Kind::Selector(slot) => {
+                let text = self.text(given)?;
+                *slot(config) = if text.is_empty() { None } else { Some(parse::selector(text)?) };
             }
             Kind::Headers(slot) => *slot(config) = parse::headers(&self.list(given)?)?,
             Kind::Texts(slot) => *slot(config) = self.list(given)?,
@@ -138,11 +150,20 @@ impl Kind {
                 Shown::Text(slot(config).map(|address| address.to_string()).unwrap_or_default())
             }
             Kind::Url(slot) => Shown::Text(slot(config).to_string().trim_end_matches('/').to_owned()),
+            Kind::OptionalUrl(slot) => {
+                let url = slot(config).as_ref();
+                Shown::Text(
+                    url.map(|url| url.to_string().trim_end_matches('/').to_owned()).unwrap_or_default(),
+                )
+            }
             Kind::Secret(slot) if slot(config).is_empty() => Shown::Text(String::new()),
             Kind::Secret(_) => Shown::Masked,
             Kind::OptionalPath(slot) => {
                 let path = slot(config).as_ref();
                 Shown::Text(path.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default())
+            }
+            Kind::Selector(slot) => {
+                Shown::Text(slot(config).as_ref().map(ToString::to_string).unwrap_or_default())
             }
             Kind::Headers(slot) => Shown::List(slot(config).iter().map(ToString::to_string).collect()),
             Kind::Texts(slot) => Shown::List(slot(config).clone()),
@@ -158,8 +179,10 @@ impl Kind {
     pub(super) fn quote(&self, given: &Given) -> String {
         match (self, given) {
             (Kind::Secret(_), _) => MASK.to_owned(),
-            (Kind::Url(_), Given::Text(text) | Given::Word(text)) => quoted(&masked_url(text)),
-            (Kind::Url(_), Given::List(_)) => "[…]".to_owned(),
+            (Kind::Url(_) | Kind::OptionalUrl(_), Given::Text(text) | Given::Word(text)) => {
+                quoted(&masked_url(text))
+            }
+            (Kind::Url(_) | Kind::OptionalUrl(_), Given::List(_)) => "[…]".to_owned(),
             (_, given) => given.quote(),
         }
     }
@@ -174,8 +197,10 @@ impl Kind {
             Kind::Address(_) => "an IP address with a port, in quotes".to_owned(),
             Kind::OptionalAddress(_) => "an IP address with a port, in quotes, or \"\" for none".to_owned(),
             Kind::Url(_) => "an http or https URL, in quotes".to_owned(),
+            Kind::OptionalUrl(_) => "an http or https URL, in quotes, or \"\" for none".to_owned(),
             Kind::Secret(_) => "a text in quotes".to_owned(),
             Kind::OptionalPath(_) => "a path in quotes, or \"\" for none".to_owned(),
+            Kind::Selector(_) => "tenant:, agent: or fork: and eight hex digits, or \"\" for none".to_owned(),
             Kind::Headers(_) => "a list of header names, such as [\"x-user\"]".to_owned(),
             Kind::Texts(_) => "a list of texts, such as [\"Agent\"]".to_owned(),
             Kind::Bytes(range, _) => {

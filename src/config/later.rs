@@ -13,8 +13,6 @@ const MEMORY: &str = "remove it; this version remembers in memory only, and has 
 
 static LATER: &[Later] = &[
     Later { path: "policy", instead: "remove it; in this version all requests are treated alike" },
-    Later { path: "record", instead: "remove it; this version records no traffic" },
-    Later { path: "trace", instead: "remove it; this version has metrics and log lines, and no traces" },
     Later { path: "admin.subscribers", instead: "remove it; this version has no live page" },
     Later { path: "privacy", instead: "remove it; this version never shows prompt text" },
     Later { path: "store.path", instead: MEMORY },

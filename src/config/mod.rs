@@ -48,8 +48,9 @@ pub use prices::load_prices;
 pub use problem::{Origin, Problem, Problems};
 pub use reload::Reload;
 pub use types::{
-    Admin, Canonical, Config, Drain, Fork, Gate, GateScope, Identity, Limits, Log, LogFormat, MASK, Mode,
-    OAuth, PriceTable, Profile, Secret, Server, Store, StoreKind, Upstream, Volatile,
+    Admin, Bodies, Canonical, Config, Drain, Fork, Gate, GateScope, Identity, Limits, Log, LogFormat, MASK,
+    Mode, OAuth, PriceTable, Profile, Record, Secret, Selector, Server, Store, StoreKind, Trace, Upstream,
+    Volatile,
 };
 
 use crate::engine::prices::Prices;

@@ -12,7 +12,7 @@
 use std::net::SocketAddr;
 
 use super::problem::{Complaint, quoted};
-use super::types::{MASK, Secret};
+use super::types::{MASK, Secret, Selector};
 
 /// An IP address with its port.
 pub(super) fn address(text: &str) -> Result<SocketAddr, Complaint> {
@@ -95,6 +95,23 @@ pub(super) fn secret(text: &str) -> Result<Secret, Complaint> {
         ));
     }
     Ok(Secret::new(text))
+}
+
+/// Some of the traffic, by a digest as the log shows it.
+pub(super) fn selector(text: &str) -> Result<Selector, Complaint> {
+    let hint = "write it as the log shows it, such as tenant:0123abcd, agent:0123abcd or fork:0123abcd";
+    let (kind, digest) =
+        text.split_once(':').ok_or_else(|| Complaint::new("nothing that can be matched", hint))?;
+    let digest = digest.to_ascii_lowercase();
+    if digest.len() != 8 || !digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(Complaint::new("not a digest of eight hex digits", hint));
+    }
+    match kind {
+        "tenant" => Ok(Selector::Tenant(digest)),
+        "agent" => Ok(Selector::Agent(digest)),
+        "fork" => Ok(Selector::Fork(digest)),
+        _ => Err(Complaint::new("nothing that can be matched", hint)),
+    }
 }
 
 /// Every tenant is digested from these for each request; more are a mistake.

@@ -1,7 +1,7 @@
 //! What a running process takes of a configuration that was loaded anew.
 //!
-//! Rule: what is open, or kept under a name, stays for the life of the process: addresses, upstream, store, log, and
-//! how tenants are told apart and called. Their new values are named, and wait for a restart.
+//! Rule: what is open, or kept under a name, stays for the life of the process: addresses, upstream, store, log,
+//! recording, traces, and how tenants are told apart and called. Their new values are named, and wait for a restart.
 
 use super::keys::KEYS;
 use super::kind::Kind;

@@ -19,6 +19,7 @@ pub(super) fn check(loaded: &Loaded, broken: &BTreeSet<&str>) -> Vec<Problem> {
     problems.extend(rules.listeners_are_apart());
     problems.extend(rules.upstream_is_elsewhere());
     problems.extend(rules.one_body_can_be_held());
+    problems.extend(rules.a_match_has_a_file());
     problems
 }
 
@@ -84,6 +85,20 @@ impl Rules<'_> {
         let complaint = Complaint::new(
             format!("less than one body: {}", self.with_origin(other)),
             "raise limits.held_bytes or lower limits.body_bytes",
+        );
+        Some(self.pair(path, other, complaint))
+    }
+
+    fn a_match_has_a_file(&self) -> Option<Problem> {
+        let (path, other) = ("record.match", "record.file");
+        let record = &self.loaded.config.record;
+        let known = !self.broken.contains(path) && !self.broken.contains(other);
+        if !known || record.matching.is_none() || record.file.is_some() {
+            return None;
+        }
+        let complaint = Complaint::new(
+            format!("nothing is recorded: {}", self.with_origin(other)),
+            "name a file in record.file; what matches goes to the same name with .match behind it",
         );
         Some(self.pair(path, other, complaint))
     }

@@ -23,7 +23,9 @@ pub struct Config {
     pub store: Store,
     pub prices: PriceTable,
     pub limits: Limits,
+    pub record: Record,
     pub log: Log,
+    pub trace: Trace,
     pub drain: Drain,
     pub admin: Admin,
     /// Names for the digests of tenants, in metrics.
@@ -170,6 +172,36 @@ pub struct Limits {
     pub stall: Duration,
 }
 
+/// What is written down of the traffic.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub file: Option<PathBuf>,
+    /// Of one file.
+    pub max_bytes: usize,
+    /// The one that is written, and those before it.
+    pub files: usize,
+    pub bodies: Bodies,
+    /// Whose bodies are kept as they came and as they went out.
+    pub matching: Option<Selector>,
+    pub match_minutes: usize,
+}
+
+/// What a recording holds of requests and answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bodies {
+    Off,
+    Redacted,
+    Full,
+}
+
+/// Some of the traffic, by a digest as the log shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selector {
+    Tenant(String),
+    Agent(String),
+    Fork(String),
+}
+
 #[derive(Clone, Debug)]
 pub struct Log {
     pub format: LogFormat,
@@ -180,6 +212,18 @@ pub struct Log {
 pub enum LogFormat {
     Human,
     Json,
+}
+
+/// Where traces go.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    pub endpoint: Option<http::Uri>,
+    /// The part that is kept of those that begin here.
+    pub sample: f64,
+    /// What the collector wants to be told with each request.
+    pub headers_file: Option<PathBuf>,
+    /// Whether the upstream is told which trace it belongs to.
+    pub propagate: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -232,6 +276,28 @@ impl Mode {
 
     pub fn named(word: &str) -> Option<Mode> {
         [Mode::Observe, Mode::Align, Mode::Fork].into_iter().find(|mode| mode.as_str() == word)
+    }
+}
+
+impl Bodies {
+    pub const ALL: [Bodies; 3] = [Bodies::Off, Bodies::Redacted, Bodies::Full];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Bodies::Off => "off",
+            Bodies::Redacted => "redacted",
+            Bodies::Full => "full",
+        }
+    }
+}
+
+impl std::fmt::Display for Selector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Selector::Tenant(digest) => write!(f, "tenant:{digest}"),
+            Selector::Agent(digest) => write!(f, "agent:{digest}"),
+            Selector::Fork(digest) => write!(f, "fork:{digest}"),
+        }
     }
 }
 
@@ -360,7 +426,16 @@ impl Default for Config {
                 header: Duration::from_secs(75),
                 stall: Duration::from_secs(60),
             },
+            record: Record {
+                file: None,
+                max_bytes: 64 * MIB,
+                files: 8,
+                bodies: Bodies::Off,
+                matching: None,
+                match_minutes: 15,
+            },
             log: Log { format: LogFormat::Human, level: tracing::Level::INFO },
+            trace: Trace { endpoint: None, sample: 1.0, headers_file: None, propagate: false },
             drain: Drain { delay: Duration::ZERO, deadline: Duration::from_secs(300) },
             admin: Admin { token_file: None, open_metrics: false },
             tenants: BTreeMap::new(),

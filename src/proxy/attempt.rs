@@ -51,6 +51,9 @@ impl Proxy {
         recorder.facts.sent_at = Some(Instant::now());
         recorder.sent(self.clock.now());
         let pieces = forked.as_ref().map(|forked| forked.pieces.clone()).or(pieces);
+        if let (Some(tape), Some(pieces)) = (&mut recorder.tape, &pieces) {
+            tape.forwards(pieces);
+        }
         let (mut parts, received) = request.into_parts();
         let original = parts.clone();
         if let Some(forked) = &forked {

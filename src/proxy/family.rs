@@ -43,6 +43,15 @@ impl Claims {
         Who::of(request, sender.session, sender.agent, self.marks_agents)
     }
 
+    /// The message and the call that the request names as its origin.
+    pub fn parent(&self) -> Option<&(String, Option<String>)> {
+        self.parent.as_ref()
+    }
+
+    pub fn marks_agents(&self) -> bool {
+        self.marks_agents
+    }
+
     fn explicit(&self) -> Option<Explicit<'_>> {
         let (message_id, tool_use) = self.parent.as_ref()?;
         Some(Explicit { message_id, tool_use: tool_use.as_deref() })

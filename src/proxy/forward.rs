@@ -63,6 +63,10 @@ pub enum SetupError {
     Roots(#[from] std::io::Error),
     #[error("upstream.url has no scheme or host")]
     Url,
+    #[error(transparent)]
+    Record(#[from] super::recording::OpenError),
+    #[error("cannot use {} (trace.headers_file): {why}", path.display())]
+    TraceHeaders { path: std::path::PathBuf, why: String },
 }
 
 impl Upstream {

@@ -108,6 +108,7 @@ impl Proxy {
             awaiting: self.awaiting.clone(),
             clock: self.clock.clone(),
             metrics: self.metrics.clone(),
+            witnesses: self.witnesses.clone(),
         }
     }
 }

@@ -20,6 +20,7 @@ pub mod gate;
 pub mod observe;
 pub mod decode;
 pub mod record;
+pub mod recording;
 pub mod memo;
 pub mod family;
 pub mod hold;
@@ -59,7 +60,7 @@ use hold::{Gate, Held as HeldBack};
 use live::Generation;
 use memo::{Memo, Owner};
 use observe::AnswerBody;
-use record::{Facts, Recorder};
+use record::{Facts, Recorder, Witnesses};
 
 static MODE: HeaderName = HeaderName::from_static("x-forkpoint-mode");
 
@@ -78,6 +79,7 @@ pub struct Proxy {
     awaiting: Arc<AtomicUsize>,
     clock: Arc<Clock>,
     metrics: Arc<Metrics>,
+    witnesses: Arc<Witnesses>,
 }
 
 /// A request that is ready to go upstream.
@@ -104,6 +106,7 @@ impl Proxy {
         let gate = Arc::new(Gate::new(hold::settings(&config.gate), tokio::time::Instant::now()));
         let generation = Generation::first(&metrics);
         Ok(Proxy {
+            witnesses: Arc::new(Witnesses::start(&config, &metrics)?),
             config,
             prices,
             rules,
@@ -122,10 +125,10 @@ impl Proxy {
     /// One exchange, whatever happens: a fault of ours becomes an answer, never a broken connection.
     pub async fn handle(
         self: Arc<Self>,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
     ) -> Result<Response<AnswerBody>, Infallible> {
         let endpoint = Endpoint::of(request.method(), request.uri().path());
-        let mut recorder = self.recorder(endpoint);
+        let mut recorder = self.recorder(endpoint, request.headers_mut());
         let exchange = AssertUnwindSafe(self.exchange(request, &mut recorder)).catch_unwind().await;
         let answer = match exchange.unwrap_or(Err(Fault::Internal)) {
             Ok(answer) => observe::relay(answer, recorder, &self.config),
@@ -137,12 +140,13 @@ impl Proxy {
 
     /// An answer for a request that is not even looked at.
     pub fn refuse(&self, fault: Fault) -> Response<AnswerBody> {
-        fault.answer(self.recorder(Endpoint::Other), &self.config)
+        fault.answer(self.recorder(Endpoint::Other, &mut HeaderMap::new()), &self.config)
     }
 
-    fn recorder(&self, endpoint: Endpoint) -> Recorder {
+    fn recorder(&self, endpoint: Endpoint, headers: &mut HeaderMap) -> Recorder {
         let facts = Facts::new(endpoint, self.generation.number);
-        Recorder::new(self.metrics.clone(), self.clock.clone(), self.gate.clone(), facts)
+        let told = self.witnesses.of(headers);
+        Recorder::new(self.metrics.clone(), self.clock.clone(), self.gate.clone(), told, facts)
     }
 
     async fn exchange(&self, request: Request<Incoming>, recorder: &mut Recorder) -> Result<Answer, Fault> {

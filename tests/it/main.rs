@@ -35,5 +35,8 @@ mod admin_api;
 mod lifecycle;
 mod reload;
 mod privacy;
+mod recording;
+mod replay;
+mod traces;
 mod manual;
 mod run;

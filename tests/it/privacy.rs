@@ -11,16 +11,28 @@ fn requests() -> Vec<Vec<u8>> {
         "{{\"model\":\"claude-x\",\"system\":\"{CANARY}\",\"messages\":[{{\"role\":\"user\",\"content\":\"{CANARY}\"}}],\
          \"metadata\":{{\"user_id\":\"{CANARY}\"}},\"{CANARY}\":1}}"
     );
+    let later = serde_json::json!({
+        "model": "claude-x",
+        "tools": [{"name": "t", "description": CANARY, "input_schema": {"properties": {CANARY: {"type": CANARY}}}}],
+        "messages": [
+            {"role": "user", "content": [{"type": CANARY, "text": CANARY, CANARY: CANARY}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": CANARY, "name": "t", "input": {CANARY: [CANARY]}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": CANARY, "content": CANARY}]},
+        ],
+        "stop_sequences": [CANARY],
+    });
     let headers = format!(
         "x-api-key: {CANARY}\r\nauthorization: Bearer {CANARY}\r\nx-claude-code-session-id: {CANARY}\r\n\
          x-claude-code-agent-id: {CANARY}\r\nx-forkpoint-session: {CANARY}\r\nx-custom: {CANARY}\r\n\
-         anthropic-workspace-id: {CANARY}\r\ncookie: {CANARY}\r\nuser-agent: claude-cli/2.1.3 ({CANARY})\r\n"
+         anthropic-workspace-id: {CANARY}\r\ncookie: {CANARY}\r\nanthropic-beta: {CANARY}\r\n\
+         x-forkpoint-parent: {CANARY}\r\nx-forkpoint-tool-use: {CANARY}\r\ntracestate: v={CANARY}\r\nuser-agent: claude-cli/2.1.3 ({CANARY})\r\n"
     );
     let broken = format!(
         "POST /v1/messages HTTP/1.1\r\nx: {CANARY}\r\ntransfer-encoding: chunked\r\n\r\n{CANARY}\r\n"
     );
     vec![
         post(&format!("/v1/messages?beta={CANARY}"), &headers, body.as_bytes()),
+        post("/v1/messages", &headers, later.to_string().as_bytes()),
         post(&format!("/v1/files/{CANARY}?q={CANARY}"), &headers, CANARY.as_bytes()),
         post("/v1/messages", &headers, CANARY.as_bytes()),
         broken.into_bytes(),
@@ -30,7 +42,7 @@ fn requests() -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn nothing_a_client_sent_appears_in_the_log_or_the_metrics() {
+async fn nothing_a_client_sent_appears_in_the_log_the_metrics_a_trace_or_a_recording() {
     let said = format!(
         "data: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{{\"type\":\"text_delta\",\"text\":\"{CANARY}\"}}}}\n\n"
     );
@@ -38,9 +50,21 @@ async fn nothing_a_client_sent_appears_in_the_log_or_the_metrics() {
     let stream = [EVENTS[0], EVENTS[1], &said, EVENTS[3], &stop, EVENTS[5]].concat();
     let headers = format!("content-type: text/event-stream\r\nset-cookie: {CANARY}\r\nrequest-id: req_1\r\n");
     let upstream = Upstream::answering(&samples::answer(&headers, stream.as_bytes())).await;
-    for (format, level) in [("json", "trace"), ("human", "trace"), ("json", "info")] {
-        let settings = [("LOG__FORMAT", format), ("LOG__LEVEL", level)];
-        let binary = Binary::serve(&upstream.url(), &settings).await;
+    for (format, level, bodies) in
+        [("json", "trace", "redacted"), ("human", "trace", "off"), ("json", "info", "redacted")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("r.jsonl");
+        let mut collector = crate::traces::collector().await;
+        let url = collector.url();
+        let settings = [
+            ("TRACE__ENDPOINT", &*url),
+            ("LOG__FORMAT", format),
+            ("LOG__LEVEL", level),
+            ("RECORD__FILE", file.to_str().unwrap()),
+            ("RECORD__BODIES", bodies),
+        ];
+        let mut binary = Binary::serve(&upstream.url(), &settings).await;
         for request in requests() {
             let mut client = binary.client().await;
             client.send(&request).await;
@@ -57,6 +81,20 @@ async fn nothing_a_client_sent_appears_in_the_log_or_the_metrics() {
         for line in said {
             assert!(!line.contains(CANARY), "{format} {level}: {line}");
         }
+        binary.signal("TERM").await;
+        binary.exit().await;
+        let traces = collector.so_far();
+        assert!(!traces.is_empty(), "no trace came");
+        for trace in traces {
+            let text = String::from_utf8(trace.body).unwrap();
+            assert!(!text.contains(CANARY), "{text}");
+        }
+        let recorded = crate::recording::lines(&file);
+        assert!(recorded.len() >= 3, "{} lines", recorded.len());
+        let kept = recorded.iter().filter(|line| line.request.is_some() && line.answer.is_some()).count();
+        assert_eq!(kept > 0, bodies == "redacted", "bodies are {bodies}");
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(!text.contains(CANARY), "{text}");
     }
 }
 

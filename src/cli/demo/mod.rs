@@ -28,7 +28,7 @@ use overview::Comparison;
 use scenario::Scenario;
 use stage::{Arm, Stage, faster};
 use table::Column;
-pub use table::grouped;
+pub use table::{aligned, grouped};
 
 /// A tenth of what real models take, so that a demo lasts seconds and siblings still overlap as they do.
 const SPEED: u32 = 10;

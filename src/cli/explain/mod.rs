@@ -1,4 +1,5 @@
 //! `forkpoint explain A.json [B.json]`: what the prompt cache sees of a request, and where two of them part.
+//! `forkpoint explain --request ID`: what was made of a recorded request.
 //!
 //! With `--parent` and `--answer` the request is a child, and its plan is explained: forked or not, why, and what each
 //! plan costs.
@@ -7,6 +8,7 @@ mod cost;
 mod moving;
 mod report;
 mod child;
+mod request;
 mod verdict;
 
 use std::io::IsTerminal;
@@ -33,6 +35,7 @@ Examples:
   forkpoint explain turn-1.json
   forkpoint explain turn-1.json turn-2.json
   forkpoint explain --json turn-1.json turn-2.json | jq .divergence
+  forkpoint explain --request 17 --recording traffic.jsonl    what was made of a recorded request
   forkpoint explain --parent parent.json --answer answer.json child.json
 
 The last one asks what mode fork would make of a child: the request of its parent, the answer that
@@ -43,11 +46,17 @@ nobody has sent the child's own prompt before, and takes the settings of [fork] 
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// A request body
-    #[arg(value_name = "A.json")]
-    first: PathBuf,
+    #[arg(value_name = "A.json", required_unless_present = "request")]
+    first: Option<PathBuf>,
     /// A later request body to compare with
     #[arg(value_name = "B.json")]
     second: Option<PathBuf>,
+    /// Show what was made of the recorded request with this number, the id of its log line
+    #[arg(long, value_name = "ID", conflicts_with_all = ["first", "second", "prices"])]
+    request: Option<u64>,
+    /// The recording that has it [default: record.file of FORKPOINT_CONFIG or the environment]
+    #[arg(long, value_name = "FILE", requires = "request")]
+    recording: Option<PathBuf>,
     /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
@@ -82,6 +91,10 @@ struct Exhibit {
 impl Exhibit {
     fn read(path: &Path, attribution: Attribution) -> Result<Exhibit, Failure> {
         let (name, body) = load(path)?;
+        Exhibit::of(name, body, attribution)
+    }
+
+    fn of(name: String, body: Vec<u8>, attribution: Attribution) -> Result<Exhibit, Failure> {
         let anatomy = Anatomy::read(&body).map_err(|malformed| not_a_request(&name, &body, malformed))?;
         let chain = Chain::of(&body, &anatomy, attribution);
         Ok(Exhibit { name, body, anatomy, chain })
@@ -125,10 +138,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         true => Attribution::Counted,
         false => Attribution::Stripped,
     };
-    let prices = config::load_prices(args.prices.as_deref(), &config::Origin::Flag("--prices"))?;
     let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    if let Some(id) = args.request {
+        return request::run(id, &args, attribution, colour);
+    }
+    let prices = config::load_prices(args.prices.as_deref(), &config::Origin::Flag("--prices"))?;
+    let Some(first) = &args.first else { return Err(Failure::usage("no request body is named")) };
     if let (Some(parent), Some(answer)) = (&args.parent, &args.answer) {
-        let (child, has_agent, turns) = (&args.first, args.agent, args.turns);
+        let (child, has_agent, turns) = (first, args.agent, args.turns);
         let question = child::Question { parent, answer, child, attribution, has_agent, turns };
         let finding = child::explain(&question, &prices)?;
         match args.json {
@@ -137,7 +154,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let first = Exhibit::read(&args.first, attribution)?;
+    let first = Exhibit::read(first, attribution)?;
     let second = args.second.as_deref().map(|path| Exhibit::read(path, attribution)).transpose()?;
     let parted = second.as_ref().map(|second| divergence(&first.subject(), &second.subject()));
     let comparison = second.as_ref().zip(parted.as_ref());

@@ -68,7 +68,7 @@ pub fn json(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices) -> Val
 }
 
 /// The layers of one request, with sizes, hashes and the client's own breakpoints.
-fn layers(exhibit: &Exhibit, style: Style) -> String {
+pub fn layers(exhibit: &Exhibit, style: Style) -> String {
     let Exhibit { name, body, anatomy, chain } = exhibit;
     let model = anatomy.model(body).unwrap_or_default();
     let mut out = format!("{}: {model}, {} bytes\n\n", style.bold(name), grouped(body.len() as u64));
@@ -210,7 +210,7 @@ fn spellings(first: &Exhibit, second: &Exhibit, parted: &Divergence) -> [Option<
     [excerpt(first, 0), excerpt(second, 1)]
 }
 
-fn request(exhibit: &Exhibit) -> Value {
+pub fn request(exhibit: &Exhibit) -> Value {
     let Exhibit { name, body, anatomy, chain } = exhibit;
     let layer = |layer: Layer| {
         let pieces = pieces_of(anatomy, layer);

@@ -52,7 +52,9 @@ pub static SECTIONS: &[Section] = &[
         name: "limits",
         meaning: "The most of everything; beyond a limit requests pass or are refused, never queued without end.",
     },
+    Section { name: "record", meaning: "One line of JSON per Messages exchange, in files." },
     Section { name: "log", meaning: "Log lines, on standard error." },
+    Section { name: "trace", meaning: "OpenTelemetry traces, to a collector." },
     Section { name: "drain", meaning: "What happens between SIGTERM and the exit." },
     Section { name: "admin", meaning: "Who may use the admin port." },
     Section {
@@ -106,7 +108,8 @@ impl Key {
 mod tests {
     use super::*;
     use crate::config::{
-        Admin, Canonical, Drain, Fork, Gate, Identity, Limits, Log, PriceTable, Server, Store, Upstream,
+        Admin, Canonical, Drain, Fork, Gate, Identity, Limits, Log, PriceTable, Record, Server, Store, Trace,
+        Upstream,
     };
     use crate::engine::fork::Policy;
 
@@ -124,7 +127,9 @@ mod tests {
             store,
             prices,
             limits,
+            record,
             log,
+            trace,
             drain,
             admin,
             tenants: _,
@@ -176,10 +181,12 @@ mod tests {
             header: _,
             stall: _,
         } = limits;
+        let Record { file: _, max_bytes: _, files: _, bodies: _, matching: _, match_minutes: _ } = record;
         let Log { format: _, level: _ } = log;
+        let Trace { endpoint: _, sample: _, headers_file: _, propagate: _ } = trace;
         let Drain { delay: _, deadline: _ } = drain;
         let Admin { token_file: _, open_metrics: _ } = admin;
-        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 23 + 4 + 5 + 1 + 9 + 2 + 2 + 2);
+        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 23 + 4 + 5 + 1 + 9 + 6 + 2 + 4 + 2 + 2);
     }
 
     #[test]
@@ -204,9 +211,10 @@ mod tests {
             Kind::OptionalSwitch(_) => Some("true"),
             Kind::Share(_) | Kind::Factor(_) => Some("0.75"),
             Kind::Address(_) | Kind::OptionalAddress(_) => Some("127.0.0.9:9"),
-            Kind::Url(_) => Some("http://other.example"),
+            Kind::Url(_) | Kind::OptionalUrl(_) => Some("http://other.example"),
             Kind::Secret(_) => Some("hunter2"),
             Kind::OptionalPath(_) => Some("other.toml"),
+            Kind::Selector(_) => Some("tenant:0123abcd"),
             Kind::Headers(_) | Kind::Texts(_) => Some("x-user,x-team"),
             Kind::Bytes(..) => Some("7777777"),
             Kind::Count(..) | Kind::Millis(..) | Kind::Seconds(..) => Some("777"),

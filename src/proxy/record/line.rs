@@ -37,7 +37,7 @@ impl Recorder {
         let diagnosis = turn.and_then(|turn| turn.diagnostics);
         tracing::info!(
             target: "forkpoint::request",
-            id = next_id(),
+            id = facts.id,
             config = facts.generation,
             endpoint = facts.endpoint.as_str(),
             role = facts.role.as_str(),
@@ -109,13 +109,13 @@ impl Recorder {
 }
 
 /// Numbers the requests of this process.
-fn next_id() -> u64 {
+pub(super) fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Relaxed)
 }
 
 /// The known stop reasons; text of another kind does not reach the log.
-fn stop_reason(reason: &str) -> &'static str {
+pub fn stop_reason(reason: &str) -> &'static str {
     const KNOWN: [&str; 8] = [
         "end_turn",
         "max_tokens",

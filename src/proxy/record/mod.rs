@@ -7,8 +7,12 @@ mod arms;
 mod count;
 mod line;
 mod money;
+pub mod traces;
+mod witnesses;
 
 pub use count::show_store;
+pub use line::stop_reason;
+pub use witnesses::Witnesses;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,6 +35,8 @@ use super::clock::{Clock, millis};
 use super::family::{Claims, Family, Fanout};
 use super::hold::{Gate, Held, Pass};
 use super::memo::Memo;
+use super::recording::Tape;
+use traces::Traced;
 
 /// Longer than any request id; more is not one.
 const REQUEST_ID_BYTES_MAX: usize = 128;
@@ -46,6 +52,8 @@ static FORK: HeaderName = HeaderName::from_static("x-forkpoint-fork");
 
 /// What is known about one exchange.
 pub struct Facts {
+    /// Its number, given when it is recorded.
+    pub id: u64,
     /// The number of the configuration that it began with.
     pub generation: u64,
     pub endpoint: Endpoint,
@@ -98,6 +106,7 @@ pub struct Facts {
 impl Facts {
     pub fn new(endpoint: Endpoint, generation: u64) -> Facts {
         Facts {
+            id: 0,
             generation,
             endpoint,
             role: Role::Plain,
@@ -183,11 +192,11 @@ impl Facts {
         self.answer_bytes += bytes as u64;
     }
 
-    fn held_ms(&self) -> u64 {
+    pub fn held_ms(&self) -> u64 {
         millis(self.hold.map_or(Duration::ZERO, |hold| hold.time) + self.awaited)
     }
 
-    fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> &'static str {
         self.fault.unwrap_or(self.plan.reason())
     }
 }
@@ -220,6 +229,10 @@ pub struct Recorder {
     pub pass: Option<Pass>,
     /// At the gate right now.
     pub waits: bool,
+    /// What the recording is told, if there is one.
+    pub tape: Option<Tape>,
+    /// Its trace, if it is kept.
+    span: Option<Traced>,
     gate: Arc<Gate>,
     metrics: Arc<Metrics>,
     clock: Arc<Clock>,
@@ -228,9 +241,20 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    pub fn new(metrics: Arc<Metrics>, clock: Arc<Clock>, gate: Arc<Gate>, facts: Facts) -> Recorder {
+    pub fn new(
+        metrics: Arc<Metrics>,
+        clock: Arc<Clock>,
+        gate: Arc<Gate>,
+        (tape, span): (Option<Tape>, Option<Traced>),
+        facts: Facts,
+    ) -> Recorder {
         let (memo, family, pass) = (None, None, None);
-        Recorder { facts, memo, family, pass, waits: false, gate, metrics, clock, begun: false, done: false }
+        let (waits, begun, done) = (false, false, false);
+        Recorder { facts, memo, family, pass, waits, tape, span, gate, metrics, clock, begun, done }
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// The request goes upstream now.
@@ -308,6 +332,7 @@ impl Recorder {
         {
             return;
         }
+        self.tape.iter_mut().for_each(Tape::begun);
         if let Some(memo) = &mut self.memo {
             memo.begun(usage, self.clock.now());
         }
@@ -345,7 +370,10 @@ impl Recorder {
         }
         let usage = turn.as_ref().and_then(|turn| turn.usage);
         let money = usage.map(|usage| self.count_money(&series, &usage)).unwrap_or_default();
+        self.facts.id = line::next_id();
         self.log(&model, ending, turn.as_ref(), &verdict, fanout.as_ref(), money);
+        self.trace(&model, turn.as_ref(), &verdict);
+        self.tape(&model, ending, turn.as_ref(), &verdict, fanout.as_ref());
     }
 
     /// The answer has ended: a fan-out is sealed, or was none.

@@ -1,10 +1,56 @@
-//! Log lines, and the end.
+//! Recordings, log lines, traces, and the end.
 
 use super::super::super::kind::{Choice, Kind};
-use super::super::super::types::LogFormat;
+use super::super::super::types::{Bodies, LogFormat};
 use super::super::Key;
 
+const GIB: u64 = 1 << 30;
+
 pub static KEYS: &[Key] = &[
+    Key {
+        path: "record.file",
+        kind: Kind::OptionalPath(|config| &mut config.record.file),
+        meaning: "Where the recording goes, one line of JSON per Messages exchange; readable by its owner only. \"\" for none.",
+        reason: "none, because nothing is written to a disk unless somebody asks for it",
+    },
+    Key {
+        path: "record.max_bytes",
+        kind: Kind::Bytes(4096..=1024 * GIB, |config| &mut config.record.max_bytes),
+        meaning: "How large one file may grow; then it becomes FILE.1 and a new one begins. A longer line is not written.",
+        reason: "hours of lines without bodies, and small enough to be copied and looked at",
+    },
+    Key {
+        path: "record.files",
+        kind: Kind::Count(1..=1000, |config| &mut config.record.files),
+        meaning: "How many files are kept, the one that is written included; the oldest goes first.",
+        reason: "together with record.max_bytes half a GiB, which no disk is full of",
+    },
+    Key {
+        path: "record.bodies",
+        kind: Kind::Choice(Choice {
+            words: &["off", "redacted", "full"],
+            later: &[],
+            get: |config| config.record.bodies.as_str(),
+            put: |config, word| {
+                let named = Bodies::ALL.into_iter().find(|bodies| bodies.as_str() == word);
+                config.record.bodies = named.unwrap_or(Bodies::Off);
+            },
+        }),
+        meaning: "What is kept of requests and answers: \"off\" nothing, \"redacted\" their shape, each word of a prompt replaced by filler of the same length, \"full\" everything but credentials. forkpoint replay needs one of the last two.",
+        reason: "off, because prompts belong to those who wrote them; filler hides words from readers, not from an attacker with much text and time",
+    },
+    Key {
+        path: "record.match",
+        kind: Kind::Selector(|config| &mut config.record.matching),
+        meaning: "Whose bodies are kept in full, as they came and as they went out, in FILE.match: \"tenant:…\", \"agent:…\" or \"fork:…\" and the eight digits that the log shows; \"\" for nobody.",
+        reason: "nobody, because this is for finding out why one agent went wrong, while it does",
+    },
+    Key {
+        path: "record.match_minutes",
+        kind: Kind::Count(1..=1440, |config| &mut config.record.match_minutes),
+        meaning: "How long after its start forkpoint keeps them.",
+        reason: "long enough to see it go wrong again, short enough to be forgotten safely",
+    },
     Key {
         path: "log.format",
         kind: Kind::Choice(Choice {
@@ -28,6 +74,30 @@ pub static KEYS: &[Key] = &[
         }),
         meaning: "The least important lines that are written: \"error\", \"warn\", \"info\", \"debug\" or \"trace\".",
         reason: "info has one line per request and the start and end of the process",
+    },
+    Key {
+        path: "trace.endpoint",
+        kind: Kind::OptionalUrl(|config| &mut config.trace.endpoint),
+        meaning: "The collector that traces go to, by OTLP over HTTP: its base URL, such as \"http://127.0.0.1:4318\"; \"\" for none.",
+        reason: "none, because nothing is told to anybody unless somebody asks for it",
+    },
+    Key {
+        path: "trace.sample",
+        kind: Kind::Share(|config| &mut config.trace.sample),
+        meaning: "The part of the traces that is kept; of a request that brings a traceparent its sender has decided.",
+        reason: "all, because a trace is four small spans; with thousands of requests a minute, less",
+    },
+    Key {
+        path: "trace.headers_file",
+        kind: Kind::OptionalPath(|config| &mut config.trace.headers_file),
+        meaning: "A file of headers for the collector, one \"name: value\" per line; \"\" for none.",
+        reason: "none; a file, because such headers are credentials, and this configuration is printed",
+    },
+    Key {
+        path: "trace.propagate",
+        kind: Kind::Switch(|config| &mut config.trace.propagate),
+        meaning: "Whether the upstream gets a traceparent of forkpoint's own call in the place of the client's.",
+        reason: "off, because no header of a request is changed unless somebody asks for it",
     },
     Key {
         path: "drain.delay_ms",

@@ -1,0 +1,256 @@
+//! What was made of one recorded request: piece by piece, what stayed, moved, was respelt, added or left out.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::engine::anatomy::Layer;
+use crate::engine::meaning::Meaning;
+use crate::engine::prefix::Attribution;
+use crate::proxy::recording::Line;
+
+use super::super::demo::grouped;
+use super::super::{Failure, tape};
+use super::report::{self, Style};
+use super::{Args, Exhibit};
+use crate::config;
+
+/// How much of a piece is shown, in characters.
+const EXCERPT_CHARS: usize = 60;
+/// More changes than a reader follows; the rest is counted.
+const CHANGES_SHOWN: usize = 40;
+
+/// What happened to one piece.
+#[derive(Debug, PartialEq, Eq)]
+struct Change {
+    what: What,
+    layer: Layer,
+    /// Where it stood as it came, and where it stands as it went out.
+    from: Option<String>,
+    to: Option<String>,
+    bytes: usize,
+    excerpt: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Added,
+    LeftOut,
+    Moved,
+    /// The same meaning in other bytes.
+    Respelt,
+    Breakpoint,
+}
+
+impl What {
+    fn as_str(self) -> &'static str {
+        match self {
+            What::Added => "added",
+            What::LeftOut => "left_out",
+            What::Moved => "moved",
+            What::Respelt => "respelt",
+            What::Breakpoint => "breakpoint",
+        }
+    }
+
+    fn sign(self) -> &'static str {
+        match self {
+            What::Added => "+ added",
+            What::LeftOut => "- left out",
+            What::Moved => "> moved",
+            What::Respelt => "~ respelt",
+            What::Breakpoint => "* breakpoint",
+        }
+    }
+}
+
+pub fn run(id: u64, args: &Args, attribution: Attribution, colour: bool) -> Result<(), Failure> {
+    let path = match &args.recording {
+        Some(path) => path.clone(),
+        None => configured()?,
+    };
+    let (line, others) = tape::find(&path, id)?;
+    let Some(came) = &line.request else {
+        return Err(Failure::new(format!("request {id} was recorded without its body"))
+            .hint("set record.bodies to \"redacted\" or \"full\", or record.match to whom it concerns"));
+    };
+    let read = |name: &str, body: &str| Exhibit::of(name.to_owned(), body.as_bytes().to_vec(), attribution);
+    let first = read("as it came", came)?;
+    let second = line.forwarded.as_deref().map(|body| read("as it went out", body)).transpose()?;
+    let changes = second.as_ref().map_or_else(Vec::new, |second| changes(&first, second));
+    if args.json {
+        println!("{:#}", json_of(&line, &first, second.as_ref(), &changes));
+        return Ok(());
+    }
+    print!("{}", text_of(&line, others, &first, second.as_ref(), &changes, Style { colour }));
+    Ok(())
+}
+
+/// The recording of the configuration that the environment names.
+fn configured() -> Result<std::path::PathBuf, Failure> {
+    let loaded = config::load(&config::Overrides::default(), std::env::vars_os())?;
+    loaded.config.record.file.ok_or_else(|| {
+        Failure::usage("no recording is named")
+            .hint("say --recording FILE, or FORKPOINT_CONFIG=… of the forkpoint that records (record.file)")
+    })
+}
+
+fn changes(first: &Exhibit, second: &Exhibit) -> Vec<Change> {
+    let mut changes = Vec::new();
+    // Which piece of the first each piece of the second is: first by bytes in its own layer, then by meaning, then
+    // anywhere.
+    let mut origin: Vec<Option<(usize, What)>> = vec![None; second.anatomy.pieces.len()];
+    let mut used = vec![false; first.anatomy.pieces.len()];
+    let firsts: Vec<_> = (0..used.len()).map(|piece| Sample::of(first, piece)).collect();
+    let seconds: Vec<_> = (0..origin.len()).map(|piece| Sample::of(second, piece)).collect();
+    let rounds: [fn(&Sample, &Sample) -> bool; 4] = [
+        |one, two| one.path == two.path && one.bytes == two.bytes,
+        |one, two| one.layer == two.layer && one.bytes == two.bytes,
+        |one, two| one.layer == two.layer && one.meaning.is_some() && one.meaning == two.meaning,
+        |one, two| one.meaning.is_some() && one.meaning == two.meaning,
+    ];
+    for is_same in rounds {
+        for (place, sample) in
+            seconds.iter().enumerate().filter(|(place, _)| origin[*place].is_none()).collect::<Vec<_>>()
+        {
+            let same = firsts.iter().enumerate().find(|(piece, one)| !used[*piece] && is_same(one, sample));
+            if let Some((piece, one)) = same {
+                used[piece] = true;
+                let what = if one.path == sample.path { What::Respelt } else { What::Moved };
+                origin[place] = Some((piece, what));
+            }
+        }
+    }
+    for (sample, origin) in seconds.iter().zip(&origin) {
+        let change = |what, from: Option<&Sample>| Change {
+            what,
+            layer: sample.layer,
+            from: from.map(|from| from.path.clone()),
+            to: Some(sample.path.clone()),
+            bytes: sample.bytes.len(),
+            excerpt: excerpt(&sample.bytes),
+        };
+        let from = origin.map(|(piece, _)| &firsts[piece]);
+        match (origin, from) {
+            (Some((_, What::Respelt)), Some(from)) if from.bytes == sample.bytes => {}
+            (Some((_, what)), from) => changes.push(change(*what, from)),
+            (None, _) => changes.push(change(What::Added, None)),
+        }
+        if sample.marked && !from.is_some_and(|from| from.marked) {
+            changes.push(change(What::Breakpoint, None));
+        }
+    }
+    for (sample, _) in firsts.iter().zip(&used).filter(|(_, used)| !**used) {
+        changes.push(Change {
+            what: What::LeftOut,
+            layer: sample.layer,
+            from: Some(sample.path.clone()),
+            to: None,
+            bytes: sample.bytes.len(),
+            excerpt: excerpt(&sample.bytes),
+        });
+    }
+    changes.sort_by_key(|change| change.layer);
+    changes
+}
+
+/// A piece without its marker.
+struct Sample {
+    layer: Layer,
+    path: String,
+    bytes: Vec<u8>,
+    meaning: Option<Meaning>,
+    marked: bool,
+}
+
+impl Sample {
+    fn of(exhibit: &Exhibit, piece: usize) -> Sample {
+        let Exhibit { body, anatomy, .. } = exhibit;
+        let found = &anatomy.pieces[piece];
+        let (before, after) = found.unmarked(body);
+        let bytes = [before, after].concat();
+        Sample {
+            layer: anatomy.layer(piece),
+            path: anatomy.path(piece),
+            meaning: Meaning::of_block(&bytes),
+            bytes,
+            marked: found.marker.is_some(),
+        }
+    }
+}
+
+fn excerpt(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let shown: String =
+        text.chars().take(EXCERPT_CHARS).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    if shown.len() < text.len() { shown + "…" } else { shown }
+}
+
+fn text_of(
+    line: &Line,
+    others: usize,
+    first: &Exhibit,
+    second: Option<&Exhibit>,
+    changes: &[Change],
+    style: Style,
+) -> String {
+    let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
+    let mut out = format!(
+        "request {}: {} {} ({}), status {}, {}, tenant {}, fork {}\n",
+        line.id,
+        line.role,
+        style.bold(&line.plan),
+        line.reason,
+        line.status.map_or_else(|| "none".to_owned(), |status| status.to_string()),
+        known(&line.client),
+        known(&line.tenant),
+        known(&line.fork),
+    );
+    if others > 0 {
+        let _ = writeln!(
+            out,
+            "the newest of {} with this number, which begins anew with each process",
+            others + 1
+        );
+    }
+    if line.bodies == "redacted" {
+        out += "its words are filler: the recording is redacted\n";
+    }
+    let _ = write!(out, "\n{}", report::layers(first, style));
+    let Some(second) = second else {
+        return out + "\nit went out as it came, byte for byte\n";
+    };
+    let _ = write!(out, "\n{}\n", report::layers(second, style));
+    out += "what was made of it:\n\n";
+    for change in changes.iter().take(CHANGES_SHOWN) {
+        let place = match (&change.from, &change.to) {
+            (Some(from), Some(to)) if from != to => format!("{from} → {to}"),
+            (from, to) => to.as_ref().or(from.as_ref()).cloned().unwrap_or_default(),
+        };
+        let size = format!("{} bytes", grouped(change.bytes as u64));
+        let _ = writeln!(out, "  {:<12}  {place:<28}  {size:>14}  {}", change.what.sign(), change.excerpt);
+    }
+    if changes.is_empty() {
+        out += "  nothing that the model reads: white space or the order of members\n";
+    }
+    if let Some(more) = changes.len().checked_sub(CHANGES_SHOWN).filter(|more| *more > 0) {
+        let _ = writeln!(out, "  and {more} more; --json shows all");
+    }
+    out
+}
+
+fn json_of(line: &Line, first: &Exhibit, second: Option<&Exhibit>, changes: &[Change]) -> Value {
+    let bare = Line { request: None, forwarded: None, answer: None, ..line.clone() };
+    json!({
+        "exchange": bare,
+        "requests": std::iter::once(first).chain(second).map(report::request).collect::<Vec<_>>(),
+        "changes": changes.iter().map(|change| json!({
+            "change": change.what.as_str(),
+            "layer": change.layer.as_str(),
+            "from": change.from,
+            "to": change.to,
+            "bytes": change.bytes,
+            "excerpt": change.excerpt,
+        })).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,228 @@
+//! What each run cost, by client, by spawning tool and by cause of cache breaks.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::engine::prices::{Multiplier, Multipliers, Prices, Usd};
+use crate::engine::usage::Usage;
+
+use super::super::demo::{aligned, grouped};
+use super::run::Outcome;
+use super::script::Script;
+
+/// One run, added up.
+pub struct Total {
+    pub title: String,
+    /// The settings that make this run, as in the configuration.
+    pub settings: String,
+    pub all: Sum,
+    clients: BTreeMap<String, Sum>,
+    tools: BTreeMap<String, Sum>,
+    breaks: BTreeMap<String, Breaks>,
+    pub held_ms: u64,
+    /// How many were recognised as children, and how many of them forked.
+    children: usize,
+    forked: usize,
+}
+
+/// What some requests cost. Outputs are the same in every run, so only prompts are weighed and priced.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum {
+    pub requests: usize,
+    pub usage: Usage,
+    /// Prompt tokens in multiples of an uncached one.
+    pub weighed: f64,
+    prompt: Usd,
+    /// Requests of models without a price.
+    pub unpriced: usize,
+}
+
+/// What prices usually are, for models whose own are not known: multiples of an uncached token.
+const READ: f64 = 0.1;
+const WRITE_5M: f64 = 1.25;
+const WRITE_1H: f64 = 2.0;
+
+#[derive(Clone, Copy, Default)]
+struct Breaks {
+    count: usize,
+    tokens: u64,
+    cost_usd: f64,
+}
+
+impl Sum {
+    fn add(&mut self, usage: &Usage, weighed: f64, prompt: Option<Usd>) {
+        self.requests += 1;
+        self.usage.uncached += usage.uncached;
+        self.usage.cache_read += usage.cache_read;
+        self.usage.cache_write_5m += usage.cache_write_5m;
+        self.usage.cache_write_1h += usage.cache_write_1h;
+        self.usage.output += usage.output;
+        self.weighed += weighed;
+        match prompt {
+            Some(prompt) => self.prompt = self.prompt + prompt,
+            None => self.unpriced += 1,
+        }
+    }
+
+    /// The dollars, if all of them are known.
+    fn usd(&self) -> Option<Usd> {
+        (self.unpriced == 0).then_some(self.prompt)
+    }
+}
+
+/// The prompt of a request in multiples of an uncached token of its model.
+fn weigh(usage: &Usage, multipliers: Option<&Multipliers>) -> f64 {
+    let or = |multiplier: Option<Multiplier>, usual| multiplier.map_or(usual, Multiplier::as_f64);
+    let Multipliers { read, write_5m, write_1h } = multipliers.copied().unwrap_or_default();
+    usage.uncached as f64
+        + or(read, READ) * usage.cache_read as f64
+        + or(write_5m, WRITE_5M) * usage.cache_write_5m as f64
+        + or(write_1h, WRITE_1H) * usage.cache_write_1h as f64
+}
+
+impl Total {
+    pub fn of(title: &str, settings: &str, script: &Script, outcomes: &[Outcome], prices: &Prices) -> Total {
+        let mut total = Total {
+            title: title.to_owned(),
+            settings: settings.to_owned(),
+            all: Sum::default(),
+            clients: BTreeMap::new(),
+            tools: BTreeMap::new(),
+            breaks: BTreeMap::new(),
+            held_ms: 0,
+            children: 0,
+            forked: 0,
+        };
+        for Outcome { part, usage, line } in outcomes {
+            let recorded = &script.parts[*part];
+            let model = prices.model(&recorded.model);
+            let weighed = weigh(usage, model.map(|model| &model.multipliers));
+            let prompt = prices.price(&recorded.model).and_then(|price| price.cost(usage).prompt());
+            let client = recorded.line.client.clone().unwrap_or_else(|| "none".to_owned());
+            let tool = line.tool.clone().unwrap_or_else(|| "(no child)".to_owned());
+            for sum in [
+                &mut total.all,
+                total.clients.entry(client).or_default(),
+                total.tools.entry(tool).or_default(),
+            ] {
+                sum.add(usage, weighed, prompt);
+            }
+            if let Some(cause) = &line.break_cause {
+                let breaks = total.breaks.entry(cause.clone()).or_default();
+                breaks.count += 1;
+                breaks.tokens += line.break_tokens.unwrap_or_default();
+                breaks.cost_usd += line.break_cost_usd.unwrap_or_default();
+            }
+            total.held_ms += line.held_ms;
+            total.children += usize::from(line.role == "child");
+            total.forked += usize::from(line.plan == "forked");
+        }
+        total
+    }
+
+    pub fn json(&self) -> Value {
+        let sum = |sum: &Sum| {
+            let kinds: serde_json::Map<String, Value> = sum
+                .usage
+                .kinds()
+                .into_iter()
+                .map(|(kind, tokens)| (kind.to_owned(), tokens.into()))
+                .collect();
+            json!({"requests": sum.requests, "tokens": kinds, "weighed": sum.weighed,
+                "prompt_usd": sum.usd().map(Usd::as_f64), "unpriced": sum.unpriced})
+        };
+        let sums = |sums: &BTreeMap<String, Sum>| -> Value {
+            sums.iter().map(|(name, one)| (name.clone(), sum(one))).collect::<serde_json::Map<_, _>>().into()
+        };
+        let breaks: serde_json::Map<String, Value> = self
+            .breaks
+            .iter()
+            .map(|(cause, breaks)| {
+                let Breaks { count, tokens, cost_usd } = breaks;
+                (cause.clone(), json!({"count": count, "tokens": tokens, "cost_usd": cost_usd}))
+            })
+            .collect();
+        json!({
+            "run": self.title,
+            "settings": self.settings,
+            "all": sum(&self.all),
+            "clients": sums(&self.clients),
+            "tools": sums(&self.tools),
+            "breaks": breaks,
+            "held_ms": self.held_ms,
+            "children": self.children,
+            "forked": self.forked,
+        })
+    }
+}
+
+/// One of the ways that a run is divided.
+type Group = fn(&Total) -> &BTreeMap<String, Sum>;
+
+/// The runs side by side.
+pub fn table(totals: &[&Total]) -> String {
+    let mut lines: Vec<Vec<String>> = Vec::new();
+    let mut rules = Vec::new();
+    let row = |name: &str, cell: &dyn Fn(&Total) -> String| -> Vec<String> {
+        std::iter::once(name.to_owned()).chain(totals.iter().map(|total| cell(total))).collect()
+    };
+    lines.push(row("", &|total| total.title.clone()));
+    rules.push(lines.len());
+    for (place, (kind, _)) in Usage::default().kinds().into_iter().enumerate() {
+        lines.push(row(kind, &|total| grouped(total.all.usage.kinds()[place].1)));
+    }
+    let base = totals.first().map(|total| total.all.weighed);
+    let compared = |total: &Total| base.filter(|_| total.title != totals[0].title);
+    lines.push(row("prompt cost", &|total| cost(&total.all, compared(total))));
+    lines.push(row("held, seconds", &|total| format!("{:.1}", total.held_ms as f64 / 1e3)));
+    lines.push(row("children, forked", &|total| format!("{}, {}", total.children, total.forked)));
+    let groups: [(&str, Group); 2] = [("client", |total| &total.clients), ("tool", |total| &total.tools)];
+    for (what, group) in groups {
+        rules.push(lines.len());
+        for name in names(totals.iter().flat_map(|total| group(total).keys())) {
+            let cell =
+                |total: &Total| group(total).get(&name).map_or_else(|| "-".into(), |sum| cost(sum, None));
+            lines.push(row(&format!("{what} {name}"), &cell));
+        }
+    }
+    let causes = names(totals.iter().flat_map(|total| total.breaks.keys()));
+    if !causes.is_empty() {
+        rules.push(lines.len());
+    }
+    for cause in causes {
+        let cell = |total: &Total| match total.breaks.get(&cause) {
+            Some(Breaks { count, tokens, cost_usd }) => {
+                let usd = if *cost_usd > 0.0 { format!(" ${cost_usd:.4}") } else { String::new() };
+                format!("{count}x {} tokens{usd}", grouped(*tokens))
+            }
+            None => "-".to_owned(),
+        };
+        lines.push(row(&format!("cache break {cause}"), &cell));
+    }
+    aligned(&lines, &rules)
+}
+
+fn names<'t>(names: impl Iterator<Item = &'t String>) -> Vec<String> {
+    let mut names: Vec<String> = names.cloned().collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// Weighed tokens, dollars where they are known, and how that compares.
+fn cost(sum: &Sum, base: Option<f64>) -> String {
+    let mut cell = grouped(sum.weighed.round() as u64);
+    if let Some(usd) = sum.usd() {
+        cell += &format!(" {usd}");
+    }
+    if let Some(base) = base.filter(|base| *base > 0.0) {
+        cell += &format!(" ({:+.0} %)", 100.0 * (sum.weighed / base - 1.0));
+    }
+    cell
+}
+
+/// The cheapest run, and of equally cheap ones the first.
+pub fn best(totals: &[Total]) -> Option<&Total> {
+    totals.iter().reduce(|best, other| if other.all.weighed < best.all.weighed { other } else { best })
+}

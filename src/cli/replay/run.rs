@@ -1,0 +1,390 @@
+//! One run of a script: a real forkpoint before the simulator, on one clock that jumps from event to event.
+//!
+//! A request comes when it came, or as long after the answer it carries on as it did. Its answer begins and ends as
+//! long after it went out as it did. Whoever is held at the gate goes out later, and so does all that follows.
+//! Nothing sleeps: between two events the run waits until every request is at the simulator, at the gate, or done.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::config::Config;
+use crate::engine::prices::Prices;
+use crate::engine::usage::Usage;
+use crate::metrics::Metrics;
+use crate::proxy::recording::{Entries, Line, Recording};
+use crate::proxy::{Proxy, server};
+use crate::sim::recital::HEADER;
+use crate::sim::settings::{Signatures, VersionHeader};
+use crate::sim::{Cue, Latency, Recital, Sim, SimConfig, models};
+
+use super::super::Failure;
+use super::script::{Part, Script};
+
+/// Requests that may be on their way at once; more are not recorded at once by one forkpoint.
+const UNDERWAY_MAX: usize = 8_192;
+/// How often those on their way are looked at.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
+/// Longer than a busy machine takes: what has not moved for so long is held by something that is no event of ours.
+const STUCK_AFTER: Duration = Duration::from_secs(5);
+/// And what has not moved for so long never will.
+const LOST_AFTER: Duration = Duration::from_secs(20);
+/// How far time moves when nothing else moves it.
+const IDLE_STEP_MS: u64 = 1_000;
+/// Of a model that nobody described.
+const MINIMUM_TOKENS: u64 = 1024;
+
+/// What became of one exchange.
+pub struct Outcome {
+    pub part: usize,
+    /// As the simulator billed it.
+    pub usage: Usage,
+    /// As forkpoint saw it; none if it did not say.
+    pub line: Line,
+}
+
+/// What happens next, those of one moment in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    End(usize),
+    Begin(usize),
+    Arrive(usize),
+    /// Whoever waits at the gate may have waited long enough.
+    Look,
+}
+
+const ASKING: u8 = 0;
+const BEGUN: u8 = 1;
+const DONE: u8 = 2;
+
+/// A request on its way.
+struct Call {
+    recital: Arc<Recital>,
+    stage: Arc<AtomicU8>,
+    client: JoinHandle<Option<String>>,
+    scheduled: bool,
+}
+
+pub struct Run<'a> {
+    script: &'a Script,
+    sim: Sim,
+    proxy: Arc<Proxy>,
+    entries: Entries,
+    http: reqwest::Client,
+    url: String,
+    /// What the proxy's clock showed at the start.
+    base_ms: u64,
+    now_ms: u64,
+    events: BinaryHeap<Reverse<(u64, Event)>>,
+    followers: HashMap<usize, Vec<(usize, u64)>>,
+    calls: HashMap<usize, Call>,
+    /// By the simulator's request id.
+    parts: HashMap<String, (usize, Usage)>,
+    holds_ms: Vec<u64>,
+    /// Since when only time moves.
+    idle_since: Option<Instant>,
+    _stop: watch::Sender<bool>,
+}
+
+/// Plays the script once and calls `step` for each exchange that has ended.
+pub async fn play(
+    script: &Script,
+    config: Config,
+    prices: &Prices,
+    mut step: impl FnMut(),
+) -> Result<Vec<Outcome>, Failure> {
+    let mut run = Run::start(script, config, prices).await?;
+    for (index, part) in script.parts.iter().enumerate() {
+        match part.after {
+            Some((before, gap)) => run.followers.entry(before).or_default().push((index, gap)),
+            None => run.events.push(Reverse((part.at_ms, Event::Arrive(index)))),
+        }
+    }
+    let mut lines: Vec<Line> = Vec::new();
+    while let Some(Reverse((at, event))) = run.next().await? {
+        run.move_to(at);
+        match event {
+            Event::Arrive(index) => run.arrive(index)?,
+            Event::Begin(index) => run.begin(index).await?,
+            Event::End(index) => {
+                run.end(index).await?;
+                lines.extend(run.entries.take().into_iter().map(|entry| entry.full()));
+                step();
+            }
+            Event::Look => {}
+        }
+        run.settle().await;
+    }
+    lines.extend(run.entries.take().into_iter().map(|entry| entry.full()));
+    let seen = |line: Line| {
+        let (part, usage) = *run.parts.get(line.upstream_request_id.as_deref()?)?;
+        Some(Outcome { part, usage, line })
+    };
+    let mut outcomes: Vec<Outcome> = lines.into_iter().filter_map(seen).collect();
+    outcomes.sort_by_key(|outcome| outcome.part);
+    Ok(outcomes)
+}
+
+impl<'a> Run<'a> {
+    async fn start(script: &'a Script, mut config: Config, prices: &Prices) -> Result<Run<'a>, Failure> {
+        let sim = Sim::start(sim_config(script, prices)).await.map_err(failed("start the simulator"))?;
+        sim.clock().freeze();
+        config.upstream.url = sim.url().parse().map_err(failed("use the simulator's address"))?;
+        config.record.file = None;
+        config.record.matching = None;
+        let holds_ms = [
+            config.gate.json_hold,
+            config.gate.json_hold * 2,
+            config.gate.max_hold,
+            config.fork.await_parent,
+        ];
+        let holds_ms = holds_ms.map(|hold| u64::try_from(hold.as_millis()).unwrap_or(u64::MAX)).to_vec();
+        let metrics = Arc::new(Metrics::new().map_err(failed("set up metrics"))?);
+        let (recording, entries) = Recording::to_memory(&metrics, UNDERWAY_MAX);
+        let proxy = Proxy::new(config, prices.clone(), metrics).map_err(failed("set up the proxy"))?;
+        let proxy = Arc::new(proxy.recording_to(recording));
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed("listen on 127.0.0.1"))?;
+        let url = format!("http://{}/v1/messages", listener.local_addr().map_err(failed("listen"))?);
+        let (stop, stopped) = watch::channel(false);
+        tokio::spawn(server::serve(listener, Arc::clone(&proxy), stopped));
+        let http = reqwest::Client::builder().no_proxy().build().map_err(failed("make a client"))?;
+        let base_ms = proxy.clock().now().0;
+        Ok(Run {
+            script,
+            sim,
+            proxy,
+            entries,
+            http,
+            url,
+            base_ms,
+            now_ms: 0,
+            events: BinaryHeap::new(),
+            followers: HashMap::new(),
+            calls: HashMap::new(),
+            parts: HashMap::new(),
+            holds_ms,
+            idle_since: None,
+            _stop: stop,
+        })
+    }
+
+    /// The next event. When none is left and requests are still on their way, they wait for time to pass.
+    async fn next(&mut self) -> Result<Option<Reverse<(u64, Event)>>, Failure> {
+        if self.events.is_empty() && !self.calls.is_empty() {
+            if self.idle_since.get_or_insert_with(Instant::now).elapsed() > LOST_AFTER {
+                let lost = self.calls.len();
+                return Err(Failure::new(format!("{lost} requests never reached the simulator")));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+            self.events.push(Reverse((self.now_ms + IDLE_STEP_MS, Event::Look)));
+        } else if self.events.len() > 1 {
+            self.idle_since = None;
+        }
+        Ok(self.events.pop())
+    }
+
+    /// Moves every clock.
+    fn move_to(&mut self, at_ms: u64) {
+        self.now_ms = at_ms.max(self.now_ms);
+        self.sim.clock().set_ms(self.now_ms);
+        let shown = self.proxy.clock().now().0;
+        if let Some(ms) = (self.base_ms + self.now_ms).checked_sub(shown).filter(|ms| *ms > 0) {
+            self.proxy.skip(ms);
+        }
+    }
+
+    fn arrive(&mut self, index: usize) -> Result<(), Failure> {
+        let part = &self.script.parts[index];
+        let Line { message_id, stop_reason, usage, .. } = &part.line;
+        let output = usage.map_or(0, |usage| usage.output);
+        let recital =
+            Arc::new(Recital::new(message_id.clone(), part.content.clone(), stop_reason.clone(), output));
+        if !self.sim.recitals().put(index.to_string(), Arc::clone(&recital)) {
+            return Err(Failure::new("too many requests of the recording are on their way at once"));
+        }
+        let stage = Arc::new(AtomicU8::new(ASKING));
+        let client = tokio::spawn(ask(request(&self.http, &self.url, index, part), Arc::clone(&stage)));
+        self.calls.insert(index, Call { recital, stage, client, scheduled: false });
+        for hold in &self.holds_ms {
+            self.events.push(Reverse((self.now_ms.saturating_add(*hold), Event::Look)));
+        }
+        Ok(())
+    }
+
+    async fn begin(&mut self, index: usize) -> Result<(), Failure> {
+        let Some(call) = self.calls.get(&index) else { return Ok(()) };
+        call.recital.give(Cue::Begin);
+        // An answer that is not streamed shows nothing before its end.
+        let streams = self.script.parts[index].line.stream;
+        reached(|| !streams || call.stage.load(Relaxed) >= BEGUN).await
+    }
+
+    async fn end(&mut self, index: usize) -> Result<(), Failure> {
+        let Some(call) = self.calls.remove(&index) else { return Ok(()) };
+        call.recital.give(Cue::End);
+        reached(|| call.stage.load(Relaxed) >= DONE).await?;
+        self.done(index, call).await;
+        Ok(())
+    }
+
+    async fn done(&mut self, index: usize, call: Call) {
+        self.sim.recitals().forget(&index.to_string());
+        let request_id = call.client.await.ok().flatten();
+        if let (Some(id), Some(billed)) = (request_id, call.recital.billed()) {
+            let crate::sim::Usage { uncached, cache_read, cache_write_5m, cache_write_1h, output } = billed;
+            let usage = Usage { uncached, cache_read, cache_write_5m, cache_write_1h, output };
+            self.parts.insert(id, (index, usage));
+        }
+        for (follower, gap) in self.followers.remove(&index).unwrap_or_default() {
+            self.events.push(Reverse((self.now_ms + gap, Event::Arrive(follower))));
+        }
+    }
+
+    /// Waits until every request is at the simulator, at the gate, or done, and says when its answer comes.
+    async fn settle(&mut self) {
+        let mut since = Instant::now();
+        let mut last = usize::MAX;
+        loop {
+            let unasked = self.schedule();
+            let refused: Vec<usize> = self
+                .calls
+                .iter()
+                .filter(|(_, call)| call.stage.load(Relaxed) == DONE)
+                .map(|(index, _)| *index)
+                .collect();
+            for index in refused {
+                // It was answered before its time: refused.
+                if let Some(call) = self.calls.remove(&index) {
+                    self.done(index, call).await;
+                }
+            }
+            if unasked <= self.proxy.waiting() || since.elapsed() > STUCK_AFTER {
+                return;
+            }
+            if unasked != last {
+                (last, since) = (unasked, Instant::now());
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Says when the answers begin and end of those that have reached the simulator; how many have not?
+    fn schedule(&mut self) -> usize {
+        let mut unasked = 0;
+        for (index, call) in &mut self.calls {
+            let part = &self.script.parts[*index];
+            if call.recital.asked() == 0 {
+                unasked += usize::from(call.stage.load(Relaxed) < DONE);
+            } else if !std::mem::replace(&mut call.scheduled, true) {
+                let begins = self.now_ms + part.to_begin_ms;
+                self.events.push(Reverse((begins, Event::Begin(*index))));
+                self.events.push(Reverse((begins + part.to_end_ms, Event::End(*index))));
+            }
+        }
+        unasked
+    }
+}
+
+async fn reached(holds: impl Fn() -> bool) -> Result<(), Failure> {
+    let since = Instant::now();
+    while !holds() {
+        if since.elapsed() > LOST_AFTER {
+            return Err(Failure::new("an answer of the simulator never came through"));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    Ok(())
+}
+
+/// The request as it was, under digests instead of names.
+fn request(http: &reqwest::Client, url: &str, index: usize, part: &Part) -> reqwest::RequestBuilder {
+    let line = &part.line;
+    let tenant = line.tenant.as_deref().unwrap_or("nobody");
+    let mut request = http
+        .post(url)
+        .header("content-type", "application/json")
+        .header("anthropic-version", "2023-06-01")
+        .header(HEADER, index.to_string())
+        .body(line.request.clone().unwrap_or_default());
+    request = match line.reason.as_str() {
+        // What made it so was in the credential.
+        "oauth" => request.header("authorization", format!("Bearer sk-ant-oat-{tenant}@{tenant}")),
+        "signed" => request.header("x-api-key", format!("{tenant}@{tenant}")).header("signature", "any"),
+        _ => request.header("x-api-key", format!("{tenant}@{tenant}")),
+    };
+    if !line.betas.is_empty() {
+        request = request.header("anthropic-beta", line.betas.join(","));
+    }
+    let session = if line.marks_agents { "x-claude-code-session-id" } else { "x-forkpoint-session" };
+    let hints = [
+        (session, &line.session),
+        ("x-claude-code-agent-id", &line.agent),
+        ("user-agent", &line.client),
+        ("x-forkpoint-parent", &line.parent.as_ref().map(|(id, _)| id.clone())),
+        ("x-forkpoint-tool-use", &line.parent.as_ref().and_then(|(_, call)| call.clone())),
+    ];
+    for (name, value) in hints {
+        if let Some(value) = value {
+            request = request.header(name, value);
+        }
+    }
+    request
+}
+
+/// Reads an answer to its end and answers its request id.
+async fn ask(request: reqwest::RequestBuilder, stage: Arc<AtomicU8>) -> Option<String> {
+    let answer = request.send().await;
+    let mut id = None;
+    if let Ok(answer) = answer {
+        id = answer.headers().get("request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+        let mut chunks = answer.bytes_stream();
+        // Enough to find what begins an answer, wherever a chunk ends.
+        let mut tail: Vec<u8> = Vec::new();
+        while let Some(Ok(chunk)) = chunks.next().await {
+            tail.extend_from_slice(&chunk);
+            let has = |word: &[u8]| memchr::memmem::find(&tail, word).is_some();
+            if has(b"content_block_start") || has(b"message_delta") {
+                stage.store(BEGUN, Relaxed);
+            }
+            let keep = tail.len().saturating_sub(64);
+            tail.drain(..keep);
+        }
+    }
+    stage.store(DONE, Relaxed);
+    id
+}
+
+/// A simulator that takes what the real one took.
+fn sim_config(script: &Script, prices: &Prices) -> SimConfig {
+    let mut config = SimConfig { latency: Latency::none(), ..SimConfig::default() };
+    config.rules.signatures = Signatures::Ignored;
+    config.rules.version_header = VersionHeader::Optional;
+    config.limits.recitals = UNDERWAY_MAX;
+    for part in &script.parts {
+        if models::find(&config.models, &part.model).is_some() {
+            continue;
+        }
+        let facts = prices.facts(&part.model);
+        if let Some(mut model) = config.models.first().cloned() {
+            model.id = part.model.clone();
+            model.binding = models::Binding::Free;
+            model.minimum_tokens = facts.minimum_tokens.unwrap_or(MINIMUM_TOKENS);
+            model.window_tokens = facts.window_tokens.unwrap_or(model.window_tokens);
+            config.models.push(model);
+        }
+    }
+    config
+}
+
+fn failed<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> Failure + '_ {
+    move |error| Failure::new(format!("cannot {what}: {error}"))
+}

@@ -1,0 +1,87 @@
+//! Spans as OTLP writes them in JSON.
+
+use std::fmt::Display;
+
+use serde_json::{Value, json};
+
+use super::context::{SpanId, TraceId};
+
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Internal = 1,
+    Server = 2,
+    Client = 3,
+}
+
+pub struct Span {
+    trace: TraceId,
+    id: SpanId,
+    parent: Option<SpanId>,
+    name: String,
+    kind: Kind,
+    from_ns: u64,
+    to_ns: u64,
+    attributes: Vec<Value>,
+    failed: bool,
+}
+
+impl Span {
+    pub fn new(
+        trace: TraceId,
+        id: SpanId,
+        parent: Option<SpanId>,
+        name: String,
+        kind: Kind,
+        from_ns: u64,
+        to_ns: u64,
+    ) -> Span {
+        Span { trace, id, parent, name, kind, from_ns, to_ns, attributes: Vec::new(), failed: false }
+    }
+
+    pub fn text(&mut self, key: &str, value: Option<impl Display>) {
+        self.add(key, value.map(|value| json!({"stringValue": value.to_string()})));
+    }
+
+    pub fn number(&mut self, key: &str, value: Option<u64>) {
+        // Numbers of 64 bits are texts in this format.
+        self.add(key, value.map(|value| json!({"intValue": value.to_string()})));
+    }
+
+    /// A list of one.
+    pub fn texts(&mut self, key: &str, value: Option<&str>) {
+        self.add(key, value.map(|value| json!({"arrayValue": {"values": [{"stringValue": value}]}})));
+    }
+
+    fn add(&mut self, key: &str, value: Option<Value>) {
+        self.attributes.extend(value.map(|value| json!({"key": key, "value": value})));
+    }
+
+    pub fn failed(&mut self, why: Option<&str>) {
+        self.failed |= why.is_some();
+        self.text("error.type", why);
+    }
+
+    pub fn json(&self) -> Value {
+        json!({
+            "traceId": self.trace.to_string(),
+            "spanId": self.id.to_string(),
+            "parentSpanId": self.parent.map(|parent| parent.to_string()).unwrap_or_default(),
+            "name": self.name,
+            "kind": self.kind as u8,
+            "startTimeUnixNano": self.from_ns.to_string(),
+            "endTimeUnixNano": self.to_ns.to_string(),
+            "attributes": self.attributes,
+            "status": {"code": if self.failed { 2 } else { 0 }},
+        })
+    }
+}
+
+/// What is posted to a collector.
+pub fn request(spans: Vec<Value>) -> Value {
+    let version = env!("CARGO_PKG_VERSION");
+    let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
+    json!({"resourceSpans": [{
+        "resource": {"attributes": [text("service.name", "forkpoint"), text("service.version", version)]},
+        "scopeSpans": [{"scope": {"name": "forkpoint", "version": version}, "spans": spans}],
+    }]})
+}

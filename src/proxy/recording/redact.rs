@@ -1,0 +1,368 @@
+//! A body with its words replaced by [`Filler`], and everything that replay needs kept.
+//!
+//! What the API names stays: its members, block types, roles, tool names. What people and programs say does not:
+//! texts, inputs, results, ids, descriptions, also members that the API does not know. Nothing moves: the redacted
+//! body is as long as the body, byte for byte.
+
+use crate::engine::json::{self, Malformed, Span};
+
+use super::filler::Filler;
+
+/// Members of the API, in any of its objects; others are filled.
+const MEMBERS: [&str; 62] = [
+    "model",
+    "max_tokens",
+    "messages",
+    "system",
+    "tools",
+    "tool_choice",
+    "stream",
+    "temperature",
+    "top_p",
+    "top_k",
+    "stop_sequences",
+    "metadata",
+    "user_id",
+    "service_tier",
+    "inference_geo",
+    "thinking",
+    "budget_tokens",
+    "display",
+    "output_config",
+    "output_format",
+    "effort",
+    "format",
+    "schema",
+    "context_management",
+    "edits",
+    "trigger",
+    "keep",
+    "value",
+    "clear_at_least",
+    "exclude_tools",
+    "clear_tool_inputs",
+    "speed",
+    "mcp_servers",
+    "container",
+    "diagnostics",
+    "previous_message_id",
+    "cache_control",
+    "ttl",
+    "type",
+    "role",
+    "content",
+    "text",
+    "name",
+    "id",
+    "input",
+    "tool_use_id",
+    "is_error",
+    "source",
+    "media_type",
+    "data",
+    "url",
+    "title",
+    "context",
+    "citations",
+    "enabled",
+    "signature",
+    "description",
+    "input_schema",
+    "disable_parallel_tool_use",
+    "max_uses",
+    "eager_input_streaming",
+    "encrypted_content",
+];
+
+/// Members of a JSON schema; names of properties are filled.
+const SCHEMA_MEMBERS: [&str; 10] = [
+    "type",
+    "properties",
+    "required",
+    "items",
+    "description",
+    "enum",
+    "additionalProperties",
+    "anyOf",
+    "$schema",
+    "default",
+];
+const SCHEMA_TYPES: [&str; 7] = ["object", "string", "number", "integer", "boolean", "array", "null"];
+
+/// Inputs by which specialists are told from forks, and their values that say nothing of anybody.
+const SPAWN_MEMBERS: [&str; 4] = ["subagent_type", "agent_type", "team_name", "isolation"];
+const SPAWN_VALUES: [&str; 4] = ["fork", "general-purpose", "remote", "worktree"];
+
+/// Values of these members are words of the API.
+const WORD_MEMBERS: [&str; 8] =
+    ["type", "role", "ttl", "media_type", "display", "effort", "speed", "service_tier"];
+
+const WORD_BYTES_MAX: usize = 64;
+
+/// What an object or a value stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// An object of the API.
+    Api,
+    Schema,
+    /// Names of properties, with a schema each.
+    Properties,
+    /// The input of a call.
+    Input,
+    /// Anything else: all of it is filled.
+    Said,
+}
+
+/// Redacts bodies.
+pub struct Redactor {
+    filler: Filler,
+}
+
+impl Redactor {
+    pub fn new(key: &[u8; 32]) -> Redactor {
+        Redactor { filler: Filler::new(key) }
+    }
+
+    /// The redacted body; `None` if it is no JSON object. A model that nobody vouches for is filled too.
+    pub fn body(&self, body: &[u8], keep_model: bool) -> Option<String> {
+        if body.get(json::skip_space(body, 0)) != Some(&b'{') {
+            return None;
+        }
+        let mut out = body.to_vec();
+        let mut pen = Pen { filler: &self.filler, body, out: &mut out, keep_model };
+        let end = pen.value(json::skip_space(body, 0), Place::Api, None).ok()?;
+        if json::skip_space(body, end) != body.len() {
+            return None;
+        }
+        String::from_utf8(out).ok()
+    }
+
+    /// An id, or the value of a header.
+    pub fn text(&self, text: &str) -> String {
+        self.filler.text(text)
+    }
+
+    /// A beta, if it looks like one: `name-of-it-2025-04-20`.
+    pub fn beta(&self, beta: &str) -> String {
+        let dated = beta.len() > 11 && beta.is_char_boundary(beta.len() - 11);
+        let (name, date) = beta.split_at(if dated { beta.len() - 11 } else { 0 });
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_date = date.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+        match !name.is_empty() && name.bytes().all(plain) && is_date {
+            true => beta.to_owned(),
+            false => self.text(beta),
+        }
+    }
+}
+
+struct Pen<'a> {
+    filler: &'a Filler,
+    body: &'a [u8],
+    out: &'a mut Vec<u8>,
+    keep_model: bool,
+}
+
+impl Pen<'_> {
+    /// Redacts the value at `at`, of the member `key` of its object if it has one, and answers where it ends.
+    fn value(&mut self, at: usize, place: Place, key: Option<&str>) -> Result<usize, Malformed> {
+        let body = self.body;
+        match body.get(at) {
+            Some(b'{') => json::walk_object(body, at, |key, start| self.member(key, start, place)),
+            Some(b'[') => json::walk_array(body, at, |start| self.value(start, place, key)),
+            Some(b'"') => {
+                let end = json::value_end(body, at)?;
+                if !self.keeps(at..end, place, key) {
+                    self.fill(at..end);
+                }
+                Ok(end)
+            }
+            _ => {
+                let end = json::value_end(body, at)?;
+                let is_number = matches!(body.get(at), Some(b'-' | b'0'..=b'9'));
+                if is_number && matches!(place, Place::Said | Place::Input | Place::Schema) {
+                    self.filler.number(&mut self.out[at..end]);
+                }
+                Ok(end)
+            }
+        }
+    }
+
+    fn member(&mut self, key: Span, start: usize, place: Place) -> Result<usize, Malformed> {
+        let name = json::text(self.body, &key);
+        let known: &[&str] = match place {
+            Place::Api => &MEMBERS,
+            Place::Schema => &SCHEMA_MEMBERS,
+            Place::Properties | Place::Input => &SPAWN_MEMBERS,
+            Place::Said => &[],
+        };
+        let name = name.as_deref().and_then(|name| known.iter().find(|known| **known == name)).copied();
+        if name.is_none() {
+            self.fill(key);
+        }
+        let inside = match (place, name) {
+            (Place::Properties, _) => Place::Schema,
+            (Place::Api, Some("input_schema" | "schema")) => Place::Schema,
+            (Place::Api, Some("input")) => Place::Input,
+            (Place::Api, Some("metadata")) => Place::Api,
+            (Place::Api, Some(_)) => Place::Api,
+            (Place::Schema, Some("properties")) => Place::Properties,
+            (Place::Schema, Some("items" | "anyOf" | "additionalProperties" | "type")) => Place::Schema,
+            (Place::Input, Some(_)) => Place::Input,
+            _ => Place::Said,
+        };
+        self.value(start, inside, name)
+    }
+
+    /// Whether the string is a word of the API.
+    fn keeps(&self, span: Span, place: Place, key: Option<&str>) -> bool {
+        let (Some(text), Some(key)) = (json::text(self.body, &span), key) else { return false };
+        let word = |other: &[u8]| {
+            let plain =
+                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || other.contains(&byte);
+            (1..=WORD_BYTES_MAX).contains(&text.len()) && text.bytes().all(plain)
+        };
+        let name = |byte: u8| {
+            byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':' | b'@' | b'/')
+        };
+        let is_name = (1..=WORD_BYTES_MAX * 2).contains(&text.len()) && text.bytes().all(name);
+        match place {
+            Place::Api if key == "model" => self.keep_model && is_name,
+            Place::Api if key == "name" => is_name,
+            Place::Api => WORD_MEMBERS.contains(&key) && word(b"_-./"),
+            Place::Schema => key == "type" && SCHEMA_TYPES.contains(&&*text),
+            Place::Input => SPAWN_VALUES.contains(&&*text),
+            Place::Properties | Place::Said => false,
+        }
+    }
+
+    /// Fills a string, its quotes aside.
+    fn fill(&mut self, span: Span) {
+        if span.len() >= 2 {
+            self.filler.fill(&mut self.out[span.start + 1..span.end - 1]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    const CANARY: &str = "cAnArY-7f3a";
+
+    fn redactor() -> Redactor {
+        Redactor::new(&[3; 32])
+    }
+
+    fn redacted(body: &Value) -> Value {
+        let text = body.to_string();
+        let redacted = redactor().body(text.as_bytes(), true).unwrap();
+        assert_eq!(redacted.len(), text.len());
+        serde_json::from_str(&redacted).unwrap()
+    }
+
+    #[test]
+    fn the_shape_stays_and_the_words_go() {
+        let body = json!({
+            "model": "claude-x", "max_tokens": 99, "stream": true,
+            "system": [{"type": "text", "text": "You are terse.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
+            "tools": [{"name": "Agent", "description": "Starts one.", "input_schema": {"type": "object",
+                "properties": {"prompt": {"type": "string"}, "subagent_type": {"type": "string"}}, "required": ["prompt"]}}],
+            "messages": [
+                {"role": "user", "content": "hello"},
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "Agent",
+                    "input": {"prompt": "Survey it all.", "subagent_type": "general-purpose", "port": 8080}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "Survey it all."}]},
+            ],
+            "metadata": {"user_id": "u-1"},
+        });
+        let out = redacted(&body);
+        for pointer in [
+            "/model",
+            "/max_tokens",
+            "/stream",
+            "/system/0/type",
+            "/system/0/cache_control",
+            "/tools/0/name",
+            "/tools/0/input_schema/type",
+            "/messages/0/role",
+            "/messages/1/content/0/type",
+            "/messages/1/content/0/name",
+            "/messages/1/content/0/input/subagent_type",
+        ] {
+            assert_eq!(out.pointer(pointer), body.pointer(pointer), "{pointer}");
+        }
+        for pointer in [
+            "/system/0/text",
+            "/tools/0/description",
+            "/messages/0/content",
+            "/metadata/user_id",
+            "/messages/1/content/0/id",
+        ] {
+            assert_ne!(out.pointer(pointer), body.pointer(pointer), "{pointer}");
+        }
+        let call = &out["messages"][1]["content"][0];
+        assert_eq!(call["id"], out["messages"][2]["content"][0]["tool_use_id"]);
+        let property = out["tools"][0]["input_schema"]["required"][0].as_str().unwrap();
+        assert_ne!(property, "prompt");
+        assert_eq!(call["input"][property], out["messages"][2]["content"][0]["content"]);
+        assert!(call["input"].as_object().unwrap().values().all(|value| *value != json!(8080)));
+    }
+
+    #[test]
+    fn no_field_lets_a_canary_through() {
+        for key in
+            MEMBERS.into_iter().chain(["unknown", CANARY]).filter(|key| !["name", "model"].contains(key))
+        {
+            for value in [
+                json!(CANARY),
+                json!([CANARY]),
+                json!({CANARY: CANARY}),
+                json!([{"type": CANARY, "text": CANARY}]),
+                json!({"properties": {CANARY: {"type": CANARY, "enum": [CANARY]}}}),
+                json!([{"role": "user", "content": [{"type": "tool_use", "input": {"a": [{CANARY: CANARY}]}}]}]),
+            ] {
+                let out = redacted(&json!({key: value})).to_string();
+                assert!(!out.contains(CANARY), "{key}: {out}");
+            }
+        }
+        let body = json!({"model": CANARY}).to_string();
+        assert!(!redactor().body(body.as_bytes(), false).unwrap().contains(CANARY));
+        assert!(!redactor().beta(CANARY).contains(CANARY));
+        assert_eq!(redactor().beta("oauth-2025-04-20"), "oauth-2025-04-20");
+    }
+
+    #[test]
+    fn what_is_no_request_is_not_kept() {
+        for body in ["", "[]", "\"x\"", "{\"a\":1", "{} {}", "{\"a\":}", "cAnArY"] {
+            assert_eq!(redactor().body(body.as_bytes(), true), None, "{body}");
+        }
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            "\\PC{0,12}".prop_map(Value::from),
+        ];
+        let key = prop_oneof![prop::sample::select(MEMBERS.to_vec()).prop_map(String::from), "\\PC{0,6}"];
+        leaf.prop_recursive(4, 40, 5, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+                prop::collection::hash_map(key.clone(), inner, 0..5)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn equal_bodies_stay_equal_and_lengths_stay(one in any_json(), two in any_json()) {
+            let wrap = |value: &Value| json!({"messages": value});
+            let (a, b) = (redacted(&wrap(&one)), redacted(&wrap(&two)));
+            prop_assert_eq!(a == b, one == two);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Replay: a recording played again bills what was billed, and says what else would have been.
+
+use std::path::Path;
+use std::time::Duration;
+
+use forkpoint::config::{Bodies, Config, Mode};
+use forkpoint::sim::models::{find, public_models};
+use forkpoint::sim::{Latency, Sim, SimConfig, Usage};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use crate::harness::{Forkpoint, PATIENCE};
+use crate::workload::{Exchange, Letter, Line, prose, tool};
+
+const MODEL: &str = "claude-opus-5-5";
+
+/// Siblings that come together find nothing yet, also on a busy machine.
+const LATENCY: Latency =
+    Latency { base: Duration::from_millis(700), per_uncached_token: Duration::ZERO, pace: Duration::ZERO };
+
+/// A simulator, and a forkpoint before it that records.
+struct Stage {
+    sim: Sim,
+    forkpoint: Forkpoint,
+    folder: tempfile::TempDir,
+}
+
+impl Stage {
+    async fn new(latency: Latency, bodies: Bodies, configure: impl FnOnce(&mut Config)) -> Stage {
+        let folder = tempfile::tempdir().unwrap();
+        let sim = Sim::start(SimConfig { latency, ..SimConfig::default() }).await.unwrap();
+        let forkpoint = Forkpoint::with(&sim.url(), |config| {
+            config.record.file = Some(folder.path().join("r.jsonl"));
+            config.record.bodies = bodies;
+            configure(config);
+        })
+        .await;
+        Stage { sim, forkpoint, folder }
+    }
+
+    fn line(&self) -> Line<'_> {
+        let url = format!("http://{}", self.forkpoint.address);
+        Line::through(url, self.forkpoint.proxy.clone(), &self.sim)
+    }
+
+    fn pass(&self, time: Duration) {
+        self.sim.clock().advance(time);
+        self.forkpoint.proxy.clock().skip(time.as_millis() as u64);
+    }
+
+    /// What the simulator has billed: requests, tokens, and dollars for prompts.
+    fn ledger(&self) -> (usize, Usage, f64) {
+        let (mut sum, mut cost) = (Usage::default(), 0.0);
+        let records = self.sim.requests();
+        for record in &records {
+            let usage = record.usage.unwrap();
+            sum.uncached += usage.uncached;
+            sum.cache_read += usage.cache_read;
+            sum.cache_write_5m += usage.cache_write_5m;
+            sum.cache_write_1h += usage.cache_write_1h;
+            sum.output += usage.output;
+            let output = Usage { output: usage.output, ..Usage::default() };
+            let price =
+                |usage| find(&public_models(), record.model.as_ref().unwrap()).unwrap().price.cost_usd(usage);
+            cost += price(&usage) - price(&output);
+        }
+        (records.len(), sum, cost)
+    }
+
+    async fn replayed(&self, args: &[&str]) -> Value {
+        self.forkpoint.recorded(self.sim.requests().len() as u32).await;
+        self.forkpoint.proxy.recording().unwrap().flush();
+        let file = self.folder.path().join("r.jsonl");
+        let args: Vec<&str> =
+            ["--json", file.to_str().unwrap()].into_iter().chain(args.iter().copied()).collect();
+        let shown = replay(&args).await;
+        serde_json::from_slice(&shown.stdout)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&shown.stderr)))
+    }
+}
+
+async fn replay(args: &[&str]) -> std::process::Output {
+    let mut command = crate::harness::binary::command();
+    tokio::time::timeout(4 * PATIENCE, command.arg("replay").args(args).output())
+        .await
+        .expect("an end")
+        .unwrap()
+}
+
+fn run<'r>(report: &'r Value, title: &str) -> &'r Value {
+    report["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|run| run["run"] == title)
+        .unwrap_or_else(|| panic!("{report}"))
+}
+
+fn tokens(sum: &Value) -> Usage {
+    let kind = |kind: &str| sum["tokens"][kind].as_u64().unwrap();
+    Usage {
+        uncached: kind("uncached"),
+        cache_read: kind("cache_read"),
+        cache_write_5m: kind("cache_write_5m"),
+        cache_write_1h: kind("cache_write_1h"),
+        output: kind("output"),
+    }
+}
+
+/// That a run bills what the recorded one did, to the token and the dollar.
+#[track_caller]
+fn bills(run: &Value, ledger: (usize, Usage, f64)) {
+    assert_eq!(run["all"]["requests"], ledger.0, "{run:#}");
+    assert_eq!(tokens(&run["all"]), ledger.1, "{run:#}");
+    let cost = run["all"]["prompt_usd"].as_f64().unwrap();
+    assert!((cost - ledger.2).abs() < 1e-6, "{cost} and {}", ledger.2);
+    for parts in ["clients", "tools"] {
+        let sum: f64 =
+            run[parts].as_object().unwrap().values().map(|part| part["prompt_usd"].as_f64().unwrap()).sum();
+        assert!((sum - cost).abs() < 1e-6, "{parts} of {run:#}");
+    }
+}
+
+fn body(system: &str, tools: Value, messages: Value) -> Value {
+    json!({
+        "model": MODEL, "max_tokens": 4_000, "stream": true, "tools": tools,
+        "system": [{"type": "text", "text": prose(system, 4_000), "cache_control": {"type": "ephemeral"}}],
+        "messages": messages,
+    })
+}
+
+/// A parent that fans out, children that call a tool and report, and the parent's report.
+async fn fan_out(stage: &Stage) {
+    let line = stage.line();
+    let agent = json!({"name": "Agent", "description": "Starts a sub-agent.", "input_schema": {"type": "object",
+        "properties": {"prompt": {"type": "string"}}, "required": ["prompt"]}});
+    let tools = json!([agent, tool("read_file")]);
+    let ask = json!({"role": "user", "content": "Survey it. [[sim:fan_out n=4 tool=Agent field=prompt words=60 | tools turns=1]]"});
+    let parent = line.send(&Letter::alone(&body("You lead.", tools.clone(), json!([ask])))).await;
+    let calls = parent.blocks().unwrap();
+    let uses: Vec<&Value> = calls.iter().filter(|block| block["type"] == "tool_use").collect();
+    assert_eq!(uses.len(), 4);
+    let child = async |call: &Value| {
+        let mut messages =
+            vec![json!({"role": "user", "content": [{"type": "text", "text": call["input"]["prompt"]}]})];
+        for _ in 0..2 {
+            let letter = Letter::alone(&body("You report.", json!([tool("read_file")]), json!(messages)));
+            let exchange: Exchange = line.send(&letter.with("user-agent", "worker/1.2.3")).await;
+            let blocks = exchange.blocks().unwrap();
+            let results: Vec<Value> = blocks
+                .iter()
+                .filter(|block| block["type"] == "tool_use")
+                .map(
+                    |call| json!({"type": "tool_result", "tool_use_id": call["id"], "content": "All there."}),
+                )
+                .collect();
+            messages.push(json!({"role": "assistant", "content": blocks}));
+            messages.push(json!({"role": "user", "content": results}));
+        }
+    };
+    join_all(uses.iter().map(|call| child(call))).await;
+    let results: Vec<Value> = uses
+        .iter()
+        .map(|call| json!({"type": "tool_result", "tool_use_id": call["id"], "content": "Done."}))
+        .collect();
+    let messages =
+        json!([ask, {"role": "assistant", "content": calls}, {"role": "user", "content": results}]);
+    line.send(&Letter::alone(&body("You lead.", tools, messages))).await;
+}
+
+#[tokio::test]
+async fn a_fan_out_bills_again_what_it_billed_as_sent() {
+    let stage = Stage::new(LATENCY, Bodies::Redacted, |config| config.server.mode = Mode::Observe).await;
+    fan_out(&stage).await;
+    let report = stage.replayed(&[]).await;
+    let sent = run(&report, "as sent");
+    bills(sent, stage.ledger());
+    assert_eq!(sent["tools"]["Agent"]["requests"], 8, "{sent:#}");
+    assert_eq!(sent["clients"]["worker/1.2"]["requests"], 8, "{sent:#}");
+    let aligned = run(&report, "aligned");
+    assert!(aligned["all"]["prompt_usd"].as_f64() < sent["all"]["prompt_usd"].as_f64(), "{report:#}");
+    assert!(aligned["held_ms"].as_u64() >= Some(600), "siblings wait for the first: {aligned:#}");
+    assert_eq!(report["runs"].as_array().unwrap().len(), 6, "three modes, three settings");
+    assert!(report["best"]["all"]["prompt_usd"].as_f64() <= aligned["all"]["prompt_usd"].as_f64());
+}
+
+#[tokio::test]
+async fn a_fan_out_bills_again_what_it_billed_aligned() {
+    let stage = Stage::new(LATENCY, Bodies::Full, |config| config.server.mode = Mode::Align).await;
+    fan_out(&stage).await;
+    let report = stage.replayed(&["--modes-only"]).await;
+    bills(run(&report, "aligned"), stage.ledger());
+}
+
+/// A conversation over an hour, with something that breaks the cache in every other turn.
+async fn an_hour(stage: &Stage) {
+    let line = stage.line();
+    let mut messages: Vec<Value> = Vec::new();
+    for turn in 0..12_u64 {
+        messages.push(json!({"role": "user", "content": [{"type": "text", "text": prose(&format!("Question {turn}."), 200)}]}));
+        let mut request = body("You answer.", json!([tool("search"), tool("run")]), json!(messages));
+        let last = messages.len() - 1;
+        request["messages"][last]["content"][0]["cache_control"] = json!({"type": "ephemeral"});
+        match turn {
+            2 => request["tools"][0]["description"] = json!("Another one."),
+            4 => request["system"][0]["text"] = json!(prose("It is 12:01.", 4_000)),
+            6 => request["tool_choice"] = json!({"type": "none"}),
+            8 => request["messages"][2]["content"][0]["text"] = json!(prose("Rewritten.", 200)),
+            10 => request["model"] = json!("claude-haiku-5-5"),
+            _ => {}
+        }
+        let exchange = line.send(&Letter::alone(&request)).await;
+        assert_eq!(exchange.status, 200, "{}", String::from_utf8_lossy(&exchange.answer));
+        messages.push(json!({"role": "assistant", "content": exchange.blocks().unwrap()}));
+        let calls: Vec<Value> = exchange
+            .blocks()
+            .unwrap()
+            .iter()
+            .filter(|block| block["type"] == "tool_use")
+            .map(|call| json!({"type": "tool_result", "tool_use_id": call["id"], "content": "Nothing."}))
+            .collect();
+        if !calls.is_empty() {
+            messages.push(json!({"role": "user", "content": calls}));
+            messages.push(json!({"role": "assistant", "content": "I see."}));
+        }
+        // The first pause outlives the cache.
+        stage.pass(Duration::from_secs(if turn == 0 { 400 } else { 240 }));
+    }
+}
+
+#[tokio::test]
+async fn an_hour_with_every_kind_of_break_bills_again_what_it_billed() {
+    for (mode, title) in [(Mode::Observe, "as sent"), (Mode::Align, "aligned")] {
+        let stage = Stage::new(Latency::none(), Bodies::Redacted, |config| config.server.mode = mode).await;
+        an_hour(&stage).await;
+        let report = stage.replayed(&["--modes-only"]).await;
+        let run = run(&report, title);
+        bills(run, stage.ledger());
+        for cause in ["tools", "system", "tool_choice", "messages", "model", "ttl_expired"] {
+            let metric = |name: &str| stage.forkpoint.metric(name, &[&format!("cause=\"{cause}\"")]);
+            let breaks = &run["breaks"][cause];
+            assert!(breaks["count"].as_f64() > Some(0.0), "{cause}: {run:#}");
+            assert_eq!(
+                breaks["count"].as_f64(),
+                Some(metric("forkpoint_cache_breaks_total")),
+                "{cause}: {run:#}"
+            );
+            assert_eq!(
+                breaks["tokens"].as_f64(),
+                Some(metric("forkpoint_cache_break_tokens_total")),
+                "{cause}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_replayed_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("r.jsonl");
+    let say = async |text: &str, path: &Path| {
+        std::fs::write(&file, text).unwrap();
+        let shown = replay(&[path.to_str().unwrap()]).await;
+        assert!(!shown.status.success());
+        String::from_utf8(shown.stderr).unwrap()
+    };
+    assert!(say("", Path::new("/nowhere/r.jsonl")).await.contains("cannot read /nowhere/r.jsonl"));
+    assert!(say("{\"v\":1,\"status\":200}\nnonsense\n", &file).await.contains("record.bodies"));
+    assert!(say("{\"v\":99}\n", &file).await.contains("later version"));
+}
+
+#[tokio::test]
+async fn the_table_says_what_was_played_and_what_is_best() {
+    let stage =
+        Stage::new(Latency::none(), Bodies::Redacted, |config| config.server.mode = Mode::Observe).await;
+    an_hour(&stage).await;
+    stage.replayed(&["--modes-only"]).await;
+    let shown = replay(&[stage.folder.path().join("r.jsonl").to_str().unwrap()]).await;
+    let text = String::from_utf8(shown.stdout).unwrap();
+    for part in
+        ["12 exchanges within", "as sent", "aligned", "cache break tools", "Best of ", "server.mode = "]
+    {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}

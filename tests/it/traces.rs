@@ -1,0 +1,190 @@
+//! Traces, as a collector decodes them.
+
+use std::collections::HashMap;
+
+use forkpoint::config::GateScope;
+use forkpoint::sim::{Sim, SimConfig};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use serde_json::json;
+
+use crate::harness::samples::{self, EVENTS};
+use crate::harness::upstream::Answering;
+use crate::harness::{Binary, Forkpoint, Upstream, post, until};
+use crate::workload::prose;
+
+const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// A collector that takes everything.
+pub async fn collector() -> Answering {
+    Upstream::answering(&samples::answer("content-type: application/json\r\n", b"{}")).await
+}
+
+/// The spans of one request to the collector, by name.
+fn spans(body: &[u8]) -> HashMap<String, Span> {
+    let request: ExportTraceServiceRequest = serde_json::from_slice(body).unwrap();
+    let resource = request.resource_spans[0].resource.clone().unwrap();
+    assert!(resource.attributes.iter().any(|attribute| attribute.key == "service.name"));
+    let scopes = request.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
+    scopes.flat_map(|scope| scope.spans).map(|span| (span.name.clone(), span)).collect()
+}
+
+fn attribute(span: &Span, key: &str) -> Option<String> {
+    let found = span.attributes.iter().find(|attribute| attribute.key == key)?;
+    Some(match found.value.clone()?.value? {
+        Any::StringValue(text) => text,
+        Any::IntValue(number) => number.to_string(),
+        Any::ArrayValue(list) => format!("{} values", list.values.len()),
+        other => panic!("{key}: {other:?}"),
+    })
+}
+
+fn hex(id: &[u8]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+async fn upstream() -> Answering {
+    let headers = "content-type: text/event-stream\r\nrequest-id: req_1\r\n";
+    Upstream::answering(&samples::answer(headers, EVENTS.concat().as_bytes())).await
+}
+
+fn call(headers: &str) -> Vec<u8> {
+    post("/v1/messages", &format!("x-api-key: key\r\n{headers}"), samples::PROMPT)
+}
+
+#[tokio::test]
+async fn an_exchange_continues_the_callers_trace_and_changes_no_header() {
+    let (mut collector, mut upstream) = (collector().await, upstream().await);
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("headers");
+    std::fs::write(&secret, "x-collector-key: hush\n").unwrap();
+    let url = collector.url();
+    let settings = [("TRACE__ENDPOINT", &*url), ("TRACE__HEADERS_FILE", secret.to_str().unwrap())];
+    let binary = Binary::serve(&upstream.url(), &settings).await;
+    binary.client().await.ask(&call(&format!("traceparent: {TRACEPARENT}\r\ntracestate: a=b\r\n"))).await;
+    let asked = upstream.next().await;
+    assert_eq!(asked.head.get("traceparent").as_deref(), Some(TRACEPARENT));
+    assert_eq!(asked.head.get("tracestate").as_deref(), Some("a=b"));
+    let told = collector.next().await;
+    assert_eq!(told.head.line(), "POST /v1/traces HTTP/1.1");
+    assert_eq!(told.head.get("content-type").as_deref(), Some("application/json"));
+    assert_eq!(told.head.get("x-collector-key").as_deref(), Some("hush"));
+    let spans = spans(&told.body);
+    let (whole, chat, first) = (&spans["forkpoint messages"], &spans["chat claude-x"], &spans["first_byte"]);
+    for span in spans.values() {
+        assert_eq!(hex(&span.trace_id), "0af7651916cd43dd8448eb211c80319c");
+        assert!(span.start_time_unix_nano > 0 && span.start_time_unix_nano <= span.end_time_unix_nano);
+    }
+    assert_eq!(hex(&whole.parent_span_id), "b7ad6b7169203331");
+    assert_eq!((&chat.parent_span_id, &first.parent_span_id), (&whole.span_id, &chat.span_id));
+    assert_eq!((whole.kind, chat.kind, first.kind), (2, 3, 1));
+    for (key, value) in [
+        ("gen_ai.operation.name", "chat"),
+        ("gen_ai.request.model", "claude-x"),
+        ("gen_ai.usage.input_tokens", "10"),
+        ("gen_ai.usage.output_tokens", "5"),
+        ("gen_ai.usage.cache_read.input_tokens", "2"),
+        ("gen_ai.usage.cache_creation.input_tokens", "7"),
+        ("gen_ai.response.finish_reasons", "1 values"),
+        ("http.response.status_code", "200"),
+    ] {
+        assert_eq!(attribute(chat, key).as_deref(), Some(value), "{key}");
+    }
+    assert_eq!(attribute(whole, "forkpoint.plan").as_deref(), Some("aligned"));
+    assert_eq!(attribute(whole, "forkpoint.tenant").unwrap().len(), 8);
+    let id = binary.line("forkpoint::request").await;
+    assert!(id.contains(&format!("id={} ", attribute(whole, "forkpoint.request.id").unwrap())), "{id}");
+}
+
+#[tokio::test]
+async fn the_upstream_is_told_only_if_asked_for() {
+    let (mut collector, mut upstream) = (collector().await, upstream().await);
+    let url = collector.url();
+    let settings = [("TRACE__ENDPOINT", &*url), ("TRACE__PROPAGATE", "true")];
+    let binary = Binary::serve(&upstream.url(), &settings).await;
+    for headers in [String::new(), format!("traceparent: {TRACEPARENT}\r\n")] {
+        binary.client().await.ask(&call(&headers)).await;
+        let asked = upstream.next().await.head.get("traceparent").unwrap();
+        let spans = spans(&collector.next().await.body);
+        let chat = &spans["chat claude-x"];
+        assert_eq!(asked, format!("00-{}-{}-01", hex(&chat.trace_id), hex(&chat.span_id)));
+        assert_eq!(headers.is_empty(), spans["forkpoint messages"].parent_span_id.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_sampled_is_not_told() {
+    let (mut collector, upstream) = (collector().await, upstream().await);
+    let url = collector.url();
+    let settings = [("TRACE__ENDPOINT", &*url), ("TRACE__SAMPLE", "0.0")];
+    let mut binary = Binary::serve(&upstream.url(), &settings).await;
+    let unsampled = TRACEPARENT.replace("-01", "-00");
+    binary.client().await.ask(&call("")).await;
+    binary.client().await.ask(&call(&format!("traceparent: {unsampled}\r\n"))).await;
+    binary.client().await.ask(&call(&format!("traceparent: {TRACEPARENT}\r\n"))).await;
+    binary.signal("TERM").await;
+    assert!(binary.exit().await.success());
+    let told: Vec<_> = collector.so_far().iter().map(|told| spans(&told.body).len()).collect();
+    assert_eq!(told, [3], "the one that its sender sampled, before the process ended");
+}
+
+#[tokio::test]
+async fn a_collector_that_is_gone_costs_traces_and_nothing_else() {
+    let upstream = upstream().await;
+    let gone = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}", listener.local_addr().unwrap())
+    };
+    let forkpoint =
+        Forkpoint::with(&upstream.url(), |config| config.trace.endpoint = Some(gone.parse().unwrap())).await;
+    for _ in 0..3 {
+        assert_eq!(forkpoint.client().await.ask(&call("")).await.status(), 200);
+    }
+    let dropped = || forkpoint.metric("forkpoint_traces_dropped_total", &["reason=\"export\""]);
+    until("three dropped traces", || dropped() == 3.0).await;
+    assert_eq!(forkpoint.metric("forkpoint_traces_total", &[]), 0.0);
+}
+
+#[tokio::test]
+async fn a_hold_has_a_span_of_its_own() {
+    let mut collector = collector().await;
+    let sim = Sim::start(SimConfig::default()).await.unwrap();
+    let forkpoint = Forkpoint::with(&sim.url(), |config| {
+        config.trace.endpoint = Some(collector.url().parse().unwrap());
+        config.gate.scope = GateScope::All;
+    })
+    .await;
+    let headers = "x-api-key: key\r\nanthropic-version: 2023-06-01\r\n";
+    for system in ["First.", "Second."] {
+        let body = json!({"model": "claude-opus-5-5", "max_tokens": 9, "stream": true,
+            "system": [{"type": "text", "text": prose(system, 3_000), "cache_control": {"type": "ephemeral"}}],
+            "messages": [{"role": "user", "content": "hello"}]});
+        let reply =
+            forkpoint.client().await.ask(&post("/v1/messages", headers, body.to_string().as_bytes())).await;
+        assert_eq!(reply.status(), 200);
+        forkpoint.proxy.witnesses().flush().await;
+    }
+    let told: Vec<_> = collector.so_far().iter().map(|told| spans(&told.body)).collect();
+    let hold = told[1].get("hold").expect("a span");
+    assert_eq!(attribute(hold, "forkpoint.gate.outcome").as_deref(), Some("led"));
+    assert_eq!(hold.parent_span_id, told[1]["forkpoint messages"].span_id);
+}
+
+#[test]
+fn headers_that_cannot_be_used_are_named_and_not_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("headers");
+    std::fs::write(&file, "fine: 1\nhush hush\n").unwrap();
+    let run = std::process::Command::new(env!("CARGO_BIN_EXE_forkpoint"))
+        .env_clear()
+        .env("FORKPOINT_TRACE__ENDPOINT", "http://127.0.0.1:4318")
+        .env("FORKPOINT_TRACE__HEADERS_FILE", &file)
+        .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(!run.status.success());
+    assert!(said.contains("trace.headers_file") && said.contains("line 2"), "{said}");
+    assert!(!said.contains("hush"), "{said}");
+}
