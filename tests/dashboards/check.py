@@ -31,7 +31,7 @@ sys.dont_write_bytecode = True
 
 import load  # noqa: E402
 from lint import LEGEND, lint, lint_alerts  # noqa: E402
-from parts import FORKPOINT, ROOT, Failed, Process, Prometheus, fetch, poll  # noqa: E402
+from parts import FORKPOINT, ROOT, Collector, Failed, Process, Prometheus, fetch, poll  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 INSTALLED = ROOT / "target" / "dashboards"
@@ -41,8 +41,14 @@ PROMETHEUS = ROOT / "config" / "prometheus.yml"
 PROVISIONING = ROOT / "config" / "grafana" / "provisioning"
 
 MODE = "fork"
-# Half of the fan-outs are held out to compare.
-SETTINGS = {"FORKPOINT_FORK__SHARE": "0.5"}
+SETTINGS = {
+    # Half of the fan-outs are held out to compare.
+    "FORKPOINT_FORK__SHARE": "0.5",
+    # Large enough for a line with the bodies of a plain request, too small for that of a fan-out.
+    "FORKPOINT_RECORD__FILE": "recording.jsonl",
+    "FORKPOINT_RECORD__BODIES": "redacted",
+    "FORKPOINT_RECORD__MAX_BYTES": "16384",
+}
 # How often the Prometheus of the check scrapes, instead of what the shipped configuration says.
 SCRAPE_EVERY = "200ms"
 # A rate needs two samples of every series.
@@ -165,9 +171,11 @@ def step_live() -> str:
         simulator = stack.enter_context(
             Process([FORKPOINT, "sim", "--listen", "127.0.0.1:0", "--latency", "40"])
         ).says(r"^listening on (http://\S+)$")
+        collector = stack.enter_context(Collector())
         serve = [FORKPOINT, "serve", "--mode", MODE, "--upstream", simulator]
         serve += ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
-        forkpoint = stack.enter_context(Process(serve, SETTINGS))
+        settings = SETTINGS | {"FORKPOINT_TRACE__ENDPOINT": collector.url}
+        forkpoint = stack.enter_context(Process(serve, settings))
         proxy, admin = (forkpoint.says(rf"^ +{name} +(http://\S+)$") for name in ["proxy", "admin"])
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         prometheus = start_prometheus(stack, folder, admin)
@@ -175,7 +183,8 @@ def step_live() -> str:
         for number in range(ROUNDS):
             load.play(proxy, simulator, number)
             forkpoint.child.send_signal(signal.SIGHUP)
-            poll("a reload", lambda: reloads(admin) > number)
+            poll("a reload", lambda: counted(admin, "config_reloads_total") > number)
+            poll("traces", lambda: counted(admin, "traces_total") and counted(admin, "traces_dropped_total"))
             scraped(prometheus, admin)
         return query_all(prometheus, started)
 
@@ -195,16 +204,16 @@ def start_prometheus(stack: ExitStack, folder: Path, admin: str) -> Prometheus:
     return Prometheus(f"http://{address}")
 
 
-def reloads(admin: str) -> int:
-    samples = re.findall(r"^forkpoint_config_reloads_total\{.*\} (\d+)$", fetch(f"{admin}/metrics"), re.MULTILINE)
-    return sum(map(int, samples))
+def counted(admin: str, name: str) -> int:
+    """The sum over all labels."""
+    page = fetch(f"{admin}/metrics")
+    return sum(map(int, re.findall(rf"^forkpoint_{name}(?:\{{.*\}})? (\d+)$", page, re.MULTILINE)))
 
 
 def scraped(prometheus: Prometheus, admin: str) -> None:
     """Waits until Prometheus knows what forkpoint counted."""
-    samples = re.findall(r"^forkpoint_requests_total\{.*\} (\d+)$", fetch(f"{admin}/metrics"), re.MULTILINE)
-    counted = sum(map(int, samples))
-    poll("a scrape", lambda: prometheus.value("sum(forkpoint_requests_total)") >= counted)
+    requests = counted(admin, "requests_total")
+    poll("a scrape", lambda: prometheus.value("sum(forkpoint_requests_total)") >= requests)
     # A series that is new has a rate from its second sample on.
     scrapes = 'sum(count_over_time(up{job="forkpoint"}[1h]))'
     before = prometheus.value(scrapes)

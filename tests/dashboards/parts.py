@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.server
+import itertools
 import json
 import os
 import queue
@@ -73,6 +75,34 @@ class Process:
             seen.append(line)
             if found := re.search(pattern, line):
                 return found[1]
+
+
+class Collector:
+    """Takes traces by OTLP, and every third batch not."""
+
+    def __init__(self) -> None:
+        turns = itertools.count(1)
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                self.send_response(503 if next(turns) % 3 == 0 else 200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> Collector:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.server.shutdown()
+        self.server.server_close()
 
 
 def fetch(url: str, order: Any = None) -> str:
