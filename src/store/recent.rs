@@ -1,13 +1,21 @@
 //! The recent requests of one tenant: the last of each conversation, to compare the next one with.
+//!
+//! Any number of conversations may open alike: a swarm of agents is sent off with the same words. All of them are
+//! kept while there is room; how many are *looked at* is limited.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use crate::engine::anatomy::Layer;
 use crate::engine::conversation::Trace;
 use crate::engine::quick::QuickMap;
-use crate::engine::recall::{CANDIDATES_MAX, KnownLayer, Opening, Remembered};
+use crate::engine::recall::{CANDIDATES_MAX, FirstAnswer, KnownLayer, Opening, Remembered};
 use crate::engine::types::IdDigest;
+
+/// Of conversations that open alike, so many are asked whether they have the tools and system of a request: one
+/// comparison of two hashes each.
+const STATICS_MAX: usize = 256;
 
 /// What a client says about which conversation a request belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +30,11 @@ pub(super) struct Recent {
     slots: BTreeMap<u64, Slot>,
     next: u64,
     hinted: QuickMap<Hint, u64>,
-    opened: QuickMap<Opening, VecDeque<u64>>,
+    /// Of requests that open alike, those whose first answer is the same, or that have none yet.
+    answered: QuickMap<(Opening, Option<FirstAnswer>), BTreeSet<u64>>,
+    opened: QuickMap<Opening, BTreeSet<u64>>,
+    /// By their addresses, which are theirs as long as they are kept.
+    places: QuickMap<[u8; 8], u64>,
     tools: VecDeque<Arc<KnownLayer>>,
     system: VecDeque<Arc<KnownLayer>>,
     bytes: usize,
@@ -32,6 +44,7 @@ pub(super) struct Recent {
 struct Slot {
     trace: Arc<Trace>,
     hint: Option<Hint>,
+    answer: Option<FirstAnswer>,
     bytes: usize,
 }
 
@@ -46,7 +59,22 @@ impl Recent {
 
     /// Those that open alike, the newest first.
     pub fn opened(&self, opening: Opening) -> impl Iterator<Item = &Arc<Trace>> {
-        let ids = self.opened.get(&opening).into_iter().flatten();
+        self.newest(self.opened.get(&opening)).take(CANDIDATES_MAX)
+    }
+
+    /// Those of them whose first answer is this one, then those that have none yet; a few of each.
+    pub fn answered(
+        &self,
+        opening: Opening,
+        answer: Option<FirstAnswer>,
+    ) -> impl Iterator<Item = &Arc<Trace>> {
+        const EACH_MAX: usize = CANDIDATES_MAX / 2;
+        let alike = move |answer| self.newest(self.answered.get(&(opening, answer))).take(EACH_MAX);
+        answer.into_iter().flat_map(move |answer| alike(Some(answer))).chain(alike(None))
+    }
+
+    fn newest<'r>(&'r self, ids: Option<&'r BTreeSet<u64>>) -> impl Iterator<Item = &'r Arc<Trace>> {
+        let ids = ids.into_iter().flat_map(|ids| ids.iter().rev());
         ids.filter_map(|id| self.slots.get(id).map(|slot| &slot.trace))
     }
 
@@ -64,7 +92,8 @@ impl Recent {
         if let Some(trace) = hint.and_then(|hint| self.hinted(hint)).filter(is) {
             return Some((Arc::clone(trace), true));
         }
-        self.opened(request.opening()?).find(is).map(|trace| (Arc::clone(trace), false))
+        let slot = self.slots.get(self.places.get(&place(request))?)?;
+        Some((Arc::clone(&slot.trace), false))
     }
 
     /// Of those that open alike and are as long as `like`, the one that has most in common with a request whose
@@ -76,11 +105,19 @@ impl Recent {
         if most >= request.anatomy().tools + request.anatomy().system {
             return like;
         }
-        let alike = request.opening().into_iter().flat_map(|opening| self.opened(opening));
-        let as_long = alike.filter(|trace| trace.received.anatomy().messages.len() == turns);
-        let continued = as_long.filter(|trace| trace.is_continued_by(request, false));
-        let closest = continued.max_by_key(|trace| shared(trace)).filter(|trace| shared(trace) > most);
-        closest.map_or(like, Arc::clone)
+        let statics = |request: &Remembered| request.chain().layer(request.anatomy(), Layer::System);
+        let key = request.opening().map(|opening| (opening, like.received.answer_key()));
+        let alike = || self.newest(key.as_ref().and_then(|key| self.answered.get(key)));
+        let fits = |trace: &&Arc<Trace>| {
+            trace.received.anatomy().messages.len() == turns && trace.is_continued_by(request, false)
+        };
+        let wanted = statics(request);
+        let same = |trace: &&Arc<Trace>| statics(&trace.received) == wanted && fits(trace);
+        if let Some(same) = alike().take(STATICS_MAX).find(same) {
+            return Arc::clone(same);
+        }
+        let closest = alike().take(CANDIDATES_MAX).filter(fits).max_by_key(|trace| shared(trace));
+        closest.filter(|trace| shared(trace) > most).map_or(like, Arc::clone)
     }
 
     /// Remembers a request, in the place of the one that it continues.
@@ -93,19 +130,15 @@ impl Recent {
         if let Some(hint) = hint {
             self.hinted.insert(hint, id);
         }
+        let answer = trace.received.answer_key();
         if let Some(opening) = trace.received.opening() {
-            let alike = self.opened.entry(opening).or_default();
-            alike.push_front(id);
-            // Of the others that open alike only a few are ever looked at.
-            if alike.len() > CANDIDATES_MAX
-                && let Some(surplus) = alike.pop_back()
-            {
-                self.remove(surplus);
-            }
+            self.opened.entry(opening).or_default().insert(id);
+            self.answered.entry((opening, answer)).or_default().insert(id);
         }
+        self.places.insert(place(&trace.received), id);
         let bytes = trace.memory_bytes();
         self.bytes += bytes;
-        self.slots.insert(id, Slot { trace, hint, bytes });
+        self.slots.insert(id, Slot { trace, hint, answer, bytes });
     }
 
     pub fn learn_layer(&mut self, layer: Layer, value: KnownLayer) {
@@ -144,11 +177,8 @@ impl Recent {
     }
 
     fn id_of(&self, trace: &Arc<Trace>) -> Option<u64> {
-        let alike = self.opened.get(&trace.received.opening()?)?;
-        alike
-            .iter()
-            .copied()
-            .find(|id| self.slots.get(id).is_some_and(|slot| Arc::ptr_eq(&slot.trace, trace)))
+        let id = *self.places.get(&place(&trace.received))?;
+        self.slots.get(&id).filter(|slot| Arc::ptr_eq(&slot.trace, trace)).map(|_| id)
     }
 
     fn remove(&mut self, id: u64) -> bool {
@@ -159,14 +189,24 @@ impl Recent {
         {
             self.hinted.remove(&hint);
         }
-        if let Some(opening) = slot.trace.received.opening()
-            && let Some(alike) = self.opened.get_mut(&opening)
-        {
-            alike.retain(|other| *other != id);
-            if alike.is_empty() {
-                self.opened.remove(&opening);
-            }
+        self.places.remove(&place(&slot.trace.received));
+        if let Some(opening) = slot.trace.received.opening() {
+            forget(&mut self.opened, &opening, id);
+            forget(&mut self.answered, &(opening, slot.answer), id);
         }
         true
+    }
+}
+
+fn place(request: &Arc<Remembered>) -> [u8; 8] {
+    (Arc::as_ptr(request).addr() as u64).to_le_bytes()
+}
+
+fn forget<K: Eq + Hash>(alike: &mut QuickMap<K, BTreeSet<u64>>, key: &K, id: u64) {
+    if let Some(ids) = alike.get_mut(key) {
+        ids.remove(&id);
+        if ids.is_empty() {
+            alike.remove(key);
+        }
     }
 }

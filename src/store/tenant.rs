@@ -16,7 +16,7 @@ use crate::engine::entry::{KnownPieces, Parameters};
 use crate::engine::fanout::{Bindings, Forks, Life, Rules, Snapshots};
 use crate::engine::fork::arms::Arms;
 use crate::engine::learned::{Class, Learned};
-use crate::engine::recall::{Known, KnownLayer, Opening, Remembered};
+use crate::engine::recall::{FirstAnswer, Known, KnownLayer, Opening, Remembered};
 use crate::engine::types::TenantId;
 use crate::engine::warmth::Warmth;
 
@@ -270,6 +270,12 @@ impl Known for View<'_> {
     fn opened(&self, opening: Opening) -> Vec<Arc<Remembered>> {
         let Some(tenant) = self.tenant else { return Vec::new() };
         tenant.recent().opened(opening).map(|trace| Arc::clone(&trace.received)).collect()
+    }
+
+    fn answered(&self, opening: Opening, answer: Option<FirstAnswer>) -> Vec<Arc<Remembered>> {
+        let Some(tenant) = self.tenant else { return Vec::new() };
+        let recent = tenant.recent();
+        recent.answered(opening, answer).map(|trace| Arc::clone(&trace.received)).collect()
     }
 
     fn layers(&self, layer: Layer) -> Vec<Arc<KnownLayer>> {

@@ -7,7 +7,7 @@ use crate::engine::align::{Arrival, untouched};
 use crate::engine::conversation::Trace;
 use crate::engine::fanout::Rules;
 use crate::engine::prefix::Attribution;
-use crate::engine::recall::Remembered;
+use crate::engine::recall::{Known, Remembered};
 use crate::engine::types::IdDigest;
 
 const MIB: usize = 1 << 20;
@@ -158,14 +158,48 @@ fn a_body_that_is_too_large_is_not_kept() {
     assert!(memory.bytes() < 4096, "the layers alone: {}", memory.bytes());
 }
 
+/// A turn of one of several agents that were all sent off with the same words.
+fn agent(number: usize, messages: usize, system: &str) -> Bytes {
+    let body = String::from_utf8(body("Go.", messages, 0).to_vec()).unwrap();
+    body.replace("answer", &format!("I am number {number}, and this is answer"))
+        .replace("Be brief.", system)
+        .into()
+}
+
 #[test]
-fn many_that_open_alike_stay_few() {
-    let memory = memory(64 * MIB);
+fn sixteen_that_open_alike_and_take_turns_keep_their_predecessors() {
+    let memory = memory(MIB);
+    let hints: [fn(usize) -> Option<Hint>; 2] = [|_| None, |number| hint(100 + number as u8)];
+    let systems: [fn(usize) -> String; 2] = [|_| "Be brief.".to_owned(), |number| format!("Be {number}.")];
+    for (round, (hint, system)) in
+        hints.iter().flat_map(|hint| systems.iter().map(move |s| (hint, s))).enumerate()
+    {
+        let tenant = id(round as u8);
+        for turn in 0..6 {
+            for number in 0..16 {
+                let body = agent(number, 2 * turn + 1, &system(number));
+                let arrival = visit(&memory, &tenant, hint(number), body);
+                let before = arrival.predecessor().map(|before| before.received.body().clone());
+                let last = (turn > 0).then(|| agent(number, 2 * turn - 1, &system(number)));
+                assert_eq!(before, last, "round {round}, turn {turn}, agent {number}");
+            }
+        }
+    }
+}
+
+#[test]
+fn of_many_that_open_alike_few_are_looked_at_and_their_bytes_are_bounded() {
+    let memory = memory(MIB);
     for _ in 0..100 {
         visit(&memory, &id(1), None, body("same", 1, 32 * 1024));
+        assert!(memory.bytes() <= MIB / 2, "{}", memory.bytes());
     }
+    let (tenant, opening) = (memory.tenant(&id(1)), body("same", 3, 32 * 1024));
+    let view = View { tenant: tenant.as_deref(), hint: None };
+    let read = Remembered::read(opening, &view, Attribution::Counted).unwrap();
     let few = crate::engine::recall::CANDIDATES_MAX;
-    assert!(memory.bytes() < (few + 2) * 40 * 1024, "{}", memory.bytes());
+    assert_eq!(view.opened(read.opening().unwrap()).len(), few);
+    assert!(view.answered(read.opening().unwrap(), read.answer_key()).len() <= few);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Known, Opening, Remembered, Source};
+use super::{FirstAnswer, Known, Opening, Remembered, Source};
 use crate::engine::anatomy::Layer;
 
 /// How many known things are compared with a request: a few conversations may start alike, and a tenant has a
@@ -42,14 +42,20 @@ pub(super) fn layer(
 }
 
 /// The request that this one continues: of those that open like it, the one whose later messages stay equal
-/// for longest. `rest` starts at the second message.
+/// for longest. `rest` starts at the second message; `answer` reads what the model said first.
 pub(super) fn predecessor(
     known: &dyn Known,
     hinted: Option<Arc<Remembered>>,
     opening: Opening,
     rest: &[u8],
+    answer: impl FnOnce() -> Option<FirstAnswer>,
 ) -> Option<Arc<Remembered>> {
-    let opened = known.opened(opening).into_iter().take(CANDIDATES_MAX);
+    let mut opened = known.opened(opening);
+    if opened.len() >= CANDIDATES_MAX {
+        // Of many agents that were sent off with the same words, the one may not be among the newest.
+        opened.truncate(CANDIDATES_MAX);
+        opened.extend(known.answered(opening, answer()).into_iter().take(CANDIDATES_MAX));
+    }
     let mut candidates = hinted.into_iter().chain(opened).filter(|candidate| candidate.is_usable());
     let mut best = candidates.next()?;
     let mut best_fit = None;

@@ -57,6 +57,12 @@ pub trait Known {
         Vec::new()
     }
 
+    /// Those of them whose first answer is this one, or that have none yet. Asked only if more open alike than
+    /// are looked at.
+    fn answered(&self, _opening: Opening, _answer: Option<FirstAnswer>) -> Vec<Arc<Remembered>> {
+        Vec::new()
+    }
+
     /// Recent values of `tools` or `system`, the likeliest first; [`CANDIDATES_MAX`] are looked at. Asked
     /// only if the predecessor's value is another one, or the predecessor is not known yet.
     fn layers(&self, _layer: Layer) -> Vec<Arc<KnownLayer>> {
@@ -117,6 +123,11 @@ impl Remembered {
     /// Whether the model said anything in it.
     pub fn is_answered(&self) -> bool {
         self.first_answer().is_some()
+    }
+
+    /// What tells this conversation from others that open alike, once the model said anything in it.
+    pub fn answer_key(&self) -> Option<FirstAnswer> {
+        self.first_answer().map(|answer| FirstAnswer::of(&answer))
     }
 
     /// How many leading pieces both have in common, as the cache compares them.
@@ -290,6 +301,22 @@ fn said<'b>(body: &'b [u8], piece: &Piece) -> Option<Cow<'b, str>> {
         _ => return None,
     };
     json::text(body, span)
+}
+
+/// What the model said first, however it is spelt: tells conversations apart that open alike. Equal keys are a
+/// hint to compare, never a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FirstAnswer([u8; 16]);
+
+impl FirstAnswer {
+    fn of(answer: &Seen<'_>) -> FirstAnswer {
+        let mut key = Key(Vec::new());
+        for piece in answer.pieces {
+            key.add(piece.kind.as_ref().map_or(&b""[..], |kind| &answer.body[kind.clone()]));
+            key.add(said(answer.body, piece).as_deref().unwrap_or_default().as_bytes());
+        }
+        FirstAnswer(xxh3_128(&key.0).to_be_bytes())
+    }
 }
 
 /// How a conversation opens: a key to find its earlier requests by.

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::{Known, Opening, Remembered, Seen, Source, choose};
+use super::{FirstAnswer, Known, Opening, Remembered, Seen, Source, choose};
 use crate::engine::anatomy::{Anatomy, Form, Layer, Marker, Member, Message, Piece};
 use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end, value_end_noting};
 use crate::engine::prefix::{Digester, Leaf};
@@ -160,7 +160,9 @@ impl<'a> Reader<'a> {
                 if known.is_none()
                     && let Some(opening) = opening
                 {
-                    old = choose::predecessor(source, old.take(), opening, after(body, end));
+                    let rest = after(body, end);
+                    let answer = || first_answer(body, body.len() - rest.len());
+                    old = choose::predecessor(source, old.take(), opening, rest, answer);
                     place = Place { next: 1 };
                     if let Some(old) = &old {
                         messages.reserve(old.anatomy.messages.len());
@@ -375,6 +377,25 @@ impl Place {
     fn passed(&self) -> usize {
         self.next.saturating_sub(1)
     }
+}
+
+/// What the model said first, of the messages from `start` on: looked for in the next few, since nobody puts
+/// more before it.
+fn first_answer(body: &[u8], start: usize) -> Option<FirstAnswer> {
+    const MESSAGES_MAX: usize = 4;
+    let mut start = start;
+    for _ in 0..MESSAGES_MAX {
+        if body.get(start) != Some(&b'{') {
+            return None;
+        }
+        let mut found = Found::default();
+        let message = Reader::of_spans(body).message(start, None, &mut found).ok()?;
+        if message.has_role(body, "assistant") {
+            return Some(FirstAnswer::of(&Seen { body, pieces: &found.pieces, leaves: &[] }));
+        }
+        start = body.len() - after(body, message.span.end).len();
+    }
+    None
 }
 
 /// The rest of the body from the next element of a list on, if there is one.
