@@ -4,7 +4,7 @@
     tests/run python typescript                       installs the SDKs under target/clients, runs everything
     tests/clients/drive.py python errors cancelled    only these programs of one SDK, once it is installed
 
-Every program runs three times, against simulators that start empty from the same seed: directly, and through
+Every program runs four times, against simulators that start empty from the same seed: directly, and through
 `forkpoint serve` in each of its modes. A program is a function in python/programs.py or
 typescript/programs.ts; it writes down everything the SDK showed it, as the transcript of each agent it
 played:
@@ -14,16 +14,18 @@ played:
 One more run starts the SDK by `forkpoint run`: it finds the proxy by itself, and the receipt must name what the
 simulator received.
 
-Then four things must hold:
+Then five things must hold:
 
-1. The program did its job, each time: expectations.py says for each what must be in the transcript and in
-   the simulator's journal. So an empty transcript cannot pass.
+1. The program did its job, each time: expectations.py and prefixes.py say for each what must be in the transcript
+   and in the simulator's journal. So an empty transcript cannot pass.
 2. `observe`: both runs agree, in every byte of the transcripts and of the requests that reached the
    simulator. What may differ is listed below, each with its reason.
 3. `align`: they agree as much in all but the bill, and nothing but markers was added to a request. The same
    prompts are billed, no request reads less of its own from the cache, and the program costs no more than
    expectations.py allows.
-4. The proxied runs went through forkpoint: every response says so, none of the direct run does, and forkpoint
+4. `fork`: a program whose children are not worth a fork sees the same as in `align`, to the letter. The children of
+   the forked programs go out on their parent's prefix, as prefixes.py says; nobody else does.
+5. The proxied runs went through forkpoint: every response says so, none of the direct run does, and forkpoint
    counted as many requests as the simulator received.
 
 Nothing beyond 127.0.0.1 is called, and the environment of the user is not passed on.
@@ -50,7 +52,8 @@ from typing import IO, Any
 
 sys.dont_write_bytecode = True
 
-from expectations import PROGRAMS, Expectation, Saw, header  # noqa: E402
+import prefixes  # noqa: E402, F401, for the programs that it registers
+from expectations import MARKER, PROGRAMS, Expectation, Saw, header, unmarked  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 FORKPOINT = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug" / "forkpoint"
@@ -81,6 +84,7 @@ OURS = "x-forkpoint-"
 PASSES = {
     "observe": {"observe", "endpoint", "body_too_large"},
     "align": {"refused", "endpoint", "body_too_large"},
+    "fork": {"refused", "endpoint", "body_too_large"},
 }
 # Of a journal record, all that does not measure time. Ids and numbers follow arrival, see `labels`.
 COMPARED = [
@@ -93,8 +97,6 @@ BILL = ["usage", "cost_usd", "hit", "breakpoints"]
 REFUSED = {400, 413}
 # The tokens of a prompt, in three parts that are billed differently.
 PROMPT = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"]
-# As align writes one: behind the last member of a block, or before the first of the body.
-MARKER = re.compile(r',{0}|{0},'.format(r'"cache_control":\{"type":"ephemeral"(?:,"ttl":"1h")?\}'))
 
 # A program takes milliseconds, or a few seconds if the SDK waits between attempts; what takes longer hangs.
 PROGRAM_SECONDS = 40
@@ -228,11 +230,16 @@ def check(host: Host, program: str, expectation: Expectation) -> None:
     with ExitStack() as stack:
         simulator = start_simulator(stack)
         directly = run(host, program, expectation, simulator, simulator)
-    judge(directly, expectation, "directly")
+    judge(directly, expectation.check, "directly")
     observed = proxied(host, program, expectation, "observe", directly)
     compare(directly, observed, "observed")
     aligned = proxied(host, program, expectation, "align", directly)
-    compare_aligned(directly, aligned, expectation)
+    compare_aligned(directly, aligned, expectation, "aligned")
+    forked = proxied(host, program, expectation, "fork", directly)
+    if expectation.forked is None:
+        compare_aligned(directly, forked, expectation, "in fork")
+    else:
+        judge(forked, lambda saw: expectation.forked(directly, saw), "in fork")
 
 
 def proxied(host: Host, program: str, expectation: Expectation, mode: str, directly: Saw) -> Saw:
@@ -243,17 +250,17 @@ def proxied(host: Host, program: str, expectation: Expectation, mode: str, direc
         try:
             saw = run(host, program, expectation, proxy, simulator)
             saw.requests = relayed(saw.requests)
-            check_route(directly, saw, admin, mode)
+            check_route(directly, saw, admin, mode, expectation)
         except Failed as failure:
             log = [line for line in said.queue if line]
             raise Failed("\n".join([f"in {mode}: {failure}", "forkpoint said:", *log])) from None
-    judge(saw, expectation, f"in {mode}")
+    judge(saw, expectation.check, f"in {mode}")
     return saw
 
 
-def judge(saw: Saw, expectation: Expectation, way: str) -> None:
+def judge(saw: Saw, check: Callable[[Saw], None], way: str) -> None:
     try:
-        expectation.check(saw)
+        check(saw)
     except AssertionError as error:
         raise Failed(f"{way}: {error}\n{excerpt(saw)}") from None
 
@@ -266,7 +273,7 @@ def check_run(language: str) -> None:
         host = Host(stack, language, before, stderr=subprocess.PIPE)
         receipt = host.process.lines(host.process.child.stderr)
         saw = run(host, "fan_out", PROGRAMS["fan_out"], None, simulator)
-        judge(saw, PROGRAMS["fan_out"], "run")
+        judge(saw, PROGRAMS["fan_out"].check, "run")
         host.process.child.stdin.close()
         if code := host.process.child.wait(PROGRAM_SECONDS):
             raise Failed(f"forkpoint run ended with {code}")
@@ -315,13 +322,14 @@ def is_refused_twice(aligned: dict[str, Any], record: dict[str, Any]) -> bool:
     return same_verdict and made != came and without_added(came, made) == came
 
 
-def check_route(directly: Saw, proxied: Saw, admin: str, mode: str) -> None:
+def check_route(directly: Saw, proxied: Saw, admin: str, mode: str, expectation: Expectation) -> None:
     if any(name.startswith(OURS) for response in directly.responses() for name, _ in response["headers"]):
         raise Failed(f"the direct run has {OURS}* headers")
     for response in proxied.responses():
         plan, reason = (header(response["headers"], f"{OURS}{name}") for name in ["plan", "reason"])
         passed = plan == ["passthrough"] and len(reason) == 1 and reason[0] in PASSES[mode]
-        if not passed and (mode == "observe" or plan != ["aligned"]):
+        forked = plan == ["forked"] and mode == "fork" and expectation.forked is not None
+        if not passed and not forked and (mode == "observe" or plan != ["aligned"]):
             raise Failed(f"{OURS}plan is {plan} and {OURS}reason {reason} on {response}")
 
     def counted() -> bool:
@@ -432,7 +440,7 @@ def excerpt(saw: Saw) -> str:
 # --- comparing what was aligned -------------------------------------------------------------------
 
 
-def compare_aligned(directly: Saw, aligned: Saw, expectation: Expectation) -> None:
+def compare_aligned(directly: Saw, aligned: Saw, expectation: Expectation, way: str) -> None:
     sent, forwarded = (sorted(saw.requests, key=unmarked_request) for saw in [directly, aligned])
     if len(sent) != len(forwarded):
         raise Failed(f"{len(sent)} requests became {len(forwarded)}: what was aligned was refused")
@@ -441,14 +449,14 @@ def compare_aligned(directly: Saw, aligned: Saw, expectation: Expectation) -> No
     billed_otherwise = {
         record["request_id"] for pair in pairs if pair[0]["usage"] != pair[1]["usage"] for record in pair
     }
-    compare(unbilled(directly, billed_otherwise), unbilled(aligned, billed_otherwise), "aligned")
+    compare(unbilled(directly, billed_otherwise), unbilled(aligned, billed_otherwise), way)
     for left, right in pairs:
         check_body(left, right)
         check_usage(left["usage"], right["usage"])
     costs = [sum(record["cost_usd"] or 0 for record in records) for records in [sent, forwarded]]
     if costs[1] > costs[0] * expectation.most + 1e-9:
         wanted = f"at most {expectation.most:.0%} of the {costs[0]:.6f} $ that it costs directly"
-        raise Failed(f"aligned it costs {costs[1]:.6f} $, expected {wanted}")
+        raise Failed(f"{way} it costs {costs[1]:.6f} $, expected {wanted}")
 
 
 def unbilled(saw: Saw, billed_otherwise: set[str]) -> Saw:
@@ -495,10 +503,6 @@ def without_length(pairs: list[list[str]], billed_otherwise: set[str]) -> list[l
 
 def unmarked_request(record: dict[str, Any]) -> str:
     return f"{record['method']} {record['target']} {unmarked(record.get('body'))}"
-
-
-def unmarked(body: str | None) -> str | None:
-    return body and MARKER.sub("", body)
 
 
 def check_body(sent: dict[str, Any], forwarded: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,8 @@ BOTH = ("python", "typescript")
 # What a write costs, of what the same tokens cost otherwise: the most that is lost on a program that ends
 # before anybody reads what was written for its next turn.
 WRITTEN = 1.25
+# As align writes one: behind the last member of a block, or before the first of the body.
+MARKER = re.compile(r',{0}|{0},'.format(r'"cache_control":\{"type":"ephemeral"(?:,"ttl":"1h")?\}'))
 
 
 @dataclass
@@ -54,16 +57,21 @@ class Expectation:
     faults: list[dict[str, Any]] = field(default_factory=list)
     # What the aligned run may cost, of what the direct one does.
     most: float = 1.0
+    # What must hold in mode `fork`, of the direct run and of that one; without it no child may be forked there.
+    forked: Callable[[Saw, Saw], None] | None = None
 
 
 PROGRAMS: dict[str, Expectation] = {}
 
 
 def expect(
-    *faults: dict[str, Any], languages: tuple[str, ...] = BOTH, most: float = 1.0
+    *faults: dict[str, Any],
+    languages: tuple[str, ...] = BOTH,
+    most: float = 1.0,
+    forked: Callable[[Saw, Saw], None] | None = None,
 ) -> Callable[..., None]:
     def register(check: Callable[[Saw], None]) -> None:
-        PROGRAMS[check.__name__] = Expectation(check, languages, list(faults), most)
+        PROGRAMS[check.__name__] = Expectation(check, languages, list(faults), most, forked)
 
     return register
 
@@ -86,6 +94,10 @@ def stops(messages: list[dict[str, Any]]) -> list[str]:
 
 def header(pairs: list[list[str]], name: str) -> list[str]:
     return [value for known, value in pairs if known == name]
+
+
+def unmarked(body: str | None) -> str | None:
+    return body and MARKER.sub("", body)
 
 
 def endings(saw: Saw) -> list[str]:

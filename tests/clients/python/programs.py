@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import agent
+import forks
 from transcript import Transcript
 
 MODEL = "claude-opus-5-5"
@@ -400,6 +401,24 @@ def unicode(url: str, log: Transcript) -> None:
 @program
 def fan_out(url: str, _: Transcript) -> dict[str, Transcript]:
     return asyncio.run(agent.run(url))
+
+
+@program
+def forked(url: str, _: Transcript) -> dict[str, Transcript]:
+    task = "[[sim:fan_out n=4 tool=Agent words=60 | tools turns=3 calls=2 first_ms=40]]"
+    return asyncio.run(forks.survey(url, task, forks.compacting))
+
+
+@program
+def forked_cancelled(url: str, _: Transcript) -> dict[str, Transcript]:
+    task = "[[sim:fan_out n=3 tool=Agent words=60 | text words=80 pace_ms=10 first_ms=40]]"
+    return asyncio.run(forks.survey(url, task, forks.cancelled))
+
+
+@program
+def forked_retried(url: str, _: Transcript) -> dict[str, Transcript]:
+    task = "[[sim:fan_out n=3 tool=Agent words=60 | text words=20 first_ms=40]]"
+    return asyncio.run(forks.survey(url, task, forks.whole))
 
 
 def run(name: str, url: Any) -> dict[str, Any]:

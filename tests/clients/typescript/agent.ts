@@ -10,7 +10,7 @@ import { Transcript } from "./transcript.js";
 type Message = Anthropic.MessageParam;
 type Result = Anthropic.ToolResultBlockParam;
 
-const MODEL = "claude-opus-5-5";
+export const MODEL = "claude-opus-5-5";
 const SYSTEM =
   "You lead a survey of a code base. " + "Rules of the house, to be followed by everybody. ".repeat(200);
 const CHILD_SYSTEM = "You are a surveyor. Report what you find in one paragraph.";
@@ -20,8 +20,8 @@ function tool(name: string, ...fields: string[]): Anthropic.Tool {
   return { name, description: `${name} something.`, input_schema: { type: "object", required: fields, properties } };
 }
 
-const TOOLS = [tool("Agent", "description", "prompt"), tool("Read", "path"), tool("Grep", "pattern", "path")];
-const CHILD_TOOLS = TOOLS.slice(1);
+export const TOOLS = [tool("Agent", "description", "prompt"), tool("Read", "path"), tool("Grep", "pattern", "path")];
+export const CHILD_TOOLS = TOOLS.slice(1);
 
 export async function run(url: string | undefined): Promise<Record<string, Transcript>> {
   const parent = new Transcript();

@@ -8,6 +8,7 @@ import { createInterface } from "node:readline";
 import type Anthropic from "@anthropic-ai/sdk";
 
 import * as agent from "./agent.js";
+import * as forks from "./forks.js";
 import { Transcript } from "./transcript.js";
 
 type Params = Anthropic.MessageCreateParamsNonStreaming;
@@ -313,6 +314,21 @@ const programs: Record<string, Program> = {
 
   async fan_out(url) {
     return agent.run(url);
+  },
+
+  async forked(url) {
+    const task = "[[sim:fan_out n=4 tool=Agent words=60 | tools turns=3 calls=2 first_ms=40]]";
+    return forks.survey(url, task, forks.compacting);
+  },
+
+  async forked_cancelled(url) {
+    const task = "[[sim:fan_out n=3 tool=Agent words=60 | text words=80 pace_ms=10 first_ms=40]]";
+    return forks.survey(url, task, forks.cancelled);
+  },
+
+  async forked_retried(url) {
+    const task = "[[sim:fan_out n=3 tool=Agent words=60 | text words=20 first_ms=40]]";
+    return forks.survey(url, task, forks.whole);
   },
 };
 
