@@ -1,7 +1,8 @@
 //! What was decided for a child, found again on each of its later turns.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::rules::Who;
 use super::shape;
@@ -30,15 +31,16 @@ pub struct Life {
 pub struct Binding(u64);
 
 /// The children of one tenant. A later turn is known by any call that streamed to its conversation, else by
-/// its first user message and first assistant turn. Agent, model and tools must agree; and where only words
-/// are compared, which two users may share, session and user too.
+/// its first user message and first assistant turn. Agent, session, user, model and tools must agree.
 #[derive(Debug)]
 pub struct Bindings<B> {
     life: Life,
     slots: BTreeMap<Binding, Slot<B>>,
     /// By last use, oldest first.
     uses: BTreeSet<(Moment, Binding)>,
-    calls: HashMap<Arc<str>, Binding>,
+    calls: HashMap<Arc<str>, Called>,
+    /// What the tools of live children say: siblings have the same ones.
+    toolsets: HashMap<PrefixHash, Weak<Toolset>>,
     starts: HashMap<[u8; 32], Vec<Binding>>,
     next: u64,
     bytes: usize,
@@ -48,12 +50,33 @@ pub struct Bindings<B> {
 struct Slot<B> {
     value: Arc<B>,
     who: Who,
-    /// Model and tools.
-    tools: PrefixHash,
+    tools: Arc<Toolset>,
     used: Moment,
     calls: VecDeque<Arc<str>>,
     start: Option<[u8; 32]>,
     bytes: usize,
+}
+
+/// Model and tools of a child: as they were spelt, and as they are meant.
+#[derive(Debug)]
+struct Toolset {
+    spelt: PrefixHash,
+    meant: [u8; 32],
+}
+
+impl Toolset {
+    /// Those of most turns are spelt alike; what they say is read only if they are not.
+    fn agrees(&self, spelt: PrefixHash, meant: impl FnOnce() -> [u8; 32]) -> bool {
+        self.spelt == spelt || self.meant == meant()
+    }
+}
+
+/// The children that were given one call id.
+#[derive(Debug)]
+struct Called {
+    /// The only one. What two were given names neither of them, as long as one lives.
+    only: Option<Binding>,
+    children: usize,
 }
 
 impl<B> Bindings<B> {
@@ -63,6 +86,7 @@ impl<B> Bindings<B> {
             slots: BTreeMap::new(),
             uses: BTreeSet::new(),
             calls: HashMap::new(),
+            toolsets: HashMap::new(),
             starts: HashMap::new(),
             next: 0,
             bytes: 0,
@@ -93,7 +117,7 @@ impl<B> Bindings<B> {
         self.next += 1;
         let binding = Binding(self.next);
         let bytes = bytes + BINDING_BYTES;
-        let tools = tools(request);
+        let tools = self.toolset(request);
         self.bytes += bytes;
         self.uses.insert((now, binding));
         let calls = VecDeque::new();
@@ -110,14 +134,13 @@ impl<B> Bindings<B> {
     /// A call streamed to this child.
     pub fn called(&mut self, binding: Binding, id: &str) {
         let Some(slot) = self.slots.get_mut(&binding) else { return };
-        let id: Arc<str> = Arc::from(id);
-        // An id that two children were given names neither.
-        if let Some(other) = self.calls.insert(Arc::clone(&id), binding)
-            && other != binding
-        {
-            self.calls.remove(&id);
+        if slot.calls.iter().any(|known| **known == *id) {
             return;
         }
+        let id: Arc<str> = Arc::from(id);
+        let called = self.calls.entry(Arc::clone(&id)).or_insert(Called { only: Some(binding), children: 0 });
+        called.only = called.only.filter(|only| *only == binding);
+        called.children += 1;
         slot.bytes += id.len();
         self.bytes += id.len();
         slot.calls.push_back(id);
@@ -126,16 +149,22 @@ impl<B> Bindings<B> {
         {
             slot.bytes -= oldest.len();
             self.bytes -= oldest.len();
-            self.calls.remove(&oldest);
+            self.uncall(&oldest);
         }
     }
 
-    /// The first turn of this child has ended with this assistant message.
+    /// The first turn of this child has ended with this assistant message; or the first since it has replaced all
+    /// that it had said by a summary.
     pub fn answered(&mut self, binding: Binding, request: &Remembered, message: &[u8]) {
-        let Some(slot) = self.slots.get_mut(&binding).filter(|slot| slot.start.is_none()) else { return };
+        let starts = |slot: &&mut Slot<B>| slot.start.is_none() || shape::is_first_turn(request);
+        let Some(slot) = self.slots.get_mut(&binding).filter(starts) else { return };
         // A client's own fork starts with its parent's turns, and goes on with them.
-        slot.start = shape::start_meaning(request).or_else(|| shape::start_meaning_with(request, message));
-        if let Some(start) = slot.start {
+        let start = shape::start_meaning(request).or_else(|| shape::start_meaning_with(request, message));
+        let before = std::mem::replace(&mut slot.start, start);
+        if let Some(before) = before {
+            self.unstart(before, binding);
+        }
+        if let Some(start) = start {
             self.starts.entry(start).or_default().push(binding);
         }
     }
@@ -143,30 +172,37 @@ impl<B> Bindings<B> {
     /// What was decided for the conversation of this request, if it is a later turn of a child.
     pub fn find(&mut self, request: &Remembered, who: &Who, now: Moment) -> Option<(Binding, Arc<B>)> {
         self.make_room(now);
-        if self.is_empty() || request.anatomy().ambiguous || shape::is_first_turn(request) {
+        if self.is_empty() || request.anatomy().ambiguous {
             return None;
         }
-        let tools = tools(request);
-        let agrees = |binding: &Binding| {
-            self.slots.get(binding).is_some_and(|slot| slot.who.agent == who.agent && slot.tools == tools)
-        };
-        let by_call = shape::call_ids(request).take(LOOKUPS_MAX).find_map(|id| self.calls.get(&*id).copied());
-        let found = match by_call {
-            Some(binding) => Some(binding).filter(agrees),
-            None => {
-                let start = shape::start_meaning(request)?;
-                let same = |binding: &Binding| {
-                    agrees(binding) && self.slots.get(binding).is_some_and(|slot| slot.who.agrees(who))
-                };
-                let mut alike = self.starts.get(&start)?.iter().copied().filter(same);
-                alike.next().filter(|_| alike.next().is_none())
-            }
-        }?;
+        let found = self.named(request, who)?;
         let slot = self.slots.get_mut(&found)?;
         self.uses.remove(&(slot.used, found));
         slot.used = now;
         self.uses.insert((now, found));
         Some((found, Arc::clone(&slot.value)))
+    }
+
+    fn named(&self, request: &Remembered, who: &Who) -> Option<Binding> {
+        let (spelt, meant) = (spelt(request), LazyCell::new(|| shape::tools_meaning(request)));
+        let agrees = |slot: &Slot<B>| {
+            slot.who.agent == who.agent && slot.who.agrees(who) && slot.tools.agrees(spelt, || *meant)
+        };
+        let same = |binding: &Binding| self.slots.get(binding).is_some_and(agrees);
+        if shape::is_first_turn(request) {
+            // One that has answered and starts anew has summed up what it said. Only its agent's id names it then.
+            let goes_on = |slot: &Slot<B>| slot.start.is_some() && agrees(slot);
+            let all = self.slots.iter().filter(|_| who.agent.is_some());
+            return only(all.filter(|(_, slot)| goes_on(slot)).map(|(binding, _)| *binding));
+        }
+        let by_call = shape::call_ids(request).take(LOOKUPS_MAX).find_map(|id| self.calls.get(&*id)?.only);
+        match by_call {
+            Some(binding) => Some(binding).filter(same),
+            None => {
+                let alike = self.starts.get(&shape::start_meaning(request)?)?;
+                only(alike.iter().copied().filter(same))
+            }
+        }
     }
 
     /// Forgets what was not used for too long, and what there is no room for.
@@ -185,24 +221,52 @@ impl<B> Bindings<B> {
         let Some(slot) = self.slots.remove(&binding) else { return };
         self.uses.remove(&(slot.used, binding));
         self.bytes -= slot.bytes;
-        for id in &slot.calls {
-            if self.calls.get(id) == Some(&binding) {
-                self.calls.remove(id);
-            }
+        slot.calls.iter().for_each(|id| self.uncall(id));
+        if let Some(start) = slot.start {
+            self.unstart(start, binding);
         }
-        if let Some(start) = slot.start
-            && let Some(alike) = self.starts.get_mut(&start)
-        {
-            alike.retain(|other| *other != binding);
-            if alike.is_empty() {
-                self.starts.remove(&start);
-            }
+        let spelt = slot.tools.spelt;
+        drop(slot);
+        if self.toolsets.get(&spelt).is_some_and(|tools| tools.strong_count() == 0) {
+            self.toolsets.remove(&spelt);
         }
+    }
+
+    /// One child less was given this id.
+    fn uncall(&mut self, id: &str) {
+        let Some(called) = self.calls.get_mut(id) else { return };
+        called.children -= 1;
+        if called.children == 0 {
+            self.calls.remove(id);
+        }
+    }
+
+    fn unstart(&mut self, start: [u8; 32], binding: Binding) {
+        let Some(alike) = self.starts.get_mut(&start) else { return };
+        alike.retain(|other| *other != binding);
+        if alike.is_empty() {
+            self.starts.remove(&start);
+        }
+    }
+
+    fn toolset(&mut self, request: &Remembered) -> Arc<Toolset> {
+        let spelt = spelt(request);
+        if let Some(tools) = self.toolsets.get(&spelt).and_then(Weak::upgrade) {
+            return tools;
+        }
+        let tools = Arc::new(Toolset { spelt, meant: shape::tools_meaning(request) });
+        self.toolsets.insert(spelt, Arc::downgrade(&tools));
+        tools
     }
 }
 
-fn tools(request: &Remembered) -> PrefixHash {
+fn spelt(request: &Remembered) -> PrefixHash {
     request.chain().layer(request.anatomy(), Layer::Tools)
+}
+
+/// The one binding, if there are no two.
+fn only(mut alike: impl Iterator<Item = Binding>) -> Option<Binding> {
+    alike.next().filter(|_| alike.next().is_none())
 }
 
 #[cfg(test)]
@@ -217,6 +281,6 @@ impl Binding {
 impl<B> Bindings<B> {
     /// Everything that could be left over.
     pub(super) fn keys(&self) -> usize {
-        self.uses.len() + self.calls.len() + self.starts.len()
+        self.uses.len() + self.calls.len() + self.starts.len() + self.toolsets.len()
     }
 }

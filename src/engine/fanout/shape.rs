@@ -140,6 +140,19 @@ fn message_meaning(request: &Remembered, message: &Message) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
+/// Model and tools as they are meant, in whatever order: what a conversation keeps that is spelt anew.
+pub(super) fn tools_meaning(request: &Remembered) -> [u8; 32] {
+    let (body, anatomy) = (request.body(), request.anatomy());
+    let meant = |tool: &Piece| {
+        let value = &body[tool.span.clone()];
+        Meaning::of_block(value).map_or_else(|| *blake3::hash(value).as_bytes(), |meant| *meant.as_bytes())
+    };
+    let mut tools: Vec<_> = anatomy.pieces[..anatomy.tools].iter().map(meant).collect();
+    tools.sort_unstable();
+    let model = anatomy.model(body).unwrap_or_default();
+    blake3::derive_key("forkpoint toolset v1", &[tools.concat(), model.as_bytes().to_vec()].concat())
+}
+
 /// Whether the request goes on from where the parent's messages end, with the same model and tools. Markers and
 /// "string or one text block" do not count: clients change both from turn to turn.
 pub(super) fn continues(request: &Remembered, parent: &Remembered) -> bool {

@@ -1,7 +1,7 @@
 //! Children from their first turn to their last.
 
 use futures_util::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{BOUND, FORKED, FREE, Stage, child, extend, forwarded, parent, plan, units, usage};
 use crate::workload::Letter;
@@ -58,15 +58,56 @@ async fn a_child_keeps_its_prefix_for_life() {
             assert_eq!(*prefix.get_or_insert(said.clone()), said);
             extend(&mut body, &exchange);
         }
-        // It sums up what it said, and goes on.
-        body["messages"][0]["content"] = json!("What happened so far: I was told to look, and did.");
-        let messages = body["messages"].as_array_mut().unwrap();
-        messages.truncate(1);
-        messages.push(json!({"role": "assistant", "content": [{"type": "text", "text": "Going on."}]}));
-        messages.push(json!({"role": "user", "content": "Do."}));
-        let exchange = stage.send(&body).await;
-        assert_eq!(exchange.status, 200, "{model}: {:?}", exchange.answer);
     }
+}
+
+#[tokio::test]
+async fn a_child_that_sums_up_what_it_said_stays_on_its_prefix() {
+    for model in [FREE, BOUND] {
+        let stage = Stage::new(|_| ()).await;
+        let script =
+            "[[sim:fan_out n=2 tool=Agent field=prompt | tools turns=4 calls=1 tool=search thinking=20]]";
+        let told = stage.fan_out(&parent(model, script)).await;
+        let mut body = child(model, &told[0]);
+        let first = stage.send_as("agent-1", &body).await;
+        assert_eq!((first.status, plan(&first)), (200, FORKED), "{model}");
+        extend(&mut body, &first);
+        let summary =
+            json!({"role": "user", "content": "What happened so far: I was told to look, and did."});
+        // One call is left behind the summary, by which any client is known; or nothing but the summary, and the
+        // client names its agents.
+        let mut last = body["messages"].as_array().unwrap()[1..].to_vec();
+        last[0]["content"].as_array_mut().unwrap().retain(|block| block["type"] == "tool_use");
+        for kept in [last, Vec::new()] {
+            let messages: Vec<_> = std::iter::once(summary.clone()).chain(kept).collect();
+            body["messages"] = json!(messages);
+            let exchange = stage.send_as("agent-1", &body).await;
+            assert_eq!((exchange.status, plan(&exchange)), (200, FORKED), "{model}: {:?}", exchange.answer);
+            let [shared, started] = [&exchange, &first].map(|exchange| shared_messages(&forwarded(exchange)));
+            assert_eq!(shared, started, "{model}");
+            assert!(forwarded(&exchange).to_string().contains("What happened so far"));
+        }
+        let stranger = stage.send_as("agent-2", &body).await;
+        assert_eq!(plan(&stranger)[0], "plain", "{model}");
+    }
+}
+
+/// The parent's messages and its turn, and of the child's own message what stands before its words.
+fn shared_messages(body: &Value) -> Value {
+    let mut messages = body["messages"].as_array().unwrap()[..5].to_vec();
+    messages[4]["content"].as_array_mut().unwrap().truncate(3);
+    fn unmark(value: &mut Value) {
+        match value {
+            Value::Object(members) => {
+                members.remove("cache_control");
+                members.values_mut().for_each(unmark);
+            }
+            Value::Array(items) => items.iter_mut().for_each(unmark),
+            _ => {}
+        }
+    }
+    messages.iter_mut().for_each(unmark);
+    Value::Array(messages)
 }
 
 #[tokio::test]

@@ -55,6 +55,11 @@ impl Stage {
         self.line().send(&Letter::alone(body)).await
     }
 
+    /// The same by an agent that its client names.
+    async fn send_as(&self, agent: &str, body: &Value) -> Exchange {
+        self.line().send(&Letter::alone(body).with("x-claude-code-agent-id", agent)).await
+    }
+
     /// Lets a parent fan out, and answers what it told its children.
     async fn fan_out(&self, body: &Value) -> Vec<String> {
         let before = self.count("forks_total", &["outcome=\"sealed\""]);

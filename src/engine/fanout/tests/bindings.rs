@@ -10,6 +10,10 @@ fn first(topic: &str) -> Remembered {
     read(&child(&directive(topic)))
 }
 
+fn read_bytes(body: &str) -> Remembered {
+    Remembered::read(Bytes::from(body.to_owned()), &Nothing, Attribution::Stripped).unwrap()
+}
+
 fn later(topic: &str, messages: &[Value]) -> Remembered {
     let mut all = vec![user(json!([text(&directive(topic))]))];
     all.extend_from_slice(messages);
@@ -131,6 +135,83 @@ fn two_conversations_that_start_alike_are_told_apart_or_left_alone() {
     bound(&mut bindings, "y", BARE, &calls, "y");
     let third = later("z", &[assistant(&calls), user(json!([result("c", json!("r"))]))]);
     assert_eq!(find(&mut bindings, &third, BARE, 1), None);
+}
+
+#[test]
+fn an_id_given_to_several_children_names_none_of_them_as_long_as_one_lives() {
+    let mut bindings = Bindings::new(LIFE);
+    let calls = [call("c", "get_fact", json!({}))];
+    let made = ["x", "y", "z"].map(|topic| bound(&mut bindings, topic, BARE, &calls, topic));
+    let echo = [assistant(&calls), user(json!([result("c", json!("r"))]))];
+    let compacted = later("a summary", &echo);
+    assert_eq!(find(&mut bindings, &compacted, BARE, 1), None);
+    for topic in ["x", "y", "z"] {
+        let own = later(topic, &echo);
+        assert_eq!(find(&mut bindings, &own, BARE, 1).unwrap(), topic, "its start tells it apart");
+    }
+    for binding in &made[..2] {
+        bindings.release(*binding);
+        assert_eq!(find(&mut bindings, &compacted, BARE, 2), None);
+    }
+    bindings.release(made[2]);
+    assert_eq!((bindings.keys(), bindings.bytes()), (0, 0));
+}
+
+#[test]
+fn another_session_or_user_is_not_given_a_childs_prefix_by_its_call() {
+    let mut bindings = Bindings::new(LIFE);
+    let calls = [call("c1", "get_fact", json!({}))];
+    let session = |session| Headers { session: Some(session), ..BARE };
+    bound(&mut bindings, "a", session(1), &calls, "mine");
+    let messages = [user(json!(directive("a"))), assistant(&calls), user(json!([result("c1", json!("r"))]))];
+    let mut body = request(&["get_fact"], &messages);
+    assert_eq!(find(&mut bindings, &read(&body), session(1), 1), Some("mine"));
+    assert_eq!(find(&mut bindings, &read(&body), session(2), 1), None);
+    assert_eq!(find(&mut bindings, &read(&body), BARE, 1), None);
+    body["metadata"] = json!({"user_id": "somebody else"});
+    assert_eq!(find(&mut bindings, &read(&body), session(1), 1), None);
+}
+
+#[test]
+fn tools_in_another_order_and_spelling_are_the_same_tools() {
+    let mut bindings = Bindings::new(LIFE);
+    let calls = [call("c1", "get_fact", json!({}))];
+    let tools = ["get_fact", "search"];
+    let start = read(&request(&tools, &[user(json!(directive("a")))]));
+    let binding = bindings.bind(&start, who(&start, BARE), Arc::new("mine"), 0, Moment(0));
+    bindings.called(binding, "c1");
+    let messages = [user(json!(directive("a"))), assistant(&calls), user(json!([result("c1", json!("r"))]))];
+    let mut shuffled = request(&["search", "get_fact"], &messages).to_string();
+    assert_eq!(find(&mut bindings, &read_bytes(&shuffled), BARE, 1), Some("mine"));
+    shuffled = shuffled.replace(r#""description":"d""#, r#""description": "\u0064""#);
+    assert_eq!(find(&mut bindings, &read_bytes(&shuffled), BARE, 1), Some("mine"));
+    let other = shuffled.replace(r#"\u0064"#, "another");
+    assert_eq!(find(&mut bindings, &read_bytes(&other), BARE, 1), None);
+    let fewer = read(&request(&["search"], &messages));
+    assert_eq!(find(&mut bindings, &fewer, BARE, 1), None);
+}
+
+#[test]
+fn an_agent_that_sums_up_all_it_said_is_still_the_same_child() {
+    let mut bindings = Bindings::new(LIFE);
+    let (mine, other) = (claude(1, Some(4)), claude(1, Some(5)));
+    let started = first("a");
+    let binding = bindings.bind(&started, who(&started, mine), Arc::new("mine"), 0, Moment(0));
+    let summary = first("a summary");
+    assert_eq!(find(&mut bindings, &summary, mine, 1), None, "it has not answered yet");
+    bindings.answered(binding, &started, assistant(&[text("Done.")]).to_string().as_bytes());
+    assert_eq!(find(&mut bindings, &summary, mine, 1), Some("mine"));
+    for stranger in [other, claude(2, Some(4)), claude(1, None), BARE] {
+        assert_eq!(find(&mut bindings, &summary, stranger, 1), None);
+    }
+    let side = read(&request(&[], &[user(json!("Sum this up."))]));
+    assert_eq!(find(&mut bindings, &side, mine, 1), None, "other tools");
+    // Its summary is where it starts from now on.
+    bindings.answered(binding, &summary, assistant(&[text("Going on.")]).to_string().as_bytes());
+    let more = later("a summary", &[assistant(&[text("Going on.")]), user(json!("?"))]);
+    assert_eq!(find(&mut bindings, &more, mine, 2), Some("mine"));
+    bound(&mut bindings, "b", mine, &[text("Done.")], "a second of that id");
+    assert_eq!(find(&mut bindings, &summary, mine, 3), None);
 }
 
 #[test]
