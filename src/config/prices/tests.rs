@@ -65,7 +65,9 @@ fn read_multipliers_are_those_of_each_model() {
         ("claude-fable-5-2", Some(0.025)),
         ("claude-haiku-5-5", Some(0.1)),
         ("claude-sonnet-4-6", Some(0.1)),
-        ("claude-sonnet-5-5", None),
+        ("claude-sonnet-5-5", Some(0.05)),
+        ("claude-mythos-5-1", Some(0.025)),
+        ("claude-mythos-5-2", None),
     ] {
         assert_eq!(read(name), multiplier, "{name}");
     }
@@ -74,9 +76,27 @@ fn read_multipliers_are_those_of_each_model() {
 #[test]
 fn only_stated_prices_are_there() {
     let prices = built_in();
-    let priced: Vec<_> =
-        prices.models().filter(|model| model.price.is_some()).map(|model| &*model.id).collect();
-    assert_eq!(priced, ["claude-opus-5-5", "claude-haiku-5-5", "claude-fable-5-2", "claude-fable-5-1"]);
+    let unpriced: Vec<_> =
+        prices.models().filter(|model| model.price.is_none()).map(|model| &*model.id).collect();
+    assert_eq!(unpriced, ["claude-mythos-5-2", "claude-mythos-preview"]);
+    for (usd, models) in [
+        ((10.0, 50.0), &["fable-5-1", "mythos-5-1", "fable-5", "mythos-5"][..]),
+        ((8.0, 40.0), &["fable-5-2"]),
+        ((4.0, 20.0), &["opus-5-5"]),
+        ((5.0, 25.0), &["opus-5", "opus-4-8", "opus-4-7", "opus-4-6", "opus-4-5"]),
+        ((15.0, 75.0), &["opus-4-1", "opus-4"]),
+        ((2.0, 10.0), &["sonnet-5-5", "sonnet-5"]),
+        ((3.0, 15.0), &["sonnet-4-6", "sonnet-4-5", "sonnet-4"]),
+        ((0.1, 0.5), &["haiku-5-5"]),
+        ((1.0, 5.0), &["haiku-4-5"]),
+        ((0.8, 4.0), &["3-5-haiku"]),
+    ] {
+        let rates = Rates { input: Rate::per_million(usd.0), output: Some(Rate::per_million(usd.1)) };
+        for model in models {
+            let price = prices.price(&format!("claude-{model}")).unwrap();
+            assert_eq!(price.rates, rates, "{model}");
+        }
+    }
     assert!(prices.models().all(|model| model.facts.window_tokens.is_none()));
     assert!(prices.models().all(|model| model.as_of.starts_with("2026-")));
 }
@@ -93,7 +113,10 @@ fn the_bill_of_opus_5_5_is_the_listed_one() {
     };
     let cost = prices.price("claude-opus-5-5-20260901").unwrap().cost(&million);
     let usd = [cost.uncached, cost.cache_read, cost.cache_write_5m, cost.cache_write_1h, cost.output];
-    assert_eq!(usd.map(|usd| usd.map(Usd::as_f64)), [Some(4.0), Some(0.2), Some(5.0), Some(8.0), None]);
+    assert_eq!(
+        usd.map(|usd| usd.map(Usd::as_f64)),
+        [Some(4.0), Some(0.2), Some(5.0), Some(8.0), Some(20e-6)]
+    );
 }
 
 #[test]

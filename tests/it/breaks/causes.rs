@@ -289,7 +289,7 @@ async fn a_break_costs_what_writing_costs_more_than_reading() {
     for (model, ttl, extra) in [
         ("claude-opus-5-5", "5m", Some(5.0 - 0.2)),
         ("claude-opus-5-5", "1h", Some(8.0 - 0.2)),
-        ("claude-sonnet-5-5", "5m", None),
+        ("claude-mythos-5-2", "5m", None),
     ] {
         let letters = [1, 2, 3].map(|number| {
             let mut body = turn(number);
