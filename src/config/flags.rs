@@ -3,10 +3,14 @@
 //! Rule: a flag is text here and nothing more. It is checked with all the other values, so that a bad flag and
 //! a bad file are reported in the same run.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+
 use super::Found;
-use super::kind::Given;
+use super::keys::Key;
+use super::kind::{Given, Kind};
 use super::problem::Origin;
 
 /// Flags that replace configuration values.
@@ -22,7 +26,7 @@ pub struct Overrides {
     /// Key: server.listen. Environment: FORKPOINT_LISTEN.
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// Serve health and metrics here
+    /// Serve health, metrics and the API for operators here
     ///
     /// Key: server.admin_listen. Environment: FORKPOINT_ADMIN_LISTEN.
     #[arg(long, value_name = "ADDR")]
@@ -32,16 +36,41 @@ pub struct Overrides {
     /// Key: upstream.url. Environment: FORKPOINT_UPSTREAM.
     #[arg(long, value_name = "URL")]
     pub upstream: Option<String>,
-    /// What to do with requests: observe
+    /// What to do with requests
     ///
     /// Key: server.mode. Environment: FORKPOINT_MODE.
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, value_name = "MODE", value_parser = WordsOf("server.mode"))]
     pub mode: Option<String>,
-    /// Where to remember: memory
+    /// Where to remember
     ///
     /// Key: store.kind. Environment: FORKPOINT_STORE.
-    #[arg(long, value_name = "KIND")]
+    #[arg(long, value_name = "KIND", value_parser = WordsOf("store.kind"))]
     pub store: Option<String>,
+}
+
+/// The words that the key at this path takes, for help and completions. Any text passes, since flags are judged
+/// together with everything else.
+#[derive(Clone, Debug)]
+pub struct WordsOf(pub &'static str);
+
+impl TypedValueParser for WordsOf {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        match &Key::find(self.0)?.kind {
+            Kind::Choice(choice) => Some(Box::new(choice.words.iter().map(PossibleValue::new))),
+            _ => None,
+        }
+    }
 }
 
 impl Overrides {

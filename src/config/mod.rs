@@ -41,7 +41,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-pub use flags::Overrides;
+pub use flags::{Overrides, WordsOf};
 pub use keys::{KEYS, Key, SECTIONS, Section};
 pub use kind::{Choice, Kind, Shown};
 pub use prices::load_prices;

@@ -31,6 +31,25 @@ fn every_command_has_an_example_that_names_it() {
 }
 
 #[test]
+fn flags_name_the_words_that_they_take() {
+    for (command, flag, words) in [
+        (&["serve"][..], "--mode", "[possible values: observe, align, fork]"),
+        (&["run"], "--mode", "[possible values: observe, align, fork]"),
+        (&["check-config"], "--mode", "[possible values: observe, align, fork]"),
+        (&[], "--store", "[possible values: memory]"),
+    ] {
+        let help = forkpoint(&[command, &["-h"]].concat());
+        let line =
+            help.lines().find(|line| line.contains(flag)).unwrap_or_else(|| panic!("{flag} in {help}"));
+        assert!(help.split(flag).nth(1).unwrap().split("--").next().unwrap().contains(words), "{line}");
+    }
+    // Any of them is taken, and what is none of them is judged with all the rest.
+    for mode in ["observe", "align", "fork"] {
+        assert!(forkpoint(&["check-config", "--mode", mode]).contains(mode));
+    }
+}
+
+#[test]
 fn completions_know_every_command_and_are_scripts() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = forkpoint(&["completions", shell]);
@@ -43,4 +62,7 @@ fn completions_know_every_command_and_are_scripts() {
     let ask = "source \"$1\"; COMP_WORDS=(forkpoint run --mo); COMP_CWORD=2; _forkpoint forkpoint --mo run; echo ${COMPREPLY[*]}";
     let answer = Command::new("bash").args(["-c", ask, "bash"]).arg(script.path()).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&answer.stdout).trim(), "--mode");
+    let ask = "source \"$1\"; COMP_WORDS=(forkpoint run --mode ''); COMP_CWORD=3; _forkpoint forkpoint '' --mode; echo ${COMPREPLY[*]}";
+    let answer = Command::new("bash").args(["-c", ask, "bash"]).arg(script.path()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer.stdout).trim(), "observe align fork");
 }
