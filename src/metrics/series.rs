@@ -62,7 +62,7 @@ pub struct Series {
     overhead: OnceLock<[Histogram; 3]>,
     first_byte: OnceLock<Histogram>,
     tokens: OnceLock<[[IntCounter; 3]; 5]>,
-    cost: OnceLock<[Counter; 5]>,
+    cost: [OnceLock<Counter>; 5],
     counterfactual: [OnceLock<Counter>; Baseline::ALL.len()],
     saved: OnceLock<Gauge>,
     gate_tokens: OnceLock<[IntCounter; 2]>,
@@ -113,7 +113,7 @@ impl Metrics {
             overhead: OnceLock::new(),
             first_byte: OnceLock::new(),
             tokens: OnceLock::new(),
-            cost: OnceLock::new(),
+            cost: Default::default(),
             counterfactual: Default::default(),
             saved: OnceLock::new(),
             gate_tokens: OnceLock::new(),
@@ -162,15 +162,15 @@ impl Series {
         }
     }
 
-    /// Dollars as billed, in the order of [`Usage::kinds`].
-    pub fn cost(&self, metrics: &Metrics, usd: [f64; 5]) {
-        let find = || {
-            Usage::default().kinds().map(|(kind, _)| {
-                metrics.cost_usd_total.with_label_values(&[self.of.role, &self.of.model, kind])
-            })
-        };
-        for (counter, usd) in self.cost.get_or_init(find).iter().zip(usd) {
-            counter.inc_by(usd);
+    /// Dollars as billed, in the order of [`Usage::kinds`]; a kind without a rate costs an unknown amount, which is
+    /// not nothing.
+    pub fn cost(&self, metrics: &Metrics, usd: [Option<f64>; 5]) {
+        for ((kept, (kind, _)), usd) in self.cost.iter().zip(Usage::default().kinds()).zip(usd) {
+            let labels = [self.of.role, &self.of.model, kind];
+            let find = || metrics.cost_usd_total.with_label_values(&labels);
+            if let Some(usd) = usd {
+                kept.get_or_init(find).inc_by(usd);
+            }
         }
     }
 

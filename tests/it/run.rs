@@ -92,6 +92,48 @@ async fn the_receipt_says_what_was_billed_and_no_log_line_is_in_the_way() {
     }
 }
 
+/// Asks its base URL for one message of this model.
+fn asks_for(model: &str) -> String {
+    let prompt = text(PROMPT);
+    let with_model = prompt.replacen("claude-x", model, 1);
+    assert_ne!(prompt, with_model);
+    asks().replace(&prompt, &with_model).replace(
+        &format!("content-length: {}", prompt.len()),
+        &format!("content-length: {}", with_model.len()),
+    )
+}
+
+#[tokio::test]
+async fn the_receipt_compares_the_bill_with_what_it_would_have_been() {
+    let upstream = messages().await;
+    let script = asks_for("claude-opus-5-5");
+    let output = output(&mut run(&["--upstream", &upstream.url(), "--", "bash", "-c", &script])).await;
+    // 1 × $4 · 2 × $0.20 · 3 × $5 · 4 × $8 · 5 × $20, each per million.
+    let cost =
+        "  cost          billed $0.0002 · as sent $0.0002 · aligned $0.0002 (an estimate, by list prices)\n";
+    assert!(text(&output.stderr).contains(cost), "{}", text(&output.stderr));
+}
+
+#[tokio::test]
+async fn the_receipt_says_what_was_only_observed() {
+    let upstream = messages().await;
+    let script = asks().replace("x-api-key: key", "authorization: bearer sk-ant-oat01-x");
+    let output = output(&mut run(&["--upstream", &upstream.url(), "--", "bash", "-c", &script])).await;
+    assert!(text(&output.stderr).contains("  left alone    1 (oauth: 1)\n"), "{}", text(&output.stderr));
+}
+
+#[tokio::test]
+async fn recordings_and_traces_are_complete_when_the_command_has_ended() {
+    let (upstream, mut collector) = (messages().await, crate::traces::collector().await);
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("traffic.jsonl");
+    let mut command = run(&["--upstream", &upstream.url(), "--quiet", "--", "bash", "-c", &asks()]);
+    command.env("FORKPOINT_RECORD__FILE", &recording).env("FORKPOINT_TRACE__ENDPOINT", collector.url());
+    assert_eq!(text(&output(&mut command).await.stderr), "");
+    assert_eq!(std::fs::read_to_string(&recording).unwrap().lines().count(), 1);
+    assert_eq!(collector.so_far().len(), 1);
+}
+
 #[tokio::test]
 async fn log_lines_go_to_the_file_that_is_named() {
     let upstream = messages().await;

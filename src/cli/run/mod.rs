@@ -75,7 +75,7 @@ pub struct Args {
     /// What to do with requests
     ///
     /// Key: server.mode. Environment: FORKPOINT_MODE.
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, value_name = "MODE", value_parser = config::WordsOf("server.mode"))]
     mode: Option<String>,
     /// Append log lines to this file; without it none are written
     #[arg(long, value_name = "FILE")]
@@ -133,16 +133,19 @@ async fn session(args: &Args, loaded: Loaded) -> Result<ExitCode, Failure> {
     let (listener, address) = free_port().await?;
     let upstream = config.upstream.url.to_string();
     let mode = config.server.mode;
-    let proxy = Proxy::new(config, prices, metrics.clone()).map_err(super::serve::no_proxy)?;
+    let proxy = Proxy::new(config, prices.clone(), metrics.clone()).map_err(super::serve::no_proxy)?;
+    let witnesses = proxy.witnesses().clone();
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(server::serve(listener, Arc::new(proxy), stopped));
     let mut child = start(&args.command, address)?;
     let status = attend(&mut child, &mut signals).await?;
     let _ = stop.send(true);
     let _ = tokio::time::timeout(LINGER, serving).await;
+    witnesses.flush().await;
     if !args.quiet {
         let exposition = metrics.render().map_err(|error| Failure::new(format!("metrics: {error}")))?;
-        let receipt = Receipt { upstream: &upstream, mode: mode.as_str(), lasted: started.elapsed() };
+        let receipt =
+            Receipt { upstream: &upstream, mode: mode.as_str(), prices: &prices, lasted: started.elapsed() };
         let _ = std::io::stderr().write_all(receipt.of(&exposition).as_bytes());
     }
     Ok(exit_code(status))

@@ -5,11 +5,15 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::cli::demo::grouped;
+use crate::engine::fork::weighed;
+use crate::engine::prices::Prices;
+use crate::engine::usage::Usage;
 
 /// What the metrics do not say.
 pub struct Receipt<'a> {
     pub upstream: &'a str,
     pub mode: &'a str,
+    pub prices: &'a Prices,
     pub lasted: Duration,
 }
 
@@ -37,6 +41,10 @@ impl Receipt<'_> {
             return out;
         }
         line("requests", counts(requests, &sheet.by("requests_total", &["status"])));
+        let left_alone = sheet.total("passthrough_total");
+        if left_alone > 0.0 {
+            line("left alone", counts(left_alone, &sheet.by("passthrough_total", &["reason"])));
+        }
         line("fan-outs", grouped(sheet.of("forks_total", "outcome", "sealed") as u64));
         line(
             "children",
@@ -48,6 +56,12 @@ impl Receipt<'_> {
         line("tokens", tokens.join(" · "));
         if let Some(cost) = sheet.cost() {
             line("cost", cost);
+        }
+        if let Some(weighed) = sheet.weighed(self.prices) {
+            line(
+                "weighed",
+                format!("{} (prompts of models without a price, in uncached tokens)", grouped(weighed)),
+            );
         }
         line(
             "cache breaks",
@@ -94,15 +108,67 @@ impl<'a> Sheet<'a> {
         sums
     }
 
-    /// What was billed, and what it would have been: of models that have a price.
+    /// What was billed, and what it would have been: of the requests for which all three can be told. What they
+    /// saved is counted for exactly these, so that it tells which part of the bill is theirs.
     fn cost(&self) -> Option<String> {
-        let billed = self.samples("cost_usd_total").next().map(|_| self.total("cost_usd_total"))?;
-        let mut parts = vec![format!("billed {}", usd(billed))];
         let baselines = self.by("counterfactual_usd_total", &["baseline"]);
-        parts.extend(
-            baselines.iter().map(|(name, cost)| format!("{} {}", name.replace('_', " "), usd(*cost))),
-        );
-        Some(format!("{} (an estimate, by list prices)", parts.join(" · ")))
+        let [as_sent, aligned] = [baselines.get("as_sent")?, baselines.get("aligned")?];
+        let billed = (as_sent - self.total("saved_usd")).max(0.0);
+        let unpriced = self.unpriced_answers();
+        let scope = match unpriced.is_empty() {
+            true => "an estimate, by list prices".to_owned(),
+            false => format!("prompts only: the output of {} has no price", unpriced.join(", ")),
+        };
+        Some(format!(
+            "billed {} · as sent {} · aligned {} ({scope})",
+            usd(billed),
+            usd(*as_sent),
+            usd(*aligned)
+        ))
+    }
+
+    /// Models whose prompts have a price and whose answers have none.
+    fn unpriced_answers(&self) -> Vec<&'a str> {
+        let priced = |model: &str, kind: &str| {
+            let mut samples = self.samples("cost_usd_total");
+            samples.any(|sample| sample.label("model") == model && sample.label("kind") == kind)
+        };
+        let mut models: Vec<&str> = self.answering_models();
+        models.retain(|model| priced(model, "uncached") && !priced(model, "output"));
+        models
+    }
+
+    fn answering_models(&self) -> Vec<&'a str> {
+        let answered = |sample: &&Sample<'a>| sample.label("kind") == "output" && sample.value > 0.0;
+        let mut models: Vec<&str> =
+            self.samples("tokens_total").filter(answered).map(|sample| sample.label("model")).collect();
+        models.sort_unstable();
+        models.dedup();
+        models
+    }
+
+    /// The prompts of models that have no price and whose use of the cache can be weighed all the same.
+    fn weighed(&self, prices: &Prices) -> Option<u64> {
+        let mut units = None;
+        for model in self.answering_models() {
+            let Some(row) = prices.model(model).filter(|row| row.price.is_none()) else { continue };
+            let tokens = |kind: &str| {
+                let of_kind = self.samples("tokens_total").filter(|sample| sample.label("kind") == kind);
+                let own = of_kind.filter(|sample| sample.label("model") == model);
+                own.map(|sample| sample.value).sum::<f64>() as u64
+            };
+            let usage = Usage {
+                uncached: tokens("uncached"),
+                cache_read: tokens("cache_read"),
+                cache_write_5m: tokens("cache_write_5m"),
+                cache_write_1h: tokens("cache_write_1h"),
+                output: 0,
+            };
+            if let Some(prompt) = weighed(&usage, row.multipliers) {
+                *units.get_or_insert(0.0) += prompt;
+            }
+        }
+        units.map(|units| units as u64)
     }
 }
 
@@ -156,36 +222,62 @@ fn duration(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::prices::{Model, ModelFacts, Multiplier, Multipliers};
 
-    const RECEIPT: Receipt<'static> =
-        Receipt { upstream: "http://up.example", mode: "align", lasted: Duration::from_millis(61_500) };
+    /// With a table of one model, which has multipliers and no price.
+    fn receipt(exposition: &str) -> String {
+        let multipliers = Multipliers {
+            read: Some(Multiplier::new(0.1)),
+            write_5m: Some(Multiplier::new(1.25)),
+            write_1h: Some(Multiplier::new(2.0)),
+        };
+        let row = Model {
+            id: "w".to_owned(),
+            facts: ModelFacts::UNKNOWN,
+            multipliers,
+            price: None,
+            source: "a test".to_owned(),
+            as_of: "2026-11-16".to_owned(),
+        };
+        let (prices, lasted) = (Prices::new(vec![row]), Duration::from_millis(61_500));
+        Receipt { upstream: "http://up.example", mode: "align", prices: &prices, lasted }.of(exposition)
+    }
 
     #[test]
     fn every_family_that_is_counted_has_its_line() {
-        let text = RECEIPT.of(r#"# HELP forkpoint_requests_total Requests.
+        let text = receipt(
+            r#"# HELP forkpoint_requests_total Requests.
 forkpoint_requests_total{role="plain",plan="aligned",model="m",status="200"} 1000
 forkpoint_requests_total{role="child",plan="aligned",model="m",status="200"} 234
 forkpoint_requests_total{role="plain",plan="passthrough",model="none",status="429"} 1
+forkpoint_passthrough_total{reason="oauth"} 1
 forkpoint_forks_total{outcome="sealed"} 3
 forkpoint_forks_total{outcome="unfinished"} 1
 forkpoint_children_total{plan="aligned",reason="align"} 5
 forkpoint_tokens_total{role="plain",model="m",kind="uncached"} 12345
 forkpoint_tokens_total{role="child",model="m",kind="uncached"} 5
+forkpoint_tokens_total{role="child",model="m",kind="output"} 7
 forkpoint_cost_usd_total{role="plain",model="m",kind="output"} 12.5
-forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="aligned"} 0.25
+forkpoint_cost_usd_total{role="plain",model="m",kind="uncached"} 1.5
+forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="aligned"} 13
+forkpoint_counterfactual_usd_total{role="child",model="m",baseline="aligned"} 0.25
 forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="as_sent"} 20
+forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="uncached"} 90
+forkpoint_saved_usd{role="plain",model="m"} 7.5
 forkpoint_cache_breaks_total{layer="tools",cause="tools"} 2
 forkpoint_store_bytes 77
-"#);
+"#,
+        );
         assert_eq!(
             text,
             "
 forkpoint: 1 min 1 s through mode align to http://up.example
   requests      1,235 (200: 1,234 · 429: 1)
+  left alone    1 (oauth: 1)
   fan-outs      3
   children      5 (aligned: align: 5)
-  tokens        uncached 12,350 · cache read 0 · cache write 5m 0 · cache write 1h 0 · output 0
-  cost          billed $12.50 · aligned $0.2500 · as sent $20.00 (an estimate, by list prices)
+  tokens        uncached 12,350 · cache read 0 · cache write 5m 0 · cache write 1h 0 · output 7
+  cost          billed $12.50 · as sent $20.00 · aligned $13.25 (an estimate, by list prices)
   cache breaks  2 (tools: 2)
 "
         );
@@ -193,8 +285,38 @@ forkpoint: 1 min 1 s through mode align to http://up.example
 
     #[test]
     fn without_a_price_there_is_no_cost_and_without_requests_a_hint() {
-        let some = RECEIPT.of("forkpoint_requests_total{status=\"200\"} 1\n");
+        let some = receipt("forkpoint_requests_total{status=\"200\"} 1\n");
         assert!(some.contains("cache breaks  0\n") && !some.contains("cost"), "{some}");
-        assert!(RECEIPT.of("").contains("ANTHROPIC_BASE_URL"));
+        assert!(receipt("").contains("ANTHROPIC_BASE_URL"));
+    }
+
+    #[test]
+    fn prompts_are_billed_where_answers_have_no_price() {
+        let text = receipt(
+            r#"forkpoint_requests_total{status="200"} 1
+forkpoint_tokens_total{role="plain",model="m",kind="output"} 7
+forkpoint_cost_usd_total{role="plain",model="m",kind="uncached"} 0.5
+forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="as_sent"} 0.75
+forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="aligned"} 0.5
+forkpoint_saved_usd{role="plain",model="m"} 0.25
+"#,
+        );
+        let cost = "  cost          billed $0.5000 · as sent $0.7500 · aligned $0.5000 (prompts only: the output of m has no price)\n";
+        assert!(text.contains(cost), "{text}");
+    }
+
+    #[test]
+    fn a_model_with_multipliers_and_no_price_is_weighed() {
+        let text = receipt(
+            r#"forkpoint_requests_total{status="200"} 1
+forkpoint_tokens_total{role="plain",model="w",kind="uncached"} 100
+forkpoint_tokens_total{role="plain",model="w",kind="cache_read"} 1000
+forkpoint_tokens_total{role="child",model="w",kind="cache_write_5m"} 400
+forkpoint_tokens_total{role="plain",model="w",kind="output"} 9
+forkpoint_tokens_total{role="plain",model="unknown",kind="output"} 9
+"#,
+        );
+        let weighed = "  weighed       700 (prompts of models without a price, in uncached tokens)\n";
+        assert!(text.contains(weighed) && !text.contains("cost"), "{text}");
     }
 }

@@ -3,14 +3,14 @@
 use crate::engine::breakpoints::of_client;
 use crate::engine::counterfactual::{AsSent, Baseline, uncached};
 use crate::engine::fork::{Forecast, Unit, weighed};
-use crate::engine::prices::Usd;
+use crate::engine::prices::{Cost, Usd};
 use crate::engine::types::Plan;
 use crate::engine::usage::Usage;
 use crate::metrics::Series;
 
 use super::Recorder;
 
-/// A bill, and estimates of what it might have been.
+/// A bill, and estimates of what it might have been; of the prompt alone where the answer has no price.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Money {
     pub billed: Option<Usd>,
@@ -20,29 +20,35 @@ pub struct Money {
 }
 
 impl Recorder {
-    /// Counts what was billed, where the model has a price.
+    /// Counts what was billed, where the model has a price. Baselines are counted for the same requests, each of
+    /// them for every one, so that their sums can be compared.
     pub(super) fn count_money(&self, series: &Series, usage: &Usage) -> Money {
         let Some(price) = self.memo.as_ref().and_then(|memo| memo.price()) else { return Money::default() };
         let cost = price.cost(usage);
-        series.cost(&self.metrics, cost.kinds().map(|(_, usd)| usd.map_or(0.0, Usd::as_f64)));
-        let Some(billed) = cost.total() else { return Money::default() };
-        let as_sent = price.cost(&self.as_sent(usage)).total().unwrap_or(billed);
+        series.cost(&self.metrics, cost.kinds().map(|(_, usd)| usd.map(Usd::as_f64)));
+        // The answer costs the same however its prompt went out: if only its rate is unknown, prompts are compared.
+        let compared = |of: Cost| if cost.output.is_some() { of.total() } else { of.prompt() };
+        let Some(billed) = compared(cost) else { return Money::default() };
+        let as_sent = compared(price.cost(&self.as_sent(usage))).unwrap_or(billed);
         let of_as_sent = |part: f64, forecast: &Forecast| {
             (forecast.as_sent > 0.0).then(|| part / forecast.as_sent * as_sent.as_f64())
         };
         let forecast = self.forecast();
-        let (aligned, forked) = match self.facts.plan {
-            Plan::Forked => (forecast.and_then(|forecast| of_as_sent(forecast.aligned, &forecast)), None),
-            plan => {
-                let aligned = matches!(plan, Plan::Aligned(_)).then(|| billed.as_f64());
-                (aligned, forecast.and_then(|forecast| of_as_sent(forecast.forked, &forecast)))
-            }
+        let foreseen =
+            |part: fn(&Forecast) -> f64| forecast.and_then(|forecast| of_as_sent(part(&forecast), &forecast));
+        let aligned = match self.facts.plan {
+            Plan::Aligned(_) => Some(billed.as_f64()),
+            Plan::Forked | Plan::Passthrough(_) => foreseen(|forecast| forecast.aligned),
+        };
+        let forked = match self.facts.plan {
+            Plan::Forked => None,
+            Plan::Aligned(_) | Plan::Passthrough(_) => foreseen(|forecast| forecast.forked),
         };
         for (baseline, usd) in [
             (Baseline::AsSent, Some(as_sent.as_f64())),
-            (Baseline::Aligned, aligned),
+            (Baseline::Aligned, aligned.or(Some(billed.as_f64()))),
             (Baseline::Forked, forked),
-            (Baseline::Uncached, price.cost(&uncached(usage)).total().map(Usd::as_f64)),
+            (Baseline::Uncached, compared(price.cost(&uncached(usage))).map(Usd::as_f64)),
         ] {
             series.counterfactual(&self.metrics, baseline, usd);
         }
