@@ -1,9 +1,9 @@
 //! The second port: whether we live, whether we are ready, what we measured, and what operators may ask.
 //!
-//! On loopback it answers only to names of this machine. A web page may point a name of its own at 127.0.0.1
-//! and have the browser of whoever visits it read from there; such a request carries that name in its Host
-//! header and gets a 421. Beyond loopback, where probes and scrapers come by whatever name they were given,
-//! it asks for a token; the third door, with health and metrics only, does not.
+//! It answers only to names of this machine. A web page may point a name of its own at 127.0.0.1, or at an
+//! address of the network that only its visitors reach, and have their browser read from there; such a request
+//! carries that name in its Host header and gets a 421. Beyond loopback it also asks for a token. The third door,
+//! with health and metrics only, does not, and is open to scrapers that come by whatever name they were given.
 
 pub mod api;
 pub mod token;
@@ -61,11 +61,27 @@ pub fn router(metrics: Arc<Metrics>, readiness: Readiness) -> Router {
         })
 }
 
-pub async fn serve(listener: TcpListener, router: Router) {
-    let loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
-    let router = match loopback {
-        true => router.layer(middleware::from_fn(names_of_this_machine)),
-        false => router,
+/// Which Host headers a door answers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hosts {
+    /// `localhost` and addresses: no name that somebody else could point here.
+    OfThisMachine,
+    Any,
+}
+
+impl Hosts {
+    /// The third door is for others, unless it is on loopback.
+    pub fn of_metrics(listener: &TcpListener) -> Hosts {
+        let is_loopback =
+            listener.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
+        if is_loopback { Hosts::OfThisMachine } else { Hosts::Any }
+    }
+}
+
+pub async fn serve(listener: TcpListener, router: Router, hosts: Hosts) {
+    let router = match hosts {
+        Hosts::OfThisMachine => router.layer(middleware::from_fn(names_of_this_machine)),
+        Hosts::Any => router,
     };
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);

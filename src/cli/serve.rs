@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::admin::{self, token::Token};
+use crate::admin::{self, Hosts, token::Token};
 use crate::config::{Config, Drain, Loaded, Mode, Overrides};
 use crate::metrics::Metrics;
 use crate::proxy::forward::SetupError;
@@ -75,9 +75,10 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: Source) -> Result<(
         Some(token) => admin::token::guard(pages, token, config.admin.open_metrics),
         None => pages,
     };
-    tokio::spawn(admin::serve(listeners.admin, pages));
+    tokio::spawn(admin::serve(listeners.admin, pages, Hosts::OfThisMachine));
     if let Some(listener) = listeners.metrics {
-        tokio::spawn(admin::serve(listener, open));
+        let hosts = Hosts::of_metrics(&listener);
+        tokio::spawn(admin::serve(listener, open, hosts));
     }
     let serving = tokio::spawn(server::serve(listeners.proxy, live.clone(), stopped));
 

@@ -66,3 +66,31 @@ async fn a_name_that_somebody_else_pointed_here_is_not_answered() {
         assert_eq!(reply.status(), status, "{target} {host:?}");
     }
 }
+
+#[tokio::test]
+async fn every_spelling_of_an_address_has_the_same_door() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "0123456789abcdef").unwrap();
+    let token = [("ADMIN__TOKEN_FILE", token.to_str().unwrap())];
+    for (address, settings) in [("[::ffff:127.0.0.1]:0", &[][..]), ("0.0.0.0:0", &token)] {
+        let settings = [&[("--admin-listen", address)], settings].concat();
+        let binary = Binary::serve("http://127.0.0.1:1", &settings).await;
+        for (host, status) in [("evil.example", 421), ("127.0.0.1", 200), ("[::ffff:127.0.0.1]:1", 200)] {
+            let request = format!("GET /readyz HTTP/1.1\r\nhost: {host}\r\n\r\n");
+            let reply = Peer::connect(binary.admin).await.ask(request.as_bytes()).await;
+            assert_eq!(reply.status(), status, "{address} {host}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_door_of_scrapers_is_filtered_on_loopback_only() {
+    for (address, status) in [("127.0.0.1:0", 421), ("[::ffff:127.0.0.1]:0", 421), ("0.0.0.0:0", 200)] {
+        let binary = Binary::serve("http://127.0.0.1:1", &[("SERVER__METRICS_LISTEN", address)]).await;
+        let metrics = binary.line("  metrics ").await;
+        let metrics = metrics.rsplit("http://").next().unwrap().parse().unwrap();
+        let reply = Peer::connect(metrics).await.ask(b"GET /metrics HTTP/1.1\r\nhost: by.name\r\n\r\n").await;
+        assert_eq!(reply.status(), status, "{address}");
+    }
+}

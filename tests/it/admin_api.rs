@@ -80,7 +80,8 @@ async fn api(forkpoint: &Forkpoint) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let live = Live::from(Arc::clone(&forkpoint.proxy));
-    tokio::spawn(forkpoint::admin::serve(listener, api::router(live, forkpoint.metrics.clone())));
+    let pages = api::router(live, forkpoint.metrics.clone());
+    tokio::spawn(forkpoint::admin::serve(listener, pages, forkpoint::admin::Hosts::OfThisMachine));
     address
 }
 

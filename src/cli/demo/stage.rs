@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::admin;
+use crate::admin::{self, Hosts};
 use crate::config::{Config, Mode, Origin, load_prices};
 use crate::metrics::Metrics;
 use crate::proxy::{Proxy, server};
@@ -86,7 +86,8 @@ impl Stage {
         let (stop, stopped) = watch::channel(false);
         let readiness = admin::Readiness::default();
         readiness.set(true);
-        tokio::spawn(admin::serve(admin_listener, admin::router(metrics.clone(), readiness)));
+        let pages = admin::router(metrics.clone(), readiness);
+        tokio::spawn(admin::serve(admin_listener, pages, Hosts::OfThisMachine));
         let service = Proxy::new(config, prices, metrics).map_err(failed("set up the proxy"))?;
         tokio::spawn(server::serve(listener, Arc::new(service), stopped));
         Ok(Stage { sim, mode, proxy, admin, _stop: stop })
