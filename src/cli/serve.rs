@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -28,6 +29,9 @@ SIGTERM and SIGINT drain: running streams finish, then it exits with 0. A
 second signal ends at once. SIGHUP, or a change of its file, loads the
 configuration anew: whole, or not at all.";
 
+/// How long recordings and open streams may take to be cut, once somebody has asked twice.
+const CUT: Duration = Duration::from_millis(500);
+
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub struct Args {
@@ -40,7 +44,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let loaded = source.load()?;
     let token = token(&loaded.config)?;
     let log = logging::start(&loaded.config.log);
-    let outcome = super::runtime()?.block_on(serve(loaded, token, source));
+    let runtime = super::runtime()?;
+    let outcome = runtime.block_on(serve(loaded, token, source));
+    // Streams that are cut write their log lines; what waits for a disk or a name server must not keep us.
+    runtime.shutdown_timeout(CUT);
     log.flush();
     outcome
 }
@@ -100,7 +107,11 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: Source) -> Result<(
             Drained::All => tracing::info!("drained"),
             Drained::Deadline => tracing::warn!("drain.deadline_s is over; open streams are cut"),
         },
-        second = signals.end() => tracing::warn!(signal = second, "second signal; open streams are cut"),
+        second = signals.end() => {
+            tracing::warn!(signal = second, "second signal; open streams are cut");
+            let _ = tokio::time::timeout(CUT, witnesses.flush()).await;
+            return Ok(());
+        }
     }
     witnesses.flush().await;
     Ok(())
