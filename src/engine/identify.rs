@@ -68,7 +68,9 @@ pub fn is_signed(headers: &HeaderMap) -> bool {
 pub fn is_oauth(headers: &HeaderMap) -> bool {
     let token = |value: &http::HeaderValue| {
         let value = value.as_bytes();
-        value.strip_prefix(b"Bearer ").unwrap_or(value).starts_with(OAUTH_TOKEN)
+        // A scheme may be written in any case, and with any space behind it.
+        let bearer = value.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
+        bearer.map_or(value, |(_, token)| token.trim_ascii_start()).starts_with(OAUTH_TOKEN)
     };
     betas(headers).any(|beta| beta.starts_with("oauth-"))
         || CREDENTIALS.iter().any(|name| headers.get_all(name).iter().any(token))
@@ -226,7 +228,11 @@ mod tests {
     fn consumer_logins_are_recognised_by_beta_and_by_token() {
         assert!(is_oauth(&headers(&[("anthropic-beta", "a-1, oauth-2025-04-20")])));
         assert!(is_oauth(&headers(&[("anthropic-beta", "a-1"), ("anthropic-beta", "oauth-2025-04-20")])));
-        assert!(is_oauth(&headers(&[("authorization", "Bearer sk-ant-oat01-x")])));
+        for token in
+            ["Bearer sk-ant-oat01-x", "bearer sk-ant-oat01-x", "BEARER  sk-ant-oat01-x", "sk-ant-oat01-x"]
+        {
+            assert!(is_oauth(&headers(&[("authorization", token)])), "{token}");
+        }
         assert!(!is_oauth(&headers(&[("authorization", "Bearer sk-ant-api03-x"), ("x-api-key", "k")])));
         assert!(!is_oauth(&headers(&[("anthropic-beta", "no-oauth-here")])));
     }
