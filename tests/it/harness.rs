@@ -88,9 +88,15 @@ impl Forkpoint {
         Peer::connect(self.address).await
     }
 
+    /// Starts the drain.
+    pub fn stop(&self) {
+        // Nobody listens any more once it is over.
+        let _ = self.stop.send(true);
+    }
+
     /// Starts the drain and waits for its end.
     pub async fn drained(self) {
-        self.stop.send(true).unwrap();
+        self.stop();
         within("the drain", self.serving).await.unwrap();
     }
 

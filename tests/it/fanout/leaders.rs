@@ -204,3 +204,20 @@ async fn nobody_waits_for_a_write_whose_answers_begin_too_late() {
     scene.forkpoint.recorded(3).await;
     assert_eq!(["led", "too_slow"].map(|outcome| scene.holds(outcome)), [1, 1]);
 }
+
+#[tokio::test]
+async fn those_at_the_gate_when_a_drain_begins_are_answered() {
+    let Started { scene, mut leader, mut clients } = started().await;
+    scene.forkpoint.stop();
+    leader.begin().await;
+    let mut answered = scene.answer(2).await;
+    answered.sort_unstable();
+    assert_eq!(answered, [1, 2]);
+    leader.finish().await;
+    for client in &mut clients {
+        let reply = client.reply().await;
+        assert_eq!(reply.status(), 200);
+        assert!(reply.body.ends_with(b"{\"type\":\"message_stop\"}\n\n"), "a whole answer");
+    }
+    scene.forkpoint.drained().await;
+}

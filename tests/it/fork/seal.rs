@@ -244,3 +244,17 @@ async fn who_leaves_while_waiting_is_never_sent_and_may_come_again() {
     stands_on(&body, 2);
     slow.scene.forkpoint.recorded(3).await;
 }
+
+#[tokio::test]
+async fn a_child_that_awaits_the_seal_when_a_drain_begins_is_answered() {
+    let mut slow = Slow::begins(2, |_| ()).await;
+    slow.finishes(1).await;
+    let mut child = slow.child(0).await;
+    slow.awaiting(1).await;
+    slow.scene.forkpoint.stop();
+    slow.ends().await;
+    let (body, said) = slow.answered(&mut child).await;
+    stands_on(&body, 2);
+    assert_eq!(said, ["child", "forked", "none"]);
+    slow.scene.forkpoint.drained().await;
+}
