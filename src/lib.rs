@@ -8,21 +8,25 @@
 //! | [`config`] | file + environment + flags → one valid configuration, or every problem at once |
 //! | [`metrics`] | every metric, declared once |
 //! | [`store`] | what is remembered between requests, tenant by tenant |
-//! | [`proxy`] | the request path: collect, read, forward, observe, record |
-//! | [`admin`] | the second port: health, readiness, metrics |
+//! | [`proxy`] | the request path: collect, read, decide, hold, forward, observe, record |
+//! | [`admin`] | the second port: health, readiness, metrics, and what operators may ask of the store |
 //! | [`sim`] | a Messages API of our own, the independent witness in tests and `demo` |
 //! | [`cli`] | one file per command |
 //!
 //! # Life of a request
 //!
 //! ```text
-//! listen    accept; the body of POST /v1/messages is collected, everything else streams
-//! identify  tenant, session, agent, client
-//! parse     spans over the received bytes; nothing copied, nothing lost; what is known is only compared
-//! align     one spelling, breakpoints where they will be read (mode `align`)
-//! forward   one upstream call; a refused rewrite goes out once more as it came
-//! observe   each chunk is decoded, framed and indexed before it is handed on, in the same poll
-//! record    usage, metrics, one log line, exactly once
+//! listen     accept; the body of POST /v1/messages is collected, everything else streams
+//! identify   tenant, session, agent, client
+//! parse      spans over the received bytes; nothing copied, nothing lost; what is known is only compared
+//! recognise  plain, parent, or child of which fan-out
+//! await      a child whose parent still streams waits for that answer's end, at most `fork.await_parent_ms`
+//! fork       an eligible child goes on its parent's prefix (mode `fork`)
+//! align      else one spelling, and breakpoints where they will be read (mode `align`)
+//! hold       a sibling waits at the gate while another writes what it would write too
+//! forward    one upstream call; a refused rewrite goes out once more as it came
+//! observe    each chunk is decoded, framed and indexed before it is handed on, in the same poll
+//! record     fan-outs, bindings, usage, metrics, one log line, exactly once
 //! ```
 //!
 //! # Invariants

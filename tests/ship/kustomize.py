@@ -1,6 +1,6 @@
 """Renders the part of kustomize that config/kubernetes uses; anything else is refused.
 
-For machines without kubectl. Where there is one, manifests.py checks that both render the same, the digests in
+For machines without kubectl. Where there is one, kubernetes.py checks that both render the same, the digests in
 the names of config maps aside.
 """
 

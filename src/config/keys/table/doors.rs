@@ -74,7 +74,7 @@ pub static KEYS: &[Key] = &[
     Key {
         path: "upstream.connect_ms",
         kind: Kind::Millis(1..=600_000, |config| &mut config.upstream.connect),
-        meaning: "How long a connection to the upstream may take, TLS included, before the client gets a 504.",
+        meaning: "How long a connection to the upstream may take, TLS included, before the client gets a 502.",
         reason: "a healthy handshake takes well under a second; five allow for one lost packet and its retry",
     },
     Key {
