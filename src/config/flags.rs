@@ -26,7 +26,7 @@ pub struct Overrides {
     /// Key: server.listen. Environment: FORKPOINT_LISTEN.
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// Serve health, metrics and the API for operators here
+    /// Serve health, metrics and /api here
     ///
     /// Key: server.admin_listen. Environment: FORKPOINT_ADMIN_LISTEN.
     #[arg(long, value_name = "ADDR")]
@@ -36,15 +36,15 @@ pub struct Overrides {
     /// Key: upstream.url. Environment: FORKPOINT_UPSTREAM.
     #[arg(long, value_name = "URL")]
     pub upstream: Option<String>,
-    /// What to do with requests
+    /// What to do with requests: observe, align or fork
     ///
     /// Key: server.mode. Environment: FORKPOINT_MODE.
-    #[arg(long, value_name = "MODE", value_parser = WordsOf("server.mode"))]
+    #[arg(long, value_name = "MODE", value_parser = WordsOf("server.mode"), hide_possible_values = true)]
     pub mode: Option<String>,
-    /// Where to remember
+    /// Where to remember: memory
     ///
     /// Key: store.kind. Environment: FORKPOINT_STORE.
-    #[arg(long, value_name = "KIND", value_parser = WordsOf("store.kind"))]
+    #[arg(long, value_name = "KIND", value_parser = WordsOf("store.kind"), hide_possible_values = true)]
     pub store: Option<String>,
 }
 

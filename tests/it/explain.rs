@@ -131,21 +131,22 @@ fn the_loss_is_priced_where_the_model_has_a_price() {
 
 #[test]
 fn a_model_without_a_price_has_tokens_and_no_dollars() {
-    let reworded = TURN_1.replace("terse", "verbose");
-    let found = divergence(TURN_1, &reworded);
+    let turn = TURN_1.replace("claude-sonnet-4-6", "claude-mythos-preview");
+    let reworded = turn.replace("terse", "verbose");
+    let found = divergence(&turn, &reworded);
     assert!(found["lost_tokens_estimate"].as_u64().unwrap() > 0);
     assert_eq!(found["cost_estimate"], Value::Null);
 
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), "a.json", TURN_1);
+    write(folder.path(), "a.json", &turn);
     write(folder.path(), "b.json", &reworded);
     let shown = text(&explain(folder.path(), &["a.json", "b.json"]));
     assert!(shown.contains("estimated cost: not known"), "{shown}");
-    let table = "[claude-sonnet-4-6]\ninput = 1000\nread = 0.1\nwrite_5m = 1.25\nwrite_1h = 2\nsource = 's'\nas_of = 2026-02-01\n";
+    let table = "[claude-mythos-preview]\ninput = 1000\nread = 0.1\nwrite_5m = 1.25\nwrite_1h = 2\nsource = 's'\nas_of = 2026-02-01\n";
     write(folder.path(), "p.toml", table);
     let shown = text(&explain(folder.path(), &["--prices", "p.toml", "a.json", "b.json"]));
-    assert!(shown.contains("; claude-sonnet-4-6, prices of 2026-02-01\n"), "{shown}");
-    write(folder.path(), "p.toml", "[claude-sonnet-4-6]\ninput = no\n");
+    assert!(shown.contains("; claude-mythos-preview, prices of 2026-02-01\n"), "{shown}");
+    write(folder.path(), "p.toml", "[claude-mythos-preview]\ninput = no\n");
     let refused = explain(folder.path(), &["--prices", "p.toml", "a.json"]);
     assert_eq!(refused.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("p.toml:2:"), "{refused:?}");
@@ -243,7 +244,7 @@ fn a_childs_plan_is_shown_with_its_layout_and_both_counterfactuals() {
     ];
     assert_eq!(marked, placed, "{found:#}");
     let forecast = &found["forecast"];
-    assert_eq!((&forecast["unit"], &forecast["turns"]), (&json!("tokens"), &json!(4)));
+    assert_eq!((&forecast["unit"], &forecast["turns"]), (&json!("usd"), &json!(4)));
     let figure = |name: &str| forecast[name].as_f64().unwrap();
     assert!(figure("aligned") < figure("as_sent") && figure("forked") < figure("as_sent"), "{found:#}");
 

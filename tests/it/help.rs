@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use forkpoint::config::{Key, Kind};
+
 fn forkpoint(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_forkpoint")).env_clear().args(args).output().unwrap();
     assert!(output.status.success(), "{args:?} {}", String::from_utf8_lossy(&output.stderr));
@@ -32,16 +34,19 @@ fn every_command_has_an_example_that_names_it() {
 
 #[test]
 fn flags_name_the_words_that_they_take() {
-    for (command, flag, words) in [
-        (&["serve"][..], "--mode", "[possible values: observe, align, fork]"),
-        (&["run"], "--mode", "[possible values: observe, align, fork]"),
-        (&["check-config"], "--mode", "[possible values: observe, align, fork]"),
-        (&[], "--store", "[possible values: memory]"),
+    for (command, flag, path) in [
+        (&["serve"][..], "--mode", "server.mode"),
+        (&["run"], "--mode", "server.mode"),
+        (&["check-config"], "--mode", "server.mode"),
+        (&[], "--store", "store.kind"),
     ] {
         let help = forkpoint(&[command, &["-h"]].concat());
         let line =
             help.lines().find(|line| line.contains(flag)).unwrap_or_else(|| panic!("{flag} in {help}"));
-        assert!(help.split(flag).nth(1).unwrap().split("--").next().unwrap().contains(words), "{line}");
+        let Kind::Choice(choice) = &Key::find(path).unwrap().kind else { panic!("{path} is no choice") };
+        for word in choice.words {
+            assert!(line.contains(word), "{word} is missing in {line}");
+        }
     }
     // Any of them is taken, and what is none of them is judged with all the rest.
     for mode in ["observe", "align", "fork"] {

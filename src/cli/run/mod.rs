@@ -72,10 +72,10 @@ pub struct Args {
     /// Key: upstream.url. Environment: FORKPOINT_UPSTREAM.
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
-    /// What to do with requests
+    /// What to do with requests: observe, align or fork
     ///
     /// Key: server.mode. Environment: FORKPOINT_MODE.
-    #[arg(long, value_name = "MODE", value_parser = config::WordsOf("server.mode"))]
+    #[arg(long, value_name = "MODE", value_parser = config::WordsOf("server.mode"), hide_possible_values = true)]
     mode: Option<String>,
     /// Append log lines to this file; without it none are written
     #[arg(long, value_name = "FILE")]

@@ -199,7 +199,7 @@ fn the_prices_in_force_are_named() {
     let dir = folder_with("[prices]\nfile = \"p.toml\"\n");
     std::fs::write(dir.path().join("p.toml"), TABLE).unwrap();
     let built_in = check_config(dir.path(), &[], &[]);
-    let line = "# prices: built in; models 23, with a price 4, oldest figures 2026-11-16\n";
+    let line = "# prices: built in; models 23, with a price 21, oldest figures 2026-11-16\n";
     assert!(built_in.stdout.contains(line), "{}", built_in.stdout);
     let own = check_config(dir.path(), &["--config", "f.toml"], &[]);
     let line = "# prices: \"p.toml\"; models 1, with a price 1, oldest figures 2026-02-01\n";
