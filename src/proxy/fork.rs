@@ -138,13 +138,12 @@ impl Proxy {
 
     fn lay(&self, memo: &Memo, family: &Family, facts: &mut Facts, tenant: &Tenant) -> Result<Laid, Why> {
         let own = family.own().ok_or(Why::NotAChild)?;
-        let policy = &self.config.fork.policy;
         if let Some(bound) = family.bound() {
             let prefix = match &bound.fate {
                 Fate::Own(why) => return Err(*why),
                 Fate::Forked(prefix) => Arc::clone(prefix),
             };
-            let composed = prefix.compose(own, Turn::Later(bound.tail()), policy);
+            let composed = prefix.compose(own, Turn::Later(bound.tail()), self.rules.profile);
             let last = memo.arrival.predecessor().map(|last| Arc::clone(&last.forwarded));
             let like = last.unwrap_or_else(|| Arc::clone(&bound.fork.parent.request));
             return self.laid(memo, prefix, composed, &bound.fork, like, &facts.betas).map_err(Why::Refused);
@@ -179,7 +178,7 @@ impl Proxy {
         fork::eligible(own, child, family.who(), policy, &known)?;
         let trunk = trunk(tenant, child, self.rules.attribution)?;
         let (prefix, notes) = Prefix::of(&trunk, own, child, policy)?;
-        let composed = prefix.compose(own, Turn::First, policy);
+        let composed = prefix.compose(own, Turn::First, self.rules.profile);
         let ratio = tenant.learned().tokens_per_byte(memo.model());
         let sizes = Sizes::of(&trunk, &child.fork, &composed, &memo.arrival.received, ratio);
         let body_bytes = self.config.limits.body_bytes;
@@ -238,10 +237,11 @@ impl Proxy {
             price: model.and_then(|model| model.price.as_ref()),
             multipliers: model.map(|model| model.multipliers).unwrap_or_default(),
             facts: memo.model_facts(),
-            siblings: fork::siblings(fork),
+            siblings: fork::siblings(fork, &self.config.fork.policy),
             warm: read.is_some(),
             cold_messages: read.is_some_and(|read| read.bytes < entry),
             sent_warm: as_sent.tokens(),
+            entry_ttl: trunk.ttl(),
             ttl: laid.composed.breakpoints.last().map_or(Ttl::FiveMinutes, |point| point.ttl),
         }
     }

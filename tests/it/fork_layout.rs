@@ -67,7 +67,7 @@ impl House {
         let who = who(&request, hints);
         if let Some((binding, prefix)) = self.bound.find(&request, &who, NOW) {
             let turn = Turn::Later(self.tails.get(&binding).copied());
-            let composed = prefix.compose(&request, turn, &self.policy);
+            let composed = prefix.compose(&request, turn, Profile::Anthropic);
             return self.sent(composed, binding);
         }
         let newcomer = Newcomer { request: &request, who, explicit: None };
@@ -77,7 +77,7 @@ impl House {
             return Fate::Refused(refusal);
         }
         let (prefix, _) = Prefix::of(&self.trunk(&child), &request, &child, &self.policy).unwrap();
-        let composed = prefix.compose(&request, Turn::First, &self.policy);
+        let composed = prefix.compose(&request, Turn::First, Profile::Anthropic);
         let bytes = prefix.memory_bytes();
         let binding = self.bound.bind(&request, who, Arc::new(prefix), bytes, NOW);
         self.sent(composed, binding)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::config::Config;
-use crate::engine::breakpoints::{Breakpoint, Ttl};
+use crate::engine::breakpoints::{Breakpoint, Profile, Ttl};
 use crate::engine::fanout::{Child, Draft, Forks, Newcomer, Parent, Recognised, Rules, Who};
 use crate::engine::fork::{
     self, Composed, Extent, Facts, Forecast, Habits, Market, Note, Policy, Prefix, Refusal, Sizes, Trunk,
@@ -99,7 +99,7 @@ pub fn explain(question: &Question<'_>, prices: &Prices) -> Result<Finding, Fail
         rank: found.rank.as_str(),
         tool: call.map(|call| call.name.to_string()),
         call: call.map(|call| call.id.to_string()),
-        siblings: fork::siblings(&found.fork),
+        siblings: fork::siblings(&found.fork, &finding.policy),
     });
     let facts = Facts { rules: forks.rules(), stood_down: false };
     let eligible = fork::eligible(&own, &found, &who, &finding.policy, &facts);
@@ -142,7 +142,7 @@ fn plan(
     let policy = finding.policy.clone();
     let trunk = Arc::new(Trunk::of(&child.fork, child.call, written, question.attribution)?);
     let (prefix, mut notes) = Prefix::of(&trunk, own, child, &policy)?;
-    let composed = prefix.compose(own, Turn::First, &policy);
+    let composed = prefix.compose(own, Turn::First, Profile::Anthropic);
     notes.extend(composed.notes.iter().copied());
     let sizes = Sizes::of(&trunk, &child.fork, &composed, own, Some(1.0 / BYTES_PER_TOKEN as f64));
     let name = own.anatomy().model(own.body()).unwrap_or_default();
@@ -154,10 +154,11 @@ fn plan(
         price: model.and_then(|model| model.price.as_ref()),
         multipliers: model.map(|model| model.multipliers).unwrap_or_default(),
         facts,
-        siblings: fork::siblings(&child.fork),
+        siblings: fork::siblings(&child.fork, &policy),
         warm: written.is_some(),
         cold_messages: false,
         sent_warm: 0,
+        entry_ttl: trunk.ttl(),
         ttl: composed.breakpoints.last().map_or(Ttl::FiveMinutes, |point| point.ttl),
     };
     let habits = Habits { turns: question.turns.map(f64::from), ..Habits::default() };

@@ -13,6 +13,7 @@
 //!            others read them; everybody writes the rest
 //! ```
 
+use super::eligible::check_kind;
 use super::layout::Composed;
 use super::policy::{Policy, Prefer};
 use super::refusal::Refusal;
@@ -20,7 +21,7 @@ use super::trunk::Trunk;
 use crate::engine::anatomy::{Anatomy, Layer};
 use crate::engine::breakpoints::{self, Ttl};
 use crate::engine::entry::prefix_bytes;
-use crate::engine::fanout::ForkPoint;
+use crate::engine::fanout::{Call, ForkPoint, Spawning};
 use crate::engine::prices::{ModelFacts, Multiplier, Multipliers, Price};
 use crate::engine::recall::Remembered;
 use crate::engine::usage::Usage;
@@ -122,14 +123,22 @@ pub struct Market<'a> {
     pub cold_messages: bool,
     /// Tokens of the child as sent that are warm already.
     pub sent_warm: u64,
+    /// The tier of the parent's entry, which a forked child that finds it cold writes again.
+    pub entry_ttl: Ttl,
+    /// The tier of all other writes.
     pub ttl: Ttl,
 }
 
-/// Children that share the first writes of this fork point: one per call with a directive. Before the seal each
-/// child stands on a turn of its own.
-pub fn siblings(fork: &ForkPoint) -> u64 {
-    let directed = fork.calls.iter().filter(|call| !call.directives.is_empty()).count();
-    if fork.is_sealed() { directed.max(1) as u64 } else { 1 }
+/// Children that share the first writes of this fork point: one per call with a directive that may be forked.
+/// Before the seal each child stands on a turn of its own.
+pub fn siblings(fork: &ForkPoint, policy: &Policy) -> u64 {
+    let may_be_forked = |(number, call): &(usize, &Call)| {
+        !call.directives.is_empty()
+            && call.spawning != Spawning::Unknown
+            && check_kind(fork, *number, policy).is_ok()
+    };
+    let children = fork.calls.iter().enumerate().filter(may_be_forked).count();
+    if fork.is_sealed() { children.max(1) as u64 } else { 1 }
 }
 
 /// What figures are in.
@@ -249,6 +258,8 @@ struct Prompt {
     /// Up to its last breakpoint.
     marked: u64,
     read: u64,
+    /// Up to its last breakpoint of the parent's tier.
+    entry: u64,
 }
 
 impl Life<'_> {
@@ -271,17 +282,19 @@ impl Life<'_> {
 
     fn forked(&self, sizes: &Sizes, turn: u32, first: bool) -> Prompt {
         let tokens = self.grown(sizes.forked(), turn);
-        let entry = match (self.market.warm, self.market.cold_messages) {
+        let warm = match (self.market.warm, self.market.cold_messages) {
             (false, _) => 0,
             (true, true) => sizes.fixed.min(sizes.entry),
             (true, false) => sizes.entry,
         };
         let read = match turn {
-            0 if first => entry,
+            0 if first => warm,
             0 => sizes.shared + sizes.instructions,
             _ => self.grown(sizes.forked(), turn - 1),
         };
-        Prompt { tokens, marked: tokens, read }
+        // The entry of the parent is asked for on the first turn only.
+        let entry = if turn == 0 { sizes.entry } else { 0 };
+        Prompt { tokens, marked: tokens, read, entry }
     }
 
     fn as_sent(&self, sizes: &Sizes, turn: u32) -> Prompt {
@@ -291,7 +304,7 @@ impl Life<'_> {
             false => sizes.sent_marked,
         };
         let read = turn.checked_sub(1).map_or(self.market.sent_warm, marked);
-        Prompt { tokens, marked: marked(turn), read }
+        Prompt { tokens, marked: marked(turn), read, entry: 0 }
     }
 
     fn aligned(&self, sizes: &Sizes, turn: u32, first: bool) -> Prompt {
@@ -301,7 +314,7 @@ impl Life<'_> {
             0 => sizes.sent_fixed.max(self.market.sent_warm),
             _ => self.grown(sizes.sent, turn - 1),
         };
-        Prompt { tokens, marked: tokens, read }
+        Prompt { tokens, marked: tokens, read, entry: 0 }
     }
 
     fn grown(&self, tokens: u64, turns: u32) -> u64 {
@@ -329,9 +342,12 @@ impl Life<'_> {
             output: self.habits.output,
             ..Usage::default()
         };
-        match self.market.ttl {
-            Ttl::FiveMinutes => usage.cache_write_5m = written,
-            Ttl::OneHour => usage.cache_write_1h = written,
+        let of_entry = prompt.entry.min(marked).saturating_sub(read);
+        for (ttl, tokens) in [(self.market.entry_ttl, of_entry), (self.market.ttl, written - of_entry)] {
+            match ttl {
+                Ttl::FiveMinutes => usage.cache_write_5m += tokens,
+                Ttl::OneHour => usage.cache_write_1h += tokens,
+            }
         }
         usage
     }

@@ -55,7 +55,7 @@ pub fn eligible(
     }
     let trusted = who.agent.is_some() || policy.tools_policy == ToolsPolicy::Subset;
     check_tools(request, &child.fork, explicit, trusted, facts.rules)?;
-    let comparison = Comparison { child: request, parent, lenient: explicit, policy };
+    let comparison = Comparison { child: request, parent, lenient: explicit, inherit: &policy.inherit };
     comparison.refusal().map_or(Ok(()), Err)?;
     if shows_more(request, parent) {
         return Err(Refusal::Media);
@@ -88,14 +88,18 @@ fn is_ambiguous(request: &Remembered) -> bool {
     anatomy.ambiguous || !anatomy.members.iter().all(is_new)
 }
 
-/// What the call says about the agent that it starts.
+/// What is known of the agent that was started: by whom, and of which kind.
 fn check_call(child: &Child, who: &Who, policy: &Policy) -> Result<(), Refusal> {
     let sessions = [who.session, child.fork.parent.who.session];
     if sessions.into_iter().flatten().any(|session| policy.excludes(session)) {
         return Err(Refusal::Coordinator);
     }
-    let Some(call) = child.call else { return Ok(()) };
-    let input = child.fork.input(call).unwrap_or_default();
+    child.call.map_or(Ok(()), |call| check_kind(&child.fork, call, policy))
+}
+
+/// Whether the agent that a call starts is of a kind that is forked.
+pub fn check_kind(fork: &ForkPoint, call: usize, policy: &Policy) -> Result<(), Refusal> {
+    let input = fork.input(call).unwrap_or_default();
     let member = |name: &str| {
         let value = json::member(&input, 0, name).filter(|value| &input[value.clone()] != b"null")?;
         // What is no string names no kind that we know.

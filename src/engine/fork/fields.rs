@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use super::policy::Policy;
 use super::refusal::Refusal;
 use super::said;
 use crate::engine::anatomy::{Anatomy, Member};
@@ -67,7 +66,8 @@ pub struct Comparison<'a> {
     pub parent: &'a Remembered,
     /// What the child leaves out it takes from its parent: it has named its parent itself.
     pub lenient: bool,
-    pub policy: &'a Policy,
+    /// Fields that the child takes from its parent whatever it says: `fork.inherit`.
+    pub inherit: &'a [String],
 }
 
 impl<'a> Comparison<'a> {
@@ -94,7 +94,7 @@ impl<'a> Comparison<'a> {
     }
 
     fn agrees(&self, name: &str) -> bool {
-        self.policy.inherits(name)
+        self.inherit.iter().any(|inherited| inherited == name)
             || match (value(self.child, name), value(self.parent, name)) {
                 (None, None) => true,
                 (None, Some(_)) => self.lenient,

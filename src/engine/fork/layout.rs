@@ -15,7 +15,7 @@ use super::refusal::Refusal;
 use super::said::Said;
 use super::trunk::{self, Branch, Trunk};
 use super::words;
-use crate::engine::breakpoints::{self, Breakpoint, Forwarded, Ttl, marker};
+use crate::engine::breakpoints::{self, Breakpoint, Forwarded, Profile, Ttl, marker};
 use crate::engine::fanout::{Child, Rank};
 use crate::engine::identify::each_beta;
 use crate::engine::recall::Remembered;
@@ -119,6 +119,8 @@ pub struct Prefix {
     record: Record,
     /// The child has named its parent, and takes from it what it leaves out.
     lenient: bool,
+    /// `fork.inherit` as it was then: a setting that changes later changes nobody's prompt.
+    inherit: Vec<String>,
 }
 
 impl Prefix {
@@ -176,26 +178,32 @@ impl Prefix {
             system: opening::instructions_said(request),
             record: opening.record(),
             lenient: child.rank == Rank::Explicit,
+            inherit: policy.inherit.clone(),
         };
         Ok((prefix, said.into_iter().filter_map(|(is, note)| is.then_some(note)).collect()))
     }
 
     /// The body of a turn of this child: the same bytes up to its directive on every turn, as long as it says the
-    /// same itself.
-    pub fn compose(&self, request: &Remembered, turn: Turn, policy: &Policy) -> Composed {
+    /// same itself. An upstream that caches by itself gets them without markers.
+    pub fn compose(&self, request: &Remembered, turn: Turn, profile: Profile) -> Composed {
         let parent = &*self.trunk.parent.request;
         let Continued { blocks, directive, messages, mut notes } = self.continued(request);
-        let changed = Comparison { child: request, parent, lenient: self.lenient, policy }.changed();
+        let changed = Comparison { child: request, parent, lenient: self.lenient, inherit: &self.inherit };
+        let changed = changed.changed();
         notes.extend((!changed.is_empty()).then_some(Note::ChangedFields));
         let (line, note) = self.line(request);
         notes.extend(note);
         let ttl = self.tier(request);
         let later = Later::of(request, messages);
-        let mut marks = Marks::plan(self.trunk.pieces, &blocks, directive, &later, turn);
+        let takes_markers = profile != Profile::Automatic;
+        let mut marks = match takes_markers {
+            true => Marks::plan(self.trunk.pieces, &blocks, directive, &later, turn),
+            false => Marks::default(),
+        };
         marks.results &= self.trunk.has_results;
         let branch = Branch { request, line, changed: &changed };
         let mut out = Vec::new();
-        let entry = self.trunk.lay(&mut out, &branch, turn.is_first());
+        let entry = self.trunk.lay(&mut out, &branch, takes_markers && turn.is_first());
         if self.trunk.has_results {
             out.extend(marks.results.then(|| marker(ttl)));
             out.push(Bytes::from_static(b"},"));
@@ -274,7 +282,7 @@ impl Prefix {
 
     /// What this holds in memory beside the trunk.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Prefix>() + self.blocks.memory_bytes()
+        size_of::<Prefix>() + self.blocks.memory_bytes() + self.inherit.iter().map(String::len).sum::<usize>()
     }
 }
 

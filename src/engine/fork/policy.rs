@@ -69,10 +69,6 @@ impl Policy {
         let digest = |id: &String| IdDigest(first(blake3::hash(id.as_bytes()).as_bytes()));
         self.exclude_sessions.iter().any(|id| digest(id) == session || *id == session.to_string())
     }
-
-    pub(super) fn inherits(&self, field: &str) -> bool {
-        self.inherit.iter().any(|name| name == field)
-    }
 }
 
 /// `fork.tools_policy`: what a child with fewer tools than its parent needs.

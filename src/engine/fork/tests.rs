@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::engine::anatomy::Anatomy;
-use crate::engine::breakpoints::Breakpoint;
+use crate::engine::breakpoints::{Breakpoint, Profile};
 use crate::engine::fanout::{
     CHILD_TAG, Child, Draft, ForkPoint, Forks, PLACEHOLDER, Parent, Rank, Rules, Who,
 };
@@ -145,13 +145,13 @@ impl Scene {
 
     fn first(&self, body: &str, call: usize) -> (Prefix, Composed) {
         let (prefix, notes) = self.prefix(body, call);
-        let mut composed = prefix.compose(&read(body), Turn::First, &self.policy);
+        let mut composed = prefix.compose(&read(body), Turn::First, Profile::Anthropic);
         composed.notes.extend(notes);
         (prefix, composed)
     }
 
     fn later(&self, prefix: &Prefix, body: &str, last: Option<usize>) -> Composed {
-        prefix.compose(&read(body), Turn::Later(last), &self.policy)
+        prefix.compose(&read(body), Turn::Later(last), Profile::Anthropic)
     }
 }
 

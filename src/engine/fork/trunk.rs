@@ -109,6 +109,11 @@ impl Trunk {
         Ok(Trunk { parent, parts, fields, line, own, entry, ttl, pieces, has_results, extent })
     }
 
+    /// The tier of breakpoint a.
+    pub fn ttl(&self) -> Ttl {
+        self.ttl
+    }
+
     /// How many bytes stand where.
     pub fn extent(&self) -> Extent {
         self.extent

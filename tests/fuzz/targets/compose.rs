@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forkpoint::engine::anatomy::Anatomy;
-use forkpoint::engine::breakpoints;
+use forkpoint::engine::breakpoints::{self, Profile};
 use forkpoint::engine::fanout::{Child, Draft, ForkPoint, Forks, Parent, Rank, Rules, Who};
 use forkpoint::engine::fork::{Composed, Facts, Policy, Prefix, ToolsPolicy, Trunk, Turn, eligible};
 use forkpoint::engine::prefix::Attribution;
@@ -71,8 +71,8 @@ fn see(child: &Child, body: &[u8]) {
     }
     let trunk = Trunk::of(&child.fork, child.call, None, Attribution::Stripped).expect("it is sealed");
     let (prefix, _) = Prefix::of(&Arc::new(trunk), &request, child, &policy).expect("it is eligible");
-    let first = prefix.compose(&request, Turn::First, &policy);
-    let later = prefix.compose(&request, Turn::Later(Some(3)), &policy);
+    let first = prefix.compose(&request, Turn::First, Profile::Anthropic);
+    let later = prefix.compose(&request, Turn::Later(Some(3)), Profile::Anthropic);
     let parent = child.fork.parent.request.body();
     for composed in [&first, &later] {
         holds(composed, parent, body);

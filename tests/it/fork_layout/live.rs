@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forkpoint::engine::breakpoints::Ttl;
+use forkpoint::engine::breakpoints::{Profile, Ttl};
 use forkpoint::engine::fanout::{Explicit, LATEST, Newcomer, Parent, Recognised, Rules, Snapshots};
 use forkpoint::engine::fork::{
     Facts, Forecast, Habits, Market, Prefix, Sizes, Trunk, Turn, eligible, siblings,
@@ -84,7 +84,7 @@ impl Stage {
         let Recognised::Child(child) = self.house.forks.recognise(&newcomer, NOW) else { panic!("no child") };
         let trunk = self.house.trunk(&child);
         let (prefix, _) = Prefix::of(&trunk, &request, &child, &self.house.policy).unwrap();
-        let composed = prefix.compose(&request, Turn::First, &self.house.policy);
+        let composed = prefix.compose(&request, Turn::First, Profile::Anthropic);
         let sizes = Sizes::of(&trunk, &child.fork, &composed, &request, None).unwrap();
         assert_eq!(sizes.entry.max(1), parents.read + parents.written, "all of it was billed");
         let [read, write_5m, write_1h] = [0.1, 1.25, 2.0].map(|factor| Some(Multiplier::new(factor)));
@@ -92,10 +92,11 @@ impl Stage {
             price: None,
             multipliers: Multipliers { read, write_5m, write_1h },
             facts: ModelFacts::UNKNOWN,
-            siblings: siblings(&child.fork),
+            siblings: siblings(&child.fork, &self.house.policy),
             warm: true,
             cold_messages: false,
             sent_warm: 0,
+            entry_ttl: trunk.ttl(),
             ttl: Ttl::FiveMinutes,
         };
         let habits = Habits { turns: Some(1.0), ..Habits::default() };
@@ -302,7 +303,7 @@ async fn a_message_to_a_turn_reads_what_the_turn_was_made_of() {
             let written = written(&child.fork.parent.request);
             let trunk = Arc::new(Trunk::of(&child.fork, None, written, Attribution::Stripped).unwrap());
             let (prefix, _) = Prefix::of(&trunk, &request, &child, policy).unwrap();
-            let composed = prefix.compose(&request, Turn::First, policy);
+            let composed = prefix.compose(&request, Turn::First, Profile::Anthropic);
             check(&composed);
             let (_, own) = stage.post(composed.body.pieces.concat()).await;
             assert!(own.read * 100 >= (bill.read + bill.written) * 99, "{own:?} of {bill:?}");

@@ -18,6 +18,7 @@ fn market(siblings: u64) -> Market<'static> {
         warm: true,
         cold_messages: false,
         sent_warm: 0,
+        entry_ttl: Ttl::FiveMinutes,
         ttl: Ttl::FiveMinutes,
     }
 }
@@ -85,8 +86,45 @@ fn what_is_cold_or_below_the_minimum_is_priced_so() {
     near(forecast(sizes(12_000), one_turn(), &betas).forked, 0.1 * 12_000.0 + 1.25 * 35_700.0);
     let small = Sizes { sent_marked: 1_000, sent_rolling: true, ..sizes(1_000) };
     near(forecast(small, one_turn(), &market(1)).as_sent, 1_000.0);
-    let hour = Market { ttl: Ttl::OneHour, ..market(1) };
+    let hour = Market { ttl: Ttl::OneHour, entry_ttl: Ttl::OneHour, ..market(1) };
     near(forecast(sizes(12_000), one_turn(), &hour).forked, 0.1 * 46_000.0 + 2.0 * 1_700.0);
+}
+
+#[test]
+fn a_cold_entry_of_one_hour_is_written_at_its_own_price() {
+    let mixed = Market { warm: false, entry_ttl: Ttl::OneHour, ..market(2) };
+    let habits = Habits { turns: Some(2.0), growth: 1_000, output: 0 };
+    let leader = 2.0 * 46_000.0 + 1.25 * 1_700.0;
+    let follower = 0.1 * 47_500.0 + 1.25 * 200.0;
+    let second = 0.1 * 47_700.0 + 1.25 * 1_000.0;
+    near(forecast(sizes(12_000), habits, &mixed).forked, (leader + follower) / 2.0 + second);
+    let betas = Market { cold_messages: true, warm: true, ..mixed };
+    let leader = 0.1 * 12_000.0 + 2.0 * 34_000.0 + 1.25 * 1_700.0;
+    near(forecast(sizes(12_000), habits, &betas).forked, (leader + follower) / 2.0 + second);
+    let warm = Market { warm: true, ..mixed };
+    near(forecast(sizes(12_000), habits, &warm).forked, forecast(sizes(12_000), habits, &market(2)).forked);
+}
+
+#[test]
+fn only_those_who_may_be_forked_are_siblings() {
+    let directed = |id: &str, tool: &str, mut input: Value| {
+        input["prompt"] = json!(directive(id));
+        call(id, tool, input)
+    };
+    let calls = [
+        directed("a", "Agent", json!({})),
+        directed("b", "Agent", json!({"subagent_type": "general-purpose"})),
+        directed("c", "Agent", json!({"subagent_type": "Explore"})),
+        directed("d", "Agent", json!({"team_name": "blue"})),
+        directed("e", "Agent", json!({"isolation": "remote"})),
+        directed("f", "write_file", json!({})),
+    ];
+    let fork = fan_out(&parent_body().to_string(), &calls);
+    let mut policy = Policy::default();
+    assert_eq!(siblings(&fork, &policy), 2);
+    policy.general_types.push("Explore".into());
+    assert_eq!(siblings(&fork, &policy), 3);
+    assert_eq!(siblings(&fan_out(&parent_body().to_string(), &calls[2..4]), &Policy::default()), 1);
 }
 
 #[test]
@@ -153,7 +191,7 @@ fn sizes_come_from_the_parents_bill_and_scale_by_bytes() {
     assert_eq!(Sizes::of(&scene.trunk, &unbilled, &composed, &child, None), None);
     let learned = Sizes::of(&scene.trunk, &unbilled, &composed, &child, Some(0.5)).unwrap();
     assert_eq!(learned.fixed, extent.fixed.div_ceil(2));
-    assert_eq!(siblings(&scene.fork), 2);
+    assert_eq!(siblings(&scene.fork, &scene.policy), 2);
 }
 
 #[test]

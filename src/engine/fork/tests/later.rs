@@ -139,9 +139,30 @@ fn settings_that_change_are_the_childs() {
     assert_eq!((&made["tool_choice"], &made["max_tokens"]), (&json!({"type": "none"}), &json!(7)));
     assert_eq!(made.get("thinking"), None);
     assert_eq!(later.notes, [Note::ChangedFields]);
+    // What it takes from its parent whatever it says was settled when it came.
     scene.policy.inherit = vec!["thinking".into(), "tool_choice".into()];
-    let made = value(&scene.later(&prefix, &body.to_string(), None));
+    let (inheriting, _) = scene.first(&body.to_string(), 0);
+    scene.policy.inherit.clear();
+    let made = value(&scene.later(&inheriting, &body.to_string(), None));
     assert_eq!((made.get("tool_choice"), made.get("thinking")), (None, Some(&json!({"type": "adaptive"}))));
+}
+
+#[test]
+fn an_upstream_that_caches_by_itself_gets_the_same_bytes_without_markers() {
+    let scene = Scene::new();
+    let mut body = child_body("a");
+    body["system"][0]["cache_control"] = json!({"type": "ephemeral"});
+    let (prefix, first) = scene.first(&body.to_string(), 0);
+    let later = after(body.clone(), 3);
+    for (body, turn) in [(body, Turn::First), (later, Turn::Later(Some(9)))] {
+        let request = read(&body.to_string());
+        let plain = prefix.compose(&request, turn, Profile::Automatic);
+        assert!(plain.breakpoints.is_empty());
+        assert!(!bytes(&plain).contains("cache_control"));
+        let marked = prefix.compose(&request, turn, Profile::Anthropic);
+        assert_eq!(value(&plain), unmarked(value(&marked)));
+        assert!(before_answer(&plain).starts_with(&before_answer(&first)));
+    }
 }
 
 #[test]

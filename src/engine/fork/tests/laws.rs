@@ -273,9 +273,9 @@ proptest! {
             let Ok(request) = Remembered::read(body.into(), &Nothing, Attribution::Stripped) else { continue };
             let child = child_of(&scene.fork, 0);
             if let Ok((first, _)) = Prefix::of(&scene.trunk, &request, &child, &scene.policy) {
-                value(&first.compose(&request, Turn::First, &scene.policy));
+                value(&first.compose(&request, Turn::First, Profile::Anthropic));
             }
-            value(&prefix.compose(&request, Turn::Later(Some(5)), &scene.policy));
+            value(&prefix.compose(&request, Turn::Later(Some(5)), Profile::Anthropic));
         }
     }
 }

@@ -297,7 +297,7 @@ fn a_child_that_only_names_its_parent_is_put_behind_all_its_calls() {
     let child = Child { fork: Arc::clone(&scene.fork), call: None, rank: Rank::Explicit };
     let request = read(&body.to_string());
     let (prefix, _) = Prefix::of(&scene.trunk, &request, &child, &scene.policy).unwrap();
-    let composed = prefix.compose(&request, Turn::First, &scene.policy);
+    let composed = prefix.compose(&request, Turn::First, Profile::Anthropic);
     let body = unmarked(value(&composed));
     assert_eq!(body["tools"], parent_body()["tools"]);
     assert_eq!(body["messages"][2]["content"].as_array().unwrap().last(), Some(&text("Summarize.")));
@@ -316,7 +316,7 @@ fn a_turn_that_called_nobody_has_no_placeholders() {
     let request = read(&body.to_string());
     scene.policy.hoist_system = false;
     let (prefix, _) = Prefix::of(&scene.trunk, &request, &child, &scene.policy).unwrap();
-    let composed = prefix.compose(&request, Turn::First, &scene.policy);
+    let composed = prefix.compose(&request, Turn::First, Profile::Anthropic);
     let messages = unmarked(value(&composed))["messages"].clone();
     assert!(messages[2]["content"][0]["text"].as_str().unwrap().starts_with(CHILD_TAG));
     assert_eq!(composed.breakpoints.len(), 3);

@@ -45,7 +45,7 @@ fn told(child: &Child, body: &Value) -> (Value, Vec<Note>) {
     assert_eq!(eligible(&request, child, &who(&request, SESSION, None), &policy, &facts), Ok(()));
     let trunk = Arc::new(Trunk::of(&child.fork, None, None, Attribution::Stripped).unwrap());
     let (prefix, notes) = Prefix::of(&trunk, &request, child, &policy).unwrap();
-    (unmarked(value(&prefix.compose(&request, Turn::First, &policy))), notes)
+    (unmarked(value(&prefix.compose(&request, Turn::First, Profile::Anthropic))), notes)
 }
 
 #[test]
@@ -215,11 +215,11 @@ fn one_that_compacts_still_says_something() {
     let answered =
         [json!({"role": "assistant", "content": "So."}), json!({"role": "user", "content": "And?"})];
     body["messages"].as_array_mut().unwrap().extend(answered.clone());
-    let composed = prefix.compose(&read(&body.to_string()), Turn::Later(None), &policy);
+    let composed = prefix.compose(&read(&body.to_string()), Turn::Later(None), Profile::Anthropic);
     let messages = unmarked(value(&composed))["messages"].clone();
     assert_eq!(messages[2], json!({"role": "user", "content": [text("What was asked.")]}));
     assert_eq!(&messages.as_array().unwrap()[3..], &answered);
     body["messages"][0]["role"] = json!("assistant");
-    let composed = prefix.compose(&read(&body.to_string()), Turn::Later(None), &policy);
+    let composed = prefix.compose(&read(&body.to_string()), Turn::Later(None), Profile::Anthropic);
     assert_eq!(unmarked(value(&composed))["messages"][2]["content"].as_array().unwrap().len(), 1);
 }
