@@ -97,7 +97,15 @@ fn only_stated_prices_are_there() {
             assert_eq!(price.rates, rates, "{model}");
         }
     }
-    assert!(prices.models().all(|model| model.facts.window_tokens.is_none()));
+    for (window, models) in [
+        (Some(1_000_000), &["opus-5-5", "sonnet-5-5", "haiku-5-5", "fable-5-1", "opus-5", "opus-4-6"][..]),
+        (Some(200_000), &["haiku-4-5", "opus-4-5", "sonnet-4-5", "sonnet-4"]),
+        (None, &["fable-5-2", "mythos-5-1", "3-5-haiku"]),
+    ] {
+        for model in models {
+            assert_eq!(prices.facts(&format!("claude-{model}")).window_tokens, window, "{model}");
+        }
+    }
     assert!(prices.models().all(|model| model.as_of.starts_with("2026-")));
 }
 
