@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use memchr::memmem;
 
-use super::fields::Comparison;
+use super::fields::{self, Comparison};
 use super::opening::{self, Opening};
 use super::policy::{Late, Policy, ToolsPolicy};
 use super::refusal::Refusal;
@@ -50,7 +50,11 @@ pub fn eligible(
     }
     let call = child.call.and_then(|call| child.fork.calls.get(call));
     Opening::read(request, parent, call, policy)?;
-    if request.anatomy().model(request.body()) != parent.anatomy().model(parent.body()) {
+    let model = request.anatomy().model(request.body());
+    // Whoever names its parent takes its model too, unless it asks for one itself.
+    if model != parent.anatomy().model(parent.body())
+        && !(explicit && fields::value(request, "model").is_none())
+    {
         return Err(Refusal::Model);
     }
     let trusted = who.agent.is_some() || policy.tools_policy == ToolsPolicy::Subset;
@@ -124,8 +128,8 @@ fn check_seal(child: &Child, policy: &Policy) -> Result<(), Refusal> {
     }
 }
 
-/// A child's tools are its parent's, those that start agents aside; fewer of them where somebody keeps it to its
-/// own. Order does not count: the parent's comes back.
+/// A child's tools are its parent's. It may lack those that start agents; others where somebody keeps it to its own.
+/// Order does not count: the parent's comes back.
 fn check_tools(
     request: &Remembered,
     fork: &ForkPoint,
@@ -143,6 +147,11 @@ fn check_tools(
         words::name_of(of.body(), &tool.span).is_some_and(|name| rules.lists(&name) || called(&name))
     };
     let (own, parents) = (tools(request, starts_agents), tools(parent, starts_agents));
+    // Those it may lack; but one that its parent has not it would lose, whatever it is for.
+    let (names, known) = (words::tool_names(request), words::tool_names(parent));
+    if names.iter().any(|name| !known.contains(name)) {
+        return Err(Refusal::ToolsDiffer);
+    }
     // Most are spelt alike; what they say is worth reading only if one is not.
     match compare(&own, &parents, |of, tool| tool.unmarked(of.body()), trusted) {
         Ok(()) => Ok(()),

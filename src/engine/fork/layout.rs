@@ -201,7 +201,7 @@ impl Prefix {
             false => Marks::default(),
         };
         marks.results &= self.trunk.has_results;
-        let branch = Branch { request, line, changed: &changed };
+        let branch = Branch { request, line, changed: &changed, lenient: self.lenient };
         let mut out = Vec::new();
         let entry = self.trunk.lay(&mut out, &branch, takes_markers && turn.is_first());
         if self.trunk.has_results {

@@ -16,6 +16,8 @@ use crate::engine::prefix::Attribution;
 use crate::engine::recall::Remembered;
 use crate::engine::turn::MESSAGE_OPENING;
 
+const ANSWER_LIMIT: &str = "max_tokens";
+
 /// The parent's bytes less every marker, its turn, and the placeholders: everything up to breakpoint b.
 ///
 /// The slices are of the parent's own body and turn, so that however many children there are, and however long
@@ -127,6 +129,7 @@ impl Trunk {
         for (index, part) in self.parts.iter().enumerate() {
             if index == self.own {
                 child.own(out);
+                out.extend(child.answer_limit(&self.parent.request).into_iter().flatten());
             }
             if entry.is_some_and(|entry| entry.part == index) {
                 out.push(breakpoints::marker(self.ttl));
@@ -165,6 +168,8 @@ pub(super) struct Branch<'a> {
     pub line: Option<Bytes>,
     /// Prompt-shaping fields that it has changed since it was forked.
     pub changed: &'a [Cow<'a, str>],
+    /// What it leaves out it takes from its parent.
+    pub lenient: bool,
 }
 
 impl Branch<'_> {
@@ -173,6 +178,14 @@ impl Branch<'_> {
         for member in fields::own(body, self.request.anatomy(), self.changed) {
             out.extend([body.slice(member.key.start..member.value.end), Bytes::from_static(b",")]);
         }
+    }
+
+    /// The parent's `max_tokens`, without which no request is taken, for a child that may leave it out and does.
+    fn answer_limit(&self, parent: &Remembered) -> Option<[Bytes; 3]> {
+        let brings = self.request.anatomy().member(self.request.body(), ANSWER_LIMIT).is_some();
+        let limit = fields::value(parent, ANSWER_LIMIT).filter(|_| self.lenient && !brings)?;
+        let key = Bytes::from_static(b"\"max_tokens\":");
+        Some([key, parent.body().slice_ref(limit), Bytes::from_static(b",")])
     }
 }
 

@@ -4,6 +4,7 @@
 mod children;
 mod refused;
 mod seal;
+mod snapshots;
 mod many;
 mod arms;
 mod canary;

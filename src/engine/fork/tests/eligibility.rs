@@ -204,6 +204,38 @@ fn tools_must_be_the_parents_and_fewer_only_where_somebody_enforces_it() {
 }
 
 #[test]
+fn a_tool_that_only_the_child_has_is_not_taken_from_it_whatever_its_name_is() {
+    let status = tool("get_agent_status");
+    assert_eq!(refused(|it| it.child["tools"] = json!([tool("Read"), status])), "tools_differ");
+    assert_eq!(
+        refused(|it| {
+            it.parent["tools"] = json!([tool("Agent"), tool("Read"), status]);
+            it.child["tools"] = json!([tool("Read"), status]);
+        }),
+        "eligible"
+    );
+    // What starts agents may be described otherwise: the child is told not to use it.
+    let mut agent = tool("Agent");
+    agent["description"] = json!("Starts other kinds of agents.");
+    assert_eq!(refused(|it| it.child["tools"] = json!([tool("Read"), agent])), "eligible");
+}
+
+#[test]
+fn only_who_names_its_parent_may_leave_the_model_out() {
+    let unnamed = |it: &mut Candidate| {
+        it.child.as_object_mut().unwrap().remove("model");
+    };
+    assert_eq!(refused(unnamed), "model");
+    assert_eq!(
+        refused(|it| {
+            unnamed(it);
+            it.rank = Rank::Explicit;
+        }),
+        "eligible"
+    );
+}
+
+#[test]
 fn every_field_that_shapes_the_prompt_must_be_the_parents() {
     for (field, name) in [
         ("thinking", "thinking"),

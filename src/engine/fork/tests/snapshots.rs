@@ -65,6 +65,22 @@ fn a_message_to_a_finished_turn_is_its_next_message_and_nothing_else() {
 }
 
 #[test]
+fn what_it_leaves_out_is_its_parents() {
+    let mut kept = Kept::new();
+    let mut lead = parent_body();
+    lead["thinking"] = json!({"type": "adaptive"});
+    lead["temperature"] = json!(0.5);
+    kept.turn(&lead, SESSION, &ended("m1", &[text("Done.")], "end_turn"), None, 0);
+    let bare = json!({"messages": [{"role": "user", "content": "Sum up."}]});
+    let child = kept.find(&bare, SESSION, "m1", 1).unwrap();
+    let (body, _) = told(&child, &bare);
+    for field in ["model", "max_tokens", "tools", "thinking"] {
+        assert_eq!(body[field], lead[field], "{field}");
+    }
+    assert_eq!(body.get("temperature"), None, "how it answers is its own");
+}
+
+#[test]
 fn calls_without_results_get_placeholders_and_a_note_that_says_so() {
     let mut kept = Kept::new();
     let turn = ended("m1", &[call("t", "Read", json!({"path": "a"}))], "tool_use");

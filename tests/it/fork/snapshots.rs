@@ -1,0 +1,140 @@
+//! Messages to a turn that they name: put on what was said up to it.
+
+use forkpoint::engine::fork::SnapshotScope;
+use serde_json::{Value, json};
+
+use super::{BOUND, Exchange, FORKED, FREE, Stage, forwarded, parent, plan, usage};
+use crate::workload::Letter;
+
+const FAN_OUT: &str = "[[sim:fan_out n=2 tool=Agent field=prompt | text]]";
+
+/// Nothing of its own but what it asks.
+fn question() -> Value {
+    json!({"messages": [{"role": "user", "content": "Sum up what was said. [[sim:text words=9]]"}]})
+}
+
+fn naming(body: &Value, parent: &str) -> Letter {
+    Letter::alone(body).with("x-forkpoint-parent", parent)
+}
+
+fn of_session(letter: Letter, session: &str) -> Letter {
+    letter.with("x-forkpoint-session", session)
+}
+
+impl Stage {
+    async fn post(&self, letter: &Letter) -> Exchange {
+        self.line().send(letter).await
+    }
+
+    /// A parent of this session that has fanned out; the id of its turn.
+    async fn fanned_out(&self, body: &Value, session: &str) -> String {
+        let exchange = self.post(&of_session(Letter::alone(body), session)).await;
+        super::until("the fan-out to be sealed", || self.count("forks_total", &["outcome=\"sealed\""]) > 0)
+            .await;
+        message_id(&exchange)
+    }
+}
+
+fn message_id(exchange: &Exchange) -> String {
+    let answer = std::str::from_utf8(&exchange.answer).unwrap();
+    let from = answer.find("\"msg_").unwrap_or_else(|| panic!("no id: {answer}")) + 1;
+    answer[from..].split('"').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_question_to_a_fan_out_turn_is_put_on_it_and_takes_what_it_leaves_out() {
+    for model in [FREE, BOUND] {
+        let stage = Stage::new(|_| ()).await;
+        let lead = parent(model, FAN_OUT);
+        let turn = stage.fanned_out(&lead, "one").await;
+        let exchange = stage.post(&of_session(naming(&question(), &turn), "one")).await;
+        assert_eq!((exchange.status, plan(&exchange)), (200, FORKED), "{model}: {:?}", exchange.answer);
+        let body = forwarded(&exchange);
+        for field in ["model", "max_tokens", "thinking"] {
+            assert_eq!(body[field], lead[field], "{model}: {field}");
+        }
+        assert_eq!(body.get("stream"), None, "how it is answered is its own");
+        assert_eq!(body["tools"].as_array().unwrap().len(), 3);
+        assert!(body["system"][0]["text"] == lead["system"][0]["text"]);
+        let content = body["messages"].as_array().unwrap().last().unwrap()["content"].as_array().unwrap();
+        assert_eq!(content.last().unwrap()["text"], question()["messages"][0]["content"]);
+        let used = usage(&exchange);
+        assert!(used.cache_read * 10 > used.cache_write() * 9, "{model}: {used:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_question_brings_must_be_its_parents() {
+    let stage = Stage::new(|_| ()).await;
+    let lead = parent(FREE, FAN_OUT);
+    let turn = stage.fanned_out(&lead, "one").await;
+    let mut whole = question();
+    for field in ["model", "max_tokens", "thinking", "tools", "system"] {
+        whole[field] = lead[field].clone();
+    }
+    let exchange = stage.post(&of_session(naming(&whole, &turn), "one")).await;
+    assert_eq!(plan(&exchange), FORKED);
+    for (field, other, reason) in [
+        ("model", json!(BOUND), "model"),
+        ("thinking", json!({"type": "disabled"}), "thinking"),
+        ("tool_choice", json!({"type": "none"}), "tool_choice"),
+        ("tools", json!([crate::workload::tool("write_file")]), "tools_differ"),
+    ] {
+        let mut body = whole.clone();
+        body[field] = other;
+        let exchange = stage.post(&of_session(naming(&body, &turn), "one")).await;
+        assert_eq!(plan(&exchange), ["child", "aligned", reason], "{field}");
+        assert_eq!(forwarded(&exchange)["messages"].as_array().unwrap().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_put_on_a_turn_of_another_session() {
+    let stage = Stage::new(|_| ()).await;
+    let lead = parent(FREE, FAN_OUT);
+    let turn = stage.fanned_out(&lead, "one").await;
+    let mut whole = question();
+    whole["model"] = json!(FREE);
+    whole["max_tokens"] = json!(100);
+    let named = naming(&whole, &turn);
+    for letter in
+        [of_session(named.clone(), "two"), named, of_session(naming(&whole, "msg_unheard_of"), "one")]
+    {
+        let exchange = stage.post(&letter).await;
+        assert_eq!((exchange.status, plan(&exchange)[0]), (200, "plain"));
+        assert_eq!(forwarded(&exchange)["messages"].as_array().unwrap().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn the_newest_turn_of_a_session_is_named_without_its_id() {
+    for scope in [SnapshotScope::Latest, SnapshotScope::FanOut] {
+        let stage = Stage::new(|config| config.fork.policy.snapshots = scope).await;
+        let mut lead = parent(FREE, "[[sim:text words=20]]");
+        // A tenant is known from its first answer on.
+        for _ in 0..2 {
+            let exchange = stage.post(&of_session(Letter::alone(&lead), "one")).await;
+            let blocks = exchange.blocks().unwrap();
+            let messages = lead["messages"].as_array_mut().unwrap();
+            messages.push(json!({"role": "assistant", "content": blocks}));
+            messages.push(json!({"role": "user", "content": "And then? [[sim:text words=20]]"}));
+        }
+        let mut asked = question();
+        asked["model"] = json!(FREE);
+        asked["max_tokens"] = json!(100);
+        let exchange = stage.post(&of_session(naming(&asked, "latest"), "one")).await;
+        if scope == SnapshotScope::FanOut {
+            assert_eq!((exchange.status, plan(&exchange)[0]), (200, "plain"));
+            continue;
+        }
+        assert_eq!((exchange.status, plan(&exchange)), (200, FORKED), "{:?}", exchange.answer);
+        let body = forwarded(&exchange);
+        assert_eq!(body["max_tokens"], 100);
+        // All that was said, the last answer, and the question.
+        let said = lead["messages"].as_array().unwrap().len() - 1;
+        assert_eq!(body["messages"].as_array().unwrap().len(), said + 1);
+        for letter in [naming(&asked, "latest"), of_session(naming(&asked, "latest"), "two")] {
+            assert_eq!(plan(&stage.post(&letter).await)[0], "plain");
+        }
+    }
+}
