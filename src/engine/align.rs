@@ -83,9 +83,10 @@ impl Arrival {
 
     /// A conversation of its own.
     fn start(&self, choice: Option<Choice>) -> Arc<Conversation> {
+        let from_start = !self.received.is_answered();
         Arc::new(match self.kin() {
-            Some(kin) => kin.again(choice),
-            None => Conversation::new(choice),
+            Some(kin) => kin.again(choice, from_start),
+            None => Conversation::new(choice, from_start),
         })
     }
 }

@@ -60,6 +60,10 @@ pub struct Answer {
 pub struct Conversation {
     /// The spelling, if the model's thinking is bound to it and the conversation was seen from its start.
     choice: Option<RwLock<Choice>>,
+    /// Its first request came to us too: nobody else has put it on another prefix.
+    from_start: bool,
+    /// A turn of it was put on its parent's prefix, and accepted.
+    forked: AtomicBool,
     /// A second request came.
     continued: AtomicBool,
     /// A refused request was sent once more as it came.
@@ -185,13 +189,14 @@ impl Trace {
 }
 
 impl Conversation {
-    pub fn new(choice: Option<Choice>) -> Conversation {
-        Conversation { choice: choice.map(RwLock::new), ..Conversation::default() }
+    /// `from_start`: this is its first request.
+    pub fn new(choice: Option<Choice>, from_start: bool) -> Conversation {
+        Conversation { choice: choice.map(RwLock::new), from_start, ..Conversation::default() }
     }
 
     /// A conversation that opens like this one: what was refused there would be refused here too.
-    pub fn again(&self, choice: Option<Choice>) -> Conversation {
-        let again = Conversation::new(choice);
+    pub fn again(&self, choice: Option<Choice>, from_start: bool) -> Conversation {
+        let again = Conversation::new(choice, from_start);
         again.fell_back.store(self.fell_back.load(Relaxed), Relaxed);
         again.stood_down.store(self.is_stood_down(), Relaxed);
         again
@@ -205,6 +210,19 @@ impl Conversation {
         if let Some(choice) = self.choice.as_ref().filter(|_| !pins.is_empty()) {
             choice.write().unwrap_or_else(PoisonError::into_inner).pin(pins);
         }
+    }
+
+    /// Whether its thinking is bound to nothing but what its client sends, as far as forkpoint goes.
+    pub fn is_its_own(&self) -> bool {
+        self.from_start && !self.was_forked()
+    }
+
+    pub fn forked(&self) {
+        self.forked.store(true, Relaxed);
+    }
+
+    pub fn was_forked(&self) -> bool {
+        self.forked.load(Relaxed)
     }
 
     pub fn continues(&self) {

@@ -5,19 +5,20 @@
 //!                                                              └─ 400, 413: once more ─ answer
 //! ```
 //!
-//! The second attempt is the bytes that came. 429 and 5xx are relayed: whether to try again is the client's to say.
+//! The second attempt is the bytes that came, or those with thinking left out that stood on a prefix which is not
+//! there any more. 429 and 5xx are relayed: whether to try again is the client's to say.
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Request};
 use std::time::Instant;
 
-use super::Proxy;
 use super::error::Fault;
 use super::family::Family;
 use super::fork::{BETA, Forked};
 use super::forward::{Answer, SentBody};
 use super::record::Recorder;
+use super::{Modes, Proxy};
 use crate::config::Mode;
 use crate::engine::breakpoints::apply;
 use crate::engine::refused::{DROP_BLOCK_BETA, Refused, drop_block};
@@ -29,7 +30,7 @@ impl Proxy {
         &self,
         request: Request<SentBody>,
         body: Bytes,
-        mode: Mode,
+        modes: Modes,
         deadline: Moment,
         recorder: &mut Recorder,
     ) -> Result<Answer, Fault> {
@@ -39,7 +40,7 @@ impl Proxy {
             memo.untouched();
         }
         self.meet(recorder);
-        let forked = self.forked(mode, deadline, recorder).await;
+        let forked = self.forked(modes, deadline, recorder).await;
         if forked.is_none() && self.is_sibling(recorder) {
             pieces = self.align_sibling(&body, recorder);
         }
@@ -62,30 +63,18 @@ impl Proxy {
         let first = pieces.clone().map_or(received, SentBody::spliced);
         let mut answer = self.upstream.send(Request::from_parts(parts, first)).await?;
         let Some(refused) = self.refused(&mut answer, recorder).await else { return Ok(answer) };
-        let second = match refused {
-            Refused::LostPrefix if is_unbound(recorder) => {
-                self.without_lost_blocks(original, &body, recorder)
-            }
-            _ if pieces.is_some() && self.may_fall_back(recorder) => {
-                Some(Request::from_parts(original, SentBody::whole(body.clone())))
-            }
-            _ => None,
-        };
+        let second = self.second(refused, pieces.is_some(), &body, modes, recorder);
         let Some(second) = second else { return Ok(answer) };
-        drop(answer);
-        let was_forked = recorder.facts.plan == Plan::Forked;
-        self.starts_over(refused, recorder);
-        let answer = self.upstream.send(second).await?;
-        if answer.response.status().is_success() && refused != Refused::LostPrefix {
-            self.stand_down(was_forked, recorder);
-        }
-        Ok(answer)
+        self.once_more(answer, refused, original, body, second, recorder).await
     }
 
     /// A child that is put on its parent's prefix.
-    async fn forked(&self, mode: Mode, deadline: Moment, recorder: &mut Recorder) -> Option<Forked> {
+    async fn forked(&self, modes: Modes, deadline: Moment, recorder: &mut Recorder) -> Option<Forked> {
         recorder.facts.ends_without_tail = recorder.facts.is_child_without_tail();
-        if mode < Mode::Fork {
+        // Whoever stands on a prefix keeps it when the configuration says otherwise later: without it the model
+        // would refuse what it thought itself.
+        let keeps = modes.asked == Mode::Fork && stands_on_prefix(recorder);
+        if modes.in_force < Mode::Fork && !keeps {
             self.foresee(recorder);
             return None;
         }
@@ -119,8 +108,16 @@ impl Proxy {
 
     /// Why a rewritten request was refused, if it was.
     async fn refused(&self, answer: &mut Answer, recorder: &Recorder) -> Option<Refused> {
+        match recorder.facts.plan {
+            Plan::Aligned(_) | Plan::Forked => self.says(answer).await,
+            Plan::Passthrough(_) => None,
+        }
+    }
+
+    /// What an answer that is a refusal says.
+    async fn says(&self, answer: &mut Answer) -> Option<Refused> {
         let status = answer.response.status().as_u16();
-        if !matches!(status, 400 | 413) || !matches!(recorder.facts.plan, Plan::Aligned(_) | Plan::Forked) {
+        if !matches!(status, 400 | 413) {
             return None;
         }
         let headers = answer.response.headers().clone();
@@ -128,34 +125,75 @@ impl Proxy {
         Refused::of(status, &said)
     }
 
+    /// What goes out after a refusal, if anything does.
+    fn second(
+        &self,
+        refused: Refused,
+        rewritten: bool,
+        body: &Bytes,
+        modes: Modes,
+        recorder: &Recorder,
+    ) -> Option<Second> {
+        let rescued = match refused {
+            Refused::LostPrefix if may_have_lost_prefix(modes, recorder) => {
+                without_lost_blocks(body, recorder)
+            }
+            _ => None,
+        };
+        rescued.or_else(|| (rewritten && self.may_fall_back(recorder)).then_some(Second::Original))
+    }
+
     fn may_fall_back(&self, recorder: &Recorder) -> bool {
         let conversation = recorder.memo.as_ref().and_then(|memo| memo.conversation());
         recorder.facts.plan == Plan::Forked || conversation.is_some_and(|one| one.may_fall_back())
     }
 
-    /// The request as it came, which asks for thinking of another prefix to be dropped.
-    fn without_lost_blocks(
+    /// Sends a refused request once more.
+    async fn once_more(
         &self,
+        first: Answer,
+        refused: Refused,
         mut parts: Parts,
-        body: &Bytes,
-        recorder: &Recorder,
-    ) -> Option<Request<SentBody>> {
-        let received = &recorder.memo.as_ref()?.arrival.received;
-        let edit = drop_block(received.body(), received.anatomy())?;
-        let betas = crate::engine::fork::betas(&recorder.facts.betas, [DROP_BLOCK_BETA]);
-        parts.headers.insert(BETA, HeaderValue::try_from(betas).ok()?);
-        Some(Request::from_parts(parts, SentBody::spliced(apply(body, &[edit]).pieces)))
+        body: Bytes,
+        second: Second,
+        recorder: &mut Recorder,
+    ) -> Result<Answer, Fault> {
+        let was_forked = recorder.facts.plan == Plan::Forked;
+        self.starts_over(refused, &second, recorder);
+        let is_original = matches!(second, Second::Original);
+        let body = match second {
+            Second::Original => SentBody::whole(body),
+            Second::WithoutLostBlocks { pieces, betas } => {
+                parts.headers.insert(BETA, betas);
+                SentBody::spliced(pieces)
+            }
+        };
+        let mut answer = self.upstream.send(Request::from_parts(parts, body)).await?;
+        if is_original && answer.response.status().is_success() {
+            self.stand_down(was_forked, recorder);
+        }
+        // Behind another prefix the model does not know its own thinking. That is no fault of the child's, and
+        // nothing that its client could mend; what was said first may be.
+        if was_forked
+            && refused != Refused::LostPrefix
+            && self.says(&mut answer).await == Some(Refused::LostPrefix)
+        {
+            return Ok(first);
+        }
+        Ok(answer)
     }
 
     /// What was made of the request is forgotten.
-    fn starts_over(&self, refused: Refused, recorder: &mut Recorder) {
-        self.metrics.fallbacks_total.with_label_values(&[refused.as_str()]).inc();
+    fn starts_over(&self, refused: Refused, second: &Second, recorder: &mut Recorder) {
+        let (label, reason) = match (second, refused) {
+            (Second::WithoutLostBlocks { .. }, _) => (Refused::LostPrefix, Reason::LostPrefix),
+            (Second::Original, Refused::LostPrefix) => (Refused::Other, Reason::Refused),
+            (Second::Original, refused) => (refused, Reason::Refused),
+        };
+        self.metrics.fallbacks_total.with_label_values(&[label.as_str()]).inc();
         let Recorder { facts, memo, family, .. } = recorder;
         facts.sent = facts.received;
-        facts.plan = Plan::Passthrough(match refused {
-            Refused::LostPrefix => Reason::LostPrefix,
-            _ => Reason::Refused,
-        });
+        facts.plan = Plan::Passthrough(reason);
         facts.notes.clear();
         facts.shared_bytes = 0;
         facts.markers_added = 0;
@@ -185,8 +223,35 @@ impl Proxy {
     }
 }
 
-/// Whether nothing was decided for this request earlier.
-fn is_unbound(recorder: &Recorder) -> bool {
-    recorder.facts.plan != Plan::Forked
-        && recorder.family.as_ref().is_none_or(|family| family.bound().is_none())
+/// What goes out after a refusal.
+enum Second {
+    /// The bytes that came.
+    Original,
+    /// The same, asking for thinking of another prefix to be dropped.
+    WithoutLostBlocks { pieces: Vec<Bytes>, betas: HeaderValue },
+}
+
+fn without_lost_blocks(body: &Bytes, recorder: &Recorder) -> Option<Second> {
+    let received = &recorder.memo.as_ref()?.arrival.received;
+    let edit = drop_block(received.body(), received.anatomy())?;
+    let betas = crate::engine::fork::betas(&recorder.facts.betas, [DROP_BLOCK_BETA]);
+    let betas = HeaderValue::try_from(betas).ok()?;
+    Some(Second::WithoutLostBlocks { pieces: apply(body, &[edit]).pieces, betas })
+}
+
+/// Whether this is a later turn of a child that was put on its parent's prefix.
+fn stands_on_prefix(recorder: &Recorder) -> bool {
+    let bound = recorder.family.as_ref().and_then(Family::bound);
+    bound.is_some_and(|bound| bound.is_forked())
+}
+
+/// Whether thinking in this request may be bound to a prefix that it had from us and goes out without. A client
+/// that breaks the prefix of its own conversation is told so, as it would be without us.
+fn may_have_lost_prefix(modes: Modes, recorder: &Recorder) -> bool {
+    let bound = recorder.family.as_ref().and_then(Family::bound).filter(|bound| bound.is_forked());
+    if let Some(bound) = bound {
+        return recorder.facts.plan != Plan::Forked || bound.has_strayed();
+    }
+    let conversation = recorder.memo.as_ref().and_then(|memo| memo.conversation());
+    conversation.is_some_and(|one| one.was_forked() || (modes.in_force == Mode::Fork && !one.is_its_own()))
 }

@@ -13,7 +13,7 @@ use crate::engine::fork::{Forecast, SnapshotScope, is_snapshot};
 use crate::engine::identify::SESSION;
 use crate::engine::recall::Remembered;
 use crate::engine::turn::{Block, Turn};
-use crate::engine::types::{Moment, Role, Why};
+use crate::engine::types::{Moment, Plan, Role, Why};
 use crate::store::{Bound, Fate, Tenant};
 
 static PARENT: HeaderName = HeaderName::from_static("x-forkpoint-parent");
@@ -199,7 +199,7 @@ impl Family {
         tenant: &Tenant,
         trace: &Trace,
         betas: &str,
-        why: Why,
+        plan: Plan,
         forecast: Option<Forecast>,
         now: Moment,
     ) -> Option<u64> {
@@ -215,9 +215,19 @@ impl Family {
             return None;
         }
         if self.binding.is_none() {
+            let why = match plan {
+                Plan::Aligned(why) => why,
+                Plan::Passthrough(_) | Plan::Forked => Why::Mode,
+            };
             self.bind(tenant, Fate::Own(why), forecast, now);
         }
-        self.binding.as_ref().map(|(_, bound)| bound.next_turn())
+        let (_, bound) = self.binding.as_ref()?;
+        match plan {
+            Plan::Forked => trace.conversation.forked(),
+            _ if bound.is_forked() => bound.stray(),
+            _ => {}
+        }
+        Some(bound.next_turn())
     }
 
     /// Whether finished blocks are of interest.

@@ -82,6 +82,15 @@ pub struct Proxy {
     witnesses: Arc<Witnesses>,
 }
 
+/// How much may be done to a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Modes {
+    /// The most that the request allows.
+    asked: Mode,
+    /// The configured mode, or a lower one that the request asks for.
+    in_force: Mode,
+}
+
 /// A request that is ready to go upstream.
 struct Outgoing {
     request: Request<SentBody>,
@@ -152,11 +161,11 @@ impl Proxy {
     async fn exchange(&self, request: Request<Incoming>, recorder: &mut Recorder) -> Result<Answer, Fault> {
         headers::check(&request)?;
         let deadline = self.gate.now().after(self.max_hold_ms());
-        let mode = self.mode(request.headers());
-        let outgoing = self.prepare(request, mode, &mut recorder.facts).await?;
+        let modes = self.modes(request.headers());
+        let outgoing = self.prepare(request, modes.in_force, &mut recorder.facts).await?;
         let answer = match (outgoing.body, recorder.facts.plan) {
             (Some(body), Plan::Aligned(_)) => {
-                self.rewritten(outgoing.request, body, mode, deadline, recorder).await
+                self.rewritten(outgoing.request, body, modes, deadline, recorder).await
             }
             (body, _) => self.untouched(outgoing.request, body, recorder).await,
         };
@@ -355,11 +364,10 @@ impl Proxy {
             Some(tokens).filter(|tokens| *tokens >= self.config.gate.min_tokens as u64);
     }
 
-    /// The configured mode, or a lower one that the request asks for.
-    fn mode(&self, headers: &HeaderMap) -> Mode {
+    fn modes(&self, headers: &HeaderMap) -> Modes {
         let asked = headers.get(&MODE).and_then(|value| value.to_str().ok());
-        let mode = self.config.server.mode;
-        asked.and_then(Mode::named).map_or(mode, |asked| asked.min(mode))
+        let asked = asked.and_then(Mode::named).unwrap_or(Mode::Fork);
+        Modes { asked, in_force: asked.min(self.config.server.mode) }
     }
 
     fn max_hold_ms(&self) -> u64 {

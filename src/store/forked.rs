@@ -1,7 +1,7 @@
 //! What is decided for children, and for whole fan-outs.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::engine::fanout::{Child, ForkId, ForkPoint};
@@ -33,6 +33,8 @@ pub struct Bound {
     pub shadow: Shadow,
     turns: AtomicU64,
     tail: AtomicUsize,
+    /// A turn of it was accepted without the prefix that it stands on.
+    strayed: AtomicBool,
 }
 
 /// What was decided for a child when it came.
@@ -56,6 +58,7 @@ impl Bound {
             shadow: Shadow::default(),
             turns: AtomicU64::new(0),
             tail: AtomicUsize::new(NO_TAIL),
+            strayed: AtomicBool::new(false),
         }
     }
 
@@ -65,6 +68,19 @@ impl Bound {
             Fate::Own(Why::Refused(Refusal::Holdout)) => Arm::Holdout,
             Fate::Own(_) => Arm::Unforked,
         }
+    }
+
+    pub fn is_forked(&self) -> bool {
+        matches!(self.fate, Fate::Forked(_))
+    }
+
+    /// A turn went without its prefix: what was thought in it is bound to another.
+    pub fn stray(&self) {
+        self.strayed.store(true, Relaxed);
+    }
+
+    pub fn has_strayed(&self) -> bool {
+        self.strayed.load(Relaxed)
     }
 
     /// Counts a turn that was accepted, and says which it is.

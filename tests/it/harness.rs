@@ -17,8 +17,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forkpoint::config::Config;
+use forkpoint::config::{Config, Origin, load_prices};
+use forkpoint::engine::prices::Prices;
 use forkpoint::metrics::Metrics;
+use forkpoint::proxy::live::Live;
 use forkpoint::proxy::{Proxy, server};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -58,6 +60,7 @@ pub struct Forkpoint {
     pub address: SocketAddr,
     pub metrics: Arc<Metrics>,
     pub proxy: Arc<Proxy>,
+    live: Live,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
@@ -76,11 +79,19 @@ impl Forkpoint {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let metrics = Arc::new(Metrics::new().unwrap());
-        let prices = forkpoint::config::load_prices(None, &forkpoint::config::Origin::Default).unwrap();
-        let proxy = Arc::new(Proxy::new(config, prices, metrics.clone()).unwrap());
+        let proxy = Arc::new(Proxy::new(config, prices(), metrics.clone()).unwrap());
         let (stop, stopped) = watch::channel(false);
-        let serving = tokio::spawn(server::serve(listener, proxy.clone(), stopped));
-        Forkpoint { address, metrics, proxy, stop, serving }
+        let live = Live::from(proxy.clone());
+        let serving = tokio::spawn(server::serve(listener, live.clone(), stopped));
+        Forkpoint { address, metrics, proxy, live, stop, serving }
+    }
+
+    /// Puts another configuration in force.
+    pub fn reload(&self, configure: impl FnOnce(&mut Config)) {
+        let running = self.live.now();
+        let mut config = running.config().clone();
+        configure(&mut config);
+        self.live.reload(running.config().reload(&config), prices());
     }
 
     /// A client's connection.
@@ -129,6 +140,10 @@ impl Forkpoint {
         let reply = client.reply().await;
         assert_eq!((reply.status(), &reply.body[..]), (200, &b"ok"[..]));
     }
+}
+
+fn prices() -> Prices {
+    load_prices(None, &Origin::Default).unwrap()
 }
 
 /// The sum of a family's samples in a text exposition.

@@ -303,12 +303,8 @@ impl Recorder {
         let now = self.clock.now();
         let (Some(memo), Some(family)) = (&self.memo, &mut self.family) else { return };
         let (Some(trace), Some(tenant)) = (&memo.trace, memo.tenant()) else { return };
-        let why = match self.facts.plan {
-            Plan::Aligned(why) => why,
-            Plan::Passthrough(_) | Plan::Forked => Why::Mode,
-        };
-        self.facts.child_turn =
-            family.accepted(&tenant, trace, &self.facts.betas, why, self.facts.forecast, now);
+        let Facts { plan, forecast, .. } = self.facts;
+        self.facts.child_turn = family.accepted(&tenant, trace, &self.facts.betas, plan, forecast, now);
     }
 
     /// Whether anybody wants to know of finished blocks.

@@ -3,6 +3,7 @@
 
 mod children;
 mod refused;
+mod lost;
 mod seal;
 mod snapshots;
 mod many;
@@ -11,6 +12,7 @@ mod canary;
 mod wire;
 
 use forkpoint::config::Config;
+use forkpoint::sim::models::{Model, public_models};
 use forkpoint::sim::{Sim, SimConfig, Usage};
 use serde_json::{Value, json};
 
@@ -29,7 +31,12 @@ struct Stage {
 
 impl Stage {
     async fn new(configure: impl FnOnce(&mut Config)) -> Stage {
-        let sim = Sim::start(SimConfig::default()).await.unwrap();
+        Stage::before(SimConfig::default(), configure).await
+    }
+
+    /// Before a simulator of this kind.
+    async fn before(sim: SimConfig, configure: impl FnOnce(&mut Config)) -> Stage {
+        let sim = Sim::start(sim).await.unwrap();
         let forkpoint = Stage::forkpoint(&sim, configure).await;
         Stage { sim, forkpoint }
     }
@@ -74,6 +81,12 @@ impl Stage {
     fn count(&self, metric: &str, labels: &[&str]) -> u64 {
         self.forkpoint.metric(&format!("forkpoint_{metric}"), labels) as u64
     }
+}
+
+/// A simulator whose models have a window of so many tokens.
+fn narrow(window_tokens: u64) -> SimConfig {
+    let models = public_models().into_iter().map(|model| Model { window_tokens, ..model });
+    SimConfig { models: models.collect(), ..SimConfig::default() }
 }
 
 /// A parent with a long history that does what the instruction says.

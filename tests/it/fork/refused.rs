@@ -3,7 +3,7 @@
 use forkpoint::sim::faults::{Fault, Match, Rule};
 use serde_json::json;
 
-use super::{BOUND, FORKED, FREE, Stage, child, extend, forwarded, parent, plan};
+use super::{BOUND, FORKED, FREE, Stage, child, extend, narrow, parent, plan};
 
 const TAG: &str = "forkpoint-child";
 
@@ -30,6 +30,21 @@ async fn a_refused_fork_goes_out_once_more_as_it_came_and_the_fork_point_stands_
             assert_eq!((second.status, plan(&second)), (200, ["child", "aligned", "stood_down"]));
             assert_eq!(stage.count("standdowns_total", &["reason=\"refused\""]), 1);
         }
+    }
+}
+
+#[tokio::test]
+async fn a_child_for_whom_the_window_is_too_small_with_its_parent_goes_without() {
+    for model in [FREE, BOUND] {
+        let stage = Stage::before(narrow(100_000), |_| ()).await;
+        let told = stage.fan_out(&parent(model, "[[sim:fan_out n=2 tool=Agent field=prompt | text]]")).await;
+        let mut wordy = child(model, &told[0]);
+        wordy["max_tokens"] = json!(30_000);
+        let exchange = stage.send(&wordy).await;
+        assert_eq!((exchange.status, exchange.is_untouched()), (200, true), "{model}");
+        assert_eq!(plan(&exchange), ["child", "passthrough", "refused"], "{model}");
+        assert_eq!(stage.count("fallbacks_total", &["reason=\"window\""]), 1, "{model}");
+        assert_eq!(stage.count("standdowns_total", &["reason=\"refused\""]), 1, "{model}");
     }
 }
 
@@ -73,26 +88,4 @@ async fn overload_is_relayed_and_the_retry_is_forked() {
     assert_eq!(stage.sim.requests().len(), before + 1, "not retried by us");
     stage.sim.faults().clear();
     assert_eq!(plan(&stage.send(&child(FREE, &told[0])).await), FORKED);
-}
-
-#[tokio::test]
-async fn a_child_whose_prefix_was_lost_goes_on_without_its_old_thinking() {
-    let mut stage = Stage::new(|_| ()).await;
-    let script =
-        "[[sim:fan_out n=2 tool=Agent field=prompt thinking=20 | tools turns=3 tool=search thinking=20]]";
-    let told = stage.fan_out(&parent(BOUND, script)).await;
-    let mut body = child(BOUND, &told[0]);
-    let first = stage.send(&body).await;
-    assert_eq!(plan(&first), FORKED);
-    extend(&mut body, &first);
-    stage.restart().await;
-    for turn in 2..=3 {
-        let exchange = stage.send(&body).await;
-        assert_eq!(exchange.status, 200, "turn {turn}: {:?}", exchange.answer);
-        assert_eq!(plan(&exchange), ["plain", "passthrough", "lost_prefix"], "turn {turn}");
-        let sent = forwarded(&exchange);
-        assert_eq!(sent["thinking"]["block_binding"]["prefix_mismatch_behavior"], "drop_block");
-        assert_eq!(stage.count("fallbacks_total", &["reason=\"lost_prefix\""]), turn - 1);
-        extend(&mut body, &exchange);
-    }
 }
