@@ -271,7 +271,7 @@ fn is_sealed(family: &Family) -> bool {
 fn trunk(tenant: &Tenant, child: &Child, attribution: Attribution) -> Result<Arc<Trunk>, Refusal> {
     let grow = || Trunk::of(&child.fork, child.call, child.fork.parent.written, attribution);
     match child.fork.is_sealed() {
-        true => tenant.fanouts().trunk(child.fork.id, grow),
+        true => tenant.fanouts().trunk(&child.fork, grow),
         false => grow().map(Arc::new),
     }
 }

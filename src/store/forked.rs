@@ -141,26 +141,29 @@ impl Fanouts {
     /// The one trunk of this fork point.
     pub fn trunk<E>(
         &mut self,
-        fork: ForkId,
+        fork: &ForkPoint,
         grow: impl FnOnce() -> Result<Trunk, E>,
     ) -> Result<Arc<Trunk>, E> {
-        if let Some(trunk) = self.trunks.get(&fork).and_then(Weak::upgrade) {
+        let known = self.trunks.get(&fork.id).and_then(Weak::upgrade);
+        if let Some(trunk) = known.filter(|trunk| trunk.is_of(fork)) {
             return Ok(trunk);
         }
         let trunk = Arc::new(grow()?);
         self.trunks.retain(|_, trunk| trunk.strong_count() > 0);
-        self.trunks.insert(fork, Arc::downgrade(&trunk));
+        self.trunks.insert(fork.id, Arc::downgrade(&trunk));
         Ok(trunk)
     }
 
-    /// No further children of this fork point are forked.
-    pub fn stand_down(&mut self, fork: ForkId) {
-        if !self.is_stood_down(fork) {
-            self.stood_down.push_back(fork);
+    /// No further children of this fork point are forked. Whether that is news.
+    pub fn stand_down(&mut self, fork: ForkId) -> bool {
+        if self.is_stood_down(fork) {
+            return false;
         }
+        self.stood_down.push_back(fork);
         if self.stood_down.len() > STOOD_DOWN_MAX {
             self.stood_down.pop_front();
         }
+        true
     }
 
     pub fn is_stood_down(&self, fork: ForkId) -> bool {

@@ -116,6 +116,11 @@ impl Trunk {
         self.ttl
     }
 
+    /// Whether it is of this very turn: a message id, which names a fork point, may come twice.
+    pub fn is_of(&self, fork: &ForkPoint) -> bool {
+        Arc::ptr_eq(&self.parent, &fork.parent)
+    }
+
     /// How many bytes stand where.
     pub fn extent(&self) -> Extent {
         self.extent

@@ -7,6 +7,7 @@ mod lost;
 mod seal;
 mod snapshots;
 mod many;
+mod kept;
 mod arms;
 mod canary;
 mod wire;
