@@ -223,7 +223,10 @@ impl Family {
         }
         let (_, bound) = self.binding.as_ref()?;
         match plan {
-            Plan::Forked => trace.conversation.forked(),
+            Plan::Forked => {
+                trace.conversation.forked();
+                trace.breakpoints.last().into_iter().for_each(|tail| bound.wrote(tail.piece));
+            }
             _ if bound.is_forked() => bound.stray(),
             _ => {}
         }

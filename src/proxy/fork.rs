@@ -114,9 +114,6 @@ impl Proxy {
         if family.bound().is_none() {
             family.bind(&tenant, Fate::Forked(laid.prefix), facts.forecast, self.clock.now());
         }
-        if let (Some(bound), Some(tail)) = (family.bound(), laid.composed.breakpoints.last()) {
-            bound.wrote(tail.piece);
-        }
         let pieces = laid.composed.body.pieces;
         facts.plan = Plan::Forked;
         facts.sent = Some(BodyDigest::of_pieces(&pieces));
