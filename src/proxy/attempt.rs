@@ -1,8 +1,8 @@
 //! Requests that are rewritten: planned, sent, and sent once more if what was made of them is refused.
 //!
 //! ```text
-//! read ─ align ─ meet ─ [await the seal ─ fork] ─ hold ─ send ─┬─ answer
-//!                                                              └─ 400, 413: once more ─ answer
+//! read ─┬─ align ─ meet ─ [await the seal ─ fork] ─ hold ─┬─ send ─┬─ answer
+//!       └────────── the fork point was stood down ────────┘        └─ 400, 413: once more ─ answer
 //! ```
 //!
 //! The second attempt is the bytes that came, or those with thinking left out that stood on a prefix which is not
@@ -22,7 +22,10 @@ use super::{Modes, Proxy};
 use crate::config::Mode;
 use crate::engine::breakpoints::apply;
 use crate::engine::refused::{DROP_BLOCK_BETA, Refused, drop_block};
-use crate::engine::types::{Moment, Plan, Reason, Why};
+use crate::engine::types::{BodyDigest, Moment, Plan, Reason, Why};
+
+/// How often a request is planned: what is known may change while it is held back.
+const ROUNDS_MAX: usize = 4;
 
 impl Proxy {
     /// Forwards what is made of a body, and what came if that is refused.
@@ -35,16 +38,7 @@ impl Proxy {
         recorder: &mut Recorder,
     ) -> Result<Answer, Fault> {
         self.read(&body, recorder);
-        let mut pieces = self.align(&body, recorder);
-        if let Some(memo) = recorder.memo.as_mut().filter(|memo| memo.trace.is_none()) {
-            memo.untouched();
-        }
-        self.meet(recorder);
-        let forked = self.forked(modes, deadline, recorder).await;
-        if forked.is_none() && self.is_sibling(recorder) {
-            pieces = self.align_sibling(&body, recorder);
-        }
-        self.hold(recorder, deadline).await;
+        let (forked, pieces) = self.planned(&body, modes, deadline, recorder).await;
         if let Some(memo) = recorder.memo.as_ref().filter(|_| forked.is_some() || pieces.is_some()) {
             let tenant = memo.tenant();
             recorder.facts.own_read = tenant.map_or(0, |tenant| memo.own_read(&tenant, self.clock.now()));
@@ -66,6 +60,36 @@ impl Proxy {
         let second = self.second(refused, pieces.is_some(), &body, modes, recorder);
         let Some(second) = second else { return Ok(answer) };
         self.once_more(answer, refused, original, body, second, recorder).await
+    }
+
+    /// What goes out, once nothing is to be waited for: on a parent's prefix, or else in these pieces.
+    async fn planned(
+        &self,
+        body: &Bytes,
+        modes: Modes,
+        deadline: Moment,
+        recorder: &mut Recorder,
+    ) -> (Option<Forked>, Option<Vec<Bytes>>) {
+        let mut rounds = 0;
+        loop {
+            rounds += 1;
+            let mut pieces = self.align(body, recorder);
+            if let Some(memo) = recorder.memo.as_mut().filter(|memo| memo.trace.is_none()) {
+                memo.untouched();
+            }
+            self.meet(recorder);
+            let forked = self.forked(modes, deadline, recorder).await;
+            if forked.is_none() && self.is_sibling(recorder) {
+                pieces = self.align_sibling(body, recorder);
+            }
+            self.hold(recorder, deadline).await;
+            if forked.is_none() || rounds >= ROUNDS_MAX || !has_lost_fork_point(recorder) {
+                return (forked, pieces);
+            }
+            // What it waited for was refused, and would be once more.
+            recorder.pass = None;
+            undo(recorder);
+        }
     }
 
     /// A child that is put on its parent's prefix.
@@ -172,6 +196,8 @@ impl Proxy {
         if is_original && answer.response.status().is_success() {
             self.stand_down(was_forked, recorder);
         }
+        // Nothing was written of what others wait for. They hear of it now, when they can know what to do instead.
+        recorder.pass = None;
         // Behind another prefix the model does not know its own thinking. That is no fault of the child's, and
         // nothing that its client could mend; what was said first may be.
         if was_forked
@@ -191,16 +217,19 @@ impl Proxy {
             (Second::Original, refused) => (refused, Reason::Refused),
         };
         self.metrics.fallbacks_total.with_label_values(&[label.as_str()]).inc();
-        let Recorder { facts, memo, family, .. } = recorder;
-        facts.sent = facts.received;
+        undo(recorder);
+        let Recorder { facts, memo, tape, .. } = recorder;
         facts.plan = Plan::Passthrough(reason);
-        facts.notes.clear();
-        facts.shared_bytes = 0;
-        facts.markers_added = 0;
-        let Some(memo) = memo else { return };
-        if let (Some(family), Some(tenant)) = (family, memo.tenant()) {
-            family.release(&tenant);
+        if let Second::WithoutLostBlocks { pieces, .. } = second {
+            facts.sent = Some(BodyDigest::of_pieces(pieces));
         }
+        if let Some(tape) = tape {
+            tape.refused();
+            if let Second::WithoutLostBlocks { pieces, .. } = second {
+                tape.forwards(pieces);
+            }
+        }
+        let Some(memo) = memo else { return };
         memo.untouched();
         memo.sent(self.clock.now());
     }
@@ -217,8 +246,9 @@ impl Proxy {
         // A bound child keeps its prefix: only those that come after it are left alone.
         let newcomer = recorder.family.as_ref().filter(|family| family.newcomer().is_some());
         if let (Some(fork), Some(tenant)) = (newcomer.and_then(Family::fork_id), memo.tenant()) {
-            tenant.fanouts().stand_down(fork);
-            self.metrics.standdowns_total.with_label_values(&["refused"]).inc();
+            if tenant.fanouts().stand_down(fork) {
+                self.metrics.standdowns_total.with_label_values(&["refused"]).inc();
+            }
         }
     }
 }
@@ -237,6 +267,26 @@ fn without_lost_blocks(body: &Bytes, recorder: &Recorder) -> Option<Second> {
     let betas = crate::engine::fork::betas(&recorder.facts.betas, [DROP_BLOCK_BETA]);
     let betas = HeaderValue::try_from(betas).ok()?;
     Some(Second::WithoutLostBlocks { pieces: apply(body, &[edit]).pieces, betas })
+}
+
+/// What was made of the request is forgotten.
+fn undo(recorder: &mut Recorder) {
+    let Recorder { facts, memo, family, .. } = recorder;
+    facts.sent = facts.received;
+    facts.notes.clear();
+    facts.shared_bytes = 0;
+    facts.markers_added = 0;
+    if let (Some(family), Some(tenant)) = (family, memo.as_ref().and_then(|memo| memo.tenant())) {
+        family.release(&tenant);
+    }
+}
+
+/// Whether the fork point of a child that has come now was stood down while it waited.
+fn has_lost_fork_point(recorder: &Recorder) -> bool {
+    let family = recorder.family.as_ref().filter(|family| family.newcomer().is_some());
+    let tenant = recorder.memo.as_ref().and_then(|memo| memo.tenant());
+    let fork = family.and_then(Family::fork_id);
+    fork.zip(tenant).is_some_and(|(fork, tenant)| tenant.fanouts().is_stood_down(fork))
 }
 
 /// Whether this is a later turn of a child that was put on its parent's prefix.

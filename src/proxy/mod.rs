@@ -33,7 +33,7 @@ use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -349,7 +349,9 @@ impl Proxy {
         recorder.waits = true;
         let pass = self.gate.enter(arrival).await;
         recorder.waits = false;
-        recorder.facts.hold = Some(HeldBack::of(&pass, tokens));
+        let before = recorder.facts.hold.map_or(Duration::ZERO, |held| held.time);
+        let held = HeldBack::of(&pass, tokens);
+        recorder.facts.hold = Some(HeldBack { time: held.time + before, ..held });
         recorder.pass = Some(pass);
     }
 

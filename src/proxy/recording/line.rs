@@ -82,6 +82,9 @@ pub struct Line {
     /// The body as it went out, if that is another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarded: Option<String>,
+    /// The body that went out before it, if that was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
     /// The assistant message, as the next request carries it.
@@ -184,6 +187,7 @@ impl Recorder {
             marks_agents: facts.claims.marks_agents(),
             request,
             forwarded: Some(tape.forwarded).filter(|_| changed),
+            refused: Some(tape.refused).filter(|refused| !refused.is_empty()),
             message_id: turn.and_then(|turn| turn.id.clone()),
             answer: turn.and_then(Turn::message),
         });

@@ -60,6 +60,7 @@ pub struct Entry {
     pub marks_agents: bool,
     pub request: Option<Bytes>,
     pub forwarded: Option<Vec<Bytes>>,
+    pub refused: Option<Vec<Bytes>>,
     pub message_id: Option<String>,
     pub answer: Option<Vec<u8>>,
 }
@@ -73,12 +74,13 @@ enum Job {
 pub struct Tape {
     recording: Arc<Recording>,
     forwarded: Vec<Bytes>,
+    refused: Vec<Bytes>,
     begun: Option<Instant>,
 }
 
 impl Tape {
     pub fn new(recording: &Arc<Recording>) -> Tape {
-        Tape { recording: Arc::clone(recording), forwarded: Vec::new(), begun: None }
+        Tape { recording: Arc::clone(recording), forwarded: Vec::new(), refused: Vec::new(), begun: None }
     }
 
     /// The body goes out so.
@@ -86,6 +88,11 @@ impl Tape {
         if self.recording.keeps_bodies {
             self.forwarded = pieces.to_vec();
         }
+    }
+
+    /// What went out so was refused, and goes out once more otherwise.
+    pub fn refused(&mut self) {
+        self.refused = std::mem::take(&mut self.forwarded);
     }
 
     /// The first content of the answer has come.
@@ -96,7 +103,8 @@ impl Tape {
 
 impl Entry {
     fn body_bytes(&self) -> usize {
-        let forwarded = self.forwarded.iter().flatten().map(Bytes::len).sum::<usize>();
+        let sent = [&self.forwarded, &self.refused].into_iter().flatten().flatten();
+        let forwarded = sent.map(Bytes::len).sum::<usize>();
         self.request.as_ref().map_or(0, Bytes::len) + forwarded + self.answer.as_ref().map_or(0, Vec::len)
     }
 
@@ -110,6 +118,7 @@ impl Entry {
             marks_agents: self.marks_agents,
             request: self.request.and_then(|body| text(body.to_vec())),
             forwarded: self.forwarded.and_then(|pieces| text(pieces.concat())),
+            refused: self.refused.and_then(|pieces| text(pieces.concat())),
             message_id: self.message_id,
             answer: self.answer.and_then(text),
             ..self.line
@@ -129,6 +138,7 @@ impl Entry {
             marks_agents: self.marks_agents,
             request: self.request.as_deref().and_then(body),
             forwarded: self.forwarded.as_ref().and_then(|pieces| body(&pieces.concat())),
+            refused: self.refused.as_ref().and_then(|pieces| body(&pieces.concat())),
             message_id: self.message_id.as_ref().map(text),
             answer: self.answer.as_deref().and_then(body),
             ..self.line.clone()
@@ -194,7 +204,7 @@ impl Recording {
 
     fn take(&self, mut entry: Entry) {
         if !self.keeps_bodies {
-            (entry.request, entry.forwarded, entry.answer) = (None, None, None);
+            (entry.request, entry.forwarded, entry.refused, entry.answer) = (None, None, None, None);
         }
         let bytes = entry.body_bytes();
         if self.waiting.fetch_add(bytes, Relaxed) + bytes > QUEUE_BYTES {

@@ -1,9 +1,11 @@
 //! Thinking that the model does not know again, since it stood behind another prefix.
 
-use forkpoint::config::Mode;
+use forkpoint::config::{Bodies, Config, Mode};
+use forkpoint::engine::types::BodyDigest;
 use serde_json::{Value, json};
 
 use super::{BOUND, FORKED, FREE, Stage, child, extend, forwarded, narrow, parent, plan};
+use crate::recording::lines;
 use crate::workload::{Exchange, Letter, prose};
 
 const SCRIPT: &str =
@@ -153,4 +155,26 @@ async fn a_child_that_outgrows_the_window_is_told_so_or_goes_on_as_it_came() {
             assert!(says(&exchange, "exceed context limit") || says(&exchange, "prompt is too long"));
         }
     }
+}
+
+#[tokio::test]
+async fn what_is_recorded_as_sent_is_what_was_sent_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("r.jsonl");
+    let mut stage = Stage::new(|_| ()).await;
+    let body = stage.started(BOUND).await;
+    let records = |config: &mut Config| {
+        config.record.file = Some(file.clone());
+        config.record.bodies = Bodies::Full;
+    };
+    stage.forkpoint = Stage::forkpoint(&stage.sim, records).await;
+    let rescued = stage.send(&body).await;
+    stage.forkpoint.recorded(1).await;
+    stage.forkpoint.proxy.recording().unwrap().flush();
+    let line = lines(&file).pop().unwrap();
+    assert_eq!(line.reason, "lost_prefix");
+    assert_eq!(line.forwarded.unwrap().as_bytes(), &rescued.forwarded[..]);
+    assert_eq!(line.sent, Some(BodyDigest::of(&rescued.forwarded).to_string()));
+    let refused = line.refused.expect("the body that was refused");
+    assert!(refused.contains("cache_control") && !refused.contains("drop_block"));
 }
