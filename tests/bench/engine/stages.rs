@@ -260,7 +260,7 @@ fn parts(stages: &mut Stages, arrival: &Arrival, view: &View<'_>, table: &canoni
         breakpoints::plan(forwarded.body(), forwarded.anatomy(), &situation)
     });
     stages.time(Stage::Apply, || breakpoints::apply(forwarded.body(), &plan.edits));
-    let shared = arrival.conversation().map_or_else(|| Arc::new(Shared::new(None)), Arc::clone);
+    let shared = arrival.conversation().map_or_else(|| Arc::new(Shared::new(None, true)), Arc::clone);
     stages.time(Stage::Trace, || Trace::new(arrival, forwarded, shared, plan.breakpoints));
 }
 
