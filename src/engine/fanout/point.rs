@@ -185,6 +185,8 @@ impl ForkPoint {
 pub struct Draft {
     pub(super) parent: Arc<Parent>,
     pub(super) blocks: Vec<Bytes>,
+    /// Blocks of the answer that were looked at; those that say nothing are left out.
+    taken: usize,
     pub(super) calls: Vec<Call>,
     ids: BTreeSet<Arc<str>>,
     /// Server tools that have not answered yet.
@@ -203,6 +205,7 @@ impl Draft {
         Ok(Draft {
             parent: Arc::new(parent),
             blocks: Vec::new(),
+            taken: 0,
             calls: Vec::new(),
             ids: BTreeSet::new(),
             unresolved: BTreeSet::new(),
@@ -216,8 +219,11 @@ impl Draft {
     pub fn push(&mut self, block: Block, rules: &Rules) -> bool {
         let number = self.blocks.len();
         let mut directed = false;
+        self.taken += 1;
         match block.kind.as_str() {
             _ if self.spoilt.is_some() => return false,
+            // The API gives out empty texts and takes none back; its clients leave them out too.
+            "text" if member(&block.json, "text").is_some_and(|text| text.trim().is_empty()) => return false,
             "tool_use" => match Call::read(&block.json, number, rules) {
                 None => self.spoilt = Some(Dropped::BadCall),
                 Some(call) if !self.ids.insert(Arc::clone(&call.id)) => self.spoilt = Some(Dropped::ReusedId),
@@ -278,10 +284,13 @@ impl Draft {
     fn take_in(&mut self, turn: &Turn, rules: &Rules) -> Result<Bytes, Dropped> {
         let why = Dropped::of(turn.wholeness).unwrap_or(Dropped::Unfaithful);
         let message = turn.message().map(Bytes::from).ok_or(why)?;
-        for block in turn.blocks.iter().skip(self.blocks.len()) {
+        for block in turn.blocks.iter().skip(self.taken) {
             self.push(block.clone(), rules);
         }
-        Ok(message)
+        Ok(match self.blocks.len() == turn.blocks.len() {
+            true => message,
+            false => assistant_message(self.blocks.iter().map(|block| &block[..])).into(),
+        })
     }
 
     fn whole(&self, id: ForkId, message: Bytes, turn: &Turn) -> ForkPoint {

@@ -264,3 +264,26 @@ proptest! {
         prop_assert!(scene.forks.leaves.is_empty());
     }
 }
+
+#[test]
+fn texts_that_say_nothing_are_left_out_of_the_turn() {
+    let task = |id: &str| call(id, "spawn_agent", json!({"task": directive(id)}));
+    let said = [text("Splitting."), task("a"), task("b")];
+    let blocks =
+        [text(""), said[0].clone(), text(" \n"), said[1].clone(), text(""), said[2].clone(), text("")];
+    let mut scene = Scene::new();
+    let body = request(&["spawn_agent"], &[user(json!("go"))]);
+    let mut draft = Draft::begin(parent(&body, BARE), false).unwrap();
+    let turn = answer("msg_1", "tool_use", &blocks);
+    // Some blocks come while it streams, the others with its end.
+    for block in &turn.blocks[..4] {
+        draft.push(block.clone(), scene.forks.rules());
+    }
+    let fork = scene.forks.seal(draft, &turn, scene.now).unwrap();
+    let message: Value = serde_json::from_slice(fork.message.as_ref().unwrap()).unwrap();
+    assert_eq!(message, assistant(&said));
+    for (block, said) in fork.blocks.iter().zip(&said) {
+        assert_eq!(serde_json::from_slice::<Value>(block).unwrap(), *said);
+    }
+    assert_eq!(fork.calls.iter().map(|call| call.block).collect::<Vec<_>>(), [1, 2]);
+}
