@@ -395,10 +395,11 @@ fn choose(mut candidates: Vec<Candidate>, search: &Search<'_>, rules: &Rules) ->
         return Choice::None;
     };
     let rivals = candidates.iter().any(|other| {
-        let same_fork = other.fork == best.fork;
-        let (whole, equal) = (of(other).is_whole() == of(&best).is_whole(), rank(other) == rank(&best));
-        // Siblings mixed into one request are nobody's, however long each of them is.
-        if same_fork { other.call != best.call && whole } else { equal && covers(of(other)) }
+        let (mine, its) = (of(&best), of(other));
+        let (same_fork, equal) = (other.fork == best.fork, rank(other) == rank(&best));
+        // Blocks that each tell it what a sibling was told are mixed into one request, and it is nobody's.
+        let mixed = same_fork && its.block != mine.block && its.is_whole() == mine.is_whole();
+        (equal || mixed) && covers(its) && !(same_fork && other.call == best.call)
     });
     if rivals { Choice::Several } else { Choice::One(best) }
 }

@@ -239,16 +239,39 @@ fn directives_mixed_into_one_request_are_nobodys() {
     let calls = [
         call("t1", "worker", json!({"task": directive("a")})),
         call("t2", "worker", json!({"task": long.trim()})),
+        call("t3", "worker", json!({"task": directive("c")})),
     ];
     scene.fan_out(&request(&["worker"], &[user(json!("go"))]), BARE, "msg_1", &calls);
+    let wrapped = |task: &str| text(&format!("New task:\n{task}"));
     for mixed in [
-        json!([text(&format!("New task:\n{}\nNew task:\n{long}", directive("a")))]),
         json!([text(&directive("a")), text(long.trim())]),
+        json!([wrapped(&directive("a")), wrapped(long.trim())]),
     ] {
         assert_eq!(say(&scene.ask(&request(&["x"], &[user(mixed)]), BARE)), "ambiguous");
     }
+    // In one text as long as each other, neither makes up half of it.
+    let both = format!("New task:\n{}\nNew task:\n{}", directive("a"), directive("c"));
+    assert_eq!(say(&scene.ask(&request(&["x"], &[user(json!(both))]), BARE)), "coverage");
     // One inside the other is only the longer.
     assert_eq!(as_child(scene.ask(&child(long.trim()), BARE)).1, Some(1));
+}
+
+#[test]
+fn of_directives_in_one_text_the_longer_counts_and_a_whole_text_before_any_part() {
+    let long = format!("{} {}", directive("b"), "More words of the same kind. ".repeat(20));
+    let long = long.trim();
+    let calls =
+        [call("t1", "worker", json!({"task": directive("a")})), call("t2", "worker", json!({"task": long}))];
+    let quoted = format!("New task:\n{}\nNew task:\n{long}", directive("a"));
+    for (content, call, rank) in [
+        (json!(quoted), 1, Rank::Contained),
+        (json!([text(&format!("New task:\n{long}")), text(&directive("a"))]), 0, Rank::Whole),
+    ] {
+        let mut scene = Scene::new();
+        scene.fan_out(&request(&["worker"], &[user(json!("go"))]), BARE, "msg_1", &calls);
+        let (_, found, sure) = as_child(scene.ask(&request(&["x"], &[user(content)]), BARE));
+        assert_eq!((found, sure), (Some(call), rank));
+    }
 }
 
 #[test]
