@@ -1,5 +1,6 @@
 //! The proxy's clock, as the engine counts time.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -15,15 +16,23 @@ pub fn millis(time: Duration) -> u64 {
 pub struct Clock {
     start: Instant,
     skipped_ms: AtomicU64,
+    /// What it showed when it was stopped.
+    stopped_ms: OnceLock<u64>,
 }
 
 impl Clock {
     pub fn new() -> Clock {
-        Clock { start: Instant::now(), skipped_ms: AtomicU64::new(0) }
+        Clock { start: Instant::now(), skipped_ms: AtomicU64::new(0), stopped_ms: OnceLock::new() }
     }
 
     pub fn now(&self) -> Moment {
-        Moment(millis(self.start.elapsed())).after(self.skipped_ms.load(Relaxed))
+        let ran = self.stopped_ms.get().copied().unwrap_or_else(|| millis(self.start.elapsed()));
+        Moment(ran).after(self.skipped_ms.load(Relaxed))
+    }
+
+    /// From now on time passes only by being skipped.
+    pub fn stop(&self) {
+        let _ = self.stopped_ms.set(millis(self.start.elapsed()));
     }
 
     /// How far it is ahead of real time.

@@ -2,7 +2,6 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -74,16 +73,18 @@ impl Proxy {
                 woken.await;
             }
         };
-        let waiting = Waiting::begin(&self.awaiting);
+        let waiting = self.awaiting.begin(&tenant, fork, until);
         // In time or not, what is known by then is looked at again.
         let mut sealed = std::pin::pin!(sealed);
         loop {
             let skipped = self.gate.skipped();
-            let left = Duration::from_millis(until.since(self.gate.now()));
+            if self.gate.now() >= until {
+                break;
+            }
             tokio::select! {
                 () = &mut sealed => break,
                 () = skipped => {}
-                () = tokio::time::sleep(left) => break,
+                () = tokio::time::sleep_until(self.gate.instant_of(until)) => break,
             }
         }
         drop(waiting);
@@ -241,22 +242,6 @@ impl Proxy {
             entry_ttl: trunk.ttl(),
             ttl: laid.composed.breakpoints.last().map_or(Ttl::FiveMinutes, |point| point.ttl),
         }
-    }
-}
-
-/// A child that waits for the seal, until it is dropped: its client may leave.
-struct Waiting<'p>(&'p AtomicUsize);
-
-impl Waiting<'_> {
-    fn begin(count: &AtomicUsize) -> Waiting<'_> {
-        count.fetch_add(1, Ordering::Relaxed);
-        Waiting(count)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

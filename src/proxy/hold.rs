@@ -69,9 +69,21 @@ impl Proxy {
         self.gate.skip(ms);
     }
 
-    /// How many requests are held back.
+    /// From now on time passes only by being skipped.
+    pub fn stop_time(&self) {
+        self.clock.stop();
+        self.gate.stop();
+    }
+
+    /// How many requests are held back, those aside that may go and have not noticed.
     pub fn waiting(&self) -> usize {
-        self.gate.waiting() + self.awaiting_seal()
+        self.gate.waiting() + self.awaiting.pending(self.gate.now())
+    }
+
+    /// In how many milliseconds the first of them has waited long enough.
+    pub fn next_due_ms(&self) -> Option<u64> {
+        let due = [self.gate.next_due(), self.awaiting.next_due()].into_iter().flatten().min()?;
+        Some(due.since(self.gate.now()))
     }
 }
 

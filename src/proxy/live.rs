@@ -5,7 +5,6 @@
 //! requests do together, the gate and the recognition of fan-outs, takes its new settings at once.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 
@@ -86,7 +85,7 @@ impl Proxy {
 
     /// How many children wait for the end of their parent's answer.
     pub fn awaiting_seal(&self) -> usize {
-        self.awaiting.load(Ordering::Relaxed)
+        self.awaiting.count()
     }
 
     fn with(&self, reload: Reload, prices: Prices) -> Proxy {

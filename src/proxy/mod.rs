@@ -23,6 +23,7 @@ pub mod record;
 pub mod recording;
 pub mod memo;
 pub mod family;
+pub mod awaiting;
 pub mod hold;
 pub mod clock;
 pub mod stall;
@@ -32,7 +33,6 @@ pub mod error;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -51,6 +51,7 @@ use crate::engine::types::{BodyDigest, Endpoint, Moment, Plan, Reason, Role, Why
 use crate::metrics::Metrics;
 use crate::store::{self, Hint, Memory, Store, View};
 
+use awaiting::Awaiting;
 use clock::Clock;
 use collect::{Collected, Held};
 use error::Fault;
@@ -76,7 +77,7 @@ pub struct Proxy {
     store: Arc<dyn Store>,
     gate: Arc<Gate>,
     /// Children that wait for the end of their parent's answer.
-    awaiting: Arc<AtomicUsize>,
+    awaiting: Arc<Awaiting>,
     clock: Arc<Clock>,
     metrics: Arc<Metrics>,
     witnesses: Arc<Witnesses>,

@@ -161,9 +161,21 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gatekeeper<K, G> {
         self.holds.learn(lesson, was_enough, self.next);
     }
 
-    /// How many wait.
-    pub fn waiting(&self) -> usize {
-        self.requests.values().filter(|(_, stage)| matches!(stage, Stage::Waiting(_))).count()
+    /// How many wait, those aside whose time has come and who have not looked yet.
+    pub fn waiting(&self, now: Moment) -> usize {
+        self.waits().filter(|wait| wait.until > now).count()
+    }
+
+    /// Until when the first of them waits.
+    pub fn next_due(&self) -> Option<Moment> {
+        self.waits().map(|wait| wait.until).min()
+    }
+
+    fn waits(&self) -> impl Iterator<Item = &Wait> {
+        self.requests.values().filter_map(|(_, stage)| match stage {
+            Stage::Waiting(wait) => Some(wait),
+            Stage::Writing(..) => None,
+        })
     }
 
     /// How many wait, or have gone and not begun.

@@ -65,8 +65,12 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Handoff<K, G> {
         bells.into_values().for_each(Waker::wake);
     }
 
-    pub fn waiting(&self) -> usize {
-        self.at_desk(|desk| desk.keeper.waiting())
+    pub fn waiting(&self, now: Moment) -> usize {
+        self.at_desk(|desk| desk.keeper.waiting(now))
+    }
+
+    pub fn next_due(&self) -> Option<Moment> {
+        self.at_desk(|desk| desk.keeper.next_due())
     }
 
     pub fn configure(&self, settings: Settings) {

@@ -24,8 +24,8 @@ mod handoff;
 
 use std::future::poll_fn;
 use std::hash::Hash;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -38,6 +38,9 @@ use crate::engine::types::Moment;
 use crate::proxy::clock::millis;
 
 use handoff::Handoff;
+
+/// Later than anybody waits.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// The lock of the hand-off. A test builds that file a second time, with a lock that tries other orders.
 mod sync {
@@ -53,6 +56,8 @@ struct Shared<K, G> {
     /// Moments count from here.
     start: Instant,
     skipped_ms: AtomicU64,
+    /// How long time ran, if it was stopped.
+    stopped: OnceLock<Duration>,
     /// Told when time was skipped.
     skips: Notify,
 }
@@ -79,6 +84,7 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gate<K, G> {
                 handoff: Handoff::new(settings),
                 start,
                 skipped_ms: AtomicU64::new(0),
+                stopped: OnceLock::new(),
                 skips: Notify::new(),
             }),
         }
@@ -106,9 +112,8 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gate<K, G> {
                     }
                     Verdict::Wait(wait) => wait,
                 };
-                let Shared { handoff, start, skipped_ms, .. } = &*place.shared;
-                let until =
-                    *start + Duration::from_millis(wait.until.0.saturating_sub(skipped_ms.load(Relaxed)));
+                let handoff = &place.shared.handoff;
+                let until = place.shared.instant_of(wait.until);
                 let news = poll_fn(|cx| handoff.poll(ticket, wait, place.shared.now(), cx));
                 verdict = match timeout_at(until, news).await {
                     Ok(verdict) => verdict,
@@ -130,14 +135,29 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gate<K, G> {
         self.shared.skips.notify_waiters();
     }
 
+    /// From now on time passes only by being skipped.
+    pub fn stop(&self) {
+        let _ = self.shared.stopped.set(self.shared.start.elapsed());
+    }
+
+    /// When it will be that moment, unless time is skipped.
+    pub fn instant_of(&self, moment: Moment) -> Instant {
+        self.shared.instant_of(moment)
+    }
+
     /// The next time that time is skipped, from this call on.
     pub fn skipped(&self) -> Notified<'_> {
         self.shared.skips.notified()
     }
 
-    /// How many wait.
+    /// How many wait, those aside whose time has come and who have not looked yet.
     pub fn waiting(&self) -> usize {
-        self.shared.handoff.waiting()
+        self.shared.handoff.waiting(self.now())
+    }
+
+    /// Until when the first of them waits.
+    pub fn next_due(&self) -> Option<Moment> {
+        self.shared.handoff.next_due()
     }
 
     /// Other settings from now on. Who waits already keeps its deadline.
@@ -153,7 +173,18 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gate<K, G> {
 
 impl<K, G> Shared<K, G> {
     fn elapsed(&self) -> Duration {
-        self.start.elapsed() + Duration::from_millis(self.skipped_ms.load(Relaxed))
+        let ran = self.stopped.get().copied().unwrap_or_else(|| self.start.elapsed());
+        ran + Duration::from_millis(self.skipped_ms.load(Relaxed))
+    }
+
+    fn instant_of(&self, moment: Moment) -> Instant {
+        match self.stopped.get() {
+            Some(_) => Instant::now() + NEVER,
+            None => {
+                let real_ms = moment.0.saturating_sub(self.skipped_ms.load(Relaxed));
+                self.start + Duration::from_millis(real_ms)
+            }
+        }
     }
 
     fn now(&self) -> Moment {

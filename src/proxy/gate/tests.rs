@@ -62,6 +62,21 @@ async fn time_that_is_skipped_counts_as_waited() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn time_that_is_stopped_passes_only_by_being_skipped() {
+    let gate = gate();
+    let _leader = at_once(&gate, sibling(&gate, "prefix"));
+    gate.stop();
+    let follower = tokio::spawn(gate.enter(sibling(&gate, "prefix")));
+    advance(Duration::from_secs(3_600)).await;
+    assert!(!follower.is_finished());
+    assert_eq!((gate.waiting(), gate.next_due()), (1, Some(gate.now().after(5_000))));
+    gate.skip(5_000);
+    assert_eq!(gate.waiting(), 0, "its time has come, whether it has looked or not");
+    let pass = follower.await.unwrap();
+    assert_eq!((pass.let_go.outcome, pass.held.as_millis()), (Outcome::TimedOut, 5_000));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pass_that_is_dropped_or_failed_goes_to_the_next() {
     let gate = gate();
     let leader = at_once(&gate, sibling(&gate, "prefix"));
