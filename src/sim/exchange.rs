@@ -203,6 +203,7 @@ async fn send(
             if visibility == Visibility::FirstContent {
                 visit.publish();
             }
+            prepared.cues.iter().for_each(Cues::began);
             let writing = prepared.pace.saturating_mul(u32::try_from(events).unwrap_or(u32::MAX));
             pause(writing).await;
             if let Some(mut cues) = prepared.cues {

@@ -4,7 +4,7 @@
 //! is said, and when it begins and ends, comes from here.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
@@ -33,7 +33,7 @@ pub struct Recital {
     pub stop_reason: Option<String>,
     pub output_tokens: u64,
     cue: watch::Sender<Cue>,
-    asked: AtomicU64,
+    begun: Arc<AtomicBool>,
     billed: Mutex<Option<Usage>>,
 }
 
@@ -45,8 +45,8 @@ impl Recital {
         output_tokens: u64,
     ) -> Recital {
         let cue = watch::Sender::new(Cue::Wait);
-        let (asked, billed) = Default::default();
-        Recital { message_id, content, stop_reason, output_tokens, cue, asked, billed }
+        let (begun, billed) = Default::default();
+        Recital { message_id, content, stop_reason, output_tokens, cue, begun, billed }
     }
 
     /// Lets it go on.
@@ -54,12 +54,12 @@ impl Recital {
         self.cue.send_replace(cue);
     }
 
-    /// How often it was asked for.
-    pub fn asked(&self) -> u64 {
-        self.asked.load(Relaxed)
+    /// Whether what was written for it can be read, of an answer that is not streamed: nobody else sees that.
+    pub fn has_begun(&self) -> bool {
+        self.begun.load(Relaxed)
     }
 
-    /// What was billed for it.
+    /// What was billed for it, as soon as the cache was asked.
     pub fn billed(&self) -> Option<Usage> {
         *lock(&self.billed)
     }
@@ -69,18 +69,25 @@ impl Recital {
     }
 
     pub(super) fn cues(&self) -> Cues {
-        Cues(self.cue.subscribe())
+        Cues { cue: self.cue.subscribe(), begun: Arc::clone(&self.begun) }
     }
 }
 
 /// The waiting end.
 #[derive(Debug, Clone)]
-pub struct Cues(watch::Receiver<Cue>);
+pub struct Cues {
+    cue: watch::Receiver<Cue>,
+    begun: Arc<AtomicBool>,
+}
 
 impl Cues {
     /// A recital that is forgotten is never held up.
     pub async fn wait_for(&mut self, cue: Cue) {
-        let _ = self.0.wait_for(|given| *given >= cue).await;
+        let _ = self.cue.wait_for(|given| *given >= cue).await;
+    }
+
+    pub fn began(&self) {
+        self.begun.store(true, Relaxed);
     }
 }
 
@@ -111,9 +118,7 @@ impl Recitals {
     }
 
     pub(super) fn ask(&self, name: &str) -> Option<Arc<Recital>> {
-        let recital = lock(&self.known).get(name).cloned()?;
-        recital.asked.fetch_add(1, Relaxed);
-        Some(recital)
+        lock(&self.known).get(name).cloned()
     }
 }
 

@@ -41,6 +41,7 @@ pub struct Rules {
     pub signatures: Signatures,
     pub mismatch: Mismatch,
     pub unknown_input: UnknownInput,
+    pub options: Options,
     pub version_header: VersionHeader,
     pub diagnosis: Diagnosis,
 }
@@ -68,6 +69,7 @@ impl Default for Rules {
             signatures: Signatures::Checked,
             mismatch: Mismatch::Refuse,
             unknown_input: UnknownInput::Accept,
+            options: Options::Checked,
             version_header: VersionHeader::Required,
             diagnosis: Diagnosis::Ready,
         }
@@ -244,6 +246,15 @@ pub enum Mismatch {
 pub enum UnknownInput {
     Accept,
     Refuse,
+}
+
+/// Whether top-level options and definitions of tools are checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Options {
+    Checked,
+    /// Taken as they are: for requests that another API has accepted already.
+    Taken,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

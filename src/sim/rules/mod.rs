@@ -16,7 +16,7 @@ mod turns;
 use super::body::Body;
 use super::error::ApiError;
 use super::prompt::Marker;
-use super::settings::{Rules, UnknownInput};
+use super::settings::{Options, Rules, UnknownInput};
 
 /// The betas a request names, in order.
 pub type Betas<'a> = [&'a str];
@@ -28,8 +28,10 @@ pub fn check(body: &Body<'_>, betas: &Betas<'_>, rules: &Rules) -> Result<Vec<Ma
     {
         return Err(ApiError::invalid(format!("{field}: Extra inputs are not permitted")));
     }
-    options::check(body, betas)?;
-    tools::check(body)?;
+    if rules.options == Options::Checked {
+        options::check(body, betas)?;
+        tools::check(body)?;
+    }
     turns::check(body, rules)?;
     let markers = markers::check(body, rules)?;
     pairing::check(body)?;
