@@ -180,7 +180,7 @@ async fn a_fan_out_bills_again_what_it_billed_as_sent() {
     let aligned = run(&report, "aligned");
     assert!(aligned["all"]["prompt_usd"].as_f64() < sent["all"]["prompt_usd"].as_f64(), "{report:#}");
     assert!(aligned["held_ms"].as_u64() >= Some(600), "siblings wait for the first: {aligned:#}");
-    assert_eq!(report["runs"].as_array().unwrap().len(), 6, "three modes, three settings");
+    assert!(report["runs"].as_array().unwrap().len() >= 9, "three modes, six settings: {report:#}");
     assert!(report["best"]["all"]["prompt_usd"].as_f64() <= aligned["all"]["prompt_usd"].as_f64());
 }
 
@@ -190,6 +190,98 @@ async fn a_fan_out_bills_again_what_it_billed_aligned() {
     fan_out(&stage).await;
     let report = stage.replayed(&["--modes-only"]).await;
     bills(run(&report, "aligned"), stage.ledger());
+}
+
+/// Children come with what their parent was told, so that they can stand on it.
+#[tokio::test]
+async fn a_fan_out_bills_again_what_it_billed_forked() {
+    for bodies in [Bodies::Redacted, Bodies::Full] {
+        let stage = Stage::new(LATENCY, bodies, |config| config.server.mode = Mode::Fork).await;
+        fan_out(&stage).await;
+        let report = stage.replayed(&["--modes-only"]).await;
+        let forked = run(&report, "forked");
+        assert_eq!(forked["forked"], 8, "each of four children, twice: {report:#}");
+        bills(forked, stage.ledger());
+    }
+}
+
+/// A line of a recording.
+fn recorded(id: u64, time_ms: u64, request: &Value, times: [u64; 2]) -> Value {
+    let answer = json!({"role": "assistant", "content": [{"type": "text", "text": format!("Answer {id}.")}]});
+    json!({
+        "v": 1, "id": id, "time_ms": time_ms, "status": 200, "tenant": "0123abcd", "model": MODEL,
+        "stream": true, "sent_ms": 0, "begun_ms": times[0], "duration_ms": times[1], "bodies": "full",
+        "request": request.to_string(), "answer": answer.to_string(), "stop_reason": "end_turn",
+        "usage": {"output": 5},
+    })
+}
+
+/// Replays these lines with these settings.
+async fn replayed(lines: &[Value], settings: &str, args: &[&str]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, config) = (folder.path().join("r.jsonl"), folder.path().join("forkpoint.toml"));
+    std::fs::write(&file, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    std::fs::write(&config, settings).unwrap();
+    let all = ["--json", "--config", config.to_str().unwrap(), file.to_str().unwrap()];
+    let shown = replay(&[&all, args].concat()).await;
+    serde_json::from_slice(&shown.stdout)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&shown.stderr)))
+}
+
+#[tokio::test]
+async fn a_hold_ends_when_its_time_has_come() {
+    let ask =
+        |text: &str| body("You answer.", json!([tool("search")]), json!([{"role": "user", "content": text}]));
+    let small = json!({"model": MODEL, "max_tokens": 9, "stream": true, "messages": [{"role": "user", "content": "Hello."}]});
+    let lines = [
+        recorded(1, 0, &small, [10, 20]),
+        recorded(2, 1_000, &ask("Look."), [20_000, 21_000]),
+        recorded(3, 1_010, &ask("Look."), [20_000, 21_000]),
+    ];
+    let report = replayed(&lines, "gate.scope = \"all\"\ngate.max_hold_ms = 4000", &["--modes-only"]).await;
+    let aligned = run(&report, "aligned");
+    assert_eq!(aligned["held_ms"], 4_000, "{report:#}");
+    let wrote = |title: &str| run(&report, title)["all"]["tokens"]["cache_write_5m"].as_u64().unwrap();
+    assert!(wrote("aligned") >= wrote("as sent"), "nobody read what was not there yet: {report:#}");
+    let report = replayed(&lines, "gate.scope = \"all\"\ngate.max_hold_ms = 25000", &["--modes-only"]).await;
+    assert_eq!(run(&report, "aligned")["held_ms"], 19_990, "{report:#}");
+    assert!(run(&report, "aligned")["all"]["tokens"]["cache_read"].as_u64() > Some(1_000), "{report:#}");
+}
+
+#[tokio::test]
+async fn what_one_run_refuses_counts_in_none() {
+    let ask = |text: &str| body("You answer.", json!([]), json!([{"role": "user", "content": text}]));
+    let mut odd = ask("Take what another took.");
+    odd["temperature"] = json!(1.7);
+    odd["thinking"] = json!({"type": "by_moonlight"});
+    let lines = [
+        recorded(1, 0, &ask("Good."), [10, 20]),
+        recorded(2, 100, &odd, [10, 20]),
+        recorded(3, 200, &ask(""), [10, 20]),
+    ];
+    let report = replayed(&lines, "", &["--modes-only"]).await;
+    assert_eq!((&report["exchanges"], &report["compared"]), (&json!(3), &json!(2)), "{report:#}");
+    assert_eq!(report["refused"].as_array().unwrap().len(), 1, "{report:#}");
+    assert_eq!(report["refused"][0]["id"], 3, "{report:#}");
+    for title in ["as sent", "aligned", "forked"] {
+        let run = run(&report, title);
+        assert_eq!((&run["refused"], &run["all"]["requests"]), (&json!(1), &json!(2)), "{report:#}");
+    }
+}
+
+#[tokio::test]
+async fn the_best_run_is_the_one_with_the_fewest_dollars() {
+    let ask =
+        |text: &str| body("You answer.", json!([tool("search")]), json!([{"role": "user", "content": text}]));
+    let report = replayed(&[recorded(1, 0, &ask("Look."), [10, 20])], "", &[]).await;
+    let usd = |run: &Value| run["all"]["prompt_usd"].as_f64().unwrap();
+    let least = report["runs"].as_array().unwrap().iter().map(usd).fold(f64::INFINITY, f64::min);
+    assert_eq!(usd(&report["best"]), least, "{report:#}");
+    // What is tried is what the configuration does not say already.
+    let titles = |report: &Value| report["runs"].to_string();
+    assert!(titles(&report).contains("gate.max_hold_ms = 0"));
+    let report = replayed(&[recorded(1, 0, &ask("Look."), [10, 20])], "gate.max_hold_ms = 0", &[]).await;
+    assert!(!titles(&report).contains("gate.max_hold_ms = 0"), "{report:#}");
 }
 
 /// A conversation over an hour, with something that breaks the cache in every other turn.

@@ -3,25 +3,26 @@
 //! The recorded requests are played again, at their times on a clock that jumps, through a forkpoint per mode into
 //! the simulator, which gives the recorded answers and bills by its own model of the cache.
 
+mod progress;
 mod report;
 mod run;
 mod script;
+mod settings;
 
-use std::io::IsTerminal;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
-use crate::config::{self, Config, GateScope, Mode, Origin};
-use crate::engine::fork::Prefer;
+use crate::config::{self, Config, Identity, Origin, Overrides};
+use crate::engine::prices::Prices;
 use crate::engine::usage::Usage;
 
 use super::Failure;
 use super::demo::grouped;
+use progress::Progress;
 use report::Total;
+use run::Played;
 use script::Script;
-
-/// How often progress is said where no terminal shows it.
-const SAY_EVERY: Duration = Duration::from_secs(2);
+use settings::Setting;
 
 const AFTER_HELP: &str = "\
 FILE is what record.file wrote with record.bodies = \"redacted\" or \"full\"; several files are one
@@ -30,8 +31,17 @@ per four bytes, so its figures are for comparing runs with each other, not with 
 is in tokens weighed by price (an uncached one is 1), and in dollars where the prices are known;
 outputs are the recorded ones in every run.
 
+What is played is the configuration that --config, FORKPOINT_CONFIG and the environment give, with
+server.mode changed: fork.*, gate.*, canonical.*, limits.*, store.*, upstream.profile and the like
+count. Not taken are addresses, how tenants are told apart, and where to record or send traces.
+Then, one at a time and those that helped together, other values of fork.prefer,
+fork.max_cost_ratio, fork.late, gate.scope and gate.max_hold_ms are tried in mode fork.
+
+An exchange that the simulator refuses in one run is left out of all of them.
+
 Examples:
   forkpoint replay traffic.jsonl
+  forkpoint replay --config forkpoint.toml traffic.jsonl
   forkpoint replay traffic.jsonl.1 traffic.jsonl --modes-only
   forkpoint replay --json traffic.jsonl | jq .best";
 
@@ -47,48 +57,14 @@ pub struct Args {
     /// Compare the modes and try no other settings
     #[arg(long)]
     modes_only: bool,
-    /// Use this price table instead of the built-in one
+    /// Play the settings of this TOML file
+    ///
+    /// Environment: FORKPOINT_CONFIG. Without either, the defaults and the environment count.
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
+    /// Use this price table instead of the configured one
     #[arg(long, value_name = "PATH")]
     prices: Option<PathBuf>,
-}
-
-/// A run: a mode, and what else is set.
-struct Setting {
-    title: String,
-    words: String,
-    mode: Mode,
-    change: Change,
-}
-
-type Change = fn(&mut Config);
-
-/// The modes that this version has, and other settings worth a try in the last of them.
-fn settings(modes_only: bool) -> Vec<Setting> {
-    let modes = [("observe", "as sent"), ("align", "aligned"), ("fork", "forked")];
-    let modes = modes.into_iter().filter_map(|(word, title)| Some((Mode::named(word)?, title)));
-    let mut settings: Vec<Setting> = modes
-        .map(|(mode, title)| Setting {
-            title: title.to_owned(),
-            words: format!("server.mode = \"{}\"", mode.as_str()),
-            mode,
-            change: |_| (),
-        })
-        .collect();
-    let tries: [(&str, Change); 3] = [
-        ("fork.prefer = \"cost\"", |config| config.fork.policy.prefer = Prefer::Cost),
-        ("gate.scope = \"all\"", |config| config.gate.scope = GateScope::All),
-        ("gate.max_hold_ms = 0", |config| config.gate.max_hold = Duration::ZERO),
-    ];
-    let last = settings.last().map(|last| (last.title.clone(), last.words.clone(), last.mode));
-    if let Some((title, words, mode)) = last.filter(|_| !modes_only) {
-        settings.extend(tries.into_iter().map(|(other, change)| Setting {
-            title: format!("{title}, {other}"),
-            words: format!("{words}, {other}"),
-            mode,
-            change,
-        }));
-    }
-    settings
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
@@ -96,25 +72,40 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 async fn replay(args: &Args) -> Result<(), Failure> {
-    let prices = config::load_prices(args.prices.as_deref(), &Origin::Flag("--prices"))?;
-    let script = Script::read(&args.files)?;
-    let settings = settings(args.modes_only);
-    let mut progress = Progress::new(settings.len() * script.parts.len());
-    let mut totals = Vec::new();
-    for setting in &settings {
-        let mut config = Config::default();
-        config.server.mode = setting.mode;
-        (setting.change)(&mut config);
-        let outcomes = run::play(&script, config, &prices, || progress.step(&setting.title)).await?;
-        totals.push(Total::of(&setting.title, &setting.words, &script, &outcomes, &prices));
+    let (config, prices) = configured(args)?;
+    let mut progress = Progress::new();
+    let script = Script::read(&args.files, || progress.read())?;
+    progress.play();
+    let mut stage = Stage { script: &script, config: &config, prices: &prices, progress };
+    let modes = Setting::modes();
+    let mut runs = stage.play(modes.clone()).await?;
+    if let Some(last) = modes.last().filter(|_| !args.modes_only) {
+        let tries = last.tries(&config);
+        let tried = stage.play(tries).await?;
+        let totals = stage.totals(runs.iter().chain(&tried));
+        let plain = &totals[modes.len() - 1];
+        let mut helped: Vec<(&Run, &Total)> = tried.iter().zip(&totals[modes.len()..]).collect();
+        helped.retain(|(_, total)| total.is_cheaper(plain));
+        helped.sort_by(|(_, one), (_, other)| one.cost(other).0.total_cmp(&one.cost(other).1));
+        let helped: Vec<&Setting> = helped.iter().map(|(run, _)| &run.setting).collect();
+        let together = last.together(&helped);
+        runs.extend(tried);
+        runs.extend(stage.play(together.into_iter().collect()).await?);
     }
-    progress.done();
-    let modes = settings.iter().filter(|setting| !setting.title.contains(',')).count();
+    stage.progress.done();
+    let refused = refused(&runs);
+    let totals = stage.totals(&runs);
     let best = report::best(&totals);
     if args.json {
+        let refused: Vec<_> = refused
+            .iter()
+            .map(|(part, why)| serde_json::json!({"id": script.parts[*part].line.id, "why": why}))
+            .collect();
         let report = serde_json::json!({
             "exchanges": script.parts.len(),
+            "compared": script.parts.len() - refused.len(),
             "left_out": {"no_body": script.no_body, "failed": script.failed, "broken_lines": script.broken},
+            "refused": refused,
             "recorded": script.billed(),
             "runs": totals.iter().map(Total::json).collect::<Vec<_>>(),
             "best": best.map(Total::json),
@@ -122,12 +113,77 @@ async fn replay(args: &Args) -> Result<(), Failure> {
         println!("{report:#}");
         return Ok(());
     }
-    print!("{}\n{}", introduction(&script), report::table(&totals.iter().take(modes).collect::<Vec<_>>()));
+    print!("{}\n", introduction(&script, &refused));
+    print!("{}", report::table(&totals.iter().take(modes.len()).collect::<Vec<_>>()));
     println!("\n{}", conclusion(&script, &totals, best));
     Ok(())
 }
 
-fn introduction(script: &Script) -> String {
+/// The settings to be played. Nothing is taken that reaches out, or names tenants by what is not recorded.
+fn configured(args: &Args) -> Result<(Config, Prices), Failure> {
+    let overrides = Overrides { config: args.config.clone(), ..Overrides::default() };
+    let loaded = config::load(&overrides, std::env::vars_os())?;
+    let prices = match &args.prices {
+        Some(path) => config::load_prices(Some(path), &Origin::Flag("--prices"))?,
+        None => loaded.prices,
+    };
+    let plain = Config::default();
+    let config = Config {
+        identity: Identity { oauth: loaded.config.identity.oauth, ..plain.identity },
+        record: plain.record,
+        trace: plain.trace,
+        tenants: plain.tenants,
+        ..loaded.config
+    };
+    Ok((config, prices))
+}
+
+/// What all runs have in common.
+struct Stage<'a> {
+    script: &'a Script,
+    config: &'a Config,
+    prices: &'a Prices,
+    progress: Progress,
+}
+
+/// A run that was played.
+struct Run {
+    setting: Setting,
+    played: Played,
+}
+
+impl Stage<'_> {
+    async fn play(&mut self, settings: Vec<Setting>) -> Result<Vec<Run>, Failure> {
+        self.progress.expect(settings.len() * self.script.parts.len());
+        let mut runs = Vec::new();
+        for setting in settings {
+            let config = setting.apply(self.config);
+            let step = || self.progress.step(&setting.title);
+            let played = run::play(self.script, config, self.prices, step).await?;
+            runs.push(Run { setting, played });
+        }
+        Ok(runs)
+    }
+
+    /// The runs, each added up over what succeeded in all of them.
+    fn totals<'r>(&self, runs: impl IntoIterator<Item = &'r Run> + Clone) -> Vec<Total> {
+        let refused = refused(runs.clone());
+        let total = |run: &Run| {
+            let Run { setting, played } = run;
+            let outcomes = played.outcomes.iter().filter(|outcome| !refused.contains_key(&outcome.part));
+            let settings = setting.words.join(", ");
+            Total::of(&setting.title, &settings, self.script, outcomes, self.prices, played.refused.len())
+        };
+        runs.into_iter().map(total).collect()
+    }
+}
+
+/// The exchanges that were refused in any of the runs, and what was said.
+fn refused<'r>(runs: impl IntoIterator<Item = &'r Run>) -> BTreeMap<usize, String> {
+    runs.into_iter().flat_map(|run| run.played.refused.iter().cloned()).collect()
+}
+
+fn introduction(script: &Script, refused: &BTreeMap<usize, String>) -> String {
     let seconds = script.length_ms() as f64 / 1e3;
     let mut out = format!(
         "{} exchanges within {seconds:.1} s, played again against the simulator.\n",
@@ -142,13 +198,20 @@ fn introduction(script: &Script) -> String {
             out += &format!("{} {why} and are left out.\n", grouped(count as u64));
         }
     }
+    if let Some((part, why)) = refused.first_key_value() {
+        out += &format!(
+            "{} were refused by the simulator in some run and are left out of all; request {}: {why}\n",
+            grouped(refused.len() as u64),
+            script.parts[*part].line.id,
+        );
+    }
     out
 }
 
 fn conclusion(script: &Script, totals: &[Total], best: Option<&Total>) -> String {
     let mut out = String::new();
     if let (Some(best), Some(first)) = (best, totals.first()) {
-        let saved = 100.0 * (1.0 - best.all.weighed / first.all.weighed.max(1.0));
+        let saved = 100.0 * (1.0 - best.cost(first).0 / best.cost(first).1.max(f64::MIN_POSITIVE));
         out += &format!(
             "Best of {} settings tried: {}, {saved:.0} % less than as sent.\n",
             totals.len(),
@@ -164,34 +227,4 @@ fn conclusion(script: &Script, totals: &[Total], best: Option<&Total>) -> String
         "When it was recorded, {} prompt tokens were billed, {read:.0} % of them read from the cache.",
         grouped(billed.cached() + billed.uncached)
     )
-}
-
-/// A line that grows on a terminal, and a line now and then elsewhere.
-struct Progress {
-    total: usize,
-    done: usize,
-    visible: bool,
-    said: Instant,
-}
-
-impl Progress {
-    fn new(total: usize) -> Progress {
-        Progress { total, done: 0, visible: std::io::stderr().is_terminal(), said: Instant::now() }
-    }
-
-    fn step(&mut self, what: &str) {
-        self.done += 1;
-        if self.visible {
-            eprint!("\r\x1b[K  {}/{} requests, {what}", self.done, self.total);
-        } else if self.said.elapsed() > SAY_EVERY {
-            self.said = Instant::now();
-            eprintln!("{}/{} requests, {what}", self.done, self.total);
-        }
-    }
-
-    fn done(&self) {
-        if self.visible {
-            eprint!("\r\x1b[K");
-        }
-    }
 }

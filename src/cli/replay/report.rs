@@ -21,6 +21,8 @@ pub struct Total {
     tools: BTreeMap<String, Sum>,
     breaks: BTreeMap<String, Breaks>,
     pub held_ms: u64,
+    /// Requests that the simulator refused; they are in none of the sums.
+    refused: usize,
     /// How many were recognised as children, and how many of them forked.
     children: usize,
     forked: usize,
@@ -82,7 +84,14 @@ fn weigh(usage: &Usage, multipliers: Option<&Multipliers>) -> f64 {
 }
 
 impl Total {
-    pub fn of(title: &str, settings: &str, script: &Script, outcomes: &[Outcome], prices: &Prices) -> Total {
+    pub fn of<'o>(
+        title: &str,
+        settings: &str,
+        script: &Script,
+        outcomes: impl Iterator<Item = &'o Outcome>,
+        prices: &Prices,
+        refused: usize,
+    ) -> Total {
         let mut total = Total {
             title: title.to_owned(),
             settings: settings.to_owned(),
@@ -91,6 +100,7 @@ impl Total {
             tools: BTreeMap::new(),
             breaks: BTreeMap::new(),
             held_ms: 0,
+            refused,
             children: 0,
             forked: 0,
         };
@@ -119,6 +129,19 @@ impl Total {
             total.forked += usize::from(line.plan == "forked");
         }
         total
+    }
+
+    /// What this run and another cost: dollars where all of both are known, weighed tokens else.
+    pub fn cost(&self, other: &Total) -> (f64, f64) {
+        match (self.all.usd(), other.all.usd()) {
+            (Some(one), Some(other)) => (one.as_f64(), other.as_f64()),
+            _ => (self.all.weighed, other.all.weighed),
+        }
+    }
+
+    pub fn is_cheaper(&self, than: &Total) -> bool {
+        let (one, other) = self.cost(than);
+        one < other
     }
 
     pub fn json(&self) -> Value {
@@ -151,6 +174,7 @@ impl Total {
             "tools": sums(&self.tools),
             "breaks": breaks,
             "held_ms": self.held_ms,
+            "refused": self.refused,
             "children": self.children,
             "forked": self.forked,
         })
@@ -172,17 +196,24 @@ pub fn table(totals: &[&Total]) -> String {
     for (place, (kind, _)) in Usage::default().kinds().into_iter().enumerate() {
         lines.push(row(kind, &|total| grouped(total.all.usage.kinds()[place].1)));
     }
-    let base = totals.first().map(|total| total.all.weighed);
-    let compared = |total: &Total| base.filter(|_| total.title != totals[0].title);
-    lines.push(row("prompt cost", &|total| cost(&total.all, compared(total))));
+    let compared = |total: &Total| match totals.first() {
+        Some(base) if base.title != total.title => {
+            let (one, base) = total.cost(base);
+            if base > 0.0 { format!(" ({:+.0} %)", 100.0 * (one / base - 1.0)) } else { String::new() }
+        }
+        _ => String::new(),
+    };
+    lines.push(row("prompt cost", &|total| cost(&total.all) + &compared(total)));
     lines.push(row("held, seconds", &|total| format!("{:.1}", total.held_ms as f64 / 1e3)));
     lines.push(row("children, forked", &|total| format!("{}, {}", total.children, total.forked)));
+    if totals.iter().any(|total| total.refused > 0) {
+        lines.push(row("refused", &|total| grouped(total.refused as u64)));
+    }
     let groups: [(&str, Group); 2] = [("client", |total| &total.clients), ("tool", |total| &total.tools)];
     for (what, group) in groups {
         rules.push(lines.len());
         for name in names(totals.iter().flat_map(|total| group(total).keys())) {
-            let cell =
-                |total: &Total| group(total).get(&name).map_or_else(|| "-".into(), |sum| cost(sum, None));
+            let cell = |total: &Total| group(total).get(&name).map_or_else(|| "-".into(), cost);
             lines.push(row(&format!("{what} {name}"), &cell));
         }
     }
@@ -210,19 +241,16 @@ fn names<'t>(names: impl Iterator<Item = &'t String>) -> Vec<String> {
     names
 }
 
-/// Weighed tokens, dollars where they are known, and how that compares.
-fn cost(sum: &Sum, base: Option<f64>) -> String {
+/// Weighed tokens, and dollars where they are known.
+fn cost(sum: &Sum) -> String {
     let mut cell = grouped(sum.weighed.round() as u64);
     if let Some(usd) = sum.usd() {
         cell += &format!(" {usd}");
-    }
-    if let Some(base) = base.filter(|base| *base > 0.0) {
-        cell += &format!(" ({:+.0} %)", 100.0 * (sum.weighed / base - 1.0));
     }
     cell
 }
 
 /// The cheapest run, and of equally cheap ones the first.
 pub fn best(totals: &[Total]) -> Option<&Total> {
-    totals.iter().reduce(|best, other| if other.all.weighed < best.all.weighed { other } else { best })
+    totals.iter().reduce(|best, other| if other.is_cheaper(best) { other } else { best })
 }

@@ -1,8 +1,8 @@
 //! One run of a script: a real forkpoint before the simulator, on one clock that jumps from event to event.
 //!
-//! A request comes when it came, or as long after the answer it carries on as it did. Its answer begins and ends as
-//! long after it went out as it did. Whoever is held at the gate goes out later, and so does all that follows.
-//! Nothing sleeps: between two events the run waits until every request is at the simulator, at the gate, or done.
+//! A request comes when it came, or as long after what it follows as it did. Its answer begins and ends as long
+//! after it went out as it did. Whoever is held goes out later, and so does all that follows. Nothing sleeps: between
+//! two events every clock stands still, and the run waits until each request is at the simulator, held, or done.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -22,12 +22,13 @@ use crate::engine::usage::Usage;
 use crate::metrics::Metrics;
 use crate::proxy::recording::{Entries, Line, Recording};
 use crate::proxy::{Proxy, server};
+use crate::sim::models::Support;
 use crate::sim::recital::HEADER;
-use crate::sim::settings::{Signatures, VersionHeader};
+use crate::sim::settings::{Options, Signatures, VersionHeader};
 use crate::sim::{Cue, Latency, Recital, Sim, SimConfig, models};
 
 use super::super::Failure;
-use super::script::{Part, Script};
+use super::script::{Cause, Part, Script, Stage};
 
 /// Requests that may be on their way at once; more are not recorded at once by one forkpoint.
 const UNDERWAY_MAX: usize = 8_192;
@@ -39,8 +40,19 @@ const STUCK_AFTER: Duration = Duration::from_secs(5);
 const LOST_AFTER: Duration = Duration::from_secs(20);
 /// How far time moves when nothing else moves it.
 const IDLE_STEP_MS: u64 = 1_000;
+/// Ends a block of a stream; in a text its line feed would be escaped.
+const BLOCK_END: &[u8] = b"event: content_block_stop\n";
 /// Of a model that nobody described.
 const MINIMUM_TOKENS: u64 = 1024;
+
+/// What became of a run.
+#[derive(Default)]
+pub struct Played {
+    /// In the order of the script.
+    pub outcomes: Vec<Outcome>,
+    /// Exchanges that the simulator refused, or that got no answer, and what was said.
+    pub refused: Vec<(usize, String)>,
+}
 
 /// What became of one exchange.
 pub struct Outcome {
@@ -57,11 +69,12 @@ enum Event {
     End(usize),
     Begin(usize),
     Arrive(usize),
-    /// Whoever waits at the gate may have waited long enough.
+    /// Whoever is held may have waited long enough.
     Look,
 }
 
 const ASKING: u8 = 0;
+/// The whole content has come. It comes at once, so that a child that came before the end finds its call.
 const BEGUN: u8 = 1;
 const DONE: u8 = 2;
 
@@ -69,8 +82,15 @@ const DONE: u8 = 2;
 struct Call {
     recital: Arc<Recital>,
     stage: Arc<AtomicU8>,
-    client: JoinHandle<Option<String>>,
+    client: JoinHandle<Answer>,
     scheduled: bool,
+}
+
+/// What a client saw of its answer.
+enum Answer {
+    /// With this request id.
+    Given(Option<String>),
+    Refused(String),
 }
 
 pub struct Run<'a> {
@@ -80,15 +100,13 @@ pub struct Run<'a> {
     entries: Entries,
     http: reqwest::Client,
     url: String,
-    /// What the proxy's clock showed at the start.
-    base_ms: u64,
     now_ms: u64,
     events: BinaryHeap<Reverse<(u64, Event)>>,
-    followers: HashMap<usize, Vec<(usize, u64)>>,
+    followers: HashMap<(usize, Stage), Vec<(usize, u64)>>,
     calls: HashMap<usize, Call>,
     /// By the simulator's request id.
     parts: HashMap<String, (usize, Usage)>,
-    holds_ms: Vec<u64>,
+    refused: Vec<(usize, String)>,
     /// Since when only time moves.
     idle_since: Option<Instant>,
     _stop: watch::Sender<bool>,
@@ -100,11 +118,13 @@ pub async fn play(
     config: Config,
     prices: &Prices,
     mut step: impl FnMut(),
-) -> Result<Vec<Outcome>, Failure> {
+) -> Result<Played, Failure> {
     let mut run = Run::start(script, config, prices).await?;
     for (index, part) in script.parts.iter().enumerate() {
         match part.after {
-            Some((before, gap)) => run.followers.entry(before).or_default().push((index, gap)),
+            Some(Cause { exchange, at, gap_ms }) => {
+                run.followers.entry((exchange, at)).or_default().push((index, gap_ms));
+            }
             None => run.events.push(Reverse((part.at_ms, Event::Arrive(index)))),
         }
     }
@@ -121,7 +141,10 @@ pub async fn play(
             }
             Event::Look => {}
         }
-        run.settle().await;
+        // Whoever was refused has ended too.
+        for _ in 0..run.settle().await {
+            step();
+        }
     }
     lines.extend(run.entries.take().into_iter().map(|entry| entry.full()));
     let seen = |line: Line| {
@@ -130,7 +153,7 @@ pub async fn play(
     };
     let mut outcomes: Vec<Outcome> = lines.into_iter().filter_map(seen).collect();
     outcomes.sort_by_key(|outcome| outcome.part);
-    Ok(outcomes)
+    Ok(Played { outcomes, refused: std::mem::take(&mut run.refused) })
 }
 
 impl<'a> Run<'a> {
@@ -140,13 +163,6 @@ impl<'a> Run<'a> {
         config.upstream.url = sim.url().parse().map_err(failed("use the simulator's address"))?;
         config.record.file = None;
         config.record.matching = None;
-        let holds_ms = [
-            config.gate.json_hold,
-            config.gate.json_hold * 2,
-            config.gate.max_hold,
-            config.fork.await_parent,
-        ];
-        let holds_ms = holds_ms.map(|hold| u64::try_from(hold.as_millis()).unwrap_or(u64::MAX)).to_vec();
         let metrics = Arc::new(Metrics::new().map_err(failed("set up metrics"))?);
         let (recording, entries) = Recording::to_memory(&metrics, UNDERWAY_MAX);
         let proxy = Proxy::new(config, prices.clone(), metrics).map_err(failed("set up the proxy"))?;
@@ -157,7 +173,7 @@ impl<'a> Run<'a> {
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(server::serve(listener, Arc::clone(&proxy), stopped));
         let http = reqwest::Client::builder().no_proxy().build().map_err(failed("make a client"))?;
-        let base_ms = proxy.clock().now().0;
+        proxy.stop_time();
         Ok(Run {
             script,
             sim,
@@ -165,20 +181,26 @@ impl<'a> Run<'a> {
             entries,
             http,
             url,
-            base_ms,
             now_ms: 0,
             events: BinaryHeap::new(),
             followers: HashMap::new(),
             calls: HashMap::new(),
             parts: HashMap::new(),
-            holds_ms,
+            refused: Vec::new(),
             idle_since: None,
             _stop: stop,
         })
     }
 
-    /// The next event. When none is left and requests are still on their way, they wait for time to pass.
+    /// The next event: one that is planned, or somebody has waited long enough. When there is neither and requests
+    /// are still on their way, they wait for time to pass.
     async fn next(&mut self) -> Result<Option<Reverse<(u64, Event)>>, Failure> {
+        let planned = self.events.peek().map(|Reverse((at, _))| *at);
+        let due = self.proxy.next_due_ms().filter(|ms| *ms > 0).map(|ms| self.now_ms.saturating_add(ms));
+        if let Some(due) = due.filter(|due| planned.is_none_or(|planned| *due < planned)) {
+            self.idle_since = None;
+            return Ok(Some(Reverse((due, Event::Look))));
+        }
         if self.events.is_empty() && !self.calls.is_empty() {
             if self.idle_since.get_or_insert_with(Instant::now).elapsed() > LOST_AFTER {
                 let lost = self.calls.len();
@@ -194,12 +216,10 @@ impl<'a> Run<'a> {
 
     /// Moves every clock.
     fn move_to(&mut self, at_ms: u64) {
-        self.now_ms = at_ms.max(self.now_ms);
+        let ms = at_ms.saturating_sub(self.now_ms);
+        self.now_ms += ms;
         self.sim.clock().set_ms(self.now_ms);
-        let shown = self.proxy.clock().now().0;
-        if let Some(ms) = (self.base_ms + self.now_ms).checked_sub(shown).filter(|ms| *ms > 0) {
-            self.proxy.skip(ms);
-        }
+        self.proxy.skip(ms);
     }
 
     fn arrive(&mut self, index: usize) -> Result<(), Failure> {
@@ -212,20 +232,18 @@ impl<'a> Run<'a> {
             return Err(Failure::new("too many requests of the recording are on their way at once"));
         }
         let stage = Arc::new(AtomicU8::new(ASKING));
-        let client = tokio::spawn(ask(request(&self.http, &self.url, index, part), Arc::clone(&stage)));
+        let request = request(&self.http, &self.url, index, part);
+        let client = tokio::spawn(ask(request, part.content.len(), Arc::clone(&stage)));
         self.calls.insert(index, Call { recital, stage, client, scheduled: false });
-        for hold in &self.holds_ms {
-            self.events.push(Reverse((self.now_ms.saturating_add(*hold), Event::Look)));
-        }
         Ok(())
     }
 
     async fn begin(&mut self, index: usize) -> Result<(), Failure> {
         let Some(call) = self.calls.get(&index) else { return Ok(()) };
         call.recital.give(Cue::Begin);
-        // An answer that is not streamed shows nothing before its end.
-        let streams = self.script.parts[index].line.stream;
-        reached(|| !streams || call.stage.load(Relaxed) >= BEGUN).await
+        reached(|| call.stage.load(Relaxed) >= BEGUN || call.recital.has_begun()).await?;
+        self.followed(index, Stage::Begun);
+        Ok(())
     }
 
     async fn end(&mut self, index: usize) -> Result<(), Failure> {
@@ -238,21 +256,33 @@ impl<'a> Run<'a> {
 
     async fn done(&mut self, index: usize, call: Call) {
         self.sim.recitals().forget(&index.to_string());
-        let request_id = call.client.await.ok().flatten();
-        if let (Some(id), Some(billed)) = (request_id, call.recital.billed()) {
-            let crate::sim::Usage { uncached, cache_read, cache_write_5m, cache_write_1h, output } = billed;
-            let usage = Usage { uncached, cache_read, cache_write_5m, cache_write_1h, output };
-            self.parts.insert(id, (index, usage));
+        match (call.client.await, call.recital.billed()) {
+            (Ok(Answer::Given(Some(id))), Some(billed)) => {
+                let crate::sim::Usage { uncached, cache_read, cache_write_5m, cache_write_1h, output } =
+                    billed;
+                let usage = Usage { uncached, cache_read, cache_write_5m, cache_write_1h, output };
+                self.parts.insert(id, (index, usage));
+            }
+            (Ok(Answer::Refused(why)), _) => self.refused.push((index, why)),
+            _ => self.refused.push((index, "it got no answer".to_owned())),
         }
-        for (follower, gap) in self.followers.remove(&index).unwrap_or_default() {
-            self.events.push(Reverse((self.now_ms + gap, Event::Arrive(follower))));
+        self.followed(index, Stage::Begun);
+        self.followed(index, Stage::Ended);
+    }
+
+    /// An exchange has come so far: whoever follows it from there is next.
+    fn followed(&mut self, index: usize, at: Stage) {
+        for (follower, gap) in self.followers.remove(&(index, at)).unwrap_or_default() {
+            self.events.push(Reverse((self.now_ms.saturating_add(gap), Event::Arrive(follower))));
         }
     }
 
-    /// Waits until every request is at the simulator, at the gate, or done, and says when its answer comes.
-    async fn settle(&mut self) {
+    /// Waits until every request is at the simulator, held, or done, and says when its answer comes. How many were
+    /// refused?
+    async fn settle(&mut self) -> usize {
         let mut since = Instant::now();
         let mut last = usize::MAX;
+        let mut refusals = 0;
         loop {
             let unasked = self.schedule();
             let refused: Vec<usize> = self
@@ -265,11 +295,14 @@ impl<'a> Run<'a> {
                 // It was answered before its time: refused.
                 if let Some(call) = self.calls.remove(&index) {
                     self.done(index, call).await;
+                    refusals += 1;
                 }
             }
             if unasked <= self.proxy.waiting() || since.elapsed() > STUCK_AFTER {
-                return;
+                return refusals;
             }
+            // Whoever began to wait while time was skipped looks again.
+            self.proxy.skip(0);
             if unasked != last {
                 (last, since) = (unasked, Instant::now());
             }
@@ -282,7 +315,7 @@ impl<'a> Run<'a> {
         let mut unasked = 0;
         for (index, call) in &mut self.calls {
             let part = &self.script.parts[*index];
-            if call.recital.asked() == 0 {
+            if call.recital.billed().is_none() {
                 unasked += usize::from(call.stage.load(Relaxed) < DONE);
             } else if !std::mem::replace(&mut call.scheduled, true) {
                 let begins = self.now_ms + part.to_begin_ms;
@@ -340,27 +373,39 @@ fn request(http: &reqwest::Client, url: &str, index: usize, part: &Part) -> reqw
     request
 }
 
-/// Reads an answer to its end and answers its request id.
-async fn ask(request: reqwest::RequestBuilder, stage: Arc<AtomicU8>) -> Option<String> {
-    let answer = request.send().await;
-    let mut id = None;
-    if let Ok(answer) = answer {
-        id = answer.headers().get("request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
-        let mut chunks = answer.bytes_stream();
-        // Enough to find what begins an answer, wherever a chunk ends.
-        let mut tail: Vec<u8> = Vec::new();
-        while let Some(Ok(chunk)) = chunks.next().await {
-            tail.extend_from_slice(&chunk);
-            let has = |word: &[u8]| memchr::memmem::find(&tail, word).is_some();
-            if has(b"content_block_start") || has(b"message_delta") {
-                stage.store(BEGUN, Relaxed);
-            }
-            let keep = tail.len().saturating_sub(64);
-            tail.drain(..keep);
-        }
-    }
+/// Reads an answer to its end.
+async fn ask(request: reqwest::RequestBuilder, blocks: usize, stage: Arc<AtomicU8>) -> Answer {
+    let answer =
+        read(request, blocks, &stage).await.unwrap_or_else(|error| Answer::Refused(error.to_string()));
     stage.store(DONE, Relaxed);
-    id
+    answer
+}
+
+async fn read(request: reqwest::RequestBuilder, blocks: usize, stage: &AtomicU8) -> reqwest::Result<Answer> {
+    let answer = request.send().await?;
+    if !answer.status().is_success() {
+        return Ok(Answer::Refused(said(&answer.bytes().await?)));
+    }
+    let id = answer.headers().get("request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+    let mut chunks = answer.bytes_stream();
+    let (mut tail, mut ended): (Vec<u8>, usize) = Default::default();
+    while let Some(chunk) = chunks.next().await {
+        tail.extend_from_slice(&chunk?);
+        ended += memchr::memmem::find_iter(&tail, BLOCK_END).count();
+        if ended >= blocks {
+            stage.store(BEGUN, Relaxed);
+        }
+        // Enough to find the next one wherever a chunk ends, and too little to find one twice.
+        let keep = tail.len().saturating_sub(BLOCK_END.len() - 1);
+        tail.drain(..keep);
+    }
+    Ok(Answer::Given(id))
+}
+
+/// The message of an error, as the API says it.
+fn said(body: &[u8]) -> String {
+    let error: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    error["error"]["message"].as_str().unwrap_or("it was refused").to_owned()
 }
 
 /// A simulator that takes what the real one took.
@@ -368,6 +413,7 @@ fn sim_config(script: &Script, prices: &Prices) -> SimConfig {
     let mut config = SimConfig { latency: Latency::none(), ..SimConfig::default() };
     config.rules.signatures = Signatures::Ignored;
     config.rules.version_header = VersionHeader::Optional;
+    config.rules.options = Options::Taken;
     config.limits.recitals = UNDERWAY_MAX;
     for part in &script.parts {
         if models::find(&config.models, &part.model).is_some() {
@@ -378,9 +424,13 @@ fn sim_config(script: &Script, prices: &Prices) -> SimConfig {
             model.id = part.model.clone();
             model.binding = models::Binding::Free;
             model.minimum_tokens = facts.minimum_tokens.unwrap_or(MINIMUM_TOKENS);
-            model.window_tokens = facts.window_tokens.unwrap_or(model.window_tokens);
             config.models.push(model);
         }
+    }
+    for model in &mut config.models {
+        // A token per four bytes is a guess, and may be too many for a window that the real ones did fit.
+        model.window_tokens = u64::MAX;
+        model.system_messages = Support::Yes;
     }
     config
 }

@@ -19,13 +19,30 @@ pub struct Part {
     pub model: String,
     /// Milliseconds after the first one.
     pub at_ms: u64,
-    /// The exchange whose answer it carries on, and how long after its end it came.
-    pub after: Option<(usize, u64)>,
+    /// What it follows, if it follows anything.
+    pub after: Option<Cause>,
     /// From going out to the first content, and from there to the end.
     pub to_begin_ms: u64,
     pub to_end_ms: u64,
     /// The blocks that were answered.
     pub content: Vec<Value>,
+}
+
+/// What brings a request about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cause {
+    pub exchange: usize,
+    pub at: Stage,
+    /// How long after that it came.
+    pub gap_ms: u64,
+}
+
+/// A point in an exchange that others follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// The first content of its answer: some clients start children before the last.
+    Begun,
+    Ended,
 }
 
 /// All of them, in the order they came.
@@ -39,12 +56,14 @@ pub struct Script {
 }
 
 impl Script {
-    pub fn read(paths: &[PathBuf]) -> Result<Script, Failure> {
+    /// Reads recordings, and calls `step` for each line.
+    pub fn read(paths: &[PathBuf], mut step: impl FnMut()) -> Result<Script, Failure> {
         let mut script = Script { parts: Vec::new(), no_body: 0, failed: 0, broken: 0 };
         let mut lines: Vec<Line> = Vec::new();
         let mut bytes = 0;
         for path in paths {
             script.broken += tape::each(path, |line| {
+                step();
                 bytes += line.request.as_ref().map_or(0, String::len);
                 match () {
                     _ if !line.status.is_some_and(|status| (200..300).contains(&status)) => {
@@ -117,24 +136,30 @@ fn content_of(message: Option<&str>) -> Vec<Value> {
 #[derive(Default)]
 struct Link {
     model: String,
-    after: Option<(usize, u64)>,
+    after: Option<Cause>,
 }
 
-/// Which exchange each one carries on: the one whose answer is its last assistant message.
+/// What each one follows: the exchange whose answer is its last assistant message; for a child's first request, the
+/// fan-out; for the results of a fan-out, the last of the children.
 fn links(lines: &[Line]) -> Vec<Link> {
     let mut answered: HashMap<(Option<&str>, Vec<u8>), usize> = HashMap::new();
     let mut links = Vec::with_capacity(lines.len());
+    let families = families(lines);
     for (index, line) in lines.iter().enumerate() {
         let body: Value =
             line.request.as_deref().and_then(|body| serde_json::from_str(body).ok()).unwrap_or_default();
         let messages = body["messages"].as_array().map_or(&[][..], Vec::as_slice);
         let last = messages.iter().rev().find(|message| message["role"] == "assistant");
         let tenant = line.tenant.as_deref();
-        let before = last.and_then(|last| answered.get(&(tenant, said(&last["content"]))));
-        let after = before.and_then(|before| {
-            let ended = lines[*before].time_ms + lines[*before].duration_ms;
-            Some((*before, line.time_ms.checked_sub(ended)?))
+        let before = last.and_then(|last| answered.get(&(tenant, said(&last["content"]))).copied());
+        let family = line.fork.as_deref().and_then(|fork| families.get(&(tenant, fork)));
+        let kin = family.into_iter().flat_map(|family| match line.role.as_str() {
+            "child" if before.is_none() => family.parent.as_slice(),
+            "parent" => family.children.as_slice(),
+            _ => &[],
         });
+        let causes = before.iter().chain(kin).filter(|cause| **cause < index);
+        let after = causes.filter_map(|cause| follows(line, *cause, &lines[*cause])).min_by_key(|c| c.gap_ms);
         links.push(Link { model: body["model"].as_str().unwrap_or(&line.model).to_owned(), after });
         let answer: Option<Value> =
             line.answer.as_deref().and_then(|answer| serde_json::from_str(answer).ok());
@@ -143,6 +168,38 @@ fn links(lines: &[Line]) -> Vec<Link> {
         }
     }
     links
+}
+
+/// How a request follows an exchange, if it came late enough for that.
+fn follows(line: &Line, exchange: usize, cause: &Line) -> Option<Cause> {
+    let since = |at: Stage, after_ms: u64| {
+        let gap_ms = line.time_ms.checked_sub(cause.time_ms + after_ms)?;
+        Some(Cause { exchange, at, gap_ms })
+    };
+    let begun = || cause.begun_ms.and_then(|begun| since(Stage::Begun, begun));
+    since(Stage::Ended, cause.duration_ms).or_else(begun)
+}
+
+/// The exchanges of a fan-out.
+#[derive(Default)]
+struct Family {
+    /// The one that fanned out; the last, if that was tried again.
+    parent: Option<usize>,
+    children: Vec<usize>,
+}
+
+fn families(lines: &[Line]) -> HashMap<(Option<&str>, &str), Family> {
+    let mut families: HashMap<_, Family> = HashMap::new();
+    for (index, line) in lines.iter().enumerate() {
+        let tenant = line.tenant.as_deref();
+        if let Some(fork) = line.fanned_out.as_deref() {
+            families.entry((tenant, fork)).or_default().parent = Some(index);
+        }
+        if let Some(fork) = line.fork.as_deref().filter(|_| line.role == "child") {
+            families.entry((tenant, fork)).or_default().children.push(index);
+        }
+    }
+    families
 }
 
 /// What a content says, markers and the form of a single text aside.
@@ -198,6 +255,31 @@ mod tests {
             line(110, json!([user, {"role": "assistant", "content": "two"}, user]), "too early"),
         ];
         let after: Vec<_> = links(&lines).into_iter().map(|link| link.after).collect();
-        assert_eq!(after, [None, None, Some((0, 200)), Some((1, 170)), None]);
+        let ended = |exchange, gap_ms| Some(Cause { exchange, at: Stage::Ended, gap_ms });
+        assert_eq!(after, [None, None, ended(0, 200), ended(1, 170), None]);
+    }
+
+    #[test]
+    fn a_child_follows_the_fan_out_and_its_results_follow_the_last_child() {
+        let user = |text: &str| json!({"role": "user", "content": text});
+        let fork = || Some("f".to_owned());
+        let child = |time_ms, answer| Line {
+            role: "child".into(),
+            fork: fork(),
+            ..line(time_ms, json!([user(answer)]), answer)
+        };
+        let results = json!([user("go"), {"role": "assistant", "content": "calls"}, user("results")]);
+        let lines = [
+            Line { fanned_out: fork(), begun_ms: Some(40), ..line(0, json!([user("go")]), "calls") },
+            child(60, "came before the last byte"),
+            child(130, "came after it"),
+            Line { role: "parent".into(), fork: fork(), ..line(300, results, "done") },
+            Line { tenant: Some("other".into()), ..child(310, "of another tenant") },
+        ];
+        let after: Vec<_> = links(&lines).into_iter().map(|link| link.after).collect();
+        let cause = |exchange, at, gap_ms| Some(Cause { exchange, at, gap_ms });
+        let expected =
+            [None, cause(0, Stage::Begun, 20), cause(0, Stage::Ended, 30), cause(2, Stage::Ended, 70), None];
+        assert_eq!(after, expected);
     }
 }
