@@ -280,7 +280,8 @@ def check_run(language: str) -> None:
         lines = "\n".join(line for line in iter(receipt.get, None))
     usage = [record["usage"] for record in saw.requests]
     read = sum(bill["cache_read"] for bill in usage)
-    for part in [f"requests +{len(usage)} ", "fan-outs +1$", "children +5 ", f"cache read {read:,} "]:
+    cost = r"cost +billed \$[\d.]+ · as sent \$[\d.]+ · aligned \$[\d.]+ \(an estimate"
+    for part in [f"requests +{len(usage)} ", "fan-outs +1$", "children +5 ", f"cache read {read:,} ", cost]:
         if not re.search(part, lines, re.MULTILINE):
             raise Failed(f"{part!r} is missing in the receipt\n{lines}")
 

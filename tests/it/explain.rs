@@ -181,7 +181,7 @@ fn texts_that_change_are_shown_with_their_kinds() {
 }
 
 /// A parent, an answer of its that calls three agents, and a child, with so many bytes of shared tools.
-fn family(tools: usize) -> [Value; 3] {
+pub fn family(tools: usize) -> [Value; 3] {
     let tool = |name: &str, bytes: usize| json!({"name": name, "description": "x".repeat(bytes), "input_schema": {"type": "object"}});
     let told = |number: usize| {
         format!(

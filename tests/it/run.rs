@@ -30,7 +30,7 @@ fn asks() -> String {
     let prompt = text(PROMPT);
     format!(
         "exec 3<>/dev/tcp/127.0.0.1/${{ANTHROPIC_BASE_URL##*:}}; printf 'POST /v1/messages HTTP/1.1\\r\\nhost: h\\r\\nx-api-key: key\\r\\n\
-         connection: close\\r\\ncontent-length: {}\\r\\n\\r\\n%s' '{prompt}' >&3; cat <&3",
+         anthropic-version: 2023-06-01\\r\\ncontent-type: application/json\\r\\nconnection: close\\r\\ncontent-length: {}\\r\\n\\r\\n%s' '{prompt}' >&3; cat <&3",
         prompt.len()
     )
 }
@@ -93,7 +93,7 @@ async fn the_receipt_says_what_was_billed_and_no_log_line_is_in_the_way() {
 }
 
 /// Asks its base URL for one message of this model.
-fn asks_for(model: &str) -> String {
+pub fn asks_for(model: &str) -> String {
     let prompt = text(PROMPT);
     let with_model = prompt.replacen("claude-x", model, 1);
     assert_ne!(prompt, with_model);

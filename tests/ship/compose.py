@@ -20,7 +20,7 @@ from typing import Any
 sys.dont_write_bytecode = True
 
 import yaml  # noqa: E402
-from settings import FORKPOINT, ROOT, effective, port_of, version  # noqa: E402
+from settings import FORKPOINT, ROOT, effective, port_of, shown_in_readme, version  # noqa: E402
 
 COMPOSE = ROOT / "config" / "compose.yaml"
 GRAFANA, PROMETHEUS = 3000, 9090
@@ -39,6 +39,11 @@ class Compose(unittest.TestCase):
         )
         assert done.returncode == 0, done.stderr
         cls.services = yaml.safe_load(done.stdout)["services"]
+
+    def test_the_readme_starts_this_file(self) -> None:
+        (words,) = shown_in_readme("docker compose ")
+        self.assertEqual(ROOT / words[words.index("-f") + 1], COMPOSE)
+        self.assertEqual(words[-2:], ["up", "--build"])
 
     def test_it_runs_this_version_without_a_key(self) -> None:
         upstream = effective(self.services["forkpoint"]["environment"])["upstream.url"]

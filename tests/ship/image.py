@@ -32,7 +32,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.dont_write_bytecode = True
+
+from settings import ROOT, shown_in_readme, version  # noqa: E402
+
 CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
 NAME = "forkpoint:under-test"
 UID = 65532
@@ -365,6 +368,18 @@ class WhatItDoes(unittest.TestCase):
         self.assertEqual(writable(image.root, inside, 0), inside)
         self.assertEqual(writable(image.root, inside, UID), [])
         self.assertFalse(os.stat(image.root / "forkpoint").st_mode & 0o022)
+
+    def test_the_readme_runs_it_as_it_is_run_here(self) -> None:
+        (build,), (run,) = shown_in_readme("docker build "), shown_in_readme("docker run ")
+        tag = f"forkpoint:{version()}"
+        self.assertEqual(build, ["docker", "build", "-t", tag, "."])
+        self.assertEqual((run[-1], "--read-only" in run), (tag, True))
+        # The drain of the image's own settings ends before docker loses patience.
+        patience = int(run[run.index("--stop-timeout") + 1])
+        drain = json.loads(image.run("check-config", "--json").stdout)["keys"]["drain.deadline_s"]["value"]
+        self.assertGreater(patience, drain)
+        published = run[run.index("-p") + 1].rsplit(":", 1)[1]
+        self.assertEqual(published, image.environment["FORKPOINT_LISTEN"].rsplit(":", 1)[1])
 
     def test_it_needs_no_root_that_can_be_written(self) -> None:
         words = ["unshare", "--mount", "sh", "-c", READ_ONLY, image.root, *image.command]

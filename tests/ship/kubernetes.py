@@ -24,7 +24,7 @@ sys.dont_write_bytecode = True
 import kubernetes_validate  # noqa: E402
 import yaml  # noqa: E402
 from kustomize import every_container, render  # noqa: E402
-from settings import FORKPOINT, ROOT, effective, image_environment, port_of, version  # noqa: E402
+from settings import FORKPOINT, ROOT, effective, image_environment, port_of, shown_in_readme, version  # noqa: E402
 
 KUBERNETES = ROOT / "config" / "kubernetes"
 # The modes, in the order of the rollout; each has a folder of its name.
@@ -75,6 +75,12 @@ class Manifests(unittest.TestCase):
                 path = (folder / resource).resolve()
                 folders.append(path) if path.is_dir() else reached.add(path)
         self.assertEqual(reached, {path for path in KUBERNETES.rglob("*") if path.is_file()})
+
+    def test_what_the_readme_applies_can_be_rendered(self) -> None:
+        applied = [words[-1] for words in shown_in_readme("kubectl apply -k")]
+        self.assertEqual(applied, [f"config/kubernetes/{mode}" for mode in MODES])
+        for folder in applied:
+            self.assertTrue(of_kind(render(ROOT / folder), "Deployment"), folder)
 
     def test_every_overlay_is_checked(self) -> None:
         folders = {path.name for path in KUBERNETES.iterdir()} - {"base"}

@@ -1,8 +1,9 @@
-//! What the README says of metrics and log lines is what the code does.
+//! What the README says of metrics and log lines is what the code does, and what it shows can be run.
 
 mod forks;
 mod log;
 mod metrics;
+mod snippets;
 
 use std::path::PathBuf;
 
