@@ -11,7 +11,11 @@
 //! assert_eq!(&body[anatomy.pieces[0].span.clone()], br#"{"type":"text","text":"hi"}"#);
 //! ```
 
+mod inside;
+
 use std::borrow::Cow;
+
+pub use inside::Inside;
 
 use super::json::{self, Malformed, Span, is_key};
 use super::recall::Reader;
@@ -71,6 +75,7 @@ pub struct Piece {
     pub input: Option<Span>,
     /// `text` of a text block.
     pub text: Option<Span>,
+    pub inside: Inside,
 }
 
 /// How a piece is written.
@@ -168,7 +173,8 @@ impl Anatomy {
 
 impl Piece {
     pub(super) fn plain(span: Span, form: Form) -> Piece {
-        Piece { span, form, marker: None, kind: None, id: None, input: None, text: None }
+        let (marker, kind, id, input, text) = (None, None, None, None, None);
+        Piece { span, form, marker, kind, id, input, text, inside: Inside::default() }
     }
 
     /// The same piece of a body in which it stands elsewhere: every span moved from offset `from` to `to`.
@@ -185,7 +191,27 @@ impl Piece {
             id: self.id.as_ref().map(moved),
             input: self.input.as_ref().map(moved),
             text: self.text.as_ref().map(moved),
+            inside: self.inside,
         }
+    }
+
+    /// The same piece once its marker is cut out. `None` if what is inside it may be the marker's.
+    pub(super) fn without_marker(&self) -> Option<Piece> {
+        let marker = self.marker.as_ref().filter(|_| !self.inside.image)?;
+        let cut = |span: &Span| match span.start >= marker.cut.end {
+            true => span.start - marker.cut.len()..span.end - marker.cut.len(),
+            false => span.clone(),
+        };
+        Some(Piece {
+            span: self.span.start..self.span.end - marker.cut.len(),
+            form: self.form,
+            marker: None,
+            kind: self.kind.as_ref().map(cut),
+            id: self.id.as_ref().map(cut),
+            input: self.input.as_ref().map(cut),
+            text: self.text.as_ref().map(cut),
+            inside: self.inside,
+        })
     }
 
     /// Whether this is the line that some clients put before their system prompt, and some upstreams strip.

@@ -24,7 +24,6 @@
 //! ```
 
 mod parameters;
-mod images;
 mod probes;
 
 pub use parameters::{KnownPieces, Parameter, Parameters};

@@ -3,12 +3,9 @@
 //! A position is a piece that the model reads. A tool whose loading is deferred is none, and neither is an
 //! attribution line that the upstream strips.
 
-use memchr::memmem;
-
-use crate::engine::anatomy::{Anatomy, Form, Piece};
+use crate::engine::anatomy::{Anatomy, Piece};
 use crate::engine::breakpoints::{Breakpoint, LOOKBACK, Ttl};
 use crate::engine::divergence::Subject;
-use crate::engine::json;
 
 /// How many positions are looked at per breakpoint; the breakpoint itself is the first.
 pub const LOOKBACK_POSITIONS: usize = LOOKBACK + 1;
@@ -85,9 +82,9 @@ impl Iterator for Probes<'_> {
 
 /// Whether an entry can end at this piece.
 pub fn is_position(subject: &Subject<'_>, piece: usize) -> bool {
-    let Subject { body, anatomy, chain } = *subject;
+    let Subject { anatomy, chain, .. } = *subject;
     if piece < anatomy.tools {
-        return !is_deferred(body, &anatomy.pieces[piece]);
+        return !anatomy.pieces[piece].inside.deferred;
     }
     // Only what adds nothing to the prompt leaves the hash as it was.
     let before = piece.checked_sub(1).map_or(Some(&chain.model), |before| chain.pieces.get(before));
@@ -102,13 +99,4 @@ pub fn prefix_bytes(body: &[u8], anatomy: &Anatomy, piece: usize) -> u64 {
 fn bytes_of(body: &[u8], piece: &Piece) -> u64 {
     let (before, after) = piece.unmarked(body);
     (before.len() + after.len()) as u64
-}
-
-/// Most tools do not name the member at all, and searching for it is far cheaper than a walk.
-fn is_deferred(body: &[u8], tool: &Piece) -> bool {
-    if tool.form != Form::Block || memmem::find(&body[tool.span.clone()], b"\"defer_loading\"").is_none() {
-        return false;
-    }
-    let value = json::member(body, tool.span.start, "defer_loading");
-    value.is_some_and(|value| !matches!(&body[value], b"false" | b"null"))
 }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use super::{FirstAnswer, Known, Opening, Remembered, Seen, Source, choose};
-use crate::engine::anatomy::{Anatomy, Form, Layer, Marker, Member, Message, Piece};
+use crate::engine::anatomy::{Anatomy, Form, Inside, Layer, Marker, Member, Message, Piece};
 use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end, value_end_noting};
 use crate::engine::prefix::{Digester, Leaf};
 
@@ -295,6 +295,7 @@ impl<'a> Reader<'a> {
             piece.marker = Some(Marker { cut: (start + 1)..value.end, value });
         }
         piece.span = start..end;
+        piece.inside = Inside::of(body, layer, &piece);
         found.pieces.push(piece);
         if self.known.is_some() {
             found.leaves.push(self.digester.block(body, layer));
