@@ -215,21 +215,22 @@ impl<'a> Reader<'a> {
     ) -> Result<usize, Malformed> {
         let body = self.body;
         let mut place = Place::default();
-        let mut known = |start: usize, form: Form| {
+        let known = |place: &mut Place, start: usize, form: Form| {
             let seen = seen?;
             place.find(&body[start..], |index| seen.bytes(index, form)).map(|index| (seen, index))
         };
         if body.get(start) == Some(&b'[') {
             return json::walk_array(body, start, |start| {
                 self.spend(1)?;
-                match known(start, Form::Block) {
-                    Some((seen, index)) => Ok(found.take_piece(seen, index, start)),
-                    None => self.piece(layer, start, found),
+                if let Some((seen, index)) = known(&mut place, start, Form::Block) {
+                    return Ok(found.take_piece(seen, index, start));
                 }
+                let unmarked = seen.and_then(|seen| found.take_unmarked(seen, place.passed(), body, start));
+                unmarked.map_or_else(|| self.piece(layer, start, found), Ok)
             });
         }
         self.spend(1)?;
-        match known(start, Form::Text) {
+        match known(&mut place, start, Form::Text) {
             Some((seen, index)) => Ok(found.take_piece(seen, index, start)),
             None => {
                 let form = if body.get(start) == Some(&b'"') { Form::Text } else { Form::Other };
@@ -341,6 +342,21 @@ impl Found {
         self.pieces.push(piece);
         self.leaves.push(seen.leaves[index]);
         end
+    }
+
+    /// The same for one that had a marker, and comes again without: clients mark the newest end, and move on.
+    fn take_unmarked(&mut self, seen: Seen<'_>, index: usize, body: &[u8], start: usize) -> Option<usize> {
+        let piece = seen.pieces.get(index)?;
+        let (head, tail) = piece.unmarked(seen.body);
+        let rest = body[start..].strip_prefix(head).filter(|_| piece.marker.is_some())?;
+        if !rest.starts_with(tail) {
+            return None;
+        }
+        let piece = piece.without_marker()?.moved(piece.span.start, start);
+        let end = piece.span.end;
+        self.pieces.push(piece);
+        self.leaves.push(seen.leaves[index]);
+        Some(end)
     }
 
     /// The same for a whole message.
