@@ -80,11 +80,24 @@ fn is_legal_in_message(block: &Block, body: &[u8]) -> bool {
 
 /// Whether the API refuses a marker here.
 pub fn is_barred(body: &[u8], layer: Layer, piece: &Piece) -> bool {
+    if layer != Layer::Tools && is_plainly_free(body, piece) {
+        return false;
+    }
     // One that says a thing twice is the upstream's to judge.
     let Some(block) = Block::read(body, piece) else { return false };
     match layer {
         Layer::Tools => block.is_deferred(body),
         _ => BARRED.iter().any(|kind| block.is(body, kind)) || block.is_empty_text(body),
+    }
+}
+
+/// Whether this is one of the blocks that most markers stand on, which need no second walk.
+fn is_plainly_free(body: &[u8], piece: &Piece) -> bool {
+    let says = || piece.text.as_ref().is_some_and(|text| !is_empty_string(body, text));
+    match piece.kind.as_ref().map(|kind| &body[kind.clone()]) {
+        Some(b"\"tool_result\"" | b"\"tool_use\"") => true,
+        Some(b"\"text\"") => says(),
+        _ => false,
     }
 }
 
