@@ -12,10 +12,10 @@ use super::breakpoints::Breakpoint;
 use super::breaks::{Answered, Sent};
 use super::canonical::{Choice, Pins};
 use super::divergence::Subject;
-use super::entry::{Parameters, Probes};
+use super::entry::{Parameters, Probes, Scope};
 use super::prefix::PrefixHash;
 use super::recall::Remembered;
-use super::types::Moment;
+use super::types::{Moment, TenantId};
 use super::usage::Usage;
 
 /// Entries that a conversation remembers to have written: the newest ends, and the static part before them.
@@ -36,6 +36,8 @@ pub struct Trace {
     /// Where the requests of this conversation did, this one included, as far as it still has the pieces.
     pub entries: Vec<Entry>,
     pub parameters: Parameters,
+    /// What the keys of its entries depend on.
+    scope: OnceLock<Scope>,
     sent: OnceLock<Moment>,
     begun: OnceLock<Moment>,
     answer: OnceLock<Answer>,
@@ -104,9 +106,13 @@ impl Trace {
         if entries.len() > ENTRIES_MAX {
             entries.drain(1..=entries.len() - ENTRIES_MAX);
         }
+        // Most turns ask for what the one before did.
+        let same = before.filter(|before| before.parameters.differs(&parameters, Layer::Messages).is_none());
+        let scope = same.map_or_else(OnceLock::new, |before| before.scope.clone());
         Trace {
             received: Arc::clone(&arrival.received),
             parameters,
+            scope,
             forwarded,
             conversation,
             breakpoints,
@@ -120,6 +126,11 @@ impl Trace {
     /// The forwarded request, to be compared.
     pub fn subject(&self) -> Subject<'_> {
         self.forwarded.as_subject()
+    }
+
+    /// What the keys of its entries depend on; all of one conversation are of one tenant.
+    pub fn scope(&self, tenant: &TenantId) -> &Scope {
+        self.scope.get_or_init(|| Scope::of(tenant, &self.parameters))
     }
 
     /// Where the cache looks for entries of the forwarded request.

@@ -11,7 +11,7 @@ use crate::engine::breakpoints::of_client;
 use crate::engine::breaks::{Break, Case, Drift};
 use crate::engine::canonical::{Limits, News, Pins, Table};
 use crate::engine::conversation::{Answer, Conversation, Trace};
-use crate::engine::entry::{EntryKey, Scope};
+use crate::engine::entry::EntryKey;
 use crate::engine::learned::Class;
 use crate::engine::prices::{ModelFacts, Multipliers, Price, Prices, Usd};
 use crate::engine::turn::Turn;
@@ -151,9 +151,9 @@ impl Memo {
 
     /// What it would find if it went out so.
     pub fn predict_for(&self, trace: &Trace, tenant: &Tenant, now: Moment) -> Prediction {
-        let scope = Scope::of(&self.owner.tenant, &trace.parameters);
+        let scope = trace.scope(&self.owner.tenant);
         let (chain, anatomy) = (trace.forwarded.chain(), trace.forwarded.anatomy());
-        let key = |piece: usize| EntryKey::of(&scope, chain, piece, anatomy.layer(piece));
+        let key = |piece: usize| EntryKey::of(scope, chain, piece, anatomy.layer(piece));
         tenant.warmth().predict(trace.probes(), key, now)
     }
 
