@@ -140,7 +140,20 @@ impl Visit for Json<'_> {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.record_str(field, &format!("{value:?}"));
+        self.name(field);
+        self.0.push('"');
+        let _ = write!(Escaped(self.0), "{value:?}");
+        self.0.push('"');
+    }
+}
+
+/// Makes what is written fit for a JSON string.
+struct Escaped<'a>(&'a mut String);
+
+impl Write for Escaped<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        push_escaped(self.0, text);
+        Ok(())
     }
 }
 
@@ -157,9 +170,10 @@ fn push_number(out: &mut String, mut number: u64) {
 
 /// Makes a text fit for a JSON string.
 fn push_escaped(out: &mut String, text: &str) {
-    let special = |c: char| c == '"' || c == '\\' || c < ' ';
+    // All of these are bytes of their own, in whatever text.
+    let special = |byte: u8| byte == b'"' || byte == b'\\' || byte < b' ';
     let mut rest = text;
-    while let Some(at) = rest.find(special) {
+    while let Some(at) = rest.bytes().position(special) {
         let (plain, from) = rest.split_at(at);
         out.push_str(plain);
         let mut chars = from.chars();
