@@ -11,11 +11,7 @@
 //! assert_eq!(&body[anatomy.pieces[0].span.clone()], br#"{"type":"text","text":"hi"}"#);
 //! ```
 
-mod inside;
-
 use std::borrow::Cow;
-
-pub use inside::Inside;
 
 use super::json::{self, Malformed, Span, is_key};
 use super::recall::Reader;
@@ -31,7 +27,8 @@ pub struct Anatomy {
     pub tools: usize,
     pub system: usize,
     pub messages: Vec<Message>,
-    /// Whether a layer or a member occurs twice, so that readers could disagree about it.
+    /// Whether a layer or a member occurs twice or has its name written with escapes, so that readers could disagree
+    /// about it.
     pub ambiguous: bool,
 }
 
@@ -75,7 +72,8 @@ pub struct Piece {
     pub input: Option<Span>,
     /// `text` of a text block.
     pub text: Option<Span>,
-    pub inside: Inside,
+    /// A tool whose loading is deferred: the upstream leaves it out of the prompt.
+    pub deferred: bool,
 }
 
 /// How a piece is written.
@@ -110,7 +108,7 @@ pub struct Message {
 impl Message {
     /// Whether it is this role's, however that is spelt.
     pub fn has_role(&self, body: &[u8], role: &str) -> bool {
-        self.role.as_ref().is_some_and(|span| body[span.start] == b'"' && is_key(body, span, role))
+        self.role.as_ref().and_then(|span| json::text(body, span)).is_some_and(|found| found == role)
     }
 }
 
@@ -173,8 +171,7 @@ impl Anatomy {
 
 impl Piece {
     pub(super) fn plain(span: Span, form: Form) -> Piece {
-        let (marker, kind, id, input, text) = (None, None, None, None, None);
-        Piece { span, form, marker, kind, id, input, text, inside: Inside::default() }
+        Piece { span, form, marker: None, kind: None, id: None, input: None, text: None, deferred: false }
     }
 
     /// The same piece of a body in which it stands elsewhere: every span moved from offset `from` to `to`.
@@ -191,27 +188,8 @@ impl Piece {
             id: self.id.as_ref().map(moved),
             input: self.input.as_ref().map(moved),
             text: self.text.as_ref().map(moved),
-            inside: self.inside,
+            deferred: self.deferred,
         }
-    }
-
-    /// The same piece once its marker is cut out. `None` if what is inside it may be the marker's.
-    pub(super) fn without_marker(&self) -> Option<Piece> {
-        let marker = self.marker.as_ref().filter(|_| !self.inside.image)?;
-        let cut = |span: &Span| match span.start >= marker.cut.end {
-            true => span.start - marker.cut.len()..span.end - marker.cut.len(),
-            false => span.clone(),
-        };
-        Some(Piece {
-            span: self.span.start..self.span.end - marker.cut.len(),
-            form: self.form,
-            marker: None,
-            kind: self.kind.as_ref().map(cut),
-            id: self.id.as_ref().map(cut),
-            input: self.input.as_ref().map(cut),
-            text: self.text.as_ref().map(cut),
-            inside: self.inside,
-        })
     }
 
     /// Whether this is the line that some clients put before their system prompt, and some upstreams strip.
@@ -350,6 +328,9 @@ mod tests {
             r#"{"syst\u0065m":"x"}"#,
             r#"{"system":[{"cache_control":1,"cache_control":2}]}"#,
             r#"{"system":[{"type":"text","cache_control":1,"cache_control":2}]}"#,
+            r#"{"system":[{"type":"text","text":"s","cache\u005fcontrol":{"type":"ephemeral"}}]}"#,
+            r#"{"tools":[{"\u0063ache_control":null,"name":"t"}]}"#,
+            r#"{"tools":[{"defer\u005floading":true,"name":"t"}]}"#,
         ] {
             assert!(Anatomy::read(body.as_bytes()).unwrap().ambiguous, "{body}");
         }

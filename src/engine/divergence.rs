@@ -21,7 +21,7 @@ pub struct Subject<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
     pub layer: Layer,
-    /// The piece, by number and as a path; `model` for the model itself.
+    /// The piece, by its number in the first request and as a path; `model` for the model itself.
     pub piece: usize,
     pub path: String,
     pub kind: Kind,
@@ -59,21 +59,18 @@ pub fn divergence(first: &Subject<'_>, second: &Subject<'_>) -> Option<Divergenc
     if first.chain.model != second.chain.model {
         return Some(of_model(first, second));
     }
-    let pairs = first.chain.pieces.iter().zip(&second.chain.pieces);
-    let piece = pairs.take_while(|(a, b)| a == b).count();
-    let (one, two) = (first.anatomy.pieces.get(piece), second.anatomy.pieces.get(piece));
+    let places = first.chain.shared(second.chain);
+    let (one, two) = (first.anatomy.pieces.get(places[0]), second.anatomy.pieces.get(places[1]));
     // Nothing left of the first, and what is left of the second are further messages: it was extended.
-    let extended = one.is_none() && (two.is_none() || second.anatomy.layer(piece) == Layer::Messages);
-    if extended
-        && (first.anatomy.tools, first.anatomy.system) == (second.anatomy.tools, second.anatomy.system)
-    {
+    let extended = one.is_none() && (two.is_none() || second.anatomy.layer(places[1]) == Layer::Messages);
+    if extended && statics(first) == statics(second) {
         return None;
     }
-    let layers = [one.map(|_| first.anatomy.layer(piece)), two.map(|_| second.anatomy.layer(piece))];
-    let owner = if layers[0].is_some_and(|layer| layers[1].is_none_or(|other| layer <= other)) {
-        first
-    } else {
-        second
+    let layers = [one.map(|_| first.anatomy.layer(places[0])), two.map(|_| second.anatomy.layer(places[1]))];
+    let is_firsts = layers[0].is_some_and(|layer| layers[1].is_none_or(|other| layer <= other));
+    let path = match is_firsts {
+        true => first.anatomy.path(places[0]),
+        false => second.anatomy.path(places[1]),
     };
     let layer = layers.into_iter().flatten().min().unwrap_or(Layer::Messages);
     let kind = match (one, two) {
@@ -83,7 +80,13 @@ pub fn divergence(first: &Subject<'_>, second: &Subject<'_>) -> Option<Divergenc
     };
     let at = one.zip(two).map(|(one, two)| first_difference(first.body, &one.span, second.body, &two.span));
     let spans = [one, two].map(|piece| piece.map(|piece| piece.span.clone()));
-    Some(Divergence { layer, piece, path: owner.anatomy.path(piece), kind, at, spans })
+    Some(Divergence { layer, piece: places[0], path, kind, at, spans })
+}
+
+/// How many tools and system blocks are part of the prompt.
+fn statics(subject: &Subject<'_>) -> [usize; 2] {
+    let Anatomy { tools, system, .. } = *subject.anatomy;
+    [tools, tools + system].map(|pieces| subject.chain.positions(pieces))
 }
 
 fn of_model(first: &Subject<'_>, second: &Subject<'_>) -> Divergence {
@@ -146,6 +149,21 @@ mod tests {
         assert_eq!(against(BODY), None);
         assert_eq!(against(&BODY.replace("]}]}", r#"]},{"role":"user","content":"three"}]}"#)), None);
         assert_eq!(against(&BODY.replace(r#"{"name":"b"}"#, r#"{"name":"b","cache_control":{}}"#)), None);
+    }
+
+    #[test]
+    fn a_deferred_tool_that_comes_or_goes_is_no_divergence() {
+        let deferred = r#"{"name":"d","defer_loading":true}"#;
+        for with in [
+            BODY.replace(r#"{"name":"b"}"#, &format!(r#"{{"name":"b"}},{deferred}"#)),
+            BODY.replace(r#"{"name":"b"}"#, &format!(r#"{deferred},{{"name":"b"}}"#)),
+        ] {
+            assert_eq!((against(&with), compare_bodies(&with, BODY)), (None, None), "{with}");
+            let reworded = compare_bodies(BODY, &with.replace("two", "2")).unwrap();
+            assert_eq!((&*reworded.path, reworded.piece), ("messages[1].content[0]", 4));
+            let [one, two] = reworded.at.unwrap();
+            assert_eq!((&BODY[one..one + 3], &with.replace("two", "2")[two..two + 1]), ("two", "2"));
+        }
     }
 
     #[test]

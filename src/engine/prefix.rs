@@ -81,7 +81,8 @@ impl Chain {
         let mut linker = Linker { link: model, input: Vec::new(), before: before.filter(same_layers) };
         let mut chain = Chain { model, pieces: Vec::with_capacity(leaves.len()) };
         for (index, leaf) in leaves.iter().enumerate().take(anatomy.tools + anatomy.system) {
-            if !(attribution == Attribution::Stripped && is_attribution(body, anatomy, index)) {
+            let is_stripped = attribution == Attribution::Stripped && is_attribution(body, anatomy, index);
+            if !(is_stripped || anatomy.pieces[index].deferred) {
                 linker.piece(index, leaf, None);
             }
             chain.pieces.push(linker.link);
@@ -101,6 +102,37 @@ impl Chain {
             Layer::Messages => self.pieces.len(),
         };
         self.before(end)
+    }
+
+    /// How many leading pieces of each say the same. What adds nothing to a prompt, as a tool whose loading is
+    /// deferred, may stand in one of them only.
+    pub fn shared(&self, other: &Chain) -> [usize; 2] {
+        let (mut mine, mut theirs, mut link) = (0, 0, &self.model);
+        if other.model != self.model {
+            return [0, 0];
+        }
+        loop {
+            mine += self.pieces[mine..].iter().take_while(|piece| *piece == link).count();
+            theirs += other.pieces[theirs..].iter().take_while(|piece| *piece == link).count();
+            match (self.pieces.get(mine), other.pieces.get(theirs)) {
+                (Some(one), Some(two)) if one == two => link = one,
+                _ => return [mine, theirs],
+            }
+        }
+    }
+
+    /// Where another chain has the prefix that ends with this piece: mostly at the same place.
+    pub fn place_in(&self, piece: usize, other: &Chain) -> Option<usize> {
+        let prefix = self.pieces.get(piece)?;
+        match other.pieces.get(piece) == Some(prefix) {
+            true => Some(piece),
+            false => other.pieces.iter().position(|known| known == prefix),
+        }
+    }
+
+    /// How many of so many leading pieces add something to the prompt.
+    pub fn positions(&self, pieces: usize) -> usize {
+        (0..pieces.min(self.pieces.len())).filter(|piece| self.before(*piece) != self.pieces[*piece]).count()
     }
 
     /// The hash of everything before a piece.
@@ -408,6 +440,24 @@ mod tests {
         let second = r#"{"system":[{"type":"text","text":"s"},{"type":"text","text":"x-anthropic-billing-header: 1"}]}"#;
         let chain = chain_with(second, Attribution::Stripped);
         assert_ne!(chain.pieces[0], chain.pieces[1]);
+    }
+
+    #[test]
+    fn a_tool_whose_loading_is_deferred_is_no_part_of_the_prompt() {
+        let deferred = r#"{"name":"d","defer_loading":true}"#;
+        for with in [
+            BODY.replace(r#""tools":["#, &format!(r#""tools":[{deferred},"#)),
+            BODY.replace(r#"}],"system""#, &format!(r#"}},{deferred},{deferred}],"system""#)),
+        ] {
+            let (one, two) = (chain(BODY), chain(&with));
+            let more = two.pieces.len() - one.pieces.len();
+            assert_eq!(one.shared(&two), [5, 5 + more]);
+            assert_eq!(two.shared(&one), [5 + more, 5]);
+            assert_eq!((one.place_in(4, &two), two.place_in(4 + more, &one)), (Some(4 + more), Some(4)));
+            assert_eq!((one.positions(2), two.positions(2 + more)), (2, 2));
+        }
+        let loaded = BODY.replace(r#""tools":["#, r#""tools":[{"name":"d","defer_loading":false},"#);
+        assert_eq!(chain(BODY).shared(&chain(&loaded)), [0, 0]);
     }
 
     #[test]

@@ -252,7 +252,9 @@ impl View<'_> {
             let continued = trace.is_continued_by(&received, hinted);
             Some(Before { trace, continued })
         });
-        let known = before.as_ref().map(|before| KnownPieces {
+        let numbered_alike =
+            before.as_ref().filter(|before| before.trace.received.is_numbered_like(&received));
+        let known = numbered_alike.map(|before| KnownPieces {
             parameters: &before.trace.parameters,
             equal: before.trace.received.shared_pieces(&received),
         });

@@ -67,7 +67,7 @@ fn is_legal(block: &Block, body: &[u8], anatomy: &Anatomy, index: usize) -> bool
                 && !(index == anatomy.tools && anatomy.pieces[index].is_attribution(body))
         }
         Layer::Messages => is_legal_in_message(block, body),
-        _ => block.is_named() && !block.is_deferred(body),
+        _ => block.is_named() && !anatomy.pieces[index].deferred,
     }
 }
 
@@ -80,24 +80,11 @@ fn is_legal_in_message(block: &Block, body: &[u8]) -> bool {
 
 /// Whether the API refuses a marker here.
 pub fn is_barred(body: &[u8], layer: Layer, piece: &Piece) -> bool {
-    if layer != Layer::Tools && is_plainly_free(body, piece) {
-        return false;
-    }
     // One that says a thing twice is the upstream's to judge.
     let Some(block) = Block::read(body, piece) else { return false };
     match layer {
-        Layer::Tools => block.is_deferred(body),
+        Layer::Tools => piece.deferred,
         _ => BARRED.iter().any(|kind| block.is(body, kind)) || block.is_empty_text(body),
-    }
-}
-
-/// Whether this is one of the blocks that most markers stand on, which need no second walk.
-fn is_plainly_free(body: &[u8], piece: &Piece) -> bool {
-    let says = || piece.text.as_ref().is_some_and(|text| !is_empty_string(body, text));
-    match piece.kind.as_ref().map(|kind| &body[kind.clone()]) {
-        Some(b"\"tool_result\"" | b"\"tool_use\"") => true,
-        Some(b"\"text\"") => says(),
-        _ => false,
     }
 }
 
@@ -135,7 +122,6 @@ struct Block {
     kind: Option<Span>,
     name: Option<Span>,
     text: Option<Span>,
-    defer_loading: Option<Span>,
     control: Option<Span>,
     /// Where its last member ends, and where its last one that is no marker.
     end: usize,
@@ -156,7 +142,6 @@ impl Block {
                 ("type", &mut block.kind),
                 ("name", &mut block.name),
                 ("text", &mut block.text),
-                ("defer_loading", &mut block.defer_loading),
                 ("cache_control", &mut block.control),
             ];
             if !is_key(body, &key, "cache_control") {
@@ -176,10 +161,6 @@ impl Block {
 
     fn is_named(&self) -> bool {
         self.name.is_some() || self.kind.is_some()
-    }
-
-    fn is_deferred(&self, body: &[u8]) -> bool {
-        self.defer_loading.as_ref().is_some_and(|span| !matches!(&body[span.clone()], b"false" | b"null"))
     }
 
     fn is_empty_text(&self, body: &[u8]) -> bool {

@@ -157,6 +157,7 @@ impl Case<'_> {
         if let Some(parameter) = last.sent.parameters.differs(self.now.parameters, layer) {
             return self.changed(parameter);
         }
+        let entry = last.sent.subject.chain.place_in(entry, self.now.subject.chain).unwrap_or(entry);
         let ends = marked.map(|point| last.sent.at.after(point.ttl.ms()));
         let cause = if ends.is_some_and(|end| end <= self.now.at) {
             Cause::TtlExpired

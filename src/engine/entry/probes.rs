@@ -82,10 +82,7 @@ impl Iterator for Probes<'_> {
 
 /// Whether an entry can end at this piece.
 pub fn is_position(subject: &Subject<'_>, piece: usize) -> bool {
-    let Subject { anatomy, chain, .. } = *subject;
-    if piece < anatomy.tools {
-        return !anatomy.pieces[piece].inside.deferred;
-    }
+    let chain = subject.chain;
     // Only what adds nothing to the prompt leaves the hash as it was.
     let before = piece.checked_sub(1).map_or(Some(&chain.model), |before| chain.pieces.get(before));
     before != chain.pieces.get(piece)
@@ -97,6 +94,9 @@ pub fn prefix_bytes(body: &[u8], anatomy: &Anatomy, piece: usize) -> u64 {
 }
 
 fn bytes_of(body: &[u8], piece: &Piece) -> u64 {
+    if piece.deferred {
+        return 0;
+    }
     let (before, after) = piece.unmarked(body);
     (before.len() + after.len()) as u64
 }

@@ -27,6 +27,7 @@
 //! ```
 
 mod choose;
+mod hidden;
 mod reader;
 
 use std::borrow::Cow;
@@ -130,12 +131,14 @@ impl Remembered {
         self.first_answer().map(|answer| FirstAnswer::of(&answer))
     }
 
-    /// How many leading pieces both have in common, as the cache compares them.
+    /// How many leading pieces of the other both have in common, as the cache compares them.
     pub fn shared_pieces(&self, other: &Remembered) -> usize {
-        if self.chain.model != other.chain.model {
-            return 0;
-        }
-        self.chain.pieces.iter().zip(&other.chain.pieces).take_while(|(one, two)| one == two).count()
+        self.chain.shared(&other.chain)[1]
+    }
+
+    /// Whether both have as many tools and system blocks, so that equal pieces have equal numbers.
+    pub fn is_numbered_like(&self, other: &Remembered) -> bool {
+        (self.anatomy.tools, self.anatomy.system) == (other.anatomy.tools, other.anatomy.system)
     }
 
     /// The first assistant turn.

@@ -8,8 +8,9 @@
 
 use std::sync::Arc;
 
+use super::hidden::has_hidden_marker;
 use super::{FirstAnswer, Known, Opening, Remembered, Seen, Source, choose};
-use crate::engine::anatomy::{Anatomy, Form, Inside, Layer, Marker, Member, Message, Piece};
+use crate::engine::anatomy::{Anatomy, Form, Layer, Marker, Member, Message, Piece};
 use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end, value_end_noting};
 use crate::engine::prefix::{Digester, Leaf};
 
@@ -215,22 +216,21 @@ impl<'a> Reader<'a> {
     ) -> Result<usize, Malformed> {
         let body = self.body;
         let mut place = Place::default();
-        let known = |place: &mut Place, start: usize, form: Form| {
+        let mut known = |start: usize, form: Form| {
             let seen = seen?;
             place.find(&body[start..], |index| seen.bytes(index, form)).map(|index| (seen, index))
         };
         if body.get(start) == Some(&b'[') {
             return json::walk_array(body, start, |start| {
                 self.spend(1)?;
-                if let Some((seen, index)) = known(&mut place, start, Form::Block) {
-                    return Ok(found.take_piece(seen, index, start));
+                match known(start, Form::Block) {
+                    Some((seen, index)) => Ok(found.take_piece(seen, index, start)),
+                    None => self.piece(layer, start, found),
                 }
-                let unmarked = seen.and_then(|seen| found.take_unmarked(seen, place.passed(), body, start));
-                unmarked.map_or_else(|| self.piece(layer, start, found), Ok)
             });
         }
         self.spend(1)?;
-        match known(&mut place, start, Form::Text) {
+        match known(start, Form::Text) {
             Some((seen, index)) => Ok(found.take_piece(seen, index, start)),
             None => {
                 let form = if body.get(start) == Some(&b'"') { Form::Text } else { Form::Other };
@@ -272,7 +272,7 @@ impl<'a> Reader<'a> {
             let value = value_start..end;
             let name = &body[key.start + 1..key.end - 1];
             if self.known.is_some() {
-                self.digester.member(body, key, value.clone(), spaced);
+                self.digester.member(body, key.clone(), value.clone(), spaced);
             }
             match name {
                 b"cache_control" => {
@@ -287,6 +287,12 @@ impl<'a> Reader<'a> {
                 b"id" | b"tool_use_id" => piece.id = Some(value),
                 b"input" => piece.input = Some(value),
                 b"text" => piece.text = Some(value),
+                b"defer_loading" => piece.deferred = layer == Layer::Tools && is_on(&body[value]),
+                // The upstream would count a marker that we do not see, and leave out a tool that we count.
+                name if name.contains(&b'\\') => {
+                    let decides = |name: &&str| is_key(body, &key, name);
+                    self.ambiguous |= ["cache_control", "defer_loading"].iter().any(decides);
+                }
                 _ => {}
             }
             previous_end = Some(end);
@@ -296,7 +302,11 @@ impl<'a> Reader<'a> {
             piece.marker = Some(Marker { cut: (start + 1)..value.end, value });
         }
         piece.span = start..end;
-        piece.inside = Inside::of(body, layer, &piece);
+        let is_call = piece.kind.as_ref().is_some_and(|kind| body[kind.clone()].ends_with(b"_use\""));
+        // What a call brings is data.
+        if layer == Layer::Messages && !is_call {
+            self.ambiguous |= has_hidden_marker(body, start, end);
+        }
         found.pieces.push(piece);
         if self.known.is_some() {
             found.leaves.push(self.digester.block(body, layer));
@@ -342,21 +352,6 @@ impl Found {
         self.pieces.push(piece);
         self.leaves.push(seen.leaves[index]);
         end
-    }
-
-    /// The same for one that had a marker, and comes again without: clients mark the newest end, and move on.
-    fn take_unmarked(&mut self, seen: Seen<'_>, index: usize, body: &[u8], start: usize) -> Option<usize> {
-        let piece = seen.pieces.get(index)?;
-        let (head, tail) = piece.unmarked(seen.body);
-        let rest = body[start..].strip_prefix(head).filter(|_| piece.marker.is_some())?;
-        if !rest.starts_with(tail) {
-            return None;
-        }
-        let piece = piece.without_marker()?.moved(piece.span.start, start);
-        let end = piece.span.end;
-        self.pieces.push(piece);
-        self.leaves.push(seen.leaves[index]);
-        Some(end)
     }
 
     /// The same for a whole message.
@@ -413,6 +408,11 @@ fn first_answer(body: &[u8], start: usize) -> Option<FirstAnswer> {
         start = body.len() - after(body, message.span.end).len();
     }
     None
+}
+
+/// Whether a member asks for something.
+fn is_on(value: &[u8]) -> bool {
+    !matches!(value, b"false" | b"null")
 }
 
 /// The rest of the body from the next element of a list on, if there is one.

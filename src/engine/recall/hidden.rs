@@ -1,0 +1,43 @@
+//! Markers on blocks inside a block whose name is written with escapes: the upstream would count one that a search
+//! for the name does not find.
+
+use memchr::memmem;
+
+use crate::engine::json::{self, is_key, value_end};
+
+/// A block stands at most so deep in another that the upstream takes a marker on it: in the content of a document
+/// in a result.
+const DEPTH_MAX: usize = 8;
+
+/// Whether the block at `start..end` hides one. Few blocks have an escape that needs a closer look.
+pub(super) fn has_hidden_marker(body: &[u8], start: usize, end: usize) -> bool {
+    may_be_escaped(&body[start..end]) && hides_marker(body, start, DEPTH_MAX)
+}
+
+/// Whether a letter of the name may be written as an escape somewhere.
+fn may_be_escaped(block: &[u8]) -> bool {
+    memmem::find_iter(block, b"\\u00").any(|at| matches!(block.get(at + 4), Some(b'5'..=b'7')))
+}
+
+fn hides_marker(body: &[u8], start: usize, depth: usize) -> bool {
+    let mut hides = false;
+    let inner = |start: usize| {
+        let end = value_end(body, start)?;
+        Ok((end, depth > 0 && hides_marker(body, start, depth.saturating_sub(1))))
+    };
+    let _ = match body.get(start) {
+        Some(b'{') => json::walk_object(body, start, |key, start| {
+            let (end, found) = inner(start)?;
+            let is_escaped = body[key.clone()].contains(&b'\\') && is_key(body, &key, "cache_control");
+            hides |= found || is_escaped;
+            Ok(end)
+        }),
+        Some(b'[') => json::walk_array(body, start, |start| {
+            let (end, found) = inner(start)?;
+            hides |= found;
+            Ok(end)
+        }),
+        _ => return false,
+    };
+    hides
+}
