@@ -265,7 +265,7 @@ fn an_expectation_below_the_minimum_is_named_so() {
 fn warm(request: &Request, tokens: u64) -> Warmth {
     let mut ledger = Warmth::default();
     ledger.sent(1, &request.predict(&ledger), request.at);
-    ledger.begun(1, request.at);
+    ledger.begun(1, request.at, None);
     ledger.billed(1, &Bill { usage: usage(0, tokens), minimum_tokens: None }, request.at);
     ledger
 }

@@ -40,7 +40,6 @@ pub type Ticket = u64;
 pub struct Warmth {
     entries: QuickMap<EntryKey, Entry>,
     flights: BTreeMap<Ticket, Flight>,
-    tokens_per_byte: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,12 +220,12 @@ impl Warmth {
         self.flights.insert(ticket, Flight::new(prediction, now));
     }
 
-    /// The request's answer has begun: what it writes can be read from now on.
-    pub fn begun(&mut self, ticket: Ticket, now: Moment) {
+    /// The request's answer has begun: what it writes can be read from now on. `tokens_per_byte` as learned from bills.
+    pub fn begun(&mut self, ticket: Ticket, now: Moment, tokens_per_byte: Option<f64>) {
         let Some(mut flight) = self.flights.remove(&ticket) else { return };
         if !std::mem::replace(&mut flight.begun, true) {
             for write in flight.writes() {
-                self.warm(write, flight.sent, now, flight.expected_tokens(write, self.tokens_per_byte));
+                self.warm(write, flight.sent, now, flight.expected_tokens(write, tokens_per_byte));
             }
         }
         self.flights.insert(ticket, flight);
@@ -253,9 +252,6 @@ impl Warmth {
         if cached == 0 {
             flight.breakpoints.iter().for_each(|write| self.forget(&write.key, ticket));
             return;
-        }
-        if deepest.bytes > 0 {
-            self.tokens_per_byte = Some(cached as f64 / deepest.bytes as f64);
         }
         if let Some(warm) = confirmed {
             self.refresh(&warm.key, flight.sent, (read <= warm.tokens.bounds().1).then_some(read));
@@ -290,11 +286,6 @@ impl Warmth {
             }
             State::Writing { .. } => None,
         })
-    }
-
-    /// Tokens per byte of prompt as last billed.
-    pub fn tokens_per_byte(&self) -> Option<f64> {
-        self.tokens_per_byte
     }
 
     /// How many entries are kept, warm or not.

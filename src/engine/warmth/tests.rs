@@ -50,7 +50,7 @@ fn bill(read: u64, written: u64) -> Bill {
 fn exchange(ledger: &mut Warmth, ticket: Ticket, prompt: &Prompt, now: Moment) -> Prediction {
     let prediction = prompt.predict(ledger, now);
     ledger.sent(ticket, &prediction, now);
-    ledger.begun(ticket, now);
+    ledger.begun(ticket, now, None);
     let read = prediction.read.map_or(0, |read| read.bytes);
     let last = prediction.breakpoints.first().map_or(0, |point| point.bytes);
     ledger.billed(ticket, &bill(read, last - read), now);
@@ -65,7 +65,7 @@ fn what_others_were_writing_is_known_once_it_is_billed() {
     let early = second.predict(&ledger, Moment(1));
     ledger.sent(2, &early, Moment(1));
     assert_eq!(ledger.missed(&early), None, "nobody knows yet");
-    ledger.begun(1, Moment(2));
+    ledger.begun(1, Moment(2), None);
     ledger.billed(1, &bill(0, 300), Moment(3));
     let missed = ledger.missed(&early).unwrap();
     assert_eq!((missed.piece, missed.tokens), (1, 200));
@@ -91,7 +91,7 @@ fn an_entry_is_warm_from_the_beginning_of_its_writers_answer() {
         (second.underway[0].ticket, second.underway[0].since, second.underway[0].piece),
         (7, Moment(0), 2)
     );
-    ledger.begun(7, Moment(2));
+    ledger.begun(7, Moment(2), None);
     let third = prompt.predict(&ledger, Moment(2));
     assert_eq!((third.read.unwrap().piece, third.writes().len(), third.underway.len()), (2, 0, 0));
     assert_eq!(read_piece(&prompt, &ledger, Moment(1)), None, "not before it began");
@@ -103,7 +103,7 @@ fn a_lifetime_counts_from_the_start_of_the_request() {
         let mut ledger = Warmth::default();
         let prompt = Prompt::of("abc", &[(2, ttl)]);
         ledger.sent(1, &prompt.predict(&ledger, Moment(1_000)), Moment(1_000));
-        ledger.begun(1, Moment(200_000));
+        ledger.begun(1, Moment(200_000), None);
         ledger.billed(1, &bill(0, 300), Moment(250_000));
         assert_eq!(read_piece(&prompt, &ledger, Moment(1_000 + lifetime - 1)), Some(2));
         assert_eq!(read_piece(&prompt, &ledger, Moment(1_000 + lifetime)), None);
@@ -115,7 +115,7 @@ fn an_answer_that_begins_after_the_lifetime_leaves_nothing_warm() {
     let mut ledger = Warmth::default();
     let prompt = Prompt::marked("abc", &[2]);
     ledger.sent(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
-    ledger.begun(1, Moment(6 * MINUTE));
+    ledger.begun(1, Moment(6 * MINUTE), None);
     assert_eq!(read_piece(&prompt, &ledger, Moment(6 * MINUTE)), None);
 }
 
@@ -137,10 +137,10 @@ fn a_failed_request_leaves_nothing_unless_its_answer_had_begun() {
     ledger.sent(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
     ledger.failed(1);
     assert_eq!(prompt.predict(&ledger, Moment(0)).underway, []);
-    ledger.begun(1, Moment(1));
+    ledger.begun(1, Moment(1), None);
     assert_eq!(read_piece(&prompt, &ledger, Moment(1)), None, "it is gone for good");
     ledger.sent(2, &prompt.predict(&ledger, Moment(2)), Moment(2));
-    ledger.begun(2, Moment(3));
+    ledger.begun(2, Moment(3), None);
     ledger.failed(2);
     assert_eq!(read_piece(&prompt, &ledger, Moment(4)), Some(2));
 }
@@ -167,10 +167,9 @@ fn the_last_breakpoint_counts_as_billed_and_earlier_ones_by_bytes() {
     let prompt = Prompt::marked("abcdefghij", &[1, 4, 9]);
     let prediction = prompt.predict(&ledger, Moment(0));
     ledger.sent(1, &prediction, Moment(0));
-    ledger.begun(1, Moment(0));
+    ledger.begun(1, Moment(0), None);
     assert_eq!(prompt.predict(&ledger, Moment(0)).read.unwrap().tokens, Tokens::guessed(250.0));
     ledger.billed(1, &bill(0, 4_000), Moment(0));
-    assert_eq!(ledger.tokens_per_byte(), Some(4.0));
     let read =
         |letters, piece| Prompt::marked(letters, &[piece]).predict(&ledger, Moment(1)).read.unwrap().tokens;
     assert_eq!(read("abcdefghij", 9), Tokens::billed(4_000));
@@ -188,7 +187,7 @@ fn an_estimate_becomes_exact_when_its_entry_is_read() {
     assert_eq!(prediction.read.unwrap().tokens, Tokens::estimated(500.0));
     assert_eq!((prediction.tokens(), prediction.tokens_min()), (500, 334));
     ledger.sent(2, &prediction, Moment(1));
-    ledger.begun(2, Moment(1));
+    ledger.begun(2, Moment(1), None);
     ledger.billed(2, &bill(430, 1_000), Moment(1));
     let read =
         |letters, piece| Prompt::marked(letters, &[piece]).predict(&ledger, Moment(2)).read.unwrap().tokens;
@@ -202,7 +201,7 @@ fn what_the_upstream_does_not_bill_does_not_exist() {
     let mut ledger = Warmth::default();
     let prompt = Prompt::marked("abc", &[0, 2]);
     ledger.sent(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
-    ledger.begun(1, Moment(0));
+    ledger.begun(1, Moment(0), None);
     ledger.billed(1, &bill(0, 0), Moment(1));
     assert_eq!(read_piece(&prompt, &ledger, Moment(2)), None);
     assert!(ledger.is_empty());
@@ -213,7 +212,7 @@ fn a_breakpoint_below_the_minimum_is_no_entry() {
     let mut ledger = Warmth::default();
     let prompt = Prompt::marked("abcdefghij", &[1, 9]);
     ledger.sent(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
-    ledger.begun(1, Moment(0));
+    ledger.begun(1, Moment(0), None);
     ledger.billed(1, &Bill { minimum_tokens: Some(512), ..bill(0, 1_000) }, Moment(0));
     assert_eq!(read_piece(&prompt, &ledger, Moment(1)), Some(9));
     assert_eq!(read_piece(&Prompt::marked("ab", &[1]), &ledger, Moment(1)), None);
@@ -226,7 +225,7 @@ fn an_entry_that_was_not_read_as_predicted_is_gone() {
     exchange(&mut ledger, 1, &short, Moment(0));
     let long = Prompt::marked("abcd", &[3]);
     ledger.sent(2, &long.predict(&ledger, Moment(1)), Moment(1));
-    ledger.begun(2, Moment(1));
+    ledger.begun(2, Moment(1), None);
     ledger.billed(2, &bill(0, 400), Moment(1));
     assert_eq!(read_piece(&short, &ledger, Moment(2)), None);
     assert_eq!(read_piece(&long, &ledger, Moment(2)), Some(3));
@@ -241,7 +240,7 @@ fn of_two_writers_the_longer_promise_stands() {
         ledger.sent(ticket, prediction, Moment(ticket));
     }
     for ticket in [1, 2] {
-        ledger.begun(ticket, Moment(10));
+        ledger.begun(ticket, Moment(10), None);
         ledger.billed(ticket, &bill(0, 300), Moment(10));
     }
     assert_eq!(read_piece(&prompts[1], &ledger, Moment(50 * MINUTE)), Some(2));
@@ -255,7 +254,7 @@ fn a_full_ledger_drops_first_what_ends_first() {
         let prediction = Prediction { breakpoints: vec![write], ..Prediction::default() };
         let now = Moment(n as u64);
         ledger.sent(n as u64, &prediction, now);
-        ledger.begun(n as u64, now);
+        ledger.begun(n as u64, now, None);
         ledger.billed(n as u64, &bill(0, 100), now);
         assert!(ledger.len() <= ENTRIES_MAX);
     }
@@ -425,5 +424,16 @@ fn begin(flight: &mut OnItsWay, upstream: &mut Upstream, ledger: &mut Warmth, no
             upstream.entries.push((flight.prompt.keys[*at], *ttl, flight.sent.after(ttl.ms())));
         }
     }
-    ledger.begun(flight.ticket, now);
+    ledger.begun(flight.ticket, now, None);
+}
+
+#[test]
+fn what_is_not_billed_yet_is_estimated_by_the_learned_ratio() {
+    let prompt = Prompt::marked("abcdefghij", &[9]);
+    for (ratio, tokens) in [(None, Tokens::guessed(250.0)), (Some(0.5), Tokens::estimated(500.0))] {
+        let mut ledger = Warmth::default();
+        ledger.sent(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
+        ledger.begun(1, Moment(0), ratio);
+        assert_eq!(prompt.predict(&ledger, Moment(0)).read.unwrap().tokens, tokens);
+    }
 }
