@@ -37,14 +37,19 @@ pub struct Facts {
     pub bound_thinking: bool,
     pub minimum_tokens: Option<u64>,
     pub tokens_per_byte: Option<f64>,
-    /// Whether the prefix of this request came before in another conversation.
-    pub seen_before: bool,
-    /// The share of conversations of this tenant and tool set that continue.
-    pub continues: Option<f64>,
     /// Whether others come with the same tools and system prompt: the siblings of a child.
     pub has_siblings: bool,
     /// The last piece that they have too, of a fork that its client has made.
     pub shared: Option<usize>,
+}
+
+/// What a tenant's traffic says about a request as it will go out: in the one spelling that is learned by.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Habits {
+    /// Whether its prefix came before in another conversation.
+    pub seen_before: bool,
+    /// The share of conversations of this tenant and tool set that continue.
+    pub continues: Option<f64>,
 }
 
 /// A request that was read, and what it follows.
@@ -103,13 +108,14 @@ pub struct Aligned {
     pub pins: Pins,
 }
 
-/// Plans a request. `known` helps to read the respelt one.
+/// Plans a request. `known` helps to read the respelt one, and `habits` is asked about it.
 pub fn align(
     arrival: &Arrival,
     table: &Table,
     known: &dyn Known,
     rules: Rules,
     facts: Facts,
+    habits: impl FnOnce(&Remembered) -> Habits,
 ) -> Result<Aligned, Reason> {
     let received = &arrival.received;
     if received.anatomy().ambiguous {
@@ -123,13 +129,14 @@ pub fn align(
         forwarded = Arc::clone(received);
     }
     let before = arrival.before.as_ref().map(|before| &*before.trace);
+    let habits = habits(&forwarded);
     let situation = Situation {
         profile: rules.profile,
         minimum_tokens: facts.minimum_tokens,
         tokens_per_byte: facts.tokens_per_byte,
         last_written: before.and_then(|before| before.entries_within(&forwarded).last().map(|e| e.piece)),
-        seen_before: facts.seen_before,
-        continues: facts.continues,
+        seen_before: habits.seen_before,
+        continues: habits.continues.filter(|_| arrival.predecessor().is_none()),
         has_siblings: facts.has_siblings,
         shared: facts.shared,
         unread_from: arrival.conversation().and_then(|conversation| conversation.unread_from()),
@@ -234,7 +241,8 @@ mod tests {
         let parameters = Parameters::read(received.body(), received.anatomy(), std::iter::empty(), None);
         let arrival = Arrival { received: Arc::new(received), parameters, before: None };
         let rules = Rules { order, profile: Profile::Anthropic, attribution, diagnose: false };
-        let aligned = align(&arrival, table, &Nothing, rules, Facts::default()).unwrap();
+        let habits = |_: &Remembered| Habits::default();
+        let aligned = align(&arrival, table, &Nothing, rules, Facts::default(), habits).unwrap();
         (String::from_utf8(aligned.body.pieces.concat()).unwrap(), aligned.interns)
     }
 

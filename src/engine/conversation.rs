@@ -12,10 +12,10 @@ use super::breakpoints::Breakpoint;
 use super::breaks::{Answered, Sent};
 use super::canonical::{Choice, Pins};
 use super::divergence::Subject;
-use super::entry::{Parameters, Probes, Scope};
+use super::entry::{Parameters, Probes};
 use super::prefix::PrefixHash;
 use super::recall::Remembered;
-use super::types::{Moment, TenantId};
+use super::types::Moment;
 use super::usage::Usage;
 
 /// Entries that a conversation remembers to have written: the newest ends, and the static part before them.
@@ -36,8 +36,6 @@ pub struct Trace {
     /// Where the requests of this conversation did, this one included, as far as it still has the pieces.
     pub entries: Vec<Entry>,
     pub parameters: Parameters,
-    /// What the keys of its entries depend on.
-    scope: OnceLock<Scope>,
     sent: OnceLock<Moment>,
     begun: OnceLock<Moment>,
     answer: OnceLock<Answer>,
@@ -66,8 +64,8 @@ pub struct Conversation {
     from_start: bool,
     /// A turn of it was put on its parent's prefix, and accepted.
     forked: AtomicBool,
-    /// A second request came.
-    continued: AtomicBool,
+    /// A second request came. Shared with who counts that.
+    continued: Arc<AtomicBool>,
     /// A refused request was sent once more as it came.
     fell_back: AtomicBool,
     /// What came was accepted where what we made of it was not: from then on it goes out as it came.
@@ -106,13 +104,9 @@ impl Trace {
         if entries.len() > ENTRIES_MAX {
             entries.drain(1..=entries.len() - ENTRIES_MAX);
         }
-        // Most turns ask for what the one before did.
-        let same = before.filter(|before| before.parameters.differs(&parameters, Layer::Messages).is_none());
-        let scope = same.map_or_else(OnceLock::new, |before| before.scope.clone());
         Trace {
             received: Arc::clone(&arrival.received),
             parameters,
-            scope,
             forwarded,
             conversation,
             breakpoints,
@@ -126,11 +120,6 @@ impl Trace {
     /// The forwarded request, to be compared.
     pub fn subject(&self) -> Subject<'_> {
         self.forwarded.as_subject()
-    }
-
-    /// What the keys of its entries depend on; all of one conversation are of one tenant.
-    pub fn scope(&self, tenant: &TenantId) -> &Scope {
-        self.scope.get_or_init(|| Scope::of(tenant, &self.parameters))
     }
 
     /// Where the cache looks for entries of the forwarded request.
@@ -165,11 +154,19 @@ impl Trace {
         let _ = self.begun.set(now);
     }
 
-    /// The entries that a later request still has at the same place.
+    /// The entries that a later request still has, where it has them.
     pub fn entries_within(&self, request: &Remembered) -> Vec<Entry> {
         let pieces = &request.chain().pieces;
-        let stands = |entry: &&Entry| pieces.get(entry.piece) == Some(&entry.prefix);
-        self.entries.iter().filter(stands).copied().collect()
+        let is_shifted = !self.forwarded.is_numbered_like(request);
+        let place = |entry: &Entry| match pieces.get(entry.piece) == Some(&entry.prefix) {
+            true => Some(*entry),
+            false if is_shifted => {
+                let piece = pieces.iter().position(|prefix| *prefix == entry.prefix)?;
+                Some(Entry { piece, ..*entry })
+            }
+            false => None,
+        };
+        self.entries.iter().filter_map(place).collect()
     }
 
     /// Whether `request` goes on where this one ended, rather than starting anew or from an earlier turn.
@@ -240,8 +237,9 @@ impl Conversation {
         self.continued.store(true, Relaxed);
     }
 
-    pub fn is_continued(&self) -> bool {
-        self.continued.load(Relaxed)
+    /// Whether a second request came, now or later.
+    pub fn continued(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.continued)
     }
 
     /// A turn drifted from the one before, and lost what that had cached from this layer on.

@@ -109,7 +109,7 @@ struct WireReason {
 }
 
 /// Keeps `null` apart from nothing: here they mean different things.
-fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::Error> {
+pub(super) fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(from).map(Some)
 }
 

@@ -88,11 +88,11 @@ pub fn each_beta(list: &str) -> impl Iterator<Item = &str> {
 }
 
 fn tenant(headers: &HeaderMap, rule: TenantRule<'_>) -> Option<TenantId> {
-    let mut parts = Vec::with_capacity(512);
+    let mut hasher = blake3::Hasher::new_derive_key("forkpoint tenant v1");
     let mut add = |part: &[u8]| {
         // Lengths keep ("ab", "c") apart from ("a", "bc").
-        parts.extend_from_slice(&(part.len() as u64).to_le_bytes());
-        parts.extend_from_slice(part);
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
     };
     add(rule.pepper.as_bytes());
     let mut found = false;
@@ -115,8 +115,7 @@ fn tenant(headers: &HeaderMap, rule: TenantRule<'_>) -> Option<TenantId> {
             found |= add_header(name);
         }
     }
-    // One run over all parts costs half of what feeding them one by one does.
-    found.then(|| TenantId(blake3::derive_key("forkpoint tenant v1", &parts)))
+    found.then(|| TenantId(*hasher.finalize().as_bytes()))
 }
 
 fn id_digest(id: &[u8]) -> IdDigest {

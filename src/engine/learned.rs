@@ -3,9 +3,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::anatomy::Layer;
 use super::conversation::Conversation;
+use super::entry::has_payload;
 use super::prefix::PrefixHash;
 use super::quick::{QuickMap, QuickSet};
 use super::recall::Remembered;
@@ -89,9 +91,14 @@ impl Learned {
         [0, 1, 2, 3].map(|index| self.prefixes[index].len())
     }
 
-    /// Learns from a bill how many tokens the bytes of a prompt make.
+    /// Learns from a bill how many tokens the bytes of a prompt make. An image has a thousand bytes to a token, and
+    /// a document nobody knows how many: what holds one says nothing about text.
     pub fn bill(&mut self, model: &str, request: &Remembered, usage: &Usage) {
-        let bytes = request.anatomy().pieces.iter().map(|piece| piece.span.len()).sum::<usize>() as f64;
+        if has_payload(request.body(), request.anatomy()) {
+            return;
+        }
+        let prompt = request.anatomy().pieces.iter().filter(|piece| !piece.deferred);
+        let bytes = prompt.map(|piece| piece.span.len()).sum::<usize>() as f64;
         let tokens = (usage.uncached + usage.cache_read + usage.cache_write_5m + usage.cache_write_1h) as f64;
         if bytes <= 0.0 || tokens <= 0.0 {
             return;
@@ -127,16 +134,16 @@ impl Learned {
         self.slow_from.get(model).is_some_and(|slow_from| tokens >= *slow_from)
     }
 
-    /// A conversation began with these tools.
-    pub fn started(&mut self, request: &Remembered, conversation: &Arc<Conversation>, now: Moment) {
-        let tools = request.chain().layer(request.anatomy(), Layer::Tools);
+    /// A conversation began with these tools. What has none is taken to end, whatever others did.
+    pub fn started(&mut self, request: &Remembered, conversation: &Conversation, now: Moment) {
+        let Some(tools) = tool_set(request) else { return };
         if !self.starts.contains_key(&tools) && self.starts.len() >= TOOL_SETS_MAX {
             let oldest =
                 self.starts.iter().min_by_key(|(_, starts)| starts.newest()).map(|(tools, _)| *tools);
             oldest.map(|tools| self.starts.remove(&tools));
         }
         let starts = self.starts.entry(tools).or_default();
-        starts.0.push_back((now, Arc::clone(conversation)));
+        starts.0.push_back((now, conversation.continued()));
         if starts.0.len() > STARTS_MAX {
             starts.0.pop_front();
         }
@@ -144,15 +151,21 @@ impl Learned {
 
     /// The share of conversations with these tools that went on, once there are enough to tell.
     pub fn continues(&self, request: &Remembered, now: Moment) -> Option<f64> {
-        let tools = request.chain().layer(request.anatomy(), Layer::Tools);
+        let tools = tool_set(request)?;
         let (mut all, mut continued) = (0_usize, 0_usize);
-        for (start, conversation) in &self.starts.get(&tools)?.0 {
-            let goes_on = conversation.is_continued();
+        for (start, goes_on) in &self.starts.get(&tools)?.0 {
+            let goes_on = goes_on.load(Relaxed);
             continued += usize::from(goes_on);
             all += usize::from(goes_on || now.since(*start) >= PATIENCE_MS);
         }
         (all >= STARTS_MIN).then(|| continued as f64 / all as f64)
     }
+}
+
+/// The model and the tools, if there are any.
+fn tool_set(request: &Remembered) -> Option<PrefixHash> {
+    let anatomy = request.anatomy();
+    (anatomy.tools > 0).then(|| request.chain().layer(anatomy, Layer::Tools))
 }
 
 /// Whether the layer is as the last request had it, or longer.
@@ -208,7 +221,7 @@ impl Ratio {
 }
 
 #[derive(Debug, Default)]
-struct Starts(VecDeque<(Moment, Arc<Conversation>)>);
+struct Starts(VecDeque<(Moment, Arc<AtomicBool>)>);
 
 impl Starts {
     fn newest(&self) -> Moment {
@@ -300,8 +313,49 @@ mod tests {
         conversations[..5].iter().for_each(|conversation| conversation.continues());
         assert_eq!(learned.continues(&body, Moment(PATIENCE_MS)), Some(5.0 / STARTS_MIN as f64));
         for _ in 0..10 * STARTS_MAX {
-            learned.started(&body, &Arc::default(), Moment(0));
+            learned.started(&body, &Conversation::default(), Moment(0));
         }
         assert_eq!(learned.starts.values().map(|starts| starts.0.len()).sum::<usize>(), STARTS_MAX);
+    }
+
+    #[test]
+    fn conversations_without_tools_are_not_counted_together() {
+        let body = r#"{"model":"m","system":"s","messages":[{"role":"user","content":"one"}]}"#;
+        let body = Remembered::read(body.into(), &Nothing, Attribution::Counted).unwrap();
+        let mut learned = Learned::default();
+        for _ in 0..STARTS_MIN {
+            learned.started(&body, &Conversation::default(), Moment(0));
+        }
+        assert_eq!(learned.continues(&body, Moment(PATIENCE_MS)), None);
+        assert!(learned.starts.is_empty());
+    }
+
+    #[test]
+    fn a_start_that_is_counted_does_not_hold_its_conversation() {
+        let (mut learned, conversation) = (Learned::default(), Arc::new(Conversation::default()));
+        learned.started(&request("s", &["one"]), &conversation, Moment(0));
+        assert_eq!(Arc::strong_count(&conversation), 1);
+    }
+
+    #[test]
+    fn a_prompt_with_an_image_says_nothing_about_the_tokens_of_text() {
+        let mut learned = Learned::default();
+        let image = "iVBORw0K".repeat(1 << 17);
+        let source = format!(r#"{{"type":"base64","media_type":"image/png","data":"{image}"}}"#);
+        let shown = [
+            format!(r#"{{"type":"image","source":{source}}}"#),
+            format!(r#"{{"type":"document","source":{source}}}"#),
+            format!(
+                r#"{{"type":"tool_result","tool_use_id":"t","content":[{{"type":"image","source":{source}}}]}}"#
+            ),
+        ];
+        for block in shown {
+            let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{block}]}}]}}"#);
+            let body = Remembered::read(body.into(), &Nothing, Attribution::Counted).unwrap();
+            learned.bill("m", &body, &Usage { uncached: 1_600, ..Usage::default() });
+            assert_eq!(learned.tokens_per_byte("m"), None);
+        }
+        learned.bill("m", &request("s", &["one"]), &Usage { uncached: 16, ..Usage::default() });
+        assert!(learned.tokens_per_byte("m").is_some());
     }
 }

@@ -5,15 +5,16 @@ use std::mem::take;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use crate::engine::align::{self, Aligned, Arrival, Rules};
+use crate::engine::align::{self, Aligned, Arrival, Habits, Rules};
 use crate::engine::anatomy::Layer;
 use crate::engine::breakpoints::of_client;
 use crate::engine::breaks::{Break, Case, Drift};
 use crate::engine::canonical::{Limits, News, Pins, Table};
 use crate::engine::conversation::{Answer, Conversation, Trace};
-use crate::engine::entry::EntryKey;
+use crate::engine::entry::{EntryKey, Scope};
 use crate::engine::learned::Class;
 use crate::engine::prices::{ModelFacts, Multipliers, Price, Prices, Usd};
+use crate::engine::recall::Remembered;
 use crate::engine::turn::Turn;
 use crate::engine::types::{Moment, Reason, TenantId};
 use crate::engine::usage::Usage;
@@ -22,7 +23,7 @@ use crate::engine::warmth::{Bill, Prediction, Ticket};
 use crate::store::{Hint, Store, Tenant, View};
 
 /// No model is known to cache a shorter prefix.
-const MINIMUM_TOKENS: u64 = 512;
+pub const MINIMUM_TOKENS: u64 = 512;
 
 /// Whose request it is, and of which model.
 #[derive(Clone, Debug)]
@@ -47,6 +48,8 @@ pub struct Memo {
     pub arrival: Arrival,
     /// What the request leaves behind, once it is known how it goes out.
     pub trace: Option<Arc<Trace>>,
+    /// Whether it goes out on its parent's prefix.
+    is_forked: bool,
     /// Whether it is a child, which seldom comes alone.
     pub has_siblings: bool,
     /// Up to which piece the siblings of a client's own fork are alike.
@@ -86,6 +89,7 @@ impl Memo {
             owner,
             arrival,
             trace,
+            is_forked: false,
             has_siblings: false,
             shared: None,
             interns,
@@ -112,31 +116,36 @@ impl Memo {
             ..align::Facts::default()
         };
         let Some(tenant) = &tenant else {
-            return align::align(&self.arrival, &Table::new(Limits::NOTHING), &view, rules, facts);
+            let (table, habits) = (Table::new(Limits::NOTHING), |_: &Remembered| Habits::default());
+            return align::align(&self.arrival, &table, &view, rules, facts, habits);
         };
-        let (received, learned) = (&self.arrival.received, tenant.learned());
-        facts.tokens_per_byte = learned.tokens_per_byte(&self.owner.model);
-        facts.seen_before = self.arrival.kin().is_some() || learned.knows_prefix(received);
-        facts.continues = learned.continues(received, now);
-        drop(learned);
-        align::align(&self.arrival, &tenant.table(), &view, rules, facts)
+        facts.tokens_per_byte = tenant.learned().tokens_per_byte(&self.owner.model);
+        let habits = |forwarded: &Remembered| {
+            let learned = tenant.learned();
+            let seen_before = self.arrival.kin().is_some() || learned.knows_prefix(forwarded);
+            Habits { seen_before, continues: learned.continues(forwarded, now) }
+        };
+        align::align(&self.arrival, &tenant.table(), &view, rules, facts, habits)
     }
 
     /// The request goes out so.
     pub fn aligned(&mut self, aligned: Aligned) {
         self.land();
+        self.is_forked = false;
         (self.trace, self.interns, self.pins) = (Some(aligned.trace), aligned.interns, aligned.pins);
     }
 
     /// The request goes out on its parent's prefix. What was learned of its own spelling stays.
     pub fn forked(&mut self, trace: Trace) {
         self.land();
+        self.is_forked = true;
         self.trace = Some(Arc::new(trace));
     }
 
     /// The request goes out as it came; perhaps after something else was refused.
     pub fn untouched(&mut self) {
         self.land();
+        self.is_forked = false;
         let mut untouched = align::untouched(&self.arrival);
         if let Some(refused) = &self.trace {
             untouched.conversation = Arc::clone(&refused.conversation);
@@ -151,9 +160,9 @@ impl Memo {
 
     /// What it would find if it went out so.
     pub fn predict_for(&self, trace: &Trace, tenant: &Tenant, now: Moment) -> Prediction {
-        let scope = trace.scope(&self.owner.tenant);
+        let scope = Scope::of(&self.owner.tenant, &trace.parameters);
         let (chain, anatomy) = (trace.forwarded.chain(), trace.forwarded.anatomy());
-        let key = |piece: usize| EntryKey::of(scope, chain, piece, anatomy.layer(piece));
+        let key = |piece: usize| EntryKey::of(&scope, chain, piece, anatomy.layer(piece));
         tenant.warmth().predict(trace.probes(), key, now)
     }
 
@@ -242,12 +251,18 @@ impl Memo {
             predecessor.conversation.continues();
         }
         let classes = tenant.sight(&trace.forwarded, predecessor.map(|predecessor| &*predecessor.forwarded));
-        if self.arrival.conversation().is_none() {
+        if self.starts() {
             tenant.learned().started(&trace.forwarded, &trace.conversation, trace.sent_at());
         }
         tenant.remember(trace, self.owner.hint, predecessor);
         self.store.shrink();
         Some(classes)
+    }
+
+    /// Whether a conversation begins with this request. A forked child has its parent's tools, and says nothing about
+    /// how the conversations of those go on.
+    fn starts(&self) -> bool {
+        !self.is_forked && self.arrival.predecessor().is_none() && !self.arrival.received.is_answered()
     }
 
     /// The answer has begun: what the request wrote can be read. A stream brings its bill along, so that others
@@ -257,8 +272,9 @@ impl Memo {
         let (Some(trace), Some(flight)) = (&self.trace, &mut self.flight) else { return };
         trace.begun(now);
         if let Some(tenant) = tenant {
+            let ratio = tenant.learned().tokens_per_byte(&self.owner.model);
             let mut warmth = tenant.warmth();
-            warmth.begun(flight.ticket, now);
+            warmth.begun(flight.ticket, now, ratio);
             if let Some(bill @ Bill { usage, .. }) = bill {
                 warmth.billed(flight.ticket, &bill, now);
                 drop(warmth);

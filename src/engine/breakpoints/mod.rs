@@ -39,6 +39,9 @@ pub(in crate::engine) const LOOKBACK: usize = 19;
 /// Of conversations that continue less often than this, the writes cost more than the reads bring back.
 const CONTINUES_MIN: f64 = 0.2;
 
+/// No text has more bytes to a token, so what is learned otherwise is wrong. A marker too many is harmless.
+const TOKENS_PER_BYTE_MIN: f64 = 0.125;
+
 /// What the caller knows besides the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation {
@@ -51,7 +54,8 @@ pub struct Situation {
     pub last_written: Option<usize>,
     /// Whether this prefix came before.
     pub seen_before: bool,
-    /// The share of conversations of this tenant and tool set that continue.
+    /// The share of conversations of this tenant and tool set that continue. It says nothing about one that was
+    /// answered: that has continued.
     pub continues: Option<f64>,
     /// Whether others come with the same tools and system prompt: the siblings of a child.
     pub has_siblings: bool,
@@ -222,7 +226,7 @@ impl Planner<'_> {
     fn run(&mut self) {
         let Situation { profile, seen_before, has_siblings, .. } = *self.situation;
         let ends = match self.situation.continues {
-            Some(share) if share < CONTINUES_MIN => Some(Skip::SeldomContinues),
+            Some(share) if share < CONTINUES_MIN && !self.is_answered() => Some(Skip::SeldomContinues),
             _ => (!self.continues_by_shape()).then_some(Skip::OneShot),
         };
         let shares = has_siblings || (seen_before && ends == Some(Skip::OneShot));
@@ -259,7 +263,11 @@ impl Planner<'_> {
     /// Tools will be called, and a conversation that was answered once goes on.
     fn continues_by_shape(&self) -> bool {
         let has_tools = self.anatomy.pieces[..self.anatomy.tools].iter().any(|tool| tool.form == Form::Block);
-        has_tools || self.anatomy.messages.iter().any(|message| message.has_role(self.body, "assistant"))
+        has_tools || self.is_answered()
+    }
+
+    fn is_answered(&self) -> bool {
+        self.anatomy.messages.iter().any(|message| message.has_role(self.body, "assistant"))
     }
 
     fn cover_tail(&mut self) -> Covered {
@@ -351,10 +359,11 @@ impl Planner<'_> {
         let prefix = &self.anatomy.pieces[..=piece];
         let bytes: usize = prefix
             .iter()
+            .filter(|piece| !piece.deferred)
             .map(|piece| piece.unmarked(self.body))
             .map(|(before, after)| before.len() + after.len())
             .sum();
-        bytes as f64 * ratio.unwrap_or(1.0) < minimum as f64
+        bytes as f64 * ratio.unwrap_or(1.0).max(TOKENS_PER_BYTE_MIN) < minimum as f64
             && !has_unseen_size(self.body, self.anatomy, piece)
     }
 

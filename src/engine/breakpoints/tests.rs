@@ -105,7 +105,6 @@ fn what_cannot_carry_a_marker_is_walked_over() {
         r#"{"type":"text","text":""}"#,
         r#"{"type":"text"}"#,
         r#"{"type":"text","text":"x","cache_control":null}"#,
-        r#"{"type":"text","text":"x","cache\u005fcontrol":null}"#,
         r#"{"type":"text","type":"text","text":"x"}"#,
         "{}",
         "7",
@@ -307,6 +306,34 @@ fn learning_stops_and_allows_marking() {
 }
 
 #[test]
+fn a_marker_whose_name_is_escaped_is_not_added_to() {
+    let inner = |name: &str| format!(r#"{{"type":"text","text":"\u005f","{name}":{{"type":"ephemeral"}}}}"#);
+    let result = |name: &str| {
+        let content = inner(name);
+        request("[]", &format!(r#"[{{"type":"tool_result","tool_use_id":"t","content":[{content}]}}]"#))
+    };
+    let (out, plan) = planned(&result(r"cache\u005fcontrol"), &anthropic());
+    assert_eq!((out, skips(&plan)), (result(r"cache\u005fcontrol"), vec![("request", "ambiguous")]));
+    assert!(!planned(&result("cache_control"), &anthropic()).1.edits.is_empty());
+    assert!(!planned(&result(r"ca\u005fche"), &anthropic()).1.edits.is_empty(), "another name");
+    let call = r#"[{"type":"tool_use","id":"t","name":"n","input":{"cache\u005fcontrol":1}}]"#;
+    assert!(!planned(&request("[]", call), &anthropic()).1.edits.is_empty(), "what a call brings is data");
+    let own = request("[]", &format!("[{}]", inner(r"cache\u005fcontrol")));
+    assert_eq!(skips(&planned(&own, &anthropic()).1), [("request", "ambiguous")]);
+}
+
+#[test]
+fn a_conversation_that_has_continued_is_marked_whatever_others_do() {
+    let seldom = Situation { continues: Some(0.0), ..anthropic() };
+    let body = request("[]", r#""u""#);
+    assert_eq!(skips(&planned(&body, &seldom).1), [("request", "seldom_continues")]);
+    let later = r#"{"role":"assistant","content":"yes"},{"role":"user","content":"go on"}]}"#;
+    let body = body.strip_suffix("]}").map(|first| format!("{first},{later}")).unwrap();
+    let plan = planned(&body, &seldom).1;
+    assert_eq!((plan.edits.len(), skips(&plan)), (2, vec![]), "{body}");
+}
+
+#[test]
 fn what_siblings_share_is_marked_even_if_none_of_them_goes_on() {
     let siblings = Situation { has_siblings: true, ..anthropic() };
     let body = request(&format!("[{}]", text("s")), &format!("[{}]", text("u")));
@@ -342,6 +369,9 @@ fn a_prefix_below_the_minimum_is_skipped_only_when_that_is_certain() {
     assert_eq!((plan.edits.len(), plan.skipped.len()), (0, 2));
     let (_, plan) = planned(&body, &Situation { tokens_per_byte: Some(f64::NAN), ..situation });
     assert_eq!(plan.edits.len(), 1, "an impossible ratio is none");
+    let long = request("[]", &format!("[{}]", text(&"u".repeat(10_000))));
+    let (_, plan) = planned(&long, &Situation { tokens_per_byte: Some(0.002), ..situation });
+    assert_eq!(plan.edits.len(), 1, "no text has so many bytes to a token");
     let image = r#"[{"type":"image","source":{"type":"url","url":"u"}}]"#;
     let (_, plan) = planned(&request("[]", image), &situation);
     assert_eq!(skips(&plan), [("static", "below_minimum")], "an image is more than its bytes");

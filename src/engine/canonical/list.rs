@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Replacement;
-use super::scribe::{Scribe, Spelt, digest_of};
+use super::scribe::{Scribe, Spelt};
 use super::table::{Grain, Key, List, Reading};
 use crate::engine::anatomy::{Anatomy, Form, Marker, Piece};
 use crate::engine::json::{self, Span};
@@ -63,7 +63,11 @@ impl Scribe<'_> {
         if grain == Grain::Tools {
             members.sort_unstable();
         }
-        let key = Key { grain, digest: digest_of(members.into_iter()) };
+        let mut hasher = blake3::Hasher::new();
+        for member in members {
+            hasher.update(member);
+        }
+        let key = Key { grain, digest: *hasher.finalize().as_bytes() };
         let list = match self.known.list(&key).or_else(|| self.fresh.lists.get(&key)) {
             Some(list) => list.clone(),
             None => {

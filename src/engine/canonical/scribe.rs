@@ -111,7 +111,11 @@ impl<'a> Scribe<'a> {
     /// The meaning of each element of a list.
     pub fn list_reading(&mut self, element: Grain, pieces: &[Piece], leaves: &[Leaf]) -> Reading {
         let body = self.body;
-        let digest = digest_of(leaves.iter().map(Leaf::as_bytes));
+        let mut hasher = blake3::Hasher::new();
+        leaves.iter().for_each(|leaf| {
+            hasher.update(leaf.as_bytes());
+        });
+        let digest = *hasher.finalize().as_bytes();
         match self.memo.get(&digest) {
             Some(reading) if reading.len() == pieces.len() => return reading.clone(),
             _ => {}
@@ -145,13 +149,6 @@ impl<'a> Scribe<'a> {
         self.readings.insert(digest, Arc::new([meaning]));
         meaning
     }
-}
-
-/// The digest of many: in one run, which is far cheaper than feeding them one by one.
-pub(super) fn digest_of<'d>(digests: impl ExactSizeIterator<Item = &'d [u8; 32]>) -> [u8; 32] {
-    let mut run = Vec::with_capacity(32 * digests.len());
-    digests.for_each(|digest| run.extend_from_slice(digest));
-    *blake3::hash(&run).as_bytes()
 }
 
 /// The meaning of a value that may stand for others; `None` where it must not.

@@ -24,8 +24,10 @@
 //! ```
 
 mod parameters;
+mod images;
 mod probes;
 
+pub use images::has_payload;
 pub use parameters::{KnownPieces, Parameter, Parameters};
 pub use probes::{LOOKBACK_POSITIONS, Probe, Probes, is_position, prefix_bytes};
 

@@ -1,5 +1,6 @@
 //! The parameters that cache entries depend on, besides the blocks.
 
+use super::images::first_image;
 use crate::engine::anatomy::{Anatomy, Layer};
 use crate::engine::identify::each_beta;
 use crate::engine::json;
@@ -99,7 +100,7 @@ impl Parameters {
         Parameters {
             members: MEMBERS.map(|(name, _)| digest(body, anatomy, name)),
             betas: digest_betas(betas),
-            first_image: known_image.or_else(|| first_image(anatomy, from)),
+            first_image: known_image.or_else(|| first_image(body, anatomy, from)),
         }
     }
 
@@ -142,13 +143,6 @@ impl Parameters {
             Layer::Messages => b'm',
         });
     }
-}
-
-/// The first piece at or after `from` that is an image or holds one: one anywhere, or none any more, is another messages
-/// layer.
-fn first_image(anatomy: &Anatomy, from: usize) -> Option<usize> {
-    let pieces = anatomy.pieces.get(from..)?;
-    pieces.iter().position(|piece| piece.inside.image).map(|index| from + index)
 }
 
 fn digest(body: &[u8], anatomy: &Anatomy, name: &str) -> Digest {

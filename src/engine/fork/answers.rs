@@ -42,11 +42,6 @@ fn is_silent(block: &Block) -> bool {
         "thinking" | "redacted_thinking" => true,
         "text" => {
             let text = json::member(&block.json, 0, "text");
-            // Most texts begin with a letter, and need not be decoded to know that they say something.
-            let begins = text.as_ref().and_then(|text| block.json.get(text.start + 1));
-            if begins.is_some_and(u8::is_ascii_alphanumeric) {
-                return false;
-            }
             text.and_then(|text| json::text(&block.json, &text)).is_some_and(|text| text.trim().is_empty())
         }
         _ => false,

@@ -20,7 +20,7 @@ use super::refusal::Refusal;
 use super::trunk::Trunk;
 use crate::engine::anatomy::{Anatomy, Layer};
 use crate::engine::breakpoints::{self, Ttl};
-use crate::engine::entry::prefix_bytes;
+use crate::engine::entry::{has_payload, prefix_bytes};
 use crate::engine::fanout::{Call, ForkPoint, Spawning};
 use crate::engine::prices::{ModelFacts, Multiplier, Multipliers, Price};
 use crate::engine::recall::Remembered;
@@ -53,8 +53,8 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// `tokens_per_byte` as learned from bills; the parent's own bill is better, and stands in for it. None if
-    /// nothing was billed yet.
+    /// `tokens_per_byte` as learned from bills; the parent's own bill is better, and stands in for it, unless the
+    /// parent shows images or documents. None if nothing was billed yet.
     pub fn of(
         trunk: &Trunk,
         fork: &ForkPoint,
@@ -67,7 +67,13 @@ impl Sizes {
         let billed = billed.filter(|tokens| *tokens > 0 && extent.parent > 0);
         let own_ratio = billed.map(|tokens| tokens as f64 / extent.parent as f64);
         let usable = |ratio: &f64| ratio.is_finite() && *ratio > 0.0;
-        let ratio = own_ratio.or(tokens_per_byte).filter(usable)?;
+        // The bytes of an image say nothing about those of text.
+        let parent = &fork.parent.request;
+        let ratio = match has_payload(parent.body(), parent.anatomy()) {
+            true => tokens_per_byte.filter(usable).or(own_ratio),
+            false => own_ratio.or(tokens_per_byte),
+        };
+        let ratio = ratio.filter(usable)?;
         let tokens = |bytes: u64| (bytes as f64 * ratio).ceil() as u64;
         let turn =
             fork.usage.filter(|_| fork.is_sealed()).map(|usage| usage.output).filter(|tokens| *tokens > 0);

@@ -1,9 +1,10 @@
 //! Whether one value is another in a different spelling, without the meaning of either: for a client that spells the
 //! same tools anew each turn, most strings are equal byte for byte, and nothing needs to be written or hashed.
 
-use crate::engine::json::{self, Malformed, Span, value_end, walk_array, walk_object};
+use crate::engine::json::{self, Malformed, Span, skip_space, value_end, walk_array, walk_object};
 
-/// Larger, wider or deeper values are compared by their meanings: names are looked for one by one.
+/// Larger, wider or deeper values are compared by their meanings: each level here walks what is inside it once more,
+/// and names are looked for one by one.
 const BYTES_MAX: usize = 256 * 1024;
 const MEMBERS_MAX: usize = 64;
 const DEPTH_MAX: usize = 12;
@@ -11,74 +12,26 @@ const DEPTH_MAX: usize = 12;
 /// Whether `value` means what `sound` means, which is known to have a meaning ([`super::Meaning::of_sound`]). A `false`
 /// says nothing: the meanings decide then.
 pub fn is_respelt(sound: &[u8], value: &[u8]) -> bool {
-    if value.len().max(sound.len()) > BYTES_MAX || std::str::from_utf8(value).is_err() {
-        return false;
-    }
-    let mut outline = Outline { bytes: sound, nodes: Vec::with_capacity(sound.len() / 16) };
-    outline.add(0..0, 0, 0).is_ok() && Pair { sound, value, nodes: outline.nodes }.same(0, 0).is_some()
-}
-
-/// A value within the known one. Those inside it follow it, up to `next`.
-struct Node {
-    /// Its name in an object, and whether that is spelt with escapes.
-    key: Span,
-    escaped: bool,
-    value: Span,
-    next: usize,
-    members: usize,
-    /// Another member was found to be this one.
-    taken: bool,
-}
-
-/// The known value, walked once, so that its members can be found in any order.
-struct Outline<'a> {
-    bytes: &'a [u8],
-    nodes: Vec<Node>,
-}
-
-impl Outline<'_> {
-    /// Adds the value at `start` and all that is inside it, and answers where it ends.
-    fn add(&mut self, key: Span, start: usize, depth: usize) -> Result<usize, Malformed> {
-        let (bytes, index) = (self.bytes, self.nodes.len());
-        let escaped = is_escaped(&bytes[key.clone()]);
-        self.nodes.push(Node { key, escaped, value: start..start, next: 0, members: 0, taken: false });
-        let mut members = 0;
-        let end = match bytes.get(start) {
-            Some(b'{' | b'[') if depth >= DEPTH_MAX => return Err(Malformed::TooDeep),
-            Some(b'{') => walk_object(bytes, start, |key, start| {
-                members += 1;
-                self.add(key, start, depth + 1)
-            })?,
-            Some(b'[') => walk_array(bytes, start, |start| self.add(start..start, start, depth + 1))?,
-            _ => value_end(bytes, start)?,
-        };
-        if members > MEMBERS_MAX {
-            return Err(Malformed::TooMany);
-        }
-        let next = self.nodes.len();
-        let node = &mut self.nodes[index];
-        (node.value.end, node.next, node.members) = (end, next, members);
-        Ok(end)
-    }
+    value.len().max(sound.len()) <= BYTES_MAX
+        && std::str::from_utf8(value).is_ok()
+        && Pair { sound, value }.same(0, 0, 0).is_some()
 }
 
 struct Pair<'a> {
     sound: &'a [u8],
     value: &'a [u8],
-    nodes: Vec<Node>,
 }
 
 impl Pair<'_> {
-    /// Where the value ends, if it means what the node does.
-    fn same(&mut self, node: usize, start: usize) -> Option<usize> {
-        let known = self.nodes[node].value.clone();
-        match (self.sound.get(known.start)?, self.value.get(start)?) {
-            (b'{', b'{') => self.object(node, start),
-            (b'[', b'[') => self.array(node, start),
+    /// Where both values end, if they mean the same.
+    fn same(&self, sound: usize, value: usize, depth: usize) -> Option<(usize, usize)> {
+        match (self.sound.get(sound)?, self.value.get(value)?) {
+            (b'{', b'{') if depth < DEPTH_MAX => self.object(sound, value, depth + 1),
+            (b'[', b'[') if depth < DEPTH_MAX => self.array(sound, value, depth + 1),
             (b'{' | b'[', _) | (_, b'{' | b'[') => None,
             _ => {
-                let end = value_end(self.value, start).ok()?;
-                self.same_scalar(known, start..end).then_some(end)
+                let ends = (value_end(self.sound, sound).ok()?, value_end(self.value, value).ok()?);
+                self.same_scalar(sound..ends.0, value..ends.1).then_some(ends)
             }
         }
     }
@@ -87,6 +40,7 @@ impl Pair<'_> {
     fn same_scalar(&self, sound: Span, value: Span) -> bool {
         let (known, raw) = (&self.sound[sound.clone()], &self.value[value.clone()]);
         let is_string = |raw: &[u8]| raw.first() == Some(&b'"');
+        let is_escaped = |raw: &[u8]| memchr::memchr(b'\\', raw).is_some();
         let has_control = || raw.iter().fold(false, |found, byte| found | (*byte < b' '));
         known == raw
             || is_string(known)
@@ -99,47 +53,35 @@ impl Pair<'_> {
                 }
     }
 
-    fn array(&mut self, node: usize, start: usize) -> Option<usize> {
-        let (value, mut at, last) = (self.value, node + 1, self.nodes[node].next);
-        let end = walk_array(value, start, |start| {
-            let end = if at < last { self.same(at, start) } else { None };
-            at = self.nodes.get(at).map_or(last, |node| node.next);
-            end.ok_or(Malformed::At(start))
+    fn array(&self, sound: usize, value: usize, depth: usize) -> Option<(usize, usize)> {
+        let mut next = skip_space(self.sound, sound + 1);
+        let end = walk_array(self.value, value, |start| {
+            let ends = self.same(next, start, depth).ok_or(Malformed::At(start))?;
+            next = skip_space(self.sound, ends.0);
+            if self.sound.get(next) == Some(&b',') {
+                next = skip_space(self.sound, next + 1);
+            }
+            Ok(ends.1)
         });
-        end.ok().filter(|_| at == last)
+        let end = end.ok()?;
+        (self.sound.get(next) == Some(&b']')).then_some((next + 1, end))
     }
 
     /// A sound object has each name once, so a name that comes twice finds nothing the second time.
-    fn object(&mut self, node: usize, start: usize) -> Option<usize> {
-        let (value, mut left) = (self.value, self.nodes[node].members);
-        let end = walk_object(value, start, |key, start| {
-            let member = self.member(node, key).ok_or(Malformed::At(start))?;
-            self.nodes[member].taken = true;
-            left -= 1;
-            self.same(member, start).ok_or(Malformed::At(start))
+    fn object(&self, sound: usize, value: usize, depth: usize) -> Option<(usize, usize)> {
+        let mut members: Vec<(Span, usize)> = Vec::with_capacity(8);
+        let sound_end = walk_object(self.sound, sound, |key, start| {
+            members.push((key, start));
+            value_end(self.sound, start)
         });
-        end.ok().filter(|_| left == 0)
+        let sound_end = sound_end.ok().filter(|_| members.len() <= MEMBERS_MAX)?;
+        let value_end = walk_object(self.value, value, |key, start| {
+            let place = members.iter().position(|(known, _)| self.same_scalar(known.clone(), key.clone()));
+            let (_, known) = members.swap_remove(place.ok_or(Malformed::At(key.start))?);
+            self.same(known, start, depth).map(|ends| ends.1).ok_or(Malformed::At(start))
+        });
+        value_end.ok().filter(|_| members.is_empty()).map(|end| (sound_end, end))
     }
-
-    /// The member of an object that is named so, unless it was taken.
-    fn member(&self, object: usize, key: Span) -> Option<usize> {
-        let escaped = is_escaped(&self.value[key.clone()]);
-        let (mut at, last) = (object + 1, self.nodes[object].next);
-        while at < last {
-            let node = &self.nodes[at];
-            let same = self.sound[node.key.clone()] == self.value[key.clone()]
-                || (escaped || node.escaped) && self.same_scalar(node.key.clone(), key.clone());
-            if same && !node.taken {
-                return Some(at);
-            }
-            at = node.next;
-        }
-        None
-    }
-}
-
-fn is_escaped(raw: &[u8]) -> bool {
-    memchr::memchr(b'\\', raw).is_some()
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ mod wire;
 
 use std::borrow::Cow;
 
+use serde_json::value::RawValue;
+
 use super::diagnosis::Diagnosis;
 use super::json;
 use super::usage::Usage;
@@ -87,7 +89,7 @@ pub struct TurnLimits {
 impl Turn {
     /// An answer that came as one JSON body.
     pub fn from_json(body: &[u8], limits: TurnLimits) -> Turn {
-        let Some(message) = std::str::from_utf8(body).ok().and_then(WireMessage::read) else {
+        let Ok(message) = serde_json::from_slice::<WireMessage<'_>>(body) else {
             return Turn { wholeness: Wholeness::Unfaithful, ..Turn::default() };
         };
         let mut turn = Turn { error: message.error.and_then(error_type), ..Turn::default() };
@@ -116,15 +118,15 @@ impl Turn {
         self.id = message.id.and_then(name);
         self.model = message.model.and_then(name);
         self.stop_reason = message.stop_reason.and_then(name);
-        self.diagnostics = message.diagnostics.map(Diagnosis::read);
+        self.diagnostics = message.diagnostics.map(|raw| Diagnosis::read(raw.get()));
         if let Some(usage) = message.usage {
             self.bill(usage);
         }
     }
 
-    fn bill(&mut self, usage: &str) {
-        if usage.starts_with('{') {
-            self.usage.get_or_insert_default().update(usage);
+    fn bill(&mut self, usage: &RawValue) {
+        if usage.get().starts_with('{') {
+            self.usage.get_or_insert_default().update(usage.get());
         }
     }
 }
@@ -185,15 +187,13 @@ impl TurnBuilder {
             r#""content_block_delta""# => self.delta(&event),
             r#""content_block_start""# => self.block_start(&event),
             r#""content_block_stop""# => self.block_stop(&event),
-            r#""message_start""# => match event.message.and_then(|raw| WireMessage::read(raw.get())) {
-                Some(message) => self.turn.start(&message),
-                None => self.spoil(Wholeness::Unfaithful),
+            r#""message_start""# => match event.message.map(|m| serde_json::from_str(m.get())) {
+                Some(Ok(message)) => self.turn.start(&message),
+                _ => self.spoil(Wholeness::Unfaithful),
             },
             r#""message_delta""# => self.message_delta(&event),
             r#""message_stop""# => self.stopped = true,
-            r#""error""# => {
-                self.turn.error = event.error.and_then(|raw| error_type(raw.get())).or(Some("unknown".into()))
-            }
+            r#""error""# => self.turn.error = event.error.and_then(error_type).or(Some("unknown".into())),
             _ => {}
         }
     }
@@ -274,13 +274,14 @@ impl TurnBuilder {
     }
 
     fn message_delta(&mut self, event: &WireEvent<'_>) {
-        if let Some(delta) = event.delta.and_then(|raw| WireMessage::read(raw.get()))
+        if let Some(delta) =
+            event.delta.and_then(|raw| serde_json::from_str::<WireMessage<'_>>(raw.get()).ok())
             && let Some(reason) = delta.stop_reason.and_then(name)
         {
             self.turn.stop_reason = Some(reason);
         }
         if let Some(usage) = event.usage {
-            self.turn.bill(usage.get());
+            self.turn.bill(usage);
         }
     }
 
@@ -300,8 +301,8 @@ impl TurnBuilder {
     }
 }
 
-fn blocks_of(content: &str, limits: TurnLimits) -> Result<Vec<Block>, Wholeness> {
-    let bytes = content.as_bytes();
+fn blocks_of(content: &RawValue, limits: TurnLimits) -> Result<Vec<Block>, Wholeness> {
+    let bytes = content.get().as_bytes();
     let mut blocks = Vec::new();
     let (mut kept_bytes, mut tool_uses) = (0, 0);
     let mut refused = None;
@@ -333,18 +334,14 @@ fn block_kind(block: &[u8]) -> Option<String> {
 }
 
 /// The text of a short JSON string.
-fn name(raw: &str) -> Option<String> {
-    let name = json::text(raw.as_bytes(), &(0..raw.len()))?;
-    (name.len() <= NAME_BYTES_MAX).then(|| name.into_owned())
+fn name(raw: &RawValue) -> Option<String> {
+    serde_json::from_str::<String>(raw.get()).ok().filter(|name| name.len() <= NAME_BYTES_MAX)
 }
 
 /// The `type` of an error object, if it looks like one: it goes into logs.
-fn error_type(raw: &str) -> Option<String> {
-    let error: WireError<'_> = serde_json::from_str(raw).ok()?;
-    error
-        .kind
-        .and_then(|kind| name(kind.get()))
-        .filter(|kind| kind.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+fn error_type(raw: &RawValue) -> Option<String> {
+    let error: WireError<'_> = serde_json::from_str(raw.get()).ok()?;
+    error.kind.and_then(name).filter(|kind| kind.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
 }
 
 #[cfg(test)]

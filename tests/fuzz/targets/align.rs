@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forkpoint::engine::align::{self, Aligned, Arrival, Facts, Rules};
+use forkpoint::engine::align::{self, Aligned, Arrival, Facts, Habits, Rules};
 use forkpoint::engine::anatomy::Anatomy;
 use forkpoint::engine::breakpoints::{self, Profile};
 use forkpoint::engine::canonical::{Limits, Order, Table};
@@ -51,8 +51,9 @@ impl Tenant {
             attribution: Attribution::Stripped,
             diagnose: false,
         };
-        let facts = Facts { bound_thinking: self.bound_thinking, seen_before: true, ..Facts::default() };
-        Some(align::align(&arrival, table, &Nothing, rules, facts))
+        let facts = Facts { bound_thinking: self.bound_thinking, ..Facts::default() };
+        let habits = |_: &Remembered| Habits { seen_before: true, continues: None };
+        Some(align::align(&arrival, table, &Nothing, rules, facts, habits))
     }
 
     /// The table after the same request came with its members and tools the other way round.

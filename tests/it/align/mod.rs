@@ -6,6 +6,7 @@ mod never_dearer;
 mod unrepairable;
 mod fallback;
 mod untouched;
+mod habits;
 pub mod wire;
 
 use forkpoint::config::{self, Mode, Overrides};
