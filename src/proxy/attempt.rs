@@ -22,7 +22,7 @@ use super::{Modes, Proxy};
 use crate::config::Mode;
 use crate::engine::breakpoints::apply;
 use crate::engine::refused::{DROP_BLOCK_BETA, Refused, drop_block};
-use crate::engine::types::{BodyDigest, Moment, Plan, Reason, Role, Why};
+use crate::engine::types::{BodyDigest, Moment, Plan, Reason, Why};
 
 /// How often a request is planned: what is known may change while it is held back.
 const ROUNDS_MAX: usize = 4;
@@ -39,7 +39,12 @@ impl Proxy {
     ) -> Result<Answer, Fault> {
         self.read(&body, recorder);
         let (forked, pieces) = self.planned(&body, modes, deadline, recorder).await;
+        if let Some(memo) = recorder.memo.as_ref().filter(|_| forked.is_some() || pieces.is_some()) {
+            let tenant = memo.tenant();
+            recorder.facts.own_read = tenant.map_or(0, |tenant| memo.own_read(&tenant, self.clock.now()));
+        }
         recorder.facts.sent_at = Some(Instant::now());
+        recorder.sent(self.clock.now());
         let pieces = forked.as_ref().map(|forked| forked.pieces.clone()).or(pieces);
         if let (Some(tape), Some(pieces)) = (&mut recorder.tape, &pieces) {
             tape.forwards(pieces);
@@ -50,9 +55,7 @@ impl Proxy {
             forked.rewrite(&mut parts.headers, &recorder.facts.betas);
         }
         let first = pieces.clone().map_or(received, SentBody::spliced);
-        let sending = self.upstream.send(Request::from_parts(parts, first));
-        let (answer, ()) = tokio::join!(sending, self.gone(&body, pieces.as_deref(), recorder));
-        let mut answer = answer?;
+        let mut answer = self.upstream.send(Request::from_parts(parts, first)).await?;
         let Some(refused) = self.refused(&mut answer, recorder).await else { return Ok(answer) };
         let second = self.second(refused, pieces.is_some(), &body, modes, recorder);
         let Some(second) = second else { return Ok(answer) };
@@ -87,21 +90,6 @@ impl Proxy {
             recorder.pass = None;
             undo(recorder);
         }
-    }
-
-    /// What nobody waits for: it is done once the request is on its way. Those that were held back are in the ledger
-    /// before the next one is let in.
-    async fn gone(&self, body: &Bytes, pieces: Option<&[Bytes]>, recorder: &mut Recorder) {
-        let now = self.clock.now();
-        if recorder.facts.hold.is_none() && recorder.facts.role == Role::Plain {
-            tokio::task::yield_now().await;
-        }
-        if let Some(memo) = recorder.memo.as_ref().filter(|_| pieces.is_some()) {
-            let tenant = memo.tenant();
-            recorder.facts.own_read = tenant.map_or(0, |tenant| memo.own_read(&tenant, now));
-        }
-        recorder.sent(now);
-        recorder.facts.digest(body, pieces);
     }
 
     /// A child that is put on its parent's prefix.

@@ -20,7 +20,7 @@ use crate::engine::fanout::{Child, ForkPoint};
 use crate::engine::fork::{self, Composed, Forecast, Market, Note, Prefix, Refusal, Sizes, Trunk, Turn};
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Known, Remembered};
-use crate::engine::types::{Moment, Plan, Why};
+use crate::engine::types::{BodyDigest, Moment, Plan, Why};
 use crate::store::{Fate, Tenant};
 
 /// The header that names betas.
@@ -117,6 +117,7 @@ impl Proxy {
         }
         let pieces = laid.composed.body.pieces;
         facts.plan = Plan::Forked;
+        facts.sent = Some(BodyDigest::of_pieces(&pieces));
         facts.shared_bytes = laid.composed.shared;
         facts.markers_added = laid.composed.breakpoints.len();
         facts.notes = laid.notes;

@@ -47,7 +47,7 @@ use crate::engine::fanout;
 use crate::engine::identify::{self, TenantRule};
 use crate::engine::prices::Prices;
 use crate::engine::recall::Remembered;
-use crate::engine::types::{Endpoint, Moment, Plan, Reason, Role, Why};
+use crate::engine::types::{BodyDigest, Endpoint, Moment, Plan, Reason, Role, Why};
 use crate::metrics::Metrics;
 use crate::store::{self, Hint, Memory, Store, View};
 
@@ -188,7 +188,6 @@ impl Proxy {
             tokio::task::yield_now().await;
             let Some(body) = &body else { return };
             self.read(body, recorder);
-            recorder.facts.digest(body, None);
             if let Some(memo) = &mut recorder.memo {
                 memo.untouched();
             }
@@ -248,6 +247,8 @@ impl Proxy {
         let started = Instant::now();
         let facts = &mut recorder.facts;
         facts.received_bytes = Some(body.len());
+        facts.received = Some(BodyDigest::of(body));
+        facts.sent = facts.received;
         if facts.plan != Plan::Passthrough(Reason::ContentEncoding) {
             let read = AssertUnwindSafe(|| self.recall(body, facts));
             match std::panic::catch_unwind(read) {
@@ -306,6 +307,9 @@ impl Proxy {
         let pieces = aligned.body.pieces.clone();
         let untouched = matches!(&pieces[..], [piece] if piece.as_ptr() == body.as_ptr() || piece == body);
         memo.aligned(aligned);
+        if !untouched {
+            facts.sent = Some(BodyDigest::of_pieces(&pieces));
+        }
         facts.align_time = started.elapsed();
         (!untouched).then_some(pieces)
     }

@@ -60,11 +60,39 @@ fn the_breakpoints_that_align_would_add_are_named() {
     let bare = TURN_1
         .replace(r#","cache_control":{"type":"ephemeral","ttl":"1h"}"#, "")
         .replace(r#","cache_control":{"type":"ephemeral"}"#, "");
+    write(folder.path(), "short.json", &bare);
+    let shown = text(&explain(folder.path(), &["short.json"]));
+    assert!(shown.contains("align would add: nothing (below_minimum, below_minimum)"), "{shown}");
+    let bare = bare.replace("terse", &"terse ".repeat(2_000));
     write(folder.path(), "bare.json", &bare);
     let shown = text(&explain(folder.path(), &["bare.json"]));
     assert!(shown.contains("align would add: system[0] 5m, messages[0].content[0] 5m"), "{shown}");
     write(folder.path(), "once.json", r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#);
     assert!(text(&explain(folder.path(), &["once.json"])).contains("align would add: nothing (one_shot)"));
+}
+
+#[test]
+fn a_second_turn_is_planned_behind_the_entries_of_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let text_block = |text: &str| json!({"type": "text", "text": text});
+    let mut body = json!({
+        "model": "claude-sonnet-4-6",
+        "tools": [{"name": "read", "input_schema": {"type": "object"}}],
+        "messages": [{"role": "user", "content": [text_block(&"Look around. ".repeat(1_000))]}],
+    });
+    write(folder.path(), "a.json", &body.to_string());
+    // So many blocks that the tail of this turn does not look back to that of the last.
+    let blocks: Vec<_> = (0..40).map(|number| text_block(&format!("step {number}"))).collect();
+    body["messages"].as_array_mut().unwrap().extend([
+        json!({"role": "assistant", "content": blocks}),
+        json!({"role": "user", "content": [text_block("Go on.")]}),
+    ]);
+    write(folder.path(), "b.json", &body.to_string());
+    let shown = text(&explain(folder.path(), &["--json", "a.json", "b.json"]));
+    let report: Value = serde_json::from_str(&shown).unwrap();
+    let planned: Vec<_> =
+        report["requests"][1]["planned"].as_array().unwrap().iter().map(|at| &at["path"]).collect();
+    assert_eq!(planned, ["messages[0].content[0]", "messages[2].content[0]"], "the bridge and the tail");
 }
 
 #[test]

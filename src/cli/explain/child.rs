@@ -83,7 +83,7 @@ pub fn explain(question: &Question<'_>, prices: &Prices) -> Result<Finding, Fail
     let billed = answer.usage.is_some_and(|usage| usage.uncached.saturating_add(usage.cached()) > 0);
     let mut finding =
         Finding { names, declined: None, recognised: None, layout: None, forecast: None, policy, billed };
-    let written = report::plan_of(&parent).breakpoints.last().copied();
+    let written = report::plan_alone(&parent).breakpoints.last().copied();
     let (parent, own) = (remembered(parent, question.attribution)?, remembered(child, question.attribution)?);
     let who = Who::of(&own, None, question.has_agent.then_some(AGENT), question.has_agent);
     let mut forks = Forks::new(TENANT, Rules::default());

@@ -10,6 +10,7 @@ use crate::engine::breakpoints::{self, Breakpoint, Carrier, Origin, Plan, Profil
 use crate::engine::divergence::{Divergence, Kind};
 use crate::engine::json;
 use crate::engine::prices::Prices;
+use crate::proxy::memo::MINIMUM_TOKENS;
 
 use super::super::demo::grouped;
 use super::cost::{self, Estimate};
@@ -22,9 +23,11 @@ const EXCERPT_AFTER: usize = 48;
 
 pub fn text(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices, colour: bool) -> String {
     let style = Style { colour };
-    let mut out = layers(first, style);
+    let plan = plan_of(first, None, prices);
+    let mut out = layers(first, &plan, style);
     if let Some((second, parted)) = comparison {
-        let _ = write!(out, "\n{}\n", layers(second, style));
+        let next = plan_of(second, Some((first, &plan)), prices);
+        let _ = write!(out, "\n{}\n", layers(second, &next, style));
         out += &match parted {
             None => extended(first, second, style),
             Some(parted) => {
@@ -37,9 +40,11 @@ pub fn text(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices, colour
 }
 
 pub fn json(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices) -> Value {
-    let mut report = json!({ "requests": [request(first)] });
+    let plan = plan_of(first, None, prices);
+    let mut report = json!({ "requests": [request(first, &plan)] });
     if let Some((second, parted)) = comparison {
-        report["requests"] = json!([request(first), request(second)]);
+        let next = plan_of(second, Some((first, &plan)), prices);
+        report["requests"] = json!([request(first, &plan), request(second, &next)]);
         let shared = parted.as_ref().map_or(first.chain.pieces.len(), |parted| parted.piece);
         report["shared_pieces"] = json!(shared);
         report["shared_bytes"] = json!(bytes_of(second, 0..shared.min(second.anatomy.pieces.len())));
@@ -68,7 +73,7 @@ pub fn json(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices) -> Val
 }
 
 /// The layers of one request, with sizes, hashes and the client's own breakpoints.
-pub fn layers(exhibit: &Exhibit, style: Style) -> String {
+pub fn layers(exhibit: &Exhibit, plan: &Plan, style: Style) -> String {
     let Exhibit { name, body, anatomy, chain } = exhibit;
     let model = anatomy.model(body).unwrap_or_default();
     let mut out = format!("{}: {model}, {} bytes\n\n", style.bold(name), grouped(body.len() as u64));
@@ -94,7 +99,7 @@ pub fn layers(exhibit: &Exhibit, style: Style) -> String {
     if let Some(ttl) = anatomy.member(body, "cache_control").map(|span| ttl(&body[span.clone()])) {
         let _ = writeln!(out, "\n  top-level cache_control: automatic, {ttl}");
     }
-    let _ = writeln!(out, "\n  align would add: {}", planned(exhibit));
+    let _ = writeln!(out, "\n  align would add: {}", planned(exhibit, plan));
     if anatomy.ambiguous {
         let _ = writeln!(
             out,
@@ -104,9 +109,9 @@ pub fn layers(exhibit: &Exhibit, style: Style) -> String {
     out
 }
 
-/// The breakpoints that `align` would add to a request it knows nothing else about, or why it adds none.
-fn planned(exhibit: &Exhibit) -> String {
-    let Plan { breakpoints, skipped, .. } = plan_of(exhibit);
+/// The breakpoints that `align` would add to a request, or why it adds none.
+fn planned(exhibit: &Exhibit, plan: &Plan) -> String {
+    let Plan { breakpoints, skipped, .. } = plan;
     let added: Vec<_> =
         breakpoints.iter().filter(|at| at.origin == Origin::Added).map(|at| place(exhibit, at)).collect();
     let why: Vec<_> = skipped.iter().map(|(_, skip)| skip.as_str()).collect();
@@ -117,7 +122,28 @@ fn planned(exhibit: &Exhibit) -> String {
     }
 }
 
-pub fn plan_of(exhibit: &Exhibit) -> Plan {
+/// What `serve` would plan for a request that comes after another, or first.
+fn plan_of(exhibit: &Exhibit, before: Option<(&Exhibit, &Plan)>, prices: &Prices) -> Plan {
+    let model = exhibit.anatomy.model(&exhibit.body).unwrap_or_default();
+    let stands = |before: &Exhibit, piece: usize| {
+        exhibit.chain.pieces.get(piece).is_some_and(|prefix| before.chain.pieces.get(piece) == Some(prefix))
+    };
+    let last_written = before.and_then(|(before, plan)| {
+        let written = plan.breakpoints.iter().map(|point| point.piece);
+        written.filter(|piece| stands(before, *piece)).max()
+    });
+    let situation = Situation {
+        minimum_tokens: Some(prices.facts(&model).minimum_tokens.unwrap_or(MINIMUM_TOKENS)),
+        tokens_per_byte: Some(1.0 / cost::BYTES_PER_TOKEN as f64),
+        last_written,
+        seen_before: before.is_some(),
+        ..Situation::new(Profile::Anthropic)
+    };
+    breakpoints::plan(&exhibit.body, &exhibit.anatomy, &situation)
+}
+
+/// What would be planned for a request of which nothing else is known, whatever its size.
+pub fn plan_alone(exhibit: &Exhibit) -> Plan {
     breakpoints::plan(&exhibit.body, &exhibit.anatomy, &Situation::new(Profile::Anthropic))
 }
 
@@ -210,7 +236,7 @@ fn spellings(first: &Exhibit, second: &Exhibit, parted: &Divergence) -> [Option<
     [excerpt(first, 0), excerpt(second, 1)]
 }
 
-pub fn request(exhibit: &Exhibit) -> Value {
+pub fn request(exhibit: &Exhibit, plan: &Plan) -> Value {
     let Exhibit { name, body, anatomy, chain } = exhibit;
     let layer = |layer: Layer| {
         let pieces = pieces_of(anatomy, layer);
@@ -231,7 +257,7 @@ pub fn request(exhibit: &Exhibit) -> Value {
         "ambiguous": anatomy.ambiguous,
         "automatic": anatomy.member(body, "cache_control").map(|span| ttl(&body[span.clone()])),
         "layers": LAYERS.map(layer),
-        "planned": plan_of(exhibit).breakpoints.iter().map(|at| json!({
+        "planned": plan.breakpoints.iter().map(|at| json!({
             "path": anatomy.path(at.piece),
             "ttl": at.ttl.as_str(),
             "added": at.origin == Origin::Added,

@@ -216,11 +216,11 @@ fn text_of(
     if line.bodies == "redacted" {
         out += "its words are filler: the recording is redacted\n";
     }
-    let _ = write!(out, "\n{}", report::layers(first, style));
+    let _ = write!(out, "\n{}", report::layers(first, &report::plan_alone(first), style));
     let Some(second) = second else {
         return out + "\nit went out as it came, byte for byte\n";
     };
-    let _ = write!(out, "\n{}\n", report::layers(second, style));
+    let _ = write!(out, "\n{}\n", report::layers(second, &report::plan_alone(second), style));
     out += "what was made of it:\n\n";
     for change in changes.iter().take(CHANGES_SHOWN) {
         let place = match (&change.from, &change.to) {
@@ -243,7 +243,7 @@ fn json_of(line: &Line, first: &Exhibit, second: Option<&Exhibit>, changes: &[Ch
     let bare = Line { request: None, forwarded: None, answer: None, ..line.clone() };
     json!({
         "exchange": bare,
-        "requests": std::iter::once(first).chain(second).map(report::request).collect::<Vec<_>>(),
+        "requests": std::iter::once(first).chain(second).map(|one| report::request(one, &report::plan_alone(one))).collect::<Vec<_>>(),
         "changes": changes.iter().map(|change| json!({
             "change": change.what.as_str(),
             "layer": change.layer.as_str(),

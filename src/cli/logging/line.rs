@@ -140,20 +140,7 @@ impl Visit for Json<'_> {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.name(field);
-        self.0.push('"');
-        let _ = write!(Escaped(self.0), "{value:?}");
-        self.0.push('"');
-    }
-}
-
-/// Makes what is written fit for a JSON string.
-struct Escaped<'a>(&'a mut String);
-
-impl Write for Escaped<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        push_escaped(self.0, text);
-        Ok(())
+        self.record_str(field, &format!("{value:?}"));
     }
 }
 
@@ -170,10 +157,9 @@ fn push_number(out: &mut String, mut number: u64) {
 
 /// Makes a text fit for a JSON string.
 fn push_escaped(out: &mut String, text: &str) {
-    // All of these are bytes of their own, in whatever text.
-    let special = |byte: u8| byte == b'"' || byte == b'\\' || byte < b' ';
+    let special = |c: char| c == '"' || c == '\\' || c < ' ';
     let mut rest = text;
-    while let Some(at) = rest.bytes().position(special) {
+    while let Some(at) = rest.find(special) {
         let (plain, from) = rest.split_at(at);
         out.push_str(plain);
         let mut chars = from.chars();

@@ -17,7 +17,6 @@ pub use witnesses::Witnesses;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::engine::anatomy::{Anatomy, Layer};
@@ -152,12 +151,6 @@ impl Facts {
         if let (Some(sender), Some(user_id)) = (&mut self.sender, anatomy.user_id(body)) {
             sender.hint(&user_id);
         }
-    }
-
-    /// The digests of what came and of what goes out, if that is anything else.
-    pub fn digest(&mut self, body: &[u8], pieces: Option<&[Bytes]>) {
-        self.received = Some(BodyDigest::of(body));
-        self.sent = pieces.map(BodyDigest::of_pieces).or(self.received);
     }
 
     /// How the request goes out, as seen by the cache.
