@@ -2,6 +2,7 @@
 //! it costs is what the simulator bills.
 
 mod children;
+mod by_client;
 mod refused;
 mod lost;
 mod seal;
