@@ -2,10 +2,11 @@
 //!
 //! Rule: what is open, or kept under a name, stays for the life of the process: addresses, upstream, store, log,
 //! recording, traces, and how tenants are told apart and called. Their new values are named, and wait for a restart.
+//! Whose bodies the recording keeps in full can change: somebody is looked for while things go wrong.
 
 use super::keys::KEYS;
 use super::kind::Kind;
-use super::types::{Config, Identity, Server};
+use super::types::{Config, Identity, Record, Server};
 
 /// The next configuration of a running process.
 #[derive(Clone, Debug)]
@@ -34,6 +35,11 @@ impl Config {
             prices: loaded.prices,
             limits: loaded.limits,
             drain: loaded.drain,
+            record: Record {
+                matching: loaded.record.matching,
+                match_minutes: loaded.record.match_minutes,
+                ..running.record
+            },
             ..running
         };
         let (changed, mut left) = (differing(self, &config), differing(&config, new));
@@ -62,7 +68,7 @@ mod tests {
 
     #[test]
     fn settings_are_taken_and_what_is_open_is_left() {
-        let running = given(&[("FORKPOINT_IDENTITY__PEPPER", "old")]);
+        let running = given(&[("FORKPOINT_IDENTITY__PEPPER", "old"), ("FORKPOINT_RECORD__FILE", "r")]);
         let new = given(&[
             ("FORKPOINT_IDENTITY__PEPPER", "new"),
             ("FORKPOINT_LISTEN", "127.0.0.1:1"),
@@ -72,10 +78,15 @@ mod tests {
             ("FORKPOINT_GATE__MAX_HOLD_MS", "7"),
             ("FORKPOINT_LIMITS__CONNECTIONS", "8"),
             ("FORKPOINT_FORK__TOOLS", "spawn"),
+            ("FORKPOINT_RECORD__FILE", "r"),
+            ("FORKPOINT_RECORD__FILES", "3"),
+            ("FORKPOINT_RECORD__MATCH", "agent:0123abcd"),
         ]);
         let reload = running.reload(&new);
-        assert_eq!(reload.changed, ["server.mode", "fork.tools", "gate.max_hold_ms", "limits.connections"]);
-        assert_eq!(reload.left, ["server.listen", "upstream.url", "identity.pepper", "store.max_bytes"]);
+        let changed = ["server.mode", "fork.tools", "gate.max_hold_ms", "limits.connections", "record.match"];
+        assert_eq!(reload.changed, changed);
+        let left = ["server.listen", "upstream.url", "identity.pepper", "store.max_bytes", "record.files"];
+        assert_eq!(reload.left, left);
         assert_eq!(reload.config.identity.pepper.reveal(), "old");
         assert_eq!(reload.config.limits.connections, 8);
     }

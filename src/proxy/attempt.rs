@@ -53,6 +53,9 @@ impl Proxy {
         let original = parts.clone();
         if let Some(forked) = &forked {
             forked.rewrite(&mut parts.headers, &recorder.facts.betas);
+            if let Some(tape) = recorder.tape.as_mut().filter(|_| forked.betas != recorder.facts.betas) {
+                tape.forwards_betas(&forked.betas);
+            }
         }
         let first = pieces.clone().map_or(received, SentBody::spliced);
         let mut answer = self.upstream.send(Request::from_parts(parts, first)).await?;

@@ -29,7 +29,7 @@ pub(super) const BETA: &str = "anthropic-beta";
 /// A forked request, ready to be sent.
 pub(super) struct Forked {
     pub pieces: Vec<Bytes>,
-    betas: String,
+    pub betas: String,
 }
 
 impl Forked {

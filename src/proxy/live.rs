@@ -5,6 +5,7 @@
 //! requests do together, the gate and the recognition of fan-outs, takes its new settings at once.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 
@@ -89,7 +90,12 @@ impl Proxy {
     }
 
     fn with(&self, reload: Reload, prices: Prices) -> Proxy {
-        let Reload { config, left, .. } = reload;
+        let Reload { config, left, changed } = reload;
+        if let Some(recording) = self.recording()
+            && changed.iter().any(|key| key.starts_with("record.match"))
+        {
+            recording.match_from(&config.record, Instant::now());
+        }
         let fanout_rules = rules::fanout(&config);
         self.gate.configure(hold::settings(&config.gate));
         self.store.configure(fanout_rules.clone());

@@ -113,7 +113,7 @@ async fn replay(args: &Args) -> Result<(), Failure> {
         println!("{report:#}");
         return Ok(());
     }
-    print!("{}\n", introduction(&script, &refused));
+    println!("{}", introduction(&script, &refused));
     print!("{}", report::table(&totals.iter().take(modes.len()).collect::<Vec<_>>()));
     println!("\n{}", conclusion(&script, &totals, best));
     Ok(())

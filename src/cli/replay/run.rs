@@ -136,7 +136,7 @@ pub async fn play(
             Event::Begin(index) => run.begin(index).await?,
             Event::End(index) => {
                 run.end(index).await?;
-                lines.extend(run.entries.take().into_iter().map(|entry| entry.full()));
+                lines.extend(run.entries.take().into_iter().map(|entry| entry.into_line()));
                 step();
             }
             Event::Look => {}
@@ -146,7 +146,7 @@ pub async fn play(
             step();
         }
     }
-    lines.extend(run.entries.take().into_iter().map(|entry| entry.full()));
+    lines.extend(run.entries.take().into_iter().map(|entry| entry.into_line()));
     let seen = |line: Line| {
         let (part, usage) = *run.parts.get(line.upstream_request_id.as_deref()?)?;
         Some(Outcome { part, usage, line })

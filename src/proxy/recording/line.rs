@@ -41,6 +41,9 @@ pub struct Line {
     pub session: Option<String>,
     pub agent: Option<String>,
     pub betas: Vec<String>,
+    /// As they went out, if those are others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub forwarded_betas: Vec<String>,
     pub fork: Option<String>,
     pub kin: Option<String>,
     pub child_turn: Option<u64>,
@@ -153,7 +156,8 @@ impl Recorder {
             tenant: sender.and_then(|sender| sender.tenant).map(|tenant| tenant.to_string()),
             session: sender.and_then(|sender| sender.session).map(|session| session.to_string()),
             agent: sender.and_then(|sender| sender.agent).map(|agent| agent.to_string()),
-            betas: facts.betas.split(',').filter(|beta| !beta.is_empty()).map(String::from).collect(),
+            betas: list(&facts.betas),
+            forwarded_betas: tape.betas,
             fork: self.fork_id().map(|fork| fork.to_string()),
             kin: self.family.as_ref().map(|family| family.why.into()),
             child_turn: facts.child_turn,
@@ -170,7 +174,8 @@ impl Recorder {
             first_byte_ms: facts.first_byte_at.map(since),
             begun_ms: tape.begun.map(since),
             duration_ms: millis(elapsed),
-            overhead_us: (facts.read_time + facts.align_time + facts.observe_time).as_micros() as u64,
+            overhead_us: (facts.read_time + facts.align_time + facts.fork_time + facts.observe_time)
+                .as_micros() as u64,
             received: facts.received.map(|digest| digest.to_string()),
             sent: facts.sent.map(|digest| digest.to_string()),
             received_bytes: facts.received_bytes,
@@ -192,6 +197,11 @@ impl Recorder {
             answer: turn.and_then(Turn::message),
         });
     }
+}
+
+/// `a,b`
+pub(super) fn list(betas: &str) -> Vec<String> {
+    betas.split(',').filter(|beta| !beta.is_empty()).map(String::from).collect()
 }
 
 /// The tools that a fan-out called, each once: most call one.

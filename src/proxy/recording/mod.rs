@@ -10,9 +10,9 @@ mod redact;
 mod writer;
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -47,7 +47,10 @@ pub struct Recording {
     queue: SyncSender<Job>,
     /// Bytes of bodies in the queue.
     waiting: Arc<AtomicUsize>,
-    keeps_bodies: bool,
+    /// Whether bodies are kept of anybody, and of whom besides.
+    keeps_bodies: AtomicBool,
+    bodies: Bodies,
+    matching: Arc<Mutex<Option<Matching>>>,
     metrics: Arc<Metrics>,
 }
 
@@ -75,17 +78,25 @@ pub struct Tape {
     recording: Arc<Recording>,
     forwarded: Vec<Bytes>,
     refused: Vec<Bytes>,
+    /// As they went out, if those are others than came.
+    betas: Vec<String>,
     begun: Option<Instant>,
 }
 
 impl Tape {
     pub fn new(recording: &Arc<Recording>) -> Tape {
-        Tape { recording: Arc::clone(recording), forwarded: Vec::new(), refused: Vec::new(), begun: None }
+        let (forwarded, refused, betas, begun) = Default::default();
+        Tape { recording: Arc::clone(recording), forwarded, refused, betas, begun }
+    }
+
+    /// These betas go out instead of those that came.
+    pub fn forwards_betas(&mut self, betas: &str) {
+        self.betas = line::list(betas);
     }
 
     /// The body goes out so.
     pub fn forwards(&mut self, pieces: &[Bytes]) {
-        if self.recording.keeps_bodies {
+        if self.recording.keeps_bodies.load(Relaxed) {
             self.forwarded = pieces.to_vec();
         }
     }
@@ -93,6 +104,7 @@ impl Tape {
     /// What went out so was refused, and goes out once more otherwise.
     pub fn refused(&mut self) {
         self.refused = std::mem::take(&mut self.forwarded);
+        self.betas.clear();
     }
 
     /// The first content of the answer has come.
@@ -108,9 +120,14 @@ impl Entry {
         self.request.as_ref().map_or(0, Bytes::len) + forwarded + self.answer.as_ref().map_or(0, Vec::len)
     }
 
-    /// The line with its bodies as they are.
-    pub fn full(self) -> Line {
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).ok();
+    /// The line without bodies and with what else is known.
+    pub fn into_line(self) -> Line {
+        Line { tool: self.tool, parent: self.parent, marks_agents: self.marks_agents, ..self.line }
+    }
+
+    /// The line with its bodies as they are, credentials aside.
+    fn full(self, redactor: &Redactor) -> Line {
+        let text = |bytes: Vec<u8>| redactor.without_secrets(&bytes);
         Line {
             bodies: Bodies::Full.as_str().into(),
             tool: self.tool,
@@ -132,7 +149,8 @@ impl Entry {
         let text = |text: &String| redactor.text(text);
         Line {
             bodies: Bodies::Redacted.as_str().into(),
-            betas: self.line.betas.iter().map(|beta| redactor.beta(beta)).collect(),
+            betas: redactor.betas(&self.line.betas),
+            forwarded_betas: redactor.betas(&self.line.forwarded_betas),
             tool: self.tool.clone(),
             parent: self.parent.as_ref().map(|(id, call)| (text(id), call.as_ref().map(text))),
             marks_agents: self.marks_agents,
@@ -147,8 +165,9 @@ impl Entry {
 
     /// The line without bodies.
     fn bare(&self, redactor: &Redactor) -> Line {
-        let betas = self.line.betas.iter().map(|beta| redactor.beta(beta)).collect();
-        Line { bodies: Bodies::Off.as_str().into(), betas, ..self.line.clone() }
+        let betas = redactor.betas(&self.line.betas);
+        let forwarded_betas = redactor.betas(&self.line.forwarded_betas);
+        Line { bodies: Bodies::Off.as_str().into(), betas, forwarded_betas, ..self.line.clone() }
     }
 }
 
@@ -164,21 +183,18 @@ impl Recording {
             Writer::open(&path, record.max_bytes as u64, record.files)
                 .map_err(|error| OpenError { path, error })
         };
-        let matching = match &record.matching {
-            Some(selector) => Some(Matching {
-                selector: selector.clone(),
-                until: Instant::now() + Duration::from_secs(60 * record.match_minutes as u64),
-                writer: open(with_suffix(path, "match"))?,
-            }),
+        let (recording, jobs) = Recording::queue(record.bodies, metrics, QUEUE_LINES);
+        recording.match_from(record, Instant::now());
+        let matched = match &record.matching {
+            Some(_) => Some(open(with_suffix(path, "match"))?),
             None => None,
         };
-        let (recording, jobs) =
-            Recording::queue(record.bodies != Bodies::Off || matching.is_some(), metrics, QUEUE_LINES);
         let scribe = Scribe {
             writer: open(path.clone())?,
-            bodies: record.bodies,
+            record: record.clone(),
             redactor: Redactor::new(&key(config.identity.pepper.reveal())),
-            matching,
+            matching: Arc::clone(&recording.matching),
+            matched,
             metrics: Arc::clone(metrics),
             waiting: Arc::clone(&recording.waiting),
             failed: false,
@@ -190,20 +206,36 @@ impl Recording {
 
     /// Lines for somebody in this process.
     pub fn to_memory(metrics: &Arc<Metrics>, lines: usize) -> (Arc<Recording>, Entries) {
-        let (recording, jobs) = Recording::queue(false, metrics, lines);
+        let (recording, jobs) = Recording::queue(Bodies::Off, metrics, lines);
         let waiting = Arc::clone(&recording.waiting);
         (Arc::new(recording), Entries { jobs, waiting })
     }
 
-    fn queue(keeps_bodies: bool, metrics: &Arc<Metrics>, lines: usize) -> (Recording, Receiver<Job>) {
+    fn queue(bodies: Bodies, metrics: &Arc<Metrics>, lines: usize) -> (Recording, Receiver<Job>) {
         let (queue, jobs) = sync_channel(lines);
-        let recording =
-            Recording { queue, waiting: Arc::default(), keeps_bodies, metrics: Arc::clone(metrics) };
+        let recording = Recording {
+            queue,
+            waiting: Arc::default(),
+            keeps_bodies: AtomicBool::new(bodies != Bodies::Off),
+            bodies,
+            matching: Arc::default(),
+            metrics: Arc::clone(metrics),
+        };
         (recording, jobs)
     }
 
+    /// Keeps the bodies of whom `record.match` names, for `record.match_minutes` from now on.
+    pub fn match_from(&self, record: &config::Record, now: Instant) {
+        let matching = record.matching.clone().map(|selector| Matching {
+            selector,
+            until: now + Duration::from_secs(60 * record.match_minutes as u64),
+        });
+        self.keeps_bodies.store(self.bodies != Bodies::Off || matching.is_some(), Relaxed);
+        *lock(&self.matching) = matching;
+    }
+
     fn take(&self, mut entry: Entry) {
-        if !self.keeps_bodies {
+        if !self.keeps_bodies.load(Relaxed) {
             (entry.request, entry.forwarded, entry.refused, entry.answer) = (None, None, None, None);
         }
         let bytes = entry.body_bytes();
@@ -277,27 +309,29 @@ impl Proxy {
 struct Matching {
     selector: Selector,
     until: Instant,
-    writer: Writer,
 }
 
 impl Matching {
-    fn wants(&self, line: &Line) -> bool {
+    fn wants(&self, line: &Line, now: Instant) -> bool {
         let (shown, digest) = match &self.selector {
             Selector::Tenant(digest) => (&line.tenant, digest),
             Selector::Agent(digest) => (&line.agent, digest),
             Selector::Fork(digest) if line.fanned_out.as_ref() == Some(digest) => (&line.fanned_out, digest),
             Selector::Fork(digest) => (&line.fork, digest),
         };
-        shown.as_ref() == Some(digest) && Instant::now() < self.until
+        shown.as_ref() == Some(digest) && now < self.until
     }
 }
 
 /// The thread that writes.
 struct Scribe {
     writer: Writer,
-    bodies: Bodies,
+    /// As it was at the start.
+    record: config::Record,
     redactor: Redactor,
-    matching: Option<Matching>,
+    matching: Arc<Mutex<Option<Matching>>>,
+    /// `FILE.match`, once somebody is matched.
+    matched: Option<Writer>,
     metrics: Arc<Metrics>,
     waiting: Arc<AtomicUsize>,
     /// The last write failed, and that was said.
@@ -320,22 +354,38 @@ impl Scribe {
 
     fn write(&mut self, entry: Entry) {
         let redactor = &self.redactor;
-        let line = match self.bodies {
+        let bodies = self.record.bodies;
+        let line = match bodies {
             Bodies::Off => entry.bare(redactor),
             Bodies::Redacted => entry.redacted(redactor),
             Bodies::Full => Line::default(),
         };
-        let wanted = self.matching.as_ref().is_some_and(|matching| matching.wants(&entry.line));
-        let full = (wanted || self.bodies == Bodies::Full).then(|| entry.full());
-        let written = match (&full, self.bodies) {
+        let now = Instant::now();
+        let wanted = lock(&self.matching).as_ref().is_some_and(|matching| matching.wants(&entry.line, now));
+        let full = (wanted || bodies == Bodies::Full).then(|| entry.full(redactor));
+        let written = match (&full, bodies) {
             (Some(full), Bodies::Full) => put(&mut self.writer, full),
             _ => put(&mut self.writer, &line),
         };
         self.count(written);
-        if let (Some(full), Some(matching), true) = (&full, &mut self.matching, wanted) {
-            let written = put(&mut matching.writer, full);
+        if let Some(full) = full.filter(|_| wanted) {
+            let written = self.matched().and_then(|writer| put(writer, &full));
             self.count(written);
         }
+    }
+
+    /// `FILE.match`; whoever is named while this runs has none yet.
+    fn matched(&mut self) -> Result<&mut Writer, Unwritten> {
+        let writer = match (self.matched.take(), &self.record.file) {
+            (Some(writer), _) => writer,
+            (None, Some(path)) => {
+                let path = with_suffix(path, "match");
+                Writer::open(&path, self.record.max_bytes as u64, self.record.files)
+                    .map_err(Unwritten::Failed)?
+            }
+            (None, None) => return Err(Unwritten::Failed(std::io::ErrorKind::NotFound.into())),
+        };
+        Ok(self.matched.insert(writer))
     }
 
     fn count(&mut self, written: Result<(), Unwritten>) {
@@ -369,6 +419,11 @@ fn put(writer: &mut Writer, line: &Line) -> Result<(), Unwritten> {
         true => writer.write(&bytes).map_err(Unwritten::Failed),
         false => Err(Unwritten::TooLong),
     }
+}
+
+/// A panic elsewhere leaves it usable: it is replaced as a whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The key of the filler: the pepper's, so that restarts and replicas agree, or one that nobody knows.

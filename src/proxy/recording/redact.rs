@@ -111,7 +111,12 @@ enum Place {
     Input,
     /// Anything else: all of it is filled.
     Said,
+    /// Nothing of it is filled but what opens a door.
+    Kept,
 }
+
+/// Members that hold a credential, wherever they stand: `mcp_servers[]` has one.
+const SECRET_MEMBERS: [&str; 1] = ["authorization_token"];
 
 /// Redacts bodies.
 pub struct Redactor {
@@ -125,12 +130,21 @@ impl Redactor {
 
     /// The redacted body; `None` if it is no JSON object. A model that nobody vouches for is filled too.
     pub fn body(&self, body: &[u8], keep_model: bool) -> Option<String> {
+        self.walk(body, Place::Api, keep_model)
+    }
+
+    /// The body with all its words, and filler instead of credentials; `None` if it is no JSON object.
+    pub fn without_secrets(&self, body: &[u8]) -> Option<String> {
+        self.walk(body, Place::Kept, true)
+    }
+
+    fn walk(&self, body: &[u8], place: Place, keep_model: bool) -> Option<String> {
         if body.get(json::skip_space(body, 0)) != Some(&b'{') {
             return None;
         }
         let mut out = body.to_vec();
         let mut pen = Pen { filler: &self.filler, body, out: &mut out, keep_model };
-        let end = pen.value(json::skip_space(body, 0), Place::Api, None).ok()?;
+        let end = pen.value(json::skip_space(body, 0), place, None).ok()?;
         if json::skip_space(body, end) != body.len() {
             return None;
         }
@@ -140,6 +154,10 @@ impl Redactor {
     /// An id, or the value of a header.
     pub fn text(&self, text: &str) -> String {
         self.filler.text(text)
+    }
+
+    pub fn betas(&self, betas: &[String]) -> Vec<String> {
+        betas.iter().map(|beta| self.beta(beta)).collect()
     }
 
     /// A beta, if it looks like one: `name-of-it-2025-04-20`.
@@ -189,11 +207,15 @@ impl Pen<'_> {
 
     fn member(&mut self, key: Span, start: usize, place: Place) -> Result<usize, Malformed> {
         let name = json::text(self.body, &key);
+        if place == Place::Kept {
+            let is_secret = name.is_none_or(|name| SECRET_MEMBERS.contains(&&*name));
+            return self.value(start, if is_secret { Place::Said } else { Place::Kept }, None);
+        }
         let known: &[&str] = match place {
             Place::Api => &MEMBERS,
             Place::Schema => &SCHEMA_MEMBERS,
             Place::Properties | Place::Input => &SPAWN_MEMBERS,
-            Place::Said => &[],
+            Place::Said | Place::Kept => &[],
         };
         let name = name.as_deref().and_then(|name| known.iter().find(|known| **known == name)).copied();
         if name.is_none() {
@@ -215,6 +237,9 @@ impl Pen<'_> {
 
     /// Whether the string is a word of the API.
     fn keeps(&self, span: Span, place: Place, key: Option<&str>) -> bool {
+        if place == Place::Kept {
+            return true;
+        }
         let (Some(text), Some(key)) = (json::text(self.body, &span), key) else { return false };
         let word = |other: &[u8]| {
             let plain =
@@ -231,7 +256,7 @@ impl Pen<'_> {
             Place::Api => WORD_MEMBERS.contains(&key) && word(b"_-./"),
             Place::Schema => key == "type" && SCHEMA_TYPES.contains(&&*text),
             Place::Input => SPAWN_VALUES.contains(&&*text),
-            Place::Properties | Place::Said => false,
+            Place::Properties | Place::Said | Place::Kept => false,
         }
     }
 
@@ -331,6 +356,20 @@ mod tests {
         assert!(!redactor().body(body.as_bytes(), false).unwrap().contains(CANARY));
         assert!(!redactor().beta(CANARY).contains(CANARY));
         assert_eq!(redactor().beta("oauth-2025-04-20"), "oauth-2025-04-20");
+    }
+
+    #[test]
+    fn a_full_body_has_everything_but_credentials() {
+        let body = r#" {"model":"m","mcp_servers":[{"url":"https://x","authorization_token":"cAnArY-7f3a"},
+            {"authorization\u005ftoken" : {"value":["cAnArY-7f3a", 42]}}],"messages":[{"content":"authorization_token 42"}]} "#;
+        let kept = redactor().without_secrets(body.as_bytes()).unwrap();
+        assert_eq!(kept.len(), body.len());
+        assert!(!kept.contains(CANARY), "{kept}");
+        let (before, after) = (body.split_once("cAnArY").unwrap().0, body.rsplit_once("}],").unwrap().1);
+        assert!(kept.starts_with(before) && kept.ends_with(after), "{kept}");
+        for body in ["", "[]", "{\"a\":1", "{} {}"] {
+            assert_eq!(redactor().without_secrets(body.as_bytes()), None, "{body}");
+        }
     }
 
     #[test]

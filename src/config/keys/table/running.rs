@@ -48,7 +48,7 @@ pub static KEYS: &[Key] = &[
     Key {
         path: "record.match_minutes",
         kind: Kind::Count(1..=1440, |config| &mut config.record.match_minutes),
-        meaning: "How long after its start forkpoint keeps them.",
+        meaning: "How long they are kept, from the start or from the reload that changed record.match or this.",
         reason: "long enough to see it go wrong again, short enough to be forgotten safely",
     },
     Key {

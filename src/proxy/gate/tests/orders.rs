@@ -111,7 +111,7 @@ fn a_lead_handed_to_one_that_leaves_goes_on_to_the_next() {
         let let_go = future::block_on(let_go(&handoff, stays, waits));
         assert_eq!(let_go.outcome, Outcome::Succeeded);
         [fails, drops].into_iter().for_each(|thread| thread.join().unwrap());
-        assert_eq!(handoff.waiting(NOW), 0);
+        assert_eq!((handoff.waiting(NOW), handoff.next_due()), (0, None));
         handoff.begun(stays, NOW);
         assert_eq!(handoff.requests(), 0);
     });
