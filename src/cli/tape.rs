@@ -38,23 +38,13 @@ pub fn each(path: &Path, mut each: impl FnMut(Line)) -> Result<usize, Failure> {
 /// The newest request of this number, and how many others have it: numbers begin anew with each process. What is
 /// kept in full goes before what is not.
 pub fn find(path: &Path, id: u64) -> Result<(Line, usize), Failure> {
-    let mut found: Vec<Line> = Vec::new();
-    each(path, |line| found.extend(Some(line).filter(|line| line.id == id)))?;
+    let mut found = search(path, |line| line.id == id)?;
     let others = found.len().saturating_sub(1);
     let matched = suffixed(path, "match");
     if matched.exists() {
         let newest = found.last().map(|line| line.time_ms);
-        each(&matched, |line| {
-            found.extend(
-                Some(line).filter(|line| line.id == id && newest.is_none_or(|at| line.time_ms >= at)),
-            );
-        })?;
-    }
-    let number = (1..).map(|number| suffixed(path, &number.to_string()));
-    for earlier in number.take_while(|path| path.exists()) {
-        if found.is_empty() {
-            each(&earlier, |line| found.extend(Some(line).filter(|line| line.id == id)))?;
-        }
+        let is_it = |line: &Line| line.id == id && newest.is_none_or(|at| line.time_ms >= at);
+        found.extend(search(&matched, is_it)?);
     }
     match found.pop() {
         Some(line) => Ok((line, others)),
@@ -63,8 +53,47 @@ pub fn find(path: &Path, id: u64) -> Result<(Line, usize), Failure> {
     }
 }
 
+/// What is wanted of a file or, if it has nothing of it, of the one before it: `FILE`, `FILE.1`, ….
+fn search(path: &Path, is_wanted: impl Fn(&Line) -> bool) -> Result<Vec<Line>, Failure> {
+    let mut found: Vec<Line> = Vec::new();
+    let earlier = (1..).map(|number| suffixed(path, &number.to_string())).take_while(|path| path.exists());
+    for file in std::iter::once(path.to_owned()).chain(earlier) {
+        each(&file, |line| found.extend(Some(line).filter(|line| is_wanted(line))))?;
+        if !found.is_empty() {
+            break;
+        }
+    }
+    Ok(found)
+}
+
 fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{suffix}"));
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_in_full_is_found_also_in_files_that_were_rotated_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.jsonl");
+        let write = |suffix: &str, lines: &[(u64, u64, &str)]| {
+            let line = |(id, time_ms, bodies): &(u64, u64, &str)| {
+                format!("{{\"v\":1,\"id\":{id},\"time_ms\":{time_ms},\"bodies\":\"{bodies}\"}}\n")
+            };
+            let name = format!("{}{suffix}", path.display());
+            std::fs::write(name, lines.iter().map(line).collect::<String>()).unwrap();
+        };
+        write("", &[(9, 90, "off")]);
+        write(".1", &[(7, 20, "off"), (7, 70, "off")]);
+        write(".match", &[(9, 90, "full")]);
+        write(".match.1", &[(7, 20, "full"), (7, 70, "full")]);
+        let (line, others) = find(&path, 7).unwrap();
+        assert_eq!((line.time_ms, line.bodies.as_str(), others), (70, "full", 1));
+        assert_eq!(find(&path, 9).unwrap().0.bodies, "full");
+        assert!(find(&path, 8).is_err());
+    }
 }

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::engine::anatomy::Layer;
+use crate::engine::anatomy::{Form, Layer};
+use crate::engine::json;
 use crate::engine::meaning::Meaning;
 use crate::engine::prefix::Attribution;
 use crate::proxy::recording::Line;
@@ -24,7 +25,8 @@ const CHANGES_SHOWN: usize = 40;
 #[derive(Debug, PartialEq, Eq)]
 struct Change {
     what: What,
-    layer: Layer,
+    /// None of a top-level member that is no layer.
+    layer: Option<Layer>,
     /// Where it stood as it came, and where it stands as it went out.
     from: Option<String>,
     to: Option<String>,
@@ -39,7 +41,13 @@ enum What {
     Moved,
     /// The same meaning in other bytes.
     Respelt,
+    /// A top-level member with another meaning.
+    Changed,
     Breakpoint,
+    /// A breakpoint that the client had set is gone.
+    Unmarked,
+    /// It says something else, such as another lifetime.
+    Remarked,
 }
 
 impl What {
@@ -49,7 +57,10 @@ impl What {
             What::LeftOut => "left_out",
             What::Moved => "moved",
             What::Respelt => "respelt",
+            What::Changed => "changed",
             What::Breakpoint => "breakpoint",
+            What::Unmarked => "unmarked",
+            What::Remarked => "remarked",
         }
     }
 
@@ -59,7 +70,10 @@ impl What {
             What::LeftOut => "- left out",
             What::Moved => "> moved",
             What::Respelt => "~ respelt",
+            What::Changed => "~ changed",
             What::Breakpoint => "* breakpoint",
+            What::Unmarked => "- breakpoint",
+            What::Remarked => "~ breakpoint",
         }
     }
 }
@@ -96,7 +110,7 @@ fn configured() -> Result<std::path::PathBuf, Failure> {
 }
 
 fn changes(first: &Exhibit, second: &Exhibit) -> Vec<Change> {
-    let mut changes = Vec::new();
+    let mut changes = members(first, second);
     // Which piece of the first each piece of the second is: first by bytes in its own layer, then by meaning, then
     // anywhere.
     let mut origin: Vec<Option<(usize, What)>> = vec![None; second.anatomy.pieces.len()];
@@ -124,7 +138,7 @@ fn changes(first: &Exhibit, second: &Exhibit) -> Vec<Change> {
     for (sample, origin) in seconds.iter().zip(&origin) {
         let change = |what, from: Option<&Sample>| Change {
             what,
-            layer: sample.layer,
+            layer: Some(sample.layer),
             from: from.map(|from| from.path.clone()),
             to: Some(sample.path.clone()),
             bytes: sample.bytes.len(),
@@ -136,14 +150,20 @@ fn changes(first: &Exhibit, second: &Exhibit) -> Vec<Change> {
             (Some((_, what)), from) => changes.push(change(*what, from)),
             (None, _) => changes.push(change(What::Added, None)),
         }
-        if sample.marked && !from.is_some_and(|from| from.marked) {
-            changes.push(change(What::Breakpoint, None));
+        let marked = |what, marker: &[u8]| Change { excerpt: excerpt(marker), ..change(what, None) };
+        match (from.and_then(|from| from.marker.as_deref()), sample.marker.as_deref()) {
+            (None, Some(marker)) => changes.push(marked(What::Breakpoint, marker)),
+            (Some(marker), None) => changes.push(marked(What::Unmarked, marker)),
+            (Some(before), Some(now)) if Meaning::of(before) != Meaning::of(now) => {
+                changes.push(marked(What::Remarked, &[before, " → ".as_bytes(), now].concat()));
+            }
+            _ => {}
         }
     }
     for (sample, _) in firsts.iter().zip(&used).filter(|(_, used)| !**used) {
         changes.push(Change {
             what: What::LeftOut,
-            layer: sample.layer,
+            layer: Some(sample.layer),
             from: Some(sample.path.clone()),
             to: None,
             bytes: sample.bytes.len(),
@@ -154,13 +174,51 @@ fn changes(first: &Exhibit, second: &Exhibit) -> Vec<Change> {
     changes
 }
 
+/// What became of top-level members that are no layers.
+fn members(first: &Exhibit, second: &Exhibit) -> Vec<Change> {
+    let named = |exhibit: &Exhibit| -> Vec<(String, Vec<u8>)> {
+        let members = exhibit.anatomy.members.iter().filter_map(|member| {
+            let name = json::text(&exhibit.body, &member.key)?.into_owned();
+            Some((name, exhibit.body[member.value.clone()].to_vec()))
+        });
+        members.filter(|(name, _)| !["tools", "system", "messages"].contains(&name.as_str())).collect()
+    };
+    let (came, went) = (named(first), named(second));
+    let find = |list: &[(String, Vec<u8>)], name: &str| {
+        list.iter().rev().find(|(other, _)| other == name).map(|(_, value)| value.clone())
+    };
+    let mut names: Vec<&String> = came.iter().chain(&went).map(|(name, _)| name).collect();
+    names.sort_unstable();
+    names.dedup();
+    let change = |name: &String| {
+        let (before, now) = (find(&came, name), find(&went, name));
+        let (what, shown) = match (&before, &now) {
+            (Some(before), Some(now)) if before == now => return None,
+            (Some(before), Some(now))
+                if Meaning::of(before).is_some_and(|of| Some(of) == Meaning::of(now)) =>
+            {
+                (What::Respelt, now.clone())
+            }
+            (Some(before), Some(now)) => (What::Changed, [before, " → ".as_bytes(), now].concat()),
+            (None, Some(now)) => (What::Added, now.clone()),
+            (Some(before), None) => (What::LeftOut, before.clone()),
+            (None, None) => return None,
+        };
+        let (from, to) = (before.is_some().then(|| name.clone()), now.is_some().then(|| name.clone()));
+        let bytes = now.or(before).map_or(0, |value| value.len());
+        Some(Change { what, layer: None, from, to, bytes, excerpt: excerpt(&shown) })
+    };
+    names.into_iter().filter_map(change).collect()
+}
+
 /// A piece without its marker.
 struct Sample {
     layer: Layer,
     path: String,
     bytes: Vec<u8>,
     meaning: Option<Meaning>,
-    marked: bool,
+    /// What it is marked with.
+    marker: Option<Vec<u8>>,
 }
 
 impl Sample {
@@ -172,9 +230,13 @@ impl Sample {
         Sample {
             layer: anatomy.layer(piece),
             path: anatomy.path(piece),
-            meaning: Meaning::of_block(&bytes),
+            meaning: match found.form {
+                Form::Block => Meaning::of_block(&bytes),
+                Form::Text => Meaning::of_text(&bytes),
+                Form::Other => Meaning::of(&bytes),
+            },
             bytes,
-            marked: found.marker.is_some(),
+            marker: found.marker.as_ref().map(|marker| body[marker.value.clone()].to_vec()),
         }
     }
 }
@@ -222,6 +284,11 @@ fn text_of(
     };
     let _ = write!(out, "\n{}\n", report::layers(second, &report::plan_alone(second), style));
     out += "what was made of it:\n\n";
+    if !line.forwarded_betas.is_empty() {
+        let shown = |betas: &[String]| if betas.is_empty() { "none".into() } else { betas.join(", ") };
+        let (came, went) = (shown(&line.betas), shown(&line.forwarded_betas));
+        let _ = writeln!(out, "  {:<12}  {came} → {went}", "~ betas");
+    }
     for change in changes.iter().take(CHANGES_SHOWN) {
         let place = match (&change.from, &change.to) {
             (Some(from), Some(to)) if from != to => format!("{from} → {to}"),
@@ -230,7 +297,7 @@ fn text_of(
         let size = format!("{} bytes", grouped(change.bytes as u64));
         let _ = writeln!(out, "  {:<12}  {place:<28}  {size:>14}  {}", change.what.sign(), change.excerpt);
     }
-    if changes.is_empty() {
+    if changes.is_empty() && line.forwarded_betas.is_empty() {
         out += "  nothing that the model reads: white space or the order of members\n";
     }
     if let Some(more) = changes.len().checked_sub(CHANGES_SHOWN).filter(|more| *more > 0) {
@@ -246,11 +313,61 @@ fn json_of(line: &Line, first: &Exhibit, second: Option<&Exhibit>, changes: &[Ch
         "requests": std::iter::once(first).chain(second).map(|one| report::request(one, &report::plan_alone(one))).collect::<Vec<_>>(),
         "changes": changes.iter().map(|change| json!({
             "change": change.what.as_str(),
-            "layer": change.layer.as_str(),
+            "layer": change.layer.map(Layer::as_str),
             "from": change.from,
             "to": change.to,
             "bytes": change.bytes,
             "excerpt": change.excerpt,
         })).collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(before: Value, after: Value) -> Vec<(What, String)> {
+        let read = |body: Value| {
+            Exhibit::of("a body".into(), body.to_string().into_bytes(), Attribution::Counted).unwrap()
+        };
+        let place = |change: Change| (change.what, change.to.or(change.from).unwrap());
+        changes(&read(before), &read(after)).into_iter().map(place).collect()
+    }
+
+    fn body(change: impl FnOnce(&mut Value)) -> Value {
+        let mut body = json!({
+            "model": "m", "thinking": {"type": "adaptive"}, "cache_control": {"type": "ephemeral"},
+            "diagnostics": {"previous_message_id": null},
+            "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
+            "messages": [{"role": "user", "content": "hello"}],
+        });
+        change(&mut body);
+        body
+    }
+
+    #[test]
+    fn members_and_markers_that_go_or_change_are_told() {
+        assert_eq!(told(body(|_| ()), body(|_| ())), []);
+        for member in ["thinking", "cache_control", "diagnostics"] {
+            let without = || body(|body| drop(body.as_object_mut().unwrap().remove(member)));
+            assert_eq!(told(body(|_| ()), without()), [(What::LeftOut, member.to_owned())]);
+            assert_eq!(told(without(), body(|_| ())), [(What::Added, member.to_owned())]);
+        }
+        let disabled = body(|body| body["thinking"]["type"] = json!("disabled"));
+        assert_eq!(told(body(|_| ()), disabled), [(What::Changed, "thinking".to_owned())]);
+        let bare = || body(|body| drop(body["system"][0].as_object_mut().unwrap().remove("cache_control")));
+        let hour = body(|body| body["system"][0]["cache_control"]["ttl"] = json!("1h"));
+        let system = || "system[0]".to_owned();
+        assert_eq!(told(body(|_| ()), bare()), [(What::Unmarked, system())]);
+        assert_eq!(told(bare(), body(|_| ())), [(What::Breakpoint, system())]);
+        assert_eq!(told(body(|_| ()), hour), [(What::Remarked, system())]);
+    }
+
+    #[test]
+    fn a_string_that_became_a_block_is_the_same_text() {
+        let blocks = body(|body| body["messages"][0]["content"] = json!([{"type": "text", "text": "hello"}]));
+        let told = told(body(|_| ()), blocks);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(matches!(told[0].0, What::Moved | What::Respelt), "{told:?}");
+    }
 }
