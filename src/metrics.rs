@@ -4,10 +4,9 @@
 
 mod series;
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
-use dashmap::DashSet;
 use prometheus::core::Collector;
 use prometheus::{
     CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
@@ -16,6 +15,7 @@ use prometheus::{
 
 pub use series::{Alike, Series};
 
+use crate::engine::clients::{NONE, OTHER};
 use crate::engine::types::TenantId;
 
 /// From a microsecond to 100 ms: what the proxy itself adds.
@@ -58,6 +58,7 @@ macro_rules! metrics {
                     let opts = Opts::new(concat!("forkpoint_", stringify!($name)), $help.trim());
                     let $name = metrics!(@new $kind, opts, &[$($label),*] $(, $buckets)?)?;
                     registry.register(Box::new($name.clone()))?;
+                    metrics!(@show $name [$($label),*]);
                 )*
                 let families = vec![$(Family::of(&$name)),*];
                 let (models, clients, tenants) =
@@ -82,6 +83,9 @@ macro_rules! metrics {
     (@new HistogramVec, $opts:expr, $labels:expr, $buckets:expr) => {
         HistogramVec::new(HistogramOpts::from($opts).buckets($buckets.to_vec()), $labels)
     };
+    // What has no labels reads zero from the start.
+    (@show $name:ident []) => { $name.with_label_values::<&str>(&[]); };
+    (@show $name:ident [$($label:literal),+]) => {};
     (@new $kind:ident, $opts:expr, $labels:expr) => { $kind::new($opts, $labels) };
 }
 
@@ -128,7 +132,7 @@ metrics! {
     empty_answers_total: IntCounterVec["role", "plan"];
     /// US dollars billed, by price table; models without a price are left out.
     cost_usd_total: CounterVec["role", "model", "kind"];
-    /// US dollars that the same requests would have cost (an estimate): as sent, aligned, without a cache.
+    /// US dollars that the same requests would have cost (an estimate): as sent, aligned, forked, without a cache.
     counterfactual_usd_total: CounterVec["role", "model", "baseline"];
     /// US dollars that the requests as sent would have cost more than billed (an estimate; it may fall).
     saved_usd: GaugeVec["role", "model"];
@@ -225,7 +229,7 @@ impl Metrics {
 
     /// What is shown for a tenant: its name, else the digits of its digest, else `other`.
     pub fn tenant_label(&self, tenant: Option<TenantId>) -> String {
-        let digits = tenant.map_or_else(|| "none".to_owned(), |tenant| tenant.to_string());
+        let digits = tenant.map_or_else(|| NONE.to_owned(), |tenant| tenant.to_string());
         let name = self.tenant_names.get().and_then(|names| names.get(&digits));
         self.tenants.label(name.unwrap_or(&digits), Admit::New).to_owned()
     }
@@ -277,11 +281,15 @@ impl Family {
     }
 }
 
-/// Label values that come from outside: at most so many, of harmless characters; everything else is `other`.
+/// Label values that come from outside: at most so many, [`GIVEN`] among them, of harmless characters; everything
+/// else is `other`.
 pub struct Names {
-    seen: DashSet<String>,
+    seen: RwLock<HashSet<String>>,
     max: usize,
 }
+
+/// What is shown for those that have no name or no place.
+const GIVEN: [&str; 2] = [NONE, OTHER];
 
 /// Whether an unknown name may take one of the free places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,7 +301,7 @@ pub enum Admit {
 
 impl Names {
     fn new(max: usize) -> Names {
-        Names { seen: DashSet::new(), max }
+        Names { seen: RwLock::new(GIVEN.map(str::to_owned).into()), max }
     }
 
     /// Gives these names their places before anybody else comes.
@@ -305,17 +313,20 @@ impl Names {
 
     /// The label for `name`.
     pub fn label<'a>(&self, name: &'a str, admit: Admit) -> &'a str {
-        if self.seen.contains(name) {
+        if self.seen.read().unwrap_or_else(PoisonError::into_inner).contains(name) {
             return name;
         }
         let harmless = |b: u8| b.is_ascii_alphanumeric() || b"._:@/-".contains(&b);
         let fits = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(harmless);
-        // Two newcomers may race past the bound; the few extra places that costs are bounded by the cores.
-        if admit == Admit::New && fits && self.seen.len() < self.max {
-            self.seen.insert(name.to_owned());
+        if admit == Admit::KnownOnly || !fits {
+            return OTHER;
+        }
+        // One at a time, so that two newcomers cannot take the last place together.
+        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
+        if seen.contains(name) || (seen.len() < self.max && seen.insert(name.to_owned())) {
             return name;
         }
-        "other"
+        OTHER
     }
 }
 
@@ -358,7 +369,8 @@ mod tests {
 
     #[test]
     fn names_are_bounded_and_harmless() {
-        let names = Names::new(2);
+        let names = Names::new(GIVEN.len() + 2);
+        assert_eq!(names.label("none", Admit::KnownOnly), "none");
         assert_eq!(names.label("a", Admit::KnownOnly), "other");
         assert_eq!(names.label("a", Admit::New), "a");
         assert_eq!(names.label("a", Admit::KnownOnly), "a");
@@ -368,5 +380,34 @@ mod tests {
         names.reserve(["b", "c"].into_iter());
         assert_eq!(names.label("b", Admit::KnownOnly), "b");
         assert_eq!(names.label("c", Admit::New), "other");
+    }
+
+    #[test]
+    fn many_newcomers_at_once_take_no_more_places_than_there_are() {
+        let names = Names::new(GIVEN.len() + 10);
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let names = &names;
+                scope.spawn(move || {
+                    for number in 0..300 {
+                        names.label(&format!("m{thread}-{number}"), Admit::New);
+                    }
+                });
+            }
+        });
+        let shown = |name: &String| names.label(name, Admit::KnownOnly) != OTHER;
+        let all = (0..8).flat_map(|thread| (0..300).map(move |number| format!("m{thread}-{number}")));
+        assert_eq!(all.filter(shown).count(), 10);
+    }
+
+    #[test]
+    fn what_has_no_labels_reads_zero_from_the_start() {
+        let metrics = Metrics::new().unwrap();
+        let text = metrics.render().unwrap();
+        for family in metrics.families().iter().filter(|family| family.labels.is_empty()) {
+            let suffix = if family.kind == "histogram" { "_count" } else { "" };
+            let sample = format!("\n{}{suffix} 0\n", family.name);
+            assert!(text.contains(&sample), "{}: {text}", family.name);
+        }
     }
 }

@@ -76,6 +76,8 @@ pub enum Profile {
 pub struct Identity {
     pub pepper: Secret,
     pub tenant_headers: Vec<http::HeaderName>,
+    /// Families of clients that are shown by their names, beside those that are known.
+    pub clients: Vec<String>,
     pub oauth: OAuth,
 }
 
@@ -386,6 +388,7 @@ impl Default for Config {
             identity: Identity {
                 pepper: Secret::default(),
                 tenant_headers: Vec::new(),
+                clients: Vec::new(),
                 oauth: OAuth::Observe,
             },
             canonical: Canonical { order: Order::FirstSeen, volatile: Volatile::Report, diagnose: false },

@@ -2,6 +2,7 @@
 
 use http::{HeaderMap, HeaderName, header};
 
+use super::clients;
 use super::types::{IdDigest, TenantId, first};
 
 /// The headers that carry a credential, and the one that narrows it to a workspace.
@@ -20,8 +21,6 @@ static SIGNATURES: [HeaderName; 4] = [
     HeaderName::from_static("content-md5"),
     HeaderName::from_static("signature"),
 ];
-/// A client name longer than this is no name.
-const CLIENT_BYTES_MAX: usize = 40;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sender {
@@ -29,7 +28,7 @@ pub struct Sender {
     pub tenant: Option<TenantId>,
     pub session: Option<IdDigest>,
     pub agent: Option<IdDigest>,
-    /// Family and major.minor of the user agent, such as `claude-cli/2.1`.
+    /// Family and major.minor of the user agent, such as `claude-cli/2.1`, if the family is known.
     pub client: String,
 }
 
@@ -41,13 +40,14 @@ pub struct TenantRule<'a> {
     pub headers: &'a [HeaderName],
 }
 
-pub fn sender(headers: &HeaderMap, rule: TenantRule<'_>) -> Sender {
+/// `own` are families of clients that are known beside [`clients`]'.
+pub fn sender(headers: &HeaderMap, rule: TenantRule<'_>, own: &[String]) -> Sender {
     let id = |name: &HeaderName| headers.get(name).map(|value| id_digest(value.as_bytes()));
     Sender {
         tenant: tenant(headers, rule),
         session: id(&SESSION).or_else(|| id(&OUR_SESSION)),
         agent: id(&AGENT),
-        client: client(headers),
+        client: client(headers, own),
     }
 }
 
@@ -122,31 +122,9 @@ fn id_digest(id: &[u8]) -> IdDigest {
     IdDigest(first(blake3::hash(id).as_bytes()))
 }
 
-/// `AsyncAnthropic/Python 2.8.0` → `AsyncAnthropic-Python/2.8`; `claude-cli/2.1.325 (…)` → `claude-cli/2.1`.
-fn client(headers: &HeaderMap) -> String {
-    let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or("");
-    let mut family = String::new();
-    let mut version = String::new();
-    for word in agent.split([' ', '/']).take(3) {
-        if word.starts_with(|c: char| c.is_ascii_digit()) {
-            version = word.split('.').take(2).collect::<Vec<_>>().join(".");
-            break;
-        }
-        if word.starts_with('(') {
-            break;
-        }
-        if !family.is_empty() {
-            family.push('-');
-        }
-        family.push_str(word);
-    }
-    let name = if version.is_empty() { family } else { format!("{family}/{version}") };
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/' | b'@');
-    match name.len() {
-        0 => "none".into(),
-        1..=CLIENT_BYTES_MAX if name.bytes().all(plain) => name,
-        _ => "other".into(),
-    }
+fn client(headers: &HeaderMap, own: &[String]) -> String {
+    let agent = headers.get(header::USER_AGENT).map_or(Some(""), |value| value.to_str().ok());
+    agent.map_or_else(|| clients::OTHER.to_owned(), |agent| clients::name(agent, own))
 }
 
 #[cfg(test)]
@@ -164,7 +142,7 @@ mod tests {
     }
 
     fn tenant_of(pairs: &[(&'static str, &'static str)], rule: TenantRule<'_>) -> Option<TenantId> {
-        sender(&headers(pairs), rule).tenant
+        sender(&headers(pairs), rule, &[]).tenant
     }
 
     #[test]
@@ -204,24 +182,21 @@ mod tests {
     #[test]
     fn session_hints_have_an_order_and_show_only_a_digest() {
         let map = headers(&[("x-claude-code-session-id", "s"), ("x-claude-code-agent-id", "a")]);
-        let mut seen = sender(&map, RULE);
+        let mut seen = sender(&map, RULE, &[]);
         seen.hint("u");
         assert_eq!(seen.session, Some(id_digest(b"s")));
         assert_eq!(seen.agent.unwrap().to_string().len(), 8);
-        let mut seen = sender(&HeaderMap::new(), RULE);
+        let mut seen = sender(&HeaderMap::new(), RULE, &[]);
         seen.hint("u");
         assert_eq!(seen.session, Some(id_digest(b"u")));
     }
 
     #[test]
-    fn clients_are_named_by_family_and_minor_version() {
-        let name = |agent: &'static str| client(&headers(&[("user-agent", agent)]));
-        assert_eq!(name("claude-cli/2.1.325 (external, cli)"), "claude-cli/2.1");
-        assert_eq!(name("AsyncAnthropic/Python 2.8.0"), "AsyncAnthropic-Python/2.8");
-        assert_eq!(name("curl"), "curl");
-        assert_eq!(name(""), "none");
-        assert_eq!(name("<script>/1.0"), "other");
-        assert_eq!(client(&HeaderMap::new()), "none");
+    fn a_client_is_named_by_its_user_agent() {
+        let name = |pairs| sender(&headers(pairs), RULE, &["till".to_owned()]).client;
+        assert_eq!(name(&[("user-agent", "till/3.2.1")]), "till/3.2");
+        assert_eq!(name(&[("user-agent", "stranger/3.2.1")]), "other");
+        assert_eq!(name(&[]), "none");
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod breaks;
 pub mod volatile;
 pub mod diagnosis;
 pub mod gate;
+pub mod clients;
 pub mod identify;
 pub mod sse;
 pub mod usage;

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use prometheus::{Counter, Gauge, Histogram, IntCounter};
 
-use super::{Admit, Metrics};
+use super::Metrics;
+use crate::engine::clients::NONE;
 use crate::engine::counterfactual::Baseline;
 use crate::engine::learned::{Class, LAYERS};
 use crate::engine::types::TenantId;
@@ -26,7 +27,7 @@ pub struct Alike<'a> {
     pub status: Cow<'a, str>,
     /// A name that passed through [`super::Names`].
     pub model: Cow<'a, str>,
-    /// As it calls itself.
+    /// Also such a name.
     pub client: Option<Cow<'a, str>>,
     pub tenant: Option<TenantId>,
 }
@@ -101,10 +102,10 @@ impl Metrics {
     }
 
     fn find(&self, of: Alike<'static>) -> Series {
-        let client_requests = of.client.as_deref().map(|client| {
-            let client = self.clients.label(client, Admit::New);
-            self.client_requests_total.with_label_values(&[client, of.plan])
-        });
+        let client_requests = of
+            .client
+            .as_deref()
+            .map(|client| self.client_requests_total.with_label_values(&[client, of.plan]));
         let requests = [of.role, of.plan, &of.model, &of.status];
         Series {
             requests: self.requests_total.with_label_values(&requests),
@@ -149,7 +150,7 @@ impl Series {
     pub fn tokens(&self, metrics: &Metrics, usage: &Usage) {
         let find = || {
             let tenant = &*metrics.tenant_label(self.of.tenant);
-            let client = metrics.clients.label(self.of.client.as_deref().unwrap_or("none"), Admit::New);
+            let client = self.of.client.as_deref().unwrap_or(NONE);
             usage.kinds().map(|(kind, _)| {
                 let labels = [self.of.role, &self.of.model, kind];
                 let tokens = metrics.tokens_total.with_label_values(&labels);

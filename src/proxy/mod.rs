@@ -209,7 +209,7 @@ impl Proxy {
     ) -> Result<Outgoing, Fault> {
         let (parts, body) = request.into_parts();
         let limits = &self.config.limits;
-        let sender = identify::sender(&parts.headers, self.tenant_rule());
+        let sender = identify::sender(&parts.headers, self.tenant_rule(), &self.config.identity.clients);
         let observed = match mode {
             _ if parts.headers.contains_key(CONTENT_ENCODING) => Some(Reason::ContentEncoding),
             _ if identify::is_signed(&parts.headers) => Some(Reason::Signed),
@@ -348,6 +348,7 @@ impl Proxy {
         }
         let tokens = hold::underway_tokens(memo, &tenant, &prediction);
         recorder.waits = true;
+        recorder.facts.waits_since.get_or_insert_with(Instant::now);
         let pass = self.gate.enter(arrival).await;
         recorder.waits = false;
         let before = recorder.facts.hold.map_or(Duration::ZERO, |held| held.time);

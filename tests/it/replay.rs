@@ -145,7 +145,7 @@ async fn fan_out(stage: &Stage) {
             vec![json!({"role": "user", "content": [{"type": "text", "text": call["input"]["prompt"]}]})];
         for _ in 0..2 {
             let letter = Letter::alone(&body("You report.", json!([tool("read_file")]), json!(messages)));
-            let exchange: Exchange = line.send(&letter.with("user-agent", "worker/1.2.3")).await;
+            let exchange: Exchange = line.send(&letter.with("user-agent", "litellm/1.2.3")).await;
             let blocks = exchange.blocks().unwrap();
             let results: Vec<Value> = blocks
                 .iter()
@@ -176,7 +176,7 @@ async fn a_fan_out_bills_again_what_it_billed_as_sent() {
     let sent = run(&report, "as sent");
     bills(sent, stage.ledger());
     assert_eq!(sent["tools"]["Agent"]["requests"], 8, "{sent:#}");
-    assert_eq!(sent["clients"]["worker/1.2"]["requests"], 8, "{sent:#}");
+    assert_eq!(sent["clients"]["litellm/1.2"]["requests"], 8, "{sent:#}");
     let aligned = run(&report, "aligned");
     assert!(aligned["all"]["prompt_usd"].as_f64() < sent["all"]["prompt_usd"].as_f64(), "{report:#}");
     assert!(aligned["held_ms"].as_u64() >= Some(600), "siblings wait for the first: {aligned:#}");

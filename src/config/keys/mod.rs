@@ -136,7 +136,7 @@ mod tests {
         } = Config::default();
         let Server { listen: _, admin_listen: _, metrics_listen: _, mode: _, response_headers: _ } = server;
         let Upstream { url: _, profile: _, strips_attribution: _, connect: _, idle: _ } = upstream;
-        let Identity { pepper: _, tenant_headers: _, oauth: _ } = identity;
+        let Identity { pepper: _, tenant_headers: _, clients: _, oauth: _ } = identity;
         let Canonical { order: _, volatile: _, diagnose: _ } = canonical;
         let Fork {
             tools: _,

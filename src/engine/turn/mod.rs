@@ -338,10 +338,25 @@ fn name(raw: &RawValue) -> Option<String> {
     serde_json::from_str::<String>(raw.get()).ok().filter(|name| name.len() <= NAME_BYTES_MAX)
 }
 
-/// The `type` of an error object, if it looks like one: it goes into logs.
+/// The types of errors that the API documents.
+const ERROR_TYPES: [&str; 11] = [
+    "invalid_request_error",
+    "authentication_error",
+    "billing_error",
+    "permission_error",
+    "not_found_error",
+    "conflict_error",
+    "request_too_large",
+    "rate_limit_error",
+    "timeout_error",
+    "api_error",
+    "overloaded_error",
+];
+
+/// The `type` of an error object, if it is a known one: it goes into logs.
 fn error_type(raw: &RawValue) -> Option<String> {
     let error: WireError<'_> = serde_json::from_str(raw.get()).ok()?;
-    error.kind.and_then(name).filter(|kind| kind.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+    error.kind.and_then(name).filter(|kind| ERROR_TYPES.contains(&&**kind))
 }
 
 #[cfg(test)]

@@ -194,8 +194,10 @@ fn an_error_event_is_named_and_ends_the_turn() {
 
 #[test]
 fn an_error_type_that_is_prose_is_not_taken_over() {
-    let turn = Turn::from_json(br#"{"type":"error","error":{"type":"My secret prompt"}}"#, LIMITS);
-    assert_eq!(turn.error, None);
+    for kind in ["My secret prompt", "secret_prompt", "secret"] {
+        let said = format!(r#"{{"type":"error","error":{{"type":"{kind}"}}}}"#);
+        assert_eq!(Turn::from_json(said.as_bytes(), LIMITS).error, None, "{kind}");
+    }
 }
 
 #[test]

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use crate::engine::clients::NONE;
 use crate::engine::fanout::Dropped;
 use crate::engine::gate::Outcome;
 use crate::engine::learned::LAYERS;
 use crate::engine::turn::Turn;
 use crate::engine::types::{Endpoint, Plan};
 use crate::engine::volatile::Volatile;
-use crate::metrics::{Admit, Alike, Metrics, Series};
+use crate::metrics::{Alike, Metrics, Series};
 use crate::proxy::family::Fanout;
 use crate::proxy::hold::Held;
 use crate::proxy::memo::Verdict;
@@ -33,7 +34,7 @@ pub fn show_store(metrics: &Metrics, store: Arc<dyn Store>) {
 
 impl Recorder {
     /// The counters of requests like this one.
-    pub(super) fn series(&self, model: &str) -> Arc<Series> {
+    pub(super) fn series(&self, model: &str, client: Option<&str>) -> Arc<Series> {
         let Facts { role, plan, fault, status, sender, .. } = &self.facts;
         let left_alone = fault.is_none() && matches!(plan, Plan::Passthrough(_));
         self.metrics.series(Alike {
@@ -42,12 +43,18 @@ impl Recorder {
             reason: left_alone.then(|| plan.reason()),
             status: Cow::Borrowed(status.as_ref().map_or("none", StatusCode::as_str)),
             model: Cow::Borrowed(model),
-            client: sender.as_ref().map(|sender| Cow::Borrowed(sender.client.as_str())),
+            client: client.map(Cow::Borrowed),
             tenant: sender.as_ref().and_then(|sender| sender.tenant),
         })
     }
 
-    pub(super) fn count(&self, series: &Series, turn: Option<&Turn>, verdict: &Verdict) {
+    pub(super) fn count(
+        &self,
+        series: &Series,
+        client: Option<&str>,
+        turn: Option<&Turn>,
+        verdict: &Verdict,
+    ) {
         let Recorder { facts, metrics, .. } = self;
         series.count();
         metrics.endpoint_requests_total.with_label_values(&[facts.endpoint.as_str()]).inc();
@@ -69,7 +76,7 @@ impl Recorder {
             let labels = [lost.layer.as_str(), lost.cause.as_str()];
             metrics.cache_breaks_total.with_label_values(&labels).inc();
             metrics.cache_break_tokens_total.with_label_values(&labels).inc_by(lost.tokens_lost);
-            let labels = [self.client_label(), lost.cause.as_str()];
+            let labels = [client.unwrap_or(NONE), lost.cause.as_str()];
             metrics.client_cache_breaks_total.with_label_values(&labels).inc();
         }
         self.count_volatile(&verdict.volatile);
@@ -88,11 +95,6 @@ impl Recorder {
                 self.metrics.volatile_tokens_total.with_label_values(&labels).inc_by(volatile.tokens);
             }
         }
-    }
-
-    fn client_label(&self) -> &str {
-        let client = self.facts.sender.as_ref().map_or("none", |sender| &sender.client);
-        self.metrics.clients.label(client, Admit::New)
     }
 
     /// Whether the store knew the conversation.

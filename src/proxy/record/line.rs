@@ -17,7 +17,7 @@ use super::money::Money;
 impl Recorder {
     pub(super) fn log(
         &self,
-        model: &str,
+        (model, client): (&str, Option<&str>),
         ending: Ending,
         turn: Option<&Turn>,
         verdict: &Verdict,
@@ -47,7 +47,7 @@ impl Recorder {
             ending = ending.as_str(),
             model,
             stream = facts.stream,
-            client = sender.map(|sender| sender.client.as_str()),
+            client,
             tenant = sender.and_then(|sender| sender.tenant).map(tracing::field::display),
             session = sender.and_then(|sender| sender.session).map(tracing::field::display),
             agent = sender.and_then(|sender| sender.agent).map(tracing::field::display),

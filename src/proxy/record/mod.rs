@@ -21,6 +21,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::engine::anatomy::{Anatomy, Layer};
 use crate::engine::breakpoints::{self, Place, Skip};
+use crate::engine::clients::NONE;
 use crate::engine::conversation::Trace;
 use crate::engine::fanout::ForkId;
 use crate::engine::fork::{Forecast, Note};
@@ -89,6 +90,8 @@ pub struct Facts {
     pub fork_time: Duration,
     /// How long it waited for the end of its parent's answer.
     pub awaited: Duration,
+    /// When it began to wait, for that or at the gate.
+    pub waits_since: Option<Instant>,
     /// What was done to a forked child, beside putting it on its parent's prefix.
     pub notes: Vec<Note>,
     /// What a child was predicted to cost.
@@ -133,6 +136,7 @@ impl Facts {
             align_time: Duration::ZERO,
             fork_time: Duration::ZERO,
             awaited: Duration::ZERO,
+            waits_since: None,
             notes: Vec::new(),
             forecast: None,
             own_read: 0,
@@ -182,9 +186,8 @@ impl Facts {
     /// The head of the upstream's answer has come.
     pub fn answered(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.status = Some(status);
-        let plain = |id: &&str| id.len() <= REQUEST_ID_BYTES_MAX && id.bytes().all(|b| b.is_ascii_graphic());
         let id = headers.get(&REQUEST_ID).and_then(|id| id.to_str().ok());
-        self.upstream_request_id = id.filter(plain).map(String::from);
+        self.upstream_request_id = id.filter(|id| is_request_id(id)).map(String::from);
     }
 
     pub fn answer_chunk(&mut self, bytes: usize) {
@@ -199,6 +202,15 @@ impl Facts {
     pub fn reason(&self) -> &'static str {
         self.fault.unwrap_or(self.plan.reason())
     }
+}
+
+/// Whether this is the id that a provider gives to a request, and not something else that came in its place:
+/// `req_` and what follows, or hex digits in groups.
+fn is_request_id(id: &str) -> bool {
+    let named = |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let is_named = id.strip_prefix("req_").is_some_and(named);
+    let is_hex = !id.is_empty() && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+    id.len() <= REQUEST_ID_BYTES_MAX && (is_named || is_hex)
 }
 
 /// Says on the answer what was done and why.
@@ -356,9 +368,9 @@ impl Recorder {
         let fanout = self.part(turn.as_ref(), now);
         self.teach(turn.as_ref());
         let verdict = self.memo.as_mut().map(|memo| memo.finished(turn.as_ref(), now)).unwrap_or_default();
-        let model = self.model_label();
-        let series = self.series(&model);
-        self.count(&series, turn.as_ref(), &verdict);
+        let (model, client) = self.names();
+        let series = self.series(&model, client.as_deref());
+        self.count(&series, client.as_deref(), turn.as_ref(), &verdict);
         self.count_family(&series, turn.as_ref(), fanout.as_ref());
         self.count_recall(&series);
         if let Some(turn) = &turn {
@@ -367,9 +379,10 @@ impl Recorder {
         let usage = turn.as_ref().and_then(|turn| turn.usage);
         let money = usage.map(|usage| self.count_money(&series, &usage)).unwrap_or_default();
         self.facts.id = line::next_id();
-        self.log(&model, ending, turn.as_ref(), &verdict, fanout.as_ref(), money);
-        self.trace(&model, turn.as_ref(), &verdict);
-        self.tape(&model, ending, turn.as_ref(), &verdict, fanout.as_ref());
+        let names = (&*model, client.as_deref());
+        self.log(names, ending, turn.as_ref(), &verdict, fanout.as_ref(), money);
+        self.trace(names, turn.as_ref(), &verdict);
+        self.tape(names, ending, turn.as_ref(), &verdict, fanout.as_ref());
     }
 
     /// The answer has ended: a fan-out is sealed, or was none.
@@ -386,16 +399,17 @@ impl Recorder {
         }
     }
 
-    /// A model name takes one of the bounded places only once the upstream accepted it.
-    fn model_label(&self) -> String {
+    /// What is shown for the model and the client. A new name takes one of the bounded places only once the
+    /// upstream accepted it.
+    fn names(&self) -> (String, Option<String>) {
         let admit = match self.facts.status {
             Some(status) if status.is_success() => Admit::New,
             _ => Admit::KnownOnly,
         };
-        match &self.facts.model {
-            Some(model) => self.metrics.models.label(model, admit).to_owned(),
-            None => "none".to_owned(),
-        }
+        let model = self.facts.model.as_deref().unwrap_or(NONE);
+        let client = self.facts.sender.as_ref().map(|sender| &*sender.client);
+        let client = client.map(|client| self.metrics.clients.label(client, admit).to_owned());
+        (self.metrics.models.label(model, admit).to_owned(), client)
     }
 }
 

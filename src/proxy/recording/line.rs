@@ -124,7 +124,7 @@ impl Recorder {
     /// Writes down a Messages exchange that has ended, if anybody asked for that.
     pub fn tape(
         &mut self,
-        model: &str,
+        (model, client): (&str, Option<&str>),
         ending: Ending,
         turn: Option<&Turn>,
         verdict: &Verdict,
@@ -152,7 +152,7 @@ impl Recorder {
             ending: ending.as_str().into(),
             model: model.into(),
             stream: facts.stream,
-            client: sender.map(|sender| sender.client.clone()),
+            client: client.map(String::from),
             tenant: sender.and_then(|sender| sender.tenant).map(|tenant| tenant.to_string()),
             session: sender.and_then(|sender| sender.session).map(|session| session.to_string()),
             agent: sender.and_then(|sender| sender.agent).map(|agent| agent.to_string()),

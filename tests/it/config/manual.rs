@@ -88,6 +88,7 @@ fn the_defaults_are_the_ones_that_were_promised() {
         ("upstream.idle_s", json!(900)),
         ("identity.pepper", json!("")),
         ("identity.tenant_headers", json!([])),
+        ("identity.clients", json!([])),
         ("identity.oauth", json!("observe")),
         ("canonical.order", json!("first-seen")),
         ("canonical.volatile", json!("report")),

@@ -96,6 +96,12 @@ pub static KEYS: &[Key] = &[
         reason: "empty, because credentials cannot be forged by another client and these headers can",
     },
     Key {
+        path: "identity.clients",
+        kind: Kind::Texts(|config| &mut config.identity.clients),
+        meaning: "Your own clients, by how their user agents begin (\"till\" for till/3.2.1), that logs and metrics show by name beside the known ones; all others are \"other\".",
+        reason: "empty, because a user agent may hold anything, and what it holds would be shown",
+    },
+    Key {
         path: "identity.oauth",
         kind: Kind::Choice(Choice {
             words: &["observe", "full"],
