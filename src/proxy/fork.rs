@@ -74,6 +74,7 @@ impl Proxy {
             }
         };
         let waiting = self.awaiting.begin(&tenant, fork, until);
+        recorder.facts.waits_since.get_or_insert_with(Instant::now);
         // In time or not, what is known by then is looked at again.
         let mut sealed = std::pin::pin!(sealed);
         loop {

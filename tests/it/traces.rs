@@ -9,6 +9,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::json;
 
+use crate::fanout::scene::Scene;
 use crate::harness::samples::{self, EVENTS};
 use crate::harness::upstream::Answering;
 use crate::harness::{Binary, Forkpoint, Upstream, post, until};
@@ -23,11 +24,15 @@ pub async fn collector() -> Answering {
 
 /// The spans of one request to the collector, by name.
 fn spans(body: &[u8]) -> HashMap<String, Span> {
+    all_spans(body).into_iter().map(|span| (span.name.clone(), span)).collect()
+}
+
+fn all_spans(body: &[u8]) -> Vec<Span> {
     let request: ExportTraceServiceRequest = serde_json::from_slice(body).unwrap();
     let resource = request.resource_spans[0].resource.clone().unwrap();
     assert!(resource.attributes.iter().any(|attribute| attribute.key == "service.name"));
     let scopes = request.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
-    scopes.flat_map(|scope| scope.spans).map(|span| (span.name.clone(), span)).collect()
+    scopes.flat_map(|scope| scope.spans).collect()
 }
 
 fn attribute(span: &Span, key: &str) -> Option<String> {
@@ -169,6 +174,40 @@ async fn a_hold_has_a_span_of_its_own() {
     let hold = told[1].get("hold").expect("a span");
     assert_eq!(attribute(hold, "forkpoint.gate.outcome").as_deref(), Some("led"));
     assert_eq!(hold.parent_span_id, told[1]["forkpoint messages"].span_id);
+}
+
+#[tokio::test]
+async fn a_signed_request_keeps_its_own_context() {
+    let (mut collector, mut upstream) = (collector().await, upstream().await);
+    let url = collector.url();
+    let settings =
+        [("TRACE__ENDPOINT", &*url), ("TRACE__PROPAGATE", "true"), ("UPSTREAM__PROFILE", "bedrock")];
+    let binary = Binary::serve(&upstream.url(), &settings).await;
+    let signed = format!("traceparent: {TRACEPARENT}\r\ndigest: sha-256=x\r\n");
+    binary.client().await.ask(&call(&signed)).await;
+    assert_eq!(upstream.next().await.head.get("traceparent").as_deref(), Some(TRACEPARENT));
+    let spans = spans(&collector.next().await.body);
+    assert_eq!(attribute(&spans["chat claude-x"], "gen_ai.provider.name").as_deref(), Some("aws.bedrock"));
+    assert!(!spans.contains_key("hold"), "nobody waited");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_at_the_gate_was_held_until_then() {
+    let mut collector = collector().await;
+    let endpoint = collector.url().parse().unwrap();
+    let scene = Scene::fanned_out(2, |config| config.trace.endpoint = Some(endpoint)).await;
+    let leader = scene.arrives(0, 1).await;
+    let asked = scene.next().await;
+    drop(scene.arrives(1, 2).await);
+    scene.at_gate(1).await;
+    until("the line", || scene.holds("client_left") == 1).await;
+    scene.forkpoint.proxy.witnesses().flush().await;
+    let told: Vec<_> = collector.so_far().iter().flat_map(|told| all_spans(&told.body)).collect();
+    let left = |span: &&Span| attribute(span, "forkpoint.gate.outcome").as_deref() == Some("client_left");
+    let held = told.iter().find(left).expect("a span");
+    assert_eq!(held.name, "hold");
+    assert!(!told.iter().any(|span| span.trace_id == held.trace_id && span.name.starts_with("chat")));
+    drop((leader, asked));
 }
 
 #[test]

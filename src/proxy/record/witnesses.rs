@@ -18,8 +18,7 @@ pub struct Witnesses {
 
 impl Witnesses {
     pub fn start(config: &Config, metrics: &Arc<Metrics>) -> Result<Witnesses, SetupError> {
-        let (recording, tracer) =
-            (Recording::start(config, metrics)?, Tracer::start(&config.trace, metrics)?);
+        let (recording, tracer) = (Recording::start(config, metrics)?, Tracer::start(config, metrics)?);
         Ok(Witnesses { recording, tracer })
     }
 

@@ -17,10 +17,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::config;
+use crate::config::{self, Config, Profile};
+use crate::engine::gate::Outcome;
+use crate::engine::identify::is_signed;
 use crate::engine::turn::Turn;
 use crate::engine::types::Endpoint;
 use crate::metrics::Metrics;
+use crate::proxy::clock::millis;
 use crate::proxy::forward::{SentBody, SetupError, Upstream};
 use crate::proxy::memo::Verdict;
 
@@ -46,6 +49,7 @@ pub struct Tracer {
     ids: Ids,
     sample: f64,
     propagate: bool,
+    provider: &'static str,
     metrics: Arc<Metrics>,
 }
 
@@ -64,10 +68,11 @@ pub struct Traced {
 
 impl Tracer {
     /// What the configuration asks for, if it asks.
-    pub fn start(trace: &config::Trace, metrics: &Arc<Metrics>) -> Result<Option<Arc<Tracer>>, SetupError> {
+    pub fn start(config: &Config, metrics: &Arc<Metrics>) -> Result<Option<Arc<Tracer>>, SetupError> {
+        let trace = &config.trace;
         let Some(endpoint) = &trace.endpoint else { return Ok(None) };
-        let upstream =
-            config::Upstream { url: endpoint.clone(), idle: EXPORT, ..config::Config::default().upstream };
+        let provider = provider(config.upstream.profile);
+        let upstream = config::Upstream { url: endpoint.clone(), idle: EXPORT, ..Config::default().upstream };
         let (queue, jobs) = mpsc::channel(QUEUE_EXCHANGES);
         let exporter = Exporter {
             upstream: Upstream::new(&upstream)?,
@@ -77,7 +82,7 @@ impl Tracer {
         };
         tokio::spawn(exporter.work(jobs));
         let (ids, sample, propagate) = (Ids::default(), trace.sample, trace.propagate);
-        Ok(Some(Arc::new(Tracer { queue, ids, sample, propagate, metrics: Arc::clone(metrics) })))
+        Ok(Some(Arc::new(Tracer { queue, ids, sample, propagate, provider, metrics: Arc::clone(metrics) })))
     }
 
     /// Takes up the caller's trace, or begins one. Whether it is kept was decided by whoever began it.
@@ -90,7 +95,9 @@ impl Tracer {
         }
         let own = Context { trace, span: self.ids.span(), sampled };
         let upstream = self.ids.span();
+        // A signature may cover the header.
         if self.propagate
+            && !is_signed(headers)
             && let Some(value) = (Context { span: upstream, ..own }).header()
         {
             headers.insert(TRACEPARENT, value);
@@ -208,9 +215,31 @@ impl Exporter {
     }
 }
 
+/// As the conventions for generative AI call it.
+fn provider(profile: Profile) -> &'static str {
+    match profile {
+        Profile::Anthropic | Profile::Automatic => "anthropic",
+        Profile::Bedrock => "aws.bedrock",
+        Profile::Vertex => "gcp.vertex_ai",
+    }
+}
+
 impl Recorder {
+    /// When the request was held back, if it was: for its parent's last byte, at the gate, or until its client left.
+    fn held_from(&self) -> Option<Instant> {
+        let facts = &self.facts;
+        let at_gate = facts.hold.is_some_and(|hold| hold.outcome != Outcome::Unneeded);
+        let waited = at_gate || !facts.awaited.is_zero() || facts.sent_at.is_none();
+        facts.waits_since.filter(|_| waited)
+    }
+
     /// The spans of an exchange that has ended, if it is traced.
-    pub(super) fn trace(&mut self, model: &str, turn: Option<&Turn>, verdict: &Verdict) {
+    pub(super) fn trace(
+        &mut self,
+        (model, client): (&str, Option<&str>),
+        turn: Option<&Turn>,
+        verdict: &Verdict,
+    ) {
         let Some(Traced { tracer, own, parent, upstream }) = self.span.take() else { return };
         let facts = &self.facts;
         let (now, end) = (Instant::now(), SystemTime::now());
@@ -231,7 +260,7 @@ impl Recorder {
         whole.text("forkpoint.role", Some(facts.role.as_str()));
         whole.text("forkpoint.plan", Some(facts.plan.as_str()));
         whole.text("forkpoint.reason", Some(facts.reason()));
-        whole.text("forkpoint.client", sender.map(|sender| sender.client.as_str()));
+        whole.text("forkpoint.client", client);
         whole.text("forkpoint.tenant", sender.and_then(|sender| sender.tenant));
         whole.text("forkpoint.session", sender.and_then(|sender| sender.session));
         whole.text("forkpoint.agent", sender.and_then(|sender| sender.agent));
@@ -242,10 +271,14 @@ impl Recorder {
         whole.number("http.response.status_code", status);
         whole.failed(facts.fault.or(status.filter(|status| *status >= 500).map(|_| "upstream")));
         let mut spans = vec![whole];
-        if let (Some(hold), Some(sent)) = (facts.hold, facts.sent_at) {
-            let from = sent.checked_sub(hold.time).unwrap_or(sent);
-            let mut held = span(tracer.ids.span(), Some(own.span), "hold".into(), Kind::Internal, from, sent);
-            held.text("forkpoint.gate.outcome", Some(hold.outcome.as_str()));
+        if let Some(from) = self.held_from() {
+            let to = facts.sent_at.unwrap_or(now);
+            let mut held = span(tracer.ids.span(), Some(own.span), "hold".into(), Kind::Internal, from, to);
+            let left = self.waits.then_some(Outcome::ClientLeft);
+            let outcome = facts.hold.map(|hold| hold.outcome).or(left);
+            held.text("forkpoint.gate.outcome", outcome.map(Outcome::as_str));
+            let awaited = Some(millis(facts.awaited)).filter(|awaited| *awaited > 0);
+            held.number("forkpoint.parent.awaited_ms", awaited);
             spans.push(held);
         }
         if let Some(sent) = facts.sent_at {
@@ -255,7 +288,7 @@ impl Recorder {
             call.number("http.response.status_code", status);
             if is_chat {
                 call.text("gen_ai.operation.name", Some("chat"));
-                call.text("gen_ai.provider.name", Some("anthropic"));
+                call.text("gen_ai.provider.name", Some(tracer.provider));
                 call.text("gen_ai.request.model", Some(model));
                 let usage = turn.and_then(|turn| turn.usage);
                 let written = usage.map(|usage| usage.cache_write_5m + usage.cache_write_1h);
