@@ -6,6 +6,7 @@ mod stress;
 mod volatile;
 mod diagnostics;
 mod headers;
+mod hour;
 
 use std::time::Duration;
 
