@@ -15,9 +15,9 @@ use std::time::Instant;
 
 use super::error::Fault;
 use super::family::Family;
-use super::fork::{BETA, Forked};
+use super::fork::{BETA, Forked, tool_of};
 use super::forward::{Answer, SentBody};
-use super::record::Recorder;
+use super::record::{Recorder, warn_of_stand_down};
 use super::{Modes, Proxy};
 use crate::config::Mode;
 use crate::engine::breakpoints::apply;
@@ -251,6 +251,9 @@ impl Proxy {
         if let (Some(fork), Some(tenant)) = (newcomer.and_then(Family::fork_id), memo.tenant()) {
             if tenant.fanouts().stand_down(fork) {
                 self.metrics.standdowns_total.with_label_values(&["refused"]).inc();
+                let child =
+                    newcomer.and_then(Family::newcomer).map(|child| child.unwrap_or_else(|child| child));
+                warn_of_stand_down(memo, child.map_or("", tool_of), "refused");
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Children on their parent's prefix: when that is decided, and what is sent then.
 
+use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +18,9 @@ use crate::engine::breakpoints::Ttl;
 use crate::engine::conversation::Trace;
 use crate::engine::entry::Parameters;
 use crate::engine::fanout::{Child, ForkPoint};
-use crate::engine::fork::{self, Composed, Forecast, Market, Note, Prefix, Refusal, Sizes, Trunk, Turn};
+use crate::engine::fork::{
+    self, Composed, Forecast, Late, Market, Note, Policy, Prefix, Refusal, Sizes, Trunk, Turn,
+};
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Known, Remembered};
 use crate::engine::types::{BodyDigest, Moment, Plan, Why};
@@ -60,6 +63,9 @@ impl Proxy {
         let (Some(memo), Some(family)) = (memo, family) else { return };
         let Some(Ok(child)) = family.newcomer().filter(|_| !is_sealed(family)) else { return };
         let (Some(tenant), fork) = (memo.tenant(), child.fork.id) else { return };
+        if !self.may_be_forked(family, child, &tenant) {
+            return;
+        }
         let came = self.gate.now();
         let until = deadline.min(came.after(millis(self.config.fork.await_parent)));
         let sealed = async {
@@ -132,7 +138,8 @@ impl Proxy {
         let (Some(memo), Some(family)) = (memo.as_ref(), family.as_ref()) else { return };
         let Some(tenant) = memo.tenant().filter(|_| matches!(family.newcomer(), Some(Ok(_)))) else { return };
         let lay = AssertUnwindSafe(|| self.lay(memo, family, facts, &tenant).map(drop));
-        let _ = std::panic::catch_unwind(lay);
+        let laid = std::panic::catch_unwind(lay).unwrap_or(Err(Why::Refused(Refusal::Internal)));
+        facts.would_fork = Some(laid.map_or_else(Why::as_str, |()| "none"));
     }
 
     fn lay(&self, memo: &Memo, family: &Family, facts: &mut Facts, tenant: &Tenant) -> Result<Laid, Why> {
@@ -166,15 +173,12 @@ impl Proxy {
         tenant: &Tenant,
     ) -> Result<Laid, Refusal> {
         let policy = &self.config.fork.policy;
-        let call = child.call.and_then(|call| child.fork.calls.get(call));
-        let tool = call.map_or("", |call| &call.name);
-        let (verdict, habits) = {
-            let arms = tenant.arms();
-            (arms.verdict(tool, self.clock.now()), arms.habits(tool))
+        // What those would cost that are left alone for the others' sake is worth knowing too.
+        let left_alone = match self.eligible(own, family, child, policy, tenant) {
+            Err(why @ (Refusal::StoodDown | Refusal::Holdout)) => Err(why),
+            other => Ok(other?),
         };
-        let stood_down = verdict.is_some() || tenant.fanouts().is_stood_down(child.fork.id);
-        let known = fork::Facts { rules: &self.fanout_rules, stood_down };
-        fork::eligible(own, child, family.who(), policy, &known)?;
+        let habits = tenant.arms().habits(tool_of(child));
         let trunk = trunk(tenant, child, self.rules.attribution)?;
         let (prefix, notes) = Prefix::of(&trunk, own, child, policy)?;
         let composed = prefix.compose(own, Turn::First, self.rules.profile);
@@ -191,7 +195,34 @@ impl Proxy {
         if !fork::is_snapshot(own, child) {
             fork::decide(facts.forecast.as_ref(), policy)?;
         }
-        Ok(laid)
+        left_alone.map(|()| laid)
+    }
+
+    fn eligible(
+        &self,
+        own: &Remembered,
+        family: &Family,
+        child: &Child,
+        policy: &Policy,
+        tenant: &Tenant,
+    ) -> Result<(), Refusal> {
+        let verdict = tenant.arms().verdict(tool_of(child), self.clock.now());
+        let stood_down = verdict.is_some() || tenant.fanouts().is_stood_down(child.fork.id);
+        let known = fork::Facts { rules: &self.fanout_rules, stood_down };
+        fork::eligible(own, child, family.who(), policy, &known)
+    }
+
+    /// Whether a child could be forked once its parent's answer has ended; nobody else has to wait for that.
+    fn may_be_forked(&self, family: &Family, child: &Child, tenant: &Tenant) -> bool {
+        let Some(own) = family.own() else { return false };
+        let policy = &self.config.fork.policy;
+        let policy = match policy.late {
+            Late::Partial => Cow::Borrowed(policy),
+            Late::Passthrough => Cow::Owned(Policy { late: Late::Partial, ..policy.clone() }),
+        };
+        let asked = AssertUnwindSafe(|| self.eligible(own, family, child, &policy, tenant));
+        // A child whose call has not finished is told by the seal which one it is.
+        matches!(std::panic::catch_unwind(asked), Ok(Ok(()) | Err(Refusal::Unsealed)))
     }
 
     /// A composed request, read as the cache will.
@@ -244,6 +275,11 @@ impl Proxy {
             ttl: laid.composed.breakpoints.last().map_or(Ttl::FiveMinutes, |point| point.ttl),
         }
     }
+}
+
+/// The tool that started a child; empty if it has named its parent itself.
+pub(super) fn tool_of(child: &Child) -> &str {
+    child.call.and_then(|call| child.fork.calls.get(call)).map_or("", |call| &call.name)
 }
 
 fn is_sealed(family: &Family) -> bool {

@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use crate::engine::fanout::{Child, ForkId, ForkPoint};
 use crate::engine::fork::arms::Arm;
@@ -33,6 +34,8 @@ pub struct Bound {
     pub shadow: Shadow,
     turns: AtomicU64,
     tail: AtomicUsize,
+    /// From its first request to its last answer.
+    pub life: Lifetime,
     /// A turn of it was accepted without the prefix that it stands on.
     strayed: AtomicBool,
 }
@@ -58,6 +61,7 @@ impl Bound {
             shadow: Shadow::default(),
             turns: AtomicU64::new(0),
             tail: AtomicUsize::new(NO_TAIL),
+            life: Lifetime::default(),
             strayed: AtomicBool::new(false),
         }
     }
@@ -104,6 +108,23 @@ impl Bound {
             Fate::Own(_) => 0,
         };
         size_of::<Bound>() + prefix
+    }
+}
+
+/// How long a child lives.
+#[derive(Debug, Default)]
+pub struct Lifetime {
+    began: OnceLock<Instant>,
+    /// Of the time since.
+    counted_ms: AtomicU64,
+}
+
+impl Lifetime {
+    /// A turn that came at `started` has ended: how much longer the child has lived by that.
+    pub fn grows(&self, started: Instant, ended: Instant) -> Duration {
+        let began = *self.began.get_or_init(|| started);
+        let ms = ended.saturating_duration_since(began).as_millis() as u64;
+        Duration::from_millis(ms.saturating_sub(self.counted_ms.fetch_max(ms, Relaxed)))
     }
 }
 

@@ -212,3 +212,14 @@ fn tenants_are_bounded_and_the_one_longest_away_goes() {
     assert_eq!(memory.tenants(), TENANTS_MAX);
     assert!(memory.tenant(&id(0)).is_none() && memory.tenant(&id(TENANTS_MAX)).is_some());
 }
+
+#[test]
+fn a_child_lives_from_its_first_request_to_its_last_answer() {
+    let start = std::time::Instant::now();
+    let at = |ms: u64| start + std::time::Duration::from_millis(ms);
+    let life = super::forked::Lifetime::default();
+    // What its client does between two turns counts; turns that overlap count once.
+    let turns = [(0, 100), (400, 500), (450, 480), (600, 650)];
+    let grown = turns.map(|(started, ended)| life.grows(at(started), at(ended)).as_millis());
+    assert_eq!(grown, [100, 400, 0, 150]);
+}

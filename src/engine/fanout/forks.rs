@@ -72,6 +72,11 @@ impl Forks {
         self.rules = Rules { bytes: self.rules.bytes, ..rules };
     }
 
+    /// Whether a tool is known to start agents, by its name or by what came of it.
+    pub fn knows_tool(&self, name: &str) -> bool {
+        self.rules.lists(name) || self.learned.contains(name)
+    }
+
     pub fn len(&self) -> usize {
         self.slots.len()
     }

@@ -1,13 +1,29 @@
 //! What became of the children of a tool, forked and not.
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use crate::engine::fork::answers::{is_empty, is_foreign, tool_errors};
 use crate::engine::fork::arms::{Answered, Arm, Measured, Stop};
 use crate::engine::fork::{Forecast, Unit};
 use crate::engine::turn::Turn;
 use crate::engine::types::{Moment, Plan};
 use crate::proxy::clock::millis;
+use crate::proxy::memo::Memo;
+use crate::store::Tenant;
 
 use super::Recorder;
+
+/// Longer than any name of a tool that the API takes.
+const TOOL_CHARS_MAX: usize = 128;
+
+/// Says for whom forking stands down. A tool that is not known to start agents is not named.
+pub fn warn_of_stand_down(memo: &Memo, tool: &str, reason: &'static str) {
+    let is_known = |tenant: Arc<Tenant>| tenant.with_forks(|forks| forks.knows_tool(tool));
+    let is_name = tool.len() <= TOOL_CHARS_MAX && tool.bytes().all(|byte| byte.is_ascii_graphic());
+    let tool = if is_name && memo.tenant().is_some_and(is_known) { tool } else { "other" };
+    tracing::warn!(tenant = %memo.tenant_id(), tool, reason, "forking stands down");
+}
 
 impl Recorder {
     /// What this child was predicted to cost when it came.
@@ -49,11 +65,13 @@ impl Recorder {
             tool_errors: tool_errors(own),
             prompt_tokens: usage.uncached.saturating_add(usage.cached()),
             output_tokens: usage.output,
-            wall_ms: millis(self.facts.started.elapsed()),
+            wall_ms: millis(bound.life.grows(self.facts.started, Instant::now())),
             cost: self.units(&usage).map(|(unit, measured)| Measured { unit, measured, predicted }),
         };
-        for (_, why) in tenant.arms().record(&answered, now) {
+        let stood_down = tenant.arms().record(&answered, now);
+        for (tool, why) in stood_down {
             metrics.standdowns_total.with_label_values(&[why.as_str()]).inc();
+            warn_of_stand_down(memo, &tool, why.as_str());
         }
         self.count_arm(&answered);
     }

@@ -55,6 +55,7 @@ impl Recorder {
             kin = self.family.as_ref().map(|family| family.why),
             child_turn = facts.child_turn,
             fork_notes = names(&facts.notes).map(tracing::field::display),
+            would_fork = facts.would_fork,
             predicted_unit = facts.forecast.map(|forecast| forecast.unit.as_str()),
             predicted_turns = facts.forecast.map(|forecast| forecast.turns),
             predicted_forked = facts.forecast.map(|forecast| forecast.forked),

@@ -10,6 +10,7 @@ mod money;
 pub mod traces;
 mod witnesses;
 
+pub use arms::warn_of_stand_down;
 pub use count::show_store;
 pub use line::stop_reason;
 pub use witnesses::Witnesses;
@@ -96,6 +97,8 @@ pub struct Facts {
     pub notes: Vec<Note>,
     /// What a child was predicted to cost.
     pub forecast: Option<Forecast>,
+    /// Why a child would not be forked in mode fork, or `none` if it would.
+    pub would_fork: Option<&'static str>,
     /// Tokens that it would have read, had it gone out as it came.
     pub own_read: u64,
     pub observe_time: Duration,
@@ -139,6 +142,7 @@ impl Facts {
             waits_since: None,
             notes: Vec::new(),
             forecast: None,
+            would_fork: None,
             own_read: 0,
             observe_time: Duration::ZERO,
             status: None,

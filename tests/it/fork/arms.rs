@@ -1,9 +1,10 @@
 //! Children that are left alone to be compared with, and forking that does not keep its promises.
 
-use serde_json::json;
+use forkpoint::config::Mode;
+use serde_json::{Value, json};
 
 use super::{FORKED, FREE, Stage, child, forwarded, parent, plan};
-use crate::harness::until;
+use crate::harness::{Log, until};
 
 impl Stage {
     fn arm(&self, metric: &str, arm: &str) -> u64 {
@@ -54,11 +55,83 @@ async fn the_holdout_is_whole_fan_outs() {
 
 #[tokio::test]
 async fn a_share_of_nothing_forks_nobody() {
+    let log = Log::start();
     let stage = Stage::new(|config| config.fork.policy.share = 0.0).await;
     let told = stage.fan_out(&parent(FREE, "[[sim:fan_out n=2 tool=Agent field=prompt | text]]")).await;
     for told in &told {
         assert_eq!(plan(&stage.send(&child(FREE, told)).await), ["child", "aligned", "holdout"]);
     }
+    // What they would have cost is known all the same.
+    stage.ended("holdout", 2).await;
+    until("the lines", || log.count() == 3).await;
+    for line in &log.records()[1..] {
+        assert!(is_positive(line, &["predicted_forked", "predicted_as_sent", "forked_usd"]), "{line}");
+        assert_eq!(line.get("would_fork"), None);
+    }
+}
+
+fn is_positive(line: &Value, fields: &[&str]) -> bool {
+    fields.iter().all(|field| line[field].as_f64().is_some_and(|figure| figure > 0.0))
+}
+
+#[tokio::test]
+async fn lower_modes_say_what_forking_would_have_done() {
+    for mode in [Mode::Observe, Mode::Align] {
+        let log = Log::start();
+        let stage = Stage::new(|config| config.server.mode = mode).await;
+        let told = stage.fan_out(&parent(FREE, "[[sim:fan_out n=2 tool=Agent field=prompt | text]]")).await;
+        stage.send(&child(FREE, &told[0])).await;
+        let mut other = child(FREE, &told[1]);
+        other["tools"] = json!([crate::workload::tool("elsewhere")]);
+        stage.send(&other).await;
+        until("the lines", || log.count() == 3).await;
+        let lines = log.records();
+        assert_eq!(lines[0].get("would_fork"), None, "a parent is no child");
+        assert_eq!(lines[1]["would_fork"], "none", "{mode:?}");
+        assert!(is_positive(&lines[1], &["predicted_forked", "forked_usd"]), "{}", lines[1]);
+        assert_eq!(lines[2]["would_fork"], "tools_differ", "{mode:?}");
+        assert!(stage.forkpoint.metric("forkpoint_counterfactual_usd_total", &["baseline=\"forked\""]) > 0.0);
+    }
+}
+
+#[tokio::test]
+async fn forking_stands_down_where_it_costs_more_than_was_foreseen() {
+    let log = Log::start();
+    let stage = Stage::new(|_| ()).await;
+    let fan_out = async |number: usize, children: usize, does: &str| {
+        let script = format!("Part {number}. [[sim:fan_out n={children} tool=Agent field=prompt | {does}]]");
+        let mut lives = Vec::new();
+        for told in stage.fan_out(&parent(FREE, &script)).await {
+            let mut body = child(FREE, &told);
+            let first = stage.send(&body).await;
+            assert_eq!(plan(&first), FORKED, "{number}");
+            super::extend(&mut body, &first);
+            lives.push(body);
+        }
+        lives
+    };
+    // Children of this tool say one thing and are gone, as far as anybody knows.
+    for number in 0..2 {
+        fan_out(number, 2, "text").await;
+    }
+    stage.ended("forked", 4).await;
+    let mut lives = Vec::new();
+    for number in 2..5 {
+        lives.extend(fan_out(number, 3, "tools turns=4 tool=search").await);
+    }
+    // These do not.
+    for body in &mut lives {
+        for _ in 0..4 {
+            let exchange = stage.send(body).await;
+            super::extend(body, &exchange);
+        }
+    }
+    stage.ended("forked", 4 + 9 * 5).await;
+    assert_eq!(stage.count("standdowns_total", &["reason=\"cost\""]), 1);
+    let said = log.text().lines().find(|line| line.contains("forking stands down")).map(str::to_owned);
+    let said: Value = serde_json::from_str(&said.expect("a warning")).unwrap();
+    assert_eq!([&said["level"], &said["tool"], &said["reason"]], ["WARN", "Agent", "cost"]);
+    assert_eq!(said["tenant"], log.records()[0]["tenant"]);
 }
 
 #[tokio::test]

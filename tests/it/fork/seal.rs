@@ -193,6 +193,24 @@ async fn late_children_are_left_alone_if_so_configured() {
 }
 
 #[tokio::test]
+async fn who_cannot_be_forked_does_not_wait_for_the_seal() {
+    for (late, reason) in [(Late::Partial, "tools_differ"), (Late::Passthrough, "late")] {
+        let mut slow = Slow::begins(3, |config| config.fork.policy.late = late).await;
+        slow.finishes(2).await;
+        let other = sibling("", 0).and("tools", json!([crate::workload::tool("elsewhere")]));
+        let (_, said) = slow.answered(&mut slow.ask(&other).await).await;
+        assert_eq!(said, ["child", "aligned", reason]);
+        // The one that could be waits.
+        let _client = slow.child(1).await;
+        slow.awaiting(1).await;
+    }
+    let mut slow = Slow::begins(2, |config| config.fork.policy.share = 0.0).await;
+    slow.finishes(1).await;
+    let (_, said) = slow.answered(&mut slow.child(0).await).await;
+    assert_eq!(said, ["child", "aligned", "holdout"]);
+}
+
+#[tokio::test]
 async fn a_directive_that_has_not_finished_is_nobodys() {
     let mut slow = Slow::begins(2, |_| ()).await;
     slow.finishes(1).await;
