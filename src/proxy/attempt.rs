@@ -248,13 +248,12 @@ impl Proxy {
         }
         // A bound child keeps its prefix: only those that come after it are left alone.
         let newcomer = recorder.family.as_ref().filter(|family| family.newcomer().is_some());
-        if let (Some(fork), Some(tenant)) = (newcomer.and_then(Family::fork_id), memo.tenant()) {
-            if tenant.fanouts().stand_down(fork) {
-                self.metrics.standdowns_total.with_label_values(&["refused"]).inc();
-                let child =
-                    newcomer.and_then(Family::newcomer).map(|child| child.unwrap_or_else(|child| child));
-                warn_of_stand_down(memo, child.map_or("", tool_of), "refused");
-            }
+        if let (Some(fork), Some(tenant)) = (newcomer.and_then(Family::fork_id), memo.tenant())
+            && tenant.fanouts().stand_down(fork)
+        {
+            self.metrics.standdowns_total.with_label_values(&["refused"]).inc();
+            let child = newcomer.and_then(Family::newcomer).map(|child| child.unwrap_or_else(|child| child));
+            warn_of_stand_down(memo, child.map_or("", tool_of), "refused");
         }
     }
 }
