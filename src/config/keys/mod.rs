@@ -186,7 +186,7 @@ mod tests {
         let Trace { endpoint: _, sample: _, headers_file: _, propagate: _ } = trace;
         let Drain { delay: _, deadline: _ } = drain;
         let Admin { token_file: _, open_metrics: _ } = admin;
-        assert_eq!(KEYS.len(), 5 + 5 + 3 + 3 + 23 + 4 + 5 + 1 + 9 + 6 + 2 + 4 + 2 + 2);
+        assert_eq!(KEYS.len(), 5 + 5 + 4 + 3 + 23 + 4 + 5 + 1 + 9 + 6 + 2 + 4 + 2 + 2);
     }
 
     #[test]
