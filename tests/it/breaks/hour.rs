@@ -19,8 +19,7 @@ use crate::workload::{Exchange, Letter, prose, tool};
 
 const MODEL: &str = "claude-opus-5-5";
 const ANOTHER_MODEL: &str = "claude-haiku-5-5";
-/// Priced for what it writes, too.
-const PRICED_MODEL: &str = "claude-fable-5-2";
+const MODEL_OF_AGENTS: &str = "claude-fable-5-2";
 const CHILDREN: usize = 3;
 const BETWEEN: Duration = Duration::from_secs(240);
 
@@ -198,7 +197,7 @@ impl Hour {
     async fn fan_out(&mut self) {
         let session = |body: &Value| of("fan-out", body).with("x-forkpoint-session", "one");
         let body = |system: &str, tools: Value, messages: Value| {
-            json!({"model": PRICED_MODEL, "max_tokens": 9_000, "stream": true, "tools": tools,
+            json!({"model": MODEL_OF_AGENTS, "max_tokens": 9_000, "stream": true, "tools": tools,
                 "system": [marked(text(prose(system, 4_000)))], "messages": messages})
         };
         let agent = json!({"name": "Agent", "description": "Starts a sub-agent.", "input_schema": {
@@ -258,11 +257,7 @@ impl Hour {
             sum.cache_write_5m += usage.cache_write_5m;
             sum.cache_write_1h += usage.cache_write_1h;
             sum.output += usage.output;
-            let price = find(&public_models(), &model).unwrap().price;
-            *cost += price.cost_usd(&usage);
-            if model != PRICED_MODEL {
-                *cost -= price.cost_usd(&Usage { output: usage.output, ..Usage::default() });
-            }
+            *cost += find(&public_models(), &model).unwrap().price.cost_usd(&usage);
         }
         sums
     }
@@ -315,12 +310,10 @@ fn bills(hour: &Hour, log: &[Value], recorded: &[Value]) {
         }
         let billed = hour.metric("cost_usd_total", &[&named]);
         assert!(close(billed, cost), "{model}: {billed} and {cost}");
-        if model == PRICED_MODEL {
-            assert!(close(sum(&of_model, "cost_usd"), cost), "{model} in the log");
-            let as_sent = hour.metric("counterfactual_usd_total", &[&named, "as_sent"]);
-            assert!(close(sum(&of_model, "as_sent_usd"), as_sent), "{model} as sent");
-            assert!(close(hour.metric("saved_usd", &[&named]), as_sent - cost), "{model} saved");
-        }
+        assert!(close(sum(&of_model, "cost_usd"), cost), "{model} in the log");
+        let as_sent = hour.metric("counterfactual_usd_total", &[&named, "as_sent"]);
+        assert!(close(sum(&of_model, "as_sent_usd"), as_sent), "{model} as sent");
+        assert!(close(hour.metric("saved_usd", &[&named]), as_sent - cost), "{model} saved");
     }
     for kind in ["uncached", "cache_read", "cache_write_5m", "cache_write_1h", "output"] {
         let all: u64 = hour
