@@ -8,6 +8,8 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bodies::{CHILDREN, directive};
+
 /// Events of one streamed answer: about a paragraph of text, one event per few words.
 pub const EVENTS: usize = 200;
 
@@ -24,6 +26,11 @@ pub enum Answer {
     Sse,
     /// The first event, then silence until the mock is told to go on.
     Idle,
+    /// A message that starts `CHILDREN` agents, with ids of its own.
+    FanOut,
+    /// The small message, for a child that must arrive on its parent's prefix and is billed for reading it: one that
+    /// costs more than foretold would put an end to forking.
+    Forked,
     /// Not the mock's: whatever message an API answers, as long as it is whole.
     AnyJson,
     /// The same as a stream.
@@ -43,23 +50,27 @@ impl Answer {
             Answer::Json => "json",
             Answer::Sse => "sse",
             Answer::Idle => "idle",
+            Answer::FanOut => "fan-out",
+            Answer::Forked => "forked",
             Answer::AnyJson | Answer::AnyStream => "any",
         }
     }
 
     pub fn is_streamed(self) -> bool {
-        !matches!(self, Answer::Json | Answer::AnyJson)
+        matches!(self, Answer::Sse | Answer::Idle | Answer::AnyStream)
     }
 
     pub fn named(name: &str) -> Option<Answer> {
-        [Answer::Json, Answer::Sse, Answer::Idle].into_iter().find(|answer| answer.as_str() == name)
+        let all = [Answer::Json, Answer::Sse, Answer::Idle, Answer::FanOut, Answer::Forked];
+        all.into_iter().find(|answer| answer.as_str() == name)
     }
 
     pub fn expected(self) -> Expected {
         match self {
             Answer::Json => Expected::Exactly(JSON.as_bytes()),
+            Answer::Forked => Expected::Exactly(FORKED.as_bytes()),
             Answer::Sse | Answer::Idle => Expected::Exactly(&STREAM),
-            Answer::AnyJson => Expected::EndingWith(b"}}"),
+            Answer::AnyJson | Answer::FanOut => Expected::EndingWith(b"}}"),
             Answer::AnyStream => Expected::EndingWith(b"data: {\"type\":\"message_stop\"}\n\n"),
         }
     }
@@ -67,6 +78,25 @@ impl Answer {
 
 pub fn json() -> &'static str {
     &JSON
+}
+
+pub fn forked() -> &'static str {
+    &FORKED
+}
+
+/// The answer that starts agents, told apart from others by a number.
+pub fn fan_out(nonce: u64) -> String {
+    let call = |number: usize| {
+        let input = serde_json::json!({"description": format!("part {number}"), "prompt": directive(number)});
+        format!(
+            r#"{{"type":"tool_use","id":"toolu_01{nonce:016x}{number:04}","name":"Agent","input":{input}}}"#
+        )
+    };
+    let calls: Vec<String> = (1..=CHILDREN).map(call).collect();
+    format!(
+        r#"{{"id":"msg_01{nonce:016x}","type":"message","role":"assistant","model":"claude-sonnet-4-6","content":[{}],"stop_reason":"tool_use","stop_sequence":null,"usage":{USAGE_AT_START}}}"#,
+        calls.join(",")
+    )
 }
 
 pub fn events() -> &'static [String] {
@@ -81,6 +111,8 @@ static JSON: LazyLock<String> = LazyLock::new(|| {
         r#"{{"id":"msg_01BenchAnswer00000000000","type":"message","role":"assistant","model":"claude-sonnet-4-5","content":[{{"type":"text","text":"{text}"}}],"stop_reason":"end_turn","stop_sequence":null,"usage":{USAGE_AT_START}}}"#
     )
 });
+
+static FORKED: LazyLock<String> = LazyLock::new(|| JSON.replace(USAGE_AT_START, USAGE_OF_A_READER));
 
 static EVENT_LIST: LazyLock<Vec<String>> = LazyLock::new(|| {
     let mut events = vec![
@@ -117,6 +149,8 @@ static EVENT_LIST: LazyLock<Vec<String>> = LazyLock::new(|| {
 static STREAM: LazyLock<Vec<u8>> = LazyLock::new(|| EVENT_LIST.concat().into_bytes());
 
 const USAGE_AT_START: &str = r#"{"input_tokens":12,"cache_creation_input_tokens":842,"cache_read_input_tokens":48211,"cache_creation":{"ephemeral_5m_input_tokens":842,"ephemeral_1h_input_tokens":0},"output_tokens":188,"service_tier":"standard"}"#;
+
+const USAGE_OF_A_READER: &str = r#"{"input_tokens":0,"cache_creation_input_tokens":20,"cache_read_input_tokens":40000,"cache_creation":{"ephemeral_5m_input_tokens":20,"ephemeral_1h_input_tokens":0},"output_tokens":20,"service_tier":"standard"}"#;
 
 fn event(name: &str, data: &str) -> String {
     let mut text = String::new();

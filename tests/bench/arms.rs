@@ -19,6 +19,7 @@ pub const REFERENCE: &str = "nginx";
 /// The arms that the targets are about.
 pub const OBSERVE: &str = "forkpoint-observe";
 pub const ALIGN: &str = "forkpoint-align";
+pub const FORK: &str = "forkpoint-fork";
 
 /// What alignment may add to a body: four markers.
 const MARKERS_BYTES: u64 = 4 * r#","cache_control":{"type":"ephemeral"}"#.len() as u64;
@@ -53,6 +54,11 @@ pub const ARMS: &[Arm] = &[
         command: Some(forkpoint_observe),
     },
     Arm { name: ALIGN, what: "mode align, the same log line", command: Some(forkpoint_align) },
+    Arm {
+        name: FORK,
+        what: "mode fork, the same log line; every child that may be forked is, whatever it costs",
+        command: Some(forkpoint_fork),
+    },
 ];
 
 /// Where an arm runs and what it may use.
@@ -60,6 +66,8 @@ pub struct Place {
     pub cores: String,
     pub upstream: SocketAddr,
     pub listen: SocketAddr,
+    /// Where ours speaks about itself.
+    pub admin: SocketAddr,
     /// A folder of its own for configuration and logs.
     pub folder: PathBuf,
     pub forkpoint: PathBuf,
@@ -69,6 +77,8 @@ pub struct Place {
 pub struct Running {
     pub name: &'static str,
     pub address: SocketAddr,
+    /// Where it says what its store holds, if it is one of ours.
+    pub admin: Option<SocketAddr>,
     pub child: Option<Child>,
     /// By how much a body may be longer when it arrives; nothing means that its bytes are not touched.
     pub adds_bytes: u64,
@@ -90,7 +100,13 @@ impl Arm {
         forkpoint: &Path,
     ) -> Fallible<Running> {
         let Some(command) = self.command else {
-            return Ok(Running { name: self.name, address: upstream, child: None, adds_bytes: 0 });
+            return Ok(Running {
+                name: self.name,
+                address: upstream,
+                admin: None,
+                child: None,
+                adds_bytes: 0,
+            });
         };
         let folder = folder.join(self.name);
         fs::create_dir_all(&folder)?;
@@ -98,13 +114,19 @@ impl Arm {
             cores: cores.to_owned(),
             upstream,
             listen: free_address()?,
+            admin: free_address()?,
             folder,
             forkpoint: forkpoint.to_owned(),
         };
         let log = place.folder.join("output.log");
         let child = Child::server(self.name, command(&place)?, place.listen, &log)?;
-        let adds_bytes = if self.name == ALIGN { MARKERS_BYTES } else { 0 };
-        Ok(Running { name: self.name, address: place.listen, child: Some(child), adds_bytes })
+        Ok(Running {
+            name: self.name,
+            address: place.listen,
+            admin: [OBSERVE, ALIGN, FORK].contains(&self.name).then_some(place.admin),
+            child: Some(child),
+            adds_bytes: if [ALIGN, FORK].contains(&self.name) { MARKERS_BYTES } else { 0 },
+        })
     }
 }
 
@@ -114,6 +136,12 @@ fn forkpoint_observe(place: &Place) -> Fallible<Command> {
 
 fn forkpoint_align(place: &Place) -> Fallible<Command> {
     forkpoint(place, "align")
+}
+
+fn forkpoint_fork(place: &Place) -> Fallible<Command> {
+    let mut command = forkpoint(place, "fork")?;
+    command.env("FORKPOINT_FORK__MAX_COST_RATIO", "100");
+    Ok(command)
 }
 
 fn forkpoint(place: &Place, mode: &str) -> Fallible<Command> {
@@ -128,7 +156,7 @@ fn forkpoint(place: &Place, mode: &str) -> Fallible<Command> {
         .arg("serve")
         .env("FORKPOINT_MODE", mode)
         .env("FORKPOINT_LISTEN", place.listen.to_string())
-        .env("FORKPOINT_ADMIN_LISTEN", free_address()?.to_string())
+        .env("FORKPOINT_ADMIN_LISTEN", place.admin.to_string())
         .env("FORKPOINT_UPSTREAM", format!("http://{}", place.upstream));
     Ok(command)
 }

@@ -28,6 +28,8 @@ pub enum Bodies {
     Drifting,
     /// A conversation never seen before: tools, system prompt and history are all its own.
     Fresh,
+    /// A conversation that fans out at once, and then the first requests of its children, which share its tools.
+    Forked,
 }
 
 impl Bodies {
@@ -40,6 +42,7 @@ impl Bodies {
     pub fn turns(self, body_bytes: usize) -> usize {
         match self {
             Bodies::Fresh => 0,
+            Bodies::Forked => CHILDREN,
             _ => (body_bytes * 2 / 5 / Bodies::turn_bytes(body_bytes)).min(TURNS_MAX),
         }
     }
@@ -57,6 +60,8 @@ pub struct Script {
     tools: Text,
     tool_list: Vec<Value>,
     rest: Text,
+    /// What each child of a fan-out says instead of the messages.
+    children: Vec<String>,
 }
 
 /// One conversation: which one, and how far it got.
@@ -73,8 +78,13 @@ const SLOT: &str = "5107510751075107";
 
 const MODEL: &str = r#"{"model":"claude-sonnet-4-6","messages":["#;
 const MARKER: &str = r#","cache_control":{"type":"ephemeral"}"#;
+/// The prompt of every child of a fan-out.
+const CHILD_SYSTEM: &str = r#""You are a worker: do what you are told, and report once.""#;
 /// What every last message ends with; a marker goes before it.
 const LAST_END: &str = "}]}";
+
+/// Agents that a fan-out starts.
+pub const CHILDREN: usize = 20;
 
 /// Of a conversation that grows: more turns would only repeat themselves.
 const TURNS_MAX: usize = 100;
@@ -107,6 +117,12 @@ impl Script {
         if bodies != Bodies::Drifting {
             history.inputs.clear();
         }
+        let mut children = Vec::new();
+        if bodies == Bodies::Forked {
+            // It does not grow.
+            ends = vec![ends[0]; turns + 1];
+            children.extend((1..=turns).map(child));
+        }
         Arc::new(Script {
             bodies,
             messages: Text::new(history.text),
@@ -116,6 +132,7 @@ impl Script {
             tools: Text::new(tools),
             tool_list,
             rest: Text::new(rest),
+            children,
         })
     }
 }
@@ -127,11 +144,14 @@ impl Conversation {
 
     /// How long the next body will be.
     pub fn next_len(&self) -> usize {
-        let Script { bodies, ends, system, tools, rest, .. } = &*self.script;
+        let Script { bodies, ends, system, tools, rest, children, .. } = &*self.script;
         let marker = if *bodies == Bodies::Plain { MARKER.len() } else { 0 };
         let around = MODEL.len() + r#"],"system":,"tools":"#.len();
-        let end = ends[self.turn % ends.len()];
-        around + end + marker + system.text.len() + tools.text.len() + rest.text.len()
+        let turn = self.turn % ends.len();
+        if let Some(child) = turn.checked_sub(1).and_then(|child| children.get(child)) {
+            return around + child.len() + CHILD_SYSTEM.len() + tools.text.len() + rest.text.len();
+        }
+        around + ends[turn] + marker + system.text.len() + tools.text.len() + rest.text.len()
     }
 
     /// Appends the body of the next request. Past its last turn the conversation is another one, by the number
@@ -142,8 +162,16 @@ impl Conversation {
             (self.turn, self.nonce) = (0, nonce);
         }
         let end = script.ends[self.turn];
+        let child = self.turn.checked_sub(1).and_then(|child| script.children.get(child));
         self.turn += 1;
         out.extend_from_slice(MODEL.as_bytes());
+        if let Some(child) = child {
+            for part in [child, r#"],"system":"#, CHILD_SYSTEM, r#","tools":"#] {
+                out.extend_from_slice(part.as_bytes());
+            }
+            script.tools.write(usize::MAX, self.nonce, out);
+            return script.rest.write(usize::MAX, self.nonce, out);
+        }
         let from = out.len();
         script.messages.write(end, self.nonce, out);
         for (at, input) in script.inputs.iter().take_while(|(at, _)| *at < end) {
@@ -169,6 +197,19 @@ impl Conversation {
         }
         script.rest.write(usize::MAX, self.nonce, out);
     }
+}
+
+/// What a fan-out tells one of its children.
+pub fn directive(number: usize) -> String {
+    format!(
+        "Part {number} is yours: read the module that the plan names under this number, run its tests, and report \
+         every failure with its cause and the line that it comes from."
+    )
+}
+
+/// The only message of a child.
+fn child(number: usize) -> String {
+    json!({"role": "user", "content": [{"type": "text", "text": directive(number)}]}).to_string()
 }
 
 /// A text with slots.

@@ -31,6 +31,8 @@ pub struct ArmMemory {
     pub at_start: Memory,
     pub idle_streams: Memory,
     pub after_load: Memory,
+    /// What its store says it holds then.
+    pub store_bytes: Option<f64>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -103,9 +105,14 @@ impl Figures {
 
     /// The figure divided by the reference's of the same round, over all rounds.
     pub fn ratio(&self, arm: &str, reference: &str, scenario: &str, metric: Metric) -> Option<Spread> {
+        self.ratio_of((arm, scenario), (reference, scenario), metric)
+    }
+
+    /// The same of two cells, each an arm and a scenario.
+    pub fn ratio_of(&self, cell: (&str, &str), reference: (&str, &str), metric: Metric) -> Option<Spread> {
         let pairs = (0..self.rounds).filter_map(|round| {
-            let ours = self.value(arm, scenario, round, metric)?;
-            let theirs = self.value(reference, scenario, round, metric)?;
+            let ours = self.value(cell.0, cell.1, round, metric)?;
+            let theirs = self.value(reference.0, reference.1, round, metric)?;
             Some(ours / theirs)
         });
         Spread::of(&pairs.collect::<Vec<_>>())

@@ -70,6 +70,14 @@ impl Job {
         (self.connections * self.rota().len()) as u64
     }
 
+    /// Requests of children that are to be forked.
+    pub fn children_total(&self) -> u64 {
+        match self.bodies {
+            Bodies::Forked => (self.connections * self.conversations * self.turns) as u64,
+            _ => 0,
+        }
+    }
+
     /// The conversation of each request of a connection.
     fn rota(&self) -> Vec<usize> {
         let all = 0..self.conversations + if self.turns == 0 { self.warmup() } else { 0 };
@@ -79,6 +87,16 @@ impl Job {
                 first.chain(all.flat_map(|number| std::iter::repeat_n(number, self.turns))).collect()
             }
             Order::Interleaved => first.chain((0..self.turns).flat_map(|_| all.clone())).collect(),
+        }
+    }
+
+    /// What a request of a connection is answered with, by its number. A conversation that forks opens with the
+    /// fan-out, and what follows comes from its children.
+    fn answer_to(&self, number: usize) -> Answer {
+        match self.bodies {
+            Bodies::Forked if number < self.warmup() => Answer::FanOut,
+            Bodies::Forked => Answer::Forked,
+            _ => self.answer,
         }
     }
 
@@ -178,9 +196,10 @@ fn one_connection(job: &Job, script: &Arc<Script>, connection: usize, barrier: &
         }
         // After a failure the run is invalid anyway; the loop goes on only to meet the others above.
         let Some(open) = client.as_mut() else { continue };
-        outcome.body_bytes += request.write(&mut conversations[conversation]) as u64;
+        let answer = job.answer_to(number);
+        outcome.body_bytes += request.write(&mut conversations[conversation], answer) as u64;
         outcome.sent += 1;
-        match open.exchange(&request.message, job.answer) {
+        match open.exchange(&request.message, answer) {
             Ok((first, last)) if number >= job.warmup() => {
                 outcome.first_byte_ns.push(first);
                 outcome.last_byte_ns.push(last);
@@ -205,7 +224,7 @@ fn hold(job: &Job) -> Fallible<Outcome> {
     for connection in 0..job.connections {
         let mut conversation = Conversation::new(&script, job.first_nonce + connection as u64);
         outcome.sent += 1;
-        outcome.body_bytes += request.write(&mut conversation) as u64;
+        outcome.body_bytes += request.write(&mut conversation, job.answer) as u64;
         let opened = Client::connect(job.target, HELD_MAX).and_then(|mut client| {
             client.send(&request.message)?;
             let framing = client.answer_framing()?;
@@ -239,19 +258,18 @@ impl Request {
             "POST /v1/messages?beta=true HTTP/1.1\r\nhost: {}\r\naccept: application/json\r\n\
              content-type: application/json\r\nuser-agent: bench/1.0 (external, cli)\r\nx-api-key: bench-key\r\n\
              anthropic-version: 2023-06-01\r\nanthropic-beta: interleaved-thinking-2025-05-14\r\nx-app: cli\r\n\
-             x-stainless-lang: js\r\nx-stainless-retry-count: 0\r\nx-bench-answer: {}\r\nx-bench-pace-us: {}\r\n",
-            job.target,
-            job.answer.as_str(),
-            job.pace_us
+             x-stainless-lang: js\r\nx-stainless-retry-count: 0\r\nx-bench-pace-us: {}\r\n",
+            job.target, job.pace_us
         );
         Request { head, message: Vec::new() }
     }
 
-    /// Writes the next request of a conversation, and answers how long its body is.
-    fn write(&mut self, conversation: &mut Conversation) -> usize {
+    /// Writes the next request of a conversation, to be answered so, and answers how long its body is.
+    fn write(&mut self, conversation: &mut Conversation, answer: Answer) -> usize {
         let length = conversation.next_len();
         self.message.clear();
-        let _ = write!(self.message, "{}content-length: {length}\r\n\r\n", self.head);
+        let _ = write!(self.message, "{}x-bench-answer: {}\r\n", self.head, answer.as_str());
+        let _ = write!(self.message, "content-length: {length}\r\n\r\n");
         let head_len = self.message.len();
         conversation.next(0, &mut self.message);
         assert_eq!(self.message.len() - head_len, length, "a body has the length that its head states");

@@ -4,7 +4,7 @@
 //! fast. Its parent drives it over standard input, one word per line, and ends it by closing that pipe:
 //!
 //! ```text
-//! → counts     ← {"arrivals":1200,"body_bytes":28800000,"damaged":0,"answering":0}
+//! → counts     ← {"arrivals":1200,"body_bytes":28800000,"damaged":0,"forked":0,"answering":0}
 //! → release    ← (nothing; idle streams go on to their end)
 //! ```
 
@@ -17,6 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::answers::{self, Answer};
+use crate::bodies::CHILDREN;
 use crate::http1::{Framing, Head, Reader, broken};
 use crate::{Fallible, say};
 
@@ -26,6 +27,9 @@ const STACK_BYTES: usize = 128 * 1024;
 /// An idle stream that nobody releases ends by itself.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 
+/// What stands in a forked child for each result of its parent's calls.
+const PLACEHOLDER: &[u8] = b"Fork started -- processing in background";
+
 /// What the mock has seen since it started.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Counts {
@@ -34,6 +38,8 @@ pub struct Counts {
     pub body_bytes: u64,
     /// Bodies whose digest was not the one that the client announced in `x-bench-digest`.
     pub damaged: u64,
+    /// Children that came on their parent's prefix.
+    pub forked: u64,
     /// Requests being answered at this moment.
     pub answering: u64,
 }
@@ -43,6 +49,7 @@ struct State {
     arrivals: AtomicU64,
     body_bytes: AtomicU64,
     damaged: AtomicU64,
+    forked: AtomicU64,
     answering: AtomicU64,
     releases: Mutex<u64>,
     released: Condvar,
@@ -81,6 +88,7 @@ impl State {
             arrivals: self.arrivals.load(SeqCst),
             body_bytes: self.body_bytes.load(SeqCst),
             damaged: self.damaged.load(SeqCst),
+            forked: self.forked.load(SeqCst),
             answering: self.answering.load(SeqCst),
         }
     }
@@ -105,7 +113,15 @@ fn serve(state: &State, stream: &TcpStream) -> io::Result<()> {
             (&mut &*stream).write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
         }
         let framing = head.framing(Framing::Length(0))?;
+        let wanted = head.header("x-bench-answer").and_then(Answer::named).unwrap_or(Answer::Json);
         let length = match head.header("x-bench-digest") {
+            None if wanted == Answer::Forked => {
+                let mut body = Vec::new();
+                let length = reader.body(framing, |piece| body.extend_from_slice(piece))?;
+                let results = memchr::memmem::find_iter(&body, PLACEHOLDER).count();
+                state.forked.fetch_add(u64::from(results == CHILDREN), SeqCst);
+                length
+            }
             None => reader.body(framing, |_| ())?,
             Some(expected) => {
                 let mut digest = blake3::Hasher::new();
@@ -118,27 +134,31 @@ fn serve(state: &State, stream: &TcpStream) -> io::Result<()> {
                 length
             }
         };
-        state.arrivals.fetch_add(1, SeqCst);
+        let number = state.arrivals.fetch_add(1, SeqCst);
         state.body_bytes.fetch_add(length, SeqCst);
         state.answering.fetch_add(1, SeqCst);
-        let answered = answer(state, &head, stream);
+        let answered = match wanted {
+            Answer::Json => whole(answers::json(), stream),
+            Answer::Forked => whole(answers::forked(), stream),
+            Answer::FanOut => whole(&answers::fan_out(number), stream),
+            _ => events(state, &head, wanted, stream),
+        };
         state.answering.fetch_sub(1, SeqCst);
         answered?;
     }
     Ok(())
 }
 
-fn answer(state: &State, head: &Head, mut stream: &TcpStream) -> io::Result<()> {
-    let wanted = head.header("x-bench-answer").and_then(Answer::named).unwrap_or(Answer::Json);
-    if wanted == Answer::Json {
-        let body = answers::json();
-        let text = format!(
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nrequest-id: req_bench\r\n\
-             content-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        return stream.write_all(text.as_bytes());
-    }
+fn whole(body: &str, mut stream: &TcpStream) -> io::Result<()> {
+    let text = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nrequest-id: req_bench\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(text.as_bytes())
+}
+
+fn events(state: &State, head: &Head, wanted: Answer, mut stream: &TcpStream) -> io::Result<()> {
     let pace = match head.header("x-bench-pace-us") {
         None => Duration::ZERO,
         Some(text) => Duration::from_micros(text.parse().map_err(|_| broken("pace is no number"))?),

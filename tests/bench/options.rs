@@ -58,9 +58,9 @@ pub struct FigureOptions {
     /// Open silent streams while memory is read
     #[arg(long, default_value_t = IDLE_STREAMS, value_name = "COUNT")]
     pub idle_streams: usize,
-    /// What the store may hold, on top of which peak memory is judged. One tenant: 16 of recent bodies, 8 of spellings
-    #[arg(long, default_value_t = 24.0, value_name = "MB")]
-    pub store_mb: f64,
+    /// On top of which peak memory is judged [default: what the store says it holds after the load]
+    #[arg(long, value_name = "MB")]
+    pub store_mb: Option<f64>,
     /// Write every sample and verdict to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::arms::{DIRECT, REFERENCE};
+use crate::arms::{ALIGN, DIRECT, FORK, REFERENCE};
 use crate::figures::{Figures, Metric};
 use crate::options::FigureOptions;
 use crate::procfs::Memory;
@@ -22,7 +22,7 @@ const WAITED_SHARE_MAX: f64 = 0.05;
 pub fn print(figures: &Figures, options: &FigureOptions) -> Fallible<bool> {
     let judged = targets::judge(figures, options.store_mb);
     let mut tables = vec![cpu(figures), conversations(figures), latency(figures), streams(figures)];
-    tables.extend([throughput(figures), memory(figures)]);
+    tables.extend([forks(figures), throughput(figures), memory(figures)]);
     tables.extend(JUDGED.map(|arm| verdicts(&judged, arm)));
 
     let render = if options.markdown { Table::markdown } else { Table::aligned };
@@ -94,6 +94,24 @@ fn conversations(figures: &Figures) -> Table {
     ];
     let title = "CPU µs per request (× nginx) at 200 KB, by what is known of a conversation";
     per_arm(figures, title, &columns, |arm, scenario| with_ratio(figures, arm, scenario, Metric::Cpu, 0))
+}
+
+/// What forking costs, beside aligning: plain traffic, and children beside requests that have their forked size.
+fn forks(figures: &Figures) -> Table {
+    let mut table =
+        Table::new("Mode fork beside align, CPU µs per request", &["request", ALIGN, FORK, "fork × align"]);
+    for (what, scenario) in [("plain, 200 KB", "json-200k"), ("a child forked to 200 KB", "forked-200k")] {
+        let Some(fork) = figures.spread(FORK, scenario, Metric::Cpu) else { continue };
+        let align = figures.spread(ALIGN, "json-200k", Metric::Cpu);
+        let ratio = figures.ratio_of((FORK, scenario), (ALIGN, "json-200k"), Metric::Cpu);
+        table.rows.push(vec![
+            what.to_owned(),
+            align.map_or("–".into(), |align| format!("{:.0}", align.median)),
+            format!("{:.0}", fork.median),
+            range(ratio),
+        ]);
+    }
+    table
 }
 
 fn latency(figures: &Figures) -> Table {
@@ -168,7 +186,7 @@ fn memory(figures: &Figures) -> Table {
     let idle = format!("{} idle streams", figures.idle_streams);
     let mut table = Table::new(
         "Resident memory of the process tree, MB",
-        &["arm", "at start", &idle, "after the load", "peak"],
+        &["arm", "at start", &idle, "after the load", "peak", "held by its store"],
     );
     for entry in &figures.memory {
         let mb = |kb: u64| format!("{:.1}", kb as f64 / 1024.0);
@@ -179,14 +197,16 @@ fn memory(figures: &Figures) -> Table {
             mb(entry.idle_streams.now_kb),
             mb(now_kb),
             mb(peak_kb),
+            entry.store_bytes.map_or("–".into(), |bytes| mb(bytes as u64 / 1024)),
         ]);
     }
     table
 }
 
 fn verdicts(judged: &[Judged], arm: &str) -> Table {
+    let beside = if arm == FORK { "" } else { " × nginx" };
     let mut table =
-        Table::new(format!("Targets: {arm} × nginx"), &["row", "measured", "aim", "worst acceptable", ""]);
+        Table::new(format!("Targets: {arm}{beside}"), &["row", "measured", "aim", "worst acceptable", ""]);
     for row in judged.iter().filter(|row| row.arm == arm) {
         table.rows.push(vec![
             row.row.to_owned(),

@@ -3,8 +3,8 @@
 //! Within a round each scenario visits every arm before the next scenario begins, and each round begins
 //! with another arm, so that whatever else the machine does falls on all of them alike.
 
-use std::io::{IsTerminal, Write as _};
-use std::net::SocketAddr;
+use std::io::{IsTerminal, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::arms::{self, DIRECT, Running};
@@ -43,7 +43,10 @@ pub fn run(options: &FigureOptions) -> Fallible<Figures> {
         for scenario in &scenarios {
             bench.progress(&format!("round {}/{rounds}  {:<16}", round + 1, scenario.id), started);
             for turn in 0..bench.running.len() {
-                bench.measure((turn + round) % bench.running.len(), scenario, round)?;
+                let index = (turn + round) % bench.running.len();
+                if scenario.only.is_none_or(|only| only == bench.running[index].name) {
+                    bench.measure(index, scenario, round)?;
+                }
             }
         }
         bench.figures.rounds = round + 1;
@@ -120,6 +123,7 @@ impl Bench {
                 at_start: memory(arm),
                 idle_streams: Memory::default(),
                 after_load: Memory::default(),
+                store_bytes: None,
             });
         }
         Ok(Bench { running, load, mock, figures, next_nonce: 1, pace_us: options.sse_pace_us })
@@ -208,8 +212,17 @@ impl Bench {
         if arrived != outcome.sent {
             problem(format!("{} requests sent, {arrived} arrived at the upstream", outcome.sent));
         }
+        let forked = after.forked - before.forked;
+        if forked != job.children_total() {
+            problem(format!(
+                "{} children sent, {forked} arrived on their parent's prefix",
+                job.children_total()
+            ));
+        }
         let bytes = after.body_bytes - before.body_bytes;
-        if !(outcome.body_bytes..=outcome.body_bytes + arrived * adds_bytes).contains(&bytes) {
+        // A forked child arrives with its parent's body, and with what the fan-out adds to it.
+        let added = arrived * adds_bytes + forked * 2 * job.body_bytes as u64;
+        if !(outcome.body_bytes..=outcome.body_bytes + added).contains(&bytes) {
             problem(format!("{} body bytes sent, {bytes} arrived at the upstream", outcome.body_bytes));
         }
         Ok(())
@@ -229,6 +242,7 @@ impl Bench {
             let now = memory(arm);
             if let Some(entry) = self.figures.memory.iter_mut().find(|entry| entry.arm == arm.name) {
                 entry.after_load = now;
+                entry.store_bytes = arm.admin.and_then(store_bytes);
             }
         }
         if self.figures.rounds < ROUNDS_MIN && !self.figures.quick {
@@ -261,6 +275,17 @@ impl Bench {
 
 fn memory(arm: &Running) -> Memory {
     arm.child.as_ref().map(|child| Memory::of_tree(child.pid())).unwrap_or_default()
+}
+
+/// What an arm of ours says that its store holds.
+fn store_bytes(admin: SocketAddr) -> Option<f64> {
+    let mut stream = TcpStream::connect(admin).ok()?;
+    stream.set_read_timeout(Some(SETTLE * 10)).ok()?;
+    write!(stream, "GET /metrics HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let line = answer.lines().find_map(|line| line.strip_prefix("forkpoint_store_bytes "))?;
+    line.trim().parse().ok()
 }
 
 fn nginx_version() -> String {

@@ -6,6 +6,7 @@
 
 use crate::Fallible;
 use crate::answers::Answer;
+use crate::arms::FORK;
 use crate::bodies::Bodies;
 use crate::load::{Job, Order};
 
@@ -28,6 +29,8 @@ pub struct Scenario {
     /// Per connection, about.
     pub requests: usize,
     pub order: Order,
+    /// The only arm that it is asked of.
+    pub only: Option<&'static str>,
 }
 
 /// The named scenarios, or all that belong to the run.
@@ -43,7 +46,7 @@ pub fn chosen(names: &[String], quick: bool) -> Fallible<Vec<Scenario>> {
 
 fn list(quick: bool) -> Vec<Scenario> {
     use Answer::{Json, Sse};
-    use Bodies::{Drifting, Fresh, Growing, Plain};
+    use Bodies::{Drifting, Forked, Fresh, Growing, Plain};
     let scenario = |id, kb: usize, bodies, answer, connections, requests: usize| Scenario {
         id,
         body_bytes: kb * KB,
@@ -52,7 +55,10 @@ fn list(quick: bool) -> Vec<Scenario> {
         connections,
         requests: if quick { requests / 2 } else { requests },
         order: Order::OneByOne,
+        only: None,
     };
+    // Children of a parent that has this size.
+    let forked = scenario("forked-200k", 200, Forked, Json, 1, 400);
     // Sixteen conversations, four on each connection.
     let sixteen = scenario("interleaved-200k", 200, Growing, Json, 4, 160);
     let all = vec![
@@ -66,6 +72,7 @@ fn list(quick: bool) -> Vec<Scenario> {
         scenario("drifting-200k", 200, Drifting, Json, 1, 400),
         Scenario { requests: 160, order: Order::Interleaved, ..sixteen },
         scenario("fresh-200k", 200, Fresh, Json, 1, 400),
+        Scenario { only: Some(FORK), ..forked },
         // No more conversations than the store keeps of one tenant, or they would not be known.
         scenario("load-200k", 200, Plain, Json, 8, 200),
     ];
