@@ -128,7 +128,7 @@ pub static KEYS: &[Key] = &[
                 };
             },
         }),
-        meaning: "Which spelling of tools, system and echoed inputs is the one: \"first-seen\" in a request of this tenant, \"sorted\" puts the tools in the order of their names and changes nothing else, \"off\" leaves all as it came.",
+        meaning: "Which spelling of tools, system and echoed inputs is the one: \"first-seen\" in a request of this tenant, \"sorted\" puts the tools in the order of their names and changes nothing else, \"off\" leaves all as it came. Where a model's thinking is bound to its prompt, only the pod that saw a conversation begin keeps its spelling: without a shared store such conversations must stay with one pod.",
         reason: "the order of properties steers the model, so none is made up; \"sorted\" is for pods that share no store",
     },
     Key {
@@ -141,7 +141,7 @@ pub static KEYS: &[Key] = &[
                 config.canonical.volatile = if word == "off" { Volatile::Off } else { Volatile::Report };
             },
         }),
-        meaning: "\"report\" names the dates, clocks, directories, counters and ids in system and tool text that changed within a conversation, and what that cost.",
+        meaning: "\"report\" names the dates, clocks, directories, git status, counters and ids in system and tool text that changed within a conversation, and what that cost.",
         reason: "it moves nothing, shows no text, and is looked for only where a prefix broke",
     },
     Key {
