@@ -2,6 +2,7 @@
 //! it was billed.
 
 use std::mem::take;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -11,6 +12,7 @@ use crate::engine::breakpoints::of_client;
 use crate::engine::breaks::{Break, Case, Drift};
 use crate::engine::canonical::{Limits, News, Pins, Table};
 use crate::engine::conversation::{Answer, Conversation, Trace};
+use crate::engine::counterfactual::AsSent;
 use crate::engine::entry::{EntryKey, Scope};
 use crate::engine::learned::Class;
 use crate::engine::prices::{ModelFacts, Multipliers, Price, Prices, Usd};
@@ -19,7 +21,7 @@ use crate::engine::turn::Turn;
 use crate::engine::types::{Moment, Reason, TenantId};
 use crate::engine::usage::Usage;
 use crate::engine::volatile::{Volatile, volatile};
-use crate::engine::warmth::{Bill, Prediction, Ticket};
+use crate::engine::warmth::{Bill, Prediction, Ticket, Warmth};
 use crate::store::{Hint, Store, Tenant, View};
 
 /// No model is known to cache a shorter prefix.
@@ -56,6 +58,15 @@ pub struct Memo {
     pub shared: Option<usize>,
     interns: News,
     pins: Pins,
+    flight: Option<Flight>,
+    imagined: Option<Imagined>,
+}
+
+/// The request as mode `align` would have sent it, where it went out as it came.
+struct Imagined {
+    trace: Arc<Trace>,
+    /// Whether that is how it came.
+    is_as_sent: bool,
     flight: Option<Flight>,
 }
 
@@ -95,6 +106,7 @@ impl Memo {
             interns,
             pins,
             flight: None,
+            imagined: None,
         }
     }
 
@@ -153,6 +165,38 @@ impl Memo {
         (self.trace, self.interns, self.pins) = (Some(Arc::new(untouched)), News::default(), Pins::default());
     }
 
+    /// What mode `align` would have done to a request that goes out as it came. Its spellings are learned as well, so
+    /// that the next one is compared with what would have been sent before it.
+    pub fn imagine(&mut self, rules: Rules, now: Moment) {
+        let plan = || self.plan(rules, now);
+        let Ok(Ok(aligned)) = std::panic::catch_unwind(AssertUnwindSafe(plan)) else { return };
+        let is_as_sent =
+            aligned.plan.edits.is_empty() && Arc::ptr_eq(&aligned.trace.forwarded, &self.arrival.received);
+        self.interns = aligned.interns;
+        self.imagined = Some(Imagined { trace: aligned.trace, is_as_sent, flight: None });
+    }
+
+    /// What that would have been billed, given what was: an estimate, and one too high where only a bridge would have
+    /// reached the last entry.
+    pub fn imagined_bill(&mut self, billed: &Usage, now: Moment) -> Option<Usage> {
+        let (tenant, minimum_tokens) = (self.tenant()?, self.owner.facts.minimum_tokens);
+        let Imagined { trace, is_as_sent, flight } = self.imagined.as_mut()?;
+        let flight = flight.take()?;
+        let usage = match is_as_sent {
+            true => *billed,
+            false => {
+                let (received, breakpoints) = (&*trace.forwarded, &*trace.breakpoints);
+                let (read, minimum_tokens) = (flight.prediction.tokens(), minimum_tokens.unwrap_or(0));
+                AsSent { received, breakpoints, read, minimum_tokens }
+                    .usage(&self.trace.as_ref()?.forwarded, billed)
+            }
+        };
+        let mut ledger = tenant.imagined();
+        ledger.begun(flight.ticket, now, None);
+        ledger.billed(flight.ticket, &Bill { usage, minimum_tokens }, now);
+        Some(usage)
+    }
+
     /// What the request would find in the cache.
     pub fn predict(&self, tenant: &Tenant, now: Moment) -> Option<Prediction> {
         Some(self.predict_for(self.trace.as_ref()?, tenant, now))
@@ -160,10 +204,14 @@ impl Memo {
 
     /// What it would find if it went out so.
     pub fn predict_for(&self, trace: &Trace, tenant: &Tenant, now: Moment) -> Prediction {
+        self.predict_by(&tenant.warmth(), trace, now)
+    }
+
+    fn predict_by(&self, ledger: &Warmth, trace: &Trace, now: Moment) -> Prediction {
         let scope = Scope::of(&self.owner.tenant, &trace.parameters);
         let (chain, anatomy) = (trace.forwarded.chain(), trace.forwarded.anatomy());
         let key = |piece: usize| EntryKey::of(&scope, chain, piece, anatomy.layer(piece));
-        tenant.warmth().predict(trace.probes(), key, now)
+        ledger.predict(trace.probes(), key, now)
     }
 
     /// How many tokens so many bytes of a prompt make, as far as was learned.
@@ -188,6 +236,14 @@ impl Memo {
         let ticket = NEXT.fetch_add(1, Relaxed);
         tenant.warmth().sent(ticket, &prediction, now);
         self.flight = Some(Flight { ticket, prediction, billed: false });
+        if let Some(imagined) = self.imagined.as_ref().map(|imagined| Arc::clone(&imagined.trace)) {
+            let mut ledger = tenant.imagined();
+            let prediction = self.predict_by(&ledger, &imagined, now);
+            ledger.sent(ticket, &prediction, now);
+            drop(ledger);
+            let flight = Flight { ticket, prediction, billed: false };
+            self.imagined.as_mut().map(|imagined| imagined.flight.insert(flight));
+        }
     }
 
     /// What the ledger said when the request was sent.
@@ -232,6 +288,10 @@ impl Memo {
     pub fn land(&mut self) {
         if let (Some(flight), Some(tenant)) = (self.flight.take(), self.tenant()) {
             tenant.warmth().failed(flight.ticket);
+        }
+        let imagined = self.imagined.as_mut().and_then(|imagined| imagined.flight.take());
+        if let (Some(flight), Some(tenant)) = (imagined, self.tenant()) {
+            tenant.imagined().failed(flight.ticket);
         }
     }
 

@@ -190,6 +190,7 @@ impl Proxy {
             self.read(body, recorder);
             if let Some(memo) = &mut recorder.memo {
                 memo.untouched();
+                memo.imagine(self.rules, now);
             }
             self.meet(recorder);
             self.foresee(recorder);

@@ -29,6 +29,7 @@ pub struct Tenant {
     table: RwLock<Table>,
     learned: Mutex<Learned>,
     warmth: Mutex<Warmth>,
+    imagined: Mutex<Warmth>,
     forks: Mutex<Forks>,
     children: Mutex<Bindings<Bound>>,
     fanouts: Mutex<Fanouts>,
@@ -50,6 +51,7 @@ impl Tenant {
             table: RwLock::new(Table::new(spellings)),
             learned: Mutex::default(),
             warmth: Mutex::default(),
+            imagined: Mutex::default(),
             children: Mutex::new(Bindings::new(Life {
                 ttl_s: rules.child_ttl_s,
                 count: CHILDREN_MAX,
@@ -125,6 +127,11 @@ impl Tenant {
     /// Which of its cache entries exist.
     pub fn warmth(&self) -> MutexGuard<'_, Warmth> {
         self.warmth.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which would exist, had the requests that went out as they came been aligned.
+    pub fn imagined(&self) -> MutexGuard<'_, Warmth> {
+        self.imagined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its fork points. What they hold is counted when `with` returns.

@@ -22,7 +22,9 @@ pub struct Money {
 impl Recorder {
     /// Counts what was billed, where the model has a price. Baselines are counted for the same requests, each of
     /// them for every one, so that their sums can be compared.
-    pub(super) fn count_money(&self, series: &Series, usage: &Usage) -> Money {
+    pub(super) fn count_money(&mut self, series: &Series, usage: &Usage) -> Money {
+        let now = self.clock.now();
+        let imagined = self.memo.as_mut().and_then(|memo| memo.imagined_bill(usage, now));
         let Some(price) = self.memo.as_ref().and_then(|memo| memo.price()) else { return Money::default() };
         let cost = price.cost(usage);
         series.cost(&self.metrics, cost.kinds().map(|(_, usd)| usd.map(Usd::as_f64)));
@@ -34,11 +36,13 @@ impl Recorder {
             (forecast.as_sent > 0.0).then(|| part / forecast.as_sent * as_sent.as_f64())
         };
         let forecast = self.forecast();
+        let imagined = imagined.and_then(|usage| compared(price.cost(&usage))).map(Usd::as_f64);
         let foreseen =
             |part: fn(&Forecast) -> f64| forecast.and_then(|forecast| of_as_sent(part(&forecast), &forecast));
         let aligned = match self.facts.plan {
             Plan::Aligned(_) => Some(billed.as_f64()),
-            Plan::Forked | Plan::Passthrough(_) => foreseen(|forecast| forecast.aligned),
+            // A forecast knows of the siblings, too.
+            Plan::Forked | Plan::Passthrough(_) => foreseen(|forecast| forecast.aligned).or(imagined),
         };
         let forked = match self.facts.plan {
             Plan::Forked => None,

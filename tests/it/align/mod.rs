@@ -7,6 +7,7 @@ mod unrepairable;
 mod fallback;
 mod untouched;
 mod habits;
+mod imagined;
 pub mod wire;
 
 use forkpoint::config::{self, Mode, Overrides};
