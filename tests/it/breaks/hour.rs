@@ -23,6 +23,8 @@ const MODEL_OF_AGENTS: &str = "claude-fable-5-2";
 const CHILDREN: usize = 3;
 const BETWEEN: Duration = Duration::from_secs(240);
 
+type Change = fn(&mut Value);
+
 /// An hour as it went, and where it was written down.
 struct Hour {
     stage: Stage,
@@ -80,7 +82,7 @@ impl Hour {
 
     /// What a client changes from its second turn on.
     async fn changes(&mut self) {
-        let changes: [(&str, fn(&mut Value)); 6] = [
+        let changes: [(&str, Change); 6] = [
             ("tools", |body| body["tools"][1]["description"] = json!("Runs.")),
             ("system", |body| body["system"][0]["text"] = json!(prose("You guess.", 1_200))),
             ("model", |body| body["model"] = json!(ANOTHER_MODEL)),
