@@ -183,7 +183,8 @@ fn respell(
         return Ok(Arc::clone(received));
     }
     let body = Bytes::from(canonical::splice(received.body(), &canonical.replacements).concat());
-    let like = arrival.before.as_ref().map_or(received, |before| &before.trace.forwarded);
+    // What stood on another's prefix has nothing in common with this but its messages, which the received has too.
+    let like = arrival.before.as_ref().and_then(|before| before.trace.whole()).unwrap_or(received);
     let known = Respelt { like, known };
     Remembered::read(body, &known, attribution).map(Arc::new).map_err(|_| Reason::Internal)
 }

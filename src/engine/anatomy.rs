@@ -205,6 +205,14 @@ impl Piece {
             Some(marker) => (&body[self.span.start..marker.cut.start], &body[marker.cut.end..self.span.end]),
         }
     }
+
+    /// How many bytes of it are part of the prompt.
+    pub fn prompt_bytes(&self) -> u64 {
+        match self.deferred {
+            true => 0,
+            false => (self.span.len() - self.marker.as_ref().map_or(0, |marker| marker.cut.len())) as u64,
+        }
+    }
 }
 
 impl Message {

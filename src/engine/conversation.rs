@@ -11,10 +11,9 @@ use super::anatomy::Layer;
 use super::breakpoints::Breakpoint;
 use super::breaks::{Answered, Sent};
 use super::canonical::{Choice, Pins};
-use super::divergence::Subject;
 use super::entry::{Parameters, Probes};
 use super::prefix::PrefixHash;
-use super::recall::Remembered;
+use super::recall::{InParts, Reading, Remembered, Shared};
 use super::types::Moment;
 use super::usage::Usage;
 
@@ -28,8 +27,8 @@ const LOSSES_MAX: u32 = 2;
 #[derive(Debug)]
 pub struct Trace {
     pub received: Arc<Remembered>,
-    /// What went out, less the markers that were added: the received one itself if nothing was respelt.
-    pub forwarded: Arc<Remembered>,
+    /// What went out, less the markers that were added.
+    forwarded: Forwarded,
     pub conversation: Arc<Conversation>,
     /// Where the forwarded request asked for cache entries, in the order of the cache.
     pub breakpoints: Vec<Breakpoint>,
@@ -39,6 +38,21 @@ pub struct Trace {
     sent: OnceLock<Moment>,
     begun: OnceLock<Moment>,
     answer: OnceLock<Answer>,
+}
+
+/// A request as it went out.
+#[derive(Debug)]
+pub enum Forwarded {
+    /// The received one itself if nothing was respelt.
+    Whole(Arc<Remembered>),
+    /// On its parent's prefix, which is not copied for every child.
+    InParts(InParts),
+}
+
+impl From<Arc<Remembered>> for Forwarded {
+    fn from(request: Arc<Remembered>) -> Forwarded {
+        Forwarded::Whole(request)
+    }
 }
 
 /// A place that a cache entry may end at.
@@ -81,21 +95,21 @@ impl Trace {
         conversation: Arc<Conversation>,
         breakpoints: Vec<Breakpoint>,
     ) -> Trace {
-        Trace::with(arrival, forwarded, conversation, breakpoints, arrival.parameters.clone())
+        Trace::with(arrival, forwarded.into(), conversation, breakpoints, arrival.parameters.clone())
     }
 
     /// The same of a request whose parameters are not those that came.
     pub fn with(
         arrival: &Arrival,
-        forwarded: Arc<Remembered>,
+        forwarded: Forwarded,
         conversation: Arc<Conversation>,
         breakpoints: Vec<Breakpoint>,
         parameters: Parameters,
     ) -> Trace {
         let before = arrival.before.as_ref().map(|before| &*before.trace);
-        let mut entries = before.map_or_else(Vec::new, |before| before.entries_within(&forwarded));
+        let mut entries = before.map_or_else(Vec::new, |before| before.entries_within(forwarded.reading()));
         for breakpoint in &breakpoints {
-            let prefix = forwarded.chain().pieces.get(breakpoint.piece).copied();
+            let prefix = forwarded.reading().chain().pieces.get(breakpoint.piece).copied();
             let known = entries.iter().any(|entry| entry.piece == breakpoint.piece);
             entries.extend(prefix.filter(|_| !known).map(|prefix| Entry { piece: breakpoint.piece, prefix }));
         }
@@ -117,20 +131,44 @@ impl Trace {
         }
     }
 
-    /// The forwarded request, to be compared.
-    pub fn subject(&self) -> Subject<'_> {
-        self.forwarded.as_subject()
+    /// What was read of the forwarded request.
+    pub fn reading(&self) -> &Reading {
+        self.forwarded.reading()
+    }
+
+    /// The forwarded request with its bytes, which may have to be put together for that.
+    pub fn forwarded(&self) -> Arc<Remembered> {
+        match &self.forwarded {
+            Forwarded::Whole(request) => Arc::clone(request),
+            Forwarded::InParts(request) => Arc::new(request.whole()),
+        }
+    }
+
+    /// The forwarded request, if it is kept as one.
+    pub fn whole(&self) -> Option<&Arc<Remembered>> {
+        match &self.forwarded {
+            Forwarded::Whole(request) => Some(request),
+            Forwarded::InParts(_) => None,
+        }
+    }
+
+    /// What this shares with others, and keeps in memory with them.
+    pub fn shared(&self) -> Option<&Shared> {
+        match &self.forwarded {
+            Forwarded::Whole(_) => None,
+            Forwarded::InParts(request) => Some(request.shared()),
+        }
     }
 
     /// Where the cache looks for entries of the forwarded request.
     pub fn probes(&self) -> Probes<'_> {
-        Probes::of(self.subject(), &self.breakpoints)
+        Probes::of(self.reading().anatomy(), self.reading().chain(), &self.breakpoints)
     }
 
-    /// The request as a break is judged by.
-    pub fn as_sent(&self) -> Sent<'_> {
-        let breakpoints = &self.breakpoints;
-        Sent { subject: self.subject(), parameters: &self.parameters, breakpoints, at: self.sent_at() }
+    /// The request as a break is judged by. `forwarded` is this one's.
+    pub fn as_sent<'a>(&'a self, forwarded: &'a Remembered) -> Sent<'a> {
+        let (subject, breakpoints) = (forwarded.as_subject(), &self.breakpoints);
+        Sent { subject, parameters: &self.parameters, breakpoints, at: self.sent_at() }
     }
 
     /// The request goes out.
@@ -144,9 +182,9 @@ impl Trace {
     }
 
     /// The same with its answer, once that was billed.
-    pub fn as_answered(&self) -> Option<Answered<'_>> {
+    pub fn as_answered<'a>(&'a self, forwarded: &'a Remembered) -> Option<Answered<'a>> {
         let usage = self.answer()?.usage?;
-        Some(Answered { sent: self.as_sent(), begun: self.begun.get().copied(), usage })
+        Some(Answered { sent: self.as_sent(forwarded), begun: self.begun.get().copied(), usage })
     }
 
     /// The answer has begun.
@@ -155,9 +193,9 @@ impl Trace {
     }
 
     /// The entries that a later request still has, where it has them.
-    pub fn entries_within(&self, request: &Remembered) -> Vec<Entry> {
+    pub fn entries_within(&self, request: &Reading) -> Vec<Entry> {
         let pieces = &request.chain().pieces;
-        let is_shifted = !self.forwarded.is_numbered_like(request);
+        let is_shifted = !self.reading().is_numbered_like(request);
         let place = |entry: &Entry| match pieces.get(entry.piece) == Some(&entry.prefix) {
             true => Some(*entry),
             false if is_shifted => {
@@ -185,14 +223,24 @@ impl Trace {
         self.answer.get()
     }
 
-    /// About how much memory this takes.
+    /// About how much memory this takes, beside what it shares.
     pub fn memory_bytes(&self) -> usize {
-        let forwarded = match Arc::ptr_eq(&self.received, &self.forwarded) {
-            true => 0,
-            false => self.forwarded.memory_bytes(),
+        let forwarded = match &self.forwarded {
+            Forwarded::Whole(request) if Arc::ptr_eq(&self.received, request) => 0,
+            Forwarded::Whole(request) => request.memory_bytes(),
+            Forwarded::InParts(request) => request.memory_bytes(),
         };
         let choice = self.conversation.choice().map_or(0, |choice| choice.bytes());
         size_of::<Trace>() + self.received.memory_bytes() + forwarded + choice
+    }
+}
+
+impl Forwarded {
+    fn reading(&self) -> &Reading {
+        match self {
+            Forwarded::Whole(request) => request,
+            Forwarded::InParts(request) => request.reading(),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::breakpoints::{Breakpoint, Ttl};
 use super::entry::prefix_bytes;
-use super::recall::Remembered;
+use super::recall::Reading;
 use super::usage::Usage;
 
 /// A baseline that bills are compared with.
@@ -48,7 +48,7 @@ pub fn uncached(billed: &Usage) -> Usage {
 /// A prompt as its client sent it.
 #[derive(Clone, Copy, Debug)]
 pub struct AsSent<'a> {
-    pub received: &'a Remembered,
+    pub received: &'a Reading,
     /// The client's own.
     pub breakpoints: &'a [Breakpoint],
     /// Tokens that its own markers would have found.
@@ -58,8 +58,8 @@ pub struct AsSent<'a> {
 
 impl AsSent<'_> {
     /// The bill for it, given that of what went out.
-    pub fn usage(&self, forwarded: &Remembered, billed: &Usage) -> Usage {
-        let prompt = |request: &Remembered| prefix_bytes(request.body(), request.anatomy(), usize::MAX - 1);
+    pub fn usage(&self, forwarded: &Reading, billed: &Usage) -> Usage {
+        let prompt = |request: &Reading| prefix_bytes(request.anatomy(), usize::MAX - 1);
         let (sent_bytes, out_bytes) = (prompt(self.received), prompt(forwarded));
         let all = billed.uncached.saturating_add(billed.cached());
         let scaled = |tokens: u64, part: u64, whole: u64| {
@@ -69,7 +69,7 @@ impl AsSent<'_> {
         let Some(last) = self.breakpoints.last() else {
             return Usage { uncached: tokens, output: billed.output, ..Usage::default() };
         };
-        let marked = prefix_bytes(self.received.body(), self.received.anatomy(), last.piece);
+        let marked = prefix_bytes(self.received.anatomy(), last.piece);
         let marked = Some(scaled(tokens, marked, sent_bytes)).filter(|marked| *marked >= self.minimum_tokens);
         let marked = marked.unwrap_or(0);
         let read = self.read.min(marked);
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use crate::engine::breakpoints::of_client;
     use crate::engine::prefix::Attribution;
-    use crate::engine::recall::Nothing;
+    use crate::engine::recall::{Nothing, Remembered};
     use bytes::Bytes;
 
     fn request(body: &str) -> Remembered {

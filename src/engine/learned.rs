@@ -10,7 +10,7 @@ use super::conversation::Conversation;
 use super::entry::has_payload;
 use super::prefix::PrefixHash;
 use super::quick::{QuickMap, QuickSet};
-use super::recall::Remembered;
+use super::recall::{Reading, Remembered};
 use super::types::Moment;
 use super::usage::Usage;
 
@@ -63,7 +63,7 @@ pub struct Learned {
 
 impl Learned {
     /// Takes in the prefixes of a request, and classes each against the request that it continues.
-    pub fn sight(&mut self, request: &Remembered, before: Option<&Remembered>) -> [Class; 4] {
+    pub fn sight(&mut self, request: &Reading, before: Option<&Reading>) -> [Class; 4] {
         let mut index = 0;
         LAYERS.map(|layer| {
             let prefixes = &mut self.prefixes[index];
@@ -80,7 +80,7 @@ impl Learned {
     }
 
     /// Whether the tools and the system prompt of a request came before; not without any.
-    pub fn knows_prefix(&self, request: &Remembered) -> bool {
+    pub fn knows_prefix(&self, request: &Reading) -> bool {
         let anatomy = request.anatomy();
         let prefix = request.chain().layer(anatomy, Layer::System);
         anatomy.tools + anatomy.system > 0 && self.prefixes[2].knows(&prefix)
@@ -135,7 +135,7 @@ impl Learned {
     }
 
     /// A conversation began with these tools. What has none is taken to end, whatever others did.
-    pub fn started(&mut self, request: &Remembered, conversation: &Conversation, now: Moment) {
+    pub fn started(&mut self, request: &Reading, conversation: &Conversation, now: Moment) {
         let Some(tools) = tool_set(request) else { return };
         if !self.starts.contains_key(&tools) && self.starts.len() >= TOOL_SETS_MAX {
             let oldest =
@@ -150,7 +150,7 @@ impl Learned {
     }
 
     /// The share of conversations with these tools that went on, once there are enough to tell.
-    pub fn continues(&self, request: &Remembered, now: Moment) -> Option<f64> {
+    pub fn continues(&self, request: &Reading, now: Moment) -> Option<f64> {
         let tools = tool_set(request)?;
         let (mut all, mut continued) = (0_usize, 0_usize);
         for (start, goes_on) in &self.starts.get(&tools)?.0 {
@@ -163,13 +163,13 @@ impl Learned {
 }
 
 /// The model and the tools, if there are any.
-fn tool_set(request: &Remembered) -> Option<PrefixHash> {
+fn tool_set(request: &Reading) -> Option<PrefixHash> {
     let anatomy = request.anatomy();
     (anatomy.tools > 0).then(|| request.chain().layer(anatomy, Layer::Tools))
 }
 
 /// Whether the layer is as the last request had it, or longer.
-fn extends(request: &Remembered, before: &Remembered, layer: Layer, prefix: PrefixHash) -> bool {
+fn extends(request: &Reading, before: &Reading, layer: Layer, prefix: PrefixHash) -> bool {
     match layer {
         Layer::Messages => request.shared_pieces(before) == before.anatomy().pieces.len(),
         _ => before.chain().layer(before.anatomy(), layer) == prefix,

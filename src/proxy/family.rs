@@ -205,7 +205,7 @@ impl Family {
     ) -> Option<u64> {
         if self.role != Role::Child {
             let parent = Parent {
-                request: Arc::clone(&trace.forwarded),
+                request: trace.forwarded(),
                 betas: betas.to_owned(),
                 who: self.who,
                 written: trace.breakpoints.last().copied(),

@@ -15,14 +15,14 @@ use super::memo::Memo;
 use super::record::{Facts, Recorder};
 use crate::engine::align;
 use crate::engine::breakpoints::Ttl;
-use crate::engine::conversation::Trace;
+use crate::engine::conversation::{Forwarded, Trace};
 use crate::engine::entry::Parameters;
 use crate::engine::fanout::{Child, ForkPoint};
 use crate::engine::fork::{
     self, Composed, Forecast, Late, Market, Note, Policy, Prefix, Refusal, Sizes, Trunk, Turn,
 };
 use crate::engine::prefix::Attribution;
-use crate::engine::recall::{Known, Remembered};
+use crate::engine::recall::{InParts, Known, Remembered, Shared};
 use crate::engine::types::{BodyDigest, Moment, Plan, Why};
 use crate::store::{Fate, Tenant};
 
@@ -54,6 +54,15 @@ struct Laid {
     trace: Trace,
     betas: String,
     notes: Vec<Note>,
+}
+
+/// Whom a composed request is of.
+struct Laying<'a> {
+    own: &'a Remembered,
+    fork: &'a ForkPoint,
+    /// What it is compared with: its parent's, or the child's last.
+    like: Arc<Remembered>,
+    betas: &'a str,
 }
 
 impl Proxy {
@@ -150,9 +159,10 @@ impl Proxy {
                 Fate::Forked(prefix) => Arc::clone(prefix),
             };
             let composed = prefix.compose(own, Turn::Later(bound.tail()), self.rules.profile);
-            let last = memo.arrival.predecessor().map(|last| Arc::clone(&last.forwarded));
+            let last = memo.arrival.predecessor().map(|last| last.forwarded());
             let like = last.unwrap_or_else(|| Arc::clone(&bound.fork.parent.request));
-            return self.laid(memo, prefix, composed, &bound.fork, like, &facts.betas).map_err(Why::Refused);
+            let child = Laying { own, fork: &bound.fork, like, betas: &facts.betas };
+            return self.laid(memo, prefix, composed, child).map_err(Why::Refused);
         }
         let child = match family.newcomer() {
             None => return Err(Why::NotAChild),
@@ -187,7 +197,8 @@ impl Proxy {
         let body_bytes = self.config.limits.body_bytes;
         fork::fits(&composed, sizes.as_ref(), own, memo.model_facts(), body_bytes, policy)?;
         let like = Arc::clone(&child.fork.parent.request);
-        let mut laid = self.laid(memo, Arc::new(prefix), composed, &child.fork, like, &facts.betas)?;
+        let laying = Laying { own, fork: &child.fork, like, betas: &facts.betas };
+        let mut laid = self.laid(memo, Arc::new(prefix), composed, laying)?;
         laid.notes.extend(notes);
         let market = self.market(memo, tenant, &child.fork, &trunk, &laid);
         facts.forecast = sizes.and_then(|sizes| Forecast::of(&sizes, &habits, &market, policy));
@@ -231,20 +242,25 @@ impl Proxy {
         memo: &Memo,
         prefix: Arc<Prefix>,
         composed: Composed,
-        fork: &ForkPoint,
-        like: Arc<Remembered>,
-        betas: &str,
+        child: Laying<'_>,
     ) -> Result<Laid, Refusal> {
+        let Laying { own, fork, like, betas } = child;
         let betas = fork::betas(&fork.parent.betas, [betas]);
-        let body = Bytes::from(composed.body.pieces.concat());
-        let forwarded = Remembered::read(body, &Like(like), self.rules.attribution);
-        let forwarded = Arc::new(forwarded.map_err(|_| Refusal::Internal)?);
-        let (body, anatomy) = (forwarded.body(), forwarded.anatomy());
+        let extent = prefix.trunk().extent();
+        let shared = Shared {
+            request: Arc::clone(&fork.parent.request),
+            bytes: composed.shared + extent.results as usize,
+            answer: (extent.turn + extent.results) as usize,
+        };
+        let (parts, received) = (composed.body.pieces.clone(), &memo.arrival.received);
+        let read = InParts::read(parts, shared, received, own, &Like(like), self.rules.attribution);
+        let (forwarded, whole) = read.map_err(|_| Refusal::Internal)?;
+        let (body, anatomy) = (whole.body(), whole.anatomy());
         let parameters = Parameters::read(body, anatomy, std::iter::once(betas.as_str()), None);
         let conversation = memo.conversation().ok_or(Refusal::Internal)?;
         let marks = composed.breakpoints.clone();
-        let trace =
-            Trace::with(&memo.arrival, Arc::clone(&forwarded), Arc::clone(conversation), marks, parameters);
+        let forwarded = Forwarded::InParts(forwarded);
+        let trace = Trace::with(&memo.arrival, forwarded, Arc::clone(conversation), marks, parameters);
         let notes = composed.notes.clone();
         Ok(Laid { prefix, composed, trace, betas, notes })
     }

@@ -171,7 +171,7 @@ impl Memo {
         let plan = || self.plan(rules, now);
         let Ok(Ok(aligned)) = std::panic::catch_unwind(AssertUnwindSafe(plan)) else { return };
         let is_as_sent =
-            aligned.plan.edits.is_empty() && Arc::ptr_eq(&aligned.trace.forwarded, &self.arrival.received);
+            aligned.plan.edits.is_empty() && Arc::ptr_eq(&aligned.trace.forwarded(), &self.arrival.received);
         self.interns = aligned.interns;
         self.imagined = Some(Imagined { trace: aligned.trace, is_as_sent, flight: None });
     }
@@ -185,10 +185,10 @@ impl Memo {
         let usage = match is_as_sent {
             true => *billed,
             false => {
-                let (received, breakpoints) = (&*trace.forwarded, &*trace.breakpoints);
+                let (received, breakpoints) = (trace.reading(), &*trace.breakpoints);
                 let (read, minimum_tokens) = (flight.prediction.tokens(), minimum_tokens.unwrap_or(0));
                 AsSent { received, breakpoints, read, minimum_tokens }
-                    .usage(&self.trace.as_ref()?.forwarded, billed)
+                    .usage(self.trace.as_ref()?.reading(), billed)
             }
         };
         let mut ledger = tenant.imagined();
@@ -209,7 +209,7 @@ impl Memo {
 
     fn predict_by(&self, ledger: &Warmth, trace: &Trace, now: Moment) -> Prediction {
         let scope = Scope::of(&self.owner.tenant, &trace.parameters);
-        let (chain, anatomy) = (trace.forwarded.chain(), trace.forwarded.anatomy());
+        let (chain, anatomy) = (trace.reading().chain(), trace.reading().anatomy());
         let key = |piece: usize| EntryKey::of(&scope, chain, piece, anatomy.layer(piece));
         ledger.predict(trace.probes(), key, now)
     }
@@ -310,9 +310,9 @@ impl Memo {
         if let Some(predecessor) = predecessor {
             predecessor.conversation.continues();
         }
-        let classes = tenant.sight(&trace.forwarded, predecessor.map(|predecessor| &*predecessor.forwarded));
+        let classes = tenant.sight(trace.reading(), predecessor.map(|predecessor| predecessor.reading()));
         if self.starts() {
-            tenant.learned().started(&trace.forwarded, &trace.conversation, trace.sent_at());
+            tenant.learned().started(trace.reading(), &trace.conversation, trace.sent_at());
         }
         tenant.remember(trace, self.owner.hint, predecessor);
         self.store.shrink();
@@ -339,8 +339,9 @@ impl Memo {
                 warmth.billed(flight.ticket, &bill, now);
                 drop(warmth);
                 flight.billed = true;
+                let forwarded = trace.forwarded();
                 let mut learned = tenant.learned();
-                learned.bill(&self.owner.model, &trace.forwarded, &usage);
+                learned.bill(&self.owner.model, &forwarded, &usage);
                 let written = usage.cache_write_5m + usage.cache_write_1h;
                 let in_time = now.since(trace.sent_at()) <= self.owner.max_hold_ms;
                 learned.began(&self.owner.model, written, in_time);
@@ -354,23 +355,25 @@ impl Memo {
             self.land();
             return Verdict::default();
         };
-        let drift = self.drift(&trace);
+        let forwarded = trace.forwarded();
+        let last = self.arrival.predecessor().map(|last| (last, last.forwarded()));
+        let drift = last.as_ref().map(|(_, last)| Drift::of(&last.as_subject(), &forwarded.as_subject()));
         let Some(usage) = turn.usage else {
             self.land();
             return Verdict { drift, ..Verdict::default() };
         };
         let Some(flight) = self.flight.take() else { return Verdict { drift, ..Verdict::default() } };
         if !flight.billed {
-            tenant.learned().bill(&self.owner.model, &trace.forwarded, &usage);
+            tenant.learned().bill(&self.owner.model, &forwarded, &usage);
         }
         let mut warmth = tenant.warmth();
         warmth.billed(flight.ticket, &self.bill(usage), now);
         let missed = warmth.missed(&flight.prediction);
         drop(warmth);
-        let last = self.arrival.predecessor().and_then(|last| last.as_answered());
+        let answered = last.as_ref().and_then(|(last, forwarded)| last.as_answered(forwarded));
         let case = Case {
-            last: last.as_ref().zip(drift.as_ref()),
-            now: &trace.as_sent(),
+            last: answered.as_ref().zip(drift.as_ref()),
+            now: &trace.as_sent(&forwarded),
             usage: &usage,
             prediction: &flight.prediction,
             missed,
@@ -398,12 +401,7 @@ impl Memo {
             return Vec::new();
         };
         let cached_to = trace.breakpoints.last().map_or(usize::MAX, |point| point.piece);
-        volatile(&last.subject(), &trace.subject(), cached_to, ratio)
-    }
-
-    fn drift(&self, trace: &Trace) -> Option<Drift> {
-        let last = self.arrival.predecessor()?;
-        Some(Drift::of(&last.subject(), &trace.subject()))
+        volatile(&last.forwarded().as_subject(), &trace.forwarded().as_subject(), cached_to, ratio)
     }
 
     fn bill(&self, usage: Usage) -> Bill {

@@ -323,7 +323,9 @@ impl Proxy {
         let who = facts.claims.who(&trace.received, sender);
         let (now, snapshots) = (self.clock.now(), self.config.fork.policy.snapshots);
         let meet = || match memo.tenant() {
-            Some(tenant) => Family::recognise(&tenant, &trace.forwarded, who, &facts.claims, snapshots, now),
+            Some(tenant) => {
+                Family::recognise(&tenant, &trace.forwarded(), who, &facts.claims, snapshots, now)
+            }
             None => Family::none(who, snapshots),
         };
         let mut met =

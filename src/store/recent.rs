@@ -37,6 +37,8 @@ pub(super) struct Recent {
     places: QuickMap<[u8; 8], u64>,
     tools: VecDeque<Arc<KnownLayer>>,
     system: VecDeque<Arc<KnownLayer>>,
+    /// How many stand on the same request, by its address: it is counted once.
+    shared: QuickMap<[u8; 8], Standing>,
     bytes: usize,
 }
 
@@ -45,6 +47,12 @@ struct Slot {
     trace: Arc<Trace>,
     hint: Option<Hint>,
     answer: Option<FirstAnswer>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Standing {
+    count: usize,
     bytes: usize,
 }
 
@@ -138,6 +146,14 @@ impl Recent {
         self.places.insert(place(&trace.received), id);
         let bytes = trace.memory_bytes();
         self.bytes += bytes;
+        if let Some(shared) = trace.shared() {
+            let standing = self.shared.entry(place(&shared.request)).or_insert_with(|| {
+                let bytes = shared.memory_bytes();
+                self.bytes += bytes;
+                Standing { count: 0, bytes }
+            });
+            standing.count += 1;
+        }
         self.slots.insert(id, Slot { trace, hint, answer, bytes });
     }
 
@@ -190,11 +206,24 @@ impl Recent {
             self.hinted.remove(&hint);
         }
         self.places.remove(&place(&slot.trace.received));
+        if let Some(shared) = slot.trace.shared() {
+            self.leave(place(&shared.request));
+        }
         if let Some(opening) = slot.trace.received.opening() {
             forget(&mut self.opened, &opening, id);
             forget(&mut self.answered, &(opening, slot.answer), id);
         }
         true
+    }
+
+    /// One less stands on a request.
+    fn leave(&mut self, place: [u8; 8]) {
+        let Some(standing) = self.shared.get_mut(&place) else { return };
+        standing.count -= 1;
+        if standing.count == 0 {
+            self.bytes -= standing.bytes;
+            self.shared.remove(&place);
+        }
     }
 }
 

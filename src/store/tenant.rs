@@ -16,7 +16,7 @@ use crate::engine::entry::{KnownPieces, Parameters};
 use crate::engine::fanout::{Bindings, Forks, Life, Rules, Snapshots};
 use crate::engine::fork::arms::Arms;
 use crate::engine::learned::{Class, Learned};
-use crate::engine::recall::{FirstAnswer, Known, KnownLayer, Opening, Remembered};
+use crate::engine::recall::{FirstAnswer, Known, KnownLayer, Opening, Reading, Remembered};
 use crate::engine::types::TenantId;
 use crate::engine::warmth::Warmth;
 
@@ -87,13 +87,15 @@ impl Tenant {
 
     /// Remembers a request that was accepted, in the place of the one that it continues.
     pub fn remember(&self, trace: Arc<Trace>, hint: Option<Hint>, continued: Option<&Arc<Trace>>) {
-        let forwarded = &trace.forwarded;
+        let read = trace.reading();
         let repeats = continued.is_some_and(|old| {
-            let statics = forwarded.anatomy().tools + forwarded.anatomy().system;
-            old.forwarded.shared_pieces(forwarded) >= statics
+            let statics = read.anatomy().tools + read.anatomy().system;
+            old.reading().shared_pieces(read) >= statics
         });
-        let layers = [Layer::Tools, Layer::System].into_iter().filter(|_| !repeats);
-        let layers: Vec<_> = layers.filter_map(|layer| Some((layer, forwarded.layer(layer)?))).collect();
+        // What stands on another's prefix has that one's, and no client sends it so.
+        let whole = trace.whole().filter(|_| !repeats);
+        let layer = |layer| Some((layer, whole?.layer(layer)?));
+        let layers: Vec<_> = [Layer::Tools, Layer::System].into_iter().filter_map(layer).collect();
         let mut recent = self.recent();
         let before = recent.bytes();
         for (layer, value) in layers {
@@ -112,7 +114,7 @@ impl Tenant {
     }
 
     /// Takes in the prefixes of a request, and classes them.
-    pub fn sight(&self, request: &Remembered, before: Option<&Remembered>) -> [Class; 4] {
+    pub fn sight(&self, request: &Reading, before: Option<&Reading>) -> [Class; 4] {
         let mut learned = self.learned();
         let known = learned.prefixes();
         let classes = learned.sight(request, before);

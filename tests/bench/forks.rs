@@ -7,11 +7,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forkpoint::engine::fanout::{Draft, Forks, Newcomer, Parent, Recognised, Rules, Who};
+use forkpoint::engine::breakpoints::Profile;
+use forkpoint::engine::conversation::{Conversation, Forwarded, Trace};
+use forkpoint::engine::fanout::{
+    Child, Draft, ForkPoint, Forks, Newcomer, Parent, Rank, Recognised, Rules, Who,
+};
+use forkpoint::engine::fork::{self, Policy, Prefix, Trunk};
 use forkpoint::engine::prefix::Attribution;
-use forkpoint::engine::recall::{Nothing, Remembered};
+use forkpoint::engine::recall::{InParts, Nothing, Remembered, Shared};
 use forkpoint::engine::turn::{Turn, TurnLimits};
 use forkpoint::engine::types::{Moment, TenantId};
+use forkpoint::store::{Limits, Memory, Store, View};
 
 const TENANT: TenantId = TenantId([7; 32]);
 const CHILDREN: usize = 5;
@@ -35,6 +41,11 @@ fn main() -> ExitCode {
     println!("  memory of one, the parent's request counted in full   {:>9.1} KB", per_fork as f64 / 1e3);
     let own = per_fork - parent.memory_bytes();
     println!("  memory of one, the parent's request aside             {:>9.1} KB", own as f64 / 1e3);
+    let (own, held) = remembered(50);
+    println!("50 forked children of one parent of 200 KB, as the store counts them");
+    println!("  memory of one child                                   {:>9.1} KB", own as f64 / 1e3);
+    println!("  memory of all, what they stand on included            {:>9.1} KB", held as f64 / 1e3);
+    println!("what they cost, median of {ROUNDS}");
     row("a fan-out of 5, from its first block to the seal", |round| {
         fan_out(&mut forks, &parent, FORKS + round);
     });
@@ -85,8 +96,45 @@ fn directive(fork: usize, child: usize) -> String {
     )
 }
 
+/// What the store counts for the first turns of so many forked children: of one, and of all with what they stand on.
+fn remembered(children: usize) -> (usize, usize) {
+    let limits = Limits { max_bytes: 64 << 20, recent_bytes: 64 << 20, tenant_share: 1.0 };
+    let store = Memory::new(limits, Rules::default());
+    let mut forks = Forks::new(TENANT, Rules { bytes: 256 << 20, ..Rules::default() });
+    let fork = fan_out_to(&mut forks, &request(200_000, "Survey it."), 0, children);
+    let trunk = Arc::new(Trunk::of(&fork, None, None, Attribution::Counted).unwrap());
+    let mut first = 0;
+    for number in 0..children {
+        let received = request(2_000, &directive(0, number));
+        let arrival = View { tenant: None, hint: None }.arrival(received, None, [].into_iter());
+        let own = &arrival.received;
+        let child = Child { fork: Arc::clone(&fork), call: Some(number), rank: Rank::Whole };
+        let (prefix, _) = Prefix::of(&trunk, own, &child, &Policy::default()).unwrap();
+        let composed = prefix.compose(own, fork::Turn::First, Profile::Anthropic);
+        let extent = trunk.extent();
+        let shared = Shared {
+            request: Arc::clone(&fork.parent.request),
+            bytes: composed.shared + extent.results as usize,
+            answer: (extent.turn + extent.results) as usize,
+        };
+        let pieces = composed.body.pieces;
+        let read = InParts::read(pieces, shared, own, own, &Nothing, Attribution::Counted);
+        let forwarded = Forwarded::InParts(read.unwrap().0);
+        let conversation = Arc::new(Conversation::new(None, true));
+        let parameters = arrival.parameters.clone();
+        let trace = Trace::with(&arrival, forwarded, conversation, composed.breakpoints, parameters);
+        store.admit(&TENANT).remember(Arc::new(trace), None, None);
+        first = if number == 0 { store.bytes() } else { first };
+    }
+    ((store.bytes() - first) / (children - 1), store.bytes())
+}
+
 fn fan_out(forks: &mut Forks, parent: &Remembered, number: usize) {
-    let calls: Vec<_> = (0..CHILDREN)
+    fan_out_to(forks, parent, number, CHILDREN);
+}
+
+fn fan_out_to(forks: &mut Forks, parent: &Remembered, number: usize, children: usize) -> Arc<ForkPoint> {
+    let calls: Vec<_> = (0..children)
         .map(|child| {
             let (id, prompt) = (format!("toolu_{number}_{child}"), directive(number, child));
             serde_json::json!({"type": "tool_use", "id": id, "name": "Agent", "input": {"prompt": prompt}})
@@ -103,5 +151,5 @@ fn fan_out(forks: &mut Forks, parent: &Remembered, number: usize) {
             forks.pending(turn.id.as_deref().unwrap(), &mut draft, Moment(0)).unwrap();
         }
     }
-    forks.seal(draft, &turn, Moment(0)).unwrap();
+    forks.seal(draft, &turn, Moment(0)).unwrap()
 }

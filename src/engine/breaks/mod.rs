@@ -200,7 +200,7 @@ impl Case<'_> {
 
     /// Whether a breakpoint of this request looks at the entry that ends with this piece.
     fn reaches(&self, entry: usize) -> bool {
-        let probes = Probes::of(self.now.subject, self.now.breakpoints);
+        let probes = Probes::of(self.now.subject.anatomy, self.now.subject.chain, self.now.breakpoints);
         probes.take_while(|probe| probe.piece >= entry).any(|probe| probe.piece == entry)
     }
 
@@ -245,7 +245,7 @@ impl Reason {
 
 /// The part of a prompt's tokens that stands up to a piece, by bytes.
 fn share_of(subject: &Subject<'_>, piece: usize, tokens: u64) -> u64 {
-    let bytes = |piece| prefix_bytes(subject.body, subject.anatomy, piece) as f64;
+    let bytes = |piece| prefix_bytes(subject.anatomy, piece) as f64;
     let whole = bytes(subject.anatomy.pieces.len());
     (tokens as f64 * bytes(piece) / whole.max(1.0)) as u64
 }

@@ -42,7 +42,7 @@ impl Request {
     fn predict(&self, ledger: &Warmth) -> Prediction {
         let scope = Scope::of(&TenantId([0; 32]), &self.parameters);
         let key = |piece| EntryKey::of(&scope, &self.chain, piece, self.anatomy.layer(piece));
-        ledger.predict(Probes::of(self.sent().subject, &self.breakpoints), key, self.at)
+        ledger.predict(Probes::of(&self.anatomy, &self.chain, &self.breakpoints), key, self.at)
     }
 }
 

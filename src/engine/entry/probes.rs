@@ -5,7 +5,7 @@
 
 use crate::engine::anatomy::{Anatomy, Piece};
 use crate::engine::breakpoints::{Breakpoint, LOOKBACK, Ttl};
-use crate::engine::divergence::Subject;
+use crate::engine::prefix::Chain;
 
 /// How many positions are looked at per breakpoint; the breakpoint itself is the first.
 pub const LOOKBACK_POSITIONS: usize = LOOKBACK + 1;
@@ -23,7 +23,8 @@ pub struct Probe {
 /// The positions that are looked at, the deepest first, each once.
 #[derive(Clone, Debug)]
 pub struct Probes<'a> {
-    subject: Subject<'a>,
+    anatomy: &'a Anatomy,
+    chain: &'a Chain,
     /// In the order of the cache; what is left of them.
     breakpoints: &'a [Breakpoint],
     /// The piece to come, plus one.
@@ -36,11 +37,11 @@ pub struct Probes<'a> {
 
 impl<'a> Probes<'a> {
     /// `breakpoints` come in the order of the cache.
-    pub fn of(subject: Subject<'a>, breakpoints: &'a [Breakpoint]) -> Probes<'a> {
-        let count = subject.anatomy.pieces.len();
+    pub fn of(anatomy: &'a Anatomy, chain: &'a Chain, breakpoints: &'a [Breakpoint]) -> Probes<'a> {
+        let count = anatomy.pieces.len();
         let next = breakpoints.last().map_or(0, |last| last.piece.saturating_add(1)).min(count);
-        let bytes = next.checked_sub(1).map_or(0, |last| prefix_bytes(subject.body, subject.anatomy, last));
-        Probes { subject, breakpoints, next, bytes, reach: 0 }
+        let bytes = next.checked_sub(1).map_or(0, |last| prefix_bytes(anatomy, last));
+        Probes { anatomy, chain, breakpoints, next, bytes, reach: 0 }
     }
 
     /// The breakpoint on this piece, if there is one. Several markers can end up on one piece.
@@ -67,12 +68,12 @@ impl Iterator for Probes<'_> {
             }
             let bytes = self.bytes;
             self.next = piece;
-            self.bytes -= bytes_of(self.subject.body, &self.subject.anatomy.pieces[piece]);
+            self.bytes -= self.anatomy.pieces[piece].prompt_bytes();
             let marker = self.marker(piece);
             if marker.is_some() {
                 self.reach = LOOKBACK_POSITIONS;
             }
-            if self.reach > 0 && (marker.is_some() || is_position(&self.subject, piece)) {
+            if self.reach > 0 && (marker.is_some() || is_position(self.chain, piece)) {
                 self.reach -= 1;
                 return Some(Probe { piece, bytes, marker });
             }
@@ -81,22 +82,13 @@ impl Iterator for Probes<'_> {
 }
 
 /// Whether an entry can end at this piece.
-pub fn is_position(subject: &Subject<'_>, piece: usize) -> bool {
-    let chain = subject.chain;
+pub fn is_position(chain: &Chain, piece: usize) -> bool {
     // Only what adds nothing to the prompt leaves the hash as it was.
     let before = piece.checked_sub(1).map_or(Some(&chain.model), |before| chain.pieces.get(before));
     before != chain.pieces.get(piece)
 }
 
 /// The bytes of the prompt up to and including a piece, markers left out.
-pub fn prefix_bytes(body: &[u8], anatomy: &Anatomy, piece: usize) -> u64 {
-    anatomy.pieces.iter().take(piece.saturating_add(1)).map(|piece| bytes_of(body, piece)).sum()
-}
-
-fn bytes_of(body: &[u8], piece: &Piece) -> u64 {
-    if piece.deferred {
-        return 0;
-    }
-    let (before, after) = piece.unmarked(body);
-    (before.len() + after.len()) as u64
+pub fn prefix_bytes(anatomy: &Anatomy, piece: usize) -> u64 {
+    anatomy.pieces.iter().take(piece.saturating_add(1)).map(Piece::prompt_bytes).sum()
 }

@@ -3,7 +3,6 @@ use proptest::prelude::*;
 use super::*;
 use crate::engine::anatomy::Anatomy;
 use crate::engine::breakpoints::{Breakpoint, Carrier, Origin, Ttl};
-use crate::engine::divergence::Subject;
 use crate::engine::prefix::Attribution;
 
 struct Read {
@@ -22,10 +21,6 @@ impl Read {
 
     fn parameters(&self, betas: &[&str]) -> Parameters {
         Parameters::read(&self.body, &self.anatomy, betas.iter().copied(), None)
-    }
-
-    fn subject(&self) -> Subject<'_> {
-        Subject { body: &self.body, anatomy: &self.anatomy, chain: &self.chain }
     }
 }
 
@@ -150,7 +145,7 @@ fn point(piece: usize) -> Breakpoint {
 
 fn probed(read: &Read, breakpoints: &[usize]) -> Vec<usize> {
     let breakpoints: Vec<_> = breakpoints.iter().copied().map(point).collect();
-    Probes::of(read.subject(), &breakpoints).map(|probe| probe.piece).collect()
+    Probes::of(&read.anatomy, &read.chain, &breakpoints).map(|probe| probe.piece).collect()
 }
 
 fn texts(count: usize) -> String {
@@ -192,10 +187,11 @@ fn probes_bring_the_bytes_of_the_prefix_without_markers() {
     let read =
         Read::of(r#"{"messages":[{"role":"user","content":[{"a":1},{"b":2,"cache_control":{}},"cc"]}]}"#);
     let breakpoints = [point(1), point(2)];
-    let found: Vec<_> =
-        Probes::of(read.subject(), &breakpoints).map(|probe| (probe.bytes, probe.marker.is_some())).collect();
+    let found: Vec<_> = Probes::of(&read.anatomy, &read.chain, &breakpoints)
+        .map(|probe| (probe.bytes, probe.marker.is_some()))
+        .collect();
     assert_eq!(found, [(18, true), (14, true), (7, false)]);
-    assert_eq!(prefix_bytes(&read.body, &read.anatomy, 99), 18);
+    assert_eq!(prefix_bytes(&read.anatomy, 99), 18);
 }
 
 /// One of few values for each input, so that equal inputs are likely.

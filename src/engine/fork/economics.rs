@@ -78,7 +78,7 @@ impl Sizes {
         let turn =
             fork.usage.filter(|_| fork.is_sealed()).map(|usage| usage.output).filter(|tokens| *tokens > 0);
         let (body, anatomy) = (child.body(), child.anatomy());
-        let until = |pieces: usize| pieces.checked_sub(1).map_or(0, |last| prefix_bytes(body, anatomy, last));
+        let until = |pieces: usize| pieces.checked_sub(1).map_or(0, |last| prefix_bytes(anatomy, last));
         let marked = breakpoints::of_client(body, anatomy).pop();
         let parent = billed.unwrap_or_else(|| tokens(extent.parent));
         Some(Sizes {

@@ -28,15 +28,18 @@
 
 mod choose;
 mod hidden;
+mod parts;
 mod reader;
 
 use std::borrow::Cow;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 
 pub use choose::CANDIDATES_MAX;
+pub use parts::{InParts, Shared};
 pub(in crate::engine) use reader::Reader;
 
 use super::anatomy::{Anatomy, Form, Layer, Message, Piece};
@@ -82,11 +85,64 @@ impl Known for Nothing {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remembered {
     body: Bytes,
+    reading: Arc<Reading>,
+}
+
+/// What was read of a request, without its bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reading {
     anatomy: Anatomy,
     chain: Chain,
     leaves: Vec<Leaf>,
     opening: Option<Opening>,
     attribution: Attribution,
+}
+
+impl Deref for Remembered {
+    type Target = Reading;
+
+    fn deref(&self) -> &Reading {
+        &self.reading
+    }
+}
+
+impl Reading {
+    pub fn anatomy(&self) -> &Anatomy {
+        &self.anatomy
+    }
+
+    pub fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// How many leading pieces of the other both have in common, as the cache compares them.
+    pub fn shared_pieces(&self, other: &Reading) -> usize {
+        self.chain.shared(&other.chain)[1]
+    }
+
+    /// Whether both have as many tools and system blocks, so that equal pieces have equal numbers.
+    pub fn is_numbered_like(&self, other: &Reading) -> bool {
+        (self.anatomy.tools, self.anatomy.system) == (other.anatomy.tools, other.anatomy.system)
+    }
+
+    /// The key to find this request by, if it has a first message.
+    pub fn opening(&self) -> Option<Opening> {
+        self.opening
+    }
+
+    /// About how much memory this takes.
+    pub fn memory_bytes(&self) -> usize {
+        let extra: usize = self.anatomy.messages.iter().map(|message| message.extra.len()).sum();
+        size_of::<Reading>()
+            + self.anatomy.pieces.len() * (size_of::<Piece>() + 2 * size_of::<Leaf>())
+            + self.anatomy.messages.len() * size_of::<Message>()
+            + (self.anatomy.members.len() + extra) * size_of::<super::anatomy::Member>()
+    }
+
+    /// In an ambiguous request a part may be read otherwise than it would be elsewhere.
+    fn is_usable(&self) -> bool {
+        !self.anatomy.ambiguous
+    }
 }
 
 impl Remembered {
@@ -107,7 +163,8 @@ impl Remembered {
         let subject = Subject { body: &body, anatomy: &read.anatomy, leaves: &read.leaves };
         let chain = Chain::linked(&subject, attribution, old.as_ref().zip(before.map(|old| &old.chain)));
         let (anatomy, leaves, opening) = (read.anatomy, read.leaves, read.opening);
-        Ok((Remembered { body, anatomy, chain, leaves, opening, attribution }, read.predecessor))
+        let reading = Arc::new(Reading { anatomy, chain, leaves, opening, attribution });
+        Ok((Remembered { body, reading }, read.predecessor))
     }
 
     /// Whether both open alike and were answered alike at first, as far as both were answered. Conversations
@@ -131,16 +188,6 @@ impl Remembered {
         self.first_answer().map(|answer| FirstAnswer::of(&answer))
     }
 
-    /// How many leading pieces of the other both have in common, as the cache compares them.
-    pub fn shared_pieces(&self, other: &Remembered) -> usize {
-        self.chain.shared(&other.chain)[1]
-    }
-
-    /// Whether both have as many tools and system blocks, so that equal pieces have equal numbers.
-    pub fn is_numbered_like(&self, other: &Remembered) -> bool {
-        (self.anatomy.tools, self.anatomy.system) == (other.anatomy.tools, other.anatomy.system)
-    }
-
     /// The first assistant turn.
     fn first_answer(&self) -> Option<Seen<'_>> {
         let mut messages = self.anatomy.messages.iter();
@@ -152,14 +199,6 @@ impl Remembered {
         &self.body
     }
 
-    pub fn anatomy(&self) -> &Anatomy {
-        &self.anatomy
-    }
-
-    pub fn chain(&self) -> &Chain {
-        &self.chain
-    }
-
     /// This request, to be compared with another.
     pub fn as_subject(&self) -> divergence::Subject<'_> {
         divergence::Subject { body: &self.body, anatomy: &self.anatomy, chain: &self.chain }
@@ -168,11 +207,6 @@ impl Remembered {
     /// Its one spelling, from what the tenant's table knows.
     pub fn respell(&self, order: Order, thinking: Thinking<'_>, table: &Table) -> Canonical {
         canonical::respell(&self.body, &self.anatomy, &self.leaves, order, thinking, table)
-    }
-
-    /// The key to find this request by, if it has a first message.
-    pub fn opening(&self) -> Option<Opening> {
-        self.opening
     }
 
     /// The value of `tools` or `system`, to be known apart from this request.
@@ -186,17 +220,7 @@ impl Remembered {
 
     /// About how much memory this takes, the body included.
     pub fn memory_bytes(&self) -> usize {
-        let extra: usize = self.anatomy.messages.iter().map(|message| message.extra.len()).sum();
-        size_of::<Remembered>()
-            + self.body.len()
-            + self.anatomy.pieces.len() * (size_of::<Piece>() + 2 * size_of::<Leaf>())
-            + self.anatomy.messages.len() * size_of::<Message>()
-            + (self.anatomy.members.len() + extra) * size_of::<super::anatomy::Member>()
-    }
-
-    /// In an ambiguous request a part may be read otherwise than it would be elsewhere.
-    fn is_usable(&self) -> bool {
-        !self.anatomy.ambiguous
+        size_of::<Remembered>() + self.body.len() + self.reading.memory_bytes()
     }
 
     fn subject(&self) -> Subject<'_> {

@@ -77,17 +77,17 @@ pub fn volatile(
     cached_to: usize,
     tokens_per_byte: f64,
 ) -> Vec<Volatile> {
-    let cached = prefix_bytes(second.body, second.anatomy, cached_to);
+    let cached = prefix_bytes(second.anatomy, cached_to);
     let mut found = Vec::new();
     for (index, piece) in second.anatomy.pieces.iter().enumerate() {
         if found.len() >= CHANGES_MAX || second.anatomy.layer(index) == Layer::Messages {
             break;
         }
         let Some(old) = counterpart(first, second, index) else { continue };
-        if !is_changed(first, old, second, piece) || !is_position(second, index) {
+        if !is_changed(first, old, second, piece) || !is_position(second.chain, index) {
             continue;
         }
-        let before = prefix_bytes(second.body, second.anatomy, index);
+        let before = prefix_bytes(second.anatomy, index);
         let (layer, path) = (second.anatomy.layer(index), second.anatomy.path(index));
         for (kind, spans) in changes(first.body, old, second.body, piece) {
             let left = piece.span.end.saturating_sub(spans[1].start) as u64;

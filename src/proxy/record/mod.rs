@@ -163,12 +163,12 @@ impl Facts {
 
     /// How the request goes out, as seen by the cache.
     pub fn traced(&mut self, trace: &Trace, before: Option<&Trace>) {
-        let forwarded = &trace.forwarded;
+        let forwarded = trace.reading();
         self.prefix = Some(forwarded.chain().layer(forwarded.anatomy(), Layer::System));
         if self.plan == Plan::Forked {
             return;
         }
-        let shared = before.map_or(0, |before| before.forwarded.shared_pieces(forwarded));
+        let shared = before.map_or(0, |before| before.reading().shared_pieces(forwarded));
         self.shared_bytes =
             forwarded.anatomy().pieces.iter().take(shared).map(|piece| piece.span.len()).sum();
     }

@@ -75,7 +75,7 @@ impl Recorder {
         let read = bound.map_or(0, |bound| bound.shadow.read(received)).max(self.facts.own_read);
         let minimum_tokens = memo.model_facts().minimum_tokens.unwrap_or(0);
         let as_sent = AsSent { received, breakpoints: &breakpoints, read, minimum_tokens };
-        let usage = as_sent.usage(&trace.forwarded, billed);
+        let usage = as_sent.usage(trace.reading(), billed);
         if let (Some(bound), Some(last)) = (bound, breakpoints.last()) {
             bound.shadow.wrote(received, last.piece, usage.cached());
         }

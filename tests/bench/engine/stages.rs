@@ -243,7 +243,7 @@ fn parts(stages: &mut Stages, arrival: &Arrival, view: &View<'_>, table: &canoni
             let body = stages.time(Stage::Splice, || {
                 Bytes::from(canonical::splice(received.body(), &spelling.replacements).concat())
             });
-            let like = arrival.before.as_ref().map_or(received, |before| &before.trace.forwarded);
+            let like = arrival.before.as_ref().and_then(|before| before.trace.whole()).unwrap_or(received);
             let known = Respelt { like, view };
             let read = || Remembered::read(body, &known, RULES.attribution).unwrap();
             Arc::new(stages.time(Stage::ReadAgain, read))
