@@ -147,13 +147,17 @@ async fn send(
 #[tokio::test(flavor = "multi_thread")]
 async fn no_word_of_a_tenant_reaches_another_or_is_shown() {
     let mut upstream = Upstream::answering_with(answer).await;
+    let (folder, mut collector) = (tempfile::tempdir().unwrap(), crate::traces::collector().await);
+    let (file, endpoint) = (folder.path().join("r.jsonl"), collector.url());
     let settings = [
         ("LOG__FORMAT", "json"),
         ("FORK__MAX_COST_RATIO", "100"),
         ("FORK__SNAPSHOTS", "latest"),
         ("GATE__MAX_HOLD_MS", "30000"),
+        ("TRACE__ENDPOINT", &endpoint),
+        ("RECORD__FILE", file.to_str().unwrap()),
     ];
-    let binary = Binary::serve(&upstream.url(), &settings).await;
+    let mut binary = Binary::serve(&upstream.url(), &settings).await;
     let mut dice = Dice::new(7);
     let everybody = || 0..TENANTS;
     let siblings = || everybody().flat_map(|tenant| [(tenant, 0), (tenant, 1)]);
@@ -179,8 +183,24 @@ async fn no_word_of_a_tenant_reaches_another_or_is_shown() {
     for line in binary.said() {
         assert!(!line.contains(WORD), "{line}");
     }
-    for path in ["/metrics", "/healthz", "/readyz", "/", "/api/forks", "/api/prefixes", "/api/config"] {
-        let (_, page) = binary.admin(path).await;
+    let (_, forks) = binary.admin("/api/forks").await;
+    let forks: Value = serde_json::from_str(&forks).unwrap();
+    let newest = forks["forks"][0]["id"].as_str().unwrap().to_owned();
+    let views =
+        ["/metrics", "/healthz", "/readyz", "/", "/api/forks", "/api/prefixes", "/api/breaks", "/api/config"];
+    for path in views.map(str::to_owned).into_iter().chain([format!("/api/forks/{newest}")]) {
+        let (status, page) = binary.admin(&path).await;
+        assert_eq!(status == 200, path != "/", "{path}: {status}");
         assert!(!page.contains(WORD), "{path}: {page}");
+    }
+    binary.signal("TERM").await;
+    binary.exit().await;
+    let traces = collector.so_far();
+    assert!(!traces.is_empty(), "no trace came");
+    let recorded = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(recorded.lines().count(), 6 * TENANTS);
+    let told = traces.iter().map(|trace| String::from_utf8_lossy(&trace.body).into_owned());
+    for text in told.chain([recorded]) {
+        assert!(!text.contains(WORD), "{text}");
     }
 }

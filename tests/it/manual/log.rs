@@ -34,7 +34,6 @@ const MASKED: [&str; 8] = [
     "duration_ms",
     "overhead_us",
 ];
-/// What the subscriber adds to every line.
 /// Reasons why a child is not forked that a simulator does not come to; `engine::fork` has them all.
 const ELSEWHERE: [&str; 13] = [
     "nested",
@@ -51,6 +50,7 @@ const ELSEWHERE: [&str; 13] = [
     "internal",
     "ambiguous",
 ];
+/// What the subscriber adds to every line.
 const OF_EVERY_LINE: [&str; 3] = ["timestamp", "level", "target"];
 
 /// A forkpoint before a simulator, and what it logs.
