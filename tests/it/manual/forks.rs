@@ -116,11 +116,13 @@ pub async fn lines() -> Vec<Value> {
     lines.push(client_fork().await);
     lines.push(stood_down().await);
     lines.push(lost_prefix().await);
+    lines.push(no_tools().await);
     let scenes = [
         Scene::with(|config| config.fork.policy.share = 0.0),
         Scene::with(|config| config.fork.policy.max_cost_ratio = 0.0),
         Scene::with(|config| config.fork.policy.exclude_sessions = vec!["one".to_owned()]),
         Scene::with(|config| config.limits.body_bytes = 20_000),
+        Scene::with(|config| config.fork.policy.max_context_share = 0.001),
         Scene::told("[[sim:fan_out n=2 tool=go field=prompt words=60]]"),
         Scene::told("[[sim:fan_out n=2 tool=Agent field=prompt words=60 type=Explore]]"),
         Scene::changing(|body| body["model"] = json!("claude-opus-4-5")),
@@ -181,6 +183,15 @@ async fn client_fork() -> Value {
     messages.push(json!({"role": "assistant", "content": blocks}));
     messages.push(json!({"role": "user", "content": content}));
     stage.send(&of_session(&body)).await.0
+}
+
+/// A child that an agent's id makes one, and that may call nothing.
+async fn no_tools() -> Value {
+    let stage = Stage::new(|_| ()).await;
+    let (_, directive) = fan_out(&stage, FAN_OUT).await;
+    let mut body = child(&directive);
+    body.as_object_mut().unwrap().shift_remove("tools");
+    stage.send(&of_session(&body).with("x-claude-code-agent-id", "a")).await.0
 }
 
 /// The second child of a fan-out whose first was refused as it was forked.

@@ -35,17 +35,15 @@ const MASKED: [&str; 8] = [
     "overhead_us",
 ];
 /// Reasons why a child is not forked that a simulator does not come to; `engine::fork` has them all.
-const ELSEWHERE: [&str; 13] = [
+const ELSEWHERE: [&str; 11] = [
+    "window",
     "nested",
-    "no_tools",
     "late",
     "unsealed",
     "prefill",
     "shape",
     "teammate",
     "isolation",
-    "window",
-    "context_share",
     "cost_unknown",
     "internal",
     "ambiguous",
