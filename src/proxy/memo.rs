@@ -13,6 +13,7 @@ use crate::engine::breaks::{Break, Case, Drift};
 use crate::engine::canonical::{Limits, News, Pins, Table};
 use crate::engine::conversation::{Answer, Conversation, Trace};
 use crate::engine::counterfactual::AsSent;
+use crate::engine::divergence::Subject;
 use crate::engine::entry::{EntryKey, Scope};
 use crate::engine::learned::Class;
 use crate::engine::prices::{ModelFacts, Multipliers, Price, Prices, Usd};
@@ -387,21 +388,29 @@ impl Memo {
         }
         trace.answered(Answer { message_id: turn.id.clone(), usage: Some(usage) });
         let break_cost = cache_break.as_ref().and_then(|lost| lost.cost(&usage, self.price()?));
-        Verdict { volatile: self.volatile(&trace, drift.as_ref(), &tenant), drift, cache_break, break_cost }
+        let turns = last.as_ref().map(|(_, last)| [last.as_subject(), forwarded.as_subject()]);
+        let volatile = self.volatile(turns, &trace, drift.as_ref(), &tenant);
+        Verdict { volatile, drift, cache_break, break_cost }
     }
 
-    /// The texts that made the request drift before its messages.
-    fn volatile(&self, trace: &Trace, drift: Option<&Drift>, tenant: &Tenant) -> Vec<Volatile> {
+    /// The texts that made the request drift before its messages; `turns` are the last one and this.
+    fn volatile(
+        &self,
+        turns: Option<[Subject<'_>; 2]>,
+        trace: &Trace,
+        drift: Option<&Drift>,
+        tenant: &Tenant,
+    ) -> Vec<Volatile> {
         let Some(Drift::Drifted(divergence)) = drift.filter(|_| self.owner.reports_volatile) else {
             return Vec::new();
         };
         let is_static = matches!(divergence.layer, Layer::Tools | Layer::System);
         let ratio = tenant.learned().tokens_per_byte(&self.owner.model);
-        let Some((last, ratio)) = self.arrival.predecessor().zip(ratio).filter(|_| is_static) else {
+        let Some(([last, now], ratio)) = turns.zip(ratio).filter(|_| is_static) else {
             return Vec::new();
         };
         let cached_to = trace.breakpoints.last().map_or(usize::MAX, |point| point.piece);
-        volatile(&last.forwarded().as_subject(), &trace.forwarded().as_subject(), cached_to, ratio)
+        volatile(&last, &now, cached_to, ratio)
     }
 
     fn bill(&self, usage: Usage) -> Bill {
