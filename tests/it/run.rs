@@ -189,21 +189,24 @@ async fn environment_proxies_are_told_to_leave_ours_alone() {
     assert_eq!(text(&output(&mut command).await.stdout), "127.0.0.1 a.example,127.0.0.1\n");
 }
 
-/// Says which signals came, until it is told to end.
-const LISTENS: &str = "for name in HUP INT QUIT USR1 USR2 WINCH TERM; do trap \"echo $name\" $name; done
-echo ready $$; while :; do read -r line && [ \"$line\" = end ] && exit 9; done";
+/// What a script does between signals: a shell's `wait` misses none, where its `read` can, and it outlives nobody.
+const LISTENS: &str =
+    "sleep 1000 >/dev/null 2>&1 & trap \"kill $!\" EXIT; echo ready; while :; do wait $!; done";
 
 #[tokio::test]
 async fn signals_that_are_sent_to_us_are_passed_on_once() {
-    let mut child = run(&["-q", "--", "sh", "-c", LISTENS]).stdin(Stdio::piped()).spawn().unwrap();
+    let script = format!(
+        "for name in HUP INT QUIT USR1 WINCH TERM; do trap \"echo $name\" $name; done; trap 'exit 9' USR2\n{LISTENS}"
+    );
+    let mut child = run(&["-q", "--", "sh", "-c", &script]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut next = async || within("a line", lines.next_line()).await.unwrap().unwrap_or_default();
-    assert!(next().await.starts_with("ready "));
-    for name in ["HUP", "INT", "QUIT", "USR1", "USR2", "WINCH", "TERM", "TERM"] {
+    assert_eq!(next().await, "ready");
+    for name in ["HUP", "INT", "QUIT", "USR1", "WINCH", "TERM", "TERM"] {
         signal(&child, name).await;
         assert_eq!(next().await, name);
     }
-    child.stdin.take().unwrap().write_all(b"end\n").await.unwrap();
+    signal(&child, "USR2").await;
     assert_eq!(next().await, "");
     assert_eq!(within("the end", child.wait()).await.unwrap().code(), Some(9));
 }
@@ -224,14 +227,17 @@ async fn what_we_were_started_to_ignore_the_command_ignores_too() {
 
 #[tokio::test]
 async fn what_the_terminal_sends_reaches_the_command_once() {
-    let script = "trap \"n=\\$((n+1)); echo got \\$n\" INT; n=0
-test -t 0 && test -t 1 && test -t 2 && echo terminal; echo ready
-while :; do read -r line && [ \"$line\" = end ] && echo \"total $n\" && exit 9; done";
+    let script = format!(
+        "n=0; trap 'n=$((n+1)); echo got $n' INT; trap 'echo total $n; exit 9' QUIT
+test -t 0 && test -t 1 && test -t 2 && echo terminal\n{LISTENS}"
+    );
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("script"), script).unwrap();
-    let command = format!("{} run -q -- sh ./script", env!("CARGO_BIN_EXE_forkpoint"));
+    // The terminal's own shell must not be in between: it would end at the first key.
+    let command = format!("exec {} run -q -- sh ./script", env!("CARGO_BIN_EXE_forkpoint"));
     let mut child = Command::new("script")
         .args(["-q", "-e", "-f", "-c", &command, "/dev/null"])
+        .env("SHELL", "/bin/sh")
         .current_dir(folder.path())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -251,7 +257,7 @@ while :; do read -r line && [ \"$line\" = end ] && echo \"total $n\" && exit 9; 
     until("terminal\r\nready").await;
     keys.write_all(b"\x03").await.unwrap();
     until("got 1").await;
-    keys.write_all(b"end\n").await.unwrap();
+    keys.write_all(b"\x1c").await.unwrap();
     until("total 1").await;
     assert_eq!(within("the end", child.wait()).await.unwrap().code(), Some(9));
 }
