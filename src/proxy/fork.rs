@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue};
 
 use super::Proxy;
 use super::clock::millis;
+use super::drill::Step;
 use super::family::Family;
 use super::memo::Memo;
 use super::record::{Facts, Recorder};
@@ -152,6 +153,7 @@ impl Proxy {
     }
 
     fn lay(&self, memo: &Memo, family: &Family, facts: &mut Facts, tenant: &Tenant) -> Result<Laid, Why> {
+        self.drill.begins(Step::Fork);
         let own = family.own().ok_or(Why::NotAChild)?;
         if let Some(bound) = family.bound() {
             let prefix = match &bound.fate {
@@ -254,7 +256,7 @@ impl Proxy {
         };
         let (parts, received) = (composed.body.pieces.clone(), &memo.arrival.received);
         let read = InParts::read(parts, shared, received, own, &Like(like), self.rules.attribution);
-        let (forwarded, whole) = read.map_err(|_| Refusal::Internal)?;
+        let (forwarded, whole) = read.map_err(Refusal::unreadable)?;
         let (body, anatomy) = (whole.body(), whole.anatomy());
         let parameters = Parameters::read(body, anatomy, std::iter::once(betas.as_str()), None);
         let conversation = memo.conversation().ok_or(Refusal::Internal)?;

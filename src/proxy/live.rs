@@ -15,6 +15,7 @@ use crate::metrics::Metrics;
 use crate::store::Store;
 
 use super::clock::Clock;
+use super::drill::Drill;
 use super::{Proxy, hold, rules};
 
 /// Which configuration is in force.
@@ -74,6 +75,11 @@ impl Proxy {
         &self.clock
     }
 
+    /// What is made to fail.
+    pub fn drill(&self) -> &Drill {
+        &self.drill
+    }
+
     /// What is remembered.
     pub fn store(&self) -> &dyn Store {
         &*self.store
@@ -112,6 +118,7 @@ impl Proxy {
             gate: self.gate.clone(),
             awaiting: self.awaiting.clone(),
             clock: self.clock.clone(),
+            drill: self.drill.clone(),
             metrics: self.metrics.clone(),
             witnesses: self.witnesses.clone(),
         }

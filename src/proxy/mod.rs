@@ -26,6 +26,7 @@ pub mod family;
 pub mod awaiting;
 pub mod hold;
 pub mod clock;
+pub mod drill;
 pub mod stall;
 pub mod slow_reader;
 pub mod error;
@@ -54,6 +55,7 @@ use crate::store::{self, Hint, Memory, Store, View};
 use awaiting::Awaiting;
 use clock::Clock;
 use collect::{Collected, Held};
+use drill::{Drill, Step};
 use error::Fault;
 use family::{Claims, Family};
 use forward::{Answer, SentBody, Upstream};
@@ -79,6 +81,7 @@ pub struct Proxy {
     /// Children that wait for the end of their parent's answer.
     awaiting: Arc<Awaiting>,
     clock: Arc<Clock>,
+    drill: Arc<Drill>,
     metrics: Arc<Metrics>,
     witnesses: Arc<Witnesses>,
 }
@@ -128,6 +131,7 @@ impl Proxy {
             gate,
             awaiting: Arc::default(),
             clock: Arc::new(Clock::new()),
+            drill: Arc::default(),
             metrics,
         })
     }
@@ -263,6 +267,7 @@ impl Proxy {
 
     /// Reads a body by what is known of its tenant; nothing is to be remembered of nobody.
     fn recall(&self, body: &Bytes, facts: &mut Facts) -> Result<Option<Memo>, Reason> {
+        self.drill.begins(Step::Read);
         let sender = facts.sender.as_ref();
         let tenant_id = sender.and_then(|sender| sender.tenant);
         let hint = sender.and_then(|sender| Some(Hint { session: sender.session?, agent: sender.agent }));
@@ -295,7 +300,10 @@ impl Proxy {
             facts.plan = Plan::Passthrough(Reason::Refused);
             return None;
         }
-        let plan = || memo.plan(self.rules, self.clock.now());
+        let plan = || {
+            self.drill.begins(Step::Align);
+            memo.plan(self.rules, self.clock.now())
+        };
         let planned = std::panic::catch_unwind(AssertUnwindSafe(plan));
         let aligned = match planned.unwrap_or(Err(Reason::Internal)) {
             Ok(aligned) => aligned,

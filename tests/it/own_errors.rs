@@ -1,7 +1,9 @@
 //! When forkpoint itself answers: the API's shape, a reason, and no secret.
 
-use crate::harness::samples::PROMPT;
-use crate::harness::{Forkpoint, call, get};
+use forkpoint::proxy::drill::Step;
+
+use crate::harness::samples::{PROMPT, message};
+use crate::harness::{Forkpoint, Upstream, call, get};
 
 #[tokio::test]
 async fn an_unreachable_upstream_is_a_502_that_names_it() {
@@ -45,4 +47,19 @@ async fn an_error_about_a_head_request_has_no_body() {
     client.send(b"HEAD / HTTP/1.1\r\nhost: h\r\n\r\n").await;
     assert_eq!(client.head().await.status(), 502);
     client.ask(&get("/")).await.is_refusal(502, "upstream_unreachable");
+}
+
+#[tokio::test]
+async fn a_bug_of_ours_costs_nobody_an_answer() {
+    for step in [Step::Read, Step::Align] {
+        let mut upstream = Upstream::answering(&message()).await;
+        let forkpoint = Forkpoint::before(&upstream.url()).await;
+        forkpoint.proxy.drill().fail(step);
+        let reply = forkpoint.client().await.ask(&call(PROMPT)).await;
+        assert_eq!((reply.status(), reply.reason().as_deref()), (200, Some("internal")), "{step:?}");
+        assert_eq!(upstream.next().await.body, PROMPT, "as it came");
+        forkpoint.recorded(1).await;
+        let counted = forkpoint.metric("forkpoint_passthrough_total", &["reason=\"internal\""]);
+        assert_eq!(counted, 1.0, "{step:?}");
+    }
 }

@@ -171,7 +171,7 @@ fn plan(
 
 fn marked(composed: &Composed) -> Result<Vec<(String, Ttl)>, Refusal> {
     let body = Bytes::from(composed.body.pieces.concat());
-    let read = Remembered::read(body, &Nothing, Attribution::Counted).map_err(|_| Refusal::Internal)?;
+    let read = Remembered::read(body, &Nothing, Attribution::Counted).map_err(Refusal::unreadable)?;
     let path = |point: &Breakpoint| (read.anatomy().path(point.piece), point.ttl);
     Ok(composed.breakpoints.iter().map(path).collect())
 }

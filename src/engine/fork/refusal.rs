@@ -1,5 +1,7 @@
 //! Why a child is not forked.
 
+use crate::engine::json::Malformed;
+
 /// Each is a metric label and a log field; the child is aligned and gated all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
@@ -48,7 +50,7 @@ pub enum Refusal {
     Isolation,
     /// The session coordinates others.
     Coordinator,
-    /// The body would exceed what the upstream takes.
+    /// The body would exceed what the upstream takes, or what we read.
     TooLarge,
     /// Prompt and answer would exceed the model's window.
     Window,
@@ -99,6 +101,15 @@ impl Refusal {
         Refusal::Internal,
     ];
 
+    /// Why what was composed cannot be read again.
+    pub fn unreadable(why: Malformed) -> Refusal {
+        match why {
+            // Parent and child are each within bounds, and together beyond them.
+            Malformed::TooMany | Malformed::TooDeep => Refusal::TooLarge,
+            Malformed::At(_) | Malformed::Truncated => Refusal::Internal,
+        }
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Refusal::Ambiguous => "ambiguous",
@@ -134,6 +145,23 @@ impl Refusal {
             Refusal::Cost => "cost",
             Refusal::CostUnknown => "cost_unknown",
             Refusal::Internal => "internal",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_much_together_is_too_large_and_no_bug() {
+        for (why, refusal) in [
+            (Malformed::TooMany, Refusal::TooLarge),
+            (Malformed::TooDeep, Refusal::TooLarge),
+            (Malformed::At(7), Refusal::Internal),
+            (Malformed::Truncated, Refusal::Internal),
+        ] {
+            assert_eq!(Refusal::unreadable(why), refusal, "{why:?}");
         }
     }
 }

@@ -56,14 +56,19 @@ impl Talk {
 
     /// Sends a request and gives it this answer: head and body, as bytes.
     pub async fn answered(&self, call: &Call, answer: Vec<u8>) -> Told {
+        let body = serde_json::to_vec(&call.body).unwrap();
+        self.answered_as_spelt(&call.headers, &body, answer).await
+    }
+
+    /// The same of a body that is written elsewhere.
+    pub async fn answered_as_spelt(&self, headers: &str, body: &[u8], answer: Vec<u8>) -> Told {
         let number = {
             let mut answers = self.answers.lock().unwrap();
             answers.push(answer);
             answers.len() - 1
         };
-        let headers = format!("{}x-answer: {number}\r\n", call.headers);
-        let body = serde_json::to_vec(&call.body).unwrap();
-        let request = post("/v1/messages", &headers, &body);
+        let headers = format!("{headers}x-answer: {number}\r\n");
+        let request = post("/v1/messages", &headers, body);
         Told { reply: self.forkpoint.client().await.ask(&request).await }
     }
 

@@ -5,7 +5,7 @@ mod children;
 mod by_client;
 mod refused;
 mod lost;
-mod seal;
+pub mod seal;
 mod snapshots;
 mod many;
 mod kept;

@@ -14,7 +14,7 @@ use crate::harness::peer::Peer;
 use crate::harness::{PATIENCE, until};
 
 /// A parent whose answer comes one call after the other.
-struct Slow {
+pub struct Slow {
     scene: Scene,
     client: Peer,
     upstream: Peer,
@@ -23,7 +23,7 @@ struct Slow {
 }
 
 impl Slow {
-    async fn begins(children: usize, configure: impl FnOnce(&mut Config)) -> Slow {
+    pub async fn begins(children: usize, configure: impl FnOnce(&mut Config)) -> Slow {
         let forks = |config: &mut Config| {
             config.server.mode = Mode::Fork;
             config.fork.await_parent = PATIENCE;
@@ -42,7 +42,7 @@ impl Slow {
     }
 
     /// Streams until so many calls have finished, and their client has read them.
-    async fn finishes(&mut self, calls: usize) {
+    pub async fn finishes(&mut self, calls: usize) {
         let until = 1 + 3 * calls;
         for event in &self.events[self.sent..until] {
             self.upstream.send_chunk(event.as_bytes()).await;
@@ -53,7 +53,7 @@ impl Slow {
     }
 
     /// Streams the rest.
-    async fn ends(&mut self) {
+    pub async fn ends(&mut self) {
         for event in &self.events[self.sent..] {
             self.upstream.send_chunk(event.as_bytes()).await;
         }
@@ -61,7 +61,7 @@ impl Slow {
         self.client.through(b"message_stop").await;
     }
 
-    async fn ask(&self, call: &Call) -> Peer {
+    pub async fn ask(&self, call: &Call) -> Peer {
         let mut client = self.scene.forkpoint.client().await;
         client.send(&request(call)).await;
         client
@@ -87,7 +87,7 @@ impl Slow {
         (serde_json::from_slice(&asked.body).unwrap(), said.map(Option::unwrap))
     }
 
-    async fn answered(&self, client: &mut Peer) -> (Value, [String; 3]) {
+    pub async fn answered(&self, client: &mut Peer) -> (Value, [String; 3]) {
         self.answers(client, &[text("Here is what I found.")]).await
     }
 }

@@ -11,6 +11,7 @@ use forkpoint::config::{Config, Mode, Profile};
 use forkpoint::engine::breakpoints::Skip;
 use forkpoint::engine::fork::Refusal;
 use forkpoint::engine::types::{Reason, Why};
+use forkpoint::proxy::drill::Step;
 use forkpoint::sim::faults::{Match, Rule};
 use forkpoint::sim::{Fault, Latency, Sim, SimConfig};
 use serde_json::{Value, json};
@@ -33,20 +34,6 @@ const MASKED: [&str; 8] = [
     "first_byte_ms",
     "duration_ms",
     "overhead_us",
-];
-/// Reasons why a child is not forked that a simulator does not come to; `engine::fork` has them all.
-const ELSEWHERE: [&str; 11] = [
-    "window",
-    "nested",
-    "late",
-    "unsealed",
-    "prefill",
-    "shape",
-    "teammate",
-    "isolation",
-    "cost_unknown",
-    "internal",
-    "ambiguous",
 ];
 /// What the subscriber adds to every line.
 const OF_EVERY_LINE: [&str; 3] = ["timestamp", "level", "target"];
@@ -135,7 +122,15 @@ async fn left_alone() -> Vec<Value> {
         lines.push(Stage::new(limit).await.line(&ask(&body())).await);
     }
     lines.push(refused().await);
+    lines.push(failing().await);
     lines
+}
+
+/// No request can ask for a bug of ours, so that one is ordered.
+async fn failing() -> Value {
+    let stage = Stage::new(ALIGN).await;
+    stage.forkpoint.proxy.drill().fail(Step::Align);
+    stage.line(&ask(&body())).await
 }
 
 /// The second turn of a conversation whose first was refused as it was aligned.
@@ -226,12 +221,9 @@ fn reason(line: &Value) -> (String, String) {
 
 /// Plans and reasons that a request may get.
 fn promised() -> BTreeSet<(String, String)> {
-    // `internal` is a bug of ours, which nobody can ask for.
     let passed = Reason::ALL.iter().map(|reason| ("passthrough", reason.as_str()));
-    let passed = passed.filter(|(_, reason)| *reason != "internal");
     let skipped = Skip::ALL.iter().map(|skip| ("aligned", skip.as_str()));
     let refused = Refusal::ALL.iter().map(|refusal| ("aligned", refusal.as_str()));
-    let refused = refused.filter(|(_, reason)| !ELSEWHERE.contains(reason));
     let others = [Why::Mode, Why::NotAChild, Why::ClientFork].map(|why| ("aligned", why.as_str()));
     let all = passed.chain(skipped).chain(refused).chain(others).chain([("forked", "none")]);
     all.map(|(plan, reason)| (plan.to_owned(), reason.to_owned())).collect()
@@ -242,6 +234,7 @@ async fn every_plan_and_reason_has_a_sample_line() {
     let mut lines = left_alone().await;
     lines.extend(aligned().await);
     lines.extend(super::forks::lines().await);
+    lines.extend(super::written::lines().await);
     let shown: BTreeSet<_> = lines.iter().map(reason).collect();
     let missing: Vec<_> = promised().difference(&shown).cloned().collect();
     assert_eq!((missing, shown.len()), (vec![], promised().len()), "{shown:?}");
@@ -319,8 +312,7 @@ async fn the_readme_names_every_field_and_no_other() {
 #[test]
 fn the_readme_explains_every_reason() {
     let text = std::fs::read_to_string(readme()).unwrap();
-    let everywhere = promised().into_iter().map(|(_, reason)| reason).chain(ELSEWHERE.map(String::from));
-    for reason in everywhere {
+    for (_, reason) in promised() {
         assert!(text.contains(&format!("`{reason}`")), "{reason}");
     }
 }

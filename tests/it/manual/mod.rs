@@ -4,6 +4,7 @@ mod forks;
 mod log;
 mod metrics;
 mod snippets;
+mod written;
 
 use std::path::PathBuf;
 
