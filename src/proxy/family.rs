@@ -1,6 +1,6 @@
 //! What one exchange has to do with fan-outs: whose child it is, and which children its answer will have.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use http::{HeaderMap, HeaderName};
 
@@ -64,7 +64,7 @@ pub struct Family {
     pub role: Role,
     /// Why it is nobody's, or how sure it is whose.
     pub why: &'static str,
-    /// The fork point that it comes from, or brings results back to.
+    /// The fork point that it comes from, or brings results back to; none for a child that was left on its own.
     pub fork: Option<Arc<ForkPoint>>,
     /// The request in its own words and its one spelling.
     own: Option<Arc<Remembered>>,
@@ -74,7 +74,7 @@ pub struct Family {
     draft: Option<Draft>,
     /// Whether the newest turn of every conversation is kept, and the request that this one belongs to.
     keeps_snapshots: bool,
-    parent: Option<Parent>,
+    parent: Option<Arc<Parent>>,
     /// The id of the message that this turn follows.
     pub before: Option<String>,
 }
@@ -109,7 +109,8 @@ impl Family {
         let none = Family { own: Some(Arc::clone(request)), ..Family::none(who, snapshots) };
         let bound = tenant.children().find(request, &who, now);
         if let Some((binding, bound)) = bound {
-            let fork = Some(Arc::clone(&bound.fork));
+            bound.rest(None);
+            let fork = bound.point().cloned();
             return Family { role: Role::Child, why: "bound", fork, binding: Some((binding, bound)), ..none };
         }
         let newcomer = Newcomer { request, who, explicit: claims.explicit() };
@@ -119,7 +120,7 @@ impl Family {
         });
         match recognised {
             Recognised::Plain(WhyPlain::UnknownParent | WhyPlain::NoForkPoint) if none.keeps_snapshots => {
-                match tenant.with_snapshots(|snapshots| snapshots.find(&newcomer, now)) {
+                match tenant.snapshots().find(&newcomer, now) {
                     Ok(child) => none.with_child(child, false),
                     Err(why) => Family { why: why.as_str(), ..none },
                 }
@@ -145,7 +146,7 @@ impl Family {
     }
 
     pub fn fork_id(&self) -> Option<ForkId> {
-        self.fork.as_ref().map(|fork| fork.id)
+        self.fork.as_ref().map(|fork| fork.id).or_else(|| self.bound().map(|bound| bound.fork))
     }
 
     pub fn who(&self) -> &Who {
@@ -204,13 +205,14 @@ impl Family {
         now: Moment,
     ) -> Option<u64> {
         if self.role != Role::Child {
-            let parent = Parent {
+            let parent = Arc::new(Parent {
                 request: trace.forwarded(),
                 betas: betas.to_owned(),
                 who: self.who,
                 written: trace.breakpoints.last().copied(),
-            };
-            self.parent = Some(parent.clone()).filter(|_| self.keeps_snapshots);
+                charge: OnceLock::new(),
+            });
+            self.parent = Some(Arc::clone(&parent)).filter(|_| self.keeps_snapshots);
             self.draft = Draft::begin(parent, false).ok();
             return None;
         }
@@ -262,15 +264,21 @@ impl Family {
         if let (Some((binding, _)), Some(own), Some(message)) = (&self.binding, &self.own, turn.message()) {
             tenant.children().answered(*binding, own, &message);
         }
+        if let Some((_, bound)) = &self.binding {
+            bound.rest(turn.stop_reason.as_deref());
+        }
         if let Some(parent) = self.parent.take() {
             let before = self.before.take();
             // One that cannot be kept is not there to be named.
-            let _ = tenant.with_snapshots(|kept| kept.record(parent, false, turn, before.as_deref(), now));
+            let _ = tenant.snapshots().record(parent, false, turn, before.as_deref(), now);
         }
         let Some(draft) = self.draft.take() else {
             let barred = tenant.with_forks(|forks| fans_out(turn, forks.rules()));
             return barred.then_some(Err(Dropped::Child));
         };
+        if tenant.with_forks(|forks| fans_out(turn, forks.rules())) {
+            tenant.make_room(draft.memory_bytes());
+        }
         let fanout = tenant.with_forks(|forks| forks.seal(draft, turn, now));
         tenant.sealed().notify_waiters();
         Some(fanout)

@@ -129,8 +129,8 @@ impl Proxy {
                 return None;
             }
         };
-        if family.bound().is_none() {
-            family.bind(&tenant, Fate::Forked(laid.prefix), facts.forecast, self.clock.now());
+        if let (None, Some(fork)) = (family.bound(), family.fork.clone()) {
+            family.bind(&tenant, Fate::Forked(laid.prefix, fork), facts.forecast, self.clock.now());
         }
         let pieces = laid.composed.body.pieces;
         facts.plan = Plan::Forked;
@@ -156,14 +156,14 @@ impl Proxy {
         self.drill.begins(Step::Fork);
         let own = family.own().ok_or(Why::NotAChild)?;
         if let Some(bound) = family.bound() {
-            let prefix = match &bound.fate {
+            let (prefix, fork) = match &bound.fate {
                 Fate::Own(why) => return Err(*why),
-                Fate::Forked(prefix) => Arc::clone(prefix),
+                Fate::Forked(prefix, fork) => (Arc::clone(prefix), fork),
             };
             let composed = prefix.compose(own, Turn::Later(bound.tail()), self.rules.profile);
             let last = memo.arrival.predecessor().map(|last| last.forwarded());
-            let like = last.unwrap_or_else(|| Arc::clone(&bound.fork.parent.request));
-            let child = Laying { own, fork: &bound.fork, like, betas: &facts.betas };
+            let like = last.unwrap_or_else(|| Arc::clone(&fork.parent.request));
+            let child = Laying { own, fork, like, betas: &facts.betas };
             return self.laid(memo, prefix, composed, child).map_err(Why::Refused);
         }
         let child = match family.newcomer() {
@@ -207,6 +207,11 @@ impl Proxy {
         // By itself a snapshot would know nothing of what it is about: what it costs is what its parent's context costs.
         if !fork::is_snapshot(own, child) {
             fork::decide(facts.forecast.as_ref(), policy)?;
+        }
+        // A child keeps its prefix for life: those that work are not pushed out by those that come.
+        let bytes = laid.prefix.memory_bytes();
+        if !tenant.make_room(bytes) || !memo.store().make_room(bytes) {
+            return Err(Refusal::StoreFull);
         }
         left_alone.map(|()| laid)
     }

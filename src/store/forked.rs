@@ -21,8 +21,8 @@ const NO_TAIL: usize = usize::MAX;
 /// What is known of a child for its life.
 #[derive(Debug)]
 pub struct Bound {
-    /// Held, so that it is not forgotten before its children are.
-    pub fork: Arc<ForkPoint>,
+    /// The fan-out that it comes from.
+    pub fork: ForkId,
     /// Whether it was put on a turn that it named, with nothing of its own but a question.
     pub is_snapshot: bool,
     pub fate: Fate,
@@ -38,13 +38,15 @@ pub struct Bound {
     pub life: Lifetime,
     /// A turn of it was accepted without the prefix that it stands on.
     strayed: AtomicBool,
+    /// Its last answer left nothing to do: it may never come again.
+    rests: AtomicBool,
 }
 
 /// What was decided for a child when it came.
 #[derive(Debug)]
 pub enum Fate {
-    /// It stands on this.
-    Forked(Arc<Prefix>),
+    /// It stands on this, of a fork point that is held as long: what it stands on is that one's bytes.
+    Forked(Arc<Prefix>, Arc<ForkPoint>),
     /// It keeps its own prompt, for this reason.
     Own(Why),
 }
@@ -53,7 +55,7 @@ impl Bound {
     pub fn new(child: &Child, is_snapshot: bool, fate: Fate, forecast: Option<Forecast>) -> Bound {
         let call = child.call.and_then(|call| child.fork.calls.get(call));
         Bound {
-            fork: Arc::clone(&child.fork),
+            fork: child.fork.id,
             is_snapshot,
             fate,
             tool: call.map_or_else(|| Arc::from(""), |call| Arc::clone(&call.name)),
@@ -63,19 +65,20 @@ impl Bound {
             tail: AtomicUsize::new(NO_TAIL),
             life: Lifetime::default(),
             strayed: AtomicBool::new(false),
+            rests: AtomicBool::new(false),
         }
     }
 
     pub fn arm(&self) -> Arm {
         match self.fate {
-            Fate::Forked(_) => Arm::Forked,
+            Fate::Forked(..) => Arm::Forked,
             Fate::Own(Why::Refused(Refusal::Holdout)) => Arm::Holdout,
             Fate::Own(_) => Arm::Unforked,
         }
     }
 
     pub fn is_forked(&self) -> bool {
-        matches!(self.fate, Fate::Forked(_))
+        matches!(self.fate, Fate::Forked(..))
     }
 
     /// A turn went without its prefix: what was thought in it is bound to another.
@@ -85,6 +88,25 @@ impl Bound {
 
     pub fn has_strayed(&self) -> bool {
         self.strayed.load(Relaxed)
+    }
+
+    /// The fork point that it stands on.
+    pub fn point(&self) -> Option<&Arc<ForkPoint>> {
+        match &self.fate {
+            Fate::Forked(_, point) => Some(point),
+            Fate::Own(_) => None,
+        }
+    }
+
+    /// A turn of it begins, or has ended with these words.
+    pub fn rest(&self, stop_reason: Option<&str>) {
+        self.rests.store(matches!(stop_reason, Some("end_turn" | "stop_sequence" | "refusal")), Relaxed);
+    }
+
+    /// Whether it holds a prefix and has no call to answer. Under pressure such a prefix may go; that of a child
+    /// which works never does.
+    pub fn may_go(&self) -> bool {
+        self.is_forked() && self.rests.load(Relaxed)
     }
 
     /// Counts a turn that was accepted, and says which it is.
@@ -104,7 +126,7 @@ impl Bound {
     /// What this holds in memory, the fork point aside.
     pub fn memory_bytes(&self) -> usize {
         let prefix = match &self.fate {
-            Fate::Forked(prefix) => prefix.memory_bytes(),
+            Fate::Forked(prefix, _) => prefix.memory_bytes(),
             Fate::Own(_) => 0,
         };
         size_of::<Bound>() + prefix

@@ -3,6 +3,10 @@
 //! Everything is bounded twice: by what one tenant may take, and by what all may. When all together take too
 //! much, the tenant that takes most gives up its oldest, so that a quiet one is not pushed out by a busy one.
 //!
+//! A child keeps its prefix for life. So what goes first is what nobody stands on: fork points and snapshots, then
+//! tenants without forked children, then spellings. Only then do the prefixes of children go whose last answer left
+//! them nothing to do, the longest unused first; and if those that work fill what there is, no more are forked.
+//!
 //! Rule: nothing is remembered of a tenant before the upstream accepted one of its requests. An invented
 //! credential leaves no trace.
 
@@ -57,7 +61,8 @@ pub struct Memory {
 #[derive(Debug, Default)]
 struct Totals {
     spelling_bytes: AtomicUsize,
-    fork_bytes: AtomicUsize,
+    /// Fork points, snapshots and children, what they stand on included.
+    fork_bytes: Arc<AtomicUsize>,
     recent_bytes: AtomicUsize,
     forks: AtomicUsize,
     /// By layer.
@@ -85,6 +90,9 @@ pub trait Store: Send + Sync {
 
     /// Makes room, if there is too little. To be called after something was added.
     fn shrink(&self);
+
+    /// Makes room for so many bytes beside recent bodies; whether there is.
+    fn make_room(&self, bytes: usize) -> bool;
 
     /// What is held, recent bodies included.
     fn bytes(&self) -> usize;
@@ -120,12 +128,23 @@ impl Memory {
         Rules::clone(&self.rules.load())
     }
 
+    /// Forgets what is missed least; `false` if there is nothing but children that work.
+    fn forget_something(&self) -> bool {
+        let mut tenants: Vec<_> = self.tenants.iter().map(|tenant| Arc::clone(&tenant)).collect();
+        tenants.sort_by_key(|tenant| std::cmp::Reverse(tenant.kept_bytes()));
+        tenants.iter().any(|tenant| tenant.forget_oldest_point())
+            || self.forget_longest_unused(|tenant| !tenant.has_forked_children())
+            || tenants.iter().any(|tenant| tenant.forget_spellings())
+            || tenants.iter().any(|tenant| tenant.forget_resting_child())
+    }
+
     fn largest(&self, size: fn(&Tenant) -> usize) -> Option<Arc<Tenant>> {
         self.tenants.iter().max_by_key(|tenant| size(tenant)).map(|tenant| Arc::clone(&tenant))
     }
 
-    fn forget_longest_unused(&self) -> bool {
-        let oldest = self.tenants.iter().min_by_key(|tenant| tenant.last_used()).map(|tenant| *tenant.key());
+    fn forget_longest_unused(&self, may_go: fn(&Tenant) -> bool) -> bool {
+        let oldest = self.tenants.iter().filter(|tenant| may_go(tenant));
+        let oldest = oldest.min_by_key(|tenant| tenant.last_used()).map(|tenant| *tenant.key());
         oldest.is_some_and(|id| self.tenants.remove(&id).is_some())
     }
 }
@@ -145,8 +164,10 @@ impl Store for Memory {
         if let Some(tenant) = self.tenant(id) {
             return tenant;
         }
-        if self.tenants.len() >= TENANTS_MAX {
-            self.forget_longest_unused();
+        if self.tenants.len() >= TENANTS_MAX
+            && !self.forget_longest_unused(|tenant| !tenant.has_forked_children())
+        {
+            self.forget_longest_unused(|_| true);
         }
         let new = || Arc::new(Tenant::new(*id, self.limits, self.rules(), Arc::clone(&self.totals)));
         let tenant = Arc::clone(&self.tenants.entry(*id).or_insert_with(new));
@@ -165,12 +186,16 @@ impl Store for Memory {
                 }
             }
         }
-        while self.totals.kept_bytes() > self.limits.max_bytes {
-            let largest = self.largest(Tenant::fork_bytes);
-            if !largest.is_some_and(|tenant| tenant.forget_oldest_fork()) && !self.forget_longest_unused() {
-                break;
+        self.make_room(0);
+    }
+
+    fn make_room(&self, bytes: usize) -> bool {
+        while self.totals.kept_bytes().saturating_add(bytes) > self.limits.max_bytes {
+            if !self.forget_something() {
+                return false;
             }
         }
+        true
     }
 
     fn bytes(&self) -> usize {

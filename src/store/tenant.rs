@@ -13,7 +13,7 @@ use crate::engine::anatomy::Layer;
 use crate::engine::canonical::{self, News, Table};
 use crate::engine::conversation::Trace;
 use crate::engine::entry::{KnownPieces, Parameters};
-use crate::engine::fanout::{Bindings, Forks, Life, Rules, Snapshots};
+use crate::engine::fanout::{Account, Bindings, Forks, Life, Rules, Snapshots};
 use crate::engine::fork::arms::Arms;
 use crate::engine::learned::{Class, Learned};
 use crate::engine::recall::{FirstAnswer, Known, KnownLayer, Opening, Reading, Remembered};
@@ -39,31 +39,32 @@ pub struct Tenant {
     sealed: Notify,
     last_used: AtomicU64,
     recent_bytes_max: usize,
+    /// What fork points, snapshots and children hold.
+    account: Account,
+    limits: Limits,
     totals: Arc<Totals>,
 }
 
 impl Tenant {
     pub(super) fn new(id: TenantId, limits: Limits, rules: Rules, totals: Arc<Totals>) -> Tenant {
-        let mut spellings = canonical::Limits::TENANT;
-        spellings.bytes = spellings.bytes.min(limits.share(limits.max_bytes));
+        let account = Account::new(rules.bytes, Arc::clone(&totals.fork_bytes));
+        let life = Life { ttl_s: rules.child_ttl_s, count: CHILDREN_MAX };
         Tenant {
             recent: Mutex::default(),
-            table: RwLock::new(Table::new(spellings)),
+            table: RwLock::new(Table::new(spellings(limits))),
             learned: Mutex::default(),
             warmth: Mutex::default(),
             imagined: Mutex::default(),
-            children: Mutex::new(Bindings::new(Life {
-                ttl_s: rules.child_ttl_s,
-                count: CHILDREN_MAX,
-                bytes: rules.bytes,
-            })),
-            snapshots: Mutex::new(Snapshots::new(id, rules.clone())),
-            forks: Mutex::new(Forks::new(id, rules)),
+            children: Mutex::new(Bindings::new(life, account.clone())),
+            snapshots: Mutex::new(Snapshots::with(id, rules.clone(), account.clone())),
+            forks: Mutex::new(Forks::with(id, rules, account.clone())),
             fanouts: Mutex::default(),
             arms: Mutex::default(),
             sealed: Notify::new(),
             last_used: AtomicU64::new(0),
             recent_bytes_max: limits.share(limits.recent_bytes),
+            account,
+            limits,
             totals,
         }
     }
@@ -136,15 +137,14 @@ impl Tenant {
         self.imagined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its fork points. What they hold is counted when `with` returns.
+    /// Its fork points. How many there are is counted when `with` returns.
     pub fn with_forks<T>(&self, with: impl FnOnce(&mut Forks) -> T) -> T {
         let mut forks = self.forks.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = (forks.bytes(), forks.len());
+        let before = forks.len();
         let out = with(&mut forks);
-        let after = (forks.bytes(), forks.len());
+        let after = forks.len();
         drop(forks);
-        add(&self.totals.fork_bytes, before.0, after.0);
-        add(&self.totals.forks, before.1, after.1);
+        add(&self.totals.forks, before, after);
         out
     }
 
@@ -163,15 +163,19 @@ impl Tenant {
         self.arms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The newest turns of its conversations. What they hold is counted when `with` returns.
-    pub fn with_snapshots<T>(&self, with: impl FnOnce(&mut Snapshots) -> T) -> T {
-        let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = snapshots.bytes();
-        let out = with(&mut snapshots);
-        let after = snapshots.bytes();
-        drop(snapshots);
-        add(&self.totals.fork_bytes, before, after);
-        out
+    /// The newest turns of its conversations.
+    pub fn snapshots(&self) -> MutexGuard<'_, Snapshots> {
+        self.snapshots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes room in its share for a fork point of so many bytes, or for a child; whether there is.
+    pub fn make_room(&self, bytes: usize) -> bool {
+        while !self.account.has_room_for(bytes) {
+            if !self.forget_oldest_point() && !self.forget_resting_child() {
+                return false;
+            }
+        }
+        true
     }
 
     /// Wakes those who wait for the end of a parent's answer.
@@ -179,12 +183,39 @@ impl Tenant {
         &self.sealed
     }
 
-    pub(super) fn fork_bytes(&self) -> usize {
-        self.with_forks(|forks| forks.bytes())
+    /// What of it counts towards `store.max_bytes`.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.account.bytes() + self.table().bytes()
     }
 
-    pub(super) fn forget_oldest_fork(&self) -> bool {
-        self.with_forks(Forks::evict)
+    /// Forgets the oldest of the fork points that nobody stands on, and of the snapshots.
+    pub(super) fn forget_oldest_point(&self) -> bool {
+        let (fork, snapshot) = (self.with_forks(|forks| forks.oldest()), self.snapshots().oldest());
+        match (fork, snapshot) {
+            (Some(fork), Some(snapshot)) if snapshot < fork => self.snapshots().evict(),
+            (Some(_), _) => self.with_forks(Forks::evict),
+            (None, _) => self.snapshots().evict(),
+        }
+    }
+
+    /// Forgets the longest unused of the forked children whose last answer left them nothing to do.
+    pub(super) fn forget_resting_child(&self) -> bool {
+        self.children().evict(Bound::may_go)
+    }
+
+    pub(super) fn has_forked_children(&self) -> bool {
+        self.children().any(Bound::is_forked)
+    }
+
+    /// Forgets which spellings came first; whether there were any. A conversation that depends on its own has them.
+    pub(super) fn forget_spellings(&self) -> bool {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let before = table.bytes();
+        *table = Table::new(spellings(self.limits));
+        let after = table.bytes();
+        drop(table);
+        add(&self.totals.spelling_bytes, before, after);
+        after < before
     }
 
     pub(super) fn recent_bytes(&self) -> usize {
@@ -224,12 +255,14 @@ impl Drop for Tenant {
         for (layer, total) in self.totals.prefixes.iter().enumerate() {
             add(total, prefixes[layer], 0);
         }
-        let (bytes, forks) = self.with_forks(|forks| (forks.bytes(), forks.len()));
-        add(&self.totals.fork_bytes, bytes, 0);
+        let forks = self.with_forks(|forks| forks.len());
         add(&self.totals.forks, forks, 0);
-        let snapshots = self.with_snapshots(|snapshots| snapshots.bytes());
-        add(&self.totals.fork_bytes, snapshots, 0);
     }
+}
+
+fn spellings(limits: Limits) -> canonical::Limits {
+    let most = canonical::Limits::TENANT;
+    canonical::Limits { bytes: most.bytes.min(limits.share(limits.max_bytes)), ..most }
 }
 
 fn add(total: &std::sync::atomic::AtomicUsize, before: usize, after: usize) {

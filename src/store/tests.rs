@@ -5,10 +5,11 @@ use bytes::Bytes;
 use super::*;
 use crate::engine::align::{Arrival, untouched};
 use crate::engine::conversation::Trace;
-use crate::engine::fanout::Rules;
+use crate::engine::fanout::{Child, Draft, ForkPoint, Parent, Rank, Rules, Who};
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Known, Remembered};
-use crate::engine::types::IdDigest;
+use crate::engine::turn::{Turn, TurnLimits};
+use crate::engine::types::{IdDigest, Moment, Why};
 
 const MIB: usize = 1 << 20;
 
@@ -222,4 +223,97 @@ fn a_child_lives_from_its_first_request_to_its_last_answer() {
     let turns = [(0, 100), (400, 500), (450, 480), (600, 650)];
     let grown = turns.map(|(started, ended)| life.grows(at(started), at(ended)).as_millis());
     assert_eq!(grown, [100, 400, 0, 150]);
+}
+
+/// The request of a parent, and its answer: two calls with a directive each.
+fn fan_out(number: usize, filler: usize) -> (Arc<Parent>, Turn) {
+    let body = body(&format!("parent {number}"), 1, filler);
+    let (request, _) =
+        Remembered::recall(body, &View { tenant: None, hint: None }, Attribution::Counted).unwrap();
+    let (betas, who, written, charge) = Default::default();
+    let parent = Parent { request: Arc::new(request), betas, who, written, charge };
+    let calls = ["a", "b"].map(|part| {
+        let prompt = format!("Investigate part {part} of {number} and report what you found, in all detail.");
+        format!(
+            r#"{{"type":"tool_use","id":"{number}{part}","name":"Agent","input":{{"prompt":"{prompt}"}}}}"#
+        )
+    });
+    let answer = format!(r#"{{"id":"m{number}","stop_reason":"tool_use","content":[{}]}}"#, calls.join(","));
+    (Arc::new(parent), Turn::from_json(answer.as_bytes(), TurnLimits { bytes: MIB, tool_uses: 10 }))
+}
+
+fn seal(tenant: &Tenant, number: usize, filler: usize) -> Arc<ForkPoint> {
+    let (parent, turn) = fan_out(number, filler);
+    let draft = Draft::begin(parent, false).unwrap();
+    tenant.with_forks(|forks| forks.seal(draft, &turn, Moment(number as u64))).unwrap()
+}
+
+fn small() -> Memory {
+    Memory::new(Limits { max_bytes: MIB, recent_bytes: MIB, tenant_share: 1.0 }, Rules::default())
+}
+
+#[test]
+fn a_child_that_was_left_on_its_own_holds_nothing_of_its_parent() {
+    let memory = small();
+    let tenant = memory.admit(&id(1));
+    let fork = seal(&tenant, 1, 100 << 10);
+    let child = Child { fork, call: Some(0), rank: Rank::Whole };
+    let (id, before) = (child.fork.id, memory.bytes());
+    let bound = Arc::new(Bound::new(&child, false, Fate::Own(Why::Mode), None));
+    let request = Arc::clone(&child.fork.parent.request);
+    let bytes = bound.memory_bytes();
+    tenant.children().bind(&request, Who::default(), Arc::clone(&bound), bytes, Moment(0));
+    assert!((before..before + 2_048).contains(&memory.bytes()));
+    drop((child, request));
+    assert!(tenant.forget_oldest_point());
+    assert!(bound.fork == id && memory.bytes() < 2_048, "{}", memory.bytes());
+    drop(tenant);
+    memory.forget(&self::id(1));
+    assert_eq!(memory.bytes(), 0);
+}
+
+#[test]
+fn a_request_that_is_a_fork_point_and_a_snapshot_counts_once() {
+    let memory = small();
+    let tenant = memory.admit(&id(1));
+    let (parent, turn) = fan_out(1, 100 << 10);
+    let alone = {
+        tenant.snapshots().record(Arc::clone(&parent), false, &turn, None, Moment(0)).unwrap();
+        memory.bytes()
+    };
+    let draft = Draft::begin(parent, false).unwrap();
+    let fork = tenant.with_forks(|forks| forks.seal(draft, &turn, Moment(0))).unwrap();
+    assert!((alone..alone + (10 << 10)).contains(&memory.bytes()), "{} and {alone}", memory.bytes());
+    // What is held by somebody else is counted as long as it is.
+    assert!(tenant.forget_oldest_point() && !tenant.forget_oldest_point());
+    drop(tenant);
+    assert!(memory.forget(&id(1)) && memory.bytes() > 100 << 10);
+    drop(fork);
+    assert_eq!(memory.bytes(), 0);
+}
+
+#[test]
+fn snapshots_and_fork_points_go_by_age_before_anybody_is_forgotten() {
+    let memory = small();
+    visit(&memory, &id(2), None, body("quiet", 1, 1024));
+    let tenant = memory.admit(&id(1));
+    let snapshot = |number: usize| {
+        let (parent, turn) = fan_out(number, 200 << 10);
+        tenant.snapshots().record(parent, false, &turn, None, Moment(number as u64)).map(drop)
+    };
+    let known = |number: usize| tenant.with_forks(|forks| forks.by_message(&format!("m{number}")).is_some());
+    seal(&tenant, 1, 200 << 10);
+    snapshot(2).unwrap();
+    seal(&tenant, 3, 200 << 10);
+    snapshot(4).unwrap();
+    assert!(known(1) && known(3) && tenant.snapshots().len() == 2);
+    for (number, left) in [(5, (false, true, 2)), (6, (false, true, 1)), (7, (false, true, 1))] {
+        // The one that takes most gives up its oldest: in the end that is the other.
+        let other = memory.admit(&id(3));
+        seal(&other, number, 220 << 10);
+        memory.shrink();
+        assert!(memory.bytes() <= MIB + (8 << 10), "{number}: {}", memory.bytes());
+        assert_eq!((known(1), known(3), tenant.snapshots().len()), left, "{number}");
+    }
+    assert_eq!(memory.tenants(), 3);
 }

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use forkpoint::engine::anatomy::Anatomy;
 use forkpoint::engine::breakpoints::{self, Breakpoint, Profile, Situation};
 use forkpoint::engine::fanout::{
-    Binding, Bindings, Child, Draft, ForkId, ForkPoint, Forks, Life, Newcomer, Parent, Recognised, Rules, Who,
+    Account, Binding, Bindings, Child, Draft, ForkId, ForkPoint, Forks, Life, Newcomer, Parent, Recognised,
+    Rules, Who,
 };
 use forkpoint::engine::fork::{Composed, Facts, Policy, Prefix, Refusal, Trunk, Turn, eligible};
 use forkpoint::engine::prefix::Attribution;
@@ -56,7 +57,7 @@ impl House {
             forks: Forks::new(TenantId([1; 32]), rules.clone()),
             rules,
             policy: Policy::default(),
-            bound: Bindings::new(Life { ttl_s: 3_600, count: 1_000, bytes: 1 << 26 }),
+            bound: Bindings::new(Life { ttl_s: 3_600, count: 1_000 }, Account::alone(1 << 26)),
             trunks: HashMap::new(),
             tails: HashMap::new(),
         }
@@ -107,7 +108,13 @@ impl House {
         let request = read(body);
         let who = who(&request, hints);
         let draft = Draft::begin(
-            Parent { request: Arc::new(request), betas: String::new(), who, written: None },
+            Parent {
+                request: Arc::new(request),
+                betas: String::new(),
+                who,
+                written: None,
+                charge: Default::default(),
+            },
             false,
         )
         .ok()?;
@@ -119,7 +126,13 @@ impl House {
     fn streams(&mut self, body: &[u8], answer: &Value, blocks: usize) {
         let request = read(body);
         let who = who(&request, Hints::default());
-        let parent = Parent { request: Arc::new(request), betas: String::new(), who, written: None };
+        let parent = Parent {
+            request: Arc::new(request),
+            betas: String::new(),
+            who,
+            written: None,
+            charge: Default::default(),
+        };
         let mut draft = Draft::begin(parent, false).unwrap();
         let answer = Answer::from_json(answer.to_string().as_bytes(), LIMITS);
         for block in answer.blocks.into_iter().take(blocks) {

@@ -4,6 +4,7 @@ use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
+use super::account::{Account, Charge};
 use super::rules::Who;
 use super::shape;
 use crate::engine::anatomy::Layer;
@@ -18,12 +19,11 @@ const LOOKUPS_MAX: usize = 256;
 /// What a binding costs beside its value: its keys, and its slots in the maps.
 const BINDING_BYTES: usize = 512;
 
-/// What bindings may hold, and for how long after their last use.
+/// How many bindings there may be, and for how long after their last use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     pub ttl_s: u64,
     pub count: usize,
-    pub bytes: usize,
 }
 
 /// The name of a binding while it lives; never used twice.
@@ -43,7 +43,7 @@ pub struct Bindings<B> {
     toolsets: HashMap<PrefixHash, Weak<Toolset>>,
     starts: HashMap<[u8; 32], Vec<Binding>>,
     next: u64,
-    bytes: usize,
+    account: Account,
 }
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ struct Slot<B> {
     used: Moment,
     calls: VecDeque<Arc<str>>,
     start: Option<[u8; 32]>,
-    bytes: usize,
+    charge: Charge,
 }
 
 /// Model and tools of a child: as they were spelt, and as they are meant.
@@ -80,7 +80,8 @@ struct Called {
 }
 
 impl<B> Bindings<B> {
-    pub fn new(life: Life) -> Bindings<B> {
+    /// `account`: on which they are counted, with what they hold.
+    pub fn new(life: Life, account: Account) -> Bindings<B> {
         Bindings {
             life,
             slots: BTreeMap::new(),
@@ -89,7 +90,7 @@ impl<B> Bindings<B> {
             toolsets: HashMap::new(),
             starts: HashMap::new(),
             next: 0,
-            bytes: 0,
+            account,
         }
     }
 
@@ -99,10 +100,6 @@ impl<B> Bindings<B> {
 
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
-    }
-
-    pub fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// Binds a conversation from its first request on. `bytes`: what the value holds in memory.
@@ -116,12 +113,11 @@ impl<B> Bindings<B> {
     ) -> Binding {
         self.next += 1;
         let binding = Binding(self.next);
-        let bytes = bytes + BINDING_BYTES;
+        let charge = self.account.charge(bytes + BINDING_BYTES);
         let tools = self.toolset(request);
-        self.bytes += bytes;
         self.uses.insert((now, binding));
         let calls = VecDeque::new();
-        self.slots.insert(binding, Slot { value, who, tools, used: now, calls, start: None, bytes });
+        self.slots.insert(binding, Slot { value, who, tools, used: now, calls, start: None, charge });
         self.make_room(now);
         binding
     }
@@ -141,14 +137,12 @@ impl<B> Bindings<B> {
         let called = self.calls.entry(Arc::clone(&id)).or_insert(Called { only: Some(binding), children: 0 });
         called.only = called.only.filter(|only| *only == binding);
         called.children += 1;
-        slot.bytes += id.len();
-        self.bytes += id.len();
+        slot.charge.grow(id.len());
         slot.calls.push_back(id);
         if slot.calls.len() > CALLS_MAX
             && let Some(oldest) = slot.calls.pop_front()
         {
-            slot.bytes -= oldest.len();
-            self.bytes -= oldest.len();
+            slot.charge.shrink(oldest.len());
             self.uncall(&oldest);
         }
     }
@@ -205,11 +199,11 @@ impl<B> Bindings<B> {
         }
     }
 
-    /// Forgets what was not used for too long, and what there is no room for.
+    /// Forgets what was not used for too long, and what there are too many of.
     pub fn make_room(&mut self, now: Moment) {
         while let Some((used, binding)) = self.uses.first() {
             let old = now.since(*used) > self.life.ttl_s.saturating_mul(1_000);
-            if !old && self.slots.len() <= self.life.count && self.bytes <= self.life.bytes {
+            if !old && self.slots.len() <= self.life.count {
                 return;
             }
             let binding = *binding;
@@ -217,10 +211,22 @@ impl<B> Bindings<B> {
         }
     }
 
+    /// Forgets the longest unused of those that may go; `false` if there is none.
+    pub fn evict(&mut self, may_go: impl Fn(&B) -> bool) -> bool {
+        let goes =
+            |binding: &&(Moment, Binding)| self.slots.get(&binding.1).is_some_and(|slot| may_go(&slot.value));
+        let oldest = self.uses.iter().find(goes).map(|(_, binding)| *binding);
+        oldest.inspect(|binding| self.forget(*binding)).is_some()
+    }
+
+    /// Whether there is one like this.
+    pub fn any(&self, like: impl Fn(&B) -> bool) -> bool {
+        self.slots.values().any(|slot| like(&slot.value))
+    }
+
     fn forget(&mut self, binding: Binding) {
         let Some(slot) = self.slots.remove(&binding) else { return };
         self.uses.remove(&(slot.used, binding));
-        self.bytes -= slot.bytes;
         slot.calls.iter().for_each(|id| self.uncall(id));
         if let Some(start) = slot.start {
             self.unstart(start, binding);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::account::Account;
 use super::directive::Call;
 use super::leaves::Leaves;
 use super::point::{Draft, Dropped, ForkId, ForkPoint};
@@ -16,7 +17,7 @@ const LEARNED_MAX: usize = 256;
 /// Every fork point of one tenant, found by directive, by call and by message id.
 ///
 /// A fork point lives `fork.ttl_s`; whoever holds its [`Arc`] keeps its bytes longer. When memory runs short
-/// the oldest goes first, and last of all those that somebody holds, since that would free nothing.
+/// the oldest goes first, but none that somebody holds, since that would free nothing.
 #[derive(Debug)]
 pub struct Forks {
     pub(super) tenant: TenantId,
@@ -29,7 +30,7 @@ pub struct Forks {
     pub(super) learned: BTreeSet<Arc<str>>,
     next: u64,
     pending: usize,
-    bytes: usize,
+    account: Account,
 }
 
 #[derive(Debug)]
@@ -44,11 +45,16 @@ pub(super) struct Slot {
     pub seen: BTreeSet<usize>,
     /// The calls whose results came back.
     pub returned: BTreeSet<usize>,
-    pub bytes: usize,
 }
 
 impl Forks {
     pub fn new(tenant: TenantId, rules: Rules) -> Forks {
+        let account = Account::alone(rules.bytes);
+        Forks::with(tenant, rules, account)
+    }
+
+    /// The fork points of a tenant, on its account.
+    pub fn with(tenant: TenantId, rules: Rules, account: Account) -> Forks {
         Forks {
             tenant,
             rules,
@@ -59,7 +65,7 @@ impl Forks {
             learned: BTreeSet::new(),
             next: 0,
             pending: 0,
-            bytes: 0,
+            account,
         }
     }
 
@@ -85,9 +91,9 @@ impl Forks {
         self.slots.is_empty()
     }
 
-    /// What the fork points hold, the parents' requests included.
+    /// What is held on their account, the parents' requests included.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.account.bytes()
     }
 
     /// A fork point by the id of its message.
@@ -152,9 +158,14 @@ impl Forks {
         }
     }
 
-    /// Forgets the sealed fork point that is missed least; `false` if there is none.
+    /// Forgets the oldest sealed fork point that nobody holds; `false` if there is none.
     pub fn evict(&mut self) -> bool {
         self.evict_but(None)
+    }
+
+    /// Since when the one has been known that would be forgotten next.
+    pub fn oldest(&self) -> Option<Moment> {
+        self.slots.get(&self.free(None)?).map(|slot| slot.since)
     }
 
     /// The tool's fan-outs to come are known to start agents, once children of one were seen.
@@ -170,18 +181,18 @@ impl Forks {
     }
 
     fn evict_but(&mut self, keep: Option<ForkId>) -> bool {
-        let sealed = |id: &&ForkId| {
-            self.slots.get(id).is_some_and(|slot| slot.point.is_sealed()) && Some(**id) != keep
-        };
-        let held = |id: &&ForkId| self.slots.get(id).is_some_and(|slot| Arc::strong_count(&slot.point) > 1);
-        let free = self.ages.values().filter(sealed).find(|id| !held(id));
-        let Some(id) = free.or_else(|| self.ages.values().find(sealed)).copied() else { return false };
-        self.take(id);
-        true
+        self.free(keep).and_then(|id| self.take(id)).is_some()
+    }
+
+    /// The oldest that is sealed and that nobody holds.
+    fn free(&self, keep: Option<ForkId>) -> Option<ForkId> {
+        let free = |slot: &Slot| slot.point.is_sealed() && Arc::strong_count(&slot.point) == 1;
+        let goes = |id: &&ForkId| Some(**id) != keep && self.slots.get(id).is_some_and(free);
+        self.ages.values().find(goes).copied()
     }
 
     fn make_room(&mut self, keep: ForkId) {
-        while self.bytes > self.rules.bytes && self.evict_but(Some(keep)) {}
+        while self.account.is_overdrawn() && self.evict_but(Some(keep)) {}
     }
 
     /// Puts a fork point in the place of what was known of it.
@@ -190,7 +201,7 @@ impl Forks {
         let bytes = point.memory_bytes();
         let taken = |call: &Call| self.calls.get(&call.id).is_some_and(|owner| *owner != id);
         let refused = match () {
-            () if bytes > self.rules.bytes => Some(Dropped::TooLarge),
+            () if bytes > self.account.limit() => Some(Dropped::TooLarge),
             () if point.calls.iter().any(taken) => Some(Dropped::ReusedId),
             () => None,
         };
@@ -209,12 +220,12 @@ impl Forks {
             }
         };
         let (claims, seen) = same.map(|old| (old.claims, old.seen)).unwrap_or_default();
+        point.charge(&self.account);
         let point = Arc::new(point);
-        let slot =
-            Slot { point: Arc::clone(&point), age, since, claims, seen, returned: BTreeSet::new(), bytes };
+        let slot = Slot { point: Arc::clone(&point), age, since, claims, seen, returned: BTreeSet::new() };
         self.index(slot);
         self.make_room(id);
-        if self.bytes > self.rules.bytes {
+        if self.account.is_overdrawn() {
             self.take(id);
             return Err(Dropped::TooLarge);
         }
@@ -241,14 +252,12 @@ impl Forks {
         }
         self.ages.insert(slot.age, id);
         self.pending += usize::from(!slot.point.is_sealed());
-        self.bytes += slot.bytes;
         self.slots.insert(id, slot);
     }
 
     fn take(&mut self, id: ForkId) -> Option<Slot> {
         let slot = self.slots.remove(&id)?;
         self.ages.remove(&slot.age);
-        self.bytes -= slot.bytes;
         self.pending -= usize::from(!slot.point.is_sealed());
         for (number, call) in slot.point.calls.iter().enumerate() {
             self.calls.remove(&call.id);

@@ -14,6 +14,7 @@
 //!
 //! In doubt a request is plain: a child not seen costs money, a false one reads another's conversation.
 
+mod account;
 mod rules;
 mod glob;
 mod directive;
@@ -28,6 +29,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
+pub use account::{Account, Charge};
 pub use bindings::{Binding, Bindings, Life};
 pub use directive::Call;
 pub use forks::Forks;

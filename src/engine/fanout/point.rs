@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
+use super::account::{Account, Charge};
 use super::directive::Call;
 use super::rules::{Rules, Who};
 use super::shape;
@@ -18,7 +19,7 @@ use crate::engine::turn::{Block, Turn, Wholeness, assistant_message};
 use crate::engine::types::{TenantId, first};
 use crate::engine::usage::Usage;
 
-/// What a call costs in memory beside its texts: its slots in the maps.
+/// What a call costs in memory beside its texts: its slots in the maps, and its placeholder in what children stand on.
 const CALL_BYTES: usize = 512;
 
 /// The name of a fork point: a digest of the tenant and the message id, so that a client that names its parent
@@ -48,6 +49,15 @@ pub struct Parent {
     pub who: Who,
     /// Where its last cache entry ends, if it asked for one.
     pub written: Option<Breakpoint>,
+    /// What it holds in memory is counted from when it is first kept.
+    pub charge: OnceLock<Charge>,
+}
+
+impl Parent {
+    /// About how much memory this takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.request.memory_bytes() + self.betas.len()
+    }
 }
 
 /// Why an answer left no fork point.
@@ -137,6 +147,8 @@ pub struct ForkPoint {
     /// The whole assistant message; none while pending.
     pub message: Option<Bytes>,
     pub usage: Option<Usage>,
+    /// What it holds in memory beside its parent, once it is kept.
+    charge: Option<Charge>,
 }
 
 impl ForkPoint {
@@ -171,12 +183,19 @@ impl ForkPoint {
 
     /// About how much memory this takes, the parent's request included.
     pub(super) fn memory_bytes(&self) -> usize {
+        self.parent.memory_bytes() + self.own_bytes()
+    }
+
+    fn own_bytes(&self) -> usize {
         let directives = self.calls.iter().flat_map(|call| &call.directives).map(|text| text.len());
         let blocks = self.blocks.iter().map(Bytes::len);
-        self.parent.request.memory_bytes()
-            + self.parent.betas.len()
-            + self.calls.len() * CALL_BYTES
-            + directives.chain(blocks).sum::<usize>()
+        self.calls.len() * CALL_BYTES + directives.chain(blocks).sum::<usize>()
+    }
+
+    /// It is kept from now on, as long as anybody holds it; its parent perhaps longer.
+    pub(super) fn charge(&mut self, account: &Account) {
+        self.parent.charge.get_or_init(|| account.charge(self.parent.memory_bytes()));
+        self.charge = Some(account.charge(self.own_bytes()));
     }
 }
 
@@ -198,12 +217,13 @@ pub struct Draft {
 
 impl Draft {
     /// `bound`: the request was recognised as a child, or bound as one. The other signs hold after lost state.
-    pub fn begin(parent: Parent, bound: bool) -> Result<Draft, Dropped> {
+    pub fn begin(parent: impl Into<Arc<Parent>>, bound: bool) -> Result<Draft, Dropped> {
+        let parent = parent.into();
         if bound || parent.who.agent.is_some() || shape::is_forked_by_shape(&parent.request) {
             return Err(Dropped::Child);
         }
         Ok(Draft {
-            parent: Arc::new(parent),
+            parent,
             blocks: Vec::new(),
             taken: 0,
             calls: Vec::new(),
@@ -239,6 +259,13 @@ impl Draft {
         directed
     }
 
+    /// About how much memory its fork point takes, as far as it is known.
+    pub fn memory_bytes(&self) -> usize {
+        let blocks: usize = self.blocks.iter().map(Bytes::len).sum();
+        // The directives are stretches of the blocks, and kept once more to be found by.
+        self.parent.memory_bytes() + self.calls.len() * CALL_BYTES + 2 * blocks
+    }
+
     /// The fork point as far as it is known.
     pub(super) fn point(&self, id: ForkId) -> ForkPoint {
         let request = &self.parent.request;
@@ -250,6 +277,7 @@ impl Draft {
             calls: self.calls.clone(),
             message: None,
             usage: None,
+            charge: None,
         }
     }
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use super::account::Account;
 use super::point::{Draft, Dropped, ForkId, ForkPoint, Parent};
 use super::recognise::{Child, Newcomer, Rank, WhyPlain};
 use super::rules::Rules;
@@ -26,19 +27,24 @@ pub struct Snapshots {
     slots: BTreeMap<u64, Slot>,
     ages: HashMap<ForkId, u64>,
     next: u64,
-    bytes: usize,
+    account: Account,
 }
 
 #[derive(Debug)]
 struct Slot {
     point: Arc<ForkPoint>,
     since: Moment,
-    bytes: usize,
 }
 
 impl Snapshots {
     pub fn new(tenant: TenantId, rules: Rules) -> Snapshots {
-        Snapshots { tenant, rules, slots: BTreeMap::new(), ages: HashMap::new(), next: 0, bytes: 0 }
+        let account = Account::alone(rules.bytes);
+        Snapshots::with(tenant, rules, account)
+    }
+
+    /// The snapshots of a tenant, on its account.
+    pub fn with(tenant: TenantId, rules: Rules, account: Account) -> Snapshots {
+        Snapshots { tenant, rules, slots: BTreeMap::new(), ages: HashMap::new(), next: 0, account }
     }
 
     pub fn len(&self) -> usize {
@@ -49,16 +55,16 @@ impl Snapshots {
         self.slots.is_empty()
     }
 
-    /// What the snapshots hold, the requests included.
+    /// What is held on their account, the requests included.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.account.bytes()
     }
 
     /// Keeps a finished turn in the place of the one before it, whose message id is `before`. `bound`: the request
     /// was a child's, which nothing is put upon.
     pub fn record(
         &mut self,
-        parent: Parent,
+        parent: impl Into<Arc<Parent>>,
         bound: bool,
         turn: &Turn,
         before: Option<&str>,
@@ -67,22 +73,33 @@ impl Snapshots {
         self.expire(now);
         let draft = Draft::begin(parent, bound)?;
         let id = turn.id.as_deref().ok_or(Dropped::NoMessageId)?;
-        let point = draft.snapshot(ForkId::of(self.tenant, id), turn, &self.rules)?;
+        let mut point = draft.snapshot(ForkId::of(self.tenant, id), turn, &self.rules)?;
         let before = before.map(|before| ForkId::of(self.tenant, before));
         before.into_iter().chain([point.id]).for_each(|id| self.forget(id));
-        let bytes = point.memory_bytes();
-        if bytes > self.rules.bytes {
+        if point.memory_bytes() > self.account.limit() {
             return Err(Dropped::TooLarge);
         }
+        point.charge(&self.account);
         let point = Arc::new(point);
         self.next += 1;
-        self.bytes += bytes;
         self.ages.insert(point.id, self.next);
-        self.slots.insert(self.next, Slot { point: Arc::clone(&point), since: now, bytes });
-        while self.bytes > self.rules.bytes || self.slots.len() > SNAPSHOTS_MAX {
-            self.forget_oldest();
+        self.slots.insert(self.next, Slot { point: Arc::clone(&point), since: now });
+        while (self.account.is_overdrawn() || self.slots.len() > SNAPSHOTS_MAX) && self.evict() {}
+        match self.ages.contains_key(&point.id) {
+            true => Ok(point),
+            false => Err(Dropped::TooLarge),
         }
-        Ok(point)
+    }
+
+    /// Since when the one has been known that would be forgotten next.
+    pub fn oldest(&self) -> Option<Moment> {
+        self.slots.values().next().map(|slot| slot.since)
+    }
+
+    /// Forgets the oldest; `false` if there is none.
+    pub fn evict(&mut self) -> bool {
+        let oldest = self.slots.values().next().map(|slot| slot.point.id);
+        oldest.inspect(|id| self.forget(*id)).is_some()
     }
 
     /// The turn that a request names as its parent; vetoes hold as for any other child.
@@ -119,17 +136,11 @@ impl Snapshots {
     fn expire(&mut self, now: Moment) {
         let ttl_ms = self.rules.ttl_s.saturating_mul(1_000);
         while self.slots.values().next().is_some_and(|slot| now.since(slot.since) > ttl_ms) {
-            self.forget_oldest();
+            self.evict();
         }
     }
 
-    fn forget_oldest(&mut self) {
-        let oldest = self.slots.values().next().map(|slot| slot.point.id);
-        oldest.into_iter().for_each(|id| self.forget(id));
-    }
-
     fn forget(&mut self, id: ForkId) {
-        let slot = self.ages.remove(&id).and_then(|age| self.slots.remove(&age));
-        self.bytes -= slot.map_or(0, |slot| slot.bytes);
+        self.ages.remove(&id).and_then(|age| self.slots.remove(&age));
     }
 }

@@ -53,7 +53,7 @@ impl Summary {
             prefix: point.prefix,
             is_sealed: point.is_sealed(),
             since: slot.since,
-            bytes: slot.bytes,
+            bytes: point.memory_bytes(),
             calls: point.calls.iter().enumerate().map(call).collect(),
         }
     }

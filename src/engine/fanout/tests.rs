@@ -49,7 +49,13 @@ fn who(request: &Remembered, headers: Headers) -> Who {
 fn parent(body: &Value, headers: Headers) -> Parent {
     let request = read(body);
     let who = who(&request, headers);
-    Parent { request: Arc::new(request), betas: "some-beta".into(), who, written: None }
+    Parent {
+        request: Arc::new(request),
+        betas: "some-beta".into(),
+        who,
+        written: None,
+        charge: Default::default(),
+    }
 }
 
 /// An answer as one JSON body.

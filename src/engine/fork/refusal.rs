@@ -60,12 +60,14 @@ pub enum Refusal {
     Cost,
     /// What it would cost cannot be told.
     CostUnknown,
+    /// The prefixes of children that work take all that `store.max_bytes` and `store.tenant_share` leave.
+    StoreFull,
     /// A bug of ours.
     Internal,
 }
 
 impl Refusal {
-    pub const ALL: [Refusal; 33] = [
+    pub const ALL: [Refusal; 34] = [
         Refusal::Ambiguous,
         Refusal::Nested,
         Refusal::UnknownTool,
@@ -98,6 +100,7 @@ impl Refusal {
         Refusal::ContextShare,
         Refusal::Cost,
         Refusal::CostUnknown,
+        Refusal::StoreFull,
         Refusal::Internal,
     ];
 
@@ -144,6 +147,7 @@ impl Refusal {
             Refusal::ContextShare => "context_share",
             Refusal::Cost => "cost",
             Refusal::CostUnknown => "cost_unknown",
+            Refusal::StoreFull => "store_full",
             Refusal::Internal => "internal",
         }
     }

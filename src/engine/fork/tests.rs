@@ -82,7 +82,13 @@ fn two_calls() -> Vec<Value> {
 fn parent(body: &str) -> Parent {
     let request = read(body);
     let who = who(&request, None, None);
-    Parent { request: Arc::new(request), betas: "beta-1,beta-2".into(), who, written: None }
+    Parent {
+        request: Arc::new(request),
+        betas: "beta-1,beta-2".into(),
+        who,
+        written: None,
+        charge: Default::default(),
+    }
 }
 
 fn answer(blocks: &[Value]) -> Answer {

@@ -56,7 +56,7 @@ impl Recorder {
         });
         let answered = Answered {
             child,
-            fork: bound.fork.id,
+            fork: bound.fork,
             tool: &bound.tool,
             arm: bound.arm(),
             first: self.facts.child_turn == Some(1),

@@ -60,3 +60,55 @@ async fn what_children_share_is_remembered_once() {
     assert_eq!(stage.count("prefix_sightings_total", &["class=\"drift\"", "layer=\"messages\""]), 1);
     assert_eq!(stage.count("cache_breaks_total", &["cause=\"messages\"", "layer=\"messages\""]), 1);
 }
+
+/// A store so small that the prefixes of a few children fill it.
+#[tokio::test]
+async fn children_that_work_keep_their_prefixes_and_those_that_wait_for_nothing_make_room() {
+    const MAX_BYTES: usize = 1 << 20;
+    const RECENT_BYTES: usize = 64 << 10;
+    let stage = Stage::new(|config| {
+        forks(config);
+        config.store.tenant_share = 1.0;
+        (config.store.max_bytes, config.store.recent_bytes) = (MAX_BYTES, RECENT_BYTES);
+    })
+    .await;
+    let script = "[[sim:fan_out n=12 tool=Agent field=prompt alike=true | tools turns=2 tool=search]]";
+    let told = stage.fan_out(&super::parent(FREE, script)).await;
+    let mut children: Vec<_> = told.iter().map(|told| child(FREE, told)).collect();
+    let full = ["child", "aligned", "store_full"];
+    let mut decided = Vec::new();
+    for child in &mut children {
+        let exchange = stage.send(child).await;
+        decided.push(exchange.said("plan").unwrap().to_owned());
+        let said = plan(&exchange);
+        assert!(exchange.status == 200 && (said == FORKED || said == full), "{said:?}");
+        extend(child, &exchange);
+        assert!(stage.count("store_bytes", &[]) as usize <= MAX_BYTES + RECENT_BYTES);
+    }
+    let forked = decided.iter().filter(|plan| *plan == "forked").count();
+    assert!((3..8).contains(&forked), "{forked} were forked");
+    assert!(decided[..forked].iter().all(|plan| plan == "forked"), "{decided:?}");
+    // All of them go on as they began.
+    for (child, plan) in children.iter_mut().zip(&decided) {
+        let exchange = stage.send(child).await;
+        assert_eq!((exchange.status, exchange.said("plan")), (200, Some(&**plan)));
+        extend(child, &exchange);
+    }
+    // Another fan-out finds no room while they work.
+    let sealed = stage.count("forks_total", &["outcome=\"sealed\""]);
+    let other = super::parent(FREE, &script.replace("n=12", "n=2"));
+    stage.send(&other).await;
+    stage.forkpoint.recorded(2 + 2 * 12).await;
+    assert_eq!(stage.count("forks_total", &["outcome=\"too_large\""]), 1);
+    // They report, and now it does.
+    for child in &children {
+        assert_eq!(stage.send(child).await.status, 200);
+    }
+    stage.forkpoint.recorded(2 + 3 * 12).await;
+    let told = stage.fan_out(&other).await;
+    assert_eq!(stage.count("forks_total", &["outcome=\"sealed\""]), sealed + 1);
+    for told in &told {
+        assert_eq!(plan(&stage.send(&child(FREE, told)).await), FORKED);
+    }
+    assert!(stage.count("store_bytes", &[]) as usize <= MAX_BYTES + RECENT_BYTES);
+}

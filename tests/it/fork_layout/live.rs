@@ -287,6 +287,7 @@ async fn a_message_to_a_turn_reads_what_the_turn_was_made_of() {
             request: request.into(),
             betas: String::new(),
             written: None,
+            charge: Default::default(),
         };
         let turn = Answer::from_json(answer.to_string().as_bytes(), LIMITS);
         kept.record(parent, false, &turn, None, NOW).unwrap();

@@ -123,6 +123,8 @@ pub async fn lines() -> Vec<Value> {
         Scene::with(|config| config.fork.policy.exclude_sessions = vec!["one".to_owned()]),
         Scene::with(|config| config.limits.body_bytes = 20_000),
         Scene::with(|config| config.fork.policy.max_context_share = 0.001),
+        // Room for the fan-out, and none for a child.
+        Scene::with(|config| (config.store.max_bytes, config.store.tenant_share) = (30_000, 1.0)),
         Scene::told("[[sim:fan_out n=2 tool=go field=prompt words=60]]"),
         Scene::told("[[sim:fan_out n=2 tool=Agent field=prompt words=60 type=Explore]]"),
         Scene::changing(|body| body["model"] = json!("claude-opus-4-5")),

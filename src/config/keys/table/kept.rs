@@ -21,8 +21,8 @@ pub static KEYS: &[Key] = &[
     Key {
         path: "store.max_bytes",
         kind: Kind::Bytes(1 << 20..=64 * GIB, |config| &mut config.store.max_bytes),
-        meaning: "The most that is remembered of all tenants, recent bodies aside; the oldest goes first.",
-        reason: "the spellings of dozens of tenants, in a small container",
+        meaning: "The most that is remembered of all tenants, recent bodies aside: spellings, fan-outs, snapshots, and forked children with what they stand on. The oldest goes first, and last the prefixes of children that wait for nothing; while children that work fill it, no further ones are forked (reason \"store_full\").",
+        reason: "the spellings of dozens of tenants and hundreds of fan-outs, in a small container",
     },
     Key {
         path: "store.tenant_share",

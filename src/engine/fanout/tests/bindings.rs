@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const LIFE: Life = Life { ttl_s: 3_600, count: 100, bytes: 1 << 20 };
+const LIFE: Life = Life { ttl_s: 3_600, count: 100 };
 
 fn first(topic: &str) -> Remembered {
     read(&child(&directive(topic)))
@@ -48,7 +48,7 @@ fn find(
 
 #[test]
 fn any_call_that_streamed_to_a_child_finds_it() {
-    let mut bindings = Bindings::new(LIFE);
+    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
     let calls = [call("c1", "get_fact", json!({})), call("c2", "get_fact", json!({}))];
     let binding = bound(&mut bindings, "a", BARE, &calls, "mine");
     let results = user(json!([result("c1", json!("r")), result("c2", json!("r"))]));
@@ -66,7 +66,7 @@ fn any_call_that_streamed_to_a_child_finds_it() {
 
 #[test]
 fn without_calls_the_start_finds_it_however_it_is_spelt() {
-    let mut bindings = Bindings::new(LIFE);
+    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
     bound(
         &mut bindings,
         "a",
@@ -89,7 +89,7 @@ fn without_calls_the_start_finds_it_however_it_is_spelt() {
 
 #[test]
 fn a_clients_own_fork_is_found_by_the_turns_it_started_with() {
-    let mut bindings = Bindings::new(LIFE);
+    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
     let start =
         [assistant(&[call("p1", "Agent", json!({"p": "x"}))]), user(json!([result("p1", json!("r"))]))];
     let request = later("a", &start);
@@ -103,7 +103,7 @@ fn a_clients_own_fork_is_found_by_the_turns_it_started_with() {
 
 #[test]
 fn agent_model_and_tools_must_agree() {
-    let mut bindings = Bindings::new(LIFE);
+    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
     let calls = [call("c1", "get_fact", json!({}))];
     bound(&mut bindings, "a", claude(1, Some(4)), &calls, "mine");
     let messages = [user(json!(directive("a"))), assistant(&calls), user(json!([result("c1", json!("r"))]))];
@@ -119,7 +119,7 @@ fn agent_model_and_tools_must_agree() {
 
 #[test]
 fn two_conversations_that_start_alike_are_told_apart_or_left_alone() {
-    let mut bindings = Bindings::new(LIFE);
+    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
     let session = |session| Headers { session: Some(session), ..BARE };
     bound(&mut bindings, "a", session(1), &[text("Done.")], "one");
     bound(&mut bindings, "a", session(2), &[text("Done.")], "two");
@@ -139,7 +139,8 @@ fn two_conversations_that_start_alike_are_told_apart_or_left_alone() {
 
 #[test]
 fn an_id_given_to_several_children_names_none_of_them_as_long_as_one_lives() {
-    let mut bindings = Bindings::new(LIFE);
+    let account = Account::alone(usize::MAX);
+    let mut bindings = Bindings::new(LIFE, account.clone());
     let calls = [call("c", "get_fact", json!({}))];
     let made = ["x", "y", "z"].map(|topic| bound(&mut bindings, topic, BARE, &calls, topic));
     let echo = [assistant(&calls), user(json!([result("c", json!("r"))]))];
@@ -154,12 +155,12 @@ fn an_id_given_to_several_children_names_none_of_them_as_long_as_one_lives() {
         assert_eq!(find(&mut bindings, &compacted, BARE, 2), None);
     }
     bindings.release(made[2]);
-    assert_eq!((bindings.keys(), bindings.bytes()), (0, 0));
+    assert_eq!((bindings.keys(), account.bytes()), (0, 0));
 }
 
 #[test]
 fn another_session_or_user_is_not_given_a_childs_prefix_by_its_call() {
-    let mut bindings = Bindings::new(LIFE);
+    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
     let calls = [call("c1", "get_fact", json!({}))];
     let session = |session| Headers { session: Some(session), ..BARE };
     bound(&mut bindings, "a", session(1), &calls, "mine");
@@ -174,7 +175,7 @@ fn another_session_or_user_is_not_given_a_childs_prefix_by_its_call() {
 
 #[test]
 fn tools_in_another_order_and_spelling_are_the_same_tools() {
-    let mut bindings = Bindings::new(LIFE);
+    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
     let calls = [call("c1", "get_fact", json!({}))];
     let tools = ["get_fact", "search"];
     let start = read(&request(&tools, &[user(json!(directive("a")))]));
@@ -193,7 +194,7 @@ fn tools_in_another_order_and_spelling_are_the_same_tools() {
 
 #[test]
 fn an_agent_that_sums_up_all_it_said_is_still_the_same_child() {
-    let mut bindings = Bindings::new(LIFE);
+    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
     let (mine, other) = (claude(1, Some(4)), claude(1, Some(5)));
     let started = first("a");
     let binding = bindings.bind(&started, who(&started, mine), Arc::new("mine"), 0, Moment(0));
@@ -216,7 +217,8 @@ fn an_agent_that_sums_up_all_it_said_is_still_the_same_child() {
 
 #[test]
 fn a_binding_lives_on_use_and_is_forgotten_without() {
-    let mut bindings = Bindings::new(LIFE);
+    let account = Account::alone(usize::MAX);
+    let mut bindings = Bindings::new(LIFE, account.clone());
     let calls = [call("c1", "get_fact", json!({}))];
     bound(&mut bindings, "a", BARE, &calls, "mine");
     let more = later("a", &[assistant(&calls), user(json!([result("c1", json!("r"))]))]);
@@ -224,7 +226,7 @@ fn a_binding_lives_on_use_and_is_forgotten_without() {
         assert_eq!(find(&mut bindings, &more, BARE, n * 3_600_000), Some("mine"));
     }
     assert_eq!(find(&mut bindings, &more, BARE, 4 * 3_600_000 + 3_600_001), None);
-    assert_eq!((bindings.len(), bindings.bytes()), (0, 0));
+    assert_eq!((bindings.len(), account.bytes()), (0, 0));
 }
 
 proptest! {
@@ -232,8 +234,9 @@ proptest! {
     fn bindings_are_bounded_and_leave_nothing(
         steps in prop::collection::vec((0..8u8, 0..100usize, 0..2_000usize), 0..200),
     ) {
-        let life = Life { ttl_s: 10, count: 20, bytes: 20_000 };
-        let mut bindings = Bindings::new(life);
+        let life = Life { ttl_s: 10, count: 20 };
+        let account = Account::alone(usize::MAX);
+        let mut bindings = Bindings::new(life, account.clone());
         let request = first("a");
         let mut made = Vec::new();
         let mut now = Moment(0);
@@ -249,10 +252,10 @@ proptest! {
                 _ => now = now.after(bytes as u64),
             }
             bindings.make_room(now);
-            prop_assert!(bindings.len() <= life.count && bindings.bytes() <= life.bytes);
+            prop_assert!(bindings.len() <= life.count);
         }
         bindings.make_room(now.after(10_001));
-        prop_assert_eq!((bindings.len(), bindings.bytes()), (0, 0));
+        prop_assert_eq!((bindings.len(), account.bytes()), (0, 0));
         prop_assert_eq!(bindings.keys(), 0);
     }
 }
