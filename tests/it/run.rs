@@ -8,6 +8,7 @@ use tokio::process::{Child, Command};
 use crate::harness::samples::{OK, PROMPT, message};
 use crate::harness::upstream::Answering;
 use crate::harness::{Upstream, binary, within};
+use crate::traces::receiver::Receiver;
 
 /// `forkpoint run` with what a script needs and nothing else.
 fn run(args: &[&str]) -> Command {
@@ -124,14 +125,14 @@ async fn the_receipt_says_what_was_only_observed() {
 
 #[tokio::test]
 async fn recordings_and_traces_are_complete_when_the_command_has_ended() {
-    let (upstream, mut collector) = (messages().await, crate::traces::collector().await);
+    let (upstream, mut collector) = (messages().await, Receiver::start().await);
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("traffic.jsonl");
     let mut command = run(&["--upstream", &upstream.url(), "--quiet", "--", "bash", "-c", &asks()]);
     command.env("FORKPOINT_RECORD__FILE", &recording).env("FORKPOINT_TRACE__ENDPOINT", collector.url());
     assert_eq!(text(&output(&mut command).await.stderr), "");
     assert_eq!(std::fs::read_to_string(&recording).unwrap().lines().count(), 1);
-    assert_eq!(collector.so_far().len(), 1);
+    assert_eq!(collector.so_far().await.len(), 1);
 }
 
 #[tokio::test]

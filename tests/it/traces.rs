@@ -1,10 +1,11 @@
-//! Traces, as a collector decodes them.
+//! Traces, as a receiver in another process decodes them.
+
+pub mod receiver;
 
 use std::collections::HashMap;
 
 use forkpoint::config::GateScope;
 use forkpoint::sim::{Sim, SimConfig};
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::json;
@@ -15,24 +16,17 @@ use crate::harness::upstream::Answering;
 use crate::harness::{Binary, Forkpoint, Upstream, post, until};
 use crate::workload::prose;
 
+use receiver::{Export, Receiver};
+
 const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// A collector that takes everything.
-pub async fn collector() -> Answering {
-    Upstream::answering(&samples::answer("content-type: application/json\r\n", b"{}")).await
+/// The spans of one request to the receiver, by name.
+fn spans(told: &Export) -> HashMap<String, Span> {
+    all_spans(told).into_iter().map(|span| (span.name.clone(), span)).collect()
 }
 
-/// The spans of one request to the collector, by name.
-fn spans(body: &[u8]) -> HashMap<String, Span> {
-    all_spans(body).into_iter().map(|span| (span.name.clone(), span)).collect()
-}
-
-fn all_spans(body: &[u8]) -> Vec<Span> {
-    let request: ExportTraceServiceRequest = serde_json::from_slice(body).unwrap();
-    let resource = request.resource_spans[0].resource.clone().unwrap();
-    assert!(resource.attributes.iter().any(|attribute| attribute.key == "service.name"));
-    let scopes = request.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
-    scopes.flat_map(|scope| scope.spans).collect()
+fn all_spans(told: &Export) -> Vec<Span> {
+    told.spans.clone().unwrap_or_else(|| panic!("not decoded: {}", told.body))
 }
 
 fn attribute(span: &Span, key: &str) -> Option<String> {
@@ -60,7 +54,7 @@ fn call(headers: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn an_exchange_continues_the_callers_trace_and_changes_no_header() {
-    let (mut collector, mut upstream) = (collector().await, upstream().await);
+    let (mut collector, mut upstream) = (Receiver::start().await, upstream().await);
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("headers");
     std::fs::write(&secret, "x-collector-key: hush\n").unwrap();
@@ -72,10 +66,12 @@ async fn an_exchange_continues_the_callers_trace_and_changes_no_header() {
     assert_eq!(asked.head.get("traceparent").as_deref(), Some(TRACEPARENT));
     assert_eq!(asked.head.get("tracestate").as_deref(), Some("a=b"));
     let told = collector.next().await;
-    assert_eq!(told.head.line(), "POST /v1/traces HTTP/1.1");
-    assert_eq!(told.head.get("content-type").as_deref(), Some("application/json"));
-    assert_eq!(told.head.get("x-collector-key").as_deref(), Some("hush"));
-    let spans = spans(&told.body);
+    assert_eq!(told.line, "POST /v1/traces HTTP/1.1");
+    assert_eq!(
+        (&*told.headers["content-type"], &*told.headers["x-collector-key"]),
+        ("application/json", "hush")
+    );
+    let spans = spans(&told);
     let (whole, chat, first) = (&spans["forkpoint messages"], &spans["chat claude-x"], &spans["first_byte"]);
     for span in spans.values() {
         assert_eq!(hex(&span.trace_id), "0af7651916cd43dd8448eb211c80319c");
@@ -104,14 +100,14 @@ async fn an_exchange_continues_the_callers_trace_and_changes_no_header() {
 
 #[tokio::test]
 async fn the_upstream_is_told_only_if_asked_for() {
-    let (mut collector, mut upstream) = (collector().await, upstream().await);
+    let (mut collector, mut upstream) = (Receiver::start().await, upstream().await);
     let url = collector.url();
     let settings = [("TRACE__ENDPOINT", &*url), ("TRACE__PROPAGATE", "true")];
     let binary = Binary::serve(&upstream.url(), &settings).await;
     for headers in [String::new(), format!("traceparent: {TRACEPARENT}\r\n")] {
         binary.client().await.ask(&call(&headers)).await;
         let asked = upstream.next().await.head.get("traceparent").unwrap();
-        let spans = spans(&collector.next().await.body);
+        let spans = spans(&collector.next().await);
         let chat = &spans["chat claude-x"];
         assert_eq!(asked, format!("00-{}-{}-01", hex(&chat.trace_id), hex(&chat.span_id)));
         assert_eq!(headers.is_empty(), spans["forkpoint messages"].parent_span_id.is_empty());
@@ -120,7 +116,7 @@ async fn the_upstream_is_told_only_if_asked_for() {
 
 #[tokio::test]
 async fn what_is_not_sampled_is_not_told() {
-    let (mut collector, upstream) = (collector().await, upstream().await);
+    let (mut collector, upstream) = (Receiver::start().await, upstream().await);
     let url = collector.url();
     let settings = [("TRACE__ENDPOINT", &*url), ("TRACE__SAMPLE", "0.0")];
     let mut binary = Binary::serve(&upstream.url(), &settings).await;
@@ -130,7 +126,7 @@ async fn what_is_not_sampled_is_not_told() {
     binary.client().await.ask(&call(&format!("traceparent: {TRACEPARENT}\r\n"))).await;
     binary.signal("TERM").await;
     assert!(binary.exit().await.success());
-    let told: Vec<_> = collector.so_far().iter().map(|told| spans(&told.body).len()).collect();
+    let told: Vec<_> = collector.so_far().await.iter().map(|told| spans(told).len()).collect();
     assert_eq!(told, [3], "the one that its sender sampled, before the process ended");
 }
 
@@ -153,7 +149,7 @@ async fn a_collector_that_is_gone_costs_traces_and_nothing_else() {
 
 #[tokio::test]
 async fn a_hold_has_a_span_of_its_own() {
-    let mut collector = collector().await;
+    let mut collector = Receiver::start().await;
     let sim = Sim::start(SimConfig::default()).await.unwrap();
     let forkpoint = Forkpoint::with(&sim.url(), |config| {
         config.trace.endpoint = Some(collector.url().parse().unwrap());
@@ -170,7 +166,7 @@ async fn a_hold_has_a_span_of_its_own() {
         assert_eq!(reply.status(), 200);
         forkpoint.proxy.witnesses().flush().await;
     }
-    let told: Vec<_> = collector.so_far().iter().map(|told| spans(&told.body)).collect();
+    let told: Vec<_> = collector.so_far().await.iter().map(spans).collect();
     let hold = told[1].get("hold").expect("a span");
     assert_eq!(attribute(hold, "forkpoint.gate.outcome").as_deref(), Some("led"));
     assert_eq!(hold.parent_span_id, told[1]["forkpoint messages"].span_id);
@@ -178,7 +174,7 @@ async fn a_hold_has_a_span_of_its_own() {
 
 #[tokio::test]
 async fn a_signed_request_keeps_its_own_context() {
-    let (mut collector, mut upstream) = (collector().await, upstream().await);
+    let (mut collector, mut upstream) = (Receiver::start().await, upstream().await);
     let url = collector.url();
     let settings =
         [("TRACE__ENDPOINT", &*url), ("TRACE__PROPAGATE", "true"), ("UPSTREAM__PROFILE", "bedrock")];
@@ -186,14 +182,14 @@ async fn a_signed_request_keeps_its_own_context() {
     let signed = format!("traceparent: {TRACEPARENT}\r\ndigest: sha-256=x\r\n");
     binary.client().await.ask(&call(&signed)).await;
     assert_eq!(upstream.next().await.head.get("traceparent").as_deref(), Some(TRACEPARENT));
-    let spans = spans(&collector.next().await.body);
+    let spans = spans(&collector.next().await);
     assert_eq!(attribute(&spans["chat claude-x"], "gen_ai.provider.name").as_deref(), Some("aws.bedrock"));
     assert!(!spans.contains_key("hold"), "nobody waited");
 }
 
 #[tokio::test]
 async fn a_client_that_leaves_at_the_gate_was_held_until_then() {
-    let mut collector = collector().await;
+    let mut collector = Receiver::start().await;
     let endpoint = collector.url().parse().unwrap();
     let scene = Scene::fanned_out(2, |config| config.trace.endpoint = Some(endpoint)).await;
     let leader = scene.arrives(0, 1).await;
@@ -202,7 +198,7 @@ async fn a_client_that_leaves_at_the_gate_was_held_until_then() {
     scene.at_gate(1).await;
     until("the line", || scene.holds("client_left") == 1).await;
     scene.forkpoint.proxy.witnesses().flush().await;
-    let told: Vec<_> = collector.so_far().iter().flat_map(|told| all_spans(&told.body)).collect();
+    let told: Vec<_> = collector.so_far().await.iter().flat_map(all_spans).collect();
     let left = |span: &&Span| attribute(span, "forkpoint.gate.outcome").as_deref() == Some("client_left");
     let held = told.iter().find(left).expect("a span");
     assert_eq!(held.name, "hold");

@@ -13,6 +13,7 @@ use crate::fanout::talk::{
 };
 use crate::harness::peer::Reply;
 use crate::harness::{Binary, Upstream, post};
+use crate::traces::receiver::Receiver;
 use crate::workload::dice::Dice;
 
 const WORD: &str = "cAnArY";
@@ -147,7 +148,7 @@ async fn send(
 #[tokio::test(flavor = "multi_thread")]
 async fn no_word_of_a_tenant_reaches_another_or_is_shown() {
     let mut upstream = Upstream::answering_with(answer).await;
-    let (folder, mut collector) = (tempfile::tempdir().unwrap(), crate::traces::collector().await);
+    let (folder, mut collector) = (tempfile::tempdir().unwrap(), Receiver::start().await);
     let (file, endpoint) = (folder.path().join("r.jsonl"), collector.url());
     let settings = [
         ("LOG__FORMAT", "json"),
@@ -195,11 +196,11 @@ async fn no_word_of_a_tenant_reaches_another_or_is_shown() {
     }
     binary.signal("TERM").await;
     binary.exit().await;
-    let traces = collector.so_far();
+    let traces = collector.so_far().await;
     assert!(!traces.is_empty(), "no trace came");
     let recorded = std::fs::read_to_string(&file).unwrap();
     assert_eq!(recorded.lines().count(), 6 * TENANTS);
-    let told = traces.iter().map(|trace| String::from_utf8_lossy(&trace.body).into_owned());
+    let told = traces.into_iter().map(|trace| trace.body);
     for text in told.chain([recorded]) {
         assert!(!text.contains(WORD), "{text}");
     }
