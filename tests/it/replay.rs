@@ -212,7 +212,7 @@ fn recorded(id: u64, time_ms: u64, request: &Value, times: [u64; 2]) -> Value {
         "v": 1, "id": id, "time_ms": time_ms, "status": 200, "tenant": "0123abcd", "model": MODEL,
         "stream": true, "sent_ms": 0, "begun_ms": times[0], "duration_ms": times[1], "bodies": "full",
         "request": request.to_string(), "answer": answer.to_string(), "stop_reason": "end_turn",
-        "usage": {"output": 5},
+        "output": 5,
     })
 }
 

@@ -14,7 +14,6 @@ use std::path::PathBuf;
 
 use crate::config::{self, Config, Identity, Origin, Overrides};
 use crate::engine::prices::Prices;
-use crate::engine::usage::Usage;
 
 use super::Failure;
 use super::demo::grouped;
@@ -106,7 +105,7 @@ async fn replay(args: &Args) -> Result<(), Failure> {
             "compared": script.parts.len() - refused.len(),
             "left_out": {"no_body": script.no_body, "failed": script.failed, "broken_lines": script.broken},
             "refused": refused,
-            "recorded": script.billed(),
+            "recorded": report::tokens(&script.billed()),
             "runs": totals.iter().map(Total::json).collect::<Vec<_>>(),
             "best": best.map(Total::json),
         });
@@ -221,7 +220,7 @@ fn conclusion(script: &Script, totals: &[Total], best: Option<&Total>) -> String
     if let Some(unpriced) = totals.first().map(|total| total.all.unpriced).filter(|unpriced| *unpriced > 0) {
         out += &format!("{unpriced} requests are of models without a price: tokens, and no dollars.\n");
     }
-    let billed = Usage::from(script.billed());
+    let billed = script.billed();
     let read = 100.0 * billed.cache_read as f64 / (billed.cached() + billed.uncached).max(1) as f64;
     out + &format!(
         "When it was recorded, {} prompt tokens were billed, {read:.0} % of them read from the cache.",

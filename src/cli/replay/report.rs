@@ -146,13 +146,7 @@ impl Total {
 
     pub fn json(&self) -> Value {
         let sum = |sum: &Sum| {
-            let kinds: serde_json::Map<String, Value> = sum
-                .usage
-                .kinds()
-                .into_iter()
-                .map(|(kind, tokens)| (kind.to_owned(), tokens.into()))
-                .collect();
-            json!({"requests": sum.requests, "tokens": kinds, "weighed": sum.weighed,
+            json!({"requests": sum.requests, "tokens": tokens(&sum.usage), "weighed": sum.weighed,
                 "prompt_usd": sum.usd().map(Usd::as_f64), "unpriced": sum.unpriced})
         };
         let sums = |sums: &BTreeMap<String, Sum>| -> Value {
@@ -179,6 +173,12 @@ impl Total {
             "forked": self.forked,
         })
     }
+}
+
+/// By kind.
+pub fn tokens(usage: &Usage) -> Value {
+    let kinds = usage.kinds().into_iter().map(|(kind, tokens)| (kind.to_owned(), tokens.into()));
+    Value::Object(kinds.collect())
 }
 
 /// One of the ways that a run is divided.

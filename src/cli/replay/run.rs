@@ -224,10 +224,9 @@ impl<'a> Run<'a> {
 
     fn arrive(&mut self, index: usize) -> Result<(), Failure> {
         let part = &self.script.parts[index];
-        let Line { message_id, stop_reason, usage, .. } = &part.line;
-        let output = usage.map_or(0, |usage| usage.output);
-        let recital =
-            Arc::new(Recital::new(message_id.clone(), part.content.clone(), stop_reason.clone(), output));
+        let Line { message_id, stop_reason, output, .. } = &part.line;
+        let (id, why) = (message_id.clone(), stop_reason.clone());
+        let recital = Arc::new(Recital::new(id, part.content.clone(), why, output.unwrap_or_default()));
         if !self.sim.recitals().put(index.to_string(), Arc::clone(&recital)) {
             return Err(Failure::new("too many requests of the recording are on their way at once"));
         }

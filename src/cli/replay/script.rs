@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::proxy::recording::{Billed, Line};
+use crate::engine::usage::Usage;
+use crate::proxy::recording::Line;
 
 use super::super::{Failure, tape};
 
@@ -99,9 +100,9 @@ impl Script {
     }
 
     /// What was billed when it was recorded.
-    pub fn billed(&self) -> Billed {
-        let mut sum = Billed::default();
-        for billed in self.parts.iter().filter_map(|part| part.line.usage) {
+    pub fn billed(&self) -> Usage {
+        let mut sum = Usage::default();
+        for billed in self.parts.iter().filter_map(|part| part.line.usage()) {
             sum.uncached += billed.uncached;
             sum.cache_read += billed.cache_read;
             sum.cache_write_5m += billed.cache_write_5m;

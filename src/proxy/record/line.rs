@@ -1,29 +1,31 @@
-//! The log line of one exchange.
+//! What there is to tell of one exchange.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
+use tracing::field::display;
+
 use crate::engine::breaks::Drift;
-use crate::engine::fork::Note;
 use crate::engine::turn::{Turn, Wholeness};
 use crate::engine::types::Ending;
-use crate::engine::volatile::Volatile;
 use crate::proxy::family::Fanout;
 use crate::proxy::memo::Verdict;
 
 use super::Recorder;
 use super::money::Money;
+use super::told::{Notes, Places, Told};
 
 impl Recorder {
-    pub(super) fn log(
-        &self,
-        (model, client): (&str, Option<&str>),
+    /// What is told of the exchange, which has ended.
+    pub(super) fn told<'a>(
+        &'a self,
+        (model, client): (&'a str, Option<&'a str>),
         ending: Ending,
-        turn: Option<&Turn>,
-        verdict: &Verdict,
-        fanout: Option<&Fanout>,
+        turn: Option<&'a Turn>,
+        verdict: &'a Verdict,
+        fanout: Option<&'a Fanout>,
         money: Money,
-    ) {
+    ) -> Told<'a> {
         let facts = &self.facts;
         let sender = facts.sender.as_ref();
         let ms = |at: Option<Instant>| at.map(|at| at.duration_since(facts.started).as_millis() as u64);
@@ -35,79 +37,80 @@ impl Recorder {
         let fanned_out = fanout.and_then(|fanout| fanout.as_ref().ok());
         let lost = verdict.cache_break.as_ref();
         let diagnosis = turn.and_then(|turn| turn.diagnostics);
-        tracing::info!(
-            target: "forkpoint::request",
-            id = facts.id,
-            config = facts.generation,
-            endpoint = facts.endpoint.as_str(),
-            role = facts.role.as_str(),
-            plan = facts.plan.as_str(),
-            reason = facts.reason(),
-            status = facts.status.map(|status| status.as_u16()),
-            ending = ending.as_str(),
+        let (notes, volatile) = (facts.notes.as_slice(), verdict.volatile.as_slice());
+        Told {
+            id: facts.id,
+            config: facts.generation,
+            endpoint: facts.endpoint.as_str(),
+            role: facts.role.as_str(),
+            plan: facts.plan.as_str(),
+            reason: facts.reason(),
+            status: facts.status.map(|status| status.as_u16()),
+            ending: ending.as_str(),
             model,
-            stream = facts.stream,
+            stream: facts.stream,
             client,
-            tenant = sender.and_then(|sender| sender.tenant).map(tracing::field::display),
-            session = sender.and_then(|sender| sender.session).map(tracing::field::display),
-            agent = sender.and_then(|sender| sender.agent).map(tracing::field::display),
-            fork = self.fork_id().map(tracing::field::display),
-            kin = self.family.as_ref().map(|family| family.why),
-            child_turn = facts.child_turn,
-            fork_notes = names(&facts.notes).map(tracing::field::display),
-            would_fork = facts.would_fork,
-            predicted_unit = facts.forecast.map(|forecast| forecast.unit.as_str()),
-            predicted_turns = facts.forecast.map(|forecast| forecast.turns),
-            predicted_forked = facts.forecast.map(|forecast| forecast.forked),
-            predicted_as_sent = facts.forecast.map(|forecast| forecast.as_sent),
-            predicted_aligned = facts.forecast.map(|forecast| forecast.aligned),
-            fanned_out = fanned_out.map(|fork| tracing::field::display(fork.id)),
-            fanned_out_children = fanned_out.map(|fork| fork.calls.len()),
-            gate = facts.hold.map(|hold| hold.outcome.as_str()),
-            gate_ticket = facts.hold.and_then(|hold| hold.ticket).map(tracing::field::display),
-            gate_leader = facts.hold.and_then(|hold| hold.leader).map(tracing::field::display),
-            held_ms = facts.held_ms(),
-            gate_saved_tokens = self.saved_tokens(turn),
-            gate_missed_tokens = facts.missed_tokens,
-            upstream_request_id = facts.upstream_request_id.as_deref(),
-            received = facts.received.map(tracing::field::display),
-            sent = facts.sent.map(tracing::field::display),
-            received_bytes = facts.received_bytes,
-            prefix = facts.prefix.map(tracing::field::display),
-            shared_bytes = facts.shared_bytes,
-            markers_added = facts.markers_added,
-            answer_bytes = facts.answer_bytes,
-            uncached = usage.map(|usage| usage.uncached),
-            cache_read = usage.map(|usage| usage.cache_read),
-            cache_write_5m = usage.map(|usage| usage.cache_write_5m),
-            cache_write_1h = usage.map(|usage| usage.cache_write_1h),
-            output = usage.map(|usage| usage.output),
-            cost_usd = money.billed.map(|usd| usd.as_f64()),
-            as_sent_usd = money.as_sent.map(|usd| usd.as_f64()),
-            aligned_usd = money.aligned,
-            forked_usd = money.forked,
-            stop_reason = turn.and_then(|turn| turn.stop_reason.as_deref()).map(stop_reason),
-            error = turn.and_then(|turn| turn.error.as_deref()),
-            turn = turn.map(|turn| wholeness(turn.wholeness)),
-            drift = verdict.drift.as_ref().map(Drift::as_str),
-            drift_layer = drifted.map(|divergence| divergence.layer.as_str()),
-            drift_at = drifted.map(|divergence| divergence.path.as_str()),
-            drift_offset = drifted.and_then(|divergence| divergence.at).map(|[_, now]| now),
-            drift_kind = drifted.map(|divergence| divergence.kind.as_str()),
-            break_cause = lost.map(|lost| lost.cause.as_str()),
-            break_layer = lost.map(|lost| lost.layer.as_str()),
-            break_at = lost.map(|lost| lost.path.as_str()),
-            break_offset = lost.and_then(|lost| lost.offset),
-            break_tokens = lost.map(|lost| lost.tokens_lost),
-            break_cost_usd = verdict.break_cost.map(|cost| cost.as_f64()),
-            volatile = places(&verdict.volatile).map(tracing::field::display),
-            volatile_tokens = verdict.volatile.first().map(|volatile| volatile.tokens),
-            diagnosis = diagnosis.map(|diagnosis| diagnosis.verdict.as_str()),
-            diagnosis_tokens = diagnosis.and_then(|diagnosis| diagnosis.missed_tokens),
-            first_byte_ms = ms(facts.first_byte_at),
-            duration_ms = facts.started.elapsed().as_millis() as u64,
-            overhead_us = (facts.read_time + facts.align_time + facts.fork_time + facts.observe_time).as_micros() as u64,
-        );
+            tenant: sender.and_then(|sender| sender.tenant).map(display),
+            session: sender.and_then(|sender| sender.session).map(display),
+            agent: sender.and_then(|sender| sender.agent).map(display),
+            fork: self.fork_id().map(display),
+            kin: self.family.as_ref().map(|family| family.why),
+            child_turn: facts.child_turn,
+            fork_notes: (!notes.is_empty()).then(|| display(Notes(notes))),
+            would_fork: facts.would_fork,
+            predicted_unit: facts.forecast.map(|forecast| forecast.unit.as_str()),
+            predicted_turns: facts.forecast.map(|forecast| forecast.turns),
+            predicted_forked: facts.forecast.map(|forecast| forecast.forked),
+            predicted_as_sent: facts.forecast.map(|forecast| forecast.as_sent),
+            predicted_aligned: facts.forecast.map(|forecast| forecast.aligned),
+            fanned_out: fanned_out.map(|fork| display(fork.id)),
+            fanned_out_children: fanned_out.map(|fork| fork.calls.len()),
+            gate: facts.hold.map(|hold| hold.outcome.as_str()),
+            gate_ticket: facts.hold.and_then(|hold| hold.ticket).map(display),
+            gate_leader: facts.hold.and_then(|hold| hold.leader).map(display),
+            held_ms: facts.held_ms(),
+            gate_saved_tokens: self.saved_tokens(turn),
+            gate_missed_tokens: facts.missed_tokens,
+            upstream_request_id: facts.upstream_request_id.as_deref(),
+            received: facts.received.map(display),
+            sent: facts.sent.map(display),
+            received_bytes: facts.received_bytes,
+            prefix: facts.prefix.map(display),
+            shared_bytes: facts.shared_bytes,
+            markers_added: facts.markers_added,
+            answer_bytes: facts.answer_bytes,
+            uncached: usage.map(|usage| usage.uncached),
+            cache_read: usage.map(|usage| usage.cache_read),
+            cache_write_5m: usage.map(|usage| usage.cache_write_5m),
+            cache_write_1h: usage.map(|usage| usage.cache_write_1h),
+            output: usage.map(|usage| usage.output),
+            cost_usd: money.billed.map(|usd| usd.as_f64()),
+            as_sent_usd: money.as_sent.map(|usd| usd.as_f64()),
+            aligned_usd: money.aligned,
+            forked_usd: money.forked,
+            stop_reason: turn.and_then(|turn| turn.stop_reason.as_deref()).map(stop_reason),
+            error: turn.and_then(|turn| turn.error.as_deref()),
+            turn: turn.map(|turn| wholeness(turn.wholeness)),
+            drift: verdict.drift.as_ref().map(Drift::as_str),
+            drift_layer: drifted.map(|divergence| divergence.layer.as_str()),
+            drift_at: drifted.map(|divergence| divergence.path.as_str()),
+            drift_offset: drifted.and_then(|divergence| divergence.at).map(|[_, now]| now),
+            drift_kind: drifted.map(|divergence| divergence.kind.as_str()),
+            break_cause: lost.map(|lost| lost.cause.as_str()),
+            break_layer: lost.map(|lost| lost.layer.as_str()),
+            break_at: lost.map(|lost| lost.path.as_str()),
+            break_offset: lost.and_then(|lost| lost.offset),
+            break_tokens: lost.map(|lost| lost.tokens_lost),
+            break_cost_usd: verdict.break_cost.map(|cost| cost.as_f64()),
+            volatile: (!volatile.is_empty()).then(|| display(Places(volatile))),
+            volatile_tokens: volatile.first().map(|volatile| volatile.tokens),
+            diagnosis: diagnosis.map(|diagnosis| diagnosis.verdict.as_str()),
+            diagnosis_tokens: diagnosis.and_then(|diagnosis| diagnosis.missed_tokens),
+            first_byte_ms: ms(facts.first_byte_at),
+            duration_ms: facts.started.elapsed().as_millis() as u64,
+            overhead_us: (facts.read_time + facts.align_time + facts.fork_time + facts.observe_time)
+                .as_micros() as u64,
+        }
     }
 }
 
@@ -130,20 +133,6 @@ pub fn stop_reason(reason: &str) -> &'static str {
         "model_context_window_exceeded",
     ];
     KNOWN.iter().find(|known| **known == reason).copied().unwrap_or("other")
-}
-
-/// Kinds and places of what changed, never its text: `date@system[1],clock@tools[3]`.
-fn places(found: &[Volatile]) -> Option<String> {
-    let mut places: Vec<_> =
-        found.iter().map(|volatile| format!("{}@{}", volatile.kind.as_str(), volatile.path)).collect();
-    places.dedup();
-    (!places.is_empty()).then(|| places.join(","))
-}
-
-/// `instructions,tools`
-fn names(notes: &[Note]) -> Option<String> {
-    let names: Vec<_> = notes.iter().map(|note| note.as_str()).collect();
-    (!names.is_empty()).then(|| names.join(","))
 }
 
 fn wholeness(wholeness: Wholeness) -> &'static str {

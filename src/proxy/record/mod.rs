@@ -7,12 +7,13 @@ mod arms;
 mod count;
 mod line;
 mod money;
+mod told;
 pub mod traces;
 mod witnesses;
 
 pub use arms::warn_of_stand_down;
 pub use count::show_store;
-pub use line::stop_reason;
+pub use told::{Line, Told};
 pub use witnesses::Witnesses;
 
 use std::sync::Arc;
@@ -384,9 +385,13 @@ impl Recorder {
         let money = usage.map(|usage| self.count_money(&series, &usage)).unwrap_or_default();
         self.facts.id = line::next_id();
         let names = (&*model, client.as_deref());
-        self.log(names, ending, turn.as_ref(), &verdict, fanout.as_ref(), money);
+        let tape = self.tape.take();
+        let told = self.told(names, ending, turn.as_ref(), &verdict, fanout.as_ref(), money);
+        told.log();
+        if let Some(tape) = tape {
+            self.tape(tape, &told, turn.as_ref());
+        }
         self.trace(names, turn.as_ref(), &verdict);
-        self.tape(names, ending, turn.as_ref(), &verdict, fanout.as_ref());
     }
 
     /// The answer has ended: a fan-out is sealed, or was none.

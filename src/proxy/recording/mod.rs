@@ -20,7 +20,8 @@ use bytes::Bytes;
 use crate::config::{self, Bodies, Selector};
 use crate::metrics::Metrics;
 
-pub use line::{Billed, Line, VERSION};
+pub use super::record::Line;
+pub use line::VERSION;
 pub use redact::Redactor;
 
 use super::Proxy;

@@ -5,6 +5,7 @@ use forkpoint::sim::faults::{Match, Rule};
 use forkpoint::sim::{Fault, Latency, Sim, SimConfig};
 use serde_json::{Value, json};
 
+use super::recorded::Recorded;
 use crate::harness::{Forkpoint, Log, Upstream, call, samples, until};
 use crate::workload::{Exchange, Letter, Line, prose, tool};
 
@@ -15,14 +16,16 @@ struct Stage {
     sim: Sim,
     forkpoint: Forkpoint,
     log: Log,
+    recorded: Recorded,
 }
 
 impl Stage {
     async fn new(configure: impl FnOnce(&mut Config)) -> Stage {
         let log = Log::start();
         let sim = Sim::start(SimConfig { latency: Latency::none(), ..SimConfig::default() }).await.unwrap();
-        let forkpoint = Forkpoint::with(&sim.url(), configure).await;
-        Stage { sim, forkpoint, log }
+        let recorded = Recorded::new();
+        let forkpoint = Forkpoint::with(&sim.url(), recorded.with(configure)).await;
+        Stage { sim, forkpoint, log, recorded }
     }
 
     /// The line of this request, and what came of it.
@@ -31,7 +34,9 @@ impl Stage {
         let url = format!("http://{}", self.forkpoint.address);
         let exchange = Line::through(url, self.forkpoint.proxy.clone(), &self.sim).send(letter).await;
         until("the line", || self.log.count() > before).await;
-        (self.log.records().remove(before), exchange)
+        let line = self.log.records().remove(before);
+        self.recorded.says(&self.forkpoint, &line);
+        (line, exchange)
     }
 }
 

@@ -12,6 +12,7 @@ use forkpoint::engine::breakpoints::Skip;
 use forkpoint::engine::fork::Refusal;
 use forkpoint::engine::types::{Reason, Why};
 use forkpoint::proxy::drill::Step;
+use forkpoint::proxy::recording::Line;
 use forkpoint::sim::faults::{Match, Rule};
 use forkpoint::sim::{Fault, Latency, Sim, SimConfig};
 use serde_json::{Value, json};
@@ -19,6 +20,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata};
 
 use super::readme;
+use super::recorded::Recorded;
 use crate::harness::{Forkpoint, Log, get, post, until};
 use crate::workload::{prose, tool};
 
@@ -36,29 +38,33 @@ const MASKED: [&str; 8] = [
     "overhead_us",
 ];
 /// What the subscriber adds to every line.
-const OF_EVERY_LINE: [&str; 3] = ["timestamp", "level", "target"];
+pub const OF_EVERY_LINE: [&str; 3] = ["timestamp", "level", "target"];
 
 /// A forkpoint before a simulator, and what it logs.
 struct Stage {
     sim: Sim,
     forkpoint: Forkpoint,
     log: Log,
+    recorded: Recorded,
 }
 
 impl Stage {
     async fn new(configure: fn(&mut Config)) -> Stage {
         let log = Log::start();
         let sim = Sim::start(SimConfig { latency: Latency::none(), ..SimConfig::default() }).await.unwrap();
-        let forkpoint = Forkpoint::with(&sim.url(), configure).await;
-        Stage { sim, forkpoint, log }
+        let recorded = Recorded::new();
+        let forkpoint = Forkpoint::with(&sim.url(), recorded.with(configure)).await;
+        Stage { sim, forkpoint, log, recorded }
     }
 
-    /// The line of this request.
+    /// The line of this request, of which the recording says the same.
     async fn line(&self, request: &[u8]) -> Value {
         let before = self.log.count();
         self.forkpoint.client().await.ask(request).await;
         until("the line", || self.log.count() > before).await;
-        self.log.records().remove(before)
+        let line = self.log.records().remove(before);
+        self.recorded.says(&self.forkpoint, &line);
+        line
     }
 }
 
@@ -304,9 +310,12 @@ async fn the_readme_names_every_field_and_no_other() {
     until("the line", || !fields.lock().unwrap().is_empty()).await;
     drop(guard);
     let mut declared = fields.lock().unwrap().clone();
+    let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+    assert_eq!(set(Line::TOLD), declared, "a recording has every field of the log line");
     declared.extend(OF_EVERY_LINE.map(String::from));
     let text = std::fs::read_to_string(readme()).unwrap();
     assert_eq!(documented(&text, "| field | meaning |"), declared);
+    assert_eq!(documented(&text, "| member | meaning |"), set(Line::RECORDED));
 }
 
 #[test]

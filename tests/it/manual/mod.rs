@@ -3,6 +3,7 @@
 mod forks;
 mod log;
 mod metrics;
+mod recorded;
 mod snippets;
 mod written;
 

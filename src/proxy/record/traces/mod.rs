@@ -27,7 +27,8 @@ use crate::proxy::clock::millis;
 use crate::proxy::forward::{SentBody, SetupError, Upstream};
 use crate::proxy::memo::Verdict;
 
-use super::{Recorder, stop_reason};
+use super::Recorder;
+use super::line::stop_reason;
 pub use context::{Context, Ids, SpanId, TRACEPARENT};
 use otlp::{Kind, Span};
 
