@@ -100,7 +100,7 @@ impl Proxy {
         recorder.facts.ends_without_tail = recorder.facts.is_child_without_tail();
         // Whoever stands on a prefix keeps it when the configuration says otherwise later: without it the model
         // would refuse what it thought itself.
-        let keeps = modes.asked == Mode::Fork && stands_on_prefix(recorder);
+        let keeps = modes.asked.is_none_or(|asked| asked == Mode::Fork) && stands_on_prefix(recorder);
         if modes.in_force < Mode::Fork && !keeps {
             self.foresee(recorder);
             return None;

@@ -89,8 +89,8 @@ pub struct Proxy {
 /// How much may be done to a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Modes {
-    /// The most that the request allows.
-    asked: Mode,
+    /// The most that the request allows, if it says so.
+    asked: Option<Mode>,
     /// The configured mode, or a lower one that the request asks for.
     in_force: Mode,
 }
@@ -167,6 +167,7 @@ impl Proxy {
         headers::check(&request)?;
         let deadline = self.gate.now().after(self.max_hold_ms());
         let modes = self.modes(request.headers());
+        recorder.facts.modes = Some(modes);
         let outgoing = self.prepare(request, modes.in_force, &mut recorder.facts).await?;
         let answer = match (outgoing.body, recorder.facts.plan) {
             (Some(body), Plan::Aligned(_)) => {
@@ -381,8 +382,8 @@ impl Proxy {
 
     fn modes(&self, headers: &HeaderMap) -> Modes {
         let asked = headers.get(&MODE).and_then(|value| value.to_str().ok());
-        let asked = asked.and_then(Mode::named).unwrap_or(Mode::Fork);
-        Modes { asked, in_force: asked.min(self.config.server.mode) }
+        let asked = asked.and_then(Mode::named);
+        Modes { asked, in_force: asked.unwrap_or(Mode::Fork).min(self.config.server.mode) }
     }
 
     fn max_hold_ms(&self) -> u64 {

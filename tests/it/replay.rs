@@ -129,14 +129,35 @@ fn body(system: &str, tools: Value, messages: Value) -> Value {
     })
 }
 
+/// What is peculiar about a client.
+#[derive(Clone, Copy)]
+struct Habits {
+    /// A header on every request, none if it is empty.
+    header: [&'static str; 2],
+    /// How it says again what was answered.
+    echo: fn(&Value) -> Value,
+}
+
+const NONE: Habits = Habits { header: [""; 2], echo: Value::clone };
+
+impl Habits {
+    fn letter(self, body: &Value) -> Letter {
+        let letter = Letter::alone(body);
+        match self.header {
+            ["", _] => letter,
+            [name, value] => letter.with(name, value),
+        }
+    }
+}
+
 /// A parent that fans out, children that call a tool and report, and the parent's report.
-async fn fan_out(stage: &Stage) {
+async fn fan_out(stage: &Stage, habits: Habits) {
     let line = stage.line();
     let agent = json!({"name": "Agent", "description": "Starts a sub-agent.", "input_schema": {"type": "object",
         "properties": {"prompt": {"type": "string"}}, "required": ["prompt"]}});
     let tools = json!([agent, tool("read_file")]);
     let ask = json!({"role": "user", "content": "Survey it. [[sim:fan_out n=4 tool=Agent field=prompt words=60 | tools turns=1]]"});
-    let parent = line.send(&Letter::alone(&body("You lead.", tools.clone(), json!([ask])))).await;
+    let parent = line.send(&habits.letter(&body("You lead.", tools.clone(), json!([ask])))).await;
     let calls = parent.blocks().unwrap();
     let uses: Vec<&Value> = calls.iter().filter(|block| block["type"] == "tool_use").collect();
     assert_eq!(uses.len(), 4);
@@ -144,7 +165,7 @@ async fn fan_out(stage: &Stage) {
         let mut messages =
             vec![json!({"role": "user", "content": [{"type": "text", "text": call["input"]["prompt"]}]})];
         for _ in 0..2 {
-            let letter = Letter::alone(&body("You report.", json!([tool("read_file")]), json!(messages)));
+            let letter = habits.letter(&body("You report.", json!([tool("read_file")]), json!(messages)));
             let exchange: Exchange = line.send(&letter.with("user-agent", "litellm/1.2.3")).await;
             let blocks = exchange.blocks().unwrap();
             let results: Vec<Value> = blocks
@@ -154,7 +175,8 @@ async fn fan_out(stage: &Stage) {
                     |call| json!({"type": "tool_result", "tool_use_id": call["id"], "content": "All there."}),
                 )
                 .collect();
-            messages.push(json!({"role": "assistant", "content": blocks}));
+            let said: Vec<Value> = blocks.iter().map(habits.echo).collect();
+            messages.push(json!({"role": "assistant", "content": said}));
             messages.push(json!({"role": "user", "content": results}));
         }
     };
@@ -163,15 +185,15 @@ async fn fan_out(stage: &Stage) {
         .iter()
         .map(|call| json!({"type": "tool_result", "tool_use_id": call["id"], "content": "Done."}))
         .collect();
-    let messages =
-        json!([ask, {"role": "assistant", "content": calls}, {"role": "user", "content": results}]);
-    line.send(&Letter::alone(&body("You lead.", tools, messages))).await;
+    let said: Vec<Value> = calls.iter().map(habits.echo).collect();
+    let messages = json!([ask, {"role": "assistant", "content": said}, {"role": "user", "content": results}]);
+    line.send(&habits.letter(&body("You lead.", tools, messages))).await;
 }
 
 #[tokio::test]
 async fn a_fan_out_bills_again_what_it_billed_as_sent() {
     let stage = Stage::new(LATENCY, Bodies::Redacted, |config| config.server.mode = Mode::Observe).await;
-    fan_out(&stage).await;
+    fan_out(&stage, NONE).await;
     let report = stage.replayed(&[]).await;
     let sent = run(&report, "as sent");
     bills(sent, stage.ledger());
@@ -187,7 +209,7 @@ async fn a_fan_out_bills_again_what_it_billed_as_sent() {
 #[tokio::test]
 async fn a_fan_out_bills_again_what_it_billed_aligned() {
     let stage = Stage::new(LATENCY, Bodies::Full, |config| config.server.mode = Mode::Align).await;
-    fan_out(&stage).await;
+    fan_out(&stage, NONE).await;
     let report = stage.replayed(&["--modes-only"]).await;
     bills(run(&report, "aligned"), stage.ledger());
 }
@@ -197,12 +219,23 @@ async fn a_fan_out_bills_again_what_it_billed_aligned() {
 async fn a_fan_out_bills_again_what_it_billed_forked() {
     for bodies in [Bodies::Redacted, Bodies::Full] {
         let stage = Stage::new(LATENCY, bodies, |config| config.server.mode = Mode::Fork).await;
-        fan_out(&stage).await;
+        fan_out(&stage, NONE).await;
         let report = stage.replayed(&["--modes-only"]).await;
         let forked = run(&report, "forked");
         assert_eq!(forked["forked"], 8, "each of four children, twice: {report:#}");
         bills(forked, stage.ledger());
     }
+}
+
+#[tokio::test]
+async fn who_asked_for_a_lower_mode_gets_it_again() {
+    let stage = Stage::new(LATENCY, Bodies::Redacted, |config| config.server.mode = Mode::Fork).await;
+    fan_out(&stage, Habits { header: ["x-forkpoint-mode", "align"], ..NONE }).await;
+    let report = stage.replayed(&["--modes-only"]).await;
+    let forked = run(&report, "forked");
+    assert_eq!((&forked["children"], &forked["forked"]), (&json!(8), &json!(0)), "{report:#}");
+    bills(forked, stage.ledger());
+    assert_eq!(forked["all"], run(&report, "aligned")["all"], "{report:#}");
 }
 
 /// A line of a recording.

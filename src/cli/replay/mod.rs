@@ -36,7 +36,8 @@ count. Not taken are addresses, how tenants are told apart, and where to record 
 Then, one at a time and those that helped together, other values of fork.prefer,
 fork.max_cost_ratio, fork.late, gate.scope and gate.max_hold_ms are tried in mode fork.
 
-An exchange that the simulator refuses in one run is left out of all of them.
+A request that asked for a lower mode (x-forkpoint-mode) gets it in every run. An exchange that the
+simulator refuses in one run is left out of all of them.
 
 Examples:
   forkpoint replay traffic.jsonl

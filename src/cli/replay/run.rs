@@ -361,6 +361,7 @@ fn request(http: &reqwest::Client, url: &str, index: usize, part: &Part) -> reqw
         (session, &line.session),
         ("x-claude-code-agent-id", &line.agent),
         ("user-agent", &line.client),
+        ("x-forkpoint-mode", &line.asked_mode),
         ("x-forkpoint-parent", &line.parent.as_ref().map(|(id, _)| id.clone())),
         ("x-forkpoint-tool-use", &line.parent.as_ref().and_then(|(_, call)| call.clone())),
     ];

@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use tracing::field::display;
 
+use crate::config::Mode;
 use crate::engine::breaks::Drift;
 use crate::engine::turn::{Turn, Wholeness};
-use crate::engine::types::Ending;
+use crate::engine::types::{Ending, Endpoint};
 use crate::proxy::family::Fanout;
 use crate::proxy::memo::Verdict;
 
@@ -28,6 +29,7 @@ impl Recorder {
     ) -> Told<'a> {
         let facts = &self.facts;
         let sender = facts.sender.as_ref();
+        let modes = facts.modes.filter(|_| facts.endpoint == Endpoint::Messages);
         let ms = |at: Option<Instant>| at.map(|at| at.duration_since(facts.started).as_millis() as u64);
         let usage = turn.and_then(|turn| turn.usage);
         let drifted = match &verdict.drift {
@@ -42,6 +44,8 @@ impl Recorder {
             id: facts.id,
             config: facts.generation,
             endpoint: facts.endpoint.as_str(),
+            mode: modes.map(|modes| modes.in_force.as_str()),
+            asked_mode: modes.and_then(|modes| modes.asked).map(Mode::as_str),
             role: facts.role.as_str(),
             plan: facts.plan.as_str(),
             reason: facts.reason(),

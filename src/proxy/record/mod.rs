@@ -34,6 +34,7 @@ use crate::engine::types::{BodyDigest, Ending, Endpoint, Moment, Plan, Reason, R
 use crate::engine::usage::Usage;
 use crate::metrics::{Admit, Metrics};
 
+use super::Modes;
 use super::clock::{Clock, millis};
 use super::family::{Claims, Family, Fanout};
 use super::hold::{Gate, Held, Pass};
@@ -60,6 +61,8 @@ pub struct Facts {
     /// The number of the configuration that it began with.
     pub generation: u64,
     pub endpoint: Endpoint,
+    /// How much may be done to it.
+    pub(super) modes: Option<Modes>,
     pub role: Role,
     pub plan: Plan,
     pub sender: Option<Sender>,
@@ -116,6 +119,7 @@ impl Facts {
             id: 0,
             generation,
             endpoint,
+            modes: None,
             role: Role::Plain,
             plan: Plan::Passthrough(Reason::Endpoint),
             sender: None,

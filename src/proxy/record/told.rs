@@ -68,6 +68,8 @@ declare! {
         id: u64 as u64,
         config: u64 as u64,
         endpoint: &'a str as String,
+        mode: Option<&'a str> as Option<String>,
+        asked_mode: Option<&'a str> as Option<String>,
         role: &'a str as String,
         plan: &'a str as String,
         reason: &'a str as String,
