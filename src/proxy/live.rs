@@ -5,7 +5,6 @@
 //! requests do together, the gate and the recognition of fan-outs, takes its new settings at once.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use arc_swap::ArcSwap;
 
@@ -100,7 +99,7 @@ impl Proxy {
         if let Some(recording) = self.recording()
             && changed.iter().any(|key| key.starts_with("record.match"))
         {
-            recording.match_from(&config.record, Instant::now());
+            recording.match_from(&config.record);
         }
         let fanout_rules = rules::fanout(&config);
         self.gate.configure(hold::settings(&config.gate));

@@ -118,8 +118,9 @@ impl Proxy {
         let prices = Arc::new(prices);
         let gate = Arc::new(Gate::new(hold::settings(&config.gate), tokio::time::Instant::now()));
         let generation = Generation::first(&metrics);
+        let clock = Arc::new(Clock::new());
         Ok(Proxy {
-            witnesses: Arc::new(Witnesses::start(&config, &metrics)?),
+            witnesses: Arc::new(Witnesses::start(&config, &metrics, &clock)?),
             config,
             prices,
             rules,
@@ -130,7 +131,7 @@ impl Proxy {
             store,
             gate,
             awaiting: Arc::default(),
-            clock: Arc::new(Clock::new()),
+            clock,
             drill: Arc::default(),
             metrics,
         })

@@ -158,3 +158,36 @@ fn a_request_that_is_not_there_says_what_to_do() {
         assert!(!shown.status.success() && error.contains(said), "{said} in {error}");
     }
 }
+
+#[tokio::test]
+async fn a_reload_names_whom_to_keep_and_the_minutes_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("r.jsonl");
+    let upstream = Upstream::answering(&samples::message()).await;
+    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.record.file = Some(file.clone())).await;
+    let mut asked = 0;
+    let mut kept = async || {
+        asked += 1;
+        forkpoint.client().await.ask(&call(samples::PROMPT)).await;
+        forkpoint.recorded(asked).await;
+        forkpoint.proxy.recording().unwrap().flush();
+        let matched = std::fs::read_to_string(folder.path().join("r.jsonl.match")).unwrap_or_default();
+        matched.lines().count()
+    };
+    assert_eq!(kept().await, 0);
+    let tenant = lines(&file)[0].tenant.clone().unwrap();
+    forkpoint.reload(|config| {
+        config.record.matching = Some(Selector::Tenant(tenant));
+        config.record.match_minutes = 7;
+    });
+    assert_eq!(kept().await, 1);
+    forkpoint.proxy.clock().skip(6 * 60_000);
+    assert_eq!(kept().await, 2);
+    // A reload that says nothing about it does not begin anew.
+    forkpoint.reload(|config| config.gate.min_tokens = 1);
+    forkpoint.proxy.clock().skip(60_000);
+    assert_eq!(kept().await, 2, "the minutes are over");
+    forkpoint.reload(|config| config.record.match_minutes = 8);
+    assert_eq!(kept().await, 3, "from here on");
+    assert_eq!(lines(&file).len(), 5, "everybody has a line");
+}

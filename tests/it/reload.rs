@@ -85,6 +85,36 @@ async fn a_hangup_loads_the_file_and_what_is_open_is_named_and_left() {
 }
 
 #[tokio::test]
+async fn a_hangup_turns_the_keeping_of_bodies_on_and_off() {
+    let upstream = Upstream::answering(&message()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("r.jsonl");
+    let record = format!("[record]\nfile = '{}'\n", path(&recording));
+    let file = File::with(&record);
+    let mut binary = file.serve(&upstream.url()).await;
+    binary.client().await.ask(&call(PROMPT)).await;
+    let tenant = binary.records(1).await[0]["tenant"].as_str().unwrap().to_owned();
+    for (loaded, settings) in [format!("match = 'tenant:{tenant}'\n"), String::new()].iter().enumerate() {
+        file.write(&format!("{record}{settings}"));
+        binary.signal("HUP").await;
+        let said: Value = serde_json::from_str(&binary.lines(LOADED, loaded + 1).await[loaded]).unwrap();
+        assert_eq!(
+            (&said["changed"], &said["needs_restart"]),
+            (&"record.match".into(), &"".into()),
+            "{said}"
+        );
+        binary.client().await.ask(&call(PROMPT)).await;
+    }
+    binary.signal("TERM").await;
+    assert!(binary.exit().await.success());
+    let lines = crate::recording::lines(&recording);
+    assert!(lines.len() == 3 && lines.iter().all(|line| line.request.is_none()), "{lines:?}");
+    let matched = crate::recording::lines(&recording.with_extension("jsonl.match"));
+    assert_eq!(matched.iter().map(|line| line.id).collect::<Vec<_>>(), [lines[1].id]);
+    assert_eq!(matched[0].request.as_deref().map(str::as_bytes), Some(PROMPT));
+}
+
+#[tokio::test]
 async fn a_file_that_changes_is_loaded_without_being_told() {
     let upstream = Upstream::answering(OK).await;
     let file = File::with("");

@@ -6,6 +6,7 @@ use http::HeaderMap;
 
 use crate::config::Config;
 use crate::metrics::Metrics;
+use crate::proxy::clock::Clock;
 use crate::proxy::forward::SetupError;
 use crate::proxy::recording::{Recording, Tape};
 
@@ -17,8 +18,13 @@ pub struct Witnesses {
 }
 
 impl Witnesses {
-    pub fn start(config: &Config, metrics: &Arc<Metrics>) -> Result<Witnesses, SetupError> {
-        let (recording, tracer) = (Recording::start(config, metrics)?, Tracer::start(config, metrics)?);
+    pub fn start(
+        config: &Config,
+        metrics: &Arc<Metrics>,
+        clock: &Arc<Clock>,
+    ) -> Result<Witnesses, SetupError> {
+        let (recording, tracer) =
+            (Recording::start(config, metrics, clock)?, Tracer::start(config, metrics)?);
         Ok(Witnesses { recording, tracer })
     }
 

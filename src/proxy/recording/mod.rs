@@ -6,18 +6,19 @@
 
 mod filler;
 mod line;
+mod matching;
 mod redact;
 mod writer;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::config::{self, Bodies, Selector};
+use crate::config::{self, Bodies};
 use crate::metrics::Metrics;
 
 pub use super::record::Line;
@@ -25,7 +26,9 @@ pub use line::VERSION;
 pub use redact::Redactor;
 
 use super::Proxy;
+use super::clock::Clock;
 use super::record::Witnesses;
+use matching::Matching;
 use writer::{Writer, with_suffix};
 
 /// Lines that may wait to be written.
@@ -48,10 +51,9 @@ pub struct Recording {
     queue: SyncSender<Job>,
     /// Bytes of bodies in the queue.
     waiting: Arc<AtomicUsize>,
-    /// Whether bodies are kept of anybody, and of whom besides.
-    keeps_bodies: AtomicBool,
+    /// Of whom bodies are kept: of everybody, and in full of some.
     bodies: Bodies,
-    matching: Arc<Mutex<Option<Matching>>>,
+    matching: Arc<Matching>,
     metrics: Arc<Metrics>,
 }
 
@@ -97,7 +99,7 @@ impl Tape {
 
     /// The body goes out so.
     pub fn forwards(&mut self, pieces: &[Bytes]) {
-        if self.recording.keeps_bodies.load(Relaxed) {
+        if self.recording.keeps_bodies() {
             self.forwarded = pieces.to_vec();
         }
     }
@@ -177,6 +179,7 @@ impl Recording {
     pub fn start(
         config: &config::Config,
         metrics: &Arc<Metrics>,
+        clock: &Arc<Clock>,
     ) -> Result<Option<Arc<Recording>>, OpenError> {
         let record = &config.record;
         let Some(path) = &record.file else { return Ok(None) };
@@ -184,8 +187,8 @@ impl Recording {
             Writer::open(&path, record.max_bytes as u64, record.files)
                 .map_err(|error| OpenError { path, error })
         };
-        let (recording, jobs) = Recording::queue(record.bodies, metrics, QUEUE_LINES);
-        recording.match_from(record, Instant::now());
+        let (recording, jobs) = Recording::queue(record.bodies, metrics, clock, QUEUE_LINES);
+        recording.match_from(record);
         let matched = match &record.matching {
             Some(_) => Some(open(with_suffix(path, "match"))?),
             None => None,
@@ -207,36 +210,39 @@ impl Recording {
 
     /// Lines for somebody in this process.
     pub fn to_memory(metrics: &Arc<Metrics>, lines: usize) -> (Arc<Recording>, Entries) {
-        let (recording, jobs) = Recording::queue(Bodies::Off, metrics, lines);
+        let (recording, jobs) = Recording::queue(Bodies::Off, metrics, &Arc::default(), lines);
         let waiting = Arc::clone(&recording.waiting);
         (Arc::new(recording), Entries { jobs, waiting })
     }
 
-    fn queue(bodies: Bodies, metrics: &Arc<Metrics>, lines: usize) -> (Recording, Receiver<Job>) {
+    fn queue(
+        bodies: Bodies,
+        metrics: &Arc<Metrics>,
+        clock: &Arc<Clock>,
+        lines: usize,
+    ) -> (Recording, Receiver<Job>) {
         let (queue, jobs) = sync_channel(lines);
         let recording = Recording {
             queue,
             waiting: Arc::default(),
-            keeps_bodies: AtomicBool::new(bodies != Bodies::Off),
             bodies,
-            matching: Arc::default(),
+            matching: Arc::new(Matching::by(clock)),
             metrics: Arc::clone(metrics),
         };
         (recording, jobs)
     }
 
     /// Keeps the bodies of whom `record.match` names, for `record.match_minutes` from now on.
-    pub fn match_from(&self, record: &config::Record, now: Instant) {
-        let matching = record.matching.clone().map(|selector| Matching {
-            selector,
-            until: now + Duration::from_secs(60 * record.match_minutes as u64),
-        });
-        self.keeps_bodies.store(self.bodies != Bodies::Off || matching.is_some(), Relaxed);
-        *lock(&self.matching) = matching;
+    pub fn match_from(&self, record: &config::Record) {
+        self.matching.begin(record);
+    }
+
+    fn keeps_bodies(&self) -> bool {
+        self.bodies != Bodies::Off || self.matching.is_on()
     }
 
     fn take(&self, mut entry: Entry) {
-        if !self.keeps_bodies.load(Relaxed) {
+        if !self.keeps_bodies() {
             (entry.request, entry.forwarded, entry.refused, entry.answer) = (None, None, None, None);
         }
         let bytes = entry.body_bytes();
@@ -307,30 +313,13 @@ impl Proxy {
     }
 }
 
-struct Matching {
-    selector: Selector,
-    until: Instant,
-}
-
-impl Matching {
-    fn wants(&self, line: &Line, now: Instant) -> bool {
-        let (shown, digest) = match &self.selector {
-            Selector::Tenant(digest) => (&line.tenant, digest),
-            Selector::Agent(digest) => (&line.agent, digest),
-            Selector::Fork(digest) if line.fanned_out.as_ref() == Some(digest) => (&line.fanned_out, digest),
-            Selector::Fork(digest) => (&line.fork, digest),
-        };
-        shown.as_ref() == Some(digest) && now < self.until
-    }
-}
-
 /// The thread that writes.
 struct Scribe {
     writer: Writer,
     /// As it was at the start.
     record: config::Record,
     redactor: Redactor,
-    matching: Arc<Mutex<Option<Matching>>>,
+    matching: Arc<Matching>,
     /// `FILE.match`, once somebody is matched.
     matched: Option<Writer>,
     metrics: Arc<Metrics>,
@@ -361,8 +350,7 @@ impl Scribe {
             Bodies::Redacted => entry.redacted(redactor),
             Bodies::Full => Line::default(),
         };
-        let now = Instant::now();
-        let wanted = lock(&self.matching).as_ref().is_some_and(|matching| matching.wants(&entry.line, now));
+        let wanted = self.matching.wants(&entry.line);
         let full = (wanted || bodies == Bodies::Full).then(|| entry.full(redactor));
         let written = match (&full, bodies) {
             (Some(full), Bodies::Full) => put(&mut self.writer, full),
@@ -420,11 +408,6 @@ fn put(writer: &mut Writer, line: &Line) -> Result<(), Unwritten> {
         true => writer.write(&bytes).map_err(Unwritten::Failed),
         false => Err(Unwritten::TooLong),
     }
-}
-
-/// A panic elsewhere leaves it usable: it is replaced as a whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The key of the filler: the pepper's, so that restarts and replicas agree, or one that nobody knows.

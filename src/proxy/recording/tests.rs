@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::Selector;
 
 fn entry(body: &str) -> Entry {
     Entry {
@@ -38,7 +39,7 @@ fn bodies_are_kept_as_asked_and_in_full_for_whom_matches() {
             record.bodies = bodies;
             record.matching = Some(Selector::Tenant("0123abcd".into()));
         });
-        let recording = Recording::start(&config, &metrics).unwrap().unwrap();
+        let recording = Recording::start(&config, &metrics, &Arc::default()).unwrap().unwrap();
         recording.take(entry(body));
         recording
             .take(Entry { line: Line { tenant: Some("ffffffff".into()), ..Line::default() }, ..entry(body) });
@@ -60,52 +61,31 @@ fn bodies_are_kept_as_asked_and_in_full_for_whom_matches() {
 }
 
 #[test]
-fn a_tenant_an_agent_or_a_fork_is_matched_until_its_time_has_run_out() {
-    let started = Instant::now();
-    let minutes = |minutes: u64| started + Duration::from_secs(60 * minutes);
-    let digest = || "0123abcd".to_owned();
-    let named = || Some(digest());
-    let lines = [
-        Line { tenant: named(), ..Line::default() },
-        Line { agent: named(), ..Line::default() },
-        Line { fork: named(), ..Line::default() },
-        Line { fanned_out: named(), ..Line::default() },
-        Line { session: named(), ..Line::default() },
-    ];
-    for (selector, expected) in [
-        (Selector::Tenant(digest()), [true, false, false, false, false]),
-        (Selector::Agent(digest()), [false, true, false, false, false]),
-        (Selector::Fork(digest()), [false, false, true, true, false]),
-        (Selector::Fork("ffffffff".into()), [false; 5]),
-    ] {
-        let matching = Matching { selector, until: minutes(10) };
-        assert_eq!(lines.each_ref().map(|line| matching.wants(line, minutes(9))), expected);
-        assert_eq!(lines.each_ref().map(|line| matching.wants(line, minutes(10))), [false; 5]);
-    }
-}
-
-#[test]
 fn whoever_is_named_while_it_runs_is_kept_from_then_on_and_no_credential_is() {
     let body = r#"{"model":"claude-x","mcp_servers":[{"authorization_token":"s3cret"}],"messages":[]}"#;
     let folder = tempfile::tempdir().unwrap();
     let config = config(&folder, |_| ());
-    let recording = Recording::start(&config, &Arc::new(Metrics::new().unwrap())).unwrap().unwrap();
-    let select = |selector: Option<Selector>, now| {
-        let record = config::Record { matching: selector, ..config.record.clone() };
-        recording.match_from(&record, now);
+    let clock = Arc::new(Clock::new());
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let recording = Recording::start(&config, &metrics, &clock).unwrap().unwrap();
+    let kept = || {
         recording.take(entry(body));
         recording.flush();
         lines(&folder.path().join("r.jsonl.match")).len()
     };
+    let select = |matching: Option<Selector>| {
+        recording.match_from(&config::Record { matching, ..config.record.clone() });
+        kept()
+    };
     let tenant = || Some(Selector::Tenant("0123abcd".into()));
-    let long_ago = Instant::now().checked_sub(Duration::from_secs(60 * 60 * 24)).unwrap_or_else(Instant::now);
-    assert_eq!(select(None, Instant::now()), 0);
-    assert_eq!(select(tenant(), Instant::now()), 1);
-    assert_eq!(select(tenant(), Instant::now()), 2);
-    if long_ago < Instant::now() - Duration::from_secs(60 * 60) {
-        assert_eq!(select(tenant(), long_ago), 2, "its time has run out");
-    }
-    assert_eq!(select(None, Instant::now()), 2);
+    assert_eq!(select(None), 0);
+    assert_eq!(select(tenant()), 1);
+    assert_eq!(kept(), 2);
+    clock.skip(60_000 * config.record.match_minutes as u64);
+    assert_eq!(kept(), 2, "its time has run out");
+    assert!(!recording.keeps_bodies(), "of nobody");
+    assert_eq!(select(tenant()), 3, "from here on");
+    assert_eq!(select(None), 3);
     let text = std::fs::read_to_string(folder.path().join("r.jsonl.match")).unwrap();
     assert!(text.contains("authorization_token") && !text.contains("s3cret"), "{text}");
 }
@@ -120,7 +100,7 @@ fn a_full_queue_and_bodies_beyond_the_budget_cost_lines_and_nobody_waits() {
     let dropped = |reason: &str| metrics.record_dropped_total.with_label_values(&[reason]).get();
     assert_eq!((entries.take().len(), dropped("queue")), (2, 3));
 
-    let (recording, jobs) = Recording::queue(Bodies::Full, &metrics, 100);
+    let (recording, jobs) = Recording::queue(Bodies::Full, &metrics, &Arc::default(), 100);
     let body = "x".repeat(QUEUE_BYTES / 2);
     for _ in 0..3 {
         recording.take(entry(&body));
@@ -133,7 +113,7 @@ fn a_line_longer_than_a_file_is_dropped_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     let metrics = Arc::new(Metrics::new().unwrap());
     let config = config(&folder, |record| (record.bodies, record.max_bytes) = (Bodies::Full, 4096));
-    let recording = Recording::start(&config, &metrics).unwrap().unwrap();
+    let recording = Recording::start(&config, &metrics, &Arc::default()).unwrap().unwrap();
     recording.take(entry(&format!("{{\"model\":\"{}\"}}", "x".repeat(5000))));
     recording.take(entry("{}"));
     recording.flush();
@@ -145,7 +125,10 @@ fn a_line_longer_than_a_file_is_dropped_and_counted() {
 fn a_place_that_cannot_be_written_is_named() {
     let mut config = config::Config::default();
     config.record.file = Some("/nowhere/r.jsonl".into());
-    let error = Recording::start(&config, &Arc::new(Metrics::new().unwrap())).err().unwrap().to_string();
+    let error = Recording::start(&config, &Arc::new(Metrics::new().unwrap()), &Arc::default())
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.starts_with("cannot record to /nowhere/r.jsonl (record.file): "), "{error}");
 }
 

@@ -1,0 +1,91 @@
+//! Whose bodies are kept in full, and until when: `record.match` and its minutes.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Line;
+use crate::config::{Record, Selector};
+use crate::engine::types::Moment;
+use crate::proxy::clock::Clock;
+
+/// Who is looked for at the moment, if anybody.
+#[derive(Debug, Default)]
+pub struct Matching {
+    wanted: Mutex<Option<Wanted>>,
+    /// Asked for by every request, so that nothing is kept of anybody once it is over.
+    until_ms: AtomicU64,
+    clock: Arc<Clock>,
+}
+
+impl Matching {
+    pub fn by(clock: &Arc<Clock>) -> Matching {
+        Matching { clock: Arc::clone(clock), ..Matching::default() }
+    }
+
+    /// Looks for whom `record.match` names, for `record.match_minutes` from now on.
+    pub fn begin(&self, record: &Record) {
+        let until = self.clock.now().after(60_000 * record.match_minutes as u64);
+        let wanted = record.matching.clone().map(|selector| Wanted { selector, until });
+        self.until_ms.store(wanted.as_ref().map_or(0, |wanted| wanted.until.0), Relaxed);
+        // A panic elsewhere leaves it usable: it is replaced as a whole.
+        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = wanted;
+    }
+
+    /// Whether anybody is looked for.
+    pub fn is_on(&self) -> bool {
+        self.clock.now().0 < self.until_ms.load(Relaxed)
+    }
+
+    /// Whether this is the line of one that is looked for.
+    pub fn wants(&self, line: &Line) -> bool {
+        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        wanted.as_ref().is_some_and(|wanted| wanted.is(line, self.clock.now()))
+    }
+}
+
+#[derive(Debug)]
+struct Wanted {
+    selector: Selector,
+    until: Moment,
+}
+
+impl Wanted {
+    fn is(&self, line: &Line, now: Moment) -> bool {
+        let (shown, digest) = match &self.selector {
+            Selector::Tenant(digest) => (&line.tenant, digest),
+            Selector::Agent(digest) => (&line.agent, digest),
+            Selector::Fork(digest) if line.fanned_out.as_ref() == Some(digest) => (&line.fanned_out, digest),
+            Selector::Fork(digest) => (&line.fork, digest),
+        };
+        shown.as_ref() == Some(digest) && now < self.until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_an_agent_or_a_fork_is_matched_until_its_time_has_run_out() {
+        let minutes = |minutes: u64| Moment(60_000 * minutes);
+        let digest = || "0123abcd".to_owned();
+        let named = || Some(digest());
+        let lines = [
+            Line { tenant: named(), ..Line::default() },
+            Line { agent: named(), ..Line::default() },
+            Line { fork: named(), ..Line::default() },
+            Line { fanned_out: named(), ..Line::default() },
+            Line { session: named(), ..Line::default() },
+        ];
+        for (selector, expected) in [
+            (Selector::Tenant(digest()), [true, false, false, false, false]),
+            (Selector::Agent(digest()), [false, true, false, false, false]),
+            (Selector::Fork(digest()), [false, false, true, true, false]),
+            (Selector::Fork("ffffffff".into()), [false; 5]),
+        ] {
+            let wanted = Wanted { selector, until: minutes(10) };
+            assert_eq!(lines.each_ref().map(|line| wanted.is(line, minutes(9))), expected);
+            assert_eq!(lines.each_ref().map(|line| wanted.is(line, minutes(10))), [false; 5]);
+        }
+    }
+}
