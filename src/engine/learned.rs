@@ -13,6 +13,7 @@ use super::quick::{QuickMap, QuickSet};
 use super::recall::{Reading, Remembered};
 use super::types::Moment;
 use super::usage::Usage;
+use super::warmth::Harmless;
 
 /// Prefix hashes that are remembered twice over: when so many are new, the older half is forgotten.
 const PREFIXES_MAX: usize = 2048;
@@ -59,6 +60,8 @@ pub struct Learned {
     starts: QuickMap<PrefixHash, Starts>,
     /// By model: writes of so many tokens begin their answer too late to be waited for.
     slow_from: HashMap<String, u64>,
+    /// Other betas that do not cost the messages of the cache.
+    pub betas: Harmless,
 }
 
 impl Learned {

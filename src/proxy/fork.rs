@@ -25,6 +25,7 @@ use crate::engine::fork::{
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{InParts, Known, Remembered, Shared};
 use crate::engine::types::{BodyDigest, Moment, Plan, Why};
+use crate::engine::warmth::Warm;
 use crate::store::{Fate, Tenant};
 
 /// The header that names betas.
@@ -55,6 +56,8 @@ struct Laid {
     trace: Trace,
     betas: String,
     notes: Vec<Note>,
+    /// Of a first turn: what it depends on under its parent's betas.
+    parents: Option<Parameters>,
 }
 
 /// Whom a composed request is of.
@@ -138,7 +141,7 @@ impl Proxy {
         facts.shared_bytes = laid.composed.shared;
         facts.markers_added = laid.composed.breakpoints.len();
         facts.notes = laid.notes;
-        memo.forked(laid.trace);
+        memo.forked(laid.trace, laid.parents);
         Some(Forked { pieces, betas: laid.betas })
     }
 
@@ -202,7 +205,10 @@ impl Proxy {
         let laying = Laying { own, fork: &child.fork, like, betas: &facts.betas };
         let mut laid = self.laid(memo, Arc::new(prefix), composed, laying)?;
         laid.notes.extend(notes);
-        let market = self.market(memo, tenant, &child.fork, &trunk, &laid);
+        let parents = laid.trace.parameters.with_betas(std::iter::once(&*child.fork.parent.betas));
+        let parents = laid.parents.insert(parents);
+        let read = memo.predict_fork(&laid.trace, parents, tenant, self.clock.now()).read;
+        let market = self.market(memo, tenant, &child.fork, &trunk, &laid, read);
         facts.forecast = sizes.and_then(|sizes| Forecast::of(&sizes, &habits, &market, policy));
         // By itself a snapshot would know nothing of what it is about: what it costs is what its parent's context costs.
         if !fork::is_snapshot(own, child) {
@@ -269,10 +275,10 @@ impl Proxy {
         let forwarded = Forwarded::InParts(forwarded);
         let trace = Trace::with(&memo.arrival, forwarded, Arc::clone(conversation), marks, parameters);
         let notes = composed.notes.clone();
-        Ok(Laid { prefix, composed, trace, betas, notes })
+        Ok(Laid { prefix, composed, trace, betas, notes, parents: None })
     }
 
-    /// What tokens cost, and what the cache holds right now.
+    /// What tokens cost, and what the cache holds right now: of a forked request `read`.
     fn market(
         &self,
         memo: &Memo,
@@ -280,10 +286,10 @@ impl Proxy {
         fork: &ForkPoint,
         trunk: &Trunk,
         laid: &Laid,
+        read: Option<Warm>,
     ) -> Market<'_> {
         let now = self.clock.now();
         let model = self.prices.model(memo.model());
-        let read = memo.predict_for(&laid.trace, tenant, now).read;
         let entry = trunk.extent().entry;
         let as_sent = memo.predict_for(&align::untouched(&memo.arrival), tenant, now);
         Market {

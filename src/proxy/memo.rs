@@ -14,7 +14,7 @@ use crate::engine::canonical::{Limits, News, Pins, Table};
 use crate::engine::conversation::{Answer, Conversation, Trace};
 use crate::engine::counterfactual::AsSent;
 use crate::engine::divergence::Subject;
-use crate::engine::entry::{EntryKey, Scope};
+use crate::engine::entry::{EntryKey, Parameters, Scope, prefix_bytes};
 use crate::engine::learned::Class;
 use crate::engine::prices::{ModelFacts, Multipliers, Price, Prices, Usd};
 use crate::engine::recall::Remembered;
@@ -22,7 +22,7 @@ use crate::engine::turn::Turn;
 use crate::engine::types::{Moment, Reason, TenantId};
 use crate::engine::usage::Usage;
 use crate::engine::volatile::{Volatile, volatile};
-use crate::engine::warmth::{Bill, Prediction, Ticket, Warmth};
+use crate::engine::warmth::{Bill, Prediction, Ticket, Trial, Warmth};
 use crate::store::{Hint, Store, Tenant, View};
 
 /// No model is known to cache a shorter prefix.
@@ -53,6 +53,8 @@ pub struct Memo {
     pub trace: Option<Arc<Trace>>,
     /// Whether it goes out on its parent's prefix.
     is_forked: bool,
+    /// The same under the betas of that parent, if it is put there now.
+    parents: Option<Parameters>,
     /// Whether it is a child, which seldom comes alone.
     pub has_siblings: bool,
     /// Up to which piece the siblings of a client's own fork are alike.
@@ -75,6 +77,8 @@ struct Imagined {
 struct Flight {
     ticket: Ticket,
     prediction: Prediction,
+    /// Whether its betas cost it anything, if its bill can tell.
+    trial: Option<Trial>,
     /// Whether the tenant has learned from its bill.
     billed: bool,
 }
@@ -102,6 +106,7 @@ impl Memo {
             arrival,
             trace,
             is_forked: false,
+            parents: None,
             has_siblings: false,
             shared: None,
             interns,
@@ -149,9 +154,9 @@ impl Memo {
     }
 
     /// The request goes out on its parent's prefix. What was learned of its own spelling stays.
-    pub fn forked(&mut self, trace: Trace) {
+    pub fn forked(&mut self, trace: Trace, parents: Option<Parameters>) {
         self.land();
-        self.is_forked = true;
+        (self.is_forked, self.parents) = (true, parents);
         self.trace = Some(Arc::new(trace));
     }
 
@@ -205,11 +210,29 @@ impl Memo {
 
     /// What it would find if it went out so.
     pub fn predict_for(&self, trace: &Trace, tenant: &Tenant, now: Moment) -> Prediction {
-        self.predict_by(&tenant.warmth(), trace, now)
+        self.predict_by(&tenant.warmth(), trace, &trace.parameters, now)
     }
 
-    fn predict_by(&self, ledger: &Warmth, trace: &Trace, now: Moment) -> Prediction {
-        let scope = Scope::of(&self.owner.tenant, &trace.parameters);
+    /// What it would find on its parent's prefix. Betas of its own count until a bill has shown that they do not.
+    pub fn predict_fork(
+        &self,
+        trace: &Trace,
+        parents: &Parameters,
+        tenant: &Tenant,
+        now: Moment,
+    ) -> Prediction {
+        let own = self.predict_for(trace, tenant, now);
+        let change = trace.parameters.beta_change(parents);
+        if !change.is_some_and(|change| tenant.learned().betas.knows(&self.owner.model, change)) {
+            return own;
+        }
+        let other = self.predict_by(&tenant.warmth(), trace, parents, now);
+        let bytes = |found: &Prediction| found.read.map_or(0, |read| read.bytes);
+        if bytes(&other) > bytes(&own) { other } else { own }
+    }
+
+    fn predict_by(&self, ledger: &Warmth, trace: &Trace, by: &Parameters, now: Moment) -> Prediction {
+        let scope = Scope::of(&self.owner.tenant, by);
         let (chain, anatomy) = (trace.reading().chain(), trace.reading().anatomy());
         let key = |piece: usize| EntryKey::of(&scope, chain, piece, anatomy.layer(piece));
         ledger.predict(trace.probes(), key, now)
@@ -235,16 +258,29 @@ impl Memo {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let Some(prediction) = self.predict(tenant, now) else { return };
         let ticket = NEXT.fetch_add(1, Relaxed);
+        let trial = self.trial(&prediction, tenant, now);
         tenant.warmth().sent(ticket, &prediction, now);
-        self.flight = Some(Flight { ticket, prediction, billed: false });
+        self.flight = Some(Flight { ticket, prediction, trial, billed: false });
         if let Some(imagined) = self.imagined.as_ref().map(|imagined| Arc::clone(&imagined.trace)) {
             let mut ledger = tenant.imagined();
-            let prediction = self.predict_by(&ledger, &imagined, now);
+            let prediction = self.predict_by(&ledger, &imagined, &imagined.parameters, now);
             ledger.sent(ticket, &prediction, now);
             drop(ledger);
-            let flight = Flight { ticket, prediction, billed: false };
+            let flight = Flight { ticket, prediction, trial: None, billed: false };
             self.imagined.as_mut().map(|imagined| imagined.flight.insert(flight));
         }
+    }
+
+    /// What its bill will tell about betas that its parent or its last turn did not have.
+    fn trial(&self, own: &Prediction, tenant: &Tenant, now: Moment) -> Option<Trial> {
+        let trace = self.trace.as_ref()?;
+        let parents = self.parents.as_ref().filter(|_| self.is_forked);
+        let before = parents.or_else(|| Some(&self.arrival.predecessor()?.parameters))?;
+        let change = trace.parameters.beta_change(before)?;
+        let other = self.predict_by(&tenant.warmth(), trace, before, now);
+        let anatomy = trace.reading().anatomy();
+        let statics = (anatomy.tools + anatomy.system).checked_sub(1);
+        Trial::of(change, own, &other, statics.map_or(0, |last| prefix_bytes(anatomy, last)))
     }
 
     /// What the ledger said when the request was sent.
@@ -366,6 +402,11 @@ impl Memo {
         let Some(flight) = self.flight.take() else { return Verdict { drift, ..Verdict::default() } };
         if !flight.billed {
             tenant.learned().bill(&self.owner.model, &forwarded, &usage);
+        }
+        if let Some((trial, harmless)) =
+            flight.trial.and_then(|trial| Some((trial, trial.shows(usage.cache_read)?)))
+        {
+            tenant.learned().betas.learn(&self.owner.model, trial.change, harmless);
         }
         let mut warmth = tenant.warmth();
         warmth.billed(flight.ticket, &self.bill(usage), now);

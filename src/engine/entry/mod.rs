@@ -28,7 +28,7 @@ mod images;
 mod probes;
 
 pub use images::has_payload;
-pub use parameters::{KnownPieces, Parameter, Parameters};
+pub use parameters::{BetaChange, KnownPieces, Parameter, Parameters};
 pub use probes::{LOOKBACK_POSITIONS, Probe, Probes, is_position, prefix_bytes};
 
 use std::fmt;

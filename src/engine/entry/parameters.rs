@@ -5,10 +5,14 @@ use crate::engine::anatomy::{Anatomy, Layer};
 use crate::engine::identify::each_beta;
 use crate::engine::json;
 use crate::engine::meaning::Meaning;
+use crate::engine::types::first;
 
 /// A value is compared by meaning if its bytes times its depth stay below this, else by its bytes: reading a
 /// meaning walks a value once per level, and no real parameter is nested so deep.
 const VALUE_WORK_MAX: usize = 256 * 1024;
+
+/// Betas that are told apart one by one; clients send a dozen. Of more only the whole set is known.
+const BETAS_MAX: usize = 64;
 
 /// A member of the request, or a fact about it, that entries depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,9 +79,21 @@ type Digest = Option<[u8; 32]>;
 #[derive(Clone, Debug)]
 pub struct Parameters {
     members: [Digest; MEMBERS.len()],
-    betas: Digest,
+    betas: Betas,
     first_image: Option<usize>,
 }
+
+/// A set of betas.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Betas {
+    digest: Digest,
+    /// A number for each of them, sorted; empty if there are too many.
+    each: Box<[u64]>,
+}
+
+/// The betas that one of two requests has and the other lacks, as a digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BetaChange([u8; 32]);
 
 /// An earlier request that begins like this one, so that its pieces need not be looked at again.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +115,7 @@ impl Parameters {
         let known_image = known.and_then(|known| known.parameters.first_image).filter(|piece| *piece < from);
         Parameters {
             members: MEMBERS.map(|(name, _)| digest(body, anatomy, name)),
-            betas: digest_betas(betas),
+            betas: Betas::of(betas),
             first_image: known_image.or_else(|| first_image(body, anatomy, from)),
         }
     }
@@ -111,6 +127,17 @@ impl Parameters {
         let betas = (self.betas != other.betas).then_some(Parameter::Betas);
         let image = (self.has_image() != other.has_image()).then_some(Parameter::Image);
         member.chain(betas).chain(image).find(|parameter| parameter.layer() <= layer)
+    }
+
+    /// The same under the betas of another request.
+    pub fn with_betas<'b>(&self, betas: impl Iterator<Item = &'b str>) -> Parameters {
+        Parameters { betas: Betas::of(betas), ..self.clone() }
+    }
+
+    /// What differs between the betas of two requests; none if nothing does, or anything else too.
+    pub fn beta_change(&self, other: &Parameters) -> Option<BetaChange> {
+        let differs = self.differs(other, Layer::Messages) == Some(Parameter::Betas);
+        (differs && self.has_image() == other.has_image()).then(|| self.betas.change(&other.betas))?
     }
 
     pub fn has_image(&self) -> bool {
@@ -134,7 +161,7 @@ impl Parameters {
             }
         }
         if layer == Layer::Messages {
-            digest(&self.betas);
+            digest(&self.betas.digest);
             out.push(u8::from(self.has_image()));
         }
         out.push(match layer {
@@ -155,9 +182,32 @@ fn digest(body: &[u8], anatomy: &Anatomy, name: &str) -> Digest {
     Some(meaning.map_or_else(|| *blake3::hash(value).as_bytes(), |meaning| *meaning.as_bytes()))
 }
 
-fn digest_betas<'b>(betas: impl Iterator<Item = &'b str>) -> Digest {
-    let mut betas: Vec<&str> = betas.flat_map(each_beta).collect();
-    betas.sort_unstable();
-    betas.dedup();
-    (!betas.is_empty()).then(|| *blake3::hash(betas.join(",").as_bytes()).as_bytes())
+impl Betas {
+    fn of<'b>(betas: impl Iterator<Item = &'b str>) -> Betas {
+        let mut betas: Vec<&str> = betas.flat_map(each_beta).collect();
+        betas.sort_unstable();
+        betas.dedup();
+        let digest = (!betas.is_empty()).then(|| *blake3::hash(betas.join(",").as_bytes()).as_bytes());
+        let number = |beta: &&str| u64::from_be_bytes(first(blake3::hash(beta.as_bytes()).as_bytes()));
+        let mut each: Vec<u64> = match betas.len() <= BETAS_MAX {
+            true => betas.iter().map(number).collect(),
+            false => Vec::new(),
+        };
+        each.sort_unstable();
+        Betas { digest, each: each.into() }
+    }
+
+    fn change(&self, other: &Betas) -> Option<BetaChange> {
+        let is_known = |betas: &Betas| betas.digest.is_none() || !betas.each.is_empty();
+        if !is_known(self) || !is_known(other) {
+            return None;
+        }
+        let lacks = |one: &Betas, beta: &u64| one.each.binary_search(beta).is_err();
+        let added = self.each.iter().filter(|beta| lacks(other, beta));
+        let mut changed: Vec<u64> =
+            added.chain(other.each.iter().filter(|beta| lacks(self, beta))).copied().collect();
+        changed.sort_unstable();
+        let bytes: Vec<u8> = changed.iter().flat_map(|beta| beta.to_be_bytes()).collect();
+        Some(BetaChange(*blake3::hash(&bytes).as_bytes()))
+    }
 }

@@ -303,3 +303,21 @@ proptest! {
         prop_assert_eq!(probed(&read, &points), expected.into_iter().rev().collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn betas_that_differ_are_told_by_what_differs() {
+    let plain = Read::of(r#"{"model":"m","messages":[{"role":"user","content":"u"}]}"#);
+    let other = Read::of(r#"{"model":"m","thinking":{},"messages":[{"role":"user","content":"u"}]}"#);
+    let change = |one: &[&str], two: &[&str]| plain.parameters(one).beta_change(&plain.parameters(two));
+    let added = change(&["a"], &["a,b"]);
+    assert!(added.is_some());
+    assert_eq!(added, change(&["b", "c"], &["c"]), "whatever else both have, and whoever has it");
+    assert_eq!(added, change(&[], &["b"]));
+    assert_ne!(added, change(&["a"], &["b"]));
+    assert_eq!(change(&["a, b"], &["b", "a,a"]), None);
+    assert_eq!(plain.parameters(&[]).beta_change(&other.parameters(&["b"])), None, "not the betas alone");
+    let swapped = plain.parameters(&["a"]).with_betas(["a,b"].into_iter());
+    assert_eq!(plain.parameters(&["a"]).beta_change(&swapped), added);
+    let many: Vec<String> = (0..100).map(|number| format!("beta-{number}")).collect();
+    assert_eq!(change(&["a"], &[&many.join(",")]), None, "too many to be told apart");
+}

@@ -13,6 +13,7 @@
 //! report a cache break that never was.
 
 mod flight;
+mod trial;
 
 use std::collections::BTreeMap;
 
@@ -23,6 +24,7 @@ use super::types::Moment;
 use flight::Flight;
 
 pub use flight::Bill;
+pub use trial::{Harmless, Trial};
 
 /// Entries per tenant: some hundred conversations with a few entries each, in less than a megabyte.
 pub const ENTRIES_MAX: usize = 4_096;
@@ -159,6 +161,11 @@ impl Prediction {
     /// The tokens that would be read, as far as is known.
     pub fn tokens(&self) -> u64 {
         self.read.map_or(0, |read| read.tokens.count)
+    }
+
+    /// The tokens that would be read at the very most.
+    pub fn tokens_max(&self) -> u64 {
+        self.read.map_or(0, |read| read.tokens.bounds().1)
     }
 
     /// The tokens that would be read at the very least: what an estimate may be off is left out.

@@ -12,6 +12,7 @@ mod kept;
 mod arms;
 mod canary;
 mod wire;
+mod betas;
 
 use forkpoint::config::Config;
 use forkpoint::sim::models::{Model, public_models};

@@ -1,0 +1,150 @@
+//! Whether other betas cost the entries of a conversation: learned from bills, since nobody says so for each beta.
+//!
+//! A request whose betas are not those of the request before it (or, forked, not its parent's) is a trial. The ledger
+//! knows what it reads if betas are a part of the key, and what if they are not; the bill tells which.
+//!
+//! ```text
+//! betas a      [ tools | system | messages ]  writes an entry of 46,000 tokens
+//! betas a, b   [ tools | system | messages | more ]   reads 12,000: b is in the key     reads 46,000: it is not
+//! ```
+//!
+//! The rule: a difference counts until a bill has shown that it does not, and again once one shows the contrary.
+
+use std::collections::VecDeque;
+
+use super::Prediction;
+use crate::engine::entry::BetaChange;
+
+/// Differences that are remembered not to count: a tenant has a few clients, and each a few sets of betas.
+const HARMLESS_MAX: usize = 64;
+
+/// What the bill of a request will tell about a difference in betas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trial {
+    pub change: BetaChange,
+    /// Who reads less has not read the entry of the other betas.
+    least: u64,
+    /// Who reads no more has read what is there in any case.
+    most: u64,
+}
+
+impl Trial {
+    /// `own` is what the request finds under its own betas, `other` under those that it is compared with; its tools
+    /// and system have so many bytes. None if the two cannot be told apart by a bill.
+    pub fn of(change: BetaChange, own: &Prediction, other: &Prediction, static_bytes: u64) -> Option<Trial> {
+        // What another is writing under the same betas may be there by the time that this one reads.
+        let read = other.read.filter(|read| own.underway.is_empty() && read.bytes > static_bytes)?;
+        let statics = read.tokens.count as f64 * static_bytes as f64 / read.bytes as f64;
+        // Tools are JSON and messages are prose: by bytes alone their tokens are known within a third.
+        let statics = (statics * (1.0 + super::ESTIMATE_SLACK)) as u64;
+        let (least, most) = (other.tokens_min(), statics.max(own.tokens_max()));
+        (least > most).then_some(Trial { change, least, most })
+    }
+
+    /// Whether the difference is harmless, given the tokens that were read; none if they do not tell.
+    pub fn shows(&self, read: u64) -> Option<bool> {
+        match read {
+            read if read >= self.least => Some(true),
+            read if read <= self.most => Some(false),
+            _ => None,
+        }
+    }
+}
+
+/// Differences that were shown not to count, by model; the newest.
+#[derive(Debug, Default)]
+pub struct Harmless(VecDeque<(String, BetaChange)>);
+
+impl Harmless {
+    pub fn knows(&self, model: &str, change: BetaChange) -> bool {
+        self.0.iter().any(|(of, known)| of == model && *known == change)
+    }
+
+    /// A bill has shown whether a difference is harmless.
+    pub fn learn(&mut self, model: &str, change: BetaChange, harmless: bool) {
+        self.0.retain(|(of, known)| of != model || *known != change);
+        if harmless {
+            self.0.push_back((model.to_owned(), change));
+        }
+        if self.0.len() > HARMLESS_MAX {
+            self.0.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Tokens, Underway, Warm};
+    use super::*;
+    use crate::engine::anatomy::{Anatomy, Layer};
+    use crate::engine::entry::{EntryKey, Parameters, Scope};
+    use crate::engine::prefix::{Attribution, Chain};
+    use crate::engine::types::{Moment, TenantId};
+
+    const BODY: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
+
+    fn parameters(betas: &str) -> Parameters {
+        Parameters::read(BODY, &Anatomy::read(BODY).unwrap(), [betas].into_iter(), None)
+    }
+
+    fn change(beta: &str) -> BetaChange {
+        parameters("").beta_change(&parameters(beta)).unwrap()
+    }
+
+    fn key() -> EntryKey {
+        let chain = Chain::of(BODY, &Anatomy::read(BODY).unwrap(), Attribution::Counted);
+        let scope = Scope::of(&TenantId([0; 32]), &parameters(""));
+        EntryKey::of(&scope, &chain, 0, Layer::Messages).unwrap()
+    }
+
+    /// Who finds so many bytes, with a token to each.
+    fn finds(bytes: u64, tokens: Tokens) -> Prediction {
+        let read = (bytes > 0).then(|| Warm { key: key(), piece: 0, bytes, tokens });
+        Prediction { read, ..Prediction::default() }
+    }
+
+    fn billed(tokens: u64) -> Prediction {
+        finds(tokens, Tokens::billed(tokens))
+    }
+
+    #[test]
+    fn a_bill_tells_whether_other_betas_cost_the_messages() {
+        let trial = Trial::of(change("b"), &billed(12_000), &billed(46_000), 12_000).unwrap();
+        let shown = [0, 12_000, 16_000, 16_001, 45_999, 46_000, 50_000].map(|read| trial.shows(read));
+        let (no, yes) = (Some(false), Some(true));
+        assert_eq!(shown, [no, no, no, None, None, yes, yes]);
+    }
+
+    #[test]
+    fn what_no_bill_can_tell_is_not_tried() {
+        let tried = |own: &Prediction, other: &Prediction| Trial::of(change("b"), own, other, 12_000);
+        assert!(tried(&billed(0), &billed(46_000)).is_some());
+        assert_eq!(tried(&billed(0), &billed(0)), None, "nothing is there");
+        assert_eq!(tried(&billed(0), &billed(12_000)), None, "tools and system are there in any case");
+        assert_eq!(tried(&billed(0), &billed(15_000)), None, "nor is little more than that");
+        assert_eq!(tried(&billed(46_000), &billed(46_000)), None, "it has an entry of its own");
+        let guess = finds(46_000, Tokens::guessed(46_000.0));
+        assert_eq!(tried(&billed(0), &guess), None);
+        let underway = Underway { key: key(), piece: 1, bytes: 46_500, ticket: 1, since: Moment(0) };
+        let sibling = Prediction { underway: vec![underway], ..billed(12_000) };
+        assert_eq!(tried(&sibling, &billed(46_000)), None, "a sibling's may be there by then");
+    }
+
+    #[test]
+    fn what_was_shown_holds_for_its_model_until_the_contrary_is_shown() {
+        let mut known = Harmless::default();
+        known.learn("m", change("a"), false);
+        assert!(!known.knows("m", change("a")));
+        known.learn("m", change("a"), true);
+        known.learn("m", change("a"), true);
+        assert!(known.knows("m", change("a")) && !known.knows("n", change("a")) && known.0.len() == 1);
+        known.learn("n", change("a"), false);
+        assert!(known.knows("m", change("a")));
+        known.learn("m", change("a"), false);
+        assert!(!known.knows("m", change("a")));
+        for number in 0..10 * HARMLESS_MAX {
+            known.learn("m", change(&number.to_string()), true);
+        }
+        assert_eq!(known.0.len(), HARMLESS_MAX);
+    }
+}
