@@ -197,7 +197,7 @@ impl Proxy {
         };
         let mut answer = self.upstream.send(Request::from_parts(parts, body)).await?;
         if is_original && answer.response.status().is_success() {
-            self.stand_down(was_forked, recorder);
+            self.stand_down(was_forked, refused, recorder);
         }
         // Nothing was written of what others wait for. They hear of it now, when they can know what to do instead.
         recorder.pass = None;
@@ -238,7 +238,7 @@ impl Proxy {
     }
 
     /// What came was accepted where what was made of it was not.
-    fn stand_down(&self, was_forked: bool, recorder: &Recorder) {
+    fn stand_down(&self, was_forked: bool, refused: Refused, recorder: &Recorder) {
         let Some(memo) = &recorder.memo else { return };
         if !was_forked {
             if let Some(conversation) = memo.conversation() {
@@ -246,14 +246,19 @@ impl Proxy {
             }
             return;
         }
-        // A bound child keeps its prefix: only those that come after it are left alone.
-        let newcomer = recorder.family.as_ref().filter(|family| family.newcomer().is_some());
-        if let (Some(fork), Some(tenant)) = (newcomer.and_then(Family::fork_id), memo.tenant())
+        // A bound child keeps its prefix: only those that come after it are left alone. That one has outgrown what
+        // the upstream takes says nothing about them.
+        let has_outgrown = |family: &&Family| {
+            family.newcomer().is_none() && matches!(refused, Refused::Window | Refused::TooLarge)
+        };
+        let Some(family) = recorder.family.as_ref().filter(|family| !has_outgrown(family)) else { return };
+        if let (Some(fork), Some(tenant)) = (family.fork_id(), memo.tenant())
             && tenant.fanouts().stand_down(fork)
         {
             self.metrics.standdowns_total.with_label_values(&["refused"]).inc();
-            let child = newcomer.and_then(Family::newcomer).map(|child| child.unwrap_or_else(|child| child));
-            warn_of_stand_down(memo, child.map_or("", tool_of), "refused");
+            let newcomer = family.newcomer().map(|child| tool_of(child.unwrap_or_else(|child| child)));
+            let bound = family.bound().map(|bound| &*bound.tool);
+            warn_of_stand_down(memo, newcomer.or(bound).unwrap_or_default(), "refused");
         }
     }
 }

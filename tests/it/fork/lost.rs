@@ -2,9 +2,11 @@
 
 use forkpoint::config::{Bodies, Config, Mode};
 use forkpoint::engine::types::BodyDigest;
+use forkpoint::sim::SimConfig;
 use serde_json::{Value, json};
 
-use super::{BOUND, FORKED, FREE, Stage, child, extend, forwarded, narrow, parent, plan};
+use super::refused::refuse_forks;
+use super::{BOUND, FORKED, FREE, Stage, child, extend, forwarded, narrow, parent, plan, usage};
 use crate::recording::lines;
 use crate::workload::{Exchange, Letter, prose};
 
@@ -155,6 +157,54 @@ async fn a_child_that_outgrows_the_window_is_told_so_or_goes_on_as_it_came() {
             assert!(says(&exchange, "exceed context limit") || says(&exchange, "prompt is too long"));
         }
     }
+}
+
+#[tokio::test]
+async fn a_child_that_outgrows_what_the_upstream_takes_is_told_so_or_goes_on_as_it_came() {
+    for (model, status) in [(FREE, 200), (BOUND, 413)] {
+        let mut sim = SimConfig::default();
+        sim.limits.body_bytes = 400_000;
+        let stage = Stage::before(sim, |_| ()).await;
+        let told = stage.fan_out(&parent(model, SCRIPT)).await;
+        let mut body = child(model, &told[0]);
+        let first = stage.send(&body).await;
+        assert_eq!(plan(&first), FORKED);
+        extend(&mut body, &first);
+        let small = body.clone();
+        let last = body["messages"].as_array_mut().unwrap().last_mut().unwrap();
+        last["content"].as_array_mut().unwrap().push(json!({"type": "text", "text": prose("Also.", 30_000)}));
+        for time in 1..=2 {
+            let exchange = stage.send(&body).await;
+            assert_eq!(exchange.status, status, "{model}: {}", String::from_utf8_lossy(&exchange.answer));
+            assert_eq!(plan(&exchange), ["child", "passthrough", "refused"], "{model}");
+            assert_eq!(stage.count("fallbacks_total", &["reason=\"too_large\""]), time, "{model}");
+            assert!(!says(&exchange, LOST), "{model}: nothing that its client could mend");
+        }
+        // It keeps its prefix, and so do those that come after it.
+        assert_eq!(
+            (stage.send(&small).await.status, plan(&stage.send(&small).await)),
+            (200, FORKED),
+            "{model}"
+        );
+        assert_eq!(plan(&stage.send(&child(model, &told[1])).await), FORKED, "{model}");
+        assert_eq!(stage.count("standdowns_total", &[]), 0, "{model}");
+    }
+}
+
+#[tokio::test]
+async fn a_later_turn_that_is_refused_for_what_was_made_of_it_leaves_newcomers_alone() {
+    let stage = Stage::new(|_| ()).await;
+    let told = stage.fan_out(&parent(FREE, SCRIPT)).await;
+    let mut body = child(FREE, &told[0]);
+    let first = stage.send(&body).await;
+    extend(&mut body, &first);
+    refuse_forks(&stage, 400);
+    let second = stage.send(&body).await;
+    assert_eq!((second.status, plan(&second)), (200, ["child", "passthrough", "refused"]));
+    stage.sim.faults().clear();
+    assert_eq!(plan(&stage.send(&child(FREE, &told[1])).await), ["child", "aligned", "stood_down"]);
+    assert_eq!(plan(&stage.send(&body).await), FORKED, "who stands on a prefix keeps it");
+    assert_eq!(stage.count("standdowns_total", &["reason=\"refused\""]), 1);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use crate::harness::peer::Reply;
 const TAG: &str = "forkpoint-child";
 
 /// The simulator refuses forked bodies.
-fn refuse_forks(stage: &Stage, status: u16) {
+pub fn refuse_forks(stage: &Stage, status: u16) {
     let fault = Fault::Status { status, retry_after_s: None };
     let matching = Match { body_contains: Some(TAG.to_owned()), ..Match::default() };
     stage.sim.faults().order(Rule { fault, count: 1_000, matching }).unwrap();
