@@ -11,6 +11,7 @@
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Request};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use super::error::Fault;
@@ -93,6 +94,23 @@ impl Proxy {
             recorder.pass = None;
             undo(recorder);
         }
+    }
+
+    /// Whether a request that the configuration observes now is of a child that was put on a prefix before: that
+    /// child keeps it, unless its client asks for less itself.
+    pub(super) fn keeps_prefix(&self, body: &Bytes, modes: Modes, recorder: &mut Recorder) -> bool {
+        let now = self.clock.now();
+        if modes.asked.is_some_and(|asked| asked < Mode::Fork) || now.0 >= self.prefixes_until.load(Relaxed) {
+            return false;
+        }
+        self.read(body, recorder);
+        let memo = recorder.memo.take();
+        let Some((memo, sender)) = memo.as_ref().zip(recorder.facts.sender.as_ref()) else { return false };
+        let Some(tenant) = memo.tenant() else { return false };
+        let received = &memo.arrival.received;
+        let who = recorder.facts.claims.who(received, sender);
+        let bound = tenant.children().find(received, &who, now);
+        bound.is_some_and(|(_, bound)| bound.is_forked())
     }
 
     /// A child that is put on its parent's prefix.

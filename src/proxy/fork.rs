@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -137,6 +138,8 @@ impl Proxy {
         }
         let pieces = laid.composed.body.pieces;
         facts.plan = Plan::Forked;
+        let until = self.clock.now().after(millis(self.config.store.child_ttl));
+        self.prefixes_until.fetch_max(until.0, Relaxed);
         facts.sent = Some(BodyDigest::of_pieces(&pieces));
         facts.shared_bytes = laid.composed.shared;
         facts.markers_added = laid.composed.breakpoints.len();

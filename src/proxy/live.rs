@@ -116,6 +116,7 @@ impl Proxy {
             store: self.store.clone(),
             gate: self.gate.clone(),
             awaiting: self.awaiting.clone(),
+            prefixes_until: self.prefixes_until.clone(),
             clock: self.clock.clone(),
             drill: self.drill.clone(),
             metrics: self.metrics.clone(),

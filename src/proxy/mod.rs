@@ -34,6 +34,7 @@ pub mod error;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -80,6 +81,8 @@ pub struct Proxy {
     gate: Arc<Gate>,
     /// Children that wait for the end of their parent's answer.
     awaiting: Arc<Awaiting>,
+    /// Until when somebody may stand on a prefix, in milliseconds of the clock.
+    prefixes_until: Arc<AtomicU64>,
     clock: Arc<Clock>,
     drill: Arc<Drill>,
     metrics: Arc<Metrics>,
@@ -131,6 +134,7 @@ impl Proxy {
             store,
             gate,
             awaiting: Arc::default(),
+            prefixes_until: Arc::default(),
             clock,
             drill: Arc::default(),
             metrics,
@@ -172,6 +176,10 @@ impl Proxy {
         let outgoing = self.prepare(request, modes.in_force, &mut recorder.facts).await?;
         let answer = match (outgoing.body, recorder.facts.plan) {
             (Some(body), Plan::Aligned(_)) => {
+                self.rewritten(outgoing.request, body, modes, deadline, recorder).await
+            }
+            (Some(body), Plan::Passthrough(Reason::Observe)) if self.keeps_prefix(&body, modes, recorder) => {
+                recorder.facts.plan = Plan::Aligned(Why::Mode);
                 self.rewritten(outgoing.request, body, modes, deadline, recorder).await
             }
             (body, _) => self.untouched(outgoing.request, body, recorder).await,

@@ -93,13 +93,17 @@ async fn a_child_keeps_its_prefix_when_the_mode_is_lowered_while_it_lives() {
         let stage = Stage::new(|_| ()).await;
         let mut body = stage.started(model).await;
         let told = stage.fan_out(&parent(model, &format!("Once more. {SCRIPT}"))).await;
-        stage.forkpoint.reload(|config| config.server.mode = Mode::Align);
-        for turn in 2..=3 {
+        for (mode, plain) in [(Mode::Align, "aligned"), (Mode::Observe, "passthrough")] {
+            stage.forkpoint.reload(|config| config.server.mode = mode);
             let exchange = stage.send(&body).await;
-            assert_eq!((exchange.status, plan(&exchange)), (200, FORKED), "{model} turn {turn}");
+            assert_eq!((exchange.status, plan(&exchange)), (200, FORKED), "{model} {mode:?}");
+            let used = usage(&exchange);
+            assert!(used.cache_read * 10 > used.prompt() * 9, "{model} {mode:?}: {used:?}");
             extend(&mut body, &exchange);
+            let newcomer = stage.send(&child(model, &told[usize::from(mode == Mode::Observe)])).await;
+            assert_eq!(plan(&newcomer)[..2], ["child", plain], "{model} {mode:?}");
+            assert!(newcomer.is_untouched() || mode == Mode::Align);
         }
-        assert_eq!(plan(&stage.send(&child(model, &told[0])).await)[..2], ["child", "aligned"]);
     }
 }
 
@@ -114,6 +118,10 @@ async fn a_child_whose_client_asks_for_less_goes_on_without_its_old_thinking() {
     // What it thought meanwhile stands behind no prefix, and what it thought before stands behind one.
     let back = stage.send(&body).await;
     assert_eq!((back.status, plan(&back)), (200, ["child", "passthrough", "lost_prefix"]));
+    assert_eq!(stage.rescued(), 2);
+    // One that asks for nothing at all gets the API's own answer to the bytes that it sent.
+    let observed = stage.lowered(&body, "observe").await;
+    assert_eq!((observed.status, says(&observed, LOST), observed.is_untouched()), (400, true, true));
     assert_eq!(stage.rescued(), 2);
     // Where thinking is bound to nothing, nothing is lost.
     let stage = Stage::new(|_| ()).await;
