@@ -136,6 +136,10 @@ impl Proxy {
         if let (None, Some(fork)) = (family.bound(), family.fork.clone()) {
             family.bind(&tenant, Fate::Forked(laid.prefix, fork), facts.forecast, self.clock.now());
         }
+        if facts.model.is_none() {
+            facts.model = family.fork.as_ref().map(|fork| model_of(memo, &fork.parent.request).into_owned());
+            memo.of_model(facts.model.clone().unwrap_or_default());
+        }
         let pieces = laid.composed.body.pieces;
         facts.plan = Plan::Forked;
         let until = self.clock.now().after(millis(self.config.store.child_ttl));
@@ -200,18 +204,21 @@ impl Proxy {
         let trunk = trunk(tenant, child, self.rules.attribution)?;
         let (prefix, notes) = Prefix::of(&trunk, own, child, policy)?;
         let composed = prefix.compose(own, Turn::First, self.rules.profile);
-        let ratio = tenant.learned().tokens_per_byte(memo.model());
+        let parent = &child.fork.parent.request;
+        let model = model_of(memo, parent);
+        let model_facts = self.prices.facts(&model);
+        let ratio = tenant.learned().tokens_per_byte(&model);
         let sizes = Sizes::of(&trunk, &child.fork, &composed, &memo.arrival.received, ratio);
         let body_bytes = self.config.limits.body_bytes;
-        fork::fits(&composed, sizes.as_ref(), own, memo.model_facts(), body_bytes, policy)?;
-        let like = Arc::clone(&child.fork.parent.request);
+        fork::fits(&composed, sizes.as_ref(), own, parent, model_facts, body_bytes, policy)?;
+        let like = Arc::clone(parent);
         let laying = Laying { own, fork: &child.fork, like, betas: &facts.betas };
         let mut laid = self.laid(memo, Arc::new(prefix), composed, laying)?;
         laid.notes.extend(notes);
         let parents = laid.trace.parameters.with_betas(std::iter::once(&*child.fork.parent.betas));
         let parents = laid.parents.insert(parents);
-        let read = memo.predict_fork(&laid.trace, parents, tenant, self.clock.now()).read;
-        let market = self.market(memo, tenant, &child.fork, &trunk, &laid, read);
+        let read = memo.predict_fork(&model, &laid.trace, parents, tenant, self.clock.now()).read;
+        let market = self.market(memo, &model, tenant, &child.fork, &laid, read);
         facts.forecast = sizes.and_then(|sizes| Forecast::of(&sizes, &habits, &market, policy));
         // By itself a snapshot would know nothing of what it is about: what it costs is what its parent's context costs.
         if !fork::is_snapshot(own, child) {
@@ -285,20 +292,22 @@ impl Proxy {
     fn market(
         &self,
         memo: &Memo,
+        model: &str,
         tenant: &Tenant,
         fork: &ForkPoint,
-        trunk: &Trunk,
         laid: &Laid,
         read: Option<Warm>,
     ) -> Market<'_> {
         let now = self.clock.now();
-        let model = self.prices.model(memo.model());
+        let facts = self.prices.facts(model);
+        let model = self.prices.model(model);
+        let trunk = laid.prefix.trunk();
         let entry = trunk.extent().entry;
         let as_sent = memo.predict_for(&align::untouched(&memo.arrival), tenant, now);
         Market {
             price: model.and_then(|model| model.price.as_ref()),
             multipliers: model.map(|model| model.multipliers).unwrap_or_default(),
-            facts: memo.model_facts(),
+            facts,
             siblings: fork::siblings(fork, &self.config.fork.policy),
             warm: read.is_some(),
             cold_messages: read.is_some_and(|read| read.bytes < entry),
@@ -306,6 +315,14 @@ impl Proxy {
             entry_ttl: trunk.ttl(),
             ttl: laid.composed.breakpoints.last().map_or(Ttl::FiveMinutes, |point| point.ttl),
         }
+    }
+}
+
+/// The model of a forked request: its parent's, if it leaves that out.
+fn model_of<'a>(memo: &'a Memo, parent: &'a Remembered) -> Cow<'a, str> {
+    match memo.model() {
+        "" => parent.anatomy().model(parent.body()).unwrap_or_default(),
+        own => Cow::Borrowed(own),
     }
 }
 

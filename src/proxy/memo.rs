@@ -1,6 +1,8 @@
 //! One exchange as the store sees it: recalled before it goes out, remembered once it was accepted, judged when
 //! it was billed.
 
+mod predict;
+
 use std::mem::take;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,13 +10,12 @@ use std::sync::{Arc, OnceLock};
 
 use crate::engine::align::{self, Aligned, Arrival, Habits, Rules};
 use crate::engine::anatomy::Layer;
-use crate::engine::breakpoints::of_client;
 use crate::engine::breaks::{Break, Case, Drift};
 use crate::engine::canonical::{Limits, News, Pins, Table};
 use crate::engine::conversation::{Answer, Conversation, Trace};
 use crate::engine::counterfactual::AsSent;
 use crate::engine::divergence::Subject;
-use crate::engine::entry::{EntryKey, Parameters, Scope, prefix_bytes};
+use crate::engine::entry::Parameters;
 use crate::engine::learned::Class;
 use crate::engine::prices::{ModelFacts, Multipliers, Price, Prices, Usd};
 use crate::engine::recall::Remembered;
@@ -22,7 +23,7 @@ use crate::engine::turn::Turn;
 use crate::engine::types::{Moment, Reason, TenantId};
 use crate::engine::usage::Usage;
 use crate::engine::volatile::{Volatile, volatile};
-use crate::engine::warmth::{Bill, Prediction, Ticket, Trial, Warmth};
+use crate::engine::warmth::{Bill, Prediction, Ticket, Trial};
 use crate::store::{Hint, Store, Tenant, View};
 
 /// No model is known to cache a shorter prefix.
@@ -203,47 +204,6 @@ impl Memo {
         Some(usage)
     }
 
-    /// What the request would find in the cache.
-    pub fn predict(&self, tenant: &Tenant, now: Moment) -> Option<Prediction> {
-        Some(self.predict_for(self.trace.as_ref()?, tenant, now))
-    }
-
-    /// What it would find if it went out so.
-    pub fn predict_for(&self, trace: &Trace, tenant: &Tenant, now: Moment) -> Prediction {
-        self.predict_by(&tenant.warmth(), trace, &trace.parameters, now)
-    }
-
-    /// What it would find on its parent's prefix. Betas of its own count until a bill has shown that they do not.
-    pub fn predict_fork(
-        &self,
-        trace: &Trace,
-        parents: &Parameters,
-        tenant: &Tenant,
-        now: Moment,
-    ) -> Prediction {
-        let own = self.predict_for(trace, tenant, now);
-        let change = trace.parameters.beta_change(parents);
-        if !change.is_some_and(|change| tenant.learned().betas.knows(&self.owner.model, change)) {
-            return own;
-        }
-        let other = self.predict_by(&tenant.warmth(), trace, parents, now);
-        let bytes = |found: &Prediction| found.read.map_or(0, |read| read.bytes);
-        if bytes(&other) > bytes(&own) { other } else { own }
-    }
-
-    fn predict_by(&self, ledger: &Warmth, trace: &Trace, by: &Parameters, now: Moment) -> Prediction {
-        let scope = Scope::of(&self.owner.tenant, by);
-        let (chain, anatomy) = (trace.reading().chain(), trace.reading().anatomy());
-        let key = |piece: usize| EntryKey::of(&scope, chain, piece, anatomy.layer(piece));
-        ledger.predict(trace.probes(), key, now)
-    }
-
-    /// How many tokens so many bytes of a prompt make, as far as was learned.
-    pub fn tokens(&self, tenant: &Tenant, bytes: u64) -> Option<u64> {
-        let ratio = tenant.learned().tokens_per_byte(&self.owner.model)?;
-        Some((bytes as f64 * ratio) as u64)
-    }
-
     /// The request goes out now: enters it into the ledger, if the tenant has one.
     pub fn sent(&mut self, now: Moment) {
         if let Some(trace) = &self.trace {
@@ -271,18 +231,6 @@ impl Memo {
         }
     }
 
-    /// What its bill will tell about betas that its parent or its last turn did not have.
-    fn trial(&self, own: &Prediction, tenant: &Tenant, now: Moment) -> Option<Trial> {
-        let trace = self.trace.as_ref()?;
-        let parents = self.parents.as_ref().filter(|_| self.is_forked);
-        let before = parents.or_else(|| Some(&self.arrival.predecessor()?.parameters))?;
-        let change = trace.parameters.beta_change(before)?;
-        let other = self.predict_by(&tenant.warmth(), trace, before, now);
-        let anatomy = trace.reading().anatomy();
-        let statics = (anatomy.tools + anatomy.system).checked_sub(1);
-        Trial::of(change, own, &other, statics.map_or(0, |last| prefix_bytes(anatomy, last)))
-    }
-
     /// What the ledger said when the request was sent.
     pub fn prediction(&self) -> Option<&Prediction> {
         self.flight.as_ref().map(|flight| &flight.prediction)
@@ -290,6 +238,12 @@ impl Memo {
 
     pub fn store(&self) -> &dyn Store {
         &*self.store
+    }
+
+    /// The request goes to this model: it has named none itself.
+    pub fn of_model(&mut self, model: String) {
+        self.owner.facts = self.owner.prices.facts(&model);
+        self.owner.model = model;
     }
 
     pub fn model(&self) -> &str {
@@ -302,15 +256,6 @@ impl Memo {
 
     pub fn multipliers(&self) -> Multipliers {
         self.owner.prices.model(&self.owner.model).map(|model| model.multipliers).unwrap_or_default()
-    }
-
-    /// Tokens that the request would find if it went out as it came. One without markers of its own reads nothing.
-    pub fn own_read(&self, tenant: &Tenant, now: Moment) -> u64 {
-        let received = &self.arrival.received;
-        if of_client(received.body(), received.anatomy()).is_empty() {
-            return 0;
-        }
-        self.predict_for(&align::untouched(&self.arrival), tenant, now).tokens()
     }
 
     pub fn model_facts(&self) -> ModelFacts {

@@ -94,6 +94,12 @@ impl Forkpoint {
         self.live.reload(running.config().reload(&config), prices());
     }
 
+    /// Puts another price table in force.
+    pub fn reprice(&self, prices: Prices) {
+        let running = self.live.now();
+        self.live.reload(running.config().reload(running.config()), prices);
+    }
+
     /// A client's connection.
     pub async fn client(&self) -> Peer {
         Peer::connect(self.address).await
@@ -142,7 +148,7 @@ impl Forkpoint {
     }
 }
 
-fn prices() -> Prices {
+pub fn prices() -> Prices {
     load_prices(None, &Origin::Default).unwrap()
 }
 

@@ -147,8 +147,8 @@ fn plan(
     let sizes = Sizes::of(&trunk, &child.fork, &composed, own, Some(1.0 / BYTES_PER_TOKEN as f64));
     let name = own.anatomy().model(own.body()).unwrap_or_default();
     let facts = prices.facts(&name);
-    let fits =
-        fork::fits(&composed, sizes.as_ref(), own, facts, Config::default().limits.body_bytes, &policy);
+    let (parent, body_bytes) = (&child.fork.parent.request, Config::default().limits.body_bytes);
+    let fits = fork::fits(&composed, sizes.as_ref(), own, parent, facts, body_bytes, &policy);
     let model = prices.model(&name);
     let market = Market {
         price: model.and_then(|model| model.price.as_ref()),

@@ -223,11 +223,13 @@ pub fn decide(forecast: Option<&Forecast>, policy: &Policy) -> Result<(), Refusa
     }
 }
 
-/// Whether the forked request is one that upstream and model take. `body_bytes`: what the upstream takes.
+/// Whether the forked request is one that upstream and model take; what the child leaves out is its parent's.
+/// `body_bytes`: what the upstream takes.
 pub fn fits(
     composed: &Composed,
     sizes: Option<&Sizes>,
     child: &Remembered,
+    parent: &Remembered,
     facts: ModelFacts,
     body_bytes: usize,
     policy: &Policy,
@@ -237,17 +239,19 @@ pub fn fits(
     }
     let (Some(sizes), Some(window)) = (sizes, facts.window_tokens) else { return Ok(()) };
     let prompt = sizes.forked();
+    let answer = max_tokens(child).or_else(|| max_tokens(parent)).unwrap_or(0);
     match () {
-        () if prompt.saturating_add(max_tokens(child)) > window => Err(Refusal::Window),
+        () if prompt.saturating_add(answer) > window => Err(Refusal::Window),
         () if prompt as f64 > policy.max_context_share * window as f64 => Err(Refusal::ContextShare),
         () => Ok(()),
     }
 }
 
-fn max_tokens(child: &Remembered) -> u64 {
-    let span = child.anatomy().member(child.body(), "max_tokens");
-    let number = span.and_then(|span| std::str::from_utf8(&child.body()[span.clone()]).ok());
-    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+fn max_tokens(request: &Remembered) -> Option<u64> {
+    let span = request.anatomy().member(request.body(), "max_tokens")?;
+    let number = std::str::from_utf8(&request.body()[span.clone()]).ok();
+    // What is no number is refused, whatever it says.
+    Some(number.and_then(|number| number.parse().ok()).unwrap_or(0))
 }
 
 /// A child's life, to be played under each plan.

@@ -1,10 +1,12 @@
 //! Messages to a turn that they name: put on what was said up to it.
 
 use forkpoint::engine::fork::SnapshotScope;
+use forkpoint::engine::prices::Prices;
 use serde_json::{Value, json};
 
 use super::{BOUND, Exchange, FORKED, FREE, Stage, forwarded, parent, plan, usage};
-use crate::workload::Letter;
+use crate::harness::prices;
+use crate::workload::{Letter, prose};
 
 const FAN_OUT: &str = "[[sim:fan_out n=2 tool=Agent field=prompt | text]]";
 
@@ -136,5 +138,47 @@ async fn the_newest_turn_of_a_session_is_named_without_its_id() {
         for letter in [naming(&asked, "latest"), of_session(naming(&asked, "latest"), "two")] {
             assert_eq!(plan(&stage.post(&letter).await)[0], "plain");
         }
+    }
+}
+
+#[tokio::test]
+async fn what_a_question_with_instructions_costs_is_told_by_its_parents_model() {
+    let stage = Stage::new(|_| ()).await;
+    let turn = stage.fanned_out(&parent(FREE, FAN_OUT), "one").await;
+    let asked = |words: usize| {
+        let mut body = question();
+        body["system"] = json!(prose("You sum up, and nothing else.", words));
+        of_session(naming(&body, &turn), "one")
+    };
+    // Its own words are written whatever it stands on, and by itself it would be refused: it has no model.
+    let exchange = stage.post(&asked(30_000)).await;
+    assert_eq!((exchange.status, plan(&exchange)), (200, FORKED), "{:?}", exchange.answer);
+    assert_eq!(forwarded(&exchange)["model"], FREE);
+    stage.forkpoint.recorded(2).await;
+    let billed =
+        |kind: &str| stage.count("tokens_total", &[&format!("model=\"{FREE}\""), kind, "role=\"child\""]);
+    assert!(billed("kind=\"cache_read\"") > 40_000, "counted as what it was billed as");
+    // A few words of its own are cheaper without a parent.
+    assert_eq!(plan(&stage.post(&asked(100)).await), ["child", "aligned", "cost"]);
+}
+
+#[tokio::test]
+async fn the_answer_that_a_question_leaves_room_for_is_its_parents() {
+    for (window, expected) in [(120_000, FORKED), (70_000, ["child", "aligned", "window"])] {
+        let stage = Stage::new(|config| config.fork.policy.max_context_share = 1.0).await;
+        let known = prices();
+        let narrow = known.models().cloned().map(|mut model| {
+            model.facts.window_tokens = Some(window);
+            model
+        });
+        stage.forkpoint.reprice(Prices::new(narrow.collect()));
+        // It asks for 32,000 tokens behind a prompt of some 50,000.
+        let turn = stage.fanned_out(&parent(FREE, FAN_OUT), "one").await;
+        let exchange = stage.post(&of_session(naming(&question(), &turn), "one")).await;
+        assert_eq!(plan(&exchange), expected, "{window}");
+        let mut brief = question();
+        brief["max_tokens"] = json!(1_000);
+        let exchange = stage.post(&of_session(naming(&brief, &turn), "one")).await;
+        assert_eq!(plan(&exchange), FORKED, "{window}: it asks for less");
     }
 }

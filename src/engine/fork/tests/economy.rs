@@ -219,7 +219,7 @@ fn what_does_not_fit_is_refused() {
     let judge = |prompt: u64, window: Option<u64>, bytes: usize| {
         let sizes = Sizes { shared: prompt, ..Sizes::default() };
         let facts = ModelFacts { window_tokens: window, ..market(1).facts };
-        fits(&composed, Some(&sizes), &child, facts, bytes, &Policy::default())
+        fits(&composed, Some(&sizes), &child, &scene.fork.parent.request, facts, bytes, &Policy::default())
     };
     let length = composed.body.length;
     assert_eq!(judge(1_000, Some(2_000), length), Ok(()));
