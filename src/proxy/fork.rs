@@ -200,7 +200,7 @@ impl Proxy {
             Err(why @ (Refusal::StoodDown | Refusal::Holdout)) => Err(why),
             other => Ok(other?),
         };
-        let habits = tenant.arms().habits(tool_of(child));
+        let habits = tenant.arms().habits(tool_of(child), policy.horizon_turns);
         let trunk = trunk(tenant, child, self.rules.attribution)?;
         let (prefix, notes) = Prefix::of(&trunk, own, child, policy)?;
         let composed = prefix.compose(own, Turn::First, self.rules.profile);

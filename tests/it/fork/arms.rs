@@ -175,3 +175,31 @@ async fn forking_stands_down_where_forked_children_say_nothing() {
     ]);
     assert_eq!(plan(&stage.send(&body).await), FORKED);
 }
+
+#[tokio::test]
+async fn a_child_that_outlives_the_horizon_is_a_warning_before_it_ends() {
+    let stage = Stage::new(|_| ()).await;
+    let script = "[[sim:fan_out n=5 tool=Agent field=prompt | tools turns=20 tool=search]]";
+    // It marks its system prompt and its newest message itself, so that as sent only its first turn is dear.
+    let careful = |told: &str| {
+        let mut body = child(FREE, told);
+        body["system"][0]["cache_control"] = json!({"type": "ephemeral"});
+        body["cache_control"] = json!({"type": "ephemeral"});
+        body
+    };
+    let told = stage.fan_out(&parent(FREE, &format!("One. {script}"))).await;
+    let mut body = careful(&told[0]);
+    let mut turns = 0;
+    for (fan_out, until, expected) in [("Two.", 3, FORKED), ("Three.", 10, ["child", "aligned", "cost"])] {
+        while turns < until {
+            let exchange = stage.send(&body).await;
+            assert_eq!((exchange.status, plan(&exchange)), (200, FORKED), "a child keeps its prefix");
+            super::extend(&mut body, &exchange);
+            turns += 1;
+        }
+        let newcomers = u64::from(fan_out == "Three.");
+        stage.ended("forked", turns + newcomers).await;
+        let told = stage.fan_out(&parent(FREE, &format!("{fan_out} {script}"))).await;
+        assert_eq!(plan(&stage.send(&careful(&told[0])).await), expected, "after {turns} turns");
+    }
+}

@@ -89,8 +89,23 @@ impl Lives {
         }
     }
 
-    pub fn habits(&self) -> Habits {
-        if self.lives < LIVES_MIN {
+    /// Whether so many have ended that their habits count.
+    pub fn are_known(&self) -> bool {
+        self.lives >= LIVES_MIN
+    }
+
+    /// With those that still live, where they tell anything: one that has had more turns than is expected has had
+    /// these at least.
+    pub fn and_living<'l>(self, living: impl Iterator<Item = &'l Life>, horizon_turns: usize) -> Lives {
+        let expected = self.habits(horizon_turns).turns.unwrap_or(horizon_turns as f64);
+        let mut all = self;
+        living.filter(|life| life.turns as f64 > expected).for_each(|life| all.add(life));
+        all
+    }
+
+    /// A few are no habit, unless they live longer than anybody is taken to: to be wrong about that is dear.
+    pub fn habits(&self, horizon_turns: usize) -> Habits {
+        if !self.are_known() && self.turns <= horizon_turns as f64 * self.lives {
             return Habits::default();
         }
         let mean = |sum: f64, count: f64| if count > 0.0 { (sum / count).round() as u64 } else { 0 };

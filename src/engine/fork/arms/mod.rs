@@ -235,7 +235,7 @@ impl Arms {
         let Some(tool) = self.tools.get_mut(&name) else { return stood_down };
         tool.totals[turn.arm as usize].add(turn);
         // A forecast from before anything was known of the tool says nothing about forking.
-        let foreseen = tool.lives.habits().turns.is_some();
+        let foreseen = tool.lives.are_known();
         let before = self.forget(turn.child);
         let open = match turn.first {
             true => Some(Open { tool: name, heard: now, life: Life::begin(turn, foreseen) }),
@@ -256,9 +256,11 @@ impl Arms {
         self.tools.get(tool)?.verdict(now)
     }
 
-    /// What children of this tool do, as far as it was learned.
-    pub fn habits(&self, tool: &str) -> Habits {
-        self.tools.get(tool).map(|tool| tool.lives.habits()).unwrap_or_default()
+    /// What children of this tool do, as far as it was learned; those that still live teach how long.
+    pub fn habits(&self, tool: &str, horizon_turns: usize) -> Habits {
+        let Some(known) = self.tools.get(tool) else { return Habits::default() };
+        let living = self.open.values().filter(|open| *open.tool == *tool).map(|open| &open.life);
+        known.lives.and_living(living, horizon_turns).habits(horizon_turns)
     }
 
     /// What was recorded of each tool and arm.

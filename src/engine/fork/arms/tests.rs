@@ -6,6 +6,7 @@ use super::*;
 use crate::engine::types::TenantId;
 
 const TOOL: &str = "Agent";
+const HORIZON: usize = 4;
 
 fn fork(number: u64) -> ForkId {
     ForkId::of(TenantId([1; 32]), &number.to_string())
@@ -163,7 +164,7 @@ fn a_life_is_all_turns_of_a_child() {
         }
     }
     assert_eq!(trial.arms.verdict(TOOL, Moment(0)), Some(StandDown::Cost));
-    let habits = trial.arms.habits(TOOL);
+    let habits = trial.arms.habits(TOOL, HORIZON);
     assert_eq!((habits.turns, habits.growth, habits.output), (Some(28.0 / 12.0), 300, 100));
     let totals: HashMap<_, _> = trial.arms.totals().map(|(_, arm, totals)| (arm, *totals)).collect();
     let forked = totals[&Arm::Forked];
@@ -176,7 +177,7 @@ fn a_life_is_all_turns_of_a_child() {
 #[test]
 fn habits_are_unknown_until_some_children_ended_and_follow_the_newer_ones() {
     let mut arms = Arms::default();
-    assert_eq!(arms.habits(TOOL), Habits::default());
+    assert_eq!(arms.habits(TOOL, HORIZON), Habits::default());
     let run = |arms: &mut Arms, child: u64, turns: u64| {
         for number in 0..turns {
             let mut answered = turn(child, Arm::Forked);
@@ -186,12 +187,50 @@ fn habits_are_unknown_until_some_children_ended_and_follow_the_newer_ones() {
         }
     };
     (0..3).for_each(|child| run(&mut arms, child, 2));
-    assert_eq!(arms.habits(TOOL).turns, None);
+    assert_eq!(arms.habits(TOOL, HORIZON).turns, None);
     run(&mut arms, 3, 2);
-    assert_eq!(arms.habits(TOOL).turns, Some(2.0));
+    assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(2.0));
     (4..400).for_each(|child| run(&mut arms, child, 9));
-    assert!(arms.habits(TOOL).turns.is_some_and(|turns| turns > 8.5));
-    assert_eq!(arms.habits("Other"), Habits::default());
+    assert!(arms.habits(TOOL, HORIZON).turns.is_some_and(|turns| turns > 8.5));
+    assert_eq!(arms.habits("Other", HORIZON), Habits::default());
+}
+
+/// A child that has had so many turns and goes on.
+fn lives(arms: &mut Arms, child: u64, turns: u64) {
+    for number in 0..turns {
+        let answered = Answered { first: number == 0, stop: Stop::ToolUse, ..turn(child, Arm::Forked) };
+        arms.record(&answered, Moment(0));
+    }
+}
+
+#[test]
+fn children_that_live_longer_than_expected_teach_before_they_end() {
+    let mut arms = Arms::default();
+    lives(&mut arms, 0, 4);
+    assert_eq!(arms.habits(TOOL, HORIZON), Habits::default(), "as long as everybody is taken to");
+    for turns in 5..=20 {
+        lives(&mut arms, 0, turns);
+        assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(turns as f64));
+    }
+    assert_eq!(arms.habits(TOOL, 20), Habits::default());
+    // Those that may still end tomorrow say nothing.
+    (1..9).for_each(|child| lives(&mut arms, child, 2));
+    assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(20.0));
+    // Ended or not, each counts once; and nobody's short life hides a long one.
+    (10..14).for_each(|child| drop(arms.record(&turn(child, Arm::Forked), Moment(0))));
+    assert_eq!(arms.habits(TOOL, HORIZON).turns, Some((20.0 + 4.0 * 1.0 + 8.0 * 2.0) / 13.0));
+    assert_eq!(arms.habits("Other", HORIZON), Habits::default());
+}
+
+#[test]
+fn a_few_that_have_ended_teach_only_that_children_live_long() {
+    for (turns, known) in [(4, None), (13, Some(13.0))] {
+        let mut arms = Arms::default();
+        lives(&mut arms, 0, turns - 1);
+        arms.record(&Answered { first: false, ..turn(0, Arm::Forked) }, Moment(0));
+        assert!(arms.open.is_empty());
+        assert_eq!(arms.habits(TOOL, HORIZON).turns, known);
+    }
 }
 
 #[test]
@@ -202,12 +241,12 @@ fn a_child_that_falls_silent_has_ended_and_one_that_comes_back_does_not_begin() 
     }
     let later = Answered { first: false, ..turn(99, Arm::Forked) };
     arms.record(&later, Moment(QUIET_MS));
-    assert_eq!(arms.habits(TOOL).turns, None);
+    assert_eq!(arms.habits(TOOL, HORIZON).turns, None);
     arms.record(&later, Moment(QUIET_MS + 1));
-    assert_eq!(arms.habits(TOOL).turns, Some(1.0));
+    assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(1.0));
     assert!(arms.open.is_empty() && arms.heard.is_empty());
     arms.record(&Answered { first: false, ..turn(0, Arm::Forked) }, Moment(QUIET_MS + 2));
-    assert_eq!(arms.habits(TOOL).turns, Some(1.0));
+    assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(1.0));
 }
 
 #[test]
@@ -299,7 +338,7 @@ proptest! {
             prop_assert!(found.len() <= 1 && (found.is_empty() || before.is_none()));
             prop_assert_eq!(arms.open.len(), arms.heard.len());
             prop_assert!(arms.open.iter().all(|(child, open)| arms.heard.contains(&(open.heard, *child))));
-            let habits = arms.habits(TOOL);
+            let habits = arms.habits(TOOL, HORIZON);
             prop_assert!(habits.turns.is_none_or(|turns| turns.is_finite() && turns >= 1.0));
         }
     }
