@@ -1,6 +1,9 @@
 //! What clients say stays between them and the upstream.
 
+use serde_json::{Value, json};
+
 use crate::harness::http2::{Http2, request};
+use crate::harness::peer::Reply;
 use crate::harness::samples::{self, EVENTS};
 use crate::harness::{Binary, Upstream, post};
 use crate::traces::receiver::Receiver;
@@ -12,7 +15,7 @@ fn requests() -> Vec<Vec<u8>> {
         "{{\"model\":\"claude-x\",\"system\":\"{CANARY}\",\"messages\":[{{\"role\":\"user\",\"content\":\"{CANARY}\"}}],\
          \"metadata\":{{\"user_id\":\"{CANARY}\"}},\"{CANARY}\":1}}"
     );
-    let later = serde_json::json!({
+    let later = json!({
         "model": "claude-x",
         "tools": [{"name": "t", "description": CANARY, "input_schema": {"properties": {CANARY: {"type": CANARY}}}}],
         "messages": [
@@ -31,8 +34,22 @@ fn requests() -> Vec<Vec<u8>> {
     let broken = format!(
         "POST /v1/messages HTTP/1.1\r\nx: {CANARY}\r\ntransfer-encoding: chunked\r\n\r\n{CANARY}\r\n"
     );
+    // Clients, betas and headers that nobody knows, on requests that the upstream refuses in its own words.
+    let unknown = format!(
+        "x-api-key: {CANARY}\r\nuser-agent: {CANARY}/7.3 {CANARY}\r\n{CANARY}: {CANARY}\r\nx-forkpoint-mode: {CANARY}\r\n\
+         anthropic-version: {CANARY}\r\ntraceparent: {CANARY}\r\nx-request-id: {CANARY}\r\n"
+    );
+    let refused = |model: &str, stream: bool| {
+        let body = json!({"model": model, "stream": stream, "max_tokens": 9, "service_tier": CANARY,
+            "messages": [{"role": CANARY, "content": CANARY}, {"role": "user", "content": "hello"}]});
+        post(&format!("/v1/messages?{CANARY}={CANARY}"), &unknown, body.to_string().as_bytes())
+    };
     vec![
         post(&format!("/v1/messages?beta={CANARY}"), &headers, body.as_bytes()),
+        refused(CANARY, false),
+        // A model that is taken may be named.
+        refused("claude-x", true),
+        post(&format!("/model/{CANARY}/invoke?{CANARY}"), &unknown, body.as_bytes()),
         post("/v1/messages", &headers, later.to_string().as_bytes()),
         post(&format!("/v1/files/{CANARY}?q={CANARY}"), &headers, CANARY.as_bytes()),
         post("/v1/messages", &headers, CANARY.as_bytes()),
@@ -42,15 +59,37 @@ fn requests() -> Vec<Vec<u8>> {
     ]
 }
 
+/// What the upstream says of a version that it does not know: at once, or in the middle of a stream.
+fn refusal(request: &Reply) -> Option<Vec<u8>> {
+    request.head.get("anthropic-version").filter(|version| version == CANARY)?;
+    let body: Value = serde_json::from_slice(&request.body).ok()?;
+    let error = json!({"type": "error", "error": {"type": CANARY, "message": CANARY}, "request_id": CANARY});
+    if body["stream"] == true {
+        let events = [EVENTS[0], EVENTS[1], &format!("event: error\ndata: {error}\n\n")].concat();
+        return Some(samples::answer("content-type: text/event-stream\r\n", events.as_bytes()));
+    }
+    let body = error.to_string();
+    let head = format!(
+        "HTTP/1.1 404 {CANARY}\r\ncontent-type: application/json\r\n{CANARY}: {CANARY}\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    Some([head, body].concat().into_bytes())
+}
+
 #[tokio::test]
-async fn nothing_a_client_sent_appears_in_the_log_the_metrics_a_trace_or_a_recording() {
+async fn nothing_that_was_said_appears_in_the_log_the_metrics_a_trace_an_admin_answer_or_a_recording() {
     let said = format!(
         "data: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{{\"type\":\"text_delta\",\"text\":\"{CANARY}\"}}}}\n\n"
     );
     let stop = EVENTS[4].replace("end_turn", CANARY);
     let stream = [EVENTS[0], EVENTS[1], &said, EVENTS[3], &stop, EVENTS[5]].concat();
     let headers = format!("content-type: text/event-stream\r\nset-cookie: {CANARY}\r\nrequest-id: req_1\r\n");
-    let upstream = Upstream::answering(&samples::answer(&headers, stream.as_bytes())).await;
+    let stream = samples::answer(&headers, stream.as_bytes());
+    let upstream = Upstream::answering_with(move |request| match refusal(request) {
+        Some(refusal) => refusal,
+        None => stream.clone(),
+    })
+    .await;
     for (format, level, bodies) in
         [("json", "trace", "redacted"), ("human", "trace", "off"), ("json", "info", "redacted")]
     {
@@ -74,9 +113,14 @@ async fn nothing_a_client_sent_appears_in_the_log_the_metrics_a_trace_or_a_recor
         let mut multiplexed = Http2::at(binary.proxy).await;
         let call = request("POST", &format!("/v1/messages?q={CANARY}")).header("x-api-key", CANARY);
         multiplexed.ask(call.body(()).unwrap(), format!("{{\"system\":\"{CANARY}\"}}").as_bytes()).await;
-        binary.lines("forkpoint::request", 6).await;
-        let (_, metrics) = binary.admin("/metrics").await;
-        assert!(!metrics.contains(CANARY), "{metrics}");
+        // Those that are no HTTP have no line.
+        binary.lines("forkpoint::request", requests().len() - 1).await;
+        for path in
+            ["/metrics", "/healthz", "/readyz", "/api/forks", "/api/prefixes", "/api/breaks", "/api/config"]
+        {
+            let (status, page) = binary.admin(path).await;
+            assert!(status == 200 && !page.contains(CANARY), "{path}: {status} {page}");
+        }
         let said = binary.said();
         assert!(level != "trace" || said.iter().any(|line| line.contains("TRACE")), "trace is on");
         for line in said {
