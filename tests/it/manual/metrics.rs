@@ -8,7 +8,7 @@ use forkpoint::sim::{Sim, SimConfig};
 use serde_json::json;
 
 use super::readme;
-use crate::harness::{Forkpoint, Upstream, post, samples};
+use crate::harness::{Forkpoint, Log, Upstream, post, samples, until};
 
 const START: &str = "<!-- metrics: written by `UPDATE=1 cargo test --test it manual` -->\n";
 const END: &str = "<!-- /metrics -->";
@@ -72,19 +72,30 @@ async fn three_hundred_models_clients_and_tenants_stay_within_the_bounds_of_thei
         ask(number, &format!("invented-{number}")).await;
     }
     ask(300, "claude-opus-5-5").await;
-    forkpoint.recorded(301).await;
+    ask(301, "no name {of a model}").await;
+    forkpoint.recorded(302).await;
     let exposition = forkpoint.metrics.render().unwrap();
     let of = |label| values(&exposition, label);
     let models = of("model");
     assert!(models.contains("invented-0") && models.contains("other") && models.len() <= 64, "{models:?}");
     assert!(models.contains("claude-opus-5-5"), "a model with a price keeps its place: {models:?}");
-    assert_eq!((of("client").len(), of("tenant").len()), (63, 49));
+    let harmless = |name: &String| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:@/-".contains(&b));
+    assert!(models.iter().all(harmless), "{models:?}");
+    // Of 64 and of 50 places one is kept for `none`, which nobody was here.
+    let (clients, tenants) = (of("client"), of("tenant"));
+    assert_eq!((clients.len(), tenants.len()), (63, 49));
+    assert!(clients.contains("other") && tenants.contains("other"), "{clients:?} {tenants:?}");
+    let others = |name: &str| forkpoint.metric(name, &["\"other\""]);
+    assert!(
+        others("forkpoint_client_requests_total") > 200.0 && others("forkpoint_tenant_tokens_total") > 200.0
+    );
     let counted = forkpoint.metric("forkpoint_requests_total", &["model=\"other\""]);
-    assert_eq!(counted as usize, 301 - (models.len() - 1), "nobody is lost");
+    assert_eq!(counted as usize, 302 - (models.len() - 1), "nobody is lost");
 }
 
 #[tokio::test]
 async fn of_sixty_fan_outs_the_newest_fifty_are_shown() {
+    let log = Log::start();
     let sim = Sim::start(SimConfig::default()).await.unwrap();
     let forkpoint = Forkpoint::before(&sim.url()).await;
     let tool = json!({"name": "Agent", "description": "Starts an agent.", "input_schema": {"type": "object",
@@ -99,8 +110,13 @@ async fn of_sixty_fan_outs_the_newest_fifty_are_shown() {
         forkpoint.recorded(number + 1).await;
     }
     assert_eq!(forkpoint.metric("forkpoint_forks_total", &["outcome=\"sealed\""]), 60.0);
+    until("all lines in the log", || log.count() == 60).await;
+    let fan_outs = log.records();
+    let newest = fan_outs[10..].iter().map(|line| line["fanned_out"].as_str().unwrap().to_owned());
     let exposition = forkpoint.metrics.render().unwrap();
-    assert_eq!(values(&exposition, "fork").len(), 50);
+    assert_eq!(values(&exposition, "fork"), newest.collect::<HashSet<_>>());
+    assert_eq!(forkpoint.metric("forkpoint_prefix_info", &[]), 50.0, "each is 1");
+    assert_eq!(values(&exposition, "prefix").len(), 50);
 }
 
 #[tokio::test]
