@@ -150,7 +150,7 @@ declare! {
         begun_ms: Option<u64>,
         /// `off`, `redacted` or `full`; what follows is there only if not `off`.
         bodies: String,
-        /// The tools that started this child and its siblings.
+        /// The tool that started this child.
         #[serde(skip_serializing_if = "Option::is_none")]
         tool: Option<String>,
         /// `x-forkpoint-parent` and `x-forkpoint-tool-use`.

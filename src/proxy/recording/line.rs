@@ -6,6 +6,7 @@ use crate::engine::fanout::ForkPoint;
 use crate::engine::turn::Turn;
 use crate::engine::types::{Endpoint, Role};
 use crate::proxy::clock::millis;
+use crate::proxy::family::Family;
 use crate::proxy::record::{Line, Recorder, Told};
 
 use super::{Entry, Tape};
@@ -22,7 +23,6 @@ impl Recorder {
         }
         let since = |at: Instant| millis(at.saturating_duration_since(facts.started));
         let arrived = SystemTime::now().checked_sub(facts.started.elapsed()).unwrap_or(UNIX_EPOCH);
-        let fork = self.family.as_ref().and_then(|family| family.fork.as_ref());
         let line = Line {
             v: VERSION,
             time_ms: arrived.duration_since(UNIX_EPOCH).map_or(0, millis) + self.clock().skipped_ms(),
@@ -36,7 +36,7 @@ impl Recorder {
         let changed = facts.sent != facts.received;
         tape.recording.take(Entry {
             line,
-            tool: fork.filter(|_| facts.role == Role::Child).map(|fork| tools(fork)),
+            tool: self.family.as_ref().filter(|_| facts.role == Role::Child).and_then(tool),
             parent: facts.claims.parent().cloned(),
             marks_agents: facts.claims.marks_agents(),
             request,
@@ -53,7 +53,13 @@ pub(super) fn list(betas: &str) -> Vec<String> {
     betas.split(',').filter(|beta| !beta.is_empty()).map(String::from).collect()
 }
 
-/// The tools that a fan-out called, each once: most call one.
+/// The tool that started a child; of one that named its parent and not the call, those that its fan-out called.
+fn tool(family: &Family) -> Option<String> {
+    let own = family.bound().map(|bound| &*bound.tool).filter(|tool| !tool.is_empty());
+    own.map(str::to_owned).or_else(|| family.fork.as_ref().map(|fork| tools(fork)))
+}
+
+/// Each once: most fan-outs call one.
 fn tools(fork: &ForkPoint) -> String {
     let mut names: Vec<&str> =
         fork.calls.iter().filter(|call| !call.directives.is_empty()).map(|call| &*call.name).collect();
