@@ -227,6 +227,26 @@ async fn a_fan_out_bills_again_what_it_billed_forked() {
     }
 }
 
+/// The same with every object's keys in reverse.
+fn reversed(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            members.iter().rev().map(|(key, value)| (key.clone(), reversed(value))).collect()
+        }
+        Value::Array(items) => items.iter().map(reversed).collect(),
+        _ => value.clone(),
+    }
+}
+
+/// Its turns follow the answers that they carry, however these are spelt.
+#[tokio::test]
+async fn a_client_that_reorders_keys_bills_again_what_it_billed() {
+    let stage = Stage::new(LATENCY, Bodies::Redacted, |config| config.server.mode = Mode::Align).await;
+    fan_out(&stage, Habits { echo: reversed, ..NONE }).await;
+    let report = stage.replayed(&["--modes-only"]).await;
+    bills(run(&report, "aligned"), stage.ledger());
+}
+
 #[tokio::test]
 async fn who_asked_for_a_lower_mode_gets_it_again() {
     let stage = Stage::new(LATENCY, Bodies::Redacted, |config| config.server.mode = Mode::Fork).await;

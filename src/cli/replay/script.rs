@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use crate::engine::meaning::Meaning;
 use crate::engine::usage::Usage;
 use crate::proxy::recording::Line;
 
@@ -140,10 +141,11 @@ struct Link {
     after: Option<Cause>,
 }
 
-/// What each one follows: the exchange whose answer is its last assistant message; for a child's first request, the
-/// fan-out; for the results of a fan-out, the last of the children.
+/// What each one follows: the exchange whose answer is its last assistant message, by its calls or by what it says;
+/// for a child's first request, the fan-out; for the results of a fan-out, the last of the children.
 fn links(lines: &[Line]) -> Vec<Link> {
-    let mut answered: HashMap<(Option<&str>, Vec<u8>), usize> = HashMap::new();
+    let mut answered: HashMap<(Option<&str>, [u8; 32]), usize> = HashMap::new();
+    let mut called: HashMap<(Option<&str>, String), usize> = HashMap::new();
     let mut links = Vec::with_capacity(lines.len());
     let families = families(lines);
     for (index, line) in lines.iter().enumerate() {
@@ -152,7 +154,10 @@ fn links(lines: &[Line]) -> Vec<Link> {
         let messages = body["messages"].as_array().map_or(&[][..], Vec::as_slice);
         let last = messages.iter().rev().find(|message| message["role"] == "assistant");
         let tenant = line.tenant.as_deref();
-        let before = last.and_then(|last| answered.get(&(tenant, said(&last["content"]))).copied());
+        let before = last.map(|last| &last["content"]).and_then(|content| {
+            let by_call = calls(content).find_map(|id| called.get(&(tenant, id.to_owned())));
+            by_call.or_else(|| answered.get(&(tenant, said(content)))).copied()
+        });
         let family = line.fork.as_deref().and_then(|fork| families.get(&(tenant, fork)));
         let kin = family.into_iter().flat_map(|family| match line.role.as_str() {
             "child" if before.is_none() => family.parent.as_slice(),
@@ -166,6 +171,7 @@ fn links(lines: &[Line]) -> Vec<Link> {
             line.answer.as_deref().and_then(|answer| serde_json::from_str(answer).ok());
         if let Some(answer) = answer {
             answered.insert((tenant, said(&answer["content"])), index);
+            called.extend(calls(&answer["content"]).map(|id| ((tenant, id.to_owned()), index)));
         }
     }
     links
@@ -203,21 +209,32 @@ fn families(lines: &[Line]) -> HashMap<(Option<&str>, &str), Family> {
     families
 }
 
-/// What a content says, markers and the form of a single text aside.
-fn said(content: &Value) -> Vec<u8> {
+/// What a content says: its markers, the form of a single text, the order of keys and members that are null do not
+/// count, nor does thinking, which many clients leave out when they say an answer again.
+fn said(content: &Value) -> [u8; 32] {
+    let text = || vec![serde_json::json!({"type": "text", "text": content})];
+    let blocks = content.as_array().cloned().unwrap_or_else(text);
     let mut hasher = blake3::Hasher::new();
-    let blocks = match content {
-        Value::String(text) => vec![serde_json::json!({"type": "text", "text": text})],
-        Value::Array(blocks) => blocks.clone(),
-        _ => Vec::new(),
-    };
     for mut block in blocks {
-        if let Some(members) = block.as_object_mut() {
-            members.shift_remove("cache_control");
+        if matches!(block["type"].as_str(), Some("thinking" | "redacted_thinking")) {
+            continue;
         }
-        hasher.update(block.to_string().as_bytes());
+        if let Some(members) = block.as_object_mut() {
+            members.retain(|_, value| !value.is_null());
+        }
+        let spelt = block.to_string();
+        match Meaning::of_block(spelt.as_bytes()) {
+            Some(meaning) => hasher.update(meaning.as_bytes()),
+            None => hasher.update(spelt.as_bytes()),
+        };
     }
-    hasher.finalize().as_bytes().to_vec()
+    *hasher.finalize().as_bytes()
+}
+
+/// The calls in a content; each has an id that no other answer has.
+fn calls(content: &Value) -> impl Iterator<Item = &str> {
+    let blocks = content.as_array().map_or(&[][..], Vec::as_slice).iter();
+    blocks.filter(|block| block["type"] == "tool_use").filter_map(|block| block["id"].as_str())
 }
 
 #[cfg(test)]
@@ -258,6 +275,36 @@ mod tests {
         let after: Vec<_> = links(&lines).into_iter().map(|link| link.after).collect();
         let ended = |exchange, gap_ms| Some(Cause { exchange, at: Stage::Ended, gap_ms });
         assert_eq!(after, [None, None, ended(0, 200), ended(1, 170), None]);
+    }
+
+    #[test]
+    fn an_answer_is_known_however_its_client_says_it_again() {
+        let user = json!({"role": "user", "content": "x"});
+        let answer = json!([{"type": "thinking", "thinking": "Hm.", "signature": "s"}, {"type": "text", "text": "A"},
+            {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": {"b": 1, "c": [2]}, "d": "e"}}]);
+        let without_calls = json!([{"type": "text", "text": "A", "citations": null}]);
+        let first = |content: &Value| Line {
+            answer: Some(json!({"role": "assistant", "content": content}).to_string()),
+            ..line(0, json!([user]), "")
+        };
+        let echo = |body: &str| Line {
+            request: Some(format!(
+                r#"{{"model":"m","messages":[{{"role":"user","content":"x"}},{{"content":{body},"role":"assistant"}}]}}"#
+            )),
+            ..line(300, json!([]), "")
+        };
+        let call = r#"{"input":{"d":"e", "a":{"c":[2],"b":1}},"name":"f","id":"toolu_1","type":"tool_use"}"#;
+        for (answer, echoes, expected) in [
+            (&answer, format!(r#"[{{"text":"A","type":"text"}},{call}]"#), true),
+            (&answer, format!(r#"[{{"text":"shortened","type":"text"}},{call}]"#), true),
+            (&answer, format!("[{}]", call.replace("toolu_1", "toolu_2")), false),
+            (&without_calls, r#"[{"text":"\u0041","type":"text"}]"#.to_owned(), true),
+            (&without_calls, r#""A""#.to_owned(), true),
+            (&without_calls, r#"[{"text":"B","type":"text"}]"#.to_owned(), false),
+        ] {
+            let lines = [first(answer), echo(&echoes)];
+            assert_eq!(links(&lines)[1].after.is_some(), expected, "{echoes}");
+        }
     }
 
     #[test]
