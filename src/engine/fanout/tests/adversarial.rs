@@ -1,5 +1,7 @@
 //! Requests that quote, repeat or forge what a fan-out said, and are nobody's children.
 
+use proptest::prelude::*;
+
 use super::*;
 
 /// Whatever comes after a fan-out without hints: none of it is a child.
@@ -218,4 +220,50 @@ fn nothing_crosses_tenants() {
     assert_eq!(fork.id.to_string().len(), 8);
     let mut other = Scene { forks: Forks::new(TenantId([8; 32]), Rules::default()), now: scene.now };
     plain(&mut other, &child(&directive("a")), BARE, "no_fork_point");
+}
+
+/// What a request says of itself: a session, a user, both or neither.
+fn any_hints() -> impl Strategy<Value = (Option<u8>, Option<u8>)> {
+    (prop::option::of(0..3_u8), prop::option::of(0..3_u8))
+}
+
+fn of_user(mut body: Value, user: Option<u8>) -> Value {
+    if let Some(user) = user {
+        body["metadata"] = json!({"user_id": format!("user {user}")});
+    }
+    body
+}
+
+proptest! {
+    #[test]
+    fn nobody_is_put_with_a_parent_that_says_otherwise_of_itself(
+        parents in prop::collection::vec(any_hints(), 1..6),
+        asks in prop::collection::vec((any_hints(), prop::option::of(0..6_usize)), 1..16),
+    ) {
+        let mut scene = Scene::new();
+        let mut forks = Vec::new();
+        for (number, (session, user)) in parents.iter().enumerate() {
+            let body = request(&["get_fact", "spawn_agent"], &[user_of_all()]);
+            let calls = ["a", "b"].map(|topic| {
+                call(&format!("{number}_{topic}"), "spawn_agent", json!({"task": directive(topic)}))
+            });
+            let headers = Headers { session: *session, ..BARE };
+            let fork = scene.fan_out(&of_user(body, *user), headers, &format!("msg_{number}"), &calls);
+            forks.push(fork.id);
+        }
+        for ((session, user), named) in asks {
+            let headers = Headers { session, ..BARE };
+            let named = named.map(|number| format!("msg_{number}"));
+            let explicit = named.as_deref().map(|message_id| Explicit { message_id, tool_use: None });
+            let asked = of_user(child(&directive("a")), user);
+            if let Recognised::Child(child) = scene.ask_naming(&asked, headers, explicit) {
+                let found = forks.iter().position(|fork| *fork == child.fork.id).unwrap();
+                prop_assert_eq!(parents[found], (session, user));
+            }
+        }
+    }
+}
+
+fn user_of_all() -> Value {
+    user(json!("Survey the project."))
 }

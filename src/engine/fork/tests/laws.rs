@@ -102,15 +102,29 @@ struct Own {
     system: String,
     before: Vec<String>,
     temperature: String,
+    /// Fields that shape its answer, each with a value of any spelling.
+    settings: Vec<(&'static str, String)>,
     later: Vec<String>,
 }
+
+/// All fields that are a child's own, but for those that every body here has.
+const SETTINGS: [&str; 7] =
+    ["stream", "top_p", "top_k", "stop_sequences", "metadata", "service_tier", "inference_geo"];
 
 fn any_own() -> impl Strategy<Value = Own> {
     let turn = (any_message("assistant"), any_message("user")).prop_map(|(a, b)| format!(",{a},\n{b}"));
     let before = (any_string(), any_mark())
         .prop_map(|(text, mark)| format!(r#"{{"type":"text","text":{text}{mark}}}"#));
-    (any_system(), prop::collection::vec(before, 0..3), "0\\.[0-9]{1,20}", prop::collection::vec(turn, 0..3))
-        .prop_map(|(system, before, temperature, later)| Own { system, before, temperature, later })
+    let settings = prop::sample::subsequence(SETTINGS.to_vec(), 0..=SETTINGS.len())
+        .prop_flat_map(|names| names.into_iter().map(|name| (Just(name), any_json())).collect::<Vec<_>>());
+    let words = (any_system(), prop::collection::vec(before, 0..3), prop::collection::vec(turn, 0..3));
+    (words, "0\\.[0-9]{1,20}", settings).prop_map(|((system, before, later), temperature, settings)| Own {
+        system,
+        before,
+        temperature,
+        settings,
+        later,
+    })
 }
 
 impl Own {
@@ -119,8 +133,10 @@ impl Own {
         let blocks: Vec<_> =
             self.before.iter().cloned().chain([text(&directive(topic)).to_string()]).collect();
         let later: String = self.later.iter().take(turns).map(String::as_str).collect();
+        let settings: String =
+            self.settings.iter().map(|(name, value)| format!("\"{name}\": {value} ,")).collect();
         format!(
-            r#"{{"model":"m","max_tokens":5,"temperature": {} ,"tools":[{{"name":"Read","input_schema":{{"properties":{{"cache_control":{{"type":"string"}}}},"type":"object"}}}}],"system":{},"messages":[{{"role":"user","content":[{}]}}{later}]}}"#,
+            r#"{{"model":"m","max_tokens":5,{settings}"temperature": {} ,"tools":[{{"name":"Read","input_schema":{{"properties":{{"cache_control":{{"type":"string"}}}},"type":"object"}}}}],"system":{},"messages":[{{"role":"user","content":[{}]}}{later}]}}"#,
             self.temperature,
             self.system,
             blocks.join(","),
@@ -211,6 +227,12 @@ proptest! {
         let body = bytes(&composed);
         let temperature = format!(r#""temperature": {}"#, own.temperature);
         prop_assert!(body.contains(&temperature));
+        prop_assert!(body.contains(r#""max_tokens":5"#));
+        let fields = Anatomy::read(body.as_bytes()).unwrap();
+        for (name, value) in &own.settings {
+            let kept = fields.member(body.as_bytes(), name).map(|span| &body[span.clone()]);
+            prop_assert_eq!(kept, Some(value.as_str()), "{}", name);
+        }
         let made: Value = serde_json::from_str(&body).unwrap();
         let texts: Vec<_> = made["messages"].as_array().unwrap().last().unwrap()["content"].as_array().unwrap()
             .iter().filter_map(|block| block["text"].as_str()).collect();
