@@ -122,6 +122,15 @@ impl Proxy {
         let lay = AssertUnwindSafe(|| self.lay(memo, family, facts, &tenant));
         let laid = std::panic::catch_unwind(lay).unwrap_or(Err(Why::Refused(Refusal::Internal)));
         facts.fork_time = started.elapsed();
+        // A child keeps its prefix for life: those that work are not pushed out by those that come.
+        let has_room = |laid: &Laid| {
+            let bytes = laid.prefix.memory_bytes();
+            tenant.make_room(bytes) && memo.store().make_room(bytes)
+        };
+        let laid = match laid {
+            Ok(laid) if family.bound().is_none() && !has_room(&laid) => Err(Why::Refused(Refusal::StoreFull)),
+            laid => laid,
+        };
         let laid = match laid {
             Ok(laid) => laid,
             Err(why) => {
@@ -223,11 +232,6 @@ impl Proxy {
         // By itself a snapshot would know nothing of what it is about: what it costs is what its parent's context costs.
         if !fork::is_snapshot(own, child) {
             fork::decide(facts.forecast.as_ref(), policy)?;
-        }
-        // A child keeps its prefix for life: those that work are not pushed out by those that come.
-        let bytes = laid.prefix.memory_bytes();
-        if !tenant.make_room(bytes) || !memo.store().make_room(bytes) {
-            return Err(Refusal::StoreFull);
         }
         left_alone.map(|()| laid)
     }
