@@ -58,6 +58,8 @@ pub struct Arrival {
     pub received: Arc<Remembered>,
     pub parameters: Parameters,
     pub before: Option<Before>,
+    /// The conversation that it is a turn of, if no request of that is known any more but what it depends on.
+    pub chosen: Option<Arc<Conversation>>,
 }
 
 /// The request that this one was found to be like.
@@ -76,7 +78,8 @@ impl Arrival {
 
     /// The conversation that this request is a turn of, if it was seen before.
     pub fn conversation(&self) -> Option<&Arc<Conversation>> {
-        self.kin().filter(|_| self.predecessor().is_some() || self.received.is_answered())
+        let known = self.kin().filter(|_| self.predecessor().is_some() || self.received.is_answered());
+        known.or(self.chosen.as_ref())
     }
 
     /// The same, or another conversation that opens alike.
@@ -240,7 +243,7 @@ mod tests {
         let attribution = Attribution::Stripped;
         let received = Remembered::read(Bytes::from(body.to_owned()), &Nothing, attribution).unwrap();
         let parameters = Parameters::read(received.body(), received.anatomy(), std::iter::empty(), None);
-        let arrival = Arrival { received: Arc::new(received), parameters, before: None };
+        let arrival = Arrival { received: Arc::new(received), parameters, before: None, chosen: None };
         let rules = Rules { order, profile: Profile::Anthropic, attribution, diagnose: false };
         let habits = |_: &Remembered| Habits::default();
         let aligned = align(&arrival, table, &Nothing, rules, Facts::default(), habits).unwrap();

@@ -10,6 +10,7 @@
 //! Rule: nothing is remembered of a tenant before the upstream accepted one of its requests. An invented
 //! credential leaves no trace.
 
+mod choices;
 mod forked;
 mod recent;
 mod tenant;

@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
+use super::choices::Choices;
 use crate::engine::anatomy::Layer;
-use crate::engine::conversation::Trace;
+use crate::engine::conversation::{Conversation, Trace};
 use crate::engine::quick::QuickMap;
 use crate::engine::recall::{CANDIDATES_MAX, FirstAnswer, KnownLayer, Opening, Remembered};
 use crate::engine::types::IdDigest;
@@ -40,6 +41,8 @@ pub(super) struct Recent {
     /// How many stand on the same request, by its address: it is counted once.
     shared: QuickMap<[u8; 8], Standing>,
     bytes: usize,
+    /// What conversations depend on whose body had to go.
+    choices: Choices,
 }
 
 #[derive(Debug)]
@@ -58,7 +61,12 @@ struct Standing {
 
 impl Recent {
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.choices.bytes()
+    }
+
+    /// The conversation of a request whose last body had to go, if its thinking is bound.
+    pub fn chosen(&self, request: &Remembered, hint: Option<Hint>) -> Option<Arc<Conversation>> {
+        self.choices.find(request, hint).cloned()
     }
 
     pub fn hinted(&self, hint: &Hint) -> Option<&Arc<Trace>> {
@@ -133,6 +141,7 @@ impl Recent {
         if let Some(old) = continued.and_then(|old| self.id_of(old)) {
             self.remove(old);
         }
+        self.choices.seen(&trace, hint);
         let id = self.next;
         self.next += 1;
         if let Some(hint) = hint {
@@ -180,16 +189,20 @@ impl Recent {
         }
     }
 
-    /// Forgets the oldest request, and the layers with the last; answers how much is left, if anything went.
-    pub fn forget_oldest(&mut self) -> bool {
-        match self.slots.keys().next().copied() {
-            Some(id) => self.remove(id),
-            None => {
-                let layers = self.tools.len() + self.system.len();
-                *self = Recent { next: self.next, ..Recent::default() };
-                layers > 0
-            }
+    /// Forgets the oldest request, then the layers, then what conversations chose; whether anything went. `room`:
+    /// what all of it may take.
+    pub fn forget_oldest(&mut self, room: usize) -> bool {
+        if let Some((id, slot)) = self.slots.first_key_value() {
+            let id = *id;
+            self.choices.keep(&slot.trace, slot.hint, room);
+            return self.remove(id);
         }
+        if self.tools.len() + self.system.len() > 0 {
+            let choices = std::mem::take(&mut self.choices);
+            *self = Recent { next: self.next, choices, ..Recent::default() };
+            return true;
+        }
+        self.choices.forget_oldest()
     }
 
     fn id_of(&self, trace: &Arc<Trace>) -> Option<u64> {

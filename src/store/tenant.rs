@@ -103,7 +103,8 @@ impl Tenant {
             recent.learn_layer(layer, value);
         }
         recent.insert(trace, hint, continued);
-        while recent.bytes() > self.recent_bytes_max && recent.forget_oldest() {}
+        let room = self.recent_bytes_max;
+        while recent.bytes() > room && recent.forget_oldest(room) {}
         let after = recent.bytes();
         drop(recent);
         add(&self.totals.recent_bytes, before, after);
@@ -225,7 +226,7 @@ impl Tenant {
     pub(super) fn forget_oldest_body(&self) -> bool {
         let mut recent = self.recent();
         let before = recent.bytes();
-        let forgot = recent.forget_oldest();
+        let forgot = recent.forget_oldest(self.recent_bytes_max);
         let after = recent.bytes();
         drop(recent);
         add(&self.totals.recent_bytes, before, after);
@@ -301,7 +302,13 @@ impl View<'_> {
             equal: before.trace.received.shared_pieces(&received),
         });
         let parameters = Parameters::read(received.body(), received.anatomy(), betas, known);
-        Arrival { received: Arc::new(received), parameters, before }
+        let chosen = match (&before, self.tenant) {
+            (None | Some(Before { continued: false, .. }), Some(tenant)) => {
+                tenant.recent().chosen(&received, self.hint)
+            }
+            _ => None,
+        };
+        Arrival { received: Arc::new(received), parameters, before, chosen }
     }
 }
 

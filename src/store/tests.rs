@@ -3,7 +3,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::*;
-use crate::engine::align::{Arrival, untouched};
+use crate::engine::align::{self, Arrival, align, untouched};
+use crate::engine::breakpoints::Profile;
+use crate::engine::canonical::Order;
 use crate::engine::conversation::Trace;
 use crate::engine::fanout::{Child, Draft, ForkPoint, Parent, Rank, Rules, Who};
 use crate::engine::prefix::Attribution;
@@ -316,4 +318,72 @@ fn snapshots_and_fork_points_go_by_age_before_anybody_is_forgotten() {
         assert_eq!((known(1), known(3), tenant.snapshots().len()), left, "{number}");
     }
     assert_eq!(memory.tenants(), 3);
+}
+
+/// A turn of a conversation whose thinking is bound to its spelling, sent so many milliseconds after the start: what
+/// goes out.
+fn bound_turn(memory: &Memory, body: &str, sent_ms: u64) -> String {
+    let tenant = memory.admit(&id(1));
+    let view = View { tenant: Some(&tenant), hint: None };
+    let body = Bytes::copy_from_slice(body.as_bytes());
+    let (received, like) = Remembered::recall(body, &view, Attribution::Counted).unwrap();
+    let arrival = view.arrival(received, like, [].into_iter());
+    let attribution = Attribution::Counted;
+    let rules =
+        align::Rules { order: Order::FirstSeen, profile: Profile::Automatic, attribution, diagnose: false };
+    let facts = align::Facts { bound_thinking: true, ..align::Facts::default() };
+    let habits = |_: &Remembered| align::Habits::default();
+    let aligned = align(&arrival, &tenant.table(), &view, rules, facts, habits).unwrap();
+    tenant.learn(aligned.interns);
+    aligned.trace.conversation.pin(aligned.pins);
+    aligned.trace.sent(Moment(sent_ms));
+    tenant.remember(aligned.trace, None, arrival.predecessor());
+    String::from_utf8(aligned.body.pieces.concat()).unwrap()
+}
+
+/// A body whose tools come in this order.
+fn with_tools(tools: [&str; 2], opening: &str, messages: usize) -> String {
+    let tools = tools.map(|name| format!(r#"{{"name":"{name}"}}"#)).join(",");
+    let body = String::from_utf8(body(opening, messages, 32 << 10).to_vec()).unwrap();
+    body.replace(r#"{"name":"a"}"#, &tools)
+}
+
+#[test]
+fn what_was_chosen_for_bound_thinking_outlives_the_body() {
+    for (later_ms, is_kept) in [(1_000, true), (3_600_002, false)] {
+        let memory = memory(MIB);
+        bound_turn(&memory, &with_tools(["a", "b"], "first", 1), 0);
+        // Its tools are respelt as the tenant's first were.
+        let turn = |messages: usize| with_tools(["b", "a"], "chosen", messages);
+        assert!(bound_turn(&memory, &turn(1), 1).contains(r#"[{"name":"a"},{"name":"b"}]"#));
+        for other in 0..40 {
+            bound_turn(&memory, &with_tools(["a", "b"], &format!("other {other}"), 1), later_ms);
+            assert!(memory.bytes() <= MIB / 2 + (64 << 10), "{}", memory.bytes());
+        }
+        for messages in [3, 5] {
+            let sent = bound_turn(&memory, &turn(messages), later_ms);
+            assert_eq!(sent.contains(r#"[{"name":"a"},{"name":"b"}]"#), is_kept, "after {later_ms} ms");
+        }
+        memory.forget(&id(1));
+        assert_eq!(memory.bytes(), 0);
+    }
+}
+
+#[test]
+fn choices_are_bounded_and_the_oldest_goes_first() {
+    let memory = memory(256 << 10);
+    let turn = |number: usize, messages: usize| {
+        // A prompt of its own, which it shares with nobody.
+        let prompt = format!("{number}").repeat(2 << 10);
+        with_tools(["b", "a"], &format!("opening {number}"), messages).replace("Be brief.", &prompt)
+    };
+    bound_turn(&memory, &with_tools(["a", "b"], "first", 1), 0);
+    for number in 1..60 {
+        bound_turn(&memory, &turn(number, 1), 1);
+        let tables = memory.admit(&id(1)).table().bytes();
+        assert!(memory.bytes() - tables <= 128 << 10, "{number}: {}", memory.bytes() - tables);
+    }
+    let respelt =
+        |number: usize| bound_turn(&memory, &turn(number, 3), 2).contains(r#"[{"name":"a"},{"name":"b"}]"#);
+    assert!(respelt(55) && !respelt(2));
 }

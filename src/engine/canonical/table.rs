@@ -104,6 +104,16 @@ impl Choice {
     pub fn bytes(&self) -> usize {
         self.spellings.bytes()
     }
+
+    /// What it holds: an address each, equal for those who share it, and how much that is.
+    pub fn parts(&self) -> impl Iterator<Item = (usize, usize)> {
+        let Spellings { elements, lists, inputs, .. } = &self.spellings;
+        let elements = elements.slots.values().map(|slot| (slot.value.as_ptr().addr(), slot.cost));
+        let lists = lists.slots.values().map(|slot| (Arc::as_ptr(&slot.value).addr(), slot.cost));
+        let inputs = inputs.slots.values().flat_map(|slot| &slot.value);
+        let inputs = inputs.map(|input| (Arc::as_ptr(input).addr(), input.bytes.len() + ENTRY_BYTES));
+        elements.chain(lists).chain(inputs)
+    }
 }
 
 /// What a request taught its tenant's table.

@@ -8,6 +8,7 @@ mod fallback;
 mod untouched;
 mod habits;
 mod imagined;
+mod forgotten;
 pub mod wire;
 
 use forkpoint::config::{self, Mode, Overrides};

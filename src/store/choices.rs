@@ -1,0 +1,125 @@
+//! Conversations whose thinking is bound to their spelling, after their last body had to go.
+//!
+//! What was chosen at a conversation's first request holds for its life, and its next turn may come long after other
+//! conversations needed the room. A choice is small beside a body, and most of it is what all conversations of the
+//! tenant have in common: that is counted once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::recent::Hint;
+use crate::engine::conversation::{Conversation, Trace};
+use crate::engine::quick::QuickMap;
+use crate::engine::recall::{FirstAnswer, Opening, Remembered};
+use crate::engine::types::Moment;
+
+/// Choices of one tenant.
+const CHOICES_MAX: usize = 4_096;
+/// Of what recent bodies may take, this part may be choices.
+const SHARE_OF_CHOICES: usize = 4;
+/// As long after its last request as a child is remembered, and as the longest-lived cache entry.
+const LIFE_MS: u64 = 3_600_000;
+/// What a choice costs beside what it holds: its slots in the maps.
+const CHOICE_BYTES: usize = 256;
+
+/// How a conversation is found again. Without an answer: its first request was the last that was kept.
+type Name = (Option<Hint>, Opening, Option<FirstAnswer>);
+
+#[derive(Debug, Default)]
+pub(super) struct Choices {
+    /// By the order in which their bodies went.
+    slots: BTreeMap<u64, Slot>,
+    names: QuickMap<Name, u64>,
+    next: u64,
+    /// How many hold the same bytes, by their address.
+    shared: QuickMap<[u8; 8], Standing>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    name: Name,
+    conversation: Arc<Conversation>,
+    last_sent: Moment,
+    parts: Vec<[u8; 8]>,
+}
+
+#[derive(Debug)]
+struct Standing {
+    count: usize,
+    bytes: usize,
+}
+
+impl Choices {
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Keeps the conversation of a body that goes, if it has chosen. `room`: what recent bodies may take.
+    pub fn keep(&mut self, trace: &Trace, hint: Option<Hint>, room: usize) {
+        let Some(opening) = trace.received.opening() else { return };
+        let Some(choice) = trace.conversation.choice() else { return };
+        let name = (hint, opening, trace.received.answer_key());
+        self.forget(&name);
+        let mut parts = Vec::new();
+        self.bytes += CHOICE_BYTES;
+        for (place, bytes) in choice.parts() {
+            let place = (place as u64).to_le_bytes();
+            parts.push(place);
+            let standing = self.shared.entry(place).or_insert(Standing { count: 0, bytes });
+            self.bytes += size_of_val(&place) + if standing.count == 0 { standing.bytes } else { 0 };
+            standing.count += 1;
+        }
+        drop(choice);
+        self.names.insert(name, self.next);
+        let conversation = Arc::clone(&trace.conversation);
+        self.slots.insert(self.next, Slot { name, conversation, last_sent: trace.sent_at(), parts });
+        self.next += 1;
+        while self.bytes > room / SHARE_OF_CHOICES || self.slots.len() > CHOICES_MAX {
+            self.forget_oldest();
+        }
+    }
+
+    /// The conversation that a request goes on with.
+    pub fn find(&self, request: &Remembered, hint: Option<Hint>) -> Option<&Arc<Conversation>> {
+        let (opening, answer) = (request.opening()?, Some(request.answer_key()?));
+        let found = [answer, None].into_iter().find_map(|answer| self.names.get(&(hint, opening, answer)));
+        self.slots.get(found?).map(|slot| &slot.conversation)
+    }
+
+    /// A request of this conversation is kept again, and what is too old goes.
+    pub fn seen(&mut self, trace: &Trace, hint: Option<Hint>) {
+        if let Some(opening) = trace.received.opening() {
+            for answer in [trace.received.answer_key(), None] {
+                let name = (hint, opening, answer);
+                let slot = self.names.get(&name).and_then(|id| self.slots.get(id));
+                if slot.is_some_and(|slot| Arc::ptr_eq(&slot.conversation, &trace.conversation)) {
+                    self.forget(&name);
+                }
+            }
+        }
+        let now = trace.sent_at();
+        while self.slots.values().next().is_some_and(|slot| now.since(slot.last_sent) > LIFE_MS) {
+            self.forget_oldest();
+        }
+    }
+
+    pub fn forget_oldest(&mut self) -> bool {
+        let oldest = self.slots.values().next().map(|slot| slot.name);
+        oldest.inspect(|name| self.forget(name)).is_some()
+    }
+
+    fn forget(&mut self, name: &Name) {
+        let Some(slot) = self.names.remove(name).and_then(|id| self.slots.remove(&id)) else { return };
+        self.bytes -= CHOICE_BYTES;
+        for place in slot.parts {
+            self.bytes -= size_of_val(&place);
+            let Some(standing) = self.shared.get_mut(&place) else { continue };
+            standing.count -= 1;
+            if standing.count == 0 {
+                self.bytes -= standing.bytes;
+                self.shared.remove(&place);
+            }
+        }
+    }
+}
