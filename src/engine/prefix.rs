@@ -1,7 +1,8 @@
 //! The chain of prefix hashes: one per piece, each over everything before it.
 //!
 //! The prompt cache is keyed by what the model would read up to a block. So a hash here covers model, tools,
-//! system and messages in that order, and leaves out what the model never sees: markers, white space between
+//! system and messages in that order, and leaves out what the model never sees: markers (those on blocks inside a
+//! result too, which the upstream counts and leaves without effect), white space between
 //! tokens, and the order of a block's own members. Values inside are raw: another key order *within* a schema
 //! or a tool's input is another prompt. A string is not a block, though they may say the same.
 //!
@@ -16,7 +17,11 @@
 //! assert_eq!(one, two);
 //! ```
 
+mod unmarked;
+
 use std::fmt;
+
+use memchr::memmem;
 
 use super::anatomy::{Anatomy, Form, Layer, Message, Piece};
 use super::json::{self, Span, is_key, value_end_noting};
@@ -293,6 +298,8 @@ struct DigestMember {
 
 /// The name, quotes included, of the member that never counts.
 const MARKER_KEY: &[u8] = b"\"cache_control\"";
+/// The name of the member that holds the blocks of a result.
+const CONTENT_KEY: &[u8] = b"\"content\"";
 
 impl Digester {
     fn piece(&mut self, body: &[u8], layer: Layer, piece: &Piece) -> Leaf {
@@ -326,7 +333,13 @@ impl Digester {
         self.begin(layer, Form::Block);
         self.members.sort_by(|a, b| body[a.key.clone()].cmp(&body[b.key.clone()]));
         for member in self.members.drain(..) {
+            let holds_blocks = layer == Layer::Messages && &body[member.key.clone()] == CONTENT_KEY;
             self.canonical.extend_from_slice(&body[member.key]);
+            let value = &body[member.value.clone()];
+            if holds_blocks && value.starts_with(b"[") && memmem::find(value, MARKER_KEY).is_some() {
+                unmarked::push_blocks(&mut self.canonical, body, member.value.start);
+                continue;
+            }
             match member.spaced {
                 true => push_compact(&mut self.canonical, &body[member.value]),
                 false => self.canonical.extend_from_slice(&body[member.value]),
@@ -440,6 +453,38 @@ mod tests {
         let second = r#"{"system":[{"type":"text","text":"s"},{"type":"text","text":"x-anthropic-billing-header: 1"}]}"#;
         let chain = chain_with(second, Attribution::Stripped);
         assert_ne!(chain.pieces[0], chain.pieces[1]);
+    }
+
+    #[test]
+    fn a_marker_inside_a_result_does_not_count() {
+        let body = |content: &str| {
+            let result = format!(r#"{{"type":"tool_result","tool_use_id":"i","content":{content}}}"#);
+            format!(r#"{{"messages":[{{"role":"user","content":[{result}]}}]}}"#)
+        };
+        let plain = body(
+            r#"[{"type":"text","text":"a"},{"type":"search_result","content":[{"type":"text","text":"b"}]}]"#,
+        );
+        for marked in [
+            r#"[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}},{"type":"search_result","content":[{"type":"text","text":"b"}]}]"#,
+            r#"[ {"cache_control":null, "type":"text","text":"a"},{"type":"search_result","content":[{"type":"text", "cache_control" : {"type":"ephemeral"}, "text":"b"}]}]"#,
+        ] {
+            assert_eq!(shared(&plain, &body(marked)), 1, "{marked}");
+        }
+        // What only looks like one does.
+        for other in [
+            r#"[{"type":"text","text":"a\"cache_control\""},{"type":"search_result","content":[{"type":"text","text":"b"}]}]"#,
+            r#"[{"type":"text","text":"a","x":{"cache_control":1}},{"type":"search_result","content":[{"type":"text","text":"b"}]}]"#,
+            r#"["cache_control",{"type":"text","text":"a"},{"type":"search_result","content":[{"type":"text","text":"b"}]}]"#,
+        ] {
+            assert_eq!(shared(&plain, &body(other)), 0, "{other}");
+        }
+        let call = |input: &str| {
+            format!(
+                r#"{{"messages":[{{"role":"assistant","content":[{{"type":"tool_use","id":"i","input":{input}}}]}}]}}"#
+            )
+        };
+        let data = r#"{"content":[{"cache_control":1}]}"#;
+        assert_eq!(shared(&call(data), &call(r#"{"content":[{}]}"#)), 0, "what a call brings is data");
     }
 
     #[test]
