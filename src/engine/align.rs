@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::anatomy::Layer;
 use super::breakpoints::{self, Edit, Forwarded, Profile, Situation};
 use super::canonical::{self, Choice, Limits, News, Order, Pins, Table, Thinking};
-use super::conversation::{Conversation, Trace};
+use super::conversation::{Conversation, Trace, entries_of};
 use super::diagnosis;
 use super::entry::Parameters;
 use super::prefix::Attribution;
@@ -41,6 +41,8 @@ pub struct Facts {
     pub has_siblings: bool,
     /// The last piece that they have too, of a fork that its client has made.
     pub shared: Option<usize>,
+    /// The request goes out as it came, and so did those before it: what counts is what would have gone out.
+    pub imagined: bool,
 }
 
 /// What a tenant's traffic says about a request as it will go out: in the one spelling that is learned by.
@@ -133,11 +135,16 @@ pub fn align(
     }
     let before = arrival.before.as_ref().map(|before| &*before.trace);
     let habits = habits(&forwarded);
+    let written = before.map(|before| match facts.imagined {
+        true => before.imagined_within(&forwarded),
+        false => before.entries_within(&forwarded),
+    });
+    let written = written.unwrap_or_default();
     let situation = Situation {
         profile: rules.profile,
         minimum_tokens: facts.minimum_tokens,
         tokens_per_byte: facts.tokens_per_byte,
-        last_written: before.and_then(|before| before.entries_within(&forwarded).last().map(|e| e.piece)),
+        last_written: written.last().map(|entry| entry.piece),
         seen_before: habits.seen_before,
         continues: habits.continues.filter(|_| arrival.predecessor().is_none()),
         has_siblings: facts.has_siblings,
@@ -156,7 +163,10 @@ pub fn align(
         }
     };
     let marks = plan.breakpoints.clone();
-    let trace = Trace::new(arrival, forwarded, conversation, marks);
+    let mut trace = Trace::new(arrival, forwarded, conversation, marks);
+    if facts.imagined {
+        trace.entries = entries_of(written, trace.reading(), &trace.breakpoints);
+    }
     Ok(Aligned { trace: Arc::new(trace), body, plan, interns: canonical.interns, pins: canonical.pins })
 }
 

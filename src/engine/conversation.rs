@@ -35,6 +35,8 @@ pub struct Trace {
     /// Where the requests of this conversation did, this one included, as far as it still has the pieces.
     pub entries: Vec<Entry>,
     pub parameters: Parameters,
+    /// Where this conversation would have, had its requests been aligned.
+    imagined: OnceLock<Vec<Entry>>,
     sent: OnceLock<Moment>,
     begun: OnceLock<Moment>,
     answer: OnceLock<Answer>,
@@ -107,17 +109,8 @@ impl Trace {
         parameters: Parameters,
     ) -> Trace {
         let before = arrival.before.as_ref().map(|before| &*before.trace);
-        let mut entries = before.map_or_else(Vec::new, |before| before.entries_within(forwarded.reading()));
-        for breakpoint in &breakpoints {
-            let prefix = forwarded.reading().chain().pieces.get(breakpoint.piece).copied();
-            let known = entries.iter().any(|entry| entry.piece == breakpoint.piece);
-            entries.extend(prefix.filter(|_| !known).map(|prefix| Entry { piece: breakpoint.piece, prefix }));
-        }
-        entries.sort_unstable_by_key(|entry| entry.piece);
-        // The first is the static part, which no later one stands for.
-        if entries.len() > ENTRIES_MAX {
-            entries.drain(1..=entries.len() - ENTRIES_MAX);
-        }
+        let entries = before.map_or_else(Vec::new, |before| before.entries_within(forwarded.reading()));
+        let entries = entries_of(entries, forwarded.reading(), &breakpoints);
         Trace {
             received: Arc::clone(&arrival.received),
             parameters,
@@ -125,6 +118,7 @@ impl Trace {
             conversation,
             breakpoints,
             entries,
+            imagined: OnceLock::new(),
             sent: OnceLock::new(),
             begun: OnceLock::new(),
             answer: OnceLock::new(),
@@ -192,8 +186,22 @@ impl Trace {
         let _ = self.begun.set(now);
     }
 
+    /// Where an aligned request in the place of this one would have asked for entries, and those before it.
+    pub fn imagine(&self, entries: Vec<Entry>) {
+        let _ = self.imagined.set(entries);
+    }
+
+    /// Those of them that a later request still has.
+    pub fn imagined_within(&self, request: &Reading) -> Vec<Entry> {
+        self.within(self.imagined.get().unwrap_or(&self.entries), request)
+    }
+
     /// The entries that a later request still has, where it has them.
     pub fn entries_within(&self, request: &Reading) -> Vec<Entry> {
+        self.within(&self.entries, request)
+    }
+
+    fn within(&self, entries: &[Entry], request: &Reading) -> Vec<Entry> {
         let pieces = &request.chain().pieces;
         let is_shifted = !self.reading().is_numbered_like(request);
         let place = |entry: &Entry| match pieces.get(entry.piece) == Some(&entry.prefix) {
@@ -204,7 +212,7 @@ impl Trace {
             }
             false => None,
         };
-        self.entries.iter().filter_map(place).collect()
+        entries.iter().filter_map(place).collect()
     }
 
     /// Whether `request` goes on where this one ended, rather than starting anew or from an earlier turn.
@@ -233,6 +241,22 @@ impl Trace {
         let choice = self.conversation.choice().map_or(0, |choice| choice.bytes());
         size_of::<Trace>() + self.received.memory_bytes() + forwarded + choice
     }
+}
+
+/// The entries of a request: those of the ones before it that it still has, and its own.
+pub fn entries_of(before: Vec<Entry>, request: &Reading, breakpoints: &[Breakpoint]) -> Vec<Entry> {
+    let mut entries = before;
+    for breakpoint in breakpoints {
+        let prefix = request.chain().pieces.get(breakpoint.piece).copied();
+        let known = entries.iter().any(|entry| entry.piece == breakpoint.piece);
+        entries.extend(prefix.filter(|_| !known).map(|prefix| Entry { piece: breakpoint.piece, prefix }));
+    }
+    entries.sort_unstable_by_key(|entry| entry.piece);
+    // The first is the static part, which no later one stands for.
+    if entries.len() > ENTRIES_MAX {
+        entries.drain(1..=entries.len() - ENTRIES_MAX);
+    }
+    entries
 }
 
 impl Forwarded {

@@ -124,6 +124,10 @@ impl Memo {
 
     /// What would go out in mode `align`.
     pub fn plan(&self, rules: Rules, now: Moment) -> Result<Aligned, Reason> {
+        self.plan_as(false, rules, now)
+    }
+
+    fn plan_as(&self, imagined: bool, rules: Rules, now: Moment) -> Result<Aligned, Reason> {
         let tenant = self.tenant();
         let view = View { tenant: tenant.as_deref(), hint: self.owner.hint };
         let model = self.owner.facts;
@@ -132,6 +136,7 @@ impl Memo {
             minimum_tokens: Some(model.minimum_tokens.unwrap_or(MINIMUM_TOKENS)),
             has_siblings: self.has_siblings,
             shared: self.shared,
+            imagined,
             ..align::Facts::default()
         };
         let Some(tenant) = &tenant else {
@@ -175,16 +180,18 @@ impl Memo {
     /// What mode `align` would have done to a request that goes out as it came. Its spellings are learned as well, so
     /// that the next one is compared with what would have been sent before it.
     pub fn imagine(&mut self, rules: Rules, now: Moment) {
-        let plan = || self.plan(rules, now);
+        let plan = || self.plan_as(true, rules, now);
         let Ok(Ok(aligned)) = std::panic::catch_unwind(AssertUnwindSafe(plan)) else { return };
         let is_as_sent =
             aligned.plan.edits.is_empty() && Arc::ptr_eq(&aligned.trace.forwarded(), &self.arrival.received);
         self.interns = aligned.interns;
+        if let Some(sent) = &self.trace {
+            sent.imagine(aligned.trace.entries.clone());
+        }
         self.imagined = Some(Imagined { trace: aligned.trace, is_as_sent, flight: None });
     }
 
-    /// What that would have been billed, given what was: an estimate, and one too high where only a bridge would have
-    /// reached the last entry.
+    /// What that would have been billed, given what was: an estimate.
     pub fn imagined_bill(&mut self, billed: &Usage, now: Moment) -> Option<Usage> {
         let (tenant, minimum_tokens) = (self.tenant()?, self.owner.facts.minimum_tokens);
         let Imagined { trace, is_as_sent, flight } = self.imagined.as_mut()?;

@@ -11,8 +11,7 @@ const SLACK: f64 = 0.1;
 
 #[tokio::test]
 async fn what_observe_takes_aligned_requests_to_cost_is_what_they_cost() {
-    // Bridges are not imagined, so that long turns are taken to cost more than they would.
-    for shape in [Shape::Chat, Shape::Tools] {
+    for shape in [Shape::Chat, Shape::Tools, Shape::LongTurns] {
         for behaviour in Behaviour::ALL {
             let sim = simulator(|_| ()).await;
             let observe = |config: &mut forkpoint::config::Config| config.server.mode = mode("observe");
