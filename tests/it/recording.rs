@@ -190,4 +190,8 @@ async fn a_reload_names_whom_to_keep_and_the_minutes_end() {
     forkpoint.reload(|config| config.record.match_minutes = 8);
     assert_eq!(kept().await, 3, "from here on");
     assert_eq!(lines(&file).len(), 5, "everybody has a line");
+    let matched = folder.path().join("r.jsonl.match");
+    let id = lines(&matched)[0].id.to_string();
+    let shown = explain(&["--request", &id, "--recording", matched.to_str().unwrap()]);
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
 }
