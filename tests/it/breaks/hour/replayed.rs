@@ -17,14 +17,14 @@ const NOT_OURS: [&str; 2] = ["sk-unknown", "sk-refused"];
 
 /// What one group of requests cost.
 #[derive(Default)]
-struct Sum {
+pub struct Sum {
     requests: usize,
-    usage: Usage,
+    pub usage: Usage,
     prompt_usd: f64,
 }
 
 impl Sum {
-    fn of<'e>(exchanges: impl IntoIterator<Item = &'e Exchange>) -> Sum {
+    pub fn of<'e>(exchanges: impl IntoIterator<Item = &'e Exchange>) -> Sum {
         let mut sum = Sum::default();
         for exchange in exchanges {
             let usage = exchange.usage.expect("a bill");
@@ -75,7 +75,8 @@ fn request_id(exchange: &Exchange) -> &str {
     exchange.headers.get("request-id").unwrap().to_str().unwrap()
 }
 
-fn client(exchange: &Exchange) -> &'static str {
+/// The client of an exchange, as it is shown.
+pub fn client(exchange: &Exchange) -> &'static str {
     match header(exchange, "user-agent") {
         "litellm/1.2.3" => "litellm/1.2",
         _ => "claude-cli/2.1",
