@@ -334,6 +334,23 @@ fn bills(hour: &Hour, log: &[Value], recorded: &[Value]) {
         }
         assert_eq!(sum(recorded, kind), all as f64, "recorded {kind}");
     }
+    for (client, exchanges) in by_client(&hour.exchanges) {
+        for (kind, tokens) in kinds(&replayed::Sum::of(exchanges).usage) {
+            let counted =
+                hour.metric("client_tokens_total", &[&label("client", client), &label("kind", kind)]);
+            assert_eq!(counted, tokens as f64, "{client} {kind}");
+        }
+    }
+}
+
+/// The exchanges that were billed, by the client as it is shown.
+fn by_client(exchanges: &[Exchange]) -> BTreeMap<&'static str, Vec<&Exchange>> {
+    let mut clients: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for exchange in exchanges.iter().filter(|exchange| exchange.usage.is_some()) {
+        clients.entry(replayed::client(exchange)).or_default().push(exchange);
+    }
+    assert_eq!(clients.len(), 2);
+    clients
 }
 
 /// What was counted is what was logged and recorded.

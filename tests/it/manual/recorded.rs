@@ -31,8 +31,8 @@ impl Recorded {
         }
         forkpoint.proxy.recording().unwrap().flush();
         let text = std::fs::read_to_string(self.0.path().join("r.jsonl")).unwrap();
-        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let mut recorded = lines.filter(|line| line["id"] == logged["id"]).next_back().expect("a line");
+        let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let mut recorded = lines.rfind(|line| line["id"] == logged["id"]).expect("a line");
         let mut logged = logged.clone();
         logged.as_object_mut().unwrap().retain(|name, _| !OF_EVERY_LINE.contains(&name.as_str()));
         recorded.as_object_mut().unwrap().retain(|name, _| Line::TOLD.contains(&name.as_str()));
