@@ -101,9 +101,13 @@ async fn what_came_and_what_went_out_are_kept_and_explained() {
     let shown = explain(&["--request", &id, "--recording", file.to_str().unwrap()]);
     let text = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
-    for part in ["as it came", "as it went out", "tools[0]", "tools[1]", "aligned", "breakpoint"] {
+    let made = "what was made of it: it says the same as before; ";
+    for part in
+        ["billed: ", "as it came", "as it went out", made, "tools[0]", "tools[1]", "aligned", "breakpoint"]
+    {
         assert!(text.contains(part), "{part} in {text}");
     }
+    assert!(!text.contains("would add"), "what was done is told, not what could be: {text}");
     let shown = explain(&["--json", "--request", &id, "--recording", file.to_str().unwrap()]);
     let report: Value = serde_json::from_slice(&shown.stdout).unwrap();
     let changes = report["changes"].as_array().unwrap();
@@ -139,6 +143,44 @@ async fn whoever_matches_is_kept_in_full() {
     let matched = lines(&folder.path().join("r.jsonl.match"));
     assert_eq!(matched.len(), 1);
     assert_eq!(matched[0].request.as_deref().map(str::as_bytes), Some(samples::PROMPT));
+}
+
+/// A recorded request and what it became.
+fn told(line: &Value) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("r.jsonl");
+    std::fs::write(&file, format!("{line}\n")).unwrap();
+    let shown = explain(&["--request", "1", "--recording", file.to_str().unwrap()]);
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    String::from_utf8(shown.stdout).unwrap()
+}
+
+#[test]
+fn forked_refused_and_untouched_requests_are_told_apart() {
+    let body = |system: &str| json!({"model": "m", "system": system, "messages": []}).to_string();
+    let untouched =
+        json!({"v": 1, "id": 1, "plan": "passthrough", "reason": "observe", "request": body("a")});
+    assert!(told(&untouched).ends_with("it went out as it came, byte for byte\n"), "{}", told(&untouched));
+    let mut refused = untouched.clone();
+    refused["refused"] = json!(body("b"));
+    assert!(told(&refused).contains("byte for byte, after it had gone out changed and was refused"));
+    let mut forked = untouched;
+    (forked["plan"], forked["forwarded"]) = (json!("forked"), json!(body("b")));
+    (forked["uncached"], forked["cache_read"], forked["output"]) = (json!(3), json!(12_000), json!(7));
+    (forked["cache_write_5m"], forked["cache_write_1h"], forked["cost_usd"]) =
+        (json!(0), json!(0), json!(0.25));
+    (forked["break_cause"], forked["break_layer"], forked["break_at"]) =
+        (json!("ttl_expired"), json!("tools"), json!("tools[1]"));
+    let text = told(&forked);
+    for part in [
+        "cache read 12,000 · cache write 5m 0 · cache write 1h 0 · output 7 · $0.250000\n",
+        "cache break: ttl_expired, in tools at tools[1], 0 tokens",
+        "what was made of it: it was put on its parent's prompt.",
+        "+ added ",
+        "- left out ",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
 }
 
 #[test]

@@ -24,10 +24,10 @@ const EXCERPT_AFTER: usize = 48;
 pub fn text(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices, colour: bool) -> String {
     let style = Style { colour };
     let plan = plan_of(first, None, prices);
-    let mut out = layers(first, &plan, style);
+    let mut out = layers(first, Some(&plan), style);
     if let Some((second, parted)) = comparison {
         let next = plan_of(second, Some((first, &plan)), prices);
-        let _ = write!(out, "\n{}\n", layers(second, &next, style));
+        let _ = write!(out, "\n{}\n", layers(second, Some(&next), style));
         out += &match parted {
             None => extended(first, second, style),
             Some(parted) => {
@@ -72,8 +72,8 @@ pub fn json(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices) -> Val
     report
 }
 
-/// The layers of one request, with sizes, hashes and the client's own breakpoints.
-pub fn layers(exhibit: &Exhibit, plan: &Plan, style: Style) -> String {
+/// The layers of one request, with sizes, hashes and the breakpoints that it has; and what is planned for it.
+pub fn layers(exhibit: &Exhibit, plan: Option<&Plan>, style: Style) -> String {
     let Exhibit { name, body, anatomy, chain } = exhibit;
     let model = anatomy.model(body).unwrap_or_default();
     let mut out = format!("{}: {model}, {} bytes\n\n", style.bold(name), grouped(body.len() as u64));
@@ -99,7 +99,9 @@ pub fn layers(exhibit: &Exhibit, plan: &Plan, style: Style) -> String {
     if let Some(ttl) = anatomy.member(body, "cache_control").map(|span| ttl(&body[span.clone()])) {
         let _ = writeln!(out, "\n  top-level cache_control: automatic, {ttl}");
     }
-    let _ = writeln!(out, "\n  align would add: {}", planned(exhibit, plan));
+    if let Some(plan) = plan {
+        let _ = writeln!(out, "\n  align would add: {}", planned(exhibit, plan));
+    }
     if anatomy.ambiguous {
         let _ = writeln!(
             out,

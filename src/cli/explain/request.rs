@@ -204,6 +204,13 @@ fn members(first: &Exhibit, second: &Exhibit) -> Vec<Change> {
             (Some(before), None) => (What::LeftOut, before.clone()),
             (None, None) => return None,
         };
+        // A breakpoint that stands for the last block.
+        let what = match what {
+            What::Added if name == "cache_control" => What::Breakpoint,
+            What::LeftOut if name == "cache_control" => What::Unmarked,
+            What::Changed if name == "cache_control" => What::Remarked,
+            _ => what,
+        };
         let (from, to) = (before.is_some().then(|| name.clone()), now.is_some().then(|| name.clone()));
         let bytes = now.or(before).map_or(0, |value| value.len());
         Some(Change { what, layer: None, from, to, bytes, excerpt: excerpt(&shown) })
@@ -278,12 +285,17 @@ fn text_of(
     if line.bodies == "redacted" {
         out += "its words are filler: the recording is redacted\n";
     }
-    let _ = write!(out, "\n{}", report::layers(first, &report::plan_alone(first), style));
+    out += &bill(line);
+    let _ = write!(out, "\n{}", report::layers(first, None, style));
     let Some(second) = second else {
-        return out + "\nit went out as it came, byte for byte\n";
+        let again = match line.refused {
+            Some(_) => ", after it had gone out changed and was refused",
+            None => "",
+        };
+        return out + &format!("\nit went out as it came, byte for byte{again}\n");
     };
-    let _ = write!(out, "\n{}\n", report::layers(second, &report::plan_alone(second), style));
-    out += "what was made of it:\n\n";
+    let _ = write!(out, "\n{}\n", report::layers(second, None, style));
+    let _ = writeln!(out, "what was made of it: {}\n", summary(line, changes));
     if !line.forwarded_betas.is_empty() {
         let shown = |betas: &[String]| if betas.is_empty() { "none".into() } else { betas.join(", ") };
         let (came, went) = (shown(&line.betas), shown(&line.forwarded_betas));
@@ -304,6 +316,48 @@ fn text_of(
         let _ = writeln!(out, "  and {more} more; --json shows all");
     }
     out
+}
+
+/// What it cost, as far as that is known.
+fn bill(line: &Line) -> String {
+    let Some(usage) = line.usage() else { return "nothing was billed\n".to_owned() };
+    let tokens =
+        usage.kinds().map(|(kind, tokens)| format!("{} {}", kind.replace('_', " "), grouped(tokens)));
+    let usd = [(line.cost_usd, "$"), (line.as_sent_usd, "as sent $"), (line.aligned_usd, "aligned $")];
+    let usd = usd.into_iter().filter_map(|(usd, what)| Some(format!("{what}{:.6}", usd?)));
+    let mut out = format!("billed: {}\n", tokens.into_iter().chain(usd).collect::<Vec<_>>().join(" · "));
+    if let (Some(cause), Some(layer)) = (&line.break_cause, &line.break_layer) {
+        let at = line.break_at.as_deref().unwrap_or_default();
+        let tokens = grouped(line.break_tokens.unwrap_or_default());
+        let _ = writeln!(out, "cache break: {cause}, in {layer} at {at}, {tokens} tokens");
+    }
+    out
+}
+
+/// The same in a sentence.
+fn summary(line: &Line, changes: &[Change]) -> String {
+    let count = |what: What| changes.iter().filter(|change| change.what == what).count();
+    if line.plan == "forked" {
+        return "it was put on its parent's prompt. Added are the parent's tools, system, history and turn, a \
+                placeholder per call and the note to the child; its own words follow, the directive last"
+            .to_owned();
+    }
+    let counted = [
+        (What::Breakpoint, "breakpoints set"),
+        (What::Remarked, "breakpoints changed"),
+        (What::Unmarked, "breakpoints taken away"),
+        (What::Moved, "pieces moved to where they stood before"),
+        (What::Respelt, "pieces spelt as before"),
+        (What::Added, "added"),
+        (What::LeftOut, "left out"),
+        (What::Changed, "changed"),
+    ];
+    let told = counted.into_iter().filter(|(what, _)| count(*what) > 0);
+    let told: Vec<_> = told.map(|(what, words)| format!("{} {words}", count(what))).collect();
+    let same = [What::Added, What::LeftOut, What::Changed].into_iter().all(|what| count(what) == 0);
+    let told = Some(told.join(", ")).filter(|told| !told.is_empty());
+    let claim = same.then(|| "it says the same as before".to_owned());
+    claim.into_iter().chain(told).collect::<Vec<_>>().join("; ")
 }
 
 fn json_of(line: &Line, first: &Exhibit, second: Option<&Exhibit>, changes: &[Change]) -> Value {
@@ -348,10 +402,14 @@ mod tests {
     #[test]
     fn members_and_markers_that_go_or_change_are_told() {
         assert_eq!(told(body(|_| ()), body(|_| ())), []);
-        for member in ["thinking", "cache_control", "diagnostics"] {
+        for (member, gone, new) in [
+            ("thinking", What::LeftOut, What::Added),
+            ("cache_control", What::Unmarked, What::Breakpoint),
+            ("diagnostics", What::LeftOut, What::Added),
+        ] {
             let without = || body(|body| drop(body.as_object_mut().unwrap().remove(member)));
-            assert_eq!(told(body(|_| ()), without()), [(What::LeftOut, member.to_owned())]);
-            assert_eq!(told(without(), body(|_| ())), [(What::Added, member.to_owned())]);
+            assert_eq!(told(body(|_| ()), without()), [(gone, member.to_owned())]);
+            assert_eq!(told(without(), body(|_| ())), [(new, member.to_owned())]);
         }
         let disabled = body(|body| body["thinking"]["type"] = json!("disabled"));
         assert_eq!(told(body(|_| ()), disabled), [(What::Changed, "thinking".to_owned())]);
