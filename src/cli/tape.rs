@@ -1,7 +1,7 @@
 //! Reading recordings.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use crate::proxy::recording::{Line, VERSION};
@@ -11,28 +11,50 @@ use super::Failure;
 /// A line is at most a request, what was made of it and its answer, escaped.
 const LINE_BYTES_MAX: usize = 512 * 1024 * 1024;
 
-/// Calls `each` with every line of a recording, the oldest first, and answers how many lines were none.
-pub fn each(path: &Path, mut each: impl FnMut(Line)) -> Result<usize, Failure> {
-    let failed = |error: std::io::Error| Failure::new(format!("cannot read {}: {error}", path.display()));
+/// What was found in a recording.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    pub lines: usize,
+    /// How many of them could not be read, and where the first of those is.
+    pub broken: usize,
+    pub first_broken: Option<String>,
+}
+
+/// Calls `each` with every line of a recording, the oldest first.
+pub fn each(path: &Path, mut each: impl FnMut(Line)) -> Result<Found, Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::new(format!("cannot read {}: {error}", path.display())).hint("name what record.file says")
+    };
     let mut reader = BufReader::new(File::open(path).map_err(failed)?);
-    let (mut bytes, mut number, mut broken) = (Vec::new(), 0, 0);
-    loop {
-        bytes.clear();
-        if reader.read_until(b'\n', &mut bytes).map_err(failed)? == 0 {
-            return Ok(broken);
-        }
-        number += 1;
+    let (mut bytes, mut found) = (Vec::new(), Found::default());
+    while next_line(&mut reader, &mut bytes, LINE_BYTES_MAX).map_err(failed)? {
+        found.lines += 1;
+        let place = || format!("{}:{}", path.display(), found.lines);
         match serde_json::from_slice::<Line>(&bytes) {
-            _ if bytes.len() > LINE_BYTES_MAX => broken += 1,
             Ok(line) if line.v > VERSION => {
-                let message = format!("{}:{number}: written by a later version of forkpoint", path.display());
+                let message = format!("{}: written by a later version of forkpoint", place());
                 return Err(Failure::new(message).hint("read it with that version"));
             }
             Ok(line) if line.v > 0 => each(line),
             // A process that was killed may have left half of one.
-            _ => broken += 1,
+            _ => {
+                found.broken += 1;
+                found.first_broken = found.first_broken.take().or_else(|| Some(place()));
+            }
         }
     }
+    Ok(found)
+}
+
+/// Reads a line, and nothing of one that is longer than any of a recording; answers whether there was one.
+fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>, most: usize) -> std::io::Result<bool> {
+    line.clear();
+    let read = reader.by_ref().take(most as u64).read_until(b'\n', line)?;
+    if read == most && line.last() != Some(&b'\n') {
+        line.clear();
+        reader.skip_until(b'\n')?;
+    }
+    Ok(read > 0)
 }
 
 /// The newest request of this number, and how many others have it: numbers begin anew with each process. What is
@@ -66,7 +88,7 @@ fn search(path: &Path, is_wanted: impl Fn(&Line) -> bool) -> Result<Vec<Line>, F
     Ok(found)
 }
 
-fn suffixed(path: &Path, suffix: &str) -> PathBuf {
+pub fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{suffix}"));
     name.into()
@@ -75,6 +97,28 @@ fn suffixed(path: &Path, suffix: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_without_an_end_takes_no_memory() {
+        let mut text = b"12345678901234567890\n123\n1234567\nend".as_slice();
+        let (mut line, mut found) = (Vec::new(), Vec::new());
+        while next_line(&mut text, &mut line, 8).unwrap() {
+            assert!(line.capacity() <= 64);
+            found.push(String::from_utf8(line.clone()).unwrap());
+        }
+        assert_eq!(found, ["", "123\n", "1234567\n", "end"]);
+    }
+
+    #[test]
+    fn half_a_line_is_counted_with_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.jsonl");
+        std::fs::write(&path, "{\"v\":1}\n{\"v\":1,\"id\":2}\n{\"v\":1,\"i").unwrap();
+        let mut ids = Vec::new();
+        let found = each(&path, |line| ids.push(line.id)).unwrap();
+        let first_broken = Some(format!("{}:3", path.display()));
+        assert_eq!((ids, found), (vec![0, 2], Found { lines: 3, broken: 1, first_broken }));
+    }
 
     #[test]
     fn what_is_kept_in_full_is_found_also_in_files_that_were_rotated_away() {

@@ -353,6 +353,29 @@ async fn conversation(stage: &Stage) {
     }
 }
 
+/// What a shell makes of `r.jsonl*`, after a process that was killed.
+#[tokio::test]
+async fn rotated_files_are_one_recording_and_no_exchange_is_played_twice() {
+    let ask = |text: &str| body("You answer.", json!([]), json!([{"role": "user", "content": text}]));
+    let line = |id: u64| format!("{}\n", recorded(id, 100 * id, &ask("Look."), [10, 20]));
+    let folder = tempfile::tempdir().unwrap();
+    let file = |suffix: &str| format!("{}/r.jsonl{suffix}", folder.path().display());
+    std::fs::write(file(""), format!("{}{}", line(3), &line(4)[..40])).unwrap();
+    std::fs::write(file(".1"), line(1) + &line(2)).unwrap();
+    std::fs::write(file(".match"), line(2)).unwrap();
+    let (named, older, matched) = (file(""), file(".1"), file(".match"));
+    let shown = replay(&["--json", "--modes-only", &named, &older, &matched]).await;
+    let report: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(report["exchanges"], 3, "{report:#}");
+    let left_out = json!({"no_body": 0, "failed": 0, "broken_lines": 1, "repeated": 1, "files": []});
+    assert_eq!(report["left_out"], left_out, "{report:#}");
+    let shown = replay(&["--modes-only", &named]).await;
+    let text = String::from_utf8(shown.stdout).unwrap();
+    let broken = format!("Left out: 1 line, not readable ({named}:2).\n");
+    let unread = format!("Not named, though it has older lines: {older}\n");
+    assert!(text.contains(&broken) && text.contains(&unread), "{text}");
+}
+
 #[tokio::test]
 async fn what_cannot_be_replayed_says_why() {
     let folder = tempfile::tempdir().unwrap();
@@ -365,7 +388,10 @@ async fn what_cannot_be_replayed_says_why() {
     };
     assert!(say("", Path::new("/nowhere/r.jsonl")).await.contains("cannot read /nowhere/r.jsonl"));
     assert!(say("{\"v\":1,\"status\":200}\nnonsense\n", &file).await.contains("record.bodies"));
-    assert!(say("{\"v\":99}\n", &file).await.contains("later version"));
+    assert!(say("{\"v\":99}\n", &file).await.contains("r.jsonl:1: written by a later version"));
+    assert!(say("", &file).await.contains("r.jsonl: nothing is recorded there"));
+    assert!(say("a text\nof two lines\n", &file).await.contains("r.jsonl:1: this is no line of a recording"));
+    assert!(say("{\"v\":1,\"status\":429}\n", &file).await.contains("no request in there was answered"));
 }
 
 #[tokio::test]
@@ -376,9 +402,15 @@ async fn the_table_says_what_was_played_and_what_is_best() {
     stage.replayed(&["--modes-only"]).await;
     let shown = replay(&[stage.folder.path().join("r.jsonl").to_str().unwrap()]).await;
     let text = String::from_utf8(shown.stdout).unwrap();
-    for part in
-        ["4 exchanges within", "as sent", "aligned", "cache break tools", "Best of ", "server.mode = "]
-    {
+    for part in [
+        "4 exchanges within",
+        "as sent",
+        "aligned",
+        "cache break tools",
+        "other settings",
+        "Best of ",
+        "server.mode = ",
+    ] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }

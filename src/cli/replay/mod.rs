@@ -104,7 +104,8 @@ async fn replay(args: &Args) -> Result<(), Failure> {
         let report = serde_json::json!({
             "exchanges": script.parts.len(),
             "compared": script.parts.len() - refused.len(),
-            "left_out": {"no_body": script.no_body, "failed": script.failed, "broken_lines": script.broken},
+            "left_out": {"no_body": script.no_body, "failed": script.failed, "broken_lines": script.broken,
+                "repeated": script.repeated, "files": script.unread},
             "refused": refused,
             "recorded": report::tokens(&script.billed()),
             "runs": totals.iter().map(Total::json).collect::<Vec<_>>(),
@@ -115,6 +116,8 @@ async fn replay(args: &Args) -> Result<(), Failure> {
     }
     println!("{}", introduction(&script, &refused));
     print!("{}", report::table(&totals.iter().take(modes.len()).collect::<Vec<_>>()));
+    let (modes, tried) = totals.split_at(modes.len());
+    print!("{}", report::tried(tried, modes.first()));
     println!("\n{}", conclusion(&script, &totals, best));
     Ok(())
 }
@@ -189,18 +192,27 @@ fn introduction(script: &Script, refused: &BTreeMap<usize, String>) -> String {
         "{} exchanges within {seconds:.1} s, played again against the simulator.\n",
         grouped(script.parts.len() as u64)
     );
-    for (count, why) in [
-        (script.no_body, "were recorded without a body"),
-        (script.failed, "were refused or got no answer"),
-        (script.broken, "lines could not be read"),
+    let broken = match &script.first_broken {
+        Some(place) => format!("not readable ({place})"),
+        None => String::new(),
+    };
+    for (count, what, why) in [
+        (script.no_body, "exchange", "recorded without a body"),
+        (script.failed, "exchange", "refused, or without an answer"),
+        (script.broken, "line", &broken),
+        (script.repeated, "line", "of exchanges that another line has already"),
     ] {
         if count > 0 {
-            out += &format!("{} {why} and are left out.\n", grouped(count as u64));
+            let plural = if count == 1 { "" } else { "s" };
+            out += &format!("Left out: {} {what}{plural}, {why}.\n", grouped(count as u64));
         }
+    }
+    for file in &script.unread {
+        out += &format!("Not named, though it has older lines: {}\n", file.display());
     }
     if let Some((part, why)) = refused.first_key_value() {
         out += &format!(
-            "{} were refused by the simulator in some run and are left out of all; request {}: {why}\n",
+            "Left out of all runs: {} that the simulator refused in one; request {}: {why}\n",
             grouped(refused.len() as u64),
             script.parts[*part].line.id,
         );

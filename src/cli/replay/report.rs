@@ -196,14 +196,8 @@ pub fn table(totals: &[&Total]) -> String {
     for (place, (kind, _)) in Usage::default().kinds().into_iter().enumerate() {
         lines.push(row(kind, &|total| grouped(total.all.usage.kinds()[place].1)));
     }
-    let compared = |total: &Total| match totals.first() {
-        Some(base) if base.title != total.title => {
-            let (one, base) = total.cost(base);
-            if base > 0.0 { format!(" ({:+.0} %)", 100.0 * (one / base - 1.0)) } else { String::new() }
-        }
-        _ => String::new(),
-    };
-    lines.push(row("prompt cost", &|total| cost(&total.all) + &compared(total)));
+    let base = totals.first().copied();
+    lines.push(row("prompt cost", &|total| cost(&total.all) + &compared(total, base)));
     lines.push(row("held, seconds", &|total| format!("{:.1}", total.held_ms as f64 / 1e3)));
     lines.push(row("children, forked", &|total| format!("{}, {}", total.children, total.forked)));
     if totals.iter().any(|total| total.refused > 0) {
@@ -232,6 +226,31 @@ pub fn table(totals: &[&Total]) -> String {
         lines.push(row(&format!("cache break {cause}"), &cell));
     }
     aligned(&lines, &rules)
+}
+
+/// The settings that were tried beside the modes, and what they come to.
+pub fn tried(totals: &[Total], base: Option<&Total>) -> String {
+    if totals.is_empty() {
+        return String::new();
+    }
+    let head = ["other settings", "prompt cost", "held, seconds"].map(str::to_owned).to_vec();
+    let row = |total: &Total| {
+        let cost = cost(&total.all) + &compared(total, base);
+        vec![total.title.clone(), cost, format!("{:.1}", total.held_ms as f64 / 1e3)]
+    };
+    let lines: Vec<_> = std::iter::once(head).chain(totals.iter().map(row)).collect();
+    format!("\n{}", aligned(&lines, &[1]))
+}
+
+/// How much more or less a run costs than another.
+fn compared(total: &Total, base: Option<&Total>) -> String {
+    match base {
+        Some(base) if base.title != total.title => {
+            let (one, base) = total.cost(base);
+            if base > 0.0 { format!(" ({:+.0} %)", 100.0 * (one / base - 1.0)) } else { String::new() }
+        }
+        _ => String::new(),
+    }
 }
 
 fn names<'t>(names: impl Iterator<Item = &'t String>) -> Vec<String> {

@@ -48,34 +48,45 @@ pub enum Stage {
 }
 
 /// All of them, in the order they came.
+#[derive(Default)]
 pub struct Script {
     pub parts: Vec<Part>,
     /// Exchanges that cannot be played, by why.
     pub no_body: usize,
     pub failed: usize,
-    /// Lines that are none.
+    /// Lines that are none, and where the first of them is.
     pub broken: usize,
+    pub first_broken: Option<String>,
+    /// Lines of exchanges that another line has already, such as those of `FILE.match`.
+    pub repeated: usize,
+    /// Files with older lines of the same recordings, which were not named.
+    pub unread: Vec<PathBuf>,
 }
 
 impl Script {
     /// Reads recordings, and calls `step` for each line.
     pub fn read(paths: &[PathBuf], mut step: impl FnMut()) -> Result<Script, Failure> {
-        let mut script = Script { parts: Vec::new(), no_body: 0, failed: 0, broken: 0 };
+        let mut script = Script::default();
         let mut lines: Vec<Line> = Vec::new();
-        let mut bytes = 0;
+        let (mut read, mut bytes) = (0, 0);
         for path in paths {
-            script.broken += tape::each(path, |line| {
+            let found = tape::each(path, |line| {
                 step();
-                bytes += line.request.as_ref().map_or(0, String::len);
+                bytes += [&line.request, &line.answer].into_iter().flatten().map(String::len).sum::<usize>();
                 match () {
                     _ if !line.status.is_some_and(|status| (200..300).contains(&status)) => {
                         script.failed += 1
                     }
                     _ if line.request.is_none() || line.tenant.is_none() => script.no_body += 1,
                     _ if bytes > BODY_BYTES_MAX => {}
-                    _ => lines.push(Line { forwarded: None, ..line }),
+                    _ => lines.push(Line { forwarded: None, refused: None, ..line }),
                 }
             })?;
+            read += found.lines;
+            script.broken += found.broken;
+            script.first_broken = script.first_broken.take().or(found.first_broken);
+            let older = tape::suffixed(path, "1");
+            script.unread.extend(Some(older).filter(|older| older.exists() && !paths.contains(older)));
         }
         if bytes > BODY_BYTES_MAX {
             return Err(Failure::new(format!(
@@ -84,15 +95,37 @@ impl Script {
             .hint("replay one of its files (FILE, FILE.1, …) at a time"));
         }
         if lines.is_empty() {
-            return Err(Failure::new("the recording has no exchange that can be replayed")
-                .hint("record with record.bodies = \"redacted\" (filler instead of words) or \"full\""));
+            return Err(script.nothing(paths, read));
         }
         lines.sort_by_key(|line| (line.time_ms, line.id));
+        script.repeated = lines.len();
+        lines.dedup_by(|one, other| {
+            (one.time_ms, one.id, &one.tenant) == (other.time_ms, other.id, &other.tenant)
+        });
+        script.repeated -= lines.len();
         let start = lines.first().map_or(0, |line| line.time_ms);
         let links = links(&lines);
         script.parts =
             lines.into_iter().zip(links).map(|(line, link)| Part::new(line, link, start)).collect();
         Ok(script)
+    }
+
+    /// Why there is nothing to replay in so many lines.
+    fn nothing(&self, paths: &[PathBuf], lines: usize) -> Failure {
+        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        let names = names.join(", ");
+        match (&self.first_broken, self.no_body) {
+            _ if lines == 0 => Failure::new(format!("{names}: nothing is recorded there"))
+                .hint("name what record.file says; what was rotated away is in FILE.1 and so on"),
+            (Some(place), _) if self.broken == lines => {
+                Failure::new(format!("{place}: this is no line of a recording"))
+                    .hint("name what record.file says: it has one JSON object per line")
+            }
+            (_, 1..) => Failure::new(format!("{names}: nothing can be replayed, for want of bodies"))
+                .hint("record with record.bodies = \"redacted\" (filler instead of words) or \"full\""),
+            _ => Failure::new(format!("{names}: no request in there was answered"))
+                .hint("record while requests succeed; their status is in the lines"),
+        }
     }
 
     /// From the first request to the last byte.
