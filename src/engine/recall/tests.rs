@@ -98,13 +98,15 @@ struct Spelling {
 fn block(kind: u8, spelling: &Spelling, marked: bool) -> String {
     let s = spelling.space;
     let n = kind / 8;
+    // A client that marks a result may mark what is in it too.
+    let nested = if marked { r#","cache_control":{"type":"ephemeral"}"# } else { "" };
     let inside = match kind % 8 {
         0..4 => format!(r#""type":{s}"text",{s}"text":"say \"{n}\" \\ \n""#),
         4 => format!(
             r#""type":"tool_use","id":"t{n}","name":"Read","input":{{"a":{n},{s}"b":["]}}",{s}1.0]}}"#
         ),
         5 => format!(
-            r#""tool_use_id":"t{n}",{s}"type":"tool_result","content":[{{"type":"text","text":"r{n}"}}]"#
+            r#""tool_use_id":"t{n}",{s}"type":"tool_result","content":[{{"type":"text",{s}"text":"r{n}"{nested}}}]"#
         ),
         6 => format!(r#""type":"text","text":"x-anthropic-billing-header: v={n};""#),
         _ => format!(r#""odd":{n},"odd":[{s}],"cach\u0065_control":1"#),
