@@ -74,6 +74,8 @@ pub struct Piece {
     pub text: Option<Span>,
     /// A tool whose loading is deferred: the upstream leaves it out of the prompt.
     pub deferred: bool,
+    /// A marker's name stands in blocks inside this one, which is no call.
+    pub nests_markers: bool,
 }
 
 /// How a piece is written.
@@ -171,7 +173,17 @@ impl Anatomy {
 
 impl Piece {
     pub(super) fn plain(span: Span, form: Form) -> Piece {
-        Piece { span, form, marker: None, kind: None, id: None, input: None, text: None, deferred: false }
+        Piece {
+            span,
+            form,
+            marker: None,
+            kind: None,
+            id: None,
+            input: None,
+            text: None,
+            deferred: false,
+            nests_markers: false,
+        }
     }
 
     /// The same piece of a body in which it stands elsewhere: every span moved from offset `from` to `to`.
@@ -189,6 +201,7 @@ impl Piece {
             input: self.input.as_ref().map(moved),
             text: self.text.as_ref().map(moved),
             deferred: self.deferred,
+            nests_markers: self.nests_markers,
         }
     }
 

@@ -260,7 +260,7 @@ fn expect(bytes: &[u8], at: usize, byte: u8) -> Result<(), Malformed> {
 fn string_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     expect(bytes, at, b'"')?;
     let mut from = at + 1;
-    while let Some(found) = memchr(b'"', &bytes[from..]) {
+    while let Some(found) = quote(&bytes[from..]) {
         let quote = from + found;
         let backslashes = bytes[from..quote].iter().rev().take_while(|byte| **byte == b'\\').count();
         if backslashes % 2 == 0 {
@@ -269,6 +269,18 @@ fn string_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
         from = quote + 1;
     }
     Err(Malformed::Truncated)
+}
+
+/// Where the next quote is. Most names and many values are shorter than it takes to begin a wide search.
+fn quote(bytes: &[u8]) -> Option<usize> {
+    const ONES: u128 = u128::from_le_bytes([1; 16]);
+    let Some(near) = bytes.first_chunk::<16>() else { return bytes.iter().position(|byte| *byte == b'"') };
+    // Bytes that are quotes become zero; the lowest zero byte is the lowest whose top bit is set here.
+    let zeroed = u128::from_le_bytes(*near) ^ (ONES * b'"' as u128);
+    match zeroed.wrapping_sub(ONES) & !zeroed & (ONES << 7) {
+        0 => memchr(b'"', &bytes[16..]).map(|found| 16 + found),
+        found => Some(found.trailing_zeros() as usize / 8),
+    }
 }
 
 /// The open brackets, one bit each: object or array.

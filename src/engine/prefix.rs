@@ -112,10 +112,21 @@ impl Chain {
     /// How many leading pieces of each say the same. What adds nothing to a prompt, as a tool whose loading is
     /// deferred, may stand in one of them only.
     pub fn shared(&self, other: &Chain) -> [usize; 2] {
-        let (mut mine, mut theirs, mut link) = (0, 0, &self.model);
         if other.model != self.model {
             return [0, 0];
         }
+        // Mostly both number their pieces alike. Where they agree, they agree about everything before.
+        let common = self.pieces.len().min(other.pieces.len());
+        let (mut low, mut high) = (0, common + 1);
+        while high - low > 1 {
+            let middle = low.midpoint(high);
+            match self.pieces[middle - 1] == other.pieces[middle - 1] {
+                true => low = middle,
+                false => high = middle,
+            }
+        }
+        let (mut mine, mut theirs) = (low, low);
+        let mut link = low.checked_sub(1).map_or(&self.model, |last| &self.pieces[last]);
         loop {
             mine += self.pieces[mine..].iter().take_while(|piece| *piece == link).count();
             theirs += other.pieces[theirs..].iter().take_while(|piece| *piece == link).count();

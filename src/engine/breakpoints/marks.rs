@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use memchr::memmem;
 
-use super::super::anatomy::{Anatomy, Form, Layer, Piece};
+use super::super::anatomy::{Anatomy, Piece};
 use super::super::json::{self, Span, is_key, skip_space, value_end};
 use super::Skip;
 use super::block::{automatic_target, is_barred};
@@ -111,7 +111,6 @@ impl Marks {
     pub fn read(body: &[u8], anatomy: &Anatomy) -> Result<Marks, Skip> {
         let mut marks =
             Marks { list: Vec::with_capacity(BREAKPOINTS_MAX), top_level: TopLevel::Absent, used: 0 };
-        let nested_key = memmem::Finder::new(KEY);
         for (index, piece) in anatomy.pieces.iter().enumerate() {
             let layer = anatomy.layer(index);
             if let Some(marker) = &piece.marker
@@ -122,8 +121,8 @@ impl Marks {
                 }
                 marks.client(index, ttl, Depth::Own)?;
             }
-            if layer == Layer::Messages && can_nest(body, piece) {
-                marks.nested(body, index, piece, &nested_key)?;
+            if piece.nests_markers {
+                marks.nested(body, index, piece)?;
             }
         }
         marks.read_top_level(body, anatomy)?;
@@ -134,14 +133,8 @@ impl Marks {
     }
 
     /// Finds keys by their bytes: content strings cannot hold an unescaped quote, so what is found is a key.
-    fn nested(
-        &mut self,
-        body: &[u8],
-        index: usize,
-        piece: &Piece,
-        key: &memmem::Finder<'_>,
-    ) -> Result<(), Skip> {
-        for found in key.find_iter(&body[piece.span.clone()]) {
+    fn nested(&mut self, body: &[u8], index: usize, piece: &Piece) -> Result<(), Skip> {
+        for found in memmem::find_iter(&body[piece.span.clone()], KEY) {
             let colon = skip_space(body, piece.span.start + found + KEY.len());
             if body.get(colon) != Some(&b':') {
                 continue;
@@ -236,12 +229,6 @@ impl Marks {
     fn own(&self) -> impl Iterator<Item = &Breakpoint> {
         self.list.iter().filter(|(_, depth)| *depth == Depth::Own).map(|(mark, _)| mark)
     }
-}
-
-/// Whether a block holds blocks that may carry markers of their own. What a call brings is data.
-fn can_nest(body: &[u8], piece: &Piece) -> bool {
-    let kind = piece.kind.as_ref().map_or(&b""[..], |kind| &body[kind.clone()]);
-    piece.form == Form::Block && !matches!(kind, b"\"text\"" | b"\"thinking\"") && !kind.ends_with(b"_use\"")
 }
 
 /// The lifetime that a marker asks for; `None` for `null`, which marks nothing.

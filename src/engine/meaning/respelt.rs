@@ -1,44 +1,78 @@
 //! Whether one value is another in a different spelling, without the meaning of either: for a client that spells the
 //! same tools anew each turn, most strings are equal byte for byte, and nothing needs to be written or hashed.
 
-use crate::engine::json::{self, Malformed, Span, skip_space, value_end, walk_array, walk_object};
+use crate::engine::json::{self, Malformed, Span, value_end, walk_array, walk_object};
 
-/// Larger, wider or deeper values are compared by their meanings: each level here walks what is inside it once more,
-/// and names are looked for one by one.
+/// Larger, wider or deeper values are compared by their meanings: names are looked for one by one.
 const BYTES_MAX: usize = 256 * 1024;
-const MEMBERS_MAX: usize = 64;
+const MEMBERS_MAX: u32 = 64;
 const DEPTH_MAX: usize = 12;
 
 /// Whether `value` means what `sound` means, which is known to have a meaning ([`super::Meaning::of_sound`]). A `false`
 /// says nothing: the meanings decide then.
 pub fn is_respelt(sound: &[u8], value: &[u8]) -> bool {
-    value.len().max(sound.len()) <= BYTES_MAX
-        && std::str::from_utf8(value).is_ok()
-        && Pair { sound, value }.same(0, 0, 0).is_some()
+    if value.len().max(sound.len()) > BYTES_MAX || std::str::from_utf8(value).is_err() {
+        return false;
+    }
+    let mut tree = Tree { bytes: sound, nodes: Vec::with_capacity(sound.len() / 16 + 1) };
+    tree.add(0..0, 0, 0).is_ok() && Pair { sound: &tree, value }.same(0, 0).is_some()
+}
+
+/// A value with everything inside it, each node before what it holds.
+struct Tree<'a> {
+    bytes: &'a [u8],
+    nodes: Vec<Node>,
+}
+
+struct Node {
+    /// Its name in the object that holds it; empty in an array.
+    key: Span,
+    value: Span,
+    /// The first node that is not inside this one.
+    next: usize,
+}
+
+impl Tree<'_> {
+    fn add(&mut self, key: Span, start: usize, depth: usize) -> Result<usize, Malformed> {
+        let place = self.nodes.len();
+        self.nodes.push(Node { key, value: start..start, next: 0 });
+        let bytes = self.bytes;
+        let end = match bytes.get(start) {
+            Some(b'{' | b'[') if depth == DEPTH_MAX => Err(Malformed::TooDeep),
+            Some(b'{') => walk_object(bytes, start, |key, start| self.add(key, start, depth + 1)),
+            Some(b'[') => walk_array(bytes, start, |start| self.add(0..0, start, depth + 1)),
+            _ => value_end(bytes, start),
+        }?;
+        let next = self.nodes.len();
+        let node = &mut self.nodes[place];
+        (node.value.end, node.next) = (end, next);
+        Ok(end)
+    }
 }
 
 struct Pair<'a> {
-    sound: &'a [u8],
+    sound: &'a Tree<'a>,
     value: &'a [u8],
 }
 
 impl Pair<'_> {
-    /// Where both values end, if they mean the same.
-    fn same(&self, sound: usize, value: usize, depth: usize) -> Option<(usize, usize)> {
-        match (self.sound.get(sound)?, self.value.get(value)?) {
-            (b'{', b'{') if depth < DEPTH_MAX => self.object(sound, value, depth + 1),
-            (b'[', b'[') if depth < DEPTH_MAX => self.array(sound, value, depth + 1),
+    /// Where the value that starts at `value` ends, if it means what the node means.
+    fn same(&self, node: usize, value: usize) -> Option<usize> {
+        let known = &self.sound.nodes[node];
+        match (self.sound.bytes.get(known.value.start)?, self.value.get(value)?) {
+            (b'{', b'{') => self.object(node, value),
+            (b'[', b'[') => self.array(node, value),
             (b'{' | b'[', _) | (_, b'{' | b'[') => None,
             _ => {
-                let ends = (value_end(self.sound, sound).ok()?, value_end(self.value, value).ok()?);
-                self.same_scalar(sound..ends.0, value..ends.1).then_some(ends)
+                let end = value_end(self.value, value).ok()?;
+                self.same_scalar(&known.value, value..end).then_some(end)
             }
         }
     }
 
     /// Equal bytes are as sound as the known ones. Of others only strings can say the same.
-    fn same_scalar(&self, sound: Span, value: Span) -> bool {
-        let (known, raw) = (&self.sound[sound.clone()], &self.value[value.clone()]);
+    fn same_scalar(&self, sound: &Span, value: Span) -> bool {
+        let (known, raw) = (&self.sound.bytes[sound.clone()], &self.value[value.clone()]);
         let is_string = |raw: &[u8]| raw.first() == Some(&b'"');
         let is_escaped = |raw: &[u8]| memchr::memchr(b'\\', raw).is_some();
         let has_control = || raw.iter().fold(false, |found, byte| found | (*byte < b' '));
@@ -49,38 +83,44 @@ impl Pair<'_> {
                 && !has_control()
                 && {
                     let text = json::text(self.value, &value);
-                    text.is_some() && text == json::text(self.sound, &sound)
+                    text.is_some() && text == json::text(self.sound.bytes, sound)
                 }
     }
 
-    fn array(&self, sound: usize, value: usize, depth: usize) -> Option<(usize, usize)> {
-        let mut next = skip_space(self.sound, sound + 1);
+    fn array(&self, node: usize, value: usize) -> Option<usize> {
+        let nodes = &self.sound.nodes;
+        let (mut next, last) = (node + 1, nodes[node].next);
         let end = walk_array(self.value, value, |start| {
-            let ends = self.same(next, start, depth).ok_or(Malformed::At(start))?;
-            next = skip_space(self.sound, ends.0);
-            if self.sound.get(next) == Some(&b',') {
-                next = skip_space(self.sound, next + 1);
-            }
-            Ok(ends.1)
+            let end = (next < last).then(|| self.same(next, start)).flatten();
+            next = nodes.get(next).map_or(last, |node| node.next);
+            end.ok_or(Malformed::At(start))
         });
-        let end = end.ok()?;
-        (self.sound.get(next) == Some(&b']')).then_some((next + 1, end))
+        end.ok().filter(|_| next == last)
     }
 
     /// A sound object has each name once, so a name that comes twice finds nothing the second time.
-    fn object(&self, sound: usize, value: usize, depth: usize) -> Option<(usize, usize)> {
-        let mut members: Vec<(Span, usize)> = Vec::with_capacity(8);
-        let sound_end = walk_object(self.sound, sound, |key, start| {
-            members.push((key, start));
-            value_end(self.sound, start)
+    fn object(&self, node: usize, value: usize) -> Option<usize> {
+        // The members that were found, one bit each.
+        let mut found = 0_u64;
+        let end = walk_object(self.value, value, |key, start| {
+            let unfound =
+                || (0..MEMBERS_MAX).zip(self.members(node)).filter(|(number, _)| found >> number & 1 == 0);
+            let name = |member: usize| &self.sound.nodes[member].key;
+            let written = &self.value[key.clone()];
+            let same = unfound().find(|(_, member)| self.sound.bytes[name(*member).clone()] == *written);
+            let respelt = || unfound().find(|(_, member)| self.same_scalar(name(*member), key.clone()));
+            let (number, member) = same.or_else(respelt).ok_or(Malformed::At(key.start))?;
+            found |= 1 << number;
+            self.same(member, start).ok_or(Malformed::At(start))
         });
-        let sound_end = sound_end.ok().filter(|_| members.len() <= MEMBERS_MAX)?;
-        let value_end = walk_object(self.value, value, |key, start| {
-            let place = members.iter().position(|(known, _)| self.same_scalar(known.clone(), key.clone()));
-            let (_, known) = members.swap_remove(place.ok_or(Malformed::At(key.start))?);
-            self.same(known, start, depth).map(|ends| ends.1).ok_or(Malformed::At(start))
-        });
-        value_end.ok().filter(|_| members.is_empty()).map(|end| (sound_end, end))
+        let count = self.members(node).count();
+        end.ok().filter(|_| found.count_ones() as usize == count)
+    }
+
+    fn members(&self, node: usize) -> impl Iterator<Item = usize> {
+        let last = self.sound.nodes[node].next;
+        let next = move |member: &usize| Some(self.sound.nodes[*member].next).filter(|next| *next < last);
+        std::iter::successors(Some(node + 1).filter(|first| *first < last), next)
     }
 }
 

@@ -1,9 +1,20 @@
-//! Markers on blocks inside a block whose name is written with escapes: the upstream would count one that a search
-//! for the name does not find.
+//! Markers on blocks inside a block: where one may stand, and whether one is there whose name is written with
+//! escapes, which the upstream would count and a search for the name does not find.
 
 use memchr::memmem;
 
+use crate::engine::anatomy::Piece;
 use crate::engine::json::{self, is_key, value_end};
+
+const KEY: &[u8] = b"\"cache_control\"";
+
+/// Whether a marker's name stands in a block, its own marker aside. Texts hold no blocks.
+pub(super) fn nests_markers(body: &[u8], piece: &Piece) -> bool {
+    let kind = piece.kind.as_ref().map_or(&b""[..], |kind| &body[kind.clone()]);
+    let own = usize::from(piece.marker.is_some());
+    !matches!(kind, b"\"text\"" | b"\"thinking\"")
+        && memmem::find_iter(&body[piece.span.clone()], KEY).nth(own).is_some()
+}
 
 /// A block stands at most so deep in another that the upstream takes a marker on it: in the content of a document
 /// in a result.

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::hidden::has_hidden_marker;
+use super::hidden::{has_hidden_marker, nests_markers};
 use super::{FirstAnswer, Known, Opening, Remembered, Seen, Source, choose};
 use crate::engine::anatomy::{Anatomy, Form, Layer, Marker, Member, Message, Piece};
 use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end, value_end_noting};
@@ -306,6 +306,7 @@ impl<'a> Reader<'a> {
         // What a call brings is data.
         if layer == Layer::Messages && !is_call {
             self.ambiguous |= has_hidden_marker(body, start, end);
+            piece.nests_markers = nests_markers(body, &piece);
         }
         found.pieces.push(piece);
         if self.known.is_some() {
