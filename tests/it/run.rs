@@ -194,12 +194,17 @@ async fn environment_proxies_are_told_to_leave_ours_alone() {
 const LISTENS: &str =
     "sleep 1000 >/dev/null 2>&1 & trap \"kill $!\" EXIT; echo ready; while :; do wait $!; done";
 
+/// Tests that run in the background are started to ignore some signals, and so would be whatever they start.
+const HEARS_ALL: &str = "--default-signal";
+
 #[tokio::test]
 async fn signals_that_are_sent_to_us_are_passed_on_once() {
     let script = format!(
         "for name in HUP INT QUIT USR1 WINCH TERM; do trap \"echo $name\" $name; done; trap 'exit 9' USR2\n{LISTENS}"
     );
-    let mut child = run(&["-q", "--", "sh", "-c", &script]).spawn().unwrap();
+    let mut command = Command::new("env");
+    command.args([HEARS_ALL, env!("CARGO_BIN_EXE_forkpoint"), "run", "-q", "--", "sh", "-c", &script]);
+    let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut next = async || within("a line", lines.next_line()).await.unwrap().unwrap_or_default();
     assert_eq!(next().await, "ready");
@@ -235,7 +240,7 @@ test -t 0 && test -t 1 && test -t 2 && echo terminal\n{LISTENS}"
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("script"), script).unwrap();
     // The terminal's own shell must not be in between: it would end at the first key.
-    let command = format!("exec {} run -q -- sh ./script", env!("CARGO_BIN_EXE_forkpoint"));
+    let command = format!("exec env {HEARS_ALL} {} run -q -- sh ./script", env!("CARGO_BIN_EXE_forkpoint"));
     let mut child = Command::new("script")
         .args(["-q", "-e", "-f", "-c", &command, "/dev/null"])
         .env("SHELL", "/bin/sh")
