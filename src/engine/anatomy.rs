@@ -66,6 +66,8 @@ pub struct Piece {
     pub marker: Option<Marker>,
     /// The value of `type`, or of a tool's `name`.
     pub kind: Option<Span>,
+    /// `name` of a tool or a call.
+    pub name: Option<Span>,
     /// `id` of a call, `tool_use_id` of a result.
     pub id: Option<Span>,
     /// `input` of a call.
@@ -110,7 +112,7 @@ pub struct Message {
 impl Message {
     /// Whether it is this role's, however that is spelt.
     pub fn has_role(&self, body: &[u8], role: &str) -> bool {
-        self.role.as_ref().and_then(|span| json::text(body, span)).is_some_and(|found| found == role)
+        self.role.as_ref().is_some_and(|span| body[span.start] == b'"' && is_key(body, span, role))
     }
 }
 
@@ -178,6 +180,7 @@ impl Piece {
             form,
             marker: None,
             kind: None,
+            name: None,
             id: None,
             input: None,
             text: None,
@@ -197,6 +200,7 @@ impl Piece {
                 .as_ref()
                 .map(|marker| Marker { cut: moved(&marker.cut), value: moved(&marker.value) }),
             kind: self.kind.as_ref().map(moved),
+            name: self.name.as_ref().map(moved),
             id: self.id.as_ref().map(moved),
             input: self.input.as_ref().map(moved),
             text: self.text.as_ref().map(moved),

@@ -159,6 +159,14 @@ pub fn text<'a>(bytes: &'a [u8], span: &Span) -> Option<Cow<'a, str>> {
     unescaped.or_else(|| serde_json::from_slice(raw).ok()).map(Cow::Owned)
 }
 
+/// Whether a string span says nothing but white space.
+pub fn is_blank(bytes: &[u8], span: &Span) -> bool {
+    // Most texts start with a letter, and need not be read further.
+    let says = |first: &u8| first.is_ascii_graphic() && !matches!(first, b'"' | b'\\');
+    !bytes.get(span.start + 1).is_some_and(says)
+        && text(bytes, span).is_some_and(|text| text.trim().is_empty())
+}
+
 /// Appends the inside of a string that has escapes. `None` if escapes or UTF-8 are broken; then what was appended is
 /// of no use. It is UTF-8 if the string is.
 pub fn push_text(out: &mut Vec<u8>, bytes: &[u8], inner: Span) -> Option<()> {

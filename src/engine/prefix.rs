@@ -151,6 +151,11 @@ impl Chain {
         (0..pieces.min(self.pieces.len())).filter(|piece| self.before(*piece) != self.pieces[*piece]).count()
     }
 
+    /// The hash of the whole prompt.
+    pub fn tip(&self) -> PrefixHash {
+        self.before(self.pieces.len())
+    }
+
     /// The hash of everything before a piece.
     fn before(&self, piece: usize) -> PrefixHash {
         piece.checked_sub(1).and_then(|last| self.pieces.get(last)).copied().unwrap_or(self.model)

@@ -315,10 +315,10 @@ impl BodyDigest {
     }
 
     /// The same of a body in pieces.
-    pub fn of_pieces(pieces: &[bytes::Bytes]) -> BodyDigest {
+    pub fn of_pieces<Piece: AsRef<[u8]>>(pieces: impl IntoIterator<Item = Piece>) -> BodyDigest {
         let mut hasher = Xxh3Default::new();
         for piece in pieces {
-            hasher.update(piece);
+            hasher.update(piece.as_ref());
         }
         BodyDigest(hasher.digest().to_be_bytes())
     }

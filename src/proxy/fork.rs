@@ -25,7 +25,7 @@ use crate::engine::fork::{
 };
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{InParts, Known, Remembered, Shared};
-use crate::engine::types::{BodyDigest, Moment, Plan, Why};
+use crate::engine::types::{Moment, Plan, Why};
 use crate::engine::warmth::Warm;
 use crate::store::{Fate, Tenant};
 
@@ -153,7 +153,7 @@ impl Proxy {
         facts.plan = Plan::Forked;
         let until = self.clock.now().after(millis(self.config.store.child_ttl));
         self.prefixes_until.fetch_max(until.0, Relaxed);
-        facts.sent = Some(BodyDigest::of_pieces(&pieces));
+        facts.changed(laid.trace.reading(), &pieces);
         facts.shared_bytes = laid.composed.shared;
         facts.markers_added = laid.composed.breakpoints.len();
         facts.notes = laid.notes;

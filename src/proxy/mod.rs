@@ -262,8 +262,6 @@ impl Proxy {
         let started = Instant::now();
         let facts = &mut recorder.facts;
         facts.received_bytes = Some(body.len());
-        facts.received = Some(BodyDigest::of(body));
-        facts.sent = facts.received;
         if facts.plan != Plan::Passthrough(Reason::ContentEncoding) {
             let read = AssertUnwindSafe(|| self.recall(body, facts));
             match std::panic::catch_unwind(read) {
@@ -272,7 +270,10 @@ impl Proxy {
                 Err(_) => facts.plan = Plan::Passthrough(Reason::Internal),
             }
         }
-        recorder.facts.read_time = started.elapsed();
+        // What was not read is named by its bytes.
+        facts.received.get_or_insert_with(|| BodyDigest::of(body));
+        facts.sent = facts.received;
+        facts.read_time = started.elapsed();
     }
 
     /// Reads a body by what is known of its tenant; nothing is to be remembered of nobody.
@@ -287,6 +288,7 @@ impl Proxy {
         let (received, like) =
             Remembered::recall(body.clone(), &view, attribution).map_err(|_| Reason::NotJson)?;
         facts.learn(received.body(), received.anatomy());
+        facts.received = Some(received.digest());
         let arrival = view.arrival(received, like, std::iter::once(facts.betas.as_str()));
         let model = facts.model.clone().unwrap_or_default();
         let owner = |tenant| Owner {
@@ -326,8 +328,8 @@ impl Proxy {
         let pieces = aligned.body.pieces.clone();
         let untouched = matches!(&pieces[..], [piece] if piece.as_ptr() == body.as_ptr() || piece == body);
         memo.aligned(aligned);
-        if !untouched {
-            facts.sent = Some(BodyDigest::of_pieces(&pieces));
+        if let (false, Some(trace)) = (untouched, &memo.trace) {
+            facts.changed(trace.reading(), &pieces);
         }
         facts.align_time = started.elapsed();
         (!untouched).then_some(pieces)

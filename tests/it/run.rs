@@ -191,8 +191,7 @@ async fn environment_proxies_are_told_to_leave_ours_alone() {
 }
 
 /// What a script does between signals: a shell's `wait` misses none, where its `read` can, and it outlives nobody.
-const LISTENS: &str =
-    "sleep 1000 >/dev/null 2>&1 & trap \"kill $!\" EXIT; echo ready; while :; do wait $!; done";
+const LISTENS: &str = "sleep 1000 >/dev/null 2>&1 & trap \"kill $!\" EXIT; echo ready; while kill -0 $! 2>/dev/null; do wait $!; done";
 
 /// Tests that run in the background are started to ignore some signals, and so would be whatever they start.
 const HEARS_ALL: &str = "--default-signal";

@@ -80,8 +80,17 @@ fn is_legal_in_message(block: &Block, body: &[u8]) -> bool {
 
 /// Whether the API refuses a marker here.
 pub fn is_barred(body: &[u8], layer: Layer, piece: &Piece) -> bool {
+    let written = |span: &Option<Span>| span.as_ref().map(|span| &body[span.clone()]);
+    let may_be = match (layer, written(&piece.kind)) {
+        (Layer::Tools, _) => piece.deferred,
+        (_, Some(b"\"text\"")) => written(&piece.text).is_none_or(|text| text == b"\"\""),
+        (_, Some(kind)) => {
+            kind.contains(&b'\\') || BARRED.iter().any(|barred| &kind[1..kind.len() - 1] == barred.as_bytes())
+        }
+        (_, None) => true,
+    };
     // One that says a thing twice is the upstream's to judge.
-    let Some(block) = Block::read(body, piece) else { return false };
+    let Some(block) = may_be.then(|| Block::read(body, piece)).flatten() else { return false };
     match layer {
         Layer::Tools => piece.deferred,
         _ => BARRED.iter().any(|kind| block.is(body, kind)) || block.is_empty_text(body),

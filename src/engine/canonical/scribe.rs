@@ -121,13 +121,15 @@ impl<'a> Scribe<'a> {
             _ => {}
         }
         let known = self.known;
-        let read = |value: &[u8]| match element {
-            Grain::Tool => known.respelt_tool(value).or_else(|| meaning_of(value)),
-            _ => meaning_of(value),
-        };
-        let meanings = pieces.iter().zip(leaves).map(|(piece, leaf)| match piece.form {
-            Form::Block => self.meaning(piece.unmarked(body), leaf, read),
-            Form::Text | Form::Other => None,
+        let meanings = pieces.iter().zip(leaves).map(|(piece, leaf)| {
+            let name = piece.name.as_ref().filter(|_| element == Grain::Tool).map(|name| &body[name.clone()]);
+            let read = |value: &[u8]| {
+                name.and_then(|name| known.respelt_tool(name, value)).or_else(|| meaning_of(value))
+            };
+            match piece.form {
+                Form::Block => self.meaning(piece.unmarked(body), leaf, read),
+                Form::Text | Form::Other => None,
+            }
         });
         let reading: Reading = meanings.collect();
         self.readings.insert(digest, reading.clone());

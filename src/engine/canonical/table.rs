@@ -235,8 +235,8 @@ impl Spellings {
     }
 
     /// The meaning of a tool that is another spelling of the one that is known under its name.
-    pub fn respelt_tool(&self, tool: &[u8]) -> Option<Meaning> {
-        let key = self.names.get(tool_name(tool)?, &self.clock)?;
+    pub fn respelt_tool(&self, name: &[u8], tool: &[u8]) -> Option<Meaning> {
+        let key = self.names.get(name, &self.clock)?;
         is_respelt(self.element(key)?, tool).then(|| Meaning::from_bytes(key.digest))
     }
 

@@ -32,6 +32,7 @@ pub use parameters::{BetaChange, KnownPieces, Parameter, Parameters};
 pub use probes::{LOOKBACK_POSITIONS, Probe, Probes, is_position, prefix_bytes};
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use super::anatomy::Layer;
 use super::prefix::Chain;
@@ -65,11 +66,14 @@ pub struct Scope {
 
 impl Scope {
     pub fn of(tenant: &TenantId, parameters: &Parameters) -> Scope {
+        static DERIVE: LazyLock<blake3::Hasher> =
+            LazyLock::new(|| blake3::Hasher::new_derive_key("forkpoint entry v1"));
+        let derive = &*DERIVE;
         let layer = |layer: Layer| {
             let mut input = Vec::with_capacity(512);
             input.extend_from_slice(&tenant.0);
             parameters.push(&mut input, layer);
-            blake3::derive_key("forkpoint entry v1", &input)
+            *derive.clone().update(&input).finalize().as_bytes()
         };
         Scope { tools: layer(Layer::Tools), system: layer(Layer::System), messages: layer(Layer::Messages) }
     }

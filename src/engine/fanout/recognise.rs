@@ -193,7 +193,7 @@ impl Forks {
                 }
             }
         };
-        let body = BodyDigest::of(newcomer.request.body());
+        let body = newcomer.request.digest();
         let slot = self.slots.get(&fork.id).ok_or(WhyPlain::UnknownParent)?;
         if let Some(why) = veto(&self.rules, slot, call, newcomer, body, now) {
             return Err(why);
@@ -208,7 +208,7 @@ impl Forks {
         if search.matches.is_empty() {
             return Err(WhyPlain::NoDirective);
         }
-        let body = BodyDigest::of(newcomer.request.body());
+        let body = newcomer.request.digest();
         let mut vetoed = None;
         let candidates = self.candidates(&search, |slot, call| {
             let why = veto(&self.rules, slot, Some(call), newcomer, body, now);

@@ -40,10 +40,7 @@ pub fn tool_errors(request: &Remembered) -> u64 {
 fn is_silent(block: &Block) -> bool {
     match block.kind.as_str() {
         "thinking" | "redacted_thinking" => true,
-        "text" => {
-            let text = json::member(&block.json, 0, "text");
-            text.and_then(|text| json::text(&block.json, &text)).is_some_and(|text| text.trim().is_empty())
-        }
+        "text" => json::member(&block.json, 0, "text").is_some_and(|text| json::is_blank(&block.json, &text)),
         _ => false,
     }
 }

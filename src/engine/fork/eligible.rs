@@ -144,7 +144,7 @@ fn check_tools(
     let called =
         |name: &str| fork.calls.iter().any(|call| call.spawning != Spawning::Unknown && *call.name == *name);
     let starts_agents = |of: &Remembered, tool: &Piece| {
-        words::name_of(of.body(), &tool.span).is_some_and(|name| rules.lists(&name) || called(&name))
+        words::name_of(of.body(), tool).is_some_and(|name| rules.lists(&name) || called(&name))
     };
     let (own, parents) = (tools(request, starts_agents), tools(parent, starts_agents));
     // Those it may lack; but one that its parent has not it would lose, whatever it is for.

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use memchr::memmem;
 
 use super::policy::{Policy, Report};
-use crate::engine::anatomy::Layer;
+use crate::engine::anatomy::{Layer, Piece};
 use crate::engine::fanout::{CHILD_TAG, ForkPoint};
-use crate::engine::json::{self, Span};
+use crate::engine::json;
 use crate::engine::recall::Remembered;
 
 const CLOSING_TAG: &str = "</forkpoint-child>";
@@ -141,13 +141,14 @@ pub fn kind(fork: &ForkPoint, call: usize, policy: &Policy) -> Option<String> {
 pub fn tool_names(request: &Remembered) -> Vec<Cow<'_, str>> {
     let (body, anatomy) = (request.body(), request.anatomy());
     let tools = &anatomy.pieces[..anatomy.tools];
-    tools.iter().filter_map(|tool| name_of(body, &tool.span)).collect()
+    tools.iter().filter_map(|tool| name_of(body, tool)).collect()
 }
 
 /// The name of a tool; of a toolset, which has none, its kind.
-pub fn name_of<'b>(body: &'b [u8], tool: &Span) -> Option<Cow<'b, str>> {
-    let member = |name| json::member(body, tool.start, name).and_then(|span| json::text(body, &span));
-    member("name").or_else(|| member("type"))
+pub fn name_of<'b>(body: &'b [u8], tool: &Piece) -> Option<Cow<'b, str>> {
+    let member = |name| json::member(body, tool.span.start, name).and_then(|span| json::text(body, &span));
+    let name = tool.name.as_ref().and_then(|name| json::text(body, name));
+    name.or_else(|| member("name")).or_else(|| member("type"))
 }
 
 /// Whether a child works elsewhere than its parent: both say where and differ, or the call asks for it.

@@ -72,6 +72,9 @@ impl Prices {
     /// The row of a model by the name that a request gives it: the longest id that the name is a release of.
     /// Its id is the better metric label, as there are many names for one row.
     pub fn model(&self, name: &str) -> Option<&Model> {
+        if let Some(model) = self.models.iter().find(|model| model.id == name) {
+            return Some(model);
+        }
         let own = name::without_provider(name);
         let named =
             |model: &&Model| name::is_release_of(name, &model.id) || name::is_release_of(own, &model.id);

@@ -42,11 +42,12 @@ pub use choose::CANDIDATES_MAX;
 pub use parts::{InParts, Shared};
 pub(in crate::engine) use reader::Reader;
 
-use super::anatomy::{Anatomy, Form, Layer, Message, Piece};
+use super::anatomy::{Anatomy, Form, Layer, Member, Message, Piece};
 use super::canonical::{self, Canonical, Order, Table, Thinking};
 use super::divergence;
 use super::json::{self, Malformed};
 use super::prefix::{Attribution, Chain, Leaf, Subject};
+use super::types::BodyDigest;
 
 /// What is known of one tenant before a request is read. Each question may be answered with nothing.
 pub trait Known {
@@ -136,7 +137,7 @@ impl Reading {
         size_of::<Reading>()
             + self.anatomy.pieces.len() * (size_of::<Piece>() + 2 * size_of::<Leaf>())
             + self.anatomy.messages.len() * size_of::<Message>()
-            + (self.anatomy.members.len() + extra) * size_of::<super::anatomy::Member>()
+            + (self.anatomy.members.len() + extra) * size_of::<Member>()
     }
 
     /// In an ambiguous request a part may be read otherwise than it would be elsewhere.
@@ -197,6 +198,25 @@ impl Remembered {
 
     pub fn body(&self) -> &Bytes {
         &self.body
+    }
+
+    /// Names the request without a walk over its bytes: by its prompt, its other members, its markers and its length.
+    /// Equal bytes have equal names, and so have spellings of one length that say the same.
+    pub fn digest(&self) -> BodyDigest {
+        let is_layer = |member: &&Member| {
+            matches!(&self.body[member.key.clone()], b"\"tools\"" | b"\"system\"" | b"\"messages\"")
+        };
+        let others = self.anatomy.members.iter().filter(|member| !is_layer(member));
+        let mut name = Vec::with_capacity(512);
+        name.extend_from_slice(self.chain.tip().as_bytes());
+        name.extend_from_slice(&self.body.len().to_le_bytes());
+        for member in others {
+            name.extend_from_slice(&self.body[member.key.start..member.value.end]);
+        }
+        for (index, _) in self.anatomy.pieces.iter().enumerate().filter(|(_, piece)| piece.marker.is_some()) {
+            name.extend_from_slice(&index.to_le_bytes());
+        }
+        BodyDigest::of(&name)
     }
 
     /// This request, to be compared with another.
@@ -414,7 +434,7 @@ impl Key {
 /// The usual spelling of a text that has another; none for most. Only these two escapes have a choice.
 fn respelt(body: &[u8], span: &json::Span) -> Option<String> {
     let raw = &body[span.clone()];
-    memchr::memchr_iter(b'\\', raw).find(|at| matches!(raw.get(at + 1), Some(b'u' | b'/')))?;
+    memchr::memmem::find(raw, b"\\u").or_else(|| memchr::memmem::find(raw, b"\\/"))?;
     serde_json::to_string(&json::text(body, span)?).ok()
 }
 

@@ -283,7 +283,10 @@ impl<'a> Reader<'a> {
                     }
                 }
                 b"type" => piece.kind = Some(value),
-                b"name" if piece.kind.is_none() => piece.kind = Some(value),
+                b"name" => {
+                    piece.kind.get_or_insert_with(|| value.clone());
+                    piece.name = Some(value);
+                }
                 b"id" | b"tool_use_id" => piece.id = Some(value),
                 b"input" => piece.input = Some(value),
                 b"text" => piece.text = Some(value),

@@ -19,6 +19,7 @@ pub use witnesses::Witnesses;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::engine::anatomy::{Anatomy, Layer};
@@ -29,6 +30,7 @@ use crate::engine::fanout::ForkId;
 use crate::engine::fork::{Forecast, Note};
 use crate::engine::identify::Sender;
 use crate::engine::prefix::PrefixHash;
+use crate::engine::recall::Reading;
 use crate::engine::turn::{Block, Turn};
 use crate::engine::types::{BodyDigest, Ending, Endpoint, Moment, Plan, Reason, Role, Why};
 use crate::engine::usage::Usage;
@@ -176,6 +178,14 @@ impl Facts {
         let shared = before.map_or(0, |before| before.reading().shared_pieces(forwarded));
         self.shared_bytes =
             forwarded.anatomy().pieces.iter().take(shared).map(|piece| piece.span.len()).sum();
+    }
+
+    /// Other bytes than came go out: named by what came, what the model reads now, and their length.
+    pub fn changed(&mut self, forwarded: &Reading, pieces: &[Bytes]) {
+        let received = self.received.map_or([0; 8], |digest| digest.0);
+        let length: usize = pieces.iter().map(Bytes::len).sum();
+        let tip = forwarded.chain().tip();
+        self.sent = Some(BodyDigest::of_pieces([&received[..], tip.as_bytes(), &length.to_le_bytes()]));
     }
 
     /// Which breakpoints were added, and why none where none was.
