@@ -252,7 +252,7 @@ mod tests {
     fn forward(body: &str, order: Order, table: &Table) -> (String, News) {
         let attribution = Attribution::Stripped;
         let received = Remembered::read(Bytes::from(body.to_owned()), &Nothing, attribution).unwrap();
-        let parameters = Parameters::read(received.body(), received.anatomy(), std::iter::empty(), None);
+        let parameters = Parameters::read(received.body(), received.anatomy(), std::iter::empty());
         let arrival = Arrival { received: Arc::new(received), parameters, before: None, chosen: None };
         let rules = Rules { order, profile: Profile::Anthropic, attribution, diagnose: false };
         let habits = |_: &Remembered| Habits::default();

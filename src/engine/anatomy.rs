@@ -78,6 +78,10 @@ pub struct Piece {
     pub deferred: bool,
     /// A marker's name stands in blocks inside this one, which is no call.
     pub nests_markers: bool,
+    /// It is an image or holds one.
+    pub shows_image: bool,
+    /// It brings an image or a document of some size in its own bytes.
+    pub has_payload: bool,
 }
 
 /// How a piece is written.
@@ -163,6 +167,11 @@ impl Anatomy {
         }
     }
 
+    /// Whether files are part of the body, whose tokens have nothing to do with their length.
+    pub fn has_payload(&self) -> bool {
+        self.pieces.iter().any(|piece| piece.has_payload)
+    }
+
     /// The layer of a piece.
     pub fn layer(&self, piece: usize) -> Layer {
         match piece {
@@ -186,6 +195,8 @@ impl Piece {
             text: None,
             deferred: false,
             nests_markers: false,
+            shows_image: false,
+            has_payload: false,
         }
     }
 
@@ -206,6 +217,8 @@ impl Piece {
             text: self.text.as_ref().map(moved),
             deferred: self.deferred,
             nests_markers: self.nests_markers,
+            shows_image: self.shows_image,
+            has_payload: self.has_payload,
         }
     }
 

@@ -11,6 +11,7 @@ use super::anatomy::Layer;
 use super::breakpoints::Breakpoint;
 use super::breaks::{Answered, Sent};
 use super::canonical::{Choice, Pins};
+use super::divergence::Subject;
 use super::entry::{Parameters, Probes};
 use super::prefix::PrefixHash;
 use super::recall::{InParts, Reading, Remembered, Shared};
@@ -159,9 +160,9 @@ impl Trace {
         Probes::of(self.reading().anatomy(), self.reading().chain(), &self.breakpoints)
     }
 
-    /// The request as a break is judged by. `forwarded` is this one's.
-    pub fn as_sent<'a>(&'a self, forwarded: &'a Remembered) -> Sent<'a> {
-        let (subject, breakpoints) = (forwarded.as_subject(), &self.breakpoints);
+    /// The request as a break is judged by. `subject` is what was forwarded.
+    pub fn as_sent<'a>(&'a self, subject: Subject<'a>) -> Sent<'a> {
+        let breakpoints = &self.breakpoints;
         Sent { subject, parameters: &self.parameters, breakpoints, at: self.sent_at() }
     }
 
@@ -178,7 +179,7 @@ impl Trace {
     /// The same with its answer, once that was billed.
     pub fn as_answered<'a>(&'a self, forwarded: &'a Remembered) -> Option<Answered<'a>> {
         let usage = self.answer()?.usage?;
-        Some(Answered { sent: self.as_sent(forwarded), begun: self.begun.get().copied(), usage })
+        Some(Answered { sent: self.as_sent(forwarded.as_subject()), begun: self.begun.get().copied(), usage })
     }
 
     /// The answer has begun.

@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::anatomy::Layer;
 use super::conversation::Conversation;
-use super::entry::has_payload;
 use super::prefix::PrefixHash;
 use super::quick::{QuickMap, QuickSet};
-use super::recall::{Reading, Remembered};
+use super::recall::Reading;
 use super::types::Moment;
 use super::usage::Usage;
 use super::warmth::Harmless;
@@ -96,8 +95,8 @@ impl Learned {
 
     /// Learns from a bill how many tokens the bytes of a prompt make. An image has a thousand bytes to a token, and
     /// a document nobody knows how many: what holds one says nothing about text.
-    pub fn bill(&mut self, model: &str, request: &Remembered, usage: &Usage) {
-        if has_payload(request.body(), request.anatomy()) {
+    pub fn bill(&mut self, model: &str, request: &Reading, usage: &Usage) {
+        if request.anatomy().has_payload() {
             return;
         }
         let prompt = request.anatomy().pieces.iter().filter(|piece| !piece.deferred);
@@ -236,7 +235,7 @@ impl Starts {
 mod tests {
     use super::*;
     use crate::engine::prefix::Attribution;
-    use crate::engine::recall::Nothing;
+    use crate::engine::recall::{Nothing, Remembered};
 
     fn request(system: &str, messages: &[&str]) -> Remembered {
         let messages: Vec<String> =

@@ -283,7 +283,7 @@ impl Proxy {
         let read = InParts::read(parts, shared, received, own, &Like(like), self.rules.attribution);
         let (forwarded, whole) = read.map_err(Refusal::unreadable)?;
         let (body, anatomy) = (whole.body(), whole.anatomy());
-        let parameters = Parameters::read(body, anatomy, std::iter::once(betas.as_str()), None);
+        let parameters = Parameters::read(body, anatomy, std::iter::once(betas.as_str()));
         let conversation = memo.conversation().ok_or(Refusal::Internal)?;
         let marks = composed.breakpoints.clone();
         let forwarded = Forwarded::InParts(forwarded);

@@ -328,9 +328,8 @@ impl Memo {
                 warmth.billed(flight.ticket, &bill, now);
                 drop(warmth);
                 flight.billed = true;
-                let forwarded = trace.forwarded();
                 let mut learned = tenant.learned();
-                learned.bill(&self.owner.model, &forwarded, &usage);
+                learned.bill(&self.owner.model, trace.reading(), &usage);
                 let written = usage.cache_write_5m + usage.cache_write_1h;
                 let in_time = now.since(trace.sent_at()) <= self.owner.max_hold_ms;
                 learned.began(&self.owner.model, written, in_time);
@@ -344,16 +343,18 @@ impl Memo {
             self.land();
             return Verdict::default();
         };
-        let forwarded = trace.forwarded();
         let last = self.arrival.predecessor().map(|last| (last, last.forwarded()));
-        let drift = last.as_ref().map(|(_, last)| Drift::of(&last.as_subject(), &forwarded.as_subject()));
+        // Bytes are only compared with those of an earlier turn.
+        let forwarded = last.as_ref().map(|_| trace.forwarded());
+        let subject = forwarded.as_ref().map_or(trace.reading().without_bytes(), |whole| whole.as_subject());
+        let drift = last.as_ref().map(|(_, last)| Drift::of(&last.as_subject(), &subject));
         let Some(usage) = turn.usage else {
             self.land();
             return Verdict { drift, ..Verdict::default() };
         };
         let Some(flight) = self.flight.take() else { return Verdict { drift, ..Verdict::default() } };
         if !flight.billed {
-            tenant.learned().bill(&self.owner.model, &forwarded, &usage);
+            tenant.learned().bill(&self.owner.model, trace.reading(), &usage);
         }
         if let Some((trial, harmless)) =
             flight.trial.and_then(|trial| Some((trial, trial.shows(usage.cache_read)?)))
@@ -367,7 +368,7 @@ impl Memo {
         let answered = last.as_ref().and_then(|(last, forwarded)| last.as_answered(forwarded));
         let case = Case {
             last: answered.as_ref().zip(drift.as_ref()),
-            now: &trace.as_sent(&forwarded),
+            now: &trace.as_sent(subject),
             usage: &usage,
             prediction: &flight.prediction,
             missed,
@@ -381,7 +382,7 @@ impl Memo {
         }
         trace.answered(Answer { message_id: turn.id.clone(), usage: Some(usage) });
         let break_cost = cache_break.as_ref().and_then(|lost| lost.cost(&usage, self.price()?));
-        let turns = last.as_ref().map(|(_, last)| [last.as_subject(), forwarded.as_subject()]);
+        let turns = last.as_ref().map(|(_, last)| [last.as_subject(), subject]);
         let volatile = self.volatile(turns, &trace, drift.as_ref(), &tenant);
         Verdict { volatile, drift, cache_break, break_cost }
     }

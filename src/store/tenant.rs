@@ -12,7 +12,7 @@ use crate::engine::align::{Arrival, Before};
 use crate::engine::anatomy::Layer;
 use crate::engine::canonical::{self, News, Table};
 use crate::engine::conversation::Trace;
-use crate::engine::entry::{KnownPieces, Parameters};
+use crate::engine::entry::Parameters;
 use crate::engine::fanout::{Account, Bindings, Forks, Life, Rules, Snapshots};
 use crate::engine::fork::arms::Arms;
 use crate::engine::learned::{Class, Learned};
@@ -295,13 +295,7 @@ impl View<'_> {
             let continued = trace.is_continued_by(&received, hinted);
             Some(Before { trace, continued })
         });
-        let numbered_alike =
-            before.as_ref().filter(|before| before.trace.received.is_numbered_like(&received));
-        let known = numbered_alike.map(|before| KnownPieces {
-            parameters: &before.trace.parameters,
-            equal: before.trace.received.shared_pieces(&received),
-        });
-        let parameters = Parameters::read(received.body(), received.anatomy(), betas, known);
+        let parameters = Parameters::read(received.body(), received.anatomy(), betas);
         let chosen = match (&before, self.tenant) {
             (None | Some(Before { continued: false, .. }), Some(tenant)) => {
                 tenant.recent().chosen(&received, self.hint)

@@ -23,7 +23,7 @@ impl Request {
         let body = body.as_bytes().to_vec();
         let anatomy = Anatomy::read(&body).unwrap();
         let chain = Chain::of(&body, &anatomy, Attribution::Counted);
-        let parameters = Parameters::read(&body, &anatomy, betas.iter().copied(), None);
+        let parameters = Parameters::read(&body, &anatomy, betas.iter().copied());
         let point = |piece| Breakpoint {
             piece,
             ttl: Ttl::FiveMinutes,

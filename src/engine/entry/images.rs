@@ -3,7 +3,7 @@
 
 use memchr::memmem;
 
-use crate::engine::anatomy::{Anatomy, Form, Piece};
+use crate::engine::anatomy::Piece;
 use crate::engine::json::is_key;
 
 const IMAGE: &[u8] = b"\"image\"";
@@ -13,34 +13,23 @@ const BASE64: &[u8] = b"\"base64\"";
 /// A shorter piece holds too little to matter.
 const PAYLOAD_BYTES_MIN: usize = 4 * 1024;
 
-/// The first piece at or after `from` that is an image or holds one. Only messages can.
-pub fn first_image(body: &[u8], anatomy: &Anatomy, from: usize) -> Option<usize> {
-    let from = from.max(anatomy.tools + anatomy.system);
-    let finder = memmem::Finder::new(IMAGE);
-    (from..anatomy.pieces.len()).find(|index| shows_image(body, &anatomy.pieces[*index], &finder))
+/// Whether a block of a message is an image or holds one.
+pub fn shows_image(body: &[u8], piece: &Piece) -> bool {
+    let Some(kind) = piece.kind.as_ref().filter(|kind| body[kind.start] == b'"') else { return false };
+    may_hold_blocks(&body[kind.clone()])
+        && (is_key(body, kind, "image") || has_type(&body[piece.span.clone()], IMAGE))
 }
 
-/// Whether an image or a document of some size is part of the body.
-pub fn has_payload(body: &[u8], anatomy: &Anatomy) -> bool {
-    let finder = memmem::Finder::new(BASE64);
-    let holds = |piece: &Piece| {
-        let is_large = piece.span.len() >= PAYLOAD_BYTES_MIN;
-        let kind = piece.kind.as_ref().filter(|_| is_large && piece.form == Form::Block);
-        kind.is_some_and(|kind| may_hold_blocks(&body[kind.clone()]))
-            && finder.find_iter(&body[piece.span.clone()]).any(|at| is_type(&body[piece.span.clone()], at))
-    };
-    anatomy.pieces[anatomy.tools + anatomy.system..].iter().any(holds)
+/// Whether it brings an image or a document of some size.
+pub fn has_payload(body: &[u8], piece: &Piece) -> bool {
+    let kind = piece.kind.as_ref().filter(|_| piece.span.len() >= PAYLOAD_BYTES_MIN);
+    kind.is_some_and(|kind| may_hold_blocks(&body[kind.clone()]))
+        && has_type(&body[piece.span.clone()], BASE64)
 }
 
-fn shows_image(body: &[u8], piece: &Piece, finder: &memmem::Finder<'_>) -> bool {
-    let Some(kind) = piece.kind.as_ref().filter(|_| piece.form == Form::Block) else { return false };
-    if body[kind.start] != b'"' || !may_hold_blocks(&body[kind.clone()]) {
-        return false;
-    }
-    is_key(body, kind, "image") || {
-        let block = &body[piece.span.clone()];
-        finder.find_iter(block).any(|at| is_type(block, at))
-    }
+/// Whether a member `type` inside has this value.
+fn has_type(block: &[u8], value: &[u8]) -> bool {
+    memmem::find_iter(block, value).any(|at| is_type(block, at))
 }
 
 /// What people and models write is no block, and what a call brings is data.

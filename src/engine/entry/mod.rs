@@ -13,7 +13,7 @@
 //! let keys = |body: &[u8]| {
 //!     let anatomy = Anatomy::read(body).unwrap();
 //!     let chain = Chain::of(body, &anatomy, Attribution::Counted);
-//!     let parameters = Parameters::read(body, &anatomy, [].into_iter(), None);
+//!     let parameters = Parameters::read(body, &anatomy, [].into_iter());
 //!     let scope = Scope::of(&TenantId([0; 32]), &parameters);
 //!     [0, 1].map(|piece| EntryKey::of(&scope, &chain, piece, anatomy.layer(piece)))
 //! };
@@ -27,8 +27,8 @@ mod parameters;
 mod images;
 mod probes;
 
-pub use images::has_payload;
-pub use parameters::{BetaChange, KnownPieces, Parameter, Parameters};
+pub use images::{has_payload, shows_image};
+pub use parameters::{BetaChange, Parameter, Parameters};
 pub use probes::{LOOKBACK_POSITIONS, Probe, Probes, is_position, prefix_bytes};
 
 use std::fmt;

@@ -1,6 +1,5 @@
 //! The parameters that cache entries depend on, besides the blocks.
 
-use super::images::first_image;
 use crate::engine::anatomy::{Anatomy, Layer};
 use crate::engine::identify::each_beta;
 use crate::engine::json;
@@ -95,28 +94,13 @@ struct Betas {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BetaChange([u8; 32]);
 
-/// An earlier request that begins like this one, so that its pieces need not be looked at again.
-#[derive(Clone, Copy, Debug)]
-pub struct KnownPieces<'a> {
-    pub parameters: &'a Parameters,
-    /// How many leading pieces are equal: those with equal prefix hashes.
-    pub equal: usize,
-}
-
 impl Parameters {
     /// `betas` are values of the `anthropic-beta` header, each one or a list. Their order does not count.
-    pub fn read<'b>(
-        body: &[u8],
-        anatomy: &Anatomy,
-        betas: impl Iterator<Item = &'b str>,
-        known: Option<KnownPieces<'_>>,
-    ) -> Parameters {
-        let from = known.map_or(0, |known| known.equal);
-        let known_image = known.and_then(|known| known.parameters.first_image).filter(|piece| *piece < from);
+    pub fn read<'b>(body: &[u8], anatomy: &Anatomy, betas: impl Iterator<Item = &'b str>) -> Parameters {
         Parameters {
             members: MEMBERS.map(|(name, _)| digest(body, anatomy, name)),
             betas: Betas::of(betas),
-            first_image: known_image.or_else(|| first_image(body, anatomy, from)),
+            first_image: anatomy.pieces.iter().position(|piece| piece.shows_image),
         }
     }
 

@@ -20,7 +20,7 @@ impl Read {
     }
 
     fn parameters(&self, betas: &[&str]) -> Parameters {
-        Parameters::read(&self.body, &self.anatomy, betas.iter().copied(), None)
+        Parameters::read(&self.body, &self.anatomy, betas.iter().copied())
     }
 }
 
@@ -261,25 +261,6 @@ proptest! {
     fn keys_are_equal_just_if_what_they_depend_on_is(one in any_inputs(), two in any_inputs(), respelt: bool) {
         prop_assert_eq!(key_of(&one, false) == key_of(&two, respelt), one == two);
         prop_assert_eq!(key_of(&one, false), key_of(&one, true));
-    }
-
-    #[test]
-    fn known_pieces_change_no_answer(
-        shared in prop::collection::vec(any::<bool>(), 0..6),
-        one in prop::collection::vec(any::<bool>(), 0..4),
-        two in prop::collection::vec(any::<bool>(), 0..4),
-    ) {
-        let read = |rest: &[bool]| {
-            let block = |image: &bool| if *image { PICTURE } else { r#"{"type":"text","text":"t"}"# };
-            let blocks: Vec<_> = shared.iter().chain(rest).map(block).collect();
-            Read::of(&format!(r#"{{"messages":[{{"role":"user","content":[{}]}}]}}"#, blocks.join(",")))
-        };
-        let (one, two) = (read(&one), read(&two));
-        let equal = one.chain.pieces.iter().zip(&two.chain.pieces).take_while(|(a, b)| a == b).count();
-        let before = one.parameters(&[]);
-        let known = Some(KnownPieces { parameters: &before, equal });
-        let found = Parameters::read(&two.body, &two.anatomy, [].into_iter(), known);
-        prop_assert_eq!(found.first_image(), two.parameters(&[]).first_image());
     }
 
     /// Each breakpoint's window by itself, without a thought to cost.

@@ -20,7 +20,7 @@ use super::refusal::Refusal;
 use super::trunk::Trunk;
 use crate::engine::anatomy::{Anatomy, Layer};
 use crate::engine::breakpoints::{self, Ttl};
-use crate::engine::entry::{has_payload, prefix_bytes};
+use crate::engine::entry::prefix_bytes;
 use crate::engine::fanout::{Call, ForkPoint, Spawning};
 use crate::engine::prices::{ModelFacts, Multiplier, Multipliers, Price};
 use crate::engine::recall::Remembered;
@@ -69,7 +69,7 @@ impl Sizes {
         let usable = |ratio: &f64| ratio.is_finite() && *ratio > 0.0;
         // The bytes of an image say nothing about those of text.
         let parent = &fork.parent.request;
-        let ratio = match has_payload(parent.body(), parent.anatomy()) {
+        let ratio = match parent.anatomy().has_payload() {
             true => tokens_per_byte.filter(usable).or(own_ratio),
             false => own_ratio.or(tokens_per_byte),
         };

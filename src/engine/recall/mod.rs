@@ -126,6 +126,11 @@ impl Reading {
         (self.anatomy.tools, self.anatomy.system) == (other.anatomy.tools, other.anatomy.system)
     }
 
+    /// This request, for whom its bytes do not matter.
+    pub fn without_bytes(&self) -> divergence::Subject<'_> {
+        divergence::Subject { body: &[], anatomy: &self.anatomy, chain: &self.chain }
+    }
+
     /// The key to find this request by, if it has a first message.
     pub fn opening(&self) -> Option<Opening> {
         self.opening

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::hidden::{has_hidden_marker, nests_markers};
 use super::{FirstAnswer, Known, Opening, Remembered, Seen, Source, choose};
 use crate::engine::anatomy::{Anatomy, Form, Layer, Marker, Member, Message, Piece};
+use crate::engine::entry::{has_payload, shows_image};
 use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end, value_end_noting};
 use crate::engine::prefix::{Digester, Leaf};
 
@@ -310,6 +311,8 @@ impl<'a> Reader<'a> {
         if layer == Layer::Messages && !is_call {
             self.ambiguous |= has_hidden_marker(body, start, end);
             piece.nests_markers = nests_markers(body, &piece);
+            piece.shows_image = shows_image(body, &piece);
+            piece.has_payload = has_payload(body, &piece);
         }
         found.pieces.push(piece);
         if self.known.is_some() {

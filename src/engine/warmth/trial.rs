@@ -84,7 +84,7 @@ mod tests {
     const BODY: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
 
     fn parameters(betas: &str) -> Parameters {
-        Parameters::read(BODY, &Anatomy::read(BODY).unwrap(), [betas].into_iter(), None)
+        Parameters::read(BODY, &Anatomy::read(BODY).unwrap(), [betas].into_iter())
     }
 
     fn change(beta: &str) -> BetaChange {

@@ -43,7 +43,7 @@ impl Tenant {
     fn align(self, body: &[u8], table: &Table) -> Option<Result<Aligned, Reason>> {
         let body = Bytes::copy_from_slice(body);
         let received = Remembered::read(body, &Nothing, Attribution::Stripped).ok()?;
-        let parameters = Parameters::read(received.body(), received.anatomy(), std::iter::empty(), None);
+        let parameters = Parameters::read(received.body(), received.anatomy(), std::iter::empty());
         let arrival = Arrival { received: Arc::new(received), parameters, before: None, chosen: None };
         let rules = Rules {
             order: self.order,
