@@ -280,7 +280,14 @@ impl Proxy {
             answer: (extent.turn + extent.results) as usize,
         };
         let (parts, received) = (composed.body.pieces.clone(), &memo.arrival.received);
-        let read = InParts::read(parts, shared, received, own, &Like(like), self.rules.attribution);
+        let read = InParts::read(
+            parts,
+            shared,
+            received,
+            own,
+            &Like { like, trunk: prefix.trunk() },
+            self.rules.attribution,
+        );
         let (forwarded, whole) = read.map_err(Refusal::unreadable)?;
         let (body, anatomy) = (whole.body(), whole.anatomy());
         let parameters = Parameters::read(body, anatomy, std::iter::once(betas.as_str()));
@@ -312,7 +319,7 @@ impl Proxy {
             price: model.and_then(|model| model.price.as_ref()),
             multipliers: model.map(|model| model.multipliers).unwrap_or_default(),
             facts,
-            siblings: fork::siblings(fork, &self.config.fork.policy),
+            siblings: trunk.siblings(|| fork::siblings(fork, &self.config.fork.policy)),
             warm: read.is_some(),
             cold_messages: read.is_some_and(|read| read.bytes < entry),
             sent_warm: as_sent.tokens(),
@@ -349,10 +356,17 @@ fn trunk(tenant: &Tenant, child: &Child, attribution: Attribution) -> Result<Arc
 }
 
 /// A composed request is compared with its parent's, or with the child's last.
-struct Like(Arc<Remembered>);
+struct Like<'a> {
+    like: Arc<Remembered>,
+    trunk: &'a Trunk,
+}
 
-impl Known for Like {
+impl Known for Like<'_> {
     fn hinted(&self) -> Option<Arc<Remembered>> {
-        Some(Arc::clone(&self.0))
+        Some(Arc::clone(&self.like))
+    }
+
+    fn following(&self) -> Option<&Remembered> {
+        self.trunk.following()
     }
 }

@@ -1,14 +1,16 @@
 //! Whether a request shows an image: one anywhere, or none any more, is another messages layer. And whether it
 //! brings files in its own bytes, whose tokens have nothing to do with their length.
 
-use memchr::memmem;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 
 use crate::engine::anatomy::Piece;
 use crate::engine::json::is_key;
 
-const IMAGE: &[u8] = b"\"image\"";
+static IMAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"image\""));
 const TYPE: &[u8] = b"\"type\"";
-const BASE64: &[u8] = b"\"base64\"";
+static BASE64: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"base64\""));
 
 /// A shorter piece holds too little to matter.
 const PAYLOAD_BYTES_MIN: usize = 4 * 1024;
@@ -17,19 +19,19 @@ const PAYLOAD_BYTES_MIN: usize = 4 * 1024;
 pub fn shows_image(body: &[u8], piece: &Piece) -> bool {
     let Some(kind) = piece.kind.as_ref().filter(|kind| body[kind.start] == b'"') else { return false };
     may_hold_blocks(&body[kind.clone()])
-        && (is_key(body, kind, "image") || has_type(&body[piece.span.clone()], IMAGE))
+        && (is_key(body, kind, "image") || has_type(&body[piece.span.clone()], &IMAGE))
 }
 
 /// Whether it brings an image or a document of some size.
 pub fn has_payload(body: &[u8], piece: &Piece) -> bool {
     let kind = piece.kind.as_ref().filter(|_| piece.span.len() >= PAYLOAD_BYTES_MIN);
     kind.is_some_and(|kind| may_hold_blocks(&body[kind.clone()]))
-        && has_type(&body[piece.span.clone()], BASE64)
+        && has_type(&body[piece.span.clone()], &BASE64)
 }
 
 /// Whether a member `type` inside has this value.
-fn has_type(block: &[u8], value: &[u8]) -> bool {
-    memmem::find_iter(block, value).any(|at| is_type(block, at))
+fn has_type(block: &[u8], value: &Finder<'_>) -> bool {
+    value.find_iter(block).any(|at| is_type(block, at))
 }
 
 /// What people and models write is no block, and what a call brings is data.

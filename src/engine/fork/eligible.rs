@@ -141,6 +141,12 @@ fn check_tools(
     if request.anatomy().tools == 0 {
         return if explicit { Ok(()) } else { Err(Refusal::NoTools) };
     }
+    let written = |of: &'_ Remembered| {
+        of.anatomy().member(of.body(), "tools").map(|value| of.body().slice(value.clone()))
+    };
+    if written(request) == written(parent) {
+        return Ok(());
+    }
     let called =
         |name: &str| fork.calls.iter().any(|call| call.spawning != Spawning::Unknown && *call.name == *name);
     let starts_agents = |of: &Remembered, tool: &Piece| {

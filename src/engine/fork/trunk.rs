@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
@@ -13,7 +13,7 @@ use crate::engine::breakpoints::{self, Breakpoint, LOOKBACK, Ttl, room_alone, ro
 use crate::engine::fanout::{Call, ForkPoint, PLACEHOLDER, Parent};
 use crate::engine::json::{self, Span, is_key};
 use crate::engine::prefix::Attribution;
-use crate::engine::recall::Remembered;
+use crate::engine::recall::{Nothing, Remembered};
 use crate::engine::turn::MESSAGE_OPENING;
 
 const ANSWER_LIMIT: &str = "max_tokens";
@@ -41,6 +41,9 @@ pub struct Trunk {
     /// Whether there is a placeholder to mark: a turn that called nobody has none.
     pub(super) has_results: bool,
     extent: Extent,
+    /// The turn and the placeholders as they are read in every child, once they are the same for all.
+    following: Option<Remembered>,
+    siblings: OnceLock<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +111,23 @@ impl Trunk {
         let ttl = written.map_or(Ttl::FiveMinutes, |point| point.ttl);
         let parent = Arc::clone(&fork.parent);
         let has_results = !turn.calls.is_empty();
-        Ok(Trunk { parent, parts, fields, line, own, entry, ttl, pieces, has_results, extent })
+        let shared = (fork.is_sealed() && has_results).then_some(parts.last()).flatten();
+        let following = shared.and_then(|placeholders| following(&turn.message, placeholders, attribution));
+        let siblings = OnceLock::new();
+        Ok(Trunk {
+            parent,
+            parts,
+            fields,
+            line,
+            own,
+            entry,
+            ttl,
+            pieces,
+            has_results,
+            extent,
+            following,
+            siblings,
+        })
     }
 
     /// The tier of breakpoint a.
@@ -119,6 +138,16 @@ impl Trunk {
     /// Whether it is of this very turn: a message id, which names a fork point, may come twice.
     pub fn is_of(&self, fork: &ForkPoint) -> bool {
         Arc::ptr_eq(&self.parent, &fork.parent)
+    }
+
+    /// What follows the parent's messages in every child.
+    pub fn following(&self) -> Option<&Remembered> {
+        self.following.as_ref()
+    }
+
+    /// How many share its first writes, as it was when it was first asked.
+    pub fn siblings(&self, count: impl FnOnce() -> u64) -> u64 {
+        *self.siblings.get_or_init(count)
     }
 
     /// How many bytes stand where.
@@ -260,6 +289,12 @@ fn history(messages: &[Message]) -> Option<Span> {
 }
 
 /// A result for each call, one text block each, in the order of the calls. The last lacks its brace.
+/// The turn and the placeholders, read as a request of their own.
+fn following(turn: &[u8], placeholders: &[u8], attribution: Attribution) -> Option<Remembered> {
+    let body = [br#"{"messages":["#, turn, placeholders, b"}]}]}"].concat();
+    Remembered::read(body.into(), &Nothing, attribution).ok()
+}
+
 fn placeholders(fork: &ForkPoint, calls: &[Call]) -> Bytes {
     let mut out = br#",{"role":"user","content":["#.to_vec();
     for (number, call) in calls.iter().enumerate() {

@@ -1,19 +1,23 @@
 //! Markers on blocks inside a block: where one may stand, and whether one is there whose name is written with
 //! escapes, which the upstream would count and a search for the name does not find.
 
-use memchr::memmem;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 
 use crate::engine::anatomy::Piece;
 use crate::engine::json::{self, is_key, value_end};
 
-const KEY: &[u8] = b"\"cache_control\"";
+static KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"cache_control\""));
+/// Of a letter that is written as an escape.
+static ESCAPE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\\u00"));
 
 /// Whether a marker's name stands in a block, its own marker aside. Texts hold no blocks.
 pub(super) fn nests_markers(body: &[u8], piece: &Piece) -> bool {
     let kind = piece.kind.as_ref().map_or(&b""[..], |kind| &body[kind.clone()]);
     let own = usize::from(piece.marker.is_some());
     !matches!(kind, b"\"text\"" | b"\"thinking\"")
-        && memmem::find_iter(&body[piece.span.clone()], KEY).nth(own).is_some()
+        && KEY.find_iter(&body[piece.span.clone()]).nth(own).is_some()
 }
 
 /// A block stands at most so deep in another that the upstream takes a marker on it: in the content of a document
@@ -27,7 +31,7 @@ pub(super) fn has_hidden_marker(body: &[u8], start: usize, end: usize) -> bool {
 
 /// Whether a letter of the name may be written as an escape somewhere.
 fn may_be_escaped(block: &[u8]) -> bool {
-    memmem::find_iter(block, b"\\u00").any(|at| matches!(block.get(at + 4), Some(b'5'..=b'7')))
+    ESCAPE.find_iter(block).any(|at| matches!(block.get(at + 4), Some(b'5'..=b'7')))
 }
 
 fn hides_marker(body: &[u8], start: usize, depth: usize) -> bool {

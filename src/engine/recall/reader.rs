@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use super::hidden::{has_hidden_marker, nests_markers};
+use super::place::Place;
 use super::{FirstAnswer, Known, Opening, Remembered, Seen, Source, choose};
 use crate::engine::anatomy::{Anatomy, Form, Layer, Marker, Member, Message, Piece};
 use crate::engine::entry::{has_payload, shows_image};
@@ -130,15 +131,22 @@ impl<'a> Reader<'a> {
             messages.reserve(old.anatomy.messages.len() + 4);
             found.make_room(old);
         }
-        let mut place = Place::default();
+        let following = self.known.and_then(|known| known.following()).filter(|next| next.is_usable());
+        let (mut place, mut behind) = (Place::default(), Place::default());
         let end = json::walk_array(body, start, |start| {
             if body.get(start) != Some(&b'{') {
                 self.ambiguous = true;
                 return value_end(body, start);
             }
-            let known = old.as_deref().and_then(|old| {
-                place.find(&body[start..], |index| old.message_bytes(index)).map(|index| (old, index))
-            });
+            let rest = &body[start..];
+            let mut known = old
+                .as_deref()
+                .and_then(|old| place.find(rest, |index| old.message_bytes(index)).map(|index| (old, index)));
+            let is_behind = |old: &Arc<Remembered>| place.passed() >= old.anatomy.messages.len();
+            let following = following.filter(|_| known.is_none() && old.as_ref().is_none_or(is_behind));
+            if let Some(next) = following {
+                known = behind.find(rest, |index| next.message_bytes(index)).map(|index| (next, index));
+            }
             self.spend(1)?;
             let message = match known {
                 Some((old, index)) => {
@@ -147,7 +155,10 @@ impl<'a> Reader<'a> {
                     message
                 }
                 None => {
-                    let seen = old.as_deref().and_then(|old| old.message(place.passed()));
+                    let seen = match following {
+                        Some(next) => next.message(behind.passed()),
+                        None => old.as_deref().and_then(|old| old.message(place.passed())),
+                    };
                     self.message(start, seen, &mut found)?
                 }
             };
@@ -370,31 +381,6 @@ impl Found {
         self.pieces.extend(pieces.iter().map(|piece| piece.moved(from, start)));
         self.leaves.extend_from_slice(&old.leaves[message.pieces.clone()]);
         moved
-    }
-}
-
-/// Where in a known list the walk of a new one is.
-#[derive(Default)]
-struct Place {
-    next: usize,
-}
-
-impl Place {
-    /// Finds the known element that the rest of the body starts with: the expected one, the one before (if an
-    /// element was inserted), or the two after (if one or two were removed). A comparison that fails reads
-    /// less than the element that is walked instead, so all of them together stay linear.
-    fn find<'k>(&mut self, rest: &[u8], known: impl Fn(usize) -> Option<&'k [u8]>) -> Option<usize> {
-        let next = self.next;
-        let tries = [Some(next), next.checked_sub(1), Some(next + 1), Some(next + 2)];
-        let matches = |index: &usize| known(*index).is_some_and(|bytes| rest.starts_with(bytes));
-        let index = tries.into_iter().flatten().find(matches);
-        self.next = index.unwrap_or(next) + 1;
-        index
-    }
-
-    /// The element that stood where the walk has just looked in vain.
-    fn passed(&self) -> usize {
-        self.next.saturating_sub(1)
     }
 }
 

@@ -9,6 +9,7 @@ use super::*;
 #[derive(Default)]
 struct Offered {
     hinted: Option<Arc<Remembered>>,
+    following: Option<Arc<Remembered>>,
     opened: Vec<Arc<Remembered>>,
     layers: Vec<Arc<KnownLayer>>,
 }
@@ -16,6 +17,10 @@ struct Offered {
 impl Known for Offered {
     fn hinted(&self) -> Option<Arc<Remembered>> {
         self.hinted.clone()
+    }
+
+    fn following(&self) -> Option<&Remembered> {
+        self.following.as_deref()
     }
 
     fn opened(&self, _: Opening) -> Vec<Arc<Remembered>> {
@@ -41,9 +46,15 @@ impl Offered {
             .flatten()
             .collect();
         let mut ways: Vec<_> = requests.iter().map(Offered::hint).collect();
-        ways.push(Offered { hinted: None, opened: opened.clone(), layers: Vec::new() });
-        ways.push(Offered { hinted: None, opened: Vec::new(), layers: layers.clone() });
-        ways.push(Offered { hinted: opened.last().cloned(), opened, layers });
+        let none = || Offered::default();
+        ways.push(Offered { opened: opened.clone(), ..none() });
+        ways.push(Offered { layers: layers.clone(), ..none() });
+        for next in &opened {
+            ways.push(Offered { following: Some(Arc::clone(next)), ..none() });
+            let hinted = opened.first().cloned();
+            ways.push(Offered { hinted, following: Some(Arc::clone(next)), ..none() });
+        }
+        ways.push(Offered { hinted: opened.last().cloned(), opened, layers, following: None });
         ways
     }
 }

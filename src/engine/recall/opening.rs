@@ -1,0 +1,95 @@
+//! What a conversation opens with: keys to find its earlier requests by.
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::{Seen, said};
+use crate::engine::anatomy::{Form, Message, Piece};
+use crate::engine::json;
+
+/// What the model said first, however it is spelt: tells conversations apart that open alike. Equal keys are a
+/// hint to compare, never a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FirstAnswer([u8; 16]);
+
+impl FirstAnswer {
+    pub(super) fn of(answer: &Seen<'_>) -> FirstAnswer {
+        let mut key = Key(Vec::new());
+        for piece in answer.pieces {
+            key.add(piece.kind.as_ref().map_or(&b""[..], |kind| &answer.body[kind.clone()]));
+            key.add(said(answer.body, piece).as_deref().unwrap_or_default().as_bytes());
+        }
+        FirstAnswer(xxh3_128(&key.0).to_be_bytes())
+    }
+}
+
+/// How a conversation opens: a key to find its earlier requests by.
+///
+/// It holds through what clients do to their first message from turn to turn (a marker goes, a lone text
+/// block becomes a string). It samples long texts, so equal keys are a hint to compare, never a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Opening([u8; 16]);
+
+impl Opening {
+    /// A longer text counts with its start and its end only.
+    const WHOLE_BYTES: usize = 2 * 1024;
+    const SAMPLE_BYTES: usize = 1024;
+    /// More blocks than any client puts into a first message count by their number only.
+    const BLOCKS_MAX: usize = 32;
+
+    pub(super) fn of(body: &[u8], message: &Message, pieces: &[Piece]) -> Opening {
+        let mut key = Key(Vec::with_capacity(Opening::WHOLE_BYTES + 256));
+        key.add(message.role.as_ref().map_or(&b""[..], |role| &body[role.clone()]));
+        let pieces = &pieces[message.pieces.clone()];
+        key.add(&pieces.len().to_le_bytes());
+        for piece in pieces.iter().take(Opening::BLOCKS_MAX) {
+            let kind = piece.kind.as_ref().map_or(&b""[..], |kind| &body[kind.clone()]);
+            match (&piece.text, piece.form) {
+                (Some(text), _) if kind == b"\"text\"" => key.text(body, text),
+                (_, Form::Text) => key.text(body, &piece.span),
+                _ => {
+                    key.add(kind);
+                    source(body, piece).into_iter().for_each(|source| key.text(body, &source));
+                }
+            }
+        }
+        Opening(xxh3_128(&key.0).to_be_bytes())
+    }
+}
+
+/// Where an image or a document comes from: its data, its address or its file.
+fn source(body: &[u8], piece: &Piece) -> Option<json::Span> {
+    let source =
+        json::member(body, piece.span.start, "source").filter(|source| body[source.start] == b'{')?;
+    ["data", "url", "file_id"].iter().find_map(|name| json::member(body, source.start, name))
+}
+
+/// The words of a first message, however they are spelt.
+struct Key(Vec<u8>);
+
+impl Key {
+    fn add(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn text(&mut self, body: &[u8], span: &json::Span) {
+        let raw = &body[span.clone()];
+        match raw.len() {
+            0..=Opening::WHOLE_BYTES => match respelt(body, span) {
+                Some(text) => self.add(text.as_bytes()),
+                None => self.add(raw),
+            },
+            len => {
+                self.add(&raw[..Opening::SAMPLE_BYTES]);
+                self.add(&raw[len - Opening::SAMPLE_BYTES..]);
+            }
+        }
+    }
+}
+
+/// The usual spelling of a text that has another; none for most. Only these two escapes have a choice.
+fn respelt(body: &[u8], span: &json::Span) -> Option<String> {
+    let raw = &body[span.clone()];
+    memchr::memmem::find(raw, b"\\u").or_else(|| memchr::memmem::find(raw, b"\\/"))?;
+    serde_json::to_string(&json::text(body, span)?).ok()
+}
