@@ -2,8 +2,8 @@
 //! one thread, without sockets.
 //!
 //! ```text
-//! body ──▶ digest ──▶ recall ──▶ arrival ──▶ align ──▶ digest of what goes out ──▶ goes out ──▶ accepted ──▶ finished
-//!                                              └── canonicalize, splice, read again, plan, apply, trace
+//! body ──▶ recall ──▶ name ──▶ arrival ──▶ align ──▶ goes out ──▶ accepted ──▶ finished
+//!                                            └── canonicalize, splice, read again, plan, apply, trace
 //! ```
 //!
 //! Each stage is timed for each request of conversations that are like those of `tests/deep bench`; the table

@@ -16,7 +16,7 @@ use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::prices::ModelFacts;
 use forkpoint::engine::recall::{Known, KnownLayer, Remembered};
 use forkpoint::engine::turn::Turn;
-use forkpoint::engine::types::{BodyDigest, Moment, TenantId};
+use forkpoint::engine::types::{Moment, TenantId};
 use forkpoint::engine::usage::Usage;
 use forkpoint::proxy::memo::{Memo, Owner};
 use forkpoint::store::{Limits, Memory, Store, View};
@@ -28,8 +28,8 @@ use crate::cases::Case;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     Total,
-    Digest,
     Recall,
+    Name,
     Arrival,
     Align,
     Canonicalize,
@@ -38,16 +38,15 @@ pub enum Stage {
     Plan,
     Apply,
     Trace,
-    DigestSent,
     GoesOut,
     Accepted,
     Finished,
 }
 
 /// In the order of the table.
-pub const STAGES: [Stage; 15] = [
-    Stage::Digest,
+pub const STAGES: [Stage; 14] = [
     Stage::Recall,
+    Stage::Name,
     Stage::Arrival,
     Stage::Align,
     Stage::Canonicalize,
@@ -56,7 +55,6 @@ pub const STAGES: [Stage; 15] = [
     Stage::Plan,
     Stage::Apply,
     Stage::Trace,
-    Stage::DigestSent,
     Stage::GoesOut,
     Stage::Accepted,
     Stage::Finished,
@@ -66,7 +64,7 @@ pub const STAGES: [Stage; 15] = [
 impl Stage {
     pub fn as_str(self) -> &'static str {
         match self {
-            Stage::Digest => "digest",
+            Stage::Name => "name",
             Stage::Recall => "recall",
             Stage::Arrival => "arrival",
             Stage::Align => "align",
@@ -76,7 +74,6 @@ impl Stage {
             Stage::Plan => "plan",
             Stage::Apply => "apply",
             Stage::Trace => "trace",
-            Stage::DigestSent => "digest of what goes out",
             Stage::GoesOut => "goes out",
             Stage::Accepted => "accepted",
             Stage::Finished => "finished",
@@ -190,11 +187,11 @@ impl Bench {
         let (store, now, stages) = (&self.store, self.now, &mut self.stages);
         self.now = now.after(1_000);
 
-        stages.time(Stage::Digest, || BodyDigest::of(&body));
         let tenant = store.tenant(&TENANT);
         let view = View { tenant: tenant.as_deref(), hint: None };
         let recall = || Remembered::recall(body.clone(), &view, RULES.attribution).unwrap();
         let (received, like) = stages.time(Stage::Recall, recall);
+        stages.time(Stage::Name, || received.digest());
         let betas = std::iter::once("interleaved-thinking-2025-05-14");
         let arrival = stages.time(Stage::Arrival, || view.arrival(received, like, betas));
         stages.requests += 1;
@@ -212,10 +209,6 @@ impl Bench {
         let aligned = stages.time(Stage::Align, || memo.plan(RULES, now)).unwrap();
         if let Some(tenant) = &tenant {
             parts(stages, &memo.arrival, &view, &tenant.table());
-        }
-        let pieces = aligned.body.pieces.clone();
-        if !(pieces.len() == 1 && pieces.iter().all(|piece| *piece == body)) {
-            stages.time(Stage::DigestSent, || BodyDigest::of_pieces(&pieces));
         }
         stages.time(Stage::GoesOut, || {
             memo.aligned(aligned);
