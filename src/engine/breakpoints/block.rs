@@ -80,13 +80,12 @@ fn is_legal_in_message(block: &Block, body: &[u8]) -> bool {
 
 /// Whether the API refuses a marker here.
 pub fn is_barred(body: &[u8], layer: Layer, piece: &Piece) -> bool {
-    let written = |span: &Option<Span>| span.as_ref().map(|span| &body[span.clone()]);
-    let may_be = match (layer, written(&piece.kind)) {
+    let may_be = match (layer, &piece.kind) {
         (Layer::Tools, _) => piece.deferred,
-        (_, Some(b"\"text\"")) => written(&piece.text).is_none_or(|text| text == b"\"\""),
-        (_, Some(kind)) => {
-            kind.contains(&b'\\') || BARRED.iter().any(|barred| &kind[1..kind.len() - 1] == barred.as_bytes())
+        (_, Some(kind)) if is_key_string(body, kind, "text") => {
+            piece.text.as_ref().is_none_or(|text| is_empty_string(body, text))
         }
+        (_, Some(kind)) => BARRED.iter().any(|barred| is_key_string(body, kind, barred)),
         (_, None) => true,
     };
     // One that says a thing twice is the upstream's to judge.

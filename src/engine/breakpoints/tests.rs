@@ -388,6 +388,16 @@ fn an_upstream_that_caches_by_itself_gets_no_markers() {
 }
 
 #[test]
+fn markers_on_blocks_of_no_known_kind_are_the_upstreams_to_judge() {
+    for kind in ["7", "null", "{}", "[]", "\"\"", "\"x\"", "\"\\u0074hinking\""] {
+        let body = format!(r#"{{"messages":[{{"role":"user","content":[{{"type":{kind}{MARK}}}]}}]}}"#);
+        let anatomy = Anatomy::read(body.as_bytes()).unwrap();
+        let refused = kind.contains("hinking");
+        assert_eq!(Marks::read(body.as_bytes(), &anatomy).is_err(), refused, "{kind}");
+    }
+}
+
+#[test]
 fn what_is_not_understood_is_left_alone_with_a_reason() {
     let with = |mark: &str| request("[]", &format!("[{},{}]", marked("u", mark), text("v")));
     let top = |mark: &str| request("[]", "[]").replacen('{', &format!("{{{mark},"), 1);
