@@ -243,7 +243,7 @@ impl Draft {
         match block.kind.as_str() {
             _ if self.spoilt.is_some() => return false,
             // The API gives out empty texts and takes none back; its clients leave them out too.
-            "text" if is_silent(&block) => return false,
+            "text" if block.is_blank_text() => return false,
             "tool_use" => match Call::read(&block.json, number, rules) {
                 None => self.spoilt = Some(Dropped::BadCall),
                 Some(call) if !self.ids.insert(Arc::clone(&call.id)) => self.spoilt = Some(Dropped::ReusedId),
@@ -365,10 +365,6 @@ fn is_direct(block: &[u8]) -> bool {
         None => true,
         Some(caller) => member(&block[caller], "type").is_none_or(|kind| kind == "direct"),
     }
-}
-
-fn is_silent(block: &Block) -> bool {
-    json::member(&block.json, 0, "text").is_some_and(|text| json::is_blank(&block.json, &text))
 }
 
 fn member(block: &[u8], name: &str) -> Option<String> {

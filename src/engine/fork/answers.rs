@@ -40,7 +40,6 @@ pub fn tool_errors(request: &Remembered) -> u64 {
 fn is_silent(block: &Block) -> bool {
     match block.kind.as_str() {
         "thinking" | "redacted_thinking" => true,
-        "text" => json::member(&block.json, 0, "text").is_some_and(|text| json::is_blank(&block.json, &text)),
-        _ => false,
+        _ => block.is_blank_text(),
     }
 }

@@ -203,6 +203,5 @@ fn text_of(piece: &Piece) -> &json::Span {
 
 /// Whether a text says nothing; the API refuses such blocks.
 fn is_blank(request: &Remembered, piece: &Piece) -> bool {
-    is_text(request, piece)
-        && json::text(request.body(), text_of(piece)).is_some_and(|text| text.trim().is_empty())
+    is_text(request, piece) && json::is_blank(request.body(), text_of(piece))
 }

@@ -54,6 +54,12 @@ impl Block {
         let id = (self.kind == "tool_use").then(|| json::member(&self.json, 0, "id")).flatten()?;
         json::text(&self.json, &id)
     }
+
+    /// Whether it is a text that says nothing.
+    pub fn is_blank_text(&self) -> bool {
+        let text = (self.kind == "text").then(|| json::member(&self.json, 0, "text")).flatten();
+        text.is_some_and(|text| json::is_blank(&self.json, &text))
+    }
 }
 
 /// Whether the blocks may stand for what the model said.
