@@ -1,6 +1,6 @@
 //! What one exchange has to do with fan-outs: whose child it is, and which children its answer will have.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 
@@ -206,11 +206,9 @@ impl Family {
     ) -> Option<u64> {
         if self.role != Role::Child {
             let parent = Arc::new(Parent {
-                request: trace.forwarded(),
                 betas: betas.to_owned(),
-                who: self.who,
                 written: trace.breakpoints.last().copied(),
-                charge: OnceLock::new(),
+                ..Parent::new(trace.forwarded(), self.who)
             });
             self.parent = Some(Arc::clone(&parent)).filter(|_| self.keeps_snapshots);
             self.draft = Draft::begin(parent, false).ok();

@@ -144,13 +144,7 @@ fn fan_out_to(forks: &mut Forks, parent: &Remembered, number: usize, children: u
         "stop_reason": "tool_use", "content": calls, "usage": {"input_tokens": 1, "output_tokens": 1}});
     let turn = Turn::from_json(message.to_string().as_bytes(), LIMITS);
     let request = Arc::new(parent.clone());
-    let parent = Parent {
-        request,
-        betas: String::new(),
-        who: Who::default(),
-        written: None,
-        charge: Default::default(),
-    };
+    let parent = Parent::new(request, Who::default());
     let mut draft = Draft::begin(parent, false).unwrap();
     for block in turn.blocks.clone() {
         if draft.push(block, &Rules::default()) {

@@ -107,17 +107,7 @@ impl House {
     fn answered(&mut self, body: &[u8], hints: Hints<'_>, answer: &Value) -> Option<Arc<ForkPoint>> {
         let request = read(body);
         let who = who(&request, hints);
-        let draft = Draft::begin(
-            Parent {
-                request: Arc::new(request),
-                betas: String::new(),
-                who,
-                written: None,
-                charge: Default::default(),
-            },
-            false,
-        )
-        .ok()?;
+        let draft = Draft::begin(Parent::new(Arc::new(request), who), false).ok()?;
         let answer = Answer::from_json(answer.to_string().as_bytes(), LIMITS);
         self.forks.seal(draft, &answer, NOW).ok()
     }
@@ -126,13 +116,7 @@ impl House {
     fn streams(&mut self, body: &[u8], answer: &Value, blocks: usize) {
         let request = read(body);
         let who = who(&request, Hints::default());
-        let parent = Parent {
-            request: Arc::new(request),
-            betas: String::new(),
-            who,
-            written: None,
-            charge: Default::default(),
-        };
+        let parent = Parent::new(Arc::new(request), who);
         let mut draft = Draft::begin(parent, false).unwrap();
         let answer = Answer::from_json(answer.to_string().as_bytes(), LIMITS);
         for block in answer.blocks.into_iter().take(blocks) {

@@ -118,7 +118,7 @@ fn recognise(
     who: Who,
 ) -> Result<Child, &'static str> {
     let leader = Who::of(&request, None, None, who.marks_agents);
-    let parent = Parent { request, betas: String::new(), who: leader, written, charge: Default::default() };
+    let parent = Parent { written, ..Parent::new(request, leader) };
     let draft = Draft::begin(parent, false).map_err(|dropped| dropped.as_str())?;
     forks.seal(draft, answer, Moment(0)).map_err(|dropped| dropped.as_str())?;
     match forks.recognise(&Newcomer { request: own, who, explicit: None }, Moment(0)) {

@@ -54,6 +54,11 @@ pub struct Parent {
 }
 
 impl Parent {
+    /// One that sent no betas and asked for no cache entry.
+    pub fn new(request: Arc<Remembered>, who: Who) -> Parent {
+        Parent { request, betas: String::new(), who, written: None, charge: OnceLock::new() }
+    }
+
     /// About how much memory this takes.
     pub fn memory_bytes(&self) -> usize {
         self.request.memory_bytes() + self.betas.len()

@@ -49,13 +49,7 @@ fn who(request: &Remembered, headers: Headers) -> Who {
 fn parent(body: &Value, headers: Headers) -> Parent {
     let request = read(body);
     let who = who(&request, headers);
-    Parent {
-        request: Arc::new(request),
-        betas: "some-beta".into(),
-        who,
-        written: None,
-        charge: Default::default(),
-    }
+    Parent { betas: "some-beta".into(), ..Parent::new(Arc::new(request), who) }
 }
 
 /// An answer as one JSON body.

@@ -82,13 +82,7 @@ fn two_calls() -> Vec<Value> {
 fn parent(body: &str) -> Parent {
     let request = read(body);
     let who = who(&request, None, None);
-    Parent {
-        request: Arc::new(request),
-        betas: "beta-1,beta-2".into(),
-        who,
-        written: None,
-        charge: Default::default(),
-    }
+    Parent { betas: "beta-1,beta-2".into(), ..Parent::new(Arc::new(request), who) }
 }
 
 fn answer(blocks: &[Value]) -> Answer {

@@ -44,7 +44,7 @@ fn directive(topic: &str) -> String {
 fn fan_out(lead: &[u8]) -> Option<Arc<ForkPoint>> {
     let request = Arc::new(read(lead)?);
     let who = Who::of(&request, None, None, false);
-    let draft = Draft::begin(Parent { request, betas: String::new(), who, written: None, charge: Default::default() }, false).ok()?;
+    let draft = Draft::begin(Parent::new(request, who), false).ok()?;
     let calls = ["a", "b"].map(|topic| {
         json!({"type": "tool_use", "id": topic, "name": "Agent", "input": {"prompt": directive(topic)}})
     });

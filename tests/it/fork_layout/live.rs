@@ -282,13 +282,8 @@ async fn a_message_to_a_turn_reads_what_the_turn_was_made_of() {
         let request = read(lead.as_bytes());
         let hints = Hints { session: Some("s"), agent: None };
         let mut kept = Snapshots::new(TenantId([1; 32]), Rules::default());
-        let parent = Parent {
-            who: who(&request, hints),
-            request: request.into(),
-            betas: String::new(),
-            written: None,
-            charge: Default::default(),
-        };
+        let leader = who(&request, hints);
+        let parent = Parent::new(request.into(), leader);
         let turn = Answer::from_json(answer.to_string().as_bytes(), LIMITS);
         kept.record(parent, false, &turn, None, NOW).unwrap();
         for words in ["Sum up.", "What next?"] {

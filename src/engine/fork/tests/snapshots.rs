@@ -26,13 +26,7 @@ impl Kept {
     fn turn(&mut self, body: &Value, session: Option<u8>, turn: &Answer, before: Option<&str>, now: u64) {
         let request = read(&body.to_string());
         let who = who(&request, session, None);
-        let parent = Parent {
-            request: Arc::new(request),
-            betas: String::new(),
-            who,
-            written: None,
-            charge: Default::default(),
-        };
+        let parent = Parent::new(Arc::new(request), who);
         self.0.record(parent, false, turn, before, Moment(now)).unwrap();
     }
 
