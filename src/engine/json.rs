@@ -265,11 +265,15 @@ fn expect(bytes: &[u8], at: usize, byte: u8) -> Result<(), Malformed> {
 /// Where the string that starts at `at` ends. Jumps from quote to quote: one is the end if an even number
 /// of backslashes stands before it. Text is full of `\n` escapes, so this visits far fewer bytes than
 /// looking at each backslash.
-fn string_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
+pub fn string_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     expect(bytes, at, b'"')?;
     let mut from = at + 1;
     while let Some(found) = quote(&bytes[from..]) {
         let quote = from + found;
+        // Before the first one stands the opening quote.
+        if bytes[quote - 1] != b'\\' {
+            return Ok(quote + 1);
+        }
         let backslashes = bytes[from..quote].iter().rev().take_while(|byte| **byte == b'\\').count();
         if backslashes % 2 == 0 {
             return Ok(quote + 1);
@@ -281,14 +285,21 @@ fn string_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
 
 /// Where the next quote is. Most names and many values are shorter than it takes to begin a wide search.
 fn quote(bytes: &[u8]) -> Option<usize> {
-    const ONES: u128 = u128::from_le_bytes([1; 16]);
-    let Some(near) = bytes.first_chunk::<16>() else { return bytes.iter().position(|byte| *byte == b'"') };
-    // Bytes that are quotes become zero; the lowest zero byte is the lowest whose top bit is set here.
-    let zeroed = u128::from_le_bytes(*near) ^ (ONES * b'"' as u128);
-    match zeroed.wrapping_sub(ONES) & !zeroed & (ONES << 7) {
-        0 => memchr(b'"', &bytes[16..]).map(|found| 16 + found),
-        found => Some(found.trailing_zeros() as usize / 8),
+    const NEAR: usize = 32;
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let mut at = 0;
+    while let Some(word) = bytes[at..].first_chunk::<8>() {
+        if at == NEAR {
+            return memchr(b'"', &bytes[at..]).map(|found| at + found);
+        }
+        // Bytes that are quotes become zero; the lowest zero byte is the lowest whose top bit is set here.
+        let zeroed = u64::from_le_bytes(*word) ^ (ONES * b'"' as u64);
+        match zeroed.wrapping_sub(ONES) & !zeroed & (ONES << 7) {
+            0 => at += 8,
+            found => return Some(at + found.trailing_zeros() as usize / 8),
+        }
     }
+    bytes[at..].iter().position(|byte| *byte == b'"').map(|found| at + found)
 }
 
 /// The open brackets, one bit each: object or array.
@@ -374,15 +385,17 @@ fn past_key(bytes: &[u8], at: usize, mut skip_space: impl FnMut(usize) -> usize)
 /// Where the literal or number that starts at `at` ends.
 fn scalar_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     let rest = &bytes[at..];
-    for literal in [&b"true"[..], b"false", b"null"] {
-        if rest.starts_with(literal) {
-            return Ok(at + literal.len());
-        }
-        if !rest.is_empty() && literal.starts_with(rest) {
-            return Err(Malformed::Truncated);
-        }
+    let literal: &[u8] = match rest.first() {
+        Some(b't') => b"true",
+        Some(b'f') => b"false",
+        Some(b'n') => b"null",
+        _ => return number_end(bytes, at),
+    };
+    match rest.starts_with(literal) {
+        true => Ok(at + literal.len()),
+        false if literal.starts_with(rest) => Err(Malformed::Truncated),
+        false => Err(Malformed::At(at)),
     }
-    number_end(bytes, at)
 }
 
 fn number_end(bytes: &[u8], start: usize) -> Result<usize, Malformed> {

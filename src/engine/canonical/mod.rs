@@ -35,6 +35,7 @@ mod splice;
 mod table;
 mod scribe;
 mod list;
+mod aged;
 mod input;
 #[cfg(test)]
 mod tests;

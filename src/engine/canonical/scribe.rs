@@ -1,5 +1,6 @@
 //! One request on its way to its spelling: what is known, what is new, what was chosen.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use super::table::{Choice, Fresh, Grain, Key, Memo, News, Pins, Reading, Spellin
 use super::{Canonical, Replacement};
 use crate::engine::anatomy::{Form, Piece};
 use crate::engine::json;
-use crate::engine::meaning::Meaning;
+use crate::engine::meaning::{Meaning, Tree};
 use crate::engine::prefix::Leaf;
 
 /// A larger value than any tool, prompt or input; a meaning costs several times a digest.
@@ -21,6 +22,7 @@ pub(super) struct Scribe<'a> {
     pub known: &'a Spellings,
     source: Source,
     readings: std::collections::BTreeMap<[u8; 32], Reading>,
+    trees: Vec<(Key, Tree)>,
     /// What the known spellings lack. The first of this request counts for the rest of it.
     pub fresh: Fresh,
     /// Everything this request was spelt with, if its conversation is to keep it.
@@ -49,6 +51,7 @@ impl<'a> Scribe<'a> {
             known: &table.spellings,
             source: Source::Tenant,
             readings: Default::default(),
+            trees: Vec::new(),
             fresh: Fresh::default(),
             chosen: None,
         }
@@ -64,17 +67,23 @@ impl<'a> Scribe<'a> {
     }
 
     pub fn finish(self) -> Canonical {
-        let (fresh, pins) = match self.source {
-            Source::Tenant => (self.fresh, self.chosen.unwrap_or_default()),
-            Source::Conversation => (Fresh::default(), self.fresh),
+        let (readings, chosen) = (self.readings, self.chosen.unwrap_or_default());
+        let (interns, pins) = match self.source {
+            Source::Tenant => {
+                let interns = News { readings, fresh: self.fresh, trees: self.trees };
+                (interns, Pins { fresh: chosen, ..Pins::default() })
+            }
+            Source::Conversation => {
+                let interns = News { readings, ..News::default() };
+                (interns, Pins { fresh: self.fresh, trees: self.trees })
+            }
         };
-        let interns = News { readings: self.readings, fresh };
-        Canonical { replacements: self.replacements, interns, pins: Pins(pins) }
+        Canonical { replacements: self.replacements, interns, pins }
     }
 
     /// A system prompt that is a string.
     pub fn text(&mut self, piece: &Piece, leaf: &Leaf) {
-        let meaning = self.meaning(piece.unmarked(self.body), leaf, meaning_of);
+        let (meaning, _) = self.meaning(piece.unmarked(self.body), leaf, None);
         if let Spelt::As(first) = self.element(Grain::Text, piece, meaning) {
             self.replacements.push(Replacement { span: piece.span.clone(), with: vec![first] });
         }
@@ -120,36 +129,46 @@ impl<'a> Scribe<'a> {
             Some(reading) if reading.len() == pieces.len() => return reading.clone(),
             _ => {}
         }
-        let known = self.known;
+        // What a client spells anew each time is not worth remembering.
+        let mut is_anew = false;
         let meanings = pieces.iter().zip(leaves).map(|(piece, leaf)| {
             let name = piece.name.as_ref().filter(|_| element == Grain::Tool).map(|name| &body[name.clone()]);
-            let read = |value: &[u8]| {
-                name.and_then(|name| known.respelt_tool(name, value)).or_else(|| meaning_of(value))
-            };
-            match piece.form {
-                Form::Block => self.meaning(piece.unmarked(body), leaf, read),
-                Form::Text | Form::Other => None,
+            match (piece.form, name) {
+                (Form::Block, name) => {
+                    let (meaning, respelt) = self.meaning(piece.unmarked(body), leaf, name);
+                    is_anew |= respelt;
+                    meaning
+                }
+                (Form::Text | Form::Other, _) => None,
             }
         });
         let reading: Reading = meanings.collect();
-        self.readings.insert(digest, reading.clone());
+        if !is_anew {
+            self.readings.insert(digest, reading.clone());
+        }
         reading
     }
 
-    /// The meaning of one value; equal leaves mean the same.
+    /// The meaning of one value, and whether it was told by a tool that is known under this name; equal leaves mean
+    /// the same.
     fn meaning(
         &mut self,
         (head, tail): (&[u8], &[u8]),
         leaf: &Leaf,
-        read: impl Fn(&[u8]) -> Option<Meaning>,
-    ) -> Option<Meaning> {
+        name: Option<&[u8]>,
+    ) -> (Option<Meaning>, bool) {
         let digest = *leaf.as_bytes();
         if let Some(reading) = self.memo.get(&digest).or_else(|| self.readings.get(&digest)) {
-            return reading.first().copied().flatten();
+            return (reading.first().copied().flatten(), false);
         }
-        let meaning = if tail.is_empty() { read(head) } else { read(&[head, tail].concat()) };
+        let value = if tail.is_empty() { Cow::Borrowed(head) } else { Cow::Owned([head, tail].concat()) };
+        if let Some(respelt) = name.and_then(|name| self.known.respelt_tool(name, &value)) {
+            self.trees.extend(respelt.tree);
+            return (Some(respelt.meaning), true);
+        }
+        let meaning = meaning_of(&value);
         self.readings.insert(digest, Arc::new([meaning]));
-        meaning
+        (meaning, false)
     }
 }
 

@@ -5,22 +5,17 @@
 //! only their order and the white space between them; choices and forwarded bodies share the same bytes.
 //!
 //! Meanings are costly, so a table also remembers which bytes meant what, by digest.
-//!
-//! Age is the order of use; reading renews it, and needs no exclusive access.
 
-use std::borrow::Borrow;
 use std::collections::BTreeMap;
-use std::hash::Hash;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
 use super::Order;
+use super::aged::{Aged, Clock, ENTRY_BYTES, oldest_to_keep};
 use super::scribe::meaning_of;
 use crate::engine::json;
-use crate::engine::meaning::{Meaning, is_respelt};
-use crate::engine::quick::QuickMap;
+use crate::engine::meaning::{Meaning, Tree};
 
 /// What a table may hold before the least recently used goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +36,6 @@ impl Limits {
 
 /// One value may take this part of a table; a larger one would push out everything else.
 const SHARE_OF_ONE: usize = 4;
-
-/// What an entry costs beside its bytes: key, slot, counters.
-const ENTRY_BYTES: usize = 160;
 
 /// Different inputs under one call id: a real one has one, and a made-up one must not grow without end.
 const INPUTS_PER_CALL: usize = 4;
@@ -67,6 +59,7 @@ impl Table {
             self.memo.insert(digest, reading);
         }
         self.spellings.insert(news.fresh);
+        self.spellings.keep_trees(news.trees);
     }
 
     /// What the table holds, what it costs to hold it included.
@@ -93,7 +86,8 @@ impl Choice {
     }
 
     pub fn pin(&mut self, pins: Pins) {
-        self.spellings.insert(pins.0);
+        self.spellings.insert(pins.fresh);
+        self.spellings.keep_trees(pins.trees);
     }
 
     pub fn order(&self) -> Order {
@@ -108,7 +102,7 @@ impl Choice {
     /// What it holds: an address each, equal for those who share it, and how much that is.
     pub fn parts(&self) -> impl Iterator<Item = (usize, usize)> {
         let Spellings { elements, lists, inputs, .. } = &self.spellings;
-        let elements = elements.slots.values().map(|slot| (slot.value.as_ptr().addr(), slot.cost));
+        let elements = elements.slots.values().map(|slot| (slot.value.bytes.as_ptr().addr(), slot.cost));
         let lists = lists.slots.values().map(|slot| (Arc::as_ptr(&slot.value).addr(), slot.cost));
         let inputs = inputs.slots.values().flat_map(|slot| &slot.value);
         let inputs = inputs.map(|input| (Arc::as_ptr(input).addr(), input.bytes.len() + ENTRY_BYTES));
@@ -121,21 +115,26 @@ impl Choice {
 pub struct News {
     pub(super) readings: BTreeMap<[u8; 32], Reading>,
     pub(super) fresh: Fresh,
+    /// Of tools that were met in another spelling.
+    pub(super) trees: Vec<(Key, Tree)>,
 }
 
 impl News {
     pub fn is_empty(&self) -> bool {
-        self.readings.is_empty() && self.fresh.is_empty()
+        self.readings.is_empty() && self.fresh.is_empty() && self.trees.is_empty()
     }
 }
 
 /// What a request pins for its conversation.
 #[derive(Debug, Default)]
-pub struct Pins(pub(super) Fresh);
+pub struct Pins {
+    pub(super) fresh: Fresh,
+    pub(super) trees: Vec<(Key, Tree)>,
+}
 
 impl Pins {
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.fresh.is_empty() && self.trees.is_empty()
     }
 }
 
@@ -164,6 +163,21 @@ pub(super) struct List {
     pub order: Vec<Meaning>,
     /// What stands before, between and after the elements.
     pub glue: Vec<Bytes>,
+}
+
+/// A tool or a system block as first written.
+#[derive(Debug)]
+struct Element {
+    bytes: Bytes,
+    /// Of a tool that came in another spelling: it will again.
+    tree: Option<Tree>,
+}
+
+/// What a tool was found to mean by its name.
+pub(super) struct Respelt {
+    pub meaning: Meaning,
+    /// What it was compared with, if that is not kept yet.
+    pub tree: Option<(Key, Tree)>,
 }
 
 /// The input of a call as first written. Its meaning is asked for only when another spelling turns up.
@@ -211,7 +225,7 @@ impl Fresh {
 pub(super) struct Spellings {
     limits: Limits,
     clock: Clock,
-    elements: Aged<Key, Bytes>,
+    elements: Aged<Key, Element>,
     /// Which tool was the last to be learned under a name, as it is spelt.
     names: Aged<Box<[u8]>, Key>,
     lists: Aged<Key, Arc<List>>,
@@ -231,13 +245,34 @@ impl Spellings {
     }
 
     pub fn element(&self, key: &Key) -> Option<&Bytes> {
-        self.elements.get(key, &self.clock)
+        self.elements.get(key, &self.clock).map(|element| &element.bytes)
     }
 
-    /// The meaning of a tool that is another spelling of the one that is known under its name.
-    pub fn respelt_tool(&self, name: &[u8], tool: &[u8]) -> Option<Meaning> {
-        let key = self.names.get(name, &self.clock)?;
-        is_respelt(self.element(key)?, tool).then(|| Meaning::from_bytes(key.digest))
+    /// A tool that is another spelling of the one that is known under its name.
+    pub fn respelt_tool(&self, name: &[u8], tool: &[u8]) -> Option<Respelt> {
+        let key = *self.names.get(name, &self.clock)?;
+        let known = self.elements.get(&key, &self.clock)?;
+        let found = |tree: &Tree| tree.is_respelt(&known.bytes, tool);
+        let tree = match &known.tree {
+            Some(tree) => found(tree).then_some(None)?,
+            None => Some((key, Tree::of(&known.bytes).filter(found)?)),
+        };
+        Some(Respelt { meaning: Meaning::from_bytes(key.digest), tree })
+    }
+
+    /// Keeps how known tools are built. They are needed again where a client spells its tools anew each turn.
+    fn keep_trees(&mut self, trees: Vec<(Key, Tree)>) {
+        for (key, tree) in trees {
+            let Some(slot) = self.elements.slots.get_mut(&key).filter(|slot| slot.value.tree.is_none())
+            else {
+                continue;
+            };
+            let cost = tree.memory_bytes();
+            slot.cost += cost;
+            self.elements.cost += cost;
+            slot.value.tree = Some(tree);
+        }
+        self.trim();
     }
 
     pub fn list(&self, key: &Key) -> Option<&Arc<List>> {
@@ -271,7 +306,7 @@ impl Spellings {
                 {
                     self.names.insert(name.into(), key, name.len(), &self.clock);
                 }
-                self.elements.insert(key, bytes, cost, &self.clock);
+                self.elements.insert(key, Element { bytes, tree: None }, cost, &self.clock);
             }
         }
         for (key, list) in fresh.lists {
@@ -352,78 +387,5 @@ impl Memo {
             let oldest = oldest_to_keep(self.readings.ages().collect(), self.limits);
             self.readings.forget_before(oldest);
         }
-    }
-}
-
-/// The age from which on entries stay. An eighth more than necessary goes, so that this is not done again for
-/// every entry that comes.
-fn oldest_to_keep(mut ages: Vec<(u64, usize)>, limits: Limits) -> u64 {
-    ages.sort_unstable_by(|a, b| b.cmp(a));
-    let (mut bytes, mut oldest) = (0, u64::MAX);
-    for (age, cost) in ages.into_iter().take(limits.entries - limits.entries / 8) {
-        bytes += cost;
-        if bytes > limits.bytes - limits.bytes / 8 {
-            break;
-        }
-        oldest = age;
-    }
-    oldest
-}
-
-/// Counts uses; no two are of the same age.
-#[derive(Debug, Default)]
-struct Clock(AtomicU64);
-
-impl Clock {
-    fn tick(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
-/// A map that knows when each entry was last used, and what all of them cost.
-#[derive(Debug)]
-struct Aged<K, V> {
-    slots: QuickMap<K, Slot<V>>,
-    cost: usize,
-}
-
-#[derive(Debug)]
-struct Slot<V> {
-    value: V,
-    cost: usize,
-    used: AtomicU64,
-}
-
-impl<K, V> Default for Aged<K, V> {
-    fn default() -> Self {
-        Aged { slots: QuickMap::default(), cost: 0 }
-    }
-}
-
-impl<K: Eq + Hash, V> Aged<K, V> {
-    fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q, clock: &Clock) -> Option<&V>
-    where
-        K: Borrow<Q>,
-    {
-        let slot = self.slots.get(key)?;
-        slot.used.store(clock.tick(), Ordering::Relaxed);
-        Some(&slot.value)
-    }
-
-    fn insert(&mut self, key: K, value: V, bytes: usize, clock: &Clock) {
-        let cost = bytes + ENTRY_BYTES;
-        let slot = Slot { value, cost, used: AtomicU64::new(clock.tick()) };
-        let replaced = self.slots.insert(key, slot).map_or(0, |slot| slot.cost);
-        self.cost = self.cost + cost - replaced;
-    }
-
-    fn ages(&self) -> impl Iterator<Item = (u64, usize)> {
-        self.slots.values().map(|slot| (slot.used.load(Ordering::Relaxed), slot.cost))
-    }
-
-    fn forget_before(&mut self, oldest: u64) {
-        self.slots.retain(|_, slot| slot.used.load(Ordering::Relaxed) >= oldest);
-        self.slots.shrink_to_fit();
-        self.cost = self.slots.values().map(|slot| slot.cost).sum();
     }
 }

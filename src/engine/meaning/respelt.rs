@@ -1,7 +1,9 @@
 //! Whether one value is another in a different spelling, without the meaning of either: for a client that spells the
 //! same tools anew each turn, most strings are equal byte for byte, and nothing needs to be written or hashed.
 
-use crate::engine::json::{self, Malformed, Span, value_end, walk_array, walk_object};
+use crate::engine::json::{
+    self, Malformed, Span, skip_space, string_end, value_end, walk_array, walk_object,
+};
 
 /// Larger, wider or deeper values are compared by their meanings: names are looked for one by one.
 const BYTES_MAX: usize = 256 * 1024;
@@ -11,68 +13,115 @@ const DEPTH_MAX: usize = 12;
 /// Whether `value` means what `sound` means, which is known to have a meaning ([`super::Meaning::of_sound`]). A `false`
 /// says nothing: the meanings decide then.
 pub fn is_respelt(sound: &[u8], value: &[u8]) -> bool {
-    if value.len().max(sound.len()) > BYTES_MAX || std::str::from_utf8(value).is_err() {
-        return false;
-    }
-    let mut tree = Tree { bytes: sound, nodes: Vec::with_capacity(sound.len() / 16 + 1) };
-    tree.add(0..0, 0, 0).is_ok() && Pair { sound: &tree, value }.same(0, 0).is_some()
+    Tree::of(sound).is_some_and(|tree| tree.is_respelt(sound, value))
 }
 
-/// A value with everything inside it, each node before what it holds.
-struct Tree<'a> {
-    bytes: &'a [u8],
-    nodes: Vec<Node>,
+/// Where everything inside a value stands, for a value that others are compared with often.
+#[derive(Debug)]
+pub struct Tree {
+    /// Each before what it holds.
+    nodes: Box<[Node]>,
 }
 
+#[derive(Debug)]
 struct Node {
     /// Its name in the object that holds it; empty in an array.
-    key: Span,
-    value: Span,
+    key: Part,
+    value: Part,
     /// The first node that is not inside this one.
-    next: usize,
+    next: u32,
 }
 
-impl Tree<'_> {
-    fn add(&mut self, key: Span, start: usize, depth: usize) -> Result<usize, Malformed> {
-        let place = self.nodes.len();
-        self.nodes.push(Node { key, value: start..start, next: 0 });
-        let bytes = self.bytes;
-        let end = match bytes.get(start) {
-            Some(b'{' | b'[') if depth == DEPTH_MAX => Err(Malformed::TooDeep),
-            Some(b'{') => walk_object(bytes, start, |key, start| self.add(key, start, depth + 1)),
-            Some(b'[') => walk_array(bytes, start, |start| self.add(0..0, start, depth + 1)),
-            _ => value_end(bytes, start),
-        }?;
-        let next = self.nodes.len();
-        let node = &mut self.nodes[place];
-        (node.value.end, node.next) = (end, next);
-        Ok(end)
+/// A span within a value that is short enough for this.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    start: u32,
+    end: u32,
+}
+
+impl Part {
+    fn of(span: &Span) -> Part {
+        Part { start: span.start as u32, end: span.end as u32 }
     }
+
+    fn span(self) -> Span {
+        self.start as usize..self.end as usize
+    }
+}
+
+impl Tree {
+    /// `None` for a value that is too large or nests too deep, and for what is none.
+    pub fn of(value: &[u8]) -> Option<Tree> {
+        if value.len() > BYTES_MAX {
+            return None;
+        }
+        let mut nodes = Vec::with_capacity(value.len() / 16 + 1);
+        add(&mut nodes, value, 0..0, 0, 0).ok()?;
+        Some(Tree { nodes: nodes.into() })
+    }
+
+    /// Whether `value` means what `sound` means, whose tree this is.
+    pub fn is_respelt(&self, sound: &[u8], value: &[u8]) -> bool {
+        Pair { nodes: &self.nodes, sound, value }.same(0, 0).is_some()
+    }
+
+    /// About how much memory this takes.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Tree>() + size_of_val(&*self.nodes)
+    }
+}
+
+fn add(
+    nodes: &mut Vec<Node>,
+    bytes: &[u8],
+    key: Span,
+    start: usize,
+    depth: usize,
+) -> Result<usize, Malformed> {
+    let place = nodes.len();
+    nodes.push(Node { key: Part::of(&key), value: Part::of(&(start..start)), next: 0 });
+    let end = match bytes.get(start) {
+        Some(b'{' | b'[') if depth == DEPTH_MAX => Err(Malformed::TooDeep),
+        Some(b'{') => walk_object(bytes, start, |key, start| add(nodes, bytes, key, start, depth + 1)),
+        Some(b'[') => walk_array(bytes, start, |start| add(nodes, bytes, 0..0, start, depth + 1)),
+        _ => value_end(bytes, start),
+    }?;
+    let next = nodes.len() as u32;
+    let node = &mut nodes[place];
+    (node.value.end, node.next) = (end as u32, next);
+    Ok(end)
 }
 
 struct Pair<'a> {
-    sound: &'a Tree<'a>,
+    nodes: &'a [Node],
+    sound: &'a [u8],
     value: &'a [u8],
 }
 
-impl Pair<'_> {
-    /// Where the value that starts at `value` ends, if it means what the node means.
-    fn same(&self, node: usize, value: usize) -> Option<usize> {
-        let known = &self.sound.nodes[node];
-        match (self.sound.bytes.get(known.value.start)?, self.value.get(value)?) {
-            (b'{', b'{') => self.object(node, value),
-            (b'[', b'[') => self.array(node, value),
+impl<'a> Pair<'a> {
+    /// Where the value that starts at `at` ends, if it means what the node means.
+    fn same(&self, node: usize, at: usize) -> Option<usize> {
+        let known = &self.sound[self.nodes[node].value.span()];
+        let (first, rest) = (known.first()?, self.value.get(at..)?);
+        let closes = matches!(first, b'"' | b'{' | b'[');
+        // What has an end of its own ends where the equal bytes end.
+        if closes && rest.starts_with(known) {
+            return Some(at + known.len());
+        }
+        match (first, rest.first()?) {
+            (b'{', b'{') => self.object(node, at),
+            (b'[', b'[') => self.array(node, at),
             (b'{' | b'[', _) | (_, b'{' | b'[') => None,
             _ => {
-                let end = value_end(self.value, value).ok()?;
-                self.same_scalar(&known.value, value..end).then_some(end)
+                let end = value_end(self.value, at).ok()?;
+                self.same_scalar(known, at..end).then_some(end)
             }
         }
     }
 
     /// Equal bytes are as sound as the known ones. Of others only strings can say the same.
-    fn same_scalar(&self, sound: &Span, value: Span) -> bool {
-        let (known, raw) = (&self.sound.bytes[sound.clone()], &self.value[value.clone()]);
+    fn same_scalar(&self, known: &[u8], value: Span) -> bool {
+        let raw = &self.value[value.clone()];
         let is_string = |raw: &[u8]| raw.first() == Some(&b'"');
         let is_escaped = |raw: &[u8]| memchr::memchr(b'\\', raw).is_some();
         let has_control = || raw.iter().fold(false, |found, byte| found | (*byte < b' '));
@@ -83,44 +132,66 @@ impl Pair<'_> {
                 && !has_control()
                 && {
                     let text = json::text(self.value, &value);
-                    text.is_some() && text == json::text(self.sound.bytes, sound)
+                    text.is_some() && text == json::text(known, &(0..known.len()))
                 }
     }
 
-    fn array(&self, node: usize, value: usize) -> Option<usize> {
-        let nodes = &self.sound.nodes;
-        let (mut next, last) = (node + 1, nodes[node].next);
-        let end = walk_array(self.value, value, |start| {
+    fn array(&self, node: usize, at: usize) -> Option<usize> {
+        let (mut next, last) = (node + 1, self.nodes[node].next as usize);
+        let end = walk_array(self.value, at, |start| {
             let end = (next < last).then(|| self.same(next, start)).flatten();
-            next = nodes.get(next).map_or(last, |node| node.next);
+            next = self.nodes.get(next).map_or(last, |node| node.next as usize);
             end.ok_or(Malformed::At(start))
         });
         end.ok().filter(|_| next == last)
     }
 
     /// A sound object has each name once, so a name that comes twice finds nothing the second time.
-    fn object(&self, node: usize, value: usize) -> Option<usize> {
+    fn object(&self, node: usize, at: usize) -> Option<usize> {
+        let value = self.value;
         // The members that were found, one bit each.
         let mut found = 0_u64;
-        let end = walk_object(self.value, value, |key, start| {
-            let unfound =
-                || (0..MEMBERS_MAX).zip(self.members(node)).filter(|(number, _)| found >> number & 1 == 0);
-            let name = |member: usize| &self.sound.nodes[member].key;
-            let written = &self.value[key.clone()];
-            let same = unfound().find(|(_, member)| self.sound.bytes[name(*member).clone()] == *written);
-            let respelt = || unfound().find(|(_, member)| self.same_scalar(name(*member), key.clone()));
-            let (number, member) = same.or_else(respelt).ok_or(Malformed::At(key.start))?;
+        let mut at = skip_space(value, at + 1);
+        while value.get(at)? != &b'}' {
+            let (number, member, key_end) = self.member(node, found, at)?;
             found |= 1 << number;
-            self.same(member, start).ok_or(Malformed::At(start))
-        });
-        let count = self.members(node).count();
-        end.ok().filter(|_| found.count_ones() as usize == count)
+            let colon = skip_space(value, key_end);
+            let start = (value.get(colon)? == &b':').then(|| skip_space(value, colon + 1))?;
+            at = skip_space(value, self.same(member, start)?);
+            match value.get(at)? {
+                b',' => {
+                    at = skip_space(value, at + 1);
+                    // Another one has to follow.
+                    (value.get(at)? == &b'"').then_some(())?;
+                }
+                b'}' => {}
+                _ => return None,
+            }
+        }
+        (found.count_ones() as usize == self.members(node).count()).then_some(at + 1)
     }
 
-    fn members(&self, node: usize) -> impl Iterator<Item = usize> {
-        let last = self.sound.nodes[node].next;
-        let next = move |member: &usize| Some(self.sound.nodes[*member].next).filter(|next| *next < last);
-        std::iter::successors(Some(node + 1).filter(|first| *first < last), next)
+    /// The number of the member whose name stands at `at`, itself, and where that name ends.
+    fn member(&self, object: usize, found: u64, at: usize) -> Option<(u32, usize, usize)> {
+        let rest = &self.value[at..];
+        let unfound =
+            || (0..MEMBERS_MAX).zip(self.members(object)).filter(|(number, _)| found >> number & 1 == 0);
+        let name = |member: usize| &self.sound[self.nodes[member].key.span()];
+        // Most names differ in their first letter.
+        let is_next = |name: &[u8]| name.get(1) == rest.get(1) && rest.starts_with(name);
+        if let Some((number, member)) = unfound().find(|(_, member)| is_next(name(*member))) {
+            return Some((number, member, at + name(member).len()));
+        }
+        let end = string_end(self.value, at).ok()?;
+        let (number, member) = unfound().find(|(_, member)| self.same_scalar(name(*member), at..end))?;
+        Some((number, member, end))
+    }
+
+    fn members(&self, object: usize) -> impl Iterator<Item = usize> + use<'a> {
+        let nodes = self.nodes;
+        let last = nodes[object].next as usize;
+        let next = move |member: &usize| Some(nodes[*member].next as usize).filter(|next| *next < last);
+        std::iter::successors(Some(object + 1).filter(|first| *first < last), next)
     }
 }
 

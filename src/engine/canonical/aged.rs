@@ -1,0 +1,85 @@
+//! Maps whose entries go when they were not used for longest. Age is the order of use; reading renews it, and needs no
+//! exclusive access.
+
+use std::borrow::Borrow;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::table::Limits;
+use crate::engine::quick::QuickMap;
+
+/// What an entry costs beside its bytes: key, slot, counters.
+pub const ENTRY_BYTES: usize = 160;
+
+/// The age from which on entries stay. An eighth more than necessary goes, so that this is not done again for
+/// every entry that comes.
+pub fn oldest_to_keep(mut ages: Vec<(u64, usize)>, limits: Limits) -> u64 {
+    ages.sort_unstable_by(|a, b| b.cmp(a));
+    let (mut bytes, mut oldest) = (0, u64::MAX);
+    for (age, cost) in ages.into_iter().take(limits.entries - limits.entries / 8) {
+        bytes += cost;
+        if bytes > limits.bytes - limits.bytes / 8 {
+            break;
+        }
+        oldest = age;
+    }
+    oldest
+}
+
+/// Counts uses; no two are of the same age.
+#[derive(Debug, Default)]
+pub struct Clock(AtomicU64);
+
+impl Clock {
+    fn tick(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// A map that knows when each entry was last used, and what all of them cost.
+#[derive(Debug)]
+pub struct Aged<K, V> {
+    pub slots: QuickMap<K, Slot<V>>,
+    pub cost: usize,
+}
+
+#[derive(Debug)]
+pub struct Slot<V> {
+    pub value: V,
+    pub cost: usize,
+    used: AtomicU64,
+}
+
+impl<K, V> Default for Aged<K, V> {
+    fn default() -> Self {
+        Aged { slots: QuickMap::default(), cost: 0 }
+    }
+}
+
+impl<K: Eq + Hash, V> Aged<K, V> {
+    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q, clock: &Clock) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        let slot = self.slots.get(key)?;
+        slot.used.store(clock.tick(), Ordering::Relaxed);
+        Some(&slot.value)
+    }
+
+    pub fn insert(&mut self, key: K, value: V, bytes: usize, clock: &Clock) {
+        let cost = bytes + ENTRY_BYTES;
+        let slot = Slot { value, cost, used: AtomicU64::new(clock.tick()) };
+        let replaced = self.slots.insert(key, slot).map_or(0, |slot| slot.cost);
+        self.cost = self.cost + cost - replaced;
+    }
+
+    pub fn ages(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.slots.values().map(|slot| (slot.used.load(Ordering::Relaxed), slot.cost))
+    }
+
+    pub fn forget_before(&mut self, oldest: u64) {
+        self.slots.retain(|_, slot| slot.used.load(Ordering::Relaxed) >= oldest);
+        self.slots.shrink_to_fit();
+        self.cost = self.slots.values().map(|slot| slot.cost).sum();
+    }
+}
