@@ -18,7 +18,7 @@ use super::conversation::{Conversation, Trace, entries_of};
 use super::diagnosis;
 use super::entry::Parameters;
 use super::prefix::Attribution;
-use super::recall::{Known, KnownLayer, Remembered};
+use super::recall::{Known, KnownLayer, Remembered, Same};
 use super::types::Reason;
 
 /// What the operator and the upstream ask for.
@@ -68,6 +68,8 @@ pub struct Arrival {
 #[derive(Clone, Debug)]
 pub struct Before {
     pub trace: Arc<Trace>,
+    /// What is byte for byte as it came there.
+    pub same: Same,
     /// Whether this one goes on where it ended.
     pub continued: bool,
 }
@@ -76,6 +78,13 @@ impl Arrival {
     /// The request that this one continues.
     pub fn predecessor(&self) -> Option<&Arc<Trace>> {
         self.before.as_ref().filter(|before| before.continued).map(|before| &before.trace)
+    }
+
+    /// What has its spelling already: what it has of the request that it continues, where that went out as it came.
+    /// `imagined`: or would have, had it been aligned.
+    pub fn settled(&self, imagined: bool) -> Same {
+        let as_it_came = |before: &&Before| before.continued && before.trace.is_as_it_came(imagined);
+        self.before.as_ref().filter(as_it_came).map(|before| before.same).unwrap_or_default()
     }
 
     /// The conversation that this request is a turn of, if it was seen before.
@@ -126,7 +135,7 @@ pub fn align(
     if received.anatomy().ambiguous {
         return Err(Reason::Ambiguous);
     }
-    let (mut canonical, conversation) = spell(arrival, table, rules.order, facts.bound_thinking);
+    let (mut canonical, conversation) = spell(arrival, table, rules.order, &facts);
     let mut forwarded = respell(arrival, &canonical, known, rules.attribution)?;
     // Tools in their first order may bring an hour behind five minutes, which the upstream refuses.
     if !canonical.replacements.is_empty() && breakpoints::are_illegal(forwarded.body(), forwarded.anatomy()) {
@@ -207,17 +216,17 @@ fn spell(
     arrival: &Arrival,
     table: &Table,
     order: Order,
-    bound: bool,
+    facts: &Facts,
 ) -> (canonical::Canonical, Arc<Conversation>) {
     let received = &arrival.received;
     let conversation = arrival.conversation();
     let chosen = conversation.and_then(|conversation| conversation.choice());
-    let thinking = match (bound, &chosen) {
+    let thinking = match (facts.bound_thinking, &chosen) {
         (false, _) => Thinking::Free,
         (true, None) if !received.is_answered() => Thinking::Bound(canonical::Conversation::Started),
         (true, chosen) => Thinking::Bound(canonical::Conversation::Continued { choice: chosen.as_deref() }),
     };
-    let canonical = received.respell(order, thinking, table);
+    let canonical = received.respell(arrival.settled(facts.imagined), order, thinking, table);
     let starts = matches!(thinking, Thinking::Bound(canonical::Conversation::Started));
     let choice = starts.then(|| Choice::new(order, Limits::CONVERSATION));
     let conversation = match conversation {

@@ -37,7 +37,7 @@ pub struct Trace {
     pub entries: Vec<Entry>,
     pub parameters: Parameters,
     /// Where this conversation would have, had its requests been aligned.
-    imagined: OnceLock<Vec<Entry>>,
+    imagined: OnceLock<Imagined>,
     sent: OnceLock<Moment>,
     begun: OnceLock<Moment>,
     answer: OnceLock<Answer>,
@@ -56,6 +56,13 @@ impl From<Arc<Remembered>> for Forwarded {
     fn from(request: Arc<Remembered>) -> Forwarded {
         Forwarded::Whole(request)
     }
+}
+
+/// What an aligned request would have been.
+#[derive(Debug)]
+struct Imagined {
+    entries: Vec<Entry>,
+    as_it_came: bool,
 }
 
 /// A place that a cache entry may end at.
@@ -187,14 +194,23 @@ impl Trace {
         let _ = self.begun.set(now);
     }
 
-    /// Where an aligned request in the place of this one would have asked for entries, and those before it.
-    pub fn imagine(&self, entries: Vec<Entry>) {
-        let _ = self.imagined.set(entries);
+    /// Where an aligned request in the place of this one would have asked for entries, and those before it; and whether
+    /// it would have been spelt as this one came.
+    pub fn imagine(&self, entries: Vec<Entry>, as_it_came: bool) {
+        let _ = self.imagined.set(Imagined { entries, as_it_came });
+    }
+
+    /// Whether this went out in the spelling that it came in, or would have.
+    pub fn is_as_it_came(&self, imagined: bool) -> bool {
+        match self.imagined.get().filter(|_| imagined) {
+            Some(imagined) => imagined.as_it_came,
+            None => !imagined && self.whole().is_some_and(|sent| Arc::ptr_eq(sent, &self.received)),
+        }
     }
 
     /// Those of them that a later request still has.
     pub fn imagined_within(&self, request: &Reading) -> Vec<Entry> {
-        self.within(self.imagined.get().unwrap_or(&self.entries), request)
+        self.within(self.imagined.get().map_or(&self.entries, |imagined| &imagined.entries), request)
     }
 
     /// The entries that a later request still has, where it has them.

@@ -25,6 +25,7 @@ use memchr::memmem;
 
 use super::anatomy::{Anatomy, Form, Layer, Message, Piece};
 use super::json::{self, Span, is_key, value_end_noting};
+use super::recall::Same;
 use super::types::first;
 
 /// The hash of a prompt up to and including one piece; shown as 16 hex digits.
@@ -70,29 +71,41 @@ impl Chain {
     pub(super) fn linked(
         subject: &Subject<'_>,
         attribution: Attribution,
-        before: Option<(&Subject<'_>, &Chain)>,
+        before: Option<&Before<'_>>,
     ) -> Chain {
         let Subject { body, anatomy, leaves } = *subject;
         let model = subject.model();
         let model = match before {
-            Some((old, chain)) if old.model() == model => chain.model,
+            Some(old) if old.subject.model() == model => old.chain.model,
             _ => PrefixHash(blake3::derive_key("forkpoint chain v1", model)),
         };
         // With as many tools and system blocks, a piece of the same number is the attribution line in both or
         // in neither.
-        let same_layers = |(old, _): &(&Subject<'_>, &Chain)| {
-            (old.anatomy.tools, old.anatomy.system) == (anatomy.tools, anatomy.system)
+        let same_layers = |old: &&Before<'_>| {
+            let old = old.subject.anatomy;
+            (old.tools, old.system) == (anatomy.tools, anatomy.system)
         };
-        let mut linker = Linker { link: model, input: Vec::new(), before: before.filter(same_layers) };
+        let before = before.filter(same_layers);
+        let mut linker = Linker { link: model, input: Vec::new(), before };
         let mut chain = Chain { model, pieces: Vec::with_capacity(leaves.len()) };
-        for (index, leaf) in leaves.iter().enumerate().take(anatomy.tools + anatomy.system) {
+        let mut messages = 0;
+        if let Some(old) = before.filter(|old| old.chain.model == model) {
+            // A message without pieces has no hash in the chain to go on from.
+            let same = anatomy.messages[..old.same.messages].iter().take_while(|it| !it.pieces.is_empty());
+            let same = Same { messages: same.count(), ..old.same };
+            chain.pieces.extend_from_slice(&old.chain.pieces[..same.pieces(anatomy)]);
+            messages = if chain.pieces.len() < anatomy.tools + anatomy.system { 0 } else { same.messages };
+            linker.link = chain.tip();
+        }
+        let statics = leaves.iter().enumerate().take(anatomy.tools + anatomy.system);
+        for (index, leaf) in statics.skip(chain.pieces.len()) {
             let is_stripped = attribution == Attribution::Stripped && is_attribution(body, anatomy, index);
             if !(is_stripped || anatomy.pieces[index].deferred) {
                 linker.piece(index, leaf, None);
             }
             chain.pieces.push(linker.link);
         }
-        for (number, message) in anatomy.messages.iter().enumerate() {
+        for (number, message) in anatomy.messages.iter().enumerate().skip(messages) {
             linker.message(subject, number, message, &mut chain.pieces);
         }
         chain
@@ -174,6 +187,14 @@ pub(super) struct Subject<'a> {
     pub leaves: &'a [Leaf],
 }
 
+/// A request whose hashes are known.
+pub(super) struct Before<'a> {
+    pub subject: Subject<'a>,
+    pub chain: &'a Chain,
+    /// What the new one has of it.
+    pub same: Same,
+}
+
 impl Subject<'_> {
     fn model(&self) -> &[u8] {
         self.anatomy.member(self.body, "model").map_or(&b""[..], |span| &self.body[span.clone()])
@@ -184,7 +205,7 @@ impl Subject<'_> {
 struct Linker<'a> {
     link: PrefixHash,
     input: Vec<u8>,
-    before: Option<(&'a Subject<'a>, &'a Chain)>,
+    before: Option<&'a Before<'a>>,
 }
 
 impl Linker<'_> {
@@ -195,7 +216,8 @@ impl Linker<'_> {
         message: &Message,
         links: &mut Vec<PrefixHash>,
     ) {
-        let old = self.before.and_then(|(old, _)| old.anatomy.messages.get(number).map(|it| (old, it)));
+        let old = self.before.map(|before| &before.subject);
+        let old = old.and_then(|old| old.anatomy.messages.get(number).map(|it| (old, it)));
         let known = old.is_some_and(|(old, it)| {
             it.pieces.start == message.pieces.start
                 && !it.pieces.is_empty()
@@ -224,9 +246,9 @@ impl Linker<'_> {
 
     /// The first piece of a message brings the message's head along.
     fn piece(&mut self, index: usize, leaf: &Leaf, head: Option<(&[u8], &Message)>) {
-        if let Some((old, chain)) = self.before
+        if let Some(Before { subject, chain, .. }) = self.before
             && chain.before(index) == self.link
-            && old.leaves.get(index) == Some(leaf)
+            && subject.leaves.get(index) == Some(leaf)
             && let Some(link) = chain.pieces.get(index)
         {
             self.link = *link;

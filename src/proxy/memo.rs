@@ -182,11 +182,11 @@ impl Memo {
     pub fn imagine(&mut self, rules: Rules, now: Moment) {
         let plan = || self.plan_as(true, rules, now);
         let Ok(Ok(aligned)) = std::panic::catch_unwind(AssertUnwindSafe(plan)) else { return };
-        let is_as_sent =
-            aligned.plan.edits.is_empty() && Arc::ptr_eq(&aligned.trace.forwarded(), &self.arrival.received);
+        let as_it_came = Arc::ptr_eq(&aligned.trace.forwarded(), &self.arrival.received);
+        let is_as_sent = aligned.plan.edits.is_empty() && as_it_came;
         self.interns = aligned.interns;
         if let Some(sent) = &self.trace {
-            sent.imagine(aligned.trace.entries.clone());
+            sent.imagine(aligned.trace.entries.clone(), as_it_came);
         }
         self.imagined = Some(Imagined { trace: aligned.trace, is_as_sent, flight: None });
     }

@@ -16,7 +16,7 @@ use crate::engine::entry::Parameters;
 use crate::engine::fanout::{Account, Bindings, Forks, Life, Rules, Snapshots};
 use crate::engine::fork::arms::Arms;
 use crate::engine::learned::{Class, Learned};
-use crate::engine::recall::{FirstAnswer, Known, KnownLayer, Opening, Reading, Remembered};
+use crate::engine::recall::{FirstAnswer, Known, KnownLayer, Like, Opening, Reading, Remembered, Same};
 use crate::engine::types::TenantId;
 use crate::engine::warmth::Warmth;
 
@@ -284,16 +284,18 @@ impl View<'_> {
     pub fn arrival<'b>(
         &self,
         received: Remembered,
-        like: Option<Arc<Remembered>>,
+        like: Option<Like>,
         betas: impl Iterator<Item = &'b str>,
     ) -> Arrival {
         let before = self.tenant.zip(like).and_then(|(tenant, like)| {
             let recent = tenant.recent();
-            let (trace, hinted) = recent.trace_of(&like, self.hint.as_ref())?;
+            let (trace, hinted) = recent.trace_of(&like.request, self.hint.as_ref())?;
             let trace = if hinted { trace } else { recent.closest(trace, &received) };
             drop(recent);
             let continued = trace.is_continued_by(&received, hinted);
-            Some(Before { trace, continued })
+            let is_like = Arc::ptr_eq(&trace.received, &like.request);
+            let same = if is_like { like.same } else { Same::default() };
+            Some(Before { trace, same, continued })
         });
         let parameters = Parameters::read(received.body(), received.anatomy(), betas);
         let chosen = match (&before, self.tenant) {

@@ -323,6 +323,10 @@ fn snapshots_and_fork_points_go_by_age_before_anybody_is_forgotten() {
 /// A turn of a conversation whose thinking is bound to its spelling, sent so many milliseconds after the start: what
 /// goes out.
 fn bound_turn(memory: &Memory, body: &str, sent_ms: u64) -> String {
+    aligned_turn(memory, body, sent_ms, true)
+}
+
+fn aligned_turn(memory: &Memory, body: &str, sent_ms: u64, bound_thinking: bool) -> String {
     let tenant = memory.admit(&id(1));
     let view = View { tenant: Some(&tenant), hint: None };
     let body = Bytes::copy_from_slice(body.as_bytes());
@@ -331,7 +335,7 @@ fn bound_turn(memory: &Memory, body: &str, sent_ms: u64) -> String {
     let attribution = Attribution::Counted;
     let rules =
         align::Rules { order: Order::FirstSeen, profile: Profile::Automatic, attribution, diagnose: false };
-    let facts = align::Facts { bound_thinking: true, ..align::Facts::default() };
+    let facts = align::Facts { bound_thinking, ..align::Facts::default() };
     let habits = |_: &Remembered| align::Habits::default();
     let aligned = align(&arrival, &tenant.table(), &view, rules, facts, habits).unwrap();
     tenant.learn(aligned.interns);
@@ -346,6 +350,24 @@ fn with_tools(tools: [&str; 2], opening: &str, messages: usize) -> String {
     let tools = tools.map(|name| format!(r#"{{"name":"{name}"}}"#)).join(",");
     let body = String::from_utf8(body(opening, messages, 32 << 10).to_vec()).unwrap();
     body.replace(r#"{"name":"a"}"#, &tools)
+}
+
+#[test]
+fn a_conversation_that_repeats_itself_keeps_the_spelling_that_it_went_out_in() {
+    let memory = memory(MIB);
+    // It went out as it came, before the tenant's first spelling of these tools was known.
+    visit(&memory, &id(1), None, with_tools(["b", "a"], "early", 1).into());
+    let send = |body: &str| aligned_turn(&memory, body, 0, false);
+    let first = r#"[{"name":"a"},{"name":"b"}]"#;
+    send(&with_tools(["a", "b"], "first", 1));
+    assert!(send(&with_tools(["b", "a"], "late", 1)).contains(first));
+    let early = |messages| with_tools(["b", "a"], "early", messages);
+    for messages in [3, 5] {
+        assert!(send(&early(messages)) == early(messages), "another order would cost it what it has cached");
+    }
+    let anew = early(7).replace(r#"{"name":"b"}"#, r#"{ "name":"b"}"#);
+    assert!(send(&anew).contains(first), "it costs it nothing any more");
+    assert!(send(&early(9)).contains(first), "and so it stays");
 }
 
 #[test]

@@ -30,6 +30,7 @@ use bytes::Bytes;
 
 use super::anatomy::{Anatomy, Form};
 use super::prefix::Leaf;
+use super::recall::Same;
 
 mod splice;
 mod table;
@@ -105,18 +106,27 @@ pub fn canonicalize(
     thinking: Thinking<'_>,
     table: &Table,
 ) -> Canonical {
-    respell(body, anatomy, &Leaf::all(body, anatomy), order, thinking, table)
+    let request = Request { anatomy, leaves: &Leaf::all(body, anatomy), settled: Same::default() };
+    respell(body, &request, order, thinking, table)
+}
+
+/// A request whose pieces were digested.
+pub(super) struct Request<'a> {
+    pub anatomy: &'a Anatomy,
+    pub leaves: &'a [Leaf],
+    /// What it has of the request that it continues, which went out as it came: it has its spelling.
+    pub settled: Same,
 }
 
 /// The same of a request whose pieces were digested.
 pub(super) fn respell(
     body: &Bytes,
-    anatomy: &Anatomy,
-    leaves: &[Leaf],
+    request: &Request<'_>,
     order: Order,
     thinking: Thinking<'_>,
     table: &Table,
 ) -> Canonical {
+    let anatomy = request.anatomy;
     let (order, choice) = match thinking {
         _ if anatomy.ambiguous => return Canonical::default(),
         Thinking::Bound(Conversation::Continued { choice: None }) => return Canonical::default(),
@@ -128,7 +138,7 @@ pub(super) fn respell(
         Order::Sorted => Canonical { replacements: list::sorted(body, anatomy), ..Canonical::default() },
         Order::FirstSeen => {
             let mut scribe = scribe(body, thinking, choice, table);
-            scribe.request(anatomy, leaves);
+            scribe.request(request);
             scribe.finish()
         }
     };
@@ -151,20 +161,24 @@ fn scribe<'a>(
 }
 
 impl Scribe<'_> {
-    fn request(&mut self, anatomy: &Anatomy, leaves: &[Leaf]) {
+    fn request(&mut self, request: &Request<'_>) {
+        let Request { anatomy, leaves, settled } = *request;
         let body = self.body;
         let (tools, rest) = anatomy.pieces.split_at(anatomy.tools);
         let (system, messages) = rest.split_at(anatomy.system);
         let (tool_leaves, rest) = leaves.split_at(tools.len().min(leaves.len()));
         let system_leaves = rest.get(..system.len()).unwrap_or_default();
-        if let Some(value) = anatomy.member(body, "tools") {
+        if let Some(value) = anatomy.member(body, "tools").filter(|_| !settled.tools) {
             self.list(list::Kind::Tools, value, tools, tool_leaves);
         }
-        match (anatomy.member(body, "system"), system, system_leaves) {
+        let value = anatomy.member(body, "system").filter(|_| !settled.system);
+        match (value, system, system_leaves) {
             (Some(_), [text], [leaf]) if text.form == Form::Text => self.text(text, leaf),
             (Some(value), blocks, leaves) => self.list(list::Kind::System, value, blocks, leaves),
             (None, ..) => {}
         }
-        self.inputs(messages);
+        let said = anatomy.messages[..settled.messages].last();
+        let said = said.map_or(0, |last| last.pieces.end - anatomy.tools - anatomy.system);
+        self.inputs(&messages[said..]);
     }
 }

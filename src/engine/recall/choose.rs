@@ -9,30 +9,30 @@ use crate::engine::anatomy::Layer;
 /// few tool sets and system prompts, but comparing must stay far below the cost of reading.
 pub const CANDIDATES_MAX: usize = 8;
 
-/// What the value of a layer, at the start of `rest`, is most like.
+/// What the value of a layer, at the start of `rest`, is most like, and whether it starts with all of that.
 pub(super) fn layer(
     known: &dyn Known,
     layer: Layer,
     predecessor: Option<&Arc<Remembered>>,
     rest: &[u8],
-) -> Option<Source> {
+) -> Option<(Source, bool)> {
     let mut best = None;
     let mut best_shared = 0;
     if let Some(request) = predecessor
         && let Some((value, _)) = request.seen(layer)
     {
         if rest.starts_with(value) {
-            return Some(Source::Request(Arc::clone(request)));
+            return Some((Source::Request(Arc::clone(request)), true));
         }
         best_shared = shared(value, rest);
-        best = Some(Source::Request(Arc::clone(request)));
+        best = Some((Source::Request(Arc::clone(request)), false));
     }
     for candidate in known.layers(layer).into_iter().take(CANDIDATES_MAX) {
         let shared = shared(&candidate.value, rest);
         let whole = shared == candidate.value.len();
         if candidate.layer == layer && (best.is_none() || shared > best_shared) {
             best_shared = shared;
-            best = Some(Source::Layer(candidate));
+            best = Some((Source::Layer(candidate), whole));
             if whole {
                 break;
             }

@@ -27,6 +27,7 @@
 //! ```
 
 mod choose;
+mod found;
 mod hidden;
 mod opening;
 mod parts;
@@ -48,7 +49,7 @@ use super::anatomy::{Anatomy, Form, Layer, Member, Message, Piece};
 use super::canonical::{self, Canonical, Order, Table, Thinking};
 use super::divergence;
 use super::json::{self, Malformed};
-use super::prefix::{Attribution, Chain, Leaf, Subject};
+use super::prefix::{self, Attribution, Chain, Leaf, Subject};
 use super::types::BodyDigest;
 
 /// What is known of one tenant before a request is read. Each question may be answered with nothing.
@@ -164,17 +165,21 @@ impl Remembered {
         Remembered::recall(body, known, attribution).map(|(request, _)| request)
     }
 
-    /// The same, with the known request that it was compared with: most likely the one that it continues.
+    /// The same, with the known request that it was compared with.
     pub fn recall(
         body: Bytes,
         known: &dyn Known,
         attribution: Attribution,
-    ) -> Result<(Remembered, Option<Arc<Remembered>>), Malformed> {
+    ) -> Result<(Remembered, Option<Like>), Malformed> {
         let read = Reader::with_leaves(&body, known).read()?;
-        let before = read.predecessor.as_deref().filter(|old| old.attribution == attribution);
-        let old = before.map(Remembered::subject);
+        let before = read.predecessor.as_ref().filter(|old| old.request.attribution == attribution);
+        let before = before.map(|Like { request, same }| prefix::Before {
+            subject: request.subject(),
+            chain: &request.chain,
+            same: *same,
+        });
         let subject = Subject { body: &body, anatomy: &read.anatomy, leaves: &read.leaves };
-        let chain = Chain::linked(&subject, attribution, old.as_ref().zip(before.map(|old| &old.chain)));
+        let chain = Chain::linked(&subject, attribution, before.as_ref());
         let (anatomy, leaves, opening) = (read.anatomy, read.leaves, read.opening);
         let reading = Arc::new(Reading { anatomy, chain, leaves, opening, attribution });
         Ok((Remembered { body, reading }, read.predecessor))
@@ -236,9 +241,10 @@ impl Remembered {
         divergence::Subject { body: &self.body, anatomy: &self.anatomy, chain: &self.chain }
     }
 
-    /// Its one spelling, from what the tenant's table knows.
-    pub fn respell(&self, order: Order, thinking: Thinking<'_>, table: &Table) -> Canonical {
-        canonical::respell(&self.body, &self.anatomy, &self.leaves, order, thinking, table)
+    /// Its one spelling, from what the tenant's table knows. What is `settled` stays as it came.
+    pub fn respell(&self, settled: Same, order: Order, thinking: Thinking<'_>, table: &Table) -> Canonical {
+        let request = canonical::Request { anatomy: &self.anatomy, leaves: &self.leaves, settled };
+        canonical::respell(&self.body, &request, order, thinking, table)
     }
 
     /// The value of `tools` or `system`, to be known apart from this request.
@@ -293,6 +299,35 @@ impl Remembered {
 
     fn pieces(&self, range: std::ops::Range<usize>) -> Seen<'_> {
         Seen { body: &self.body, pieces: &self.anatomy.pieces[range.clone()], leaves: &self.leaves[range] }
+    }
+}
+
+/// What a request was compared with: most likely the one that it continues.
+#[derive(Clone, Debug)]
+pub struct Like {
+    pub request: Arc<Remembered>,
+    pub same: Same,
+}
+
+/// Which parts of a request are byte for byte those of another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Same {
+    pub tools: bool,
+    pub system: bool,
+    /// So many messages from the first on, each in its place.
+    pub messages: usize,
+}
+
+impl Same {
+    /// So many pieces from the first on, of a request that has them all. Both have as many in each layer.
+    pub fn pieces(&self, anatomy: &Anatomy) -> usize {
+        let Same { tools, system, messages } = *self;
+        let statics = anatomy.tools + anatomy.system;
+        match (tools || anatomy.tools == 0, system || anatomy.system == 0) {
+            (false, _) => 0,
+            (true, false) => anatomy.tools,
+            (true, true) => anatomy.messages[..messages].last().map_or(statics, |last| last.pieces.end),
+        }
     }
 }
 

@@ -8,9 +8,10 @@
 
 use std::sync::Arc;
 
+use super::found::Found;
 use super::hidden::{has_hidden_marker, nests_markers};
 use super::place::Place;
-use super::{FirstAnswer, Known, Opening, Remembered, Seen, Source, choose};
+use super::{FirstAnswer, Known, Like, Opening, Remembered, Same, Seen, Source, choose};
 use crate::engine::anatomy::{Anatomy, Form, Layer, Marker, Member, Message, Piece};
 use crate::engine::entry::{has_payload, shows_image};
 use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end, value_end_noting};
@@ -25,6 +26,10 @@ pub(in crate::engine) struct Reader<'a> {
     layers: [Option<Found>; 3],
     messages: Vec<Message>,
     predecessor: Option<Arc<Remembered>>,
+    /// Whose tools and whose system prompt are byte for byte these.
+    equal: [Option<Arc<Remembered>>; 2],
+    /// So many messages are those of the predecessor, from the first on.
+    same_messages: usize,
     opening: Option<Opening>,
     ambiguous: bool,
     parts_left: usize,
@@ -36,13 +41,7 @@ pub(in crate::engine) struct Read {
     /// One per piece, if they were wanted.
     pub leaves: Vec<Leaf>,
     pub opening: Option<Opening>,
-    pub predecessor: Option<Arc<Remembered>>,
-}
-
-#[derive(Default)]
-struct Found {
-    pieces: Vec<Piece>,
-    leaves: Vec<Leaf>,
+    pub predecessor: Option<Like>,
 }
 
 /// Members, messages and pieces of one request: room for the API's 100,000 messages, and about 45 MB at most.
@@ -62,6 +61,8 @@ impl<'a> Reader<'a> {
             messages: Vec::new(),
             parts_left: PARTS_MAX,
             predecessor: None,
+            equal: [None, None],
+            same_messages: 0,
             opening: None,
             ambiguous: false,
         }
@@ -112,9 +113,23 @@ impl<'a> Reader<'a> {
         let source = self
             .known
             .and_then(|known| choose::layer(known, layer, self.predecessor.as_ref(), &self.body[start..]));
-        let seen = source.as_ref().and_then(|source| source.layer(layer));
         let mut found = Found::default();
-        let end = self.content(layer, start, seen, &mut found)?;
+        let end = match &source {
+            // What has an end of its own ends where the equal bytes end.
+            Some((source, true)) if matches!(self.body.get(start), Some(b'[' | b'"')) => {
+                let (value, from, seen) = source.layer(layer).ok_or(Malformed::At(start))?;
+                self.spend(seen.pieces.len())?;
+                found.take_all(seen, from, start);
+                if let Source::Request(request) = source {
+                    self.equal[slot] = Some(Arc::clone(request));
+                }
+                start + value.len()
+            }
+            source => {
+                let seen = source.as_ref().and_then(|(source, _)| source.layer(layer));
+                self.content(layer, start, seen.map(|(_, _, seen)| seen), &mut found)?
+            }
+        };
         self.ambiguous |= self.layers[slot].replace(found).is_some();
         Ok(end)
     }
@@ -163,6 +178,10 @@ impl<'a> Reader<'a> {
                 }
             };
             let end = message.span.end;
+            let is_same = known.is_some_and(|(from, index)| {
+                index == messages.len() && old.as_deref().is_some_and(|old| std::ptr::eq(old, from))
+            });
+            self.same_messages += usize::from(is_same && self.same_messages == messages.len());
             messages.push(message);
             if let (Some(source), [first]) = (self.known, &messages[..]) {
                 let opening = match known {
@@ -177,6 +196,9 @@ impl<'a> Reader<'a> {
                     let answer = || first_answer(body, body.len() - rest.len());
                     old = choose::predecessor(source, old.take(), opening, rest, answer);
                     place = Place { next: 1 };
+                    let same =
+                        old.as_ref().and_then(|old| old.message_bytes(0)) == Some(&body[first.span.clone()]);
+                    self.same_messages = usize::from(same);
                     if let Some(old) = &old {
                         messages.reserve(old.anatomy.messages.len());
                         found.make_room(old);
@@ -352,35 +374,18 @@ impl<'a> Reader<'a> {
             anatomy.pieces.extend(layer.pieces);
             leaves.extend(layer.leaves);
         }
-        Read { anatomy, leaves, opening: self.opening, predecessor: self.predecessor }
-    }
-}
-
-impl Found {
-    /// Room for about as much as an earlier request had.
-    fn make_room(&mut self, old: &Remembered) {
-        self.pieces.reserve(old.anatomy.pieces.len() + 8);
-        self.leaves.reserve(old.anatomy.pieces.len() + 8);
-    }
-
-    /// Takes over a known piece that stands at `start` now, and answers where it ends.
-    fn take_piece(&mut self, seen: Seen<'_>, index: usize, start: usize) -> usize {
-        let piece = seen.pieces[index].moved(seen.pieces[index].span.start, start);
-        let end = piece.span.end;
-        self.pieces.push(piece);
-        self.leaves.push(seen.leaves[index]);
-        end
-    }
-
-    /// The same for a whole message.
-    fn take_message(&mut self, old: &Remembered, index: usize, start: usize) -> Message {
-        let message = &old.anatomy.messages[index];
-        let from = message.span.start;
-        let moved = message.moved(from, start, self.pieces.len());
-        let pieces = &old.anatomy.pieces[message.pieces.clone()];
-        self.pieces.extend(pieces.iter().map(|piece| piece.moved(from, start)));
-        self.leaves.extend_from_slice(&old.leaves[message.pieces.clone()]);
-        moved
+        let predecessor = self.predecessor.map(|request| {
+            // A layer that came before the messages was read before it was known who is continued.
+            let [tools, system] = [(TOOLS, Layer::Tools), (SYSTEM, Layer::System)].map(|(slot, layer)| {
+                let found = self.equal[slot].as_ref();
+                let value =
+                    || anatomy.member(self.body, layer.as_str()).map(|value| &self.body[value.clone()]);
+                let is_equal = || value().is_some() && request.seen(layer).map(|(value, _)| value) == value();
+                found.is_some_and(|found| Arc::ptr_eq(found, &request)) || is_equal()
+            });
+            Like { same: Same { tools, system, messages: self.same_messages }, request }
+        });
+        Read { anatomy, leaves, opening: self.opening, predecessor }
     }
 }
 
@@ -418,10 +423,14 @@ fn after(body: &[u8], end: usize) -> &[u8] {
 }
 
 impl Source {
-    fn layer(&self, layer: Layer) -> Option<Seen<'_>> {
+    /// A value, where it stands among the bytes of its pieces, and those.
+    fn layer(&self, layer: Layer) -> Option<(&[u8], usize, Seen<'_>)> {
         match self {
-            Source::Request(request) => request.seen(layer).map(|(_, seen)| seen),
-            Source::Layer(known) => Some(known.seen()),
+            Source::Request(request) => {
+                let start = request.anatomy.member(&request.body, layer.as_str())?.start;
+                request.seen(layer).map(|(value, seen)| (value, start, seen))
+            }
+            Source::Layer(known) => Some((&known.value, 0, known.seen())),
         }
     }
 }

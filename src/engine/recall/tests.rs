@@ -63,13 +63,35 @@ fn full(body: &[u8]) -> Result<Remembered, Malformed> {
     Remembered::read(Bytes::copy_from_slice(body), &Nothing, Attribution::Stripped)
 }
 
+/// What is said to be the same is the same, and the messages end where they do.
+fn check_same(read: &Remembered, like: &Like) -> Result<(), TestCaseError> {
+    let Like { request: old, same } = like;
+    let value = |of: &Remembered, layer| of.seen(layer).map(|(value, _)| value.to_vec());
+    for (layer, same) in [(Layer::Tools, same.tools), (Layer::System, same.system)] {
+        prop_assert!(!same || value(read, layer).is_some());
+        prop_assert!(!same || value(read, layer) == value(old, layer));
+    }
+    for index in 0..same.messages {
+        prop_assert!(read.message_bytes(index).is_some());
+        prop_assert_eq!(read.message_bytes(index), old.message_bytes(index));
+    }
+    if read.is_usable() && same.messages < read.anatomy.messages.len().min(old.anatomy.messages.len()) {
+        prop_assert_ne!(read.message_bytes(same.messages), old.message_bytes(same.messages));
+    }
+    Ok(())
+}
+
 /// Reads the body with each offer and compares with the definition.
 fn check(body: &[u8], offers: &[Offered]) -> Result<(), TestCaseError> {
     for attribution in [Attribution::Stripped, Attribution::Counted] {
         let definition = Anatomy::read(body).map(|anatomy| (Chain::of(body, &anatomy, attribution), anatomy));
         let alone = Remembered::read(Bytes::copy_from_slice(body), &Nothing, attribution);
         for offer in offers.iter().chain([&Offered::default()]) {
-            let read = Remembered::read(Bytes::copy_from_slice(body), offer, attribution);
+            let recalled = Remembered::recall(Bytes::copy_from_slice(body), offer, attribution);
+            if let Ok((read, Some(like))) = &recalled {
+                check_same(read, like)?;
+            }
+            let read = recalled.map(|(read, _)| read);
             prop_assert_eq!(&read, &alone);
             match (&definition, &read) {
                 (Ok((chain, anatomy)), Ok(read)) => {
@@ -398,7 +420,7 @@ fn the_conversation_is_found_among_those_that_open_alike() {
     let offer = Offered { opened: seen.iter().cloned().map(Arc::new).collect(), ..Offered::default() };
     let body = talk(&["a", "c", "d", "e"]);
     let read = Reader::with_leaves(body.as_bytes(), &offer).read().unwrap();
-    assert_eq!(read.predecessor.as_deref(), Some(&seen[1]));
+    assert_eq!(read.predecessor.map(|like| like.request).as_deref(), Some(&seen[1]));
 }
 
 #[test]
@@ -418,7 +440,7 @@ fn a_conversation_that_is_answered_otherwise_is_another_one() {
     };
     let found = |talks: &[&[&str]], now: &[&str]| {
         let (_, like) = Remembered::recall(talk(now).into(), &known(talks), Attribution::Stripped).unwrap();
-        let like = like.unwrap();
+        let like = like.unwrap().request;
         talks.iter().position(|messages| talk(messages).as_bytes() == like.body()).unwrap()
     };
     let other: &[&str] = &["q", "answer one", "go on"];

@@ -229,7 +229,9 @@ impl Bench {
 /// What `engine::align::align` does, step by step.
 fn parts(stages: &mut Stages, arrival: &Arrival, view: &View<'_>, table: &canonical::Table) {
     let received = &arrival.received;
-    let spelling = stages.time(Stage::Canonicalize, || received.respell(RULES.order, Thinking::Free, table));
+    let spelling = stages.time(Stage::Canonicalize, || {
+        received.respell(arrival.settled(false), RULES.order, Thinking::Free, table)
+    });
     let forwarded = match spelling.replacements.is_empty() {
         true => Arc::clone(received),
         false => {
