@@ -190,8 +190,11 @@ async fn environment_proxies_are_told_to_leave_ours_alone() {
     assert_eq!(text(&output(&mut command).await.stdout), "127.0.0.1 a.example,127.0.0.1\n");
 }
 
-/// What a script does between signals: a shell's `wait` misses none, where its `read` can, and it outlives nobody.
-const LISTENS: &str = "sleep 1000 >/dev/null 2>&1 & trap \"kill $!\" EXIT; echo ready; while kill -0 $! 2>/dev/null; do wait $!; done";
+/// How a script begins that waits for signals: with somebody to wait for, whom no key of a terminal ever reaches, and who
+/// does not outlive it.
+const BEGINS: &str = "trap '' INT QUIT; sleep 1000 >/dev/null 2>&1 & trap \"kill -9 $!\" EXIT;";
+/// What it does between them: a shell's `wait` misses none, where its `read` can.
+const LISTENS: &str = "echo ready; while kill -0 $! 2>/dev/null; do wait $!; done";
 
 /// Tests that run in the background are started to ignore some signals, and so would be whatever they start.
 const HEARS_ALL: &str = "--default-signal";
@@ -199,7 +202,7 @@ const HEARS_ALL: &str = "--default-signal";
 #[tokio::test]
 async fn signals_that_are_sent_to_us_are_passed_on_once() {
     let script = format!(
-        "for name in HUP INT QUIT USR1 WINCH TERM; do trap \"echo $name\" $name; done; trap 'exit 9' USR2\n{LISTENS}"
+        "{BEGINS} for name in HUP INT QUIT USR1 WINCH TERM; do trap \"echo $name\" $name; done; trap 'exit 9' USR2\n{LISTENS}"
     );
     let mut command = Command::new("env");
     command.args([HEARS_ALL, env!("CARGO_BIN_EXE_forkpoint"), "run", "-q", "--", "sh", "-c", &script]);
@@ -233,7 +236,7 @@ async fn what_we_were_started_to_ignore_the_command_ignores_too() {
 #[tokio::test]
 async fn what_the_terminal_sends_reaches_the_command_once() {
     let script = format!(
-        "n=0; trap 'n=$((n+1)); echo got $n' INT; trap 'echo total $n; exit 9' QUIT
+        "{BEGINS} n=0; trap 'n=$((n+1)); echo got $n' INT; trap 'echo total $n; exit 9' QUIT
 test -t 0 && test -t 1 && test -t 2 && echo terminal\n{LISTENS}"
     );
     let folder = tempfile::tempdir().unwrap();
