@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get};
 use axum::{Json, Router};
@@ -15,6 +16,7 @@ use crate::engine::fanout::Summary;
 use crate::engine::learned::LAYERS;
 use crate::engine::types::{Moment, TenantId};
 use crate::metrics::Metrics;
+use crate::proxy::afterwards;
 use crate::proxy::live::Live;
 
 /// Fan-outs and tenants in one answer; the newest and the first.
@@ -38,7 +40,14 @@ pub fn router(live: Live, metrics: Arc<Metrics>) -> Router {
         .route("/api/prefixes", get(prefixes))
         .route("/api/breaks", get(breaks))
         .route("/api/tenants/{digest}", delete(forget))
+        .layer(middleware::from_fn(catch_up))
         .with_state(Desk { live, metrics })
+}
+
+/// What clients have seen the end of is told here too.
+async fn catch_up(request: Request, next: Next) -> Response {
+    afterwards::catch_up();
+    next.run(request).await
 }
 
 /// The configuration in force, secrets masked.

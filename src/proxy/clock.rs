@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use super::afterwards;
 use crate::engine::types::Moment;
 
 /// A time as the engine counts it.
@@ -42,6 +43,7 @@ impl Clock {
 
     /// Lets time pass at once: an hour of traffic can be played in a second.
     pub fn skip(&self, ms: u64) {
+        afterwards::catch_up();
         self.skipped_ms.fetch_add(ms, Relaxed);
     }
 }

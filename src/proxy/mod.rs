@@ -6,6 +6,7 @@
 //! call: HTTP/1 closes that upstream connection, HTTP/2 resets the one stream. The recorder travels with
 //! whichever of the two is alive, so the exchange is recorded exactly once.
 
+pub mod afterwards;
 pub mod answer;
 pub mod attempt;
 pub mod fork;
@@ -174,6 +175,7 @@ impl Proxy {
         let modes = self.modes(request.headers());
         recorder.facts.modes = Some(modes);
         let outgoing = self.prepare(request, modes.in_force, &mut recorder.facts).await?;
+        afterwards::caught_up_with(recorder.tenant()).await;
         let answer = match (outgoing.body, recorder.facts.plan) {
             (Some(body), Plan::Aligned(_)) => {
                 self.rewritten(outgoing.request, body, modes, deadline, recorder).await

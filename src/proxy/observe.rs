@@ -1,10 +1,11 @@
 //! The answer on its way back: bytes untouched, a copy to the engine, ended exactly once.
 //!
-//! A chunk is decoded, framed and indexed before it is handed on, in the same poll. The end of a stream is
+//! A chunk is decoded, framed and indexed once it was handed on and written. The end of a stream is
 //! one of four things, and the first that happens counts: no more frames, `is_end_stream()` (hyper may not
 //! poll again after it), an error, or a drop (the client left).
 
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -15,9 +16,10 @@ use http_body::{Body, Frame, SizeHint};
 use crate::config::{Config, Limits};
 use crate::engine::sse::Framer;
 use crate::engine::turn::{Block, Turn, TurnBuilder, TurnLimits};
-use crate::engine::types::Ending;
+use crate::engine::types::{Ending, TenantId};
 use crate::engine::usage::Usage;
 
+use super::afterwards::put_off;
 use super::answer::UpstreamBody;
 use super::decode::{Decoder, Sink};
 use super::forward::{self, BoxError, HttpClient};
@@ -47,8 +49,11 @@ pub fn relay(answer: forward::Answer, mut recorder: Recorder, config: &Config) -
         mark(&mut head.headers, &recorder);
     }
     let idle = Stall::new(config.upstream.idle);
-    let (recorder, unflushed, broken) = (Some(recorder), false, None);
-    let mut tee = Tee { body, observer, recorder, idle, unflushed, broken, _ride: ride };
+    let (ended, unflushed, broken) = (false, false, None);
+    let tenant = recorder.tenant().copied();
+    let watch = Arc::new(Mutex::new(Watch { observer, recorder: Some(recorder) }));
+    let mut tee = Tee { body, watch, tenant, ended, idle, unflushed, broken, _ride: ride };
+    tee.later(Watch::judged);
     // An answer without a body is never polled.
     if tee.body.is_end_stream() {
         tee.end(Ending::Complete);
@@ -58,9 +63,10 @@ pub fn relay(answer: forward::Answer, mut recorder: Recorder, config: &Config) -
 
 pub struct Tee {
     body: UpstreamBody,
-    observer: Option<Observer>,
-    /// Taken at the end.
-    recorder: Option<Recorder>,
+    /// Who looks at what was handed on, afterwards.
+    watch: Arc<Mutex<Watch>>,
+    tenant: Option<TenantId>,
+    ended: bool,
     idle: Stall,
     /// Whether anything was handed on since the last wait.
     unflushed: bool,
@@ -121,8 +127,39 @@ impl Tee {
     }
 
     fn see(&mut self, data: &Bytes) {
+        let (data, came) = (data.clone(), Instant::now());
+        self.later(move |watch| watch.see(&data, came));
+    }
+
+    fn end(&mut self, ending: Ending) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.later(move |watch| watch.end(ending));
+        }
+    }
+
+    fn later(&self, work: impl FnOnce(&mut Watch) + Send + 'static) {
+        let watch = Arc::clone(&self.watch);
+        put_off(self.tenant.as_ref(), move || {
+            work(&mut watch.lock().unwrap_or_else(PoisonError::into_inner))
+        });
+    }
+}
+
+/// What is made of an answer.
+struct Watch {
+    observer: Option<Observer>,
+    /// Taken at the end.
+    recorder: Option<Recorder>,
+}
+
+impl Watch {
+    fn judged(&mut self) {
+        self.recorder.iter_mut().for_each(Recorder::judged);
+    }
+
+    fn see(&mut self, data: &Bytes, came: Instant) {
         let Some(recorder) = &mut self.recorder else { return };
-        recorder.facts.answer_chunk(data.len());
+        recorder.facts.answer_chunk(data.len(), came);
         if let Some(observer) = &mut self.observer {
             let started = Instant::now();
             observer.push(data);

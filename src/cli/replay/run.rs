@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::engine::prices::Prices;
 use crate::engine::usage::Usage;
 use crate::metrics::Metrics;
+use crate::proxy::afterwards;
 use crate::proxy::recording::{Entries, Line, Recording};
 use crate::proxy::{Proxy, server};
 use crate::sim::models::Support;
@@ -283,6 +284,7 @@ impl<'a> Run<'a> {
         let mut last = usize::MAX;
         let mut refusals = 0;
         loop {
+            afterwards::catch_up();
             let unasked = self.schedule();
             let refused: Vec<usize> = self
                 .calls
@@ -334,6 +336,7 @@ async fn reached(holds: impl Fn() -> bool) -> Result<(), Failure> {
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
+    afterwards::catch_up();
     Ok(())
 }
 

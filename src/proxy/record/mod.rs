@@ -32,7 +32,7 @@ use crate::engine::identify::Sender;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::recall::Reading;
 use crate::engine::turn::{Block, Turn};
-use crate::engine::types::{BodyDigest, Ending, Endpoint, Moment, Plan, Reason, Role, Why};
+use crate::engine::types::{BodyDigest, Ending, Endpoint, Moment, Plan, Reason, Role, TenantId, Why};
 use crate::engine::usage::Usage;
 use crate::metrics::{Admit, Metrics};
 
@@ -209,8 +209,8 @@ impl Facts {
         self.upstream_request_id = id.filter(|id| is_request_id(id)).map(String::from);
     }
 
-    pub fn answer_chunk(&mut self, bytes: usize) {
-        self.first_byte_at.get_or_insert_with(Instant::now);
+    pub fn answer_chunk(&mut self, bytes: usize, came: Instant) {
+        self.first_byte_at.get_or_insert(came);
         self.answer_bytes += bytes as u64;
     }
 
@@ -299,26 +299,30 @@ impl Recorder {
         self.family.as_ref().and_then(Family::fork_id)
     }
 
-    /// The head of the upstream's answer has come.
+    pub fn tenant(&self) -> Option<&TenantId> {
+        self.facts.sender.as_ref().and_then(|sender| sender.tenant.as_ref())
+    }
+
+    /// The head of the upstream's answer has come: what the client is told about its request is known now.
     pub fn answered(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.facts.answered(status, headers);
-        if !status.is_success() {
+        if let Some((memo, trace)) = self.memo.as_ref().and_then(|memo| Some((memo, memo.trace.as_ref()?))) {
+            let before = memo.arrival.before.as_ref().map(|before| &*before.trace);
+            self.facts.traced(trace, before);
+        }
+    }
+
+    /// The upstream took the request, or did not.
+    pub fn judged(&mut self) {
+        if !self.facts.status.is_some_and(|status| status.is_success()) {
             // It writes nothing: the next one leads.
             self.pass = None;
+            return self.release();
         }
-        if let Some(memo) = &mut self.memo {
-            if let Some(trace) = &memo.trace {
-                let before = memo.arrival.before.as_ref().map(|before| &*before.trace);
-                self.facts.traced(trace, before);
-            }
-            if let Some(classes) = if status.is_success() { memo.accepted() } else { None } {
-                self.metrics.sighted(classes);
-            }
+        if let Some(classes) = self.memo.as_mut().and_then(Memo::accepted) {
+            self.metrics.sighted(classes);
         }
-        match status.is_success() {
-            true => self.settle(),
-            false => self.release(),
-        }
+        self.settle();
     }
 
     /// Nothing came of the request.
