@@ -159,6 +159,24 @@ pub fn text<'a>(bytes: &'a [u8], span: &Span) -> Option<Cow<'a, str>> {
     unescaped.or_else(|| serde_json::from_slice(raw).ok()).map(Cow::Owned)
 }
 
+/// The bytes as text, if a strict reader takes all of their strings, wherever these are: UTF-8 without control
+/// characters, and with escapes that JSON has. Structure is left to the walk.
+pub fn sound(bytes: &[u8]) -> Option<&str> {
+    let has_control = bytes.iter().fold(false, |found, byte| found | (*byte < b' '));
+    let mut at = 0;
+    while let Some(escape) = memchr(b'\\', &bytes[at..]).map(|found| at + found) {
+        at = match bytes.get(escape + 1)? {
+            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => escape + 2,
+            b'u' => {
+                let digits = bytes.get(escape + 2..escape + 6)?;
+                digits.iter().all(u8::is_ascii_hexdigit).then_some(escape + 6)?
+            }
+            _ => return None,
+        };
+    }
+    std::str::from_utf8(bytes).ok().filter(|_| !has_control)
+}
+
 /// Whether a string span says nothing but white space.
 pub fn is_blank(bytes: &[u8], span: &Span) -> bool {
     // Most texts start with a letter, and need not be read further.
@@ -457,6 +475,15 @@ mod tests {
         assert_eq!(whole("01"), Err(Malformed::At(1)));
         assert_eq!(whole("nope"), Err(Malformed::At(0)));
         assert_eq!(walk_object(b"[]", 0, |_, start| value_end(b"[]", start)), Err(Malformed::At(0)));
+    }
+
+    #[test]
+    fn sound_is_what_a_strict_reader_takes() {
+        let strict = |text: &str| serde_json::from_str::<serde_json::Value>(text).is_ok();
+        for text in ["\"\"", r#""a\n\"\\\/\u00e9""#, r#""\u00e""#, r#""\x""#, "\"\x01\"", "\"é\""] {
+            assert_eq!(sound(text.as_bytes()).is_some(), strict(text), "{text}");
+        }
+        assert_eq!(sound(b"\"\xff\""), None);
     }
 
     #[test]

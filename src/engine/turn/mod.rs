@@ -12,13 +12,11 @@ mod wire;
 
 use std::borrow::Cow;
 
-use serde_json::value::RawValue;
-
 use super::diagnosis::Diagnosis;
 use super::json;
 use super::usage::Usage;
 use block::StreamedBlock;
-use wire::{WireError, WireEvent, WireMessage};
+use wire::{Message, WireError, WireEvent};
 
 /// What is charged to the limit for each block besides its text, so that empty blocks are bounded too.
 const BLOCK_OVERHEAD_BYTES: usize = 256;
@@ -95,7 +93,7 @@ pub struct TurnLimits {
 impl Turn {
     /// An answer that came as one JSON body.
     pub fn from_json(body: &[u8], limits: TurnLimits) -> Turn {
-        let Ok(message) = serde_json::from_slice::<WireMessage<'_>>(body) else {
+        let Some(message) = Message::read(body) else {
             return Turn { wholeness: Wholeness::Unfaithful, ..Turn::default() };
         };
         let mut turn = Turn { error: message.error.and_then(error_type), ..Turn::default() };
@@ -120,19 +118,19 @@ impl Turn {
         Some(assistant_message(self.blocks.iter().map(|block| block.json.as_slice())))
     }
 
-    fn start(&mut self, message: &WireMessage<'_>) {
+    fn start(&mut self, message: &Message<'_>) {
         self.id = message.id.and_then(name);
         self.model = message.model.and_then(name);
         self.stop_reason = message.stop_reason.and_then(name);
-        self.diagnostics = message.diagnostics.map(|raw| Diagnosis::read(raw.get()));
+        self.diagnostics = message.diagnostics.map(Diagnosis::read);
         if let Some(usage) = message.usage {
             self.bill(usage);
         }
     }
 
-    fn bill(&mut self, usage: &RawValue) {
-        if usage.get().starts_with('{') {
-            self.usage.get_or_insert_default().update(usage.get());
+    fn bill(&mut self, usage: &str) {
+        if usage.starts_with('{') {
+            self.usage.get_or_insert_default().update(usage);
         }
     }
 }
@@ -193,13 +191,18 @@ impl TurnBuilder {
             r#""content_block_delta""# => self.delta(&event),
             r#""content_block_start""# => self.block_start(&event),
             r#""content_block_stop""# => self.block_stop(&event),
-            r#""message_start""# => match event.message.map(|m| serde_json::from_str(m.get())) {
-                Some(Ok(message)) => self.turn.start(&message),
-                _ => self.spoil(Wholeness::Unfaithful),
-            },
+            r#""message_start""# => {
+                match event.message.and_then(|message| Message::read(message.get().as_bytes())) {
+                    Some(message) => self.turn.start(&message),
+                    _ => self.spoil(Wholeness::Unfaithful),
+                }
+            }
             r#""message_delta""# => self.message_delta(&event),
             r#""message_stop""# => self.stopped = true,
-            r#""error""# => self.turn.error = event.error.and_then(error_type).or(Some("unknown".into())),
+            r#""error""# => {
+                self.turn.error =
+                    event.error.and_then(|error| error_type(error.get())).or(Some("unknown".into()))
+            }
             _ => {}
         }
     }
@@ -280,14 +283,13 @@ impl TurnBuilder {
     }
 
     fn message_delta(&mut self, event: &WireEvent<'_>) {
-        if let Some(delta) =
-            event.delta.and_then(|raw| serde_json::from_str::<WireMessage<'_>>(raw.get()).ok())
+        if let Some(delta) = event.delta.and_then(|raw| Message::read(raw.get().as_bytes()))
             && let Some(reason) = delta.stop_reason.and_then(name)
         {
             self.turn.stop_reason = Some(reason);
         }
         if let Some(usage) = event.usage {
-            self.turn.bill(usage);
+            self.turn.bill(usage.get());
         }
     }
 
@@ -307,8 +309,8 @@ impl TurnBuilder {
     }
 }
 
-fn blocks_of(content: &RawValue, limits: TurnLimits) -> Result<Vec<Block>, Wholeness> {
-    let bytes = content.get().as_bytes();
+fn blocks_of(content: &str, limits: TurnLimits) -> Result<Vec<Block>, Wholeness> {
+    let bytes = content.as_bytes();
     let mut blocks = Vec::new();
     let (mut kept_bytes, mut tool_uses) = (0, 0);
     let mut refused = None;
@@ -340,8 +342,9 @@ fn block_kind(block: &[u8]) -> Option<String> {
 }
 
 /// The text of a short JSON string.
-fn name(raw: &RawValue) -> Option<String> {
-    serde_json::from_str::<String>(raw.get()).ok().filter(|name| name.len() <= NAME_BYTES_MAX)
+fn name(raw: &str) -> Option<String> {
+    let name = json::text(raw.as_bytes(), &(0..raw.len()))?;
+    (name.len() <= NAME_BYTES_MAX).then(|| name.into_owned())
 }
 
 /// The types of errors that the API documents.
@@ -360,9 +363,9 @@ const ERROR_TYPES: [&str; 11] = [
 ];
 
 /// The `type` of an error object, if it is a known one: it goes into logs.
-fn error_type(raw: &RawValue) -> Option<String> {
-    let error: WireError<'_> = serde_json::from_str(raw.get()).ok()?;
-    error.kind.and_then(name).filter(|kind| ERROR_TYPES.contains(&&**kind))
+fn error_type(raw: &str) -> Option<String> {
+    let error: WireError<'_> = serde_json::from_str(raw).ok()?;
+    error.kind.and_then(|kind| name(kind.get())).filter(|kind| ERROR_TYPES.contains(&&**kind))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::engine::diagnosis::present;
+use crate::engine::json;
 
 // Each field is raw so that one of an unexpected type does not cost us the others.
 #[derive(Deserialize)]
@@ -23,22 +24,80 @@ pub(super) struct WireEvent<'a> {
     pub(super) error: Option<&'a RawValue>,
 }
 
+/// A message, each member as its JSON; `null` is none.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Message<'a> {
+    pub(super) id: Option<&'a str>,
+    pub(super) model: Option<&'a str>,
+    pub(super) stop_reason: Option<&'a str>,
+    pub(super) content: Option<&'a str>,
+    pub(super) usage: Option<&'a str>,
+    pub(super) error: Option<&'a str>,
+    /// Also if it is `null`.
+    pub(super) diagnostics: Option<&'a str>,
+}
+
+impl<'a> Message<'a> {
+    /// `None` for what a strict reader refuses.
+    pub(super) fn read(json: &'a [u8]) -> Option<Message<'a>> {
+        Message::walked(json)
+            .or_else(|| serde_json::from_slice::<WireMessage<'a>>(json).ok().map(Message::from))
+    }
+
+    /// The usual message, several times faster than by a reader that knows all others too. `None` says nothing.
+    fn walked(json: &'a [u8]) -> Option<Message<'a>> {
+        let text = json::sound(json)?;
+        let mut message = Message::default();
+        let (mut seen, mut is_usual) = ([false; 7], true);
+        let end = json::walk_object(json, 0, |key, start| {
+            let end = json::value_end(json, start)?;
+            let (number, member) = match &text[key.start + 1..key.end - 1] {
+                "id" => (0, &mut message.id),
+                "model" => (1, &mut message.model),
+                "stop_reason" => (2, &mut message.stop_reason),
+                "content" => (3, &mut message.content),
+                "usage" => (4, &mut message.usage),
+                "error" => (5, &mut message.error),
+                "diagnostics" => (6, &mut message.diagnostics),
+                other => {
+                    is_usual &= !other.contains('\\');
+                    return Ok(end);
+                }
+            };
+            is_usual &= !std::mem::replace(&mut seen[number], true);
+            *member = Some(&text[start..end]).filter(|value| *value != "null" || number == 6);
+            Ok(end)
+        });
+        let end = json::skip_space(json, end.ok()?);
+        (is_usual && end == json.len()).then_some(message)
+    }
+}
+
+impl<'a> From<WireMessage<'a>> for Message<'a> {
+    fn from(wire: WireMessage<'a>) -> Message<'a> {
+        let WireMessage { id, model, stop_reason, content, usage, error, diagnostics } = wire;
+        let [id, model, stop_reason, content, usage, error, diagnostics] =
+            [id, model, stop_reason, content, usage, error, diagnostics].map(|raw| raw.map(RawValue::get));
+        Message { id, model, stop_reason, content, usage, error, diagnostics }
+    }
+}
+
 #[derive(Deserialize)]
-pub(super) struct WireMessage<'a> {
+struct WireMessage<'a> {
     #[serde(borrow)]
-    pub(super) id: Option<&'a RawValue>,
+    id: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) model: Option<&'a RawValue>,
+    model: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) stop_reason: Option<&'a RawValue>,
+    stop_reason: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) content: Option<&'a RawValue>,
+    content: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) usage: Option<&'a RawValue>,
+    usage: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) error: Option<&'a RawValue>,
+    error: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
-    pub(super) diagnostics: Option<&'a RawValue>,
+    diagnostics: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -65,4 +124,39 @@ pub(super) struct WireDelta<'a> {
 pub(super) struct WireError<'a> {
     #[serde(borrow, rename = "type")]
     pub(super) kind: Option<&'a RawValue>,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn strict(json: &[u8]) -> Option<Message<'_>> {
+        serde_json::from_slice::<WireMessage<'_>>(json).ok().map(Message::from)
+    }
+
+    #[test]
+    fn a_usual_message_is_walked() {
+        let json = br#"{"id":"m","type":"message","content":[{"type":"text","text":"a\nb"}],"usage":{},"error":null}"#;
+        assert_eq!(Message::walked(json), strict(json));
+        assert!(Message::walked(json).is_some());
+        for odd in [r#"{"id":1,"id":2}"#, r#"{"\u0069d":1}"#, "{\"id\":\"\n\"}", r#"{"id":"\q"}"#, "{} x"] {
+            assert_eq!(Message::walked(odd.as_bytes()), None, "{odd}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn it_is_read_as_a_strict_reader_reads_it(members in prop::collection::vec((
+            prop::sample::select(vec!["\"id\"", "\"content\"", "\"diagnostics\"", "\"x\"", "\"\\u0069d\"", "id"]),
+            prop::sample::select(vec!["null", "1", "01", "\"a\"", "\"\\q\"", "\"\\u00zz\"", "[{}]", "[", " {} ", "\"\t\""]),
+        ), 0..4), end in prop::sample::select(vec!["}", "} ", "}x", ""])) {
+            let members: Vec<_> = members.iter().map(|(key, value)| format!("{key}:{value}")).collect();
+            let json = format!("{{{}{end}", members.join(","));
+            prop_assert_eq!(Message::read(json.as_bytes()), strict(json.as_bytes()));
+        }
+    }
 }
