@@ -386,6 +386,12 @@ impl Digester {
         self.finish()
     }
 
+    /// The leaf of the block whose members were noted, where it is known otherwise.
+    pub fn known(&mut self, leaf: Leaf) -> Leaf {
+        self.members.clear();
+        leaf
+    }
+
     /// The leaf of what is no block.
     pub fn plain(&mut self, body: &[u8], layer: Layer, form: Form, span: &Span, spaced: bool) -> Leaf {
         self.begin(layer, form);

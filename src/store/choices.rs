@@ -88,9 +88,9 @@ impl Choices {
     }
 
     /// A request of this conversation is kept again, and what is too old goes.
-    pub fn seen(&mut self, trace: &Trace, hint: Option<Hint>) {
+    pub fn seen(&mut self, trace: &Trace, hint: Option<Hint>, answer: Option<FirstAnswer>) {
         if let Some(opening) = trace.received.opening() {
-            for answer in [trace.received.answer_key(), None] {
+            for answer in [answer, None] {
                 let name = (hint, opening, answer);
                 let slot = self.names.get(&name).and_then(|id| self.slots.get(id));
                 if slot.is_some_and(|slot| Arc::ptr_eq(&slot.conversation, &trace.conversation)) {

@@ -141,13 +141,13 @@ impl Recent {
         if let Some(old) = continued.and_then(|old| self.id_of(old)) {
             self.remove(old);
         }
-        self.choices.seen(&trace, hint);
+        let answer = trace.received.answer_key();
+        self.choices.seen(&trace, hint, answer);
         let id = self.next;
         self.next += 1;
         if let Some(hint) = hint {
             self.hinted.insert(hint, id);
         }
-        let answer = trace.received.answer_key();
         if let Some(opening) = trace.received.opening() {
             self.opened.entry(opening).or_default().insert(id);
             self.answered.entry((opening, answer)).or_default().insert(id);

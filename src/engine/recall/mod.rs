@@ -362,6 +362,19 @@ enum Source {
     Layer(Arc<KnownLayer>),
 }
 
+impl Source {
+    /// A value, where it stands among the bytes of its pieces, and those.
+    fn layer(&self, layer: Layer) -> Option<(&[u8], usize, Seen<'_>)> {
+        match self {
+            Source::Request(request) => {
+                let start = request.anatomy.member(&request.body, layer.as_str())?.start;
+                request.seen(layer).map(|(value, seen)| (value, start, seen))
+            }
+            Source::Layer(known) => Some((&known.value, 0, known.seen())),
+        }
+    }
+}
+
 /// Known pieces, the body they stand in, and their digests.
 #[derive(Clone, Copy)]
 struct Seen<'k> {
@@ -374,6 +387,18 @@ impl<'k> Seen<'k> {
     fn bytes(&self, index: usize, form: Form) -> Option<&'k [u8]> {
         let piece = self.pieces.get(index).filter(|piece| piece.form == form)?;
         Some(&self.body[piece.span.clone()])
+    }
+
+    /// The leaf of a piece that is this one, byte for byte, but for the marker that one of them has.
+    fn leaf_but_for_marker(&self, index: usize, body: &[u8], piece: &Piece) -> Option<Leaf> {
+        let old = self.pieces.get(index).filter(|old| old.form == Form::Block)?;
+        let ((head, tail), (old_head, old_tail)) = (piece.unmarked(body), old.unmarked(self.body));
+        let same = match (&piece.marker, &old.marker) {
+            (None, Some(_)) => head.strip_prefix(old_head) == Some(old_tail),
+            (Some(_), None) => old_head.strip_prefix(head) == Some(tail),
+            _ => false,
+        };
+        same.then(|| self.leaves.get(index).copied()).flatten()
     }
 
     /// Whether both are the same answer in other spellings: the same calls, by their ids, and the same texts.

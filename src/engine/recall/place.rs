@@ -24,3 +24,27 @@ impl Place {
         self.next.saturating_sub(1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Place;
+
+    /// Which elements of the second list are taken from the first.
+    fn taken(old: &[&str], new: &[&str]) -> Vec<Option<usize>> {
+        let mut place = Place::default();
+        let known = |index: usize| old.get(index).map(|element| element.as_bytes());
+        new.iter().map(|element| place.find(element.as_bytes(), known)).collect()
+    }
+
+    #[test]
+    fn comparing_falls_back_into_step_after_a_change() {
+        let old = ["a", "b", "c", "d", "e"];
+        assert_eq!(taken(&old, &["a", "b", "c"]), [Some(0), Some(1), Some(2)]);
+        assert_eq!(taken(&old, &["a", "x", "c", "d"]), [Some(0), None, Some(2), Some(3)]);
+        assert_eq!(taken(&old, &["a", "x", "y", "d"]), [Some(0), None, None, Some(3)]);
+        assert_eq!(taken(&old, &["a", "x", "b", "c"]), [Some(0), None, Some(1), Some(2)]);
+        assert_eq!(taken(&old, &["b", "c"]), [Some(1), Some(2)]);
+        assert_eq!(taken(&old, &["a", "d", "e", "x"]), [Some(0), Some(3), Some(4), None]);
+        assert_eq!(taken(&old, &["x"; 9]), [None; 9]);
+    }
+}

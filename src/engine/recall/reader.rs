@@ -154,6 +154,14 @@ impl<'a> Reader<'a> {
                 return value_end(body, start);
             }
             let rest = &body[start..];
+            let opens_like = |old: &Remembered| old.message_bytes(0).is_some_and(|it| rest.starts_with(it));
+            if messages.is_empty() && !old.as_deref().is_some_and(opens_like) {
+                old = self.continued(start, old.take())?;
+                if let Some(old) = &old {
+                    messages.reserve(old.anatomy.messages.len() + 4);
+                    found.make_room(old);
+                }
+            }
             let mut known = old
                 .as_deref()
                 .and_then(|old| place.find(rest, |index| old.message_bytes(index)).map(|index| (old, index)));
@@ -183,27 +191,8 @@ impl<'a> Reader<'a> {
             });
             self.same_messages += usize::from(is_same && self.same_messages == messages.len());
             messages.push(message);
-            if let (Some(source), [first]) = (self.known, &messages[..]) {
-                let opening = match known {
-                    Some((old, 0)) if old.opening.is_some() => old.opening,
-                    _ => Some(Opening::of(body, first, &found.pieces)),
-                };
-                self.opening = opening;
-                if known.is_none()
-                    && let Some(opening) = opening
-                {
-                    let rest = after(body, end);
-                    let answer = || first_answer(body, body.len() - rest.len());
-                    old = choose::predecessor(source, old.take(), opening, rest, answer);
-                    place = Place { next: 1 };
-                    let same =
-                        old.as_ref().and_then(|old| old.message_bytes(0)) == Some(&body[first.span.clone()]);
-                    self.same_messages = usize::from(same);
-                    if let Some(old) = &old {
-                        messages.reserve(old.anatomy.messages.len());
-                        found.make_room(old);
-                    }
-                }
+            if let (Some((old, 0)), [_], None) = (known, &messages[..], self.opening) {
+                self.opening = old.opening.or_else(|| Some(Opening::of(body, &messages[0], &found.pieces)));
             }
             Ok(end)
         })?;
@@ -211,6 +200,23 @@ impl<'a> Reader<'a> {
         self.messages = messages;
         self.ambiguous |= self.layers[MESSAGES].replace(found).is_some();
         Ok(end)
+    }
+
+    /// Whom a request continues, by the words of its first message: if that is found there as it stands, nothing of it
+    /// needs to be digested.
+    fn continued(
+        &mut self,
+        start: usize,
+        hinted: Option<Arc<Remembered>>,
+    ) -> Result<Option<Arc<Remembered>>, Malformed> {
+        let (body, Some(known)) = (self.body, self.known) else { return Ok(hinted) };
+        let mut found = Found::default();
+        let first = Reader::of_spans(body).message(start, None, &mut found)?;
+        let opening = Opening::of(body, &first, &found.pieces);
+        self.opening = Some(opening);
+        let rest = after(body, first.span.end);
+        let answer = || first_answer(body, body.len() - rest.len());
+        Ok(choose::predecessor(known, hinted, opening, rest, answer))
     }
 
     fn message(
@@ -250,23 +256,27 @@ impl<'a> Reader<'a> {
     ) -> Result<usize, Malformed> {
         let body = self.body;
         let mut place = Place::default();
+        // A known piece that stands here, or the one that stood here.
         let mut known = |start: usize, form: Form| {
-            let seen = seen?;
-            place.find(&body[start..], |index| seen.bytes(index, form)).map(|index| (seen, index))
+            let Some(seen) = seen else { return Err(None) };
+            match place.find(&body[start..], |index| seen.bytes(index, form)) {
+                Some(index) => Ok((seen, index)),
+                None => Err(Some((seen, place.passed()))),
+            }
         };
         if body.get(start) == Some(&b'[') {
             return json::walk_array(body, start, |start| {
                 self.spend(1)?;
                 match known(start, Form::Block) {
-                    Some((seen, index)) => Ok(found.take_piece(seen, index, start)),
-                    None => self.piece(layer, start, found),
+                    Ok((seen, index)) => Ok(found.take_piece(seen, index, start)),
+                    Err(before) => self.piece(layer, start, before, found),
                 }
             });
         }
         self.spend(1)?;
         match known(start, Form::Text) {
-            Some((seen, index)) => Ok(found.take_piece(seen, index, start)),
-            None => {
+            Ok((seen, index)) => Ok(found.take_piece(seen, index, start)),
+            Err(_) => {
                 let form = if body.get(start) == Some(&b'"') { Form::Text } else { Form::Other };
                 self.plain(layer, start, form, found)
             }
@@ -289,7 +299,13 @@ impl<'a> Reader<'a> {
         Ok(end)
     }
 
-    fn piece(&mut self, layer: Layer, start: usize, found: &mut Found) -> Result<usize, Malformed> {
+    fn piece(
+        &mut self,
+        layer: Layer,
+        start: usize,
+        before: Option<(Seen<'_>, usize)>,
+        found: &mut Found,
+    ) -> Result<usize, Malformed> {
         let body = self.body;
         if body.get(start) != Some(&b'{') {
             return self.plain(layer, start, Form::Other, found);
@@ -347,10 +363,15 @@ impl<'a> Reader<'a> {
             piece.shows_image = shows_image(body, &piece);
             piece.has_payload = has_payload(body, &piece);
         }
-        found.pieces.push(piece);
         if self.known.is_some() {
-            found.leaves.push(self.digester.block(body, layer));
+            // Clients mark the last block, and no more when it is the last no more.
+            let leaf = before.and_then(|(seen, index)| seen.leaf_but_for_marker(index, body, &piece));
+            found.leaves.push(match leaf {
+                Some(leaf) => self.digester.known(leaf),
+                None => self.digester.block(body, layer),
+            });
         }
+        found.pieces.push(piece);
         Ok(end)
     }
 
@@ -419,42 +440,5 @@ fn after(body: &[u8], end: usize) -> &[u8] {
     match body.get(comma) {
         Some(b',') => &body[skip_space(body, comma + 1)..],
         _ => &[],
-    }
-}
-
-impl Source {
-    /// A value, where it stands among the bytes of its pieces, and those.
-    fn layer(&self, layer: Layer) -> Option<(&[u8], usize, Seen<'_>)> {
-        match self {
-            Source::Request(request) => {
-                let start = request.anatomy.member(&request.body, layer.as_str())?.start;
-                request.seen(layer).map(|(value, seen)| (value, start, seen))
-            }
-            Source::Layer(known) => Some((&known.value, 0, known.seen())),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Place;
-
-    /// Which elements of the second list are taken from the first.
-    fn taken(old: &[&str], new: &[&str]) -> Vec<Option<usize>> {
-        let mut place = Place::default();
-        let known = |index: usize| old.get(index).map(|element| element.as_bytes());
-        new.iter().map(|element| place.find(element.as_bytes(), known)).collect()
-    }
-
-    #[test]
-    fn comparing_falls_back_into_step_after_a_change() {
-        let old = ["a", "b", "c", "d", "e"];
-        assert_eq!(taken(&old, &["a", "b", "c"]), [Some(0), Some(1), Some(2)]);
-        assert_eq!(taken(&old, &["a", "x", "c", "d"]), [Some(0), None, Some(2), Some(3)]);
-        assert_eq!(taken(&old, &["a", "x", "y", "d"]), [Some(0), None, None, Some(3)]);
-        assert_eq!(taken(&old, &["a", "x", "b", "c"]), [Some(0), None, Some(1), Some(2)]);
-        assert_eq!(taken(&old, &["b", "c"]), [Some(1), Some(2)]);
-        assert_eq!(taken(&old, &["a", "d", "e", "x"]), [Some(0), Some(3), Some(4), None]);
-        assert_eq!(taken(&old, &["x"; 9]), [None; 9]);
     }
 }
