@@ -80,6 +80,12 @@ impl Arrival {
         self.before.as_ref().filter(|before| before.continued).map(|before| &before.trace)
     }
 
+    /// The request as it came, to go out so.
+    fn exact(&self) -> Option<Arc<Remembered>> {
+        let like = self.before.as_ref().and_then(|before| before.trace.whole());
+        self.received.exact(like).ok()
+    }
+
     /// What has its spelling already: what it has of the request that it continues, where that went out as it came.
     /// `imagined`: or would have, had it been aligned.
     pub fn settled(&self, imagined: bool) -> Same {
@@ -140,7 +146,7 @@ pub fn align(
     // Tools in their first order may bring an hour behind five minutes, which the upstream refuses.
     if !canonical.replacements.is_empty() && breakpoints::are_illegal(forwarded.body(), forwarded.anatomy()) {
         canonical = canonical::Canonical::default();
-        forwarded = Arc::clone(received);
+        forwarded = arrival.exact().ok_or(Reason::Internal)?;
     }
     let before = arrival.before.as_ref().map(|before| &*before.trace);
     let habits = habits(&forwarded);
@@ -181,10 +187,11 @@ pub fn align(
 
 /// What a request that goes out as it came leaves behind.
 pub fn untouched(arrival: &Arrival) -> Trace {
-    let received = &arrival.received;
+    // What was read once is read again.
+    let received = arrival.exact().unwrap_or_else(|| Arc::clone(&arrival.received));
     let conversation = arrival.conversation().map_or_else(|| arrival.start(None), Arc::clone);
     let marks = breakpoints::of_client(received.body(), received.anatomy());
-    Trace::new(arrival, Arc::clone(received), conversation, marks)
+    Trace::new(arrival, received, conversation, marks)
 }
 
 /// Asks the upstream to compare the prompt with that of the request before.
@@ -202,7 +209,7 @@ fn respell(
 ) -> Result<Arc<Remembered>, Reason> {
     let received = &arrival.received;
     if canonical.replacements.is_empty() {
-        return Ok(Arc::clone(received));
+        return arrival.exact().ok_or(Reason::Internal);
     }
     let body = Bytes::from(canonical::splice(received.body(), &canonical.replacements).concat());
     // What stood on another's prefix has nothing in common with this but its messages, which the received has too.

@@ -325,6 +325,11 @@ impl Known for View<'_> {
         recent.answered(opening, answer).map(|trace| Arc::clone(&trace.received)).collect()
     }
 
+    fn is_respelt(&self, request: &Arc<Remembered>) -> bool {
+        let trace = self.tenant.and_then(|tenant| tenant.recent().trace_of(request, self.hint.as_ref()));
+        trace.is_some_and(|(trace, _)| !trace.is_as_it_came(false))
+    }
+
     fn layers(&self, layer: Layer) -> Vec<Arc<KnownLayer>> {
         self.tenant.map_or_else(Vec::new, |tenant| tenant.recent().layers(layer))
     }

@@ -9,7 +9,7 @@ use crate::engine::canonical::Order;
 use crate::engine::conversation::Trace;
 use crate::engine::fanout::{Child, Draft, ForkPoint, Parent, Rank, Rules, Who};
 use crate::engine::prefix::Attribution;
-use crate::engine::recall::{Known, Remembered};
+use crate::engine::recall::{Known, Nothing, Remembered};
 use crate::engine::turn::{Turn, TurnLimits};
 use crate::engine::types::{IdDigest, Moment, Why};
 
@@ -341,6 +341,9 @@ fn aligned_turn(memory: &Memory, body: &str, sent_ms: u64, bound_thinking: bool)
     tenant.learn(aligned.interns);
     aligned.trace.conversation.pin(aligned.pins);
     aligned.trace.sent(Moment(sent_ms));
+    let forwarded = aligned.trace.forwarded();
+    let alone = Remembered::read(forwarded.body().clone(), &Nothing, attribution).unwrap();
+    assert!(*forwarded == alone, "however it came, it is known by its true digests");
     tenant.remember(aligned.trace, None, arrival.predecessor());
     String::from_utf8(aligned.body.pieces.concat()).unwrap()
 }
@@ -368,6 +371,40 @@ fn a_conversation_that_repeats_itself_keeps_the_spelling_that_it_went_out_in() {
     let anew = early(7).replace(r#"{"name":"b"}"#, r#"{ "name":"b"}"#);
     assert!(send(&anew).contains(first), "it costs it nothing any more");
     assert!(send(&early(9)).contains(first), "and so it stays");
+}
+
+#[test]
+fn tools_that_are_spelt_anew_each_turn_are_digested_quickly_until_they_go_out_so() {
+    let memory = memory(MIB);
+    let turn = |messages: usize, tools: &str| {
+        let message = |number: usize| {
+            format!(r#"{{"role":"{}","content":"{number}"}}"#, ["user", "assistant"][number % 2])
+        };
+        let messages: Vec<_> = (0..messages).map(message).collect();
+        format!(r#"{{"model":"m","messages":[{}],"tools":[{tools}]}}"#, messages.join(","))
+    };
+    let spellings = [
+        r#"{"name":"a","input_schema":{"x":1,"y":2}},{"name":"b"}"#,
+        r#"{"name":"a","input_schema":{"y":2,"x":1}},{"name":"b"}"#,
+        r#"{"name":"b"},{"input_schema":{"x":1,"y":2},"name":"a"}"#,
+        r#"{"input_schema":{"y":2,"x":1},"name":"a"},{"name":"b"}"#,
+    ];
+    let is_rough = || {
+        let tenant = memory.admit(&id(1));
+        let read = Remembered::read(turn(1, "").into(), &Nothing, Attribution::Counted).unwrap();
+        let known = View { tenant: Some(&tenant), hint: None }.opened(read.opening().unwrap());
+        known.first().unwrap().is_rough()
+    };
+    let told: Vec<bool> = [0, 1, 2, 2, 3, 0, 0, 1, 2]
+        .into_iter()
+        .enumerate()
+        .map(|(index, spelling)| {
+            let sent = aligned_turn(&memory, &turn(2 * index + 1, spellings[spelling]), 0, false);
+            assert!(sent.contains(spellings[0]), "turn {index}: {sent}");
+            is_rough()
+        })
+        .collect();
+    assert_eq!(told, [false, false, true, true, true, false, false, false, true]);
 }
 
 #[test]

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{FirstAnswer, Known, Opening, Remembered, Source};
+use super::found::Found;
+use super::reader::Reader;
+use super::{FirstAnswer, Known, Opening, Remembered, Seen, Source};
 use crate::engine::anatomy::Layer;
+use crate::engine::json::skip_space;
 
 /// How many known things are compared with a request: a few conversations may start alike, and a tenant has a
 /// few tool sets and system prompts, but comparing must stay far below the cost of reading.
@@ -106,6 +109,34 @@ fn shared(one: &[u8], two: &[u8]) -> usize {
         at = end;
     }
     len
+}
+
+/// What the model said first, of the messages from `start` on: looked for in the next few, since nobody puts
+/// more before it.
+pub(super) fn first_answer(body: &[u8], start: usize) -> Option<FirstAnswer> {
+    const MESSAGES_MAX: usize = 4;
+    let mut start = start;
+    for _ in 0..MESSAGES_MAX {
+        if body.get(start) != Some(&b'{') {
+            return None;
+        }
+        let mut found = Found::default();
+        let message = Reader::of_spans(body).message(start, None, &mut found).ok()?;
+        if message.has_role(body, "assistant") {
+            return Some(FirstAnswer::of(&Seen { body, pieces: &found.pieces, leaves: &[] }));
+        }
+        start = body.len() - after(body, message.span.end).len();
+    }
+    None
+}
+
+/// The rest of the body from the next element of a list on, if there is one.
+pub(super) fn after(body: &[u8], end: usize) -> &[u8] {
+    let comma = skip_space(body, end);
+    match body.get(comma) {
+        Some(b',') => &body[skip_space(body, comma + 1)..],
+        _ => &[],
+    }
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ mod opening;
 mod parts;
 mod place;
 mod reader;
+mod same;
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -44,12 +45,13 @@ pub use choose::CANDIDATES_MAX;
 pub use opening::{FirstAnswer, Opening};
 pub use parts::{InParts, Shared};
 pub(in crate::engine) use reader::Reader;
+pub use same::{Like, Same};
 
 use super::anatomy::{Anatomy, Form, Layer, Member, Message, Piece};
 use super::canonical::{self, Canonical, Order, Table, Thinking};
 use super::divergence;
 use super::json::{self, Malformed};
-use super::prefix::{self, Attribution, Chain, Leaf, Subject};
+use super::prefix::{self, Attribution, Chain, Leaf, Subject, Tie};
 use super::types::BodyDigest;
 
 /// What is known of one tenant before a request is read. Each question may be answered with nothing.
@@ -74,6 +76,12 @@ pub trait Known {
     /// A request whose messages may follow those of the hinted one.
     fn following(&self) -> Option<&Remembered> {
         None
+    }
+
+    /// Whether what goes out for this request was not what came: then what comes after it need not be digested with
+    /// care either (see [`Reading::is_rough`]). Asked only if the tools are not those of a known request.
+    fn is_respelt(&self, _request: &Arc<Remembered>) -> bool {
+        false
     }
 
     /// Recent values of `tools` or `system`, the likeliest first; [`CANDIDATES_MAX`] are looked at. Asked
@@ -105,6 +113,7 @@ pub struct Reading {
     leaves: Vec<Leaf>,
     opening: Option<Opening>,
     attribution: Attribution,
+    rough: bool,
 }
 
 impl Deref for Remembered {
@@ -122,6 +131,12 @@ impl Reading {
 
     pub fn chain(&self) -> &Chain {
         &self.chain
+    }
+
+    /// Whether tools that a client spells anew each turn, and everything behind them, have quick digests instead of the
+    /// true ones. Such a request is compared with others and never goes out itself: [`Remembered::exact`].
+    pub fn is_rough(&self) -> bool {
+        self.rough
     }
 
     /// How many leading pieces of the other both have in common, as the cache compares them.
@@ -172,17 +187,34 @@ impl Remembered {
         attribution: Attribution,
     ) -> Result<(Remembered, Option<Like>), Malformed> {
         let read = Reader::with_leaves(&body, known).read()?;
-        let before = read.predecessor.as_ref().filter(|old| old.request.attribution == attribution);
+        let serves =
+            |old: &&Like| old.request.attribution == attribution && (read.rough || !old.request.rough);
+        let before = read.predecessor.as_ref().filter(serves);
         let before = before.map(|Like { request, same }| prefix::Before {
             subject: request.subject(),
             chain: &request.chain,
             same: *same,
         });
         let subject = Subject { body: &body, anatomy: &read.anatomy, leaves: &read.leaves };
-        let chain = Chain::linked(&subject, attribution, before.as_ref());
-        let (anatomy, leaves, opening) = (read.anatomy, read.leaves, read.opening);
-        let reading = Arc::new(Reading { anatomy, chain, leaves, opening, attribution });
+        let tie = if read.rough { Tie::Quick } else { Tie::True };
+        let chain = Chain::linked(&subject, attribution, before.as_ref(), tie);
+        let (anatomy, leaves, opening, rough) = (read.anatomy, read.leaves, read.opening, read.rough);
+        let reading = Arc::new(Reading { anatomy, chain, leaves, opening, attribution, rough });
         Ok((Remembered { body, reading }, read.predecessor))
+    }
+
+    /// The request with its true digests, of which `like` may know most.
+    pub fn exact(self: &Arc<Self>, like: Option<&Arc<Remembered>>) -> Result<Arc<Remembered>, Malformed> {
+        struct Hinted<'a>(Option<&'a Arc<Remembered>>);
+        impl Known for Hinted<'_> {
+            fn hinted(&self) -> Option<Arc<Remembered>> {
+                self.0.map(Arc::clone)
+            }
+        }
+        match self.rough {
+            false => Ok(Arc::clone(self)),
+            true => Remembered::read(self.body.clone(), &Hinted(like), self.attribution).map(Arc::new),
+        }
     }
 
     /// Whether both open alike and were answered alike at first, as far as both were answered. Conversations
@@ -243,7 +275,8 @@ impl Remembered {
 
     /// Its one spelling, from what the tenant's table knows. What is `settled` stays as it came.
     pub fn respell(&self, settled: Same, order: Order, thinking: Thinking<'_>, table: &Table) -> Canonical {
-        let request = canonical::Request { anatomy: &self.anatomy, leaves: &self.leaves, settled };
+        let Reading { anatomy, leaves, rough, .. } = &*self.reading;
+        let request = canonical::Request { anatomy, leaves, settled, rough: *rough };
         canonical::respell(&self.body, &request, order, thinking, table)
     }
 
@@ -299,35 +332,6 @@ impl Remembered {
 
     fn pieces(&self, range: std::ops::Range<usize>) -> Seen<'_> {
         Seen { body: &self.body, pieces: &self.anatomy.pieces[range.clone()], leaves: &self.leaves[range] }
-    }
-}
-
-/// What a request was compared with: most likely the one that it continues.
-#[derive(Clone, Debug)]
-pub struct Like {
-    pub request: Arc<Remembered>,
-    pub same: Same,
-}
-
-/// Which parts of a request are byte for byte those of another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Same {
-    pub tools: bool,
-    pub system: bool,
-    /// So many messages from the first on, each in its place.
-    pub messages: usize,
-}
-
-impl Same {
-    /// So many pieces from the first on, of a request that has them all. Both have as many in each layer.
-    pub fn pieces(&self, anatomy: &Anatomy) -> usize {
-        let Same { tools, system, messages } = *self;
-        let statics = anatomy.tools + anatomy.system;
-        match (tools || anatomy.tools == 0, system || anatomy.system == 0) {
-            (false, _) => 0,
-            (true, false) => anatomy.tools,
-            (true, true) => anatomy.messages[..messages].last().map_or(statics, |last| last.pieces.end),
-        }
     }
 }
 

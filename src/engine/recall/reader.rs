@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::found::Found;
 use super::hidden::{has_hidden_marker, nests_markers};
 use super::place::Place;
-use super::{FirstAnswer, Known, Like, Opening, Remembered, Same, Seen, Source, choose};
+use super::{Known, Like, Opening, Remembered, Same, Seen, Source, choose};
 use crate::engine::anatomy::{Anatomy, Form, Layer, Marker, Member, Message, Piece};
 use crate::engine::entry::{has_payload, shows_image};
 use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end, value_end_noting};
@@ -31,6 +31,8 @@ pub(in crate::engine) struct Reader<'a> {
     /// So many messages are those of the predecessor, from the first on.
     same_messages: usize,
     opening: Option<Opening>,
+    /// Tools were digested quickly.
+    rough: bool,
     ambiguous: bool,
     parts_left: usize,
 }
@@ -42,6 +44,7 @@ pub(in crate::engine) struct Read {
     pub leaves: Vec<Leaf>,
     pub opening: Option<Opening>,
     pub predecessor: Option<Like>,
+    pub rough: bool,
 }
 
 /// Members, messages and pieces of one request: room for the API's 100,000 messages, and about 45 MB at most.
@@ -63,6 +66,7 @@ impl<'a> Reader<'a> {
             predecessor: None,
             equal: [None, None],
             same_messages: 0,
+            rough: false,
             opening: None,
             ambiguous: false,
         }
@@ -114,6 +118,9 @@ impl<'a> Reader<'a> {
             .known
             .and_then(|known| choose::layer(known, layer, self.predecessor.as_ref(), &self.body[start..]));
         let mut found = Found::default();
+        if let (Layer::Tools, Some((Source::Request(request), _))) = (layer, &source) {
+            self.rough |= request.rough;
+        }
         let end = match &source {
             // What has an end of its own ends where the equal bytes end.
             Some((source, true)) if matches!(self.body.get(start), Some(b'[' | b'"')) => {
@@ -127,7 +134,13 @@ impl<'a> Reader<'a> {
             }
             source => {
                 let seen = source.as_ref().and_then(|(source, _)| source.layer(layer));
-                self.content(layer, start, seen.map(|(_, _, seen)| seen), &mut found)?
+                let is_respelt =
+                    |old: &Arc<Remembered>| self.known.is_some_and(|known| known.is_respelt(old));
+                self.rough |= layer == Layer::Tools && self.predecessor.as_ref().is_some_and(is_respelt);
+                self.digester.is_quick = self.rough && layer == Layer::Tools;
+                let end = self.content(layer, start, seen.map(|(_, _, seen)| seen), &mut found)?;
+                self.digester.is_quick = false;
+                end
             }
         };
         self.ambiguous |= self.layers[slot].replace(found).is_some();
@@ -214,12 +227,12 @@ impl<'a> Reader<'a> {
         let first = Reader::of_spans(body).message(start, None, &mut found)?;
         let opening = Opening::of(body, &first, &found.pieces);
         self.opening = Some(opening);
-        let rest = after(body, first.span.end);
-        let answer = || first_answer(body, body.len() - rest.len());
+        let rest = choose::after(body, first.span.end);
+        let answer = || choose::first_answer(body, body.len() - rest.len());
         Ok(choose::predecessor(known, hinted, opening, rest, answer))
     }
 
-    fn message(
+    pub(super) fn message(
         &mut self,
         start: usize,
         seen: Option<Seen<'_>>,
@@ -406,39 +419,11 @@ impl<'a> Reader<'a> {
             });
             Like { same: Same { tools, system, messages: self.same_messages }, request }
         });
-        Read { anatomy, leaves, opening: self.opening, predecessor }
+        Read { anatomy, leaves, opening: self.opening, predecessor, rough: self.rough }
     }
-}
-
-/// What the model said first, of the messages from `start` on: looked for in the next few, since nobody puts
-/// more before it.
-fn first_answer(body: &[u8], start: usize) -> Option<FirstAnswer> {
-    const MESSAGES_MAX: usize = 4;
-    let mut start = start;
-    for _ in 0..MESSAGES_MAX {
-        if body.get(start) != Some(&b'{') {
-            return None;
-        }
-        let mut found = Found::default();
-        let message = Reader::of_spans(body).message(start, None, &mut found).ok()?;
-        if message.has_role(body, "assistant") {
-            return Some(FirstAnswer::of(&Seen { body, pieces: &found.pieces, leaves: &[] }));
-        }
-        start = body.len() - after(body, message.span.end).len();
-    }
-    None
 }
 
 /// Whether a member asks for something.
 fn is_on(value: &[u8]) -> bool {
     !matches!(value, b"false" | b"null")
-}
-
-/// The rest of the body from the next element of a list on, if there is one.
-fn after(body: &[u8], end: usize) -> &[u8] {
-    let comma = skip_space(body, end);
-    match body.get(comma) {
-        Some(b',') => &body[skip_space(body, comma + 1)..],
-        _ => &[],
-    }
 }

@@ -1,0 +1,35 @@
+//! What a request has of another one.
+
+use std::sync::Arc;
+
+use super::Remembered;
+use crate::engine::anatomy::Anatomy;
+
+/// What a request was compared with: most likely the one that it continues.
+#[derive(Clone, Debug)]
+pub struct Like {
+    pub request: Arc<Remembered>,
+    pub same: Same,
+}
+
+/// Which parts of a request are byte for byte those of another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Same {
+    pub tools: bool,
+    pub system: bool,
+    /// So many messages from the first on, each in its place.
+    pub messages: usize,
+}
+
+impl Same {
+    /// So many pieces from the first on, of a request that has them all. Both have as many in each layer.
+    pub fn pieces(&self, anatomy: &Anatomy) -> usize {
+        let Same { tools, system, messages } = *self;
+        let statics = anatomy.tools + anatomy.system;
+        match (tools || anatomy.tools == 0, system || anatomy.system == 0) {
+            (false, _) => 0,
+            (true, false) => anatomy.tools,
+            (true, true) => anatomy.messages[..messages].last().map_or(statics, |last| last.pieces.end),
+        }
+    }
+}
