@@ -214,7 +214,9 @@ fn respell(
     let body = Bytes::from(canonical::splice(received.body(), &canonical.replacements).concat());
     // What stood on another's prefix has nothing in common with this but its messages, which the received has too.
     let like = arrival.before.as_ref().and_then(|before| before.trace.whole()).unwrap_or(received);
-    let known = Respelt { like, known };
+    let messages = &received.anatomy().messages;
+    let is_copy = |number: usize| messages.get(number).is_some_and(|it| !canonical.touches(&it.span));
+    let known = Respelt { like, known, received, is_copy: &is_copy };
     Remembered::read(body, &known, attribution).map(Arc::new).map_err(|_| Reason::Internal)
 }
 
@@ -247,11 +249,18 @@ fn spell(
 struct Respelt<'a> {
     like: &'a Arc<Remembered>,
     known: &'a dyn Known,
+    received: &'a Remembered,
+    /// Whether a message of it came so.
+    is_copy: &'a dyn Fn(usize) -> bool,
 }
 
 impl Known for Respelt<'_> {
     fn hinted(&self) -> Option<Arc<Remembered>> {
         Some(Arc::clone(self.like))
+    }
+
+    fn copied(&self) -> Option<(&Remembered, &dyn Fn(usize) -> bool)> {
+        Some((self.received, self.is_copy))
     }
 
     fn layers(&self, layer: Layer) -> Vec<Arc<KnownLayer>> {

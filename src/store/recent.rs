@@ -138,10 +138,13 @@ impl Recent {
 
     /// Remembers a request, in the place of the one that it continues.
     pub fn insert(&mut self, trace: Arc<Trace>, hint: Option<Hint>, continued: Option<&Arc<Trace>>) {
-        if let Some(old) = continued.and_then(|old| self.id_of(old)) {
-            self.remove(old);
+        let mut answer = None;
+        if let Some((old, id)) = continued.and_then(|old| Some((old, self.id_of(old)?))) {
+            let known = self.slots.get(&id).and_then(|slot| slot.answer);
+            answer = known.filter(|_| trace.received.is_answered_like(&old.received));
+            self.remove(id);
         }
-        let answer = trace.received.answer_key();
+        let answer = answer.or_else(|| trace.received.answer_key());
         self.choices.seen(&trace, hint, answer);
         let id = self.next;
         self.next += 1;

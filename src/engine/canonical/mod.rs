@@ -29,6 +29,7 @@
 use bytes::Bytes;
 
 use super::anatomy::{Anatomy, Form};
+use super::json::Span;
 use super::prefix::Leaf;
 use super::recall::Same;
 
@@ -96,6 +97,14 @@ pub struct Canonical {
     pub interns: News,
     /// For [`Choice::pin`]; empty unless thinking is bound.
     pub pins: Pins,
+}
+
+impl Canonical {
+    /// Whether anything within this span is replaced.
+    pub fn touches(&self, span: &Span) -> bool {
+        let first = self.replacements.partition_point(|replacement| replacement.span.end <= span.start);
+        self.replacements.get(first).is_some_and(|replacement| replacement.span.start < span.end)
+    }
 }
 
 /// The one spelling of a request, from what the tenant's table knows.

@@ -73,6 +73,11 @@ pub trait Known {
         Vec::new()
     }
 
+    /// A request that this one was made of: messages with these numbers are copies of its own.
+    fn copied(&self) -> Option<(&Remembered, &dyn Fn(usize) -> bool)> {
+        None
+    }
+
     /// A request whose messages may follow those of the hinted one.
     fn following(&self) -> Option<&Remembered> {
         None
@@ -236,6 +241,12 @@ impl Remembered {
     /// What tells this conversation from others that open alike, once the model said anything in it.
     pub fn answer_key(&self) -> Option<FirstAnswer> {
         self.first_answer().map(|answer| FirstAnswer::of(&answer))
+    }
+
+    /// Whether the first answer of both is the same in every word: then so are their keys.
+    pub fn is_answered_like(&self, other: &Remembered) -> bool {
+        let answers = self.first_answer().zip(other.first_answer());
+        answers.is_some_and(|(one, two)| one.leaves == two.leaves && !one.leaves.is_empty())
     }
 
     /// The first assistant turn.

@@ -160,6 +160,7 @@ impl<'a> Reader<'a> {
             found.make_room(old);
         }
         let following = self.known.and_then(|known| known.following()).filter(|next| next.is_usable());
+        let copied = self.known.and_then(|known| known.copied());
         let (mut place, mut behind) = (Place::default(), Place::default());
         let end = json::walk_array(body, start, |start| {
             if body.get(start) != Some(&b'{') {
@@ -175,9 +176,13 @@ impl<'a> Reader<'a> {
                     found.make_room(old);
                 }
             }
-            let mut known = old
-                .as_deref()
-                .and_then(|old| place.find(rest, |index| old.message_bytes(index)).map(|index| (old, index)));
+            let number = messages.len();
+            let mut known = copied.filter(|(_, is_copy)| is_copy(number)).map(|(from, _)| (from, number));
+            if let (Some(old), None) = (old.as_deref(), known) {
+                known = place.find(rest, |index| old.message_bytes(index)).map(|index| (old, index));
+            } else {
+                place.next = number + 1;
+            }
             let is_behind = |old: &Arc<Remembered>| place.passed() >= old.anatomy.messages.len();
             let following = following.filter(|_| known.is_none() && old.as_ref().is_none_or(is_behind));
             if let Some(next) = following {
@@ -200,9 +205,9 @@ impl<'a> Reader<'a> {
             };
             let end = message.span.end;
             let is_same = known.is_some_and(|(from, index)| {
-                index == messages.len() && old.as_deref().is_some_and(|old| std::ptr::eq(old, from))
+                index == number && old.as_deref().is_some_and(|old| std::ptr::eq(old, from))
             });
-            self.same_messages += usize::from(is_same && self.same_messages == messages.len());
+            self.same_messages += usize::from(is_same && self.same_messages == number);
             messages.push(message);
             if let (Some((old, 0)), [_], None) = (known, &messages[..], self.opening) {
                 self.opening = old.opening.or_else(|| Some(Opening::of(body, &messages[0], &found.pieces)));
