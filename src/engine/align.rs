@@ -215,7 +215,7 @@ fn respell(
     // What stood on another's prefix has nothing in common with this but its messages, which the received has too.
     let like = arrival.before.as_ref().and_then(|before| before.trace.whole()).unwrap_or(received);
     let messages = &received.anatomy().messages;
-    let is_copy = |number: usize| messages.get(number).is_some_and(|it| !canonical.touches(&it.span));
+    let is_copy = |number: usize, _| messages.get(number).is_some_and(|it| !canonical.touches(&it.span));
     let known = Respelt { like, known, received, is_copy: &is_copy };
     Remembered::read(body, &known, attribution).map(Arc::new).map_err(|_| Reason::Internal)
 }
@@ -251,7 +251,7 @@ struct Respelt<'a> {
     known: &'a dyn Known,
     received: &'a Remembered,
     /// Whether a message of it came so.
-    is_copy: &'a dyn Fn(usize) -> bool,
+    is_copy: &'a dyn Fn(usize, usize) -> bool,
 }
 
 impl Known for Respelt<'_> {
@@ -259,7 +259,7 @@ impl Known for Respelt<'_> {
         Some(Arc::clone(self.like))
     }
 
-    fn copied(&self) -> Option<(&Remembered, &dyn Fn(usize) -> bool)> {
+    fn copied(&self) -> Option<(&Remembered, &dyn Fn(usize, usize) -> bool)> {
         Some((self.received, self.is_copy))
     }
 

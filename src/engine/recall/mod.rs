@@ -73,8 +73,9 @@ pub trait Known {
         Vec::new()
     }
 
-    /// A request that this one was made of: messages with these numbers are copies of its own.
-    fn copied(&self) -> Option<(&Remembered, &dyn Fn(usize) -> bool)> {
+    /// A request that this one was made of, and whether the message with this number, which starts here, is a copy of
+    /// its own.
+    fn copied(&self) -> Option<(&Remembered, &dyn Fn(usize, usize) -> bool)> {
         None
     }
 

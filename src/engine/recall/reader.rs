@@ -177,7 +177,8 @@ impl<'a> Reader<'a> {
                 }
             }
             let number = messages.len();
-            let mut known = copied.filter(|(_, is_copy)| is_copy(number)).map(|(from, _)| (from, number));
+            let mut known =
+                copied.filter(|(_, is_copy)| is_copy(number, start)).map(|(from, _)| (from, number));
             if let (Some(old), None) = (old.as_deref(), known) {
                 known = place.find(rest, |index| old.message_bytes(index)).map(|index| (old, index));
             } else {
@@ -400,19 +401,11 @@ impl<'a> Reader<'a> {
         for message in &mut messages {
             message.pieces = message.pieces.start + shift..message.pieces.end + shift;
         }
-        let mut anatomy = Anatomy {
-            members,
-            pieces: Vec::with_capacity(shift + found.pieces.len()),
-            tools: tools.pieces.len(),
-            system: system.pieces.len(),
-            messages,
-            ambiguous: self.ambiguous,
-        };
-        let mut leaves = Vec::with_capacity(shift + found.leaves.len());
-        for layer in [tools, system, found] {
-            anatomy.pieces.extend(layer.pieces);
-            leaves.extend(layer.leaves);
-        }
+        let (counts, Found { mut pieces, mut leaves }) = ((tools.pieces.len(), system.pieces.len()), found);
+        pieces.splice(0..0, tools.pieces.into_iter().chain(system.pieces));
+        leaves.splice(0..0, tools.leaves.into_iter().chain(system.leaves));
+        let (tools, system) = counts;
+        let anatomy = Anatomy { members, pieces, tools, system, messages, ambiguous: self.ambiguous };
         let predecessor = self.predecessor.map(|request| {
             // A layer that came before the messages was read before it was known who is continued.
             let [tools, system] = [(TOOLS, Layer::Tools), (SYSTEM, Layer::System)].map(|(slot, layer)| {
