@@ -18,7 +18,7 @@ use super::conversation::{Conversation, Trace, entries_of};
 use super::diagnosis;
 use super::entry::Parameters;
 use super::prefix::Attribution;
-use super::recall::{Known, KnownLayer, Remembered, Same};
+use super::recall::{Copied, Known, KnownLayer, Remembered, Same};
 use super::types::Reason;
 
 /// What the operator and the upstream ask for.
@@ -216,7 +216,7 @@ fn respell(
     let like = arrival.before.as_ref().and_then(|before| before.trace.whole()).unwrap_or(received);
     let messages = &received.anatomy().messages;
     let is_copy = |number: usize, _| messages.get(number).is_some_and(|it| !canonical.touches(&it.span));
-    let known = Respelt { like, known, received, is_copy: &is_copy };
+    let known = Respelt { like, known, copied: Copied { request: received, is_copy: &is_copy } };
     Remembered::read(body, &known, attribution).map(Arc::new).map_err(|_| Reason::Internal)
 }
 
@@ -249,9 +249,7 @@ fn spell(
 struct Respelt<'a> {
     like: &'a Arc<Remembered>,
     known: &'a dyn Known,
-    received: &'a Remembered,
-    /// Whether a message of it came so.
-    is_copy: &'a dyn Fn(usize, usize) -> bool,
+    copied: Copied<'a>,
 }
 
 impl Known for Respelt<'_> {
@@ -259,8 +257,8 @@ impl Known for Respelt<'_> {
         Some(Arc::clone(self.like))
     }
 
-    fn copied(&self) -> Option<(&Remembered, &dyn Fn(usize, usize) -> bool)> {
-        Some((self.received, self.is_copy))
+    fn copied(&self) -> Option<Copied<'_>> {
+        Some(self.copied)
     }
 
     fn layers(&self, layer: Layer) -> Vec<Arc<KnownLayer>> {

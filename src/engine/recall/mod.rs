@@ -73,9 +73,8 @@ pub trait Known {
         Vec::new()
     }
 
-    /// A request that this one was made of, and whether the message with this number, which starts here, is a copy of
-    /// its own.
-    fn copied(&self) -> Option<(&Remembered, &dyn Fn(usize, usize) -> bool)> {
+    /// A request that this one was made of.
+    fn copied(&self) -> Option<Copied<'_>> {
         None
     }
 
@@ -95,6 +94,14 @@ pub trait Known {
     fn layers(&self, _layer: Layer) -> Vec<Arc<KnownLayer>> {
         Vec::new()
     }
+}
+
+/// A request that another one was made of.
+#[derive(Clone, Copy)]
+pub struct Copied<'a> {
+    pub request: &'a Remembered,
+    /// Whether the message with this number, which starts here in the other, is a copy of its own.
+    pub is_copy: &'a dyn Fn(usize, usize) -> bool,
 }
 
 /// Nothing is known: every byte is walked and hashed.

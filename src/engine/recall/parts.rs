@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Known, KnownLayer, Malformed, Reading, Remembered};
+use super::{Copied, Known, KnownLayer, Malformed, Reading, Remembered};
 use crate::engine::anatomy::Layer;
 use crate::engine::prefix::Attribution;
 
@@ -53,7 +53,7 @@ impl InParts {
             let copies = |span: Range<usize>| slices.iter().any(|slice| slice.holds(&span, start));
             parent.is_usable() && span.is_some_and(copies)
         };
-        let known = Made { known, parent, is_copy: &is_copy };
+        let known = Made { known, copied: Copied { request: parent, is_copy: &is_copy } };
         let whole = Remembered::read(parts.concat().into(), &known, attribution)?;
         let is_of = |body: &Bytes, part: &Bytes| addresses(body).contains(&addresses(part).start);
         let (mut received_bytes, mut all) = (0, 0);
@@ -121,8 +121,7 @@ fn slices_of(body: &Bytes, parts: &[Bytes]) -> Vec<Slice> {
 /// What is known of a request that was made of another.
 struct Made<'a> {
     known: &'a dyn Known,
-    parent: &'a Remembered,
-    is_copy: &'a dyn Fn(usize, usize) -> bool,
+    copied: Copied<'a>,
 }
 
 impl Known for Made<'_> {
@@ -130,8 +129,8 @@ impl Known for Made<'_> {
         self.known.hinted()
     }
 
-    fn copied(&self) -> Option<(&Remembered, &dyn Fn(usize, usize) -> bool)> {
-        Some((self.parent, self.is_copy))
+    fn copied(&self) -> Option<Copied<'_>> {
+        Some(self.copied)
     }
 
     fn following(&self) -> Option<&Remembered> {

@@ -177,8 +177,7 @@ impl<'a> Reader<'a> {
                 }
             }
             let number = messages.len();
-            let mut known =
-                copied.filter(|(_, is_copy)| is_copy(number, start)).map(|(from, _)| (from, number));
+            let mut known = copied.filter(|it| (it.is_copy)(number, start)).map(|it| (it.request, number));
             if let (Some(old), None) = (old.as_deref(), known) {
                 known = place.find(rest, |index| old.message_bytes(index)).map(|index| (old, index));
             } else {
