@@ -162,7 +162,6 @@ pub fn text<'a>(bytes: &'a [u8], span: &Span) -> Option<Cow<'a, str>> {
 /// The bytes as text, if a strict reader takes all of their strings, wherever these are: UTF-8 without control
 /// characters, and with escapes that JSON has. Structure is left to the walk.
 pub fn sound(bytes: &[u8]) -> Option<&str> {
-    let has_control = bytes.iter().fold(false, |found, byte| found | (*byte < b' '));
     let mut at = 0;
     while let Some(escape) = memchr(b'\\', &bytes[at..]).map(|found| at + found) {
         at = match bytes.get(escape + 1)? {
@@ -174,7 +173,13 @@ pub fn sound(bytes: &[u8]) -> Option<&str> {
             _ => return None,
         };
     }
-    std::str::from_utf8(bytes).ok().filter(|_| !has_control)
+    std::str::from_utf8(bytes).ok().filter(|_| !has_control(bytes))
+}
+
+/// Whether there is a control character, which no string may hold as it is. All bytes are looked at in one run, which
+/// is faster than to stop at the first.
+pub fn has_control(bytes: &[u8]) -> bool {
+    bytes.iter().fold(false, |found, byte| found | (*byte < b' '))
 }
 
 /// Whether a string span says nothing but white space.
@@ -224,8 +229,7 @@ fn push_unescaped(out: &mut Vec<u8>, inner: &[u8], mut at: usize) -> Option<()> 
         }
     }
     out.extend_from_slice(&inner[from..]);
-    let has_control = inner.iter().fold(false, |found, byte| found | (*byte < b' '));
-    (!has_control).then_some(())
+    (!has_control(inner)).then_some(())
 }
 
 /// Whether a key span spells `name`, escapes included.

@@ -347,7 +347,7 @@ pub(super) struct Digester {
     pub is_quick: bool,
 }
 
-/// A digest that never leaves its tenant and decides nothing.
+/// A digest that never leaves its tenant, of what does not go out.
 fn quick(bytes: &[u8]) -> [u8; 32] {
     let mut digest = *b"quick and good enough in here...";
     digest[..16].copy_from_slice(&xxh3_128(bytes).to_be_bytes());

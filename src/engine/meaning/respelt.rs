@@ -124,12 +124,11 @@ impl<'a> Pair<'a> {
         let raw = &self.value[value.clone()];
         let is_string = |raw: &[u8]| raw.first() == Some(&b'"');
         let is_escaped = |raw: &[u8]| memchr::memchr(b'\\', raw).is_some();
-        let has_control = || raw.iter().fold(false, |found, byte| found | (*byte < b' '));
         known == raw
             || is_string(known)
                 && is_string(raw)
                 && (is_escaped(known) || is_escaped(raw))
-                && !has_control()
+                && !json::has_control(raw)
                 && {
                     let text = json::text(self.value, &value);
                     text.is_some() && text == json::text(known, &(0..known.len()))

@@ -5,7 +5,8 @@
 //! taken over.
 //!
 //! The rule: the result is always what [`Anatomy::read`] and [`Chain::of`] say about the body. What is known
-//! only saves work, and wrong or unrelated knowledge saves none.
+//! only saves work, and wrong or unrelated knowledge saves none. The one exception are the hashes of a request that
+//! does not go out as it came, after another such: [`Reading::is_rough`].
 //!
 //! ```
 //! use std::sync::Arc;
@@ -188,7 +189,8 @@ impl Reading {
 }
 
 impl Remembered {
-    /// Reads a request; equal to the full computation, whatever is known.
+    /// Reads a request; equal to the full computation, whatever is known, unless [`Known::is_respelt`] says that quick
+    /// digests will do.
     pub fn read(body: Bytes, known: &dyn Known, attribution: Attribution) -> Result<Remembered, Malformed> {
         Remembered::recall(body, known, attribution).map(|(request, _)| request)
     }
