@@ -18,8 +18,8 @@ use super::conversation::{Conversation, Trace, entries_of};
 use super::diagnosis;
 use super::entry::Parameters;
 use super::prefix::Attribution;
-use super::recall::{Copied, Known, KnownLayer, Remembered, Same};
-use super::types::Reason;
+use super::recall::{Copied, Known, KnownLayer, Like, Remembered, Same};
+use super::types::{BodyDigest, Reason};
 
 /// What the operator and the upstream ask for.
 #[derive(Clone, Copy, Debug)]
@@ -57,11 +57,22 @@ pub struct Habits {
 /// A request that was read, and what it follows.
 #[derive(Debug)]
 pub struct Arrival {
+    /// In the spelling of its conversation, if it came in another and that was seen before it was read.
     pub received: Arc<Remembered>,
+    /// How it came then.
+    pub came: Option<Came>,
     pub parameters: Parameters,
     pub before: Option<Before>,
     /// The conversation that it is a turn of, if no request of that is known any more but what it depends on.
     pub chosen: Option<Arc<Conversation>>,
+}
+
+/// A request that came in another spelling than it was read in.
+#[derive(Clone, Debug)]
+pub struct Came {
+    pub body: Bytes,
+    /// The first piece that was spelt otherwise.
+    pub from: usize,
 }
 
 /// The request that this one was found to be like.
@@ -70,8 +81,20 @@ pub struct Before {
     pub trace: Arc<Trace>,
     /// What is byte for byte as it came there.
     pub same: Same,
+    /// That is how it went out there, too.
+    pub as_sent: bool,
     /// Whether this one goes on where it ended.
     pub continued: bool,
+}
+
+impl Before {
+    /// What a request follows that is in the spelling that the last one went out in.
+    pub fn sent(last: Arc<Trace>, received: &Remembered, like: Option<Like>) -> Before {
+        let is_last = |like: &Like| last.whole().is_some_and(|last| Arc::ptr_eq(last, &like.request));
+        let same = like.filter(is_last).map(|like| like.same).unwrap_or_default();
+        let continued = last.is_continued_by(received, false);
+        Before { trace: last, same, as_sent: true, continued }
+    }
 }
 
 impl Arrival {
@@ -80,17 +103,34 @@ impl Arrival {
         self.before.as_ref().filter(|before| before.continued).map(|before| &before.trace)
     }
 
-    /// The request as it came, to go out so.
-    fn exact(&self) -> Option<Arc<Remembered>> {
-        let like = self.before.as_ref().and_then(|before| before.trace.whole());
-        self.received.exact(like).ok()
+    /// The bytes that came.
+    pub fn body(&self) -> &Bytes {
+        self.came.as_ref().map_or(self.received.body(), |came| &came.body)
+    }
+
+    /// Names the bytes that came: [`Remembered::digest`].
+    pub fn name(&self) -> BodyDigest {
+        let name = self.received.digest();
+        let came = |came: &Came| BodyDigest::of_pieces([&name.0[..], &came.body.len().to_le_bytes()]);
+        self.came.as_ref().map_or(name, came)
+    }
+
+    /// Takes the request as it came: it is to go out so.
+    pub fn take_as_it_came(&mut self) {
+        let Some(came) = self.came.take() else { return };
+        if let Ok(received) = self.received.reread(came.body) {
+            self.received = Arc::new(received);
+            self.before.iter_mut().for_each(|before| before.same = Same::default());
+        }
     }
 
     /// What has its spelling already: what it has of the request that it continues, where that went out as it came.
     /// `imagined`: or would have, had it been aligned.
     pub fn settled(&self, imagined: bool) -> Same {
-        let as_it_came = |before: &&Before| before.continued && before.trace.is_as_it_came(imagined);
-        self.before.as_ref().filter(as_it_came).map(|before| before.same).unwrap_or_default()
+        let has_spelling = |before: &&Before| {
+            before.continued && (before.trace.is_as_it_came(imagined) || before.as_sent && !imagined)
+        };
+        self.before.as_ref().filter(has_spelling).map(|before| before.same).unwrap_or_default()
     }
 
     /// The conversation that this request is a turn of, if it was seen before.
@@ -146,7 +186,7 @@ pub fn align(
     // Tools in their first order may bring an hour behind five minutes, which the upstream refuses.
     if !canonical.replacements.is_empty() && breakpoints::are_illegal(forwarded.body(), forwarded.anatomy()) {
         canonical = canonical::Canonical::default();
-        forwarded = arrival.exact().ok_or(Reason::Internal)?;
+        forwarded = Arc::clone(received);
     }
     let before = arrival.before.as_ref().map(|before| &*before.trace);
     let habits = habits(&forwarded);
@@ -187,8 +227,10 @@ pub fn align(
 
 /// What a request that goes out as it came leaves behind.
 pub fn untouched(arrival: &Arrival) -> Trace {
-    // What was read once is read again.
-    let received = arrival.exact().unwrap_or_else(|| Arc::clone(&arrival.received));
+    let received = match &arrival.came {
+        None => Arc::clone(&arrival.received),
+        Some(came) => Arc::new(arrival.received.astray(came.from)),
+    };
     let conversation = arrival.conversation().map_or_else(|| arrival.start(None), Arc::clone);
     let marks = breakpoints::of_client(received.body(), received.anatomy());
     Trace::new(arrival, received, conversation, marks)
@@ -209,7 +251,7 @@ fn respell(
 ) -> Result<Arc<Remembered>, Reason> {
     let received = &arrival.received;
     if canonical.replacements.is_empty() {
-        return arrival.exact().ok_or(Reason::Internal);
+        return Ok(Arc::clone(received));
     }
     let body = Bytes::from(canonical::splice(received.body(), &canonical.replacements).concat());
     // What stood on another's prefix has nothing in common with this but its messages, which the received has too.
@@ -276,7 +318,8 @@ mod tests {
         let attribution = Attribution::Stripped;
         let received = Remembered::read(Bytes::from(body.to_owned()), &Nothing, attribution).unwrap();
         let parameters = Parameters::read(received.body(), received.anatomy(), std::iter::empty());
-        let arrival = Arrival { received: Arc::new(received), parameters, before: None, chosen: None };
+        let received = Arc::new(received);
+        let arrival = Arrival { received, came: None, parameters, before: None, chosen: None };
         let rules = Rules { order, profile: Profile::Anthropic, attribution, diagnose: false };
         let habits = |_: &Remembered| Habits::default();
         let aligned = align(&arrival, table, &Nothing, rules, Facts::default(), habits).unwrap();

@@ -10,8 +10,9 @@ use super::align::Arrival;
 use super::anatomy::Layer;
 use super::breakpoints::Breakpoint;
 use super::breaks::{Answered, Sent};
-use super::canonical::{Choice, Pins};
+use super::canonical::{Choice, Order, Pins};
 use super::divergence::Subject;
+use super::echo::Spelling;
 use super::entry::{Parameters, Probes};
 use super::prefix::PrefixHash;
 use super::recall::{InParts, Reading, Remembered, Shared};
@@ -96,6 +97,8 @@ pub struct Conversation {
     stood_down: AtomicBool,
     /// Turns in a row that lost what the one before had cached, and the first layer that was lost.
     losses: Mutex<Option<(u32, Layer)>>,
+    /// How its tools go out, if its client spells them or its inputs anew each turn.
+    spelling: Mutex<Option<Arc<Spelling>>>,
 }
 
 impl Trace {
@@ -256,7 +259,8 @@ impl Trace {
             Forwarded::InParts(request) => request.memory_bytes(),
         };
         let choice = self.conversation.choice().map_or(0, |choice| choice.bytes());
-        size_of::<Trace>() + self.received.memory_bytes() + forwarded + choice
+        let spelling = self.conversation.spelling().map_or(0, |spelling| spelling.memory_bytes());
+        size_of::<Trace>() + self.received.memory_bytes() + forwarded + choice + spelling
     }
 }
 
@@ -307,6 +311,24 @@ impl Conversation {
         if let Some(choice) = self.choice.as_ref().filter(|_| !pins.is_empty()) {
             choice.write().unwrap_or_else(PoisonError::into_inner).pin(pins);
         }
+    }
+
+    /// How its tools go out, if its client spells something anew each turn.
+    pub fn spelling(&self) -> Option<Arc<Spelling>> {
+        self.spelling.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A request of it did not go out as it came, but so.
+    pub fn respelt(&self, request: &Remembered) {
+        let mut spelling = self.spelling.lock().unwrap_or_else(PoisonError::into_inner);
+        if !spelling.as_ref().is_some_and(|spelling| spelling.is_of(request)) {
+            *spelling = Some(Arc::new(Spelling::of(request)));
+        }
+    }
+
+    /// Which spelling is the one for it, where the tenant's is this.
+    pub fn order(&self, tenants: Order) -> Order {
+        self.choice().map_or(tenants, |choice| choice.order())
     }
 
     /// Whether its thinking is bound to nothing but what its client sends, as far as forkpoint goes.

@@ -15,7 +15,7 @@
 
 mod respelt;
 
-pub use respelt::{Tree, is_respelt};
+pub use respelt::{Tree, is_respelt, reordered_end};
 
 use super::json::{self, Malformed, Span, skip_space, value_end};
 

@@ -11,6 +11,7 @@ pub mod meaning;
 pub mod prefix;
 pub mod recall;
 pub mod canonical;
+pub mod echo;
 pub mod divergence;
 pub mod breakpoints;
 pub mod conversation;

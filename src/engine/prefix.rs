@@ -22,7 +22,6 @@ mod unmarked;
 use std::fmt;
 
 use memchr::memmem;
-use xxhash_rust::xxh3::xxh3_128;
 
 use super::anatomy::{Anatomy, Form, Layer, Message, Piece};
 use super::json::{self, Span, is_key, value_end_noting};
@@ -64,7 +63,7 @@ pub struct Chain {
 impl Chain {
     pub fn of(body: &[u8], anatomy: &Anatomy, attribution: Attribution) -> Chain {
         let leaves = Leaf::all(body, anatomy);
-        Chain::linked(&Subject { body, anatomy, leaves: &leaves }, attribution, None, Tie::True)
+        Chain::linked(&Subject { body, anatomy, leaves: &leaves }, attribution, None)
     }
 
     /// The chain over pieces whose content is digested already. A hash is taken from the chain of an earlier
@@ -73,7 +72,6 @@ impl Chain {
         subject: &Subject<'_>,
         attribution: Attribution,
         before: Option<&Before<'_>>,
-        tie: Tie,
     ) -> Chain {
         let Subject { body, anatomy, leaves } = *subject;
         let model = subject.model();
@@ -88,7 +86,7 @@ impl Chain {
             (old.tools, old.system) == (anatomy.tools, anatomy.system)
         };
         let before = before.filter(same_layers);
-        let mut linker = Linker { link: model, tie, input: Vec::new(), before };
+        let mut linker = Linker { link: model, input: Vec::new(), before };
         let mut chain = Chain { model, pieces: Vec::with_capacity(leaves.len()) };
         let mut messages = 0;
         if let Some(old) = before.filter(|old| old.chain.model == model) {
@@ -109,6 +107,15 @@ impl Chain {
         }
         for (number, message) in anatomy.messages.iter().enumerate().skip(messages) {
             linker.message(subject, number, message, &mut chain.pieces);
+        }
+        chain
+    }
+
+    /// The same up to a piece, and from there on hashes that no other prompt has.
+    pub(super) fn astray(&self, from: usize) -> Chain {
+        let mut chain = self.clone();
+        for hash in chain.pieces.iter_mut().skip(from) {
+            *hash = PrefixHash(hash.0.map(|byte| !byte));
         }
         chain
     }
@@ -203,18 +210,9 @@ impl Subject<'_> {
     }
 }
 
-/// How pieces are tied to each other.
-#[derive(Clone, Copy)]
-pub(super) enum Tie {
-    True,
-    /// Where some of them have quick leaves: good for telling prompts of one tenant apart.
-    Quick,
-}
-
 /// Ties each piece to everything before it: one short keyed hash per piece, whatever its size.
 struct Linker<'a> {
     link: PrefixHash,
-    tie: Tie,
     input: Vec<u8>,
     before: Option<&'a Before<'a>>,
 }
@@ -275,13 +273,7 @@ impl Linker<'_> {
     }
 
     fn advance(&mut self) {
-        self.link = PrefixHash(match self.tie {
-            Tie::True => *blake3::keyed_hash(&self.link.0, &self.input).as_bytes(),
-            Tie::Quick => {
-                self.input.extend_from_slice(&self.link.0);
-                quick(&self.input)
-            }
-        });
+        self.link = PrefixHash(*blake3::keyed_hash(&self.link.0, &self.input).as_bytes());
     }
 }
 
@@ -343,15 +335,6 @@ impl Leaf {
 pub(super) struct Digester {
     canonical: Vec<u8>,
     members: Vec<DigestMember>,
-    /// Several times faster, and no proof against somebody who looks for two of the same.
-    pub is_quick: bool,
-}
-
-/// A digest that never leaves its tenant, of what does not go out.
-fn quick(bytes: &[u8]) -> [u8; 32] {
-    let mut digest = *b"quick and good enough in here...";
-    digest[..16].copy_from_slice(&xxh3_128(bytes).to_be_bytes());
-    digest
 }
 
 struct DigestMember {
@@ -444,7 +427,7 @@ impl Digester {
     }
 
     fn finish(&self) -> Leaf {
-        Leaf(if self.is_quick { quick(&self.canonical) } else { *blake3::hash(&self.canonical).as_bytes() })
+        Leaf(*blake3::hash(&self.canonical).as_bytes())
     }
 }
 

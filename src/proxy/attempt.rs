@@ -21,6 +21,7 @@ use super::forward::{Answer, SentBody};
 use super::record::{Recorder, warn_of_stand_down};
 use super::{Modes, Proxy};
 use crate::config::Mode;
+use crate::engine::anatomy::Anatomy;
 use crate::engine::breakpoints::apply;
 use crate::engine::refused::{DROP_BLOCK_BETA, Refused, drop_block};
 use crate::engine::types::{BodyDigest, Moment, Plan, Reason, Why};
@@ -290,8 +291,7 @@ enum Second {
 }
 
 fn without_lost_blocks(body: &Bytes, recorder: &Recorder) -> Option<Second> {
-    let received = &recorder.memo.as_ref()?.arrival.received;
-    let edit = drop_block(received.body(), received.anatomy())?;
+    let edit = drop_block(body, &Anatomy::read(body).ok()?)?;
     let betas = crate::engine::fork::betas(&recorder.facts.betas, [DROP_BLOCK_BETA]);
     let betas = HeaderValue::try_from(betas).ok()?;
     Some(Second::WithoutLostBlocks { pieces: apply(body, &[edit]).pieces, betas })

@@ -170,6 +170,7 @@ impl Memo {
     pub fn untouched(&mut self) {
         self.land();
         self.is_forked = false;
+        self.arrival.take_as_it_came();
         let mut untouched = align::untouched(&self.arrival);
         if let Some(refused) = &self.trace {
             untouched.conversation = Arc::clone(&refused.conversation);

@@ -49,7 +49,6 @@ use crate::engine::align;
 use crate::engine::fanout;
 use crate::engine::identify::{self, TenantRule};
 use crate::engine::prices::Prices;
-use crate::engine::recall::Remembered;
 use crate::engine::types::{BodyDigest, Endpoint, Moment, Plan, Reason, Role, Why};
 use crate::metrics::Metrics;
 use crate::store::{self, Hint, Memory, Store, View};
@@ -287,11 +286,12 @@ impl Proxy {
         let tenant = tenant_id.and_then(|id| self.store.tenant(&id));
         let view = View { tenant: tenant.as_deref(), hint };
         let attribution = self.rules.attribution;
-        let (received, like) =
-            Remembered::recall(body.clone(), &view, attribution).map_err(|_| Reason::NotJson)?;
-        facts.learn(received.body(), received.anatomy());
-        facts.received = Some(received.digest());
-        let arrival = view.arrival(received, like, std::iter::once(facts.betas.as_str()));
+        // What goes out as it came is read as it came.
+        let echo = matches!(facts.plan, Plan::Aligned(_)).then_some(self.rules.order);
+        let betas = std::iter::once(facts.betas.as_str());
+        let arrival = view.read(body, attribution, echo, betas).map_err(|_| Reason::NotJson)?;
+        facts.learn(arrival.received.body(), arrival.received.anatomy());
+        facts.received = Some(arrival.name());
         let model = facts.model.clone().unwrap_or_default();
         let owner = |tenant| Owner {
             tenant,

@@ -1,22 +1,26 @@
 //! What is known of one tenant.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
+use bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::forked::{Bound, Fanouts};
 use super::recent::{Hint, Recent};
 use super::{Limits, Totals};
-use crate::engine::align::{Arrival, Before};
+use crate::engine::align::{Arrival, Before, Came};
 use crate::engine::anatomy::Layer;
-use crate::engine::canonical::{self, News, Table};
+use crate::engine::canonical::{self, News, Order, Table};
 use crate::engine::conversation::Trace;
+use crate::engine::echo::{self, Echoed};
 use crate::engine::entry::Parameters;
 use crate::engine::fanout::{Account, Bindings, Forks, Life, Rules, Snapshots};
 use crate::engine::fork::arms::Arms;
+use crate::engine::json::Malformed;
 use crate::engine::learned::{Class, Learned};
-use crate::engine::recall::{FirstAnswer, Known, KnownLayer, Like, Opening, Reading, Remembered, Same};
+use crate::engine::prefix::Attribution;
+use crate::engine::recall::{FirstAnswer, Known, KnownLayer, Last, Opening, Reading, Remembered, Same};
 use crate::engine::types::TenantId;
 use crate::engine::warmth::Warmth;
 
@@ -38,6 +42,8 @@ pub struct Tenant {
     /// Woken whenever an answer ends that may have fanned out.
     sealed: Notify,
     last_used: AtomicU64,
+    /// Whether any of its clients was seen to spell anew what it said before.
+    respells: AtomicBool,
     recent_bytes_max: usize,
     /// What fork points, snapshots and children hold.
     account: Account,
@@ -62,6 +68,7 @@ impl Tenant {
             arms: Mutex::default(),
             sealed: Notify::new(),
             last_used: AtomicU64::new(0),
+            respells: AtomicBool::new(false),
             recent_bytes_max: limits.share(limits.recent_bytes),
             account,
             limits,
@@ -93,6 +100,10 @@ impl Tenant {
             let statics = read.anatomy().tools + read.anatomy().system;
             old.reading().shared_pieces(read) >= statics
         });
+        if let Some(sent) = trace.whole().filter(|_| !trace.is_as_it_came(false)) {
+            trace.conversation.respelt(sent);
+            self.respells.store(true, Relaxed);
+        }
         // What stands on another's prefix has that one's, and no client sends it so.
         let whole = trace.whole().filter(|_| !repeats);
         let layer = |layer| Some((layer, whole?.layer(layer)?));
@@ -280,13 +291,25 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// The request, and what it follows.
-    pub fn arrival<'b>(
+    /// Reads a request and finds what it follows. `echo`: it may go out in another spelling than it came in, and the
+    /// tenant's is this.
+    pub fn read<'b>(
         &self,
-        received: Remembered,
-        like: Option<Like>,
+        body: &Bytes,
+        attribution: Attribution,
+        echo: Option<Order>,
         betas: impl Iterator<Item = &'b str>,
-    ) -> Arrival {
+    ) -> Result<Arrival, Malformed> {
+        if let Some((last, echoed)) = echo.and_then(|order| self.echo(body, order)) {
+            let sent = last.forwarded();
+            let is_copy = |number: usize, _| number < echoed.same;
+            let known = Last { request: &sent, is_copy: Some(&is_copy) };
+            let (received, like) = Remembered::recall(echoed.body, &known, attribution)?;
+            let came = Came { body: body.clone(), from: echoed.from };
+            let before = Before::sent(last, &received, like);
+            return Ok(self.arrival(received, Some(came), Some(before), betas));
+        }
+        let (received, like) = Remembered::recall(body.clone(), self, attribution)?;
         let before = self.tenant.zip(like).and_then(|(tenant, like)| {
             let recent = tenant.recent();
             let (trace, hinted) = recent.trace_of(&like.request, self.hint.as_ref())?;
@@ -295,8 +318,18 @@ impl View<'_> {
             let continued = trace.is_continued_by(&received, hinted);
             let is_like = Arc::ptr_eq(&trace.received, &like.request);
             let same = if is_like { like.same } else { Same::default() };
-            Some(Before { trace, same, continued })
+            Some(Before { trace, same, as_sent: false, continued })
         });
+        Ok(self.arrival(received, None, before, betas))
+    }
+
+    fn arrival<'b>(
+        &self,
+        received: Remembered,
+        came: Option<Came>,
+        before: Option<Before>,
+        betas: impl Iterator<Item = &'b str>,
+    ) -> Arrival {
         let parameters = Parameters::read(received.body(), received.anatomy(), betas);
         let chosen = match (&before, self.tenant) {
             (None | Some(Before { continued: false, .. }), Some(tenant)) => {
@@ -304,7 +337,26 @@ impl View<'_> {
             }
             _ => None,
         };
-        Arrival { received: Arc::new(received), parameters, before, chosen }
+        Arrival { received: Arc::new(received), came, parameters, before, chosen }
+    }
+
+    /// The request in the spelling of the conversation that it continues, and the last request of that.
+    fn echo(&self, body: &Bytes, order: Order) -> Option<(Arc<Trace>, Echoed)> {
+        let tenant = self.tenant.filter(|tenant| tenant.respells.load(Relaxed))?;
+        let hinted = || tenant.recent().hinted(self.hint.as_ref()?).cloned();
+        let opened = || -> Vec<_> {
+            let opening = Opening::glimpse(body);
+            opening.map_or_else(Vec::new, |opening| tenant.recent().opened(opening).cloned().collect())
+        };
+        let candidates = hinted().map_or_else(opened, |trace| vec![trace]);
+        candidates.into_iter().find_map(|trace| {
+            let spelling = trace.conversation.spelling()?;
+            let may_echo =
+                trace.conversation.order(order) == Order::FirstSeen && !trace.conversation.is_stood_down();
+            let last = trace.whole().filter(|_| may_echo)?;
+            let echoed = echo::echo(body, last, &spelling)?;
+            Some((trace, echoed))
+        })
     }
 }
 
@@ -323,11 +375,6 @@ impl Known for View<'_> {
         let Some(tenant) = self.tenant else { return Vec::new() };
         let recent = tenant.recent();
         recent.answered(opening, answer).map(|trace| Arc::clone(&trace.received)).collect()
-    }
-
-    fn is_respelt(&self, request: &Arc<Remembered>) -> bool {
-        let trace = self.tenant.and_then(|tenant| tenant.recent().trace_of(request, self.hint.as_ref()));
-        trace.is_some_and(|(trace, _)| !trace.is_as_it_came(false))
     }
 
     fn layers(&self, layer: Layer) -> Vec<Arc<KnownLayer>> {

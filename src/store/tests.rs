@@ -9,7 +9,7 @@ use crate::engine::canonical::Order;
 use crate::engine::conversation::Trace;
 use crate::engine::fanout::{Child, Draft, ForkPoint, Parent, Rank, Rules, Who};
 use crate::engine::prefix::Attribution;
-use crate::engine::recall::{Known, Nothing, Remembered};
+use crate::engine::recall::{Known, Nothing, Opening, Remembered, Same};
 use crate::engine::turn::{Turn, TurnLimits};
 use crate::engine::types::{IdDigest, Moment, Why};
 
@@ -43,8 +43,7 @@ fn body(opening: &str, messages: usize, filler: usize) -> Bytes {
 fn visit(memory: &Memory, tenant: &TenantId, hint: Option<Hint>, body: Bytes) -> Arrival {
     let known = memory.tenant(tenant);
     let view = View { tenant: known.as_deref(), hint };
-    let (received, like) = Remembered::recall(body, &view, Attribution::Counted).unwrap();
-    let arrival = view.arrival(received, like, [].into_iter());
+    let arrival = view.read(&body, Attribution::Counted, None, [].into_iter()).unwrap();
     let trace = Arc::new(untouched(&arrival));
     memory.admit(tenant).remember(trace, hint, arrival.predecessor());
     memory.shrink();
@@ -330,9 +329,8 @@ fn aligned_turn(memory: &Memory, body: &str, sent_ms: u64, bound_thinking: bool)
     let tenant = memory.admit(&id(1));
     let view = View { tenant: Some(&tenant), hint: None };
     let body = Bytes::copy_from_slice(body.as_bytes());
-    let (received, like) = Remembered::recall(body, &view, Attribution::Counted).unwrap();
-    let arrival = view.arrival(received, like, [].into_iter());
     let attribution = Attribution::Counted;
+    let arrival = view.read(&body, attribution, Some(Order::FirstSeen), [].into_iter()).unwrap();
     let rules =
         align::Rules { order: Order::FirstSeen, profile: Profile::Automatic, attribution, diagnose: false };
     let facts = align::Facts { bound_thinking, ..align::Facts::default() };
@@ -374,7 +372,7 @@ fn a_conversation_that_repeats_itself_keeps_the_spelling_that_it_went_out_in() {
 }
 
 #[test]
-fn tools_that_are_spelt_anew_each_turn_are_digested_quickly_until_they_go_out_so() {
+fn what_is_spelt_anew_each_turn_is_put_back_before_it_is_read() {
     let memory = memory(MIB);
     let turn = |messages: usize, tools: &str| {
         let message = |number: usize| {
@@ -389,22 +387,46 @@ fn tools_that_are_spelt_anew_each_turn_are_digested_quickly_until_they_go_out_so
         r#"{"name":"b"},{"input_schema":{"x":1,"y":2},"name":"a"}"#,
         r#"{"input_schema":{"y":2,"x":1},"name":"a"},{"name":"b"}"#,
     ];
-    let is_rough = || {
+    // Whether the last request was remembered as it came.
+    let is_as_it_came = |came: &str| {
         let tenant = memory.admit(&id(1));
-        let read = Remembered::read(turn(1, "").into(), &Nothing, Attribution::Counted).unwrap();
-        let known = View { tenant: Some(&tenant), hint: None }.opened(read.opening().unwrap());
-        known.first().unwrap().is_rough()
+        let opening = Opening::glimpse(turn(1, "").as_bytes()).unwrap();
+        let known = View { tenant: Some(&tenant), hint: None }.opened(opening);
+        known.first().unwrap().body() == came.as_bytes()
     };
     let told: Vec<bool> = [0, 1, 2, 2, 3, 0, 0, 1, 2]
         .into_iter()
         .enumerate()
         .map(|(index, spelling)| {
-            let sent = aligned_turn(&memory, &turn(2 * index + 1, spellings[spelling]), 0, false);
-            assert!(sent.contains(spellings[0]), "turn {index}: {sent}");
-            is_rough()
+            let came = turn(2 * index + 1, spellings[spelling]);
+            let sent = aligned_turn(&memory, &came, 0, false);
+            assert_eq!(sent, turn(2 * index + 1, spellings[0]), "turn {index}");
+            is_as_it_came(&came)
         })
         .collect();
-    assert_eq!(told, [false, false, true, true, true, false, false, false, true]);
+    // The second is the first to come so, and is looked up part by part.
+    assert_eq!(told, [true, true, false, false, false, true, true, false, false]);
+}
+
+#[test]
+fn a_request_that_was_put_back_can_still_be_taken_as_it_came() {
+    let memory = memory(MIB);
+    let view = |tenant: &Arc<Tenant>, body: &str| {
+        let view = View { tenant: Some(tenant), hint: None };
+        view.read(&body.to_owned().into(), Attribution::Counted, Some(Order::FirstSeen), [].into_iter())
+            .unwrap()
+    };
+    aligned_turn(&memory, &with_tools(["a", "b"], "opening", 1), 0, false);
+    aligned_turn(&memory, &with_tools(["b", "a"], "opening", 3), 0, false);
+    let came = with_tools(["b", "a"], "opening", 5);
+    let mut arrival = view(&memory.admit(&id(1)), &came);
+    assert_eq!(arrival.received.body(), with_tools(["a", "b"], "opening", 5).as_bytes());
+    assert_eq!(arrival.body(), came.as_bytes());
+    let alone = Remembered::read(came.into(), &Nothing, Attribution::Counted).unwrap();
+    assert_eq!(untouched(&arrival).reading().shared_pieces(&arrival.received), 0, "nobody has cached it so");
+    arrival.take_as_it_came();
+    assert!(*arrival.received == alone);
+    assert_eq!(arrival.settled(false), Same::default());
 }
 
 #[test]

@@ -42,6 +42,7 @@ mod input;
 #[cfg(test)]
 mod tests;
 
+pub use input::is_call;
 pub use splice::{Replacement, splice};
 pub use table::{Choice, Limits, News, Pins, Table};
 
@@ -115,8 +116,7 @@ pub fn canonicalize(
     thinking: Thinking<'_>,
     table: &Table,
 ) -> Canonical {
-    let request =
-        Request { anatomy, leaves: &Leaf::all(body, anatomy), settled: Same::default(), rough: false };
+    let request = Request { anatomy, leaves: &Leaf::all(body, anatomy), settled: Same::default() };
     respell(body, &request, order, thinking, table)
 }
 
@@ -124,10 +124,8 @@ pub fn canonicalize(
 pub(super) struct Request<'a> {
     pub anatomy: &'a Anatomy,
     pub leaves: &'a [Leaf],
-    /// What it has of the request that it continues, which went out as it came: it has its spelling.
+    /// What it has of the request that it continues as that went out: it has its spelling.
     pub settled: Same,
-    /// Whether its tools have leaves that say nothing: [`super::recall::Reading::is_rough`].
-    pub rough: bool,
 }
 
 /// The same of a request whose pieces were digested.
@@ -174,14 +172,14 @@ fn scribe<'a>(
 
 impl Scribe<'_> {
     fn request(&mut self, request: &Request<'_>) {
-        let Request { anatomy, leaves, settled, rough } = *request;
+        let Request { anatomy, leaves, settled } = *request;
         let body = self.body;
         let (tools, rest) = anatomy.pieces.split_at(anatomy.tools);
         let (system, messages) = rest.split_at(anatomy.system);
         let (tool_leaves, rest) = leaves.split_at(tools.len().min(leaves.len()));
         let system_leaves = rest.get(..system.len()).unwrap_or_default();
         if let Some(value) = anatomy.member(body, "tools").filter(|_| !settled.tools) {
-            self.list(list::Kind::Tools, value, tools, if rough { &[] } else { tool_leaves });
+            self.list(list::Kind::Tools, value, tools, tool_leaves);
         }
         let value = anatomy.member(body, "system").filter(|_| !settled.system);
         match (value, system, system_leaves) {

@@ -83,7 +83,7 @@ impl<'a> Scribe<'a> {
 
     /// A system prompt that is a string.
     pub fn text(&mut self, piece: &Piece, leaf: &Leaf) {
-        let (meaning, _) = self.meaning(piece.unmarked(self.body), Some(leaf), None);
+        let (meaning, _) = self.meaning(piece.unmarked(self.body), leaf, None);
         if let Spelt::As(first) = self.element(Grain::Text, piece, meaning) {
             self.replacements.push(Replacement { span: piece.span.clone(), with: vec![first] });
         }
@@ -117,11 +117,9 @@ impl<'a> Scribe<'a> {
         Spelt::As(first)
     }
 
-    /// The meaning of each element of a list. Without leaves nothing is known of its bytes.
+    /// The meaning of each element of a list.
     pub fn list_reading(&mut self, element: Grain, pieces: &[Piece], leaves: &[Leaf]) -> Reading {
-        if leaves.len() < pieces.len() {
-            return pieces.iter().map(|piece| self.element_meaning(element, piece, None).0).collect();
-        }
+        let body = self.body;
         let mut hasher = blake3::Hasher::new();
         leaves.iter().for_each(|leaf| {
             hasher.update(leaf.as_bytes());
@@ -134,9 +132,15 @@ impl<'a> Scribe<'a> {
         // What a client spells anew each time is not worth remembering.
         let mut is_anew = false;
         let meanings = pieces.iter().zip(leaves).map(|(piece, leaf)| {
-            let (meaning, respelt) = self.element_meaning(element, piece, Some(leaf));
-            is_anew |= respelt;
-            meaning
+            let name = piece.name.as_ref().filter(|_| element == Grain::Tool).map(|name| &body[name.clone()]);
+            match (piece.form, name) {
+                (Form::Block, name) => {
+                    let (meaning, respelt) = self.meaning(piece.unmarked(body), leaf, name);
+                    is_anew |= respelt;
+                    meaning
+                }
+                (Form::Text | Form::Other, _) => None,
+            }
         });
         let reading: Reading = meanings.collect();
         if !is_anew {
@@ -145,31 +149,16 @@ impl<'a> Scribe<'a> {
         reading
     }
 
-    fn element_meaning(
-        &mut self,
-        element: Grain,
-        piece: &Piece,
-        leaf: Option<&Leaf>,
-    ) -> (Option<Meaning>, bool) {
-        let body = self.body;
-        let name = piece.name.as_ref().filter(|_| element == Grain::Tool).map(|name| &body[name.clone()]);
-        match piece.form {
-            Form::Block => self.meaning(piece.unmarked(body), leaf, name),
-            Form::Text | Form::Other => (None, false),
-        }
-    }
-
     /// The meaning of one value, and whether it was told by a tool that is known under this name; equal leaves mean
     /// the same.
     fn meaning(
         &mut self,
         (head, tail): (&[u8], &[u8]),
-        leaf: Option<&Leaf>,
+        leaf: &Leaf,
         name: Option<&[u8]>,
     ) -> (Option<Meaning>, bool) {
-        let known =
-            |leaf: &Leaf| self.memo.get(leaf.as_bytes()).or_else(|| self.readings.get(leaf.as_bytes()));
-        if let Some(reading) = leaf.and_then(known) {
+        let digest = *leaf.as_bytes();
+        if let Some(reading) = self.memo.get(&digest).or_else(|| self.readings.get(&digest)) {
             return (reading.first().copied().flatten(), false);
         }
         let value = if tail.is_empty() { Cow::Borrowed(head) } else { Cow::Owned([head, tail].concat()) };
@@ -178,9 +167,7 @@ impl<'a> Scribe<'a> {
             return (Some(respelt.meaning), true);
         }
         let meaning = meaning_of(&value);
-        if let Some(leaf) = leaf {
-            self.readings.insert(*leaf.as_bytes(), Arc::new([meaning]));
-        }
+        self.readings.insert(digest, Arc::new([meaning]));
         (meaning, false)
     }
 }

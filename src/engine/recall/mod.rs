@@ -5,8 +5,7 @@
 //! taken over.
 //!
 //! The rule: the result is always what [`Anatomy::read`] and [`Chain::of`] say about the body. What is known
-//! only saves work, and wrong or unrelated knowledge saves none. The one exception are the hashes of a request that
-//! does not go out as it came, after another such: [`Reading::is_rough`].
+//! only saves work, and wrong or unrelated knowledge saves none.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -30,6 +29,7 @@
 mod choose;
 mod found;
 mod hidden;
+mod known;
 mod opening;
 mod parts;
 mod place;
@@ -43,6 +43,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 pub use choose::CANDIDATES_MAX;
+pub use known::{Copied, Known, Last, Nothing};
 pub use opening::{FirstAnswer, Opening};
 pub use parts::{InParts, Shared};
 pub(in crate::engine) use reader::Reader;
@@ -52,63 +53,8 @@ use super::anatomy::{Anatomy, Form, Layer, Member, Message, Piece};
 use super::canonical::{self, Canonical, Order, Table, Thinking};
 use super::divergence;
 use super::json::{self, Malformed};
-use super::prefix::{self, Attribution, Chain, Leaf, Subject, Tie};
+use super::prefix::{self, Attribution, Chain, Leaf, Subject};
 use super::types::BodyDigest;
-
-/// What is known of one tenant before a request is read. Each question may be answered with nothing.
-pub trait Known {
-    /// The latest request of what the headers say is the same conversation.
-    fn hinted(&self) -> Option<Arc<Remembered>> {
-        None
-    }
-
-    /// Recent requests that open like this one, the likeliest first; [`CANDIDATES_MAX`] are looked at. Asked
-    /// only if the hinted request has another first message.
-    fn opened(&self, _opening: Opening) -> Vec<Arc<Remembered>> {
-        Vec::new()
-    }
-
-    /// Those of them whose first answer is this one, or that have none yet. Asked only if more open alike than
-    /// are looked at.
-    fn answered(&self, _opening: Opening, _answer: Option<FirstAnswer>) -> Vec<Arc<Remembered>> {
-        Vec::new()
-    }
-
-    /// A request that this one was made of.
-    fn copied(&self) -> Option<Copied<'_>> {
-        None
-    }
-
-    /// A request whose messages may follow those of the hinted one.
-    fn following(&self) -> Option<&Remembered> {
-        None
-    }
-
-    /// Whether what goes out for this request was not what came: then what comes after it need not be digested with
-    /// care either (see [`Reading::is_rough`]). Asked only if the tools are not those of a known request.
-    fn is_respelt(&self, _request: &Arc<Remembered>) -> bool {
-        false
-    }
-
-    /// Recent values of `tools` or `system`, the likeliest first; [`CANDIDATES_MAX`] are looked at. Asked
-    /// only if the predecessor's value is another one, or the predecessor is not known yet.
-    fn layers(&self, _layer: Layer) -> Vec<Arc<KnownLayer>> {
-        Vec::new()
-    }
-}
-
-/// A request that another one was made of.
-#[derive(Clone, Copy)]
-pub struct Copied<'a> {
-    pub request: &'a Remembered,
-    /// Whether the message with this number, which starts here in the other, is a copy of its own.
-    pub is_copy: &'a dyn Fn(usize, usize) -> bool,
-}
-
-/// Nothing is known: every byte is walked and hashed.
-pub struct Nothing;
-
-impl Known for Nothing {}
 
 /// A request that was read, with all that helps to read the next one.
 ///
@@ -127,7 +73,6 @@ pub struct Reading {
     leaves: Vec<Leaf>,
     opening: Option<Opening>,
     attribution: Attribution,
-    rough: bool,
 }
 
 impl Deref for Remembered {
@@ -145,12 +90,6 @@ impl Reading {
 
     pub fn chain(&self) -> &Chain {
         &self.chain
-    }
-
-    /// Whether tools that a client spells anew each turn, and everything behind them, have quick digests instead of the
-    /// true ones. Such a request is compared with others and never goes out itself: [`Remembered::exact`].
-    pub fn is_rough(&self) -> bool {
-        self.rough
     }
 
     /// How many leading pieces of the other both have in common, as the cache compares them.
@@ -189,8 +128,7 @@ impl Reading {
 }
 
 impl Remembered {
-    /// Reads a request; equal to the full computation, whatever is known, unless [`Known::is_respelt`] says that quick
-    /// digests will do.
+    /// Reads a request; equal to the full computation, whatever is known.
     pub fn read(body: Bytes, known: &dyn Known, attribution: Attribution) -> Result<Remembered, Malformed> {
         Remembered::recall(body, known, attribution).map(|(request, _)| request)
     }
@@ -202,34 +140,36 @@ impl Remembered {
         attribution: Attribution,
     ) -> Result<(Remembered, Option<Like>), Malformed> {
         let read = Reader::with_leaves(&body, known).read()?;
-        let serves =
-            |old: &&Like| old.request.attribution == attribution && (read.rough || !old.request.rough);
-        let before = read.predecessor.as_ref().filter(serves);
+        let before = read.predecessor.as_ref().filter(|old| old.request.attribution == attribution);
         let before = before.map(|Like { request, same }| prefix::Before {
             subject: request.subject(),
             chain: &request.chain,
             same: *same,
         });
         let subject = Subject { body: &body, anatomy: &read.anatomy, leaves: &read.leaves };
-        let tie = if read.rough { Tie::Quick } else { Tie::True };
-        let chain = Chain::linked(&subject, attribution, before.as_ref(), tie);
-        let (anatomy, leaves, opening, rough) = (read.anatomy, read.leaves, read.opening, read.rough);
-        let reading = Arc::new(Reading { anatomy, chain, leaves, opening, attribution, rough });
+        let chain = Chain::linked(&subject, attribution, before.as_ref());
+        let (anatomy, leaves, opening) = (read.anatomy, read.leaves, read.opening);
+        let reading = Arc::new(Reading { anatomy, chain, leaves, opening, attribution });
         Ok((Remembered { body, reading }, read.predecessor))
     }
 
-    /// The request with its true digests, of which `like` may know most.
-    pub fn exact(self: &Arc<Self>, like: Option<&Arc<Remembered>>) -> Result<Arc<Remembered>, Malformed> {
-        struct Hinted<'a>(Option<&'a Arc<Remembered>>);
-        impl Known for Hinted<'_> {
-            fn hinted(&self) -> Option<Arc<Remembered>> {
-                self.0.map(Arc::clone)
-            }
-        }
-        match self.rough {
-            false => Ok(Arc::clone(self)),
-            true => Remembered::read(self.body.clone(), &Hinted(like), self.attribution).map(Arc::new),
-        }
+    /// The same request as it came with other bytes.
+    pub fn reread(self: &Arc<Self>, body: Bytes) -> Result<Remembered, Malformed> {
+        Remembered::read(body, &Last { request: self, is_copy: None }, self.attribution)
+    }
+
+    /// The same request with other hashes from this piece on: as if it had come in a spelling that nobody knows.
+    pub fn astray(&self, from: usize) -> Remembered {
+        let Reading { anatomy, chain, leaves, opening, attribution } = &*self.reading;
+        let (anatomy, leaves) = (anatomy.clone(), leaves.clone());
+        let reading = Reading {
+            anatomy,
+            chain: chain.astray(from),
+            leaves,
+            opening: *opening,
+            attribution: *attribution,
+        };
+        Remembered { body: self.body.clone(), reading: Arc::new(reading) }
     }
 
     /// Whether both open alike and were answered alike at first, as far as both were answered. Conversations
@@ -296,8 +236,8 @@ impl Remembered {
 
     /// Its one spelling, from what the tenant's table knows. What is `settled` stays as it came.
     pub fn respell(&self, settled: Same, order: Order, thinking: Thinking<'_>, table: &Table) -> Canonical {
-        let Reading { anatomy, leaves, rough, .. } = &*self.reading;
-        let request = canonical::Request { anatomy, leaves, settled, rough: *rough };
+        let Reading { anatomy, leaves, .. } = &*self.reading;
+        let request = canonical::Request { anatomy, leaves, settled };
         canonical::respell(&self.body, &request, order, thinking, table)
     }
 

@@ -2,6 +2,8 @@
 
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::found::Found;
+use super::reader::Reader;
 use super::{Seen, said};
 use crate::engine::anatomy::{Form, Message, Piece};
 use crate::engine::json;
@@ -35,6 +37,18 @@ impl Opening {
     const SAMPLE_BYTES: usize = 1024;
     /// More blocks than any client puts into a first message count by their number only.
     const BLOCKS_MAX: usize = 32;
+
+    /// The opening of a request that was not read yet. It is looked for where it nearly always stands, and not found
+    /// elsewhere.
+    pub fn glimpse(body: &[u8]) -> Option<Opening> {
+        const KEY: &[u8] = b"\"messages\"";
+        let colon = json::skip_space(body, memchr::memmem::find(body, KEY)? + KEY.len());
+        let list = json::skip_space(body, body.get(colon).filter(|it| **it == b':').map(|_| colon + 1)?);
+        let start = json::skip_space(body, body.get(list).filter(|it| **it == b'[').map(|_| list + 1)?);
+        let mut found = Found::default();
+        let first = Reader::of_spans(body).message(start, None, &mut found).ok()?;
+        Some(Opening::of(body, &first, &found.pieces))
+    }
 
     pub(super) fn of(body: &[u8], message: &Message, pieces: &[Piece]) -> Opening {
         let mut key = Key(Vec::with_capacity(Opening::WHOLE_BYTES + 256));

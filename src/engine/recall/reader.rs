@@ -31,8 +31,6 @@ pub(in crate::engine) struct Reader<'a> {
     /// So many messages are those of the predecessor, from the first on.
     same_messages: usize,
     opening: Option<Opening>,
-    /// Tools were digested quickly.
-    rough: bool,
     ambiguous: bool,
     parts_left: usize,
 }
@@ -44,7 +42,6 @@ pub(in crate::engine) struct Read {
     pub leaves: Vec<Leaf>,
     pub opening: Option<Opening>,
     pub predecessor: Option<Like>,
-    pub rough: bool,
 }
 
 /// Members, messages and pieces of one request: room for the API's 100,000 messages, and about 45 MB at most.
@@ -66,7 +63,6 @@ impl<'a> Reader<'a> {
             predecessor: None,
             equal: [None, None],
             same_messages: 0,
-            rough: false,
             opening: None,
             ambiguous: false,
         }
@@ -118,9 +114,6 @@ impl<'a> Reader<'a> {
             .known
             .and_then(|known| choose::layer(known, layer, self.predecessor.as_ref(), &self.body[start..]));
         let mut found = Found::default();
-        if let (Layer::Tools, Some((Source::Request(request), _))) = (layer, &source) {
-            self.rough |= request.rough;
-        }
         let end = match &source {
             // What has an end of its own ends where the equal bytes end.
             Some((source, true)) if matches!(self.body.get(start), Some(b'[' | b'"')) => {
@@ -134,13 +127,7 @@ impl<'a> Reader<'a> {
             }
             source => {
                 let seen = source.as_ref().and_then(|(source, _)| source.layer(layer));
-                let is_respelt =
-                    |old: &Arc<Remembered>| self.known.is_some_and(|known| known.is_respelt(old));
-                self.rough |= layer == Layer::Tools && self.predecessor.as_ref().is_some_and(is_respelt);
-                self.digester.is_quick = self.rough && layer == Layer::Tools;
-                let end = self.content(layer, start, seen.map(|(_, _, seen)| seen), &mut found)?;
-                self.digester.is_quick = false;
-                end
+                self.content(layer, start, seen.map(|(_, _, seen)| seen), &mut found)?
             }
         };
         self.ambiguous |= self.layers[slot].replace(found).is_some();
@@ -416,7 +403,7 @@ impl<'a> Reader<'a> {
             });
             Like { same: Same { tools, system, messages: self.same_messages }, request }
         });
-        Read { anatomy, leaves, opening: self.opening, predecessor, rough: self.rough }
+        Read { anatomy, leaves, opening: self.opening, predecessor }
     }
 }
 

@@ -32,7 +32,7 @@ impl Recorder {
             begun_ms: tape.begun.map(since),
             ..Line::of(told)
         };
-        let request = self.memo.as_ref().map(|memo| memo.arrival.received.body().clone());
+        let request = self.memo.as_ref().map(|memo| memo.arrival.body().clone());
         let changed = facts.sent != facts.received;
         tape.recording.take(Entry {
             line,

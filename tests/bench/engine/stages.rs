@@ -28,9 +28,8 @@ use crate::cases::Case;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     Total,
-    Recall,
+    Read,
     Name,
-    Arrival,
     Align,
     Canonicalize,
     Splice,
@@ -44,10 +43,9 @@ pub enum Stage {
 }
 
 /// In the order of the table.
-pub const STAGES: [Stage; 14] = [
-    Stage::Recall,
+pub const STAGES: [Stage; 13] = [
+    Stage::Read,
     Stage::Name,
-    Stage::Arrival,
     Stage::Align,
     Stage::Canonicalize,
     Stage::Splice,
@@ -65,8 +63,7 @@ impl Stage {
     pub fn as_str(self) -> &'static str {
         match self {
             Stage::Name => "name",
-            Stage::Recall => "recall",
-            Stage::Arrival => "arrival",
+            Stage::Read => "read",
             Stage::Align => "align",
             Stage::Canonicalize => "canonicalize",
             Stage::Splice => "splice",
@@ -189,11 +186,10 @@ impl Bench {
 
         let tenant = store.tenant(&TENANT);
         let view = View { tenant: tenant.as_deref(), hint: None };
-        let recall = || Remembered::recall(body.clone(), &view, RULES.attribution).unwrap();
-        let (received, like) = stages.time(Stage::Recall, recall);
-        stages.time(Stage::Name, || received.digest());
         let betas = std::iter::once("interleaved-thinking-2025-05-14");
-        let arrival = stages.time(Stage::Arrival, || view.arrival(received, like, betas));
+        let read = || view.read(&body, RULES.attribution, Some(RULES.order), betas).unwrap();
+        let arrival = stages.time(Stage::Read, read);
+        stages.time(Stage::Name, || arrival.name());
         stages.requests += 1;
         stages.continued += usize::from(arrival.predecessor().is_some());
         let owner = Owner {

@@ -1,0 +1,365 @@
+//! What a conversation repeats in another spelling, put back into the one that it went out in.
+//!
+//! Some clients spell their history anew each turn: shuffled tools, another order of keys in schemas and in the inputs
+//! of calls. Reading that as if it were new, looking up what each part means and reading once more what goes out
+//! instead costs several times what a stable client costs. But nearly everything is known to the byte from what went
+//! out last, and for the rest it is enough to see that it says the same:
+//!
+//! ```text
+//! went out   [ tool a, tool b ]  [ user ] [ assistant: text, call ─ input ] [ user ]
+//! comes      [ tool b, tool a ]  [  =   ] [             =     =  ─  ≈    ] [  =   ] [ new ] …
+//! echoed     [ tool a, tool b ]  [  =   ] [             =     =  ─  =    ] [  =   ] [ new ] …
+//! ```
+//!
+//! The echoed request is then read like that of a stable client. What differs in any other way is left as it came, for
+//! [`super::canonical`] to look at.
+
+use bytes::Bytes;
+use memchr::memmem;
+
+use super::anatomy::{Anatomy, Layer, Message, Piece};
+use super::canonical::{Replacement, is_call, splice};
+use super::json::{self, Malformed, Span, skip_space, value_end, walk_array, walk_object};
+use super::meaning::{Meaning, Tree, reordered_end};
+use super::recall::Remembered;
+
+/// More tools than anybody has; of a longer list none is compared.
+const TOOLS_MAX: usize = 512;
+/// So many members may be called `name` inside a tool before its own is looked for in earnest.
+const NAMES_MAX: usize = 4;
+/// Clients move a marker from the last messages to new ones. Other messages that differ say that this is not the
+/// conversation, or that it was edited.
+const MARKED_MAX: usize = 2;
+
+/// How the tools of a conversation are spelt, whose client spells them anew each turn.
+#[derive(Debug)]
+pub struct Spelling {
+    /// The value of `tools` as it goes out.
+    tools: Bytes,
+    each: Vec<Tool>,
+}
+
+/// One of them, within that value.
+#[derive(Debug)]
+struct Tool {
+    span: Span,
+    name: Span,
+    tree: Tree,
+}
+
+/// A request in the spelling of its conversation.
+#[derive(Debug)]
+pub struct Echoed {
+    pub body: Bytes,
+    /// The first piece that came in another one, in the order of the cache.
+    pub from: usize,
+    /// So many messages are those of the conversation's last request, from the first on.
+    pub same: usize,
+}
+
+impl Spelling {
+    /// The spelling of a request as it goes out. Tools that cannot be compared are left out, all together.
+    pub fn of(request: &Remembered) -> Spelling {
+        let (body, anatomy) = (request.body(), request.anatomy());
+        let value = anatomy.member(body, Layer::Tools.as_str());
+        let tools = value.map_or_else(Bytes::new, |value| Bytes::copy_from_slice(&body[value.clone()]));
+        let pieces = &anatomy.pieces[..anatomy.tools];
+        let start = value.map_or(0, |value| value.start);
+        let each = pieces.iter().take(TOOLS_MAX + 1).map(|piece| Tool::of(&tools, start, piece));
+        let each = each.collect::<Option<Vec<_>>>().filter(|each| each.len() <= TOOLS_MAX);
+        Spelling { tools, each: each.unwrap_or_default() }
+    }
+
+    /// Whether this request goes out so.
+    pub fn is_of(&self, request: &Remembered) -> bool {
+        tools_of(request).map_or(self.tools.is_empty(), |tools| request.body()[tools.clone()] == self.tools)
+    }
+
+    /// About how much memory this takes.
+    pub fn memory_bytes(&self) -> usize {
+        let tool = |tool: &Tool| size_of::<Tool>() + tool.tree.memory_bytes();
+        size_of::<Spelling>() + self.tools.len() + self.each.iter().map(tool).sum::<usize>()
+    }
+
+    /// Where the list of tools that starts at `start` ends, if these are its tools in any order and spelling.
+    fn respelt_end(&self, body: &[u8], start: usize) -> Option<usize> {
+        let mut left: Vec<&Tool> = self.each.iter().collect();
+        let longest = left.iter().map(|tool| tool.span.len()).max()?;
+        let end = walk_array(body, start, |at| {
+            let place = self.place(&left, body, at, longest).ok_or(Malformed::At(at))?;
+            let tool = left.swap_remove(place);
+            let sound = &self.tools[tool.span.clone()];
+            tool.tree.respelt_end(sound, body, at).ok_or(Malformed::At(at))
+        });
+        end.ok().filter(|_| left.is_empty())
+    }
+
+    /// Which of these is called like the tool that starts at `at`. A wrong answer is found out when they are compared.
+    fn place(&self, left: &[&Tool], body: &[u8], at: usize, longest: usize) -> Option<usize> {
+        const KEY: &[u8] = b"\"name\"";
+        let named = |start: usize| {
+            let is_so = |tool: &&&Tool| body[start..].starts_with(&self.tools[tool.name.clone()]);
+            left.iter().position(|tool| is_so(&tool))
+        };
+        // Its own name is nearly always the first that is a text, and may stand behind everything else.
+        let near = &body[at..body.len().min(at + 2 * longest)];
+        let found = memmem::find_iter(near, KEY).take(NAMES_MAX).find_map(|key| {
+            let colon = skip_space(body, at + key + KEY.len());
+            (body.get(colon) == Some(&b':')).then(|| named(skip_space(body, colon + 1)))?
+        });
+        found.or_else(|| named(json::member(body, at, "name")?.start))
+    }
+}
+
+impl Tool {
+    fn of(tools: &[u8], start: usize, piece: &Piece) -> Option<Tool> {
+        let within = |span: &Span| span.start - start..span.end - start;
+        let (span, name) = (within(&piece.span), within(piece.name.as_ref()?));
+        let value = &tools[span.clone()];
+        Meaning::of_sound(value)?;
+        Some(Tool { name, tree: Tree::of(value)?, span })
+    }
+}
+
+/// The request as its conversation would spell it, whose last request went out as `last`. `None` if it is spelt so
+/// already, or is not known to be of that conversation.
+pub fn echo(body: &Bytes, last: &Remembered, spelling: &Spelling) -> Option<Echoed> {
+    let (replacements, seen) = Default::default();
+    let mut echo = Echo { body, last, spelling, from: usize::MAX, same: 0, replacements, seen };
+    let end = walk_object(body, 0, |key, start| echo.member(&key, start)).ok()?;
+    let Echo { from, same, mut replacements, .. } = echo;
+    if skip_space(body, end) != body.len() || replacements.is_empty() {
+        return None;
+    }
+    // The body may bring its layers in any order.
+    replacements.sort_by_key(|replacement| replacement.span.start);
+    Some(Echoed { body: splice(body, &replacements).concat().into(), from, same })
+}
+
+/// The value of `tools` in a request.
+fn tools_of(request: &Remembered) -> Option<&Span> {
+    request.anatomy().member(request.body(), Layer::Tools.as_str())
+}
+
+/// A request beside the last one of its conversation.
+struct Echo<'a> {
+    body: &'a Bytes,
+    last: &'a Remembered,
+    spelling: &'a Spelling,
+    from: usize,
+    same: usize,
+    replacements: Vec<Replacement>,
+    /// The layers that came.
+    seen: Vec<Layer>,
+}
+
+impl Echo<'_> {
+    /// Where a top-level member ends. What readers could see differently ends the comparison.
+    fn member(&mut self, key: &Span, start: usize) -> Result<usize, Malformed> {
+        let layer = match &self.body[key.start + 1..key.end - 1] {
+            b"tools" => Layer::Tools,
+            b"system" => Layer::System,
+            b"messages" => Layer::Messages,
+            name if name.contains(&b'\\') => return Err(Malformed::At(key.start)),
+            _ => return value_end(self.body, start),
+        };
+        if self.seen.contains(&layer) {
+            return Err(Malformed::At(key.start));
+        }
+        self.seen.push(layer);
+        match layer {
+            Layer::Messages => self.messages(start),
+            _ => self.statics(layer, start),
+        }
+    }
+
+    fn statics(&mut self, layer: Layer, start: usize) -> Result<usize, Malformed> {
+        let (body, sent) = (self.body, self.last.body());
+        let Some(known) = self.last.anatomy().member(sent, layer.as_str()) else {
+            return value_end(body, start);
+        };
+        let value = &sent[known.clone()];
+        if is_whole(value) && body[start..].starts_with(value) {
+            return Ok(start + value.len());
+        }
+        let is_known = layer == Layer::Tools && self.spelling.tools == value;
+        let Some(end) = is_known.then(|| self.spelling.respelt_end(body, start)).flatten() else {
+            return value_end(body, start);
+        };
+        self.from = 0;
+        self.replacements.push(Replacement { span: start..end, with: vec![sent.slice(known.clone())] });
+        Ok(end)
+    }
+
+    /// A conversation opens as it did, and goes on as it did but for the spelling of inputs.
+    fn messages(&mut self, start: usize) -> Result<usize, Malformed> {
+        let (body, sent) = (self.body, self.last.body());
+        let known = &self.last.anatomy().messages;
+        let mut number = 0;
+        walk_array(body, start, |start| {
+            let message = known.get(number);
+            number += 1;
+            let Some(message) = message else { return value_end(body, start) };
+            let length = same(&sent[message.span.clone()], body, start);
+            match length.map(|length| start + length).or_else(|| self.respelt_message(message, start)) {
+                Some(end) => {
+                    self.same += usize::from(self.same + 1 == number);
+                    Ok(end)
+                }
+                None if number > 1 && number + MARKED_MAX > known.len() => value_end(body, start),
+                None => Err(Malformed::At(start)),
+            }
+        })
+    }
+
+    /// Where a message ends that differs from a known one in the spelling of inputs alone.
+    fn respelt_message(&mut self, message: &Message, start: usize) -> Option<usize> {
+        let (body, sent) = (self.body, self.last.body());
+        let Anatomy { pieces, .. } = self.last.anatomy();
+        let (mut from, mut at) = (message.span.start, start);
+        let before = (self.from, self.replacements.len());
+        let mut compare = || {
+            for (number, input) in inputs(sent, pieces, message) {
+                at += same(&sent[from..input.start], body, at)?;
+                let value = &sent[input.clone()];
+                let end = match same(value, body, at) {
+                    Some(length) if is_whole(value) => at + length,
+                    _ => {
+                        let end = input_end(value, body, at)?;
+                        let with = vec![sent.slice(input.clone())];
+                        self.replacements.push(Replacement { span: at..end, with });
+                        self.from = self.from.min(number);
+                        end
+                    }
+                };
+                (from, at) = (input.end, end);
+            }
+            Some(at + same(&sent[from..message.span.end], body, at)?)
+        };
+        let end = compare();
+        if end.is_none() {
+            self.from = before.0;
+            self.replacements.truncate(before.1);
+        }
+        end
+    }
+}
+
+/// The inputs of the calls in a message, each with the number of its piece, by position.
+fn inputs<'a>(
+    body: &'a [u8],
+    pieces: &'a [Piece],
+    message: &'a Message,
+) -> impl Iterator<Item = (usize, &'a Span)> {
+    let calls = message.pieces.clone().filter(|number| is_call(body, &pieces[*number]));
+    calls.filter_map(|number| Some((number, pieces[number].input.as_ref()?)))
+}
+
+/// Where an input ends that says what is known in another spelling.
+fn input_end(known: &[u8], body: &[u8], at: usize) -> Option<usize> {
+    reordered_end(known, body, at).or_else(|| {
+        Meaning::of_sound(known)?;
+        Tree::of(known)?.respelt_end(known, body, at)
+    })
+}
+
+/// How long these bytes are, if they stand here.
+fn same(known: &[u8], body: &[u8], at: usize) -> Option<usize> {
+    body.get(at..)?.starts_with(known).then_some(known.len())
+}
+
+/// Whether a value says by itself where it ends.
+fn is_whole(value: &[u8]) -> bool {
+    matches!(value.first(), Some(b'{' | b'[' | b'"'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::prefix::Attribution;
+    use crate::engine::recall::Nothing;
+
+    const TOOLS: &str =
+        r#"[{"name":"a","input_schema":{"x":1,"y":[2]}},{"description":"\"name\"","name":"b"}]"#;
+    const SHUFFLED: &str =
+        r#"[{"name":"b", "description":"\"name\""} ,{"input_schema":{"y":[2],"x":1},"name":"a"}]"#;
+    const INPUT: &str = r#"{"path":"p","limit":7}"#;
+    const RESPELT: &str = r#"{"limit":7, "path":"\u0070"}"#;
+    const NEW: &str = r#",{"role":"user","content":"new"}"#;
+
+    /// A request whose model calls a tool with this input.
+    fn request(tools: &str, input: &str, new: &str) -> String {
+        let call = format!(r#"{{"type":"tool_use","id":"t","name":"a","input":{input}}}"#);
+        let said = format!(r#"{{"role":"assistant","content":[{{"type":"text","text":"so"}},{call}]}}"#);
+        let result = r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"r"}]}"#;
+        format!(
+            r#"{{"messages":[{{"role":"user","content":"go"}},{said},{result}{new}],"tools":{tools},"system":"s"}}"#
+        )
+    }
+
+    fn read(body: &str) -> Arc<Remembered> {
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        Arc::new(Remembered::read(body, &Nothing, Attribution::Counted).unwrap())
+    }
+
+    /// What becomes of a request whose conversation went out so.
+    fn echoed(last: &str, body: &str) -> Option<(String, usize)> {
+        let last = read(last);
+        let echoed = echo(&Bytes::copy_from_slice(body.as_bytes()), &last, &Spelling::of(&last))?;
+        Some((String::from_utf8(echoed.body.to_vec()).unwrap(), echoed.from))
+    }
+
+    #[test]
+    fn what_is_repeated_in_another_spelling_goes_out_as_before() {
+        let (last, as_before) = (request(TOOLS, INPUT, ""), request(TOOLS, INPUT, NEW));
+        for (tools, input, from) in [(SHUFFLED, RESPELT, 0), (SHUFFLED, INPUT, 0), (TOOLS, RESPELT, 5)] {
+            let came = request(tools, input, NEW);
+            assert_eq!(echoed(&last, &came), Some((as_before.clone(), from)), "{came}");
+        }
+        assert_eq!(echoed(&last, &as_before), None, "it is spelt so");
+    }
+
+    #[test]
+    fn what_says_something_else_stays_as_it_came() {
+        let last = request(TOOLS, INPUT, "");
+        for (came, kept) in [
+            (request(SHUFFLED, r#"{"limit":8,"path":"p"}"#, NEW), r#""limit":8"#),
+            (request(r#"[{"name":"b","description":"other"}]"#, RESPELT, NEW), "other"),
+            (request(&SHUFFLED.replace("[2]", "[3]"), RESPELT, NEW), "[3]"),
+        ] {
+            let out = echoed(&last, &came);
+            assert!(out.as_ref().is_none_or(|(out, _)| out.contains(kept)), "{out:?}");
+        }
+        let more = SHUFFLED.replace("} ,{", r#"} ,{"name":"c"},{"#);
+        let out = echoed(&last, &request(&more, RESPELT, NEW)).unwrap();
+        assert_eq!(out, (request(&more, INPUT, NEW), 5), "another list of tools");
+    }
+
+    #[test]
+    fn another_conversation_is_left_alone_and_so_is_what_readers_could_see_differently() {
+        let came = request(SHUFFLED, RESPELT, NEW);
+        assert!(echoed(&request(TOOLS, INPUT, ""), &came).is_some());
+        for other in [
+            came.replace(r#""go""#, r#""stay""#),
+            came.replace(r#""system""#, r#""syst\u0065m""#),
+            came.replace(r#""system":"s""#, r#""tools":[]"#),
+            format!("{came}x"),
+            came[..came.len() - 1].to_owned(),
+        ] {
+            assert_eq!(echoed(&request(TOOLS, INPUT, ""), &other), None, "{other}");
+        }
+        let twice = r#"{"path":"p","limit":7,"path":"p"}"#;
+        let also_twice = r#"{"path":"p","path":"p","limit":7}"#;
+        assert_eq!(echoed(&request(TOOLS, twice, ""), &request(TOOLS, also_twice, NEW)), None);
+    }
+
+    #[test]
+    fn a_marker_may_move_to_what_is_new() {
+        let marked = |body: &str| body.replace(r#""content":"r""#, r#""content":"r","cache_control":{}"#);
+        let (last, came) = (request(TOOLS, INPUT, ""), request(SHUFFLED, RESPELT, NEW));
+        let out = echoed(&marked(&last), &came).unwrap();
+        assert_eq!(out, (request(TOOLS, INPUT, NEW), 0));
+    }
+}

@@ -1,0 +1,72 @@
+//! What a request is read by.
+
+use std::sync::Arc;
+
+use super::{FirstAnswer, KnownLayer, Opening, Remembered};
+use crate::engine::anatomy::Layer;
+
+/// What is known of one tenant before a request is read. Each question may be answered with nothing.
+pub trait Known {
+    /// The latest request of what the headers say is the same conversation.
+    fn hinted(&self) -> Option<Arc<Remembered>> {
+        None
+    }
+
+    /// Recent requests that open like this one, the likeliest first; [`CANDIDATES_MAX`] are looked at. Asked
+    /// only if the hinted request has another first message.
+    fn opened(&self, _opening: Opening) -> Vec<Arc<Remembered>> {
+        Vec::new()
+    }
+
+    /// Those of them whose first answer is this one, or that have none yet. Asked only if more open alike than
+    /// are looked at.
+    fn answered(&self, _opening: Opening, _answer: Option<FirstAnswer>) -> Vec<Arc<Remembered>> {
+        Vec::new()
+    }
+
+    /// A request that this one was made of.
+    fn copied(&self) -> Option<Copied<'_>> {
+        None
+    }
+
+    /// A request whose messages may follow those of the hinted one.
+    fn following(&self) -> Option<&Remembered> {
+        None
+    }
+
+    /// Recent values of `tools` or `system`, the likeliest first; [`CANDIDATES_MAX`] are looked at. Asked
+    /// only if the predecessor's value is another one, or the predecessor is not known yet.
+    fn layers(&self, _layer: Layer) -> Vec<Arc<KnownLayer>> {
+        Vec::new()
+    }
+}
+
+/// A request that another one was made of.
+#[derive(Clone, Copy)]
+pub struct Copied<'a> {
+    pub request: &'a Remembered,
+    /// Whether the message with this number, which starts here in the other, is a copy of its own.
+    pub is_copy: &'a dyn Fn(usize, usize) -> bool,
+}
+
+/// Nothing is known: every byte is walked and hashed.
+pub struct Nothing;
+
+impl Known for Nothing {}
+
+/// One request is known: the one before.
+pub struct Last<'a> {
+    pub request: &'a Arc<Remembered>,
+    /// Which messages are known to be copies of its own.
+    pub is_copy: Option<&'a dyn Fn(usize, usize) -> bool>,
+}
+
+impl Known for Last<'_> {
+    fn hinted(&self) -> Option<Arc<Remembered>> {
+        Some(Arc::clone(self.request))
+    }
+
+    fn copied(&self) -> Option<Copied<'_>> {
+        self.is_copy.map(|is_copy| Copied { request: self.request, is_copy })
+    }
+}
