@@ -202,7 +202,12 @@ impl Piece {
 
     /// The same piece of a body in which it stands elsewhere: every span moved from offset `from` to `to`.
     pub(super) fn moved(&self, from: usize, to: usize) -> Piece {
-        let moved = |span: &Span| moved(span, from, to);
+        self.placed(|at| at - from + to)
+    }
+
+    /// The same piece where every offset is another.
+    pub(super) fn placed(&self, place: impl Fn(usize) -> usize) -> Piece {
+        let moved = |span: &Span| place(span.start)..place(span.end);
         Piece {
             span: moved(&self.span),
             form: self.form,
@@ -248,21 +253,20 @@ impl Piece {
 impl Message {
     /// The same message at another offset, its pieces counted from `first`.
     pub(super) fn moved(&self, from: usize, to: usize, first: usize) -> Message {
-        let member = |member: &Member| Member {
-            key: moved(&member.key, from, to),
-            value: moved(&member.value, from, to),
-        };
+        self.placed(|at| at - from + to, first)
+    }
+
+    /// The same message where every offset is another.
+    pub(super) fn placed(&self, place: impl Fn(usize) -> usize, first: usize) -> Message {
+        let moved = |span: &Span| place(span.start)..place(span.end);
+        let member = |member: &Member| Member { key: moved(&member.key), value: moved(&member.value) };
         Message {
-            span: moved(&self.span, from, to),
-            role: self.role.as_ref().map(|role| moved(role, from, to)),
+            span: moved(&self.span),
+            role: self.role.as_ref().map(moved),
             pieces: first..first + self.pieces.len(),
             extra: self.extra.iter().map(member).collect(),
         }
     }
-}
-
-fn moved(span: &Span, from: usize, to: usize) -> Span {
-    span.start - from + to..span.end - from + to
 }
 
 #[cfg(test)]

@@ -88,11 +88,11 @@ pub fn each_beta(list: &str) -> impl Iterator<Item = &str> {
 }
 
 fn tenant(headers: &HeaderMap, rule: TenantRule<'_>) -> Option<TenantId> {
-    let mut hasher = blake3::Hasher::new_derive_key("forkpoint tenant v1");
+    let mut material = Vec::with_capacity(512);
     let mut add = |part: &[u8]| {
         // Lengths keep ("ab", "c") apart from ("a", "bc").
-        hasher.update(&(part.len() as u64).to_le_bytes());
-        hasher.update(part);
+        material.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        material.extend_from_slice(part);
     };
     add(rule.pepper.as_bytes());
     let mut found = false;
@@ -115,7 +115,8 @@ fn tenant(headers: &HeaderMap, rule: TenantRule<'_>) -> Option<TenantId> {
             found |= add_header(name);
         }
     }
-    found.then(|| TenantId(*hasher.finalize().as_bytes()))
+    // In one run, which is far cheaper than in parts.
+    found.then(|| TenantId(blake3::derive_key("forkpoint tenant v1", &material)))
 }
 
 fn id_digest(id: &[u8]) -> IdDigest {

@@ -1,7 +1,7 @@
 //! Pieces on their way into an anatomy: walked, or taken over from where they were known.
 
 use super::{Remembered, Seen};
-use crate::engine::anatomy::{Message, Piece};
+use crate::engine::anatomy::{Marker, Message, Piece};
 use crate::engine::prefix::Leaf;
 
 #[derive(Default)]
@@ -31,6 +31,31 @@ impl Found {
     pub fn take_all(&mut self, seen: Seen<'_>, from: usize, start: usize) {
         self.pieces.extend(seen.pieces.iter().map(|piece| piece.moved(from, start)));
         self.leaves.extend_from_slice(seen.leaves);
+    }
+
+    /// The same for a message that has lost its marker, if what is left of it stands at the start of `rest`.
+    pub fn take_unmarked(
+        &mut self,
+        old: &Remembered,
+        index: usize,
+        start: usize,
+        rest: &[u8],
+    ) -> Option<Message> {
+        let message = old.anatomy.messages.get(index)?;
+        let pieces = &old.anatomy.pieces[message.pieces.clone()];
+        let mut markers = pieces.iter().filter_map(|piece| piece.marker.as_ref());
+        let (Some(Marker { cut, .. }), None) = (markers.next(), markers.next()) else { return None };
+        let left = rest.strip_prefix(&old.body[message.span.start..cut.start])?;
+        left.starts_with(&old.body[cut.end..message.span.end]).then_some(())?;
+        let gone = |at: usize| if at >= cut.end { cut.len() } else { 0 };
+        let place = |at: usize| at - gone(at) - message.span.start + start;
+        let message_now = message.placed(place, self.pieces.len());
+        for piece in pieces {
+            // The marker's own offsets are no longer anywhere.
+            self.pieces.push(Piece { marker: None, ..piece.clone() }.placed(place));
+        }
+        self.leaves.extend_from_slice(&old.leaves[message.pieces.clone()]);
+        Some(message_now)
     }
 
     /// The same for a whole message.

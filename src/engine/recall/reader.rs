@@ -183,11 +183,22 @@ impl<'a> Reader<'a> {
                     message
                 }
                 None => {
-                    let seen = match following {
-                        Some(next) => next.message(behind.passed()),
-                        None => old.as_deref().and_then(|old| old.message(place.passed())),
+                    let before = match following {
+                        Some(next) => Some((next, behind.passed())),
+                        None => old.as_deref().map(|old| (old, place.passed())),
                     };
-                    self.message(start, seen, &mut found)?
+                    let unmarked =
+                        before.and_then(|(old, index)| found.take_unmarked(old, index, start, rest));
+                    match unmarked {
+                        Some(message) => {
+                            self.spend(message.pieces.len() + message.extra.len())?;
+                            message
+                        }
+                        None => {
+                            let seen = before.and_then(|(old, index)| old.message(index));
+                            self.message(start, seen, &mut found)?
+                        }
+                    }
                 }
             };
             let end = message.span.end;
