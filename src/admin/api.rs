@@ -16,7 +16,6 @@ use crate::engine::fanout::Summary;
 use crate::engine::learned::LAYERS;
 use crate::engine::types::{Moment, TenantId};
 use crate::metrics::Metrics;
-use crate::proxy::afterwards;
 use crate::proxy::live::Live;
 
 /// Fan-outs and tenants in one answer; the newest and the first.
@@ -40,13 +39,13 @@ pub fn router(live: Live, metrics: Arc<Metrics>) -> Router {
         .route("/api/prefixes", get(prefixes))
         .route("/api/breaks", get(breaks))
         .route("/api/tenants/{digest}", delete(forget))
-        .layer(middleware::from_fn(catch_up))
+        .layer(middleware::from_fn_with_state(live.clone(), catch_up))
         .with_state(Desk { live, metrics })
 }
 
 /// What clients have seen the end of is told here too.
-async fn catch_up(request: Request, next: Next) -> Response {
-    afterwards::catch_up();
+async fn catch_up(State(live): State<Live>, request: Request, next: Next) -> Response {
+    live.now().clock().leisure().catch_up();
     next.run(request).await
 }
 

@@ -218,7 +218,9 @@ pub fn align(
         }
     };
     let marks = plan.breakpoints.clone();
+    let is_plain = plan.edits.is_empty() && plan.skipped.is_empty() && canonical.replacements.is_empty();
     let mut trace = Trace::new(arrival, forwarded, conversation, marks);
+    trace.needs_nothing = is_plain && arrival.came.is_none() && !rules.diagnose && !facts.imagined;
     if facts.imagined {
         trace.entries = entries_of(written, trace.reading(), &trace.breakpoints);
     }

@@ -37,6 +37,8 @@ pub struct Trace {
     /// Where the requests of this conversation did, this one included, as far as it still has the pieces.
     pub entries: Vec<Entry>,
     pub parameters: Parameters,
+    /// Nothing was to be made of it.
+    pub needs_nothing: bool,
     /// Where this conversation would have, had its requests been aligned.
     imagined: OnceLock<Imagined>,
     sent: OnceLock<Moment>,
@@ -78,6 +80,8 @@ pub struct Entry {
 pub struct Answer {
     pub message_id: Option<String>,
     pub usage: Option<Usage>,
+    /// It may have started agents: what comes next need not be the next turn.
+    pub fanned_out: bool,
 }
 
 /// What all requests of one conversation share.
@@ -89,6 +93,8 @@ pub struct Conversation {
     from_start: bool,
     /// A turn of it was put on its parent's prefix, and accepted.
     forked: AtomicBool,
+    /// It is a child's.
+    child: AtomicBool,
     /// A second request came. Shared with who counts that.
     continued: Arc<AtomicBool>,
     /// A refused request was sent once more as it came.
@@ -125,6 +131,7 @@ impl Trace {
         Trace {
             received: Arc::clone(&arrival.received),
             parameters,
+            needs_nothing: false,
             forwarded,
             conversation,
             breakpoints,
@@ -243,6 +250,13 @@ impl Trace {
         turns.0 < turns.1 && (self.received.starts_like(request) || (hinted && turns.0 >= 3))
     }
 
+    /// Whether the next turn may go out before it is read, if it goes on from here as plainly as this one did.
+    pub fn may_be_followed_ahead(&self) -> bool {
+        let is_over = |answer: &Answer| !answer.fanned_out;
+        let is_free = !self.conversation.child.load(Relaxed) && !self.conversation.is_stood_down();
+        self.needs_nothing && is_free && self.is_as_it_came(false) && self.answer().is_some_and(is_over)
+    }
+
     pub fn answered(&self, answer: Answer) {
         let _ = self.answer.set(answer);
     }
@@ -338,6 +352,11 @@ impl Conversation {
 
     pub fn forked(&self) {
         self.forked.store(true, Relaxed);
+    }
+
+    /// It is an agent that a fan-out started.
+    pub fn is_of_a_child(&self) {
+        self.child.store(true, Relaxed);
     }
 
     pub fn was_forked(&self) -> bool {

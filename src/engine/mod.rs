@@ -12,6 +12,7 @@ pub mod prefix;
 pub mod recall;
 pub mod canonical;
 pub mod echo;
+pub mod ahead;
 pub mod divergence;
 pub mod breakpoints;
 pub mod conversation;

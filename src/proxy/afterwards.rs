@@ -10,14 +10,22 @@
 //! Nobody can tell the difference: work counts as put off before the bytes that it is about can be seen, and whoever
 //! asks for its outcome (the tenant's next request, a scrape, a clock that is set forward) lets it finish first. Over
 //! HTTP/2 streams are tasks of their own, whose bytes another task writes; nothing is put off there.
+//!
+//! What not even the next request depends on (metrics, the log line) is left for *leisure*: a client that answers at
+//! once would wait for it, so it is done a little later, or when somebody asks.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
 
 use crate::engine::types::TenantId;
 
@@ -25,6 +33,10 @@ use crate::engine::types::TenantId;
 const SHARES: usize = 64;
 /// Such work takes microseconds. Whoever waits longer than this goes on without it.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How long an ended exchange waits to be told of, and how many may wait.
+const LEISURE: Duration = Duration::from_millis(2);
+const LEISURE_MAX: usize = 64;
 
 /// How much is put off right now.
 static BEHIND: [AtomicUsize; SHARES] = [const { AtomicUsize::new(0) }; SHARES];
@@ -90,6 +102,64 @@ pub fn put_off(tenant: Option<&TenantId>, work: impl FnOnce() + Send + 'static) 
     work.into_iter().for_each(|work| work());
 }
 
+/// What waits until there is leisure for it.
+#[derive(Debug, Default)]
+pub struct Leisure {
+    queue: Mutex<Queue>,
+    /// How much of it is not done yet.
+    untold: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Queue(VecDeque<Work>);
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} waiting", self.0.len())
+    }
+}
+
+impl Leisure {
+    /// Does this work a little later; outside of a connection at once.
+    pub fn tell(self: &Arc<Self>, work: impl FnOnce() + Send + 'static) {
+        let (Ok(()), Ok(runtime)) = (LATER.try_with(|_| ()), Handle::try_current()) else { return work() };
+        self.untold.fetch_add(1, SeqCst);
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.0.push_back(Box::new(work));
+        let is_full = queue.0.len() > LEISURE_MAX;
+        drop(queue);
+        if is_full {
+            return while self.tell_one() {};
+        }
+        let leisure = Arc::clone(self);
+        runtime.spawn(async move {
+            tokio::time::sleep(LEISURE).await;
+            while leisure.tell_one() {
+                // Whoever has bytes to move goes first.
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+
+    /// What was put off before is done, and what was left for later. It waits on the spot.
+    pub fn catch_up(&self) {
+        catch_up();
+        while self.tell_one() {}
+        wait_for([&self.untold], PATIENCE);
+    }
+
+    /// Whether there was anything to do.
+    fn tell_one(&self) -> bool {
+        let work = self.queue.lock().unwrap_or_else(PoisonError::into_inner).0.pop_front();
+        let told = work.map(|work| {
+            // However it ends, nobody waits for it any more.
+            let _ = std::panic::catch_unwind(AssertUnwindSafe(work));
+            self.untold.fetch_sub(1, SeqCst);
+        });
+        told.is_some()
+    }
+}
+
 /// A connection that does what it puts off when it has written.
 pub async fn connection<F: Future>(connection: F) -> F::Output {
     LATER.scope(Later::default(), Written(Box::pin(connection))).await
@@ -123,9 +193,14 @@ pub fn catch_up() {
 }
 
 fn catch_up_within(patience: Duration) {
+    wait_for(&BEHIND, patience);
+}
+
+/// Waits on the spot until all of these are zero.
+fn wait_for<'a>(counters: impl IntoIterator<Item = &'a AtomicUsize>, patience: Duration) {
     let mut since = None;
-    for share in &BEHIND {
-        while share.load(SeqCst) > 0 && since.get_or_insert_with(Instant::now).elapsed() < patience {
+    for counter in counters {
+        while counter.load(SeqCst) > 0 && since.get_or_insert_with(Instant::now).elapsed() < patience {
             std::thread::yield_now();
         }
     }
@@ -133,8 +208,6 @@ fn catch_up_within(patience: Duration) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
     use super::*;
 
     type Said = Arc<Mutex<Vec<&'static str>>>;
@@ -195,6 +268,28 @@ mod tests {
         })
         .await;
         assert_eq!(*said.lock().unwrap(), ["answered", "asked"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_left_for_leisure_is_done_soon_or_when_somebody_asks() {
+        let (said, leisure) = (Said::default(), Arc::<Leisure>::default());
+        let tell_later = |word| {
+            let said = Arc::clone(&said);
+            leisure.tell(move || say(&said, word));
+        };
+        connection(async {
+            tell_later("asked for");
+            say(&said, "answered");
+            leisure.catch_up();
+            tell_later("told");
+            say(&said, "answered again");
+        })
+        .await;
+        while said.lock().unwrap().len() < 4 {
+            tokio::task::yield_now().await;
+        }
+        tell_later("outside");
+        assert_eq!(*said.lock().unwrap(), ["answered", "asked for", "answered again", "told", "outside"]);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The proxy's clock, as the engine counts time.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::afterwards;
+use super::afterwards::Leisure;
 use crate::engine::types::Moment;
 
 /// A time as the engine counts it.
@@ -19,11 +19,18 @@ pub struct Clock {
     skipped_ms: AtomicU64,
     /// What it showed when it was stopped.
     stopped_ms: OnceLock<u64>,
+    /// What is done when there is time for it.
+    leisure: Arc<Leisure>,
 }
 
 impl Clock {
     pub fn new() -> Clock {
-        Clock { start: Instant::now(), skipped_ms: AtomicU64::new(0), stopped_ms: OnceLock::new() }
+        Clock {
+            start: Instant::now(),
+            skipped_ms: AtomicU64::new(0),
+            stopped_ms: OnceLock::new(),
+            leisure: Arc::default(),
+        }
     }
 
     pub fn now(&self) -> Moment {
@@ -41,9 +48,13 @@ impl Clock {
         self.skipped_ms.load(Relaxed)
     }
 
-    /// Lets time pass at once: an hour of traffic can be played in a second.
+    pub fn leisure(&self) -> &Arc<Leisure> {
+        &self.leisure
+    }
+
+    /// Lets time pass at once: an hour of traffic can be played in a second. Whatever was put off happened before.
     pub fn skip(&self, ms: u64) {
-        afterwards::catch_up();
+        self.leisure.catch_up();
         self.skipped_ms.fetch_add(ms, Relaxed);
     }
 }

@@ -339,7 +339,7 @@ impl Memo {
     }
 
     /// The answer has ended, one way or another.
-    pub fn finished(&mut self, turn: Option<&Turn>, now: Moment) -> Verdict {
+    pub fn finished(&mut self, turn: Option<&Turn>, fanned_out: bool, now: Moment) -> Verdict {
         let (Some(trace), Some(tenant), Some(turn)) = (self.trace.clone(), self.tenant(), turn) else {
             self.land();
             return Verdict::default();
@@ -381,7 +381,7 @@ impl Memo {
             (Some(Drift::Extended), _) => trace.conversation.extended(),
             _ => {}
         }
-        trace.answered(Answer { message_id: turn.id.clone(), usage: Some(usage) });
+        trace.answered(Answer { message_id: turn.id.clone(), usage: Some(usage), fanned_out });
         let break_cost = cache_break.as_ref().and_then(|lost| lost.cost(&usage, self.price()?));
         let turns = last.as_ref().map(|(_, last)| [last.as_subject(), subject]);
         let volatile = self.volatile(turns, &trace, drift.as_ref(), &tenant);

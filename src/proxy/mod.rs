@@ -51,7 +51,7 @@ use crate::engine::identify::{self, TenantRule};
 use crate::engine::prices::Prices;
 use crate::engine::types::{BodyDigest, Endpoint, Moment, Plan, Reason, Role, Why};
 use crate::metrics::Metrics;
-use crate::store::{self, Hint, Memory, Store, View};
+use crate::store::{self, Memory, Store, View, Way};
 
 use awaiting::Awaiting;
 use clock::Clock;
@@ -117,11 +117,11 @@ impl Proxy {
         let limits = store::Limits { max_bytes, recent_bytes, tenant_share };
         let (rules, fanout_rules) = (rules::align(&config), rules::fanout(&config));
         let store: Arc<dyn Store> = Arc::new(Memory::new(limits, fanout_rules.clone()));
-        record::show_store(&metrics, Arc::clone(&store));
+        let clock = Arc::new(Clock::new());
+        record::show_store(&metrics, Arc::clone(&store), Arc::clone(clock.leisure()));
         let prices = Arc::new(prices);
         let gate = Arc::new(Gate::new(hold::settings(&config.gate), tokio::time::Instant::now()));
         let generation = Generation::first(&metrics);
-        let clock = Arc::new(Clock::new());
         Ok(Proxy {
             witnesses: Arc::new(Witnesses::start(&config, &metrics, &clock)?),
             config,
@@ -202,7 +202,7 @@ impl Proxy {
         let reading = async {
             tokio::task::yield_now().await;
             let Some(body) = &body else { return };
-            self.read(body, recorder);
+            self.read(body, Way::AsItCame, recorder);
             if let Some(memo) = &mut recorder.memo {
                 memo.untouched();
                 memo.imagine(self.rules, now);
@@ -259,12 +259,12 @@ impl Proxy {
     }
 
     /// Reads a Messages body. A bug in here must not cost the client its answer.
-    fn read(&self, body: &Bytes, recorder: &mut Recorder) {
+    fn read(&self, body: &Bytes, way: Way, recorder: &mut Recorder) {
         let started = Instant::now();
         let facts = &mut recorder.facts;
         facts.received_bytes = Some(body.len());
         if facts.plan != Plan::Passthrough(Reason::ContentEncoding) {
-            let read = AssertUnwindSafe(|| self.recall(body, facts));
+            let read = AssertUnwindSafe(|| self.recall(body, way, facts));
             match std::panic::catch_unwind(read) {
                 Ok(Ok(memo)) => recorder.memo = memo,
                 Ok(Err(reason)) => facts.plan = Plan::Passthrough(reason),
@@ -278,18 +278,14 @@ impl Proxy {
     }
 
     /// Reads a body by what is known of its tenant; nothing is to be remembered of nobody.
-    fn recall(&self, body: &Bytes, facts: &mut Facts) -> Result<Option<Memo>, Reason> {
+    fn recall(&self, body: &Bytes, way: Way, facts: &mut Facts) -> Result<Option<Memo>, Reason> {
         self.drill.begins(Step::Read);
-        let sender = facts.sender.as_ref();
-        let tenant_id = sender.and_then(|sender| sender.tenant);
-        let hint = sender.and_then(|sender| Some(Hint { session: sender.session?, agent: sender.agent }));
+        let (tenant_id, hint) = facts.of_whom();
         let tenant = tenant_id.and_then(|id| self.store.tenant(&id));
         let view = View { tenant: tenant.as_deref(), hint };
         let attribution = self.rules.attribution;
-        // What goes out as it came is read as it came.
-        let echo = matches!(facts.plan, Plan::Aligned(_)).then_some(self.rules.order);
         let betas = std::iter::once(facts.betas.as_str());
-        let arrival = view.read(body, attribution, echo, betas).map_err(|_| Reason::NotJson)?;
+        let arrival = view.read(body, attribution, way, betas).map_err(|_| Reason::NotJson)?;
         facts.learn(arrival.received.body(), arrival.received.anatomy());
         facts.received = Some(arrival.name());
         let model = facts.model.clone().unwrap_or_default();

@@ -23,7 +23,7 @@ use dashmap::DashMap;
 
 pub use forked::{Bound, Fanouts, Fate};
 pub use recent::Hint;
-pub use tenant::{Tenant, View};
+pub use tenant::{Tenant, View, Way};
 
 use crate::engine::fanout::Rules;
 use crate::engine::types::TenantId;

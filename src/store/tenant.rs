@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use super::forked::{Bound, Fanouts};
 use super::recent::{Hint, Recent};
 use super::{Limits, Totals};
+use crate::engine::ahead;
 use crate::engine::align::{Arrival, Before, Came};
 use crate::engine::anatomy::Layer;
 use crate::engine::canonical::{self, News, Order, Table};
@@ -23,6 +24,9 @@ use crate::engine::prefix::Attribution;
 use crate::engine::recall::{FirstAnswer, Known, KnownLayer, Last, Opening, Reading, Remembered, Same};
 use crate::engine::types::TenantId;
 use crate::engine::warmth::Warmth;
+
+/// Without a hint so many of the newest requests are compared with one that may go out before it is read.
+const AHEAD_MAX: usize = 4;
 
 /// Children of one tenant that are known at once.
 const CHILDREN_MAX: usize = 4096;
@@ -284,6 +288,17 @@ fn add(total: &std::sync::atomic::AtomicUsize, before: usize, after: usize) {
     };
 }
 
+/// How a request is read.
+#[derive(Clone, Debug)]
+pub enum Way {
+    /// It goes out as it came.
+    AsItCame,
+    /// It may go out in another spelling, and the tenant's order is this.
+    Spelt(Order),
+    /// It has gone out already, since it goes on from this one plainly: [`View::ahead`].
+    Ahead(Arc<Trace>),
+}
+
 /// A tenant as one request sees it; nobody, if the tenant is not known yet.
 pub struct View<'a> {
     pub tenant: Option<&'a Tenant>,
@@ -291,24 +306,40 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// Reads a request and finds what it follows. `echo`: it may go out in another spelling than it came in, and the
-    /// tenant's is this.
+    /// Reads a request and finds what it follows.
     pub fn read<'b>(
         &self,
         body: &Bytes,
         attribution: Attribution,
-        echo: Option<Order>,
+        way: Way,
         betas: impl Iterator<Item = &'b str>,
     ) -> Result<Arrival, Malformed> {
-        if let Some((last, echoed)) = echo.and_then(|order| self.echo(body, order)) {
-            let sent = last.forwarded();
-            let is_copy = |number: usize, _| number < echoed.same;
-            let known = Last { request: &sent, is_copy: Some(&is_copy) };
-            let (received, like) = Remembered::recall(echoed.body, &known, attribution)?;
-            let came = Came { body: body.clone(), from: echoed.from };
-            let before = Before::sent(last, &received, like);
-            return Ok(self.arrival(received, Some(came), Some(before), betas));
-        }
+        let (last, read, same, came) = match way {
+            Way::AsItCame => return self.read_as_it_came(body, attribution, betas),
+            Way::Ahead(last) => {
+                let same = last.received.anatomy().messages.len().saturating_sub(1);
+                (last, body.clone(), same, None)
+            }
+            Way::Spelt(order) => match self.echo(body, order) {
+                None => return self.read_as_it_came(body, attribution, betas),
+                Some((last, Echoed { body: echoed, from, same })) => {
+                    (last, echoed, same, Some(Came { body: body.clone(), from }))
+                }
+            },
+        };
+        let (sent, is_copy) = (last.forwarded(), |number: usize, _| number < same);
+        let known = Last { request: &sent, is_copy: Some(&is_copy) };
+        let (received, like) = Remembered::recall(read, &known, attribution)?;
+        let before = Before::sent(last, &received, like);
+        Ok(self.arrival(received, came, Some(before), betas))
+    }
+
+    fn read_as_it_came<'b>(
+        &self,
+        body: &Bytes,
+        attribution: Attribution,
+        betas: impl Iterator<Item = &'b str>,
+    ) -> Result<Arrival, Malformed> {
         let (received, like) = Remembered::recall(body.clone(), self, attribution)?;
         let before = self.tenant.zip(like).and_then(|(tenant, like)| {
             let recent = tenant.recent();
@@ -338,6 +369,16 @@ impl View<'_> {
             _ => None,
         };
         Arrival { received: Arc::new(received), came, parameters, before, chosen }
+    }
+
+    /// The last request of the conversation that this one goes on in, if it may go out before it is read.
+    pub fn ahead(&self, body: &[u8]) -> Option<Arc<Trace>> {
+        let recent = self.tenant?.recent();
+        let candidates: Vec<_> = recent.latest(self.hint).take(AHEAD_MAX).cloned().collect();
+        drop(recent);
+        let goes_on =
+            |last: &Arc<Trace>| last.may_be_followed_ahead() && ahead::goes_on(body, &last.received);
+        candidates.into_iter().find(goes_on)
     }
 
     /// The request in the spelling of the conversation that it continues, and the last request of that.

@@ -43,7 +43,7 @@ fn body(opening: &str, messages: usize, filler: usize) -> Bytes {
 fn visit(memory: &Memory, tenant: &TenantId, hint: Option<Hint>, body: Bytes) -> Arrival {
     let known = memory.tenant(tenant);
     let view = View { tenant: known.as_deref(), hint };
-    let arrival = view.read(&body, Attribution::Counted, None, [].into_iter()).unwrap();
+    let arrival = view.read(&body, Attribution::Counted, Way::AsItCame, [].into_iter()).unwrap();
     let trace = Arc::new(untouched(&arrival));
     memory.admit(tenant).remember(trace, hint, arrival.predecessor());
     memory.shrink();
@@ -330,7 +330,7 @@ fn aligned_turn(memory: &Memory, body: &str, sent_ms: u64, bound_thinking: bool)
     let view = View { tenant: Some(&tenant), hint: None };
     let body = Bytes::copy_from_slice(body.as_bytes());
     let attribution = Attribution::Counted;
-    let arrival = view.read(&body, attribution, Some(Order::FirstSeen), [].into_iter()).unwrap();
+    let arrival = view.read(&body, attribution, Way::Spelt(Order::FirstSeen), [].into_iter()).unwrap();
     let rules =
         align::Rules { order: Order::FirstSeen, profile: Profile::Automatic, attribution, diagnose: false };
     let facts = align::Facts { bound_thinking, ..align::Facts::default() };
@@ -413,7 +413,7 @@ fn a_request_that_was_put_back_can_still_be_taken_as_it_came() {
     let memory = memory(MIB);
     let view = |tenant: &Arc<Tenant>, body: &str| {
         let view = View { tenant: Some(tenant), hint: None };
-        view.read(&body.to_owned().into(), Attribution::Counted, Some(Order::FirstSeen), [].into_iter())
+        view.read(&body.to_owned().into(), Attribution::Counted, Way::Spelt(Order::FirstSeen), [].into_iter())
             .unwrap()
     };
     aligned_turn(&memory, &with_tools(["a", "b"], "opening", 1), 0, false);

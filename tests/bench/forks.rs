@@ -17,7 +17,7 @@ use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::recall::{InParts, Nothing, Remembered, Shared};
 use forkpoint::engine::turn::{Turn, TurnLimits};
 use forkpoint::engine::types::{Moment, TenantId};
-use forkpoint::store::{Limits, Memory, Store, View};
+use forkpoint::store::{Limits, Memory, Store, View, Way};
 
 const TENANT: TenantId = TenantId([7; 32]);
 const CHILDREN: usize = 5;
@@ -106,7 +106,9 @@ fn remembered(children: usize) -> (usize, usize) {
     let mut first = 0;
     for number in 0..children {
         let received = request(2_000, &directive(0, number));
-        let arrival = View { tenant: None, hint: None }.arrival(received, None, [].into_iter());
+        let view = View { tenant: None, hint: None };
+        let arrival =
+            view.read(received.body(), Attribution::Counted, Way::AsItCame, [].into_iter()).unwrap();
         let own = &arrival.received;
         let child = Child { fork: Arc::clone(&fork), call: Some(number), rank: Rank::Whole };
         let (prefix, _) = Prefix::of(&trunk, own, &child, &Policy::default()).unwrap();

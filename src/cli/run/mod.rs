@@ -134,13 +134,14 @@ async fn session(args: &Args, loaded: Loaded) -> Result<ExitCode, Failure> {
     let upstream = config.upstream.url.to_string();
     let mode = config.server.mode;
     let proxy = Proxy::new(config, prices.clone(), metrics.clone()).map_err(super::serve::no_proxy)?;
-    let witnesses = proxy.witnesses().clone();
+    let (witnesses, leisure) = (proxy.witnesses().clone(), Arc::clone(proxy.clock().leisure()));
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(server::serve(listener, Arc::new(proxy), stopped));
     let mut child = start(&args.command, address)?;
     let status = attend(&mut child, &mut signals).await?;
     let _ = stop.send(true);
     let _ = tokio::time::timeout(LINGER, serving).await;
+    leisure.catch_up();
     witnesses.flush().await;
     if !args.quiet {
         let exposition = metrics.render().map_err(|error| Failure::new(format!("metrics: {error}")))?;

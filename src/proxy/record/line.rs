@@ -7,27 +7,22 @@ use tracing::field::display;
 
 use crate::config::Mode;
 use crate::engine::breaks::Drift;
-use crate::engine::turn::{Turn, Wholeness};
-use crate::engine::types::{Ending, Endpoint};
-use crate::proxy::family::Fanout;
-use crate::proxy::memo::Verdict;
+use crate::engine::turn::Wholeness;
+use crate::engine::types::Endpoint;
 
-use super::Recorder;
 use super::money::Money;
 use super::told::{Notes, Places, Told};
+use super::{Ended, Recorder};
 
 impl Recorder {
     /// What is told of the exchange, which has ended.
     pub(super) fn told<'a>(
         &'a self,
         (model, client): (&'a str, Option<&'a str>),
-        ending: Ending,
-        turn: Option<&'a Turn>,
-        verdict: &'a Verdict,
-        fanout: Option<&'a Fanout>,
+        ended: &'a Ended,
         money: Money,
     ) -> Told<'a> {
-        let facts = &self.facts;
+        let (facts, verdict, turn) = (&self.facts, &ended.verdict, ended.turn.as_ref());
         let sender = facts.sender.as_ref();
         let modes = facts.modes.filter(|_| facts.endpoint == Endpoint::Messages);
         let ms = |at: Option<Instant>| at.map(|at| at.duration_since(facts.started).as_millis() as u64);
@@ -36,7 +31,7 @@ impl Recorder {
             Some(Drift::Drifted(divergence)) => Some(divergence),
             _ => None,
         };
-        let fanned_out = fanout.and_then(|fanout| fanout.as_ref().ok());
+        let fanned_out = ended.fanout.as_ref().and_then(|fanout| fanout.as_ref().ok());
         let lost = verdict.cache_break.as_ref();
         let diagnosis = turn.and_then(|turn| turn.diagnostics);
         let (notes, volatile) = (facts.notes.as_slice(), verdict.volatile.as_slice());
@@ -50,7 +45,7 @@ impl Recorder {
             plan: facts.plan.as_str(),
             reason: facts.reason(),
             status: facts.status.map(|status| status.as_u16()),
-            ending: ending.as_str(),
+            ending: ended.ending.as_str(),
             model,
             stream: facts.stream,
             client,
@@ -111,7 +106,7 @@ impl Recorder {
             diagnosis: diagnosis.map(|diagnosis| diagnosis.verdict.as_str()),
             diagnosis_tokens: diagnosis.and_then(|diagnosis| diagnosis.missed_tokens),
             first_byte_ms: ms(facts.first_byte_at),
-            duration_ms: facts.started.elapsed().as_millis() as u64,
+            duration_ms: ended.at.duration_since(facts.started).as_millis() as u64,
             overhead_us: (facts.read_time + facts.align_time + facts.fork_time + facts.observe_time)
                 .as_micros() as u64,
         }

@@ -5,6 +5,7 @@
 
 mod arms;
 mod count;
+mod facts;
 mod line;
 mod money;
 mod told;
@@ -13,41 +14,29 @@ mod witnesses;
 
 pub use arms::warn_of_stand_down;
 pub use count::show_store;
+pub use facts::Facts;
 pub use told::{Line, Told};
 pub use witnesses::Witnesses;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use crate::engine::anatomy::{Anatomy, Layer};
-use crate::engine::breakpoints::{self, Place, Skip};
 use crate::engine::clients::NONE;
-use crate::engine::conversation::Trace;
-use crate::engine::fanout::ForkId;
-use crate::engine::fork::{Forecast, Note};
-use crate::engine::identify::Sender;
-use crate::engine::prefix::PrefixHash;
-use crate::engine::recall::Reading;
+use crate::engine::fanout::{Dropped, ForkId};
 use crate::engine::turn::{Block, Turn};
-use crate::engine::types::{BodyDigest, Ending, Endpoint, Moment, Plan, Reason, Role, TenantId, Why};
+use crate::engine::types::{Ending, Endpoint, Moment, Role, TenantId};
 use crate::engine::usage::Usage;
 use crate::metrics::{Admit, Metrics};
 
-use super::Modes;
-use super::clock::{Clock, millis};
-use super::family::{Claims, Family, Fanout};
-use super::hold::{Gate, Held, Pass};
-use super::memo::Memo;
+use super::clock::Clock;
+use super::family::{Family, Fanout};
+use super::hold::{Gate, Pass};
+use super::memo::{Memo, Verdict};
 use super::recording::Tape;
 use traces::Traced;
 
-/// Longer than any request id; more is not one.
-const REQUEST_ID_BYTES_MAX: usize = 128;
-
-static REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 static ROLE: HeaderName = HeaderName::from_static("x-forkpoint-role");
 static PLAN: HeaderName = HeaderName::from_static("x-forkpoint-plan");
 static REASON: HeaderName = HeaderName::from_static("x-forkpoint-reason");
@@ -55,182 +44,6 @@ static PREFIX: HeaderName = HeaderName::from_static("x-forkpoint-prefix");
 static BYTES_SHARED: HeaderName = HeaderName::from_static("x-forkpoint-bytes-shared");
 static HELD_MS: HeaderName = HeaderName::from_static("x-forkpoint-held-ms");
 static FORK: HeaderName = HeaderName::from_static("x-forkpoint-fork");
-
-/// What is known about one exchange.
-pub struct Facts {
-    /// Its number, given when it is recorded.
-    pub id: u64,
-    /// The number of the configuration that it began with.
-    pub generation: u64,
-    pub endpoint: Endpoint,
-    /// How much may be done to it.
-    pub(super) modes: Option<Modes>,
-    pub role: Role,
-    pub plan: Plan,
-    pub sender: Option<Sender>,
-    /// What it says about its family.
-    pub claims: Claims,
-    /// What the gate did.
-    pub hold: Option<Held>,
-    /// What the gate would have saved, had it been asked.
-    pub missed_tokens: Option<u64>,
-    pub child_turn: Option<u64>,
-    /// As the request listed them.
-    pub betas: String,
-    pub model: Option<String>,
-    pub stream: bool,
-    pub received: Option<BodyDigest>,
-    pub sent: Option<BodyDigest>,
-    pub received_bytes: Option<usize>,
-    /// The prefix that other requests may share: everything before the messages.
-    pub prefix: Option<PrefixHash>,
-    /// How much of what goes out the conversation's last request brought too.
-    pub shared_bytes: usize,
-    pub markers_added: usize,
-    /// It is a child for which nothing is to be written at its end.
-    pub ends_without_tail: bool,
-    pub started: Instant,
-    pub sent_at: Option<Instant>,
-    pub first_byte_at: Option<Instant>,
-    pub read_time: Duration,
-    pub align_time: Duration,
-    pub fork_time: Duration,
-    /// How long it waited for the end of its parent's answer.
-    pub awaited: Duration,
-    /// When it began to wait, for that or at the gate.
-    pub waits_since: Option<Instant>,
-    /// What was done to a forked child, beside putting it on its parent's prefix.
-    pub notes: Vec<Note>,
-    /// What a child was predicted to cost.
-    pub forecast: Option<Forecast>,
-    /// Why a child would not be forked in mode fork, or `none` if it would.
-    pub would_fork: Option<&'static str>,
-    /// Tokens that it would have read, had it gone out as it came.
-    pub own_read: u64,
-    pub observe_time: Duration,
-    pub status: Option<StatusCode>,
-    pub answer_bytes: u64,
-    pub upstream_request_id: Option<String>,
-    /// The reason of an answer of our own.
-    pub fault: Option<&'static str>,
-}
-
-impl Facts {
-    pub fn new(endpoint: Endpoint, generation: u64) -> Facts {
-        Facts {
-            id: 0,
-            generation,
-            endpoint,
-            modes: None,
-            role: Role::Plain,
-            plan: Plan::Passthrough(Reason::Endpoint),
-            sender: None,
-            claims: Claims::default(),
-            hold: None,
-            missed_tokens: None,
-            child_turn: None,
-            betas: String::new(),
-            model: None,
-            stream: false,
-            received: None,
-            sent: None,
-            received_bytes: None,
-            prefix: None,
-            shared_bytes: 0,
-            markers_added: 0,
-            ends_without_tail: false,
-            started: Instant::now(),
-            sent_at: None,
-            first_byte_at: None,
-            read_time: Duration::ZERO,
-            align_time: Duration::ZERO,
-            fork_time: Duration::ZERO,
-            awaited: Duration::ZERO,
-            waits_since: None,
-            notes: Vec::new(),
-            forecast: None,
-            would_fork: None,
-            own_read: 0,
-            observe_time: Duration::ZERO,
-            status: None,
-            answer_bytes: 0,
-            upstream_request_id: None,
-            fault: None,
-        }
-    }
-
-    /// What the body says about itself.
-    pub fn learn(&mut self, body: &[u8], anatomy: &Anatomy) {
-        self.model = anatomy.model(body).map(String::from);
-        self.stream = anatomy.stream(body);
-        if let (Some(sender), Some(user_id)) = (&mut self.sender, anatomy.user_id(body)) {
-            sender.hint(&user_id);
-        }
-    }
-
-    /// How the request goes out, as seen by the cache.
-    pub fn traced(&mut self, trace: &Trace, before: Option<&Trace>) {
-        let forwarded = trace.reading();
-        self.prefix = Some(forwarded.chain().layer(forwarded.anatomy(), Layer::System));
-        if self.plan == Plan::Forked {
-            return;
-        }
-        let shared = before.map_or(0, |before| before.reading().shared_pieces(forwarded));
-        self.shared_bytes =
-            forwarded.anatomy().pieces.iter().take(shared).map(|piece| piece.span.len()).sum();
-    }
-
-    /// Other bytes than came go out: named by what came, what the model reads now, and their length.
-    pub fn changed(&mut self, forwarded: &Reading, pieces: &[Bytes]) {
-        let received = self.received.map_or([0; 8], |digest| digest.0);
-        let length: usize = pieces.iter().map(Bytes::len).sum();
-        let tip = forwarded.chain().tip();
-        self.sent = Some(BodyDigest::of_pieces([&received[..], tip.as_bytes(), &length.to_le_bytes()]));
-    }
-
-    /// Which breakpoints were added, and why none where none was.
-    pub fn planned(&mut self, plan: &breakpoints::Plan) {
-        self.markers_added = plan.edits.len();
-        let matters = |place| matches!(place, Place::Request | Place::Tail);
-        let skipped = plan.skipped.iter().find(|(place, _)| matters(*place));
-        self.plan = Plan::Aligned(skipped.map_or(Why::Mode, |(_, skip)| Why::Skipped(*skip)));
-    }
-
-    /// Whether this is a child for which nothing is written at its end: it will not go on.
-    pub fn is_child_without_tail(&self) -> bool {
-        let ends = matches!(self.plan, Plan::Aligned(Why::Skipped(Skip::OneShot | Skip::SeldomContinues)));
-        self.role == Role::Child && ends
-    }
-
-    /// The head of the upstream's answer has come.
-    pub fn answered(&mut self, status: StatusCode, headers: &HeaderMap) {
-        self.status = Some(status);
-        let id = headers.get(&REQUEST_ID).and_then(|id| id.to_str().ok());
-        self.upstream_request_id = id.filter(|id| is_request_id(id)).map(String::from);
-    }
-
-    pub fn answer_chunk(&mut self, bytes: usize, came: Instant) {
-        self.first_byte_at.get_or_insert(came);
-        self.answer_bytes += bytes as u64;
-    }
-
-    pub fn held_ms(&self) -> u64 {
-        millis(self.hold.map_or(Duration::ZERO, |hold| hold.time) + self.awaited)
-    }
-
-    pub fn reason(&self) -> &'static str {
-        self.fault.unwrap_or(self.plan.reason())
-    }
-}
-
-/// Whether this is the id that a provider gives to a request, and not something else that came in its place:
-/// `req_` and what follows, or hex digits in groups.
-fn is_request_id(id: &str) -> bool {
-    let named = |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    let is_named = id.strip_prefix("req_").is_some_and(named);
-    let is_hex = !id.is_empty() && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
-    id.len() <= REQUEST_ID_BYTES_MAX && (is_named || is_hex)
-}
 
 /// Says on the answer what was done and why.
 pub fn mark(headers: &mut HeaderMap, recorder: &Recorder) {
@@ -338,7 +151,10 @@ impl Recorder {
         let now = self.clock.now();
         let (Some(memo), Some(family)) = (&self.memo, &mut self.family) else { return };
         let (Some(trace), Some(tenant)) = (&memo.trace, memo.tenant()) else { return };
-        let Facts { plan, forecast, .. } = self.facts;
+        let Facts { plan, forecast, role, .. } = self.facts;
+        if role == Role::Child {
+            trace.conversation.is_of_a_child();
+        }
         self.facts.child_turn = family.accepted(&tenant, trace, &self.facts.betas, plan, forecast, now);
     }
 
@@ -373,12 +189,18 @@ impl Recorder {
     }
 
     pub fn finish(mut self, ending: Ending, turn: Option<Turn>) {
-        self.record(ending, turn);
+        let Some(ended) = self.end(ending, turn) else { return };
+        // What is written down elsewhere has its times, and is written when it happens.
+        match self.tape.is_some() || self.span.is_some() {
+            true => self.tell(&ended),
+            false => Arc::clone(self.clock.leisure()).tell(move || self.tell(&ended)),
+        }
     }
 
-    fn record(&mut self, ending: Ending, turn: Option<Turn>) {
+    /// Everything that later requests may depend on; nothing if that was done.
+    fn end(&mut self, ending: Ending, turn: Option<Turn>) -> Option<Ended> {
         if std::mem::replace(&mut self.done, true) {
-            return;
+            return None;
         }
         let now = self.clock.now();
         if let Some(memo) = self.memo.as_mut().filter(|_| !self.begun) {
@@ -390,26 +212,38 @@ impl Recorder {
         }
         let fanout = self.part(turn.as_ref(), now);
         self.teach(turn.as_ref());
-        let verdict = self.memo.as_mut().map(|memo| memo.finished(turn.as_ref(), now)).unwrap_or_default();
-        let (model, client) = self.names();
-        let series = self.series(&model, client.as_deref());
-        self.count(&series, client.as_deref(), turn.as_ref(), &verdict);
-        self.count_family(&series, turn.as_ref(), fanout.as_ref());
-        self.count_recall(&series);
+        let fanned_out = fanout.as_ref().is_some_and(|fanout| !matches!(fanout, Err(Dropped::FewCalls)));
+        let finish = |memo: &mut Memo| memo.finished(turn.as_ref(), fanned_out, now);
+        let verdict = self.memo.as_mut().map(finish).unwrap_or_default();
         if let Some(turn) = &turn {
             self.count_arms(turn, now);
         }
         let usage = turn.as_ref().and_then(|turn| turn.usage);
-        let money = usage.map(|usage| self.count_money(&series, &usage)).unwrap_or_default();
+        let memo = self.memo.as_mut();
+        let imagined = usage.zip(memo).and_then(|(usage, memo)| memo.imagined_bill(&usage, now));
+        Some(Ended { ending, at: Instant::now(), turn, verdict, fanout, imagined })
+    }
+
+    /// Counts the exchange and writes its line.
+    fn tell(&mut self, ended: &Ended) {
+        let Ended { turn, verdict, fanout, .. } = ended;
+        let (turn, fanout) = (turn.as_ref(), fanout.as_ref());
+        let (model, client) = self.names();
+        let series = self.series(&model, client.as_deref());
+        self.count(&series, client.as_deref(), turn, verdict);
+        self.count_family(&series, turn, fanout);
+        self.count_recall(&series);
+        let usage = turn.and_then(|turn| turn.usage);
+        let money = usage.map(|usage| self.count_money(&series, &usage, ended.imagined)).unwrap_or_default();
         self.facts.id = line::next_id();
         let names = (&*model, client.as_deref());
         let tape = self.tape.take();
-        let told = self.told(names, ending, turn.as_ref(), &verdict, fanout.as_ref(), money);
+        let told = self.told(names, ended, money);
         told.log();
         if let Some(tape) = tape {
-            self.tape(tape, &told, turn.as_ref());
+            self.tape(tape, &told, turn);
         }
-        self.trace(names, turn.as_ref(), &verdict);
+        self.trace(names, turn, verdict);
     }
 
     /// The answer has ended: a fan-out is sealed, or was none.
@@ -442,6 +276,19 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        self.record(Ending::ClientLeft, None);
+        if let Some(ended) = self.end(Ending::ClientLeft, None) {
+            self.tell(&ended);
+        }
     }
+}
+
+/// An exchange that has ended, and what became of it.
+pub struct Ended {
+    pub ending: Ending,
+    pub at: Instant,
+    pub turn: Option<Turn>,
+    pub verdict: Verdict,
+    pub fanout: Option<Fanout>,
+    /// What it would have been billed in mode `align`, if it went out as it came.
+    pub imagined: Option<Usage>,
 }

@@ -22,9 +22,7 @@ pub struct Money {
 impl Recorder {
     /// Counts what was billed, where the model has a price. Baselines are counted for the same requests, each of
     /// them for every one, so that their sums can be compared.
-    pub(super) fn count_money(&mut self, series: &Series, usage: &Usage) -> Money {
-        let now = self.clock.now();
-        let imagined = self.memo.as_mut().and_then(|memo| memo.imagined_bill(usage, now));
+    pub(super) fn count_money(&mut self, series: &Series, usage: &Usage, imagined: Option<Usage>) -> Money {
         let Some(price) = self.memo.as_ref().and_then(|memo| memo.price()) else { return Money::default() };
         let cost = price.cost(usage);
         series.cost(&self.metrics, cost.kinds().map(|(_, usd)| usd.map(Usd::as_f64)));

@@ -19,7 +19,7 @@ use forkpoint::engine::turn::Turn;
 use forkpoint::engine::types::{Moment, TenantId};
 use forkpoint::engine::usage::Usage;
 use forkpoint::proxy::memo::{Memo, Owner};
-use forkpoint::store::{Limits, Memory, Store, View};
+use forkpoint::store::{Limits, Memory, Store, View, Way};
 
 use crate::allocated;
 use crate::bodies::{Conversation, Script};
@@ -187,7 +187,7 @@ impl Bench {
         let tenant = store.tenant(&TENANT);
         let view = View { tenant: tenant.as_deref(), hint: None };
         let betas = std::iter::once("interleaved-thinking-2025-05-14");
-        let read = || view.read(&body, RULES.attribution, Some(RULES.order), betas).unwrap();
+        let read = || view.read(&body, RULES.attribution, Way::Spelt(RULES.order), betas).unwrap();
         let arrival = stages.time(Stage::Read, read);
         stages.time(Stage::Name, || arrival.name());
         stages.requests += 1;
@@ -215,7 +215,7 @@ impl Bench {
         let turn = Turn { usage: Some(usage), ..Turn::default() };
         stages.time(Stage::Finished, || {
             memo.begun(None, now);
-            memo.finished(Some(&turn), now);
+            memo.finished(Some(&turn), false, now);
             drop(memo);
         });
         stages.end_request();
