@@ -18,6 +18,8 @@
 //! ```text
 //! listen     accept; the body of POST /v1/messages is collected, everything else streams
 //! identify   tenant, session, agent, client
+//! ahead      the next turn of a stable client goes out at once, and the steps up to `align` follow it
+//! echo       what a conversation repeats in another spelling is put back into its own
 //! parse      spans over the received bytes; nothing copied, nothing lost; what is known is only compared
 //! recognise  plain, parent, or child of which fan-out
 //! await      a child whose parent still streams waits for that answer's end, at most `fork.await_parent_ms`

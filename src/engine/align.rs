@@ -22,7 +22,7 @@ use super::recall::{Copied, Known, KnownLayer, Like, Remembered, Same};
 use super::types::{BodyDigest, Reason};
 
 /// What the operator and the upstream ask for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     pub order: Order,
     pub profile: Profile,
@@ -220,7 +220,8 @@ pub fn align(
     let marks = plan.breakpoints.clone();
     let is_plain = plan.edits.is_empty() && plan.skipped.is_empty() && canonical.replacements.is_empty();
     let mut trace = Trace::new(arrival, forwarded, conversation, marks);
-    trace.needs_nothing = is_plain && arrival.came.is_none() && !rules.diagnose && !facts.imagined;
+    let is_plain = is_plain && arrival.came.is_none() && !rules.diagnose && !facts.imagined;
+    trace.needs_nothing_by = is_plain.then_some(rules);
     if facts.imagined {
         trace.entries = entries_of(written, trace.reading(), &trace.breakpoints);
     }

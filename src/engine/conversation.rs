@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use super::align::Arrival;
+use super::align::{Arrival, Rules};
 use super::anatomy::Layer;
 use super::breakpoints::Breakpoint;
 use super::breaks::{Answered, Sent};
@@ -37,8 +37,8 @@ pub struct Trace {
     /// Where the requests of this conversation did, this one included, as far as it still has the pieces.
     pub entries: Vec<Entry>,
     pub parameters: Parameters,
-    /// Nothing was to be made of it.
-    pub needs_nothing: bool,
+    /// Nothing was to be made of it, by these rules.
+    pub needs_nothing_by: Option<Rules>,
     /// Where this conversation would have, had its requests been aligned.
     imagined: OnceLock<Imagined>,
     sent: OnceLock<Moment>,
@@ -131,7 +131,7 @@ impl Trace {
         Trace {
             received: Arc::clone(&arrival.received),
             parameters,
-            needs_nothing: false,
+            needs_nothing_by: None,
             forwarded,
             conversation,
             breakpoints,
@@ -251,10 +251,13 @@ impl Trace {
     }
 
     /// Whether the next turn may go out before it is read, if it goes on from here as plainly as this one did.
-    pub fn may_be_followed_ahead(&self) -> bool {
+    pub fn may_be_followed_ahead(&self, rules: Rules) -> bool {
         let is_over = |answer: &Answer| !answer.fanned_out;
         let is_free = !self.conversation.child.load(Relaxed) && !self.conversation.is_stood_down();
-        self.needs_nothing && is_free && self.is_as_it_came(false) && self.answer().is_some_and(is_over)
+        self.needs_nothing_by == Some(rules)
+            && is_free
+            && self.is_as_it_came(false)
+            && self.answer().is_some_and(is_over)
     }
 
     pub fn answered(&self, answer: Answer) {

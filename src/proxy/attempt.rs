@@ -3,6 +3,8 @@
 //! ```text
 //! read ─┬─ align ─ meet ─ [await the seal ─ fork] ─ hold ─┬─ send ─┬─ answer
 //!       └────────── the fork point was stood down ────────┘        └─ 400, 413: once more ─ answer
+//!
+//! goes on plainly: send ─ read, align, meet while the upstream is at work ─ answer
 //! ```
 //!
 //! The second attempt is the bytes that came, or those with thinking left out that stood on a prefix which is not
@@ -97,7 +99,7 @@ impl Proxy {
         let may_wait = self.config.gate.scope == GateScope::All || facts.claims.parent().is_some();
         let (tenant, hint) = facts.of_whom();
         let tenant = tenant.filter(|_| !may_wait).and_then(|id| self.store.tenant(&id))?;
-        let look = || View { tenant: Some(&tenant), hint }.ahead(body);
+        let look = || View { tenant: Some(&tenant), hint }.ahead(body, self.rules);
         std::panic::catch_unwind(AssertUnwindSafe(look)).ok().flatten()
     }
 

@@ -10,7 +10,7 @@ use super::forked::{Bound, Fanouts};
 use super::recent::{Hint, Recent};
 use super::{Limits, Totals};
 use crate::engine::ahead;
-use crate::engine::align::{Arrival, Before, Came};
+use crate::engine::align::{self, Arrival, Before, Came};
 use crate::engine::anatomy::Layer;
 use crate::engine::canonical::{self, News, Order, Table};
 use crate::engine::conversation::Trace;
@@ -372,12 +372,12 @@ impl View<'_> {
     }
 
     /// The last request of the conversation that this one goes on in, if it may go out before it is read.
-    pub fn ahead(&self, body: &[u8]) -> Option<Arc<Trace>> {
+    pub fn ahead(&self, body: &[u8], rules: align::Rules) -> Option<Arc<Trace>> {
         let recent = self.tenant?.recent();
         let candidates: Vec<_> = recent.latest(self.hint).take(AHEAD_MAX).cloned().collect();
         drop(recent);
         let goes_on =
-            |last: &Arc<Trace>| last.may_be_followed_ahead() && ahead::goes_on(body, &last.received);
+            |last: &Arc<Trace>| last.may_be_followed_ahead(rules) && ahead::goes_on(body, &last.received);
         candidates.into_iter().find(goes_on)
     }
 

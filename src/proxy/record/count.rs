@@ -99,13 +99,6 @@ impl Recorder {
         }
     }
 
-    /// Whether the store knew the conversation.
-    pub(super) fn count_recall(&self, series: &Series) {
-        if let Some(memo) = &self.memo {
-            series.recall(&self.metrics, memo.store().name(), memo.arrival.predecessor().is_some());
-        }
-    }
-
     pub(super) fn count_family(&self, series: &Series, turn: Option<&Turn>, fanout: Option<&Fanout>) {
         let Recorder { facts, metrics, .. } = self;
         if self.waits {

@@ -35,6 +35,7 @@ use super::family::{Family, Fanout};
 use super::hold::{Gate, Pass};
 use super::memo::{Memo, Verdict};
 use super::recording::Tape;
+use money::Bill;
 use traces::Traced;
 
 static ROLE: HeaderName = HeaderName::from_static("x-forkpoint-role");
@@ -191,10 +192,12 @@ impl Recorder {
     pub fn finish(mut self, ending: Ending, turn: Option<Turn>) {
         let Some(ended) = self.end(ending, turn) else { return };
         // What is written down elsewhere has its times, and is written when it happens.
-        match self.tape.is_some() || self.span.is_some() {
-            true => self.tell(&ended),
-            false => Arc::clone(self.clock.leisure()).tell(move || self.tell(&ended)),
+        if self.tape.is_some() || self.span.is_some() {
+            return self.tell(&ended);
         }
+        // Bodies are not kept for it: whoever needs memory next had better have that.
+        (self.memo, self.family) = (None, None);
+        Arc::clone(self.clock.leisure()).tell(move || self.tell(&ended));
     }
 
     /// Everything that later requests may depend on; nothing if that was done.
@@ -221,7 +224,25 @@ impl Recorder {
         let usage = turn.as_ref().and_then(|turn| turn.usage);
         let memo = self.memo.as_mut();
         let imagined = usage.zip(memo).and_then(|(usage, memo)| memo.imagined_bill(&usage, now));
-        Some(Ended { ending, at: Instant::now(), turn, verdict, fanout, imagined })
+        let price = self.memo.as_ref().and_then(|memo| memo.price().cloned());
+        let recalled = |memo: &Memo| (memo.store().name(), memo.arrival.predecessor().is_some());
+        Some(Ended {
+            ending,
+            at: Instant::now(),
+            verdict,
+            fanout,
+            fork: self.fork_id(),
+            kin: self.family.as_ref().map(|family| family.why),
+            recalled: self.memo.as_ref().map(recalled),
+            bill: usage.zip(price).map(|(usage, price)| Bill {
+                as_sent: self.as_sent(&usage),
+                billed: usage,
+                imagined,
+                forecast: self.forecast(),
+                price,
+            }),
+            turn,
+        })
     }
 
     /// Counts the exchange and writes its line.
@@ -232,9 +253,10 @@ impl Recorder {
         let series = self.series(&model, client.as_deref());
         self.count(&series, client.as_deref(), turn, verdict);
         self.count_family(&series, turn, fanout);
-        self.count_recall(&series);
-        let usage = turn.and_then(|turn| turn.usage);
-        let money = usage.map(|usage| self.count_money(&series, &usage, ended.imagined)).unwrap_or_default();
+        if let Some((store, known)) = ended.recalled {
+            series.recall(&self.metrics, store, known);
+        }
+        let money = ended.bill.as_ref().map(|bill| self.count_money(&series, bill)).unwrap_or_default();
         self.facts.id = line::next_id();
         let names = (&*model, client.as_deref());
         let tape = self.tape.take();
@@ -282,13 +304,17 @@ impl Drop for Recorder {
     }
 }
 
-/// An exchange that has ended, and what became of it.
-pub struct Ended {
-    pub ending: Ending,
-    pub at: Instant,
-    pub turn: Option<Turn>,
-    pub verdict: Verdict,
-    pub fanout: Option<Fanout>,
-    /// What it would have been billed in mode `align`, if it went out as it came.
-    pub imagined: Option<Usage>,
+/// An exchange that has ended, and all that there is to tell of it beside its facts.
+struct Ended {
+    ending: Ending,
+    at: Instant,
+    turn: Option<Turn>,
+    verdict: Verdict,
+    fanout: Option<Fanout>,
+    /// The fan-out that it belongs to, and why or why not.
+    fork: Option<ForkId>,
+    kin: Option<&'static str>,
+    /// Which store was asked for its conversation, and whether that was known.
+    recalled: Option<(&'static str, bool)>,
+    bill: Option<Bill>,
 }

@@ -3,7 +3,7 @@
 use crate::engine::breakpoints::of_client;
 use crate::engine::counterfactual::{AsSent, Baseline, uncached};
 use crate::engine::fork::{Forecast, Unit, weighed};
-use crate::engine::prices::{Cost, Usd};
+use crate::engine::prices::{Cost, Price, Usd};
 use crate::engine::types::Plan;
 use crate::engine::usage::Usage;
 use crate::metrics::Series;
@@ -19,21 +19,32 @@ pub struct Money {
     pub forked: Option<f64>,
 }
 
+/// What was billed for a model that has a price, and what would have been otherwise.
+pub(super) struct Bill {
+    pub price: Price,
+    pub billed: Usage,
+    /// For the request as its client sent it.
+    pub as_sent: Usage,
+    /// In mode `align`, if it went out as it came.
+    pub imagined: Option<Usage>,
+    /// What this child was predicted to cost when it came.
+    pub forecast: Option<Forecast>,
+}
+
 impl Recorder {
-    /// Counts what was billed, where the model has a price. Baselines are counted for the same requests, each of
-    /// them for every one, so that their sums can be compared.
-    pub(super) fn count_money(&mut self, series: &Series, usage: &Usage, imagined: Option<Usage>) -> Money {
-        let Some(price) = self.memo.as_ref().and_then(|memo| memo.price()) else { return Money::default() };
+    /// Counts what was billed. Baselines are counted for the same requests, each of them for every one, so that their
+    /// sums can be compared.
+    pub(super) fn count_money(&self, series: &Series, bill: &Bill) -> Money {
+        let Bill { price, billed: usage, as_sent, imagined, forecast } = bill;
         let cost = price.cost(usage);
         series.cost(&self.metrics, cost.kinds().map(|(_, usd)| usd.map(Usd::as_f64)));
         // The answer costs the same however its prompt went out: if only its rate is unknown, prompts are compared.
         let compared = |of: Cost| if cost.output.is_some() { of.total() } else { of.prompt() };
         let Some(billed) = compared(cost) else { return Money::default() };
-        let as_sent = compared(price.cost(&self.as_sent(usage))).unwrap_or(billed);
+        let as_sent = compared(price.cost(as_sent)).unwrap_or(billed);
         let of_as_sent = |part: f64, forecast: &Forecast| {
             (forecast.as_sent > 0.0).then(|| part / forecast.as_sent * as_sent.as_f64())
         };
-        let forecast = self.forecast();
         let imagined = imagined.and_then(|usage| compared(price.cost(&usage))).map(Usd::as_f64);
         let foreseen =
             |part: fn(&Forecast) -> f64| forecast.and_then(|forecast| of_as_sent(part(&forecast), &forecast));
@@ -59,7 +70,7 @@ impl Recorder {
     }
 
     /// The bill for the request as its client sent it.
-    fn as_sent(&self, billed: &Usage) -> Usage {
+    pub(super) fn as_sent(&self, billed: &Usage) -> Usage {
         let Some((memo, trace)) = self.memo.as_ref().and_then(|memo| Some((memo, memo.trace.as_ref()?)))
         else {
             return *billed;
