@@ -44,7 +44,8 @@ impl Tenant {
         let body = Bytes::copy_from_slice(body);
         let received = Remembered::read(body, &Nothing, Attribution::Stripped).ok()?;
         let parameters = Parameters::read(received.body(), received.anatomy(), std::iter::empty());
-        let arrival = Arrival { received: Arc::new(received), parameters, before: None, chosen: None };
+        let received = Arc::new(received);
+        let arrival = Arrival { received, came: None, parameters, before: None, chosen: None };
         let rules = Rules {
             order: self.order,
             profile: Profile::Anthropic,
