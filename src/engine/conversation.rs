@@ -358,7 +358,7 @@ impl Conversation {
     }
 
     /// It is an agent that a fan-out started.
-    pub fn is_of_a_child(&self) {
+    pub fn set_child(&self) {
         self.child.store(true, Relaxed);
     }
 

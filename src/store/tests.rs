@@ -475,7 +475,7 @@ fn a_stable_conversation_may_go_ahead_once_its_last_answer_was_no_fan_out() {
     assert!(leads(9));
     let elsewhere = View { tenant: Some(&tenant), hint: hint(1) };
     assert!(elsewhere.ahead(&marked(9), rules).is_none(), "another session");
-    last.unwrap().conversation.is_of_a_child();
+    last.unwrap().conversation.set_child();
     assert!(!leads(9), "a child may have to wait for its siblings");
 }
 

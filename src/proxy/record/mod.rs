@@ -154,7 +154,7 @@ impl Recorder {
         let (Some(trace), Some(tenant)) = (&memo.trace, memo.tenant()) else { return };
         let Facts { plan, forecast, role, .. } = self.facts;
         if role == Role::Child {
-            trace.conversation.is_of_a_child();
+            trace.conversation.set_child();
         }
         self.facts.child_turn = family.accepted(&tenant, trace, &self.facts.betas, plan, forecast, now);
     }
