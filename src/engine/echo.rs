@@ -61,7 +61,7 @@ impl Spelling {
     /// The spelling of a request as it goes out. Tools that cannot be compared are left out, all together.
     pub fn of(request: &Remembered) -> Spelling {
         let (body, anatomy) = (request.body(), request.anatomy());
-        let value = anatomy.member(body, Layer::Tools.as_str());
+        let value = tools_of(request);
         let tools = value.map_or_else(Bytes::new, |value| Bytes::copy_from_slice(&body[value.clone()]));
         let pieces = &anatomy.pieces[..anatomy.tools];
         let start = value.map_or(0, |value| value.start);
@@ -98,8 +98,7 @@ impl Spelling {
     fn place(&self, left: &[&Tool], body: &[u8], at: usize, longest: usize) -> Option<usize> {
         const KEY: &[u8] = b"\"name\"";
         let named = |start: usize| {
-            let is_so = |tool: &&&Tool| body[start..].starts_with(&self.tools[tool.name.clone()]);
-            left.iter().position(|tool| is_so(&tool))
+            left.iter().position(|tool| body[start..].starts_with(&self.tools[tool.name.clone()]))
         };
         // Its own name is nearly always the first that is a text, and may stand behind everything else.
         let near = &body[at..body.len().min(at + 2 * longest)];

@@ -12,7 +12,7 @@ pub trait Known {
         None
     }
 
-    /// Recent requests that open like this one, the likeliest first; [`CANDIDATES_MAX`] are looked at. Asked
+    /// Recent requests that open like this one, the likeliest first; [`super::CANDIDATES_MAX`] are looked at. Asked
     /// only if the hinted request has another first message.
     fn opened(&self, _opening: Opening) -> Vec<Arc<Remembered>> {
         Vec::new()
@@ -34,7 +34,7 @@ pub trait Known {
         None
     }
 
-    /// Recent values of `tools` or `system`, the likeliest first; [`CANDIDATES_MAX`] are looked at. Asked
+    /// Recent values of `tools` or `system`, the likeliest first; [`super::CANDIDATES_MAX`] are looked at. Asked
     /// only if the predecessor's value is another one, or the predecessor is not known yet.
     fn layers(&self, _layer: Layer) -> Vec<Arc<KnownLayer>> {
         Vec::new()
