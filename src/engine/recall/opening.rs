@@ -6,7 +6,7 @@ use super::found::Found;
 use super::reader::Reader;
 use super::{Seen, said};
 use crate::engine::anatomy::{Form, Message, Piece};
-use crate::engine::json;
+use crate::engine::json::{self, Malformed};
 
 /// What the model said first, however it is spelt: tells conversations apart that open alike. Equal keys are a
 /// hint to compare, never a proof.
@@ -45,9 +45,14 @@ impl Opening {
         let colon = json::skip_space(body, memchr::memmem::find(body, KEY)? + KEY.len());
         let list = json::skip_space(body, body.get(colon).filter(|it| **it == b':').map(|_| colon + 1)?);
         let start = json::skip_space(body, body.get(list).filter(|it| **it == b'[').map(|_| list + 1)?);
+        Opening::read(body, start).ok().map(|(opening, _)| opening)
+    }
+
+    /// The opening of a request whose first message starts here, and that message.
+    pub(super) fn read(body: &[u8], start: usize) -> Result<(Opening, Message), Malformed> {
         let mut found = Found::default();
-        let first = Reader::of_spans(body).message(start, None, &mut found).ok()?;
-        Some(Opening::of(body, &first, &found.pieces))
+        let first = Reader::of_spans(body).message(start, None, &mut found)?;
+        Ok((Opening::of(body, &first, &found.pieces), first))
     }
 
     pub(super) fn of(body: &[u8], message: &Message, pieces: &[Piece]) -> Opening {

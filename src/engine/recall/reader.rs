@@ -226,9 +226,7 @@ impl<'a> Reader<'a> {
         hinted: Option<Arc<Remembered>>,
     ) -> Result<Option<Arc<Remembered>>, Malformed> {
         let (body, Some(known)) = (self.body, self.known) else { return Ok(hinted) };
-        let mut found = Found::default();
-        let first = Reader::of_spans(body).message(start, None, &mut found)?;
-        let opening = Opening::of(body, &first, &found.pieces);
+        let (opening, first) = Opening::read(body, start)?;
         self.opening = Some(opening);
         let rest = choose::after(body, first.span.end);
         let answer = || choose::first_answer(body, body.len() - rest.len());
