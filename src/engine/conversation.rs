@@ -4,7 +4,7 @@
 //! the one that continues it. What holds for all of them is in the [`Conversation`] they share.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use super::align::{Arrival, Rules};
 use super::anatomy::Layer;
@@ -104,7 +104,7 @@ pub struct Conversation {
     /// Turns in a row that lost what the one before had cached, and the first layer that was lost.
     losses: Mutex<Option<(u32, Layer)>>,
     /// How its tools go out, if its client spells them or its inputs anew each turn.
-    spelling: Mutex<Option<Arc<Spelling>>>,
+    spelling: Mutex<Option<Spelling>>,
 }
 
 impl Trace {
@@ -276,7 +276,7 @@ impl Trace {
             Forwarded::InParts(request) => request.memory_bytes(),
         };
         let choice = self.conversation.choice().map_or(0, |choice| choice.bytes());
-        let spelling = self.conversation.spelling().map_or(0, |spelling| spelling.memory_bytes());
+        let spelling = self.conversation.spelling().as_ref().map_or(0, Spelling::memory_bytes);
         size_of::<Trace>() + self.received.memory_bytes() + forwarded + choice + spelling
     }
 }
@@ -331,15 +331,15 @@ impl Conversation {
     }
 
     /// How its tools go out, if its client spells something anew each turn.
-    pub fn spelling(&self) -> Option<Arc<Spelling>> {
-        self.spelling.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn spelling(&self) -> MutexGuard<'_, Option<Spelling>> {
+        self.spelling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A request of it did not go out as it came, but so.
     pub fn respelt(&self, request: &Remembered) {
-        let mut spelling = self.spelling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spelling = self.spelling();
         if !spelling.as_ref().is_some_and(|spelling| spelling.is_of(request)) {
-            *spelling = Some(Arc::new(Spelling::of(request)));
+            *spelling = Some(Spelling::of(request));
         }
     }
 

@@ -14,29 +14,36 @@
 //! The echoed request is then read like that of a stable client. What differs in any other way is left as it came, for
 //! [`super::canonical`] to look at.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
-use memchr::memmem;
+use memchr::memmem::Finder;
 
 use super::anatomy::{Anatomy, Layer, Message, Piece};
-use super::canonical::{Replacement, is_call, splice};
+use super::canonical::is_call;
 use super::json::{self, Malformed, Span, skip_space, value_end, walk_array, walk_object};
-use super::meaning::{Meaning, Tree, reordered_end};
+use super::meaning::{Meaning, Tree};
 use super::recall::Remembered;
 
 /// More tools than anybody has; of a longer list none is compared.
 const TOOLS_MAX: usize = 512;
+/// The key of a tool's name.
+const NAME: &[u8] = b"\"name\"";
 /// So many members may be called `name` inside a tool before its own is looked for in earnest.
 const NAMES_MAX: usize = 4;
 /// Clients move a marker from the last messages to new ones. Other messages that differ say that this is not the
 /// conversation, or that it was edited.
 const MARKED_MAX: usize = 2;
+/// So much is kept of a conversation's inputs; those beyond it are prepared anew whenever they are compared.
+const INPUTS_BYTES_MAX: usize = 256 * 1024;
 
-/// How the tools of a conversation are spelt, whose client spells them anew each turn.
+/// How a conversation is spelt, whose client spells it anew each turn.
 #[derive(Debug)]
 pub struct Spelling {
     /// The value of `tools` as it goes out.
     tools: Bytes,
     each: Vec<Tool>,
+    inputs: Inputs,
 }
 
 /// One of them, within that value.
@@ -47,13 +54,26 @@ struct Tool {
     tree: Tree,
 }
 
+/// Inputs of calls that were compared before, each by the number of its block among those of all messages.
+#[derive(Debug, Default)]
+struct Inputs {
+    known: BTreeMap<usize, Input>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Input {
+    value: Box<[u8]>,
+    tree: Tree,
+}
+
 /// A request in the spelling of its conversation.
 #[derive(Debug)]
 pub struct Echoed {
     pub body: Bytes,
     /// The first piece that came in another one, in the order of the cache.
     pub from: usize,
-    /// So many messages are those of the conversation's last request, from the first on.
+    /// So many messages are those of the conversation's last request, from the first on, with what is between them.
     pub same: usize,
 }
 
@@ -67,7 +87,7 @@ impl Spelling {
         let start = value.map_or(0, |value| value.start);
         let each = pieces.iter().take(TOOLS_MAX + 1).map(|piece| Tool::of(&tools, start, piece));
         let each = each.collect::<Option<Vec<_>>>().filter(|each| each.len() <= TOOLS_MAX);
-        Spelling { tools, each: each.unwrap_or_default() }
+        Spelling { tools, each: each.unwrap_or_default(), inputs: Inputs::default() }
     }
 
     /// Whether this request goes out so.
@@ -78,15 +98,19 @@ impl Spelling {
     /// About how much memory this takes.
     pub fn memory_bytes(&self) -> usize {
         let tool = |tool: &Tool| size_of::<Tool>() + tool.tree.memory_bytes();
-        size_of::<Spelling>() + self.tools.len() + self.each.iter().map(tool).sum::<usize>()
+        let tools = self.tools.len() + self.each.iter().map(tool).sum::<usize>();
+        size_of::<Spelling>() + tools + self.inputs.bytes
     }
 
     /// Where the list of tools that starts at `start` ends, if these are its tools in any order and spelling.
     fn respelt_end(&self, body: &[u8], start: usize) -> Option<usize> {
         let mut left: Vec<&Tool> = self.each.iter().collect();
         let longest = left.iter().map(|tool| tool.span.len()).max()?;
+        let key = Finder::new(NAME);
         let end = walk_array(body, start, |at| {
-            let place = self.place(&left, body, at, longest).ok_or(Malformed::At(at))?;
+            let near = &body[at..body.len().min(at + 2 * longest)];
+            let keys = key.find_iter(near).map(|key| at + key);
+            let place = self.place(&left, body, at, keys).ok_or(Malformed::At(at))?;
             let tool = left.swap_remove(place);
             let sound = &self.tools[tool.span.clone()];
             tool.tree.respelt_end(sound, body, at).ok_or(Malformed::At(at))
@@ -95,15 +119,19 @@ impl Spelling {
     }
 
     /// Which of these is called like the tool that starts at `at`. A wrong answer is found out when they are compared.
-    fn place(&self, left: &[&Tool], body: &[u8], at: usize, longest: usize) -> Option<usize> {
-        const KEY: &[u8] = b"\"name\"";
+    fn place(
+        &self,
+        left: &[&Tool],
+        body: &[u8],
+        at: usize,
+        keys: impl Iterator<Item = usize>,
+    ) -> Option<usize> {
         let named = |start: usize| {
             left.iter().position(|tool| body[start..].starts_with(&self.tools[tool.name.clone()]))
         };
         // Its own name is nearly always the first that is a text, and may stand behind everything else.
-        let near = &body[at..body.len().min(at + 2 * longest)];
-        let found = memmem::find_iter(near, KEY).take(NAMES_MAX).find_map(|key| {
-            let colon = skip_space(body, at + key + KEY.len());
+        let found = keys.take(NAMES_MAX).find_map(|key| {
+            let colon = skip_space(body, key + NAME.len());
             (body.get(colon) == Some(&b':')).then(|| named(skip_space(body, colon + 1)))?
         });
         found.or_else(|| named(json::member(body, at, "name")?.start))
@@ -120,19 +148,68 @@ impl Tool {
     }
 }
 
+impl Inputs {
+    /// Where an input ends that says what is known in another spelling.
+    fn respelt_end(&mut self, number: usize, known: &[u8], body: &[u8], at: usize) -> Option<usize> {
+        if let Some(input) = self.known.get(&number).filter(|input| *input.value == *known) {
+            return input.tree.respelt_end(known, body, at);
+        }
+        let input = Input::of(known)?;
+        let end = input.tree.respelt_end(known, body, at);
+        self.keep(number, input);
+        end
+    }
+
+    fn keep(&mut self, number: usize, input: Input) {
+        self.bytes -= self.known.remove(&number).map_or(0, |old| old.memory_bytes());
+        let bytes = input.memory_bytes();
+        if self.bytes + bytes <= INPUTS_BYTES_MAX {
+            self.bytes += bytes;
+            self.known.insert(number, input);
+        }
+    }
+}
+
+impl Input {
+    /// `None` for one that has no meaning, or is too large to be compared.
+    fn of(value: &[u8]) -> Option<Input> {
+        Meaning::of_sound(value)?;
+        Some(Input { tree: Tree::of(value)?, value: value.into() })
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of::<Input>() + self.value.len() + self.tree.memory_bytes()
+    }
+}
+
 /// The request as its conversation would spell it, whose last request went out as `last`. `None` if it is spelt so
 /// already, or is not known to be of that conversation.
-pub fn echo(body: &Bytes, last: &Remembered, spelling: &Spelling) -> Option<Echoed> {
-    let (replacements, seen) = Default::default();
-    let mut echo = Echo { body, last, spelling, from: usize::MAX, same: 0, replacements, seen };
+pub fn echo(body: &Bytes, last: &Remembered, spelling: &mut Spelling) -> Option<Echoed> {
+    let (respelt, seen) = Default::default();
+    let mut echo = Echo { body, last, spelling, from: usize::MAX, same: 0, respelt, seen };
     let end = walk_object(body, 0, |key, start| echo.member(&key, start)).ok()?;
-    let Echo { from, same, mut replacements, .. } = echo;
-    if skip_space(body, end) != body.len() || replacements.is_empty() {
+    let Echo { from, same, mut respelt, .. } = echo;
+    if skip_space(body, end) != body.len() || respelt.is_empty() {
         return None;
     }
     // The body may bring its layers in any order.
-    replacements.sort_by_key(|replacement| replacement.span.start);
-    Some(Echoed { body: splice(body, &replacements).concat().into(), from, same })
+    respelt.sort_unstable_by_key(|respelt| respelt.came.start);
+    Some(Echoed { body: put_back(body, last.body(), &respelt), from, same })
+}
+
+/// The body with what stands in the last request instead of what came in another spelling.
+fn put_back(body: &[u8], sent: &[u8], respelt: &[Respelt]) -> Bytes {
+    let came: usize = respelt.iter().map(|one| one.came.len()).sum();
+    let went: usize = respelt.iter().map(|one| one.went.len()).sum();
+    let mut out = Vec::with_capacity(body.len() - came + went);
+    let mut at = 0;
+    for Respelt { came, went } in respelt {
+        out.extend_from_slice(&body[at..came.start]);
+        out.extend_from_slice(&sent[went.clone()]);
+        at = came.end;
+    }
+    out.extend_from_slice(&body[at..]);
+    out.into()
 }
 
 /// The value of `tools` in a request.
@@ -144,12 +221,18 @@ fn tools_of(request: &Remembered) -> Option<&Span> {
 struct Echo<'a> {
     body: &'a Bytes,
     last: &'a Remembered,
-    spelling: &'a Spelling,
+    spelling: &'a mut Spelling,
     from: usize,
     same: usize,
-    replacements: Vec<Replacement>,
+    respelt: Vec<Respelt>,
     /// The layers that came.
     seen: Vec<Layer>,
+}
+
+/// A stretch of a request, and the one of the last request that says the same.
+struct Respelt {
+    came: Span,
+    went: Span,
 }
 
 impl Echo<'_> {
@@ -186,7 +269,7 @@ impl Echo<'_> {
             return value_end(body, start);
         };
         self.from = 0;
-        self.replacements.push(Replacement { span: start..end, with: vec![sent.slice(known.clone())] });
+        self.respelt.push(Respelt { came: start..end, went: known.clone() });
         Ok(end)
     }
 
@@ -194,7 +277,8 @@ impl Echo<'_> {
     fn messages(&mut self, start: usize) -> Result<usize, Malformed> {
         let (body, sent) = (self.body, self.last.body());
         let known = &self.last.anatomy().messages;
-        let mut number = 0;
+        // Where the last message ended, here and there.
+        let (mut number, mut ends) = (0, None);
         walk_array(body, start, |start| {
             let message = known.get(number);
             number += 1;
@@ -202,7 +286,9 @@ impl Echo<'_> {
             let length = same(&sent[message.span.clone()], body, start);
             match length.map(|length| start + length).or_else(|| self.respelt_message(message, start)) {
                 Some(end) => {
-                    self.same += usize::from(self.same + 1 == number);
+                    let follows = |(here, there)| body[here..start] == sent[there..message.span.start];
+                    self.same += usize::from(self.same + 1 == number && ends.is_none_or(follows));
+                    ends = Some((end, message.span.end));
                     Ok(end)
                 }
                 None if number > 1 && number + MARKED_MAX > known.len() => value_end(body, start),
@@ -214,9 +300,9 @@ impl Echo<'_> {
     /// Where a message ends that differs from a known one in the spelling of inputs alone.
     fn respelt_message(&mut self, message: &Message, start: usize) -> Option<usize> {
         let (body, sent) = (self.body, self.last.body());
-        let Anatomy { pieces, .. } = self.last.anatomy();
+        let Anatomy { pieces, tools, system, .. } = self.last.anatomy();
         let (mut from, mut at) = (message.span.start, start);
-        let before = (self.from, self.replacements.len());
+        let before = (self.from, self.respelt.len());
         let mut compare = || {
             for (number, input) in inputs(sent, pieces, message) {
                 at += same(&sent[from..input.start], body, at)?;
@@ -224,9 +310,9 @@ impl Echo<'_> {
                 let end = match same(value, body, at) {
                     Some(length) if is_whole(value) => at + length,
                     _ => {
-                        let end = input_end(value, body, at)?;
-                        let with = vec![sent.slice(input.clone())];
-                        self.replacements.push(Replacement { span: at..end, with });
+                        let place = number - tools - system;
+                        let end = self.spelling.inputs.respelt_end(place, value, body, at)?;
+                        self.respelt.push(Respelt { came: at..end, went: input.clone() });
                         self.from = self.from.min(number);
                         end
                     }
@@ -238,7 +324,7 @@ impl Echo<'_> {
         let end = compare();
         if end.is_none() {
             self.from = before.0;
-            self.replacements.truncate(before.1);
+            self.respelt.truncate(before.1);
         }
         end
     }
@@ -252,14 +338,6 @@ fn inputs<'a>(
 ) -> impl Iterator<Item = (usize, &'a Span)> {
     let calls = message.pieces.clone().filter(|number| is_call(body, &pieces[*number]));
     calls.filter_map(|number| Some((number, pieces[number].input.as_ref()?)))
-}
-
-/// Where an input ends that says what is known in another spelling.
-fn input_end(known: &[u8], body: &[u8], at: usize) -> Option<usize> {
-    reordered_end(known, body, at).or_else(|| {
-        Meaning::of_sound(known)?;
-        Tree::of(known)?.respelt_end(known, body, at)
-    })
 }
 
 /// How long these bytes are, if they stand here.
@@ -306,7 +384,7 @@ mod tests {
     /// What becomes of a request whose conversation went out so.
     fn echoed(last: &str, body: &str) -> Option<(String, usize)> {
         let last = read(last);
-        let echoed = echo(&Bytes::copy_from_slice(body.as_bytes()), &last, &Spelling::of(&last))?;
+        let echoed = echo(&Bytes::copy_from_slice(body.as_bytes()), &last, &mut Spelling::of(&last))?;
         Some((String::from_utf8(echoed.body.to_vec()).unwrap(), echoed.from))
     }
 
@@ -352,6 +430,56 @@ mod tests {
         let twice = r#"{"path":"p","limit":7,"path":"p"}"#;
         let also_twice = r#"{"path":"p","path":"p","limit":7}"#;
         assert_eq!(echoed(&request(TOOLS, twice, ""), &request(TOOLS, also_twice, NEW)), None);
+    }
+
+    #[test]
+    fn what_was_compared_before_is_compared_anew_once_it_says_something_else() {
+        let (last, other) = (request(TOOLS, INPUT, ""), r#"{"path":"q","limit":7}"#);
+        let mut spelling = Spelling::of(&read(&last));
+        let mut echoed = |last: &str, input: &str| {
+            let body = Bytes::from(request(TOOLS, input, NEW));
+            Some(echo(&body, &read(last), &mut spelling)?.body)
+        };
+        for _ in 0..2 {
+            assert_eq!(echoed(&last, RESPELT), Some(request(TOOLS, INPUT, NEW).into()));
+            assert_eq!(echoed(&last, r#"{"limit":7,"path":"q"}"#), None, "it says something else");
+            let edited = request(TOOLS, other, "");
+            let put_back = echoed(&edited, r#"{"limit":7,"path":"q"}"#);
+            assert_eq!(put_back, Some(request(TOOLS, other, NEW).into()));
+        }
+        assert!(spelling.inputs.bytes > 0 && spelling.inputs.known.len() == 1);
+    }
+
+    #[test]
+    fn no_more_of_inputs_is_kept_than_there_is_room_for() {
+        let mut inputs = Inputs::default();
+        let value = |number: usize| format!(r#"{{"a":{number},"b":"{}"}}"#, "x".repeat(50_000));
+        for number in 0..10 {
+            let (known, came) = (value(number), value(number).replace(r#""a":"#, r#" "a" :"#));
+            let end = inputs.respelt_end(number, known.as_bytes(), came.as_bytes(), 0);
+            assert_eq!(end, Some(came.len()), "kept or not");
+        }
+        assert!(inputs.bytes <= INPUTS_BYTES_MAX && inputs.known.len() == 5);
+        inputs.respelt_end(0, b"{}", b"{ }", 0);
+        let kept = inputs.known.values().map(Input::memory_bytes).sum::<usize>();
+        assert_eq!(inputs.bytes, kept, "what is replaced is given back");
+    }
+
+    #[test]
+    fn messages_that_are_set_apart_otherwise_are_not_one_run() {
+        let (last, came) = (request(TOOLS, INPUT, ""), request(TOOLS, RESPELT, NEW));
+        let same = |came: &str| {
+            let last = read(&last);
+            echo(&Bytes::copy_from_slice(came.as_bytes()), &last, &mut Spelling::of(&last)).unwrap().same
+        };
+        assert_eq!(same(&came), 3);
+        assert_eq!(
+            same(&came.replace(
+                r#"},{"role":"user","content":[{"type":"tool_result""#,
+                r#"}, {"role":"user","content":[{"type":"tool_result""#
+            )),
+            2
+        );
     }
 
     #[test]

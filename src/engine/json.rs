@@ -223,7 +223,7 @@ fn push_unescaped(out: &mut Vec<u8>, inner: &[u8], mut at: usize) -> Option<()> 
             _ => return None,
         });
         from = at + 2;
-        match memchr(b'\\', &inner[from..]) {
+        match near(b'\\', &inner[from..]) {
             Some(next) => at = from + next,
             None => break,
         }
@@ -290,7 +290,7 @@ fn expect(bytes: &[u8], at: usize, byte: u8) -> Result<(), Malformed> {
 pub fn string_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     expect(bytes, at, b'"')?;
     let mut from = at + 1;
-    while let Some(found) = quote(&bytes[from..]) {
+    while let Some(found) = near(b'"', &bytes[from..]) {
         let quote = from + found;
         // Before the first one stands the opening quote.
         if bytes[quote - 1] != b'\\' {
@@ -305,23 +305,24 @@ pub fn string_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     Err(Malformed::Truncated)
 }
 
-/// Where the next quote is. Most names and many values are shorter than it takes to begin a wide search.
-fn quote(bytes: &[u8]) -> Option<usize> {
+/// Where the next such byte is, where it is seldom far: most names and many values are shorter than it takes to begin a
+/// wide search.
+fn near(byte: u8, bytes: &[u8]) -> Option<usize> {
     const NEAR: usize = 32;
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     let mut at = 0;
     while let Some(word) = bytes[at..].first_chunk::<8>() {
         if at == NEAR {
-            return memchr(b'"', &bytes[at..]).map(|found| at + found);
+            return memchr(byte, &bytes[at..]).map(|found| at + found);
         }
-        // Bytes that are quotes become zero; the lowest zero byte is the lowest whose top bit is set here.
-        let zeroed = u64::from_le_bytes(*word) ^ (ONES * b'"' as u64);
+        // Such bytes become zero; the lowest zero byte is the lowest whose top bit is set here.
+        let zeroed = u64::from_le_bytes(*word) ^ (ONES * u64::from(byte));
         match zeroed.wrapping_sub(ONES) & !zeroed & (ONES << 7) {
             0 => at += 8,
             found => return Some(at + found.trailing_zeros() as usize / 8),
         }
     }
-    bytes[at..].iter().position(|byte| *byte == b'"').map(|found| at + found)
+    bytes[at..].iter().position(|it| *it == byte).map(|found| at + found)
 }
 
 /// The open brackets, one bit each: object or array.

@@ -15,7 +15,9 @@
 
 mod respelt;
 
-pub use respelt::{Tree, is_respelt, reordered_end};
+pub use respelt::{Tree, is_reordered, is_respelt};
+
+use std::sync::LazyLock;
 
 use super::json::{self, Malformed, Span, skip_space, value_end};
 
@@ -96,7 +98,9 @@ impl<'a> Form<'a> {
         let (members, scratch) = Default::default();
         let mut form = Form { bytes, out, members, scratch, strictness, depth: 0 };
         form.value(skip_space(bytes, 0), without)?;
-        Some(Meaning(blake3::derive_key("forkpoint meaning v1", &form.out)))
+        static DERIVE: LazyLock<blake3::Hasher> =
+            LazyLock::new(|| blake3::Hasher::new_derive_key("forkpoint meaning v1"));
+        Some(Meaning(*DERIVE.clone().update(&form.out).finalize().as_bytes()))
     }
 
     /// Writes the value at `start`, and answers where it ends. `without`: members to leave out of this object,

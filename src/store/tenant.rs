@@ -327,8 +327,8 @@ impl View<'_> {
                 }
             },
         };
-        let (sent, is_copy) = (last.forwarded(), |number: usize, _| number < same);
-        let known = Last { request: &sent, is_copy: Some(&is_copy) };
+        let sent = last.forwarded();
+        let known = Last { request: &sent, run: same };
         let (received, like) = Remembered::recall(read, &known, attribution)?;
         let before = Before::sent(last, &received, like);
         Ok(self.arrival(received, came, Some(before), betas))
@@ -391,11 +391,10 @@ impl View<'_> {
         };
         let candidates = hinted().map_or_else(opened, |trace| vec![trace]);
         candidates.into_iter().find_map(|trace| {
-            let spelling = trace.conversation.spelling()?;
             let may_echo =
                 trace.conversation.order(order) == Order::FirstSeen && !trace.conversation.is_stood_down();
             let last = trace.whole().filter(|_| may_echo)?;
-            let echoed = echo::echo(body, last, &spelling)?;
+            let echoed = echo::echo(body, last, trace.conversation.spelling().as_mut()?)?;
             Some((trace, echoed))
         })
     }

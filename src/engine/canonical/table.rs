@@ -15,7 +15,7 @@ use super::Order;
 use super::aged::{Aged, Clock, ENTRY_BYTES, oldest_to_keep};
 use super::scribe::meaning_of;
 use crate::engine::json;
-use crate::engine::meaning::{Meaning, Tree};
+use crate::engine::meaning::{Meaning, Tree, is_reordered};
 
 /// What a table may hold before the least recently used goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,6 +255,7 @@ impl Spellings {
         let found = |tree: &Tree| tree.is_respelt(&known.bytes, tool);
         let tree = match &known.tree {
             Some(tree) => found(tree).then_some(None)?,
+            None if !is_reordered(&known.bytes, tool) => return None,
             None => Some((key, Tree::of(&known.bytes).filter(found)?)),
         };
         Some(Respelt { meaning: Meaning::from_bytes(key.digest), tree })

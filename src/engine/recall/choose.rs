@@ -97,7 +97,7 @@ impl Fit {
 }
 
 /// How many leading bytes two stretches share; compared in steps that the memory comparison is fast at.
-fn shared(one: &[u8], two: &[u8]) -> usize {
+pub(super) fn shared(one: &[u8], two: &[u8]) -> usize {
     const STEP: usize = 4_096;
     let len = one.len().min(two.len());
     let mut at = 0;

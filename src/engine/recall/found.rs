@@ -29,7 +29,10 @@ impl Found {
 
     /// The same for all pieces of a layer, whose value stood at `from`.
     pub fn take_all(&mut self, seen: Seen<'_>, from: usize, start: usize) {
-        self.pieces.extend(seen.pieces.iter().map(|piece| piece.moved(from, start)));
+        match from == start {
+            true => self.pieces.extend_from_slice(seen.pieces),
+            false => self.pieces.extend(seen.pieces.iter().map(|piece| piece.moved(from, start))),
+        }
         self.leaves.extend_from_slice(seen.leaves);
     }
 
@@ -56,6 +59,19 @@ impl Found {
         }
         self.leaves.extend_from_slice(&old.leaves[message.pieces.clone()]);
         Some(message_now)
+    }
+
+    /// The same for so many messages in one run, the first of which stands at `start`.
+    pub fn take_run(&mut self, old: &Remembered, run: usize, start: usize) -> Vec<Message> {
+        let taken = &old.anatomy.messages[..run];
+        let mut messages = Vec::with_capacity(old.anatomy.messages.len() + 4);
+        let (Some(first), Some(last)) = (taken.first(), taken.last()) else { return messages };
+        let (from, pieces) = (first.span.start, first.pieces.start..last.pieces.end);
+        messages.extend(taken.iter().map(|message| {
+            message.moved(from, start, self.pieces.len() + message.pieces.start - pieces.start)
+        }));
+        self.take_all(old.pieces(pieces), from, start);
+        messages
     }
 
     /// The same for a whole message.

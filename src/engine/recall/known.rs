@@ -24,6 +24,12 @@ pub trait Known {
         Vec::new()
     }
 
+    /// So many messages of the hinted request, from the first on, are known to stand in this one as they stand there,
+    /// with what is between them.
+    fn run(&self) -> usize {
+        0
+    }
+
     /// A request that this one was made of.
     fn copied(&self) -> Option<Copied<'_>> {
         None
@@ -57,8 +63,8 @@ impl Known for Nothing {}
 /// One request is known: the one before.
 pub struct Last<'a> {
     pub request: &'a Arc<Remembered>,
-    /// Which messages are known to be copies of its own.
-    pub is_copy: Option<&'a dyn Fn(usize, usize) -> bool>,
+    /// So many of its messages are known to be repeated: [`Known::run`].
+    pub run: usize,
 }
 
 impl Known for Last<'_> {
@@ -66,7 +72,7 @@ impl Known for Last<'_> {
         Some(Arc::clone(self.request))
     }
 
-    fn copied(&self) -> Option<Copied<'_>> {
-        self.is_copy.map(|is_copy| Copied { request: self.request, is_copy })
+    fn run(&self) -> usize {
+        self.run
     }
 }

@@ -155,7 +155,7 @@ impl Remembered {
 
     /// The same request as it came with other bytes.
     pub fn reread(self: &Arc<Self>, body: Bytes) -> Result<Remembered, Malformed> {
-        Remembered::read(body, &Last { request: self, is_copy: None }, self.attribution)
+        Remembered::read(body, &Last { request: self, run: 0 }, self.attribution)
     }
 
     /// The same request with other hashes from this piece on: as if it had come in a spelling that nobody knows.
@@ -278,6 +278,15 @@ impl Remembered {
 
     fn message_bytes(&self, index: usize) -> Option<&[u8]> {
         self.anatomy.messages.get(index).map(|message| &self.body[message.span.clone()])
+    }
+
+    /// So many messages, from the first on, are repeated at the start of `rest` with what is between them.
+    fn run_at(&self, rest: &[u8]) -> usize {
+        let messages = &self.anatomy.messages;
+        let (Some(first), Some(last)) = (messages.first(), messages.last()) else { return 0 };
+        let start = first.span.start;
+        let shared = choose::shared(&self.body[start..last.span.end], rest);
+        messages.partition_point(|message| message.span.end - start <= shared)
     }
 
     /// From the second message to the end of the last.

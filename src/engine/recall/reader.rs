@@ -141,11 +141,8 @@ impl<'a> Reader<'a> {
             return value_end(body, start);
         }
         let mut old = self.predecessor.take();
+        let run = old.as_ref().and(self.known).map_or(0, |known| known.run());
         let (mut messages, mut found) = (Vec::new(), Found::default());
-        if let Some(old) = &old {
-            messages.reserve(old.anatomy.messages.len() + 4);
-            found.make_room(old);
-        }
         let following = self.known.and_then(|known| known.following()).filter(|next| next.is_usable());
         let copied = self.known.and_then(|known| known.copied());
         let (mut place, mut behind) = (Place::default(), Place::default());
@@ -155,12 +152,25 @@ impl<'a> Reader<'a> {
                 return value_end(body, start);
             }
             let rest = &body[start..];
-            let opens_like = |old: &Remembered| old.message_bytes(0).is_some_and(|it| rest.starts_with(it));
-            if messages.is_empty() && !old.as_deref().is_some_and(opens_like) {
-                old = self.continued(start, old.take())?;
+            if messages.is_empty() {
+                let opens_like =
+                    |old: &Remembered| run > 0 || old.message_bytes(0).is_some_and(|it| rest.starts_with(it));
+                if !old.as_deref().is_some_and(opens_like) {
+                    old = self.continued(start, old.take())?;
+                }
                 if let Some(old) = &old {
-                    messages.reserve(old.anatomy.messages.len() + 4);
                     found.make_room(old);
+                    let run = if run > 0 { run } else { old.run_at(rest) };
+                    messages = found.take_run(old, run, start);
+                    (self.same_messages, place.next) = (run, run);
+                }
+                if let (Some(old), Some(last)) = (&old, messages.last()) {
+                    let extra: usize = messages.iter().map(|message| message.extra.len()).sum();
+                    self.spend(messages.len() + found.pieces.len() + extra)?;
+                    let opening = || Opening::of(body, &messages[0], &found.pieces);
+                    let known = self.opening.or(old.opening);
+                    self.opening = Some(known.unwrap_or_else(opening));
+                    return Ok(last.span.end);
                 }
             }
             let number = messages.len();
