@@ -361,7 +361,10 @@ impl View<'_> {
         before: Option<Before>,
         betas: impl Iterator<Item = &'b str>,
     ) -> Arrival {
-        let parameters = Parameters::read(received.body(), received.anatomy(), betas);
+        let mut parameters = Parameters::read(received.body(), received.anatomy(), betas);
+        if let Some(before) = &before {
+            parameters = parameters.after(&before.trace.parameters);
+        }
         let chosen = match (&before, self.tenant) {
             (None | Some(Before { continued: false, .. }), Some(tenant)) => {
                 tenant.recent().chosen(&received, self.hint)

@@ -1,10 +1,13 @@
 //! The parameters that cache entries depend on, besides the blocks.
 
+use std::sync::{Arc, OnceLock};
+
+use super::Scope;
 use crate::engine::anatomy::{Anatomy, Layer};
 use crate::engine::identify::each_beta;
 use crate::engine::json;
 use crate::engine::meaning::Meaning;
-use crate::engine::types::first;
+use crate::engine::types::{TenantId, first};
 
 /// A value is compared by meaning if its bytes times its depth stay below this, else by its bytes: reading a
 /// meaning walks a value once per level, and no real parameter is nested so deep.
@@ -80,6 +83,8 @@ pub struct Parameters {
     members: [Digest; MEMBERS.len()],
     betas: Betas,
     first_image: Option<usize>,
+    /// What depends on nothing but these and the tenant, once it was asked for.
+    scope: Arc<OnceLock<(TenantId, Scope)>>,
 }
 
 /// A set of betas.
@@ -101,7 +106,22 @@ impl Parameters {
             members: MEMBERS.map(|(name, _)| digest(body, anatomy, name)),
             betas: Betas::of(betas),
             first_image: anatomy.pieces.iter().position(|piece| piece.shows_image),
+            scope: Arc::default(),
         }
+    }
+
+    /// The same, sharing what was made of those of an earlier request where they are equal.
+    pub fn after(self, before: &Parameters) -> Parameters {
+        match self.differs(before, Layer::Messages) {
+            None => Parameters { scope: Arc::clone(&before.scope), ..self },
+            Some(_) => self,
+        }
+    }
+
+    /// What the entries of a request of this tenant depend on.
+    pub fn scope(&self, tenant: &TenantId) -> Scope {
+        let (of, scope) = self.scope.get_or_init(|| (*tenant, Scope::of(tenant, self)));
+        if of == tenant { scope.clone() } else { Scope::of(tenant, self) }
     }
 
     /// The first parameter by which entries of `layer` differ between two requests.
@@ -115,7 +135,7 @@ impl Parameters {
 
     /// The same under the betas of another request.
     pub fn with_betas<'b>(&self, betas: impl Iterator<Item = &'b str>) -> Parameters {
-        Parameters { betas: Betas::of(betas), ..self.clone() }
+        Parameters { betas: Betas::of(betas), scope: Arc::default(), ..self.clone() }
     }
 
     /// What differs between the betas of two requests; none if nothing does, or anything else too.

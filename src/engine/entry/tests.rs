@@ -302,3 +302,21 @@ fn betas_that_differ_are_told_by_what_differs() {
     let many: Vec<String> = (0..100).map(|number| format!("beta-{number}")).collect();
     assert_eq!(change(&["a"], &[&many.join(",")]), None, "too many to be told apart");
 }
+
+#[test]
+fn what_was_made_of_equal_parameters_is_shared_and_of_others_is_not() {
+    let read = Read::of(r#"{"model":"m","messages":[{"role":"user","content":"u"}]}"#);
+    let key = |tenant: u8, parameters: &Parameters| {
+        let scope = parameters.scope(&TenantId([tenant; 32]));
+        EntryKey::of(&scope, &read.chain, 0, Layer::Messages).unwrap()
+    };
+    let made_anew = |tenant: u8, betas: &[&str]| key(tenant, &read.parameters(betas));
+    let first = read.parameters(&["a"]);
+    assert_eq!(key(0, &first), made_anew(0, &["a"]));
+    for (betas, tenant) in [(["a"], 0), (["a"], 1), (["b"], 0)] {
+        let later = read.parameters(&betas).after(&first);
+        assert_eq!(key(tenant, &later), made_anew(tenant, &betas), "{betas:?} of {tenant}");
+    }
+    let swapped = first.with_betas(["b"].into_iter());
+    assert_eq!(key(0, &swapped), made_anew(0, &["b"]));
+}

@@ -132,13 +132,15 @@ impl Forks {
     /// was pending or not.
     pub fn seal(&mut self, draft: Draft, turn: &Turn, now: Moment) -> Result<Arc<ForkPoint>, Dropped> {
         let pending = draft.pending;
-        let named = turn.id.as_deref().map(|message_id| ForkId::of(self.tenant, message_id));
-        let sealed = match (Dropped::of(turn.wholeness), named) {
+        let sealed = match (Dropped::of(turn.wholeness), turn.id.as_deref()) {
             // What broke off before its first call is as little a fan-out as any other answer.
             (Some(Dropped::Unfinished), _) if draft.calls.is_empty() => Err(Dropped::FewCalls),
             (Some(why), _) => Err(why),
             (None, None) => Err(Dropped::NoMessageId),
-            (None, Some(id)) => draft.sealed(id, turn, &self.rules).and_then(|point| self.put(point, now)),
+            (None, Some(message_id)) => {
+                let id = || ForkId::of(self.tenant, message_id);
+                draft.sealed(id, turn, &self.rules).and_then(|point| self.put(point, now))
+            }
         };
         if let (Err(_), Some(id)) = (&sealed, pending) {
             self.take(id);

@@ -287,7 +287,12 @@ impl Draft {
     }
 
     /// The fork point that the finished turn leaves, if it is a fan-out that can be replayed.
-    pub(super) fn sealed(mut self, id: ForkId, turn: &Turn, rules: &Rules) -> Result<ForkPoint, Dropped> {
+    pub(super) fn sealed(
+        mut self,
+        id: impl FnOnce() -> ForkId,
+        turn: &Turn,
+        rules: &Rules,
+    ) -> Result<ForkPoint, Dropped> {
         let message = self.take_in(turn, rules)?;
         let directed = self.calls.iter().filter(|call| !call.directives.is_empty()).count();
         match self.spoilt {
@@ -298,7 +303,7 @@ impl Draft {
             None if !self.unresolved.is_empty() => return Err(Dropped::ServerTools),
             None => {}
         }
-        Ok(self.whole(id, message, turn))
+        Ok(self.whole(id(), message, turn))
     }
 
     /// The same of a turn that need not be a fan-out, if another message may follow it.

@@ -4,7 +4,7 @@ use super::Memo;
 use crate::engine::align;
 use crate::engine::breakpoints::of_client;
 use crate::engine::conversation::Trace;
-use crate::engine::entry::{EntryKey, Parameters, Scope, prefix_bytes};
+use crate::engine::entry::{EntryKey, Parameters, prefix_bytes};
 use crate::engine::types::Moment;
 use crate::engine::warmth::{Prediction, Trial, Warmth};
 use crate::store::Tenant;
@@ -46,7 +46,7 @@ impl Memo {
         by: &Parameters,
         now: Moment,
     ) -> Prediction {
-        let scope = Scope::of(&self.owner.tenant, by);
+        let scope = by.scope(&self.owner.tenant);
         let (chain, anatomy) = (trace.reading().chain(), trace.reading().anatomy());
         let key = |piece: usize| EntryKey::of(&scope, chain, piece, anatomy.layer(piece));
         ledger.predict(trace.probes(), key, now)
