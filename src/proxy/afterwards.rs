@@ -34,9 +34,11 @@ const SHARES: usize = 64;
 /// Such work takes microseconds. Whoever waits longer than this goes on without it.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How long an ended exchange waits to be told of, and how many may wait.
-const LEISURE: Duration = Duration::from_millis(2);
+/// How long an ended exchange waits at most to be told of, and how many may wait: together they cost less.
+const LEISURE: Duration = Duration::from_millis(10);
 const LEISURE_MAX: usize = 64;
+/// So many are told of before whoever has bytes to move goes first.
+const AT_ONCE: usize = 8;
 
 /// How much is put off right now.
 static BEHIND: [AtomicUsize; SHARES] = [const { AtomicUsize::new(0) }; SHARES];
@@ -111,11 +113,15 @@ pub struct Leisure {
 }
 
 #[derive(Default)]
-struct Queue(VecDeque<Work>);
+struct Queue {
+    works: VecDeque<Work>,
+    /// Somebody will come for them.
+    awaited: bool,
+}
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} waiting", self.0.len())
+        write!(f, "{} waiting", self.works.len())
     }
 }
 
@@ -125,17 +131,20 @@ impl Leisure {
         let (Ok(()), Ok(runtime)) = (LATER.try_with(|_| ()), Handle::try_current()) else { return work() };
         self.untold.fetch_add(1, SeqCst);
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.0.push_back(Box::new(work));
-        let is_full = queue.0.len() > LEISURE_MAX;
+        queue.works.push_back(Box::new(work));
+        let is_full = queue.works.len() > LEISURE_MAX;
+        let was_awaited = std::mem::replace(&mut queue.awaited, true);
         drop(queue);
         if is_full {
             return while self.tell_one() {};
         }
+        if was_awaited {
+            return;
+        }
         let leisure = Arc::clone(self);
         runtime.spawn(async move {
             tokio::time::sleep(LEISURE).await;
-            while leisure.tell_one() {
-                // Whoever has bytes to move goes first.
+            while (0..AT_ONCE).all(|_| leisure.tell_one()) {
                 tokio::task::yield_now().await;
             }
         });
@@ -150,7 +159,10 @@ impl Leisure {
 
     /// Whether there was anything to do.
     fn tell_one(&self) -> bool {
-        let work = self.queue.lock().unwrap_or_else(PoisonError::into_inner).0.pop_front();
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let work = queue.works.pop_front();
+        queue.awaited &= work.is_some();
+        drop(queue);
         let told = work.map(|work| {
             // However it ends, nobody waits for it any more.
             let _ = std::panic::catch_unwind(AssertUnwindSafe(work));
@@ -290,6 +302,27 @@ mod tests {
         }
         tell_later("outside");
         assert_eq!(*said.lock().unwrap(), ["answered", "asked for", "answered again", "told", "outside"]);
+    }
+
+    #[tokio::test]
+    async fn many_are_told_of_together_by_one_who_comes_for_them() {
+        let (said, leisure) = (Said::default(), Arc::<Leisure>::default());
+        let many = 3 * AT_ONCE + 1;
+        for _ in 0..2 {
+            connection(async {
+                for _ in 0..many {
+                    let said = Arc::clone(&said);
+                    leisure.tell(move || say(&said, "told"));
+                    assert!(leisure.queue.lock().unwrap().awaited);
+                }
+            })
+            .await;
+            while leisure.queue.lock().unwrap().awaited {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(said.lock().unwrap().drain(..).count(), many);
+        }
+        assert_eq!(leisure.untold.load(SeqCst), 0);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use std::time::Instant;
 use super::error::Fault;
 use super::family::Family;
 use super::fork::{BETA, Forked, tool_of};
-use super::forward::{Answer, SentBody};
+use super::forward::{Answer, SentBody, others_first};
 use super::record::{Facts, Recorder, warn_of_stand_down};
 use super::{Modes, Proxy};
 use crate::config::{GateScope, Mode};
@@ -78,7 +78,7 @@ impl Proxy {
         }
         let first = pieces.clone().map_or(received, SentBody::spliced);
         let behind = async {
-            tokio::task::yield_now().await;
+            others_first().await;
             match ahead {
                 Some(last) => self.read_behind(&body, last, modes, recorder),
                 None if is_watched => return,

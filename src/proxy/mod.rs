@@ -59,7 +59,7 @@ use collect::{Collected, Held};
 use drill::{Drill, Step};
 use error::Fault;
 use family::{Claims, Family};
-use forward::{Answer, SentBody, Upstream};
+use forward::{Answer, SentBody, Upstream, others_first};
 use hold::{Gate, Held as HeldBack};
 use live::Generation;
 use memo::{Memo, Owner};
@@ -200,7 +200,7 @@ impl Proxy {
         recorder.facts.sent_at = Some(Instant::now());
         let now = self.clock.now();
         let reading = async {
-            tokio::task::yield_now().await;
+            others_first().await;
             let Some(body) = &body else { return };
             self.read(body, Way::AsItCame, recorder);
             if let Some(memo) = &mut recorder.memo {
