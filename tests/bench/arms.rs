@@ -11,6 +11,7 @@ use std::process::Command;
 
 use crate::Fallible;
 use crate::children::{Child, free_address, pinned};
+use crate::peers::{self, PEERS};
 
 /// The baseline of added latency: the load generator talks to the mock.
 pub const DIRECT: &str = "direct";
@@ -28,7 +29,7 @@ pub struct Arm {
     pub name: &'static str,
     pub what: &'static str,
     /// None: no process at all.
-    command: Option<fn(&Place) -> Fallible<Command>>,
+    pub command: Option<fn(&Place) -> Fallible<Command>>,
 }
 
 pub const ARMS: &[Arm] = &[
@@ -82,11 +83,16 @@ pub struct Running {
     pub child: Option<Child>,
     /// By how much a body may be longer when it arrives; nothing means that its bytes are not touched.
     pub adds_bytes: u64,
+    /// It writes requests and answers anew, so that their bytes say nothing.
+    pub rewrites: bool,
+    /// Header lines that it wants with every request.
+    pub headers: String,
 }
 
 pub fn named(name: &str) -> Fallible<&'static Arm> {
-    let known = || ARMS.iter().map(|arm| arm.name).collect::<Vec<_>>().join(", ");
-    ARMS.iter()
+    let all = || ARMS.iter().chain(PEERS);
+    let known = || all().map(|arm| arm.name).collect::<Vec<_>>().join(", ");
+    all()
         .find(|arm| arm.name == name)
         .ok_or_else(|| format!("no arm {name:?}\n\nhint: the arms are {}", known()).into())
 }
@@ -106,6 +112,8 @@ impl Arm {
                 admin: None,
                 child: None,
                 adds_bytes: 0,
+                rewrites: false,
+                headers: String::new(),
             });
         };
         let folder = folder.join(self.name);
@@ -126,6 +134,8 @@ impl Arm {
             admin: [OBSERVE, ALIGN, FORK].contains(&self.name).then_some(place.admin),
             child: Some(child),
             adds_bytes: if [ALIGN, FORK].contains(&self.name) { MARKERS_BYTES } else { 0 },
+            rewrites: PEERS.iter().any(|peer| peer.name == self.name),
+            headers: peers::headers(&place, self.name),
         })
     }
 }

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use crate::Fallible;
 
-/// A server that does not accept connections by then is not coming.
-const START_MAX: Duration = Duration::from_secs(10);
+/// A server that does not accept connections by then is not coming. Those in Python take their time.
+const START_MAX: Duration = Duration::from_secs(60);
 
 /// Time to end on request before it is made to.
 const STOP_MAX: Duration = Duration::from_secs(3);

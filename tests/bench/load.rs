@@ -51,6 +51,8 @@ pub struct Job {
     pub pace_us: u64,
     /// Conversations are numbered from here; the driver never hands out a number twice.
     pub first_nonce: u64,
+    /// Further header lines of every request.
+    pub headers: String,
 }
 
 /// Which conversation of a connection is next.
@@ -258,8 +260,8 @@ impl Request {
             "POST /v1/messages?beta=true HTTP/1.1\r\nhost: {}\r\naccept: application/json\r\n\
              content-type: application/json\r\nuser-agent: bench/1.0 (external, cli)\r\nx-api-key: bench-key\r\n\
              anthropic-version: 2023-06-01\r\nanthropic-beta: interleaved-thinking-2025-05-14\r\nx-app: cli\r\n\
-             x-stainless-lang: js\r\nx-stainless-retry-count: 0\r\nx-bench-pace-us: {}\r\n",
-            job.target, job.pace_us
+             x-stainless-lang: js\r\nx-stainless-retry-count: 0\r\nx-bench-pace-us: {}\r\n{}",
+            job.target, job.pace_us, job.headers
         );
         Request { head, message: Vec::new() }
     }

@@ -1,7 +1,7 @@
 //! What a request through forkpoint costs, beside nginx and beside the bare libraries.
 //!
 //! ```text
-//! load generator ──▶ arm (direct | nginx | nginx-buf | minimal-hyper | forkpoint-*) ──▶ mock
+//! load generator ──▶ arm (direct | nginx | nginx-buf | minimal-hyper | forkpoint-* | a peer) ──▶ mock
 //!   own process        own process, one core, CPU and memory read from /proc          own process
 //! ```
 //!
@@ -17,6 +17,7 @@ mod options;
 mod rounds;
 mod scenario;
 mod arms;
+mod peers;
 mod children;
 mod figures;
 mod stats;

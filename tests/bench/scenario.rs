@@ -94,6 +94,7 @@ impl Scenario {
             answer: self.answer,
             pace_us,
             first_nonce,
+            headers: String::new(),
         }
     }
 }
@@ -111,5 +112,6 @@ pub fn idle(target: std::net::SocketAddr, first_nonce: u64, streams: usize) -> J
         answer: Answer::Idle,
         pace_us: 0,
         first_nonce,
+        headers: String::new(),
     }
 }

@@ -110,6 +110,7 @@ impl Bench {
             answer,
             pace_us: 0,
             first_nonce: self.next_nonce,
+            headers: String::new(),
         };
         self.next_nonce += job.requests_total();
         let (outcome, before) = load::order(&mut self.load, &job, || Cpu::of_tree(sim))?;

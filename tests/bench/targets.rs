@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::arms::{ALIGN, FORK, OBSERVE, REFERENCE};
 use crate::figures::{Figures, Metric};
+use crate::peers::{LITELLM, NEMO, PORTKEY};
 
 /// Memory beyond what the store says it holds.
 const PEAK_MB_MAX: f64 = 64.0;
@@ -46,6 +47,9 @@ const TARGETS: &[Target] = &[
     of(&BESIDE_NGINX, "SSE, CPU per event", "sse-24k", Metric::CpuPerEvent, 1.2, 1.5),
     of(&BESIDE_NGINX, "SSE, added first byte", "sse-24k", Metric::AddedFirstByte, 1.2, 1.5),
     of(&BESIDE_NGINX, "requests per second on one core, 200 KB", "load-200k", Metric::PerSecond, 1.5, 1.0),
+    beside(NEMO, "CPU, 200 KB, × NeMo Relay", 1.0 / 12.0, 1.0 / 8.0),
+    beside(PORTKEY, "CPU, 200 KB, × Portkey", 1.0 / 25.0, 1.0 / 15.0),
+    beside(LITELLM, "CPU, 200 KB, × LiteLLM", 1.0 / 70.0, 1.0 / 40.0),
     Target {
         reference: (ALIGN, None),
         ..of(&[FORK], "CPU, 200 KB, plain traffic, × align", "json-200k", Metric::Cpu, 1.05, 1.15)
@@ -55,6 +59,11 @@ const TARGETS: &[Target] = &[
         ..of(&[FORK], "CPU, a child forked to 200 KB, × one aligned", "forked-200k", Metric::Cpu, 1.1, 1.3)
     },
 ];
+
+/// Of one that is measured beside a peer, if that is.
+const fn beside(peer: &'static str, row: &'static str, aim: f64, worst: f64) -> Target {
+    Target { reference: (peer, None), ..of(&[ALIGN], row, "json-200k", Metric::Cpu, aim, worst) }
+}
 
 const fn of(
     arms: &'static [&'static str],
@@ -100,7 +109,10 @@ pub struct Judged {
 pub fn judge(figures: &Figures, store_mb: Option<f64>) -> Vec<Judged> {
     let mut rows = Vec::new();
     for arm in JUDGED.into_iter().filter(|arm| figures.arms.contains(arm)) {
-        let targets = TARGETS.iter().filter(|target| target.arms.contains(&arm));
+        let is_peer = |name: &str| [NEMO, PORTKEY, LITELLM].contains(&name);
+        let is_there =
+            |target: &&Target| !is_peer(target.reference.0) || figures.arms.contains(&target.reference.0);
+        let targets = TARGETS.iter().filter(|target| target.arms.contains(&arm)).filter(is_there);
         rows.extend(targets.map(|target| judge_one(figures, arm, target)));
         rows.push(judge_memory(figures, arm, store_mb));
     }
@@ -124,12 +136,21 @@ fn judge_one(figures: &Figures, arm: &'static str, target: &Target) -> Judged {
         arm,
         row: target.row,
         measured: ratio.map_or("–".into(), |ratio| {
-            format!("× {:.2} ({:.2}–{:.2})", ratio.median, ratio.min, ratio.max)
+            format!("× {} ({}–{})", figure(ratio.median), figure(ratio.min), figure(ratio.max))
         }),
-        aim: format!("{sign} {:?}", target.aim),
-        worst: format!("{sign} {:?}", target.worst),
+        aim: format!("{sign} {}", limit(target.aim)),
+        worst: format!("{sign} {}", limit(target.worst)),
         verdict,
     }
+}
+
+/// A small ratio is read as a part.
+fn figure(ratio: f64) -> String {
+    if ratio < 0.2 { format!("1/{:.0}", 1.0 / ratio) } else { format!("{ratio:.2}") }
+}
+
+fn limit(ratio: f64) -> String {
+    if ratio < 0.2 { figure(ratio) } else { format!("{ratio:?}") }
 }
 
 fn judge_memory(figures: &Figures, arm: &'static str, store_mb: Option<f64>) -> Judged {
