@@ -23,10 +23,13 @@ use super::live::Live;
 use super::slow_reader::StreamTasks;
 use super::stall::Stall;
 
-/// More request headers than any client sends; hyper bounds their bytes by its read buffer of 400 KiB.
+/// More request headers than any client sends. Their bytes are bounded by [`READ_BYTES_MAX`].
 const HEADERS_MAX: usize = 100;
 /// HTTP/2 headers together.
 const HEADER_BYTES_MAX: usize = 64 * 1024;
+/// So much is read from a connection at once over HTTP/1.1, where it also bounds the headers. A body is copied out of that
+/// buffer as it comes, so the buffer had better stay in the processor's caches; a few more reads cost less.
+const READ_BYTES_MAX: usize = 128 * 1024;
 /// Streams one HTTP/2 connection may have open; a fan-out of hundreds opens more connections.
 const STREAMS_MAX: u32 = 256;
 /// Streams that a client may reset before we have answered them; a rapid-reset attack ends here.
@@ -146,6 +149,7 @@ fn builder(limits: &Limits) -> Builder<StreamTasks> {
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header)
         .max_headers(HEADERS_MAX)
+        .max_buf_size(READ_BYTES_MAX)
         .auto_date_header(false);
     builder
         .http2()
