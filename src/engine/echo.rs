@@ -23,7 +23,7 @@ use super::anatomy::{Anatomy, Layer, Message, Piece};
 use super::canonical::is_call;
 use super::json::{self, Malformed, Span, skip_space, value_end, walk_array, walk_object};
 use super::meaning::{Meaning, Tree};
-use super::recall::Remembered;
+use super::recall::{Remembered, Same};
 
 /// More tools than anybody has; of a longer list none is compared.
 const TOOLS_MAX: usize = 512;
@@ -73,8 +73,8 @@ pub struct Echoed {
     pub body: Bytes,
     /// The first piece that came in another one, in the order of the cache.
     pub from: usize,
-    /// So many messages are those of the conversation's last request, from the first on, with what is between them.
-    pub same: usize,
+    /// What it has of the conversation's last request; of its messages, with what is between them.
+    pub same: Same,
 }
 
 impl Spelling {
@@ -186,7 +186,7 @@ impl Input {
 /// already, or is not known to be of that conversation.
 pub fn echo(body: &Bytes, last: &Remembered, spelling: &mut Spelling) -> Option<Echoed> {
     let (respelt, seen) = Default::default();
-    let mut echo = Echo { body, last, spelling, from: usize::MAX, same: 0, respelt, seen };
+    let mut echo = Echo { body, last, spelling, from: usize::MAX, same: Same::default(), respelt, seen };
     let end = walk_object(body, 0, |key, start| echo.member(&key, start)).ok()?;
     let Echo { from, same, mut respelt, .. } = echo;
     if skip_space(body, end) != body.len() || respelt.is_empty() {
@@ -223,7 +223,7 @@ struct Echo<'a> {
     last: &'a Remembered,
     spelling: &'a mut Spelling,
     from: usize,
-    same: usize,
+    same: Same,
     respelt: Vec<Respelt>,
     /// The layers that came.
     seen: Vec<Layer>,
@@ -261,14 +261,16 @@ impl Echo<'_> {
             return value_end(body, start);
         };
         let value = &sent[known.clone()];
+        let same = if layer == Layer::Tools { &mut self.same.tools } else { &mut self.same.system };
         if is_whole(value) && body[start..].starts_with(value) {
+            *same = true;
             return Ok(start + value.len());
         }
         let is_known = layer == Layer::Tools && self.spelling.tools == value;
         let Some(end) = is_known.then(|| self.spelling.respelt_end(body, start)).flatten() else {
             return value_end(body, start);
         };
-        self.from = 0;
+        (*same, self.from) = (true, 0);
         self.respelt.push(Respelt { came: start..end, went: known.clone() });
         Ok(end)
     }
@@ -287,7 +289,8 @@ impl Echo<'_> {
             match length.map(|length| start + length).or_else(|| self.respelt_message(message, start)) {
                 Some(end) => {
                     let follows = |(here, there)| body[here..start] == sent[there..message.span.start];
-                    self.same += usize::from(self.same + 1 == number && ends.is_none_or(follows));
+                    let messages = &mut self.same.messages;
+                    *messages += usize::from(*messages + 1 == number && ends.is_none_or(follows));
                     ends = Some((end, message.span.end));
                     Ok(end)
                 }
@@ -466,20 +469,20 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_are_set_apart_otherwise_are_not_one_run() {
+    fn it_is_known_what_stands_there_as_before() {
         let (last, came) = (request(TOOLS, INPUT, ""), request(TOOLS, RESPELT, NEW));
         let same = |came: &str| {
             let last = read(&last);
             echo(&Bytes::copy_from_slice(came.as_bytes()), &last, &mut Spelling::of(&last)).unwrap().same
         };
-        assert_eq!(same(&came), 3);
-        assert_eq!(
-            same(&came.replace(
-                r#"},{"role":"user","content":[{"type":"tool_result""#,
-                r#"}, {"role":"user","content":[{"type":"tool_result""#
-            )),
-            2
+        let apart = came.replace(
+            r#"},{"role":"user","content":[{"type":"tool_result""#,
+            r#"}, {"role":"user","content":[{"type":"tool_result""#,
         );
+        assert_eq!(same(&came), Same { tools: true, system: true, messages: 3 });
+        assert_eq!(same(&apart), Same { messages: 2, ..same(&came) });
+        let other = came.replace(r#""system":"s""#, r#""system":"t""#).replace("[2]", "[3]");
+        assert_eq!(same(&other), Same { messages: 3, ..Same::default() });
     }
 
     #[test]

@@ -314,11 +314,11 @@ impl View<'_> {
         way: Way,
         betas: impl Iterator<Item = &'b str>,
     ) -> Result<Arrival, Malformed> {
-        let (last, read, same, came) = match way {
+        let (last, read, repeated, came) = match way {
             Way::AsItCame => return self.read_as_it_came(body, attribution, betas),
             Way::Ahead(last) => {
-                let same = last.received.anatomy().messages.len().saturating_sub(1);
-                (last, body.clone(), same, None)
+                let messages = last.received.anatomy().messages.len().saturating_sub(1);
+                (last, body.clone(), Same { tools: true, system: true, messages }, None)
             }
             Way::Spelt(order) => match self.echo(body, order) {
                 None => return self.read_as_it_came(body, attribution, betas),
@@ -328,7 +328,7 @@ impl View<'_> {
             },
         };
         let sent = last.forwarded();
-        let known = Last { request: &sent, run: same };
+        let known = Last { request: &sent, repeated };
         let (received, like) = Remembered::recall(read, &known, attribution)?;
         let before = Before::sent(last, &received, like);
         Ok(self.arrival(received, came, Some(before), betas))

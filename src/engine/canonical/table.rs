@@ -358,8 +358,17 @@ impl Spellings {
 /// A name that is longer is no name.
 const NAME_BYTES_MAX: usize = 256;
 
+/// What has a meaning has each member once, so that nothing behind its name needs to be walked.
 fn tool_name(tool: &[u8]) -> Option<&[u8]> {
-    json::member(tool, 0, "name").map(|name| &tool[name]).filter(|name| name.len() <= NAME_BYTES_MAX)
+    let mut name = None;
+    let _ = json::walk_object(tool, 0, |key, start| {
+        let end = json::value_end(tool, start)?;
+        match json::is_key(tool, &key, "name") {
+            true => Err(json::Malformed::At(name.insert(start..end).start)),
+            false => Ok(end),
+        }
+    });
+    name.map(|name: json::Span| &tool[name]).filter(|name| name.len() <= NAME_BYTES_MAX)
 }
 
 /// What bytes meant: one meaning for a value, one per element for a list.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{FirstAnswer, KnownLayer, Opening, Remembered};
+use super::{FirstAnswer, KnownLayer, Opening, Remembered, Same};
 use crate::engine::anatomy::Layer;
 
 /// What is known of one tenant before a request is read. Each question may be answered with nothing.
@@ -24,10 +24,9 @@ pub trait Known {
         Vec::new()
     }
 
-    /// So many messages of the hinted request, from the first on, are known to stand in this one as they stand there,
-    /// with what is between them.
-    fn run(&self) -> usize {
-        0
+    /// What is known to stand in this request as it stands in the hinted one; of its messages, with what is between them.
+    fn repeated(&self) -> Same {
+        Same::default()
     }
 
     /// A request that this one was made of.
@@ -63,8 +62,8 @@ impl Known for Nothing {}
 /// One request is known: the one before.
 pub struct Last<'a> {
     pub request: &'a Arc<Remembered>,
-    /// So many of its messages are known to be repeated: [`Known::run`].
-    pub run: usize,
+    /// What is known to be repeated of it: [`Known::repeated`].
+    pub repeated: Same,
 }
 
 impl Known for Last<'_> {
@@ -72,7 +71,7 @@ impl Known for Last<'_> {
         Some(Arc::clone(self.request))
     }
 
-    fn run(&self) -> usize {
-        self.run
+    fn repeated(&self) -> Same {
+        self.repeated
     }
 }

@@ -155,7 +155,7 @@ impl Remembered {
 
     /// The same request as it came with other bytes.
     pub fn reread(self: &Arc<Self>, body: Bytes) -> Result<Remembered, Malformed> {
-        Remembered::read(body, &Last { request: self, run: 0 }, self.attribution)
+        Remembered::read(body, &Last { request: self, repeated: Same::default() }, self.attribution)
     }
 
     /// The same request with other hashes from this piece on: as if it had come in a spelling that nobody knows.

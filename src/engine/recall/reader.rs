@@ -26,6 +26,8 @@ pub(in crate::engine) struct Reader<'a> {
     layers: [Option<Found>; 3],
     messages: Vec<Message>,
     predecessor: Option<Arc<Remembered>>,
+    /// What the predecessor is known to have too, as long as that is the hinted one.
+    repeated: Same,
     /// Whose tools and whose system prompt are byte for byte these.
     equal: [Option<Arc<Remembered>>; 2],
     /// So many messages are those of the predecessor, from the first on.
@@ -61,6 +63,7 @@ impl<'a> Reader<'a> {
             messages: Vec::new(),
             parts_left: PARTS_MAX,
             predecessor: None,
+            repeated: Same::default(),
             equal: [None, None],
             same_messages: 0,
             opening: None,
@@ -70,7 +73,8 @@ impl<'a> Reader<'a> {
 
     pub fn with_leaves(body: &'a [u8], known: &'a dyn Known) -> Reader<'a> {
         let predecessor = known.hinted().filter(|hinted| hinted.is_usable());
-        Reader { known: Some(known), predecessor, ..Reader::of_spans(body) }
+        let repeated = predecessor.as_ref().map(|_| known.repeated()).unwrap_or_default();
+        Reader { known: Some(known), predecessor, repeated, ..Reader::of_spans(body) }
     }
 
     pub fn read(mut self) -> Result<Read, Malformed> {
@@ -110,9 +114,13 @@ impl<'a> Reader<'a> {
     }
 
     fn layer(&mut self, slot: usize, layer: Layer, start: usize) -> Result<usize, Malformed> {
-        let source = self
-            .known
-            .and_then(|known| choose::layer(known, layer, self.predecessor.as_ref(), &self.body[start..]));
+        let is_repeated = if slot == TOOLS { self.repeated.tools } else { self.repeated.system };
+        let source = match &self.predecessor {
+            Some(last) if is_repeated => Some((Source::Request(Arc::clone(last)), true)),
+            last => {
+                self.known.and_then(|known| choose::layer(known, layer, last.as_ref(), &self.body[start..]))
+            }
+        };
         let mut found = Found::default();
         let end = match &source {
             // What has an end of its own ends where the equal bytes end.
@@ -141,7 +149,7 @@ impl<'a> Reader<'a> {
             return value_end(body, start);
         }
         let mut old = self.predecessor.take();
-        let run = old.as_ref().and(self.known).map_or(0, |known| known.run());
+        let run = self.repeated.messages;
         let (mut messages, mut found) = (Vec::new(), Found::default());
         let following = self.known.and_then(|known| known.following()).filter(|next| next.is_usable());
         let copied = self.known.and_then(|known| known.copied());
@@ -156,6 +164,7 @@ impl<'a> Reader<'a> {
                 let opens_like =
                     |old: &Remembered| run > 0 || old.message_bytes(0).is_some_and(|it| rest.starts_with(it));
                 if !old.as_deref().is_some_and(opens_like) {
+                    self.repeated = Same::default();
                     old = self.continued(start, old.take())?;
                 }
                 if let Some(old) = &old {

@@ -16,8 +16,12 @@ use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::recall::{Nothing, Remembered};
 use forkpoint::engine::types::Reason;
 use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+
+#[path = "../values.rs"]
+mod values;
+use values::{elements, respelt, sort_tools, tools};
 
 /// More than the upstream accepts are never made of fewer.
 const MARKERS_MAX: usize = 4;
@@ -94,10 +98,7 @@ impl Tenant {
 fn same_request(mut received: Value, mut forwarded: Value) {
     let (before, after) = (take_markers(&mut received), take_markers(&mut forwarded));
     assert!(before <= after && after <= before.max(MARKERS_MAX), "{before} markers became {after}");
-    for request in [&mut received, &mut forwarded] {
-        tools(request).sort_by_cached_key(|tool| sorted(tool).to_string());
-    }
-    assert_eq!(received, forwarded);
+    assert_eq!(sort_tools(received), sort_tools(forwarded));
 }
 
 /// Takes the markers off every place that can carry one, and counts them.
@@ -113,34 +114,4 @@ fn take_markers(request: &mut Value) -> usize {
         taken += elements(message, "content").iter_mut().map(take).sum::<usize>();
     }
     taken
-}
-
-fn tools(request: &mut Value) -> &mut [Value] {
-    elements(request, "tools")
-}
-
-fn elements<'a>(object: &'a mut Value, name: &str) -> &'a mut [Value] {
-    object.get_mut(name).and_then(Value::as_array_mut).map_or(&mut [], Vec::as_mut_slice)
-}
-
-/// The same value, with the members of every object the other way round.
-fn respelt(value: &Value) -> Value {
-    with_members(value, &|members| members.reverse())
-}
-
-fn sorted(value: &Value) -> Value {
-    with_members(value, &|members| members.sort_by(|one, two| one.0.cmp(&two.0)))
-}
-
-fn with_members(value: &Value, arrange: &dyn Fn(&mut Vec<(String, Value)>)) -> Value {
-    match value {
-        Value::Array(elements) => elements.iter().map(|element| with_members(element, arrange)).collect(),
-        Value::Object(members) => {
-            let mut members: Vec<_> =
-                members.iter().map(|(name, value)| (name.clone(), with_members(value, arrange))).collect();
-            arrange(&mut members);
-            Value::Object(Map::from_iter(members))
-        }
-        other => other.clone(),
-    }
 }
