@@ -103,7 +103,7 @@ pub struct Conversation {
     stood_down: AtomicBool,
     /// Turns in a row that lost what the one before had cached, and the first layer that was lost.
     losses: Mutex<Option<(u32, Layer)>>,
-    /// How its tools go out, if its client spells them or its inputs anew each turn.
+    /// How its tools and inputs go out, if its client spells them anew each turn.
     spelling: Mutex<Option<Spelling>>,
 }
 
@@ -330,7 +330,7 @@ impl Conversation {
         }
     }
 
-    /// How its tools go out, if its client spells something anew each turn.
+    /// How its tools and inputs go out, if its client spells something anew each turn.
     pub fn spelling(&self) -> MutexGuard<'_, Option<Spelling>> {
         self.spelling.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -169,7 +169,8 @@ impl<'a> Reader<'a> {
                 }
                 if let Some(old) = &old {
                     found.make_room(old);
-                    let run = if run > 0 { run } else { old.run_at(rest) };
+                    // What was made of another has its messages from there, without a comparison.
+                    let run = if run > 0 || copied.is_some() { run } else { old.run_at(rest) };
                     messages = found.take_run(old, run, start);
                     (self.same_messages, place.next) = (run, run);
                 }
