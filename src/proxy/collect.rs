@@ -21,10 +21,16 @@ use crate::engine::types::Reason;
 
 use super::error::Fault;
 use super::forward::SentBody;
+use super::server::READ_BYTES_MAX;
 use super::stall::Stall;
 
-/// What a client merely announces is not yet counted as held, so only this much room is made for it.
+/// What a client merely announces is not yet counted as held, so only this much room is made for it at first.
 const EXPECTED_BYTES_MAX: usize = 1024 * 1024;
+/// So many times what has come is made room for, if so much is announced.
+const ROOM_FACTOR: usize = 8;
+/// A body that came as one chunk of so much stays where it was read to. A smaller part of a connection's buffer would
+/// keep too much of that buffer in memory for as long as the body is remembered.
+const KEPT_CHUNK_MIN: usize = READ_BYTES_MAX / 2;
 
 pub enum Collected {
     Whole(Bytes, Permit),
@@ -105,7 +111,7 @@ pub async fn collect(
         return Ok(spilled(Bytes::new(), body, limits, Reason::HeldRequests, None));
     };
     let mut stall = Stall::new(limits.stall);
-    let mut collected = Collector { first: None, joined: None, expected: declared.min(EXPECTED_BYTES_MAX) };
+    let mut collected = Collector { first: None, joined: BytesMut::new(), declared };
     while let Some(frame) = next_frame(&mut body, &mut stall).await? {
         let Ok(data) = frame.into_data() else { continue };
         let fits = match collected.len() + data.len() {
@@ -141,34 +147,94 @@ async fn next_frame(body: &mut Incoming, stall: &mut Stall) -> Result<Option<Fra
     .await
 }
 
-/// Chunks in, one piece of bytes out. A body that came as one chunk is copied too: a part of the connection's
-/// buffer would keep all of that buffer in memory for as long as the body is remembered.
+/// Chunks in, one piece of bytes out.
 struct Collector {
+    /// The only chunk so far.
     first: Option<Bytes>,
-    joined: Option<BytesMut>,
-    /// How much room to make at once.
-    expected: usize,
+    joined: BytesMut,
+    declared: usize,
 }
 
 impl Collector {
     fn len(&self) -> usize {
-        self.first.as_ref().map_or(0, Bytes::len) + self.joined.as_ref().map_or(0, BytesMut::len)
+        self.first.as_ref().map_or(0, Bytes::len) + self.joined.len()
     }
 
     fn push(&mut self, data: Bytes) {
-        if self.first.is_none() && self.joined.is_none() {
+        let came = self.len() + data.len();
+        if came == data.len() {
             self.first = Some(data);
             return;
         }
-        let joined = self.joined.get_or_insert_with(|| BytesMut::with_capacity(self.expected));
-        if let Some(first) = self.first.take() {
-            joined.extend_from_slice(&first);
+        if came > self.joined.capacity() {
+            let room = self.declared.min(EXPECTED_BYTES_MAX.max(came.saturating_mul(ROOM_FACTOR))).max(came);
+            self.joined.reserve(room - self.joined.len());
         }
-        joined.extend_from_slice(&data);
+        if let Some(first) = self.first.take() {
+            self.joined.extend_from_slice(&first);
+        }
+        self.joined.extend_from_slice(&data);
     }
 
     fn finish(self) -> Bytes {
-        let first = self.first.map(|first| Bytes::copy_from_slice(&first));
-        self.joined.map(BytesMut::freeze).or(first).unwrap_or_default()
+        match self.first {
+            Some(whole) if whole.len() >= KEPT_CHUNK_MIN => whole,
+            Some(whole) => Bytes::copy_from_slice(&whole),
+            None => self.joined.freeze(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn collector(declared: usize) -> Collector {
+        Collector { first: None, joined: BytesMut::new(), declared }
+    }
+
+    /// Where a body ends up that comes in these chunks, and whether that is where its first chunk was.
+    fn collected(declared: usize, chunks: &[usize]) -> (Bytes, bool) {
+        let mut collector = collector(declared);
+        let chunks = chunks.iter().map(|length| Bytes::from(vec![b'x'; *length])).collect::<Vec<_>>();
+        let first = chunks.first().map(|chunk| chunk.as_ptr());
+        chunks.iter().for_each(|chunk| collector.push(chunk.clone()));
+        assert_eq!(collector.len(), chunks.iter().map(Bytes::len).sum::<usize>());
+        let whole = collector.finish();
+        assert_eq!(whole, chunks.concat());
+        let stayed = Some(whole.as_ptr()) == first;
+        (whole, stayed)
+    }
+
+    #[test]
+    fn a_long_body_in_one_chunk_stays_where_it_was_read_to() {
+        assert!(collected(KEPT_CHUNK_MIN, &[KEPT_CHUNK_MIN]).1);
+        assert!(!collected(KEPT_CHUNK_MIN - 1, &[KEPT_CHUNK_MIN - 1]).1);
+        assert!(!collected(READ_BYTES_MAX, &[READ_BYTES_MAX - 1, 1]).1);
+        assert!(collected(0, &[]).0.is_empty());
+    }
+
+    #[test]
+    fn room_is_made_once_for_what_is_announced_and_partly_there() {
+        let declared = 3 * EXPECTED_BYTES_MAX;
+        let mut collector = collector(declared);
+        let chunk = Bytes::from(vec![b'x'; EXPECTED_BYTES_MAX / 4]);
+        let mut places = Vec::new();
+        for _ in 0..declared / chunk.len() {
+            collector.push(chunk.clone());
+            places.push(collector.joined.as_ptr());
+        }
+        // The first chunk stays alone until the second one comes.
+        places.remove(0);
+        places.dedup();
+        assert_eq!(places.len(), 1);
+        assert_eq!(collector.joined.capacity(), declared);
+    }
+
+    #[test]
+    fn little_room_is_made_for_what_is_only_announced() {
+        let mut collector = collector(usize::MAX);
+        (0..2).for_each(|_| collector.push(Bytes::from_static(b"x")));
+        assert!(collector.joined.capacity() <= EXPECTED_BYTES_MAX);
     }
 }
