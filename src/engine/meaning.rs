@@ -4,8 +4,8 @@
 //! their lexeme: `1` and `1.0` differ, because a reader may show the difference. A value with a key twice or
 //! with half a surrogate pair has no meaning that all readers share, and gets no hash.
 //!
-//! The value is written once in a form that is the same for every spelling (keys sorted, strings decoded and
-//! with their length before them), and that form is hashed in one run: far cheaper than a hash per node.
+//! The value is written once in a form that is the same for every spelling (keys sorted, strings with the escapes that
+//! most writers use and with their length before them), and that form is hashed in one run: far cheaper than a hash per node.
 //!
 //! ```
 //! use forkpoint::engine::meaning::Meaning;
@@ -125,41 +125,50 @@ impl<'a> Form<'a> {
                 self.depth -= 1;
                 end.ok()
             }
-            first => {
+            b'"' => {
+                let end = json::string_end(self.bytes, start).ok()?;
+                self.string(start + 1..end - 1)?;
+                Some(end)
+            }
+            _ => {
                 let end = value_end(self.bytes, start).ok()?;
-                let from = self.begin(if *first == b'"' { b's' } else { b'n' });
-                match first {
-                    b'"' => self.string(start + 1..end - 1)?,
-                    _ => self.out.extend_from_slice(&self.bytes[start..end]),
-                }
-                self.finish(from);
+                self.token(b'n', start..end);
                 Some(end)
             }
         }
     }
 
-    /// The inside of a string, decoded.
+    /// The inside of a string, with the escapes that most writers use.
     fn string(&mut self, inner: Span) -> Option<()> {
         let raw = &self.bytes[inner.clone()];
-        let has_control = || raw.iter().fold(false, |found, byte| found | (*byte < 0x20));
-        if !self.strictness.control_characters && has_control() {
+        if is_usual(raw) {
+            self.token(b's', inner);
+            return Some(());
+        }
+        if !self.strictness.control_characters && json::has_control(raw) {
             return None;
         }
-        json::push_text(&mut self.out, self.bytes, inner)
+        let mut text = Vec::with_capacity(raw.len());
+        json::push_text(&mut text, self.bytes, inner)?;
+        let from = self.out.len();
+        self.out.extend_from_slice(&head(b's', 0));
+        push_usual(&mut self.out, &text);
+        let length = self.out.len() - from - HEAD_BYTES;
+        self.out[from..from + HEAD_BYTES].copy_from_slice(&head(b's', length));
+        Some(())
     }
 
     fn object(&mut self, start: usize, without: &[&str]) -> Option<usize> {
         let (bytes, base) = (self.bytes, self.members.len());
         self.out.push(b'{');
         let end = json::walk_object(bytes, start, |key, start| {
-            let from = self.begin(b's');
+            let from = self.out.len();
             self.string(key.start + 1..key.end - 1).ok_or(Malformed::At(key.start))?;
             let key = from + HEAD_BYTES..self.out.len();
             if without.iter().any(|name| name.as_bytes() == &self.out[key.clone()]) {
                 self.out.truncate(from);
                 return value_end(bytes, start);
             }
-            self.finish(from);
             let end = self.value(start, &[]).ok_or(Malformed::At(start))?;
             self.members.push(Written { key, all: from..self.out.len() });
             Ok(end)
@@ -188,17 +197,46 @@ impl<'a> Form<'a> {
         Some(())
     }
 
-    /// A token begins; its length comes before it, and keeps it from running into the next.
-    fn begin(&mut self, kind: u8) -> usize {
-        let from = self.out.len();
-        self.out.push(kind);
-        self.out.extend_from_slice(&[0; size_of::<u64>()]);
-        from
+    /// Bytes that go into the form as they are.
+    fn token(&mut self, kind: u8, span: Span) {
+        self.out.extend_from_slice(&head(kind, span.len()));
+        self.out.extend_from_slice(&self.bytes[span]);
     }
+}
 
-    fn finish(&mut self, from: usize) {
-        let length = (self.out.len() - from - HEAD_BYTES) as u64;
-        self.out[from + 1..from + HEAD_BYTES].copy_from_slice(&length.to_le_bytes());
+/// How a token begins: its length keeps it from running into the next.
+fn head(kind: u8, length: usize) -> [u8; HEAD_BYTES] {
+    let mut head = [kind; HEAD_BYTES];
+    head[1..].copy_from_slice(&(length as u64).to_le_bytes());
+    head
+}
+
+/// Whether the inside of a string is what [`push_usual`] writes: nothing is escaped that need not be, and each control
+/// character is escaped by its letter. A no may be wrong, a yes is not. All bytes are looked at in one run, which is
+/// faster than to go from escape to escape.
+fn is_usual(inner: &[u8]) -> bool {
+    let is_odd = |byte: u8, next: u8| {
+        let is_letter = (next == b'n') | (next == b't') | (next == b'r') | (next == b'b') | (next == b'f');
+        (byte < b' ') | ((byte == b'\\') & !((next == b'"') | (next == b'\\') | is_letter))
+    };
+    let Some((last, before)) = inner.split_last() else { return true };
+    // The second of two backslashes may be the last byte, and is then taken for an escape without a letter.
+    let pairs = before.iter().zip(&inner[1..]);
+    !pairs.fold(is_odd(*last, 0), |found, (byte, next)| found | is_odd(*byte, *next))
+}
+
+fn push_usual(out: &mut Vec<u8>, text: &[u8]) {
+    for byte in text {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', *byte]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            0x08 => out.extend_from_slice(b"\\b"),
+            0x0c => out.extend_from_slice(b"\\f"),
+            // Others have no letter. Here nothing needs to read them, only to tell them apart.
+            other => out.push(*other),
+        }
     }
 }
 

@@ -13,15 +13,36 @@ pub const ENTRY_BYTES: usize = 160;
 
 /// The age from which on entries stay. An eighth more than necessary goes, so that this is not done again for
 /// every entry that comes.
-pub fn oldest_to_keep(mut ages: Vec<(u64, usize)>, limits: Limits) -> u64 {
-    ages.sort_unstable_by(|a, b| b.cmp(a));
-    let (mut bytes, mut oldest) = (0, u64::MAX);
-    for (age, cost) in ages.into_iter().take(limits.entries - limits.entries / 8) {
-        bytes += cost;
-        if bytes > limits.bytes - limits.bytes / 8 {
+pub fn oldest_to_keep(ages: &[(u64, usize)], limits: Limits) -> u64 {
+    let mut room =
+        Limits { bytes: limits.bytes - limits.bytes / 8, entries: limits.entries - limits.entries / 8 };
+    // Those that were used at about the same time go into one bin, so that only the bin in which the room ends needs to
+    // be put into order.
+    const BINS: usize = 64;
+    let each = || ages.iter().map(|(age, _)| *age);
+    let (Some(first), Some(last)) = (each().min(), each().max()) else { return u64::MAX };
+    let width = (last - first) / BINS as u64 + 1;
+    let bin = |age: u64| (age - first) / width;
+    let mut bins = [Limits { bytes: 0, entries: 0 }; BINS];
+    for (age, cost) in ages {
+        let bin = &mut bins[bin(*age) as usize];
+        (bin.bytes, bin.entries) = (bin.bytes + cost, bin.entries + 1);
+    }
+    let mut oldest = u64::MAX;
+    for (number, it) in bins.iter().enumerate().rev() {
+        if it.bytes > room.bytes || it.entries > room.entries {
+            let mut last: Vec<_> = ages.iter().filter(|(age, _)| bin(*age) == number as u64).collect();
+            last.sort_unstable_by(|a, b| b.cmp(a));
+            for (age, cost) in last.into_iter().take(room.entries) {
+                match room.bytes.checked_sub(*cost) {
+                    Some(left) => (room.bytes, oldest) = (left, *age),
+                    None => break,
+                }
+            }
             break;
         }
-        oldest = age;
+        room = Limits { bytes: room.bytes - it.bytes, entries: room.entries - it.entries };
+        oldest = first + number as u64 * width;
     }
     oldest
 }
@@ -81,5 +102,38 @@ impl<K: Eq + Hash, V> Aged<K, V> {
         self.slots.retain(|_, slot| slot.used.load(Ordering::Relaxed) >= oldest);
         self.slots.shrink_to_fit();
         self.cost = self.slots.values().map(|slot| slot.cost).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The same by putting all of them into order.
+    fn by_order(mut ages: Vec<(u64, usize)>, limits: Limits) -> u64 {
+        ages.sort_unstable_by(|a, b| b.cmp(a));
+        let (mut bytes, mut oldest) = (0, u64::MAX);
+        for (age, cost) in ages.into_iter().take(limits.entries - limits.entries / 8) {
+            bytes += cost;
+            if bytes > limits.bytes - limits.bytes / 8 {
+                break;
+            }
+            oldest = age;
+        }
+        oldest
+    }
+
+    proptest! {
+        #[test]
+        fn the_same_entries_stay_as_if_all_were_put_into_order(
+            ages in prop::collection::btree_map(0_u64..5_000, 0_usize..50, 0..300),
+            bytes in 0_usize..8_000,
+            entries in 0_usize..350,
+        ) {
+            let (ages, limits): (Vec<_>, _) = (ages.into_iter().collect(), Limits { bytes, entries });
+            let kept = |oldest| ages.iter().filter(|(age, _)| *age >= oldest).collect::<Vec<_>>();
+            prop_assert_eq!(kept(oldest_to_keep(&ages, limits)), kept(by_order(ages.clone(), limits)));
+        }
     }
 }
