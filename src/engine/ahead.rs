@@ -32,7 +32,7 @@ fn new_messages<'b>(body: &'b [u8], last: &'b Remembered) -> Option<(&'b [u8], &
     let (known, anatomy) = (last.body(), last.anatomy());
     let message = anatomy.messages.last()?;
     let (marked, others) = anatomy.pieces[message.pieces.clone()].split_last()?;
-    let marker = marked.marker.as_ref().filter(|_| others.iter().all(|piece| piece.marker.is_none()))?;
+    let marker = marked.marker().filter(|_| others.iter().all(|piece| !piece.is_marked()))?;
     let behind = &known[message.span.end..];
     let new = body
         .strip_suffix(behind)?

@@ -12,6 +12,7 @@
 //! ```
 
 use std::borrow::Cow;
+use std::num::NonZeroU32;
 
 use super::json::{self, Malformed, Span, is_key};
 use super::recall::Reader;
@@ -59,21 +60,13 @@ impl Layer {
 }
 
 /// One position that a cache entry can end at.
+///
+/// A long conversation has hundreds, and each turn takes them over from the last one: so they are small, and what is
+/// inside is counted from where the piece starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub span: Span,
     pub form: Form,
-    pub marker: Option<Marker>,
-    /// The value of `type`, or of a tool's `name`.
-    pub kind: Option<Span>,
-    /// `name` of a tool or a call.
-    pub name: Option<Span>,
-    /// `id` of a call, `tool_use_id` of a result.
-    pub id: Option<Span>,
-    /// `input` of a call.
-    pub input: Option<Span>,
-    /// `text` of a text block.
-    pub text: Option<Span>,
     /// A tool whose loading is deferred: the upstream leaves it out of the prompt.
     pub deferred: bool,
     /// A marker's name stands in blocks inside this one, which is no call.
@@ -82,6 +75,52 @@ pub struct Piece {
     pub shows_image: bool,
     /// It brings an image or a document of some size in its own bytes.
     pub has_payload: bool,
+    kind: Option<Inside>,
+    name: Option<Inside>,
+    id: Option<Inside>,
+    input: Option<Inside>,
+    text: Option<Inside>,
+    marker: Option<[Inside; 2]>,
+}
+
+/// What stands where in a block, while it is being walked.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Parts {
+    pub kind: Option<Span>,
+    pub name: Option<Span>,
+    pub id: Option<Span>,
+    pub input: Option<Span>,
+    pub text: Option<Span>,
+    pub marker: Option<Marker>,
+}
+
+/// A span counted from the start of the piece that holds it. None ends right there, so an optional one is no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Inside {
+    start: u32,
+    end: NonZeroU32,
+}
+
+impl Inside {
+    fn of(base: usize, span: &Span) -> Result<Inside, Malformed> {
+        let offset = |at: usize| u32::try_from(at - base).map_err(|_| Malformed::TooMany);
+        let end = NonZeroU32::new(offset(span.end)?).ok_or(Malformed::At(base))?;
+        Ok(Inside { start: offset(span.start)?, end })
+    }
+
+    fn span(self, base: usize) -> Span {
+        base + self.start as usize..base + self.end.get() as usize
+    }
+
+    fn len(self) -> u32 {
+        self.end.get() - self.start
+    }
+
+    /// The same where this stretch before or after it is gone.
+    fn without(self, cut: Inside) -> Inside {
+        let place = |at: u32| if at >= cut.end.get() { at - cut.len() } else { at };
+        Inside { start: place(self.start), end: NonZeroU32::new(place(self.end.get())).unwrap_or(self.end) }
+    }
 }
 
 /// How a piece is written.
@@ -187,55 +226,109 @@ impl Piece {
         Piece {
             span,
             form,
-            marker: None,
+            deferred: false,
+            nests_markers: false,
+            shows_image: false,
+            has_payload: false,
             kind: None,
             name: None,
             id: None,
             input: None,
             text: None,
-            deferred: false,
-            nests_markers: false,
-            shows_image: false,
-            has_payload: false,
+            marker: None,
         }
     }
 
-    /// The same piece of a body in which it stands elsewhere: every span moved from offset `from` to `to`.
-    pub(super) fn moved(&self, from: usize, to: usize) -> Piece {
-        self.placed(|at| at - from + to)
+    pub(super) fn block(span: Span, parts: &Parts) -> Result<Piece, Malformed> {
+        let inside = |part: &Option<Span>| part.as_ref().map(|part| Inside::of(span.start, part)).transpose();
+        let marker = |marker: &Marker| {
+            Ok([Inside::of(span.start, &marker.cut)?, Inside::of(span.start, &marker.value)?])
+        };
+        Ok(Piece {
+            kind: inside(&parts.kind)?,
+            name: inside(&parts.name)?,
+            id: inside(&parts.id)?,
+            input: inside(&parts.input)?,
+            text: inside(&parts.text)?,
+            marker: parts.marker.as_ref().map(marker).transpose()?,
+            ..Piece::plain(span.clone(), Form::Block)
+        })
     }
 
-    /// The same piece where every offset is another.
-    pub(super) fn placed(&self, place: impl Fn(usize) -> usize) -> Piece {
-        let moved = |span: &Span| place(span.start)..place(span.end);
+    /// The value of `type`, or of a tool's `name`.
+    pub fn kind(&self) -> Option<Span> {
+        self.inside(self.kind)
+    }
+
+    /// The same as it is spelt; nothing where there is none.
+    pub fn kind_in<'a>(&self, body: &'a [u8]) -> &'a [u8] {
+        self.kind().map_or(&[], |kind| &body[kind])
+    }
+
+    /// `name` of a tool or a call.
+    pub fn name(&self) -> Option<Span> {
+        self.inside(self.name)
+    }
+
+    /// `id` of a call, `tool_use_id` of a result.
+    pub fn id(&self) -> Option<Span> {
+        self.inside(self.id)
+    }
+
+    /// `input` of a call.
+    pub fn input(&self) -> Option<Span> {
+        self.inside(self.input)
+    }
+
+    /// `text` of a text block.
+    pub fn text(&self) -> Option<Span> {
+        self.inside(self.text)
+    }
+
+    pub fn marker(&self) -> Option<Marker> {
+        let [cut, value] = self.marker?.map(|part| part.span(self.span.start));
+        Some(Marker { cut, value })
+    }
+
+    pub fn is_marked(&self) -> bool {
+        self.marker.is_some()
+    }
+
+    fn inside(&self, part: Option<Inside>) -> Option<Span> {
+        part.map(|part| part.span(self.span.start))
+    }
+
+    /// The same piece of a body in which it stands elsewhere: moved from offset `from` to `to`.
+    pub(super) fn moved(&self, from: usize, to: usize) -> Piece {
+        Piece { span: self.span.start - from + to..self.span.end - from + to, ..self.clone() }
+    }
+
+    /// The same piece without its marker, where that leaves it at `start`.
+    pub(super) fn unmarked_at(&self, start: usize) -> Piece {
+        let piece = self.moved(self.span.start, start);
+        let Some([cut, _]) = self.marker else { return piece };
+        let left = |part: Option<Inside>| part.map(|part| part.without(cut));
         Piece {
-            span: moved(&self.span),
-            form: self.form,
-            marker: self
-                .marker
-                .as_ref()
-                .map(|marker| Marker { cut: moved(&marker.cut), value: moved(&marker.value) }),
-            kind: self.kind.as_ref().map(moved),
-            name: self.name.as_ref().map(moved),
-            id: self.id.as_ref().map(moved),
-            input: self.input.as_ref().map(moved),
-            text: self.text.as_ref().map(moved),
-            deferred: self.deferred,
-            nests_markers: self.nests_markers,
-            shows_image: self.shows_image,
-            has_payload: self.has_payload,
+            span: start..piece.span.end - cut.len() as usize,
+            kind: left(self.kind),
+            name: left(self.name),
+            id: left(self.id),
+            input: left(self.input),
+            text: left(self.text),
+            marker: None,
+            ..piece
         }
     }
 
     /// Whether this is the line that some clients put before their system prompt, and some upstreams strip.
     pub fn is_attribution(&self, body: &[u8]) -> bool {
-        let text = self.text.as_ref().map_or(&b""[..], |text| &body[text.clone()]);
+        let text = self.text().map_or(&b""[..], |text| &body[text]);
         self.form == Form::Block && text.starts_with(b"\"x-anthropic-billing-header")
     }
 
     /// The piece as the cache sees it: without its marker. The second part is empty where there is none.
     pub fn unmarked<'a>(&self, body: &'a [u8]) -> (&'a [u8], &'a [u8]) {
-        match &self.marker {
+        match self.marker() {
             None => (&body[self.span.clone()], &[]),
             Some(marker) => (&body[self.span.start..marker.cut.start], &body[marker.cut.end..self.span.end]),
         }
@@ -245,7 +338,7 @@ impl Piece {
     pub fn prompt_bytes(&self) -> u64 {
         match self.deferred {
             true => 0,
-            false => (self.span.len() - self.marker.as_ref().map_or(0, |marker| marker.cut.len())) as u64,
+            false => (self.span.len() - self.marker.map_or(0, |[cut, _]| cut.len() as usize)) as u64,
         }
     }
 }
@@ -335,15 +428,39 @@ mod tests {
     }
 
     #[test]
+    fn a_piece_is_small() {
+        assert_eq!(size_of::<Option<Inside>>(), size_of::<Inside>());
+        assert!(size_of::<Piece>() <= 80, "{}", size_of::<Piece>());
+    }
+
+    #[test]
+    fn a_piece_that_lost_its_marker_is_read_alike() {
+        for block in [
+            r#"{"cache_control":{"a":1},"type":"text","text":"t"}"#,
+            r#"{"type":"text","cache_control":{"a":1},"text":"t"}"#,
+            r#"{"type":"tool_use","id":"i","name":"n","input":{},"cache_control":{"a":1}}"#,
+            r#"{"type":"text","text":"t"}"#,
+        ] {
+            let read = |body: &str| Anatomy::read(body.as_bytes()).unwrap().pieces.remove(0);
+            let body = format!(r#"{{"system":[{block}]}}"#);
+            let marked = read(&body);
+            let (head, tail) = marked.unmarked(body.as_bytes());
+            let unmarked =
+                format!(r#"{{"system":[ {}]}}"#, String::from_utf8([head, tail].concat()).unwrap());
+            assert_eq!(marked.unmarked_at(12), read(&unmarked), "{block}");
+        }
+    }
+
+    #[test]
     fn calls_and_results_show_their_ids_and_input() {
         let anatomy = Anatomy::read(BODY).unwrap();
-        let slice = |span: &Option<Span>| std::str::from_utf8(&BODY[span.clone().unwrap()]).unwrap();
+        let slice = |span: Option<Span>| std::str::from_utf8(&BODY[span.unwrap()]).unwrap();
         assert_eq!(
-            (slice(&anatomy.pieces[5].id), slice(&anatomy.pieces[5].input)),
+            (slice(anatomy.pieces[5].id()), slice(anatomy.pieces[5].input())),
             (r#""t1""#, r#"{"b":1}"#)
         );
-        assert_eq!(slice(&anatomy.pieces[6].id), r#""t1""#);
-        assert_eq!(slice(&anatomy.pieces[6].kind), r#""tool_result""#);
+        assert_eq!(slice(anatomy.pieces[6].id()), r#""t1""#);
+        assert_eq!(slice(anatomy.pieces[6].kind()), r#""tool_result""#);
     }
 
     #[test]

@@ -141,7 +141,7 @@ impl Spelling {
 impl Tool {
     fn of(tools: &[u8], start: usize, piece: &Piece) -> Option<Tool> {
         let within = |span: &Span| span.start - start..span.end - start;
-        let (span, name) = (within(&piece.span), within(piece.name.as_ref()?));
+        let (span, name) = (within(&piece.span), within(&piece.name()?));
         let value = &tools[span.clone()];
         Meaning::of_sound(value)?;
         Some(Tool { name, tree: Tree::of(value)?, span })
@@ -338,9 +338,9 @@ fn inputs<'a>(
     body: &'a [u8],
     pieces: &'a [Piece],
     message: &'a Message,
-) -> impl Iterator<Item = (usize, &'a Span)> {
+) -> impl Iterator<Item = (usize, Span)> {
     let calls = message.pieces.clone().filter(|number| is_call(body, &pieces[*number]));
-    calls.filter_map(|number| Some((number, pieces[number].input.as_ref()?)))
+    calls.filter_map(|number| Some((number, pieces[number].input()?)))
 }
 
 /// How long these bytes are, if they stand here.

@@ -165,7 +165,7 @@ fn check(composed: &Composed) {
     let body = composed.body.pieces.concat();
     assert_eq!(body.len(), composed.body.length);
     let anatomy = Anatomy::read(&body).unwrap();
-    let marked = anatomy.pieces.iter().enumerate().filter(|(_, piece)| piece.marker.is_some());
+    let marked = anatomy.pieces.iter().enumerate().filter(|(_, piece)| piece.is_marked());
     let told = composed.breakpoints.iter().map(|point| point.piece);
     assert!(marked.map(|(piece, _)| piece).eq(told), "{}", String::from_utf8_lossy(&body));
     assert!(composed.breakpoints.len() <= 4);

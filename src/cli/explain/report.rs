@@ -301,7 +301,7 @@ fn lost(first: &Exhibit, parted: &Divergence) -> usize {
 }
 
 fn sent(exhibit: &Exhibit, pieces: Range<usize>) -> impl Iterator<Item = (String, &'static str)> + '_ {
-    let marked = pieces.filter_map(|piece| Some((piece, exhibit.anatomy.pieces[piece].marker.as_ref()?)));
+    let marked = pieces.filter_map(|piece| Some((piece, exhibit.anatomy.pieces[piece].marker()?)));
     let live = marked.filter(|(_, marker)| &exhibit.body[marker.value.clone()] != b"null");
     live.map(|(piece, marker)| (exhibit.anatomy.path(piece), ttl(&exhibit.body[marker.value.clone()])))
 }

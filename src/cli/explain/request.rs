@@ -243,7 +243,7 @@ impl Sample {
                 Form::Other => Meaning::of(&bytes),
             },
             bytes,
-            marker: found.marker.as_ref().map(|marker| body[marker.value.clone()].to_vec()),
+            marker: found.marker().map(|marker| body[marker.value].to_vec()),
         }
     }
 }

@@ -39,7 +39,7 @@ const REFERENCES: [&[u8]; 5] =
 /// Where a marker may be inserted into this piece: after its last member. `None` if it can carry none, or has a
 /// `cache_control` already, even one that marks nothing: a second would make readers disagree.
 pub fn room(body: &[u8], anatomy: &Anatomy, index: usize) -> Option<usize> {
-    let piece = anatomy.pieces.get(index).filter(|piece| piece.marker.is_none())?;
+    let piece = anatomy.pieces.get(index).filter(|piece| !piece.is_marked())?;
     let block = Block::read(body, piece).filter(|block| block.control.is_none())?;
     is_legal(&block, body, anatomy, index).then_some(block.end)
 }
@@ -49,7 +49,7 @@ pub fn room_when_cut(body: &[u8], anatomy: &Anatomy, index: usize) -> Option<usi
     let piece = anatomy.pieces.get(index)?;
     let block = Block::read(body, piece)?;
     // A marker that is spelt with escapes is not cut.
-    let is_cut = block.control.is_none() || piece.marker.is_some();
+    let is_cut = block.control.is_none() || piece.is_marked();
     (is_cut && is_legal(&block, body, anatomy, index)).then_some(block.end_unmarked)
 }
 
@@ -80,12 +80,12 @@ fn is_legal_in_message(block: &Block, body: &[u8]) -> bool {
 
 /// Whether the API refuses a marker here.
 pub fn is_barred(body: &[u8], layer: Layer, piece: &Piece) -> bool {
-    let may_be = match (layer, &piece.kind) {
+    let may_be = match (layer, piece.kind()) {
         (Layer::Tools, _) => piece.deferred,
-        (_, Some(kind)) if is_key_string(body, kind, "text") => {
-            piece.text.as_ref().is_none_or(|text| is_empty_string(body, text))
+        (_, Some(kind)) if is_key_string(body, &kind, "text") => {
+            piece.text().is_none_or(|text| is_empty_string(body, &text))
         }
-        (_, Some(kind)) => BARRED.iter().any(|barred| is_key_string(body, kind, barred)),
+        (_, Some(kind)) => BARRED.iter().any(|barred| is_key_string(body, &kind, barred)),
         (_, None) => true,
     };
     // One that says a thing twice is the upstream's to judge.

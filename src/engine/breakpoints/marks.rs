@@ -113,7 +113,7 @@ impl Marks {
             Marks { list: Vec::with_capacity(BREAKPOINTS_MAX), top_level: TopLevel::Absent, used: 0 };
         for (index, piece) in anatomy.pieces.iter().enumerate() {
             let layer = anatomy.layer(index);
-            if let Some(marker) = &piece.marker
+            if let Some(marker) = piece.marker()
                 && let Some(ttl) = ttl(body, &marker.value)?
             {
                 if is_barred(body, layer, piece) {
@@ -140,7 +140,7 @@ impl Marks {
                 continue;
             }
             let start = skip_space(body, colon + 1);
-            if piece.marker.as_ref().is_some_and(|marker| marker.value.start == start) {
+            if piece.marker().is_some_and(|marker| marker.value.start == start) {
                 continue;
             }
             let end = value_end(body, start).map_err(|_| Skip::MalformedMarker)?;

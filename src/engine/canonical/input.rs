@@ -22,18 +22,18 @@ const CALLS: [&[u8]; 3] = [b"\"tool_use\"", b"\"server_tool_use\"", b"\"mcp_tool
 
 /// Whether a piece is a call, known by its id.
 pub fn is_call(body: &[u8], piece: &Piece) -> bool {
-    let is_kind = |kind: &Span| CALLS.contains(&&body[kind.clone()]);
-    piece.kind.as_ref().is_some_and(is_kind) && piece.id.as_ref().is_some_and(|id| id.len() <= ID_BYTES_MAX)
+    let is_kind = |kind: Span| CALLS.contains(&&body[kind]);
+    piece.kind().is_some_and(is_kind) && piece.id().is_some_and(|id| id.len() <= ID_BYTES_MAX)
 }
 
 impl Scribe<'_> {
     pub fn inputs(&mut self, pieces: &[Piece]) {
         let body = self.body;
         let calls = pieces.iter().filter(|piece| is_call(body, piece));
-        let calls = calls.filter_map(|piece| Some((piece.id.as_ref()?, piece.input.as_ref()?)));
+        let calls = calls.filter_map(|piece| Some((piece.id()?, piece.input()?)));
         for (id, input) in calls.take(CALLS_MAX) {
-            if let Some(id) = json::text(body, id) {
-                self.input(&id, input);
+            if let Some(id) = json::text(body, &id) {
+                self.input(&id, &input);
             }
         }
     }

@@ -166,11 +166,11 @@ impl Slots<'_> {
         for (place, from) in order.into_iter().enumerate() {
             let span = self.pieces[place].span.clone();
             let piece = &self.pieces[from];
-            let with = match (&spelt[from], &piece.marker) {
+            let with = match (&spelt[from], piece.marker()) {
                 (Spelt::Own, _) if from == place => continue,
                 (Spelt::Own, _) => vec![self.body.slice(piece.span.clone())],
                 (Spelt::As(first), None) => vec![first.clone()],
-                (Spelt::As(first), Some(marker)) => marked(first, self.body, marker),
+                (Spelt::As(first), Some(marker)) => marked(first, self.body, &marker),
             };
             if with.len() > 1 || with.first().is_some_and(|with| *with != self.body[span.clone()]) {
                 replacements.push(Replacement { span, with });

@@ -111,7 +111,7 @@ impl<'a> Scribe<'a> {
         }
         // A marker whose key is written with escapes is a member like any other to us, but not to the
         // upstream: a second one beside it had better stay where it stood.
-        if piece.marker.is_some() && json::member(&first, 0, "cache_control").is_some() {
+        if piece.is_marked() && json::member(&first, 0, "cache_control").is_some() {
             return Spelt::Own;
         }
         Spelt::As(first)
@@ -132,7 +132,7 @@ impl<'a> Scribe<'a> {
         // What a client spells anew each time is not worth remembering.
         let mut is_anew = false;
         let meanings = pieces.iter().zip(leaves).map(|(piece, leaf)| {
-            let name = piece.name.as_ref().filter(|_| element == Grain::Tool).map(|name| &body[name.clone()]);
+            let name = piece.name().filter(|_| element == Grain::Tool).map(|name| &body[name]);
             match (piece.form, name) {
                 (Form::Block, name) => {
                     let (meaning, respelt) = self.meaning(piece.unmarked(body), leaf, name);

@@ -57,7 +57,7 @@ fn layer(body: &str, name: &str) -> String {
     let mut out = String::new();
     let mut at = value.start;
     for piece in anatomy.pieces.iter().filter(|piece| value.contains(&piece.span.start)) {
-        if let Some(marker) = &piece.marker {
+        if let Some(marker) = piece.marker() {
             out.push_str(&body[at..marker.cut.start]);
             at = marker.cut.end;
         }
@@ -76,7 +76,7 @@ fn prefix(body: &str) -> PrefixHash {
 fn says(body: &str, piece: &Piece) -> (Result<Meaning, String>, Option<String>) {
     let bytes = &body.as_bytes()[piece.span.clone()];
     let meaning = if piece.form == Form::Block { Meaning::of_block(bytes) } else { Meaning::of(bytes) };
-    let marker = piece.marker.as_ref().map(|marker| body[marker.value.clone()].to_owned());
+    let marker = piece.marker().map(|marker| body[marker.value].to_owned());
     (meaning.ok_or_else(|| body[piece.span.clone()].to_owned()), marker)
 }
 
@@ -88,7 +88,7 @@ fn rest(body: &str) -> String {
         .filter_map(|name| anatomy.member(body.as_bytes(), name).cloned())
         .collect();
     let messages = &anatomy.pieces[anatomy.tools + anatomy.system..];
-    cuts.extend(messages.iter().filter_map(|piece| piece.input.clone()));
+    cuts.extend(messages.iter().filter_map(|piece| piece.input()));
     cuts.sort_by_key(|cut| cut.start);
     let mut out = String::new();
     let mut at = 0;
@@ -241,6 +241,6 @@ proptest! {
 
 fn inputs(body: &str) -> Vec<String> {
     let anatomy = Anatomy::read(body.as_bytes()).unwrap();
-    let inputs = anatomy.pieces.iter().filter_map(|piece| piece.input.clone());
+    let inputs = anatomy.pieces.iter().filter_map(|piece| piece.input());
     inputs.map(|input| body[input].to_owned()).collect()
 }

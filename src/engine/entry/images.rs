@@ -17,14 +17,14 @@ const PAYLOAD_BYTES_MIN: usize = 4 * 1024;
 
 /// Whether a block of a message is an image or holds one.
 pub fn shows_image(body: &[u8], piece: &Piece) -> bool {
-    let Some(kind) = piece.kind.as_ref().filter(|kind| body[kind.start] == b'"') else { return false };
+    let Some(kind) = piece.kind().filter(|kind| body[kind.start] == b'"') else { return false };
     may_hold_blocks(&body[kind.clone()])
-        && (is_key(body, kind, "image") || has_type(&body[piece.span.clone()], &IMAGE))
+        && (is_key(body, &kind, "image") || has_type(&body[piece.span.clone()], &IMAGE))
 }
 
 /// Whether it brings an image or a document of some size.
 pub fn has_payload(body: &[u8], piece: &Piece) -> bool {
-    let kind = piece.kind.as_ref().filter(|_| piece.span.len() >= PAYLOAD_BYTES_MIN);
+    let kind = piece.kind().filter(|_| piece.span.len() >= PAYLOAD_BYTES_MIN);
     kind.is_some_and(|kind| may_hold_blocks(&body[kind.clone()]))
         && has_type(&body[piece.span.clone()], &BASE64)
 }

@@ -91,7 +91,7 @@ pub(super) fn new_results(request: &Remembered) -> impl Iterator<Item = Cow<'_, 
 pub(super) fn call_ids(request: &Remembered) -> impl Iterator<Item = Cow<'_, str>> {
     let anatomy = request.anatomy();
     let messages = &anatomy.pieces[anatomy.tools + anatomy.system..];
-    messages.iter().rev().filter_map(|piece| json::text(request.body(), piece.id.as_ref()?))
+    messages.iter().rev().filter_map(|piece| json::text(request.body(), &piece.id()?))
 }
 
 /// The first user message and the first assistant turn as they are meant, for the life of a conversation.
@@ -126,8 +126,8 @@ fn message_meaning(request: &Remembered, message: &Message) -> [u8; 32] {
                 hasher.update(b"t").update(blake3::hash(text.trim().as_bytes()).as_bytes());
             }
             None => {
-                let id = piece.id.as_ref().and_then(|id| json::text(body, id));
-                let input = piece.input.as_ref().and_then(|input| Meaning::of(&body[input.clone()]));
+                let id = piece.id().and_then(|id| json::text(body, &id));
+                let input = piece.input().and_then(|input| Meaning::of(&body[input]));
                 if let (Some(id), Some(input)) = (id, input) {
                     hasher
                         .update(b"c")
@@ -175,7 +175,7 @@ pub(super) fn last_shared(request: &Remembered, fork: &ForkPoint, call: Option<u
     let end = ours.get(theirs.len() - 1)?.pieces.start + last.pieces.len();
     let turn = ours.get(theirs.len()).filter(|turn| turn.has_role(request.body(), "assistant"));
     let called = turn.map_or(&[][..], |turn| pieces(request, turn));
-    let called = called.iter().filter_map(|piece| json::text(request.body(), piece.id.as_ref()?));
+    let called = called.iter().filter_map(|piece| json::text(request.body(), &piece.id()?));
     let whole = turn.is_none() || called.eq(fork.calls.iter().map(|call| &*call.id));
     let directives = call.and_then(|call| fork.calls.get(call)).map_or(&[][..], |call| &call.directives);
     let tells = |piece: &usize| {
@@ -243,16 +243,16 @@ fn pieces<'r>(request: &'r Remembered, message: &Message) -> &'r [Piece] {
 fn text_span(request: &Remembered, piece: &Piece) -> Option<Span> {
     match piece.form {
         Form::Text => Some(piece.span.clone()),
-        Form::Block if kind(request, piece) == b"\"text\"" => piece.text.clone(),
+        Form::Block if kind(request, piece) == b"\"text\"" => piece.text(),
         _ => None,
     }
 }
 
 fn result_id<'r>(request: &'r Remembered, piece: &Piece) -> Option<Cow<'r, str>> {
-    let id = piece.id.as_ref().filter(|_| kind(request, piece) == b"\"tool_result\"")?;
-    json::text(request.body(), id)
+    let id = piece.id().filter(|_| kind(request, piece) == b"\"tool_result\"")?;
+    json::text(request.body(), &id)
 }
 
 fn kind<'r>(request: &'r Remembered, piece: &Piece) -> &'r [u8] {
-    piece.kind.as_ref().map_or(&b""[..], |kind| &request.body()[kind.clone()])
+    piece.kind_in(request.body())
 }

@@ -29,7 +29,7 @@ pub fn tool_errors(request: &Remembered) -> u64 {
     let new = messages.take_while(|message| !message.has_role(body, "assistant"));
     let pieces = new.flat_map(|message| &anatomy.pieces[message.pieces.clone()]);
     let failed = pieces.filter(|piece| {
-        let is_result = piece.kind.as_ref().is_some_and(|kind| &body[kind.clone()] == b"\"tool_result\"");
+        let is_result = piece.kind_in(body) == b"\"tool_result\"";
         let told = || json::member(body, piece.span.start, "is_error");
         is_result && told().is_some_and(|told| &body[told] == b"true")
     });

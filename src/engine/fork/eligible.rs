@@ -205,7 +205,7 @@ fn shows_more(request: &Remembered, parent: &Remembered) -> bool {
 
 /// An image, a document, or what may hold one.
 fn is_media(body: &[u8], piece: &Piece) -> bool {
-    let kind = piece.kind.as_ref().map_or(&b""[..], |kind| &body[kind.clone()]);
+    let kind = piece.kind_in(body);
     let words = [&b"\"image\""[..], b"\"document\"", b"\"file_id\""];
     piece.form == Form::Block
         && !matches!(kind, b"\"text\"" | b"\"thinking\"" | b"\"redacted_thinking\"")

@@ -123,7 +123,7 @@ pub fn take_first(request: &Remembered, draft: &mut Draft) -> usize {
 /// A child's own system prompt: what its parent does not say, and the attribution line aside.
 pub fn instructions<'r>(child: &'r Remembered, parent: &Remembered) -> Vec<&'r Piece> {
     // A letter is at most six bytes in another spelling, so most texts are told apart by their lengths.
-    let length = |piece: &Piece| piece.text.as_ref().unwrap_or(&piece.span).len();
+    let length = |piece: &Piece| piece.text().as_ref().unwrap_or(&piece.span).len();
     let may_say_the_same = |one: usize, two: usize| one <= 6 * two && two <= 6 * one;
     let says_more = |piece: &&Piece| {
         let own = OnceCell::new();
@@ -155,7 +155,7 @@ fn directive(request: &Remembered, first: &Message, call: Option<&Call>) -> Opti
     let texts = || first.pieces.clone().filter(|piece| is_text(request, &pieces[*piece]));
     let directives = call.map_or(&[][..], |call| &call.directives);
     let fit = |piece: usize| {
-        let text = json::text(body, text_of(&pieces[piece])).unwrap_or_default();
+        let text = json::text(body, &text_of(&pieces[piece])).unwrap_or_default();
         let text = text.trim();
         let found = directives.iter().filter(|directive| text.contains(&***directive));
         found.map(|directive| (directive.len() == text.len(), directive.len())).max()
@@ -189,19 +189,19 @@ fn is_system(request: &Remembered, message: &Message) -> bool {
 }
 
 fn is_text(request: &Remembered, piece: &Piece) -> bool {
-    let kind = piece.kind.as_ref().map_or(&b""[..], |kind| &request.body()[kind.clone()]);
+    let kind = piece.kind_in(request.body());
     match piece.form {
         Form::Text => true,
-        Form::Block => kind == b"\"text\"" && piece.text.is_some(),
+        Form::Block => kind == b"\"text\"" && piece.text().is_some(),
         Form::Other => false,
     }
 }
 
-fn text_of(piece: &Piece) -> &json::Span {
-    piece.text.as_ref().filter(|_| piece.form == Form::Block).unwrap_or(&piece.span)
+fn text_of(piece: &Piece) -> json::Span {
+    piece.text().filter(|_| piece.form == Form::Block).unwrap_or_else(|| piece.span.clone())
 }
 
 /// Whether a text says nothing; the API refuses such blocks.
 fn is_blank(request: &Remembered, piece: &Piece) -> bool {
-    is_text(request, piece) && json::is_blank(request.body(), text_of(piece))
+    is_text(request, piece) && json::is_blank(request.body(), &text_of(piece))
 }

@@ -20,7 +20,7 @@ pub fn cuts(body: &[u8], anatomy: &Anatomy) -> Vec<Span> {
 }
 
 fn cuts_of(body: &[u8], piece: &Piece, layer: Layer, key: &memmem::Finder<'_>, cuts: &mut Vec<Span>) {
-    let own = piece.marker.as_ref().map(|marker| marker.cut.clone());
+    let own = piece.marker().map(|marker| marker.cut);
     cuts.extend(own.clone());
     if layer == Layer::Messages && can_nest(body, piece) {
         nested(body, piece, own, key, cuts);
@@ -59,7 +59,7 @@ fn push(out: &mut Vec<Bytes>, body: &Bytes, span: Span) {
 
 /// Whether a block holds blocks that may carry markers of their own. What a call brings is data.
 fn can_nest(body: &[u8], piece: &Piece) -> bool {
-    let kind = piece.kind.as_ref().map_or(&b""[..], |kind| &body[kind.clone()]);
+    let kind = piece.kind_in(body);
     piece.form == Form::Block
         && !matches!(kind, b"\"text\"" | b"\"thinking\"" | b"\"redacted_thinking\"")
         && !kind.ends_with(b"_use\"")

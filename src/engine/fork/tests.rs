@@ -167,7 +167,7 @@ fn value(composed: &Composed) -> Value {
     assert!(!anatomy.ambiguous);
     // What is said about the breakpoints is what stands in the body.
     let marked: Vec<_> =
-        (0..anatomy.pieces.len()).filter(|piece| anatomy.pieces[*piece].marker.is_some()).collect();
+        (0..anatomy.pieces.len()).filter(|piece| anatomy.pieces[*piece].is_marked()).collect();
     let told: Vec<_> = composed.breakpoints.iter().map(|point| point.piece).collect();
     assert_eq!(marked, told, "{whole}");
     assert!(marked.len() <= 4);

@@ -147,7 +147,7 @@ pub fn tool_names(request: &Remembered) -> Vec<Cow<'_, str>> {
 /// The name of a tool; of a toolset, which has none, its kind.
 pub fn name_of<'b>(body: &'b [u8], tool: &Piece) -> Option<Cow<'b, str>> {
     let member = |name| json::member(body, tool.span.start, name).and_then(|span| json::text(body, &span));
-    let name = tool.name.as_ref().and_then(|name| json::text(body, name));
+    let name = tool.name().and_then(|name| json::text(body, &name));
     name.or_else(|| member("name")).or_else(|| member("type"))
 }
 
@@ -178,7 +178,7 @@ fn directory(request: &Remembered) -> Option<Cow<'_, str>> {
         anatomy.messages.iter().take(DIRECTORY_MESSAGES).map(|message| message.pieces.end).max().unwrap_or(0);
     let pieces = anatomy.pieces.iter().enumerate().take(last);
     let spoken = pieces.filter(|(index, _)| anatomy.layer(*index) != Layer::Tools);
-    let mut texts = spoken.map(|(_, piece)| piece.text.as_ref().unwrap_or(&piece.span));
+    let mut texts = spoken.map(|(_, piece)| piece.text().unwrap_or_else(|| piece.span.clone()));
     texts.find_map(|span| {
         let start = span.start + memmem::find(&body[span.clone()], DIRECTORY)? + DIRECTORY.len();
         let line = &body[start..span.end.min(start + PATH_BYTES_MAX)];

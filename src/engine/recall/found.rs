@@ -46,7 +46,7 @@ impl Found {
     ) -> Option<Message> {
         let message = old.anatomy.messages.get(index)?;
         let pieces = &old.anatomy.pieces[message.pieces.clone()];
-        let mut markers = pieces.iter().filter_map(|piece| piece.marker.as_ref());
+        let mut markers = pieces.iter().filter_map(Piece::marker);
         let (Some(Marker { cut, .. }), None) = (markers.next(), markers.next()) else { return None };
         let left = rest.strip_prefix(&old.body[message.span.start..cut.start])?;
         left.starts_with(&old.body[cut.end..message.span.end]).then_some(())?;
@@ -54,8 +54,7 @@ impl Found {
         let place = |at: usize| at - gone(at) - message.span.start + start;
         let message_now = message.placed(place, self.pieces.len());
         for piece in pieces {
-            // The marker's own offsets are no longer anywhere.
-            self.pieces.push(Piece { marker: None, ..piece.clone() }.placed(place));
+            self.pieces.push(piece.unmarked_at(place(piece.span.start)));
         }
         self.leaves.extend_from_slice(&old.leaves[message.pieces.clone()]);
         Some(message_now)

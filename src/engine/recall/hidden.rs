@@ -14,8 +14,8 @@ static ESCAPE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\\u00")
 
 /// Whether a marker's name stands in a block, its own marker aside. Texts hold no blocks.
 pub(super) fn nests_markers(body: &[u8], piece: &Piece) -> bool {
-    let kind = piece.kind.as_ref().map_or(&b""[..], |kind| &body[kind.clone()]);
-    let own = usize::from(piece.marker.is_some());
+    let kind = piece.kind_in(body);
+    let own = usize::from(piece.is_marked());
     !matches!(kind, b"\"text\"" | b"\"thinking\"")
         && KEY.find_iter(&body[piece.span.clone()]).nth(own).is_some()
 }

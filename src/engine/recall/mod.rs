@@ -223,7 +223,7 @@ impl Remembered {
         for member in others {
             name.extend_from_slice(&self.body[member.key.start..member.value.end]);
         }
-        for (index, _) in self.anatomy.pieces.iter().enumerate().filter(|(_, piece)| piece.marker.is_some()) {
+        for (index, _) in self.anatomy.pieces.iter().enumerate().filter(|(_, piece)| piece.is_marked()) {
             name.extend_from_slice(&index.to_le_bytes());
         }
         BodyDigest::of(&name)
@@ -367,9 +367,9 @@ impl<'k> Seen<'k> {
     fn leaf_but_for_marker(&self, index: usize, body: &[u8], piece: &Piece) -> Option<Leaf> {
         let old = self.pieces.get(index).filter(|old| old.form == Form::Block)?;
         let ((head, tail), (old_head, old_tail)) = (piece.unmarked(body), old.unmarked(self.body));
-        let same = match (&piece.marker, &old.marker) {
-            (None, Some(_)) => head.strip_prefix(old_head) == Some(old_tail),
-            (Some(_), None) => old_head.strip_prefix(head) == Some(tail),
+        let same = match (piece.is_marked(), old.is_marked()) {
+            (false, true) => head.strip_prefix(old_head) == Some(old_tail),
+            (true, false) => old_head.strip_prefix(head) == Some(tail),
             _ => false,
         };
         same.then(|| self.leaves.get(index).copied()).flatten()
@@ -378,9 +378,7 @@ impl<'k> Seen<'k> {
     /// Whether both are the same answer in other spellings: the same calls, by their ids, and the same texts.
     fn says(&self, other: &Seen<'_>) -> bool {
         let same = |(one, two): (&Piece, &Piece)| {
-            one.kind.as_ref().map(|kind| &self.body[kind.clone()])
-                == two.kind.as_ref().map(|kind| &other.body[kind.clone()])
-                && said(self.body, one) == said(other.body, two)
+            one.kind_in(self.body) == two.kind_in(other.body) && said(self.body, one) == said(other.body, two)
         };
         self.pieces.len() == other.pieces.len() && self.pieces.iter().zip(other.pieces).all(same)
     }
@@ -388,12 +386,12 @@ impl<'k> Seen<'k> {
 
 /// What tells a block of an answer from others, whatever its spelling.
 fn said<'b>(body: &'b [u8], piece: &Piece) -> Option<Cow<'b, str>> {
-    let span = match (piece.form, &piece.id, &piece.text) {
-        (Form::Text, _, _) => &piece.span,
+    let span = match (piece.form, piece.id(), piece.text()) {
+        (Form::Text, _, _) => piece.span.clone(),
         (_, Some(span), _) | (_, None, Some(span)) => span,
         _ => return None,
     };
-    json::text(body, span)
+    json::text(body, &span)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ impl FirstAnswer {
     pub(super) fn of(answer: &Seen<'_>) -> FirstAnswer {
         let mut key = Key(Vec::new());
         for piece in answer.pieces {
-            key.add(piece.kind.as_ref().map_or(&b""[..], |kind| &answer.body[kind.clone()]));
+            key.add(piece.kind_in(answer.body));
             key.add(said(answer.body, piece).as_deref().unwrap_or_default().as_bytes());
         }
         FirstAnswer(xxh3_128(&key.0).to_be_bytes())
@@ -61,9 +61,9 @@ impl Opening {
         let pieces = &pieces[message.pieces.clone()];
         key.add(&pieces.len().to_le_bytes());
         for piece in pieces.iter().take(Opening::BLOCKS_MAX) {
-            let kind = piece.kind.as_ref().map_or(&b""[..], |kind| &body[kind.clone()]);
-            match (&piece.text, piece.form) {
-                (Some(text), _) if kind == b"\"text\"" => key.text(body, text),
+            let kind = piece.kind_in(body);
+            match (piece.text(), piece.form) {
+                (Some(text), _) if kind == b"\"text\"" => key.text(body, &text),
                 (_, Form::Text) => key.text(body, &piece.span),
                 _ => {
                     key.add(kind);

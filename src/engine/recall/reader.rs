@@ -12,7 +12,7 @@ use super::found::Found;
 use super::hidden::{has_hidden_marker, nests_markers};
 use super::place::Place;
 use super::{Known, Like, Opening, Remembered, Same, Seen, Source, choose};
-use crate::engine::anatomy::{Anatomy, Form, Layer, Marker, Member, Message, Piece};
+use crate::engine::anatomy::{Anatomy, Form, Layer, Marker, Member, Message, Parts, Piece};
 use crate::engine::entry::{has_payload, shows_image};
 use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end, value_end_noting};
 use crate::engine::prefix::{Digester, Leaf};
@@ -46,7 +46,7 @@ pub(in crate::engine) struct Read {
     pub predecessor: Option<Like>,
 }
 
-/// Members, messages and pieces of one request: room for the API's 100,000 messages, and about 45 MB at most.
+/// Members, messages and pieces of one request: room for the API's 100,000 messages, and about 40 MB at most.
 pub(super) const PARTS_MAX: usize = 1 << 18;
 
 const TOOLS: usize = 0;
@@ -344,12 +344,12 @@ impl<'a> Reader<'a> {
         if body.get(start) != Some(&b'{') {
             return self.plain(layer, start, Form::Other, found);
         }
-        let mut piece = Piece::plain(start..start, Form::Block);
+        let (mut parts, mut deferred) = (Parts::default(), false);
         let mut previous_end = None;
         let mut pending_first = None;
         let end = json::walk_object(body, start, |key, value_start| {
             if let Some(value) = pending_first.take() {
-                piece.marker = Some(Marker { cut: (start + 1)..key.start, value });
+                parts.marker = Some(Marker { cut: (start + 1)..key.start, value });
             }
             let mut spaced = false;
             let end = value_end_noting(body, value_start, &mut spaced)?;
@@ -360,21 +360,21 @@ impl<'a> Reader<'a> {
             }
             match name {
                 b"cache_control" => {
-                    self.ambiguous |= piece.marker.is_some();
+                    self.ambiguous |= parts.marker.is_some();
                     match previous_end {
-                        Some(from) => piece.marker = Some(Marker { cut: from..end, value }),
+                        Some(from) => parts.marker = Some(Marker { cut: from..end, value }),
                         None => pending_first = Some(value),
                     }
                 }
-                b"type" => piece.kind = Some(value),
+                b"type" => parts.kind = Some(value),
                 b"name" => {
-                    piece.kind.get_or_insert_with(|| value.clone());
-                    piece.name = Some(value);
+                    parts.kind.get_or_insert_with(|| value.clone());
+                    parts.name = Some(value);
                 }
-                b"id" | b"tool_use_id" => piece.id = Some(value),
-                b"input" => piece.input = Some(value),
-                b"text" => piece.text = Some(value),
-                b"defer_loading" => piece.deferred = layer == Layer::Tools && is_on(&body[value]),
+                b"id" | b"tool_use_id" => parts.id = Some(value),
+                b"input" => parts.input = Some(value),
+                b"text" => parts.text = Some(value),
+                b"defer_loading" => deferred = layer == Layer::Tools && is_on(&body[value]),
                 // The upstream would count a marker that we do not see, and leave out a tool that we count.
                 name if name.contains(&b'\\') => {
                     let decides = |name: &&str| is_key(body, &key, name);
@@ -386,10 +386,11 @@ impl<'a> Reader<'a> {
             Ok(end)
         })?;
         if let Some(value) = pending_first {
-            piece.marker = Some(Marker { cut: (start + 1)..value.end, value });
+            parts.marker = Some(Marker { cut: (start + 1)..value.end, value });
         }
-        piece.span = start..end;
-        let is_call = piece.kind.as_ref().is_some_and(|kind| body[kind.clone()].ends_with(b"_use\""));
+        let mut piece = Piece::block(start..end, &parts)?;
+        piece.deferred = deferred;
+        let is_call = piece.kind_in(body).ends_with(b"_use\"");
         // What a call brings is data.
         if layer == Layer::Messages && !is_call {
             self.ambiguous |= has_hidden_marker(body, start, end);

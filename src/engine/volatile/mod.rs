@@ -104,11 +104,9 @@ pub fn volatile(
 fn counterpart<'a>(first: &Subject<'a>, second: &Subject<'_>, index: usize) -> Option<&'a Piece> {
     let (one, two): (&Anatomy, &Anatomy) = (first.anatomy, second.anatomy);
     match index.checked_sub(two.tools) {
-        None => one.pieces[..one.tools].get(index).filter(|old| {
-            let name =
-                |body: &[u8], piece: &Piece| piece.kind.as_ref().map(|kind| body[kind.clone()].to_vec());
-            name(first.body, old) == name(second.body, &two.pieces[index])
-        }),
+        None => one.pieces[..one.tools]
+            .get(index)
+            .filter(|old| old.kind_in(first.body) == two.pieces[index].kind_in(second.body)),
         Some(number) => one.pieces[one.tools..one.tools + one.system].get(number),
     }
 }
@@ -121,8 +119,8 @@ fn is_changed(first: &Subject<'_>, old: &Piece, second: &Subject<'_>, new: &Piec
 
 /// The changes within one piece, those that belong together as one.
 fn changes(one: &[u8], old: &Piece, two: &[u8], new: &Piece) -> Vec<(Kind, [Span; 2])> {
-    let texts = match (&old.text, &new.text) {
-        (Some(old), Some(new)) => [old.clone(), new.clone()],
+    let texts = match (old.text(), new.text()) {
+        (Some(old), Some(new)) => [old, new],
         _ => [old.span.clone(), new.span.clone()],
     };
     let versions = [&one[texts[0].clone()], &two[texts[1].clone()]];
@@ -152,7 +150,7 @@ fn is_near(known: &[Span; 2], next: &[Span; 2]) -> bool {
 
 /// Whether a change is that of a marker, which is no text.
 fn is_marker(piece: &Piece, span: &Span) -> bool {
-    piece.marker.as_ref().is_some_and(|marker| span.start < marker.cut.end && marker.cut.start < span.end)
+    piece.marker().is_some_and(|marker| span.start < marker.cut.end && marker.cut.start < span.end)
 }
 
 #[cfg(test)]
