@@ -1,7 +1,8 @@
 //! What was decided for a child, found again on each of its later turns.
 
 use std::cell::LazyCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::Hash;
 use std::sync::{Arc, Weak};
 
 use super::account::{Account, Charge};
@@ -9,8 +10,9 @@ use super::rules::Who;
 use super::shape;
 use crate::engine::anatomy::Layer;
 use crate::engine::prefix::PrefixHash;
+use crate::engine::quick::QuickMap;
 use crate::engine::recall::Remembered;
-use crate::engine::types::Moment;
+use crate::engine::types::{IdDigest, Moment};
 
 /// Calls by which one child is known: its newest. Every request carries those of all its turns.
 const CALLS_MAX: usize = 64;
@@ -38,10 +40,12 @@ pub struct Bindings<B> {
     slots: BTreeMap<Binding, Slot<B>>,
     /// By last use, oldest first.
     uses: BTreeSet<(Moment, Binding)>,
-    calls: HashMap<Arc<str>, Called>,
+    calls: QuickMap<Arc<str>, Called>,
     /// What the tools of live children say: siblings have the same ones.
-    toolsets: HashMap<PrefixHash, Weak<Toolset>>,
-    starts: HashMap<[u8; 32], Vec<Binding>>,
+    toolsets: QuickMap<PrefixHash, Weak<Toolset>>,
+    starts: QuickMap<[u8; 32], Vec<Binding>>,
+    /// Those whose agent has an id.
+    agents: QuickMap<IdDigest, Vec<Binding>>,
     next: u64,
     account: Account,
 }
@@ -86,9 +90,10 @@ impl<B> Bindings<B> {
             life,
             slots: BTreeMap::new(),
             uses: BTreeSet::new(),
-            calls: HashMap::new(),
-            toolsets: HashMap::new(),
-            starts: HashMap::new(),
+            calls: QuickMap::default(),
+            toolsets: QuickMap::default(),
+            starts: QuickMap::default(),
+            agents: QuickMap::default(),
             next: 0,
             account,
         }
@@ -116,6 +121,9 @@ impl<B> Bindings<B> {
         let charge = self.account.charge(bytes + BINDING_BYTES);
         let tools = self.toolset(request);
         self.uses.insert((now, binding));
+        if let Some(agent) = who.agent {
+            self.agents.entry(agent).or_default().push(binding);
+        }
         let calls = VecDeque::new();
         self.slots.insert(binding, Slot { value, who, tools, used: now, calls, start: None, charge });
         self.make_room(now);
@@ -156,7 +164,7 @@ impl<B> Bindings<B> {
         let start = shape::start_meaning(request).or_else(|| shape::start_meaning_with(request, message));
         let before = std::mem::replace(&mut slot.start, start);
         if let Some(before) = before {
-            self.unstart(before, binding);
+            strike(&mut self.starts, &before, binding);
         }
         if let Some(start) = start {
             self.starts.entry(start).or_default().push(binding);
@@ -186,8 +194,8 @@ impl<B> Bindings<B> {
         if shape::is_first_turn(request) {
             // One that has answered and starts anew has summed up what it said. Only its agent's id names it then.
             let goes_on = |slot: &Slot<B>| slot.start.is_some() && agrees(slot);
-            let all = self.slots.iter().filter(|_| who.agent.is_some());
-            return only(all.filter(|(_, slot)| goes_on(slot)).map(|(binding, _)| *binding));
+            let own = self.agents.get(&who.agent?)?.iter().copied();
+            return only(own.filter(|binding| self.slots.get(binding).is_some_and(goes_on)));
         }
         let by_call = shape::call_ids(request).take(LOOKUPS_MAX).find_map(|id| self.calls.get(&*id)?.only);
         match by_call {
@@ -229,7 +237,10 @@ impl<B> Bindings<B> {
         self.uses.remove(&(slot.used, binding));
         slot.calls.iter().for_each(|id| self.uncall(id));
         if let Some(start) = slot.start {
-            self.unstart(start, binding);
+            strike(&mut self.starts, &start, binding);
+        }
+        if let Some(agent) = slot.who.agent {
+            strike(&mut self.agents, &agent, binding);
         }
         let spelt = slot.tools.spelt;
         drop(slot);
@@ -247,14 +258,6 @@ impl<B> Bindings<B> {
         }
     }
 
-    fn unstart(&mut self, start: [u8; 32], binding: Binding) {
-        let Some(alike) = self.starts.get_mut(&start) else { return };
-        alike.retain(|other| *other != binding);
-        if alike.is_empty() {
-            self.starts.remove(&start);
-        }
-    }
-
     fn toolset(&mut self, request: &Remembered) -> Arc<Toolset> {
         let spelt = spelt(request);
         if let Some(tools) = self.toolsets.get(&spelt).and_then(Weak::upgrade) {
@@ -268,6 +271,15 @@ impl<B> Bindings<B> {
 
 fn spelt(request: &Remembered) -> PrefixHash {
     request.chain().layer(request.anatomy(), Layer::Tools)
+}
+
+/// One less stands under this key.
+fn strike<K: Eq + Hash>(listed: &mut QuickMap<K, Vec<Binding>>, key: &K, binding: Binding) {
+    let Some(alike) = listed.get_mut(key) else { return };
+    alike.retain(|other| *other != binding);
+    if alike.is_empty() {
+        listed.remove(key);
+    }
 }
 
 /// The one binding, if there are no two.
@@ -287,6 +299,6 @@ impl Binding {
 impl<B> Bindings<B> {
     /// Everything that could be left over.
     pub(super) fn keys(&self) -> usize {
-        self.uses.len() + self.calls.len() + self.starts.len() + self.toolsets.len()
+        self.uses.len() + self.calls.len() + self.starts.len() + self.toolsets.len() + self.agents.len()
     }
 }
