@@ -17,20 +17,17 @@ use hyper::body::Incoming;
 use prometheus::{IntGauge, IntGaugeVec};
 
 use crate::config::Limits;
+use crate::engine::recall::KEPT_BYTES_MIN;
 use crate::engine::types::Reason;
 
 use super::error::Fault;
 use super::forward::SentBody;
-use super::server::READ_BYTES_MAX;
 use super::stall::Stall;
 
 /// What a client merely announces is not yet counted as held, so only this much room is made for it at first.
 const EXPECTED_BYTES_MAX: usize = 1024 * 1024;
 /// So many times what has come is made room for, if so much is announced.
 const ROOM_FACTOR: usize = 8;
-/// A body that came as one chunk of so much stays where it was read to. A smaller part of a connection's buffer would
-/// keep too much of that buffer in memory for as long as the body is remembered.
-const KEPT_CHUNK_MIN: usize = READ_BYTES_MAX / 2;
 
 pub enum Collected {
     Whole(Bytes, Permit),
@@ -178,7 +175,8 @@ impl Collector {
 
     fn finish(self) -> Bytes {
         match self.first {
-            Some(whole) if whole.len() >= KEPT_CHUNK_MIN => whole,
+            Some(whole) if whole.len() >= KEPT_BYTES_MIN => whole,
+            // A small part of a connection's buffer would keep all of it in memory.
             Some(whole) => Bytes::copy_from_slice(&whole),
             None => self.joined.freeze(),
         }
@@ -188,6 +186,7 @@ impl Collector {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::recall::BUFFER_BYTES;
 
     fn collector(declared: usize) -> Collector {
         Collector { first: None, joined: BytesMut::new(), declared }
@@ -208,9 +207,9 @@ mod tests {
 
     #[test]
     fn a_long_body_in_one_chunk_stays_where_it_was_read_to() {
-        assert!(collected(KEPT_CHUNK_MIN, &[KEPT_CHUNK_MIN]).1);
-        assert!(!collected(KEPT_CHUNK_MIN - 1, &[KEPT_CHUNK_MIN - 1]).1);
-        assert!(!collected(READ_BYTES_MAX, &[READ_BYTES_MAX - 1, 1]).1);
+        assert!(collected(KEPT_BYTES_MIN, &[KEPT_BYTES_MIN]).1);
+        assert!(!collected(KEPT_BYTES_MIN - 1, &[KEPT_BYTES_MIN - 1]).1);
+        assert!(!collected(BUFFER_BYTES, &[BUFFER_BYTES - 1, 1]).1);
         assert!(collected(0, &[]).0.is_empty());
     }
 

@@ -249,13 +249,13 @@ fn seal(tenant: &Tenant, number: usize, filler: usize) -> Arc<ForkPoint> {
     tenant.with_forks(|forks| forks.seal(draft, &turn, Moment(number as u64))).unwrap()
 }
 
-fn small() -> Memory {
-    Memory::new(Limits { max_bytes: MIB, recent_bytes: MIB, tenant_share: 1.0 }, Rules::default())
+fn small(max_bytes: usize) -> Memory {
+    Memory::new(Limits { max_bytes, recent_bytes: max_bytes, tenant_share: 1.0 }, Rules::default())
 }
 
 #[test]
 fn a_child_that_was_left_on_its_own_holds_nothing_of_its_parent() {
-    let memory = small();
+    let memory = small(MIB);
     let tenant = memory.admit(&id(1));
     let fork = seal(&tenant, 1, 100 << 10);
     let child = Child { fork, call: Some(0), rank: Rank::Whole };
@@ -275,7 +275,7 @@ fn a_child_that_was_left_on_its_own_holds_nothing_of_its_parent() {
 
 #[test]
 fn a_request_that_is_a_fork_point_and_a_snapshot_counts_once() {
-    let memory = small();
+    let memory = small(MIB);
     let tenant = memory.admit(&id(1));
     let (parent, turn) = fan_out(1, 100 << 10);
     let alone = {
@@ -295,25 +295,25 @@ fn a_request_that_is_a_fork_point_and_a_snapshot_counts_once() {
 
 #[test]
 fn snapshots_and_fork_points_go_by_age_before_anybody_is_forgotten() {
-    let memory = small();
+    let memory = small(MIB / 2);
     visit(&memory, &id(2), None, body("quiet", 1, 1024));
     let tenant = memory.admit(&id(1));
     let snapshot = |number: usize| {
-        let (parent, turn) = fan_out(number, 200 << 10);
+        let (parent, turn) = fan_out(number, 100 << 10);
         tenant.snapshots().record(parent, false, &turn, None, Moment(number as u64)).map(drop)
     };
     let known = |number: usize| tenant.with_forks(|forks| forks.by_message(&format!("m{number}")).is_some());
-    seal(&tenant, 1, 200 << 10);
+    seal(&tenant, 1, 100 << 10);
     snapshot(2).unwrap();
-    seal(&tenant, 3, 200 << 10);
+    seal(&tenant, 3, 100 << 10);
     snapshot(4).unwrap();
     assert!(known(1) && known(3) && tenant.snapshots().len() == 2);
     for (number, left) in [(5, (false, true, 2)), (6, (false, true, 1)), (7, (false, true, 1))] {
         // The one that takes most gives up its oldest: in the end that is the other.
         let other = memory.admit(&id(3));
-        seal(&other, number, 220 << 10);
+        seal(&other, number, 110 << 10);
         memory.shrink();
-        assert!(memory.bytes() <= MIB + (8 << 10), "{number}: {}", memory.bytes());
+        assert!(memory.bytes() <= MIB / 2 + (8 << 10), "{number}: {}", memory.bytes());
         assert_eq!((known(1), known(3), tenant.snapshots().len()), left, "{number}");
     }
     assert_eq!(memory.tenants(), 3);

@@ -252,7 +252,7 @@ impl Remembered {
 
     /// About how much memory this takes, the body included.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Remembered>() + self.body.len() + self.reading.memory_bytes()
+        size_of::<Remembered>() + body_bytes(self.body.len()) + self.reading.memory_bytes()
     }
 
     fn subject(&self) -> Subject<'_> {
@@ -302,6 +302,22 @@ impl Remembered {
 
     fn pieces(&self, range: std::ops::Range<usize>) -> Seen<'_> {
         Seen { body: &self.body, pieces: &self.anatomy.pieces[range.clone()], leaves: &self.leaves[range] }
+    }
+}
+
+/// So much is read from a connection at once.
+pub const BUFFER_BYTES: usize = 256 << 10;
+/// A body of this length or more stays in the buffer that it was read to, if it fits.
+pub const KEPT_BYTES_MIN: usize = BUFFER_BYTES / 2;
+/// Memory for what does not fit comes in steps of so much.
+const STEP_BYTES: usize = 64 << 10;
+
+/// What a body of this length takes in memory.
+fn body_bytes(length: usize) -> usize {
+    match length {
+        ..KEPT_BYTES_MIN => length,
+        KEPT_BYTES_MIN..=BUFFER_BYTES => BUFFER_BYTES,
+        _ => length.next_multiple_of(STEP_BYTES),
     }
 }
 

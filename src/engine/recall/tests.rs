@@ -464,6 +464,24 @@ fn a_layer_is_known_apart_from_its_request() {
     assert_eq!(ambiguous.layer(Layer::Tools), None);
 }
 
+#[test]
+fn a_long_body_counts_with_the_buffer_that_it_stands_in() {
+    let bytes = |length: usize| {
+        let body = format!(r#"{{"messages":[],"x":"{}"}}"#, "x".repeat(length - 22));
+        assert_eq!(body.len(), length);
+        full(body.as_bytes()).unwrap().memory_bytes()
+    };
+    let rest = bytes(1_000) - 1_000;
+    for (length, held) in [
+        (KEPT_BYTES_MIN - 1, KEPT_BYTES_MIN - 1),
+        (KEPT_BYTES_MIN, BUFFER_BYTES),
+        (BUFFER_BYTES, BUFFER_BYTES),
+        (BUFFER_BYTES + 1, BUFFER_BYTES + (64 << 10)),
+    ] {
+        assert_eq!(bytes(length) - rest, held, "{length}");
+    }
+}
+
 /// Quadratic work on any of these would take minutes instead of a second.
 #[test]
 fn a_hundred_thousand_elements_are_compared_in_linear_time() {
