@@ -11,7 +11,7 @@ use std::process::Command;
 
 use crate::Fallible;
 use crate::children::{Child, free_address, pinned};
-use crate::peers::{self, PEERS};
+use crate::peers::{self, PEERS, is_peer};
 
 /// The baseline of added latency: the load generator talks to the mock.
 pub const DIRECT: &str = "direct";
@@ -134,7 +134,7 @@ impl Arm {
             admin: [OBSERVE, ALIGN, FORK].contains(&self.name).then_some(place.admin),
             child: Some(child),
             adds_bytes: if [ALIGN, FORK].contains(&self.name) { MARKERS_BYTES } else { 0 },
-            rewrites: PEERS.iter().any(|peer| peer.name == self.name),
+            rewrites: is_peer(self.name),
             headers: peers::headers(&place, self.name),
         })
     }

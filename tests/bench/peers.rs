@@ -22,6 +22,10 @@ pub const PEERS: &[Arm] = &[
     Arm { name: LITELLM, what: "LiteLLM proxy 1.106.2, one worker, log level error", command: Some(litellm) },
 ];
 
+pub fn is_peer(arm: &str) -> bool {
+    PEERS.iter().any(|peer| peer.name == arm)
+}
+
 /// What a request needs to get through, beside what all of them have.
 pub fn headers(place: &Place, name: &str) -> String {
     match name {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::arms::{ALIGN, FORK, OBSERVE, REFERENCE};
 use crate::figures::{Figures, Metric};
-use crate::peers::{LITELLM, NEMO, PORTKEY};
+use crate::peers::{LITELLM, NEMO, PORTKEY, is_peer};
 
 /// Memory beyond what the store says it holds.
 const PEAK_MB_MAX: f64 = 64.0;
@@ -109,7 +109,6 @@ pub struct Judged {
 pub fn judge(figures: &Figures, store_mb: Option<f64>) -> Vec<Judged> {
     let mut rows = Vec::new();
     for arm in JUDGED.into_iter().filter(|arm| figures.arms.contains(arm)) {
-        let is_peer = |name: &str| [NEMO, PORTKEY, LITELLM].contains(&name);
         let is_there =
             |target: &&Target| !is_peer(target.reference.0) || figures.arms.contains(&target.reference.0);
         let targets = TARGETS.iter().filter(|target| target.arms.contains(&arm)).filter(is_there);
