@@ -14,6 +14,7 @@
 use std::borrow::Cow;
 use std::num::NonZeroU32;
 
+use super::entry::PAYLOAD_BYTES_MIN;
 use super::json::{self, Malformed, Span, is_key};
 use super::recall::Reader;
 
@@ -308,8 +309,10 @@ impl Piece {
         let piece = self.moved(self.span.start, start);
         let Some([cut, _]) = self.marker else { return piece };
         let left = |part: Option<Inside>| part.map(|part| part.without(cut));
+        let span = start..piece.span.end - cut.len() as usize;
         Piece {
-            span: start..piece.span.end - cut.len() as usize,
+            has_payload: self.has_payload && span.len() >= PAYLOAD_BYTES_MIN,
+            span,
             kind: left(self.kind),
             name: left(self.name),
             id: left(self.id),
@@ -435,19 +438,28 @@ mod tests {
 
     #[test]
     fn a_piece_that_lost_its_marker_is_read_alike() {
+        let image = |bytes: usize| {
+            let data = "A".repeat(bytes);
+            format!(
+                r#"{{"type":"image","source":{{"type":"base64","data":"{data}"}},"cache_control":{{"a":1}}}}"#
+            )
+        };
         for block in [
             r#"{"cache_control":{"a":1},"type":"text","text":"t"}"#,
             r#"{"type":"text","cache_control":{"a":1},"text":"t"}"#,
             r#"{"type":"tool_use","id":"i","name":"n","input":{},"cache_control":{"a":1}}"#,
             r#"{"type":"text","text":"t"}"#,
+            &image(100),
+            &image(PAYLOAD_BYTES_MIN - 70),
+            &image(PAYLOAD_BYTES_MIN),
         ] {
             let read = |body: &str| Anatomy::read(body.as_bytes()).unwrap().pieces.remove(0);
-            let body = format!(r#"{{"system":[{block}]}}"#);
-            let marked = read(&body);
-            let (head, tail) = marked.unmarked(body.as_bytes());
-            let unmarked =
-                format!(r#"{{"system":[ {}]}}"#, String::from_utf8([head, tail].concat()).unwrap());
-            assert_eq!(marked.unmarked_at(12), read(&unmarked), "{block}");
+            let body = |block: &str| format!(r#"{{"messages":[{{"role":"user","content":[{block}]}}]}}"#);
+            let marked = read(&body(block));
+            let received = body(block);
+            let (head, tail) = marked.unmarked(received.as_bytes());
+            let unmarked = body(&format!(" {}", String::from_utf8([head, tail].concat()).unwrap()));
+            assert_eq!(marked.unmarked_at(marked.span.start + 1), read(&unmarked), "{block}");
         }
     }
 

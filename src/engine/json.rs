@@ -35,7 +35,7 @@ pub enum Malformed {
     Truncated,
     /// Nesting exceeds [`MAX_DEPTH`].
     TooDeep,
-    /// More parts than a reader keeps apart.
+    /// More parts than a reader keeps apart, or longer ones than 4 GiB.
     TooMany,
 }
 

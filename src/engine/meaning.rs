@@ -5,7 +5,8 @@
 //! with half a surrogate pair has no meaning that all readers share, and gets no hash.
 //!
 //! The value is written once in a form that is the same for every spelling (keys sorted, strings with the escapes that
-//! most writers use and with their length before them), and that form is hashed in one run: far cheaper than a hash per node.
+//! most writers use and with their length before them), and that form is hashed in one run: far cheaper than a hash
+//! per node.
 //!
 //! ```
 //! use forkpoint::engine::meaning::Meaning;
@@ -268,6 +269,25 @@ mod tests {
         assert!(!same(r#"{"a":1}"#, r#"{"a":1,"b":null}"#));
         assert!(!same("\"1\"", "1"));
         assert!(!same("[[1],[]]", "[[],[1]]"));
+    }
+
+    #[test]
+    fn each_escape_means_what_it_stands_for() {
+        let all = (0..0x80_u32).filter_map(char::from_u32);
+        let coded: Vec<String> = all.clone().map(|it| format!("\"a\\u{:04x}z\"", it as u32)).collect();
+        for (it, coded) in all.zip(&coded) {
+            let written = serde_json::to_string(&format!("a{it}z")).unwrap();
+            assert!(same(&written, coded), "{written} and {coded}");
+            let raw = format!("\"a{it}z\"");
+            assert!(matches!(it, '"' | '\\') || same(&raw, coded), "as it is, for a lenient reader: {coded}");
+        }
+        for (index, one) in coded.iter().enumerate() {
+            assert!(coded[..index].iter().all(|other| !same(one, other)), "{one}");
+        }
+        for (one, two) in [(r#""\/""#, r#""/""#), (r#""\\""#, r#""\u005c""#), (r#""\\n""#, r#""\u005cn""#)] {
+            assert!(same(one, two), "{one} and {two}");
+        }
+        assert!(!same(r#""\\n""#, r#""\n""#));
     }
 
     #[test]

@@ -10,14 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Poll;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use prometheus::{IntGauge, IntGaugeVec};
 
 use crate::config::Limits;
-use crate::engine::recall::KEPT_BYTES_MIN;
 use crate::engine::types::Reason;
 
 use super::error::Fault;
@@ -25,7 +24,7 @@ use super::forward::SentBody;
 use super::stall::Stall;
 
 /// What a client merely announces is not yet counted as held, so only this much room is made for it at first.
-const EXPECTED_BYTES_MAX: usize = 1024 * 1024;
+const EXPECTED_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// So many times what has come is made room for, if so much is announced.
 const ROOM_FACTOR: usize = 8;
 
@@ -108,14 +107,14 @@ pub async fn collect(
         return Ok(spilled(Bytes::new(), body, limits, Reason::HeldRequests, None));
     };
     let mut stall = Stall::new(limits.stall);
-    let mut collected = Collector { first: None, joined: BytesMut::new(), declared };
+    let mut collected = Collector { joined: Vec::new(), declared };
     while let Some(frame) = next_frame(&mut body, &mut stall).await? {
         let Ok(data) = frame.into_data() else { continue };
-        let fits = match collected.len() + data.len() {
+        let fits = match collected.joined.len() + data.len() {
             total if total > limits.body_bytes => Err(Reason::BodyTooLarge),
             _ => permit.grow(data.len(), limits),
         };
-        collected.push(data);
+        collected.push(&data);
         if let Err(reason) = fits {
             return Ok(spilled(collected.finish(), body, limits, reason, Some(permit)));
         }
@@ -144,41 +143,29 @@ async fn next_frame(body: &mut Incoming, stall: &mut Stall) -> Result<Option<Fra
     .await
 }
 
-/// Chunks in, one piece of bytes out.
+/// Chunks in, one piece of bytes out. A body that came as one chunk is copied too: it stands in the connection's buffer,
+/// which would stay in memory for as long as the body is remembered, credentials included.
 struct Collector {
-    /// The only chunk so far.
-    first: Option<Bytes>,
-    joined: BytesMut,
+    joined: Vec<u8>,
+    /// Nothing if the client does not say.
     declared: usize,
 }
 
 impl Collector {
-    fn len(&self) -> usize {
-        self.first.as_ref().map_or(0, Bytes::len) + self.joined.len()
-    }
-
-    fn push(&mut self, data: Bytes) {
-        let came = self.len() + data.len();
-        if came == data.len() {
-            self.first = Some(data);
-            return;
+    fn push(&mut self, chunk: &[u8]) {
+        let came = self.joined.len() + chunk.len();
+        let room = self.declared.min(EXPECTED_BYTES_MAX.max(came.saturating_mul(ROOM_FACTOR)));
+        if (self.joined.capacity() + 1..=room).contains(&came) {
+            self.joined.reserve_exact(room - self.joined.len());
         }
-        if came > self.joined.capacity() {
-            let room = self.declared.min(EXPECTED_BYTES_MAX.max(came.saturating_mul(ROOM_FACTOR))).max(came);
-            self.joined.reserve(room - self.joined.len());
-        }
-        if let Some(first) = self.first.take() {
-            self.joined.extend_from_slice(&first);
-        }
-        self.joined.extend_from_slice(&data);
+        self.joined.extend_from_slice(chunk);
     }
 
     fn finish(self) -> Bytes {
-        match self.first {
-            Some(whole) if whole.len() >= KEPT_BYTES_MIN => whole,
-            // A small part of a connection's buffer would keep all of it in memory.
-            Some(whole) => Bytes::copy_from_slice(&whole),
-            None => self.joined.freeze(),
+        // What grew without a plan has much room to spare.
+        match self.joined.capacity() - self.joined.len() > self.joined.len() / 8 {
+            true => Bytes::copy_from_slice(&self.joined),
+            false => Bytes::from(self.joined),
         }
     }
 }
@@ -186,54 +173,54 @@ impl Collector {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::recall::BUFFER_BYTES;
 
-    fn collector(declared: usize) -> Collector {
-        Collector { first: None, joined: BytesMut::new(), declared }
-    }
-
-    /// Where a body ends up that comes in these chunks, and whether that is where its first chunk was.
-    fn collected(declared: usize, chunks: &[usize]) -> (Bytes, bool) {
-        let mut collector = collector(declared);
-        let chunks = chunks.iter().map(|length| Bytes::from(vec![b'x'; *length])).collect::<Vec<_>>();
-        let first = chunks.first().map(|chunk| chunk.as_ptr());
-        chunks.iter().for_each(|chunk| collector.push(chunk.clone()));
-        assert_eq!(collector.len(), chunks.iter().map(Bytes::len).sum::<usize>());
-        let whole = collector.finish();
-        assert_eq!(whole, chunks.concat());
-        let stayed = Some(whole.as_ptr()) == first;
-        (whole, stayed)
-    }
-
-    #[test]
-    fn a_long_body_in_one_chunk_stays_where_it_was_read_to() {
-        assert!(collected(KEPT_BYTES_MIN, &[KEPT_BYTES_MIN]).1);
-        assert!(!collected(KEPT_BYTES_MIN - 1, &[KEPT_BYTES_MIN - 1]).1);
-        assert!(!collected(BUFFER_BYTES, &[BUFFER_BYTES - 1, 1]).1);
-        assert!(collected(0, &[]).0.is_empty());
-    }
-
-    #[test]
-    fn room_is_made_once_for_what_is_announced_and_partly_there() {
-        let declared = 3 * EXPECTED_BYTES_MAX;
-        let mut collector = collector(declared);
-        let chunk = Bytes::from(vec![b'x'; EXPECTED_BYTES_MAX / 4]);
-        let mut places = Vec::new();
-        for _ in 0..declared / chunk.len() {
-            collector.push(chunk.clone());
+    /// What is collected of a body that comes in these chunks, and how often it was moved.
+    fn collected(declared: usize, chunks: impl Iterator<Item = usize>) -> (Collector, usize) {
+        let mut collector = Collector { joined: Vec::new(), declared };
+        let (mut places, mut whole) = (Vec::new(), Vec::new());
+        for (number, length) in chunks.enumerate() {
+            let chunk = vec![number as u8; length];
+            collector.push(&chunk);
             places.push(collector.joined.as_ptr());
+            whole.extend(chunk);
         }
-        // The first chunk stays alone until the second one comes.
-        places.remove(0);
+        assert!(collector.joined == whole);
         places.dedup();
-        assert_eq!(places.len(), 1);
-        assert_eq!(collector.joined.capacity(), declared);
+        (collector, places.len().saturating_sub(1))
+    }
+
+    #[test]
+    fn room_is_made_for_what_is_announced_and_not_for_more() {
+        for (declared, moves) in [(1, 0), (200_000, 0), (1_100_000, 0), (EXPECTED_BYTES_MAX + 1, 1)] {
+            for chunk in [1 << 13, 1 << 17, 1 << 24] {
+                let chunks = (0..declared).step_by(chunk).map(|from| chunk.min(declared - from));
+                let (collector, moved) = collected(declared, chunks);
+                assert_eq!(collector.joined.capacity(), declared, "in chunks of {chunk}");
+                assert!(moved <= moves, "{moved} for {declared} in chunks of {chunk}");
+                let at = collector.joined.as_ptr();
+                assert_eq!(collector.finish().as_ptr(), at, "nothing to spare");
+            }
+        }
     }
 
     #[test]
     fn little_room_is_made_for_what_is_only_announced() {
-        let mut collector = collector(usize::MAX);
-        (0..2).for_each(|_| collector.push(Bytes::from_static(b"x")));
-        assert!(collector.joined.capacity() <= EXPECTED_BYTES_MAX);
+        let (collector, _) = collected(usize::MAX, [1, 1].into_iter());
+        assert_eq!(collector.joined.capacity(), EXPECTED_BYTES_MAX);
+    }
+
+    #[test]
+    fn what_was_not_announced_keeps_no_room_to_spare() {
+        let (collector, _) = collected(0, std::iter::repeat_n(1_000, 33));
+        let (room, at) = (collector.joined.capacity(), collector.joined.as_ptr());
+        assert!(room > 33_000 + 33_000 / 8, "{room}");
+        let body = collector.finish();
+        assert!(body.len() == 33_000 && body.as_ptr() != at);
+        assert!(collected(0, [].into_iter()).0.finish().is_empty());
+    }
+
+    #[test]
+    fn more_than_was_announced_is_collected_all_the_same() {
+        assert_eq!(collected(10, [8, 8].into_iter()).0.finish().len(), 16);
     }
 }

@@ -16,7 +16,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::config::Limits;
-use crate::engine::recall::BUFFER_BYTES;
 
 use super::afterwards;
 use super::error::Fault;
@@ -28,10 +27,9 @@ use super::stall::Stall;
 const HEADERS_MAX: usize = 100;
 /// HTTP/2 headers together.
 const HEADER_BYTES_MAX: usize = 64 * 1024;
-/// So much is read from a connection at once over HTTP/1.1, where it also bounds the headers. Most bodies of a long
-/// conversation come whole that way and stay where they were read to; longer ones are copied out of that buffer, which
-/// had better stay in the processor's caches then.
-const READ_BYTES_MAX: usize = BUFFER_BYTES;
+/// So much is read from a connection at once over HTTP/1.1, where it also bounds the headers. A body is copied out of that
+/// buffer as it comes, so the buffer had better stay in the processor's caches; a few more reads cost less.
+const READ_BYTES_MAX: usize = 128 * 1024;
 /// Streams one HTTP/2 connection may have open; a fan-out of hundreds opens more connections.
 const STREAMS_MAX: u32 = 256;
 /// Streams that a client may reset before we have answered them; a rapid-reset attack ends here.

@@ -13,7 +13,7 @@ const TYPE: &[u8] = b"\"type\"";
 static BASE64: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"base64\""));
 
 /// A shorter piece holds too little to matter.
-const PAYLOAD_BYTES_MIN: usize = 4 * 1024;
+pub const PAYLOAD_BYTES_MIN: usize = 4 * 1024;
 
 /// Whether a block of a message is an image or holds one.
 pub fn shows_image(body: &[u8], piece: &Piece) -> bool {

@@ -27,7 +27,7 @@ mod parameters;
 mod images;
 mod probes;
 
-pub use images::{has_payload, shows_image};
+pub use images::{PAYLOAD_BYTES_MIN, has_payload, shows_image};
 pub use parameters::{BetaChange, Parameter, Parameters};
 pub use probes::{LOOKBACK_POSITIONS, Probe, Probes, is_position, prefix_bytes};
 

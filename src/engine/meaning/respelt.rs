@@ -304,6 +304,9 @@ mod tests {
         assert!(is_reordered(one, br#"{"b":{"x":"y"},"a":[1,2]}"#));
         assert!(!is_reordered(one, br#"{"a":[1,3],"b":{"x":"y"}}"#));
         assert!(!is_reordered(one, br#"{"a":[1,2],"b":{"x":"y"}} "#));
+        let long = |first: u8, last: u8| [&[first][..], &[0xff; 1_000], &[last]].concat();
+        assert!(is_reordered(&long(1, 2), &long(2, 1)));
+        assert!(!is_reordered(&long(1, 2), &long(1, 3)));
     }
 
     #[test]

@@ -305,20 +305,12 @@ impl Remembered {
     }
 }
 
-/// So much is read from a connection at once.
-pub const BUFFER_BYTES: usize = 256 << 10;
-/// A body of this length or more stays in the buffer that it was read to, if it fits.
-pub const KEPT_BYTES_MIN: usize = BUFFER_BYTES / 2;
-/// Memory for what does not fit comes in steps of so much.
+/// Memory for a body that is longer than two of these comes in steps of so much.
 const STEP_BYTES: usize = 64 << 10;
 
 /// What a body of this length takes in memory.
 fn body_bytes(length: usize) -> usize {
-    match length {
-        ..KEPT_BYTES_MIN => length,
-        KEPT_BYTES_MIN..=BUFFER_BYTES => BUFFER_BYTES,
-        _ => length.next_multiple_of(STEP_BYTES),
-    }
+    if length > 2 * STEP_BYTES { length.next_multiple_of(STEP_BYTES) } else { length }
 }
 
 /// A value of `tools` or `system` that was read before.

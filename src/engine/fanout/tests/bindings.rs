@@ -242,7 +242,12 @@ proptest! {
         let mut now = Moment(0);
         for (kind, number, bytes) in steps {
             match kind {
-                0..=2 => made.push(bindings.bind(&request, Who::default(), Arc::new(()), bytes, now)),
+                0..=2 => {
+                    let agent = (number % 4 > 0).then_some(IdDigest([(number % 4) as u8; 16]));
+                    let mut who = Who::default();
+                    who.agent = agent;
+                    made.push(bindings.bind(&request, who, Arc::new(()), bytes, now));
+                }
                 3..=5 => if let Some(binding) = made.get(number % made.len().max(1)) {
                     bindings.called(*binding, &format!("id{number}"));
                 },
