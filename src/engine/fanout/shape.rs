@@ -31,8 +31,16 @@ pub fn is_forked_by_shape(request: &Remembered) -> bool {
         text.and_then(|text| text.strip_prefix(b"\""))
             .is_some_and(|text| text.starts_with(CHILD_TAG.as_bytes()))
     };
+    // One piece has no results before it, and what is longer than a placeholder is none: most messages need no look at
+    // the body.
+    let may_be = |pieces: &[Piece]| {
+        pieces.len() > 1 && pieces.first().is_some_and(|first| first.span.len() <= PLACEHOLDER_BLOCK_BYTES)
+    };
     request.anatomy().messages.iter().any(|message| {
         let pieces = pieces(request, message);
+        if !may_be(pieces) {
+            return false;
+        }
         let tagged = pieces.iter().position(is_tagged).filter(|results| *results > 0);
         tagged.is_some_and(|results| pieces[..results].iter().all(|piece| is_placeholder(request, piece)))
             && message.has_role(request.body(), "user")
