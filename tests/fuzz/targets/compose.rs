@@ -85,7 +85,7 @@ fn holds(composed: &Composed, parent: &[u8], own: &[u8]) {
     let whole = composed.body.pieces.concat();
     assert_eq!(whole.len(), composed.body.length);
     let anatomy = Anatomy::read(&whole).expect("it can be read");
-    let marked = anatomy.pieces.iter().enumerate().filter(|(_, piece)| piece.marker.is_some());
+    let marked = anatomy.pieces.iter().enumerate().filter(|(_, piece)| piece.is_marked());
     assert!(marked.map(|(place, _)| place).eq(composed.breakpoints.iter().map(|point| point.piece)));
     assert!(composed.breakpoints.len() <= MARKERS_MAX && !breakpoints::are_illegal(&whole, &anatomy));
     let [Ok(parent), Ok(own), Ok(whole)] = [parent, own, &whole].map(serde_json::from_slice::<Value>) else {
