@@ -76,34 +76,24 @@ pub struct Piece {
     pub shows_image: bool,
     /// It brings an image or a document of some size in its own bytes.
     pub has_payload: bool,
-    kind: Option<Inside>,
-    name: Option<Inside>,
-    id: Option<Inside>,
-    input: Option<Inside>,
-    text: Option<Inside>,
-    marker: Option<[Inside; 2]>,
-}
-
-/// What stands where in a block, while it is being walked.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Parts {
-    pub kind: Option<Span>,
-    pub name: Option<Span>,
-    pub id: Option<Span>,
-    pub input: Option<Span>,
-    pub text: Option<Span>,
-    pub marker: Option<Marker>,
+    pub(super) kind: Option<Inside>,
+    pub(super) name: Option<Inside>,
+    pub(super) id: Option<Inside>,
+    pub(super) input: Option<Inside>,
+    pub(super) text: Option<Inside>,
+    /// What to cut, and the value.
+    pub(super) marker: Option<[Inside; 2]>,
 }
 
 /// A span counted from the start of the piece that holds it. None ends right there, so an optional one is no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Inside {
+pub(super) struct Inside {
     start: u32,
     end: NonZeroU32,
 }
 
 impl Inside {
-    fn of(base: usize, span: &Span) -> Result<Inside, Malformed> {
+    pub fn of(base: usize, span: &Span) -> Result<Inside, Malformed> {
         let offset = |at: usize| u32::try_from(at - base).map_err(|_| Malformed::TooMany);
         let end = NonZeroU32::new(offset(span.end)?).ok_or(Malformed::At(base))?;
         Ok(Inside { start: offset(span.start)?, end })
@@ -238,22 +228,6 @@ impl Piece {
             text: None,
             marker: None,
         }
-    }
-
-    pub(super) fn block(span: Span, parts: &Parts) -> Result<Piece, Malformed> {
-        let inside = |part: &Option<Span>| part.as_ref().map(|part| Inside::of(span.start, part)).transpose();
-        let marker = |marker: &Marker| {
-            Ok([Inside::of(span.start, &marker.cut)?, Inside::of(span.start, &marker.value)?])
-        };
-        Ok(Piece {
-            kind: inside(&parts.kind)?,
-            name: inside(&parts.name)?,
-            id: inside(&parts.id)?,
-            input: inside(&parts.input)?,
-            text: inside(&parts.text)?,
-            marker: parts.marker.as_ref().map(marker).transpose()?,
-            ..Piece::plain(span.clone(), Form::Block)
-        })
     }
 
     /// The value of `type`, or of a tool's `name`.

@@ -13,36 +13,25 @@ pub const ENTRY_BYTES: usize = 160;
 
 /// The age from which on entries stay. An eighth more than necessary goes, so that this is not done again for
 /// every entry that comes.
-pub fn oldest_to_keep(ages: &[(u64, usize)], limits: Limits) -> u64 {
+pub fn oldest_to_keep(mut ages: Vec<(u64, usize)>, limits: Limits) -> u64 {
     let mut room =
         Limits { bytes: limits.bytes - limits.bytes / 8, entries: limits.entries - limits.entries / 8 };
-    // Those that were used at about the same time go into one bin, so that only the bin in which the room ends needs to
-    // be put into order.
-    const BINS: usize = 64;
-    let each = || ages.iter().map(|(age, _)| *age);
-    let (Some(first), Some(last)) = (each().min(), each().max()) else { return u64::MAX };
-    let width = (last - first) / BINS as u64 + 1;
-    let bin = |age: u64| (age - first) / width;
-    let mut bins = [Limits { bytes: 0, entries: 0 }; BINS];
-    for (age, cost) in ages {
-        let bin = &mut bins[bin(*age) as usize];
-        (bin.bytes, bin.entries) = (bin.bytes + cost, bin.entries + 1);
-    }
     let mut oldest = u64::MAX;
-    for (number, it) in bins.iter().enumerate().rev() {
-        if it.bytes > room.bytes || it.entries > room.entries {
-            let mut last: Vec<_> = ages.iter().filter(|(age, _)| bin(*age) == number as u64).collect();
-            last.sort_unstable_by(|a, b| b.cmp(a));
-            for (age, cost) in last.into_iter().take(room.entries) {
-                match room.bytes.checked_sub(*cost) {
-                    Some(left) => (room.bytes, oldest) = (left, *age),
-                    None => break,
-                }
-            }
-            break;
+    // The newer half stays if there is room for it, and then the place to look is the older one: no need to put all of
+    // them into order.
+    let mut rest = &mut ages[..];
+    while !rest.is_empty() {
+        let middle = rest.len() / 2;
+        rest.select_nth_unstable_by(middle, |a, b| b.cmp(a));
+        let (newer, older) = rest.split_at_mut(middle + 1);
+        let bytes = newer.iter().map(|(_, cost)| cost).sum::<usize>();
+        if bytes <= room.bytes && newer.len() <= room.entries {
+            room = Limits { bytes: room.bytes - bytes, entries: room.entries - newer.len() };
+            oldest = newer[middle].0;
+            rest = older;
+        } else {
+            rest = &mut newer[..middle];
         }
-        room = Limits { bytes: room.bytes - it.bytes, entries: room.entries - it.entries };
-        oldest = first + number as u64 * width;
     }
     oldest
 }
@@ -133,7 +122,7 @@ mod tests {
         ) {
             let (ages, limits): (Vec<_>, _) = (ages.into_iter().collect(), Limits { bytes, entries });
             let kept = |oldest| ages.iter().filter(|(age, _)| *age >= oldest).collect::<Vec<_>>();
-            prop_assert_eq!(kept(oldest_to_keep(&ages, limits)), kept(by_order(ages.clone(), limits)));
+            prop_assert_eq!(kept(oldest_to_keep(ages.clone(), limits)), kept(by_order(ages.clone(), limits)));
         }
     }
 }

@@ -22,8 +22,7 @@ const CALLS: [&[u8]; 3] = [b"\"tool_use\"", b"\"server_tool_use\"", b"\"mcp_tool
 
 /// Whether a piece is a call, known by its id.
 pub fn is_call(body: &[u8], piece: &Piece) -> bool {
-    let is_kind = |kind: Span| CALLS.contains(&&body[kind]);
-    piece.kind().is_some_and(is_kind) && piece.id().is_some_and(|id| id.len() <= ID_BYTES_MAX)
+    CALLS.contains(&piece.kind_in(body)) && piece.id().is_some_and(|id| id.len() <= ID_BYTES_MAX)
 }
 
 impl Scribe<'_> {

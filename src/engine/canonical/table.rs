@@ -347,7 +347,7 @@ impl Spellings {
         }
         let ages =
             self.elements.ages().chain(self.names.ages()).chain(self.lists.ages()).chain(self.inputs.ages());
-        let oldest = oldest_to_keep(&ages.collect::<Vec<_>>(), self.limits);
+        let oldest = oldest_to_keep(ages.collect(), self.limits);
         self.elements.forget_before(oldest);
         self.names.forget_before(oldest);
         self.lists.forget_before(oldest);
@@ -394,7 +394,7 @@ impl Memo {
         let cost = size_of_val(&*reading);
         self.readings.insert(digest, reading, cost, &self.clock);
         if self.readings.cost > self.limits.bytes || self.readings.slots.len() > self.limits.entries {
-            let oldest = oldest_to_keep(&self.readings.ages().collect::<Vec<_>>(), self.limits);
+            let oldest = oldest_to_keep(self.readings.ages().collect(), self.limits);
             self.readings.forget_before(oldest);
         }
     }

@@ -12,7 +12,7 @@ use super::found::Found;
 use super::hidden::{has_hidden_marker, nests_markers};
 use super::place::Place;
 use super::{Known, Like, Opening, Remembered, Same, Seen, Source, choose};
-use crate::engine::anatomy::{Anatomy, Form, Layer, Marker, Member, Message, Parts, Piece};
+use crate::engine::anatomy::{Anatomy, Form, Inside, Layer, Member, Message, Piece};
 use crate::engine::entry::{has_payload, shows_image};
 use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end, value_end_noting};
 use crate::engine::prefix::{Digester, Leaf};
@@ -344,12 +344,14 @@ impl<'a> Reader<'a> {
         if body.get(start) != Some(&b'{') {
             return self.plain(layer, start, Form::Other, found);
         }
-        let (mut parts, mut deferred) = (Parts::default(), false);
+        let mut piece = Piece::plain(start..start, Form::Block);
+        let inside = |span: &Span| Inside::of(start, span);
+        let marker = |cut: Span, value: &Span| Ok(Some([inside(&cut)?, inside(value)?]));
         let mut previous_end = None;
         let mut pending_first = None;
         let end = json::walk_object(body, start, |key, value_start| {
             if let Some(value) = pending_first.take() {
-                parts.marker = Some(Marker { cut: (start + 1)..key.start, value });
+                piece.marker = marker((start + 1)..key.start, &value)?;
             }
             let mut spaced = false;
             let end = value_end_noting(body, value_start, &mut spaced)?;
@@ -360,21 +362,21 @@ impl<'a> Reader<'a> {
             }
             match name {
                 b"cache_control" => {
-                    self.ambiguous |= parts.marker.is_some();
+                    self.ambiguous |= piece.is_marked();
                     match previous_end {
-                        Some(from) => parts.marker = Some(Marker { cut: from..end, value }),
+                        Some(from) => piece.marker = marker(from..end, &value)?,
                         None => pending_first = Some(value),
                     }
                 }
-                b"type" => parts.kind = Some(value),
+                b"type" => piece.kind = Some(inside(&value)?),
                 b"name" => {
-                    parts.kind.get_or_insert_with(|| value.clone());
-                    parts.name = Some(value);
+                    piece.name = Some(inside(&value)?);
+                    piece.kind = piece.kind.or(piece.name);
                 }
-                b"id" | b"tool_use_id" => parts.id = Some(value),
-                b"input" => parts.input = Some(value),
-                b"text" => parts.text = Some(value),
-                b"defer_loading" => deferred = layer == Layer::Tools && is_on(&body[value]),
+                b"id" | b"tool_use_id" => piece.id = Some(inside(&value)?),
+                b"input" => piece.input = Some(inside(&value)?),
+                b"text" => piece.text = Some(inside(&value)?),
+                b"defer_loading" => piece.deferred = layer == Layer::Tools && is_on(&body[value]),
                 // The upstream would count a marker that we do not see, and leave out a tool that we count.
                 name if name.contains(&b'\\') => {
                     let decides = |name: &&str| is_key(body, &key, name);
@@ -386,10 +388,9 @@ impl<'a> Reader<'a> {
             Ok(end)
         })?;
         if let Some(value) = pending_first {
-            parts.marker = Some(Marker { cut: (start + 1)..value.end, value });
+            piece.marker = marker((start + 1)..value.end, &value)?;
         }
-        let mut piece = Piece::block(start..end, &parts)?;
-        piece.deferred = deferred;
+        piece.span = start..end;
         let is_call = piece.kind_in(body).ends_with(b"_use\"");
         // What a call brings is data.
         if layer == Layer::Messages && !is_call {
