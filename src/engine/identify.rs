@@ -1,5 +1,7 @@
 //! Who sent a request: tenant, session, agent, client. Ids leave this module only as digests.
 
+use std::fmt;
+
 use http::{HeaderMap, HeaderName, header};
 
 use super::clients;
@@ -26,10 +28,26 @@ static SIGNATURES: [HeaderName; 4] = [
 pub struct Sender {
     /// `None` without a credential.
     pub tenant: Option<TenantId>,
-    pub session: Option<IdDigest>,
+    pub session: Option<Session>,
     pub agent: Option<IdDigest>,
     /// Family and major.minor of the user agent, such as `claude-cli/2.1`, if the family is known.
     pub client: String,
+}
+
+/// The session that a request names. Several headers can name one: a gateway's, and the client's behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// The digest of the strongest name, which is shown.
+    pub shown: IdDigest,
+    /// The digest of every name and every value. Sessions are compared by this alone: a client that adds a header of
+    /// another session to what its gateway says is in neither of the two.
+    pub hints: IdDigest,
+}
+
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shown.fmt(f)
+    }
 }
 
 /// What makes a tenant, from `identity.*`.
@@ -45,7 +63,7 @@ pub fn sender(headers: &HeaderMap, rule: TenantRule<'_>, own: &[String]) -> Send
     let id = |name: &HeaderName| headers.get(name).map(|value| id_digest(value.as_bytes()));
     Sender {
         tenant: tenant(headers, rule),
-        session: id(&SESSION).or_else(|| id(&OUR_SESSION)),
+        session: session(headers),
         agent: id(&AGENT),
         client: client(headers, own),
     }
@@ -54,7 +72,8 @@ pub fn sender(headers: &HeaderMap, rule: TenantRule<'_>, own: &[String]) -> Send
 impl Sender {
     /// The body's `metadata.user_id` is the weakest session hint.
     pub fn hint(&mut self, user_id: &str) {
-        self.session.get_or_insert_with(|| id_digest(user_id.as_bytes()));
+        let digest = id_digest(user_id.as_bytes());
+        self.session.get_or_insert(Session { shown: digest, hints: digest });
     }
 }
 
@@ -117,6 +136,23 @@ fn tenant(headers: &HeaderMap, rule: TenantRule<'_>) -> Option<TenantId> {
     }
     // In one run, which is far cheaper than in parts.
     found.then(|| TenantId(blake3::derive_key("forkpoint tenant v1", &material)))
+}
+
+/// The session that the headers name.
+fn session(headers: &HeaderMap) -> Option<Session> {
+    let mut shown = None;
+    let mut material = Vec::new();
+    for name in [&SESSION, &OUR_SESSION] {
+        for value in headers.get_all(name) {
+            shown.get_or_insert_with(|| id_digest(value.as_bytes()));
+            // Lengths keep two values apart from one that contains both.
+            for part in [name.as_str().as_bytes(), value.as_bytes()] {
+                material.extend_from_slice(&(part.len() as u64).to_le_bytes());
+                material.extend_from_slice(part);
+            }
+        }
+    }
+    Some(Session { shown: shown?, hints: id_digest(&material) })
 }
 
 fn id_digest(id: &[u8]) -> IdDigest {
@@ -185,11 +221,32 @@ mod tests {
         let map = headers(&[("x-claude-code-session-id", "s"), ("x-claude-code-agent-id", "a")]);
         let mut seen = sender(&map, RULE, &[]);
         seen.hint("u");
-        assert_eq!(seen.session, Some(id_digest(b"s")));
+        assert_eq!(seen.session.unwrap().shown, id_digest(b"s"));
         assert_eq!(seen.agent.unwrap().to_string().len(), 8);
         let mut seen = sender(&HeaderMap::new(), RULE, &[]);
         seen.hint("u");
-        assert_eq!(seen.session, Some(id_digest(b"u")));
+        assert_eq!(seen.session.unwrap().shown, id_digest(b"u"));
+    }
+
+    #[test]
+    fn sessions_are_the_same_only_if_every_name_and_every_value_is() {
+        let (theirs, ours) = ("x-claude-code-session-id", "x-forkpoint-session");
+        let named: [&[(&'static str, &'static str)]; 8] = [
+            &[(theirs, "a")],
+            &[(ours, "a")],
+            &[(ours, "b")],
+            &[(theirs, "a"), (ours, "a")],
+            &[(theirs, "a"), (ours, "b")],
+            &[(theirs, "b"), (ours, "a")],
+            &[(ours, "a"), (ours, "b")],
+            &[(ours, "b"), (ours, "a")],
+        ];
+        let hints = named.map(|named| sender(&headers(named), RULE, &[]).session.unwrap().hints);
+        for (number, one) in hints.iter().enumerate() {
+            assert!(hints[..number].iter().all(|other| other != one), "{number}");
+        }
+        let again = headers(&[("x-other", "1"), (ours, "b"), (theirs, "a")]);
+        assert_eq!(sender(&again, RULE, &[]).session.unwrap().hints, hints[4]);
     }
 
     #[test]

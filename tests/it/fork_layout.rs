@@ -15,6 +15,7 @@ use forkpoint::engine::fanout::{
     Rules, Who,
 };
 use forkpoint::engine::fork::{Composed, Facts, Policy, Prefix, Refusal, Trunk, Turn, eligible};
+use forkpoint::engine::identify::Session;
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::recall::{Nothing, Remembered};
 use forkpoint::engine::turn::{Turn as Answer, TurnLimits};
@@ -143,7 +144,8 @@ fn read(body: &[u8]) -> Remembered {
 
 fn who(request: &Remembered, hints: Hints<'_>) -> Who {
     let digest = |id: &str| IdDigest(forkpoint::engine::types::first(blake3::hash(id.as_bytes()).as_bytes()));
-    Who::of(request, hints.session.map(digest), hints.agent.map(digest), hints.session.is_some())
+    let session = hints.session.map(digest).map(|digest| Session { shown: digest, hints: digest });
+    Who::of(request, session, hints.agent.map(digest), hints.session.is_some())
 }
 
 /// Where an aligned request writes its last entry.

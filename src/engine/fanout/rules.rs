@@ -1,6 +1,7 @@
 //! The settings of recognition, and who stands on either side of it.
 
 use super::glob;
+use crate::engine::identify::Session;
 use crate::engine::recall::Remembered;
 use crate::engine::types::{IdDigest, first};
 
@@ -78,7 +79,7 @@ impl Rules {
 /// What a request says about its sender, besides its credentials.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Who {
-    pub session: Option<IdDigest>,
+    pub session: Option<Session>,
     /// The digest of `metadata.user_id`.
     user: Option<[u8; 16]>,
     pub agent: Option<IdDigest>,
@@ -90,7 +91,7 @@ pub struct Who {
 impl Who {
     pub fn of(
         request: &Remembered,
-        session: Option<IdDigest>,
+        session: Option<Session>,
         agent: Option<IdDigest>,
         marks_agents: bool,
     ) -> Who {
@@ -106,6 +107,7 @@ impl Who {
 
     /// A hint on one side must stand on the other, and be equal.
     pub(super) fn agrees(&self, other: &Who) -> bool {
-        (self.session, self.user) == (other.session, other.user)
+        let hints = |who: &Who| who.session.map(|session| session.hints);
+        hints(self) == hints(other) && self.user == other.user
     }
 }

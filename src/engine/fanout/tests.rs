@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::engine::identify::Session;
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Nothing, Remembered};
 use crate::engine::turn::{Block, Turn, TurnBuilder, TurnLimits};
@@ -43,7 +44,8 @@ fn read(body: &Value) -> Remembered {
 
 fn who(request: &Remembered, headers: Headers) -> Who {
     let id = |id: Option<u8>| id.map(|id| IdDigest([id; 16]));
-    Who::of(request, id(headers.session), id(headers.agent), headers.claude_code)
+    let session = id(headers.session).map(|digest| Session { shown: digest, hints: digest });
+    Who::of(request, session, id(headers.agent), headers.claude_code)
 }
 
 fn parent(body: &Value, headers: Headers) -> Parent {

@@ -95,7 +95,7 @@ fn is_ambiguous(request: &Remembered) -> bool {
 /// What is known of the agent that was started: by whom, and of which kind.
 fn check_call(child: &Child, who: &Who, policy: &Policy) -> Result<(), Refusal> {
     let sessions = [who.session, child.fork.parent.who.session];
-    if sessions.into_iter().flatten().any(|session| policy.excludes(session)) {
+    if sessions.into_iter().flatten().any(|session| policy.excludes(session.shown)) {
         return Err(Refusal::Coordinator);
     }
     child.call.map_or(Ok(()), |call| check_kind(&child.fork, call, policy))

@@ -11,6 +11,7 @@ use crate::engine::breakpoints::{Breakpoint, Profile};
 use crate::engine::fanout::{
     CHILD_TAG, Child, Draft, ForkPoint, Forks, PLACEHOLDER, Parent, Rank, Rules, Who,
 };
+use crate::engine::identify::Session;
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Nothing, Remembered};
 use crate::engine::turn::{Turn as Answer, TurnLimits, Wholeness};
@@ -33,7 +34,8 @@ fn read(body: &str) -> Remembered {
 
 fn who(request: &Remembered, session: Option<u8>, agent: Option<u8>) -> Who {
     let id = |id: Option<u8>| id.map(|id| IdDigest([id; 16]));
-    Who::of(request, id(session), id(agent), agent.is_some())
+    let session = id(session).map(|digest| Session { shown: digest, hints: digest });
+    Who::of(request, session, id(agent), agent.is_some())
 }
 
 fn directive(topic: &str) -> String {

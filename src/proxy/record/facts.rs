@@ -130,7 +130,8 @@ impl Facts {
     /// Whose request it is, and of which conversation by its headers.
     pub fn of_whom(&self) -> (Option<TenantId>, Option<Hint>) {
         let sender = self.sender.as_ref();
-        let hint = sender.and_then(|sender| Some(Hint { session: sender.session?, agent: sender.agent }));
+        let hint =
+            sender.and_then(|sender| Some(Hint { session: sender.session?.hints, agent: sender.agent }));
         (sender.and_then(|sender| sender.tenant), hint)
     }
 

@@ -12,6 +12,7 @@ use tracing::field::DisplayValue;
 use crate::engine::fanout::ForkId;
 use crate::engine::fork::Note;
 use crate::engine::gate::Ticket;
+use crate::engine::identify::Session;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::types::{BodyDigest, IdDigest, TenantId};
 use crate::engine::usage::Usage;
@@ -79,7 +80,7 @@ declare! {
         stream: bool as bool,
         client: Option<&'a str> as Option<String>,
         tenant: Shown<TenantId> as Option<String>,
-        session: Shown<IdDigest> as Option<String>,
+        session: Shown<Session> as Option<String>,
         agent: Shown<IdDigest> as Option<String>,
         fork: Shown<ForkId> as Option<String>,
         kin: Option<&'a str> as Option<String>,

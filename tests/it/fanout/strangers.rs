@@ -119,6 +119,31 @@ async fn users_of_one_key_are_told_apart_by_their_hints() {
     assert_ne!(anna, bert, "equal words, each its own");
 }
 
+/// A gateway names its users; what a user adds to that must not make it another one.
+#[tokio::test]
+async fn a_client_does_not_overrule_the_session_that_its_gateway_names() {
+    let talk = Talk::new().await;
+    let told = ["the north", "the south"].map(directive);
+    let gateway = |call: Call, user: &str| call.with("x-forkpoint-session", user);
+    let claims = |call: Call, user: &str| call.with("x-claude-code-session-id", user);
+    talk.fan_out(&gateway(parent("Survey it."), "anna"), "msg_a", &[&told[0], &told[1]]).await;
+    let child = || newcomer(told[0].as_str());
+    let bert = || claims(gateway(child(), "bert"), "anna");
+    none_is_a_child(
+        &talk,
+        [
+            bert(),
+            bert().with("x-claude-code-agent-id", "a"),
+            bert().with("x-forkpoint-parent", "msg_a"),
+            claims(child(), "anna"),
+            gateway(gateway(child(), "anna"), "bert"),
+            gateway(gateway(child(), "bert"), "anna"),
+        ],
+    )
+    .await;
+    talk.ask(&gateway(child(), "anna")).await.child();
+}
+
 /// One product, one key, many users, and a template that differs in a word.
 #[tokio::test]
 async fn templated_directives_of_many_users_do_not_mix() {
