@@ -270,12 +270,20 @@ impl Planner<'_> {
         self.anatomy.messages.iter().any(|message| message.has_role(self.body, "assistant"))
     }
 
+    /// Whether the server holds the conversation. It compares the top-level fields of a later turn with those of the
+    /// first, so none may be added.
+    fn is_threaded(&self) -> bool {
+        let thread = self.anatomy.member(self.body, "thread");
+        thread.is_some_and(|value| &self.body[value.clone()] != b"null")
+    }
+
     fn cover_tail(&mut self) -> Covered {
         if self.marks.top_level == TopLevel::Marked {
             return Ok(());
         }
-        let automatic =
-            self.situation.profile == Profile::Anthropic && self.marks.top_level == TopLevel::Absent;
+        let automatic = self.situation.profile == Profile::Anthropic
+            && self.marks.top_level == TopLevel::Absent
+            && !self.is_threaded();
         let messages = self.anatomy.tools + self.anatomy.system..self.anatomy.pieces.len();
         for index in messages.rev() {
             if self.marks.has_breakpoint(index..=index) {

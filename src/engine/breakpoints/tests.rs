@@ -153,6 +153,22 @@ fn a_string_stays_a_string() {
 }
 
 #[test]
+fn a_request_of_a_thread_gets_no_field_that_its_first_one_had_not() {
+    let threaded = |thread: &str| {
+        let body = request(r#""sys""#, r#""hi""#);
+        planned(&body.replacen('{', &format!(r#"{{"thread":{thread},"#), 1), &anthropic())
+    };
+    for thread in [r#"{"type":"create"}"#, r#"{"type":"continue","previous_message_id":"msg_1"}"#, "{}"] {
+        let (out, plan) = threaded(thread);
+        assert!(out.starts_with(r#"{"thread""#), "{out}");
+        assert!(plan.breakpoints.iter().all(|point| point.carrier == Carrier::Block), "{out}");
+        assert_eq!(skips(&plan), [("tail", "no_legal_block")]);
+    }
+    let (out, _) = threaded("null");
+    assert!(out.starts_with(r#"{"cache_control":{"type":"ephemeral"},"thread":null"#), "{out}");
+}
+
+#[test]
 fn behind_a_string_tail_the_last_block_is_marked_where_there_is_no_automatic_caching() {
     let body = format!(
         r#"{{"messages":[{{"role":"user","content":[{}]}},{{"role":"assistant","content":"x"}}]}}"#,
