@@ -44,6 +44,8 @@ MODE = "fork"
 SETTINGS = {
     # Half of the fan-outs are held out to compare.
     "FORKPOINT_FORK__SHARE": "0.5",
+    # The others are forked, whatever that costs beside aligning.
+    "FORKPOINT_FORK__CONTEXT_PREMIUM": "100",
     # Large enough for a line with the bodies of a plain request, too small for that of a fan-out.
     "FORKPOINT_RECORD__FILE": "recording.jsonl",
     "FORKPOINT_RECORD__BODIES": "redacted",

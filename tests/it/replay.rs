@@ -81,6 +81,8 @@ impl Stage {
 
 async fn replay(args: &[&str]) -> std::process::Output {
     let mut command = crate::harness::binary::command();
+    // As the recordings were made.
+    command.env("FORKPOINT_FORK__CONTEXT_PREMIUM", "100");
     tokio::time::timeout(4 * PATIENCE, command.arg("replay").args(args).output())
         .await
         .expect("an end")

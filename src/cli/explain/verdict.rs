@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::engine::fork::{Forecast, Prefer, Sizes, Unit};
+use crate::engine::fork::{Forecast, Sizes, Unit};
 
 use super::super::demo::grouped;
 use super::child::{Finding, Layout};
@@ -85,21 +85,19 @@ fn foreseen(forecast: &Forecast, finding: &Finding) -> String {
         let _ = writeln!(out, "    {plan:<8} {:>14}", amount(figure));
     }
     let policy = &finding.policy;
-    let against = match policy.prefer {
-        Prefer::Context => "as sent",
-        Prefer::Cost => "the cheaper of the others",
-    };
     let _ = writeln!(
         out,
-        "  forked is {:.2} of {against}; fork.max_cost_ratio allows {:.2}",
-        ratio(forecast, finding),
+        "  forked is {:.2} of as sent, where fork.max_cost_ratio allows {:.2}, and {:.2} of aligned,\n  where fork.context_premium allows {:.2}",
+        ratio(forked, as_sent),
         policy.max_cost_ratio,
+        ratio(forked, aligned),
+        1.0 + policy.context_premium,
     );
     out
 }
 
-fn ratio(forecast: &Forecast, finding: &Finding) -> f64 {
-    forecast.forked / forecast.counterfactual(finding.policy.prefer).max(f64::MIN_POSITIVE)
+fn ratio(forked: f64, other: f64) -> f64 {
+    forked / other.max(f64::MIN_POSITIVE)
 }
 
 pub fn json(finding: &Finding) -> Value {
@@ -136,8 +134,10 @@ pub fn json(finding: &Finding) -> Value {
             "forked": forecast.forked,
             "as_sent": forecast.as_sent,
             "aligned": forecast.aligned,
-            "ratio": ratio(forecast, finding),
+            "ratio": ratio(forecast.forked, forecast.as_sent),
             "max_ratio": finding.policy.max_cost_ratio,
+            "aligned_ratio": ratio(forecast.forked, forecast.aligned),
+            "max_aligned_ratio": 1.0 + finding.policy.context_premium,
         })),
     })
 }

@@ -33,7 +33,7 @@ outputs are the recorded ones in every run.
 What is played is the configuration that --config, FORKPOINT_CONFIG and the environment give, with
 server.mode changed: fork.*, gate.*, canonical.*, limits.*, store.*, upstream.profile and the like
 count. Not taken are addresses, how tenants are told apart, and where to record or send traces.
-Then, one at a time and those that helped together, other values of fork.prefer,
+Then, one at a time and those that helped together, other values of fork.context_premium,
 fork.max_cost_ratio, fork.late, gate.scope and gate.max_hold_ms are tried in mode fork.
 
 A request that asked for a lower mode (x-forkpoint-mode) gets it in every run. An exchange that the

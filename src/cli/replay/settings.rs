@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::{Config, GateScope, Mode};
-use crate::engine::fork::{Late, Prefer};
+use crate::engine::fork::Late;
 
 /// One run.
 #[derive(Clone)]
@@ -19,8 +19,8 @@ type Change = fn(&mut Config);
 
 /// Changes that are worth a try, as they are said in the configuration. Few: each is a run of the whole recording.
 const TRIES: [(&str, Change); 8] = [
-    ("fork.prefer = \"cost\"", |config| config.fork.policy.prefer = Prefer::Cost),
-    ("fork.prefer = \"context\"", |config| config.fork.policy.prefer = Prefer::Context),
+    ("fork.context_premium = 0", |config| config.fork.policy.context_premium = 0.0),
+    ("fork.context_premium = 100", |config| config.fork.policy.context_premium = 100.0),
     ("fork.max_cost_ratio = 0.8", |config| config.fork.policy.max_cost_ratio = 0.8),
     ("fork.late = \"passthrough\"", |config| config.fork.policy.late = Late::Passthrough),
     ("fork.late = \"partial\"", |config| config.fork.policy.late = Late::Partial),
@@ -94,7 +94,7 @@ mod tests {
         let forked = Setting::modes().pop().unwrap();
         let mut config = Config::default();
         let tries = forked.tries(&config);
-        assert_eq!(tries.len(), TRIES.len() - 2, "preferring and taking late ones have a default");
+        assert_eq!(tries.len(), TRIES.len() - 1, "taking late ones is the default");
         config.gate.scope = GateScope::All;
         assert_eq!(forked.tries(&config).len(), tries.len() - 1);
         assert!(tries.iter().all(|setting| setting.mode == Mode::Fork && setting.changes.len() == 1));

@@ -159,7 +159,7 @@ mod tests {
             max_context_share: _,
             max_cost_ratio: _,
             horizon_turns: _,
-            prefer: _,
+            context_premium: _,
             share: _,
             report: _,
             hoist_system: _,

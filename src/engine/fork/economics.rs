@@ -15,7 +15,7 @@
 
 use super::eligible::check_kind;
 use super::layout::Composed;
-use super::policy::{Policy, Prefer};
+use super::policy::Policy;
 use super::refusal::Refusal;
 use super::trunk::Trunk;
 use crate::engine::anatomy::{Anatomy, Layer};
@@ -170,7 +170,6 @@ pub struct Forecast {
     pub unit: Unit,
     pub turns: u32,
     pub forked: f64,
-    /// The counterfactual of `fork.prefer = "context"`.
     pub as_sent: f64,
     /// Aligned and gated.
     pub aligned: f64,
@@ -193,12 +192,10 @@ impl Forecast {
         Some(Forecast { unit, turns, forked, as_sent, aligned })
     }
 
-    /// What the child would cost if it were not forked.
-    pub fn counterfactual(&self, prefer: Prefer) -> f64 {
-        match prefer {
-            Prefer::Context => self.as_sent,
-            Prefer::Cost => self.aligned.min(self.as_sent),
-        }
+    /// The most that the forked child may cost: no more than `fork.max_cost_ratio` allows beside the child as sent, and
+    /// no more than `fork.context_premium` allows beside the aligned one.
+    pub fn most(&self, policy: &Policy) -> f64 {
+        (policy.max_cost_ratio * self.as_sent).min((1.0 + policy.context_premium) * self.aligned)
     }
 }
 
@@ -217,10 +214,7 @@ pub fn weighed(usage: &Usage, rates: Multipliers) -> Option<f64> {
 /// Whether forking pays.
 pub fn decide(forecast: Option<&Forecast>, policy: &Policy) -> Result<(), Refusal> {
     let forecast = forecast.ok_or(Refusal::CostUnknown)?;
-    match forecast.forked <= policy.max_cost_ratio * forecast.counterfactual(policy.prefer) {
-        true => Ok(()),
-        false => Err(Refusal::Cost),
-    }
+    if forecast.forked <= forecast.most(policy) { Ok(()) } else { Err(Refusal::Cost) }
 }
 
 /// Whether the forked request is one that upstream and model take; what the child leaves out is its parent's.

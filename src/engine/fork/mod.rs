@@ -33,7 +33,7 @@ mod tests;
 pub use economics::{Forecast, Habits, Market, Sizes, Unit, decide, fits, siblings, weighed};
 pub use eligible::{Facts, eligible, is_snapshot};
 pub use layout::{Composed, Note, OwnExtent, Prefix, Turn, betas};
-pub use policy::{Late, Policy, Prefer, Report, SnapshotScope, ToolsPolicy};
+pub use policy::{Late, Policy, Report, SnapshotScope, ToolsPolicy};
 pub use refusal::Refusal;
 pub use trunk::{Extent, Trunk};
 

@@ -18,11 +18,12 @@ pub struct Policy {
     pub exclude_sessions: Vec<String>,
     /// The part of the model's window that a forked prompt may fill.
     pub max_context_share: f64,
-    /// What a forked child may cost, in multiples of the counterfactual.
+    /// What a forked child may cost, in multiples of the child as sent.
     pub max_cost_ratio: f64,
     /// The turns that a child is taken to have until its tool has taught better.
     pub horizon_turns: usize,
-    pub prefer: Prefer,
+    /// How much more than the aligned child a forked one may cost, as a part of that.
+    pub context_premium: f64,
     /// The part of fan-outs that is forked; the rest shows what that saves.
     pub share: f64,
     pub report: Report,
@@ -45,7 +46,7 @@ impl Default for Policy {
             max_context_share: 0.5,
             max_cost_ratio: 1.0,
             horizon_turns: 4,
-            prefer: Prefer::Context,
+            context_premium: 0.25,
             share: 1.0,
             report: Report::Auto,
             hoist_system: true,
@@ -78,15 +79,6 @@ pub enum ToolsPolicy {
     Equal,
     /// Nothing: every client is trusted with that.
     Subset,
-}
-
-/// `fork.prefer`: what a forked child is compared with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Prefer {
-    /// The child as sent: the parent's context must cost nothing more.
-    Context,
-    /// The best plan that changes no meaning.
-    Cost,
 }
 
 /// `fork.report`: whether a child is told how to report.
@@ -128,7 +120,6 @@ macro_rules! spelt {
 }
 
 spelt!(ToolsPolicy, Equal = "equal", Subset = "subset");
-spelt!(Prefer, Context = "context", Cost = "cost");
 spelt!(Report, Auto = "auto", Always = "always", Never = "never");
 spelt!(Late, Partial = "partial", Passthrough = "passthrough");
 spelt!(SnapshotScope, FanOut = "fan-out", Latest = "latest");

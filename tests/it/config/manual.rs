@@ -110,7 +110,7 @@ fn the_defaults_are_the_ones_that_were_promised() {
         ("fork.max_context_share", json!(0.5)),
         ("fork.max_cost_ratio", json!(1.0)),
         ("fork.horizon_turns", json!(4)),
-        ("fork.prefer", json!("context")),
+        ("fork.context_premium", json!(0.25)),
         ("fork.share", json!(1.0)),
         ("fork.report", json!("auto")),
         ("fork.boilerplate", json!("")),

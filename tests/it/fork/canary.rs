@@ -153,6 +153,7 @@ async fn no_word_of_a_tenant_reaches_another_or_is_shown() {
     let settings = [
         ("LOG__FORMAT", "json"),
         ("FORK__MAX_COST_RATIO", "100"),
+        ("FORK__CONTEXT_PREMIUM", "100"),
         ("FORK__SNAPSHOTS", "latest"),
         ("GATE__MAX_HOLD_MS", "30000"),
         ("TRACE__ENDPOINT", &endpoint),

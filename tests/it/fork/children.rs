@@ -1,5 +1,6 @@
 //! Children from their first turn to their last.
 
+use forkpoint::config::Config;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
@@ -35,6 +36,20 @@ async fn siblings_are_put_on_their_parents_prefix_and_read_it() {
         assert!(read[0] * 10 >= whole * 5, "{model}: {read:?} of {whole}");
         assert!(read[1] * 100 >= whole * 95, "{model}: {read:?} of {whole}");
         assert_eq!(stage.count("children_total", &["plan=\"forked\"", "reason=\"none\""]), 5);
+    }
+}
+
+/// These children are much smaller than their parent: aligned they share their tools and cost less than forked.
+#[tokio::test]
+async fn context_costs_no_more_beside_aligning_than_the_premium_allows() {
+    const DEARER: [&str; 3] = ["child", "aligned", "cost"];
+    assert_eq!(Config::default().fork.policy.context_premium, 0.25);
+    for (premium, expected) in [(0.0, DEARER), (0.25, DEARER), (100.0, FORKED)] {
+        let stage = Stage::new(|config| config.fork.policy.context_premium = premium).await;
+        let script = "[[sim:fan_out n=5 tool=Agent field=prompt | text words=20]]";
+        let told = stage.fan_out(&parent(FREE, script)).await;
+        let exchange = stage.send(&child(FREE, &told[0])).await;
+        assert_eq!((exchange.status, plan(&exchange)), (200, expected), "{premium}");
     }
 }
 

@@ -3,7 +3,7 @@
 use super::super::super::kind::{Choice, Kind};
 use super::super::super::types::GateScope;
 use super::super::Key;
-use crate::engine::fork::{Late, Prefer, Report, SnapshotScope, ToolsPolicy};
+use crate::engine::fork::{Late, Report, SnapshotScope, ToolsPolicy};
 
 pub static KEYS: &[Key] = &[
     Key {
@@ -114,8 +114,8 @@ pub static KEYS: &[Key] = &[
     Key {
         path: "fork.max_cost_ratio",
         kind: Kind::Factor(|config| &mut config.fork.policy.max_cost_ratio),
-        meaning: "What a forked child may be predicted to cost, in multiples of what it is compared with (fork.prefer).",
-        reason: "never dearer; raise it to pay for the parent's context",
+        meaning: "What a forked child may be predicted to cost, in multiples of the child as sent.",
+        reason: "never dearer than without forkpoint",
     },
     Key {
         path: "fork.horizon_turns",
@@ -124,17 +124,10 @@ pub static KEYS: &[Key] = &[
         reason: "most measured children end within four",
     },
     Key {
-        path: "fork.prefer",
-        kind: Kind::Choice(Choice {
-            words: &["context", "cost"],
-            later: &[],
-            get: |config| config.fork.policy.prefer.as_str(),
-            put: |config, word| {
-                config.fork.policy.prefer = if word == "cost" { Prefer::Cost } else { Prefer::Context };
-            },
-        }),
-        meaning: "What a forked child is compared with: \"context\" the child as sent, \"cost\" the cheapest plan that changes no meaning.",
-        reason: "never dearer than without forkpoint, and the child knows what its parent knows",
+        path: "fork.context_premium",
+        kind: Kind::Factor(|config| &mut config.fork.policy.context_premium),
+        meaning: "How much more than the aligned child a forked one may be predicted to cost, as a part of that: 0 forks only what is cheapest, 100 whatever fork.max_cost_ratio allows.",
+        reason: "at most a quarter more than aligning, for a child that knows what its parent knows",
     },
     Key {
         path: "fork.share",

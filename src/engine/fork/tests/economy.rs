@@ -141,14 +141,17 @@ fn with_a_price_the_figures_are_dollars_and_output_counts() {
 }
 
 #[test]
-fn the_decision_follows_preference_and_ratio() {
+fn the_decision_follows_ratio_and_premium() {
     let found = forecast(sizes(12_000), one_turn(), &market(5));
     assert!(found.aligned < found.forked && found.forked < found.as_sent);
-    let policy = |prefer, max_cost_ratio| Policy { prefer, max_cost_ratio, ..Policy::default() };
-    assert_eq!(decide(Some(&found), &policy(Prefer::Context, 1.0)), Ok(()));
-    assert_eq!(decide(Some(&found), &policy(Prefer::Cost, 1.0)), Err(Refusal::Cost));
-    assert_eq!(decide(Some(&found), &policy(Prefer::Cost, 2.0)), Ok(()));
-    assert_eq!(decide(Some(&found), &policy(Prefer::Context, 0.1)), Err(Refusal::Cost));
+    let policy =
+        |context_premium, max_cost_ratio| Policy { context_premium, max_cost_ratio, ..Policy::default() };
+    let premium = found.forked / found.aligned - 1.0;
+    assert_eq!(decide(Some(&found), &policy(100.0, 1.0)), Ok(()));
+    assert_eq!(decide(Some(&found), &policy(0.0, 1.0)), Err(Refusal::Cost), "aligning is cheaper");
+    assert_eq!(decide(Some(&found), &policy(premium + 0.01, 1.0)), Ok(()));
+    assert_eq!(decide(Some(&found), &policy(premium - 0.01, 1.0)), Err(Refusal::Cost));
+    assert_eq!(decide(Some(&found), &policy(100.0, 0.1)), Err(Refusal::Cost));
     let small = forecast(sizes(2_000), one_turn(), &market(5));
     assert_eq!(
         decide(Some(&small), &Policy::default()),

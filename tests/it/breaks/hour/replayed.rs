@@ -139,7 +139,10 @@ async fn replayed(hour: &Hour, is_ours: impl Fn(&Value) -> bool) -> Value {
     let (file, config) = (hour.folder.path().join("ours.jsonl"), hour.folder.path().join("forkpoint.toml"));
     let ours = hour.recorded().into_iter().filter(|line| is_ours(line));
     std::fs::write(&file, ours.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
-    let settings = format!("fork.max_cost_ratio = 10.0\ngate.max_hold_ms = {}\n", PATIENCE.as_millis());
+    let settings = format!(
+        "fork.max_cost_ratio = 10.0\nfork.context_premium = 100\ngate.max_hold_ms = {}\n",
+        PATIENCE.as_millis()
+    );
     std::fs::write(&config, settings).unwrap();
     let mut command = crate::harness::binary::command();
     command.args(["replay", "--json", "--modes-only", "--config"]).args([&config, &file]);
