@@ -1,14 +1,13 @@
 //! What a tenant's traffic taught: which prefixes came before, how many tokens its bytes make, and whether its
 //! conversations go on.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::anatomy::Layer;
 use super::conversation::Conversation;
 use super::prefix::PrefixHash;
-use super::quick::{QuickMap, QuickSet};
 use super::recall::Reading;
 use super::types::Moment;
 use super::usage::Usage;
@@ -56,7 +55,7 @@ pub const LAYERS: [Layer; 4] = [Layer::Model, Layer::Tools, Layer::System, Layer
 pub struct Learned {
     prefixes: [Prefixes; 4],
     ratios: HashMap<String, Ratio>,
-    starts: QuickMap<PrefixHash, Starts>,
+    starts: HashMap<PrefixHash, Starts>,
     /// By model: writes of so many tokens begin their answer too late to be waited for.
     slow_from: HashMap<String, u64>,
     /// Other betas that do not cost the messages of the cache.
@@ -181,8 +180,8 @@ fn extends(request: &Reading, before: &Reading, layer: Layer, prefix: PrefixHash
 /// Two generations of hashes: those seen lately are in the younger one.
 #[derive(Debug, Default)]
 struct Prefixes {
-    young: QuickSet<PrefixHash>,
-    old: QuickSet<PrefixHash>,
+    young: HashSet<PrefixHash>,
+    old: HashSet<PrefixHash>,
 }
 
 impl Prefixes {

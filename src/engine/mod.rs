@@ -4,7 +4,6 @@
 //! what the engine does not understand becomes a [`Reason`](types::Reason), never an error to a client.
 
 pub mod types;
-pub mod quick;
 pub mod json;
 pub mod anatomy;
 pub mod meaning;

@@ -4,12 +4,11 @@
 //! conversations needed the room. A choice is small beside a body, and most of it is what all conversations of the
 //! tenant have in common: that is counted once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::recent::Hint;
 use crate::engine::conversation::{Conversation, Trace};
-use crate::engine::quick::QuickMap;
 use crate::engine::recall::{FirstAnswer, Opening, Remembered};
 use crate::engine::types::Moment;
 
@@ -29,10 +28,10 @@ type Name = (Option<Hint>, Opening, Option<FirstAnswer>);
 pub(super) struct Choices {
     /// By the order in which their bodies went.
     slots: BTreeMap<u64, Slot>,
-    names: QuickMap<Name, u64>,
+    names: HashMap<Name, u64>,
     next: u64,
     /// How many hold the same bytes, by their address.
-    shared: QuickMap<[u8; 8], Standing>,
+    shared: HashMap<[u8; 8], Standing>,
     bytes: usize,
 }
 

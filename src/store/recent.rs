@@ -3,14 +3,13 @@
 //! Any number of conversations may open alike: a swarm of agents is sent off with the same words. All of them are
 //! kept while there is room; how many are *looked at* is limited.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
 use super::choices::Choices;
 use crate::engine::anatomy::Layer;
 use crate::engine::conversation::{Conversation, Trace};
-use crate::engine::quick::QuickMap;
 use crate::engine::recall::{CANDIDATES_MAX, FirstAnswer, KnownLayer, Opening, Remembered};
 use crate::engine::types::IdDigest;
 
@@ -30,16 +29,16 @@ pub(super) struct Recent {
     /// By the order of their arrival.
     slots: BTreeMap<u64, Slot>,
     next: u64,
-    hinted: QuickMap<Hint, u64>,
+    hinted: HashMap<Hint, u64>,
     /// Of requests that open alike, those whose first answer is the same, or that have none yet.
-    answered: QuickMap<(Opening, Option<FirstAnswer>), BTreeSet<u64>>,
-    opened: QuickMap<Opening, BTreeSet<u64>>,
+    answered: HashMap<(Opening, Option<FirstAnswer>), BTreeSet<u64>>,
+    opened: HashMap<Opening, BTreeSet<u64>>,
     /// By their addresses, which are theirs as long as they are kept.
-    places: QuickMap<[u8; 8], u64>,
+    places: HashMap<[u8; 8], u64>,
     tools: VecDeque<Arc<KnownLayer>>,
     system: VecDeque<Arc<KnownLayer>>,
     /// How many stand on the same request, by its address: it is counted once.
-    shared: QuickMap<[u8; 8], Standing>,
+    shared: HashMap<[u8; 8], Standing>,
     bytes: usize,
     /// What conversations depend on whose body had to go.
     choices: Choices,
@@ -254,7 +253,7 @@ fn place(request: &Arc<Remembered>) -> [u8; 8] {
     (Arc::as_ptr(request).addr() as u64).to_le_bytes()
 }
 
-fn forget<K: Eq + Hash>(alike: &mut QuickMap<K, BTreeSet<u64>>, key: &K, id: u64) {
+fn forget<K: Eq + Hash>(alike: &mut HashMap<K, BTreeSet<u64>>, key: &K, id: u64) {
     if let Some(ids) = alike.get_mut(key) {
         ids.remove(&id);
         if ids.is_empty() {

@@ -2,11 +2,11 @@
 //! exclusive access.
 
 use std::borrow::Borrow;
+use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::table::Limits;
-use crate::engine::quick::QuickMap;
 
 /// What an entry costs beside its bytes: key, slot, counters.
 pub const ENTRY_BYTES: usize = 160;
@@ -49,7 +49,7 @@ impl Clock {
 /// A map that knows when each entry was last used, and what all of them cost.
 #[derive(Debug)]
 pub struct Aged<K, V> {
-    pub slots: QuickMap<K, Slot<V>>,
+    pub slots: HashMap<K, Slot<V>>,
     pub cost: usize,
 }
 
@@ -62,7 +62,7 @@ pub struct Slot<V> {
 
 impl<K, V> Default for Aged<K, V> {
     fn default() -> Self {
-        Aged { slots: QuickMap::default(), cost: 0 }
+        Aged { slots: HashMap::new(), cost: 0 }
     }
 }
 

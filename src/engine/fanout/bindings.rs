@@ -1,7 +1,7 @@
 //! What was decided for a child, found again on each of its later turns.
 
 use std::cell::LazyCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::{Arc, Weak};
 
@@ -10,7 +10,6 @@ use super::rules::Who;
 use super::shape;
 use crate::engine::anatomy::Layer;
 use crate::engine::prefix::PrefixHash;
-use crate::engine::quick::QuickMap;
 use crate::engine::recall::Remembered;
 use crate::engine::types::{IdDigest, Moment};
 
@@ -40,12 +39,12 @@ pub struct Bindings<B> {
     slots: BTreeMap<Binding, Slot<B>>,
     /// By last use, oldest first.
     uses: BTreeSet<(Moment, Binding)>,
-    calls: QuickMap<Arc<str>, Called>,
+    calls: HashMap<Arc<str>, Called>,
     /// What the tools of live children say: siblings have the same ones.
-    toolsets: QuickMap<PrefixHash, Weak<Toolset>>,
-    starts: QuickMap<[u8; 32], Vec<Binding>>,
+    toolsets: HashMap<PrefixHash, Weak<Toolset>>,
+    starts: HashMap<[u8; 32], Vec<Binding>>,
     /// Those whose agent has an id.
-    agents: QuickMap<IdDigest, Vec<Binding>>,
+    agents: HashMap<IdDigest, Vec<Binding>>,
     next: u64,
     account: Account,
 }
@@ -90,10 +89,10 @@ impl<B> Bindings<B> {
             life,
             slots: BTreeMap::new(),
             uses: BTreeSet::new(),
-            calls: QuickMap::default(),
-            toolsets: QuickMap::default(),
-            starts: QuickMap::default(),
-            agents: QuickMap::default(),
+            calls: HashMap::new(),
+            toolsets: HashMap::new(),
+            starts: HashMap::new(),
+            agents: HashMap::new(),
             next: 0,
             account,
         }
@@ -274,7 +273,7 @@ fn spelt(request: &Remembered) -> PrefixHash {
 }
 
 /// One less stands under this key.
-fn strike<K: Eq + Hash>(listed: &mut QuickMap<K, Vec<Binding>>, key: &K, binding: Binding) {
+fn strike<K: Eq + Hash>(listed: &mut HashMap<K, Vec<Binding>>, key: &K, binding: Binding) {
     let Some(alike) = listed.get_mut(key) else { return };
     alike.retain(|other| *other != binding);
     if alike.is_empty() {

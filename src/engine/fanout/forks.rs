@@ -1,6 +1,6 @@
 //! The fork points of one tenant.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::account::Account;
@@ -8,7 +8,6 @@ use super::directive::Call;
 use super::leaves::Leaves;
 use super::point::{Draft, Dropped, ForkId, ForkPoint};
 use super::rules::{Rules, Spawning};
-use crate::engine::quick::QuickMap;
 use crate::engine::turn::Turn;
 use crate::engine::types::{BodyDigest, Moment, TenantId};
 
@@ -23,11 +22,11 @@ const LEARNED_MAX: usize = 256;
 pub struct Forks {
     pub(super) tenant: TenantId,
     pub(super) rules: Rules,
-    pub(super) slots: QuickMap<ForkId, Slot>,
+    pub(super) slots: HashMap<ForkId, Slot>,
     pub(super) leaves: Leaves,
     /// By age, counted in numbers that are never used twice.
     ages: BTreeMap<u64, ForkId>,
-    calls: QuickMap<Arc<str>, ForkId>,
+    calls: HashMap<Arc<str>, ForkId>,
     pub(super) learned: BTreeSet<Arc<str>>,
     next: u64,
     pending: usize,
@@ -59,10 +58,10 @@ impl Forks {
         Forks {
             tenant,
             rules,
-            slots: QuickMap::default(),
+            slots: HashMap::new(),
             leaves: Leaves::default(),
             ages: BTreeMap::new(),
-            calls: QuickMap::default(),
+            calls: HashMap::new(),
             learned: BTreeSet::new(),
             next: 0,
             pending: 0,

@@ -15,11 +15,10 @@
 mod flight;
 mod trial;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::breakpoints::Ttl;
 use super::entry::{EntryKey, Probe};
-use super::quick::QuickMap;
 use super::types::Moment;
 use flight::Flight;
 
@@ -40,7 +39,7 @@ pub type Ticket = u64;
 
 #[derive(Debug, Default)]
 pub struct Warmth {
-    entries: QuickMap<EntryKey, Entry>,
+    entries: HashMap<EntryKey, Entry>,
     flights: BTreeMap<Ticket, Flight>,
 }
 
