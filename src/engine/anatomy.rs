@@ -158,9 +158,12 @@ impl Anatomy {
     /// The value of a top-level member, the last one if there are several, as in most parsers.
     pub fn member(&self, body: &[u8], name: &str) -> Option<&Span> {
         // A name that is spelt with escapes makes a request ambiguous.
-        let is_named = |key: &Span| match self.ambiguous {
-            true => is_key(body, key, name),
-            false => body[key.start + 1..key.end - 1] == *name.as_bytes(),
+        let is_named = |key: &Span| {
+            if self.ambiguous {
+                is_key(body, key, name)
+            } else {
+                body[key.start + 1..key.end - 1] == *name.as_bytes()
+            }
         };
         self.members.iter().rev().find(|member| is_named(&member.key)).map(|member| &member.value)
     }
@@ -313,10 +316,10 @@ impl Piece {
 
     /// How many bytes of it are part of the prompt.
     pub fn prompt_bytes(&self) -> u64 {
-        match self.deferred {
-            true => 0,
-            false => (self.span.len() - self.marker.map_or(0, |[cut, _]| cut.len() as usize)) as u64,
+        if self.deferred {
+            return 0;
         }
+        (self.span.len() - self.marker.map_or(0, |[cut, _]| cut.len() as usize)) as u64
     }
 }
 

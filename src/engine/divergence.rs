@@ -68,10 +68,7 @@ pub fn divergence(first: &Subject<'_>, second: &Subject<'_>) -> Option<Divergenc
     }
     let layers = [one.map(|_| first.anatomy.layer(places[0])), two.map(|_| second.anatomy.layer(places[1]))];
     let is_firsts = layers[0].is_some_and(|layer| layers[1].is_none_or(|other| layer <= other));
-    let path = match is_firsts {
-        true => first.anatomy.path(places[0]),
-        false => second.anatomy.path(places[1]),
-    };
+    let path = if is_firsts { first.anatomy.path(places[0]) } else { second.anatomy.path(places[1]) };
     let layer = layers.into_iter().flatten().min().unwrap_or(Layer::Messages);
     let kind = match (one, two) {
         (Some(one), Some(two)) if layers[0] == layers[1] => compare(first, one, second, two),

@@ -173,7 +173,7 @@ pub fn sound(bytes: &[u8]) -> Option<&str> {
             _ => return None,
         };
     }
-    std::str::from_utf8(bytes).ok().filter(|_| !has_control(bytes))
+    if has_control(bytes) { None } else { std::str::from_utf8(bytes).ok() }
 }
 
 /// Whether there is a control character, which no string may hold as it is. All bytes are looked at in one run, which
@@ -414,10 +414,12 @@ fn scalar_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
         Some(b'n') => b"null",
         _ => return number_end(bytes, at),
     };
-    match rest.starts_with(literal) {
-        true => Ok(at + literal.len()),
-        false if literal.starts_with(rest) => Err(Malformed::Truncated),
-        false => Err(Malformed::At(at)),
+    if rest.starts_with(literal) {
+        Ok(at + literal.len())
+    } else if literal.starts_with(rest) {
+        Err(Malformed::Truncated)
+    } else {
+        Err(Malformed::At(at))
     }
 }
 

@@ -142,9 +142,10 @@ impl Chain {
         let (mut low, mut high) = (0, common + 1);
         while high - low > 1 {
             let middle = low.midpoint(high);
-            match self.pieces[middle - 1] == other.pieces[middle - 1] {
-                true => low = middle,
-                false => high = middle,
+            if self.pieces[middle - 1] == other.pieces[middle - 1] {
+                low = middle;
+            } else {
+                high = middle;
             }
         }
         let (mut mine, mut theirs) = (low, low);
@@ -162,10 +163,10 @@ impl Chain {
     /// Where another chain has the prefix that ends with this piece: mostly at the same place.
     pub fn place_in(&self, piece: usize, other: &Chain) -> Option<usize> {
         let prefix = self.pieces.get(piece)?;
-        match other.pieces.get(piece) == Some(prefix) {
-            true => Some(piece),
-            false => other.pieces.iter().position(|known| known == prefix),
+        if other.pieces.get(piece) == Some(prefix) {
+            return Some(piece);
         }
+        other.pieces.iter().position(|known| known == prefix)
     }
 
     /// How many of so many leading pieces add something to the prompt.
@@ -387,9 +388,10 @@ impl Digester {
                 unmarked::push_blocks(&mut self.canonical, body, member.value.start);
                 continue;
             }
-            match member.spaced {
-                true => push_compact(&mut self.canonical, &body[member.value]),
-                false => self.canonical.extend_from_slice(&body[member.value]),
+            if member.spaced {
+                push_compact(&mut self.canonical, value);
+            } else {
+                self.canonical.extend_from_slice(value);
             }
         }
         self.finish()
@@ -404,9 +406,10 @@ impl Digester {
     /// The leaf of what is no block.
     pub fn plain(&mut self, body: &[u8], layer: Layer, form: Form, span: &Span, spaced: bool) -> Leaf {
         self.begin(layer, form);
-        match spaced {
-            true => push_compact(&mut self.canonical, &body[span.clone()]),
-            false => self.canonical.extend_from_slice(&body[span.clone()]),
+        if spaced {
+            push_compact(&mut self.canonical, &body[span.clone()]);
+        } else {
+            self.canonical.extend_from_slice(&body[span.clone()]);
         }
         self.finish()
     }

@@ -97,10 +97,8 @@ impl Framer {
             self.overflowed = true;
             return;
         }
-        let line = match std::mem::take(&mut self.at_start) {
-            true => line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line),
-            false => line,
-        };
+        let is_first = std::mem::take(&mut self.at_start);
+        let line = if is_first { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
         if line.is_empty() {
             if self.has_data {
                 on_event(Event { name: &self.name, data: &self.data });

@@ -72,9 +72,10 @@ fn is_legal(block: &Block, body: &[u8], anatomy: &Anatomy, index: usize) -> bool
 }
 
 fn is_legal_in_message(block: &Block, body: &[u8]) -> bool {
-    match block.is(body, "text") {
-        true => block.says_something(body),
-        false => MARKABLE.iter().any(|kind| block.is(body, kind)),
+    if block.is(body, "text") {
+        block.says_something(body)
+    } else {
+        MARKABLE.iter().any(|kind| block.is(body, kind))
     }
 }
 
@@ -88,8 +89,11 @@ pub fn is_barred(body: &[u8], layer: Layer, piece: &Piece) -> bool {
         (_, Some(kind)) => BARRED.iter().any(|barred| is_key_string(body, &kind, barred)),
         (_, None) => true,
     };
+    if !may_be {
+        return false;
+    }
     // One that says a thing twice is the upstream's to judge.
-    let Some(block) = may_be.then(|| Block::read(body, piece)).flatten() else { return false };
+    let Some(block) = Block::read(body, piece) else { return false };
     match layer {
         Layer::Tools => piece.deferred,
         _ => BARRED.iter().any(|kind| block.is(body, kind)) || block.is_empty_text(body),

@@ -126,10 +126,7 @@ impl Marks {
             }
         }
         marks.read_top_level(body, anatomy)?;
-        match marks.is_in_order() {
-            true => Ok(marks),
-            false => Err(Skip::IllegalMarkers),
-        }
+        if marks.is_in_order() { Ok(marks) } else { Err(Skip::IllegalMarkers) }
     }
 
     /// Finds keys by their bytes: content strings cannot hold an unescaped quote, so what is found is a key.

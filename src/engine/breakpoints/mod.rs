@@ -187,10 +187,7 @@ impl Skip {
 
 /// Plans the breakpoints of one request. `anatomy` is that of `body`.
 pub fn plan(body: &[u8], anatomy: &Anatomy, situation: &Situation) -> Plan {
-    let marks = match anatomy.ambiguous {
-        true => Err(Skip::Ambiguous),
-        false => Marks::read(body, anatomy),
-    };
+    let marks = if anatomy.ambiguous { Err(Skip::Ambiguous) } else { Marks::read(body, anatomy) };
     let marks = match marks {
         Ok(marks) => marks,
         Err(skip) => return Plan { skipped: vec![(Place::Request, skip)], ..Plan::default() },
@@ -232,7 +229,8 @@ impl Planner<'_> {
         let shares = has_siblings || (seen_before && ends == Some(Skip::OneShot));
         let stop = match profile {
             Profile::Automatic => Some(Skip::AutomaticCache),
-            Profile::Anthropic | Profile::BlocksOnly => ends.filter(|_| !shares),
+            Profile::Anthropic | Profile::BlocksOnly if shares => None,
+            Profile::Anthropic | Profile::BlocksOnly => ends,
         };
         if let Some(skip) = stop {
             return self.skipped.push((Place::Request, skip));

@@ -178,14 +178,18 @@ impl Scribe<'_> {
         let (system, messages) = rest.split_at(anatomy.system);
         let (tool_leaves, rest) = leaves.split_at(tools.len().min(leaves.len()));
         let system_leaves = rest.get(..system.len()).unwrap_or_default();
-        if let Some(value) = anatomy.member(body, "tools").filter(|_| !settled.tools) {
+        if !settled.tools
+            && let Some(value) = anatomy.member(body, "tools")
+        {
             self.list(list::Kind::Tools, value, tools, tool_leaves);
         }
-        let value = anatomy.member(body, "system").filter(|_| !settled.system);
-        match (value, system, system_leaves) {
-            (Some(_), [text], [leaf]) if text.form == Form::Text => self.text(text, leaf),
-            (Some(value), blocks, leaves) => self.list(list::Kind::System, value, blocks, leaves),
-            (None, ..) => {}
+        if !settled.system
+            && let Some(value) = anatomy.member(body, "system")
+        {
+            match (system, system_leaves) {
+                ([text], [leaf]) if text.form == Form::Text => self.text(text, leaf),
+                (blocks, leaves) => self.list(list::Kind::System, value, blocks, leaves),
+            }
         }
         let said = anatomy.messages[..settled.messages].last();
         let said = said.map_or(0, |last| last.pieces.end - anatomy.tools - anatomy.system);

@@ -132,15 +132,14 @@ impl<'a> Scribe<'a> {
         // What a client spells anew each time is not worth remembering.
         let mut is_anew = false;
         let meanings = pieces.iter().zip(leaves).map(|(piece, leaf)| {
-            let name = piece.name().filter(|_| element == Grain::Tool).map(|name| &body[name]);
-            match (piece.form, name) {
-                (Form::Block, name) => {
-                    let (meaning, respelt) = self.meaning(piece.unmarked(body), leaf, name);
-                    is_anew |= respelt;
-                    meaning
-                }
-                (Form::Text | Form::Other, _) => None,
+            if piece.form != Form::Block {
+                return None;
             }
+            let name = if element == Grain::Tool { piece.name() } else { None };
+            let name = name.map(|name| &body[name]);
+            let (meaning, respelt) = self.meaning(piece.unmarked(body), leaf, name);
+            is_anew |= respelt;
+            meaning
         });
         let reading: Reading = meanings.collect();
         if !is_anew {
@@ -159,7 +158,7 @@ impl<'a> Scribe<'a> {
     ) -> (Option<Meaning>, bool) {
         let digest = *leaf.as_bytes();
         if let Some(reading) = self.memo.get(&digest).or_else(|| self.readings.get(&digest)) {
-            return (reading.first().copied().flatten(), false);
+            return (*reading.first().unwrap_or(&None), false);
         }
         let value = if tail.is_empty() { Cow::Borrowed(head) } else { Cow::Owned([head, tail].concat()) };
         if let Some(respelt) = name.and_then(|name| self.known.respelt_tool(name, &value)) {

@@ -302,8 +302,8 @@ impl Spellings {
         for (key, bytes) in fresh.elements {
             if bytes.len() <= largest && self.element(&key).is_none() {
                 let cost = bytes.len();
-                if let Some(name) =
-                    Some(&bytes).filter(|_| key.grain == Grain::Tool).and_then(|tool| tool_name(tool))
+                if key.grain == Grain::Tool
+                    && let Some(name) = tool_name(&bytes)
                 {
                     self.names.insert(name.into(), key, name.len(), &self.clock);
                 }
@@ -363,10 +363,12 @@ fn tool_name(tool: &[u8]) -> Option<&[u8]> {
     let mut name = None;
     let _ = json::walk_object(tool, 0, |key, start| {
         let end = json::value_end(tool, start)?;
-        match json::is_key(tool, &key, "name") {
-            true => Err(json::Malformed::At(name.insert(start..end).start)),
-            false => Ok(end),
+        if json::is_key(tool, &key, "name") {
+            name = Some(start..end);
+            // An error is how a walk is ended early.
+            return Err(json::Malformed::At(start));
         }
+        Ok(end)
     });
     name.map(|name: json::Span| &tool[name]).filter(|name| name.len() <= NAME_BYTES_MAX)
 }

@@ -46,7 +46,7 @@ fn directives(value: &[u8], rules: &Rules) -> Vec<Arc<str>> {
     for leaf in leaves(value) {
         // A character takes at least one byte, and six at most (twelve for four bytes of UTF-8).
         let fits = (rules.min_directive_chars..=6 * rules.scan_bytes).contains(&leaf.len());
-        if let Some(text) = fits.then(|| json::text(value, &leaf)).flatten() {
+        if fits && let Some(text) = json::text(value, &leaf) {
             let text = text.trim();
             if is_directive(text, rules) && found.len() < DIRECTIVES_MAX {
                 found.insert(Arc::from(text));

@@ -179,7 +179,10 @@ pub(super) fn continues(request: &Remembered, parent: &Remembered) -> bool {
 pub(super) fn last_shared(request: &Remembered, fork: &ForkPoint, call: Option<usize>) -> Option<usize> {
     let parent = &*fork.parent.request;
     let (ours, theirs) = (&request.anatomy().messages, &parent.anatomy().messages);
-    let last = theirs.last().filter(|_| continues(request, parent))?;
+    if !continues(request, parent) {
+        return None;
+    }
+    let last = theirs.last()?;
     let end = ours.get(theirs.len() - 1)?.pieces.start + last.pieces.len();
     let turn = ours.get(theirs.len()).filter(|turn| turn.has_role(request.body(), "assistant"));
     let called = turn.map_or(&[][..], |turn| pieces(request, turn));
@@ -191,7 +194,7 @@ pub(super) fn last_shared(request: &Remembered, fork: &ForkPoint, call: Option<u
         let text = span.and_then(|span| json::text(request.body(), &span)).unwrap_or_default();
         directives.iter().any(|directive| text.contains(&**directive))
     };
-    let directive = (end..request.anatomy().pieces.len()).find(tells).filter(|_| whole);
+    let directive = if whole { (end..request.anatomy().pieces.len()).find(tells) } else { None };
     directive.unwrap_or(end).checked_sub(1)
 }
 
@@ -257,8 +260,10 @@ fn text_span(request: &Remembered, piece: &Piece) -> Option<Span> {
 }
 
 fn result_id<'r>(request: &'r Remembered, piece: &Piece) -> Option<Cow<'r, str>> {
-    let id = piece.id().filter(|_| kind(request, piece) == b"\"tool_result\"")?;
-    json::text(request.body(), &id)
+    if kind(request, piece) != b"\"tool_result\"" {
+        return None;
+    }
+    json::text(request.body(), &piece.id()?)
 }
 
 fn kind<'r>(request: &'r Remembered, piece: &Piece) -> &'r [u8] {

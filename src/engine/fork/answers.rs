@@ -14,9 +14,11 @@ pub fn is_empty(turn: &Turn) -> bool {
 /// Whether the model calls a tool that the child did not bring: its parent's, which the client may not run for it.
 /// One that brought none has been given its parent's.
 pub fn is_foreign(child: &Remembered, block: &Block) -> bool {
+    if block.kind != "tool_use" {
+        return false;
+    }
     let member = |name: &str| json::member(&block.json, 0, name);
-    let name = member("name").and_then(|name| json::text(&block.json, &name));
-    let Some(name) = name.filter(|_| block.kind == "tool_use") else { return false };
+    let Some(name) = member("name").and_then(|name| json::text(&block.json, &name)) else { return false };
     // The tools of a set are not named in the request.
     let own = words::tool_names(child);
     member("toolset_name").is_none() && !own.is_empty() && !own.contains(&name)

@@ -44,8 +44,10 @@ impl<'r> Later<'r> {
 
     /// Where a marker goes in one of its pieces, counted from its first.
     fn room(&self, piece: usize) -> Option<usize> {
+        if piece >= self.len() {
+            return None;
+        }
         room_when_cut(self.request.body(), self.request.anatomy(), self.pieces.start + piece)
-            .filter(|_| piece < self.len())
     }
 
     /// The bytes of its pieces.
@@ -104,10 +106,10 @@ impl Marks {
             let found = (last.max(floor)..tail.min(last.saturating_add(LOOKBACK + 1)))
                 .find(|piece| last >= floor && places.is_markable(*piece));
             let from = found.unwrap_or(last);
-            let bridge = (tail > from.saturating_add(LOOKBACK) && last >= floor)
-                .then(|| places.last_markable(from + 1..(from + LOOKBACK + 1).min(tail)))
-                .flatten();
-            marked.extend(found.into_iter().chain(bridge));
+            marked.extend(found);
+            if last >= floor && tail > from.saturating_add(LOOKBACK) {
+                marked.extend(places.last_markable(from + 1..(from + LOOKBACK + 1).min(tail)));
+            }
         }
         marked.sort_unstable();
         let of_blocks =

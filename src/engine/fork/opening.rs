@@ -198,7 +198,8 @@ fn is_text(request: &Remembered, piece: &Piece) -> bool {
 }
 
 fn text_of(piece: &Piece) -> json::Span {
-    piece.text().filter(|_| piece.form == Form::Block).unwrap_or_else(|| piece.span.clone())
+    let text = if piece.form == Form::Block { piece.text() } else { None };
+    text.unwrap_or_else(|| piece.span.clone())
 }
 
 /// Whether a text says nothing; the API refuses such blocks.

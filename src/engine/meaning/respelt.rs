@@ -202,11 +202,11 @@ impl Pair<'_> {
         let nodes = &self.tree.nodes;
         let (mut next, last) = (node + 1, nodes[node].next as usize);
         let end = walk_array(self.value, at, |start| {
-            let end = (next < last).then(|| self.same(next, start)).flatten();
+            let end = if next < last { self.same(next, start) } else { None };
             next = nodes.get(next).map_or(last, |node| node.next as usize);
             end.ok_or(Malformed::At(start))
         });
-        end.ok().filter(|_| next == last)
+        if next == last { end.ok() } else { None }
     }
 
     /// A sound object has each name once, so a name that comes twice finds nothing the second time.

@@ -29,9 +29,10 @@ impl Found {
 
     /// The same for all pieces of a layer, whose value stood at `from`.
     pub fn take_all(&mut self, seen: Seen<'_>, from: usize, start: usize) {
-        match from == start {
-            true => self.pieces.extend_from_slice(seen.pieces),
-            false => self.pieces.extend(seen.pieces.iter().map(|piece| piece.moved(from, start))),
+        if from == start {
+            self.pieces.extend_from_slice(seen.pieces);
+        } else {
+            self.pieces.extend(seen.pieces.iter().map(|piece| piece.moved(from, start)));
         }
         self.leaves.extend_from_slice(seen.leaves);
     }

@@ -243,7 +243,10 @@ impl Remembered {
 
     /// The value of `tools` or `system`, to be known apart from this request.
     pub fn layer(&self, layer: Layer) -> Option<KnownLayer> {
-        let (value, seen) = self.seen(layer).filter(|_| self.is_usable())?;
+        if !self.is_usable() {
+            return None;
+        }
+        let (value, seen) = self.seen(layer)?;
         let start = self.anatomy.member(&self.body, layer.as_str())?.start;
         let pieces = seen.pieces.iter().map(|piece| piece.moved(start, 0)).collect();
         let value = Bytes::copy_from_slice(value);
@@ -380,7 +383,7 @@ impl<'k> Seen<'k> {
             (true, false) => old_head.strip_prefix(head) == Some(tail),
             _ => false,
         };
-        same.then(|| self.leaves.get(index).copied()).flatten()
+        if same { self.leaves.get(index).copied() } else { None }
     }
 
     /// Whether both are the same answer in other spellings: the same calls, by their ids, and the same texts.

@@ -268,12 +268,11 @@ impl<'a> Reader<'a> {
                 return self.content(Layer::Messages, start, seen, found);
             }
             let end = value_end(body, start)?;
-            match is_key(body, &key, "role") {
-                true => self.ambiguous |= role.replace(start..end).is_some(),
-                false => {
-                    self.spend(1)?;
-                    extra.push(Member { key, value: start..end });
-                }
+            if is_key(body, &key, "role") {
+                self.ambiguous |= role.replace(start..end).is_some();
+            } else {
+                self.spend(1)?;
+                extra.push(Member { key, value: start..end });
             }
             Ok(end)
         })?;

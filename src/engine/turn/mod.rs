@@ -49,14 +49,16 @@ pub struct Block {
 impl Block {
     /// The id of a client's tool call.
     pub fn call_id(&self) -> Option<Cow<'_, str>> {
-        let id = (self.kind == "tool_use").then(|| json::member(&self.json, 0, "id")).flatten()?;
-        json::text(&self.json, &id)
+        if self.kind != "tool_use" {
+            return None;
+        }
+        json::text(&self.json, &json::member(&self.json, 0, "id")?)
     }
 
     /// Whether it is a text that says nothing.
     pub fn is_blank_text(&self) -> bool {
-        let text = (self.kind == "text").then(|| json::member(&self.json, 0, "text")).flatten();
-        text.is_some_and(|text| json::is_blank(&self.json, &text))
+        self.kind == "text"
+            && json::member(&self.json, 0, "text").is_some_and(|text| json::is_blank(&self.json, &text))
     }
 }
 

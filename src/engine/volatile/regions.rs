@@ -92,13 +92,12 @@ fn hunk(versions: [&[u8]; 2], lines: [&[Line]; 2], counts: [usize; 2], found: &m
     let alike = |(one, two): &(&Line, &Line)| {
         is_alike(&versions[0][one.span.clone()], &versions[1][two.span.clone()])
     };
-    let (head, tail) = match counts[0] == counts[1] {
-        true => (counts[0], 0),
-        false => {
-            let head = old.iter().zip(new).take_while(alike).count();
-            let tails = old[head..].iter().rev().zip(new[head..].iter().rev());
-            (head, tails.take_while(alike).count())
-        }
+    let (head, tail) = if counts[0] == counts[1] {
+        (counts[0], 0)
+    } else {
+        let head = old.iter().zip(new).take_while(alike).count();
+        let tails = old[head..].iter().rev().zip(new[head..].iter().rev());
+        (head, tails.take_while(alike).count())
     };
     let [old_end, new_end] = counts.map(|count| count - tail);
     let one_by_one = |old: &[Line], new: &[Line], found: &mut Vec<Region>| {
