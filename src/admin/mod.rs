@@ -110,12 +110,11 @@ pub async fn serve(listener: TcpListener, router: Router, hosts: Hosts) {
 async fn names_of_this_machine(request: Request, next: Next) -> Response {
     let target = request.uri().authority().map(Authority::as_str);
     let headers = request.headers().get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or(""));
-    match headers.chain(target).all(is_of_this_machine) {
-        true => next.run(request).await,
-        false => {
-            let hint = "this port answers to localhost and to IP addresses only\n";
-            (StatusCode::MISDIRECTED_REQUEST, hint).into_response()
-        }
+    if headers.chain(target).all(is_of_this_machine) {
+        next.run(request).await
+    } else {
+        let hint = "this port answers to localhost and to IP addresses only\n";
+        (StatusCode::MISDIRECTED_REQUEST, hint).into_response()
     }
 }
 
@@ -127,9 +126,10 @@ fn is_of_this_machine(host: &str) -> bool {
 }
 
 async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, &'static str) {
-    match readiness.is_ready() {
-        true => (StatusCode::OK, "ready\n"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+    if readiness.is_ready() {
+        (StatusCode::OK, "ready\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
     }
 }
 

@@ -37,9 +37,10 @@ impl Token {
         File::open(path)?.take(LENGTH_MAX as u64 + 2).read_to_end(&mut bytes)?;
         let token = bytes.trim_ascii();
         let fits = (LENGTH_MIN..=LENGTH_MAX).contains(&token.len());
-        match fits && token.iter().all(u8::is_ascii_graphic) {
-            true => Ok(Token(blake3::hash(token))),
-            false => Err(TokenError::Shape),
+        if fits && token.iter().all(u8::is_ascii_graphic) {
+            Ok(Token(blake3::hash(token)))
+        } else {
+            Err(TokenError::Shape)
         }
     }
 

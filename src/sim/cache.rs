@@ -150,10 +150,12 @@ impl Cache {
         for (index, position) in positions.iter().enumerate() {
             let Some(ttl) = position.marker else { continue };
             let is_below_hit = hit.is_some_and(|hit| index <= hit);
-            let outcome = match position.tokens < minimum_tokens {
-                true => BreakpointOutcome::BelowMinimum,
-                false if is_below_hit => BreakpointOutcome::Read,
-                false => BreakpointOutcome::Written,
+            let outcome = if position.tokens < minimum_tokens {
+                BreakpointOutcome::BelowMinimum
+            } else if is_below_hit {
+                BreakpointOutcome::Read
+            } else {
+                BreakpointOutcome::Written
             };
             let is_free_write = is_below_hit
                 && rules.below_hit == BelowHit::Write

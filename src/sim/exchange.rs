@@ -136,10 +136,12 @@ fn prepare(
         recital.bill(usage);
     }
     note(visit, &answer, &body, consultation);
-    let reply = match body.stream {
-        true => Reply::Stream(answer.events()),
-        false if pace.is_zero() => Reply::Message { json: answer.json(), events: 0 },
-        false => Reply::Message { json: answer.json(), events: answer.events().len() },
+    let reply = if body.stream {
+        Reply::Stream(answer.events())
+    } else if pace.is_zero() {
+        Reply::Message { json: answer.json(), events: 0 }
+    } else {
+        Reply::Message { json: answer.json(), events: answer.events().len() }
     };
     Ok(Prepared { reply, to_first_token, pace, cues: recital.map(|recital| recital.cues()) })
 }
@@ -267,10 +269,11 @@ fn stream_frames(
             Visibility::FirstContent => index == 1,
             Visibility::End => index + 1 == events.len(),
         };
+        // The last two events wait for the cue: what the message is billed, and that it has ended.
+        let is_last_but_one = index + 2 == events.len();
         frames.push(Frame {
             wait: if index == 0 { Duration::ZERO } else { pace },
-            // All but the last two: what the message is billed, and that it has ended.
-            cue: (index + 2 == events.len()).then(|| Some((cues?.clone(), Cue::End))).flatten(),
+            cue: if is_last_but_one { cues.map(|cues| (cues.clone(), Cue::End)) } else { None },
             bytes: Bytes::from(event.bytes()),
             effect: if begins { Effect::Publish } else { Effect::Nothing },
         });

@@ -108,10 +108,12 @@ impl Instruction {
                 tool: named("tool"),
                 field: named("field"),
                 words: words(40),
-                likeness: match (is_set("short"), is_set("alike")) {
-                    (true, _) => Likeness::Short,
-                    (false, true) => Likeness::Alike,
-                    (false, false) => Likeness::Own,
+                likeness: if is_set("short") {
+                    Likeness::Short
+                } else if is_set("alike") {
+                    Likeness::Alike
+                } else {
+                    Likeness::Own
                 },
                 agent_type: named("type"),
                 rounds: number("rounds", 1, MOST_TURNS),

@@ -202,9 +202,10 @@ impl Journal {
 }
 
 fn masked(name: &str, value: &[u8]) -> (String, String) {
-    let shown = match SECRET_HEADERS.contains(&name) {
-        true => format!("MASKED:{}", &blake3::hash(value).to_hex()[..8]),
-        false => String::from_utf8_lossy(value).into_owned(),
+    let shown = if SECRET_HEADERS.contains(&name) {
+        format!("MASKED:{}", &blake3::hash(value).to_hex()[..8])
+    } else {
+        String::from_utf8_lossy(value).into_owned()
     };
     (name.to_owned(), shown)
 }

@@ -110,9 +110,10 @@ async fn collect(mut body: Body, most: usize) -> Result<Bytes, ApiError> {
             break;
         }
     }
-    match total <= most {
-        true => Ok(whole.freeze()),
-        false => Err(ApiError::new(413, "Request exceeds the maximum size")),
+    if total <= most {
+        Ok(whole.freeze())
+    } else {
+        Err(ApiError::new(413, "Request exceeds the maximum size"))
     }
 }
 

@@ -85,11 +85,10 @@ fn any_body() -> impl Strategy<Value = Value> {
         messages.push(json!({"role": "user", "content": user_content(&ending)}));
         let mut body = json!({"model": "claude-sonnet-4-5", "max_tokens": 16, "messages": messages});
         let tools: Vec<_> = (0..tools)
-            .map(|index| match deferred && index == 1 {
-                true => {
+            .map(|index| {
+                if deferred && index == 1 {
                     json!({"name": "deferred", "input_schema": {"type": "object"}, "defer_loading": true})
-                }
-                false => {
+                } else {
                     let tool = json!({"name": format!("t{index}"), "input_schema": {"type": "object"}});
                     marked(tool, marks[index])
                 }
@@ -110,12 +109,13 @@ fn any_body() -> impl Strategy<Value = Value> {
 
 fn user_content(exchange: &Exchange) -> Value {
     let text = "word ".repeat(exchange.words);
-    match exchange.as_string {
-        true => json!(text),
-        false => json!([
+    if exchange.as_string {
+        json!(text)
+    } else {
+        json!([
             {"type": "text", "text": "<reminder>"},
             marked(json!({"type": "text", "text": text}), exchange.marks[0]),
-        ]),
+        ])
     }
 }
 

@@ -31,9 +31,10 @@ async fn a_client_that_leaves_within_the_answer_cancels_the_call_though_the_upst
         server.send(EVENT_STREAM).await;
         server.send_chunk(EVENTS[0].as_bytes()).await;
         client.through(b"\n\n").await;
-        match hard {
-            true => client.reset(),
-            false => drop(client),
+        if hard {
+            client.reset()
+        } else {
+            drop(client)
         }
         server.gone().await;
         forkpoint.recorded(1).await;

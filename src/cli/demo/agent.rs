@@ -226,9 +226,10 @@ impl<'a> Agent<'a> {
             framer.push(&chunk, |event| builder.push(event.data));
         }
         self.session.progress.step(&self.who);
-        match status.is_success() {
-            true => Ok(builder.finish()),
-            false => Err(Failure::new(format!("{}: the simulator answered {status}", self.who))),
+        if status.is_success() {
+            Ok(builder.finish())
+        } else {
+            Err(Failure::new(format!("{}: the simulator answered {status}", self.who)))
         }
     }
 

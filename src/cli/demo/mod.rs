@@ -117,20 +117,20 @@ impl Args {
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let runtime = super::runtime()?;
-    match args.gate.gate {
-        true => {
-            let client = args.client.unwrap_or(Client::Careful);
-            runtime.block_on(gate::run(&args.gate, args.turns.unwrap_or(0), client))
-        }
-        false => runtime.block_on(demo(args)),
+    if args.gate.gate {
+        let client = args.client.unwrap_or(Client::Careful);
+        runtime.block_on(gate::run(&args.gate, args.turns.unwrap_or(0), client))
+    } else {
+        runtime.block_on(demo(args))
     }
 }
 
 async fn demo(args: Args) -> Result<(), Failure> {
     let workload = args.workload()?;
-    let others: Vec<Scenario> = match args.is_particular() {
-        true => Vec::new(),
-        false => Scenario::ALL.into_iter().filter(|scenario| *scenario != Scenario::Main).collect(),
+    let others: Vec<Scenario> = if args.is_particular() {
+        Vec::new()
+    } else {
+        Scenario::ALL.into_iter().filter(|scenario| *scenario != Scenario::Main).collect()
     };
     let name = args.scenario.unwrap_or(Scenario::Main).name();
     let started = Instant::now();
@@ -145,7 +145,9 @@ async fn demo(args: Args) -> Result<(), Failure> {
         progress.done();
         let _ = writeln!(out, "{}\n{}", table::compare(&first.columns), first.conclusion());
     }
-    if let Some(column) = first.columns.last().filter(|_| args.requests) {
+    if args.requests
+        && let Some(column) = first.columns.last()
+    {
         let title = column.arm.title();
         let _ = writeln!(out, "Every request, {title}:\n\n{}", table::render(&column.rows));
     }

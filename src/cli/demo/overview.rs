@@ -183,10 +183,9 @@ const DISTORTED: &str = "Take this with care: this machine is too busy to run th
 
 /// What the commonest "no" means.
 fn explained(reasons: &[&str]) -> &'static str {
-    match reasons.contains(&"cost") {
-        true => {
-            "cost: on the parent's prefix such small children would be dearer than as sent (fork.max_cost_ratio).\n"
-        }
-        false => "",
+    if reasons.contains(&"cost") {
+        "cost: on the parent's prefix such small children would be dearer than as sent (fork.max_cost_ratio).\n"
+    } else {
+        ""
     }
 }

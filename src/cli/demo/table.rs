@@ -38,8 +38,10 @@ pub fn compare(columns: &[Column]) -> String {
         let cells = bills.iter().map(|(usage, _)| grouped(units(usage).round() as u64));
         lines.push(std::iter::once(format!("{part}: units")).chain(cells).collect());
         let base = bills.first().and_then(|(_, cost)| *cost);
-        let cells =
-            bills.iter().enumerate().map(|(place, (_, cost))| price(*cost, base.filter(|_| place > 0)));
+        let cells = bills.iter().enumerate().map(|(place, (_, cost))| {
+            let compared_with = if place > 0 { base } else { None };
+            price(*cost, compared_with)
+        });
         lines.push(std::iter::once(format!("{part}: cost")).chain(cells).collect());
     }
     aligned(&lines, &[1, 7])

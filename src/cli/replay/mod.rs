@@ -79,7 +79,9 @@ async fn replay(args: &Args) -> Result<(), Failure> {
     let mut stage = Stage { script: &script, config: &config, prices: &prices, progress };
     let modes = Setting::modes();
     let mut runs = stage.play(modes.clone()).await?;
-    if let Some(last) = modes.last().filter(|_| !args.modes_only) {
+    if !args.modes_only
+        && let Some(last) = modes.last()
+    {
         let tries = last.tries(&config);
         let tried = stage.play(tries).await?;
         let totals = stage.totals(runs.iter().chain(&tried));

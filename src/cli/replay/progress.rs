@@ -64,10 +64,7 @@ impl Progress {
     }
 
     fn say(&self, text: &str) {
-        match self.visible {
-            true => eprint!("\r\x1b[K  {text}"),
-            false => eprintln!("{text}"),
-        }
+        if self.visible { eprint!("\r\x1b[K  {text}") } else { eprintln!("{text}") }
     }
 }
 

@@ -72,21 +72,23 @@ impl Script {
         for path in paths {
             let found = tape::each(path, |line| {
                 step();
-                bytes += [&line.request, &line.answer].into_iter().flatten().map(String::len).sum::<usize>();
-                match () {
-                    _ if !line.status.is_some_and(|status| (200..300).contains(&status)) => {
-                        script.failed += 1
-                    }
-                    _ if line.request.is_none() || line.tenant.is_none() => script.no_body += 1,
-                    _ if bytes > BODY_BYTES_MAX => {}
-                    _ => lines.push(Line { forwarded: None, refused: None, ..line }),
+                bytes += line.request.as_ref().map_or(0, String::len);
+                bytes += line.answer.as_ref().map_or(0, String::len);
+                if !line.status.is_some_and(|status| (200..300).contains(&status)) {
+                    script.failed += 1;
+                } else if line.request.is_none() || line.tenant.is_none() {
+                    script.no_body += 1;
+                } else if bytes <= BODY_BYTES_MAX {
+                    lines.push(Line { forwarded: None, refused: None, ..line });
                 }
             })?;
             read += found.lines;
             script.broken += found.broken;
             script.first_broken = script.first_broken.take().or(found.first_broken);
             let older = tape::suffixed(path, "1");
-            script.unread.extend(Some(older).filter(|older| older.exists() && !paths.contains(older)));
+            if older.exists() && !paths.contains(&older) {
+                script.unread.push(older);
+            }
         }
         if bytes > BODY_BYTES_MAX {
             return Err(Failure::new(format!(
@@ -235,7 +237,9 @@ fn families(lines: &[Line]) -> HashMap<(Option<&str>, &str), Family> {
         if let Some(fork) = line.fanned_out.as_deref() {
             families.entry((tenant, fork)).or_default().parent = Some(index);
         }
-        if let Some(fork) = line.fork.as_deref().filter(|_| line.role == "child") {
+        if line.role == "child"
+            && let Some(fork) = line.fork.as_deref()
+        {
             families.entry((tenant, fork)).or_default().children.push(index);
         }
     }

@@ -114,9 +114,10 @@ fn load(args: &Args) -> Result<Loaded, Failure> {
     };
     let loaded = config::load(&overrides, std::env::vars_os())?;
     let named = std::env::var_os(BASE_URL).filter(|url| !url.is_empty());
-    let Some(url) = named.filter(|_| loaded.origin("upstream.url") == Origin::Default) else {
+    let Some(url) = named else { return Ok(loaded) };
+    if loaded.origin("upstream.url") != Origin::Default {
         return Ok(loaded);
-    };
+    }
     let overrides = Overrides { upstream: Some(url.to_string_lossy().into_owned()), ..overrides };
     config::load(&overrides, std::env::vars_os()).map_err(|problems| {
         Failure::usage(problems.to_string()).hint(format!(

@@ -115,9 +115,10 @@ impl<'a> Sheet<'a> {
         let [as_sent, aligned] = [baselines.get("as_sent")?, baselines.get("aligned")?];
         let billed = (as_sent - self.total("saved_usd")).max(0.0);
         let unpriced = self.unpriced_answers();
-        let scope = match unpriced.is_empty() {
-            true => "an estimate, by list prices".to_owned(),
-            false => format!("prompts only: the output of {} has no price", unpriced.join(", ")),
+        let scope = if unpriced.is_empty() {
+            "an estimate, by list prices".to_owned()
+        } else {
+            format!("prompts only: the output of {} has no price", unpriced.join(", "))
         };
         Some(format!(
             "billed {} · as sent {} · aligned {} ({scope})",

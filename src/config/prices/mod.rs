@@ -226,9 +226,10 @@ impl<'r> Section<'r, '_> {
     fn take<T>(&mut self, key: &str, takes: &str, read: impl FnOnce(&'r Item) -> Option<T>) -> Option<T> {
         let value = read(self.table.get(key)?);
         if value.is_none() {
-            let hint = match REQUIRED.contains(&key) {
-                true => "correct it; this key may not be left out",
-                false => "correct it, or leave the key out if it is not known",
+            let hint = if REQUIRED.contains(&key) {
+                "correct it; this key may not be left out"
+            } else {
+                "correct it, or leave the key out if it is not known"
             };
             self.complain(key, Complaint::new(format!("not {takes}"), hint));
         }

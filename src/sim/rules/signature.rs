@@ -148,12 +148,13 @@ fn signed_member(block: &Value) -> (&'static str, &'static str) {
 
 fn edited(place: Place, is_latest: bool) -> ApiError {
     let path = place.path();
-    ApiError::invalid(match is_latest {
-        true => format!(
+    ApiError::invalid(if is_latest {
+        format!(
             "{path}: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified. \
              These blocks must remain as they were in the original response."
-        ),
-        false => format!("{path}: Invalid `signature` in `thinking` block"),
+        )
+    } else {
+        format!("{path}: Invalid `signature` in `thinking` block")
     })
 }
 

@@ -109,7 +109,7 @@ fn markers_added(sent: &[u8], forwarded: &[u8]) -> Option<usize> {
     while from < forwarded.len() {
         let begins = matches!(forwarded[from], b',' | b'"');
         let is_new = |form: &&Vec<u8>| forwarded[from..].starts_with(form) && !sent[at..].starts_with(form);
-        let inserted = forms.iter().filter(|_| begins).find(is_new);
+        let inserted = if begins { forms.iter().find(is_new) } else { None };
         match inserted {
             Some(form) => {
                 from += form.len();

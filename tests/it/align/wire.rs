@@ -72,9 +72,10 @@ impl ByHand {
         let opening = format!("{} {} {}", said["system"], said["tools"], said["messages"][0]);
         let choice = self.choices.remove(&opening);
         let is_first = said["messages"].as_array().unwrap().iter().all(|turn| turn["role"] != "assistant");
-        let conversation = match is_first {
-            true => Conversation::Started,
-            false => Conversation::Continued { choice: choice.as_ref() },
+        let conversation = if is_first {
+            Conversation::Started
+        } else {
+            Conversation::Continued { choice: choice.as_ref() }
         };
         let anatomy = Anatomy::read(body).unwrap();
         let thinking = Thinking::Bound(conversation);
@@ -108,9 +109,10 @@ fn recorded_clients_are_forwarded_as_the_goldens_say() {
             assert_eq!(reading(&letter.body), reading(&forwarded), "{at}");
             let golden = folder(client).join(format!("{:03}.aligned.json", index + 1));
             if std::env::var_os("UPDATE").is_some() {
-                match forwarded == letter.body {
-                    true => drop(std::fs::remove_file(&golden)),
-                    false => std::fs::write(&golden, &forwarded).unwrap(),
+                if forwarded == letter.body {
+                    drop(std::fs::remove_file(&golden))
+                } else {
+                    std::fs::write(&golden, &forwarded).unwrap()
                 }
             }
             let expected = std::fs::read(&golden).unwrap_or(letter.body);

@@ -37,7 +37,9 @@ fn directives(letters: &[Letter]) -> Vec<String> {
             let spawns =
                 block["input"].get("subagent_type").is_some() || block["input"].get("task").is_some();
             let found = input("prompt").or_else(|| input("task")).or_else(|| input("description"));
-            told.extend(found.filter(|_| spawns));
+            if spawns {
+                told.extend(found);
+            }
         }
     }
     told.sort();
@@ -78,14 +80,12 @@ pub async fn play(talk: &Talk, client: &str) -> Vec<Told> {
     let mut played = Vec::new();
     for (index, call) in calls.iter().enumerate() {
         let (blocks, tokens, id) = (answer(call, &calls), prompt_tokens(&call.body), format!("msg_{index}"));
-        let answer = match call.body["stream"] == json!(true) {
+        let answer = if call.body["stream"] == json!(true) {
             // The sample streams have no thinking.
-            true => {
-                let blocks: Vec<Value> =
-                    blocks.into_iter().filter(|block| block["type"] != "thinking").collect();
-                streamed(&events(&id, tokens, &blocks))
-            }
-            false => whole(&id, tokens, &blocks),
+            let blocks: Vec<Value> = blocks.into_iter().filter(|block| block["type"] != "thinking").collect();
+            streamed(&events(&id, tokens, &blocks))
+        } else {
+            whole(&id, tokens, &blocks)
         };
         played.push(talk.answered(call, answer).await);
     }

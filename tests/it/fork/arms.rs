@@ -33,12 +33,11 @@ async fn the_holdout_is_whole_fan_outs() {
             }
         }
         assert_eq!(plans[0], plans[1], "siblings are treated alike");
-        match plans[0] == FORKED {
-            true => forked += 2,
-            false => {
-                assert_eq!(plans[0], ["child", "aligned", "holdout"]);
-                held_out += 2;
-            }
+        if plans[0] == FORKED {
+            forked += 2
+        } else {
+            assert_eq!(plans[0], ["child", "aligned", "holdout"]);
+            held_out += 2;
         }
     }
     assert!(forked > 0 && held_out > 0, "{forked} and {held_out}");

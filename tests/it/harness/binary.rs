@@ -42,9 +42,10 @@ impl Binary {
                 continue;
             }
             // Settings of our own carry a section; everything else is the plain environment.
-            match name.contains("__") {
-                true => command.env(format!("FORKPOINT_{name}"), value),
-                false => command.env(name, value),
+            if name.contains("__") {
+                command.env(format!("FORKPOINT_{name}"), value)
+            } else {
+                command.env(name, value)
             };
         }
         command.args(["--listen", "127.0.0.1:0", "--admin-listen", admin, "--upstream", upstream]);

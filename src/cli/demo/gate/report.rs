@@ -62,10 +62,7 @@ impl Setting {
 impl Cell {
     /// The part of the ungated cost that the gate saved.
     fn saved(&self) -> f64 {
-        match self.ungated.cost_usd > 0.0 {
-            true => 1.0 - self.gated.cost_usd / self.ungated.cost_usd,
-            false => 0.0,
-        }
+        if self.ungated.cost_usd > 0.0 { 1.0 - self.gated.cost_usd / self.ungated.cost_usd } else { 0.0 }
     }
 
     /// How much later the last child was done.

@@ -18,9 +18,10 @@ impl LogScale {
         let values = values.filter(|value| value.is_finite()).map(|value| value.max(FLOOR));
         let (least, greatest) = values
             .fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), value| (low.min(value), high.max(value)));
-        match least <= greatest {
-            true => LogScale { least, greatest, start, end },
-            false => LogScale { least: 1.0, greatest: 1.0, start, end },
+        if least <= greatest {
+            LogScale { least, greatest, start, end }
+        } else {
+            LogScale { least: 1.0, greatest: 1.0, start, end }
         }
     }
 
@@ -46,11 +47,10 @@ impl LogScale {
             .filter(|value| *value >= self.least)
             .take_while(|value| *value <= self.greatest)
             .collect();
-        match all.len() > TICKS_MAX {
-            true => {
-                all.into_iter().filter(|value| (value.log10() - value.log10().round()).abs() < 1e-9).collect()
-            }
-            false => all,
+        if all.len() > TICKS_MAX {
+            all.into_iter().filter(|value| (value.log10() - value.log10().round()).abs() < 1e-9).collect()
+        } else {
+            all
         }
     }
 }
@@ -65,10 +65,8 @@ fn round_values(from: f64) -> impl Iterator<Item = f64> {
     let first = from.max(FLOOR).log10().floor() as i32 - 1;
     (first..first + DECADES).flat_map(|decade| {
         // Dividing keeps 0.1 what it is written as; multiplying by 10⁻¹ would not.
-        [1.0, 2.0, 5.0].map(|digit| match decade < 0 {
-            true => digit / 10_f64.powi(-decade),
-            false => digit * 10_f64.powi(decade),
-        })
+        [1.0, 2.0, 5.0]
+            .map(|digit| if decade < 0 { digit / 10_f64.powi(-decade) } else { digit * 10_f64.powi(decade) })
     })
 }
 
