@@ -3,7 +3,12 @@
 //! A key in the wrong section is the likeliest mistake and is looked for first; then spelling counts, by edit
 //! distance with swapped neighbours as one edit. A suggestion far from what was written is worse than none.
 
+use strsim::osa_distance;
+
 use super::keys::{KEYS, SECTIONS};
+
+/// Longer words are certainly no typing mistake, and comparing takes time that grows with their length.
+const COMPARED_CHARS: usize = 64;
 
 /// What to do about a key that nobody knows, such as `server.lisen`.
 pub(super) fn for_unknown_key(path: &str) -> String {
@@ -32,8 +37,11 @@ pub(super) fn for_unknown_section(name: &str) -> String {
 
 /// The nearest of the known words, if it is near enough to be meant.
 pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    if word.chars().nth(COMPARED_CHARS).is_some() {
+        return None;
+    }
     let (distance, best) =
-        known.map(|candidate| (edit_distance(word, candidate), candidate)).min_by_key(|(d, _)| *d)?;
+        known.map(|candidate| (osa_distance(word, candidate), candidate)).min_by_key(|(d, _)| *d)?;
     // A third of the word may be wrong; below three letters anything is near everything.
     (distance <= best.len() / 3).then_some(best)
 }
@@ -42,49 +50,19 @@ fn section_names() -> impl Iterator<Item = &'static str> {
     SECTIONS.iter().map(|section| section.name)
 }
 
-/// Longer words are certainly no typing mistake, and the table below grows with their length.
-const COMPARED_CHARS: usize = 64;
-
-/// Insertions, deletions, replacements and swaps of neighbours that lead from one word to the other.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let a: Vec<char> = a.chars().take(COMPARED_CHARS + 1).collect();
-    let b: Vec<char> = b.chars().take(COMPARED_CHARS + 1).collect();
-    if a.len() > COMPARED_CHARS || b.len() > COMPARED_CHARS {
-        return usize::MAX;
-    }
-    let mut before: Vec<usize> = Vec::new();
-    let mut above: Vec<usize> = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        let mut row = vec![i; b.len() + 1];
-        for j in 1..=b.len() {
-            let same = usize::from(a[i - 1] != b[j - 1]);
-            row[j] = (above[j] + 1).min(row[j - 1] + 1).min(above[j - 1] + same);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                row[j] = row[j].min(before[j - 2] + 1);
-            }
-        }
-        before = std::mem::replace(&mut above, row);
-    }
-    above[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn distance_counts_edits_and_swaps() {
-        let cases = [
-            ("", "", 0),
-            ("", "ab", 2),
-            ("mode", "mdoe", 1),
-            ("listen", "lisen", 1),
-            ("kitten", "sitting", 3),
-        ];
-        for (a, b, expected) in cases {
-            assert_eq!((edit_distance(a, b), edit_distance(b, a)), (expected, expected), "{a} {b}");
+    fn edits_and_swaps_count_as_one_mistake_each() {
+        let known = || ["mode", "listen", "sitting"].into_iter();
+        for (word, expected) in
+            [("mdoe", Some("mode")), ("lisen", Some("listen")), ("mxxe", None), ("kitchen", None), ("", None)]
+        {
+            assert_eq!(nearest(word, known()), expected, "{word}");
         }
-        assert_eq!(edit_distance(&"a".repeat(1000), "a"), usize::MAX);
+        assert_eq!(nearest(&"a".repeat(1000), known()), None);
     }
 
     #[test]

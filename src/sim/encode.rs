@@ -1,9 +1,8 @@
-//! Small notations the wire needs: ids, base64, and the time of day.
+//! Small notations the wire needs: ids and the time of day.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// Letters behind an id's prefix.
 const ID_LETTERS: usize = 22;
@@ -27,41 +26,6 @@ pub fn id(prefix: &str, seed: u64, ingredients: &[&[u8]]) -> String {
     id
 }
 
-pub fn base64(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let group =
-            chunk.iter().fold(0_u32, |group, byte| group << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for index in 0..4 {
-            let sextet = (group >> (18 - 6 * index)) as usize & 63;
-            text.push(if index <= chunk.len() { char::from(BASE64[sextet]) } else { '=' });
-        }
-    }
-    text
-}
-
-/// The bytes of padded base64, or `None` if it is anything else.
-pub fn from_base64(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(4) {
-        return None;
-    }
-    let body = text.trim_end_matches('=');
-    if text.len() - body.len() > 2 {
-        return None;
-    }
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    for chunk in body.as_bytes().chunks(4) {
-        let mut group = 0_u32;
-        for letter in chunk {
-            let sextet = BASE64.iter().position(|known| known == letter)?;
-            group = group << 6 | u32::try_from(sextet).ok()?;
-        }
-        group <<= 6 * (4 - chunk.len());
-        bytes.extend_from_slice(&group.to_be_bytes()[1..chunk.len()]);
-    }
-    Some(bytes)
-}
-
 /// RFC 3339 in UTC, to the second.
 pub fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
@@ -82,20 +46,6 @@ pub fn rfc3339(time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn base64_round_trips_every_length() {
-        assert_eq!(base64(b"Man"), "TWFu");
-        assert_eq!(base64(b"Ma"), "TWE=");
-        assert_eq!(base64(b"M"), "TQ==");
-        for length in 0..40_u8 {
-            let bytes: Vec<u8> = (0..length).map(|index| index.wrapping_mul(37)).collect();
-            assert_eq!(from_base64(&base64(&bytes)), Some(bytes));
-        }
-        for bad in ["abc", "ab!=", "====", "a==="] {
-            assert_eq!(from_base64(bad), None, "{bad}");
-        }
-    }
 
     #[test]
     fn dates_are_written_in_utc() {

@@ -6,13 +6,13 @@
 
 use std::collections::VecDeque;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
 use http::HeaderMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::cache::Breakpoint;
-use super::encode::base64;
 use super::models::Usage;
 
 /// Headers whose values are credentials.
@@ -103,7 +103,7 @@ impl Record {
         });
         match std::str::from_utf8(&self.body) {
             Ok(text) => record["body"] = json!(text),
-            Err(_) => record["body_base64"] = json!(base64(&self.body)),
+            Err(_) => record["body_base64"] = json!(BASE64_STANDARD.encode(&self.body)),
         }
         record
     }

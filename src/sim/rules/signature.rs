@@ -4,10 +4,10 @@
 //! turn; forged or edited blocks are refused, blocks of another model are left out in silence, and on models with
 //! *bound thinking* a block behind another prompt is refused or dropped, as the request asks.
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::Value;
 
 use super::super::body::{Body, Role, kind, text};
-use super::super::encode::{base64, from_base64};
 use super::super::error::ApiError;
 use super::super::models::Binding;
 use super::super::prompt::{Bond, Prompt};
@@ -53,7 +53,7 @@ impl Signer {
         bytes.extend_from_slice(&bond.prefix);
         let seal = self.seal(&bytes);
         bytes.extend_from_slice(&seal);
-        base64(&bytes)
+        BASE64_STANDARD.encode(&bytes)
     }
 
     fn verify(&self, signature: &str) -> Option<Claim> {
@@ -61,7 +61,10 @@ impl Signer {
         if signature.len() != SIGNATURE_LETTERS {
             return None;
         }
-        let bytes = from_base64(signature).filter(|bytes| bytes.len() == CLAIM_BYTES + SEAL_BYTES)?;
+        let bytes = BASE64_STANDARD.decode(signature).ok()?;
+        if bytes.len() != CLAIM_BYTES + SEAL_BYTES {
+            return None;
+        }
         let (claim, seal) = bytes.split_at(CLAIM_BYTES);
         if self.seal(claim) != seal {
             return None;
