@@ -9,6 +9,7 @@ pub mod replay;
 pub mod run;
 pub mod serve;
 pub mod sim;
+mod start;
 mod logging;
 mod tape;
 mod reload;

@@ -7,16 +7,13 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
 
 use crate::admin::{self, Hosts, token::Token};
 use crate::config::{Config, Drain, Loaded, Mode, Overrides};
-use crate::metrics::Metrics;
-use crate::proxy::forward::SetupError;
 use crate::proxy::live::Live;
-use crate::proxy::{Proxy, server};
 
 use super::reload::{Reloader, Source};
+use super::start::{self, ServerTask};
 use super::{Failure, logging};
 
 const EXAMPLE: &str = "\
@@ -66,13 +63,12 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: Source) -> Result<(
     let Loaded { config, prices, .. } = loaded;
     // Signals count from here on, so that none that comes while we start is lost.
     let mut signals = Signals::new()?;
-    let metrics = Arc::new(Metrics::new().map_err(|error| Failure::new(format!("metrics: {error}")))?);
+    let metrics = start::metrics()?;
     let listeners = Listeners::bind(&config).await?;
-    let proxy = Proxy::new(config.clone(), prices, metrics.clone()).map_err(no_proxy)?;
+    let proxy = start::proxy(config.clone(), prices, &metrics)?;
     let witnesses = proxy.witnesses().clone();
     announce(&config, &listeners);
 
-    let (stop, stopped) = watch::channel(false);
     let readiness = admin::Readiness::default();
     readiness.set(true);
     let live = Live::from(Arc::new(proxy));
@@ -87,7 +83,7 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: Source) -> Result<(
         let hosts = Hosts::of_metrics(&listener);
         tokio::spawn(admin::serve(listener, open, hosts));
     }
-    let serving = tokio::spawn(server::serve(listeners.proxy, live.clone(), stopped));
+    let server = ServerTask::spawn(listeners.proxy, live.clone());
 
     let mut reloader = Reloader::new(source, live.clone(), metrics);
     let first = loop {
@@ -103,10 +99,7 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: Source) -> Result<(
     readiness.set(false);
     tracing::info!(signal = first, delay_ms = drain_rules.delay.as_millis() as u64, "draining");
     tokio::select! {
-        drained = drain(&drain_rules, stop, serving) => match drained {
-            Drained::All => tracing::info!("drained"),
-            Drained::Deadline => tracing::warn!("drain.deadline_s is over; open streams are cut"),
-        },
+        () = drain(&drain_rules, server) => {}
         second = signals.end() => {
             tracing::warn!(signal = second, "second signal; open streams are cut");
             live.now().clock().leisure().catch_up();
@@ -119,26 +112,11 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: Source) -> Result<(
     Ok(())
 }
 
-/// What to do if the proxy cannot be set up.
-pub fn no_proxy(error: SetupError) -> Failure {
-    Failure::new(error.to_string()).hint(match error {
-        SetupError::TraceHeaders { .. } => "write one header per line, as name: value, readable by this user",
-        SetupError::Record(_) => "name a file that this user may write, in a folder that exists",
-        _ => "install ca-certificates, or set SSL_CERT_FILE to a bundle",
-    })
-}
-
-enum Drained {
-    All,
-    Deadline,
-}
-
-async fn drain(rules: &Drain, stop: watch::Sender<bool>, serving: tokio::task::JoinHandle<()>) -> Drained {
+async fn drain(rules: &Drain, server: ServerTask) {
     tokio::time::sleep(rules.delay).await;
-    let _ = stop.send(true);
-    match tokio::time::timeout(rules.deadline, serving).await {
-        Ok(_) => Drained::All,
-        Err(_) => Drained::Deadline,
+    match server.stop(rules.deadline).await {
+        Ok(()) => tracing::info!("drained"),
+        Err(_) => tracing::warn!("drain.deadline_s is over; open streams are cut"),
     }
 }
 

@@ -80,9 +80,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
-    runtime.block_on(serve(args, rules))
+    super::runtime()?.block_on(serve(args, rules))
 }
 
 fn rules_of(orders: &[String]) -> Result<Rules, Failure> {

@@ -1,19 +1,15 @@
 //! Simulator, proxy and admin, each on a free port of this machine.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tokio::sync::watch;
-
 use crate::admin::{self, Hosts};
 use crate::config::{Config, Mode, Origin, load_prices};
-use crate::metrics::Metrics;
-use crate::proxy::{Proxy, server};
 use crate::sim::{Latency, Sim, SimConfig};
 
 use super::super::Failure;
+use super::super::start::{self, ServerTask};
 use super::agent::Call;
 use super::table::Row;
 
@@ -69,7 +65,7 @@ pub struct Stage {
     proxy: SocketAddr,
     admin: SocketAddr,
     /// Dropped with the stage: the proxy stops.
-    _stop: watch::Sender<bool>,
+    _server: ServerTask,
 }
 
 impl Stage {
@@ -80,17 +76,16 @@ impl Stage {
         config.server.mode = mode.unwrap_or(Mode::Observe);
         config.upstream.url = sim.url().parse().map_err(failed("use the simulator's address"))?;
         let prices = load_prices(None, &Origin::Default).map_err(failed("read the prices"))?;
-        let metrics = Arc::new(Metrics::new().map_err(failed("set up metrics"))?);
-        let (listener, proxy) = free_port().await?;
-        let (admin_listener, admin) = free_port().await?;
-        let (stop, stopped) = watch::channel(false);
+        let metrics = start::metrics()?;
+        let (listener, proxy) = start::free_port().await?;
+        let (admin_listener, admin) = start::free_port().await?;
         let readiness = admin::Readiness::default();
         readiness.set(true);
         let pages = admin::router(metrics.clone(), readiness);
         tokio::spawn(admin::serve(admin_listener, pages, Hosts::OfThisMachine));
-        let service = Proxy::new(config, prices, metrics).map_err(failed("set up the proxy"))?;
-        tokio::spawn(server::serve(listener, Arc::new(service), stopped));
-        Ok(Stage { sim, mode, proxy, admin, _stop: stop })
+        let service = start::proxy(config, prices, &metrics)?;
+        let server = ServerTask::spawn(listener, Arc::new(service));
+        Ok(Stage { sim, mode, proxy, admin, _server: server })
     }
 
     /// The client's base URL.
@@ -128,13 +123,6 @@ impl Stage {
             .map(|call| bill(call).ok_or_else(|| Failure::new(format!("{} was not billed", call.who))))
             .collect()
     }
-}
-
-async fn free_port() -> Result<(TcpListener, SocketAddr), Failure> {
-    let listener =
-        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed("listen on 127.0.0.1"))?;
-    let address = listener.local_addr().map_err(failed("listen on 127.0.0.1"))?;
-    Ok((listener, address))
 }
 
 fn failed<E: std::error::Error>(what: &'static str) -> impl Fn(E) -> Failure {

@@ -10,21 +10,18 @@ mod signals;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Write as _};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
-use tokio::sync::watch;
 
 use crate::config::{self, Loaded, Origin, Overrides};
-use crate::metrics::Metrics;
-use crate::proxy::{Proxy, server};
 
+use super::start::{self, ServerTask};
 use super::{Failure, logging};
 use receipt::Receipt;
 use signals::Signals;
@@ -130,18 +127,16 @@ async fn session(args: &Args, loaded: Loaded) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new()?;
     let started = Instant::now();
     let Loaded { config, prices, .. } = loaded;
-    let metrics = Arc::new(Metrics::new().map_err(|error| Failure::new(format!("metrics: {error}")))?);
-    let (listener, address) = free_port().await?;
+    let metrics = start::metrics()?;
+    let (listener, address) = start::free_port().await?;
     let upstream = config.upstream.url.to_string();
     let mode = config.server.mode;
-    let proxy = Proxy::new(config, prices.clone(), metrics.clone()).map_err(super::serve::no_proxy)?;
+    let proxy = start::proxy(config, prices.clone(), &metrics)?;
     let (witnesses, leisure) = (proxy.witnesses().clone(), Arc::clone(proxy.clock().leisure()));
-    let (stop, stopped) = watch::channel(false);
-    let serving = tokio::spawn(server::serve(listener, Arc::new(proxy), stopped));
-    let mut child = start(&args.command, address)?;
+    let server = ServerTask::spawn(listener, Arc::new(proxy));
+    let mut child = spawn(&args.command, address)?;
     let status = attend(&mut child, &mut signals).await?;
-    let _ = stop.send(true);
-    let _ = tokio::time::timeout(LINGER, serving).await;
+    let _ = server.stop(LINGER).await;
     leisure.catch_up();
     witnesses.flush().await;
     if !args.quiet {
@@ -153,14 +148,7 @@ async fn session(args: &Args, loaded: Loaded) -> Result<ExitCode, Failure> {
     Ok(exit_code(status))
 }
 
-async fn free_port() -> Result<(TcpListener, SocketAddr), Failure> {
-    let failed = |error| Failure::new(format!("cannot listen on 127.0.0.1: {error}"));
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    Ok((listener, address))
-}
-
-fn start(words: &[OsString], proxy: SocketAddr) -> Result<Child, Failure> {
+fn spawn(words: &[OsString], proxy: SocketAddr) -> Result<Child, Failure> {
     let (program, arguments) = words.split_first().ok_or_else(|| Failure::usage("no command given"))?;
     let mut command = Command::new(program);
     command.args(arguments).env(BASE_URL, format!("http://{proxy}"));

@@ -1,0 +1,65 @@
+//! Starting a proxy in this process: its metrics, its port, the proxy, and the task that serves it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::error::Elapsed;
+
+use crate::config::Config;
+use crate::engine::prices::Prices;
+use crate::metrics::Metrics;
+use crate::proxy::forward::SetupError;
+use crate::proxy::live::Live;
+use crate::proxy::{Proxy, server};
+
+use super::Failure;
+
+pub fn metrics() -> Result<Arc<Metrics>, Failure> {
+    let metrics = Metrics::new().map_err(|error| Failure::new(format!("metrics: {error}")))?;
+    Ok(Arc::new(metrics))
+}
+
+/// Listens on a free port of the loopback interface, and returns its address.
+pub async fn free_port() -> Result<(TcpListener, SocketAddr), Failure> {
+    let failed = |error| Failure::new(format!("cannot listen on 127.0.0.1: {error}"));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+pub fn proxy(config: Config, prices: Prices, metrics: &Arc<Metrics>) -> Result<Proxy, Failure> {
+    Proxy::new(config, prices, Arc::clone(metrics)).map_err(|error| {
+        Failure::new(error.to_string()).hint(match error {
+            SetupError::TraceHeaders { .. } => {
+                "write one header per line, as name: value, readable by this user"
+            }
+            SetupError::Record(_) => "name a file that this user may write, in a folder that exists",
+            _ => "install ca-certificates, or set SSL_CERT_FILE to a bundle",
+        })
+    })
+}
+
+/// A proxy that serves a listener in a task of its own. Dropping this stops it without waiting.
+pub struct ServerTask {
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl ServerTask {
+    pub fn spawn(listener: TcpListener, proxy: impl Into<Live>) -> ServerTask {
+        let live: Live = proxy.into();
+        let (stop, stopped) = watch::channel(false);
+        let task = tokio::spawn(server::serve(listener, live, stopped));
+        ServerTask { stop, task }
+    }
+
+    /// Accepts nothing more, and waits until running exchanges are finished or the time is over.
+    pub async fn stop(self, within: Duration) -> Result<(), Elapsed> {
+        let _ = self.stop.send(true);
+        tokio::time::timeout(within, self.task).await.map(|_| ())
+    }
+}
