@@ -1,14 +1,18 @@
 //! The rows, section by section.
 
-mod doors;
+mod server;
 mod family;
-mod kept;
-mod running;
+mod store;
+mod observability;
 
 use std::sync::LazyLock;
 
 use super::Key;
 
 /// Every option, in the order of the manual.
-pub static KEYS: LazyLock<Vec<&'static Key>> =
-    LazyLock::new(|| [doors::KEYS, family::KEYS, kept::KEYS, running::KEYS].into_iter().flatten().collect());
+pub static KEYS: LazyLock<Vec<&'static Key>> = LazyLock::new(|| {
+    [server::KEYS, family::KEYS, store::KEYS, observability::KEYS]
+        .into_iter()
+        .flat_map(<[Key]>::iter)
+        .collect()
+});

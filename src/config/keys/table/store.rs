@@ -1,4 +1,4 @@
-//! What is remembered, what it costs, and the most of everything.
+//! The store, prices, and limits.
 
 use super::super::super::kind::{Choice, Kind};
 use super::super::super::types::StoreKind;

@@ -1,4 +1,4 @@
-//! Recordings, log lines, traces, and the end.
+//! Recordings, log lines, traces, draining, and the admin port.
 
 use super::super::super::kind::{Choice, Kind};
 use super::super::super::types::{Bodies, LogFormat};

@@ -1,4 +1,4 @@
-//! The doors, the upstream, who sends, and the one spelling.
+//! The listeners, the upstream, identities, and the canonical spelling.
 
 use super::super::super::kind::{Choice, Kind};
 use super::super::super::types::{Mode, OAuth, Profile, Volatile};
