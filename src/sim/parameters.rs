@@ -91,9 +91,10 @@ fn effort(body: &Body<'_>) -> Vec<u8> {
 
 fn output_format(body: &Body<'_>) -> Vec<u8> {
     let mut format = rendered(body.member("output_format"));
-    let config = body.member("output_config").and_then(Value::as_object);
-    for (key, value) in config.into_iter().flatten().filter(|(key, _)| *key != "effort") {
-        format.extend_from_slice(format!("{key}:{value}").as_bytes());
+    if let Some(config) = body.member("output_config").and_then(Value::as_object) {
+        for (key, value) in config.iter().filter(|(key, _)| *key != "effort") {
+            format.extend_from_slice(format!("{key}:{value}").as_bytes());
+        }
     }
     format
 }

@@ -312,9 +312,9 @@ impl Scene<'_> {
     }
 
     fn stop_at_sequences(&self, play: &mut Play) {
-        let sequences = self.body.member("stop_sequences").and_then(Value::as_array);
-        let sequences = sequences.into_iter().flatten().take(MOST_STOP_SEQUENCES);
-        let sequences: Vec<&str> = sequences.filter_map(Value::as_str).collect();
+        let Some(sequences) = self.body.member("stop_sequences").and_then(Value::as_array) else { return };
+        let sequences: Vec<&str> =
+            sequences.iter().take(MOST_STOP_SEQUENCES).filter_map(Value::as_str).collect();
         for index in 0..play.blocks.len() {
             let Block::Text(text) = &mut play.blocks[index] else { continue };
             let found = sequences.iter().filter_map(|sequence| Some((text.find(sequence)?, *sequence))).min();

@@ -122,7 +122,8 @@ fn plain(value: &Value) -> String {
 
 fn names(tree: &Value) -> Vec<String> {
     let mut names = Vec::new();
-    for (name, value) in tree.as_object().into_iter().flatten() {
+    let Some(tree) = tree.as_object() else { return names };
+    for (name, value) in tree {
         match value.as_object() {
             None => names.push(name.clone()),
             Some(nested) => names.extend(nested.keys().map(|inner| format!("{name}.{inner}"))),
