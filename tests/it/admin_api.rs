@@ -7,7 +7,7 @@ use forkpoint::proxy::live::Live;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::fanout::scene::Scene;
+use crate::fork::scene::Scene;
 use crate::harness::{Binary, Forkpoint, Peer, binary, within};
 
 const TOKEN: &str = "cAnArY-0123456789-token";

@@ -10,7 +10,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::json;
 
-use crate::fanout::scene::Scene;
+use crate::fork::scene::Scene;
 use crate::harness::samples::{self, EVENTS};
 use crate::harness::upstream::Answering;
 use crate::harness::{Binary, Forkpoint, Upstream, post, until};

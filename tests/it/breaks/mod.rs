@@ -6,7 +6,7 @@ mod stress;
 mod volatile;
 mod diagnostics;
 mod headers;
-mod hour;
+mod replay_agrees;
 
 use std::time::Duration;
 

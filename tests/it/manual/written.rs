@@ -7,11 +7,11 @@ use forkpoint::engine::fork::Late;
 use forkpoint::proxy::drill::Step;
 use serde_json::{Value, json};
 
-use crate::fanout::scene::sibling;
-use crate::fanout::talk::{
+use crate::fork::children::seal::Slow;
+use crate::fork::scene::sibling;
+use crate::fork::talk::{
     Call, Talk, assistant, directive, events, newcomer, parent, prompt_tokens, streamed, text, tool_use, user,
 };
-use crate::fork::seal::Slow;
 use crate::harness::{Log, until};
 
 /// How a fan-out of two goes, and its first child.

@@ -5,8 +5,8 @@ use forkpoint::sim::settings::Signatures;
 use forkpoint::sim::{Sim, SimConfig};
 
 use crate::align::wire::CLIENTS;
-use crate::fanout::talk::Talk;
-use crate::fanout::wire::play;
+use crate::fork::recognise::wire::play;
+use crate::fork::talk::Talk;
 use crate::workload::{Letter, Line};
 
 /// What each request was taken for, after the simulator has accepted what went out.
@@ -34,7 +34,7 @@ async fn said(client: &str, configure: impl FnOnce(&mut Config)) -> Vec<String> 
         let answer = String::from_utf8_lossy(&exchange.answer);
         assert_eq!(exchange.status, 200, "{client} {:03}: {answer}", index + 1);
     }
-    let word = |told: &crate::fanout::talk::Told, name: &str| {
+    let word = |told: &crate::fork::talk::Told, name: &str| {
         told.reply.head.get(&format!("x-forkpoint-{name}")).unwrap()
     };
     let short = |told| match (word(told, "role").as_str(), word(told, "plan").as_str()) {

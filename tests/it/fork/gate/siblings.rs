@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::harness::until;
 use crate::workload::{Exchange, Letter};
 
-use super::{Stage, child, cost, directives, is_whole, parent, together, usage, writers};
+use crate::fork::fan_out::{Stage, child, cost, directives, is_whole, parent, together, usage, writers};
 
 /// How long followers wait at least, by the clock of the gate.
 const HELD_MS: u64 = 5;
@@ -36,7 +36,7 @@ async fn round(stage: &Stage, count: usize, mode: &str, upstream: Upstream) -> R
     let fan_out = line.send(&Letter::alone(&parent(&instruction)).with("x-forkpoint-mode", mode)).await;
     let told = directives(&fan_out);
     assert_eq!(told.len(), count);
-    let sealed = || super::forks(&stage.forkpoint, "sealed") == 1;
+    let sealed = || crate::fork::fan_out::forks(&stage.forkpoint, "sealed") == 1;
     until("the fan-out to be sealed", sealed).await;
     let report = json!({"type": "text", "text": "I have looked at all of it."});
     let report = Arc::new(Recital::new(None, vec![report], Some("end_turn".to_owned()), 20));
@@ -133,9 +133,9 @@ async fn children_that_come_before_the_parents_last_byte_are_children() {
             _ => {}
         }
     }
-    assert_eq!(super::forks(&stage.forkpoint, "sealed"), 0, "the parent still streams");
+    assert_eq!(crate::fork::fan_out::forks(&stage.forkpoint, "sealed"), 0, "the parent still streams");
     client.through(b"message_stop\"}").await;
-    until("the fan-out to be sealed", || super::forks(&stage.forkpoint, "sealed") == 1).await;
+    until("the fan-out to be sealed", || crate::fork::fan_out::forks(&stage.forkpoint, "sealed") == 1).await;
     assert_eq!(writers(&early), 1);
 }
 

@@ -4,7 +4,7 @@ use forkpoint::config::{Config, Mode};
 use serde_json::json;
 
 use super::{FORKED, FREE, Stage, child, extend, plan};
-use crate::fanout::talk::{Talk, directive, newcomer, parent};
+use crate::fork::talk::{Talk, directive, newcomer, parent};
 
 fn forks(config: &mut Config) {
     config.server.mode = Mode::Fork;

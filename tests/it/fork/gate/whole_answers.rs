@@ -6,8 +6,8 @@ use serde_json::json;
 
 use crate::harness::until;
 
-use super::scene::{Scene, sibling};
-use super::talk::{Call, text, whole};
+use crate::fork::scene::{Scene, sibling};
+use crate::fork::talk::{Call, text, whole};
 
 fn unstreamed(child: usize) -> Call {
     sibling("", child).and("stream", json!(false))
@@ -46,14 +46,14 @@ async fn a_wait_that_is_never_long_enough_is_given_up_for_that_tenant_and_model(
     for round in 0..4 {
         // Another prompt each time: what was written before is warm.
         let sibling = |child| {
-            let call = super::scene::sibling(&format!(" {round}"), child).and("stream", json!(false));
+            let call = crate::fork::scene::sibling(&format!(" {round}"), child).and("stream", json!(false));
             call.and("system", json!([text(&crate::workload::prose(&format!("Worker {round}."), 3_000))]))
         };
         scene.fan_out(&format!(" {round}"), 2).await;
         let mut first = scene.calls(&sibling(0), 1).await;
         let mut leader = scene.next().await;
         let mut second = scene.forkpoint.client().await;
-        second.send(&super::scene::request(&sibling(1))).await;
+        second.send(&crate::fork::scene::request(&sibling(1))).await;
         // It goes before the leader is answered, and reads nothing.
         let mut follower = scene.next().await;
         follower.send(&answer(0)).await;

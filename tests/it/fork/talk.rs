@@ -10,7 +10,7 @@ use crate::harness::upstream::Answering;
 use crate::harness::{Forkpoint, PATIENCE, Upstream, post, samples};
 use crate::workload::{prose, tool};
 
-use super::{MODEL, agent_tool};
+use super::fan_out::{MODEL, agent_tool};
 
 /// forkpoint, and an upstream that answers each request with what was written for it.
 pub struct Talk {

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::talk::{
+use crate::fork::talk::{
     Call, Talk, agent_call, assistant, directive, newcomer, parent, result, text, tool_use, user,
 };
 

@@ -6,8 +6,8 @@ use forkpoint::config::{Config, Mode};
 use forkpoint::engine::fork::Late;
 use serde_json::{Value, json};
 
-use crate::fanout::scene::{HEAD, Scene, closing, request, sibling, task};
-use crate::fanout::talk::{
+use crate::fork::scene::{HEAD, Scene, closing, request, sibling, task};
+use crate::fork::talk::{
     Call, agent_call, assistant, event, events, parent, prompt_tokens, streamed, text, tool_use, user,
 };
 use crate::harness::peer::Peer;

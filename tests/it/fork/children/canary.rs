@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
-use crate::fanout::scene::closing;
-use crate::fanout::talk::{
+use crate::fork::scene::closing;
+use crate::fork::talk::{
     Call, agent_call, assistant, directive, events, newcomer, parent, prompt_tokens, result, streamed, text,
     tool_use, user,
 };

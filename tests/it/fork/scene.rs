@@ -54,7 +54,7 @@ impl Scene {
         let answer = streamed(&events(&id, prompt_tokens(&call.body), &calls));
         peer.send(&closing(&answer)).await;
         assert_eq!(client.reply().await.status(), 200);
-        let sealed = || super::forks(&self.forkpoint, "sealed") > 0;
+        let sealed = || super::fan_out::forks(&self.forkpoint, "sealed") > 0;
         until("the fan-out to be sealed", sealed).await;
     }
 
@@ -95,7 +95,7 @@ impl Scene {
     }
 
     pub fn holds(&self, outcome: &str) -> u64 {
-        super::holds(&self.forkpoint, outcome)
+        super::fan_out::holds(&self.forkpoint, outcome)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::talk::{
+use crate::fork::talk::{
     Call, Talk, agent_call, assistant, directive, newcomer, parent, result, text, tool_use, user,
 };
 
@@ -59,7 +59,10 @@ async fn a_child_that_fans_out_makes_no_fork_point() {
     for told in &nested {
         talk.ask(&newcomer(told.as_str())).await.is_plain();
     }
-    assert_eq!((super::forks(&talk.forkpoint, "sealed"), talk.forkpoint.proxy.store().forks()), (1, 1));
+    assert_eq!(
+        (crate::fork::fan_out::forks(&talk.forkpoint, "sealed"), talk.forkpoint.proxy.store().forks()),
+        (1, 1)
+    );
     let back = newcomer(told[0].as_str())
         .then(assistant(&calls))
         .then(user(json!([result("toolu_a"), result("toolu_b")])));
@@ -67,7 +70,7 @@ async fn a_child_that_fans_out_makes_no_fork_point() {
     // An agent that says so of itself makes none either, known or not.
     let agent = parent("Survey more.").with("x-claude-code-agent-id", "a");
     talk.say(&agent, "msg_agent", &calls).await;
-    assert_eq!(super::forks(&talk.forkpoint, "sealed"), 1);
+    assert_eq!(crate::fork::fan_out::forks(&talk.forkpoint, "sealed"), 1);
 }
 
 #[tokio::test]

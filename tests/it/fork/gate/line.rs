@@ -8,8 +8,8 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::harness::{Forkpoint, PATIENCE, Upstream, until};
 
-use super::scene::{closing, request};
-use super::talk::{
+use crate::fork::scene::{closing, request};
+use crate::fork::talk::{
     Call, agent_call, directive, events, newcomer, parent, prompt_tokens, streamed, text, tool_use,
 };
 

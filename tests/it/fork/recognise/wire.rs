@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::align::wire::{CLIENTS, letters};
 use crate::workload::Letter;
 
-use super::talk::{Call, Talk, Told, events, prompt_tokens, streamed, text, whole};
+use crate::fork::talk::{Call, Talk, Told, events, prompt_tokens, streamed, text, whole};
 
 /// What shortening took from the directives.
 const FILLER: &str = " and then read what matters there, and report what you found in a few words";
@@ -116,6 +116,10 @@ async fn every_request_of_the_recorded_clients_is_taken_for_what_it_is() {
         };
         let (talk, roles) = roles(client).await;
         assert_eq!(roles, expected, "{client}");
-        assert_eq!((talk.children(), super::forks(&talk.forkpoint, "sealed")), (3, 1), "{client}");
+        assert_eq!(
+            (talk.children(), crate::fork::fan_out::forks(&talk.forkpoint, "sealed")),
+            (3, 1),
+            "{client}"
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::talk::{
+use crate::fork::talk::{
     Call, Talk, agent_call, assistant, directive, newcomer, parent, prompt_tokens, result, text, tool_use,
     user, whole,
 };

@@ -5,8 +5,8 @@ use forkpoint::sim::faults::{Fault, Match, Rule};
 use serde_json::json;
 
 use super::{BOUND, FORKED, FREE, Stage, child, extend, narrow, parent, plan};
-use crate::fanout::scene::{Scene, closing};
-use crate::fanout::talk::{events, streamed, text};
+use crate::fork::scene::{Scene, closing};
+use crate::fork::talk::{events, streamed, text};
 use crate::harness::peer::Reply;
 
 const TAG: &str = "forkpoint-child";

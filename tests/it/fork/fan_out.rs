@@ -1,40 +1,22 @@
-//! Fan-outs, their children, and the gate: recognised for sure or not at all, and one writer per cache entry.
-//!
-//! Costs are what the simulator bills. Where it matters who goes first, a [`Scene`] plays the upstream itself,
-//! one step after the other; where it matters what a request is taken for, [`Talk`] answers as it is told.
-
-pub mod talk;
-pub mod scene;
-mod siblings;
-mod shapes;
-mod leaders;
-mod whole_answers;
-mod fairness;
-mod roles;
-mod later_turns;
-pub mod wire;
-mod strangers;
-mod bad_answers;
-mod observed;
-mod line;
+//! A parent that fans out, its children, and what they cost.
 
 use forkpoint::config::{Config, Mode};
 use forkpoint::sim::{Sim, SimConfig, Usage};
 use serde_json::{Value, json};
 
-use super::harness::{Forkpoint, PATIENCE};
-use super::workload::{Exchange, Letter, Line, prose, tool};
+use crate::harness::{Forkpoint, PATIENCE};
+use crate::workload::{Exchange, Letter, Line, prose, tool};
 
-const MODEL: &str = "claude-sonnet-4-6";
+pub const MODEL: &str = "claude-sonnet-4-6";
 
 /// The simulator, and forkpoint in front of it with a gate that outlasts a busy machine.
-struct Stage {
-    sim: Sim,
-    forkpoint: Forkpoint,
+pub struct Stage {
+    pub sim: Sim,
+    pub forkpoint: Forkpoint,
 }
 
 impl Stage {
-    async fn new(configure: impl FnOnce(&mut Config)) -> Stage {
+    pub async fn new(configure: impl FnOnce(&mut Config)) -> Stage {
         let sim = Sim::start(SimConfig::default()).await.unwrap();
         let patient = |config: &mut Config| {
             config.server.mode = Mode::Align;
@@ -45,34 +27,34 @@ impl Stage {
         Stage { sim, forkpoint }
     }
 
-    fn line(&self) -> Line<'_> {
+    pub fn line(&self) -> Line<'_> {
         let url = format!("http://{}", self.forkpoint.address);
         Line::through(url, self.forkpoint.proxy.clone(), &self.sim)
     }
 
     /// The sum of the gate's outcomes of this name.
-    fn holds(&self, outcome: &str) -> u64 {
+    pub fn holds(&self, outcome: &str) -> u64 {
         holds(&self.forkpoint, outcome)
     }
 }
 
-fn holds(forkpoint: &Forkpoint, outcome: &str) -> u64 {
+pub fn holds(forkpoint: &Forkpoint, outcome: &str) -> u64 {
     forkpoint.metric("forkpoint_gate_holds_total", &[&format!("outcome=\"{outcome}\"")]) as u64
 }
 
-fn forks(forkpoint: &Forkpoint, outcome: &str) -> u64 {
+pub fn forks(forkpoint: &Forkpoint, outcome: &str) -> u64 {
     forkpoint.metric("forkpoint_forks_total", &[&format!("outcome=\"{outcome}\"")]) as u64
 }
 
 /// The tool that starts agents.
-fn agent_tool() -> Value {
+pub fn agent_tool() -> Value {
     json!({"name": "Agent", "description": "Starts a sub-agent.", "input_schema": {"type": "object",
         "properties": {"description": {"type": "string"}, "prompt": {"type": "string"}},
         "required": ["description", "prompt"]}})
 }
 
 /// A parent that does what the instruction says.
-fn parent(instruction: &str) -> Value {
+pub fn parent(instruction: &str) -> Value {
     json!({
         "model": MODEL, "max_tokens": 60_000, "stream": true,
         "tools": [agent_tool(), tool("read_file"), tool("search")],
@@ -82,7 +64,7 @@ fn parent(instruction: &str) -> Value {
 }
 
 /// A child as an agent framework starts it: instructions and tools of its own, and the directive.
-fn child(directive: &str) -> Value {
+pub fn child(directive: &str) -> Value {
     json!({
         "model": MODEL, "max_tokens": 4_000, "stream": true,
         "tools": [tool("read_file"), tool("search")],
@@ -93,23 +75,23 @@ fn child(directive: &str) -> Value {
 }
 
 /// The directives that a fan-out gave out, in the order of its calls.
-fn directives(fan_out: &Exchange) -> Vec<String> {
+pub fn directives(fan_out: &Exchange) -> Vec<String> {
     let blocks = fan_out.blocks().expect("a fan-out");
     let calls = blocks.iter().filter(|block| block["type"] == "tool_use");
     calls.map(|call| call["input"]["prompt"].as_str().unwrap().to_owned()).collect()
 }
 
 /// Sends all at once.
-async fn together(line: &Line<'_>, letters: Vec<Letter>) -> Vec<Exchange> {
+pub async fn together(line: &Line<'_>, letters: Vec<Letter>) -> Vec<Exchange> {
     futures_util::future::join_all(letters.iter().map(|letter| line.send(letter))).await
 }
 
-fn usage(exchange: &Exchange) -> Usage {
+pub fn usage(exchange: &Exchange) -> Usage {
     exchange.usage.expect("an answer that was billed")
 }
 
 /// Prompt tokens weighed by price: 1 uncached, 1.25 written, 0.1 read.
-fn cost(exchanges: &[Exchange]) -> f64 {
+pub fn cost(exchanges: &[Exchange]) -> f64 {
     let units = |usage: Usage| {
         usage.uncached as f64 + 1.25 * usage.cache_write() as f64 + 0.1 * usage.cache_read as f64
     };
@@ -117,13 +99,13 @@ fn cost(exchanges: &[Exchange]) -> f64 {
 }
 
 /// Whether the answer came to its end.
-fn is_whole(exchange: &Exchange) -> bool {
+pub fn is_whole(exchange: &Exchange) -> bool {
     let text = String::from_utf8_lossy(&exchange.answer);
     exchange.status == 200
         && (text.contains("event: message_stop") || text.contains("\"stop_reason\":\"end_turn\""))
 }
 
 /// Those that read nothing, and so wrote what all of them share.
-fn writers(exchanges: &[Exchange]) -> usize {
+pub fn writers(exchanges: &[Exchange]) -> usize {
     exchanges.iter().filter(|exchange| usage(exchange).cache_read == 0).count()
 }

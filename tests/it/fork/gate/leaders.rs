@@ -7,8 +7,8 @@ use serde_json::json;
 use crate::harness::peer::Peer;
 use crate::harness::{PATIENCE, until};
 
-use super::scene::{Asked, Scene, request, sibling};
-use super::talk::{event, text};
+use crate::fork::scene::{Asked, Scene, request, sibling};
+use crate::fork::talk::{event, text};
 
 const SHORT: Duration = Duration::from_millis(150);
 

@@ -6,14 +6,15 @@ use serde_json::{Value, json};
 use crate::harness::until;
 use crate::workload::{Exchange, Letter, prose, tool};
 
-use super::{Stage, child, directives, is_whole, parent, together, usage, writers};
+use crate::fork::fan_out::{Stage, child, directives, is_whole, parent, together, usage, writers};
 
 /// The children of one fan-out, each as `shape` makes it of its directive, sent together.
 async fn siblings(stage: &Stage, instruction: &str, shape: impl Fn(&str) -> Value) -> Vec<Exchange> {
     let line = stage.line();
-    let before = super::forks(&stage.forkpoint, "sealed");
+    let before = crate::fork::fan_out::forks(&stage.forkpoint, "sealed");
     let fan_out = line.send(&Letter::alone(&parent(instruction))).await;
-    until("the fan-out to be sealed", || super::forks(&stage.forkpoint, "sealed") > before).await;
+    until("the fan-out to be sealed", || crate::fork::fan_out::forks(&stage.forkpoint, "sealed") > before)
+        .await;
     let letters = directives(&fan_out).iter().map(|told| Letter::alone(&shape(told))).collect();
     let children = together(&line, letters).await;
     for exchange in &children {
@@ -88,7 +89,7 @@ async fn a_prefix_that_is_warm_or_small_makes_nobody_wait() {
     let small = |told: &str| {
         let mut body = child(told);
         body["system"] = json!([{"type": "text", "text": "Be brief."}]);
-        body["tools"] = json!([super::agent_tool()]);
+        body["tools"] = json!([crate::fork::fan_out::agent_tool()]);
         body
     };
     siblings(&stage, "[[sim:fan_out n=8 words=20 | text words=10]]", small).await;

@@ -3,7 +3,7 @@
 use crate::harness::until;
 use crate::workload::{Exchange, Letter};
 
-use super::{Stage, child, directives, parent, together, usage, writers};
+use crate::fork::fan_out::{Stage, child, directives, parent, together, usage, writers};
 
 const FAN_OUT: &str = "[[sim:fan_out n=8 alike=true words=20 | text words=10 first_ms=500]]";
 
@@ -16,7 +16,7 @@ async fn what_gating_would_have_saved_agrees_with_the_bill() {
     let stage = Stage::new(|_| ()).await;
     let line = stage.line();
     let fan_out = line.send(&observed(Letter::alone(&parent(FAN_OUT)))).await;
-    until("the seal", || super::forks(&stage.forkpoint, "sealed") == 1).await;
+    until("the seal", || crate::fork::fan_out::forks(&stage.forkpoint, "sealed") == 1).await;
     let letters = directives(&fan_out).iter().map(|told| observed(Letter::alone(&child(told)))).collect();
     let children = together(&line, letters).await;
     for exchange in &children {
@@ -43,7 +43,7 @@ async fn one_after_the_other_nothing_is_missed() {
     let stage = Stage::new(|_| ()).await;
     let line = stage.line();
     let fan_out = line.send(&observed(Letter::alone(&parent("[[sim:fan_out n=4 | text words=10]]")))).await;
-    until("the seal", || super::forks(&stage.forkpoint, "sealed") == 1).await;
+    until("the seal", || crate::fork::fan_out::forks(&stage.forkpoint, "sealed") == 1).await;
     let mut children: Vec<Exchange> = Vec::new();
     for told in directives(&fan_out) {
         children.push(line.send(&observed(Letter::alone(&child(&told)))).await);

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{post, samples};
 
-use super::Stage;
-use super::talk::{
+use crate::fork::fan_out::Stage;
+use crate::fork::talk::{
     Talk, agent_call, directive, event, events, newcomer, parent, prompt_tokens, streamed, text, tool_use,
     whole,
 };
@@ -27,7 +27,7 @@ async fn leaves_nothing(answer: Vec<u8>, reason: &str) {
     talk.answered(&parent("Survey it."), answer).await;
     talk.forkpoint.recorded(1).await;
     let outcomes = talk.forkpoint.metric("forkpoint_forks_total", &[]);
-    assert_eq!((super::forks(&talk.forkpoint, reason), outcomes), (1, 1.0), "{reason}");
+    assert_eq!((crate::fork::fan_out::forks(&talk.forkpoint, reason), outcomes), (1, 1.0), "{reason}");
     assert_eq!(talk.forkpoint.proxy.store().forks(), 0, "{reason}");
     for told in tasks() {
         talk.ask(&newcomer(told.as_str())).await.is_plain();
@@ -50,14 +50,14 @@ async fn an_answer_that_is_cut_midway() {
 async fn an_answer_whose_connection_breaks() {
     let stage = Stage::new(|_| ()).await;
     stage.sim.faults().order(Fault::Cut { at_byte: 6_000 }).unwrap();
-    let body = serde_json::to_vec(&super::parent("[[sim:fan_out n=20]]")).unwrap();
+    let body = serde_json::to_vec(&crate::fork::fan_out::parent("[[sim:fan_out n=20]]")).unwrap();
     let headers = "x-api-key: sk-test\r\nanthropic-version: 2023-06-01\r\ncontent-type: application/json\r\n";
     let mut client = stage.forkpoint.client().await;
     client.send(&post("/v1/messages", headers, &body)).await;
     let (answer, _) = client.rest().await;
     assert!(String::from_utf8_lossy(&answer).contains("tool_use"), "it was cut after its first calls");
     stage.forkpoint.recorded(1).await;
-    assert_eq!(super::forks(&stage.forkpoint, "unfinished"), 1);
+    assert_eq!(crate::fork::fan_out::forks(&stage.forkpoint, "unfinished"), 1);
     assert_eq!(stage.forkpoint.proxy.store().forks(), 0);
 }
 
@@ -174,6 +174,7 @@ async fn calls_of_an_earlier_turn_that_come_again_spoil_the_later_one() {
     let again: Vec<String> = fan_out().iter().map(|event| event.replace("msg_1", "msg_2")).collect();
     talk.answered(&parent("Survey it once more."), streamed(&again)).await;
     talk.forkpoint.recorded(2).await;
-    let outcomes = ["sealed", "reused_id"].map(|outcome| super::forks(&talk.forkpoint, outcome));
+    let outcomes =
+        ["sealed", "reused_id"].map(|outcome| crate::fork::fan_out::forks(&talk.forkpoint, outcome));
     assert_eq!((outcomes, talk.forkpoint.proxy.store().forks()), ([1, 1], 1));
 }

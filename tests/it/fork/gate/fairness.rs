@@ -5,9 +5,9 @@ use serde_json::json;
 use crate::harness::until;
 use crate::workload::{Letter, prose};
 
-use super::scene::{Scene, request, sibling};
-use super::talk::{Call, text};
-use super::{Stage, child, directives, parent, together, writers};
+use crate::fork::fan_out::{Stage, child, directives, parent, together, writers};
+use crate::fork::scene::{Scene, request, sibling};
+use crate::fork::talk::{Call, text};
 
 /// The child of another fan-out, with a prompt of its own.
 fn other(child: usize) -> Call {
@@ -82,7 +82,8 @@ async fn what_is_over_leaves_no_memory() {
     for round in 0..ROUNDS {
         let instruction = format!("Round {round}. [[sim:fan_out n=4 words=20 | text words=5]]");
         let fan_out = line.send(&Letter::alone(&parent(&instruction))).await;
-        until("the seal", || super::forks(&stage.forkpoint, "sealed") == round as u64 + 1).await;
+        until("the seal", || crate::fork::fan_out::forks(&stage.forkpoint, "sealed") == round as u64 + 1)
+            .await;
         let mut letters: Vec<Letter> =
             directives(&fan_out).iter().map(|told| Letter::alone(&child(told))).collect();
         // Each round has a prompt of its own to write, and a child that nobody waits for.
