@@ -1,6 +1,6 @@
 //! Every metric, declared once: the doc line of a field is its HELP text, its name follows `forkpoint_`.
 //!
-//! Labels are bounded by construction: they are enums, or names that passed through [`Names`].
+//! Labels are bounded by construction: they are enums, or names that passed through [`LabelValues`].
 
 mod series;
 
@@ -40,13 +40,13 @@ macro_rules! metrics {
     ($(#[doc = $help:literal] $name:ident: $kind:ident [$($label:literal),*] $(in $buckets:expr)?;)*) => {
         pub struct Metrics {
             registry: Registry,
-            families: Vec<Family>,
-            pub models: Names,
-            pub clients: Names,
-            pub tenants: Names,
+            families: Vec<MetricFamily>,
+            pub models: LabelValues,
+            pub clients: LabelValues,
+            pub tenants: LabelValues,
             newest: Mutex<VecDeque<[String; 2]>>,
             tenant_names: OnceLock<BTreeMap<String, String>>,
-            kept: series::Kept,
+            kept: series::SeriesCache,
             scrape: OnceLock<Scrape>,
             $(#[doc = $help] pub $name: $kind,)*
         }
@@ -60,9 +60,9 @@ macro_rules! metrics {
                     registry.register(Box::new($name.clone()))?;
                     metrics!(@show $name [$($label),*]);
                 )*
-                let families = vec![$(Family::of(&$name)),*];
+                let families = vec![$(MetricFamily::of(&$name)),*];
                 let (models, clients, tenants) =
-                    (Names::new(MODELS_MAX), Names::new(CLIENTS_MAX), Names::new(TENANTS_MAX));
+                    (LabelValues::new(MODELS_MAX), LabelValues::new(CLIENTS_MAX), LabelValues::new(TENANTS_MAX));
                 let metrics = Metrics {
                     registry,
                     families,
@@ -71,7 +71,7 @@ macro_rules! metrics {
                     tenants,
                     newest: Mutex::default(),
                     tenant_names: OnceLock::new(),
-                    kept: series::Kept::default(),
+                    kept: series::SeriesCache::default(),
                     scrape: OnceLock::new(),
                     $($name,)*
                 };
@@ -235,7 +235,7 @@ impl Metrics {
     }
 
     /// Every metric, in the order of their declaration.
-    pub fn families(&self) -> &[Family] {
+    pub fn families(&self) -> &[MetricFamily] {
         &self.families
     }
 
@@ -259,31 +259,33 @@ impl Metrics {
 
 /// What one metric is, whether or not it has a sample yet.
 #[derive(Debug)]
-pub struct Family {
+pub struct MetricFamily {
     pub name: String,
     pub help: String,
     pub kind: &'static str,
     pub labels: Vec<String>,
 }
 
-impl Family {
-    fn of(collector: &(impl Collector + 'static)) -> Family {
+impl MetricFamily {
+    fn of(collector: &(impl Collector + 'static)) -> MetricFamily {
         let desc = collector.desc().first().copied();
         let desc = desc.map(|desc| (desc.fq_name.clone(), desc.help.clone(), desc.variable_labels.clone()));
         let (name, help, labels) = desc.unwrap_or_default();
         let any: &dyn std::any::Any = collector;
-        let kind = match () {
-            _ if any.is::<HistogramVec>() => "histogram",
-            _ if any.is::<IntGaugeVec>() || any.is::<GaugeVec>() => "gauge",
-            _ => "counter",
+        let kind = if any.is::<HistogramVec>() {
+            "histogram"
+        } else if any.is::<IntGaugeVec>() || any.is::<GaugeVec>() {
+            "gauge"
+        } else {
+            "counter"
         };
-        Family { name, help, kind, labels }
+        MetricFamily { name, help, kind, labels }
     }
 }
 
 /// Label values that come from outside: at most so many, [`GIVEN`] among them, of harmless characters; everything
 /// else is `other`.
-pub struct Names {
+pub struct LabelValues {
     seen: RwLock<HashSet<String>>,
     max: usize,
 }
@@ -299,9 +301,9 @@ pub enum Admit {
     KnownOnly,
 }
 
-impl Names {
-    fn new(max: usize) -> Names {
-        Names { seen: RwLock::new(GIVEN.map(str::to_owned).into()), max }
+impl LabelValues {
+    fn new(max: usize) -> LabelValues {
+        LabelValues { seen: RwLock::new(GIVEN.map(str::to_owned).into()), max }
     }
 
     /// Gives these names their places before anybody else comes.
@@ -369,7 +371,7 @@ mod tests {
 
     #[test]
     fn names_are_bounded_and_harmless() {
-        let names = Names::new(GIVEN.len() + 2);
+        let names = LabelValues::new(GIVEN.len() + 2);
         assert_eq!(names.label("none", Admit::KnownOnly), "none");
         assert_eq!(names.label("a", Admit::KnownOnly), "other");
         assert_eq!(names.label("a", Admit::New), "a");
@@ -384,7 +386,7 @@ mod tests {
 
     #[test]
     fn many_newcomers_at_once_take_no_more_places_than_there_are() {
-        let names = Names::new(GIVEN.len() + 10);
+        let names = LabelValues::new(GIVEN.len() + 10);
         std::thread::scope(|scope| {
             for thread in 0..8 {
                 let names = &names;

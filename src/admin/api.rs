@@ -25,7 +25,7 @@ const DIGITS_SHOWN: usize = 8;
 const DIGITS_ALL: usize = 64;
 
 #[derive(Clone)]
-struct Desk {
+struct ApiState {
     live: Live,
     metrics: Arc<Metrics>,
 }
@@ -40,7 +40,7 @@ pub fn router(live: Live, metrics: Arc<Metrics>) -> Router {
         .route("/api/breaks", get(breaks))
         .route("/api/tenants/{digest}", delete(forget))
         .layer(middleware::from_fn_with_state(live.clone(), catch_up))
-        .with_state(Desk { live, metrics })
+        .with_state(ApiState { live, metrics })
 }
 
 /// What clients have seen the end of is told here too.
@@ -50,7 +50,7 @@ async fn catch_up(State(live): State<Live>, request: Request, next: Next) -> Res
 }
 
 /// The configuration in force, secrets masked.
-async fn config(State(desk): State<Desk>) -> Json<Value> {
+async fn config(State(desk): State<ApiState>) -> Json<Value> {
     let proxy = desk.live.now();
     let section = |name: &str| -> Map<String, Value> {
         let keys = KEYS.iter().filter(|key| key.section() == name);
@@ -67,7 +67,7 @@ async fn config(State(desk): State<Desk>) -> Json<Value> {
     }))
 }
 
-async fn forks(State(desk): State<Desk>) -> Json<Value> {
+async fn forks(State(desk): State<ApiState>) -> Json<Value> {
     let now = desk.live.now().clock().now();
     let mut found = desk.summaries();
     found.sort_by_key(|(_, fork)| std::cmp::Reverse(fork.since));
@@ -77,7 +77,7 @@ async fn forks(State(desk): State<Desk>) -> Json<Value> {
     Json(json!({ "forks": listed, "live": all }))
 }
 
-async fn fork(State(desk): State<Desk>, Path(id): Path<String>) -> Response {
+async fn fork(State(desk): State<ApiState>, Path(id): Path<String>) -> Response {
     let now = desk.live.now().clock().now();
     let Some((tenant, fork)) = desk.summaries().into_iter().find(|(_, fork)| fork.id.to_string() == id)
     else {
@@ -113,7 +113,7 @@ fn shown(tenant: TenantId, fork: &Summary, now: Moment) -> Value {
 }
 
 /// How many prefixes are remembered, by layer and tenant.
-async fn prefixes(State(desk): State<Desk>) -> Json<Value> {
+async fn prefixes(State(desk): State<ApiState>) -> Json<Value> {
     let proxy = desk.live.now();
     let layers = |counts: [usize; 4]| -> Map<String, Value> {
         LAYERS.iter().zip(counts).map(|(layer, count)| (layer.as_str().to_owned(), count.into())).collect()
@@ -130,7 +130,7 @@ async fn prefixes(State(desk): State<Desk>) -> Json<Value> {
 }
 
 /// Cache breaks since the start, by layer and cause.
-async fn breaks(State(desk): State<Desk>) -> Json<Value> {
+async fn breaks(State(desk): State<ApiState>) -> Json<Value> {
     let mut found = Vec::new();
     for family in desk.metrics.cache_breaks_total.collect() {
         for sample in family.get_metric() {
@@ -148,7 +148,7 @@ async fn breaks(State(desk): State<Desk>) -> Json<Value> {
 }
 
 /// Forgets a tenant by its digest, or as much of it as logs show.
-async fn forget(State(desk): State<Desk>, Path(digest): Path<String>) -> Response {
+async fn forget(State(desk): State<ApiState>, Path(digest): Path<String>) -> Response {
     let hex = digest.bytes().all(|digit| digit.is_ascii_hexdigit());
     if !hex || !(DIGITS_SHOWN..=DIGITS_ALL).contains(&digest.len()) {
         let hint = format!(
@@ -180,7 +180,7 @@ fn nothing(why: &'static str) -> Response {
     (StatusCode::NOT_FOUND, Json(json!({ "error": why }))).into_response()
 }
 
-impl Desk {
+impl ApiState {
     fn summaries(&self) -> Vec<(TenantId, Summary)> {
         let known = self.live.now().store().known();
         let of = |(id, tenant): (TenantId, Arc<crate::store::Tenant>)| {

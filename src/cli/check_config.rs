@@ -18,7 +18,7 @@ use std::io::{self, Write};
 use serde_json::json;
 
 use super::Failure;
-use crate::config::{self, Loaded, Overrides, Problems, SECTIONS, Setting, Shown};
+use crate::config::{self, Loaded, Overrides, Problems, SECTIONS, Setting, ShownValue};
 
 const EXAMPLE: &str = "\
 Examples:
@@ -31,7 +31,7 @@ Exits with 64 after reporting every problem, if there is one.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Args {
+pub struct CheckConfigArgs {
     #[command(flatten)]
     overrides: Overrides,
     /// Print JSON, with defaults and meanings
@@ -39,7 +39,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(args: Args) -> Result<(), Failure> {
+pub fn run(args: CheckConfigArgs) -> Result<(), Failure> {
     match config::load(&args.overrides, std::env::vars_os()) {
         Ok(loaded) if args.json => print(&pretty(&loaded_json(&loaded))),
         Ok(loaded) => print(&toml(&loaded)),
@@ -67,7 +67,7 @@ fn toml(loaded: &Loaded) -> String {
         let mut lines: Vec<(&str, String, String)> =
             keys.map(|setting| (setting.key.name(), setting.value.to_toml(), comment(setting))).collect();
         if section.name == "tenants" {
-            let text = |name: &str| Shown::Text(name.to_owned()).to_toml();
+            let text = |name: &str| ShownValue::Text(name.to_owned()).to_toml();
             lines.extend(
                 loaded
                     .tenant_names()
@@ -86,7 +86,7 @@ fn toml(loaded: &Loaded) -> String {
 
 fn comment(setting: &Setting) -> String {
     match setting.value {
-        Shown::Masked => format!("{}; a secret, refused if fed back masked", setting.origin),
+        ShownValue::Masked => format!("{}; a secret, refused if fed back masked", setting.origin),
         _ => setting.origin.to_string(),
     }
 }

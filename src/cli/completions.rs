@@ -14,13 +14,13 @@ Examples:
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Args {
+pub struct CompletionsArgs {
     /// Whom to teach
     #[arg(value_enum)]
     shell: Shell,
 }
 
-pub fn run(args: Args, mut command: clap::Command) -> Result<(), Failure> {
+pub fn run(args: CompletionsArgs, mut command: clap::Command) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "forkpoint", &mut script);
     io::stdout()

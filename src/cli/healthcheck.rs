@@ -11,7 +11,7 @@ use super::Failure;
 /// Reads the same configuration as `serve` to find the admin port. Exit code 0: ready; 1: not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: HEALTHCHECK CMD [\"/forkpoint\", \"healthcheck\"]")]
-pub struct Args {
+pub struct HealthcheckArgs {
     #[command(flatten)]
     overrides: Overrides,
     /// Give up after this many milliseconds
@@ -19,7 +19,7 @@ pub struct Args {
     timeout_ms: u64,
 }
 
-pub fn run(args: Args) -> Result<(), Failure> {
+pub fn run(args: HealthcheckArgs) -> Result<(), Failure> {
     let config = config::load(&args.overrides, std::env::vars_os())?.config;
     let url = format!("http://{}/readyz", config.server.metrics_listen.unwrap_or(config.server.admin_listen));
     let timeout = Duration::from_millis(args.timeout_ms);

@@ -16,7 +16,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::time::SystemTime;
 
 use crate::config::{Log, LogFormat};
-use line::Line;
+use line::LogLineFormat;
 
 use super::Failure;
 
@@ -40,7 +40,7 @@ pub fn append(config: &Log, path: &Path) -> Result<Lines, Failure> {
     let measured = opened.and_then(|file| file.metadata().map(|meta| (file, meta.len())));
     let (file, length) = measured
         .map_err(|error| Failure::usage(format!("cannot write the log file {}: {error}", path.display())))?;
-    Ok(start_to(config, Bounded { left: FILE_BYTES_MAX.saturating_sub(length), file }))
+    Ok(start_to(config, BoundedFile { left: FILE_BYTES_MAX.saturating_sub(length), file }))
 }
 
 fn start_to(config: &Log, mut out: impl Write + Send + 'static) -> Lines {
@@ -53,23 +53,23 @@ fn start_to(config: &Log, mut out: impl Write + Send + 'static) -> Lines {
     let _ = match format {
         LogFormat::Json => {
             let builder = builder.json().flatten_event(true).with_current_span(false);
-            builder.map_event_format(|others| Line { format, timer: SystemTime, others }).try_init()
+            builder.map_event_format(|others| LogLineFormat { format, timer: SystemTime, others }).try_init()
         }
         LogFormat::Human => {
             let builder = builder.with_ansi(false);
-            builder.map_event_format(|others| Line { format, timer: SystemTime, others }).try_init()
+            builder.map_event_format(|others| LogLineFormat { format, timer: SystemTime, others }).try_init()
         }
     };
     lines
 }
 
 /// A file that takes so many bytes and no more.
-struct Bounded {
+struct BoundedFile {
     file: File,
     left: u64,
 }
 
-impl Write for Bounded {
+impl Write for BoundedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let fits = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let written = if fits == 0 { 0 } else { self.file.write(&bytes[..fits])? };
@@ -84,11 +84,11 @@ impl Write for Bounded {
 
 /// The lines that wait to be written.
 #[derive(Clone, Default)]
-pub struct Lines(Arc<Shared>);
+pub struct Lines(Arc<LineQueue>);
 
 #[derive(Default)]
-struct Shared {
-    waiting: Mutex<Waiting>,
+struct LineQueue {
+    waiting: Mutex<QueuedLines>,
     /// Told when there is something to write.
     filled: Condvar,
     /// Told when everything is written.
@@ -96,13 +96,13 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct QueuedLines {
     lines: Vec<u8>,
     dropped: u64,
     writing: bool,
 }
 
-impl Waiting {
+impl QueuedLines {
     fn is_empty(&self) -> bool {
         self.lines.is_empty() && self.dropped == 0
     }
@@ -111,7 +111,7 @@ impl Waiting {
 impl Lines {
     /// Waits, a little, until what was logged is written.
     pub fn flush(&self) {
-        let busy = |waiting: &mut Waiting| waiting.writing || !waiting.is_empty();
+        let busy = |waiting: &mut QueuedLines| waiting.writing || !waiting.is_empty();
         let _ = self.0.drained.wait_timeout_while(self.lock(), FLUSH, busy);
     }
 
@@ -141,7 +141,7 @@ impl Lines {
     }
 
     /// Whoever panicked while holding the lock, the lines are still lines.
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, QueuedLines> {
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

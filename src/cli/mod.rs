@@ -35,29 +35,29 @@ struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    serve: serve::Args,
+    serve: serve::ServeArgs,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the proxy (the default when no command is given)
-    Serve(serve::Args),
+    Serve(serve::ServeArgs),
     /// Run one command through a proxy of its own, and print a receipt
-    Run(run::Args),
+    Run(run::RunArgs),
     /// See the product work on the embedded simulator: no key, no network
-    Demo(demo::Args),
+    Demo(demo::DemoArgs),
     /// Run the Messages API simulator alone
-    Sim(sim::Args),
+    Sim(sim::SimArgs),
     /// Show what the prompt cache sees of a request, or where two requests part
     Explain(explain::Args),
     /// Play a recording again: what it would have cost as sent, aligned and forked
-    Replay(replay::Args),
+    Replay(replay::ReplayArgs),
     /// Print the effective configuration and where each value came from
-    CheckConfig(check_config::Args),
+    CheckConfig(check_config::CheckConfigArgs),
     /// Ask a running forkpoint whether it is ready; for container health checks
-    Healthcheck(healthcheck::Args),
+    Healthcheck(healthcheck::HealthcheckArgs),
     /// Print a script that completes commands and flags in a shell
-    Completions(completions::Args),
+    Completions(completions::CompletionsArgs),
 }
 
 /// Why a command failed: what to print, what to try next, and the exit code.

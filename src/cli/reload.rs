@@ -16,19 +16,19 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 type Print = Option<(SystemTime, u64, u64)>;
 
 /// Where the configuration comes from.
-pub struct Source {
+pub struct ConfigSource {
     overrides: Overrides,
     file: Option<PathBuf>,
     /// The file as it was before it was read.
     read: Print,
 }
 
-impl Source {
+impl ConfigSource {
     /// To be called before the first load, so that no change falls between that and the first look.
-    pub fn new(overrides: Overrides) -> Source {
+    pub fn new(overrides: Overrides) -> ConfigSource {
         let file = overrides.file();
         let read = file.as_deref().and_then(print);
-        Source { overrides, file, read }
+        ConfigSource { overrides, file, read }
     }
 
     pub fn load(&self) -> Result<Loaded, Problems> {
@@ -37,7 +37,7 @@ impl Source {
 }
 
 pub struct Reloader {
-    source: Source,
+    source: ConfigSource,
     live: Live,
     metrics: Arc<Metrics>,
     /// The files as they were last read.
@@ -47,7 +47,7 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    pub fn new(source: Source, live: Live, metrics: Arc<Metrics>) -> Reloader {
+    pub fn new(source: ConfigSource, live: Live, metrics: Arc<Metrics>) -> Reloader {
         let mut reloader = Reloader { source, live, metrics, read: [None; 3], seen: [None; 3] };
         reloader.seen = reloader.look();
         reloader.read = reloader.seen;

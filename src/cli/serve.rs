@@ -12,7 +12,7 @@ use crate::admin::{self, Hosts, token::Token};
 use crate::config::{Config, Drain, Loaded, Mode, Overrides};
 use crate::proxy::live::Live;
 
-use super::reload::{Reloader, Source};
+use super::reload::{ConfigSource, Reloader};
 use super::start::{self, ServerTask};
 use super::{Failure, logging};
 
@@ -31,13 +31,13 @@ const CUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Args {
+pub struct ServeArgs {
     #[command(flatten)]
     overrides: Overrides,
 }
 
-pub fn run(args: Args) -> Result<(), Failure> {
-    let source = Source::new(args.overrides);
+pub fn run(args: ServeArgs) -> Result<(), Failure> {
+    let source = ConfigSource::new(args.overrides);
     let loaded = source.load()?;
     let token = token(&loaded.config)?;
     let log = logging::start(&loaded.config.log);
@@ -59,10 +59,10 @@ fn token(config: &Config) -> Result<Option<Token>, Failure> {
     Token::read(path).map(Some).map_err(unusable)
 }
 
-async fn serve(loaded: Loaded, token: Option<Token>, source: Source) -> Result<(), Failure> {
+async fn serve(loaded: Loaded, token: Option<Token>, source: ConfigSource) -> Result<(), Failure> {
     let Loaded { config, prices, .. } = loaded;
     // Signals count from here on, so that none that comes while we start is lost.
-    let mut signals = Signals::new()?;
+    let mut signals = ServeSignals::new()?;
     let metrics = start::metrics()?;
     let listeners = Listeners::bind(&config).await?;
     let proxy = start::proxy(config.clone(), prices, &metrics)?;
@@ -180,17 +180,17 @@ fn announce(config: &Config, listeners: &Listeners) {
 /// The signal to load the configuration anew.
 const HANGUP: &str = "SIGHUP";
 
-struct Signals {
+struct ServeSignals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
 }
 
-impl Signals {
-    fn new() -> Result<Signals, Failure> {
+impl ServeSignals {
+    fn new() -> Result<ServeSignals, Failure> {
         let listen =
             |kind| signal(kind).map_err(|error| Failure::new(format!("cannot handle signals: {error}")));
-        Ok(Signals {
+        Ok(ServeSignals {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
             hangup: listen(SignalKind::hangup())?,

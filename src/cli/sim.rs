@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::Failure;
-use crate::sim::{Encoding, Latency, Rules, Sim, SimConfig};
+use crate::sim::{Encoding, Latency, Sim, SimConfig, SimRules};
 
 const AFTER_HELP: &str = r#"What the scripted model does, the user's text says:
 
@@ -41,7 +41,7 @@ Tokens are an estimate: one per four bytes of a rendered block."#;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
-pub struct Args {
+pub struct SimArgs {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8789")]
     listen: SocketAddr,
@@ -72,7 +72,7 @@ fn parse_encoding(name: &str) -> Result<Encoding, String> {
     Encoding::parse(name).ok_or_else(|| "expected gzip, deflate, br or zstd".to_owned())
 }
 
-pub fn run(args: Args) -> Result<(), Failure> {
+pub fn run(args: SimArgs) -> Result<(), Failure> {
     let rules = rules_of(&args.rules)?;
     if args.list_rules {
         for (name, value) in rules.list() {
@@ -83,8 +83,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     super::runtime()?.block_on(serve(args, rules))
 }
 
-fn rules_of(orders: &[String]) -> Result<Rules, Failure> {
-    let mut rules = Rules::default();
+fn rules_of(orders: &[String]) -> Result<SimRules, Failure> {
+    let mut rules = SimRules::default();
     for order in orders {
         let Some((name, value)) = order.split_once('=') else {
             return Err(Failure::usage(format!("--rule '{order}' is not of the form NAME=VALUE")));
@@ -97,7 +97,7 @@ fn rules_of(orders: &[String]) -> Result<Rules, Failure> {
     Ok(rules)
 }
 
-async fn serve(args: Args, rules: Rules) -> Result<(), Failure> {
+async fn serve(args: SimArgs, rules: SimRules) -> Result<(), Failure> {
     let listen = args.listen;
     let config = SimConfig {
         listen,

@@ -13,7 +13,7 @@ const LINE_BYTES_MAX: usize = 512 * 1024 * 1024;
 
 /// What was found in a recording.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct ReadCounts {
     pub lines: usize,
     /// How many of them could not be read, and where the first of those is.
     pub broken: usize,
@@ -21,12 +21,12 @@ pub struct Found {
 }
 
 /// Calls `each` with every line of a recording, the oldest first.
-pub fn each(path: &Path, mut each: impl FnMut(Line)) -> Result<Found, Failure> {
+pub fn each(path: &Path, mut each: impl FnMut(Line)) -> Result<ReadCounts, Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(format!("cannot read {}: {error}", path.display())).hint("name what record.file says")
     };
     let mut reader = BufReader::new(File::open(path).map_err(failed)?);
-    let (mut bytes, mut found) = (Vec::new(), Found::default());
+    let (mut bytes, mut found) = (Vec::new(), ReadCounts::default());
     while next_line(&mut reader, &mut bytes, LINE_BYTES_MAX).map_err(failed)? {
         found.lines += 1;
         let place = || format!("{}:{}", path.display(), found.lines);
@@ -117,7 +117,7 @@ mod tests {
         let mut ids = Vec::new();
         let found = each(&path, |line| ids.push(line.id)).unwrap();
         let first_broken = Some(format!("{}:3", path.display()));
-        assert_eq!((ids, found), (vec![0, 2], Found { lines: 3, broken: 1, first_broken }));
+        assert_eq!((ids, found), (vec![0, 2], ReadCounts { lines: 3, broken: 1, first_broken }));
     }
 
     #[test]

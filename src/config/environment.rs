@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::Found;
+use super::LoadedLayers;
 use super::hint::nearest;
-use super::keys::{KEYS, Key};
+use super::keys::{ConfigKey, KEYS};
 use super::kind::Given;
-use super::problem::{Complaint, Origin, named};
+use super::problem::{Complaint, ValueOrigin, named};
 
 const PREFIX: &str = "FORKPOINT_";
 pub(super) const CONFIG: &str = "FORKPOINT_CONFIG";
@@ -34,8 +34,8 @@ const SHORT_FORMS: [(&str, &str); 5] = [
 /// Reads our variables into `found`; returns the file that the environment names.
 pub(super) fn read<N, V>(
     env: impl IntoIterator<Item = (N, V)>,
-    found: &mut Found,
-) -> Option<(PathBuf, Origin)>
+    found: &mut LoadedLayers,
+) -> Option<(PathBuf, ValueOrigin)>
 where
     N: Into<OsString>,
     V: Into<OsString>,
@@ -46,7 +46,7 @@ where
     });
     // Sorted, so that the same environment always gives the same report.
     let mut ours: BTreeMap<String, OsString> = ours.collect();
-    let config = ours.remove(CONFIG).map(|path| (path.into(), Origin::Environment(CONFIG.to_owned())));
+    let config = ours.remove(CONFIG).map(|path| (path.into(), ValueOrigin::Environment(CONFIG.to_owned())));
     let mut texts = BTreeMap::new();
     for (name, value) in ours {
         let Some(path) = path_of(&name) else { continue };
@@ -56,7 +56,7 @@ where
             }
             Err(_) => {
                 let complaint = Complaint::new("not UTF-8", "set it to plain text");
-                found.problems.push(complaint.at(Origin::Environment(named(&name)), path));
+                found.problems.push(complaint.at(ValueOrigin::Environment(named(&name)), path));
             }
         }
     }
@@ -81,11 +81,11 @@ fn path_of(name: &str) -> Option<String> {
     Some(format!("{section}.{key}").to_lowercase())
 }
 
-fn give(found: &mut Found, name: String, path: &str, text: String) {
+fn give(found: &mut LoadedLayers, name: String, path: &str, text: String) {
     let exact = name == long_name(path) || SHORT_FORMS.iter().any(|(short, _)| *short == name);
     let known = KEYS.iter().any(|key| key.path == path);
     if exact && (known || super::tenant(path).is_some() || super::later::later(path).is_some()) {
-        return found.give(path, Given::Word(text), Origin::Environment(name));
+        return found.give(path, Given::Word(text), ValueOrigin::Environment(name));
     }
     let names: Vec<String> = KEYS.iter().map(|key| long_name(key.path)).collect();
     let hint = match nearest(&name.to_uppercase(), names.iter().map(String::as_str)) {
@@ -93,11 +93,11 @@ fn give(found: &mut Found, name: String, path: &str, text: String) {
         None => "unset it, or see check-config for the keys; FORKPOINT_SECTION__KEY sets section.key".into(),
     };
     let complaint = Complaint::new("unknown variable", hint);
-    found.problems.push(complaint.at(Origin::Environment(named(&name)), ""));
+    found.problems.push(complaint.at(ValueOrigin::Environment(named(&name)), ""));
 }
 
 /// Two names for one key with two values: neither is more right than the other.
-fn refuse_disagreement(texts: &BTreeMap<String, (String, String)>, found: &mut Found) {
+fn refuse_disagreement(texts: &BTreeMap<String, (String, String)>, found: &mut LoadedLayers) {
     for (short, path) in SHORT_FORMS {
         let long = long_name(path);
         let (Some((_, short_text)), Some((_, long_text))) = (texts.get(short), texts.get(&long)) else {
@@ -108,13 +108,13 @@ fn refuse_disagreement(texts: &BTreeMap<String, (String, String)>, found: &mut F
         }
         let quote = |text: &str| {
             let given = Given::Word(text.to_owned());
-            Key::find(path).map_or_else(String::new, |key| key.kind.quote(&given))
+            ConfigKey::find(path).map_or_else(String::new, |key| key.kind.quote(&given))
         };
         let complaint = Complaint::new(
             format!("{} here, but {long} says {}", quote(short_text), quote(long_text)),
             format!("set only one of {short} and {long}"),
         );
-        found.problems.push(complaint.at(Origin::Environment(short.to_owned()), path));
+        found.problems.push(complaint.at(ValueOrigin::Environment(short.to_owned()), path));
     }
 }
 
@@ -122,8 +122,8 @@ fn refuse_disagreement(texts: &BTreeMap<String, (String, String)>, found: &mut F
 mod tests {
     use super::*;
 
-    fn found(env: &[(&str, &str)]) -> Found {
-        let mut found = Found::default();
+    fn found(env: &[(&str, &str)]) -> LoadedLayers {
+        let mut found = LoadedLayers::default();
         read(env.iter().copied(), &mut found);
         found
     }
@@ -134,7 +134,7 @@ mod tests {
             assert_eq!(path_of(&key.variable()).as_deref(), Some(key.path));
         }
         for (short, path) in SHORT_FORMS {
-            assert!(Key::find(path).is_some(), "{short}");
+            assert!(ConfigKey::find(path).is_some(), "{short}");
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
             (os(b"FORKPOINT_LOG__\xff"), os(b"x")),
             (os(b"OTHER_\xff"), os(b"\xff")),
         ];
-        let mut found = Found::default();
+        let mut found = LoadedLayers::default();
         read(env, &mut found);
         let messages: Vec<_> = found.problems.iter().map(|problem| problem.message.as_str()).collect();
         assert_eq!(messages, ["not UTF-8", "unknown variable"]);

@@ -10,18 +10,18 @@ use std::path::Path;
 
 use toml_edit::{Document, Item, TableLike, Value};
 
-use super::Found;
+use super::LoadedLayers;
 use super::hint;
 use super::keys::SECTIONS;
 use super::kind::Given;
 use super::later;
-use super::problem::{Complaint, Origin, Problem, named};
+use super::problem::{Complaint, Problem, ValueOrigin, named};
 
 /// Far above any real configuration, and far below what would hurt to hold: a wrong path may name a disk image.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Reads the file into `found`; `named_by` says who asked for it.
-pub(super) fn read(path: &Path, named_by: &Origin, found: &mut Found) {
+pub(super) fn read(path: &Path, named_by: &ValueOrigin, found: &mut LoadedLayers) {
     let shown = named(&path.to_string_lossy());
     match read_bytes(path) {
         Ok(bytes) => parse(&bytes, &shown, found),
@@ -33,7 +33,7 @@ pub(super) fn read(path: &Path, named_by: &Origin, found: &mut Found) {
 }
 
 /// Reads the text of a file that a message would call `name`.
-pub(super) fn parse(bytes: &[u8], name: &str, found: &mut Found) {
+pub(super) fn parse(bytes: &[u8], name: &str, found: &mut LoadedLayers) {
     match document(bytes, name) {
         Ok(document) => {
             let text = document.raw();
@@ -103,14 +103,15 @@ fn refuse_file(name: &str, bytes: &[u8], at: usize, complaint: Complaint) -> Pro
     let before = &bytes[..at.min(bytes.len())];
     let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
     let column = String::from_utf8_lossy(&before[line_start..]).chars().count() + 1;
-    let origin = Origin::File { path: name.to_owned(), line: line_number(bytes, at), column: Some(column) };
+    let origin =
+        ValueOrigin::File { path: name.to_owned(), line: line_number(bytes, at), column: Some(column) };
     complaint.at(origin, "")
 }
 
 struct Walk<'a> {
     name: &'a str,
     text: &'a str,
-    found: &'a mut Found,
+    found: &'a mut LoadedLayers,
 }
 
 impl Walk<'_> {
@@ -147,16 +148,16 @@ impl Walk<'_> {
         }
     }
 
-    fn origin(&self, table: &dyn TableLike, name: &str, item: &Item) -> Origin {
+    fn origin(&self, table: &dyn TableLike, name: &str, item: &Item) -> ValueOrigin {
         origin(self.name, self.text, table, name, item)
     }
 }
 
 /// The line of the key; that of its value only where the parser kept no place for the key.
-pub(super) fn origin(file: &str, text: &str, table: &dyn TableLike, name: &str, item: &Item) -> Origin {
+pub(super) fn origin(file: &str, text: &str, table: &dyn TableLike, name: &str, item: &Item) -> ValueOrigin {
     let key_span = table.get_key_value(name).and_then(|(key, _)| key.span());
     let Range { start, .. } = key_span.or_else(|| item.span()).unwrap_or_default();
-    Origin::File { path: file.to_owned(), line: line_number(text.as_bytes(), start), column: None }
+    ValueOrigin::File { path: file.to_owned(), line: line_number(text.as_bytes(), start), column: None }
 }
 
 fn line_number(bytes: &[u8], at: usize) -> usize {
@@ -189,7 +190,7 @@ mod tests {
     use super::*;
 
     fn lines(text: &str) -> Vec<(&'static str, String)> {
-        let mut found = Found::default();
+        let mut found = LoadedLayers::default();
         parse(text.as_bytes(), "f", &mut found);
         assert!(found.problems.is_empty(), "{:?}", found.problems);
         found.entries.iter().map(|entry| (entry.key.path, entry.origin.to_string())).collect()
@@ -211,7 +212,7 @@ mod tests {
         for (text, place) in
             [("a = 1\n'é' = =", "f:2:7"), ("[", "f:1:2"), ("a = 1\nb", "f:2:2"), ("a = 1\na = 2", "f:2:1")]
         {
-            let mut found = Found::default();
+            let mut found = LoadedLayers::default();
             parse(text.as_bytes(), "f", &mut found);
             let places: Vec<_> = found.problems.iter().map(|problem| problem.origin.to_string()).collect();
             assert_eq!(places, [place], "{text}");

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 
-use super::Found;
-use super::keys::Key;
-use super::kind::{Given, Kind};
-use super::problem::Origin;
+use super::LoadedLayers;
+use super::keys::ConfigKey;
+use super::kind::{Given, KeyKind};
+use super::problem::ValueOrigin;
 
 /// Flags that replace configuration values.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -66,15 +66,15 @@ impl TypedValueParser for WordsOf {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        match &Key::find(self.0)?.kind {
-            Kind::Choice(choice) => Some(Box::new(choice.words.iter().map(PossibleValue::new))),
+        match &ConfigKey::find(self.0)?.kind {
+            KeyKind::Choice(choice) => Some(Box::new(choice.words.iter().map(PossibleValue::new))),
             _ => None,
         }
     }
 }
 
 impl Overrides {
-    pub(super) fn read(&self, found: &mut Found) {
+    pub(super) fn read(&self, found: &mut LoadedLayers) {
         let flags = [
             ("--listen", "server.listen", &self.listen),
             ("--admin-listen", "server.admin_listen", &self.admin_listen),
@@ -84,7 +84,7 @@ impl Overrides {
         ];
         for (flag, path, value) in flags {
             if let Some(value) = value {
-                found.give(path, Given::Word(value.clone()), Origin::Flag(flag));
+                found.give(path, Given::Word(value.clone()), ValueOrigin::Flag(flag));
             }
         }
     }
@@ -105,7 +105,7 @@ mod tests {
             mode: text(),
             store: text(),
         };
-        let mut found = Found::default();
+        let mut found = LoadedLayers::default();
         all.read(&mut found);
         assert!(found.problems.is_empty());
         assert_eq!(found.entries.len(), 5);

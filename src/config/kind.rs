@@ -20,42 +20,42 @@ use super::problem::{Complaint, quoted};
 use super::types::{Config, MASK, Secret, Selector};
 
 /// A field of the configuration.
-type Slot<T> = fn(&mut Config) -> &mut T;
+type FieldOf<T> = fn(&mut Config) -> &mut T;
 
 /// Nothing that is compared differs by more.
 const FACTOR_MAX: f64 = 100.0;
 
 /// What a key holds, and where.
-pub enum Kind {
-    Switch(Slot<bool>),
+pub enum KeyKind {
+    Switch(FieldOf<bool>),
     /// True, false, or "" to leave it to something else.
-    OptionalSwitch(Slot<Option<bool>>),
+    OptionalSwitch(FieldOf<Option<bool>>),
     /// A part of a whole.
-    Share(Slot<f64>),
+    Share(FieldOf<f64>),
     /// A multiple of something.
-    Factor(Slot<f64>),
-    Address(Slot<SocketAddr>),
+    Factor(FieldOf<f64>),
+    Address(FieldOf<SocketAddr>),
     /// An address, or "" for none.
-    OptionalAddress(Slot<Option<SocketAddr>>),
-    Url(Slot<http::Uri>),
+    OptionalAddress(FieldOf<Option<SocketAddr>>),
+    Url(FieldOf<http::Uri>),
     /// A URL, or "" for none.
-    OptionalUrl(Slot<Option<http::Uri>>),
-    Secret(Slot<Secret>),
+    OptionalUrl(FieldOf<Option<http::Uri>>),
+    Secret(FieldOf<Secret>),
     /// A path, or "" for none.
-    OptionalPath(Slot<Option<PathBuf>>),
+    OptionalPath(FieldOf<Option<PathBuf>>),
     /// Some of the traffic, or "" for none.
-    Selector(Slot<Option<Selector>>),
-    Headers(Slot<Vec<http::HeaderName>>),
-    Texts(Slot<Vec<String>>),
-    Count(RangeInclusive<u64>, Slot<usize>),
-    Bytes(RangeInclusive<u64>, Slot<usize>),
-    Millis(RangeInclusive<u64>, Slot<Duration>),
-    Seconds(RangeInclusive<u64>, Slot<Duration>),
-    Choice(Choice),
+    Selector(FieldOf<Option<Selector>>),
+    Headers(FieldOf<Vec<http::HeaderName>>),
+    Texts(FieldOf<Vec<String>>),
+    Count(RangeInclusive<u64>, FieldOf<usize>),
+    Bytes(RangeInclusive<u64>, FieldOf<usize>),
+    Millis(RangeInclusive<u64>, FieldOf<Duration>),
+    Seconds(RangeInclusive<u64>, FieldOf<Duration>),
+    Choice(WordChoice),
 }
 
 /// One word of a few.
-pub struct Choice {
+pub struct WordChoice {
     pub words: &'static [&'static str],
     /// Words that the design has and this version does not.
     pub later: &'static [&'static str],
@@ -80,7 +80,7 @@ pub(super) enum Given {
 
 /// A valid value, ready to print.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Shown {
+pub enum ShownValue {
     Switch(bool),
     Integer(u64),
     Fraction(f64),
@@ -91,98 +91,100 @@ pub enum Shown {
     Masked,
 }
 
-impl Kind {
+impl KeyKind {
     /// Checks the value and writes it into the configuration.
     pub(super) fn put(&self, config: &mut Config, given: &Given) -> Result<(), Complaint> {
         match self {
-            Kind::Switch(slot) => *slot(config) = self.switch(given)?,
-            Kind::OptionalSwitch(slot) => {
+            KeyKind::Switch(slot) => *slot(config) = self.switch(given)?,
+            KeyKind::OptionalSwitch(slot) => {
                 *slot(config) = match given {
                     Given::Text(text) | Given::Word(text) if text.is_empty() => None,
                     given => Some(self.switch(given)?),
                 };
             }
-            Kind::Share(slot) => *slot(config) = self.fraction(given, 0.0..=1.0)?,
-            Kind::Factor(slot) => *slot(config) = self.fraction(given, 0.0..=FACTOR_MAX)?,
-            Kind::Address(slot) => *slot(config) = parse::address(self.text(given)?)?,
-            Kind::OptionalAddress(slot) => {
+            KeyKind::Share(slot) => *slot(config) = self.fraction(given, 0.0..=1.0)?,
+            KeyKind::Factor(slot) => *slot(config) = self.fraction(given, 0.0..=FACTOR_MAX)?,
+            KeyKind::Address(slot) => *slot(config) = parse::address(self.text(given)?)?,
+            KeyKind::OptionalAddress(slot) => {
                 let text = self.text(given)?;
                 *slot(config) = if text.is_empty() { None } else { Some(parse::address(text)?) };
             }
-            Kind::Url(slot) => *slot(config) = parse::url(self.text(given)?)?,
-            Kind::OptionalUrl(slot) => {
+            KeyKind::Url(slot) => *slot(config) = parse::url(self.text(given)?)?,
+            KeyKind::OptionalUrl(slot) => {
                 let text = self.text(given)?;
                 *slot(config) = if text.is_empty() { None } else { Some(parse::url(text)?) };
             }
-            Kind::Secret(slot) => *slot(config) = parse::secret(self.text(given)?)?,
-            Kind::OptionalPath(slot) => {
+            KeyKind::Secret(slot) => *slot(config) = parse::secret(self.text(given)?)?,
+            KeyKind::OptionalPath(slot) => {
                 let text = self.text(given)?;
                 *slot(config) = (!text.is_empty()).then(|| text.into());
             }
-            Kind::Selector(slot) => {
+            KeyKind::Selector(slot) => {
                 let text = self.text(given)?;
                 *slot(config) = if text.is_empty() { None } else { Some(parse::selector(text)?) };
             }
-            Kind::Headers(slot) => *slot(config) = parse::headers(&self.list(given)?)?,
-            Kind::Texts(slot) => *slot(config) = self.list(given)?,
-            Kind::Count(range, slot) => *slot(config) = to_usize(self.integer(given, range)?),
-            Kind::Bytes(range, slot) => *slot(config) = to_usize(self.size(given, range)?),
-            Kind::Millis(range, slot) => {
+            KeyKind::Headers(slot) => *slot(config) = parse::headers(&self.list(given)?)?,
+            KeyKind::Texts(slot) => *slot(config) = self.list(given)?,
+            KeyKind::Count(range, slot) => *slot(config) = to_usize(self.integer(given, range)?),
+            KeyKind::Bytes(range, slot) => *slot(config) = to_usize(self.size(given, range)?),
+            KeyKind::Millis(range, slot) => {
                 *slot(config) = Duration::from_millis(self.integer(given, range)?);
             }
-            Kind::Seconds(range, slot) => *slot(config) = Duration::from_secs(self.integer(given, range)?),
-            Kind::Choice(choice) => choice.choose(config, self.text(given)?)?,
+            KeyKind::Seconds(range, slot) => *slot(config) = Duration::from_secs(self.integer(given, range)?),
+            KeyKind::Choice(choice) => choice.choose(config, self.text(given)?)?,
         }
         Ok(())
     }
 
     /// The value that the configuration holds. Slots lead to fields that could be written, hence the copy.
-    pub(super) fn show(&self, config: &Config) -> Shown {
+    pub(super) fn show(&self, config: &Config) -> ShownValue {
         let config = &mut config.clone();
         match self {
-            Kind::Switch(slot) => Shown::Switch(*slot(config)),
-            Kind::OptionalSwitch(slot) => {
-                slot(config).map_or_else(|| Shown::Text(String::new()), Shown::Switch)
+            KeyKind::Switch(slot) => ShownValue::Switch(*slot(config)),
+            KeyKind::OptionalSwitch(slot) => {
+                slot(config).map_or_else(|| ShownValue::Text(String::new()), ShownValue::Switch)
             }
-            Kind::Share(slot) | Kind::Factor(slot) => Shown::Fraction(*slot(config)),
-            Kind::Address(slot) => Shown::Text(slot(config).to_string()),
-            Kind::OptionalAddress(slot) => {
-                Shown::Text(slot(config).map(|address| address.to_string()).unwrap_or_default())
+            KeyKind::Share(slot) | KeyKind::Factor(slot) => ShownValue::Fraction(*slot(config)),
+            KeyKind::Address(slot) => ShownValue::Text(slot(config).to_string()),
+            KeyKind::OptionalAddress(slot) => {
+                ShownValue::Text(slot(config).map(|address| address.to_string()).unwrap_or_default())
             }
-            Kind::Url(slot) => Shown::Text(slot(config).to_string().trim_end_matches('/').to_owned()),
-            Kind::OptionalUrl(slot) => {
+            KeyKind::Url(slot) => ShownValue::Text(slot(config).to_string().trim_end_matches('/').to_owned()),
+            KeyKind::OptionalUrl(slot) => {
                 let url = slot(config).as_ref();
-                Shown::Text(
+                ShownValue::Text(
                     url.map(|url| url.to_string().trim_end_matches('/').to_owned()).unwrap_or_default(),
                 )
             }
-            Kind::Secret(slot) if slot(config).is_empty() => Shown::Text(String::new()),
-            Kind::Secret(_) => Shown::Masked,
-            Kind::OptionalPath(slot) => {
+            KeyKind::Secret(slot) if slot(config).is_empty() => ShownValue::Text(String::new()),
+            KeyKind::Secret(_) => ShownValue::Masked,
+            KeyKind::OptionalPath(slot) => {
                 let path = slot(config).as_ref();
-                Shown::Text(path.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default())
+                ShownValue::Text(path.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default())
             }
-            Kind::Selector(slot) => {
-                Shown::Text(slot(config).as_ref().map(ToString::to_string).unwrap_or_default())
+            KeyKind::Selector(slot) => {
+                ShownValue::Text(slot(config).as_ref().map(ToString::to_string).unwrap_or_default())
             }
-            Kind::Headers(slot) => Shown::List(slot(config).iter().map(ToString::to_string).collect()),
-            Kind::Texts(slot) => Shown::List(slot(config).clone()),
-            Kind::Count(_, slot) => Shown::Integer(*slot(config) as u64),
-            Kind::Bytes(_, slot) => Shown::Bytes(*slot(config) as u64),
-            Kind::Millis(_, slot) => Shown::Integer(slot(config).as_millis() as u64),
-            Kind::Seconds(_, slot) => Shown::Integer(slot(config).as_secs()),
-            Kind::Choice(choice) => Shown::Text((choice.get)(config).to_owned()),
+            KeyKind::Headers(slot) => {
+                ShownValue::List(slot(config).iter().map(ToString::to_string).collect())
+            }
+            KeyKind::Texts(slot) => ShownValue::List(slot(config).clone()),
+            KeyKind::Count(_, slot) => ShownValue::Integer(*slot(config) as u64),
+            KeyKind::Bytes(_, slot) => ShownValue::Bytes(*slot(config) as u64),
+            KeyKind::Millis(_, slot) => ShownValue::Integer(slot(config).as_millis() as u64),
+            KeyKind::Seconds(_, slot) => ShownValue::Integer(slot(config).as_secs()),
+            KeyKind::Choice(choice) => ShownValue::Text((choice.get)(config).to_owned()),
         }
     }
 
     /// The given value as a message may repeat it: secrets and credentials masked.
     pub(super) fn quote(&self, given: &Given) -> String {
         match (self, given) {
-            (Kind::Secret(_), _) => MASK.to_owned(),
-            (Kind::Url(_) | Kind::OptionalUrl(_), Given::Text(text) | Given::Word(text)) => {
+            (KeyKind::Secret(_), _) => MASK.to_owned(),
+            (KeyKind::Url(_) | KeyKind::OptionalUrl(_), Given::Text(text) | Given::Word(text)) => {
                 quoted(&masked_url(text))
             }
-            (Kind::Url(_) | Kind::OptionalUrl(_), Given::List(_)) => "[…]".to_owned(),
+            (KeyKind::Url(_) | KeyKind::OptionalUrl(_), Given::List(_)) => "[…]".to_owned(),
             (_, given) => given.quote(),
         }
     }
@@ -190,27 +192,31 @@ impl Kind {
     /// What the key takes, to follow "not".
     pub fn expected(&self) -> String {
         match self {
-            Kind::Switch(_) => "true or false".to_owned(),
-            Kind::OptionalSwitch(_) => "true, false, or \"\" for what fits the other keys".to_owned(),
-            Kind::Share(_) => "a number from 0.0 to 1.0".to_owned(),
-            Kind::Factor(_) => format!("a number from 0.0 to {FACTOR_MAX:.1}"),
-            Kind::Address(_) => "an IP address with a port, in quotes".to_owned(),
-            Kind::OptionalAddress(_) => "an IP address with a port, in quotes, or \"\" for none".to_owned(),
-            Kind::Url(_) => "an http or https URL, in quotes".to_owned(),
-            Kind::OptionalUrl(_) => "an http or https URL, in quotes, or \"\" for none".to_owned(),
-            Kind::Secret(_) => "a text in quotes".to_owned(),
-            Kind::OptionalPath(_) => "a path in quotes, or \"\" for none".to_owned(),
-            Kind::Selector(_) => "tenant:, agent: or fork: and eight hex digits, or \"\" for none".to_owned(),
-            Kind::Headers(_) => "a list of header names, such as [\"x-user\"]".to_owned(),
-            Kind::Texts(_) => "a list of texts, such as [\"Agent\"]".to_owned(),
-            Kind::Bytes(range, _) => {
+            KeyKind::Switch(_) => "true or false".to_owned(),
+            KeyKind::OptionalSwitch(_) => "true, false, or \"\" for what fits the other keys".to_owned(),
+            KeyKind::Share(_) => "a number from 0.0 to 1.0".to_owned(),
+            KeyKind::Factor(_) => format!("a number from 0.0 to {FACTOR_MAX:.1}"),
+            KeyKind::Address(_) => "an IP address with a port, in quotes".to_owned(),
+            KeyKind::OptionalAddress(_) => {
+                "an IP address with a port, in quotes, or \"\" for none".to_owned()
+            }
+            KeyKind::Url(_) => "an http or https URL, in quotes".to_owned(),
+            KeyKind::OptionalUrl(_) => "an http or https URL, in quotes, or \"\" for none".to_owned(),
+            KeyKind::Secret(_) => "a text in quotes".to_owned(),
+            KeyKind::OptionalPath(_) => "a path in quotes, or \"\" for none".to_owned(),
+            KeyKind::Selector(_) => {
+                "tenant:, agent: or fork: and eight hex digits, or \"\" for none".to_owned()
+            }
+            KeyKind::Headers(_) => "a list of header names, such as [\"x-user\"]".to_owned(),
+            KeyKind::Texts(_) => "a list of texts, such as [\"Agent\"]".to_owned(),
+            KeyKind::Bytes(range, _) => {
                 let (from, to) = (size_text(*range.start()), size_text(*range.end()));
                 format!("a size from {from} to {to}, as a number of bytes or such as \"32 MiB\"")
             }
-            Kind::Count(range, _) => whole_number("", range),
-            Kind::Millis(range, _) => whole_number(" of milliseconds", range),
-            Kind::Seconds(range, _) => whole_number(" of seconds", range),
-            Kind::Choice(choice) => {
+            KeyKind::Count(range, _) => whole_number("", range),
+            KeyKind::Millis(range, _) => whole_number(" of milliseconds", range),
+            KeyKind::Seconds(range, _) => whole_number(" of seconds", range),
+            KeyKind::Choice(choice) => {
                 let words: Vec<String> = choice.words.iter().map(|word| format!("{word:?}")).collect();
                 words.join(" or ")
             }
@@ -280,17 +286,17 @@ impl Kind {
     fn wrong_type(&self, given: &Given) -> Complaint {
         let expected = self.expected();
         let hint = match (self, given) {
-            (Kind::Switch(_) | Kind::OptionalSwitch(_), Given::Text(text))
+            (KeyKind::Switch(_) | KeyKind::OptionalSwitch(_), Given::Text(text))
                 if matches!(text.as_str(), "true" | "false") =>
             {
                 format!("write it without quotes: {text}")
             }
-            (Kind::Count(..) | Kind::Millis(..) | Kind::Seconds(..), Given::Text(text))
+            (KeyKind::Count(..) | KeyKind::Millis(..) | KeyKind::Seconds(..), Given::Text(text))
                 if text.parse::<u64>().is_ok() =>
             {
                 format!("write it without quotes: {text}")
             }
-            (Kind::Headers(_) | Kind::Texts(_), Given::Text(text)) => {
+            (KeyKind::Headers(_) | KeyKind::Texts(_), Given::Text(text)) => {
                 format!("write it as a list: [{}]", quoted(text))
             }
             _ => self.default_hint(),
@@ -303,7 +309,7 @@ impl Kind {
     }
 }
 
-impl Choice {
+impl WordChoice {
     fn choose(&self, config: &mut Config, word: &str) -> Result<(), Complaint> {
         if self.words.contains(&word) {
             (self.put)(config, word);
@@ -356,40 +362,40 @@ impl Given {
     }
 }
 
-impl Shown {
+impl ShownValue {
     /// As TOML that can be given again; a secret is its mask, which is refused when given again.
     pub fn to_toml(&self) -> String {
         match self {
-            Shown::Switch(value) => value.to_string(),
-            Shown::Integer(number) => number.to_string(),
-            Shown::Fraction(number) => format!("{number:?}"),
-            Shown::Bytes(bytes) => match size_text(*bytes) {
+            ShownValue::Switch(value) => value.to_string(),
+            ShownValue::Integer(number) => number.to_string(),
+            ShownValue::Fraction(number) => format!("{number:?}"),
+            ShownValue::Bytes(bytes) => match size_text(*bytes) {
                 text if text.ends_with("iB") => toml_text(&text),
                 _ => bytes.to_string(),
             },
-            Shown::Text(text) => toml_text(text),
-            Shown::List(items) => {
+            ShownValue::Text(text) => toml_text(text),
+            ShownValue::List(items) => {
                 let items: Vec<String> = items.iter().map(|item| toml_text(item)).collect();
                 format!("[{}]", items.join(", "))
             }
-            Shown::Masked => toml_text(MASK),
+            ShownValue::Masked => toml_text(MASK),
         }
     }
 
     /// As JSON, sizes in bytes.
     pub fn to_json(&self) -> serde_json::Value {
         match self {
-            Shown::Switch(value) => (*value).into(),
-            Shown::Integer(number) | Shown::Bytes(number) => (*number).into(),
-            Shown::Fraction(number) => (*number).into(),
-            Shown::Text(text) => text.as_str().into(),
-            Shown::List(items) => items.clone().into(),
-            Shown::Masked => MASK.into(),
+            ShownValue::Switch(value) => (*value).into(),
+            ShownValue::Integer(number) | ShownValue::Bytes(number) => (*number).into(),
+            ShownValue::Fraction(number) => (*number).into(),
+            ShownValue::Text(text) => text.as_str().into(),
+            ShownValue::List(items) => items.clone().into(),
+            ShownValue::Masked => MASK.into(),
         }
     }
 }
 
-impl std::fmt::Debug for Kind {
+impl std::fmt::Debug for KeyKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.expected())
     }

@@ -42,15 +42,15 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub use flags::{Overrides, WordsOf};
-pub use keys::{KEYS, Key, SECTIONS, Section};
-pub use kind::{Choice, Kind, Shown};
+pub use keys::{ConfigKey, KEYS, SECTIONS, Section};
+pub use kind::{KeyKind, ShownValue, WordChoice};
 pub use prices::load_prices;
-pub use problem::{Origin, Problem, Problems};
+pub use problem::{Problem, Problems, ValueOrigin};
 pub use reload::Reload;
 pub use types::{
-    Admin, Bodies, Canonical, Config, Drain, Fork, Gate, GateScope, Identity, Limits, Log, LogFormat, MASK,
-    Mode, OAuth, PriceTable, Profile, Record, Secret, Selector, Server, Store, StoreKind, Trace, Upstream,
-    Volatile,
+    Admin, Bodies, CanonicalConfig, Config, Drain, Fork, Gate, GateScope, Identity, Limits, Log, LogFormat,
+    MASK, Mode, OAuth, PriceTable, Profile, Record, Secret, Selector, Server, Store, StoreKind, TraceConfig,
+    Upstream, Volatile,
 };
 
 use crate::engine::prices::Prices;
@@ -76,16 +76,16 @@ pub struct Loaded {
     pub file: Option<PathBuf>,
     /// The built-in table, or that of `prices.file`.
     pub prices: Prices,
-    origins: BTreeMap<&'static str, Origin>,
-    tenant_origins: BTreeMap<String, Origin>,
+    origins: BTreeMap<&'static str, ValueOrigin>,
+    tenant_origins: BTreeMap<String, ValueOrigin>,
 }
 
 /// One key of a loaded configuration, ready to print.
 #[derive(Debug)]
 pub struct Setting {
-    pub key: &'static Key,
-    pub value: Shown,
-    pub origin: Origin,
+    pub key: &'static ConfigKey,
+    pub value: ShownValue,
+    pub origin: ValueOrigin,
 }
 
 /// Reads the named file, the environment and the flags.
@@ -96,9 +96,9 @@ where
     N: Into<OsString>,
     V: Into<OsString>,
 {
-    let mut found = Found::default();
+    let mut found = LoadedLayers::default();
     let named_by_env = environment::read(env, &mut found);
-    let named = overrides.config.clone().map(|path| (path, Origin::Flag("--config"))).or(named_by_env);
+    let named = overrides.config.clone().map(|path| (path, ValueOrigin::Flag("--config"))).or(named_by_env);
     if let Some((path, named_by)) = &named {
         file::read(path, named_by, &mut found);
     }
@@ -108,8 +108,8 @@ where
 
 impl Loaded {
     /// Where the value of this key came from.
-    pub fn origin(&self, path: &str) -> Origin {
-        self.origins.get(path).cloned().unwrap_or(Origin::Default)
+    pub fn origin(&self, path: &str) -> ValueOrigin {
+        self.origins.get(path).cloned().unwrap_or(ValueOrigin::Default)
     }
 
     /// Every key with its value and origin, in the order of the manual.
@@ -120,7 +120,7 @@ impl Loaded {
     /// Every name of `[tenants]`, by digest.
     pub fn tenant_names(&self) -> impl Iterator<Item = TenantName<'_>> {
         self.config.tenants.iter().map(|(digest, name)| {
-            let origin = self.tenant_origins.get(digest).cloned().unwrap_or(Origin::Default);
+            let origin = self.tenant_origins.get(digest).cloned().unwrap_or(ValueOrigin::Default);
             TenantName { digest, name, origin }
         })
     }
@@ -131,33 +131,33 @@ impl Loaded {
 pub struct TenantName<'a> {
     pub digest: &'a str,
     pub name: &'a str,
-    pub origin: Origin,
+    pub origin: ValueOrigin,
 }
 
 /// What the layers hold, before any of it is believed.
 #[derive(Default)]
-struct Found {
-    entries: Vec<Entry>,
-    tenants: Vec<tenants::Entry>,
+struct LoadedLayers {
+    entries: Vec<LayerValue>,
+    tenants: Vec<tenants::GivenTenantName>,
     problems: Vec<Problem>,
     /// Whether a layer could not be read at all, so that what it would have set is not known.
     unread: bool,
 }
 
 /// One value for one known key.
-struct Entry {
-    key: &'static Key,
+struct LayerValue {
+    key: &'static ConfigKey,
     given: Given,
-    origin: Origin,
+    origin: ValueOrigin,
 }
 
-impl Found {
+impl LoadedLayers {
     /// Takes a value for the key at `path`, or the problem that there is no such key.
-    fn give(&mut self, path: &str, given: Given, origin: Origin) {
-        if let Some(key) = Key::find(path) {
-            self.entries.push(Entry { key, given, origin });
+    fn give(&mut self, path: &str, given: Given, origin: ValueOrigin) {
+        if let Some(key) = ConfigKey::find(path) {
+            self.entries.push(LayerValue { key, given, origin });
         } else if let Some(digest) = tenant(path) {
-            self.tenants.push(tenants::Entry { digest: digest.to_owned(), given, origin });
+            self.tenants.push(tenants::GivenTenantName { digest: digest.to_owned(), given, origin });
         } else if let Some(later) = later::later(path) {
             self.problems.push(later.complaint().at(origin, path));
         } else {
@@ -172,7 +172,7 @@ impl Found {
         let mut config = Config::default();
         let mut origins = BTreeMap::new();
         let mut broken = BTreeSet::new();
-        for Entry { key, given, origin } in self.entries {
+        for LayerValue { key, given, origin } in self.entries {
             match key.kind.put(&mut config, &given) {
                 Ok(()) => {
                     origins.insert(key.path, origin);
@@ -189,7 +189,7 @@ impl Found {
             config.tenants.insert(digest.clone(), name);
             tenant_origins.insert(digest, origin);
         }
-        let named_by = origins.get("prices.file").unwrap_or(&Origin::Default);
+        let named_by = origins.get("prices.file").unwrap_or(&ValueOrigin::Default);
         let prices = prices::read(config.prices.file.as_deref(), named_by).unwrap_or_else(|problems| {
             self.problems.extend(problems);
             Prices::default()
@@ -198,7 +198,7 @@ impl Found {
             match file::read_text(path, BOILERPLATE_BYTES_MAX) {
                 Ok(words) => config.fork.policy.template = Some(words.into()),
                 Err(complaint) => {
-                    let named_by = origins.get("fork.boilerplate").cloned().unwrap_or(Origin::Default);
+                    let named_by = origins.get("fork.boilerplate").cloned().unwrap_or(ValueOrigin::Default);
                     self.problems.push(complaint.at(named_by, named(&path.to_string_lossy())));
                 }
             }
@@ -236,7 +236,7 @@ mod tests {
         let loaded = load(&Overrides::default(), NO_ENV).unwrap();
         for setting in loaded.settings() {
             assert_eq!(setting.value, setting.key.default(), "{}", setting.key.path);
-            assert_eq!(setting.origin, Origin::Default);
+            assert_eq!(setting.origin, ValueOrigin::Default);
         }
     }
 
@@ -251,7 +251,7 @@ mod tests {
         let env = [("FORKPOINT_LISTEN", "127.0.0.1:5"), ("FORKPOINT_SERVER__ADMIN_LISTEN", "127.0.0.1:6")];
         let loaded = load(&overrides, env).unwrap();
         assert_eq!(loaded.config.server.listen.port(), 4);
-        assert_eq!(loaded.origin("server.listen"), Origin::Flag("--listen"));
+        assert_eq!(loaded.origin("server.listen"), ValueOrigin::Flag("--listen"));
         assert_eq!(loaded.config.server.admin_listen.port(), 6);
         assert_eq!(loaded.config.drain.delay.as_millis(), 3);
         assert!(loaded.origin("drain.delay_ms").to_string().ends_with("f.toml:5"));
@@ -284,7 +284,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_of_a_file_break_the_loader(bytes: Vec<u8>) {
-            let mut found = Found::default();
+            let mut found = LoadedLayers::default();
             file::parse(&bytes, "any.toml", &mut found);
             let _ = found.into_loaded(None);
         }
@@ -297,11 +297,11 @@ mod tests {
             )
         ) {
             let text = lines.join("\n");
-            let mut found = Found::default();
+            let mut found = LoadedLayers::default();
             file::parse(text.as_bytes(), "any.toml", &mut found);
             if let Err(problems) = found.into_loaded(None) {
                 for problem in problems.iter() {
-                    let Origin::File { line, .. } = problem.origin else { panic!("{problem}") };
+                    let ValueOrigin::File { line, .. } = problem.origin else { panic!("{problem}") };
                     prop_assert!((1..=lines.len().max(1)).contains(&line), "{}\n{}", problem, text);
                 }
             }

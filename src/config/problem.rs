@@ -15,7 +15,7 @@ use std::fmt;
 
 /// Where a value came from. The order is the order of the layers: the greatest origin of a key wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
+pub enum ValueOrigin {
     Default,
     /// The file as it was named, and the line of the value.
     File {
@@ -33,7 +33,7 @@ pub enum Origin {
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    pub origin: Origin,
+    pub origin: ValueOrigin,
     /// The key, with its value where that may be shown.
     pub subject: String,
     pub message: String,
@@ -56,7 +56,7 @@ impl Complaint {
         Complaint { message: message.into(), hint: hint.into() }
     }
 
-    pub fn at(self, origin: Origin, subject: impl Into<String>) -> Problem {
+    pub fn at(self, origin: ValueOrigin, subject: impl Into<String>) -> Problem {
         Problem { origin, subject: subject.into(), message: self.message, hint: self.hint }
     }
 }
@@ -73,14 +73,14 @@ impl Problems {
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Default => f.write_str("default"),
-            Origin::File { path, line, column: None } => write!(f, "{path}:{line}"),
-            Origin::File { path, line, column: Some(column) } => write!(f, "{path}:{line}:{column}"),
-            Origin::Environment(name) => f.write_str(name),
-            Origin::Flag(name) => f.write_str(name),
+            ValueOrigin::Default => f.write_str("default"),
+            ValueOrigin::File { path, line, column: None } => write!(f, "{path}:{line}"),
+            ValueOrigin::File { path, line, column: Some(column) } => write!(f, "{path}:{line}:{column}"),
+            ValueOrigin::Environment(name) => f.write_str(name),
+            ValueOrigin::Flag(name) => f.write_str(name),
         }
     }
 }
@@ -135,9 +135,14 @@ mod tests {
 
     #[test]
     fn layers_are_ordered_and_so_are_the_lines_of_a_file() {
-        let line = |line| Origin::File { path: "f".into(), line, column: None };
-        let sorted =
-            [Origin::Default, line(2), line(10), Origin::Environment("E".into()), Origin::Flag("--f")];
+        let line = |line| ValueOrigin::File { path: "f".into(), line, column: None };
+        let sorted = [
+            ValueOrigin::Default,
+            line(2),
+            line(10),
+            ValueOrigin::Environment("E".into()),
+            ValueOrigin::Flag("--f"),
+        ];
         assert!(sorted.is_sorted());
     }
 

@@ -5,7 +5,7 @@
 //! Whose bodies the recording keeps in full can change: somebody is looked for while things go wrong.
 
 use super::keys::KEYS;
-use super::kind::Kind;
+use super::kind::KeyKind;
 use super::types::{Config, Identity, Record, Server};
 
 /// The next configuration of a running process.
@@ -50,8 +50,8 @@ impl Config {
 
 /// The keys whose values differ, secrets included, which are compared and not shown.
 fn differing(one: &Config, other: &Config) -> Vec<&'static str> {
-    let differs = |kind: &Kind| match kind {
-        Kind::Secret(slot) => *slot(&mut one.clone()) != *slot(&mut other.clone()),
+    let differs = |kind: &KeyKind| match kind {
+        KeyKind::Secret(slot) => *slot(&mut one.clone()) != *slot(&mut other.clone()),
         kind => kind.show(one) != kind.show(other),
     };
     KEYS.iter().filter(|key| differs(&key.kind)).map(|key| key.path).collect()

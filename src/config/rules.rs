@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::Loaded;
-use super::keys::Key;
+use super::keys::ConfigKey;
 use super::problem::{Complaint, Problem};
 
 /// Everything that does not go together. `broken` keys hold no valid value.
 pub(super) fn check(loaded: &Loaded, broken: &BTreeSet<&str>) -> Vec<Problem> {
-    let rules = Rules { loaded, broken };
+    let rules = CrossChecks { loaded, broken };
     let mut problems = Vec::new();
     problems.extend(rules.admin_stays_at_home());
     problems.extend(rules.listeners_are_apart());
@@ -23,12 +23,12 @@ pub(super) fn check(loaded: &Loaded, broken: &BTreeSet<&str>) -> Vec<Problem> {
     problems
 }
 
-struct Rules<'a> {
+struct CrossChecks<'a> {
     loaded: &'a Loaded,
     broken: &'a BTreeSet<&'a str>,
 }
 
-impl Rules<'_> {
+impl CrossChecks<'_> {
     /// Without a token only this machine may reach the admin port.
     fn admin_stays_at_home(&self) -> Option<Problem> {
         let (path, token) = ("server.admin_listen", "admin.token_file");
@@ -125,7 +125,7 @@ impl Rules<'_> {
     }
 
     fn assignment(&self, path: &str) -> String {
-        let value = Key::find(path).map(|key| key.shown(&self.loaded.config).to_toml());
+        let value = ConfigKey::find(path).map(|key| key.shown(&self.loaded.config).to_toml());
         format!("{path} = {}", value.unwrap_or_default())
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Origin;
+use super::ValueOrigin;
 use super::kind::Given;
 use super::problem::{Complaint, Problem};
 
@@ -17,19 +17,19 @@ const NAME_BYTES_MAX: usize = 64;
 const DIGITS: usize = 8;
 
 /// One name as it was given.
-pub(super) struct Entry {
+pub(super) struct GivenTenantName {
     pub digest: String,
     pub given: Given,
-    pub origin: Origin,
+    pub origin: ValueOrigin,
 }
 
 /// Names by digest, and where each came from.
-pub(super) type Names = BTreeMap<String, (String, Origin)>;
+pub(super) type TenantNames = BTreeMap<String, (String, ValueOrigin)>;
 
 /// The names that hold, of entries in the order of their layers, and what is wrong with the others.
-pub(super) fn read(entries: Vec<Entry>, problems: &mut Vec<Problem>) -> Names {
-    let mut names = Names::new();
-    for Entry { digest, given, origin } in entries {
+pub(super) fn read(entries: Vec<GivenTenantName>, problems: &mut Vec<Problem>) -> TenantNames {
+    let mut names = TenantNames::new();
+    for GivenTenantName { digest, given, origin } in entries {
         let is_digest = digest.len() == DIGITS && digest.bytes().all(|b| b.is_ascii_hexdigit());
         let subject = if is_digest { format!("{SECTION}.{digest}") } else { format!("[{SECTION}]") };
         let checked = if is_digest { name(&given) } else { Err(no_digest()) };
@@ -77,9 +77,9 @@ fn name(given: &Given) -> Result<String, Complaint> {
 mod tests {
     use super::*;
 
-    fn entry((digest, name): (&str, &str)) -> Entry {
-        let origin = Origin::Environment(digest.to_owned());
-        Entry { digest: digest.to_owned(), given: Given::Text(name.to_owned()), origin }
+    fn entry((digest, name): (&str, &str)) -> GivenTenantName {
+        let origin = ValueOrigin::Environment(digest.to_owned());
+        GivenTenantName { digest: digest.to_owned(), given: Given::Text(name.to_owned()), origin }
     }
 
     fn read_all(entries: &[(&str, &str)]) -> (Vec<(String, String)>, Vec<String>) {

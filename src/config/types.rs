@@ -17,7 +17,7 @@ pub struct Config {
     pub server: Server,
     pub upstream: Upstream,
     pub identity: Identity,
-    pub canonical: Canonical,
+    pub canonical: CanonicalConfig,
     pub fork: Fork,
     pub gate: Gate,
     pub store: Store,
@@ -25,7 +25,7 @@ pub struct Config {
     pub limits: Limits,
     pub record: Record,
     pub log: Log,
-    pub trace: Trace,
+    pub trace: TraceConfig,
     pub drain: Drain,
     pub admin: Admin,
     /// Names for the digests of tenants, in metrics.
@@ -89,7 +89,7 @@ pub enum OAuth {
 }
 
 #[derive(Clone, Debug)]
-pub struct Canonical {
+pub struct CanonicalConfig {
     pub order: Order,
     pub volatile: Volatile,
     /// Whether the upstream is asked for its own verdict on each miss.
@@ -218,7 +218,7 @@ pub enum LogFormat {
 
 /// Where traces go.
 #[derive(Clone, Debug)]
-pub struct Trace {
+pub struct TraceConfig {
     pub endpoint: Option<http::Uri>,
     /// The part that is kept of those that begin here.
     pub sample: f64,
@@ -391,7 +391,11 @@ impl Default for Config {
                 clients: Vec::new(),
                 oauth: OAuth::Observe,
             },
-            canonical: Canonical { order: Order::FirstSeen, volatile: Volatile::Report, diagnose: false },
+            canonical: CanonicalConfig {
+                order: Order::FirstSeen,
+                volatile: Volatile::Report,
+                diagnose: false,
+            },
             fork: Fork {
                 tools: fanout.tools,
                 min_directive_chars: fanout.min_directive_chars,
@@ -438,7 +442,7 @@ impl Default for Config {
                 match_minutes: 15,
             },
             log: Log { format: LogFormat::Human, level: tracing::Level::INFO },
-            trace: Trace { endpoint: None, sample: 1.0, headers_file: None, propagate: false },
+            trace: TraceConfig { endpoint: None, sample: 1.0, headers_file: None, propagate: false },
             drain: Drain { delay: Duration::ZERO, deadline: Duration::from_secs(300) },
             admin: Admin { token_file: None, open_metrics: false },
             tenants: BTreeMap::new(),

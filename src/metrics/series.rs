@@ -70,15 +70,15 @@ pub struct Series {
     recalls: [OnceLock<IntCounter>; 2],
 }
 
-pub(super) struct Kept {
+pub(super) struct SeriesCache {
     series: Box<[Mutex<Option<Arc<Series>>>]>,
     /// By layer and class.
     sightings: [[OnceLock<IntCounter>; Class::ALL.len()]; LAYERS.len()],
 }
 
-impl Default for Kept {
-    fn default() -> Kept {
-        Kept { series: (0..PLACES).map(|_| Mutex::default()).collect(), sightings: Default::default() }
+impl Default for SeriesCache {
+    fn default() -> SeriesCache {
+        SeriesCache { series: (0..PLACES).map(|_| Mutex::default()).collect(), sightings: Default::default() }
     }
 }
 

@@ -6,20 +6,20 @@
 
 use serde_json::{Value, json};
 
-use super::models::Usage;
-use super::script::{Block, StopReason};
+use super::models::BilledUsage;
+use super::script::{AnswerBlock, StopReason};
 
 /// Bytes of text or JSON in one delta: a few tokens, as models send them.
 const DELTA_BYTES: usize = 40;
 
 /// A finished answer, ready to be written.
 #[derive(Debug)]
-pub struct Answer {
+pub struct FinishedAnswer {
     pub id: String,
     pub model: String,
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<AnswerBlock>,
     pub stop_reason: StopReason,
-    pub usage: Usage,
+    pub usage: BilledUsage,
     /// Present if the request asked: what kept it from the cache, or null.
     pub diagnostics: Option<Value>,
     /// Paths of thinking blocks that were dropped on request.
@@ -29,17 +29,17 @@ pub struct Answer {
 
 /// One event of a stream.
 #[derive(Debug)]
-pub struct Event {
+pub struct StreamEvent {
     pub name: &'static str,
     pub data: Value,
 }
 
-impl Event {
+impl StreamEvent {
     pub fn new(name: &'static str, mut data: Value) -> Self {
         if let Some(object) = data.as_object_mut() {
             object.shift_insert(0, "type".to_owned(), Value::String(name.to_owned()));
         }
-        Event { name, data }
+        StreamEvent { name, data }
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -47,7 +47,7 @@ impl Event {
     }
 }
 
-impl Answer {
+impl FinishedAnswer {
     pub fn json(&self) -> Value {
         let mut message = self.message();
         message["content"] = self.blocks.iter().map(block_json).collect();
@@ -57,21 +57,21 @@ impl Answer {
         message
     }
 
-    pub fn events(&self) -> Vec<Event> {
+    pub fn events(&self) -> Vec<StreamEvent> {
         let mut message = self.message();
         // At the start only a token or so exists; the final count comes with `message_delta`.
         message["usage"] = self.usage_json(self.usage.output.min(1));
-        let mut events = vec![Event::new("message_start", json!({"message": message}))];
+        let mut events = vec![StreamEvent::new("message_start", json!({"message": message}))];
         for (index, block) in self.blocks.iter().enumerate() {
             let opened = json!({"index": index, "content_block": opening(block)});
-            events.push(Event::new("content_block_start", opened));
+            events.push(StreamEvent::new("content_block_start", opened));
             if index == 0 {
-                events.push(Event::new("ping", json!({})));
+                events.push(StreamEvent::new("ping", json!({})));
             }
             deltas(block, |delta| {
-                events.push(Event::new("content_block_delta", json!({"index": index, "delta": delta})));
+                events.push(StreamEvent::new("content_block_delta", json!({"index": index, "delta": delta})));
             });
-            events.push(Event::new("content_block_stop", json!({"index": index})));
+            events.push(StreamEvent::new("content_block_stop", json!({"index": index})));
         }
         let stop = json!({"stop_reason": self.stop_reason.as_str(), "stop_sequence": self.stop_sequence()});
         let usage = json!({
@@ -80,8 +80,8 @@ impl Answer {
             "cache_read_input_tokens": self.usage.cache_read,
             "output_tokens": self.usage.output,
         });
-        events.push(Event::new("message_delta", json!({"delta": stop, "usage": usage})));
-        events.push(Event::new("message_stop", json!({})));
+        events.push(StreamEvent::new("message_delta", json!({"delta": stop, "usage": usage})));
+        events.push(StreamEvent::new("message_stop", json!({})));
         events
     }
 
@@ -135,42 +135,44 @@ impl Answer {
     }
 }
 
-fn block_json(block: &Block) -> Value {
+fn block_json(block: &AnswerBlock) -> Value {
     match block {
-        Block::Thinking { text, signature } => {
+        AnswerBlock::Thinking { text, signature } => {
             json!({"type": "thinking", "thinking": text, "signature": signature})
         }
-        Block::Text(text) => json!({"type": "text", "text": text}),
-        Block::ToolUse { id, name, input } => {
+        AnswerBlock::Text(text) => json!({"type": "text", "text": text}),
+        AnswerBlock::ToolUse { id, name, input } => {
             json!({"type": "tool_use", "id": id, "name": name, "input": input})
         }
-        Block::Other(block) => block.clone(),
+        AnswerBlock::Other(block) => block.clone(),
     }
 }
 
-fn opening(block: &Block) -> Value {
+fn opening(block: &AnswerBlock) -> Value {
     match block {
-        Block::Thinking { .. } => json!({"type": "thinking", "thinking": "", "signature": ""}),
-        Block::Text(_) => json!({"type": "text", "text": ""}),
-        Block::ToolUse { id, name, .. } => json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
-        Block::Other(block) => block.clone(),
+        AnswerBlock::Thinking { .. } => json!({"type": "thinking", "thinking": "", "signature": ""}),
+        AnswerBlock::Text(_) => json!({"type": "text", "text": ""}),
+        AnswerBlock::ToolUse { id, name, .. } => {
+            json!({"type": "tool_use", "id": id, "name": name, "input": {}})
+        }
+        AnswerBlock::Other(block) => block.clone(),
     }
 }
 
-fn deltas(block: &Block, mut emit: impl FnMut(Value)) {
+fn deltas(block: &AnswerBlock, mut emit: impl FnMut(Value)) {
     match block {
-        Block::Thinking { text, signature } => {
+        AnswerBlock::Thinking { text, signature } => {
             for piece in pieces(text) {
                 emit(json!({"type": "thinking_delta", "thinking": piece}));
             }
             emit(json!({"type": "signature_delta", "signature": signature}));
         }
-        Block::Text(text) => {
+        AnswerBlock::Text(text) => {
             for piece in pieces(text) {
                 emit(json!({"type": "text_delta", "text": piece}));
             }
         }
-        Block::ToolUse { input, .. } => {
+        AnswerBlock::ToolUse { input, .. } => {
             emit(json!({"type": "input_json_delta", "partial_json": ""}));
             // An input without members streams as nothing at all, which means `{}`.
             let text =
@@ -179,7 +181,7 @@ fn deltas(block: &Block, mut emit: impl FnMut(Value)) {
                 emit(json!({"type": "input_json_delta", "partial_json": piece}));
             }
         }
-        Block::Other(_) => {}
+        AnswerBlock::Other(_) => {}
     }
 }
 

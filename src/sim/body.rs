@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
-use super::models::{Model, find};
+use super::models::{ModelSpec, find};
 
 /// The top-level fields documented today. Others are accepted unless the configuration says otherwise.
 const KNOWN_FIELDS: [&str; 24] = [
@@ -39,26 +39,26 @@ const KNOWN_FIELDS: [&str; 24] = [
 #[derive(Debug)]
 pub struct Body<'a> {
     pub root: &'a Map<String, Value>,
-    pub model: &'a Model,
+    pub model: &'a ModelSpec,
     /// The name as the client wrote it; answers repeat it.
     pub model_name: &'a str,
     pub tools: &'a [Value],
     pub system: Option<Content<'a>>,
-    pub messages: Vec<Message<'a>>,
+    pub messages: Vec<BodyMessage<'a>>,
     /// Absent only for `count_tokens`.
     pub max_tokens: Option<u64>,
     pub stream: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Message<'a> {
-    pub role: Role,
+pub struct BodyMessage<'a> {
+    pub role: MessageRole,
     pub content: Content<'a>,
     pub object: &'a Map<String, Value>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum MessageRole {
     User,
     Assistant,
     System,
@@ -91,7 +91,7 @@ impl<'a> Content<'a> {
 
 /// Which endpoint reads the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Endpoint {
+pub enum PromptEndpoint {
     Messages,
     CountTokens,
 }
@@ -122,8 +122,8 @@ fn not_json(bytes: &[u8], error: &serde_json::Error) -> ApiError {
 impl<'a> Body<'a> {
     pub fn read(
         value: &'a Value,
-        models: &'a [Model],
-        endpoint: Endpoint,
+        models: &'a [ModelSpec],
+        endpoint: PromptEndpoint,
         most_messages: usize,
     ) -> Result<Body<'a>, ApiError> {
         let Some(root) = value.as_object() else {
@@ -132,8 +132,8 @@ impl<'a> Body<'a> {
         let model_name = required(root, "model")?.as_str().ok_or_else(|| wrong("model", "string"))?;
         let messages = read_messages(required(root, "messages")?, most_messages)?;
         let max_tokens = match (endpoint, root.get("max_tokens")) {
-            (Endpoint::CountTokens, None) => None,
-            (Endpoint::Messages, None) => return Err(missing("max_tokens")),
+            (PromptEndpoint::CountTokens, None) => None,
+            (PromptEndpoint::Messages, None) => return Err(missing("max_tokens")),
             (_, Some(value)) => Some(read_max_tokens(value)?),
         };
         let model =
@@ -162,13 +162,13 @@ impl<'a> Body<'a> {
         self.root.get(name).filter(|value| !value.is_null())
     }
 
-    pub fn thinking(&self) -> Thinking<'a> {
+    pub fn thinking(&self) -> ThinkingParameter<'a> {
         match self.member("thinking") {
-            None => Thinking::Unset,
+            None => ThinkingParameter::Unset,
             Some(value) => match text(value, "type").unwrap_or_default() {
-                "enabled" => Thinking::Enabled { budget: value.get("budget_tokens") },
-                "disabled" => Thinking::Disabled,
-                _ => Thinking::Adaptive,
+                "enabled" => ThinkingParameter::Enabled { budget: value.get("budget_tokens") },
+                "disabled" => ThinkingParameter::Disabled,
+                _ => ThinkingParameter::Adaptive,
             },
         }
     }
@@ -180,7 +180,7 @@ impl<'a> Body<'a> {
 
 /// The `thinking` parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Thinking<'a> {
+pub enum ThinkingParameter<'a> {
     Unset,
     Disabled,
     Adaptive,
@@ -190,7 +190,7 @@ pub enum Thinking<'a> {
     },
 }
 
-fn read_messages(value: &Value, most: usize) -> Result<Vec<Message<'_>>, ApiError> {
+fn read_messages(value: &Value, most: usize) -> Result<Vec<BodyMessage<'_>>, ApiError> {
     let list = value.as_array().ok_or_else(|| wrong("messages", "list"))?;
     if list.is_empty() {
         return Err(ApiError::invalid("messages: at least one message is required"));
@@ -204,20 +204,20 @@ fn read_messages(value: &Value, most: usize) -> Result<Vec<Message<'_>>, ApiErro
     list.iter().enumerate().map(|(index, message)| read_message(index, message)).collect()
 }
 
-fn read_message(index: usize, value: &Value) -> Result<Message<'_>, ApiError> {
+fn read_message(index: usize, value: &Value) -> Result<BodyMessage<'_>, ApiError> {
     let path = format!("messages.{index}");
     let object = value
         .as_object()
         .ok_or_else(|| ApiError::invalid(format!("{path}: Input should be a valid dictionary")))?;
     let role = object.get("role").ok_or_else(|| missing(&format!("{path}.role")))?;
     let role = match role.as_str() {
-        Some("user") => Role::User,
-        Some("assistant") => Role::Assistant,
-        Some("system") => Role::System,
+        Some("user") => MessageRole::User,
+        Some("assistant") => MessageRole::Assistant,
+        Some("system") => MessageRole::System,
         _ => return Err(ApiError::invalid(format!("{path}.role: Input should be 'user' or 'assistant'"))),
     };
     let content = object.get("content").ok_or_else(|| missing(&format!("{path}.content")))?;
-    Ok(Message { role, content: read_content(content, &format!("{path}.content"))?, object })
+    Ok(BodyMessage { role, content: read_content(content, &format!("{path}.content"))?, object })
 }
 
 fn read_content<'a>(value: &'a Value, path: &str) -> Result<Content<'a>, ApiError> {

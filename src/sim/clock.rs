@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub type VirtualMs = u64;
 
 #[derive(Debug)]
-pub struct Clock {
+pub struct VirtualClock {
     hand: Mutex<Hand>,
 }
 
@@ -39,9 +39,9 @@ impl Hand {
     }
 }
 
-impl Clock {
+impl VirtualClock {
     pub fn running() -> Self {
-        Clock { hand: Mutex::new(Hand::Running { at_ms: 0, since: Instant::now() }) }
+        VirtualClock { hand: Mutex::new(Hand::Running { at_ms: 0, since: Instant::now() }) }
     }
 
     pub fn now_ms(&self) -> VirtualMs {
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_frozen_clock_moves_only_when_pushed() {
-        let clock = Clock::running();
+        let clock = VirtualClock::running();
         clock.freeze();
         let before = clock.now_ms();
         clock.advance(Duration::from_secs(300));
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn no_advance_overflows_the_clock() {
-        let clock = Clock::running();
+        let clock = VirtualClock::running();
         clock.freeze();
         clock.advance(Duration::MAX);
         clock.advance(Duration::MAX);

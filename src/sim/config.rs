@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::models::{Model, public_models};
-use super::settings::Rules;
+use super::models::{ModelSpec, public_models};
+use super::settings::SimRules;
 
 /// How one simulator behaves.
 #[derive(Debug, Clone)]
@@ -21,10 +21,10 @@ pub struct SimConfig {
     pub listen: SocketAddr,
     /// Everything invented (words, ids, signatures) follows from this and from the request.
     pub seed: u64,
-    pub models: Vec<Model>,
-    pub rules: Rules,
+    pub models: Vec<ModelSpec>,
+    pub rules: SimRules,
     pub latency: Latency,
-    pub limits: Limits,
+    pub limits: SimLimits,
     /// Compress every answer this way if the client accepts it.
     pub compress: Option<Encoding>,
 }
@@ -35,9 +35,9 @@ impl Default for SimConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             seed: 1,
             models: public_models(),
-            rules: Rules::default(),
+            rules: SimRules::default(),
             latency: Latency::default(),
-            limits: Limits::default(),
+            limits: SimLimits::default(),
             compress: None,
         }
     }
@@ -79,7 +79,7 @@ impl Latency {
 
 /// What the simulator holds at most.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct SimLimits {
     /// The API's own limit for a Messages request.
     pub body_bytes: usize,
     /// The API's own limit for one request.
@@ -98,9 +98,9 @@ pub struct Limits {
     pub recitals: usize,
 }
 
-impl Default for Limits {
+impl Default for SimLimits {
     fn default() -> Self {
-        Limits {
+        SimLimits {
             body_bytes: 32 * 1024 * 1024,
             messages: 100_000,
             journal_requests: 4_096,

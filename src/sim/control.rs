@@ -19,9 +19,9 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::cache::Entry;
+use super::cache::CacheEntry;
 use super::faults::Rule;
-use super::world::World;
+use super::world::{SharedWorld, World};
 
 pub fn router() -> Router<Arc<World>> {
     Router::new()
@@ -31,32 +31,30 @@ pub fn router() -> Router<Arc<World>> {
         .route("/sim/faults", get(faults).post(order_faults).delete(forget_faults))
 }
 
-type Sim = State<Arc<World>>;
-
-async fn requests(State(world): Sim) -> Json<Value> {
+async fn requests(State(world): SharedWorld) -> Json<Value> {
     let records = world.journal().records();
-    Json(json!({"requests": records.iter().map(super::journal::Record::json).collect::<Vec<_>>()}))
+    Json(json!({"requests": records.iter().map(super::journal::RequestRecord::json).collect::<Vec<_>>()}))
 }
 
-async fn forget_requests(State(world): Sim) -> StatusCode {
+async fn forget_requests(State(world): SharedWorld) -> StatusCode {
     world.journal().clear();
     StatusCode::NO_CONTENT
 }
 
-async fn cache(State(world): Sim) -> Json<Value> {
+async fn cache(State(world): SharedWorld) -> Json<Value> {
     let now_ms = world.clock.now_ms();
     let entries = world.cache().entries(now_ms);
     let shown = entries.iter().map(|(key, entry)| show(key.hex(), entry));
     Json(json!({"now_ms": now_ms, "entries": shown.collect::<Vec<_>>()}))
 }
 
-fn show(prefix: String, entry: &Entry) -> Value {
+fn show(prefix: String, entry: &CacheEntry) -> Value {
     let mut shown = json!(entry);
     shown["prefix"] = Value::String(prefix);
     shown
 }
 
-async fn forget_cache(State(world): Sim) -> StatusCode {
+async fn forget_cache(State(world): SharedWorld) -> StatusCode {
     world.cache().clear();
     StatusCode::NO_CONTENT
 }
@@ -69,11 +67,11 @@ struct ClockOrder {
     frozen: Option<bool>,
 }
 
-async fn clock(State(world): Sim) -> Json<Value> {
+async fn clock(State(world): SharedWorld) -> Json<Value> {
     Json(json!({"now_ms": world.clock.now_ms(), "frozen": world.clock.is_frozen()}))
 }
 
-async fn set_clock(state: Sim, body: Bytes) -> Response {
+async fn set_clock(state: SharedWorld, body: Bytes) -> Response {
     let order: ClockOrder = match serde_json::from_slice(&body) {
         Ok(order) => order,
         Err(error) => return wrong(&error.to_string()),
@@ -93,7 +91,7 @@ async fn set_clock(state: Sim, body: Bytes) -> Response {
     self::clock(state).await.into_response()
 }
 
-async fn faults(State(world): Sim) -> Json<Value> {
+async fn faults(State(world): SharedWorld) -> Json<Value> {
     Json(json!({"faults": world.faults.waiting()}))
 }
 
@@ -105,7 +103,7 @@ enum Orders {
     One(Rule),
 }
 
-async fn order_faults(state: Sim, body: Bytes) -> Response {
+async fn order_faults(state: SharedWorld, body: Bytes) -> Response {
     let rules = match serde_json::from_slice(&body) {
         Ok(Orders::Several(rules)) => rules,
         Ok(Orders::One(rule)) => vec![rule],
@@ -123,7 +121,7 @@ async fn order_faults(state: Sim, body: Bytes) -> Response {
     faults(state).await.into_response()
 }
 
-async fn forget_faults(State(world): Sim) -> StatusCode {
+async fn forget_faults(State(world): SharedWorld) -> StatusCode {
     world.faults.clear();
     StatusCode::NO_CONTENT
 }

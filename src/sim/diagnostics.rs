@@ -7,8 +7,8 @@ use std::collections::{HashMap, VecDeque};
 
 use serde_json::{Value, json};
 
-use super::cache::{Key, Position};
-use super::settings::{Diagnosis, Layer};
+use super::cache::{Position, PrefixKey};
+use super::settings::{DiagnosisRule, PromptLayer};
 
 /// Positions kept over all fingerprints; a long conversation has a few thousand.
 const MOST_POSITIONS: usize = 1_000_000;
@@ -18,7 +18,7 @@ struct Fingerprint {
     /// Who may ask about it: message ids of other workspaces do not exist.
     owner: String,
     model: String,
-    positions: Vec<(Key, Layer)>,
+    positions: Vec<(PrefixKey, PromptLayer)>,
 }
 
 #[derive(Debug)]
@@ -41,13 +41,13 @@ impl Fingerprints {
         previous: Option<&str>,
         model: &str,
         positions: &[Position],
-        diagnosis: Diagnosis,
+        diagnosis: DiagnosisRule,
     ) -> Value {
         let Some(previous) = previous else { return Value::Null };
         match diagnosis {
-            Diagnosis::Ready => {}
-            Diagnosis::Pending => return json!({"cache_miss_reason": null}),
-            Diagnosis::Unavailable => return json!({"cache_miss_reason": {"type": "unavailable"}}),
+            DiagnosisRule::Ready => {}
+            DiagnosisRule::Pending => return json!({"cache_miss_reason": null}),
+            DiagnosisRule::Unavailable => return json!({"cache_miss_reason": {"type": "unavailable"}}),
         }
         let Some(known) = self.by_message.get(previous).filter(|known| known.owner == owner) else {
             return json!({"cache_miss_reason": {"type": "previous_message_not_found"}});
@@ -58,8 +58,8 @@ impl Fingerprints {
         } else {
             match divergence(&known.positions, positions) {
                 None => return Value::Null,
-                Some((Layer::Tools, index)) => ("tools_changed", index),
-                Some((Layer::System, index)) => ("system_changed", index),
+                Some((PromptLayer::Tools, index)) => ("tools_changed", index),
+                Some((PromptLayer::System, index)) => ("system_changed", index),
                 Some((_, index)) => ("messages_changed", index),
             }
         };
@@ -85,7 +85,7 @@ impl Fingerprints {
 }
 
 /// The first place where the earlier prompt is not a prefix of this one.
-fn divergence(known: &[(Key, Layer)], now: &[Position]) -> Option<(Layer, usize)> {
+fn divergence(known: &[(PrefixKey, PromptLayer)], now: &[Position]) -> Option<(PromptLayer, usize)> {
     let differs = |index: &usize| now.get(*index).map(|position| position.key) != Some(known[*index].0);
     let index = (0..known.len()).find(differs)?;
     let layer = now.get(index).map_or(known[index].1, |position| position.layer.min(known[index].1));

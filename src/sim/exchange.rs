@@ -14,8 +14,8 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
-use super::answer::{Answer, Event};
-use super::body::{self, Endpoint};
+use super::answer::{FinishedAnswer, StreamEvent};
+use super::body::{self, PromptEndpoint};
 use super::cache::{Consultation, Position};
 use super::caller::Caller;
 use super::config::Encoding;
@@ -24,7 +24,7 @@ use super::error::{ApiError, kind_of};
 use super::faults::Weather;
 use super::journal::Hit;
 use super::outgoing::{self, Effect, Frame, pause};
-use super::prompt::Prompt;
+use super::prompt::DigestedPrompt;
 use super::recital::{self, Cue, Cues};
 use super::reply;
 use super::rules::{self, signature};
@@ -49,7 +49,7 @@ enum Reply {
         json: Value,
         events: usize,
     },
-    Stream(Vec<Event>),
+    Stream(Vec<StreamEvent>),
 }
 
 /// Answers a request whose body has been collected.
@@ -59,7 +59,7 @@ pub async fn answer(
     caller: &Caller,
     headers: &HeaderMap,
     bytes: &Bytes,
-    endpoint: Endpoint,
+    endpoint: PromptEndpoint,
     weather: &Weather,
 ) -> Response {
     let prepared = match prepare(world, &mut visit, caller, headers, bytes, endpoint) {
@@ -79,7 +79,7 @@ fn prepare(
     caller: &Caller,
     headers: &HeaderMap,
     bytes: &Bytes,
-    endpoint: Endpoint,
+    endpoint: PromptEndpoint,
 ) -> Result<Prepared, ApiError> {
     let config = &world.config;
     let recital = headers.get(recital::HEADER).and_then(|name| world.recitals.ask(name.to_str().ok()?));
@@ -88,14 +88,14 @@ fn prepare(
     visit.note(|record| record.model = Some(body.model.id.clone()));
     let betas = betas_of(headers);
     let markers = rules::check(&body, &betas, &config.rules)?;
-    let prompt = Prompt::render(&body, bytes, &betas, &config.rules);
+    let prompt = DigestedPrompt::render(&body, bytes, &betas, &config.rules);
     let unread = signature::check(&body, &prompt, &world.signer, &config.rules)?;
     let mut dropped = unread.places;
     dropped.extend(prompt.stripped_thinking(&body, &config.rules));
     dropped.sort_unstable();
     dropped.dedup();
     let tokens = prompt.tokens(&dropped);
-    if endpoint == Endpoint::CountTokens {
+    if endpoint == PromptEndpoint::CountTokens {
         let reply = Reply::Json(json!({"input_tokens": tokens}));
         return Ok(Prepared { reply, to_first_token: Duration::ZERO, pace: Duration::ZERO, cues: None });
     }
@@ -122,7 +122,7 @@ fn prepare(
     let to_first_token =
         config.latency.to_first_token(uncached).saturating_add(Duration::from_millis(play.first_ms));
     let pace = play.pace_ms.map_or(config.latency.pace, Duration::from_millis);
-    let answer = Answer {
+    let answer = FinishedAnswer {
         id: message_id,
         model: body.model_name.to_owned(),
         blocks: play.blocks,
@@ -162,7 +162,7 @@ fn diagnose(
     Some(found)
 }
 
-fn note(visit: &mut Visit, answer: &Answer, body: &body::Body<'_>, consultation: Consultation) {
+fn note(visit: &mut Visit, answer: &FinishedAnswer, body: &body::Body<'_>, consultation: Consultation) {
     let (usage, cost_usd) = (answer.usage, body.model.price.cost_usd(&answer.usage));
     let hit = consultation.hit.map(|position| Hit { position, tokens: usage.cache_read });
     visit.note(|record| {
@@ -254,7 +254,7 @@ fn json_body(
 }
 
 fn stream_frames(
-    events: &[Event],
+    events: &[StreamEvent],
     pace: Duration,
     cues: Option<&Cues>,
     visibility: Visibility,
@@ -280,7 +280,8 @@ fn stream_frames(
     }
     if let Some((_, status)) = weather.error_event {
         let message = if status == 529 { "Overloaded" } else { "Internal server error" };
-        let event = Event::new("error", json!({"error": {"type": kind_of(status), "message": message}}));
+        let event =
+            StreamEvent::new("error", json!({"error": {"type": kind_of(status), "message": message}}));
         frames.push(Frame {
             wait: pace,
             cue: None,

@@ -24,7 +24,7 @@ pub const LONGEST_STALL_MS: u64 = 600_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "fault", rename_all = "snake_case")]
-pub enum Fault {
+pub enum InjectedFault {
     /// Wait before anything is done.
     Latency { ms: u64 },
     /// Refuse with this status: 429, 500, 529 or any other error.
@@ -56,12 +56,12 @@ pub enum Fault {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     #[serde(flatten)]
-    pub fault: Fault,
+    pub fault: InjectedFault,
     /// How many requests it meets; it is gone after the last.
     #[serde(default = "once")]
     pub count: u64,
     #[serde(default, rename = "match")]
-    pub matching: Match,
+    pub matching: FaultCondition,
 }
 
 fn once() -> u64 {
@@ -71,7 +71,7 @@ fn once() -> u64 {
 /// Which requests a rule waits for; without conditions every one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Match {
+pub struct FaultCondition {
     /// The path, without the query.
     pub path: Option<String>,
     pub body_contains: Option<String>,
@@ -81,9 +81,9 @@ pub struct Match {
     pub skip: u64,
 }
 
-impl From<Fault> for Rule {
-    fn from(fault: Fault) -> Rule {
-        Rule { fault, count: 1, matching: Match::default() }
+impl From<InjectedFault> for Rule {
+    fn from(fault: InjectedFault) -> Rule {
+        Rule { fault, count: 1, matching: FaultCondition::default() }
     }
 }
 
@@ -101,57 +101,61 @@ pub struct Weather {
 }
 
 impl Weather {
-    fn add(&mut self, fault: &Fault) {
+    fn add(&mut self, fault: &InjectedFault) {
         let name = fault.name();
         if self.names.contains(&name) {
             return;
         }
         self.names.push(name);
         match *fault {
-            Fault::Latency { ms } => self.latency_ms = ms.min(LONGEST_STALL_MS),
-            Fault::Status { status, retry_after_s } => self.status = Some((status, retry_after_s)),
-            Fault::Stall { at_byte, ms } => {
+            InjectedFault::Latency { ms } => self.latency_ms = ms.min(LONGEST_STALL_MS),
+            InjectedFault::Status { status, retry_after_s } => self.status = Some((status, retry_after_s)),
+            InjectedFault::Stall { at_byte, ms } => {
                 self.stall = Some((at_byte, ms.unwrap_or(LONGEST_STALL_MS).min(LONGEST_STALL_MS)));
             }
-            Fault::Cut { at_byte } => self.cut_at = Some(at_byte),
-            Fault::ErrorEvent { after_events, status } => {
+            InjectedFault::Cut { at_byte } => self.cut_at = Some(at_byte),
+            InjectedFault::ErrorEvent { after_events, status } => {
                 self.error_event = Some((after_events, status.unwrap_or(529)));
             }
-            Fault::Compress { encoding } => self.compress = Some(encoding),
+            InjectedFault::Compress { encoding } => self.compress = Some(encoding),
         }
     }
 }
 
-impl Fault {
+impl InjectedFault {
     fn name(&self) -> &'static str {
         match self {
-            Fault::Latency { .. } => "latency",
-            Fault::Status { .. } => "status",
-            Fault::Stall { .. } => "stall",
-            Fault::Cut { .. } => "cut",
-            Fault::ErrorEvent { .. } => "error_event",
-            Fault::Compress { .. } => "compress",
+            InjectedFault::Latency { .. } => "latency",
+            InjectedFault::Status { .. } => "status",
+            InjectedFault::Stall { .. } => "stall",
+            InjectedFault::Cut { .. } => "cut",
+            InjectedFault::ErrorEvent { .. } => "error_event",
+            InjectedFault::Compress { .. } => "compress",
         }
     }
 
     /// The faults a request asks for by header; values that make no sense are ignored.
-    fn of_headers(headers: &HeaderMap) -> Vec<Fault> {
+    fn of_headers(headers: &HeaderMap) -> Vec<InjectedFault> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let number = |name: &str| text(name).and_then(|value| value.trim().parse::<u64>().ok());
         let status = number("x-sim-status").and_then(|status| u16::try_from(status).ok());
         let asked = [
-            number("x-sim-latency-ms").map(|ms| Fault::Latency { ms }),
-            status.map(|status| Fault::Status { status, retry_after_s: number("x-sim-retry-after") }),
-            number("x-sim-stall-at").map(|at_byte| Fault::Stall { at_byte, ms: number("x-sim-stall-ms") }),
-            number("x-sim-cut-at").map(|at_byte| Fault::Cut { at_byte }),
-            number("x-sim-error-after").map(|after_events| Fault::ErrorEvent { after_events, status: None }),
-            text("x-sim-compress").and_then(Encoding::parse).map(|encoding| Fault::Compress { encoding }),
+            number("x-sim-latency-ms").map(|ms| InjectedFault::Latency { ms }),
+            status.map(|status| InjectedFault::Status { status, retry_after_s: number("x-sim-retry-after") }),
+            number("x-sim-stall-at")
+                .map(|at_byte| InjectedFault::Stall { at_byte, ms: number("x-sim-stall-ms") }),
+            number("x-sim-cut-at").map(|at_byte| InjectedFault::Cut { at_byte }),
+            number("x-sim-error-after")
+                .map(|after_events| InjectedFault::ErrorEvent { after_events, status: None }),
+            text("x-sim-compress")
+                .and_then(Encoding::parse)
+                .map(|encoding| InjectedFault::Compress { encoding }),
         ];
         asked.into_iter().flatten().collect()
     }
 }
 
-impl Match {
+impl FaultCondition {
     fn covers(&self, path: &str, headers: &HeaderMap, body: &[u8]) -> bool {
         let has_header = |(name, wanted): (&String, &String)| {
             headers.get(name).is_some_and(|value| value.as_bytes() == wanted.as_bytes())
@@ -205,7 +209,7 @@ impl Faults {
     /// What this request meets; uses up the rules that apply.
     pub fn draw(&self, path: &str, headers: &HeaderMap, body: &[u8]) -> Weather {
         let mut weather = Weather::default();
-        for fault in Fault::of_headers(headers) {
+        for fault in InjectedFault::of_headers(headers) {
             weather.add(&fault);
         }
         let mut rules = self.rules();
@@ -267,7 +271,7 @@ mod tests {
     #[test]
     fn rules_are_bounded() {
         let faults = Faults::new(1);
-        faults.order(Fault::Cut { at_byte: 1 }).unwrap();
-        assert_eq!(faults.order(Fault::Cut { at_byte: 1 }), Err(TooManyRules { most: 1 }));
+        faults.order(InjectedFault::Cut { at_byte: 1 }).unwrap();
+        assert_eq!(faults.order(InjectedFault::Cut { at_byte: 1 }), Err(TooManyRules { most: 1 }));
     }
 }

@@ -12,8 +12,8 @@ use http::HeaderMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::cache::Breakpoint;
-use super::models::Usage;
+use super::cache::BreakpointRecord;
+use super::models::BilledUsage;
 
 /// Headers whose values are credentials.
 const SECRET_HEADERS: [&str; 4] = ["x-api-key", "authorization", "proxy-authorization", "cookie"];
@@ -22,7 +22,7 @@ const SECRET_HEADERS: [&str; 4] = ["x-api-key", "authorization", "proxy-authoriz
 pub type Number = u64;
 
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct RequestRecord {
     pub number: Number,
     pub method: String,
     /// Path and query as they came.
@@ -37,16 +37,16 @@ pub struct Record {
     pub message_id: Option<String>,
     pub status: Option<u16>,
     pub error: Option<String>,
-    pub usage: Option<Usage>,
+    pub usage: Option<BilledUsage>,
     pub cost_usd: Option<f64>,
     pub hit: Option<Hit>,
-    pub breakpoints: Vec<Breakpoint>,
+    pub breakpoints: Vec<BreakpointRecord>,
     /// Names of the faults it met.
     pub faults: Vec<&'static str>,
     pub arrived_us: u64,
     pub first_byte_us: Option<u64>,
     pub ended_us: Option<u64>,
-    pub ending: Ending,
+    pub ending: ExchangeEnding,
 }
 
 /// The cache entry a request read.
@@ -60,7 +60,7 @@ pub struct Hit {
 /// How an exchange ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ending {
+pub enum ExchangeEnding {
     Running,
     /// The last byte was handed to the connection.
     Complete,
@@ -70,7 +70,7 @@ pub enum Ending {
     Cut,
 }
 
-impl Record {
+impl RequestRecord {
     /// The bytes a client decides about; all others are few.
     fn weight(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
@@ -112,7 +112,7 @@ impl Record {
 /// The ring of records.
 #[derive(Debug)]
 pub struct Journal {
-    records: VecDeque<Record>,
+    records: VecDeque<RequestRecord>,
     next: Number,
     bytes: usize,
     most_records: usize,
@@ -136,7 +136,7 @@ impl Journal {
         let number = self.next;
         self.next += 1;
         let request_id = request_id(number);
-        let record = Record {
+        let record = RequestRecord {
             number,
             method: method.to_owned(),
             target: target.to_owned(),
@@ -156,7 +156,7 @@ impl Journal {
             arrived_us,
             first_byte_us: None,
             ended_us: None,
-            ending: Ending::Running,
+            ending: ExchangeEnding::Running,
         };
         self.bytes += record.weight();
         self.records.push_back(record);
@@ -169,7 +169,7 @@ impl Journal {
     }
 
     /// Fills a record that is still here.
-    pub fn update(&mut self, number: Number, change: impl FnOnce(&mut Record)) {
+    pub fn update(&mut self, number: Number, change: impl FnOnce(&mut RequestRecord)) {
         let Some(record) = self.record(number) else { return };
         let before = record.weight();
         change(record);
@@ -178,7 +178,7 @@ impl Journal {
         self.make_room();
     }
 
-    pub fn records(&self) -> Vec<Record> {
+    pub fn records(&self) -> Vec<RequestRecord> {
         self.records.iter().cloned().collect()
     }
 
@@ -187,7 +187,7 @@ impl Journal {
         self.bytes = 0;
     }
 
-    fn record(&mut self, number: Number) -> Option<&mut Record> {
+    fn record(&mut self, number: Number) -> Option<&mut RequestRecord> {
         // Numbers are consecutive, so the place follows from the oldest one.
         let oldest = self.records.front()?.number;
         self.records.get_mut(usize::try_from(number.checked_sub(oldest)?).ok()?)

@@ -3,7 +3,7 @@
 //! Nobody can show a saving without the provider's cache, and no test can reach it. So this is a server that accepts
 //! and refuses what the API does, answers by script, and is faithful about the prompt cache: what is read, what is
 //! written, when it becomes readable, what it costs. It shares no code with the rest of the crate, so that a
-//! mistake there cannot agree with itself here. Every rule that the vendor leaves open is a setting ([`Rules`]).
+//! mistake there cannot agree with itself here. Every rule that the vendor leaves open is a setting ([`SimRules`]).
 //!
 //! ```text
 //! server ─ collect ─ faults ─ caller ─ body ─ rules ─ prompt ─ cache ─ script ─ answer ─ outgoing
@@ -57,13 +57,13 @@ mod error;
 mod encode;
 mod world;
 
-pub use clock::Clock;
-pub use config::{Encoding, Latency, Limits, SimConfig};
-pub use faults::{Fault, Faults};
-pub use journal::{Ending, Hit, Record};
-pub use models::{Model, Usage};
+pub use clock::VirtualClock;
+pub use config::{Encoding, Latency, SimConfig, SimLimits};
+pub use faults::{Faults, InjectedFault};
+pub use journal::{ExchangeEnding, Hit, RequestRecord};
+pub use models::{BilledUsage, ModelSpec};
 pub use recital::{Cue, Recital, Recitals};
-pub use settings::Rules;
+pub use settings::SimRules;
 
 use std::io;
 use std::net::SocketAddr;
@@ -118,7 +118,7 @@ impl Sim {
     }
 
     /// What arrived so far, oldest first.
-    pub fn requests(&self) -> Vec<Record> {
+    pub fn requests(&self) -> Vec<RequestRecord> {
         self.world.journal().records()
     }
 
@@ -127,12 +127,12 @@ impl Sim {
     }
 
     /// The live cache entries, longest prefix first.
-    pub fn cache_entries(&self) -> Vec<cache::Entry> {
+    pub fn cache_entries(&self) -> Vec<cache::CacheEntry> {
         let now_ms = self.world.clock.now_ms();
         self.world.cache().entries(now_ms).into_iter().map(|(_, entry)| entry).collect()
     }
 
-    pub fn clock(&self) -> &Clock {
+    pub fn clock(&self) -> &VirtualClock {
         &self.world.clock
     }
 

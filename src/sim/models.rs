@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// One model's row.
 #[derive(Debug, Clone, Serialize)]
-pub struct Model {
+pub struct ModelSpec {
     pub id: String,
     pub display_name: String,
     pub created_at: String,
@@ -17,9 +17,9 @@ pub struct Model {
     /// Prompt plus `max_tokens` must fit.
     pub window_tokens: u64,
     pub max_output_tokens: u64,
-    pub price: Price,
+    pub price: ModelPrice,
     pub kept_thinking: KeptThinking,
-    pub binding: Binding,
+    pub binding: ThinkingBinding,
     /// May `messages` hold a `role:"system"` message?
     pub system_messages: Support,
     /// May the conversation end with an assistant message?
@@ -40,7 +40,7 @@ pub enum KeptThinking {
 /// Whether a thinking block is tied to the exact prompt it was produced under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Binding {
+pub enum ThinkingBinding {
     Bound,
     Free,
 }
@@ -62,7 +62,7 @@ pub enum StringContent {
 
 /// Dollars per million tokens, and multiples of the input price for cache traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Price {
+pub struct ModelPrice {
     pub input_usd: f64,
     pub output_usd: f64,
     pub read_multiple: f64,
@@ -82,7 +82,7 @@ pub struct LongPrompt {
 
 /// What one request was billed for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Usage {
+pub struct BilledUsage {
     /// Tokens after the last breakpoint.
     pub uncached: u64,
     pub cache_read: u64,
@@ -91,7 +91,7 @@ pub struct Usage {
     pub output: u64,
 }
 
-impl Usage {
+impl BilledUsage {
     pub fn prompt(&self) -> u64 {
         self.uncached + self.cache_read + self.cache_write()
     }
@@ -101,9 +101,9 @@ impl Usage {
     }
 }
 
-impl Price {
+impl ModelPrice {
     /// The dollars for `usage`, cache multiples and the long-prompt tier included.
-    pub fn cost_usd(&self, usage: &Usage) -> f64 {
+    pub fn cost_usd(&self, usage: &BilledUsage) -> f64 {
         let (input_usd, output_usd) = match self.long_prompt {
             Some(tier) if usage.prompt() > tier.above_tokens => (tier.input_usd, tier.output_usd),
             _ => (self.input_usd, self.output_usd),
@@ -117,7 +117,7 @@ impl Price {
 }
 
 /// The row a request's `model` names: its id, or the id with a release date or `-latest` behind it.
-pub fn find<'a>(models: &'a [Model], name: &str) -> Option<&'a Model> {
+pub fn find<'a>(models: &'a [ModelSpec], name: &str) -> Option<&'a ModelSpec> {
     models.iter().find(|model| {
         name.strip_prefix(model.id.as_str()).is_some_and(|rest| match rest {
             "" | "-latest" | "-0" => true,
@@ -131,7 +131,7 @@ fn is_release_date(text: &str) -> bool {
 }
 
 /// The rows of the public models, newest first.
-pub fn public_models() -> Vec<Model> {
+pub fn public_models() -> Vec<ModelSpec> {
     let (five, older) = (Era::Five, Era::FourSix);
     vec![
         row("claude-fable-5-2", "2026-11-09", 512, Era::Bound, price(8.0, 40.0).read(0.025)),
@@ -176,7 +176,7 @@ enum Era {
     Bound,
 }
 
-fn row(id: &str, created: &str, minimum_tokens: u64, era: Era, price: Price) -> Model {
+fn row(id: &str, created: &str, minimum_tokens: u64, era: Era, price: ModelPrice) -> ModelSpec {
     let (window_tokens, max_output_tokens) = match era {
         Era::Three => (200_000, 8_192),
         Era::Four => (200_000, 32_000),
@@ -185,7 +185,7 @@ fn row(id: &str, created: &str, minimum_tokens: u64, era: Era, price: Price) -> 
     };
     let yes_if = |condition| if condition { Support::Yes } else { Support::No };
     let bound = era == Era::Bound;
-    Model {
+    ModelSpec {
         id: id.to_owned(),
         display_name: display_name(id),
         created_at: format!("{created}T00:00:00Z"),
@@ -197,15 +197,15 @@ fn row(id: &str, created: &str, minimum_tokens: u64, era: Era, price: Price) -> 
             Era::Three | Era::Four | Era::FourFive => KeptThinking::LastTurn,
             _ => KeptThinking::All,
         },
-        binding: if bound { Binding::Bound } else { Binding::Free },
+        binding: if bound { ThinkingBinding::Bound } else { ThinkingBinding::Free },
         system_messages: yes_if(bound || era == Era::Five),
         prefill: yes_if(!(bound || era == Era::Five || era == Era::FourSix)),
         string_content: if bound { StringContent::Different } else { StringContent::SameAsOneBlock },
     }
 }
 
-fn price(input_usd: f64, output_usd: f64) -> Price {
-    Price {
+fn price(input_usd: f64, output_usd: f64) -> ModelPrice {
+    ModelPrice {
         input_usd,
         output_usd,
         read_multiple: 0.1,
@@ -215,13 +215,13 @@ fn price(input_usd: f64, output_usd: f64) -> Price {
     }
 }
 
-impl Price {
-    fn read(self, read_multiple: f64) -> Price {
-        Price { read_multiple, ..self }
+impl ModelPrice {
+    fn read(self, read_multiple: f64) -> ModelPrice {
+        ModelPrice { read_multiple, ..self }
     }
 
-    fn above(self, above_tokens: u64, input_usd: f64, output_usd: f64) -> Price {
-        Price { long_prompt: Some(LongPrompt { above_tokens, input_usd, output_usd }), ..self }
+    fn above(self, above_tokens: u64, input_usd: f64, output_usd: f64) -> ModelPrice {
+        ModelPrice { long_prompt: Some(LongPrompt { above_tokens, input_usd, output_usd }), ..self }
     }
 }
 
@@ -246,7 +246,7 @@ fn display_name(id: &str) -> String {
 mod tests {
     use super::*;
 
-    fn model(name: &str) -> Model {
+    fn model(name: &str) -> ModelSpec {
         find(&public_models(), name).expect(name).clone()
     }
 
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn reads_are_cheaper_than_a_tenth_where_the_price_list_says_so() {
-        let million_read = Usage { cache_read: 1_000_000, ..Usage::default() };
+        let million_read = BilledUsage { cache_read: 1_000_000, ..BilledUsage::default() };
         for (name, usd) in [
             ("claude-opus-5-5", 0.20),
             ("claude-fable-5-1", 0.25),
@@ -305,16 +305,20 @@ mod tests {
     #[test]
     fn writes_cost_a_quarter_more_for_five_minutes_and_double_for_an_hour() {
         let price = model("claude-opus-5-5").price;
-        let cost = |usage: Usage| price.cost_usd(&usage);
-        assert!((cost(Usage { cache_write_5m: 1_000_000, ..Usage::default() }) - 5.0).abs() < 1e-9);
-        assert!((cost(Usage { cache_write_1h: 1_000_000, ..Usage::default() }) - 8.0).abs() < 1e-9);
+        let cost = |usage: BilledUsage| price.cost_usd(&usage);
+        assert!(
+            (cost(BilledUsage { cache_write_5m: 1_000_000, ..BilledUsage::default() }) - 5.0).abs() < 1e-9
+        );
+        assert!(
+            (cost(BilledUsage { cache_write_1h: 1_000_000, ..BilledUsage::default() }) - 8.0).abs() < 1e-9
+        );
     }
 
     #[test]
     fn haiku_5_5_is_dearer_above_a_hundred_thousand_prompt_tokens() {
         let price = model("claude-haiku-5-5").price;
-        let short = price.cost_usd(&Usage { uncached: 100_000, ..Usage::default() });
-        let long = price.cost_usd(&Usage { uncached: 100_001, ..Usage::default() });
+        let short = price.cost_usd(&BilledUsage { uncached: 100_000, ..BilledUsage::default() });
+        let long = price.cost_usd(&BilledUsage { uncached: 100_001, ..BilledUsage::default() });
         assert!((short - 0.01).abs() < 1e-9);
         assert!((long - 0.0500005).abs() < 1e-9);
     }

@@ -43,7 +43,7 @@ pub async fn pause(duration: Duration) {
 /// Between the last byte and the break, so that the connection has written that byte.
 const FLUSH_PAUSE: Duration = Duration::from_millis(5);
 
-struct Outgoing {
+struct PacedBody {
     visit: Visit,
     frames: VecDeque<Frame>,
     encoder: Option<Encoder>,
@@ -57,7 +57,7 @@ struct Outgoing {
 
 /// A body that sends the frames and tells the visit when it begins and ends.
 pub fn body(visit: Visit, frames: Vec<Frame>, encoding: Option<Encoding>, weather: &Weather) -> Body {
-    let outgoing = Outgoing {
+    let outgoing = PacedBody {
         visit,
         frames: frames.into(),
         encoder: encoding.map(Encoder::new),
@@ -72,7 +72,7 @@ pub fn body(visit: Visit, frames: Vec<Frame>, encoding: Option<Encoding>, weathe
     }))
 }
 
-impl Outgoing {
+impl PacedBody {
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         if self.cut_at.is_some_and(|at| self.sent >= at) {
             tokio::time::sleep(FLUSH_PAUSE).await;

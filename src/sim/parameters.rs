@@ -7,28 +7,28 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::body::{Body, Thinking, kind};
+use super::body::{Body, ThinkingParameter, kind};
 use super::prompt::link;
 use super::render::images_in;
-use super::settings::{Layer, Rules, SaidDefault};
+use super::settings::{PromptLayer, SaidDefault, SimRules};
 
 /// One digest per layer.
 #[derive(Debug)]
-pub struct Parameters {
+pub struct ParameterDigests {
     tools: [u8; 32],
     system: [u8; 32],
     messages: [u8; 32],
 }
 
-impl Parameters {
-    pub fn of(body: &Body<'_>, betas: &[&str], rules: &Rules) -> Parameters {
+impl ParameterDigests {
+    pub fn of(body: &Body<'_>, betas: &[&str], rules: &SimRules) -> ParameterDigests {
         let table = &rules.invalidation;
-        let mut parameters = Parameters { tools: [0; 32], system: [0; 32], messages: [0; 32] };
-        let mut note = |layer: Layer, name: &str, value: &[u8]| match layer {
-            Layer::Tools => parameters.tools = link(&parameters.tools, name.as_bytes(), value),
-            Layer::System => parameters.system = link(&parameters.system, name.as_bytes(), value),
-            Layer::Messages => parameters.messages = link(&parameters.messages, name.as_bytes(), value),
-            Layer::Nothing => {}
+        let mut parameters = ParameterDigests { tools: [0; 32], system: [0; 32], messages: [0; 32] };
+        let mut note = |layer: PromptLayer, name: &str, value: &[u8]| match layer {
+            PromptLayer::Tools => parameters.tools = link(&parameters.tools, name.as_bytes(), value),
+            PromptLayer::System => parameters.system = link(&parameters.system, name.as_bytes(), value),
+            PromptLayer::Messages => parameters.messages = link(&parameters.messages, name.as_bytes(), value),
+            PromptLayer::Nothing => {}
         };
         let blocks = || body.messages.iter().flat_map(|message| message.content.blocks());
         let has_images = blocks().any(|block| images_in(block).0 > 0);
@@ -49,11 +49,11 @@ impl Parameters {
         parameters
     }
 
-    pub fn of_layer(&self, layer: Layer) -> &[u8; 32] {
+    pub fn of_layer(&self, layer: PromptLayer) -> &[u8; 32] {
         match layer {
-            Layer::Tools => &self.tools,
-            Layer::System => &self.system,
-            Layer::Messages | Layer::Nothing => &self.messages,
+            PromptLayer::Tools => &self.tools,
+            PromptLayer::System => &self.system,
+            PromptLayer::Messages | PromptLayer::Nothing => &self.messages,
         }
     }
 }
@@ -74,10 +74,10 @@ fn tool_choice(body: &Body<'_>, said_default: SaidDefault) -> Vec<u8> {
 /// Mode and budget; how thinking is displayed or bound changes no prompt.
 fn thinking(body: &Body<'_>) -> String {
     match body.thinking() {
-        Thinking::Unset => String::new(),
-        Thinking::Disabled => "disabled".to_owned(),
-        Thinking::Adaptive => "adaptive".to_owned(),
-        Thinking::Enabled { budget } => {
+        ThinkingParameter::Unset => String::new(),
+        ThinkingParameter::Disabled => "disabled".to_owned(),
+        ThinkingParameter::Adaptive => "adaptive".to_owned(),
+        ThinkingParameter::Enabled { budget } => {
             format!("enabled {}", budget.map(Value::to_string).unwrap_or_default())
         }
     }

@@ -10,26 +10,26 @@
 //!                     speed, web, citations    tool_choice, thinking, betas, images …
 //! ```
 
-use super::body::{Body, Content, Message, Role, kind};
-use super::cache::{Key, Position, Ttl};
+use super::body::{Body, BodyMessage, Content, MessageRole, kind};
+use super::cache::{EntryTtl, Position, PrefixKey};
 use super::models::{KeptThinking, StringContent};
-use super::parameters::Parameters;
-use super::render::{Form, Nature, Piece, Place, Speaker, pieces};
-use super::settings::{Escapes, Layer, Merging, MixedMessages, Rules};
+use super::parameters::ParameterDigests;
+use super::render::{BlockPlace, ContentForm, DigestedBlock, Nature, Speaker, pieces};
+use super::settings::{Escapes, Merging, MixedMessages, PromptLayer, SimRules};
 use super::spelling;
 
 /// The digested prompt of one request.
 #[derive(Debug)]
-pub struct Prompt {
-    pieces: Vec<Piece>,
-    parameters: Parameters,
+pub struct DigestedPrompt {
+    pieces: Vec<DigestedBlock>,
+    parameters: ParameterDigests,
 }
 
 /// A breakpoint the request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Marker {
-    pub place: Place,
-    pub ttl: Ttl,
+pub struct RequestedBreakpoint {
+    pub place: BlockPlace,
+    pub ttl: EntryTtl,
 }
 
 /// What a thinking block is tied to: the prompt before it, and its place among the thinking blocks of its turn.
@@ -40,18 +40,18 @@ pub struct Bond {
     pub prefix: [u8; 16],
 }
 
-impl Prompt {
+impl DigestedPrompt {
     /// `bytes` are those the body was parsed from.
-    pub fn render(body: &Body<'_>, bytes: &[u8], betas: &[&str], rules: &Rules) -> Prompt {
+    pub fn render(body: &Body<'_>, bytes: &[u8], betas: &[&str], rules: &SimRules) -> DigestedPrompt {
         let mut pieces = pieces(body, rules);
         if rules.escapes == Escapes::Significant {
             spelling::note(&mut pieces, bytes, body, rules);
         }
-        Prompt { pieces, parameters: Parameters::of(body, betas, rules) }
+        DigestedPrompt { pieces, parameters: ParameterDigests::of(body, betas, rules) }
     }
 
     /// All tokens of the prompt, less the blocks in `dropped` (sorted).
-    pub fn tokens(&self, dropped: &[Place]) -> u64 {
+    pub fn tokens(&self, dropped: &[BlockPlace]) -> u64 {
         let kept = self.pieces.iter().filter(|piece| dropped.binary_search(&piece.place).is_err());
         kept.fold(0, |sum: u64, piece| sum.saturating_add(piece.tokens))
     }
@@ -66,30 +66,30 @@ impl Prompt {
         &self,
         workspace: &str,
         body: &Body<'_>,
-        markers: &[Marker],
-        dropped: &[Place],
-        rules: &Rules,
+        markers: &[RequestedBreakpoint],
+        dropped: &[BlockPlace],
+        rules: &SimRules,
     ) -> Vec<Position> {
         let seed = [workspace.as_bytes(), b"\0", body.model.id.as_bytes()].concat();
-        let mut chain = link(self.parameters.of_layer(Layer::Tools), b"seed", &seed);
-        let mut layer = Layer::Tools;
+        let mut chain = link(self.parameters.of_layer(PromptLayer::Tools), b"seed", &seed);
+        let mut layer = PromptLayer::Tools;
         let mut tokens = 0_u64;
         let mut positions = Vec::with_capacity(self.pieces.len());
         for piece in self.pieces.iter().filter(|piece| dropped.binary_search(&piece.place).is_err()) {
             while layer < piece.layer {
-                layer = if layer == Layer::Tools { Layer::System } else { Layer::Messages };
+                layer = if layer == PromptLayer::Tools { PromptLayer::System } else { PromptLayer::Messages };
                 chain = link(&chain, b"layer", self.parameters.of_layer(layer));
             }
             chain = link(&chain, &tag(piece, body.model.string_content, rules.merging), &piece.spelling);
             tokens = tokens.saturating_add(piece.tokens);
             let marker = markers.iter().find(|marker| marker.place == piece.place).map(|marker| marker.ttl);
-            positions.push(Position { key: Key::of(&chain), tokens, layer, marker });
+            positions.push(Position { key: PrefixKey::of(&chain), tokens, layer, marker });
         }
         positions
     }
 
     /// What the thinking blocks of the request are bound to, in order of place.
-    pub fn bonds(&self) -> Vec<(Place, Bond)> {
+    pub fn bonds(&self) -> Vec<(BlockPlace, Bond)> {
         let mut found = Vec::new();
         let mut walk = BindingWalk::new(self);
         for piece in &self.pieces {
@@ -115,7 +115,7 @@ impl Prompt {
     }
 
     /// Thinking that the model does not keep: of turns before the newest one, on models that keep only that.
-    pub fn stripped_thinking(&self, body: &Body<'_>, rules: &Rules) -> Vec<Place> {
+    pub fn stripped_thinking(&self, body: &Body<'_>, rules: &SimRules) -> Vec<BlockPlace> {
         if body.model.kept_thinking == KeptThinking::All {
             return Vec::new();
         }
@@ -123,12 +123,12 @@ impl Prompt {
         let Some(newest) = newest else { return Vec::new() };
         let thinking =
             self.pieces.iter().filter(|piece| piece.nature == Nature::Thinking).map(|piece| piece.place);
-        thinking.filter(|place| matches!(place, Place::Message(index, _) if *index < newest)).collect()
+        thinking.filter(|place| matches!(place, BlockPlace::Message(index, _) if *index < newest)).collect()
     }
 }
 
-fn opens_turn(message: &Message<'_>, mixed: MixedMessages) -> bool {
-    if message.role != Role::User {
+fn opens_turn(message: &BodyMessage<'_>, mixed: MixedMessages) -> bool {
+    if message.role != MessageRole::User {
         return false;
     }
     let Content::Blocks(blocks) = message.content else { return true };
@@ -140,14 +140,14 @@ fn opens_turn(message: &Message<'_>, mixed: MixedMessages) -> bool {
 }
 
 /// What enters the chain with a block: who says it, and what the settings let count of its spelling.
-fn tag(piece: &Piece, string_content: StringContent, merging: Merging) -> [u8; 3] {
+fn tag(piece: &DigestedBlock, string_content: StringContent, merging: Merging) -> [u8; 3] {
     let speaker = match piece.speaker {
         Speaker::Head => b'-',
-        Speaker::Role(Role::User) => b'u',
-        Speaker::Role(Role::Assistant) => b'a',
-        Speaker::Role(Role::System) => b's',
+        Speaker::Role(MessageRole::User) => b'u',
+        Speaker::Role(MessageRole::Assistant) => b'a',
+        Speaker::Role(MessageRole::System) => b's',
     };
-    let is_bare = piece.form == Form::Bare && string_content == StringContent::Different;
+    let is_bare = piece.form == ContentForm::Bare && string_content == StringContent::Different;
     let is_boundary = piece.opens_message && merging == Merging::Separate;
     [speaker, if is_bare { b'"' } else { b'{' }, if is_boundary { b'|' } else { b'.' }]
 }
@@ -164,16 +164,16 @@ struct BindingWalk {
 }
 
 impl BindingWalk {
-    fn new(prompt: &Prompt) -> Self {
-        let of_layer = |layer: Layer| {
+    fn new(prompt: &DigestedPrompt) -> Self {
+        let of_layer = |layer: PromptLayer| {
             let pieces = prompt.pieces.iter().filter(|piece| piece.layer == layer);
             short(&pieces.fold([0; 32], |chain, piece| link(&chain, b"bond", &piece.digest)))
         };
-        let (tools, system) = (of_layer(Layer::Tools), of_layer(Layer::System));
+        let (tools, system) = (of_layer(PromptLayer::Tools), of_layer(PromptLayer::System));
         BindingWalk { tools, system, chain: [0; 32], turn_start: [0; 32], speaker: Speaker::Head, ordinal: 0 }
     }
 
-    fn enter(&mut self, piece: &Piece) {
+    fn enter(&mut self, piece: &DigestedBlock) {
         if piece.speaker != self.speaker {
             self.start_turn();
             self.speaker = piece.speaker;
@@ -192,7 +192,7 @@ impl BindingWalk {
         Bond { tools: self.tools, system: self.system, prefix }
     }
 
-    fn pass(&mut self, piece: &Piece) {
+    fn pass(&mut self, piece: &DigestedBlock) {
         let tag = tag(piece, StringContent::SameAsOneBlock, Merging::OneTurn);
         self.chain = link(&self.chain, &tag, &piece.digest);
         self.ordinal += usize::from(piece.nature == Nature::Thinking);

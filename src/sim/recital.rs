@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::models::Usage;
+use super::models::BilledUsage;
 
 /// The header that names an answer.
 pub const HEADER: &str = "x-sim-answer";
@@ -34,7 +34,7 @@ pub struct Recital {
     pub output_tokens: u64,
     cue: watch::Sender<Cue>,
     begun: Arc<AtomicBool>,
-    billed: Mutex<Option<Usage>>,
+    billed: Mutex<Option<BilledUsage>>,
 }
 
 impl Recital {
@@ -60,11 +60,11 @@ impl Recital {
     }
 
     /// What was billed for it, as soon as the cache was asked.
-    pub fn billed(&self) -> Option<Usage> {
+    pub fn billed(&self) -> Option<BilledUsage> {
         *lock(&self.billed)
     }
 
-    pub(super) fn bill(&self, usage: Usage) {
+    pub(super) fn bill(&self, usage: BilledUsage) {
         *lock(&self.billed) = Some(usage);
     }
 

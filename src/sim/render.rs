@@ -9,38 +9,38 @@
 
 use serde_json::{Map, Value};
 
-use super::body::{Body, Content, Message, Role, is_thinking, kind, text};
-use super::settings::{Attribution, KeyOrder, Layer, Rules};
+use super::body::{Body, BodyMessage, Content, MessageRole, is_thinking, kind, text};
+use super::settings::{AttributionRule, KeyOrder, PromptLayer, SimRules};
 
 /// What the attribution line of a coding agent starts with.
 const ATTRIBUTION: &str = "x-anthropic-billing-header";
 
 /// Where a block stands in the request; ordered as the cache hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum BlockPlace {
     Tool(usize),
     System(usize),
     Message(usize, usize),
 }
 
-impl Place {
+impl BlockPlace {
     /// The path as error messages write it.
     pub fn path(self) -> String {
         match self {
-            Place::Tool(index) => format!("tools.{index}"),
-            Place::System(index) => format!("system.{index}"),
-            Place::Message(message, block) => format!("messages.{message}.content.{block}"),
+            BlockPlace::Tool(index) => format!("tools.{index}"),
+            BlockPlace::System(index) => format!("system.{index}"),
+            BlockPlace::Message(message, block) => format!("messages.{message}.content.{block}"),
         }
     }
 }
 
 /// One block, digested.
 #[derive(Debug, Clone, Copy)]
-pub struct Piece {
-    pub place: Place,
-    pub layer: Layer,
+pub struct DigestedBlock {
+    pub place: BlockPlace,
+    pub layer: PromptLayer,
     pub speaker: Speaker,
-    pub form: Form,
+    pub form: ContentForm,
     pub nature: Nature,
     pub opens_message: bool,
     /// What the block says: thinking is bound to this, and answers follow from it.
@@ -55,11 +55,11 @@ pub struct Piece {
 pub enum Speaker {
     /// Tools and the top-level system prompt.
     Head,
-    Role(Role),
+    Role(MessageRole),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum ContentForm {
     /// `"content": "…"`.
     Bare,
     Block,
@@ -72,18 +72,18 @@ pub enum Nature {
 }
 
 /// All blocks of a request in the order of the cache.
-pub fn pieces(body: &Body<'_>, rules: &Rules) -> Vec<Piece> {
+pub fn pieces(body: &Body<'_>, rules: &SimRules) -> Vec<DigestedBlock> {
     let mut renderer = Renderer { rules, scratch: Vec::new(), pieces: Vec::new() };
     let web_layer = rules.invalidation.web_tools;
-    let is_moved = |tool: &Value| web_layer != Layer::Tools && is_web_tool(tool);
+    let is_moved = |tool: &Value| web_layer != PromptLayer::Tools && is_web_tool(tool);
     for (index, tool) in
         body.tools.iter().enumerate().filter(|(_, tool)| !is_moved(tool) && !is_deferred(tool))
     {
-        renderer.block(Place::Tool(index), Layer::Tools, Speaker::Head, tool);
+        renderer.block(BlockPlace::Tool(index), PromptLayer::Tools, Speaker::Head, tool);
     }
     // Switching the web on or off rewrites the system prompt, not the tool definitions.
     for (index, tool) in body.tools.iter().enumerate().filter(|(_, tool)| is_moved(tool)) {
-        renderer.block(Place::Tool(index), Layer::System, Speaker::Head, tool);
+        renderer.block(BlockPlace::Tool(index), PromptLayer::System, Speaker::Head, tool);
     }
     if let Some(system) = body.system {
         renderer.system(system);
@@ -95,34 +95,43 @@ pub fn pieces(body: &Body<'_>, rules: &Rules) -> Vec<Piece> {
 }
 
 struct Renderer<'r> {
-    rules: &'r Rules,
+    rules: &'r SimRules,
     scratch: Vec<u8>,
-    pieces: Vec<Piece>,
+    pieces: Vec<DigestedBlock>,
 }
 
 impl Renderer<'_> {
     fn system(&mut self, system: Content<'_>) {
         let blocks = match system {
-            Content::Text(text) => return self.bare(Place::System(0), Layer::System, Speaker::Head, text),
+            Content::Text(text) => {
+                return self.bare(BlockPlace::System(0), PromptLayer::System, Speaker::Head, text);
+            }
             Content::Blocks(blocks) => blocks,
         };
         for (index, block) in blocks.iter().enumerate() {
             let is_attribution =
                 index == 0 && text(block, "text").is_some_and(|text| text.starts_with(ATTRIBUTION));
-            if !(is_attribution && self.rules.attribution == Attribution::Stripped) {
-                self.block(Place::System(index), Layer::System, Speaker::Head, block);
+            if !(is_attribution && self.rules.attribution == AttributionRule::Stripped) {
+                self.block(BlockPlace::System(index), PromptLayer::System, Speaker::Head, block);
             }
         }
     }
 
-    fn message(&mut self, index: usize, message: &Message<'_>) {
+    fn message(&mut self, index: usize, message: &BodyMessage<'_>) {
         let first = self.pieces.len();
         let speaker = Speaker::Role(message.role);
         match message.content {
-            Content::Text(text) => self.bare(Place::Message(index, 0), Layer::Messages, speaker, text),
+            Content::Text(text) => {
+                self.bare(BlockPlace::Message(index, 0), PromptLayer::Messages, speaker, text)
+            }
             Content::Blocks(blocks) => {
                 for (block_index, block) in blocks.iter().enumerate() {
-                    self.block(Place::Message(index, block_index), Layer::Messages, speaker, block);
+                    self.block(
+                        BlockPlace::Message(index, block_index),
+                        PromptLayer::Messages,
+                        speaker,
+                        block,
+                    );
                 }
             }
         }
@@ -143,16 +152,16 @@ impl Renderer<'_> {
         piece.spelling = piece.digest;
     }
 
-    fn bare(&mut self, place: Place, layer: Layer, speaker: Speaker, text: &str) {
+    fn bare(&mut self, place: BlockPlace, layer: PromptLayer, speaker: Speaker, text: &str) {
         self.scratch.clear();
         self.scratch.extend_from_slice(br#"{"type":"text","text":"#);
         write_json(&mut self.scratch, text);
         self.scratch.push(b'}');
         let tokens = tokens_of(self.scratch.len(), self.rules);
-        self.push(place, layer, speaker, Form::Bare, Nature::Other, tokens);
+        self.push(place, layer, speaker, ContentForm::Bare, Nature::Other, tokens);
     }
 
-    fn block(&mut self, place: Place, layer: Layer, speaker: Speaker, block: &Value) {
+    fn block(&mut self, place: BlockPlace, layer: PromptLayer, speaker: Speaker, block: &Value) {
         self.scratch.clear();
         match block.as_object() {
             Some(object) => write_members(&mut self.scratch, object, self.rules.key_order),
@@ -164,20 +173,20 @@ impl Renderer<'_> {
             tokens_of(text_bytes, self.rules).saturating_add(images.saturating_mul(self.rules.image_tokens));
         let is_thinking = speaker != Speaker::Head && is_thinking(block);
         let nature = if is_thinking { Nature::Thinking } else { Nature::Other };
-        self.push(place, layer, speaker, Form::Block, nature, tokens);
+        self.push(place, layer, speaker, ContentForm::Block, nature, tokens);
     }
 
     fn push(
         &mut self,
-        place: Place,
-        layer: Layer,
+        place: BlockPlace,
+        layer: PromptLayer,
         speaker: Speaker,
-        form: Form,
+        form: ContentForm,
         nature: Nature,
         tokens: u64,
     ) {
         let digest = *blake3::hash(&self.scratch).as_bytes();
-        self.pieces.push(Piece {
+        self.pieces.push(DigestedBlock {
             place,
             layer,
             speaker,
@@ -192,7 +201,7 @@ impl Renderer<'_> {
 }
 
 /// The token estimate for so many rendered bytes.
-pub fn tokens_of(bytes: usize, rules: &Rules) -> u64 {
+pub fn tokens_of(bytes: usize, rules: &SimRules) -> u64 {
     (bytes as u64).div_ceil(rules.bytes_per_token.max(1))
 }
 

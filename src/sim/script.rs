@@ -7,20 +7,20 @@
 
 use serde_json::{Map, Value};
 
-use super::body::{Body, Role, Thinking, kind, text};
+use super::body::{Body, MessageRole, ThinkingParameter, kind, text};
 use super::encode::id;
 use super::instruction::{Act, FanOut, Instruction, Likeness};
-use super::models::Binding;
-use super::prompt::Prompt;
+use super::models::ThinkingBinding;
+use super::prompt::DigestedPrompt;
 use super::recital::Recital;
 use super::render::tokens_of;
 use super::rules::signature::Signer;
-use super::settings::Rules;
+use super::settings::SimRules;
 use super::words::Words;
 
 /// A content block of an answer.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Block {
+pub enum AnswerBlock {
     Thinking {
         text: String,
         signature: String,
@@ -60,7 +60,7 @@ impl StopReason {
 /// What the scripted model says.
 #[derive(Debug)]
 pub struct Play {
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<AnswerBlock>,
     pub stop_reason: StopReason,
     pub output_tokens: u64,
     pub pace_ms: Option<u64>,
@@ -71,7 +71,7 @@ impl Play {
     /// What was said before.
     pub fn recite(recital: &Recital) -> Play {
         Play {
-            blocks: recital.content.iter().map(Block::recited).collect(),
+            blocks: recital.content.iter().map(AnswerBlock::recited).collect(),
             stop_reason: StopReason::Recited(recital.stop_reason.clone().unwrap_or("end_turn".into())),
             output_tokens: recital.output_tokens,
             pace_ms: Some(0),
@@ -83,9 +83,9 @@ impl Play {
 /// Everything an answer follows from.
 pub struct Scene<'a> {
     pub body: &'a Body<'a>,
-    pub prompt: &'a Prompt,
+    pub prompt: &'a DigestedPrompt,
     pub signer: &'a Signer,
-    pub rules: &'a Rules,
+    pub rules: &'a SimRules,
     pub seed: u64,
     pub digest: [u8; 32],
     /// How often this very prompt was answered before: ids differ between retries, words do not.
@@ -102,7 +102,7 @@ impl Scene<'_> {
         }
         let stop_reason = match blocks.last() {
             _ if self.body.max_tokens == Some(0) => StopReason::MaxTokens,
-            Some(Block::ToolUse { .. }) => StopReason::ToolUse,
+            Some(AnswerBlock::ToolUse { .. }) => StopReason::ToolUse,
             _ => StopReason::EndTurn,
         };
         let mut play = Play {
@@ -122,9 +122,9 @@ impl Scene<'_> {
         let mut step = 0;
         for message in self.body.messages.iter().rev() {
             match message.role {
-                Role::Assistant => step += 1,
-                Role::System => {}
-                Role::User => {
+                MessageRole::Assistant => step += 1,
+                MessageRole::System => {}
+                MessageRole::User => {
                     let found = message.content.texts().filter_map(Instruction::find).last();
                     if let Some(instruction) = found {
                         return (instruction, step);
@@ -135,7 +135,7 @@ impl Scene<'_> {
         (Instruction::default(), step)
     }
 
-    fn act(&self, act: &Act, step: u64, blocks: &mut Vec<Block>) {
+    fn act(&self, act: &Act, step: u64, blocks: &mut Vec<AnswerBlock>) {
         match act {
             Act::Empty => {}
             Act::Text { words } => self.talk(*words, blocks),
@@ -153,7 +153,7 @@ impl Scene<'_> {
     }
 
     /// Text, unless the request forces a call.
-    fn talk(&self, words: usize, blocks: &mut Vec<Block>) {
+    fn talk(&self, words: usize, blocks: &mut Vec<AnswerBlock>) {
         let choice = self.body.member("tool_choice");
         let forced = match choice.map(kind) {
             Some("any") => self.plain_tool(None).or(self.body.tools.first()),
@@ -179,20 +179,22 @@ impl Scene<'_> {
         Words::from(self.seed, &self.digest, label)
     }
 
-    fn text(&self, words: usize) -> Block {
+    fn text(&self, words: usize) -> AnswerBlock {
         let format = self.body.member("output_config").and_then(|config| config.get("format"));
         let format = format.or_else(|| self.body.member("output_format"));
         match format.and_then(|format| format.get("schema")) {
-            Some(schema) => Block::Text(Value::Object(self.words("json").input_for(schema)).to_string()),
-            None => Block::Text(self.words("text").prose(words)),
+            Some(schema) => {
+                AnswerBlock::Text(Value::Object(self.words("json").input_for(schema)).to_string())
+            }
+            None => AnswerBlock::Text(self.words("text").prose(words)),
         }
     }
 
-    fn thinking(&self, instruction: &Instruction) -> Option<Block> {
+    fn thinking(&self, instruction: &Instruction) -> Option<AnswerBlock> {
         let thinks = match self.body.thinking() {
-            Thinking::Enabled { .. } | Thinking::Adaptive => true,
-            Thinking::Unset => self.body.model.binding == Binding::Bound,
-            Thinking::Disabled => false,
+            ThinkingParameter::Enabled { .. } | ThinkingParameter::Adaptive => true,
+            ThinkingParameter::Unset => self.body.model.binding == ThinkingBinding::Bound,
+            ThinkingParameter::Disabled => false,
         };
         if !thinks || instruction.thinking_words == 0 {
             return None;
@@ -203,7 +205,7 @@ impl Scene<'_> {
             _ => self.words("thinking").prose(instruction.thinking_words),
         };
         let signature = self.signer.sign(&self.body.model.id, &shown, &self.prompt.bond_of_answer(0));
-        Some(Block::Thinking { text: shown, signature })
+        Some(AnswerBlock::Thinking { text: shown, signature })
     }
 
     /// The tool that starts children: the one asked for, else one whose name says so.
@@ -222,8 +224,8 @@ impl Scene<'_> {
         }
     }
 
-    fn call(&self, tool: &Value, calls: u64, blocks: &mut Vec<Block>) {
-        blocks.push(Block::Text(self.words("before").prose(6)));
+    fn call(&self, tool: &Value, calls: u64, blocks: &mut Vec<AnswerBlock>) {
+        blocks.push(AnswerBlock::Text(self.words("before").prose(6)));
         let schema = tool.get("input_schema").unwrap_or(&Value::Null);
         self.make_calls(tool, calls, blocks, |index| self.words(&format!("call {index}")).input_for(schema));
     }
@@ -233,7 +235,7 @@ impl Scene<'_> {
         &self,
         tool: &Value,
         calls: u64,
-        blocks: &mut Vec<Block>,
+        blocks: &mut Vec<AnswerBlock>,
         input: impl Fn(u64) -> Map<String, Value>,
     ) {
         let choice = self.body.member("tool_choice");
@@ -251,14 +253,14 @@ impl Scene<'_> {
         }
     }
 
-    fn tool_use(&self, tool: &Value, index: u64, input: Map<String, Value>) -> Block {
+    fn tool_use(&self, tool: &Value, index: u64, input: Map<String, Value>) -> AnswerBlock {
         let ingredients = [&self.digest[..], &self.ordinal.to_le_bytes(), &index.to_le_bytes()];
         let name = text(tool, "name").unwrap_or_default().to_owned();
-        Block::ToolUse { id: id("toolu_", self.seed, &ingredients), name, input }
+        AnswerBlock::ToolUse { id: id("toolu_", self.seed, &ingredients), name, input }
     }
 
-    fn fan_out(&self, fan_out: &FanOut, tool: &Value, blocks: &mut Vec<Block>) {
-        blocks.push(Block::Text(self.words("before").prose(10)));
+    fn fan_out(&self, fan_out: &FanOut, tool: &Value, blocks: &mut Vec<AnswerBlock>) {
+        blocks.push(AnswerBlock::Text(self.words("before").prose(10)));
         self.make_calls(tool, fan_out.children, blocks, |index| self.spawn_input(fan_out, tool, index));
     }
 
@@ -316,7 +318,7 @@ impl Scene<'_> {
         let sequences: Vec<&str> =
             sequences.iter().take(MOST_STOP_SEQUENCES).filter_map(Value::as_str).collect();
         for index in 0..play.blocks.len() {
-            let Block::Text(text) = &mut play.blocks[index] else { continue };
+            let AnswerBlock::Text(text) = &mut play.blocks[index] else { continue };
             let found = sequences.iter().filter_map(|sequence| Some((text.find(sequence)?, *sequence))).min();
             if let Some((at, sequence)) = found {
                 text.truncate(at);
@@ -341,7 +343,7 @@ impl Scene<'_> {
             let left_bytes =
                 usize::try_from(left.saturating_mul(self.rules.bytes_per_token)).unwrap_or(usize::MAX);
             let keep = match &mut play.blocks[index] {
-                Block::Text(text) if left_bytes > 0 => {
+                AnswerBlock::Text(text) if left_bytes > 0 => {
                     text.truncate(text.floor_char_boundary(left_bytes));
                     index + 1
                 }
@@ -371,8 +373,8 @@ fn is_spawning(tool: &Value) -> bool {
     starts || name.contains("agent") || name == "task"
 }
 
-impl Block {
-    fn recited(block: &Value) -> Block {
+impl AnswerBlock {
+    fn recited(block: &Value) -> AnswerBlock {
         let said = |member: &str| text(block, member).map(str::to_owned);
         let input = block.get("input").and_then(Value::as_object).cloned();
         let members = block.as_object().map_or(0, Map::len);
@@ -385,23 +387,25 @@ impl Block {
             said("name"),
             input,
         ) {
-            ("text", Some(text), ..) if members == 2 => Block::Text(text),
+            ("text", Some(text), ..) if members == 2 => AnswerBlock::Text(text),
             ("thinking", _, Some(text), Some(signature), ..) if members == 3 => {
-                Block::Thinking { text, signature }
+                AnswerBlock::Thinking { text, signature }
             }
             ("tool_use", .., Some(id), Some(name), Some(input)) if members == 4 => {
-                Block::ToolUse { id, name, input }
+                AnswerBlock::ToolUse { id, name, input }
             }
-            _ => Block::Other(block.clone()),
+            _ => AnswerBlock::Other(block.clone()),
         }
     }
 
     /// Bytes of it that a model writes.
     fn bytes(&self) -> usize {
         match self {
-            Block::Thinking { text, .. } | Block::Text(text) => text.len(),
-            Block::ToolUse { name, input, .. } => name.len() + Value::Object(input.clone()).to_string().len(),
-            Block::Other(block) => block.to_string().len(),
+            AnswerBlock::Thinking { text, .. } | AnswerBlock::Text(text) => text.len(),
+            AnswerBlock::ToolUse { name, input, .. } => {
+                name.len() + Value::Object(input.clone()).to_string().len()
+            }
+            AnswerBlock::Other(block) => block.to_string().len(),
         }
     }
 }

@@ -15,17 +15,17 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::body::{Endpoint, wrong};
+use super::body::{PromptEndpoint, wrong};
 use super::caller;
 use super::control;
 use super::encode::id;
 use super::error::ApiError;
 use super::exchange;
-use super::models::{Model, find};
+use super::models::{ModelSpec, find};
 use super::outgoing::pause;
 use super::reply;
 use super::visit::Visit;
-use super::world::World;
+use super::world::{SharedWorld, World};
 
 pub fn router(world: Arc<World>) -> Router {
     Router::new()
@@ -41,17 +41,15 @@ pub fn router(world: Arc<World>) -> Router {
         .with_state(world)
 }
 
-type Sim = State<Arc<World>>;
-
-async fn messages(State(world): Sim, request: Request) -> Response {
-    post_prompt(world, request, Endpoint::Messages).await
+async fn messages(State(world): SharedWorld, request: Request) -> Response {
+    post_prompt(world, request, PromptEndpoint::Messages).await
 }
 
-async fn count_tokens(State(world): Sim, request: Request) -> Response {
-    post_prompt(world, request, Endpoint::CountTokens).await
+async fn count_tokens(State(world): SharedWorld, request: Request) -> Response {
+    post_prompt(world, request, PromptEndpoint::CountTokens).await
 }
 
-async fn post_prompt(world: Arc<World>, request: Request, endpoint: Endpoint) -> Response {
+async fn post_prompt(world: Arc<World>, request: Request, endpoint: PromptEndpoint) -> Response {
     let (parts, body) = request.into_parts();
     let visit = open(&world, &parts);
     let bytes = match collect(body, world.config.limits.body_bytes).await {
@@ -131,7 +129,7 @@ struct Page {
 const PAGE_MODELS: usize = 20;
 const LARGEST_PAGE: usize = 1_000;
 
-async fn models(State(world): Sim, Query(page): Query<Page>, request: Request) -> Response {
+async fn models(State(world): SharedWorld, Query(page): Query<Page>, request: Request) -> Response {
     let (parts, _) = request.into_parts();
     let visit = open(&world, &parts);
     match caller::identify(&parts.headers, &world.config) {
@@ -143,7 +141,7 @@ async fn models(State(world): Sim, Query(page): Query<Page>, request: Request) -
     }
 }
 
-fn list(models: &[Model], page: &Page) -> Result<Value, ApiError> {
+fn list(models: &[ModelSpec], page: &Page) -> Result<Value, ApiError> {
     let index_of = |id: &String| models.iter().position(|model| model.id == *id);
     let limit = match &page.limit {
         None => PAGE_MODELS,
@@ -168,7 +166,7 @@ fn list(models: &[Model], page: &Page) -> Result<Value, ApiError> {
     }))
 }
 
-fn describe(model: &Model) -> Value {
+fn describe(model: &ModelSpec) -> Value {
     json!({
         "type": "model",
         "id": model.id,
@@ -179,7 +177,7 @@ fn describe(model: &Model) -> Value {
     })
 }
 
-async fn model(State(world): Sim, Path(name): Path<String>, request: Request) -> Response {
+async fn model(State(world): SharedWorld, Path(name): Path<String>, request: Request) -> Response {
     let (parts, _) = request.into_parts();
     let visit = open(&world, &parts);
     match caller::identify(&parts.headers, &world.config) {
@@ -196,17 +194,17 @@ async fn health() -> StatusCode {
 }
 
 /// Clients ask for `HEAD /` or `HEAD /api/hello` to see whether anybody is there.
-async fn hello(State(world): Sim, request: Request) -> Response {
+async fn hello(State(world): SharedWorld, request: Request) -> Response {
     let (parts, _) = request.into_parts();
     reply::json(open(&world, &parts), None, &json!({"status": "ok"}))
 }
 
-async fn method_not_allowed(State(world): Sim, request: Request) -> Response {
+async fn method_not_allowed(State(world): SharedWorld, request: Request) -> Response {
     let (parts, _) = request.into_parts();
     reply::refuse(open(&world, &parts), None, &ApiError::new(405, "Method Not Allowed"))
 }
 
-async fn not_found(State(world): Sim, request: Request) -> Response {
+async fn not_found(State(world): SharedWorld, request: Request) -> Response {
     let (parts, _) = request.into_parts();
     let visit = open(&world, &parts);
     let error = match parts.method {

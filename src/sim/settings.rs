@@ -11,10 +11,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The cache and validation rules. [`Rules::set`] turns one by name.
+/// The cache and validation rules. [`SimRules::set`] turns one by name.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rules {
+pub struct SimRules {
     /// Positions checked per breakpoint, the breakpoint itself being the first.
     pub lookback_positions: usize,
     /// Breakpoints per request, the automatic one included.
@@ -33,7 +33,7 @@ pub struct Rules {
     pub key_order: KeyOrder,
     pub escapes: Escapes,
     pub merging: Merging,
-    pub attribution: Attribution,
+    pub attribution: AttributionRule,
     pub nested_markers: NestedMarkers,
     pub mixed_messages: MixedMessages,
     pub isolation: Isolation,
@@ -43,12 +43,12 @@ pub struct Rules {
     pub unknown_input: UnknownInput,
     pub options: Options,
     pub version_header: VersionHeader,
-    pub diagnosis: Diagnosis,
+    pub diagnosis: DiagnosisRule,
 }
 
-impl Default for Rules {
+impl Default for SimRules {
     fn default() -> Self {
-        Rules {
+        SimRules {
             lookback_positions: 20,
             breakpoints: 4,
             five_minutes_s: 5 * 60,
@@ -61,7 +61,7 @@ impl Default for Rules {
             key_order: KeyOrder::Everywhere,
             escapes: Escapes::Decoded,
             merging: Merging::OneTurn,
-            attribution: Attribution::Stripped,
+            attribution: AttributionRule::Stripped,
             nested_markers: NestedMarkers::Ignored,
             mixed_messages: MixedMessages::NewTurn,
             isolation: Isolation::Workspace,
@@ -71,7 +71,7 @@ impl Default for Rules {
             unknown_input: UnknownInput::Accept,
             options: Options::Checked,
             version_header: VersionHeader::Required,
-            diagnosis: Diagnosis::Ready,
+            diagnosis: DiagnosisRule::Ready,
         }
     }
 }
@@ -85,7 +85,7 @@ pub enum BadRule {
     Value { name: String, value: String, reason: String },
 }
 
-impl Rules {
+impl SimRules {
     /// Turns one rule by its name, e.g. `merging` to `separate`, or `invalidation.betas` to `nothing`.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), BadRule> {
         let unknown = |tree: &Value| BadRule::Unknown { name: name.to_owned(), known: names(tree) };
@@ -192,7 +192,7 @@ pub enum Merging {
 /// What happens to a leading `x-anthropic-billing-header` system block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Attribution {
+pub enum AttributionRule {
     /// Left out of the prompt, if it stands alone and first.
     Stripped,
     Prompt,
@@ -268,7 +268,7 @@ pub enum VersionHeader {
 /// What a request that names an earlier message learns from `diagnostics`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Diagnosis {
+pub enum DiagnosisRule {
     /// The earliest divergence.
     Ready,
     /// A reason of null: the comparison had not ended when the answer began.
@@ -287,7 +287,7 @@ pub enum SaidDefault {
 /// The layer whose entries a parameter invalidates, with all layers behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Layer {
+pub enum PromptLayer {
     Tools,
     System,
     Messages,
@@ -298,38 +298,38 @@ pub enum Layer {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Invalidation {
-    pub speed: Layer,
+    pub speed: PromptLayer,
     /// Web search and web fetch tools: switching them on changes the system prompt, not the tool definitions.
-    pub web_tools: Layer,
+    pub web_tools: PromptLayer,
     /// Whether any document asks for citations.
-    pub citations: Layer,
-    pub tool_choice: Layer,
+    pub citations: PromptLayer,
+    pub tool_choice: PromptLayer,
     /// `{"type":"auto"}` beside no choice at all. Documented only for effort, so the reading that shares less.
     pub said_tool_choice: SaidDefault,
     /// Whether there is an image anywhere.
-    pub images: Layer,
-    pub thinking: Layer,
-    pub effort: Layer,
-    pub output_format: Layer,
-    pub context_management: Layer,
+    pub images: PromptLayer,
+    pub thinking: PromptLayer,
+    pub effort: PromptLayer,
+    pub output_format: PromptLayer,
+    pub context_management: PromptLayer,
     /// The set of `anthropic-beta` values.
-    pub betas: Layer,
+    pub betas: PromptLayer,
 }
 
 impl Default for Invalidation {
     fn default() -> Self {
         Invalidation {
-            speed: Layer::System,
-            web_tools: Layer::System,
-            citations: Layer::System,
-            tool_choice: Layer::Messages,
+            speed: PromptLayer::System,
+            web_tools: PromptLayer::System,
+            citations: PromptLayer::System,
+            tool_choice: PromptLayer::Messages,
             said_tool_choice: SaidDefault::Different,
-            images: Layer::Messages,
-            thinking: Layer::Messages,
-            effort: Layer::Messages,
-            output_format: Layer::Messages,
-            context_management: Layer::Messages,
-            betas: Layer::Messages,
+            images: PromptLayer::Messages,
+            thinking: PromptLayer::Messages,
+            effort: PromptLayer::Messages,
+            output_format: PromptLayer::Messages,
+            context_management: PromptLayer::Messages,
+            betas: PromptLayer::Messages,
         }
     }
 }
@@ -340,21 +340,21 @@ mod tests {
 
     #[test]
     fn every_rule_can_be_turned_by_name() {
-        let mut rules = Rules::default();
+        let mut rules = SimRules::default();
         rules.set("merging", "separate").unwrap();
         rules.set("lookback_positions", "7").unwrap();
         rules.set("invalidation.betas", "nothing").unwrap();
         assert_eq!((rules.merging, rules.lookback_positions), (Merging::Separate, 7));
-        assert_eq!(rules.invalidation.betas, Layer::Nothing);
-        for (name, value) in Rules::default().list() {
+        assert_eq!(rules.invalidation.betas, PromptLayer::Nothing);
+        for (name, value) in SimRules::default().list() {
             rules.set(&name, &value).unwrap();
         }
-        assert_eq!(rules.list(), Rules::default().list());
+        assert_eq!(rules.list(), SimRules::default().list());
     }
 
     #[test]
     fn a_rule_that_does_not_exist_names_those_that_do() {
-        let mut rules = Rules::default();
+        let mut rules = SimRules::default();
         let error = rules.set("merge", "x").unwrap_err().to_string();
         assert!(error.contains("unknown rule 'merge'") && error.contains("invalidation.speed"), "{error}");
         assert!(matches!(rules.set("invalidation", "x"), Err(BadRule::Unknown { .. })));

@@ -6,12 +6,12 @@
 
 use serde_json::Value;
 
-use super::body::{Body, Endpoint};
-use super::render::{Piece, pieces};
-use super::settings::Rules;
+use super::body::{Body, PromptEndpoint};
+use super::render::{DigestedBlock, pieces};
+use super::settings::SimRules;
 
 /// Replaces the spelling of every piece by the digest of the block as it came.
-pub fn note(pieces: &mut [Piece], bytes: &[u8], body: &Body<'_>, rules: &Rules) {
+pub fn note(pieces: &mut [DigestedBlock], bytes: &[u8], body: &Body<'_>, rules: &SimRules) {
     match as_spelt(bytes, body, rules) {
         Some(spelt) if spelt.len() == pieces.len() => {
             for (piece, spelt) in pieces.iter_mut().zip(spelt) {
@@ -26,10 +26,10 @@ pub fn note(pieces: &mut [Piece], bytes: &[u8], body: &Body<'_>, rules: &Rules) 
     }
 }
 
-fn as_spelt(bytes: &[u8], body: &Body<'_>, rules: &Rules) -> Option<Vec<Piece>> {
+fn as_spelt(bytes: &[u8], body: &Body<'_>, rules: &SimRules) -> Option<Vec<DigestedBlock>> {
     let tree: Value = serde_json::from_slice(&with_escapes_escaped(bytes)).ok()?;
     let models = std::slice::from_ref(body.model);
-    let spelt = Body::read(&tree, models, Endpoint::CountTokens, usize::MAX).ok()?;
+    let spelt = Body::read(&tree, models, PromptEndpoint::CountTokens, usize::MAX).ok()?;
     Some(pieces(&spelt, rules))
 }
 

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use super::cache::Write;
-use super::journal::{Ending, Number, Record};
+use super::cache::PendingWrite;
+use super::journal::{ExchangeEnding, Number, RequestRecord};
 use super::world::World;
 
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct Visit {
     world: Arc<World>,
     number: Number,
     pub request_id: String,
-    writes: Vec<Write>,
+    writes: Vec<PendingWrite>,
     has_begun: bool,
     has_ended: bool,
 }
@@ -30,7 +30,7 @@ impl Visit {
     }
 
     /// Entries to publish when the response begins.
-    pub fn owe(&mut self, writes: Vec<Write>) {
+    pub fn owe(&mut self, writes: Vec<PendingWrite>) {
         self.writes = writes;
     }
 
@@ -41,7 +41,7 @@ impl Visit {
         }
     }
 
-    pub fn note(&self, change: impl FnOnce(&mut Record)) {
+    pub fn note(&self, change: impl FnOnce(&mut RequestRecord)) {
         self.world.journal().update(self.number, change);
     }
 
@@ -54,14 +54,14 @@ impl Visit {
     }
 
     pub fn complete(&mut self) {
-        self.end(Ending::Complete);
+        self.end(ExchangeEnding::Complete);
     }
 
     pub fn cut(&mut self) {
-        self.end(Ending::Cut);
+        self.end(ExchangeEnding::Cut);
     }
 
-    fn end(&mut self, ending: Ending) {
+    fn end(&mut self, ending: ExchangeEnding) {
         if self.has_ended {
             return;
         }
@@ -76,6 +76,6 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        self.end(Ending::ClientLeft);
+        self.end(ExchangeEnding::ClientLeft);
     }
 }

@@ -1,11 +1,13 @@
 //! Everything one simulator remembers, shared by all its requests.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use axum::extract::State;
+
 use super::cache::Cache;
-use super::clock::Clock;
+use super::clock::VirtualClock;
 use super::config::SimConfig;
 use super::diagnostics::Fingerprints;
 use super::faults::Faults;
@@ -16,11 +18,14 @@ use super::rules::signature::Signer;
 /// Prompts whose repetitions are counted. Beyond that a repetition is told by its arrival number alone.
 const MOST_COUNTED_PROMPTS: usize = 100_000;
 
+/// The world of a simulator, as its pages take it.
+pub type SharedWorld = State<Arc<World>>;
+
 #[derive(Debug)]
 pub struct World {
     pub config: SimConfig,
     pub signer: Signer,
-    pub clock: Clock,
+    pub clock: VirtualClock,
     pub faults: Faults,
     pub recitals: Recitals,
     started: Instant,
@@ -35,7 +40,7 @@ impl World {
         let limits = config.limits;
         World {
             signer: Signer::new(config.seed),
-            clock: Clock::running(),
+            clock: VirtualClock::running(),
             faults: Faults::new(limits.fault_rules),
             recitals: Recitals::new(limits.recitals),
             started: Instant::now(),

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forkpoint::config::{Config, Origin, load_prices};
+use forkpoint::config::{Config, ValueOrigin, load_prices};
 use forkpoint::engine::prices::Prices;
 use forkpoint::metrics::Metrics;
 use forkpoint::proxy::live::Live;
@@ -151,7 +151,7 @@ impl Forkpoint {
 }
 
 pub fn prices() -> Prices {
-    load_prices(None, &Origin::Default).unwrap()
+    load_prices(None, &ValueOrigin::Default).unwrap()
 }
 
 /// The sum of a family's samples in a text exposition.

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use forkpoint::config::{Key, Kind};
+use forkpoint::config::{ConfigKey, KeyKind};
 
 fn forkpoint(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_forkpoint")).env_clear().args(args).output().unwrap();
@@ -43,7 +43,9 @@ fn flags_name_the_words_that_they_take() {
         let help = forkpoint(&[command, &["-h"]].concat());
         let line =
             help.lines().find(|line| line.contains(flag)).unwrap_or_else(|| panic!("{flag} in {help}"));
-        let Kind::Choice(choice) = &Key::find(path).unwrap().kind else { panic!("{path} is no choice") };
+        let KeyKind::Choice(choice) = &ConfigKey::find(path).unwrap().kind else {
+            panic!("{path} is no choice")
+        };
         for word in choice.words {
             assert!(line.contains(word), "{word} is missing in {line}");
         }

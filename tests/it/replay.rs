@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forkpoint::config::{Bodies, Config, Mode};
 use forkpoint::sim::models::{find, public_models};
-use forkpoint::sim::{Latency, Sim, SimConfig, Usage};
+use forkpoint::sim::{BilledUsage, Latency, Sim, SimConfig};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
@@ -49,8 +49,8 @@ impl Stage {
     }
 
     /// What the simulator has billed: requests, tokens, and dollars for prompts.
-    fn ledger(&self) -> (usize, Usage, f64) {
-        let (mut sum, mut cost) = (Usage::default(), 0.0);
+    fn ledger(&self) -> (usize, BilledUsage, f64) {
+        let (mut sum, mut cost) = (BilledUsage::default(), 0.0);
         let records = self.sim.requests();
         for record in &records {
             let usage = record.usage.unwrap();
@@ -59,7 +59,7 @@ impl Stage {
             sum.cache_write_5m += usage.cache_write_5m;
             sum.cache_write_1h += usage.cache_write_1h;
             sum.output += usage.output;
-            let output = Usage { output: usage.output, ..Usage::default() };
+            let output = BilledUsage { output: usage.output, ..BilledUsage::default() };
             let price =
                 |usage| find(&public_models(), record.model.as_ref().unwrap()).unwrap().price.cost_usd(usage);
             cost += price(&usage) - price(&output);
@@ -98,9 +98,9 @@ fn run<'r>(report: &'r Value, title: &str) -> &'r Value {
         .unwrap_or_else(|| panic!("{report}"))
 }
 
-fn tokens(sum: &Value) -> Usage {
+fn tokens(sum: &Value) -> BilledUsage {
     let kind = |kind: &str| sum["tokens"][kind].as_u64().unwrap();
-    Usage {
+    BilledUsage {
         uncached: kind("uncached"),
         cache_read: kind("cache_read"),
         cache_write_5m: kind("cache_write_5m"),
@@ -111,7 +111,7 @@ fn tokens(sum: &Value) -> Usage {
 
 /// That a run bills what the recorded one did, to the token and the dollar.
 #[track_caller]
-fn bills(run: &Value, ledger: (usize, Usage, f64)) {
+fn bills(run: &Value, ledger: (usize, BilledUsage, f64)) {
     assert_eq!(run["all"]["requests"], ledger.0, "{run:#}");
     assert_eq!(tokens(&run["all"]), ledger.1, "{run:#}");
     let cost = run["all"]["prompt_usd"].as_f64().unwrap();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use forkpoint::sim::Usage;
+use forkpoint::sim::BilledUsage;
 use forkpoint::sim::models::{find, public_models};
 
 use super::client::{Client, Letter};
@@ -45,7 +45,7 @@ impl Bill {
     }
 }
 
-fn units(usage: &Usage) -> f64 {
+fn units(usage: &BilledUsage) -> f64 {
     usage.uncached as f64
         + 1.25 * usage.cache_write_5m as f64
         + 2.0 * usage.cache_write_1h as f64

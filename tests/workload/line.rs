@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forkpoint::proxy::Proxy;
-use forkpoint::sim::{Sim, Usage};
+use forkpoint::sim::{BilledUsage, Sim};
 use http::HeaderMap;
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ pub struct Exchange {
     pub forwarded: Bytes,
     pub model: String,
     /// What was billed; nothing if it was refused.
-    pub usage: Option<Usage>,
+    pub usage: Option<BilledUsage>,
 }
 
 impl<'s> Line<'s> {

@@ -14,7 +14,7 @@ use crate::engine::sse::Framer;
 use crate::engine::turn::{Turn, TurnBuilder, TurnLimits};
 
 use super::super::Failure;
-use super::Progress;
+use super::DemoProgress;
 
 const MODEL: &str = "claude-sonnet-4-6";
 const LIMITS: TurnLimits = TurnLimits { bytes: 8 << 20, tool_uses: 256 };
@@ -78,7 +78,7 @@ impl Workload {
 }
 
 /// One request that was made.
-pub struct Call {
+pub struct ClientCall {
     pub who: String,
     pub turn: usize,
     pub request_id: String,
@@ -88,13 +88,13 @@ pub struct Call {
 }
 
 /// What was played.
-pub struct Play {
-    pub calls: Vec<Call>,
+pub struct PlayedFanOut {
+    pub calls: Vec<ClientCall>,
     /// From the first child's request to the last child's last byte.
     pub children_took: Duration,
 }
 
-pub async fn run(workload: &Workload, url: String, progress: &Progress) -> Result<Play, Failure> {
+pub async fn run(workload: &Workload, url: String, progress: &DemoProgress) -> Result<PlayedFanOut, Failure> {
     let client = reqwest::Client::builder().no_proxy().build();
     let client = client.map_err(|error| Failure::new(format!("cannot make a client: {error}")))?;
     let mut parent =
@@ -120,7 +120,7 @@ pub async fn run(workload: &Workload, url: String, progress: &Progress) -> Resul
     let last = calls.pop();
     calls.extend(finished.into_iter().flat_map(|(child, _)| child.calls));
     calls.extend(last);
-    Ok(Play { calls, children_took })
+    Ok(PlayedFanOut { calls, children_took })
 }
 
 #[derive(Clone)]
@@ -128,7 +128,7 @@ struct Session<'a> {
     http: reqwest::Client,
     client: Client,
     url: String,
-    progress: &'a Progress,
+    progress: &'a DemoProgress,
 }
 
 struct Agent<'a> {
@@ -137,7 +137,7 @@ struct Agent<'a> {
     system: String,
     tools: Vec<Value>,
     messages: Vec<Value>,
-    calls: Vec<Call>,
+    calls: Vec<ClientCall>,
 }
 
 impl<'a> Agent<'a> {
@@ -211,7 +211,7 @@ impl<'a> Agent<'a> {
         let status = answer.status();
         let said =
             |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok()).map(String::from);
-        self.calls.push(Call {
+        self.calls.push(ClientCall {
             who: self.who.clone(),
             turn: self.calls.len() + 1,
             request_id: said("request-id").unwrap_or_default(),

@@ -24,9 +24,9 @@ use serde_json::json;
 use super::Failure;
 use crate::config::Config;
 use agent::{Client, Workload};
-use overview::Comparison;
+use overview::PlanComparison;
 use scenario::Scenario;
-use stage::{Arm, Stage, faster};
+use stage::{DemoArm, DemoStage, faster};
 use table::Column;
 pub use table::{aligned, grouped};
 
@@ -49,7 +49,7 @@ Units weigh prompt tokens by price: 1 uncached, 1.25 written to the cache, 0.1 r
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
-pub struct Args {
+pub struct DemoArgs {
     /// Play only this fan-out
     #[arg(long, value_enum, value_name = "NAME")]
     scenario: Option<Scenario>,
@@ -84,7 +84,7 @@ pub struct Args {
     gate: gate::Flags,
 }
 
-impl Args {
+impl DemoArgs {
     /// Whether a fan-out is asked for that is not the main job as it stands.
     fn is_particular(&self) -> bool {
         let sizes = [self.context, self.tools, self.instructions];
@@ -115,7 +115,7 @@ impl Args {
     }
 }
 
-pub fn run(args: Args) -> Result<(), Failure> {
+pub fn run(args: DemoArgs) -> Result<(), Failure> {
     let runtime = super::runtime()?;
     if args.gate.gate {
         let client = args.client.unwrap_or(Client::Careful);
@@ -125,7 +125,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
-async fn demo(args: Args) -> Result<(), Failure> {
+async fn demo(args: DemoArgs) -> Result<(), Failure> {
     let workload = args.workload()?;
     let others: Vec<Scenario> = if args.is_particular() {
         Vec::new()
@@ -135,7 +135,8 @@ async fn demo(args: Args) -> Result<(), Failure> {
     let name = args.scenario.unwrap_or(Scenario::Main).name();
     let started = Instant::now();
     let workloads = others.iter().map(|other| other.workload()).chain([workload]);
-    let progress = Progress::new(workloads.map(|workload| workload.requests() * Arm::ALL.len()).sum());
+    let progress =
+        DemoProgress::new(workloads.map(|workload| workload.requests() * DemoArm::ALL.len()).sum());
     let mut out = std::io::stdout().lock();
     if !args.json {
         let _ = writeln!(out, "{}\n", introduction(&workload));
@@ -157,7 +158,7 @@ async fn demo(args: Args) -> Result<(), Failure> {
         std::iter::once(first).chain(played.into_iter().map(|(comparison, _)| comparison)).collect();
     progress.done();
     if args.json {
-        let scenarios: Vec<_> = comparisons.iter().map(Comparison::json).collect();
+        let scenarios: Vec<_> = comparisons.iter().map(PlanComparison::json).collect();
         let _ = writeln!(out, "{:#}", json!({ "scenarios": scenarios }));
         return Ok(());
     }
@@ -189,14 +190,14 @@ fn introduction(workload: &Workload) -> String {
 async fn play(
     name: &'static str,
     workload: Workload,
-    args: &Args,
-    progress: &Progress,
-) -> Result<(Comparison, Stage), Failure> {
+    args: &DemoArgs,
+    progress: &DemoProgress,
+) -> Result<(PlanComparison, DemoStage), Failure> {
     let speed = args.gate.speed.unwrap_or(SPEED);
-    let plays = Arm::ALL.into_iter().map(|arm| perform(arm, &workload, args, speed, progress));
-    let (columns, mut stages): (Vec<Column>, Vec<Stage>) = try_join_all(plays).await?.into_iter().unzip();
+    let plays = DemoArm::ALL.into_iter().map(|arm| perform(arm, &workload, args, speed, progress));
+    let (columns, mut stages): (Vec<Column>, Vec<DemoStage>) = try_join_all(plays).await?.into_iter().unzip();
     let stage = stages.pop().ok_or_else(|| Failure::new("nothing was played"))?;
-    let mut comparison = Comparison { name, workload, columns };
+    let mut comparison = PlanComparison { name, workload, columns };
     // On a busy machine siblings come one after the other, and read what they would not find in life.
     let slower = [speed / 3, 1].into_iter().filter(|slower| (1..speed).contains(slower));
     for speed in slower {
@@ -204,7 +205,7 @@ async fn play(
             break;
         }
         progress.expect(workload.requests());
-        let (column, _) = perform(Arm::AsSent, &workload, args, speed, progress).await?;
+        let (column, _) = perform(DemoArm::AsSent, &workload, args, speed, progress).await?;
         comparison.replace(column);
     }
     Ok((comparison, stage))
@@ -212,23 +213,23 @@ async fn play(
 
 /// Plays a fan-out under one plan.
 async fn perform(
-    arm: Arm,
+    arm: DemoArm,
     workload: &Workload,
-    args: &Args,
+    args: &DemoArgs,
     speed: u32,
-    progress: &Progress,
-) -> Result<(Column, Stage), Failure> {
+    progress: &DemoProgress,
+) -> Result<(Column, DemoStage), Failure> {
     let mut config = Config::default();
     config.gate.max_hold = args.gate.max_hold();
     // The columns show what each plan costs, also where the default premium would choose to align.
     config.fork.policy.context_premium = 100.0;
-    let stage = Stage::with(arm.mode(), faster(speed), config).await?;
+    let stage = DemoStage::with(arm.mode(), faster(speed), config).await?;
     let play = agent::run(workload, stage.client_url(), progress).await?;
     let rows = stage.bill(&play.calls)?;
     Ok((Column { arm, rows }, stage))
 }
 
-fn next_steps(stage: &Stage, args: &Args) -> String {
+fn next_steps(stage: &DemoStage, args: &DemoArgs) -> String {
     if !args.stay {
         return "Next:\n  \
                 forkpoint demo --scenario small   one scenario in full; see demo --help\n  \
@@ -252,16 +253,16 @@ fn next_steps(stage: &Stage, args: &Args) -> String {
 }
 
 /// A line that grows on a terminal, and nothing elsewhere.
-struct Progress {
+struct DemoProgress {
     total: AtomicUsize,
     done: AtomicUsize,
     visible: bool,
 }
 
-impl Progress {
-    fn new(total: usize) -> Progress {
+impl DemoProgress {
+    fn new(total: usize) -> DemoProgress {
         let visible = std::io::stderr().is_terminal();
-        Progress { total: total.into(), done: AtomicUsize::default(), visible }
+        DemoProgress { total: total.into(), done: AtomicUsize::default(), visible }
     }
 
     /// More is played than was thought.

@@ -3,31 +3,31 @@
 use serde_json::{Value, json};
 
 use super::agent::Workload;
-use super::stage::Arm;
+use super::stage::DemoArm;
 use super::table::{Column, Row, aligned, grouped, is_child, total, units};
-use crate::sim::Usage;
+use crate::sim::BilledUsage;
 
 /// One fan-out, played under each plan.
-pub struct Comparison {
+pub struct PlanComparison {
     pub name: &'static str,
     pub workload: Workload,
     pub columns: Vec<Column>,
 }
 
-impl Comparison {
+impl PlanComparison {
     /// The children's requests under one plan.
-    fn rows(&self, arm: Arm) -> impl Iterator<Item = &Row> {
+    fn rows(&self, arm: DemoArm) -> impl Iterator<Item = &Row> {
         let columns = self.columns.iter().filter(move |column| column.arm == arm);
         columns.flat_map(|column| &column.rows).filter(is_child)
     }
 
-    fn children(&self, arm: Arm) -> (Usage, Option<f64>) {
+    fn children(&self, arm: DemoArm) -> (BilledUsage, Option<f64>) {
         total(self.rows(arm))
     }
 
     /// Whether the children as sent really ran together: none of them found what another had written.
     pub fn overlapped(&self) -> bool {
-        self.rows(Arm::AsSent).all(|row| row.turn > 1 || row.usage.cache_read == 0)
+        self.rows(DemoArm::AsSent).all(|row| row.turn > 1 || row.usage.cache_read == 0)
     }
 
     /// Puts another play in the place of the same arm's.
@@ -38,21 +38,21 @@ impl Comparison {
     }
 
     /// What the children cost, in multiples of their cost as sent.
-    fn ratio(&self, arm: Arm) -> f64 {
-        units(&self.children(arm).0) / units(&self.children(Arm::AsSent).0).max(1.0)
+    fn ratio(&self, arm: DemoArm) -> f64 {
+        units(&self.children(arm).0) / units(&self.children(DemoArm::AsSent).0).max(1.0)
     }
 
     /// What the forked children cost, in multiples of the same prompts without a cache. None if not all are forked:
     /// the others do without the parent's context.
     fn of_uncached(&self) -> Option<f64> {
-        let (usage, _) = self.children(Arm::Forked);
+        let (usage, _) = self.children(DemoArm::Forked);
         self.declined().is_empty().then(|| units(&usage) / (usage.prompt() as f64).max(1.0))
     }
 
     /// Why children were not forked, each reason once.
     fn declined(&self) -> Vec<&str> {
         let mut reasons: Vec<&str> = self
-            .rows(Arm::Forked)
+            .rows(DemoArm::Forked)
             .filter(|row| row.plan.as_deref() != Some("forked"))
             .map(|row| row.reason.as_deref().unwrap_or("unknown"))
             .collect();
@@ -63,18 +63,18 @@ impl Comparison {
 
     /// What it comes to, in words.
     pub fn conclusion(&self) -> String {
-        let cheaper = |arm: Arm| format!("{:.2} of what they cost as sent", self.ratio(arm));
+        let cheaper = |arm: DemoArm| format!("{:.2} of what they cost as sent", self.ratio(arm));
         let concluded = match self.of_uncached() {
             Some(ratio) => format!(
                 "Forked, the children read the parent's whole context as well. They cost {}, and {ratio:.2} of what\n\
                  the same context costs without a cache. Aligned, without that context, {}.\n",
-                cheaper(Arm::Forked),
-                cheaper(Arm::Aligned),
+                cheaper(DemoArm::Forked),
+                cheaper(DemoArm::Aligned),
             ),
             None => format!(
                 "forkpoint declined to fork ({}) and aligned the children instead: {}.\n{}",
                 self.declined().join(", "),
-                cheaper(Arm::Forked),
+                cheaper(DemoArm::Forked),
                 explained(&self.declined()),
             ),
         };
@@ -94,8 +94,8 @@ impl Comparison {
             "instruction_tokens": child_tokens,
             "client": client.name(),
             "columns": columns,
-            "aligned_to_as_sent": self.ratio(Arm::Aligned),
-            "forked_to_as_sent": self.ratio(Arm::Forked),
+            "aligned_to_as_sent": self.ratio(DemoArm::Aligned),
+            "forked_to_as_sent": self.ratio(DemoArm::Forked),
             "forked_to_same_context_uncached": self.of_uncached(),
             "declined": self.declined(),
             "as_sent_overlapped": self.overlapped(),
@@ -104,7 +104,7 @@ impl Comparison {
 }
 
 fn bill(column: &Column) -> Value {
-    let sum = |usage: Usage, cost_usd: Option<f64>| {
+    let sum = |usage: BilledUsage, cost_usd: Option<f64>| {
         json!({
             "prompt": usage.prompt(),
             "uncached": usage.uncached,
@@ -146,7 +146,7 @@ const HEADER: [&str; 10] = [
 ];
 
 /// One line per fan-out.
-pub fn table(comparisons: &[Comparison]) -> String {
+pub fn table(comparisons: &[PlanComparison]) -> String {
     let mut lines = vec![HEADER.map(String::from).to_vec()];
     lines.extend(comparisons.iter().map(|it| {
         let workload = &it.workload;
@@ -157,8 +157,8 @@ pub fn table(comparisons: &[Comparison]) -> String {
             grouped((workload.tool_tokens + workload.child_tokens).into()),
             (workload.turns + 1).to_string(),
             workload.client.name().to_owned(),
-            format!("{:.2}", it.ratio(Arm::Aligned)),
-            format!("{:.2}", it.ratio(Arm::Forked)),
+            format!("{:.2}", it.ratio(DemoArm::Aligned)),
+            format!("{:.2}", it.ratio(DemoArm::Forked)),
             it.of_uncached().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
             match it.declined().as_slice() {
                 [] => "forked".to_owned(),
@@ -166,7 +166,7 @@ pub fn table(comparisons: &[Comparison]) -> String {
             },
         ]
     }));
-    let mut reasons: Vec<&str> = comparisons.iter().flat_map(Comparison::declined).collect();
+    let mut reasons: Vec<&str> = comparisons.iter().flat_map(PlanComparison::declined).collect();
     reasons.sort_unstable();
     reasons.dedup();
     format!(
@@ -175,7 +175,7 @@ pub fn table(comparisons: &[Comparison]) -> String {
          {}\n{}",
         aligned(&lines, &[1]),
         explained(&reasons),
-    ) + if comparisons.iter().all(Comparison::overlapped) { "" } else { DISTORTED }
+    ) + if comparisons.iter().all(PlanComparison::overlapped) { "" } else { DISTORTED }
 }
 
 const DISTORTED: &str = "Take this with care: this machine is too busy to run the children as sent at once, so that some read what\n\

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::admin::{self, Hosts};
-use crate::config::{Config, Mode, Origin, load_prices};
+use crate::config::{Config, Mode, ValueOrigin, load_prices};
 use crate::sim::{Latency, Sim, SimConfig};
 
 use super::super::Failure;
 use super::super::start::{self, ServerTask};
-use super::agent::Call;
+use super::agent::ClientCall;
 use super::table::Row;
 
 /// In the range of what hosted models take.
@@ -32,34 +32,34 @@ pub fn faster(speed: u32) -> Latency {
 
 /// How the client reaches the simulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arm {
+pub enum DemoArm {
     AsSent,
     Aligned,
     Forked,
 }
 
-impl Arm {
-    pub const ALL: [Arm; 3] = [Arm::AsSent, Arm::Aligned, Arm::Forked];
+impl DemoArm {
+    pub const ALL: [DemoArm; 3] = [DemoArm::AsSent, DemoArm::Aligned, DemoArm::Forked];
 
     pub fn title(self) -> &'static str {
         match self {
-            Arm::AsSent => "as sent",
-            Arm::Aligned => "aligned",
-            Arm::Forked => "forked",
+            DemoArm::AsSent => "as sent",
+            DemoArm::Aligned => "aligned",
+            DemoArm::Forked => "forked",
         }
     }
 
     /// The mode of the forkpoint in between, if there is one.
     pub fn mode(self) -> Option<Mode> {
         match self {
-            Arm::AsSent => None,
-            Arm::Aligned => Some(Mode::Align),
-            Arm::Forked => Some(Mode::Fork),
+            DemoArm::AsSent => None,
+            DemoArm::Aligned => Some(Mode::Align),
+            DemoArm::Forked => Some(Mode::Fork),
         }
     }
 }
 
-pub struct Stage {
+pub struct DemoStage {
     sim: Sim,
     mode: Option<Mode>,
     proxy: SocketAddr,
@@ -68,14 +68,18 @@ pub struct Stage {
     _server: ServerTask,
 }
 
-impl Stage {
+impl DemoStage {
     /// A simulator that takes so long, and a forkpoint in that mode before it, if there is to be one.
-    pub async fn with(mode: Option<Mode>, latency: Latency, mut config: Config) -> Result<Stage, Failure> {
+    pub async fn with(
+        mode: Option<Mode>,
+        latency: Latency,
+        mut config: Config,
+    ) -> Result<DemoStage, Failure> {
         let sim = SimConfig { latency, ..SimConfig::default() };
         let sim = Sim::start(sim).await.map_err(failed("start the simulator"))?;
         config.server.mode = mode.unwrap_or(Mode::Observe);
         config.upstream.url = sim.url().parse().map_err(failed("use the simulator's address"))?;
-        let prices = load_prices(None, &Origin::Default).map_err(failed("read the prices"))?;
+        let prices = load_prices(None, &ValueOrigin::Default).map_err(failed("read the prices"))?;
         let metrics = start::metrics()?;
         let (listener, proxy) = start::free_port().await?;
         let (admin_listener, admin) = start::free_port().await?;
@@ -85,7 +89,7 @@ impl Stage {
         tokio::spawn(admin::serve(admin_listener, pages, Hosts::OfThisMachine));
         let service = start::proxy(config, prices, &metrics)?;
         let server = ServerTask::spawn(listener, Arc::new(service));
-        Ok(Stage { sim, mode, proxy, admin, _server: server })
+        Ok(DemoStage { sim, mode, proxy, admin, _server: server })
     }
 
     /// The client's base URL.
@@ -105,9 +109,9 @@ impl Stage {
     }
 
     /// What the simulator billed for each call.
-    pub fn bill(&self, calls: &[Call]) -> Result<Vec<Row>, Failure> {
+    pub fn bill(&self, calls: &[ClientCall]) -> Result<Vec<Row>, Failure> {
         let records = self.sim.requests();
-        let bill = |call: &Call| {
+        let bill = |call: &ClientCall| {
             let record = records.iter().find(|record| record.request_id == call.request_id)?;
             Some(Row {
                 who: call.who.clone(),

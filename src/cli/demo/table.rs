@@ -1,7 +1,7 @@
 //! The table of what each request cost.
 
-use super::stage::Arm;
-use crate::sim::Usage;
+use super::stage::DemoArm;
+use crate::sim::BilledUsage;
 
 pub struct Row {
     pub who: String,
@@ -9,7 +9,7 @@ pub struct Row {
     /// What forkpoint made of it and why not more, if it went through one.
     pub plan: Option<String>,
     pub reason: Option<String>,
-    pub usage: Usage,
+    pub usage: BilledUsage,
     /// `None` for a model without a price.
     pub cost_usd: Option<f64>,
 }
@@ -19,7 +19,7 @@ const HEADER: [&str; 8] =
 
 /// What one play cost.
 pub struct Column {
-    pub arm: Arm,
+    pub arm: DemoArm,
     pub rows: Vec<Row>,
 }
 
@@ -29,7 +29,7 @@ pub fn compare(columns: &[Column]) -> String {
     let titles = columns.iter().map(|column| column.arm.title());
     lines.push(std::iter::once("").chain(titles).map(String::from).collect());
     for (part, is_part) in [("children", is_child as fn(&&Row) -> bool), ("all", |_| true)] {
-        let bills: Vec<(Usage, Option<f64>)> =
+        let bills: Vec<(BilledUsage, Option<f64>)> =
             columns.iter().map(|column| total(column.rows.iter().filter(is_part))).collect();
         for (place, kind) in KINDS.iter().enumerate() {
             let cells = bills.iter().map(|(usage, _)| grouped(counts(usage)[place]));
@@ -49,12 +49,12 @@ pub fn compare(columns: &[Column]) -> String {
 
 const KINDS: [&str; 4] = ["uncached", "cache write", "cache read", "output"];
 
-fn counts(usage: &Usage) -> [u64; 4] {
+fn counts(usage: &BilledUsage) -> [u64; 4] {
     [usage.uncached, usage.cache_write(), usage.cache_read, usage.output]
 }
 
 /// Prompt tokens weighed by price: 1 uncached, 1.25 written, 0.1 read.
-pub fn units(usage: &Usage) -> f64 {
+pub fn units(usage: &BilledUsage) -> f64 {
     usage.uncached as f64 + 1.25 * usage.cache_write() as f64 + 0.1 * usage.cache_read as f64
 }
 
@@ -112,8 +112,8 @@ fn sum<'a>(who: &str, rows: impl Iterator<Item = &'a Row>) -> [String; 8] {
     line(who, String::new(), &total, cost)
 }
 
-pub fn total<'a>(rows: impl Iterator<Item = &'a Row>) -> (Usage, Option<f64>) {
-    let mut total = Usage::default();
+pub fn total<'a>(rows: impl Iterator<Item = &'a Row>) -> (BilledUsage, Option<f64>) {
+    let mut total = BilledUsage::default();
     let mut cost = Some(0.0);
     for Row { usage, cost_usd, .. } in rows {
         total.uncached += usage.uncached;
@@ -126,7 +126,7 @@ pub fn total<'a>(rows: impl Iterator<Item = &'a Row>) -> (Usage, Option<f64>) {
     (total, cost)
 }
 
-fn line(who: &str, turn: String, usage: &Usage, cost: Option<f64>) -> [String; 8] {
+fn line(who: &str, turn: String, usage: &BilledUsage, cost: Option<f64>) -> [String; 8] {
     [
         who.to_owned(),
         turn,
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn sums_are_the_sums_of_the_rows_and_an_unknown_price_stays_unknown() {
-        let usage = Usage { uncached: 1_000, cache_read: 200, output: 7, ..Usage::default() };
+        let usage = BilledUsage { uncached: 1_000, cache_read: 200, output: 7, ..BilledUsage::default() };
         let row =
             |who: &str, cost_usd| Row { who: who.into(), turn: 1, plan: None, reason: None, usage, cost_usd };
         let text =

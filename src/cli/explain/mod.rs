@@ -142,7 +142,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(id) = args.request {
         return request::run(id, &args, attribution, colour);
     }
-    let prices = config::load_prices(args.prices.as_deref(), &config::Origin::Flag("--prices"))?;
+    let prices = config::load_prices(args.prices.as_deref(), &config::ValueOrigin::Flag("--prices"))?;
     let Some(first) = &args.first else { return Err(Failure::usage("no request body is named")) };
     if let (Some(parent), Some(answer)) = (&args.parent, &args.answer) {
         let (child, has_agent, turns) = (first, args.agent, args.turns);

@@ -17,14 +17,14 @@ const LINE_BYTES: usize = 1_024;
 /// The target of the lines that are written here.
 const EXCHANGES: &str = "forkpoint::request";
 
-pub struct Line<F, T = SystemTime> {
+pub struct LogLineFormat<F, T = SystemTime> {
     pub format: LogFormat,
     pub timer: T,
     /// For all other lines.
     pub others: F,
 }
 
-impl<S, N, F, T> FormatEvent<S, N> for Line<F, T>
+impl<S, N, F, T> FormatEvent<S, N> for LogLineFormat<F, T>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -263,7 +263,7 @@ mod tests {
             written(|builder, buffer| builder.with_ansi(false).with_timer(Noon).with_writer(buffer).into());
         let ours = written(|builder, buffer| {
             let builder = builder.with_ansi(false).with_timer(Noon).with_writer(buffer);
-            let line = |others| Line { format: LogFormat::Human, timer: Noon, others };
+            let line = |others| LogLineFormat { format: LogFormat::Human, timer: Noon, others };
             builder.map_event_format(line).into()
         });
         assert_eq!(ours, human);
@@ -273,7 +273,7 @@ mod tests {
         };
         let theirs = written(|builder, buffer| json(builder, buffer).into());
         let ours = written(|builder, buffer| {
-            let line = |others| Line { format: LogFormat::Json, timer: Noon, others };
+            let line = |others| LogLineFormat { format: LogFormat::Json, timer: Noon, others };
             json(builder, buffer).map_event_format(line).into()
         });
         assert_eq!(ours, theirs);

@@ -12,7 +12,7 @@ mod settings;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::config::{self, Config, Identity, Origin, Overrides};
+use crate::config::{self, Config, Identity, Overrides, ValueOrigin};
 use crate::engine::prices::Prices;
 
 use super::Failure;
@@ -21,7 +21,7 @@ use progress::Progress;
 use report::Total;
 use run::Played;
 use script::Script;
-use settings::Setting;
+use settings::RunSetting;
 
 const AFTER_HELP: &str = "\
 FILE is what record.file wrote with record.bodies = \"redacted\" or \"full\"; several files are one
@@ -47,7 +47,7 @@ Examples:
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
-pub struct Args {
+pub struct ReplayArgs {
     /// A recording
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -67,17 +67,17 @@ pub struct Args {
     prices: Option<PathBuf>,
 }
 
-pub fn run(args: Args) -> Result<(), Failure> {
+pub fn run(args: ReplayArgs) -> Result<(), Failure> {
     super::runtime()?.block_on(replay(&args))
 }
 
-async fn replay(args: &Args) -> Result<(), Failure> {
+async fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     let (config, prices) = configured(args)?;
     let mut progress = Progress::new();
     let script = Script::read(&args.files, || progress.read())?;
     progress.play();
-    let mut stage = Stage { script: &script, config: &config, prices: &prices, progress };
-    let modes = Setting::modes();
+    let mut stage = ReplaySession { script: &script, config: &config, prices: &prices, progress };
+    let modes = RunSetting::modes();
     let mut runs = stage.play(modes.clone()).await?;
     if !args.modes_only
         && let Some(last) = modes.last()
@@ -86,10 +86,10 @@ async fn replay(args: &Args) -> Result<(), Failure> {
         let tried = stage.play(tries).await?;
         let totals = stage.totals(runs.iter().chain(&tried));
         let plain = &totals[modes.len() - 1];
-        let mut helped: Vec<(&Run, &Total)> = tried.iter().zip(&totals[modes.len()..]).collect();
+        let mut helped: Vec<(&PlayedRun, &Total)> = tried.iter().zip(&totals[modes.len()..]).collect();
         helped.retain(|(_, total)| total.is_cheaper(plain));
         helped.sort_by(|(_, one), (_, other)| one.cost(other).0.total_cmp(&one.cost(other).1));
-        let helped: Vec<&Setting> = helped.iter().map(|(run, _)| &run.setting).collect();
+        let helped: Vec<&RunSetting> = helped.iter().map(|(run, _)| &run.setting).collect();
         let together = last.together(&helped);
         runs.extend(tried);
         runs.extend(stage.play(together.into_iter().collect()).await?);
@@ -125,11 +125,11 @@ async fn replay(args: &Args) -> Result<(), Failure> {
 }
 
 /// The settings to be played. Nothing is taken that reaches out, or names tenants by what is not recorded.
-fn configured(args: &Args) -> Result<(Config, Prices), Failure> {
+fn configured(args: &ReplayArgs) -> Result<(Config, Prices), Failure> {
     let overrides = Overrides { config: args.config.clone(), ..Overrides::default() };
     let loaded = config::load(&overrides, std::env::vars_os())?;
     let prices = match &args.prices {
-        Some(path) => config::load_prices(Some(path), &Origin::Flag("--prices"))?,
+        Some(path) => config::load_prices(Some(path), &ValueOrigin::Flag("--prices"))?,
         None => loaded.prices,
     };
     let plain = Config::default();
@@ -144,7 +144,7 @@ fn configured(args: &Args) -> Result<(Config, Prices), Failure> {
 }
 
 /// What all runs have in common.
-struct Stage<'a> {
+struct ReplaySession<'a> {
     script: &'a Script,
     config: &'a Config,
     prices: &'a Prices,
@@ -152,29 +152,29 @@ struct Stage<'a> {
 }
 
 /// A run that was played.
-struct Run {
-    setting: Setting,
+struct PlayedRun {
+    setting: RunSetting,
     played: Played,
 }
 
-impl Stage<'_> {
-    async fn play(&mut self, settings: Vec<Setting>) -> Result<Vec<Run>, Failure> {
+impl ReplaySession<'_> {
+    async fn play(&mut self, settings: Vec<RunSetting>) -> Result<Vec<PlayedRun>, Failure> {
         self.progress.expect(settings.len() * self.script.parts.len());
         let mut runs = Vec::new();
         for setting in settings {
             let config = setting.apply(self.config);
             let step = || self.progress.step(&setting.title);
             let played = run::play(self.script, config, self.prices, step).await?;
-            runs.push(Run { setting, played });
+            runs.push(PlayedRun { setting, played });
         }
         Ok(runs)
     }
 
     /// The runs, each added up over what succeeded in all of them.
-    fn totals<'r>(&self, runs: impl IntoIterator<Item = &'r Run> + Clone) -> Vec<Total> {
+    fn totals<'r>(&self, runs: impl IntoIterator<Item = &'r PlayedRun> + Clone) -> Vec<Total> {
         let refused = refused(runs.clone());
-        let total = |run: &Run| {
-            let Run { setting, played } = run;
+        let total = |run: &PlayedRun| {
+            let PlayedRun { setting, played } = run;
             let outcomes = played.outcomes.iter().filter(|outcome| !refused.contains_key(&outcome.part));
             let settings = setting.words.join(", ");
             Total::of(&setting.title, &settings, self.script, outcomes, self.prices, played.refused.len())
@@ -184,7 +184,7 @@ impl Stage<'_> {
 }
 
 /// The exchanges that were refused in any of the runs, and what was said.
-fn refused<'r>(runs: impl IntoIterator<Item = &'r Run>) -> BTreeMap<usize, String> {
+fn refused<'r>(runs: impl IntoIterator<Item = &'r PlayedRun>) -> BTreeMap<usize, String> {
     runs.into_iter().flat_map(|run| run.played.refused.iter().cloned()).collect()
 }
 

@@ -182,7 +182,7 @@ pub fn tokens(usage: &Usage) -> Value {
 }
 
 /// One of the ways that a run is divided.
-type Group = fn(&Total) -> &BTreeMap<String, Sum>;
+type Division = fn(&Total) -> &BTreeMap<String, Sum>;
 
 /// The runs side by side.
 pub fn table(totals: &[&Total]) -> String {
@@ -203,7 +203,7 @@ pub fn table(totals: &[&Total]) -> String {
     if totals.iter().any(|total| total.refused > 0) {
         lines.push(row("refused", &|total| grouped(total.refused as u64)));
     }
-    let groups: [(&str, Group); 2] = [("client", |total| &total.clients), ("tool", |total| &total.tools)];
+    let groups: [(&str, Division); 2] = [("client", |total| &total.clients), ("tool", |total| &total.tools)];
     for (what, group) in groups {
         rules.push(lines.len());
         for name in names(totals.iter().flat_map(|total| group(total).keys())) {

@@ -258,7 +258,7 @@ impl<'a> Run<'a> {
         self.sim.recitals().forget(&index.to_string());
         match (call.client.await, call.recital.billed()) {
             (Ok(Answer::Given(Some(id))), Some(billed)) => {
-                let crate::sim::Usage { uncached, cache_read, cache_write_5m, cache_write_1h, output } =
+                let crate::sim::BilledUsage { uncached, cache_read, cache_write_5m, cache_write_1h, output } =
                     billed;
                 let usage = Usage { uncached, cache_read, cache_write_5m, cache_write_1h, output };
                 self.parts.insert(id, (index, usage));
@@ -425,7 +425,7 @@ fn sim_config(script: &Script, prices: &Prices) -> SimConfig {
         let facts = prices.facts(&part.model);
         if let Some(mut model) = config.models.first().cloned() {
             model.id = part.model.clone();
-            model.binding = models::Binding::Free;
+            model.binding = models::ThinkingBinding::Free;
             model.minimum_tokens = facts.minimum_tokens.unwrap_or(MINIMUM_TOKENS);
             config.models.push(model);
         }

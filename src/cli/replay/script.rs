@@ -224,14 +224,14 @@ fn follows(line: &Line, exchange: usize, cause: &Line) -> Option<Cause> {
 
 /// The exchanges of a fan-out.
 #[derive(Default)]
-struct Family {
+struct RecordedFanOut {
     /// The one that fanned out; the last, if that was tried again.
     parent: Option<usize>,
     children: Vec<usize>,
 }
 
-fn families(lines: &[Line]) -> HashMap<(Option<&str>, &str), Family> {
-    let mut families: HashMap<_, Family> = HashMap::new();
+fn families(lines: &[Line]) -> HashMap<(Option<&str>, &str), RecordedFanOut> {
+    let mut families: HashMap<_, RecordedFanOut> = HashMap::new();
     for (index, line) in lines.iter().enumerate() {
         let tenant = line.tenant.as_deref();
         if let Some(fork) = line.fanned_out.as_deref() {

@@ -7,18 +7,18 @@ use crate::engine::fork::Late;
 
 /// One run.
 #[derive(Clone)]
-pub struct Setting {
+pub struct RunSetting {
     pub title: String,
     /// What differs from the configuration that is played, as it is said there.
     pub words: Vec<String>,
     pub mode: Mode,
-    changes: Vec<Change>,
+    changes: Vec<ConfigChange>,
 }
 
-type Change = fn(&mut Config);
+type ConfigChange = fn(&mut Config);
 
 /// Changes that are worth a try, as they are said in the configuration. Few: each is a run of the whole recording.
-const TRIES: [(&str, Change); 8] = [
+const TRIES: [(&str, ConfigChange); 8] = [
     ("fork.context_premium = 0", |config| config.fork.policy.context_premium = 0.0),
     ("fork.context_premium = 100", |config| config.fork.policy.context_premium = 100.0),
     ("fork.max_cost_ratio = 0.8", |config| config.fork.policy.max_cost_ratio = 0.8),
@@ -29,12 +29,12 @@ const TRIES: [(&str, Change); 8] = [
     ("gate.max_hold_ms = 10000", |config| config.gate.max_hold = Duration::from_secs(10)),
 ];
 
-impl Setting {
+impl RunSetting {
     /// As sent, aligned, forked.
-    pub fn modes() -> Vec<Setting> {
+    pub fn modes() -> Vec<RunSetting> {
         let modes = [("observe", "as sent"), ("align", "aligned"), ("fork", "forked")];
         let modes = modes.into_iter().filter_map(|(word, title)| Some((Mode::named(word)?, title)));
-        let setting = |(mode, title): (Mode, &str)| Setting {
+        let setting = |(mode, title): (Mode, &str)| RunSetting {
             title: title.to_owned(),
             words: vec![format!("server.mode = \"{}\"", mode.as_str())],
             mode,
@@ -44,13 +44,13 @@ impl Setting {
     }
 
     /// This one with one thing changed, for everything that is worth a try and not so already.
-    pub fn tries(&self, config: &Config) -> Vec<Setting> {
+    pub fn tries(&self, config: &Config) -> Vec<RunSetting> {
         let new = TRIES.iter().filter(|(_, change)| {
             let mut changed = config.clone();
             change(&mut changed);
             !config.reload(&changed).changed.is_empty()
         });
-        new.map(|(word, change)| Setting {
+        new.map(|(word, change)| RunSetting {
             title: format!("{}, {word}", self.title),
             words: [self.words.as_slice(), &[(*word).to_owned()]].concat(),
             mode: self.mode,
@@ -60,7 +60,7 @@ impl Setting {
     }
 
     /// All that `others` change, the first of those that change the same key; if that is more than one of them does.
-    pub fn together(&self, others: &[&Setting]) -> Option<Setting> {
+    pub fn together(&self, others: &[&RunSetting]) -> Option<RunSetting> {
         let mut all = self.clone();
         let key = |word: &str| word.split(' ').next().unwrap_or_default().to_owned();
         for other in others {
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_is_set_already_is_not_tried() {
-        let forked = Setting::modes().pop().unwrap();
+        let forked = RunSetting::modes().pop().unwrap();
         let mut config = Config::default();
         let tries = forked.tries(&config);
         assert_eq!(tries.len(), TRIES.len() - 1, "taking late ones is the default");
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_helped_is_tried_together() {
-        let forked = Setting::modes().pop().unwrap();
+        let forked = RunSetting::modes().pop().unwrap();
         let tries = forked.tries(&Config::default());
         let scope = tries.iter().find(|setting| setting.title.contains("gate.scope")).unwrap();
         let late = tries.iter().find(|setting| setting.title.contains("fork.late")).unwrap();

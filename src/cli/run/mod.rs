@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use tokio::process::{Child, Command};
 
-use crate::config::{self, Loaded, Origin, Overrides};
+use crate::config::{self, Loaded, Overrides, ValueOrigin};
 
 use super::start::{self, ServerTask};
 use super::{Failure, logging};
@@ -58,7 +58,7 @@ the number of the signal that ended it, with 127 if it was not found, and with
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
-pub struct Args {
+pub struct RunArgs {
     /// Read this TOML file
     ///
     /// Environment: FORKPOINT_CONFIG.
@@ -85,7 +85,7 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-pub fn run(args: Args) -> Result<ExitCode, Failure> {
+pub fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let loaded = load(&args)?;
     let log = args.log.as_deref().map(|path| logging::append(&loaded.config.log, path)).transpose()?;
     let runtime = super::runtime()?;
@@ -99,7 +99,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 /// The configuration, less its addresses: the proxy of one command is on a free port, and has no admin port.
-fn load(args: &Args) -> Result<Loaded, Failure> {
+fn load(args: &RunArgs) -> Result<Loaded, Failure> {
     let free = || Some("127.0.0.1:0".to_owned());
     let overrides = Overrides {
         config: args.config.clone(),
@@ -112,7 +112,7 @@ fn load(args: &Args) -> Result<Loaded, Failure> {
     let loaded = config::load(&overrides, std::env::vars_os())?;
     let named = std::env::var_os(BASE_URL).filter(|url| !url.is_empty());
     let Some(url) = named else { return Ok(loaded) };
-    if loaded.origin("upstream.url") != Origin::Default {
+    if loaded.origin("upstream.url") != ValueOrigin::Default {
         return Ok(loaded);
     }
     let overrides = Overrides { upstream: Some(url.to_string_lossy().into_owned()), ..overrides };
@@ -123,7 +123,7 @@ fn load(args: &Args) -> Result<Loaded, Failure> {
     })
 }
 
-async fn session(args: &Args, loaded: Loaded) -> Result<ExitCode, Failure> {
+async fn session(args: &RunArgs, loaded: Loaded) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new()?;
     let started = Instant::now();
     let Loaded { config, prices, .. } = loaded;

@@ -72,9 +72,9 @@ impl Receipt<'_> {
 }
 
 /// The samples of an exposition.
-struct Sheet<'a>(Vec<Sample<'a>>);
+struct Sheet<'a>(Vec<MetricSample<'a>>);
 
-struct Sample<'a> {
+struct MetricSample<'a> {
     family: &'a str,
     labels: Vec<(&'a str, &'a str)>,
     value: f64,
@@ -82,10 +82,10 @@ struct Sample<'a> {
 
 impl<'a> Sheet<'a> {
     fn read(exposition: &'a str) -> Sheet<'a> {
-        Sheet(exposition.lines().filter_map(Sample::read).collect())
+        Sheet(exposition.lines().filter_map(MetricSample::read).collect())
     }
 
-    fn samples(&self, family: &str) -> impl Iterator<Item = &Sample<'a>> {
+    fn samples(&self, family: &str) -> impl Iterator<Item = &MetricSample<'a>> {
         self.0.iter().filter(move |sample| sample.family == family)
     }
 
@@ -94,7 +94,7 @@ impl<'a> Sheet<'a> {
     }
 
     fn of(&self, family: &str, label: &str, value: &str) -> f64 {
-        let wanted = |sample: &&Sample<'_>| sample.label(label) == value;
+        let wanted = |sample: &&MetricSample<'_>| sample.label(label) == value;
         self.samples(family).filter(wanted).map(|sample| sample.value).sum()
     }
 
@@ -140,7 +140,7 @@ impl<'a> Sheet<'a> {
     }
 
     fn answering_models(&self) -> Vec<&'a str> {
-        let answered = |sample: &&Sample<'a>| sample.label("kind") == "output" && sample.value > 0.0;
+        let answered = |sample: &&MetricSample<'a>| sample.label("kind") == "output" && sample.value > 0.0;
         let mut models: Vec<&str> =
             self.samples("tokens_total").filter(answered).map(|sample| sample.label("model")).collect();
         models.sort_unstable();
@@ -173,9 +173,9 @@ impl<'a> Sheet<'a> {
     }
 }
 
-impl<'a> Sample<'a> {
+impl<'a> MetricSample<'a> {
     /// Reads `forkpoint_name{label="value"} 1`. Values of our labels need no escapes.
-    fn read(line: &'a str) -> Option<Sample<'a>> {
+    fn read(line: &'a str) -> Option<MetricSample<'a>> {
         let (head, value) = line.strip_prefix("forkpoint_")?.rsplit_once(' ')?;
         let (family, mut rest) = head.split_once('{').unwrap_or((head, ""));
         let mut labels = Vec::new();
@@ -184,7 +184,7 @@ impl<'a> Sample<'a> {
             labels.push((name, value));
             rest = behind.trim_start_matches(',');
         }
-        Some(Sample { family, labels, value: value.parse().ok()? })
+        Some(MetricSample { family, labels, value: value.parse().ok()? })
     }
 
     fn label(&self, wanted: &str) -> &'a str {

@@ -11,15 +11,15 @@ mod table;
 
 pub use table::KEYS;
 
-use super::kind::{Given, Kind, Shown};
+use super::kind::{Given, KeyKind, ShownValue};
 use super::types::Config;
 
 /// One option.
 #[derive(Debug)]
-pub struct Key {
+pub struct ConfigKey {
     /// Section and name: `server.listen`.
     pub path: &'static str,
-    pub kind: Kind,
+    pub kind: KeyKind,
     /// What it does, in one line.
     pub meaning: &'static str,
     /// Why the default is what it is.
@@ -63,8 +63,8 @@ pub static SECTIONS: &[Section] = &[
     },
 ];
 
-impl Key {
-    pub fn find(path: &str) -> Option<&'static Key> {
+impl ConfigKey {
+    pub fn find(path: &str) -> Option<&'static ConfigKey> {
         KEYS.iter().copied().find(|key| key.path == path)
     }
 
@@ -82,16 +82,16 @@ impl Key {
     }
 
     pub fn is_secret(&self) -> bool {
-        matches!(self.kind, Kind::Secret(_))
+        matches!(self.kind, KeyKind::Secret(_))
     }
 
     /// What an empty configuration holds.
-    pub fn default(&self) -> Shown {
+    pub fn default(&self) -> ShownValue {
         self.shown(&Config::default())
     }
 
     /// What this configuration holds.
-    pub fn shown(&self, config: &Config) -> Shown {
+    pub fn shown(&self, config: &Config) -> ShownValue {
         self.kind.show(config)
     }
 
@@ -108,8 +108,8 @@ impl Key {
 mod tests {
     use super::*;
     use crate::config::{
-        Admin, Canonical, Drain, Fork, Gate, Identity, Limits, Log, PriceTable, Record, Server, Store, Trace,
-        Upstream,
+        Admin, CanonicalConfig, Drain, Fork, Gate, Identity, Limits, Log, PriceTable, Record, Server, Store,
+        TraceConfig, Upstream,
     };
     use crate::engine::fork::Policy;
 
@@ -137,7 +137,7 @@ mod tests {
         let Server { listen: _, admin_listen: _, metrics_listen: _, mode: _, response_headers: _ } = server;
         let Upstream { url: _, profile: _, strips_attribution: _, connect: _, idle: _ } = upstream;
         let Identity { pepper: _, tenant_headers: _, clients: _, oauth: _ } = identity;
-        let Canonical { order: _, volatile: _, diagnose: _ } = canonical;
+        let CanonicalConfig { order: _, volatile: _, diagnose: _ } = canonical;
         let Fork {
             tools: _,
             min_directive_chars: _,
@@ -183,7 +183,7 @@ mod tests {
         } = limits;
         let Record { file: _, max_bytes: _, files: _, bodies: _, matching: _, match_minutes: _ } = record;
         let Log { format: _, level: _ } = log;
-        let Trace { endpoint: _, sample: _, headers_file: _, propagate: _ } = trace;
+        let TraceConfig { endpoint: _, sample: _, headers_file: _, propagate: _ } = trace;
         let Drain { delay: _, deadline: _ } = drain;
         let Admin { token_file: _, open_metrics: _ } = admin;
         assert_eq!(KEYS.len(), 5 + 5 + 4 + 3 + 23 + 4 + 5 + 1 + 9 + 6 + 2 + 4 + 2 + 2);
@@ -202,23 +202,23 @@ mod tests {
     }
 
     /// A valid value that is no key's default; none where a choice has but one word.
-    fn another_value(kind: &Kind) -> Option<&'static str> {
+    fn another_value(kind: &KeyKind) -> Option<&'static str> {
         match kind {
-            Kind::Switch(slot) => {
+            KeyKind::Switch(slot) => {
                 let mut config = Config::default();
                 Some(if *slot(&mut config) { "false" } else { "true" })
             }
-            Kind::OptionalSwitch(_) => Some("true"),
-            Kind::Share(_) | Kind::Factor(_) => Some("0.75"),
-            Kind::Address(_) | Kind::OptionalAddress(_) => Some("127.0.0.9:9"),
-            Kind::Url(_) | Kind::OptionalUrl(_) => Some("http://other.example"),
-            Kind::Secret(_) => Some("hunter2"),
-            Kind::OptionalPath(_) => Some("other.toml"),
-            Kind::Selector(_) => Some("tenant:0123abcd"),
-            Kind::Headers(_) | Kind::Texts(_) => Some("x-user,x-team"),
-            Kind::Bytes(..) => Some("7777777"),
-            Kind::Count(..) | Kind::Millis(..) | Kind::Seconds(..) => Some("777"),
-            Kind::Choice(choice) => {
+            KeyKind::OptionalSwitch(_) => Some("true"),
+            KeyKind::Share(_) | KeyKind::Factor(_) => Some("0.75"),
+            KeyKind::Address(_) | KeyKind::OptionalAddress(_) => Some("127.0.0.9:9"),
+            KeyKind::Url(_) | KeyKind::OptionalUrl(_) => Some("http://other.example"),
+            KeyKind::Secret(_) => Some("hunter2"),
+            KeyKind::OptionalPath(_) => Some("other.toml"),
+            KeyKind::Selector(_) => Some("tenant:0123abcd"),
+            KeyKind::Headers(_) | KeyKind::Texts(_) => Some("x-user,x-team"),
+            KeyKind::Bytes(..) => Some("7777777"),
+            KeyKind::Count(..) | KeyKind::Millis(..) | KeyKind::Seconds(..) => Some("777"),
+            KeyKind::Choice(choice) => {
                 let default = (choice.get)(&Config::default());
                 choice.words.iter().find(|word| **word != default).copied()
             }
@@ -228,11 +228,11 @@ mod tests {
     #[test]
     fn every_choice_is_what_it_says_and_every_later_word_is_refused_as_such() {
         for key in KEYS.iter() {
-            let Kind::Choice(choice) = &key.kind else { continue };
+            let KeyKind::Choice(choice) = &key.kind else { continue };
             for word in choice.words {
                 let mut config = Config::default();
                 key.kind.put(&mut config, &Given::Text((*word).to_owned())).unwrap();
-                assert_eq!(key.shown(&config), Shown::Text((*word).to_owned()));
+                assert_eq!(key.shown(&config), ShownValue::Text((*word).to_owned()));
             }
             for word in choice.later {
                 let refused = key.kind.put(&mut Config::default(), &Given::Text((*word).to_owned()));
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn rows_stand_in_the_order_of_their_sections_and_are_written_out() {
         let sections: Vec<_> = SECTIONS.iter().map(|section| section.name).collect();
-        let place = |key: &Key| sections.iter().position(|name| *name == key.section());
+        let place = |key: &ConfigKey| sections.iter().position(|name| *name == key.section());
         assert!(KEYS.iter().all(|key| place(key).is_some()));
         assert!(KEYS.iter().map(|key| place(key)).is_sorted());
         for key in KEYS.iter() {

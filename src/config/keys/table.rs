@@ -7,12 +7,12 @@ mod observability;
 
 use std::sync::LazyLock;
 
-use super::Key;
+use super::ConfigKey;
 
 /// Every option, in the order of the manual.
-pub static KEYS: LazyLock<Vec<&'static Key>> = LazyLock::new(|| {
+pub static KEYS: LazyLock<Vec<&'static ConfigKey>> = LazyLock::new(|| {
     [server::KEYS, family::KEYS, store::KEYS, observability::KEYS]
         .into_iter()
-        .flat_map(<[Key]>::iter)
+        .flat_map(<[ConfigKey]>::iter)
         .collect()
 });

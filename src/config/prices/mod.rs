@@ -20,7 +20,7 @@ use crate::engine::prices::{Model, ModelFacts, Multiplier, Multipliers, Price, P
 
 use super::file;
 use super::hint::nearest;
-use super::problem::{Complaint, Origin, Problem, Problems, named};
+use super::problem::{Complaint, Problem, Problems, ValueOrigin, named};
 
 const BUILT_IN: &str = include_str!("../../../config/prices.toml");
 const BUILT_IN_NAME: &str = "config/prices.toml";
@@ -48,7 +48,7 @@ const TIER_KEYS: [&str; 3] = ["above_tokens", "input", "output"];
 const REQUIRED: [&str; 3] = ["source", "as_of", "above_tokens"];
 
 /// Reads a price table from this file, or the built-in one; `named_by` says who asked for the file.
-pub fn load_prices(file: Option<&Path>, named_by: &Origin) -> Result<Prices, Problems> {
+pub fn load_prices(file: Option<&Path>, named_by: &ValueOrigin) -> Result<Prices, Problems> {
     read(file, named_by).or_else(|problems| match Problems::from_list(problems) {
         Some(problems) => Err(problems),
         None => Ok(Prices::default()),
@@ -56,7 +56,7 @@ pub fn load_prices(file: Option<&Path>, named_by: &Origin) -> Result<Prices, Pro
 }
 
 /// As [`load_prices`], for a caller with a list of problems of its own.
-pub(super) fn read(file: Option<&Path>, named_by: &Origin) -> Result<Prices, Vec<Problem>> {
+pub(super) fn read(file: Option<&Path>, named_by: &ValueOrigin) -> Result<Prices, Vec<Problem>> {
     let Some(path) = file else { return parse(BUILT_IN.as_bytes(), BUILT_IN_NAME) };
     let shown = named(&path.to_string_lossy());
     let bytes = file::read_bytes(path).map_err(|complaint| vec![complaint.at(named_by.clone(), &shown)])?;
@@ -65,19 +65,19 @@ pub(super) fn read(file: Option<&Path>, named_by: &Origin) -> Result<Prices, Vec
 
 fn parse(bytes: &[u8], name: &str) -> Result<Prices, Vec<Problem>> {
     let document = file::document(bytes, name).map_err(|problem| vec![problem])?;
-    let mut reading = Reading { name, text: document.raw(), problems: Vec::new() };
+    let mut reading = PriceReader { name, text: document.raw(), problems: Vec::new() };
     let models = reading.models(document.as_table());
     if reading.problems.is_empty() { Ok(Prices::new(models)) } else { Err(reading.problems) }
 }
 
 /// One table, on its way through.
-struct Reading<'a> {
+struct PriceReader<'a> {
     name: &'a str,
     text: &'a str,
     problems: Vec<Problem>,
 }
 
-impl Reading<'_> {
+impl PriceReader<'_> {
     fn models(&mut self, root: &dyn TableLike) -> Vec<Model> {
         let mut models = Vec::new();
         for (id, item) in root.iter() {
@@ -92,7 +92,7 @@ impl Reading<'_> {
                     format!("names have letters, digits and ._:@/- only, and at most {ID_BYTES_MAX} of them"),
                 ),
                 Some(table) => {
-                    models.push(Section { reading: self, path: named(id), table, origin }.model(id));
+                    models.push(PriceSection { reading: self, path: named(id), table, origin }.model(id));
                     continue;
                 }
                 None => Complaint::new(
@@ -115,12 +115,12 @@ fn is_id(text: &str) -> bool {
 }
 
 /// One section: a model, or a tier of one.
-struct Section<'r, 'a> {
-    reading: &'r mut Reading<'a>,
+struct PriceSection<'r, 'a> {
+    reading: &'r mut PriceReader<'a>,
     /// What messages call it.
     path: String,
     table: &'r dyn TableLike,
-    origin: Origin,
+    origin: ValueOrigin,
 }
 
 const USD: RangeInclusive<f64> = 0.0..=10_000.0;
@@ -130,7 +130,7 @@ const MULTIPLIER_TAKES: &str = "a multiple of the input price from 0 to 100";
 const TOKENS: RangeInclusive<i64> = 1..=1_000_000_000;
 const TOKENS_TAKES: &str = "a whole number of tokens from 1 to 1000000000";
 
-impl<'r> Section<'r, '_> {
+impl<'r> PriceSection<'r, '_> {
     /// What the section says; what it says wrongly is left out here and reported.
     fn model(mut self, id: &str) -> Model {
         self.refuse_unknown_keys(&KEYS);
@@ -179,7 +179,7 @@ impl<'r> Section<'r, '_> {
         let mut tiers: Vec<Tier> = Vec::new();
         for (index, table) in tables.into_iter().enumerate() {
             let (path, origin) = (format!("{}.tiers[{index}]", self.path), self.place("tiers"));
-            let mut section = Section { reading: &mut *self.reading, path, table, origin };
+            let mut section = PriceSection { reading: &mut *self.reading, path, table, origin };
             section.refuse_unknown_keys(&TIER_KEYS);
             let above_tokens = section.required("above_tokens", TOKENS_TAKES, whole_tokens);
             if tiers.last().is_some_and(|last| above_tokens <= last.above_tokens && above_tokens > 0) {
@@ -257,7 +257,7 @@ impl<'r> Section<'r, '_> {
         self.reading.problems.push(complaint.at(origin, subject));
     }
 
-    fn place(&self, key: &str) -> Origin {
+    fn place(&self, key: &str) -> ValueOrigin {
         match self.table.get(key) {
             Some(item) => file::origin(self.reading.name, self.reading.text, self.table, key, item),
             None => self.origin.clone(),

@@ -5,7 +5,7 @@ use crate::engine::prices::Usd;
 use crate::engine::usage::Usage;
 
 fn built_in() -> Prices {
-    load_prices(None, &Origin::Default).unwrap()
+    load_prices(None, &ValueOrigin::Default).unwrap()
 }
 
 fn parsed(text: &str) -> Prices {
@@ -257,7 +257,7 @@ proptest! {
         if let Err(problems) = parse(text.as_bytes(), "p.toml") {
             prop_assert!(!problems.is_empty());
             for problem in problems {
-                let Origin::File { line, .. } = problem.origin else { panic!("{problem}") };
+                let ValueOrigin::File { line, .. } = problem.origin else { panic!("{problem}") };
                 prop_assert!((1..=lines.len().max(1)).contains(&line), "{}\n{}", problem, text);
                 prop_assert!(!problem.hint.is_empty());
             }

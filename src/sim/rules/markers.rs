@@ -3,24 +3,24 @@
 use serde_json::Value;
 
 use super::super::body::{Body, Content, is_thinking, kind, text};
-use super::super::cache::Ttl;
+use super::super::cache::EntryTtl;
 use super::super::error::ApiError;
-use super::super::prompt::Marker;
-use super::super::render::{Place, is_deferred};
-use super::super::settings::{NestedMarkers, Rules};
+use super::super::prompt::RequestedBreakpoint;
+use super::super::render::{BlockPlace, is_deferred};
+use super::super::settings::{NestedMarkers, SimRules};
 
 /// The breakpoints of a request in the order of the cache, the automatic one included.
-pub fn check(body: &Body<'_>, rules: &Rules) -> Result<Vec<Marker>, ApiError> {
-    let mut found = Found { markers: Vec::new(), count: 0, nested: rules.nested_markers };
+pub fn check(body: &Body<'_>, rules: &SimRules) -> Result<Vec<RequestedBreakpoint>, ApiError> {
+    let mut found = MarkerScan { markers: Vec::new(), count: 0, nested: rules.nested_markers };
     for (index, tool) in body.tools.iter().enumerate() {
         found.tool(index, tool)?;
     }
     for (index, block) in body.system.map_or(&[][..], Content::blocks).iter().enumerate() {
-        found.block(Place::System(index), block)?;
+        found.block(BlockPlace::System(index), block)?;
     }
     for (message_index, message) in body.messages.iter().enumerate() {
         for (index, block) in message.content.blocks().iter().enumerate() {
-            found.block(Place::Message(message_index, index), block)?;
+            found.block(BlockPlace::Message(message_index, index), block)?;
         }
     }
     let automatic = match body.member("cache_control") {
@@ -42,14 +42,14 @@ pub fn check(body: &Body<'_>, rules: &Rules) -> Result<Vec<Marker>, ApiError> {
     Ok(found.markers)
 }
 
-struct Found {
-    markers: Vec<Marker>,
+struct MarkerScan {
+    markers: Vec<RequestedBreakpoint>,
     /// Nested ones count too, though they may mark nothing.
     count: usize,
     nested: NestedMarkers,
 }
 
-impl Found {
+impl MarkerScan {
     fn tool(&mut self, index: usize, tool: &Value) -> Result<(), ApiError> {
         let Some(control) = control_of(tool) else { return Ok(()) };
         if is_deferred(tool) {
@@ -59,10 +59,10 @@ impl Found {
                  Tools with defer_loading cannot use prompt caching."
             )));
         }
-        self.add(Place::Tool(index), control)
+        self.add(BlockPlace::Tool(index), control)
     }
 
-    fn block(&mut self, place: Place, block: &Value) -> Result<(), ApiError> {
+    fn block(&mut self, place: BlockPlace, block: &Value) -> Result<(), ApiError> {
         if let Some(control) = control_of(block) {
             let (path, kind) = (place.path(), kind(block));
             if is_thinking(block) || kind == "fallback" {
@@ -86,16 +86,16 @@ impl Found {
             let ttl = read_ttl(control, &place.path())?;
             let is_marked = self.markers.last().is_some_and(|marker| marker.place == place);
             if self.nested == NestedMarkers::MarkOuter && !is_marked {
-                self.markers.push(Marker { place, ttl });
+                self.markers.push(RequestedBreakpoint { place, ttl });
             }
         }
         Ok(())
     }
 
-    fn add(&mut self, place: Place, control: &Value) -> Result<(), ApiError> {
+    fn add(&mut self, place: BlockPlace, control: &Value) -> Result<(), ApiError> {
         self.count += 1;
         let ttl = read_ttl(control, &format!("{}.cache_control", place.path()))?;
-        self.markers.push(Marker { place, ttl });
+        self.markers.push(RequestedBreakpoint { place, ttl });
         Ok(())
     }
 }
@@ -108,25 +108,29 @@ fn is_empty_text(block: &Value) -> bool {
     kind(block) == "text" && text(block, "text").is_some_and(str::is_empty)
 }
 
-fn read_ttl(control: &Value, path: &str) -> Result<Ttl, ApiError> {
+fn read_ttl(control: &Value, path: &str) -> Result<EntryTtl, ApiError> {
     if text(control, "type") != Some("ephemeral") {
         return Err(ApiError::invalid(format!("{path}.type: Input should be 'ephemeral'")));
     }
     match control.get("ttl") {
-        None | Some(Value::Null) => Ok(Ttl::FiveMinutes),
+        None | Some(Value::Null) => Ok(EntryTtl::FiveMinutes),
         Some(ttl) => match ttl.as_str() {
-            Some("5m") => Ok(Ttl::FiveMinutes),
-            Some("1h") => Ok(Ttl::OneHour),
+            Some("5m") => Ok(EntryTtl::FiveMinutes),
+            Some("1h") => Ok(EntryTtl::OneHour),
             _ => Err(ApiError::invalid(format!("{path}.ephemeral.ttl: Input should be '5m' or '1h'"))),
         },
     }
 }
 
 /// Top-level `cache_control` marks the last block that can be marked. Nothing to mark: nothing happens.
-fn automatic(body: &Body<'_>, ttl: Ttl, explicit: &[Marker]) -> Result<Option<Marker>, ApiError> {
+fn automatic(
+    body: &Body<'_>,
+    ttl: EntryTtl,
+    explicit: &[RequestedBreakpoint],
+) -> Result<Option<RequestedBreakpoint>, ApiError> {
     let Some(place) = last_cacheable(body) else { return Ok(None) };
     match explicit.iter().find(|marker| marker.place == place) {
-        None => Ok(Some(Marker { place, ttl })),
+        None => Ok(Some(RequestedBreakpoint { place, ttl })),
         Some(marker) if marker.ttl == ttl => Ok(None),
         Some(marker) => Err(ApiError::invalid(format!(
             "Top-level cache_control has ttl='{}' but the target block already has cache_control with ttl='{}'",
@@ -136,24 +140,25 @@ fn automatic(body: &Body<'_>, ttl: Ttl, explicit: &[Marker]) -> Result<Option<Ma
     }
 }
 
-fn last_cacheable(body: &Body<'_>) -> Option<Place> {
+fn last_cacheable(body: &Body<'_>) -> Option<BlockPlace> {
     let can_carry = |block: &Value| !is_thinking(block) && kind(block) != "fallback" && !is_empty_text(block);
     let last_in = |content: Content<'_>| match content {
         Content::Text(text) => (!text.is_empty()).then_some(0),
         Content::Blocks(blocks) => blocks.iter().rposition(can_carry),
     };
     let messages = body.messages.iter().enumerate().rev();
-    let in_messages =
-        messages.filter_map(|(index, message)| Some(Place::Message(index, last_in(message.content)?))).next();
-    let in_system = || body.system.and_then(last_in).map(Place::System);
-    let in_tools = || body.tools.iter().rposition(|tool| !is_deferred(tool)).map(Place::Tool);
+    let in_messages = messages
+        .filter_map(|(index, message)| Some(BlockPlace::Message(index, last_in(message.content)?)))
+        .next();
+    let in_system = || body.system.and_then(last_in).map(BlockPlace::System);
+    let in_tools = || body.tools.iter().rposition(|tool| !is_deferred(tool)).map(BlockPlace::Tool);
     in_messages.or_else(in_system).or_else(in_tools)
 }
 
-fn check_order(markers: &[Marker]) -> Result<(), ApiError> {
-    let first_short = markers.iter().position(|marker| marker.ttl == Ttl::FiveMinutes);
+fn check_order(markers: &[RequestedBreakpoint]) -> Result<(), ApiError> {
+    let first_short = markers.iter().position(|marker| marker.ttl == EntryTtl::FiveMinutes);
     let after = first_short.map_or(&[][..], |first| &markers[first..]);
-    match after.iter().find(|marker| marker.ttl == Ttl::OneHour) {
+    match after.iter().find(|marker| marker.ttl == EntryTtl::OneHour) {
         None => Ok(()),
         Some(marker) => Err(ApiError::invalid(format!(
             "{}.cache_control.ttl: a ttl='1h' cache_control block must not come after a ttl='5m' cache_control \

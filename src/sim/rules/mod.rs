@@ -15,14 +15,18 @@ mod turns;
 
 use super::body::Body;
 use super::error::ApiError;
-use super::prompt::Marker;
-use super::settings::{Options, Rules, UnknownInput};
+use super::prompt::RequestedBreakpoint;
+use super::settings::{Options, SimRules, UnknownInput};
 
 /// The betas a request names, in order.
-pub type Betas<'a> = [&'a str];
+pub type RequestBetas<'a> = [&'a str];
 
 /// Checks everything that needs no memory, and returns the breakpoints the request asks for.
-pub fn check(body: &Body<'_>, betas: &Betas<'_>, rules: &Rules) -> Result<Vec<Marker>, ApiError> {
+pub fn check(
+    body: &Body<'_>,
+    betas: &RequestBetas<'_>,
+    rules: &SimRules,
+) -> Result<Vec<RequestedBreakpoint>, ApiError> {
     if rules.unknown_input == UnknownInput::Refuse
         && let Some(field) = body.unknown_field()
     {

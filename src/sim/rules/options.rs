@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::super::body::{Body, Role, Thinking, is_thinking, kind, missing, text, wrong};
+use super::super::body::{Body, MessageRole, ThinkingParameter, is_thinking, kind, missing, text, wrong};
 use super::super::error::ApiError;
-use super::super::models::Binding;
-use super::Betas;
+use super::super::models::ThinkingBinding;
+use super::RequestBetas;
 
 /// The beta that lets a request say what a mismatched thinking block meets.
 pub const BINDING_BETA: &str = "thinking-binding-controls-2026-08-01";
@@ -13,7 +13,7 @@ pub const BINDING_BETA: &str = "thinking-binding-controls-2026-08-01";
 /// The API's least `budget_tokens`.
 const LEAST_BUDGET: u64 = 1024;
 
-pub fn check(body: &Body<'_>, betas: &Betas<'_>) -> Result<(), ApiError> {
+pub fn check(body: &Body<'_>, betas: &RequestBetas<'_>) -> Result<(), ApiError> {
     check_max_tokens(body)?;
     check_sampling(body)?;
     check_thinking(body, betas)?;
@@ -35,7 +35,7 @@ fn check_max_tokens(body: &Body<'_>) -> Result<(), ApiError> {
     let forced = body.member("tool_choice").is_some_and(|choice| matches!(kind(choice), "any" | "tool"));
     let refused = [
         (body.stream, "`stream: true`"),
-        (matches!(body.thinking(), Thinking::Enabled { .. }), "`thinking.type: enabled`"),
+        (matches!(body.thinking(), ThinkingParameter::Enabled { .. }), "`thinking.type: enabled`"),
         (format_of(body).is_some(), "`output_config.format`"),
         (forced, "`tool_choice` of type `any` or `tool`"),
     ];
@@ -54,7 +54,7 @@ fn check_sampling(body: &Body<'_>) -> Result<(), ApiError> {
         }
     }
     let temperature = body.member("temperature").and_then(Value::as_f64);
-    let is_manual = matches!(body.thinking(), Thinking::Enabled { .. });
+    let is_manual = matches!(body.thinking(), ThinkingParameter::Enabled { .. });
     if is_manual && temperature.is_some_and(|temperature| temperature != 1.0) {
         return Err(ApiError::invalid(
             "`temperature` may only be set to 1 when thinking is enabled. Please consult our documentation at \
@@ -73,7 +73,7 @@ fn check_sampling(body: &Body<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn check_thinking(body: &Body<'_>, betas: &Betas<'_>) -> Result<(), ApiError> {
+fn check_thinking(body: &Body<'_>, betas: &RequestBetas<'_>) -> Result<(), ApiError> {
     let Some(thinking) = body.member("thinking") else { return Ok(()) };
     let thinking_kind = kind(thinking);
     if !matches!(thinking_kind, "enabled" | "disabled" | "adaptive" | "between_tools") {
@@ -82,14 +82,14 @@ fn check_thinking(body: &Body<'_>, betas: &Betas<'_>) -> Result<(), ApiError> {
              'adaptive', 'disabled', 'enabled'"
         )));
     }
-    if thinking_kind == "disabled" && body.model.binding == Binding::Bound {
+    if thinking_kind == "disabled" && body.model.binding == ThinkingBinding::Bound {
         return Err(ApiError::invalid("thinking.type: 'disabled' is not supported on this model"));
     }
     if thinking.get("block_binding").is_some() && !betas.contains(&BINDING_BETA) {
         return Err(ApiError::invalid("thinking.block_binding: Extra inputs are not permitted"));
     }
     match body.thinking() {
-        Thinking::Enabled { budget } => check_manual(body, budget),
+        ThinkingParameter::Enabled { budget } => check_manual(body, budget),
         _ => Ok(()),
     }
 }
@@ -113,7 +113,7 @@ fn check_manual(body: &Body<'_>, budget: Option<&Value>) -> Result<(), ApiError>
 
 /// In manual mode the assistant turn of an open tool loop starts with its thinking.
 fn check_final_turn(body: &Body<'_>) -> Result<(), ApiError> {
-    let Some(index) = body.messages.iter().rposition(|message| message.role == Role::Assistant) else {
+    let Some(index) = body.messages.iter().rposition(|message| message.role == MessageRole::Assistant) else {
         return Ok(());
     };
     let blocks = body.messages[index].content.blocks();

@@ -6,12 +6,12 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use super::super::body::{Body, Role, kind, text};
+use super::super::body::{Body, MessageRole, kind, text};
 use super::super::error::ApiError;
 
 /// Consecutive messages of one role.
-struct Turn {
-    role: Role,
+struct MessageRun {
+    role: MessageRole,
     first: usize,
     end: usize,
 }
@@ -22,35 +22,35 @@ pub fn check(body: &Body<'_>) -> Result<(), ApiError> {
     let mut open: Vec<&str> = Vec::new();
     for (index, turn) in turns.iter().enumerate() {
         match turn.role {
-            Role::Assistant => {
+            MessageRole::Assistant => {
                 let calls = check_calls(body, turn, &mut seen_ids)?;
-                let answer = turns.get(index + 1).filter(|next| next.role == Role::User);
+                let answer = turns.get(index + 1).filter(|next| next.role == MessageRole::User);
                 check_answered(body, turn, &calls, answer)?;
                 check_server_tools(body, turn, answer)?;
                 open = calls;
             }
-            Role::User => {
+            MessageRole::User => {
                 check_results(body, turn, &open)?;
                 open.clear();
             }
-            Role::System => {}
+            MessageRole::System => {}
         }
     }
     Ok(())
 }
 
-fn turns(body: &Body<'_>) -> Vec<Turn> {
-    let mut turns: Vec<Turn> = Vec::new();
+fn turns(body: &Body<'_>) -> Vec<MessageRun> {
+    let mut turns: Vec<MessageRun> = Vec::new();
     for (index, message) in body.messages.iter().enumerate() {
         match turns.last_mut() {
             Some(turn) if turn.role == message.role => turn.end = index + 1,
-            _ => turns.push(Turn { role: message.role, first: index, end: index + 1 }),
+            _ => turns.push(MessageRun { role: message.role, first: index, end: index + 1 }),
         }
     }
     turns
 }
 
-impl Turn {
+impl MessageRun {
     fn blocks<'a>(&self, body: &Body<'a>) -> impl Iterator<Item = (usize, usize, &'a Value)> {
         let messages: Vec<_> =
             (self.first..self.end).map(|index| (index, body.messages[index].content)).collect();
@@ -63,7 +63,7 @@ impl Turn {
 /// The ids of the turn's client calls, each used once in the whole request.
 fn check_calls<'a>(
     body: &Body<'a>,
-    turn: &Turn,
+    turn: &MessageRun,
     seen: &mut HashSet<&'a str>,
 ) -> Result<Vec<&'a str>, ApiError> {
     let mut calls = Vec::new();
@@ -100,9 +100,9 @@ fn is_tool_id(id: &str) -> bool {
 /// Results come first: whatever stands behind other content does not count as "immediately after".
 fn check_answered(
     body: &Body<'_>,
-    turn: &Turn,
+    turn: &MessageRun,
     calls: &[&str],
-    answer: Option<&Turn>,
+    answer: Option<&MessageRun>,
 ) -> Result<(), ApiError> {
     let leading: HashSet<&str> = match answer {
         None => HashSet::new(),
@@ -124,11 +124,11 @@ fn check_answered(
     )))
 }
 
-fn starts_with_text(body: &Body<'_>, turn: &Turn) -> bool {
+fn starts_with_text(body: &Body<'_>, turn: &MessageRun) -> bool {
     body.messages[turn.first].content.blocks().is_empty()
 }
 
-fn check_results(body: &Body<'_>, turn: &Turn, open: &[&str]) -> Result<(), ApiError> {
+fn check_results(body: &Body<'_>, turn: &MessageRun, open: &[&str]) -> Result<(), ApiError> {
     let open: HashSet<&str> = open.iter().copied().collect();
     let mut answered = HashSet::new();
     for (message, block, value) in turn.blocks(body).filter(|(_, _, value)| kind(value) == "tool_result") {
@@ -152,7 +152,11 @@ fn check_results(body: &Body<'_>, turn: &Turn, open: &[&str]) -> Result<(), ApiE
 }
 
 /// A server tool's result stands in the assistant turn itself. While it is missing, only results may follow.
-fn check_server_tools(body: &Body<'_>, turn: &Turn, answer: Option<&Turn>) -> Result<(), ApiError> {
+fn check_server_tools(
+    body: &Body<'_>,
+    turn: &MessageRun,
+    answer: Option<&MessageRun>,
+) -> Result<(), ApiError> {
     let mut pending: HashMap<&str, ((usize, usize), &str)> = HashMap::new();
     for (message, block, value) in turn.blocks(body) {
         let kind = kind(value);

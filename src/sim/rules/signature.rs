@@ -7,12 +7,12 @@
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::Value;
 
-use super::super::body::{Body, Role, kind, text};
+use super::super::body::{Body, MessageRole, kind, text};
 use super::super::error::ApiError;
-use super::super::models::Binding;
-use super::super::prompt::{Bond, Prompt};
-use super::super::render::Place;
-use super::super::settings::{Mismatch, Rules, Signatures};
+use super::super::models::ThinkingBinding;
+use super::super::prompt::{Bond, DigestedPrompt};
+use super::super::render::BlockPlace;
+use super::super::settings::{Mismatch, Signatures, SimRules};
 
 /// Signs and verifies with a key that follows from the seed.
 #[derive(Debug, Clone)]
@@ -33,10 +33,10 @@ const SIGNATURE_LETTERS: usize = (CLAIM_BYTES + SEAL_BYTES).div_ceil(3) * 4;
 
 /// Blocks that the model does not get to read.
 #[derive(Debug, Default)]
-pub struct Dropped {
-    pub places: Vec<Place>,
+pub struct DroppedThinking {
+    pub places: Vec<BlockPlace>,
     /// Those the answer reports as `input_transformations`.
-    pub reported: Vec<Place>,
+    pub reported: Vec<BlockPlace>,
 }
 
 impl Signer {
@@ -82,15 +82,20 @@ impl Signer {
 }
 
 /// Checks every thinking block of the request and says which ones the model does not read.
-pub fn check(body: &Body<'_>, prompt: &Prompt, signer: &Signer, rules: &Rules) -> Result<Dropped, ApiError> {
-    let mut dropped = Dropped::default();
+pub fn check(
+    body: &Body<'_>,
+    prompt: &DigestedPrompt,
+    signer: &Signer,
+    rules: &SimRules,
+) -> Result<DroppedThinking, ApiError> {
+    let mut dropped = DroppedThinking::default();
     if rules.signatures == Signatures::Ignored {
         return Ok(dropped);
     }
-    let latest = body.messages.iter().rposition(|message| message.role == Role::Assistant);
+    let latest = body.messages.iter().rposition(|message| message.role == MessageRole::Assistant);
     let behaviour = Behaviour::of(body, rules);
     for (place, bond) in prompt.bonds() {
-        let Place::Message(message, block) = place else { continue };
+        let BlockPlace::Message(message, block) = place else { continue };
         let value = &body.messages[message].content.blocks()[block];
         let claim = read_claim(value, place, signer)?;
         if claim.thinking != digest::<16>(text(value, "thinking").unwrap_or_default().as_bytes()) {
@@ -98,7 +103,7 @@ pub fn check(body: &Body<'_>, prompt: &Prompt, signer: &Signer, rules: &Rules) -
         }
         if claim.model != digest::<8>(body.model.id.as_bytes()) {
             dropped.places.push(place);
-        } else if body.model.binding == Binding::Bound && claim.bond != bond {
+        } else if body.model.binding == ThinkingBinding::Bound && claim.bond != bond {
             match behaviour {
                 Behaviour::Refuse => return Err(mismatch(value, place, &claim.bond, &bond)),
                 Behaviour::DropAndReport => dropped.reported.push(place),
@@ -119,7 +124,7 @@ enum Behaviour {
 }
 
 impl Behaviour {
-    fn of(body: &Body<'_>, rules: &Rules) -> Behaviour {
+    fn of(body: &Body<'_>, rules: &SimRules) -> Behaviour {
         let binding = body.member("thinking").and_then(|thinking| thinking.get("block_binding"));
         match binding.and_then(|binding| text(binding, "prefix_mismatch_behavior")) {
             Some("drop_block") => Behaviour::DropAndReport,
@@ -130,7 +135,7 @@ impl Behaviour {
     }
 }
 
-fn read_claim(block: &Value, place: Place, signer: &Signer) -> Result<Claim, ApiError> {
+fn read_claim(block: &Value, place: BlockPlace, signer: &Signer) -> Result<Claim, ApiError> {
     let (kind, member) = signed_member(block);
     let path = place.path();
     let Some(signature) = text(block, member) else {
@@ -149,7 +154,7 @@ fn signed_member(block: &Value) -> (&'static str, &'static str) {
     }
 }
 
-fn edited(place: Place, is_latest: bool) -> ApiError {
+fn edited(place: BlockPlace, is_latest: bool) -> ApiError {
     let path = place.path();
     ApiError::invalid(if is_latest {
         format!(
@@ -161,7 +166,7 @@ fn edited(place: Place, is_latest: bool) -> ApiError {
     })
 }
 
-fn mismatch(block: &Value, place: Place, signed: &Bond, found: &Bond) -> ApiError {
+fn mismatch(block: &Value, place: BlockPlace, signed: &Bond, found: &Bond) -> ApiError {
     let detail = if signed.system != found.system {
         " The `system` prompt differs from the one this block was created with."
     } else if signed.tools != found.tools {

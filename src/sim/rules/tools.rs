@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::super::body::{Body, Thinking, kind, text};
+use super::super::body::{Body, ThinkingParameter, kind, text};
 use super::super::error::ApiError;
-use super::super::models::Binding;
+use super::super::models::ThinkingBinding;
 
 /// The API's own limit for a tool's name.
 const NAME_CHARS: usize = 128;
@@ -67,12 +67,12 @@ fn check_choice(body: &Body<'_>) -> Result<(), ApiError> {
     if !matches!(choice_kind, "any" | "tool") {
         return Ok(());
     }
-    if body.model.binding == Binding::Bound {
+    if body.model.binding == ThinkingBinding::Bound {
         return Err(ApiError::invalid(format!(
             "tool_choice.type: '{choice_kind}' is not supported on this model"
         )));
     }
-    if matches!(body.thinking(), Thinking::Enabled { .. } | Thinking::Adaptive) {
+    if matches!(body.thinking(), ThinkingParameter::Enabled { .. } | ThinkingParameter::Adaptive) {
         return Err(ApiError::invalid("Thinking may not be enabled when tool_choice forces tool use."));
     }
     match text(choice, "name") {

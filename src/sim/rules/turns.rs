@@ -1,9 +1,9 @@
 //! Who speaks when, and that every text says something.
 
-use super::super::body::{Body, Content, Message, Role, kind, text};
+use super::super::body::{Body, BodyMessage, Content, MessageRole, kind, text};
 use super::super::error::ApiError;
 use super::super::models::Support;
-use super::super::settings::{Rules, UnknownInput};
+use super::super::settings::{SimRules, UnknownInput};
 
 /// Block types documented today, for the strict reading.
 const KNOWN_BLOCKS: [&str; 26] = [
@@ -35,11 +35,11 @@ const KNOWN_BLOCKS: [&str; 26] = [
     "browser_state",
 ];
 
-pub fn check(body: &Body<'_>, rules: &Rules) -> Result<(), ApiError> {
+pub fn check(body: &Body<'_>, rules: &SimRules) -> Result<(), ApiError> {
     check_first(body)?;
     for index in 0..body.messages.len() {
         let message = &body.messages[index];
-        if message.role == Role::System {
+        if message.role == MessageRole::System {
             check_system_message(body, index)?;
         }
         check_content(body, index, message)?;
@@ -53,9 +53,11 @@ pub fn check(body: &Body<'_>, rules: &Rules) -> Result<(), ApiError> {
 
 fn check_first(body: &Body<'_>) -> Result<(), ApiError> {
     match body.messages[0].role {
-        Role::User => Ok(()),
-        Role::Assistant => Err(ApiError::invalid("messages: first message must use the \"user\" role")),
-        Role::System => {
+        MessageRole::User => Ok(()),
+        MessageRole::Assistant => {
+            Err(ApiError::invalid("messages: first message must use the \"user\" role"))
+        }
+        MessageRole::System => {
             require_system_messages(body)?;
             Err(ApiError::invalid("messages.0: role 'system' is not allowed in the first message"))
         }
@@ -74,28 +76,28 @@ fn check_system_message(body: &Body<'_>, index: usize) -> Result<(), ApiError> {
     require_system_messages(body)?;
     let before = index.checked_sub(1).map(|before| &body.messages[before]);
     let follows_turn = before.is_some_and(|before| match before.role {
-        Role::User => true,
-        Role::Assistant => ends_with_server_tool(before),
-        Role::System => false,
+        MessageRole::User => true,
+        MessageRole::Assistant => ends_with_server_tool(before),
+        MessageRole::System => false,
     });
     if !follows_turn {
         return Err(ApiError::invalid(format!("messages.{index}: role 'system' must follow a user message")));
     }
     match body.messages.get(index + 1).map(|after| after.role) {
-        None | Some(Role::Assistant) => Ok(()),
+        None | Some(MessageRole::Assistant) => Ok(()),
         Some(_) => Err(ApiError::invalid(format!(
             "messages.{index}: role 'system' must be the last message or be followed by an assistant message"
         ))),
     }
 }
 
-fn ends_with_server_tool(message: &Message<'_>) -> bool {
+fn ends_with_server_tool(message: &BodyMessage<'_>) -> bool {
     let last = message.content.blocks().last().map(kind).unwrap_or_default();
     last == "server_tool_use" || last.ends_with("_tool_result")
 }
 
-fn check_content(body: &Body<'_>, index: usize, message: &Message<'_>) -> Result<(), ApiError> {
-    let is_final_assistant = index + 1 == body.messages.len() && message.role == Role::Assistant;
+fn check_content(body: &Body<'_>, index: usize, message: &BodyMessage<'_>) -> Result<(), ApiError> {
+    let is_final_assistant = index + 1 == body.messages.len() && message.role == MessageRole::Assistant;
     let is_empty = match message.content {
         Content::Text(text) => text.is_empty(),
         Content::Blocks(blocks) => blocks.is_empty(),
@@ -117,7 +119,7 @@ fn check_content(body: &Body<'_>, index: usize, message: &Message<'_>) -> Result
     Ok(())
 }
 
-fn check_known(index: usize, message: &Message<'_>) -> Result<(), ApiError> {
+fn check_known(index: usize, message: &BodyMessage<'_>) -> Result<(), ApiError> {
     let mut blocks = message.content.blocks().iter().map(kind).enumerate();
     match blocks.find(|(_, kind)| !KNOWN_BLOCKS.contains(kind)) {
         None => Ok(()),
@@ -144,7 +146,9 @@ fn check_system(body: &Body<'_>) -> Result<(), ApiError> {
 }
 
 fn check_last(body: &Body<'_>) -> Result<(), ApiError> {
-    let Some(last) = body.messages.last().filter(|last| last.role == Role::Assistant) else { return Ok(()) };
+    let Some(last) = body.messages.last().filter(|last| last.role == MessageRole::Assistant) else {
+        return Ok(());
+    };
     if body.model.prefill == Support::No {
         return Err(ApiError::invalid(
             "This model does not support assistant message prefill. The conversation must end with a user message.",

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use forkpoint::config::{self, Loaded, Origin, Overrides, Problems, SECTIONS, Shown};
+use forkpoint::config::{self, Loaded, ValueOrigin, Overrides, Problems, SECTIONS, ShownValue};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
         Err(problems) => {
             let lines = bytes.split(|byte| *byte == b'\n').count();
             for problem in problems.iter() {
-                let Origin::File { line, .. } = problem.origin else { panic!("{problem}") };
+                let ValueOrigin::File { line, .. } = problem.origin else { panic!("{problem}") };
                 assert!((1..=lines).contains(&line), "{problem}");
                 assert!(!problem.message.is_empty() && !problem.hint.is_empty(), "{problem}");
             }
@@ -47,7 +47,7 @@ fn print(loaded: &Loaded) -> String {
     for section in SECTIONS {
         let _ = writeln!(text, "[{}]", section.name);
         for setting in loaded.settings().filter(|setting| setting.key.section() == section.name) {
-            if setting.value != Shown::Masked {
+            if setting.value != ShownValue::Masked {
                 let (name, value, origin) = (setting.key.name(), setting.value.to_toml(), setting.origin);
                 let _ = writeln!(text, "{name} = {value}  # {origin}");
             }

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 
 use forkpoint::engine::sse::Framer;
 use forkpoint::engine::turn::{Turn, TurnBuilder, TurnLimits, Wholeness};
-use forkpoint::sim::{Latency, Limits, Sim, SimConfig};
+use forkpoint::sim::{Latency, SimLimits, Sim, SimConfig};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
@@ -39,7 +39,7 @@ impl World {
         // Paused: an answer that is told to wait does not keep the fuzzer waiting.
         let runtime =
             Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
-        let limits = Limits { cache_entries: 1000, journal_requests: 16, ..Limits::default() };
+        let limits = SimLimits { cache_entries: 1000, journal_requests: 16, ..SimLimits::default() };
         let config = SimConfig { latency: Latency::none(), limits, ..SimConfig::default() };
         let sim = runtime.block_on(Sim::start(config)).expect("a free port");
         let client = reqwest::Client::builder().no_proxy().pool_idle_timeout(None).build().expect("a client");

@@ -1,7 +1,7 @@
 //! An upstream that refuses what was added: the client gets the answer to its own bytes.
 
-use forkpoint::sim::faults::{Match, Rule};
-use forkpoint::sim::{Fault, Sim};
+use forkpoint::sim::faults::{FaultCondition, Rule};
+use forkpoint::sim::{InjectedFault, Sim};
 
 use crate::workload::{Behaviour, Client, Exchange, Line, Shape, play};
 
@@ -11,8 +11,8 @@ const MARKER: &str = r#""cache_control""#;
 
 /// From now on the upstream refuses every request with a marker.
 fn refuse_markers(sim: &Sim, status: u16) {
-    let fault = Fault::Status { status, retry_after_s: None };
-    let matching = Match { body_contains: Some(MARKER.to_owned()), ..Match::default() };
+    let fault = InjectedFault::Status { status, retry_after_s: None };
+    let matching = FaultCondition { body_contains: Some(MARKER.to_owned()), ..FaultCondition::default() };
     sim.faults().order(Rule { fault, count: 1_000, matching }).unwrap();
 }
 
@@ -61,8 +61,8 @@ async fn another_conversation_is_tried_anew() {
 #[tokio::test]
 async fn a_fault_of_the_client_is_relayed_once() {
     let stage = Stage::aligned().await;
-    let fault = Fault::Status { status: 400, retry_after_s: None };
-    stage.sim.faults().order(Rule { fault, count: 1_000, matching: Match::default() }).unwrap();
+    let fault = InjectedFault::Status { status: 400, retry_after_s: None };
+    stage.sim.faults().order(Rule { fault, count: 1_000, matching: FaultCondition::default() }).unwrap();
     let exchange = played(&stage, 1).await.remove(0);
     assert_eq!(exchange.status, 400);
     assert!(exchange.is_untouched(), "the answer is that of the original");

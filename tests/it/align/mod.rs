@@ -12,7 +12,7 @@ mod forgotten;
 pub mod wire;
 
 use forkpoint::config::{self, Mode, Overrides};
-use forkpoint::sim::{Latency, Rules, Sim, SimConfig};
+use forkpoint::sim::{Latency, Sim, SimConfig, SimRules};
 use serde_json::Value;
 
 use super::harness::Forkpoint;
@@ -29,7 +29,7 @@ impl Stage {
         Stage::aligned_under(|_| ()).await
     }
 
-    async fn aligned_under(change: impl FnOnce(&mut Rules)) -> Stage {
+    async fn aligned_under(change: impl FnOnce(&mut SimRules)) -> Stage {
         let sim = simulator(change).await;
         let forkpoint = Forkpoint::with(&sim.url(), |config| config.server.mode = mode("align")).await;
         Stage { sim, forkpoint }
@@ -41,7 +41,7 @@ impl Stage {
     }
 }
 
-async fn simulator(change: impl FnOnce(&mut Rules)) -> Sim {
+async fn simulator(change: impl FnOnce(&mut SimRules)) -> Sim {
     let mut config = SimConfig { latency: Latency::none(), ..SimConfig::default() };
     change(&mut config.rules);
     Sim::start(config).await.unwrap()

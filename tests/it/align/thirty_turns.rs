@@ -1,6 +1,6 @@
 //! Thirty turns of each client, aligned, beside the same bytes sent directly.
 
-use forkpoint::sim::Rules;
+use forkpoint::sim::SimRules;
 use forkpoint::sim::settings::{KeyOrder, Mismatch};
 
 use crate::workload::{Behaviour, Bill, Client, Exchange, Line, Row, Shape, play, resend, table};
@@ -20,7 +20,7 @@ struct Run {
 }
 
 impl Run {
-    async fn of(mut client: Client, name: String, rules: impl Fn(&mut Rules)) -> Run {
+    async fn of(mut client: Client, name: String, rules: impl Fn(&mut SimRules)) -> Run {
         let stage = Stage::aligned_under(&rules).await;
         let aligned = play(&mut client, &stage.line(), TURNS).await;
         let (direct, mirror) = (simulator(&rules).await, simulator(&rules).await);
@@ -146,7 +146,7 @@ async fn bound_thinking_that_shuffling_loses_directly_is_kept() {
     run.check_complete();
     assert!(run.direct.iter().skip(1).all(|exchange| exchange.status == 400), "the shuffling did no harm");
     // An older account loses the thinking in silence, and pays for the rest.
-    let older = |rules: &mut Rules| rules.mismatch = Mismatch::DropSilently;
+    let older = |rules: &mut SimRules| rules.mismatch = Mismatch::DropSilently;
     let run = Run::of(client(), "dropped directly".to_owned(), older).await;
     run.check_laws();
     run.check_share();
@@ -158,7 +158,7 @@ async fn blocks_that_are_spelt_anew() {
     let mut rows = Vec::new();
     for shape in Shape::ALL {
         let client = Client::new(shape, Behaviour::Scrambling, 11);
-        let rules = |rules: &mut Rules| rules.key_order = KeyOrder::InsideValues;
+        let rules = |rules: &mut SimRules| rules.key_order = KeyOrder::InsideValues;
         let run = Run::of(client, format!("{}, scrambling", shape.as_str()), rules).await;
         run.check_laws();
         run.check_complete();

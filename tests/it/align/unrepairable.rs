@@ -1,6 +1,6 @@
 //! Clients that `align` cannot help: it must notice, and not let them pay for entries that nobody reads.
 
-use forkpoint::sim::Rules;
+use forkpoint::sim::SimRules;
 use forkpoint::sim::settings::KeyOrder;
 use serde_json::{Value, json};
 
@@ -56,7 +56,7 @@ async fn a_clock_in_the_first_message() {
 }
 
 async fn scrambled(what: &str, shape: Shape, key_order: KeyOrder) {
-    let rules = |rules: &mut Rules| rules.key_order = key_order;
+    let rules = |rules: &mut SimRules| rules.key_order = key_order;
     let (stage, sim) = (Stage::aligned_under(rules).await, simulator(rules).await);
     let mut client = Client::new(shape, Behaviour::Scrambling, 3);
     let aligned = play(&mut client, &stage.line(), TURNS).await;

@@ -11,7 +11,7 @@ mod replay_agrees;
 use std::time::Duration;
 
 use forkpoint::config::{Config, Mode};
-use forkpoint::sim::{Latency, Sim, SimConfig, Usage};
+use forkpoint::sim::{BilledUsage, Latency, Sim, SimConfig};
 use serde_json::{Value, json};
 
 use super::harness::{Forkpoint, Log, until};
@@ -88,7 +88,7 @@ impl Stage {
 
 /// What a request read from the cache or left in it.
 fn cached(exchange: &Exchange) -> u64 {
-    let usage: Usage = exchange.usage.unwrap();
+    let usage: BilledUsage = exchange.usage.unwrap();
     usage.cache_read + usage.cache_write()
 }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use forkpoint::config::{Bodies, Mode};
 use forkpoint::engine::breaks::Cause;
-use forkpoint::sim::faults::{Match, Rule};
+use forkpoint::sim::faults::{FaultCondition, Rule};
 use forkpoint::sim::models::{find, public_models};
-use forkpoint::sim::{Fault, Usage};
+use forkpoint::sim::{BilledUsage, InjectedFault};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
@@ -188,8 +188,9 @@ impl Hour {
 
     /// What forkpoint makes of a request is refused once; in mode `observe` it makes nothing.
     async fn refused(&mut self) {
-        let matching = Match { body_contains: Some("Refuse this.".to_owned()), ..Match::default() };
-        let fault = Fault::Status { status: 400, retry_after_s: None };
+        let matching =
+            FaultCondition { body_contains: Some("Refuse this.".to_owned()), ..FaultCondition::default() };
+        let fault = InjectedFault::Status { status: 400, retry_after_s: None };
         self.stage.sim.faults().order(Rule { fault, count: 1, matching }).unwrap();
         let mut body = at(2);
         body["system"] = json!([text(prose("Refuse this.", 3_000))]);
@@ -253,8 +254,8 @@ impl Hour {
     }
 
     /// What the simulator billed, by model.
-    fn ledger(&self) -> BTreeMap<String, (Usage, f64)> {
-        let mut sums: BTreeMap<String, (Usage, f64)> = BTreeMap::new();
+    fn ledger(&self) -> BTreeMap<String, (BilledUsage, f64)> {
+        let mut sums: BTreeMap<String, (BilledUsage, f64)> = BTreeMap::new();
         for record in self.stage.sim.requests() {
             let Some(usage) = record.usage else { continue };
             let model = record.model.unwrap();
@@ -270,7 +271,7 @@ impl Hour {
     }
 }
 
-fn kinds(usage: &Usage) -> [(&'static str, u64); 5] {
+fn kinds(usage: &BilledUsage) -> [(&'static str, u64); 5] {
     [
         ("uncached", usage.uncached),
         ("cache_read", usage.cache_read),

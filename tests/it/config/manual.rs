@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use forkpoint::config::{KEYS, Key, SECTIONS};
+use forkpoint::config::{ConfigKey, KEYS, SECTIONS};
 use serde_json::{Value, json};
 
 use super::{assert_golden, check_config, repository};
@@ -168,7 +168,7 @@ fn manual() -> String {
     text
 }
 
-fn entry(key: &Key) -> String {
+fn entry(key: &ConfigKey) -> String {
     let secret = if key.is_secret() {
         format!(" Better set as {} than written here.", key.variable())
     } else {

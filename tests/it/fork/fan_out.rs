@@ -1,7 +1,7 @@
 //! A parent that fans out, its children, and what they cost.
 
 use forkpoint::config::{Config, Mode};
-use forkpoint::sim::{Sim, SimConfig, Usage};
+use forkpoint::sim::{BilledUsage, Sim, SimConfig};
 use serde_json::{Value, json};
 
 use crate::harness::{Forkpoint, PATIENCE};
@@ -86,13 +86,13 @@ pub async fn together(line: &Line<'_>, letters: Vec<Letter>) -> Vec<Exchange> {
     futures_util::future::join_all(letters.iter().map(|letter| line.send(letter))).await
 }
 
-pub fn usage(exchange: &Exchange) -> Usage {
+pub fn usage(exchange: &Exchange) -> BilledUsage {
     exchange.usage.expect("an answer that was billed")
 }
 
 /// Prompt tokens weighed by price: 1 uncached, 1.25 written, 0.1 read.
 pub fn cost(exchanges: &[Exchange]) -> f64 {
-    let units = |usage: Usage| {
+    let units = |usage: BilledUsage| {
         usage.uncached as f64 + 1.25 * usage.cache_write() as f64 + 0.1 * usage.cache_read as f64
     };
     exchanges.iter().map(|exchange| units(usage(exchange))).sum()

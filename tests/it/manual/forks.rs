@@ -1,8 +1,8 @@
 //! Lines of mode `fork`: children that are forked, and one for each reason why a child is not.
 
 use forkpoint::config::Config;
-use forkpoint::sim::faults::{Match, Rule};
-use forkpoint::sim::{Fault, Latency, Sim, SimConfig};
+use forkpoint::sim::faults::{FaultCondition, Rule};
+use forkpoint::sim::{InjectedFault, Latency, Sim, SimConfig};
 use serde_json::{Value, json};
 
 use super::recorded::Recorded;
@@ -205,8 +205,9 @@ async fn no_tools() -> Value {
 async fn stood_down() -> Value {
     let stage = Stage::new(|_| ()).await;
     let (blocks, directive) = fan_out(&stage, FAN_OUT).await;
-    let matching = Match { body_contains: Some("<forkpoint-child>".to_owned()), ..Match::default() };
-    let fault = Fault::Status { status: 400, retry_after_s: None };
+    let matching =
+        FaultCondition { body_contains: Some("<forkpoint-child>".to_owned()), ..FaultCondition::default() };
+    let fault = InjectedFault::Status { status: 400, retry_after_s: None };
     stage.sim.faults().order(Rule { fault, count: 1, matching }).unwrap();
     stage.send(&of_session(&child(&directive))).await;
     let other = blocks.iter().filter_map(|block| block["input"]["prompt"].as_str()).nth(1).unwrap();

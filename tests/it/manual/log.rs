@@ -13,8 +13,8 @@ use forkpoint::engine::fork::Refusal;
 use forkpoint::engine::types::{Reason, Why};
 use forkpoint::proxy::drill::Step;
 use forkpoint::proxy::recording::Line;
-use forkpoint::sim::faults::{Match, Rule};
-use forkpoint::sim::{Fault, Latency, Sim, SimConfig};
+use forkpoint::sim::faults::{FaultCondition, Rule};
+use forkpoint::sim::{InjectedFault, Latency, Sim, SimConfig};
 use serde_json::{Value, json};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata};
@@ -142,8 +142,9 @@ async fn failing() -> Value {
 /// The second turn of a conversation whose first was refused as it was aligned.
 async fn refused() -> Value {
     let stage = Stage::new(ALIGN).await;
-    let matching = Match { body_contains: Some("cache_control".to_owned()), ..Match::default() };
-    let fault = Fault::Status { status: 400, retry_after_s: None };
+    let matching =
+        FaultCondition { body_contains: Some("cache_control".to_owned()), ..FaultCondition::default() };
+    let fault = InjectedFault::Status { status: 400, retry_after_s: None };
     stage.sim.faults().order(Rule { fault, count: 9, matching }).unwrap();
     stage.line(&ask(&body())).await;
     stage.line(&later_turn(&body())).await

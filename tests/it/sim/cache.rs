@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forkpoint::sim::SimConfig;
-use forkpoint::sim::cache::{BreakpointOutcome, Ttl};
+use forkpoint::sim::cache::{BreakpointOutcome, EntryTtl};
 use serde_json::{Value, json};
 
 use super::harness::{
@@ -116,9 +116,9 @@ async fn mixed_lifetimes_bill_a_read_b_minus_a_for_an_hour_and_c_minus_b_for_fiv
     assert_eq!(
         outcomes,
         [
-            (Ttl::OneHour, BreakpointOutcome::Read),
-            (Ttl::OneHour, BreakpointOutcome::Written),
-            (Ttl::FiveMinutes, BreakpointOutcome::Written)
+            (EntryTtl::OneHour, BreakpointOutcome::Read),
+            (EntryTtl::OneHour, BreakpointOutcome::Written),
+            (EntryTtl::FiveMinutes, BreakpointOutcome::Written)
         ]
     );
 }

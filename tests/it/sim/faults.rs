@@ -3,8 +3,8 @@
 use std::io::Read;
 use std::time::Duration;
 
-use forkpoint::sim::faults::{Match, Rule};
-use forkpoint::sim::{Encoding, Ending, Fault};
+use forkpoint::sim::faults::{FaultCondition, Rule};
+use forkpoint::sim::{Encoding, ExchangeEnding, InjectedFault};
 use serde_json::{Value, json};
 
 use super::harness::{
@@ -39,7 +39,7 @@ async fn control(bench: &Bench, path: &str, body: Value) -> reqwest::Response {
 async fn ordered_failures_have_the_apis_shape_and_a_rate_limit_names_a_time() {
     let bench = bench().await;
     for (status, kind) in [(429, "rate_limit_error"), (529, "overloaded_error"), (500, "api_error")] {
-        bench.sim.faults().order(Fault::Status { status, retry_after_s: None }).unwrap();
+        bench.sim.faults().order(InjectedFault::Status { status, retry_after_s: None }).unwrap();
         let response = bench.send(&ask()).await;
         assert_eq!(response.status(), status);
         assert_eq!(response.headers().contains_key("retry-after"), status == 429);
@@ -90,14 +90,14 @@ async fn a_cut_breaks_the_connection_at_exactly_that_byte() {
         let (seen, ending) = drain(request.json(&streamed()).send().await.unwrap()).await;
         assert_eq!(seen.len(), at);
         assert!(ending.is_err(), "cut at {at} must not end cleanly");
-        until("the record says so", || bench.last_record().ending == Ending::Cut).await;
+        until("the record says so", || bench.last_record().ending == ExchangeEnding::Cut).await;
     }
 }
 
 #[tokio::test]
 async fn a_json_answer_is_cut_below_its_promised_length() {
     let bench = bench().await;
-    bench.sim.faults().order(Fault::Cut { at_byte: 40 }).unwrap();
+    bench.sim.faults().order(InjectedFault::Cut { at_byte: 40 }).unwrap();
     let response = bench.send(&ask()).await;
     assert!(response.content_length().unwrap() > 40);
     let (seen, ending) = drain(response).await;
@@ -118,12 +118,12 @@ async fn a_stall_holds_the_stream_and_lets_it_go_on_when_it_has_a_length() {
 #[tokio::test]
 async fn a_client_that_leaves_a_stalled_stream_is_recorded_as_gone() {
     let bench = bench().await;
-    bench.sim.faults().order(Fault::Stall { at_byte: 60, ms: None }).unwrap();
+    bench.sim.faults().order(InjectedFault::Stall { at_byte: 60, ms: None }).unwrap();
     let mut response = bench.send(&streamed()).await;
     read_until(&mut response, "message_start").await;
-    assert_eq!(bench.last_record().ending, Ending::Running);
+    assert_eq!(bench.last_record().ending, ExchangeEnding::Running);
     drop(response);
-    until("the client left", || bench.last_record().ending == Ending::ClientLeft).await;
+    until("the client left", || bench.last_record().ending == ExchangeEnding::ClientLeft).await;
 }
 
 #[tokio::test]
@@ -143,7 +143,7 @@ async fn an_error_event_comes_after_the_headers_and_ends_the_stream() {
 async fn a_stream_that_fails_before_its_first_content_publishes_no_entry() {
     let bench = bench().await;
     let body = with(request(json!([user(json!([marked(block("a", 1200))]))])), json!({"stream": true}));
-    bench.sim.faults().order(Fault::ErrorEvent { after_events: 1, status: None }).unwrap();
+    bench.sim.faults().order(InjectedFault::ErrorEvent { after_events: 1, status: None }).unwrap();
     bench.send(&body).await.text().await.unwrap();
     assert!(bench.sim.cache_entries().is_empty());
 }
@@ -237,8 +237,12 @@ async fn the_live_entries_are_shown_and_can_be_forgotten() {
 #[tokio::test]
 async fn a_rule_can_wait_for_a_path_and_let_some_requests_pass() {
     let bench = bench().await;
-    let matching = Match { path: Some("/v1/messages/count_tokens".to_owned()), skip: 1, ..Match::default() };
-    let rule = Rule { fault: Fault::Status { status: 500, retry_after_s: None }, count: 1, matching };
+    let matching = FaultCondition {
+        path: Some("/v1/messages/count_tokens".to_owned()),
+        skip: 1,
+        ..FaultCondition::default()
+    };
+    let rule = Rule { fault: InjectedFault::Status { status: 500, retry_after_s: None }, count: 1, matching };
     bench.sim.faults().order(rule).unwrap();
     assert_eq!(bench.send(&ask()).await.status(), 200);
     let count =

@@ -1,6 +1,6 @@
 //! A simulator on a free port and a client that speaks to it in sentences.
 
-use forkpoint::sim::{Latency, Record, Sim, SimConfig};
+use forkpoint::sim::{Latency, RequestRecord, Sim, SimConfig};
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
 
@@ -67,7 +67,7 @@ impl Bench {
         Tokens::of(&self.message(body).await["usage"])
     }
 
-    pub fn last_record(&self) -> Record {
+    pub fn last_record(&self) -> RequestRecord {
         self.sim.requests().pop().unwrap()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forkpoint::sim::{Ending, Latency};
+use forkpoint::sim::{ExchangeEnding, Latency};
 use serde_json::{Value, json};
 
 use super::harness::{Bench, bench, bench_with, block, marked, read_until, request, text, until, user, with};
@@ -58,7 +58,7 @@ async fn a_sibling_sent_after_the_leaders_first_content_hits_while_the_leader_st
         bench.post("/v1/messages").header("x-sim-stall-at", "1500").json(&body).send().await.unwrap();
     read_until(&mut leader, "content_block_start").await;
     assert_eq!(bench.usage(&sibling("b")).await.read, 1200);
-    assert_eq!(bench.sim.requests()[0].ending, Ending::Running);
+    assert_eq!(bench.sim.requests()[0].ending, ExchangeEnding::Running);
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn a_client_that_leaves_before_the_answer_begins_leaves_no_entry() {
     let leader = start(&bench, &stream(sibling("[[sim:text first_ms=60000]]")));
     until_consulted(&bench).await;
     leader.abort();
-    until("the visit ended", || bench.sim.requests()[0].ending == Ending::ClientLeft).await;
+    until("the visit ended", || bench.sim.requests()[0].ending == ExchangeEnding::ClientLeft).await;
     assert_eq!(bench.sim.cache_entries().len(), 0);
 }
 

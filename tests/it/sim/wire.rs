@@ -1,6 +1,6 @@
 //! Streams, JSON, headers and the smaller endpoints.
 
-use forkpoint::sim::Ending;
+use forkpoint::sim::ExchangeEnding;
 use serde_json::{Value, json};
 
 use super::harness::{
@@ -277,7 +277,7 @@ async fn a_record_holds_the_bytes_as_they_came_and_no_credential() {
     assert!(headers.contains(&json!(["x-claude-code-session-id", "s-1"])));
     assert!(record["arrived_us"].as_u64() <= record["first_byte_us"].as_u64());
     assert!(record["first_byte_us"].as_u64() <= record["ended_us"].as_u64());
-    assert_eq!(bench.last_record().ending, Ending::Complete);
+    assert_eq!(bench.last_record().ending, ExchangeEnding::Complete);
     bench.client.delete(format!("{}/sim/requests", bench.sim.url())).send().await.unwrap();
     assert!(bench.sim.requests().is_empty());
 }

@@ -14,12 +14,12 @@ use futures_util::future::try_join_all;
 
 use super::super::Failure;
 use super::agent::{self, Client, Workload};
-use super::stage::{LATENCY, Stage, faster};
+use super::stage::{DemoStage, LATENCY, faster};
 use super::table::{Row, is_child, total};
-use super::{Progress, plot};
+use super::{DemoProgress, plot};
 use crate::config::{Config, Mode};
 use crate::sim::Latency;
-use report::{Cell, Outcome, Setting};
+use report::{Cell, ChildrenOutcome, GateSetting};
 
 const CHILDREN: [u16; 4] = [2, 5, 16, 64];
 const PREFIXES: [u32; 4] = [2_000, 10_000, 50_000, 200_000];
@@ -62,16 +62,16 @@ impl Flags {
 
 /// What is played with, and what against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Arm {
+enum GateArm {
     Ungated,
     Gated,
 }
 
-impl fmt::Display for Arm {
+impl fmt::Display for GateArm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Arm::Ungated => "ungated",
-            Arm::Gated => "gated",
+            GateArm::Ungated => "ungated",
+            GateArm::Gated => "gated",
         })
     }
 }
@@ -83,7 +83,7 @@ pub async fn run(flags: &Flags, turns: u16, client: Client) -> Result<(), Failur
         opened.map_err(|error| unwritable(&flags.svg, &error))?;
     }
     let speed = flags.speed.unwrap_or(SPEED);
-    let setting = Setting { latency: LATENCY, max_hold: flags.max_hold(), speed, turns, client };
+    let setting = GateSetting { latency: LATENCY, max_hold: flags.max_hold(), speed, turns, client };
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{}\n", setting.describe());
     let started = Instant::now();
@@ -105,20 +105,20 @@ fn unwritable(path: &str, error: &std::io::Error) -> Failure {
 
 /// Fan-outs of all sizes over one prefix run side by side, which wait more than they work; prefixes and arms
 /// follow each other.
-async fn play_all(flags: &Flags, setting: &Setting) -> Result<Vec<Cell>, Failure> {
+async fn play_all(flags: &Flags, setting: &GateSetting) -> Result<Vec<Cell>, Failure> {
     let sizes: Vec<u16> = CHILDREN.into_iter().filter(|size| *size <= flags.children_max).collect();
     let prefixes: Vec<u32> = PREFIXES.into_iter().filter(|prefix| *prefix <= flags.prefix_max).collect();
     let per_row: usize = sizes.iter().map(|size| workload(*size, 0, setting).requests()).sum();
-    let progress = Progress::new(per_row * prefixes.len() * 2);
+    let progress = DemoProgress::new(per_row * prefixes.len() * 2);
     let mut cells = Vec::new();
     for prefix in prefixes {
-        let play = async |arm: Arm| {
+        let play = async |arm: GateArm| {
             progress.show(&format!("{} tokens of prefix, {arm}", super::grouped(prefix.into())));
             let plays =
                 sizes.iter().map(|size| play(arm, workload(*size, prefix, setting), setting, &progress));
             try_join_all(plays).await
         };
-        let (ungated, gated) = (play(Arm::Ungated).await?, play(Arm::Gated).await?);
+        let (ungated, gated) = (play(GateArm::Ungated).await?, play(GateArm::Gated).await?);
         let pairs = sizes.iter().zip(ungated.into_iter().zip(gated));
         cells.extend(pairs.map(|(children, (ungated, gated))| Cell {
             children: *children,
@@ -131,7 +131,7 @@ async fn play_all(flags: &Flags, setting: &Setting) -> Result<Vec<Cell>, Failure
     Ok(cells)
 }
 
-fn workload(children: u16, prefix: u32, setting: &Setting) -> Workload {
+fn workload(children: u16, prefix: u32, setting: &GateSetting) -> Workload {
     Workload {
         children,
         turns: setting.turns,
@@ -143,23 +143,23 @@ fn workload(children: u16, prefix: u32, setting: &Setting) -> Workload {
 }
 
 async fn play(
-    arm: Arm,
+    arm: GateArm,
     workload: Workload,
-    setting: &Setting,
-    progress: &Progress,
-) -> Result<Outcome, Failure> {
+    setting: &GateSetting,
+    progress: &DemoProgress,
+) -> Result<ChildrenOutcome, Failure> {
     let mut config = Config::default();
     config.gate.max_hold = match arm {
-        Arm::Ungated => Duration::ZERO,
-        Arm::Gated => setting.max_hold / setting.speed,
+        GateArm::Ungated => Duration::ZERO,
+        GateArm::Gated => setting.max_hold / setting.speed,
     };
-    let stage = Stage::with(Some(Mode::Align), faster(setting.speed), config).await?;
+    let stage = DemoStage::with(Some(Mode::Align), faster(setting.speed), config).await?;
     let played = agent::run(&workload, stage.client_url(), progress).await?;
     let rows = stage.bill(&played.calls)?;
     let (_, cost) = total(rows.iter().filter(is_child));
     let cost_usd = cost.ok_or_else(|| Failure::new("the simulator has no price for the demo's model"))?;
     let took = played.children_took * setting.speed;
-    Ok(Outcome { cost_usd, took, answering: answering(&rows, &setting.latency) })
+    Ok(ChildrenOutcome { cost_usd, took, answering: answering(&rows, &setting.latency) })
 }
 
 /// How long the slowest child's answers alone took, by the model's own latency.

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::super::agent::Client;
-use super::super::plot::{Chart, Line, Panel, Stroke};
+use super::super::plot::{Chart, Panel, PlotLine, Stroke};
 use super::super::table::{aligned, grouped};
 use crate::sim::Latency;
 
 /// Under what all cells were played.
-pub struct Setting {
+pub struct GateSetting {
     /// As in life, not as played.
     pub latency: Latency,
     pub max_hold: Duration,
@@ -22,12 +22,12 @@ pub struct Cell {
     pub children: u16,
     /// Tokens of the instructions that the children share.
     pub prefix: u32,
-    pub ungated: Outcome,
-    pub gated: Outcome,
+    pub ungated: ChildrenOutcome,
+    pub gated: ChildrenOutcome,
 }
 
 /// What the children of one play came to, in life's time.
-pub struct Outcome {
+pub struct ChildrenOutcome {
     pub cost_usd: f64,
     /// From the first child's request to the last child's last byte.
     pub took: Duration,
@@ -35,7 +35,7 @@ pub struct Outcome {
     pub answering: Duration,
 }
 
-impl Setting {
+impl GateSetting {
     pub fn describe(&self) -> String {
         let requests = match self.turns {
             0 => "one request each".to_owned(),
@@ -98,7 +98,7 @@ const WORTHWHILE: f64 = 0.01;
 /// What the machine may add to a play before the figures say more of it than of the gate.
 const MACHINE_SHARE_MAX: f64 = 0.25;
 
-pub fn conclusion(cells: &[Cell], setting: &Setting) -> String {
+pub fn conclusion(cells: &[Cell], setting: &GateSetting) -> String {
     let (worth, vain): (Vec<&Cell>, Vec<&Cell>) = cells.iter().partition(|cell| cell.saved() >= WORTHWHILE);
     let mut lines = Vec::new();
     if let Some(((least, most), (soonest, latest))) =
@@ -132,7 +132,7 @@ pub fn conclusion(cells: &[Cell], setting: &Setting) -> String {
 /// Ungated children wait for nobody: what they took beyond the model's time, this machine took.
 fn distortion(cells: &[Cell]) -> Option<String> {
     let share = |cell: &Cell| {
-        let Outcome { took, answering, .. } = &cell.ungated;
+        let ChildrenOutcome { took, answering, .. } = &cell.ungated;
         took.saturating_sub(*answering).as_secs_f64() / took.as_secs_f64().max(f64::MIN_POSITIVE)
     };
     let worst = cells.iter().max_by(|a, b| share(a).total_cmp(&share(b)))?;
@@ -152,17 +152,17 @@ fn range(cells: &[&Cell], figure: impl Fn(&Cell) -> f64) -> Option<(f64, f64)> {
     Some((figures().min_by(f64::total_cmp)?, figures().max_by(f64::total_cmp)?))
 }
 
-pub fn chart(cells: &[Cell], setting: &Setting) -> Chart {
+pub fn chart(cells: &[Cell], setting: &GateSetting) -> Chart {
     let mut prefixes: Vec<u32> = cells.iter().map(|cell| cell.prefix).collect();
     prefixes.dedup();
-    let lines = |figure: fn(&Outcome) -> f64| {
+    let lines = |figure: fn(&ChildrenOutcome) -> f64| {
         let line = |group: usize, prefix: u32, stroke: Stroke| {
-            let (name, outcome): (&str, fn(&Cell) -> &Outcome) = match stroke {
+            let (name, outcome): (&str, fn(&Cell) -> &ChildrenOutcome) = match stroke {
                 Stroke::Solid => (GATED, |cell| &cell.gated),
                 Stroke::Dashed => (UNGATED, |cell| &cell.ungated),
             };
             let cells = cells.iter().filter(|cell| cell.prefix == prefix);
-            Line {
+            PlotLine {
                 name: format!("{}, {name}", thousands(prefix)),
                 group,
                 stroke,
@@ -172,7 +172,7 @@ pub fn chart(cells: &[Cell], setting: &Setting) -> Chart {
         let both = |(group, prefix): (usize, &u32)| {
             [Stroke::Solid, Stroke::Dashed].map(|stroke| line(group, *prefix, stroke))
         };
-        prefixes.iter().enumerate().flat_map(both).collect::<Vec<Line>>()
+        prefixes.iter().enumerate().flat_map(both).collect::<Vec<PlotLine>>()
     };
     Chart {
         title: "What the gate saves, and what it delays".to_owned(),
@@ -215,13 +215,13 @@ mod tests {
     fn cell(prefix: u32, costs: [f64; 2], seconds: [f64; 2]) -> Cell {
         let outcome = |at: usize| {
             let took = Duration::from_secs_f64(seconds[at]);
-            Outcome { cost_usd: costs[at], took, answering: took.mul_f64(0.9) }
+            ChildrenOutcome { cost_usd: costs[at], took, answering: took.mul_f64(0.9) }
         };
         Cell { children: 5, prefix, ungated: outcome(0), gated: outcome(1) }
     }
 
-    fn setting() -> Setting {
-        Setting {
+    fn setting() -> GateSetting {
+        GateSetting {
             latency: super::super::LATENCY,
             max_hold: Duration::from_secs(5),
             speed: 2,

@@ -39,10 +39,10 @@ pub struct Panel {
     pub title: String,
     /// How a value of the upright axis is written.
     pub show: fn(f64) -> String,
-    pub lines: Vec<Line>,
+    pub lines: Vec<PlotLine>,
 }
 
-pub struct Line {
+pub struct PlotLine {
     pub name: String,
     pub group: usize,
     pub stroke: Stroke,
@@ -123,7 +123,7 @@ fn draw(out: &mut String, panel: &Panel, over: &str, (left, right): (f64, f64)) 
     }
 }
 
-fn polyline(out: &mut String, line: &Line, place: impl Fn((f64, f64)) -> (f64, f64)) {
+fn polyline(out: &mut String, line: &PlotLine, place: impl Fn((f64, f64)) -> (f64, f64)) {
     let places: Vec<(f64, f64)> = line.points.iter().map(|point| place(*point)).collect();
     let points: Vec<String> =
         places.iter().map(|(x, y)| format!("{},{}", rounded(*x), rounded(*y))).collect();
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     fn chart(title: &str, points: Vec<(f64, f64)>) -> Chart {
-        let line = |stroke| Line { name: title.to_owned(), group: 0, stroke, points: points.clone() };
+        let line = |stroke| PlotLine { name: title.to_owned(), group: 0, stroke, points: points.clone() };
         let lines = vec![line(Stroke::Dashed), line(Stroke::Solid)];
         let panel =
             |title: &str, lines| Panel { title: title.into(), show: |value| format!("{value}"), lines };

@@ -1,33 +1,33 @@
 //! Recordings, log lines, traces, draining, and the admin port.
 
-use super::super::super::kind::{Choice, Kind};
+use super::super::super::kind::{KeyKind, WordChoice};
 use super::super::super::types::{Bodies, LogFormat};
-use super::super::Key;
+use super::super::ConfigKey;
 
 const GIB: u64 = 1 << 30;
 
-pub static KEYS: &[Key] = &[
-    Key {
+pub static KEYS: &[ConfigKey] = &[
+    ConfigKey {
         path: "record.file",
-        kind: Kind::OptionalPath(|config| &mut config.record.file),
+        kind: KeyKind::OptionalPath(|config| &mut config.record.file),
         meaning: "Where the recording goes, one line of JSON per Messages exchange; readable by its owner only. \"\" for none.",
         reason: "none, because nothing is written to a disk unless somebody asks for it",
     },
-    Key {
+    ConfigKey {
         path: "record.max_bytes",
-        kind: Kind::Bytes(4096..=1024 * GIB, |config| &mut config.record.max_bytes),
+        kind: KeyKind::Bytes(4096..=1024 * GIB, |config| &mut config.record.max_bytes),
         meaning: "How large one file may grow; then it becomes FILE.1 and a new one begins. A longer line is not written.",
         reason: "hours of lines without bodies, and small enough to be copied and looked at",
     },
-    Key {
+    ConfigKey {
         path: "record.files",
-        kind: Kind::Count(1..=1000, |config| &mut config.record.files),
+        kind: KeyKind::Count(1..=1000, |config| &mut config.record.files),
         meaning: "How many files are kept, the one that is written included; the oldest goes first.",
         reason: "together with record.max_bytes half a GiB, which no disk is full of",
     },
-    Key {
+    ConfigKey {
         path: "record.bodies",
-        kind: Kind::Choice(Choice {
+        kind: KeyKind::Choice(WordChoice {
             words: &["off", "redacted", "full"],
             later: &[],
             get: |config| config.record.bodies.as_str(),
@@ -39,21 +39,21 @@ pub static KEYS: &[Key] = &[
         meaning: "What is kept of requests and answers: \"off\" nothing, \"redacted\" their shape, each word of a prompt replaced by filler of the same length, \"full\" everything but credentials. forkpoint replay needs one of the last two.",
         reason: "off, because prompts belong to those who wrote them; filler hides words from readers, not from an attacker with much text and time",
     },
-    Key {
+    ConfigKey {
         path: "record.match",
-        kind: Kind::Selector(|config| &mut config.record.matching),
+        kind: KeyKind::Selector(|config| &mut config.record.matching),
         meaning: "Whose bodies are kept in full, as they came and as they went out, in FILE.match: \"tenant:…\", \"agent:…\" or \"fork:…\" and the eight digits that the log shows; \"\" for nobody.",
         reason: "nobody, because this is for finding out why one agent went wrong, while it does",
     },
-    Key {
+    ConfigKey {
         path: "record.match_minutes",
-        kind: Kind::Count(1..=1440, |config| &mut config.record.match_minutes),
+        kind: KeyKind::Count(1..=1440, |config| &mut config.record.match_minutes),
         meaning: "How long they are kept, from the start or from the reload that changed record.match or this.",
         reason: "long enough to see it go wrong again, short enough to be forgotten safely",
     },
-    Key {
+    ConfigKey {
         path: "log.format",
-        kind: Kind::Choice(Choice {
+        kind: KeyKind::Choice(WordChoice {
             words: &["human", "json"],
             later: &[],
             get: |config| config.log.format.as_str(),
@@ -64,9 +64,9 @@ pub static KEYS: &[Key] = &[
         meaning: "\"human\" for a terminal, \"json\" for a collector.",
         reason: "the first reader is a person at a terminal",
     },
-    Key {
+    ConfigKey {
         path: "log.level",
-        kind: Kind::Choice(Choice {
+        kind: KeyKind::Choice(WordChoice {
             words: &["error", "warn", "info", "debug", "trace"],
             later: &[],
             get: |config| level_word(config.log.level),
@@ -75,51 +75,51 @@ pub static KEYS: &[Key] = &[
         meaning: "The least important lines that are written: \"error\", \"warn\", \"info\", \"debug\" or \"trace\".",
         reason: "info has one line per request and the start and end of the process",
     },
-    Key {
+    ConfigKey {
         path: "trace.endpoint",
-        kind: Kind::OptionalUrl(|config| &mut config.trace.endpoint),
+        kind: KeyKind::OptionalUrl(|config| &mut config.trace.endpoint),
         meaning: "The collector that traces go to, by OTLP over HTTP: its base URL, such as \"http://127.0.0.1:4318\"; \"\" for none.",
         reason: "none, because nothing is told to anybody unless somebody asks for it",
     },
-    Key {
+    ConfigKey {
         path: "trace.sample",
-        kind: Kind::Share(|config| &mut config.trace.sample),
+        kind: KeyKind::Share(|config| &mut config.trace.sample),
         meaning: "The part of the traces that is kept; of a request that brings a traceparent its sender has decided.",
         reason: "all, because a trace is four small spans; with thousands of requests a minute, less",
     },
-    Key {
+    ConfigKey {
         path: "trace.headers_file",
-        kind: Kind::OptionalPath(|config| &mut config.trace.headers_file),
+        kind: KeyKind::OptionalPath(|config| &mut config.trace.headers_file),
         meaning: "A file of headers for the collector, one \"name: value\" per line; \"\" for none.",
         reason: "none; a file, because such headers are credentials, and this configuration is printed",
     },
-    Key {
+    ConfigKey {
         path: "trace.propagate",
-        kind: Kind::Switch(|config| &mut config.trace.propagate),
+        kind: KeyKind::Switch(|config| &mut config.trace.propagate),
         meaning: "Whether the upstream gets a traceparent of forkpoint's own call in the place of the client's.",
         reason: "off, because no header of a request is changed unless somebody asks for it",
     },
-    Key {
+    ConfigKey {
         path: "drain.delay_ms",
-        kind: Kind::Millis(0..=600_000, |config| &mut config.drain.delay),
+        kind: KeyKind::Millis(0..=600_000, |config| &mut config.drain.delay),
         meaning: "How long the listener stays open after SIGTERM, so that load balancers notice readiness first.",
         reason: "none, because most set-ups have no load balancer in front; behind one, a few seconds",
     },
-    Key {
+    ConfigKey {
         path: "drain.deadline_s",
-        kind: Kind::Seconds(0..=86_400, |config| &mut config.drain.deadline),
+        kind: KeyKind::Seconds(0..=86_400, |config| &mut config.drain.deadline),
         meaning: "How long running streams may take to finish before they are cut.",
         reason: "most answers end within five minutes; a supervisor's own patience should be longer",
     },
-    Key {
+    ConfigKey {
         path: "admin.token_file",
-        kind: Kind::OptionalPath(|config| &mut config.admin.token_file),
+        kind: KeyKind::OptionalPath(|config| &mut config.admin.token_file),
         meaning: "A file with a token of at least 16 characters, read at the start; all of the admin port but health then asks for it as authorization: Bearer. \"\" for none.",
         reason: "none, because the admin port is on loopback; beyond that it does not start without one",
     },
-    Key {
+    ConfigKey {
         path: "admin.open_metrics",
-        kind: Kind::Switch(|config| &mut config.admin.open_metrics),
+        kind: KeyKind::Switch(|config| &mut config.admin.open_metrics),
         meaning: "Whether /metrics of the admin port is for everybody, token or not.",
         reason: "off, because metrics name models and count tenants; server.metrics_listen is the door for scrapers",
     },

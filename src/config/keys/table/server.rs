@@ -1,32 +1,32 @@
 //! The listeners, the upstream, identities, and the canonical spelling.
 
-use super::super::super::kind::{Choice, Kind};
+use super::super::super::kind::{KeyKind, WordChoice};
 use super::super::super::types::{Mode, OAuth, Profile, Volatile};
-use super::super::Key;
+use super::super::ConfigKey;
 use crate::engine::canonical::Order;
 
-pub static KEYS: &[Key] = &[
-    Key {
+pub static KEYS: &[ConfigKey] = &[
+    ConfigKey {
         path: "server.listen",
-        kind: Kind::Address(|config| &mut config.server.listen),
+        kind: KeyKind::Address(|config| &mut config.server.listen),
         meaning: "Where clients connect: their base URL is http:// and this address.",
         reason: "loopback, so that a first run opens nothing to the network; port 0 lets the system choose",
     },
-    Key {
+    ConfigKey {
         path: "server.admin_listen",
-        kind: Kind::Address(|config| &mut config.server.admin_listen),
+        kind: KeyKind::Address(|config| &mut config.server.admin_listen),
         meaning: "Where operators connect: health, readiness, metrics and /api. Beyond loopback it needs admin.token_file.",
         reason: "a port of its own, because every path of the first one belongs to the upstream",
     },
-    Key {
+    ConfigKey {
         path: "server.metrics_listen",
-        kind: Kind::OptionalAddress(|config| &mut config.server.metrics_listen),
+        kind: KeyKind::OptionalAddress(|config| &mut config.server.metrics_listen),
         meaning: "A third door with health and metrics only, for probes and scrapers on other machines; \"\" for none.",
         reason: "none, because nothing is opened to the network unless somebody asks for it",
     },
-    Key {
+    ConfigKey {
         path: "server.mode",
-        kind: Kind::Choice(Choice {
+        kind: KeyKind::Choice(WordChoice {
             words: &["observe", "align", "fork"],
             later: &[],
             get: |config| config.server.mode.as_str(),
@@ -35,21 +35,21 @@ pub static KEYS: &[Key] = &[
         meaning: "What to do with requests: \"observe\" forwards every byte as it came, and measures; \"align\" also gives one spelling to what is said again, and marks what the cache should keep; \"fork\" also puts the children of a fan-out on their parent's prompt, where that costs no more. A request may lower it with x-forkpoint-mode.",
         reason: "what forkpoint is for; begin with observe to see what it would do, and with align to change nothing that the model reads",
     },
-    Key {
+    ConfigKey {
         path: "server.response_headers",
-        kind: Kind::Switch(|config| &mut config.server.response_headers),
+        kind: KeyKind::Switch(|config| &mut config.server.response_headers),
         meaning: "Whether answers carry x-forkpoint-* headers that say what was decided and why.",
         reason: "on, because a decision that nobody can see cannot be trusted; clients ignore unknown headers",
     },
-    Key {
+    ConfigKey {
         path: "upstream.url",
-        kind: Kind::Url(|config| &mut config.upstream.url),
+        kind: KeyKind::Url(|config| &mut config.upstream.url),
         meaning: "Where requests go: http or https, host, optional port and path prefix; no credentials.",
         reason: "the public Messages API, which is where clients would have gone without forkpoint",
     },
-    Key {
+    ConfigKey {
         path: "upstream.profile",
-        kind: Kind::Choice(Choice {
+        kind: KeyKind::Choice(WordChoice {
             words: &["anthropic", "bedrock", "vertex", "automatic"],
             later: &[],
             get: |config| config.upstream.profile.as_str(),
@@ -65,45 +65,45 @@ pub static KEYS: &[Key] = &[
         meaning: "How the upstream caches: \"anthropic\" by markers on blocks and one for the whole request, \"bedrock\" and \"vertex\" by markers on blocks only, \"automatic\" by itself (vLLM, SGLang, llama.cpp, DeepSeek): stable bytes, no markers.",
         reason: "what the default upstream.url does",
     },
-    Key {
+    ConfigKey {
         path: "upstream.strips_attribution",
-        kind: Kind::OptionalSwitch(|config| &mut config.upstream.strips_attribution),
+        kind: KeyKind::OptionalSwitch(|config| &mut config.upstream.strips_attribution),
         meaning: "Whether the upstream takes the attribution line of Claude Code out of system[0] before the model reads it; \"\" says yes for profile \"anthropic\" and no for the others.",
         reason: "as the profile says, because only the first-party API is documented to do so",
     },
-    Key {
+    ConfigKey {
         path: "upstream.connect_ms",
-        kind: Kind::Millis(1..=600_000, |config| &mut config.upstream.connect),
+        kind: KeyKind::Millis(1..=600_000, |config| &mut config.upstream.connect),
         meaning: "How long a connection to the upstream may take, TLS included, before the client gets a 502.",
         reason: "a healthy handshake takes well under a second; five allow for one lost packet and its retry",
     },
-    Key {
+    ConfigKey {
         path: "upstream.idle_s",
-        kind: Kind::Seconds(1..=86_400, |config| &mut config.upstream.idle),
+        kind: KeyKind::Seconds(1..=86_400, |config| &mut config.upstream.idle),
         meaning: "The longest silence of the upstream within one exchange.",
         reason: "above the ten minutes that client libraries wait, so that forkpoint is never the first to give up",
     },
-    Key {
+    ConfigKey {
         path: "identity.pepper",
-        kind: Kind::Secret(|config| &mut config.identity.pepper),
+        kind: KeyKind::Secret(|config| &mut config.identity.pepper),
         meaning: "A secret mixed into tenant digests, so that they cannot be computed from a known key.",
         reason: "empty, so that digests are the same on every replica without anything to share",
     },
-    Key {
+    ConfigKey {
         path: "identity.tenant_headers",
-        kind: Kind::Headers(|config| &mut config.identity.tenant_headers),
+        kind: KeyKind::Headers(|config| &mut config.identity.tenant_headers),
         meaning: "Request headers that name the tenant instead of the credentials: for rotating tokens, or one key shared by many.",
         reason: "empty, because credentials cannot be forged by another client and these headers can",
     },
-    Key {
+    ConfigKey {
         path: "identity.clients",
-        kind: Kind::Texts(|config| &mut config.identity.clients),
+        kind: KeyKind::Texts(|config| &mut config.identity.clients),
         meaning: "Your own clients, by how their user agents begin (\"till\" for till/3.2.1), that logs and metrics show by name beside the known ones; all others are \"other\".",
         reason: "empty, because a user agent may hold anything, and what it holds would be shown",
     },
-    Key {
+    ConfigKey {
         path: "identity.oauth",
-        kind: Kind::Choice(Choice {
+        kind: KeyKind::Choice(WordChoice {
             words: &["observe", "full"],
             later: &[],
             get: |config| config.identity.oauth.as_str(),
@@ -114,9 +114,9 @@ pub static KEYS: &[Key] = &[
         meaning: "What may be done to the traffic of a consumer login: \"observe\" leaves it alone, \"full\" treats it like any other.",
         reason: "a consumer login has terms of its own; whoever runs the proxy must know that they allow it",
     },
-    Key {
+    ConfigKey {
         path: "canonical.order",
-        kind: Kind::Choice(Choice {
+        kind: KeyKind::Choice(WordChoice {
             words: &["first-seen", "sorted", "off"],
             later: &[],
             get: |config| config.canonical.order.as_str(),
@@ -131,9 +131,9 @@ pub static KEYS: &[Key] = &[
         meaning: "Which spelling of tools, system and echoed inputs is the one: \"first-seen\" in a request of this tenant, \"sorted\" puts the tools in the order of their names and changes nothing else, \"off\" leaves all as it came. Where a model's thinking is bound to its prompt, only the pod that saw a conversation begin keeps its spelling: without a shared store such conversations must stay with one pod.",
         reason: "the order of properties steers the model, so none is made up; \"sorted\" is for pods that share no store",
     },
-    Key {
+    ConfigKey {
         path: "canonical.volatile",
-        kind: Kind::Choice(Choice {
+        kind: KeyKind::Choice(WordChoice {
             words: &["off", "report"],
             later: &[],
             get: |config| config.canonical.volatile.as_str(),
@@ -144,9 +144,9 @@ pub static KEYS: &[Key] = &[
         meaning: "\"report\" names the dates, clocks, directories, git status, counters and ids in system and tool text that changed within a conversation, and what that cost.",
         reason: "it moves nothing, shows no text, and is looked for only where a prefix broke",
     },
-    Key {
+    ConfigKey {
         path: "canonical.diagnose",
-        kind: Kind::Switch(|config| &mut config.canonical.diagnose),
+        kind: KeyKind::Switch(|config| &mut config.canonical.diagnose),
         meaning: "Whether aligned requests ask the upstream for its own verdict on cache misses (diagnostics.previous_message_id); profile \"anthropic\" only.",
         reason: "off, because it adds a field to the request, and one to the answer",
     },

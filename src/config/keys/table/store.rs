@@ -1,15 +1,15 @@
 //! The store, prices, and limits.
 
-use super::super::super::kind::{Choice, Kind};
+use super::super::super::kind::{KeyKind, WordChoice};
 use super::super::super::types::StoreKind;
-use super::super::Key;
+use super::super::ConfigKey;
 
 const GIB: u64 = 1 << 30;
 
-pub static KEYS: &[Key] = &[
-    Key {
+pub static KEYS: &[ConfigKey] = &[
+    ConfigKey {
         path: "store.kind",
-        kind: Kind::Choice(Choice {
+        kind: KeyKind::Choice(WordChoice {
             words: &["memory"],
             later: &["file", "redis"],
             get: |config| config.store.kind.as_str(),
@@ -18,87 +18,87 @@ pub static KEYS: &[Key] = &[
         meaning: "Where it is remembered: \"memory\" is this process, and forgets at exit.",
         reason: "the only store of this version, and the one that needs nothing installed",
     },
-    Key {
+    ConfigKey {
         path: "store.max_bytes",
-        kind: Kind::Bytes(1 << 20..=64 * GIB, |config| &mut config.store.max_bytes),
+        kind: KeyKind::Bytes(1 << 20..=64 * GIB, |config| &mut config.store.max_bytes),
         meaning: "The most that is remembered of all tenants, recent bodies aside: spellings, fan-outs, snapshots, and forked children with what they stand on. The oldest goes first, and last the prefixes of children that wait for nothing; while children that work fill it, no further ones are forked (reason \"store_full\").",
         reason: "the spellings of dozens of tenants and hundreds of fan-outs, in a small container",
     },
-    Key {
+    ConfigKey {
         path: "store.tenant_share",
-        kind: Kind::Share(|config| &mut config.store.tenant_share),
+        kind: KeyKind::Share(|config| &mut config.store.tenant_share),
         meaning: "The part of store.max_bytes and store.recent_bytes that one tenant may take.",
         reason: "a quarter, so that one busy tenant leaves room for others and still has plenty",
     },
-    Key {
+    ConfigKey {
         path: "store.recent_bytes",
-        kind: Kind::Bytes(0..=64 * GIB, |config| &mut config.store.recent_bytes),
+        kind: KeyKind::Bytes(0..=64 * GIB, |config| &mut config.store.recent_bytes),
         meaning: "The most of recent request bodies that is kept, so that what a conversation says again is compared and not read again.",
         reason: "hundreds of live conversations; without its last body a conversation costs a few hundred microseconds more",
     },
-    Key {
+    ConfigKey {
         path: "store.child_ttl_s",
-        kind: Kind::Seconds(1..=604_800, |config| &mut config.store.child_ttl),
+        kind: KeyKind::Seconds(1..=604_800, |config| &mut config.store.child_ttl),
         meaning: "How long a child is remembered after its last request.",
         reason: "an hour: as long as the longest-lived cache entry",
     },
-    Key {
+    ConfigKey {
         path: "prices.file",
-        kind: Kind::OptionalPath(|config| &mut config.prices.file),
+        kind: KeyKind::OptionalPath(|config| &mut config.prices.file),
         meaning: "A table of prices and cache facts per model, in the form of config/prices.toml, used instead of the built-in one; \"\" for that.",
         reason: "the built-in table, which holds only what a source states; a model without a price has tokens and no dollars",
     },
-    Key {
+    ConfigKey {
         path: "limits.body_bytes",
-        kind: Kind::Bytes(1..=GIB, |config| &mut config.limits.body_bytes),
+        kind: KeyKind::Bytes(1..=GIB, |config| &mut config.limits.body_bytes),
         meaning: "The largest body of POST /v1/messages that is collected and read; a larger one streams through unread.",
         reason: "the Messages API itself refuses requests above 32 MB",
     },
-    Key {
+    ConfigKey {
         path: "limits.observe_bytes",
-        kind: Kind::Bytes(1..=GIB, |config| &mut config.limits.observe_bytes),
+        kind: KeyKind::Bytes(1..=GIB, |config| &mut config.limits.observe_bytes),
         meaning: "The most of one answer, decoded, that is read along; the rest is still forwarded.",
         reason: "many times the longest answer of any model, and small enough to defuse a decompression bomb",
     },
-    Key {
+    ConfigKey {
         path: "limits.connections",
-        kind: Kind::Count(1..=1_000_000, |config| &mut config.limits.connections),
+        kind: KeyKind::Count(1..=1_000_000, |config| &mut config.limits.connections),
         meaning: "The most client connections at once; further ones are answered with a 503 and closed.",
         reason: "four thousand streams need about as many files on each side, within common limits of a service",
     },
-    Key {
+    ConfigKey {
         path: "limits.held_requests",
-        kind: Kind::Count(1..=1_000_000, |config| &mut config.limits.held_requests),
+        kind: KeyKind::Count(1..=1_000_000, |config| &mut config.limits.held_requests),
         meaning: "The most requests that are collected or held back at once; beyond it they stream through unread.",
         reason: "far more than one team's parallel agents, and a bound on what waiting can cost",
     },
-    Key {
+    ConfigKey {
         path: "limits.held_bytes",
-        kind: Kind::Bytes(1..=64 * GIB, |config| &mut config.limits.held_bytes),
+        kind: KeyKind::Bytes(1..=64 * GIB, |config| &mut config.limits.held_bytes),
         meaning: "The most bytes of collected bodies in memory at once; at least limits.body_bytes.",
         reason: "eight of the largest bodies, or hundreds of usual ones, in a small container",
     },
-    Key {
+    ConfigKey {
         path: "limits.pending_forks",
-        kind: Kind::Count(1..=65_536, |config| &mut config.limits.pending_forks),
+        kind: KeyKind::Count(1..=65_536, |config| &mut config.limits.pending_forks),
         meaning: "The most fan-outs of one tenant that stream at once; further ones are not recognised.",
         reason: "far more than one team's agents fan out in the same second",
     },
-    Key {
+    ConfigKey {
         path: "limits.tool_uses",
-        kind: Kind::Count(1..=65_536, |config| &mut config.limits.tool_uses),
+        kind: KeyKind::Count(1..=65_536, |config| &mut config.limits.tool_uses),
         meaning: "The most tool calls of one answer that are read along.",
         reason: "real fan-outs have a handful; this bounds what one hostile answer can make us remember",
     },
-    Key {
+    ConfigKey {
         path: "limits.header_s",
-        kind: Kind::Seconds(1..=3_600, |config| &mut config.limits.header),
+        kind: KeyKind::Seconds(1..=3_600, |config| &mut config.limits.header),
         meaning: "How long a client may take to send its request headers, and how long a kept-alive connection may idle between requests.",
         reason: "as long as nginx keeps an idle connection; clients that pool connections give up sooner",
     },
-    Key {
+    ConfigKey {
         path: "limits.stall_s",
-        kind: Kind::Seconds(1..=86_400, |config| &mut config.limits.stall),
+        kind: KeyKind::Seconds(1..=86_400, |config| &mut config.limits.stall),
         meaning: "How long a client may stall: sending nothing of its body, or taking nothing of its answer.",
         reason: "a minute survives a sleeping radio or a paused debugger step, and frees what a dead client holds",
     },

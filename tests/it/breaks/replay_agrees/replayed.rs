@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use forkpoint::sim::Usage;
+use forkpoint::sim::BilledUsage;
 use forkpoint::sim::models::{find, public_models};
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ const NOT_OURS: [&str; 2] = ["sk-unknown", "sk-refused"];
 #[derive(Default)]
 pub struct Sum {
     requests: usize,
-    pub usage: Usage,
+    pub usage: BilledUsage,
     prompt_usd: f64,
 }
 
@@ -35,7 +35,7 @@ impl Sum {
             sum.usage.cache_write_1h += usage.cache_write_1h;
             sum.usage.output += usage.output;
             let price = find(&public_models(), &exchange.model).unwrap().price;
-            let output = Usage { output: usage.output, ..Usage::default() };
+            let output = BilledUsage { output: usage.output, ..BilledUsage::default() };
             sum.prompt_usd += price.cost_usd(&usage) - price.cost_usd(&output);
         }
         sum

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use forkpoint::config::{Config, Mode};
 use forkpoint::sim::SimConfig;
-use forkpoint::sim::settings::Layer;
+use forkpoint::sim::settings::PromptLayer;
 use serde_json::{Value, json};
 
 use super::{Exchange, FORKED, FREE, Stage, child, extend, parent, plan, usage};
@@ -15,7 +15,7 @@ const BOTH: &str = "one-2099-01-01,two-2099-01-01";
 const FAN_OUT: &str = "[[sim:fan_out n=2 tool=Agent field=prompt | text words=5]]";
 
 /// An upstream whose cache depends on betas from this layer on.
-async fn before(betas: Layer, configure: impl FnOnce(&mut Config)) -> Stage {
+async fn before(betas: PromptLayer, configure: impl FnOnce(&mut Config)) -> Stage {
     let mut sim = SimConfig::default();
     sim.rules.invalidation.betas = betas;
     Stage::before(sim, configure).await
@@ -64,7 +64,7 @@ impl Stage {
 #[tokio::test]
 async fn betas_that_a_conversation_has_shown_to_cost_nothing_are_priced_so() {
     for mode in [Mode::Fork, Mode::Align] {
-        let stage = before(Layer::Nothing, |_| ()).await;
+        let stage = before(PromptLayer::Nothing, |_| ()).await;
         stage.forkpoint.reload(|config| config.server.mode = mode);
         let before = stage.child_with_both("It is about trains.").await;
         if mode == Mode::Fork {
@@ -82,7 +82,7 @@ async fn betas_that_a_conversation_has_shown_to_cost_nothing_are_priced_so() {
 
 #[tokio::test]
 async fn a_bill_that_shows_the_contrary_makes_betas_dear_again() {
-    let stage = before(Layer::Nothing, |_| ()).await;
+    let stage = before(PromptLayer::Nothing, |_| ()).await;
     stage.one_more_beta("It is about ships.").await;
     stage.one_more_beta("It is about planes.").await;
     let told = stage.fan_out_with_one("It is about roads.").await;
@@ -98,7 +98,7 @@ async fn a_bill_that_shows_the_contrary_makes_betas_dear_again() {
 
 #[tokio::test]
 async fn betas_that_are_a_part_of_the_key_stay_dear() {
-    let stage = before(Layer::Messages, |_| ()).await;
+    let stage = before(PromptLayer::Messages, |_| ()).await;
     stage.one_more_beta("It is about ships.").await;
     let second = stage.one_more_beta("It is about planes.").await;
     assert!(usage(&second).cache_read * 2 < usage(&second).prompt(), "{:?}", usage(&second));
@@ -107,7 +107,9 @@ async fn betas_that_are_a_part_of_the_key_stay_dear() {
 
 #[tokio::test]
 async fn a_fork_that_pays_all_the_same_shows_what_its_betas_cost() {
-    for (betas, shown) in [(Layer::Nothing, FORKED), (Layer::Messages, ["child", "aligned", "cost"])] {
+    for (betas, shown) in
+        [(PromptLayer::Nothing, FORKED), (PromptLayer::Messages, ["child", "aligned", "cost"])]
+    {
         let stage = before(betas, |_| ()).await;
         stage.forkpoint.reload(|config| config.fork.policy.max_cost_ratio = 100.0);
         assert_eq!(plan(&stage.child_with_both("It is about roads.").await), FORKED);

@@ -15,8 +15,8 @@ mod wire;
 mod betas;
 
 use forkpoint::config::Config;
-use forkpoint::sim::models::{Model, public_models};
-use forkpoint::sim::{Sim, SimConfig, Usage};
+use forkpoint::sim::models::{ModelSpec, public_models};
+use forkpoint::sim::{BilledUsage, Sim, SimConfig};
 use serde_json::{Value, json};
 
 use crate::harness::{Forkpoint, PATIENCE, until};
@@ -88,7 +88,7 @@ impl Stage {
 
 /// A simulator whose models have a window of so many tokens.
 fn narrow(window_tokens: u64) -> SimConfig {
-    let models = public_models().into_iter().map(|model| Model { window_tokens, ..model });
+    let models = public_models().into_iter().map(|model| ModelSpec { window_tokens, ..model });
     SimConfig { models: models.collect(), ..SimConfig::default() }
 }
 
@@ -136,12 +136,12 @@ fn extend(body: &mut Value, exchange: &Exchange) {
     messages.push(json!({"role": "user", "content": results}));
 }
 
-fn usage(exchange: &Exchange) -> Usage {
+fn usage(exchange: &Exchange) -> BilledUsage {
     exchange.usage.unwrap_or_else(|| panic!("not billed: {}", String::from_utf8_lossy(&exchange.answer)))
 }
 
 /// Prompt tokens weighed by price: 1 uncached, 1.25 written, 0.1 read.
-fn units(usage: Usage) -> f64 {
+fn units(usage: BilledUsage) -> f64 {
     usage.uncached as f64 + 1.25 * usage.cache_write() as f64 + 0.1 * usage.cache_read as f64
 }
 

@@ -1,7 +1,7 @@
 //! Rewrites that the upstream refuses.
 
 use forkpoint::config::{Config, Mode};
-use forkpoint::sim::faults::{Fault, Match, Rule};
+use forkpoint::sim::faults::{FaultCondition, InjectedFault, Rule};
 use serde_json::json;
 
 use super::{BOUND, FORKED, FREE, Stage, child, extend, narrow, parent, plan};
@@ -13,8 +13,8 @@ const TAG: &str = "forkpoint-child";
 
 /// The simulator refuses forked bodies.
 pub fn refuse_forks(stage: &Stage, status: u16) {
-    let fault = Fault::Status { status, retry_after_s: None };
-    let matching = Match { body_contains: Some(TAG.to_owned()), ..Match::default() };
+    let fault = InjectedFault::Status { status, retry_after_s: None };
+    let matching = FaultCondition { body_contains: Some(TAG.to_owned()), ..FaultCondition::default() };
     stage.sim.faults().order(Rule { fault, count: 1_000, matching }).unwrap();
 }
 

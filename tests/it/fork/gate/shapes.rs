@@ -1,6 +1,6 @@
 //! Children of every shape are gated on the prefix that they share with each other, whatever their parent has.
 
-use forkpoint::sim::Record;
+use forkpoint::sim::RequestRecord;
 use serde_json::{Value, json};
 
 use crate::harness::until;
@@ -60,7 +60,7 @@ async fn a_system_prompt_of_one_string_can_be_shared_up_to_the_tools_before_it()
     };
     let children = siblings(&stage, FAN_OUT, string).await;
     assert_eq!(writers(&children), 1);
-    let first: Record = stage.sim.requests().pop().unwrap();
+    let first: RequestRecord = stage.sim.requests().pop().unwrap();
     let body: Value = serde_json::from_slice(&first.body).unwrap();
     assert!(body["system"].is_string(), "a string stays one");
 }

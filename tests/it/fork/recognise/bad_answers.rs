@@ -1,6 +1,6 @@
 //! Answers that are no fan-out, or cannot be replayed: no fork point, a reason, nothing held.
 
-use forkpoint::sim::Fault;
+use forkpoint::sim::InjectedFault;
 use serde_json::{Value, json};
 
 use crate::harness::{post, samples};
@@ -49,7 +49,7 @@ async fn an_answer_that_is_cut_midway() {
 #[tokio::test]
 async fn an_answer_whose_connection_breaks() {
     let stage = Stage::new(|_| ()).await;
-    stage.sim.faults().order(Fault::Cut { at_byte: 6_000 }).unwrap();
+    stage.sim.faults().order(InjectedFault::Cut { at_byte: 6_000 }).unwrap();
     let body = serde_json::to_vec(&crate::fork::fan_out::parent("[[sim:fan_out n=20]]")).unwrap();
     let headers = "x-api-key: sk-test\r\nanthropic-version: 2023-06-01\r\ncontent-type: application/json\r\n";
     let mut client = stage.forkpoint.client().await;
