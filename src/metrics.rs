@@ -205,7 +205,7 @@ impl Metrics {
         let _ = self.scrape.set(Box::new(set));
     }
 
-    /// Shows a new fan-out in `prefix_info`, and no longer the one that was new so many fan-outs ago.
+    /// Shows a new fan-out in `prefix_info`, and no longer the oldest one that was shown.
     pub fn show_fork(&self, fork: String, prefix: String) {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let labels = [fork, prefix];
@@ -227,7 +227,7 @@ impl Metrics {
         let _ = self.tenant_names.set(names);
     }
 
-    /// What is shown for a tenant: its name, else the digits of its digest, else `other`.
+    /// The label of a tenant: its name, else the digits of its digest, else `other`.
     pub fn tenant_label(&self, tenant: Option<TenantId>) -> String {
         let digits = tenant.map_or_else(|| NONE.to_owned(), |tenant| tenant.to_string());
         let name = self.tenant_names.get().and_then(|names| names.get(&digits));
@@ -257,7 +257,7 @@ impl Metrics {
     }
 }
 
-/// What one metric is, whether or not it has a sample yet.
+/// The description of one metric, with or without samples.
 #[derive(Debug)]
 pub struct MetricFamily {
     pub name: String,
@@ -283,17 +283,17 @@ impl MetricFamily {
     }
 }
 
-/// Label values that come from outside: at most so many, [`GIVEN`] among them, of harmless characters; everything
+/// Label values that come from outside: at most `max`, [`GIVEN`] among them, of harmless characters; everything
 /// else is `other`.
 pub struct LabelValues {
     seen: RwLock<HashSet<String>>,
     max: usize,
 }
 
-/// What is shown for those that have no name or no place.
+/// The labels of those that have no name, or for whom no place is left.
 const GIVEN: [&str; 2] = [NONE, OTHER];
 
-/// Whether an unknown name may take one of the free places.
+/// Decides if an unknown name may take one of the free places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admit {
     /// The upstream vouched for it with a 2xx.

@@ -1,4 +1,4 @@
-//! What operators may ask, in JSON: figures and digests, never text of a prompt.
+//! Pages for operators, in JSON: figures and digests, never text of a prompt.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub fn router(live: Live, metrics: Arc<Metrics>) -> Router {
         .with_state(ApiState { live, metrics })
 }
 
-/// What clients have seen the end of is told here too.
+/// Finishes deferred work first, so that an exchange whose end its client has seen is in the answer.
 async fn catch_up(State(live): State<Live>, request: Request, next: Next) -> Response {
     live.now().clock().leisure().catch_up();
     next.run(request).await

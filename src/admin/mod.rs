@@ -35,7 +35,7 @@ const HEADERS: Duration = Duration::from_secs(30);
 /// A pause after a failed accept (file descriptors run out), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Whether new requests should come here: true once serving, false as soon as a drain begins.
+/// Readiness for new requests: true once serving, false as soon as a drain begins.
 /// It does not depend on the upstream: a broken upstream must not take every proxy out of rotation.
 #[derive(Clone, Default)]
 pub struct Readiness(Arc<AtomicBool>);

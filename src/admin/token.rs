@@ -16,8 +16,8 @@ const LENGTH_MIN: usize = 16;
 /// Longer than any token; the file may be something else by mistake.
 const LENGTH_MAX: usize = 4096;
 
-/// What a caller must bring as `authorization: Bearer …`. Only its digest is kept, and digests are compared in
-/// constant time.
+/// The token that a caller must bring as `authorization: Bearer …`. Only its digest is kept, and digests are
+/// compared in constant time.
 #[derive(Clone)]
 pub struct Token(blake3::Hash);
 

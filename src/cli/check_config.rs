@@ -153,7 +153,7 @@ impl PricesInForce {
 impl fmt::Display for PricesInForce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.file {
-            // Escaped, because it stands in a comment of one line.
+            // Escaped, because it goes into a comment of one line.
             Some(file) => write!(f, "{file:?}")?,
             None => f.write_str(BUILT_IN)?,
         }

@@ -34,7 +34,7 @@ pub fn start(config: &Log) -> Lines {
     start_to(config, io::stderr())
 }
 
-/// The same, into a file. Nobody turns it over, so it ends at [`FILE_BYTES_MAX`].
+/// Starts logging into a file. Nobody rotates it, so it ends at [`FILE_BYTES_MAX`].
 pub fn append(config: &Log, path: &Path) -> Result<Lines, Failure> {
     let opened = File::options().create(true).append(true).open(path);
     let measured = opened.and_then(|file| file.metadata().map(|meta| (file, meta.len())));
@@ -63,7 +63,7 @@ fn start_to(config: &Log, mut out: impl Write + Send + 'static) -> Lines {
     lines
 }
 
-/// A file that takes so many bytes and no more.
+/// A file that takes a limited number of bytes.
 struct BoundedFile {
     file: File,
     left: u64,
@@ -89,9 +89,9 @@ pub struct Lines(Arc<LineQueue>);
 #[derive(Default)]
 struct LineQueue {
     waiting: Mutex<QueuedLines>,
-    /// Told when there is something to write.
+    /// Notified when there is something to write.
     filled: Condvar,
-    /// Told when everything is written.
+    /// Notified when everything is written.
     drained: Condvar,
 }
 

@@ -12,7 +12,7 @@ use crate::proxy::live::Live;
 /// Kubernetes does.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What tells one state of a file from another; nothing of one that is not there.
+/// Distinguishes one state of a file from another; `None` for a file that does not exist.
 type Print = Option<(SystemTime, u64, u64)>;
 
 /// Where the configuration comes from.

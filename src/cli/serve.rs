@@ -1,4 +1,4 @@
-//! `forkpoint serve`: bind, say what is running, serve until told to stop, drain.
+//! `forkpoint serve`: bind, say what is running, serve until a signal, drain.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -49,7 +49,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     outcome
 }
 
-/// What the admin port asks for, if it does.
+/// Reads the token of the admin port, if it has one.
 fn token(config: &Config) -> Result<Option<Token>, Failure> {
     let Some(path) = &config.admin.token_file else { return Ok(None) };
     let unusable = |error| {
@@ -147,7 +147,7 @@ async fn bind(address: SocketAddr, key: &str) -> Result<TcpListener, Failure> {
     })
 }
 
-/// What is listening, what is on, what is off; on standard error, as standard output is for data.
+/// Prints the addresses and what is on or off; on standard error, as standard output is for data.
 fn announce(config: &Config, listeners: &Listeners) {
     let local =
         |listener: &TcpListener| listener.local_addr().map_or_else(|_| "?".into(), |a| format!("http://{a}"));

@@ -11,7 +11,7 @@ use super::Failure;
 /// A line is at most a request, what was made of it and its answer, escaped.
 const LINE_BYTES_MAX: usize = 512 * 1024 * 1024;
 
-/// What was found in a recording.
+/// The counts of lines in a recording.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ReadCounts {
     pub lines: usize,
@@ -75,7 +75,7 @@ pub fn find(path: &Path, id: u64) -> Result<(Line, usize), Failure> {
     }
 }
 
-/// What is wanted of a file or, if it has nothing of it, of the one before it: `FILE`, `FILE.1`, ….
+/// The wanted lines of a file or, if it has none, of the one before it: `FILE`, `FILE.1`, ….
 fn search(path: &Path, is_wanted: impl Fn(&Line) -> bool) -> Result<Vec<Line>, Failure> {
     let mut found: Vec<Line> = Vec::new();
     let earlier = (1..).map(|number| suffixed(path, &number.to_string())).take_while(|path| path.exists());

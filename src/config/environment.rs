@@ -1,7 +1,7 @@
 //! The environment: `FORKPOINT_SECTION__KEY` for every key, and a short form for the few that are set by hand.
 //!
-//! Rule: a name with a double underscore is addressed to us and must be right; any other `FORKPOINT_…` is none
-//! of ours (orchestrators invent such names: `FORKPOINT_SERVICE_HOST`) and is skipped.
+//! Rule: a name with a double underscore is addressed to us and must be right; any other `FORKPOINT_…` is not
+//! ours (orchestrators invent such names: `FORKPOINT_SERVICE_HOST`) and is skipped.
 //!
 //! ```text
 //! FORKPOINT_LIMITS__BODY_BYTES=8MiB          limits.body_bytes
@@ -72,7 +72,7 @@ pub(super) fn long_name(path: &str) -> String {
     format!("{PREFIX}{}", path.replacen('.', "__", 1).to_uppercase())
 }
 
-/// The key that a variable addresses, known or not; none if the variable is none of ours.
+/// The key that a variable addresses, known or not; `None` if the variable is not ours.
 fn path_of(name: &str) -> Option<String> {
     if let Some((_, path)) = SHORT_FORMS.iter().find(|(short, _)| *short == name) {
         return Some((*path).to_owned());

@@ -1,4 +1,4 @@
-//! The TOML file: text to entries, each with the line it stands on.
+//! The TOML file: text to entries, each with its line.
 //!
 //! Rule: the file is walked once, from the top. What is known becomes an [`Entry`](super::Entry); an unknown
 //! section is one problem and not one per key; a syntax error is all there is to say, because what comes after
@@ -85,7 +85,7 @@ pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, Complaint> {
     Ok(bytes)
 }
 
-/// A text of our users, such as what forked children are told.
+/// A text of our users, such as the boilerplate for forked children.
 pub(super) fn read_text(path: &Path, bytes_max: usize) -> Result<String, Complaint> {
     let bytes = read_bytes(path)
         .map_err(|complaint| Complaint { hint: "name a readable text file, or none".into(), ..complaint })?;

@@ -10,7 +10,7 @@ use super::keys::{KEYS, SECTIONS};
 /// Longer words are certainly no typing mistake, and comparing takes time that grows with their length.
 const COMPARED_CHARS: usize = 64;
 
-/// What to do about a key that nobody knows, such as `server.lisen`.
+/// The hint for an unknown key, such as `server.lisen`.
 pub(super) fn for_unknown_key(path: &str) -> String {
     let plain = path.to_lowercase().replace('-', "_");
     let (section, name) = plain.split_once('.').unwrap_or(("", &plain));
@@ -27,7 +27,7 @@ pub(super) fn for_unknown_key(path: &str) -> String {
     }
 }
 
-/// What to do about a section that nobody knows, such as `[servr]`.
+/// The hint for an unknown section, such as `[servr]`.
 pub(super) fn for_unknown_section(name: &str) -> String {
     match nearest(&name.to_lowercase(), section_names()) {
         Some(suggestion) => format!("did you mean [{suggestion}]?"),

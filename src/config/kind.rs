@@ -1,4 +1,4 @@
-//! What a key can hold: how a given value becomes a typed one, and how the typed one is shown again.
+//! Kinds of keys: how a given value becomes a typed one, and how the typed one is shown again.
 //!
 //! A kind carries the place in [`Config`] it fills, so that a key cannot be declared without being read, nor
 //! read into a field of another type. A file knows types and is held to them; the environment and flags know
@@ -25,7 +25,7 @@ type FieldOf<T> = fn(&mut Config) -> &mut T;
 /// Nothing that is compared differs by more.
 const FACTOR_MAX: f64 = 100.0;
 
-/// What a key holds, and where.
+/// The type of a key's value, and the field that holds it.
 pub enum KeyKind {
     Switch(FieldOf<bool>),
     /// True, false, or "" to leave it to something else.
@@ -189,7 +189,7 @@ impl KeyKind {
         }
     }
 
-    /// What the key takes, to follow "not".
+    /// A description of the values that the key takes, to follow "not".
     pub fn expected(&self) -> String {
         match self {
             KeyKind::Switch(_) => "true or false".to_owned(),
@@ -334,7 +334,7 @@ impl WordChoice {
 }
 
 impl Given {
-    /// What sort of thing was given, with its article.
+    /// The sort of value that was given, with its article.
     pub fn description(&self) -> &'static str {
         match self {
             Given::Switch(_) => "a boolean",

@@ -23,6 +23,7 @@
 //! ```
 
 mod types;
+mod defaults;
 mod flags;
 mod keys;
 mod kind;
@@ -58,7 +59,7 @@ use crate::engine::prices::Prices;
 use kind::Given;
 use problem::{Complaint, named};
 
-/// What forked children are told is sent once per child, and paid for.
+/// The boilerplate for forked children is sent once per child, and paid for.
 const BOILERPLATE_BYTES_MAX: usize = 64 << 10;
 
 impl Overrides {
@@ -134,13 +135,13 @@ pub struct TenantName<'a> {
     pub origin: ValueOrigin,
 }
 
-/// What the layers hold, before any of it is believed.
+/// The values of all layers, before any of them is checked.
 #[derive(Default)]
 struct LoadedLayers {
     entries: Vec<LayerValue>,
     tenants: Vec<tenants::GivenTenantName>,
     problems: Vec<Problem>,
-    /// Whether a layer could not be read at all, so that what it would have set is not known.
+    /// A layer could not be read at all, so that its values are not known.
     unread: bool,
 }
 

@@ -1,6 +1,6 @@
 //! One text to one typed value, for the values that have a syntax of their own.
 //!
-//! Rule: a parser accepts only what the proxy can use as it stands. No names are resolved, no scheme is
+//! Rule: a parser accepts only what the proxy can use as it is written. No names are resolved, no scheme is
 //! guessed, nothing is dropped in silence; the hint says what the writer probably meant.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where.
+//! Problems of a configuration, and their places.
 //!
 //! Every problem has the same four parts, so that a reader never has to search: place, value, what is wrong,
 //! what to do.
@@ -44,7 +44,7 @@ pub struct Problem {
 #[derive(Debug)]
 pub struct Problems(Vec<Problem>);
 
-/// What is wrong with a value, said by code that does not know where the value stands.
+/// A problem of a value, found by code that does not know where the value was given.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Complaint {
     pub message: String,

@@ -1,7 +1,7 @@
-//! What a running process takes of a configuration that was loaded anew.
+//! The part of a newly loaded configuration that a running process takes.
 //!
 //! Rule: what is open, or kept under a name, stays for the life of the process: addresses, upstream, store, log,
-//! recording, traces, and how tenants are told apart and called. Their new values are named, and wait for a restart.
+//! recording, traces, and how tenants are identified and named. Their new values are named, and wait for a restart.
 //! Whose bodies the recording keeps in full can change: somebody is looked for while things go wrong.
 
 use super::keys::KEYS;
@@ -19,7 +19,7 @@ pub struct Reload {
 }
 
 impl Config {
-    /// What becomes of this configuration, which is in force, when `new` is loaded.
+    /// Returns the configuration that follows this one, which is in force, when `new` is loaded.
     pub fn reload(&self, new: &Config) -> Reload {
         let (running, loaded) = (self.clone(), new.clone());
         let config = Config {

@@ -130,12 +130,12 @@ impl CrossChecks<'_> {
     }
 }
 
-/// Whether two listeners cannot both be opened.
+/// Returns true if two listeners cannot both be opened.
 fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     a.port() == b.port() && a.port() != 0 && (covers(a.ip(), b.ip()) || covers(b.ip(), a.ip()))
 }
 
-/// Whether a listener on `listen` also takes what comes to `ip`.
+/// Returns true if a listener on `listen` also takes connections to `ip`.
 fn covers(listen: IpAddr, ip: IpAddr) -> bool {
     match listen {
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => true,
@@ -144,7 +144,7 @@ fn covers(listen: IpAddr, ip: IpAddr) -> bool {
     }
 }
 
-/// Whether the URL leads to this listener, as far as that can be told without asking a name server.
+/// Returns true if the URL leads to this listener, as far as can be known without asking a name server.
 fn reaches(url: &http::Uri, listen: SocketAddr) -> bool {
     let default_port = if url.scheme_str() == Some("https") { 443 } else { 80 };
     if listen.port() == 0 || url.port_u16().unwrap_or(default_port) != listen.port() {

@@ -1,6 +1,6 @@
 //! `[tenants]`: names that metrics show for tenants. The one section whose keys are the operator's own.
 //!
-//! Rule: a digest that is none is not repeated; it may be the credential that somebody took for one.
+//! Rule: a key that is not a digest is not repeated; it may be the credential that somebody took for one.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub(super) const SECTION: &str = "tenants";
 /// As many tenants as metrics show.
 const NAMES_MAX: usize = 50;
 const NAME_BYTES_MAX: usize = 64;
-/// What the log shows of a digest.
+/// The digits of a digest that the log shows.
 const DIGITS: usize = 8;
 
 /// One name as it was given.

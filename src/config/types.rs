@@ -1,7 +1,7 @@
 //! The valid configuration: what everything else reads, typed so that a wrong value cannot be written down.
 //!
-//! [`Config::default`] is the one place where defaults stand, but for those of the engine's rules, which it takes
-//! from the engine; the table in [`super::keys`] reads them from here, and so do `check-config` and the manual.
+//! The defaults are in `defaults` alone; the table in [`super::keys`], `check-config` and the manual read them
+//! from [`Config::default`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::engine::canonical::Order;
-use crate::engine::{fanout, fork, gate};
+use crate::engine::fork;
 
 /// A valid configuration. Only [`super::load`] makes one from outside values; `Config::default()` is what an empty file gives.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Config {
     pub server: Server,
     pub upstream: Upstream,
@@ -39,7 +39,7 @@ pub struct Server {
     /// Health and metrics only, for probes and scrapers.
     pub metrics_listen: Option<SocketAddr>,
     pub mode: Mode,
-    /// Whether `x-forkpoint-*` headers are added to responses.
+    /// Adds `x-forkpoint-*` headers to responses.
     pub response_headers: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct Upstream {
     pub idle: Duration,
 }
 
-/// What kind of cache the upstream has, and how it is told.
+/// The kind of cache that the upstream has, and how requests address it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
     Anthropic,
@@ -81,7 +81,7 @@ pub struct Identity {
     pub oauth: OAuth,
 }
 
-/// What may be done to the traffic of a consumer login.
+/// The changes that are allowed to the traffic of a consumer login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OAuth {
     Observe,
@@ -92,7 +92,7 @@ pub enum OAuth {
 pub struct CanonicalConfig {
     pub order: Order,
     pub volatile: Volatile,
-    /// Whether the upstream is asked for its own verdict on each miss.
+    /// Asks the upstream for its own verdict on each miss.
     pub diagnose: bool,
 }
 
@@ -149,7 +149,7 @@ pub enum StoreKind {
     Memory,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PriceTable {
     /// Replaces the built-in table.
     pub file: Option<PathBuf>,
@@ -174,7 +174,7 @@ pub struct Limits {
     pub stall: Duration,
 }
 
-/// What is written down of the traffic.
+/// Recordings of the traffic.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub file: Option<PathBuf>,
@@ -188,7 +188,7 @@ pub struct Record {
     pub match_minutes: usize,
 }
 
-/// What a recording holds of requests and answers.
+/// The part of requests and answers that a recording holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bodies {
     Off,
@@ -222,9 +222,9 @@ pub struct TraceConfig {
     pub endpoint: Option<http::Uri>,
     /// The part that is kept of those that begin here.
     pub sample: f64,
-    /// What the collector wants to be told with each request.
+    /// The file of headers that the collector wants with each request.
     pub headers_file: Option<PathBuf>,
-    /// Whether the upstream is told which trace it belongs to.
+    /// Sends the trace context on to the upstream.
     pub propagate: bool,
 }
 
@@ -236,11 +236,11 @@ pub struct Drain {
     pub deadline: Duration,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Admin {
-    /// Holds what callers of the admin port must bring.
+    /// Holds the token that callers of the admin port must bring.
     pub token_file: Option<PathBuf>,
-    /// Whether `/metrics` is for everybody all the same.
+    /// Serves `/metrics` without a token too.
     pub open_metrics: bool,
 }
 
@@ -264,7 +264,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// What stands in the place of a secret wherever one would print.
+/// Printed instead of a secret.
 pub const MASK: &str = "MASKED";
 
 impl Mode {
@@ -342,7 +342,7 @@ impl GateScope {
 }
 
 impl Upstream {
-    /// Whether the attribution line in `system[0]` is no part of the prompt.
+    /// Returns true if the attribution line in `system[0]` is no part of the prompt.
     pub fn strips_attribution(&self) -> bool {
         self.strips_attribution.unwrap_or(self.profile == Profile::Anthropic)
     }
@@ -361,91 +361,6 @@ impl LogFormat {
         match self {
             LogFormat::Human => "human",
             LogFormat::Json => "json",
-        }
-    }
-}
-
-const MIB: usize = 1024 * 1024;
-
-impl Default for Config {
-    fn default() -> Self {
-        let (fanout, gate) = (fanout::Rules::default(), gate::Settings::default());
-        Config {
-            server: Server {
-                listen: ([127, 0, 0, 1], 8787).into(),
-                admin_listen: ([127, 0, 0, 1], 8788).into(),
-                metrics_listen: None,
-                mode: Mode::Fork,
-                response_headers: true,
-            },
-            upstream: Upstream {
-                url: http::Uri::from_static("https://api.anthropic.com"),
-                profile: Profile::Anthropic,
-                strips_attribution: None,
-                connect: Duration::from_millis(5000),
-                idle: Duration::from_secs(900),
-            },
-            identity: Identity {
-                pepper: Secret::default(),
-                tenant_headers: Vec::new(),
-                clients: Vec::new(),
-                oauth: OAuth::Observe,
-            },
-            canonical: CanonicalConfig {
-                order: Order::FirstSeen,
-                volatile: Volatile::Report,
-                diagnose: false,
-            },
-            fork: Fork {
-                tools: fanout.tools,
-                min_directive_chars: fanout.min_directive_chars,
-                min_children: fanout.min_children,
-                min_coverage: fanout.min_coverage,
-                match_window: Duration::from_secs(fanout.match_window_s),
-                scan_bytes: fanout.scan_bytes,
-                ttl: Duration::from_secs(fanout.ttl_s),
-                await_parent: Duration::from_millis(3000),
-                boilerplate: None,
-                policy: fork::Policy::default(),
-            },
-            gate: Gate {
-                scope: GateScope::Children,
-                max_hold: Duration::from_millis(gate.max_hold_ms),
-                min_tokens: gate.min_tokens as usize,
-                json_hold: Duration::from_millis(gate.json_hold_ms),
-            },
-            store: Store {
-                kind: StoreKind::Memory,
-                max_bytes: 256 * MIB,
-                tenant_share: 0.25,
-                recent_bytes: 64 * MIB,
-                child_ttl: Duration::from_secs(fanout.child_ttl_s),
-            },
-            prices: PriceTable { file: None },
-            limits: Limits {
-                body_bytes: 32 * MIB,
-                observe_bytes: 16 * MIB,
-                connections: 4096,
-                held_requests: 1024,
-                held_bytes: 256 * MIB,
-                pending_forks: fanout.pending_forks,
-                tool_uses: 256,
-                header: Duration::from_secs(75),
-                stall: Duration::from_secs(60),
-            },
-            record: Record {
-                file: None,
-                max_bytes: 64 * MIB,
-                files: 8,
-                bodies: Bodies::Off,
-                matching: None,
-                match_minutes: 15,
-            },
-            log: Log { format: LogFormat::Human, level: tracing::Level::INFO },
-            trace: TraceConfig { endpoint: None, sample: 1.0, headers_file: None, propagate: false },
-            drain: Drain { delay: Duration::ZERO, deadline: Duration::from_secs(300) },
-            admin: Admin { token_file: None, open_metrics: false },
-            tenants: BTreeMap::new(),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::engine::usage::Usage;
 /// Kinds of requests that are kept at once. Two that share a place take turns.
 const PLACES: usize = 256;
 
-/// What makes two requests alike.
+/// The labels that requests of one kind share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Alike<'a> {
     pub role: &'static str,
@@ -53,8 +53,8 @@ impl Alike<'_> {
     }
 }
 
-/// What is counted of every request of one kind. What only some of them have is looked up when it first comes,
-/// so that nothing shows up that never was.
+/// The counters of all requests of one kind. A counter that only some of them have is looked up when it is first
+/// used, so that no metric is shown that never had a sample.
 pub struct Series {
     of: Alike<'static>,
     requests: IntCounter,
@@ -175,7 +175,7 @@ impl Series {
         }
     }
 
-    /// What it would have cost otherwise, if that can be told.
+    /// Counts the cost under another plan, if it is known.
     pub fn counterfactual(&self, metrics: &Metrics, baseline: Baseline, usd: Option<f64>) {
         let labels = [self.of.role, &self.of.model, baseline.as_str()];
         let find = || metrics.counterfactual_usd_total.with_label_values(&labels);
@@ -199,7 +199,7 @@ impl Series {
         }
     }
 
-    /// Whether the store knew the conversation.
+    /// Counts a hit or a miss of the store.
     pub fn recall(&self, metrics: &Metrics, store: &str, hit: bool) {
         let outcome = if hit { "hit" } else { "miss" };
         let find = || metrics.store_ops_total.with_label_values(&[store, "recall", outcome]);

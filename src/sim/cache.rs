@@ -83,7 +83,7 @@ pub struct CacheEntry {
     pub reads: u64,
 }
 
-/// What the cache made of one request.
+/// The result of asking the cache about one request.
 #[derive(Debug, Default)]
 pub struct Consultation {
     /// The position whose entry was read.
@@ -189,7 +189,7 @@ impl Cache {
         for PendingWrite { key, entry } in writes {
             self.make_room(now_ms);
             match self.entries.get_mut(&key) {
-                // Siblings that missed together write the same prefix; the longer promise stands.
+                // Siblings that missed together write the same prefix; the longer promise holds.
                 Some(known) if known.expires_ms > now_ms => {
                     known.ttl = known.ttl.max(entry.ttl);
                     known.expires_ms = known.expires_ms.max(entry.expires_ms);

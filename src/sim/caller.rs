@@ -1,7 +1,7 @@
 //! Who asks: a credential, and the workspace it belongs to.
 //!
 //! Every credential is accepted. Caches are shared inside a workspace, whatever the key, so the workspace must be
-//! choosable: the header `anthropic-workspace-id` names it, else what stands behind `@` in the credential
+//! choosable: the header `anthropic-workspace-id` names it, else the text after `@` in the credential
 //! (`sk-ant-anything@blue`), else it is the default one.
 
 use http::HeaderMap;

@@ -77,7 +77,7 @@ impl Latency {
     }
 }
 
-/// What the simulator holds at most.
+/// The limits of everything that the simulator keeps or accepts.
 #[derive(Debug, Clone, Copy)]
 pub struct SimLimits {
     /// The API's own limit for a Messages request.

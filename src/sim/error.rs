@@ -1,4 +1,4 @@
-//! What the API says when it refuses: a status, a type, a sentence.
+//! The API's refusals: a status, a type, a sentence.
 //!
 //! Clients match on the wording, so each rule carries its own text; this file only knows the envelope
 //! `{"type":"error","error":{"type":…,"message":…},"request_id":"req_…"}` and which type goes with which status.

@@ -25,7 +25,7 @@ use super::faults::Weather;
 use super::journal::Hit;
 use super::outgoing::{self, Effect, Frame, pause};
 use super::prompt::DigestedPrompt;
-use super::recital::{self, Cue, Cues};
+use super::recital::{self, Cue, Cues, Recital};
 use super::reply;
 use super::rules::{self, signature};
 use super::script::{Play, Scene};
@@ -44,12 +44,22 @@ struct Prepared {
 
 enum Reply {
     Json(Value),
-    /// JSON that took as long to write as so many events.
+    /// JSON that took as long to write as this number of events.
     Message {
         json: Value,
         events: usize,
     },
     Stream(Vec<StreamEvent>),
+}
+
+impl Reply {
+    fn of(answer: &FinishedAnswer, stream: bool, pace: Duration) -> Reply {
+        if stream {
+            return Reply::Stream(answer.events());
+        }
+        let events = if pace.is_zero() { 0 } else { answer.events().len() };
+        Reply::Message { json: answer.json(), events }
+    }
 }
 
 /// Answers a request whose body has been collected.
@@ -73,6 +83,7 @@ pub async fn answer(
     send(world, visit, caller, headers, prepared, weather).await
 }
 
+/// Reads, checks, bills and answers a prompt, in one synchronous step.
 fn prepare(
     world: &World,
     visit: &mut Visit,
@@ -104,46 +115,50 @@ fn prepare(
     let positions = prompt.positions(&caller.shared_cache, &body, &markers, &dropped, &config.rules);
     let now_ms = world.clock.now_ms();
     let consultation = world.cache().consult(&positions, body.model.minimum_tokens, now_ms, &config.rules);
-
-    let digest = prompt.digest();
-    let ordinal = world.repetition(digest, visit.number());
-    let (signer, rules, seed) = (&world.signer, &config.rules, config.seed);
-    let play = match &recital {
-        Some(recital) => Play::recite(recital),
-        None => Scene { body: &body, prompt: &prompt, signer, rules, seed, digest, ordinal }.play(),
-    };
-    let message_id = recital.as_ref().and_then(|recital| recital.message_id.clone());
-    let message_id = message_id.unwrap_or_else(|| id("msg_", seed, &[&digest, &ordinal.to_le_bytes()]));
-
-    let diagnostics = diagnose(world, caller, &body, &message_id, &positions);
+    let (play, message_id) = play(world, visit, &body, &prompt, recital.as_deref());
     let mut usage = consultation.usage;
     usage.output = play.output_tokens;
+    if let Some(recital) = &recital {
+        recital.bill(usage);
+    }
     let uncached = usage.prompt() - usage.cache_read;
     let to_first_token =
         config.latency.to_first_token(uncached).saturating_add(Duration::from_millis(play.first_ms));
     let pace = play.pace_ms.map_or(config.latency.pace, Duration::from_millis);
     let answer = FinishedAnswer {
+        diagnostics: diagnose(world, caller, &body, &message_id, &positions),
         id: message_id,
         model: body.model_name.to_owned(),
         blocks: play.blocks,
         stop_reason: play.stop_reason,
         usage,
-        diagnostics,
         dropped_thinking: unread.reported.iter().map(|place| place.path()).collect(),
         speed: body.member("speed").cloned(),
     };
-    if let Some(recital) = &recital {
-        recital.bill(usage);
-    }
     note(visit, &answer, &body, consultation);
-    let reply = if body.stream {
-        Reply::Stream(answer.events())
-    } else if pace.is_zero() {
-        Reply::Message { json: answer.json(), events: 0 }
-    } else {
-        Reply::Message { json: answer.json(), events: answer.events().len() }
-    };
+    let reply = Reply::of(&answer, body.stream, pace);
     Ok(Prepared { reply, to_first_token, pace, cues: recital.map(|recital| recital.cues()) })
+}
+
+/// The answer's content and its message id: recited, or else scripted.
+fn play(
+    world: &World,
+    visit: &Visit,
+    body: &body::Body<'_>,
+    prompt: &DigestedPrompt,
+    recital: Option<&Recital>,
+) -> (Play, String) {
+    let config = &world.config;
+    let (signer, rules, seed) = (&world.signer, &config.rules, config.seed);
+    let digest = prompt.digest();
+    let ordinal = world.repetition(digest, visit.number());
+    let play = match recital {
+        Some(recital) => Play::recite(recital),
+        None => Scene { body, prompt, signer, rules, seed, digest, ordinal }.play(),
+    };
+    let message_id = recital.and_then(|recital| recital.message_id.clone());
+    let message_id = message_id.unwrap_or_else(|| id("msg_", seed, &[&digest, &ordinal.to_le_bytes()]));
+    (play, message_id)
 }
 
 /// The answer's `diagnostics`, for requests that ask; they alone leave a fingerprint.

@@ -33,15 +33,15 @@ pub enum InjectedFault {
         #[serde(default)]
         retry_after_s: Option<u64>,
     },
-    /// Send so many bytes of the body, then nothing for `ms` (by default until the client gives up).
+    /// Send this many bytes of the body, then nothing for `ms` (by default until the client gives up).
     Stall {
         at_byte: u64,
         #[serde(default)]
         ms: Option<u64>,
     },
-    /// Send so many bytes of the body, then break the connection.
+    /// Send this many bytes of the body, then break the connection.
     Cut { at_byte: u64 },
-    /// After so many events of a stream, an `error` event instead of the rest.
+    /// After this many events of a stream, an `error` event instead of the rest.
     ErrorEvent {
         #[serde(default)]
         after_events: u64,
@@ -77,7 +77,7 @@ pub struct FaultCondition {
     pub body_contains: Option<String>,
     /// Header names in lower case, and their whole values.
     pub headers: BTreeMap<String, String>,
-    /// Let so many matching requests pass first.
+    /// Let this many matching requests pass first.
     pub skip: u64,
 }
 
@@ -87,7 +87,7 @@ impl From<InjectedFault> for Rule {
     }
 }
 
-/// What one request meets: at most one fault of each kind.
+/// The faults of one request: at most one of each kind.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Weather {
     pub latency_ms: u64,
@@ -206,7 +206,7 @@ impl Faults {
         self.rules().clear();
     }
 
-    /// What this request meets; uses up the rules that apply.
+    /// Draws the faults of this request, and uses up the rules that apply.
     pub fn draw(&self, path: &str, headers: &HeaderMap, body: &[u8]) -> Weather {
         let mut weather = Weather::default();
         for fault in InjectedFault::of_headers(headers) {

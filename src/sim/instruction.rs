@@ -16,7 +16,7 @@
 //! - The newest user message with an instruction decides; of several in one message the last. Assistant messages
 //!   after it count the steps: `fan_out` calls its children in the first `rounds` steps and then reports, `tools`
 //!   calls tools for `turns` steps and then answers.
-//! - What stands behind `|` is put into every child's directive, as that child's own instruction. It may have a `|`
+//! - The text after `|` is put into every child's directive, as that child's own instruction. It may have a `|`
 //!   of its own: `[[sim:fan_out n=3 | fan_out n=2 | tools turns=1]]` is a fan-out of fan-outs.
 //! - Values with spaces are quoted: `tool="my tool"`. Unknown keys and verbs are ignored: a model never fails.
 //! - Without an instruction the answer is a short text.
@@ -27,7 +27,7 @@ const MOST_WORDS: u64 = 50_000;
 const MOST_TURNS: u64 = 1_000;
 const MOST_WAIT_MS: u64 = 60_000;
 
-/// What the scripted model was told.
+/// An instruction to the scripted model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instruction {
     pub act: Act,

@@ -1,8 +1,8 @@
-//! What arrived and what became of it: the witness's notebook, read at `/sim/requests`.
+//! The journal of requests and their outcomes, read at `/sim/requests`.
 //!
-//! A record opens when a request's headers arrive and is filled as the exchange goes on. The notebook is a ring bounded
-//! by records and by the bytes that clients put into them; the oldest go first, and an exchange that outlives its record writes nowhere.
-//! Credentials are never written down, only a short digest that tells them apart.
+//! A record opens when a request's headers arrive and is filled as the exchange goes on. The journal is a ring,
+//! bounded by records and by the bytes that clients put into them; the oldest go first, and an exchange that outlives
+//! its record writes nowhere. Credentials are never written down, only a short digest that tells them apart.
 
 use std::collections::VecDeque;
 

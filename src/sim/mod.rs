@@ -117,7 +117,7 @@ impl Sim {
         format!("http://{}", self.addr)
     }
 
-    /// What arrived so far, oldest first.
+    /// The requests that have arrived so far, oldest first.
     pub fn requests(&self) -> Vec<RequestRecord> {
         self.world.journal().records()
     }

@@ -27,7 +27,7 @@ pub struct ModelSpec {
     pub string_content: StringContent,
 }
 
-/// What becomes of the thinking blocks of earlier turns.
+/// The treatment of thinking blocks of earlier turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeptThinking {
@@ -37,7 +37,7 @@ pub enum KeptThinking {
     LastTurn,
 }
 
-/// Whether a thinking block is tied to the exact prompt it was produced under.
+/// The tie between a thinking block and the exact prompt it was produced under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThinkingBinding {
@@ -52,7 +52,7 @@ pub enum Support {
     No,
 }
 
-/// Whether `"content":"x"` and `"content":[{"type":"text","text":"x"}]` are one prefix or two.
+/// Decides if `"content":"x"` and `"content":[{"type":"text","text":"x"}]` are one prefix or two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StringContent {
@@ -80,7 +80,7 @@ pub struct LongPrompt {
     pub output_usd: f64,
 }
 
-/// What one request was billed for.
+/// The tokens that one request was billed for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct BilledUsage {
     /// Tokens after the last breakpoint.
@@ -160,7 +160,7 @@ pub fn public_models() -> Vec<ModelSpec> {
     ]
 }
 
-/// What models of one generation have in common.
+/// A generation of models with common properties.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Era {
     Three,

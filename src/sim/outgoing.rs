@@ -16,7 +16,7 @@ use super::faults::Weather;
 use super::recital::{Cue, Cues};
 use super::visit::Visit;
 
-/// What happens when a frame leaves.
+/// A side effect of sending a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     Nothing,

@@ -32,7 +32,7 @@ pub struct RequestedBreakpoint {
     pub ttl: EntryTtl,
 }
 
-/// What a thinking block is tied to: the prompt before it, and its place among the thinking blocks of its turn.
+/// The prompt before a thinking block, and the block's place among the thinking blocks of its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bond {
     pub tools: [u8; 8],
@@ -88,7 +88,7 @@ impl DigestedPrompt {
         positions
     }
 
-    /// What the thinking blocks of the request are bound to, in order of place.
+    /// The bonds of the request's thinking blocks, in order of place.
     pub fn bonds(&self) -> Vec<(BlockPlace, Bond)> {
         let mut found = Vec::new();
         let mut walk = BindingWalk::new(self);
@@ -102,7 +102,7 @@ impl DigestedPrompt {
         found
     }
 
-    /// What the `ordinal`-th thinking block of the answer to this request is bound to.
+    /// The bond of the `ordinal`-th thinking block of the answer to this request.
     pub fn bond_of_answer(&self, ordinal: usize) -> Bond {
         let mut walk = BindingWalk::new(self);
         for piece in &self.pieces {
@@ -139,7 +139,7 @@ fn opens_turn(message: &BodyMessage<'_>, mixed: MixedMessages) -> bool {
     }
 }
 
-/// What enters the chain with a block: who says it, and what the settings let count of its spelling.
+/// The bytes that enter the chain with a block: its speaker, and as much of its spelling as the settings count.
 fn tag(piece: &DigestedBlock, string_content: StringContent, merging: Merging) -> [u8; 3] {
     let speaker = match piece.speaker {
         Speaker::Head => b'-',

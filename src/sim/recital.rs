@@ -24,7 +24,7 @@ pub enum Cue {
     End,
 }
 
-/// What is said instead of what the script would say.
+/// An answer that is given instead of the script's.
 #[derive(Debug)]
 pub struct Recital {
     pub message_id: Option<String>,
@@ -54,12 +54,12 @@ impl Recital {
         self.cue.send_replace(cue);
     }
 
-    /// Whether what was written for it can be read, of an answer that is not streamed: nobody else sees that.
+    /// Returns true once its cache entries can be read. Of an answer that is not streamed nobody else can see that.
     pub fn has_begun(&self) -> bool {
         self.begun.load(Relaxed)
     }
 
-    /// What was billed for it, as soon as the cache was asked.
+    /// Its bill, as soon as the cache was asked.
     pub fn billed(&self) -> Option<BilledUsage> {
         *lock(&self.billed)
     }

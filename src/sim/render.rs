@@ -1,10 +1,10 @@
 //! Blocks as the cache hashes them: rendered, digested, counted.
 //!
 //! A block renders as compact JSON with its keys as they came, escapes decoded and `cache_control` left out, so white
-//! space between tokens and the place of markers do not count and key order does. One token stands for four bytes of
+//! space between tokens and the place of markers do not count and key order does. One token is four bytes of
 //! that rendering: deterministic, and an estimate.
 //!
-//! What the model never reads has no piece: the attribution line of a coding agent where it stands alone and first,
+//! Text that the model never reads has no piece: the attribution line of a coding agent where it is alone and first,
 //! and tools whose loading is deferred.
 
 use serde_json::{Map, Value};
@@ -12,10 +12,10 @@ use serde_json::{Map, Value};
 use super::body::{Body, BodyMessage, Content, MessageRole, is_thinking, kind, text};
 use super::settings::{AttributionRule, KeyOrder, PromptLayer, SimRules};
 
-/// What the attribution line of a coding agent starts with.
+/// The beginning of a coding agent's attribution line.
 const ATTRIBUTION: &str = "x-anthropic-billing-header";
 
-/// Where a block stands in the request; ordered as the cache hashes.
+/// The position of a block in the request; ordered as the cache hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BlockPlace {
     Tool(usize),
@@ -43,9 +43,9 @@ pub struct DigestedBlock {
     pub form: ContentForm,
     pub nature: Nature,
     pub opens_message: bool,
-    /// What the block says: thinking is bound to this, and answers follow from it.
+    /// The meaning of the block: thinking is bound to this, and answers follow from it.
     pub digest: [u8; 32],
-    /// What the cache compares; differs from `digest` only if escapes count.
+    /// The spelling that the cache compares; differs from `digest` only if escapes count.
     pub spelling: [u8; 32],
     pub tokens: u64,
 }
@@ -137,7 +137,7 @@ impl Renderer<'_> {
         }
         let Some(piece) = self.pieces.get_mut(first) else { return };
         piece.opens_message = true;
-        // Members of a message besides role and content are part of what the model is told.
+        // Members of a message besides role and content are part of the prompt.
         for (key, value) in
             message.object.iter().filter(|(key, _)| !matches!(key.as_str(), "role" | "content"))
         {
@@ -200,7 +200,7 @@ impl Renderer<'_> {
     }
 }
 
-/// The token estimate for so many rendered bytes.
+/// The token estimate for a number of rendered bytes.
 pub fn tokens_of(bytes: usize, rules: &SimRules) -> u64 {
     (bytes as u64).div_ceil(rules.bytes_per_token.max(1))
 }

@@ -57,7 +57,7 @@ impl StopReason {
     }
 }
 
-/// What the scripted model says.
+/// An answer of the scripted model.
 #[derive(Debug)]
 pub struct Play {
     pub blocks: Vec<AnswerBlock>,
@@ -68,7 +68,7 @@ pub struct Play {
 }
 
 impl Play {
-    /// What was said before.
+    /// Repeats a recorded answer.
     pub fn recite(recital: &Recital) -> Play {
         Play {
             blocks: recital.content.iter().map(AnswerBlock::recited).collect(),

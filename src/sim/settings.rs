@@ -23,7 +23,7 @@ pub struct SimRules {
     pub five_minutes_s: u64,
     /// How long a `1h` entry really lives.
     pub one_hour_s: u64,
-    /// One token stands for this many bytes of a rendered block, rounded up. An estimate: deterministic, not real.
+    /// One token is this many bytes of a rendered block, rounded up. An estimate: deterministic, not real.
     pub bytes_per_token: u64,
     /// An image counts as this many tokens, whatever its bytes.
     pub image_tokens: u64,
@@ -153,7 +153,7 @@ pub enum Refresh {
     HitOnly,
 }
 
-/// Whether a breakpoint below the hit, where no entry exists, writes one for free.
+/// The effect of a breakpoint below the hit, where no entry exists: it may write one for free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BelowHit {
@@ -170,7 +170,7 @@ pub enum KeyOrder {
     InsideValues,
 }
 
-/// Whether `"\u0041"` and `"A"` are one prefix. Clients that re-serialize a history change such spellings.
+/// Decides if `"\u0041"` and `"A"` are one prefix. Clients that re-serialize a history change such spellings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Escapes {
@@ -189,16 +189,16 @@ pub enum Merging {
     Separate,
 }
 
-/// What happens to a leading `x-anthropic-billing-header` system block.
+/// The treatment of a leading `x-anthropic-billing-header` system block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttributionRule {
-    /// Left out of the prompt, if it stands alone and first.
+    /// Left out of the prompt, if it is alone and first.
     Stripped,
     Prompt,
 }
 
-/// What a marker on a block inside `tool_result.content` does. It counts toward the limit either way.
+/// The effect of a marker on a block inside `tool_result.content`. It counts toward the limit either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NestedMarkers {
@@ -207,7 +207,7 @@ pub enum NestedMarkers {
     MarkOuter,
 }
 
-/// Whether `user(tool_result…, text)` ends the turn on models that keep only the last turn's thinking.
+/// Decides if `user(tool_result…, text)` ends the turn on models that keep only the last turn's thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MixedMessages {
@@ -223,7 +223,7 @@ pub enum Isolation {
     Organization,
 }
 
-/// Whether thinking signatures are verified.
+/// Switches the verification of thinking signatures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Signatures {
@@ -231,7 +231,7 @@ pub enum Signatures {
     Ignored,
 }
 
-/// What a bound thinking block behind another prompt meets, when the request does not say.
+/// The treatment of a bound thinking block behind another prompt, when the request does not name one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mismatch {
@@ -241,7 +241,7 @@ pub enum Mismatch {
     DropSilently,
 }
 
-/// What fields and blocks that no documentation names meet.
+/// The treatment of fields and blocks that no documentation names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnknownInput {
@@ -249,7 +249,7 @@ pub enum UnknownInput {
     Refuse,
 }
 
-/// Whether top-level options and definitions of tools are checked.
+/// Switches the check of top-level options and definitions of tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Options {
@@ -265,7 +265,7 @@ pub enum VersionHeader {
     Optional,
 }
 
-/// What a request that names an earlier message learns from `diagnostics`.
+/// The content of `diagnostics` for a request that names an earlier message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiagnosisRule {
@@ -276,7 +276,7 @@ pub enum DiagnosisRule {
     Unavailable,
 }
 
-/// Whether a parameter that says its default is the same as one that is left out.
+/// Decides if a parameter that is set to its default equals one that is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SaidDefault {
@@ -301,12 +301,12 @@ pub struct Invalidation {
     pub speed: PromptLayer,
     /// Web search and web fetch tools: switching them on changes the system prompt, not the tool definitions.
     pub web_tools: PromptLayer,
-    /// Whether any document asks for citations.
+    /// Citations in any document.
     pub citations: PromptLayer,
     pub tool_choice: PromptLayer,
     /// `{"type":"auto"}` beside no choice at all. Documented only for effort, so the reading that shares less.
     pub said_tool_choice: SaidDefault,
-    /// Whether there is an image anywhere.
+    /// An image anywhere.
     pub images: PromptLayer,
     pub thinking: PromptLayer,
     pub effort: PromptLayer,

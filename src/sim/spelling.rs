@@ -33,7 +33,7 @@ fn as_spelt(bytes: &[u8], body: &Body<'_>, rules: &SimRules) -> Option<Vec<Diges
     Some(pieces(&spelt, rules))
 }
 
-/// In valid JSON a backslash stands only in strings and always takes the next byte with it.
+/// In valid JSON a backslash occurs only in strings and always takes the next byte with it.
 fn with_escapes_escaped(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 8);
     let mut rest = bytes.iter();

@@ -98,7 +98,7 @@ impl Words {
             },
             "object" if depth > 0 => Value::Object(self.members_for(schema, depth - 1)),
             "object" => json!({}),
-            // A client may really run what it is told, so a command is one that does nothing.
+            // A client may really run its instructions, so a command is one that does nothing.
             _ if name == "command" => Value::String(format!("echo {}", self.word())),
             _ => Value::String(format!("{} {}", self.word(), self.word())),
         }

@@ -15,7 +15,7 @@ use super::journal::Journal;
 use super::recital::Recitals;
 use super::rules::signature::Signer;
 
-/// Prompts whose repetitions are counted. Beyond that a repetition is told by its arrival number alone.
+/// Prompts whose repetitions are counted. Beyond that a repetition has its arrival number alone.
 const MOST_COUNTED_PROMPTS: usize = 100_000;
 
 /// The world of a simulator, as its pages take it.

@@ -20,7 +20,7 @@ const MODEL: &str = "claude-sonnet-4-6";
 const LIMITS: TurnLimits = TurnLimits { bytes: 8 << 20, tool_uses: 256 };
 /// The simulator's estimate.
 const BYTES_PER_TOKEN: usize = 4;
-/// What a parent is told, of its context; the rest is what it was told before.
+/// The tokens of a parent's instructions; the rest of its context is history.
 const PARENT_INSTRUCTIONS: u32 = 4_000;
 /// A tool of an agent: a page of description.
 const TOOL_TOKENS: u32 = 1_000;
@@ -31,7 +31,7 @@ const ANSWER_TOKENS_MAX: u32 = 32_000;
 /// A script that does not end is a bug of ours, not a reason to run for ever.
 const TURNS_MAX: usize = 64;
 
-/// What is played.
+/// A fan-out to play.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
     pub children: u16,
@@ -45,7 +45,7 @@ pub struct Workload {
     pub client: Client,
 }
 
-/// What the client does for the cache by itself.
+/// The client's own care for the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Client {
     /// Marks its system prompt and its newest message, and always spells alike
@@ -82,12 +82,12 @@ pub struct ClientCall {
     pub who: String,
     pub turn: usize,
     pub request_id: String,
-    /// What forkpoint made of it and why not more, if it went through one.
+    /// The plan that forkpoint chose and the reason, if the request went through one.
     pub plan: Option<String>,
     pub reason: Option<String>,
 }
 
-/// What was played.
+/// A fan-out that was played.
 pub struct PlayedFanOut {
     pub calls: Vec<ClientCall>,
     /// From the first child's request to the last child's last byte.
@@ -273,7 +273,7 @@ fn text(text: &str) -> Value {
     json!({"type": "text", "text": text})
 }
 
-/// Tools of about that many tokens in all; a few small ones if that is none.
+/// Tools of about that many tokens in all; a few small ones if that is zero.
 fn tools(tokens: u32) -> Vec<Value> {
     let more = (tokens / TOOL_TOKENS).saturating_sub(2);
     let each = tokens / (more + 2);

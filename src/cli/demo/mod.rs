@@ -85,7 +85,7 @@ pub struct DemoArgs {
 }
 
 impl DemoArgs {
-    /// Whether a fan-out is asked for that is not the main job as it stands.
+    /// Returns true if any flag changes the main job.
     fn is_particular(&self) -> bool {
         let sizes = [self.context, self.tools, self.instructions];
         let counts = [self.children, self.turns];

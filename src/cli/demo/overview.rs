@@ -1,4 +1,4 @@
-//! What a fan-out came to under each plan, and all of them in one table.
+//! The cost of a fan-out under each plan, and of all of them in one table.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ impl PlanComparison {
         total(self.rows(arm))
     }
 
-    /// Whether the children as sent really ran together: none of them found what another had written.
+    /// Returns true if the children as sent really ran together: none of them read what another had written.
     pub fn overlapped(&self) -> bool {
         self.rows(DemoArm::AsSent).all(|row| row.turn > 1 || row.usage.cache_read == 0)
     }
@@ -37,12 +37,12 @@ impl PlanComparison {
         }
     }
 
-    /// What the children cost, in multiples of their cost as sent.
+    /// The cost of the children, in multiples of their cost as sent.
     fn ratio(&self, arm: DemoArm) -> f64 {
         units(&self.children(arm).0) / units(&self.children(DemoArm::AsSent).0).max(1.0)
     }
 
-    /// What the forked children cost, in multiples of the same prompts without a cache. None if not all are forked:
+    /// The cost of the forked children, in multiples of their prompts without a cache. `None` if not all are forked:
     /// the others do without the parent's context.
     fn of_uncached(&self) -> Option<f64> {
         let (usage, _) = self.children(DemoArm::Forked);
@@ -61,7 +61,7 @@ impl PlanComparison {
         reasons
     }
 
-    /// What it comes to, in words.
+    /// The result in words.
     pub fn conclusion(&self) -> String {
         let cheaper = |arm: DemoArm| format!("{:.2} of what they cost as sent", self.ratio(arm));
         let concluded = match self.of_uncached() {
@@ -181,7 +181,7 @@ pub fn table(comparisons: &[PlanComparison]) -> String {
 const DISTORTED: &str = "Take this with care: this machine is too busy to run the children as sent at once, so that some read what\n\
     others had written, and cost less than in life.\n";
 
-/// What the commonest "no" means.
+/// Explains the most common reason not to fork.
 fn explained(reasons: &[&str]) -> &'static str {
     if reasons.contains(&"cost") {
         "cost: on the parent's prefix such small children would be dearer than as sent (fork.max_cost_ratio).\n"

@@ -20,7 +20,7 @@ pub const LATENCY: Latency = Latency {
     pace: Duration::ZERO,
 };
 
-/// A model that is so many times faster.
+/// A model that is faster by this factor.
 pub fn faster(speed: u32) -> Latency {
     let speed = speed.max(1);
     Latency {
@@ -69,7 +69,7 @@ pub struct DemoStage {
 }
 
 impl DemoStage {
-    /// A simulator that takes so long, and a forkpoint in that mode before it, if there is to be one.
+    /// Starts a simulator with this latency and, in front of it, a forkpoint in this mode.
     pub async fn with(
         mode: Option<Mode>,
         latency: Latency,
@@ -108,7 +108,7 @@ impl DemoStage {
         self.sim.url()
     }
 
-    /// What the simulator billed for each call.
+    /// The simulator's bill for each call.
     pub fn bill(&self, calls: &[ClientCall]) -> Result<Vec<Row>, Failure> {
         let records = self.sim.requests();
         let bill = |call: &ClientCall| {

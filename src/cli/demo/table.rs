@@ -6,7 +6,7 @@ use crate::sim::BilledUsage;
 pub struct Row {
     pub who: String,
     pub turn: usize,
-    /// What forkpoint made of it and why not more, if it went through one.
+    /// The plan that forkpoint chose and the reason, if the request went through one.
     pub plan: Option<String>,
     pub reason: Option<String>,
     pub usage: BilledUsage,
@@ -17,7 +17,7 @@ pub struct Row {
 const HEADER: [&str; 8] =
     ["request", "turn", "prompt", "uncached", "cache read", "cache write", "output", "cost"];
 
-/// What one play cost.
+/// The bills of one play.
 pub struct Column {
     pub arm: DemoArm,
     pub rows: Vec<Row>,

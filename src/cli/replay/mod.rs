@@ -143,7 +143,7 @@ fn configured(args: &ReplayArgs) -> Result<(Config, Prices), Failure> {
     Ok((config, prices))
 }
 
-/// What all runs have in common.
+/// Everything that all runs of one replay share.
 struct ReplaySession<'a> {
     script: &'a Script,
     config: &'a Config,

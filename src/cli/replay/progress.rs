@@ -54,7 +54,7 @@ impl Progress {
         }
     }
 
-    /// Whether it is time to say something again; then the time counts from now.
+    /// Returns true if it is time to say something again; then the time counts from now.
     fn is_due(&mut self, now: Instant) -> bool {
         let due = now.duration_since(self.said) >= self.every;
         if due {

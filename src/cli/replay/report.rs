@@ -1,4 +1,4 @@
-//! What each run cost, by client, by spawning tool and by cause of cache breaks.
+//! The cost of each run, by client, by spawning tool and by cause of cache breaks.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub struct Total {
     forked: usize,
 }
 
-/// What some requests cost. Outputs are the same in every run, so only prompts are weighed and priced.
+/// The cost of some requests. Outputs are the same in every run, so only prompts are weighed and priced.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
     pub requests: usize,
@@ -40,7 +40,7 @@ pub struct Sum {
     pub unpriced: usize,
 }
 
-/// What prices usually are, for models whose own are not known: multiples of an uncached token.
+/// Usual prices, for models whose own are not known: multiples of an uncached token.
 const READ: f64 = 0.1;
 const WRITE_5M: f64 = 1.25;
 const WRITE_1H: f64 = 2.0;
@@ -131,7 +131,7 @@ impl Total {
         total
     }
 
-    /// What this run and another cost: dollars where all of both are known, weighed tokens else.
+    /// The cost of this run and of another: dollars where all of both are known, weighed tokens else.
     pub fn cost(&self, other: &Total) -> (f64, f64) {
         match (self.all.usd(), other.all.usd()) {
             (Some(one), Some(other)) => (one.as_f64(), other.as_f64()),

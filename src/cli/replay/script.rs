@@ -21,7 +21,7 @@ pub struct Part {
     pub model: String,
     /// Milliseconds after the first one.
     pub at_ms: u64,
-    /// What it follows, if it follows anything.
+    /// The exchange that it follows, if any.
     pub after: Option<Cause>,
     /// From going out to the first content, and from there to the end.
     pub to_begin_ms: u64,
@@ -30,7 +30,7 @@ pub struct Part {
     pub content: Vec<Value>,
 }
 
-/// What brings a request about.
+/// The event that a request follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cause {
     pub exchange: usize,
@@ -54,7 +54,7 @@ pub struct Script {
     /// Exchanges that cannot be played, by why.
     pub no_body: usize,
     pub failed: usize,
-    /// Lines that are none, and where the first of them is.
+    /// The number of lines that could not be read, and the place of the first.
     pub broken: usize,
     pub first_broken: Option<String>,
     /// Lines of exchanges that another line has already, such as those of `FILE.match`.
@@ -112,7 +112,7 @@ impl Script {
         Ok(script)
     }
 
-    /// Why there is nothing to replay in so many lines.
+    /// Explains why a number of lines has nothing to replay.
     fn nothing(&self, paths: &[PathBuf], lines: usize) -> Failure {
         let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
         let names = names.join(", ");
@@ -135,7 +135,7 @@ impl Script {
         self.parts.iter().map(|part| part.at_ms + part.line.duration_ms).max().unwrap_or_default()
     }
 
-    /// What was billed when it was recorded.
+    /// The bill at the time of the recording.
     pub fn billed(&self) -> Usage {
         let mut sum = Usage::default();
         for billed in self.parts.iter().filter_map(|part| part.line.usage()) {
@@ -176,7 +176,7 @@ struct Link {
     after: Option<Cause>,
 }
 
-/// What each one follows: the exchange whose answer is its last assistant message, by its calls or by what it says;
+/// Finds what each one follows: the exchange whose answer is its last assistant message, by its calls or by its text;
 /// for a child's first request, the fan-out; for the results of a fan-out, the last of the children.
 fn links(lines: &[Line]) -> Vec<Link> {
     let mut answered: HashMap<(Option<&str>, [u8; 32]), usize> = HashMap::new();
@@ -246,8 +246,8 @@ fn families(lines: &[Line]) -> HashMap<(Option<&str>, &str), RecordedFanOut> {
     families
 }
 
-/// What a content says: its markers, the form of a single text, the order of keys and members that are null do not
-/// count, nor does thinking, which many clients leave out when they say an answer again.
+/// A digest of a content's meaning. Its markers, the form of a single text, the order of keys and members that are
+/// null do not count, nor does thinking, which many clients leave out when they repeat an answer.
 fn said(content: &Value) -> [u8; 32] {
     let text = || vec![serde_json::json!({"type": "text", "text": content})];
     let blocks = content.as_array().cloned().unwrap_or_else(text);

@@ -9,7 +9,7 @@ use crate::engine::fork::Late;
 #[derive(Clone)]
 pub struct RunSetting {
     pub title: String,
-    /// What differs from the configuration that is played, as it is said there.
+    /// The differences from the configuration that is played, as they are written there.
     pub words: Vec<String>,
     pub mode: Mode,
     changes: Vec<ConfigChange>,

@@ -26,7 +26,7 @@ use super::{Failure, logging};
 use receipt::Receipt;
 use signals::Signals;
 
-/// What the command finds its API by.
+/// The variable that tells the command where its API is.
 const BASE_URL: &str = "ANTHROPIC_BASE_URL";
 /// Variables that send requests elsewhere, and those that name exceptions.
 const PROXIES: [&str; 6] =

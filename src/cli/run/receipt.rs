@@ -1,4 +1,4 @@
-//! What a command's requests came to, read from the metrics: whatever is counted there can stand here.
+//! The totals of a command's requests, read from the metrics: whatever is counted there can be shown here.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use crate::engine::fork::weighed;
 use crate::engine::prices::Prices;
 use crate::engine::usage::Usage;
 
-/// What the metrics do not say.
+/// The facts for a receipt that are not in the metrics.
 pub struct Receipt<'a> {
     pub upstream: &'a str,
     pub mode: &'a str,
@@ -108,8 +108,8 @@ impl<'a> Sheet<'a> {
         sums
     }
 
-    /// What was billed, and what it would have been: of the requests for which all three can be told. What they
-    /// saved is counted for exactly these, so that it tells which part of the bill is theirs.
+    /// The bill, and what it would have been, for the requests for which all three are known. What they
+    /// saved is counted for exactly these, so that it shows which part of the bill is theirs.
     fn cost(&self) -> Option<String> {
         let baselines = self.by("counterfactual_usd_total", &["baseline"]);
         let [as_sent, aligned] = [baselines.get("as_sent")?, baselines.get("aligned")?];

@@ -4,8 +4,8 @@
 //! add an option, add its field and default in [`super::types`] and one row here; a test then asks for the
 //! manual to be written anew.
 //!
-//! Rule: a row says what the key means and *why* its default is what it is. The default itself stands in
-//! [`Config::default`] alone.
+//! Rule: a row says what the key means and *why* its default is what it is. The default itself is in
+//! `defaults.rs` alone.
 
 mod table;
 
@@ -20,7 +20,7 @@ pub struct ConfigKey {
     /// Section and name: `server.listen`.
     pub path: &'static str,
     pub kind: KeyKind,
-    /// What it does, in one line.
+    /// Its effect, in one line.
     pub meaning: &'static str,
     /// Why the default is what it is.
     pub reason: &'static str,
@@ -85,12 +85,12 @@ impl ConfigKey {
         matches!(self.kind, KeyKind::Secret(_))
     }
 
-    /// What an empty configuration holds.
+    /// The value in an empty configuration.
     pub fn default(&self) -> ShownValue {
         self.shown(&Config::default())
     }
 
-    /// What this configuration holds.
+    /// The value in this configuration.
     pub fn shown(&self, config: &Config) -> ShownValue {
         self.kind.show(config)
     }

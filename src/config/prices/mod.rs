@@ -1,6 +1,6 @@
 //! The price table: TOML to [`Prices`], with every mistake at its line.
 //!
-//! Rule: a figure is taken as it stands or refused, and one that is left out is unknown. A section without
+//! Rule: a figure is taken as it is written or refused, and one that is left out is unknown. A section without
 //! `source` and `as_of` is refused too: a price that nobody can check is a guess.
 //!
 //! ```toml
@@ -117,7 +117,7 @@ fn is_id(text: &str) -> bool {
 /// One section: a model, or a tier of one.
 struct PriceSection<'r, 'a> {
     reading: &'r mut PriceReader<'a>,
-    /// What messages call it.
+    /// Its name in messages.
     path: String,
     table: &'r dyn TableLike,
     origin: ValueOrigin,
@@ -131,7 +131,7 @@ const TOKENS: RangeInclusive<i64> = 1..=1_000_000_000;
 const TOKENS_TAKES: &str = "a whole number of tokens from 1 to 1000000000";
 
 impl<'r> PriceSection<'r, '_> {
-    /// What the section says; what it says wrongly is left out here and reported.
+    /// Reads the section. Wrong values are left out here and reported.
     fn model(mut self, id: &str) -> Model {
         self.refuse_unknown_keys(&KEYS);
         let multipliers = Multipliers {

@@ -1,4 +1,4 @@
-//! Where `cache_control` may stand: at most four, on blocks that can carry it, long lifetimes before short ones.
+//! The places where `cache_control` is allowed: at most four, on blocks that can carry it, long lifetimes before short ones.
 
 use serde_json::Value;
 

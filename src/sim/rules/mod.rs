@@ -1,4 +1,4 @@
-//! What the API refuses, in its words.
+//! The API's refusals, in its words.
 //!
 //! Clients recover by matching on error texts, so a refusal with other words is a different API. Each file checks
 //! one family; the order here is the order in which the first problem is reported. Where only the rule is public

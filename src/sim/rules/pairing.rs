@@ -97,7 +97,7 @@ fn is_tool_id(id: &str) -> bool {
     !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
 }
 
-/// Results come first: whatever stands behind other content does not count as "immediately after".
+/// Results come first: a result after other content does not count as "immediately after".
 fn check_answered(
     body: &Body<'_>,
     turn: &MessageRun,
@@ -151,7 +151,7 @@ fn check_results(body: &Body<'_>, turn: &MessageRun, open: &[&str]) -> Result<()
     Ok(())
 }
 
-/// A server tool's result stands in the assistant turn itself. While it is missing, only results may follow.
+/// A server tool's result is in the assistant turn itself. While it is missing, only results may follow.
 fn check_server_tools(
     body: &Body<'_>,
     turn: &MessageRun,

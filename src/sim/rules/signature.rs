@@ -20,7 +20,7 @@ pub struct Signer {
     key: [u8; 32],
 }
 
-/// What a valid signature says.
+/// The contents of a valid signature.
 struct Claim {
     model: [u8; 8],
     thinking: [u8; 16],
@@ -115,7 +115,7 @@ pub fn check(
     Ok(dropped)
 }
 
-/// What a mismatched block meets in this request.
+/// The treatment of mismatched blocks in this request.
 #[derive(Clone, Copy)]
 enum Behaviour {
     Refuse,

@@ -1,6 +1,6 @@
 //! `forkpoint demo --gate`: what the gate saves, and what it delays.
 //!
-//! The same fan-outs are played through forkpoint with the gate and without it, over a grid of children and of
+//! Equal fan-outs are played through forkpoint with the gate and without it, over a grid of children and of
 //! the prefix that the children share. The simulator bills and takes its time as a model does; both are faster
 //! by one factor than in life, and so is the gate's deadline, so that the comparison stays what it is.
 
@@ -60,7 +60,7 @@ impl Flags {
     }
 }
 
-/// What is played with, and what against.
+/// The two sides of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GateArm {
     Ungated,

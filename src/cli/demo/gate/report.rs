@@ -1,4 +1,4 @@
-//! What was measured: the table, what it comes to, and the chart.
+//! The measurements: a table, a conclusion, and a chart.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub struct Cell {
     pub gated: ChildrenOutcome,
 }
 
-/// What the children of one play came to, in life's time.
+/// The cost and the time of the children of one play, scaled back to real time.
 pub struct ChildrenOutcome {
     pub cost_usd: f64,
     /// From the first child's request to the last child's last byte.
@@ -95,7 +95,7 @@ pub fn table(cells: &[Cell]) -> String {
 
 /// Less than this is not worth a wait.
 const WORTHWHILE: f64 = 0.01;
-/// What the machine may add to a play before the figures say more of it than of the gate.
+/// The share of a play's time that the machine may add before the figures describe it rather than the gate.
 const MACHINE_SHARE_MAX: f64 = 0.25;
 
 pub fn conclusion(cells: &[Cell], setting: &GateSetting) -> String {

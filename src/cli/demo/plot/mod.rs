@@ -1,6 +1,6 @@
 //! A small line chart as SVG: panels side by side, logarithmic axes, one legend below.
 //!
-//! It stands alone: no script, no font of its own, colours that follow the reader's light or dark setting and are
+//! It is self-contained: no script, no font of its own, colours that follow the reader's light or dark setting and are
 //! told apart by most eyes. Colour says which group a line belongs to, its stroke which of the group's two it is; the
 //! dots of dashed lines are hollow, so that a line below them still shows.
 
@@ -26,11 +26,11 @@ const LEGEND_STEP: f64 = 140.0;
 pub struct Chart {
     pub title: String,
     pub subtitle: String,
-    /// What all panels are drawn over.
+    /// The title of the horizontal axis of all panels.
     pub over: &'static str,
     /// One colour each.
     pub groups: Vec<String>,
-    /// What a solid and what a dashed line is.
+    /// The legends of solid and of dashed lines.
     pub strokes: [&'static str; 2],
     pub panels: Vec<Panel>,
 }
@@ -180,7 +180,7 @@ fn rounded(place: f64) -> String {
     format!("{:.1}", place)
 }
 
-/// What XML reads as it was meant.
+/// Escapes text for XML.
 fn escaped(words: &str) -> String {
     let mut out = String::with_capacity(words.len());
     for letter in words.chars() {

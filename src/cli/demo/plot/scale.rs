@@ -9,7 +9,7 @@ pub struct LogScale {
     end: f64,
 }
 
-/// What is not above zero has no logarithm; it is drawn as this.
+/// Drawn for values that are not above zero, which have no logarithm.
 const FLOOR: f64 = 1e-9;
 
 impl LogScale {
