@@ -1,4 +1,4 @@
-//! The same in HTTP/2, where a client writes frames.
+//! Requests made to be misread, in HTTP/2, where a client writes frames.
 
 use crate::harness::http2::{Http2, request};
 use crate::harness::{Forkpoint, Peer, Upstream, within};

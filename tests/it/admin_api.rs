@@ -1,4 +1,4 @@
-//! What operators may ask of the admin port, and who may ask.
+//! The questions that the admin port answers, and to whom.
 
 use std::sync::Arc;
 

@@ -1,13 +1,13 @@
-//! The rules of the house that a compiler does not know.
+//! The rules of this code base that a compiler does not know.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// From left to right: a module may use what stands further right, and itself. Modules of one entry do not
+/// From left to right: a module may use those further right, and itself. Modules of one entry do not
 /// know each other.
 const ARROWS: [&[&str]; 5] = [&["cli"], &["admin"], &["proxy"], &["config", "metrics", "store"], &["engine"]];
 
-/// What the engine must not know: the outside world, and time.
+/// Crates and modules that the engine must not know: the outside world, and time.
 const IMPURE: [&str; 14] = [
     "tokio",
     "axum",

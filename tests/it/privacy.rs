@@ -1,4 +1,4 @@
-//! What clients say stays between them and the upstream.
+//! The words of clients stay between them and the upstream.
 
 use serde_json::{Value, json};
 
@@ -59,7 +59,7 @@ fn requests() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What the upstream says of a version that it does not know: at once, or in the middle of a stream.
+/// The upstream's answer to a version that it does not know: at once, or in the middle of a stream.
 fn refusal(request: &Reply) -> Option<Vec<u8>> {
     request.head.get("anthropic-version").filter(|version| version == CANARY)?;
     let body: Value = serde_json::from_slice(&request.body).ok()?;

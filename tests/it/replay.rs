@@ -48,7 +48,7 @@ impl Stage {
         self.forkpoint.proxy.clock().skip(time.as_millis() as u64);
     }
 
-    /// What the simulator has billed: requests, tokens, and dollars for prompts.
+    /// The simulator's bill: requests, tokens, and dollars for prompts.
     fn ledger(&self) -> (usize, BilledUsage, f64) {
         let (mut sum, mut cost) = (BilledUsage::default(), 0.0);
         let records = self.sim.requests();
@@ -131,7 +131,7 @@ fn body(system: &str, tools: Value, messages: Value) -> Value {
     })
 }
 
-/// What is peculiar about a client.
+/// The peculiarities of a client.
 #[derive(Clone, Copy)]
 struct Habits {
     /// A header on every request, none if it is empty.
@@ -229,7 +229,7 @@ async fn a_fan_out_bills_again_what_it_billed_forked() {
     }
 }
 
-/// The same with every object's keys in reverse.
+/// A value with every object's keys in reverse.
 fn reversed(value: &Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -355,7 +355,7 @@ async fn conversation(stage: &Stage) {
     }
 }
 
-/// What a shell makes of `r.jsonl*`, after a process that was killed.
+/// The files that a shell finds for `r.jsonl*`, after a process that was killed.
 #[tokio::test]
 async fn rotated_files_are_one_recording_and_no_exchange_is_played_twice() {
     let ask = |text: &str| body("You answer.", json!([]), json!([{"role": "user", "content": text}]));

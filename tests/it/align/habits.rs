@@ -1,4 +1,4 @@
-//! What others did with their conversations decides about one that begins, and about no other.
+//! Habits learned from other conversations decide about one that begins, and about no other.
 
 use serde_json::{Value, json};
 

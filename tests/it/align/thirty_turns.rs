@@ -33,7 +33,7 @@ impl Run {
         Row { name: self.name.clone(), direct: Bill::of(&self.direct), aligned: Bill::of(&self.aligned) }
     }
 
-    /// What holds for every client, whatever it sends.
+    /// Checks everything that holds for every client, whatever it sends.
     fn check_laws(&self) {
         let pairs = self.aligned.iter().zip(&self.direct).zip(&self.mirror);
         for (turn, ((aligned, direct), mirror)) in pairs.enumerate() {

@@ -42,7 +42,7 @@ impl Scene {
         self.records.push(record);
     }
 
-    /// What the first request had cached and the second did not read.
+    /// The tokens that the first request had cached and the second did not read.
     fn lost(&self) -> u64 {
         cached(&self.exchanges[0]) - read(&self.exchanges[1])
     }

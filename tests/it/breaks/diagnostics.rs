@@ -11,7 +11,7 @@ const DIAGNOSE: fn(&mut Config) = |config| {
     config.canonical.diagnose = true;
 };
 
-/// What the upstream was asked.
+/// The `diagnostics` member of the forwarded request.
 fn question(exchange: &Exchange) -> Value {
     let body: Value = serde_json::from_slice(&exchange.forwarded).unwrap();
     body.get("diagnostics").cloned().unwrap_or_default()

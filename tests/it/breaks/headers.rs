@@ -1,4 +1,4 @@
-//! What an answer's headers say about the cache.
+//! An answer's headers about the cache.
 
 use serde_json::json;
 

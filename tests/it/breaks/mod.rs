@@ -86,7 +86,7 @@ impl Stage {
     }
 }
 
-/// What a request read from the cache or left in it.
+/// The tokens that a request read from the cache or left in it.
 fn cached(exchange: &Exchange) -> u64 {
     let usage: BilledUsage = exchange.usage.unwrap();
     usage.cache_read + usage.cache_write()

@@ -83,7 +83,7 @@ impl Hour {
         self.exchanges.push(exchange);
     }
 
-    /// What a client changes from its second turn on.
+    /// The change that a client makes from its second turn on.
     async fn changes(&mut self) {
         let changes: [(&str, Change); 6] = [
             ("tools", |body| body["tools"][1]["description"] = json!("Runs.")),
@@ -253,7 +253,7 @@ impl Hour {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// What the simulator billed, by model.
+    /// The simulator's bill, by model.
     fn ledger(&self) -> BTreeMap<String, (BilledUsage, f64)> {
         let mut sums: BTreeMap<String, (BilledUsage, f64)> = BTreeMap::new();
         for record in self.stage.sim.requests() {

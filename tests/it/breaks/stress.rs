@@ -15,7 +15,7 @@ const CONVERSATIONS: usize = 3;
 const STEPS: usize = 60;
 const PLAYS: usize = 8;
 
-/// What a client does next, in one of its conversations.
+/// A client's next step in one of its conversations.
 #[derive(Clone, Debug)]
 enum Step {
     Extend(usize),

@@ -9,7 +9,7 @@ use crate::workload::{Letter, Line, prose};
 
 const CANARY: &str = "cAnArY";
 
-/// What a careless system prompt says on a turn.
+/// A careless system prompt on one turn.
 struct Surroundings {
     date: &'static str,
     clock: &'static str,

@@ -10,7 +10,7 @@ mod manual;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What one run of the binary left behind.
+/// The outcome of one run of the binary.
 struct Run {
     code: Option<i32>,
     stdout: String,

@@ -98,7 +98,7 @@ pub fn cost(exchanges: &[Exchange]) -> f64 {
     exchanges.iter().map(|exchange| units(usage(exchange))).sum()
 }
 
-/// Whether the answer came to its end.
+/// Returns true if the answer came to its end.
 pub fn is_whole(exchange: &Exchange) -> bool {
     let text = String::from_utf8_lossy(&exchange.answer);
     exchange.status == 200

@@ -152,7 +152,7 @@ impl Asked {
     }
 }
 
-/// What the child of this number is told.
+/// The directive of the child of this number.
 pub fn task(team: &str, child: usize) -> String {
     directive(&format!("part number {child}, of team{team}"))
 }

@@ -19,7 +19,7 @@ pub struct Talk {
     answers: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-/// What came back.
+/// The answer to a request.
 #[derive(Debug)]
 pub struct Told {
     pub reply: Reply,
@@ -203,7 +203,7 @@ pub fn result(id: &str) -> Value {
     json!({"type": "tool_result", "tool_use_id": id, "content": "It is all there."})
 }
 
-/// What a prompt is billed: a token for four bytes.
+/// The tokens that a prompt is billed: one for four bytes.
 pub fn prompt_tokens(body: &Value) -> usize {
     body.to_string().len() / 4
 }

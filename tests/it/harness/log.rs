@@ -1,4 +1,4 @@
-//! What a forkpoint in this process logs.
+//! The log of a forkpoint in this process.
 
 use std::cell::RefCell;
 use std::io;

@@ -85,7 +85,7 @@ impl Answering {
         std::iter::from_fn(|| self.asked.try_recv().ok()).collect()
     }
 
-    /// What was asked next.
+    /// Waits for the next request.
     pub async fn next(&mut self) -> Reply {
         within("a request at the upstream", self.asked.recv()).await.unwrap()
     }

@@ -29,7 +29,7 @@ fn layered() -> Value {
     with(request(json!([user(json!([marked(block("question", 600))]))])), members)
 }
 
-/// What a request reads after another one has written.
+/// The tokens that a request reads after another one has written.
 async fn read_after(bench: &Bench, first: &Value, second: &Value) -> u64 {
     bench.usage(first).await;
     bench.usage(second).await.read

@@ -1,4 +1,4 @@
-//! What the API refuses, in its words. One test per rule of the fact sheet.
+//! The API's refusals, in its words. One test per rule of the fact sheet.
 
 use serde_json::{Value, json};
 

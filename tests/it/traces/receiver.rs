@@ -69,7 +69,7 @@ impl Receiver {
         self.url.clone()
     }
 
-    /// What came next.
+    /// Waits for the next export.
     pub async fn next(&mut self) -> Export {
         let line = line(&mut self.printed).await;
         serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line}"))
@@ -98,7 +98,7 @@ async fn line(printed: &mut mpsc::UnboundedReceiver<String>) -> String {
     within("a line of the receiver", printed.recv()).await.expect("a receiver that runs")
 }
 
-/// What the process does until whoever started it is gone.
+/// Receives until the process that started this one is gone.
 async fn receive() {
     let upstream = Upstream::answering_with(|request| {
         let body = String::from_utf8_lossy(&request.body).into_owned();

@@ -15,7 +15,7 @@ use crate::workload::Exchange;
 /// refused. They are left out of the replay, and of what it is compared with.
 const NOT_OURS: [&str; 2] = ["sk-unknown", "sk-refused"];
 
-/// What one group of requests cost.
+/// The cost of one group of requests.
 #[derive(Default)]
 pub struct Sum {
     requests: usize,
@@ -134,7 +134,7 @@ pub async fn agrees(hour: &Hour, title: &str) {
     assert_eq!(run["forked"], count("plan", "forked"), "{run:#}");
 }
 
-/// What `replay` says of these lines of the recording, under the settings of the hour.
+/// The report of `replay` on these lines of the recording, under the settings of the hour.
 async fn replayed(hour: &Hour, is_ours: impl Fn(&Value) -> bool) -> Value {
     let (file, config) = (hour.folder.path().join("ours.jsonl"), hour.folder.path().join("forkpoint.toml"));
     let ours = hour.recorded().into_iter().filter(|line| is_ours(line));

@@ -38,7 +38,7 @@ impl Stage {
         self.with_betas(&body, BOTH).await
     }
 
-    /// What a parent with one beta tells its children.
+    /// The directives of a parent with one beta.
     async fn fan_out_with_one(&self, subject: &str) -> Vec<String> {
         let mut lead = parent(FREE, FAN_OUT);
         lead["messages"][0]["content"] = json!(prose(subject, 40_000));

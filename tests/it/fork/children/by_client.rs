@@ -23,7 +23,7 @@ fn forked(parent: &Value, turn: &[Value], told: &str) -> Value {
     body
 }
 
-/// Whether this block of the last message is marked.
+/// Returns true if this block of the last message is marked.
 fn is_marked(body: &Value, block: usize) -> bool {
     let last = body["messages"].as_array().unwrap().last().unwrap();
     last["content"][block].get("cache_control").is_some()

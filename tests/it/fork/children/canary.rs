@@ -1,4 +1,4 @@
-//! What a tenant says stays with that tenant: hundreds of them at once, each with a word of its own in every place
+//! A tenant's words stay with that tenant: hundreds of them at once, each with a word of its own in every place
 //! that a request has.
 
 use std::collections::BTreeMap;

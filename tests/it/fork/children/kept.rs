@@ -1,4 +1,4 @@
-//! What is kept of fan-outs while their children live.
+//! The part of fan-outs that is kept while their children live.
 
 use forkpoint::config::{Config, Mode};
 use serde_json::json;

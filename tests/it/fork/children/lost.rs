@@ -14,7 +14,7 @@ const SCRIPT: &str =
     "[[sim:fan_out n=2 tool=Agent field=prompt thinking=20 | tools turns=4 tool=search thinking=20]]";
 const LOST: &str = "bound to a different conversation";
 
-/// What the client was told.
+/// Returns true if the answer contains these words.
 fn says(exchange: &Exchange, words: &str) -> bool {
     String::from_utf8_lossy(&exchange.answer).contains(words)
 }

@@ -27,7 +27,7 @@ impl Stage {
         exchange
     }
 
-    /// What the simulator was sent last in a header.
+    /// The values of a header in the simulator's last request.
     fn header(&self, name: &str) -> Vec<String> {
         let last = self.sim.requests().pop().unwrap();
         last.headers.into_iter().filter(|(known, _)| known == name).map(|(_, value)| value).collect()

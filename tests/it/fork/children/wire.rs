@@ -9,7 +9,7 @@ use crate::fork::recognise::wire::play;
 use crate::fork::talk::Talk;
 use crate::workload::{Letter, Line};
 
-/// What each request was taken for, after the simulator has accepted what went out.
+/// The role and plan of each request, after the simulator has accepted what went out.
 async fn said(client: &str, configure: impl FnOnce(&mut Config)) -> Vec<String> {
     let forks = |config: &mut Config| {
         config.server.mode = Mode::Fork;

@@ -15,7 +15,7 @@ use crate::fork::talk::{
 
 const CANARY: &str = "cAnArY-9b1e";
 
-/// What this thread logs.
+/// The log of this thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

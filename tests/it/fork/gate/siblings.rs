@@ -14,7 +14,7 @@ use crate::fork::fan_out::{Stage, child, cost, directives, is_whole, parent, tog
 /// How long followers wait at least, by the clock of the gate.
 const HELD_MS: u64 = 5;
 
-/// What so many siblings cost, all in all.
+/// The cost of this number of siblings, all in all.
 struct Round {
     children: Vec<Exchange>,
     cost: f64,

@@ -28,7 +28,7 @@ struct Stage {
     house: House,
 }
 
-/// What a request was billed.
+/// The bill of a request.
 #[derive(Clone, Copy, Debug)]
 struct Bill {
     read: u64,
@@ -60,7 +60,7 @@ impl Stage {
         (answer, bill)
     }
 
-    /// Whether a request as it came is legal.
+    /// Returns true if a request as it came is legal.
     async fn takes(&self, body: &Value) -> bool {
         let request =
             self.client.post(format!("{}/v1/messages", self.sim.url())).header("x-api-key", "sk-test");
@@ -77,7 +77,7 @@ impl Stage {
         (fork.calls.iter().map(directive).collect(), bill)
     }
 
-    /// What one turn of this child should cost, before it is sent.
+    /// The forecast cost of one turn of this child, before it is sent.
     fn forecast(&mut self, body: &Value, parents: Bill) -> Forecast {
         let request = read(body.to_string().as_bytes());
         let newcomer = Newcomer { request: &request, who: who(&request, Hints::default()), explicit: None };

@@ -36,14 +36,14 @@ struct House {
     tails: HashMap<Binding, usize>,
 }
 
-/// What a client says in headers.
+/// The headers by which a client names itself.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hints<'a> {
     session: Option<&'a str>,
     agent: Option<&'a str>,
 }
 
-/// What becomes of a request.
+/// The outcome of a request.
 enum Fate {
     Forked(Composed, Binding),
     Refused(Refusal),

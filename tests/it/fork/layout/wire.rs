@@ -52,7 +52,7 @@ fn messages(body: &[u8]) -> Vec<Value> {
     body["messages"].as_array().unwrap().clone()
 }
 
-/// What a first message says: its texts.
+/// The texts of a first message.
 fn said(message: &Value) -> String {
     match &message["content"] {
         Value::String(text) => text.clone(),

@@ -1,4 +1,4 @@
-//! What was once a child stays one, and what comes twice is the same.
+//! A child stays a child, and a request that comes twice is the same child.
 
 use serde_json::{Value, json};
 

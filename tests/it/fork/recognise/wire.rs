@@ -8,7 +8,7 @@ use crate::workload::Letter;
 
 use crate::fork::talk::{Call, Talk, Told, events, prompt_tokens, streamed, text, whole};
 
-/// What shortening took from the directives.
+/// The part of the directives that shortening removed.
 const FILLER: &str = " and then read what matters there, and report what you found in a few words";
 
 /// The requests of a client, with directives as long as they were.
@@ -27,7 +27,7 @@ fn calls(client: &str) -> Vec<Call> {
     letters.iter().map(call).collect()
 }
 
-/// What the spawning calls of all turns say to do.
+/// The directives of the spawning calls of all turns.
 fn directives(letters: &[Letter]) -> Vec<String> {
     let mut told: Vec<String> = Vec::new();
     for letter in letters {
