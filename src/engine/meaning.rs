@@ -21,6 +21,7 @@ pub use respelt::{Tree, is_reordered, is_respelt};
 use std::sync::LazyLock;
 
 use super::json::{self, Malformed, Span, skip_space, value_end};
+use super::marker;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Meaning([u8; 32]);
@@ -39,7 +40,7 @@ impl Meaning {
 
     /// The meaning of a block: its marker does not count.
     pub fn of_block(block: &[u8]) -> Option<Meaning> {
-        Form::of(block, &["cache_control"], Strictness::LENIENT)
+        Form::of(block, &[marker::NAME], Strictness::LENIENT)
     }
 
     /// The meaning of a `content` or `system` value: a string says what one text block says.

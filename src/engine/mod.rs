@@ -5,6 +5,7 @@
 
 pub mod types;
 pub mod json;
+pub mod marker;
 pub mod anatomy;
 pub mod meaning;
 pub mod prefix;

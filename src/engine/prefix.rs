@@ -25,6 +25,7 @@ use memchr::memmem;
 
 use super::anatomy::{Anatomy, Form, Layer, Message, Piece};
 use super::json::{self, Span, is_key, value_end_noting};
+use super::marker;
 use super::recall::Same;
 use super::types::first;
 
@@ -344,8 +345,6 @@ struct DigestMember {
     spaced: bool,
 }
 
-/// The name, quotes included, of the member that never counts.
-const MARKER_KEY: &[u8] = b"\"cache_control\"";
 /// The name of the member that holds the blocks of a result.
 const CONTENT_KEY: &[u8] = b"\"content\"";
 
@@ -366,12 +365,12 @@ impl Digester {
     /// Notes one member of the block that is being walked.
     pub fn member(&mut self, body: &[u8], key: Span, value: Span, spaced: bool) {
         // An escaped spelling of the marker's name is longer than the name.
-        let marker = match key.len() {
-            len if len < MARKER_KEY.len() => false,
-            len if len == MARKER_KEY.len() => &body[key.clone()] == MARKER_KEY,
-            _ => is_key(body, &key, "cache_control"),
+        let is_marker = match key.len() {
+            len if len < marker::KEY.len() => false,
+            len if len == marker::KEY.len() => &body[key.clone()] == marker::KEY,
+            _ => is_key(body, &key, marker::NAME),
         };
-        if !marker {
+        if !is_marker {
             self.members.push(DigestMember { key, value, spaced });
         }
     }
@@ -384,7 +383,7 @@ impl Digester {
             let holds_blocks = layer == Layer::Messages && &body[member.key.clone()] == CONTENT_KEY;
             self.canonical.extend_from_slice(&body[member.key]);
             let value = &body[member.value.clone()];
-            if holds_blocks && value.starts_with(b"[") && memmem::find(value, MARKER_KEY).is_some() {
+            if holds_blocks && value.starts_with(b"[") && memmem::find(value, marker::KEY).is_some() {
                 unmarked::push_blocks(&mut self.canonical, body, member.value.start);
                 continue;
             }

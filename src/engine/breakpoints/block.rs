@@ -4,6 +4,7 @@ use memchr::memmem;
 
 use super::super::anatomy::{Anatomy, Form, Layer, Piece};
 use super::super::json::{self, Span, is_key, value_end};
+use super::super::marker;
 
 /// Blocks of messages that the API lets carry a marker. Others are walked over, known or not.
 const MARKABLE: [&str; 20] = [
@@ -154,9 +155,9 @@ impl Block {
                 ("type", &mut block.kind),
                 ("name", &mut block.name),
                 ("text", &mut block.text),
-                ("cache_control", &mut block.control),
+                (marker::NAME, &mut block.control),
             ];
-            if !is_key(body, &key, "cache_control") {
+            if !is_key(body, &key, marker::NAME) {
                 block.end_unmarked = end;
             }
             if let Some((_, member)) = members.into_iter().find(|(name, _)| is_key(body, &key, name)) {

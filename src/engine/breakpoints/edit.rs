@@ -14,14 +14,9 @@ pub struct Edit {
 impl Edit {
     /// A block takes the member after its last one, the body before its first: both have others.
     pub(super) fn new(at: usize, carrier: Carrier, ttl: Ttl) -> Edit {
-        let insert = match (carrier, ttl) {
-            (Carrier::Block, ttl) => marker(ttl),
-            (Carrier::TopLevel, Ttl::FiveMinutes) => {
-                Bytes::from_static(br#""cache_control":{"type":"ephemeral"},"#)
-            }
-            (Carrier::TopLevel, Ttl::OneHour) => {
-                Bytes::from_static(br#""cache_control":{"type":"ephemeral","ttl":"1h"},"#)
-            }
+        let insert = match carrier {
+            Carrier::Block => marker(ttl),
+            Carrier::TopLevel => Bytes::from_static(&between_members(ttl)[1..]),
         };
         Edit { at, insert }
     }
@@ -43,10 +38,16 @@ impl Edit {
 
 /// A marker as the last member of a block.
 pub fn marker(ttl: Ttl) -> Bytes {
-    Bytes::from_static(match ttl {
-        Ttl::FiveMinutes => br#","cache_control":{"type":"ephemeral"}"#,
-        Ttl::OneHour => br#","cache_control":{"type":"ephemeral","ttl":"1h"}"#,
-    })
+    let member = between_members(ttl);
+    Bytes::from_static(&member[..member.len() - 1])
+}
+
+/// A marker with a comma on either side; where it is put only one of them is needed.
+fn between_members(ttl: Ttl) -> &'static [u8] {
+    match ttl {
+        Ttl::FiveMinutes => br#","cache_control":{"type":"ephemeral"},"#,
+        Ttl::OneHour => br#","cache_control":{"type":"ephemeral","ttl":"1h"},"#,
+    }
 }
 
 /// A body as pieces that share the received bytes.

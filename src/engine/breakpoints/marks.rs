@@ -6,13 +6,12 @@ use memchr::memmem;
 
 use super::super::anatomy::{Anatomy, Piece};
 use super::super::json::{self, Span, is_key, skip_space, value_end};
+use super::super::marker;
 use super::Skip;
 use super::block::{automatic_target, is_barred};
 
 /// What the API takes per request, the top-level one included.
 pub const BREAKPOINTS_MAX: usize = 4;
-
-const KEY: &[u8] = b"\"cache_control\"";
 
 /// How long an entry lives without being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -131,8 +130,8 @@ impl Marks {
 
     /// Finds keys by their bytes: content strings cannot hold an unescaped quote, so what is found is a key.
     fn nested(&mut self, body: &[u8], index: usize, piece: &Piece) -> Result<(), Skip> {
-        for found in memmem::find_iter(&body[piece.span.clone()], KEY) {
-            let colon = skip_space(body, piece.span.start + found + KEY.len());
+        for found in memmem::find_iter(&body[piece.span.clone()], marker::KEY) {
+            let colon = skip_space(body, piece.span.start + found + marker::KEY.len());
             if body.get(colon) != Some(&b':') {
                 continue;
             }
@@ -149,7 +148,7 @@ impl Marks {
     }
 
     fn read_top_level(&mut self, body: &[u8], anatomy: &Anatomy) -> Result<(), Skip> {
-        let mut members = anatomy.members.iter().filter(|member| is_key(body, &member.key, "cache_control"));
+        let mut members = anatomy.members.iter().filter(|member| is_key(body, &member.key, marker::NAME));
         let Some(member) = members.next() else { return Ok(()) };
         if members.next().is_some() {
             return Err(Skip::Ambiguous);

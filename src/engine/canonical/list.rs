@@ -13,6 +13,7 @@ use super::scribe::{Scribe, Spelt};
 use super::table::{Grain, Key, List, Reading};
 use crate::engine::anatomy::{Anatomy, Form, Marker, Piece};
 use crate::engine::json::{self, Span};
+use crate::engine::marker;
 use crate::engine::meaning::Meaning;
 use crate::engine::prefix::Leaf;
 
@@ -181,14 +182,14 @@ impl Slots<'_> {
 }
 
 /// An element with the client's marker as its last member; cut out again, the element is left as it was.
-fn marked(element: &Bytes, body: &Bytes, marker: &Marker) -> Vec<Bytes> {
+fn marked(element: &Bytes, body: &Bytes, own: &Marker) -> Vec<Bytes> {
     let inner = element.len().saturating_sub(1);
     let space = element[..inner].iter().rev().take_while(|byte| byte.is_ascii_whitespace()).count();
     // An object without members keeps its white space behind the marker too, which is where a cut leaves it.
     let end = inner - space;
     let key = match element[..end].last() {
-        Some(b'{') => Bytes::from_static(b"\"cache_control\":"),
-        _ => Bytes::from_static(b",\"cache_control\":"),
+        Some(b'{') => Bytes::from_static(&marker::AFTER_MEMBER[1..]),
+        _ => Bytes::from_static(marker::AFTER_MEMBER),
     };
-    vec![element.slice(..end), key, body.slice(marker.value.clone()), element.slice(end..)]
+    vec![element.slice(..end), key, body.slice(own.value.clone()), element.slice(end..)]
 }

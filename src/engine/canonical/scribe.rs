@@ -8,9 +8,9 @@ use bytes::Bytes;
 use super::table::{Choice, Fresh, Grain, Key, Memo, News, Pins, Reading, Spellings, Table};
 use super::{Canonical, Replacement};
 use crate::engine::anatomy::{Form, Piece};
-use crate::engine::json;
 use crate::engine::meaning::{Meaning, Tree};
 use crate::engine::prefix::Leaf;
+use crate::engine::{json, marker};
 
 /// A larger value than any tool, prompt or input; a meaning costs several times a digest.
 const VALUE_BYTES_MAX: usize = 4 << 20;
@@ -111,7 +111,7 @@ impl<'a> Scribe<'a> {
         }
         // A marker whose key is written with escapes is a member like any other to us, but not to the
         // upstream: a second one beside it had better stay where it stood.
-        if piece.is_marked() && json::member(&first, 0, "cache_control").is_some() {
+        if piece.is_marked() && json::member(&first, 0, marker::NAME).is_some() {
             return Spelt::Own;
         }
         Spelt::As(first)

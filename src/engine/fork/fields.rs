@@ -6,6 +6,7 @@ use super::refusal::Refusal;
 use super::said;
 use crate::engine::anatomy::{Anatomy, Member};
 use crate::engine::json::{self, Span, is_key};
+use crate::engine::marker;
 use crate::engine::recall::Remembered;
 
 /// Fields that shape the answer and not the prompt: each child has its own.
@@ -22,7 +23,7 @@ const OWN: [&str; 9] = [
 ];
 
 /// A top-level marker would write an entry per sibling; a diagnosis would compare with another prompt.
-const DROPPED: [&str; 2] = ["cache_control", "diagnostics"];
+const DROPPED: [&str; 2] = [marker::NAME, "diagnostics"];
 
 /// What the layout takes apart itself.
 const LAID_OUT: [&str; 4] = ["model", "tools", "system", "messages"];

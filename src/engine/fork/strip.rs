@@ -5,13 +5,12 @@ use memchr::memmem;
 
 use crate::engine::anatomy::{Anatomy, Form, Layer, Piece};
 use crate::engine::json::{self, Span, skip_space};
-
-const KEY: &[u8] = b"\"cache_control\"";
+use crate::engine::marker;
 
 /// Every marker of a request, as what to leave out, in the order of the body: the pieces' own, and those of
 /// blocks inside of results and documents, which count too.
 pub fn cuts(body: &[u8], anatomy: &Anatomy) -> Vec<Span> {
-    let (mut cuts, key) = (Vec::new(), memmem::Finder::new(KEY));
+    let (mut cuts, key) = (Vec::new(), memmem::Finder::new(marker::KEY));
     for (index, piece) in anatomy.pieces.iter().enumerate() {
         cuts_of(body, piece, anatomy.layer(index), &key, &mut cuts);
     }
@@ -41,7 +40,7 @@ pub fn lay(out: &mut Vec<Bytes>, body: &Bytes, span: Span, cuts: &[Span]) {
 /// A piece of the messages less its markers, copied: what is kept must not hold the body it came from.
 pub fn copied(out: &mut Vec<u8>, body: &[u8], piece: &Piece) {
     let mut cuts = Vec::new();
-    cuts_of(body, piece, Layer::Messages, &memmem::Finder::new(KEY), &mut cuts);
+    cuts_of(body, piece, Layer::Messages, &memmem::Finder::new(marker::KEY), &mut cuts);
     cuts.sort_unstable_by_key(|cut| cut.start);
     let mut from = piece.span.start;
     for cut in cuts {
@@ -70,7 +69,7 @@ fn nested(body: &[u8], piece: &Piece, own: Option<Span>, key: &memmem::Finder<'_
     let mut last_end = 0;
     for found in key.find_iter(&body[piece.span.clone()]) {
         let start = piece.span.start + found;
-        let colon = skip_space(body, start + KEY.len());
+        let colon = skip_space(body, start + marker::KEY.len());
         let in_own = own.as_ref().is_some_and(|own| own.contains(&start));
         if in_own || start < last_end || body.get(colon) != Some(&b':') {
             continue;

@@ -1,7 +1,8 @@
 //! The blocks inside a block, less their markers.
 
-use super::{CONTENT_KEY, MARKER_KEY, push_compact};
+use super::{CONTENT_KEY, push_compact};
 use crate::engine::json::{self, value_end};
+use crate::engine::marker;
 
 /// A block stands at most so deep in another that the upstream takes a marker on it.
 const DEPTH_MAX: usize = 8;
@@ -34,7 +35,7 @@ fn push_block(out: &mut Vec<u8>, body: &[u8], start: usize, depth: usize) {
     let _ = json::walk_object(body, start, |key, start| {
         let end = value_end(body, start)?;
         let name = &body[key];
-        if name == MARKER_KEY {
+        if name == marker::KEY {
             return Ok(end);
         }
         if !std::mem::take(&mut is_first) {

@@ -7,8 +7,9 @@ use memchr::memmem::Finder;
 
 use crate::engine::anatomy::Piece;
 use crate::engine::json::{self, is_key, value_end};
+use crate::engine::marker;
 
-static KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"cache_control\""));
+static KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(marker::KEY));
 /// Of a letter that is written as an escape.
 static ESCAPE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\\u00"));
 
@@ -43,7 +44,7 @@ fn hides_marker(body: &[u8], start: usize, depth: usize) -> bool {
     let _ = match body.get(start) {
         Some(b'{') => json::walk_object(body, start, |key, start| {
             let (end, found) = inner(start)?;
-            let is_escaped = body[key.clone()].contains(&b'\\') && is_key(body, &key, "cache_control");
+            let is_escaped = body[key.clone()].contains(&b'\\') && is_key(body, &key, marker::NAME);
             hides |= found || is_escaped;
             Ok(end)
         }),

@@ -15,6 +15,7 @@ use super::{Known, Like, Opening, Remembered, Same, Seen, Source, choose};
 use crate::engine::anatomy::{Anatomy, Form, Inside, Layer, Member, Message, Piece};
 use crate::engine::entry::{has_payload, shows_image};
 use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end, value_end_noting};
+use crate::engine::marker;
 use crate::engine::prefix::{Digester, Leaf};
 
 /// The pieces of each layer, in the order the body brings them.
@@ -48,6 +49,8 @@ pub(in crate::engine) struct Read {
 
 /// Members, messages and pieces of one request: room for the API's 100,000 messages, and about 40 MB at most.
 pub(super) const PARTS_MAX: usize = 1 << 18;
+
+const MARKER_NAME: &[u8] = marker::NAME.as_bytes();
 
 const TOOLS: usize = 0;
 const SYSTEM: usize = 1;
@@ -345,12 +348,12 @@ impl<'a> Reader<'a> {
         }
         let mut piece = Piece::plain(start..start, Form::Block);
         let inside = |span: &Span| Inside::of(start, span);
-        let marker = |cut: Span, value: &Span| Ok(Some([inside(&cut)?, inside(value)?]));
+        let marker_at = |cut: Span, value: &Span| Ok(Some([inside(&cut)?, inside(value)?]));
         let mut previous_end = None;
         let mut pending_first = None;
         let end = json::walk_object(body, start, |key, value_start| {
             if let Some(value) = pending_first.take() {
-                piece.marker = marker((start + 1)..key.start, &value)?;
+                piece.marker = marker_at((start + 1)..key.start, &value)?;
             }
             let mut spaced = false;
             let end = value_end_noting(body, value_start, &mut spaced)?;
@@ -360,10 +363,10 @@ impl<'a> Reader<'a> {
                 self.digester.member(body, key.clone(), value.clone(), spaced);
             }
             match name {
-                b"cache_control" => {
+                MARKER_NAME => {
                     self.ambiguous |= piece.is_marked();
                     match previous_end {
-                        Some(from) => piece.marker = marker(from..end, &value)?,
+                        Some(from) => piece.marker = marker_at(from..end, &value)?,
                         None => pending_first = Some(value),
                     }
                 }
@@ -379,7 +382,7 @@ impl<'a> Reader<'a> {
                 // The upstream would count a marker that we do not see, and leave out a tool that we count.
                 name if name.contains(&b'\\') => {
                     let decides = |name: &&str| is_key(body, &key, name);
-                    self.ambiguous |= ["cache_control", "defer_loading"].iter().any(decides);
+                    self.ambiguous |= [marker::NAME, "defer_loading"].iter().any(decides);
                 }
                 _ => {}
             }
@@ -387,7 +390,7 @@ impl<'a> Reader<'a> {
             Ok(end)
         })?;
         if let Some(value) = pending_first {
-            piece.marker = marker((start + 1)..value.end, &value)?;
+            piece.marker = marker_at((start + 1)..value.end, &value)?;
         }
         piece.span = start..end;
         let is_call = piece.kind_in(body).ends_with(b"_use\"");
