@@ -1,12 +1,12 @@
 //! Where two requests part: the first piece whose prefix hash differs, and what differs in it.
 
 use super::anatomy::{Anatomy, Form, Layer, Piece};
-use super::json::{self, Span};
+use super::json::Span;
 use super::meaning::Meaning;
 use super::prefix::Chain;
 
-/// Meanings are compared up to this many bytes times levels: reading a meaning walks a value once per level. What
-/// is larger or nested deeper counts as changed in meaning.
+/// Meanings are compared up to this much work ([`Meaning::work`]). A piece that is larger or nested deeper counts as
+/// changed in meaning.
 const MEANING_WORK_MAX: usize = 16 * 1024 * 1024;
 
 /// One request with everything needed to compare it.
@@ -99,7 +99,7 @@ fn of_model(first: &Subject<'_>, second: &Subject<'_>) -> Divergence {
 pub(super) fn compare(first: &Subject<'_>, one: &Piece, second: &Subject<'_>, two: &Piece) -> Kind {
     let meaning = |subject: &Subject<'_>, piece: &Piece| {
         let value = &subject.body[piece.span.clone()];
-        if value.len().saturating_mul(json::depth(value)) > MEANING_WORK_MAX {
+        if Meaning::work(value) > MEANING_WORK_MAX {
             return None;
         }
         match piece.form {

@@ -49,6 +49,20 @@ impl Meaning {
         Meaning::of(&block)
     }
 
+    /// Returns the digest that a value is compared by: that of its meaning, or of its bytes if it has none.
+    pub fn or_bytes(meaning: Option<Meaning>, bytes: &[u8]) -> [u8; 32] {
+        match meaning {
+            Some(Meaning(digest)) => digest,
+            None => *blake3::hash(bytes).as_bytes(),
+        }
+    }
+
+    /// Returns a bound for the work of reading the meaning of a value: its bytes times its levels. An object whose
+    /// members are out of order is copied, and so is each one around it.
+    pub fn work(value: &[u8]) -> usize {
+        value.len().saturating_mul(json::depth(value).max(1))
+    }
+
     pub(super) fn from_bytes(digest: [u8; 32]) -> Meaning {
         Meaning(digest)
     }

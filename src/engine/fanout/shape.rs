@@ -153,7 +153,7 @@ pub(super) fn tools_meaning(request: &Remembered) -> [u8; 32] {
     let (body, anatomy) = (request.body(), request.anatomy());
     let meant = |tool: &Piece| {
         let value = &body[tool.span.clone()];
-        Meaning::of_block(value).map_or_else(|| *blake3::hash(value).as_bytes(), |meant| *meant.as_bytes())
+        Meaning::or_bytes(Meaning::of_block(value), value)
     };
     let mut tools: Vec<_> = anatomy.pieces[..anatomy.tools].iter().map(meant).collect();
     tools.sort_unstable();

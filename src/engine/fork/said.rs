@@ -1,11 +1,10 @@
 //! What a value says, for comparing parents with children and turns with turns.
 
 use crate::engine::anatomy::{Form, Piece};
-use crate::engine::json;
 use crate::engine::meaning::Meaning;
 
-/// A value is compared by meaning if its bytes times its depth stay below this, else by its bytes: reading a
-/// meaning walks a value once per level. Room for a long text, and for any real tool.
+/// A value is compared by its bytes if reading its meaning may take more work ([`Meaning::work`]). Room for a long
+/// text, and for any real tool.
 const WORK_MAX: usize = 16 << 20;
 
 /// The digest of what something says: of its meaning or, where it has none, of its bytes.
@@ -46,7 +45,6 @@ pub fn all(parts: impl IntoIterator<Item = Said>) -> Said {
 }
 
 fn digest(bytes: &[u8], meaning: impl Fn(&[u8]) -> Option<Meaning>, else_of: &[u8]) -> Said {
-    let affordable = bytes.len().saturating_mul(json::depth(bytes).max(1)) <= WORK_MAX;
-    let meaning = affordable.then(|| meaning(bytes)).flatten();
-    meaning.map_or_else(|| *blake3::hash(else_of).as_bytes(), |meaning| *meaning.as_bytes())
+    let meaning = if Meaning::work(bytes) <= WORK_MAX { meaning(bytes) } else { None };
+    Meaning::or_bytes(meaning, else_of)
 }
