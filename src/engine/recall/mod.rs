@@ -30,6 +30,7 @@ mod choose;
 mod found;
 mod hidden;
 mod known;
+mod messages;
 mod opening;
 mod parts;
 mod place;

@@ -6,16 +6,16 @@
 //! back into step after it. An element that is an object or a string says by itself where it ends, so equal
 //! bytes from its start to its end are the same element, whatever follows.
 
+mod piece;
+
 use std::sync::Arc;
 
 use super::found::Found;
-use super::hidden::{has_hidden_marker, nests_markers};
+use super::messages::KnownMessages;
 use super::place::Place;
 use super::{Known, Like, Opening, Remembered, Same, Seen, Source, choose};
-use crate::engine::anatomy::{Anatomy, Form, Inside, Layer, Member, Message, Piece};
-use crate::engine::entry::{has_payload, shows_image};
-use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end, value_end_noting};
-use crate::engine::marker;
+use crate::engine::anatomy::{Anatomy, Form, Layer, Member, Message};
+use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end};
 use crate::engine::prefix::{Digester, Leaf};
 
 /// The pieces of each layer, in the order the body brings them.
@@ -49,8 +49,6 @@ pub(in crate::engine) struct Read {
 
 /// Members, messages and pieces of one request: room for the API's 100,000 messages, and about 40 MB at most.
 pub(super) const PARTS_MAX: usize = 1 << 18;
-
-const MARKER_NAME: &[u8] = marker::NAME.as_bytes();
 
 const TOOLS: usize = 0;
 const SYSTEM: usize = 1;
@@ -151,93 +149,87 @@ impl<'a> Reader<'a> {
             self.ambiguous = true;
             return value_end(body, start);
         }
-        let mut old = self.predecessor.take();
-        let run = self.repeated.messages;
+        let mut known = KnownMessages::new(self.predecessor.take(), self.known);
         let (mut messages, mut found) = (Vec::new(), Found::default());
-        let following = self.known.and_then(|known| known.following()).filter(|next| next.is_usable());
-        let copied = self.known.and_then(|known| known.copied());
-        let (mut place, mut behind) = (Place::default(), Place::default());
         let end = json::walk_array(body, start, |start| {
             if body.get(start) != Some(&b'{') {
                 self.ambiguous = true;
                 return value_end(body, start);
             }
-            let rest = &body[start..];
             if messages.is_empty() {
-                let opens_like =
-                    |old: &Remembered| run > 0 || old.message_bytes(0).is_some_and(|it| rest.starts_with(it));
-                if !old.as_deref().is_some_and(opens_like) {
-                    self.repeated = Same::default();
-                    old = self.continued(start, old.take())?;
-                }
-                if let Some(old) = &old {
-                    found.make_room(old);
-                    // What was made of another has its messages from there, without a comparison.
-                    let run = if run > 0 || copied.is_some() { run } else { old.run_at(rest) };
-                    messages = found.take_run(old, run, start);
-                    (self.same_messages, place.next) = (run, run);
-                }
-                if let (Some(old), Some(last)) = (&old, messages.last()) {
-                    let extra: usize = messages.iter().map(|message| message.extra.len()).sum();
-                    self.spend(messages.len() + found.pieces.len() + extra)?;
-                    let opening = || Opening::of(body, &messages[0], &found.pieces);
-                    let known = self.opening.or(old.opening);
-                    self.opening = Some(known.unwrap_or_else(opening));
+                messages = self.leading_messages(start, &mut known, &mut found)?;
+                if let Some(last) = messages.last() {
                     return Ok(last.span.end);
                 }
             }
-            let number = messages.len();
-            let mut known = copied.filter(|it| (it.is_copy)(number, start)).map(|it| (it.request, number));
-            if let (Some(old), None) = (old.as_deref(), known) {
-                known = place.find(rest, |index| old.message_bytes(index)).map(|index| (old, index));
-            } else {
-                place.next = number + 1;
-            }
-            let is_behind = |old: &Arc<Remembered>| place.passed() >= old.anatomy.messages.len();
-            let following = following.filter(|_| known.is_none() && old.as_ref().is_none_or(is_behind));
-            if let Some(next) = following {
-                known = behind.find(rest, |index| next.message_bytes(index)).map(|index| (next, index));
-            }
-            self.spend(1)?;
-            let message = match known {
-                Some((old, index)) => {
-                    let message = found.take_message(old, index, start);
-                    self.spend(message.pieces.len() + message.extra.len())?;
-                    message
-                }
-                None => {
-                    let before = match following {
-                        Some(next) => Some((next, behind.passed())),
-                        None => old.as_deref().map(|old| (old, place.passed())),
-                    };
-                    let unmarked =
-                        before.and_then(|(old, index)| found.take_unmarked(old, index, start, rest));
-                    match unmarked {
-                        Some(message) => {
-                            self.spend(message.pieces.len() + message.extra.len())?;
-                            message
-                        }
-                        None => {
-                            let seen = before.and_then(|(old, index)| old.message(index));
-                            self.message(start, seen, &mut found)?
-                        }
-                    }
-                }
-            };
-            let end = message.span.end;
-            let is_same = known.is_some_and(|(from, index)| {
-                index == number && old.as_deref().is_some_and(|old| std::ptr::eq(old, from))
-            });
-            self.same_messages += usize::from(is_same && self.same_messages == number);
-            messages.push(message);
-            if let (Some((old, 0)), [_], None) = (known, &messages[..], self.opening) {
-                self.opening = old.opening.or_else(|| Some(Opening::of(body, &messages[0], &found.pieces)));
-            }
-            Ok(end)
+            self.next_message(start, &mut known, &mut messages, &mut found)
         })?;
-        self.predecessor = old;
+        self.predecessor = known.continued;
         self.messages = messages;
         self.ambiguous |= self.layers[MESSAGES].replace(found).is_some();
+        Ok(end)
+    }
+
+    /// Finds the request that this one continues, by the first message, which starts at `start`, and takes over the
+    /// messages that both begin with, in one run.
+    fn leading_messages(
+        &mut self,
+        start: usize,
+        known: &mut KnownMessages<'_>,
+        found: &mut Found,
+    ) -> Result<Vec<Message>, Malformed> {
+        let (body, repeated) = (self.body, self.repeated.messages);
+        let rest = &body[start..];
+        let opens_like =
+            |old: &Remembered| repeated > 0 || old.message_bytes(0).is_some_and(|it| rest.starts_with(it));
+        if !known.continued.as_deref().is_some_and(opens_like) {
+            self.repeated = Same::default();
+            known.continued = self.continued(start, known.continued.take())?;
+        }
+        let Some(old) = &known.continued else { return Ok(Vec::new()) };
+        found.make_room(old);
+        // A request that was made of another takes its messages from there, without a comparison.
+        let run = if repeated > 0 || known.copied.is_some() { repeated } else { old.run_at(rest) };
+        let messages = found.take_run(old, run, start);
+        self.same_messages = run;
+        known.place.next = run;
+        if let Some(first) = messages.first() {
+            let extra: usize = messages.iter().map(|message| message.extra.len()).sum();
+            self.spend(messages.len() + found.pieces.len() + extra)?;
+            let opening = self.opening.or(old.opening);
+            self.opening = Some(opening.unwrap_or_else(|| Opening::of(body, first, &found.pieces)));
+        }
+        Ok(messages)
+    }
+
+    /// Reads the message at `start`, or takes it over from where it is known, and returns where it ends.
+    fn next_message(
+        &mut self,
+        start: usize,
+        known: &mut KnownMessages<'_>,
+        messages: &mut Vec<Message>,
+        found: &mut Found,
+    ) -> Result<usize, Malformed> {
+        let (body, number) = (self.body, messages.len());
+        let candidate = known.candidate(number, start, &body[start..]);
+        self.spend(1)?;
+        let message = match candidate.and_then(|it| it.take(found, start, &body[start..])) {
+            Some(message) => {
+                self.spend(message.pieces.len() + message.extra.len())?;
+                message
+            }
+            None => self.message(start, candidate.and_then(|it| it.request.message(it.index)), found)?,
+        };
+        let end = message.span.end;
+        messages.push(message);
+        if let Some(equal) = candidate.filter(|it| it.is_equal) {
+            self.same_messages +=
+                usize::from(equal.is_continued && equal.index == number && self.same_messages == number);
+            if (number, equal.index) == (0, 0) && self.opening.is_none() {
+                let opening = || Opening::of(body, &messages[0], &found.pieces);
+                self.opening = Some(equal.request.opening.unwrap_or_else(opening));
+            }
+        }
         Ok(end)
     }
 
@@ -319,100 +311,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn plain(
-        &mut self,
-        layer: Layer,
-        start: usize,
-        form: Form,
-        found: &mut Found,
-    ) -> Result<usize, Malformed> {
-        let mut spaced = false;
-        let end = value_end_noting(self.body, start, &mut spaced)?;
-        if self.known.is_some() {
-            found.leaves.push(self.digester.plain(self.body, layer, form, &(start..end), spaced));
-        }
-        found.pieces.push(Piece::plain(start..end, form));
-        Ok(end)
-    }
-
-    fn piece(
-        &mut self,
-        layer: Layer,
-        start: usize,
-        before: Option<(Seen<'_>, usize)>,
-        found: &mut Found,
-    ) -> Result<usize, Malformed> {
-        let body = self.body;
-        if body.get(start) != Some(&b'{') {
-            return self.plain(layer, start, Form::Other, found);
-        }
-        let mut piece = Piece::plain(start..start, Form::Block);
-        let inside = |span: &Span| Inside::of(start, span);
-        let marker_at = |cut: Span, value: &Span| Ok(Some([inside(&cut)?, inside(value)?]));
-        let mut previous_end = None;
-        let mut pending_first = None;
-        let end = json::walk_object(body, start, |key, value_start| {
-            if let Some(value) = pending_first.take() {
-                piece.marker = marker_at((start + 1)..key.start, &value)?;
-            }
-            let mut spaced = false;
-            let end = value_end_noting(body, value_start, &mut spaced)?;
-            let value = value_start..end;
-            let name = &body[key.start + 1..key.end - 1];
-            if self.known.is_some() {
-                self.digester.member(body, key.clone(), value.clone(), spaced);
-            }
-            match name {
-                MARKER_NAME => {
-                    self.ambiguous |= piece.is_marked();
-                    match previous_end {
-                        Some(from) => piece.marker = marker_at(from..end, &value)?,
-                        None => pending_first = Some(value),
-                    }
-                }
-                b"type" => piece.kind = Some(inside(&value)?),
-                b"name" => {
-                    piece.name = Some(inside(&value)?);
-                    piece.kind = piece.kind.or(piece.name);
-                }
-                b"id" | b"tool_use_id" => piece.id = Some(inside(&value)?),
-                b"input" => piece.input = Some(inside(&value)?),
-                b"text" => piece.text = Some(inside(&value)?),
-                b"defer_loading" => piece.deferred = layer == Layer::Tools && is_on(&body[value]),
-                // The upstream would count a marker that we do not see, and leave out a tool that we count.
-                name if name.contains(&b'\\') => {
-                    let decides = |name: &&str| is_key(body, &key, name);
-                    self.ambiguous |= [marker::NAME, "defer_loading"].iter().any(decides);
-                }
-                _ => {}
-            }
-            previous_end = Some(end);
-            Ok(end)
-        })?;
-        if let Some(value) = pending_first {
-            piece.marker = marker_at((start + 1)..value.end, &value)?;
-        }
-        piece.span = start..end;
-        let is_call = piece.kind_in(body).ends_with(b"_use\"");
-        // What a call brings is data.
-        if layer == Layer::Messages && !is_call {
-            self.ambiguous |= has_hidden_marker(body, start, end);
-            piece.nests_markers = nests_markers(body, &piece);
-            piece.shows_image = shows_image(body, &piece);
-            piece.has_payload = has_payload(body, &piece);
-        }
-        if self.known.is_some() {
-            // Clients mark the last block, and no more when it is the last no more.
-            let leaf = before.and_then(|(seen, index)| seen.leaf_but_for_marker(index, body, &piece));
-            found.leaves.push(match leaf {
-                Some(leaf) => self.digester.known(leaf),
-                None => self.digester.block(body, layer),
-            });
-        }
-        found.pieces.push(piece);
-        Ok(end)
-    }
-
     fn finish(self, members: Vec<Member>) -> Read {
         let [tools, system, found] = self.layers.map(Option::unwrap_or_default);
         let shift = tools.pieces.len() + system.pieces.len();
@@ -438,9 +336,4 @@ impl<'a> Reader<'a> {
         });
         Read { anatomy, leaves, opening: self.opening, predecessor }
     }
-}
-
-/// Whether a member asks for something.
-fn is_on(value: &[u8]) -> bool {
-    !matches!(value, b"false" | b"null")
 }
