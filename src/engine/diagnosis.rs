@@ -81,7 +81,7 @@ impl Diagnosis {
     /// Reads the `diagnostics` member of an answer.
     pub fn read(json: &str) -> Diagnosis {
         let only = |verdict| Diagnosis { verdict, missed_tokens: None };
-        let Ok(Some(wire)) = serde_json::from_str::<Option<Wire<'_>>>(json) else {
+        let Ok(Some(wire)) = serde_json::from_str::<Option<WireDiagnosis<'_>>>(json) else {
             return only(if json == "null" { Verdict::None } else { Verdict::Other });
         };
         let Some(reason) = wire.cache_miss_reason else { return only(Verdict::Other) };
@@ -96,7 +96,7 @@ impl Diagnosis {
 }
 
 #[derive(Deserialize)]
-struct Wire<'a> {
+struct WireDiagnosis<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     cache_miss_reason: Option<&'a RawValue>,
 }

@@ -29,18 +29,18 @@ pub struct Meaning([u8; 32]);
 impl Meaning {
     /// The meaning of one JSON value.
     pub fn of(value: &[u8]) -> Option<Meaning> {
-        Form::of(value, &[], Strictness::LENIENT)
+        NormalForm::of(value, &[], Strictness::LENIENT)
     }
 
     /// The same, of a value that may stand for others: one whose strings hold raw control characters, which a
     /// lenient reader takes and a strict one refuses, has none, and neither has one that nests beyond reason.
     pub fn of_sound(value: &[u8]) -> Option<Meaning> {
-        Form::of(value, &[], Strictness::SOUND)
+        NormalForm::of(value, &[], Strictness::SOUND)
     }
 
     /// The meaning of a block: its marker does not count.
     pub fn of_block(block: &[u8]) -> Option<Meaning> {
-        Form::of(block, &[marker::NAME], Strictness::LENIENT)
+        NormalForm::of(block, &[marker::NAME], Strictness::LENIENT)
     }
 
     /// The meaning of a `content` or `system` value: a string says what one text block says.
@@ -86,11 +86,11 @@ impl Strictness {
 }
 
 /// The one form, being written in one walk.
-struct Form<'a> {
+struct NormalForm<'a> {
     bytes: &'a [u8],
     out: Vec<u8>,
     /// The members of the objects that are being written, innermost last.
-    members: Vec<Written>,
+    members: Vec<WrittenMember>,
     /// For putting members into their order.
     scratch: Vec<u8>,
     strictness: Strictness,
@@ -98,7 +98,7 @@ struct Form<'a> {
 }
 
 /// A member, where it stands in the form.
-struct Written {
+struct WrittenMember {
     key: Span,
     all: Span,
 }
@@ -106,13 +106,13 @@ struct Written {
 /// A token's kind and length.
 const HEAD_BYTES: usize = 1 + size_of::<u64>();
 
-impl<'a> Form<'a> {
+impl<'a> NormalForm<'a> {
     fn of(bytes: &'a [u8], without: &[&str], strictness: Strictness) -> Option<Meaning> {
         // Once for all strings in it.
         std::str::from_utf8(bytes).ok()?;
         let out = Vec::with_capacity(bytes.len() + bytes.len() / 2);
         let (members, scratch) = Default::default();
-        let mut form = Form { bytes, out, members, scratch, strictness, depth: 0 };
+        let mut form = NormalForm { bytes, out, members, scratch, strictness, depth: 0 };
         form.value(skip_space(bytes, 0), without)?;
         static DERIVE: LazyLock<blake3::Hasher> =
             LazyLock::new(|| blake3::Hasher::new_derive_key("forkpoint meaning v1"));
@@ -186,7 +186,7 @@ impl<'a> Form<'a> {
                 return value_end(bytes, start);
             }
             let end = self.value(start, &[]).ok_or(Malformed::At(start))?;
-            self.members.push(Written { key, all: from..self.out.len() });
+            self.members.push(WrittenMember { key, all: from..self.out.len() });
             Ok(end)
         });
         self.sort(base)?;
@@ -196,7 +196,7 @@ impl<'a> Form<'a> {
 
     /// Puts the members of the innermost object into the order of their names; none if a name stands twice.
     fn sort(&mut self, base: usize) -> Option<()> {
-        let Form { out, members, scratch, .. } = self;
+        let NormalForm { out, members, scratch, .. } = self;
         let own = &mut members[base..];
         if !own.is_sorted_by(|one, two| out[one.key.clone()] < out[two.key.clone()]) {
             let from = own.first().map_or(out.len(), |first| first.all.start);

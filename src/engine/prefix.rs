@@ -64,17 +64,17 @@ pub struct Chain {
 impl Chain {
     pub fn of(body: &[u8], anatomy: &Anatomy, attribution: Attribution) -> Chain {
         let leaves = Leaf::all(body, anatomy);
-        Chain::linked(&Subject { body, anatomy, leaves: &leaves }, attribution, None)
+        Chain::linked(&DigestedRequest { body, anatomy, leaves: &leaves }, attribution, None)
     }
 
     /// The chain over pieces whose content is digested already. A hash is taken from the chain of an earlier
     /// request where everything before it is the same.
     pub(super) fn linked(
-        subject: &Subject<'_>,
+        subject: &DigestedRequest<'_>,
         attribution: Attribution,
-        before: Option<&Before<'_>>,
+        before: Option<&LinkedRequest<'_>>,
     ) -> Chain {
-        let Subject { body, anatomy, leaves } = *subject;
+        let DigestedRequest { body, anatomy, leaves } = *subject;
         let model = subject.model();
         let model = match before {
             Some(old) if old.subject.model() == model => old.chain.model,
@@ -82,7 +82,7 @@ impl Chain {
         };
         // With as many tools and system blocks, a piece of the same number is the attribution line in both or
         // in neither.
-        let same_layers = |old: &&Before<'_>| {
+        let same_layers = |old: &&LinkedRequest<'_>| {
             let old = old.subject.anatomy;
             (old.tools, old.system) == (anatomy.tools, anatomy.system)
         };
@@ -192,21 +192,21 @@ fn is_attribution(body: &[u8], anatomy: &Anatomy, piece: usize) -> bool {
 }
 
 /// A request with the digests of its pieces.
-pub(super) struct Subject<'a> {
+pub(super) struct DigestedRequest<'a> {
     pub body: &'a [u8],
     pub anatomy: &'a Anatomy,
     pub leaves: &'a [Leaf],
 }
 
 /// A request whose hashes are known.
-pub(super) struct Before<'a> {
-    pub subject: Subject<'a>,
+pub(super) struct LinkedRequest<'a> {
+    pub subject: DigestedRequest<'a>,
     pub chain: &'a Chain,
     /// What the new one has of it.
     pub same: Same,
 }
 
-impl Subject<'_> {
+impl DigestedRequest<'_> {
     fn model(&self) -> &[u8] {
         self.anatomy.member(self.body, "model").map_or(&b""[..], |span| &self.body[span.clone()])
     }
@@ -216,13 +216,13 @@ impl Subject<'_> {
 struct Linker<'a> {
     link: PrefixHash,
     input: Vec<u8>,
-    before: Option<&'a Before<'a>>,
+    before: Option<&'a LinkedRequest<'a>>,
 }
 
 impl Linker<'_> {
     fn message(
         &mut self,
-        subject: &Subject<'_>,
+        subject: &DigestedRequest<'_>,
         number: usize,
         message: &Message,
         links: &mut Vec<PrefixHash>,
@@ -257,7 +257,7 @@ impl Linker<'_> {
 
     /// The first piece of a message brings the message's head along.
     fn piece(&mut self, index: usize, leaf: &Leaf, head: Option<(&[u8], &Message)>) {
-        if let Some(Before { subject, chain, .. }) = self.before
+        if let Some(LinkedRequest { subject, chain, .. }) = self.before
             && chain.before(index) == self.link
             && subject.leaves.get(index) == Some(leaf)
             && let Some(link) = chain.pieces.get(index)

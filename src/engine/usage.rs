@@ -48,7 +48,7 @@ impl Usage {
 
     /// Takes over what a `usage` object reports. Broken or absent counts change nothing.
     pub fn update(&mut self, json: &str) {
-        let Ok(wire) = serde_json::from_str::<Wire>(json) else { return };
+        let Ok(wire) = serde_json::from_str::<WireUsage>(json) else { return };
         set(&mut self.uncached, wire.input_tokens);
         set(&mut self.cache_read, wire.cache_read_input_tokens);
         set(&mut self.output, wire.output_tokens);
@@ -68,16 +68,16 @@ fn set(count: &mut u64, reported: Option<u64>) {
 }
 
 #[derive(Deserialize)]
-struct Wire {
+struct WireUsage {
     input_tokens: Option<u64>,
     cache_read_input_tokens: Option<u64>,
     cache_creation_input_tokens: Option<u64>,
-    cache_creation: Option<Split>,
+    cache_creation: Option<WireWrites>,
     output_tokens: Option<u64>,
 }
 
 #[derive(Deserialize)]
-struct Split {
+struct WireWrites {
     ephemeral_5m_input_tokens: Option<u64>,
     ephemeral_1h_input_tokens: Option<u64>,
 }

@@ -41,14 +41,14 @@ const REFERENCES: [&[u8]; 5] =
 /// `cache_control` already, even one that marks nothing: a second would make readers disagree.
 pub fn room(body: &[u8], anatomy: &Anatomy, index: usize) -> Option<usize> {
     let piece = anatomy.pieces.get(index).filter(|piece| !piece.is_marked())?;
-    let block = Block::read(body, piece).filter(|block| block.control.is_none())?;
+    let block = BlockMembers::read(body, piece).filter(|block| block.control.is_none())?;
     is_legal(&block, body, anatomy, index).then_some(block.end)
 }
 
 /// Where a marker may be inserted into this piece once its own is cut out.
 pub fn room_when_cut(body: &[u8], anatomy: &Anatomy, index: usize) -> Option<usize> {
     let piece = anatomy.pieces.get(index)?;
-    let block = Block::read(body, piece)?;
+    let block = BlockMembers::read(body, piece)?;
     // A marker that is spelt with escapes is not cut.
     let is_cut = block.control.is_none() || piece.is_marked();
     (is_cut && is_legal(&block, body, anatomy, index)).then_some(block.end_unmarked)
@@ -56,11 +56,11 @@ pub fn room_when_cut(body: &[u8], anatomy: &Anatomy, index: usize) -> Option<usi
 
 /// The same for a block of a message that stands alone.
 pub fn room_alone(block: &[u8]) -> Option<usize> {
-    let read = Block::read(block, &Piece::plain(0..block.len(), Form::Block))?;
+    let read = BlockMembers::read(block, &Piece::plain(0..block.len(), Form::Block))?;
     (read.control.is_none() && is_legal_in_message(&read, block)).then_some(read.end)
 }
 
-fn is_legal(block: &Block, body: &[u8], anatomy: &Anatomy, index: usize) -> bool {
+fn is_legal(block: &BlockMembers, body: &[u8], anatomy: &Anatomy, index: usize) -> bool {
     match anatomy.layer(index) {
         Layer::System => {
             block.is(body, "text")
@@ -72,7 +72,7 @@ fn is_legal(block: &Block, body: &[u8], anatomy: &Anatomy, index: usize) -> bool
     }
 }
 
-fn is_legal_in_message(block: &Block, body: &[u8]) -> bool {
+fn is_legal_in_message(block: &BlockMembers, body: &[u8]) -> bool {
     if block.is(body, "text") {
         block.says_something(body)
     } else {
@@ -94,7 +94,7 @@ pub fn is_barred(body: &[u8], layer: Layer, piece: &Piece) -> bool {
         return false;
     }
     // One that says a thing twice is the upstream's to judge.
-    let Some(block) = Block::read(body, piece) else { return false };
+    let Some(block) = BlockMembers::read(body, piece) else { return false };
     match layer {
         Layer::Tools => piece.deferred,
         _ => BARRED.iter().any(|kind| block.is(body, kind)) || block.is_empty_text(body),
@@ -119,7 +119,7 @@ pub fn has_unseen_size(body: &[u8], anatomy: &Anatomy, piece: usize) -> bool {
     anatomy.pieces[..=piece].iter().enumerate().any(|(index, piece)| match anatomy.layer(index) {
         // The upstream writes the definitions of its own tools and toolsets.
         Layer::Tools => {
-            Block::read(body, piece).is_none_or(|tool| tool.kind.is_some() && !tool.is(body, "custom"))
+            BlockMembers::read(body, piece).is_none_or(|tool| tool.kind.is_some() && !tool.is(body, "custom"))
         }
         _ => REFERENCES.iter().any(|word| memmem::find(&body[piece.span.clone()], word).is_some()),
     })
@@ -131,7 +131,7 @@ pub fn is_empty_string(body: &[u8], span: &Span) -> bool {
 
 /// The members that decide.
 #[derive(Default)]
-struct Block {
+struct BlockMembers {
     kind: Option<Span>,
     name: Option<Span>,
     text: Option<Span>,
@@ -141,13 +141,13 @@ struct Block {
     end_unmarked: usize,
 }
 
-impl Block {
+impl BlockMembers {
     /// `None` for what is no object, is empty, or says a deciding member twice.
-    fn read(body: &[u8], piece: &Piece) -> Option<Block> {
+    fn read(body: &[u8], piece: &Piece) -> Option<BlockMembers> {
         if piece.form != Form::Block {
             return None;
         }
-        let (mut block, mut twice) = (Block::default(), false);
+        let (mut block, mut twice) = (BlockMembers::default(), false);
         let walked = json::walk_object(body, piece.span.start, |key, start| {
             let end = value_end(body, start)?;
             block.end = end;

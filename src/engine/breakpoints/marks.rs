@@ -90,7 +90,7 @@ pub enum TopLevel {
 
 /// Everything that uses one of the four, in the order of the cache.
 #[derive(Debug)]
-pub struct Marks {
+pub struct RequestMarks {
     list: Vec<(Breakpoint, Depth)>,
     pub top_level: TopLevel,
     /// May exceed the list: a top-level marker counts wherever it ends up.
@@ -105,11 +105,11 @@ enum Depth {
     Nested,
 }
 
-impl Marks {
+impl RequestMarks {
     /// The client's markers, or why nothing may be added to them. Keeps at most one more than is allowed.
-    pub fn read(body: &[u8], anatomy: &Anatomy) -> Result<Marks, Skip> {
+    pub fn read(body: &[u8], anatomy: &Anatomy) -> Result<RequestMarks, Skip> {
         let mut marks =
-            Marks { list: Vec::with_capacity(BREAKPOINTS_MAX), top_level: TopLevel::Absent, used: 0 };
+            RequestMarks { list: Vec::with_capacity(BREAKPOINTS_MAX), top_level: TopLevel::Absent, used: 0 };
         for (index, piece) in anatomy.pieces.iter().enumerate() {
             let layer = anatomy.layer(index);
             if let Some(marker) = piece.marker()

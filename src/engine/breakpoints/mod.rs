@@ -31,7 +31,7 @@ pub use marks::{Breakpoint, Carrier, Origin, Ttl};
 use super::anatomy::{Anatomy, Form, Layer};
 use super::json;
 use block::{has_unseen_size, is_empty_string, room};
-use marks::{BREAKPOINTS_MAX, Marks, TopLevel};
+use marks::{BREAKPOINTS_MAX, RequestMarks, TopLevel};
 
 /// A breakpoint finds entries at its own position and this many before it.
 pub(in crate::engine) const LOOKBACK: usize = 19;
@@ -187,7 +187,7 @@ impl Skip {
 
 /// Plans the breakpoints of one request. `anatomy` is that of `body`.
 pub fn plan(body: &[u8], anatomy: &Anatomy, situation: &Situation) -> Plan {
-    let marks = if anatomy.ambiguous { Err(Skip::Ambiguous) } else { Marks::read(body, anatomy) };
+    let marks = if anatomy.ambiguous { Err(Skip::Ambiguous) } else { RequestMarks::read(body, anatomy) };
     let marks = match marks {
         Ok(marks) => marks,
         Err(skip) => return Plan { skipped: vec![(Place::Request, skip)], ..Plan::default() },
@@ -199,19 +199,19 @@ pub fn plan(body: &[u8], anatomy: &Anatomy, situation: &Situation) -> Plan {
 
 /// The breakpoints of a request as it came; none if they cannot be told.
 pub fn of_client(body: &[u8], anatomy: &Anatomy) -> Vec<Breakpoint> {
-    Marks::read(body, anatomy).map_or_else(|_| Vec::new(), |marks| marks.breakpoints())
+    RequestMarks::read(body, anatomy).map_or_else(|_| Vec::new(), |marks| marks.breakpoints())
 }
 
 /// Whether the upstream will refuse the request for its markers.
 pub fn are_illegal(body: &[u8], anatomy: &Anatomy) -> bool {
-    matches!(Marks::read(body, anatomy), Err(Skip::IllegalMarkers))
+    matches!(RequestMarks::read(body, anatomy), Err(Skip::IllegalMarkers))
 }
 
 struct Planner<'a> {
     body: &'a [u8],
     anatomy: &'a Anatomy,
     situation: &'a Situation,
-    marks: Marks,
+    marks: RequestMarks,
     edits: Vec<Edit>,
     skipped: Vec<(Place, Skip)>,
 }

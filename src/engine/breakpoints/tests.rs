@@ -409,7 +409,7 @@ fn markers_on_blocks_of_no_known_kind_are_the_upstreams_to_judge() {
         let body = format!(r#"{{"messages":[{{"role":"user","content":[{{"type":{kind}{MARK}}}]}}]}}"#);
         let anatomy = Anatomy::read(body.as_bytes()).unwrap();
         let refused = kind.contains("hinking");
-        assert_eq!(Marks::read(body.as_bytes(), &anatomy).is_err(), refused, "{kind}");
+        assert_eq!(RequestMarks::read(body.as_bytes(), &anatomy).is_err(), refused, "{kind}");
     }
 }
 

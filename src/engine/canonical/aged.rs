@@ -38,9 +38,9 @@ pub fn oldest_to_keep(mut ages: Vec<(u64, usize)>, limits: Limits) -> u64 {
 
 /// Counts uses; no two are of the same age.
 #[derive(Debug, Default)]
-pub struct Clock(AtomicU64);
+pub struct UseCounter(AtomicU64);
 
-impl Clock {
+impl UseCounter {
     fn tick(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }
@@ -49,12 +49,12 @@ impl Clock {
 /// A map that knows when each entry was last used, and what all of them cost.
 #[derive(Debug)]
 pub struct Aged<K, V> {
-    pub slots: HashMap<K, Slot<V>>,
+    pub slots: HashMap<K, AgedSlot<V>>,
     pub cost: usize,
 }
 
 #[derive(Debug)]
-pub struct Slot<V> {
+pub struct AgedSlot<V> {
     pub value: V,
     pub cost: usize,
     used: AtomicU64,
@@ -67,7 +67,7 @@ impl<K, V> Default for Aged<K, V> {
 }
 
 impl<K: Eq + Hash, V> Aged<K, V> {
-    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q, clock: &Clock) -> Option<&V>
+    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q, clock: &UseCounter) -> Option<&V>
     where
         K: Borrow<Q>,
     {
@@ -76,9 +76,9 @@ impl<K: Eq + Hash, V> Aged<K, V> {
         Some(&slot.value)
     }
 
-    pub fn insert(&mut self, key: K, value: V, bytes: usize, clock: &Clock) {
+    pub fn insert(&mut self, key: K, value: V, bytes: usize, clock: &UseCounter) {
         let cost = bytes + ENTRY_BYTES;
-        let slot = Slot { value, cost, used: AtomicU64::new(clock.tick()) };
+        let slot = AgedSlot { value, cost, used: AtomicU64::new(clock.tick()) };
         let replaced = self.slots.insert(key, slot).map_or(0, |slot| slot.cost);
         self.cost = self.cost + cost - replaced;
     }

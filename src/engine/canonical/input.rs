@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Replacement;
-use super::scribe::{Scribe, meaning_of};
-use super::table::{Input, Spellings};
+use super::respeller::{Respeller, meaning_of};
+use super::table::{CallInput, Spellings};
 use crate::engine::anatomy::Piece;
 use crate::engine::json::{self, Span};
 use crate::engine::meaning::is_respelt;
@@ -25,7 +25,7 @@ pub fn is_call(body: &[u8], piece: &Piece) -> bool {
     CALLS.contains(&piece.kind_in(body)) && piece.id().is_some_and(|id| id.len() <= ID_BYTES_MAX)
 }
 
-impl Scribe<'_> {
+impl Respeller<'_> {
     pub fn inputs(&mut self, pieces: &[Piece]) {
         let body = self.body;
         let calls = pieces.iter().filter(|piece| is_call(body, piece));
@@ -48,7 +48,8 @@ impl Scribe<'_> {
             return self.choose(id, input);
         }
         if count > 0 {
-            let respelt = |input: &&Arc<Input>| input.meaning().is_some() && is_respelt(&input.bytes, raw);
+            let respelt =
+                |input: &&Arc<CallInput>| input.meaning().is_some() && is_respelt(&input.bytes, raw);
             let mut first = known.iter().chain(fresh).find(respelt);
             if first.is_none() {
                 let Some(meaning) = meaning_of(raw) else { return };
@@ -60,13 +61,13 @@ impl Scribe<'_> {
             }
         }
         if Spellings::room_for_input(count) {
-            let input = Arc::new(Input::new(Bytes::copy_from_slice(raw)));
+            let input = Arc::new(CallInput::new(Bytes::copy_from_slice(raw)));
             self.fresh.add_input(id, input.clone());
             self.choose(id, input);
         }
     }
 
-    fn choose(&mut self, id: &str, input: Arc<Input>) {
+    fn choose(&mut self, id: &str, input: Arc<CallInput>) {
         if let Some(chosen) = &mut self.chosen {
             chosen.add_input(id, input);
         }

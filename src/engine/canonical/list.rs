@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Replacement;
-use super::scribe::{Scribe, Spelt};
-use super::table::{Grain, Key, List, Reading};
+use super::respeller::{Respeller, Spelt};
+use super::table::{Grain, List, Meanings, SpellingKey};
 use crate::engine::anatomy::{Anatomy, Form, Marker, Piece};
 use crate::engine::json::{self, Span};
 use crate::engine::marker;
@@ -21,25 +21,25 @@ use crate::engine::prefix::Leaf;
 const ELEMENTS_MAX: usize = 2048;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ListKind {
     Tools,
     System,
 }
 
-impl Scribe<'_> {
+impl Respeller<'_> {
     /// Spells the list at `value`, whose elements are `pieces`; anything but a list stays as it is.
-    pub fn list(&mut self, kind: Kind, value: &Span, pieces: &[Piece], leaves: &[Leaf]) {
+    pub fn list(&mut self, kind: ListKind, value: &Span, pieces: &[Piece], leaves: &[Leaf]) {
         let body = self.body;
         if body[value.start] != b'[' || pieces.len() > ELEMENTS_MAX {
             return;
         }
         let attributed =
-            kind == Kind::System && pieces.first().is_some_and(|piece| piece.is_attribution(body));
+            kind == ListKind::System && pieces.first().is_some_and(|piece| piece.is_attribution(body));
         let fixed = usize::from(attributed);
         let (list, element) = match (kind, attributed) {
-            (Kind::Tools, _) => (Grain::Tools, Grain::Tool),
-            (Kind::System, false) => (Grain::System, Grain::Block),
-            (Kind::System, true) => (Grain::AttributedSystem, Grain::Block),
+            (ListKind::Tools, _) => (Grain::Tools, Grain::Tool),
+            (ListKind::System, false) => (Grain::System, Grain::Block),
+            (ListKind::System, true) => (Grain::AttributedSystem, Grain::Block),
         };
         let reading = self.list_reading(element, &pieces[fixed..], leaves.get(fixed..).unwrap_or_default());
         let mut spelt: Vec<Spelt> = (0..fixed).map(|_| Spelt::Own).collect();
@@ -58,7 +58,7 @@ impl Scribe<'_> {
     }
 
     /// How this list was first written; `None` if one of its elements has no meaning.
-    fn first_list(&mut self, grain: Grain, slots: &Slots<'_>, reading: &Reading) -> Option<Arc<List>> {
+    fn first_list(&mut self, grain: Grain, slots: &Slots<'_>, reading: &Meanings) -> Option<Arc<List>> {
         let meanings: Vec<Meaning> = reading.iter().copied().collect::<Option<_>>()?;
         let mut members: Vec<&[u8; 32]> = meanings.iter().map(Meaning::as_bytes).collect();
         if grain == Grain::Tools {
@@ -68,7 +68,7 @@ impl Scribe<'_> {
         for member in members {
             hasher.update(member);
         }
-        let key = Key { grain, digest: *hasher.finalize().as_bytes() };
+        let key = SpellingKey { grain, digest: *hasher.finalize().as_bytes() };
         let list = match self.known.list(&key).or_else(|| self.fresh.lists.get(&key)) {
             Some(list) => list.clone(),
             None => {
@@ -85,7 +85,7 @@ impl Scribe<'_> {
 }
 
 /// For each element of the first spelling, its place in this one; of equal ones the first comes first.
-fn places(first: &[Meaning], reading: &Reading) -> Vec<usize> {
+fn places(first: &[Meaning], reading: &Meanings) -> Vec<usize> {
     if first.iter().map(Some).eq(reading.iter().map(Option::as_ref)) {
         return (0..first.len()).collect();
     }

@@ -35,7 +35,7 @@ use super::recall::Same;
 
 mod splice;
 mod table;
-mod scribe;
+mod respeller;
 mod list;
 mod aged;
 mod input;
@@ -46,7 +46,7 @@ pub use input::is_call;
 pub use splice::{Replacement, splice};
 pub use table::{Choice, Limits, News, Pins, Table};
 
-use scribe::Scribe;
+use respeller::Respeller;
 
 /// Which spelling is the one: `canonical.order`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,12 +116,12 @@ pub fn canonicalize(
     thinking: Thinking<'_>,
     table: &Table,
 ) -> Canonical {
-    let request = Request { anatomy, leaves: &Leaf::all(body, anatomy), settled: Same::default() };
+    let request = RespellRequest { anatomy, leaves: &Leaf::all(body, anatomy), settled: Same::default() };
     respell(body, &request, order, thinking, table)
 }
 
 /// A request whose pieces were digested.
-pub(super) struct Request<'a> {
+pub(super) struct RespellRequest<'a> {
     pub anatomy: &'a Anatomy,
     pub leaves: &'a [Leaf],
     /// What it has of the request that it continues as that went out: it has its spelling.
@@ -131,7 +131,7 @@ pub(super) struct Request<'a> {
 /// The same of a request whose pieces were digested.
 pub(super) fn respell(
     body: &Bytes,
-    request: &Request<'_>,
+    request: &RespellRequest<'_>,
     order: Order,
     thinking: Thinking<'_>,
     table: &Table,
@@ -147,9 +147,9 @@ pub(super) fn respell(
         Order::Off => Canonical::default(),
         Order::Sorted => Canonical { replacements: list::sorted(body, anatomy), ..Canonical::default() },
         Order::FirstSeen => {
-            let mut scribe = scribe(body, thinking, choice, table);
-            scribe.request(request);
-            scribe.finish()
+            let mut respeller = respeller(body, thinking, choice, table);
+            respeller.request(request);
+            respeller.finish()
         }
     };
     // The body may bring its layers in any order.
@@ -157,22 +157,22 @@ pub(super) fn respell(
     canonical
 }
 
-fn scribe<'a>(
+fn respeller<'a>(
     body: &'a Bytes,
     thinking: Thinking<'_>,
     choice: Option<&'a Choice>,
     table: &'a Table,
-) -> Scribe<'a> {
+) -> Respeller<'a> {
     match (thinking, choice) {
-        (Thinking::Free, _) => Scribe::interning(body, table),
-        (Thinking::Bound(_), None) => Scribe::choosing(body, table),
-        (Thinking::Bound(_), Some(choice)) => Scribe::bound(body, table, choice),
+        (Thinking::Free, _) => Respeller::interning(body, table),
+        (Thinking::Bound(_), None) => Respeller::choosing(body, table),
+        (Thinking::Bound(_), Some(choice)) => Respeller::bound(body, table, choice),
     }
 }
 
-impl Scribe<'_> {
-    fn request(&mut self, request: &Request<'_>) {
-        let Request { anatomy, leaves, settled } = *request;
+impl Respeller<'_> {
+    fn request(&mut self, request: &RespellRequest<'_>) {
+        let RespellRequest { anatomy, leaves, settled } = *request;
         let body = self.body;
         let (tools, rest) = anatomy.pieces.split_at(anatomy.tools);
         let (system, messages) = rest.split_at(anatomy.system);
@@ -181,14 +181,14 @@ impl Scribe<'_> {
         if !settled.tools
             && let Some(value) = anatomy.member(body, "tools")
         {
-            self.list(list::Kind::Tools, value, tools, tool_leaves);
+            self.list(list::ListKind::Tools, value, tools, tool_leaves);
         }
         if !settled.system
             && let Some(value) = anatomy.member(body, "system")
         {
             match (system, system_leaves) {
                 ([text], [leaf]) if text.form == Form::Text => self.text(text, leaf),
-                (blocks, leaves) => self.list(list::Kind::System, value, blocks, leaves),
+                (blocks, leaves) => self.list(list::ListKind::System, value, blocks, leaves),
             }
         }
         let said = anatomy.messages[..settled.messages].last();

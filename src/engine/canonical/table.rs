@@ -12,8 +12,8 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use super::Order;
-use super::aged::{Aged, Clock, ENTRY_BYTES, oldest_to_keep};
-use super::scribe::meaning_of;
+use super::aged::{Aged, ENTRY_BYTES, UseCounter, oldest_to_keep};
+use super::respeller::meaning_of;
 use crate::engine::json;
 use crate::engine::meaning::{Meaning, Tree, is_reordered};
 
@@ -43,14 +43,14 @@ const INPUTS_PER_CALL: usize = 4;
 /// Everything a tenant's requests taught.
 #[derive(Debug)]
 pub struct Table {
-    pub(super) memo: Memo,
+    pub(super) memo: MeaningMemo,
     pub(super) spellings: Spellings,
 }
 
 impl Table {
     pub fn new(limits: Limits) -> Table {
         let memo = Limits { bytes: limits.bytes / 4, entries: limits.entries };
-        Table { memo: Memo::new(memo), spellings: Spellings::new(limits) }
+        Table { memo: MeaningMemo::new(memo), spellings: Spellings::new(limits) }
     }
 
     /// Takes in what a request taught. Where another request was faster, the other one was first.
@@ -113,10 +113,10 @@ impl Choice {
 /// What a request taught its tenant's table.
 #[derive(Debug, Default)]
 pub struct News {
-    pub(super) readings: BTreeMap<[u8; 32], Reading>,
+    pub(super) readings: BTreeMap<[u8; 32], Meanings>,
     pub(super) fresh: Fresh,
     /// Of tools that were met in another spelling.
-    pub(super) trees: Vec<(Key, Tree)>,
+    pub(super) trees: Vec<(SpellingKey, Tree)>,
 }
 
 impl News {
@@ -129,7 +129,7 @@ impl News {
 #[derive(Debug, Default)]
 pub struct Pins {
     pub(super) fresh: Fresh,
-    pub(super) trees: Vec<(Key, Tree)>,
+    pub(super) trees: Vec<(SpellingKey, Tree)>,
 }
 
 impl Pins {
@@ -152,7 +152,7 @@ pub(super) enum Grain {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Key {
+pub(super) struct SpellingKey {
     pub grain: Grain,
     pub digest: [u8; 32],
 }
@@ -174,22 +174,22 @@ struct Element {
 }
 
 /// What a tool was found to mean by its name.
-pub(super) struct Respelt {
+pub(super) struct RespeltTool {
     pub meaning: Meaning,
     /// What it was compared with, if that is not kept yet.
-    pub tree: Option<(Key, Tree)>,
+    pub tree: Option<(SpellingKey, Tree)>,
 }
 
 /// The input of a call as first written. Its meaning is asked for only when another spelling turns up.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(super) struct CallInput {
     pub bytes: Bytes,
     meaning: OnceLock<Option<Meaning>>,
 }
 
-impl Input {
-    pub fn new(bytes: Bytes) -> Input {
-        Input { bytes, meaning: OnceLock::new() }
+impl CallInput {
+    pub fn new(bytes: Bytes) -> CallInput {
+        CallInput { bytes, meaning: OnceLock::new() }
     }
 
     pub fn meaning(&self) -> Option<Meaning> {
@@ -200,9 +200,9 @@ impl Input {
 /// Spellings on their way into a table, in a fixed order so that ages are too.
 #[derive(Debug, Default)]
 pub(super) struct Fresh {
-    pub elements: BTreeMap<Key, Bytes>,
-    pub lists: BTreeMap<Key, Arc<List>>,
-    pub inputs: BTreeMap<Box<str>, Vec<Arc<Input>>>,
+    pub elements: BTreeMap<SpellingKey, Bytes>,
+    pub lists: BTreeMap<SpellingKey, Arc<List>>,
+    pub inputs: BTreeMap<Box<str>, Vec<Arc<CallInput>>>,
 }
 
 impl Fresh {
@@ -210,7 +210,7 @@ impl Fresh {
         self.elements.is_empty() && self.lists.is_empty() && self.inputs.is_empty()
     }
 
-    pub fn add_input(&mut self, id: &str, input: Arc<Input>) {
+    pub fn add_input(&mut self, id: &str, input: Arc<CallInput>) {
         match self.inputs.get_mut(id) {
             Some(inputs) => inputs.push(input),
             None => {
@@ -224,19 +224,19 @@ impl Fresh {
 #[derive(Debug)]
 pub(super) struct Spellings {
     limits: Limits,
-    clock: Clock,
-    elements: Aged<Key, Element>,
+    clock: UseCounter,
+    elements: Aged<SpellingKey, Element>,
     /// Which tool was the last to be learned under a name, as it is spelt.
-    names: Aged<Box<[u8]>, Key>,
-    lists: Aged<Key, Arc<List>>,
-    inputs: Aged<Box<str>, Vec<Arc<Input>>>,
+    names: Aged<Box<[u8]>, SpellingKey>,
+    lists: Aged<SpellingKey, Arc<List>>,
+    inputs: Aged<Box<str>, Vec<Arc<CallInput>>>,
 }
 
 impl Spellings {
     fn new(limits: Limits) -> Spellings {
         Spellings {
             limits,
-            clock: Clock::default(),
+            clock: UseCounter::default(),
             elements: Aged::default(),
             names: Aged::default(),
             lists: Aged::default(),
@@ -244,12 +244,12 @@ impl Spellings {
         }
     }
 
-    pub fn element(&self, key: &Key) -> Option<&Bytes> {
+    pub fn element(&self, key: &SpellingKey) -> Option<&Bytes> {
         self.elements.get(key, &self.clock).map(|element| &element.bytes)
     }
 
     /// A tool that is another spelling of the one that is known under its name.
-    pub fn respelt_tool(&self, name: &[u8], tool: &[u8]) -> Option<Respelt> {
+    pub fn respelt_tool(&self, name: &[u8], tool: &[u8]) -> Option<RespeltTool> {
         let key = *self.names.get(name, &self.clock)?;
         let known = self.elements.get(&key, &self.clock)?;
         let found = |tree: &Tree| tree.is_respelt(&known.bytes, tool);
@@ -258,11 +258,11 @@ impl Spellings {
             None if !is_reordered(&known.bytes, tool) => return None,
             None => Some((key, Tree::of(&known.bytes).filter(found)?)),
         };
-        Some(Respelt { meaning: Meaning::from_bytes(key.digest), tree })
+        Some(RespeltTool { meaning: Meaning::from_bytes(key.digest), tree })
     }
 
     /// Keeps how known tools are built. They are needed again where a client spells its tools anew each turn.
-    fn keep_trees(&mut self, trees: Vec<(Key, Tree)>) {
+    fn keep_trees(&mut self, trees: Vec<(SpellingKey, Tree)>) {
         for (key, tree) in trees {
             let Some(slot) = self.elements.slots.get_mut(&key).filter(|slot| slot.value.tree.is_none())
             else {
@@ -276,11 +276,11 @@ impl Spellings {
         self.trim();
     }
 
-    pub fn list(&self, key: &Key) -> Option<&Arc<List>> {
+    pub fn list(&self, key: &SpellingKey) -> Option<&Arc<List>> {
         self.lists.get(key, &self.clock)
     }
 
-    pub fn inputs(&self, id: &str) -> &[Arc<Input>] {
+    pub fn inputs(&self, id: &str) -> &[Arc<CallInput>] {
         self.inputs.get(id, &self.clock).map_or(&[], Vec::as_slice)
     }
 
@@ -323,7 +323,7 @@ impl Spellings {
         self.trim();
     }
 
-    fn insert_inputs(&mut self, id: Box<str>, new: Vec<Arc<Input>>, largest: usize) {
+    fn insert_inputs(&mut self, id: Box<str>, new: Vec<Arc<CallInput>>, largest: usize) {
         let mut inputs = self.inputs(&id).to_vec();
         let before = inputs.len();
         for input in new {
@@ -374,25 +374,25 @@ fn tool_name(tool: &[u8]) -> Option<&[u8]> {
 }
 
 /// What bytes meant: one meaning for a value, one per element for a list.
-pub(super) type Reading = Arc<[Option<Meaning>]>;
+pub(super) type Meanings = Arc<[Option<Meaning>]>;
 
 #[derive(Debug)]
-pub(super) struct Memo {
+pub(super) struct MeaningMemo {
     limits: Limits,
-    clock: Clock,
-    readings: Aged<[u8; 32], Reading>,
+    clock: UseCounter,
+    readings: Aged<[u8; 32], Meanings>,
 }
 
-impl Memo {
-    fn new(limits: Limits) -> Memo {
-        Memo { limits, clock: Clock::default(), readings: Aged::default() }
+impl MeaningMemo {
+    fn new(limits: Limits) -> MeaningMemo {
+        MeaningMemo { limits, clock: UseCounter::default(), readings: Aged::default() }
     }
 
-    pub fn get(&self, digest: &[u8; 32]) -> Option<&Reading> {
+    pub fn get(&self, digest: &[u8; 32]) -> Option<&Meanings> {
         self.readings.get(digest, &self.clock)
     }
 
-    fn insert(&mut self, digest: [u8; 32], reading: Reading) {
+    fn insert(&mut self, digest: [u8; 32], reading: Meanings) {
         let cost = size_of_val(&*reading);
         self.readings.insert(digest, reading, cost, &self.clock);
         if self.readings.cost > self.limits.bytes || self.readings.slots.len() > self.limits.entries {

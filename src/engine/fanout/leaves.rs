@@ -30,12 +30,12 @@ pub(super) type Owner = (ForkId, usize);
 
 #[derive(Debug, Default)]
 pub(super) struct Leaves {
-    ends: HashMap<u64, Vec<Leaf>, BuildHasherDefault<Mixer>>,
+    ends: HashMap<u64, Vec<IndexedDirective>, BuildHasherDefault<Mixer>>,
 }
 
 /// One text, however many calls carry it.
 #[derive(Debug)]
-struct Leaf {
+struct IndexedDirective {
     hash: u64,
     /// What shifts a hash by the length of the text.
     shift: u64,
@@ -100,7 +100,9 @@ impl Leaves {
             Some(leaf) => {
                 leaf.owners.insert(owner);
             }
-            None => bucket.push(Leaf { hash, shift, text: Arc::clone(text), owners: [owner].into() }),
+            None => {
+                bucket.push(IndexedDirective { hash, shift, text: Arc::clone(text), owners: [owner].into() })
+            }
         }
     }
 

@@ -13,11 +13,11 @@ use crate::engine::json::Span;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocks {
     bytes: Bytes,
-    list: Vec<Laid>,
+    list: Vec<LaidBlock>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Laid {
+struct LaidBlock {
     span: Span,
     /// Where a marker goes, if it can carry one.
     room: Option<usize>,
@@ -30,7 +30,7 @@ impl Blocks {
 
     /// What this holds in memory.
     pub fn memory_bytes(&self) -> usize {
-        self.bytes.len() + self.list.len() * size_of::<Laid>()
+        self.bytes.len() + self.list.len() * size_of::<LaidBlock>()
     }
 
     /// How many bytes the blocks of this range have.
@@ -59,7 +59,7 @@ impl Blocks {
 #[derive(Default)]
 pub struct Draft {
     bytes: Vec<u8>,
-    list: Vec<Laid>,
+    list: Vec<LaidBlock>,
 }
 
 impl Draft {
@@ -74,7 +74,7 @@ impl Draft {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(block);
         let room = room_alone(block).map(|at| start + at);
-        self.list.push(Laid { span: start..self.bytes.len(), room });
+        self.list.push(LaidBlock { span: start..self.bytes.len(), room });
     }
 
     /// A text block of a string as it is spelt.

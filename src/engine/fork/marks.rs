@@ -95,7 +95,7 @@ impl Marks {
         later: &Later<'_>,
         turn: Turn,
     ) -> Marks {
-        let places = Places { trunk, blocks, later };
+        let places = MarkablePieces { trunk, blocks, later };
         let end = places.end();
         let before = blocks.last_markable(0..directive.unwrap_or(blocks.len())).map(|block| trunk + block);
         let tail = places.last_markable(before.map_or(trunk, |before| before + 1)..end);
@@ -127,13 +127,13 @@ impl Marks {
 }
 
 /// All that comes after the trunk, numbered as in the body.
-struct Places<'a> {
+struct MarkablePieces<'a> {
     trunk: usize,
     blocks: &'a Blocks,
     later: &'a Later<'a>,
 }
 
-impl Places<'_> {
+impl MarkablePieces<'_> {
     fn end(&self) -> usize {
         self.trunk + self.blocks.len() + self.later.len()
     }

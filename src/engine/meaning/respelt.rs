@@ -32,12 +32,12 @@ pub struct Tree {
     /// Each before what it holds.
     nodes: Box<[Node]>,
     /// Those of one object stand together, in its order.
-    members: Box<[Member]>,
+    members: Box<[TreeMember]>,
 }
 
 #[derive(Debug)]
 struct Node {
-    value: Part,
+    value: TreePart,
     /// The first node that is not inside this one.
     next: u32,
     /// Of an object: which members are its own.
@@ -45,23 +45,23 @@ struct Node {
 }
 
 #[derive(Debug)]
-struct Member {
-    key: Part,
+struct TreeMember {
+    key: TreePart,
     node: u32,
 }
 
 /// A span within a value that is short enough for this, and how that begins: most parts are told apart by their first
 /// bytes, and many have no more.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct TreePart {
     start: u32,
     end: u32,
     head: u64,
 }
 
-impl Part {
-    fn of(bytes: &[u8], span: &Span) -> Part {
-        Part { start: span.start as u32, end: span.end as u32, head: head(&bytes[span.clone()]) }
+impl TreePart {
+    fn of(bytes: &[u8], span: &Span) -> TreePart {
+        TreePart { start: span.start as u32, end: span.end as u32, head: head(&bytes[span.clone()]) }
     }
 
     fn len(&self) -> usize {
@@ -125,19 +125,19 @@ impl Tree {
 struct Planted<'a> {
     bytes: &'a [u8],
     nodes: Vec<Node>,
-    members: Vec<Member>,
+    members: Vec<TreeMember>,
 }
 
 impl Planted<'_> {
     fn add(&mut self, start: usize, depth: usize) -> Result<usize, Malformed> {
         let (bytes, place) = (self.bytes, self.nodes.len());
-        let unknown = Part::of(bytes, &(start..start));
+        let unknown = TreePart::of(bytes, &(start..start));
         self.nodes.push(Node { value: unknown, next: 0, members: (0, 0) });
         let mut own = Vec::new();
         let end = match bytes.get(start) {
             Some(b'{' | b'[') if depth == DEPTH_MAX => Err(Malformed::TooDeep),
             Some(b'{') => walk_object(bytes, start, |key, start| {
-                own.push(Member { key: Part::of(bytes, &key), node: self.nodes.len() as u32 });
+                own.push(TreeMember { key: TreePart::of(bytes, &key), node: self.nodes.len() as u32 });
                 self.add(start, depth + 1)
             }),
             Some(b'[') => walk_array(bytes, start, |start| self.add(start, depth + 1)),
@@ -147,7 +147,7 @@ impl Planted<'_> {
         self.members.append(&mut own);
         let members = (first, self.members.len() as u32);
         let next = self.nodes.len() as u32;
-        self.nodes[place] = Node { value: Part::of(bytes, &(start..end)), next, members };
+        self.nodes[place] = Node { value: TreePart::of(bytes, &(start..end)), next, members };
         Ok(end)
     }
 }
@@ -241,7 +241,7 @@ impl Pair<'_> {
 
     /// The number of the member whose name stands at `at`, and where that name ends. Which one it is cannot be foreseen,
     /// so that looking at all of them is faster than to stop at the right one.
-    fn member(&self, members: &[Member], found: u64, at: usize) -> Option<(usize, usize)> {
+    fn member(&self, members: &[TreeMember], found: u64, at: usize) -> Option<(usize, usize)> {
         let rest = &self.value[at..];
         let first = head(rest);
         let mut likely = 0_u64;
@@ -258,7 +258,7 @@ impl Pair<'_> {
             likely &= likely - 1;
         }
         let end = string_end(self.value, at).ok()?;
-        let is_same = |(number, member): &(usize, &Member)| {
+        let is_same = |(number, member): &(usize, &TreeMember)| {
             found >> number & 1 == 0 && self.same_scalar(member.key.bytes(self.sound), at..end)
         };
         members.iter().enumerate().find(is_same).map(|(number, _)| (number, end))

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::found::Found;
+use super::found::FoundPieces;
 use super::reader::Reader;
-use super::{FirstAnswer, Known, Opening, Remembered, Seen, Source};
+use super::{FirstAnswer, Known, LayerSource, Opening, Remembered, Seen};
 use crate::engine::anatomy::Layer;
 use crate::engine::json::skip_space;
 
@@ -18,24 +18,24 @@ pub(super) fn layer(
     layer: Layer,
     predecessor: Option<&Arc<Remembered>>,
     rest: &[u8],
-) -> Option<(Source, bool)> {
+) -> Option<(LayerSource, bool)> {
     let mut best = None;
     let mut best_shared = 0;
     if let Some(request) = predecessor
         && let Some((value, _)) = request.seen(layer)
     {
         if rest.starts_with(value) {
-            return Some((Source::Request(Arc::clone(request)), true));
+            return Some((LayerSource::Request(Arc::clone(request)), true));
         }
         best_shared = shared(value, rest);
-        best = Some((Source::Request(Arc::clone(request)), false));
+        best = Some((LayerSource::Request(Arc::clone(request)), false));
     }
     for candidate in known.layers(layer).into_iter().take(CANDIDATES_MAX) {
         let shared = shared(&candidate.value, rest);
         let whole = shared == candidate.value.len();
         if candidate.layer == layer && (best.is_none() || shared > best_shared) {
             best_shared = shared;
-            best = Some((Source::Layer(candidate), whole));
+            best = Some((LayerSource::Layer(candidate), whole));
             if whole {
                 break;
             }
@@ -120,7 +120,7 @@ pub(super) fn first_answer(body: &[u8], start: usize) -> Option<FirstAnswer> {
         if body.get(start) != Some(&b'{') {
             return None;
         }
-        let mut found = Found::default();
+        let mut found = FoundPieces::default();
         let message = Reader::of_spans(body).message(start, None, &mut found).ok()?;
         if message.has_role(body, "assistant") {
             return Some(FirstAnswer::of(&Seen { body, pieces: &found.pieces, leaves: &[] }));

@@ -5,13 +5,13 @@ use crate::engine::anatomy::{Marker, Message, Piece};
 use crate::engine::prefix::Leaf;
 
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct FoundPieces {
     pub pieces: Vec<Piece>,
     /// One per piece, if they are wanted.
     pub leaves: Vec<Leaf>,
 }
 
-impl Found {
+impl FoundPieces {
     /// Room for about as much as an earlier request had.
     pub fn make_room(&mut self, old: &Remembered) {
         self.pieces.reserve(old.anatomy.pieces.len() + 8);

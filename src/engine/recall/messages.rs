@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::found::Found;
-use super::place::Place;
+use super::found::FoundPieces;
+use super::place::ListPosition;
 use super::{Copied, Known, Remembered};
 use crate::engine::anatomy::Message;
 
@@ -15,13 +15,13 @@ pub(super) struct KnownMessages<'a> {
     /// A request whose messages may come behind those of the continued one.
     following: Option<&'a Remembered>,
     /// How far the walk has come in the continued request, and in the following one.
-    pub place: Place,
-    following_place: Place,
+    pub place: ListPosition,
+    following_place: ListPosition,
 }
 
 /// A known message that may be the one that is read.
 #[derive(Clone, Copy)]
-pub(super) struct Candidate<'k> {
+pub(super) struct KnownMessage<'k> {
     pub request: &'k Remembered,
     pub index: usize,
     /// Its bytes are those of the message that is read. Otherwise it is the one that was at this place before, and
@@ -37,17 +37,17 @@ impl<'a> KnownMessages<'a> {
             continued,
             copied: known.and_then(|known| known.copied()),
             following: known.and_then(|known| known.following()).filter(|next| next.is_usable()),
-            place: Place::default(),
-            following_place: Place::default(),
+            place: ListPosition::default(),
+            following_place: ListPosition::default(),
         }
     }
 
     /// Looks for the message with this number, which starts at `start`, where `rest` begins.
-    pub fn candidate(&mut self, number: usize, start: usize, rest: &[u8]) -> Option<Candidate<'_>> {
+    pub fn candidate(&mut self, number: usize, start: usize, rest: &[u8]) -> Option<KnownMessage<'_>> {
         let continued = self.continued.as_deref();
         let is_continued = |request: &Remembered| continued.is_some_and(|old| std::ptr::eq(old, request));
         let candidate = |request, index, is_equal| {
-            Some(Candidate { request, index, is_equal, is_continued: is_continued(request) })
+            Some(KnownMessage { request, index, is_equal, is_continued: is_continued(request) })
         };
         if let Some(copied) = self.copied.filter(|copied| (copied.is_copy)(number, start)) {
             self.place.next = number + 1;
@@ -74,9 +74,9 @@ impl<'a> KnownMessages<'a> {
     }
 }
 
-impl Candidate<'_> {
+impl KnownMessage<'_> {
     /// Takes the message over, if it is in `rest`, which begins at `start`: as it was, or without its marker.
-    pub fn take(&self, found: &mut Found, start: usize, rest: &[u8]) -> Option<Message> {
+    pub fn take(&self, found: &mut FoundPieces, start: usize, rest: &[u8]) -> Option<Message> {
         if self.is_equal {
             return Some(found.take_message(self.request, self.index, start));
         }

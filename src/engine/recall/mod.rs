@@ -54,7 +54,7 @@ use super::anatomy::{Anatomy, Form, Layer, Member, Message, Piece};
 use super::canonical::{self, Canonical, Order, Table, Thinking};
 use super::divergence;
 use super::json::{self, Malformed};
-use super::prefix::{self, Attribution, Chain, Leaf, Subject};
+use super::prefix::{self, Attribution, Chain, DigestedRequest, Leaf};
 use super::types::BodyDigest;
 
 /// A request that was read, with all that helps to read the next one.
@@ -142,12 +142,12 @@ impl Remembered {
     ) -> Result<(Remembered, Option<Like>), Malformed> {
         let read = Reader::with_leaves(&body, known).read()?;
         let before = read.predecessor.as_ref().filter(|old| old.request.attribution == attribution);
-        let before = before.map(|Like { request, same }| prefix::Before {
+        let before = before.map(|Like { request, same }| prefix::LinkedRequest {
             subject: request.subject(),
             chain: &request.chain,
             same: *same,
         });
-        let subject = Subject { body: &body, anatomy: &read.anatomy, leaves: &read.leaves };
+        let subject = DigestedRequest { body: &body, anatomy: &read.anatomy, leaves: &read.leaves };
         let chain = Chain::linked(&subject, attribution, before.as_ref());
         let (anatomy, leaves, opening) = (read.anatomy, read.leaves, read.opening);
         let reading = Arc::new(Reading { anatomy, chain, leaves, opening, attribution });
@@ -238,7 +238,7 @@ impl Remembered {
     /// Its one spelling, from what the tenant's table knows. What is `settled` stays as it came.
     pub fn respell(&self, settled: Same, order: Order, thinking: Thinking<'_>, table: &Table) -> Canonical {
         let Reading { anatomy, leaves, .. } = &*self.reading;
-        let request = canonical::Request { anatomy, leaves, settled };
+        let request = canonical::RespellRequest { anatomy, leaves, settled };
         canonical::respell(&self.body, &request, order, thinking, table)
     }
 
@@ -259,8 +259,8 @@ impl Remembered {
         size_of::<Remembered>() + body_bytes(self.body.len()) + self.reading.memory_bytes()
     }
 
-    fn subject(&self) -> Subject<'_> {
-        Subject { body: &self.body, anatomy: &self.anatomy, leaves: &self.leaves }
+    fn subject(&self) -> DigestedRequest<'_> {
+        DigestedRequest { body: &self.body, anatomy: &self.anatomy, leaves: &self.leaves }
     }
 
     /// The value of `tools` or `system`, and its pieces.
@@ -343,20 +343,20 @@ impl KnownLayer {
 }
 
 /// Where a layer is compared with.
-enum Source {
+enum LayerSource {
     Request(Arc<Remembered>),
     Layer(Arc<KnownLayer>),
 }
 
-impl Source {
+impl LayerSource {
     /// A value, where it stands among the bytes of its pieces, and those.
     fn layer(&self, layer: Layer) -> Option<(&[u8], usize, Seen<'_>)> {
         match self {
-            Source::Request(request) => {
+            LayerSource::Request(request) => {
                 let start = request.anatomy.member(&request.body, layer.as_str())?.start;
                 request.seen(layer).map(|(value, seen)| (value, start, seen))
             }
-            Source::Layer(known) => Some((&known.value, 0, known.seen())),
+            LayerSource::Layer(known) => Some((&known.value, 0, known.seen())),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::found::Found;
+use super::found::FoundPieces;
 use super::reader::Reader;
 use super::{Seen, said};
 use crate::engine::anatomy::{Form, Message, Piece};
@@ -15,7 +15,7 @@ pub struct FirstAnswer([u8; 16]);
 
 impl FirstAnswer {
     pub(super) fn of(answer: &Seen<'_>) -> FirstAnswer {
-        let mut key = Key(Vec::new());
+        let mut key = KeyBytes(Vec::new());
         for piece in answer.pieces {
             key.add(piece.kind_in(answer.body));
             key.add(said(answer.body, piece).as_deref().unwrap_or_default().as_bytes());
@@ -50,13 +50,13 @@ impl Opening {
 
     /// The opening of a request whose first message starts here, and that message.
     pub(super) fn read(body: &[u8], start: usize) -> Result<(Opening, Message), Malformed> {
-        let mut found = Found::default();
+        let mut found = FoundPieces::default();
         let first = Reader::of_spans(body).message(start, None, &mut found)?;
         Ok((Opening::of(body, &first, &found.pieces), first))
     }
 
     pub(super) fn of(body: &[u8], message: &Message, pieces: &[Piece]) -> Opening {
-        let mut key = Key(Vec::with_capacity(Opening::WHOLE_BYTES + 256));
+        let mut key = KeyBytes(Vec::with_capacity(Opening::WHOLE_BYTES + 256));
         key.add(message.role.as_ref().map_or(&b""[..], |role| &body[role.clone()]));
         let pieces = &pieces[message.pieces.clone()];
         key.add(&pieces.len().to_le_bytes());
@@ -83,9 +83,9 @@ fn source(body: &[u8], piece: &Piece) -> Option<json::Span> {
 }
 
 /// The words of a first message, however they are spelt.
-struct Key(Vec<u8>);
+struct KeyBytes(Vec<u8>);
 
-impl Key {
+impl KeyBytes {
     fn add(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
         self.0.extend_from_slice(bytes);

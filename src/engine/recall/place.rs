@@ -2,11 +2,11 @@
 
 /// Where in a known list the walk of a new one is.
 #[derive(Default)]
-pub(super) struct Place {
+pub(super) struct ListPosition {
     pub next: usize,
 }
 
-impl Place {
+impl ListPosition {
     /// Finds the known element that the rest of the body starts with: the expected one, the one before (if an
     /// element was inserted), or the two after (if one or two were removed). A comparison that fails reads
     /// less than the element that is walked instead, so all of them together stay linear.
@@ -27,11 +27,11 @@ impl Place {
 
 #[cfg(test)]
 mod tests {
-    use super::Place;
+    use super::ListPosition;
 
     /// Which elements of the second list are taken from the first.
     fn taken(old: &[&str], new: &[&str]) -> Vec<Option<usize>> {
-        let mut place = Place::default();
+        let mut place = ListPosition::default();
         let known = |index: usize| old.get(index).map(|element| element.as_bytes());
         new.iter().map(|element| place.find(element.as_bytes(), known)).collect()
     }

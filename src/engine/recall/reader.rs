@@ -10,10 +10,10 @@ mod piece;
 
 use std::sync::Arc;
 
-use super::found::Found;
+use super::found::FoundPieces;
 use super::messages::KnownMessages;
-use super::place::Place;
-use super::{Known, Like, Opening, Remembered, Same, Seen, Source, choose};
+use super::place::ListPosition;
+use super::{Known, LayerSource, Like, Opening, Remembered, Same, Seen, choose};
 use crate::engine::anatomy::{Anatomy, Form, Layer, Member, Message};
 use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end};
 use crate::engine::prefix::{Digester, Leaf};
@@ -24,7 +24,7 @@ pub(in crate::engine) struct Reader<'a> {
     /// Nothing is asked, and nothing digested, where only spans are wanted.
     known: Option<&'a dyn Known>,
     digester: Digester,
-    layers: [Option<Found>; 3],
+    layers: [Option<FoundPieces>; 3],
     messages: Vec<Message>,
     predecessor: Option<Arc<Remembered>>,
     /// What the predecessor is known to have too, as long as that is the hinted one.
@@ -117,19 +117,19 @@ impl<'a> Reader<'a> {
     fn layer(&mut self, slot: usize, layer: Layer, start: usize) -> Result<usize, Malformed> {
         let is_repeated = if slot == TOOLS { self.repeated.tools } else { self.repeated.system };
         let source = match &self.predecessor {
-            Some(last) if is_repeated => Some((Source::Request(Arc::clone(last)), true)),
+            Some(last) if is_repeated => Some((LayerSource::Request(Arc::clone(last)), true)),
             last => {
                 self.known.and_then(|known| choose::layer(known, layer, last.as_ref(), &self.body[start..]))
             }
         };
-        let mut found = Found::default();
+        let mut found = FoundPieces::default();
         let end = match &source {
             // What has an end of its own ends where the equal bytes end.
             Some((source, true)) if matches!(self.body.get(start), Some(b'[' | b'"')) => {
                 let (value, from, seen) = source.layer(layer).ok_or(Malformed::At(start))?;
                 self.spend(seen.pieces.len())?;
                 found.take_all(seen, from, start);
-                if let Source::Request(request) = source {
+                if let LayerSource::Request(request) = source {
                     self.equal[slot] = Some(Arc::clone(request));
                 }
                 start + value.len()
@@ -150,7 +150,7 @@ impl<'a> Reader<'a> {
             return value_end(body, start);
         }
         let mut known = KnownMessages::new(self.predecessor.take(), self.known);
-        let (mut messages, mut found) = (Vec::new(), Found::default());
+        let (mut messages, mut found) = (Vec::new(), FoundPieces::default());
         let end = json::walk_array(body, start, |start| {
             if body.get(start) != Some(&b'{') {
                 self.ambiguous = true;
@@ -176,7 +176,7 @@ impl<'a> Reader<'a> {
         &mut self,
         start: usize,
         known: &mut KnownMessages<'_>,
-        found: &mut Found,
+        found: &mut FoundPieces,
     ) -> Result<Vec<Message>, Malformed> {
         let (body, repeated) = (self.body, self.repeated.messages);
         let rest = &body[start..];
@@ -208,7 +208,7 @@ impl<'a> Reader<'a> {
         start: usize,
         known: &mut KnownMessages<'_>,
         messages: &mut Vec<Message>,
-        found: &mut Found,
+        found: &mut FoundPieces,
     ) -> Result<usize, Malformed> {
         let (body, number) = (self.body, messages.len());
         let candidate = known.candidate(number, start, &body[start..]);
@@ -252,7 +252,7 @@ impl<'a> Reader<'a> {
         &mut self,
         start: usize,
         seen: Option<Seen<'_>>,
-        found: &mut Found,
+        found: &mut FoundPieces,
     ) -> Result<Message, Malformed> {
         let body = self.body;
         let (mut role, mut extra, mut has_content) = (None, Vec::new(), false);
@@ -280,10 +280,10 @@ impl<'a> Reader<'a> {
         layer: Layer,
         start: usize,
         seen: Option<Seen<'_>>,
-        found: &mut Found,
+        found: &mut FoundPieces,
     ) -> Result<usize, Malformed> {
         let body = self.body;
-        let mut place = Place::default();
+        let mut place = ListPosition::default();
         // A known piece that stands here, or the one that stood here.
         let mut known = |start: usize, form: Form| {
             let Some(seen) = seen else { return Err(None) };
@@ -318,7 +318,8 @@ impl<'a> Reader<'a> {
         for message in &mut messages {
             message.pieces = message.pieces.start + shift..message.pieces.end + shift;
         }
-        let (counts, Found { mut pieces, mut leaves }) = ((tools.pieces.len(), system.pieces.len()), found);
+        let (counts, FoundPieces { mut pieces, mut leaves }) =
+            ((tools.pieces.len(), system.pieces.len()), found);
         pieces.splice(0..0, tools.pieces.into_iter().chain(system.pieces));
         leaves.splice(0..0, tools.leaves.into_iter().chain(system.leaves));
         let (tools, system) = counts;

@@ -99,29 +99,31 @@ impl StreamedBlock {
         Some(Block { kind: self.kind.clone(), json: out.into_bytes() })
     }
 
-    fn edits(&self) -> Option<Vec<(&'static str, Edit<'_>)>> {
+    fn edits(&self) -> Option<Vec<(&'static str, MemberEdit<'_>)>> {
         let mut edits = Vec::new();
         for (name, text) in [("text", &self.text), ("thinking", &self.thinking)] {
             if !text.is_empty() {
-                edits.push((name, Edit::Append(text)));
+                edits.push((name, MemberEdit::Append(text)));
             }
         }
         if !self.input.is_empty() {
             // The scanner does not look into strings, but the model may have broken one.
             serde_json::from_str::<&RawValue>(&self.input).ok()?;
             let compact = json::compact(self.input.as_bytes()).ok()?;
-            edits.push(("input", Edit::Replace(String::from_utf8(compact).ok()?)));
+            edits.push(("input", MemberEdit::Replace(String::from_utf8(compact).ok()?)));
         }
         if !self.citations.is_empty() {
-            edits.push(("citations", Edit::Extend(&self.citations)));
+            edits.push(("citations", MemberEdit::Extend(&self.citations)));
         }
-        edits.extend(self.replaced.iter().map(|(name, raw)| (*name, Edit::Replace(raw.get().to_owned()))));
+        edits.extend(
+            self.replaced.iter().map(|(name, raw)| (*name, MemberEdit::Replace(raw.get().to_owned()))),
+        );
         Some(edits)
     }
 }
 
 /// What the deltas do to one member of the block.
-enum Edit<'a> {
+enum MemberEdit<'a> {
     /// Put this after the inside of the string.
     Append(&'a str),
     /// Put these after the elements of the list.
@@ -130,14 +132,16 @@ enum Edit<'a> {
     Replace(String),
 }
 
-impl Edit<'_> {
+impl MemberEdit<'_> {
     /// The member's new value, given the one it had at the block's start (`null` if none).
     fn onto(self, value: &str) -> Option<String> {
         match self {
-            Edit::Replace(raw) => Some(raw),
-            Edit::Append(text) if value == "null" => Some(format!("\"{text}\"")),
-            Edit::Append(text) => Some(format!("\"{}{text}\"", value.strip_prefix('"')?.strip_suffix('"')?)),
-            Edit::Extend(items) => {
+            MemberEdit::Replace(raw) => Some(raw),
+            MemberEdit::Append(text) if value == "null" => Some(format!("\"{text}\"")),
+            MemberEdit::Append(text) => {
+                Some(format!("\"{}{text}\"", value.strip_prefix('"')?.strip_suffix('"')?))
+            }
+            MemberEdit::Extend(items) => {
                 let mut all: Vec<&str> = Vec::new();
                 if value != "null" {
                     let bytes = value.as_bytes();

@@ -16,7 +16,7 @@ use super::diagnosis::Diagnosis;
 use super::json;
 use super::usage::Usage;
 use block::StreamedBlock;
-use wire::{Message, WireError, WireEvent};
+use wire::{RawMessage, WireError, WireEvent};
 
 /// What is charged to the limit for each block besides its text, so that empty blocks are bounded too.
 const BLOCK_OVERHEAD_BYTES: usize = 256;
@@ -95,7 +95,7 @@ pub struct TurnLimits {
 impl Turn {
     /// An answer that came as one JSON body.
     pub fn from_json(body: &[u8], limits: TurnLimits) -> Turn {
-        let Some(message) = Message::read(body) else {
+        let Some(message) = RawMessage::read(body) else {
             return Turn { wholeness: Wholeness::Unfaithful, ..Turn::default() };
         };
         let mut turn = Turn { error: message.error.and_then(error_type), ..Turn::default() };
@@ -120,7 +120,7 @@ impl Turn {
         Some(assistant_message(self.blocks.iter().map(|block| block.json.as_slice())))
     }
 
-    fn start(&mut self, message: &Message<'_>) {
+    fn start(&mut self, message: &RawMessage<'_>) {
         self.id = message.id.and_then(name);
         self.model = message.model.and_then(name);
         self.stop_reason = message.stop_reason.and_then(name);
@@ -194,7 +194,7 @@ impl TurnBuilder {
             r#""content_block_start""# => self.block_start(&event),
             r#""content_block_stop""# => self.block_stop(&event),
             r#""message_start""# => {
-                match event.message.and_then(|message| Message::read(message.get().as_bytes())) {
+                match event.message.and_then(|message| RawMessage::read(message.get().as_bytes())) {
                     Some(message) => self.turn.start(&message),
                     _ => self.spoil(Wholeness::Unfaithful),
                 }
@@ -285,7 +285,7 @@ impl TurnBuilder {
     }
 
     fn message_delta(&mut self, event: &WireEvent<'_>) {
-        if let Some(delta) = event.delta.and_then(|raw| Message::read(raw.get().as_bytes()))
+        if let Some(delta) = event.delta.and_then(|raw| RawMessage::read(raw.get().as_bytes()))
             && let Some(reason) = delta.stop_reason.and_then(name)
         {
             self.turn.stop_reason = Some(reason);

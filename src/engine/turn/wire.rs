@@ -26,7 +26,7 @@ pub(super) struct WireEvent<'a> {
 
 /// A message, each member as its JSON; `null` is none.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Message<'a> {
+pub(super) struct RawMessage<'a> {
     pub(super) id: Option<&'a str>,
     pub(super) model: Option<&'a str>,
     pub(super) stop_reason: Option<&'a str>,
@@ -37,17 +37,17 @@ pub(super) struct Message<'a> {
     pub(super) diagnostics: Option<&'a str>,
 }
 
-impl<'a> Message<'a> {
+impl<'a> RawMessage<'a> {
     /// `None` for what a strict reader refuses.
-    pub(super) fn read(json: &'a [u8]) -> Option<Message<'a>> {
-        Message::walked(json)
-            .or_else(|| serde_json::from_slice::<WireMessage<'a>>(json).ok().map(Message::from))
+    pub(super) fn read(json: &'a [u8]) -> Option<RawMessage<'a>> {
+        RawMessage::walked(json)
+            .or_else(|| serde_json::from_slice::<WireMessage<'a>>(json).ok().map(RawMessage::from))
     }
 
     /// The usual message, several times faster than by a reader that knows all others too. `None` says nothing.
-    fn walked(json: &'a [u8]) -> Option<Message<'a>> {
+    fn walked(json: &'a [u8]) -> Option<RawMessage<'a>> {
         let text = json::sound(json)?;
-        let mut message = Message::default();
+        let mut message = RawMessage::default();
         let (mut seen, mut is_usual) = ([false; 7], true);
         let end = json::walk_object(json, 0, |key, start| {
             let end = json::value_end(json, start)?;
@@ -73,12 +73,12 @@ impl<'a> Message<'a> {
     }
 }
 
-impl<'a> From<WireMessage<'a>> for Message<'a> {
-    fn from(wire: WireMessage<'a>) -> Message<'a> {
+impl<'a> From<WireMessage<'a>> for RawMessage<'a> {
+    fn from(wire: WireMessage<'a>) -> RawMessage<'a> {
         let WireMessage { id, model, stop_reason, content, usage, error, diagnostics } = wire;
         let [id, model, stop_reason, content, usage, error, diagnostics] =
             [id, model, stop_reason, content, usage, error, diagnostics].map(|raw| raw.map(RawValue::get));
-        Message { id, model, stop_reason, content, usage, error, diagnostics }
+        RawMessage { id, model, stop_reason, content, usage, error, diagnostics }
     }
 }
 
@@ -132,17 +132,17 @@ mod tests {
 
     use super::*;
 
-    fn strict(json: &[u8]) -> Option<Message<'_>> {
-        serde_json::from_slice::<WireMessage<'_>>(json).ok().map(Message::from)
+    fn strict(json: &[u8]) -> Option<RawMessage<'_>> {
+        serde_json::from_slice::<WireMessage<'_>>(json).ok().map(RawMessage::from)
     }
 
     #[test]
     fn a_usual_message_is_walked() {
         let json = br#"{"id":"m","type":"message","content":[{"type":"text","text":"a\nb"}],"usage":{},"error":null}"#;
-        assert_eq!(Message::walked(json), strict(json));
-        assert!(Message::walked(json).is_some());
+        assert_eq!(RawMessage::walked(json), strict(json));
+        assert!(RawMessage::walked(json).is_some());
         for odd in [r#"{"id":1,"id":2}"#, r#"{"\u0069d":1}"#, "{\"id\":\"\n\"}", r#"{"id":"\q"}"#, "{} x"] {
-            assert_eq!(Message::walked(odd.as_bytes()), None, "{odd}");
+            assert_eq!(RawMessage::walked(odd.as_bytes()), None, "{odd}");
         }
     }
 
@@ -156,7 +156,7 @@ mod tests {
         ), 0..4), end in prop::sample::select(vec!["}", "} ", "}x", ""])) {
             let members: Vec<_> = members.iter().map(|(key, value)| format!("{key}:{value}")).collect();
             let json = format!("{{{}{end}", members.join(","));
-            prop_assert_eq!(Message::read(json.as_bytes()), strict(json.as_bytes()));
+            prop_assert_eq!(RawMessage::read(json.as_bytes()), strict(json.as_bytes()));
         }
     }
 }

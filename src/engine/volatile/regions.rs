@@ -25,7 +25,7 @@ pub struct Region {
 /// At most [`CHANGES_MAX`] regions, in order.
 pub fn regions(versions: [&[u8]; 2]) -> Vec<Region> {
     let lines = versions.map(lines);
-    let equal = |one: &Line, two: &Line| {
+    let equal = |one: &TextLine, two: &TextLine| {
         one.hash == two.hash && versions[0][one.span.clone()] == versions[1][two.span.clone()]
     };
     let [one, two] = &lines;
@@ -47,16 +47,16 @@ pub fn regions(versions: [&[u8]; 2]) -> Vec<Region> {
     found
 }
 
-struct Line {
+struct TextLine {
     span: Span,
     hash: u64,
 }
 
-fn lines(text: &[u8]) -> Vec<Line> {
+fn lines(text: &[u8]) -> Vec<TextLine> {
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
     let mut lines = Vec::new();
     let (mut from, mut at) = (0, 0);
-    let mut push = |span: Span| lines.push(Line { hash: hasher.hash_one(&text[span.clone()]), span });
+    let mut push = |span: Span| lines.push(TextLine { hash: hasher.hash_one(&text[span.clone()]), span });
     while let Some(step) = memchr::memchr2(b'\\', b'\n', &text[at..]) {
         at += step;
         let (is_end, len) = match &text[at..] {
@@ -76,7 +76,11 @@ fn lines(text: &[u8]) -> Vec<Line> {
 }
 
 /// How many lines to pass in each version until both agree; the fewest. At the start they do not.
-fn resync(old: &[Line], new: &[Line], equal: impl Fn(&Line, &Line) -> bool) -> Option<(usize, usize)> {
+fn resync(
+    old: &[TextLine],
+    new: &[TextLine],
+    equal: impl Fn(&TextLine, &TextLine) -> bool,
+) -> Option<(usize, usize)> {
     (1..=2 * RESYNC_LINES).find_map(|sum| {
         let gone = (0..=sum).filter(|gone| *gone <= RESYNC_LINES && sum - gone <= RESYNC_LINES);
         let pair = |gone: usize| Some((old.get(gone)?, new.get(sum - gone)?));
@@ -87,9 +91,9 @@ fn resync(old: &[Line], new: &[Line], equal: impl Fn(&Line, &Line) -> bool) -> O
 
 /// The lines of one difference. Those at its start and its end that are versions of each other are compared one by
 /// one, and so are all if there are as many in both; what is left came or went as a whole.
-fn hunk(versions: [&[u8]; 2], lines: [&[Line]; 2], counts: [usize; 2], found: &mut Vec<Region>) {
+fn hunk(versions: [&[u8]; 2], lines: [&[TextLine]; 2], counts: [usize; 2], found: &mut Vec<Region>) {
     let [old, new] = [0, 1].map(|side| &lines[side][..counts[side]]);
-    let alike = |(one, two): &(&Line, &Line)| {
+    let alike = |(one, two): &(&TextLine, &TextLine)| {
         is_alike(&versions[0][one.span.clone()], &versions[1][two.span.clone()])
     };
     let (head, tail) = if counts[0] == counts[1] {
@@ -100,7 +104,7 @@ fn hunk(versions: [&[u8]; 2], lines: [&[Line]; 2], counts: [usize; 2], found: &m
         (head, tails.take_while(alike).count())
     };
     let [old_end, new_end] = counts.map(|count| count - tail);
-    let one_by_one = |old: &[Line], new: &[Line], found: &mut Vec<Region>| {
+    let one_by_one = |old: &[TextLine], new: &[TextLine], found: &mut Vec<Region>| {
         for (one, two) in old.iter().zip(new) {
             if found.len() < CHANGES_MAX {
                 words_of(versions, [one.span.clone(), two.span.clone()], found);

@@ -6,7 +6,7 @@ use crate::engine::entry::{has_payload, shows_image};
 use crate::engine::json::{self, Malformed, Span, is_key, value_end_noting};
 use crate::engine::marker;
 use crate::engine::recall::Seen;
-use crate::engine::recall::found::Found;
+use crate::engine::recall::found::FoundPieces;
 use crate::engine::recall::hidden::{has_hidden_marker, nests_markers};
 
 impl Reader<'_> {
@@ -16,7 +16,7 @@ impl Reader<'_> {
         layer: Layer,
         start: usize,
         form: Form,
-        found: &mut Found,
+        found: &mut FoundPieces,
     ) -> Result<usize, Malformed> {
         let mut spaced = false;
         let end = value_end_noting(self.body, start, &mut spaced)?;
@@ -33,7 +33,7 @@ impl Reader<'_> {
         layer: Layer,
         start: usize,
         before: Option<(Seen<'_>, usize)>,
-        found: &mut Found,
+        found: &mut FoundPieces,
     ) -> Result<usize, Malformed> {
         let body = self.body;
         if body.get(start) != Some(&b'{') {

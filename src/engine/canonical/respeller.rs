@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::table::{Choice, Fresh, Grain, Key, Memo, News, Pins, Reading, Spellings, Table};
+use super::table::{Choice, Fresh, Grain, MeaningMemo, Meanings, News, Pins, SpellingKey, Spellings, Table};
 use super::{Canonical, Replacement};
 use crate::engine::anatomy::{Form, Piece};
 use crate::engine::meaning::{Meaning, Tree};
@@ -15,14 +15,14 @@ use crate::engine::{json, marker};
 /// A larger value than any tool, prompt or input; a meaning costs several times a digest.
 const VALUE_BYTES_MAX: usize = 4 << 20;
 
-pub(super) struct Scribe<'a> {
+pub(super) struct Respeller<'a> {
     pub body: &'a Bytes,
     pub replacements: Vec<Replacement>,
-    memo: &'a Memo,
+    memo: &'a MeaningMemo,
     pub known: &'a Spellings,
-    source: Source,
-    readings: std::collections::BTreeMap<[u8; 32], Reading>,
-    trees: Vec<(Key, Tree)>,
+    source: SpellingSource,
+    readings: std::collections::BTreeMap<[u8; 32], Meanings>,
+    trees: Vec<(SpellingKey, Tree)>,
     /// What the known spellings lack. The first of this request counts for the rest of it.
     pub fresh: Fresh,
     /// Everything this request was spelt with, if its conversation is to keep it.
@@ -30,7 +30,7 @@ pub(super) struct Scribe<'a> {
 }
 
 /// Whose spellings the known ones are.
-enum Source {
+enum SpellingSource {
     Tenant,
     Conversation,
 }
@@ -42,14 +42,14 @@ pub(super) enum Spelt {
     As(Bytes),
 }
 
-impl<'a> Scribe<'a> {
-    pub fn interning(body: &'a Bytes, table: &'a Table) -> Scribe<'a> {
-        Scribe {
+impl<'a> Respeller<'a> {
+    pub fn interning(body: &'a Bytes, table: &'a Table) -> Respeller<'a> {
+        Respeller {
             body,
             replacements: Vec::new(),
             memo: &table.memo,
             known: &table.spellings,
-            source: Source::Tenant,
+            source: SpellingSource::Tenant,
             readings: Default::default(),
             trees: Vec::new(),
             fresh: Fresh::default(),
@@ -57,23 +57,23 @@ impl<'a> Scribe<'a> {
         }
     }
 
-    pub fn choosing(body: &'a Bytes, table: &'a Table) -> Scribe<'a> {
-        Scribe { chosen: Some(Fresh::default()), ..Scribe::interning(body, table) }
+    pub fn choosing(body: &'a Bytes, table: &'a Table) -> Respeller<'a> {
+        Respeller { chosen: Some(Fresh::default()), ..Respeller::interning(body, table) }
     }
 
-    pub fn bound(body: &'a Bytes, table: &'a Table, choice: &'a Choice) -> Scribe<'a> {
+    pub fn bound(body: &'a Bytes, table: &'a Table, choice: &'a Choice) -> Respeller<'a> {
         let known = &choice.spellings;
-        Scribe { known, source: Source::Conversation, ..Scribe::interning(body, table) }
+        Respeller { known, source: SpellingSource::Conversation, ..Respeller::interning(body, table) }
     }
 
     pub fn finish(self) -> Canonical {
         let (readings, chosen) = (self.readings, self.chosen.unwrap_or_default());
         let (interns, pins) = match self.source {
-            Source::Tenant => {
+            SpellingSource::Tenant => {
                 let interns = News { readings, fresh: self.fresh, trees: self.trees };
                 (interns, Pins { fresh: chosen, ..Pins::default() })
             }
-            Source::Conversation => {
+            SpellingSource::Conversation => {
                 let interns = News { readings, ..News::default() };
                 (interns, Pins { fresh: self.fresh, trees: self.trees })
             }
@@ -92,7 +92,7 @@ impl<'a> Scribe<'a> {
     /// The spelling of an element, its marker aside.
     pub fn element(&mut self, grain: Grain, piece: &Piece, meaning: Option<Meaning>) -> Spelt {
         let Some(meaning) = meaning else { return Spelt::Own };
-        let key = Key { grain, digest: *meaning.as_bytes() };
+        let key = SpellingKey { grain, digest: *meaning.as_bytes() };
         let (head, tail) = piece.unmarked(self.body);
         let first = match self.known.element(&key).or_else(|| self.fresh.elements.get(&key)) {
             Some(first) => first.clone(),
@@ -118,7 +118,7 @@ impl<'a> Scribe<'a> {
     }
 
     /// The meaning of each element of a list.
-    pub fn list_reading(&mut self, element: Grain, pieces: &[Piece], leaves: &[Leaf]) -> Reading {
+    pub fn list_reading(&mut self, element: Grain, pieces: &[Piece], leaves: &[Leaf]) -> Meanings {
         let body = self.body;
         let mut hasher = blake3::Hasher::new();
         leaves.iter().for_each(|leaf| {
@@ -141,7 +141,7 @@ impl<'a> Scribe<'a> {
             is_anew |= respelt;
             meaning
         });
-        let reading: Reading = meanings.collect();
+        let reading: Meanings = meanings.collect();
         if !is_anew {
             self.readings.insert(digest, reading.clone());
         }
