@@ -1,8 +1,8 @@
-//! The anatomy of a Messages request: where each layer, tool, system block, message and content block stands.
+//! The anatomy of a Messages request: where each layer, tool, system block, message and content block is.
 //!
 //! One walk over the received bytes, nothing copied, nothing checked beyond structure: a body the upstream
 //! would refuse is still forwarded for the upstream to refuse. A *piece* is one position that the prompt
-//! cache can end at: a tool, a system block, a content block, or a string that stands for one.
+//! cache can end at: a tool, a system block, a content block, or a string in place of one.
 //!
 //! ```
 //! use forkpoint::engine::anatomy::Anatomy;
@@ -29,8 +29,8 @@ pub struct Anatomy {
     pub tools: usize,
     pub system: usize,
     pub messages: Vec<Message>,
-    /// Whether a layer or a member occurs twice or has its name written with escapes, so that readers could disagree
-    /// about it.
+    /// A layer or a member occurs twice or has its name written with escapes, so that readers could disagree about
+    /// it.
     pub ambiguous: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct Member {
     pub value: Span,
 }
 
-/// What the prompt cache hashes, in its order.
+/// A part of the prompt, in the order in which the cache hashes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Layer {
     Model,
@@ -70,22 +70,23 @@ pub struct Piece {
     pub form: Form,
     /// A tool whose loading is deferred: the upstream leaves it out of the prompt.
     pub deferred: bool,
-    /// A marker's name stands in blocks inside this one, which is no call.
+    /// The name of a marker occurs in blocks inside this one, which is not a call.
     pub nests_markers: bool,
     /// It is an image or holds one.
     pub shows_image: bool,
-    /// It brings an image or a document of some size in its own bytes.
+    /// It holds an image or a document of some size in its own bytes.
     pub has_payload: bool,
     pub(super) kind: Option<Inside>,
     pub(super) name: Option<Inside>,
     pub(super) id: Option<Inside>,
     pub(super) input: Option<Inside>,
     pub(super) text: Option<Inside>,
-    /// What to cut, and the value.
+    /// The stretch to cut, and the value.
     pub(super) marker: Option<[Inside; 2]>,
 }
 
-/// A span counted from the start of the piece that holds it. None ends right there, so an optional one is no longer.
+/// A span counted from the start of the piece that holds it. No span ends at 0, so that an `Option` of one takes no
+/// more room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Inside {
     start: u32,
@@ -107,7 +108,7 @@ impl Inside {
         self.end.get() - self.start
     }
 
-    /// The same where this stretch before or after it is gone.
+    /// Returns the span as it is once `cut`, which lies before or after it, is gone.
     fn without(self, cut: Inside) -> Inside {
         let place = |at: u32| if at >= cut.end.get() { at - cut.len() } else { at };
         Inside { start: place(self.start), end: NonZeroU32::new(place(self.end.get())).unwrap_or(self.end) }
@@ -119,7 +120,7 @@ impl Inside {
 pub enum Form {
     /// An object, which can carry a marker.
     Block,
-    /// A string that stands for one text block.
+    /// A string in place of one text block.
     Text,
     /// Anything else: kept as it is.
     Other,
@@ -128,7 +129,7 @@ pub enum Form {
 /// A `cache_control` member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
-    /// What to leave out so that the object loses the member and one comma.
+    /// The stretch to leave out so that the object loses the member and one comma.
     pub cut: Span,
     pub value: Span,
 }
@@ -144,7 +145,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Whether it is this role's, however that is spelt.
+    /// Returns true if the message has this role, in any spelling.
     pub fn has_role(&self, body: &[u8], role: &str) -> bool {
         self.role.as_ref().is_some_and(|span| body[span.start] == b'"' && is_key(body, span, role))
     }
@@ -157,7 +158,7 @@ impl Anatomy {
 
     /// The value of a top-level member, the last one if there are several, as in most parsers.
     pub fn member(&self, body: &[u8], name: &str) -> Option<&Span> {
-        // A name that is spelt with escapes makes a request ambiguous.
+        // A name that is spelt with escapes makes a request ambiguous, so in others equal bytes decide.
         let is_named = |key: &Span| {
             if self.ambiguous {
                 is_key(body, key, name)
@@ -182,7 +183,7 @@ impl Anatomy {
         json::text(body, &json::member(body, metadata.start, "user_id")?)
     }
 
-    /// Where a piece stands, as a person would write it: `tools[3]`, `messages[2].content[0]`.
+    /// Returns the path of a piece as a person would write it: `tools[3]`, `messages[2].content[0]`.
     pub fn path(&self, piece: usize) -> String {
         match self.layer(piece) {
             Layer::Tools => format!("tools[{piece}]"),
@@ -200,7 +201,7 @@ impl Anatomy {
         }
     }
 
-    /// Whether files are part of the body, whose tokens have nothing to do with their length.
+    /// Returns true if the body holds files, whose tokens have nothing to do with their length.
     pub fn has_payload(&self) -> bool {
         self.pieces.iter().any(|piece| piece.has_payload)
     }
@@ -238,7 +239,7 @@ impl Piece {
         self.inside(self.kind)
     }
 
-    /// The same as it is spelt; nothing where there is none.
+    /// Returns the bytes of [`Piece::kind`], quotes included; empty if there is no kind.
     pub fn kind_in<'a>(&self, body: &'a [u8]) -> &'a [u8] {
         self.kind().map_or(&[], |kind| &body[kind])
     }
@@ -276,12 +277,12 @@ impl Piece {
         part.map(|part| part.span(self.span.start))
     }
 
-    /// The same piece of a body in which it stands elsewhere: moved from offset `from` to `to`.
+    /// Returns the piece as it is in a body that has it elsewhere: moved from offset `from` to `to`.
     pub(super) fn moved(&self, from: usize, to: usize) -> Piece {
         Piece { span: self.span.start - from + to..self.span.end - from + to, ..self.clone() }
     }
 
-    /// The same piece without its marker, where that leaves it at `start`.
+    /// Returns the piece as it is in a body that has it at `start` and without its marker.
     pub(super) fn unmarked_at(&self, start: usize) -> Piece {
         let piece = self.moved(self.span.start, start);
         let Some([cut, _]) = self.marker else { return piece };
@@ -300,13 +301,14 @@ impl Piece {
         }
     }
 
-    /// Whether this is the line that some clients put before their system prompt, and some upstreams strip.
+    /// Returns true for the line that some clients put before their system prompt, and some upstreams strip.
     pub fn is_attribution(&self, body: &[u8]) -> bool {
         let text = self.text().map_or(&b""[..], |text| &body[text]);
         self.form == Form::Block && text.starts_with(b"\"x-anthropic-billing-header")
     }
 
-    /// The piece as the cache sees it: without its marker. The second part is empty where there is none.
+    /// Returns the piece as the cache sees it: the bytes before its marker and those behind. The second part is empty
+    /// if it has no marker.
     pub fn unmarked<'a>(&self, body: &'a [u8]) -> (&'a [u8], &'a [u8]) {
         match self.marker() {
             None => (&body[self.span.clone()], &[]),
@@ -314,7 +316,7 @@ impl Piece {
         }
     }
 
-    /// How many bytes of it are part of the prompt.
+    /// Returns the number of its bytes that are part of the prompt.
     pub fn prompt_bytes(&self) -> u64 {
         if self.deferred {
             return 0;
@@ -324,12 +326,12 @@ impl Piece {
 }
 
 impl Message {
-    /// The same message at another offset, its pieces counted from `first`.
+    /// Returns the message moved from offset `from` to `to`, with its pieces counted from `first`.
     pub(super) fn moved(&self, from: usize, to: usize, first: usize) -> Message {
         self.placed(|at| at - from + to, first)
     }
 
-    /// The same message where every offset is another.
+    /// Returns the message with every offset put through `place`, and with its pieces counted from `first`.
     pub(super) fn placed(&self, place: impl Fn(usize) -> usize, first: usize) -> Message {
         let moved = |span: &Span| place(span.start)..place(span.end);
         let member = |member: &Member| Member { key: moved(&member.key), value: moved(&member.value) };

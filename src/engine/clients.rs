@@ -1,4 +1,4 @@
-//! What is shown for a client: its family and minor version, if the family is known.
+//! The name that is shown for a client: its family and minor version, if the family is known.
 //!
 //! A user agent is whatever a client likes to send, a key or a line of a prompt by mistake too. So only families that
 //! are listed here or configured (`identity.clients`) are ever shown, and of a version only its first two numbers.
@@ -21,7 +21,7 @@ const SDK_CLASSES: [&str; 13] = [
 ];
 const SDK_LANGUAGES: [&str; 7] = ["Python", "JS", "Go", "Java", "Ruby", "PHP", "CSharp"];
 
-/// Agents, frameworks and gateways, and the HTTP libraries that stand behind what has no name of its own.
+/// Agents, frameworks and gateways, and the HTTP libraries of clients that have no name of their own.
 const FAMILIES: [&str; 46] = [
     "claude-cli",
     "claude-code",
@@ -76,7 +76,7 @@ const VERSION_DIGITS_MAX: usize = 4;
 /// Words of a user agent that may belong to the name, its version included.
 const WORDS_MAX: usize = 3;
 
-/// What a client without a user agent, and one of an unknown family, is called.
+/// The name of a client without a user agent, and of one whose family is unknown.
 pub const NONE: &str = "none";
 pub const OTHER: &str = "other";
 

@@ -13,7 +13,7 @@ use super::breakpoints::Edit;
 /// Message ids are short; anything longer is not one.
 const MESSAGE_ID_BYTES_MAX: usize = 128;
 
-/// What the upstream says about the prompt.
+/// The statement of the upstream about the prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Diagnosis {
     pub verdict: Verdict,
@@ -131,7 +131,7 @@ pub fn question(body: &[u8], anatomy: &Anatomy, previous: Option<&str>) -> Optio
     Some(Edit::inserting(last.value.end, bytes))
 }
 
-/// Whether it needs no escapes and is no prose.
+/// Returns true if the id needs no escapes and is not prose.
 fn is_message_id(id: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     !id.is_empty() && id.len() <= MESSAGE_ID_BYTES_MAX && id.bytes().all(is_plain)

@@ -33,7 +33,7 @@ pub struct Divergence {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The same meaning in another spelling: only the cache notices.
+    /// Equal in meaning, in another spelling: only the cache notices.
     Spelling,
     /// Different content.
     Meaning,
@@ -95,7 +95,7 @@ fn of_model(first: &Subject<'_>, second: &Subject<'_>) -> Divergence {
     Divergence { layer: Layer::Model, piece: 0, path: "model".into(), kind: Kind::Meaning, at, spans }
 }
 
-/// Whether two pieces differ in meaning or only in spelling.
+/// Compares two pieces that are not equal: they differ in meaning, or only in spelling.
 pub(super) fn compare(first: &Subject<'_>, one: &Piece, second: &Subject<'_>, two: &Piece) -> Kind {
     let meaning = |subject: &Subject<'_>, piece: &Piece| {
         let value = &subject.body[piece.span.clone()];

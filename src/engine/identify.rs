@@ -50,7 +50,7 @@ impl fmt::Display for Session {
     }
 }
 
-/// What makes a tenant, from `identity.*`.
+/// The rule that decides which senders are one tenant, from `identity.*`.
 #[derive(Clone, Copy, Debug)]
 pub struct TenantRule<'a> {
     pub pepper: &'a str,
@@ -77,13 +77,13 @@ impl Sender {
     }
 }
 
-/// Whether the body is covered by a signature, so that not a byte of it may change.
+/// Returns true if the body is covered by a signature, so that not a byte of it may change.
 pub fn is_signed(headers: &HeaderMap) -> bool {
     SIGNATURES.iter().any(|name| headers.contains_key(name))
         || headers.get_all(header::AUTHORIZATION).iter().any(|value| value.as_bytes().starts_with(b"AWS4-"))
 }
 
-/// Whether the traffic is that of a consumer login: it says so in a beta, or its token does.
+/// Returns true for the traffic of a consumer login: a beta says so, or the token does.
 pub fn is_oauth(headers: &HeaderMap) -> bool {
     let token = |value: &http::HeaderValue| {
         let value = value.as_bytes();

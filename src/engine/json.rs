@@ -29,7 +29,7 @@ pub type Span = Range<usize>;
 /// The bytes are no JSON that this scanner follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// What stands at this byte cannot stand there.
+    /// This byte cannot be here.
     At(usize),
     /// The bytes end within a value.
     Truncated,
@@ -39,8 +39,8 @@ pub enum Malformed {
     TooMany,
 }
 
-/// Walks the object that starts at `at` (white space before it is skipped) and answers where it ends.
-/// `member` gets each key, quotes included, and where its value starts, and answers where the value ends:
+/// Walks the object that starts at `at` (white space before it is skipped) and returns where it ends.
+/// `member` gets each key, quotes included, and where its value starts, and returns where the value ends:
 /// [`value_end`] skips it, another walk looks inside, so that every byte is visited once.
 pub fn walk_object(
     bytes: &[u8],
@@ -55,8 +55,7 @@ pub fn walk_object(
     })
 }
 
-/// Walks the array that starts at `at` and answers where it ends. `element` gets where each element starts and
-/// answers where it ends.
+/// Walks the array at `at` and returns where it ends; `element` gets each element's start and returns its end.
 pub fn walk_array(
     bytes: &[u8],
     at: usize,
@@ -115,8 +114,8 @@ pub fn value_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     value_end_noting(bytes, at, &mut false)
 }
 
-/// The same, and raises `spaced` if white space stands between the value's tokens: what has none is its own
-/// compact form and need not be copied.
+/// Returns where a value ends, as [`value_end`] does, and sets `spaced` if there is white space between its tokens. A
+/// value without is its own compact form and need not be copied.
 pub fn value_end_noting(bytes: &[u8], at: usize, spaced: &mut bool) -> Result<usize, Malformed> {
     match bytes.get(at) {
         None => Err(Malformed::Truncated),
@@ -126,7 +125,7 @@ pub fn value_end_noting(bytes: &[u8], at: usize, spaced: &mut bool) -> Result<us
     }
 }
 
-/// How deep a value nests: 0 for one that holds no others. What is no JSON has some depth too.
+/// Returns how deep a value nests: 0 for one that holds no others. Bytes that are not JSON have some depth too.
 pub fn depth(value: &[u8]) -> usize {
     let (mut at, mut depth, mut deepest) = (0, 0_usize, 0);
     while let Some(&byte) = value.get(at) {
@@ -176,13 +175,13 @@ pub fn sound(bytes: &[u8]) -> Option<&str> {
     if has_control(bytes) { None } else { std::str::from_utf8(bytes).ok() }
 }
 
-/// Whether there is a control character, which no string may hold as it is. All bytes are looked at in one run, which
-/// is faster than to stop at the first.
+/// Returns true if there is a control character, which no string may hold as it is. All bytes are looked at in one
+/// run, which is faster than to stop at the first.
 pub fn has_control(bytes: &[u8]) -> bool {
     bytes.iter().fold(false, |found, byte| found | (*byte < b' '))
 }
 
-/// Whether a string span says nothing but white space.
+/// Returns true if a string span holds nothing but white space.
 pub fn is_blank(bytes: &[u8], span: &Span) -> bool {
     // Most texts start with a letter, and need not be read further.
     let says = |first: &u8| first.is_ascii_graphic() && !matches!(first, b'"' | b'\\');
@@ -207,8 +206,8 @@ pub fn push_text(out: &mut Vec<u8>, bytes: &[u8], inner: Span) -> Option<()> {
     Some(())
 }
 
-/// Appends the inside of a string with its usual escapes undone, the first of which stands at `at`. `None` for those
-/// of code points and for whatever is broken: a parser that is slower knows these.
+/// Appends the inside of a string with its usual escapes undone, the first of which is at `at`. `None` for those of
+/// code points and for whatever is broken: a slower parser knows these.
 fn push_unescaped(out: &mut Vec<u8>, inner: &[u8], mut at: usize) -> Option<()> {
     let mut from = 0;
     loop {
@@ -232,7 +231,7 @@ fn push_unescaped(out: &mut Vec<u8>, inner: &[u8], mut at: usize) -> Option<()> 
     (!has_control(inner)).then_some(())
 }
 
-/// Whether a key span spells `name`, escapes included.
+/// Returns true if a key span spells `name`, with or without escapes.
 pub fn is_key(bytes: &[u8], key: &Span, name: &str) -> bool {
     let raw = &bytes[key.clone()];
     let inner = &raw[1..raw.len() - 1];
@@ -244,7 +243,7 @@ pub fn is_key(bytes: &[u8], key: &Span, name: &str) -> bool {
     }
 }
 
-/// The value without the white space between its tokens: key order, numbers and strings as they stand.
+/// Returns the value without the white space between its tokens: key order, numbers and strings as they are.
 pub fn compact(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
     let start = skip_space(bytes, 0);
     let end = value_end(bytes, start)?;
@@ -284,15 +283,15 @@ fn expect(bytes: &[u8], at: usize, byte: u8) -> Result<(), Malformed> {
     }
 }
 
-/// Where the string that starts at `at` ends. Jumps from quote to quote: one is the end if an even number
-/// of backslashes stands before it. Text is full of `\n` escapes, so this visits far fewer bytes than
+/// Where the string that starts at `at` ends. Jumps from quote to quote: one is the end if the number
+/// of backslashes before it is even. Text is full of `\n` escapes, so this visits far fewer bytes than
 /// looking at each backslash.
 pub fn string_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     expect(bytes, at, b'"')?;
     let mut from = at + 1;
     while let Some(found) = near(b'"', &bytes[from..]) {
         let quote = from + found;
-        // Before the first one stands the opening quote.
+        // `quote - 1` exists: the opening quote is before the first one found.
         if bytes[quote - 1] != b'\\' {
             return Ok(quote + 1);
         }
@@ -305,8 +304,8 @@ pub fn string_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     Err(Malformed::Truncated)
 }
 
-/// Where the next such byte is, where it is seldom far: most names and many values are shorter than it takes to begin a
-/// wide search.
+/// Returns where the next such byte is, which is seldom far: most names and many values are shorter than what it takes
+/// to begin a wide search.
 fn near(byte: u8, bytes: &[u8]) -> Option<usize> {
     const NEAR: usize = 32;
     const ONES: u64 = u64::from_le_bytes([1; 8]);
@@ -335,6 +334,7 @@ impl Stack {
     fn push(&mut self, object: bool) -> Result<(), Malformed> {
         let word = self.bits.get_mut(self.depth / 64).ok_or(Malformed::TooDeep)?;
         let bit = 1 << (self.depth % 64);
+        // The bit of a bracket that was closed is still there, so it is written in either case.
         if object {
             *word |= bit;
         } else {
@@ -436,6 +436,7 @@ fn number_end(bytes: &[u8], start: usize) -> Result<usize, Malformed> {
         }
     };
     let mut at = start + usize::from(bytes.get(start) == Some(&b'-'));
+    // Nothing follows a leading zero: a digit behind it is for the caller to refuse.
     at = if bytes.get(at) == Some(&b'0') { at + 1 } else { digits(at)? };
     if bytes.get(at) == Some(&b'.') {
         at = digits(at + 1)?;

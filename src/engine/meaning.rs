@@ -1,4 +1,4 @@
-//! What a value says, whatever its spelling.
+//! The meaning of a value: a hash that is equal for all of its spellings.
 //!
 //! Two spellings mean the same if they differ only in key order, escapes or white space. Numbers count by
 //! their lexeme: `1` and `1.0` differ, because a reader may show the difference. A value with a key twice or
@@ -32,8 +32,8 @@ impl Meaning {
         NormalForm::of(value, &[], Strictness::LENIENT)
     }
 
-    /// The same, of a value that may stand for others: one whose strings hold raw control characters, which a
-    /// lenient reader takes and a strict one refuses, has none, and neither has one that nests beyond reason.
+    /// The meaning of a value that may be sent in place of others. A value whose strings hold raw control characters,
+    /// which a lenient reader takes and a strict one refuses, has none, and neither has one that nests beyond reason.
     pub fn of_sound(value: &[u8]) -> Option<Meaning> {
         NormalForm::of(value, &[], Strictness::SOUND)
     }
@@ -72,7 +72,7 @@ impl Meaning {
     }
 }
 
-/// What a value may look like.
+/// Which values have a meaning.
 #[derive(Clone, Copy)]
 struct Strictness {
     depth: usize,
@@ -97,7 +97,7 @@ struct NormalForm<'a> {
     depth: usize,
 }
 
-/// A member, where it stands in the form.
+/// The place of a member in the form.
 struct WrittenMember {
     key: Span,
     all: Span,
@@ -119,7 +119,7 @@ impl<'a> NormalForm<'a> {
         Some(Meaning(*DERIVE.clone().update(&form.out).finalize().as_bytes()))
     }
 
-    /// Writes the value at `start`, and answers where it ends. `without`: members to leave out of this object,
+    /// Writes the value at `start`, and returns where it ends. `without`: members to leave out of this object,
     /// not of the ones inside it.
     fn value(&mut self, start: usize, without: &[&str]) -> Option<usize> {
         match self.bytes.get(start)? {
@@ -164,9 +164,11 @@ impl<'a> NormalForm<'a> {
         if !self.strictness.control_characters && json::has_control(raw) {
             return None;
         }
+        // Unescaped and escaped again: only so do all spellings of a text end up the same.
         let mut text = Vec::with_capacity(raw.len());
         json::push_text(&mut text, self.bytes, inner)?;
         let from = self.out.len();
+        // The length is known only once the text is written.
         self.out.extend_from_slice(&head(b's', 0));
         push_usual(&mut self.out, &text);
         let length = self.out.len() - from - HEAD_BYTES;
@@ -181,6 +183,7 @@ impl<'a> NormalForm<'a> {
             let from = self.out.len();
             self.string(key.start + 1..key.end - 1).ok_or(Malformed::At(key.start))?;
             let key = from + HEAD_BYTES..self.out.len();
+            // Compared as it is in the form, so that escapes do not hide the name.
             if without.iter().any(|name| name.as_bytes() == &self.out[key.clone()]) {
                 self.out.truncate(from);
                 return value_end(bytes, start);
@@ -194,10 +197,11 @@ impl<'a> NormalForm<'a> {
         end.ok()
     }
 
-    /// Puts the members of the innermost object into the order of their names; none if a name stands twice.
+    /// Puts the members of the innermost object into the order of their names; `None` if a name occurs twice.
     fn sort(&mut self, base: usize) -> Option<()> {
         let NormalForm { out, members, scratch, .. } = self;
         let own = &mut members[base..];
+        // Equal names are not in order either, so that they are always found below.
         if !own.is_sorted_by(|one, two| out[one.key.clone()] < out[two.key.clone()]) {
             let from = own.first().map_or(out.len(), |first| first.all.start);
             own.sort_by(|one, two| out[one.key.clone()].cmp(&out[two.key.clone()]));
@@ -227,9 +231,9 @@ fn head(kind: u8, length: usize) -> [u8; HEAD_BYTES] {
     head
 }
 
-/// Whether the inside of a string is what [`push_usual`] writes: nothing is escaped that need not be, and each control
-/// character is escaped by its letter. A no may be wrong, a yes is not. All bytes are looked at in one run, which is
-/// faster than to go from escape to escape.
+/// Returns true if the inside of a string is what [`push_usual`] writes: nothing is escaped that need not be, and
+/// each control character is escaped by its letter. `false` may be wrong, `true` is not. All bytes are looked at in
+/// one run, which is faster than to go from escape to escape.
 fn is_usual(inner: &[u8]) -> bool {
     let is_odd = |byte: u8, next: u8| {
         let is_letter = (next == b'n') | (next == b't') | (next == b'r') | (next == b'b') | (next == b'f');
@@ -250,7 +254,7 @@ fn push_usual(out: &mut Vec<u8>, text: &[u8]) {
             b'\r' => out.extend_from_slice(b"\\r"),
             0x08 => out.extend_from_slice(b"\\b"),
             0x0c => out.extend_from_slice(b"\\f"),
-            // Others have no letter. Here nothing needs to read them, only to tell them apart.
+            // Others have no letter. Nothing reads the form, so they need only differ.
             other => out.push(*other),
         }
     }

@@ -45,10 +45,10 @@ impl fmt::Display for PrefixHash {
     }
 }
 
-/// Whether the attribution line is part of the prompt.
+/// How the upstream treats the attribution line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attribution {
-    /// The upstream strips it when it stands alone in `system[0]`.
+    /// It is no part of the prompt when it is alone in `system[0]`: the upstream strips it.
     Stripped,
     Counted,
 }
@@ -112,7 +112,7 @@ impl Chain {
         chain
     }
 
-    /// The same up to a piece, and from there on hashes that no other prompt has.
+    /// Returns the chain with other hashes from a piece on, which no other prompt has.
     pub(super) fn astray(&self, from: usize) -> Chain {
         let mut chain = self.clone();
         for hash in chain.pieces.iter_mut().skip(from) {
@@ -121,7 +121,7 @@ impl Chain {
         chain
     }
 
-    /// The hash of a whole layer: of its last piece, or of what stands before it.
+    /// Returns the hash of a whole layer: that of its last piece, or of everything before it.
     pub fn layer(&self, anatomy: &Anatomy, layer: Layer) -> PrefixHash {
         let end = match layer {
             Layer::Model => 0,
@@ -132,8 +132,8 @@ impl Chain {
         self.before(end)
     }
 
-    /// How many leading pieces of each say the same. What adds nothing to a prompt, as a tool whose loading is
-    /// deferred, may stand in one of them only.
+    /// Returns how many leading pieces of each say the same. A piece that adds nothing to a prompt, such as a tool
+    /// whose loading is deferred, may be in one of them only.
     pub fn shared(&self, other: &Chain) -> [usize; 2] {
         if other.model != self.model {
             return [0, 0];
@@ -170,7 +170,7 @@ impl Chain {
         other.pieces.iter().position(|known| known == prefix)
     }
 
-    /// How many of so many leading pieces add something to the prompt.
+    /// Returns how many of the leading `pieces` add something to the prompt.
     pub fn positions(&self, pieces: usize) -> usize {
         (0..pieces.min(self.pieces.len())).filter(|piece| self.before(*piece) != self.pieces[*piece]).count()
     }
@@ -186,7 +186,7 @@ impl Chain {
     }
 }
 
-/// Whether this piece is the attribution line: it stands first in the system list.
+/// Returns true if this piece is the attribution line: the first of the system list.
 fn is_attribution(body: &[u8], anatomy: &Anatomy, piece: usize) -> bool {
     piece == anatomy.tools && anatomy.pieces[piece].is_attribution(body)
 }
@@ -202,7 +202,7 @@ pub(super) struct DigestedRequest<'a> {
 pub(super) struct LinkedRequest<'a> {
     pub subject: DigestedRequest<'a>,
     pub chain: &'a Chain,
-    /// What the new one has of it.
+    /// The parts that the new one has too.
     pub same: Same,
 }
 
@@ -255,7 +255,7 @@ impl Linker<'_> {
         }
     }
 
-    /// The first piece of a message brings the message's head along.
+    /// `head`: the body and the message, for the first piece of one. Its hash covers the message's other members too.
     fn piece(&mut self, index: usize, leaf: &Leaf, head: Option<(&[u8], &Message)>) {
         if let Some(LinkedRequest { subject, chain, .. }) = self.before
             && chain.before(index) == self.link
@@ -279,7 +279,7 @@ impl Linker<'_> {
     }
 }
 
-/// Whether two messages have byte for byte the same members besides their content.
+/// Returns true if two messages have byte for byte the same members besides their content.
 fn same_head(body: &[u8], message: &Message, old_body: &[u8], old: &Message) -> bool {
     let role = message.role.as_ref().map(|span| &body[span.clone()]);
     role == old.role.as_ref().map(|span| &old_body[span.clone()])
@@ -290,7 +290,7 @@ fn same_head(body: &[u8], message: &Message, old_body: &[u8], old: &Message) -> 
         })
 }
 
-/// JSON values tell their own end, so names and values may follow each other without lengths.
+/// A JSON value shows where it ends, so that names and values may follow each other without lengths.
 fn push_head(out: &mut Vec<u8>, body: &[u8], message: &Message) {
     match &message.role {
         Some(role) => {
@@ -402,7 +402,7 @@ impl Digester {
         leaf
     }
 
-    /// The leaf of what is no block.
+    /// The leaf of a piece that is not a block.
     pub fn plain(&mut self, body: &[u8], layer: Layer, form: Form, span: &Span, spaced: bool) -> Leaf {
         self.begin(layer, form);
         if spaced {

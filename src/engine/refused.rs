@@ -4,7 +4,7 @@ use super::anatomy::Anatomy;
 use super::breakpoints::Edit;
 use super::json;
 
-/// What a request brings to have thinking blocks dropped that are bound to another prefix.
+/// The beta under which a request can have thinking blocks dropped that are bound to another prefix.
 pub const DROP_BLOCK_BETA: &str = "thinking-binding-controls-2026-08-01";
 const DROP_BLOCK: &str = r#""block_binding":{"prefix_mismatch_behavior":"drop_block"}"#;
 

@@ -51,7 +51,7 @@ impl Framer {
         }
     }
 
-    /// Whether an event was too large, so that nothing after it is framed.
+    /// Returns true if an event was too large, so that nothing after it is framed.
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }

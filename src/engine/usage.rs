@@ -1,4 +1,4 @@
-//! What the upstream billed.
+//! Tokens that the upstream billed.
 //!
 //! In a stream the counts come in `message_start` and again, cumulative, in each `message_delta`: a later
 //! value replaces an earlier one when it is there. Only `message_start` splits cache writes by lifetime, so
@@ -33,8 +33,8 @@ impl Usage {
         self.cache_read.saturating_add(self.cache_write_5m).saturating_add(self.cache_write_1h)
     }
 
-    /// The same prompt, had so many more tokens been read: those right behind what was read. In the order of the
-    /// cache these are what is written for an hour, then for five minutes, then what is not cached.
+    /// Returns the usage of this prompt, had `more` tokens been read: those right behind what was read. In the order of
+    /// the cache these are the tokens written for an hour, then those for five minutes, then those that are not cached.
     pub fn had_read(&self, more: u64) -> Usage {
         let (mut usage, mut left) = (*self, more);
         for kind in [&mut usage.cache_write_1h, &mut usage.cache_write_5m, &mut usage.uncached] {

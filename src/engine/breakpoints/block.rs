@@ -1,4 +1,4 @@
-//! What can carry a marker, and what the upstream would take for the end of a conversation.
+//! Blocks that can carry a marker, and the piece that the upstream takes for the end of a conversation.
 
 use memchr::memmem;
 
@@ -33,7 +33,7 @@ const MARKABLE: [&str; 20] = [
 /// Blocks that are known to have no such field.
 const BARRED: [&str; 3] = ["thinking", "redacted_thinking", "fallback"];
 
-/// What stands for more tokens than it has bytes: content behind a reference.
+/// Words of blocks that bring more tokens than they have bytes: their content is behind a reference.
 const REFERENCES: [&[u8]; 5] =
     [b"\"image\"", b"\"document\"", b"\"file_id\"", b"\"tool_reference\"", b"\"container_upload\""];
 
@@ -54,7 +54,7 @@ pub fn room_when_cut(body: &[u8], anatomy: &Anatomy, index: usize) -> Option<usi
     (is_cut && is_legal(&block, body, anatomy, index)).then_some(block.end_unmarked)
 }
 
-/// The same for a block of a message that stands alone.
+/// Where a marker may be inserted into a block of a message, given as a value of its own.
 pub fn room_alone(block: &[u8]) -> Option<usize> {
     let read = BlockMembers::read(block, &Piece::plain(0..block.len(), Form::Block))?;
     (read.control.is_none() && is_legal_in_message(&read, block)).then_some(read.end)
@@ -80,7 +80,7 @@ fn is_legal_in_message(block: &BlockMembers, body: &[u8]) -> bool {
     }
 }
 
-/// Whether the API refuses a marker here.
+/// Returns true if the API refuses a marker on this piece.
 pub fn is_barred(body: &[u8], layer: Layer, piece: &Piece) -> bool {
     let may_be = match (layer, piece.kind()) {
         (Layer::Tools, _) => piece.deferred,
@@ -113,8 +113,8 @@ pub fn automatic_target(body: &[u8], anatomy: &Anatomy) -> Option<usize> {
     })
 }
 
-/// Whether something up to this piece may stand for more tokens than it has bytes. Looked at only for prefixes
-/// that seem too short, so the search is short too.
+/// Returns true if something up to this piece may bring more tokens than it has bytes. Asked only of prefixes that
+/// seem too short, so the search is short too.
 pub fn has_unseen_size(body: &[u8], anatomy: &Anatomy, piece: usize) -> bool {
     anatomy.pieces[..=piece].iter().enumerate().any(|(index, piece)| match anatomy.layer(index) {
         // The upstream writes the definitions of its own tools and toolsets.
@@ -129,20 +129,20 @@ pub fn is_empty_string(body: &[u8], span: &Span) -> bool {
     &body[span.clone()] == b"\"\""
 }
 
-/// The members that decide.
+/// The members of a block that decide whether it can carry a marker.
 #[derive(Default)]
 struct BlockMembers {
     kind: Option<Span>,
     name: Option<Span>,
     text: Option<Span>,
     control: Option<Span>,
-    /// Where its last member ends, and where its last one that is no marker.
+    /// The end of its last member, and of its last one that is not a marker.
     end: usize,
     end_unmarked: usize,
 }
 
 impl BlockMembers {
-    /// `None` for what is no object, is empty, or says a deciding member twice.
+    /// `None` if the piece is not an object, is empty, or has a deciding member twice.
     fn read(body: &[u8], piece: &Piece) -> Option<BlockMembers> {
         if piece.form != Form::Block {
             return None;
@@ -185,7 +185,7 @@ impl BlockMembers {
     }
 }
 
-/// Whether a value is the string `text`, whatever its spelling.
+/// Returns true if a value is the string `text`, in any spelling.
 fn is_key_string(body: &[u8], span: &Span, text: &str) -> bool {
     body[span.start] == b'"' && is_key(body, span, text)
 }

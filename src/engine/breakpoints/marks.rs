@@ -10,7 +10,7 @@ use super::super::marker;
 use super::Skip;
 use super::block::{automatic_target, is_barred};
 
-/// What the API takes per request, the top-level one included.
+/// The number of breakpoints that the API takes per request, the top-level one included.
 pub const BREAKPOINTS_MAX: usize = 4;
 
 /// How long an entry lives without being read.
@@ -62,7 +62,7 @@ impl Origin {
     }
 }
 
-/// What the marker is a member of.
+/// The object that has the marker as a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Carrier {
     Block,
@@ -97,7 +97,7 @@ pub struct RequestMarks {
     pub used: usize,
 }
 
-/// Whether a marker is a piece's own.
+/// The object a marker is on: the piece itself, or a block inside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Depth {
     Own,

@@ -42,7 +42,7 @@ const CONTINUES_MIN: f64 = 0.2;
 /// No text has more bytes to a token, so what is learned otherwise is wrong. A marker too many is harmless.
 const TOKENS_PER_BYTE_MIN: f64 = 0.125;
 
-/// What the caller knows besides the request.
+/// Facts that the caller knows besides the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation {
     pub profile: Profile,
@@ -52,12 +52,12 @@ pub struct Situation {
     pub tokens_per_byte: Option<f64>,
     /// The piece where the newest known entry of this conversation ends.
     pub last_written: Option<usize>,
-    /// Whether this prefix came before.
+    /// This prefix came before.
     pub seen_before: bool,
     /// The share of conversations of this tenant and tool set that continue. It says nothing about one that was
     /// answered: that has continued.
     pub continues: Option<f64>,
-    /// Whether others come with the same tools and system prompt: the siblings of a child.
+    /// Others come with the same tools and system prompt: the siblings of a child.
     pub has_siblings: bool,
     /// The last piece that its siblings have too, of a fork that its client has made.
     pub shared: Option<usize>,
@@ -82,7 +82,7 @@ impl Situation {
     }
 }
 
-/// How the upstream is told what to cache.
+/// How the upstream learns what to cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Profile {
     /// Markers on blocks, and one at the top level that follows the end of the conversation.
@@ -93,7 +93,7 @@ pub enum Profile {
     Automatic,
 }
 
-/// What to insert, what was left out and why, and where the forwarded request has its breakpoints.
+/// Insertions, the places that were left out and why, and the breakpoints of the forwarded request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// In the order of the body.
@@ -103,7 +103,7 @@ pub struct Plan {
     pub breakpoints: Vec<Breakpoint>,
 }
 
-/// What a breakpoint is for.
+/// The purpose of a breakpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// All of them.
@@ -137,7 +137,7 @@ pub enum Skip {
     AutomaticCache,
     /// Readers could disagree about what the request says.
     Ambiguous,
-    /// A marker of the client is none that we know.
+    /// A marker of the client is of no kind that we know.
     MalformedMarker,
     /// The client's own markers will be refused: too many, out of order, or on what cannot carry one.
     IllegalMarkers,
@@ -197,12 +197,12 @@ pub fn plan(body: &[u8], anatomy: &Anatomy, situation: &Situation) -> Plan {
     planner.finish()
 }
 
-/// The breakpoints of a request as it came; none if they cannot be told.
+/// Returns the breakpoints of a request as it came; empty if they cannot be read.
 pub fn of_client(body: &[u8], anatomy: &Anatomy) -> Vec<Breakpoint> {
     RequestMarks::read(body, anatomy).map_or_else(|_| Vec::new(), |marks| marks.breakpoints())
 }
 
-/// Whether the upstream will refuse the request for its markers.
+/// Returns true if the upstream will refuse the request for its markers.
 pub fn are_illegal(body: &[u8], anatomy: &Anatomy) -> bool {
     matches!(RequestMarks::read(body, anatomy), Err(Skip::IllegalMarkers))
 }
@@ -216,7 +216,7 @@ struct Planner<'a> {
     skipped: Vec<(Place, Skip)>,
 }
 
-/// Whether a place has its breakpoint now, the client's or ours.
+/// `Ok` if a place has its breakpoint now, the client's or ours.
 type Covered = Result<(), Skip>;
 
 impl Planner<'_> {
@@ -312,7 +312,7 @@ impl Planner<'_> {
         self.add(shared, Carrier::Block, at)
     }
 
-    /// The end of what stands before the messages, or of the tools alone.
+    /// The end of the tools and the system prompt, or of the tools alone.
     fn cover_static(&mut self, layer: Layer) -> Covered {
         let Anatomy { tools, system, .. } = *self.anatomy;
         let system = if layer == Layer::Tools { 0 } else { system };
@@ -357,8 +357,8 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Whether the prefix that ends with this piece is certainly shorter than the model caches. A token is at
-    /// least a byte; what stands for more than its bytes (an image behind a URL) is taken to be large enough.
+    /// Returns true if the prefix that ends with this piece is certainly shorter than the model caches. A token is at
+    /// least a byte; a piece that brings more than its bytes (an image behind a URL) is taken to be large enough.
     fn is_too_small(&self, piece: usize) -> bool {
         let Some(minimum) = self.situation.minimum_tokens else { return false };
         let ratio = self.situation.tokens_per_byte.filter(|ratio| ratio.is_finite() && *ratio > 0.0);

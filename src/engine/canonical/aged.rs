@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::table::Limits;
 
-/// What an entry costs beside its bytes: key, slot, counters.
+/// The memory of an entry beside its bytes: key, slot, counters.
 pub const ENTRY_BYTES: usize = 160;
 
 /// The age from which on entries stay. An eighth more than necessary goes, so that this is not done again for

@@ -20,7 +20,7 @@ const ID_BYTES_MAX: usize = 256;
 /// The blocks that echo what the model wrote as input.
 const CALLS: [&[u8]; 3] = [b"\"tool_use\"", b"\"server_tool_use\"", b"\"mcp_tool_use\""];
 
-/// Whether a piece is a call, known by its id.
+/// Returns true if a piece is a call with an id of a reasonable length.
 pub fn is_call(body: &[u8], piece: &Piece) -> bool {
     CALLS.contains(&piece.kind_in(body)) && piece.id().is_some_and(|id| id.len() <= ID_BYTES_MAX)
 }

@@ -1,7 +1,7 @@
 //! Lists: the tools, the system blocks.
 //!
 //! A list is glue and elements in turn: `[` tool `,` tool `]`. Its first spelling fixes the glue and, for
-//! tools, the order; each element brings its own first spelling.
+//! tools, the order; each element has a first spelling of its own.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -61,6 +61,7 @@ impl Respeller<'_> {
     fn first_list(&mut self, grain: Grain, slots: &Slots<'_>, reading: &Meanings) -> Option<Arc<List>> {
         let meanings: Vec<Meaning> = reading.iter().copied().collect::<Option<_>>()?;
         let mut members: Vec<&[u8; 32]> = meanings.iter().map(Meaning::as_bytes).collect();
+        // Tools are one list in any order. The order of system blocks is part of what they say.
         if grain == Grain::Tools {
             members.sort_unstable();
         }
@@ -131,7 +132,7 @@ struct Slots<'a> {
 }
 
 impl Slots<'_> {
-    /// What stands before the element at `place`, or after the last one.
+    /// The bytes before the element at `place`, or after the last one.
     fn glue_span(&self, place: usize) -> Span {
         let start = match place.checked_sub(1) {
             Some(before) => self.pieces[before].span.end,
@@ -150,7 +151,8 @@ impl Slots<'_> {
         glue.collect()
     }
 
-    /// What changes when the places are filled with the elements of `order`; without `glue` the own stays.
+    /// Returns the replacements that put the elements of `order` into these places. Without `glue` the list keeps its
+    /// own.
     fn fill(
         &self,
         order: impl IntoIterator<Item = usize>,

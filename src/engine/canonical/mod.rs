@@ -70,7 +70,7 @@ impl Order {
     }
 }
 
-/// Whether the model ties its thinking to the exact prompt it was produced under.
+/// How the model ties its thinking to the prompt that it was produced under.
 #[derive(Clone, Copy, Debug)]
 pub enum Thinking<'a> {
     /// The prefix may be respelt at any turn; it costs a cache miss at most.
@@ -79,7 +79,7 @@ pub enum Thinking<'a> {
     Bound(Conversation<'a>),
 }
 
-/// What is known of a conversation whose thinking is bound.
+/// The state of a conversation whose thinking is bound.
 #[derive(Clone, Copy, Debug)]
 pub enum Conversation<'a> {
     /// This is its first request: the spelling is chosen now, for its life.
@@ -101,14 +101,14 @@ pub struct Canonical {
 }
 
 impl Canonical {
-    /// Whether anything within this span is replaced.
+    /// Returns true if anything within this span is replaced.
     pub fn touches(&self, span: &Span) -> bool {
         let first = self.replacements.partition_point(|replacement| replacement.span.end <= span.start);
         self.replacements.get(first).is_some_and(|replacement| replacement.span.start < span.end)
     }
 }
 
-/// The one spelling of a request, from what the tenant's table knows.
+/// Returns the one spelling of a request, as the tenant's table knows it.
 pub fn canonicalize(
     body: &Bytes,
     anatomy: &Anatomy,
@@ -124,11 +124,11 @@ pub fn canonicalize(
 pub(super) struct RespellRequest<'a> {
     pub anatomy: &'a Anatomy,
     pub leaves: &'a [Leaf],
-    /// What it has of the request that it continues as that went out: it has its spelling.
+    /// The parts that are, byte for byte, as the continued request was forwarded. They have their spelling already.
     pub settled: Same,
 }
 
-/// The same of a request whose pieces were digested.
+/// Returns the one spelling of a request whose pieces were digested.
 pub(super) fn respell(
     body: &Bytes,
     request: &RespellRequest<'_>,
@@ -152,7 +152,7 @@ pub(super) fn respell(
             respeller.finish()
         }
     };
-    // The body may bring its layers in any order.
+    // The body may have its layers in any order.
     canonical.replacements.sort_by_key(|replacement| replacement.span.start);
     canonical
 }

@@ -1,4 +1,4 @@
-//! One request on its way to its spelling: what is known, what is new, what was chosen.
+//! The respelling of one request: the spellings that are known, those that are new, and those that were chosen.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) struct Respeller<'a> {
     source: SpellingSource,
     readings: std::collections::BTreeMap<[u8; 32], Meanings>,
     trees: Vec<(SpellingKey, Tree)>,
-    /// What the known spellings lack. The first of this request counts for the rest of it.
+    /// Spellings that are not known yet. The first one in this request counts for the rest of it.
     pub fresh: Fresh,
     /// Everything this request was spelt with, if its conversation is to keep it.
     pub chosen: Option<Fresh>,
@@ -35,7 +35,7 @@ enum SpellingSource {
     Conversation,
 }
 
-/// How an element goes out.
+/// How an element is forwarded.
 pub(super) enum Spelt {
     /// As it came.
     Own,
@@ -105,12 +105,13 @@ impl<'a> Respeller<'a> {
         if let Some(chosen) = &mut self.chosen {
             chosen.elements.insert(key, first.clone());
         }
+        // Compared in two parts, so that an element with a marker need not be put together.
         let (front, back) = first.split_at(head.len().min(first.len()));
         if front == head && back == tail {
             return Spelt::Own;
         }
         // A marker whose key is written with escapes is a member like any other to us, but not to the
-        // upstream: a second one beside it had better stay where it stood.
+        // upstream: a second one beside it had better stay where it was.
         if piece.is_marked() && json::member(&first, 0, marker::NAME).is_some() {
             return Spelt::Own;
         }
@@ -129,7 +130,7 @@ impl<'a> Respeller<'a> {
             Some(reading) if reading.len() == pieces.len() => return reading.clone(),
             _ => {}
         }
-        // What a client spells anew each time is not worth remembering.
+        // A list that its client spells anew each time is not worth remembering.
         let mut is_anew = false;
         let meanings = pieces.iter().zip(leaves).map(|(piece, leaf)| {
             if piece.form != Form::Block {
@@ -148,8 +149,8 @@ impl<'a> Respeller<'a> {
         reading
     }
 
-    /// The meaning of one value, and whether it was told by a tool that is known under this name; equal leaves mean
-    /// the same.
+    /// Returns the meaning of one value, and whether it was found by the tool that is known under this name. Equal
+    /// leaves mean the same.
     fn meaning(
         &mut self,
         (head, tail): (&[u8], &[u8]),
@@ -171,7 +172,7 @@ impl<'a> Respeller<'a> {
     }
 }
 
-/// The meaning of a value that may stand for others; `None` where it must not.
+/// Returns the meaning of a value that may be sent in place of others; `None` where it must not.
 pub(super) fn meaning_of(value: &[u8]) -> Option<Meaning> {
     if value.len() <= VALUE_BYTES_MAX { Meaning::of_sound(value) } else { None }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::engine::json::Span;
 
-/// A stretch of the received body, and what goes out instead.
+/// A stretch of the received body, and the bytes that are forwarded instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replacement {
     pub span: Span,

@@ -1,4 +1,4 @@
-//! What is remembered: the spellings of a tenant, or of one conversation whose thinking is bound.
+//! The spellings of a tenant, or of one conversation whose thinking is bound.
 //!
 //! Each spelling is kept once. An element (a tool, a system block) has bytes of its own, copied out of the
 //! request so that they do not hold the whole body in memory; a list knows its elements by meaning, and keeps
@@ -17,7 +17,7 @@ use super::respeller::meaning_of;
 use crate::engine::json;
 use crate::engine::meaning::{Meaning, Tree, is_reordered};
 
-/// What a table may hold before the least recently used goes.
+/// How much a table may hold before the least recently used entries go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub bytes: usize,
@@ -28,7 +28,7 @@ impl Limits {
     /// A tenant: tool sets and prompts of dozens of agents (some 100 KB each, most of it common), and the
     /// inputs of a few dozen conversations at once.
     pub const TENANT: Limits = Limits { bytes: 8 << 20, entries: 16_384 };
-    /// Somebody of whom nothing is kept.
+    /// A tenant that nothing is kept of.
     pub const NOTHING: Limits = Limits { bytes: 0, entries: 0 };
     /// One conversation: its tools, its prompt, and all its calls up to the window's end.
     pub const CONVERSATION: Limits = Limits { bytes: 4 << 20, entries: 8_192 };
@@ -40,7 +40,7 @@ const SHARE_OF_ONE: usize = 4;
 /// Different inputs under one call id: a real one has one, and a made-up one must not grow without end.
 const INPUTS_PER_CALL: usize = 4;
 
-/// Everything a tenant's requests taught.
+/// Everything that was learned from a tenant's requests.
 #[derive(Debug)]
 pub struct Table {
     pub(super) memo: MeaningMemo,
@@ -53,7 +53,7 @@ impl Table {
         Table { memo: MeaningMemo::new(memo), spellings: Spellings::new(limits) }
     }
 
-    /// Takes in what a request taught. Where another request was faster, the other one was first.
+    /// Adds what a request brought. Where another request was faster, its spelling stays.
     pub fn remember(&mut self, news: News) {
         for (digest, reading) in news.readings {
             self.memo.insert(digest, reading);
@@ -62,7 +62,7 @@ impl Table {
         self.spellings.keep_trees(news.trees);
     }
 
-    /// What the table holds, what it costs to hold it included.
+    /// Returns the memory that the table takes, its own structures included.
     pub fn bytes(&self) -> usize {
         self.memo.readings.cost + self.spellings.bytes()
     }
@@ -99,7 +99,7 @@ impl Choice {
         self.spellings.bytes()
     }
 
-    /// What it holds: an address each, equal for those who share it, and how much that is.
+    /// Returns the address and the size of each part, so that parts shared by several choices can be counted once.
     pub fn parts(&self) -> impl Iterator<Item = (usize, usize)> {
         let Spellings { elements, lists, inputs, .. } = &self.spellings;
         let elements = elements.slots.values().map(|slot| (slot.value.bytes.as_ptr().addr(), slot.cost));
@@ -110,7 +110,7 @@ impl Choice {
     }
 }
 
-/// What a request taught its tenant's table.
+/// New entries of a request for its tenant's table.
 #[derive(Debug, Default)]
 pub struct News {
     pub(super) readings: BTreeMap<[u8; 32], Meanings>,
@@ -125,7 +125,7 @@ impl News {
     }
 }
 
-/// What a request pins for its conversation.
+/// New spellings of a request for its conversation.
 #[derive(Debug, Default)]
 pub struct Pins {
     pub(super) fresh: Fresh,
@@ -138,7 +138,8 @@ impl Pins {
     }
 }
 
-/// What a value is compared within: the same words as a tool and as a system block are two values.
+/// The kind of a value. Values of different kinds are never compared: the same words as a tool and as a system block
+/// are two values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Grain {
     Tool,
@@ -161,7 +162,7 @@ pub(super) struct SpellingKey {
 #[derive(Debug)]
 pub(super) struct List {
     pub order: Vec<Meaning>,
-    /// What stands before, between and after the elements.
+    /// The bytes before, between and after the elements.
     pub glue: Vec<Bytes>,
 }
 
@@ -173,10 +174,10 @@ struct Element {
     tree: Option<Tree>,
 }
 
-/// What a tool was found to mean by its name.
+/// A tool that was found to be another spelling of the one known under its name.
 pub(super) struct RespeltTool {
     pub meaning: Meaning,
-    /// What it was compared with, if that is not kept yet.
+    /// The tree of the known tool, if the table does not have it yet.
     pub tree: Option<(SpellingKey, Tree)>,
 }
 
@@ -284,7 +285,7 @@ impl Spellings {
         self.inputs.get(id, &self.clock).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a call with so many inputs may get another.
+    /// Returns true if a call with this number of inputs may get another.
     pub fn room_for_input(inputs: usize) -> bool {
         inputs < INPUTS_PER_CALL
     }
@@ -355,10 +356,11 @@ impl Spellings {
     }
 }
 
-/// A name that is longer is no name.
+/// A longer name is not one.
 const NAME_BYTES_MAX: usize = 256;
 
-/// What has a meaning has each member once, so that nothing behind its name needs to be walked.
+/// Returns the name of a tool, quotes included. A tool with a meaning has each member once, so the walk ends at its
+/// name.
 fn tool_name(tool: &[u8]) -> Option<&[u8]> {
     let mut name = None;
     let _ = json::walk_object(tool, 0, |key, start| {
@@ -373,7 +375,7 @@ fn tool_name(tool: &[u8]) -> Option<&[u8]> {
     name.map(|name: json::Span| &tool[name]).filter(|name| name.len() <= NAME_BYTES_MAX)
 }
 
-/// What bytes meant: one meaning for a value, one per element for a list.
+/// The meaning of a value, or one per element of a list; `None` for an element that has none.
 pub(super) type Meanings = Arc<[Option<Meaning>]>;
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! The directives of one call: the long strings of its input, wherever they stand in it.
+//! The directives of one call: the long strings of its input, wherever they are in it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ pub struct Call {
     pub name: Arc<str>,
     /// Which block of the turn it is.
     pub block: usize,
-    /// Where its input stands in that block.
+    /// The place of its input in that block.
     pub input: Span,
-    /// Without the white space around them, each once. None if the call brings none.
+    /// Without the white space around them, each once. Empty if the call has none.
     pub directives: Vec<Arc<str>>,
     pub spawning: Spawning,
 }

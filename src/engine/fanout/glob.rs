@@ -1,11 +1,11 @@
-//! Names of tools by pattern: `*` stands for any characters, case does not count.
+//! Names of tools by pattern: `*` matches any characters, case does not count.
 
-/// Whether the whole name fits the pattern. Both are short, and one step back is enough: the last `*` can
+/// Returns true if the whole name fits the pattern. Both are short, and one step back is enough: the last `*` can
 /// always take over what an earlier one would.
 pub(super) fn fits(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0, 0);
-    // Where the last star stands, and where in the name it was met.
+    // The last star, and the byte of the name at which it was met.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         match (pattern.get(p), star) {

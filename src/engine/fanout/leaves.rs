@@ -1,11 +1,11 @@
-//! Which of the known directives stand in a text.
+//! Finding the known directives in a text.
 //!
 //! Each directive is indexed by the hash of its last [`END_BYTES`]. A text is hashed once, from left to right,
 //! so that the hash of any stretch of it is one multiplication away: at each byte the last [`END_BYTES`] are
 //! looked up, and where they are the end of a directive, the hash of the whole directive is compared, then its
 //! bytes. Directives that end alike (templates do) cost one comparison of numbers each.
 //!
-//! The hash is no secret and can be forged; so probes and comparisons are counted, and a text that needs too
+//! The hash is not secret and can be forged; so probes and comparisons are counted, and a text that needs too
 //! many has no matches at all.
 
 use std::borrow::Cow;
@@ -25,8 +25,8 @@ pub(super) const PROBES_MAX: usize = 1 << 16;
 /// An odd number without pattern.
 const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Whose directive it is: a call of a fork point.
-pub(super) type Owner = (ForkId, usize);
+/// The call of a fork point that a directive belongs to.
+pub(super) type DirectiveOwner = (ForkId, usize);
 
 #[derive(Debug, Default)]
 pub(super) struct Leaves {
@@ -37,16 +37,16 @@ pub(super) struct Leaves {
 #[derive(Debug)]
 struct IndexedDirective {
     hash: u64,
-    /// What shifts a hash by the length of the text.
+    /// The factor that shifts a hash by the length of the text.
     shift: u64,
     text: Arc<str>,
-    owners: BTreeSet<Owner>,
+    owners: BTreeSet<DirectiveOwner>,
 }
 
-/// A directive that stands in one of the texts.
+/// A directive that was found in one of the texts.
 #[derive(Debug)]
 pub(super) struct Match<'l> {
-    pub owners: &'l BTreeSet<Owner>,
+    pub owners: &'l BTreeSet<DirectiveOwner>,
     /// Which text, and where in it.
     pub block: usize,
     pub at: Range<usize>,
@@ -63,7 +63,7 @@ impl Match<'_> {
         self.at.len() == self.block_len
     }
 
-    /// Whether this is only a part of the other, longer one.
+    /// Returns true if this is only a part of the other, longer one.
     pub fn is_inside(&self, other: &Match<'_>) -> bool {
         self.block == other.block
             && self.len() < other.len()
@@ -72,7 +72,7 @@ impl Match<'_> {
     }
 }
 
-/// What a search found, and what it cost.
+/// The matches of a search, and the work it took.
 #[derive(Debug, Default)]
 pub(super) struct Search<'l> {
     pub matches: Vec<Match<'l>>,
@@ -81,7 +81,7 @@ pub(super) struct Search<'l> {
 }
 
 impl Search<'_> {
-    /// Whether the search was given up; what it found until then must not count.
+    /// Returns true if the search was given up; what it found until then must not count.
     pub fn exhausted(&self) -> bool {
         self.comparisons >= COMPARISONS_MAX || self.probes >= PROBES_MAX
     }
@@ -92,7 +92,7 @@ impl Leaves {
         self.ends.is_empty()
     }
 
-    pub fn insert(&mut self, text: &Arc<str>, owner: Owner) {
+    pub fn insert(&mut self, text: &Arc<str>, owner: DirectiveOwner) {
         let Some(end) = end_hash(text) else { return };
         let (hash, shift) = (hash(text.as_bytes()), power(text.len()));
         let bucket = self.ends.entry(end).or_default();
@@ -106,7 +106,7 @@ impl Leaves {
         }
     }
 
-    pub fn remove(&mut self, text: &Arc<str>, owner: Owner) {
+    pub fn remove(&mut self, text: &Arc<str>, owner: DirectiveOwner) {
         let Some(end) = end_hash(text) else { return };
         let Some(bucket) = self.ends.get_mut(&end) else { return };
         if let Some(at) = bucket.iter().position(|leaf| leaf.text == *text) {

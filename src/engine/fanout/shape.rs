@@ -1,4 +1,5 @@
-//! What the shape of a request says: its first turn, what it brings back, whose history it carries.
+//! Facts that follow from the shape of a request: is it a first turn, which results does it bring, whose history does
+//! it carry.
 
 use std::borrow::Cow;
 
@@ -9,19 +10,19 @@ use crate::engine::meaning::Meaning;
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Nothing, Remembered};
 
-/// What every result says that stands for a call whose child has been forked.
+/// The text of every result that takes the place of a forked child's.
 pub const PLACEHOLDER: &str = "Fork started -- processing in background";
 
 /// A result with the placeholder in it, escaped throughout, with its id and a marker.
 const PLACEHOLDER_BLOCK_BYTES: usize = 1_024;
 
-/// What the first text after the placeholders starts with.
+/// The start of the first text after the placeholders.
 pub const CHILD_TAG: &str = "<forkpoint-child>";
 
 /// A text this many times larger than what is searched can hold nothing that makes up half of it.
 const TEXT_SHARE: usize = 4;
 
-/// Whether the request carries the layout of a forked child: a user message of placeholders, then a text that
+/// Returns true if the request carries the layout of a forked child: a user message of placeholders, then a text that
 /// starts with the tag. Quoting either of them does not count.
 pub fn is_forked_by_shape(request: &Remembered) -> bool {
     let body = request.body();
@@ -31,8 +32,8 @@ pub fn is_forked_by_shape(request: &Remembered) -> bool {
         text.and_then(|text| text.strip_prefix(b"\""))
             .is_some_and(|text| text.starts_with(CHILD_TAG.as_bytes()))
     };
-    // One piece has no results before it, and what is longer than a placeholder is none: most messages need no look at
-    // the body.
+    // A lone piece has no results before it, and a longer one than a placeholder is not one: most messages need no
+    // look at the body.
     let may_be = |pieces: &[Piece]| {
         pieces.len() > 1 && pieces.first().is_some_and(|first| first.span.len() <= PLACEHOLDER_BLOCK_BYTES)
     };
@@ -109,7 +110,7 @@ pub(super) fn start_meaning(request: &Remembered) -> Option<[u8; 32]> {
     Some(started(&message_meaning(request, first("user")?), &message_meaning(request, first("assistant")?)))
 }
 
-/// The same of a request that has no assistant turn yet, and the turn that answers it.
+/// Returns the [`start_meaning`] of a request that has no assistant turn yet, and of the turn that answers it.
 pub(super) fn start_meaning_with(request: &Remembered, turn: &[u8]) -> Option<[u8; 32]> {
     let messages = &request.anatomy().messages;
     let user = messages.iter().find(|message| message.has_role(request.body(), "user"))?;
@@ -123,7 +124,7 @@ fn started(user: &[u8; 32], assistant: &[u8; 32]) -> [u8; 32] {
     blake3::derive_key("forkpoint start v1", &[&user[..], assistant].concat())
 }
 
-/// What a message says: its texts and its calls. Clients drop empty texts, and thinking, when they echo.
+/// Returns a digest of the texts and calls of a message. Clients drop empty texts, and thinking, when they echo it.
 fn message_meaning(request: &Remembered, message: &Message) -> [u8; 32] {
     let body = request.body();
     let mut hasher = blake3::Hasher::new();
@@ -161,8 +162,8 @@ pub(super) fn tools_meaning(request: &Remembered) -> [u8; 32] {
     blake3::derive_key("forkpoint toolset v1", &[tools.concat(), model.as_bytes().to_vec()].concat())
 }
 
-/// Whether the request goes on from where the parent's messages end, with the same model and tools. Markers and
-/// "string or one text block" do not count: clients change both from turn to turn.
+/// Returns true if the request goes on from where the parent's messages end, with the same model and tools. Markers
+/// and "string or one text block" do not count: clients change both from turn to turn.
 pub(super) fn continues(request: &Remembered, parent: &Remembered) -> bool {
     let tools = |of: &Remembered| of.chain().layer(of.anatomy(), Layer::Tools);
     let (ours, theirs) = (&request.anatomy().messages, &parent.anatomy().messages);
@@ -174,8 +175,8 @@ pub(super) fn continues(request: &Remembered, parent: &Remembered) -> bool {
         })
 }
 
-/// The last piece of a client's own fork that its siblings have too: what stands before its directive if it carries
-/// the whole turn, else the end of the parent's history. None if its history is another.
+/// Returns the last piece of a client's own fork that its siblings have too: the one before its directive if it carries
+/// the whole turn, else the end of the parent's history. `None` if its history is another.
 pub(super) fn last_shared(request: &Remembered, fork: &ForkPoint, call: Option<usize>) -> Option<usize> {
     let parent = &*fork.parent.request;
     let (ours, theirs) = (&request.anatomy().messages, &parent.anatomy().messages);
@@ -228,7 +229,7 @@ fn same_piece(ours: &Remembered, mine: &Piece, theirs: &Remembered, other: &Piec
     }
 }
 
-/// What follows the last assistant turn.
+/// The messages behind the last assistant turn.
 fn news(request: &Remembered) -> &[Message] {
     let messages = &request.anatomy().messages;
     let assistant = messages.iter().rposition(|message| message.has_role(request.body(), "assistant"));
@@ -250,7 +251,7 @@ fn pieces<'r>(request: &'r Remembered, message: &Message) -> &'r [Piece] {
     &request.anatomy().pieces[message.pieces.clone()]
 }
 
-/// Where the text of a text block, or of a string in its place, stands.
+/// Returns the place of the text of a text block, or of a string in place of one.
 fn text_span(request: &Remembered, piece: &Piece) -> Option<Span> {
     match piece.form {
         Form::Text => Some(piece.span.clone()),

@@ -1,18 +1,18 @@
-//! What an answer says about the fork that gave it.
+//! Signs in an answer that a fork went wrong.
 
 use super::words;
 use crate::engine::json;
 use crate::engine::recall::Remembered;
 use crate::engine::turn::{Block, Turn, Wholeness};
 
-/// Whether a finished answer says nothing: no text, and no call of anything.
+/// Returns true if a finished answer says nothing: no text, and no call of anything.
 pub fn is_empty(turn: &Turn) -> bool {
     let pauses = turn.stop_reason.as_deref() == Some("pause_turn");
     turn.wholeness == Wholeness::Whole && !pauses && turn.blocks.iter().all(is_silent)
 }
 
-/// Whether the model calls a tool that the child did not bring: its parent's, which the client may not run for it.
-/// One that brought none has been given its parent's.
+/// Returns true if the model calls a tool that the child did not bring: its parent's, which the client may not run
+/// for it. A child that brought no tools has been given its parent's.
 pub fn is_foreign(child: &Remembered, block: &Block) -> bool {
     if block.kind != "tool_use" {
         return false;
@@ -24,7 +24,7 @@ pub fn is_foreign(child: &Remembered, block: &Block) -> bool {
     member("toolset_name").is_none() && !own.is_empty() && !own.contains(&name)
 }
 
-/// The results that a request brings and that report a failure.
+/// Returns the number of new results in a request that report a failure.
 pub fn tool_errors(request: &Remembered) -> u64 {
     let (body, anatomy) = (request.body(), request.anatomy());
     let messages = anatomy.messages.iter().rev();

@@ -1,4 +1,4 @@
-//! Blocks of the one message that is the child's own: its bytes, and where each of them takes a marker.
+//! Blocks of the one message that is the child's own: their bytes, and where each of them takes a marker.
 
 use std::ops::Range;
 
@@ -28,12 +28,12 @@ impl Blocks {
         self.list.len()
     }
 
-    /// What this holds in memory.
+    /// Returns the memory that this takes.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.len() + self.list.len() * size_of::<LaidBlock>()
     }
 
-    /// How many bytes the blocks of this range have.
+    /// Returns the number of bytes in the blocks of this range.
     pub fn bytes_of(&self, blocks: Range<usize>) -> u64 {
         self.list.get(blocks).unwrap_or_default().iter().map(|laid| laid.span.len() as u64).sum()
     }
@@ -82,7 +82,7 @@ impl Draft {
         self.block(&[&br#"{"type":"text","text":"#[..], string, b"}"].concat());
     }
 
-    /// A piece of a request, less its markers; a string becomes the block that it stands for.
+    /// Adds a piece of a request, less its markers; a string becomes a text block.
     pub fn piece(&mut self, body: &[u8], piece: &Piece) {
         match piece.form {
             Form::Text => self.text(&body[piece.span.clone()]),

@@ -1,4 +1,4 @@
-//! Whose each top-level field of a forked request is.
+//! The top-level fields of a forked request: which are the parent's, and which the child's.
 
 use std::borrow::Cow;
 
@@ -25,7 +25,7 @@ const OWN: [&str; 9] = [
 /// A top-level marker would write an entry per sibling; a diagnosis would compare with another prompt.
 const DROPPED: [&str; 2] = [marker::NAME, "diagnostics"];
 
-/// What the layout takes apart itself.
+/// Fields that the layout takes apart itself.
 const LAID_OUT: [&str; 4] = ["model", "tools", "system", "messages"];
 
 /// Fields that shape the prompt, by name; every other one is taken to do so too.
@@ -65,7 +65,7 @@ pub fn own<'a>(
 pub struct Comparison<'a> {
     pub child: &'a Remembered,
     pub parent: &'a Remembered,
-    /// What the child leaves out it takes from its parent: it has named its parent itself.
+    /// The child has named its parent itself, and takes from it what it leaves out.
     pub lenient: bool,
     /// Fields that the child takes from its parent whatever it says: `fork.inherit`.
     pub inherit: &'a [String],
@@ -109,7 +109,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// The names of fields that nothing is known of; none for one that cannot be read.
+/// The names of fields that nothing is known of; `None` for one that cannot be read.
 fn unknown_names(request: &Remembered) -> impl Iterator<Item = Option<Cow<'_, str>>> {
     let (body, anatomy) = (request.body(), request.anatomy());
     let known = |key: &Span| {
@@ -120,7 +120,7 @@ fn unknown_names(request: &Remembered) -> impl Iterator<Item = Option<Cow<'_, st
     unknown.map(|member| json::text(body, &member.key))
 }
 
-/// The value of a top-level field; `null` is none.
+/// Returns the value of a top-level field; `None` for `null` too.
 pub fn value<'r>(request: &'r Remembered, name: &str) -> Option<&'r [u8]> {
     let span = request.anatomy().member(request.body(), name)?;
     Some(&request.body()[span.clone()]).filter(|value| *value != b"null")

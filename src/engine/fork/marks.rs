@@ -17,7 +17,7 @@ use crate::engine::breakpoints::{LOOKBACK, Ttl, marker, room_when_cut};
 use crate::engine::json::Span;
 use crate::engine::recall::Remembered;
 
-/// The messages of a child after those that its first message stands for.
+/// The messages of a child behind those that its own first message replaces.
 pub struct Later<'r> {
     request: &'r Remembered,
     span: Span,
@@ -75,7 +75,7 @@ impl<'r> Later<'r> {
     }
 }
 
-/// What is marked.
+/// The places that get a marker.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     /// b.
@@ -87,7 +87,7 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// `trunk`: how many pieces stand before the blocks. `directive`: which block it is.
+    /// `trunk`: the number of pieces before the blocks. `directive`: the number of its block.
     pub fn plan(
         trunk: usize,
         blocks: &Blocks,

@@ -1,4 +1,4 @@
-//! What a child says before its first answer, taken apart: instructions, other blocks, directive.
+//! The words of a child before its first answer, taken apart: instructions, other blocks, directive.
 
 use std::cell::OnceCell;
 
@@ -47,7 +47,7 @@ impl<'r> Opening<'r> {
         Ok(Opening { request, first, directive, hoisted })
     }
 
-    /// What stands between the instructions and the directive, in its order.
+    /// The pieces between the instructions and the directive, in their order.
     pub fn others(&self) -> impl Iterator<Item = &'r Piece> {
         let directive = self.directive;
         let pieces = &self.request.anatomy().pieces;
@@ -64,7 +64,7 @@ impl<'r> Opening<'r> {
         self.hoisted.is_some()
     }
 
-    /// What to know it by on a later turn.
+    /// Returns what is needed to recognise it on a later turn.
     pub fn record(&self) -> Record {
         Record {
             first: message(self.request, self.first),
@@ -75,7 +75,7 @@ impl<'r> Opening<'r> {
     }
 }
 
-/// What a child's first message said, so that it is known again in another form.
+/// Digests of a child's first message, by which it is recognised in another form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     first: Said,
@@ -101,7 +101,7 @@ impl Record {
 }
 
 /// Lays the first message of a request that has none before it; how many messages that are. If it cannot be taken
-/// apart, a note stands in its place.
+/// apart, a note takes its place.
 pub fn take_first(request: &Remembered, draft: &mut Draft) -> usize {
     let first = request.anatomy().messages.first();
     let plain = |first: &&Message| {
@@ -122,7 +122,7 @@ pub fn take_first(request: &Remembered, draft: &mut Draft) -> usize {
 
 /// A child's own system prompt: what its parent does not say, and the attribution line aside.
 pub fn instructions<'r>(child: &'r Remembered, parent: &Remembered) -> Vec<&'r Piece> {
-    // A letter is at most six bytes in another spelling, so most texts are told apart by their lengths.
+    // A letter is at most six bytes in another spelling, so most texts that differ are found by their lengths.
     let length = |piece: &Piece| piece.text().as_ref().unwrap_or(&piece.span).len();
     let may_say_the_same = |one: usize, two: usize| one <= 6 * two && two <= 6 * one;
     let says_more = |piece: &&Piece| {
@@ -136,7 +136,7 @@ pub fn instructions<'r>(child: &'r Remembered, parent: &Remembered) -> Vec<&'r P
     system(child).filter(says_more).collect()
 }
 
-/// What its system prompt says, the attribution line aside.
+/// Returns a digest of its system prompt, without the attribution line.
 pub fn instructions_said(request: &Remembered) -> Said {
     said::all(system(request).map(|piece| said::piece(request.body(), piece)))
 }
@@ -163,7 +163,7 @@ fn directive(request: &Remembered, first: &Message, call: Option<&Call>) -> Opti
     texts().max_by_key(|piece| fit(*piece))
 }
 
-/// What a message says, its role and other members aside.
+/// Returns a digest of the content of a message.
 fn message(request: &Remembered, message: &Message) -> Said {
     let pieces = &request.anatomy().pieces[message.pieces.clone()];
     said::all(pieces.iter().map(|piece| said::piece(request.body(), piece)))
@@ -202,7 +202,7 @@ fn text_of(piece: &Piece) -> json::Span {
     text.unwrap_or_else(|| piece.span.clone())
 }
 
-/// Whether a text says nothing; the API refuses such blocks.
+/// Returns true for a text of white space; the API refuses such blocks.
 fn is_blank(request: &Remembered, piece: &Piece) -> bool {
     is_text(request, piece) && json::is_blank(request.body(), &text_of(piece))
 }

@@ -1,4 +1,4 @@
-//! What a value says, for comparing parents with children and turns with turns.
+//! Digests of what values say, for comparing parents with children and turns with turns.
 
 use crate::engine::anatomy::{Form, Piece};
 use crate::engine::meaning::Meaning;
@@ -10,7 +10,7 @@ const WORK_MAX: usize = 16 << 20;
 /// The digest of what something says: of its meaning or, where it has none, of its bytes.
 pub type Said = [u8; 32];
 
-/// Whether two values say the same.
+/// Returns true if two values say the same.
 pub fn same(one: &[u8], two: &[u8]) -> bool {
     one == two || value(one) == value(two)
 }
@@ -19,7 +19,7 @@ pub fn value(value: &[u8]) -> Said {
     digest(value, Meaning::of, value)
 }
 
-/// What a piece says: markers do not count, and a string says what one text block says.
+/// Returns the digest of a piece: markers do not count, and a string says what one text block says.
 pub fn piece(body: &[u8], piece: &Piece) -> Said {
     let bytes = &body[piece.span.clone()];
     match piece.form {
@@ -35,7 +35,7 @@ pub fn piece(body: &[u8], piece: &Piece) -> Said {
     }
 }
 
-/// What several things say, one after the other.
+/// Returns the digest of several values in this order.
 pub fn all(parts: impl IntoIterator<Item = Said>) -> Said {
     let mut hasher = blake3::Hasher::new();
     parts.into_iter().for_each(|part| {

@@ -56,7 +56,7 @@ fn push(out: &mut Vec<Bytes>, body: &Bytes, span: Span) {
     }
 }
 
-/// Whether a block holds blocks that may carry markers of their own. What a call brings is data.
+/// Returns true if a block holds blocks that may carry markers of their own. The input of a call is data.
 fn can_nest(body: &[u8], piece: &Piece) -> bool {
     let kind = piece.kind_in(body);
     piece.form == Form::Block

@@ -1,4 +1,4 @@
-//! What a forked child is told, in our own words.
+//! The notes to a forked child, in our own words.
 
 use std::borrow::Cow;
 
@@ -39,19 +39,19 @@ const ASIDE: &str = "\
 The calls of the last turn above go on elsewhere, and their results do not come here. What follows is asked beside \
 that work: answer it from what stands above.";
 
-/// What to look for in a prompt: how clients tell an agent where it works.
+/// The words with which clients name the directory that an agent works in.
 const DIRECTORY: &[u8] = b"orking directory: ";
 /// Longer than any path.
 const PATH_BYTES_MAX: usize = 4096;
-/// The messages in which clients tell it.
+/// The number of leading messages in which clients name it.
 const DIRECTORY_MESSAGES: usize = 2;
 
-/// What is special about one child.
+/// The facts about one child that its note mentions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes<'a> {
     /// A call started it; otherwise it has named its parent.
     pub called: bool,
-    /// It brings a system prompt of its own.
+    /// It has a system prompt of its own.
     pub instructions: bool,
     pub report: bool,
     /// Its tools, if they are fewer than those above.
@@ -66,7 +66,7 @@ pub struct Worktree<'a> {
     pub parents: Option<Cow<'a, str>>,
 }
 
-/// The note to a child. With a template the standing words are the operator's.
+/// Returns the note to a child. With a template the general words are the operator's.
 pub fn boilerplate(notes: &Notes<'_>, template: Option<&str>) -> String {
     let mut text = String::from(CHILD_TAG);
     text.push('\n');
@@ -92,7 +92,8 @@ pub fn boilerplate(notes: &Notes<'_>, template: Option<&str>) -> String {
     text
 }
 
-/// The note before a message to a turn whose calls have no results yet: it goes on from there, and is no agent.
+/// Returns the note before a message to a turn whose calls have no results yet: it goes on from there, and is not an
+/// agent.
 pub fn aside() -> String {
     format!("{CHILD_TAG}\n{ASIDE}\n{CLOSING_TAG}")
 }
@@ -118,8 +119,8 @@ impl Worktree<'_> {
     }
 }
 
-/// Whether a child is told how to report. By itself only one that nobody else tells: a call without a type or of
-/// type `fork`, and no instructions of its own.
+/// Returns true if the note to a child says how to report. By default only if nobody else says it: the call has no
+/// type or the type `fork`, and the child has no instructions of its own.
 pub fn asks_report(policy: &Policy, kind: Option<&str>, instructions: bool) -> bool {
     match policy.report {
         Report::Always => true,
@@ -151,7 +152,8 @@ pub fn name_of<'b>(body: &'b [u8], tool: &Piece) -> Option<Cow<'b, str>> {
     name.or_else(|| member("name")).or_else(|| member("type"))
 }
 
-/// Whether a child works elsewhere than its parent: both say where and differ, or the call asks for it.
+/// Returns where a child works, if that is not where its parent does: both name a directory and differ, or the call
+/// asks for it.
 pub fn worktree<'a>(
     child: &'a Remembered,
     parent: &'a Remembered,

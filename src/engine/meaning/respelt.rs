@@ -1,5 +1,5 @@
-//! Whether one value is another in a different spelling, without the meaning of either: for a client that spells the
-//! same tools anew each turn, most strings are equal byte for byte, and nothing needs to be written or hashed.
+//! Comparing a value with another spelling of it, without the meaning of either: for a client that spells the same
+//! tools anew each turn, most strings are equal byte for byte, and nothing needs to be written or hashed.
 
 use crate::engine::json::{
     self, Malformed, Span, skip_space, string_end, value_end, walk_array, walk_object,
@@ -7,31 +7,32 @@ use crate::engine::json::{
 
 /// Larger, wider or deeper values are compared by their meanings: names are looked for one by one.
 const BYTES_MAX: usize = 256 * 1024;
+/// As many as a `u64` has bits, one for each member that was found.
 const MEMBERS_MAX: usize = 64;
 const DEPTH_MAX: usize = 12;
 
-/// Whether `value` means what `sound` means, which is known to have a meaning ([`super::Meaning::of_sound`]). A `false`
-/// says nothing: the meanings decide then.
+/// Returns true if `value` means what `sound` means, which is known to have a meaning ([`super::Meaning::of_sound`]).
+/// `false` says nothing: the meanings decide then.
 pub fn is_respelt(sound: &[u8], value: &[u8]) -> bool {
     Tree::of(sound).is_some_and(|tree| tree.is_respelt(sound, value))
 }
 
-/// Whether two values may be the same in another order: as long, and of bytes that add up to the same. Far cheaper than
-/// a comparison that ends in a no.
+/// Returns true if two values may be equal but for their order: both have as many bytes, and the same sum of them. Far
+/// cheaper than a comparison that fails.
 pub fn is_reordered(one: &[u8], two: &[u8]) -> bool {
-    // So many bytes add up to no more than 16 bits hold, which leaves room for many sums side by side.
+    // The sum of this many bytes fits into 16 bits, so that the compiler can add many of them side by side.
     const RUN: usize = 256;
     let run = |bytes: &[u8]| bytes.iter().fold(0_u16, |sum, byte| sum.wrapping_add(u16::from(*byte)));
     let sum = |bytes: &[u8]| bytes.chunks(RUN).map(|bytes| u64::from(run(bytes))).sum::<u64>();
     one.len() == two.len() && sum(one) == sum(two)
 }
 
-/// Where everything inside a value stands, for a value that others are compared with often.
+/// The places of everything inside a value that others are compared with often.
 #[derive(Debug)]
 pub struct Tree {
     /// Each before what it holds.
     nodes: Box<[Node]>,
-    /// Those of one object stand together, in its order.
+    /// Those of one object are next to each other, in its order.
     members: Box<[TreeMember]>,
 }
 
@@ -50,8 +51,8 @@ struct TreeMember {
     node: u32,
 }
 
-/// A span within a value that is short enough for this, and how that begins: most parts are told apart by their first
-/// bytes, and many have no more.
+/// A span within a value of at most [`BYTES_MAX`], and its first bytes: most parts differ there, and many have no
+/// more.
 #[derive(Clone, Copy, Debug)]
 struct TreePart {
     start: u32,
@@ -72,13 +73,13 @@ impl TreePart {
         &of[self.start as usize..self.end as usize]
     }
 
-    /// Whether what begins with `first` may begin with this part, which is not empty.
+    /// Returns true if a text that begins with `first` may begin with this part, which is not empty.
     fn is_like(&self, first: u64) -> bool {
         let beyond = 8 * size_of_val(&first).saturating_sub(self.len()) as u32;
         (self.head ^ first).wrapping_shl(beyond) == 0
     }
 
-    /// Whether this part of `of` stands at the start of `rest`, which begins with `first`.
+    /// Returns true if `rest`, whose head is `first`, begins with this part of `of`.
     fn begins(&self, of: &[u8], rest: &[u8], first: u64) -> bool {
         let is_short = self.len() <= size_of_val(&first) && rest.len() >= self.len();
         self.is_like(first) && (is_short || rest.starts_with(self.bytes(of)))
@@ -94,7 +95,7 @@ fn head(bytes: &[u8]) -> u64 {
 }
 
 impl Tree {
-    /// `None` for a value that is too large or nests too deep, and for what is none.
+    /// `None` for a value that is too large, nests too deep or is malformed.
     pub fn of(value: &[u8]) -> Option<Tree> {
         if value.len() > BYTES_MAX {
             return None;
@@ -105,12 +106,12 @@ impl Tree {
         Some(Tree { nodes: planted.nodes.into(), members: planted.members.into() })
     }
 
-    /// Whether `value` means what `sound` means, whose tree this is.
+    /// Returns true if `value` means what `sound` means, whose tree this is.
     pub fn is_respelt(&self, sound: &[u8], value: &[u8]) -> bool {
         self.respelt_end(sound, value, 0).is_some()
     }
 
-    /// The same of the value that starts at `at` of these bytes, and where it ends.
+    /// Returns where the value at `at` of these bytes ends, if it means what `sound` means.
     pub fn respelt_end(&self, sound: &[u8], bytes: &[u8], at: usize) -> Option<usize> {
         Pair { tree: self, sound, value: bytes }.same(0, at)
     }
@@ -121,7 +122,7 @@ impl Tree {
     }
 }
 
-/// A tree that grows.
+/// A tree that is being built.
 struct Planted<'a> {
     bytes: &'a [u8],
     nodes: Vec<Node>,
@@ -131,6 +132,7 @@ struct Planted<'a> {
 impl Planted<'_> {
     fn add(&mut self, start: usize, depth: usize) -> Result<usize, Malformed> {
         let (bytes, place) = (self.bytes, self.nodes.len());
+        // A node comes before those inside it, so it takes its place now and its contents at the end.
         let unknown = TreePart::of(bytes, &(start..start));
         self.nodes.push(Node { value: unknown, next: 0, members: (0, 0) });
         let mut own = Vec::new();
@@ -239,8 +241,8 @@ impl Pair<'_> {
         (found.count_ones() as usize == members.len()).then_some(at + 1)
     }
 
-    /// The number of the member whose name stands at `at`, and where that name ends. Which one it is cannot be foreseen,
-    /// so that looking at all of them is faster than to stop at the right one.
+    /// Returns the number of the member whose name is at `at`, and where that name ends. A processor cannot predict
+    /// which one it is, so that looking at all of them is faster than to stop at the right one.
     fn member(&self, members: &[TreeMember], found: u64, at: usize) -> Option<(usize, usize)> {
         let rest = &self.value[at..];
         let first = head(rest);

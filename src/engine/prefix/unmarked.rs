@@ -4,7 +4,7 @@ use super::{CONTENT_KEY, push_compact};
 use crate::engine::json::{self, value_end};
 use crate::engine::marker;
 
-/// A block stands at most so deep in another that the upstream takes a marker on it.
+/// The greatest depth of a block in others at which the upstream takes a marker on it.
 const DEPTH_MAX: usize = 8;
 
 /// Writes the list of blocks at `start` as it would be without its markers, compactly.

@@ -1,4 +1,4 @@
-//! What a model costs and how its cache behaves: the facts that no request tells.
+//! Prices of models, and how their caches behave: facts that are not in a request.
 //!
 //! They age, and some are only reported, so they come from a table that names a source and a date for each
 //! model (`config/prices.toml`). The rule: a figure that the table lacks stays unknown. Such a model has tokens
@@ -33,7 +33,7 @@ pub struct Model {
     pub id: String,
     /// As its vendor serves it; a cloud may differ, so ask [`Prices::facts`].
     pub facts: ModelFacts,
-    /// Known for more models than the price is: what is cheaper can be told without dollars.
+    /// Known for more models than the price is: two plans can be compared without dollars.
     pub multipliers: Multipliers,
     pub price: Option<Price>,
     /// Who says so.
@@ -49,7 +49,7 @@ pub struct ModelFacts {
     pub minimum_tokens: Option<u64>,
     /// The longest prompt and answer together.
     pub window_tokens: Option<u64>,
-    /// Whether thinking blocks are refused behind any other prefix than their own.
+    /// Thinking blocks are refused behind any other prefix than their own.
     pub bound_thinking: bool,
 }
 
@@ -95,7 +95,7 @@ impl Prices {
     }
 }
 
-/// What each use of the cache costs, in multiples of an uncached token.
+/// The price of each use of the cache, in multiples of an uncached token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Multipliers {
     pub read: Option<Multiplier>,
@@ -117,7 +117,7 @@ impl Multiplier {
     }
 }
 
-/// What the tokens of one model cost.
+/// The price of one model's tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Price {
     pub rates: Rates,
@@ -194,7 +194,7 @@ fn bill(rate: Option<Rate>, tokens: u64) -> Option<Usd> {
     }
 }
 
-/// What one request cost, by kind of token; none where the rate is not known.
+/// The cost of one request, by kind of token; `None` where the rate is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
     pub uncached: Option<Usd>,

@@ -1,8 +1,8 @@
 //! The many names of one model.
 //!
-//! The same model is asked for with or without the date of its release, and clouds add words of their own. The
-//! rule: only these forms are known, spelt exactly; a name with anything else in it is another model, because a
-//! guess would put somebody else's price on it.
+//! A model is asked for with or without the date of its release, and clouds add words of their own. The rule:
+//! only these forms are known, spelt exactly; a name with anything else in it is another model, because a guess would
+//! put somebody else's price on it.
 //!
 //! ```text
 //! claude-opus-5-5                           -latest, @default
@@ -20,7 +20,7 @@ pub(super) fn without_provider(name: &str) -> &str {
     own.unwrap_or(name)
 }
 
-/// Whether the name is the id itself, or the id with what may follow it: a date, then a version.
+/// Returns true if the name is the id itself, or the id followed by a date, a version or both.
 pub(super) fn is_release_of(name: &str, id: &str) -> bool {
     name.strip_prefix(id).is_some_and(|rest| is_version(after_date(rest)))
 }

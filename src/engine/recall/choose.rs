@@ -1,4 +1,4 @@
-//! Which of the known things a request is compared with. A wrong choice costs time, never correctness.
+//! Choosing the known request and layers that a request is compared with. A wrong choice costs time, never correctness.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::engine::json::skip_space;
 /// few tool sets and system prompts, but comparing must stay far below the cost of reading.
 pub const CANDIDATES_MAX: usize = 8;
 
-/// What the value of a layer, at the start of `rest`, is most like, and whether it starts with all of that.
+/// Returns the known value that a layer, at the start of `rest`, is most like, and whether `rest` starts with
+/// all of it.
 pub(super) fn layer(
     known: &dyn Known,
     layer: Layer,
@@ -55,7 +56,7 @@ pub(super) fn predecessor(
 ) -> Option<Arc<Remembered>> {
     let mut opened = known.opened(opening);
     if opened.len() >= CANDIDATES_MAX {
-        // Of many agents that were sent off with the same words, the one may not be among the newest.
+        // Of many agents that were started with the same words, the right one may not be among the newest.
         opened.truncate(CANDIDATES_MAX);
         opened.extend(known.answered(opening, answer()).into_iter().take(CANDIDATES_MAX));
     }
@@ -111,8 +112,8 @@ pub(super) fn shared(one: &[u8], two: &[u8]) -> usize {
     len
 }
 
-/// What the model said first, of the messages from `start` on: looked for in the next few, since nobody puts
-/// more before it.
+/// Returns the key of the first answer among the messages from `start` on. It is looked for in the next few, since
+/// nobody puts more before it.
 pub(super) fn first_answer(body: &[u8], start: usize) -> Option<FirstAnswer> {
     const MESSAGES_MAX: usize = 4;
     let mut start = start;

@@ -18,7 +18,7 @@ impl FoundPieces {
         self.leaves.reserve(old.anatomy.pieces.len() + 8);
     }
 
-    /// Takes over a known piece that stands at `start` now, and answers where it ends.
+    /// Takes over a known piece that is at `start` now, and returns where it ends.
     pub fn take_piece(&mut self, seen: Seen<'_>, index: usize, start: usize) -> usize {
         let piece = seen.pieces[index].moved(seen.pieces[index].span.start, start);
         let end = piece.span.end;
@@ -27,7 +27,7 @@ impl FoundPieces {
         end
     }
 
-    /// The same for all pieces of a layer, whose value stood at `from`.
+    /// Takes over all pieces of a layer whose value was at `from` and is at `start` now.
     pub fn take_all(&mut self, seen: Seen<'_>, from: usize, start: usize) {
         if from == start {
             self.pieces.extend_from_slice(seen.pieces);
@@ -37,7 +37,8 @@ impl FoundPieces {
         self.leaves.extend_from_slice(seen.leaves);
     }
 
-    /// The same for a message that has lost its marker, if what is left of it stands at the start of `rest`.
+    /// Takes over a message that has lost its marker, if `rest`, which begins at `start`, begins with what is left
+    /// of it.
     pub fn take_unmarked(
         &mut self,
         old: &Remembered,
@@ -48,6 +49,7 @@ impl FoundPieces {
         let message = old.anatomy.messages.get(index)?;
         let pieces = &old.anatomy.pieces[message.pieces.clone()];
         let mut markers = pieces.iter().filter_map(Piece::marker);
+        // Clients move one marker along with the end of a conversation; of several only some may be gone.
         let (Some(Marker { cut, .. }), None) = (markers.next(), markers.next()) else { return None };
         let left = rest.strip_prefix(&old.body[message.span.start..cut.start])?;
         left.starts_with(&old.body[cut.end..message.span.end]).then_some(())?;
@@ -61,7 +63,7 @@ impl FoundPieces {
         Some(message_now)
     }
 
-    /// The same for so many messages in one run, the first of which stands at `start`.
+    /// Takes over the first `run` messages at once; the first of them is at `start` now.
     pub fn take_run(&mut self, old: &Remembered, run: usize, start: usize) -> Vec<Message> {
         let taken = &old.anatomy.messages[..run];
         let mut messages = Vec::with_capacity(old.anatomy.messages.len() + 4);
@@ -74,7 +76,7 @@ impl FoundPieces {
         messages
     }
 
-    /// The same for a whole message.
+    /// Takes over one message, which is at `start` now.
     pub fn take_message(&mut self, old: &Remembered, index: usize, start: usize) -> Message {
         let message = &old.anatomy.messages[index];
         let from = message.span.start;

@@ -1,4 +1,4 @@
-//! Markers on blocks inside a block: where one may stand, and whether one is there whose name is written with
+//! Markers on blocks inside a block: blocks that may have some, and those that have one whose name is written with
 //! escapes, which the upstream would count and a search for the name does not find.
 
 use std::sync::LazyLock;
@@ -10,10 +10,10 @@ use crate::engine::json::{self, is_key, value_end};
 use crate::engine::marker;
 
 static KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(marker::KEY));
-/// Of a letter that is written as an escape.
+/// The start of a letter that is written as an escape.
 static ESCAPE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\\u00"));
 
-/// Whether a marker's name stands in a block, its own marker aside. Texts hold no blocks.
+/// Returns true if the name of a marker occurs in a block, apart from its own marker. Texts hold no blocks.
 pub(super) fn nests_markers(body: &[u8], piece: &Piece) -> bool {
     let kind = piece.kind_in(body);
     let own = usize::from(piece.is_marked());
@@ -21,16 +21,16 @@ pub(super) fn nests_markers(body: &[u8], piece: &Piece) -> bool {
         && KEY.find_iter(&body[piece.span.clone()]).nth(own).is_some()
 }
 
-/// A block stands at most so deep in another that the upstream takes a marker on it: in the content of a document
-/// in a result.
+/// The greatest depth of a block in others at which the upstream takes a marker on it: in the content of a document in
+/// a result.
 const DEPTH_MAX: usize = 8;
 
-/// Whether the block at `start..end` hides one. Few blocks have an escape that needs a closer look.
+/// Returns true if the block at `start..end` hides a marker. Few blocks have an escape that needs a closer look.
 pub(super) fn has_hidden_marker(body: &[u8], start: usize, end: usize) -> bool {
     may_be_escaped(&body[start..end]) && hides_marker(body, start, DEPTH_MAX)
 }
 
-/// Whether a letter of the name may be written as an escape somewhere.
+/// Returns true if a letter of the name may be written as an escape somewhere.
 fn may_be_escaped(block: &[u8]) -> bool {
     ESCAPE.find_iter(block).any(|at| matches!(block.get(at + 4), Some(b'5'..=b'7')))
 }

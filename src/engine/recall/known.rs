@@ -1,11 +1,11 @@
-//! What a request is read by.
+//! The knowledge that a request is read by.
 
 use std::sync::Arc;
 
 use super::{FirstAnswer, KnownLayer, Opening, Remembered, Same};
 use crate::engine::anatomy::Layer;
 
-/// What is known of one tenant before a request is read. Each question may be answered with nothing.
+/// The knowledge of one tenant before a request is read. Each question may be answered with nothing.
 pub trait Known {
     /// The latest request of what the headers say is the same conversation.
     fn hinted(&self) -> Option<Arc<Remembered>> {
@@ -24,7 +24,7 @@ pub trait Known {
         Vec::new()
     }
 
-    /// What is known to stand in this request as it stands in the hinted one; of its messages, with what is between them.
+    /// The parts of the hinted request that this one is known to repeat; of its messages, with the bytes between them.
     fn repeated(&self) -> Same {
         Same::default()
     }
@@ -50,7 +50,7 @@ pub trait Known {
 #[derive(Clone, Copy)]
 pub struct Copied<'a> {
     pub request: &'a Remembered,
-    /// Whether the message with this number, which starts here in the other, is a copy of its own.
+    /// Returns true if the message with this number, which starts at this offset of the new request, is a copy.
     pub is_copy: &'a dyn Fn(usize, usize) -> bool,
 }
 
@@ -62,7 +62,7 @@ impl Known for Nothing {}
 /// One request is known: the one before.
 pub struct Last<'a> {
     pub request: &'a Arc<Remembered>,
-    /// What is known to be repeated of it: [`Known::repeated`].
+    /// The parts that are known to be repeated: [`Known::repeated`].
     pub repeated: Same,
 }
 

@@ -63,6 +63,7 @@ impl<'a> KnownMessages<'a> {
             self.place.next = number + 1;
         }
         let is_past = continued.is_none_or(|old| self.place.passed() >= old.anatomy.messages.len());
+        // The messages of the following request are expected behind all of the continued one's.
         let Some(next) = self.following else { return last };
         if !is_past {
             return last;

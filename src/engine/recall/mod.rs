@@ -66,7 +66,7 @@ pub struct Remembered {
     reading: Arc<Reading>,
 }
 
-/// What was read of a request, without its bytes.
+/// Everything that was read of a request, without its bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reading {
     anatomy: Anatomy,
@@ -98,12 +98,12 @@ impl Reading {
         self.chain.shared(&other.chain)[1]
     }
 
-    /// Whether both have as many tools and system blocks, so that equal pieces have equal numbers.
+    /// Returns true if both have as many tools and system blocks, so that equal pieces have equal numbers.
     pub fn is_numbered_like(&self, other: &Reading) -> bool {
         (self.anatomy.tools, self.anatomy.system) == (other.anatomy.tools, other.anatomy.system)
     }
 
-    /// This request, for whom its bytes do not matter.
+    /// Returns this request for a comparison that does not look at bytes.
     pub fn without_bytes(&self) -> divergence::Subject<'_> {
         divergence::Subject { body: &[], anatomy: &self.anatomy, chain: &self.chain }
     }
@@ -134,7 +134,7 @@ impl Remembered {
         Remembered::recall(body, known, attribution).map(|(request, _)| request)
     }
 
-    /// The same, with the known request that it was compared with.
+    /// Reads a request, and returns it with the known request that it was compared with.
     pub fn recall(
         body: Bytes,
         known: &dyn Known,
@@ -154,12 +154,12 @@ impl Remembered {
         Ok((Remembered { body, reading }, read.predecessor))
     }
 
-    /// The same request as it came with other bytes.
+    /// Reads this request as it is in other bytes.
     pub fn reread(self: &Arc<Self>, body: Bytes) -> Result<Remembered, Malformed> {
         Remembered::read(body, &Last { request: self, repeated: Same::default() }, self.attribution)
     }
 
-    /// The same request with other hashes from this piece on: as if it had come in a spelling that nobody knows.
+    /// Returns the request with other hashes from this piece on: as if it had come in a spelling that nobody knows.
     pub fn astray(&self, from: usize) -> Remembered {
         let Reading { anatomy, chain, leaves, opening, attribution } = &*self.reading;
         let (anatomy, leaves) = (anatomy.clone(), leaves.clone());
@@ -173,8 +173,8 @@ impl Remembered {
         Remembered { body: self.body.clone(), reading: Arc::new(reading) }
     }
 
-    /// Whether both open alike and were answered alike at first, as far as both were answered. Conversations
-    /// that start with the same words are told apart by their first answer.
+    /// Returns true if both open alike and were answered alike at first, as far as both were answered. Conversations
+    /// that start with the same words differ in their first answer.
     pub fn starts_like(&self, other: &Remembered) -> bool {
         self.opening.is_some()
             && self.opening == other.opening
@@ -184,17 +184,17 @@ impl Remembered {
             }
     }
 
-    /// Whether the model said anything in it.
+    /// Returns true if the model said anything in it.
     pub fn is_answered(&self) -> bool {
         self.first_answer().is_some()
     }
 
-    /// What tells this conversation from others that open alike, once the model said anything in it.
+    /// The key that differs between conversations that open alike, once the model said anything in them.
     pub fn answer_key(&self) -> Option<FirstAnswer> {
         self.first_answer().map(|answer| FirstAnswer::of(&answer))
     }
 
-    /// Whether the first answer of both is the same in every word: then so are their keys.
+    /// Returns true if the first answers of both are equal in every word: then so are their keys.
     pub fn is_answered_like(&self, other: &Remembered) -> bool {
         let answers = self.first_answer().zip(other.first_answer());
         answers.is_some_and(|(one, two)| one.leaves == two.leaves && !one.leaves.is_empty())
@@ -284,7 +284,7 @@ impl Remembered {
         self.anatomy.messages.get(index).map(|message| &self.body[message.span.clone()])
     }
 
-    /// So many messages, from the first on, are repeated at the start of `rest` with what is between them.
+    /// Returns how many messages, from the first on, `rest` begins with, the bytes between them included.
     fn run_at(&self, rest: &[u8]) -> usize {
         let messages = &self.anatomy.messages;
         let (Some(first), Some(last)) = (messages.first(), messages.last()) else { return 0 };
@@ -309,10 +309,10 @@ impl Remembered {
     }
 }
 
-/// Memory for a body that is longer than two of these comes in steps of so much.
+/// Memory for a body that is longer than two of these comes in steps of this size.
 const STEP_BYTES: usize = 64 << 10;
 
-/// What a body of this length takes in memory.
+/// Returns the memory that a body of this length takes.
 fn body_bytes(length: usize) -> usize {
     if length > 2 * STEP_BYTES { length.next_multiple_of(STEP_BYTES) } else { length }
 }
@@ -342,14 +342,14 @@ impl KnownLayer {
     }
 }
 
-/// Where a layer is compared with.
+/// A known value that a layer is compared with.
 enum LayerSource {
     Request(Arc<Remembered>),
     Layer(Arc<KnownLayer>),
 }
 
 impl LayerSource {
-    /// A value, where it stands among the bytes of its pieces, and those.
+    /// Returns a value, its offset in the body that its pieces refer to, and the pieces.
     fn layer(&self, layer: Layer) -> Option<(&[u8], usize, Seen<'_>)> {
         match self {
             LayerSource::Request(request) => {
@@ -361,7 +361,7 @@ impl LayerSource {
     }
 }
 
-/// Known pieces, the body they stand in, and their digests.
+/// Known pieces, the body that they are in, and their digests.
 #[derive(Clone, Copy)]
 struct Seen<'k> {
     body: &'k [u8],
@@ -387,7 +387,7 @@ impl<'k> Seen<'k> {
         if same { self.leaves.get(index).copied() } else { None }
     }
 
-    /// Whether both are the same answer in other spellings: the same calls, by their ids, and the same texts.
+    /// Returns true if both are one answer in two spellings: the same calls, by their ids, and the same texts.
     fn says(&self, other: &Seen<'_>) -> bool {
         let same = |(one, two): (&Piece, &Piece)| {
             one.kind_in(self.body) == two.kind_in(other.body) && said(self.body, one) == said(other.body, two)
@@ -396,7 +396,7 @@ impl<'k> Seen<'k> {
     }
 }
 
-/// What tells a block of an answer from others, whatever its spelling.
+/// Returns the text or the id by which blocks of answers differ, whatever their spelling.
 fn said<'b>(body: &'b [u8], piece: &Piece) -> Option<Cow<'b, str>> {
     let span = match (piece.form, piece.id(), piece.text()) {
         (Form::Text, _, _) => piece.span.clone(),

@@ -1,4 +1,4 @@
-//! What a conversation opens with: keys to find its earlier requests by.
+//! Keys by which the earlier requests of a conversation are found: its first message, and its first answer.
 
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -8,8 +8,8 @@ use super::{Seen, said};
 use crate::engine::anatomy::{Form, Message, Piece};
 use crate::engine::json::{self, Malformed};
 
-/// What the model said first, however it is spelt: tells conversations apart that open alike. Equal keys are a
-/// hint to compare, never a proof.
+/// A key for the first answer, the same for all its spellings: it differs between conversations that open alike. Equal
+/// keys are a hint to compare, never a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FirstAnswer([u8; 16]);
 
@@ -38,8 +38,8 @@ impl Opening {
     /// More blocks than any client puts into a first message count by their number only.
     const BLOCKS_MAX: usize = 32;
 
-    /// The opening of a request that was not read yet. It is looked for where it nearly always stands, and not found
-    /// elsewhere.
+    /// Returns the opening of a request that was not read yet. It is looked for where it nearly always is, and not
+    /// found elsewhere.
     pub fn glimpse(body: &[u8]) -> Option<Opening> {
         const KEY: &[u8] = b"\"messages\"";
         let colon = json::skip_space(body, memchr::memmem::find(body, KEY)? + KEY.len());

@@ -19,13 +19,13 @@ pub struct InParts {
     own: usize,
 }
 
-/// What requests in parts stand on: held once, however many there are.
+/// The request that others are made of: held once, however many there are.
 #[derive(Clone, Debug)]
 pub struct Shared {
     pub request: Arc<Remembered>,
     /// How many bytes of a request in parts are shared: this one's, its answer's, and what all reply to that.
     pub bytes: usize,
-    /// About how many of them are behind this request.
+    /// About how many of them come behind this request's.
     pub answer: usize,
 }
 
@@ -62,6 +62,7 @@ impl InParts {
             if is_of(&received.body, part) {
                 received_bytes += part.len();
             } else if is_of(&own.body, part) {
+                // A slice would keep all of a body in memory that is not kept otherwise.
                 *part = Bytes::copy_from_slice(part);
             }
         }
@@ -79,7 +80,7 @@ impl InParts {
         Remembered { body: self.parts.concat().into(), reading: Arc::clone(&self.reading) }
     }
 
-    /// What it stands on.
+    /// Returns the request that it is made of.
     pub fn shared(&self) -> &Shared {
         &self.shared
     }
@@ -97,7 +98,7 @@ struct Slice {
 }
 
 impl Slice {
-    /// Whether this stretch of the first stands here in the second.
+    /// Returns true if this slice holds `span` of the first body, and has it at the offset `at` of the second.
     fn holds(&self, span: &Range<usize>, at: usize) -> bool {
         let Slice { from, at: start } = self;
         from.start <= span.start && span.end <= from.end && at == start + (span.start - from.start)
@@ -118,7 +119,7 @@ fn slices_of(body: &Bytes, parts: &[Bytes]) -> Vec<Slice> {
     slices.collect()
 }
 
-/// What is known of a request that was made of another.
+/// The knowledge of a request that was made of another.
 struct Made<'a> {
     known: &'a dyn Known,
     copied: Copied<'a>,
@@ -142,7 +143,7 @@ impl Known for Made<'_> {
     }
 }
 
-/// Where bytes stand in memory.
+/// Returns the addresses of bytes in memory.
 fn addresses(bytes: &Bytes) -> Range<usize> {
     let range = bytes.as_ptr_range();
     range.start.addr()..range.end.addr()

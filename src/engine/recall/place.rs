@@ -19,7 +19,7 @@ impl ListPosition {
         index
     }
 
-    /// The element that stood where the walk has just looked in vain.
+    /// Returns the element at the place where nothing was found.
     pub fn passed(&self) -> usize {
         self.next.saturating_sub(1)
     }

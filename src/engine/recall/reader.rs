@@ -1,7 +1,7 @@
 //! The walk over a request body, which looks at known bytes only to compare them.
 //!
 //! Tools, system and messages are lists of elements that repeat from request to request. Before an element is
-//! walked it is compared with the one that stood at its place before; if that matches, its spans are taken
+//! walked it is compared with the one that was at its place before; if that matches, its spans are taken
 //! over, moved. An element that was inserted, removed or replaced costs its own walk, and the comparison falls
 //! back into step after it. An element that is an object or a string says by itself where it ends, so equal
 //! bytes from its start to its end are the same element, whatever follows.
@@ -18,7 +18,7 @@ use crate::engine::anatomy::{Anatomy, Form, Layer, Member, Message};
 use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end};
 use crate::engine::prefix::{Digester, Leaf};
 
-/// The pieces of each layer, in the order the body brings them.
+/// The walk over one body, and everything that it has found so far.
 pub(in crate::engine) struct Reader<'a> {
     body: &'a [u8],
     /// Nothing is asked, and nothing digested, where only spans are wanted.
@@ -27,18 +27,18 @@ pub(in crate::engine) struct Reader<'a> {
     layers: [Option<FoundPieces>; 3],
     messages: Vec<Message>,
     predecessor: Option<Arc<Remembered>>,
-    /// What the predecessor is known to have too, as long as that is the hinted one.
+    /// The parts that are known to be the predecessor's, as long as that is the hinted one.
     repeated: Same,
-    /// Whose tools and whose system prompt are byte for byte these.
+    /// The requests whose tools and whose system prompt are byte for byte these.
     equal: [Option<Arc<Remembered>>; 2],
-    /// So many messages are those of the predecessor, from the first on.
+    /// The number of messages, from the first on, that are the predecessor's.
     same_messages: usize,
     opening: Option<Opening>,
     ambiguous: bool,
     parts_left: usize,
 }
 
-/// What a walk brings home.
+/// The result of a walk.
 pub(in crate::engine) struct Read {
     pub anatomy: Anatomy,
     /// One per piece, if they were wanted.
@@ -93,13 +93,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A part takes far more memory than the two bytes that can bring it about, so there is an end to them.
+    /// Counts parts against [`PARTS_MAX`]: one takes far more memory than the two bytes that it needs in a body.
     fn spend(&mut self, parts: usize) -> Result<(), Malformed> {
         self.parts_left = self.parts_left.checked_sub(parts).ok_or(Malformed::TooMany)?;
         Ok(())
     }
 
-    /// Reads one top-level member and answers where its value ends.
+    /// Reads one top-level member and returns where its value ends.
     fn member(&mut self, key: &Span, start: usize) -> Result<usize, Malformed> {
         match &self.body[key.start + 1..key.end - 1] {
             b"tools" => self.layer(TOOLS, Layer::Tools, start),
@@ -233,8 +233,8 @@ impl<'a> Reader<'a> {
         Ok(end)
     }
 
-    /// Whom a request continues, by the words of its first message: if that is found there as it stands, nothing of it
-    /// needs to be digested.
+    /// Returns the request that is continued, by the words of the first message. If a known request has that message
+    /// as it is, nothing of it needs to be digested.
     fn continued(
         &mut self,
         start: usize,
@@ -274,7 +274,7 @@ impl<'a> Reader<'a> {
         Ok(Message { span: start..end, role, pieces: first..found.pieces.len(), extra })
     }
 
-    /// A list of blocks, or a string that stands for one.
+    /// Reads a list of blocks, or a string in place of one.
     fn content(
         &mut self,
         layer: Layer,
@@ -284,7 +284,7 @@ impl<'a> Reader<'a> {
     ) -> Result<usize, Malformed> {
         let body = self.body;
         let mut place = ListPosition::default();
-        // A known piece that stands here, or the one that stood here.
+        // A known piece that is here again, or the one that was here before.
         let mut known = |start: usize, form: Form| {
             let Some(seen) = seen else { return Err(None) };
             match place.find(&body[start..], |index| seen.bytes(index, form)) {
@@ -320,12 +320,13 @@ impl<'a> Reader<'a> {
         }
         let (counts, FoundPieces { mut pieces, mut leaves }) =
             ((tools.pieces.len(), system.pieces.len()), found);
+        // The cache reads tools and system first, wherever the body has them.
         pieces.splice(0..0, tools.pieces.into_iter().chain(system.pieces));
         leaves.splice(0..0, tools.leaves.into_iter().chain(system.leaves));
         let (tools, system) = counts;
         let anatomy = Anatomy { members, pieces, tools, system, messages, ambiguous: self.ambiguous };
         let predecessor = self.predecessor.map(|request| {
-            // A layer that came before the messages was read before it was known who is continued.
+            // A layer that comes before the messages was read before the continued request was known.
             let [tools, system] = [(TOOLS, Layer::Tools), (SYSTEM, Layer::System)].map(|(slot, layer)| {
                 let found = self.equal[slot].as_ref();
                 let value =

@@ -1,11 +1,11 @@
-//! What a request has of another one.
+//! The parts that two requests have in common.
 
 use std::sync::Arc;
 
 use super::Remembered;
 use crate::engine::anatomy::Anatomy;
 
-/// What a request was compared with: most likely the one that it continues.
+/// The request that another was compared with: most likely the one that it continues.
 #[derive(Clone, Debug)]
 pub struct Like {
     pub request: Arc<Remembered>,
@@ -17,12 +17,12 @@ pub struct Like {
 pub struct Same {
     pub tools: bool,
     pub system: bool,
-    /// So many messages from the first on, each in its place.
+    /// The number of messages from the first on, each in its place.
     pub messages: usize,
 }
 
 impl Same {
-    /// So many pieces from the first on, of a request that has them all. Both have as many in each layer.
+    /// Returns the number of equal pieces from the first on. Both requests have as many in each layer.
     pub fn pieces(&self, anatomy: &Anatomy) -> usize {
         let Same { tools, system, messages } = *self;
         let statics = anatomy.tools + anatomy.system;

@@ -122,7 +122,7 @@ impl StreamedBlock {
     }
 }
 
-/// What the deltas do to one member of the block.
+/// The change that the deltas make to one member of the block.
 enum MemberEdit<'a> {
     /// Put this after the inside of the string.
     Append(&'a str),
@@ -159,7 +159,7 @@ impl MemberEdit<'_> {
     }
 }
 
-/// The inside of a JSON string, escapes as they stand.
+/// The inside of a JSON string, escapes as they are.
 fn inside(raw: &RawValue) -> Option<&str> {
     raw.get().strip_prefix('"')?.strip_suffix('"')
 }

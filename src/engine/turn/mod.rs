@@ -18,7 +18,7 @@ use super::usage::Usage;
 use block::StreamedBlock;
 use wire::{RawMessage, WireError, WireEvent};
 
-/// What is charged to the limit for each block besides its text, so that empty blocks are bounded too.
+/// Charged to the limit for each block besides its text, so that empty blocks are bounded too.
 const BLOCK_OVERHEAD_BYTES: usize = 256;
 /// Ids, models and stop reasons are short; anything longer is not one.
 const NAME_BYTES_MAX: usize = 256;
@@ -33,7 +33,7 @@ pub struct Turn {
     pub usage: Option<Usage>,
     /// The `error.type` of an error answer or of an `error` event within a stream.
     pub error: Option<String>,
-    /// What the upstream says about the prompt, if it was asked.
+    /// The verdict of the upstream on the prompt, if it was asked.
     pub diagnostics: Option<Diagnosis>,
     pub blocks: Vec<Block>,
     pub wholeness: Wholeness,
@@ -55,14 +55,14 @@ impl Block {
         json::text(&self.json, &json::member(&self.json, 0, "id")?)
     }
 
-    /// Whether it is a text that says nothing.
+    /// Returns true if it is a text of nothing but white space.
     pub fn is_blank_text(&self) -> bool {
         self.kind == "text"
             && json::member(&self.json, 0, "text").is_some_and(|text| json::is_blank(&self.json, &text))
     }
 }
 
-/// Whether the blocks may stand for what the model said.
+/// How complete the blocks are. Only whole ones may be sent as what the model said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wholeness {
     /// Every block is there, byte for byte.
@@ -85,7 +85,7 @@ pub fn assistant_message<'b>(blocks: impl IntoIterator<Item = &'b [u8]>) -> Vec<
     [MESSAGE_OPENING, &blocks.join(&b","[..]), b"]}"].concat()
 }
 
-/// What one turn may keep in memory.
+/// The limits for what one turn keeps in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct TurnLimits {
     pub bytes: usize,
@@ -209,12 +209,12 @@ impl TurnBuilder {
         }
     }
 
-    /// Whether the first block has begun, or there will be none.
+    /// Returns true if the first block has begun, or there will be none.
     pub fn has_begun(&self) -> bool {
         !self.blocks.is_empty() || self.stopped || self.spoilt.is_some()
     }
 
-    /// What was billed so far.
+    /// Returns the usage that was billed so far.
     pub fn usage(&self) -> Option<Usage> {
         self.turn.usage
     }

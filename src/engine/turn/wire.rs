@@ -24,7 +24,7 @@ pub(super) struct WireEvent<'a> {
     pub(super) error: Option<&'a RawValue>,
 }
 
-/// A message, each member as its JSON; `null` is none.
+/// A message, each member as its JSON; `None` for `null` too.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct RawMessage<'a> {
     pub(super) id: Option<&'a str>,

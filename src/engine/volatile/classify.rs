@@ -1,4 +1,4 @@
-//! What kind of text changed, by its look and the words around it.
+//! The kind of a text that changed, by its look and the words around it.
 
 use super::Kind;
 use super::regions::{Region, words};
@@ -6,7 +6,7 @@ use crate::engine::json::{self, Span};
 
 /// Longer words are prose in some script without spaces, or data.
 const WORD_BYTES_MAX: usize = 512;
-/// What `git` prints comes in short lines; a word like `branch:` in a long one says nothing about the rest.
+/// Lines that `git` prints are short; a word like `branch:` in a long one says nothing about the rest.
 const GIT_LINE_BYTES_MAX: usize = 512;
 /// A region of more words, or of more lines, is looked at no further.
 const WORDS_MAX: usize = 64;

@@ -17,7 +17,7 @@ use super::entry::{is_position, prefix_bytes};
 use super::json::Span;
 use regions::{Region, regions};
 
-/// Changes told of one request: the first ones cost the most, and the rest repeats them.
+/// Changes reported for one request: the first ones cost the most, and the rest repeats them.
 pub const CHANGES_MAX: usize = 32;
 
 /// Changes of one kind that are at most this many bytes apart are one: a weekday and the day after it.
@@ -28,15 +28,15 @@ const MERGE_BYTES: usize = 16;
 pub struct Volatile {
     pub kind: Kind,
     pub layer: Layer,
-    /// The piece it stands in.
+    /// The path of its piece.
     pub path: String,
-    /// What changed, in each body; empty where one has nothing.
+    /// The change, in each body; empty where one has nothing.
     pub spans: [Span; 2],
-    /// What is paid again because of it: everything from here to the last breakpoint.
+    /// The tokens that are paid again because of it: everything from here to the last breakpoint.
     pub tokens: u64,
 }
 
-/// What kind of text it is.
+/// The kind of a text that changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     Date,
@@ -69,8 +69,8 @@ impl Kind {
     }
 }
 
-/// What changed in the tools and the system of the second request since the first, in the order of the cache.
-/// `cached_to` is the piece of the second where its last breakpoint stands.
+/// Returns the changes in the tools and the system of the second request since the first, in the order of the cache.
+/// `cached_to` is the piece of the second that has its last breakpoint.
 pub fn volatile(
     first: &Subject<'_>,
     second: &Subject<'_>,
@@ -148,7 +148,7 @@ fn is_near(known: &[Span; 2], next: &[Span; 2]) -> bool {
     known.iter().zip(next).all(|(known, next)| next.start.saturating_sub(known.end) <= MERGE_BYTES)
 }
 
-/// Whether a change is that of a marker, which is no text.
+/// Returns true if a change is that of a marker, which is not text.
 fn is_marker(piece: &Piece, span: &Span) -> bool {
     piece.marker().is_some_and(|marker| span.start < marker.cut.end && marker.cut.start < span.end)
 }

@@ -1,6 +1,6 @@
 //! Where two versions of a text differ.
 //!
-//! Texts are compared as they stand in the body: a line ends at the escape `\n` or at a line break between tokens.
+//! Texts are compared as they are in the body: a line ends at the escape `\n` or at a line break between tokens.
 //! Equal lines at both ends are left out. In between, where lines differ, the versions fall into step again at the
 //! nearest lines that are equal ([`RESYNC_LINES`]); if there are none, the rest is one region. So the work is linear
 //! in the text, plus a constant per region, of which there are few.
@@ -18,7 +18,7 @@ const RESYNC_LINES: usize = 32;
 pub struct Region {
     /// Whole words or lines, in each version; empty where one has nothing.
     pub spans: [Span; 2],
-    /// The lines they stand in.
+    /// The lines that they are in.
     pub lines: [Span; 2],
 }
 
@@ -123,7 +123,7 @@ fn hunk(versions: [&[u8]; 2], lines: [&[TextLine]; 2], counts: [usize; 2], found
     one_by_one(&old[old_end..], &new[new_end..], found);
 }
 
-/// Whether two lines are versions of one: half of the shorter is the same at their ends.
+/// Returns true if two lines are versions of one: half of the shorter is the same at their ends.
 fn is_alike(one: &[u8], two: &[u8]) -> bool {
     let shorter = one.len().min(two.len());
     let start = one.iter().zip(two).take_while(|(one, two)| one == two).count();
@@ -144,7 +144,7 @@ fn words_of(versions: [&[u8]; 2], lines: [Span; 2], found: &mut Vec<Region>) {
     let (old, new) = (&one[start..one.len() - tail], &two[start..two.len() - tail]);
     let mut push = |spans: [Span; 2]| found.push(Region { spans, lines: lines.clone() });
     match (old, new) {
-        // Only what stands between the words differs.
+        // Only the bytes between the words differ.
         ([], []) => push(lines.clone()),
         _ if old.len() == new.len() => {
             let pairs = old.iter().zip(new).filter(|pair| !equal(pair));
@@ -164,7 +164,7 @@ fn words_of(versions: [&[u8]; 2], lines: [Span; 2], found: &mut Vec<Region>) {
     }
 }
 
-/// The words of a line: what stands between white space, quotes, brackets and the like.
+/// The words of a line: everything between white space, quotes, brackets and the like.
 pub fn words(text: &[u8], line: &Span) -> Vec<Span> {
     let mut words = Vec::new();
     let (mut from, mut at) = (line.start, line.start);

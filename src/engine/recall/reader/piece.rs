@@ -10,7 +10,7 @@ use crate::engine::recall::found::FoundPieces;
 use crate::engine::recall::hidden::{has_hidden_marker, nests_markers};
 
 impl Reader<'_> {
-    /// Reads a value that is no block, and returns where it ends.
+    /// Reads a value that is not a block, and returns where it ends.
     pub(super) fn plain(
         &mut self,
         layer: Layer,
@@ -27,7 +27,8 @@ impl Reader<'_> {
         Ok(end)
     }
 
-    /// Reads an element of a list of blocks, and returns where it ends. `before`: the known piece that was at its place.
+    /// Reads an element of a list of blocks, and returns where it ends. `before`: the known piece that was at its
+    /// place.
     pub(super) fn piece(
         &mut self,
         layer: Layer,
@@ -42,7 +43,7 @@ impl Reader<'_> {
         let mut piece = Piece::plain(start..start, Form::Block);
         self.block(layer, &mut piece)?;
         let end = piece.span.end;
-        // What a call brings is data, whatever it looks like.
+        // The input of a call is data, whatever it looks like.
         let is_call = piece.kind_in(body).ends_with(b"_use\"");
         if layer == Layer::Messages && !is_call {
             self.ambiguous |= has_hidden_marker(body, start, end);
@@ -69,8 +70,8 @@ impl Reader<'_> {
             Ok(Some([Inside::of(start, &cut)?, Inside::of(start, value)?]))
         };
         let mut previous_end = None;
-        // A marker goes with the comma before it. One that comes first goes with the comma after it, so that its cut is
-        // known only when the second member is met.
+        // A marker goes with the comma before it. One that comes first goes with the comma after it, so that its cut
+        // is known only when the second member is met.
         let mut pending_first = None;
         let end = json::walk_object(body, start, |key, value_start| {
             if let Some(value) = pending_first.take() {
@@ -134,7 +135,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a member asks for something.
+/// Returns true if the value of a switch turns it on.
 fn is_on(value: &[u8]) -> bool {
     !matches!(value, b"false" | b"null")
 }
