@@ -17,27 +17,27 @@ pub const EVENTS: usize = 200;
 /// message_stop.
 const FRAMING_EVENTS: usize = 6;
 
-/// Which answer the client asks the mock for; travels in the header `x-bench-answer`.
+/// The answer that the client asks the mock for; travels in the header `x-bench-answer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// One small message with usage.
     Json,
     /// `EVENTS` events, each its own write.
     Sse,
-    /// The first event, then silence until the mock is told to go on.
+    /// The first event, then silence until the mock gets the word to go on.
     Idle,
     /// A message that starts `CHILDREN` agents, with ids of its own.
     FanOut,
     /// The small message, for a child that must arrive on its parent's prefix and is billed for reading it: one that
-    /// costs more than foretold would put an end to forking.
+    /// costs more than predicted would put an end to forking.
     Forked,
     /// Not the mock's: whatever message an API answers, as long as it is whole.
     AnyJson,
-    /// The same as a stream.
+    /// A stream of events that is not the mock's, as long as it is whole.
     AnyStream,
 }
 
-/// What must arrive at the client.
+/// The bytes that must arrive at the client.
 #[derive(Clone, Copy)]
 pub enum Expected {
     Exactly(&'static [u8]),
@@ -84,7 +84,7 @@ pub fn forked() -> &'static str {
     &FORKED
 }
 
-/// The answer that starts agents, told apart from others by a number.
+/// The answer that starts agents, which differs from others by a number.
 pub fn fan_out(nonce: u64) -> String {
     let call = |number: usize| {
         let input = serde_json::json!({"description": format!("part {number}"), "prompt": directive(number)});

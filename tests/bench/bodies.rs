@@ -17,14 +17,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// How one body relates to those before it.
+/// The relation of a body to those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Bodies {
     /// The next turn of a conversation, from a client that sets its own markers and never respells.
     Plain,
-    /// The same from a client that sets no markers.
+    /// The next turn from a client that sets no markers.
     Growing,
-    /// Also from one that shuffles its tools and the keys of all schemas and echoed inputs on every turn.
+    /// The next turn from a client that sets no markers and shuffles its tools and the keys of all schemas and echoed inputs on every turn.
     Drifting,
     /// A conversation never seen before: tools, system prompt and history are all its own.
     Fresh,
@@ -33,12 +33,12 @@ pub enum Bodies {
 }
 
 impl Bodies {
-    /// About what a turn adds.
+    /// The number of bytes that a turn adds, about.
     fn turn_bytes(body_bytes: usize) -> usize {
         (body_bytes / 100).clamp(1_000, 2_000)
     }
 
-    /// Requests after the first one of a conversation: so many that it grows by two fifths, or fewer.
+    /// The number of requests after the first one of a conversation, which grows by two fifths at most.
     pub fn turns(self, body_bytes: usize) -> usize {
         match self {
             Bodies::Fresh => 0,
@@ -54,17 +54,17 @@ pub struct Script {
     messages: Text,
     /// Where in the messages each request ends.
     ends: Vec<usize>,
-    /// The inputs of calls and where they stand, if they are to be respelt.
+    /// The inputs of calls and their offsets, if they are to be respelt.
     inputs: Vec<(usize, Value)>,
     system: Text,
     tools: Text,
     tool_list: Vec<Value>,
     rest: Text,
-    /// What each child of a fan-out says instead of the messages.
+    /// The messages of each child of a fan-out, which replace those above.
     children: Vec<String>,
 }
 
-/// One conversation: which one, and how far it got.
+/// One conversation and its progress.
 pub struct Conversation {
     script: Arc<Script>,
     nonce: u64,
@@ -73,20 +73,20 @@ pub struct Conversation {
     shuffle: Words,
 }
 
-/// What stands in a slot of the script: sixteen digits that occur nowhere else.
+/// The placeholder in a slot of the script: sixteen digits that occur nowhere else.
 const SLOT: &str = "5107510751075107";
 
 const MODEL: &str = r#"{"model":"claude-sonnet-4-6","messages":["#;
 const MARKER: &str = r#","cache_control":{"type":"ephemeral"}"#;
 /// The prompt of every child of a fan-out.
 const CHILD_SYSTEM: &str = r#""You are a worker: do what you are told, and report once.""#;
-/// What every last message ends with; a marker goes before it.
+/// The end of every last message; a marker goes before it.
 const LAST_END: &str = "}]}";
 
 /// Agents that a fan-out starts.
 pub const CHILDREN: usize = 20;
 
-/// Of a conversation that grows: more turns would only repeat themselves.
+/// The most turns of a conversation that grows: more would only repeat themselves.
 const TURNS_MAX: usize = 100;
 
 /// Results of the history, as agents read files.
@@ -142,7 +142,7 @@ impl Conversation {
         Conversation { script: Arc::clone(script), nonce, turn: 0, shuffle: Words::new(nonce) }
     }
 
-    /// How long the next body will be.
+    /// The length of the next body.
     pub fn next_len(&self) -> usize {
         let Script { bodies, ends, system, tools, rest, children, .. } = &*self.script;
         let marker = if *bodies == Bodies::Plain { MARKER.len() } else { 0 };
@@ -199,7 +199,7 @@ impl Conversation {
     }
 }
 
-/// What a fan-out tells one of its children.
+/// The directive of a fan-out to one of its children.
 pub fn directive(number: usize) -> String {
     format!(
         "Part {number} is yours: read the module that the plan names under this number, run its tests, and report \

@@ -1,4 +1,4 @@
-//! What recognising fan-outs costs: a fork point, a child, a stranger, and a message made to be dear.
+//! The cost of recognising fan-outs: a fork point, a child, a stranger, and a message made to be expensive.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -96,7 +96,8 @@ fn directive(fork: usize, child: usize) -> String {
     )
 }
 
-/// What the store counts for the first turns of so many forked children: of one, and of all with what they stand on.
+/// The bytes that the store counts for the first turns of forked children: of one, and of all with the prefix that they
+/// share.
 fn remembered(children: usize) -> (usize, usize) {
     let limits = Limits { max_bytes: 64 << 20, recent_bytes: 64 << 20, tenant_share: 1.0 };
     let store = Memory::new(limits, Rules::default());

@@ -21,7 +21,7 @@ pub struct Reader<S> {
 /// The first line and headers of a message.
 pub struct Head(String);
 
-/// How the end of a body is known.
+/// The way in which the end of a body is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     Length(u64),
@@ -59,7 +59,7 @@ impl<S: Read> Reader<S> {
         Reader { stream, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0 }
     }
 
-    /// The next head, or nothing when the peer closed between two messages.
+    /// The next head, or `None` when the peer closed between two messages.
     pub fn head(&mut self) -> io::Result<Option<Head>> {
         loop {
             let held = &self.buffer[self.start..self.end];
@@ -107,7 +107,7 @@ impl<S: Read> Reader<S> {
         }
     }
 
-    /// One chunk and its length, or nothing after the last one and its trailers.
+    /// Reads one chunk and returns its length, or `None` after the last one and its trailers.
     pub fn chunk(&mut self, sink: &mut impl FnMut(&[u8])) -> io::Result<Option<u64>> {
         let line = self.line()?;
         let digits = line.split(';').next().unwrap_or_default().trim();

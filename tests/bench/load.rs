@@ -55,7 +55,7 @@ pub struct Job {
     pub headers: String,
 }
 
-/// Which conversation of a connection is next.
+/// The order in which a connection takes up its conversations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
     /// Each is led to its end before the next one goes on.
@@ -92,8 +92,8 @@ impl Job {
         }
     }
 
-    /// What a request of a connection is answered with, by its number. A conversation that forks opens with the
-    /// fan-out, and what follows comes from its children.
+    /// The answer to a request of a connection, by its number. A conversation that forks opens with the fan-out, and
+    /// the requests that follow come from its children.
     fn answer_to(&self, number: usize) -> Answer {
         match self.bodies {
             Bodies::Forked if number < self.warmup() => Answer::FanOut,
@@ -266,7 +266,7 @@ impl Request {
         Request { head, message: Vec::new() }
     }
 
-    /// Writes the next request of a conversation, to be answered so, and answers how long its body is.
+    /// Writes the next request of a conversation, to be answered with `answer`, and returns the length of its body.
     fn write(&mut self, conversation: &mut Conversation, answer: Answer) -> usize {
         let length = conversation.next_len();
         self.message.clear();
@@ -376,7 +376,7 @@ impl Matcher {
         Matcher { expected, at: 0, equal: true, tail: Vec::new() }
     }
 
-    /// So many bytes have been taken elsewhere.
+    /// Skips bytes that were taken elsewhere.
     fn after(mut self, bytes: usize) -> Matcher {
         self.at = bytes;
         self

@@ -1,7 +1,7 @@
 //! The arm `minimal-hyper`: in, collect, out, with nothing between.
 //!
-//! It marks what the libraries alone cost when a body must be collected. It is kept as plain as the
-//! examples of those libraries on purpose: tuning it would move the mark, not measure it.
+//! It shows the cost of the libraries alone when a body must be collected. It is kept as plain as the
+//! examples of those libraries on purpose: a tuned one would show something else.
 
 use std::net::SocketAddr;
 
@@ -33,7 +33,7 @@ async fn serve(listen: SocketAddr, upstream: SocketAddr) -> Fallible<()> {
         let client = client.clone();
         tokio::spawn(async move {
             let service = service_fn(move |request| forward(client.clone(), upstream, request));
-            // A client that leaves ends its connection with an error; there is nobody to tell.
+            // A client that leaves ends its connection with an error, which nobody waits for.
             let _ = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service)
                 .await;

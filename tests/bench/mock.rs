@@ -27,10 +27,10 @@ const STACK_BYTES: usize = 128 * 1024;
 /// An idle stream that nobody releases ends by itself.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 
-/// What stands in a forked child for each result of its parent's calls.
+/// The text in a forked child for each result of its parent's calls.
 const PLACEHOLDER: &[u8] = b"Fork started -- processing in background";
 
-/// What the mock has seen since it started.
+/// The counters of the mock since it started.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Counts {
     /// Requests whose body arrived to its end.
@@ -64,7 +64,7 @@ pub fn run() -> Fallible<()> {
         for stream in listener.incoming().flatten() {
             let state = Arc::clone(&accepting);
             let served = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
-                // A connection that breaks is the proxy's business; the counts tell whether it mattered.
+                // A connection that breaks is the proxy's business; the counts show if it mattered.
                 let _ = serve(&state, &stream);
             });
             if let Err(error) = served {

@@ -26,7 +26,7 @@ pub fn is_peer(arm: &str) -> bool {
     PEERS.iter().any(|peer| peer.name == arm)
 }
 
-/// What a request needs to get through, beside what all of them have.
+/// The headers that a request to a peer needs beside those of all requests.
 pub fn headers(place: &Place, name: &str) -> String {
     match name {
         PORTKEY => format!(
@@ -46,12 +46,10 @@ fn master_key() -> String {
 fn installed(path: &str) -> Fallible<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().ok_or("no target folder")?;
     let file = target.join("peers").join(path);
-    match file.exists() {
-        true => Ok(file),
-        false => {
-            Err(format!("{} is not there\n\nhint: `tests/deep peers` installs it", file.display()).into())
-        }
+    if !file.exists() {
+        return Err(format!("{} is not there\n\nhint: `tests/deep peers` installs it", file.display()).into());
     }
+    Ok(file)
 }
 
 /// A program that keeps to its folder and sees nothing of our environment but where programs are.

@@ -1,4 +1,4 @@
-//! What the kernel says about a process and its descendants: CPU time, memory, open files.
+//! Figures of the kernel about a process and its descendants: CPU time, memory, open files.
 //!
 //! CPU time is read in nanoseconds per thread (`schedstat`). A thread that ended takes its figure along,
 //! so the coarse per-process counter (10 ms ticks, ended threads included) is read too and wins when it
@@ -104,10 +104,7 @@ pub fn load_average() -> String {
 
 fn tree(root: u32) -> Vec<u32> {
     let mut parents = Vec::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
+    for pid in numbered("/proc") {
         if let Some(parent) = stat_field(pid, 1) {
             parents.push((pid, parent as u32));
         }
@@ -124,13 +121,23 @@ fn tree(root: u32) -> Vec<u32> {
 
 /// Time on a core and time spent waiting for one, over the threads that live.
 fn tasks_ns(pid: u32) -> (u64, u64) {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let read = |task: fs::DirEntry| {
-        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        let mut fields = text.split_whitespace().map(str::parse::<u64>);
-        Some((fields.next()?.ok()?, fields.next()?.ok()?))
-    };
-    tasks.filter_map(read).fold((0, 0), |sum, task| (sum.0 + task.0, sum.1 + task.1))
+    let folder = format!("/proc/{pid}/task");
+    let (mut ran, mut waited) = (0, 0);
+    for task in numbered(&folder) {
+        let text = fs::read_to_string(format!("{folder}/{task}/schedstat")).unwrap_or_default();
+        let fields: Vec<u64> = text.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+        if let [on_core, waiting, ..] = fields[..] {
+            ran += on_core;
+            waited += waiting;
+        }
+    }
+    (ran, waited)
+}
+
+/// The entries of a folder whose names are numbers; none if the process ended meanwhile.
+fn numbered(folder: &str) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
 fn ticks(pid: u32) -> u64 {

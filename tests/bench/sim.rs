@@ -1,4 +1,4 @@
-//! What the simulator can take: it must never be the bottleneck of a test or a demo.
+//! The requests per second of the simulator, which must never be the bottleneck of a test or a demo.
 //!
 //! ```text
 //! load generator (8 connections) ──▶ forkpoint sim, no latency, one core
@@ -19,7 +19,7 @@ use crate::scenario::KB;
 use crate::table::Table;
 use crate::{Fallible, temporary_folder};
 
-/// What the simulator must answer per second on one core.
+/// The requests that the simulator must answer per second on one core.
 const PER_CORE_SECOND_MIN: f64 = 2_000.0;
 
 const CONNECTIONS: usize = 8;

@@ -1,4 +1,4 @@
-//! Requests as values, for targets that ask whether two say the same.
+//! Requests as values, for targets that ask if two say the same.
 
 use serde_json::{Map, Value};
 
@@ -7,17 +7,17 @@ pub fn tools(request: &mut Value) -> &mut [Value] {
     elements(request, "tools")
 }
 
-/// The elements of a list in an object; none if there is no such list.
+/// The elements of a list in an object; empty without such a list.
 pub fn elements<'a>(object: &'a mut Value, name: &str) -> &'a mut [Value] {
     object.get_mut(name).and_then(Value::as_array_mut).map_or(&mut [], Vec::as_mut_slice)
 }
 
-/// The same value, with the members of every object the other way round.
+/// Returns the value with the members of every object the other way round.
 pub fn respelt(value: &Value) -> Value {
     with_members(value, &|members| members.reverse())
 }
 
-/// The same request with its tools in an order that says nothing.
+/// Returns the request with its tools in an order that depends on nothing but the tools.
 pub fn sort_tools(mut request: Value) -> Value {
     tools(&mut request).sort_by_cached_key(|tool| sorted(tool).to_string());
     request

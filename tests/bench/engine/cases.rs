@@ -1,4 +1,4 @@
-//! Which conversations are measured, and the table that shows it.
+//! The conversations that are measured, and the table that shows their figures.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;

@@ -78,7 +78,7 @@ impl Stage {
         }
     }
 
-    /// Whether it is a part of `align`.
+    /// Returns true for a part of `align`.
     pub fn is_part(self) -> bool {
         Stage::Canonicalize <= self && self <= Stage::Trace
     }
@@ -96,7 +96,7 @@ pub struct Stages {
     costs: BTreeMap<Stage, Vec<Cost>>,
     total: Cost,
     pub requests: usize,
-    /// How many were found to go on where an earlier one ended.
+    /// The number of requests that were found to go on where an earlier one ended.
     pub continued: usize,
 }
 
@@ -135,7 +135,7 @@ const RULES: Rules = Rules {
     diagnose: false,
 };
 
-/// As of the model that the bodies name.
+/// The facts of the model that the bodies name.
 const MODEL: ModelFacts =
     ModelFacts { minimum_tokens: Some(1_024), window_tokens: None, bound_thinking: false };
 
@@ -222,23 +222,22 @@ impl Bench {
     }
 }
 
-/// What `engine::align::align` does, step by step.
+/// The steps of `engine::align::align`, one by one.
 fn parts(stages: &mut Stages, arrival: &Arrival, view: &View<'_>, table: &canonical::Table) {
     let received = &arrival.received;
     let spelling = stages.time(Stage::Canonicalize, || {
         received.respell(arrival.settled(false), RULES.order, Thinking::Free, table)
     });
-    let forwarded = match spelling.replacements.is_empty() {
-        true => Arc::clone(received),
-        false => {
-            let body = stages.time(Stage::Splice, || {
-                Bytes::from(canonical::splice(received.body(), &spelling.replacements).concat())
-            });
-            let like = arrival.before.as_ref().and_then(|before| before.trace.whole()).unwrap_or(received);
-            let known = Respelt { like, view };
-            let read = || Remembered::read(body, &known, RULES.attribution).unwrap();
-            Arc::new(stages.time(Stage::ReadAgain, read))
-        }
+    let forwarded = if spelling.replacements.is_empty() {
+        Arc::clone(received)
+    } else {
+        let body = stages.time(Stage::Splice, || {
+            Bytes::from(canonical::splice(received.body(), &spelling.replacements).concat())
+        });
+        let like = arrival.before.as_ref().and_then(|before| before.trace.whole()).unwrap_or(received);
+        let known = Respelt { like, view };
+        let read = || Remembered::read(body, &known, RULES.attribution).unwrap();
+        Arc::new(stages.time(Stage::ReadAgain, read))
     };
     let before = arrival.before.as_ref().map(|before| &*before.trace);
     let plan = stages.time(Stage::Plan, || {

@@ -53,7 +53,7 @@ fn fan_out(lead: &[u8]) -> Option<Arc<ForkPoint>> {
     forks.seal(draft, &Answer::from_json(answer.as_bytes(), LIMITS), Moment(0)).ok()
 }
 
-/// The same child, opening with a directive.
+/// The child, opening with a directive.
 fn directed(own: &[u8]) -> Option<Vec<u8>> {
     let mut body = serde_json::from_slice::<Value>(own).ok()?;
     let first = json!({"role": "user", "content": directive("a")});

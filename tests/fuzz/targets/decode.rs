@@ -14,7 +14,7 @@ use http::header::CONTENT_ENCODING;
 use libfuzzer_sys::fuzz_target;
 
 const CODINGS: [&str; 6] = ["identity", "gzip", "deflate", "raw deflate", "br", "zstd"];
-/// What may come out of any input; beyond it only a hundred times what went in.
+/// The bytes that may come out of any input; beyond that, only a hundred times the bytes that went in.
 const OUTPUT_BYTES: usize = 64 << 10;
 const RATIO: usize = 100;
 

@@ -1,6 +1,6 @@
 //! The scanner against a parser that shares no code with it.
 //!
-//! What serde_json accepts the scanner accepts, to the same last byte. What only the scanner accepts differs
+//! The scanner accepts everything that serde_json accepts, to the same last byte. Text that only it accepts differs
 //! in the inside of strings, which is not its business: with every string emptied, serde_json accepts it too.
 
 #![no_main]

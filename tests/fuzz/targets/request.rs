@@ -1,4 +1,4 @@
-//! What is read from a request body is what a parser reads from it, duplicate members included.
+//! The scanner reads from a request body what a parser reads from it, duplicate members included.
 
 #![no_main]
 

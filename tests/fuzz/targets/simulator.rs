@@ -36,7 +36,7 @@ struct World {
 
 impl World {
     fn start() -> World {
-        // Paused: an answer that is told to wait does not keep the fuzzer waiting.
+        // Paused: an answer that is to wait does not keep the fuzzer waiting.
         let runtime =
             Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
         let limits = SimLimits { cache_entries: 1000, journal_requests: 16, ..SimLimits::default() };

@@ -7,7 +7,7 @@
 //! t0 …  h0 …  g0 …  c0 …  j0 …     text, thinking, signature (the inside of a string), citation (JSON), input (text)
 //! e0                               content_block_stop
 //! .                                message_stop
-//! anything else                    the data of an event as it stands
+//! anything else                    the data of an event, unchanged
 //! ```
 
 #![no_main]
@@ -69,7 +69,7 @@ enum Piece<'a> {
     Other,
 }
 
-/// The event that a line stands for.
+/// The event of a line.
 fn shorthand(line: &str) -> Option<(String, Piece<'_>)> {
     if line == "." {
         return Some((r#"{"type":"message_stop"}"#.to_owned(), Piece::Other));
@@ -102,12 +102,12 @@ fn shorthand(line: &str) -> Option<(String, Piece<'_>)> {
     })
 }
 
-/// What the events said, kept apart from the builder.
+/// The content of the events, kept apart from the builder.
 struct Told {
     starts: BTreeMap<u8, String>,
     appended: BTreeMap<(u8, &'static str), String>,
     inputs: BTreeMap<u8, String>,
-    /// Whether every line was shorthand.
+    /// True if every line was shorthand.
     is_complete: bool,
 }
 
