@@ -1,8 +1,11 @@
-//! The arms: what stands between the load generator and the mock.
+//! The arms: the programs between the load generator and the mock.
 //!
 //! An arm is a name, a line for the reader, and a function that writes its command. To add one (another
 //! mode of ours, another peer), write that function and put a line into `ARMS`; nothing else knows them.
 //! Every arm gets one core, speaks HTTP/1.1 and keeps its connections to the upstream open.
+//!
+//! Each arm `before-*` runs the binary of an earlier commit (`--beside`), and follows the arm that it is compared
+//! with, so that both are measured within seconds of each other.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,12 +20,16 @@ use crate::peers::{self, PEERS, is_peer};
 pub const DIRECT: &str = "direct";
 /// The arm that every ratio is taken against.
 pub const REFERENCE: &str = "nginx";
-/// The arms that the targets are about.
+/// The arms that are judged.
 pub const OBSERVE: &str = "forkpoint-observe";
 pub const ALIGN: &str = "forkpoint-align";
 pub const FORK: &str = "forkpoint-fork";
+/// The arms that run the earlier binary, one for each mode.
+pub const BEFORE_OBSERVE: &str = "before-observe";
+pub const BEFORE_ALIGN: &str = "before-align";
+pub const BEFORE_FORK: &str = "before-fork";
 
-/// What alignment may add to a body: four markers.
+/// Bytes that alignment may add to a body: four markers.
 const MARKERS_BYTES: u64 = 4 * r#","cache_control":{"type":"ephemeral"}"#.len() as u64;
 
 pub struct Arm {
@@ -54,13 +61,37 @@ pub const ARMS: &[Arm] = &[
         what: "mode observe, its normal log line per request into a file",
         command: Some(forkpoint_observe),
     },
+    Arm {
+        name: BEFORE_OBSERVE,
+        what: "mode observe of the binary that it is compared with",
+        command: Some(before_observe),
+    },
     Arm { name: ALIGN, what: "mode align, the same log line", command: Some(forkpoint_align) },
+    Arm {
+        name: BEFORE_ALIGN,
+        what: "mode align of the binary that it is compared with",
+        command: Some(before_align),
+    },
     Arm {
         name: FORK,
         what: "mode fork, the same log line; every child that may be forked is, whatever it costs",
         command: Some(forkpoint_fork),
     },
+    Arm {
+        name: BEFORE_FORK,
+        what: "mode fork of the binary that it is compared with, every child forked there too",
+        command: Some(before_fork),
+    },
 ];
+
+/// The forkpoint binaries of a run.
+#[derive(Clone, Debug)]
+pub struct Binaries {
+    /// The one that is measured and judged.
+    pub now: PathBuf,
+    /// The one that it is compared with, if there is one.
+    pub before: Option<PathBuf>,
+}
 
 /// Where an arm runs and what it may use.
 pub struct Place {
@@ -71,7 +102,7 @@ pub struct Place {
     pub admin: SocketAddr,
     /// A folder of its own for configuration and logs.
     pub folder: PathBuf,
-    pub forkpoint: PathBuf,
+    pub binaries: Binaries,
 }
 
 /// An arm that accepts connections.
@@ -81,9 +112,9 @@ pub struct Running {
     /// Where it says what its store holds, if it is one of ours.
     pub admin: Option<SocketAddr>,
     pub child: Option<Child>,
-    /// By how much a body may be longer when it arrives; nothing means that its bytes are not touched.
+    /// The number of bytes by which a body may be longer when it arrives; 0 if its bytes are not touched.
     pub adds_bytes: u64,
-    /// It writes requests and answers anew, so that their bytes say nothing.
+    /// True if it writes requests and answers anew, so that their bytes cannot be compared.
     pub rewrites: bool,
     /// Header lines that it wants with every request.
     pub headers: String,
@@ -103,7 +134,7 @@ impl Arm {
         cores: &str,
         upstream: SocketAddr,
         folder: &Path,
-        forkpoint: &Path,
+        binaries: &Binaries,
     ) -> Fallible<Running> {
         let Some(command) = self.command else {
             return Ok(Running {
@@ -124,51 +155,116 @@ impl Arm {
             listen: free_address()?,
             admin: free_address()?,
             folder,
-            forkpoint: forkpoint.to_owned(),
+            binaries: binaries.clone(),
         };
         let log = place.folder.join("output.log");
         let child = Child::server(self.name, command(&place)?, place.listen, &log)?;
         Ok(Running {
             name: self.name,
             address: place.listen,
-            admin: [OBSERVE, ALIGN, FORK].contains(&self.name).then_some(place.admin),
+            admin: is_forkpoint(self.name).then_some(place.admin),
             child: Some(child),
-            adds_bytes: if [ALIGN, FORK].contains(&self.name) { MARKERS_BYTES } else { 0 },
+            adds_bytes: if adds_markers(self.name) { MARKERS_BYTES } else { 0 },
             rewrites: is_peer(self.name),
             headers: peers::headers(&place, self.name),
         })
     }
 }
 
+/// Returns true for an arm that runs the earlier binary.
+pub fn is_before(arm: &str) -> bool {
+    [BEFORE_OBSERVE, BEFORE_ALIGN, BEFORE_FORK].contains(&arm)
+}
+
+/// Returns true for an arm that forks children.
+pub fn forks(arm: &str) -> bool {
+    [FORK, BEFORE_FORK].contains(&arm)
+}
+
+fn is_forkpoint(arm: &str) -> bool {
+    is_before(arm) || [OBSERVE, ALIGN, FORK].contains(&arm)
+}
+
+fn adds_markers(arm: &str) -> bool {
+    forks(arm) || [ALIGN, BEFORE_ALIGN].contains(&arm)
+}
+
 fn forkpoint_observe(place: &Place) -> Fallible<Command> {
-    forkpoint(place, "observe")
+    Ok(forkpoint(place, &place.binaries.now, "observe"))
 }
 
 fn forkpoint_align(place: &Place) -> Fallible<Command> {
-    forkpoint(place, "align")
+    Ok(forkpoint(place, &place.binaries.now, "align"))
 }
 
 fn forkpoint_fork(place: &Place) -> Fallible<Command> {
-    let mut command = forkpoint(place, "fork")?;
+    forking(place, &place.binaries.now)
+}
+
+fn before_observe(place: &Place) -> Fallible<Command> {
+    Ok(forkpoint(place, before(place)?, "observe"))
+}
+
+fn before_align(place: &Place) -> Fallible<Command> {
+    Ok(forkpoint(place, before(place)?, "align"))
+}
+
+fn before_fork(place: &Place) -> Fallible<Command> {
+    forking(place, before(place)?)
+}
+
+fn before(place: &Place) -> Fallible<&Path> {
+    place
+        .binaries
+        .before
+        .as_deref()
+        .ok_or_else(|| "there is no binary to compare with\n\nhint: name a commit with --beside".into())
+}
+
+/// Mode fork, set so that no price keeps a child from being forked.
+fn forking(place: &Place, binary: &Path) -> Fallible<Command> {
+    let mut command = forkpoint(place, binary, "fork");
     command.env("FORKPOINT_FORK__MAX_COST_RATIO", "100");
+    // A binary refuses a key that it does not know, and earlier ones do not know this one.
+    if has_key(binary, "context_premium")? {
+        command.env("FORKPOINT_FORK__CONTEXT_PREMIUM", "100");
+    }
     Ok(command)
 }
 
-fn forkpoint(place: &Place, mode: &str) -> Fallible<Command> {
-    let mut command = pinned(&place.cores, &place.forkpoint);
-    for (name, _) in std::env::vars_os() {
-        // A setting from outside would measure another product than the one the table names.
-        if name.to_string_lossy().starts_with("FORKPOINT_") {
-            command.env_remove(name);
-        }
+/// Returns true if a forkpoint binary has a configuration key of this name.
+fn has_key(binary: &Path, name: &str) -> Fallible<bool> {
+    let mut command = Command::new(binary);
+    forget_settings(&mut command);
+    let output = command.arg("check-config").output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{} does not list its keys: {}", binary.display(), said.trim()).into());
     }
+    let listed = String::from_utf8_lossy(&output.stdout);
+    Ok(listed.lines().any(|line| line.split('=').next().is_some_and(|key| key.trim() == name)))
+}
+
+fn forkpoint(place: &Place, binary: &Path, mode: &str) -> Command {
+    let mut command = pinned(&place.cores, binary);
+    forget_settings(&mut command);
     command
         .arg("serve")
         .env("FORKPOINT_MODE", mode)
         .env("FORKPOINT_LISTEN", place.listen.to_string())
         .env("FORKPOINT_ADMIN_LISTEN", place.admin.to_string())
         .env("FORKPOINT_UPSTREAM", format!("http://{}", place.upstream));
-    Ok(command)
+    command
+}
+
+/// Removes the settings of this process's environment: they would measure another product than the one the table
+/// names.
+fn forget_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("FORKPOINT_") {
+            command.env_remove(name);
+        }
+    }
 }
 
 fn minimal_hyper(place: &Place) -> Fallible<Command> {

@@ -33,10 +33,17 @@ pub struct Child {
     process: std::process::Child,
 }
 
-/// A command that runs on these cores and hears of its parent's death.
+/// A command that runs on these cores and ends with its parent.
 pub fn pinned(cores: &str, program: impl AsRef<OsStr>) -> Command {
+    let mut command = with_parent("taskset");
+    command.args(["-c", cores]).arg(program);
+    command
+}
+
+/// A command that ends with its parent.
+pub fn with_parent(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "TERM", "taskset", "-c", cores]).arg(program);
+    command.args(["--pdeathsig", "TERM"]).arg(program);
     command
 }
 
@@ -69,6 +76,12 @@ impl Child {
 
     pub fn pid(&self) -> u32 {
         self.process.id()
+    }
+
+    /// Waits until it ends by itself, and fails unless it succeeded.
+    pub fn finish(mut self) -> Fallible<()> {
+        let status = self.process.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("{} failed ({status})", self.name).into()) }
     }
 
     pub fn is_running(&mut self) -> bool {

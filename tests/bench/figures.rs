@@ -13,7 +13,7 @@ pub struct Sample {
     pub arm: &'static str,
     pub scenario: &'static str,
     pub round: usize,
-    /// CPU of the arm's process tree per request; nothing for the arm without a process.
+    /// CPU of the arm's process tree per request; `None` for the arm without a process.
     pub cpu_us: Option<f64>,
     pub first_byte_us: f64,
     pub p50_us: f64,
@@ -31,7 +31,7 @@ pub struct ArmMemory {
     pub at_start: Memory,
     pub idle_streams: Memory,
     pub after_load: Memory,
-    /// What its store says it holds then.
+    /// The bytes that its store reports after the load.
     pub store_bytes: Option<f64>,
 }
 
@@ -52,6 +52,8 @@ pub struct Figures {
     /// Why the run does not count. Empty in a valid one.
     pub problems: Vec<String>,
     pub idle_streams: usize,
+    /// The commit of the earlier binary, if one was measured.
+    pub beside: Option<String>,
     pub memory: Vec<ArmMemory>,
     pub samples: Vec<Sample>,
 }
@@ -108,7 +110,7 @@ impl Figures {
         self.ratio_of((arm, scenario), (reference, scenario), metric)
     }
 
-    /// The same of two cells, each an arm and a scenario.
+    /// The figure of one cell divided by that of another in the same round, each an arm and a scenario.
     pub fn ratio_of(&self, cell: (&str, &str), reference: (&str, &str), metric: Metric) -> Option<Spread> {
         let pairs = (0..self.rounds).filter_map(|round| {
             let ours = self.value(cell.0, cell.1, round, metric)?;

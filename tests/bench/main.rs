@@ -1,8 +1,8 @@
-//! What a request through forkpoint costs, beside nginx and beside the bare libraries.
+//! The cost of a request through forkpoint, beside nginx, the bare libraries, and an earlier forkpoint.
 //!
 //! ```text
-//! load generator ──▶ arm (direct | nginx | nginx-buf | minimal-hyper | forkpoint-* | a peer) ──▶ mock
-//!   own process        own process, one core, CPU and memory read from /proc          own process
+//! load generator ──▶ arm (direct | nginx | nginx-buf | minimal-hyper | forkpoint-* | before-* | a peer) ──▶ mock
+//!   own process        own process, one core, CPU and memory read from /proc                       own process
 //! ```
 //!
 //! The rule: absolute figures on a shared machine mean little, so all arms run interleaved and only
@@ -18,10 +18,11 @@ mod rounds;
 mod scenario;
 mod arms;
 mod peers;
+mod beside;
 mod children;
 mod figures;
 mod stats;
-mod targets;
+mod limits;
 mod report;
 mod table;
 mod soak;
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether everything held.
+/// Returns true if everything held.
 fn run(options: Options) -> Fallible<bool> {
     match options.command {
         Some(Command::Mock) => mock::run().map(|()| true),
@@ -79,20 +80,21 @@ fn run(options: Options) -> Fallible<bool> {
         }
         None => {
             children::stop_on_signals()?;
-            let figures = rounds::run(&options.figures)?;
+            let beside = beside::built(&options.figures)?;
+            let figures = rounds::run(&options.figures, beside)?;
             report::print(&figures, &options.figures)
         }
     }
 }
 
-/// One line to whoever started this process.
+/// Writes one line to the process that started this one.
 fn say(line: &str) -> std::io::Result<()> {
     let mut output = std::io::stdout().lock();
     writeln!(output, "{line}")?;
     output.flush()
 }
 
-/// For configurations and logs of the arms; below the target folder and reused by the next run.
+/// The folder for configurations and logs of the arms, below the target folder and reused by the next run.
 fn temporary_folder() -> std::io::Result<PathBuf> {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("bench");
     std::fs::create_dir_all(&folder)?;

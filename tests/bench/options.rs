@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::arms::{ARMS, OBSERVE};
+use crate::arms::{ARMS, OBSERVE, is_before};
+use crate::limits::BEFORE;
 use crate::scenario::{IDLE_STREAMS, PACE_US};
 
-/// What a request through forkpoint costs, beside its peers
+/// The cost of a request through forkpoint, beside its peers and beside an earlier forkpoint
 #[derive(Debug, Parser)]
 #[command(name = "bench", bin_name = "tests/deep bench", args_conflicts_with_subcommands = true)]
 pub struct Options {
@@ -52,6 +53,11 @@ pub struct FigureOptions {
     /// The forkpoint binary to measure [default: the one cargo just built]
     #[arg(long, default_value = env!("CARGO_BIN_EXE_forkpoint"), hide_default_value = true, value_name = "PATH")]
     pub forkpoint: PathBuf,
+    #[arg(long, value_name = "COMMIT", help = format!(
+        "The commit whose binary the arms before-* run, built once below target/beside, or \"none\" \
+         [default: {BEFORE}, where the repository has it]"
+    ))]
+    pub beside: Option<String>,
     /// Pause of the mock between two events, microseconds
     #[arg(long, default_value_t = PACE_US, value_name = "US")]
     pub sse_pace_us: u64,
@@ -78,11 +84,18 @@ impl FigureOptions {
         self.budget.unwrap_or(if self.quick { 85 } else { 590 })
     }
 
-    pub fn arms(&self) -> Vec<String> {
-        if self.arms.is_empty() {
-            return ARMS.iter().map(|arm| arm.name.to_owned()).collect();
+    /// The arms to run. Those of the earlier binary are left out without one, unless they are named.
+    pub fn arms(&self, has_before: bool) -> Vec<String> {
+        if !self.arms.is_empty() {
+            return self.arms.clone();
         }
-        self.arms.clone()
+        let chosen = ARMS.iter().filter(|arm| has_before || !is_before(arm.name));
+        chosen.map(|arm| arm.name.to_owned()).collect()
+    }
+
+    /// Returns true if an arm that runs the earlier binary is to run.
+    pub fn wants_before(&self) -> bool {
+        self.beside.as_deref() != Some("none") && self.arms(true).iter().any(|arm| is_before(arm))
     }
 }
 

@@ -1,14 +1,14 @@
-//! The figures as a reader wants them: CPU, latency, streams, throughput, memory, and the verdicts.
+//! The tables of a run: CPU, latency, streams, throughput, memory, and the verdicts.
 
 use serde_json::json;
 
-use crate::arms::{ALIGN, DIRECT, FORK, REFERENCE};
+use crate::arms::{ALIGN, DIRECT, FORK, REFERENCE, is_before};
 use crate::figures::{Figures, Metric};
+use crate::limits::{self, JUDGED, Judged, Verdict};
 use crate::options::FigureOptions;
 use crate::procfs::Memory;
 use crate::stats::Spread;
 use crate::table::Table;
-use crate::targets::{self, JUDGED, Judged, Verdict};
 use crate::{Fallible, arms};
 
 /// An arm that used less of what it could get of its core was not the bottleneck, so that its requests per
@@ -18,11 +18,12 @@ const CORE_SHARE_BUSY: f64 = 0.9;
 /// Above this share of waiting for the core, the machine was not ours.
 const WAITED_SHARE_MAX: f64 = 0.05;
 
-/// Prints the report and says whether the run is valid and every row holds.
+/// Prints the report. Returns true if the run is valid and kept to every limit.
 pub fn print(figures: &Figures, options: &FigureOptions) -> Fallible<bool> {
-    let judged = targets::judge(figures, options.store_mb);
+    let judged = limits::judge(figures, options.store_mb);
     let mut tables = vec![cpu(figures), conversations(figures), latency(figures), streams(figures)];
     tables.extend([forks(figures), throughput(figures), memory(figures)]);
+    tables.push(beside_before(figures, &judged));
     tables.extend(JUDGED.map(|arm| verdicts(&judged, arm)));
 
     let render = if options.markdown { Table::markdown } else { Table::aligned };
@@ -33,7 +34,7 @@ pub fn print(figures: &Figures, options: &FigureOptions) -> Fallible<bool> {
         println!("\n{}", render(table).trim_end());
     }
     if let Some(file) = &options.json {
-        let whole = json!({"figures": figures, "targets": judged});
+        let whole = json!({"figures": figures, "limits": judged});
         std::fs::write(file, serde_json::to_string_pretty(&whole)? + "\n")?;
     }
     Ok(conclude(figures, &judged))
@@ -63,6 +64,9 @@ fn notes(figures: &Figures) -> Vec<String> {
     }
     if figures.quick {
         notes.push("QUICK RUN: fewer rounds and sizes; for a look, not for the README".into());
+    }
+    if let Some(commit) = &figures.beside {
+        notes.push(format!("the arms before-* run the binary of {commit}, built by the same compiler"));
     }
     for arm in &figures.arms {
         if let Ok(arm) = arms::named(arm) {
@@ -96,7 +100,7 @@ fn conversations(figures: &Figures) -> Table {
     per_arm(figures, title, &columns, |arm, scenario| with_ratio(figures, arm, scenario, Metric::Cpu, 0))
 }
 
-/// What forking costs, beside aligning: plain traffic, and children beside requests that have their forked size.
+/// The cost of forking beside aligning: plain traffic, and children beside requests that have their forked size.
 fn forks(figures: &Figures) -> Table {
     let mut table =
         Table::new("Mode fork beside align, CPU µs per request", &["request", ALIGN, FORK, "fork × align"]);
@@ -153,7 +157,7 @@ fn throughput(figures: &Figures) -> Table {
     if !figures.has("load-200k") {
         return table;
     }
-    for arm in &figures.arms {
+    for arm in reported(figures) {
         let rate = figures.spread(arm, "load-200k", Metric::PerSecond);
         let ratio = figures.ratio(arm, REFERENCE, "load-200k", Metric::PerSecond);
         let cpu = figures.spread(arm, "load-200k", Metric::Cpu);
@@ -161,7 +165,7 @@ fn throughput(figures: &Figures) -> Table {
         let median = |metric| figures.spread(arm, "load-200k", metric).map(|spread| spread.median);
         let (used, waited) = (median(Metric::CoreShare), median(Metric::WaitedShare));
         table.rows.push(vec![
-            (*arm).to_owned(),
+            arm.to_owned(),
             rate.map_or("–".into(), |rate| format!("{:.0}", rate.median)),
             range(ratio),
             cpu.map_or("–".into(), |cpu| format!("{:.0}", 1e6 / cpu.median)),
@@ -173,12 +177,15 @@ fn throughput(figures: &Figures) -> Table {
     table
 }
 
-/// Why an arm could not use its whole core.
+/// The reason why an arm could not use its whole core, if it did not.
 fn limited_by(used: Option<f64>, waited: Option<f64>) -> &'static str {
-    match (used, waited) {
-        (Some(_), Some(waited)) if waited > WAITED_SHARE_MAX => "others used its core",
-        (Some(used), Some(_)) if used < CORE_SHARE_BUSY => "a floor: the generator is the limit",
-        _ => "",
+    let (Some(used), Some(waited)) = (used, waited) else { return "" };
+    if waited > WAITED_SHARE_MAX {
+        "others used its core"
+    } else if used < CORE_SHARE_BUSY {
+        "a floor: the generator is the limit"
+    } else {
+        ""
     }
 }
 
@@ -203,16 +210,37 @@ fn memory(figures: &Figures) -> Table {
     table
 }
 
+/// The new binary beside the earlier one.
+fn beside_before(figures: &Figures, judged: &[Judged]) -> Table {
+    let commit = figures.beside.as_deref().unwrap_or_default();
+    let mut table = Table::new(
+        format!("CPU µs per request beside the binary of {commit}"),
+        &["arm", "request", "before", "now", "now ÷ before", "at most", ""],
+    );
+    let median = |figure: Option<f64>| figure.map_or("–".into(), |figure| format!("{figure:.0}"));
+    for row in judged.iter().filter(|row| row.is_beside_before()) {
+        let [now, before] = row.medians;
+        table.rows.push(vec![
+            row.arm.to_owned(),
+            row.row.to_owned(),
+            median(before),
+            median(now),
+            row.measured.clone(),
+            row.at_most.clone(),
+            row.verdict.as_str().to_owned(),
+        ]);
+    }
+    table
+}
+
+/// The other limits of an arm.
 fn verdicts(judged: &[Judged], arm: &str) -> Table {
-    let beside = if arm == FORK { "" } else { " × nginx" };
-    let mut table =
-        Table::new(format!("Targets: {arm}{beside}"), &["row", "measured", "aim", "worst acceptable", ""]);
-    for row in judged.iter().filter(|row| row.arm == arm) {
+    let mut table = Table::new(format!("Limits: {arm}"), &["figure", "measured", "at most", ""]);
+    for row in judged.iter().filter(|row| row.arm == arm && !row.is_beside_before()) {
         table.rows.push(vec![
             row.row.to_owned(),
             row.measured.clone(),
-            row.aim.clone(),
-            row.worst.clone(),
+            row.at_most.clone(),
             row.verdict.as_str().to_owned(),
         ]);
     }
@@ -227,8 +255,11 @@ fn conclude(figures: &Figures, judged: &[Judged]) -> bool {
     for (arm, reason) in &figures.missing {
         eprintln!("MISSING: {arm}: {reason}");
     }
-    let failed = judged.iter().filter(|row| row.verdict == Verdict::Fail);
-    let failed: Vec<String> = failed.map(|row| format!("{}: {}", row.arm, row.row)).collect();
+    let mut failed = Vec::new();
+    for row in judged.iter().filter(|row| row.verdict == Verdict::Fail) {
+        let beside = if row.is_beside_before() { ", beside the earlier binary" } else { "" };
+        failed.push(format!("{}: {}{beside}", row.arm, row.row));
+    }
     if !failed.is_empty() {
         eprintln!("FAILED: {}", failed.join("; "));
     }
@@ -245,12 +276,20 @@ fn per_arm(
     let mut head = vec!["arm"];
     head.extend(measured.iter().map(|(label, _)| *label));
     let mut table = Table::new(title, &head);
-    for arm in figures.arms.iter().filter(|arm| **arm != DIRECT && !measured.is_empty()) {
-        let mut row = vec![(*arm).to_owned()];
+    if measured.is_empty() {
+        return table;
+    }
+    for arm in reported(figures).filter(|arm| *arm != DIRECT) {
+        let mut row = vec![arm.to_owned()];
         row.extend(measured.iter().map(|(_, scenario)| cell(arm, scenario)));
         table.rows.push(row);
     }
     table
+}
+
+/// The arms of the tables for the README. The earlier binary has a table of its own.
+fn reported(figures: &Figures) -> impl Iterator<Item = &'static str> {
+    figures.arms.iter().copied().filter(|arm| !is_before(arm))
 }
 
 fn prepend_direct(

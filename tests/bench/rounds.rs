@@ -1,14 +1,15 @@
 //! One run: start everything, measure all arms in turn, round after round, stop everything.
 //!
-//! Within a round each scenario visits every arm before the next scenario begins, and each round begins
-//! with another arm, so that whatever else the machine does falls on all of them alike.
+//! Within a round each scenario visits every arm before the next scenario begins. Each round begins with another
+//! arm, and every other one goes backwards, so that whatever else the machine does falls on all of them alike.
 
 use std::io::{IsTerminal, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::answers::Answer;
-use crate::arms::{self, DIRECT, Running};
+use crate::arms::{self, Binaries, DIRECT, Running};
+use crate::beside::Beside;
 use crate::children::{Child, Worker};
 use crate::figures::{ArmMemory, Figures, Sample};
 use crate::load::{self, Job, Outcome};
@@ -25,11 +26,11 @@ pub const ROUNDS_MIN: usize = 5;
 /// Memory is read when allocators had this long to settle.
 const SETTLE: Duration = Duration::from_millis(500);
 
-pub fn run(options: &FigureOptions) -> Fallible<Figures> {
+pub fn run(options: &FigureOptions, beside: Option<Beside>) -> Fallible<Figures> {
     let started = Instant::now();
     let cores = Cores::split(&procfs::cores());
     let scenarios = scenario::chosen(&options.scenarios, options.quick)?;
-    let mut bench = Bench::start(options, &cores)?;
+    let mut bench = Bench::start(options, &cores, beside)?;
     bench.figures.scenarios = scenarios.iter().map(|scenario| scenario.id).collect();
     bench.hold_idle_streams(options.idle_streams)?;
 
@@ -43,9 +44,8 @@ pub fn run(options: &FigureOptions) -> Fallible<Figures> {
         let round_started = Instant::now();
         for scenario in &scenarios {
             bench.progress(&format!("round {}/{rounds}  {:<16}", round + 1, scenario.id), started);
-            for turn in 0..bench.running.len() {
-                let index = (turn + round) % bench.running.len();
-                if scenario.only.is_none_or(|only| only == bench.running[index].name) {
+            for index in visits(bench.running.len(), round) {
+                if scenario.includes(bench.running[index].name) {
                     bench.measure(index, scenario, round)?;
                 }
             }
@@ -58,7 +58,16 @@ pub fn run(options: &FigureOptions) -> Fallible<Figures> {
     bench.finish(started)
 }
 
-/// Which cores belong to whom.
+/// The order in which a round visits the arms.
+fn visits(arms: usize, round: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..arms).map(|turn| (turn + round) % arms).collect();
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    order
+}
+
+/// The cores of each process.
 struct Cores {
     arms: String,
     mock: String,
@@ -91,7 +100,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn start(options: &FigureOptions, cores: &Cores) -> Fallible<Bench> {
+    fn start(options: &FigureOptions, cores: &Cores, beside: Option<Beside>) -> Fallible<Bench> {
         let folder = temporary_folder()?;
         let mut mock = Worker::start("mock", &cores.mock)?;
         let upstream: SocketAddr = mock.hear()?.parse()?;
@@ -104,12 +113,15 @@ impl Bench {
             nginx: nginx_version(),
             pace_us: options.sse_pace_us,
             idle_streams: options.idle_streams,
+            beside: beside.as_ref().map(|beside| beside.commit.clone()),
             ..Figures::default()
         };
+        let binaries =
+            Binaries { now: options.forkpoint.clone(), before: beside.map(|beside| beside.binary) };
         let mut running = Vec::new();
-        for name in options.arms() {
+        for name in options.arms(binaries.before.is_some()) {
             let arm = arms::named(&name)?;
-            match arm.start(&cores.arms, upstream, &folder, &options.forkpoint) {
+            match arm.start(&cores.arms, upstream, &folder, &binaries) {
                 Ok(arm) => running.push(arm),
                 Err(error) => {
                     eprintln!("{} is left out: {error}", arm.name);
@@ -118,7 +130,7 @@ impl Bench {
             }
         }
         figures.arms = running.iter().map(|arm| arm.name).collect();
-        for arm in running.iter().filter(|arm| arm.name != DIRECT) {
+        for arm in running.iter().filter(|arm| has_memory(arm.name)) {
             figures.memory.push(ArmMemory {
                 arm: arm.name,
                 at_start: memory(arm),
@@ -130,12 +142,12 @@ impl Bench {
         Ok(Bench { running, load, mock, figures, next_nonce: 1, pace_us: options.sse_pace_us })
     }
 
-    /// Before any load, so that what a heap kept from large bodies is not taken for the streams' share.
+    /// Reads memory with idle streams open. It comes before any load, so that what a heap kept from large bodies is not taken for the streams' share.
     fn hold_idle_streams(&mut self, streams: usize) -> Fallible<()> {
         for index in 0..self.running.len() {
             let arm = &self.running[index];
             let name = arm.name;
-            if name == DIRECT || streams == 0 {
+            if !has_memory(name) || streams == 0 {
                 continue;
             }
             eprintln!("{streams} idle streams  {name}");
@@ -278,11 +290,16 @@ impl Bench {
     }
 }
 
+/// Returns true for an arm whose memory is reported. Only the CPU time of the earlier binary is.
+fn has_memory(arm: &str) -> bool {
+    arm != DIRECT && !arms::is_before(arm)
+}
+
 fn memory(arm: &Running) -> Memory {
     arm.child.as_ref().map(|child| Memory::of_tree(child.pid())).unwrap_or_default()
 }
 
-/// What an arm of ours says that its store holds.
+/// Asks an arm of ours for the bytes that its store holds.
 fn store_bytes(admin: SocketAddr) -> Option<f64> {
     let mut stream = TcpStream::connect(admin).ok()?;
     stream.set_read_timeout(Some(SETTLE * 10)).ok()?;

@@ -1,4 +1,4 @@
-//! A steady mixed load for minutes: what a short run cannot see.
+//! A steady mixed load for minutes, for faults that a short run cannot show.
 //!
 //! Conversations of three sizes, streams, clients that leave in the middle of an answer or of their own
 //! body, and uploads far larger than any body that may be collected. It fails when resident memory or
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::answers::Answer;
-use crate::arms::{self, Running};
+use crate::arms::{self, Binaries, Running};
 use crate::bodies::{Bodies, Conversation, Script};
 use crate::children::Worker;
 use crate::load::Client;
@@ -26,7 +26,7 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(500);
 /// Pause of each client between two requests, so that the load stays steady and the machine usable.
 const BETWEEN_REQUESTS: Duration = Duration::from_millis(10);
 const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// What is left of cancelled calls must be gone by then.
+/// Cancelled calls must be gone by then.
 const QUIET_MAX: Duration = Duration::from_secs(10);
 const UPLOAD_BYTES: usize = 20_000 * KB;
 const FAILURES_KEPT: usize = 20;
@@ -68,8 +68,8 @@ pub fn run(options: &SoakOptions) -> Fallible<bool> {
     let all_cores = procfs::cores().iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let mut mock = Worker::start("mock", &all_cores)?;
     let upstream: SocketAddr = mock.hear()?.parse()?;
-    let arm =
-        arms::named(&options.arm)?.start(&all_cores, upstream, &temporary_folder()?, &options.forkpoint)?;
+    let binaries = Binaries { now: options.forkpoint.clone(), before: None };
+    let arm = arms::named(&options.arm)?.start(&all_cores, upstream, &temporary_folder()?, &binaries)?;
     // The arm without a process is of use only to test this lane itself; then the mock is watched.
     let watched = arm.child.as_ref().map_or(mock.pid(), crate::children::Child::pid);
     let files_at_start = procfs::open_files(watched);
@@ -163,7 +163,7 @@ fn leave_upload(target: SocketAddr, request: &[u8]) -> std::io::Result<()> {
     Client::connect(target, ANSWER_MAX)?.send(&request[..request.len() / 2])
 }
 
-/// What a client's requests are made of.
+/// The parts of a client's requests.
 enum Parts {
     Messages { conversation: Box<Conversation>, answer: Answer, pace_us: u64 },
     File(Vec<u8>),
