@@ -35,7 +35,7 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct FigureOptions {
-    /// Fewer rounds and sizes, at most 90 s; for a look, not for the README
+    /// Fewer rounds and sizes, at most 90 s; for a look, not for tests/README.md
     #[arg(long)]
     pub quick: bool,
     /// Rounds of all arms [default: 7, with --quick 3]
@@ -70,7 +70,7 @@ pub struct FigureOptions {
     /// Write every sample and verdict to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Print tables for the README instead of aligned ones
+    /// Print tables for tests/README.md instead of aligned ones
     #[arg(long)]
     pub markdown: bool,
 }

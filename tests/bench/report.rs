@@ -63,7 +63,7 @@ fn notes(figures: &Figures) -> Vec<String> {
         ));
     }
     if figures.quick {
-        notes.push("QUICK RUN: fewer rounds and sizes; for a look, not for the README".into());
+        notes.push("QUICK RUN: fewer rounds and sizes; for a look, not for tests/README.md".into());
     }
     if let Some(commit) = &figures.beside {
         notes.push(format!("the arms before-* run the binary of {commit}, built by the same compiler"));

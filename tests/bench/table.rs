@@ -1,4 +1,4 @@
-//! One table, two spellings: aligned for a terminal, pipes for the README.
+//! One table, two spellings: aligned for a terminal, pipes for `tests/README.md`.
 
 pub struct Table {
     pub title: String,

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the recipes of the README as they stand there: against the simulator, through forkpoint.
+"""Runs the recipes of the READMEs as they are written there: against the simulator, through forkpoint.
 
     tests/run python typescript                  installs what they import, and runs them after the programs
     tests/clients/snippets.py python|typescript  once that is there
 
 Each must end well, print nothing, and be the one request that forkpoint counts and the simulator answers. All that
-is changed is the address, since the port of the README may be taken. `python` also installs forkpoint by the command
+is changed is the address, since the port of the recipes may be taken. `python` also installs forkpoint by the command
 of the README, into target/.
 """
 
@@ -25,7 +25,7 @@ sys.dont_write_bytecode = True
 
 from drive import CLIENTS, HOME, ROOT, Failed, Process, fetch, poll, start_simulator  # noqa: E402
 
-README = (ROOT / "README.md").read_text()
+PAGES = ["README.md", "config/README.md"]
 INSTALL = "cargo install --path ."
 ADDRESS = "http://127.0.0.1:8787"
 # The language of a fence, the ending of a file with it, and who runs that.
@@ -36,8 +36,10 @@ RUNNERS: dict[str, tuple[str, str, list[Any]]] = {
 SECONDS = 120
 
 
-def fences(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def fences(language: str) -> list[tuple[str, str]]:
+    """The page and the text of each recipe in this language."""
+    fence = re.compile(rf"^```{language}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return [(page, text) for page in PAGES for text in fence.findall((ROOT / page).read_text())]
 
 
 def check(forkpoint: Path, snippet: str, ending: str, runner: list[Any], folder: Path) -> None:
@@ -72,7 +74,7 @@ def check(forkpoint: Path, snippet: str, ending: str, runner: list[Any], folder:
 
 def installed() -> Path:
     """forkpoint, by the command of the README: without optimisation, beside what the tests have built."""
-    if INSTALL not in README:
+    if INSTALL not in (ROOT / "README.md").read_text():
         raise Failed(f"the README does not say `{INSTALL}`")
     root = ROOT / "target" / "readme"
     more = ["--debug", "--locked", "--quiet", "--force", "--root", root, "--target-dir", ROOT / "target"]
@@ -90,13 +92,13 @@ def main(language: str) -> int:
     # Modules are looked for beside the file.
     folder = CLIENTS / language
     snippets, failures = fences(fence), 0
-    for number, snippet in enumerate(snippets, 1):
+    for number, (page, snippet) in enumerate(snippets, 1):
         try:
             check(forkpoint, snippet, ending, runner, folder)
-            print(f"ok      README {fence} {number}", flush=True)
+            print(f"ok      {page} {fence} {number}", flush=True)
         except Failed as failure:
             failures += 1
-            print(f"FAILED  README {fence} {number}: {failure}\n{snippet}", flush=True)
+            print(f"FAILED  {page} {fence} {number}: {failure}\n{snippet}", flush=True)
     print(f"snippets: {len(snippets) - failures} passed, {failures} failed")
     return 1 if failures or not snippets else 0
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plays the recorded clients again as sent, aligned and forked, and prints the README's table.
+"""Plays the recorded clients again as sent, aligned and forked, and prints the table of tests/README.md.
 
     tests/deep wire
 

@@ -1,6 +1,7 @@
 """What the schema cannot say of a dashboard: ids, places, units, descriptions, and names that exist.
 
-Names come from the README's table of metrics, which a test of the Rust suite writes from the declarations.
+Names come from the table of metrics in dashboards/README.md, which a test of the Rust suite writes from the
+declarations.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ BUILT_IN = {"__rate_interval", "__range"}
 def metrics() -> dict[str, tuple[str, set[str]]]:
     """Type and labels of every metric."""
     row = re.compile(r"^\| `(forkpoint_\w+)(?:\{([\w,]+)\})?` \| (\w+) \|", re.MULTILINE)
-    found = row.findall((ROOT / "README.md").read_text())
+    found = row.findall((ROOT / "dashboards" / "README.md").read_text())
     return {name: (kind, set(labels.split(",")) - {""}) for name, labels, kind in found}
 
 

@@ -15,8 +15,8 @@ mod architecture;
 mod config;
 // Help and completions of every command.
 mod help;
-// The README: what it says of metrics and log lines, and whether its snippets run.
-mod manual;
+// The READMEs: what they say of metrics and log lines, whether their snippets run and their links resolve.
+mod readme;
 
 // The simulator against the rules of the API that it claims to follow.
 mod sim;

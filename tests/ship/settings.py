@@ -35,11 +35,11 @@ def effective(changes: dict[str, str]) -> dict[str, Any]:
 
 
 def shown_in_readme(start: str) -> list[list[str]]:
-    """The words of every command of the README's fences that starts like this."""
-    fences = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+    """The words of every command in the fences of config/README.md that starts like this."""
+    fences = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "config" / "README.md").read_text(), re.M | re.S)
     lines = [line.split(" #")[0].split() for fence in fences for line in fence.splitlines()]
     shown = [words for words in lines if words[: len(start.split())] == start.split()]
-    assert shown, f"the README shows no {start!r}"
+    assert shown, f"config/README.md shows no {start!r}"
     return shown
 
 

@@ -1,4 +1,4 @@
-//! The line of a request: its fields are those of the README, and every plan and reason has a sample.
+//! The line of a request: its fields are those of `config/README.md`, and every plan and reason has a sample.
 //!
 //! `tests/golden/log.jsonl` holds one line for each: what goes with it, and what does not. Times and the like are
 //! masked; `UPDATE=1` writes the file anew.
@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata};
 
-use super::readme;
 use super::recorded::Recorded;
+use super::{CONFIG, read};
 use crate::harness::{Forkpoint, Log, get, post, until};
 use crate::workload::{prose, tool};
 
@@ -303,7 +303,7 @@ fn documented(text: &str, heading: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn the_readme_names_every_field_and_no_other() {
+async fn the_page_names_every_field_and_no_other() {
     let fields = Arc::<Mutex<BTreeSet<String>>>::default();
     let guard = tracing::subscriber::set_default(Fields(fields.clone()));
     let forkpoint = Forkpoint::before("http://127.0.0.1:9").await;
@@ -314,14 +314,14 @@ async fn the_readme_names_every_field_and_no_other() {
     let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
     assert_eq!(set(Line::TOLD), declared, "a recording has every field of the log line");
     declared.extend(OF_EVERY_LINE.map(String::from));
-    let text = std::fs::read_to_string(readme()).unwrap();
+    let text = read(CONFIG);
     assert_eq!(documented(&text, "| field | meaning |"), declared);
     assert_eq!(documented(&text, "| member | meaning |"), set(Line::RECORDED));
 }
 
 #[test]
-fn the_readme_explains_every_reason() {
-    let text = std::fs::read_to_string(readme()).unwrap();
+fn the_page_explains_every_reason() {
+    let text = read(CONFIG);
     for (_, reason) in promised() {
         assert!(text.contains(&format!("`{reason}`")), "{reason}");
     }

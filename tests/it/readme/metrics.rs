@@ -7,20 +7,18 @@ use forkpoint::metrics::Metrics;
 use forkpoint::sim::{Sim, SimConfig};
 use serde_json::json;
 
-use super::readme;
+use super::{DASHBOARDS, read, root};
 use crate::harness::{Forkpoint, Log, Upstream, post, samples, until};
 
-const START: &str = "<!-- metrics: written by `UPDATE=1 cargo test --test it manual` -->\n";
+const START: &str = "<!-- metrics: written by `UPDATE=1 cargo test --test it readme` -->\n";
 const END: &str = "<!-- /metrics -->";
 
 /// One row per family, in the order of the declarations.
 fn table() -> String {
     let mut rows = "| metric | type | meaning |\n|---|---|---|\n".to_owned();
     for family in Metrics::new().unwrap().families() {
-        let labels = match family.labels.is_empty() {
-            true => String::new(),
-            false => format!("{{{}}}", family.labels.join(",")),
-        };
+        let labels =
+            if family.labels.is_empty() { String::new() } else { format!("{{{}}}", family.labels.join(",")) };
         let meaning = family.help.trim_end_matches('.').replace('|', "\\|");
         rows += &format!("| `{}{labels}` | {} | {meaning} |\n", family.name, family.kind);
     }
@@ -28,12 +26,12 @@ fn table() -> String {
 }
 
 #[test]
-fn the_readme_lists_every_metric_as_it_is_declared() {
-    let text = std::fs::read_to_string(readme()).unwrap();
+fn the_page_lists_every_metric_as_it_is_declared() {
+    let text = read(DASHBOARDS);
     let (before, rest) = text.split_once(START).expect("where the table starts");
     let (written, after) = rest.split_once(END).expect("where the table ends");
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(readme(), [before, START, &table(), END, after].concat()).unwrap();
+        std::fs::write(root().join(DASHBOARDS), [before, START, &table(), END, after].concat()).unwrap();
         return;
     }
     assert!(written == table(), "the table differs; run again with UPDATE=1 and look at the change");

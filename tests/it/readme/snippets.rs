@@ -1,18 +1,17 @@
-//! Every fence of the README is run by a test: here, or by the suite that has what it needs. One that nobody runs
-//! fails.
+//! Every fence of the documentation is run by a test: here, or by the suite that has what it needs. One that
+//! nobody runs fails.
 //!
 //! Shell lines are run as they stand, in a folder with the files that they name, by a shell that finds forkpoint,
 //! an agent called `claude`, and the simulator for its upstream. Output that is shown is compared with what came.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use forkpoint::sim::{Sim, SimConfig};
 use tokio::process::Command;
 
-use super::readme;
+use super::{pages, read, root};
 use crate::harness::{Binary, within};
 
 /// A fenced block.
@@ -49,6 +48,15 @@ fn fences(text: &str) -> Vec<Fence> {
     fences
 }
 
+/// Every fence of every page, with the page's path.
+fn shown_fences() -> Vec<(String, Fence)> {
+    let mut found = Vec::new();
+    for page in pages() {
+        found.extend(fences(&read(&page)).into_iter().map(|fence| (page.clone(), fence)));
+    }
+    found
+}
+
 /// Who runs a line of a shell.
 enum Runner {
     Here,
@@ -83,15 +91,11 @@ fn commands(fence: &Fence) -> impl Iterator<Item = &str> {
     fence.lines.iter().map(|line| line.split(" #").next().unwrap_or_default().trim_end())
 }
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// A folder with all that the README's commands name.
+/// A folder with all that the shown commands name.
 struct Desk {
     folder: tempfile::TempDir,
     sim: Sim,
-    /// Where the README says 127.0.0.1:8787.
+    /// Where the pages say 127.0.0.1:8787.
     proxy: Binary,
 }
 
@@ -160,10 +164,9 @@ impl Desk {
 
 #[tokio::test]
 async fn every_fence_is_run_by_a_test() {
-    let text = std::fs::read_to_string(readme()).unwrap();
     let desk = Desk::new().await;
     let (mut shown, mut outputs) = (String::new(), Vec::new());
-    for fence in fences(&text) {
+    for (page, fence) in shown_fences() {
         match fence.language.as_str() {
             "sh" => {
                 let mut script = Vec::new();
@@ -172,8 +175,7 @@ async fn every_fence_is_run_by_a_test() {
                         Runner::Here => script.push(command),
                         Runner::Serves => desk.serve(command).await,
                         Runner::Elsewhere(file, holds) => {
-                            let test = std::fs::read_to_string(root().join(file)).unwrap();
-                            assert!(test.contains(holds), "{file} does not run `{command}`");
+                            assert!(read(file).contains(holds), "{file} does not run `{command}`");
                         }
                     }
                 }
@@ -182,8 +184,10 @@ async fn every_fence_is_run_by_a_test() {
                 }
             }
             "python" | "ts" => {
-                let suite = std::fs::read_to_string(root().join("tests/clients/snippets.py")).unwrap();
-                assert!(suite.contains(&format!("\"{}\"", fence.language)), "nobody runs {}", fence.text());
+                let suite = read("tests/clients/snippets.py");
+                for name in [&page, &fence.language] {
+                    assert!(suite.contains(&format!("\"{name}\"")), "nobody runs {}", fence.text());
+                }
             }
             "toml" => {
                 std::fs::write(desk.folder.path().join("shown.toml"), fence.text()).unwrap();
@@ -199,13 +203,13 @@ async fn every_fence_is_run_by_a_test() {
     }
 }
 
-/// What the README shows is what came, or has its rows where the figures are those of one run.
+/// What a page shows is what came, or has its rows where the figures are those of one run.
 fn was_shown(fence: &Fence, shown: &str) {
     let first = &fence.lines[0];
     if first.starts_with("forkpoint: ") {
         assert!(rows(&fence.lines[1..]).is_subset(&receipt(shown)), "{:?}", rows(&fence.lines[1..]));
     } else if first.contains("as sent") {
-        let demo = std::fs::read_to_string(root().join("src/cli/demo/table.rs")).unwrap();
+        let demo = read("src/cli/demo/table.rs");
         for column in ["as sent", "aligned", "forked"] {
             assert!(first.contains(column), "{first}");
         }
@@ -232,28 +236,8 @@ fn receipt(shown: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_the_readme_links_to_is_there() {
-    let text = std::fs::read_to_string(readme()).unwrap();
-    let anchors: BTreeSet<String> = text.lines().filter(|line| line.starts_with('#')).map(anchor).collect();
-    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    for target in targets.filter(|target| !target.contains("://")) {
-        match target.strip_prefix('#') {
-            Some(name) => assert!(anchors.contains(name), "no heading #{name}"),
-            None => assert!(Path::new(&root().join(target)).exists(), "no file {target}"),
-        }
-    }
-}
-
-/// As a page of the README names a heading.
-fn anchor(heading: &str) -> String {
-    let words = heading.trim_start_matches('#').trim().to_lowercase();
-    let kept = words.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
-}
-
-#[test]
 fn the_picture_is_well_formed_and_small() {
-    let text = std::fs::read_to_string(root().join(".github/layout.svg")).unwrap();
+    let text = read(".github/layout.svg");
     assert!(text.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"") && text.len() < 16_000);
     let mut open = Vec::new();
     for tag in text.split('<').skip(1) {

@@ -218,13 +218,12 @@ async fn stood_down() -> Value {
 async fn lost_prefix() -> Value {
     let log = Log::start();
     let upstream = Upstream::answering_with(|request| {
-        match String::from_utf8_lossy(&request.body).contains("block_binding") {
-            true => samples::message(),
-            false => {
-                let said = r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.1: the block is bound to a different conversation"}}"#;
-                let head = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: {}\r\n\r\n", said.len());
-                [head.as_bytes(), said.as_bytes()].concat()
-            }
+        if String::from_utf8_lossy(&request.body).contains("block_binding") {
+            samples::message()
+        } else {
+            let said = r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.1: the block is bound to a different conversation"}}"#;
+            let head = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: {}\r\n\r\n", said.len());
+            [head.as_bytes(), said.as_bytes()].concat()
         }
     })
     .await;
