@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get};
 use axum::{Json, Router};
@@ -39,14 +38,7 @@ pub fn router(live: Live, metrics: Arc<Metrics>) -> Router {
         .route("/api/prefixes", get(prefixes))
         .route("/api/breaks", get(breaks))
         .route("/api/tenants/{digest}", delete(forget))
-        .layer(middleware::from_fn_with_state(live.clone(), catch_up))
         .with_state(ApiState { live, metrics })
-}
-
-/// Finishes deferred work first, so that an exchange whose end its client has seen is in the answer.
-async fn catch_up(State(live): State<Live>, request: Request, next: Next) -> Response {
-    live.now().clock().leisure().catch_up();
-    next.run(request).await
 }
 
 /// The configuration in force, secrets masked.

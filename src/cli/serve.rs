@@ -102,12 +102,10 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: ConfigSource) -> Re
         () = drain(&drain_rules, server) => {}
         second = signals.end() => {
             tracing::warn!(signal = second, "second signal; open streams are cut");
-            live.now().clock().leisure().catch_up();
             let _ = tokio::time::timeout(CUT, witnesses.flush()).await;
             return Ok(());
         }
     }
-    live.now().clock().leisure().catch_up();
     witnesses.flush().await;
     Ok(())
 }

@@ -14,7 +14,7 @@
 use std::borrow::Cow;
 use std::num::NonZeroU32;
 
-use super::entry::PAYLOAD_BYTES_MIN;
+use super::images::PAYLOAD_BYTES_MIN;
 use super::json::{self, Malformed, Span, is_key};
 use super::recall::Reader;
 

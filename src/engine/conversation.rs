@@ -6,15 +6,15 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use super::align::{Arrival, Rules};
 use super::anatomy::Layer;
+use super::arrival::Arrival;
 use super::breakpoints::Breakpoint;
 use super::breaks::{Answered, Sent};
 use super::canonical::{Choice, Order, Pins};
-use super::divergence::Subject;
 use super::echo::Spelling;
 use super::entry::{Parameters, Probes};
 use super::prefix::PrefixHash;
+use super::prefix::Subject;
 use super::recall::{InParts, Reading, Remembered, Shared};
 use super::types::Moment;
 use super::usage::Usage;
@@ -37,8 +37,6 @@ pub struct Trace {
     /// Where the requests of this conversation did, this one included, as far as it still has the pieces.
     pub entries: Vec<Entry>,
     pub parameters: Parameters,
-    /// Nothing was to be made of it, by these rules.
-    pub needs_nothing_by: Option<Rules>,
     /// Where this conversation would have, had its requests been aligned.
     imagined: OnceLock<Imagined>,
     sent: OnceLock<Moment>,
@@ -80,8 +78,6 @@ pub struct Entry {
 pub struct Answer {
     pub message_id: Option<String>,
     pub usage: Option<Usage>,
-    /// It may have started agents: what comes next need not be the next turn.
-    pub fanned_out: bool,
 }
 
 /// What all requests of one conversation share.
@@ -93,10 +89,6 @@ pub struct Conversation {
     from_start: bool,
     /// A turn of it was put on its parent's prefix, and accepted.
     forked: AtomicBool,
-    /// It is a child's.
-    child: AtomicBool,
-    /// A second request came. Shared with who counts that.
-    continued: Arc<AtomicBool>,
     /// A refused request was sent once more as it came.
     fell_back: AtomicBool,
     /// What came was accepted where what we made of it was not: from then on it goes out as it came.
@@ -131,7 +123,6 @@ impl Trace {
         Trace {
             received: Arc::clone(&arrival.received),
             parameters,
-            needs_nothing_by: None,
             forwarded,
             conversation,
             breakpoints,
@@ -250,16 +241,6 @@ impl Trace {
         turns.0 < turns.1 && (self.received.starts_like(request) || (hinted && turns.0 >= 3))
     }
 
-    /// Whether the next turn may go out before it is read, if it goes on from here as plainly as this one did.
-    pub fn may_be_followed_ahead(&self, rules: Rules) -> bool {
-        let is_over = |answer: &Answer| !answer.fanned_out;
-        let is_free = !self.conversation.child.load(Relaxed) && !self.conversation.is_stood_down();
-        self.needs_nothing_by == Some(rules)
-            && is_free
-            && self.is_as_it_came(false)
-            && self.answer().is_some_and(is_over)
-    }
-
     pub fn answered(&self, answer: Answer) {
         let _ = self.answer.set(answer);
     }
@@ -357,22 +338,8 @@ impl Conversation {
         self.forked.store(true, Relaxed);
     }
 
-    /// It is an agent that a fan-out started.
-    pub fn set_child(&self) {
-        self.child.store(true, Relaxed);
-    }
-
     pub fn was_forked(&self) -> bool {
         self.forked.load(Relaxed)
-    }
-
-    pub fn continues(&self) {
-        self.continued.store(true, Relaxed);
-    }
-
-    /// Whether a second request came, now or later.
-    pub fn continued(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.continued)
     }
 
     /// A turn drifted from the one before, and lost what that had cached from this layer on.

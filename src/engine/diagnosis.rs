@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::anatomy::Anatomy;
-use super::breakpoints::Edit;
+use super::edit::Edit;
 
 /// Message ids are short; anything longer is not one.
 const MESSAGE_ID_BYTES_MAX: usize = 128;
@@ -140,7 +140,7 @@ fn is_message_id(id: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::breakpoints::apply;
+    use crate::engine::edit::apply;
 
     #[test]
     fn every_verdict_is_read_by_its_spelling() {

@@ -3,19 +3,11 @@
 use super::anatomy::{Anatomy, Form, Layer, Piece};
 use super::json::Span;
 use super::meaning::Meaning;
-use super::prefix::Chain;
+use super::prefix::Subject;
 
 /// Meanings are compared up to this much work ([`Meaning::work`]). A piece that is larger or nested deeper counts as
 /// changed in meaning.
 const MEANING_WORK_MAX: usize = 16 * 1024 * 1024;
-
-/// One request with everything needed to compare it.
-#[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
-    pub body: &'a [u8],
-    pub anatomy: &'a Anatomy,
-    pub chain: &'a Chain,
-}
 
 /// The first place where the second request no longer extends the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,7 +115,7 @@ fn first_difference(one: &[u8], span: &Span, two: &[u8], other: &Span) -> [usize
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::prefix::Attribution;
+    use crate::engine::prefix::{Attribution, Chain};
 
     const BODY: &str = r#"{"model":"m","tools":[{"name":"a","input_schema":{"p":1,"q":2}},{"name":"b"}],"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":"one"},{"role":"assistant","content":[{"type":"text","text":"two"}]}]}"#;
 

@@ -2,11 +2,8 @@
 //! conversations go on.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::anatomy::Layer;
-use super::conversation::Conversation;
 use super::prefix::PrefixHash;
 use super::recall::Reading;
 use super::types::Moment;
@@ -136,7 +133,7 @@ impl Learned {
     }
 
     /// A conversation began with these tools. What has none is taken to end, whatever others did.
-    pub fn started(&mut self, request: &Reading, conversation: &Conversation, now: Moment) {
+    pub fn started(&mut self, request: &Reading, now: Moment) {
         let Some(tools) = tool_set(request) else { return };
         if !self.starts.contains_key(&tools) && self.starts.len() >= TOOL_SETS_MAX {
             let oldest =
@@ -144,9 +141,18 @@ impl Learned {
             oldest.map(|tools| self.starts.remove(&tools));
         }
         let starts = self.starts.entry(tools).or_default();
-        starts.0.push_back((now, conversation.continued()));
+        starts.0.push_back(Start { at: now, prefix: request.chain().tip(), continued: false });
         if starts.0.len() > STARTS_MAX {
             starts.0.pop_front();
+        }
+    }
+
+    /// The conversation whose last request was this one goes on. If it is its first, that start is counted so.
+    pub fn continued(&mut self, last: &Reading) {
+        let Some(starts) = tool_set(last).and_then(|tools| self.starts.get_mut(&tools)) else { return };
+        let tip = last.chain().tip();
+        if let Some(start) = starts.0.iter_mut().find(|start| !start.continued && start.prefix == tip) {
+            start.continued = true;
         }
     }
 
@@ -154,10 +160,9 @@ impl Learned {
     pub fn continues(&self, request: &Reading, now: Moment) -> Option<f64> {
         let tools = tool_set(request)?;
         let (mut all, mut continued) = (0_usize, 0_usize);
-        for (start, goes_on) in &self.starts.get(&tools)?.0 {
-            let goes_on = goes_on.load(Relaxed);
-            continued += usize::from(goes_on);
-            all += usize::from(goes_on || now.since(*start) >= PATIENCE_MS);
+        for start in &self.starts.get(&tools)?.0 {
+            continued += usize::from(start.continued);
+            all += usize::from(start.continued || now.since(start.at) >= PATIENCE_MS);
         }
         (all >= STARTS_MIN).then(|| continued as f64 / all as f64)
     }
@@ -222,11 +227,20 @@ impl Ratio {
 }
 
 #[derive(Debug, Default)]
-struct Starts(VecDeque<(Moment, Arc<AtomicBool>)>);
+struct Starts(VecDeque<Start>);
+
+/// The first request of a conversation.
+#[derive(Debug)]
+struct Start {
+    at: Moment,
+    /// Of the whole request, by which the second one names it.
+    prefix: PrefixHash,
+    continued: bool,
+}
 
 impl Starts {
     fn newest(&self) -> Moment {
-        self.0.back().map_or(Moment(0), |(start, _)| *start)
+        self.0.back().map_or(Moment(0), |start| start.at)
     }
 }
 
@@ -304,17 +318,19 @@ mod tests {
     #[test]
     fn the_share_of_conversations_that_go_on_needs_time_and_numbers() {
         let mut learned = Learned::default();
-        let body = request("s", &["one"]);
-        let conversations: Vec<Arc<Conversation>> = (0..STARTS_MIN).map(|_| Arc::default()).collect();
-        for conversation in &conversations {
-            learned.started(&body, conversation, Moment(0));
+        let bodies: Vec<Remembered> = (0..STARTS_MIN).map(|n| request("s", &[&n.to_string()])).collect();
+        let body = &bodies[0];
+        for body in &bodies {
+            learned.started(body, Moment(0));
         }
-        assert_eq!(learned.continues(&body, Moment(PATIENCE_MS - 1)), None, "they may still go on");
-        assert_eq!(learned.continues(&body, Moment(PATIENCE_MS)), Some(0.0));
-        conversations[..5].iter().for_each(|conversation| conversation.continues());
-        assert_eq!(learned.continues(&body, Moment(PATIENCE_MS)), Some(5.0 / STARTS_MIN as f64));
+        assert_eq!(learned.continues(body, Moment(PATIENCE_MS - 1)), None, "they may still go on");
+        assert_eq!(learned.continues(body, Moment(PATIENCE_MS)), Some(0.0));
+        bodies[..5].iter().for_each(|body| learned.continued(body));
+        assert_eq!(learned.continues(body, Moment(PATIENCE_MS)), Some(5.0 / STARTS_MIN as f64));
+        learned.continued(&request("s", &["0", "more"]));
+        assert_eq!(learned.continues(body, Moment(PATIENCE_MS)), Some(5.0 / STARTS_MIN as f64), "no start");
         for _ in 0..10 * STARTS_MAX {
-            learned.started(&body, &Conversation::default(), Moment(0));
+            learned.started(body, Moment(0));
         }
         assert_eq!(learned.starts.values().map(|starts| starts.0.len()).sum::<usize>(), STARTS_MAX);
     }
@@ -325,17 +341,10 @@ mod tests {
         let body = Remembered::read(body.into(), &Nothing, Attribution::Counted).unwrap();
         let mut learned = Learned::default();
         for _ in 0..STARTS_MIN {
-            learned.started(&body, &Conversation::default(), Moment(0));
+            learned.started(&body, Moment(0));
         }
         assert_eq!(learned.continues(&body, Moment(PATIENCE_MS)), None);
         assert!(learned.starts.is_empty());
-    }
-
-    #[test]
-    fn a_start_that_is_counted_does_not_hold_its_conversation() {
-        let (mut learned, conversation) = (Learned::default(), Arc::new(Conversation::default()));
-        learned.started(&request("s", &["one"]), &conversation, Moment(0));
-        assert_eq!(Arc::strong_count(&conversation), 1);
     }
 
     #[test]

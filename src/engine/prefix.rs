@@ -191,6 +191,14 @@ fn is_attribution(body: &[u8], anatomy: &Anatomy, piece: usize) -> bool {
     piece == anatomy.tools && anatomy.pieces[piece].is_attribution(body)
 }
 
+/// One request with everything needed to compare it.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    pub body: &'a [u8],
+    pub anatomy: &'a Anatomy,
+    pub chain: &'a Chain,
+}
+
 /// A request with the digests of its pieces.
 pub(super) struct DigestedRequest<'a> {
     pub body: &'a [u8],

@@ -1,7 +1,7 @@
 //! A rewritten request that the upstream refused: why, as far as it says so, and what to try instead.
 
 use super::anatomy::Anatomy;
-use super::breakpoints::Edit;
+use super::edit::Edit;
 use super::json;
 
 /// The beta under which a request can have thinking blocks dropped that are bound to another prefix.
@@ -58,7 +58,7 @@ pub fn drop_block(body: &[u8], anatomy: &Anatomy) -> Option<Edit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::breakpoints::apply;
+    use crate::engine::edit::apply;
     use bytes::Bytes;
 
     fn with_drop_block(body: &str) -> Option<String> {

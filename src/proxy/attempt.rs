@@ -3,8 +3,6 @@
 //! ```text
 //! read ─┬─ align ─ meet ─ [await the seal ─ fork] ─ hold ─┬─ send ─┬─ answer
 //!       └────────── the fork point was stood down ────────┘        └─ 400, 413: once more ─ answer
-//!
-//! goes on plainly: send ─ read, align, meet while the upstream is at work ─ answer
 //! ```
 //!
 //! The second attempt is the bytes that came, or those with thinking left out that stood on a prefix which is not
@@ -13,24 +11,21 @@
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Request};
-use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use super::error::Fault;
 use super::family::Family;
 use super::fork::{BETA, Forked, tool_of};
-use super::forward::{Answer, SentBody, others_first};
-use super::record::{Facts, Recorder, warn_of_stand_down};
+use super::forward::{Answer, SentBody};
+use super::record::{Recorder, warn_of_stand_down};
 use super::{Modes, Proxy};
-use crate::config::{GateScope, Mode};
+use crate::config::Mode;
 use crate::engine::anatomy::Anatomy;
-use crate::engine::breakpoints::apply;
-use crate::engine::conversation::Trace;
+use crate::engine::edit::apply;
 use crate::engine::refused::{DROP_BLOCK_BETA, Refused, drop_block};
-use crate::engine::types::{BodyDigest, Moment, Plan, Reason, Role, Why};
-use crate::store::{View, Way};
+use crate::engine::types::{BodyDigest, Moment, Plan, Reason, Why};
+use crate::store::Way;
 
 /// How often a request is planned: what is known may change while it is held back.
 const ROUNDS_MAX: usize = 4;
@@ -45,25 +40,15 @@ impl Proxy {
         deadline: Moment,
         recorder: &mut Recorder,
     ) -> Result<Answer, Fault> {
-        let ahead = self.ahead(&body, &recorder.facts);
-        let (forked, pieces) = match &ahead {
-            Some(_) => (None, None),
-            None => {
-                self.read(&body, Way::Spelt(self.rules.order), recorder);
-                self.planned(&body, modes, deadline, recorder).await
-            }
-        };
+        self.read(&body, Way::Spelt(self.rules.order), recorder);
+        let (forked, pieces) = self.planned(&body, modes, deadline, recorder).await;
         if let Some(memo) = recorder.memo.as_ref().filter(|_| forked.is_some() || pieces.is_some()) {
             let tenant = memo.tenant();
             recorder.facts.own_read = tenant.map_or(0, |tenant| memo.own_read(&tenant, self.clock.now()));
         }
         let now = self.clock.now();
         recorder.facts.sent_at = Some(Instant::now());
-        // Siblings look at what is on its way; nobody else does so soon.
-        let is_watched = recorder.facts.role != Role::Plain || self.config.gate.scope == GateScope::All;
-        if is_watched {
-            recorder.sent(now);
-        }
+        recorder.sent(now);
         let pieces = forked.as_ref().map(|forked| forked.pieces.clone()).or(pieces);
         if let (Some(tape), Some(pieces)) = (&mut recorder.tape, &pieces) {
             tape.forwards(pieces);
@@ -77,46 +62,11 @@ impl Proxy {
             }
         }
         let first = pieces.clone().map_or(received, SentBody::spliced);
-        let behind = async {
-            others_first().await;
-            match ahead {
-                Some(last) => self.read_behind(&body, last, modes, recorder),
-                None if is_watched => return,
-                None => {}
-            }
-            recorder.sent(now);
-        };
-        let (answer, ()) = tokio::join!(self.upstream.send(Request::from_parts(parts, first)), behind);
-        let mut answer = answer?;
+        let mut answer = self.upstream.send(Request::from_parts(parts, first)).await?;
         let Some(refused) = self.refused(&mut answer, recorder).await else { return Ok(answer) };
         let second = self.second(refused, pieces.is_some(), &body, modes, recorder);
         let Some(second) = second else { return Ok(answer) };
         self.once_more(answer, refused, original, body, second, recorder).await
-    }
-
-    /// The request that this one goes on from so plainly that it may go out before it is read.
-    fn ahead(&self, body: &Bytes, facts: &Facts) -> Option<Arc<Trace>> {
-        let may_wait = self.config.gate.scope == GateScope::All || facts.claims.parent().is_some();
-        let (tenant, hint) = facts.of_whom();
-        let tenant = tenant.filter(|_| !may_wait).and_then(|id| self.store.tenant(&id))?;
-        let look = || View { tenant: Some(&tenant), hint }.ahead(body, self.rules);
-        std::panic::catch_unwind(AssertUnwindSafe(look)).ok().flatten()
-    }
-
-    /// Reads a request that has gone out as it came.
-    fn read_behind(&self, body: &Bytes, last: Arc<Trace>, modes: Modes, recorder: &mut Recorder) {
-        self.read(body, Way::Ahead(last), recorder);
-        let needed_more = self.align(body, recorder).is_some();
-        let Recorder { facts, memo, .. } = recorder;
-        if let Some(memo) = memo.as_mut().filter(|memo| needed_more || memo.trace.is_none()) {
-            memo.untouched();
-            (facts.sent, facts.markers_added) = (facts.received, 0);
-        }
-        self.meet(recorder);
-        match modes.in_force {
-            Mode::Fork if recorder.facts.role != Role::Child => drop(self.fork(recorder)),
-            _ => self.foresee(recorder),
-        }
     }
 
     /// What goes out, once nothing is to be waited for: on a parent's prefix, or else in these pieces.

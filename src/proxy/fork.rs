@@ -80,7 +80,7 @@ impl Proxy {
         if !self.may_be_forked(family, child, &tenant) {
             return;
         }
-        let came = self.gate.now();
+        let came = self.clock.now();
         let until = deadline.min(came.after(millis(self.config.fork.await_parent)));
         let sealed = async {
             loop {
@@ -96,21 +96,13 @@ impl Proxy {
         let waiting = self.awaiting.begin(&tenant, fork, until);
         recorder.facts.waits_since.get_or_insert_with(Instant::now);
         // In time or not, what is known by then is looked at again.
-        let mut sealed = std::pin::pin!(sealed);
-        loop {
-            let skipped = self.gate.skipped();
-            if self.gate.now() >= until {
-                break;
-            }
-            tokio::select! {
-                () = &mut sealed => break,
-                () = skipped => {}
-                () = tokio::time::sleep_until(self.gate.instant_of(until)) => break,
-            }
+        tokio::select! {
+            () = sealed => {}
+            () = self.clock.sleep_until(until) => {}
         }
         drop(waiting);
         self.meet(recorder);
-        recorder.facts.awaited = Duration::from_millis(self.gate.now().since(came));
+        recorder.facts.awaited = Duration::from_millis(self.clock.now().since(came));
     }
 
     /// Puts a child on its parent's prefix, or says why not.

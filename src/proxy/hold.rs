@@ -63,27 +63,15 @@ pub fn underway_tokens(memo: &Memo, tenant: &Tenant, prediction: &Prediction) ->
 }
 
 impl Proxy {
-    /// Lets time pass at once, for what is remembered and for who waits.
-    pub fn skip(&self, ms: u64) {
-        self.clock.skip(ms);
-        self.gate.skip(ms);
-    }
-
-    /// From now on time passes only by being skipped.
-    pub fn stop_time(&self) {
-        self.clock.stop();
-        self.gate.stop();
-    }
-
     /// How many requests are held back, those aside that may go and have not noticed.
     pub fn waiting(&self) -> usize {
-        self.gate.waiting() + self.awaiting.pending(self.gate.now())
+        self.gate.waiting() + self.awaiting.pending(self.clock.now())
     }
 
     /// In how many milliseconds the first of them has waited long enough.
     pub fn next_due_ms(&self) -> Option<u64> {
         let due = [self.gate.next_due(), self.awaiting.next_due()].into_iter().flatten().min()?;
-        Some(due.since(self.gate.now()))
+        Some(due.since(self.clock.now()))
     }
 }
 

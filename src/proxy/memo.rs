@@ -8,15 +8,16 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use crate::engine::align::{self, Aligned, Arrival, Habits, Rules};
+use crate::engine::align::{self, Aligned, Habits, Rules};
 use crate::engine::anatomy::Layer;
+use crate::engine::arrival::Arrival;
 use crate::engine::breaks::{Break, Case, Drift};
 use crate::engine::canonical::{Limits, News, Pins, Table};
 use crate::engine::conversation::{Answer, Conversation, Trace};
 use crate::engine::counterfactual::AsSent;
-use crate::engine::divergence::Subject;
 use crate::engine::entry::Parameters;
 use crate::engine::learned::Class;
+use crate::engine::prefix::Subject;
 use crate::engine::prices::{ModelFacts, Multipliers, Price, Prices, Usd};
 use crate::engine::recall::Remembered;
 use crate::engine::turn::Turn;
@@ -298,11 +299,11 @@ impl Memo {
         trace.conversation.pin(take(&mut self.pins));
         let predecessor = self.arrival.predecessor();
         if let Some(predecessor) = predecessor {
-            predecessor.conversation.continues();
+            tenant.learned().continued(predecessor.reading());
         }
         let classes = tenant.sight(trace.reading(), predecessor.map(|predecessor| predecessor.reading()));
         if self.starts() {
-            tenant.learned().started(trace.reading(), &trace.conversation, trace.sent_at());
+            tenant.learned().started(trace.reading(), trace.sent_at());
         }
         tenant.remember(trace, self.owner.hint, predecessor);
         self.store.shrink();
@@ -339,7 +340,7 @@ impl Memo {
     }
 
     /// The answer has ended, one way or another.
-    pub fn finished(&mut self, turn: Option<&Turn>, fanned_out: bool, now: Moment) -> Verdict {
+    pub fn finished(&mut self, turn: Option<&Turn>, now: Moment) -> Verdict {
         let (Some(trace), Some(tenant), Some(turn)) = (self.trace.clone(), self.tenant(), turn) else {
             self.land();
             return Verdict::default();
@@ -381,7 +382,7 @@ impl Memo {
             (Some(Drift::Extended), _) => trace.conversation.extended(),
             _ => {}
         }
-        trace.answered(Answer { message_id: turn.id.clone(), usage: Some(usage), fanned_out });
+        trace.answered(Answer { message_id: turn.id.clone(), usage: Some(usage) });
         let break_cost = cache_break.as_ref().and_then(|lost| lost.cost(&usage, self.price()?));
         let turns = last.as_ref().map(|(_, last)| [last.as_subject(), subject]);
         let volatile = self.volatile(turns, &trace, drift.as_ref(), &tenant);

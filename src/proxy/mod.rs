@@ -6,7 +6,6 @@
 //! call: HTTP/1 closes that upstream connection, HTTP/2 resets the one stream. The recorder travels with
 //! whichever of the two is alive, so the exchange is recorded exactly once.
 
-pub mod afterwards;
 pub mod answer;
 pub mod attempt;
 pub mod fork;
@@ -118,9 +117,9 @@ impl Proxy {
         let (rules, fanout_rules) = (rules::align(&config), rules::fanout(&config));
         let store: Arc<dyn Store> = Arc::new(Memory::new(limits, fanout_rules.clone()));
         let clock = Arc::new(Clock::new());
-        record::show_store(&metrics, Arc::clone(&store), Arc::clone(clock.leisure()));
+        record::show_store(&metrics, Arc::clone(&store));
         let prices = Arc::new(prices);
-        let gate = Arc::new(Gate::new(hold::settings(&config.gate), tokio::time::Instant::now()));
+        let gate = Arc::new(Gate::new(hold::settings(&config.gate), Arc::clone(&clock)));
         let generation = Generation::first(&metrics);
         Ok(Proxy {
             witnesses: Arc::new(Witnesses::start(&config, &metrics, &clock)?),
@@ -170,11 +169,10 @@ impl Proxy {
 
     async fn exchange(&self, request: Request<Incoming>, recorder: &mut Recorder) -> Result<Answer, Fault> {
         headers::check(&request)?;
-        let deadline = self.gate.now().after(self.max_hold_ms());
+        let deadline = self.clock.now().after(self.max_hold_ms());
         let modes = self.modes(request.headers());
         recorder.facts.modes = Some(modes);
         let outgoing = self.prepare(request, modes.in_force, &mut recorder.facts).await?;
-        afterwards::caught_up_with(recorder.tenant()).await;
         let answer = match (outgoing.body, recorder.facts.plan) {
             (Some(body), Plan::Aligned(_)) => {
                 self.rewritten(outgoing.request, body, modes, deadline, recorder).await

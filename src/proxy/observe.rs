@@ -1,11 +1,13 @@
 //! The answer on its way back: bytes untouched, a copy to the engine, ended exactly once.
 //!
-//! A chunk is decoded, framed and indexed once it was handed on and written. The end of a stream is
-//! one of four things, and the first that happens counts: no more frames, `is_end_stream()` (hyper may not
-//! poll again after it), an error, or a drop (the client left).
+//! A chunk is decoded, framed and indexed before it is handed on, in the same poll: a child cannot come before its
+//! parent's call is known. The end of a stream is one of four things, and the first that happens counts: no more
+//! frames, `is_end_stream()` (hyper may not poll again after it), an error, or a drop (the client left).
+//!
+//! A bug in what is made of an answer must not cost the client its bytes: it ends the watching, and nothing else.
 
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -16,10 +18,9 @@ use http_body::{Body, Frame, SizeHint};
 use crate::config::{Config, Limits};
 use crate::engine::sse::Framer;
 use crate::engine::turn::{Block, Turn, TurnBuilder, TurnLimits};
-use crate::engine::types::{Ending, TenantId};
+use crate::engine::types::Ending;
 use crate::engine::usage::Usage;
 
-use super::afterwards::put_off;
 use super::answer::UpstreamBody;
 use super::decode::{Decoder, Sink};
 use super::forward::{self, BoxError, HttpClient};
@@ -50,10 +51,9 @@ pub fn relay(answer: forward::Answer, mut recorder: Recorder, config: &Config) -
     }
     let idle = Stall::new(config.upstream.idle);
     let (ended, unflushed, broken) = (false, false, None);
-    let tenant = recorder.tenant().copied();
-    let watch = Arc::new(Mutex::new(Watch { observer, recorder: Some(recorder) }));
-    let mut tee = Tee { body, watch, tenant, ended, idle, unflushed, broken, _ride: ride };
-    tee.later(Watch::judged);
+    let watch = Watch { observer, recorder: Some(recorder) };
+    let mut tee = Tee { body, watch, ended, idle, unflushed, broken, _ride: ride };
+    tee.guarded(Watch::judged);
     // An answer without a body is never polled.
     if tee.body.is_end_stream() {
         tee.end(Ending::Complete);
@@ -63,9 +63,7 @@ pub fn relay(answer: forward::Answer, mut recorder: Recorder, config: &Config) -
 
 pub struct Tee {
     body: UpstreamBody,
-    /// Who looks at what was handed on, afterwards.
-    watch: Arc<Mutex<Watch>>,
-    tenant: Option<TenantId>,
+    watch: Watch,
     ended: bool,
     idle: Stall,
     /// Whether anything was handed on since the last wait.
@@ -127,21 +125,23 @@ impl Tee {
     }
 
     fn see(&mut self, data: &Bytes) {
-        let (data, came) = (data.clone(), Instant::now());
-        self.later(move |watch| watch.see(&data, came));
+        self.guarded(|watch| watch.see(data));
     }
 
     fn end(&mut self, ending: Ending) {
         if !std::mem::replace(&mut self.ended, true) {
-            self.later(move |watch| watch.end(ending));
+            self.guarded(|watch| watch.end(ending));
         }
     }
 
-    fn later(&self, work: impl FnOnce(&mut Watch) + Send + 'static) {
-        let watch = Arc::clone(&self.watch);
-        put_off(self.tenant.as_ref(), move || {
-            work(&mut watch.lock().unwrap_or_else(PoisonError::into_inner))
-        });
+    /// Lets the watch work. If it panics, the exchange is recorded as far as it is known, and watched no more.
+    fn guarded(&mut self, work: impl FnOnce(&mut Watch)) {
+        let watched = std::panic::catch_unwind(AssertUnwindSafe(|| work(&mut self.watch)));
+        if watched.is_err() {
+            self.watch.observer = None;
+            let recorder = self.watch.recorder.take();
+            let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(recorder)));
+        }
     }
 }
 
@@ -157,9 +157,9 @@ impl Watch {
         self.recorder.iter_mut().for_each(Recorder::judged);
     }
 
-    fn see(&mut self, data: &Bytes, came: Instant) {
+    fn see(&mut self, data: &Bytes) {
         let Some(recorder) = &mut self.recorder else { return };
-        recorder.facts.answer_chunk(data.len(), came);
+        recorder.facts.answer_chunk(data.len(), Instant::now());
         if let Some(observer) = &mut self.observer {
             let started = Instant::now();
             observer.push(data);

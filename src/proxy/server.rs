@@ -17,7 +17,6 @@ use tokio::sync::watch;
 
 use crate::config::Limits;
 
-use super::afterwards;
 use super::error::Fault;
 use super::live::Live;
 use super::slow_reader::StreamTasks;
@@ -81,7 +80,7 @@ pub async fn serve(listener: TcpListener, proxy: impl Into<Live>, mut stop: watc
                 }
             });
             let connection = builder.serve_connection(io, service);
-            if let Err(error) = afterwards::connection(watcher.watch(connection)).await {
+            if let Err(error) = watcher.watch(connection).await {
                 tracing::debug!(error, "connection ended");
             }
         });

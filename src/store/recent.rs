@@ -72,13 +72,6 @@ impl Recent {
         self.slots.get(self.hinted.get(hint)?).map(|slot| &slot.trace)
     }
 
-    /// The last request that came with this hint; without one all that had none, the newest first.
-    pub fn latest(&self, hint: Option<Hint>) -> impl Iterator<Item = &Arc<Trace>> {
-        let hinted = hint.and_then(|hint| self.hinted(&hint));
-        let others = self.slots.values().rev().filter(move |slot| hint.is_none() && slot.hint.is_none());
-        hinted.into_iter().chain(others.map(|slot| &slot.trace))
-    }
-
     /// Those that open alike, the newest first.
     pub fn opened(&self, opening: Opening) -> impl Iterator<Item = &Arc<Trace>> {
         self.newest(self.opened.get(&opening)).take(CANDIDATES_MAX)

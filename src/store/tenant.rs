@@ -9,9 +9,8 @@ use tokio::sync::Notify;
 use super::forked::{Bound, Fanouts};
 use super::recent::{Hint, Recent};
 use super::{Limits, Totals};
-use crate::engine::ahead;
-use crate::engine::align::{self, Arrival, Before, Came};
 use crate::engine::anatomy::Layer;
+use crate::engine::arrival::{Arrival, Before, Came};
 use crate::engine::canonical::{self, News, Order, Table};
 use crate::engine::conversation::Trace;
 use crate::engine::echo::{self, Echoed};
@@ -24,9 +23,6 @@ use crate::engine::prefix::Attribution;
 use crate::engine::recall::{FirstAnswer, Known, KnownLayer, Last, Opening, Reading, Remembered, Same};
 use crate::engine::types::TenantId;
 use crate::engine::warmth::Warmth;
-
-/// Without a hint so many of the newest requests are compared with one that may go out before it is read.
-const AHEAD_MAX: usize = 4;
 
 /// Children of one tenant that are known at once.
 const CHILDREN_MAX: usize = 4096;
@@ -295,8 +291,6 @@ pub enum Way {
     AsItCame,
     /// It may go out in another spelling, and the tenant's order is this.
     Spelt(Order),
-    /// It has gone out already, since it goes on from this one plainly: [`View::ahead`].
-    Ahead(Arc<Trace>),
 }
 
 /// A tenant as one request sees it; nobody, if the tenant is not known yet.
@@ -316,10 +310,6 @@ impl View<'_> {
     ) -> Result<Arrival, Malformed> {
         let (last, read, repeated, came) = match way {
             Way::AsItCame => return self.read_as_it_came(body, attribution, betas),
-            Way::Ahead(last) => {
-                let messages = last.received.anatomy().messages.len().saturating_sub(1);
-                (last, body.clone(), Same { tools: true, system: true, messages }, None)
-            }
             Way::Spelt(order) => match self.echo(body, order) {
                 None => return self.read_as_it_came(body, attribution, betas),
                 Some((last, Echoed { body: echoed, from, same })) => {
@@ -372,16 +362,6 @@ impl View<'_> {
             _ => None,
         };
         Arrival { received: Arc::new(received), came, parameters, before, chosen }
-    }
-
-    /// The last request of the conversation that this one goes on in, if it may go out before it is read.
-    pub fn ahead(&self, body: &[u8], rules: align::Rules) -> Option<Arc<Trace>> {
-        let recent = self.tenant?.recent();
-        let candidates: Vec<_> = recent.latest(self.hint).take(AHEAD_MAX).cloned().collect();
-        drop(recent);
-        let goes_on =
-            |last: &Arc<Trace>| last.may_be_followed_ahead(rules) && ahead::goes_on(body, &last.received);
-        candidates.into_iter().find(goes_on)
     }
 
     /// The request in the spelling of the conversation that it continues, and the last request of that.

@@ -3,10 +3,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::*;
-use crate::engine::align::{self, Arrival, align, untouched};
+use crate::engine::align::{self, align, untouched};
+use crate::engine::arrival::Arrival;
 use crate::engine::breakpoints::Profile;
 use crate::engine::canonical::Order;
-use crate::engine::conversation::{Answer, Trace};
+use crate::engine::conversation::Trace;
 use crate::engine::fanout::{Child, Draft, ForkPoint, Parent, Rank, Rules, Who};
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Known, Nothing, Opening, Remembered, Same};
@@ -427,56 +428,6 @@ fn a_request_that_was_put_back_can_still_be_taken_as_it_came() {
     arrival.take_as_it_came();
     assert!(*arrival.received == alone);
     assert_eq!(arrival.settled(false), Same::default());
-}
-
-/// A request of a client that marks its system prompt and its end itself.
-fn marked(messages: usize) -> Bytes {
-    const MARKER: &str = r#","cache_control":{"type":"ephemeral"}"#;
-    let message = |number: usize| {
-        let (role, last) = (["user", "assistant"][number % 2], number + 1 == messages);
-        let marker = if last { MARKER } else { "" };
-        format!(r#"{{"role":"{role}","content":[{{"type":"text","text":"{number}"{marker}}}]}}"#)
-    };
-    let said: Vec<_> = (0..messages).map(message).collect();
-    let system = format!(r#"[{{"type":"text","text":"Be brief."{MARKER}}}]"#);
-    let tools = r#"[{"name":"a"}]"#;
-    format!(r#"{{"model":"m","tools":{tools},"system":{system},"messages":[{}]}}"#, said.join(",")).into()
-}
-
-#[test]
-fn a_stable_conversation_may_go_ahead_once_its_last_answer_was_no_fan_out() {
-    let (memory, habits) = (memory(MIB), |_: &Remembered| align::Habits::default());
-    let (attribution, profile) = (Attribution::Counted, Profile::Anthropic);
-    let rules = align::Rules { order: Order::FirstSeen, profile, attribution, diagnose: false };
-    let tenant = memory.admit(&id(1));
-    let view = View { tenant: Some(&tenant), hint: None };
-    let leads = |messages: usize| view.ahead(&marked(messages), rules).is_some();
-    let mut last = None;
-    for (messages, fanned_out) in [(1, false), (3, false), (5, true), (7, false)] {
-        // What came before it was a fan-out, or nothing.
-        let way = match view.ahead(&marked(messages), rules) {
-            Some(last) => Way::Ahead(last),
-            None => Way::Spelt(Order::FirstSeen),
-        };
-        assert_eq!(matches!(way, Way::Ahead(_)), [3, 5].contains(&messages), "{messages}");
-        let arrival = view.read(&marked(messages), attribution, way, [].into_iter()).unwrap();
-        let alone = Remembered::read(marked(messages), &Nothing, attribution).unwrap();
-        assert!(*arrival.received == alone, "it is read as it would have been");
-        assert_eq!(arrival.predecessor().is_some(), messages > 1);
-        let facts = align::Facts::default();
-        let trace = align(&arrival, &tenant.table(), &view, rules, facts, habits).unwrap().trace;
-        tenant.remember(Arc::clone(&trace), None, arrival.predecessor());
-        assert!(!leads(messages + 2), "its answer is not over");
-        trace.answered(Answer { fanned_out, ..Answer::default() });
-        assert_eq!(leads(messages + 2), !fanned_out);
-        assert!(view.ahead(&marked(messages + 2), align::Rules { order: Order::Off, ..rules }).is_none());
-        last = Some(trace);
-    }
-    assert!(leads(9));
-    let elsewhere = View { tenant: Some(&tenant), hint: hint(1) };
-    assert!(elsewhere.ahead(&marked(9), rules).is_none(), "another session");
-    last.unwrap().conversation.set_child();
-    assert!(!leads(9), "a child may have to wait for its siblings");
 }
 
 #[test]

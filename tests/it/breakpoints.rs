@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use forkpoint::engine::anatomy::Anatomy;
-use forkpoint::engine::breakpoints::{Carrier, Profile, Situation, apply, plan};
+use forkpoint::engine::breakpoints::{Carrier, Profile, Situation, plan};
+use forkpoint::engine::edit::apply;
 use forkpoint::sim::settings::NestedMarkers;
 use forkpoint::sim::{Latency, Sim, SimConfig};
 use proptest::prelude::*;

@@ -16,8 +16,9 @@ use std::path::{Path, PathBuf};
 
 use crate::config;
 use crate::engine::anatomy::Anatomy;
-use crate::engine::divergence::{Divergence, Subject, divergence};
+use crate::engine::divergence::{Divergence, divergence};
 use crate::engine::json::Malformed;
+use crate::engine::prefix::Subject;
 use crate::engine::prefix::{Attribution, Chain};
 
 use super::Failure;

@@ -20,7 +20,6 @@ use crate::config::Config;
 use crate::engine::prices::Prices;
 use crate::engine::usage::Usage;
 use crate::metrics::Metrics;
-use crate::proxy::afterwards;
 use crate::proxy::recording::{Entries, Line, Recording};
 use crate::proxy::{Proxy, server};
 use crate::sim::models::Support;
@@ -174,7 +173,7 @@ impl<'a> Run<'a> {
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(server::serve(listener, Arc::clone(&proxy), stopped));
         let http = reqwest::Client::builder().no_proxy().build().map_err(failed("make a client"))?;
-        proxy.stop_time();
+        proxy.clock().stop();
         Ok(Run {
             script,
             sim,
@@ -220,7 +219,7 @@ impl<'a> Run<'a> {
         let ms = at_ms.saturating_sub(self.now_ms);
         self.now_ms += ms;
         self.sim.clock().set_ms(self.now_ms);
-        self.proxy.skip(ms);
+        self.proxy.clock().skip(ms);
     }
 
     fn arrive(&mut self, index: usize) -> Result<(), Failure> {
@@ -284,7 +283,6 @@ impl<'a> Run<'a> {
         let mut last = usize::MAX;
         let mut refusals = 0;
         loop {
-            afterwards::catch_up();
             let unasked = self.schedule();
             let refused: Vec<usize> = self
                 .calls
@@ -303,7 +301,7 @@ impl<'a> Run<'a> {
                 return refusals;
             }
             // Whoever began to wait while time was skipped looks again.
-            self.proxy.skip(0);
+            self.proxy.clock().skip(0);
             if unasked != last {
                 (last, since) = (unasked, Instant::now());
             }
@@ -336,7 +334,6 @@ async fn reached(holds: impl Fn() -> bool) -> Result<(), Failure> {
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    afterwards::catch_up();
     Ok(())
 }
 

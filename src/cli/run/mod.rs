@@ -132,12 +132,11 @@ async fn session(args: &RunArgs, loaded: Loaded) -> Result<ExitCode, Failure> {
     let upstream = config.upstream.url.to_string();
     let mode = config.server.mode;
     let proxy = start::proxy(config, prices.clone(), &metrics)?;
-    let (witnesses, leisure) = (proxy.witnesses().clone(), Arc::clone(proxy.clock().leisure()));
+    let witnesses = proxy.witnesses().clone();
     let server = ServerTask::spawn(listener, Arc::new(proxy));
     let mut child = spawn(&args.command, address)?;
     let status = attend(&mut child, &mut signals).await?;
     let _ = server.stop(LINGER).await;
-    leisure.catch_up();
     witnesses.flush().await;
     if !args.quiet {
         let exposition = metrics.render().map_err(|error| Failure::new(format!("metrics: {error}")))?;

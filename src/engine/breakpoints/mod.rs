@@ -10,7 +10,7 @@
 //!
 //! ```
 //! use bytes::Bytes;
-//! use forkpoint::engine::{anatomy::Anatomy, breakpoints::{Profile, Situation, apply, plan}};
+//! use forkpoint::engine::{anatomy::Anatomy, breakpoints::{Profile, Situation, plan}, edit::apply};
 //! let body = Bytes::from_static(br#"{"tools":[{"name":"n"}],"messages":[{"role":"user","content":"hi"}]}"#);
 //! let plan = plan(&body, &Anatomy::read(&body).unwrap(), &Situation::new(Profile::Anthropic));
 //! let forwarded = apply(&body, &plan.edits).pieces.concat();
@@ -18,17 +18,17 @@
 //! ```
 
 mod block;
-mod edit;
 mod marks;
 #[cfg(test)]
 mod tests;
 
 pub(in crate::engine) use block::{room_alone, room_when_cut};
-pub(in crate::engine) use edit::marker;
-pub use edit::{Edit, Forwarded, apply};
 pub use marks::{Breakpoint, Carrier, Origin, Ttl};
 
+use bytes::Bytes;
+
 use super::anatomy::{Anatomy, Form, Layer};
+use super::edit::Edit;
 use super::json;
 use block::{has_unseen_size, is_empty_string, room};
 use marks::{BREAKPOINTS_MAX, RequestMarks, TopLevel};
@@ -353,7 +353,7 @@ impl Planner<'_> {
         }
         let ttl = self.marks.tier(piece);
         self.marks.insert(Breakpoint { piece, ttl, origin: Origin::Added, carrier });
-        self.edits.push(Edit::new(at, carrier, ttl));
+        self.edits.push(insertion(at, carrier, ttl));
         Ok(())
     }
 
@@ -380,5 +380,28 @@ impl Planner<'_> {
     fn finish(mut self) -> Plan {
         self.edits.sort_by_key(Edit::at);
         Plan { edits: self.edits, skipped: self.skipped, breakpoints: self.marks.breakpoints() }
+    }
+}
+
+/// The marker of a breakpoint: a block takes it after its last member, the body before its first. Both have others.
+fn insertion(at: usize, carrier: Carrier, ttl: Ttl) -> Edit {
+    let insert = match carrier {
+        Carrier::Block => marker(ttl),
+        Carrier::TopLevel => Bytes::from_static(&between_members(ttl)[1..]),
+    };
+    Edit::inserting(at, insert)
+}
+
+/// A marker as the last member of a block.
+pub(in crate::engine) fn marker(ttl: Ttl) -> Bytes {
+    let member = between_members(ttl);
+    Bytes::from_static(&member[..member.len() - 1])
+}
+
+/// A marker with a comma on either side; where it is put only one of them is needed.
+fn between_members(ttl: Ttl) -> &'static [u8] {
+    match ttl {
+        Ttl::FiveMinutes => br#","cache_control":{"type":"ephemeral"},"#,
+        Ttl::OneHour => br#","cache_control":{"type":"ephemeral","ttl":"1h"},"#,
     }
 }

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::engine::anatomy::Layer;
+use crate::engine::edit::apply;
 
 const TOOLS: &str = r#"[{"name":"a","input_schema":{"type":"object"}}]"#;
 const MARK: &str = r#","cache_control":{"type":"ephemeral"}"#;

@@ -15,8 +15,9 @@ pub use cause::Cause;
 
 use super::anatomy::Layer;
 use super::breakpoints::Breakpoint;
-use super::divergence::{Divergence, Subject, divergence};
+use super::divergence::{Divergence, divergence};
 use super::entry::{Parameter, Parameters, Probes, prefix_bytes};
+use super::prefix::Subject;
 use super::prices::{Price, Usd};
 use super::types::Moment;
 use super::usage::Usage;

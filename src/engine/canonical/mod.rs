@@ -31,7 +31,7 @@ use bytes::Bytes;
 use super::anatomy::{Anatomy, Form};
 use super::json::Span;
 use super::prefix::Leaf;
-use super::recall::Same;
+use super::recall::{Remembered, Same};
 
 mod splice;
 mod table;
@@ -120,8 +120,20 @@ pub fn canonicalize(
     respell(body, &request, order, thinking, table)
 }
 
+/// Returns the one spelling of a request that was read. What is `settled` stays as it came.
+pub fn respell_read(
+    read: &Remembered,
+    settled: Same,
+    order: Order,
+    thinking: Thinking<'_>,
+    table: &Table,
+) -> Canonical {
+    let request = RespellRequest { anatomy: read.anatomy(), leaves: read.leaves(), settled };
+    respell(read.body(), &request, order, thinking, table)
+}
+
 /// A request whose pieces were digested.
-pub(super) struct RespellRequest<'a> {
+struct RespellRequest<'a> {
     pub anatomy: &'a Anatomy,
     pub leaves: &'a [Leaf],
     /// The parts that are, byte for byte, as the continued request was forwarded. They have their spelling already.
@@ -129,7 +141,7 @@ pub(super) struct RespellRequest<'a> {
 }
 
 /// Returns the one spelling of a request whose pieces were digested.
-pub(super) fn respell(
+fn respell(
     body: &Bytes,
     request: &RespellRequest<'_>,
     order: Order,

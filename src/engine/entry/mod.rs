@@ -24,10 +24,8 @@
 //! ```
 
 mod parameters;
-mod images;
 mod probes;
 
-pub use images::{PAYLOAD_BYTES_MIN, has_payload, shows_image};
 pub use parameters::{BetaChange, Parameter, Parameters};
 pub use probes::{LOOKBACK_POSITIONS, Probe, Probes, is_position, prefix_bytes};
 

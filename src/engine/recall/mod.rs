@@ -51,10 +51,8 @@ pub(in crate::engine) use reader::Reader;
 pub use same::{Like, Same};
 
 use super::anatomy::{Anatomy, Form, Layer, Member, Message, Piece};
-use super::canonical::{self, Canonical, Order, Table, Thinking};
-use super::divergence;
 use super::json::{self, Malformed};
-use super::prefix::{self, Attribution, Chain, DigestedRequest, Leaf};
+use super::prefix::{self, Attribution, Chain, DigestedRequest, Leaf, Subject};
 use super::types::BodyDigest;
 
 /// A request that was read, with all that helps to read the next one.
@@ -104,8 +102,8 @@ impl Reading {
     }
 
     /// Returns this request for a comparison that does not look at bytes.
-    pub fn without_bytes(&self) -> divergence::Subject<'_> {
-        divergence::Subject { body: &[], anatomy: &self.anatomy, chain: &self.chain }
+    pub fn without_bytes(&self) -> Subject<'_> {
+        Subject { body: &[], anatomy: &self.anatomy, chain: &self.chain }
     }
 
     /// The key to find this request by, if it has a first message.
@@ -231,15 +229,13 @@ impl Remembered {
     }
 
     /// This request, to be compared with another.
-    pub fn as_subject(&self) -> divergence::Subject<'_> {
-        divergence::Subject { body: &self.body, anatomy: &self.anatomy, chain: &self.chain }
+    pub fn as_subject(&self) -> Subject<'_> {
+        Subject { body: &self.body, anatomy: &self.anatomy, chain: &self.chain }
     }
 
-    /// Its one spelling, from what the tenant's table knows. What is `settled` stays as it came.
-    pub fn respell(&self, settled: Same, order: Order, thinking: Thinking<'_>, table: &Table) -> Canonical {
-        let Reading { anatomy, leaves, .. } = &*self.reading;
-        let request = canonical::RespellRequest { anatomy, leaves, settled };
-        canonical::respell(&self.body, &request, order, thinking, table)
+    /// The digest of each piece, by its number.
+    pub(in crate::engine) fn leaves(&self) -> &[Leaf] {
+        &self.reading.leaves
     }
 
     /// The value of `tools` or `system`, to be known apart from this request.

@@ -12,9 +12,10 @@ mod regions;
 mod classify;
 
 use super::anatomy::{Anatomy, Layer, Piece};
-use super::divergence::{self, Subject, compare};
+use super::divergence::{self, compare};
 use super::entry::{is_position, prefix_bytes};
 use super::json::Span;
+use super::prefix::Subject;
 use regions::{Region, regions};
 
 /// Changes reported for one request: the first ones cost the most, and the rest repeats them.

@@ -59,12 +59,6 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Handoff<K, G> {
         self.at_desk(|desk| desk.keeper.learned(lesson, was_enough));
     }
 
-    /// Lets all who wait look again.
-    pub fn ring(&self) {
-        let bells = self.at_desk(|desk| std::mem::take(&mut desk.bells));
-        bells.into_values().for_each(Waker::wake);
-    }
-
     pub fn waiting(&self, now: Moment) -> usize {
         self.at_desk(|desk| desk.keeper.waiting(now))
     }

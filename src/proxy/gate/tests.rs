@@ -15,12 +15,12 @@ mod orders;
 type TestGate = Gate<&'static str, u8>;
 
 fn gate() -> TestGate {
-    Gate::new(Settings::default(), Instant::now())
+    Gate::new(Settings::default(), Arc::new(Clock::new()))
 }
 
 fn sibling(gate: &TestGate, entry: &'static str) -> Arrival<&'static str, u8> {
     let writes = vec![Write { entry, tokens: 40_000 }];
-    Arrival { writes, streams: true, deadline: gate.now().after(5_000), group: 0 }
+    Arrival { writes, streams: true, deadline: gate.shared.clock.now().after(5_000), group: 0 }
 }
 
 /// Enters where nobody waits.
@@ -51,10 +51,10 @@ async fn time_that_is_skipped_counts_as_waited() {
     let follower = tokio::spawn(gate.enter(sibling(&gate, "prefix")));
     tokio::task::yield_now().await;
     assert_eq!(gate.waiting(), 1);
-    gate.skip(4_999);
+    gate.shared.clock.skip(4_999);
     tokio::task::yield_now().await;
     assert!(!follower.is_finished());
-    gate.skip(1);
+    gate.shared.clock.skip(1);
     let pass = follower.await.unwrap();
     assert_eq!((pass.let_go.outcome, pass.held.as_millis()), (Outcome::TimedOut, 5_000));
     drop((leader, pass));
@@ -65,12 +65,12 @@ async fn time_that_is_skipped_counts_as_waited() {
 async fn time_that_is_stopped_passes_only_by_being_skipped() {
     let gate = gate();
     let _leader = at_once(&gate, sibling(&gate, "prefix"));
-    gate.stop();
+    gate.shared.clock.stop();
     let follower = tokio::spawn(gate.enter(sibling(&gate, "prefix")));
     advance(Duration::from_secs(3_600)).await;
     assert!(!follower.is_finished());
-    assert_eq!((gate.waiting(), gate.next_due()), (1, Some(gate.now().after(5_000))));
-    gate.skip(5_000);
+    assert_eq!((gate.waiting(), gate.next_due()), (1, Some(gate.shared.clock.now().after(5_000))));
+    gate.shared.clock.skip(5_000);
     assert_eq!(gate.waiting(), 0, "its time has come, whether it has looked or not");
     let pass = follower.await.unwrap();
     assert_eq!((pass.let_go.outcome, pass.held.as_millis()), (Outcome::TimedOut, 5_000));
@@ -184,7 +184,7 @@ async fn fan_outs_do_not_wait_for_each_other() {
 
 #[tokio::test(start_paused = true)]
 async fn ten_thousand_gates_come_and_gone_leave_nobody() {
-    let gate = Gate::<usize, u8>::new(Settings::default(), Instant::now());
+    let gate = Gate::<usize, u8>::new(Settings::default(), Arc::new(Clock::new()));
     let arrival = |entry| Arrival {
         writes: vec![Write { entry, tokens: 40_000 }],
         streams: true,

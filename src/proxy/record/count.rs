@@ -14,7 +14,6 @@ use crate::engine::turn::Turn;
 use crate::engine::types::{Endpoint, Plan};
 use crate::engine::volatile::Volatile;
 use crate::metrics::{Alike, Metrics, Series};
-use crate::proxy::afterwards::Leisure;
 use crate::proxy::family::Fanout;
 use crate::proxy::hold::Held;
 use crate::proxy::memo::Verdict;
@@ -23,9 +22,8 @@ use crate::store::Store;
 use super::{Facts, Recorder};
 
 /// What the store holds is asked when somebody wants to know.
-pub fn show_store(metrics: &Metrics, store: Arc<dyn Store>, leisure: Arc<Leisure>) {
+pub fn show_store(metrics: &Metrics, store: Arc<dyn Store>) {
     metrics.at_scrape(move |metrics| {
-        leisure.catch_up();
         metrics.store_bytes.with_label_values::<&str>(&[]).set(store.bytes() as i64);
         metrics.forks_live.with_label_values::<&str>(&[]).set(store.forks() as i64);
         for (layer, count) in LAYERS.into_iter().zip(store.prefixes()) {

@@ -24,9 +24,9 @@ use std::time::Instant;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::engine::clients::NONE;
-use crate::engine::fanout::{Dropped, ForkId};
+use crate::engine::fanout::ForkId;
 use crate::engine::turn::{Block, Turn};
-use crate::engine::types::{Ending, Endpoint, Moment, Role, TenantId};
+use crate::engine::types::{Ending, Endpoint, Moment, TenantId};
 use crate::engine::usage::Usage;
 use crate::metrics::{Admit, Metrics};
 
@@ -152,10 +152,7 @@ impl Recorder {
         let now = self.clock.now();
         let (Some(memo), Some(family)) = (&self.memo, &mut self.family) else { return };
         let (Some(trace), Some(tenant)) = (&memo.trace, memo.tenant()) else { return };
-        let Facts { plan, forecast, role, .. } = self.facts;
-        if role == Role::Child {
-            trace.conversation.set_child();
-        }
+        let Facts { plan, forecast, .. } = self.facts;
         self.facts.child_turn = family.accepted(&tenant, trace, &self.facts.betas, plan, forecast, now);
     }
 
@@ -190,14 +187,9 @@ impl Recorder {
     }
 
     pub fn finish(mut self, ending: Ending, turn: Option<Turn>) {
-        let Some(ended) = self.end(ending, turn) else { return };
-        // What is written down elsewhere has its times, and is written when it happens.
-        if self.tape.is_some() || self.span.is_some() {
-            return self.tell(&ended);
+        if let Some(ended) = self.end(ending, turn) {
+            self.tell(&ended);
         }
-        // Bodies are not kept for it: whoever needs memory next had better have that.
-        (self.memo, self.family) = (None, None);
-        Arc::clone(self.clock.leisure()).tell(move || self.tell(&ended));
     }
 
     /// Everything that later requests may depend on; nothing if that was done.
@@ -215,8 +207,7 @@ impl Recorder {
         }
         let fanout = self.part(turn.as_ref(), now);
         self.teach(turn.as_ref());
-        let fanned_out = fanout.as_ref().is_some_and(|fanout| !matches!(fanout, Err(Dropped::FewCalls)));
-        let finish = |memo: &mut Memo| memo.finished(turn.as_ref(), fanned_out, now);
+        let finish = |memo: &mut Memo| memo.finished(turn.as_ref(), now);
         let verdict = self.memo.as_mut().map(finish).unwrap_or_default();
         if let Some(turn) = &turn {
             self.count_arms(turn, now);

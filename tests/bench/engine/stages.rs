@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use forkpoint::engine::align::{Arrival, Rules};
+use forkpoint::engine::align::Rules;
 use forkpoint::engine::anatomy::Layer;
+use forkpoint::engine::arrival::Arrival;
 use forkpoint::engine::breakpoints::{self, Profile, Situation};
 use forkpoint::engine::canonical::{self, Order, Thinking};
 use forkpoint::engine::conversation::{Conversation as Shared, Trace};
+use forkpoint::engine::edit;
 use forkpoint::engine::fanout;
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::prices::ModelFacts;
@@ -215,7 +217,7 @@ impl Bench {
         let turn = Turn { usage: Some(usage), ..Turn::default() };
         stages.time(Stage::Finished, || {
             memo.begun(None, now);
-            memo.finished(Some(&turn), false, now);
+            memo.finished(Some(&turn), now);
             drop(memo);
         });
         stages.end_request();
@@ -226,7 +228,7 @@ impl Bench {
 fn parts(stages: &mut Stages, arrival: &Arrival, view: &View<'_>, table: &canonical::Table) {
     let received = &arrival.received;
     let spelling = stages.time(Stage::Canonicalize, || {
-        received.respell(arrival.settled(false), RULES.order, Thinking::Free, table)
+        canonical::respell_read(received, arrival.settled(false), RULES.order, Thinking::Free, table)
     });
     let forwarded = if spelling.replacements.is_empty() {
         Arc::clone(received)
@@ -249,7 +251,7 @@ fn parts(stages: &mut Stages, arrival: &Arrival, view: &View<'_>, table: &canoni
             Situation { minimum_tokens, last_written, unread_from, ..Situation::new(RULES.profile) };
         breakpoints::plan(forwarded.body(), forwarded.anatomy(), &situation)
     });
-    stages.time(Stage::Apply, || breakpoints::apply(forwarded.body(), &plan.edits));
+    stages.time(Stage::Apply, || edit::apply(forwarded.body(), &plan.edits));
     let shared = arrival.conversation().map_or_else(|| Arc::new(Shared::new(None, true)), Arc::clone);
     stages.time(Stage::Trace, || Trace::new(arrival, forwarded, shared, plan.breakpoints));
 }

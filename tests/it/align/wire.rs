@@ -9,10 +9,11 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use forkpoint::engine::anatomy::Anatomy;
-use forkpoint::engine::breakpoints::{Profile, Situation, apply, plan};
+use forkpoint::engine::breakpoints::{Profile, Situation, plan};
 use forkpoint::engine::canonical::{
     Choice, Conversation, Limits, Order, Table, Thinking, canonicalize, splice,
 };
+use forkpoint::engine::edit::apply;
 use forkpoint::sim::settings::Signatures;
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 
 use super::Reader;
 use crate::engine::anatomy::{Form, Inside, Layer, Piece};
-use crate::engine::entry::{has_payload, shows_image};
+use crate::engine::images::{has_payload, shows_image};
 use crate::engine::json::{self, Malformed, Span, is_key, value_end_noting};
 use crate::engine::marker;
 use crate::engine::recall::Seen;

@@ -54,7 +54,7 @@ async fn round(stage: &Stage, count: usize, mode: &str, upstream: Upstream) -> R
     };
     let answered = async {
         until("all siblings to be there", are_there).await;
-        stage.forkpoint.proxy.skip(HELD_MS);
+        stage.forkpoint.proxy.clock().skip(HELD_MS);
         report.give(Cue::End);
     };
     let (children, ()) = tokio::join!(together(&line, told.iter().map(letter).collect()), answered);

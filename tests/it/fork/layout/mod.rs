@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use forkpoint::engine::anatomy::Anatomy;
 use forkpoint::engine::breakpoints::{self, Breakpoint, Profile, Situation};
+use forkpoint::engine::edit;
 use forkpoint::engine::fanout::{
     Account, Binding, Bindings, Child, Draft, ForkId, ForkPoint, Forks, Life, Newcomer, Parent, Recognised,
     Rules, Who,
@@ -159,7 +160,7 @@ fn written(request: &Remembered) -> Option<Breakpoint> {
 fn aligned(body: &[u8]) -> Vec<u8> {
     let request = read(body);
     let plan = breakpoints::plan(request.body(), request.anatomy(), &Situation::new(Profile::Anthropic));
-    breakpoints::apply(request.body(), &plan.edits).pieces.concat()
+    edit::apply(request.body(), &plan.edits).pieces.concat()
 }
 
 /// What is told about a body is true.

@@ -189,7 +189,7 @@ fn a_recorded_fork_of_the_client_keeps_its_layout_and_finds_its_parents_entry() 
             ..Situation::new(Profile::Anthropic)
         };
         let plan = breakpoints::plan(request.body(), request.anatomy(), &situation);
-        let out = breakpoints::apply(request.body(), &plan.edits).pieces.concat();
+        let out = forkpoint::engine::edit::apply(request.body(), &plan.edits).pieces.concat();
         assert!(out == *body, "nothing was missing");
         let places: Vec<_> = plan.breakpoints.iter().map(|point| point.piece).collect();
         assert_eq!(places.last(), Some(&(request.anatomy().pieces.len() - 1)), "the tail");

@@ -2,8 +2,6 @@
 
 use bytes::Bytes;
 
-use super::marks::{Carrier, Ttl};
-
 /// One insertion into a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
@@ -12,16 +10,7 @@ pub struct Edit {
 }
 
 impl Edit {
-    /// A block takes the member after its last one, the body before its first: both have others.
-    pub(super) fn new(at: usize, carrier: Carrier, ttl: Ttl) -> Edit {
-        let insert = match carrier {
-            Carrier::Block => marker(ttl),
-            Carrier::TopLevel => Bytes::from_static(&between_members(ttl)[1..]),
-        };
-        Edit { at, insert }
-    }
-
-    /// Something else to be put in, before the byte `at`.
+    /// Puts bytes in before the byte `at`.
     pub fn inserting(at: usize, insert: Bytes) -> Edit {
         Edit { at, insert }
     }
@@ -33,20 +22,6 @@ impl Edit {
 
     pub fn insert(&self) -> &[u8] {
         &self.insert
-    }
-}
-
-/// A marker as the last member of a block.
-pub fn marker(ttl: Ttl) -> Bytes {
-    let member = between_members(ttl);
-    Bytes::from_static(&member[..member.len() - 1])
-}
-
-/// A marker with a comma on either side; where it is put only one of them is needed.
-fn between_members(ttl: Ttl) -> &'static [u8] {
-    match ttl {
-        Ttl::FiveMinutes => br#","cache_control":{"type":"ephemeral"},"#,
-        Ttl::OneHour => br#","cache_control":{"type":"ephemeral","ttl":"1h"},"#,
     }
 }
 

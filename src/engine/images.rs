@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use crate::engine::anatomy::Piece;
-use crate::engine::json::is_key;
+use super::anatomy::Piece;
+use super::json::is_key;
 
 static IMAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"image\""));
 const TYPE: &[u8] = b"\"type\"";
