@@ -16,7 +16,7 @@ use prometheus::{
 pub use series::{Alike, Series};
 
 use crate::engine::clients::{NONE, OTHER};
-use crate::engine::types::TenantId;
+use crate::engine::words::TenantId;
 
 /// From a microsecond to 100 ms: what the proxy itself adds.
 const OVERHEAD_BUCKETS: &[f64] =

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::config::{KEYS, SECTIONS};
 use crate::engine::fanout::Summary;
 use crate::engine::learned::LAYERS;
-use crate::engine::types::{Moment, TenantId};
+use crate::engine::words::{Moment, TenantId};
 use crate::metrics::Metrics;
 use crate::proxy::live::Live;
 

@@ -21,7 +21,7 @@ use super::edit::{self, Edit, Forwarded};
 
 use super::prefix::Attribution;
 use super::recall::{Copied, Known, KnownLayer, Remembered};
-use super::types::Reason;
+use super::words::Reason;
 
 /// What the operator and the upstream ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use super::canonical::Choice;
 use super::conversation::{Conversation, Trace};
 use super::entry::Parameters;
 use super::recall::{Like, Remembered, Same};
-use super::types::BodyDigest;
+use super::words::BodyDigest;
 
 /// A request that was read, and what it follows.
 #[derive(Debug)]

@@ -16,8 +16,8 @@ use super::entry::{Parameters, Probes};
 use super::prefix::PrefixHash;
 use super::prefix::Subject;
 use super::recall::{InParts, Reading, Remembered, Shared};
-use super::types::Moment;
 use super::usage::Usage;
+use super::words::Moment;
 
 /// Entries that a conversation remembers to have written: the newest ends, and the static part before them.
 const ENTRIES_MAX: usize = 16;

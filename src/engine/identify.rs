@@ -5,7 +5,7 @@ use std::fmt;
 use http::{HeaderMap, HeaderName, header};
 
 use super::clients;
-use super::types::{IdDigest, TenantId, first};
+use super::words::{IdDigest, TenantId, first};
 
 /// The headers that carry a credential, and the one that narrows it to a workspace.
 static CREDENTIALS: [HeaderName; 2] = [header::AUTHORIZATION, HeaderName::from_static("x-api-key")];

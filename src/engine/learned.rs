@@ -6,9 +6,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use super::anatomy::Layer;
 use super::prefix::PrefixHash;
 use super::recall::Reading;
-use super::types::Moment;
 use super::usage::Usage;
 use super::warmth::Harmless;
+use super::words::Moment;
 
 /// Prefix hashes that are remembered twice over: when so many are new, the older half is forgotten.
 const PREFIXES_MAX: usize = 2048;

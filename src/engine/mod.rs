@@ -1,9 +1,9 @@
 //! The pure core: bytes and facts in, readings and reasons out.
 //!
 //! Nothing here touches a socket, a file, a clock or a log, so nothing here can fail for outside reasons:
-//! what the engine does not understand becomes a [`Reason`](types::Reason), never an error to a client.
+//! what the engine does not understand becomes a [`Reason`](words::Reason), never an error to a client.
 
-pub mod types;
+pub mod words;
 pub mod json;
 pub mod marker;
 pub mod anatomy;

@@ -27,7 +27,7 @@ use super::anatomy::{Anatomy, Form, Layer, Message, Piece};
 use super::json::{self, Span, is_key, value_end_noting};
 use super::marker;
 use super::recall::Same;
-use super::types::first;
+use super::words::first;
 
 /// The hash of a prompt up to and including one piece; shown as 16 hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

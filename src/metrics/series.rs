@@ -11,8 +11,8 @@ use super::Metrics;
 use crate::engine::clients::NONE;
 use crate::engine::counterfactual::Baseline;
 use crate::engine::learned::{Class, LAYERS};
-use crate::engine::types::TenantId;
 use crate::engine::usage::Usage;
+use crate::engine::words::TenantId;
 
 /// Kinds of requests that are kept at once. Two that share a place take turns.
 const PLACES: usize = 256;

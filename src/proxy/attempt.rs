@@ -24,7 +24,7 @@ use crate::config::Mode;
 use crate::engine::anatomy::Anatomy;
 use crate::engine::edit::apply;
 use crate::engine::refused::{DROP_BLOCK_BETA, Refused, drop_block};
-use crate::engine::types::{BodyDigest, Moment, Plan, Reason, Why};
+use crate::engine::words::{BodyDigest, Moment, Plan, Reason, Why};
 use crate::store::Way;
 
 /// How often a request is planned: what is known may change while it is held back.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::engine::fanout::{ForkId, ForkPoint};
-use crate::engine::types::Moment;
+use crate::engine::words::Moment;
 use crate::store::Tenant;
 
 /// Who waits, for what, and until when. The hold limits bound how many.

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
-use crate::engine::types::Moment;
+use crate::engine::words::Moment;
 
 /// Later than anybody waits.
 const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);

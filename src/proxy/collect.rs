@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use prometheus::{IntGauge, IntGaugeVec};
 
 use crate::config::Limits;
-use crate::engine::types::Reason;
+use crate::engine::words::Reason;
 
 use super::error::Fault;
 use super::forward::SentBody;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
 use crate::config::Config;
-use crate::engine::types::Ending;
+use crate::engine::words::Ending;
 
 use super::observe::AnswerBody;
 use super::record::{Recorder, mark};

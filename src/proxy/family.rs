@@ -13,7 +13,7 @@ use crate::engine::fork::{Forecast, SnapshotScope, is_snapshot};
 use crate::engine::identify::SESSION;
 use crate::engine::recall::Remembered;
 use crate::engine::turn::{Block, Turn};
-use crate::engine::types::{Moment, Plan, Role, Why};
+use crate::engine::words::{Moment, Plan, Role, Why};
 use crate::store::{Bound, Fate, Tenant};
 
 static PARENT: HeaderName = HeaderName::from_static("x-forkpoint-parent");

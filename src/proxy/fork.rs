@@ -25,8 +25,8 @@ use crate::engine::fork::{
 };
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{InParts, Known, Remembered, Shared};
-use crate::engine::types::{Moment, Plan, Why};
 use crate::engine::warmth::Warm;
+use crate::engine::words::{Moment, Plan, Why};
 use crate::store::{Fate, Tenant};
 
 /// The header that names betas.

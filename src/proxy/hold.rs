@@ -9,8 +9,8 @@ use super::memo::Memo;
 use crate::config;
 use crate::engine::entry::EntryKey;
 use crate::engine::gate::{Arrival, LetGo, Limits, Outcome, Settings, Ticket, Write};
-use crate::engine::types::{Moment, TenantId};
 use crate::engine::warmth::Prediction;
+use crate::engine::words::{Moment, TenantId};
 use crate::store::Tenant;
 
 /// What the wait behind an answer that is not streamed is learned for: tenant and model.

@@ -21,10 +21,10 @@ use crate::engine::prefix::Subject;
 use crate::engine::prices::{ModelFacts, Multipliers, Price, Prices, Usd};
 use crate::engine::recall::Remembered;
 use crate::engine::turn::Turn;
-use crate::engine::types::{Moment, Reason, TenantId};
 use crate::engine::usage::Usage;
 use crate::engine::volatile::{Volatile, volatile};
 use crate::engine::warmth::{Bill, Prediction, Ticket, Trial};
+use crate::engine::words::{Moment, Reason, TenantId};
 use crate::store::{Hint, Store, Tenant, View};
 
 /// No model is known to cache a shorter prefix.

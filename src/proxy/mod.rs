@@ -48,7 +48,7 @@ use crate::engine::align;
 use crate::engine::fanout;
 use crate::engine::identify::{self, TenantRule};
 use crate::engine::prices::Prices;
-use crate::engine::types::{BodyDigest, Endpoint, Moment, Plan, Reason, Role, Why};
+use crate::engine::words::{BodyDigest, Endpoint, Moment, Plan, Reason, Role, Why};
 use crate::metrics::Metrics;
 use crate::store::{self, Memory, Store, View, Way};
 

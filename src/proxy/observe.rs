@@ -18,8 +18,8 @@ use http_body::{Body, Frame, SizeHint};
 use crate::config::{Config, Limits};
 use crate::engine::sse::Framer;
 use crate::engine::turn::{Block, Turn, TurnBuilder, TurnLimits};
-use crate::engine::types::Ending;
 use crate::engine::usage::Usage;
+use crate::engine::words::Ending;
 
 use super::answer::UpstreamBody;
 use super::decode::{Decoder, Sink};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::recent::Hint;
 use crate::engine::conversation::{Conversation, Trace};
 use crate::engine::recall::{FirstAnswer, Opening, Remembered};
-use crate::engine::types::Moment;
+use crate::engine::words::Moment;
 
 /// Choices of one tenant.
 const CHOICES_MAX: usize = 4_096;

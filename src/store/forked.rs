@@ -10,7 +10,7 @@ use crate::engine::fork::arms::Arm;
 use crate::engine::fork::{Forecast, Prefix, Refusal, Trunk};
 use crate::engine::prefix::PrefixHash;
 use crate::engine::recall::Remembered;
-use crate::engine::types::Why;
+use crate::engine::words::Why;
 
 /// Fan-outs whose refusal is remembered: far more than are live at once.
 const STOOD_DOWN_MAX: usize = 1024;

@@ -26,7 +26,7 @@ pub use recent::Hint;
 pub use tenant::{Tenant, View, Way};
 
 use crate::engine::fanout::Rules;
-use crate::engine::types::TenantId;
+use crate::engine::words::TenantId;
 
 /// Tenants at once: what a tenant takes at least, and the time to look for the largest, are bounded by it.
 const TENANTS_MAX: usize = 4096;

@@ -11,7 +11,7 @@ use super::choices::Choices;
 use crate::engine::anatomy::Layer;
 use crate::engine::conversation::{Conversation, Trace};
 use crate::engine::recall::{CANDIDATES_MAX, FirstAnswer, KnownLayer, Opening, Remembered};
-use crate::engine::types::IdDigest;
+use crate::engine::words::IdDigest;
 
 /// Of conversations that open alike, so many are asked whether they have the tools and system of a request: one
 /// comparison of two hashes each.

@@ -21,8 +21,8 @@ use crate::engine::json::Malformed;
 use crate::engine::learned::{Class, Learned};
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{FirstAnswer, Known, KnownLayer, Last, Opening, Reading, Remembered, Same};
-use crate::engine::types::TenantId;
 use crate::engine::warmth::Warmth;
+use crate::engine::words::TenantId;
 
 /// Children of one tenant that are known at once.
 const CHILDREN_MAX: usize = 4096;

@@ -12,7 +12,7 @@ use crate::engine::fanout::{Child, Draft, ForkPoint, Parent, Rank, Rules, Who};
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Known, Nothing, Opening, Remembered, Same};
 use crate::engine::turn::{Turn, TurnLimits};
-use crate::engine::types::{IdDigest, Moment, Why};
+use crate::engine::words::{IdDigest, Moment, Why};
 
 const MIB: usize = 1 << 20;
 

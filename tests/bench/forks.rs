@@ -16,7 +16,7 @@ use forkpoint::engine::fork::{self, Policy, Prefix, Trunk};
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::recall::{InParts, Nothing, Remembered, Shared};
 use forkpoint::engine::turn::{Turn, TurnLimits};
-use forkpoint::engine::types::{Moment, TenantId};
+use forkpoint::engine::words::{Moment, TenantId};
 use forkpoint::store::{Limits, Memory, Store, View, Way};
 
 const TENANT: TenantId = TenantId([7; 32]);

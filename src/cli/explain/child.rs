@@ -20,7 +20,7 @@ use crate::engine::prices::Prices;
 use crate::engine::recall::{Nothing, Remembered};
 use crate::engine::sse::Framer;
 use crate::engine::turn::{Turn as Answer, TurnBuilder, TurnLimits, Wholeness};
-use crate::engine::types::{IdDigest, Moment, TenantId};
+use crate::engine::words::{IdDigest, Moment, TenantId};
 
 use super::super::Failure;
 use super::cost::BYTES_PER_TOKEN;

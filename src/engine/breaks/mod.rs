@@ -19,9 +19,9 @@ use super::divergence::{Divergence, divergence};
 use super::entry::{Parameter, Parameters, Probes, prefix_bytes};
 use super::prefix::Subject;
 use super::prices::{Price, Usd};
-use super::types::Moment;
 use super::usage::Usage;
 use super::warmth::{Missed, Prediction};
+use super::words::Moment;
 
 /// A request against the last one of its conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@ use crate::engine::anatomy::Anatomy;
 use crate::engine::breakpoints::{Carrier, Origin, Ttl};
 use crate::engine::entry::{EntryKey, Scope};
 use crate::engine::prefix::{Attribution, Chain};
-use crate::engine::types::TenantId;
 use crate::engine::warmth::{Bill, Warmth};
+use crate::engine::words::TenantId;
 
 const MINUTE: u64 = 60_000;
 

@@ -8,7 +8,7 @@
 //! use forkpoint::engine::anatomy::{Anatomy, Layer};
 //! use forkpoint::engine::entry::{EntryKey, Parameters, Scope};
 //! use forkpoint::engine::prefix::{Attribution, Chain};
-//! use forkpoint::engine::types::TenantId;
+//! use forkpoint::engine::words::TenantId;
 //!
 //! let keys = |body: &[u8]| {
 //!     let anatomy = Anatomy::read(body).unwrap();
@@ -34,7 +34,7 @@ use std::sync::LazyLock;
 
 use super::anatomy::Layer;
 use super::prefix::Chain;
-use super::types::{TenantId, first};
+use super::words::{TenantId, first};
 
 /// Names one cache entry; shown as 16 hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

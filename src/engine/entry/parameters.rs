@@ -7,7 +7,7 @@ use crate::engine::anatomy::{Anatomy, Layer};
 use crate::engine::identify::each_beta;
 use crate::engine::json;
 use crate::engine::meaning::Meaning;
-use crate::engine::types::{TenantId, first};
+use crate::engine::words::{TenantId, first};
 
 /// A value is compared by meaning if its bytes times its depth stay below this, else by its bytes: reading a
 /// meaning walks a value once per level, and no real parameter is nested so deep.

@@ -11,7 +11,7 @@ use super::shape;
 use crate::engine::anatomy::Layer;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::recall::Remembered;
-use crate::engine::types::{IdDigest, Moment};
+use crate::engine::words::{IdDigest, Moment};
 
 /// Calls by which one child is known: its newest. Every request carries those of all its turns.
 const CALLS_MAX: usize = 64;

@@ -9,7 +9,7 @@ use super::leaves::Leaves;
 use super::point::{Draft, Dropped, ForkId, ForkPoint};
 use super::rules::{Rules, Spawning};
 use crate::engine::turn::Turn;
-use crate::engine::types::{BodyDigest, Moment, TenantId};
+use crate::engine::words::{BodyDigest, Moment, TenantId};
 
 /// Names of tools that are remembered as starting agents.
 const LEARNED_MAX: usize = 256;

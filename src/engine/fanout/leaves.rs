@@ -231,7 +231,7 @@ impl Hasher for Mixer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::types::TenantId;
+    use crate::engine::words::TenantId;
     use proptest::prelude::*;
 
     fn fork(name: &str) -> ForkId {

@@ -16,8 +16,8 @@ use crate::engine::json;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::recall::Remembered;
 use crate::engine::turn::{Block, Turn, Wholeness, assistant_message};
-use crate::engine::types::{TenantId, first};
 use crate::engine::usage::Usage;
+use crate::engine::words::{TenantId, first};
 
 /// What a call costs in memory beside its texts: its slots in the maps, and its placeholder in what children stand on.
 const CALL_BYTES: usize = 512;

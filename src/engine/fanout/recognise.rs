@@ -10,7 +10,7 @@ use super::rules::{Rules, Spawning, Who};
 use super::shape;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::recall::Remembered;
-use crate::engine::types::{BodyDigest, Moment};
+use crate::engine::words::{BodyDigest, Moment};
 
 /// A request that may be a child.
 #[derive(Clone, Copy, Debug)]

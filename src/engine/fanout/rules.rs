@@ -3,7 +3,7 @@
 use super::glob;
 use crate::engine::identify::Session;
 use crate::engine::recall::Remembered;
-use crate::engine::types::{IdDigest, first};
+use crate::engine::words::{IdDigest, first};
 
 /// `fork.*` and `limits.*` as far as they decide who is a child.
 #[derive(Clone, Debug, PartialEq)]

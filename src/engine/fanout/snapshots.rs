@@ -10,7 +10,7 @@ use super::recognise::{Child, Newcomer, Rank, WhyPlain};
 use super::rules::Rules;
 use super::shape;
 use crate::engine::turn::Turn;
-use crate::engine::types::{Moment, TenantId};
+use crate::engine::words::{Moment, TenantId};
 
 /// Conversations of one tenant whose newest turn is kept.
 const SNAPSHOTS_MAX: usize = 256;

@@ -4,7 +4,7 @@ use super::forks::{Forks, Slot};
 use super::point::ForkId;
 use super::rules::Spawning;
 use crate::engine::prefix::PrefixHash;
-use crate::engine::types::Moment;
+use crate::engine::words::Moment;
 
 /// One fork point in figures.
 #[derive(Clone, Debug, PartialEq, Eq)]

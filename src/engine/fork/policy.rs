@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::fanout::ForkId;
-use crate::engine::types::{IdDigest, first};
+use crate::engine::words::{IdDigest, first};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {

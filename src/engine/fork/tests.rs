@@ -15,7 +15,7 @@ use crate::engine::identify::Session;
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Nothing, Remembered};
 use crate::engine::turn::{Turn as Answer, TurnLimits, Wholeness};
-use crate::engine::types::{IdDigest, Moment, TenantId};
+use crate::engine::words::{IdDigest, Moment, TenantId};
 
 mod answers;
 mod economy;

@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 use super::holds::{Holds, Lesson};
 use super::{Arrival, LetGo, Outcome, Settings, Ticket, Verdict, Wait, Write};
-use crate::engine::types::Moment;
+use crate::engine::words::Moment;
 
 /// The API takes four breakpoints, so no request writes more entries.
 const WRITES_MAX: usize = 4;

@@ -17,7 +17,7 @@
 //!
 //! ```
 //! use forkpoint::engine::gate::{Arrival, Gatekeeper, Outcome, Settings, Verdict, Write};
-//! use forkpoint::engine::types::Moment;
+//! use forkpoint::engine::words::Moment;
 //!
 //! let sibling = || Arrival {
 //!     writes: vec![Write { entry: "the parent's prefix", tokens: 40_000 }],
@@ -43,7 +43,7 @@ pub use holds::Lesson;
 pub use keeper::Gatekeeper;
 pub use outcome::Outcome;
 
-use super::types::Moment;
+use super::words::Moment;
 
 /// The keys `gate.*` of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -53,7 +53,7 @@ pub use same::{Like, Same};
 use super::anatomy::{Anatomy, Form, Layer, Member, Message, Piece};
 use super::json::{self, Malformed};
 use super::prefix::{self, Attribution, Chain, DigestedRequest, Leaf, Subject};
-use super::types::BodyDigest;
+use super::words::BodyDigest;
 
 /// A request that was read, with all that helps to read the next one.
 ///

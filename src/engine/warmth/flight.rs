@@ -1,8 +1,8 @@
 //! One request between being sent and being billed.
 
 use super::{Prediction, Tokens, Warm, Write};
-use crate::engine::types::Moment;
 use crate::engine::usage::Usage;
+use crate::engine::words::Moment;
 
 /// Until usage says better: prose has about four bytes to a token.
 const TOKENS_PER_BYTE: f64 = 0.25;

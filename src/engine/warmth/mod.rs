@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::breakpoints::Ttl;
 use super::entry::{EntryKey, Probe};
-use super::types::Moment;
+use super::words::Moment;
 use flight::Flight;
 
 pub use flight::Bill;

@@ -284,7 +284,7 @@ fn numbered(n: usize) -> EntryKey {
     let body = format!(r#"{{"model":"{n}","system":"s"}}"#).into_bytes();
     let anatomy = Anatomy::read(&body).unwrap();
     let parameters = Parameters::read(&body, &anatomy, [].into_iter());
-    let scope = Scope::of(&crate::engine::types::TenantId([0; 32]), &parameters);
+    let scope = Scope::of(&crate::engine::words::TenantId([0; 32]), &parameters);
     EntryKey::of(&scope, &Chain::of(&body, &anatomy, Attribution::Counted), 0, Layer::System).unwrap()
 }
 

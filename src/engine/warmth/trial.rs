@@ -79,7 +79,7 @@ mod tests {
     use crate::engine::anatomy::{Anatomy, Layer};
     use crate::engine::entry::{EntryKey, Parameters, Scope};
     use crate::engine::prefix::{Attribution, Chain};
-    use crate::engine::types::{Moment, TenantId};
+    use crate::engine::words::{Moment, TenantId};
 
     const BODY: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
 

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::sync::Mutex;
 use crate::engine::gate::{Arrival, Gatekeeper, Lesson, Settings, Ticket, Verdict, Wait};
-use crate::engine::types::Moment;
+use crate::engine::words::Moment;
 
 pub struct Handoff<K, G> {
     desk: Mutex<Desk<K, G>>,

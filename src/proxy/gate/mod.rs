@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::gate::{Arrival, Lesson, LetGo, Settings, Ticket, Verdict};
-use crate::engine::types::Moment;
+use crate::engine::words::Moment;
 use crate::proxy::clock::Clock;
 
 use handoff::Handoff;

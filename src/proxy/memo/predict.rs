@@ -5,8 +5,8 @@ use crate::engine::align;
 use crate::engine::breakpoints::of_client;
 use crate::engine::conversation::Trace;
 use crate::engine::entry::{EntryKey, Parameters, prefix_bytes};
-use crate::engine::types::Moment;
 use crate::engine::warmth::{Prediction, Trial, Warmth};
+use crate::engine::words::Moment;
 use crate::store::Tenant;
 
 impl Memo {

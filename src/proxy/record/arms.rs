@@ -7,7 +7,7 @@ use crate::engine::fork::answers::{is_empty, is_foreign, tool_errors};
 use crate::engine::fork::arms::{Answered, Arm, Measured, Stop};
 use crate::engine::fork::{Forecast, Unit};
 use crate::engine::turn::Turn;
-use crate::engine::types::{Moment, Plan};
+use crate::engine::words::{Moment, Plan};
 use crate::proxy::clock::millis;
 use crate::proxy::memo::Memo;
 use crate::store::Tenant;

@@ -12,7 +12,7 @@ use crate::engine::fork::{Forecast, Note};
 use crate::engine::identify::Sender;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::recall::Reading;
-use crate::engine::types::{BodyDigest, Endpoint, Plan, Reason, Role, TenantId, Why};
+use crate::engine::words::{BodyDigest, Endpoint, Plan, Reason, Role, TenantId, Why};
 use crate::proxy::Modes;
 use crate::proxy::clock::millis;
 use crate::proxy::family::Claims;

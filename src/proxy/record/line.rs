@@ -8,7 +8,7 @@ use tracing::field::display;
 use crate::config::Mode;
 use crate::engine::breaks::Drift;
 use crate::engine::turn::Wholeness;
-use crate::engine::types::Endpoint;
+use crate::engine::words::Endpoint;
 
 use super::money::Money;
 use super::told::{Notes, Places, Told};

@@ -26,8 +26,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use crate::engine::clients::NONE;
 use crate::engine::fanout::ForkId;
 use crate::engine::turn::{Block, Turn};
-use crate::engine::types::{Ending, Endpoint, Moment, TenantId};
 use crate::engine::usage::Usage;
+use crate::engine::words::{Ending, Endpoint, Moment, TenantId};
 use crate::metrics::{Admit, Metrics};
 
 use super::clock::Clock;

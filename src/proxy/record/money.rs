@@ -4,8 +4,8 @@ use crate::engine::breakpoints::of_client;
 use crate::engine::counterfactual::{AsSent, Baseline, uncached};
 use crate::engine::fork::{Forecast, Unit, weighed};
 use crate::engine::prices::{Cost, Price, Usd};
-use crate::engine::types::Plan;
 use crate::engine::usage::Usage;
+use crate::engine::words::Plan;
 use crate::metrics::Series;
 
 use super::Recorder;

@@ -14,9 +14,9 @@ use crate::engine::fork::Note;
 use crate::engine::gate::Ticket;
 use crate::engine::identify::Session;
 use crate::engine::prefix::PrefixHash;
-use crate::engine::types::{BodyDigest, IdDigest, TenantId};
 use crate::engine::usage::Usage;
 use crate::engine::volatile::Volatile;
+use crate::engine::words::{BodyDigest, IdDigest, TenantId};
 
 /// `name: as it is logged as what is recorded`.
 macro_rules! declare {

@@ -4,7 +4,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::engine::fanout::ForkPoint;
 use crate::engine::turn::Turn;
-use crate::engine::types::{Endpoint, Role};
+use crate::engine::words::{Endpoint, Role};
 use crate::proxy::clock::millis;
 use crate::proxy::family::Family;
 use crate::proxy::record::{Line, Recorder, Told};

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Line;
 use crate::config::{Record, Selector};
-use crate::engine::types::Moment;
+use crate::engine::words::Moment;
 use crate::proxy::clock::Clock;
 
 /// Who is looked for at the moment, if anybody.

@@ -18,8 +18,8 @@ use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::prices::ModelFacts;
 use forkpoint::engine::recall::{Known, KnownLayer, Remembered};
 use forkpoint::engine::turn::Turn;
-use forkpoint::engine::types::{Moment, TenantId};
 use forkpoint::engine::usage::Usage;
+use forkpoint::engine::words::{Moment, TenantId};
 use forkpoint::proxy::memo::{Memo, Owner};
 use forkpoint::store::{Limits, Memory, Store, View, Way};
 

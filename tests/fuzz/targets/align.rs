@@ -14,7 +14,7 @@ use forkpoint::engine::canonical::{Limits, Order, Table};
 use forkpoint::engine::entry::Parameters;
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::recall::{Nothing, Remembered};
-use forkpoint::engine::types::Reason;
+use forkpoint::engine::words::Reason;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -15,7 +15,7 @@ use forkpoint::engine::fork::{Composed, Facts, Policy, Prefix, ToolsPolicy, Trun
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::recall::{Nothing, Remembered};
 use forkpoint::engine::turn::{Turn as Answer, TurnLimits};
-use forkpoint::engine::types::{Moment, TenantId};
+use forkpoint::engine::words::{Moment, TenantId};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 

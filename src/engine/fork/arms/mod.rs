@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use super::economics::{Habits, Unit};
 use crate::engine::fanout::{Binding, ForkId};
-use crate::engine::types::Moment;
+use crate::engine::words::Moment;
 use life::{Life, Lives};
 use sample::{Baseline, Sample};
 

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::types::TenantId;
+use crate::engine::words::TenantId;
 
 const TOOL: &str = "Agent";
 const HORIZON: usize = 4;

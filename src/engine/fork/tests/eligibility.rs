@@ -333,7 +333,7 @@ fn excluded_sessions_are_known_by_id_or_by_what_logs_show() {
         }),
         "coordinator"
     );
-    let session = crate::engine::types::first(blake3::hash(b"my-session").as_bytes());
+    let session = crate::engine::words::first(blake3::hash(b"my-session").as_bytes());
     let policy = Policy { exclude_sessions: vec!["my-session".into()], ..Policy::default() };
     assert!(policy.excludes(IdDigest(session)) && !policy.excludes(digest));
 }

@@ -9,7 +9,7 @@ use shuttle::sync::Arc;
 use shuttle::{future, thread};
 
 use crate::engine::gate::{Arrival, LetGo, Outcome, Settings, Ticket, Verdict, Wait, Write};
-use crate::engine::types::Moment;
+use crate::engine::words::Moment;
 
 #[expect(clippy::duplicate_mod, reason = "it is built again, with the lock below")]
 #[path = "../handoff.rs"]

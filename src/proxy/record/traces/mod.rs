@@ -21,7 +21,7 @@ use crate::config::{self, Config, Profile};
 use crate::engine::gate::Outcome;
 use crate::engine::identify::is_signed;
 use crate::engine::turn::Turn;
-use crate::engine::types::Endpoint;
+use crate::engine::words::Endpoint;
 use crate::metrics::Metrics;
 use crate::proxy::clock::millis;
 use crate::proxy::forward::{SentBody, SetupError, Upstream};

@@ -1,7 +1,7 @@
 //! Thinking that the model does not know again, since it stood behind another prefix.
 
 use forkpoint::config::{Bodies, Config, Mode};
-use forkpoint::engine::types::BodyDigest;
+use forkpoint::engine::words::BodyDigest;
 use forkpoint::sim::SimConfig;
 use serde_json::{Value, json};
 

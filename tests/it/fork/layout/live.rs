@@ -10,7 +10,7 @@ use forkpoint::engine::fork::{
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::prices::{ModelFacts, Multiplier, Multipliers};
 use forkpoint::engine::turn::Turn as Answer;
-use forkpoint::engine::types::TenantId;
+use forkpoint::engine::words::TenantId;
 use forkpoint::sim::{Latency, Sim, SimConfig};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;

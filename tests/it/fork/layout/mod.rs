@@ -20,7 +20,7 @@ use forkpoint::engine::identify::Session;
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::recall::{Nothing, Remembered};
 use forkpoint::engine::turn::{Turn as Answer, TurnLimits};
-use forkpoint::engine::types::{IdDigest, Moment, TenantId};
+use forkpoint::engine::words::{IdDigest, Moment, TenantId};
 use serde_json::{Value, json};
 
 const LIMITS: TurnLimits = TurnLimits { bytes: 16 << 20, tool_uses: 256 };
@@ -144,7 +144,7 @@ fn read(body: &[u8]) -> Remembered {
 }
 
 fn who(request: &Remembered, hints: Hints<'_>) -> Who {
-    let digest = |id: &str| IdDigest(forkpoint::engine::types::first(blake3::hash(id.as_bytes()).as_bytes()));
+    let digest = |id: &str| IdDigest(forkpoint::engine::words::first(blake3::hash(id.as_bytes()).as_bytes()));
     let session = hints.session.map(digest).map(|digest| Session { shown: digest, hints: digest });
     Who::of(request, session, hints.agent.map(digest), hints.session.is_some())
 }
