@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::engine::canonical::Order;
 use crate::engine::fork;
+use crate::engine::words::shown_enums;
 
 /// A valid configuration. Only [`super::load`] makes one from outside values; `Config::default()` is what an empty file gives.
 #[derive(Clone, Debug, Default)]
@@ -43,12 +44,14 @@ pub struct Server {
     pub response_headers: bool,
 }
 
-/// Each mode does what the one before does, and more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mode {
-    Observe,
-    Align,
-    Fork,
+shown_enums! {
+    /// Each mode does what the one before does, and more.
+    #[derive(PartialOrd, Ord)]
+    pub enum Mode {
+        Observe = "observe",
+        Align = "align",
+        Fork = "fork",
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -63,13 +66,14 @@ pub struct Upstream {
     pub idle: Duration,
 }
 
-/// The kind of cache that the upstream has, and how requests address it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Profile {
-    Anthropic,
-    Bedrock,
-    Vertex,
-    Automatic,
+shown_enums! {
+    /// The kind of cache that the upstream has, and how requests address it.
+    pub enum Profile {
+        Anthropic = "anthropic",
+        Bedrock = "bedrock",
+        Vertex = "vertex",
+        Automatic = "automatic",
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -81,11 +85,12 @@ pub struct Identity {
     pub oauth: OAuth,
 }
 
-/// The changes that are allowed to the traffic of a consumer login.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OAuth {
-    Observe,
-    Full,
+shown_enums! {
+    /// The changes that are allowed to the traffic of a consumer login.
+    pub enum OAuth {
+        Observe = "observe",
+        Full = "full",
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -96,10 +101,11 @@ pub struct CanonicalConfig {
     pub diagnose: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Volatile {
-    Off,
-    Report,
+shown_enums! {
+    pub enum Volatile {
+        Off = "off",
+        Report = "report",
+    }
 }
 
 /// Who is taken for a child, and what is done for it.
@@ -127,11 +133,12 @@ pub struct Gate {
     pub json_hold: Duration,
 }
 
-/// Who may be held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GateScope {
-    Children,
-    All,
+shown_enums! {
+    /// Who may be held.
+    pub enum GateScope {
+        Children = "children",
+        All = "all",
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -144,9 +151,10 @@ pub struct Store {
     pub child_ttl: Duration,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreKind {
-    Memory,
+shown_enums! {
+    pub enum StoreKind {
+        Memory = "memory",
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -188,12 +196,13 @@ pub struct Record {
     pub match_minutes: usize,
 }
 
-/// The part of requests and answers that a recording holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bodies {
-    Off,
-    Redacted,
-    Full,
+shown_enums! {
+    /// The part of requests and answers that a recording holds.
+    pub enum Bodies {
+        Off = "off",
+        Redacted = "redacted",
+        Full = "full",
+    }
 }
 
 /// Some of the traffic, by a digest as the log shows it.
@@ -210,10 +219,11 @@ pub struct Log {
     pub level: tracing::Level,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    Human,
-    Json,
+shown_enums! {
+    pub enum LogFormat {
+        Human = "human",
+        Json = "json",
+    }
 }
 
 /// Where traces go.
@@ -268,28 +278,8 @@ impl std::fmt::Debug for Secret {
 pub const MASK: &str = "MASKED";
 
 impl Mode {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Mode::Observe => "observe",
-            Mode::Align => "align",
-            Mode::Fork => "fork",
-        }
-    }
-
     pub fn named(word: &str) -> Option<Mode> {
-        [Mode::Observe, Mode::Align, Mode::Fork].into_iter().find(|mode| mode.as_str() == word)
-    }
-}
-
-impl Bodies {
-    pub const ALL: [Bodies; 3] = [Bodies::Off, Bodies::Redacted, Bodies::Full];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Bodies::Off => "off",
-            Bodies::Redacted => "redacted",
-            Bodies::Full => "full",
-        }
+        Mode::ALL.into_iter().find(|mode| mode.as_str() == word)
     }
 }
 
@@ -303,64 +293,9 @@ impl std::fmt::Display for Selector {
     }
 }
 
-impl Profile {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Profile::Anthropic => "anthropic",
-            Profile::Bedrock => "bedrock",
-            Profile::Vertex => "vertex",
-            Profile::Automatic => "automatic",
-        }
-    }
-}
-
-impl OAuth {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            OAuth::Observe => "observe",
-            OAuth::Full => "full",
-        }
-    }
-}
-
-impl Volatile {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Volatile::Off => "off",
-            Volatile::Report => "report",
-        }
-    }
-}
-
-impl GateScope {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            GateScope::Children => "children",
-            GateScope::All => "all",
-        }
-    }
-}
-
 impl Upstream {
     /// Returns true if the attribution line in `system[0]` is no part of the prompt.
     pub fn strips_attribution(&self) -> bool {
         self.strips_attribution.unwrap_or(self.profile == Profile::Anthropic)
-    }
-}
-
-impl StoreKind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            StoreKind::Memory => "memory",
-        }
-    }
-}
-
-impl LogFormat {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            LogFormat::Human => "human",
-            LogFormat::Json => "json",
-        }
     }
 }

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::anatomy::Layer;
 use super::arrival::Arrival;
 use super::breakpoints::{self, Profile, Situation};
 use super::canonical::{self, Choice, Limits, News, Order, Pins, Table, Thinking};
@@ -21,7 +20,7 @@ use super::edit::{self, Edit, Forwarded};
 
 use super::prefix::Attribution;
 use super::recall::{Copied, Known, KnownLayer, Remembered};
-use super::words::Reason;
+use super::words::{Layer, Reason};
 
 /// What the operator and the upstream ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

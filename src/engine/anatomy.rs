@@ -17,6 +17,7 @@ use std::num::NonZeroU32;
 use super::images::PAYLOAD_BYTES_MIN;
 use super::json::{self, Malformed, Span, is_key};
 use super::recall::Reader;
+use super::words::Layer;
 
 /// A request as spans over its own bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,26 +39,6 @@ pub struct Anatomy {
 pub struct Member {
     pub key: Span,
     pub value: Span,
-}
-
-/// A part of the prompt, in the order in which the cache hashes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Layer {
-    Model,
-    Tools,
-    System,
-    Messages,
-}
-
-impl Layer {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Layer::Model => "model",
-            Layer::Tools => "tools",
-            Layer::System => "system",
-            Layer::Messages => "messages",
-        }
-    }
 }
 
 /// One position that a cache entry can end at.

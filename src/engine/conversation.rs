@@ -6,7 +6,6 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use super::anatomy::Layer;
 use super::arrival::Arrival;
 use super::breakpoints::Breakpoint;
 use super::breaks::{Answered, Sent};
@@ -17,7 +16,7 @@ use super::prefix::PrefixHash;
 use super::prefix::Subject;
 use super::recall::{InParts, Reading, Remembered, Shared};
 use super::usage::Usage;
-use super::words::Moment;
+use super::words::{Layer, Moment};
 
 /// Entries that a conversation remembers to have written: the newest ends, and the static part before them.
 const ENTRIES_MAX: usize = 16;

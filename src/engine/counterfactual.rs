@@ -4,37 +4,11 @@
 //! been read from the cache is told by the ledger, which also knows entries that are only there because requests
 //! were aligned: so a request as sent is taken to read rather too much than too little.
 
-use super::breakpoints::{Breakpoint, Ttl};
+use super::breakpoints::Breakpoint;
 use super::entry::prefix_bytes;
 use super::recall::Reading;
 use super::usage::Usage;
-
-/// A baseline that bills are compared with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Baseline {
-    /// As the client sent it.
-    AsSent,
-    /// In one spelling, with breakpoints, behind the gate.
-    Aligned,
-    /// On its parent's prefix, where it was not put there.
-    Forked,
-    /// The same tokens without any cache.
-    Uncached,
-}
-
-impl Baseline {
-    pub const ALL: [Baseline; 4] =
-        [Baseline::AsSent, Baseline::Aligned, Baseline::Forked, Baseline::Uncached];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Baseline::AsSent => "as_sent",
-            Baseline::Aligned => "aligned",
-            Baseline::Forked => "forked",
-            Baseline::Uncached => "uncached",
-        }
-    }
-}
+use super::words::Ttl;
 
 /// What was billed, without a cache.
 pub fn uncached(billed: &Usage) -> Usage {

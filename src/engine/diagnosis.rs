@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 use super::anatomy::Anatomy;
 use super::edit::Edit;
+use super::words::DiagnosisVerdict;
 
 /// Message ids are short; anything longer is not one.
 const MESSAGE_ID_BYTES_MAX: usize = 128;
@@ -16,64 +17,22 @@ const MESSAGE_ID_BYTES_MAX: usize = 128;
 /// The statement of the upstream about the prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Diagnosis {
-    pub verdict: Verdict,
+    pub verdict: DiagnosisVerdict,
     /// How much of the prompt lies behind the divergence, as the upstream estimates.
     pub missed_tokens: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// A first turn, or no divergence.
-    None,
-    /// Not known yet.
-    Pending,
-    ModelChanged,
-    SystemChanged,
-    ToolsChanged,
-    MessagesChanged,
-    PreviousMessageNotFound,
-    Unavailable,
-    /// One that we do not know.
-    Other,
-}
-
-impl Verdict {
-    pub const ALL: [Verdict; 9] = [
-        Verdict::None,
-        Verdict::Pending,
-        Verdict::ModelChanged,
-        Verdict::SystemChanged,
-        Verdict::ToolsChanged,
-        Verdict::MessagesChanged,
-        Verdict::PreviousMessageNotFound,
-        Verdict::Unavailable,
-        Verdict::Other,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Verdict::None => "none",
-            Verdict::Pending => "pending",
-            Verdict::ModelChanged => "model_changed",
-            Verdict::SystemChanged => "system_changed",
-            Verdict::ToolsChanged => "tools_changed",
-            Verdict::MessagesChanged => "messages_changed",
-            Verdict::PreviousMessageNotFound => "previous_message_not_found",
-            Verdict::Unavailable => "unavailable",
-            Verdict::Other => "other",
-        }
-    }
-
-    fn named(name: &str) -> Verdict {
+impl DiagnosisVerdict {
+    fn named(name: &str) -> DiagnosisVerdict {
         let known = [
-            Verdict::ModelChanged,
-            Verdict::SystemChanged,
-            Verdict::ToolsChanged,
-            Verdict::MessagesChanged,
-            Verdict::PreviousMessageNotFound,
-            Verdict::Unavailable,
+            DiagnosisVerdict::ModelChanged,
+            DiagnosisVerdict::SystemChanged,
+            DiagnosisVerdict::ToolsChanged,
+            DiagnosisVerdict::MessagesChanged,
+            DiagnosisVerdict::PreviousMessageNotFound,
+            DiagnosisVerdict::Unavailable,
         ];
-        known.into_iter().find(|verdict| verdict.as_str() == name).unwrap_or(Verdict::Other)
+        known.into_iter().find(|verdict| verdict.as_str() == name).unwrap_or(DiagnosisVerdict::Other)
     }
 }
 
@@ -82,15 +41,16 @@ impl Diagnosis {
     pub fn read(json: &str) -> Diagnosis {
         let only = |verdict| Diagnosis { verdict, missed_tokens: None };
         let Ok(Some(wire)) = serde_json::from_str::<Option<WireDiagnosis<'_>>>(json) else {
-            return only(if json == "null" { Verdict::None } else { Verdict::Other });
+            return only(if json == "null" { DiagnosisVerdict::None } else { DiagnosisVerdict::Other });
         };
-        let Some(reason) = wire.cache_miss_reason else { return only(Verdict::Other) };
+        let Some(reason) = wire.cache_miss_reason else { return only(DiagnosisVerdict::Other) };
         match serde_json::from_str::<Option<WireReason>>(reason.get()) {
-            Ok(None) => only(Verdict::Pending),
-            Ok(Some(WireReason { kind, cache_missed_input_tokens })) => {
-                Diagnosis { verdict: Verdict::named(&kind), missed_tokens: cache_missed_input_tokens }
-            }
-            Err(_) => only(Verdict::Other),
+            Ok(None) => only(DiagnosisVerdict::Pending),
+            Ok(Some(WireReason { kind, cache_missed_input_tokens })) => Diagnosis {
+                verdict: DiagnosisVerdict::named(&kind),
+                missed_tokens: cache_missed_input_tokens,
+            },
+            Err(_) => only(DiagnosisVerdict::Other),
         }
     }
 }
@@ -145,19 +105,20 @@ mod tests {
     #[test]
     fn every_verdict_is_read_by_its_spelling() {
         let read = |json: &str| Diagnosis::read(json).verdict;
-        assert_eq!(read("null"), Verdict::None);
-        assert_eq!(read(r#"{"cache_miss_reason":null}"#), Verdict::Pending);
-        for verdict in &Verdict::ALL[2..8] {
+        assert_eq!(read("null"), DiagnosisVerdict::None);
+        assert_eq!(read(r#"{"cache_miss_reason":null}"#), DiagnosisVerdict::Pending);
+        for verdict in &DiagnosisVerdict::ALL[2..8] {
             let json = format!(r#"{{"cache_miss_reason":{{"type":"{}"}}}}"#, verdict.as_str());
             assert_eq!(read(&json), *verdict);
         }
         let unknown =
             [r#"{"cache_miss_reason":{"type":"pending"}}"#, "{}", "[]", "7", r#"{"cache_miss_reason":7}"#];
         for json in unknown {
-            assert_eq!(read(json), Verdict::Other, "{json}");
+            assert_eq!(read(json), DiagnosisVerdict::Other, "{json}");
         }
-        let spellings: std::collections::HashSet<_> = Verdict::ALL.iter().map(|it| it.as_str()).collect();
-        assert_eq!(spellings.len(), Verdict::ALL.len());
+        let spellings: std::collections::HashSet<_> =
+            DiagnosisVerdict::ALL.iter().map(|it| it.as_str()).collect();
+        assert_eq!(spellings.len(), DiagnosisVerdict::ALL.len());
     }
 
     #[test]
@@ -165,7 +126,7 @@ mod tests {
         let json =
             r#"{"cache_miss_reason":{"type":"tools_changed","cache_missed_input_tokens":812,"new":1}}"#;
         let read = Diagnosis::read(json);
-        assert_eq!((read.verdict, read.missed_tokens), (Verdict::ToolsChanged, Some(812)));
+        assert_eq!((read.verdict, read.missed_tokens), (DiagnosisVerdict::ToolsChanged, Some(812)));
         assert_eq!(Diagnosis::read("null").missed_tokens, None);
     }
 

@@ -1,9 +1,10 @@
 //! Where two requests part: the first piece whose prefix hash differs, and what differs in it.
 
-use super::anatomy::{Anatomy, Form, Layer, Piece};
+use super::anatomy::{Anatomy, Form, Piece};
 use super::json::Span;
 use super::meaning::Meaning;
 use super::prefix::Subject;
+use super::words::{DivergenceKind, Layer};
 
 /// Meanings are compared up to this much work ([`Meaning::work`]). A piece that is larger or nested deeper counts as
 /// changed in meaning.
@@ -16,34 +17,11 @@ pub struct Divergence {
     /// The piece, by its number in the first request and as a path; `model` for the model itself.
     pub piece: usize,
     pub path: String,
-    pub kind: Kind,
+    pub kind: DivergenceKind,
     /// The first byte that differs, as an offset into each body, if both have the piece.
     pub at: Option<[usize; 2]>,
     /// The whole piece in each body, where it exists.
     pub spans: [Option<Span>; 2],
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Equal in meaning, in another spelling: only the cache notices.
-    Spelling,
-    /// Different content.
-    Meaning,
-    /// The first request has pieces here that the second lacks.
-    Missing,
-    /// The second has pieces here that the first lacks, before the messages grow.
-    Added,
-}
-
-impl Kind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Spelling => "spelling",
-            Kind::Meaning => "meaning",
-            Kind::Missing => "missing",
-            Kind::Added => "added",
-        }
-    }
 }
 
 /// `None` if the second request extends the first, or is equal to it.
@@ -64,8 +42,8 @@ pub fn divergence(first: &Subject<'_>, second: &Subject<'_>) -> Option<Divergenc
     let layer = layers.into_iter().flatten().min().unwrap_or(Layer::Messages);
     let kind = match (one, two) {
         (Some(one), Some(two)) if layers[0] == layers[1] => compare(first, one, second, two),
-        (Some(_), _) if layers[0] == Some(layer) => Kind::Missing,
-        _ => Kind::Added,
+        (Some(_), _) if layers[0] == Some(layer) => DivergenceKind::Missing,
+        _ => DivergenceKind::Added,
     };
     let at = one.zip(two).map(|(one, two)| first_difference(first.body, &one.span, second.body, &two.span));
     let spans = [one, two].map(|piece| piece.map(|piece| piece.span.clone()));
@@ -84,11 +62,18 @@ fn of_model(first: &Subject<'_>, second: &Subject<'_>) -> Divergence {
         [Some(one), Some(two)] => Some(first_difference(first.body, one, second.body, two)),
         _ => None,
     };
-    Divergence { layer: Layer::Model, piece: 0, path: "model".into(), kind: Kind::Meaning, at, spans }
+    Divergence {
+        layer: Layer::Model,
+        piece: 0,
+        path: "model".into(),
+        kind: DivergenceKind::Meaning,
+        at,
+        spans,
+    }
 }
 
 /// Compares two pieces that are not equal: they differ in meaning, or only in spelling.
-pub(super) fn compare(first: &Subject<'_>, one: &Piece, second: &Subject<'_>, two: &Piece) -> Kind {
+pub(super) fn compare(first: &Subject<'_>, one: &Piece, second: &Subject<'_>, two: &Piece) -> DivergenceKind {
     let meaning = |subject: &Subject<'_>, piece: &Piece| {
         let value = &subject.body[piece.span.clone()];
         if Meaning::work(value) > MEANING_WORK_MAX {
@@ -101,8 +86,8 @@ pub(super) fn compare(first: &Subject<'_>, one: &Piece, second: &Subject<'_>, tw
         }
     };
     match (meaning(first, one), meaning(second, two)) {
-        (Some(one), Some(two)) if one == two => Kind::Spelling,
-        _ => Kind::Meaning,
+        (Some(one), Some(two)) if one == two => DivergenceKind::Spelling,
+        _ => DivergenceKind::Meaning,
     }
 }
 
@@ -128,7 +113,7 @@ mod tests {
         divergence(&first, &Subject { body: second, anatomy: &two, chain: &chains.1 })
     }
 
-    fn against(second: &str) -> Option<(String, Layer, Kind)> {
+    fn against(second: &str) -> Option<(String, Layer, DivergenceKind)> {
         let found = compare_bodies(BODY, second);
         found.map(|found| (found.path, found.layer, found.kind))
     }
@@ -158,17 +143,23 @@ mod tests {
     #[test]
     fn the_first_difference_is_named_with_its_layer_path_and_kind() {
         let found = |second: &str| against(second).unwrap();
-        assert_eq!(found(&BODY.replace(r#""m""#, r#""n""#)), ("model".into(), Layer::Model, Kind::Meaning));
+        assert_eq!(
+            found(&BODY.replace(r#""m""#, r#""n""#)),
+            ("model".into(), Layer::Model, DivergenceKind::Meaning)
+        );
         let respelt = BODY.replace(r#"{"p":1,"q":2}"#, r#"{"q":2,"p":1}"#);
-        assert_eq!(found(&respelt), ("tools[0]".into(), Layer::Tools, Kind::Spelling));
+        assert_eq!(found(&respelt), ("tools[0]".into(), Layer::Tools, DivergenceKind::Spelling));
         assert_eq!(
             found(&BODY.replace("\"s\"", "\"S\"")),
-            ("system[0]".into(), Layer::System, Kind::Meaning)
+            ("system[0]".into(), Layer::System, DivergenceKind::Meaning)
         );
         let string = BODY.replace(r#"[{"type":"text","text":"s"}]"#, r#""s""#);
-        assert_eq!(found(&string), ("system[0]".into(), Layer::System, Kind::Spelling));
+        assert_eq!(found(&string), ("system[0]".into(), Layer::System, DivergenceKind::Spelling));
         let reworded = BODY.replace("two", "2");
-        assert_eq!(found(&reworded), ("messages[1].content[0]".into(), Layer::Messages, Kind::Meaning));
+        assert_eq!(
+            found(&reworded),
+            ("messages[1].content[0]".into(), Layer::Messages, DivergenceKind::Meaning)
+        );
     }
 
     #[test]
@@ -176,12 +167,15 @@ mod tests {
         let found = |second: &str| against(second).unwrap();
         assert_eq!(
             found(&BODY.replace(r#",{"name":"b"}"#, "")),
-            ("tools[1]".into(), Layer::Tools, Kind::Missing)
+            ("tools[1]".into(), Layer::Tools, DivergenceKind::Missing)
         );
         let added = BODY.replace(r#"{"name":"b"}"#, r#"{"name":"b"},{"name":"c"}"#);
-        assert_eq!(found(&added), ("tools[2]".into(), Layer::Tools, Kind::Added));
+        assert_eq!(found(&added), ("tools[2]".into(), Layer::Tools, DivergenceKind::Added));
         let shorter = BODY.replace(r#",{"role":"assistant","content":[{"type":"text","text":"two"}]}"#, "");
-        assert_eq!(found(&shorter), ("messages[1].content[0]".into(), Layer::Messages, Kind::Missing));
+        assert_eq!(
+            found(&shorter),
+            ("messages[1].content[0]".into(), Layer::Messages, DivergenceKind::Missing)
+        );
     }
 
     #[test]
@@ -192,8 +186,8 @@ mod tests {
         };
         let kind =
             |depth| compare_bodies(&piece(depth, ",\"z\":1,\"w\":2"), &piece(depth, ",\"w\":2,\"z\":1"));
-        assert_eq!(kind(200).unwrap().kind, Kind::Spelling);
-        assert_eq!(kind(400).unwrap().kind, Kind::Meaning);
+        assert_eq!(kind(200).unwrap().kind, DivergenceKind::Spelling);
+        assert_eq!(kind(400).unwrap().kind, DivergenceKind::Meaning);
     }
 
     #[test]

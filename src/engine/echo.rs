@@ -19,11 +19,12 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use memchr::memmem::Finder;
 
-use super::anatomy::{Anatomy, Layer, Message, Piece};
+use super::anatomy::{Anatomy, Message, Piece};
 use super::canonical::is_call;
 use super::json::{self, Malformed, Span, skip_space, value_end, walk_array, walk_object};
 use super::meaning::{Meaning, Tree};
 use super::recall::{Remembered, Same};
+use super::words::Layer;
 
 /// More tools than anybody has; of a longer list none is compared.
 const TOOLS_MAX: usize = 512;

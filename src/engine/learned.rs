@@ -3,12 +3,11 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::anatomy::Layer;
 use super::prefix::PrefixHash;
 use super::recall::Reading;
 use super::usage::Usage;
 use super::warmth::Harmless;
-use super::words::Moment;
+use super::words::{Layer, Moment, SightingClass};
 
 /// Prefix hashes that are remembered twice over: when so many are new, the older half is forgotten.
 const PREFIXES_MAX: usize = 2048;
@@ -23,27 +22,6 @@ const STARTS_MIN: usize = 20;
 const PATIENCE_MS: u64 = 5 * 60 * 1000;
 /// Old bills count half when the new ones weigh as much.
 const RATIO_BYTES: f64 = 4e6;
-
-/// How a layer of a request relates to what came before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Class {
-    New,
-    Repeat,
-    /// The conversation had another one.
-    Drift,
-}
-
-impl Class {
-    pub const ALL: [Class; 3] = [Class::New, Class::Repeat, Class::Drift];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Class::New => "new",
-            Class::Repeat => "repeat",
-            Class::Drift => "drift",
-        }
-    }
-}
 
 /// The layers that are classed, in their order.
 pub const LAYERS: [Layer; 4] = [Layer::Model, Layer::Tools, Layer::System, Layer::Messages];
@@ -61,7 +39,7 @@ pub struct Learned {
 
 impl Learned {
     /// Takes in the prefixes of a request, and classes each against the request that it continues.
-    pub fn sight(&mut self, request: &Reading, before: Option<&Reading>) -> [Class; 4] {
+    pub fn sight(&mut self, request: &Reading, before: Option<&Reading>) -> [SightingClass; 4] {
         let mut index = 0;
         LAYERS.map(|layer| {
             let prefixes = &mut self.prefixes[index];
@@ -69,10 +47,10 @@ impl Learned {
             let prefix = request.chain().layer(request.anatomy(), layer);
             let repeats = prefixes.see(prefix);
             match before {
-                None if repeats => Class::Repeat,
-                None => Class::New,
-                Some(before) if extends(request, before, layer, prefix) => Class::Repeat,
-                Some(_) => Class::Drift,
+                None if repeats => SightingClass::Repeat,
+                None => SightingClass::New,
+                Some(before) if extends(request, before, layer, prefix) => SightingClass::Repeat,
+                Some(_) => SightingClass::Drift,
             }
         })
     }
@@ -262,7 +240,7 @@ mod tests {
 
     #[test]
     fn layers_are_new_then_repeat_and_drift_within_a_conversation() {
-        use Class::{Drift, New, Repeat};
+        use SightingClass::{Drift, New, Repeat};
         let mut learned = Learned::default();
         let first = request("s", &["one"]);
         assert_eq!(learned.sight(&first, None), [New; 4]);

@@ -23,11 +23,11 @@ use std::fmt;
 
 use memchr::memmem;
 
-use super::anatomy::{Anatomy, Form, Layer, Message, Piece};
+use super::anatomy::{Anatomy, Form, Message, Piece};
 use super::json::{self, Span, is_key, value_end_noting};
 use super::marker;
 use super::recall::Same;
-use super::words::first;
+use super::words::{Layer, first};
 
 /// The hash of a prompt up to and including one piece; shown as 16 hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,42 +3,24 @@
 use super::anatomy::Anatomy;
 use super::edit::Edit;
 use super::json;
+use super::words::UpstreamRefusal;
 
 /// The beta under which a request can have thinking blocks dropped that are bound to another prefix.
 pub const DROP_BLOCK_BETA: &str = "thinking-binding-controls-2026-08-01";
 const DROP_BLOCK: &str = r#""block_binding":{"prefix_mismatch_behavior":"drop_block"}"#;
 
-/// Why a request was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Refused {
-    /// Prompt and answer exceed the model's window.
-    Window,
-    /// The body exceeds what the upstream takes.
-    TooLarge,
-    /// A thinking block belongs behind another prefix: the one that this child had before its state was lost.
-    LostPrefix,
-    Other,
-}
-
-impl Refused {
+impl UpstreamRefusal {
     /// `said` is the body of the answer.
-    pub fn of(status: u16, said: &[u8]) -> Option<Refused> {
+    pub fn of(status: u16, said: &[u8]) -> Option<UpstreamRefusal> {
         let says = |words: &str| memchr::memmem::find(said, words.as_bytes()).is_some();
         match status {
-            413 => Some(Refused::TooLarge),
-            400 if says("bound to a different conversation") => Some(Refused::LostPrefix),
-            400 if says("prompt is too long") || says("exceed context limit") => Some(Refused::Window),
-            400 => Some(Refused::Other),
+            413 => Some(UpstreamRefusal::TooLarge),
+            400 if says("bound to a different conversation") => Some(UpstreamRefusal::LostPrefix),
+            400 if says("prompt is too long") || says("exceed context limit") => {
+                Some(UpstreamRefusal::Window)
+            }
+            400 => Some(UpstreamRefusal::Other),
             _ => None,
-        }
-    }
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Refused::Window => "window",
-            Refused::TooLarge => "too_large",
-            Refused::LostPrefix => "lost_prefix",
-            Refused::Other => "refused",
         }
     }
 }
@@ -94,12 +76,15 @@ mod tests {
     fn a_refusal_is_named_by_its_status_and_words() {
         let bound =
             b"messages.1: Invalid `signature`. The block is bound to a different conversation. Remove it";
-        assert_eq!(Refused::of(400, bound), Some(Refused::LostPrefix));
-        assert_eq!(Refused::of(400, b"prompt is too long: 210000 tokens > 200000"), Some(Refused::Window));
-        assert_eq!(Refused::of(400, b"no"), Some(Refused::Other));
-        assert_eq!(Refused::of(413, bound), Some(Refused::TooLarge));
+        assert_eq!(UpstreamRefusal::of(400, bound), Some(UpstreamRefusal::LostPrefix));
+        assert_eq!(
+            UpstreamRefusal::of(400, b"prompt is too long: 210000 tokens > 200000"),
+            Some(UpstreamRefusal::Window)
+        );
+        assert_eq!(UpstreamRefusal::of(400, b"no"), Some(UpstreamRefusal::Other));
+        assert_eq!(UpstreamRefusal::of(413, bound), Some(UpstreamRefusal::TooLarge));
         for status in [200, 401, 429, 500, 529] {
-            assert_eq!(Refused::of(status, bound), None);
+            assert_eq!(UpstreamRefusal::of(status, bound), None);
         }
     }
 }

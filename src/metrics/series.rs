@@ -9,10 +9,9 @@ use prometheus::{Counter, Gauge, Histogram, IntCounter};
 
 use super::Metrics;
 use crate::engine::clients::NONE;
-use crate::engine::counterfactual::Baseline;
-use crate::engine::learned::{Class, LAYERS};
+use crate::engine::learned::LAYERS;
 use crate::engine::usage::Usage;
-use crate::engine::words::TenantId;
+use crate::engine::words::{Baseline, SightingClass, TenantId};
 
 /// Kinds of requests that are kept at once. Two that share a place take turns.
 const PLACES: usize = 256;
@@ -73,7 +72,7 @@ pub struct Series {
 pub(super) struct SeriesCache {
     series: Box<[Mutex<Option<Arc<Series>>>]>,
     /// By layer and class.
-    sightings: [[OnceLock<IntCounter>; Class::ALL.len()]; LAYERS.len()],
+    sightings: [[OnceLock<IntCounter>; SightingClass::ALL.len()]; LAYERS.len()],
 }
 
 impl Default for SeriesCache {
@@ -93,7 +92,7 @@ impl Metrics {
     }
 
     /// How each layer of a request relates to what came before.
-    pub fn sighted(&self, classes: [Class; 4]) {
+    pub fn sighted(&self, classes: [SightingClass; 4]) {
         for ((layer, class), kept) in LAYERS.into_iter().zip(classes).zip(&self.kept.sightings) {
             let labels = [layer.as_str(), class.as_str()];
             let find = || self.prefix_sightings_total.with_label_values(&labels);

@@ -23,8 +23,8 @@ use super::{Modes, Proxy};
 use crate::config::Mode;
 use crate::engine::anatomy::Anatomy;
 use crate::engine::edit::apply;
-use crate::engine::refused::{DROP_BLOCK_BETA, Refused, drop_block};
-use crate::engine::words::{BodyDigest, Moment, Plan, Reason, Why};
+use crate::engine::refused::{DROP_BLOCK_BETA, drop_block};
+use crate::engine::words::{BodyDigest, Moment, Plan, Reason, UpstreamRefusal, Why};
 use crate::store::Way;
 
 /// How often a request is planned: what is known may change while it is held back.
@@ -155,7 +155,7 @@ impl Proxy {
     }
 
     /// Why a rewritten request was refused, if it was.
-    async fn refused(&self, answer: &mut Answer, recorder: &Recorder) -> Option<Refused> {
+    async fn refused(&self, answer: &mut Answer, recorder: &Recorder) -> Option<UpstreamRefusal> {
         match recorder.facts.plan {
             Plan::Aligned(_) | Plan::Forked => self.says(answer).await,
             Plan::Passthrough(_) => None,
@@ -163,27 +163,27 @@ impl Proxy {
     }
 
     /// What an answer that is a refusal says.
-    async fn says(&self, answer: &mut Answer) -> Option<Refused> {
+    async fn says(&self, answer: &mut Answer) -> Option<UpstreamRefusal> {
         let status = answer.response.status().as_u16();
         if !matches!(status, 400 | 413) {
             return None;
         }
         let headers = answer.response.headers().clone();
         let said = answer.response.body_mut().peek(&headers, self.config.upstream.idle).await;
-        Refused::of(status, &said)
+        UpstreamRefusal::of(status, &said)
     }
 
     /// What goes out after a refusal, if anything does.
     fn second(
         &self,
-        refused: Refused,
+        refused: UpstreamRefusal,
         rewritten: bool,
         body: &Bytes,
         modes: Modes,
         recorder: &Recorder,
     ) -> Option<Second> {
         let rescued = match refused {
-            Refused::LostPrefix if may_have_lost_prefix(modes, recorder) => {
+            UpstreamRefusal::LostPrefix if may_have_lost_prefix(modes, recorder) => {
                 without_lost_blocks(body, recorder)
             }
             _ => None,
@@ -200,7 +200,7 @@ impl Proxy {
     async fn once_more(
         &self,
         first: Answer,
-        refused: Refused,
+        refused: UpstreamRefusal,
         mut parts: Parts,
         body: Bytes,
         second: Second,
@@ -225,8 +225,8 @@ impl Proxy {
         // Behind another prefix the model does not know its own thinking. That is no fault of the child's, and
         // nothing that its client could mend; what was said first may be.
         if was_forked
-            && refused != Refused::LostPrefix
-            && self.says(&mut answer).await == Some(Refused::LostPrefix)
+            && refused != UpstreamRefusal::LostPrefix
+            && self.says(&mut answer).await == Some(UpstreamRefusal::LostPrefix)
         {
             return Ok(first);
         }
@@ -234,10 +234,10 @@ impl Proxy {
     }
 
     /// What was made of the request is forgotten.
-    fn starts_over(&self, refused: Refused, second: &Second, recorder: &mut Recorder) {
+    fn starts_over(&self, refused: UpstreamRefusal, second: &Second, recorder: &mut Recorder) {
         let (label, reason) = match (second, refused) {
-            (Second::WithoutLostBlocks { .. }, _) => (Refused::LostPrefix, Reason::LostPrefix),
-            (Second::Original, Refused::LostPrefix) => (Refused::Other, Reason::Refused),
+            (Second::WithoutLostBlocks { .. }, _) => (UpstreamRefusal::LostPrefix, Reason::LostPrefix),
+            (Second::Original, UpstreamRefusal::LostPrefix) => (UpstreamRefusal::Other, Reason::Refused),
             (Second::Original, refused) => (refused, Reason::Refused),
         };
         self.metrics.fallbacks_total.with_label_values(&[label.as_str()]).inc();
@@ -259,7 +259,7 @@ impl Proxy {
     }
 
     /// What came was accepted where what was made of it was not.
-    fn stand_down(&self, was_forked: bool, refused: Refused, recorder: &Recorder) {
+    fn stand_down(&self, was_forked: bool, refused: UpstreamRefusal, recorder: &Recorder) {
         let Some(memo) = &recorder.memo else { return };
         if !was_forked {
             if let Some(conversation) = memo.conversation() {
@@ -270,7 +270,8 @@ impl Proxy {
         // A bound child keeps its prefix: only those that come after it are left alone. That one has outgrown what
         // the upstream takes says nothing about them.
         let has_outgrown = |family: &&Family| {
-            family.newcomer().is_none() && matches!(refused, Refused::Window | Refused::TooLarge)
+            family.newcomer().is_none()
+                && matches!(refused, UpstreamRefusal::Window | UpstreamRefusal::TooLarge)
         };
         let Some(family) = recorder.family.as_ref().filter(|family| !has_outgrown(family)) else { return };
         if let (Some(fork), Some(tenant)) = (family.fork_id(), memo.tenant())

@@ -6,14 +6,13 @@ use http::{HeaderMap, HeaderName};
 
 use crate::engine::conversation::Trace;
 use crate::engine::fanout::{
-    Binding, Child, Draft, Dropped, Explicit, ForkId, ForkPoint, Newcomer, Parent, Recognised, Who, WhyPlain,
-    fans_out,
+    Binding, Child, Draft, Explicit, ForkId, ForkPoint, Newcomer, Parent, Recognised, Who, fans_out,
 };
 use crate::engine::fork::{Forecast, SnapshotScope, is_snapshot};
 use crate::engine::identify::SESSION;
 use crate::engine::recall::Remembered;
 use crate::engine::turn::{Block, Turn};
-use crate::engine::words::{Moment, Plan, Role, Why};
+use crate::engine::words::{FanOutDropped, Moment, Plan, Role, Why, WhyPlain};
 use crate::store::{Bound, Fate, Tenant};
 
 static PARENT: HeaderName = HeaderName::from_static("x-forkpoint-parent");
@@ -87,7 +86,7 @@ struct Newcome {
 }
 
 /// How the answer's fan-out ended.
-pub type Fanout = Result<Arc<ForkPoint>, Dropped>;
+pub type Fanout = Result<Arc<ForkPoint>, FanOutDropped>;
 
 impl Family {
     /// Of a tenant that nothing is known of.
@@ -272,7 +271,7 @@ impl Family {
         }
         let Some(draft) = self.draft.take() else {
             let barred = tenant.with_forks(|forks| fans_out(turn, forks.rules()));
-            return barred.then_some(Err(Dropped::Child));
+            return barred.then_some(Err(FanOutDropped::Child));
         };
         if tenant.with_forks(|forks| fans_out(turn, forks.rules())) {
             tenant.make_room(draft.memory_bytes());

@@ -16,17 +16,14 @@ use super::family::Family;
 use super::memo::Memo;
 use super::record::{Facts, Recorder};
 use crate::engine::align;
-use crate::engine::breakpoints::Ttl;
 use crate::engine::conversation::{Forwarded, Trace};
 use crate::engine::entry::Parameters;
 use crate::engine::fanout::{Child, ForkPoint};
-use crate::engine::fork::{
-    self, Composed, Forecast, Late, Market, Note, Policy, Prefix, Refusal, Sizes, Trunk, Turn,
-};
+use crate::engine::fork::{self, Composed, Forecast, Late, Market, Policy, Prefix, Sizes, Trunk, Turn};
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{InParts, Known, Remembered, Shared};
 use crate::engine::warmth::Warm;
-use crate::engine::words::{Moment, Plan, Why};
+use crate::engine::words::{ForkNote, Moment, Plan, Refusal, Ttl, Why};
 use crate::store::{Fate, Tenant};
 
 /// The header that names betas.
@@ -56,7 +53,7 @@ struct Laid {
     composed: Composed,
     trace: Trace,
     betas: String,
-    notes: Vec<Note>,
+    notes: Vec<ForkNote>,
     /// Of a first turn: what it depends on under its parent's betas.
     parents: Option<Parameters>,
 }

@@ -8,9 +8,9 @@ use super::gate;
 use super::memo::Memo;
 use crate::config;
 use crate::engine::entry::EntryKey;
-use crate::engine::gate::{Arrival, LetGo, Limits, Outcome, Settings, Ticket, Write};
+use crate::engine::gate::{Arrival, LetGo, Limits, Settings, Ticket, Write};
 use crate::engine::warmth::Prediction;
-use crate::engine::words::{Moment, TenantId};
+use crate::engine::words::{GateOutcome, Moment, TenantId};
 use crate::store::Tenant;
 
 /// What the wait behind an answer that is not streamed is learned for: tenant and model.
@@ -21,7 +21,7 @@ pub type Pass = gate::Pass<EntryKey, Group>;
 /// What the gate did to a request, and what that was worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    pub outcome: Outcome,
+    pub outcome: GateOutcome,
     /// Its number at the gate, if that was asked.
     pub ticket: Option<Ticket>,
     pub leader: Option<Ticket>,
@@ -78,7 +78,7 @@ impl Proxy {
 impl Held {
     /// Nobody would wait so long.
     pub const TOO_SLOW: Held =
-        Held { outcome: Outcome::TooSlow, ticket: None, leader: None, time: Duration::ZERO, tokens: 0 };
+        Held { outcome: GateOutcome::TooSlow, ticket: None, leader: None, time: Duration::ZERO, tokens: 0 };
 
     pub fn of(pass: &Pass, tokens: u64) -> Held {
         let LetGo { outcome, leader, .. } = pass.let_go;
@@ -87,6 +87,6 @@ impl Held {
 
     /// Whether the wait was for an entry that should now be warm.
     pub fn follows(&self) -> bool {
-        matches!(self.outcome, Outcome::Released | Outcome::Presumed)
+        matches!(self.outcome, GateOutcome::Released | GateOutcome::Presumed)
     }
 }

@@ -9,14 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use crate::engine::align::{self, Aligned, Habits, Rules};
-use crate::engine::anatomy::Layer;
 use crate::engine::arrival::Arrival;
 use crate::engine::breaks::{Break, Case, Drift};
 use crate::engine::canonical::{Limits, News, Pins, Table};
 use crate::engine::conversation::{Answer, Conversation, Trace};
 use crate::engine::counterfactual::AsSent;
 use crate::engine::entry::Parameters;
-use crate::engine::learned::Class;
 use crate::engine::prefix::Subject;
 use crate::engine::prices::{ModelFacts, Multipliers, Price, Prices, Usd};
 use crate::engine::recall::Remembered;
@@ -24,7 +22,7 @@ use crate::engine::turn::Turn;
 use crate::engine::usage::Usage;
 use crate::engine::volatile::{Volatile, volatile};
 use crate::engine::warmth::{Bill, Prediction, Ticket, Trial};
-use crate::engine::words::{Moment, Reason, TenantId};
+use crate::engine::words::{Layer, Moment, Reason, SightingClass, TenantId};
 use crate::store::{Hint, Store, Tenant, View};
 
 /// No model is known to cache a shorter prefix.
@@ -288,7 +286,7 @@ impl Memo {
 
     /// The upstream took the request: from here on it is known. Answers how each layer relates to what came
     /// before.
-    pub fn accepted(&mut self) -> Option<[Class; 4]> {
+    pub fn accepted(&mut self) -> Option<[SightingClass; 4]> {
         let trace = self.trace.clone()?;
         let tenant = self.store.admit(&self.owner.tenant);
         self.tenant = OnceLock::from(Arc::clone(&tenant));

@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::engine::fanout::{Child, ForkId, ForkPoint};
-use crate::engine::fork::arms::Arm;
-use crate::engine::fork::{Forecast, Prefix, Refusal, Trunk};
+use crate::engine::fork::{Forecast, Prefix, Trunk};
 use crate::engine::prefix::PrefixHash;
 use crate::engine::recall::Remembered;
-use crate::engine::words::Why;
+use crate::engine::words::{Arm, Refusal, Why};
 
 /// Fan-outs whose refusal is remembered: far more than are live at once.
 const STOOD_DOWN_MAX: usize = 1024;

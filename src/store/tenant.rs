@@ -9,7 +9,6 @@ use tokio::sync::Notify;
 use super::forked::{Bound, Fanouts};
 use super::recent::{Hint, Recent};
 use super::{Limits, Totals};
-use crate::engine::anatomy::Layer;
 use crate::engine::arrival::{Arrival, Before, Came};
 use crate::engine::canonical::{self, News, Order, Table};
 use crate::engine::conversation::Trace;
@@ -18,11 +17,11 @@ use crate::engine::entry::Parameters;
 use crate::engine::fanout::{Account, Bindings, Forks, Life, Rules, Snapshots};
 use crate::engine::fork::arms::Arms;
 use crate::engine::json::Malformed;
-use crate::engine::learned::{Class, Learned};
+use crate::engine::learned::Learned;
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{FirstAnswer, Known, KnownLayer, Last, Opening, Reading, Remembered, Same};
 use crate::engine::warmth::Warmth;
-use crate::engine::words::TenantId;
+use crate::engine::words::{Layer, SightingClass, TenantId};
 
 /// Children of one tenant that are known at once.
 const CHILDREN_MAX: usize = 4096;
@@ -127,7 +126,7 @@ impl Tenant {
     }
 
     /// Takes in the prefixes of a request, and classes them.
-    pub fn sight(&self, request: &Reading, before: Option<&Reading>) -> [Class; 4] {
+    pub fn sight(&self, request: &Reading, before: Option<&Reading>) -> [SightingClass; 4] {
         let mut learned = self.learned();
         let known = learned.prefixes();
         let classes = learned.sight(request, before);

@@ -8,11 +8,11 @@ use crate::engine::arrival::Arrival;
 use crate::engine::breakpoints::Profile;
 use crate::engine::canonical::Order;
 use crate::engine::conversation::Trace;
-use crate::engine::fanout::{Child, Draft, ForkPoint, Parent, Rank, Rules, Who};
+use crate::engine::fanout::{Child, Draft, ForkPoint, Parent, Rules, Who};
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Known, Nothing, Opening, Remembered, Same};
 use crate::engine::turn::{Turn, TurnLimits};
-use crate::engine::words::{IdDigest, Moment, Why};
+use crate::engine::words::{IdDigest, Moment, Rank, Why};
 
 const MIB: usize = 1 << 20;
 

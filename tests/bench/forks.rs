@@ -9,14 +9,12 @@ use std::time::Instant;
 
 use forkpoint::engine::breakpoints::Profile;
 use forkpoint::engine::conversation::{Conversation, Forwarded, Trace};
-use forkpoint::engine::fanout::{
-    Child, Draft, ForkPoint, Forks, Newcomer, Parent, Rank, Recognised, Rules, Who,
-};
+use forkpoint::engine::fanout::{Child, Draft, ForkPoint, Forks, Newcomer, Parent, Recognised, Rules, Who};
 use forkpoint::engine::fork::{self, Policy, Prefix, Trunk};
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::recall::{InParts, Nothing, Remembered, Shared};
 use forkpoint::engine::turn::{Turn, TurnLimits};
-use forkpoint::engine::words::{Moment, TenantId};
+use forkpoint::engine::words::{Moment, Rank, TenantId};
 use forkpoint::store::{Limits, Memory, Store, View, Way};
 
 const TENANT: TenantId = TenantId([7; 32]);

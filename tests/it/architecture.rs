@@ -116,6 +116,18 @@ fn the_engine_is_pure() {
 }
 
 #[test]
+fn the_shared_words_import_nothing_of_this_crate() {
+    let files = sources(&root().join("src/engine/words"));
+    assert!(files.len() > 1, "only {} files found: the scan is broken", files.len());
+    for path in files {
+        let text = shipped(&path);
+        for word in ["crate::", "super::"] {
+            assert!(!text.contains(word), "{} imports {word}", path.display());
+        }
+    }
+}
+
+#[test]
 fn files_stay_a_sitting_long() {
     for path in sources(&root().join("src")) {
         let text = fs::read_to_string(&path).unwrap();

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 use forkpoint::engine::anatomy::Anatomy;
-use forkpoint::engine::breakpoints::{Carrier, Profile, Situation, plan};
+use forkpoint::engine::breakpoints::{Profile, Situation, plan};
 use forkpoint::engine::edit::apply;
+use forkpoint::engine::words::Carrier;
 use forkpoint::sim::settings::NestedMarkers;
 use forkpoint::sim::{Latency, Sim, SimConfig};
 use proptest::prelude::*;

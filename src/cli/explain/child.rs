@@ -9,18 +9,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::config::Config;
-use crate::engine::breakpoints::{Breakpoint, Profile, Ttl};
+use crate::engine::breakpoints::{Breakpoint, Profile};
 use crate::engine::fanout::{Child, Draft, Forks, Newcomer, Parent, Recognised, Rules, Who};
 use crate::engine::fork::{
-    self, Composed, Extent, Facts, Forecast, Habits, Market, Note, Policy, Prefix, Refusal, Sizes, Trunk,
-    Turn,
+    self, Composed, Extent, Facts, Forecast, Habits, Market, Policy, Prefix, Sizes, Trunk, Turn,
 };
 use crate::engine::prefix::Attribution;
 use crate::engine::prices::Prices;
 use crate::engine::recall::{Nothing, Remembered};
 use crate::engine::sse::Framer;
 use crate::engine::turn::{Turn as Answer, TurnBuilder, TurnLimits, Wholeness};
-use crate::engine::words::{IdDigest, Moment, TenantId};
+use crate::engine::words::{ForkNote, IdDigest, Moment, Refusal, TenantId, Ttl};
 
 use super::super::Failure;
 use super::cost::BYTES_PER_TOKEN;
@@ -70,7 +69,7 @@ pub struct Layout {
     pub composed: Composed,
     /// The paths of the breakpoints in what would be sent.
     pub marked: Vec<(String, Ttl)>,
-    pub notes: Vec<Note>,
+    pub notes: Vec<ForkNote>,
     pub sizes: Option<Sizes>,
 }
 

@@ -1,8 +1,8 @@
 //! What a divergence costs, as far as two bodies and a price table can tell.
 
-use crate::engine::breakpoints::Ttl;
 use crate::engine::prices::{Model, Usd};
 use crate::engine::usage::Usage;
+use crate::engine::words::Ttl;
 
 /// For a rough size only; real tokens are known from billed usage.
 pub const BYTES_PER_TOKEN: usize = 4;

@@ -5,11 +5,12 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use crate::engine::anatomy::{Anatomy, Layer};
-use crate::engine::breakpoints::{self, Breakpoint, Carrier, Origin, Plan, Profile, Situation, Ttl};
-use crate::engine::divergence::{Divergence, Kind};
+use crate::engine::anatomy::Anatomy;
+use crate::engine::breakpoints::{self, Breakpoint, Plan, Profile, Situation};
+use crate::engine::divergence::Divergence;
 use crate::engine::json;
 use crate::engine::prices::Prices;
+use crate::engine::words::{Carrier, DivergenceKind, Layer, Origin, Ttl};
 use crate::proxy::memo::MINIMUM_TOKENS;
 
 use super::super::demo::grouped;
@@ -171,10 +172,10 @@ fn extended(first: &Exhibit, second: &Exhibit, style: Style) -> String {
 
 fn diverged(first: &Exhibit, second: &Exhibit, parted: &Divergence, style: Style) -> String {
     let why = match parted.kind {
-        Kind::Spelling => "the same meaning, spelt differently",
-        Kind::Meaning => "different content",
-        Kind::Missing => "it is missing in the second",
-        Kind::Added => "it is new in the second",
+        DivergenceKind::Spelling => "the same meaning, spelt differently",
+        DivergenceKind::Meaning => "different content",
+        DivergenceKind::Missing => "it is missing in the second",
+        DivergenceKind::Added => "it is new in the second",
     };
     let mut out = format!("{} at {}: {why}\n\n", style.bad("diverges"), style.bold(&parted.path));
     let shown = spellings(first, second, parted);

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::engine::anatomy::{Form, Layer};
+use crate::engine::anatomy::Form;
 use crate::engine::json;
 use crate::engine::meaning::Meaning;
 use crate::engine::prefix::Attribution;
+use crate::engine::words::Layer;
 use crate::proxy::recording::Line;
 
 use super::super::demo::grouped;

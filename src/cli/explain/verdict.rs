@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::engine::fork::{Forecast, Sizes, Unit};
+use crate::engine::fork::{Forecast, Sizes};
+use crate::engine::words::CostUnit;
 
 use super::super::demo::grouped;
 use super::child::{Finding, Layout};
@@ -77,8 +78,8 @@ fn parts(layout: &Layout) -> [Part; 3] {
 fn foreseen(forecast: &Forecast, finding: &Finding) -> String {
     let Forecast { unit, turns, forked, as_sent, aligned } = *forecast;
     let amount = |figure: f64| match unit {
-        Unit::Dollars => format!("${figure:.4}"),
-        Unit::Tokens => format!("{} units", grouped(figure.round() as u64)),
+        CostUnit::Dollars => format!("${figure:.4}"),
+        CostUnit::Tokens => format!("{} units", grouped(figure.round() as u64)),
     };
     let mut out = format!("\n  foreseen for one child over {turns} turns\n");
     for (plan, figure) in [("forked", forked), ("as sent", as_sent), ("aligned", aligned)] {

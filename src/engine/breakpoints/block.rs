@@ -2,9 +2,10 @@
 
 use memchr::memmem;
 
-use super::super::anatomy::{Anatomy, Form, Layer, Piece};
+use super::super::anatomy::{Anatomy, Form, Piece};
 use super::super::json::{self, Span, is_key, value_end};
 use super::super::marker;
+use crate::engine::words::Layer;
 
 /// Blocks of messages that the API lets carry a marker. Others are walked over, known or not.
 const MARKABLE: [&str; 20] = [

@@ -7,34 +7,11 @@ use memchr::memmem;
 use super::super::anatomy::{Anatomy, Piece};
 use super::super::json::{self, Span, is_key, skip_space, value_end};
 use super::super::marker;
-use super::Skip;
 use super::block::{automatic_target, is_barred};
+use crate::engine::words::{Carrier, Origin, Skip, Ttl};
 
 /// The number of breakpoints that the API takes per request, the top-level one included.
 pub const BREAKPOINTS_MAX: usize = 4;
-
-/// How long an entry lives without being read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ttl {
-    FiveMinutes,
-    OneHour,
-}
-
-impl Ttl {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Ttl::FiveMinutes => "5m",
-            Ttl::OneHour => "1h",
-        }
-    }
-
-    pub fn ms(self) -> u64 {
-        match self {
-            Ttl::FiveMinutes => 300_000,
-            Ttl::OneHour => 3_600_000,
-        }
-    }
-}
 
 /// A place where the forwarded request asks for a cache entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,39 +21,6 @@ pub struct Breakpoint {
     pub ttl: Ttl,
     pub origin: Origin,
     pub carrier: Carrier,
-}
-
-/// Whose breakpoint it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Origin {
-    Client,
-    Added,
-}
-
-impl Origin {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Origin::Client => "client",
-            Origin::Added => "added",
-        }
-    }
-}
-
-/// The object that has the marker as a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Carrier {
-    Block,
-    /// The request itself: the upstream marks the last piece that it can.
-    TopLevel,
-}
-
-impl Carrier {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Carrier::Block => "block",
-            Carrier::TopLevel => "top_level",
-        }
-    }
 }
 
 /// The client's `cache_control` at the top level.

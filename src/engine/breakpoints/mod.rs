@@ -23,13 +23,14 @@ mod marks;
 mod tests;
 
 pub(in crate::engine) use block::{room_alone, room_when_cut};
-pub use marks::{Breakpoint, Carrier, Origin, Ttl};
+pub use marks::Breakpoint;
 
 use bytes::Bytes;
 
-use super::anatomy::{Anatomy, Form, Layer};
+use super::anatomy::{Anatomy, Form};
 use super::edit::Edit;
 use super::json;
+use super::words::{BreakpointPlace, Carrier, Layer, Origin, Skip, Ttl};
 use block::{has_unseen_size, is_empty_string, room};
 use marks::{BREAKPOINTS_MAX, RequestMarks, TopLevel};
 
@@ -98,91 +99,9 @@ pub enum Profile {
 pub struct Plan {
     /// In the order of the body.
     pub edits: Vec<Edit>,
-    pub skipped: Vec<(Place, Skip)>,
+    pub skipped: Vec<(BreakpointPlace, Skip)>,
     /// In the order of the cache, the client's own included. Empty if the request was not understood.
     pub breakpoints: Vec<Breakpoint>,
-}
-
-/// The purpose of a breakpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// All of them.
-    Request,
-    /// The newest end of the conversation.
-    Tail,
-    /// The end of what siblings share of their parent.
-    Shared,
-    /// The end of what conversations share: tools and system.
-    Static,
-    /// Within the lookback of an entry that the tail does not reach.
-    Bridge,
-}
-
-impl Place {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Place::Request => "request",
-            Place::Tail => "tail",
-            Place::Shared => "shared",
-            Place::Static => "static",
-            Place::Bridge => "bridge",
-        }
-    }
-}
-
-/// Why no breakpoint was added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Skip {
-    /// The upstream has no markers.
-    AutomaticCache,
-    /// Readers could disagree about what the request says.
-    Ambiguous,
-    /// A marker of the client is of no kind that we know.
-    MalformedMarker,
-    /// The client's own markers will be refused: too many, out of order, or on what cannot carry one.
-    IllegalMarkers,
-    /// Neither tools nor an assistant turn, and a prefix that never came before.
-    OneShot,
-    /// Conversations like this one seldom continue.
-    SeldomContinues,
-    /// Something before it changes from turn to turn.
-    NeverRead,
-    /// The prefix is shorter than the model caches.
-    BelowMinimum,
-    /// All four are in use.
-    NoSlot,
-    /// Nothing there can carry a marker.
-    NoLegalBlock,
-}
-
-impl Skip {
-    pub const ALL: [Skip; 10] = [
-        Skip::AutomaticCache,
-        Skip::Ambiguous,
-        Skip::MalformedMarker,
-        Skip::IllegalMarkers,
-        Skip::OneShot,
-        Skip::SeldomContinues,
-        Skip::NeverRead,
-        Skip::BelowMinimum,
-        Skip::NoSlot,
-        Skip::NoLegalBlock,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Skip::AutomaticCache => "automatic_cache",
-            Skip::Ambiguous => "ambiguous",
-            Skip::MalformedMarker => "malformed_marker",
-            Skip::IllegalMarkers => "illegal_markers",
-            Skip::OneShot => "one_shot",
-            Skip::SeldomContinues => "seldom_continues",
-            Skip::NeverRead => "never_read",
-            Skip::BelowMinimum => "below_minimum",
-            Skip::NoSlot => "no_slot",
-            Skip::NoLegalBlock => "no_legal_block",
-        }
-    }
 }
 
 /// Plans the breakpoints of one request. `anatomy` is that of `body`.
@@ -190,7 +109,7 @@ pub fn plan(body: &[u8], anatomy: &Anatomy, situation: &Situation) -> Plan {
     let marks = if anatomy.ambiguous { Err(Skip::Ambiguous) } else { RequestMarks::read(body, anatomy) };
     let marks = match marks {
         Ok(marks) => marks,
-        Err(skip) => return Plan { skipped: vec![(Place::Request, skip)], ..Plan::default() },
+        Err(skip) => return Plan { skipped: vec![(BreakpointPlace::Request, skip)], ..Plan::default() },
     };
     let mut planner = Planner { body, anatomy, situation, marks, edits: Vec::new(), skipped: Vec::new() };
     planner.run();
@@ -213,7 +132,7 @@ struct Planner<'a> {
     situation: &'a Situation,
     marks: RequestMarks,
     edits: Vec<Edit>,
-    skipped: Vec<(Place, Skip)>,
+    skipped: Vec<(BreakpointPlace, Skip)>,
 }
 
 /// `Ok` if a place has its breakpoint now, the client's or ours.
@@ -233,13 +152,13 @@ impl Planner<'_> {
             Profile::Anthropic | Profile::BlocksOnly => ends,
         };
         if let Some(skip) = stop {
-            return self.skipped.push((Place::Request, skip));
+            return self.skipped.push((BreakpointPlace::Request, skip));
         }
         if let Some(skip) = ends {
             // What came before is what such requests share. A new tail would be written and never read.
             let shared = self.cover_static(Layer::System);
-            self.note(Place::Static, shared);
-            return self.note(Place::Tail, Err(skip));
+            self.note(BreakpointPlace::Static, shared);
+            return self.note(BreakpointPlace::Tail, Err(skip));
         }
         // Behind what changes from turn to turn nothing is ever read again.
         let (tail, fixed) = match self.situation.unread_from {
@@ -249,13 +168,13 @@ impl Planner<'_> {
             Some(Layer::Model | Layer::Tools) => (false, None),
         };
         let covered = if tail { self.cover_tail() } else { Err(Skip::NeverRead) };
-        self.note(Place::Tail, covered);
+        self.note(BreakpointPlace::Tail, covered);
         let covered = if tail { self.cover_shared() } else { Ok(()) };
-        self.note(Place::Shared, covered);
+        self.note(BreakpointPlace::Shared, covered);
         let covered = fixed.map_or(Err(Skip::NeverRead), |layer| self.cover_static(layer));
-        self.note(Place::Static, covered);
+        self.note(BreakpointPlace::Static, covered);
         let covered = if tail { self.cover_bridge() } else { Ok(()) };
-        self.note(Place::Bridge, covered);
+        self.note(BreakpointPlace::Bridge, covered);
     }
 
     /// Tools will be called, and a conversation that was answered once goes on.
@@ -373,7 +292,7 @@ impl Planner<'_> {
             && !has_unseen_size(self.body, self.anatomy, piece)
     }
 
-    fn note(&mut self, place: Place, covered: Covered) {
+    fn note(&mut self, place: BreakpointPlace, covered: Covered) {
         self.skipped.extend(covered.err().map(|skip| (place, skip)));
     }
 

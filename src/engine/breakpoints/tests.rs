@@ -3,8 +3,8 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::engine::anatomy::Layer;
 use crate::engine::edit::apply;
+use crate::engine::words::{Carrier, Layer, Origin};
 
 const TOOLS: &str = r#"[{"name":"a","input_schema":{"type":"object"}}]"#;
 const MARK: &str = r#","cache_control":{"type":"ephemeral"}"#;

@@ -11,17 +11,14 @@
 
 mod cause;
 
-pub use cause::Cause;
-
-use super::anatomy::Layer;
 use super::breakpoints::Breakpoint;
 use super::divergence::{Divergence, divergence};
-use super::entry::{Parameter, Parameters, Probes, prefix_bytes};
+use super::entry::{Parameters, Probes, prefix_bytes};
 use super::prefix::Subject;
 use super::prices::{Price, Usd};
 use super::usage::Usage;
 use super::warmth::{Missed, Prediction};
-use super::words::Moment;
+use super::words::{BreakCause, Layer, Moment, Parameter};
 
 /// A request against the last one of its conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +89,7 @@ pub struct Case<'a> {
 pub struct Break {
     /// The first layer that was lost.
     pub layer: Layer,
-    pub cause: Cause,
+    pub cause: BreakCause,
     /// What changed: a piece, a member or a header; if nothing did, the piece where the lost entry ends.
     pub path: String,
     /// The first byte that differs in this request's body, or where the lost entry's last piece starts.
@@ -111,7 +108,7 @@ impl Break {
 /// Where and why, without the tokens.
 struct Reason {
     layer: Layer,
-    cause: Cause,
+    cause: BreakCause,
     path: String,
     offset: Option<usize>,
 }
@@ -142,7 +139,7 @@ impl Case<'_> {
     fn too_early(&self) -> Option<Break> {
         let missed = self.missed.filter(|missed| self.usage.cache_read < missed.tokens_min)?;
         let tokens_lost = missed.tokens.saturating_sub(self.usage.cache_read);
-        Some(self.at_entry(missed.piece, Cause::NotYetVisible).costing(tokens_lost))
+        Some(self.at_entry(missed.piece, BreakCause::NotYetVisible).costing(tokens_lost))
     }
 
     /// Why the entry at the predecessor's last breakpoint was not read.
@@ -161,11 +158,11 @@ impl Case<'_> {
         let entry = last.sent.subject.chain.place_in(entry, self.now.subject.chain).unwrap_or(entry);
         let ends = marked.map(|point| last.sent.at.after(point.ttl.ms()));
         let cause = if ends.is_some_and(|end| end <= self.now.at) {
-            Cause::TtlExpired
+            BreakCause::TtlExpired
         } else if marked.is_some() && !self.reaches(entry) {
-            Cause::Lookback
+            BreakCause::Lookback
         } else if last.begun.is_none_or(|begun| begun > self.now.at) {
-            Cause::NotYetVisible
+            BreakCause::NotYetVisible
         } else {
             self.small_or_unknown(last.usage.cached())
         };
@@ -189,13 +186,13 @@ impl Case<'_> {
         if !(is_same && is_alive && is_small && self.usage.cache_read == 0) {
             return None;
         }
-        Some(self.at_entry(point.piece, Cause::BelowMinimum).costing(tokens))
+        Some(self.at_entry(point.piece, BreakCause::BelowMinimum).costing(tokens))
     }
 
-    fn small_or_unknown(&self, expected: u64) -> Cause {
+    fn small_or_unknown(&self, expected: u64) -> BreakCause {
         match self.minimum_tokens {
-            Some(minimum) if expected < minimum => Cause::BelowMinimum,
-            _ => Cause::Unknown,
+            Some(minimum) if expected < minimum => BreakCause::BelowMinimum,
+            _ => BreakCause::Unknown,
         }
     }
 
@@ -205,7 +202,7 @@ impl Case<'_> {
         probes.take_while(|probe| probe.piece >= entry).any(|probe| probe.piece == entry)
     }
 
-    fn at_entry(&self, piece: usize, cause: Cause) -> Reason {
+    fn at_entry(&self, piece: usize, cause: BreakCause) -> Reason {
         let anatomy = self.now.subject.anatomy;
         let offset = anatomy.pieces.get(piece).map(|piece| piece.span.start);
         let path = offset.map_or_else(String::new, |_| anatomy.path(piece));
@@ -214,7 +211,7 @@ impl Case<'_> {
 
     fn changed(&self, parameter: Parameter) -> Reason {
         let Subject { body, anatomy, .. } = self.now.subject;
-        let cause = Cause::of_parameter(parameter);
+        let cause = BreakCause::of_parameter(parameter);
         let image = self.now.parameters.first_image().filter(|_| parameter == Parameter::Image);
         match image {
             Some(piece) => self.at_entry(piece, cause),
@@ -232,7 +229,7 @@ impl Reason {
     fn drifted(divergence: &Divergence) -> Reason {
         Reason {
             layer: divergence.layer,
-            cause: Cause::of_divergence(divergence),
+            cause: BreakCause::of_divergence(divergence),
             path: divergence.path.clone(),
             offset: divergence.at.map(|[_, now]| now),
         }

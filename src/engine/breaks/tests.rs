@@ -1,10 +1,9 @@
 use super::*;
 use crate::engine::anatomy::Anatomy;
-use crate::engine::breakpoints::{Carrier, Origin, Ttl};
 use crate::engine::entry::{EntryKey, Scope};
 use crate::engine::prefix::{Attribution, Chain};
 use crate::engine::warmth::{Bill, Warmth};
-use crate::engine::words::TenantId;
+use crate::engine::words::{Carrier, Origin, TenantId, Ttl};
 
 const MINUTE: u64 = 60_000;
 
@@ -110,7 +109,7 @@ fn what_is_read_as_expected_is_no_break() {
     assert_eq!(scene.judge(&extended(1_000), usage(1_000, 50), &none), None);
     assert_eq!(scene.judge(&extended(1_000), usage(1_001, 0), &none), None);
     let partly = scene.judge(&extended(1_000), usage(999, 51), &none).unwrap();
-    assert_eq!((partly.cause, partly.tokens_lost), (Cause::Unknown, 1));
+    assert_eq!((partly.cause, partly.tokens_lost), (BreakCause::Unknown, 1));
     let alone = extended(0);
     let (now, usage) = (&alone.sent(), &usage(0, 0));
     let case = Case { last: None, now, usage, prediction: &none, missed: None, minimum_tokens: None };
@@ -127,12 +126,18 @@ fn each_layer_that_changed_is_its_own_cause() {
         assert!(found.offset.is_some());
         (found.layer, found.cause, found.path)
     };
-    assert_eq!(changed(r#""m""#, r#""n""#), (Layer::Model, Cause::Model, "model".into()));
-    assert_eq!(changed(r#""name":"t""#, r#""name":"u""#), (Layer::Tools, Cause::Tools, "tools[0]".into()));
-    assert_eq!(changed(r#""text":"s""#, r#""text":"S""#), (Layer::System, Cause::System, "system[0]".into()));
-    let messages = (Layer::Messages, Cause::Messages, "messages[0].content[0]".into());
+    assert_eq!(changed(r#""m""#, r#""n""#), (Layer::Model, BreakCause::Model, "model".into()));
+    assert_eq!(
+        changed(r#""name":"t""#, r#""name":"u""#),
+        (Layer::Tools, BreakCause::Tools, "tools[0]".into())
+    );
+    assert_eq!(
+        changed(r#""text":"s""#, r#""text":"S""#),
+        (Layer::System, BreakCause::System, "system[0]".into())
+    );
+    let messages = (Layer::Messages, BreakCause::Messages, "messages[0].content[0]".into());
     assert_eq!(changed(r#""text":"q""#, r#""text":"Q""#), messages);
-    let spelling = (Layer::Tools, Cause::Spelling, "tools[0]".into());
+    let spelling = (Layer::Tools, BreakCause::Spelling, "tools[0]".into());
     assert_eq!(changed(r#"{"a":1,"b":2}"#, r#"{"b":2,"a":1}"#), spelling);
 }
 
@@ -140,9 +145,13 @@ fn each_layer_that_changed_is_its_own_cause() {
 fn a_change_behind_the_last_breakpoint_loses_nothing() {
     let scene = Scene { first: Request::new(&body("", ""), &[], &[1], 0), ..Scene::default() };
     let reworded = Request::new(&body("", "").replace(r#""text":"q""#, r#""text":"Q""#), &[], &[1], 1_000);
-    assert_eq!(scene.lost(&reworded).cause, Cause::Unknown);
+    assert_eq!(scene.lost(&reworded).cause, BreakCause::Unknown);
     let other = Request::new(&body(r#""thinking":{},"#, ""), &[], &[1], 1_000);
-    assert_eq!(scene.lost(&other).cause, Cause::Unknown, "the entry of a system block knows no thinking");
+    assert_eq!(
+        scene.lost(&other).cause,
+        BreakCause::Unknown,
+        "the entry of a system block knows no thinking"
+    );
 }
 
 #[test]
@@ -154,13 +163,19 @@ fn each_parameter_that_changed_has_its_cause() {
     };
     let at = |layer, cause, path: &str, place| (layer, cause, path.to_owned(), place);
     let messages = Layer::Messages;
-    assert_eq!(changed(r#""speed":"fast","#, &[]), at(Layer::System, Cause::System, "speed", true));
-    assert_eq!(changed(r#""thinking":{},"#, &[]), at(messages, Cause::Thinking, "thinking", true));
-    assert_eq!(changed(r#""output_config":{},"#, &[]), at(messages, Cause::Thinking, "output_config", true));
-    assert_eq!(changed(r#""tool_choice":{},"#, &[]), at(messages, Cause::ToolChoice, "tool_choice", true));
-    let edits = at(messages, Cause::Messages, "context_management", true);
+    assert_eq!(changed(r#""speed":"fast","#, &[]), at(Layer::System, BreakCause::System, "speed", true));
+    assert_eq!(changed(r#""thinking":{},"#, &[]), at(messages, BreakCause::Thinking, "thinking", true));
+    assert_eq!(
+        changed(r#""output_config":{},"#, &[]),
+        at(messages, BreakCause::Thinking, "output_config", true)
+    );
+    assert_eq!(
+        changed(r#""tool_choice":{},"#, &[]),
+        at(messages, BreakCause::ToolChoice, "tool_choice", true)
+    );
+    let edits = at(messages, BreakCause::Messages, "context_management", true);
     assert_eq!(changed(r#""context_management":{},"#, &[]), edits);
-    assert_eq!(changed("", &["b"]), at(messages, Cause::Betas, "anthropic-beta", false));
+    assert_eq!(changed("", &["b"]), at(messages, BreakCause::Betas, "anthropic-beta", false));
 }
 
 #[test]
@@ -168,19 +183,22 @@ fn an_image_that_comes_or_goes_is_a_change_of_messages() {
     let picture = r#",{"role":"user","content":[{"type":"image","source":{}}]}"#;
     let with = Request::new(&body("", picture), &[], &[3, 4], 0);
     let found = Scene::default().lost(&with);
-    assert_eq!((found.cause, found.path.as_str()), (Cause::Messages, "messages[2].content[0]"));
+    assert_eq!((found.cause, found.path.as_str()), (BreakCause::Messages, "messages[2].content[0]"));
     let scene = Scene { first: Request::new(&body("", picture), &[], &[3], 0), ..Scene::default() };
     let found = scene.lost(&extended(1_000));
-    assert_eq!((found.layer, found.cause, found.path.as_str()), (Layer::Messages, Cause::Messages, "image"));
+    assert_eq!(
+        (found.layer, found.cause, found.path.as_str()),
+        (Layer::Messages, BreakCause::Messages, "image")
+    );
 }
 
 #[test]
 fn an_entry_that_outlived_its_time_has_expired() {
     let scene = Scene::default();
     let found = scene.lost(&extended(5 * MINUTE));
-    assert_eq!((found.layer, found.cause), (Layer::Messages, Cause::TtlExpired));
+    assert_eq!((found.layer, found.cause), (Layer::Messages, BreakCause::TtlExpired));
     assert_eq!(found.path, "messages[1].content[0]");
-    assert_eq!(scene.lost(&extended(5 * MINUTE - 1)).cause, Cause::Unknown);
+    assert_eq!(scene.lost(&extended(5 * MINUTE - 1)).cause, BreakCause::Unknown);
 }
 
 #[test]
@@ -188,21 +206,21 @@ fn an_entry_that_no_breakpoint_looks_at_is_lost_to_the_lookback() {
     let many: String = (0..25).map(|n| turn(&n.to_string())).collect();
     let second = |points: &[usize]| Request::new(&body("", &many), &[], points, 1_000);
     let cause = |points: &[usize]| Scene::default().lost(&second(points)).cause;
-    assert_eq!(cause(&[23]), Cause::Lookback);
-    assert_eq!(cause(&[22]), Cause::Unknown, "nineteen positions after the entry");
-    assert_eq!(cause(&[1, 10, 28]), Cause::Unknown);
-    assert_eq!(cause(&[1, 28]), Cause::Lookback);
-    assert_eq!(cause(&[]), Cause::Lookback, "without any marker nothing is looked for");
+    assert_eq!(cause(&[23]), BreakCause::Lookback);
+    assert_eq!(cause(&[22]), BreakCause::Unknown, "nineteen positions after the entry");
+    assert_eq!(cause(&[1, 10, 28]), BreakCause::Unknown);
+    assert_eq!(cause(&[1, 28]), BreakCause::Lookback);
+    assert_eq!(cause(&[]), BreakCause::Lookback, "without any marker nothing is looked for");
 }
 
 #[test]
 fn an_entry_whose_writer_had_not_begun_was_not_yet_visible() {
     for begun in [None, Some(1_001)] {
         let scene = Scene { begun, ..Scene::default() };
-        assert_eq!(scene.lost(&extended(1_000)).cause, Cause::NotYetVisible);
+        assert_eq!(scene.lost(&extended(1_000)).cause, BreakCause::NotYetVisible);
     }
     let scene = Scene { begun: Some(1_000), ..Scene::default() };
-    assert_eq!(scene.lost(&extended(1_000)).cause, Cause::Unknown);
+    assert_eq!(scene.lost(&extended(1_000)).cause, BreakCause::Unknown);
 }
 
 #[test]
@@ -213,10 +231,13 @@ fn an_entry_that_others_were_writing_was_not_yet_visible() {
         scene.judge(&extended(1_000), usage(read, 0), &Prediction::default())
     };
     let found = judge(missed(1_200), 1_100).unwrap();
-    assert_eq!((found.layer, found.cause, found.tokens_lost), (Layer::Messages, Cause::NotYetVisible, 400));
+    assert_eq!(
+        (found.layer, found.cause, found.tokens_lost),
+        (Layer::Messages, BreakCause::NotYetVisible, 400)
+    );
     assert_eq!(found.path, "messages[2].content[0]");
     assert_eq!(judge(missed(1_200), 1_200), None, "it was read, as far as can be told");
-    assert_eq!(judge(missed(1_200), 900).unwrap().cause, Cause::Unknown, "more than that was lost");
+    assert_eq!(judge(missed(1_200), 900).unwrap().cause, BreakCause::Unknown, "more than that was lost");
 }
 
 #[test]
@@ -242,7 +263,10 @@ fn a_prompt_that_is_never_cached_is_below_the_minimum() {
     let scene = Scene { billed: usage(0, 0), ..Scene::default() };
     let none = Prediction::default();
     let found = scene.judge(&extended(1_000), usage(0, 0), &none).unwrap();
-    assert_eq!((found.layer, found.cause, found.tokens_lost), (Layer::Messages, Cause::BelowMinimum, 300));
+    assert_eq!(
+        (found.layer, found.cause, found.tokens_lost),
+        (Layer::Messages, BreakCause::BelowMinimum, 300)
+    );
     assert_eq!(scene.judge(&extended(5 * MINUTE), usage(0, 0), &none), None, "it would have expired");
     assert_eq!(scene.judge(&extended(1_000), usage(5, 0), &none), None, "it was cached after all");
     let other = Request::new(&body(r#""thinking":{},"#, &turn("next")), &[], &[3, 4], 1_000);
@@ -258,7 +282,7 @@ fn a_prompt_that_is_never_cached_is_below_the_minimum() {
 fn an_expectation_below_the_minimum_is_named_so() {
     let scene = Scene { billed: usage(0, 400), ..Scene::default() };
     let found = scene.lost(&extended(1_000));
-    assert_eq!((found.cause, found.tokens_lost), (Cause::BelowMinimum, 400));
+    assert_eq!((found.cause, found.tokens_lost), (BreakCause::BelowMinimum, 400));
 }
 
 /// A ledger in which the first request is warm with so many tokens.
@@ -281,7 +305,7 @@ fn what_the_ledger_knows_to_be_warm_is_expected_of_any_request() {
     };
     assert_eq!(judge(2_000), None);
     let found = judge(500).unwrap();
-    assert_eq!((found.layer, found.cause, found.tokens_lost), (Layer::Messages, Cause::Unknown, 1_500));
+    assert_eq!((found.layer, found.cause, found.tokens_lost), (Layer::Messages, BreakCause::Unknown, 1_500));
     assert_eq!(found.path, "messages[1].content[0]");
 }
 
@@ -292,7 +316,7 @@ fn no_change_explains_the_loss_of_what_the_ledger_knows_to_be_warm() {
     let later = Request { at: Moment(2_000), ..changed };
     let prediction = later.predict(&ledger);
     let found = Scene::default().judge(&later, usage(0, 900), &prediction).unwrap();
-    assert_eq!(found.cause, Cause::Unknown, "another request had written it with the same thinking");
+    assert_eq!(found.cause, BreakCause::Unknown, "another request had written it with the same thinking");
 }
 
 #[test]
@@ -308,7 +332,7 @@ fn drift_is_extended_or_names_its_place() {
 
 #[test]
 fn the_causes_are_spelt_as_promised() {
-    let spellings: Vec<_> = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
+    let spellings: Vec<_> = BreakCause::ALL.iter().map(|cause| cause.as_str()).collect();
     let promised = "tools system model thinking tool_choice betas messages spelling ttl_expired below_minimum \
                     lookback not_yet_visible unknown";
     assert_eq!(spellings.join(" "), promised);

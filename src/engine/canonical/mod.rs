@@ -32,6 +32,7 @@ use super::anatomy::{Anatomy, Form};
 use super::json::Span;
 use super::prefix::Leaf;
 use super::recall::{Remembered, Same};
+use super::words::shown_enums;
 
 mod splice;
 mod table;
@@ -48,25 +49,16 @@ pub use table::{Choice, Limits, News, Pins, Table};
 
 use respeller::Respeller;
 
-/// Which spelling is the one: `canonical.order`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Order {
-    /// The first of the tenant's requests decides, at all three grains.
-    FirstSeen,
-    /// Tools by name, and everything inside as it came. Needs no memory, so that replicas without a common
-    /// store agree; it repairs shuffled tools and nothing else.
-    Sorted,
-    /// As it came.
-    Off,
-}
-
-impl Order {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Order::FirstSeen => "first-seen",
-            Order::Sorted => "sorted",
-            Order::Off => "off",
-        }
+shown_enums! {
+    /// Which spelling is the one: `canonical.order`.
+    pub enum Order {
+        /// The first of the tenant's requests decides, at all three grains.
+        FirstSeen = "first-seen",
+        /// Tools by name, and everything inside as it came. Needs no memory, so that replicas without a common
+        /// store agree; it repairs shuffled tools and nothing else.
+        Sorted = "sorted",
+        /// As it came.
+        Off = "off",
     }
 }
 

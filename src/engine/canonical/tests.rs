@@ -6,9 +6,10 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::anatomy::{Layer, Piece};
+use crate::engine::anatomy::Piece;
 use crate::engine::meaning::Meaning;
 use crate::engine::prefix::{Attribution, Chain, PrefixHash};
+use crate::engine::words::Layer;
 
 mod cases;
 mod request;

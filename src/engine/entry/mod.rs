@@ -5,7 +5,7 @@
 //! does not. So a request has one *scope* per layer, and a key ties a prefix hash to the scope of its layer.
 //!
 //! ```
-//! use forkpoint::engine::anatomy::{Anatomy, Layer};
+//! use forkpoint::engine::anatomy::Anatomy;
 //! use forkpoint::engine::entry::{EntryKey, Parameters, Scope};
 //! use forkpoint::engine::prefix::{Attribution, Chain};
 //! use forkpoint::engine::words::TenantId;
@@ -26,15 +26,14 @@
 mod parameters;
 mod probes;
 
-pub use parameters::{BetaChange, Parameter, Parameters};
+pub use parameters::{BetaChange, Parameters};
 pub use probes::{LOOKBACK_POSITIONS, Probe, Probes, is_position, prefix_bytes};
 
 use std::fmt;
 use std::sync::LazyLock;
 
-use super::anatomy::Layer;
 use super::prefix::Chain;
-use super::words::{TenantId, first};
+use super::words::{Layer, TenantId, first};
 
 /// Names one cache entry; shown as 16 hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

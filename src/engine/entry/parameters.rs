@@ -3,11 +3,11 @@
 use std::sync::{Arc, OnceLock};
 
 use super::Scope;
-use crate::engine::anatomy::{Anatomy, Layer};
+use crate::engine::anatomy::Anatomy;
 use crate::engine::identify::each_beta;
 use crate::engine::json;
 use crate::engine::meaning::Meaning;
-use crate::engine::words::{TenantId, first};
+use crate::engine::words::{Layer, Parameter, TenantId, first};
 
 /// A value is compared by meaning if its bytes times its depth stay below this, else by its bytes: reading a
 /// meaning walks a value once per level, and no real parameter is nested so deep.
@@ -16,45 +16,7 @@ const VALUE_WORK_MAX: usize = 256 * 1024;
 /// Betas that are told apart one by one; clients send a dozen. Of more only the whole set is known.
 const BETAS_MAX: usize = 64;
 
-/// A member of the request, or a fact about it, that entries depend on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Parameter {
-    Speed,
-    Thinking,
-    ToolChoice,
-    /// `output_config`, and `output_format` as it was called before.
-    OutputConfig,
-    ContextManagement,
-    /// The set of `anthropic-beta` values.
-    Betas,
-    /// Whether there is an image anywhere.
-    Image,
-}
-
 impl Parameter {
-    pub const ALL: [Parameter; 7] = [
-        Parameter::Speed,
-        Parameter::Thinking,
-        Parameter::ToolChoice,
-        Parameter::OutputConfig,
-        Parameter::ContextManagement,
-        Parameter::Betas,
-        Parameter::Image,
-    ];
-
-    /// The member or header that holds it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Parameter::Speed => "speed",
-            Parameter::Thinking => "thinking",
-            Parameter::ToolChoice => "tool_choice",
-            Parameter::OutputConfig => "output_config",
-            Parameter::ContextManagement => "context_management",
-            Parameter::Betas => "anthropic-beta",
-            Parameter::Image => "image",
-        }
-    }
-
     /// The first layer whose entries depend on it.
     pub fn layer(self) -> Layer {
         match self {

@@ -4,8 +4,9 @@
 //! attribution line that the upstream strips.
 
 use crate::engine::anatomy::{Anatomy, Piece};
-use crate::engine::breakpoints::{Breakpoint, LOOKBACK, Ttl};
+use crate::engine::breakpoints::{Breakpoint, LOOKBACK};
 use crate::engine::prefix::Chain;
+use crate::engine::words::Ttl;
 
 /// How many positions are looked at per breakpoint; the breakpoint itself is the first.
 pub const LOOKBACK_POSITIONS: usize = LOOKBACK + 1;

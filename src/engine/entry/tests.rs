@@ -2,8 +2,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::engine::anatomy::Anatomy;
-use crate::engine::breakpoints::{Breakpoint, Carrier, Origin, Ttl};
+use crate::engine::breakpoints::Breakpoint;
 use crate::engine::prefix::Attribution;
+use crate::engine::words::{Carrier, Origin, Parameter, Ttl};
 
 struct Read {
     body: Vec<u8>,

@@ -8,10 +8,9 @@ use std::sync::{Arc, Weak};
 use super::account::{Account, Charge};
 use super::rules::Who;
 use super::shape;
-use crate::engine::anatomy::Layer;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::recall::Remembered;
-use crate::engine::words::{IdDigest, Moment};
+use crate::engine::words::{IdDigest, Layer, Moment};
 
 /// Calls by which one child is known: its newest. Every request carries those of all its turns.
 const CALLS_MAX: usize = 64;

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::rules::{Rules, Spawning};
+use super::rules::Rules;
 use crate::engine::json::{self, Span};
+use crate::engine::words::Spawning;
 
 /// A real call has one or two long strings; a table of them is data.
 const DIRECTIVES_MAX: usize = 16;

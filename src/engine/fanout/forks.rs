@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::account::Account;
 use super::directive::Call;
 use super::leaves::Leaves;
-use super::point::{Draft, Dropped, ForkId, ForkPoint};
-use super::rules::{Rules, Spawning};
+use super::point::{Draft, ForkId, ForkPoint};
+use super::rules::Rules;
 use crate::engine::turn::Turn;
-use crate::engine::words::{BodyDigest, Moment, TenantId};
+use crate::engine::words::{BodyDigest, FanOutDropped, Moment, Spawning, TenantId};
 
 /// Names of tools that are remembered as starting agents.
 const LEARNED_MAX: usize = 256;
@@ -112,11 +112,16 @@ impl Forks {
     }
 
     /// Makes known what a draft holds so far, so that children that come before the seal are recognised.
-    pub fn pending(&mut self, message_id: &str, draft: &mut Draft, now: Moment) -> Result<ForkId, Dropped> {
+    pub fn pending(
+        &mut self,
+        message_id: &str,
+        draft: &mut Draft,
+        now: Moment,
+    ) -> Result<ForkId, FanOutDropped> {
         let id = ForkId::of(self.tenant, message_id);
         let began = self.slots.get(&id).filter(|slot| !slot.point.is_sealed()).map(|slot| slot.since);
         if began.is_none() && self.pending >= self.rules.pending_forks {
-            return Err(Dropped::PendingForks);
+            return Err(FanOutDropped::PendingForks);
         }
         draft.pending = Some(id);
         match draft.spoilt {
@@ -130,13 +135,13 @@ impl Forks {
 
     /// The turn has ended: seals its fork point, or forgets it and says why. Every draft ends here, whether it
     /// was pending or not.
-    pub fn seal(&mut self, draft: Draft, turn: &Turn, now: Moment) -> Result<Arc<ForkPoint>, Dropped> {
+    pub fn seal(&mut self, draft: Draft, turn: &Turn, now: Moment) -> Result<Arc<ForkPoint>, FanOutDropped> {
         let pending = draft.pending;
-        let sealed = match (Dropped::of(turn.wholeness), turn.id.as_deref()) {
+        let sealed = match (FanOutDropped::of(turn.wholeness), turn.id.as_deref()) {
             // What broke off before its first call is as little a fan-out as any other answer.
-            (Some(Dropped::Unfinished), _) if draft.calls.is_empty() => Err(Dropped::FewCalls),
+            (Some(FanOutDropped::Unfinished), _) if draft.calls.is_empty() => Err(FanOutDropped::FewCalls),
             (Some(why), _) => Err(why),
-            (None, None) => Err(Dropped::NoMessageId),
+            (None, None) => Err(FanOutDropped::NoMessageId),
             (None, Some(message_id)) => {
                 let id = || ForkId::of(self.tenant, message_id);
                 draft.sealed(id, turn, &self.rules).and_then(|point| self.put(point, now))
@@ -198,13 +203,13 @@ impl Forks {
     }
 
     /// Puts a fork point in the place of what was known of it.
-    fn put(&mut self, mut point: ForkPoint, since: Moment) -> Result<Arc<ForkPoint>, Dropped> {
+    fn put(&mut self, mut point: ForkPoint, since: Moment) -> Result<Arc<ForkPoint>, FanOutDropped> {
         let id = point.id;
         let bytes = point.memory_bytes();
         let taken = |call: &Call| self.calls.get(&call.id).is_some_and(|owner| *owner != id);
         let refused = match () {
-            () if bytes > self.account.limit() => Some(Dropped::TooLarge),
-            () if point.calls.iter().any(taken) => Some(Dropped::ReusedId),
+            () if bytes > self.account.limit() => Some(FanOutDropped::TooLarge),
+            () if point.calls.iter().any(taken) => Some(FanOutDropped::ReusedId),
             () => None,
         };
         let old = self.take(id);
@@ -229,7 +234,7 @@ impl Forks {
         self.make_room(id);
         if self.account.is_overdrawn() {
             self.take(id);
-            return Err(Dropped::TooLarge);
+            return Err(FanOutDropped::TooLarge);
         }
         Ok(point)
     }

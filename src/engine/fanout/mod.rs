@@ -6,7 +6,7 @@
 //! count; what counts is the text, who sends it, and when.
 //!
 //! ```text
-//! answer of a parent   Draft::begin ─ push(block) ─┬─ Forks::pending ─ … ─ Forks::seal ─ ForkPoint | Dropped
+//! answer of a parent   Draft::begin ─ push(block) ─┬─ Forks::pending ─ … ─ Forks::seal ─ ForkPoint | FanOutDropped
 //!                                                  └─ at each content_block_stop
 //! request              Forks::recognise(Newcomer) ─ Plain(why) | Parent | Child | ClientFork | Ambiguous
 //! later turn of a child   Bindings::find ─ what was decided for it
@@ -33,9 +33,9 @@ pub use account::{Account, Charge};
 pub use bindings::{Binding, Bindings, Life};
 pub use directive::Call;
 pub use forks::Forks;
-pub use point::{Draft, Dropped, ForkId, ForkPoint, Parent, fans_out};
-pub use recognise::{Child, Explicit, Newcomer, Rank, Recognised, WhyPlain};
-pub use rules::{Rules, Spawning, Who};
+pub use point::{Draft, ForkId, ForkPoint, Parent, fans_out};
+pub use recognise::{Child, Explicit, Newcomer, Recognised};
+pub use rules::{Rules, Who};
 pub use shape::{CHILD_TAG, PLACEHOLDER, is_forked_by_shape};
 pub use snapshots::{LATEST, Snapshots};
 pub use summary::{CallSummary, Summary};

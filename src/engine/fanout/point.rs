@@ -10,14 +10,13 @@ use super::account::{Account, Charge};
 use super::directive::Call;
 use super::rules::{Rules, Who};
 use super::shape;
-use crate::engine::anatomy::Layer;
 use crate::engine::breakpoints::Breakpoint;
 use crate::engine::json;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::recall::Remembered;
 use crate::engine::turn::{Block, Turn, Wholeness, assistant_message};
 use crate::engine::usage::Usage;
-use crate::engine::words::{TenantId, first};
+use crate::engine::words::{FanOutDropped, Layer, TenantId, first};
 
 /// What a call costs in memory beside its texts: its slots in the maps, and its placeholder in what children stand on.
 const CALL_BYTES: usize = 512;
@@ -65,75 +64,14 @@ impl Parent {
     }
 }
 
-/// Why an answer left no fork point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Dropped {
-    /// The request was itself a child: forks do not fork.
-    Child,
-    /// The answer has no message id to name it by.
-    NoMessageId,
-    /// The answer broke off.
-    Unfinished,
-    /// A block could not be rebuilt.
-    Unfaithful,
-    /// The answer, or what would have to be kept of it, exceeds a limit.
-    TooLarge,
-    /// The turn ended otherwise than with its calls.
-    StopReason,
-    /// Fewer calls than make a fan-out: most answers.
-    FewCalls,
-    /// Enough calls, but too few that say what to do.
-    FewDirectives,
-    /// A call without id, name or input.
-    BadCall,
-    /// Two calls have one id.
-    ReusedId,
-    /// A server tool has not answered yet, or is the one who calls: nothing but results may follow.
-    ServerTools,
-    /// `limits.pending_forks` fan-outs stream already.
-    PendingForks,
-}
-
-impl Dropped {
-    pub const ALL: [Dropped; 12] = [
-        Dropped::Child,
-        Dropped::NoMessageId,
-        Dropped::Unfinished,
-        Dropped::Unfaithful,
-        Dropped::TooLarge,
-        Dropped::StopReason,
-        Dropped::FewCalls,
-        Dropped::FewDirectives,
-        Dropped::BadCall,
-        Dropped::ReusedId,
-        Dropped::ServerTools,
-        Dropped::PendingForks,
-    ];
-
+impl FanOutDropped {
     /// Why a turn of this wholeness cannot be replayed.
-    pub(super) fn of(wholeness: Wholeness) -> Option<Dropped> {
+    pub(super) fn of(wholeness: Wholeness) -> Option<FanOutDropped> {
         match wholeness {
             Wholeness::Whole => None,
-            Wholeness::Unfinished => Some(Dropped::Unfinished),
-            Wholeness::Unfaithful => Some(Dropped::Unfaithful),
-            Wholeness::TooLarge => Some(Dropped::TooLarge),
-        }
-    }
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Dropped::Child => "child",
-            Dropped::NoMessageId => "no_message_id",
-            Dropped::Unfinished => "unfinished",
-            Dropped::Unfaithful => "unfaithful",
-            Dropped::TooLarge => "too_large",
-            Dropped::StopReason => "stop_reason",
-            Dropped::FewCalls => "few_calls",
-            Dropped::FewDirectives => "few_directives",
-            Dropped::BadCall => "bad_call",
-            Dropped::ReusedId => "reused_id",
-            Dropped::ServerTools => "server_tools",
-            Dropped::PendingForks => "pending_forks",
+            Wholeness::Unfinished => Some(FanOutDropped::Unfinished),
+            Wholeness::Unfaithful => Some(FanOutDropped::Unfaithful),
+            Wholeness::TooLarge => Some(FanOutDropped::TooLarge),
         }
     }
 }
@@ -215,17 +153,17 @@ pub struct Draft {
     ids: BTreeSet<Arc<str>>,
     /// Server tools that have not answered yet.
     unresolved: BTreeSet<String>,
-    pub(super) spoilt: Option<Dropped>,
+    pub(super) spoilt: Option<FanOutDropped>,
     /// Where it was made known, so that it can be taken back even if the answer loses its id.
     pub(super) pending: Option<ForkId>,
 }
 
 impl Draft {
     /// `bound`: the request was recognised as a child, or bound as one. The other signs hold after lost state.
-    pub fn begin(parent: impl Into<Arc<Parent>>, bound: bool) -> Result<Draft, Dropped> {
+    pub fn begin(parent: impl Into<Arc<Parent>>, bound: bool) -> Result<Draft, FanOutDropped> {
         let parent = parent.into();
         if bound || parent.who.agent.is_some() || shape::is_forked_by_shape(&parent.request) {
-            return Err(Dropped::Child);
+            return Err(FanOutDropped::Child);
         }
         Ok(Draft {
             parent,
@@ -250,9 +188,11 @@ impl Draft {
             // The API gives out empty texts and takes none back; its clients leave them out too.
             "text" if block.is_blank_text() => return false,
             "tool_use" => match Call::read(&block.json, number, rules) {
-                None => self.spoilt = Some(Dropped::BadCall),
-                Some(call) if !self.ids.insert(Arc::clone(&call.id)) => self.spoilt = Some(Dropped::ReusedId),
-                Some(_) if !is_direct(&block.json) => self.spoilt = Some(Dropped::ServerTools),
+                None => self.spoilt = Some(FanOutDropped::BadCall),
+                Some(call) if !self.ids.insert(Arc::clone(&call.id)) => {
+                    self.spoilt = Some(FanOutDropped::ReusedId)
+                }
+                Some(_) if !is_direct(&block.json) => self.spoilt = Some(FanOutDropped::ServerTools),
                 Some(call) => {
                     directed = !call.directives.is_empty();
                     self.calls.push(call);
@@ -292,35 +232,40 @@ impl Draft {
         id: impl FnOnce() -> ForkId,
         turn: &Turn,
         rules: &Rules,
-    ) -> Result<ForkPoint, Dropped> {
+    ) -> Result<ForkPoint, FanOutDropped> {
         let message = self.take_in(turn, rules)?;
         let directed = self.calls.iter().filter(|call| !call.directives.is_empty()).count();
         match self.spoilt {
             Some(why) => return Err(why),
-            None if self.calls.len() < rules.min_children => return Err(Dropped::FewCalls),
-            None if directed < rules.min_children => return Err(Dropped::FewDirectives),
-            None if turn.stop_reason.as_deref() != Some("tool_use") => return Err(Dropped::StopReason),
-            None if !self.unresolved.is_empty() => return Err(Dropped::ServerTools),
+            None if self.calls.len() < rules.min_children => return Err(FanOutDropped::FewCalls),
+            None if directed < rules.min_children => return Err(FanOutDropped::FewDirectives),
+            None if turn.stop_reason.as_deref() != Some("tool_use") => return Err(FanOutDropped::StopReason),
+            None if !self.unresolved.is_empty() => return Err(FanOutDropped::ServerTools),
             None => {}
         }
         Ok(self.whole(id(), message, turn))
     }
 
     /// The same of a turn that need not be a fan-out, if another message may follow it.
-    pub(super) fn snapshot(mut self, id: ForkId, turn: &Turn, rules: &Rules) -> Result<ForkPoint, Dropped> {
+    pub(super) fn snapshot(
+        mut self,
+        id: ForkId,
+        turn: &Turn,
+        rules: &Rules,
+    ) -> Result<ForkPoint, FanOutDropped> {
         let message = self.take_in(turn, rules)?;
         let ended = matches!(turn.stop_reason.as_deref(), Some("end_turn" | "tool_use" | "stop_sequence"));
         match self.spoilt {
             Some(why) => Err(why),
-            None if !ended || self.blocks.is_empty() => Err(Dropped::StopReason),
-            None if !self.unresolved.is_empty() => Err(Dropped::ServerTools),
+            None if !ended || self.blocks.is_empty() => Err(FanOutDropped::StopReason),
+            None if !self.unresolved.is_empty() => Err(FanOutDropped::ServerTools),
             None => Ok(self.whole(id, message, turn)),
         }
     }
 
     /// Takes in the blocks that are still missing; the whole message, if it can be replayed.
-    fn take_in(&mut self, turn: &Turn, rules: &Rules) -> Result<Bytes, Dropped> {
-        let why = Dropped::of(turn.wholeness).unwrap_or(Dropped::Unfaithful);
+    fn take_in(&mut self, turn: &Turn, rules: &Rules) -> Result<Bytes, FanOutDropped> {
+        let why = FanOutDropped::of(turn.wholeness).unwrap_or(FanOutDropped::Unfaithful);
         let message = turn.message().map(Bytes::from).ok_or(why)?;
         for block in turn.blocks.iter().skip(self.taken) {
             self.push(block.clone(), rules);

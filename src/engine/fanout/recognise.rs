@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::forks::{Forks, Slot};
 use super::leaves::{Match, Search};
 use super::point::{ForkId, ForkPoint};
-use super::rules::{Rules, Spawning, Who};
+use super::rules::{Rules, Who};
 use super::shape;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::recall::Remembered;
-use crate::engine::words::{BodyDigest, Moment};
+use crate::engine::words::{BodyDigest, Moment, Rank, Spawning, WhyPlain};
 
 /// A request that may be a child.
 #[derive(Clone, Copy, Debug)]
@@ -61,98 +61,6 @@ impl Child {
     /// parent's history at least. For [`Situation::shared`](crate::engine::breakpoints::Situation).
     pub fn last_shared(&self, request: &Remembered) -> Option<usize> {
         shape::last_shared(request, &self.fork, self.call)
-    }
-}
-
-/// How sure it is; the surer comes later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Rank {
-    /// The directive makes up enough of a text block.
-    Contained,
-    /// The directive is a whole text block.
-    Whole,
-    /// The request names its parent.
-    Explicit,
-}
-
-impl Rank {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Rank::Contained => "contained",
-            Rank::Whole => "whole",
-            Rank::Explicit => "explicit",
-        }
-    }
-}
-
-/// Why a request has nothing to do with a fork point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WhyPlain {
-    /// The tenant has no fork points.
-    NoForkPoint,
-    /// Readers could disagree about the request.
-    Unreadable,
-    /// A conversation that goes on.
-    LaterTurn,
-    /// No known directive in its first message.
-    NoDirective,
-    /// A directive is too small a part of its text.
-    Coverage,
-    /// Session or user are not the parent's.
-    Hints,
-    /// The client marks its children, and not this request.
-    NoAgent,
-    /// It has no tools: a title, a summary, a review that quotes what a tool was told.
-    NoTools,
-    /// Without hints, and too long after the seal.
-    Window,
-    /// Without hints, and another request has started from that directive.
-    Claimed,
-    /// The call is over: its result has come back.
-    Returned,
-    /// It names a parent that is not known.
-    UnknownParent,
-    /// It names a call that its parent has not made.
-    UnknownCall,
-    /// Searching its first message would cost too much.
-    SearchLimit,
-}
-
-impl WhyPlain {
-    pub const ALL: [WhyPlain; 14] = [
-        WhyPlain::NoForkPoint,
-        WhyPlain::Unreadable,
-        WhyPlain::LaterTurn,
-        WhyPlain::NoDirective,
-        WhyPlain::Coverage,
-        WhyPlain::Hints,
-        WhyPlain::NoAgent,
-        WhyPlain::NoTools,
-        WhyPlain::Window,
-        WhyPlain::Claimed,
-        WhyPlain::Returned,
-        WhyPlain::UnknownParent,
-        WhyPlain::UnknownCall,
-        WhyPlain::SearchLimit,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            WhyPlain::NoForkPoint => "no_fork_point",
-            WhyPlain::Unreadable => "unreadable",
-            WhyPlain::LaterTurn => "later_turn",
-            WhyPlain::NoDirective => "no_directive",
-            WhyPlain::Coverage => "coverage",
-            WhyPlain::Hints => "hints",
-            WhyPlain::NoAgent => "no_agent",
-            WhyPlain::NoTools => "no_tools",
-            WhyPlain::Window => "window",
-            WhyPlain::Claimed => "claimed",
-            WhyPlain::Returned => "returned",
-            WhyPlain::UnknownParent => "unknown_parent",
-            WhyPlain::UnknownCall => "unknown_call",
-            WhyPlain::SearchLimit => "search_limit",
-        }
     }
 }
 

@@ -48,27 +48,6 @@ impl Default for Rules {
     }
 }
 
-/// Whether a tool is known to start agents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Spawning {
-    /// Its name fits `fork.tools`.
-    Listed,
-    /// Children of one of its earlier fan-outs were seen.
-    Learned,
-    /// Its children may be gated, not forked.
-    Unknown,
-}
-
-impl Spawning {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Spawning::Listed => "listed",
-            Spawning::Learned => "learned",
-            Spawning::Unknown => "unknown",
-        }
-    }
-}
-
 impl Rules {
     /// Whether a tool of this name starts agents.
     pub(in crate::engine) fn lists(&self, tool: &str) -> bool {

@@ -4,11 +4,12 @@
 use std::borrow::Cow;
 
 use super::point::ForkPoint;
-use crate::engine::anatomy::{Form, Layer, Message, Piece};
+use crate::engine::anatomy::{Form, Message, Piece};
 use crate::engine::json::{self, Span};
 use crate::engine::meaning::Meaning;
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Nothing, Remembered};
+use crate::engine::words::Layer;
 
 /// The text of every result that takes the place of a forked child's.
 pub const PLACEHOLDER: &str = "Fork started -- processing in background";

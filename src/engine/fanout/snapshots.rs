@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::account::Account;
-use super::point::{Draft, Dropped, ForkId, ForkPoint, Parent};
-use super::recognise::{Child, Newcomer, Rank, WhyPlain};
+use super::point::{Draft, ForkId, ForkPoint, Parent};
+use super::recognise::{Child, Newcomer};
 use super::rules::Rules;
 use super::shape;
 use crate::engine::turn::Turn;
-use crate::engine::words::{Moment, TenantId};
+use crate::engine::words::{FanOutDropped, Moment, Rank, TenantId, WhyPlain};
 
 /// Conversations of one tenant whose newest turn is kept.
 const SNAPSHOTS_MAX: usize = 256;
@@ -69,15 +69,15 @@ impl Snapshots {
         turn: &Turn,
         before: Option<&str>,
         now: Moment,
-    ) -> Result<Arc<ForkPoint>, Dropped> {
+    ) -> Result<Arc<ForkPoint>, FanOutDropped> {
         self.expire(now);
         let draft = Draft::begin(parent, bound)?;
-        let id = turn.id.as_deref().ok_or(Dropped::NoMessageId)?;
+        let id = turn.id.as_deref().ok_or(FanOutDropped::NoMessageId)?;
         let mut point = draft.snapshot(ForkId::of(self.tenant, id), turn, &self.rules)?;
         let before = before.map(|before| ForkId::of(self.tenant, before));
         before.into_iter().chain([point.id]).for_each(|id| self.forget(id));
         if point.memory_bytes() > self.account.limit() {
-            return Err(Dropped::TooLarge);
+            return Err(FanOutDropped::TooLarge);
         }
         point.charge(&self.account);
         let point = Arc::new(point);
@@ -87,7 +87,7 @@ impl Snapshots {
         while (self.account.is_overdrawn() || self.slots.len() > SNAPSHOTS_MAX) && self.evict() {}
         match self.ages.contains_key(&point.id) {
             true => Ok(point),
-            false => Err(Dropped::TooLarge),
+            false => Err(FanOutDropped::TooLarge),
         }
     }
 

@@ -2,9 +2,8 @@
 
 use super::forks::{Forks, Slot};
 use super::point::ForkId;
-use super::rules::Spawning;
 use crate::engine::prefix::PrefixHash;
-use crate::engine::words::Moment;
+use crate::engine::words::{Moment, Spawning};
 
 /// One fork point in figures.
 #[derive(Clone, Debug, PartialEq, Eq)]

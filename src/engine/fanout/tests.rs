@@ -10,7 +10,7 @@ use crate::engine::identify::Session;
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Nothing, Remembered};
 use crate::engine::turn::{Block, Turn, TurnBuilder, TurnLimits};
-use crate::engine::words::{IdDigest, Moment, TenantId};
+use crate::engine::words::{IdDigest, Moment, Rank, TenantId};
 
 mod adversarial;
 mod bindings;

@@ -6,8 +6,9 @@ use bytes::Bytes;
 
 use super::strip;
 use crate::engine::anatomy::{Form, Piece};
-use crate::engine::breakpoints::{Ttl, marker, room_alone};
+use crate::engine::breakpoints::{marker, room_alone};
 use crate::engine::json::Span;
+use crate::engine::words::Ttl;
 
 /// Blocks with commas between them and without markers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -16,15 +16,15 @@
 use super::eligible::check_kind;
 use super::layout::Composed;
 use super::policy::Policy;
-use super::refusal::Refusal;
 use super::trunk::Trunk;
-use crate::engine::anatomy::{Anatomy, Layer};
-use crate::engine::breakpoints::{self, Ttl};
+use crate::engine::anatomy::Anatomy;
+use crate::engine::breakpoints;
 use crate::engine::entry::prefix_bytes;
-use crate::engine::fanout::{Call, ForkPoint, Spawning};
+use crate::engine::fanout::{Call, ForkPoint};
 use crate::engine::prices::{ModelFacts, Multiplier, Multipliers, Price};
 use crate::engine::recall::Remembered;
 use crate::engine::usage::Usage;
+use crate::engine::words::{CostUnit, Layer, Refusal, Spawning, Ttl};
 
 /// A child lives at least one turn, and nobody plans for more than this.
 const TURNS_MAX: usize = 256;
@@ -147,27 +147,10 @@ pub fn siblings(fork: &ForkPoint, policy: &Policy) -> u64 {
     if fork.is_sealed() { children.max(1) as u64 } else { 1 }
 }
 
-/// What figures are in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unit {
-    Dollars,
-    /// Uncached input tokens: the model's price is not known, only its multipliers. Output is left out.
-    Tokens,
-}
-
-impl Unit {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Unit::Dollars => "usd",
-            Unit::Tokens => "tokens",
-        }
-    }
-}
-
 /// The predicted cost of one child over its life.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forecast {
-    pub unit: Unit,
+    pub unit: CostUnit,
     pub turns: u32,
     pub forked: f64,
     pub as_sent: f64,
@@ -184,9 +167,9 @@ impl Forecast {
             .map_or(policy.horizon_turns, |turns| turns.round() as usize);
         let turns = turns.clamp(1, TURNS_MAX) as u32;
         let life = Life { turns, habits, market };
-        let (unit, figures) = match life.figures(sizes, Unit::Dollars) {
-            Some(figures) => (Unit::Dollars, figures),
-            None => (Unit::Tokens, life.figures(sizes, Unit::Tokens)?),
+        let (unit, figures) = match life.figures(sizes, CostUnit::Dollars) {
+            Some(figures) => (CostUnit::Dollars, figures),
+            None => (CostUnit::Tokens, life.figures(sizes, CostUnit::Tokens)?),
         };
         let [forked, as_sent, aligned] = figures;
         Some(Forecast { unit, turns, forked, as_sent, aligned })
@@ -267,7 +250,7 @@ struct Prompt {
 }
 
 impl Life<'_> {
-    fn figures(&self, sizes: &Sizes, unit: Unit) -> Option<[f64; 3]> {
+    fn figures(&self, sizes: &Sizes, unit: CostUnit) -> Option<[f64; 3]> {
         Some([
             self.play(unit, |turn, first| self.forked(sizes, turn, first))?,
             self.play(unit, |turn, _| self.as_sent(sizes, turn))?,
@@ -276,7 +259,7 @@ impl Life<'_> {
     }
 
     /// The cost of all turns, averaged over the siblings: one of them writes first.
-    fn play(&self, unit: Unit, prompt: impl Fn(u32, bool) -> Prompt) -> Option<f64> {
+    fn play(&self, unit: CostUnit, prompt: impl Fn(u32, bool) -> Prompt) -> Option<f64> {
         let siblings = self.market.siblings.max(1) as f64;
         let life = |first: bool| -> Option<f64> {
             (0..self.turns).map(|turn| self.cost(unit, prompt(turn, first))).sum()
@@ -325,11 +308,11 @@ impl Life<'_> {
         tokens.saturating_add(self.habits.growth.saturating_mul(u64::from(turns)))
     }
 
-    fn cost(&self, unit: Unit, prompt: Prompt) -> Option<f64> {
+    fn cost(&self, unit: CostUnit, prompt: Prompt) -> Option<f64> {
         let usage = self.usage(prompt);
         match unit {
-            Unit::Dollars => self.market.price?.cost(&usage).total().map(|usd| usd.as_f64()),
-            Unit::Tokens => weighed(&usage, self.market.multipliers),
+            CostUnit::Dollars => self.market.price?.cost(&usage).total().map(|usd| usd.as_f64()),
+            CostUnit::Tokens => weighed(&usage, self.market.multipliers),
         }
     }
 

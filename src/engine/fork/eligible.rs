@@ -7,13 +7,13 @@ use memchr::memmem;
 use super::fields::{self, Comparison};
 use super::opening::{self, Opening};
 use super::policy::{Late, Policy, ToolsPolicy};
-use super::refusal::Refusal;
 use super::said::{self, Said};
 use super::words;
 use crate::engine::anatomy::{Form, Member, Piece};
-use crate::engine::fanout::{Child, ForkPoint, Rank, Rules, Spawning, Who, is_forked_by_shape};
+use crate::engine::fanout::{Child, ForkPoint, Rules, Who, is_forked_by_shape};
 use crate::engine::json;
 use crate::engine::recall::Remembered;
+use crate::engine::words::{Rank, Refusal, Spawning};
 
 /// What the caller knows besides the request.
 #[derive(Clone, Copy, Debug)]

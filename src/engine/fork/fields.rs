@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use super::refusal::Refusal;
 use super::said;
 use crate::engine::anatomy::{Anatomy, Member};
 use crate::engine::json::{self, Span, is_key};
 use crate::engine::marker;
 use crate::engine::recall::Remembered;
+use crate::engine::words::Refusal;
 
 /// Fields that shape the answer and not the prompt: each child has its own.
 const OWN: [&str; 9] = [

@@ -11,15 +11,15 @@ use super::fields::Comparison;
 use super::marks::{Later, Marks};
 use super::opening::{self, Opening, Record};
 use super::policy::Policy;
-use super::refusal::Refusal;
 use super::said::Said;
 use super::trunk::{self, Branch, Trunk};
 use super::words;
-use crate::engine::breakpoints::{self, Breakpoint, Profile, Ttl, marker};
+use crate::engine::breakpoints::{self, Breakpoint, Profile, marker};
 use crate::engine::edit::Forwarded;
-use crate::engine::fanout::{Child, Rank};
+use crate::engine::fanout::Child;
 use crate::engine::identify::each_beta;
 use crate::engine::recall::Remembered;
+use crate::engine::words::{ForkNote, Rank, Refusal, Ttl};
 
 /// A shorter piece is copied rather than shared.
 const SHORT_BYTES: usize = 1_024;
@@ -33,7 +33,7 @@ pub struct Composed {
     /// In the order of the cache, by the pieces of this body.
     pub breakpoints: Vec<Breakpoint>,
     pub extent: OwnExtent,
-    pub notes: Vec<Note>,
+    pub notes: Vec<ForkNote>,
 }
 
 /// How many bytes of the prompt are the child's own; the rest is the trunk's.
@@ -43,69 +43,6 @@ pub struct OwnExtent {
     pub instructions: u64,
     /// The directive, and what follows it.
     pub rest: u64,
-}
-
-/// What was done to a child, beside putting it on its parent's prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Note {
-    /// Its own attribution line stands in the place of the parent's.
-    OwnLine,
-    /// Its own attribution line was left out.
-    LineLeftOut,
-    /// Its system prompt travels in its first message.
-    Instructions,
-    /// A system message travels there too.
-    Hoisted,
-    /// It was told which tools are its own.
-    Tools,
-    /// It was told how to report.
-    Report,
-    /// It was told that it works elsewhere.
-    Worktree,
-    /// It stands on the parent's turn up to its own call.
-    Partial,
-    /// It is a message to a turn, and no agent.
-    Snapshot,
-    /// It has replaced its first message since.
-    Compacted,
-    /// It has changed its system prompt since.
-    NewInstructions,
-    /// It has changed fields that shape the prompt since, and keeps them.
-    ChangedFields,
-}
-
-impl Note {
-    pub const ALL: [Note; 12] = [
-        Note::OwnLine,
-        Note::LineLeftOut,
-        Note::Instructions,
-        Note::Hoisted,
-        Note::Tools,
-        Note::Report,
-        Note::Worktree,
-        Note::Partial,
-        Note::Snapshot,
-        Note::Compacted,
-        Note::NewInstructions,
-        Note::ChangedFields,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Note::OwnLine => "own_line",
-            Note::LineLeftOut => "line_left_out",
-            Note::Instructions => "instructions",
-            Note::Hoisted => "hoisted",
-            Note::Tools => "tools",
-            Note::Report => "report",
-            Note::Worktree => "worktree",
-            Note::Partial => "partial",
-            Note::Snapshot => "snapshot",
-            Note::Compacted => "compacted",
-            Note::NewInstructions => "new_instructions",
-            Note::ChangedFields => "changed_fields",
-        }
-    }
 }
 
 /// What a child stands on for its life: the bytes up to its directive, and how to know again what is in them.
@@ -131,7 +68,7 @@ impl Prefix {
         request: &Remembered,
         child: &Child,
         policy: &Policy,
-    ) -> Result<(Prefix, Vec<Note>), Refusal> {
+    ) -> Result<(Prefix, Vec<ForkNote>), Refusal> {
         let parent = &*trunk.parent.request;
         let call = child.call.and_then(|call| child.fork.calls.get(call));
         let opening = Opening::read(request, parent, call, policy)?;
@@ -152,13 +89,13 @@ impl Prefix {
             },
         };
         let said = [
-            (!child.fork.is_sealed(), Note::Partial),
-            (is_snapshot, Note::Snapshot),
-            (!own.is_empty(), Note::Instructions),
-            (opening.is_hoisted(), Note::Hoisted),
-            (notes.tools.is_some(), Note::Tools),
-            (notes.report && policy.template.is_none(), Note::Report),
-            (notes.worktree.is_some(), Note::Worktree),
+            (!child.fork.is_sealed(), ForkNote::Partial),
+            (is_snapshot, ForkNote::Snapshot),
+            (!own.is_empty(), ForkNote::Instructions),
+            (opening.is_hoisted(), ForkNote::Hoisted),
+            (notes.tools.is_some(), ForkNote::Tools),
+            (notes.report && policy.template.is_none(), ForkNote::Report),
+            (notes.worktree.is_some(), ForkNote::Worktree),
         ];
         let mut draft = blocks::Draft::default();
         let note = match is_snapshot {
@@ -191,7 +128,7 @@ impl Prefix {
         let Continued { blocks, directive, messages, mut notes } = self.continued(request);
         let changed = Comparison { child: request, parent, lenient: self.lenient, inherit: &self.inherit };
         let changed = changed.changed();
-        notes.extend((!changed.is_empty()).then_some(Note::ChangedFields));
+        notes.extend((!changed.is_empty()).then_some(ForkNote::ChangedFields));
         let (line, note) = self.line(request);
         notes.extend(note);
         let ttl = self.tier(request);
@@ -238,14 +175,14 @@ impl Prefix {
         match same_system {
             true => draft.again(&self.blocks, self.instructions.clone()),
             false => {
-                notes.push(Note::NewInstructions);
+                notes.push(ForkNote::NewInstructions);
                 let own = opening::instructions(request, parent);
                 own.iter().for_each(|piece| draft.piece(request.body(), piece));
             }
         }
         match kept {
             Some(_) => draft.again(&self.blocks, self.instructions.end..self.blocks.len()),
-            None => notes.push(Note::Compacted),
+            None => notes.push(ForkNote::Compacted),
         }
         let directive = kept.map(|_| draft.len() - 1);
         // A message must say something: without a note it is what the client says first now.
@@ -257,13 +194,13 @@ impl Prefix {
     }
 
     /// The child's own attribution line, where it has a place, and what became of it.
-    fn line(&self, request: &Remembered) -> (Option<Bytes>, Option<Note>) {
+    fn line(&self, request: &Remembered) -> (Option<Bytes>, Option<ForkNote>) {
         match trunk::line_of(request) {
             None => (None, None),
-            Some(_) if !self.trunk.takes_line() => (None, Some(Note::LineLeftOut)),
+            Some(_) if !self.trunk.takes_line() => (None, Some(ForkNote::LineLeftOut)),
             Some(line) => {
                 let (before, after) = line.unmarked(request.body());
-                (Some([before, after].concat().into()), Some(Note::OwnLine))
+                (Some([before, after].concat().into()), Some(ForkNote::OwnLine))
             }
         }
     }
@@ -308,7 +245,7 @@ struct Continued {
     directive: Option<usize>,
     /// How many messages of the request the blocks stand for.
     messages: usize,
-    notes: Vec<Note>,
+    notes: Vec<ForkNote>,
 }
 
 /// The pieces with short neighbours joined: each is a write of its own, and copying them is cheaper.

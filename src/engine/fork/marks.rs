@@ -13,9 +13,10 @@ use super::blocks::Blocks;
 use super::layout::Turn;
 use super::strip;
 use crate::engine::anatomy::Message;
-use crate::engine::breakpoints::{LOOKBACK, Ttl, marker, room_when_cut};
+use crate::engine::breakpoints::{LOOKBACK, marker, room_when_cut};
 use crate::engine::json::Span;
 use crate::engine::recall::Remembered;
+use crate::engine::words::Ttl;
 
 /// The messages of a child behind those that its own first message replaces.
 pub struct Later<'r> {

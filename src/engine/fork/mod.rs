@@ -9,8 +9,8 @@
 //!            once a fork  once a child  └──────────── each later turn, same bytes up to the directive
 //! ```
 //!
-//! The rules: every "no" is a [`Refusal`]; the parent's bytes are sliced and never written again; nothing that the
-//! child says or asks for is lost.
+//! The rules: every "no" is a [`Refusal`](super::words::Refusal); the parent's bytes are sliced and never written
+//! again; nothing that the child says or asks for is lost.
 
 mod policy;
 mod refusal;
@@ -30,14 +30,14 @@ pub mod arms;
 #[cfg(test)]
 mod tests;
 
-pub use economics::{Forecast, Habits, Market, Sizes, Unit, decide, fits, siblings, weighed};
+pub use economics::{Forecast, Habits, Market, Sizes, decide, fits, siblings, weighed};
 pub use eligible::{Facts, eligible, is_snapshot};
-pub use layout::{Composed, Note, OwnExtent, Prefix, Turn, betas};
+pub use layout::{Composed, OwnExtent, Prefix, Turn, betas};
 pub use policy::{Late, Policy, Report, SnapshotScope, ToolsPolicy};
-pub use refusal::Refusal;
 pub use trunk::{Extent, Trunk};
 
-use super::breakpoints::{Breakpoint, Carrier, Origin, Ttl};
+use super::breakpoints::Breakpoint;
+use crate::engine::words::{Carrier, Origin, Ttl};
 
 fn added(piece: usize, ttl: Ttl) -> Breakpoint {
     Breakpoint { piece, ttl, origin: Origin::Added, carrier: Carrier::Block }

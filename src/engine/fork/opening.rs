@@ -4,13 +4,13 @@ use std::cell::OnceCell;
 
 use super::blocks::Draft;
 use super::policy::Policy;
-use super::refusal::Refusal;
 use super::said::{self, Said};
 use super::{fields, trunk, words};
 use crate::engine::anatomy::{Form, Message, Piece};
 use crate::engine::fanout::Call;
 use crate::engine::json;
 use crate::engine::recall::Remembered;
+use crate::engine::words::Refusal;
 
 /// A request's first message, and what belongs to it.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::fanout::ForkId;
-use crate::engine::words::{IdDigest, first};
+use crate::engine::words::{IdDigest, first, shown_enums};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
@@ -72,54 +72,35 @@ impl Policy {
     }
 }
 
-/// `fork.tools_policy`: what a child with fewer tools than its parent needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ToolsPolicy {
-    /// A client that is known to enforce its own set.
-    Equal,
-    /// Nothing: every client is trusted with that.
-    Subset,
+shown_enums! {
+    /// `fork.tools_policy`: the assurance that a child with fewer tools than its parent needs.
+    pub enum ToolsPolicy {
+        /// A client that is known to enforce its own set.
+        Equal = "equal",
+        /// Nothing: every client is trusted with that.
+        Subset = "subset",
+    }
+
+    /// `fork.report`: which children are asked to report.
+    pub enum Report {
+        /// Those that nobody else asks.
+        Auto = "auto",
+        Always = "always",
+        Never = "never",
+    }
+
+    /// `fork.late`: a child that cannot wait for the seal any longer.
+    pub enum Late {
+        /// Continues the turn up to its own call.
+        Partial = "partial",
+        Passthrough = "passthrough",
+    }
+
+    /// `fork.snapshots`: the turns that a request may name to be put on.
+    pub enum SnapshotScope {
+        /// Fan-out turns.
+        FanOut = "fan-out",
+        /// And the newest turn of every conversation.
+        Latest = "latest",
+    }
 }
-
-/// `fork.report`: whether a child is told how to report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Report {
-    /// Those that nobody else tells.
-    Auto,
-    Always,
-    Never,
-}
-
-/// `fork.late`: a child that cannot wait for the seal any longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Late {
-    /// Stands on the turn up to its own call.
-    Partial,
-    Passthrough,
-}
-
-/// `fork.snapshots`: the turns that a request may name to be put on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SnapshotScope {
-    /// Fan-out turns.
-    FanOut,
-    /// And the newest turn of every conversation.
-    Latest,
-}
-
-macro_rules! spelt {
-    ($name:ident, $($variant:ident = $word:literal),+) => {
-        impl $name {
-            pub const ALL: &[$name] = &[$($name::$variant),+];
-
-            pub fn as_str(self) -> &'static str {
-                match self { $($name::$variant => $word),+ }
-            }
-        }
-    };
-}
-
-spelt!(ToolsPolicy, Equal = "equal", Subset = "subset");
-spelt!(Report, Auto = "auto", Always = "always", Never = "never");
-spelt!(Late, Partial = "partial", Passthrough = "passthrough");
-spelt!(SnapshotScope, FanOut = "fan-out", Latest = "latest");

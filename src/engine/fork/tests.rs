@@ -8,14 +8,12 @@ use serde_json::{Value, json};
 use super::*;
 use crate::engine::anatomy::Anatomy;
 use crate::engine::breakpoints::{Breakpoint, Profile};
-use crate::engine::fanout::{
-    CHILD_TAG, Child, Draft, ForkPoint, Forks, PLACEHOLDER, Parent, Rank, Rules, Who,
-};
+use crate::engine::fanout::{CHILD_TAG, Child, Draft, ForkPoint, Forks, PLACEHOLDER, Parent, Rules, Who};
 use crate::engine::identify::Session;
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Nothing, Remembered};
 use crate::engine::turn::{Turn as Answer, TurnLimits, Wholeness};
-use crate::engine::words::{IdDigest, Moment, TenantId};
+use crate::engine::words::{ForkNote, IdDigest, Moment, Rank, TenantId};
 
 mod answers;
 mod economy;
@@ -141,7 +139,7 @@ impl Scene {
         Scene { fork, trunk, policy: Policy::default() }
     }
 
-    fn prefix(&self, body: &str, call: usize) -> (Prefix, Vec<Note>) {
+    fn prefix(&self, body: &str, call: usize) -> (Prefix, Vec<ForkNote>) {
         Prefix::of(&self.trunk, &read(body), &child_of(&self.fork, call), &self.policy).unwrap()
     }
 

@@ -6,15 +6,15 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::refusal::Refusal;
 use super::{fields, strip};
 use crate::engine::anatomy::{Message, Piece};
-use crate::engine::breakpoints::{self, Breakpoint, LOOKBACK, Ttl, room_alone, room_when_cut};
+use crate::engine::breakpoints::{self, Breakpoint, LOOKBACK, room_alone, room_when_cut};
 use crate::engine::fanout::{Call, ForkPoint, PLACEHOLDER, Parent};
 use crate::engine::json::{self, Span, is_key};
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{Nothing, Remembered};
 use crate::engine::turn::MESSAGE_OPENING;
+use crate::engine::words::{Refusal, Ttl};
 
 const ANSWER_LIMIT: &str = "max_tokens";
 

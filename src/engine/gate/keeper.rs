@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
 use super::holds::{Holds, Lesson};
-use super::{Arrival, LetGo, Outcome, Settings, Ticket, Verdict, Wait, Write};
-use crate::engine::words::Moment;
+use super::{Arrival, LetGo, Settings, Ticket, Verdict, Wait, Write};
+use crate::engine::words::{GateOutcome, Moment};
 
 /// The API takes four breakpoints, so no request writes more entries.
 const WRITES_MAX: usize = 4;
@@ -97,10 +97,10 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gatekeeper<K, G> {
         let Arrival { writes, streams, deadline, group } = arrival;
         let keys = self.large(writes);
         if keys.is_empty() {
-            return (ticket, Verdict::Go(Outcome::Unneeded.into()));
+            return (ticket, Verdict::Go(GateOutcome::Unneeded.into()));
         }
         if self.requests.len() >= self.settings.limits.requests {
-            return (ticket, Verdict::Go(Outcome::Full.into()));
+            return (ticket, Verdict::Go(GateOutcome::Full.into()));
         }
         let deadline = deadline.min(now.after(self.settings.max_hold_ms));
         let request = Request { ticket, keys, streams, deadline, group };
@@ -108,7 +108,7 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gatekeeper<K, G> {
         if let Verdict::Wait(Wait { leader, .. }) = verdict
             && !self.has_room_for(&request)
         {
-            verdict = Verdict::Go(LetGo { outcome: Outcome::Full, leader: Some(leader), lesson: None });
+            verdict = Verdict::Go(LetGo { outcome: GateOutcome::Full, leader: Some(leader), lesson: None });
         }
         match &verdict {
             Verdict::Go(let_go) => self.let_go(request, let_go.clone(), now),
@@ -127,7 +127,7 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gatekeeper<K, G> {
             Some((_, Stage::Waiting(wait))) => Verdict::Wait(*wait),
             Some((_, Stage::Writing(_, let_go))) => Verdict::Go(let_go.clone()),
             // Of whom nothing is known, nothing is kept waiting.
-            None => Verdict::Go(Outcome::Unneeded.into()),
+            None => Verdict::Go(GateOutcome::Unneeded.into()),
         }
     }
 
@@ -208,13 +208,13 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gatekeeper<K, G> {
         let obstacles = request.keys.iter().map(|key| self.obstacle(key, now));
         let (outcome, leader) = match obstacles.max().unwrap_or(Obstacle::Nothing) {
             Obstacle::Nothing => return Verdict::Go(cause.let_go()),
-            Obstacle::Presumed(leader) => (Outcome::Presumed, leader),
+            Obstacle::Presumed(leader) => (GateOutcome::Presumed, leader),
             Obstacle::GivenUp(leader) | Obstacle::Whole(_, leader) if request.streams => {
-                (Outcome::Overtook, leader)
+                (GateOutcome::Overtook, leader)
             }
-            Obstacle::GivenUp(leader) => (Outcome::GivenUp, leader),
+            Obstacle::GivenUp(leader) => (GateOutcome::GivenUp, leader),
             Obstacle::Whole(_, leader) | Obstacle::Streaming(leader) if request.deadline <= now => {
-                (Outcome::TimedOut, leader)
+                (GateOutcome::TimedOut, leader)
             }
             Obstacle::Whole(until, leader) => {
                 return Verdict::Wait(Wait { until: until.min(request.deadline), leader });
@@ -239,8 +239,8 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gatekeeper<K, G> {
     }
 
     /// Whoever goes on a guess can tell whether it was good.
-    fn lesson(&self, outcome: Outcome, leader: Ticket) -> Option<Lesson<G>> {
-        let guessed = matches!(outcome, Outcome::Presumed | Outcome::TimedOut);
+    fn lesson(&self, outcome: GateOutcome, leader: Ticket) -> Option<Lesson<G>> {
+        let guessed = matches!(outcome, GateOutcome::Presumed | GateOutcome::TimedOut);
         let (request, _) = self.requests.get(&leader).filter(|(leader, _)| guessed && !leader.streams)?;
         Some(Lesson { group: request.group.clone(), leader })
     }
@@ -326,17 +326,17 @@ impl<K, G> Request<K, G> {
 impl Cause {
     fn let_go<G>(self) -> LetGo<G> {
         let (outcome, leader) = match self {
-            Cause::NoLeader => (Outcome::Led, None),
-            Cause::LeaderBegan(leader) => (Outcome::Released, Some(leader)),
-            Cause::LeaderGone(leader) => (Outcome::Succeeded, Some(leader)),
+            Cause::NoLeader => (GateOutcome::Led, None),
+            Cause::LeaderBegan(leader) => (GateOutcome::Released, Some(leader)),
+            Cause::LeaderGone(leader) => (GateOutcome::Succeeded, Some(leader)),
         };
         LetGo { outcome, leader, lesson: None }
     }
 }
 
-impl<G> From<Outcome> for LetGo<G> {
+impl<G> From<GateOutcome> for LetGo<G> {
     /// Nobody was waited for.
-    fn from(outcome: Outcome) -> LetGo<G> {
+    fn from(outcome: GateOutcome) -> LetGo<G> {
         LetGo { outcome, leader: None, lesson: None }
     }
 }

@@ -16,8 +16,8 @@
 //! So there is one writer per cold entry, but for those that overtook, ran out of time, or found no room.
 //!
 //! ```
-//! use forkpoint::engine::gate::{Arrival, Gatekeeper, Outcome, Settings, Verdict, Write};
-//! use forkpoint::engine::words::Moment;
+//! use forkpoint::engine::gate::{Arrival, Gatekeeper, Settings, Verdict, Write};
+//! use forkpoint::engine::words::{GateOutcome, Moment};
 //!
 //! let sibling = || Arrival {
 //!     writes: vec![Write { entry: "the parent's prefix", tokens: 40_000 }],
@@ -30,20 +30,18 @@
 //! let (follower, _waits) = gate.arrive(sibling(), Moment(10));
 //! assert_eq!(gate.begun(leader, Moment(900)), [follower]);
 //! let Verdict::Go(let_go) = gate.look(follower, Moment(900)) else { panic!("held on") };
-//! assert_eq!((let_go.outcome, let_go.leader), (Outcome::Released, Some(leader)));
+//! assert_eq!((let_go.outcome, let_go.leader), (GateOutcome::Released, Some(leader)));
 //! ```
 
 mod keeper;
 mod holds;
-mod outcome;
 
 use std::fmt;
 
 pub use holds::Lesson;
 pub use keeper::Gatekeeper;
-pub use outcome::Outcome;
 
-use super::words::Moment;
+use super::words::{GateOutcome, Moment};
 
 /// The keys `gate.*` of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +116,7 @@ pub enum Verdict<G> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LetGo<G> {
-    pub outcome: Outcome,
+    pub outcome: GateOutcome,
     /// The one it waited for, or would have.
     pub leader: Option<Ticket>,
     /// Whether it waited long enough is to be learned from its usage.

@@ -26,13 +26,13 @@ impl Gatekeeper<&'static str, u8> {
         self.arrive(arrival(entries, false, now), Moment(now))
     }
 
-    fn outcome(&mut self, ticket: Ticket, now: u64) -> Option<Outcome> {
+    fn outcome(&mut self, ticket: Ticket, now: u64) -> Option<GateOutcome> {
         self.look(ticket, Moment(now)).outcome()
     }
 }
 
 impl<G> Verdict<G> {
-    fn outcome(&self) -> Option<Outcome> {
+    fn outcome(&self) -> Option<GateOutcome> {
         match self {
             Verdict::Go(let_go) => Some(let_go.outcome),
             Verdict::Wait(_) => None,
@@ -49,22 +49,22 @@ impl<G> Verdict<G> {
 
 #[test]
 fn every_outcome_has_its_own_spelling() {
-    let spellings: HashSet<_> = Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
-    assert_eq!(spellings.len(), Outcome::ALL.len());
+    let spellings: HashSet<_> = GateOutcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
+    assert_eq!(spellings.len(), GateOutcome::ALL.len());
 }
 
 #[test]
 fn followers_go_together_when_the_answer_begins() {
     let mut gate = gate();
     let (leader, led) = gate.streaming(&["tools", "prefix"], 0);
-    assert_eq!(led.outcome(), Some(Outcome::Led));
+    assert_eq!(led.outcome(), Some(GateOutcome::Led));
     let followers = ["a", "b", "c"].map(|own| gate.streaming(&["tools", "prefix", own], 10));
     for (_, verdict) in &followers {
         assert_eq!(*verdict, Verdict::Wait(Wait { until: Moment(10 + HOLD_MS), leader }));
     }
     assert_eq!(gate.begun(leader, Moment(900)), followers.clone().map(|(ticket, _)| ticket));
     for (ticket, _) in followers {
-        assert_eq!(gate.outcome(ticket, 900), Some(Outcome::Released));
+        assert_eq!(gate.outcome(ticket, 900), Some(GateOutcome::Released));
         assert!(gate.begun(ticket, Moment(1_000)).is_empty());
     }
     assert_eq!((gate.requests(), gate.entries().0), (0, 0));
@@ -77,14 +77,14 @@ fn small_and_unrelated_writes_make_nobody_wait() {
     let mut small = arrival(&["prefix"], true, 1);
     small.writes[0].tokens = 1_023;
     let (_, verdict) = gate.arrive(small.clone(), Moment(1));
-    assert_eq!(verdict.outcome(), Some(Outcome::Unneeded));
+    assert_eq!(verdict.outcome(), Some(GateOutcome::Unneeded));
     small.writes[0].tokens = 1_024;
     let (_, verdict) = gate.arrive(small, Moment(1));
     assert_eq!(verdict.until(), Some(1 + HOLD_MS));
     let (_, verdict) = gate.streaming(&["another"], 1);
-    assert_eq!(verdict.outcome(), Some(Outcome::Led));
+    assert_eq!(verdict.outcome(), Some(GateOutcome::Led));
     let (_, verdict) = gate.streaming(&[], 1);
-    assert_eq!(verdict.outcome(), Some(Outcome::Unneeded));
+    assert_eq!(verdict.outcome(), Some(GateOutcome::Unneeded));
 }
 
 #[test]
@@ -93,13 +93,13 @@ fn if_a_leader_comes_to_nothing_the_next_in_order_leads_and_the_rest_waits_for_i
     let (leader, _) = gate.streaming(&["prefix"], 0);
     let [second, third, fourth] = [1, 2, 3].map(|now| gate.streaming(&["prefix"], now).0);
     assert_eq!(gate.gone(leader, Moment(100)), [second]);
-    let let_go = LetGo { outcome: Outcome::Succeeded, leader: Some(leader), lesson: None };
+    let let_go = LetGo { outcome: GateOutcome::Succeeded, leader: Some(leader), lesson: None };
     assert_eq!(gate.look(second, Moment(100)), Verdict::Go(let_go));
     let wait = Wait { until: Moment(2 + HOLD_MS), leader: second };
     assert_eq!(gate.look(third, Moment(100)), Verdict::Wait(wait));
     assert!(gate.gone(third, Moment(150)).is_empty(), "its client left");
     assert_eq!(gate.gone(second, Moment(200)), [fourth]);
-    assert_eq!(gate.outcome(fourth, 200), Some(Outcome::Succeeded));
+    assert_eq!(gate.outcome(fourth, 200), Some(GateOutcome::Succeeded));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_successor_that_left_before_it_could_go_is_succeeded_too() {
     let [second, third] = [1, 2].map(|now| gate.streaming(&["prefix"], now).0);
     assert_eq!(gate.gone(leader, Moment(100)), [second]);
     assert_eq!(gate.gone(second, Moment(100)), [third]);
-    assert_eq!(gate.outcome(third, 100), Some(Outcome::Succeeded));
+    assert_eq!(gate.outcome(third, 100), Some(GateOutcome::Succeeded));
 }
 
 #[test]
@@ -119,15 +119,15 @@ fn nobody_waits_past_the_deadline() {
     let (follower, _) = gate.streaming(&["prefix"], 10);
     let (late, _) = gate.streaming(&["prefix"], 4_000);
     assert_eq!(gate.outcome(follower, 9 + HOLD_MS), None);
-    assert_eq!(gate.outcome(follower, 10 + HOLD_MS), Some(Outcome::TimedOut));
+    assert_eq!(gate.outcome(follower, 10 + HOLD_MS), Some(GateOutcome::TimedOut));
     assert_eq!(gate.begun(follower, Moment(6_000)), [late], "whoever begins first has warmed the entry");
-    assert_eq!(gate.outcome(late, 6_000), Some(Outcome::Released));
+    assert_eq!(gate.outcome(late, 6_000), Some(GateOutcome::Released));
     let (_, verdict) = gate.streaming(&["prefix"], 7_000);
-    assert_eq!(verdict.outcome(), Some(Outcome::Led), "nobody waits for the stalled one any more");
+    assert_eq!(verdict.outcome(), Some(GateOutcome::Led), "nobody waits for the stalled one any more");
     assert!(gate.begun(stalled, Moment(9_000)).is_empty());
     let spent = Arrival { deadline: Moment(9_000), ..arrival(&["prefix"], true, 0) };
     let (_, verdict) = gate.arrive(spent, Moment(9_000));
-    assert_eq!(verdict.outcome(), Some(Outcome::TimedOut), "no time is left to wait");
+    assert_eq!(verdict.outcome(), Some(GateOutcome::TimedOut), "no time is left to wait");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_follower_that_shares_more_than_the_leader_wrote_waits_on() {
     assert_eq!(gate.begun(first, Moment(500)), [second]);
     assert_eq!(gate.look(third, Moment(500)).until(), Some(2 + HOLD_MS));
     assert_eq!(gate.begun(second, Moment(900)), [third]);
-    assert_eq!(gate.outcome(third, 900), Some(Outcome::Released));
+    assert_eq!(gate.outcome(third, 900), Some(GateOutcome::Released));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_streaming_sibling_overtakes_one_that_does_not_stream() {
     assert_eq!(verdict.until(), Some(2_500));
     let (streaming, verdict) = gate.streaming(&["prefix"], 100);
     let Verdict::Go(let_go) = verdict else { panic!("it waits") };
-    assert_eq!((let_go.outcome, let_go.leader), (Outcome::Overtook, Some(whole)));
+    assert_eq!((let_go.outcome, let_go.leader), (GateOutcome::Overtook, Some(whole)));
     let (second, verdict) = gate.streaming(&["prefix"], 200);
     assert_eq!(verdict, Verdict::Wait(Wait { until: Moment(200 + HOLD_MS), leader: streaming }));
     assert_eq!(gate.look(follower, Moment(2_500)).until(), Some(10 + HOLD_MS), "it waits for content now");
@@ -165,7 +165,7 @@ fn a_streaming_follower_succeeds_before_earlier_ones_that_do_not_stream() {
     let (streaming, _) = gate.streaming(&["prefix"], 2);
     assert_eq!(gate.gone(leader, Moment(100)), [streaming]);
     assert_eq!(gate.gone(streaming, Moment(200)), [whole]);
-    assert_eq!(gate.outcome(whole, 200), Some(Outcome::Succeeded));
+    assert_eq!(gate.outcome(whole, 200), Some(GateOutcome::Succeeded));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn an_answer_in_one_piece_releases_its_followers() {
     let (leader, _) = gate.whole(&["prefix"], 0);
     let (follower, _) = gate.whole(&["prefix"], 10);
     assert_eq!(gate.begun(leader, Moment(1_000)), [follower]);
-    assert_eq!(gate.outcome(follower, 1_000), Some(Outcome::Released));
+    assert_eq!(gate.outcome(follower, 1_000), Some(GateOutcome::Released));
 }
 
 #[test]
@@ -194,16 +194,16 @@ fn after_its_hold_an_entry_is_presumed_warm_and_usage_tells() {
         let (follower, verdict) = gate.whole(&["prefix"], now + 10);
         let Some(until) = verdict.until() else { return (gate.gone(leader, Moment(now)).len(), verdict) };
         let Verdict::Go(let_go) = gate.look(follower, Moment(until)) else { panic!("it waits on") };
-        assert_eq!((let_go.outcome, let_go.leader), (Outcome::Presumed, Some(leader)));
+        assert_eq!((let_go.outcome, let_go.leader), (GateOutcome::Presumed, Some(leader)));
         let (_, at_once) = gate.whole(&["prefix"], until + 1);
-        assert_eq!(at_once.outcome(), Some(Outcome::Presumed));
+        assert_eq!(at_once.outcome(), Some(GateOutcome::Presumed));
         gate.learned(let_go.lesson.unwrap(), false);
         gate.gone(leader, Moment(until + 2));
         (until as usize - now as usize, verdict)
     };
     assert_eq!([lead(0).0, lead(10_000).0, lead(20_000).0], [2_500, 5_000, 5_000]);
     let (_, verdict) = lead(30_000);
-    assert_eq!(verdict.outcome(), Some(Outcome::GivenUp));
+    assert_eq!(verdict.outcome(), Some(GateOutcome::GivenUp));
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn whoever_runs_out_of_time_behind_an_unfinished_answer_also_tells() {
     let (follower, verdict) = gate.arrive(hurried, Moment(10));
     assert_eq!(verdict.until(), Some(1_000));
     let Verdict::Go(let_go) = gate.look(follower, Moment(1_000)) else { panic!("it waits on") };
-    assert_eq!(let_go.outcome, Outcome::TimedOut);
+    assert_eq!(let_go.outcome, GateOutcome::TimedOut);
     assert_eq!(let_go.lesson, Some(Lesson { group: 0, leader }));
 }
 
@@ -226,9 +226,9 @@ fn over_a_limit_requests_go_at_once() {
     let [second, third] = [1, 2].map(|now| gate.streaming(&["prefix"], now).0);
     let (fourth, verdict) = gate.streaming(&["prefix"], 3);
     let Verdict::Go(let_go) = verdict else { panic!("it waits") };
-    assert_eq!((let_go.outcome, let_go.leader), (Outcome::Full, Some(leader)));
+    assert_eq!((let_go.outcome, let_go.leader), (GateOutcome::Full, Some(leader)));
     let (unknown, verdict) = gate.streaming(&["another"], 4);
-    assert_eq!(verdict, Verdict::Go(Outcome::Full.into()));
+    assert_eq!(verdict, Verdict::Go(GateOutcome::Full.into()));
     assert!(gate.begun(unknown, Moment(5)).is_empty());
     assert_eq!(gate.begun(fourth, Moment(5)), [second, third]);
 }

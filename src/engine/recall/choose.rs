@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::found::FoundPieces;
 use super::reader::Reader;
 use super::{FirstAnswer, Known, LayerSource, Opening, Remembered, Seen};
-use crate::engine::anatomy::Layer;
 use crate::engine::json::skip_space;
+use crate::engine::words::Layer;
 
 /// How many known things are compared with a request: a few conversations may start alike, and a tenant has a
 /// few tool sets and system prompts, but comparing must stay far below the cost of reading.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{FirstAnswer, KnownLayer, Opening, Remembered, Same};
-use crate::engine::anatomy::Layer;
+use crate::engine::words::Layer;
 
 /// The knowledge of one tenant before a request is read. Each question may be answered with nothing.
 pub trait Known {

@@ -50,10 +50,10 @@ pub use parts::{InParts, Shared};
 pub(in crate::engine) use reader::Reader;
 pub use same::{Like, Same};
 
-use super::anatomy::{Anatomy, Form, Layer, Member, Message, Piece};
+use super::anatomy::{Anatomy, Form, Member, Message, Piece};
 use super::json::{self, Malformed};
 use super::prefix::{self, Attribution, Chain, DigestedRequest, Leaf, Subject};
-use super::words::BodyDigest;
+use super::words::{BodyDigest, Layer};
 
 /// A request that was read, with all that helps to read the next one.
 ///

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{Copied, Known, KnownLayer, Malformed, Reading, Remembered};
-use crate::engine::anatomy::Layer;
 use crate::engine::prefix::Attribution;
+use crate::engine::words::Layer;
 
 /// A request that was read, without a copy of what others hold anyway.
 #[derive(Debug)]

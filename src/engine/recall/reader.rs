@@ -14,9 +14,10 @@ use super::found::FoundPieces;
 use super::messages::KnownMessages;
 use super::place::ListPosition;
 use super::{Known, LayerSource, Like, Opening, Remembered, Same, Seen, choose};
-use crate::engine::anatomy::{Anatomy, Form, Layer, Member, Message};
+use crate::engine::anatomy::{Anatomy, Form, Member, Message};
 use crate::engine::json::{self, Malformed, Span, is_key, skip_space, value_end};
 use crate::engine::prefix::{Digester, Leaf};
+use crate::engine::words::Layer;
 
 /// The walk over one body, and everything that it has found so far.
 pub(in crate::engine) struct Reader<'a> {

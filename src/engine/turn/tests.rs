@@ -250,12 +250,15 @@ fn a_json_answer_keeps_its_blocks_as_they_stand() {
 
 #[test]
 fn the_verdict_on_the_prompt_is_kept_however_the_answer_comes() {
-    use crate::engine::diagnosis::Verdict;
+    use crate::engine::words::DiagnosisVerdict;
     let message = |diagnostics: &str| format!(r#"{{"id":"m"{diagnostics},"content":[]}}"#);
     for (diagnostics, verdict) in [
         ("", None),
-        (r#","diagnostics":null"#, Some(Verdict::None)),
-        (r#","diagnostics":{"cache_miss_reason":{"type":"system_changed"}}"#, Some(Verdict::SystemChanged)),
+        (r#","diagnostics":null"#, Some(DiagnosisVerdict::None)),
+        (
+            r#","diagnostics":{"cache_miss_reason":{"type":"system_changed"}}"#,
+            Some(DiagnosisVerdict::SystemChanged),
+        ),
     ] {
         let message = message(diagnostics);
         let whole = Turn::from_json(message.as_bytes(), LIMITS);

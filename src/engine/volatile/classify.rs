@@ -1,8 +1,8 @@
 //! The kind of a text that changed, by its look and the words around it.
 
-use super::Kind;
 use super::regions::{Region, words};
 use crate::engine::json::{self, Span};
+use crate::engine::words::VolatileKind;
 
 /// Longer words are prose in some script without spaces, or data.
 const WORD_BYTES_MAX: usize = 512;
@@ -30,13 +30,13 @@ const MONTHS: [&str; 12] = [
 ];
 
 /// The kind of a region: what both versions look like.
-pub fn kind(versions: [&[u8]; 2], region: &Region) -> Kind {
+pub fn kind(versions: [&[u8]; 2], region: &Region) -> VolatileKind {
     let is_git = [0, 1].into_iter().any(|side| {
         let lines = versions[side][region.lines[side].clone()].split(|byte| *byte == b'\n');
         lines.take(WORDS_MAX).any(|line| escaped_lines(line).into_iter().take(WORDS_MAX).any(is_git_line))
     });
     if is_git {
-        return Kind::Git;
+        return VolatileKind::Git;
     }
     let [one, two] = [0, 1].map(|side| side_kind(versions[side], &region.spans[side], &region.lines[side]));
     let texts = [0, 1].map(|side| &versions[side][region.spans[side].clone()]);
@@ -44,10 +44,11 @@ pub fn kind(versions: [&[u8]; 2], region: &Region) -> Kind {
         _ if texts[0].is_empty() => two.unwrap_or_else(|| number_or_other(texts[1])),
         _ if texts[1].is_empty() => one.unwrap_or_else(|| number_or_other(texts[0])),
         (Some(one), Some(two)) if one == two => one,
-        (Some(Kind::Date), Some(Kind::Clock)) | (Some(Kind::Clock), Some(Kind::Date)) => Kind::Clock,
+        (Some(VolatileKind::Date), Some(VolatileKind::Clock))
+        | (Some(VolatileKind::Clock), Some(VolatileKind::Date)) => VolatileKind::Clock,
         // Digits alone look like no id, and sometimes an id is just that.
-        (Some(Kind::Id), None) if is_number(texts[1]) => Kind::Id,
-        (None, Some(Kind::Id)) if is_number(texts[0]) => Kind::Id,
+        (Some(VolatileKind::Id), None) if is_number(texts[1]) => VolatileKind::Id,
+        (None, Some(VolatileKind::Id)) if is_number(texts[0]) => VolatileKind::Id,
         _ => counter_or_other(texts[0], texts[1]),
     }
 }
@@ -67,7 +68,7 @@ fn escaped_lines(text: &[u8]) -> Vec<&[u8]> {
 }
 
 /// The one kind of all words of a region, if they have one.
-fn side_kind(text: &[u8], span: &Span, line: &Span) -> Option<Kind> {
+fn side_kind(text: &[u8], span: &Span, line: &Span) -> Option<VolatileKind> {
     // A line may be the whole text; only the words next to the region count.
     let line =
         line.start.max(span.start.saturating_sub(CONTEXT_BYTES))..line.end.min(span.end + CONTEXT_BYTES);
@@ -83,7 +84,9 @@ fn side_kind(text: &[u8], span: &Span, line: &Span) -> Option<Kind> {
     let kind = kinds.next()??;
     kinds.try_fold(kind, |kind, next| match (kind, next?) {
         (one, two) if one == two => Some(one),
-        (Kind::Date | Kind::Clock, Kind::Date | Kind::Clock) => Some(Kind::Clock),
+        (VolatileKind::Date | VolatileKind::Clock, VolatileKind::Date | VolatileKind::Clock) => {
+            Some(VolatileKind::Clock)
+        }
         _ => None,
     })
 }
@@ -98,28 +101,28 @@ fn plain(raw: &[u8]) -> String {
     text.trim_matches(['.', ':', '!', '?', '*', '#', '_']).to_owned()
 }
 
-fn word_kind(index: usize, word: &impl Fn(usize) -> Option<String>) -> Option<Kind> {
+fn word_kind(index: usize, word: &impl Fn(usize) -> Option<String>) -> Option<VolatileKind> {
     let text = word(index)?;
     let near = |from: usize, to: usize| (from..to).filter(|near| *near != index).filter_map(word);
     if is_clock(&text) || is_epoch(&text) {
-        return Some(Kind::Clock);
+        return Some(VolatileKind::Clock);
     }
     let is_half = text.eq_ignore_ascii_case("am") || text.eq_ignore_ascii_case("pm");
     if is_half && near(index.saturating_sub(1), index).any(|before| is_clock(&before)) {
-        return Some(Kind::Clock);
+        return Some(VolatileKind::Clock);
     }
     let is_named = |text: &str| is_name_of(&WEEKDAYS, text) || is_name_of(&MONTHS, text);
     let has_month = || near(index.saturating_sub(2), index + 3).any(|near| is_name_of(&MONTHS, &near));
     if is_numeric_date(&text) || is_named(&text) || (is_day_or_year(&text) && has_month()) {
-        return Some(Kind::Date);
+        return Some(VolatileKind::Date);
     }
     if is_absolute_path(&text) {
-        return Some(Kind::Directory);
+        return Some(VolatileKind::Directory);
     }
     if is_hex(&text, 7..=7) {
-        return Some(Kind::Git);
+        return Some(VolatileKind::Git);
     }
-    is_id(&text).then_some(Kind::Id)
+    is_id(&text).then_some(VolatileKind::Id)
 }
 
 /// `9:05`, `09:05:30.5Z`, `10:00pm`, or a date with such a time after it.
@@ -232,14 +235,14 @@ fn is_number(text: &[u8]) -> bool {
 }
 
 /// A text that came or went.
-fn number_or_other(text: &[u8]) -> Kind {
-    if is_number(text) { Kind::Counter } else { Kind::Other }
+fn number_or_other(text: &[u8]) -> VolatileKind {
+    if is_number(text) { VolatileKind::Counter } else { VolatileKind::Other }
 }
 
 /// A counter if the texts are equal but for their numbers.
-fn counter_or_other(one: &[u8], two: &[u8]) -> Kind {
+fn counter_or_other(one: &[u8], two: &[u8]) -> VolatileKind {
     let has_digit = one.iter().any(u8::is_ascii_digit);
-    if has_digit && skeleton(one) == skeleton(two) { Kind::Counter } else { Kind::Other }
+    if has_digit && skeleton(one) == skeleton(two) { VolatileKind::Counter } else { VolatileKind::Other }
 }
 
 /// The text with one digit for each number.

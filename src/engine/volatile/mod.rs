@@ -11,11 +11,12 @@
 mod regions;
 mod classify;
 
-use super::anatomy::{Anatomy, Layer, Piece};
-use super::divergence::{self, compare};
+use super::anatomy::{Anatomy, Piece};
+use super::divergence::compare;
 use super::entry::{is_position, prefix_bytes};
 use super::json::Span;
 use super::prefix::Subject;
+use super::words::{DivergenceKind, Layer, VolatileKind};
 use regions::{Region, regions};
 
 /// Changes reported for one request: the first ones cost the most, and the rest repeats them.
@@ -27,7 +28,7 @@ const MERGE_BYTES: usize = 16;
 /// A text that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volatile {
-    pub kind: Kind,
+    pub kind: VolatileKind,
     pub layer: Layer,
     /// The path of its piece.
     pub path: String,
@@ -35,39 +36,6 @@ pub struct Volatile {
     pub spans: [Span; 2],
     /// The tokens that are paid again because of it: everything from here to the last breakpoint.
     pub tokens: u64,
-}
-
-/// The kind of a text that changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    Date,
-    /// A time of day or a timestamp.
-    Clock,
-    /// An absolute path.
-    Directory,
-    /// A branch, a commit, the state of files.
-    Git,
-    /// A number that differs, and nothing else.
-    Counter,
-    Id,
-    Other,
-}
-
-impl Kind {
-    pub const ALL: [Kind; 7] =
-        [Kind::Date, Kind::Clock, Kind::Directory, Kind::Git, Kind::Counter, Kind::Id, Kind::Other];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Date => "date",
-            Kind::Clock => "clock",
-            Kind::Directory => "directory",
-            Kind::Git => "git",
-            Kind::Counter => "counter",
-            Kind::Id => "id",
-            Kind::Other => "other",
-        }
-    }
 }
 
 /// Returns the changes in the tools and the system of the second request since the first, in the order of the cache.
@@ -115,17 +83,17 @@ fn counterpart<'a>(first: &Subject<'a>, second: &Subject<'_>, index: usize) -> O
 fn is_changed(first: &Subject<'_>, old: &Piece, second: &Subject<'_>, new: &Piece) -> bool {
     old.form == new.form
         && old.unmarked(first.body) != new.unmarked(second.body)
-        && compare(first, old, second, new) == divergence::Kind::Meaning
+        && compare(first, old, second, new) == DivergenceKind::Meaning
 }
 
 /// The changes within one piece, those that belong together as one.
-fn changes(one: &[u8], old: &Piece, two: &[u8], new: &Piece) -> Vec<(Kind, [Span; 2])> {
+fn changes(one: &[u8], old: &Piece, two: &[u8], new: &Piece) -> Vec<(VolatileKind, [Span; 2])> {
     let texts = match (old.text(), new.text()) {
         (Some(old), Some(new)) => [old, new],
         _ => [old.span.clone(), new.span.clone()],
     };
     let versions = [&one[texts[0].clone()], &two[texts[1].clone()]];
-    let mut found: Vec<(Kind, [Span; 2])> = Vec::new();
+    let mut found: Vec<(VolatileKind, [Span; 2])> = Vec::new();
     for region in regions(versions) {
         let kind = classify::kind(versions, &region);
         let Region { spans, .. } = region;

@@ -160,8 +160,9 @@ fn everything_else_is_other_text() {
     assert_eq!(kinds_of("yesterday", "2026-11-16"), ["other"]);
     assert_eq!(kinds_of("a b c", "a c"), ["other"]);
     assert_eq!(kinds_of("a,b", "a;b"), ["other"]);
-    let spellings: std::collections::HashSet<_> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
-    assert_eq!(spellings.len(), Kind::ALL.len());
+    let spellings: std::collections::HashSet<_> =
+        VolatileKind::ALL.iter().map(|kind| kind.as_str()).collect();
+    assert_eq!(spellings.len(), VolatileKind::ALL.len());
 }
 
 #[test]
@@ -193,7 +194,7 @@ fn the_cost_is_everything_from_the_change_to_the_last_breakpoint() {
     let tokens = |cached_to, ratio| {
         let found = volatile(&one.subject(), &two.subject(), cached_to, ratio);
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].path.as_str(), found[0].kind), ("tools[0]", Kind::Date));
+        assert_eq!((found[0].path.as_str(), found[0].kind), ("tools[0]", VolatileKind::Date));
         found[0].tokens
     };
     let to_end_of_tool = r#"2026-11-17"}"#.len() as u64;
@@ -206,7 +207,7 @@ fn the_cost_is_everything_from_the_change_to_the_last_breakpoint() {
 fn what_stands_behind_the_last_breakpoint_costs_nothing() {
     let request = |n: u8| Request::of(format!(r#"{{"tools":[{{"name":"a"}}],"system":"turn {n}"}}"#));
     let found = volatile(&request(1).subject(), &request(2).subject(), 0, 1.0);
-    assert_eq!((found[0].kind, found[0].tokens), (Kind::Counter, 0));
+    assert_eq!((found[0].kind, found[0].tokens), (VolatileKind::Counter, 0));
 }
 
 #[test]

@@ -17,9 +17,8 @@ mod trial;
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::breakpoints::Ttl;
 use super::entry::{EntryKey, Probe};
-use super::words::Moment;
+use super::words::{Moment, Ttl};
 use flight::Flight;
 
 pub use flight::Bill;

@@ -278,9 +278,10 @@ fn requests_on_their_way_are_bounded_too() {
 }
 
 fn numbered(n: usize) -> EntryKey {
-    use crate::engine::anatomy::{Anatomy, Layer};
+    use crate::engine::anatomy::Anatomy;
     use crate::engine::entry::{Parameters, Scope};
     use crate::engine::prefix::{Attribution, Chain};
+    use crate::engine::words::Layer;
     let body = format!(r#"{{"model":"{n}","system":"s"}}"#).into_bytes();
     let anatomy = Anatomy::read(&body).unwrap();
     let parameters = Parameters::read(&body, &anatomy, [].into_iter());

@@ -76,10 +76,10 @@ impl Harmless {
 mod tests {
     use super::super::{Tokens, Underway, Warm};
     use super::*;
-    use crate::engine::anatomy::{Anatomy, Layer};
+    use crate::engine::anatomy::Anatomy;
     use crate::engine::entry::{EntryKey, Parameters, Scope};
     use crate::engine::prefix::{Attribution, Chain};
-    use crate::engine::words::{Moment, TenantId};
+    use crate::engine::words::{Layer, Moment, TenantId};
 
     const BODY: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
 

@@ -8,7 +8,8 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use forkpoint::engine::gate::{Arrival, Outcome, Settings, Write};
+//! use forkpoint::engine::gate::{Arrival, Settings, Write};
+//! use forkpoint::engine::words::GateOutcome;
 //! use forkpoint::proxy::clock::Clock;
 //! use forkpoint::proxy::gate::Gate;
 //!
@@ -18,7 +19,7 @@
 //! let writes = vec![Write { entry: "the parent's prefix", tokens: 40_000 }];
 //! let deadline = clock.now().after(5_000);
 //! let mut pass = gate.enter(Arrival { writes, streams: true, deadline, group: "tenant and model" }).await;
-//! assert_eq!(pass.let_go.outcome, Outcome::Led);
+//! assert_eq!(pass.let_go.outcome, GateOutcome::Led);
 //! // The request goes upstream, and its answer's first content arrives:
 //! pass.begun();
 //! # });

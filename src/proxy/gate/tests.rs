@@ -8,7 +8,8 @@ use futures_util::future::join_all;
 use tokio::time::advance;
 
 use super::*;
-use crate::engine::gate::{Outcome, Write};
+use crate::engine::gate::Write;
+use crate::engine::words::GateOutcome;
 
 mod orders;
 
@@ -37,7 +38,7 @@ async fn sixty_four_siblings_pay_for_one_write() {
     leader.begun();
     for follower in join_all(followers).await {
         let mut pass = follower.unwrap();
-        assert_eq!(pass.let_go.outcome, Outcome::Released);
+        assert_eq!(pass.let_go.outcome, GateOutcome::Released);
         assert_eq!((pass.let_go.leader, pass.held.as_millis()), (Some(leader.ticket), 700));
         pass.begun();
     }
@@ -56,7 +57,7 @@ async fn time_that_is_skipped_counts_as_waited() {
     assert!(!follower.is_finished());
     gate.shared.clock.skip(1);
     let pass = follower.await.unwrap();
-    assert_eq!((pass.let_go.outcome, pass.held.as_millis()), (Outcome::TimedOut, 5_000));
+    assert_eq!((pass.let_go.outcome, pass.held.as_millis()), (GateOutcome::TimedOut, 5_000));
     drop((leader, pass));
     assert_eq!((gate.requests(), gate.waiting()), (0, 0));
 }
@@ -73,7 +74,7 @@ async fn time_that_is_stopped_passes_only_by_being_skipped() {
     gate.shared.clock.skip(5_000);
     assert_eq!(gate.waiting(), 0, "its time has come, whether it has looked or not");
     let pass = follower.await.unwrap();
-    assert_eq!((pass.let_go.outcome, pass.held.as_millis()), (Outcome::TimedOut, 5_000));
+    assert_eq!((pass.let_go.outcome, pass.held.as_millis()), (GateOutcome::TimedOut, 5_000));
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,10 +84,10 @@ async fn a_pass_that_is_dropped_or_failed_goes_to_the_next() {
     let [second, third] = [(); 2].map(|()| tokio::spawn(gate.enter(sibling(&gate, "prefix"))));
     drop(leader);
     let second = second.await.unwrap();
-    assert_eq!(second.let_go.outcome, Outcome::Succeeded);
+    assert_eq!(second.let_go.outcome, GateOutcome::Succeeded);
     assert!(!third.is_finished());
     second.failed();
-    assert_eq!(third.await.unwrap().let_go.outcome, Outcome::Succeeded);
+    assert_eq!(third.await.unwrap().let_go.outcome, GateOutcome::Succeeded);
     assert_eq!(gate.requests(), 0);
 }
 
@@ -96,7 +97,7 @@ async fn nobody_waits_past_the_deadline() {
     let _stalled = at_once(&gate, sibling(&gate, "prefix"));
     advance(Duration::from_millis(300)).await;
     let late = gate.enter(Arrival { deadline: Moment(5_000), ..sibling(&gate, "prefix") }).await;
-    assert_eq!((late.let_go.outcome, late.held.as_millis()), (Outcome::TimedOut, 4_700));
+    assert_eq!((late.let_go.outcome, late.held.as_millis()), (GateOutcome::TimedOut, 4_700));
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,7 +111,7 @@ async fn a_follower_that_is_dropped_is_forgotten() {
     drop((leaves, never_awaited));
     assert_eq!(gate.requests(), 2);
     drop(leader);
-    assert_eq!(stays.await.unwrap().let_go.outcome, Outcome::Succeeded);
+    assert_eq!(stays.await.unwrap().let_go.outcome, GateOutcome::Succeeded);
 }
 
 /// Counts how often it is rung.
@@ -144,8 +145,8 @@ async fn places_are_taken_when_entering_not_when_awaiting() {
     let second = gate.enter(sibling(&gate, "prefix"));
     let third = tokio::spawn(gate.enter(sibling(&gate, "prefix")));
     drop(leader);
-    assert_eq!(second.await.let_go.outcome, Outcome::Succeeded);
-    assert_eq!(third.await.unwrap().let_go.outcome, Outcome::Succeeded);
+    assert_eq!(second.await.let_go.outcome, GateOutcome::Succeeded);
+    assert_eq!(third.await.unwrap().let_go.outcome, GateOutcome::Succeeded);
 }
 
 #[tokio::test(start_paused = true)]
@@ -158,14 +159,14 @@ async fn waiting_gets_shorter_when_the_new_leader_does_not_stream() {
     leader.failed();
     let mut second = second.await.unwrap();
     let third = third.await.unwrap();
-    assert_eq!((third.let_go.outcome, third.held.as_millis()), (Outcome::Presumed, 2_600));
+    assert_eq!((third.let_go.outcome, third.held.as_millis()), (GateOutcome::Presumed, 2_600));
     let lesson = third.let_go.lesson.clone().unwrap();
     assert_eq!(lesson.leader, second.ticket);
     gate.learned(lesson, false);
     second.begun();
     let _again = at_once(&gate, whole(&gate));
     let longer = gate.enter(whole(&gate)).await;
-    assert_eq!((longer.let_go.outcome, longer.held.as_millis()), (Outcome::Presumed, 5_000));
+    assert_eq!((longer.let_go.outcome, longer.held.as_millis()), (GateOutcome::Presumed, 5_000));
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,7 +177,7 @@ async fn fan_outs_do_not_wait_for_each_other() {
     let mut quick = at_once(&gate, sibling(&gate, "another"));
     let another = tokio::spawn(gate.enter(sibling(&gate, "another")));
     quick.begun();
-    assert_eq!(another.await.unwrap().let_go.outcome, Outcome::Released);
+    assert_eq!(another.await.unwrap().let_go.outcome, GateOutcome::Released);
     assert!(!one.is_finished());
     stalled.begun();
     assert_eq!(one.await.unwrap().held, Duration::ZERO);

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::engine::fork::Forecast;
 use crate::engine::fork::answers::{is_empty, is_foreign, tool_errors};
-use crate::engine::fork::arms::{Answered, Arm, Measured, Stop};
-use crate::engine::fork::{Forecast, Unit};
+use crate::engine::fork::arms::{Answered, Measured};
 use crate::engine::turn::Turn;
-use crate::engine::words::{Moment, Plan};
+use crate::engine::words::{Arm, CostUnit, Moment, Plan, StopReason};
 use crate::proxy::clock::millis;
 use crate::proxy::memo::Memo;
 use crate::store::Tenant;
@@ -60,7 +60,7 @@ impl Recorder {
             tool: &bound.tool,
             arm: bound.arm(),
             first: self.facts.child_turn == Some(1),
-            stop: Stop::of(turn.stop_reason.as_deref()),
+            stop: StopReason::of(turn.stop_reason.as_deref()),
             is_empty: empty,
             tool_errors: tool_errors(own),
             prompt_tokens: usage.uncached.saturating_add(usage.cached()),
@@ -85,7 +85,7 @@ impl Recorder {
         metrics.arm_tool_errors_total.with_label_values(&[arm]).inc_by(turn.tool_errors);
         metrics.arm_stop_reasons_total.with_label_values(&[arm, turn.stop.as_str()]).inc();
         metrics.arm_wall_seconds_total.with_label_values(&[arm]).inc_by(turn.wall_ms as f64 / 1e3);
-        if let Some(Measured { unit: Unit::Dollars, measured, .. }) = turn.cost {
+        if let Some(Measured { unit: CostUnit::Dollars, measured, .. }) = turn.cost {
             metrics.arm_cost_usd_total.with_label_values(&[arm]).inc_by(measured);
         }
     }

@@ -7,12 +7,10 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::engine::clients::NONE;
-use crate::engine::fanout::Dropped;
-use crate::engine::gate::Outcome;
 use crate::engine::learned::LAYERS;
 use crate::engine::turn::Turn;
 use crate::engine::volatile::Volatile;
-use crate::engine::words::{Endpoint, Plan};
+use crate::engine::words::{Endpoint, FanOutDropped, GateOutcome, Plan};
 use crate::metrics::{Alike, Metrics, Series};
 use crate::proxy::family::Fanout;
 use crate::proxy::hold::Held;
@@ -100,9 +98,9 @@ impl Recorder {
     pub(super) fn count_family(&self, series: &Series, turn: Option<&Turn>, fanout: Option<&Fanout>) {
         let Recorder { facts, metrics, .. } = self;
         if self.waits {
-            metrics.gate_holds_total.with_label_values(&[Outcome::ClientLeft.as_str()]).inc();
+            metrics.gate_holds_total.with_label_values(&[GateOutcome::ClientLeft.as_str()]).inc();
         }
-        if let Some(hold) = facts.hold.filter(|hold| hold.outcome != Outcome::Unneeded) {
+        if let Some(hold) = facts.hold.filter(|hold| hold.outcome != GateOutcome::Unneeded) {
             metrics.gate_holds_total.with_label_values(&[hold.outcome.as_str()]).inc();
             metrics.gate_hold_seconds.with_label_values::<&str>(&[]).observe(hold.time.as_secs_f64());
         }
@@ -123,8 +121,8 @@ impl Recorder {
                 metrics.fork_children.with_label_values::<&str>(&[]).observe(children as f64);
             }
             // Most answers are no fan-out at all.
-            Some(Err(Dropped::FewCalls)) | None => {}
-            Some(Err(Dropped::Child)) => {
+            Some(Err(FanOutDropped::FewCalls)) | None => {}
+            Some(Err(FanOutDropped::Child)) => {
                 metrics.recursion_blocked_total.with_label_values::<&str>(&[]).inc();
             }
             Some(Err(why)) => metrics.forks_total.with_label_values(&[why.as_str()]).inc(),

@@ -5,14 +5,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, StatusCode};
 
-use crate::engine::anatomy::{Anatomy, Layer};
-use crate::engine::breakpoints::{self, Place, Skip};
+use crate::engine::anatomy::Anatomy;
+use crate::engine::breakpoints;
 use crate::engine::conversation::Trace;
-use crate::engine::fork::{Forecast, Note};
+use crate::engine::fork::Forecast;
 use crate::engine::identify::Sender;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::recall::Reading;
-use crate::engine::words::{BodyDigest, Endpoint, Plan, Reason, Role, TenantId, Why};
+use crate::engine::words::{
+    BodyDigest, BreakpointPlace, Endpoint, ForkNote, Layer, Plan, Reason, Role, Skip, TenantId, Why,
+};
 use crate::proxy::Modes;
 use crate::proxy::clock::millis;
 use crate::proxy::family::Claims;
@@ -68,7 +70,7 @@ pub struct Facts {
     /// When it began to wait, for that or at the gate.
     pub waits_since: Option<Instant>,
     /// What was done to a forked child, beside putting it on its parent's prefix.
-    pub notes: Vec<Note>,
+    pub notes: Vec<ForkNote>,
     /// What a child was predicted to cost.
     pub forecast: Option<Forecast>,
     /// Why a child would not be forked in mode fork, or `none` if it would.
@@ -167,7 +169,7 @@ impl Facts {
     /// Which breakpoints were added, and why none where none was.
     pub fn planned(&mut self, plan: &breakpoints::Plan) {
         self.markers_added = plan.edits.len();
-        let matters = |place| matches!(place, Place::Request | Place::Tail);
+        let matters = |place| matches!(place, BreakpointPlace::Request | BreakpointPlace::Tail);
         let skipped = plan.skipped.iter().find(|(place, _)| matters(*place));
         self.plan = Plan::Aligned(skipped.map_or(Why::Mode, |(_, skip)| Why::Skipped(*skip)));
     }

@@ -1,11 +1,11 @@
 //! What an exchange cost, and what it would have cost otherwise.
 
 use crate::engine::breakpoints::of_client;
-use crate::engine::counterfactual::{AsSent, Baseline, uncached};
-use crate::engine::fork::{Forecast, Unit, weighed};
+use crate::engine::counterfactual::{AsSent, uncached};
+use crate::engine::fork::{Forecast, weighed};
 use crate::engine::prices::{Cost, Price, Usd};
 use crate::engine::usage::Usage;
-use crate::engine::words::Plan;
+use crate::engine::words::{Baseline, CostUnit, Plan};
 use crate::metrics::Series;
 
 use super::Recorder;
@@ -92,12 +92,12 @@ impl Recorder {
     }
 
     /// A bill in the unit that forecasts of this model are in.
-    pub(super) fn units(&self, usage: &Usage) -> Option<(Unit, f64)> {
+    pub(super) fn units(&self, usage: &Usage) -> Option<(CostUnit, f64)> {
         let memo = self.memo.as_ref()?;
         let dollars = memo.price().and_then(|price| price.cost(usage).total());
         match dollars {
-            Some(usd) => Some((Unit::Dollars, usd.as_f64())),
-            None => Some((Unit::Tokens, weighed(usage, memo.multipliers())?)),
+            Some(usd) => Some((CostUnit::Dollars, usd.as_f64())),
+            None => Some((CostUnit::Tokens, weighed(usage, memo.multipliers())?)),
         }
     }
 }

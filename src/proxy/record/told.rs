@@ -10,13 +10,12 @@ use serde::{Deserialize, Serialize};
 use tracing::field::DisplayValue;
 
 use crate::engine::fanout::ForkId;
-use crate::engine::fork::Note;
 use crate::engine::gate::Ticket;
 use crate::engine::identify::Session;
 use crate::engine::prefix::PrefixHash;
 use crate::engine::usage::Usage;
 use crate::engine::volatile::Volatile;
-use crate::engine::words::{BodyDigest, IdDigest, TenantId};
+use crate::engine::words::{BodyDigest, ForkNote, IdDigest, TenantId};
 
 /// `name: as it is logged as what is recorded`.
 macro_rules! declare {
@@ -195,7 +194,7 @@ pub type Shown<T> = Option<DisplayValue<T>>;
 
 /// What was done to a forked child: `instructions,tools`
 #[derive(Debug)]
-pub struct Notes<'a>(pub &'a [Note]);
+pub struct Notes<'a>(pub &'a [ForkNote]);
 
 impl Display for Notes<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

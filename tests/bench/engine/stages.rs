@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use forkpoint::engine::align::Rules;
-use forkpoint::engine::anatomy::Layer;
 use forkpoint::engine::arrival::Arrival;
 use forkpoint::engine::breakpoints::{self, Profile, Situation};
 use forkpoint::engine::canonical::{self, Order, Thinking};
@@ -19,7 +18,7 @@ use forkpoint::engine::prices::ModelFacts;
 use forkpoint::engine::recall::{Known, KnownLayer, Remembered};
 use forkpoint::engine::turn::Turn;
 use forkpoint::engine::usage::Usage;
-use forkpoint::engine::words::{Moment, TenantId};
+use forkpoint::engine::words::{Layer, Moment, TenantId};
 use forkpoint::proxy::memo::{Memo, Owner};
 use forkpoint::store::{Limits, Memory, Store, View, Way};
 

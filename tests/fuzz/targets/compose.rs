@@ -10,12 +10,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use forkpoint::engine::anatomy::Anatomy;
 use forkpoint::engine::breakpoints::{self, Profile};
-use forkpoint::engine::fanout::{Child, Draft, ForkPoint, Forks, Parent, Rank, Rules, Who};
+use forkpoint::engine::fanout::{Child, Draft, ForkPoint, Forks, Parent, Rules, Who};
 use forkpoint::engine::fork::{Composed, Facts, Policy, Prefix, ToolsPolicy, Trunk, Turn, eligible};
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::recall::{Nothing, Remembered};
 use forkpoint::engine::turn::{Turn as Answer, TurnLimits};
-use forkpoint::engine::words::{Moment, TenantId};
+use forkpoint::engine::words::{Moment, Rank, TenantId};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use forkpoint::config::Config;
-use forkpoint::engine::breaks::Cause;
 use forkpoint::engine::canonical::Order;
+use forkpoint::engine::words::BreakCause;
 use serde_json::{Value, json};
 
 use super::{ALIGN, OBSERVE, Stage, cached, marked, read, text, turn, user};
@@ -47,12 +47,12 @@ impl Scene {
         cached(&self.exchanges[0]) - read(&self.exchanges[1])
     }
 
-    fn second_broke(&self, cause: Cause, layer: &str, path: &str) {
+    fn second_broke(&self, cause: BreakCause, layer: &str, path: &str) {
         self.broke(1, cause, layer, path, self.lost());
     }
 
     /// Just one request broke, so and there.
-    fn broke(&self, index: usize, cause: Cause, layer: &str, path: &str, tokens: u64) {
+    fn broke(&self, index: usize, cause: BreakCause, layer: &str, path: &str, tokens: u64) {
         let cause = cause.as_str();
         for (other, record) in self.records.iter().enumerate().filter(|(other, _)| *other != index) {
             assert_eq!(record.get("break_cause"), None, "request {}: {record}", other + 1);
@@ -82,7 +82,7 @@ fn changed(change: impl Fn(&mut Value)) -> [Letter; 3] {
 }
 
 /// In both modes a change of meaning is what it is.
-async fn breaks(change: impl Fn(&mut Value), cause: Cause, layer: &str, path: &str) {
+async fn breaks(change: impl Fn(&mut Value), cause: BreakCause, layer: &str, path: &str) {
     for configure in [ALIGN, OBSERVE] {
         Scene::play(configure, changed(&change)).await.second_broke(cause, layer, path);
     }
@@ -91,39 +91,39 @@ async fn breaks(change: impl Fn(&mut Value), cause: Cause, layer: &str, path: &s
 #[tokio::test]
 async fn a_tool_that_changed() {
     let change = |body: &mut Value| body["tools"][1]["description"] = json!("Runs.");
-    breaks(change, Cause::Tools, "tools", "tools[1]").await;
+    breaks(change, BreakCause::Tools, "tools", "tools[1]").await;
     let added = |body: &mut Value| {
         let mut more = body["tools"][1].clone();
         more["name"] = json!("more");
         body["tools"].as_array_mut().unwrap().push(more);
     };
-    breaks(added, Cause::Tools, "tools", "tools[2]").await;
+    breaks(added, BreakCause::Tools, "tools", "tools[2]").await;
 }
 
 #[tokio::test]
 async fn a_system_prompt_that_changed() {
     let change = |body: &mut Value| body["system"][0]["text"] = json!(prose("You guess.", 1_200));
-    breaks(change, Cause::System, "system", "system[0]").await;
+    breaks(change, BreakCause::System, "system", "system[0]").await;
 }
 
 #[tokio::test]
 async fn another_model() {
     let change = |body: &mut Value| body["model"] = json!("claude-sonnet-4-6");
-    breaks(change, Cause::Model, "model", "model").await;
+    breaks(change, BreakCause::Model, "model", "model").await;
 }
 
 #[tokio::test]
 async fn thinking_that_was_switched_on() {
     let change = |body: &mut Value| body["thinking"] = json!({"type": "adaptive"});
-    breaks(change, Cause::Thinking, "messages", "thinking").await;
+    breaks(change, BreakCause::Thinking, "messages", "thinking").await;
     let change = |body: &mut Value| body["output_config"] = json!({"effort": "low"});
-    breaks(change, Cause::Thinking, "messages", "output_config").await;
+    breaks(change, BreakCause::Thinking, "messages", "output_config").await;
 }
 
 #[tokio::test]
 async fn another_tool_choice() {
     let change = |body: &mut Value| body["tool_choice"] = json!({"type": "any"});
-    breaks(change, Cause::ToolChoice, "messages", "tool_choice").await;
+    breaks(change, BreakCause::ToolChoice, "messages", "tool_choice").await;
 }
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn other_betas() {
             _ => Letter::alone(&turn(number)).with("anthropic-beta", "context-management-2025-06-27"),
         });
         let scene = Scene::play(configure, letters).await;
-        scene.second_broke(Cause::Betas, "messages", "anthropic-beta");
+        scene.second_broke(BreakCause::Betas, "messages", "anthropic-beta");
     }
 }
 
@@ -155,7 +155,7 @@ async fn a_history_that_changed() {
                     .await;
             }
             let path = format!("messages[{message}].content[0]");
-            scene.second_broke(Cause::Messages, "messages", &path);
+            scene.second_broke(BreakCause::Messages, "messages", &path);
         }
     }
 }
@@ -167,7 +167,7 @@ async fn a_picture_that_came() {
         let first = body["messages"][2]["content"].as_array_mut().unwrap();
         first.insert(0, picture.clone());
     };
-    breaks(change, Cause::Messages, "messages", "messages[2].content[0]").await;
+    breaks(change, BreakCause::Messages, "messages", "messages[2].content[0]").await;
 }
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn another_spelling() {
     };
     for configure in [OBSERVE, UNALIGNED] {
         let scene = Scene::play(configure, changed(change)).await;
-        scene.second_broke(Cause::Spelling, "tools", "tools[0]");
+        scene.second_broke(BreakCause::Spelling, "tools", "tools[0]");
     }
     let aligned = Scene::play(ALIGN, changed(change)).await;
     aligned.stage.is_calm(3, "one spelling").await;
@@ -195,7 +195,7 @@ async fn a_pause_longer_than_the_entry_lives() {
         scene.stage.pass(Duration::from_secs(299));
         scene.say(&Letter::alone(&turn(3))).await;
         assert_eq!(scene.lost(), cached(&scene.exchanges[0]), "all of it was gone");
-        scene.second_broke(Cause::TtlExpired, "messages", "messages[0].content[0]");
+        scene.second_broke(BreakCause::TtlExpired, "messages", "messages[0].content[0]");
     }
 }
 
@@ -213,7 +213,7 @@ async fn a_prompt_that_is_too_short_to_be_cached() {
             scene.say(&Letter::alone(&short(number))).await;
         }
         let marked = scene.stage.sim.requests()[0].breakpoints[0].tokens;
-        scene.broke(1, Cause::BelowMinimum, "messages", "messages[0].content[0]", marked);
+        scene.broke(1, BreakCause::BelowMinimum, "messages", "messages[0].content[0]", marked);
     }
 }
 
@@ -231,7 +231,7 @@ async fn more_blocks_than_a_breakpoint_looks_back() {
     for number in [1, 2] {
         scene.say(&Letter::alone(&wide(number))).await;
     }
-    scene.second_broke(Cause::Lookback, "messages", "messages[0].content[0]");
+    scene.second_broke(BreakCause::Lookback, "messages", "messages[0].content[0]");
     let stage = Stage::with(ALIGN).await;
     for number in [1, 2] {
         stage.ask(&wide(number)).await;
@@ -266,7 +266,7 @@ async fn a_prefix_that_another_request_is_still_writing() {
     // The follower, which did not wait, ended first.
     records.remove(0);
     let scene = Scene { stage, exchanges, records };
-    scene.broke(0, Cause::NotYetVisible, "messages", "messages[0].content[0]", lost);
+    scene.broke(0, BreakCause::NotYetVisible, "messages", "messages[0].content[0]", lost);
 }
 
 #[tokio::test]
@@ -279,7 +279,7 @@ async fn a_cache_that_forgot() {
             scene.say(&Letter::alone(&turn(number))).await;
         }
         assert_eq!(scene.lost(), cached(&scene.exchanges[0]), "all of it was gone");
-        scene.second_broke(Cause::Unknown, "messages", "messages[0].content[0]");
+        scene.second_broke(BreakCause::Unknown, "messages", "messages[0].content[0]");
     }
 }
 
@@ -303,7 +303,7 @@ async fn a_break_costs_what_writing_costs_more_than_reading() {
             Letter::alone(&body)
         });
         let scene = Scene::play(OBSERVE, letters).await;
-        scene.second_broke(Cause::System, "system", "system[0]");
+        scene.second_broke(BreakCause::System, "system", "system[0]");
         let said = scene.records[1].get("break_cost_usd").map(|cost| cost.as_f64().unwrap());
         let expected = extra.map(|extra| extra * scene.lost() as f64 / 1e6);
         let close = match (said, expected) {

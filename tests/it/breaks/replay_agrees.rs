@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use forkpoint::config::{Bodies, Mode};
-use forkpoint::engine::breaks::Cause;
+use forkpoint::engine::words::BreakCause;
 use forkpoint::sim::faults::{FaultCondition, Rule};
 use forkpoint::sim::models::{find, public_models};
 use forkpoint::sim::{BilledUsage, InjectedFault};
@@ -399,11 +399,11 @@ fn counted(hour: &Hour, log: &[Value], recorded: &[Value]) {
     }
 }
 
-async fn agrees(mode: Mode, quiet: &[Cause]) -> Hour {
+async fn agrees(mode: Mode, quiet: &[BreakCause]) -> Hour {
     let hour = Hour::pass(mode).await;
     let log = hour.stage.log.records();
     let recorded = hour.recorded();
-    for cause in Cause::ALL {
+    for cause in BreakCause::ALL {
         let breaks = hour.metric("cache_breaks_total", &[&label("cause", cause.as_str())]);
         assert_eq!(breaks > 0.0, !quiet.contains(&cause), "{}: {breaks}", cause.as_str());
     }
@@ -421,7 +421,7 @@ async fn an_hour_observed_agrees_with_the_ledger_and_so_does_its_replay() {
 
 #[tokio::test]
 async fn an_hour_aligned_agrees_with_the_ledger_and_so_does_its_replay() {
-    let hour = agrees(Mode::Align, &[Cause::Spelling, Cause::Lookback]).await;
+    let hour = agrees(Mode::Align, &[BreakCause::Spelling, BreakCause::Lookback]).await;
     assert_eq!(hour.metric("fallbacks_total", &["refused"]), 1.0);
     assert!(hour.metric("gate_holds_total", &["released"]) > 0.0, "nobody waited");
     replayed::agrees(&hour, "aligned").await;
@@ -429,7 +429,7 @@ async fn an_hour_aligned_agrees_with_the_ledger_and_so_does_its_replay() {
 
 #[tokio::test]
 async fn an_hour_forked_agrees_with_the_ledger_and_so_does_its_replay() {
-    let hour = agrees(Mode::Fork, &[Cause::Spelling, Cause::Lookback]).await;
+    let hour = agrees(Mode::Fork, &[BreakCause::Spelling, BreakCause::Lookback]).await;
     assert_eq!(hour.metric("children_total", &["forked"]), CHILDREN as f64);
     assert!(hour.metric("gate_holds_total", &["released"]) > 0.0, "nobody waited");
     replayed::agrees(&hour, "forked").await;

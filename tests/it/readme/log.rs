@@ -8,9 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use forkpoint::config::{Config, Mode, Profile};
-use forkpoint::engine::breakpoints::Skip;
-use forkpoint::engine::fork::Refusal;
-use forkpoint::engine::words::{Reason, Why};
+use forkpoint::engine::words::{Reason, Refusal, Skip, Why};
 use forkpoint::proxy::drill::Step;
 use forkpoint::proxy::recording::Line;
 use forkpoint::sim::faults::{FaultCondition, Rule};

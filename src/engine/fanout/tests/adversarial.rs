@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::engine::words::FanOutDropped;
 
 /// Whatever comes after a fan-out without hints: none of it is a child.
 #[track_caller]
@@ -125,7 +126,7 @@ fn paths_and_commands_quoted_in_chats_are_no_directives() {
     let calls = [1, 2].map(|n| call(&format!("r{n}"), "Read", json!({"file_path": path(n)})));
     let draft = Draft::begin(parent(&request(&["Read"], &[user(json!("go"))]), BARE), false).unwrap();
     let turn = answer("msg_1", "tool_use", &calls);
-    assert_eq!(scene.forks.seal(draft, &turn, scene.now).unwrap_err(), Dropped::FewDirectives);
+    assert_eq!(scene.forks.seal(draft, &turn, scene.now).unwrap_err(), FanOutDropped::FewDirectives);
 
     let command =
         |n: u8| format!("cargo test --all-targets --package number-{n} -- --nocapture --test-threads 1");

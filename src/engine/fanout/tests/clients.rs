@@ -1,6 +1,7 @@
 //! Fan-outs as real clients play them.
 
 use super::*;
+use crate::engine::words::{Rank, Spawning};
 
 fn fork_name(message_id: &str) -> String {
     ForkId::of(TENANT, message_id).to_string()

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::engine::words::{FanOutDropped, Rank, Spawning, WhyPlain};
 
 fn draft(body: &Value) -> Draft {
     Draft::begin(parent(body, BARE), false).unwrap()
@@ -86,7 +87,7 @@ fn a_stream_cut_midway_leaves_nothing() {
         assert_eq!(scene.forks.len(), 1);
         assert_eq!(say(&scene.ask(&child(&directive("0")), BARE)), "child");
         let cut = Turn { wholeness: Default::default(), ..turn.clone() };
-        assert_eq!(scene.forks.seal(early, &cut, scene.now).unwrap_err(), Dropped::Unfinished);
+        assert_eq!(scene.forks.seal(early, &cut, scene.now).unwrap_err(), FanOutDropped::Unfinished);
         assert_eq!((scene.forks.len(), scene.forks.bytes()), (0, 0));
         assert_eq!(say(&scene.ask(&child(&directive("0")), BARE)), "no_fork_point");
     }
@@ -113,11 +114,11 @@ fn children_never_become_fork_points() {
     let begin = |body: &Value, headers, bound| Draft::begin(parent(body, headers), bound).map(|_| ());
     let body = request(&["Agent"], &[user(json!("go"))]);
     assert_eq!(begin(&body, BARE, false), Ok(()));
-    assert_eq!(begin(&body, BARE, true), Err(Dropped::Child));
-    assert_eq!(begin(&body, claude(1, Some(1)), false), Err(Dropped::Child));
+    assert_eq!(begin(&body, BARE, true), Err(FanOutDropped::Child));
+    assert_eq!(begin(&body, claude(1, Some(1)), false), Err(FanOutDropped::Child));
     let tag = format!("{CHILD_TAG}You are the fork.");
     let forked = request(&["Agent"], &[user(json!([result("t", json!([text(PLACEHOLDER)])), text(&tag)]))]);
-    assert_eq!(begin(&forked, BARE, false), Err(Dropped::Child));
+    assert_eq!(begin(&forked, BARE, false), Err(FanOutDropped::Child));
 }
 
 #[test]
@@ -126,7 +127,7 @@ fn ids_of_another_fan_out_are_not_taken_over() {
     let turn = |id: &str| answer(id, "tool_use", &agents(2));
     let first = scene.forks.seal(plain_draft(), &turn("m1"), scene.now).unwrap();
     let again = scene.forks.seal(plain_draft(), &turn("m2"), scene.now);
-    assert_eq!(again.unwrap_err(), Dropped::ReusedId);
+    assert_eq!(again.unwrap_err(), FanOutDropped::ReusedId);
     assert_eq!(scene.forks.parent_of(["t0"]).unwrap().id, first.id);
     // The same message once more is the same fork point.
     scene.forks.seal(plain_draft(), &turn("m1"), scene.now).unwrap();
@@ -145,7 +146,7 @@ fn only_so_many_fan_outs_are_pending_at_once() {
     for n in 0..64 {
         scene.forks.pending(&format!("m{n}"), &mut early(n), scene.now).unwrap();
     }
-    assert_eq!(scene.forks.pending("m64", &mut early(64), scene.now), Err(Dropped::PendingForks));
+    assert_eq!(scene.forks.pending("m64", &mut early(64), scene.now), Err(FanOutDropped::PendingForks));
     assert!(scene.forks.pending("m63", &mut early(63), scene.now).is_ok());
     scene.wait(3_601);
     scene.forks.expire(scene.now);
@@ -180,14 +181,14 @@ fn memory_is_bounded_and_what_is_held_stays() {
 
     let giant = request(&["Agent"], &[user(json!("x".repeat(641 << 10)))]);
     let refused = scene.forks.seal(draft(&giant), &answer("m", "tool_use", &agents(2)), scene.now);
-    assert_eq!(refused.unwrap_err(), Dropped::TooLarge);
+    assert_eq!(refused.unwrap_err(), FanOutDropped::TooLarge);
     assert_eq!(scene.forks.bytes(), 0);
 }
 
 #[test]
 fn every_reason_has_its_own_spelling() {
     let distinct = |words: &[&str]| words.iter().collect::<std::collections::HashSet<_>>().len();
-    assert_eq!(distinct(&Dropped::ALL.map(Dropped::as_str)), Dropped::ALL.len());
+    assert_eq!(distinct(&FanOutDropped::ALL.map(FanOutDropped::as_str)), FanOutDropped::ALL.len());
     assert_eq!(distinct(&WhyPlain::ALL.map(WhyPlain::as_str)), WhyPlain::ALL.len());
     assert_eq!(distinct(&[Rank::Contained, Rank::Whole, Rank::Explicit].map(Rank::as_str)), 3);
     assert_eq!(distinct(&[Spawning::Listed, Spawning::Learned, Spawning::Unknown].map(Spawning::as_str)), 3);

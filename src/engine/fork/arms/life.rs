@@ -1,8 +1,9 @@
 //! One child from its first turn to its last, and what many of them teach.
 
-use super::{Answered, Arm};
+use super::Answered;
 use crate::engine::fanout::ForkId;
-use crate::engine::fork::economics::{Habits, Unit};
+use crate::engine::fork::economics::Habits;
+use crate::engine::words::{Arm, CostUnit};
 
 /// Children that must have ended before their habits count.
 const LIVES_MIN: f64 = 4.0;
@@ -24,7 +25,7 @@ pub struct Life {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    pub unit: Unit,
+    pub unit: CostUnit,
     pub measured: f64,
     pub predicted: f64,
 }

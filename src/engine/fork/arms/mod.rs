@@ -20,9 +20,9 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::economics::{Habits, Unit};
+use super::economics::Habits;
 use crate::engine::fanout::{Binding, ForkId};
-use crate::engine::words::Moment;
+use crate::engine::words::{Arm, CostUnit, Moment, StandDown, StopReason};
 use life::{Life, Lives};
 use sample::{Baseline, Sample};
 
@@ -35,95 +35,10 @@ const QUIET_MS: u64 = 15 * 60 * 1_000;
 /// How long forking stands down before it is tried again.
 const STAND_DOWN_MS: u64 = 60 * 60 * 1_000;
 
-/// Which children are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Arm {
-    Forked,
-    /// Left alone to be compared with.
-    Holdout,
-    /// Not forked for any other reason.
-    Unforked,
-}
-
-impl Arm {
-    pub const ALL: [Arm; 3] = [Arm::Forked, Arm::Holdout, Arm::Unforked];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Arm::Forked => "forked",
-            Arm::Holdout => "holdout",
-            Arm::Unforked => "unforked",
-        }
-    }
-}
-
-/// Why forking stands down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StandDown {
-    /// Forked children cost more than was predicted.
-    Cost,
-    /// They answer with nothing more often than others.
-    EmptyAnswers,
-}
-
-impl StandDown {
-    pub const ALL: [StandDown; 2] = [StandDown::Cost, StandDown::EmptyAnswers];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            StandDown::Cost => "cost",
-            StandDown::EmptyAnswers => "empty_answers",
-        }
-    }
-}
-
-/// How a turn ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stop {
-    EndTurn,
-    ToolUse,
-    MaxTokens,
-    StopSequence,
-    PauseTurn,
-    Refusal,
-    ContextWindow,
-    /// Any other word, or none.
-    Other,
-}
-
-impl Stop {
-    pub const ALL: [Stop; 8] = [
-        Stop::EndTurn,
-        Stop::ToolUse,
-        Stop::MaxTokens,
-        Stop::StopSequence,
-        Stop::PauseTurn,
-        Stop::Refusal,
-        Stop::ContextWindow,
-        Stop::Other,
-    ];
-
-    pub fn of(stop_reason: Option<&str>) -> Stop {
-        let known = Stop::ALL.into_iter().find(|stop| stop_reason == Some(stop.as_str()));
-        known.unwrap_or(Stop::Other)
-    }
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Stop::EndTurn => "end_turn",
-            Stop::ToolUse => "tool_use",
-            Stop::MaxTokens => "max_tokens",
-            Stop::StopSequence => "stop_sequence",
-            Stop::PauseTurn => "pause_turn",
-            Stop::Refusal => "refusal",
-            Stop::ContextWindow => "model_context_window_exceeded",
-            Stop::Other => "other",
-        }
-    }
-
+impl StopReason {
     /// Whether the child has nothing more to do.
     fn ends(self) -> bool {
-        !matches!(self, Stop::ToolUse | Stop::PauseTurn)
+        !matches!(self, StopReason::ToolUse | StopReason::PauseTurn)
     }
 }
 
@@ -137,7 +52,7 @@ pub struct Answered<'a> {
     pub arm: Arm,
     /// Whether it is the child's first.
     pub first: bool,
-    pub stop: Stop,
+    pub stop: StopReason,
     pub is_empty: bool,
     /// Results that the turn was given and that report a failure.
     pub tool_errors: u64,
@@ -151,7 +66,7 @@ pub struct Answered<'a> {
 /// What a turn cost, and what was expected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    pub unit: Unit,
+    pub unit: CostUnit,
     /// This turn.
     pub measured: f64,
     /// The whole child, as its forecast had it for this arm; none without one. Read on the first turn.
@@ -167,8 +82,8 @@ pub struct Totals {
     pub empty_answers: u64,
     pub tool_errors: u64,
     pub wall_ms: u64,
-    /// In the order of [`Stop::ALL`].
-    pub stops: [u64; Stop::ALL.len()],
+    /// In the order of [`StopReason::ALL`].
+    pub stops: [u64; StopReason::ALL.len()],
     /// Measured and predicted, in dollars.
     pub dollars: [f64; 2],
     /// The same in tokens, where no price is known.
@@ -186,12 +101,12 @@ impl Totals {
             (&mut self.wall_ms, turn.wall_ms),
         ];
         counts.into_iter().for_each(|(count, more)| *count = count.saturating_add(more));
-        let stops = Stop::ALL.into_iter().zip(&mut self.stops);
+        let stops = StopReason::ALL.into_iter().zip(&mut self.stops);
         stops.filter(|(stop, _)| *stop == turn.stop).for_each(|(_, count)| *count = count.saturating_add(1));
         if let Some(cost) = turn.cost {
             let [measured, predicted] = match cost.unit {
-                Unit::Dollars => &mut self.dollars,
-                Unit::Tokens => &mut self.tokens,
+                CostUnit::Dollars => &mut self.dollars,
+                CostUnit::Tokens => &mut self.tokens,
             };
             *measured += cost.measured;
             *predicted += cost.predicted.filter(|_| turn.first).unwrap_or(0.0);

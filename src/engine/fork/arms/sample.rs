@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::StandDown;
 use super::life::Life;
 use crate::engine::fanout::ForkId;
-use crate::engine::fork::economics::Unit;
+use crate::engine::words::{CostUnit, StandDown};
 
 /// Fewer children prove nothing.
 const CHILDREN_MIN: f64 = 8.0;
@@ -59,8 +58,8 @@ impl Sample {
         }
         if let Some(cost) = life.cost {
             let excess = match cost.unit {
-                Unit::Dollars => &mut self.dollars,
-                Unit::Tokens => &mut self.tokens,
+                CostUnit::Dollars => &mut self.dollars,
+                CostUnit::Tokens => &mut self.tokens,
             };
             excess.add(cost.measured - COST_MAX * cost.predicted);
         }

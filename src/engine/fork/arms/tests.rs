@@ -19,13 +19,13 @@ fn turn(child: u64, arm: Arm) -> Answered<'static> {
         tool: TOOL,
         arm,
         first: true,
-        stop: Stop::EndTurn,
+        stop: StopReason::EndTurn,
         is_empty: false,
         tool_errors: 0,
         prompt_tokens: 1_000,
         output_tokens: 100,
         wall_ms: 10,
-        cost: Some(Measured { unit: Unit::Tokens, measured: 100.0, predicted: Some(100.0) }),
+        cost: Some(Measured { unit: CostUnit::Tokens, measured: 100.0, predicted: Some(100.0) }),
     }
 }
 
@@ -62,7 +62,7 @@ impl Trial {
 }
 
 fn measured(measured: f64) -> Option<Measured> {
-    Some(Measured { unit: Unit::Dollars, measured, predicted: Some(100.0) })
+    Some(Measured { unit: CostUnit::Dollars, measured, predicted: Some(100.0) })
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn children_that_cost_more_than_a_tenth_more_stop_the_forking() {
 fn a_cost_that_nobody_foresaw_proves_nothing() {
     let dear = |it: &mut Answered<'_>| it.cost = measured(1_000.0);
     let blind = |it: &mut Answered<'_>| {
-        it.cost = Some(Measured { unit: Unit::Tokens, measured: 1e6, predicted: None });
+        it.cost = Some(Measured { unit: CostUnit::Tokens, measured: 1e6, predicted: None });
     };
     assert_eq!(Trial::new().until_stood_down(blind), None);
     assert_eq!(Trial::new().until_stood_down(|it| it.cost = measured(f64::NAN)), None);
@@ -153,7 +153,7 @@ fn a_life_is_all_turns_of_a_child() {
         let mut stopped = Vec::new();
         for number in 0..3_u64 {
             answered.first = number == 0;
-            answered.stop = if number == 2 { Stop::EndTurn } else { Stop::ToolUse };
+            answered.stop = if number == 2 { StopReason::EndTurn } else { StopReason::ToolUse };
             answered.cost = measured(40.0);
             answered.prompt_tokens = 1_000 + 300 * number;
             stopped.extend(trial.arms.record(&answered, Moment(0)));
@@ -182,7 +182,7 @@ fn habits_are_unknown_until_some_children_ended_and_follow_the_newer_ones() {
         for number in 0..turns {
             let mut answered = turn(child, Arm::Forked);
             answered.first = number == 0;
-            answered.stop = if number + 1 == turns { Stop::EndTurn } else { Stop::ToolUse };
+            answered.stop = if number + 1 == turns { StopReason::EndTurn } else { StopReason::ToolUse };
             arms.record(&answered, Moment(0));
         }
     };
@@ -198,7 +198,7 @@ fn habits_are_unknown_until_some_children_ended_and_follow_the_newer_ones() {
 /// A child that has had so many turns and goes on.
 fn lives(arms: &mut Arms, child: u64, turns: u64) {
     for number in 0..turns {
-        let answered = Answered { first: number == 0, stop: Stop::ToolUse, ..turn(child, Arm::Forked) };
+        let answered = Answered { first: number == 0, stop: StopReason::ToolUse, ..turn(child, Arm::Forked) };
         arms.record(&answered, Moment(0));
     }
 }
@@ -237,7 +237,7 @@ fn a_few_that_have_ended_teach_only_that_children_live_long() {
 fn a_child_that_falls_silent_has_ended_and_one_that_comes_back_does_not_begin() {
     let mut arms = Arms::default();
     for child in 0..4 {
-        arms.record(&Answered { stop: Stop::ToolUse, ..turn(child, Arm::Forked) }, Moment(0));
+        arms.record(&Answered { stop: StopReason::ToolUse, ..turn(child, Arm::Forked) }, Moment(0));
     }
     let later = Answered { first: false, ..turn(99, Arm::Forked) };
     arms.record(&later, Moment(QUIET_MS));
@@ -254,7 +254,7 @@ fn everything_is_bounded() {
     let mut arms = Arms::default();
     for child in 0..2 * OPEN_MAX as u64 {
         let tool = format!("tool {}", child % 200);
-        let answered = Answered { stop: Stop::ToolUse, tool: &tool, ..turn(child, Arm::Forked) };
+        let answered = Answered { stop: StopReason::ToolUse, tool: &tool, ..turn(child, Arm::Forked) };
         arms.record(&answered, Moment(child));
     }
     assert_eq!((arms.tools.len(), arms.open.len(), arms.heard.len()), (TOOLS_MAX, OPEN_MAX, OPEN_MAX));
@@ -265,10 +265,13 @@ fn everything_is_bounded() {
 
 #[test]
 fn every_word_has_its_own_spelling_and_stop_reasons_are_read_by_theirs() {
-    let words: BTreeSet<_> = Stop::ALL.map(Stop::as_str).into();
-    assert_eq!(words.len(), Stop::ALL.len());
-    assert!(Stop::ALL.iter().all(|stop| Stop::of(Some(stop.as_str())) == *stop));
-    assert_eq!((Stop::of(None), Stop::of(Some("of a later version"))), (Stop::Other, Stop::Other));
+    let words: BTreeSet<_> = StopReason::ALL.map(StopReason::as_str).into();
+    assert_eq!(words.len(), StopReason::ALL.len());
+    assert!(StopReason::ALL.iter().all(|stop| StopReason::of(Some(stop.as_str())) == *stop));
+    assert_eq!(
+        (StopReason::of(None), StopReason::of(Some("of a later version"))),
+        (StopReason::Other, StopReason::Other)
+    );
     assert_ne!(StandDown::Cost.as_str(), StandDown::EmptyAnswers.as_str());
     for (index, arm) in Arm::ALL.into_iter().enumerate() {
         assert_eq!(arm as usize, index, "totals are kept in that order");
@@ -330,7 +333,7 @@ proptest! {
             now = now.after(later);
             let before = arms.verdict(TOOL, now);
             let answered = Answered {
-                first, is_empty, stop: Stop::ALL[stop],
+                first, is_empty, stop: StopReason::ALL[stop],
                 prompt_tokens: later, cost: measured(cost),
                 ..turn(child, Arm::ALL[arm])
             };

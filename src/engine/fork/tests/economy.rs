@@ -1,6 +1,6 @@
 use super::*;
-use crate::engine::breakpoints::Ttl;
 use crate::engine::prices::{ModelFacts, Multiplier, Multipliers, Price, Rate, Rates};
+use crate::engine::words::{CostUnit, Refusal, Ttl};
 
 const RATES: [f64; 3] = [0.1, 1.25, 2.0];
 
@@ -60,7 +60,7 @@ fn one_turn_is_counted_as_it_is_billed() {
     near(found.forked, (leader + 4.0 * follower) / 5.0);
     near(found.as_sent, 12_000.0);
     near(found.aligned, (1.25 * 12_000.0 + 4.0 * (0.1 * 11_800.0 + 1.25 * 200.0)) / 5.0);
-    assert_eq!((found.unit, found.turns), (Unit::Tokens, 1));
+    assert_eq!((found.unit, found.turns), (CostUnit::Tokens, 1));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn with_a_price_the_figures_are_dollars_and_output_counts() {
     let habits = Habits { output: 100, ..one_turn() };
     let (dollars, tokens) =
         (forecast(sizes(12_000), habits, &priced), forecast(sizes(12_000), habits, &market(5)));
-    assert_eq!(dollars.unit, Unit::Dollars);
+    assert_eq!(dollars.unit, CostUnit::Dollars);
     near(dollars.as_sent * 1e6, tokens.as_sent + 500.0);
     near(dollars.forked * 1e6, tokens.forked + 500.0);
 }

@@ -1,7 +1,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::engine::fanout::{ForkId, Spawning};
+use crate::engine::fanout::ForkId;
+use crate::engine::words::{Refusal, Spawning};
 
 /// Someone who wants to be forked.
 struct Candidate {

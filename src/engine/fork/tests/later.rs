@@ -1,4 +1,5 @@
 use super::*;
+use crate::engine::words::ForkNote;
 
 fn turn(number: usize) -> [Value; 2] {
     let id = format!("toolu_child_{number}");
@@ -60,7 +61,7 @@ fn the_first_message_is_known_in_another_form() {
         body["messages"][0]["content"] = content.clone();
         let later = scene.later(&prefix, &body.to_string(), None);
         assert!(before_answer(&later).starts_with(&start), "{content}");
-        assert!(!later.notes.contains(&Note::Compacted));
+        assert!(!later.notes.contains(&ForkNote::Compacted));
     }
 }
 
@@ -86,7 +87,7 @@ fn a_hoisted_system_message_is_known_again_as_a_string() {
         let mut changed = body.clone();
         changed["messages"][1][change.0] = change.1;
         let later = scene.later(&prefix, &changed.to_string(), None);
-        assert!(later.notes.contains(&Note::Compacted));
+        assert!(later.notes.contains(&ForkNote::Compacted));
         let messages = unmarked(value(&later))["messages"].as_array().unwrap().clone();
         assert_eq!(messages[3..], changed["messages"].as_array().unwrap()[..]);
     }
@@ -99,7 +100,7 @@ fn a_compacted_child_keeps_its_prefix_and_its_instructions() {
     let mut body = after(child_body("a"), 2);
     body["messages"][0]["content"] = json!("Summary of the work so far: nothing was found yet.");
     let later = scene.later(&prefix, &body.to_string(), Some(500));
-    assert_eq!(later.notes, [Note::Compacted]);
+    assert_eq!(later.notes, [ForkNote::Compacted]);
     let (one, two) = (unmarked(value(&composed)), unmarked(value(&later)));
     assert_eq!(one["messages"].as_array().unwrap()[..2], two["messages"].as_array().unwrap()[..2]);
     let own = one["messages"][2]["content"].as_array().unwrap();
@@ -116,7 +117,7 @@ fn a_new_system_prompt_is_not_lost() {
     let mut body = after(child_body("a"), 1);
     body["system"] = json!([text("You work."), text("And hurry.")]);
     let later = scene.later(&prefix, &body.to_string(), None);
-    assert_eq!(later.notes, [Note::NewInstructions]);
+    assert_eq!(later.notes, [ForkNote::NewInstructions]);
     let own = unmarked(value(&later))["messages"][2]["content"].clone();
     let expected = [text("You work."), text("And hurry."), text(&directive("a"))];
     assert_eq!(own.as_array().unwrap()[3..], expected);
@@ -138,7 +139,7 @@ fn settings_that_change_are_the_childs() {
     let made = value(&later);
     assert_eq!((&made["tool_choice"], &made["max_tokens"]), (&json!({"type": "none"}), &json!(7)));
     assert_eq!(made.get("thinking"), None);
-    assert_eq!(later.notes, [Note::ChangedFields]);
+    assert_eq!(later.notes, [ForkNote::ChangedFields]);
     // What it takes from its parent whatever it says was settled when it came.
     scene.policy.inherit = vec!["thinking".into(), "tool_choice".into()];
     let (inheriting, _) = scene.first(&body.to_string(), 0);

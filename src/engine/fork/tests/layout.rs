@@ -1,5 +1,5 @@
 use super::*;
-use crate::engine::breakpoints::{Carrier, Origin, Ttl};
+use crate::engine::words::{Carrier, ForkNote, Origin, Refusal, Ttl};
 
 fn written(piece: usize, ttl: Ttl) -> Option<Breakpoint> {
     Some(Breakpoint { piece, ttl, origin: Origin::Client, carrier: Carrier::Block })
@@ -36,7 +36,7 @@ fn the_whole_body_is_as_the_layout_says() {
             "messages[2].content[4]"
         ]
     );
-    assert_eq!(composed.notes, [Note::Instructions, Note::Tools]);
+    assert_eq!(composed.notes, [ForkNote::Instructions, ForkNote::Tools]);
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn the_report_is_asked_for_by_policy_and_kind() {
         let mut scene = Scene::of(&parent_body().to_string(), &calls(kind.clone()));
         scene.policy.report = report;
         let (_, composed) = scene.first(&bare.to_string(), 0);
-        assert_eq!(composed.notes.contains(&Note::Report), expected, "{kind} {report:?}");
+        assert_eq!(composed.notes.contains(&ForkNote::Report), expected, "{kind} {report:?}");
         assert_eq!(bytes(&composed).contains("Scope"), expected);
     }
 }
@@ -109,17 +109,17 @@ fn a_child_that_works_elsewhere_is_told_so() {
     child["system"] = json!("You work.\nWorking directory: /srv/trees/a\nOther: 1");
     let scene = Scene::of(&parent.to_string(), &two_calls());
     let (_, composed) = scene.first(&child.to_string(), 0);
-    assert!(composed.notes.contains(&Note::Worktree));
+    assert!(composed.notes.contains(&ForkNote::Worktree));
     assert!(
         bytes(&composed).contains("in the directory /srv/trees/a, not in that of the main agent (/srv/main)")
     );
     child["system"] = json!("You work.\nWorking directory: /srv/main");
     let (_, composed) = scene.first(&child.to_string(), 0);
-    assert!(!composed.notes.contains(&Note::Worktree));
+    assert!(!composed.notes.contains(&ForkNote::Worktree));
     let mut calls = two_calls();
     calls[0]["input"]["isolation"] = json!("worktree");
     let (_, composed) = Scene::of(&parent.to_string(), &calls).first(&child.to_string(), 0);
-    assert!(composed.notes.contains(&Note::Worktree), "the call says so");
+    assert!(composed.notes.contains(&ForkNote::Worktree), "the call says so");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_system_message_after_the_first_travels_with_it() {
     assert_eq!(messages.as_array().unwrap().len(), 3);
     let expected = [text("You work."), text("Deferred tools."), text(&directive("a"))];
     assert_eq!(messages[2]["content"].as_array().unwrap()[3..], expected);
-    assert!(composed.notes.contains(&Note::Hoisted));
+    assert!(composed.notes.contains(&ForkNote::Hoisted));
     // With members of its own, or against the policy, it stays where it is.
     let (_, composed) = scene.first(&with_system_message("high").to_string(), 0);
     let stays = value(&composed)["messages"][3].clone();
@@ -189,9 +189,10 @@ fn the_attribution_line_is_the_childs_where_it_is_stripped_and_the_parents_elsew
     let (mut parent, mut child) = (parent_body(), child_body("a"));
     parent["system"] = json!([line("parent"), text("You lead.")]);
     child["system"] = json!([line("child"), text("You work.")]);
-    for (attribution, expected, note) in
-        [(Attribution::Stripped, "child", Note::OwnLine), (Attribution::Counted, "parent", Note::LineLeftOut)]
-    {
+    for (attribution, expected, note) in [
+        (Attribution::Stripped, "child", ForkNote::OwnLine),
+        (Attribution::Counted, "parent", ForkNote::LineLeftOut),
+    ] {
         let scene = Scene::on(fan_out(&parent.to_string(), &two_calls()), None, attribution);
         let (_, composed) = scene.first(&child.to_string(), 0);
         let body = unmarked(value(&composed));
@@ -202,7 +203,7 @@ fn the_attribution_line_is_the_childs_where_it_is_stripped_and_the_parents_elsew
     parent["system"] = json!("You lead.");
     let (_, composed) = Scene::of(&parent.to_string(), &two_calls()).first(&child.to_string(), 0);
     assert_eq!(value(&composed)["system"], "You lead.");
-    assert!(composed.notes.contains(&Note::LineLeftOut));
+    assert!(composed.notes.contains(&ForkNote::LineLeftOut));
 }
 
 #[test]
@@ -257,7 +258,7 @@ fn a_late_child_stands_on_the_turn_up_to_its_own_call() {
     assert_eq!(messages[1]["content"], json!([text("Split."), two_calls()[0]]));
     assert_eq!(messages[2]["content"][0]["tool_use_id"], "toolu_a");
     assert!(messages[2]["content"][1]["text"].as_str().unwrap().starts_with(CHILD_TAG));
-    assert!(composed.notes.contains(&Note::Partial));
+    assert!(composed.notes.contains(&ForkNote::Partial));
     let refused = Trunk::of(&fork, None, None, Attribution::Stripped);
     assert_eq!(refused.err(), Some(Refusal::Unsealed));
 }
@@ -352,6 +353,6 @@ fn betas_are_the_parents_then_the_childs() {
 
 #[test]
 fn every_note_has_its_own_spelling() {
-    let spellings: std::collections::HashSet<_> = Note::ALL.iter().map(|note| note.as_str()).collect();
-    assert_eq!(spellings.len(), Note::ALL.len());
+    let spellings: std::collections::HashSet<_> = ForkNote::ALL.iter().map(|note| note.as_str()).collect();
+    assert_eq!(spellings.len(), ForkNote::ALL.len());
 }

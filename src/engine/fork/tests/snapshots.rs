@@ -1,7 +1,8 @@
 //! Messages to a turn that they name.
 
 use super::*;
-use crate::engine::fanout::{Explicit, LATEST, Newcomer, Snapshots, WhyPlain};
+use crate::engine::fanout::{Explicit, LATEST, Newcomer, Snapshots};
+use crate::engine::words::{ForkNote, Refusal, WhyPlain};
 
 const SESSION: Option<u8> = Some(3);
 
@@ -37,7 +38,7 @@ impl Kept {
     }
 }
 
-fn told(child: &Child, body: &Value) -> (Value, Vec<Note>) {
+fn told(child: &Child, body: &Value) -> (Value, Vec<ForkNote>) {
     let policy = Policy { share: 0.0, ..Policy::default() };
     let facts = Facts { rules: &Rules::default(), stood_down: false };
     let request = read(&body.to_string());
@@ -61,7 +62,7 @@ fn a_message_to_a_finished_turn_is_its_next_message_and_nothing_else() {
         json!({"role": "user", "content": [text("Sum up.")]}),
     ]);
     assert_eq!(body, expected);
-    assert_eq!(notes, [Note::Snapshot]);
+    assert_eq!(notes, [ForkNote::Snapshot]);
 }
 
 #[test]

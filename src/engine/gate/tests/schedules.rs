@@ -113,8 +113,8 @@ impl World {
         self.people.push(Person { ticket, streams, deadline, cold, state: State::Done });
         let new = self.people.len() - 1;
         match &verdict {
-            Verdict::Go(let_go) if let_go.outcome == Outcome::Full => assert!(is_full),
-            Verdict::Go(let_go) if let_go.outcome == Outcome::Unneeded => {
+            Verdict::Go(let_go) if let_go.outcome == GateOutcome::Full => assert!(is_full),
+            Verdict::Go(let_go) if let_go.outcome == GateOutcome::Unneeded => {
                 assert!(self.people[new].cold.is_empty());
                 return;
             }
@@ -139,7 +139,10 @@ impl World {
             self.people.iter_mut().for_each(|person| person.cold.retain(|other| *other != key));
         }
         let woken = self.gate.begun(self.people[i].ticket, self.now);
-        self.wake(woken, &[Outcome::Released, Outcome::Overtook, Outcome::Presumed, Outcome::GivenUp]);
+        self.wake(
+            woken,
+            &[GateOutcome::Released, GateOutcome::Overtook, GateOutcome::Presumed, GateOutcome::GivenUp],
+        );
     }
 
     fn leave(&mut self, i: usize) {
@@ -147,10 +150,13 @@ impl World {
         self.people[i].state = State::Done;
         let woken = self.gate.gone(self.people[i].ticket, self.now);
         assert!(!was_waiting || woken.is_empty(), "a follower that leaves is nobody's business");
-        self.wake(woken, &[Outcome::Succeeded, Outcome::Overtook, Outcome::Presumed, Outcome::GivenUp]);
+        self.wake(
+            woken,
+            &[GateOutcome::Succeeded, GateOutcome::Overtook, GateOutcome::Presumed, GateOutcome::GivenUp],
+        );
     }
 
-    fn wake(&mut self, woken: Vec<Ticket>, outcomes: &[Outcome]) {
+    fn wake(&mut self, woken: Vec<Ticket>, outcomes: &[GateOutcome]) {
         for ticket in woken {
             let i = self.people.iter().position(|person| person.ticket == ticket).unwrap();
             assert!(matches!(self.people[i].state, State::Waiting(_)), "woken though it does not wait");
@@ -190,21 +196,21 @@ impl World {
         };
         let leaders: Vec<_> = person.cold.iter().filter_map(|key| self.leader(*key)).collect();
         match let_go.outcome {
-            Outcome::Led | Outcome::Released | Outcome::Succeeded => {
+            GateOutcome::Led | GateOutcome::Released | GateOutcome::Succeeded => {
                 assert!(leaders.is_empty(), "a second writer");
             }
-            Outcome::Overtook => {
+            GateOutcome::Overtook => {
                 assert!(person.streams && leaders.iter().all(|leader| !leader.streams));
                 assert!(leaders.iter().any(|leader| !self.has_had_its_time(leader)));
             }
-            Outcome::Presumed => assert!(leaders.iter().all(|leader| self.has_had_its_time(leader))),
-            Outcome::TimedOut => assert!(person.deadline <= self.now && !leaders.is_empty()),
-            Outcome::GivenUp => {
+            GateOutcome::Presumed => assert!(leaders.iter().all(|leader| self.has_had_its_time(leader))),
+            GateOutcome::TimedOut => assert!(person.deadline <= self.now && !leaders.is_empty()),
+            GateOutcome::GivenUp => {
                 assert!(!person.streams && leaders.iter().all(|leader| !leader.streams));
                 assert_eq!(self.gate.holds.hold_ms(&0), None);
             }
-            Outcome::Full => assert!(!leaders.is_empty()),
-            Outcome::Unneeded | Outcome::ClientLeft | Outcome::TooSlow => panic!("{let_go:?}"),
+            GateOutcome::Full => assert!(!leaders.is_empty()),
+            GateOutcome::Unneeded | GateOutcome::ClientLeft | GateOutcome::TooSlow => panic!("{let_go:?}"),
         }
         if let Some(lesson) = let_go.lesson {
             assert!(leaders.iter().any(|leader| leader.ticket == lesson.leader && !leader.streams));

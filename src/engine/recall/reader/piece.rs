@@ -1,13 +1,14 @@
 //! Reading one piece that is not known.
 
 use super::Reader;
-use crate::engine::anatomy::{Form, Inside, Layer, Piece};
+use crate::engine::anatomy::{Form, Inside, Piece};
 use crate::engine::images::{has_payload, shows_image};
 use crate::engine::json::{self, Malformed, Span, is_key, value_end_noting};
 use crate::engine::marker;
 use crate::engine::recall::Seen;
 use crate::engine::recall::found::FoundPieces;
 use crate::engine::recall::hidden::{has_hidden_marker, nests_markers};
+use crate::engine::words::Layer;
 
 impl Reader<'_> {
     /// Reads a value that is not a block, and returns where it ends.

@@ -8,8 +8,8 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Arc;
 use shuttle::{future, thread};
 
-use crate::engine::gate::{Arrival, LetGo, Outcome, Settings, Ticket, Verdict, Wait, Write};
-use crate::engine::words::Moment;
+use crate::engine::gate::{Arrival, LetGo, Settings, Ticket, Verdict, Wait, Write};
+use crate::engine::words::{GateOutcome, Moment};
 
 #[expect(clippy::duplicate_mod, reason = "it is built again, with the lock below")]
 #[path = "../handoff.rs"]
@@ -107,7 +107,7 @@ fn a_lead_handed_to_one_that_leaves_goes_on_to_the_next() {
             second.gone(leaves, NOW);
         });
         let let_go = future::block_on(let_go(&handoff, stays, waits));
-        assert_eq!(let_go.outcome, Outcome::Succeeded);
+        assert_eq!(let_go.outcome, GateOutcome::Succeeded);
         [fails, drops].into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!((handoff.waiting(NOW), handoff.next_due()), (0, None));
         handoff.begun(stays, NOW);

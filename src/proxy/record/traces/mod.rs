@@ -18,10 +18,9 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{self, Config, Profile};
-use crate::engine::gate::Outcome;
 use crate::engine::identify::is_signed;
 use crate::engine::turn::Turn;
-use crate::engine::words::Endpoint;
+use crate::engine::words::{Endpoint, GateOutcome};
 use crate::metrics::Metrics;
 use crate::proxy::clock::millis;
 use crate::proxy::forward::{SentBody, SetupError, Upstream};
@@ -229,7 +228,7 @@ impl Recorder {
     /// When the request was held back, if it was: for its parent's last byte, at the gate, or until its client left.
     fn held_from(&self) -> Option<Instant> {
         let facts = &self.facts;
-        let at_gate = facts.hold.is_some_and(|hold| hold.outcome != Outcome::Unneeded);
+        let at_gate = facts.hold.is_some_and(|hold| hold.outcome != GateOutcome::Unneeded);
         let waited = at_gate || !facts.awaited.is_zero() || facts.sent_at.is_none();
         facts.waits_since.filter(|_| waited)
     }
@@ -275,9 +274,9 @@ impl Recorder {
         if let Some(from) = self.held_from() {
             let to = facts.sent_at.unwrap_or(now);
             let mut held = span(tracer.ids.span(), Some(own.span), "hold".into(), Kind::Internal, from, to);
-            let left = self.waits.then_some(Outcome::ClientLeft);
+            let left = self.waits.then_some(GateOutcome::ClientLeft);
             let outcome = facts.hold.map(|hold| hold.outcome).or(left);
-            held.text("forkpoint.gate.outcome", outcome.map(Outcome::as_str));
+            held.text("forkpoint.gate.outcome", outcome.map(GateOutcome::as_str));
             let awaited = Some(millis(facts.awaited)).filter(|awaited| *awaited > 0);
             held.number("forkpoint.parent.awaited_ms", awaited);
             spans.push(held);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forkpoint::engine::breakpoints::{Profile, Ttl};
+use forkpoint::engine::breakpoints::Profile;
 use forkpoint::engine::fanout::{Explicit, LATEST, Newcomer, Parent, Recognised, Rules, Snapshots};
 use forkpoint::engine::fork::{
     Facts, Forecast, Habits, Market, Prefix, Sizes, Trunk, Turn, eligible, siblings,
@@ -10,7 +10,7 @@ use forkpoint::engine::fork::{
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::prices::{ModelFacts, Multiplier, Multipliers};
 use forkpoint::engine::turn::Turn as Answer;
-use forkpoint::engine::words::TenantId;
+use forkpoint::engine::words::{TenantId, Ttl};
 use forkpoint::sim::{Latency, Sim, SimConfig};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;

@@ -15,12 +15,12 @@ use forkpoint::engine::fanout::{
     Account, Binding, Bindings, Child, Draft, ForkId, ForkPoint, Forks, Life, Newcomer, Parent, Recognised,
     Rules, Who,
 };
-use forkpoint::engine::fork::{Composed, Facts, Policy, Prefix, Refusal, Trunk, Turn, eligible};
+use forkpoint::engine::fork::{Composed, Facts, Policy, Prefix, Trunk, Turn, eligible};
 use forkpoint::engine::identify::Session;
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::recall::{Nothing, Remembered};
 use forkpoint::engine::turn::{Turn as Answer, TurnLimits};
-use forkpoint::engine::words::{IdDigest, Moment, TenantId};
+use forkpoint::engine::words::{IdDigest, Moment, Refusal, TenantId};
 use serde_json::{Value, json};
 
 const LIMITS: TurnLimits = TurnLimits { bytes: 16 << 20, tool_uses: 256 };

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use forkpoint::engine::breakpoints::{self, Profile, Situation};
 use forkpoint::engine::fanout::{Newcomer, Recognised};
-use forkpoint::engine::fork::{Refusal, betas};
+use forkpoint::engine::fork::betas;
+use forkpoint::engine::words::Refusal;
 use forkpoint::sim::settings::Signatures;
 use forkpoint::sim::{Latency, Sim, SimConfig};
 use serde_json::{Value, json};

@@ -1,0 +1,87 @@
+//! How a request and its answer went.
+
+shown_enums! {
+    /// Which part of the API a path belongs to; the path itself may carry ids and is never logged.
+    pub enum Endpoint {
+        Messages = "messages",
+        CountTokens = "count_tokens",
+        Batches = "batches",
+        Models = "models",
+        Files = "files",
+        /// `/model/{id}/invoke` and `/model/{id}/invoke-with-response-stream`.
+        Bedrock = "bedrock",
+        /// `…/publishers/anthropic/models/{id}:rawPredict` and `:streamRawPredict`.
+        Vertex = "vertex",
+        Other = "other",
+    }
+
+    /// How an exchange ended.
+    pub enum Ending {
+        /// The last byte of the answer was handed on.
+        Complete = "complete",
+        /// The client went away first.
+        ClientLeft = "client_left",
+        /// The upstream broke off, before or within its answer.
+        UpstreamBroke = "upstream_broke",
+        /// We answered ourselves: the request was refused, or the upstream could not be reached.
+        Refused = "refused",
+    }
+
+    /// Why the upstream refused a request.
+    pub enum UpstreamRefusal {
+        /// Prompt and answer exceed the model's window.
+        Window = "window",
+        /// The body exceeds what the upstream takes.
+        TooLarge = "too_large",
+        /// A thinking block belongs behind another prefix: the one that this child had before its state was lost.
+        LostPrefix = "lost_prefix",
+        Other = "refused",
+    }
+
+    /// How a turn ended.
+    pub enum StopReason {
+        EndTurn = "end_turn",
+        ToolUse = "tool_use",
+        MaxTokens = "max_tokens",
+        StopSequence = "stop_sequence",
+        PauseTurn = "pause_turn",
+        Refusal = "refusal",
+        ContextWindow = "model_context_window_exceeded",
+        /// Any other word, or none.
+        Other = "other",
+    }
+
+    /// How a request came through the gate. Every request that enters has exactly one.
+    pub enum GateOutcome {
+        /// All it writes is small or warm already: the gate was not asked.
+        Unneeded = "unneeded",
+        /// Nobody was writing its entries: it went at once, and others may wait for it.
+        Led = "led",
+        /// It streams and met only leaders that do not: it went at once, and is waited for instead of them.
+        Overtook = "overtook",
+        /// It waited, and its leader's answer began.
+        Released = "released",
+        /// It waited, its leader came to nothing, and it leads now.
+        Succeeded = "succeeded",
+        /// Its leader does not stream and has had `gate.json_hold_ms` or what was learned since: the entry is
+        /// presumed warm.
+        Presumed = "presumed",
+        /// Its deadline came before its leader's answer began.
+        TimedOut = "timed_out",
+        /// Its leader does not stream, and waiting for such leaders is given up for this tenant and model.
+        GivenUp = "json_given_up",
+        /// Answers to so large a write begin later than anybody would wait: it went at once. The gate was not asked.
+        TooSlow = "too_slow",
+        /// Too many wait already: it went at once.
+        Full = "full",
+        /// Its client left while it waited. Reported by whoever drops the wait, since nobody is left to be released.
+        ClientLeft = "client_left",
+    }
+}
+
+impl StopReason {
+    pub fn of(stop_reason: Option<&str>) -> StopReason {
+        let known = StopReason::ALL.into_iter().find(|stop| stop_reason == Some(stop.as_str()));
+        known.unwrap_or(StopReason::Other)
+    }
+}

@@ -1,0 +1,113 @@
+//! Ids and digests, and points in time.
+
+use std::fmt;
+
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
+
+/// The digest of whoever pays: every credential header of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TenantId(pub [u8; 32]);
+
+impl fmt::Display for TenantId {
+    /// Eight hex digits: enough to tell tenants apart, useless to find a key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0[..4], f)
+    }
+}
+
+impl fmt::Debug for TenantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A client-chosen id (session, agent); what is shown are eight hex digits of its digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IdDigest(pub [u8; 16]);
+
+impl fmt::Display for IdDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0[..4], f)
+    }
+}
+
+/// A point in time as the caller's clock counts it, in milliseconds since some start: the engine has no clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    pub fn after(self, ms: u64) -> Moment {
+        Moment(self.0.saturating_add(ms))
+    }
+
+    /// Milliseconds from an earlier moment; none if it is later.
+    pub fn since(self, earlier: Moment) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// The digest of a whole body: sixteen hex digits of its XXH3.
+///
+/// It says whether two bodies are the same, and every body is digested as it comes and as it goes; so it is one
+/// that costs little. Nothing that somebody could gain by forging depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BodyDigest(pub [u8; 8]);
+
+impl BodyDigest {
+    pub fn of(body: &[u8]) -> BodyDigest {
+        BodyDigest(xxh3_64(body).to_be_bytes())
+    }
+
+    /// The digest of a body in pieces.
+    pub fn of_pieces<Piece: AsRef<[u8]>>(pieces: impl IntoIterator<Item = Piece>) -> BodyDigest {
+        let mut hasher = Xxh3Default::new();
+        for piece in pieces {
+            hasher.update(piece.as_ref());
+        }
+        BodyDigest(hasher.digest().to_be_bytes())
+    }
+}
+
+impl fmt::Display for BodyDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+/// The first `N` bytes of a digest.
+pub fn first<const N: usize>(digest: &[u8; 32]) -> [u8; N] {
+    let mut out = [0; N];
+    for (to, from) in out.iter_mut().zip(digest) {
+        *to = *from;
+    }
+    out
+}
+
+fn hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut digits = [0; 16];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
+        pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+    f.write_str(std::str::from_utf8(&digits[..2 * bytes.len().min(8)]).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_apart_by_milliseconds_and_never_less_than_none() {
+        assert_eq!(Moment(5).after(3).since(Moment(1)), 7);
+        assert_eq!(Moment(1).since(Moment(5)), 0);
+        assert_eq!(Moment(1).after(u64::MAX), Moment(u64::MAX));
+    }
+
+    #[test]
+    fn digests_show_only_their_first_digits() {
+        assert_eq!(TenantId([0xab; 32]).to_string(), "abababab");
+        assert_eq!(BodyDigest::of(b"").to_string(), "2d06800538d394c2");
+        let pieces = ["ab", "", "c"].map(bytes::Bytes::from);
+        assert_eq!(BodyDigest::of_pieces(&pieces), BodyDigest::of(b"abc"));
+    }
+}
