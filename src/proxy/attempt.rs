@@ -84,7 +84,7 @@ impl Proxy {
             if let Some(memo) = recorder.memo.as_mut().filter(|memo| memo.trace.is_none()) {
                 memo.untouched();
             }
-            self.meet(recorder);
+            self.recognise(recorder);
             let forked = self.forked(modes, deadline, recorder).await;
             if forked.is_none() && self.is_sibling(recorder) {
                 pieces = self.align_sibling(body, recorder);
@@ -123,7 +123,7 @@ impl Proxy {
         // would refuse what it thought itself.
         let keeps = modes.asked.is_none_or(|asked| asked == Mode::Fork) && stands_on_prefix(recorder);
         if modes.in_force < Mode::Fork && !keeps {
-            self.foresee(recorder);
+            self.forecast_fork(recorder);
             return None;
         }
         self.await_seal(recorder, deadline).await;

@@ -205,8 +205,8 @@ impl Proxy {
                 memo.untouched();
                 memo.imagine(self.rules, now);
             }
-            self.meet(recorder);
-            self.foresee(recorder);
+            self.recognise(recorder);
+            self.forecast_fork(recorder);
             recorder.sent(now);
             self.note_missed_hold(recorder);
         };
@@ -332,7 +332,7 @@ impl Proxy {
     }
 
     /// Whose child the request is, or whose parent.
-    fn meet(&self, recorder: &mut Recorder) {
+    fn recognise(&self, recorder: &mut Recorder) {
         let Recorder { facts, memo, family, .. } = recorder;
         let (Some(memo), Some(sender)) = (memo.as_ref(), &facts.sender) else { return };
         let Some(trace) = &memo.trace else { return };

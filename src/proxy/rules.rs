@@ -6,7 +6,7 @@ use crate::engine::prefix::Attribution;
 use crate::engine::{align, fanout};
 
 /// How requests are aligned.
-pub(super) fn align(config: &Config) -> align::Rules {
+pub fn align(config: &Config) -> align::Rules {
     align::Rules {
         order: config.canonical.order,
         profile: match config.upstream.profile {
@@ -23,7 +23,7 @@ pub(super) fn align(config: &Config) -> align::Rules {
 }
 
 /// Who is a child.
-pub(super) fn fanout(config: &Config) -> fanout::Rules {
+pub fn fanout(config: &Config) -> fanout::Rules {
     let config::Fork {
         tools,
         min_directive_chars,

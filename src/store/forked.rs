@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::engine::fanout::{Child, ForkId, ForkPoint};
-use crate::engine::fork::{Forecast, Prefix, Trunk};
+use crate::engine::fork::{ChildPrefix, Forecast, ParentPrefix};
 use crate::engine::prefix::PrefixHash;
 use crate::engine::recall::Remembered;
 use crate::engine::words::{Arm, Refusal, Why};
@@ -45,7 +45,7 @@ pub struct Bound {
 #[derive(Debug)]
 pub enum Fate {
     /// It stands on this, of a fork point that is held as long: what it stands on is that one's bytes.
-    Forked(Arc<Prefix>, Arc<ForkPoint>),
+    Forked(Arc<ChildPrefix>, Arc<ForkPoint>),
     /// It keeps its own prompt, for this reason.
     Own(Why),
 }
@@ -174,26 +174,26 @@ impl Shadow {
 #[derive(Debug, Default)]
 pub struct Fanouts {
     /// As long as a child stands on it.
-    trunks: HashMap<ForkId, Weak<Trunk>>,
+    parent_prefixes: HashMap<ForkId, Weak<ParentPrefix>>,
     /// Where a forked child was refused and the same child as it came was not; the newest.
     stood_down: VecDeque<ForkId>,
 }
 
 impl Fanouts {
-    /// The one trunk of this fork point.
-    pub fn trunk<E>(
+    /// The one parent prefix of this fork point.
+    pub fn parent_prefix<E>(
         &mut self,
         fork: &ForkPoint,
-        grow: impl FnOnce() -> Result<Trunk, E>,
-    ) -> Result<Arc<Trunk>, E> {
-        let known = self.trunks.get(&fork.id).and_then(Weak::upgrade);
-        if let Some(trunk) = known.filter(|trunk| trunk.is_of(fork)) {
-            return Ok(trunk);
+        grow: impl FnOnce() -> Result<ParentPrefix, E>,
+    ) -> Result<Arc<ParentPrefix>, E> {
+        let known = self.parent_prefixes.get(&fork.id).and_then(Weak::upgrade);
+        if let Some(parent_prefix) = known.filter(|parent_prefix| parent_prefix.is_of(fork)) {
+            return Ok(parent_prefix);
         }
-        let trunk = Arc::new(grow()?);
-        self.trunks.retain(|_, trunk| trunk.strong_count() > 0);
-        self.trunks.insert(fork.id, Arc::downgrade(&trunk));
-        Ok(trunk)
+        let parent_prefix = Arc::new(grow()?);
+        self.parent_prefixes.retain(|_, parent_prefix| parent_prefix.strong_count() > 0);
+        self.parent_prefixes.insert(fork.id, Arc::downgrade(&parent_prefix));
+        Ok(parent_prefix)
     }
 
     /// No further children of this fork point are forked. Whether that is news.

@@ -15,7 +15,7 @@ use crate::engine::conversation::Trace;
 use crate::engine::echo::{self, Echoed};
 use crate::engine::entry::Parameters;
 use crate::engine::fanout::{Account, Bindings, Forks, Life, Rules, Snapshots};
-use crate::engine::fork::arms::Arms;
+use crate::engine::fork::experiment::ForkExperiment;
 use crate::engine::json::Malformed;
 use crate::engine::learned::Learned;
 use crate::engine::prefix::Attribution;
@@ -36,7 +36,7 @@ pub struct Tenant {
     forks: Mutex<Forks>,
     children: Mutex<Bindings<Bound>>,
     fanouts: Mutex<Fanouts>,
-    arms: Mutex<Arms>,
+    experiment: Mutex<ForkExperiment>,
     snapshots: Mutex<Snapshots>,
     /// Woken whenever an answer ends that may have fanned out.
     sealed: Notify,
@@ -64,7 +64,7 @@ impl Tenant {
             snapshots: Mutex::new(Snapshots::with(id, rules.clone(), account.clone())),
             forks: Mutex::new(Forks::with(id, rules, account.clone())),
             fanouts: Mutex::default(),
-            arms: Mutex::default(),
+            experiment: Mutex::default(),
             sealed: Notify::new(),
             last_used: AtomicU64::new(0),
             respells: AtomicBool::new(false),
@@ -170,8 +170,8 @@ impl Tenant {
     }
 
     /// What became of its children.
-    pub fn arms(&self) -> MutexGuard<'_, Arms> {
-        self.arms.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn experiment(&self) -> MutexGuard<'_, ForkExperiment> {
+        self.experiment.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The newest turns of its conversations.

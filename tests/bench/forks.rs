@@ -10,7 +10,7 @@ use std::time::Instant;
 use forkpoint::engine::breakpoints::Profile;
 use forkpoint::engine::conversation::{Conversation, Forwarded, Trace};
 use forkpoint::engine::fanout::{Child, Draft, ForkPoint, Forks, Newcomer, Parent, Recognised, Rules, Who};
-use forkpoint::engine::fork::{self, Policy, Prefix, Trunk};
+use forkpoint::engine::fork::{self, ChildPrefix, ParentPrefix, Policy};
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::recall::{InParts, Nothing, Remembered, Shared};
 use forkpoint::engine::turn::{Turn, TurnLimits};
@@ -101,7 +101,8 @@ fn remembered(children: usize) -> (usize, usize) {
     let store = Memory::new(limits, Rules::default());
     let mut forks = Forks::new(TENANT, Rules { bytes: 256 << 20, ..Rules::default() });
     let fork = fan_out_to(&mut forks, &request(200_000, "Survey it."), 0, children);
-    let trunk = Arc::new(Trunk::of(&fork, None, None, Attribution::Counted).unwrap());
+    let parent_prefix =
+        Arc::new(ParentPrefix::of(&fork, None, None, Attribution::Counted, &Policy::default()).unwrap());
     let mut first = 0;
     for number in 0..children {
         let received = request(2_000, &directive(0, number));
@@ -110,9 +111,9 @@ fn remembered(children: usize) -> (usize, usize) {
             view.read(received.body(), Attribution::Counted, Way::AsItCame, [].into_iter()).unwrap();
         let own = &arrival.received;
         let child = Child { fork: Arc::clone(&fork), call: Some(number), rank: Rank::Whole };
-        let (prefix, _) = Prefix::of(&trunk, own, &child, &Policy::default()).unwrap();
+        let (prefix, _) = ChildPrefix::of(&parent_prefix, own, &child, &Policy::default()).unwrap();
         let composed = prefix.compose(own, fork::Turn::First, Profile::Anthropic);
-        let extent = trunk.extent();
+        let extent = parent_prefix.extent();
         let shared = Shared {
             request: Arc::clone(&fork.parent.request),
             bytes: composed.shared + extent.results as usize,

@@ -337,3 +337,37 @@ fn what_is_no_answer_is_refused_and_half_a_question_too() {
     assert_eq!(half.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&half.stderr).contains("--answer"));
 }
+
+#[test]
+fn a_childs_plan_follows_the_configuration() {
+    let family = family(200_000);
+    let folder = tempfile::tempdir().unwrap();
+    for (name, value) in ["parent.json", "answer.json", "child.json"].iter().zip(&family) {
+        write(folder.path(), name, &value.to_string());
+    }
+    write(folder.path(), "strict.toml", "[fork]\nmax_cost_ratio = 0.01\n");
+    let asked = |more: &[&str], variables: &[(&str, &str)]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_forkpoint"))
+            .args(["explain", "--json", "--parent", "parent.json", "--answer", "answer.json", "child.json"])
+            .args(more)
+            .current_dir(folder.path())
+            .env_clear()
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap();
+        serde_json::from_str::<Value>(&text(&output)).unwrap()
+    };
+    assert_eq!(asked(&[], &[])["plan"], "forked");
+    let found = asked(&["--config", "strict.toml"], &[]);
+    assert_eq!((&found["plan"], &found["reason"]), (&json!("aligned"), &json!("cost")), "{found:#}");
+    assert_eq!(found["forecast"]["max_ratio"], 0.01);
+    assert_eq!(asked(&[], &[("FORKPOINT_CONFIG", "strict.toml")])["reason"], "cost");
+    assert_eq!(asked(&[], &[("FORKPOINT_FORK__MIN_CHILDREN", "4")])["reason"], "few_calls");
+    assert_eq!(asked(&[], &[("FORKPOINT_FORK__TOOLS_POLICY", "subset")])["plan"], "forked");
+    assert_eq!(asked(&[], &[("FORKPOINT_FORK__SHARE", "0.01")])["plan"], "forked");
+    let found = asked(&[], &[("FORKPOINT_FORK__SHARE", "0")]);
+    assert_eq!(found["reason"], "holdout");
+    assert!(found["forecast"]["forked"].is_number(), "{found:#}");
+    let refused = explain(folder.path(), &["--config", "strict.toml", "child.json"]);
+    assert_eq!(refused.status.code(), Some(64), "only a child is planned by settings");
+}

@@ -1,29 +1,30 @@
 //! What forkpoint would make of a child: its plan, why, and what it costs beside the other plans.
 //!
-//! The same pure functions decide here as in the proxy. What only a running proxy knows is assumed: the parent's
-//! entry is warm, the child as sent finds nothing, and children live as long as `fork.horizon_turns` says.
+//! [`fork::plan_child`] decides here as in the proxy, by the same configuration. What only a running proxy knows is
+//! assumed: the parent's entry is warm, the child as sent finds nothing, and children live as long as
+//! `fork.horizon_turns` says.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
-use crate::config::Config;
-use crate::engine::breakpoints::{Breakpoint, Profile};
-use crate::engine::fanout::{Child, Draft, Forks, Newcomer, Parent, Recognised, Rules, Who};
+use crate::engine::arrival::Arrival;
+use crate::engine::breakpoints::{self, Breakpoint, Situation};
+use crate::engine::entry::Parameters;
+use crate::engine::fanout::{Child, Draft, Forks, Newcomer, Parent, Recognised, Who};
 use crate::engine::fork::{
-    self, Composed, Extent, Facts, Forecast, Habits, Market, Policy, Prefix, Sizes, Trunk, Turn,
+    self, ChildHabits, ChildRequest, Composed, ComposedChild, Forecast, ForkRules, NewChild, ParentPrefix,
+    Policy, PrefixExtent, PromptSizes, TenantView,
 };
 use crate::engine::prefix::Attribution;
-use crate::engine::prices::Prices;
-use crate::engine::recall::{Nothing, Remembered};
+use crate::engine::recall::Remembered;
 use crate::engine::sse::Framer;
 use crate::engine::turn::{Turn as Answer, TurnBuilder, TurnLimits, Wholeness};
 use crate::engine::words::{ForkNote, IdDigest, Moment, Refusal, TenantId, Ttl};
+use crate::store::{View, Way};
 
 use super::super::Failure;
 use super::cost::BYTES_PER_TOKEN;
-use super::{Exhibit, load, report};
+use super::{Exhibit, load};
 
 /// Nobody else's requests are looked at.
 const TENANT: TenantId = TenantId([0; 32]);
@@ -36,7 +37,7 @@ pub struct Question<'a> {
     pub parent: &'a Path,
     pub answer: &'a Path,
     pub child: &'a Path,
-    pub attribution: Attribution,
+    pub rules: ForkRules<'a>,
     /// The child comes with an agent id, as those of Claude Code do.
     pub has_agent: bool,
     pub turns: Option<u16>,
@@ -65,45 +66,54 @@ pub struct Recognition {
 
 /// What would be sent.
 pub struct Layout {
-    pub trunk: Extent,
+    pub parent_prefix: PrefixExtent,
     pub composed: Composed,
     /// The paths of the breakpoints in what would be sent.
     pub marked: Vec<(String, Ttl)>,
     pub notes: Vec<ForkNote>,
-    pub sizes: Option<Sizes>,
+    pub sizes: Option<PromptSizes>,
 }
 
-pub fn explain(question: &Question<'_>, prices: &Prices) -> Result<Finding, Failure> {
-    let parent = Exhibit::read(question.parent, question.attribution)?;
-    let child = Exhibit::read(question.child, question.attribution)?;
+pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
+    let rules = question.rules;
+    let parent = Exhibit::read(question.parent, rules.attribution)?;
+    let child = Exhibit::read(question.child, rules.attribution)?;
     let answer = read_answer(question.answer)?;
-    let policy = Policy::default();
     let names = [&parent.name, &question.answer.display().to_string(), &child.name].map(String::clone);
     let billed = answer.usage.is_some_and(|usage| usage.uncached.saturating_add(usage.cached()) > 0);
+    let policy = rules.policy.clone();
     let mut finding =
         Finding { names, declined: None, recognised: None, layout: None, forecast: None, policy, billed };
-    let written = report::plan_alone(&parent).breakpoints.last().copied();
-    let (parent, own) = (remembered(parent, question.attribution)?, remembered(child, question.attribution)?);
-    let who = Who::of(&own, None, question.has_agent.then_some(AGENT), question.has_agent);
-    let mut forks = Forks::new(TENANT, Rules::default());
-    let found = match recognise(&mut forks, parent, &answer, written, &own, who) {
-        Ok(found) => found,
+    let planned = breakpoints::plan(&parent.body, &parent.anatomy, &Situation::new(rules.profile));
+    let written = planned.breakpoints.last().copied();
+    let parent = arrival(parent, rules.attribution)?.received;
+    let arrival = arrival(child, rules.attribution)?;
+    let own = &*arrival.received;
+    let who = Who::of(own, None, question.has_agent.then_some(AGENT), question.has_agent);
+    let mut forks = Forks::new(TENANT, rules.fan_out.clone());
+    let child = match recognise(&mut forks, parent, &answer, written, own, who) {
+        Ok(child) => child,
         Err(why) => {
             finding.declined = Some(why);
             return Ok(finding);
         }
     };
-    let call = found.call.and_then(|call| found.fork.calls.get(call));
+    let call = child.call.and_then(|call| child.fork.calls.get(call));
     finding.recognised = Some(Recognition {
-        rank: found.rank.as_str(),
+        rank: child.rank.as_str(),
         tool: call.map(|call| call.name.to_string()),
         call: call.map(|call| call.id.to_string()),
-        siblings: fork::siblings(&found.fork, &finding.policy),
+        siblings: fork::siblings(&child.fork, &finding.policy),
     });
-    let facts = Facts { rules: forks.rules(), stood_down: false };
-    let eligible = fork::eligible(&own, &found, &who, &finding.policy, &facts);
-    let planned = plan(&mut finding, &found, &own, written, question, prices);
-    finding.declined = eligible.and(planned).err().map(Refusal::as_str);
+    let conversation = Arc::default();
+    let request = ChildRequest { arrival: &arrival, own, conversation: &conversation, betas: "" };
+    let model = own.anatomy().model(own.body()).unwrap_or_default();
+    let new = NewChild { child: &child, request, who: &who, model: &model };
+    let assumed = Assumed { turns: question.turns, is_warm: written.is_some() };
+    let plan = fork::plan_child(&new, &rules, &assumed);
+    finding.declined = plan.verdict.err().map(Refusal::as_str);
+    finding.forecast = plan.forecast;
+    finding.layout = plan.composed.map(|composed| Layout::of(composed, plan.sizes));
     Ok(finding)
 }
 
@@ -129,57 +139,56 @@ fn recognise(
     }
 }
 
-/// Lays the child out and foresees its cost, as far as either can be done.
-fn plan(
-    finding: &mut Finding,
-    child: &Child,
-    own: &Remembered,
-    written: Option<Breakpoint>,
-    question: &Question<'_>,
-    prices: &Prices,
-) -> Result<(), Refusal> {
-    let policy = finding.policy.clone();
-    let trunk = Arc::new(Trunk::of(&child.fork, child.call, written, question.attribution)?);
-    let (prefix, mut notes) = Prefix::of(&trunk, own, child, &policy)?;
-    let composed = prefix.compose(own, Turn::First, Profile::Anthropic);
-    notes.extend(composed.notes.iter().copied());
-    let sizes = Sizes::of(&trunk, &child.fork, &composed, own, Some(1.0 / BYTES_PER_TOKEN as f64));
-    let name = own.anatomy().model(own.body()).unwrap_or_default();
-    let facts = prices.facts(&name);
-    let (parent, body_bytes) = (&child.fork.parent.request, Config::default().limits.body_bytes);
-    let fits = fork::fits(&composed, sizes.as_ref(), own, parent, facts, body_bytes, &policy);
-    let model = prices.model(&name);
-    let market = Market {
-        price: model.and_then(|model| model.price.as_ref()),
-        multipliers: model.map(|model| model.multipliers).unwrap_or_default(),
-        facts,
-        siblings: fork::siblings(&child.fork, &policy),
-        warm: written.is_some(),
-        cold_messages: false,
-        sent_warm: 0,
-        entry_ttl: trunk.ttl(),
-        ttl: composed.breakpoints.last().map_or(Ttl::FiveMinutes, |point| point.ttl),
-    };
-    let habits = Habits { turns: question.turns.map(f64::from), ..Habits::default() };
-    finding.forecast = sizes.as_ref().and_then(|sizes| Forecast::of(sizes, &habits, &market, &policy));
-    let marked = marked(&composed)?;
-    finding.layout = Some(Layout { trunk: trunk.extent(), composed, marked, notes, sizes });
-    fits?;
-    fork::decide(finding.forecast.as_ref(), &policy)
+/// Assumptions in the place of what only a running proxy knows.
+struct Assumed {
+    turns: Option<u16>,
+    /// The parent has written an entry.
+    is_warm: bool,
 }
 
-fn marked(composed: &Composed) -> Result<Vec<(String, Ttl)>, Refusal> {
-    let body = Bytes::from(composed.body.pieces.concat());
-    let read = Remembered::read(body, &Nothing, Attribution::Counted).map_err(Refusal::unreadable)?;
-    let path = |point: &Breakpoint| (read.anatomy().path(point.piece), point.ttl);
-    Ok(composed.breakpoints.iter().map(path).collect())
+impl TenantView for Assumed {
+    fn is_stood_down(&self) -> bool {
+        false
+    }
+
+    fn habits(&self) -> ChildHabits {
+        ChildHabits { turns: self.turns.map(f64::from), ..ChildHabits::default() }
+    }
+
+    fn tokens_per_byte(&self, _: &str) -> Option<f64> {
+        Some(1.0 / BYTES_PER_TOKEN as f64)
+    }
+
+    fn shared_prefix(
+        &self,
+        make: impl FnOnce() -> Result<ParentPrefix, Refusal>,
+    ) -> Result<Arc<ParentPrefix>, Refusal> {
+        make().map(Arc::new)
+    }
+
+    fn read_bytes(&self, _: &str, composed: &ComposedChild, _: &Parameters) -> Option<u64> {
+        self.is_warm.then(|| composed.prefix.parent_prefix().extent().entry)
+    }
+
+    fn sent_warm(&self) -> u64 {
+        0
+    }
 }
 
-fn remembered(exhibit: Exhibit, attribution: Attribution) -> Result<Arc<Remembered>, Failure> {
-    let name = exhibit.name;
-    Remembered::read(exhibit.body.into(), &Nothing, attribution)
-        .map(Arc::new)
-        .map_err(|_| Failure::new(format!("{name}: not a request")))
+impl Layout {
+    fn of(child: ComposedChild, sizes: Option<PromptSizes>) -> Layout {
+        let ComposedChild { prefix, request, trace, notes, .. } = child;
+        let anatomy = trace.reading().anatomy();
+        let marked = request.breakpoints.iter().map(|point| (anatomy.path(point.piece), point.ttl)).collect();
+        Layout { parent_prefix: prefix.parent_prefix().extent(), composed: request, marked, notes, sizes }
+    }
+}
+
+/// Reads a request of a tenant that nothing is known of.
+fn arrival(exhibit: Exhibit, attribution: Attribution) -> Result<Arrival, Failure> {
+    let view = View { tenant: None, hint: None };
+    view.read(&exhibit.body.into(), attribution, Way::AsItCame, std::iter::empty())
+        .map_err(|_| Failure::new(format!("{}: not a request", exhibit.name)))
 }
 
 /// The message as the API returned it, or the events of a stream. What a message without its envelope lacks is
@@ -187,13 +196,12 @@ fn remembered(exhibit: Exhibit, attribution: Attribution) -> Result<Arc<Remember
 fn read_answer(path: &Path) -> Result<Answer, Failure> {
     let (name, bytes) = load(path)?;
     let is_json = bytes.trim_ascii_start().starts_with(b"{");
-    let mut answer = match is_json {
-        true => Answer::from_json(&bytes, LIMITS),
-        false => {
-            let mut builder = TurnBuilder::new(LIMITS);
-            Framer::new(LIMITS.bytes).push(&bytes, |event| builder.push(event.data));
-            builder.finish()
-        }
+    let mut answer = if is_json {
+        Answer::from_json(&bytes, LIMITS)
+    } else {
+        let mut builder = TurnBuilder::new(LIMITS);
+        Framer::new(LIMITS.bytes).push(&bytes, |event| builder.push(event.data));
+        builder.finish()
     };
     if answer.wholeness != Wholeness::Whole {
         return Err(Failure::new(format!("{name}: not a whole assistant message"))

@@ -14,12 +14,14 @@ mod verdict;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use crate::config;
+use crate::config::{self, Overrides};
 use crate::engine::anatomy::Anatomy;
 use crate::engine::divergence::{Divergence, divergence};
+use crate::engine::fork::ForkRules;
 use crate::engine::json::Malformed;
 use crate::engine::prefix::Subject;
 use crate::engine::prefix::{Attribution, Chain};
+use crate::proxy::rules;
 
 use super::Failure;
 
@@ -38,10 +40,12 @@ Examples:
   forkpoint explain --json turn-1.json turn-2.json | jq .divergence
   forkpoint explain --request 17 --recording traffic.jsonl    what was made of a recorded request
   forkpoint explain --parent parent.json --answer answer.json child.json
+  forkpoint explain --config forkpoint.toml --parent parent.json --answer answer.json child.json
 
-The last one asks what mode fork would make of a child: the request of its parent, the answer that
+The last two ask what mode fork would make of a child: the request of its parent, the answer that
 called it, and its own first request. It assumes that the parent's cache entry is warm and that
-nobody has sent the child's own prompt before, and takes the settings of [fork] at their defaults.";
+nobody has sent the child's own prompt before. The settings are those that --config, FORKPOINT_CONFIG
+and the environment give, as serve would have them; fork.share leaves no fan-out out unless it is 0.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
@@ -76,6 +80,11 @@ pub struct Args {
     /// The child comes with x-claude-code-agent-id: its client keeps it to the tools it brings
     #[arg(long, requires = "parent")]
     agent: bool,
+    /// Plan the child by the settings of this TOML file
+    ///
+    /// Environment: FORKPOINT_CONFIG. Without either, the defaults and the environment count.
+    #[arg(long, value_name = "PATH", requires = "parent")]
+    config: Option<PathBuf>,
     /// How many turns the child is taken to live [default: that of fork.horizon_turns]
     #[arg(long, value_name = "N", requires = "parent", value_parser = clap::value_parser!(u16).range(1..=256))]
     turns: Option<u16>,
@@ -135,26 +144,16 @@ fn not_a_request(name: &str, body: &[u8], malformed: Malformed) -> Failure {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let attribution = match args.count_attribution {
-        true => Attribution::Counted,
-        false => Attribution::Stripped,
-    };
+    let attribution = if args.count_attribution { Attribution::Counted } else { Attribution::Stripped };
     let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     if let Some(id) = args.request {
         return request::run(id, &args, attribution, colour);
     }
-    let prices = config::load_prices(args.prices.as_deref(), &config::ValueOrigin::Flag("--prices"))?;
     let Some(first) = &args.first else { return Err(Failure::usage("no request body is named")) };
     if let (Some(parent), Some(answer)) = (&args.parent, &args.answer) {
-        let (child, has_agent, turns) = (first, args.agent, args.turns);
-        let question = child::Question { parent, answer, child, attribution, has_agent, turns };
-        let finding = child::explain(&question, &prices)?;
-        match args.json {
-            true => println!("{:#}", verdict::json(&finding)),
-            false => print!("{}", verdict::text(&finding, report::Style { colour })),
-        }
-        return Ok(());
+        return explain_child(parent, answer, first, &args, colour);
     }
+    let prices = config::load_prices(args.prices.as_deref(), &config::ValueOrigin::Flag("--prices"))?;
     let first = Exhibit::read(first, attribution)?;
     let second = args.second.as_deref().map(|path| Exhibit::read(path, attribution)).transpose()?;
     let parted = second.as_ref().map(|second| divergence(&first.subject(), &second.subject()));
@@ -164,6 +163,46 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Ok(());
     }
     print!("{}", report::text(&first, comparison, &prices, colour));
+    Ok(())
+}
+
+/// Explains the plan of a child, by the configuration that `serve` would have.
+fn explain_child(
+    parent: &Path,
+    answer: &Path,
+    child: &Path,
+    args: &Args,
+    colour: bool,
+) -> Result<(), Failure> {
+    let overrides = Overrides { config: args.config.clone(), ..Overrides::default() };
+    let loaded = config::load(&overrides, std::env::vars_os())?;
+    let prices = match &args.prices {
+        Some(path) => config::load_prices(Some(path), &config::ValueOrigin::Flag("--prices"))?,
+        None => loaded.prices,
+    };
+    let config = loaded.config;
+    let (align, fan_out) = (rules::align(&config), rules::fanout(&config));
+    let mut policy = config.fork.policy;
+    // Which fan-outs a share leaves out depends on their tenant and message, which are not known here.
+    if policy.share > 0.0 {
+        policy.share = 1.0;
+    }
+    let rules = ForkRules {
+        policy: &policy,
+        fan_out: &fan_out,
+        attribution: if args.count_attribution { Attribution::Counted } else { align.attribution },
+        profile: align.profile,
+        prices: &prices,
+        body_bytes: config.limits.body_bytes,
+        composes_refused: true,
+    };
+    let question = child::Question { parent, answer, child, rules, has_agent: args.agent, turns: args.turns };
+    let finding = child::explain(&question)?;
+    if args.json {
+        println!("{:#}", verdict::json(&finding));
+    } else {
+        print!("{}", verdict::text(&finding, report::Style { colour }));
+    }
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::engine::fork::{Forecast, Sizes};
+use crate::engine::fork::{Forecast, PromptSizes};
 use crate::engine::words::CostUnit;
 
 use super::super::demo::grouped;
@@ -65,9 +65,9 @@ fn laid_out(layout: &Layout, billed: bool) -> String {
 type Part = (&'static str, u64, Option<u64>);
 
 fn parts(layout: &Layout) -> [Part; 3] {
-    let (trunk, own) = (layout.trunk, layout.composed.extent);
-    let tokens = |of: fn(&Sizes) -> u64| layout.sizes.as_ref().map(of);
-    let shared = trunk.parent + trunk.turn + trunk.results;
+    let (parent_prefix, own) = (layout.parent_prefix, layout.composed.extent);
+    let tokens = |of: fn(&PromptSizes) -> u64| layout.sizes.as_ref().map(of);
+    let shared = parent_prefix.parent + parent_prefix.turn + parent_prefix.results;
     [
         ("the parent, its answer, placeholders", shared, tokens(|sizes| sizes.shared)),
         ("the child's note and instructions", own.instructions, tokens(|sizes| sizes.instructions)),

@@ -45,7 +45,7 @@ impl Blocks {
     }
 
     /// Lays the blocks out with a marker on each of `marked`, which are in order and can carry one.
-    pub fn lay(&self, out: &mut Vec<Bytes>, marked: &[usize], ttl: Ttl) {
+    pub fn append_to(&self, out: &mut Vec<Bytes>, marked: &[usize], ttl: Ttl) {
         let mut from = 0;
         let rooms = marked.iter().filter_map(|block| self.list.get(*block)?.room);
         for at in rooms {

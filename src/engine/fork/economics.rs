@@ -15,10 +15,10 @@
 
 use super::eligible::check_kind;
 use super::layout::Composed;
+use super::parent_prefix::ParentPrefix;
 use super::policy::Policy;
-use super::trunk::Trunk;
 use crate::engine::anatomy::Anatomy;
-use crate::engine::breakpoints;
+use crate::engine::breakpoints::{self};
 use crate::engine::entry::prefix_bytes;
 use crate::engine::fanout::{Call, ForkPoint};
 use crate::engine::prices::{ModelFacts, Multiplier, Multipliers, Price};
@@ -31,7 +31,7 @@ const TURNS_MAX: usize = 256;
 
 /// Tokens of a child's prompt, forked and as sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sizes {
+pub struct PromptSizes {
     /// The parent's tools and system.
     pub fixed: u64,
     /// Up to where the parent's last entry ends.
@@ -52,17 +52,17 @@ pub struct Sizes {
     pub sent_rolling: bool,
 }
 
-impl Sizes {
+impl PromptSizes {
     /// `tokens_per_byte` as learned from bills; the parent's own bill is better, and stands in for it, unless the
     /// parent shows images or documents. None if nothing was billed yet.
     pub fn of(
-        trunk: &Trunk,
+        parent_prefix: &ParentPrefix,
         fork: &ForkPoint,
         composed: &Composed,
         child: &Remembered,
         tokens_per_byte: Option<f64>,
-    ) -> Option<Sizes> {
-        let extent = trunk.extent();
+    ) -> Option<PromptSizes> {
+        let extent = parent_prefix.extent();
         let billed = fork.usage.map(|usage| usage.uncached.saturating_add(usage.cached()));
         let billed = billed.filter(|tokens| *tokens > 0 && extent.parent > 0);
         let own_ratio = billed.map(|tokens| tokens as f64 / extent.parent as f64);
@@ -81,7 +81,7 @@ impl Sizes {
         let until = |pieces: usize| pieces.checked_sub(1).map_or(0, |last| prefix_bytes(anatomy, last));
         let marked = breakpoints::of_client(body, anatomy).pop();
         let parent = billed.unwrap_or_else(|| tokens(extent.parent));
-        Some(Sizes {
+        Some(PromptSizes {
             fixed: tokens(extent.fixed).min(parent),
             entry: tokens(extent.entry).min(parent),
             shared: parent + turn.unwrap_or_else(|| tokens(extent.turn)) + tokens(extent.results),
@@ -106,7 +106,7 @@ fn is_rolling(anatomy: &Anatomy, piece: usize) -> bool {
 
 /// What children of a tool do, as far as it was learned.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Habits {
+pub struct ChildHabits {
     /// Turns of a child; `fork.horizon_turns` until known.
     pub turns: Option<f64>,
     /// Tokens that a turn adds to the prompt.
@@ -117,7 +117,7 @@ pub struct Habits {
 
 /// What tokens cost, and what the cache holds right now.
 #[derive(Clone, Copy, Debug)]
-pub struct Market<'a> {
+pub struct PricedCache<'a> {
     pub price: Option<&'a Price>,
     pub multipliers: Multipliers,
     pub facts: ModelFacts,
@@ -160,13 +160,18 @@ pub struct Forecast {
 
 impl Forecast {
     /// None if a rate that is needed is not known.
-    pub fn of(sizes: &Sizes, habits: &Habits, market: &Market<'_>, policy: &Policy) -> Option<Forecast> {
+    pub fn of(
+        sizes: &PromptSizes,
+        habits: &ChildHabits,
+        cache: &PricedCache<'_>,
+        policy: &Policy,
+    ) -> Option<Forecast> {
         let turns = habits
             .turns
             .filter(|turns| turns.is_finite())
             .map_or(policy.horizon_turns, |turns| turns.round() as usize);
         let turns = turns.clamp(1, TURNS_MAX) as u32;
-        let life = Life { turns, habits, market };
+        let life = Life { turns, habits, cache };
         let (unit, figures) = match life.figures(sizes, CostUnit::Dollars) {
             Some(figures) => (CostUnit::Dollars, figures),
             None => (CostUnit::Tokens, life.figures(sizes, CostUnit::Tokens)?),
@@ -204,7 +209,7 @@ pub fn decide(forecast: Option<&Forecast>, policy: &Policy) -> Result<(), Refusa
 /// `body_bytes`: what the upstream takes.
 pub fn fits(
     composed: &Composed,
-    sizes: Option<&Sizes>,
+    sizes: Option<&PromptSizes>,
     child: &Remembered,
     parent: &Remembered,
     facts: ModelFacts,
@@ -217,10 +222,12 @@ pub fn fits(
     let (Some(sizes), Some(window)) = (sizes, facts.window_tokens) else { return Ok(()) };
     let prompt = sizes.forked();
     let answer = max_tokens(child).or_else(|| max_tokens(parent)).unwrap_or(0);
-    match () {
-        () if prompt.saturating_add(answer) > window => Err(Refusal::Window),
-        () if prompt as f64 > policy.max_context_share * window as f64 => Err(Refusal::ContextShare),
-        () => Ok(()),
+    if prompt.saturating_add(answer) > window {
+        Err(Refusal::Window)
+    } else if prompt as f64 > policy.max_context_share * window as f64 {
+        Err(Refusal::ContextShare)
+    } else {
+        Ok(())
     }
 }
 
@@ -234,8 +241,8 @@ fn max_tokens(request: &Remembered) -> Option<u64> {
 /// A child's life, to be played under each plan.
 struct Life<'a> {
     turns: u32,
-    habits: &'a Habits,
-    market: &'a Market<'a>,
+    habits: &'a ChildHabits,
+    cache: &'a PricedCache<'a>,
 }
 
 /// What one request finds: tokens of its prompt, and those of them that are read and written.
@@ -250,7 +257,7 @@ struct Prompt {
 }
 
 impl Life<'_> {
-    fn figures(&self, sizes: &Sizes, unit: CostUnit) -> Option<[f64; 3]> {
+    fn figures(&self, sizes: &PromptSizes, unit: CostUnit) -> Option<[f64; 3]> {
         Some([
             self.play(unit, |turn, first| self.forked(sizes, turn, first))?,
             self.play(unit, |turn, _| self.as_sent(sizes, turn))?,
@@ -260,16 +267,16 @@ impl Life<'_> {
 
     /// The cost of all turns, averaged over the siblings: one of them writes first.
     fn play(&self, unit: CostUnit, prompt: impl Fn(u32, bool) -> Prompt) -> Option<f64> {
-        let siblings = self.market.siblings.max(1) as f64;
+        let siblings = self.cache.siblings.max(1) as f64;
         let life = |first: bool| -> Option<f64> {
             (0..self.turns).map(|turn| self.cost(unit, prompt(turn, first))).sum()
         };
         Some((life(true)? + (siblings - 1.0) * life(false)?) / siblings)
     }
 
-    fn forked(&self, sizes: &Sizes, turn: u32, first: bool) -> Prompt {
+    fn forked(&self, sizes: &PromptSizes, turn: u32, first: bool) -> Prompt {
         let tokens = self.grown(sizes.forked(), turn);
-        let warm = match (self.market.warm, self.market.cold_messages) {
+        let warm = match (self.cache.warm, self.cache.cold_messages) {
             (false, _) => 0,
             (true, true) => sizes.fixed.min(sizes.entry),
             (true, false) => sizes.entry,
@@ -284,21 +291,21 @@ impl Life<'_> {
         Prompt { tokens, marked: tokens, read, entry }
     }
 
-    fn as_sent(&self, sizes: &Sizes, turn: u32) -> Prompt {
+    fn as_sent(&self, sizes: &PromptSizes, turn: u32) -> Prompt {
         let tokens = self.grown(sizes.sent, turn);
         let marked = |turn: u32| match sizes.sent_rolling {
             true => self.grown(sizes.sent_marked, turn),
             false => sizes.sent_marked,
         };
-        let read = turn.checked_sub(1).map_or(self.market.sent_warm, marked);
+        let read = turn.checked_sub(1).map_or(self.cache.sent_warm, marked);
         Prompt { tokens, marked: marked(turn), read, entry: 0 }
     }
 
-    fn aligned(&self, sizes: &Sizes, turn: u32, first: bool) -> Prompt {
+    fn aligned(&self, sizes: &PromptSizes, turn: u32, first: bool) -> Prompt {
         let tokens = self.grown(sizes.sent, turn);
         let read = match turn {
-            0 if first => self.market.sent_warm,
-            0 => sizes.sent_fixed.max(self.market.sent_warm),
+            0 if first => self.cache.sent_warm,
+            0 => sizes.sent_fixed.max(self.cache.sent_warm),
             _ => self.grown(sizes.sent, turn - 1),
         };
         Prompt { tokens, marked: tokens, read, entry: 0 }
@@ -311,14 +318,14 @@ impl Life<'_> {
     fn cost(&self, unit: CostUnit, prompt: Prompt) -> Option<f64> {
         let usage = self.usage(prompt);
         match unit {
-            CostUnit::Dollars => self.market.price?.cost(&usage).total().map(|usd| usd.as_f64()),
-            CostUnit::Tokens => weighed(&usage, self.market.multipliers),
+            CostUnit::Dollars => self.cache.price?.cost(&usage).total().map(|usd| usd.as_f64()),
+            CostUnit::Tokens => weighed(&usage, self.cache.multipliers),
         }
     }
 
     /// What is shorter than the model caches is not cached, in silence.
     fn usage(&self, prompt: Prompt) -> Usage {
-        let least = self.market.facts.minimum_tokens.unwrap_or(0);
+        let least = self.cache.facts.minimum_tokens.unwrap_or(0);
         let cacheable = |tokens: u64| if tokens < least { 0 } else { tokens };
         let marked = cacheable(prompt.marked.min(prompt.tokens));
         let read = cacheable(prompt.read.min(marked));
@@ -330,7 +337,7 @@ impl Life<'_> {
             ..Usage::default()
         };
         let of_entry = prompt.entry.min(marked).saturating_sub(read);
-        for (ttl, tokens) in [(self.market.entry_ttl, of_entry), (self.market.ttl, written - of_entry)] {
+        for (ttl, tokens) in [(self.cache.entry_ttl, of_entry), (self.cache.ttl, written - of_entry)] {
             match ttl {
                 Ttl::FiveMinutes => usage.cache_write_5m += tokens,
                 Ttl::OneHour => usage.cache_write_1h += tokens,

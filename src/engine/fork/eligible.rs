@@ -1,5 +1,6 @@
 //! Whether a child may be forked: strict about everything that it would get from its parent.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use memchr::memmem;
@@ -17,7 +18,7 @@ use crate::engine::words::{Rank, Refusal, Spawning};
 
 /// What the caller knows besides the request.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct EligibilityFacts<'a> {
     /// Which tools start agents.
     pub rules: &'a Rules,
     /// Forking has been stopped for this tenant and tool.
@@ -30,7 +31,7 @@ pub fn eligible(
     child: &Child,
     who: &Who,
     policy: &Policy,
-    facts: &Facts<'_>,
+    facts: &EligibilityFacts<'_>,
 ) -> Result<(), Refusal> {
     let parent = &*child.fork.parent.request;
     let explicit = child.rank == Rank::Explicit;
@@ -64,11 +65,29 @@ pub fn eligible(
     if shows_more(request, parent) {
         return Err(Refusal::Media);
     }
-    match () {
-        () if facts.stood_down => Err(Refusal::StoodDown),
-        () if policy.holds_out(child.fork.id) && !is_snapshot(request, child) => Err(Refusal::Holdout),
-        () => Ok(()),
+    if facts.stood_down {
+        Err(Refusal::StoodDown)
+    } else if policy.holds_out(child.fork.id) && !is_snapshot(request, child) {
+        Err(Refusal::Holdout)
+    } else {
+        Ok(())
     }
+}
+
+/// Returns true if a child could be forked once its parent's answer has ended; no other has to wait for that.
+pub fn may_be_forked_once_sealed(
+    request: &Remembered,
+    child: &Child,
+    who: &Who,
+    policy: &Policy,
+    facts: &EligibilityFacts<'_>,
+) -> bool {
+    let policy = match policy.late {
+        Late::Partial => Cow::Borrowed(policy),
+        Late::Passthrough => Cow::Owned(Policy { late: Late::Partial, ..policy.clone() }),
+    };
+    // The seal shows which call a child is of whose call has not finished.
+    matches!(eligible(request, child, who, &policy, facts), Ok(()) | Err(Refusal::Unsealed))
 }
 
 /// Whether a child is nothing but a message to a turn that it names: a summary, a suggestion. It is no agent that a
@@ -110,11 +129,14 @@ pub fn check_kind(fork: &ForkPoint, call: usize, policy: &Policy) -> Result<(), 
         Some(json::text(&input, &value).map_or_else(|| "?".to_owned(), |text| text.into_owned()))
     };
     let special = |field: &String| member(field).is_some_and(|kind| !policy.general_types.contains(&kind));
-    match () {
-        () if policy.specialist_fields.iter().any(special) => Err(Refusal::Specialist),
-        () if member("team_name").is_some_and(|team| !team.is_empty()) => Err(Refusal::Teammate),
-        () if member("isolation").as_deref() == Some("remote") => Err(Refusal::Isolation),
-        () => Ok(()),
+    if policy.specialist_fields.iter().any(special) {
+        Err(Refusal::Specialist)
+    } else if member("team_name").is_some_and(|team| !team.is_empty()) {
+        Err(Refusal::Teammate)
+    } else if member("isolation").as_deref() == Some("remote") {
+        Err(Refusal::Isolation)
+    } else {
+        Ok(())
     }
 }
 
@@ -181,10 +203,12 @@ fn compare<'r, K: Ord>(
 ) -> Result<(), Refusal> {
     let keys = |tools: &[Tool<'r>]| tools.iter().map(|(of, tool)| key(of, tool)).collect::<BTreeSet<K>>();
     let (own, parents) = (keys(own), keys(parents));
-    match () {
-        () if !own.is_subset(&parents) => Err(Refusal::ToolsDiffer),
-        () if own.len() < parents.len() && !trusted => Err(Refusal::ToolsSubset),
-        () => Ok(()),
+    if !own.is_subset(&parents) {
+        Err(Refusal::ToolsDiffer)
+    } else if own.len() < parents.len() && !trusted {
+        Err(Refusal::ToolsSubset)
+    } else {
+        Ok(())
     }
 }
 

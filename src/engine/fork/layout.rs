@@ -10,9 +10,9 @@ use super::eligible::is_snapshot;
 use super::fields::Comparison;
 use super::marks::{Later, Marks};
 use super::opening::{self, Opening, Record};
+use super::parent_prefix::{self, Branch, ParentPrefix};
 use super::policy::Policy;
 use super::said::Said;
-use super::trunk::{self, Branch, Trunk};
 use super::words;
 use crate::engine::breakpoints::{self, Breakpoint, Profile, marker};
 use crate::engine::edit::Forwarded;
@@ -36,7 +36,7 @@ pub struct Composed {
     pub notes: Vec<ForkNote>,
 }
 
-/// How many bytes of the prompt are the child's own; the rest is the trunk's.
+/// How many bytes of the prompt are the child's own; the rest is the parent prefix's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnExtent {
     /// From the placeholders up to the directive.
@@ -47,8 +47,8 @@ pub struct OwnExtent {
 
 /// What a child stands on for its life: the bytes up to its directive, and how to know again what is in them.
 #[derive(Clone, Debug)]
-pub struct Prefix {
-    trunk: Arc<Trunk>,
+pub struct ChildPrefix {
+    parent_prefix: Arc<ParentPrefix>,
     /// The note, if there is one, the instructions, the other blocks, the directive.
     blocks: Blocks,
     /// Which of the blocks are instructions; those after them are of the first message.
@@ -61,15 +61,15 @@ pub struct Prefix {
     inherit: Vec<String>,
 }
 
-impl Prefix {
+impl ChildPrefix {
     /// What a child is given before its first turn. `child` is as it was recognised.
     pub fn of(
-        trunk: &Arc<Trunk>,
+        parent_prefix: &Arc<ParentPrefix>,
         request: &Remembered,
         child: &Child,
         policy: &Policy,
-    ) -> Result<(Prefix, Vec<ForkNote>), Refusal> {
-        let parent = &*trunk.parent.request;
+    ) -> Result<(ChildPrefix, Vec<ForkNote>), Refusal> {
+        let parent = &*parent_prefix.parent.request;
         let call = child.call.and_then(|call| child.fork.calls.get(call));
         let opening = Opening::read(request, parent, call, policy)?;
         let own = opening::instructions(request, parent);
@@ -100,7 +100,7 @@ impl Prefix {
         let mut draft = blocks::Draft::default();
         let note = match is_snapshot {
             // Behind a turn that called nobody a message needs no words around it.
-            true => trunk.has_results.then(words::aside),
+            true => parent_prefix.has_results.then(words::aside),
             false => Some(words::boilerplate(&notes, policy.template.as_deref())),
         };
         note.into_iter().for_each(|note| draft.text(&super::quoted(&note)));
@@ -109,8 +109,8 @@ impl Prefix {
         let instructions = first..draft.len();
         opening.others().for_each(|piece| draft.piece(request.body(), piece));
         draft.piece(request.body(), opening.directive());
-        let prefix = Prefix {
-            trunk: Arc::clone(trunk),
+        let prefix = ChildPrefix {
+            parent_prefix: Arc::clone(parent_prefix),
             blocks: draft.done(),
             instructions,
             system: opening::instructions_said(request),
@@ -124,7 +124,7 @@ impl Prefix {
     /// The body of a turn of this child: the same bytes up to its directive on every turn, as long as it says the
     /// same itself. An upstream that caches by itself gets them without markers.
     pub fn compose(&self, request: &Remembered, turn: Turn, profile: Profile) -> Composed {
-        let parent = &*self.trunk.parent.request;
+        let parent = &*self.parent_prefix.parent.request;
         let Continued { blocks, directive, messages, mut notes } = self.continued(request);
         let changed = Comparison { child: request, parent, lenient: self.lenient, inherit: &self.inherit };
         let changed = changed.changed();
@@ -135,22 +135,22 @@ impl Prefix {
         let later = Later::of(request, messages);
         let takes_markers = profile != Profile::Automatic;
         let mut marks = match takes_markers {
-            true => Marks::plan(self.trunk.pieces, &blocks, directive, &later, turn),
+            true => Marks::plan(self.parent_prefix.pieces, &blocks, directive, &later, turn),
             false => Marks::default(),
         };
-        marks.results &= self.trunk.has_results;
+        marks.results &= self.parent_prefix.has_results;
         let branch = Branch { request, line, changed: &changed, lenient: self.lenient };
         let mut out = Vec::new();
-        let entry = self.trunk.lay(&mut out, &branch, takes_markers && turn.is_first());
-        if self.trunk.has_results {
+        let entry = self.parent_prefix.append_to(&mut out, &branch, takes_markers && turn.is_first());
+        if self.parent_prefix.has_results {
             out.extend(marks.results.then(|| marker(ttl)));
             out.push(Bytes::from_static(b"},"));
         }
-        blocks.lay(&mut out, &marks.blocks, ttl);
+        blocks.append_to(&mut out, &marks.blocks, ttl);
         out.push(Bytes::from_static(b"]}"));
-        later.lay(&mut out, &marks.later, ttl);
+        later.append_to(&mut out, &marks.later, ttl);
         out.push(Bytes::from_static(b"]}"));
-        let added = marks.pieces(self.trunk.pieces, blocks.len());
+        let added = marks.pieces(self.parent_prefix.pieces, blocks.len());
         let breakpoints = entry.into_iter().chain(added.map(|piece| super::added(piece, ttl))).collect();
         let directive = directive.unwrap_or(blocks.len());
         let extent = OwnExtent {
@@ -158,12 +158,12 @@ impl Prefix {
             rest: blocks.bytes_of(directive..blocks.len()) + later.bytes(),
         };
         let body = Forwarded { length: out.iter().map(Bytes::len).sum(), pieces: gathered(out) };
-        Composed { body, shared: self.trunk.shared_bytes(), breakpoints, extent, notes }
+        Composed { body, shared: self.parent_prefix.shared_bytes(), breakpoints, extent, notes }
     }
 
     /// What a later turn has kept of the first, and what of it is new.
     fn continued(&self, request: &Remembered) -> Continued {
-        let (kept, parent) = (self.record.matches(request), &*self.trunk.parent.request);
+        let (kept, parent) = (self.record.matches(request), &*self.parent_prefix.parent.request);
         let same_system = opening::instructions_said(request) == self.system;
         if let (Some(messages), true) = (kept, same_system) {
             let directive = Some(self.blocks.len() - 1);
@@ -187,7 +187,7 @@ impl Prefix {
         let directive = kept.map(|_| draft.len() - 1);
         // A message must say something: without a note it is what the client says first now.
         let mut taken = 0;
-        if draft.len() == 0 && !self.trunk.has_results {
+        if draft.len() == 0 && !self.parent_prefix.has_results {
             taken = opening::take_first(request, &mut draft);
         }
         Continued { blocks: draft.done(), directive, messages: kept.unwrap_or(taken), notes }
@@ -195,9 +195,9 @@ impl Prefix {
 
     /// The child's own attribution line, where it has a place, and what became of it.
     fn line(&self, request: &Remembered) -> (Option<Bytes>, Option<ForkNote>) {
-        match trunk::line_of(request) {
+        match parent_prefix::line_of(request) {
             None => (None, None),
-            Some(_) if !self.trunk.takes_line() => (None, Some(ForkNote::LineLeftOut)),
+            Some(_) if !self.parent_prefix.takes_line() => (None, Some(ForkNote::LineLeftOut)),
             Some(line) => {
                 let (before, after) = line.unmarked(request.body());
                 (Some([before, after].concat().into()), Some(ForkNote::OwnLine))
@@ -208,19 +208,21 @@ impl Prefix {
     /// The lifetime that the child asks for, never longer than its parent's.
     fn tier(&self, request: &Remembered) -> Ttl {
         let own = breakpoints::of_client(request.body(), request.anatomy()).pop();
-        match (own.map(|point| point.ttl), self.trunk.ttl) {
+        match (own.map(|point| point.ttl), self.parent_prefix.ttl) {
             (Some(Ttl::OneHour), Ttl::OneHour) => Ttl::OneHour,
             _ => Ttl::FiveMinutes,
         }
     }
 
-    pub fn trunk(&self) -> &Arc<Trunk> {
-        &self.trunk
+    pub fn parent_prefix(&self) -> &Arc<ParentPrefix> {
+        &self.parent_prefix
     }
 
-    /// What this holds in memory beside the trunk.
+    /// What this holds in memory beside the parent prefix.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Prefix>() + self.blocks.memory_bytes() + self.inherit.iter().map(String::len).sum::<usize>()
+        size_of::<ChildPrefix>()
+            + self.blocks.memory_bytes()
+            + self.inherit.iter().map(String::len).sum::<usize>()
     }
 }
 

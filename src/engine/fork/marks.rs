@@ -59,7 +59,7 @@ impl<'r> Later<'r> {
     }
 
     /// Lays the messages out less their markers, with new ones on the pieces `marked`.
-    pub fn lay(&self, out: &mut Vec<Bytes>, marked: &[usize], ttl: Ttl) {
+    pub fn append_to(&self, out: &mut Vec<Bytes>, marked: &[usize], ttl: Ttl) {
         if self.span.is_empty() {
             return;
         }
@@ -68,11 +68,11 @@ impl<'r> Later<'r> {
         out.push(Bytes::from_static(b","));
         let mut from = self.span.start;
         for at in marked.iter().filter_map(|piece| self.room(*piece)) {
-            strip::lay(out, body, from..at, &cuts);
+            strip::append_unmarked(out, body, from..at, &cuts);
             out.push(marker(ttl));
             from = at;
         }
-        strip::lay(out, body, from..self.span.end, &cuts);
+        strip::append_unmarked(out, body, from..self.span.end, &cuts);
     }
 }
 
@@ -88,21 +88,22 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// `trunk`: the number of pieces before the blocks. `directive`: the number of its block.
+    /// `parent_pieces`: the number of pieces before the blocks. `directive`: the number of its block.
     pub fn plan(
-        trunk: usize,
+        parent_pieces: usize,
         blocks: &Blocks,
         directive: Option<usize>,
         later: &Later<'_>,
         turn: Turn,
     ) -> Marks {
-        let places = MarkablePieces { trunk, blocks, later };
+        let places = MarkablePieces { parent_pieces, blocks, later };
         let end = places.end();
-        let before = blocks.last_markable(0..directive.unwrap_or(blocks.len())).map(|block| trunk + block);
-        let tail = places.last_markable(before.map_or(trunk, |before| before + 1)..end);
+        let before =
+            blocks.last_markable(0..directive.unwrap_or(blocks.len())).map(|block| parent_pieces + block);
+        let tail = places.last_markable(before.map_or(parent_pieces, |before| before + 1)..end);
         let mut marked: Vec<usize> = before.into_iter().chain(tail).collect();
         if let (Turn::Later(Some(last)), Some(tail)) = (turn, tail) {
-            let floor = before.map_or(trunk, |before| before + 1);
+            let floor = before.map_or(parent_pieces, |before| before + 1);
             // Where the entry ends or, where that cannot be marked any more, soon after it.
             let found = (last.max(floor)..tail.min(last.saturating_add(LOOKBACK + 1)))
                 .find(|piece| last >= floor && places.is_markable(*piece));
@@ -113,34 +114,39 @@ impl Marks {
             }
         }
         marked.sort_unstable();
-        let of_blocks =
-            marked.iter().filter(|piece| **piece < trunk + blocks.len()).map(|piece| piece - trunk);
-        let of_later = marked.iter().filter_map(|piece| piece.checked_sub(trunk + blocks.len()));
+        let of_blocks = marked
+            .iter()
+            .filter(|piece| **piece < parent_pieces + blocks.len())
+            .map(|piece| piece - parent_pieces);
+        let of_later = marked.iter().filter_map(|piece| piece.checked_sub(parent_pieces + blocks.len()));
         Marks { results: turn == Turn::First, blocks: of_blocks.collect(), later: of_later.collect() }
     }
 
     /// The pieces that are marked, in order, by their numbers in the body.
-    pub fn pieces(&self, trunk: usize, blocks: usize) -> impl Iterator<Item = usize> {
-        let results = self.results.then(|| trunk.saturating_sub(1));
-        let own = self.blocks.iter().map(move |block| trunk + block);
-        results.into_iter().chain(own).chain(self.later.iter().map(move |piece| trunk + blocks + piece))
+    pub fn pieces(&self, parent_pieces: usize, blocks: usize) -> impl Iterator<Item = usize> {
+        let results = self.results.then(|| parent_pieces.saturating_sub(1));
+        let own = self.blocks.iter().map(move |block| parent_pieces + block);
+        results
+            .into_iter()
+            .chain(own)
+            .chain(self.later.iter().map(move |piece| parent_pieces + blocks + piece))
     }
 }
 
-/// All that comes after the trunk, numbered as in the body.
+/// All that comes after the parent prefix, numbered as in the body.
 struct MarkablePieces<'a> {
-    trunk: usize,
+    parent_pieces: usize,
     blocks: &'a Blocks,
     later: &'a Later<'a>,
 }
 
 impl MarkablePieces<'_> {
     fn end(&self) -> usize {
-        self.trunk + self.blocks.len() + self.later.len()
+        self.parent_pieces + self.blocks.len() + self.later.len()
     }
 
     fn is_markable(&self, piece: usize) -> bool {
-        let Some(own) = piece.checked_sub(self.trunk) else { return false };
+        let Some(own) = piece.checked_sub(self.parent_pieces) else { return false };
         match own.checked_sub(self.blocks.len()) {
             None => self.blocks.last_markable(own..own + 1).is_some(),
             Some(later) => self.later.room(later).is_some(),

@@ -5,8 +5,9 @@
 //! All siblings read what the first of them has written, and the parent before them.
 //!
 //! ```text
-//! eligible ─ Trunk::of ─ Prefix::of ─ Prefix::compose ─ Forecast::of ─ decide       the first turn
-//!            once a fork  once a child  └──────────── each later turn, same bytes up to the directive
+//! plan_child      eligible ─ ParentPrefix::of ─ ChildPrefix::of ─ ChildPrefix::compose ─ Forecast::of ─ decide
+//!                            once a fork point  once a child      │
+//! compose_later                                                   └─ each later turn, same bytes up to the directive
 //! ```
 //!
 //! The rules: every "no" is a [`Refusal`](super::words::Refusal); the parent's bytes are sliced and never written
@@ -18,26 +19,30 @@ mod said;
 mod fields;
 mod eligible;
 mod strip;
-mod trunk;
+mod parent_prefix;
 mod words;
 mod blocks;
 mod opening;
 mod layout;
 mod marks;
 mod economics;
+mod plan;
 pub mod answers;
-pub mod arms;
+pub mod experiment;
 #[cfg(test)]
 mod tests;
 
-pub use economics::{Forecast, Habits, Market, Sizes, decide, fits, siblings, weighed};
-pub use eligible::{Facts, eligible, is_snapshot};
-pub use layout::{Composed, OwnExtent, Prefix, Turn, betas};
-pub use policy::{Late, Policy, Report, SnapshotScope, ToolsPolicy};
-pub use trunk::{Extent, Trunk};
-
-use super::breakpoints::Breakpoint;
+pub use super::breakpoints::Breakpoint;
 use crate::engine::words::{Carrier, Origin, Ttl};
+pub use economics::{ChildHabits, Forecast, PricedCache, PromptSizes, decide, fits, siblings, weighed};
+pub use eligible::{EligibilityFacts, eligible, is_snapshot, may_be_forked_once_sealed};
+pub use layout::{ChildPrefix, Composed, OwnExtent, Turn, betas};
+pub use parent_prefix::{ParentPrefix, PrefixExtent};
+pub use plan::{
+    BoundChild, ChildPlan, ChildRequest, ComposedChild, ForkRules, NewChild, TenantView, compose_later,
+    model_of, plan_child,
+};
+pub use policy::{Late, Policy, Report, SnapshotScope, ToolsPolicy};
 
 fn added(piece: usize, ttl: Ttl) -> Breakpoint {
     Breakpoint { piece, ttl, origin: Origin::Added, carrier: Carrier::Block }

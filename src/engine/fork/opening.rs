@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use super::blocks::Draft;
 use super::policy::Policy;
 use super::said::{self, Said};
-use super::{fields, trunk, words};
+use super::{fields, parent_prefix, words};
 use crate::engine::anatomy::{Form, Message, Piece};
 use crate::engine::fanout::Call;
 use crate::engine::json;
@@ -143,7 +143,7 @@ pub fn instructions_said(request: &Remembered) -> Said {
 
 fn system(request: &Remembered) -> impl Iterator<Item = &Piece> {
     let anatomy = request.anatomy();
-    let line = trunk::line_of(request);
+    let line = parent_prefix::line_of(request);
     let pieces = &anatomy.pieces[anatomy.tools..anatomy.tools + anatomy.system];
     pieces.iter().filter(move |piece| Some(*piece) != line)
 }

@@ -28,7 +28,7 @@ fn cuts_of(body: &[u8], piece: &Piece, layer: Layer, key: &memmem::Finder<'_>, c
 }
 
 /// A stretch of a body less its cuts.
-pub fn lay(out: &mut Vec<Bytes>, body: &Bytes, span: Span, cuts: &[Span]) {
+pub fn append_unmarked(out: &mut Vec<Bytes>, body: &Bytes, span: Span, cuts: &[Span]) {
     let mut from = span.start;
     let first = cuts.partition_point(|cut| cut.end <= span.start);
     for cut in cuts.iter().skip(first).take_while(|cut| cut.start < span.end) {
@@ -103,7 +103,7 @@ mod tests {
         let body = Bytes::from(format!(r#"{{"messages":[{{"role":"user","content":{content}}}]}}"#));
         let anatomy = Anatomy::read(&body).unwrap();
         let mut out = Vec::new();
-        lay(&mut out, &body, 0..body.len(), &cuts(&body, &anatomy));
+        append_unmarked(&mut out, &body, 0..body.len(), &cuts(&body, &anatomy));
         let whole = String::from_utf8(out.concat()).unwrap();
         let mut copies = Vec::new();
         anatomy.pieces.iter().for_each(|piece| copied(&mut copies, &body, piece));

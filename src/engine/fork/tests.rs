@@ -121,7 +121,7 @@ fn child_of(fork: &Arc<ForkPoint>, call: usize) -> Child {
 /// A child on its first turn.
 struct Scene {
     fork: Arc<ForkPoint>,
-    trunk: Arc<Trunk>,
+    parent_prefix: Arc<ParentPrefix>,
     policy: Policy,
 }
 
@@ -135,22 +135,23 @@ impl Scene {
     }
 
     fn on(fork: Arc<ForkPoint>, written: Option<Breakpoint>, attribution: Attribution) -> Scene {
-        let trunk = Arc::new(Trunk::of(&fork, None, written, attribution).unwrap());
-        Scene { fork, trunk, policy: Policy::default() }
+        let parent_prefix =
+            Arc::new(ParentPrefix::of(&fork, None, written, attribution, &Policy::default()).unwrap());
+        Scene { fork, parent_prefix, policy: Policy::default() }
     }
 
-    fn prefix(&self, body: &str, call: usize) -> (Prefix, Vec<ForkNote>) {
-        Prefix::of(&self.trunk, &read(body), &child_of(&self.fork, call), &self.policy).unwrap()
+    fn prefix(&self, body: &str, call: usize) -> (ChildPrefix, Vec<ForkNote>) {
+        ChildPrefix::of(&self.parent_prefix, &read(body), &child_of(&self.fork, call), &self.policy).unwrap()
     }
 
-    fn first(&self, body: &str, call: usize) -> (Prefix, Composed) {
+    fn first(&self, body: &str, call: usize) -> (ChildPrefix, Composed) {
         let (prefix, notes) = self.prefix(body, call);
         let mut composed = prefix.compose(&read(body), Turn::First, Profile::Anthropic);
         composed.notes.extend(notes);
         (prefix, composed)
     }
 
-    fn later(&self, prefix: &Prefix, body: &str, last: Option<usize>) -> Composed {
+    fn later(&self, prefix: &ChildPrefix, body: &str, last: Option<usize>) -> Composed {
         prefix.compose(&read(body), Turn::Later(last), Profile::Anthropic)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::engine::fork::Forecast;
 use crate::engine::fork::answers::{is_empty, is_foreign, tool_errors};
-use crate::engine::fork::arms::{Answered, Measured};
+use crate::engine::fork::experiment::{Answered, Measured};
 use crate::engine::turn::Turn;
 use crate::engine::words::{Arm, CostUnit, Moment, Plan, StopReason};
 use crate::proxy::clock::millis;
@@ -68,7 +68,7 @@ impl Recorder {
             wall_ms: millis(bound.life.grows(self.facts.started, Instant::now())),
             cost: self.units(&usage).map(|(unit, measured)| Measured { unit, measured, predicted }),
         };
-        let stood_down = tenant.arms().record(&answered, now);
+        let stood_down = tenant.experiment().record(&answered, now);
         for (tool, why) in stood_down {
             metrics.standdowns_total.with_label_values(&[why.as_str()]).inc();
             warn_of_stand_down(memo, &tool, why.as_str());

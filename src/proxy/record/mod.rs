@@ -205,8 +205,8 @@ impl Recorder {
         if self.facts.status.is_none() {
             self.release();
         }
-        let fanout = self.part(turn.as_ref(), now);
-        self.teach(turn.as_ref());
+        let fanout = self.seal_fan_out(turn.as_ref(), now);
+        self.learn_hold(turn.as_ref());
         let finish = |memo: &mut Memo| memo.finished(turn.as_ref(), now);
         let verdict = self.memo.as_mut().map(finish).unwrap_or_default();
         if let Some(turn) = &turn {
@@ -260,13 +260,13 @@ impl Recorder {
     }
 
     /// The answer has ended: a fan-out is sealed, or was none.
-    fn part(&mut self, turn: Option<&Turn>, now: Moment) -> Option<Fanout> {
+    fn seal_fan_out(&mut self, turn: Option<&Turn>, now: Moment) -> Option<Fanout> {
         let (memo, family) = (self.memo.as_ref()?, self.family.as_mut()?);
         family.ended(&*memo.tenant()?, turn.unwrap_or(&Turn::default()), now)
     }
 
     /// Tells the gate whether a wait behind an answer that was not streamed was long enough.
-    fn teach(&mut self, turn: Option<&Turn>) {
+    fn learn_hold(&mut self, turn: Option<&Turn>) {
         let lesson = self.pass.take().and_then(|pass| pass.let_go.lesson.clone());
         if let (Some(lesson), Some(usage)) = (lesson, turn.and_then(|turn| turn.usage)) {
             self.gate.learned(lesson, usage.cache_read > 0);

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use forkpoint::engine::anatomy::Anatomy;
 use forkpoint::engine::breakpoints::{self, Profile};
 use forkpoint::engine::fanout::{Child, Draft, ForkPoint, Forks, Parent, Rules, Who};
-use forkpoint::engine::fork::{Composed, Facts, Policy, Prefix, ToolsPolicy, Trunk, Turn, eligible};
+use forkpoint::engine::fork::{Composed, EligibilityFacts, Policy, ChildPrefix, ToolsPolicy, ParentPrefix, Turn, eligible};
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::recall::{Nothing, Remembered};
 use forkpoint::engine::turn::{Turn as Answer, TurnLimits};
@@ -65,12 +65,12 @@ fn see(child: &Child, body: &[u8]) {
     let Some(request) = read(body) else { return };
     let policy = Policy { tools_policy: ToolsPolicy::Subset, ..Policy::default() };
     let who = Who::of(&request, None, None, false);
-    let facts = Facts { rules: &Rules::default(), stood_down: false };
+    let facts = EligibilityFacts { rules: &Rules::default(), stood_down: false };
     if eligible(&request, child, &who, &policy, &facts).is_err() {
         return;
     }
-    let trunk = Trunk::of(&child.fork, child.call, None, Attribution::Stripped).expect("it is sealed");
-    let (prefix, _) = Prefix::of(&Arc::new(trunk), &request, child, &policy).expect("it is eligible");
+    let parent_prefix = ParentPrefix::of(&child.fork, child.call, None, Attribution::Stripped, &policy).expect("it is sealed");
+    let (prefix, _) = ChildPrefix::of(&Arc::new(parent_prefix), &request, child, &policy).expect("it is eligible");
     let first = prefix.compose(&request, Turn::First, Profile::Anthropic);
     let later = prefix.compose(&request, Turn::Later(Some(3)), Profile::Anthropic);
     let parent = child.fork.parent.request.body();

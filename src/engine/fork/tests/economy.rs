@@ -9,8 +9,8 @@ fn multipliers() -> Multipliers {
     Multipliers { read, write_5m, write_1h }
 }
 
-fn market(siblings: u64) -> Market<'static> {
-    Market {
+fn cache(siblings: u64) -> PricedCache<'static> {
+    PricedCache {
         price: None,
         multipliers: multipliers(),
         facts: ModelFacts { minimum_tokens: Some(1024), window_tokens: Some(200_000), bound_thinking: true },
@@ -24,8 +24,8 @@ fn market(siblings: u64) -> Market<'static> {
 }
 
 /// A parent of 46,000 tokens with a static part of 12,000, and a child as sent of so many.
-fn sizes(sent: u64) -> Sizes {
-    Sizes {
+fn sizes(sent: u64) -> PromptSizes {
+    PromptSizes {
         fixed: 12_000,
         entry: 46_000,
         shared: 47_000,
@@ -38,13 +38,13 @@ fn sizes(sent: u64) -> Sizes {
     }
 }
 
-fn one_turn() -> Habits {
-    Habits { turns: Some(1.0), ..Habits::default() }
+fn one_turn() -> ChildHabits {
+    ChildHabits { turns: Some(1.0), ..ChildHabits::default() }
 }
 
 #[track_caller]
-fn forecast(sizes: Sizes, habits: Habits, market: &Market<'_>) -> Forecast {
-    Forecast::of(&sizes, &habits, market, &Policy::default()).unwrap()
+fn forecast(sizes: PromptSizes, habits: ChildHabits, cache: &PricedCache<'_>) -> Forecast {
+    Forecast::of(&sizes, &habits, cache, &Policy::default()).unwrap()
 }
 
 #[track_caller]
@@ -54,7 +54,7 @@ fn near(figure: f64, expected: f64) {
 
 #[test]
 fn one_turn_is_counted_as_it_is_billed() {
-    let found = forecast(sizes(12_000), one_turn(), &market(5));
+    let found = forecast(sizes(12_000), one_turn(), &cache(5));
     let leader = 0.1 * 46_000.0 + 1.25 * 1_700.0;
     let follower = 0.1 * 47_500.0 + 1.25 * 200.0;
     near(found.forked, (leader + 4.0 * follower) / 5.0);
@@ -65,44 +65,44 @@ fn one_turn_is_counted_as_it_is_billed() {
 
 #[test]
 fn later_turns_read_what_the_turn_before_wrote() {
-    let habits = Habits { turns: Some(2.0), growth: 1_000, output: 0 };
-    let found = forecast(sizes(12_000), habits, &market(1));
+    let habits = ChildHabits { turns: Some(2.0), growth: 1_000, output: 0 };
+    let found = forecast(sizes(12_000), habits, &cache(1));
     let second = 0.1 * 47_700.0 + 1.25 * 1_000.0;
     near(found.forked, 0.1 * 46_000.0 + 1.25 * 1_700.0 + second);
     near(found.as_sent, 12_000.0 + 13_000.0);
     near(found.aligned, 1.25 * 12_000.0 + 0.1 * 12_000.0 + 1.25 * 1_000.0);
-    let rolling = Sizes { sent_marked: 12_000, sent_rolling: true, ..sizes(12_000) };
-    near(forecast(rolling, habits, &market(5)).as_sent, found.aligned);
-    let fixed = Sizes { sent_marked: 11_800, ..sizes(12_000) };
+    let rolling = PromptSizes { sent_marked: 12_000, sent_rolling: true, ..sizes(12_000) };
+    near(forecast(rolling, habits, &cache(5)).as_sent, found.aligned);
+    let fixed = PromptSizes { sent_marked: 11_800, ..sizes(12_000) };
     let expected = 1.25 * 11_800.0 + 200.0 + 0.1 * 11_800.0 + 1_200.0;
-    near(forecast(fixed, habits, &market(5)).as_sent, expected);
+    near(forecast(fixed, habits, &cache(5)).as_sent, expected);
 }
 
 #[test]
 fn what_is_cold_or_below_the_minimum_is_priced_so() {
-    let cold = Market { warm: false, ..market(1) };
+    let cold = PricedCache { warm: false, ..cache(1) };
     near(forecast(sizes(12_000), one_turn(), &cold).forked, 1.25 * 47_700.0);
-    let betas = Market { cold_messages: true, ..market(1) };
+    let betas = PricedCache { cold_messages: true, ..cache(1) };
     near(forecast(sizes(12_000), one_turn(), &betas).forked, 0.1 * 12_000.0 + 1.25 * 35_700.0);
-    let small = Sizes { sent_marked: 1_000, sent_rolling: true, ..sizes(1_000) };
-    near(forecast(small, one_turn(), &market(1)).as_sent, 1_000.0);
-    let hour = Market { ttl: Ttl::OneHour, entry_ttl: Ttl::OneHour, ..market(1) };
+    let small = PromptSizes { sent_marked: 1_000, sent_rolling: true, ..sizes(1_000) };
+    near(forecast(small, one_turn(), &cache(1)).as_sent, 1_000.0);
+    let hour = PricedCache { ttl: Ttl::OneHour, entry_ttl: Ttl::OneHour, ..cache(1) };
     near(forecast(sizes(12_000), one_turn(), &hour).forked, 0.1 * 46_000.0 + 2.0 * 1_700.0);
 }
 
 #[test]
 fn a_cold_entry_of_one_hour_is_written_at_its_own_price() {
-    let mixed = Market { warm: false, entry_ttl: Ttl::OneHour, ..market(2) };
-    let habits = Habits { turns: Some(2.0), growth: 1_000, output: 0 };
+    let mixed = PricedCache { warm: false, entry_ttl: Ttl::OneHour, ..cache(2) };
+    let habits = ChildHabits { turns: Some(2.0), growth: 1_000, output: 0 };
     let leader = 2.0 * 46_000.0 + 1.25 * 1_700.0;
     let follower = 0.1 * 47_500.0 + 1.25 * 200.0;
     let second = 0.1 * 47_700.0 + 1.25 * 1_000.0;
     near(forecast(sizes(12_000), habits, &mixed).forked, (leader + follower) / 2.0 + second);
-    let betas = Market { cold_messages: true, warm: true, ..mixed };
+    let betas = PricedCache { cold_messages: true, warm: true, ..mixed };
     let leader = 0.1 * 12_000.0 + 2.0 * 34_000.0 + 1.25 * 1_700.0;
     near(forecast(sizes(12_000), habits, &betas).forked, (leader + follower) / 2.0 + second);
-    let warm = Market { warm: true, ..mixed };
-    near(forecast(sizes(12_000), habits, &warm).forked, forecast(sizes(12_000), habits, &market(2)).forked);
+    let warm = PricedCache { warm: true, ..mixed };
+    near(forecast(sizes(12_000), habits, &warm).forked, forecast(sizes(12_000), habits, &cache(2)).forked);
 }
 
 #[test]
@@ -131,10 +131,10 @@ fn only_those_who_may_be_forked_are_siblings() {
 fn with_a_price_the_figures_are_dollars_and_output_counts() {
     let rates = Rates { input: Rate::per_million(1.0), output: Some(Rate::per_million(5.0)) };
     let price = Price { rates, multipliers: multipliers(), tiers: Vec::new() };
-    let priced = Market { price: Some(&price), ..market(5) };
-    let habits = Habits { output: 100, ..one_turn() };
+    let priced = PricedCache { price: Some(&price), ..cache(5) };
+    let habits = ChildHabits { output: 100, ..one_turn() };
     let (dollars, tokens) =
-        (forecast(sizes(12_000), habits, &priced), forecast(sizes(12_000), habits, &market(5)));
+        (forecast(sizes(12_000), habits, &priced), forecast(sizes(12_000), habits, &cache(5)));
     assert_eq!(dollars.unit, CostUnit::Dollars);
     near(dollars.as_sent * 1e6, tokens.as_sent + 500.0);
     near(dollars.forked * 1e6, tokens.forked + 500.0);
@@ -142,7 +142,7 @@ fn with_a_price_the_figures_are_dollars_and_output_counts() {
 
 #[test]
 fn the_decision_follows_ratio_and_premium() {
-    let found = forecast(sizes(12_000), one_turn(), &market(5));
+    let found = forecast(sizes(12_000), one_turn(), &cache(5));
     assert!(found.aligned < found.forked && found.forked < found.as_sent);
     let policy =
         |context_premium, max_cost_ratio| Policy { context_premium, max_cost_ratio, ..Policy::default() };
@@ -152,7 +152,7 @@ fn the_decision_follows_ratio_and_premium() {
     assert_eq!(decide(Some(&found), &policy(premium + 0.01, 1.0)), Ok(()));
     assert_eq!(decide(Some(&found), &policy(premium - 0.01, 1.0)), Err(Refusal::Cost));
     assert_eq!(decide(Some(&found), &policy(100.0, 0.1)), Err(Refusal::Cost));
-    let small = forecast(sizes(2_000), one_turn(), &market(5));
+    let small = forecast(sizes(2_000), one_turn(), &cache(5));
     assert_eq!(
         decide(Some(&small), &Policy::default()),
         Err(Refusal::Cost),
@@ -163,13 +163,14 @@ fn the_decision_follows_ratio_and_premium() {
 
 #[test]
 fn without_rates_nothing_is_known() {
-    let unknown = Market { multipliers: Multipliers::default(), ..market(5) };
+    let unknown = PricedCache { multipliers: Multipliers::default(), ..cache(5) };
     assert_eq!(Forecast::of(&sizes(12_000), &one_turn(), &unknown, &Policy::default()), None);
 }
 
 #[test]
 fn turns_are_those_of_the_tool_or_of_the_policy_within_reason() {
-    let turns = |turns| forecast(sizes(12_000), Habits { turns, ..Habits::default() }, &market(5)).turns;
+    let turns =
+        |turns| forecast(sizes(12_000), ChildHabits { turns, ..ChildHabits::default() }, &cache(5)).turns;
     assert_eq!((turns(None), turns(Some(2.6)), turns(Some(0.0)), turns(Some(1e9))), (4, 3, 1, 256));
     assert_eq!(turns(Some(f64::NAN)), 4);
 }
@@ -181,8 +182,8 @@ fn sizes_come_from_the_parents_bill_and_scale_by_bytes() {
     let scene = Scene::of(&body.to_string(), &two_calls());
     let (_, composed) = scene.first(&child_body("a").to_string(), 0);
     let child = read(&child_body("a").to_string());
-    let sizes = Sizes::of(&scene.trunk, &scene.fork, &composed, &child, Some(77.0)).unwrap();
-    let extent = scene.trunk.extent();
+    let sizes = PromptSizes::of(&scene.parent_prefix, &scene.fork, &composed, &child, Some(77.0)).unwrap();
+    let extent = scene.parent_prefix.extent();
     // The bill of the parent: 1,000 tokens of prompt, 50 of answer.
     assert_eq!(sizes.entry, 1_000);
     assert!(sizes.shared > 1_050 && sizes.shared < 1_200, "{sizes:?}");
@@ -191,8 +192,8 @@ fn sizes_come_from_the_parents_bill_and_scale_by_bytes() {
     assert_eq!((sizes.sent_marked, sizes.sent_rolling), (0, false));
     let mut unbilled = (*scene.fork).clone();
     unbilled.usage = None;
-    assert_eq!(Sizes::of(&scene.trunk, &unbilled, &composed, &child, None), None);
-    let learned = Sizes::of(&scene.trunk, &unbilled, &composed, &child, Some(0.5)).unwrap();
+    assert_eq!(PromptSizes::of(&scene.parent_prefix, &unbilled, &composed, &child, None), None);
+    let learned = PromptSizes::of(&scene.parent_prefix, &unbilled, &composed, &child, Some(0.5)).unwrap();
     assert_eq!(learned.fixed, extent.fixed.div_ceil(2));
     assert_eq!(siblings(&scene.fork, &scene.policy), 2);
 }
@@ -202,7 +203,7 @@ fn a_childs_own_breakpoints_are_seen() {
     let scene = Scene::new();
     let (_, composed) = scene.first(&child_body("a").to_string(), 0);
     let of = |body: &Value| {
-        Sizes::of(&scene.trunk, &scene.fork, &composed, &read(&body.to_string()), None).unwrap()
+        PromptSizes::of(&scene.parent_prefix, &scene.fork, &composed, &read(&body.to_string()), None).unwrap()
     };
     let mut body = child_body("a");
     body["system"][0]["cache_control"] = json!({"type": "ephemeral"});
@@ -220,8 +221,8 @@ fn what_does_not_fit_is_refused() {
     let (_, composed) = scene.first(&body, 0);
     let child = read(&body);
     let judge = |prompt: u64, window: Option<u64>, bytes: usize| {
-        let sizes = Sizes { shared: prompt, ..Sizes::default() };
-        let facts = ModelFacts { window_tokens: window, ..market(1).facts };
+        let sizes = PromptSizes { shared: prompt, ..PromptSizes::default() };
+        let facts = ModelFacts { window_tokens: window, ..cache(1).facts };
         fits(&composed, Some(&sizes), &child, &scene.fork.parent.request, facts, bytes, &Policy::default())
     };
     let length = composed.body.length;

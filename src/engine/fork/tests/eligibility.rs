@@ -52,7 +52,7 @@ impl Candidate {
         let request = read(child);
         let who = who(&request, self.session, self.agent);
         let rules = Rules::default();
-        let facts = Facts { rules: &rules, stood_down: self.stood_down };
+        let facts = EligibilityFacts { rules: &rules, stood_down: self.stood_down };
         let child = Child { fork, call: self.call, rank: self.rank };
         eligible(&request, &child, &who, &self.policy, &facts)
     }

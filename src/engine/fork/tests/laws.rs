@@ -148,7 +148,7 @@ impl Own {
 fn plain(body: &str) -> String {
     let bytes = Bytes::from(body.to_owned());
     let mut out = Vec::new();
-    super::super::strip::lay(
+    super::super::strip::append_unmarked(
         &mut out,
         &bytes,
         0..bytes.len(),
@@ -294,7 +294,7 @@ proptest! {
         for body in [body, odd] {
             let Ok(request) = Remembered::read(body.into(), &Nothing, Attribution::Stripped) else { continue };
             let child = child_of(&scene.fork, 0);
-            if let Ok((first, _)) = Prefix::of(&scene.trunk, &request, &child, &scene.policy) {
+            if let Ok((first, _)) = ChildPrefix::of(&scene.parent_prefix, &request, &child, &scene.policy) {
                 value(&first.compose(&request, Turn::First, Profile::Anthropic));
             }
             value(&prefix.compose(&request, Turn::Later(Some(5)), Profile::Anthropic));

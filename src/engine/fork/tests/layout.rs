@@ -251,15 +251,16 @@ fn lifetimes_are_the_parents_first_and_never_longer_after() {
 fn a_late_child_stands_on_the_turn_up_to_its_own_call() {
     let blocks: Vec<_> = [text("Split.")].into_iter().chain(two_calls()).collect();
     let fork = pending(&parent_body().to_string(), &blocks);
-    let trunk = Arc::new(Trunk::of(&fork, Some(0), None, Attribution::Stripped).unwrap());
-    let scene = Scene { fork: Arc::clone(&fork), trunk, policy: Policy::default() };
+    let parent_prefix =
+        Arc::new(ParentPrefix::of(&fork, Some(0), None, Attribution::Stripped, &Policy::default()).unwrap());
+    let scene = Scene { fork: Arc::clone(&fork), parent_prefix, policy: Policy::default() };
     let (_, composed) = scene.first(&child_body("a").to_string(), 0);
     let messages = unmarked(value(&composed))["messages"].clone();
     assert_eq!(messages[1]["content"], json!([text("Split."), two_calls()[0]]));
     assert_eq!(messages[2]["content"][0]["tool_use_id"], "toolu_a");
     assert!(messages[2]["content"][1]["text"].as_str().unwrap().starts_with(CHILD_TAG));
     assert!(composed.notes.contains(&ForkNote::Partial));
-    let refused = Trunk::of(&fork, None, None, Attribution::Stripped);
+    let refused = ParentPrefix::of(&fork, None, None, Attribution::Stripped, &Policy::default());
     assert_eq!(refused.err(), Some(Refusal::Unsealed));
 }
 
@@ -269,13 +270,20 @@ fn a_late_child_does_not_stand_on_a_server_tool_that_has_not_answered() {
     let found = json!({"type": "web_search_tool_result", "tool_use_id": "s", "content": []});
     let [first, second] = [&two_calls()[0], &two_calls()[1]];
     let blocks = [first.clone(), search, second.clone(), found];
-    let trunk = |blocks: &[Value], call| {
-        Trunk::of(&pending(&parent_body().to_string(), blocks), Some(call), None, Attribution::Stripped).err()
+    let parent_prefix = |blocks: &[Value], call| {
+        ParentPrefix::of(
+            &pending(&parent_body().to_string(), blocks),
+            Some(call),
+            None,
+            Attribution::Stripped,
+            &Policy::default(),
+        )
+        .err()
     };
-    assert_eq!(trunk(&blocks, 0), None);
-    assert_eq!(trunk(&blocks, 1), Some(Refusal::Unsealed));
+    assert_eq!(parent_prefix(&blocks, 0), None);
+    assert_eq!(parent_prefix(&blocks, 1), Some(Refusal::Unsealed));
     let [a, b, c, d] = blocks;
-    assert_eq!(trunk(&[a, b, d, c], 1), None);
+    assert_eq!(parent_prefix(&[a, b, d, c], 1), None);
 }
 
 #[test]
@@ -297,7 +305,7 @@ fn a_child_that_only_names_its_parent_is_put_behind_all_its_calls() {
     let body = json!({"model": "claude-x", "max_tokens": 9, "messages": [{"role": "user", "content": "Summarize."}]});
     let child = Child { fork: Arc::clone(&scene.fork), call: None, rank: Rank::Explicit };
     let request = read(&body.to_string());
-    let (prefix, _) = Prefix::of(&scene.trunk, &request, &child, &scene.policy).unwrap();
+    let (prefix, _) = ChildPrefix::of(&scene.parent_prefix, &request, &child, &scene.policy).unwrap();
     let composed = prefix.compose(&request, Turn::First, Profile::Anthropic);
     let body = unmarked(value(&composed));
     assert_eq!(body["tools"], parent_body()["tools"]);
@@ -316,7 +324,7 @@ fn a_turn_that_called_nobody_has_no_placeholders() {
     let child = Child { fork: Arc::clone(&scene.fork), call: None, rank: Rank::Explicit };
     let request = read(&body.to_string());
     scene.policy.hoist_system = false;
-    let (prefix, _) = Prefix::of(&scene.trunk, &request, &child, &scene.policy).unwrap();
+    let (prefix, _) = ChildPrefix::of(&scene.parent_prefix, &request, &child, &scene.policy).unwrap();
     let composed = prefix.compose(&request, Turn::First, Profile::Anthropic);
     let messages = unmarked(value(&composed))["messages"].clone();
     assert!(messages[2]["content"][0]["text"].as_str().unwrap().starts_with(CHILD_TAG));
@@ -331,16 +339,16 @@ fn many_siblings_stand_on_one_copy() {
     let mut parent = parent_body();
     parent["messages"][0]["content"][0]["text"] = json!("x".repeat(200_000));
     let scene = Scene::of(&parent.to_string(), &calls);
-    let held = Arc::strong_count(&scene.trunk);
+    let held = Arc::strong_count(&scene.parent_prefix);
     let (mut prefixes, mut owned) = (Vec::new(), 0);
     for n in 0..64 {
         let (prefix, composed) = scene.first(&child_body(&n.to_string()).to_string(), n);
-        assert!(scene.trunk.is_shared_by(&composed.body.pieces));
+        assert!(scene.parent_prefix.is_shared_by(&composed.body.pieces));
         assert!(composed.shared > 200_000 && composed.shared < composed.body.length);
         owned += prefix.memory_bytes();
         prefixes.push(prefix);
     }
-    assert_eq!(Arc::strong_count(&scene.trunk), held + 64);
+    assert_eq!(Arc::strong_count(&scene.parent_prefix), held + 64);
     assert!(owned < 64 * 8_192, "{owned}");
 }
 

@@ -40,12 +40,13 @@ impl Kept {
 
 fn told(child: &Child, body: &Value) -> (Value, Vec<ForkNote>) {
     let policy = Policy { share: 0.0, ..Policy::default() };
-    let facts = Facts { rules: &Rules::default(), stood_down: false };
+    let facts = EligibilityFacts { rules: &Rules::default(), stood_down: false };
     let request = read(&body.to_string());
     assert!(is_snapshot(&request, child));
     assert_eq!(eligible(&request, child, &who(&request, SESSION, None), &policy, &facts), Ok(()));
-    let trunk = Arc::new(Trunk::of(&child.fork, None, None, Attribution::Stripped).unwrap());
-    let (prefix, notes) = Prefix::of(&trunk, &request, child, &policy).unwrap();
+    let parent_prefix =
+        Arc::new(ParentPrefix::of(&child.fork, None, None, Attribution::Stripped, &policy).unwrap());
+    let (prefix, notes) = ChildPrefix::of(&parent_prefix, &request, child, &policy).unwrap();
     (unmarked(value(&prefix.compose(&request, Turn::First, Profile::Anthropic))), notes)
 }
 
@@ -105,7 +106,7 @@ fn what_it_brings_must_be_its_parents() {
     lead["thinking"] = json!({"type": "adaptive"});
     kept.turn(&lead, SESSION, &ended("m1", &[text("Done.")], "end_turn"), None, 0);
     let policy = Policy::default();
-    let facts = Facts { rules: &Rules::default(), stood_down: false };
+    let facts = EligibilityFacts { rules: &Rules::default(), stood_down: false };
     let mut refused = |change: &dyn Fn(&mut Value)| {
         let mut body = question("Sum up.");
         change(&mut body);
@@ -225,9 +226,11 @@ fn one_that_compacts_still_says_something() {
     let mut kept = Kept::new();
     kept.turn(&parent_body(), SESSION, &ended("m1", &[text("Done.")], "end_turn"), None, 0);
     let child = kept.find(&question("Sum up."), SESSION, "m1", 1).unwrap();
-    let trunk = Arc::new(Trunk::of(&child.fork, None, None, Attribution::Stripped).unwrap());
     let policy = Policy::default();
-    let (prefix, _) = Prefix::of(&trunk, &read(&question("Sum up.").to_string()), &child, &policy).unwrap();
+    let parent_prefix =
+        Arc::new(ParentPrefix::of(&child.fork, None, None, Attribution::Stripped, &policy).unwrap());
+    let (prefix, _) =
+        ChildPrefix::of(&parent_prefix, &read(&question("Sum up.").to_string()), &child, &policy).unwrap();
     let mut body = question("What was asked.");
     let answered =
         [json!({"role": "assistant", "content": "So."}), json!({"role": "user", "content": "And?"})];

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use forkpoint::engine::breakpoints::Profile;
 use forkpoint::engine::fanout::{Explicit, LATEST, Newcomer, Parent, Recognised, Rules, Snapshots};
 use forkpoint::engine::fork::{
-    Facts, Forecast, Habits, Market, Prefix, Sizes, Trunk, Turn, eligible, siblings,
+    ChildHabits, ChildPrefix, EligibilityFacts, Forecast, ParentPrefix, PricedCache, PromptSizes, Turn,
+    eligible, siblings,
 };
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::prices::{ModelFacts, Multiplier, Multipliers};
@@ -82,13 +83,13 @@ impl Stage {
         let request = read(body.to_string().as_bytes());
         let newcomer = Newcomer { request: &request, who: who(&request, Hints::default()), explicit: None };
         let Recognised::Child(child) = self.house.forks.recognise(&newcomer, NOW) else { panic!("no child") };
-        let trunk = self.house.trunk(&child);
-        let (prefix, _) = Prefix::of(&trunk, &request, &child, &self.house.policy).unwrap();
+        let parent_prefix = self.house.parent_prefix(&child);
+        let (prefix, _) = ChildPrefix::of(&parent_prefix, &request, &child, &self.house.policy).unwrap();
         let composed = prefix.compose(&request, Turn::First, Profile::Anthropic);
-        let sizes = Sizes::of(&trunk, &child.fork, &composed, &request, None).unwrap();
+        let sizes = PromptSizes::of(&parent_prefix, &child.fork, &composed, &request, None).unwrap();
         assert_eq!(sizes.entry.max(1), parents.read + parents.written, "all of it was billed");
         let [read, write_5m, write_1h] = [0.1, 1.25, 2.0].map(|factor| Some(Multiplier::new(factor)));
-        let market = Market {
+        let cache = PricedCache {
             price: None,
             multipliers: Multipliers { read, write_5m, write_1h },
             facts: ModelFacts::UNKNOWN,
@@ -96,11 +97,11 @@ impl Stage {
             warm: true,
             cold_messages: false,
             sent_warm: 0,
-            entry_ttl: trunk.ttl(),
+            entry_ttl: parent_prefix.ttl(),
             ttl: Ttl::FiveMinutes,
         };
-        let habits = Habits { turns: Some(1.0), ..Habits::default() };
-        Forecast::of(&sizes, &habits, &market, &self.house.policy).unwrap()
+        let habits = ChildHabits { turns: Some(1.0), ..ChildHabits::default() };
+        Forecast::of(&sizes, &habits, &cache, &self.house.policy).unwrap()
     }
 
     /// One turn of a child, forked; what was asked of it and what it cost.
@@ -293,12 +294,14 @@ async fn a_message_to_a_turn_reads_what_the_turn_was_made_of() {
             let explicit = Some(Explicit { message_id: LATEST, tool_use: None });
             let newcomer = Newcomer { request: &request, who: who(&request, hints), explicit };
             let child = kept.find(&newcomer, NOW).unwrap();
-            let facts = Facts { rules: &stage.house.rules, stood_down: false };
+            let facts = EligibilityFacts { rules: &stage.house.rules, stood_down: false };
             let policy = &stage.house.policy;
             assert_eq!(eligible(&request, &child, &newcomer.who, policy, &facts), Ok(()));
             let written = written(&child.fork.parent.request);
-            let trunk = Arc::new(Trunk::of(&child.fork, None, written, Attribution::Stripped).unwrap());
-            let (prefix, _) = Prefix::of(&trunk, &request, &child, policy).unwrap();
+            let parent_prefix = Arc::new(
+                ParentPrefix::of(&child.fork, None, written, Attribution::Stripped, policy).unwrap(),
+            );
+            let (prefix, _) = ChildPrefix::of(&parent_prefix, &request, &child, policy).unwrap();
             let composed = prefix.compose(&request, Turn::First, Profile::Anthropic);
             check(&composed);
             let (_, own) = stage.post(composed.body.pieces.concat()).await;

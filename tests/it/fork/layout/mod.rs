@@ -15,7 +15,9 @@ use forkpoint::engine::fanout::{
     Account, Binding, Bindings, Child, Draft, ForkId, ForkPoint, Forks, Life, Newcomer, Parent, Recognised,
     Rules, Who,
 };
-use forkpoint::engine::fork::{Composed, Facts, Policy, Prefix, Trunk, Turn, eligible};
+use forkpoint::engine::fork::{
+    ChildPrefix, Composed, EligibilityFacts, ParentPrefix, Policy, Turn, eligible,
+};
 use forkpoint::engine::identify::Session;
 use forkpoint::engine::prefix::Attribution;
 use forkpoint::engine::recall::{Nothing, Remembered};
@@ -31,8 +33,8 @@ struct House {
     forks: Forks,
     rules: Rules,
     policy: Policy,
-    bound: Bindings<Prefix>,
-    trunks: HashMap<ForkId, Arc<Trunk>>,
+    bound: Bindings<ChildPrefix>,
+    parent_prefixes: HashMap<ForkId, Arc<ParentPrefix>>,
     /// Where each child wrote last.
     tails: HashMap<Binding, usize>,
 }
@@ -60,7 +62,7 @@ impl House {
             rules,
             policy: Policy::default(),
             bound: Bindings::new(Life { ttl_s: 3_600, count: 1_000 }, Account::alone(1 << 26)),
-            trunks: HashMap::new(),
+            parent_prefixes: HashMap::new(),
             tails: HashMap::new(),
         }
     }
@@ -75,11 +77,12 @@ impl House {
         }
         let newcomer = Newcomer { request: &request, who, explicit: None };
         let Recognised::Child(child) = self.forks.recognise(&newcomer, NOW) else { return Fate::Other };
-        let facts = Facts { rules: &self.rules, stood_down: false };
+        let facts = EligibilityFacts { rules: &self.rules, stood_down: false };
         if let Err(refusal) = eligible(&request, &child, &who, &self.policy, &facts) {
             return Fate::Refused(refusal);
         }
-        let (prefix, _) = Prefix::of(&self.trunk(&child), &request, &child, &self.policy).unwrap();
+        let (prefix, _) =
+            ChildPrefix::of(&self.parent_prefix(&child), &request, &child, &self.policy).unwrap();
         let composed = prefix.compose(&request, Turn::First, Profile::Anthropic);
         let bytes = prefix.memory_bytes();
         let binding = self.bound.bind(&request, who, Arc::new(prefix), bytes, NOW);
@@ -92,17 +95,22 @@ impl House {
         Fate::Forked(composed, binding)
     }
 
-    /// One trunk for all children of a fork point; one for each that comes before the seal.
-    fn trunk(&mut self, child: &Child) -> Arc<Trunk> {
+    /// One parent prefix for all children of a fork point; one for each that comes before the seal.
+    fn parent_prefix(&mut self, child: &Child) -> Arc<ParentPrefix> {
         if !child.fork.is_sealed() {
             let written = written(&child.fork.parent.request);
-            return Arc::new(Trunk::of(&child.fork, child.call, written, Attribution::Stripped).unwrap());
+            return Arc::new(
+                ParentPrefix::of(&child.fork, child.call, written, Attribution::Stripped, &self.policy)
+                    .unwrap(),
+            );
         }
-        let trunk = self.trunks.entry(child.fork.id).or_insert_with(|| {
+        let parent_prefix = self.parent_prefixes.entry(child.fork.id).or_insert_with(|| {
             let written = written(&child.fork.parent.request);
-            Arc::new(Trunk::of(&child.fork, None, written, Attribution::Stripped).unwrap())
+            Arc::new(
+                ParentPrefix::of(&child.fork, None, written, Attribution::Stripped, &self.policy).unwrap(),
+            )
         });
-        Arc::clone(trunk)
+        Arc::clone(parent_prefix)
     }
 
     /// A plain request was answered: it may have fanned out.

@@ -2,7 +2,7 @@
 
 use super::Answered;
 use crate::engine::fanout::ForkId;
-use crate::engine::fork::economics::Habits;
+use crate::engine::fork::economics::ChildHabits;
 use crate::engine::words::{Arm, CostUnit};
 
 /// Children that must have ended before their habits count.
@@ -105,12 +105,12 @@ impl Lives {
     }
 
     /// A few are no habit, unless they live longer than anybody is taken to: to be wrong about that is dear.
-    pub fn habits(&self, horizon_turns: usize) -> Habits {
+    pub fn habits(&self, horizon_turns: usize) -> ChildHabits {
         if !self.are_known() && self.turns <= horizon_turns as f64 * self.lives {
-            return Habits::default();
+            return ChildHabits::default();
         }
         let mean = |sum: f64, count: f64| if count > 0.0 { (sum / count).round() as u64 } else { 0 };
-        Habits {
+        ChildHabits {
             turns: Some(self.turns / self.lives),
             growth: mean(self.grown, self.later_turns),
             output: mean(self.output, self.turns),

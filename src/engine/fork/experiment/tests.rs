@@ -31,7 +31,7 @@ fn turn(child: u64, arm: Arm) -> Answered<'static> {
 
 /// Children of one turn each, until forking stands down.
 struct Trial {
-    arms: Arms,
+    arms: ForkExperiment,
     children: u64,
     now: Moment,
 }
@@ -39,7 +39,7 @@ struct Trial {
 impl Trial {
     /// Enough was seen of the tool to predict what its children do.
     fn new() -> Trial {
-        let mut trial = Trial { arms: Arms::default(), children: 0, now: Moment(0) };
+        let mut trial = Trial { arms: ForkExperiment::default(), children: 0, now: Moment(0) };
         (0..4).for_each(|_| assert_eq!(trial.child(Arm::Unforked, |_| ()), None));
         trial
     }
@@ -83,7 +83,7 @@ fn a_cost_that_nobody_foresaw_proves_nothing() {
     assert_eq!(Trial::new().until_stood_down(blind), None);
     assert_eq!(Trial::new().until_stood_down(|it| it.cost = measured(f64::NAN)), None);
     // The first four are those that the tool is known by.
-    let mut fresh = Trial { arms: Arms::default(), children: 0, now: Moment(0) };
+    let mut fresh = Trial { arms: ForkExperiment::default(), children: 0, now: Moment(0) };
     assert_eq!(fresh.until_stood_down(dear), Some((12, StandDown::Cost)));
 }
 
@@ -176,9 +176,9 @@ fn a_life_is_all_turns_of_a_child() {
 
 #[test]
 fn habits_are_unknown_until_some_children_ended_and_follow_the_newer_ones() {
-    let mut arms = Arms::default();
-    assert_eq!(arms.habits(TOOL, HORIZON), Habits::default());
-    let run = |arms: &mut Arms, child: u64, turns: u64| {
+    let mut arms = ForkExperiment::default();
+    assert_eq!(arms.habits(TOOL, HORIZON), ChildHabits::default());
+    let run = |arms: &mut ForkExperiment, child: u64, turns: u64| {
         for number in 0..turns {
             let mut answered = turn(child, Arm::Forked);
             answered.first = number == 0;
@@ -192,11 +192,11 @@ fn habits_are_unknown_until_some_children_ended_and_follow_the_newer_ones() {
     assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(2.0));
     (4..400).for_each(|child| run(&mut arms, child, 9));
     assert!(arms.habits(TOOL, HORIZON).turns.is_some_and(|turns| turns > 8.5));
-    assert_eq!(arms.habits("Other", HORIZON), Habits::default());
+    assert_eq!(arms.habits("Other", HORIZON), ChildHabits::default());
 }
 
 /// A child that has had so many turns and goes on.
-fn lives(arms: &mut Arms, child: u64, turns: u64) {
+fn lives(arms: &mut ForkExperiment, child: u64, turns: u64) {
     for number in 0..turns {
         let answered = Answered { first: number == 0, stop: StopReason::ToolUse, ..turn(child, Arm::Forked) };
         arms.record(&answered, Moment(0));
@@ -205,27 +205,27 @@ fn lives(arms: &mut Arms, child: u64, turns: u64) {
 
 #[test]
 fn children_that_live_longer_than_expected_teach_before_they_end() {
-    let mut arms = Arms::default();
+    let mut arms = ForkExperiment::default();
     lives(&mut arms, 0, 4);
-    assert_eq!(arms.habits(TOOL, HORIZON), Habits::default(), "as long as everybody is taken to");
+    assert_eq!(arms.habits(TOOL, HORIZON), ChildHabits::default(), "as long as everybody is taken to");
     for turns in 5..=20 {
         lives(&mut arms, 0, turns);
         assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(turns as f64));
     }
-    assert_eq!(arms.habits(TOOL, 20), Habits::default());
+    assert_eq!(arms.habits(TOOL, 20), ChildHabits::default());
     // Those that may still end tomorrow say nothing.
     (1..9).for_each(|child| lives(&mut arms, child, 2));
     assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(20.0));
     // Ended or not, each counts once; and nobody's short life hides a long one.
     (10..14).for_each(|child| drop(arms.record(&turn(child, Arm::Forked), Moment(0))));
     assert_eq!(arms.habits(TOOL, HORIZON).turns, Some((20.0 + 4.0 * 1.0 + 8.0 * 2.0) / 13.0));
-    assert_eq!(arms.habits("Other", HORIZON), Habits::default());
+    assert_eq!(arms.habits("Other", HORIZON), ChildHabits::default());
 }
 
 #[test]
 fn a_few_that_have_ended_teach_only_that_children_live_long() {
     for (turns, known) in [(4, None), (13, Some(13.0))] {
-        let mut arms = Arms::default();
+        let mut arms = ForkExperiment::default();
         lives(&mut arms, 0, turns - 1);
         arms.record(&Answered { first: false, ..turn(0, Arm::Forked) }, Moment(0));
         assert!(arms.open.is_empty());
@@ -235,7 +235,7 @@ fn a_few_that_have_ended_teach_only_that_children_live_long() {
 
 #[test]
 fn a_child_that_falls_silent_has_ended_and_one_that_comes_back_does_not_begin() {
-    let mut arms = Arms::default();
+    let mut arms = ForkExperiment::default();
     for child in 0..4 {
         arms.record(&Answered { stop: StopReason::ToolUse, ..turn(child, Arm::Forked) }, Moment(0));
     }
@@ -251,7 +251,7 @@ fn a_child_that_falls_silent_has_ended_and_one_that_comes_back_does_not_begin() 
 
 #[test]
 fn everything_is_bounded() {
-    let mut arms = Arms::default();
+    let mut arms = ForkExperiment::default();
     for child in 0..2 * OPEN_MAX as u64 {
         let tool = format!("tool {}", child % 200);
         let answered = Answered { stop: StopReason::ToolUse, tool: &tool, ..turn(child, Arm::Forked) };
@@ -327,7 +327,7 @@ proptest! {
     fn whatever_is_recorded_the_ledger_stays_whole(
         turns in prop::collection::vec((0_u64..20, 0_usize..3, any::<bool>(), 0_usize..8, any::<bool>(), prop::num::f64::ANY, 0_u64..1_000_000), 0..200),
     ) {
-        let mut arms = Arms::default();
+        let mut arms = ForkExperiment::default();
         let mut now = Moment(0);
         for (child, arm, first, stop, is_empty, cost, later) in turns {
             now = now.after(later);

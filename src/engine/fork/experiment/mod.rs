@@ -5,7 +5,7 @@
 //! more, or answered with nothing more often, forking stands down for that tool; after a while it is tried again.
 //!
 //! ```text
-//! Arms::record(turn) ─ totals ─ the child's life ─┬─ habits: turns, growth, output
+//! ForkExperiment::record(turn) ─ totals ─ the child's life ─┬─ habits: turns, growth, output
 //!                                                 └─ sample of its arm ─ StandDown?
 //! ```
 //!
@@ -20,7 +20,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::economics::Habits;
+use super::economics::ChildHabits;
 use crate::engine::fanout::{Binding, ForkId};
 use crate::engine::words::{Arm, CostUnit, Moment, StandDown, StopReason};
 use life::{Life, Lives};
@@ -116,7 +116,7 @@ impl Totals {
 
 /// The ledger of one tenant.
 #[derive(Debug, Default)]
-pub struct Arms {
+pub struct ForkExperiment {
     tools: HashMap<Arc<str>, Tool>,
     open: BTreeMap<Binding, Open>,
     /// By when each open child was last heard of.
@@ -141,7 +141,7 @@ struct Tool {
     stood_down: Option<(StandDown, Moment)>,
 }
 
-impl Arms {
+impl ForkExperiment {
     /// Takes in a finished turn. Answers the tools that forking stands down for from now on: of this child or, if
     /// others have fallen silent, of theirs.
     pub fn record(&mut self, turn: &Answered<'_>, now: Moment) -> Vec<(Arc<str>, StandDown)> {
@@ -172,8 +172,8 @@ impl Arms {
     }
 
     /// What children of this tool do, as far as it was learned; those that still live teach how long.
-    pub fn habits(&self, tool: &str, horizon_turns: usize) -> Habits {
-        let Some(known) = self.tools.get(tool) else { return Habits::default() };
+    pub fn habits(&self, tool: &str, horizon_turns: usize) -> ChildHabits {
+        let Some(known) = self.tools.get(tool) else { return ChildHabits::default() };
         let living = self.open.values().filter(|open| *open.tool == *tool).map(|open| &open.life);
         known.lives.and_living(living, horizon_turns).habits(horizon_turns)
     }

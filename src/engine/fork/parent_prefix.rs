@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::economics::siblings;
+use super::policy::Policy;
 use super::{fields, strip};
 use crate::engine::anatomy::{Message, Piece};
 use crate::engine::breakpoints::{self, Breakpoint, LOOKBACK, room_alone, room_when_cut};
@@ -23,7 +25,7 @@ const ANSWER_LIMIT: &str = "max_tokens";
 /// The slices are of the parent's own body and turn, so that however many children there are, and however long
 /// they live, those exist once.
 #[derive(Debug)]
-pub struct Trunk {
+pub struct ParentPrefix {
     pub(super) parent: Arc<Parent>,
     parts: Vec<Bytes>,
     /// The parent's fields, and which parts each of them is, its comma included.
@@ -40,10 +42,11 @@ pub struct Trunk {
     pub(super) pieces: usize,
     /// Whether there is a placeholder to mark: a turn that called nobody has none.
     pub(super) has_results: bool,
-    extent: Extent,
+    extent: PrefixExtent,
     /// The turn and the placeholders as they are read in every child, once they are the same for all.
     following: Option<Remembered>,
-    siblings: OnceLock<u64>,
+    /// The number of children that share the first writes, as [`siblings`] counted them.
+    siblings: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +58,7 @@ struct Entry {
 
 /// How many bytes of the prompt stand where; markers are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extent {
+pub struct PrefixExtent {
     /// The parent's prompt: tools, system and messages.
     pub parent: u64,
     /// Its tools and system.
@@ -68,7 +71,7 @@ pub struct Extent {
     pub results: u64,
 }
 
-impl Trunk {
+impl ParentPrefix {
     /// `own_call`: of a child that came before the seal, so that the turn ends with its call. `written`: where the
     /// parent's last entry ends; if that is not known, its own markers tell.
     pub fn of(
@@ -76,7 +79,8 @@ impl Trunk {
         own_call: Option<usize>,
         written: Option<Breakpoint>,
         attribution: Attribution,
-    ) -> Result<Trunk, Refusal> {
+        policy: &Policy,
+    ) -> Result<ParentPrefix, Refusal> {
         let request = &*fork.parent.request;
         let turn = Turn::of(fork, own_call).ok_or(Refusal::Unsealed)?;
         let (body, anatomy) = (request.body(), request.anatomy());
@@ -107,14 +111,14 @@ impl Trunk {
         let Builder { parts, line, entry, .. } = builder;
         let pieces = anatomy.pieces.len() + turn.blocks + turn.calls.len();
         let entry = entry.zip(place).map(|(part, place)| Entry { part, piece: place.piece });
-        let extent = Extent::of(request, &turn, written, parts.last());
+        let extent = PrefixExtent::of(request, &turn, written, parts.last());
         let ttl = written.map_or(Ttl::FiveMinutes, |point| point.ttl);
         let parent = Arc::clone(&fork.parent);
         let has_results = !turn.calls.is_empty();
         let shared = (fork.is_sealed() && has_results).then_some(parts.last()).flatten();
         let following = shared.and_then(|placeholders| following(&turn.message, placeholders, attribution));
-        let siblings = OnceLock::new();
-        Ok(Trunk {
+        let siblings = siblings(fork, policy);
+        Ok(ParentPrefix {
             parent,
             parts,
             fields,
@@ -145,19 +149,24 @@ impl Trunk {
         self.following.as_ref()
     }
 
-    /// How many share its first writes, as it was when it was first asked.
-    pub fn siblings(&self, count: impl FnOnce() -> u64) -> u64 {
-        *self.siblings.get_or_init(count)
+    /// The number of children that share its first writes, by the policy that it was made under.
+    pub fn siblings(&self) -> u64 {
+        self.siblings
     }
 
     /// How many bytes stand where.
-    pub fn extent(&self) -> Extent {
+    pub fn extent(&self) -> PrefixExtent {
         self.extent
     }
 
-    /// Lays the trunk out for one child, up to the inside of the last placeholder: its marker, if it gets one, and
+    /// Appends the parent prefix for one child, up to the inside of the last placeholder: its marker, if it gets one, and
     /// its brace are still to come. Answers breakpoint a, if it is `marked`.
-    pub(super) fn lay(&self, out: &mut Vec<Bytes>, child: &Branch<'_>, marked: bool) -> Option<Breakpoint> {
+    pub(super) fn append_to(
+        &self,
+        out: &mut Vec<Bytes>,
+        child: &Branch<'_>,
+        marked: bool,
+    ) -> Option<Breakpoint> {
         let entry = self.entry.filter(|_| marked);
         let skipped = self.skipped(child.changed);
         for (index, part) in self.parts.iter().enumerate() {
@@ -288,13 +297,13 @@ fn history(messages: &[Message]) -> Option<Span> {
     Some(messages.first()?.span.start..messages.last()?.span.end)
 }
 
-/// A result for each call, one text block each, in the order of the calls. The last lacks its brace.
 /// The turn and the placeholders, read as a request of their own.
 fn following(turn: &[u8], placeholders: &[u8], attribution: Attribution) -> Option<Remembered> {
     let body = [br#"{"messages":["#, turn, placeholders, b"}]}]}"].concat();
     Remembered::read(body.into(), &Nothing, attribution).ok()
 }
 
+/// A result for each call, one text block each, in the order of the calls. The last lacks its brace.
 fn placeholders(fork: &ForkPoint, calls: &[Call]) -> Bytes {
     let mut out = br#",{"role":"user","content":["#.to_vec();
     for (number, call) in calls.iter().enumerate() {
@@ -330,19 +339,19 @@ impl Builder<'_> {
         let within = |at: usize| span.start < at && at <= span.end;
         let mut from = span.start;
         if let Some(line) = line.filter(|line| within(line.start)) {
-            self.lay(from..line.start);
+            self.push(from..line.start);
             self.line = Some(self.parts.len());
             let mut bytes = Vec::new();
-            self.lay_into(&mut bytes, line.clone());
+            strip::append_unmarked(&mut bytes, self.body, line.clone(), self.cuts);
             self.parts.push(bytes.concat().into());
             from = line.end;
         }
         if let Some(place) = place.filter(|place| !place.in_turn && within(place.at)) {
-            self.lay(from..place.at);
+            self.push(from..place.at);
             self.entry = Some(self.parts.len());
             from = place.at;
         }
-        self.lay(from..span.end);
+        self.push(from..span.end);
     }
 
     fn turn(&mut self, turn: &Turn, place: Option<&Place>) {
@@ -356,24 +365,25 @@ impl Builder<'_> {
         }
     }
 
-    fn lay(&mut self, span: Span) {
-        strip::lay(&mut self.parts, self.body, span, self.cuts);
-    }
-
-    fn lay_into(&self, out: &mut Vec<Bytes>, span: Span) {
-        strip::lay(out, self.body, span, self.cuts);
+    fn push(&mut self, span: Span) {
+        strip::append_unmarked(&mut self.parts, self.body, span, self.cuts);
     }
 }
 
-impl Extent {
-    fn of(request: &Remembered, turn: &Turn, written: Option<Breakpoint>, results: Option<&Bytes>) -> Extent {
+impl PrefixExtent {
+    fn of(
+        request: &Remembered,
+        turn: &Turn,
+        written: Option<Breakpoint>,
+        results: Option<&Bytes>,
+    ) -> PrefixExtent {
         let (body, anatomy) = (request.body(), request.anatomy());
         let bytes = |until: usize| -> u64 {
             let pieces = anatomy.pieces.iter().take(until).map(|piece| piece.unmarked(body));
             pieces.map(|(before, after)| (before.len() + after.len()) as u64).sum()
         };
         let parent = bytes(anatomy.pieces.len());
-        Extent {
+        PrefixExtent {
             parent,
             fixed: bytes(anatomy.tools + anatomy.system),
             entry: written.map_or(0, |point| bytes(point.piece.saturating_add(1))),
@@ -384,8 +394,8 @@ impl Extent {
 }
 
 #[cfg(test)]
-impl Trunk {
-    /// Whether a body holds the trunk's own bytes, and no copy of them.
+impl ParentPrefix {
+    /// Whether a body holds the parent prefix's own bytes, and no copy of them.
     pub(super) fn is_shared_by(&self, pieces: &[Bytes]) -> bool {
         let own = self.parts.iter().max_by_key(|part| part.len());
         own.is_some_and(|own| pieces.iter().any(|piece| piece.as_ptr() == own.as_ptr()))
