@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::arrival::Arrival;
 use super::breakpoints::{self, Profile, Situation};
 use super::canonical::{self, Choice, Limits, News, Order, Pins, Table, Thinking};
-use super::conversation::{Conversation, Trace, entries_of};
+use super::conversation::{Conversation, Trace};
 use super::diagnosis;
 use super::edit::{self, Edit, Forwarded};
 
@@ -53,6 +53,8 @@ pub struct Habits {
     pub seen_before: bool,
     /// The share of conversations of this tenant and tool set that continue.
     pub continues: Option<f64>,
+    /// The last piece that ends a cache entry of its conversation.
+    pub last_written: Option<usize>,
 }
 
 /// A request as it goes out.
@@ -87,18 +89,12 @@ pub fn align(
         canonical = canonical::Canonical::default();
         forwarded = Arc::clone(received);
     }
-    let before = arrival.before.as_ref().map(|before| &*before.trace);
     let habits = habits(&forwarded);
-    let written = before.map(|before| match facts.imagined {
-        true => before.imagined_within(&forwarded),
-        false => before.entries_within(&forwarded),
-    });
-    let written = written.unwrap_or_default();
     let situation = Situation {
         profile: rules.profile,
         minimum_tokens: facts.minimum_tokens,
         tokens_per_byte: facts.tokens_per_byte,
-        last_written: written.last().map(|entry| entry.piece),
+        last_written: habits.last_written,
         seen_before: habits.seen_before,
         continues: habits.continues.filter(|_| arrival.predecessor().is_none()),
         has_siblings: facts.has_siblings,
@@ -117,10 +113,7 @@ pub fn align(
         }
     };
     let marks = plan.breakpoints.clone();
-    let mut trace = Trace::new(arrival, forwarded, conversation, marks);
-    if facts.imagined {
-        trace.entries = entries_of(written, trace.reading(), &trace.breakpoints);
-    }
+    let trace = Trace::new(arrival, forwarded, conversation, marks);
     Ok(Aligned { trace: Arc::new(trace), body, plan, interns: canonical.interns, pins: canonical.pins })
 }
 

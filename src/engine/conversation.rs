@@ -12,14 +12,10 @@ use super::breaks::{Answered, Sent};
 use super::canonical::{Choice, Order, Pins};
 use super::echo::Spelling;
 use super::entry::{Parameters, Probes};
-use super::prefix::PrefixHash;
 use super::prefix::Subject;
 use super::recall::{InParts, Reading, Remembered, Shared};
 use super::usage::Usage;
 use super::words::{Layer, Moment};
-
-/// Entries that a conversation remembers to have written: the newest ends, and the static part before them.
-const ENTRIES_MAX: usize = 16;
 
 /// So many turns in a row may write what the next does not read, before nothing more is written.
 const LOSSES_MAX: u32 = 2;
@@ -33,11 +29,9 @@ pub struct Trace {
     pub conversation: Arc<Conversation>,
     /// Where the forwarded request asked for cache entries, in the order of the cache.
     pub breakpoints: Vec<Breakpoint>,
-    /// Where the requests of this conversation did, this one included, as far as it still has the pieces.
-    pub entries: Vec<Entry>,
     pub parameters: Parameters,
-    /// Where this conversation would have, had its requests been aligned.
-    imagined: OnceLock<Imagined>,
+    /// Whether an aligned request in the place of this one would have been spelt as this one came.
+    imagined: OnceLock<bool>,
     sent: OnceLock<Moment>,
     begun: OnceLock<Moment>,
     answer: OnceLock<Answer>,
@@ -56,20 +50,6 @@ impl From<Arc<Remembered>> for Forwarded {
     fn from(request: Arc<Remembered>) -> Forwarded {
         Forwarded::Whole(request)
     }
-}
-
-/// What an aligned request would have been.
-#[derive(Debug)]
-struct Imagined {
-    entries: Vec<Entry>,
-    as_it_came: bool,
-}
-
-/// A place that a cache entry may end at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    pub piece: usize,
-    pub prefix: PrefixHash,
 }
 
 /// What came back.
@@ -116,16 +96,12 @@ impl Trace {
         breakpoints: Vec<Breakpoint>,
         parameters: Parameters,
     ) -> Trace {
-        let before = arrival.before.as_ref().map(|before| &*before.trace);
-        let entries = before.map_or_else(Vec::new, |before| before.entries_within(forwarded.reading()));
-        let entries = entries_of(entries, forwarded.reading(), &breakpoints);
         Trace {
             received: Arc::clone(&arrival.received),
             parameters,
             forwarded,
             conversation,
             breakpoints,
-            entries,
             imagined: OnceLock::new(),
             sent: OnceLock::new(),
             begun: OnceLock::new(),
@@ -194,42 +170,17 @@ impl Trace {
         let _ = self.begun.set(now);
     }
 
-    /// Where an aligned request in the place of this one would have asked for entries, and those before it; and whether
-    /// it would have been spelt as this one came.
-    pub fn imagine(&self, entries: Vec<Entry>, as_it_came: bool) {
-        let _ = self.imagined.set(Imagined { entries, as_it_came });
+    /// Notes whether an aligned request in the place of this one would have been spelt as this one came.
+    pub fn imagine(&self, as_it_came: bool) {
+        let _ = self.imagined.set(as_it_came);
     }
 
     /// Whether this went out in the spelling that it came in, or would have.
     pub fn is_as_it_came(&self, imagined: bool) -> bool {
-        match self.imagined.get().filter(|_| imagined) {
-            Some(imagined) => imagined.as_it_came,
-            None => !imagined && self.whole().is_some_and(|sent| Arc::ptr_eq(sent, &self.received)),
+        if imagined {
+            return self.imagined.get().is_some_and(|as_it_came| *as_it_came);
         }
-    }
-
-    /// Those of them that a later request still has.
-    pub fn imagined_within(&self, request: &Reading) -> Vec<Entry> {
-        self.within(self.imagined.get().map_or(&self.entries, |imagined| &imagined.entries), request)
-    }
-
-    /// The entries that a later request still has, where it has them.
-    pub fn entries_within(&self, request: &Reading) -> Vec<Entry> {
-        self.within(&self.entries, request)
-    }
-
-    fn within(&self, entries: &[Entry], request: &Reading) -> Vec<Entry> {
-        let pieces = &request.chain().pieces;
-        let is_shifted = !self.reading().is_numbered_like(request);
-        let place = |entry: &Entry| match pieces.get(entry.piece) == Some(&entry.prefix) {
-            true => Some(*entry),
-            false if is_shifted => {
-                let piece = pieces.iter().position(|prefix| *prefix == entry.prefix)?;
-                Some(Entry { piece, ..*entry })
-            }
-            false => None,
-        };
-        entries.iter().filter_map(place).collect()
+        self.whole().is_some_and(|sent| Arc::ptr_eq(sent, &self.received))
     }
 
     /// Whether `request` goes on where this one ended, rather than starting anew or from an earlier turn.
@@ -259,22 +210,6 @@ impl Trace {
         let spelling = self.conversation.spelling().as_ref().map_or(0, Spelling::memory_bytes);
         size_of::<Trace>() + self.received.memory_bytes() + forwarded + choice + spelling
     }
-}
-
-/// The entries of a request: those of the ones before it that it still has, and its own.
-pub fn entries_of(before: Vec<Entry>, request: &Reading, breakpoints: &[Breakpoint]) -> Vec<Entry> {
-    let mut entries = before;
-    for breakpoint in breakpoints {
-        let prefix = request.chain().pieces.get(breakpoint.piece).copied();
-        let known = entries.iter().any(|entry| entry.piece == breakpoint.piece);
-        entries.extend(prefix.filter(|_| !known).map(|prefix| Entry { piece: breakpoint.piece, prefix }));
-    }
-    entries.sort_unstable_by_key(|entry| entry.piece);
-    // The first is the static part, which no later one stands for.
-    if entries.len() > ENTRIES_MAX {
-        entries.drain(1..=entries.len() - ENTRIES_MAX);
-    }
-    entries
 }
 
 impl Forwarded {

@@ -3,10 +3,10 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use super::cache::ledger::Harmless;
 use super::prefix::PrefixHash;
 use super::recall::Reading;
 use super::usage::Usage;
-use super::warmth::Harmless;
 use super::words::{Layer, Moment, SightingClass};
 
 /// Prefix hashes that are remembered twice over: when so many are new, the older half is forgotten.

@@ -22,7 +22,7 @@ pub mod align;
 pub mod edit;
 pub mod images;
 pub mod entry;
-pub mod warmth;
+pub mod cache;
 pub mod breaks;
 pub mod volatile;
 pub mod diagnosis;

@@ -115,8 +115,11 @@ impl Chain {
     /// Returns the chain with other hashes from a piece on, which no other prompt has.
     pub(super) fn astray(&self, from: usize) -> Chain {
         let mut chain = self.clone();
+        // A later turn has another tip. Turned by half, it does not cancel out at the tip itself.
+        let mut salt = self.tip().0;
+        salt.rotate_left(16);
         for hash in chain.pieces.iter_mut().skip(from) {
-            *hash = PrefixHash(hash.0.map(|byte| !byte));
+            *hash = PrefixHash(std::array::from_fn(|at| hash.0[at] ^ salt[at]));
         }
         chain
     }
@@ -460,6 +463,17 @@ mod tests {
     }
 
     const BODY: &str = r#"{"model":"m","tools":[{"name":"t","input_schema":{"a":1,"b":2}}],"system":"s","messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]},{"role":"assistant","content":[{"type":"tool_use","id":"i","name":"t","input":{"x":1,"y":2}}]}]}"#;
+
+    #[test]
+    fn two_turns_that_stray_share_what_comes_before() {
+        let first = chain(BODY);
+        let second = chain(&BODY.replace(r#"]}]}"#, r#"]},{"role":"user","content":"more"}]}"#));
+        assert_eq!(first.shared(&second)[1], 5);
+        for from in 0..5 {
+            assert_eq!(first.astray(from).shared(&second.astray(from))[1], from);
+            assert_eq!(first.astray(from).shared(&second)[1], from);
+        }
+    }
 
     #[test]
     fn what_the_model_never_sees_does_not_count() {

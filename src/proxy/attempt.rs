@@ -42,10 +42,6 @@ impl Proxy {
     ) -> Result<Answer, Fault> {
         self.read(&body, Way::Spelt(self.rules.order), recorder);
         let (forked, pieces) = self.planned(&body, modes, deadline, recorder).await;
-        if let Some(memo) = recorder.memo.as_ref().filter(|_| forked.is_some() || pieces.is_some()) {
-            let tenant = memo.tenant();
-            recorder.facts.own_read = tenant.map_or(0, |tenant| memo.own_read(&tenant, self.clock.now()));
-        }
         let now = self.clock.now();
         recorder.facts.sent_at = Some(Instant::now());
         recorder.sent(now);

@@ -7,9 +7,9 @@ use super::clock::millis;
 use super::gate;
 use super::memo::Memo;
 use crate::config;
+use crate::engine::cache::ledger::Prediction;
 use crate::engine::entry::EntryKey;
 use crate::engine::gate::{Arrival, LetGo, Limits, Settings, Ticket, Write};
-use crate::engine::warmth::Prediction;
 use crate::engine::words::{GateOutcome, Moment, TenantId};
 use crate::store::Tenant;
 

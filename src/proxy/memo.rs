@@ -2,18 +2,18 @@
 //! it was billed.
 
 mod predict;
+mod worlds;
 
 use std::mem::take;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use crate::engine::align::{self, Aligned, Habits, Rules};
 use crate::engine::arrival::Arrival;
 use crate::engine::breaks::{Break, Case, Drift};
+use crate::engine::cache::ledger::{LedgerBill, Prediction};
 use crate::engine::canonical::{Limits, News, Pins, Table};
 use crate::engine::conversation::{Answer, Conversation, Trace};
-use crate::engine::counterfactual::AsSent;
 use crate::engine::entry::Parameters;
 use crate::engine::prefix::Subject;
 use crate::engine::prices::{ModelFacts, Multipliers, Price, Prices, Usd};
@@ -21,9 +21,9 @@ use crate::engine::recall::Remembered;
 use crate::engine::turn::Turn;
 use crate::engine::usage::Usage;
 use crate::engine::volatile::{Volatile, volatile};
-use crate::engine::warmth::{Bill, Prediction, Ticket, Trial};
 use crate::engine::words::{Layer, Moment, Reason, SightingClass, TenantId};
 use crate::store::{Hint, Store, Tenant, View};
+use worlds::{Elsewhere, MemoFlight};
 
 /// No model is known to cache a shorter prefix.
 pub const MINIMUM_TOKENS: u64 = 512;
@@ -49,6 +49,7 @@ pub struct Memo {
     tenant: OnceLock<Arc<Tenant>>,
     owner: Owner,
     pub arrival: Arrival,
+    came_at: Moment,
     /// What the request leaves behind, once it is known how it goes out.
     pub trace: Option<Arc<Trace>>,
     /// Whether it goes out on its parent's prefix.
@@ -61,26 +62,11 @@ pub struct Memo {
     pub shared: Option<usize>,
     interns: News,
     pins: Pins,
-    flight: Option<Flight>,
-    imagined: Option<Imagined>,
-}
-
-/// The request as mode `align` would have sent it, where it went out as it came.
-struct Imagined {
-    trace: Arc<Trace>,
-    /// Whether that is how it came.
-    is_as_sent: bool,
-    flight: Option<Flight>,
-}
-
-/// The request on its way, as the ledger knows it.
-struct Flight {
-    ticket: Ticket,
-    prediction: Prediction,
-    /// Whether its betas cost it anything, if its bill can tell.
-    trial: Option<Trial>,
-    /// Whether the tenant has learned from its bill.
-    billed: bool,
+    flight: Option<MemoFlight>,
+    /// As its client sent it.
+    sent_world: Option<Elsewhere>,
+    /// As mode `align` would have sent it, where it went out as it came.
+    aligned_world: Option<Elsewhere>,
 }
 
 /// What a bill says about the cache.
@@ -96,7 +82,7 @@ pub struct Verdict {
 }
 
 impl Memo {
-    pub fn new(store: &Arc<dyn Store>, owner: Owner, arrival: Arrival) -> Memo {
+    pub fn new(store: &Arc<dyn Store>, owner: Owner, arrival: Arrival, came_at: Moment) -> Memo {
         let (trace, interns, pins) = Default::default();
         let (store, tenant) = (Arc::clone(store), OnceLock::new());
         Memo {
@@ -104,6 +90,7 @@ impl Memo {
             tenant,
             owner,
             arrival,
+            came_at,
             trace,
             is_forked: false,
             parents: None,
@@ -112,7 +99,8 @@ impl Memo {
             interns,
             pins,
             flight: None,
-            imagined: None,
+            sent_world: None,
+            aligned_world: None,
         }
     }
 
@@ -146,28 +134,34 @@ impl Memo {
         let habits = |forwarded: &Remembered| {
             let learned = tenant.learned();
             let seen_before = self.arrival.kin().is_some() || learned.knows_prefix(forwarded);
-            Habits { seen_before, continues: learned.continues(forwarded, now) }
+            let continues = learned.continues(forwarded, now);
+            drop(learned);
+            Habits {
+                seen_before,
+                continues,
+                last_written: self.last_written(forwarded, imagined, tenant, now),
+            }
         };
         align::align(&self.arrival, &tenant.table(), &view, rules, facts, habits)
     }
 
     /// The request goes out so.
     pub fn aligned(&mut self, aligned: Aligned) {
-        self.land();
+        self.abandon();
         self.is_forked = false;
         (self.trace, self.interns, self.pins) = (Some(aligned.trace), aligned.interns, aligned.pins);
     }
 
     /// The request goes out on its parent's prefix. What was learned of its own spelling stays.
     pub fn forked(&mut self, trace: Trace, parents: Option<Parameters>) {
-        self.land();
+        self.abandon();
         (self.is_forked, self.parents) = (true, parents);
         self.trace = Some(Arc::new(trace));
     }
 
     /// The request goes out as it came; perhaps after something else was refused.
     pub fn untouched(&mut self) {
-        self.land();
+        self.abandon();
         self.is_forked = false;
         self.arrival.take_as_it_came();
         let mut untouched = align::untouched(&self.arrival);
@@ -186,29 +180,9 @@ impl Memo {
         let is_as_sent = aligned.plan.edits.is_empty() && as_it_came;
         self.interns = aligned.interns;
         if let Some(sent) = &self.trace {
-            sent.imagine(aligned.trace.entries.clone(), as_it_came);
+            sent.imagine(as_it_came);
         }
-        self.imagined = Some(Imagined { trace: aligned.trace, is_as_sent, flight: None });
-    }
-
-    /// What that would have been billed, given what was: an estimate.
-    pub fn imagined_bill(&mut self, billed: &Usage, now: Moment) -> Option<Usage> {
-        let (tenant, minimum_tokens) = (self.tenant()?, self.owner.facts.minimum_tokens);
-        let Imagined { trace, is_as_sent, flight } = self.imagined.as_mut()?;
-        let flight = flight.take()?;
-        let usage = match is_as_sent {
-            true => *billed,
-            false => {
-                let (received, breakpoints) = (trace.reading(), &*trace.breakpoints);
-                let (read, minimum_tokens) = (flight.prediction.tokens(), minimum_tokens.unwrap_or(0));
-                AsSent { received, breakpoints, read, minimum_tokens }
-                    .usage(self.trace.as_ref()?.reading(), billed)
-            }
-        };
-        let mut ledger = tenant.imagined();
-        ledger.begun(flight.ticket, now, None);
-        ledger.billed(flight.ticket, &Bill { usage, minimum_tokens }, now);
-        Some(usage)
+        self.aligned_world = Some(Elsewhere::new(aligned.trace, is_as_sent));
     }
 
     /// The request goes out now: enters it into the ledger, if the tenant has one.
@@ -217,24 +191,7 @@ impl Memo {
             trace.sent(now);
         }
         if let Some(tenant) = self.tenant() {
-            self.take_off(&tenant, now);
-        }
-    }
-
-    fn take_off(&mut self, tenant: &Tenant, now: Moment) {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let Some(prediction) = self.predict(tenant, now) else { return };
-        let ticket = NEXT.fetch_add(1, Relaxed);
-        let trial = self.trial(&prediction, tenant, now);
-        tenant.warmth().sent(ticket, &prediction, now);
-        self.flight = Some(Flight { ticket, prediction, trial, billed: false });
-        if let Some(imagined) = self.imagined.as_ref().map(|imagined| Arc::clone(&imagined.trace)) {
-            let mut ledger = tenant.imagined();
-            let prediction = self.predict_by(&ledger, &imagined, &imagined.parameters, now);
-            ledger.sent(ticket, &prediction, now);
-            drop(ledger);
-            let flight = Flight { ticket, prediction, trial: None, billed: false };
-            self.imagined.as_mut().map(|imagined| imagined.flight.insert(flight));
+            self.begin(&tenant, now);
         }
     }
 
@@ -273,17 +230,6 @@ impl Memo {
         self.owner.tenant
     }
 
-    /// Takes the request out of the ledger: nothing will be read of what it was to write.
-    pub fn land(&mut self) {
-        if let (Some(flight), Some(tenant)) = (self.flight.take(), self.tenant()) {
-            tenant.warmth().failed(flight.ticket);
-        }
-        let imagined = self.imagined.as_mut().and_then(|imagined| imagined.flight.take());
-        if let (Some(flight), Some(tenant)) = (imagined, self.tenant()) {
-            tenant.imagined().failed(flight.ticket);
-        }
-    }
-
     /// The upstream took the request: from here on it is known. Answers how each layer relates to what came
     /// before.
     pub fn accepted(&mut self) -> Option<[SightingClass; 4]> {
@@ -291,7 +237,7 @@ impl Memo {
         let tenant = self.store.admit(&self.owner.tenant);
         self.tenant = OnceLock::from(Arc::clone(&tenant));
         if self.flight.is_none() {
-            self.take_off(&tenant, trace.sent_at());
+            self.begin(&tenant, trace.sent_at());
         }
         tenant.learn(take(&mut self.interns));
         trace.conversation.pin(take(&mut self.pins));
@@ -317,30 +263,28 @@ impl Memo {
     /// The answer has begun: what the request wrote can be read. A stream brings its bill along, so that others
     /// know at once how much there is.
     pub fn begun(&mut self, usage: Option<Usage>, now: Moment) {
-        let (tenant, bill) = (self.tenant(), usage.map(|usage| self.bill(usage)));
-        let (Some(trace), Some(flight)) = (&self.trace, &mut self.flight) else { return };
+        let (Some(trace), Some(flight)) = (&self.trace, &self.flight) else { return };
         trace.begun(now);
-        if let Some(tenant) = tenant {
-            let ratio = tenant.learned().tokens_per_byte(&self.owner.model);
-            let mut warmth = tenant.warmth();
-            warmth.begun(flight.ticket, now, ratio);
-            if let Some(bill @ Bill { usage, .. }) = bill {
-                warmth.billed(flight.ticket, &bill, now);
-                drop(warmth);
-                flight.billed = true;
-                let mut learned = tenant.learned();
-                learned.bill(&self.owner.model, trace.reading(), &usage);
-                let written = usage.cache_write_5m + usage.cache_write_1h;
-                let in_time = now.since(trace.sent_at()) <= self.owner.max_hold_ms;
-                learned.began(&self.owner.model, written, in_time);
-            }
+        let Some(tenant) = self.tenant() else { return };
+        let ratio = tenant.learned().tokens_per_byte(&self.owner.model);
+        self.readable(flight, &tenant, ratio, now);
+        let Some(usage) = usage else { return };
+        tenant.worlds().billed.settle(flight.ticket, &self.bill(usage), now);
+        let mut learned = tenant.learned();
+        learned.bill(&self.owner.model, trace.reading(), &usage);
+        let written = usage.cache_write_5m + usage.cache_write_1h;
+        let in_time = now.since(trace.sent_at()) <= self.owner.max_hold_ms;
+        learned.began(&self.owner.model, written, in_time);
+        drop(learned);
+        if let Some(flight) = &mut self.flight {
+            flight.billed = true;
         }
     }
 
     /// The answer has ended, one way or another.
     pub fn finished(&mut self, turn: Option<&Turn>, now: Moment) -> Verdict {
         let (Some(trace), Some(tenant), Some(turn)) = (self.trace.clone(), self.tenant(), turn) else {
-            self.land();
+            self.abandon();
             return Verdict::default();
         };
         let last = self.arrival.predecessor().map(|last| (last, last.forwarded()));
@@ -349,7 +293,7 @@ impl Memo {
         let subject = forwarded.as_ref().map_or(trace.reading().without_bytes(), |whole| whole.as_subject());
         let drift = last.as_ref().map(|(_, last)| Drift::of(&last.as_subject(), &subject));
         let Some(usage) = turn.usage else {
-            self.land();
+            self.abandon();
             return Verdict { drift, ..Verdict::default() };
         };
         let Some(flight) = self.flight.take() else { return Verdict { drift, ..Verdict::default() } };
@@ -361,10 +305,10 @@ impl Memo {
         {
             tenant.learned().betas.learn(&self.owner.model, trial.change, harmless);
         }
-        let mut warmth = tenant.warmth();
-        warmth.billed(flight.ticket, &self.bill(usage), now);
-        let missed = warmth.missed(&flight.prediction);
-        drop(warmth);
+        let mut worlds = tenant.worlds();
+        worlds.billed.settle(flight.ticket, &self.bill(usage), now);
+        let missed = worlds.billed.missed(&flight.prediction);
+        drop(worlds);
         let answered = last.as_ref().and_then(|(last, forwarded)| last.as_answered(forwarded));
         let case = Case {
             last: answered.as_ref().zip(drift.as_ref()),
@@ -407,8 +351,8 @@ impl Memo {
         volatile(&last, &now, cached_to, ratio)
     }
 
-    fn bill(&self, usage: Usage) -> Bill {
-        Bill { usage, minimum_tokens: self.owner.facts.minimum_tokens }
+    fn bill(&self, usage: Usage) -> LedgerBill {
+        LedgerBill { usage, minimum_tokens: self.owner.facts.minimum_tokens, is_estimate: false }
     }
 
     pub fn tenant(&self) -> Option<Arc<Tenant>> {

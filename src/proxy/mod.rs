@@ -296,7 +296,7 @@ impl Proxy {
             reports_volatile: self.config.canonical.volatile == config::Volatile::Report,
             model,
         };
-        Ok(tenant_id.map(|tenant| Memo::new(&self.store, owner(tenant), arrival)))
+        Ok(tenant_id.map(|tenant| Memo::new(&self.store, owner(tenant), arrival, self.clock.now())))
     }
 
     /// What goes out instead of the body, if anything else does.

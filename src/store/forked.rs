@@ -2,13 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use crate::engine::fanout::{Child, ForkId, ForkPoint};
 use crate::engine::fork::{ChildPrefix, Forecast, ParentPrefix};
-use crate::engine::prefix::PrefixHash;
-use crate::engine::recall::Remembered;
 use crate::engine::words::{Arm, Refusal, Why};
 
 /// Fan-outs whose refusal is remembered: far more than are live at once.
@@ -29,8 +27,6 @@ pub struct Bound {
     pub tool: Arc<str>,
     /// What it was predicted to cost when it came.
     pub forecast: Option<Forecast>,
-    /// What it would have in the cache if it had gone out as it came.
-    pub shadow: Shadow,
     turns: AtomicU64,
     tail: AtomicUsize,
     /// From its first request to its last answer.
@@ -59,7 +55,6 @@ impl Bound {
             fate,
             tool: call.map_or_else(|| Arc::from(""), |call| Arc::clone(&call.name)),
             forecast,
-            shadow: Shadow::default(),
             turns: AtomicU64::new(0),
             tail: AtomicUsize::new(NO_TAIL),
             life: Lifetime::default(),
@@ -146,27 +141,6 @@ impl Lifetime {
         let began = *self.began.get_or_init(|| started);
         let ms = ended.saturating_duration_since(began).as_millis() as u64;
         Duration::from_millis(ms.saturating_sub(self.counted_ms.fetch_max(ms, Relaxed)))
-    }
-}
-
-/// The cache entry that a child's own markers would have written last.
-#[derive(Debug, Default)]
-pub struct Shadow(Mutex<Option<(usize, PrefixHash, u64)>>);
-
-impl Shadow {
-    /// Tokens that the next turn would have read of it.
-    pub fn read(&self, request: &Remembered) -> u64 {
-        let entry = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let stands = |(piece, prefix, _): &(usize, PrefixHash, u64)| {
-            request.chain().pieces.get(*piece) == Some(prefix)
-        };
-        entry.filter(stands).map_or(0, |(_, _, tokens)| tokens)
-    }
-
-    /// A turn would have written up to this piece.
-    pub fn wrote(&self, request: &Remembered, piece: usize, tokens: u64) {
-        let prefix = request.chain().pieces.get(piece).copied();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = prefix.map(|prefix| (piece, prefix, tokens));
     }
 }
 

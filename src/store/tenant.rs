@@ -10,6 +10,7 @@ use super::forked::{Bound, Fanouts};
 use super::recent::{Hint, Recent};
 use super::{Limits, Totals};
 use crate::engine::arrival::{Arrival, Before, Came};
+use crate::engine::cache::Worlds;
 use crate::engine::canonical::{self, News, Order, Table};
 use crate::engine::conversation::Trace;
 use crate::engine::echo::{self, Echoed};
@@ -20,7 +21,6 @@ use crate::engine::json::Malformed;
 use crate::engine::learned::Learned;
 use crate::engine::prefix::Attribution;
 use crate::engine::recall::{FirstAnswer, Known, KnownLayer, Last, Opening, Reading, Remembered, Same};
-use crate::engine::warmth::Warmth;
 use crate::engine::words::{Layer, SightingClass, TenantId};
 
 /// Children of one tenant that are known at once.
@@ -31,8 +31,7 @@ pub struct Tenant {
     recent: Mutex<Recent>,
     table: RwLock<Table>,
     learned: Mutex<Learned>,
-    warmth: Mutex<Warmth>,
-    imagined: Mutex<Warmth>,
+    worlds: Mutex<Worlds>,
     forks: Mutex<Forks>,
     children: Mutex<Bindings<Bound>>,
     fanouts: Mutex<Fanouts>,
@@ -58,8 +57,7 @@ impl Tenant {
             recent: Mutex::default(),
             table: RwLock::new(Table::new(spellings(limits))),
             learned: Mutex::default(),
-            warmth: Mutex::default(),
-            imagined: Mutex::default(),
+            worlds: Mutex::default(),
             children: Mutex::new(Bindings::new(life, account.clone())),
             snapshots: Mutex::new(Snapshots::with(id, rules.clone(), account.clone())),
             forks: Mutex::new(Forks::with(id, rules, account.clone())),
@@ -138,14 +136,9 @@ impl Tenant {
         classes
     }
 
-    /// Which of its cache entries exist.
-    pub fn warmth(&self) -> MutexGuard<'_, Warmth> {
-        self.warmth.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Which would exist, had the requests that went out as they came been aligned.
-    pub fn imagined(&self) -> MutexGuard<'_, Warmth> {
-        self.imagined.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Its entries in the provider's cache, and those that it would have otherwise.
+    pub fn worlds(&self) -> MutexGuard<'_, Worlds> {
+        self.worlds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its fork points. How many there are is counted when `with` returns.

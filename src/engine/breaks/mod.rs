@@ -12,12 +12,12 @@
 mod cause;
 
 use super::breakpoints::Breakpoint;
+use super::cache::ledger::{Missed, Prediction};
 use super::divergence::{Divergence, divergence};
 use super::entry::{Parameters, Probes, prefix_bytes};
 use super::prefix::Subject;
 use super::prices::{Price, Usd};
 use super::usage::Usage;
-use super::warmth::{Missed, Prediction};
 use super::words::{BreakCause, Layer, Moment, Parameter};
 
 /// A request against the last one of its conversation.

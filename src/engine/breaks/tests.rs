@@ -1,8 +1,8 @@
 use super::*;
 use crate::engine::anatomy::Anatomy;
+use crate::engine::cache::ledger::{CacheLedger, LedgerBill};
 use crate::engine::entry::{EntryKey, Scope};
 use crate::engine::prefix::{Attribution, Chain};
-use crate::engine::warmth::{Bill, Warmth};
 use crate::engine::words::{Carrier, Origin, TenantId, Ttl};
 
 const MINUTE: u64 = 60_000;
@@ -38,7 +38,7 @@ impl Request {
         Sent { subject, parameters: &self.parameters, breakpoints: &self.breakpoints, at: self.at }
     }
 
-    fn predict(&self, ledger: &Warmth) -> Prediction {
+    fn predict(&self, ledger: &CacheLedger) -> Prediction {
         let scope = Scope::of(&TenantId([0; 32]), &self.parameters);
         let key = |piece| EntryKey::of(&scope, &self.chain, piece, self.anatomy.layer(piece));
         ledger.predict(Probes::of(&self.anatomy, &self.chain, &self.breakpoints), key, self.at)
@@ -286,11 +286,15 @@ fn an_expectation_below_the_minimum_is_named_so() {
 }
 
 /// A ledger in which the first request is warm with so many tokens.
-fn warm(request: &Request, tokens: u64) -> Warmth {
-    let mut ledger = Warmth::default();
-    ledger.sent(1, &request.predict(&ledger), request.at);
-    ledger.begun(1, request.at, None);
-    ledger.billed(1, &Bill { usage: usage(0, tokens), minimum_tokens: None }, request.at);
+fn warm(request: &Request, tokens: u64) -> CacheLedger {
+    let mut ledger = CacheLedger::default();
+    ledger.begin(1, &request.predict(&ledger), request.at);
+    ledger.readable(1, request.at, None);
+    ledger.settle(
+        1,
+        &LedgerBill { usage: usage(0, tokens), minimum_tokens: None, is_estimate: false },
+        request.at,
+    );
     ledger
 }
 

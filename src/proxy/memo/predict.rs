@@ -1,13 +1,31 @@
 //! What a request finds in the cache, by the ledger of its tenant.
 
 use super::Memo;
-use crate::engine::align;
-use crate::engine::breakpoints::of_client;
+use crate::engine::cache::ledger::{BetaTrial, CacheLedger, Prediction};
 use crate::engine::conversation::Trace;
-use crate::engine::entry::{EntryKey, Parameters, prefix_bytes};
-use crate::engine::warmth::{Prediction, Trial, Warmth};
+use crate::engine::entry::{EntryKey, Parameters, Probes, Scope, prefix_bytes};
+use crate::engine::recall::Reading;
 use crate::engine::words::Moment;
 use crate::store::Tenant;
+
+/// Pieces that are searched for the last entry of a conversation: it mostly ends where the request before did.
+const ENTRY_SEARCH_MAX: usize = 512;
+
+/// The places where the cache looks for entries of a request; put together before a ledger is locked.
+pub(super) struct Lookup<'a> {
+    scope: Scope,
+    reading: &'a Reading,
+    probes: Probes<'a>,
+}
+
+impl Lookup<'_> {
+    /// What the request would find.
+    pub fn predict(self, ledger: &CacheLedger, now: Moment) -> Prediction {
+        let (chain, anatomy) = (self.reading.chain(), self.reading.anatomy());
+        let key = |piece: usize| EntryKey::of(&self.scope, chain, piece, anatomy.layer(piece));
+        ledger.predict(self.probes, key, now)
+    }
+}
 
 impl Memo {
     /// What the request would find in the cache.
@@ -17,7 +35,7 @@ impl Memo {
 
     /// What it would find if it went out so.
     pub fn predict_for(&self, trace: &Trace, tenant: &Tenant, now: Moment) -> Prediction {
-        self.predict_by(&tenant.warmth(), trace, &trace.parameters, now)
+        self.lookup(trace, &trace.parameters).predict(&tenant.worlds().billed, now)
     }
 
     /// What it would find on its parent's prefix. Betas of its own count until a bill has shown that they do not.
@@ -34,22 +52,38 @@ impl Memo {
         if !change.is_some_and(|change| tenant.learned().betas.knows(model, change)) {
             return own;
         }
-        let other = self.predict_by(&tenant.warmth(), trace, parents, now);
+        let other = self.lookup(trace, parents).predict(&tenant.worlds().billed, now);
         let bytes = |found: &Prediction| found.read.map_or(0, |read| read.bytes);
         if bytes(&other) > bytes(&own) { other } else { own }
     }
 
-    pub(super) fn predict_by(
+    /// The places where the cache looks for entries of a request, under these parameters.
+    pub(super) fn lookup<'a>(&self, trace: &'a Trace, by: &Parameters) -> Lookup<'a> {
+        Lookup { scope: by.scope(&self.owner.tenant), reading: trace.reading(), probes: trace.probes() }
+    }
+
+    /// The deepest piece of a request that ends a live entry, among those that the request before it had too.
+    /// `imagined`: in the aligned world.
+    pub(super) fn last_written(
         &self,
-        ledger: &Warmth,
-        trace: &Trace,
-        by: &Parameters,
+        request: &Reading,
+        imagined: bool,
+        tenant: &Tenant,
         now: Moment,
-    ) -> Prediction {
-        let scope = by.scope(&self.owner.tenant);
-        let (chain, anatomy) = (trace.reading().chain(), trace.reading().anatomy());
-        let key = |piece: usize| EntryKey::of(&scope, chain, piece, anatomy.layer(piece));
-        ledger.predict(trace.probes(), key, now)
+    ) -> Option<usize> {
+        let before = &self.arrival.before.as_ref()?.trace;
+        let (own, chain) = (&self.arrival.parameters, request.chain());
+        // How the request before would have been spelt is not kept.
+        let shared = if imagined { chain.pieces.len() } else { before.reading().shared_pieces(request) };
+        // An entry under other betas may be readable all the same: only its bill will tell.
+        let others = own.beta_change(&before.parameters).map(|_| before.parameters.scope(&self.owner.tenant));
+        let scopes = [Some(own.scope(&self.owner.tenant)), others];
+        let worlds = tenant.worlds();
+        let ledger = if imagined { &worlds.aligned } else { &worlds.billed };
+        (0..shared).rev().take(ENTRY_SEARCH_MAX).find(|piece| {
+            let key = |scope| EntryKey::of(scope, chain, *piece, request.anatomy().layer(*piece));
+            scopes.iter().flatten().filter_map(key).any(|key| ledger.holds(&key, now))
+        })
     }
 
     /// How many tokens so many bytes of a prompt make, as far as was learned.
@@ -58,24 +92,15 @@ impl Memo {
         Some((bytes as f64 * ratio) as u64)
     }
 
-    /// Tokens that the request would find if it went out as it came. One without markers of its own reads nothing.
-    pub fn own_read(&self, tenant: &Tenant, now: Moment) -> u64 {
-        let received = &self.arrival.received;
-        if of_client(received.body(), received.anatomy()).is_empty() {
-            return 0;
-        }
-        self.predict_for(&align::untouched(&self.arrival), tenant, now).tokens()
-    }
-
     /// What its bill will tell about betas that its parent or its last turn did not have.
-    pub(super) fn trial(&self, own: &Prediction, tenant: &Tenant, now: Moment) -> Option<Trial> {
+    pub(super) fn trial(&self, own: &Prediction, tenant: &Tenant, now: Moment) -> Option<BetaTrial> {
         let trace = self.trace.as_ref()?;
         let parents = self.parents.as_ref().filter(|_| self.is_forked);
         let before = parents.or_else(|| Some(&self.arrival.predecessor()?.parameters))?;
         let change = trace.parameters.beta_change(before)?;
-        let other = self.predict_by(&tenant.warmth(), trace, before, now);
+        let other = self.lookup(trace, before).predict(&tenant.worlds().billed, now);
         let anatomy = trace.reading().anatomy();
         let statics = (anatomy.tools + anatomy.system).checked_sub(1);
-        Trial::of(change, own, &other, statics.map_or(0, |last| prefix_bytes(anatomy, last)))
+        BetaTrial::of(change, own, &other, statics.map_or(0, |last| prefix_bytes(anatomy, last)))
     }
 }

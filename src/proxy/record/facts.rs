@@ -75,8 +75,6 @@ pub struct Facts {
     pub forecast: Option<Forecast>,
     /// Why a child would not be forked in mode fork, or `none` if it would.
     pub would_fork: Option<&'static str>,
-    /// Tokens that it would have read, had it gone out as it came.
-    pub own_read: u64,
     pub observe_time: Duration,
     pub status: Option<StatusCode>,
     pub answer_bytes: u64,
@@ -120,7 +118,6 @@ impl Facts {
             notes: Vec::new(),
             forecast: None,
             would_fork: None,
-            own_read: 0,
             observe_time: Duration::ZERO,
             status: None,
             answer_bytes: 0,

@@ -200,7 +200,7 @@ impl Recorder {
         let now = self.clock.now();
         if let Some(memo) = self.memo.as_mut().filter(|_| !self.begun) {
             // Whatever was billed: an answer without content has written nothing that anybody can read.
-            memo.land();
+            memo.abandon();
         }
         if self.facts.status.is_none() {
             self.release();
@@ -214,7 +214,7 @@ impl Recorder {
         }
         let usage = turn.as_ref().and_then(|turn| turn.usage);
         let memo = self.memo.as_mut();
-        let imagined = usage.zip(memo).and_then(|(usage, memo)| memo.imagined_bill(&usage, now));
+        let otherwise = usage.zip(memo).map(|(usage, memo)| memo.settle_elsewhere(&usage, now));
         let price = self.memo.as_ref().and_then(|memo| memo.price().cloned());
         let recalled = |memo: &Memo| (memo.store().name(), memo.arrival.predecessor().is_some());
         Some(Ended {
@@ -226,9 +226,9 @@ impl Recorder {
             kin: self.family.as_ref().map(|family| family.why),
             recalled: self.memo.as_ref().map(recalled),
             bill: usage.zip(price).map(|(usage, price)| Bill {
-                as_sent: self.as_sent(&usage),
+                as_sent: otherwise.map_or(usage, |otherwise| otherwise.as_sent),
                 billed: usage,
-                imagined,
+                imagined: otherwise.and_then(|otherwise| otherwise.aligned),
                 forecast: self.forecast(),
                 price,
             }),

@@ -1,7 +1,6 @@
 //! What an exchange cost, and what it would have cost otherwise.
 
-use crate::engine::breakpoints::of_client;
-use crate::engine::counterfactual::{AsSent, uncached};
+use crate::engine::counterfactual::uncached;
 use crate::engine::fork::{Forecast, weighed};
 use crate::engine::prices::{Cost, Price, Usd};
 use crate::engine::usage::Usage;
@@ -67,28 +66,6 @@ impl Recorder {
         }
         series.saved(&self.metrics, as_sent.as_f64() - billed.as_f64());
         Money { billed: Some(billed), as_sent: Some(as_sent), aligned, forked }
-    }
-
-    /// The bill for the request as its client sent it.
-    pub(super) fn as_sent(&self, billed: &Usage) -> Usage {
-        let Some((memo, trace)) = self.memo.as_ref().and_then(|memo| Some((memo, memo.trace.as_ref()?)))
-        else {
-            return *billed;
-        };
-        if self.facts.markers_added == 0 && self.facts.sent == self.facts.received {
-            return *billed;
-        }
-        let received = &*trace.received;
-        let breakpoints = of_client(received.body(), received.anatomy());
-        let bound = self.family.as_ref().and_then(|family| family.bound());
-        let read = bound.map_or(0, |bound| bound.shadow.read(received)).max(self.facts.own_read);
-        let minimum_tokens = memo.model_facts().minimum_tokens.unwrap_or(0);
-        let as_sent = AsSent { received, breakpoints: &breakpoints, read, minimum_tokens };
-        let usage = as_sent.usage(trace.reading(), billed);
-        if let (Some(bound), Some(last)) = (bound, breakpoints.last()) {
-            bound.shadow.wrote(received, last.piece, usage.cached());
-        }
-        usage
     }
 
     /// A bill in the unit that forecasts of this model are in.

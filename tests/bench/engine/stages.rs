@@ -202,7 +202,7 @@ impl Bench {
             prices: Arc::default(),
             reports_volatile: true,
         };
-        let mut memo = Memo::new(store, owner, arrival);
+        let mut memo = Memo::new(store, owner, arrival, now);
         let aligned = stages.time(Stage::Align, || memo.plan(RULES, now)).unwrap();
         if let Some(tenant) = &tenant {
             parts(stages, &memo.arrival, &view, &tenant.table());
@@ -242,8 +242,7 @@ fn parts(stages: &mut Stages, arrival: &Arrival, view: &View<'_>, table: &canoni
     };
     let before = arrival.before.as_ref().map(|before| &*before.trace);
     let plan = stages.time(Stage::Plan, || {
-        let last_written =
-            before.and_then(|before| before.entries_within(&forwarded).last().map(|e| e.piece));
+        let last_written = before.and_then(|before| Some(before.breakpoints.last()?.piece));
         let minimum_tokens = MODEL.minimum_tokens;
         let unread_from = arrival.conversation().and_then(|conversation| conversation.unread_from());
         let situation =

@@ -1,69 +1,69 @@
-//! The ledger of one tenant: which cache entries exist, and until when.
+//! The cache entries that the provider holds for one tenant in one world, and until when.
 //!
 //! An entry is *being written* from the moment its request is sent, *warm* once that request's answer begins, and
 //! gone when its lifetime ends, which counts from the **start** of the request that wrote or last read it. What the
 //! upstream bills corrects the ledger: it knows better.
 //!
 //! ```text
-//! predict ─ sent ─┬─ begun ─ billed      being written → warm → warm, with its tokens
-//!                 └─ failed              being written → the next writer's, or forgotten
+//! predict ─ begin ─┬─ readable ─ settle      being written → warm → warm, with its tokens
+//!                  └─ abandon                being written → the next writer's, or forgotten
 //! ```
 //!
 //! The rule: in doubt an entry is not warm. A prediction that is too low hides a saving; one that is too high would
 //! report a cache break that never was.
 
-mod flight;
+mod in_flight;
 mod trial;
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::entry::{EntryKey, Probe};
-use super::words::{Moment, Ttl};
-use flight::Flight;
+use crate::engine::entry::{EntryKey, Probe};
+use crate::engine::words::{Moment, Ttl};
+use in_flight::InFlight;
 
-pub use flight::Bill;
-pub use trial::{Harmless, Trial};
+pub use in_flight::LedgerBill;
+pub use trial::{BetaTrial, Harmless};
 
 /// Entries per tenant: some hundred conversations with a few entries each, in less than a megabyte.
-pub const ENTRIES_MAX: usize = 4_096;
+pub const LEDGER_ENTRIES_MAX: usize = 4_096;
 /// Requests of one tenant that are on their way; the oldest is given up first.
-pub const FLIGHTS_MAX: usize = 1_024;
+pub const IN_FLIGHT_MAX: usize = 1_024;
 /// How far an estimate by billed bytes may be off: code, prose and JSON have different bytes to a token.
 const ESTIMATE_SLACK: f64 = 1.0 / 3.0;
 /// How far a guess may be off before anything was billed: an image has hundreds of bytes to a token.
 const GUESS_SLACK: f64 = 0.9;
 
 /// Names one request on its way, chosen by the caller and rising.
-pub type Ticket = u64;
+pub type LedgerTicket = u64;
 
 #[derive(Debug, Default)]
-pub struct Warmth {
-    entries: HashMap<EntryKey, Entry>,
-    flights: BTreeMap<Ticket, Flight>,
+pub struct CacheLedger {
+    entries: HashMap<EntryKey, LedgerEntry>,
+    flights: BTreeMap<LedgerTicket, InFlight>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct LedgerEntry {
     ttl: Ttl,
-    state: State,
+    state: EntryState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Writing { ticket: Ticket, since: Moment },
-    Warm { from: Moment, until: Moment, tokens: Tokens },
+enum EntryState {
+    Writing { ticket: LedgerTicket, since: Moment },
+    Warm { from: Moment, until: Moment, tokens: EntryTokens },
 }
 
 /// Tokens of the prompt up to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tokens {
+pub struct EntryTokens {
     pub count: u64,
-    pub source: Source,
+    pub source: TokenSource,
 }
 
 /// Where a count comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum TokenSource {
     /// The upstream billed just this prefix.
     Billed,
     /// Scaled by bytes from what the upstream billed.
@@ -72,25 +72,25 @@ pub enum Source {
     Guessed,
 }
 
-impl Tokens {
-    fn billed(count: u64) -> Tokens {
-        Tokens { count, source: Source::Billed }
+impl EntryTokens {
+    fn billed(count: u64) -> EntryTokens {
+        EntryTokens { count, source: TokenSource::Billed }
     }
 
-    fn estimated(count: f64) -> Tokens {
-        Tokens { count: count as u64, source: Source::Estimated }
+    fn estimated(count: f64) -> EntryTokens {
+        EntryTokens { count: count as u64, source: TokenSource::Estimated }
     }
 
-    fn guessed(count: f64) -> Tokens {
-        Tokens { count: count as u64, source: Source::Guessed }
+    fn guessed(count: f64) -> EntryTokens {
+        EntryTokens { count: count as u64, source: TokenSource::Guessed }
     }
 
     /// The fewest and the most that a read of this entry can be billed as.
     fn bounds(self) -> (u64, u64) {
         let slack = match self.source {
-            Source::Billed => 0.0,
-            Source::Estimated => ESTIMATE_SLACK,
-            Source::Guessed => GUESS_SLACK,
+            TokenSource::Billed => 0.0,
+            TokenSource::Estimated => ESTIMATE_SLACK,
+            TokenSource::Guessed => GUESS_SLACK,
         };
         let slack = (self.count as f64 * slack) as u64;
         (self.count.saturating_sub(slack).max(1), self.count.saturating_add(slack))
@@ -101,26 +101,26 @@ impl Tokens {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prediction {
     /// The deepest warm entry within reach.
-    pub read: Option<Warm>,
+    pub read: Option<WarmEntry>,
     /// The request's own, deepest first.
-    pub breakpoints: Vec<Write>,
+    pub breakpoints: Vec<EntryWrite>,
     /// Entries within reach and deeper than the warm one that others are writing right now, deepest first.
     pub underway: Vec<Underway>,
 }
 
 /// A warm entry that would be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Warm {
+pub struct WarmEntry {
     pub key: EntryKey,
     pub piece: usize,
     /// Of the prompt up to the entry's end.
     pub bytes: u64,
-    pub tokens: Tokens,
+    pub tokens: EntryTokens,
 }
 
 /// A breakpoint of the request, which writes an entry unless the request reads beyond it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Write {
+pub struct EntryWrite {
     pub key: EntryKey,
     pub piece: usize,
     pub bytes: u64,
@@ -133,7 +133,7 @@ pub struct Underway {
     pub key: EntryKey,
     pub piece: usize,
     pub bytes: u64,
-    pub ticket: Ticket,
+    pub ticket: LedgerTicket,
     pub since: Moment,
 }
 
@@ -148,7 +148,7 @@ pub struct Missed {
 
 impl Prediction {
     /// The breakpoints that would write, deepest first.
-    pub fn writes(&self) -> &[Write] {
+    pub fn writes(&self) -> &[EntryWrite] {
         let end = match self.read {
             None => self.breakpoints.len(),
             Some(read) => self.breakpoints.partition_point(|point| point.piece > read.piece),
@@ -172,7 +172,7 @@ impl Prediction {
     }
 }
 
-impl Warmth {
+impl CacheLedger {
     /// What a request would find. The probes come deepest first, each position once; `key` names the entry that
     /// ends at a piece, and is asked only as far as needed.
     pub fn predict(
@@ -189,16 +189,16 @@ impl Warmth {
             }
             let Some(key) = key(piece) else { continue };
             if let Some(ttl) = marker {
-                prediction.breakpoints.push(Write { key, piece, bytes, ttl });
+                prediction.breakpoints.push(EntryWrite { key, piece, bytes, ttl });
             }
             if prediction.read.is_some() {
                 continue;
             }
             match self.entries.get(&key).filter(|entry| entry.is_live(now)).map(|entry| entry.state) {
-                Some(State::Warm { from, tokens, .. }) if from <= now => {
-                    prediction.read = Some(Warm { key, piece, bytes, tokens });
+                Some(EntryState::Warm { from, tokens, .. }) if from <= now => {
+                    prediction.read = Some(WarmEntry { key, piece, bytes, tokens });
                 }
-                Some(State::Writing { ticket, since }) => {
+                Some(EntryState::Writing { ticket, since }) => {
                     prediction.underway.push(Underway { key, piece, bytes, ticket, since });
                 }
                 _ => {}
@@ -208,25 +208,25 @@ impl Warmth {
     }
 
     /// A request goes out, as it was predicted.
-    pub fn sent(&mut self, ticket: Ticket, prediction: &Prediction, now: Moment) {
-        self.failed(ticket);
-        while self.flights.len() >= FLIGHTS_MAX {
+    pub fn begin(&mut self, ticket: LedgerTicket, prediction: &Prediction, now: Moment) {
+        self.abandon(ticket);
+        while self.flights.len() >= IN_FLIGHT_MAX {
             let Some(oldest) = self.flights.first_key_value().map(|(ticket, _)| *ticket) else { break };
-            self.failed(oldest);
+            self.abandon(oldest);
         }
         for write in prediction.writes() {
             let is_live = self.entries.get(&write.key).is_some_and(|entry| entry.is_live(now));
             if !is_live {
                 self.make_room(now);
-                let state = State::Writing { ticket, since: now };
-                self.entries.insert(write.key, Entry { ttl: write.ttl, state });
+                let state = EntryState::Writing { ticket, since: now };
+                self.entries.insert(write.key, LedgerEntry { ttl: write.ttl, state });
             }
         }
-        self.flights.insert(ticket, Flight::new(prediction, now));
+        self.flights.insert(ticket, InFlight::new(prediction, now));
     }
 
     /// The request's answer has begun: what it writes can be read from now on. `tokens_per_byte` as learned from bills.
-    pub fn begun(&mut self, ticket: Ticket, now: Moment, tokens_per_byte: Option<f64>) {
+    pub fn readable(&mut self, ticket: LedgerTicket, now: Moment, tokens_per_byte: Option<f64>) {
         let Some(mut flight) = self.flights.remove(&ticket) else { return };
         if !std::mem::replace(&mut flight.begun, true) {
             for write in flight.writes() {
@@ -238,7 +238,7 @@ impl Warmth {
 
     /// The request will not be answered. What it was writing is the next writer's, or nobody's; what became
     /// readable before it failed stays so.
-    pub fn failed(&mut self, ticket: Ticket) {
+    pub fn abandon(&mut self, ticket: LedgerTicket) {
         let Some(flight) = self.flights.remove(&ticket) else { return };
         for write in flight.writes() {
             self.give_up(&write.key, ticket);
@@ -246,7 +246,7 @@ impl Warmth {
     }
 
     /// The upstream billed the request, at the latest when its answer ended.
-    pub fn billed(&mut self, ticket: Ticket, bill: &Bill, now: Moment) {
+    pub fn settle(&mut self, ticket: LedgerTicket, bill: &LedgerBill, now: Moment) {
         let Some(flight) = self.flights.remove(&ticket) else { return };
         let (cached, read) = (bill.cached(), bill.usage.cache_read);
         let Some(deepest) = flight.breakpoints.first() else { return };
@@ -259,7 +259,7 @@ impl Warmth {
             return;
         }
         if let Some(warm) = confirmed {
-            self.refresh(&warm.key, flight.sent, (read <= warm.tokens.bounds().1).then_some(read));
+            self.refresh(&warm.key, flight.sent, (read <= warm.tokens.bounds().1).then(|| bill.tokens(read)));
         }
         let was_written = cached > read;
         for write in &flight.breakpoints {
@@ -273,7 +273,7 @@ impl Warmth {
             } else if is_deepest && !was_written {
                 // Somebody else wrote what was read here, and for how long is not known.
                 self.forget(&write.key, ticket);
-                self.warm(&Write { ttl: Ttl::FiveMinutes, ..*write }, flight.sent, now, tokens);
+                self.warm(&EntryWrite { ttl: Ttl::FiveMinutes, ..*write }, flight.sent, now, tokens);
             } else if is_deepest || bill.minimum_tokens.is_none_or(|least| tokens.count >= least) {
                 self.warm(write, flight.sent, now, tokens);
             } else {
@@ -285,12 +285,17 @@ impl Warmth {
     /// The deepest entry that others were writing when this was predicted, if it is there now.
     pub fn missed(&self, prediction: &Prediction) -> Option<Missed> {
         prediction.underway.iter().find_map(|underway| match self.entries.get(&underway.key)?.state {
-            State::Warm { tokens, .. } => {
+            EntryState::Warm { tokens, .. } => {
                 let (piece, tokens_min) = (underway.piece, tokens.bounds().0);
                 Some(Missed { piece, tokens: tokens.count, tokens_min })
             }
-            State::Writing { .. } => None,
+            EntryState::Writing { .. } => None,
         })
+    }
+
+    /// Returns true if an entry exists or is being written.
+    pub fn holds(&self, key: &EntryKey, now: Moment) -> bool {
+        self.entries.get(key).is_some_and(|entry| entry.is_live(now))
     }
 
     /// How many entries are kept, warm or not.
@@ -303,24 +308,27 @@ impl Warmth {
     }
 
     /// An entry is there. Of two that write it the longer promise stands, and a billed count before an estimate.
-    fn warm(&mut self, write: &Write, sent: Moment, now: Moment, tokens: Tokens) {
-        let fresh = Entry {
+    fn warm(&mut self, write: &EntryWrite, sent: Moment, now: Moment, tokens: EntryTokens) {
+        let fresh = LedgerEntry {
             ttl: write.ttl,
-            state: State::Warm { from: now, until: sent.after(write.ttl.ms()), tokens },
+            state: EntryState::Warm { from: now, until: sent.after(write.ttl.ms()), tokens },
         };
         let merged = match self.entries.get(&write.key).filter(|known| known.is_live(now)) {
-            Some(Entry { ttl, state: State::Warm { from, until, tokens: known } }) => Entry {
-                ttl: if *ttl == Ttl::OneHour { *ttl } else { write.ttl },
-                state: State::Warm {
-                    from: (*from).min(now),
-                    until: (*until).max(sent.after(write.ttl.ms())),
-                    tokens: if known.source == Source::Billed && tokens.source != Source::Billed {
-                        *known
-                    } else {
-                        tokens
+            Some(LedgerEntry { ttl, state: EntryState::Warm { from, until, tokens: known } }) => {
+                LedgerEntry {
+                    ttl: if *ttl == Ttl::OneHour { *ttl } else { write.ttl },
+                    state: EntryState::Warm {
+                        from: (*from).min(now),
+                        until: (*until).max(sent.after(write.ttl.ms())),
+                        tokens: if known.source == TokenSource::Billed && tokens.source != TokenSource::Billed
+                        {
+                            *known
+                        } else {
+                            tokens
+                        },
                     },
-                },
-            },
+                }
+            }
             _ => fresh,
         };
         if merged.is_live(now) {
@@ -332,29 +340,31 @@ impl Warmth {
     }
 
     /// A read renews an entry for its own lifetime, counted from the start of the request that read it.
-    fn refresh(&mut self, key: &EntryKey, sent: Moment, billed: Option<u64>) {
-        let Some(Entry { ttl, state: State::Warm { until, tokens, .. } }) = self.entries.get_mut(key) else {
+    fn refresh(&mut self, key: &EntryKey, sent: Moment, billed: Option<EntryTokens>) {
+        let Some(LedgerEntry { ttl, state: EntryState::Warm { until, tokens, .. } }) =
+            self.entries.get_mut(key)
+        else {
             return;
         };
         // An entry that ended before the request started was not read.
         if *until > sent {
             *until = (*until).max(sent.after(ttl.ms()));
-            *tokens = billed.map_or(*tokens, Tokens::billed);
+            *tokens = billed.unwrap_or(*tokens);
         }
     }
 
     /// The upstream has no such entry. If another request is writing it, that one will tell.
-    fn forget(&mut self, key: &EntryKey, ticket: Ticket) {
+    fn forget(&mut self, key: &EntryKey, ticket: LedgerTicket) {
         match self.entries.get(key).map(|entry| entry.state) {
-            Some(State::Warm { .. }) => drop(self.entries.remove(key)),
+            Some(EntryState::Warm { .. }) => drop(self.entries.remove(key)),
             _ => self.give_up(key, ticket),
         }
     }
 
     /// Hands what this request was writing to another that writes it too.
-    fn give_up(&mut self, key: &EntryKey, ticket: Ticket) {
+    fn give_up(&mut self, key: &EntryKey, ticket: LedgerTicket) {
         let Some(entry) = self.entries.get_mut(key) else { return };
-        if !matches!(entry.state, State::Writing { ticket: writer, .. } if writer == ticket) {
+        if !matches!(entry.state, EntryState::Writing { ticket: writer, .. } if writer == ticket) {
             return;
         }
         let next = self.flights.iter().find_map(|(other, flight)| {
@@ -362,33 +372,35 @@ impl Warmth {
             Some((*other, flight.sent, write.ttl))
         });
         match next {
-            Some((ticket, since, ttl)) => *entry = Entry { ttl, state: State::Writing { ticket, since } },
+            Some((ticket, since, ttl)) => {
+                *entry = LedgerEntry { ttl, state: EntryState::Writing { ticket, since } }
+            }
             None => drop(self.entries.remove(key)),
         }
     }
 
     /// Drops what has ended, and if that is not enough the eighth that ends first: one scan per eighth.
     fn make_room(&mut self, now: Moment) {
-        if self.entries.len() < ENTRIES_MAX {
+        if self.entries.len() < LEDGER_ENTRIES_MAX {
             return;
         }
         self.entries.retain(|_, entry| entry.is_live(now));
-        if self.entries.len() < ENTRIES_MAX {
+        if self.entries.len() < LEDGER_ENTRIES_MAX {
             return;
         }
         let mut ends: Vec<_> = self.entries.iter().map(|(key, entry)| (entry.until(), *key)).collect();
         ends.sort_unstable();
-        for (_, key) in ends.iter().take(ENTRIES_MAX / 8) {
+        for (_, key) in ends.iter().take(LEDGER_ENTRIES_MAX / 8) {
             self.entries.remove(key);
         }
     }
 }
 
-impl Entry {
+impl LedgerEntry {
     fn until(&self) -> Moment {
         match self.state {
-            State::Writing { since, .. } => since.after(self.ttl.ms()),
-            State::Warm { until, .. } => until,
+            EntryState::Writing { since, .. } => since.after(self.ttl.ms()),
+            EntryState::Warm { until, .. } => until,
         }
     }
 

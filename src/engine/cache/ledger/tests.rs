@@ -35,38 +35,38 @@ impl Prompt {
         pieces.into_iter().rev().map(probe).collect()
     }
 
-    fn predict(&self, ledger: &Warmth, now: Moment) -> Prediction {
+    fn predict(&self, ledger: &CacheLedger, now: Moment) -> Prediction {
         ledger.predict(self.probes(), |piece| self.keys.get(piece).copied(), now)
     }
 }
 
 /// A bill of so many tokens.
-fn bill(read: u64, written: u64) -> Bill {
+fn bill(read: u64, written: u64) -> LedgerBill {
     let usage = Usage { cache_read: read, cache_write_5m: written, ..Usage::default() };
-    Bill { usage, minimum_tokens: Some(1) }
+    LedgerBill { usage, minimum_tokens: Some(1), is_estimate: false }
 }
 
 /// Sends, begins and bills a request at one moment, as an upstream would that reads what is predicted.
-fn exchange(ledger: &mut Warmth, ticket: Ticket, prompt: &Prompt, now: Moment) -> Prediction {
+fn exchange(ledger: &mut CacheLedger, ticket: LedgerTicket, prompt: &Prompt, now: Moment) -> Prediction {
     let prediction = prompt.predict(ledger, now);
-    ledger.sent(ticket, &prediction, now);
-    ledger.begun(ticket, now, None);
+    ledger.begin(ticket, &prediction, now);
+    ledger.readable(ticket, now, None);
     let read = prediction.read.map_or(0, |read| read.bytes);
     let last = prediction.breakpoints.first().map_or(0, |point| point.bytes);
-    ledger.billed(ticket, &bill(read, last - read), now);
+    ledger.settle(ticket, &bill(read, last - read), now);
     prediction
 }
 
 #[test]
 fn what_others_were_writing_is_known_once_it_is_billed() {
-    let mut ledger = Warmth::default();
+    let mut ledger = CacheLedger::default();
     let (first, second) = (Prompt::marked("abc", &[1, 2]), Prompt::marked("abd", &[1, 2]));
-    ledger.sent(1, &first.predict(&ledger, Moment(0)), Moment(0));
+    ledger.begin(1, &first.predict(&ledger, Moment(0)), Moment(0));
     let early = second.predict(&ledger, Moment(1));
-    ledger.sent(2, &early, Moment(1));
+    ledger.begin(2, &early, Moment(1));
     assert_eq!(ledger.missed(&early), None, "nobody knows yet");
-    ledger.begun(1, Moment(2), None);
-    ledger.billed(1, &bill(0, 300), Moment(3));
+    ledger.readable(1, Moment(2), None);
+    ledger.settle(1, &bill(0, 300), Moment(3));
     let missed = ledger.missed(&early).unwrap();
     assert_eq!((missed.piece, missed.tokens), (1, 200));
     assert!((1..200).contains(&missed.tokens_min), "an estimate by bytes may be off: {missed:?}");
@@ -74,24 +74,24 @@ fn what_others_were_writing_is_known_once_it_is_billed() {
     assert_eq!(ledger.missed(&late), None, "it is warm by now");
 }
 
-fn read_piece(prompt: &Prompt, ledger: &Warmth, now: Moment) -> Option<usize> {
+fn read_piece(prompt: &Prompt, ledger: &CacheLedger, now: Moment) -> Option<usize> {
     prompt.predict(ledger, now).read.map(|read| read.piece)
 }
 
 #[test]
 fn an_entry_is_warm_from_the_beginning_of_its_writers_answer() {
-    let mut ledger = Warmth::default();
+    let mut ledger = CacheLedger::default();
     let prompt = Prompt::marked("abc", &[2]);
     let first = prompt.predict(&ledger, Moment(0));
     assert_eq!((first.read, first.writes().len(), first.underway.len()), (None, 1, 0));
-    ledger.sent(7, &first, Moment(0));
+    ledger.begin(7, &first, Moment(0));
     let second = prompt.predict(&ledger, Moment(1));
     assert_eq!(second.read, None);
     assert_eq!(
         (second.underway[0].ticket, second.underway[0].since, second.underway[0].piece),
         (7, Moment(0), 2)
     );
-    ledger.begun(7, Moment(2), None);
+    ledger.readable(7, Moment(2), None);
     let third = prompt.predict(&ledger, Moment(2));
     assert_eq!((third.read.unwrap().piece, third.writes().len(), third.underway.len()), (2, 0, 0));
     assert_eq!(read_piece(&prompt, &ledger, Moment(1)), None, "not before it began");
@@ -100,11 +100,11 @@ fn an_entry_is_warm_from_the_beginning_of_its_writers_answer() {
 #[test]
 fn a_lifetime_counts_from_the_start_of_the_request() {
     for (ttl, lifetime) in [(Ttl::FiveMinutes, 5 * MINUTE), (Ttl::OneHour, 60 * MINUTE)] {
-        let mut ledger = Warmth::default();
+        let mut ledger = CacheLedger::default();
         let prompt = Prompt::of("abc", &[(2, ttl)]);
-        ledger.sent(1, &prompt.predict(&ledger, Moment(1_000)), Moment(1_000));
-        ledger.begun(1, Moment(200_000), None);
-        ledger.billed(1, &bill(0, 300), Moment(250_000));
+        ledger.begin(1, &prompt.predict(&ledger, Moment(1_000)), Moment(1_000));
+        ledger.readable(1, Moment(200_000), None);
+        ledger.settle(1, &bill(0, 300), Moment(250_000));
         assert_eq!(read_piece(&prompt, &ledger, Moment(1_000 + lifetime - 1)), Some(2));
         assert_eq!(read_piece(&prompt, &ledger, Moment(1_000 + lifetime)), None);
     }
@@ -112,16 +112,16 @@ fn a_lifetime_counts_from_the_start_of_the_request() {
 
 #[test]
 fn an_answer_that_begins_after_the_lifetime_leaves_nothing_warm() {
-    let mut ledger = Warmth::default();
+    let mut ledger = CacheLedger::default();
     let prompt = Prompt::marked("abc", &[2]);
-    ledger.sent(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
-    ledger.begun(1, Moment(6 * MINUTE), None);
+    ledger.begin(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
+    ledger.readable(1, Moment(6 * MINUTE), None);
     assert_eq!(read_piece(&prompt, &ledger, Moment(6 * MINUTE)), None);
 }
 
 #[test]
 fn a_read_renews_the_entry_and_the_breakpoints_before_it() {
-    let mut ledger = Warmth::default();
+    let mut ledger = CacheLedger::default();
     let (short, long) = (Prompt::marked("abc", &[0, 2]), Prompt::marked("abcd", &[0, 2, 3]));
     exchange(&mut ledger, 1, &short, Moment(0));
     assert_eq!(exchange(&mut ledger, 2, &long, Moment(4 * MINUTE)).read.unwrap().piece, 2);
@@ -132,149 +132,154 @@ fn a_read_renews_the_entry_and_the_breakpoints_before_it() {
 
 #[test]
 fn a_failed_request_leaves_nothing_unless_its_answer_had_begun() {
-    let mut ledger = Warmth::default();
+    let mut ledger = CacheLedger::default();
     let prompt = Prompt::marked("abc", &[2]);
-    ledger.sent(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
-    ledger.failed(1);
+    ledger.begin(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
+    ledger.abandon(1);
     assert_eq!(prompt.predict(&ledger, Moment(0)).underway, []);
-    ledger.begun(1, Moment(1), None);
+    ledger.readable(1, Moment(1), None);
     assert_eq!(read_piece(&prompt, &ledger, Moment(1)), None, "it is gone for good");
-    ledger.sent(2, &prompt.predict(&ledger, Moment(2)), Moment(2));
-    ledger.begun(2, Moment(3), None);
-    ledger.failed(2);
+    ledger.begin(2, &prompt.predict(&ledger, Moment(2)), Moment(2));
+    ledger.readable(2, Moment(3), None);
+    ledger.abandon(2);
     assert_eq!(read_piece(&prompt, &ledger, Moment(4)), Some(2));
 }
 
 #[test]
 fn what_a_failed_request_was_writing_is_the_next_writers() {
-    let mut ledger = Warmth::default();
+    let mut ledger = CacheLedger::default();
     let prompt = Prompt::marked("abc", &[2]);
     for ticket in [1, 2] {
-        ledger.sent(ticket, &prompt.predict(&ledger, Moment(ticket)), Moment(ticket));
+        ledger.begin(ticket, &prompt.predict(&ledger, Moment(ticket)), Moment(ticket));
     }
-    let writer = |ledger: &Warmth| prompt.predict(ledger, Moment(3)).underway.first().map(|it| it.ticket);
+    let writer =
+        |ledger: &CacheLedger| prompt.predict(ledger, Moment(3)).underway.first().map(|it| it.ticket);
     assert_eq!(writer(&ledger), Some(1));
-    ledger.failed(1);
+    ledger.abandon(1);
     assert_eq!(writer(&ledger), Some(2));
-    ledger.failed(2);
+    ledger.abandon(2);
     assert_eq!(writer(&ledger), None);
     assert!(ledger.is_empty());
 }
 
 #[test]
 fn the_last_breakpoint_counts_as_billed_and_earlier_ones_by_bytes() {
-    let mut ledger = Warmth::default();
+    let mut ledger = CacheLedger::default();
     let prompt = Prompt::marked("abcdefghij", &[1, 4, 9]);
     let prediction = prompt.predict(&ledger, Moment(0));
-    ledger.sent(1, &prediction, Moment(0));
-    ledger.begun(1, Moment(0), None);
-    assert_eq!(prompt.predict(&ledger, Moment(0)).read.unwrap().tokens, Tokens::guessed(250.0));
-    ledger.billed(1, &bill(0, 4_000), Moment(0));
+    ledger.begin(1, &prediction, Moment(0));
+    ledger.readable(1, Moment(0), None);
+    assert_eq!(prompt.predict(&ledger, Moment(0)).read.unwrap().tokens, EntryTokens::guessed(250.0));
+    ledger.settle(1, &bill(0, 4_000), Moment(0));
     let read =
         |letters, piece| Prompt::marked(letters, &[piece]).predict(&ledger, Moment(1)).read.unwrap().tokens;
-    assert_eq!(read("abcdefghij", 9), Tokens::billed(4_000));
-    assert_eq!(read("abcde", 4), Tokens::estimated(2_000.0));
-    assert_eq!(read("ab", 1), Tokens::estimated(800.0));
+    assert_eq!(read("abcdefghij", 9), EntryTokens::billed(4_000));
+    assert_eq!(read("abcde", 4), EntryTokens::estimated(2_000.0));
+    assert_eq!(read("ab", 1), EntryTokens::estimated(800.0));
 }
 
 #[test]
 fn an_estimate_becomes_exact_when_its_entry_is_read() {
-    let mut ledger = Warmth::default();
+    let mut ledger = CacheLedger::default();
     let prompt = Prompt::marked("abcdefghij", &[4, 9]);
     exchange(&mut ledger, 1, &prompt, Moment(0));
     let other = Prompt::marked("abcdexyzzz", &[4, 6, 9]);
     let prediction = other.predict(&ledger, Moment(1));
-    assert_eq!(prediction.read.unwrap().tokens, Tokens::estimated(500.0));
+    assert_eq!(prediction.read.unwrap().tokens, EntryTokens::estimated(500.0));
     assert_eq!((prediction.tokens(), prediction.tokens_min()), (500, 334));
-    ledger.sent(2, &prediction, Moment(1));
-    ledger.begun(2, Moment(1), None);
-    ledger.billed(2, &bill(430, 1_000), Moment(1));
+    ledger.begin(2, &prediction, Moment(1));
+    ledger.readable(2, Moment(1), None);
+    ledger.settle(2, &bill(430, 1_000), Moment(1));
     let read =
         |letters, piece| Prompt::marked(letters, &[piece]).predict(&ledger, Moment(2)).read.unwrap().tokens;
-    assert_eq!(read("abcde", 4), Tokens::billed(430));
-    assert_eq!(read("abcdexyzzz", 9), Tokens::billed(1_430));
-    assert_eq!(read("abcdexy", 6), Tokens::estimated(830.0), "between what was read and the last breakpoint");
+    assert_eq!(read("abcde", 4), EntryTokens::billed(430));
+    assert_eq!(read("abcdexyzzz", 9), EntryTokens::billed(1_430));
+    assert_eq!(
+        read("abcdexy", 6),
+        EntryTokens::estimated(830.0),
+        "between what was read and the last breakpoint"
+    );
 }
 
 #[test]
 fn what_the_upstream_does_not_bill_does_not_exist() {
-    let mut ledger = Warmth::default();
+    let mut ledger = CacheLedger::default();
     let prompt = Prompt::marked("abc", &[0, 2]);
-    ledger.sent(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
-    ledger.begun(1, Moment(0), None);
-    ledger.billed(1, &bill(0, 0), Moment(1));
+    ledger.begin(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
+    ledger.readable(1, Moment(0), None);
+    ledger.settle(1, &bill(0, 0), Moment(1));
     assert_eq!(read_piece(&prompt, &ledger, Moment(2)), None);
     assert!(ledger.is_empty());
 }
 
 #[test]
 fn a_breakpoint_below_the_minimum_is_no_entry() {
-    let mut ledger = Warmth::default();
+    let mut ledger = CacheLedger::default();
     let prompt = Prompt::marked("abcdefghij", &[1, 9]);
-    ledger.sent(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
-    ledger.begun(1, Moment(0), None);
-    ledger.billed(1, &Bill { minimum_tokens: Some(512), ..bill(0, 1_000) }, Moment(0));
+    ledger.begin(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
+    ledger.readable(1, Moment(0), None);
+    ledger.settle(1, &LedgerBill { minimum_tokens: Some(512), ..bill(0, 1_000) }, Moment(0));
     assert_eq!(read_piece(&prompt, &ledger, Moment(1)), Some(9));
     assert_eq!(read_piece(&Prompt::marked("ab", &[1]), &ledger, Moment(1)), None);
 }
 
 #[test]
 fn an_entry_that_was_not_read_as_predicted_is_gone() {
-    let mut ledger = Warmth::default();
+    let mut ledger = CacheLedger::default();
     let short = Prompt::marked("abc", &[2]);
     exchange(&mut ledger, 1, &short, Moment(0));
     let long = Prompt::marked("abcd", &[3]);
-    ledger.sent(2, &long.predict(&ledger, Moment(1)), Moment(1));
-    ledger.begun(2, Moment(1), None);
-    ledger.billed(2, &bill(0, 400), Moment(1));
+    ledger.begin(2, &long.predict(&ledger, Moment(1)), Moment(1));
+    ledger.readable(2, Moment(1), None);
+    ledger.settle(2, &bill(0, 400), Moment(1));
     assert_eq!(read_piece(&short, &ledger, Moment(2)), None);
     assert_eq!(read_piece(&long, &ledger, Moment(2)), Some(3));
 }
 
 #[test]
 fn of_two_writers_the_longer_promise_stands() {
-    let mut ledger = Warmth::default();
+    let mut ledger = CacheLedger::default();
     let prompts = [Prompt::of("abc", &[(2, Ttl::OneHour)]), Prompt::of("abc", &[(2, Ttl::FiveMinutes)])];
     let predictions: Vec<_> = prompts.iter().map(|prompt| prompt.predict(&ledger, Moment(0))).collect();
     for (ticket, prediction) in (1..).zip(&predictions) {
-        ledger.sent(ticket, prediction, Moment(ticket));
+        ledger.begin(ticket, prediction, Moment(ticket));
     }
     for ticket in [1, 2] {
-        ledger.begun(ticket, Moment(10), None);
-        ledger.billed(ticket, &bill(0, 300), Moment(10));
+        ledger.readable(ticket, Moment(10), None);
+        ledger.settle(ticket, &bill(0, 300), Moment(10));
     }
     assert_eq!(read_piece(&prompts[1], &ledger, Moment(50 * MINUTE)), Some(2));
 }
 
 #[test]
 fn a_full_ledger_drops_first_what_ends_first() {
-    let mut ledger = Warmth::default();
-    for n in 0..ENTRIES_MAX + 10 {
-        let write = Write { key: numbered(n), piece: 0, bytes: 100, ttl: Ttl::FiveMinutes };
+    let mut ledger = CacheLedger::default();
+    for n in 0..LEDGER_ENTRIES_MAX + 10 {
+        let write = EntryWrite { key: numbered(n), piece: 0, bytes: 100, ttl: Ttl::FiveMinutes };
         let prediction = Prediction { breakpoints: vec![write], ..Prediction::default() };
         let now = Moment(n as u64);
-        ledger.sent(n as u64, &prediction, now);
-        ledger.begun(n as u64, now, None);
-        ledger.billed(n as u64, &bill(0, 100), now);
-        assert!(ledger.len() <= ENTRIES_MAX);
+        ledger.begin(n as u64, &prediction, now);
+        ledger.readable(n as u64, now, None);
+        ledger.settle(n as u64, &bill(0, 100), now);
+        assert!(ledger.len() <= LEDGER_ENTRIES_MAX);
     }
-    let now = Moment(ENTRIES_MAX as u64 + 10);
+    let now = Moment(LEDGER_ENTRIES_MAX as u64 + 10);
     let probe = Probe { piece: 0, bytes: 100, marker: None };
     let is_warm = |n: usize| ledger.predict([probe], |_| Some(numbered(n)), now).read.is_some();
-    let first_kept = (0..ENTRIES_MAX + 10).find(|n| is_warm(*n)).unwrap();
-    assert_eq!(first_kept, ENTRIES_MAX / 8);
-    assert!((first_kept..ENTRIES_MAX + 10).all(is_warm));
+    let first_kept = (0..LEDGER_ENTRIES_MAX + 10).find(|n| is_warm(*n)).unwrap();
+    assert_eq!(first_kept, LEDGER_ENTRIES_MAX / 8);
+    assert!((first_kept..LEDGER_ENTRIES_MAX + 10).all(is_warm));
 }
 
 #[test]
 fn requests_on_their_way_are_bounded_too() {
-    let mut ledger = Warmth::default();
-    for n in 0..FLIGHTS_MAX + 5 {
-        let write = Write { key: numbered(n), piece: 0, bytes: 100, ttl: Ttl::FiveMinutes };
+    let mut ledger = CacheLedger::default();
+    for n in 0..IN_FLIGHT_MAX + 5 {
+        let write = EntryWrite { key: numbered(n), piece: 0, bytes: 100, ttl: Ttl::FiveMinutes };
         let prediction = Prediction { breakpoints: vec![write], ..Prediction::default() };
-        ledger.sent(n as u64, &prediction, Moment(0));
+        ledger.begin(n as u64, &prediction, Moment(0));
     }
-    assert_eq!((ledger.flights.len(), ledger.len()), (FLIGHTS_MAX, FLIGHTS_MAX));
+    assert_eq!((ledger.flights.len(), ledger.len()), (IN_FLIGHT_MAX, IN_FLIGHT_MAX));
 }
 
 fn numbered(n: usize) -> EntryKey {
@@ -356,7 +361,7 @@ impl Upstream {
 }
 
 struct OnItsWay {
-    ticket: Ticket,
+    ticket: LedgerTicket,
     prompt: Prompt,
     sent: Moment,
     hit: Option<usize>,
@@ -370,7 +375,7 @@ proptest! {
     /// every request was billed, the ledger knows all that the upstream has.
     #[test]
     fn the_ledger_predicts_what_an_upstream_reads(steps in prop::collection::vec(any_step(), 1..60)) {
-        let (mut ledger, mut upstream) = (Warmth::default(), Upstream::default());
+        let (mut ledger, mut upstream) = (CacheLedger::default(), Upstream::default());
         let (mut now, mut tickets, mut all_billed) = (Moment(1), 0, true);
         let mut flights: Vec<OnItsWay> = Vec::new();
         for step in steps {
@@ -391,7 +396,7 @@ proptest! {
                         upstream.read(&prompt, hit, now);
                     }
                     tickets += 1;
-                    ledger.sent(tickets, &prediction, now);
+                    ledger.begin(tickets, &prediction, now);
                     flights.push(OnItsWay { ticket: tickets, prompt, sent: now, hit, begun: false });
                 }
                 Step::Begin(index) if !flights.is_empty() => {
@@ -403,11 +408,11 @@ proptest! {
                     begin(&mut flight, &mut upstream, &mut ledger, now);
                     let read = flight.hit.map_or(0, |hit| 100 * (hit as u64 + 1));
                     let last = flight.prompt.markers.last().map_or(0, |(at, _)| 100 * (*at as u64 + 1));
-                    ledger.billed(flight.ticket, &bill(read, last.max(read) - read), now);
+                    ledger.settle(flight.ticket, &bill(read, last.max(read) - read), now);
                 }
                 Step::Fail(index) if !flights.is_empty() => {
                     let flight = flights.remove(index.index(flights.len()));
-                    ledger.failed(flight.ticket);
+                    ledger.abandon(flight.ticket);
                     all_billed = false;
                 }
                 _ => {}
@@ -416,7 +421,7 @@ proptest! {
     }
 }
 
-fn begin(flight: &mut OnItsWay, upstream: &mut Upstream, ledger: &mut Warmth, now: Moment) {
+fn begin(flight: &mut OnItsWay, upstream: &mut Upstream, ledger: &mut CacheLedger, now: Moment) {
     if std::mem::replace(&mut flight.begun, true) {
         return;
     }
@@ -425,16 +430,16 @@ fn begin(flight: &mut OnItsWay, upstream: &mut Upstream, ledger: &mut Warmth, no
             upstream.entries.push((flight.prompt.keys[*at], *ttl, flight.sent.after(ttl.ms())));
         }
     }
-    ledger.begun(flight.ticket, now, None);
+    ledger.readable(flight.ticket, now, None);
 }
 
 #[test]
 fn what_is_not_billed_yet_is_estimated_by_the_learned_ratio() {
     let prompt = Prompt::marked("abcdefghij", &[9]);
-    for (ratio, tokens) in [(None, Tokens::guessed(250.0)), (Some(0.5), Tokens::estimated(500.0))] {
-        let mut ledger = Warmth::default();
-        ledger.sent(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
-        ledger.begun(1, Moment(0), ratio);
+    for (ratio, tokens) in [(None, EntryTokens::guessed(250.0)), (Some(0.5), EntryTokens::estimated(500.0))] {
+        let mut ledger = CacheLedger::default();
+        ledger.begin(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
+        ledger.readable(1, Moment(0), ratio);
         assert_eq!(prompt.predict(&ledger, Moment(0)).read.unwrap().tokens, tokens);
     }
 }

@@ -20,7 +20,7 @@ const HARMLESS_MAX: usize = 64;
 
 /// What the bill of a request will tell about a difference in betas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trial {
+pub struct BetaTrial {
     pub change: BetaChange,
     /// Who reads less has not read the entry of the other betas.
     least: u64,
@@ -28,17 +28,22 @@ pub struct Trial {
     most: u64,
 }
 
-impl Trial {
+impl BetaTrial {
     /// `own` is what the request finds under its own betas, `other` under those that it is compared with; its tools
     /// and system have so many bytes. None if the two cannot be told apart by a bill.
-    pub fn of(change: BetaChange, own: &Prediction, other: &Prediction, static_bytes: u64) -> Option<Trial> {
+    pub fn of(
+        change: BetaChange,
+        own: &Prediction,
+        other: &Prediction,
+        static_bytes: u64,
+    ) -> Option<BetaTrial> {
         // What another is writing under the same betas may be there by the time that this one reads.
         let read = other.read.filter(|read| own.underway.is_empty() && read.bytes > static_bytes)?;
         let statics = read.tokens.count as f64 * static_bytes as f64 / read.bytes as f64;
         // Tools are JSON and messages are prose: by bytes alone their tokens are known within a third.
         let statics = (statics * (1.0 + super::ESTIMATE_SLACK)) as u64;
         let (least, most) = (other.tokens_min(), statics.max(own.tokens_max()));
-        (least > most).then_some(Trial { change, least, most })
+        (least > most).then_some(BetaTrial { change, least, most })
     }
 
     /// Whether the difference is harmless, given the tokens that were read; none if they do not tell.
@@ -74,7 +79,7 @@ impl Harmless {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Tokens, Underway, Warm};
+    use super::super::{EntryTokens, Underway, WarmEntry};
     use super::*;
     use crate::engine::anatomy::Anatomy;
     use crate::engine::entry::{EntryKey, Parameters, Scope};
@@ -98,18 +103,18 @@ mod tests {
     }
 
     /// Who finds so many bytes, with a token to each.
-    fn finds(bytes: u64, tokens: Tokens) -> Prediction {
-        let read = (bytes > 0).then(|| Warm { key: key(), piece: 0, bytes, tokens });
+    fn finds(bytes: u64, tokens: EntryTokens) -> Prediction {
+        let read = (bytes > 0).then(|| WarmEntry { key: key(), piece: 0, bytes, tokens });
         Prediction { read, ..Prediction::default() }
     }
 
     fn billed(tokens: u64) -> Prediction {
-        finds(tokens, Tokens::billed(tokens))
+        finds(tokens, EntryTokens::billed(tokens))
     }
 
     #[test]
     fn a_bill_tells_whether_other_betas_cost_the_messages() {
-        let trial = Trial::of(change("b"), &billed(12_000), &billed(46_000), 12_000).unwrap();
+        let trial = BetaTrial::of(change("b"), &billed(12_000), &billed(46_000), 12_000).unwrap();
         let shown = [0, 12_000, 16_000, 16_001, 45_999, 46_000, 50_000].map(|read| trial.shows(read));
         let (no, yes) = (Some(false), Some(true));
         assert_eq!(shown, [no, no, no, None, None, yes, yes]);
@@ -117,13 +122,13 @@ mod tests {
 
     #[test]
     fn what_no_bill_can_tell_is_not_tried() {
-        let tried = |own: &Prediction, other: &Prediction| Trial::of(change("b"), own, other, 12_000);
+        let tried = |own: &Prediction, other: &Prediction| BetaTrial::of(change("b"), own, other, 12_000);
         assert!(tried(&billed(0), &billed(46_000)).is_some());
         assert_eq!(tried(&billed(0), &billed(0)), None, "nothing is there");
         assert_eq!(tried(&billed(0), &billed(12_000)), None, "tools and system are there in any case");
         assert_eq!(tried(&billed(0), &billed(15_000)), None, "nor is little more than that");
         assert_eq!(tried(&billed(46_000), &billed(46_000)), None, "it has an entry of its own");
-        let guess = finds(46_000, Tokens::guessed(46_000.0));
+        let guess = finds(46_000, EntryTokens::guessed(46_000.0));
         assert_eq!(tried(&billed(0), &guess), None);
         let underway = Underway { key: key(), piece: 1, bytes: 46_500, ticket: 1, since: Moment(0) };
         let sibling = Prediction { underway: vec![underway], ..billed(12_000) };
