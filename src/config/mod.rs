@@ -14,12 +14,12 @@
 //! The only effect is reading the file and the price table it names: the environment comes in as an argument.
 //!
 //! ```
-//! use forkpoint::config::{self, Origin, Overrides};
+//! use forkpoint::config::{self, Overrides, ValueOrigin};
 //!
 //! let env = [("FORKPOINT_LIMITS__BODY_BYTES", "8 MiB")];
 //! let loaded = config::load(&Overrides::default(), env).unwrap();
 //! assert_eq!(loaded.config.limits.body_bytes, 8 * 1024 * 1024);
-//! assert_eq!(loaded.origin("server.listen"), Origin::Default);
+//! assert_eq!(loaded.origin("server.listen"), ValueOrigin::Default);
 //! ```
 
 mod types;

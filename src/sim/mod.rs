@@ -14,11 +14,11 @@
 //!
 //! ```no_run
 //! # async fn example() -> std::io::Result<()> {
-//! use forkpoint::sim::{Fault, Sim, SimConfig};
+//! use forkpoint::sim::{InjectedFault, Sim, SimConfig};
 //!
 //! let sim = Sim::start(SimConfig::default()).await?;
 //! println!("point a client at {}", sim.url());
-//! let _ = sim.faults().order(Fault::Status { status: 529, retry_after_s: None });
+//! let _ = sim.faults().order(InjectedFault::Status { status: 529, retry_after_s: None });
 //! sim.clock().advance(std::time::Duration::from_secs(301));
 //! for request in sim.requests() {
 //!     println!("{} {:?} {:?}", request.number, request.usage, request.cost_usd);
