@@ -8,6 +8,7 @@
 //! | [`config`] | file + environment + flags → one valid configuration, or every problem at once |
 //! | [`metrics`] | every metric, declared once |
 //! | [`store`] | what is remembered between requests, tenant by tenant |
+//! | [`report`] | one record per exchange → log line, metrics, recording, traces |
 //! | [`proxy`] | the request path: collect, read, decide, hold, forward, observe, record |
 //! | [`admin`] | the second port: health, readiness, metrics, and what operators may ask of the store |
 //! | [`sim`] | a Messages API of our own, the independent witness in tests and `demo` |
@@ -33,7 +34,7 @@
 //!
 //! # Invariants
 //!
-//! - **The arrows**: `cli → admin → proxy → { metrics, config, store } → engine`; `sim` knows nobody.
+//! - **The arrows**: `cli → admin → proxy → report → { metrics, config, store } → engine`; `sim` knows nobody.
 //!   A module uses only what stands to its right; a test checks it.
 //! - **The engine is pure**: no I/O, clock, randomness, logging or async. Time comes in as an argument.
 //! - **The answer's bytes are never altered**, reordered or buffered.
@@ -46,6 +47,7 @@ pub mod engine;
 pub mod config;
 pub mod metrics;
 pub mod store;
+pub mod report;
 pub mod proxy;
 pub mod admin;
 pub mod sim;

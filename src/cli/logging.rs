@@ -4,8 +4,6 @@
 //! a buffer, the thread takes all of them every [`GATHER`], and when [`BUFFER_BYTES`] are waiting further
 //! lines are dropped, counted, and the count is written as soon as there is room.
 
-mod line;
-
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -13,10 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::fmt::time::SystemTime;
 
 use crate::config::{Log, LogFormat};
-use line::LogLineFormat;
 
 use super::Failure;
 
@@ -49,16 +45,9 @@ fn start_to(config: &Log, mut out: impl Write + Send + 'static) -> Lines {
     // If no thread can be had the buffer has no reader, and lines are dropped: never a reason to stop.
     let _ = std::thread::Builder::new().name("log".into()).spawn(move || taken.write_out(&mut out));
     let builder = tracing_subscriber::fmt().with_max_level(config.level).with_writer(lines.clone());
-    let format = config.format;
-    let _ = match format {
-        LogFormat::Json => {
-            let builder = builder.json().flatten_event(true).with_current_span(false);
-            builder.map_event_format(|others| LogLineFormat { format, timer: SystemTime, others }).try_init()
-        }
-        LogFormat::Human => {
-            let builder = builder.with_ansi(false);
-            builder.map_event_format(|others| LogLineFormat { format, timer: SystemTime, others }).try_init()
-        }
+    let _ = match config.format {
+        LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).try_init(),
+        LogFormat::Human => builder.with_ansi(false).try_init(),
     };
     lines
 }

@@ -66,7 +66,7 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: ConfigSource) -> Re
     let metrics = start::metrics()?;
     let listeners = Listeners::bind(&config).await?;
     let proxy = start::proxy(config.clone(), prices, &metrics)?;
-    let witnesses = proxy.witnesses().clone();
+    let sinks = proxy.sinks().clone();
     announce(&config, &listeners);
 
     let readiness = admin::Readiness::default();
@@ -102,11 +102,11 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: ConfigSource) -> Re
         () = drain(&drain_rules, server) => {}
         second = signals.end() => {
             tracing::warn!(signal = second, "second signal; open streams are cut");
-            let _ = tokio::time::timeout(CUT, witnesses.flush()).await;
+            let _ = tokio::time::timeout(CUT, sinks.flush()).await;
             return Ok(());
         }
     }
-    witnesses.flush().await;
+    sinks.flush().await;
     Ok(())
 }
 

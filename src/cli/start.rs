@@ -15,6 +15,7 @@ use crate::metrics::Metrics;
 use crate::proxy::forward::SetupError;
 use crate::proxy::live::Live;
 use crate::proxy::{Proxy, server};
+use crate::report::StartError;
 
 use super::Failure;
 
@@ -34,10 +35,12 @@ pub async fn free_port() -> Result<(TcpListener, SocketAddr), Failure> {
 pub fn proxy(config: Config, prices: Prices, metrics: &Arc<Metrics>) -> Result<Proxy, Failure> {
     Proxy::new(config, prices, Arc::clone(metrics)).map_err(|error| {
         Failure::new(error.to_string()).hint(match error {
-            SetupError::TraceHeaders { .. } => {
+            SetupError::Report(StartError::TraceHeaders { .. }) => {
                 "write one header per line, as name: value, readable by this user"
             }
-            SetupError::Record(_) => "name a file that this user may write, in a folder that exists",
+            SetupError::Report(StartError::Recording(_)) => {
+                "name a file that this user may write, in a folder that exists"
+            }
             _ => "install ca-certificates, or set SSL_CERT_FILE to a bundle",
         })
     })

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use crate::proxy::recording::{Line, VERSION};
+use crate::report::{ExchangeRecord as Line, VERSION};
 
 use super::Failure;
 

@@ -64,9 +64,7 @@ pub enum SetupError {
     #[error("upstream.url has no scheme or host")]
     Url,
     #[error(transparent)]
-    Record(#[from] super::recording::OpenError),
-    #[error("cannot use {} (trace.headers_file): {why}", path.display())]
-    TraceHeaders { path: std::path::PathBuf, why: String },
+    Report(#[from] crate::report::StartError),
 }
 
 impl Upstream {

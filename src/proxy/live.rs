@@ -120,7 +120,7 @@ impl Proxy {
             clock: self.clock.clone(),
             drill: self.drill.clone(),
             metrics: self.metrics.clone(),
-            witnesses: self.witnesses.clone(),
+            sinks: self.sinks.clone(),
         }
     }
 }

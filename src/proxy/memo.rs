@@ -4,6 +4,8 @@
 mod predict;
 mod worlds;
 
+pub use worlds::OtherBills;
+
 use std::mem::take;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};

@@ -20,7 +20,6 @@ pub mod gate;
 pub mod observe;
 pub mod decode;
 pub mod record;
-pub mod recording;
 pub mod memo;
 pub mod family;
 pub mod awaiting;
@@ -50,6 +49,7 @@ use crate::engine::identify::{self, TenantRule};
 use crate::engine::prices::Prices;
 use crate::engine::words::{BodyDigest, Endpoint, Moment, Plan, Reason, Role, Why};
 use crate::metrics::Metrics;
+use crate::report::Sinks;
 use crate::store::{self, Memory, Store, View, Way};
 
 use awaiting::Awaiting;
@@ -63,7 +63,7 @@ use hold::{Gate, Held as HeldBack};
 use live::Generation;
 use memo::{Memo, Owner};
 use observe::AnswerBody;
-use record::{Facts, Recorder, Witnesses};
+use record::{Facts, Recorder};
 
 static MODE: HeaderName = HeaderName::from_static("x-forkpoint-mode");
 
@@ -85,7 +85,7 @@ pub struct Proxy {
     clock: Arc<Clock>,
     drill: Arc<Drill>,
     metrics: Arc<Metrics>,
-    witnesses: Arc<Witnesses>,
+    sinks: Arc<Sinks>,
 }
 
 /// How much may be done to a request.
@@ -122,7 +122,7 @@ impl Proxy {
         let gate = Arc::new(Gate::new(hold::settings(&config.gate), Arc::clone(&clock)));
         let generation = Generation::first(&metrics);
         Ok(Proxy {
-            witnesses: Arc::new(Witnesses::start(&config, &metrics, &clock)?),
+            sinks: record::start_sinks(&config, &metrics, &clock)?,
             config,
             prices,
             rules,
@@ -163,8 +163,8 @@ impl Proxy {
 
     fn recorder(&self, endpoint: Endpoint, headers: &mut HeaderMap) -> Recorder {
         let facts = Facts::new(endpoint, self.generation.number);
-        let told = self.witnesses.of(headers);
-        Recorder::new(self.metrics.clone(), self.clock.clone(), self.gate.clone(), told, facts)
+        let sinks = self.sinks.begin(headers);
+        Recorder::new(self.metrics.clone(), self.clock.clone(), self.gate.clone(), sinks, facts)
     }
 
     async fn exchange(&self, request: Request<Incoming>, recorder: &mut Recorder) -> Result<Answer, Fault> {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// From left to right: a module may use those further right, and itself. Modules of one entry do not
 /// know each other.
-const ARROWS: [&[&str]; 5] = [&["cli"], &["admin"], &["proxy"], &["config", "metrics", "store"], &["engine"]];
+const ARROWS: [&[&str]; 6] =
+    [&["cli"], &["admin"], &["proxy"], &["report"], &["config", "metrics", "store"], &["engine"]];
 
 /// Crates and modules that the engine must not know: the outside world, and time.
 const IMPURE: [&str; 14] = [
@@ -94,6 +95,8 @@ fn modules_use_only_what_stands_to_their_right() {
                 // The commands run the simulator; nobody else knows it, and it knows nobody.
                 _ if from == "sim" => false,
                 _ if to == "sim" => from == "cli",
+                // A report is made of a record alone.
+                _ if from == "report" && to == "store" => false,
                 (Some(left), Some(right)) => left < right,
                 _ => false,
             };

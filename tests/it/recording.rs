@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Output;
 
 use forkpoint::config::{Bodies, Selector};
-use forkpoint::proxy::recording::Line;
+use forkpoint::report::ExchangeRecord;
 use forkpoint::sim::{Sim, SimConfig};
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use crate::harness::samples::{self, EVENTS};
 use crate::harness::{Binary, Forkpoint, Upstream, call, post};
 use crate::workload::{prose, tool};
 
-pub fn lines(path: &Path) -> Vec<Line> {
+pub fn lines(path: &Path) -> Vec<ExchangeRecord> {
     let text = std::fs::read_to_string(path).unwrap();
     text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
 }
@@ -44,7 +44,7 @@ async fn a_line_says_what_the_log_line_says() {
     let recorded: Vec<Value> = lines(&file).iter().map(|line| serde_json::to_value(line).unwrap()).collect();
     assert_eq!(recorded.len(), 2, "one line per Messages exchange");
     for (line, log) in recorded.iter().zip(&logged) {
-        for field in forkpoint::proxy::recording::Line::TOLD {
+        for field in forkpoint::report::ExchangeRecord::LOGGED {
             assert_eq!(line.get(field), log.get(field), "{field}");
         }
         assert_eq!(line["betas"], json!(["one-2025-01-01"]));

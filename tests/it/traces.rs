@@ -164,7 +164,7 @@ async fn a_hold_has_a_span_of_its_own() {
         let reply =
             forkpoint.client().await.ask(&post("/v1/messages", headers, body.to_string().as_bytes())).await;
         assert_eq!(reply.status(), 200);
-        forkpoint.proxy.witnesses().flush().await;
+        forkpoint.proxy.sinks().flush().await;
     }
     let told: Vec<_> = collector.so_far().await.iter().map(spans).collect();
     let hold = told[1].get("hold").expect("a span");
@@ -197,7 +197,7 @@ async fn a_client_that_leaves_at_the_gate_was_held_until_then() {
     drop(scene.arrives(1, 2).await);
     scene.at_gate(1).await;
     until("the line", || scene.holds("client_left") == 1).await;
-    scene.forkpoint.proxy.witnesses().flush().await;
+    scene.forkpoint.proxy.sinks().flush().await;
     let told: Vec<_> = collector.so_far().await.iter().flat_map(all_spans).collect();
     let left = |span: &&Span| attribute(span, "forkpoint.gate.outcome").as_deref() == Some("client_left");
     let held = told.iter().find(left).expect("a span");

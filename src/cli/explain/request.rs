@@ -9,7 +9,7 @@ use crate::engine::json;
 use crate::engine::meaning::Meaning;
 use crate::engine::prefix::Attribution;
 use crate::engine::words::Layer;
-use crate::proxy::recording::Line;
+use crate::report::ExchangeRecord as Line;
 
 use super::super::demo::grouped;
 use super::super::{Failure, tape};

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::engine::meaning::Meaning;
 use crate::engine::usage::Usage;
-use crate::proxy::recording::Line;
+use crate::report::ExchangeRecord as Line;
 
 use super::super::{Failure, tape};
 

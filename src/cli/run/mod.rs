@@ -132,12 +132,12 @@ async fn session(args: &RunArgs, loaded: Loaded) -> Result<ExitCode, Failure> {
     let upstream = config.upstream.url.to_string();
     let mode = config.server.mode;
     let proxy = start::proxy(config, prices.clone(), &metrics)?;
-    let witnesses = proxy.witnesses().clone();
+    let sinks = proxy.sinks().clone();
     let server = ServerTask::spawn(listener, Arc::new(proxy));
     let mut child = spawn(&args.command, address)?;
     let status = attend(&mut child, &mut signals).await?;
     let _ = server.stop(LINGER).await;
-    witnesses.flush().await;
+    sinks.flush().await;
     if !args.quiet {
         let exposition = metrics.render().map_err(|error| Failure::new(format!("metrics: {error}")))?;
         let receipt =

@@ -28,8 +28,6 @@ static REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
 /// What is known about one exchange.
 pub struct Facts {
-    /// Its number, given when it is recorded.
-    pub id: u64,
     /// The number of the configuration that it began with.
     pub generation: u64,
     pub endpoint: Endpoint,
@@ -86,7 +84,6 @@ pub struct Facts {
 impl Facts {
     pub fn new(endpoint: Endpoint, generation: u64) -> Facts {
         Facts {
-            id: 0,
             generation,
             endpoint,
             modes: None,

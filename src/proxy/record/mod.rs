@@ -1,25 +1,16 @@
-//! The only place that measures: one record per exchange, written exactly once.
-//!
-//! The log line holds no prompt text, no credential, no path and no raw id: endpoints, roles, plans,
-//! reasons and endings are enums, sessions and agents are digests, models and clients are bounded names.
+//! The only place that measures: one record per exchange, made and reported exactly once.
 
 mod arms;
-mod count;
+mod build;
 mod facts;
-mod line;
 mod money;
-mod told;
-pub mod traces;
-mod witnesses;
+mod sinks;
 
 pub use arms::warn_of_stand_down;
-pub use count::show_store;
 pub use facts::Facts;
-pub use told::{Line, Told};
-pub use witnesses::Witnesses;
+pub use sinks::{show_store, start_sinks};
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
@@ -29,14 +20,14 @@ use crate::engine::turn::{Block, Turn};
 use crate::engine::usage::Usage;
 use crate::engine::words::{Ending, Endpoint, Moment, TenantId};
 use crate::metrics::{Admit, Metrics};
+use crate::report::traces::Trace;
+use crate::report::{ExchangeRecord, ExchangeSinks, RecordingDraft, report};
 
 use super::clock::Clock;
 use super::family::{Family, Fanout};
 use super::hold::{Gate, Pass};
-use super::memo::{Memo, Verdict};
-use super::recording::Tape;
-use money::Bill;
-use traces::Traced;
+use super::memo::Memo;
+use build::add_verdict;
 
 static ROLE: HeaderName = HeaderName::from_static("x-forkpoint-role");
 static PLAN: HeaderName = HeaderName::from_static("x-forkpoint-plan");
@@ -64,7 +55,7 @@ pub fn mark(headers: &mut HeaderMap, recorder: &Recorder) {
     }
 }
 
-/// Travels with the exchange and writes its record once: in `finish`, or when dropped (the client left).
+/// Travels with the exchange and reports it once: in `finish`, or when dropped (the client left).
 pub struct Recorder {
     pub facts: Facts,
     /// What the store is told, if the request is anybody's.
@@ -74,10 +65,10 @@ pub struct Recorder {
     pub pass: Option<Pass>,
     /// At the gate right now.
     pub waits: bool,
-    /// What the recording is told, if there is one.
-    pub tape: Option<Tape>,
+    /// The draft of its line in the recording, if there is one.
+    pub tape: Option<RecordingDraft>,
     /// Its trace, if it is kept.
-    span: Option<Traced>,
+    trace: Option<Trace>,
     gate: Arc<Gate>,
     metrics: Arc<Metrics>,
     clock: Arc<Clock>,
@@ -90,12 +81,13 @@ impl Recorder {
         metrics: Arc<Metrics>,
         clock: Arc<Clock>,
         gate: Arc<Gate>,
-        (tape, span): (Option<Tape>, Option<Traced>),
+        sinks: ExchangeSinks,
         facts: Facts,
     ) -> Recorder {
         let (memo, family, pass) = (None, None, None);
         let (waits, begun, done) = (false, false, false);
-        Recorder { facts, memo, family, pass, waits, tape, span, gate, metrics, clock, begun, done }
+        let ExchangeSinks { draft: tape, trace } = sinks;
+        Recorder { facts, memo, family, pass, waits, tape, trace, gate, metrics, clock, begun, done }
     }
 
     pub fn clock(&self) -> &Clock {
@@ -177,7 +169,9 @@ impl Recorder {
         {
             return;
         }
-        self.tape.iter_mut().for_each(Tape::begun);
+        if let Some(draft) = &mut self.tape {
+            draft.begun();
+        }
         if let Some(memo) = &mut self.memo {
             memo.begun(usage, self.clock.now());
         }
@@ -187,18 +181,18 @@ impl Recorder {
     }
 
     pub fn finish(mut self, ending: Ending, turn: Option<Turn>) {
-        if let Some(ended) = self.end(ending, turn) {
-            self.tell(&ended);
+        if let Some(record) = self.end(ending, turn) {
+            report(record, &Arc::clone(&self.metrics), self.sinks());
         }
     }
 
-    /// Everything that later requests may depend on; nothing if that was done.
-    fn end(&mut self, ending: Ending, turn: Option<Turn>) -> Option<Ended> {
+    /// Settles everything that later requests may depend on, and makes the record; only the first call does.
+    fn end(&mut self, ending: Ending, turn: Option<Turn>) -> Option<ExchangeRecord> {
         if std::mem::replace(&mut self.done, true) {
             return None;
         }
         let now = self.clock.now();
-        if let Some(memo) = self.memo.as_mut().filter(|_| !self.begun) {
+        if let (false, Some(memo)) = (self.begun, &mut self.memo) {
             // Whatever was billed: an answer without content has written nothing that anybody can read.
             memo.abandon();
         }
@@ -209,54 +203,23 @@ impl Recorder {
         self.learn_hold(turn.as_ref());
         let finish = |memo: &mut Memo| memo.finished(turn.as_ref(), now);
         let verdict = self.memo.as_mut().map(finish).unwrap_or_default();
+        let mut record = self.record(ending, turn.as_ref(), fanout);
+        add_verdict(&mut record, verdict);
         if let Some(turn) = &turn {
-            self.count_arms(turn, now);
+            self.add_child(&mut record.details, turn, now);
         }
-        let usage = turn.as_ref().and_then(|turn| turn.usage);
-        let memo = self.memo.as_mut();
-        let otherwise = usage.zip(memo).map(|(usage, memo)| memo.settle_elsewhere(&usage, now));
-        let price = self.memo.as_ref().and_then(|memo| memo.price().cloned());
-        let recalled = |memo: &Memo| (memo.store().name(), memo.arrival.predecessor().is_some());
-        Some(Ended {
-            ending,
-            at: Instant::now(),
-            verdict,
-            fanout,
-            fork: self.fork_id(),
-            kin: self.family.as_ref().map(|family| family.why),
-            recalled: self.memo.as_ref().map(recalled),
-            bill: usage.zip(price).map(|(usage, price)| Bill {
-                as_sent: otherwise.map_or(usage, |otherwise| otherwise.as_sent),
-                billed: usage,
-                imagined: otherwise.and_then(|otherwise| otherwise.aligned),
-                forecast: self.forecast(),
-                price,
-            }),
-            turn,
-        })
+        if let Some(usage) = turn.as_ref().and_then(|turn| turn.usage) {
+            self.add_money(&mut record, &usage, now);
+        }
+        if let Some(mut draft) = self.tape.take() {
+            self.complete(&mut draft, &mut record, turn.as_ref());
+            self.tape = Some(draft);
+        }
+        Some(record)
     }
 
-    /// Counts the exchange and writes its line.
-    fn tell(&mut self, ended: &Ended) {
-        let Ended { turn, verdict, fanout, .. } = ended;
-        let (turn, fanout) = (turn.as_ref(), fanout.as_ref());
-        let (model, client) = self.names();
-        let series = self.series(&model, client.as_deref());
-        self.count(&series, client.as_deref(), turn, verdict);
-        self.count_family(&series, turn, fanout);
-        if let Some((store, known)) = ended.recalled {
-            series.recall(&self.metrics, store, known);
-        }
-        let money = ended.bill.as_ref().map(|bill| self.count_money(&series, bill)).unwrap_or_default();
-        self.facts.id = line::next_id();
-        let names = (&*model, client.as_deref());
-        let tape = self.tape.take();
-        let told = self.told(names, ended, money);
-        told.log();
-        if let Some(tape) = tape {
-            self.tape(tape, &told, turn);
-        }
-        self.trace(names, turn, verdict);
+    fn sinks(&mut self) -> ExchangeSinks {
+        ExchangeSinks { draft: self.tape.take(), trace: self.trace.take() }
     }
 
     /// The answer has ended: a fan-out is sealed, or was none.
@@ -289,23 +252,8 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        if let Some(ended) = self.end(Ending::ClientLeft, None) {
-            self.tell(&ended);
+        if let Some(record) = self.end(Ending::ClientLeft, None) {
+            report(record, &self.metrics.clone(), self.sinks());
         }
     }
-}
-
-/// An exchange that has ended, and all that there is to tell of it beside its facts.
-struct Ended {
-    ending: Ending,
-    at: Instant,
-    turn: Option<Turn>,
-    verdict: Verdict,
-    fanout: Option<Fanout>,
-    /// The fan-out that it belongs to, and why or why not.
-    fork: Option<ForkId>,
-    kin: Option<&'static str>,
-    /// Which store was asked for its conversation, and whether that was known.
-    recalled: Option<(&'static str, bool)>,
-    bill: Option<Bill>,
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use forkpoint::config::{Config, Mode, Profile};
 use forkpoint::engine::words::{Reason, Refusal, Skip, Why};
 use forkpoint::proxy::drill::Step;
-use forkpoint::proxy::recording::Line;
+use forkpoint::report::ExchangeRecord;
 use forkpoint::sim::faults::{FaultCondition, Rule};
 use forkpoint::sim::{InjectedFault, Latency, Sim, SimConfig};
 use serde_json::{Value, json};
@@ -310,11 +310,11 @@ async fn the_page_names_every_field_and_no_other() {
     drop(guard);
     let mut declared = fields.lock().unwrap().clone();
     let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-    assert_eq!(set(Line::TOLD), declared, "a recording has every field of the log line");
+    assert_eq!(set(ExchangeRecord::LOGGED), declared, "a recording has every field of the log line");
     declared.extend(OF_EVERY_LINE.map(String::from));
     let text = read(CONFIG);
     assert_eq!(documented(&text, "| field | meaning |"), declared);
-    assert_eq!(documented(&text, "| member | meaning |"), set(Line::RECORDED));
+    assert_eq!(documented(&text, "| member | meaning |"), set(ExchangeRecord::RECORDED));
 }
 
 #[test]

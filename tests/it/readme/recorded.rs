@@ -1,7 +1,7 @@
 //! A recording beside the log: a line of it says what the log line says, field by field.
 
 use forkpoint::config::Config;
-use forkpoint::proxy::recording::Line;
+use forkpoint::report::ExchangeRecord;
 use serde_json::Value;
 
 use super::log::OF_EVERY_LINE;
@@ -35,7 +35,7 @@ impl Recorded {
         let mut recorded = lines.rfind(|line| line["id"] == logged["id"]).expect("a line");
         let mut logged = logged.clone();
         logged.as_object_mut().unwrap().retain(|name, _| !OF_EVERY_LINE.contains(&name.as_str()));
-        recorded.as_object_mut().unwrap().retain(|name, _| Line::TOLD.contains(&name.as_str()));
+        recorded.as_object_mut().unwrap().retain(|name, _| ExchangeRecord::LOGGED.contains(&name.as_str()));
         assert_eq!(recorded, logged);
     }
 }

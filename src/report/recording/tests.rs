@@ -1,14 +1,20 @@
+use std::sync::atomic::AtomicU64;
+
 use super::*;
 use crate::config::Selector;
 
+fn start(config: &config::Config, metrics: &Arc<Metrics>) -> Result<Arc<Recording>, OpenError> {
+    Recording::start(config, metrics, Arc::new(Moment::default)).map(Option::unwrap)
+}
+
 fn entry(body: &str) -> Entry {
     Entry {
-        line: Line {
+        line: ExchangeRecord {
             v: VERSION,
             id: 7,
             model: "claude-x".into(),
             tenant: Some("0123abcd".into()),
-            ..Line::default()
+            ..ExchangeRecord::default()
         },
         request: Some(Bytes::from(body.to_owned())),
         forwarded: Some(vec![Bytes::from_static(b"{\"messages\":"), Bytes::from_static(b"[]}")]),
@@ -24,7 +30,7 @@ fn config(folder: &tempfile::TempDir, change: impl FnOnce(&mut config::Record)) 
     config
 }
 
-fn lines(path: &std::path::Path) -> Vec<Line> {
+fn lines(path: &std::path::Path) -> Vec<ExchangeRecord> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -39,10 +45,12 @@ fn bodies_are_kept_as_asked_and_in_full_for_whom_matches() {
             record.bodies = bodies;
             record.matching = Some(Selector::Tenant("0123abcd".into()));
         });
-        let recording = Recording::start(&config, &metrics, &Arc::default()).unwrap().unwrap();
+        let recording = start(&config, &metrics).unwrap();
         recording.take(entry(body));
-        recording
-            .take(Entry { line: Line { tenant: Some("ffffffff".into()), ..Line::default() }, ..entry(body) });
+        recording.take(Entry {
+            line: ExchangeRecord { tenant: Some("ffffffff".into()), ..ExchangeRecord::default() },
+            ..entry(body)
+        });
         recording.flush();
         let all = lines(&folder.path().join("r.jsonl"));
         assert_eq!(all.len(), 2);
@@ -65,9 +73,11 @@ fn whoever_is_named_while_it_runs_is_kept_from_then_on_and_no_credential_is() {
     let body = r#"{"model":"claude-x","mcp_servers":[{"authorization_token":"s3cret"}],"messages":[]}"#;
     let folder = tempfile::tempdir().unwrap();
     let config = config(&folder, |_| ());
-    let clock = Arc::new(Clock::new());
+    let clock = Arc::new(AtomicU64::default());
+    let now = Arc::clone(&clock);
     let metrics = Arc::new(Metrics::new().unwrap());
-    let recording = Recording::start(&config, &metrics, &clock).unwrap().unwrap();
+    let now = Arc::new(move || Moment(now.load(Relaxed)));
+    let recording = Recording::start(&config, &metrics, now).unwrap().unwrap();
     let kept = || {
         recording.take(entry(body));
         recording.flush();
@@ -81,7 +91,7 @@ fn whoever_is_named_while_it_runs_is_kept_from_then_on_and_no_credential_is() {
     assert_eq!(select(None), 0);
     assert_eq!(select(tenant()), 1);
     assert_eq!(kept(), 2);
-    clock.skip(60_000 * config.record.match_minutes as u64);
+    clock.fetch_add(60_000 * config.record.match_minutes as u64, Relaxed);
     assert_eq!(kept(), 2, "its time has run out");
     assert!(!recording.keeps_bodies(), "of nobody");
     assert_eq!(select(tenant()), 3, "from here on");
@@ -100,7 +110,7 @@ fn a_full_queue_and_bodies_beyond_the_budget_cost_lines_and_nobody_waits() {
     let dropped = |reason: &str| metrics.record_dropped_total.with_label_values(&[reason]).get();
     assert_eq!((entries.take().len(), dropped("queue")), (2, 3));
 
-    let (recording, jobs) = Recording::queue(Bodies::Full, &metrics, &Arc::default(), 100);
+    let (recording, jobs) = Recording::queue(Bodies::Full, &metrics, Arc::new(Moment::default), 100);
     let body = "x".repeat(QUEUE_BYTES / 2);
     for _ in 0..3 {
         recording.take(entry(&body));
@@ -113,7 +123,7 @@ fn a_line_longer_than_a_file_is_dropped_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     let metrics = Arc::new(Metrics::new().unwrap());
     let config = config(&folder, |record| (record.bodies, record.max_bytes) = (Bodies::Full, 4096));
-    let recording = Recording::start(&config, &metrics, &Arc::default()).unwrap().unwrap();
+    let recording = start(&config, &metrics).unwrap();
     recording.take(entry(&format!("{{\"model\":\"{}\"}}", "x".repeat(5000))));
     recording.take(entry("{}"));
     recording.flush();
@@ -125,10 +135,7 @@ fn a_line_longer_than_a_file_is_dropped_and_counted() {
 fn a_place_that_cannot_be_written_is_named() {
     let mut config = config::Config::default();
     config.record.file = Some("/nowhere/r.jsonl".into());
-    let error = Recording::start(&config, &Arc::new(Metrics::new().unwrap()), &Arc::default())
-        .err()
-        .unwrap()
-        .to_string();
+    let error = start(&config, &Arc::new(Metrics::new().unwrap())).err().unwrap().to_string();
     assert!(error.starts_with("cannot record to /nowhere/r.jsonl (record.file): "), "{error}");
 }
 

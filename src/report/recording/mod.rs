@@ -1,11 +1,10 @@
 //! The recording: one line of JSON per Messages exchange, written by a thread of its own.
 //!
-//! The exchange hands its [`Entry`] over and goes on. Redaction, JSON and the disk are the thread's business; when
+//! The exchange hands its [`Entry`] over and goes on. Redaction, JSON and the disk are left to the thread; when
 //! it is behind by [`QUEUE_LINES`] lines or [`QUEUE_BYTES`] of bodies, lines are dropped and counted. No client
 //! ever waits for a disk, and no credential gets in here.
 
 mod filler;
-mod line;
 mod matching;
 mod redact;
 mod writer;
@@ -19,18 +18,17 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::config::{self, Bodies};
+use crate::engine::words::Moment;
 use crate::metrics::Metrics;
 
-pub use super::record::Line;
-pub use line::VERSION;
 pub use redact::Redactor;
 
-use super::Proxy;
-use super::clock::Clock;
-use super::record::Witnesses;
+use super::ExchangeRecord;
 use matching::Matching;
 use writer::{Writer, with_suffix};
 
+/// The version of the format; a reader refuses a later one.
+pub const VERSION: u32 = 1;
 /// Lines that may wait to be written.
 pub const QUEUE_LINES: usize = 4096;
 /// Bytes of bodies that may wait with them.
@@ -38,7 +36,10 @@ pub const QUEUE_BYTES: usize = 64 * 1024 * 1024;
 /// How long the last lines may take to be written when the process ends.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// Why a recording could not be started.
+/// The clock of the process.
+pub type Now = Arc<dyn Fn() -> Moment + Send + Sync>;
+
+/// The reason why a recording could not be started.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot record to {path} (record.file): {error}")]
 pub struct OpenError {
@@ -51,8 +52,9 @@ pub struct Recording {
     queue: SyncSender<Job>,
     /// Bytes of bodies in the queue.
     waiting: Arc<AtomicUsize>,
-    /// Of whom bodies are kept: of everybody, and in full of some.
+    /// The bodies that are kept of every exchange.
     bodies: Bodies,
+    /// The exchanges of which bodies are kept in full.
     matching: Arc<Matching>,
     metrics: Arc<Metrics>,
 }
@@ -60,7 +62,7 @@ pub struct Recording {
 /// An exchange that is to be written down.
 #[derive(Debug, Default)]
 pub struct Entry {
-    pub line: Line,
+    pub line: ExchangeRecord,
     pub tool: Option<String>,
     pub parent: Option<(String, Option<String>)>,
     pub marks_agents: bool,
@@ -76,44 +78,62 @@ enum Job {
     Flush(SyncSender<()>),
 }
 
-/// What an exchange keeps for its line.
-pub struct Tape {
+/// Collects what the recording keeps of an exchange beside its record, while it runs.
+pub struct RecordingDraft {
     recording: Arc<Recording>,
-    forwarded: Vec<Bytes>,
-    refused: Vec<Bytes>,
-    /// As they went out, if those are others than came.
+    pub entry: Entry,
+    /// The betas as they went out, if others than came.
     betas: Vec<String>,
-    begun: Option<Instant>,
+    /// The time of the first content of the answer.
+    pub begun: Option<Instant>,
 }
 
-impl Tape {
-    pub fn new(recording: &Arc<Recording>) -> Tape {
-        let (forwarded, refused, betas, begun) = Default::default();
-        Tape { recording: Arc::clone(recording), forwarded, refused, betas, begun }
+impl RecordingDraft {
+    pub fn new(recording: &Arc<Recording>) -> RecordingDraft {
+        let (entry, betas, begun) = Default::default();
+        RecordingDraft { recording: Arc::clone(recording), entry, betas, begun }
     }
 
-    /// These betas go out instead of those that came.
+    /// Notes the betas that go out instead of those that came.
     pub fn forwards_betas(&mut self, betas: &str) {
-        self.betas = line::list(betas);
+        self.betas = beta_list(betas);
     }
 
-    /// The body goes out so.
+    /// Notes the body that goes out.
     pub fn forwards(&mut self, pieces: &[Bytes]) {
         if self.recording.keeps_bodies() {
-            self.forwarded = pieces.to_vec();
+            self.entry.forwarded = Some(pieces.to_vec());
         }
     }
 
-    /// What went out so was refused, and goes out once more otherwise.
+    /// Notes that what went out was refused, and that something else goes out instead.
     pub fn refused(&mut self) {
-        self.refused = std::mem::take(&mut self.forwarded);
+        self.entry.refused = self.entry.forwarded.take();
         self.betas.clear();
     }
 
-    /// The first content of the answer has come.
+    /// Notes that the first content of the answer has come.
     pub fn begun(&mut self) {
         self.begun.get_or_insert_with(Instant::now);
     }
+
+    /// Hands a Messages exchange that has ended over to be written.
+    pub fn end(self, record: ExchangeRecord) {
+        if !record.details.is_messages {
+            return;
+        }
+        let RecordingDraft { recording, mut entry, betas, .. } = self;
+        if record.sent == record.received {
+            entry.forwarded = None;
+        }
+        entry.line = ExchangeRecord { v: VERSION, forwarded_betas: betas, ..record };
+        recording.take(entry);
+    }
+}
+
+/// Splits `a,b`.
+pub fn beta_list(betas: &str) -> Vec<String> {
+    betas.split(',').filter(|beta| !beta.is_empty()).map(String::from).collect()
 }
 
 impl Entry {
@@ -124,14 +144,14 @@ impl Entry {
     }
 
     /// The line without bodies and with what else is known.
-    pub fn into_line(self) -> Line {
-        Line { tool: self.tool, parent: self.parent, marks_agents: self.marks_agents, ..self.line }
+    pub fn into_line(self) -> ExchangeRecord {
+        ExchangeRecord { tool: self.tool, parent: self.parent, marks_agents: self.marks_agents, ..self.line }
     }
 
     /// The line with its bodies as they are, credentials aside.
-    fn full(self, redactor: &Redactor) -> Line {
+    fn full(self, redactor: &Redactor) -> ExchangeRecord {
         let text = |bytes: Vec<u8>| redactor.without_secrets(&bytes);
-        Line {
+        ExchangeRecord {
             bodies: Bodies::Full.as_str().into(),
             tool: self.tool,
             parent: self.parent,
@@ -146,11 +166,11 @@ impl Entry {
     }
 
     /// The line with its bodies redacted.
-    fn redacted(&self, redactor: &Redactor) -> Line {
+    fn redacted(&self, redactor: &Redactor) -> ExchangeRecord {
         let keep_model = self.line.model != "other" && self.line.model != "none";
         let body = |bytes: &[u8]| redactor.body(bytes, keep_model);
         let text = |text: &String| redactor.text(text);
-        Line {
+        ExchangeRecord {
             bodies: Bodies::Redacted.as_str().into(),
             betas: redactor.betas(&self.line.betas),
             forwarded_betas: redactor.betas(&self.line.forwarded_betas),
@@ -167,19 +187,19 @@ impl Entry {
     }
 
     /// The line without bodies.
-    fn bare(&self, redactor: &Redactor) -> Line {
+    fn bare(&self, redactor: &Redactor) -> ExchangeRecord {
         let betas = redactor.betas(&self.line.betas);
         let forwarded_betas = redactor.betas(&self.line.forwarded_betas);
-        Line { bodies: Bodies::Off.as_str().into(), betas, forwarded_betas, ..self.line.clone() }
+        ExchangeRecord { bodies: Bodies::Off.as_str().into(), betas, forwarded_betas, ..self.line.clone() }
     }
 }
 
 impl Recording {
-    /// What the configuration asks for, if it asks.
+    /// Starts the recording that the configuration asks for, if it asks for one.
     pub fn start(
         config: &config::Config,
         metrics: &Arc<Metrics>,
-        clock: &Arc<Clock>,
+        now: Now,
     ) -> Result<Option<Arc<Recording>>, OpenError> {
         let record = &config.record;
         let Some(path) = &record.file else { return Ok(None) };
@@ -187,13 +207,13 @@ impl Recording {
             Writer::open(&path, record.max_bytes as u64, record.files)
                 .map_err(|error| OpenError { path, error })
         };
-        let (recording, jobs) = Recording::queue(record.bodies, metrics, clock, QUEUE_LINES);
+        let (recording, jobs) = Recording::queue(record.bodies, metrics, now, QUEUE_LINES);
         recording.match_from(record);
         let matched = match &record.matching {
             Some(_) => Some(open(with_suffix(path, "match"))?),
             None => None,
         };
-        let scribe = Scribe {
+        let thread = RecordingThread {
             writer: open(path.clone())?,
             record: record.clone(),
             redactor: Redactor::new(&key(config.identity.pepper.reveal())),
@@ -204,35 +224,30 @@ impl Recording {
             failed: false,
         };
         // If no thread can be had the queue has no reader: lines are dropped and counted.
-        let _ = std::thread::Builder::new().name("record".into()).spawn(move || scribe.work(&jobs));
+        let _ = std::thread::Builder::new().name("record".into()).spawn(move || thread.work(&jobs));
         Ok(Some(Arc::new(recording)))
     }
 
-    /// Lines for somebody in this process.
+    /// Creates a recording that is read in this process.
     pub fn to_memory(metrics: &Arc<Metrics>, lines: usize) -> (Arc<Recording>, Entries) {
-        let (recording, jobs) = Recording::queue(Bodies::Off, metrics, &Arc::default(), lines);
+        let (recording, jobs) = Recording::queue(Bodies::Off, metrics, Arc::new(Moment::default), lines);
         let waiting = Arc::clone(&recording.waiting);
         (Arc::new(recording), Entries { jobs, waiting })
     }
 
-    fn queue(
-        bodies: Bodies,
-        metrics: &Arc<Metrics>,
-        clock: &Arc<Clock>,
-        lines: usize,
-    ) -> (Recording, Receiver<Job>) {
+    fn queue(bodies: Bodies, metrics: &Arc<Metrics>, now: Now, lines: usize) -> (Recording, Receiver<Job>) {
         let (queue, jobs) = sync_channel(lines);
         let recording = Recording {
             queue,
             waiting: Arc::default(),
             bodies,
-            matching: Arc::new(Matching::by(clock)),
+            matching: Arc::new(Matching::new(now)),
             metrics: Arc::clone(metrics),
         };
         (recording, jobs)
     }
 
-    /// Keeps the bodies of whom `record.match` names, for `record.match_minutes` from now on.
+    /// Keeps the bodies of those that `record.match` names, for `record.match_minutes` from now on.
     pub fn match_from(&self, record: &config::Record) {
         self.matching.begin(record);
     }
@@ -260,7 +275,7 @@ impl Recording {
         self.metrics.record_dropped_total.with_label_values(&[reason]).inc();
     }
 
-    /// Waits, a little, until everything before is written.
+    /// Waits a limited time until everything before is written.
     pub fn flush(&self) {
         let (done, written) = sync_channel(1);
         let deadline = Instant::now() + FLUSH;
@@ -283,7 +298,7 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// What came since.
+    /// Returns the entries that came since the last call.
     pub fn take(&self) -> Vec<Entry> {
         let jobs = std::iter::from_fn(|| self.jobs.try_recv().ok());
         let entries = jobs.filter_map(|job| match job {
@@ -297,26 +312,10 @@ impl Entries {
     }
 }
 
-impl Proxy {
-    /// Records there instead of where the configuration says.
-    pub fn recording_to(mut self, recording: Arc<Recording>) -> Proxy {
-        self.witnesses = Arc::new(Witnesses { recording: Some(recording), tracer: None });
-        self
-    }
-
-    pub fn recording(&self) -> Option<&Arc<Recording>> {
-        self.witnesses.recording.as_ref()
-    }
-
-    pub fn witnesses(&self) -> &Arc<Witnesses> {
-        &self.witnesses
-    }
-}
-
 /// The thread that writes.
-struct Scribe {
+struct RecordingThread {
     writer: Writer,
-    /// As it was at the start.
+    /// The settings at the start.
     record: config::Record,
     redactor: Redactor,
     matching: Arc<Matching>,
@@ -328,7 +327,7 @@ struct Scribe {
     failed: bool,
 }
 
-impl Scribe {
+impl RecordingThread {
     fn work(mut self, jobs: &Receiver<Job>) {
         while let Ok(job) = jobs.recv() {
             match job {
@@ -345,20 +344,19 @@ impl Scribe {
     fn write(&mut self, entry: Entry) {
         let redactor = &self.redactor;
         let bodies = self.record.bodies;
-        let line = match bodies {
-            Bodies::Off => entry.bare(redactor),
-            Bodies::Redacted => entry.redacted(redactor),
-            Bodies::Full => Line::default(),
-        };
         let wanted = self.matching.wants(&entry.line);
-        let full = (wanted || bodies == Bodies::Full).then(|| entry.full(redactor));
-        let written = match (&full, bodies) {
-            (Some(full), Bodies::Full) => put(&mut self.writer, full),
-            _ => put(&mut self.writer, &line),
+        let redacted = match bodies {
+            Bodies::Off => Some(entry.bare(redactor)),
+            Bodies::Redacted => Some(entry.redacted(redactor)),
+            Bodies::Full => None,
         };
-        self.count(written);
-        if let Some(full) = full.filter(|_| wanted) {
-            let written = self.matched().and_then(|writer| put(writer, &full));
+        let full = if wanted || redacted.is_none() { Some(entry.full(redactor)) } else { None };
+        if let Some(line) = redacted.as_ref().or(full.as_ref()) {
+            let written = put(&mut self.writer, line);
+            self.count(written);
+        }
+        if let (true, Some(full)) = (wanted, &full) {
+            let written = self.matched().and_then(|writer| put(writer, full));
             self.count(written);
         }
     }
@@ -401,13 +399,13 @@ enum Unwritten {
     Failed(std::io::Error),
 }
 
-fn put(writer: &mut Writer, line: &Line) -> Result<(), Unwritten> {
+fn put(writer: &mut Writer, line: &ExchangeRecord) -> Result<(), Unwritten> {
     let mut bytes = serde_json::to_vec(line).map_err(|error| Unwritten::Failed(error.into()))?;
     bytes.push(b'\n');
-    match writer.fits(bytes.len()) {
-        true => writer.write(&bytes).map_err(Unwritten::Failed),
-        false => Err(Unwritten::TooLong),
+    if !writer.fits(bytes.len()) {
+        return Err(Unwritten::TooLong);
     }
+    writer.write(&bytes).map_err(Unwritten::Failed)
 }
 
 /// The key of the filler: the pepper's, so that restarts and replicas agree, or one that nobody knows.

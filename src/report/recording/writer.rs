@@ -36,7 +36,7 @@ impl Writer {
         Ok(Writer { path: path.to_owned(), max_bytes, files, file, written })
     }
 
-    /// Whether a line of that length can be written at all.
+    /// Returns true if a line of that length can be written at all.
     pub fn fits(&self, bytes: usize) -> bool {
         bytes as u64 <= self.max_bytes
     }

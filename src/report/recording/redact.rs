@@ -99,7 +99,7 @@ const WORD_MEMBERS: [&str; 8] =
 
 const WORD_BYTES_MAX: usize = 64;
 
-/// What an object or a value stands for.
+/// The meaning of an object or a value in a body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// An object of the API.
@@ -166,10 +166,7 @@ impl Redactor {
         let (name, date) = beta.split_at(if dated { beta.len() - 11 } else { 0 });
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let is_date = date.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
-        match !name.is_empty() && name.bytes().all(plain) && is_date {
-            true => beta.to_owned(),
-            false => self.text(beta),
-        }
+        if !name.is_empty() && name.bytes().all(plain) && is_date { beta.to_owned() } else { self.text(beta) }
     }
 }
 
@@ -235,7 +232,7 @@ impl Pen<'_> {
         self.value(start, inside, name)
     }
 
-    /// Whether the string is a word of the API.
+    /// Returns true if the string is a word of the API.
     fn keeps(&self, span: Span, place: Place, key: Option<&str>) -> bool {
         if place == Place::Kept {
             return true;

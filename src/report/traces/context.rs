@@ -14,7 +14,7 @@ pub struct TraceId(pub [u8; 16]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanId(pub [u8; 8]);
 
-/// What a `traceparent` header says.
+/// The content of a `traceparent` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     pub trace: TraceId,
@@ -23,11 +23,11 @@ pub struct Context {
 }
 
 impl Context {
-    /// The caller's, if it sent exactly one that can be read.
+    /// Returns the caller's context, if it sent exactly one that can be read.
     pub fn of(headers: &HeaderMap) -> Option<Context> {
         let mut values = headers.get_all(TRACEPARENT).iter();
-        let value = values.next().filter(|_| values.next().is_none())?.to_str().ok()?;
-        let mut parts = value.split('-');
+        let (Some(value), None) = (values.next(), values.next()) else { return None };
+        let mut parts = value.to_str().ok()?.split('-');
         let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         // A later version may have more parts; this one has four.
         if hex::<1>(version)? == [0xFF] || (version == "00" && parts.next().is_some()) {
@@ -85,7 +85,7 @@ impl Ids {
 }
 
 impl TraceId {
-    /// Whether this trace is among the part to be kept; the same everywhere that asks so.
+    /// Returns true if this trace is in the share that is kept. Every process that asks for a share answers alike.
     pub fn is_within(&self, share: f64) -> bool {
         let [.., a, b, c, d, e, f, g] = self.0;
         let number = u64::from_be_bytes([0, a, b, c, d, e, f, g]);

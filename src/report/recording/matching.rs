@@ -1,45 +1,43 @@
 //! Whose bodies are kept in full, and until when: `record.match` and its minutes.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use super::Line;
+use super::{ExchangeRecord, Now};
 use crate::config::{Record, Selector};
 use crate::engine::words::Moment;
-use crate::proxy::clock::Clock;
 
-/// Who is looked for at the moment, if anybody.
-#[derive(Debug, Default)]
+/// The exchanges that are looked for at the moment, if any.
 pub struct Matching {
     wanted: Mutex<Option<Wanted>>,
     /// Asked for by every request, so that nothing is kept of anybody once it is over.
     until_ms: AtomicU64,
-    clock: Arc<Clock>,
+    now: Now,
 }
 
 impl Matching {
-    pub fn by(clock: &Arc<Clock>) -> Matching {
-        Matching { clock: Arc::clone(clock), ..Matching::default() }
+    pub fn new(now: Now) -> Matching {
+        Matching { wanted: Mutex::default(), until_ms: AtomicU64::default(), now }
     }
 
-    /// Looks for whom `record.match` names, for `record.match_minutes` from now on.
+    /// Looks for those that `record.match` names, for `record.match_minutes` from now on.
     pub fn begin(&self, record: &Record) {
-        let until = self.clock.now().after(60_000 * record.match_minutes as u64);
+        let until = (self.now)().after(60_000 * record.match_minutes as u64);
         let wanted = record.matching.clone().map(|selector| Wanted { selector, until });
         self.until_ms.store(wanted.as_ref().map_or(0, |wanted| wanted.until.0), Relaxed);
         // A panic elsewhere leaves it usable: it is replaced as a whole.
         *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = wanted;
     }
 
-    /// Whether anybody is looked for.
+    /// Returns true while anybody is looked for.
     pub fn is_on(&self) -> bool {
-        self.clock.now().0 < self.until_ms.load(Relaxed)
+        (self.now)().0 < self.until_ms.load(Relaxed)
     }
 
-    /// Whether this is the line of one that is looked for.
-    pub fn wants(&self, line: &Line) -> bool {
+    /// Returns true if this exchange is looked for.
+    pub fn wants(&self, line: &ExchangeRecord) -> bool {
         let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        wanted.as_ref().is_some_and(|wanted| wanted.is(line, self.clock.now()))
+        wanted.as_ref().is_some_and(|wanted| wanted.is(line, (self.now)()))
     }
 }
 
@@ -50,7 +48,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn is(&self, line: &Line, now: Moment) -> bool {
+    fn is(&self, line: &ExchangeRecord, now: Moment) -> bool {
         let (shown, digest) = match &self.selector {
             Selector::Tenant(digest) => (&line.tenant, digest),
             Selector::Agent(digest) => (&line.agent, digest),
@@ -71,11 +69,11 @@ mod tests {
         let digest = || "0123abcd".to_owned();
         let named = || Some(digest());
         let lines = [
-            Line { tenant: named(), ..Line::default() },
-            Line { agent: named(), ..Line::default() },
-            Line { fork: named(), ..Line::default() },
-            Line { fanned_out: named(), ..Line::default() },
-            Line { session: named(), ..Line::default() },
+            ExchangeRecord { tenant: named(), ..ExchangeRecord::default() },
+            ExchangeRecord { agent: named(), ..ExchangeRecord::default() },
+            ExchangeRecord { fork: named(), ..ExchangeRecord::default() },
+            ExchangeRecord { fanned_out: named(), ..ExchangeRecord::default() },
+            ExchangeRecord { session: named(), ..ExchangeRecord::default() },
         ];
         for (selector, expected) in [
             (Selector::Tenant(digest()), [true, false, false, false, false]),

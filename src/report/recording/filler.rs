@@ -164,9 +164,10 @@ fn hex(text: &[u8], at: usize) -> Option<u32> {
 /// Writes a character as the one before it was spelt, which takes as many bytes.
 fn spell(code: u32, escaped: bool, place: &mut [u8]) {
     let Some(character) = char::from_u32(code) else { return };
-    let spelt = match escaped {
-        false => character.to_string(),
-        true => character.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+    let spelt = if escaped {
+        character.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+    } else {
+        character.to_string()
     };
     if spelt.len() == place.len() {
         place.copy_from_slice(spelt.as_bytes());

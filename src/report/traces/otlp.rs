@@ -76,7 +76,7 @@ impl Span {
     }
 }
 
-/// What is posted to a collector.
+/// Returns the body that is posted to a collector.
 pub fn request(spans: Vec<Value>) -> Value {
     let version = env!("CARGO_PKG_VERSION");
     let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});

@@ -1,0 +1,272 @@
+//! Builds the record of an exchange that has ended.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use crate::config::Mode;
+use crate::engine::breaks::Drift;
+use crate::engine::fanout::ForkPoint;
+use crate::engine::turn::{Turn, Wholeness};
+use crate::engine::volatile::Volatile;
+use crate::engine::words::{Ending, Endpoint, ForkNote, Plan, Role};
+use crate::proxy::clock::millis;
+use crate::proxy::family::{Family, Fanout};
+use crate::proxy::hold::Held;
+use crate::proxy::memo::Verdict;
+use crate::report::recording::beta_list;
+use crate::report::{Details, ExchangeRecord, Overhead, RecordingDraft, Times};
+
+use super::Recorder;
+
+impl Recorder {
+    /// Builds the record, but for what it cost.
+    pub(super) fn record(
+        &self,
+        ending: Ending,
+        turn: Option<&Turn>,
+        fanout: Option<Fanout>,
+    ) -> ExchangeRecord {
+        let facts = &self.facts;
+        let sender = facts.sender.as_ref();
+        let modes = if facts.endpoint == Endpoint::Messages { facts.modes } else { None };
+        let details = self.details(fanout);
+        let ms = |at: Instant| millis(at.saturating_duration_since(facts.started));
+        let overhead = facts.read_time + facts.align_time + facts.fork_time + facts.observe_time;
+        let fanned_out = details.fanout.as_ref().and_then(|fanout| fanout.as_ref().ok());
+        let (model, client) = self.names();
+        ExchangeRecord {
+            time_ms: details.times.started / 1_000_000 + self.clock.skipped_ms(),
+            id: next_id(),
+            config: facts.generation,
+            endpoint: facts.endpoint.as_str().to_owned(),
+            mode: text(modes.map(|modes| modes.in_force.as_str())),
+            asked_mode: text(modes.and_then(|modes| modes.asked).map(Mode::as_str)),
+            role: facts.role.as_str().to_owned(),
+            plan: facts.plan.as_str().to_owned(),
+            reason: facts.reason().to_owned(),
+            status: facts.status.map(|status| status.as_u16()),
+            ending: ending.as_str().to_owned(),
+            model,
+            stream: facts.stream,
+            client,
+            tenant: text(sender.and_then(|sender| sender.tenant)),
+            session: text(sender.and_then(|sender| sender.session)),
+            agent: text(sender.and_then(|sender| sender.agent)),
+            fork: text(self.fork_id()),
+            kin: text(self.family.as_ref().map(|family| family.why)),
+            child_turn: facts.child_turn,
+            fork_notes: notes(&facts.notes),
+            would_fork: text(facts.would_fork),
+            predicted_unit: text(facts.forecast.map(|forecast| forecast.unit.as_str())),
+            predicted_turns: facts.forecast.map(|forecast| forecast.turns),
+            predicted_forked: facts.forecast.map(|forecast| forecast.forked),
+            predicted_as_sent: facts.forecast.map(|forecast| forecast.as_sent),
+            predicted_aligned: facts.forecast.map(|forecast| forecast.aligned),
+            fanned_out: text(fanned_out.map(|fork| fork.id)),
+            fanned_out_children: fanned_out.map(|fork| fork.calls.len()),
+            gate: text(facts.hold.map(|hold| hold.outcome.as_str())),
+            gate_ticket: text(facts.hold.and_then(|hold| hold.ticket)),
+            gate_leader: text(facts.hold.and_then(|hold| hold.leader)),
+            held_ms: facts.held_ms(),
+            gate_saved_tokens: self.saved_tokens(turn),
+            gate_missed_tokens: facts.missed_tokens,
+            upstream_request_id: facts.upstream_request_id.clone(),
+            received: text(facts.received),
+            sent: text(facts.sent),
+            received_bytes: facts.received_bytes,
+            prefix: text(facts.prefix),
+            shared_bytes: facts.shared_bytes,
+            markers_added: facts.markers_added,
+            answer_bytes: facts.answer_bytes,
+            first_byte_ms: facts.first_byte_at.map(ms),
+            duration_ms: ms(Instant::now()),
+            overhead_us: overhead.as_micros() as u64,
+            details,
+            ..turn.map(of_turn).unwrap_or_default()
+        }
+    }
+
+    fn details(&self, fanout: Option<Fanout>) -> Details {
+        let facts = &self.facts;
+        let recalled = |memo: &super::Memo| (memo.store().name(), memo.arrival.predecessor().is_some());
+        Details {
+            is_messages: facts.endpoint == Endpoint::Messages,
+            role: facts.role.as_str(),
+            plan: facts.plan.as_str(),
+            plan_reason: facts.plan.reason(),
+            is_passed_through: facts.fault.is_none() && matches!(facts.plan, Plan::Passthrough(_)),
+            fault: facts.fault,
+            tenant: self.tenant().copied(),
+            times: self.times(),
+            overhead: Overhead {
+                read: facts.read_time,
+                align: facts.align_time,
+                fork: facts.fork_time,
+                observe: facts.observe_time,
+            },
+            gate: facts.hold.map(|hold| (hold.outcome, hold.time)),
+            left_at_gate: self.waits,
+            awaited: facts.awaited,
+            fanout,
+            recall: self.memo.as_ref().map(recalled),
+            ..Details::default()
+        }
+    }
+
+    fn times(&self) -> Times {
+        let facts = &self.facts;
+        let (now, end) = (Instant::now(), SystemTime::now());
+        let nanos = |at: Instant| {
+            let time = end.checked_sub(now.saturating_duration_since(at)).unwrap_or(UNIX_EPOCH);
+            time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+        };
+        Times {
+            started: nanos(facts.started),
+            waited: facts.waits_since.map(nanos),
+            sent: facts.sent_at.map(nanos),
+            first_byte: facts.first_byte_at.map(nanos),
+            ended: nanos(now),
+        }
+    }
+
+    /// The tokens that were read because they were waited for.
+    fn saved_tokens(&self, turn: Option<&Turn>) -> Option<u64> {
+        let hold = self.facts.hold.filter(Held::follows)?;
+        let read = turn?.usage?.cache_read;
+        Some(if hold.tokens > 0 { read.min(hold.tokens) } else { read })
+    }
+
+    /// Completes the recording's draft, and the record by what only a recording keeps.
+    pub(super) fn complete(
+        &self,
+        draft: &mut RecordingDraft,
+        record: &mut ExchangeRecord,
+        turn: Option<&Turn>,
+    ) {
+        let facts = &self.facts;
+        let ms = |at: Instant| millis(at.saturating_duration_since(facts.started));
+        record.betas = beta_list(&facts.betas);
+        record.sent_ms = facts.sent_at.map(ms);
+        record.begun_ms = draft.begun.map(ms);
+        let entry = &mut draft.entry;
+        if facts.role == Role::Child {
+            entry.tool = self.family.as_ref().and_then(tool);
+        }
+        entry.parent = facts.claims.parent().cloned();
+        entry.marks_agents = facts.claims.marks_agents();
+        entry.request = self.memo.as_ref().map(|memo| memo.arrival.body().clone());
+        entry.message_id = turn.and_then(|turn| turn.id.clone());
+        entry.answer = turn.and_then(Turn::message);
+    }
+}
+
+/// Adds what the cache did.
+pub(super) fn add_verdict(record: &mut ExchangeRecord, verdict: Verdict) {
+    let Verdict { drift, volatile, cache_break, break_cost } = verdict;
+    record.drift = text(drift.as_ref().map(Drift::as_str));
+    if let Some(Drift::Drifted(divergence)) = drift {
+        record.drift_layer = Some(divergence.layer.as_str().to_owned());
+        record.drift_offset = divergence.at.map(|[_, now]| now);
+        record.drift_kind = Some(divergence.kind.as_str().to_owned());
+        record.drift_at = Some(divergence.path);
+    }
+    if let Some(lost) = cache_break {
+        record.break_cause = Some(lost.cause.as_str().to_owned());
+        record.break_layer = Some(lost.layer.as_str().to_owned());
+        record.break_offset = lost.offset;
+        record.break_tokens = Some(lost.tokens_lost);
+        record.break_at = Some(lost.path);
+    }
+    record.break_cost_usd = break_cost.map(|cost| cost.as_f64());
+    record.volatile = places(&volatile);
+    record.volatile_tokens = volatile.first().map(|volatile| volatile.tokens);
+    record.details.volatile = volatile;
+}
+
+/// The part of a record that the answer decides.
+fn of_turn(turn: &Turn) -> ExchangeRecord {
+    let (usage, diagnosis) = (turn.usage, turn.diagnostics);
+    ExchangeRecord {
+        uncached: usage.map(|usage| usage.uncached),
+        cache_read: usage.map(|usage| usage.cache_read),
+        cache_write_5m: usage.map(|usage| usage.cache_write_5m),
+        cache_write_1h: usage.map(|usage| usage.cache_write_1h),
+        output: usage.map(|usage| usage.output),
+        stop_reason: text(turn.stop_reason.as_deref().map(stop_reason)),
+        error: turn.error.clone(),
+        turn: Some(wholeness(turn.wholeness).to_owned()),
+        diagnosis: text(diagnosis.map(|diagnosis| diagnosis.verdict.as_str())),
+        diagnosis_tokens: diagnosis.and_then(|diagnosis| diagnosis.missed_tokens),
+        ..ExchangeRecord::default()
+    }
+}
+
+fn text(value: Option<impl ToString>) -> Option<String> {
+    value.map(|value| value.to_string())
+}
+
+/// Numbers the requests of this process.
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Relaxed)
+}
+
+/// The changes to a forked child: `instructions,tools`.
+fn notes(notes: &[ForkNote]) -> Option<String> {
+    if notes.is_empty() {
+        return None;
+    }
+    Some(notes.iter().map(|note| note.as_str()).collect::<Vec<_>>().join(","))
+}
+
+/// Kinds and places of texts that changed, never the texts: `date@system[1],clock@tools[3]`.
+fn places(found: &[Volatile]) -> Option<String> {
+    if found.is_empty() {
+        return None;
+    }
+    let mut places: Vec<String> =
+        found.iter().map(|volatile| format!("{}@{}", volatile.kind.as_str(), volatile.path)).collect();
+    places.dedup();
+    Some(places.join(","))
+}
+
+/// The tool that started a child; of one that named its parent and not the call, those that its fan-out called.
+fn tool(family: &Family) -> Option<String> {
+    match family.bound() {
+        Some(bound) if !bound.tool.is_empty() => Some(bound.tool.to_string()),
+        _ => family.fork.as_ref().map(|fork| tools(fork)),
+    }
+}
+
+/// Each once: most fan-outs call one.
+fn tools(fork: &ForkPoint) -> String {
+    let mut names: Vec<&str> =
+        fork.calls.iter().filter(|call| !call.directives.is_empty()).map(|call| &*call.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join("+")
+}
+
+/// The known stop reasons; text of another kind does not reach the log.
+fn stop_reason(reason: &str) -> &'static str {
+    const KNOWN: [&str; 8] = [
+        "end_turn",
+        "max_tokens",
+        "stop_sequence",
+        "tool_use",
+        "pause_turn",
+        "compaction",
+        "refusal",
+        "model_context_window_exceeded",
+    ];
+    KNOWN.iter().find(|known| **known == reason).copied().unwrap_or("other")
+}
+
+fn wholeness(wholeness: Wholeness) -> &'static str {
+    match wholeness {
+        Wholeness::Whole => "whole",
+        Wholeness::Unfinished => "unfinished",
+        Wholeness::Unfaithful => "unfaithful",
+        Wholeness::TooLarge => "too_large",
+    }
+}

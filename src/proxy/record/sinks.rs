@@ -1,0 +1,72 @@
+//! Starts the sinks of reports, and shows what the store holds.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Uri};
+
+use crate::config::{self, Config};
+use crate::engine::learned::LAYERS;
+use crate::metrics::Metrics;
+use crate::proxy::Proxy;
+use crate::proxy::clock::Clock;
+use crate::proxy::forward::{SentBody, SetupError, Upstream};
+use crate::report::{Recording, Sinks, traces};
+use crate::store::Store;
+
+impl Proxy {
+    /// Records there instead of where the configuration says.
+    pub fn recording_to(mut self, recording: Arc<Recording>) -> Proxy {
+        self.sinks = Arc::new(Sinks { recording: Some(recording), tracer: None });
+        self
+    }
+
+    pub fn recording(&self) -> Option<&Arc<Recording>> {
+        self.sinks.recording.as_ref()
+    }
+
+    pub fn sinks(&self) -> &Arc<Sinks> {
+        &self.sinks
+    }
+}
+
+/// Starts the sinks that the configuration asks for.
+pub fn start_sinks(
+    config: &Config,
+    metrics: &Arc<Metrics>,
+    clock: &Arc<Clock>,
+) -> Result<Arc<Sinks>, SetupError> {
+    let clock = Arc::clone(clock);
+    let now = Arc::new(move || clock.now());
+    Ok(Arc::new(Sinks::start(config, metrics, now, collector(config)?)?))
+}
+
+/// Returns a client of the collector of traces, if one is configured.
+fn collector(config: &Config) -> Result<Option<traces::Post>, SetupError> {
+    let Some(endpoint) = &config.trace.endpoint else { return Ok(None) };
+    let upstream =
+        config::Upstream { url: endpoint.clone(), idle: traces::EXPORT, ..Config::default().upstream };
+    let upstream = Arc::new(Upstream::new(&upstream)?);
+    Ok(Some(Box::new(move |headers: HeaderMap, body: Bytes| {
+        let upstream = Arc::clone(&upstream);
+        let mut request = Request::new(SentBody::whole(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = Uri::from_static(traces::PATH);
+        *request.headers_mut() = headers;
+        Box::pin(async move {
+            let answer = upstream.send(request).await.map_err(|fault| fault.reason())?;
+            Ok(answer.response.status())
+        })
+    })))
+}
+
+/// Shows what the store holds whenever metrics are asked for.
+pub fn show_store(metrics: &Metrics, store: Arc<dyn Store>) {
+    metrics.at_scrape(move |metrics| {
+        metrics.store_bytes.with_label_values::<&str>(&[]).set(store.bytes() as i64);
+        metrics.forks_live.with_label_values::<&str>(&[]).set(store.forks() as i64);
+        for (layer, count) in LAYERS.into_iter().zip(store.prefixes()) {
+            metrics.prefixes_live.with_label_values(&[layer.as_str()]).set(count as i64);
+        }
+    });
+}

@@ -1,0 +1,166 @@
+//! The metrics of one exchange.
+
+use std::borrow::Cow;
+
+use http::StatusCode;
+
+use crate::engine::clients::NONE;
+use crate::engine::prices::Usd;
+use crate::engine::volatile::Volatile;
+use crate::engine::words::{Baseline, FanOutDropped, GateOutcome};
+use crate::metrics::{Alike, Metrics, Series};
+
+use super::record::{ChildTurn, ExchangeRecord};
+
+/// Counts one exchange.
+pub fn count(metrics: &Metrics, record: &ExchangeRecord) {
+    let series = series(metrics, record);
+    count_request(metrics, &series, record);
+    count_cache(metrics, &series, record);
+    count_gate(metrics, &series, record);
+    count_family(metrics, record);
+    count_money(metrics, &series, record);
+    if let Some((store, is_known)) = record.details.recall {
+        series.recall(metrics, store, is_known);
+    }
+    if let Some(child) = &record.details.child {
+        count_child(metrics, child);
+    }
+}
+
+/// Returns the counters of requests like this one.
+fn series(metrics: &Metrics, record: &ExchangeRecord) -> std::sync::Arc<Series> {
+    let details = &record.details;
+    let status = record.status.and_then(|status| StatusCode::from_u16(status).ok());
+    metrics.series(Alike {
+        role: details.role,
+        plan: details.plan,
+        reason: details.is_passed_through.then_some(details.plan_reason),
+        status: Cow::Borrowed(status.as_ref().map_or("none", StatusCode::as_str)),
+        model: Cow::Borrowed(&record.model),
+        client: record.client.as_deref().map(Cow::Borrowed),
+        tenant: details.tenant,
+    })
+}
+
+fn count_request(metrics: &Metrics, series: &Series, record: &ExchangeRecord) {
+    let details = &record.details;
+    series.count();
+    metrics.endpoint_requests_total.with_label_values(&[&*record.endpoint]).inc();
+    if let Some(fault) = details.fault {
+        metrics.refused_total.with_label_values(&[fault]).inc();
+    }
+    if details.is_messages {
+        let overhead = &details.overhead;
+        let times = [overhead.read, overhead.align, overhead.observe];
+        series.overhead(metrics, times.map(|time| time.as_secs_f64()));
+        if !overhead.fork.is_zero() {
+            let time = overhead.fork.as_secs_f64();
+            metrics.overhead_seconds.with_label_values(&["fork"]).observe(time);
+        }
+        if let (Some(sent), Some(first)) = (details.times.sent, details.times.first_byte) {
+            series.first_byte(metrics, first.saturating_sub(sent) as f64 / 1e9);
+        }
+    }
+    if details.is_empty_answer {
+        metrics.empty_answers_total.with_label_values(&[details.role, details.plan]).inc();
+    }
+}
+
+fn count_cache(metrics: &Metrics, series: &Series, record: &ExchangeRecord) {
+    if let (Some(layer), Some(cause), Some(tokens)) =
+        (&record.break_layer, &record.break_cause, record.break_tokens)
+    {
+        metrics.cache_breaks_total.with_label_values(&[layer, cause]).inc();
+        metrics.cache_break_tokens_total.with_label_values(&[layer, cause]).inc_by(tokens);
+        let client = record.client.as_deref().unwrap_or(NONE);
+        metrics.client_cache_breaks_total.with_label_values(&[client, cause]).inc();
+    }
+    let found = &record.details.volatile;
+    for (index, volatile) in found.iter().enumerate() {
+        let same = |other: &Volatile| (other.layer, other.kind) == (volatile.layer, volatile.kind);
+        let labels = [volatile.layer.as_str(), volatile.kind.as_str()];
+        metrics.volatile_total.with_label_values(&labels).inc();
+        // Of several texts of one kind the first costs what they cost together.
+        if !found[..index].iter().any(same) {
+            metrics.volatile_tokens_total.with_label_values(&labels).inc_by(volatile.tokens);
+        }
+    }
+    if let Some(usage) = record.usage() {
+        series.tokens(metrics, &usage);
+    }
+}
+
+fn count_gate(metrics: &Metrics, series: &Series, record: &ExchangeRecord) {
+    if record.details.left_at_gate {
+        metrics.gate_holds_total.with_label_values(&[GateOutcome::ClientLeft.as_str()]).inc();
+    }
+    if let Some((outcome, time)) = record.details.gate
+        && outcome != GateOutcome::Unneeded
+    {
+        metrics.gate_holds_total.with_label_values(&[outcome.as_str()]).inc();
+        metrics.gate_hold_seconds.with_label_values::<&str>(&[]).observe(time.as_secs_f64());
+    }
+    let tokens = [record.gate_saved_tokens, record.gate_missed_tokens];
+    series.gate_tokens(metrics, tokens.map(Option::unwrap_or_default));
+}
+
+fn count_family(metrics: &Metrics, record: &ExchangeRecord) {
+    let details = &record.details;
+    if let Some(turns) = record.child_turn {
+        if turns == 1 {
+            metrics.children_total.with_label_values(&[details.plan, details.plan_reason]).inc();
+        }
+        if record.stop_reason.as_deref().is_some_and(|why| why != "tool_use") {
+            metrics.child_turns.with_label_values::<&str>(&[]).observe(turns as f64);
+        }
+    }
+    match &details.fanout {
+        Some(Ok(fork)) => {
+            metrics.show_fork(fork.id.to_string(), fork.prefix.to_string());
+            metrics.forks_total.with_label_values(&["sealed"]).inc();
+            let children = fork.calls.iter().filter(|call| !call.directives.is_empty()).count();
+            metrics.fork_children.with_label_values::<&str>(&[]).observe(children as f64);
+        }
+        // Most answers are no fan-out at all.
+        Some(Err(FanOutDropped::FewCalls)) | None => {}
+        Some(Err(FanOutDropped::Child)) => {
+            metrics.recursion_blocked_total.with_label_values::<&str>(&[]).inc()
+        }
+        Some(Err(why)) => metrics.forks_total.with_label_values(&[why.as_str()]).inc(),
+    }
+    if let Some(calls) = details.foreign_tool_calls {
+        metrics.foreign_tool_calls_total.with_label_values::<&str>(&[]).inc_by(calls);
+    }
+}
+
+/// Counts the bill. Baselines are counted for the same requests, each of them for every one, so that their sums can
+/// be compared.
+fn count_money(metrics: &Metrics, series: &Series, record: &ExchangeRecord) {
+    let Some(cost) = &record.details.cost else { return };
+    series.cost(metrics, cost.kinds().map(|(_, usd)| usd.map(Usd::as_f64)));
+    let (Some(billed), Some(as_sent)) = (record.cost_usd, record.as_sent_usd) else { return };
+    for (baseline, usd) in [
+        (Baseline::AsSent, Some(as_sent)),
+        (Baseline::Aligned, record.aligned_usd.or(Some(billed))),
+        (Baseline::Forked, record.forked_usd),
+        (Baseline::Uncached, record.details.uncached_usd),
+    ] {
+        series.counterfactual(metrics, baseline, usd);
+    }
+    series.saved(metrics, as_sent - billed);
+}
+
+fn count_child(metrics: &Metrics, turn: &ChildTurn) {
+    let arm = turn.arm;
+    metrics.arm_children_total.with_label_values(&[arm]).inc_by(u64::from(turn.is_first));
+    metrics.arm_turns_total.with_label_values(&[arm]).inc();
+    metrics.arm_output_tokens_total.with_label_values(&[arm]).inc_by(turn.output_tokens);
+    metrics.arm_empty_answers_total.with_label_values(&[arm]).inc_by(u64::from(turn.is_empty));
+    metrics.arm_tool_errors_total.with_label_values(&[arm]).inc_by(turn.tool_errors);
+    metrics.arm_stop_reasons_total.with_label_values(&[arm, turn.stop]).inc();
+    metrics.arm_wall_seconds_total.with_label_values(&[arm]).inc_by(turn.wall_ms as f64 / 1e3);
+    if let Some(usd) = turn.cost_usd {
+        metrics.arm_cost_usd_total.with_label_values(&[arm]).inc_by(usd);
+    }
+}

@@ -1,0 +1,36 @@
+//! Reports exchanges: one [`ExchangeRecord`] each, made when it has ended, and its views.
+//!
+//! ```text
+//! ExchangeRecord ─┬─ log line    record.rs
+//!                 ├─ metrics     metrics.rs
+//!                 ├─ recording   recording/, if record.file is set
+//!                 └─ trace       traces/, if trace.endpoint is set
+//! ```
+//!
+//! The record holds no prompt text, no credential, no path and no raw id: endpoints, roles, plans, reasons and endings
+//! are enums, sessions and agents are digests, models and clients are bounded names. Bodies are kept in a recording
+//! alone, and only if it asks for them.
+
+mod metrics;
+mod record;
+pub mod recording;
+mod sinks;
+pub mod traces;
+
+pub use record::{ChildTurn, Details, ExchangeRecord, Overhead, Times};
+pub use recording::{Entries, Recording, RecordingDraft, VERSION};
+pub use sinks::{ExchangeSinks, Sinks, StartError};
+
+use crate::metrics::Metrics;
+
+/// Reports an exchange that has ended: counts it, writes its log line, and hands it to its sinks.
+pub fn report(record: ExchangeRecord, metrics: &Metrics, sinks: ExchangeSinks) {
+    metrics::count(metrics, &record);
+    record.log();
+    if let Some(trace) = sinks.trace {
+        trace.end(&record);
+    }
+    if let Some(draft) = sinks.draft {
+        draft.end(record);
+    }
+}

@@ -1,0 +1,276 @@
+//! The record of one exchange that has ended, declared once.
+//!
+//! Log line, recording, metrics and traces are views of it. A field of the log line has the same name and value in a
+//! recording, so a recording contains everything that the log says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tracing::field::{DisplayValue, display};
+
+use crate::engine::fanout::ForkPoint;
+use crate::engine::prices::Cost;
+use crate::engine::usage::Usage;
+use crate::engine::volatile::Volatile;
+use crate::engine::words::{FanOutDropped, GateOutcome, TenantId};
+
+/// Declares [`ExchangeRecord`]: fields of the recording alone, then those of the log line, then the rest of the
+/// recording. A text is logged in quotes, and `as shown` without.
+macro_rules! declare {
+    (
+        recorded { $($first:ident: $first_type:ty,)* }
+        logged { $($name:ident: $type:ty $(as $how:ident)?,)* }
+        recorded { $($(#[$meta:meta])* $last:ident: $last_type:ty,)* }
+    ) => {
+        /// One exchange that has ended. Tenant, session, agent and fork are digests, times are milliseconds since the
+        /// request came.
+        #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct ExchangeRecord {
+            $(pub $first: $first_type,)*
+            $(#[serde(skip_serializing_if = "Field::is_absent")] pub $name: $type,)*
+            $($(#[$meta])* pub $last: $last_type,)*
+            /// Measurements that only metrics and traces show.
+            #[serde(skip)]
+            pub details: Details,
+        }
+
+        impl ExchangeRecord {
+            /// The fields of the log line; a recording has them too.
+            pub const LOGGED: &[&str] = &[$(stringify!($name)),*];
+            /// The fields that only a recording has.
+            pub const RECORDED: &[&str] = &[$(stringify!($first),)* $(stringify!($last)),*];
+
+            /// Writes the log line.
+            pub fn log(&self) {
+                tracing::info!(target: "forkpoint::request", $($name = declare!(@ self.$name $(, $how)?),)*);
+            }
+        }
+    };
+    (@ $value:expr) => { $value };
+    (@ $value:expr, $how:ident) => { $how(&$value) };
+}
+
+/// A text that is logged without quotes.
+fn shown(text: &Option<String>) -> Option<DisplayValue<&String>> {
+    text.as_ref().map(display)
+}
+
+declare! {
+    recorded {
+        v: u32,
+        time_ms: u64,
+    }
+    logged {
+        id: u64,
+        config: u64,
+        endpoint: String,
+        mode: Option<String>,
+        asked_mode: Option<String>,
+        role: String,
+        plan: String,
+        reason: String,
+        status: Option<u16>,
+        ending: String,
+        model: String,
+        stream: bool,
+        client: Option<String>,
+        tenant: Option<String> as shown,
+        session: Option<String> as shown,
+        agent: Option<String> as shown,
+        fork: Option<String> as shown,
+        kin: Option<String>,
+        child_turn: Option<u64>,
+        fork_notes: Option<String> as shown,
+        would_fork: Option<String>,
+        predicted_unit: Option<String>,
+        predicted_turns: Option<u32>,
+        predicted_forked: Option<f64>,
+        predicted_as_sent: Option<f64>,
+        predicted_aligned: Option<f64>,
+        fanned_out: Option<String> as shown,
+        fanned_out_children: Option<usize>,
+        gate: Option<String>,
+        gate_ticket: Option<String> as shown,
+        gate_leader: Option<String> as shown,
+        held_ms: u64,
+        gate_saved_tokens: Option<u64>,
+        gate_missed_tokens: Option<u64>,
+        upstream_request_id: Option<String>,
+        received: Option<String> as shown,
+        sent: Option<String> as shown,
+        received_bytes: Option<usize>,
+        prefix: Option<String> as shown,
+        shared_bytes: usize,
+        markers_added: usize,
+        answer_bytes: u64,
+        uncached: Option<u64>,
+        cache_read: Option<u64>,
+        cache_write_5m: Option<u64>,
+        cache_write_1h: Option<u64>,
+        output: Option<u64>,
+        cost_usd: Option<f64>,
+        as_sent_usd: Option<f64>,
+        aligned_usd: Option<f64>,
+        forked_usd: Option<f64>,
+        stop_reason: Option<String>,
+        error: Option<String>,
+        turn: Option<String>,
+        drift: Option<String>,
+        drift_layer: Option<String>,
+        drift_at: Option<String>,
+        drift_offset: Option<usize>,
+        drift_kind: Option<String>,
+        break_cause: Option<String>,
+        break_layer: Option<String>,
+        break_at: Option<String>,
+        break_offset: Option<usize>,
+        break_tokens: Option<u64>,
+        break_cost_usd: Option<f64>,
+        volatile: Option<String> as shown,
+        volatile_tokens: Option<u64>,
+        diagnosis: Option<String>,
+        diagnosis_tokens: Option<u64>,
+        first_byte_ms: Option<u64>,
+        duration_ms: u64,
+        overhead_us: u64,
+    }
+    recorded {
+        betas: Vec<String>,
+        /// As they went out, if those are others.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        forwarded_betas: Vec<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        sent_ms: Option<u64>,
+        /// The first content: from then on others can read what this one wrote.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        begun_ms: Option<u64>,
+        /// `off`, `redacted` or `full`; what follows is there only if not `off`.
+        bodies: String,
+        /// The tool that started this child.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tool: Option<String>,
+        /// `x-forkpoint-parent` and `x-forkpoint-tool-use`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        parent: Option<(String, Option<String>)>,
+        /// This client puts an agent id on every request of a child.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        marks_agents: bool,
+        /// The body as it came.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        request: Option<String>,
+        /// The body as it went out, if that is another.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        forwarded: Option<String>,
+        /// The body that went out before it, if that was refused.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        refused: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        message_id: Option<String>,
+        /// The assistant message, as the next request carries it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        answer: Option<String>,
+    }
+}
+
+impl ExchangeRecord {
+    /// The tokens that were billed, if any were.
+    pub fn usage(&self) -> Option<Usage> {
+        Some(Usage {
+            uncached: self.uncached?,
+            cache_read: self.cache_read?,
+            cache_write_5m: self.cache_write_5m?,
+            cache_write_1h: self.cache_write_1h?,
+            output: self.output?,
+        })
+    }
+}
+
+/// Measurements of an exchange that are neither logged nor recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Details {
+    pub is_messages: bool,
+    pub role: &'static str,
+    pub plan: &'static str,
+    /// The reason of the plan, also where a fault is the reason of the exchange.
+    pub plan_reason: &'static str,
+    /// The request was left alone, and answered by the upstream.
+    pub is_passed_through: bool,
+    /// The reason of an answer of our own.
+    pub fault: Option<&'static str>,
+    pub tenant: Option<TenantId>,
+    pub times: Times,
+    pub overhead: Overhead,
+    /// The outcome at the gate, and the time that it took.
+    pub gate: Option<(GateOutcome, Duration)>,
+    /// The client left while its request was held.
+    pub left_at_gate: bool,
+    /// The time that the request waited for the end of its parent's answer.
+    pub awaited: Duration,
+    pub volatile: Vec<Volatile>,
+    /// How the answer's fan-out ended.
+    pub fanout: Option<Result<Arc<ForkPoint>, FanOutDropped>>,
+    /// The store that was asked for the conversation, and whether it had it.
+    pub recall: Option<(&'static str, bool)>,
+    /// The bill, for a model that has a price.
+    pub cost: Option<Cost>,
+    /// The cost without a cache.
+    pub uncached_usd: Option<f64>,
+    pub is_empty_answer: bool,
+    /// Calls of tools that a forked child does not have.
+    pub foreign_tool_calls: Option<u64>,
+    pub child: Option<ChildTurn>,
+}
+
+/// The times of an exchange, in nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    pub started: u64,
+    /// The start of the first wait, for the parent's answer or at the gate.
+    pub waited: Option<u64>,
+    pub sent: Option<u64>,
+    pub first_byte: Option<u64>,
+    pub ended: u64,
+}
+
+/// The time that was spent on an exchange, step by step.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Overhead {
+    pub read: Duration,
+    pub align: Duration,
+    pub fork: Duration,
+    pub observe: Duration,
+}
+
+/// A turn of a child that takes part in the comparison of forked and other children.
+#[derive(Clone, Copy, Debug)]
+pub struct ChildTurn {
+    pub arm: &'static str,
+    pub is_first: bool,
+    pub stop: &'static str,
+    pub is_empty: bool,
+    pub tool_errors: u64,
+    pub output_tokens: u64,
+    pub wall_ms: u64,
+    pub cost_usd: Option<f64>,
+}
+
+/// A field of the log line.
+trait Field {
+    /// Returns true if the field is left out.
+    fn is_absent(&self) -> bool {
+        false
+    }
+}
+
+impl Field for u64 {}
+impl Field for usize {}
+impl Field for bool {}
+impl Field for String {}
+
+impl<T> Field for Option<T> {
+    fn is_absent(&self) -> bool {
+        self.is_none()
+    }
+}
