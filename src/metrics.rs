@@ -15,7 +15,7 @@ use prometheus::{
 
 pub use series::{Alike, Series};
 
-use crate::engine::clients::{NONE, OTHER};
+use crate::engine::request::clients::{NONE, OTHER};
 use crate::engine::words::TenantId;
 
 /// From a microsecond to 100 ms: what the proxy itself adds.

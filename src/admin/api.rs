@@ -11,8 +11,8 @@ use prometheus::core::Collector as _;
 use serde_json::{Map, Value, json};
 
 use crate::config::{KEYS, SECTIONS};
-use crate::engine::fanout::Summary;
-use crate::engine::learned::LAYERS;
+use crate::engine::cache::learned::LAYERS;
+use crate::engine::family::fanout::Summary;
 use crate::engine::words::{Moment, TenantId};
 use crate::metrics::Metrics;
 use crate::proxy::live::Live;
@@ -76,7 +76,7 @@ async fn fork(State(desk): State<ApiState>, Path(id): Path<String>) -> Response 
         return nothing("no such fan-out is remembered");
     };
     let mut value = shown(tenant, &fork, now);
-    let call = |call: &crate::engine::fanout::CallSummary| {
+    let call = |call: &crate::engine::family::fanout::CallSummary| {
         json!({
             "tool": call.spawning.as_str(),
             "directives": call.directives,

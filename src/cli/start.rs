@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::error::Elapsed;
 
 use crate::config::Config;
-use crate::engine::prices::Prices;
+use crate::engine::cache::prices::Prices;
 use crate::metrics::Metrics;
 use crate::proxy::forward::SetupError;
 use crate::proxy::live::Live;

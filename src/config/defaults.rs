@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::engine::canonical::Order;
-use crate::engine::{fanout, fork, gate};
+use crate::engine::respell::canonical::Order;
+use crate::engine::{family::fanout, fork, gate};
 
 use super::types::{
     Bodies, CanonicalConfig, Drain, Fork, Gate, GateScope, Identity, Limits, Log, LogFormat, Mode, OAuth,

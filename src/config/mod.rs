@@ -54,7 +54,7 @@ pub use types::{
     Upstream, Volatile,
 };
 
-use crate::engine::prices::Prices;
+use crate::engine::cache::prices::Prices;
 
 use kind::Given;
 use problem::{Complaint, named};

@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::engine::canonical::Order;
 use crate::engine::fork;
+use crate::engine::respell::canonical::Order;
 use crate::engine::words::shown_enums;
 
 /// A valid configuration. Only [`super::load`] makes one from outside values; `Config::default()` is what an empty file gives.

@@ -11,16 +11,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::arrival::Arrival;
-use super::breakpoints::{self, Profile, Situation};
-use super::canonical::{self, Choice, Limits, News, Order, Pins, Table, Thinking};
-use super::conversation::{Conversation, Trace};
-use super::diagnosis;
-use super::edit::{self, Edit, Forwarded};
+use crate::engine::answer::diagnosis;
+use crate::engine::cache::breakpoints::{self, Profile, Situation};
+use crate::engine::family::arrival::Arrival;
+use crate::engine::family::conversation::{Conversation, Trace};
+use crate::engine::request::edit::{self, Edit, Forwarded};
+use crate::engine::respell::canonical::{self, Choice, Limits, News, Order, Pins, Table, Thinking};
 
-use super::prefix::Attribution;
-use super::recall::{Copied, Known, KnownLayer, Remembered};
 use super::words::{Layer, Reason};
+use crate::engine::request::prefix::Attribution;
+use crate::engine::request::recall::{Copied, Known, KnownLayer, Remembered};
 
 /// What the operator and the upstream ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,8 +204,8 @@ impl Known for Respelt<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::entry::Parameters;
-    use crate::engine::recall::Nothing;
+    use crate::engine::cache::entry::Parameters;
+    use crate::engine::request::recall::Nothing;
 
     /// What goes out of a body, and what is told to the table.
     fn forward(body: &str, order: Order, table: &Table) -> (String, News) {

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use prometheus::{Counter, Gauge, Histogram, IntCounter};
 
 use super::Metrics;
-use crate::engine::clients::NONE;
-use crate::engine::learned::LAYERS;
-use crate::engine::usage::Usage;
+use crate::engine::answer::usage::Usage;
+use crate::engine::cache::learned::LAYERS;
+use crate::engine::request::clients::NONE;
 use crate::engine::words::{Baseline, SightingClass, TenantId};
 
 /// Kinds of requests that are kept at once. Two that share a place take turns.

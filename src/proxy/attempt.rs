@@ -21,9 +21,9 @@ use super::forward::{Answer, SentBody};
 use super::record::{Recorder, warn_of_stand_down};
 use super::{Modes, Proxy};
 use crate::config::Mode;
-use crate::engine::anatomy::Anatomy;
-use crate::engine::edit::apply;
-use crate::engine::refused::{DROP_BLOCK_BETA, drop_block};
+use crate::engine::answer::refused::{DROP_BLOCK_BETA, drop_block};
+use crate::engine::request::anatomy::Anatomy;
+use crate::engine::request::edit::apply;
 use crate::engine::words::{BodyDigest, Moment, Plan, Reason, UpstreamRefusal, Why};
 use crate::store::Way;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::engine::fanout::{ForkId, ForkPoint};
+use crate::engine::family::fanout::{ForkId, ForkPoint};
 use crate::engine::words::Moment;
 use crate::store::Tenant;
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 
-use crate::engine::conversation::Trace;
-use crate::engine::fanout::{
+use crate::engine::answer::turn::{Block, Turn};
+use crate::engine::family::conversation::Trace;
+use crate::engine::family::fanout::{
     Binding, Child, Draft, Explicit, ForkId, ForkPoint, Newcomer, Parent, Recognised, Who, fans_out,
 };
 use crate::engine::fork::{Forecast, SnapshotScope, is_snapshot};
-use crate::engine::identify::SESSION;
-use crate::engine::recall::Remembered;
-use crate::engine::turn::{Block, Turn};
+use crate::engine::request::identify::SESSION;
+use crate::engine::request::recall::Remembered;
 use crate::engine::words::{FanOutDropped, Moment, Plan, Role, Why, WhyPlain};
 use crate::store::{Bound, Fate, Tenant};
 
@@ -38,7 +38,7 @@ impl Claims {
     }
 
     /// The sender of a request, as far as its family goes.
-    pub fn who(&self, request: &Remembered, sender: &crate::engine::identify::Sender) -> Who {
+    pub fn who(&self, request: &Remembered, sender: &crate::engine::request::identify::Sender) -> Who {
         Who::of(request, sender.session, sender.agent, self.marks_agents)
     }
 

@@ -15,8 +15,8 @@ use super::family::Family;
 use super::memo::Memo;
 use super::record::{Facts, Recorder};
 use crate::engine::align;
-use crate::engine::entry::Parameters;
-use crate::engine::fanout::Child;
+use crate::engine::cache::entry::Parameters;
+use crate::engine::family::fanout::Child;
 use crate::engine::fork::{
     self, BoundChild, ChildHabits, ChildRequest, ComposedChild, EligibilityFacts, ForkRules, NewChild,
     ParentPrefix, Policy, TenantView,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use crate::config::{Config, Reload};
-use crate::engine::prices::Prices;
+use crate::engine::cache::prices::Prices;
 use crate::metrics::Metrics;
 use crate::store::Store;
 

@@ -44,9 +44,9 @@ use hyper::body::Incoming;
 
 use crate::config::{self, Config, GateScope, Mode, OAuth};
 use crate::engine::align;
-use crate::engine::fanout;
-use crate::engine::identify::{self, TenantRule};
-use crate::engine::prices::Prices;
+use crate::engine::cache::prices::Prices;
+use crate::engine::family::fanout;
+use crate::engine::request::identify::{self, TenantRule};
 use crate::engine::words::{BodyDigest, Endpoint, Moment, Plan, Reason, Role, Why};
 use crate::metrics::Metrics;
 use crate::report::Sinks;

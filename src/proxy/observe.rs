@@ -16,9 +16,9 @@ use http::{HeaderMap, Response, header};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::config::{Config, Limits};
-use crate::engine::sse::Framer;
-use crate::engine::turn::{Block, Turn, TurnBuilder, TurnLimits};
-use crate::engine::usage::Usage;
+use crate::engine::answer::sse::Framer;
+use crate::engine::answer::turn::{Block, Turn, TurnBuilder, TurnLimits};
+use crate::engine::answer::usage::Usage;
 use crate::engine::words::Ending;
 
 use super::answer::UpstreamBody;

@@ -1,9 +1,9 @@
 //! The configuration in the engine's words.
 
 use crate::config::{self, Config};
-use crate::engine::breakpoints::Profile;
-use crate::engine::prefix::Attribution;
-use crate::engine::{align, fanout};
+use crate::engine::cache::breakpoints::Profile;
+use crate::engine::request::prefix::Attribution;
+use crate::engine::{align, family::fanout};
 
 /// How requests are aligned.
 pub fn align(config: &Config) -> align::Rules {

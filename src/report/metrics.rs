@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use http::StatusCode;
 
-use crate::engine::clients::NONE;
-use crate::engine::prices::Usd;
-use crate::engine::volatile::Volatile;
+use crate::engine::cache::prices::Usd;
+use crate::engine::cache::volatile::Volatile;
+use crate::engine::request::clients::NONE;
 use crate::engine::words::{Baseline, FanOutDropped, GateOutcome};
 use crate::metrics::{Alike, Metrics, Series};
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tracing::field::{DisplayValue, display};
 
-use crate::engine::fanout::ForkPoint;
-use crate::engine::prices::Cost;
-use crate::engine::usage::Usage;
-use crate::engine::volatile::Volatile;
+use crate::engine::answer::usage::Usage;
+use crate::engine::cache::prices::Cost;
+use crate::engine::cache::volatile::Volatile;
+use crate::engine::family::fanout::ForkPoint;
 use crate::engine::words::{FanOutDropped, GateOutcome, TenantId};
 
 /// Declares [`ExchangeRecord`]: fields of the recording alone, then those of the log line, then the rest of the

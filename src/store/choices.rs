@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::recent::Hint;
-use crate::engine::conversation::{Conversation, Trace};
-use crate::engine::recall::{FirstAnswer, Opening, Remembered};
+use crate::engine::family::conversation::{Conversation, Trace};
+use crate::engine::request::recall::{FirstAnswer, Opening, Remembered};
 use crate::engine::words::Moment;
 
 /// Choices of one tenant.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use crate::engine::fanout::{Child, ForkId, ForkPoint};
+use crate::engine::family::fanout::{Child, ForkId, ForkPoint};
 use crate::engine::fork::{ChildPrefix, Forecast, ParentPrefix};
 use crate::engine::words::{Arm, Refusal, Why};
 

@@ -25,7 +25,7 @@ pub use forked::{Bound, Fanouts, Fate};
 pub use recent::Hint;
 pub use tenant::{Tenant, View, Way};
 
-use crate::engine::fanout::Rules;
+use crate::engine::family::fanout::Rules;
 use crate::engine::words::TenantId;
 
 /// Tenants at once: what a tenant takes at least, and the time to look for the largest, are bounded by it.

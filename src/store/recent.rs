@@ -8,8 +8,8 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use super::choices::Choices;
-use crate::engine::conversation::{Conversation, Trace};
-use crate::engine::recall::{CANDIDATES_MAX, FirstAnswer, KnownLayer, Opening, Remembered};
+use crate::engine::family::conversation::{Conversation, Trace};
+use crate::engine::request::recall::{CANDIDATES_MAX, FirstAnswer, KnownLayer, Opening, Remembered};
 use crate::engine::words::{IdDigest, Layer};
 
 /// Of conversations that open alike, so many are asked whether they have the tools and system of a request: one

@@ -9,18 +9,20 @@ use tokio::sync::Notify;
 use super::forked::{Bound, Fanouts};
 use super::recent::{Hint, Recent};
 use super::{Limits, Totals};
-use crate::engine::arrival::{Arrival, Before, Came};
 use crate::engine::cache::Worlds;
-use crate::engine::canonical::{self, News, Order, Table};
-use crate::engine::conversation::Trace;
-use crate::engine::echo::{self, Echoed};
-use crate::engine::entry::Parameters;
-use crate::engine::fanout::{Account, Bindings, Forks, Life, Rules, Snapshots};
+use crate::engine::cache::entry::Parameters;
+use crate::engine::cache::learned::Learned;
+use crate::engine::family::arrival::{Arrival, Before, Came};
+use crate::engine::family::conversation::Trace;
+use crate::engine::family::fanout::{Account, Bindings, Forks, Life, Rules, Snapshots};
 use crate::engine::fork::experiment::ForkExperiment;
-use crate::engine::json::Malformed;
-use crate::engine::learned::Learned;
-use crate::engine::prefix::Attribution;
-use crate::engine::recall::{FirstAnswer, Known, KnownLayer, Last, Opening, Reading, Remembered, Same};
+use crate::engine::request::json::Malformed;
+use crate::engine::request::prefix::Attribution;
+use crate::engine::request::recall::{
+    FirstAnswer, Known, KnownLayer, Last, Opening, Reading, Remembered, Same,
+};
+use crate::engine::respell::canonical::{self, News, Order, Table};
+use crate::engine::respell::echo::{self, Echoed};
 use crate::engine::words::{Layer, SightingClass, TenantId};
 
 /// Children of one tenant that are known at once.

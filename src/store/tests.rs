@@ -4,14 +4,14 @@ use bytes::Bytes;
 
 use super::*;
 use crate::engine::align::{self, align, untouched};
-use crate::engine::arrival::Arrival;
-use crate::engine::breakpoints::Profile;
-use crate::engine::canonical::Order;
-use crate::engine::conversation::Trace;
-use crate::engine::fanout::{Child, Draft, ForkPoint, Parent, Rules, Who};
-use crate::engine::prefix::Attribution;
-use crate::engine::recall::{Known, Nothing, Opening, Remembered, Same};
-use crate::engine::turn::{Turn, TurnLimits};
+use crate::engine::answer::turn::{Turn, TurnLimits};
+use crate::engine::cache::breakpoints::Profile;
+use crate::engine::family::arrival::Arrival;
+use crate::engine::family::conversation::Trace;
+use crate::engine::family::fanout::{Child, Draft, ForkPoint, Parent, Rules, Who};
+use crate::engine::request::prefix::Attribution;
+use crate::engine::request::recall::{Known, Nothing, Opening, Remembered, Same};
+use crate::engine::respell::canonical::Order;
 use crate::engine::words::{IdDigest, Moment, Rank, Why};
 
 const MIB: usize = 1 << 20;
@@ -200,7 +200,7 @@ fn of_many_that_open_alike_few_are_looked_at_and_their_bytes_are_bounded() {
     let (tenant, opening) = (memory.tenant(&id(1)), body("same", 3, 32 * 1024));
     let view = View { tenant: tenant.as_deref(), hint: None };
     let read = Remembered::read(opening, &view, Attribution::Counted).unwrap();
-    let few = crate::engine::recall::CANDIDATES_MAX;
+    let few = crate::engine::request::recall::CANDIDATES_MAX;
     assert_eq!(view.opened(read.opening().unwrap()).len(), few);
     assert!(view.answered(read.opening().unwrap(), read.answer_key()).len() <= few);
 }

@@ -7,13 +7,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forkpoint::engine::breakpoints::Profile;
-use forkpoint::engine::conversation::{Conversation, Forwarded, Trace};
-use forkpoint::engine::fanout::{Child, Draft, ForkPoint, Forks, Newcomer, Parent, Recognised, Rules, Who};
+use forkpoint::engine::answer::turn::{Turn, TurnLimits};
+use forkpoint::engine::cache::breakpoints::Profile;
+use forkpoint::engine::family::conversation::{Conversation, Forwarded, Trace};
+use forkpoint::engine::family::fanout::{
+    Child, Draft, ForkPoint, Forks, Newcomer, Parent, Recognised, Rules, Who,
+};
 use forkpoint::engine::fork::{self, ChildPrefix, ParentPrefix, Policy};
-use forkpoint::engine::prefix::Attribution;
-use forkpoint::engine::recall::{InParts, Nothing, Remembered, Shared};
-use forkpoint::engine::turn::{Turn, TurnLimits};
+use forkpoint::engine::request::prefix::Attribution;
+use forkpoint::engine::request::recall::{InParts, Nothing, Remembered, Shared};
 use forkpoint::engine::words::{Moment, Rank, TenantId};
 use forkpoint::store::{Limits, Memory, Store, View, Way};
 

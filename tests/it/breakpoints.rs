@@ -1,9 +1,9 @@
 //! Planned requests against the simulator: it refuses nothing that it accepts directly, and what is planned is read.
 
 use bytes::Bytes;
-use forkpoint::engine::anatomy::Anatomy;
-use forkpoint::engine::breakpoints::{Profile, Situation, plan};
-use forkpoint::engine::edit::apply;
+use forkpoint::engine::cache::breakpoints::{Profile, Situation, plan};
+use forkpoint::engine::request::anatomy::Anatomy;
+use forkpoint::engine::request::edit::apply;
 use forkpoint::engine::words::Carrier;
 use forkpoint::sim::settings::NestedMarkers;
 use forkpoint::sim::{Latency, Sim, SimConfig};

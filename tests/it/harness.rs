@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forkpoint::config::{Config, ValueOrigin, load_prices};
-use forkpoint::engine::prices::Prices;
+use forkpoint::engine::cache::prices::Prices;
 use forkpoint::metrics::Metrics;
 use forkpoint::proxy::live::Live;
 use forkpoint::proxy::{Proxy, server};

@@ -10,8 +10,8 @@ use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 
-use crate::engine::sse::Framer;
-use crate::engine::turn::{Turn, TurnBuilder, TurnLimits};
+use crate::engine::answer::sse::Framer;
+use crate::engine::answer::turn::{Turn, TurnBuilder, TurnLimits};
 
 use super::super::Failure;
 use super::DemoProgress;

@@ -7,18 +7,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::engine::arrival::Arrival;
-use crate::engine::breakpoints::{self, Breakpoint, Situation};
-use crate::engine::entry::Parameters;
-use crate::engine::fanout::{Child, Draft, Forks, Newcomer, Parent, Recognised, Who};
+use crate::engine::answer::sse::Framer;
+use crate::engine::answer::turn::{Turn as Answer, TurnBuilder, TurnLimits, Wholeness};
+use crate::engine::cache::breakpoints::{self, Breakpoint, Situation};
+use crate::engine::cache::entry::Parameters;
+use crate::engine::family::arrival::Arrival;
+use crate::engine::family::fanout::{Child, Draft, Forks, Newcomer, Parent, Recognised, Who};
 use crate::engine::fork::{
     self, ChildHabits, ChildRequest, Composed, ComposedChild, Forecast, ForkRules, NewChild, ParentPrefix,
     Policy, PrefixExtent, PromptSizes, TenantView,
 };
-use crate::engine::prefix::Attribution;
-use crate::engine::recall::Remembered;
-use crate::engine::sse::Framer;
-use crate::engine::turn::{Turn as Answer, TurnBuilder, TurnLimits, Wholeness};
+use crate::engine::request::prefix::Attribution;
+use crate::engine::request::recall::Remembered;
 use crate::engine::words::{ForkNote, IdDigest, Moment, Refusal, TenantId, Ttl};
 use crate::store::{View, Way};
 

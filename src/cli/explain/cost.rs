@@ -1,7 +1,7 @@
 //! What a divergence costs, as far as two bodies and a price table can tell.
 
-use crate::engine::prices::{Model, Usd};
-use crate::engine::usage::Usage;
+use crate::engine::answer::usage::Usage;
+use crate::engine::cache::prices::{Model, Usd};
 use crate::engine::words::Ttl;
 
 /// For a rough size only; real tokens are known from billed usage.

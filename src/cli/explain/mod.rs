@@ -15,12 +15,12 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use crate::config::{self, Overrides};
-use crate::engine::anatomy::Anatomy;
-use crate::engine::divergence::{Divergence, divergence};
+use crate::engine::cache::divergence::{Divergence, divergence};
 use crate::engine::fork::ForkRules;
-use crate::engine::json::Malformed;
-use crate::engine::prefix::Subject;
-use crate::engine::prefix::{Attribution, Chain};
+use crate::engine::request::anatomy::Anatomy;
+use crate::engine::request::json::Malformed;
+use crate::engine::request::prefix::Subject;
+use crate::engine::request::prefix::{Attribution, Chain};
 use crate::proxy::rules;
 
 use super::Failure;

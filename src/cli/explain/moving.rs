@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::engine::breakpoints;
-use crate::engine::json::Span;
-use crate::engine::volatile::{Volatile, volatile};
+use crate::engine::cache::breakpoints;
+use crate::engine::cache::volatile::{Volatile, volatile};
+use crate::engine::request::json::Span;
 
 use super::super::demo::grouped;
 use super::Exhibit;

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use crate::engine::anatomy::Anatomy;
-use crate::engine::breakpoints::{self, Breakpoint, Plan, Profile, Situation};
-use crate::engine::divergence::Divergence;
-use crate::engine::json;
-use crate::engine::prices::Prices;
+use crate::engine::cache::breakpoints::{self, Breakpoint, Plan, Profile, Situation};
+use crate::engine::cache::divergence::Divergence;
+use crate::engine::cache::prices::Prices;
+use crate::engine::request::anatomy::Anatomy;
+use crate::engine::request::json;
 use crate::engine::words::{Carrier, DivergenceKind, Layer, Origin, Ttl};
 use crate::proxy::memo::MINIMUM_TOKENS;
 

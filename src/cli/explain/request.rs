@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::engine::anatomy::Form;
-use crate::engine::json;
-use crate::engine::meaning::Meaning;
-use crate::engine::prefix::Attribution;
+use crate::engine::request::anatomy::Form;
+use crate::engine::request::json;
+use crate::engine::request::meaning::Meaning;
+use crate::engine::request::prefix::Attribution;
 use crate::engine::words::Layer;
 use crate::report::ExchangeRecord as Line;
 

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::config::{self, Config, Identity, Overrides, ValueOrigin};
-use crate::engine::prices::Prices;
+use crate::engine::cache::prices::Prices;
 
 use super::Failure;
 use super::demo::grouped;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::engine::prices::{Multiplier, Multipliers, Prices, Usd};
-use crate::engine::usage::Usage;
+use crate::engine::answer::usage::Usage;
+use crate::engine::cache::prices::{Multiplier, Multipliers, Prices, Usd};
 
 use super::super::demo::{aligned, grouped};
 use super::run::Outcome;

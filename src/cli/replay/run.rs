@@ -17,8 +17,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
-use crate::engine::prices::Prices;
-use crate::engine::usage::Usage;
+use crate::engine::answer::usage::Usage;
+use crate::engine::cache::prices::Prices;
 use crate::metrics::Metrics;
 use crate::proxy::{Proxy, server};
 use crate::report::{Entries, ExchangeRecord as Line, Recording};

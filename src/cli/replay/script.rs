@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::engine::meaning::Meaning;
-use crate::engine::usage::Usage;
+use crate::engine::answer::usage::Usage;
+use crate::engine::request::meaning::Meaning;
 use crate::report::ExchangeRecord as Line;
 
 use super::super::{Failure, tape};

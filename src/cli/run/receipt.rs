@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::cli::demo::grouped;
+use crate::engine::answer::usage::Usage;
+use crate::engine::cache::prices::Prices;
 use crate::engine::fork::weighed;
-use crate::engine::prices::Prices;
-use crate::engine::usage::Usage;
 
 /// The facts for a receipt that are not in the metrics.
 pub struct Receipt<'a> {
@@ -223,7 +223,7 @@ fn duration(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::prices::{Model, ModelFacts, Multiplier, Multipliers};
+    use crate::engine::cache::prices::{Model, ModelFacts, Multiplier, Multipliers};
 
     /// With a table of one model, which has multipliers and no price.
     fn receipt(exposition: &str) -> String {

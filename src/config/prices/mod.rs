@@ -16,7 +16,9 @@ use std::path::Path;
 
 use toml_edit::{Item, TableLike};
 
-use crate::engine::prices::{Model, ModelFacts, Multiplier, Multipliers, Price, Prices, Rate, Rates, Tier};
+use crate::engine::cache::prices::{
+    Model, ModelFacts, Multiplier, Multipliers, Price, Prices, Rate, Rates, Tier,
+};
 
 use super::file;
 use super::hint::nearest;

@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::prices::Usd;
-use crate::engine::usage::Usage;
+use crate::engine::answer::usage::Usage;
+use crate::engine::cache::prices::Usd;
 
 fn built_in() -> Prices {
     load_prices(None, &ValueOrigin::Default).unwrap()

@@ -1,9 +1,9 @@
 //! Signs in an answer that a fork went wrong.
 
 use super::words;
-use crate::engine::json;
-use crate::engine::recall::Remembered;
-use crate::engine::turn::{Block, Turn, Wholeness};
+use crate::engine::answer::turn::{Block, Turn, Wholeness};
+use crate::engine::request::json;
+use crate::engine::request::recall::Remembered;
 
 /// Returns true if a finished answer says nothing: no text, and no call of anything.
 pub fn is_empty(turn: &Turn) -> bool {

@@ -5,9 +5,9 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::strip;
-use crate::engine::anatomy::{Form, Piece};
-use crate::engine::breakpoints::{marker, room_alone};
-use crate::engine::json::Span;
+use crate::engine::cache::breakpoints::{marker, room_alone};
+use crate::engine::request::anatomy::{Form, Piece};
+use crate::engine::request::json::Span;
 use crate::engine::words::Ttl;
 
 /// Blocks with commas between them and without markers.

@@ -17,13 +17,13 @@ use super::eligible::check_kind;
 use super::layout::Composed;
 use super::parent_prefix::ParentPrefix;
 use super::policy::Policy;
-use crate::engine::anatomy::Anatomy;
-use crate::engine::breakpoints::{self};
-use crate::engine::entry::prefix_bytes;
-use crate::engine::fanout::{Call, ForkPoint};
-use crate::engine::prices::{ModelFacts, Multiplier, Multipliers, Price};
-use crate::engine::recall::Remembered;
-use crate::engine::usage::Usage;
+use crate::engine::answer::usage::Usage;
+use crate::engine::cache::breakpoints::{self};
+use crate::engine::cache::entry::prefix_bytes;
+use crate::engine::cache::prices::{ModelFacts, Multiplier, Multipliers, Price};
+use crate::engine::family::fanout::{Call, ForkPoint};
+use crate::engine::request::anatomy::Anatomy;
+use crate::engine::request::recall::Remembered;
 use crate::engine::words::{CostUnit, Layer, Refusal, Spawning, Ttl};
 
 /// A child lives at least one turn, and nobody plans for more than this.

@@ -10,10 +10,10 @@ use super::opening::{self, Opening};
 use super::policy::{Late, Policy, ToolsPolicy};
 use super::said::{self, Said};
 use super::words;
-use crate::engine::anatomy::{Form, Member, Piece};
-use crate::engine::fanout::{Child, ForkPoint, Rules, Who, is_forked_by_shape};
-use crate::engine::json;
-use crate::engine::recall::Remembered;
+use crate::engine::family::fanout::{Child, ForkPoint, Rules, Who, is_forked_by_shape};
+use crate::engine::request::anatomy::{Form, Member, Piece};
+use crate::engine::request::json;
+use crate::engine::request::recall::Remembered;
 use crate::engine::words::{Rank, Refusal, Spawning};
 
 /// What the caller knows besides the request.

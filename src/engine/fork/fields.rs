@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use super::said;
-use crate::engine::anatomy::{Anatomy, Member};
-use crate::engine::json::{self, Span, is_key};
-use crate::engine::marker;
-use crate::engine::recall::Remembered;
+use crate::engine::request::anatomy::{Anatomy, Member};
+use crate::engine::request::json::{self, Span, is_key};
+use crate::engine::request::marker;
+use crate::engine::request::recall::Remembered;
 use crate::engine::words::Refusal;
 
 /// Fields that shape the answer and not the prompt: each child has its own.

@@ -14,11 +14,11 @@ use super::parent_prefix::{self, Branch, ParentPrefix};
 use super::policy::Policy;
 use super::said::Said;
 use super::words;
-use crate::engine::breakpoints::{self, Breakpoint, Profile, marker};
-use crate::engine::edit::Forwarded;
-use crate::engine::fanout::Child;
-use crate::engine::identify::each_beta;
-use crate::engine::recall::Remembered;
+use crate::engine::cache::breakpoints::{self, Breakpoint, Profile, marker};
+use crate::engine::family::fanout::Child;
+use crate::engine::request::edit::Forwarded;
+use crate::engine::request::identify::each_beta;
+use crate::engine::request::recall::Remembered;
 use crate::engine::words::{ForkNote, Rank, Refusal, Ttl};
 
 /// A shorter piece is copied rather than shared.

@@ -12,10 +12,10 @@ use bytes::Bytes;
 use super::blocks::Blocks;
 use super::layout::Turn;
 use super::strip;
-use crate::engine::anatomy::Message;
-use crate::engine::breakpoints::{LOOKBACK, marker, room_when_cut};
-use crate::engine::json::Span;
-use crate::engine::recall::Remembered;
+use crate::engine::cache::breakpoints::{LOOKBACK, marker, room_when_cut};
+use crate::engine::request::anatomy::Message;
+use crate::engine::request::json::Span;
+use crate::engine::request::recall::Remembered;
 use crate::engine::words::Ttl;
 
 /// The messages of a child behind those that its own first message replaces.

@@ -32,7 +32,7 @@ pub mod experiment;
 #[cfg(test)]
 mod tests;
 
-pub use super::breakpoints::Breakpoint;
+pub use crate::engine::cache::breakpoints::Breakpoint;
 use crate::engine::words::{Carrier, Origin, Ttl};
 pub use economics::{ChildHabits, Forecast, PricedCache, PromptSizes, decide, fits, siblings, weighed};
 pub use eligible::{EligibilityFacts, eligible, is_snapshot, may_be_forked_once_sealed};

@@ -6,10 +6,10 @@ use super::blocks::Draft;
 use super::policy::Policy;
 use super::said::{self, Said};
 use super::{fields, parent_prefix, words};
-use crate::engine::anatomy::{Form, Message, Piece};
-use crate::engine::fanout::Call;
-use crate::engine::json;
-use crate::engine::recall::Remembered;
+use crate::engine::family::fanout::Call;
+use crate::engine::request::anatomy::{Form, Message, Piece};
+use crate::engine::request::json;
+use crate::engine::request::recall::Remembered;
 use crate::engine::words::Refusal;
 
 /// A request's first message, and what belongs to it.

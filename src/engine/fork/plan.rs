@@ -11,14 +11,14 @@ use super::eligible::{EligibilityFacts, eligible, is_snapshot};
 use super::layout::{ChildPrefix, Composed, Turn, betas};
 use super::parent_prefix::ParentPrefix;
 use super::policy::Policy;
-use crate::engine::arrival::Arrival;
-use crate::engine::breakpoints::Profile;
-use crate::engine::conversation::{Conversation, Forwarded, Trace};
-use crate::engine::entry::Parameters;
-use crate::engine::fanout::{Child, ForkPoint, Rules, Who};
-use crate::engine::prefix::Attribution;
-use crate::engine::prices::Prices;
-use crate::engine::recall::{InParts, Known, Remembered, Shared};
+use crate::engine::cache::breakpoints::Profile;
+use crate::engine::cache::entry::Parameters;
+use crate::engine::cache::prices::Prices;
+use crate::engine::family::arrival::Arrival;
+use crate::engine::family::conversation::{Conversation, Forwarded, Trace};
+use crate::engine::family::fanout::{Child, ForkPoint, Rules, Who};
+use crate::engine::request::prefix::Attribution;
+use crate::engine::request::recall::{InParts, Known, Remembered, Shared};
 use crate::engine::words::{ForkNote, Refusal, Ttl};
 
 /// The settings that children are planned by.

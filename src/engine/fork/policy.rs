@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::fanout::ForkId;
+use crate::engine::family::fanout::ForkId;
 use crate::engine::words::{IdDigest, first, shown_enums};
 
 #[derive(Clone, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! Why a child is not forked.
 
-use crate::engine::json::Malformed;
+use crate::engine::request::json::Malformed;
 use crate::engine::words::Refusal;
 
 impl Refusal {

@@ -1,7 +1,7 @@
 //! Digests of what values say, for comparing parents with children and turns with turns.
 
-use crate::engine::anatomy::{Form, Piece};
-use crate::engine::meaning::Meaning;
+use crate::engine::request::anatomy::{Form, Piece};
+use crate::engine::request::meaning::Meaning;
 
 /// A value is compared by its bytes if reading its meaning may take more work ([`Meaning::work`]). Room for a long
 /// text, and for any real tool.

@@ -6,13 +6,15 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::engine::anatomy::Anatomy;
-use crate::engine::breakpoints::{Breakpoint, Profile};
-use crate::engine::fanout::{CHILD_TAG, Child, Draft, ForkPoint, Forks, PLACEHOLDER, Parent, Rules, Who};
-use crate::engine::identify::Session;
-use crate::engine::prefix::Attribution;
-use crate::engine::recall::{Nothing, Remembered};
-use crate::engine::turn::{Turn as Answer, TurnLimits, Wholeness};
+use crate::engine::answer::turn::{Turn as Answer, TurnLimits, Wholeness};
+use crate::engine::cache::breakpoints::{Breakpoint, Profile};
+use crate::engine::family::fanout::{
+    CHILD_TAG, Child, Draft, ForkPoint, Forks, PLACEHOLDER, Parent, Rules, Who,
+};
+use crate::engine::request::anatomy::Anatomy;
+use crate::engine::request::identify::Session;
+use crate::engine::request::prefix::Attribution;
+use crate::engine::request::recall::{Nothing, Remembered};
 use crate::engine::words::{ForkNote, IdDigest, Moment, Rank, TenantId};
 
 mod answers;

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use memchr::memmem;
 
 use super::policy::{Policy, Report};
-use crate::engine::anatomy::Piece;
-use crate::engine::fanout::{CHILD_TAG, ForkPoint};
-use crate::engine::json;
-use crate::engine::recall::Remembered;
+use crate::engine::family::fanout::{CHILD_TAG, ForkPoint};
+use crate::engine::request::anatomy::Piece;
+use crate::engine::request::json;
+use crate::engine::request::recall::Remembered;
 use crate::engine::words::Layer;
 
 const CLOSING_TAG: &str = "</forkpoint-child>";

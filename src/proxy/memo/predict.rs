@@ -1,10 +1,10 @@
 //! What a request finds in the cache, by the ledger of its tenant.
 
 use super::Memo;
+use crate::engine::cache::entry::{EntryKey, Parameters, Probes, Scope, prefix_bytes};
 use crate::engine::cache::ledger::{BetaTrial, CacheLedger, Prediction};
-use crate::engine::conversation::Trace;
-use crate::engine::entry::{EntryKey, Parameters, Probes, Scope, prefix_bytes};
-use crate::engine::recall::Reading;
+use crate::engine::family::conversation::Trace;
+use crate::engine::request::recall::Reading;
 use crate::engine::words::Moment;
 use crate::store::Tenant;
 

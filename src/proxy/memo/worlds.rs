@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Memo;
 use crate::engine::align;
+use crate::engine::answer::usage::Usage;
+use crate::engine::cache::counterfactual::AsSent;
 use crate::engine::cache::ledger::{BetaTrial, CacheLedger, LedgerBill, LedgerTicket, Prediction};
-use crate::engine::conversation::Trace;
-use crate::engine::counterfactual::AsSent;
-use crate::engine::recall::Reading;
-use crate::engine::usage::Usage;
+use crate::engine::family::conversation::Trace;
+use crate::engine::request::recall::Reading;
 use crate::engine::words::{Moment, Origin};
 use crate::store::Tenant;
 

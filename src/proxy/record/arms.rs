@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::engine::answer::turn::Turn;
 use crate::engine::fork::Forecast;
 use crate::engine::fork::answers::{is_empty, is_foreign, tool_errors};
 use crate::engine::fork::experiment::{Answered, Measured};
-use crate::engine::turn::Turn;
 use crate::engine::words::{Arm, CostUnit, Moment, Plan, StopReason};
 use crate::proxy::clock::millis;
 use crate::proxy::memo::Memo;

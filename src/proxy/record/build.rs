@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::config::Mode;
-use crate::engine::breaks::Drift;
-use crate::engine::fanout::ForkPoint;
-use crate::engine::turn::{Turn, Wholeness};
-use crate::engine::volatile::Volatile;
+use crate::engine::answer::turn::{Turn, Wholeness};
+use crate::engine::cache::breaks::Drift;
+use crate::engine::cache::volatile::Volatile;
+use crate::engine::family::fanout::ForkPoint;
 use crate::engine::words::{Ending, Endpoint, ForkNote, Plan, Role};
 use crate::proxy::clock::millis;
 use crate::proxy::family::{Family, Fanout};

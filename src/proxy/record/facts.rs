@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, StatusCode};
 
-use crate::engine::anatomy::Anatomy;
-use crate::engine::breakpoints;
-use crate::engine::conversation::Trace;
+use crate::engine::cache::breakpoints;
+use crate::engine::family::conversation::Trace;
 use crate::engine::fork::Forecast;
-use crate::engine::identify::Sender;
-use crate::engine::prefix::PrefixHash;
-use crate::engine::recall::Reading;
+use crate::engine::request::anatomy::Anatomy;
+use crate::engine::request::identify::Sender;
+use crate::engine::request::prefix::PrefixHash;
+use crate::engine::request::recall::Reading;
 use crate::engine::words::{
     BodyDigest, BreakpointPlace, Endpoint, ForkNote, Layer, Plan, Reason, Role, Skip, TenantId, Why,
 };

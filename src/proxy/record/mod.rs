@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use crate::engine::clients::NONE;
-use crate::engine::fanout::ForkId;
-use crate::engine::turn::{Block, Turn};
-use crate::engine::usage::Usage;
+use crate::engine::answer::turn::{Block, Turn};
+use crate::engine::answer::usage::Usage;
+use crate::engine::family::fanout::ForkId;
+use crate::engine::request::clients::NONE;
 use crate::engine::words::{Ending, Endpoint, Moment, TenantId};
 use crate::metrics::{Admit, Metrics};
 use crate::report::traces::Trace;

@@ -1,9 +1,9 @@
 //! The cost of an exchange, and what it would have cost otherwise.
 
-use crate::engine::counterfactual::uncached;
+use crate::engine::answer::usage::Usage;
+use crate::engine::cache::counterfactual::uncached;
+use crate::engine::cache::prices::{Cost, Usd};
 use crate::engine::fork::{Forecast, weighed};
-use crate::engine::prices::{Cost, Usd};
-use crate::engine::usage::Usage;
 use crate::engine::words::{CostUnit, Moment, Plan};
 use crate::proxy::memo::OtherBills;
 use crate::report::ExchangeRecord;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Uri};
 
 use crate::config::{self, Config};
-use crate::engine::learned::LAYERS;
+use crate::engine::cache::learned::LAYERS;
 use crate::metrics::Metrics;
 use crate::proxy::Proxy;
 use crate::proxy::clock::Clock;

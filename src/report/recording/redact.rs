@@ -4,7 +4,7 @@
 //! texts, inputs, results, ids, descriptions, also members that the API does not know. Nothing moves: the redacted
 //! body is as long as the body, byte for byte.
 
-use crate::engine::json::{self, Malformed, Span};
+use crate::engine::request::json::{self, Malformed, Span};
 
 use super::filler::Filler;
 

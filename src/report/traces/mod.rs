@@ -20,7 +20,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{Config, Profile};
-use crate::engine::identify::is_signed;
+use crate::engine::request::identify::is_signed;
 use crate::engine::words::GateOutcome;
 use crate::metrics::Metrics;
 

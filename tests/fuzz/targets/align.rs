@@ -7,13 +7,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forkpoint::engine::align::{self, Aligned, Arrival, Facts, Habits, Rules};
-use forkpoint::engine::anatomy::Anatomy;
-use forkpoint::engine::breakpoints::{self, Profile};
-use forkpoint::engine::canonical::{Limits, Order, Table};
-use forkpoint::engine::entry::Parameters;
-use forkpoint::engine::prefix::Attribution;
-use forkpoint::engine::recall::{Nothing, Remembered};
+use forkpoint::engine::align::{self, Aligned, Facts, Habits, Rules};
+use forkpoint::engine::cache::breakpoints::{self, Profile};
+use forkpoint::engine::cache::entry::Parameters;
+use forkpoint::engine::family::arrival::Arrival;
+use forkpoint::engine::request::anatomy::Anatomy;
+use forkpoint::engine::request::prefix::Attribution;
+use forkpoint::engine::request::recall::{Nothing, Remembered};
+use forkpoint::engine::respell::canonical::{Limits, Order, Table};
 use forkpoint::engine::words::Reason;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -57,7 +58,7 @@ impl Tenant {
             diagnose: false,
         };
         let facts = Facts { bound_thinking: self.bound_thinking, ..Facts::default() };
-        let habits = |_: &Remembered| Habits { seen_before: true, continues: None };
+        let habits = |_: &Remembered| Habits { seen_before: true, ..Habits::default() };
         Some(align::align(&arrival, table, &Nothing, rules, facts, habits))
     }
 

@@ -8,13 +8,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forkpoint::engine::anatomy::Anatomy;
-use forkpoint::engine::breakpoints::{self, Profile};
-use forkpoint::engine::fanout::{Child, Draft, ForkPoint, Forks, Parent, Rules, Who};
-use forkpoint::engine::fork::{Composed, EligibilityFacts, Policy, ChildPrefix, ToolsPolicy, ParentPrefix, Turn, eligible};
-use forkpoint::engine::prefix::Attribution;
-use forkpoint::engine::recall::{Nothing, Remembered};
-use forkpoint::engine::turn::{Turn as Answer, TurnLimits};
+use forkpoint::engine::answer::turn::{Turn as Answer, TurnLimits};
+use forkpoint::engine::cache::breakpoints::{self, Profile};
+use forkpoint::engine::family::fanout::{Child, Draft, ForkPoint, Forks, Parent, Rules, Who};
+use forkpoint::engine::fork::{
+    ChildPrefix, Composed, EligibilityFacts, ParentPrefix, Policy, ToolsPolicy, Turn, eligible,
+};
+use forkpoint::engine::request::anatomy::Anatomy;
+use forkpoint::engine::request::prefix::Attribution;
+use forkpoint::engine::request::recall::{Nothing, Remembered};
 use forkpoint::engine::words::{Moment, Rank, TenantId};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
@@ -69,8 +71,10 @@ fn see(child: &Child, body: &[u8]) {
     if eligible(&request, child, &who, &policy, &facts).is_err() {
         return;
     }
-    let parent_prefix = ParentPrefix::of(&child.fork, child.call, None, Attribution::Stripped, &policy).expect("it is sealed");
-    let (prefix, _) = ChildPrefix::of(&Arc::new(parent_prefix), &request, child, &policy).expect("it is eligible");
+    let parent_prefix = ParentPrefix::of(&child.fork, child.call, None, Attribution::Stripped, &policy)
+        .expect("it is sealed");
+    let (prefix, _) =
+        ChildPrefix::of(&Arc::new(parent_prefix), &request, child, &policy).expect("it is eligible");
     let first = prefix.compose(&request, Turn::First, Profile::Anthropic);
     let later = prefix.compose(&request, Turn::Later(Some(3)), Profile::Anthropic);
     let parent = child.fork.parent.request.body();

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use forkpoint::config::{self, Loaded, ValueOrigin, Overrides, Problems, SECTIONS, ShownValue};
+use forkpoint::config::{self, Loaded, Overrides, Problems, SECTIONS, ShownValue, ValueOrigin};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

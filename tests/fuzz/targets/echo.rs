@@ -8,9 +8,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forkpoint::engine::echo::{Spelling, echo};
-use forkpoint::engine::prefix::Attribution;
-use forkpoint::engine::recall::{Known, Last, Nothing, Remembered};
+use forkpoint::engine::request::prefix::Attribution;
+use forkpoint::engine::request::recall::{Known, Last, Nothing, Remembered};
+use forkpoint::engine::respell::echo::{Spelling, echo};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -5,7 +5,7 @@
 
 #![no_main]
 
-use forkpoint::engine::json::{self, MAX_DEPTH, Malformed};
+use forkpoint::engine::request::json::{self, MAX_DEPTH, Malformed};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -2,8 +2,8 @@
 
 #![no_main]
 
-use forkpoint::engine::anatomy::Anatomy;
-use forkpoint::engine::json::Malformed;
+use forkpoint::engine::request::anatomy::Anatomy;
+use forkpoint::engine::request::json::Malformed;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 

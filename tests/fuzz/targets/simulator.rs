@@ -7,9 +7,9 @@
 
 use std::cell::RefCell;
 
-use forkpoint::engine::sse::Framer;
-use forkpoint::engine::turn::{Turn, TurnBuilder, TurnLimits, Wholeness};
-use forkpoint::sim::{Latency, SimLimits, Sim, SimConfig};
+use forkpoint::engine::answer::sse::Framer;
+use forkpoint::engine::answer::turn::{Turn, TurnBuilder, TurnLimits, Wholeness};
+use forkpoint::sim::{Latency, Sim, SimConfig, SimLimits};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};

@@ -4,7 +4,7 @@
 
 #![no_main]
 
-use forkpoint::engine::sse::Framer;
+use forkpoint::engine::answer::sse::Framer;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

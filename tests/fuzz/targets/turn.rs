@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use forkpoint::engine::turn::{Turn, TurnBuilder, TurnLimits, Wholeness};
+use forkpoint::engine::answer::turn::{Turn, TurnBuilder, TurnLimits, Wholeness};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use forkpoint::engine::anatomy::Anatomy;
-use forkpoint::engine::breakpoints::{Profile, Situation, plan};
-use forkpoint::engine::canonical::{
+use forkpoint::engine::cache::breakpoints::{Profile, Situation, plan};
+use forkpoint::engine::request::anatomy::Anatomy;
+use forkpoint::engine::request::edit::apply;
+use forkpoint::engine::respell::canonical::{
     Choice, Conversation, Limits, Order, Table, Thinking, canonicalize, splice,
 };
-use forkpoint::engine::edit::apply;
 use forkpoint::sim::settings::Signatures;
 use serde_json::Value;
 

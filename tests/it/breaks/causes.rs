@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forkpoint::config::Config;
-use forkpoint::engine::canonical::Order;
+use forkpoint::engine::respell::canonical::Order;
 use forkpoint::engine::words::BreakCause;
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use super::super::super::kind::{KeyKind, WordChoice};
 use super::super::super::types::{Mode, OAuth, Profile, Volatile};
 use super::super::ConfigKey;
-use crate::engine::canonical::Order;
+use crate::engine::respell::canonical::Order;
 
 pub static KEYS: &[ConfigKey] = &[
     ConfigKey {

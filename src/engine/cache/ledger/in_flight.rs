@@ -1,7 +1,7 @@
 //! One request between being sent and being billed.
 
 use super::{EntryTokens, EntryWrite, Prediction, WarmEntry};
-use crate::engine::usage::Usage;
+use crate::engine::answer::usage::Usage;
 use crate::engine::words::Moment;
 
 /// Until usage says better: prose has about four bytes to a token.

@@ -17,7 +17,7 @@ mod trial;
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::engine::entry::{EntryKey, Probe};
+use crate::engine::cache::entry::{EntryKey, Probe};
 use crate::engine::words::{Moment, Ttl};
 use in_flight::InFlight;
 

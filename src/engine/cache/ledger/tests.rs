@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::entry::LOOKBACK_POSITIONS;
-use crate::engine::usage::Usage;
+use crate::engine::answer::usage::Usage;
+use crate::engine::cache::entry::LOOKBACK_POSITIONS;
 
 const MINUTE: u64 = 60_000;
 
@@ -283,9 +283,9 @@ fn requests_on_their_way_are_bounded_too() {
 }
 
 fn numbered(n: usize) -> EntryKey {
-    use crate::engine::anatomy::Anatomy;
-    use crate::engine::entry::{Parameters, Scope};
-    use crate::engine::prefix::{Attribution, Chain};
+    use crate::engine::cache::entry::{Parameters, Scope};
+    use crate::engine::request::anatomy::Anatomy;
+    use crate::engine::request::prefix::{Attribution, Chain};
     use crate::engine::words::Layer;
     let body = format!(r#"{{"model":"{n}","system":"s"}}"#).into_bytes();
     let anatomy = Anatomy::read(&body).unwrap();

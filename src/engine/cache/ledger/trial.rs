@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 
 use super::Prediction;
-use crate::engine::entry::BetaChange;
+use crate::engine::cache::entry::BetaChange;
 
 /// Differences that are remembered not to count: a tenant has a few clients, and each a few sets of betas.
 const HARMLESS_MAX: usize = 64;
@@ -81,9 +81,9 @@ impl Harmless {
 mod tests {
     use super::super::{EntryTokens, Underway, WarmEntry};
     use super::*;
-    use crate::engine::anatomy::Anatomy;
-    use crate::engine::entry::{EntryKey, Parameters, Scope};
-    use crate::engine::prefix::{Attribution, Chain};
+    use crate::engine::cache::entry::{EntryKey, Parameters, Scope};
+    use crate::engine::request::anatomy::Anatomy;
+    use crate::engine::request::prefix::{Attribution, Chain};
     use crate::engine::words::{Layer, Moment, TenantId};
 
     const BODY: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;

@@ -1,7 +1,7 @@
 //! One child from its first turn to its last, and what many of them teach.
 
 use super::Answered;
-use crate::engine::fanout::ForkId;
+use crate::engine::family::fanout::ForkId;
 use crate::engine::fork::economics::ChildHabits;
 use crate::engine::words::{Arm, CostUnit};
 

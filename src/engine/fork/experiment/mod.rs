@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::economics::ChildHabits;
-use crate::engine::fanout::{Binding, ForkId};
+use crate::engine::family::fanout::{Binding, ForkId};
 use crate::engine::words::{Arm, CostUnit, Moment, StandDown, StopReason};
 use life::{Life, Lives};
 use sample::{Baseline, Sample};

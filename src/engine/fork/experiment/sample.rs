@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::life::Life;
-use crate::engine::fanout::ForkId;
+use crate::engine::family::fanout::ForkId;
 use crate::engine::words::{CostUnit, StandDown};
 
 /// Fewer children prove nothing.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::engine::prices::{ModelFacts, Multiplier, Multipliers, Price, Rate, Rates};
+use crate::engine::cache::prices::{ModelFacts, Multiplier, Multipliers, Price, Rate, Rates};
 use crate::engine::words::{CostUnit, Refusal, Ttl};
 
 const RATES: [f64; 3] = [0.1, 1.25, 2.0];

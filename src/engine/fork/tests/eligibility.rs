@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::engine::fanout::ForkId;
+use crate::engine::family::fanout::ForkId;
 use crate::engine::words::{Refusal, Spawning};
 
 /// Someone who wants to be forked.

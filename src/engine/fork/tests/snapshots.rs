@@ -1,7 +1,7 @@
 //! Messages to a turn that they name.
 
 use super::*;
-use crate::engine::fanout::{Explicit, LATEST, Newcomer, Snapshots};
+use crate::engine::family::fanout::{Explicit, LATEST, Newcomer, Snapshots};
 use crate::engine::words::{ForkNote, Refusal, WhyPlain};
 
 const SESSION: Option<u8> = Some(3);

@@ -1,7 +1,7 @@
 //! Messages to a turn that they name: put on what was said up to it.
 
+use forkpoint::engine::cache::prices::Prices;
 use forkpoint::engine::fork::SnapshotScope;
-use forkpoint::engine::prices::Prices;
 use serde_json::{Value, json};
 
 use super::{BOUND, Exchange, FORKED, FREE, Stage, forwarded, parent, plan, usage};

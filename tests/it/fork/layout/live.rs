@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use forkpoint::engine::breakpoints::Profile;
-use forkpoint::engine::fanout::{Explicit, LATEST, Newcomer, Parent, Recognised, Rules, Snapshots};
+use forkpoint::engine::answer::turn::Turn as Answer;
+use forkpoint::engine::cache::breakpoints::Profile;
+use forkpoint::engine::cache::prices::{ModelFacts, Multiplier, Multipliers};
+use forkpoint::engine::family::fanout::{Explicit, LATEST, Newcomer, Parent, Recognised, Rules, Snapshots};
 use forkpoint::engine::fork::{
     ChildHabits, ChildPrefix, EligibilityFacts, Forecast, ParentPrefix, PricedCache, PromptSizes, Turn,
     eligible, siblings,
 };
-use forkpoint::engine::prefix::Attribution;
-use forkpoint::engine::prices::{ModelFacts, Multiplier, Multipliers};
-use forkpoint::engine::turn::Turn as Answer;
+use forkpoint::engine::request::prefix::Attribution;
 use forkpoint::engine::words::{TenantId, Ttl};
 use forkpoint::sim::{Latency, Sim, SimConfig};
 use proptest::prelude::*;
@@ -74,7 +74,7 @@ impl Stage {
         let body = body.to_string();
         let (answer, bill) = self.post(aligned(body.as_bytes())).await;
         let fork = self.house.answered(body.as_bytes(), Hints::default(), &answer).unwrap();
-        let directive = |call: &forkpoint::engine::fanout::Call| call.directives[0].to_string();
+        let directive = |call: &forkpoint::engine::family::fanout::Call| call.directives[0].to_string();
         (fork.calls.iter().map(directive).collect(), bill)
     }
 

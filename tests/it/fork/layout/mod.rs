@@ -8,20 +8,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forkpoint::engine::anatomy::Anatomy;
-use forkpoint::engine::breakpoints::{self, Breakpoint, Profile, Situation};
-use forkpoint::engine::edit;
-use forkpoint::engine::fanout::{
+use forkpoint::engine::answer::turn::{Turn as Answer, TurnLimits};
+use forkpoint::engine::cache::breakpoints::{self, Breakpoint, Profile, Situation};
+use forkpoint::engine::family::fanout::{
     Account, Binding, Bindings, Child, Draft, ForkId, ForkPoint, Forks, Life, Newcomer, Parent, Recognised,
     Rules, Who,
 };
 use forkpoint::engine::fork::{
     ChildPrefix, Composed, EligibilityFacts, ParentPrefix, Policy, Turn, eligible,
 };
-use forkpoint::engine::identify::Session;
-use forkpoint::engine::prefix::Attribution;
-use forkpoint::engine::recall::{Nothing, Remembered};
-use forkpoint::engine::turn::{Turn as Answer, TurnLimits};
+use forkpoint::engine::request::anatomy::Anatomy;
+use forkpoint::engine::request::edit;
+use forkpoint::engine::request::identify::Session;
+use forkpoint::engine::request::prefix::Attribution;
+use forkpoint::engine::request::recall::{Nothing, Remembered};
 use forkpoint::engine::words::{IdDigest, Moment, Refusal, TenantId};
 use serde_json::{Value, json};
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use forkpoint::engine::breakpoints::{self, Profile, Situation};
-use forkpoint::engine::fanout::{Newcomer, Recognised};
+use forkpoint::engine::cache::breakpoints::{self, Profile, Situation};
+use forkpoint::engine::family::fanout::{Newcomer, Recognised};
 use forkpoint::engine::fork::betas;
 use forkpoint::engine::words::Refusal;
 use forkpoint::sim::settings::Signatures;
@@ -190,7 +190,7 @@ fn a_recorded_fork_of_the_client_keeps_its_layout_and_finds_its_parents_entry() 
             ..Situation::new(Profile::Anthropic)
         };
         let plan = breakpoints::plan(request.body(), request.anatomy(), &situation);
-        let out = forkpoint::engine::edit::apply(request.body(), &plan.edits).pieces.concat();
+        let out = forkpoint::engine::request::edit::apply(request.body(), &plan.edits).pieces.concat();
         assert!(out == *body, "nothing was missing");
         let places: Vec<_> = plan.breakpoints.iter().map(|point| point.piece).collect();
         assert_eq!(places.last(), Some(&(request.anatomy().pieces.len() - 1)), "the tail");

@@ -1,0 +1,90 @@
+//! A rewritten request that the upstream refused: why, as far as it says so, and what to try instead.
+
+use crate::engine::request::anatomy::Anatomy;
+use crate::engine::request::edit::Edit;
+use crate::engine::request::json;
+use crate::engine::words::UpstreamRefusal;
+
+/// The beta under which a request can have thinking blocks dropped that are bound to another prefix.
+pub const DROP_BLOCK_BETA: &str = "thinking-binding-controls-2026-08-01";
+const DROP_BLOCK: &str = r#""block_binding":{"prefix_mismatch_behavior":"drop_block"}"#;
+
+impl UpstreamRefusal {
+    /// `said` is the body of the answer.
+    pub fn of(status: u16, said: &[u8]) -> Option<UpstreamRefusal> {
+        let says = |words: &str| memchr::memmem::find(said, words.as_bytes()).is_some();
+        match status {
+            413 => Some(UpstreamRefusal::TooLarge),
+            400 if says("bound to a different conversation") => Some(UpstreamRefusal::LostPrefix),
+            400 if says("prompt is too long") || says("exceed context limit") => {
+                Some(UpstreamRefusal::Window)
+            }
+            400 => Some(UpstreamRefusal::Other),
+            _ => None,
+        }
+    }
+}
+
+/// Asks for blocks to be dropped that are bound to another prefix; none if the request says itself what is to be
+/// done with them, or has no thinking to say it of.
+pub fn drop_block(body: &[u8], anatomy: &Anatomy) -> Option<Edit> {
+    let thinking = anatomy.member(body, "thinking").filter(|value| body[value.start] == b'{')?;
+    if json::member(&body[thinking.clone()], 0, "block_binding").is_some() {
+        return None;
+    }
+    let is_empty = body[thinking.start + 1..thinking.end - 1].trim_ascii().is_empty();
+    let comma = if is_empty { "" } else { "," };
+    Some(Edit::inserting(thinking.end - 1, format!("{comma}{DROP_BLOCK}").into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::request::edit::apply;
+    use bytes::Bytes;
+
+    fn with_drop_block(body: &str) -> Option<String> {
+        let edit = drop_block(body.as_bytes(), &Anatomy::read(body.as_bytes()).unwrap())?;
+        let pieces = apply(&Bytes::copy_from_slice(body.as_bytes()), &[edit]).pieces;
+        Some(String::from_utf8(pieces.concat()).unwrap())
+    }
+
+    #[test]
+    fn blocks_are_dropped_where_nobody_says_what_to_do_with_them() {
+        let messages = r#""messages":[]"#;
+        for (thinking, expected) in [
+            (
+                r#""thinking":{"type":"adaptive"},"#,
+                Some(
+                    r#""thinking":{"type":"adaptive","block_binding":{"prefix_mismatch_behavior":"drop_block"}},"#,
+                ),
+            ),
+            (
+                r#""thinking":{ },"#,
+                Some(r#""thinking":{ "block_binding":{"prefix_mismatch_behavior":"drop_block"}},"#),
+            ),
+            (r#""thinking":{"block_binding":{"prefix_mismatch_behavior":"error"}},"#, None),
+            (r#""thinking":null,"#, None),
+            ("", None),
+        ] {
+            let made = with_drop_block(&format!("{{{thinking}{messages}}}"));
+            assert_eq!(made, expected.map(|thinking| format!("{{{thinking}{messages}}}")));
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_named_by_its_status_and_words() {
+        let bound =
+            b"messages.1: Invalid `signature`. The block is bound to a different conversation. Remove it";
+        assert_eq!(UpstreamRefusal::of(400, bound), Some(UpstreamRefusal::LostPrefix));
+        assert_eq!(
+            UpstreamRefusal::of(400, b"prompt is too long: 210000 tokens > 200000"),
+            Some(UpstreamRefusal::Window)
+        );
+        assert_eq!(UpstreamRefusal::of(400, b"no"), Some(UpstreamRefusal::Other));
+        assert_eq!(UpstreamRefusal::of(413, bound), Some(UpstreamRefusal::TooLarge));
+        for status in [200, 401, 429, 500, 529] {
+            assert_eq!(UpstreamRefusal::of(status, bound), None);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Breakpoints: where the prompt cache should write, so that the next request finds it.
+//!
+//! An entry is written only at a marker, and found only from a marker at most 19 positions later. Many clients
+//! send no markers, or mark where nobody will read. The planner keeps every marker of the client and adds, while
+//! fewer than four are used, what is missing, most worth first: the newest end of the conversation, the end of
+//! the static part, and a bridge to an entry that the lookback would miss.
+//!
+//! The rule: a plan only inserts. What the model reads stays as it came, a string stays a string, and a request
+//! that the upstream accepts as received is accepted as planned. Planning a planned body adds nothing.
+//!
+//! ```
+//! use bytes::Bytes;
+//! use forkpoint::engine::{request::anatomy::Anatomy, cache::breakpoints::{Profile, Situation, plan}, request::edit::apply};
+//! let body = Bytes::from_static(br#"{"tools":[{"name":"n"}],"messages":[{"role":"user","content":"hi"}]}"#);
+//! let plan = plan(&body, &Anatomy::read(&body).unwrap(), &Situation::new(Profile::Anthropic));
+//! let forwarded = apply(&body, &plan.edits).pieces.concat();
+//! assert!(forwarded.starts_with(br#"{"cache_control":{"type":"ephemeral"},"tools":[{"name":"n","cache_"#));
+//! ```
+
+mod block;
+mod marks;
+#[cfg(test)]
+mod tests;
+
+pub(in crate::engine) use block::{room_alone, room_when_cut};
+pub use marks::Breakpoint;
+
+use bytes::Bytes;
+
+use crate::engine::request::anatomy::{Anatomy, Form};
+use crate::engine::request::edit::Edit;
+use crate::engine::request::json;
+use crate::engine::words::{BreakpointPlace, Carrier, Layer, Origin, Skip, Ttl};
+use block::{has_unseen_size, is_empty_string, room};
+use marks::{BREAKPOINTS_MAX, RequestMarks, TopLevel};
+
+/// A breakpoint finds entries at its own position and this many before it.
+pub(in crate::engine) const LOOKBACK: usize = 19;
+
+/// Of conversations that continue less often than this, the writes cost more than the reads bring back.
+const CONTINUES_MIN: f64 = 0.2;
+
+/// No text has more bytes to a token, so what is learned otherwise is wrong. A marker too many is harmless.
+const TOKENS_PER_BYTE_MIN: f64 = 0.125;
+
+/// Facts that the caller knows besides the request.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation {
+    pub profile: Profile,
+    /// The shortest prefix that the model caches.
+    pub minimum_tokens: Option<u64>,
+    /// Learned from billed usage; without it no ratio is assumed.
+    pub tokens_per_byte: Option<f64>,
+    /// The piece where the newest known entry of this conversation ends.
+    pub last_written: Option<usize>,
+    /// This prefix came before.
+    pub seen_before: bool,
+    /// The share of conversations of this tenant and tool set that continue. It says nothing about one that was
+    /// answered: that has continued.
+    pub continues: Option<f64>,
+    /// Others come with the same tools and system prompt: the siblings of a child.
+    pub has_siblings: bool,
+    /// The last piece that its siblings have too, of a fork that its client has made.
+    pub shared: Option<usize>,
+    /// The first layer that changes from turn to turn, so that nothing from there on is read again.
+    pub unread_from: Option<Layer>,
+}
+
+impl Situation {
+    /// Nothing known but the upstream.
+    pub fn new(profile: Profile) -> Situation {
+        Situation {
+            profile,
+            minimum_tokens: None,
+            tokens_per_byte: None,
+            last_written: None,
+            seen_before: false,
+            continues: None,
+            has_siblings: false,
+            shared: None,
+            unread_from: None,
+        }
+    }
+}
+
+/// How the upstream learns what to cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Profile {
+    /// Markers on blocks, and one at the top level that follows the end of the conversation.
+    Anthropic,
+    /// Markers on blocks only: the top-level one is refused.
+    BlocksOnly,
+    /// Caches by itself and has no markers (vLLM, SGLang, llama.cpp, DeepSeek).
+    Automatic,
+}
+
+/// Insertions, the places that were left out and why, and the breakpoints of the forwarded request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// In the order of the body.
+    pub edits: Vec<Edit>,
+    pub skipped: Vec<(BreakpointPlace, Skip)>,
+    /// In the order of the cache, the client's own included. Empty if the request was not understood.
+    pub breakpoints: Vec<Breakpoint>,
+}
+
+/// Plans the breakpoints of one request. `anatomy` is that of `body`.
+pub fn plan(body: &[u8], anatomy: &Anatomy, situation: &Situation) -> Plan {
+    let marks = if anatomy.ambiguous { Err(Skip::Ambiguous) } else { RequestMarks::read(body, anatomy) };
+    let marks = match marks {
+        Ok(marks) => marks,
+        Err(skip) => return Plan { skipped: vec![(BreakpointPlace::Request, skip)], ..Plan::default() },
+    };
+    let mut planner = Planner { body, anatomy, situation, marks, edits: Vec::new(), skipped: Vec::new() };
+    planner.run();
+    planner.finish()
+}
+
+/// Returns the breakpoints of a request as it came; empty if they cannot be read.
+pub fn of_client(body: &[u8], anatomy: &Anatomy) -> Vec<Breakpoint> {
+    RequestMarks::read(body, anatomy).map_or_else(|_| Vec::new(), |marks| marks.breakpoints())
+}
+
+/// Returns true if the upstream will refuse the request for its markers.
+pub fn are_illegal(body: &[u8], anatomy: &Anatomy) -> bool {
+    matches!(RequestMarks::read(body, anatomy), Err(Skip::IllegalMarkers))
+}
+
+struct Planner<'a> {
+    body: &'a [u8],
+    anatomy: &'a Anatomy,
+    situation: &'a Situation,
+    marks: RequestMarks,
+    edits: Vec<Edit>,
+    skipped: Vec<(BreakpointPlace, Skip)>,
+}
+
+/// `Ok` if a place has its breakpoint now, the client's or ours.
+type Covered = Result<(), Skip>;
+
+impl Planner<'_> {
+    fn run(&mut self) {
+        let Situation { profile, seen_before, has_siblings, .. } = *self.situation;
+        let ends = match self.situation.continues {
+            Some(share) if share < CONTINUES_MIN && !self.is_answered() => Some(Skip::SeldomContinues),
+            _ => (!self.continues_by_shape()).then_some(Skip::OneShot),
+        };
+        let shares = has_siblings || (seen_before && ends == Some(Skip::OneShot));
+        let stop = match profile {
+            Profile::Automatic => Some(Skip::AutomaticCache),
+            Profile::Anthropic | Profile::BlocksOnly if shares => None,
+            Profile::Anthropic | Profile::BlocksOnly => ends,
+        };
+        if let Some(skip) = stop {
+            return self.skipped.push((BreakpointPlace::Request, skip));
+        }
+        if let Some(skip) = ends {
+            // What came before is what such requests share. A new tail would be written and never read.
+            let shared = self.cover_static(Layer::System);
+            self.note(BreakpointPlace::Static, shared);
+            return self.note(BreakpointPlace::Tail, Err(skip));
+        }
+        // Behind what changes from turn to turn nothing is ever read again.
+        let (tail, fixed) = match self.situation.unread_from {
+            None => (true, Some(Layer::System)),
+            Some(Layer::Messages) => (false, Some(Layer::System)),
+            Some(Layer::System) => (false, Some(Layer::Tools)),
+            Some(Layer::Model | Layer::Tools) => (false, None),
+        };
+        let covered = if tail { self.cover_tail() } else { Err(Skip::NeverRead) };
+        self.note(BreakpointPlace::Tail, covered);
+        let covered = if tail { self.cover_shared() } else { Ok(()) };
+        self.note(BreakpointPlace::Shared, covered);
+        let covered = fixed.map_or(Err(Skip::NeverRead), |layer| self.cover_static(layer));
+        self.note(BreakpointPlace::Static, covered);
+        let covered = if tail { self.cover_bridge() } else { Ok(()) };
+        self.note(BreakpointPlace::Bridge, covered);
+    }
+
+    /// Tools will be called, and a conversation that was answered once goes on.
+    fn continues_by_shape(&self) -> bool {
+        let has_tools = self.anatomy.pieces[..self.anatomy.tools].iter().any(|tool| tool.form == Form::Block);
+        has_tools || self.is_answered()
+    }
+
+    fn is_answered(&self) -> bool {
+        self.anatomy.messages.iter().any(|message| message.has_role(self.body, "assistant"))
+    }
+
+    /// Whether the server holds the conversation. It compares the top-level fields of a later turn with those of the
+    /// first, so none may be added.
+    fn is_threaded(&self) -> bool {
+        let thread = self.anatomy.member(self.body, "thread");
+        thread.is_some_and(|value| &self.body[value.clone()] != b"null")
+    }
+
+    fn cover_tail(&mut self) -> Covered {
+        if self.marks.top_level == TopLevel::Marked {
+            return Ok(());
+        }
+        let automatic = self.situation.profile == Profile::Anthropic
+            && self.marks.top_level == TopLevel::Absent
+            && !self.is_threaded();
+        let messages = self.anatomy.tools + self.anatomy.system..self.anatomy.pieces.len();
+        for index in messages.rev() {
+            if self.marks.has_breakpoint(index..=index) {
+                return Ok(());
+            }
+            let piece = &self.anatomy.pieces[index];
+            if let Some(at) = room(self.body, self.anatomy, index) {
+                return self.add(index, Carrier::Block, at);
+            }
+            if piece.form == Form::Text && automatic && !is_empty_string(self.body, &piece.span) {
+                let at = json::skip_space(self.body, 0) + 1;
+                return self.add(index, Carrier::TopLevel, at);
+            }
+        }
+        Err(Skip::NoLegalBlock)
+    }
+
+    /// The first sibling writes here what the others read. What the parent has written is found from the tail, or
+    /// by the bridge.
+    fn cover_shared(&mut self) -> Covered {
+        let shared = self.situation.shared.filter(|shared| *shared < self.anatomy.pieces.len());
+        let Some(shared) = shared else { return Ok(()) };
+        let is_written = self.situation.last_written.is_some_and(|entry| entry >= shared);
+        if is_written || self.marks.has_breakpoint(shared..=shared) {
+            return Ok(());
+        }
+        let at = room(self.body, self.anatomy, shared).ok_or(Skip::NoLegalBlock)?;
+        self.add(shared, Carrier::Block, at)
+    }
+
+    /// The end of the tools and the system prompt, or of the tools alone.
+    fn cover_static(&mut self, layer: Layer) -> Covered {
+        let Anatomy { tools, system, .. } = *self.anatomy;
+        let system = if layer == Layer::Tools { 0 } else { system };
+        for index in (tools..tools + system).rev().chain((0..tools).rev()) {
+            if self.marks.has_breakpoint(index..=index) {
+                return Ok(());
+            }
+            if let Some(at) = room(self.body, self.anatomy, index) {
+                return self.add(index, Carrier::Block, at);
+            }
+        }
+        Err(Skip::NoLegalBlock)
+    }
+
+    /// Any breakpoint within the lookback of the entry finds it; best is one on the entry's own end, where
+    /// nothing new is written. Pieces that are no positions (deferred tools) only make the bridge shorter.
+    fn cover_bridge(&mut self) -> Covered {
+        let Some(entry) = self.situation.last_written else { return Ok(()) };
+        let reach = entry.saturating_add(LOOKBACK);
+        let last = self.marks.last_breakpoint().unwrap_or_default();
+        if last <= entry || self.marks.has_breakpoint(entry..=reach) {
+            return Ok(());
+        }
+        for index in entry..=reach.min(last) {
+            if let Some(at) = room(self.body, self.anatomy, index) {
+                return self.add(index, Carrier::Block, at);
+            }
+        }
+        Err(Skip::NoLegalBlock)
+    }
+
+    fn add(&mut self, piece: usize, carrier: Carrier, at: usize) -> Covered {
+        if self.is_too_small(piece) {
+            return Err(Skip::BelowMinimum);
+        }
+        if self.marks.used >= BREAKPOINTS_MAX {
+            return Err(Skip::NoSlot);
+        }
+        let ttl = self.marks.tier(piece);
+        self.marks.insert(Breakpoint { piece, ttl, origin: Origin::Added, carrier });
+        self.edits.push(insertion(at, carrier, ttl));
+        Ok(())
+    }
+
+    /// Returns true if the prefix that ends with this piece is certainly shorter than the model caches. A token is at
+    /// least a byte; a piece that brings more than its bytes (an image behind a URL) is taken to be large enough.
+    fn is_too_small(&self, piece: usize) -> bool {
+        let Some(minimum) = self.situation.minimum_tokens else { return false };
+        let ratio = self.situation.tokens_per_byte.filter(|ratio| ratio.is_finite() && *ratio > 0.0);
+        let prefix = &self.anatomy.pieces[..=piece];
+        let bytes: usize = prefix
+            .iter()
+            .filter(|piece| !piece.deferred)
+            .map(|piece| piece.unmarked(self.body))
+            .map(|(before, after)| before.len() + after.len())
+            .sum();
+        bytes as f64 * ratio.unwrap_or(1.0).max(TOKENS_PER_BYTE_MIN) < minimum as f64
+            && !has_unseen_size(self.body, self.anatomy, piece)
+    }
+
+    fn note(&mut self, place: BreakpointPlace, covered: Covered) {
+        self.skipped.extend(covered.err().map(|skip| (place, skip)));
+    }
+
+    fn finish(mut self) -> Plan {
+        self.edits.sort_by_key(Edit::at);
+        Plan { edits: self.edits, skipped: self.skipped, breakpoints: self.marks.breakpoints() }
+    }
+}
+
+/// The marker of a breakpoint: a block takes it after its last member, the body before its first. Both have others.
+fn insertion(at: usize, carrier: Carrier, ttl: Ttl) -> Edit {
+    let insert = match carrier {
+        Carrier::Block => marker(ttl),
+        Carrier::TopLevel => Bytes::from_static(&between_members(ttl)[1..]),
+    };
+    Edit::inserting(at, insert)
+}
+
+/// A marker as the last member of a block.
+pub(in crate::engine) fn marker(ttl: Ttl) -> Bytes {
+    let member = between_members(ttl);
+    Bytes::from_static(&member[..member.len() - 1])
+}
+
+/// A marker with a comma on either side; where it is put only one of them is needed.
+fn between_members(ttl: Ttl) -> &'static [u8] {
+    match ttl {
+        Ttl::FiveMinutes => br#","cache_control":{"type":"ephemeral"},"#,
+        Ttl::OneHour => br#","cache_control":{"type":"ephemeral","ttl":"1h"},"#,
+    }
+}

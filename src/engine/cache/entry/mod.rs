@@ -1,0 +1,89 @@
+//! The key of a cache entry: everything that it depends on.
+//!
+//! Two requests share an entry if the same tenant says the same up to a piece, under the same parameters. Which
+//! parameters count depends on the layer: the entry of a tool outlives a change of `thinking`, that of a message
+//! does not. So a request has one *scope* per layer, and a key ties a prefix hash to the scope of its layer.
+//!
+//! ```
+//! use forkpoint::engine::request::anatomy::Anatomy;
+//! use forkpoint::engine::cache::entry::{EntryKey, Parameters, Scope};
+//! use forkpoint::engine::request::prefix::{Attribution, Chain};
+//! use forkpoint::engine::words::TenantId;
+//!
+//! let keys = |body: &[u8]| {
+//!     let anatomy = Anatomy::read(body).unwrap();
+//!     let chain = Chain::of(body, &anatomy, Attribution::Counted);
+//!     let parameters = Parameters::read(body, &anatomy, [].into_iter());
+//!     let scope = Scope::of(&TenantId([0; 32]), &parameters);
+//!     [0, 1].map(|piece| EntryKey::of(&scope, &chain, piece, anatomy.layer(piece)))
+//! };
+//! let one = keys(br#"{"system":"s","messages":[{"role":"user","content":"hi"}]}"#);
+//! let two = keys(br#"{"system":"s","messages":[{"role":"user","content":"hi"}],"thinking":{"type":"adaptive"}}"#);
+//! assert_eq!(one[0], two[0]);
+//! assert_ne!(one[1], two[1]);
+//! ```
+
+mod parameters;
+mod probes;
+
+pub use parameters::{BetaChange, Parameters};
+pub use probes::{LOOKBACK_POSITIONS, Probe, Probes, is_position, prefix_bytes};
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use crate::engine::request::prefix::Chain;
+use crate::engine::words::{Layer, TenantId, first};
+
+/// Names one cache entry; shown as 16 hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EntryKey([u8; 32]);
+
+impl EntryKey {
+    /// The key of the entry that ends with this piece, if there is such a piece.
+    pub fn of(scope: &Scope, chain: &Chain, piece: usize, layer: Layer) -> Option<EntryKey> {
+        let (scope, prefix) = (scope.layer(layer), chain.pieces.get(piece)?.as_bytes());
+        // Both are digests already, each of something else, so that laying one over the other is enough.
+        Some(EntryKey(std::array::from_fn(|at| scope[at] ^ prefix[at])))
+    }
+}
+
+impl fmt::Display for EntryKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", u64::from_be_bytes(first(&self.0)))
+    }
+}
+
+/// What the entries of one request depend on besides its prefix: tenant and parameters, per layer.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    tools: [u8; 32],
+    system: [u8; 32],
+    messages: [u8; 32],
+}
+
+impl Scope {
+    pub fn of(tenant: &TenantId, parameters: &Parameters) -> Scope {
+        static DERIVE: LazyLock<blake3::Hasher> =
+            LazyLock::new(|| blake3::Hasher::new_derive_key("forkpoint entry v1"));
+        let derive = &*DERIVE;
+        let layer = |layer: Layer| {
+            let mut input = Vec::with_capacity(512);
+            input.extend_from_slice(&tenant.0);
+            parameters.push(&mut input, layer);
+            *derive.clone().update(&input).finalize().as_bytes()
+        };
+        Scope { tools: layer(Layer::Tools), system: layer(Layer::System), messages: layer(Layer::Messages) }
+    }
+
+    fn layer(&self, layer: Layer) -> &[u8; 32] {
+        match layer {
+            Layer::Model | Layer::Tools => &self.tools,
+            Layer::System => &self.system,
+            Layer::Messages => &self.messages,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! The parameters that cache entries depend on, besides the blocks.
+
+use std::sync::{Arc, OnceLock};
+
+use super::Scope;
+use crate::engine::request::anatomy::Anatomy;
+use crate::engine::request::identify::each_beta;
+use crate::engine::request::json;
+use crate::engine::request::meaning::Meaning;
+use crate::engine::words::{Layer, Parameter, TenantId, first};
+
+/// A value is compared by meaning if its bytes times its depth stay below this, else by its bytes: reading a
+/// meaning walks a value once per level, and no real parameter is nested so deep.
+const VALUE_WORK_MAX: usize = 256 * 1024;
+
+/// Betas that are told apart one by one; clients send a dozen. Of more only the whole set is known.
+const BETAS_MAX: usize = 64;
+
+impl Parameter {
+    /// The first layer whose entries depend on it.
+    pub fn layer(self) -> Layer {
+        match self {
+            Parameter::Speed => Layer::System,
+            _ => Layer::Messages,
+        }
+    }
+}
+
+/// The top-level members that count, and as what.
+const MEMBERS: [(&str, Parameter); 6] = [
+    ("speed", Parameter::Speed),
+    ("thinking", Parameter::Thinking),
+    ("tool_choice", Parameter::ToolChoice),
+    ("output_config", Parameter::OutputConfig),
+    ("output_format", Parameter::OutputConfig),
+    ("context_management", Parameter::ContextManagement),
+];
+
+/// The digest of a value; none for one that is absent or `null`.
+type Digest = Option<[u8; 32]>;
+
+/// The cache-affecting parameters of one request, as digests.
+#[derive(Clone, Debug)]
+pub struct Parameters {
+    members: [Digest; MEMBERS.len()],
+    betas: Betas,
+    first_image: Option<usize>,
+    /// What depends on nothing but these and the tenant, once it was asked for.
+    scope: Arc<OnceLock<(TenantId, Scope)>>,
+}
+
+/// A set of betas.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Betas {
+    digest: Digest,
+    /// A number for each of them, sorted; empty if there are too many.
+    each: Box<[u64]>,
+}
+
+/// The betas that one of two requests has and the other lacks, as a digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BetaChange([u8; 32]);
+
+impl Parameters {
+    /// `betas` are values of the `anthropic-beta` header, each one or a list. Their order does not count.
+    pub fn read<'b>(body: &[u8], anatomy: &Anatomy, betas: impl Iterator<Item = &'b str>) -> Parameters {
+        Parameters {
+            members: MEMBERS.map(|(name, _)| digest(body, anatomy, name)),
+            betas: Betas::of(betas),
+            first_image: anatomy.pieces.iter().position(|piece| piece.shows_image),
+            scope: Arc::default(),
+        }
+    }
+
+    /// The same, sharing what was made of those of an earlier request where they are equal.
+    pub fn after(self, before: &Parameters) -> Parameters {
+        match self.differs(before, Layer::Messages) {
+            None => Parameters { scope: Arc::clone(&before.scope), ..self },
+            Some(_) => self,
+        }
+    }
+
+    /// What the entries of a request of this tenant depend on.
+    pub fn scope(&self, tenant: &TenantId) -> Scope {
+        let (of, scope) = self.scope.get_or_init(|| (*tenant, Scope::of(tenant, self)));
+        if of == tenant { scope.clone() } else { Scope::of(tenant, self) }
+    }
+
+    /// The first parameter by which entries of `layer` differ between two requests.
+    pub fn differs(&self, other: &Parameters, layer: Layer) -> Option<Parameter> {
+        let members = MEMBERS.iter().zip(self.members.iter().zip(&other.members));
+        let member = members.filter(|(_, (one, two))| one != two).map(|((_, parameter), _)| *parameter);
+        let betas = (self.betas != other.betas).then_some(Parameter::Betas);
+        let image = (self.has_image() != other.has_image()).then_some(Parameter::Image);
+        member.chain(betas).chain(image).find(|parameter| parameter.layer() <= layer)
+    }
+
+    /// The same under the betas of another request.
+    pub fn with_betas<'b>(&self, betas: impl Iterator<Item = &'b str>) -> Parameters {
+        Parameters { betas: Betas::of(betas), scope: Arc::default(), ..self.clone() }
+    }
+
+    /// What differs between the betas of two requests; none if nothing does, or anything else too.
+    pub fn beta_change(&self, other: &Parameters) -> Option<BetaChange> {
+        let differs = self.differs(other, Layer::Messages) == Some(Parameter::Betas);
+        (differs && self.has_image() == other.has_image()).then(|| self.betas.change(&other.betas))?
+    }
+
+    pub fn has_image(&self) -> bool {
+        self.first_image.is_some()
+    }
+
+    /// The first piece that is or holds an image.
+    pub fn first_image(&self) -> Option<usize> {
+        self.first_image
+    }
+
+    /// Appends what entries of this layer depend on.
+    pub(super) fn push(&self, out: &mut Vec<u8>, layer: Layer) {
+        let mut digest = |value: &Digest| {
+            out.push(u8::from(value.is_some()));
+            out.extend_from_slice(&value.unwrap_or_default());
+        };
+        for ((_, parameter), value) in MEMBERS.iter().zip(&self.members) {
+            if parameter.layer() <= layer {
+                digest(value);
+            }
+        }
+        if layer == Layer::Messages {
+            digest(&self.betas.digest);
+            out.push(u8::from(self.has_image()));
+        }
+        out.push(match layer {
+            Layer::Model | Layer::Tools => b't',
+            Layer::System => b's',
+            Layer::Messages => b'm',
+        });
+    }
+}
+
+fn digest(body: &[u8], anatomy: &Anatomy, name: &str) -> Digest {
+    let value = &body[anatomy.member(body, name)?.clone()];
+    if value == b"null" {
+        return None;
+    }
+    let is_affordable = value.len().saturating_mul(json::depth(value)) <= VALUE_WORK_MAX;
+    let meaning = is_affordable.then(|| Meaning::of(value)).flatten();
+    Some(meaning.map_or_else(|| *blake3::hash(value).as_bytes(), |meaning| *meaning.as_bytes()))
+}
+
+impl Betas {
+    fn of<'b>(betas: impl Iterator<Item = &'b str>) -> Betas {
+        let mut betas: Vec<&str> = betas.flat_map(each_beta).collect();
+        betas.sort_unstable();
+        betas.dedup();
+        let digest = (!betas.is_empty()).then(|| *blake3::hash(betas.join(",").as_bytes()).as_bytes());
+        let number = |beta: &&str| u64::from_be_bytes(first(blake3::hash(beta.as_bytes()).as_bytes()));
+        let mut each: Vec<u64> = match betas.len() <= BETAS_MAX {
+            true => betas.iter().map(number).collect(),
+            false => Vec::new(),
+        };
+        each.sort_unstable();
+        Betas { digest, each: each.into() }
+    }
+
+    fn change(&self, other: &Betas) -> Option<BetaChange> {
+        let is_known = |betas: &Betas| betas.digest.is_none() || !betas.each.is_empty();
+        if !is_known(self) || !is_known(other) {
+            return None;
+        }
+        let lacks = |one: &Betas, beta: &u64| one.each.binary_search(beta).is_err();
+        let added = self.each.iter().filter(|beta| lacks(other, beta));
+        let mut changed: Vec<u64> =
+            added.chain(other.each.iter().filter(|beta| lacks(self, beta))).copied().collect();
+        changed.sort_unstable();
+        let bytes: Vec<u8> = changed.iter().flat_map(|beta| beta.to_be_bytes()).collect();
+        Some(BetaChange(*blake3::hash(&bytes).as_bytes()))
+    }
+}

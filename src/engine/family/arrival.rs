@@ -1,0 +1,113 @@
+//! A request that was read, and what it follows.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::conversation::{Conversation, Trace};
+use crate::engine::cache::entry::Parameters;
+use crate::engine::request::recall::{Like, Remembered, Same};
+use crate::engine::respell::canonical::Choice;
+use crate::engine::words::BodyDigest;
+
+/// A request that was read, and what it follows.
+#[derive(Debug)]
+pub struct Arrival {
+    /// In the spelling of its conversation, if it came in another and that was seen before it was read.
+    pub received: Arc<Remembered>,
+    /// How it came then.
+    pub came: Option<Came>,
+    pub parameters: Parameters,
+    pub before: Option<Before>,
+    /// The conversation that it is a turn of, if no request of that is known any more but what it depends on.
+    pub chosen: Option<Arc<Conversation>>,
+}
+
+/// A request that came in another spelling than it was read in.
+#[derive(Clone, Debug)]
+pub struct Came {
+    pub body: Bytes,
+    /// The first piece that was spelt otherwise.
+    pub from: usize,
+}
+
+/// The request that this one was found to be like.
+#[derive(Clone, Debug)]
+pub struct Before {
+    pub trace: Arc<Trace>,
+    /// What is byte for byte as it came there.
+    pub same: Same,
+    /// That is how it went out there, too.
+    pub as_sent: bool,
+    /// Whether this one goes on where it ended.
+    pub continued: bool,
+}
+
+impl Before {
+    /// What a request follows that is in the spelling that the last one went out in.
+    pub fn sent(last: Arc<Trace>, received: &Remembered, like: Option<Like>) -> Before {
+        let is_last = |like: &Like| last.whole().is_some_and(|last| Arc::ptr_eq(last, &like.request));
+        let same = like.filter(is_last).map(|like| like.same).unwrap_or_default();
+        let continued = last.is_continued_by(received, false);
+        Before { trace: last, same, as_sent: true, continued }
+    }
+}
+
+impl Arrival {
+    /// The request that this one continues.
+    pub fn predecessor(&self) -> Option<&Arc<Trace>> {
+        self.before.as_ref().filter(|before| before.continued).map(|before| &before.trace)
+    }
+
+    /// The bytes that came.
+    pub fn body(&self) -> &Bytes {
+        self.came.as_ref().map_or(self.received.body(), |came| &came.body)
+    }
+
+    /// Names the bytes that came: [`Remembered::digest`].
+    pub fn name(&self) -> BodyDigest {
+        let name = self.received.digest();
+        let came = |came: &Came| BodyDigest::of_pieces([&name.0[..], &came.body.len().to_le_bytes()]);
+        self.came.as_ref().map_or(name, came)
+    }
+
+    /// Takes the request as it came: it is to go out so.
+    pub fn take_as_it_came(&mut self) {
+        let Some(came) = self.came.take() else { return };
+        if let Ok(received) = self.received.reread(came.body) {
+            self.received = Arc::new(received);
+            self.before.iter_mut().for_each(|before| before.same = Same::default());
+        }
+    }
+
+    /// What has its spelling already: what it has of the request that it continues, where that went out as it came.
+    /// `imagined`: or would have, had it been aligned.
+    pub fn settled(&self, imagined: bool) -> Same {
+        let has_spelling = |before: &&Before| {
+            before.continued && (before.trace.is_as_it_came(imagined) || before.as_sent && !imagined)
+        };
+        self.before.as_ref().filter(has_spelling).map(|before| before.same).unwrap_or_default()
+    }
+
+    /// The conversation that this request is a turn of, if it was seen before.
+    pub fn conversation(&self) -> Option<&Arc<Conversation>> {
+        let known = self.kin().filter(|_| self.predecessor().is_some() || self.received.is_answered());
+        known.or(self.chosen.as_ref())
+    }
+
+    /// The same, or another conversation that opens alike.
+    pub fn kin(&self) -> Option<&Arc<Conversation>> {
+        let before = self.before.as_ref()?;
+        let alike = || self.received.starts_like(&before.trace.received);
+        (before.continued || alike()).then_some(&before.trace.conversation)
+    }
+
+    /// A conversation of its own.
+    pub(in crate::engine) fn start(&self, choice: Option<Choice>) -> Arc<Conversation> {
+        let from_start = !self.received.is_answered();
+        Arc::new(match self.kin() {
+            Some(kin) => kin.again(choice, from_start),
+            None => Conversation::new(choice, from_start),
+        })
+    }
+}

@@ -1,0 +1,275 @@
+//! The fork points of one tenant.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::account::Account;
+use super::directive::Call;
+use super::leaves::Leaves;
+use super::point::{Draft, ForkId, ForkPoint};
+use super::rules::Rules;
+use crate::engine::answer::turn::Turn;
+use crate::engine::words::{BodyDigest, FanOutDropped, Moment, Spawning, TenantId};
+
+/// Names of tools that are remembered as starting agents.
+const LEARNED_MAX: usize = 256;
+
+/// Every fork point of one tenant, found by directive, by call and by message id.
+///
+/// A fork point lives `fork.ttl_s`; whoever holds its [`Arc`] keeps its bytes longer. When memory runs short
+/// the oldest goes first, but none that somebody holds, since that would free nothing.
+#[derive(Debug)]
+pub struct Forks {
+    pub(super) tenant: TenantId,
+    pub(super) rules: Rules,
+    pub(super) slots: HashMap<ForkId, Slot>,
+    pub(super) leaves: Leaves,
+    /// By age, counted in numbers that are never used twice.
+    ages: BTreeMap<u64, ForkId>,
+    calls: HashMap<Arc<str>, ForkId>,
+    pub(super) learned: BTreeSet<Arc<str>>,
+    next: u64,
+    pending: usize,
+    account: Account,
+}
+
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub point: Arc<ForkPoint>,
+    pub age: u64,
+    /// When it was sealed or, while pending, begun.
+    pub since: Moment,
+    /// Without hints: the one request that may start from each call.
+    pub claims: BTreeMap<usize, BodyDigest>,
+    /// The calls that a child was seen of.
+    pub seen: BTreeSet<usize>,
+    /// The calls whose results came back.
+    pub returned: BTreeSet<usize>,
+}
+
+impl Forks {
+    pub fn new(tenant: TenantId, rules: Rules) -> Forks {
+        let account = Account::alone(rules.bytes);
+        Forks::with(tenant, rules, account)
+    }
+
+    /// The fork points of a tenant, on its account.
+    pub fn with(tenant: TenantId, rules: Rules, account: Account) -> Forks {
+        Forks {
+            tenant,
+            rules,
+            slots: HashMap::new(),
+            leaves: Leaves::default(),
+            ages: BTreeMap::new(),
+            calls: HashMap::new(),
+            learned: BTreeSet::new(),
+            next: 0,
+            pending: 0,
+            account,
+        }
+    }
+
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Other rules for whatever comes from now on. What they may hold is not theirs to say.
+    pub fn configure(&mut self, rules: Rules) {
+        self.rules = Rules { bytes: self.rules.bytes, ..rules };
+    }
+
+    /// Whether a tool is known to start agents, by its name or by what came of it.
+    pub fn knows_tool(&self, name: &str) -> bool {
+        self.rules.lists(name) || self.learned.contains(name)
+    }
+
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// What is held on their account, the parents' requests included.
+    pub fn bytes(&self) -> usize {
+        self.account.bytes()
+    }
+
+    /// A fork point by the id of its message.
+    pub fn by_message(&self, message_id: &str) -> Option<&Arc<ForkPoint>> {
+        self.get(ForkId::of(self.tenant, message_id))
+    }
+
+    pub fn get(&self, id: ForkId) -> Option<&Arc<ForkPoint>> {
+        self.slots.get(&id).map(|slot| &slot.point)
+    }
+
+    /// The newest fork point that one of these calls belongs to.
+    pub fn parent_of<I: AsRef<str>>(&self, ids: impl IntoIterator<Item = I>) -> Option<&Arc<ForkPoint>> {
+        let known = ids.into_iter().filter_map(|id| self.slots.get(self.calls.get(id.as_ref())?));
+        known.max_by_key(|slot| slot.age).map(|slot| &slot.point)
+    }
+
+    /// Makes known what a draft holds so far, so that children that come before the seal are recognised.
+    pub fn pending(
+        &mut self,
+        message_id: &str,
+        draft: &mut Draft,
+        now: Moment,
+    ) -> Result<ForkId, FanOutDropped> {
+        let id = ForkId::of(self.tenant, message_id);
+        let began = self.slots.get(&id).filter(|slot| !slot.point.is_sealed()).map(|slot| slot.since);
+        if began.is_none() && self.pending >= self.rules.pending_forks {
+            return Err(FanOutDropped::PendingForks);
+        }
+        draft.pending = Some(id);
+        match draft.spoilt {
+            None => self.put(draft.point(id), began.unwrap_or(now)).map(|_| id),
+            Some(why) => {
+                self.take(id);
+                Err(why)
+            }
+        }
+    }
+
+    /// The turn has ended: seals its fork point, or forgets it and says why. Every draft ends here, whether it
+    /// was pending or not.
+    pub fn seal(&mut self, draft: Draft, turn: &Turn, now: Moment) -> Result<Arc<ForkPoint>, FanOutDropped> {
+        let pending = draft.pending;
+        let sealed = match (FanOutDropped::of(turn.wholeness), turn.id.as_deref()) {
+            // What broke off before its first call is as little a fan-out as any other answer.
+            (Some(FanOutDropped::Unfinished), _) if draft.calls.is_empty() => Err(FanOutDropped::FewCalls),
+            (Some(why), _) => Err(why),
+            (None, None) => Err(FanOutDropped::NoMessageId),
+            (None, Some(message_id)) => {
+                let id = || ForkId::of(self.tenant, message_id);
+                draft.sealed(id, turn, &self.rules).and_then(|point| self.put(point, now))
+            }
+        };
+        if let (Err(_), Some(id)) = (&sealed, pending) {
+            self.take(id);
+        }
+        sealed
+    }
+
+    /// Forgets what has outlived `fork.ttl_s`.
+    pub fn expire(&mut self, now: Moment) {
+        while let Some((_, id)) = self.ages.first_key_value() {
+            let id = *id;
+            let lived = self.slots.get(&id).map_or(u64::MAX, |slot| now.since(slot.since));
+            if lived <= self.rules.ttl_s.saturating_mul(1_000) {
+                return;
+            }
+            self.take(id);
+        }
+    }
+
+    /// Forgets the oldest sealed fork point that nobody holds; `false` if there is none.
+    pub fn evict(&mut self) -> bool {
+        self.evict_but(None)
+    }
+
+    /// Since when the one has been known that would be forgotten next.
+    pub fn oldest(&self) -> Option<Moment> {
+        self.slots.get(&self.free(None)?).map(|slot| slot.since)
+    }
+
+    /// The tool's fan-outs to come are known to start agents, once children of one were seen.
+    pub(super) fn note_child(&mut self, id: ForkId, call: usize) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        let Some(name) = slot.point.calls.get(call).map(|call| Arc::clone(&call.name)) else { return };
+        slot.seen.insert(call);
+        let calls = &slot.point.calls;
+        let seen = slot.seen.iter().filter(|call| calls.get(**call).is_some_and(|call| call.name == name));
+        if seen.count() >= self.rules.min_children && self.learned.len() < LEARNED_MAX {
+            self.learned.insert(name);
+        }
+    }
+
+    fn evict_but(&mut self, keep: Option<ForkId>) -> bool {
+        self.free(keep).and_then(|id| self.take(id)).is_some()
+    }
+
+    /// The oldest that is sealed and that nobody holds.
+    fn free(&self, keep: Option<ForkId>) -> Option<ForkId> {
+        let free = |slot: &Slot| slot.point.is_sealed() && Arc::strong_count(&slot.point) == 1;
+        let goes = |id: &&ForkId| Some(**id) != keep && self.slots.get(id).is_some_and(free);
+        self.ages.values().find(goes).copied()
+    }
+
+    fn make_room(&mut self, keep: ForkId) {
+        while self.account.is_overdrawn() && self.evict_but(Some(keep)) {}
+    }
+
+    /// Puts a fork point in the place of what was known of it.
+    fn put(&mut self, mut point: ForkPoint, since: Moment) -> Result<Arc<ForkPoint>, FanOutDropped> {
+        let id = point.id;
+        let bytes = point.memory_bytes();
+        let taken = |call: &Call| self.calls.get(&call.id).is_some_and(|owner| *owner != id);
+        let refused = match () {
+            () if bytes > self.account.limit() => Some(FanOutDropped::TooLarge),
+            () if point.calls.iter().any(taken) => Some(FanOutDropped::ReusedId),
+            () => None,
+        };
+        let old = self.take(id);
+        if let Some(why) = refused {
+            return Err(why);
+        }
+        // Only what began as this turn goes on: another one under the same id has other calls.
+        let same = old.filter(|old| !old.point.is_sealed() && Arc::ptr_eq(&old.point.parent, &point.parent));
+        self.judge_tools(&mut point, same.as_ref());
+        let age = match &same {
+            Some(old) if !point.is_sealed() => old.age,
+            _ => {
+                self.next += 1;
+                self.next
+            }
+        };
+        let (claims, seen) = same.map(|old| (old.claims, old.seen)).unwrap_or_default();
+        point.charge(&self.account);
+        let point = Arc::new(point);
+        let slot = Slot { point: Arc::clone(&point), age, since, claims, seen, returned: BTreeSet::new() };
+        self.index(slot);
+        self.make_room(id);
+        if self.account.is_overdrawn() {
+            self.take(id);
+            return Err(FanOutDropped::TooLarge);
+        }
+        Ok(point)
+    }
+
+    /// A tool is judged once for each fan-out, so that siblings are treated alike.
+    fn judge_tools(&self, point: &mut ForkPoint, before: Option<&Slot>) {
+        let before = before.map_or(&[][..], |before| &before.point.calls);
+        for call in point.calls.iter_mut().filter(|call| call.spawning == Spawning::Unknown) {
+            match before.iter().find(|old| old.name == call.name) {
+                Some(old) => call.spawning = old.spawning,
+                None if self.learned.contains(&call.name) => call.spawning = Spawning::Learned,
+                None => {}
+            }
+        }
+    }
+
+    fn index(&mut self, slot: Slot) {
+        let id = slot.point.id;
+        for (number, call) in slot.point.calls.iter().enumerate() {
+            self.calls.insert(Arc::clone(&call.id), id);
+            call.directives.iter().for_each(|text| self.leaves.insert(text, (id, number)));
+        }
+        self.ages.insert(slot.age, id);
+        self.pending += usize::from(!slot.point.is_sealed());
+        self.slots.insert(id, slot);
+    }
+
+    fn take(&mut self, id: ForkId) -> Option<Slot> {
+        let slot = self.slots.remove(&id)?;
+        self.ages.remove(&slot.age);
+        self.pending -= usize::from(!slot.point.is_sealed());
+        for (number, call) in slot.point.calls.iter().enumerate() {
+            self.calls.remove(&call.id);
+            call.directives.iter().for_each(|text| self.leaves.remove(text, (id, number)));
+        }
+        Some(slot)
+    }
+}

@@ -1,0 +1,327 @@
+//! What a fan-out turn leaves behind, from its first finished block to the seal.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use super::account::{Account, Charge};
+use super::directive::Call;
+use super::rules::{Rules, Who};
+use super::shape;
+use crate::engine::answer::turn::{Block, Turn, Wholeness, assistant_message};
+use crate::engine::answer::usage::Usage;
+use crate::engine::cache::breakpoints::Breakpoint;
+use crate::engine::request::json;
+use crate::engine::request::prefix::PrefixHash;
+use crate::engine::request::recall::Remembered;
+use crate::engine::words::{FanOutDropped, Layer, TenantId, first};
+
+/// What a call costs in memory beside its texts: its slots in the maps, and its placeholder in what children stand on.
+const CALL_BYTES: usize = 512;
+
+/// The name of a fork point: a digest of the tenant and the message id, so that a client that names its parent
+/// by message id finds it, and no other tenant's. Shown as 8 hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ForkId([u8; 16]);
+
+impl ForkId {
+    pub fn of(tenant: TenantId, message_id: &str) -> ForkId {
+        let key = [&tenant.0[..], message_id.as_bytes()].concat();
+        ForkId(first(&blake3::derive_key("forkpoint fork v1", &key)))
+    }
+}
+
+impl fmt::Display for ForkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().take(4).try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The request that an answer belongs to, as it was forwarded.
+#[derive(Clone, Debug)]
+pub struct Parent {
+    pub request: Arc<Remembered>,
+    /// The value of `anthropic-beta`.
+    pub betas: String,
+    pub who: Who,
+    /// Where its last cache entry ends, if it asked for one.
+    pub written: Option<Breakpoint>,
+    /// What it holds in memory is counted from when it is first kept.
+    pub charge: OnceLock<Charge>,
+}
+
+impl Parent {
+    /// One that sent no betas and asked for no cache entry.
+    pub fn new(request: Arc<Remembered>, who: Who) -> Parent {
+        Parent { request, betas: String::new(), who, written: None, charge: OnceLock::new() }
+    }
+
+    /// About how much memory this takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.request.memory_bytes() + self.betas.len()
+    }
+}
+
+impl FanOutDropped {
+    /// Why a turn of this wholeness cannot be replayed.
+    pub(super) fn of(wholeness: Wholeness) -> Option<FanOutDropped> {
+        match wholeness {
+            Wholeness::Whole => None,
+            Wholeness::Unfinished => Some(FanOutDropped::Unfinished),
+            Wholeness::Unfaithful => Some(FanOutDropped::Unfaithful),
+            Wholeness::TooLarge => Some(FanOutDropped::TooLarge),
+        }
+    }
+}
+
+/// A fan-out turn and what it stands on. Shared, and never changed once given out.
+#[derive(Clone, Debug)]
+pub struct ForkPoint {
+    pub id: ForkId,
+    pub parent: Arc<Parent>,
+    /// The hash of the parent's whole prompt: equal for a parent that was retried.
+    pub prefix: PrefixHash,
+    /// The blocks of the turn, or those finished so far.
+    pub blocks: Vec<Bytes>,
+    /// Every client call of those blocks, with directives or without.
+    pub calls: Vec<Call>,
+    /// The whole assistant message; none while pending.
+    pub message: Option<Bytes>,
+    pub usage: Option<Usage>,
+    /// What it holds in memory beside its parent, once it is kept.
+    charge: Option<Charge>,
+}
+
+impl ForkPoint {
+    pub fn is_sealed(&self) -> bool {
+        self.message.is_some()
+    }
+
+    /// The input of a call, as the model wrote it.
+    pub fn input(&self, call: usize) -> Option<Bytes> {
+        let call = self.calls.get(call)?;
+        Some(self.blocks.get(call.block)?.slice(call.input.clone()))
+    }
+
+    /// The assistant message up to and including a call: all that a child can stand on before the seal. None if a
+    /// server tool has not answered by then.
+    pub fn up_to(&self, call: usize) -> Option<Bytes> {
+        let blocks = self.blocks.get(..=self.calls.get(call)?.block)?;
+        let mut unresolved = BTreeSet::new();
+        for block in blocks {
+            note_server_tool(&mut unresolved, &member(block, "type").unwrap_or_default(), block);
+        }
+        if !unresolved.is_empty() {
+            return None;
+        }
+        Some(assistant_message(blocks.iter().map(|block| &block[..])).into())
+    }
+
+    /// The call of this id.
+    pub(super) fn call(&self, id: &str) -> Option<usize> {
+        self.calls.iter().position(|call| &*call.id == id)
+    }
+
+    /// About how much memory this takes, the parent's request included.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.parent.memory_bytes() + self.own_bytes()
+    }
+
+    fn own_bytes(&self) -> usize {
+        let directives = self.calls.iter().flat_map(|call| &call.directives).map(|text| text.len());
+        let blocks = self.blocks.iter().map(Bytes::len);
+        self.calls.len() * CALL_BYTES + directives.chain(blocks).sum::<usize>()
+    }
+
+    /// It is kept from now on, as long as anybody holds it; its parent perhaps longer.
+    pub(super) fn charge(&mut self, account: &Account) {
+        self.parent.charge.get_or_init(|| account.charge(self.parent.memory_bytes()));
+        self.charge = Some(account.charge(self.own_bytes()));
+    }
+}
+
+/// An answer that may become a fork point, held by whoever reads it.
+#[derive(Debug)]
+pub struct Draft {
+    pub(super) parent: Arc<Parent>,
+    pub(super) blocks: Vec<Bytes>,
+    /// Blocks of the answer that were looked at; those that say nothing are left out.
+    taken: usize,
+    pub(super) calls: Vec<Call>,
+    ids: BTreeSet<Arc<str>>,
+    /// Server tools that have not answered yet.
+    unresolved: BTreeSet<String>,
+    pub(super) spoilt: Option<FanOutDropped>,
+    /// Where it was made known, so that it can be taken back even if the answer loses its id.
+    pub(super) pending: Option<ForkId>,
+}
+
+impl Draft {
+    /// `bound`: the request was recognised as a child, or bound as one. The other signs hold after lost state.
+    pub fn begin(parent: impl Into<Arc<Parent>>, bound: bool) -> Result<Draft, FanOutDropped> {
+        let parent = parent.into();
+        if bound || parent.who.agent.is_some() || shape::is_forked_by_shape(&parent.request) {
+            return Err(FanOutDropped::Child);
+        }
+        Ok(Draft {
+            parent,
+            blocks: Vec::new(),
+            taken: 0,
+            calls: Vec::new(),
+            ids: BTreeSet::new(),
+            unresolved: BTreeSet::new(),
+            spoilt: None,
+            pending: None,
+        })
+    }
+
+    /// Takes in the next finished block; `true` if it is a call with a directive, which a child may follow at
+    /// once: the time for [`Forks::pending`](super::Forks::pending).
+    pub fn push(&mut self, block: Block, rules: &Rules) -> bool {
+        let number = self.blocks.len();
+        let mut directed = false;
+        self.taken += 1;
+        match block.kind.as_str() {
+            _ if self.spoilt.is_some() => return false,
+            // The API gives out empty texts and takes none back; its clients leave them out too.
+            "text" if block.is_blank_text() => return false,
+            "tool_use" => match Call::read(&block.json, number, rules) {
+                None => self.spoilt = Some(FanOutDropped::BadCall),
+                Some(call) if !self.ids.insert(Arc::clone(&call.id)) => {
+                    self.spoilt = Some(FanOutDropped::ReusedId)
+                }
+                Some(_) if !is_direct(&block.json) => self.spoilt = Some(FanOutDropped::ServerTools),
+                Some(call) => {
+                    directed = !call.directives.is_empty();
+                    self.calls.push(call);
+                }
+            },
+            kind => note_server_tool(&mut self.unresolved, kind, &block.json),
+        }
+        self.blocks.push(block.json.into());
+        directed
+    }
+
+    /// About how much memory its fork point takes, as far as it is known.
+    pub fn memory_bytes(&self) -> usize {
+        let blocks: usize = self.blocks.iter().map(Bytes::len).sum();
+        // The directives are stretches of the blocks, and kept once more to be found by.
+        self.parent.memory_bytes() + self.calls.len() * CALL_BYTES + 2 * blocks
+    }
+
+    /// The fork point as far as it is known.
+    pub(super) fn point(&self, id: ForkId) -> ForkPoint {
+        let request = &self.parent.request;
+        ForkPoint {
+            id,
+            parent: Arc::clone(&self.parent),
+            prefix: request.chain().layer(request.anatomy(), Layer::Messages),
+            blocks: self.blocks.clone(),
+            calls: self.calls.clone(),
+            message: None,
+            usage: None,
+            charge: None,
+        }
+    }
+
+    /// The fork point that the finished turn leaves, if it is a fan-out that can be replayed.
+    pub(super) fn sealed(
+        mut self,
+        id: impl FnOnce() -> ForkId,
+        turn: &Turn,
+        rules: &Rules,
+    ) -> Result<ForkPoint, FanOutDropped> {
+        let message = self.take_in(turn, rules)?;
+        let directed = self.calls.iter().filter(|call| !call.directives.is_empty()).count();
+        match self.spoilt {
+            Some(why) => return Err(why),
+            None if self.calls.len() < rules.min_children => return Err(FanOutDropped::FewCalls),
+            None if directed < rules.min_children => return Err(FanOutDropped::FewDirectives),
+            None if turn.stop_reason.as_deref() != Some("tool_use") => return Err(FanOutDropped::StopReason),
+            None if !self.unresolved.is_empty() => return Err(FanOutDropped::ServerTools),
+            None => {}
+        }
+        Ok(self.whole(id(), message, turn))
+    }
+
+    /// The same of a turn that need not be a fan-out, if another message may follow it.
+    pub(super) fn snapshot(
+        mut self,
+        id: ForkId,
+        turn: &Turn,
+        rules: &Rules,
+    ) -> Result<ForkPoint, FanOutDropped> {
+        let message = self.take_in(turn, rules)?;
+        let ended = matches!(turn.stop_reason.as_deref(), Some("end_turn" | "tool_use" | "stop_sequence"));
+        match self.spoilt {
+            Some(why) => Err(why),
+            None if !ended || self.blocks.is_empty() => Err(FanOutDropped::StopReason),
+            None if !self.unresolved.is_empty() => Err(FanOutDropped::ServerTools),
+            None => Ok(self.whole(id, message, turn)),
+        }
+    }
+
+    /// Takes in the blocks that are still missing; the whole message, if it can be replayed.
+    fn take_in(&mut self, turn: &Turn, rules: &Rules) -> Result<Bytes, FanOutDropped> {
+        let why = FanOutDropped::of(turn.wholeness).unwrap_or(FanOutDropped::Unfaithful);
+        let message = turn.message().map(Bytes::from).ok_or(why)?;
+        for block in turn.blocks.iter().skip(self.taken) {
+            self.push(block.clone(), rules);
+        }
+        Ok(match self.blocks.len() == turn.blocks.len() {
+            true => message,
+            false => assistant_message(self.blocks.iter().map(|block| &block[..])).into(),
+        })
+    }
+
+    fn whole(&self, id: ForkId, message: Bytes, turn: &Turn) -> ForkPoint {
+        let mut point = self.point(id);
+        share(&mut point.blocks, &message);
+        point.message = Some(message);
+        point.usage = turn.usage;
+        point
+    }
+}
+
+/// Whether an answer would be a fan-out if its request were nobody's child.
+pub fn fans_out(turn: &Turn, rules: &Rules) -> bool {
+    let calls = turn.blocks.iter().filter(|block| block.kind == "tool_use").enumerate();
+    let directed = calls.filter_map(|(number, block)| Call::read(&block.json, number, rules));
+    directed.filter(|call| !call.directives.is_empty()).count() >= rules.min_children
+}
+
+/// Lets the blocks be stretches of the message, which ends with them, so that they are kept once.
+fn share(blocks: &mut [Bytes], message: &Bytes) {
+    let mut end = message.len().saturating_sub(b"]}".len());
+    for block in blocks.iter_mut().rev() {
+        let start = end.saturating_sub(block.len());
+        *block = message.slice(start..end);
+        end = start.saturating_sub(b",".len());
+    }
+}
+
+/// Keeps the ids of server tools that have not answered yet.
+fn note_server_tool(unresolved: &mut BTreeSet<String>, kind: &str, block: &[u8]) {
+    if kind == "tool_use" {
+        return;
+    }
+    if kind.ends_with("tool_use") {
+        unresolved.insert(member(block, "id").unwrap_or_default());
+    } else if kind.ends_with("tool_result") {
+        unresolved.remove(&member(block, "tool_use_id").unwrap_or_default());
+    }
+}
+
+/// Whether the model itself makes this call, not a program that it runs.
+fn is_direct(block: &[u8]) -> bool {
+    match json::member(block, 0, "caller") {
+        None => true,
+        Some(caller) => member(&block[caller], "type").is_none_or(|kind| kind == "direct"),
+    }
+}
+
+fn member(block: &[u8], name: &str) -> Option<String> {
+    json::text(block, &json::member(block, 0, name)?).map(|text| text.into_owned())
+}

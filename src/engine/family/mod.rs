@@ -1,0 +1,5 @@
+//! Conversations and fan-outs: what a request follows, whose child it is, and what was decided for it.
+
+pub mod conversation;
+pub mod arrival;
+pub mod fanout;

@@ -1,0 +1,89 @@
+//! Reads from a path which part of the API a request is for.
+
+use crate::engine::words::Endpoint;
+
+impl Endpoint {
+    pub fn of(method: &http::Method, path: &str) -> Endpoint {
+        match path {
+            "/v1/messages" if method == http::Method::POST => Endpoint::Messages,
+            "/v1/messages/count_tokens" => Endpoint::CountTokens,
+            _ if bedrock_model(path).is_some() => Endpoint::Bedrock,
+            _ if vertex_model(path) == Some("count-tokens") => Endpoint::CountTokens,
+            _ if vertex_model(path).is_some() => Endpoint::Vertex,
+            _ if under(path, "/v1/messages/batches") => Endpoint::Batches,
+            _ if under(path, "/v1/models") => Endpoint::Models,
+            _ if under(path, "/v1/files") => Endpoint::Files,
+            _ => Endpoint::Other,
+        }
+    }
+
+    /// Whether what comes back is a message, or a stream of one.
+    pub fn answers_with_a_message(self) -> bool {
+        matches!(self, Endpoint::Messages | Endpoint::Bedrock | Endpoint::Vertex)
+    }
+
+    /// The model that the path names, where it does. A resource name carries an account, and is none.
+    pub fn model(self, path: &str) -> Option<String> {
+        let model = match self {
+            Endpoint::Bedrock => bedrock_model(path)?,
+            Endpoint::Vertex => vertex_model(path)?,
+            _ => return None,
+        };
+        Some(model.replace("%3A", ":").replace("%3a", ":").replace("%40", "@"))
+            .filter(|model| !model.starts_with("arn:"))
+    }
+}
+
+fn bedrock_model(path: &str) -> Option<&str> {
+    let (model, call) = path.strip_prefix("/model/")?.split_once('/')?;
+    matches!(call, "invoke" | "invoke-with-response-stream").then_some(model)
+}
+
+fn vertex_model(path: &str) -> Option<&str> {
+    let (_, named) = path.split_once("/publishers/anthropic/models/")?;
+    let (model, call) = named.split_once(':')?;
+    matches!(call, "rawPredict" | "streamRawPredict").then_some(model)
+}
+
+fn under(path: &str, root: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_post_to_the_exact_path_is_a_messages_call() {
+        let post = http::Method::POST;
+        assert_eq!(Endpoint::of(&post, "/v1/messages"), Endpoint::Messages);
+        assert_eq!(Endpoint::of(&http::Method::GET, "/v1/messages"), Endpoint::Other);
+        assert_eq!(Endpoint::of(&post, "/v1/messages/"), Endpoint::Other);
+        assert_eq!(Endpoint::of(&post, "/v1/messages/count_tokens"), Endpoint::CountTokens);
+        assert_eq!(Endpoint::of(&post, "/v1/messages/batches/x/results"), Endpoint::Batches);
+        assert_eq!(Endpoint::of(&post, "/v1/modelsx"), Endpoint::Other);
+    }
+
+    #[test]
+    fn calls_of_other_clouds_are_known_by_their_paths_and_name_their_model() {
+        let post = http::Method::POST;
+        let vertex = "/v1/projects/p/locations/l/publishers/anthropic/models";
+        for (path, endpoint, model) in [
+            (
+                "/model/anthropic.claude-x-v1%3A0/invoke".into(),
+                Endpoint::Bedrock,
+                Some("anthropic.claude-x-v1:0"),
+            ),
+            ("/model/x/invoke-with-response-stream".into(), Endpoint::Bedrock, Some("x")),
+            ("/model/arn%3Aaws%3Abedrock%3Aus%3A123%3Ax/invoke".into(), Endpoint::Bedrock, None),
+            ("/model/x/converse".into(), Endpoint::Other, None),
+            (format!("{vertex}/claude-x@20250101:rawPredict"), Endpoint::Vertex, Some("claude-x@20250101")),
+            (format!("{vertex}/claude-x:streamRawPredict"), Endpoint::Vertex, Some("claude-x")),
+            (format!("{vertex}/count-tokens:rawPredict"), Endpoint::CountTokens, None),
+            (format!("{vertex}/claude-x:predict"), Endpoint::Other, None),
+        ] {
+            let found = Endpoint::of(&post, &path);
+            assert_eq!((found, found.model(&path).as_deref()), (endpoint, model), "{path}");
+        }
+    }
+}

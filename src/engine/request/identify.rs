@@ -1,0 +1,282 @@
+//! Who sent a request: tenant, session, agent, client. Ids leave this module only as digests.
+
+use std::fmt;
+
+use http::{HeaderMap, HeaderName, header};
+
+use super::clients;
+use crate::engine::words::{IdDigest, TenantId, first};
+
+/// The headers that carry a credential, and the one that narrows it to a workspace.
+static CREDENTIALS: [HeaderName; 2] = [header::AUTHORIZATION, HeaderName::from_static("x-api-key")];
+static WORKSPACE: HeaderName = HeaderName::from_static("anthropic-workspace-id");
+/// The headers that name a session, the stronger first, and the one that names an agent.
+pub static SESSION: HeaderName = HeaderName::from_static("x-claude-code-session-id");
+static OUR_SESSION: HeaderName = HeaderName::from_static("x-forkpoint-session");
+static AGENT: HeaderName = HeaderName::from_static("x-claude-code-agent-id");
+static BETA: HeaderName = HeaderName::from_static("anthropic-beta");
+/// How the access tokens of consumer logins begin.
+const OAUTH_TOKEN: &[u8] = b"sk-ant-oat";
+static SIGNATURES: [HeaderName; 4] = [
+    HeaderName::from_static("x-amz-content-sha256"),
+    HeaderName::from_static("digest"),
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("signature"),
+];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// `None` without a credential.
+    pub tenant: Option<TenantId>,
+    pub session: Option<Session>,
+    pub agent: Option<IdDigest>,
+    /// Family and major.minor of the user agent, such as `claude-cli/2.1`, if the family is known.
+    pub client: String,
+}
+
+/// The session that a request names. Several headers can name one: a gateway's, and the client's behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// The digest of the strongest name, which is shown.
+    pub shown: IdDigest,
+    /// The digest of every name and every value. Sessions are compared by this alone: a client that adds a header of
+    /// another session to what its gateway says is in neither of the two.
+    pub hints: IdDigest,
+}
+
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shown.fmt(f)
+    }
+}
+
+/// The rule that decides which senders are one tenant, from `identity.*`.
+#[derive(Clone, Copy, Debug)]
+pub struct TenantRule<'a> {
+    pub pepper: &'a str,
+    /// Instead of the credentials, when not empty.
+    pub headers: &'a [HeaderName],
+}
+
+/// `own` are families of clients that are known beside [`clients`]'.
+pub fn sender(headers: &HeaderMap, rule: TenantRule<'_>, own: &[String]) -> Sender {
+    let id = |name: &HeaderName| headers.get(name).map(|value| id_digest(value.as_bytes()));
+    Sender {
+        tenant: tenant(headers, rule),
+        session: session(headers),
+        agent: id(&AGENT),
+        client: client(headers, own),
+    }
+}
+
+impl Sender {
+    /// The body's `metadata.user_id` is the weakest session hint.
+    pub fn hint(&mut self, user_id: &str) {
+        let digest = id_digest(user_id.as_bytes());
+        self.session.get_or_insert(Session { shown: digest, hints: digest });
+    }
+}
+
+/// Returns true if the body is covered by a signature, so that not a byte of it may change.
+pub fn is_signed(headers: &HeaderMap) -> bool {
+    SIGNATURES.iter().any(|name| headers.contains_key(name))
+        || headers.get_all(header::AUTHORIZATION).iter().any(|value| value.as_bytes().starts_with(b"AWS4-"))
+}
+
+/// Returns true for the traffic of a consumer login: a beta says so, or the token does.
+pub fn is_oauth(headers: &HeaderMap) -> bool {
+    let token = |value: &http::HeaderValue| {
+        let value = value.as_bytes();
+        // A scheme may be written in any case, and with any space behind it.
+        let bearer = value.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
+        bearer.map_or(value, |(_, token)| token.trim_ascii_start()).starts_with(OAUTH_TOKEN)
+    };
+    betas(headers).any(|beta| beta.starts_with("oauth-"))
+        || CREDENTIALS.iter().any(|name| headers.get_all(name).iter().any(token))
+}
+
+/// The betas that a request asks for, in its order.
+pub fn betas(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let lists = headers.get_all(&BETA).iter().filter_map(|value| value.to_str().ok());
+    lists.flat_map(each_beta)
+}
+
+/// The betas of one list.
+pub fn each_beta(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|beta| !beta.is_empty())
+}
+
+fn tenant(headers: &HeaderMap, rule: TenantRule<'_>) -> Option<TenantId> {
+    let mut material = Vec::with_capacity(512);
+    let mut add = |part: &[u8]| {
+        // Lengths keep ("ab", "c") apart from ("a", "bc").
+        material.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        material.extend_from_slice(part);
+    };
+    add(rule.pepper.as_bytes());
+    let mut found = false;
+    let mut add_header = |name: &HeaderName| {
+        let mut present = false;
+        for value in headers.get_all(name) {
+            add(name.as_str().as_bytes());
+            add(value.as_bytes());
+            present = true;
+        }
+        present
+    };
+    if rule.headers.is_empty() {
+        for name in &CREDENTIALS {
+            found |= add_header(name);
+        }
+        add_header(&WORKSPACE);
+    } else {
+        for name in rule.headers {
+            found |= add_header(name);
+        }
+    }
+    // In one run, which is far cheaper than in parts.
+    found.then(|| TenantId(blake3::derive_key("forkpoint tenant v1", &material)))
+}
+
+/// The session that the headers name.
+fn session(headers: &HeaderMap) -> Option<Session> {
+    let mut shown = None;
+    let mut material = Vec::new();
+    for name in [&SESSION, &OUR_SESSION] {
+        for value in headers.get_all(name) {
+            shown.get_or_insert_with(|| id_digest(value.as_bytes()));
+            // Lengths keep two values apart from one that contains both.
+            for part in [name.as_str().as_bytes(), value.as_bytes()] {
+                material.extend_from_slice(&(part.len() as u64).to_le_bytes());
+                material.extend_from_slice(part);
+            }
+        }
+    }
+    Some(Session { shown: shown?, hints: id_digest(&material) })
+}
+
+fn id_digest(id: &[u8]) -> IdDigest {
+    IdDigest(first(blake3::hash(id).as_bytes()))
+}
+
+fn client(headers: &HeaderMap, own: &[String]) -> String {
+    let agent = headers.get(header::USER_AGENT).map_or(Some(""), |value| value.to_str().ok());
+    agent.map_or_else(|| clients::OTHER.to_owned(), |agent| clients::name(agent, own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULE: TenantRule<'_> = TenantRule { pepper: "", headers: &[] };
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(*name, value.parse().unwrap());
+        }
+        map
+    }
+
+    fn tenant_of(pairs: &[(&'static str, &'static str)], rule: TenantRule<'_>) -> Option<TenantId> {
+        sender(&headers(pairs), rule, &[]).tenant
+    }
+
+    #[test]
+    fn every_credential_and_the_workspace_make_the_tenant() {
+        let key = ("x-api-key", "k");
+        let bearer = ("authorization", "Bearer k");
+        let workspace = ("anthropic-workspace-id", "w");
+        let all = [
+            tenant_of(&[key], RULE),
+            tenant_of(&[bearer], RULE),
+            tenant_of(&[key, bearer], RULE),
+            tenant_of(&[key, workspace], RULE),
+            tenant_of(&[key], TenantRule { pepper: "p", headers: &[] }),
+        ];
+        for (i, one) in all.iter().enumerate() {
+            assert!(one.is_some() && all[..i].iter().all(|other| other != one), "{i}");
+        }
+        assert_eq!(tenant_of(&[key, bearer], RULE), tenant_of(&[bearer, key, ("x-other", "1")], RULE));
+    }
+
+    #[test]
+    fn without_a_credential_there_is_no_tenant() {
+        assert_eq!(tenant_of(&[("anthropic-workspace-id", "w")], RULE), None);
+    }
+
+    #[test]
+    fn configured_headers_replace_the_credentials() {
+        let names = [HeaderName::from_static("x-user")];
+        let rule = TenantRule { pepper: "", headers: &names };
+        let one = tenant_of(&[("x-api-key", "rotates-1"), ("x-user", "ann")], rule);
+        assert!(one.is_some());
+        assert_eq!(one, tenant_of(&[("x-api-key", "rotates-2"), ("x-user", "ann")], rule));
+        assert_ne!(one, tenant_of(&[("x-api-key", "rotates-1"), ("x-user", "bob")], rule));
+        assert_eq!(tenant_of(&[("x-api-key", "rotates-1")], rule), None);
+    }
+
+    #[test]
+    fn session_hints_have_an_order_and_show_only_a_digest() {
+        let map = headers(&[("x-claude-code-session-id", "s"), ("x-claude-code-agent-id", "a")]);
+        let mut seen = sender(&map, RULE, &[]);
+        seen.hint("u");
+        assert_eq!(seen.session.unwrap().shown, id_digest(b"s"));
+        assert_eq!(seen.agent.unwrap().to_string().len(), 8);
+        let mut seen = sender(&HeaderMap::new(), RULE, &[]);
+        seen.hint("u");
+        assert_eq!(seen.session.unwrap().shown, id_digest(b"u"));
+    }
+
+    #[test]
+    fn sessions_are_the_same_only_if_every_name_and_every_value_is() {
+        let (theirs, ours) = ("x-claude-code-session-id", "x-forkpoint-session");
+        let named: [&[(&'static str, &'static str)]; 8] = [
+            &[(theirs, "a")],
+            &[(ours, "a")],
+            &[(ours, "b")],
+            &[(theirs, "a"), (ours, "a")],
+            &[(theirs, "a"), (ours, "b")],
+            &[(theirs, "b"), (ours, "a")],
+            &[(ours, "a"), (ours, "b")],
+            &[(ours, "b"), (ours, "a")],
+        ];
+        let hints = named.map(|named| sender(&headers(named), RULE, &[]).session.unwrap().hints);
+        for (number, one) in hints.iter().enumerate() {
+            assert!(hints[..number].iter().all(|other| other != one), "{number}");
+        }
+        let again = headers(&[("x-other", "1"), (ours, "b"), (theirs, "a")]);
+        assert_eq!(sender(&again, RULE, &[]).session.unwrap().hints, hints[4]);
+    }
+
+    #[test]
+    fn a_client_is_named_by_its_user_agent() {
+        let name = |pairs| sender(&headers(pairs), RULE, &["till".to_owned()]).client;
+        assert_eq!(name(&[("user-agent", "till/3.2.1")]), "till/3.2");
+        assert_eq!(name(&[("user-agent", "stranger/3.2.1")]), "other");
+        assert_eq!(name(&[]), "none");
+    }
+
+    #[test]
+    fn consumer_logins_are_recognised_by_beta_and_by_token() {
+        assert!(is_oauth(&headers(&[("anthropic-beta", "a-1, oauth-2025-04-20")])));
+        assert!(is_oauth(&headers(&[("anthropic-beta", "a-1"), ("anthropic-beta", "oauth-2025-04-20")])));
+        for token in
+            ["Bearer sk-ant-oat01-x", "bearer sk-ant-oat01-x", "BEARER  sk-ant-oat01-x", "sk-ant-oat01-x"]
+        {
+            assert!(is_oauth(&headers(&[("authorization", token)])), "{token}");
+        }
+        assert!(!is_oauth(&headers(&[("authorization", "Bearer sk-ant-api03-x"), ("x-api-key", "k")])));
+        assert!(!is_oauth(&headers(&[("anthropic-beta", "no-oauth-here")])));
+    }
+
+    #[test]
+    fn signed_bodies_are_recognised() {
+        assert!(is_signed(&headers(&[(
+            "authorization",
+            "AWS4-HMAC-SHA256 Credential=…".split('…').next().unwrap()
+        )])));
+        assert!(is_signed(&headers(&[("content-md5", "x")])));
+        assert!(!is_signed(&headers(&[("authorization", "Bearer AWS4-")])));
+    }
+}

@@ -1,0 +1,405 @@
+//! The spellings of a tenant, or of one conversation whose thinking is bound.
+//!
+//! Each spelling is kept once. An element (a tool, a system block) has bytes of its own, copied out of the
+//! request so that they do not hold the whole body in memory; a list knows its elements by meaning, and keeps
+//! only their order and the white space between them; choices and forwarded bodies share the same bytes.
+//!
+//! Meanings are costly, so a table also remembers which bytes meant what, by digest.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use super::Order;
+use super::aged::{Aged, ENTRY_BYTES, UseCounter, oldest_to_keep};
+use super::respeller::meaning_of;
+use crate::engine::request::json;
+use crate::engine::request::meaning::{Meaning, Tree, is_reordered};
+
+/// How much a table may hold before the least recently used entries go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub bytes: usize,
+    pub entries: usize,
+}
+
+impl Limits {
+    /// A tenant: tool sets and prompts of dozens of agents (some 100 KB each, most of it common), and the
+    /// inputs of a few dozen conversations at once.
+    pub const TENANT: Limits = Limits { bytes: 8 << 20, entries: 16_384 };
+    /// A tenant that nothing is kept of.
+    pub const NOTHING: Limits = Limits { bytes: 0, entries: 0 };
+    /// One conversation: its tools, its prompt, and all its calls up to the window's end.
+    pub const CONVERSATION: Limits = Limits { bytes: 4 << 20, entries: 8_192 };
+}
+
+/// One value may take this part of a table; a larger one would push out everything else.
+const SHARE_OF_ONE: usize = 4;
+
+/// Different inputs under one call id: a real one has one, and a made-up one must not grow without end.
+const INPUTS_PER_CALL: usize = 4;
+
+/// Everything that was learned from a tenant's requests.
+#[derive(Debug)]
+pub struct Table {
+    pub(super) memo: MeaningMemo,
+    pub(super) spellings: Spellings,
+}
+
+impl Table {
+    pub fn new(limits: Limits) -> Table {
+        let memo = Limits { bytes: limits.bytes / 4, entries: limits.entries };
+        Table { memo: MeaningMemo::new(memo), spellings: Spellings::new(limits) }
+    }
+
+    /// Adds what a request brought. Where another request was faster, its spelling stays.
+    pub fn remember(&mut self, news: News) {
+        for (digest, reading) in news.readings {
+            self.memo.insert(digest, reading);
+        }
+        self.spellings.insert(news.fresh);
+        self.spellings.keep_trees(news.trees);
+    }
+
+    /// Returns the memory that the table takes, its own structures included.
+    pub fn bytes(&self) -> usize {
+        self.memo.readings.cost + self.spellings.bytes()
+    }
+
+    pub fn entries(&self) -> usize {
+        self.memo.readings.slots.len() + self.spellings.entries()
+    }
+}
+
+/// The spelling of one conversation, fixed at its first request and added to as it grows.
+#[derive(Debug)]
+pub struct Choice {
+    order: Order,
+    pub(super) spellings: Spellings,
+}
+
+impl Choice {
+    /// `order` is the one in force at the conversation's start; it holds whatever the configuration becomes.
+    pub fn new(order: Order, limits: Limits) -> Choice {
+        Choice { order, spellings: Spellings::new(limits) }
+    }
+
+    pub fn pin(&mut self, pins: Pins) {
+        self.spellings.insert(pins.fresh);
+        self.spellings.keep_trees(pins.trees);
+    }
+
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Most of it shared with the tenant's table.
+    pub fn bytes(&self) -> usize {
+        self.spellings.bytes()
+    }
+
+    /// Returns the address and the size of each part, so that parts shared by several choices can be counted once.
+    pub fn parts(&self) -> impl Iterator<Item = (usize, usize)> {
+        let Spellings { elements, lists, inputs, .. } = &self.spellings;
+        let elements = elements.slots.values().map(|slot| (slot.value.bytes.as_ptr().addr(), slot.cost));
+        let lists = lists.slots.values().map(|slot| (Arc::as_ptr(&slot.value).addr(), slot.cost));
+        let inputs = inputs.slots.values().flat_map(|slot| &slot.value);
+        let inputs = inputs.map(|input| (Arc::as_ptr(input).addr(), input.bytes.len() + ENTRY_BYTES));
+        elements.chain(lists).chain(inputs)
+    }
+}
+
+/// New entries of a request for its tenant's table.
+#[derive(Debug, Default)]
+pub struct News {
+    pub(super) readings: BTreeMap<[u8; 32], Meanings>,
+    pub(super) fresh: Fresh,
+    /// Of tools that were met in another spelling.
+    pub(super) trees: Vec<(SpellingKey, Tree)>,
+}
+
+impl News {
+    pub fn is_empty(&self) -> bool {
+        self.readings.is_empty() && self.fresh.is_empty() && self.trees.is_empty()
+    }
+}
+
+/// New spellings of a request for its conversation.
+#[derive(Debug, Default)]
+pub struct Pins {
+    pub(super) fresh: Fresh,
+    pub(super) trees: Vec<(SpellingKey, Tree)>,
+}
+
+impl Pins {
+    pub fn is_empty(&self) -> bool {
+        self.fresh.is_empty() && self.trees.is_empty()
+    }
+}
+
+/// The kind of a value. Values of different kinds are never compared: the same words as a tool and as a system block
+/// are two values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Grain {
+    Tool,
+    Block,
+    /// A system prompt that is a string.
+    Text,
+    Tools,
+    System,
+    /// A system list behind an attribution line: it has one place more.
+    AttributedSystem,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct SpellingKey {
+    pub grain: Grain,
+    pub digest: [u8; 32],
+}
+
+/// How a list was first written, its elements aside.
+#[derive(Debug)]
+pub(super) struct List {
+    pub order: Vec<Meaning>,
+    /// The bytes before, between and after the elements.
+    pub glue: Vec<Bytes>,
+}
+
+/// A tool or a system block as first written.
+#[derive(Debug)]
+struct Element {
+    bytes: Bytes,
+    /// Of a tool that came in another spelling: it will again.
+    tree: Option<Tree>,
+}
+
+/// A tool that was found to be another spelling of the one known under its name.
+pub(super) struct RespeltTool {
+    pub meaning: Meaning,
+    /// The tree of the known tool, if the table does not have it yet.
+    pub tree: Option<(SpellingKey, Tree)>,
+}
+
+/// The input of a call as first written. Its meaning is asked for only when another spelling turns up.
+#[derive(Debug)]
+pub(super) struct CallInput {
+    pub bytes: Bytes,
+    meaning: OnceLock<Option<Meaning>>,
+}
+
+impl CallInput {
+    pub fn new(bytes: Bytes) -> CallInput {
+        CallInput { bytes, meaning: OnceLock::new() }
+    }
+
+    pub fn meaning(&self) -> Option<Meaning> {
+        *self.meaning.get_or_init(|| meaning_of(&self.bytes))
+    }
+}
+
+/// Spellings on their way into a table, in a fixed order so that ages are too.
+#[derive(Debug, Default)]
+pub(super) struct Fresh {
+    pub elements: BTreeMap<SpellingKey, Bytes>,
+    pub lists: BTreeMap<SpellingKey, Arc<List>>,
+    pub inputs: BTreeMap<Box<str>, Vec<Arc<CallInput>>>,
+}
+
+impl Fresh {
+    fn is_empty(&self) -> bool {
+        self.elements.is_empty() && self.lists.is_empty() && self.inputs.is_empty()
+    }
+
+    pub fn add_input(&mut self, id: &str, input: Arc<CallInput>) {
+        match self.inputs.get_mut(id) {
+            Some(inputs) => inputs.push(input),
+            None => {
+                self.inputs.insert(id.into(), vec![input]);
+            }
+        }
+    }
+}
+
+/// The spellings themselves.
+#[derive(Debug)]
+pub(super) struct Spellings {
+    limits: Limits,
+    clock: UseCounter,
+    elements: Aged<SpellingKey, Element>,
+    /// Which tool was the last to be learned under a name, as it is spelt.
+    names: Aged<Box<[u8]>, SpellingKey>,
+    lists: Aged<SpellingKey, Arc<List>>,
+    inputs: Aged<Box<str>, Vec<Arc<CallInput>>>,
+}
+
+impl Spellings {
+    fn new(limits: Limits) -> Spellings {
+        Spellings {
+            limits,
+            clock: UseCounter::default(),
+            elements: Aged::default(),
+            names: Aged::default(),
+            lists: Aged::default(),
+            inputs: Aged::default(),
+        }
+    }
+
+    pub fn element(&self, key: &SpellingKey) -> Option<&Bytes> {
+        self.elements.get(key, &self.clock).map(|element| &element.bytes)
+    }
+
+    /// A tool that is another spelling of the one that is known under its name.
+    pub fn respelt_tool(&self, name: &[u8], tool: &[u8]) -> Option<RespeltTool> {
+        let key = *self.names.get(name, &self.clock)?;
+        let known = self.elements.get(&key, &self.clock)?;
+        let found = |tree: &Tree| tree.is_respelt(&known.bytes, tool);
+        let tree = match &known.tree {
+            Some(tree) => found(tree).then_some(None)?,
+            None if !is_reordered(&known.bytes, tool) => return None,
+            None => Some((key, Tree::of(&known.bytes).filter(found)?)),
+        };
+        Some(RespeltTool { meaning: Meaning::from_bytes(key.digest), tree })
+    }
+
+    /// Keeps how known tools are built. They are needed again where a client spells its tools anew each turn.
+    fn keep_trees(&mut self, trees: Vec<(SpellingKey, Tree)>) {
+        for (key, tree) in trees {
+            let Some(slot) = self.elements.slots.get_mut(&key).filter(|slot| slot.value.tree.is_none())
+            else {
+                continue;
+            };
+            let cost = tree.memory_bytes();
+            slot.cost += cost;
+            self.elements.cost += cost;
+            slot.value.tree = Some(tree);
+        }
+        self.trim();
+    }
+
+    pub fn list(&self, key: &SpellingKey) -> Option<&Arc<List>> {
+        self.lists.get(key, &self.clock)
+    }
+
+    pub fn inputs(&self, id: &str) -> &[Arc<CallInput>] {
+        self.inputs.get(id, &self.clock).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns true if a call with this number of inputs may get another.
+    pub fn room_for_input(inputs: usize) -> bool {
+        inputs < INPUTS_PER_CALL
+    }
+
+    fn bytes(&self) -> usize {
+        self.elements.cost + self.names.cost + self.lists.cost + self.inputs.cost
+    }
+
+    fn entries(&self) -> usize {
+        self.elements.slots.len() + self.names.slots.len() + self.lists.slots.len() + self.inputs.slots.len()
+    }
+
+    fn insert(&mut self, fresh: Fresh) {
+        let largest = self.limits.bytes / SHARE_OF_ONE;
+        for (key, bytes) in fresh.elements {
+            if bytes.len() <= largest && self.element(&key).is_none() {
+                let cost = bytes.len();
+                if key.grain == Grain::Tool
+                    && let Some(name) = tool_name(&bytes)
+                {
+                    self.names.insert(name.into(), key, name.len(), &self.clock);
+                }
+                self.elements.insert(key, Element { bytes, tree: None }, cost, &self.clock);
+            }
+        }
+        for (key, list) in fresh.lists {
+            let glue: usize = list.glue.iter().map(|glue| glue.len() + size_of::<Bytes>()).sum();
+            let cost = glue + list.order.len() * size_of::<Meaning>();
+            if cost <= largest && self.list(&key).is_none() {
+                self.lists.insert(key, list, cost, &self.clock);
+            }
+        }
+        for (id, inputs) in fresh.inputs {
+            self.insert_inputs(id, inputs, largest);
+        }
+        self.trim();
+    }
+
+    fn insert_inputs(&mut self, id: Box<str>, new: Vec<Arc<CallInput>>, largest: usize) {
+        let mut inputs = self.inputs(&id).to_vec();
+        let before = inputs.len();
+        for input in new {
+            let known = inputs.iter().any(|known| {
+                known.bytes == input.bytes
+                    || (known.meaning().is_some() && known.meaning() == input.meaning())
+            });
+            if !known && input.bytes.len() <= largest && Spellings::room_for_input(inputs.len()) {
+                inputs.push(input);
+            }
+        }
+        if inputs.len() > before {
+            let cost = id.len() + inputs.iter().map(|input| input.bytes.len() + ENTRY_BYTES).sum::<usize>();
+            self.inputs.insert(id, inputs, cost, &self.clock);
+        }
+    }
+
+    fn trim(&mut self) {
+        if self.bytes() <= self.limits.bytes && self.entries() <= self.limits.entries {
+            return;
+        }
+        let ages =
+            self.elements.ages().chain(self.names.ages()).chain(self.lists.ages()).chain(self.inputs.ages());
+        let oldest = oldest_to_keep(ages.collect(), self.limits);
+        self.elements.forget_before(oldest);
+        self.names.forget_before(oldest);
+        self.lists.forget_before(oldest);
+        self.inputs.forget_before(oldest);
+    }
+}
+
+/// A longer name is not one.
+const NAME_BYTES_MAX: usize = 256;
+
+/// Returns the name of a tool, quotes included. A tool with a meaning has each member once, so the walk ends at its
+/// name.
+fn tool_name(tool: &[u8]) -> Option<&[u8]> {
+    let mut name = None;
+    let _ = json::walk_object(tool, 0, |key, start| {
+        let end = json::value_end(tool, start)?;
+        if json::is_key(tool, &key, "name") {
+            name = Some(start..end);
+            // An error is how a walk is ended early.
+            return Err(json::Malformed::At(start));
+        }
+        Ok(end)
+    });
+    name.map(|name: json::Span| &tool[name]).filter(|name| name.len() <= NAME_BYTES_MAX)
+}
+
+/// The meaning of a value, or one per element of a list; `None` for an element that has none.
+pub(super) type Meanings = Arc<[Option<Meaning>]>;
+
+#[derive(Debug)]
+pub(super) struct MeaningMemo {
+    limits: Limits,
+    clock: UseCounter,
+    readings: Aged<[u8; 32], Meanings>,
+}
+
+impl MeaningMemo {
+    fn new(limits: Limits) -> MeaningMemo {
+        MeaningMemo { limits, clock: UseCounter::default(), readings: Aged::default() }
+    }
+
+    pub fn get(&self, digest: &[u8; 32]) -> Option<&Meanings> {
+        self.readings.get(digest, &self.clock)
+    }
+
+    fn insert(&mut self, digest: [u8; 32], reading: Meanings) {
+        let cost = size_of_val(&*reading);
+        self.readings.insert(digest, reading, cost, &self.clock);
+        if self.readings.cost > self.limits.bytes || self.readings.slots.len() > self.limits.entries {
+            let oldest = oldest_to_keep(self.readings.ages().collect(), self.limits);
+            self.readings.forget_before(oldest);
+        }
+    }
+}
