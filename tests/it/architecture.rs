@@ -130,6 +130,110 @@ fn the_shared_words_import_nothing_of_this_crate() {
     }
 }
 
+/// Returns true for a file of unit tests.
+fn is_test(path: &Path) -> bool {
+    let inside = path.strip_prefix(root()).unwrap();
+    inside.ends_with("tests.rs") || inside.components().any(|part| part.as_os_str() == "tests")
+}
+
+/// The folders and files of the engine, in reading order: each may use only those before it.
+const ENGINE: [&str; 9] =
+    ["words", "request", "answer", "respell", "cache", "family", "fork", "gate", "align"];
+
+#[test]
+fn a_folder_of_the_engine_uses_only_those_before_it() {
+    let engine = root().join("src/engine");
+    let mut checked = 0;
+    for path in sources(&engine) {
+        let inside = path.strip_prefix(&engine).unwrap().components().next().unwrap();
+        let from = inside.as_os_str().to_str().unwrap().trim_end_matches(".rs").to_owned();
+        if from == "mod" || is_test(&path) {
+            continue;
+        }
+        let rank = |name: &str| ENGINE.iter().position(|folder| *folder == name);
+        let own = rank(&from).unwrap_or_else(|| panic!("{from} has no place in the order of the engine"));
+        let text = shipped(&path);
+        for rest in text.split("crate::engine::").skip(1) {
+            let to = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap();
+            let other = rank(to).unwrap_or_else(|| panic!("{}: crate::engine::{to}", path.display()));
+            assert!(other <= own, "{} must not use engine::{to}", path.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 100, "only {checked} uses found: the scan is broken");
+}
+
+/// Files of the engine that share state behind a lock or a counter. None may join them.
+const LOCKED: [&str; 8] = [
+    "cache/entry/parameters.rs",
+    "family/conversation.rs",
+    "family/fanout/account.rs",
+    "family/fanout/bindings.rs",
+    "family/fanout/point.rs",
+    "fork/opening.rs",
+    "respell/canonical/aged.rs",
+    "respell/canonical/table.rs",
+];
+
+#[test]
+fn no_other_file_of_the_engine_has_a_lock() {
+    const LOCKS: [&str; 9] =
+        ["Mutex", "RwLock", "Atomic", "OnceLock", "OnceCell", "LazyCell", "RefCell", "Cell<", "RandomState"];
+    let engine = root().join("src/engine");
+    for path in sources(&engine).into_iter().filter(|path| !is_test(path)) {
+        let name = path.strip_prefix(&engine).unwrap().to_str().unwrap().to_owned();
+        let text = shipped(&path);
+        let has_lock = LOCKS.iter().any(|word| text.contains(word));
+        assert_eq!(has_lock, LOCKED.contains(&name.as_str()), "{name}");
+    }
+}
+
+/// The text of a function, up to its closing brace.
+fn function<'t>(text: &'t str, name: &str) -> &'t str {
+    let start = text.find(&format!("fn {name}(")).unwrap_or_else(|| panic!("no function {name}"));
+    let end = text[start..].find("\n    }\n").map_or(text.len(), |end| start + end);
+    &text[start..end]
+}
+
+#[test]
+fn the_map_names_every_folder_and_the_phases_in_the_order_of_the_code() {
+    let map = fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    for entry in
+        fs::read_dir(root().join("src")).unwrap().chain(fs::read_dir(root().join("src/engine")).unwrap())
+    {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let name = name.trim_end_matches(".rs");
+        let is_named = map.contains(&format!("[`{name}`]")) || map.contains(&format!("[`engine::{name}`]"));
+        assert!(is_named || ["lib", "main", "mod"].contains(&name), "{name} is not on the map");
+    }
+    let phases: Vec<&str> = map
+        .split("```text\n")
+        .nth(1)
+        .and_then(|block| block.split("//! ```").next())
+        .unwrap()
+        .lines()
+        .filter_map(|line| line.trim_start_matches("//! ").split(' ').next())
+        .filter(|phase| !phase.is_empty())
+        .collect();
+    let proxy = |file: &str| fs::read_to_string(root().join("src/proxy").join(file)).unwrap();
+    let (handle, attempt, record) = (proxy("mod.rs"), proxy("attempt.rs"), proxy("record/mod.rs"));
+    let called = |text: &str, calls: &[&str]| {
+        let places: Vec<_> =
+            calls.iter().map(|call| text.find(call).unwrap_or_else(|| panic!("{call}"))).collect();
+        assert!(places.is_sorted(), "{calls:?} are called in another order");
+    };
+    called(function(&handle, "handle"), &["self.exchange(", "observe::relay("]);
+    called(function(&handle, "exchange"), &["self.prepare(", "self.rewritten("]);
+    called(function(&handle, "prepare"), &["collect::collect("]);
+    called(function(&attempt, "rewritten"), &["self.read(", "self.planned(", "self.upstream.send("]);
+    called(function(&attempt, "planned"), &["self.align(", "self.recognise(", "self.forked(", "self.hold("]);
+    called(function(&attempt, "forked"), &["self.await_seal(", "self.fork("]);
+    called(function(&record, "finish"), &["report("]);
+    let order =
+        ["collect", "read", "align", "recognise", "await_seal", "fork", "hold", "send", "relay", "report"];
+    assert_eq!(phases, order);
+}
+
 #[test]
 fn files_stay_a_sitting_long() {
     for path in sources(&root().join("src")) {

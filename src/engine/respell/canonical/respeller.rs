@@ -10,7 +10,8 @@ use super::{Canonical, Replacement};
 use crate::engine::request::anatomy::{Form, Piece};
 use crate::engine::request::meaning::{Meaning, Tree};
 use crate::engine::request::prefix::Leaf;
-use crate::engine::{request::json, request::marker};
+use crate::engine::request::json;
+use crate::engine::request::marker;
 
 /// A larger value than any tool, prompt or input; a meaning costs several times a digest.
 const VALUE_BYTES_MAX: usize = 4 << 20;
