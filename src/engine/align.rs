@@ -22,23 +22,23 @@ use super::words::{Layer, Reason};
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{Copied, Known, KnownLayer, Remembered};
 
-/// What the operator and the upstream ask for.
+/// The settings of the operator and the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     pub order: Order,
     pub profile: Profile,
     pub attribution: Attribution,
-    /// Whether the upstream is asked for its own verdict on misses.
+    /// True if the upstream is asked for its own verdict on misses.
     pub diagnose: bool,
 }
 
-/// What is known of the model, the tenant and the conversation.
+/// Facts about the model, the tenant and the conversation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts {
     pub bound_thinking: bool,
     pub minimum_tokens: Option<u64>,
     pub tokens_per_byte: Option<f64>,
-    /// Whether others come with the same tools and system prompt: the siblings of a child.
+    /// True if other requests come with the same tools and system prompt: the siblings of a child.
     pub has_siblings: bool,
     /// The last piece that they have too, of a fork that its client has made.
     pub shared: Option<usize>,
@@ -46,10 +46,10 @@ pub struct Facts {
     pub imagined: bool,
 }
 
-/// What a tenant's traffic says about a request as it will go out: in the one spelling that is learned by.
+/// Facts that a tenant's traffic tells about a request as it will go out: in the one spelling that is learned by.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Habits {
-    /// Whether its prefix came before in another conversation.
+    /// True if its prefix came before in another conversation.
     pub seen_before: bool,
     /// The share of conversations of this tenant and tool set that continue.
     pub continues: Option<f64>,
@@ -64,7 +64,7 @@ pub struct Aligned {
     pub trace: Arc<Trace>,
     pub body: Forwarded,
     pub plan: breakpoints::Plan,
-    /// What the tenant's table is told once the upstream took the request.
+    /// The news for the tenant's table once the upstream took the request.
     pub interns: News,
     pub pins: Pins,
 }
@@ -96,13 +96,13 @@ pub fn align(
         tokens_per_byte: facts.tokens_per_byte,
         last_written: habits.last_written,
         seen_before: habits.seen_before,
-        continues: habits.continues.filter(|_| arrival.predecessor().is_none()),
+        continues: if arrival.predecessor().is_none() { habits.continues } else { None },
         has_siblings: facts.has_siblings,
         shared: facts.shared,
         unread_from: arrival.conversation().and_then(|conversation| conversation.unread_from()),
     };
     let plan = breakpoints::plan(forwarded.body(), forwarded.anatomy(), &situation);
-    let question = rules.diagnose.then(|| question(arrival, &forwarded)).flatten();
+    let question = if rules.diagnose { question(arrival, &forwarded) } else { None };
     let body = match question {
         None => edit::apply(forwarded.body(), &plan.edits),
         Some(question) => {
@@ -117,7 +117,7 @@ pub fn align(
     Ok(Aligned { trace: Arc::new(trace), body, plan, interns: canonical.interns, pins: canonical.pins })
 }
 
-/// What a request that goes out as it came leaves behind.
+/// Returns the trace of a request that goes out as it came.
 pub fn untouched(arrival: &Arrival) -> Trace {
     let received = match &arrival.came {
         None => Arc::clone(&arrival.received),

@@ -16,7 +16,7 @@ use super::decode::{Decoder, Sink};
 const PEEK_BYTES_MAX: usize = 64 << 10;
 
 pub struct UpstreamBody {
-    /// What was read of it, and has yet to be relayed.
+    /// Frames that were read from it and have yet to be relayed.
     seen: VecDeque<Result<Frame<Bytes>, hyper::Error>>,
     rest: Incoming,
 }

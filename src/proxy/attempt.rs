@@ -53,7 +53,9 @@ impl Proxy {
         let original = parts.clone();
         if let Some(forked) = &forked {
             forked.rewrite(&mut parts.headers, &recorder.facts.betas);
-            if let Some(tape) = recorder.tape.as_mut().filter(|_| forked.betas != recorder.facts.betas) {
+            if forked.betas != recorder.facts.betas
+                && let Some(tape) = &mut recorder.tape
+            {
                 tape.forwards_betas(&forked.betas);
             }
         }
@@ -65,7 +67,7 @@ impl Proxy {
         self.once_more(answer, refused, original, body, second, recorder).await
     }
 
-    /// What goes out, once nothing is to be waited for: on a parent's prefix, or else in these pieces.
+    /// Returns the request to send, once nothing is to be waited for: on a parent's prefix, or else in these pieces.
     async fn planned(
         &self,
         body: &Bytes,
@@ -95,8 +97,8 @@ impl Proxy {
         }
     }
 
-    /// Whether a request that the configuration observes now is of a child that was put on a prefix before: that
-    /// child keeps it, unless its client asks for less itself.
+    /// Returns true if a request that the configuration only observes now is of a child that was put on a prefix
+    /// before: that child keeps it, unless its client asks for less itself.
     pub(super) fn keeps_prefix(&self, body: &Bytes, modes: Modes, recorder: &mut Recorder) -> bool {
         let now = self.clock.now();
         if modes.asked.is_some_and(|asked| asked < Mode::Fork) || now.0 >= self.prefixes_until.load(Relaxed) {
@@ -126,13 +128,11 @@ impl Proxy {
         self.fork(recorder)
     }
 
-    /// Whether a request is to be planned again, now that it is known to have siblings: nothing was to be marked
-    /// for one that comes alone, nor where a client's own fork leaves its parent.
+    /// Returns true if a request is to be planned again, now that it is known to have siblings: nothing was to be
+    /// marked for one that comes alone, nor where a client's own fork leaves its parent.
     fn is_sibling(&self, recorder: &mut Recorder) -> bool {
         let Recorder { facts, memo, family, .. } = recorder;
-        let Some(memo) = memo.as_mut().filter(|_| matches!(facts.plan, Plan::Aligned(_))) else {
-            return false;
-        };
+        let (Plan::Aligned(_), Some(memo)) = (facts.plan, memo) else { return false };
         let family = family.as_ref().and_then(|family| family.newcomer().zip(family.own()));
         memo.shared = family.and_then(|(child, own)| child.err()?.last_shared(own));
         memo.has_siblings = facts.ends_without_tail;
@@ -158,7 +158,7 @@ impl Proxy {
         }
     }
 
-    /// What an answer that is a refusal says.
+    /// Returns the kind of refusal, if the answer is one.
     async fn says(&self, answer: &mut Answer) -> Option<UpstreamRefusal> {
         let status = answer.response.status().as_u16();
         if !matches!(status, 400 | 413) {
@@ -169,7 +169,7 @@ impl Proxy {
         UpstreamRefusal::of(status, &said)
     }
 
-    /// What goes out after a refusal, if anything does.
+    /// Returns the request to send after a refusal, if any.
     fn second(
         &self,
         refused: UpstreamRefusal,
@@ -229,7 +229,7 @@ impl Proxy {
         Ok(answer)
     }
 
-    /// What was made of the request is forgotten.
+    /// Forgets the changes to the request, and records why it goes out again.
     fn starts_over(&self, refused: UpstreamRefusal, second: &Second, recorder: &mut Recorder) {
         let (label, reason) = match (second, refused) {
             (Second::WithoutLostBlocks { .. }, _) => (UpstreamRefusal::LostPrefix, Reason::LostPrefix),
@@ -254,7 +254,7 @@ impl Proxy {
         memo.sent(self.clock.now());
     }
 
-    /// What came was accepted where what was made of it was not.
+    /// Stands down where the request was accepted as it came, but not as it was changed.
     fn stand_down(&self, was_forked: bool, refused: UpstreamRefusal, recorder: &Recorder) {
         let Some(memo) = &recorder.memo else { return };
         if !was_forked {
@@ -281,11 +281,11 @@ impl Proxy {
     }
 }
 
-/// What goes out after a refusal.
+/// The request to send after a refusal.
 enum Second {
     /// The bytes that came.
     Original,
-    /// The same, asking for thinking of another prefix to be dropped.
+    /// The bytes that came, asking also for thinking of another prefix to be dropped.
     WithoutLostBlocks { pieces: Vec<Bytes>, betas: HeaderValue },
 }
 
@@ -296,7 +296,7 @@ fn without_lost_blocks(body: &Bytes, recorder: &Recorder) -> Option<Second> {
     Some(Second::WithoutLostBlocks { pieces: apply(body, &[edit]).pieces, betas })
 }
 
-/// What was made of the request is forgotten.
+/// Forgets the changes to the request.
 fn undo(recorder: &mut Recorder) {
     let Recorder { facts, memo, family, .. } = recorder;
     facts.sent = facts.received;
@@ -308,7 +308,7 @@ fn undo(recorder: &mut Recorder) {
     }
 }
 
-/// Whether the fork point of a child that has come now was stood down while it waited.
+/// Returns true if the fork point of a child that has come now was stood down while it waited.
 fn has_lost_fork_point(recorder: &Recorder) -> bool {
     let family = recorder.family.as_ref().filter(|family| family.newcomer().is_some());
     let tenant = recorder.memo.as_ref().and_then(|memo| memo.tenant());
@@ -316,14 +316,14 @@ fn has_lost_fork_point(recorder: &Recorder) -> bool {
     fork.zip(tenant).is_some_and(|(fork, tenant)| tenant.fanouts().is_stood_down(fork))
 }
 
-/// Whether this is a later turn of a child that was put on its parent's prefix.
+/// Returns true if this is a later turn of a child that was put on its parent's prefix.
 fn stands_on_prefix(recorder: &Recorder) -> bool {
     let bound = recorder.family.as_ref().and_then(Family::bound);
     bound.is_some_and(|bound| bound.is_forked())
 }
 
-/// Whether thinking in this request may be bound to a prefix that it had from us and goes out without. A client
-/// that breaks the prefix of its own conversation is told so, as it would be without us.
+/// Returns true if thinking in this request may be bound to a prefix that it had from us and goes out without. A
+/// client that breaks the prefix of its own conversation is told so, as it would be without us.
 fn may_have_lost_prefix(modes: Modes, recorder: &Recorder) -> bool {
     let bound = recorder.family.as_ref().and_then(Family::bound).filter(|bound| bound.is_forked());
     if let Some(bound) = bound {

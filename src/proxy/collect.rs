@@ -23,7 +23,7 @@ use super::error::Fault;
 use super::forward::SentBody;
 use super::stall::Stall;
 
-/// What a client merely announces is not yet counted as held, so only this much room is made for it at first.
+/// The most room made at first for a body whose length a client announces: that is not yet counted as held.
 const EXPECTED_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// So many times what has come is made room for, if so much is announced.
 const ROOM_FACTOR: usize = 8;
@@ -163,9 +163,10 @@ impl Collector {
 
     fn finish(self) -> Bytes {
         // What grew without a plan has much room to spare.
-        match self.joined.capacity() - self.joined.len() > self.joined.len() / 8 {
-            true => Bytes::copy_from_slice(&self.joined),
-            false => Bytes::from(self.joined),
+        if self.joined.capacity() - self.joined.len() > self.joined.len() / 8 {
+            Bytes::copy_from_slice(&self.joined)
+        } else {
+            Bytes::from(self.joined)
         }
     }
 }

@@ -73,7 +73,7 @@ impl<S: Sink> Decoder<S> {
         self.failed = self.coding.write(chunk).is_err();
     }
 
-    /// Whether the copy is incomplete: broken compression, or too much of it.
+    /// Returns true if the copy is incomplete: broken compression, or too much of it.
     pub fn failed(&self) -> bool {
         self.failed
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 pub enum Step {
     /// The body is read.
     Read = 1,
-    /// What goes out instead is planned.
+    /// The request to send instead is planned.
     Align,
     /// A child is put on its parent's prefix.
     Fork,

@@ -1,4 +1,4 @@
-//! What one exchange has to do with fan-outs: whose child it is, and which children its answer will have.
+//! The part of one exchange in fan-outs: whose child it is, and which children its answer will have.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use crate::store::{Bound, Fate, Tenant};
 static PARENT: HeaderName = HeaderName::from_static("x-forkpoint-parent");
 static TOOL_USE: HeaderName = HeaderName::from_static("x-forkpoint-tool-use");
 
-/// What a request says about itself in its headers.
+/// The claims that a request makes about itself in its headers.
 #[derive(Clone, Debug, Default)]
 pub struct Claims {
     /// `x-forkpoint-parent` and `x-forkpoint-tool-use`.
     parent: Option<(String, Option<String>)>,
-    /// Whether this client puts an agent id on every request of a child.
+    /// True if this client puts an agent id on every request of a child.
     marks_agents: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct Family {
     newcomer: Option<Newcome>,
     binding: Option<(Binding, Arc<Bound>)>,
     draft: Option<Draft>,
-    /// Whether the newest turn of every conversation is kept, and the request that this one belongs to.
+    /// True if the newest turn of every conversation is kept, and the request that this one belongs to.
     keeps_snapshots: bool,
     parent: Option<Arc<Parent>>,
     /// The id of the message that this turn follows.
@@ -163,7 +163,7 @@ impl Family {
         self.binding.as_ref().map(|(binding, bound)| (*binding, bound))
     }
 
-    /// What was decided for a child that was seen before.
+    /// Returns the decision for a child that was seen before.
     pub fn bound(&self) -> Option<&Arc<Bound>> {
         self.binding.as_ref().map(|(_, bound)| bound)
     }
@@ -209,7 +209,7 @@ impl Family {
                 written: trace.breakpoints.last().copied(),
                 ..Parent::new(trace.forwarded(), self.who)
             });
-            self.parent = Some(Arc::clone(&parent)).filter(|_| self.keeps_snapshots);
+            self.parent = self.keeps_snapshots.then(|| Arc::clone(&parent));
             self.draft = Draft::begin(parent, false).ok();
             return None;
         }
@@ -232,7 +232,7 @@ impl Family {
         Some(bound.next_turn())
     }
 
-    /// Whether finished blocks are of interest.
+    /// Returns true if finished blocks are of interest.
     pub fn listens(&self) -> bool {
         self.draft.is_some() || self.binding.is_some()
     }

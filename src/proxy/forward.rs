@@ -76,10 +76,11 @@ impl Upstream {
         http.set_nodelay(true);
         http.set_keepalive(Some(TCP_KEEPALIVE));
         let roots = HttpsConnectorBuilder::new();
-        let (https, lanes) = match scheme == Scheme::HTTPS {
-            true => (roots.with_native_roots()?, Lanes::several()),
+        let (https, lanes) = if scheme == Scheme::HTTPS {
+            (roots.with_native_roots()?, Lanes::several())
+        } else {
             // No certificate is ever checked, so none needs to be installed.
-            false => (roots.with_tls_config(no_roots()), Lanes::single()),
+            (roots.with_tls_config(no_roots()), Lanes::single())
         };
         let https = https.https_or_http().enable_all_versions().wrap_connector(http);
         let connector = Timed { inner: https, limit: config.connect };
@@ -161,10 +162,12 @@ impl Upstream {
             return Fault::ClientStalled;
         }
         let cause = root_cause(error);
-        match () {
-            _ if is_caused_by::<ConnectTimeout>(error) => Fault::ConnectTimeout { upstream },
-            _ if error.is_connect() => Fault::Unreachable { upstream, cause },
-            _ => Fault::Broken { upstream, cause },
+        if is_caused_by::<ConnectTimeout>(error) {
+            Fault::ConnectTimeout { upstream }
+        } else if error.is_connect() {
+            Fault::Unreachable { upstream, cause }
+        } else {
+            Fault::Broken { upstream, cause }
         }
     }
 
@@ -179,9 +182,10 @@ impl Upstream {
 /// yielding this does not ask the system what else has become ready.
 pub async fn others_first() {
     let mut has_waited = false;
-    poll_fn(|cx| match std::mem::replace(&mut has_waited, true) {
-        true => Poll::Ready(()),
-        false => {
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_waited, true) {
+            Poll::Ready(())
+        } else {
             cx.waker().wake_by_ref();
             Poll::Pending
         }
@@ -249,7 +253,7 @@ where
 
 /// The body of an upstream request.
 pub struct SentBody {
-    /// What is in memory already: the whole body, or the part that was read before it grew too large.
+    /// The bytes in memory already: the whole body, or the part that was read before it grew too large.
     pieces: VecDeque<Bytes>,
     rest: Option<Streamed>,
 }

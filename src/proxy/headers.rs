@@ -47,9 +47,10 @@ fn check_length(headers: &HeaderMap) -> Result<(), Fault> {
     let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
     let chunked = encodings.next();
     let plain = chunked.is_none_or(|value| is(value.as_bytes(), b"chunked")) && encodings.next().is_none();
-    match agree && digits && plain && !(first.is_some() && chunked.is_some()) {
-        true => Ok(()),
-        false => Err(Fault::Length),
+    if agree && digits && plain && !(first.is_some() && chunked.is_some()) {
+        Ok(())
+    } else {
+        Err(Fault::Length)
     }
 }
 
@@ -65,7 +66,7 @@ pub fn for_upstream(headers: &mut HeaderMap) {
     headers.remove(HOST);
 }
 
-/// What is wrong with the head of an answer that cannot be relayed without guessing.
+/// Returns an error if the head of an answer cannot be relayed without guessing.
 pub fn check_answer<B>(answer: &Response<B>) -> Result<(), &'static str> {
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Err("it changed the protocol, and nobody had asked for that");

@@ -13,12 +13,12 @@ use crate::engine::gate::{Arrival, LetGo, Limits, Settings, Ticket, Write};
 use crate::engine::words::{GateOutcome, Moment, TenantId};
 use crate::store::Tenant;
 
-/// What the wait behind an answer that is not streamed is learned for: tenant and model.
+/// Tenant and model, for which the wait behind an answer that is not streamed is learned.
 pub type Group = (TenantId, String);
 pub type Gate = gate::Gate<EntryKey, Group>;
 pub type Pass = gate::Pass<EntryKey, Group>;
 
-/// What the gate did to a request, and what that was worth.
+/// The gate's treatment of a request, and what that was worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     pub outcome: GateOutcome,
@@ -85,7 +85,7 @@ impl Held {
         Held { outcome, ticket: Some(pass.ticket), leader, time: pass.held, tokens }
     }
 
-    /// Whether the wait was for an entry that should now be warm.
+    /// Returns true if the wait was for an entry that should now be warm.
     pub fn follows(&self) -> bool {
         matches!(self.outcome, GateOutcome::Released | GateOutcome::Presumed)
     }

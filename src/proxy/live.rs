@@ -74,12 +74,12 @@ impl Proxy {
         &self.clock
     }
 
-    /// What is made to fail.
+    /// Returns the drill: the steps that are made to fail.
     pub fn drill(&self) -> &Drill {
         &self.drill
     }
 
-    /// What is remembered.
+    /// Returns the store of all that is remembered.
     pub fn store(&self) -> &dyn Store {
         &*self.store
     }

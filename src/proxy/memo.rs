@@ -40,11 +40,11 @@ pub struct Owner {
     /// Who waits for it waits no longer.
     pub max_hold_ms: u64,
     pub prices: Arc<Prices>,
-    /// Whether volatile text is to be named.
+    /// True if volatile text is to be named.
     pub reports_volatile: bool,
 }
 
-/// What the store is told about one exchange.
+/// The record of one exchange for the store.
 pub struct Memo {
     store: Arc<dyn Store>,
     /// Whose it is, once anything is known of them: looked up once.
@@ -52,13 +52,13 @@ pub struct Memo {
     owner: Owner,
     pub arrival: Arrival,
     came_at: Moment,
-    /// What the request leaves behind, once it is known how it goes out.
+    /// The trace that the request leaves behind, once it is known how it goes out.
     pub trace: Option<Arc<Trace>>,
-    /// Whether it goes out on its parent's prefix.
+    /// True if it goes out on its parent's prefix.
     is_forked: bool,
-    /// The same under the betas of that parent, if it is put there now.
+    /// Its parameters under the betas of that parent, if it is put there now.
     parents: Option<Parameters>,
-    /// Whether it is a child, which seldom comes alone.
+    /// True if it is a child, which seldom comes alone.
     pub has_siblings: bool,
     /// Up to which piece the siblings of a client's own fork are alike.
     pub shared: Option<usize>,
@@ -71,12 +71,12 @@ pub struct Memo {
     aligned_world: Option<Elsewhere>,
 }
 
-/// What a bill says about the cache.
+/// The findings of a bill about the cache.
 #[derive(Debug, Default)]
 pub struct Verdict {
     /// Against the request that this one continues.
     pub drift: Option<Drift>,
-    /// What changed in tools and system since then.
+    /// Texts in tools and system that changed since then.
     pub volatile: Vec<Volatile>,
     pub cache_break: Option<Break>,
     /// An estimate, where the model has a price.
@@ -111,7 +111,7 @@ impl Memo {
         self.trace.as_ref().map(|trace| &trace.conversation)
     }
 
-    /// What would go out in mode `align`.
+    /// Returns the request that would go out in mode `align`.
     pub fn plan(&self, rules: Rules, now: Moment) -> Result<Aligned, Reason> {
         self.plan_as(false, rules, now)
     }
@@ -173,8 +173,8 @@ impl Memo {
         (self.trace, self.interns, self.pins) = (Some(Arc::new(untouched)), News::default(), Pins::default());
     }
 
-    /// What mode `align` would have done to a request that goes out as it came. Its spellings are learned as well, so
-    /// that the next one is compared with what would have been sent before it.
+    /// Works out how mode `align` would have changed a request that goes out as it came. Its spellings are learned as
+    /// well, so that the next one is compared with what would have been sent before it.
     pub fn imagine(&mut self, rules: Rules, now: Moment) {
         let plan = || self.plan_as(true, rules, now);
         let Ok(Ok(aligned)) = std::panic::catch_unwind(AssertUnwindSafe(plan)) else { return };
@@ -197,7 +197,7 @@ impl Memo {
         }
     }
 
-    /// What the ledger said when the request was sent.
+    /// Returns the ledger's prediction at the time the request was sent.
     pub fn prediction(&self) -> Option<&Prediction> {
         self.flight.as_ref().map(|flight| &flight.prediction)
     }
@@ -256,8 +256,8 @@ impl Memo {
         Some(classes)
     }
 
-    /// Whether a conversation begins with this request. A forked child has its parent's tools, and says nothing about
-    /// how the conversations of those go on.
+    /// Returns true if a conversation begins with this request. A forked child has its parent's tools, and says
+    /// nothing about how the conversations of those go on.
     fn starts(&self) -> bool {
         !self.is_forked && self.arrival.predecessor().is_none() && !self.arrival.received.is_answered()
     }
@@ -341,14 +341,15 @@ impl Memo {
         drift: Option<&Drift>,
         tenant: &Tenant,
     ) -> Vec<Volatile> {
-        let Some(Drift::Drifted(divergence)) = drift.filter(|_| self.owner.reports_volatile) else {
+        if !self.owner.reports_volatile {
             return Vec::new();
-        };
-        let is_static = matches!(divergence.layer, Layer::Tools | Layer::System);
+        }
+        let Some(Drift::Drifted(divergence)) = drift else { return Vec::new() };
+        if !matches!(divergence.layer, Layer::Tools | Layer::System) {
+            return Vec::new();
+        }
         let ratio = tenant.learned().tokens_per_byte(&self.owner.model);
-        let Some(([last, now], ratio)) = turns.zip(ratio).filter(|_| is_static) else {
-            return Vec::new();
-        };
+        let (Some([last, now]), Some(ratio)) = (turns, ratio) else { return Vec::new() };
         let cached_to = trace.breakpoints.last().map_or(usize::MAX, |point| point.piece);
         volatile(&last, &now, cached_to, ratio)
     }

@@ -299,7 +299,7 @@ impl Proxy {
         Ok(tenant_id.map(|tenant| Memo::new(&self.store, owner(tenant), arrival, self.clock.now())))
     }
 
-    /// What goes out instead of the body, if anything else does.
+    /// Returns the pieces to send instead of the body, if anything else is sent.
     fn align(&self, body: &Bytes, recorder: &mut Recorder) -> Option<Vec<Bytes>> {
         let started = Instant::now();
         let Recorder { facts, memo, .. } = recorder;
@@ -376,11 +376,12 @@ impl Proxy {
         recorder.pass = Some(pass);
     }
 
-    /// What holding this request back would have saved.
+    /// Notes how many tokens holding this request back would have saved.
     fn note_missed_hold(&self, recorder: &mut Recorder) {
-        let Some(memo) = recorder.memo.as_ref().filter(|_| recorder.facts.role == Role::Child) else {
+        if recorder.facts.role != Role::Child {
             return;
-        };
+        }
+        let Some(memo) = &recorder.memo else { return };
         let (Some(tenant), Some(prediction)) = (memo.tenant(), memo.prediction()) else { return };
         let tokens = hold::underway_tokens(memo, &tenant, prediction);
         recorder.facts.missed_tokens =

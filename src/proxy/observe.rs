@@ -66,7 +66,7 @@ pub struct Tee {
     watch: Watch,
     ended: bool,
     idle: Stall,
-    /// Whether anything was handed on since the last wait.
+    /// True if anything was handed on since the last wait.
     unflushed: bool,
     /// How the upstream broke off, to be said once what came before is on its way.
     broken: Option<BoxError>,
@@ -145,7 +145,7 @@ impl Tee {
     }
 }
 
-/// What is made of an answer.
+/// The observer and the recorder of an answer.
 struct Watch {
     observer: Option<Observer>,
     /// Taken at the end.
@@ -180,8 +180,10 @@ impl Watch {
             let turn = self.observer.take().map(|mut observer| {
                 let streamed = observer.is_stream();
                 let turn = observer.finish();
-                for block in turn.blocks.iter().filter(|_| !streamed) {
-                    recorder.block(turn.id.as_deref(), block.clone());
+                if !streamed {
+                    for block in &turn.blocks {
+                        recorder.block(turn.id.as_deref(), block.clone());
+                    }
                 }
                 turn
             });
@@ -263,8 +265,8 @@ impl Observer {
         self.decoder.push(data);
     }
 
-    /// What was billed so far, once the first content has come. One JSON body comes all at once, and what cannot
-    /// be decoded is taken at its first byte.
+    /// Returns the usage billed so far, once the first content has come. One JSON body comes all at once, and what
+    /// cannot be decoded is taken at its first byte.
     fn begun(&mut self) -> Option<Option<Usage>> {
         match self.decoder.sink() {
             Some(Answer::Stream { builder, .. }) => builder.has_begun().then(|| builder.usage()),

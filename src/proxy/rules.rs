@@ -14,9 +14,10 @@ pub fn align(config: &Config) -> align::Rules {
             config::Profile::Bedrock | config::Profile::Vertex => Profile::BlocksOnly,
             config::Profile::Automatic => Profile::Automatic,
         },
-        attribution: match config.upstream.strips_attribution() {
-            true => Attribution::Stripped,
-            false => Attribution::Counted,
+        attribution: if config.upstream.strips_attribution() {
+            Attribution::Stripped
+        } else {
+            Attribution::Counted
         },
         diagnose: config.canonical.diagnose && config.upstream.profile == config::Profile::Anthropic,
     }

@@ -73,10 +73,7 @@ pub async fn serve(listener: TcpListener, proxy: impl Into<Live>, mut stop: watc
                 let proxy = live.now();
                 let admitted = place.is_taken(proxy.config.limits.connections);
                 async move {
-                    match admitted {
-                        true => proxy.handle(request).await,
-                        false => Ok(proxy.refuse(Fault::Connections)),
-                    }
+                    if admitted { proxy.handle(request).await } else { Ok(proxy.refuse(Fault::Connections)) }
                 }
             });
             let connection = builder.serve_connection(io, service);
@@ -166,7 +163,7 @@ fn builder(limits: &Limits) -> Builder<StreamTasks> {
 /// to be taken.
 struct ClientIo {
     stream: TcpStream,
-    /// What may still come of [`PREFACE`]; empty once the version is known.
+    /// The part of [`PREFACE`] that may still come; empty once the version is known.
     undecided: &'static [u8],
     preface: Stall,
     write: Stall,

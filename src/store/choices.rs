@@ -1,6 +1,6 @@
 //! Conversations whose thinking is bound to their spelling, after their last body had to go.
 //!
-//! What was chosen at a conversation's first request holds for its life, and its next turn may come long after other
+//! A choice made at a conversation's first request holds for its life, and its next turn may come long after other
 //! conversations needed the room. A choice is small beside a body, and most of it is what all conversations of the
 //! tenant have in common: that is counted once.
 
@@ -18,7 +18,7 @@ const CHOICES_MAX: usize = 4_096;
 const SHARE_OF_CHOICES: usize = 4;
 /// As long after its last request as a child is remembered, and as the longest-lived cache entry.
 const LIFE_MS: u64 = 3_600_000;
-/// What a choice costs beside what it holds: its slots in the maps.
+/// The bytes that a choice takes beside what it holds: its slots in the maps.
 const CHOICE_BYTES: usize = 256;
 
 /// How a conversation is found again. Without an answer: its first request was the last that was kept.

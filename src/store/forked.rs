@@ -1,4 +1,4 @@
-//! What is decided for children, and for whole fan-outs.
+//! Decisions for children, and for whole fan-outs.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -15,17 +15,17 @@ const STOOD_DOWN_MAX: usize = 1024;
 /// No tail was written yet.
 const NO_TAIL: usize = usize::MAX;
 
-/// What is known of a child for its life.
+/// The facts known of a child for its life.
 #[derive(Debug)]
 pub struct Bound {
     /// The fan-out that it comes from.
     pub fork: ForkId,
-    /// Whether it was put on a turn that it named, with nothing of its own but a question.
+    /// True if it was put on a turn that it named, with nothing of its own but a question.
     pub is_snapshot: bool,
     pub fate: Fate,
     /// The tool that started it; empty if it has named its parent itself.
     pub tool: Arc<str>,
-    /// What it was predicted to cost when it came.
+    /// Its predicted cost when it came.
     pub forecast: Option<Forecast>,
     turns: AtomicU64,
     tail: AtomicUsize,
@@ -37,7 +37,7 @@ pub struct Bound {
     rests: AtomicBool,
 }
 
-/// What was decided for a child when it came.
+/// The decision for a child when it came.
 #[derive(Debug)]
 pub enum Fate {
     /// It stands on this, of a fork point that is held as long: what it stands on is that one's bytes.
@@ -97,8 +97,8 @@ impl Bound {
         self.rests.store(matches!(stop_reason, Some("end_turn" | "stop_sequence" | "refusal")), Relaxed);
     }
 
-    /// Whether it holds a prefix and has no call to answer. Under pressure such a prefix may go; that of a child
-    /// which works never does.
+    /// Returns true if it holds a prefix and has no call to answer. Under pressure such a prefix may go; that of a
+    /// child which works never does.
     pub fn may_go(&self) -> bool {
         self.is_forked() && self.rests.load(Relaxed)
     }
@@ -117,7 +117,7 @@ impl Bound {
         self.tail.store(tail, Relaxed);
     }
 
-    /// What this holds in memory, the fork point aside.
+    /// Returns the number of bytes this holds in memory, the fork point aside.
     pub fn memory_bytes(&self) -> usize {
         let prefix = match &self.fate {
             Fate::Forked(prefix, _) => prefix.memory_bytes(),
@@ -144,7 +144,7 @@ impl Lifetime {
     }
 }
 
-/// What the children of one fan-out share.
+/// The facts that the children of one fan-out share.
 #[derive(Debug, Default)]
 pub struct Fanouts {
     /// As long as a child stands on it.

@@ -1,4 +1,4 @@
-//! What is remembered between requests, tenant by tenant; nothing ever crosses from one to another.
+//! The memory between requests, tenant by tenant; nothing ever crosses from one to another.
 //!
 //! Everything is bounded twice: by what one tenant may take, and by what all may. When all together take too
 //! much, the tenant that takes most gives up its oldest, so that a quiet one is not pushed out by a busy one.
@@ -31,7 +31,7 @@ use crate::engine::words::TenantId;
 /// Tenants at once: what a tenant takes at least, and the time to look for the largest, are bounded by it.
 const TENANTS_MAX: usize = 4096;
 
-/// What may be remembered.
+/// The limits on what may be remembered.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Of all tenants, recent bodies aside.
@@ -58,7 +58,7 @@ pub struct Memory {
     clock: AtomicU64,
 }
 
-/// What all tenants take together.
+/// The totals of all tenants together.
 #[derive(Debug, Default)]
 struct Totals {
     spelling_bytes: AtomicUsize,
@@ -71,22 +71,22 @@ struct Totals {
 }
 
 impl Totals {
-    /// What `store.max_bytes` bounds.
+    /// Returns the number of bytes that `store.max_bytes` bounds.
     fn kept_bytes(&self) -> usize {
         self.spelling_bytes.load(Relaxed) + self.fork_bytes.load(Relaxed)
     }
 }
 
-/// What requests ask of a store. What it gives out is this process's own view of a tenant: reading and writing
+/// The store as requests use it. What it gives out is this process's own view of a tenant: reading and writing
 /// it takes no I/O, and a store that keeps it elsewhere too does so behind this.
 pub trait Store: Send + Sync {
     /// As metrics call it.
     fn name(&self) -> &'static str;
 
-    /// What is known of a tenant, if anything is.
+    /// Returns a tenant, if anything is known of it.
     fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>>;
 
-    /// The same, for a tenant whose request was accepted: from now on it is known.
+    /// Returns a tenant whose request was accepted: from now on it is known.
     fn admit(&self, id: &TenantId) -> Arc<Tenant>;
 
     /// Makes room, if there is too little. To be called after something was added.
@@ -95,7 +95,7 @@ pub trait Store: Send + Sync {
     /// Makes room for so many bytes beside recent bodies; whether there is.
     fn make_room(&self, bytes: usize) -> bool;
 
-    /// What is held, recent bodies included.
+    /// Returns the number of bytes held, recent bodies included.
     fn bytes(&self) -> usize;
 
     /// The prefixes of all tenants that are remembered, by layer.

@@ -16,7 +16,7 @@ use crate::engine::words::{IdDigest, Layer};
 /// comparison of two hashes each.
 const STATICS_MAX: usize = 256;
 
-/// What a client says about which conversation a request belongs to.
+/// A client's hint about which conversation a request belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hint {
     pub session: IdDigest,
@@ -39,7 +39,7 @@ pub(super) struct Recent {
     /// How many stand on the same request, by its address: it is counted once.
     shared: HashMap<[u8; 8], Standing>,
     bytes: usize,
-    /// What conversations depend on whose body had to go.
+    /// The choices of conversations whose body had to go.
     choices: Choices,
 }
 
@@ -139,7 +139,9 @@ impl Recent {
         let mut answer = None;
         if let Some((old, id)) = continued.and_then(|old| Some((old, self.id_of(old)?))) {
             let known = self.slots.get(&id).and_then(|slot| slot.answer);
-            answer = known.filter(|_| trace.received.is_answered_like(&old.received));
+            if known.is_some() && trace.received.is_answered_like(&old.received) {
+                answer = known;
+            }
             self.remove(id);
         }
         let answer = answer.or_else(|| trace.received.answer_key());

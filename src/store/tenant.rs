@@ -1,4 +1,4 @@
-//! What is known of one tenant.
+//! The state known of one tenant.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -42,10 +42,10 @@ pub struct Tenant {
     /// Woken whenever an answer ends that may have fanned out.
     sealed: Notify,
     last_used: AtomicU64,
-    /// Whether any of its clients was seen to spell anew what it said before.
+    /// True if any of its clients was seen to spell anew what it said before.
     respells: AtomicBool,
     recent_bytes_max: usize,
-    /// What fork points, snapshots and children hold.
+    /// The account of what fork points, snapshots and children hold.
     account: Account,
     limits: Limits,
     totals: Arc<Totals>,
@@ -99,12 +99,14 @@ impl Tenant {
             let statics = read.anatomy().tools + read.anatomy().system;
             old.reading().shared_pieces(read) >= statics
         });
-        if let Some(sent) = trace.whole().filter(|_| !trace.is_as_it_came(false)) {
+        if let Some(sent) = trace.whole()
+            && !trace.is_as_it_came(false)
+        {
             trace.conversation.respelt(sent);
             self.respells.store(true, Relaxed);
         }
         // What stands on another's prefix has that one's, and no client sends it so.
-        let whole = trace.whole().filter(|_| !repeats);
+        let whole = if repeats { None } else { trace.whole() };
         let layer = |layer| Some((layer, whole?.layer(layer)?));
         let layers: Vec<_> = [Layer::Tools, Layer::System].into_iter().filter_map(layer).collect();
         let mut recent = self.recent();
@@ -120,7 +122,7 @@ impl Tenant {
         add(&self.totals.recent_bytes, before, after);
     }
 
-    /// What its traffic taught.
+    /// Locks and returns what its traffic taught.
     pub fn learned(&self) -> MutexGuard<'_, Learned> {
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -159,12 +161,12 @@ impl Tenant {
         self.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the children of each fan-out share.
+    /// Locks and returns what the children of each fan-out share.
     pub fn fanouts(&self) -> MutexGuard<'_, Fanouts> {
         self.fanouts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What became of its children.
+    /// Locks and returns the record of what became of its children.
     pub fn experiment(&self) -> MutexGuard<'_, ForkExperiment> {
         self.experiment.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -189,7 +191,7 @@ impl Tenant {
         &self.sealed
     }
 
-    /// What of it counts towards `store.max_bytes`.
+    /// Returns the number of its bytes that count towards `store.max_bytes`.
     pub(super) fn kept_bytes(&self) -> usize {
         self.account.bytes() + self.table().bytes()
     }
@@ -272,10 +274,11 @@ fn spellings(limits: Limits) -> canonical::Limits {
 }
 
 fn add(total: &std::sync::atomic::AtomicUsize, before: usize, after: usize) {
-    match after >= before {
-        true => total.fetch_add(after - before, Relaxed),
-        false => total.fetch_sub(before - after, Relaxed),
-    };
+    if after >= before {
+        total.fetch_add(after - before, Relaxed);
+    } else {
+        total.fetch_sub(before - after, Relaxed);
+    }
 }
 
 /// How a request is read.
@@ -370,7 +373,10 @@ impl View<'_> {
         candidates.into_iter().find_map(|trace| {
             let may_echo =
                 trace.conversation.order(order) == Order::FirstSeen && !trace.conversation.is_stood_down();
-            let last = trace.whole().filter(|_| may_echo)?;
+            if !may_echo {
+                return None;
+            }
+            let last = trace.whole()?;
             let echoed = echo::echo(body, last, trace.conversation.spelling().as_mut()?)?;
             Some((trace, echoed))
         })

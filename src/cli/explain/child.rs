@@ -1,4 +1,4 @@
-//! What forkpoint would make of a child: its plan, why, and what it costs beside the other plans.
+//! Explains how forkpoint would treat a child: its plan, why, and what it costs beside the other plans.
 //!
 //! [`fork::plan_child`] decides here as in the proxy, by the same configuration. What only a running proxy knows is
 //! assumed: the parent's entry is warm, the child as sent finds nothing, and children live as long as
@@ -32,7 +32,7 @@ const TENANT: TenantId = TenantId([0; 32]);
 const AGENT: IdDigest = IdDigest([0; 16]);
 const LIMITS: TurnLimits = TurnLimits { bytes: super::FILE_BYTES_MAX as usize, tool_uses: 256 };
 
-/// What is asked about a child.
+/// A question about a child.
 pub struct Question<'a> {
     pub parent: &'a Path,
     pub answer: &'a Path,
@@ -43,7 +43,7 @@ pub struct Question<'a> {
     pub turns: Option<u16>,
 }
 
-/// What is answered.
+/// The answer to a [`Question`].
 pub struct Finding {
     pub names: [String; 3],
     /// Why not, if it is not forked: the role is in doubt, or a [`Refusal`].
@@ -52,7 +52,7 @@ pub struct Finding {
     pub layout: Option<Layout>,
     pub forecast: Option<Forecast>,
     pub policy: Policy,
-    /// Whether tokens come from what was billed for the parent.
+    /// True if tokens come from what was billed for the parent.
     pub billed: bool,
 }
 
@@ -64,7 +64,7 @@ pub struct Recognition {
     pub siblings: u64,
 }
 
-/// What would be sent.
+/// The layout of the request that would be sent.
 pub struct Layout {
     pub parent_prefix: PrefixExtent,
     pub composed: Composed,

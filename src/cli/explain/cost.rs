@@ -1,4 +1,4 @@
-//! What a divergence costs, as far as two bodies and a price table can tell.
+//! Estimates the cost of a divergence, as far as two bodies and a price table can tell.
 
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::prices::{Model, Usd};
@@ -18,9 +18,9 @@ pub struct Estimate {
     pub as_of: String,
     /// How long the new entry lives.
     pub ttl: Ttl,
-    /// What reading it from the cache would have cost.
+    /// The cost of reading it from the cache.
     pub read: Usd,
-    /// What writing it anew costs.
+    /// The cost of writing it anew.
     pub write: Usd,
 }
 

@@ -125,7 +125,7 @@ fn planned(exhibit: &Exhibit, plan: &Plan) -> String {
     }
 }
 
-/// What `serve` would plan for a request that comes after another, or first.
+/// Returns the plan that `serve` would make for a request that comes after another, or first.
 fn plan_of(exhibit: &Exhibit, before: Option<(&Exhibit, &Plan)>, prices: &Prices) -> Plan {
     let model = exhibit.anatomy.model(&exhibit.body).unwrap_or_default();
     let stands = |before: &Exhibit, piece: usize| {
@@ -145,7 +145,7 @@ fn plan_of(exhibit: &Exhibit, before: Option<(&Exhibit, &Plan)>, prices: &Prices
     breakpoints::plan(&exhibit.body, &exhibit.anatomy, &situation)
 }
 
-/// What would be planned for a request of which nothing else is known, whatever its size.
+/// Returns the plan for a request of which nothing else is known, whatever its size.
 pub fn plan_alone(exhibit: &Exhibit) -> Plan {
     breakpoints::plan(&exhibit.body, &exhibit.anatomy, &Situation::new(Profile::Anthropic))
 }
@@ -223,7 +223,7 @@ fn estimate(first: &Exhibit, second: &Exhibit, parted: &Divergence, prices: &Pri
     Estimate::of_loss(prices.model(&name)?, kept(first, parted), lost(first, parted), ttl)
 }
 
-/// What each body has around the first difference.
+/// Returns the text of each body around the first difference.
 fn spellings(first: &Exhibit, second: &Exhibit, parted: &Divergence) -> [Option<String>; 2] {
     let excerpt = |exhibit: &Exhibit, index: usize| {
         let span = parted.spans[index].clone()?;
@@ -290,12 +290,12 @@ fn bytes_of(exhibit: &Exhibit, pieces: Range<usize>) -> usize {
     exhibit.anatomy.pieces[pieces].iter().map(|piece| piece.span.len()).sum()
 }
 
-/// What of the first request can still be read from the cache.
+/// Returns the number of bytes of the first request that can still be read from the cache.
 fn kept(first: &Exhibit, parted: &Divergence) -> usize {
     bytes_of(first, 0..parted.piece.min(first.anatomy.pieces.len()))
 }
 
-/// What of the first request cannot be read from the cache any more.
+/// Returns the number of bytes of the first request that cannot be read from the cache any more.
 fn lost(first: &Exhibit, parted: &Divergence) -> usize {
     let from = parted.piece.min(first.anatomy.pieces.len());
     bytes_of(first, from..first.anatomy.pieces.len())
@@ -322,10 +322,7 @@ pub struct Style {
 
 impl Style {
     fn paint(self, code: &str, text: &str) -> String {
-        match self.colour {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
-            false => text.to_owned(),
-        }
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
     pub fn bold(self, text: &str) -> String {

@@ -1,4 +1,4 @@
-//! What was made of one recorded request: piece by piece, what stayed, moved, was respelt, added or left out.
+//! Shows how one recorded request was changed: piece by piece, what stayed, moved, was respelt, added or left out.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ const EXCERPT_CHARS: usize = 60;
 /// More changes than a reader follows; the rest is counted.
 const CHANGES_SHOWN: usize = 40;
 
-/// What happened to one piece.
+/// A change to one piece.
 #[derive(Debug, PartialEq, Eq)]
 struct Change {
     what: What,
@@ -40,7 +40,7 @@ enum What {
     Added,
     LeftOut,
     Moved,
-    /// The same meaning in other bytes.
+    /// Other bytes with the same meaning.
     Respelt,
     /// A top-level member with another meaning.
     Changed,
@@ -175,7 +175,7 @@ fn changes(first: &Exhibit, second: &Exhibit) -> Vec<Change> {
     changes
 }
 
-/// What became of top-level members that are no layers.
+/// Returns the changes to top-level members that are no layers.
 fn members(first: &Exhibit, second: &Exhibit) -> Vec<Change> {
     let named = |exhibit: &Exhibit| -> Vec<(String, Vec<u8>)> {
         let members = exhibit.anatomy.members.iter().filter_map(|member| {
@@ -225,7 +225,7 @@ struct Sample {
     path: String,
     bytes: Vec<u8>,
     meaning: Option<Meaning>,
-    /// What it is marked with.
+    /// The marker that it has.
     marker: Option<Vec<u8>>,
 }
 
@@ -319,7 +319,7 @@ fn text_of(
     out
 }
 
-/// What it cost, as far as that is known.
+/// Describes the cost, as far as that is known.
 fn bill(line: &Line) -> String {
     let Some(usage) = line.usage() else { return "nothing was billed\n".to_owned() };
     let tokens =
@@ -335,7 +335,7 @@ fn bill(line: &Line) -> String {
     out
 }
 
-/// The same in a sentence.
+/// Sums up the changes in a sentence.
 fn summary(line: &Line, changes: &[Change]) -> String {
     let count = |what: What| changes.iter().filter(|change| change.what == what).count();
     if line.plan == "forked" {

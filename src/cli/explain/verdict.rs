@@ -1,4 +1,4 @@
-//! What was found about a child, for a person or for a machine.
+//! The findings about a child, written for a person or for a machine.
 
 use std::fmt::Write as _;
 
@@ -54,9 +54,10 @@ fn laid_out(layout: &Layout, billed: bool) -> String {
     if !notes.is_empty() {
         let _ = writeln!(out, "  beside the prefix: {}", notes.join(", "));
     }
-    let source = match billed {
-        true => "tokens: from what the answer's usage says of the parent, the rest by bytes",
-        false => "tokens: roughly, at 4 bytes each; an answer with its usage tells better",
+    let source = if billed {
+        "tokens: from what the answer's usage says of the parent, the rest by bytes"
+    } else {
+        "tokens: roughly, at 4 bytes each; an answer with its usage tells better"
     };
     let _ = writeln!(out, "  {source}");
     out

@@ -45,7 +45,7 @@ const BLOCK_END: &[u8] = b"event: content_block_stop\n";
 /// Of a model that nobody described.
 const MINIMUM_TOKENS: u64 = 1024;
 
-/// What became of a run.
+/// The results of a run.
 #[derive(Default)]
 pub struct Played {
     /// In the order of the script.
@@ -54,7 +54,7 @@ pub struct Played {
     pub refused: Vec<(usize, String)>,
 }
 
-/// What became of one exchange.
+/// The result of one exchange.
 pub struct Outcome {
     pub part: usize,
     /// As the simulator billed it.
@@ -63,7 +63,7 @@ pub struct Outcome {
     pub line: Line,
 }
 
-/// What happens next, those of one moment in this order.
+/// The events of a run, those of one moment in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     End(usize),
@@ -86,7 +86,7 @@ struct Call {
     scheduled: bool,
 }
 
-/// What a client saw of its answer.
+/// The answer as its client saw it.
 enum Answer {
     /// With this request id.
     Given(Option<String>),

@@ -1,6 +1,6 @@
-//! What a request would have been billed had it gone out otherwise: an estimate, and a careful one.
+//! Estimates, carefully, the bill of a request had it gone out otherwise.
 //!
-//! What was billed gives the tokens; where a prompt is another one they are scaled by its bytes. What would have
+//! The bill gives the tokens; where a prompt is another one they are scaled by its bytes. What would have
 //! been read from the cache is told by the ledger, which also knows entries that are only there because requests
 //! were aligned: so a request as sent is taken to read rather too much than too little.
 
@@ -10,7 +10,7 @@ use crate::engine::answer::usage::Usage;
 use crate::engine::request::recall::Reading;
 use crate::engine::words::Ttl;
 
-/// What was billed, without a cache.
+/// Returns the billed usage as it would have been without a cache.
 pub fn uncached(billed: &Usage) -> Usage {
     Usage {
         uncached: billed.uncached.saturating_add(billed.cached()),

@@ -1,4 +1,4 @@
-//! What a tenant's traffic taught: which prefixes came before, how many tokens its bytes make, and whether its
+//! Lessons of a tenant's traffic: which prefixes came before, how many tokens its bytes make, and whether its
 //! conversations go on.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -55,7 +55,7 @@ impl Learned {
         })
     }
 
-    /// Whether the tools and the system prompt of a request came before; not without any.
+    /// Returns true if the tools and the system prompt of a request came before; false if it has none.
     pub fn knows_prefix(&self, request: &Reading) -> bool {
         let anatomy = request.anatomy();
         let prefix = request.chain().layer(anatomy, Layer::System);
@@ -105,7 +105,7 @@ impl Learned {
         }
     }
 
-    /// Whether nobody should wait for a write of so many tokens.
+    /// Returns true if nobody should wait for a write of so many tokens.
     pub fn is_slow(&self, model: &str, tokens: u64) -> bool {
         self.slow_from.get(model).is_some_and(|slow_from| tokens >= *slow_from)
     }
@@ -152,7 +152,7 @@ fn tool_set(request: &Reading) -> Option<PrefixHash> {
     (anatomy.tools > 0).then(|| request.chain().layer(anatomy, Layer::Tools))
 }
 
-/// Whether the layer is as the last request had it, or longer.
+/// Returns true if the layer is as the last request had it, or longer.
 fn extends(request: &Reading, before: &Reading, layer: Layer, prefix: PrefixHash) -> bool {
     match layer {
         Layer::Messages => request.shared_pieces(before) == before.anatomy().pieces.len(),
@@ -172,7 +172,7 @@ impl Prefixes {
         self.young.contains(prefix) || self.old.contains(prefix)
     }
 
-    /// Whether it was seen before.
+    /// Remembers a prefix. Returns true if it was seen before.
     fn see(&mut self, prefix: PrefixHash) -> bool {
         if self.young.contains(&prefix) {
             return true;

@@ -35,16 +35,16 @@ pub struct Came {
 #[derive(Clone, Debug)]
 pub struct Before {
     pub trace: Arc<Trace>,
-    /// What is byte for byte as it came there.
+    /// The parts that are byte for byte as they came there.
     pub same: Same,
     /// That is how it went out there, too.
     pub as_sent: bool,
-    /// Whether this one goes on where it ended.
+    /// True if this one goes on where it ended.
     pub continued: bool,
 }
 
 impl Before {
-    /// What a request follows that is in the spelling that the last one went out in.
+    /// Returns the predecessor of a request that is in the spelling that the last one went out in.
     pub fn sent(last: Arc<Trace>, received: &Remembered, like: Option<Like>) -> Before {
         let is_last = |like: &Like| last.whole().is_some_and(|last| Arc::ptr_eq(last, &like.request));
         let same = like.filter(is_last).map(|like| like.same).unwrap_or_default();
@@ -80,7 +80,8 @@ impl Arrival {
         }
     }
 
-    /// What has its spelling already: what it has of the request that it continues, where that went out as it came.
+    /// Returns the parts that have their spelling already: those of the request that it continues, where that went out
+    /// as it came.
     /// `imagined`: or would have, had it been aligned.
     pub fn settled(&self, imagined: bool) -> Same {
         let has_spelling = |before: &&Before| {
@@ -91,11 +92,12 @@ impl Arrival {
 
     /// The conversation that this request is a turn of, if it was seen before.
     pub fn conversation(&self) -> Option<&Arc<Conversation>> {
-        let known = self.kin().filter(|_| self.predecessor().is_some() || self.received.is_answered());
+        let is_known = self.predecessor().is_some() || self.received.is_answered();
+        let known = if is_known { self.kin() } else { None };
         known.or(self.chosen.as_ref())
     }
 
-    /// The same, or another conversation that opens alike.
+    /// Returns the conversation of this request, or another that opens alike.
     pub fn kin(&self) -> Option<&Arc<Conversation>> {
         let before = self.before.as_ref()?;
         let alike = || self.received.starts_like(&before.trace.received);

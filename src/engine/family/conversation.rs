@@ -1,4 +1,4 @@
-//! What a request leaves behind for the next one of its conversation.
+//! The trace that a request leaves behind for the next one of its conversation.
 //!
 //! A [`Trace`] never changes, but for what its answer adds; a conversation is a row of traces, each replaced by
 //! the one that continues it. What holds for all of them is in the [`Conversation`] they share.
@@ -24,13 +24,13 @@ const LOSSES_MAX: u32 = 2;
 #[derive(Debug)]
 pub struct Trace {
     pub received: Arc<Remembered>,
-    /// What went out, less the markers that were added.
+    /// The request that went out, less the markers that were added.
     forwarded: Forwarded,
     pub conversation: Arc<Conversation>,
     /// Where the forwarded request asked for cache entries, in the order of the cache.
     pub breakpoints: Vec<Breakpoint>,
     pub parameters: Parameters,
-    /// Whether an aligned request in the place of this one would have been spelt as this one came.
+    /// True if an aligned request in the place of this one would have been spelt as this one came.
     imagined: OnceLock<bool>,
     sent: OnceLock<Moment>,
     begun: OnceLock<Moment>,
@@ -52,14 +52,14 @@ impl From<Arc<Remembered>> for Forwarded {
     }
 }
 
-/// What came back.
+/// The answer that came back.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     pub message_id: Option<String>,
     pub usage: Option<Usage>,
 }
 
-/// What all requests of one conversation share.
+/// The state that all requests of one conversation share.
 #[derive(Debug, Default)]
 pub struct Conversation {
     /// The spelling, if the model's thinking is bound to it and the conversation was seen from its start.
@@ -70,7 +70,7 @@ pub struct Conversation {
     forked: AtomicBool,
     /// A refused request was sent once more as it came.
     fell_back: AtomicBool,
-    /// What came was accepted where what we made of it was not: from then on it goes out as it came.
+    /// True once a request was accepted as it came but not as we made it: from then on all go out as they came.
     stood_down: AtomicBool,
     /// Turns in a row that lost what the one before had cached, and the first layer that was lost.
     losses: Mutex<Option<(u32, Layer)>>,
@@ -88,7 +88,7 @@ impl Trace {
         Trace::with(arrival, forwarded.into(), conversation, breakpoints, arrival.parameters.clone())
     }
 
-    /// The same of a request whose parameters are not those that came.
+    /// Returns the trace of a request whose parameters are not those that came.
     pub fn with(
         arrival: &Arrival,
         forwarded: Forwarded,
@@ -109,7 +109,7 @@ impl Trace {
         }
     }
 
-    /// What was read of the forwarded request.
+    /// Returns the reading of the forwarded request.
     pub fn reading(&self) -> &Reading {
         self.forwarded.reading()
     }
@@ -130,7 +130,7 @@ impl Trace {
         }
     }
 
-    /// What this shares with others, and keeps in memory with them.
+    /// Returns the part that this shares with others, and keeps in memory with them.
     pub fn shared(&self) -> Option<&Shared> {
         match &self.forwarded {
             Forwarded::Whole(_) => None,
@@ -159,7 +159,7 @@ impl Trace {
         self.sent.get().copied().unwrap_or_default()
     }
 
-    /// The same with its answer, once that was billed.
+    /// Returns the request as it was sent, with its answer, once that was billed.
     pub fn as_answered<'a>(&'a self, forwarded: &'a Remembered) -> Option<Answered<'a>> {
         let usage = self.answer()?.usage?;
         Some(Answered { sent: self.as_sent(forwarded.as_subject()), begun: self.begun.get().copied(), usage })
@@ -175,7 +175,7 @@ impl Trace {
         let _ = self.imagined.set(as_it_came);
     }
 
-    /// Whether this went out in the spelling that it came in, or would have.
+    /// Returns true if this went out in the spelling that it came in, or would have.
     pub fn is_as_it_came(&self, imagined: bool) -> bool {
         if imagined {
             return self.imagined.get().is_some_and(|as_it_came| *as_it_came);
@@ -183,7 +183,7 @@ impl Trace {
         self.whole().is_some_and(|sent| Arc::ptr_eq(sent, &self.received))
     }
 
-    /// Whether `request` goes on where this one ended, rather than starting anew or from an earlier turn.
+    /// Returns true if `request` goes on where this one ended, rather than starting anew or from an earlier turn.
     /// `hinted`: the client says that both are of one session and agent.
     pub fn is_continued_by(&self, request: &Remembered, hinted: bool) -> bool {
         let turns = (self.received.anatomy().messages.len(), request.anatomy().messages.len());
@@ -240,7 +240,9 @@ impl Conversation {
     }
 
     pub fn pin(&self, pins: Pins) {
-        if let Some(choice) = self.choice.as_ref().filter(|_| !pins.is_empty()) {
+        if let Some(choice) = &self.choice
+            && !pins.is_empty()
+        {
             choice.write().unwrap_or_else(PoisonError::into_inner).pin(pins);
         }
     }
@@ -263,7 +265,7 @@ impl Conversation {
         self.choice().map_or(tenants, |choice| choice.order())
     }
 
-    /// Whether its thinking is bound to nothing but what its client sends, as far as forkpoint goes.
+    /// Returns true if its thinking is bound to nothing but what its client sends, as far as forkpoint goes.
     pub fn is_its_own(&self) -> bool {
         self.from_start && !self.was_forked()
     }
@@ -294,7 +296,7 @@ impl Conversation {
         losses.filter(|(count, _)| *count >= LOSSES_MAX).map(|(_, layer)| layer)
     }
 
-    /// Whether a refused request may be sent once more as it came; asked once, it may not be again.
+    /// Returns true if a refused request may be sent once more as it came; asked once, it may not be again.
     pub fn may_fall_back(&self) -> bool {
         !self.fell_back.swap(true, Relaxed)
     }

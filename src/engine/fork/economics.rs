@@ -1,4 +1,4 @@
-//! What a child costs forked, as sent, and aligned: predicted before it is decided.
+//! The cost of a child forked, as sent, and aligned: predicted before it is decided.
 //!
 //! All three are simulated turn by turn over the child's expected life, for the sibling that writes first and for
 //! one that reads: tokens read, written and uncached, then priced. Tokens come from what the upstream billed for
@@ -48,7 +48,7 @@ pub struct PromptSizes {
     pub sent_fixed: u64,
     /// Of that all up to its own last breakpoint.
     pub sent_marked: u64,
-    /// Whether that breakpoint moves along with the conversation.
+    /// True if that breakpoint moves along with the conversation.
     pub sent_rolling: bool,
 }
 
@@ -69,14 +69,15 @@ impl PromptSizes {
         let usable = |ratio: &f64| ratio.is_finite() && *ratio > 0.0;
         // The bytes of an image say nothing about those of text.
         let parent = &fork.parent.request;
-        let ratio = match parent.anatomy().has_payload() {
-            true => tokens_per_byte.filter(usable).or(own_ratio),
-            false => own_ratio.or(tokens_per_byte),
+        let ratio = if parent.anatomy().has_payload() {
+            tokens_per_byte.filter(usable).or(own_ratio)
+        } else {
+            own_ratio.or(tokens_per_byte)
         };
         let ratio = ratio.filter(usable)?;
         let tokens = |bytes: u64| (bytes as f64 * ratio).ceil() as u64;
-        let turn =
-            fork.usage.filter(|_| fork.is_sealed()).map(|usage| usage.output).filter(|tokens| *tokens > 0);
+        let turn = if fork.is_sealed() { fork.usage.map(|usage| usage.output) } else { None };
+        let turn = turn.filter(|tokens| *tokens > 0);
         let (body, anatomy) = (child.body(), child.anatomy());
         let until = |pieces: usize| pieces.checked_sub(1).map_or(0, |last| prefix_bytes(anatomy, last));
         let marked = breakpoints::of_client(body, anatomy).pop();
@@ -104,7 +105,7 @@ fn is_rolling(anatomy: &Anatomy, piece: usize) -> bool {
     anatomy.layer(piece) == Layer::Messages
 }
 
-/// What children of a tool do, as far as it was learned.
+/// The habits of the children of a tool, as far as they were learned.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ChildHabits {
     /// Turns of a child; `fork.horizon_turns` until known.
@@ -115,7 +116,7 @@ pub struct ChildHabits {
     pub output: u64,
 }
 
-/// What tokens cost, and what the cache holds right now.
+/// The prices of tokens, and the state of the cache right now.
 #[derive(Clone, Copy, Debug)]
 pub struct PricedCache<'a> {
     pub price: Option<&'a Price>,
@@ -123,9 +124,9 @@ pub struct PricedCache<'a> {
     pub facts: ModelFacts,
     /// As [`siblings`] says, this one included.
     pub siblings: u64,
-    /// Whether the parent's entry is there to be read.
+    /// True if the parent's entry is there to be read.
     pub warm: bool,
-    /// Whether betas or parameters differ from the parent's, so that its messages are read by nobody.
+    /// True if betas or parameters differ from the parent's, so that its messages are read by nobody.
     pub cold_messages: bool,
     /// Tokens of the child as sent that are warm already.
     pub sent_warm: u64,
@@ -199,13 +200,13 @@ pub fn weighed(usage: &Usage, rates: Multipliers) -> Option<f64> {
     Some(usage.uncached as f64 + read + short + long)
 }
 
-/// Whether forking pays.
+/// Refuses a child if forking it does not pay.
 pub fn decide(forecast: Option<&Forecast>, policy: &Policy) -> Result<(), Refusal> {
     let forecast = forecast.ok_or(Refusal::CostUnknown)?;
     if forecast.forked <= forecast.most(policy) { Ok(()) } else { Err(Refusal::Cost) }
 }
 
-/// Whether the forked request is one that upstream and model take; what the child leaves out is its parent's.
+/// Checks that upstream and model take the forked request; what the child leaves out is its parent's.
 /// `body_bytes`: what the upstream takes.
 pub fn fits(
     composed: &Composed,
@@ -245,7 +246,7 @@ struct Life<'a> {
     cache: &'a PricedCache<'a>,
 }
 
-/// What one request finds: tokens of its prompt, and those of them that are read and written.
+/// The tokens of one prompt, and those of them that are read and written.
 #[derive(Clone, Copy)]
 struct Prompt {
     tokens: u64,
@@ -293,9 +294,8 @@ impl Life<'_> {
 
     fn as_sent(&self, sizes: &PromptSizes, turn: u32) -> Prompt {
         let tokens = self.grown(sizes.sent, turn);
-        let marked = |turn: u32| match sizes.sent_rolling {
-            true => self.grown(sizes.sent_marked, turn),
-            false => sizes.sent_marked,
+        let marked = |turn: u32| {
+            if sizes.sent_rolling { self.grown(sizes.sent_marked, turn) } else { sizes.sent_marked }
         };
         let read = turn.checked_sub(1).map_or(self.cache.sent_warm, marked);
         Prompt { tokens, marked: marked(turn), read, entry: 0 }
@@ -323,7 +323,7 @@ impl Life<'_> {
         }
     }
 
-    /// What is shorter than the model caches is not cached, in silence.
+    /// Returns the usage of a prompt. One that is shorter than the model caches is not cached, in silence.
     fn usage(&self, prompt: Prompt) -> Usage {
         let least = self.cache.facts.minimum_tokens.unwrap_or(0);
         let cacheable = |tokens: u64| if tokens < least { 0 } else { tokens };

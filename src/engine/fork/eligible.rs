@@ -1,4 +1,4 @@
-//! Whether a child may be forked: strict about everything that it would get from its parent.
+//! Decides if a child may be forked: strict about everything that it would get from its parent.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use crate::engine::request::json;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::{Rank, Refusal, Spawning};
 
-/// What the caller knows besides the request.
+/// Facts that the caller knows besides the request.
 #[derive(Clone, Copy, Debug)]
 pub struct EligibilityFacts<'a> {
     /// Which tools start agents.
@@ -25,7 +25,7 @@ pub struct EligibilityFacts<'a> {
     pub stood_down: bool,
 }
 
-/// Whether this request, which was recognised as a child, may be forked. Whether it pays is asked later.
+/// Decides if this request, which was recognised as a child, may be forked. Whether it pays is asked later.
 pub fn eligible(
     request: &Remembered,
     child: &Child,
@@ -90,7 +90,7 @@ pub fn may_be_forked_once_sealed(
     matches!(eligible(request, child, who, &policy, facts), Ok(()) | Err(Refusal::Unsealed))
 }
 
-/// Whether a child is nothing but a message to a turn that it names: a summary, a suggestion. It is no agent that a
+/// Returns true if a child is only a message to a turn that it names: a summary, a suggestion. It is no agent that a
 /// call has started: without the parent's context it means nothing, so that no other plan can be compared with.
 pub fn is_snapshot(request: &Remembered, child: &Child) -> bool {
     let parent = &*child.fork.parent.request;
@@ -103,7 +103,7 @@ pub fn is_snapshot(request: &Remembered, child: &Child) -> bool {
         && (request.anatomy().tools == 0 || said(request) == said(parent))
 }
 
-/// Whether readers could disagree about a request, or about one of its fields.
+/// Returns true if readers could disagree about a request, or about one of its fields.
 fn is_ambiguous(request: &Remembered) -> bool {
     let (body, anatomy) = (request.body(), request.anatomy());
     let mut seen = BTreeSet::new();
@@ -111,7 +111,7 @@ fn is_ambiguous(request: &Remembered) -> bool {
     anatomy.ambiguous || !anatomy.members.iter().all(is_new)
 }
 
-/// What is known of the agent that was started: by whom, and of which kind.
+/// Checks the agent that was started: by whom, and of which kind.
 fn check_call(child: &Child, who: &Who, policy: &Policy) -> Result<(), Refusal> {
     let sessions = [who.session, child.fork.parent.who.session];
     if sessions.into_iter().flatten().any(|session| policy.excludes(session.shown)) {
@@ -120,7 +120,7 @@ fn check_call(child: &Child, who: &Who, policy: &Policy) -> Result<(), Refusal> 
     child.call.map_or(Ok(()), |call| check_kind(&child.fork, call, policy))
 }
 
-/// Whether the agent that a call starts is of a kind that is forked.
+/// Checks that the agent that a call starts is of a kind that is forked.
 pub fn check_kind(fork: &ForkPoint, call: usize, policy: &Policy) -> Result<(), Refusal> {
     let input = fork.input(call).unwrap_or_default();
     let member = |name: &str| {
@@ -212,7 +212,7 @@ fn compare<'r, K: Ord>(
     }
 }
 
-/// Whether a child shows an image or a document that its parent does not.
+/// Returns true if a child shows an image or a document that its parent does not.
 fn shows_more(request: &Remembered, parent: &Remembered) -> bool {
     let shown = |of: &Remembered| -> Vec<Said> {
         let anatomy = of.anatomy();

@@ -45,7 +45,7 @@ pub struct OwnExtent {
     pub rest: u64,
 }
 
-/// What a child stands on for its life: the bytes up to its directive, and how to know again what is in them.
+/// The prefix of a child for its life: the bytes up to its directive, and how to know again what is in them.
 #[derive(Clone, Debug)]
 pub struct ChildPrefix {
     parent_prefix: Arc<ParentPrefix>,
@@ -62,7 +62,7 @@ pub struct ChildPrefix {
 }
 
 impl ChildPrefix {
-    /// What a child is given before its first turn. `child` is as it was recognised.
+    /// Makes the prefix of a child before its first turn. `child` is as it was recognised.
     pub fn of(
         parent_prefix: &Arc<ParentPrefix>,
         request: &Remembered,
@@ -78,15 +78,16 @@ impl ChildPrefix {
         let fewer = !tools.is_empty() && parents.iter().any(|tool| !tools.contains(tool));
         let instructed = !own.is_empty() || opening.is_hoisted();
         let is_snapshot = is_snapshot(request, child);
-        let notes = match is_snapshot {
-            true => words::Notes::default(),
-            false => words::Notes {
+        let notes = if is_snapshot {
+            words::Notes::default()
+        } else {
+            words::Notes {
                 called: child.call.is_some(),
                 instructions: instructed,
                 report: words::asks_report(policy, kind.as_deref(), instructed),
                 tools: fewer.then_some(tools),
                 worktree: words::worktree(request, parent, &child.fork, child.call),
-            },
+            }
         };
         let said = [
             (!child.fork.is_sealed(), ForkNote::Partial),
@@ -98,10 +99,11 @@ impl ChildPrefix {
             (notes.worktree.is_some(), ForkNote::Worktree),
         ];
         let mut draft = blocks::Draft::default();
-        let note = match is_snapshot {
+        let note = if is_snapshot {
             // Behind a turn that called nobody a message needs no words around it.
-            true => parent_prefix.has_results.then(words::aside),
-            false => Some(words::boilerplate(&notes, policy.template.as_deref())),
+            parent_prefix.has_results.then(words::aside)
+        } else {
+            Some(words::boilerplate(&notes, policy.template.as_deref()))
         };
         note.into_iter().for_each(|note| draft.text(&super::quoted(&note)));
         let first = draft.len();
@@ -134,9 +136,10 @@ impl ChildPrefix {
         let ttl = self.tier(request);
         let later = Later::of(request, messages);
         let takes_markers = profile != Profile::Automatic;
-        let mut marks = match takes_markers {
-            true => Marks::plan(self.parent_prefix.pieces, &blocks, directive, &later, turn),
-            false => Marks::default(),
+        let mut marks = if takes_markers {
+            Marks::plan(self.parent_prefix.pieces, &blocks, directive, &later, turn)
+        } else {
+            Marks::default()
         };
         marks.results &= self.parent_prefix.has_results;
         let branch = Branch { request, line, changed: &changed, lenient: self.lenient };
@@ -161,7 +164,7 @@ impl ChildPrefix {
         Composed { body, shared: self.parent_prefix.shared_bytes(), breakpoints, extent, notes }
     }
 
-    /// What a later turn has kept of the first, and what of it is new.
+    /// Returns the part of the first turn that a later one has kept, and what of it is new.
     fn continued(&self, request: &Remembered) -> Continued {
         let (kept, parent) = (self.record.matches(request), &*self.parent_prefix.parent.request);
         let same_system = opening::instructions_said(request) == self.system;
@@ -172,13 +175,12 @@ impl ChildPrefix {
         let mut notes = Vec::new();
         let mut draft = blocks::Draft::default();
         draft.again(&self.blocks, 0..self.instructions.start);
-        match same_system {
-            true => draft.again(&self.blocks, self.instructions.clone()),
-            false => {
-                notes.push(ForkNote::NewInstructions);
-                let own = opening::instructions(request, parent);
-                own.iter().for_each(|piece| draft.piece(request.body(), piece));
-            }
+        if same_system {
+            draft.again(&self.blocks, self.instructions.clone());
+        } else {
+            notes.push(ForkNote::NewInstructions);
+            let own = opening::instructions(request, parent);
+            own.iter().for_each(|piece| draft.piece(request.body(), piece));
         }
         match kept {
             Some(_) => draft.again(&self.blocks, self.instructions.end..self.blocks.len()),
@@ -218,7 +220,7 @@ impl ChildPrefix {
         &self.parent_prefix
     }
 
-    /// What this holds in memory beside the parent prefix.
+    /// Returns the bytes that this holds in memory beside the parent prefix.
     pub fn memory_bytes(&self) -> usize {
         size_of::<ChildPrefix>()
             + self.blocks.memory_bytes()

@@ -1,4 +1,4 @@
-//! What all children of a fork point stand on: one list of slices, shared by all of them.
+//! The prefix of all children of a fork point: one list of slices, shared by all of them.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -40,7 +40,7 @@ pub struct ParentPrefix {
     pub(super) ttl: Ttl,
     /// Pieces of the prompt up to and including b.
     pub(super) pieces: usize,
-    /// Whether there is a placeholder to mark: a turn that called nobody has none.
+    /// True if there is a placeholder to mark: a turn that called nobody has none.
     pub(super) has_results: bool,
     extent: PrefixExtent,
     /// The turn and the placeholders as they are read in every child, once they are the same for all.
@@ -87,10 +87,8 @@ impl ParentPrefix {
         let written = written.or_else(|| breakpoints::of_client(body, anatomy).pop());
         let cuts = strip::cuts(body, anatomy);
         let place = entry_place(request, &turn, written.map(|point| point.piece));
-        let line = (attribution == Attribution::Stripped)
-            .then(|| line_of(request))
-            .flatten()
-            .map(|line| line.span.clone());
+        let line = if attribution == Attribution::Stripped { line_of(request) } else { None };
+        let line = line.map(|line| line.span.clone());
         let mut builder =
             Builder { body, cuts: &cuts, parts: vec![Bytes::from_static(b"{")], line: None, entry: None };
         let mut fields = Vec::new();
@@ -115,7 +113,7 @@ impl ParentPrefix {
         let ttl = written.map_or(Ttl::FiveMinutes, |point| point.ttl);
         let parent = Arc::clone(&fork.parent);
         let has_results = !turn.calls.is_empty();
-        let shared = (fork.is_sealed() && has_results).then_some(parts.last()).flatten();
+        let shared = if fork.is_sealed() && has_results { parts.last() } else { None };
         let following = shared.and_then(|placeholders| following(&turn.message, placeholders, attribution));
         let siblings = siblings(fork, policy);
         Ok(ParentPrefix {
@@ -139,12 +137,12 @@ impl ParentPrefix {
         self.ttl
     }
 
-    /// Whether it is of this very turn: a message id, which names a fork point, may come twice.
+    /// Returns true if it is of this very turn: a message id, which names a fork point, may come twice.
     pub fn is_of(&self, fork: &ForkPoint) -> bool {
         Arc::ptr_eq(&self.parent, &fork.parent)
     }
 
-    /// What follows the parent's messages in every child.
+    /// Returns the messages that follow the parent's in every child.
     pub fn following(&self) -> Option<&Remembered> {
         self.following.as_ref()
     }
@@ -167,17 +165,19 @@ impl ParentPrefix {
         child: &Branch<'_>,
         marked: bool,
     ) -> Option<Breakpoint> {
-        let entry = self.entry.filter(|_| marked);
+        let entry = if marked { self.entry } else { None };
         let skipped = self.skipped(child.changed);
         for (index, part) in self.parts.iter().enumerate() {
             if index == self.own {
                 child.own(out);
-                out.extend(child.answer_limit(&self.parent.request).into_iter().flatten());
+                if let Some(limit) = child.answer_limit(&self.parent.request) {
+                    out.extend(limit);
+                }
             }
             if entry.is_some_and(|entry| entry.part == index) {
                 out.push(breakpoints::marker(self.ttl));
             }
-            let line = child.line.as_ref().filter(|_| self.line == Some(index));
+            let line = if self.line == Some(index) { child.line.as_ref() } else { None };
             if !skipped.iter().any(|range| range.contains(&index)) {
                 out.push(line.unwrap_or(part).clone());
             }
@@ -192,7 +192,7 @@ impl ParentPrefix {
         self.fields.iter().filter(|(key, _)| is_changed(key)).map(|(_, parts)| parts.clone()).collect()
     }
 
-    /// Whether a child's own attribution line has a place.
+    /// Returns true if a child's own attribution line has a place.
     pub(super) fn takes_line(&self) -> bool {
         self.line.is_some()
     }
@@ -204,14 +204,14 @@ impl ParentPrefix {
     }
 }
 
-/// What a child brings into the head of its body.
+/// The parts that a child brings into the head of its body.
 pub(super) struct Branch<'a> {
     pub request: &'a Remembered,
     /// Its own attribution line.
     pub line: Option<Bytes>,
     /// Prompt-shaping fields that it has changed since it was forked.
     pub changed: &'a [Cow<'a, str>],
-    /// What it leaves out it takes from its parent.
+    /// True if it takes from its parent what it leaves out.
     pub lenient: bool,
 }
 
@@ -226,7 +226,10 @@ impl Branch<'_> {
     /// The parent's `max_tokens`, without which no request is taken, for a child that may leave it out and does.
     fn answer_limit(&self, parent: &Remembered) -> Option<[Bytes; 3]> {
         let brings = self.request.anatomy().member(self.request.body(), ANSWER_LIMIT).is_some();
-        let limit = fields::value(parent, ANSWER_LIMIT).filter(|_| self.lenient && !brings)?;
+        if brings || !self.lenient {
+            return None;
+        }
+        let limit = fields::value(parent, ANSWER_LIMIT)?;
         let key = Bytes::from_static(b"\"max_tokens\":");
         Some([key, parent.body().slice_ref(limit), Bytes::from_static(b",")])
     }
@@ -289,7 +292,10 @@ fn entry_place(request: &Remembered, turn: &Turn, written: Option<usize>) -> Opt
 /// The attribution line of a request, where the upstream would strip it.
 pub(super) fn line_of(request: &Remembered) -> Option<&Piece> {
     let anatomy = request.anatomy();
-    let first = anatomy.pieces.get(anatomy.tools).filter(|_| anatomy.system > 0)?;
+    if anatomy.system == 0 {
+        return None;
+    }
+    let first = anatomy.pieces.get(anatomy.tools)?;
     Some(first).filter(|first| first.is_attribution(request.body()))
 }
 
@@ -395,7 +401,7 @@ impl PrefixExtent {
 
 #[cfg(test)]
 impl ParentPrefix {
-    /// Whether a body holds the parent prefix's own bytes, and no copy of them.
+    /// Returns true if a body holds the parent prefix's own bytes, and no copy of them.
     pub(super) fn is_shared_by(&self, pieces: &[Bytes]) -> bool {
         let own = self.parts.iter().max_by_key(|part| part.len());
         own.is_some_and(|own| pieces.iter().any(|piece| piece.as_ptr() == own.as_ptr()))

@@ -18,7 +18,7 @@ pub struct Policy {
     pub exclude_sessions: Vec<String>,
     /// The part of the model's window that a forked prompt may fill.
     pub max_context_share: f64,
-    /// What a forked child may cost, in multiples of the child as sent.
+    /// The most that a forked child may cost, in multiples of the child as sent.
     pub max_cost_ratio: f64,
     /// The turns that a child is taken to have until its tool has taught better.
     pub horizon_turns: usize,
@@ -30,7 +30,7 @@ pub struct Policy {
     pub hoist_system: bool,
     pub late: Late,
     pub snapshots: SnapshotScope,
-    /// What to say to a child instead of the built-in words.
+    /// The words for a child instead of the built-in ones.
     pub template: Option<Arc<str>>,
 }
 
@@ -58,7 +58,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Whether the children of this fan-out are left alone, to be compared with. All of them or none, and the
+    /// Returns true if the children of this fan-out are left alone, to be compared with. All of them or none, and the
     /// same on every replica.
     pub fn holds_out(&self, fork: ForkId) -> bool {
         let digest = blake3::derive_key("forkpoint holdout v1", fork.to_string().as_bytes());

@@ -56,7 +56,7 @@ struct Writer {
     ticket: Ticket,
 }
 
-/// What stands before an entry, the least first.
+/// The obstacles before an entry, the least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Obstacle {
     Nothing,
@@ -117,7 +117,7 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gatekeeper<K, G> {
         (ticket, verdict)
     }
 
-    /// What a request may do now. One that was let go hears the same again.
+    /// Returns what a request may do now. One that was let go hears the same again.
     pub fn look(&mut self, ticket: Ticket, now: Moment) -> Verdict<G> {
         if let Some((_, Stage::Waiting(wait))) = self.requests.get(&ticket) {
             let cause = Cause::LeaderBegan(wait.leader);
@@ -156,7 +156,7 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gatekeeper<K, G> {
         self.settle(followers, Cause::LeaderGone(ticket), now)
     }
 
-    /// What the usage of a request said about the time it had waited.
+    /// Learns what the usage of a request said about the time it had waited.
     pub fn learned(&mut self, lesson: Lesson<G>, was_enough: bool) {
         self.holds.learn(lesson, was_enough, self.next);
     }
@@ -188,7 +188,7 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gatekeeper<K, G> {
         (self.entries.len(), self.entries.capacity())
     }
 
-    /// What is worth waiting for, each entry once.
+    /// Returns the entries that are worth waiting for, each once.
     fn large(&self, writes: Vec<Write<K>>) -> Vec<K> {
         let mut keys = Vec::new();
         for write in writes.into_iter().filter(|write| write.tokens >= self.settings.min_tokens) {

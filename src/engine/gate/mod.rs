@@ -61,7 +61,7 @@ impl Default for Settings {
     }
 }
 
-/// What the gate may hold.
+/// The limits of what the gate may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Requests that wait, or have gone and not begun.
@@ -119,7 +119,7 @@ pub struct LetGo<G> {
     pub outcome: GateOutcome,
     /// The one it waited for, or would have.
     pub leader: Option<Ticket>,
-    /// Whether it waited long enough is to be learned from its usage.
+    /// The lesson, if its usage is to tell whether it waited long enough.
     pub lesson: Option<Lesson<G>>,
 }
 

@@ -17,7 +17,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether what comes back is a message, or a stream of one.
+    /// Returns true if the answer is a message, or a stream of one.
     pub fn answers_with_a_message(self) -> bool {
         matches!(self, Endpoint::Messages | Endpoint::Bedrock | Endpoint::Vertex)
     }

@@ -1,4 +1,4 @@
-//! Whether a request shows an image: one anywhere, or none any more, is another messages layer. And whether it
+//! Tells if a request shows an image: one anywhere, or none any more, is another messages layer. And if it
 //! brings files in its own bytes, whose tokens have nothing to do with their length.
 
 use std::sync::LazyLock;
@@ -15,31 +15,31 @@ static BASE64: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"base6
 /// A shorter piece holds too little to matter.
 pub const PAYLOAD_BYTES_MIN: usize = 4 * 1024;
 
-/// Whether a block of a message is an image or holds one.
+/// Returns true if a block of a message is an image or holds one.
 pub fn shows_image(body: &[u8], piece: &Piece) -> bool {
     let Some(kind) = piece.kind().filter(|kind| body[kind.start] == b'"') else { return false };
     may_hold_blocks(&body[kind.clone()])
         && (is_key(body, &kind, "image") || has_type(&body[piece.span.clone()], &IMAGE))
 }
 
-/// Whether it brings an image or a document of some size.
+/// Returns true if it brings an image or a document of some size.
 pub fn has_payload(body: &[u8], piece: &Piece) -> bool {
-    let kind = piece.kind().filter(|_| piece.span.len() >= PAYLOAD_BYTES_MIN);
-    kind.is_some_and(|kind| may_hold_blocks(&body[kind.clone()]))
+    piece.span.len() >= PAYLOAD_BYTES_MIN
+        && piece.kind().is_some_and(|kind| may_hold_blocks(&body[kind.clone()]))
         && has_type(&body[piece.span.clone()], &BASE64)
 }
 
-/// Whether a member `type` inside has this value.
+/// Returns true if a member `type` inside has this value.
 fn has_type(block: &[u8], value: &Finder<'_>) -> bool {
     value.find_iter(block).any(|at| is_type(block, at))
 }
 
-/// What people and models write is no block, and what a call brings is data.
+/// Returns false for text, which is no block, and for the input of a call, which is data.
 fn may_hold_blocks(kind: &[u8]) -> bool {
     !matches!(kind, b"\"text\"" | b"\"thinking\"" | b"\"redacted_thinking\"") && !kind.ends_with(b"_use\"")
 }
 
-/// Whether what was found at `at` is the value of a member `type`. Within a string its quotes would be escaped.
+/// Returns true if the value found at `at` is that of a member `type`. Within a string its quotes would be escaped.
 fn is_type(block: &[u8], at: usize) -> bool {
     let before = block[..at].trim_ascii_end();
     let Some(before) = before.strip_suffix(b":") else { return false };

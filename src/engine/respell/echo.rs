@@ -1,4 +1,4 @@
-//! What a conversation repeats in another spelling, put back into the one that it went out in.
+//! Puts what a conversation repeats in another spelling back into the one that it went out in.
 //!
 //! Some clients spell their history anew each turn: shuffled tools, another order of keys in schemas and in the inputs
 //! of calls. Reading that as if it were new, looking up what each part means and reading once more what goes out
@@ -74,7 +74,7 @@ pub struct Echoed {
     pub body: Bytes,
     /// The first piece that came in another one, in the order of the cache.
     pub from: usize,
-    /// What it has of the conversation's last request; of its messages, with what is between them.
+    /// The parts that it has of the conversation's last request; of its messages, with what is between them.
     pub same: Same,
 }
 
@@ -91,7 +91,7 @@ impl Spelling {
         Spelling { tools, each: each.unwrap_or_default(), inputs: Inputs::default() }
     }
 
-    /// Whether this request goes out so.
+    /// Returns true if this request goes out in this spelling.
     pub fn is_of(&self, request: &Remembered) -> bool {
         tools_of(request).map_or(self.tools.is_empty(), |tools| request.body()[tools.clone()] == self.tools)
     }
@@ -116,7 +116,7 @@ impl Spelling {
             let sound = &self.tools[tool.span.clone()];
             tool.tree.respelt_end(sound, body, at).ok_or(Malformed::At(at))
         });
-        end.ok().filter(|_| left.is_empty())
+        if left.is_empty() { end.ok() } else { None }
     }
 
     /// Which of these is called like the tool that starts at `at`. A wrong answer is found out when they are compared.
@@ -268,7 +268,8 @@ impl Echo<'_> {
             return Ok(start + value.len());
         }
         let is_known = layer == Layer::Tools && self.spelling.tools == value;
-        let Some(end) = is_known.then(|| self.spelling.respelt_end(body, start)).flatten() else {
+        let end = if is_known { self.spelling.respelt_end(body, start) } else { None };
+        let Some(end) = end else {
             return value_end(body, start);
         };
         (*same, self.from) = (true, 0);
@@ -349,7 +350,7 @@ fn same(known: &[u8], body: &[u8], at: usize) -> Option<usize> {
     body.get(at..)?.starts_with(known).then_some(known.len())
 }
 
-/// Whether a value says by itself where it ends.
+/// Returns true if a value says by itself where it ends.
 fn is_whole(value: &[u8]) -> bool {
     matches!(value.first(), Some(b'{' | b'[' | b'"'))
 }

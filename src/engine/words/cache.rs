@@ -62,7 +62,7 @@ shown_enums! {
         ContextManagement = "context_management",
         /// The set of `anthropic-beta` values.
         Betas = "anthropic-beta",
-        /// Whether there is an image anywhere.
+        /// The presence of an image anywhere.
         Image = "image",
     }
 
@@ -80,7 +80,7 @@ shown_enums! {
         Betas = "betas",
         /// The history was changed, the first image came or the last went, or context management changed.
         Messages = "messages",
-        /// The same meaning in other bytes.
+        /// Other bytes with an unchanged meaning.
         Spelling = "spelling",
         /// The entry's lifetime was over.
         TtlExpired = "ttl_expired",
@@ -144,7 +144,7 @@ shown_enums! {
         Aligned = "aligned",
         /// On its parent's prefix, where it was not put there.
         Forked = "forked",
-        /// The same tokens without any cache.
+        /// All its tokens without any cache.
         Uncached = "uncached",
     }
 

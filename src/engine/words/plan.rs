@@ -1,4 +1,4 @@
-//! What is done to a request, and why no more.
+//! The words for what is done to a request, and why no more.
 
 /// How a request is changed before it goes upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -100,7 +100,7 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash> Gate<K, G> {
         }
     }
 
-    /// Whether a request with this lesson read what its leader wrote.
+    /// Learns from a request with this lesson: `was_enough` is true if it read what its leader wrote.
     pub fn learned(&self, lesson: Lesson<G>, was_enough: bool) {
         self.shared.handoff.learned(lesson, was_enough);
     }

@@ -1,4 +1,4 @@
-//! What a request finds in the cache, by the ledger of its tenant.
+//! Predicts what a request finds in the cache, by the ledger of its tenant.
 
 use super::Memo;
 use crate::engine::cache::entry::{EntryKey, Parameters, Probes, Scope, prefix_bytes};
@@ -19,7 +19,7 @@ pub(super) struct Lookup<'a> {
 }
 
 impl Lookup<'_> {
-    /// What the request would find.
+    /// Predicts what the request would find.
     pub fn predict(self, ledger: &CacheLedger, now: Moment) -> Prediction {
         let (chain, anatomy) = (self.reading.chain(), self.reading.anatomy());
         let key = |piece: usize| EntryKey::of(&self.scope, chain, piece, anatomy.layer(piece));
@@ -28,17 +28,17 @@ impl Lookup<'_> {
 }
 
 impl Memo {
-    /// What the request would find in the cache.
+    /// Predicts what the request would find in the cache.
     pub fn predict(&self, tenant: &Tenant, now: Moment) -> Option<Prediction> {
         Some(self.predict_for(self.trace.as_ref()?, tenant, now))
     }
 
-    /// What it would find if it went out so.
+    /// Predicts what it would find if it went out so.
     pub fn predict_for(&self, trace: &Trace, tenant: &Tenant, now: Moment) -> Prediction {
         self.lookup(trace, &trace.parameters).predict(&tenant.worlds().billed, now)
     }
 
-    /// What it would find on its parent's prefix. Betas of its own count until a bill has shown that they do not.
+    /// Predicts what it would find on its parent's prefix. Betas of its own count until a bill has shown otherwise.
     pub fn predict_fork(
         &self,
         model: &str,
@@ -92,10 +92,10 @@ impl Memo {
         Some((bytes as f64 * ratio) as u64)
     }
 
-    /// What its bill will tell about betas that its parent or its last turn did not have.
+    /// Returns the test that its bill makes of betas that its parent or its last turn did not have.
     pub(super) fn trial(&self, own: &Prediction, tenant: &Tenant, now: Moment) -> Option<BetaTrial> {
         let trace = self.trace.as_ref()?;
-        let parents = self.parents.as_ref().filter(|_| self.is_forked);
+        let parents = if self.is_forked { self.parents.as_ref() } else { None };
         let before = parents.or_else(|| Some(&self.arrival.predecessor()?.parameters))?;
         let change = trace.parameters.beta_change(before)?;
         let other = self.lookup(trace, before).predict(&tenant.worlds().billed, now);

@@ -17,9 +17,9 @@ use crate::store::Tenant;
 pub(super) struct MemoFlight {
     pub ticket: LedgerTicket,
     pub prediction: Prediction,
-    /// Whether its betas cost it anything, if its bill can tell.
+    /// The test of whether its betas cost it anything, if its bill can tell.
     pub trial: Option<BetaTrial>,
-    /// Whether the tenant has learned from its bill.
+    /// True if the tenant has learned from its bill.
     pub billed: bool,
 }
 

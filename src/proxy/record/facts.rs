@@ -1,4 +1,4 @@
-//! What is known about one exchange while it lasts.
+//! The facts known about one exchange while it lasts.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ const REQUEST_ID_BYTES_MAX: usize = 128;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
-/// What is known about one exchange.
+/// The facts known about one exchange.
 pub struct Facts {
     /// The number of the configuration that it began with.
     pub generation: u64,
@@ -36,11 +36,11 @@ pub struct Facts {
     pub role: Role,
     pub plan: Plan,
     pub sender: Option<Sender>,
-    /// What it says about its family.
+    /// Its claims about its family.
     pub claims: Claims,
-    /// What the gate did.
+    /// The gate's treatment of it.
     pub hold: Option<Held>,
-    /// What the gate would have saved, had it been asked.
+    /// The number of tokens the gate would have saved, had it been asked.
     pub missed_tokens: Option<u64>,
     pub child_turn: Option<u64>,
     /// As the request listed them.
@@ -67,9 +67,9 @@ pub struct Facts {
     pub awaited: Duration,
     /// When it began to wait, for that or at the gate.
     pub waits_since: Option<Instant>,
-    /// What was done to a forked child, beside putting it on its parent's prefix.
+    /// Changes made to a forked child, beside putting it on its parent's prefix.
     pub notes: Vec<ForkNote>,
-    /// What a child was predicted to cost.
+    /// The predicted cost of a child.
     pub forecast: Option<Forecast>,
     /// Why a child would not be forked in mode fork, or `none` if it would.
     pub would_fork: Option<&'static str>,
@@ -131,7 +131,7 @@ impl Facts {
         (sender.and_then(|sender| sender.tenant), hint)
     }
 
-    /// What the body says about itself.
+    /// Takes over what the body says about itself.
     pub fn learn(&mut self, body: &[u8], anatomy: &Anatomy) {
         self.model = anatomy.model(body).map(String::from);
         self.stream = anatomy.stream(body);
@@ -168,7 +168,7 @@ impl Facts {
         self.plan = Plan::Aligned(skipped.map_or(Why::Mode, |(_, skip)| Why::Skipped(*skip)));
     }
 
-    /// Whether this is a child for which nothing is written at its end: it will not go on.
+    /// Returns true if this is a child for which nothing is written at its end: it will not go on.
     pub fn is_child_without_tail(&self) -> bool {
         let ends = matches!(self.plan, Plan::Aligned(Why::Skipped(Skip::OneShot | Skip::SeldomContinues)));
         self.role == Role::Child && ends
@@ -195,8 +195,8 @@ impl Facts {
     }
 }
 
-/// Whether this is the id that a provider gives to a request, and not something else that came in its place:
-/// `req_` and what follows, or hex digits in groups.
+/// Returns true if this is the id that a provider gives to a request, and not something else that came in its
+/// place: `req_` and what follows, or hex digits in groups.
 fn is_request_id(id: &str) -> bool {
     let named = |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     let is_named = id.strip_prefix("req_").is_some_and(named);

@@ -58,7 +58,7 @@ pub fn mark(headers: &mut HeaderMap, recorder: &Recorder) {
 /// Travels with the exchange and reports it once: in `finish`, or when dropped (the client left).
 pub struct Recorder {
     pub facts: Facts,
-    /// What the store is told, if the request is anybody's.
+    /// The record for the store, if the request is anybody's.
     pub memo: Option<Memo>,
     pub family: Option<Family>,
     /// The right to write, given back when the answer begins, or comes to nothing.
@@ -148,7 +148,7 @@ impl Recorder {
         self.facts.child_turn = family.accepted(&tenant, trace, &self.facts.betas, plan, forecast, now);
     }
 
-    /// Whether anybody wants to know of finished blocks.
+    /// Returns true if anybody wants to know of finished blocks.
     pub fn listens(&self) -> bool {
         self.family.as_ref().is_some_and(Family::listens)
     }
@@ -236,7 +236,7 @@ impl Recorder {
         }
     }
 
-    /// What is shown for the model and the client. A new name takes one of the bounded places only once the
+    /// Returns the names shown for model and client. A new name takes one of the bounded places only once the
     /// upstream accepted it.
     fn names(&self) -> (String, Option<String>) {
         let admit = match self.facts.status {

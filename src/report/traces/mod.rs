@@ -173,7 +173,7 @@ impl Exporter {
                     Job::Flush(done) => waiting = Some(done),
                 }
                 if batch.len() < BATCH && waiting.is_none() {
-                    next = tokio::time::timeout_at(deadline, jobs.recv()).await.ok().flatten();
+                    next = tokio::time::timeout_at(deadline, jobs.recv()).await.unwrap_or(None);
                 }
             }
             if !batch.is_empty() {

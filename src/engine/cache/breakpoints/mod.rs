@@ -187,8 +187,8 @@ impl Planner<'_> {
         self.anatomy.messages.iter().any(|message| message.has_role(self.body, "assistant"))
     }
 
-    /// Whether the server holds the conversation. It compares the top-level fields of a later turn with those of the
-    /// first, so none may be added.
+    /// Returns true if the server holds the conversation. It compares the top-level fields of a later turn with those
+    /// of the first, so none may be added.
     fn is_threaded(&self) -> bool {
         let thread = self.anatomy.member(self.body, "thread");
         thread.is_some_and(|value| &self.body[value.clone()] != b"null")

@@ -4,7 +4,7 @@
 //! *break* is about money: the upstream billed fewer cached tokens than the chain predicts. Drift often causes a
 //! break, but not always (it may stand behind the last breakpoint), and breaks have other causes too.
 //!
-//! What is expected is the larger of two: what the ledger knows to be warm for this very request, and what the
+//! The expected number is the larger of two: what the ledger knows to be warm for this very request, and what the
 //! predecessor left behind at its last breakpoint. If the ledger's entry was not read, nothing that we know explains
 //! it. If the predecessor's was not, the causes are tried in the order in which they would stop the upstream. And where
 //! all that was read, an entry may still have been missed that somebody else was writing at that moment.
@@ -76,9 +76,9 @@ pub struct Case<'a> {
     pub last: Option<(&'a Answered<'a>, &'a Drift)>,
     pub now: &'a Sent<'a>,
     pub usage: &'a Usage,
-    /// What the ledger said when the request was sent.
+    /// The ledger's prediction when the request was sent.
     pub prediction: &'a Prediction,
-    /// What others were writing then, as it turned out.
+    /// The entry that others were writing then, as it turned out.
     pub missed: Option<Missed>,
     /// The shortest prefix that the model caches, where known.
     pub minimum_tokens: Option<u64>,
@@ -90,7 +90,7 @@ pub struct Break {
     /// The first layer that was lost.
     pub layer: Layer,
     pub cause: BreakCause,
-    /// What changed: a piece, a member or a header; if nothing did, the piece where the lost entry ends.
+    /// The piece, member or header that changed; if nothing did, the piece where the lost entry ends.
     pub path: String,
     /// The first byte that differs in this request's body, or where the lost entry's last piece starts.
     pub offset: Option<usize>,
@@ -196,7 +196,7 @@ impl Case<'_> {
         }
     }
 
-    /// Whether a breakpoint of this request looks at the entry that ends with this piece.
+    /// Returns true if a breakpoint of this request looks at the entry that ends with this piece.
     fn reaches(&self, entry: usize) -> bool {
         let probes = Probes::of(self.now.subject.anatomy, self.now.subject.chain, self.now.breakpoints);
         probes.take_while(|probe| probe.piece >= entry).any(|probe| probe.piece == entry)
@@ -212,10 +212,9 @@ impl Case<'_> {
     fn changed(&self, parameter: Parameter) -> Reason {
         let Subject { body, anatomy, .. } = self.now.subject;
         let cause = BreakCause::of_parameter(parameter);
-        let image = self.now.parameters.first_image().filter(|_| parameter == Parameter::Image);
-        match image {
-            Some(piece) => self.at_entry(piece, cause),
-            None => Reason {
+        match self.now.parameters.first_image() {
+            Some(piece) if parameter == Parameter::Image => self.at_entry(piece, cause),
+            _ => Reason {
                 layer: parameter.layer(),
                 cause,
                 path: parameter.as_str().to_owned(),

@@ -54,7 +54,7 @@ impl fmt::Display for EntryKey {
     }
 }
 
-/// What the entries of one request depend on besides its prefix: tenant and parameters, per layer.
+/// Everything that the entries of one request depend on besides its prefix: tenant and parameters, per layer.
 #[derive(Clone, Debug)]
 pub struct Scope {
     tools: [u8; 32],

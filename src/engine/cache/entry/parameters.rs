@@ -45,7 +45,7 @@ pub struct Parameters {
     members: [Digest; MEMBERS.len()],
     betas: Betas,
     first_image: Option<usize>,
-    /// What depends on nothing but these and the tenant, once it was asked for.
+    /// The scope, which depends on nothing but these and the tenant, once it was asked for.
     scope: Arc<OnceLock<(TenantId, Scope)>>,
 }
 
@@ -72,7 +72,7 @@ impl Parameters {
         }
     }
 
-    /// The same, sharing what was made of those of an earlier request where they are equal.
+    /// Returns these parameters, sharing the scope of an earlier request where the two are equal.
     pub fn after(self, before: &Parameters) -> Parameters {
         match self.differs(before, Layer::Messages) {
             None => Parameters { scope: Arc::clone(&before.scope), ..self },
@@ -80,7 +80,7 @@ impl Parameters {
         }
     }
 
-    /// What the entries of a request of this tenant depend on.
+    /// Returns the scope of the entries of a request of this tenant.
     pub fn scope(&self, tenant: &TenantId) -> Scope {
         let (of, scope) = self.scope.get_or_init(|| (*tenant, Scope::of(tenant, self)));
         if of == tenant { scope.clone() } else { Scope::of(tenant, self) }
@@ -95,12 +95,12 @@ impl Parameters {
         member.chain(betas).chain(image).find(|parameter| parameter.layer() <= layer)
     }
 
-    /// The same under the betas of another request.
+    /// Returns these parameters under the betas of another request.
     pub fn with_betas<'b>(&self, betas: impl Iterator<Item = &'b str>) -> Parameters {
         Parameters { betas: Betas::of(betas), scope: Arc::default(), ..self.clone() }
     }
 
-    /// What differs between the betas of two requests; none if nothing does, or anything else too.
+    /// Returns the difference between the betas of two requests; none if nothing differs, or anything else does too.
     pub fn beta_change(&self, other: &Parameters) -> Option<BetaChange> {
         let differs = self.differs(other, Layer::Messages) == Some(Parameter::Betas);
         (differs && self.has_image() == other.has_image()).then(|| self.betas.change(&other.betas))?
@@ -144,7 +144,7 @@ fn digest(body: &[u8], anatomy: &Anatomy, name: &str) -> Digest {
         return None;
     }
     let is_affordable = value.len().saturating_mul(json::depth(value)) <= VALUE_WORK_MAX;
-    let meaning = is_affordable.then(|| Meaning::of(value)).flatten();
+    let meaning = if is_affordable { Meaning::of(value) } else { None };
     Some(meaning.map_or_else(|| *blake3::hash(value).as_bytes(), |meaning| *meaning.as_bytes()))
 }
 
@@ -155,10 +155,8 @@ impl Betas {
         betas.dedup();
         let digest = (!betas.is_empty()).then(|| *blake3::hash(betas.join(",").as_bytes()).as_bytes());
         let number = |beta: &&str| u64::from_be_bytes(first(blake3::hash(beta.as_bytes()).as_bytes()));
-        let mut each: Vec<u64> = match betas.len() <= BETAS_MAX {
-            true => betas.iter().map(number).collect(),
-            false => Vec::new(),
-        };
+        let is_short = betas.len() <= BETAS_MAX;
+        let mut each: Vec<u64> = if is_short { betas.iter().map(number).collect() } else { Vec::new() };
         each.sort_unstable();
         Betas { digest, each: each.into() }
     }

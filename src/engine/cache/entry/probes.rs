@@ -82,7 +82,7 @@ impl Iterator for Probes<'_> {
     }
 }
 
-/// Whether an entry can end at this piece.
+/// Returns true if an entry can end at this piece.
 pub fn is_position(chain: &Chain, piece: usize) -> bool {
     // Only what adds nothing to the prompt leaves the hash as it was.
     let before = piece.checked_sub(1).map_or(Some(&chain.model), |before| chain.pieces.get(before));

@@ -7,7 +7,7 @@ use crate::engine::words::Moment;
 /// Until usage says better: prose has about four bytes to a token.
 const TOKENS_PER_BYTE: f64 = 0.25;
 
-/// What the upstream billed for one request, or would have in another world.
+/// The upstream's bill for one request, as it was or as it would have been in another world.
 #[derive(Clone, Copy, Debug)]
 pub struct LedgerBill {
     pub usage: Usage,
@@ -54,7 +54,7 @@ impl InFlight {
         &self.breakpoints[..self.writes]
     }
 
-    /// What an entry should count before this request is billed: what is read, and the bytes after it.
+    /// Returns the expected tokens of an entry before this request is billed: those read, and the bytes after them.
     pub fn expected_tokens(&self, write: &EntryWrite, tokens_per_byte: Option<f64>) -> EntryTokens {
         let (bytes, tokens) = self.read.map_or((0, 0), |read| (read.bytes, read.tokens.count));
         let more = write.bytes.saturating_sub(bytes) as f64;
@@ -62,8 +62,8 @@ impl InFlight {
         if tokens_per_byte.is_some() { EntryTokens::estimated(count) } else { EntryTokens::guessed(count) }
     }
 
-    /// What an entry counts by the bill: exact for the deepest breakpoint, by bytes between what is known for the
-    /// others.
+    /// Returns the tokens of an entry by the bill: exact for the deepest breakpoint, by bytes between what is known for
+    /// the others.
     pub fn billed_tokens(&self, write: &EntryWrite, bill: &LedgerBill) -> EntryTokens {
         let Some(deepest) = self.breakpoints.first().filter(|deepest| deepest.key != write.key) else {
             return bill.tokens(bill.cached());

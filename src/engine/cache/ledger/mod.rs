@@ -97,7 +97,7 @@ impl EntryTokens {
     }
 }
 
-/// What a request would find if it were sent now.
+/// The entries that a request would find if it were sent now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prediction {
     /// The deepest warm entry within reach.
@@ -173,8 +173,8 @@ impl Prediction {
 }
 
 impl CacheLedger {
-    /// What a request would find. The probes come deepest first, each position once; `key` names the entry that
-    /// ends at a piece, and is asked only as far as needed.
+    /// Predicts what a request would find. The probes come deepest first, each position once; `key` names the entry
+    /// that ends at a piece, and is asked only as far as needed.
     pub fn predict(
         &self,
         probes: impl IntoIterator<Item = Probe>,
@@ -251,7 +251,9 @@ impl CacheLedger {
         let (cached, read) = (bill.cached(), bill.usage.cache_read);
         let Some(deepest) = flight.breakpoints.first() else { return };
         let confirmed = flight.read.filter(|warm| read >= warm.tokens.bounds().0);
-        if let Some(missed) = flight.read.filter(|_| confirmed.is_none()) {
+        if let Some(missed) = flight.read
+            && confirmed.is_none()
+        {
             self.entries.remove(&missed.key);
         }
         if cached == 0 {

@@ -1,4 +1,4 @@
-//! Whether other betas cost the entries of a conversation: learned from bills, since nobody says so for each beta.
+//! Learns from bills if other betas cost the entries of a conversation, since nobody says so for each beta.
 //!
 //! A request whose betas are not those of the request before it (or, forked, not its parent's) is a trial. The ledger
 //! knows what it reads if betas are a part of the key, and what if they are not; the bill tells which.
@@ -18,7 +18,7 @@ use crate::engine::cache::entry::BetaChange;
 /// Differences that are remembered not to count: a tenant has a few clients, and each a few sets of betas.
 const HARMLESS_MAX: usize = 64;
 
-/// What the bill of a request will tell about a difference in betas.
+/// A request whose bill will tell about a difference in betas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BetaTrial {
     pub change: BetaChange,
@@ -46,7 +46,7 @@ impl BetaTrial {
         (least > most).then_some(BetaTrial { change, least, most })
     }
 
-    /// Whether the difference is harmless, given the tokens that were read; none if they do not tell.
+    /// Returns true if the difference is harmless, given the tokens that were read; none if they do not tell.
     pub fn shows(&self, read: u64) -> Option<bool> {
         match read {
             read if read >= self.least => Some(true),

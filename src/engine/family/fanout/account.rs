@@ -1,4 +1,4 @@
-//! What the fork points, snapshots and children of one tenant hold in memory, all in one account.
+//! Counts the memory of the fork points, snapshots and children of one tenant, all in one account.
 //!
 //! A parent's request is shared by its fork point, by a snapshot and by every child that stands on it, and lives as
 //! long as one of them does. So the thing itself is charged, once, when it is first kept; whoever lets go of it last
@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// What one tenant holds, and may.
+/// The bytes that one tenant holds, and may hold.
 #[derive(Clone, Debug)]
 pub struct Account {
     own: Arc<AtomicUsize>,
@@ -35,7 +35,7 @@ impl Account {
         self.limit
     }
 
-    /// Whether so many bytes more are within the limit.
+    /// Returns true if so many bytes more are within the limit.
     pub fn has_room_for(&self, bytes: usize) -> bool {
         self.bytes().saturating_add(bytes) <= self.limit
     }
@@ -73,7 +73,7 @@ impl Charge {
 }
 
 impl Clone for Charge {
-    /// What is copied is held twice.
+    /// Charges the bytes again: what is copied is held twice.
     fn clone(&self) -> Charge {
         self.account.charge(self.bytes)
     }

@@ -1,4 +1,4 @@
-//! What was decided for a child, found again on each of its later turns.
+//! The decision for a child, found again on each of its later turns.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -16,7 +16,7 @@ use crate::engine::words::{IdDigest, Layer, Moment};
 const CALLS_MAX: usize = 64;
 /// Ids of one request that are looked up.
 const LOOKUPS_MAX: usize = 256;
-/// What a binding costs beside its value: its keys, and its slots in the maps.
+/// The memory of a binding beside its value: its keys, and its slots in the maps.
 const BINDING_BYTES: usize = 512;
 
 /// How many bindings there may be, and for how long after their last use.
@@ -39,7 +39,7 @@ pub struct Bindings<B> {
     /// By last use, oldest first.
     uses: BTreeSet<(Moment, Binding)>,
     calls: HashMap<Arc<str>, Called>,
-    /// What the tools of live children say: siblings have the same ones.
+    /// The tools of live children: siblings have the same ones.
     toolsets: HashMap<PrefixHash, Weak<Toolset>>,
     starts: HashMap<[u8; 32], Vec<Binding>>,
     /// Those whose agent has an id.
@@ -169,7 +169,7 @@ impl<B> Bindings<B> {
         }
     }
 
-    /// What was decided for the conversation of this request, if it is a later turn of a child.
+    /// Returns the decision for the conversation of this request, if it is a later turn of a child.
     pub fn find(&mut self, request: &Remembered, who: &Who, now: Moment) -> Option<(Binding, Arc<B>)> {
         self.make_room(now);
         if self.is_empty() || request.anatomy().ambiguous {
@@ -225,7 +225,7 @@ impl<B> Bindings<B> {
         oldest.inspect(|binding| self.forget(*binding)).is_some()
     }
 
-    /// Whether there is one like this.
+    /// Returns true if there is one like this.
     pub fn any(&self, like: impl Fn(&B) -> bool) -> bool {
         self.slots.values().any(|slot| like(&slot.value))
     }
@@ -282,7 +282,8 @@ fn strike<K: Eq + Hash>(listed: &mut HashMap<K, Vec<Binding>>, key: &K, binding:
 
 /// The one binding, if there are no two.
 fn only(mut alike: impl Iterator<Item = Binding>) -> Option<Binding> {
-    alike.next().filter(|_| alike.next().is_none())
+    let first = alike.next()?;
+    alike.next().is_none().then_some(first)
 }
 
 #[cfg(test)]

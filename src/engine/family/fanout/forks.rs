@@ -78,7 +78,7 @@ impl Forks {
         self.rules = Rules { bytes: self.rules.bytes, ..rules };
     }
 
-    /// Whether a tool is known to start agents, by its name or by what came of it.
+    /// Returns true if a tool is known to start agents, by its name or by what came of it.
     pub fn knows_tool(&self, name: &str) -> bool {
         self.rules.lists(name) || self.learned.contains(name)
     }
@@ -91,7 +91,7 @@ impl Forks {
         self.slots.is_empty()
     }
 
-    /// What is held on their account, the parents' requests included.
+    /// Returns the bytes held on their account, the parents' requests included.
     pub fn bytes(&self) -> usize {
         self.account.bytes()
     }
@@ -207,10 +207,12 @@ impl Forks {
         let id = point.id;
         let bytes = point.memory_bytes();
         let taken = |call: &Call| self.calls.get(&call.id).is_some_and(|owner| *owner != id);
-        let refused = match () {
-            () if bytes > self.account.limit() => Some(FanOutDropped::TooLarge),
-            () if point.calls.iter().any(taken) => Some(FanOutDropped::ReusedId),
-            () => None,
+        let refused = if bytes > self.account.limit() {
+            Some(FanOutDropped::TooLarge)
+        } else if point.calls.iter().any(taken) {
+            Some(FanOutDropped::ReusedId)
+        } else {
+            None
         };
         let old = self.take(id);
         if let Some(why) = refused {

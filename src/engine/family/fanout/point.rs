@@ -1,4 +1,4 @@
-//! What a fan-out turn leaves behind, from its first finished block to the seal.
+//! The fork point that a fan-out turn leaves behind, from its first finished block to the seal.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::engine::request::prefix::PrefixHash;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::{FanOutDropped, Layer, TenantId, first};
 
-/// What a call costs in memory beside its texts: its slots in the maps, and its placeholder in what children stand on.
+/// The memory of a call beside its texts: its slots in the maps, and its placeholder in what children stand on.
 const CALL_BYTES: usize = 512;
 
 /// The name of a fork point: a digest of the tenant and the message id, so that a client that names its parent
@@ -48,7 +48,7 @@ pub struct Parent {
     pub who: Who,
     /// Where its last cache entry ends, if it asked for one.
     pub written: Option<Breakpoint>,
-    /// What it holds in memory is counted from when it is first kept.
+    /// The charge for its memory, counted from when it is first kept.
     pub charge: OnceLock<Charge>,
 }
 
@@ -90,7 +90,7 @@ pub struct ForkPoint {
     /// The whole assistant message; none while pending.
     pub message: Option<Bytes>,
     pub usage: Option<Usage>,
-    /// What it holds in memory beside its parent, once it is kept.
+    /// The charge for its memory beside its parent, once it is kept.
     charge: Option<Charge>,
 }
 
@@ -246,7 +246,7 @@ impl Draft {
         Ok(self.whole(id(), message, turn))
     }
 
-    /// The same of a turn that need not be a fan-out, if another message may follow it.
+    /// The fork point of a turn that need not be a fan-out, if another message may follow it.
     pub(super) fn snapshot(
         mut self,
         id: ForkId,
@@ -270,10 +270,10 @@ impl Draft {
         for block in turn.blocks.iter().skip(self.taken) {
             self.push(block.clone(), rules);
         }
-        Ok(match self.blocks.len() == turn.blocks.len() {
-            true => message,
-            false => assistant_message(self.blocks.iter().map(|block| &block[..])).into(),
-        })
+        if self.blocks.len() == turn.blocks.len() {
+            return Ok(message);
+        }
+        Ok(assistant_message(self.blocks.iter().map(|block| &block[..])).into())
     }
 
     fn whole(&self, id: ForkId, message: Bytes, turn: &Turn) -> ForkPoint {
@@ -285,7 +285,7 @@ impl Draft {
     }
 }
 
-/// Whether an answer would be a fan-out if its request were nobody's child.
+/// Returns true if an answer would be a fan-out if its request were nobody's child.
 pub fn fans_out(turn: &Turn, rules: &Rules) -> bool {
     let calls = turn.blocks.iter().filter(|block| block.kind == "tool_use").enumerate();
     let directed = calls.filter_map(|(number, block)| Call::read(&block.json, number, rules));
@@ -314,7 +314,7 @@ fn note_server_tool(unresolved: &mut BTreeSet<String>, kind: &str, block: &[u8])
     }
 }
 
-/// Whether the model itself makes this call, not a program that it runs.
+/// Returns true if the model itself makes this call, not a program that it runs.
 fn is_direct(block: &[u8]) -> bool {
     match json::member(block, 0, "caller") {
         None => true,

@@ -1,4 +1,4 @@
-//! What a request is to the fork points of its tenant.
+//! Recognises how a request relates to the fork points of its tenant.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Whether the call that started it is known to start agents; a parent that is named needs none.
+    /// Tells if the call that started it is known to start agents; a parent that is named needs none.
     pub fn spawning(&self) -> Spawning {
         let call = self.call.and_then(|call| self.fork.calls.get(call));
         call.map_or(Spawning::Unknown, |call| call.spawning)

@@ -24,7 +24,7 @@ pub struct Rules {
     pub tools: Vec<String>,
     /// Fan-outs of one tenant that may stream at once.
     pub pending_forks: usize,
-    /// What the fork points of one tenant may hold in memory.
+    /// The number of bytes that the fork points of one tenant may hold in memory.
     pub bytes: usize,
     /// The life of a binding after its last use.
     pub child_ttl_s: u64,
@@ -49,20 +49,20 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Whether a tool of this name starts agents.
+    /// Returns true if a tool of this name starts agents.
     pub(in crate::engine) fn lists(&self, tool: &str) -> bool {
         self.tools.iter().any(|pattern| glob::fits(pattern, tool))
     }
 }
 
-/// What a request says about its sender, besides its credentials.
+/// The hints of a request about its sender, besides its credentials.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Who {
     pub session: Option<Session>,
     /// The digest of `metadata.user_id`.
     user: Option<[u8; 16]>,
     pub agent: Option<IdDigest>,
-    /// Whether this client puts an agent id on every request of a child (it sends
+    /// True if this client puts an agent id on every request of a child (it sends
     /// `x-claude-code-session-id`), so that a request without one is none.
     pub marks_agents: bool,
 }
@@ -79,7 +79,7 @@ impl Who {
         Who { session, user, agent, marks_agents }
     }
 
-    /// Whether there is anything to tell two users of one credential apart.
+    /// Returns true if there is anything to tell two users of one credential apart.
     pub(super) fn hinted(&self) -> bool {
         self.session.is_some() || self.user.is_some()
     }

@@ -15,7 +15,7 @@ use crate::engine::words::{FanOutDropped, Moment, Rank, TenantId, WhyPlain};
 /// Conversations of one tenant whose newest turn is kept.
 const SNAPSHOTS_MAX: usize = 256;
 
-/// What `x-forkpoint-parent` says to mean the newest turn of the session.
+/// The value of `x-forkpoint-parent` that means the newest turn of the session.
 pub const LATEST: &str = "latest";
 
 /// The snapshots of one tenant. They live as long as fork points do.
@@ -55,7 +55,7 @@ impl Snapshots {
         self.slots.is_empty()
     }
 
-    /// What is held on their account, the requests included.
+    /// Returns the bytes held on their account, the requests included.
     pub fn bytes(&self) -> usize {
         self.account.bytes()
     }
@@ -85,10 +85,7 @@ impl Snapshots {
         self.ages.insert(point.id, self.next);
         self.slots.insert(self.next, Slot { point: Arc::clone(&point), since: now });
         while (self.account.is_overdrawn() || self.slots.len() > SNAPSHOTS_MAX) && self.evict() {}
-        match self.ages.contains_key(&point.id) {
-            true => Ok(point),
-            false => Err(FanOutDropped::TooLarge),
-        }
+        if self.ages.contains_key(&point.id) { Ok(point) } else { Err(FanOutDropped::TooLarge) }
     }
 
     /// Since when the one has been known that would be forgotten next.
@@ -120,10 +117,11 @@ impl Snapshots {
         };
         let slot = slot.ok_or(WhyPlain::UnknownParent)?;
         let late = now.since(slot.since) > self.rules.match_window_s.saturating_mul(1_000);
-        match () {
-            () if !slot.point.parent.who.agrees(who) => return Err(WhyPlain::Hints),
-            () if !who.hinted() && late => return Err(WhyPlain::Window),
-            () => {}
+        if !slot.point.parent.who.agrees(who) {
+            return Err(WhyPlain::Hints);
+        }
+        if !who.hinted() && late {
+            return Err(WhyPlain::Window);
         }
         let fork = Arc::clone(&slot.point);
         let call = match explicit.tool_use {

@@ -13,7 +13,7 @@ pub struct Summary {
     pub is_sealed: bool,
     /// When it was sealed or, while pending, begun.
     pub since: Moment,
-    /// What is kept of it, the parent's request included.
+    /// The number of bytes kept of it, the parent's request included.
     pub bytes: usize,
     pub calls: Vec<CallSummary>,
 }
@@ -23,9 +23,9 @@ pub struct Summary {
 pub struct CallSummary {
     pub spawning: Spawning,
     pub directives: usize,
-    /// Whether a child of it was seen.
+    /// True if a child of it was seen.
     pub has_child: bool,
-    /// Whether its result came back.
+    /// True if its result came back.
     pub has_returned: bool,
 }
 

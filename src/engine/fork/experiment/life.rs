@@ -33,7 +33,8 @@ pub struct Cost {
 impl Life {
     /// `foreseen`: what was predicted rests on what other children did.
     pub fn begin(turn: &Answered<'_>, foreseen: bool) -> Life {
-        let cost = turn.cost.filter(|_| foreseen).and_then(|cost| {
+        let cost = if foreseen { turn.cost } else { None };
+        let cost = cost.and_then(|cost| {
             let predicted = cost.predicted.filter(|predicted| predicted.is_finite() && *predicted > 0.0)?;
             Some(Cost { unit: cost.unit, measured: 0.0, predicted })
         });
@@ -90,7 +91,7 @@ impl Lives {
         }
     }
 
-    /// Whether so many have ended that their habits count.
+    /// Returns true if so many have ended that their habits count.
     pub fn are_known(&self) -> bool {
         self.lives >= LIVES_MIN
     }

@@ -1,4 +1,4 @@
-//! What became of a tenant's children, forked and not: does forking keep its promises?
+//! Records what became of a tenant's children, forked and not: does forking keep its promises?
 //!
 //! Each finished turn of a child is recorded under the tool that started it and under its arm. When a child has
 //! ended, its life is held against what was predicted and against the children that were left alone. If it cost
@@ -36,7 +36,7 @@ const QUIET_MS: u64 = 15 * 60 * 1_000;
 const STAND_DOWN_MS: u64 = 60 * 60 * 1_000;
 
 impl StopReason {
-    /// Whether the child has nothing more to do.
+    /// Returns true if the child has nothing more to do.
     fn ends(self) -> bool {
         !matches!(self, StopReason::ToolUse | StopReason::PauseTurn)
     }
@@ -50,7 +50,7 @@ pub struct Answered<'a> {
     /// The tool that started it; empty if it has named its parent itself.
     pub tool: &'a str,
     pub arm: Arm,
-    /// Whether it is the child's first.
+    /// True if it is the child's first.
     pub first: bool,
     pub stop: StopReason,
     pub is_empty: bool,
@@ -63,7 +63,7 @@ pub struct Answered<'a> {
     pub cost: Option<Measured>,
 }
 
-/// What a turn cost, and what was expected.
+/// The cost of a turn, and the cost that was expected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     pub unit: CostUnit,
@@ -86,7 +86,7 @@ pub struct Totals {
     pub stops: [u64; StopReason::ALL.len()],
     /// Measured and predicted, in dollars.
     pub dollars: [f64; 2],
-    /// The same in tokens, where no price is known.
+    /// Measured and predicted, in tokens, where no price is known.
     pub tokens: [f64; 2],
 }
 
@@ -109,7 +109,9 @@ impl Totals {
                 CostUnit::Tokens => &mut self.tokens,
             };
             *measured += cost.measured;
-            *predicted += cost.predicted.filter(|_| turn.first).unwrap_or(0.0);
+            if turn.first {
+                *predicted += cost.predicted.unwrap_or(0.0);
+            }
         }
     }
 }
@@ -152,16 +154,18 @@ impl ForkExperiment {
         // A forecast from before anything was known of the tool says nothing about forking.
         let foreseen = tool.lives.are_known();
         let before = self.forget(turn.child);
-        let open = match turn.first {
-            true => Some(Open { tool: name, heard: now, life: Life::begin(turn, foreseen) }),
-            false => before,
+        let open = if turn.first {
+            Some(Open { tool: name, heard: now, life: Life::begin(turn, foreseen) })
+        } else {
+            before
         };
         let Some(mut open) = open else { return stood_down };
         open.life.add(turn);
         open.heard = now;
-        match turn.stop.ends() {
-            true => stood_down.extend(self.close(open, now)),
-            false => self.keep(turn.child, open),
+        if turn.stop.ends() {
+            stood_down.extend(self.close(open, now));
+        } else {
+            self.keep(turn.child, open);
         }
         stood_down
     }
@@ -171,14 +175,14 @@ impl ForkExperiment {
         self.tools.get(tool)?.verdict(now)
     }
 
-    /// What children of this tool do, as far as it was learned; those that still live teach how long.
+    /// Returns the habits of this tool's children, as far as they were learned; those that still live teach how long.
     pub fn habits(&self, tool: &str, horizon_turns: usize) -> ChildHabits {
         let Some(known) = self.tools.get(tool) else { return ChildHabits::default() };
         let living = self.open.values().filter(|open| *open.tool == *tool).map(|open| &open.life);
         known.lives.and_living(living, horizon_turns).habits(horizon_turns)
     }
 
-    /// What was recorded of each tool and arm.
+    /// Returns the totals of each tool and arm.
     pub fn totals(&self) -> impl Iterator<Item = (&str, Arm, &Totals)> {
         self.tools.iter().flat_map(|(name, tool)| {
             let arms = Arm::ALL.into_iter().zip(&tool.totals);

@@ -14,7 +14,7 @@ const FAN_OUTS_MIN: f64 = 3.0;
 const CHILDREN_MAX: f64 = 128.0;
 /// Fan-outs that stay known, so that none counts twice while others run beside it.
 const FAN_OUTS_KNOWN: usize = 16;
-/// What forked children may cost, in multiples of what was predicted.
+/// The most that forked children may cost, in multiples of what was predicted.
 const COST_MAX: f64 = 1.1;
 /// The share of children with empty answers that is no matter, if there are no others to compare with.
 const EMPTY_SHARE_MAX: f64 = 0.1;
@@ -32,7 +32,7 @@ pub struct Sample {
     tokens: Excess,
 }
 
-/// What forked children are compared with.
+/// The standard that forked children are compared with.
 #[derive(Clone, Copy, Debug)]
 pub enum Baseline<'a> {
     Children(&'a Sample),
@@ -65,7 +65,7 @@ impl Sample {
         }
     }
 
-    /// Whether others may be compared with these.
+    /// Returns true if others may be compared with these.
     pub fn is_enough(&self) -> bool {
         self.children >= CHILDREN_MIN && self.fan_outs >= FAN_OUTS_MIN
     }
@@ -81,10 +81,12 @@ impl Sample {
                 Share { least: EMPTY_SHARE_MAX, is: EMPTY_SHARE_MAX, most: EMPTY_SHARE_MAX }
             }
         };
-        match () {
-            () if self.dollars.is_certain() || self.tokens.is_certain() => Some(StandDown::Cost),
-            () if self.empty_share().exceeds(others) => Some(StandDown::EmptyAnswers),
-            () => None,
+        if self.dollars.is_certain() || self.tokens.is_certain() {
+            Some(StandDown::Cost)
+        } else if self.empty_share().exceeds(others) {
+            Some(StandDown::EmptyAnswers)
+        } else {
+            None
         }
     }
 
@@ -108,13 +110,13 @@ struct Share {
 }
 
 impl Share {
-    /// Whether it is larger, and by more than chance (Newcombe's interval of the difference).
+    /// Returns true if it is larger, and by more than chance (Newcombe's interval of the difference).
     fn exceeds(self, other: Share) -> bool {
         self.is - other.is > (self.is - self.least).hypot(other.most - other.is)
     }
 }
 
-/// What children cost beyond what they may.
+/// The cost of children beyond what they may cost.
 #[derive(Debug, Default)]
 struct Excess {
     children: f64,
@@ -133,7 +135,7 @@ impl Excess {
         [&mut self.children, &mut self.sum, &mut self.squares]
     }
 
-    /// Whether they cost more, and by more than it varies from child to child.
+    /// Returns true if they cost more, and by more than it varies from child to child.
     fn is_certain(&self) -> bool {
         if self.children < CHILDREN_MIN {
             return false;

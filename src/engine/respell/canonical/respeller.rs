@@ -8,10 +8,10 @@ use bytes::Bytes;
 use super::table::{Choice, Fresh, Grain, MeaningMemo, Meanings, News, Pins, SpellingKey, Spellings, Table};
 use super::{Canonical, Replacement};
 use crate::engine::request::anatomy::{Form, Piece};
-use crate::engine::request::meaning::{Meaning, Tree};
-use crate::engine::request::prefix::Leaf;
 use crate::engine::request::json;
 use crate::engine::request::marker;
+use crate::engine::request::meaning::{Meaning, Tree};
+use crate::engine::request::prefix::Leaf;
 
 /// A larger value than any tool, prompt or input; a meaning costs several times a digest.
 const VALUE_BYTES_MAX: usize = 4 << 20;
