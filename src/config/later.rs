@@ -5,42 +5,53 @@ use super::problem::Complaint;
 
 /// An option that this version does not have: a whole section, or one key.
 #[derive(Debug)]
-pub(super) struct PlannedOption {
+pub(super) struct AbsentOption {
     path: &'static str,
+    why: Absence,
     instead: &'static str,
 }
 
-/// An earlier version had it: 0 is what "cost" meant, 100 what "context" meant.
-const PREFER: PlannedOption = PlannedOption {
-    path: "fork.prefer",
-    instead: "use fork.context_premium: 0 forks only what is cheapest, 100 whatever fork.max_cost_ratio allows",
-};
+#[derive(Debug)]
+enum Absence {
+    /// The design has it.
+    NotBuilt,
+    /// An earlier version had it.
+    ReplacedBy(&'static str),
+}
 
 const MEMORY: &str = "remove it; this version remembers in memory only, and has nothing to set here";
 
-static LATER: &[PlannedOption] = &[
-    PlannedOption { path: "policy", instead: "remove it; in this version all requests are treated alike" },
-    PlannedOption { path: "admin.subscribers", instead: "remove it; this version has no live page" },
-    PlannedOption { path: "privacy", instead: "remove it; this version never shows prompt text" },
-    PlannedOption { path: "store.path", instead: MEMORY },
-    PlannedOption { path: "store.url", instead: MEMORY },
-    PlannedOption { path: "store.key", instead: MEMORY },
-    PlannedOption { path: "store.deadline_ms", instead: MEMORY },
+static ABSENT: &[AbsentOption] = &[
+    not_built("policy", "remove it; in this version all requests are treated alike"),
+    not_built("admin.subscribers", "remove it; this version has no live page"),
+    not_built("privacy", "remove it; this version never shows prompt text"),
+    not_built("store.path", MEMORY),
+    not_built("store.url", MEMORY),
+    not_built("store.key", MEMORY),
+    not_built("store.deadline_ms", MEMORY),
+    AbsentOption {
+        path: "fork.prefer",
+        why: Absence::ReplacedBy("fork.context_premium"),
+        instead: "use fork.context_premium: 0 forks only what is cheapest, 100 whatever fork.max_cost_ratio allows",
+    },
 ];
 
-/// The option of the design at this path, if it is one that this version does not have.
-pub(super) fn later(path: &str) -> Option<&'static PlannedOption> {
-    let section = path.split('.').next().unwrap_or(path);
-    let later = LATER.iter().find(|later| later.path == path || later.path == section);
-    later.or(Some(&PREFER).filter(|gone| gone.path == path))
+const fn not_built(path: &'static str, instead: &'static str) -> AbsentOption {
+    AbsentOption { path, why: Absence::NotBuilt, instead }
 }
 
-impl PlannedOption {
+/// The option at this path, if it is one that this version does not have.
+pub(super) fn later(path: &str) -> Option<&'static AbsentOption> {
+    let section = path.split('.').next().unwrap_or(path);
+    ABSENT.iter().find(|absent| absent.path == path || absent.path == section)
+}
+
+impl AbsentOption {
     pub fn complaint(&self) -> Complaint {
-        if self.path == PREFER.path {
-            return Complaint::new("replaced by fork.context_premium".to_owned(), self.instead);
-        }
-        let version = env!("CARGO_PKG_VERSION");
-        Complaint::new(format!("known, but not built in forkpoint {version}"), self.instead)
+        let what = match self.why {
+            Absence::NotBuilt => format!("known, but not built in forkpoint {}", env!("CARGO_PKG_VERSION")),
+            Absence::ReplacedBy(key) => format!("replaced by {key}"),
+        };
+        Complaint::new(what, self.instead)
     }
 }

@@ -16,11 +16,10 @@ use crate::engine::cache::breakpoints::{self, Profile, Situation};
 use crate::engine::family::arrival::Arrival;
 use crate::engine::family::conversation::{Conversation, Trace};
 use crate::engine::request::edit::{self, Edit, Forwarded};
-use crate::engine::respell::canonical::{self, Choice, Limits, News, Order, Pins, Table, Thinking};
-
-use super::words::{Layer, Reason};
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{Copied, Known, KnownLayer, Remembered};
+use crate::engine::respell::canonical::{self, Choice, Limits, News, Order, Pins, Table, Thinking};
+use crate::engine::words::{Layer, Reason};
 
 /// The settings of the operator and the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

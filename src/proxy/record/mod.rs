@@ -182,7 +182,8 @@ impl Recorder {
 
     pub fn finish(mut self, ending: Ending, turn: Option<Turn>) {
         if let Some(record) = self.end(ending, turn) {
-            report(record, &Arc::clone(&self.metrics), self.sinks());
+            let sinks = self.sinks();
+            report(record, &self.metrics, sinks);
         }
     }
 
