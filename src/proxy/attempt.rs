@@ -25,7 +25,7 @@ use crate::engine::answer::refused::{DROP_BLOCK_BETA, drop_block};
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::edit::apply;
 use crate::engine::words::{BodyDigest, Moment, Plan, Reason, UpstreamRefusal, Why};
-use crate::store::Way;
+use crate::store::ReadMode;
 
 /// How often a request is planned: what is known may change while it is held back.
 const ROUNDS_MAX: usize = 4;
@@ -40,7 +40,7 @@ impl Proxy {
         deadline: Moment,
         recorder: &mut Recorder,
     ) -> Result<Answer, Fault> {
-        self.read(&body, Way::Spelt(self.rules.order), recorder);
+        self.read(&body, ReadMode::Spelt(self.rules.order), recorder);
         let (forked, pieces) = self.planned(&body, modes, deadline, recorder).await;
         let now = self.clock.now();
         recorder.facts.sent_at = Some(Instant::now());
@@ -104,7 +104,7 @@ impl Proxy {
         if modes.asked.is_some_and(|asked| asked < Mode::Fork) || now.0 >= self.prefixes_until.load(Relaxed) {
             return false;
         }
-        self.read(body, Way::AsItCame, recorder);
+        self.read(body, ReadMode::AsItCame, recorder);
         let memo = recorder.memo.take();
         let Some((memo, sender)) = memo.as_ref().zip(recorder.facts.sender.as_ref()) else { return false };
         let Some(tenant) = memo.tenant() else { return false };

@@ -10,9 +10,9 @@ use http::{HeaderMap, HeaderValue};
 
 use super::Proxy;
 use super::clock::millis;
-use super::drill::Step;
 use super::family::Family;
 use super::memo::Memo;
+use super::panic_injection::Step;
 use super::record::{Facts, Recorder};
 use crate::engine::align;
 use crate::engine::cache::entry::Parameters;
@@ -152,7 +152,7 @@ impl Proxy {
         facts: &mut Facts,
         tenant: &Tenant,
     ) -> Result<ComposedChild, Why> {
-        self.drill.begins(Step::Fork);
+        self.panics.at(Step::Fork);
         let own = family.own().ok_or(Why::NotAChild)?;
         let rules = self.fork_rules();
         let conversation = memo.conversation().ok_or(Why::Refused(Refusal::Internal))?;

@@ -180,7 +180,7 @@ impl Upstream {
 
 /// Lets all go first who are ready now, above all the connection that a request was just handed to. Unlike tokio's own
 /// yielding this does not ask the system what else has become ready.
-pub async fn others_first() {
+pub async fn yield_once() {
     let mut has_waited = false;
     poll_fn(|cx| {
         if std::mem::replace(&mut has_waited, true) {

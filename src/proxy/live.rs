@@ -14,7 +14,8 @@ use crate::metrics::Metrics;
 use crate::store::Store;
 
 use super::clock::Clock;
-use super::drill::Drill;
+#[cfg(feature = "panic-injection")]
+use super::panic_injection::PanicInjection;
 use super::{Proxy, hold, rules};
 
 /// Which configuration is in force.
@@ -74,9 +75,10 @@ impl Proxy {
         &self.clock
     }
 
-    /// Returns the drill: the steps that are made to fail.
-    pub fn drill(&self) -> &Drill {
-        &self.drill
+    /// Returns the switch by which tests make a step panic.
+    #[cfg(feature = "panic-injection")]
+    pub fn panics(&self) -> &PanicInjection {
+        &self.panics
     }
 
     /// Returns the store of all that is remembered.
@@ -118,7 +120,7 @@ impl Proxy {
             awaiting: self.awaiting.clone(),
             prefixes_until: self.prefixes_until.clone(),
             clock: self.clock.clone(),
-            drill: self.drill.clone(),
+            panics: self.panics.clone(),
             metrics: self.metrics.clone(),
             sinks: self.sinks.clone(),
         }

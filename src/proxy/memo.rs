@@ -135,7 +135,8 @@ impl Memo {
         facts.tokens_per_byte = tenant.learned().tokens_per_byte(&self.owner.model);
         let habits = |forwarded: &Remembered| {
             let learned = tenant.learned();
-            let seen_before = self.arrival.kin().is_some() || learned.knows_prefix(forwarded);
+            let seen_before =
+                self.arrival.similar_conversation().is_some() || learned.knows_prefix(forwarded);
             let continues = learned.continues(forwarded, now);
             drop(learned);
             Habits {

@@ -25,7 +25,7 @@ pub mod family;
 pub mod awaiting;
 pub mod hold;
 pub mod clock;
-pub mod drill;
+pub mod panic_injection;
 pub mod stall;
 pub mod slow_reader;
 pub mod error;
@@ -50,19 +50,19 @@ use crate::engine::request::identify::{self, TenantRule};
 use crate::engine::words::{BodyDigest, Endpoint, Moment, Plan, Reason, Role, Why};
 use crate::metrics::Metrics;
 use crate::report::Sinks;
-use crate::store::{self, Memory, Store, View, Way};
+use crate::store::{self, Memory, ReadMode, Store, View};
 
 use awaiting::Awaiting;
 use clock::Clock;
 use collect::{Collected, Held};
-use drill::{Drill, Step};
 use error::Fault;
 use family::{Claims, Family};
-use forward::{Answer, SentBody, Upstream, others_first};
+use forward::{Answer, SentBody, Upstream, yield_once};
 use hold::{Gate, Held as HeldBack};
 use live::Generation;
 use memo::{Memo, Owner};
 use observe::AnswerBody;
+use panic_injection::{PanicInjection, Step};
 use record::{Facts, Recorder};
 
 static MODE: HeaderName = HeaderName::from_static("x-forkpoint-mode");
@@ -83,7 +83,7 @@ pub struct Proxy {
     /// Until when somebody may stand on a prefix, in milliseconds of the clock.
     prefixes_until: Arc<AtomicU64>,
     clock: Arc<Clock>,
-    drill: Arc<Drill>,
+    panics: Arc<PanicInjection>,
     metrics: Arc<Metrics>,
     sinks: Arc<Sinks>,
 }
@@ -135,7 +135,7 @@ impl Proxy {
             awaiting: Arc::default(),
             prefixes_until: Arc::default(),
             clock,
-            drill: Arc::default(),
+            panics: Arc::default(),
             metrics,
         })
     }
@@ -198,9 +198,9 @@ impl Proxy {
         recorder.facts.sent_at = Some(Instant::now());
         let now = self.clock.now();
         let reading = async {
-            others_first().await;
+            yield_once().await;
             let Some(body) = &body else { return };
-            self.read(body, Way::AsItCame, recorder);
+            self.read(body, ReadMode::AsItCame, recorder);
             if let Some(memo) = &mut recorder.memo {
                 memo.untouched();
                 memo.imagine(self.rules, now);
@@ -257,7 +257,7 @@ impl Proxy {
     }
 
     /// Reads a Messages body. A bug in here must not cost the client its answer.
-    fn read(&self, body: &Bytes, way: Way, recorder: &mut Recorder) {
+    fn read(&self, body: &Bytes, way: ReadMode, recorder: &mut Recorder) {
         let started = Instant::now();
         let facts = &mut recorder.facts;
         facts.received_bytes = Some(body.len());
@@ -276,8 +276,8 @@ impl Proxy {
     }
 
     /// Reads a body by what is known of its tenant; nothing is to be remembered of nobody.
-    fn recall(&self, body: &Bytes, way: Way, facts: &mut Facts) -> Result<Option<Memo>, Reason> {
-        self.drill.begins(Step::Read);
+    fn recall(&self, body: &Bytes, way: ReadMode, facts: &mut Facts) -> Result<Option<Memo>, Reason> {
+        self.panics.at(Step::Read);
         let (tenant_id, hint) = facts.of_whom();
         let tenant = tenant_id.and_then(|id| self.store.tenant(&id));
         let view = View { tenant: tenant.as_deref(), hint };
@@ -304,12 +304,12 @@ impl Proxy {
         let started = Instant::now();
         let Recorder { facts, memo, .. } = recorder;
         let memo = memo.as_mut()?;
-        if memo.arrival.kin().is_some_and(|conversation| conversation.is_stood_down()) {
+        if memo.arrival.similar_conversation().is_some_and(|conversation| conversation.is_stood_down()) {
             facts.plan = Plan::Passthrough(Reason::Refused);
             return None;
         }
         let plan = || {
-            self.drill.begins(Step::Align);
+            self.panics.at(Step::Align);
             memo.plan(self.rules, self.clock.now())
         };
         let planned = std::panic::catch_unwind(AssertUnwindSafe(plan));

@@ -23,7 +23,7 @@ use dashmap::DashMap;
 
 pub use forked::{Bound, Fanouts, Fate};
 pub use recent::Hint;
-pub use tenant::{Tenant, View, Way};
+pub use tenant::{ReadMode, Tenant, View};
 
 use crate::engine::family::fanout::Rules;
 use crate::engine::words::TenantId;

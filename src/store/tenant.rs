@@ -12,14 +12,14 @@ use super::{Limits, Totals};
 use crate::engine::cache::Worlds;
 use crate::engine::cache::entry::Parameters;
 use crate::engine::cache::learned::Learned;
-use crate::engine::family::arrival::{Arrival, Before, Came};
+use crate::engine::family::arrival::{Arrival, OriginalBody, Predecessor};
 use crate::engine::family::conversation::Trace;
 use crate::engine::family::fanout::{Account, Bindings, Forks, Life, Rules, Snapshots};
 use crate::engine::fork::experiment::ForkExperiment;
 use crate::engine::request::json::Malformed;
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{
-    FirstAnswer, Known, KnownLayer, Last, Opening, Reading, Remembered, Same,
+    FirstAnswer, Known, KnownLayer, Last, Opening, Reading, Remembered, SharedParts,
 };
 use crate::engine::respell::canonical::{self, News, Order, Table};
 use crate::engine::respell::echo::{self, Echoed};
@@ -283,7 +283,7 @@ fn add(total: &std::sync::atomic::AtomicUsize, before: usize, after: usize) {
 
 /// How a request is read.
 #[derive(Clone, Debug)]
-pub enum Way {
+pub enum ReadMode {
     /// It goes out as it came.
     AsItCame,
     /// It may go out in another spelling, and the tenant's order is this.
@@ -302,22 +302,22 @@ impl View<'_> {
         &self,
         body: &Bytes,
         attribution: Attribution,
-        way: Way,
+        way: ReadMode,
         betas: impl Iterator<Item = &'b str>,
     ) -> Result<Arrival, Malformed> {
         let (last, read, repeated, came) = match way {
-            Way::AsItCame => return self.read_as_it_came(body, attribution, betas),
-            Way::Spelt(order) => match self.echo(body, order) {
+            ReadMode::AsItCame => return self.read_as_it_came(body, attribution, betas),
+            ReadMode::Spelt(order) => match self.echo(body, order) {
                 None => return self.read_as_it_came(body, attribution, betas),
                 Some((last, Echoed { body: echoed, from, same })) => {
-                    (last, echoed, same, Some(Came { body: body.clone(), from }))
+                    (last, echoed, same, Some(OriginalBody { body: body.clone(), from }))
                 }
             },
         };
         let sent = last.forwarded();
         let known = Last { request: &sent, repeated };
         let (received, like) = Remembered::recall(read, &known, attribution)?;
-        let before = Before::sent(last, &received, like);
+        let before = Predecessor::sent(last, &received, like);
         Ok(self.arrival(received, came, Some(before), betas))
     }
 
@@ -335,8 +335,8 @@ impl View<'_> {
             drop(recent);
             let continued = trace.is_continued_by(&received, hinted);
             let is_like = Arc::ptr_eq(&trace.received, &like.request);
-            let same = if is_like { like.same } else { Same::default() };
-            Some(Before { trace, same, as_sent: false, continued })
+            let same = if is_like { like.same } else { SharedParts::default() };
+            Some(Predecessor { trace, same, as_sent: false, continued })
         });
         Ok(self.arrival(received, None, before, betas))
     }
@@ -344,8 +344,8 @@ impl View<'_> {
     fn arrival<'b>(
         &self,
         received: Remembered,
-        came: Option<Came>,
-        before: Option<Before>,
+        came: Option<OriginalBody>,
+        before: Option<Predecessor>,
         betas: impl Iterator<Item = &'b str>,
     ) -> Arrival {
         let mut parameters = Parameters::read(received.body(), received.anatomy(), betas);
@@ -353,7 +353,7 @@ impl View<'_> {
             parameters = parameters.after(&before.trace.parameters);
         }
         let chosen = match (&before, self.tenant) {
-            (None | Some(Before { continued: false, .. }), Some(tenant)) => {
+            (None | Some(Predecessor { continued: false, .. }), Some(tenant)) => {
                 tenant.recent().chosen(&received, self.hint)
             }
             _ => None,

@@ -10,7 +10,7 @@ use crate::engine::family::arrival::Arrival;
 use crate::engine::family::conversation::Trace;
 use crate::engine::family::fanout::{Child, Draft, ForkPoint, Parent, Rules, Who};
 use crate::engine::request::prefix::Attribution;
-use crate::engine::request::recall::{Known, Nothing, Opening, Remembered, Same};
+use crate::engine::request::recall::{Known, Nothing, Opening, Remembered, SharedParts};
 use crate::engine::respell::canonical::Order;
 use crate::engine::words::{IdDigest, Moment, Rank, Why};
 
@@ -44,7 +44,7 @@ fn body(opening: &str, messages: usize, filler: usize) -> Bytes {
 fn visit(memory: &Memory, tenant: &TenantId, hint: Option<Hint>, body: Bytes) -> Arrival {
     let known = memory.tenant(tenant);
     let view = View { tenant: known.as_deref(), hint };
-    let arrival = view.read(&body, Attribution::Counted, Way::AsItCame, [].into_iter()).unwrap();
+    let arrival = view.read(&body, Attribution::Counted, ReadMode::AsItCame, [].into_iter()).unwrap();
     let trace = Arc::new(untouched(&arrival));
     memory.admit(tenant).remember(trace, hint, arrival.predecessor());
     memory.shrink();
@@ -331,7 +331,7 @@ fn aligned_turn(memory: &Memory, body: &str, sent_ms: u64, bound_thinking: bool)
     let view = View { tenant: Some(&tenant), hint: None };
     let body = Bytes::copy_from_slice(body.as_bytes());
     let attribution = Attribution::Counted;
-    let arrival = view.read(&body, attribution, Way::Spelt(Order::FirstSeen), [].into_iter()).unwrap();
+    let arrival = view.read(&body, attribution, ReadMode::Spelt(Order::FirstSeen), [].into_iter()).unwrap();
     let rules =
         align::Rules { order: Order::FirstSeen, profile: Profile::Automatic, attribution, diagnose: false };
     let facts = align::Facts { bound_thinking, ..align::Facts::default() };
@@ -414,8 +414,13 @@ fn a_request_that_was_put_back_can_still_be_taken_as_it_came() {
     let memory = memory(MIB);
     let view = |tenant: &Arc<Tenant>, body: &str| {
         let view = View { tenant: Some(tenant), hint: None };
-        view.read(&body.to_owned().into(), Attribution::Counted, Way::Spelt(Order::FirstSeen), [].into_iter())
-            .unwrap()
+        view.read(
+            &body.to_owned().into(),
+            Attribution::Counted,
+            ReadMode::Spelt(Order::FirstSeen),
+            [].into_iter(),
+        )
+        .unwrap()
     };
     aligned_turn(&memory, &with_tools(["a", "b"], "opening", 1), 0, false);
     aligned_turn(&memory, &with_tools(["b", "a"], "opening", 3), 0, false);
@@ -427,7 +432,7 @@ fn a_request_that_was_put_back_can_still_be_taken_as_it_came() {
     assert_eq!(untouched(&arrival).reading().shared_pieces(&arrival.received), 0, "nobody has cached it so");
     arrival.take_as_it_came();
     assert!(*arrival.received == alone);
-    assert_eq!(arrival.settled(false), Same::default());
+    assert_eq!(arrival.settled(false), SharedParts::default());
 }
 
 #[test]

@@ -17,7 +17,7 @@ use forkpoint::engine::fork::{self, ChildPrefix, ParentPrefix, Policy};
 use forkpoint::engine::request::prefix::Attribution;
 use forkpoint::engine::request::recall::{InParts, Nothing, Remembered, Shared};
 use forkpoint::engine::words::{Moment, Rank, TenantId};
-use forkpoint::store::{Limits, Memory, Store, View, Way};
+use forkpoint::store::{Limits, Memory, ReadMode, Store, View};
 
 const TENANT: TenantId = TenantId([7; 32]);
 const CHILDREN: usize = 5;
@@ -110,7 +110,7 @@ fn remembered(children: usize) -> (usize, usize) {
         let received = request(2_000, &directive(0, number));
         let view = View { tenant: None, hint: None };
         let arrival =
-            view.read(received.body(), Attribution::Counted, Way::AsItCame, [].into_iter()).unwrap();
+            view.read(received.body(), Attribution::Counted, ReadMode::AsItCame, [].into_iter()).unwrap();
         let own = &arrival.received;
         let child = Child { fork: Arc::clone(&fork), call: Some(number), rank: Rank::Whole };
         let (prefix, _) = ChildPrefix::of(&parent_prefix, own, &child, &Policy::default()).unwrap();

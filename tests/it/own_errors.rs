@@ -1,6 +1,6 @@
 //! When forkpoint itself answers: the API's shape, a reason, and no secret.
 
-use forkpoint::proxy::drill::Step;
+use forkpoint::proxy::panic_injection::Step;
 
 use crate::harness::samples::{PROMPT, message};
 use crate::harness::{Forkpoint, Upstream, call, get};
@@ -54,7 +54,7 @@ async fn a_bug_of_ours_costs_nobody_an_answer() {
     for step in [Step::Read, Step::Align] {
         let mut upstream = Upstream::answering(&message()).await;
         let forkpoint = Forkpoint::before(&upstream.url()).await;
-        forkpoint.proxy.drill().fail(step);
+        forkpoint.proxy.panics().inject(step);
         let reply = forkpoint.client().await.ask(&call(PROMPT)).await;
         assert_eq!((reply.status(), reply.reason().as_deref()), (200, Some("internal")), "{step:?}");
         assert_eq!(upstream.next().await.body, PROMPT, "as it came");

@@ -20,7 +20,7 @@ use crate::engine::fork::{
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::{ForkNote, IdDigest, Moment, Refusal, TenantId, Ttl};
-use crate::store::{View, Way};
+use crate::store::{ReadMode, View};
 
 use super::super::Failure;
 use super::cost::BYTES_PER_TOKEN;
@@ -187,7 +187,7 @@ impl Layout {
 /// Reads a request of a tenant that nothing is known of.
 fn arrival(exhibit: Exhibit, attribution: Attribution) -> Result<Arrival, Failure> {
     let view = View { tenant: None, hint: None };
-    view.read(&exhibit.body.into(), attribution, Way::AsItCame, std::iter::empty())
+    view.read(&exhibit.body.into(), attribution, ReadMode::AsItCame, std::iter::empty())
         .map_err(|_| Failure::new(format!("{}: not a request", exhibit.name)))
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::conversation::{Conversation, Trace};
 use crate::engine::cache::entry::Parameters;
-use crate::engine::request::recall::{Like, Remembered, Same};
+use crate::engine::request::recall::{Like, Remembered, SharedParts};
 use crate::engine::respell::canonical::Choice;
 use crate::engine::words::BodyDigest;
 
@@ -16,16 +16,16 @@ pub struct Arrival {
     /// In the spelling of its conversation, if it came in another and that was seen before it was read.
     pub received: Arc<Remembered>,
     /// How it came then.
-    pub came: Option<Came>,
+    pub came: Option<OriginalBody>,
     pub parameters: Parameters,
-    pub before: Option<Before>,
+    pub before: Option<Predecessor>,
     /// The conversation that it is a turn of, if no request of that is known any more but what it depends on.
     pub chosen: Option<Arc<Conversation>>,
 }
 
 /// A request that came in another spelling than it was read in.
 #[derive(Clone, Debug)]
-pub struct Came {
+pub struct OriginalBody {
     pub body: Bytes,
     /// The first piece that was spelt otherwise.
     pub from: usize,
@@ -33,23 +33,23 @@ pub struct Came {
 
 /// The request that this one was found to be like.
 #[derive(Clone, Debug)]
-pub struct Before {
+pub struct Predecessor {
     pub trace: Arc<Trace>,
     /// The parts that are byte for byte as they came there.
-    pub same: Same,
+    pub same: SharedParts,
     /// That is how it went out there, too.
     pub as_sent: bool,
     /// True if this one goes on where it ended.
     pub continued: bool,
 }
 
-impl Before {
+impl Predecessor {
     /// Returns the predecessor of a request that is in the spelling that the last one went out in.
-    pub fn sent(last: Arc<Trace>, received: &Remembered, like: Option<Like>) -> Before {
+    pub fn sent(last: Arc<Trace>, received: &Remembered, like: Option<Like>) -> Predecessor {
         let is_last = |like: &Like| last.whole().is_some_and(|last| Arc::ptr_eq(last, &like.request));
         let same = like.filter(is_last).map(|like| like.same).unwrap_or_default();
         let continued = last.is_continued_by(received, false);
-        Before { trace: last, same, as_sent: true, continued }
+        Predecessor { trace: last, same, as_sent: true, continued }
     }
 }
 
@@ -67,7 +67,7 @@ impl Arrival {
     /// Names the bytes that came: [`Remembered::digest`].
     pub fn name(&self) -> BodyDigest {
         let name = self.received.digest();
-        let came = |came: &Came| BodyDigest::of_pieces([&name.0[..], &came.body.len().to_le_bytes()]);
+        let came = |came: &OriginalBody| BodyDigest::of_pieces([&name.0[..], &came.body.len().to_le_bytes()]);
         self.came.as_ref().map_or(name, came)
     }
 
@@ -76,15 +76,15 @@ impl Arrival {
         let Some(came) = self.came.take() else { return };
         if let Ok(received) = self.received.reread(came.body) {
             self.received = Arc::new(received);
-            self.before.iter_mut().for_each(|before| before.same = Same::default());
+            self.before.iter_mut().for_each(|before| before.same = SharedParts::default());
         }
     }
 
     /// Returns the parts that have their spelling already: those of the request that it continues, where that went out
     /// as it came.
     /// `imagined`: or would have, had it been aligned.
-    pub fn settled(&self, imagined: bool) -> Same {
-        let has_spelling = |before: &&Before| {
+    pub fn settled(&self, imagined: bool) -> SharedParts {
+        let has_spelling = |before: &&Predecessor| {
             before.continued && (before.trace.is_as_it_came(imagined) || before.as_sent && !imagined)
         };
         self.before.as_ref().filter(has_spelling).map(|before| before.same).unwrap_or_default()
@@ -93,12 +93,12 @@ impl Arrival {
     /// The conversation that this request is a turn of, if it was seen before.
     pub fn conversation(&self) -> Option<&Arc<Conversation>> {
         let is_known = self.predecessor().is_some() || self.received.is_answered();
-        let known = if is_known { self.kin() } else { None };
+        let known = if is_known { self.similar_conversation() } else { None };
         known.or(self.chosen.as_ref())
     }
 
     /// Returns the conversation of this request, or another that opens alike.
-    pub fn kin(&self) -> Option<&Arc<Conversation>> {
+    pub fn similar_conversation(&self) -> Option<&Arc<Conversation>> {
         let before = self.before.as_ref()?;
         let alike = || self.received.starts_like(&before.trace.received);
         (before.continued || alike()).then_some(&before.trace.conversation)
@@ -107,8 +107,8 @@ impl Arrival {
     /// A conversation of its own.
     pub(in crate::engine) fn start(&self, choice: Option<Choice>) -> Arc<Conversation> {
         let from_start = !self.received.is_answered();
-        Arc::new(match self.kin() {
-            Some(kin) => kin.again(choice, from_start),
+        Arc::new(match self.similar_conversation() {
+            Some(similar) => similar.again(choice, from_start),
             None => Conversation::new(choice, from_start),
         })
     }

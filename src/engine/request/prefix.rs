@@ -26,7 +26,7 @@ use memchr::memmem;
 use super::anatomy::{Anatomy, Form, Message, Piece};
 use super::json::{self, Span, is_key, value_end_noting};
 use super::marker;
-use super::recall::Same;
+use super::recall::SharedParts;
 use crate::engine::words::{Layer, first};
 
 /// The hash of a prompt up to and including one piece; shown as 16 hex digits.
@@ -93,7 +93,7 @@ impl Chain {
         if let Some(old) = before.filter(|old| old.chain.model == model) {
             // A message without pieces has no hash in the chain to go on from.
             let same = anatomy.messages[..old.same.messages].iter().take_while(|it| !it.pieces.is_empty());
-            let same = Same { messages: same.count(), ..old.same };
+            let same = SharedParts { messages: same.count(), ..old.same };
             chain.pieces.extend_from_slice(&old.chain.pieces[..same.pieces(anatomy)]);
             messages = if chain.pieces.len() < anatomy.tools + anatomy.system { 0 } else { same.messages };
             linker.link = chain.tip();
@@ -214,7 +214,7 @@ pub(in crate::engine) struct LinkedRequest<'a> {
     pub subject: DigestedRequest<'a>,
     pub chain: &'a Chain,
     /// The parts that the new one has too.
-    pub same: Same,
+    pub same: SharedParts,
 }
 
 impl DigestedRequest<'_> {

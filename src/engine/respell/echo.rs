@@ -23,7 +23,7 @@ use super::canonical::is_call;
 use crate::engine::request::anatomy::{Anatomy, Message, Piece};
 use crate::engine::request::json::{self, Malformed, Span, skip_space, value_end, walk_array, walk_object};
 use crate::engine::request::meaning::{Meaning, Tree};
-use crate::engine::request::recall::{Remembered, Same};
+use crate::engine::request::recall::{Remembered, SharedParts};
 use crate::engine::words::Layer;
 
 /// More tools than anybody has; of a longer list none is compared.
@@ -75,7 +75,7 @@ pub struct Echoed {
     /// The first piece that came in another one, in the order of the cache.
     pub from: usize,
     /// The parts that it has of the conversation's last request; of its messages, with what is between them.
-    pub same: Same,
+    pub same: SharedParts,
 }
 
 impl Spelling {
@@ -187,7 +187,8 @@ impl Input {
 /// already, or is not known to be of that conversation.
 pub fn echo(body: &Bytes, last: &Remembered, spelling: &mut Spelling) -> Option<Echoed> {
     let (respelt, seen) = Default::default();
-    let mut echo = Echo { body, last, spelling, from: usize::MAX, same: Same::default(), respelt, seen };
+    let mut echo =
+        Echo { body, last, spelling, from: usize::MAX, same: SharedParts::default(), respelt, seen };
     let end = walk_object(body, 0, |key, start| echo.member(&key, start)).ok()?;
     let Echo { from, same, mut respelt, .. } = echo;
     if skip_space(body, end) != body.len() || respelt.is_empty() {
@@ -224,7 +225,7 @@ struct Echo<'a> {
     last: &'a Remembered,
     spelling: &'a mut Spelling,
     from: usize,
-    same: Same,
+    same: SharedParts,
     respelt: Vec<Respelt>,
     /// The layers that came.
     seen: Vec<Layer>,
@@ -481,10 +482,10 @@ mod tests {
             r#"},{"role":"user","content":[{"type":"tool_result""#,
             r#"}, {"role":"user","content":[{"type":"tool_result""#,
         );
-        assert_eq!(same(&came), Same { tools: true, system: true, messages: 3 });
-        assert_eq!(same(&apart), Same { messages: 2, ..same(&came) });
+        assert_eq!(same(&came), SharedParts { tools: true, system: true, messages: 3 });
+        assert_eq!(same(&apart), SharedParts { messages: 2, ..same(&came) });
         let other = came.replace(r#""system":"s""#, r#""system":"t""#).replace("[2]", "[3]");
-        assert_eq!(same(&other), Same { messages: 3, ..Same::default() });
+        assert_eq!(same(&other), SharedParts { messages: 3, ..SharedParts::default() });
     }
 
     #[test]

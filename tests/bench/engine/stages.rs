@@ -20,7 +20,7 @@ use forkpoint::engine::request::recall::{Known, KnownLayer, Remembered};
 use forkpoint::engine::respell::canonical::{self, Order, Thinking};
 use forkpoint::engine::words::{Layer, Moment, TenantId};
 use forkpoint::proxy::memo::{Memo, Owner};
-use forkpoint::store::{Limits, Memory, Store, View, Way};
+use forkpoint::store::{Limits, Memory, ReadMode, Store, View};
 
 use crate::allocated;
 use crate::bodies::{Conversation, Script};
@@ -188,7 +188,7 @@ impl Bench {
         let tenant = store.tenant(&TENANT);
         let view = View { tenant: tenant.as_deref(), hint: None };
         let betas = std::iter::once("interleaved-thinking-2025-05-14");
-        let read = || view.read(&body, RULES.attribution, Way::Spelt(RULES.order), betas).unwrap();
+        let read = || view.read(&body, RULES.attribution, ReadMode::Spelt(RULES.order), betas).unwrap();
         let arrival = stages.time(Stage::Read, read);
         stages.time(Stage::Name, || arrival.name());
         stages.requests += 1;

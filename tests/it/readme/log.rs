@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use forkpoint::config::{Config, Mode, Profile};
 use forkpoint::engine::words::{Reason, Refusal, Skip, Why};
-use forkpoint::proxy::drill::Step;
+use forkpoint::proxy::panic_injection::Step;
 use forkpoint::report::ExchangeRecord;
 use forkpoint::sim::faults::{FaultCondition, Rule};
 use forkpoint::sim::{InjectedFault, Latency, Sim, SimConfig};
@@ -133,7 +133,7 @@ async fn left_alone() -> Vec<Value> {
 /// No request can ask for a bug of ours, so that one is ordered.
 async fn failing() -> Value {
     let stage = Stage::new(ALIGN).await;
-    stage.forkpoint.proxy.drill().fail(Step::Align);
+    stage.forkpoint.proxy.panics().inject(Step::Align);
     stage.line(&ask(&body())).await
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use forkpoint::config::{Config, Mode};
 use forkpoint::engine::fork::Late;
-use forkpoint::proxy::drill::Step;
+use forkpoint::proxy::panic_injection::Step;
 use serde_json::{Value, json};
 
 use crate::fork::children::seal::Slow;
@@ -96,7 +96,7 @@ pub async fn lines() -> Vec<Value> {
         },
         Scene { spelt: |body| body.replacen('{', "{\"note\":1,\"note\":2,", 1), ..Scene::default() },
         // No child can ask for a bug of ours, so that one is ordered.
-        Scene { meanwhile: |talk| talk.forkpoint.proxy.drill().fail(Step::Fork), ..Scene::default() },
+        Scene { meanwhile: |talk| talk.forkpoint.proxy.panics().inject(Step::Fork), ..Scene::default() },
     ];
     for scene in scenes {
         lines.push(scene.line().await);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{FirstAnswer, KnownLayer, Opening, Remembered, Same};
+use super::{FirstAnswer, KnownLayer, Opening, Remembered, SharedParts};
 use crate::engine::words::Layer;
 
 /// The knowledge of one tenant before a request is read. Each question may be answered with nothing.
@@ -25,8 +25,8 @@ pub trait Known {
     }
 
     /// The parts of the hinted request that this one is known to repeat; of its messages, with the bytes between them.
-    fn repeated(&self) -> Same {
-        Same::default()
+    fn repeated(&self) -> SharedParts {
+        SharedParts::default()
     }
 
     /// A request that this one was made of.
@@ -63,7 +63,7 @@ impl Known for Nothing {}
 pub struct Last<'a> {
     pub request: &'a Arc<Remembered>,
     /// The parts that are known to be repeated: [`Known::repeated`].
-    pub repeated: Same,
+    pub repeated: SharedParts,
 }
 
 impl Known for Last<'_> {
@@ -71,7 +71,7 @@ impl Known for Last<'_> {
         Some(Arc::clone(self.request))
     }
 
-    fn repeated(&self) -> Same {
+    fn repeated(&self) -> SharedParts {
         self.repeated
     }
 }

@@ -35,7 +35,7 @@ mod opening;
 mod parts;
 mod place;
 mod reader;
-mod same;
+mod shared_parts;
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -48,7 +48,7 @@ pub use known::{Copied, Known, Last, Nothing};
 pub use opening::{FirstAnswer, Opening};
 pub use parts::{InParts, Shared};
 pub(in crate::engine) use reader::Reader;
-pub use same::{Like, Same};
+pub use shared_parts::{Like, SharedParts};
 
 use super::anatomy::{Anatomy, Form, Member, Message, Piece};
 use super::json::{self, Malformed};
@@ -154,7 +154,7 @@ impl Remembered {
 
     /// Reads this request as it is in other bytes.
     pub fn reread(self: &Arc<Self>, body: Bytes) -> Result<Remembered, Malformed> {
-        Remembered::read(body, &Last { request: self, repeated: Same::default() }, self.attribution)
+        Remembered::read(body, &Last { request: self, repeated: SharedParts::default() }, self.attribution)
     }
 
     /// Returns the request with other hashes from this piece on: as if it had come in a spelling that nobody knows.

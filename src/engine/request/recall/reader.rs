@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::found::FoundPieces;
 use super::messages::KnownMessages;
 use super::place::ListPosition;
-use super::{Known, LayerSource, Like, Opening, Remembered, Same, Seen, choose};
+use super::{Known, LayerSource, Like, Opening, Remembered, Seen, SharedParts, choose};
 use crate::engine::request::anatomy::{Anatomy, Form, Member, Message};
 use crate::engine::request::json::{self, Malformed, Span, is_key, skip_space, value_end};
 use crate::engine::request::prefix::{Digester, Leaf};
@@ -29,7 +29,7 @@ pub(in crate::engine) struct Reader<'a> {
     messages: Vec<Message>,
     predecessor: Option<Arc<Remembered>>,
     /// The parts that are known to be the predecessor's, as long as that is the hinted one.
-    repeated: Same,
+    repeated: SharedParts,
     /// The requests whose tools and whose system prompt are byte for byte these.
     equal: [Option<Arc<Remembered>>; 2],
     /// The number of messages, from the first on, that are the predecessor's.
@@ -65,7 +65,7 @@ impl<'a> Reader<'a> {
             messages: Vec::new(),
             parts_left: PARTS_MAX,
             predecessor: None,
-            repeated: Same::default(),
+            repeated: SharedParts::default(),
             equal: [None, None],
             same_messages: 0,
             opening: None,
@@ -184,7 +184,7 @@ impl<'a> Reader<'a> {
         let opens_like =
             |old: &Remembered| repeated > 0 || old.message_bytes(0).is_some_and(|it| rest.starts_with(it));
         if !known.continued.as_deref().is_some_and(opens_like) {
-            self.repeated = Same::default();
+            self.repeated = SharedParts::default();
             known.continued = self.continued(start, known.continued.take())?;
         }
         let Some(old) = &known.continued else { return Ok(Vec::new()) };
@@ -335,7 +335,7 @@ impl<'a> Reader<'a> {
                 let is_equal = || value().is_some() && request.seen(layer).map(|(value, _)| value) == value();
                 found.is_some_and(|found| Arc::ptr_eq(found, &request)) || is_equal()
             });
-            Like { same: Same { tools, system, messages: self.same_messages }, request }
+            Like { same: SharedParts { tools, system, messages: self.same_messages }, request }
         });
         Read { anatomy, leaves, opening: self.opening, predecessor }
     }

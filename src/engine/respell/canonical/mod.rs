@@ -31,7 +31,7 @@ use bytes::Bytes;
 use crate::engine::request::anatomy::{Anatomy, Form};
 use crate::engine::request::json::Span;
 use crate::engine::request::prefix::Leaf;
-use crate::engine::request::recall::{Remembered, Same};
+use crate::engine::request::recall::{Remembered, SharedParts};
 use crate::engine::words::shown_enums;
 
 mod splice;
@@ -108,14 +108,15 @@ pub fn canonicalize(
     thinking: Thinking<'_>,
     table: &Table,
 ) -> Canonical {
-    let request = RespellRequest { anatomy, leaves: &Leaf::all(body, anatomy), settled: Same::default() };
+    let request =
+        RespellRequest { anatomy, leaves: &Leaf::all(body, anatomy), settled: SharedParts::default() };
     respell(body, &request, order, thinking, table)
 }
 
 /// Returns the one spelling of a request that was read. What is `settled` stays as it came.
 pub fn respell_read(
     read: &Remembered,
-    settled: Same,
+    settled: SharedParts,
     order: Order,
     thinking: Thinking<'_>,
     table: &Table,
@@ -129,7 +130,7 @@ struct RespellRequest<'a> {
     pub anatomy: &'a Anatomy,
     pub leaves: &'a [Leaf],
     /// The parts that are, byte for byte, as the continued request was forwarded. They have their spelling already.
-    pub settled: Same,
+    pub settled: SharedParts,
 }
 
 /// Returns the one spelling of a request whose pieces were digested.

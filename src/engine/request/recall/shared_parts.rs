@@ -9,22 +9,22 @@ use crate::engine::request::anatomy::Anatomy;
 #[derive(Clone, Debug)]
 pub struct Like {
     pub request: Arc<Remembered>,
-    pub same: Same,
+    pub same: SharedParts,
 }
 
 /// Which parts of a request are byte for byte those of another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Same {
+pub struct SharedParts {
     pub tools: bool,
     pub system: bool,
     /// The number of messages from the first on, each in its place.
     pub messages: usize,
 }
 
-impl Same {
+impl SharedParts {
     /// Returns the number of equal pieces from the first on. Both requests have as many in each layer.
     pub fn pieces(&self, anatomy: &Anatomy) -> usize {
-        let Same { tools, system, messages } = *self;
+        let SharedParts { tools, system, messages } = *self;
         let statics = anatomy.tools + anatomy.system;
         match (tools || anatomy.tools == 0, system || anatomy.system == 0) {
             (false, _) => 0,
