@@ -11,7 +11,7 @@ pub mod serve;
 pub mod sim;
 mod start;
 mod logging;
-mod tape;
+mod recorded;
 mod reload;
 
 use std::process::ExitCode;

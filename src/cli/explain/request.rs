@@ -9,10 +9,10 @@ use crate::engine::request::json;
 use crate::engine::request::meaning::Meaning;
 use crate::engine::request::prefix::Attribution;
 use crate::engine::words::Layer;
-use crate::report::ExchangeRecord as Line;
+use crate::report::ExchangeRecord;
 
 use super::super::demo::grouped;
-use super::super::{Failure, tape};
+use super::super::{Failure, recorded};
 use super::report::{self, Style};
 use super::{Args, Exhibit};
 use crate::config;
@@ -84,20 +84,20 @@ pub fn run(id: u64, args: &Args, attribution: Attribution, colour: bool) -> Resu
         Some(path) => path.clone(),
         None => configured()?,
     };
-    let (line, others) = tape::find(&path, id)?;
-    let Some(came) = &line.request else {
+    let (record, others) = recorded::find(&path, id)?;
+    let Some(came) = &record.request else {
         return Err(Failure::new(format!("request {id} was recorded without its body"))
             .hint("set record.bodies to \"redacted\" or \"full\", or record.match to whom it concerns"));
     };
     let read = |name: &str, body: &str| Exhibit::of(name.to_owned(), body.as_bytes().to_vec(), attribution);
     let first = read("as it came", came)?;
-    let second = line.forwarded.as_deref().map(|body| read("as it went out", body)).transpose()?;
+    let second = record.forwarded.as_deref().map(|body| read("as it went out", body)).transpose()?;
     let changes = second.as_ref().map_or_else(Vec::new, |second| changes(&first, second));
     if args.json {
-        println!("{:#}", json_of(&line, &first, second.as_ref(), &changes));
+        println!("{:#}", json_of(&record, &first, second.as_ref(), &changes));
         return Ok(());
     }
-    print!("{}", text_of(&line, others, &first, second.as_ref(), &changes, Style { colour }));
+    print!("{}", text_of(&record, others, &first, second.as_ref(), &changes, Style { colour }));
     Ok(())
 }
 
@@ -257,7 +257,7 @@ fn excerpt(bytes: &[u8]) -> String {
 }
 
 fn text_of(
-    line: &Line,
+    record: &ExchangeRecord,
     others: usize,
     first: &Exhibit,
     second: Option<&Exhibit>,
@@ -267,14 +267,14 @@ fn text_of(
     let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
     let mut out = format!(
         "request {}: {} {} ({}), status {}, {}, tenant {}, fork {}\n",
-        line.id,
-        line.role,
-        style.bold(&line.plan),
-        line.reason,
-        line.status.map_or_else(|| "none".to_owned(), |status| status.to_string()),
-        known(&line.client),
-        known(&line.tenant),
-        known(&line.fork),
+        record.id,
+        record.role,
+        style.bold(&record.plan),
+        record.reason,
+        record.status.map_or_else(|| "none".to_owned(), |status| status.to_string()),
+        known(&record.client),
+        known(&record.tenant),
+        known(&record.fork),
     );
     if others > 0 {
         let _ = writeln!(
@@ -283,23 +283,23 @@ fn text_of(
             others + 1
         );
     }
-    if line.bodies == "redacted" {
+    if record.bodies == "redacted" {
         out += "its words are filler: the recording is redacted\n";
     }
-    out += &bill(line);
+    out += &bill(record);
     let _ = write!(out, "\n{}", report::layers(first, None, style));
     let Some(second) = second else {
-        let again = match line.refused {
+        let again = match record.refused {
             Some(_) => ", after it had gone out changed and was refused",
             None => "",
         };
         return out + &format!("\nit went out as it came, byte for byte{again}\n");
     };
     let _ = write!(out, "\n{}\n", report::layers(second, None, style));
-    let _ = writeln!(out, "what was made of it: {}\n", summary(line, changes));
-    if !line.forwarded_betas.is_empty() {
+    let _ = writeln!(out, "what was made of it: {}\n", summary(record, changes));
+    if !record.forwarded_betas.is_empty() {
         let shown = |betas: &[String]| if betas.is_empty() { "none".into() } else { betas.join(", ") };
-        let (came, went) = (shown(&line.betas), shown(&line.forwarded_betas));
+        let (came, went) = (shown(&record.betas), shown(&record.forwarded_betas));
         let _ = writeln!(out, "  {:<12}  {came} → {went}", "~ betas");
     }
     for change in changes.iter().take(CHANGES_SHOWN) {
@@ -310,7 +310,7 @@ fn text_of(
         let size = format!("{} bytes", grouped(change.bytes as u64));
         let _ = writeln!(out, "  {:<12}  {place:<28}  {size:>14}  {}", change.what.sign(), change.excerpt);
     }
-    if changes.is_empty() && line.forwarded_betas.is_empty() {
+    if changes.is_empty() && record.forwarded_betas.is_empty() {
         out += "  nothing that the model reads: white space or the order of members\n";
     }
     if let Some(more) = changes.len().checked_sub(CHANGES_SHOWN).filter(|more| *more > 0) {
@@ -320,25 +320,25 @@ fn text_of(
 }
 
 /// Describes the cost, as far as that is known.
-fn bill(line: &Line) -> String {
-    let Some(usage) = line.usage() else { return "nothing was billed\n".to_owned() };
+fn bill(record: &ExchangeRecord) -> String {
+    let Some(usage) = record.usage() else { return "nothing was billed\n".to_owned() };
     let tokens =
         usage.kinds().map(|(kind, tokens)| format!("{} {}", kind.replace('_', " "), grouped(tokens)));
-    let usd = [(line.cost_usd, "$"), (line.as_sent_usd, "as sent $"), (line.aligned_usd, "aligned $")];
+    let usd = [(record.cost_usd, "$"), (record.as_sent_usd, "as sent $"), (record.aligned_usd, "aligned $")];
     let usd = usd.into_iter().filter_map(|(usd, what)| Some(format!("{what}{:.6}", usd?)));
     let mut out = format!("billed: {}\n", tokens.into_iter().chain(usd).collect::<Vec<_>>().join(" · "));
-    if let (Some(cause), Some(layer)) = (&line.break_cause, &line.break_layer) {
-        let at = line.break_at.as_deref().unwrap_or_default();
-        let tokens = grouped(line.break_tokens.unwrap_or_default());
+    if let (Some(cause), Some(layer)) = (&record.break_cause, &record.break_layer) {
+        let at = record.break_at.as_deref().unwrap_or_default();
+        let tokens = grouped(record.break_tokens.unwrap_or_default());
         let _ = writeln!(out, "cache break: {cause}, in {layer} at {at}, {tokens} tokens");
     }
     out
 }
 
 /// Sums up the changes in a sentence.
-fn summary(line: &Line, changes: &[Change]) -> String {
+fn summary(record: &ExchangeRecord, changes: &[Change]) -> String {
     let count = |what: What| changes.iter().filter(|change| change.what == what).count();
-    if line.plan == "forked" {
+    if record.plan == "forked" {
         return "it was put on its parent's prompt. Added are the parent's tools, system, history and turn, a \
                 placeholder per call and the note to the child; its own words follow, the directive last"
             .to_owned();
@@ -361,8 +361,8 @@ fn summary(line: &Line, changes: &[Change]) -> String {
     claim.into_iter().chain(told).collect::<Vec<_>>().join("; ")
 }
 
-fn json_of(line: &Line, first: &Exhibit, second: Option<&Exhibit>, changes: &[Change]) -> Value {
-    let bare = Line { request: None, forwarded: None, answer: None, ..line.clone() };
+fn json_of(record: &ExchangeRecord, first: &Exhibit, second: Option<&Exhibit>, changes: &[Change]) -> Value {
+    let bare = ExchangeRecord { request: None, forwarded: None, answer: None, ..record.clone() };
     json!({
         "exchange": bare,
         "requests": std::iter::once(first).chain(second).map(|one| report::request(one, &report::plan_alone(one))).collect::<Vec<_>>(),

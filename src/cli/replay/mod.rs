@@ -101,7 +101,7 @@ async fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     if args.json {
         let refused: Vec<_> = refused
             .iter()
-            .map(|(part, why)| serde_json::json!({"id": script.parts[*part].line.id, "why": why}))
+            .map(|(part, why)| serde_json::json!({"id": script.parts[*part].record.id, "why": why}))
             .collect();
         let report = serde_json::json!({
             "exchanges": script.parts.len(),
@@ -216,7 +216,7 @@ fn introduction(script: &Script, refused: &BTreeMap<usize, String>) -> String {
         out += &format!(
             "Left out of all runs: {} that the simulator refused in one; request {}: {why}\n",
             grouped(refused.len() as u64),
-            script.parts[*part].line.id,
+            script.parts[*part].record.id,
         );
     }
     out

@@ -104,13 +104,13 @@ impl Total {
             children: 0,
             forked: 0,
         };
-        for Outcome { part, usage, line } in outcomes {
-            let recorded = &script.parts[*part];
-            let model = prices.model(&recorded.model);
+        for Outcome { part, usage, record } in outcomes {
+            let part = &script.parts[*part];
+            let model = prices.model(&part.model);
             let weighed = weigh(usage, model.map(|model| &model.multipliers));
-            let prompt = prices.price(&recorded.model).and_then(|price| price.cost(usage).prompt());
-            let client = recorded.line.client.clone().unwrap_or_else(|| "none".to_owned());
-            let tool = line.tool.clone().unwrap_or_else(|| "(no child)".to_owned());
+            let prompt = prices.price(&part.model).and_then(|price| price.cost(usage).prompt());
+            let client = part.record.client.clone().unwrap_or_else(|| "none".to_owned());
+            let tool = record.tool.clone().unwrap_or_else(|| "(no child)".to_owned());
             for sum in [
                 &mut total.all,
                 total.clients.entry(client).or_default(),
@@ -118,15 +118,15 @@ impl Total {
             ] {
                 sum.add(usage, weighed, prompt);
             }
-            if let Some(cause) = &line.break_cause {
+            if let Some(cause) = &record.break_cause {
                 let breaks = total.breaks.entry(cause.clone()).or_default();
                 breaks.count += 1;
-                breaks.tokens += line.break_tokens.unwrap_or_default();
-                breaks.cost_usd += line.break_cost_usd.unwrap_or_default();
+                breaks.tokens += record.break_tokens.unwrap_or_default();
+                breaks.cost_usd += record.break_cost_usd.unwrap_or_default();
             }
-            total.held_ms += line.held_ms;
-            total.children += usize::from(line.role == "child");
-            total.forked += usize::from(line.plan == "forked");
+            total.held_ms += record.held_ms;
+            total.children += usize::from(record.role == "child");
+            total.forked += usize::from(record.plan == "forked");
         }
         total
     }

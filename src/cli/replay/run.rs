@@ -21,7 +21,7 @@ use crate::engine::answer::usage::Usage;
 use crate::engine::cache::prices::Prices;
 use crate::metrics::Metrics;
 use crate::proxy::{Proxy, server};
-use crate::report::{Entries, ExchangeRecord as Line, Recording};
+use crate::report::{Entries, ExchangeRecord, Recording};
 use crate::sim::models::Support;
 use crate::sim::recital::HEADER;
 use crate::sim::settings::{Options, Signatures, VersionHeader};
@@ -59,8 +59,8 @@ pub struct Outcome {
     pub part: usize,
     /// As the simulator billed it.
     pub usage: Usage,
-    /// As forkpoint saw it; none if it did not say.
-    pub line: Line,
+    /// As the forkpoint of this run saw it.
+    pub record: ExchangeRecord,
 }
 
 /// The events of a run, those of one moment in this order.
@@ -128,7 +128,7 @@ pub async fn play(
             None => run.events.push(Reverse((part.at_ms, Event::Arrive(index)))),
         }
     }
-    let mut lines: Vec<Line> = Vec::new();
+    let mut records: Vec<ExchangeRecord> = Vec::new();
     while let Some(Reverse((at, event))) = run.next().await? {
         run.move_to(at);
         match event {
@@ -136,7 +136,7 @@ pub async fn play(
             Event::Begin(index) => run.begin(index).await?,
             Event::End(index) => {
                 run.end(index).await?;
-                lines.extend(run.entries.take().into_iter().map(|entry| entry.into_line()));
+                records.extend(run.entries.take().into_iter().map(|entry| entry.into_record()));
                 step();
             }
             Event::Look => {}
@@ -146,12 +146,12 @@ pub async fn play(
             step();
         }
     }
-    lines.extend(run.entries.take().into_iter().map(|entry| entry.into_line()));
-    let seen = |line: Line| {
-        let (part, usage) = *run.parts.get(line.upstream_request_id.as_deref()?)?;
-        Some(Outcome { part, usage, line })
+    records.extend(run.entries.take().into_iter().map(|entry| entry.into_record()));
+    let seen = |record: ExchangeRecord| {
+        let (part, usage) = *run.parts.get(record.upstream_request_id.as_deref()?)?;
+        Some(Outcome { part, usage, record })
     };
-    let mut outcomes: Vec<Outcome> = lines.into_iter().filter_map(seen).collect();
+    let mut outcomes: Vec<Outcome> = records.into_iter().filter_map(seen).collect();
     outcomes.sort_by_key(|outcome| outcome.part);
     Ok(Played { outcomes, refused: std::mem::take(&mut run.refused) })
 }
@@ -224,7 +224,7 @@ impl<'a> Run<'a> {
 
     fn arrive(&mut self, index: usize) -> Result<(), Failure> {
         let part = &self.script.parts[index];
-        let Line { message_id, stop_reason, output, .. } = &part.line;
+        let ExchangeRecord { message_id, stop_reason, output, .. } = &part.record;
         let (id, why) = (message_id.clone(), stop_reason.clone());
         let recital = Arc::new(Recital::new(id, part.content.clone(), why, output.unwrap_or_default()));
         if !self.sim.recitals().put(index.to_string(), Arc::clone(&recital)) {
@@ -339,31 +339,31 @@ async fn reached(holds: impl Fn() -> bool) -> Result<(), Failure> {
 
 /// The request as it was, under digests instead of names.
 fn request(http: &reqwest::Client, url: &str, index: usize, part: &Part) -> reqwest::RequestBuilder {
-    let line = &part.line;
-    let tenant = line.tenant.as_deref().unwrap_or("nobody");
+    let record = &part.record;
+    let tenant = record.tenant.as_deref().unwrap_or("nobody");
     let mut request = http
         .post(url)
         .header("content-type", "application/json")
         .header("anthropic-version", "2023-06-01")
         .header(HEADER, index.to_string())
-        .body(line.request.clone().unwrap_or_default());
-    request = match line.reason.as_str() {
+        .body(record.request.clone().unwrap_or_default());
+    request = match record.reason.as_str() {
         // What made it so was in the credential.
         "oauth" => request.header("authorization", format!("Bearer sk-ant-oat-{tenant}@{tenant}")),
         "signed" => request.header("x-api-key", format!("{tenant}@{tenant}")).header("signature", "any"),
         _ => request.header("x-api-key", format!("{tenant}@{tenant}")),
     };
-    if !line.betas.is_empty() {
-        request = request.header("anthropic-beta", line.betas.join(","));
+    if !record.betas.is_empty() {
+        request = request.header("anthropic-beta", record.betas.join(","));
     }
-    let session = if line.marks_agents { "x-claude-code-session-id" } else { "x-forkpoint-session" };
+    let session = if record.marks_agents { "x-claude-code-session-id" } else { "x-forkpoint-session" };
     let hints = [
-        (session, &line.session),
-        ("x-claude-code-agent-id", &line.agent),
-        ("user-agent", &line.client),
-        ("x-forkpoint-mode", &line.asked_mode),
-        ("x-forkpoint-parent", &line.parent.as_ref().map(|(id, _)| id.clone())),
-        ("x-forkpoint-tool-use", &line.parent.as_ref().and_then(|(_, call)| call.clone())),
+        (session, &record.session),
+        ("x-claude-code-agent-id", &record.agent),
+        ("user-agent", &record.client),
+        ("x-forkpoint-mode", &record.asked_mode),
+        ("x-forkpoint-parent", &record.parent.as_ref().map(|(id, _)| id.clone())),
+        ("x-forkpoint-tool-use", &record.parent.as_ref().and_then(|(_, call)| call.clone())),
     ];
     for (name, value) in hints {
         if let Some(value) = value {

@@ -7,17 +7,17 @@ use serde_json::Value;
 
 use crate::engine::answer::usage::Usage;
 use crate::engine::request::meaning::Meaning;
-use crate::report::ExchangeRecord as Line;
+use crate::report::ExchangeRecord;
 
-use super::super::{Failure, tape};
+use super::super::{Failure, recorded};
 
 /// More would not fit into memory beside what three runs need.
 const BODY_BYTES_MAX: usize = 2 * 1024 * 1024 * 1024;
 
 /// One exchange to be played again.
 pub struct Part {
-    pub line: Line,
-    /// As the body names it; the line may say less.
+    pub record: ExchangeRecord,
+    /// As the body names it; the record may say less.
     pub model: String,
     /// Milliseconds after the first one.
     pub at_ms: u64,
@@ -64,28 +64,28 @@ pub struct Script {
 }
 
 impl Script {
-    /// Reads recordings, and calls `step` for each line.
+    /// Reads recordings, and calls `step` for each record.
     pub fn read(paths: &[PathBuf], mut step: impl FnMut()) -> Result<Script, Failure> {
         let mut script = Script::default();
-        let mut lines: Vec<Line> = Vec::new();
+        let mut records: Vec<ExchangeRecord> = Vec::new();
         let (mut read, mut bytes) = (0, 0);
         for path in paths {
-            let found = tape::each(path, |line| {
+            let counts = recorded::for_each(path, |record| {
                 step();
-                bytes += line.request.as_ref().map_or(0, String::len);
-                bytes += line.answer.as_ref().map_or(0, String::len);
-                if !line.status.is_some_and(|status| (200..300).contains(&status)) {
+                bytes += record.request.as_ref().map_or(0, String::len);
+                bytes += record.answer.as_ref().map_or(0, String::len);
+                if !record.status.is_some_and(|status| (200..300).contains(&status)) {
                     script.failed += 1;
-                } else if line.request.is_none() || line.tenant.is_none() {
+                } else if record.request.is_none() || record.tenant.is_none() {
                     script.no_body += 1;
                 } else if bytes <= BODY_BYTES_MAX {
-                    lines.push(Line { forwarded: None, refused: None, ..line });
+                    records.push(ExchangeRecord { forwarded: None, refused: None, ..record });
                 }
             })?;
-            read += found.lines;
-            script.broken += found.broken;
-            script.first_broken = script.first_broken.take().or(found.first_broken);
-            let older = tape::suffixed(path, "1");
+            read += counts.lines;
+            script.broken += counts.broken;
+            script.first_broken = script.first_broken.take().or(counts.first_broken);
+            let older = recorded::suffixed(path, "1");
             if older.exists() && !paths.contains(&older) {
                 script.unread.push(older);
             }
@@ -96,19 +96,19 @@ impl Script {
             ))
             .hint("replay one of its files (FILE, FILE.1, …) at a time"));
         }
-        if lines.is_empty() {
+        if records.is_empty() {
             return Err(script.nothing(paths, read));
         }
-        lines.sort_by_key(|line| (line.time_ms, line.id));
-        script.repeated = lines.len();
-        lines.dedup_by(|one, other| {
+        records.sort_by_key(|record| (record.time_ms, record.id));
+        script.repeated = records.len();
+        records.dedup_by(|one, other| {
             (one.time_ms, one.id, &one.tenant) == (other.time_ms, other.id, &other.tenant)
         });
-        script.repeated -= lines.len();
-        let start = lines.first().map_or(0, |line| line.time_ms);
-        let links = links(&lines);
+        script.repeated -= records.len();
+        let start = records.first().map_or(0, |record| record.time_ms);
+        let links = links(&records);
         script.parts =
-            lines.into_iter().zip(links).map(|(line, link)| Part::new(line, link, start)).collect();
+            records.into_iter().zip(links).map(|(record, link)| Part::new(record, link, start)).collect();
         Ok(script)
     }
 
@@ -132,13 +132,13 @@ impl Script {
 
     /// From the first request to the last byte.
     pub fn length_ms(&self) -> u64 {
-        self.parts.iter().map(|part| part.at_ms + part.line.duration_ms).max().unwrap_or_default()
+        self.parts.iter().map(|part| part.at_ms + part.record.duration_ms).max().unwrap_or_default()
     }
 
     /// The bill at the time of the recording.
     pub fn billed(&self) -> Usage {
         let mut sum = Usage::default();
-        for billed in self.parts.iter().filter_map(|part| part.line.usage()) {
+        for billed in self.parts.iter().filter_map(|part| part.record.usage()) {
             sum.uncached += billed.uncached;
             sum.cache_read += billed.cache_read;
             sum.cache_write_5m += billed.cache_write_5m;
@@ -150,17 +150,17 @@ impl Script {
 }
 
 impl Part {
-    fn new(line: Line, link: Link, start: u64) -> Part {
-        let sent = line.sent_ms.unwrap_or_default();
-        let begun = line.begun_ms.or(line.first_byte_ms).unwrap_or(line.duration_ms);
+    fn new(record: ExchangeRecord, link: Link, start: u64) -> Part {
+        let sent = record.sent_ms.unwrap_or_default();
+        let begun = record.begun_ms.or(record.first_byte_ms).unwrap_or(record.duration_ms);
         Part {
-            at_ms: line.time_ms - start,
+            at_ms: record.time_ms - start,
             after: link.after,
             model: link.model,
             to_begin_ms: begun.saturating_sub(sent),
-            to_end_ms: line.duration_ms.saturating_sub(begun),
-            content: content_of(line.answer.as_deref()),
-            line,
+            to_end_ms: record.duration_ms.saturating_sub(begun),
+            content: content_of(record.answer.as_deref()),
+            record,
         }
     }
 }
@@ -178,32 +178,33 @@ struct Link {
 
 /// Finds what each one follows: the exchange whose answer is its last assistant message, by its calls or by its text;
 /// for a child's first request, the fan-out; for the results of a fan-out, the last of the children.
-fn links(lines: &[Line]) -> Vec<Link> {
+fn links(records: &[ExchangeRecord]) -> Vec<Link> {
     let mut answered: HashMap<(Option<&str>, [u8; 32]), usize> = HashMap::new();
     let mut called: HashMap<(Option<&str>, String), usize> = HashMap::new();
-    let mut links = Vec::with_capacity(lines.len());
-    let families = families(lines);
-    for (index, line) in lines.iter().enumerate() {
+    let mut links = Vec::with_capacity(records.len());
+    let families = families(records);
+    for (index, record) in records.iter().enumerate() {
         let body: Value =
-            line.request.as_deref().and_then(|body| serde_json::from_str(body).ok()).unwrap_or_default();
+            record.request.as_deref().and_then(|body| serde_json::from_str(body).ok()).unwrap_or_default();
         let messages = body["messages"].as_array().map_or(&[][..], Vec::as_slice);
         let last = messages.iter().rev().find(|message| message["role"] == "assistant");
-        let tenant = line.tenant.as_deref();
+        let tenant = record.tenant.as_deref();
         let before = last.map(|last| &last["content"]).and_then(|content| {
             let by_call = calls(content).find_map(|id| called.get(&(tenant, id.to_owned())));
             by_call.or_else(|| answered.get(&(tenant, said(content)))).copied()
         });
-        let family = line.fork.as_deref().and_then(|fork| families.get(&(tenant, fork)));
-        let kin = family.into_iter().flat_map(|family| match line.role.as_str() {
+        let family = record.fork.as_deref().and_then(|fork| families.get(&(tenant, fork)));
+        let kin = family.into_iter().flat_map(|family| match record.role.as_str() {
             "child" if before.is_none() => family.parent.as_slice(),
             "parent" => family.children.as_slice(),
             _ => &[],
         });
         let causes = before.iter().chain(kin).filter(|cause| **cause < index);
-        let after = causes.filter_map(|cause| follows(line, *cause, &lines[*cause])).min_by_key(|c| c.gap_ms);
-        links.push(Link { model: body["model"].as_str().unwrap_or(&line.model).to_owned(), after });
+        let after =
+            causes.filter_map(|cause| follows(record, *cause, &records[*cause])).min_by_key(|c| c.gap_ms);
+        links.push(Link { model: body["model"].as_str().unwrap_or(&record.model).to_owned(), after });
         let answer: Option<Value> =
-            line.answer.as_deref().and_then(|answer| serde_json::from_str(answer).ok());
+            record.answer.as_deref().and_then(|answer| serde_json::from_str(answer).ok());
         if let Some(answer) = answer {
             answered.insert((tenant, said(&answer["content"])), index);
             called.extend(calls(&answer["content"]).map(|id| ((tenant, id.to_owned()), index)));
@@ -213,9 +214,9 @@ fn links(lines: &[Line]) -> Vec<Link> {
 }
 
 /// How a request follows an exchange, if it came late enough for that.
-fn follows(line: &Line, exchange: usize, cause: &Line) -> Option<Cause> {
+fn follows(record: &ExchangeRecord, exchange: usize, cause: &ExchangeRecord) -> Option<Cause> {
     let since = |at: Stage, after_ms: u64| {
-        let gap_ms = line.time_ms.checked_sub(cause.time_ms + after_ms)?;
+        let gap_ms = record.time_ms.checked_sub(cause.time_ms + after_ms)?;
         Some(Cause { exchange, at, gap_ms })
     };
     let begun = || cause.begun_ms.and_then(|begun| since(Stage::Begun, begun));
@@ -230,15 +231,15 @@ struct RecordedFanOut {
     children: Vec<usize>,
 }
 
-fn families(lines: &[Line]) -> HashMap<(Option<&str>, &str), RecordedFanOut> {
+fn families(records: &[ExchangeRecord]) -> HashMap<(Option<&str>, &str), RecordedFanOut> {
     let mut families: HashMap<_, RecordedFanOut> = HashMap::new();
-    for (index, line) in lines.iter().enumerate() {
-        let tenant = line.tenant.as_deref();
-        if let Some(fork) = line.fanned_out.as_deref() {
+    for (index, record) in records.iter().enumerate() {
+        let tenant = record.tenant.as_deref();
+        if let Some(fork) = record.fanned_out.as_deref() {
             families.entry((tenant, fork)).or_default().parent = Some(index);
         }
-        if line.role == "child"
-            && let Some(fork) = line.fork.as_deref()
+        if record.role == "child"
+            && let Some(fork) = record.fork.as_deref()
         {
             families.entry((tenant, fork)).or_default().children.push(index);
         }
@@ -279,8 +280,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn line(time_ms: u64, messages: Value, answer: &str) -> Line {
-        Line {
+    fn record(time_ms: u64, messages: Value, answer: &str) -> ExchangeRecord {
+        ExchangeRecord {
             v: 1,
             time_ms,
             duration_ms: 100,
@@ -290,26 +291,26 @@ mod tests {
             answer: Some(
                 json!({"role": "assistant", "content": [{"type": "text", "text": answer}]}).to_string(),
             ),
-            ..Line::default()
+            ..ExchangeRecord::default()
         }
     }
 
     #[test]
     fn a_turn_follows_the_answer_that_it_carries() {
         let user = json!({"role": "user", "content": "x"});
-        let lines = [
-            line(0, json!([user]), "one"),
-            line(50, json!([user]), "two"),
-            line(300, json!([user, {"role": "assistant", "content": "one"}, user]), "three"),
-            line(
+        let records = [
+            record(0, json!([user]), "one"),
+            record(50, json!([user]), "two"),
+            record(300, json!([user, {"role": "assistant", "content": "one"}, user]), "three"),
+            record(
                 320,
                 json!([user, {"role": "assistant", "content": [{"type": "text", "text": "two",
                 "cache_control": {"type": "ephemeral"}}]}, user]),
                 "four",
             ),
-            line(110, json!([user, {"role": "assistant", "content": "two"}, user]), "too early"),
+            record(110, json!([user, {"role": "assistant", "content": "two"}, user]), "too early"),
         ];
-        let after: Vec<_> = links(&lines).into_iter().map(|link| link.after).collect();
+        let after: Vec<_> = links(&records).into_iter().map(|link| link.after).collect();
         let ended = |exchange, gap_ms| Some(Cause { exchange, at: Stage::Ended, gap_ms });
         assert_eq!(after, [None, None, ended(0, 200), ended(1, 170), None]);
     }
@@ -320,15 +321,15 @@ mod tests {
         let answer = json!([{"type": "thinking", "thinking": "Hm.", "signature": "s"}, {"type": "text", "text": "A"},
             {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": {"b": 1, "c": [2]}, "d": "e"}}]);
         let without_calls = json!([{"type": "text", "text": "A", "citations": null}]);
-        let first = |content: &Value| Line {
+        let first = |content: &Value| ExchangeRecord {
             answer: Some(json!({"role": "assistant", "content": content}).to_string()),
-            ..line(0, json!([user]), "")
+            ..record(0, json!([user]), "")
         };
-        let echo = |body: &str| Line {
+        let echo = |body: &str| ExchangeRecord {
             request: Some(format!(
                 r#"{{"model":"m","messages":[{{"role":"user","content":"x"}},{{"content":{body},"role":"assistant"}}]}}"#
             )),
-            ..line(300, json!([]), "")
+            ..record(300, json!([]), "")
         };
         let call = r#"{"input":{"d":"e", "a":{"c":[2],"b":1}},"name":"f","id":"toolu_1","type":"tool_use"}"#;
         for (answer, echoes, expected) in [
@@ -339,8 +340,8 @@ mod tests {
             (&without_calls, r#""A""#.to_owned(), true),
             (&without_calls, r#"[{"text":"B","type":"text"}]"#.to_owned(), false),
         ] {
-            let lines = [first(answer), echo(&echoes)];
-            assert_eq!(links(&lines)[1].after.is_some(), expected, "{echoes}");
+            let records = [first(answer), echo(&echoes)];
+            assert_eq!(links(&records)[1].after.is_some(), expected, "{echoes}");
         }
     }
 
@@ -348,20 +349,24 @@ mod tests {
     fn a_child_follows_the_fan_out_and_its_results_follow_the_last_child() {
         let user = |text: &str| json!({"role": "user", "content": text});
         let fork = || Some("f".to_owned());
-        let child = |time_ms, answer| Line {
+        let child = |time_ms, answer| ExchangeRecord {
             role: "child".into(),
             fork: fork(),
-            ..line(time_ms, json!([user(answer)]), answer)
+            ..record(time_ms, json!([user(answer)]), answer)
         };
         let results = json!([user("go"), {"role": "assistant", "content": "calls"}, user("results")]);
-        let lines = [
-            Line { fanned_out: fork(), begun_ms: Some(40), ..line(0, json!([user("go")]), "calls") },
+        let records = [
+            ExchangeRecord {
+                fanned_out: fork(),
+                begun_ms: Some(40),
+                ..record(0, json!([user("go")]), "calls")
+            },
             child(60, "came before the last byte"),
             child(130, "came after it"),
-            Line { role: "parent".into(), fork: fork(), ..line(300, results, "done") },
-            Line { tenant: Some("other".into()), ..child(310, "of another tenant") },
+            ExchangeRecord { role: "parent".into(), fork: fork(), ..record(300, results, "done") },
+            ExchangeRecord { tenant: Some("other".into()), ..child(310, "of another tenant") },
         ];
-        let after: Vec<_> = links(&lines).into_iter().map(|link| link.after).collect();
+        let after: Vec<_> = links(&records).into_iter().map(|link| link.after).collect();
         let cause = |exchange, at, gap_ms| Some(Cause { exchange, at, gap_ms });
         let expected =
             [None, cause(0, Stage::Begun, 20), cause(0, Stage::Ended, 30), cause(2, Stage::Ended, 70), None];

@@ -35,9 +35,9 @@ impl Matching {
     }
 
     /// Returns true if this exchange is looked for.
-    pub fn wants(&self, line: &ExchangeRecord) -> bool {
+    pub fn wants(&self, record: &ExchangeRecord) -> bool {
         let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        wanted.as_ref().is_some_and(|wanted| wanted.is(line, (self.now)()))
+        wanted.as_ref().is_some_and(|wanted| wanted.is(record, (self.now)()))
     }
 }
 
@@ -48,12 +48,14 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn is(&self, line: &ExchangeRecord, now: Moment) -> bool {
+    fn is(&self, record: &ExchangeRecord, now: Moment) -> bool {
         let (shown, digest) = match &self.selector {
-            Selector::Tenant(digest) => (&line.tenant, digest),
-            Selector::Agent(digest) => (&line.agent, digest),
-            Selector::Fork(digest) if line.fanned_out.as_ref() == Some(digest) => (&line.fanned_out, digest),
-            Selector::Fork(digest) => (&line.fork, digest),
+            Selector::Tenant(digest) => (&record.tenant, digest),
+            Selector::Agent(digest) => (&record.agent, digest),
+            Selector::Fork(digest) if record.fanned_out.as_ref() == Some(digest) => {
+                (&record.fanned_out, digest)
+            }
+            Selector::Fork(digest) => (&record.fork, digest),
         };
         shown.as_ref() == Some(digest) && now < self.until
     }
@@ -68,7 +70,7 @@ mod tests {
         let minutes = |minutes: u64| Moment(60_000 * minutes);
         let digest = || "0123abcd".to_owned();
         let named = || Some(digest());
-        let lines = [
+        let records = [
             ExchangeRecord { tenant: named(), ..ExchangeRecord::default() },
             ExchangeRecord { agent: named(), ..ExchangeRecord::default() },
             ExchangeRecord { fork: named(), ..ExchangeRecord::default() },
@@ -82,8 +84,8 @@ mod tests {
             (Selector::Fork("ffffffff".into()), [false; 5]),
         ] {
             let wanted = Wanted { selector, until: minutes(10) };
-            assert_eq!(lines.each_ref().map(|line| wanted.is(line, minutes(9))), expected);
-            assert_eq!(lines.each_ref().map(|line| wanted.is(line, minutes(10))), [false; 5]);
+            assert_eq!(records.each_ref().map(|record| wanted.is(record, minutes(9))), expected);
+            assert_eq!(records.each_ref().map(|record| wanted.is(record, minutes(10))), [false; 5]);
         }
     }
 }

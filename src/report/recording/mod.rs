@@ -62,7 +62,7 @@ pub struct Recording {
 /// An exchange that is to be written down.
 #[derive(Debug, Default)]
 pub struct Entry {
-    pub line: ExchangeRecord,
+    pub record: ExchangeRecord,
     pub tool: Option<String>,
     pub parent: Option<(String, Option<String>)>,
     pub marks_agents: bool,
@@ -126,7 +126,7 @@ impl RecordingDraft {
         if record.sent == record.received {
             entry.forwarded = None;
         }
-        entry.line = ExchangeRecord { v: VERSION, forwarded_betas: betas, ..record };
+        entry.record = ExchangeRecord { v: VERSION, forwarded_betas: betas, ..record };
         recording.take(entry);
     }
 }
@@ -143,12 +143,17 @@ impl Entry {
         self.request.as_ref().map_or(0, Bytes::len) + forwarded + self.answer.as_ref().map_or(0, Vec::len)
     }
 
-    /// The line without bodies and with what else is known.
-    pub fn into_line(self) -> ExchangeRecord {
-        ExchangeRecord { tool: self.tool, parent: self.parent, marks_agents: self.marks_agents, ..self.line }
+    /// Returns the record without bodies and with what else is known.
+    pub fn into_record(self) -> ExchangeRecord {
+        ExchangeRecord {
+            tool: self.tool,
+            parent: self.parent,
+            marks_agents: self.marks_agents,
+            ..self.record
+        }
     }
 
-    /// The line with its bodies as they are, credentials aside.
+    /// Returns the record with its bodies as they are, credentials aside.
     fn full(self, redactor: &Redactor) -> ExchangeRecord {
         let text = |bytes: Vec<u8>| redactor.without_secrets(&bytes);
         ExchangeRecord {
@@ -161,19 +166,19 @@ impl Entry {
             refused: self.refused.and_then(|pieces| text(pieces.concat())),
             message_id: self.message_id,
             answer: self.answer.and_then(text),
-            ..self.line
+            ..self.record
         }
     }
 
-    /// The line with its bodies redacted.
+    /// Returns the record with its bodies redacted.
     fn redacted(&self, redactor: &Redactor) -> ExchangeRecord {
-        let keep_model = self.line.model != "other" && self.line.model != "none";
+        let keep_model = self.record.model != "other" && self.record.model != "none";
         let body = |bytes: &[u8]| redactor.body(bytes, keep_model);
         let text = |text: &String| redactor.text(text);
         ExchangeRecord {
             bodies: Bodies::Redacted.as_str().into(),
-            betas: redactor.betas(&self.line.betas),
-            forwarded_betas: redactor.betas(&self.line.forwarded_betas),
+            betas: redactor.betas(&self.record.betas),
+            forwarded_betas: redactor.betas(&self.record.forwarded_betas),
             tool: self.tool.clone(),
             parent: self.parent.as_ref().map(|(id, call)| (text(id), call.as_ref().map(text))),
             marks_agents: self.marks_agents,
@@ -182,15 +187,15 @@ impl Entry {
             refused: self.refused.as_ref().and_then(|pieces| body(&pieces.concat())),
             message_id: self.message_id.as_ref().map(text),
             answer: self.answer.as_deref().and_then(body),
-            ..self.line.clone()
+            ..self.record.clone()
         }
     }
 
-    /// The line without bodies.
+    /// Returns the record without bodies.
     fn bare(&self, redactor: &Redactor) -> ExchangeRecord {
-        let betas = redactor.betas(&self.line.betas);
-        let forwarded_betas = redactor.betas(&self.line.forwarded_betas);
-        ExchangeRecord { bodies: Bodies::Off.as_str().into(), betas, forwarded_betas, ..self.line.clone() }
+        let betas = redactor.betas(&self.record.betas);
+        let forwarded_betas = redactor.betas(&self.record.forwarded_betas);
+        ExchangeRecord { bodies: Bodies::Off.as_str().into(), betas, forwarded_betas, ..self.record.clone() }
     }
 }
 
@@ -344,15 +349,15 @@ impl RecordingThread {
     fn write(&mut self, entry: Entry) {
         let redactor = &self.redactor;
         let bodies = self.record.bodies;
-        let wanted = self.matching.wants(&entry.line);
+        let wanted = self.matching.wants(&entry.record);
         let redacted = match bodies {
             Bodies::Off => Some(entry.bare(redactor)),
             Bodies::Redacted => Some(entry.redacted(redactor)),
             Bodies::Full => None,
         };
         let full = if wanted || redacted.is_none() { Some(entry.full(redactor)) } else { None };
-        if let Some(line) = redacted.as_ref().or(full.as_ref()) {
-            let written = put(&mut self.writer, line);
+        if let Some(record) = redacted.as_ref().or(full.as_ref()) {
+            let written = put(&mut self.writer, record);
             self.count(written);
         }
         if let (true, Some(full)) = (wanted, &full) {
@@ -399,8 +404,8 @@ enum Unwritten {
     Failed(std::io::Error),
 }
 
-fn put(writer: &mut Writer, line: &ExchangeRecord) -> Result<(), Unwritten> {
-    let mut bytes = serde_json::to_vec(line).map_err(|error| Unwritten::Failed(error.into()))?;
+fn put(writer: &mut Writer, record: &ExchangeRecord) -> Result<(), Unwritten> {
+    let mut bytes = serde_json::to_vec(record).map_err(|error| Unwritten::Failed(error.into()))?;
     bytes.push(b'\n');
     if !writer.fits(bytes.len()) {
         return Err(Unwritten::TooLong);

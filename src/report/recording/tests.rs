@@ -9,7 +9,7 @@ fn start(config: &config::Config, metrics: &Arc<Metrics>) -> Result<Arc<Recordin
 
 fn entry(body: &str) -> Entry {
     Entry {
-        line: ExchangeRecord {
+        record: ExchangeRecord {
             v: VERSION,
             id: 7,
             model: "claude-x".into(),
@@ -48,7 +48,7 @@ fn bodies_are_kept_as_asked_and_in_full_for_whom_matches() {
         let recording = start(&config, &metrics).unwrap();
         recording.take(entry(body));
         recording.take(Entry {
-            line: ExchangeRecord { tenant: Some("ffffffff".into()), ..ExchangeRecord::default() },
+            record: ExchangeRecord { tenant: Some("ffffffff".into()), ..ExchangeRecord::default() },
             ..entry(body)
         });
         recording.flush();

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use crate::report::{ExchangeRecord as Line, VERSION};
+use crate::report::{ExchangeRecord, VERSION};
 
 use super::Failure;
 
@@ -15,38 +15,38 @@ const LINE_BYTES_MAX: usize = 512 * 1024 * 1024;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ReadCounts {
     pub lines: usize,
-    /// How many of them could not be read, and where the first of those is.
+    /// The number of them that could not be read, and the place of the first.
     pub broken: usize,
     pub first_broken: Option<String>,
 }
 
-/// Calls `each` with every line of a recording, the oldest first.
-pub fn each(path: &Path, mut each: impl FnMut(Line)) -> Result<ReadCounts, Failure> {
+/// Calls `take` with every record of a recording, the oldest first.
+pub fn for_each(path: &Path, mut take: impl FnMut(ExchangeRecord)) -> Result<ReadCounts, Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(format!("cannot read {}: {error}", path.display())).hint("name what record.file says")
     };
     let mut reader = BufReader::new(File::open(path).map_err(failed)?);
-    let (mut bytes, mut found) = (Vec::new(), ReadCounts::default());
-    while next_line(&mut reader, &mut bytes, LINE_BYTES_MAX).map_err(failed)? {
-        found.lines += 1;
-        let place = || format!("{}:{}", path.display(), found.lines);
-        match serde_json::from_slice::<Line>(&bytes) {
-            Ok(line) if line.v > VERSION => {
+    let (mut line, mut counts) = (Vec::new(), ReadCounts::default());
+    while next_line(&mut reader, &mut line, LINE_BYTES_MAX).map_err(failed)? {
+        counts.lines += 1;
+        let place = || format!("{}:{}", path.display(), counts.lines);
+        match serde_json::from_slice::<ExchangeRecord>(&line) {
+            Ok(record) if record.v > VERSION => {
                 let message = format!("{}: written by a later version of forkpoint", place());
                 return Err(Failure::new(message).hint("read it with that version"));
             }
-            Ok(line) if line.v > 0 => each(line),
+            Ok(record) if record.v > 0 => take(record),
             // A process that was killed may have left half of one.
             _ => {
-                found.broken += 1;
-                found.first_broken = found.first_broken.take().or_else(|| Some(place()));
+                counts.broken += 1;
+                counts.first_broken = counts.first_broken.take().or_else(|| Some(place()));
             }
         }
     }
-    Ok(found)
+    Ok(counts)
 }
 
-/// Reads a line, and nothing of one that is longer than any of a recording; answers whether there was one.
+/// Reads a line, but nothing of one that is longer than `most` bytes. Returns false at the end of the file.
 fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>, most: usize) -> std::io::Result<bool> {
     line.clear();
     let read = reader.by_ref().take(most as u64).read_until(b'\n', line)?;
@@ -57,30 +57,34 @@ fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>, most: usize) -> std:
     Ok(read > 0)
 }
 
-/// The newest request of this number, and how many others have it: numbers begin anew with each process. What is
-/// kept in full goes before what is not.
-pub fn find(path: &Path, id: u64) -> Result<(Line, usize), Failure> {
-    let mut found = search(path, |line| line.id == id)?;
+/// Returns the newest record with this id, and the number of others with it: ids start again with each process.
+/// A record of `FILE.match`, which has its bodies in full, is preferred.
+pub fn find(path: &Path, id: u64) -> Result<(ExchangeRecord, usize), Failure> {
+    let mut found = search(path, |record| record.id == id)?;
     let others = found.len().saturating_sub(1);
     let matched = suffixed(path, "match");
     if matched.exists() {
-        let newest = found.last().map(|line| line.time_ms);
-        let is_it = |line: &Line| line.id == id && newest.is_none_or(|at| line.time_ms >= at);
+        let newest = found.last().map(|record| record.time_ms);
+        let is_it = |record: &ExchangeRecord| record.id == id && newest.is_none_or(|at| record.time_ms >= at);
         found.extend(search(&matched, is_it)?);
     }
     match found.pop() {
-        Some(line) => Ok((line, others)),
+        Some(record) => Ok((record, others)),
         None => Err(Failure::new(format!("no request {id} in {}", path.display()))
             .hint("the number is the id of the log line; older requests may have been rotated away")),
     }
 }
 
-/// The wanted lines of a file or, if it has none, of the one before it: `FILE`, `FILE.1`, ….
-fn search(path: &Path, is_wanted: impl Fn(&Line) -> bool) -> Result<Vec<Line>, Failure> {
-    let mut found: Vec<Line> = Vec::new();
+/// Returns the wanted records of a file or, if it has none, of the one before it: `FILE`, `FILE.1`, ….
+fn search(path: &Path, is_wanted: impl Fn(&ExchangeRecord) -> bool) -> Result<Vec<ExchangeRecord>, Failure> {
+    let mut found = Vec::new();
     let earlier = (1..).map(|number| suffixed(path, &number.to_string())).take_while(|path| path.exists());
     for file in std::iter::once(path.to_owned()).chain(earlier) {
-        each(&file, |line| found.extend(Some(line).filter(|line| is_wanted(line))))?;
+        for_each(&file, |record| {
+            if is_wanted(&record) {
+                found.push(record);
+            }
+        })?;
         if !found.is_empty() {
             break;
         }
@@ -88,6 +92,7 @@ fn search(path: &Path, is_wanted: impl Fn(&Line) -> bool) -> Result<Vec<Line>, F
     Ok(found)
 }
 
+/// Returns the path with a suffix behind its name: `FILE.1`, `FILE.match`.
 pub fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{suffix}"));
@@ -115,9 +120,9 @@ mod tests {
         let path = folder.path().join("r.jsonl");
         std::fs::write(&path, "{\"v\":1}\n{\"v\":1,\"id\":2}\n{\"v\":1,\"i").unwrap();
         let mut ids = Vec::new();
-        let found = each(&path, |line| ids.push(line.id)).unwrap();
+        let counts = for_each(&path, |record| ids.push(record.id)).unwrap();
         let first_broken = Some(format!("{}:3", path.display()));
-        assert_eq!((ids, found), (vec![0, 2], ReadCounts { lines: 3, broken: 1, first_broken }));
+        assert_eq!((ids, counts), (vec![0, 2], ReadCounts { lines: 3, broken: 1, first_broken }));
     }
 
     #[test]
@@ -135,8 +140,8 @@ mod tests {
         write(".1", &[(7, 20, "off"), (7, 70, "off")]);
         write(".match", &[(9, 90, "full")]);
         write(".match.1", &[(7, 20, "full"), (7, 70, "full")]);
-        let (line, others) = find(&path, 7).unwrap();
-        assert_eq!((line.time_ms, line.bodies.as_str(), others), (70, "full", 1));
+        let (record, others) = find(&path, 7).unwrap();
+        assert_eq!((record.time_ms, record.bodies.as_str(), others), (70, "full", 1));
         assert_eq!(find(&path, 9).unwrap().0.bodies, "full");
         assert!(find(&path, 8).is_err());
     }
