@@ -26,7 +26,7 @@ use crate::config;
 use super::answer::UpstreamBody;
 use super::error::Fault;
 use super::headers;
-use super::lanes::{Lanes, Ride};
+use super::lanes::{ClientPool, PoolSlot};
 use super::stall::Stall;
 
 /// Shorter than the keep-alive of common servers, so that we close an idle connection before they do.
@@ -41,7 +41,7 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 pub type HttpClient = Client<Timed<HttpsConnector<HttpConnector>>, SentBody>;
 
 pub struct Upstream {
-    lanes: Lanes<HttpClient>,
+    pool: ClientPool,
     connector: Timed<HttpsConnector<HttpConnector>>,
     scheme: Scheme,
     authority: Authority,
@@ -50,10 +50,10 @@ pub struct Upstream {
     idle: Duration,
 }
 
-/// The upstream's answer, and the call's place among the others, to be kept until its end.
+/// The upstream's answer, and the call's place in the pool, to be kept until the answer has ended.
 pub struct Answer {
     pub response: Response<UpstreamBody>,
-    pub ride: Ride<HttpClient>,
+    pub slot: PoolSlot,
 }
 
 /// Why no upstream client could be made.
@@ -76,19 +76,19 @@ impl Upstream {
         http.set_nodelay(true);
         http.set_keepalive(Some(TCP_KEEPALIVE));
         let roots = HttpsConnectorBuilder::new();
-        let (https, lanes) = if scheme == Scheme::HTTPS {
-            (roots.with_native_roots()?, Lanes::several())
+        let (https, pool) = if scheme == Scheme::HTTPS {
+            (roots.with_native_roots()?, ClientPool::several())
         } else {
             // No certificate is ever checked, so none needs to be installed.
-            (roots.with_tls_config(no_roots()), Lanes::single())
+            (roots.with_tls_config(no_roots()), ClientPool::single())
         };
         let https = https.https_or_http().enable_all_versions().wrap_connector(http);
         let connector = Timed { inner: https, limit: config.connect };
         let path_prefix = config.url.path().trim_end_matches('/').to_owned();
-        Ok(Upstream { lanes, connector, scheme, authority, path_prefix, idle: config.idle })
+        Ok(Upstream { pool, connector, scheme, authority, path_prefix, idle: config.idle })
     }
 
-    fn client(&self) -> HttpClient {
+    pub(super) fn client(&self) -> HttpClient {
         Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
@@ -107,10 +107,10 @@ impl Upstream {
             request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
         let sent = request.body().sent_counter();
-        let ride = self.lanes.ride();
-        let response = self.answered(ride.client(|| self.client()).request(request), sent).await?;
+        let slot = self.pool.slot();
+        let response = self.answered(slot.client(|| self.client()).request(request), sent).await?;
         match headers::check_answer(&response) {
-            Ok(()) => Ok(Answer { response: response.map(UpstreamBody::new), ride }),
+            Ok(()) => Ok(Answer { response: response.map(UpstreamBody::new), slot }),
             Err(cause) => Err(Fault::Broken { upstream: self.name(), cause: cause.to_owned() }),
         }
     }

@@ -23,9 +23,9 @@ use crate::engine::words::Ending;
 
 use super::answer::UpstreamBody;
 use super::decode::{Decoder, Sink};
-use super::forward::{self, BoxError, HttpClient};
+use super::forward::{self, BoxError};
 use super::headers;
-use super::lanes::Ride;
+use super::lanes::PoolSlot;
 use super::record::{Recorder, mark};
 use super::slow_reader;
 use super::stall::Stall;
@@ -38,7 +38,7 @@ pub enum AnswerBody {
 
 /// Hands the upstream's answer to the client, with our headers added and nothing else changed.
 pub fn relay(answer: forward::Answer, mut recorder: Recorder, config: &Config) -> Response<AnswerBody> {
-    let forward::Answer { response, ride } = answer;
+    let forward::Answer { response, slot } = answer;
     let (mut head, body) = response.into_parts();
     headers::for_client(&mut head);
     recorder.answered(head.status, &head.headers);
@@ -52,7 +52,7 @@ pub fn relay(answer: forward::Answer, mut recorder: Recorder, config: &Config) -
     let idle = Stall::new(config.upstream.idle);
     let (ended, unflushed, broken) = (false, false, None);
     let watch = Watch { observer, recorder: Some(recorder) };
-    let mut tee = Tee { body, watch, ended, idle, unflushed, broken, _ride: ride };
+    let mut tee = Tee { body, watch, ended, idle, unflushed, broken, _slot: slot };
     tee.guarded(Watch::judged);
     // An answer without a body is never polled.
     if tee.body.is_end_stream() {
@@ -70,7 +70,7 @@ pub struct Tee {
     unflushed: bool,
     /// How the upstream broke off, to be said once what came before is on its way.
     broken: Option<BoxError>,
-    _ride: Ride<HttpClient>,
+    _slot: PoolSlot,
 }
 
 #[derive(Debug, thiserror::Error)]
