@@ -79,9 +79,39 @@ shown_enums! {
     }
 }
 
+/// A stop reason that only the log names: as a variant it would be a new label of `forkpoint_arm_stop_reasons_total`.
+const COMPACTION: &str = "compaction";
+
 impl StopReason {
+    /// Returns the reason for the API's word.
     pub fn of(stop_reason: Option<&str>) -> StopReason {
         let known = StopReason::ALL.into_iter().find(|stop| stop_reason == Some(stop.as_str()));
         known.unwrap_or(StopReason::Other)
+    }
+
+    /// Returns the spelling of the API's word in the log; unknown text does not reach it.
+    pub fn logged(stop_reason: &str) -> &'static str {
+        if stop_reason == COMPACTION { COMPACTION } else { StopReason::of(Some(stop_reason)).as_str() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_names_known_stop_reasons_and_no_others() {
+        let known = [
+            "end_turn",
+            "max_tokens",
+            "stop_sequence",
+            "tool_use",
+            "pause_turn",
+            "compaction",
+            "refusal",
+            "model_context_window_exceeded",
+        ];
+        assert_eq!(known.map(StopReason::logged), known);
+        assert_eq!(["", "of a later version"].map(StopReason::logged), ["other", "other"]);
     }
 }

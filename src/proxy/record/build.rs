@@ -8,7 +8,7 @@ use crate::engine::answer::turn::{Turn, Wholeness};
 use crate::engine::cache::breaks::Drift;
 use crate::engine::cache::volatile::Volatile;
 use crate::engine::family::fanout::ForkPoint;
-use crate::engine::words::{Ending, Endpoint, ForkNote, Plan, Role};
+use crate::engine::words::{Ending, Endpoint, ForkNote, Plan, Role, StopReason};
 use crate::proxy::clock::millis;
 use crate::proxy::family::{Family, Fanout};
 use crate::proxy::hold::Held;
@@ -192,7 +192,7 @@ fn of_turn(turn: &Turn) -> ExchangeRecord {
         cache_write_5m: usage.map(|usage| usage.cache_write_5m),
         cache_write_1h: usage.map(|usage| usage.cache_write_1h),
         output: usage.map(|usage| usage.output),
-        stop_reason: text(turn.stop_reason.as_deref().map(stop_reason)),
+        stop_reason: text(turn.stop_reason.as_deref().map(StopReason::logged)),
         error: turn.error.clone(),
         turn: Some(wholeness(turn.wholeness).to_owned()),
         diagnosis: text(diagnosis.map(|diagnosis| diagnosis.verdict.as_str())),
@@ -245,21 +245,6 @@ fn tools(fork: &ForkPoint) -> String {
     names.sort_unstable();
     names.dedup();
     names.join("+")
-}
-
-/// The known stop reasons; text of another kind does not reach the log.
-fn stop_reason(reason: &str) -> &'static str {
-    const KNOWN: [&str; 8] = [
-        "end_turn",
-        "max_tokens",
-        "stop_sequence",
-        "tool_use",
-        "pause_turn",
-        "compaction",
-        "refusal",
-        "model_context_window_exceeded",
-    ];
-    KNOWN.iter().find(|known| **known == reason).copied().unwrap_or("other")
 }
 
 fn wholeness(wholeness: Wholeness) -> &'static str {
