@@ -63,9 +63,8 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: ConfigSource) -> Re
     let Loaded { config, prices, .. } = loaded;
     // Signals count from here on, so that none that comes while we start is lost.
     let mut signals = ServeSignals::new()?;
-    let metrics = start::metrics()?;
     let listeners = Listeners::bind(&config).await?;
-    let proxy = start::proxy(config.clone(), prices, &metrics)?;
+    let (proxy, metrics) = start::proxy(config.clone(), prices)?;
     let sinks = proxy.sinks().clone();
     announce(&config, &listeners);
 

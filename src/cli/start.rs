@@ -1,4 +1,4 @@
-//! Starting a proxy in this process: its metrics, its port, the proxy, and the task that serves it.
+//! Starting a proxy in this process: the proxy and its metrics, its port, and the task that serves it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,21 +19,11 @@ use crate::report::StartError;
 
 use super::Failure;
 
-pub fn metrics() -> Result<Arc<Metrics>, Failure> {
+/// Creates a proxy and its metrics.
+pub fn proxy(config: Config, prices: Prices) -> Result<(Proxy, Arc<Metrics>), Failure> {
     let metrics = Metrics::new().map_err(|error| Failure::new(format!("metrics: {error}")))?;
-    Ok(Arc::new(metrics))
-}
-
-/// Listens on a free port of the loopback interface, and returns its address.
-pub async fn free_port() -> Result<(TcpListener, SocketAddr), Failure> {
-    let failed = |error| Failure::new(format!("cannot listen on 127.0.0.1: {error}"));
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    Ok((listener, address))
-}
-
-pub fn proxy(config: Config, prices: Prices, metrics: &Arc<Metrics>) -> Result<Proxy, Failure> {
-    Proxy::new(config, prices, Arc::clone(metrics)).map_err(|error| {
+    let metrics = Arc::new(metrics);
+    let proxy = Proxy::new(config, prices, Arc::clone(&metrics)).map_err(|error| {
         Failure::new(error.to_string()).hint(match error {
             SetupError::Report(StartError::TraceHeaders { .. }) => {
                 "write one header per line, as name: value, readable by this user"
@@ -43,7 +33,16 @@ pub fn proxy(config: Config, prices: Prices, metrics: &Arc<Metrics>) -> Result<P
             }
             _ => "install ca-certificates, or set SSL_CERT_FILE to a bundle",
         })
-    })
+    })?;
+    Ok((proxy, metrics))
+}
+
+/// Listens on a free port of the loopback interface, and returns its address.
+pub async fn free_port() -> Result<(TcpListener, SocketAddr), Failure> {
+    let failed = |error| Failure::new(format!("cannot listen on 127.0.0.1: {error}"));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
 }
 
 /// A proxy that serves a listener in a task of its own. Dropping this stops it without waiting.
@@ -58,6 +57,12 @@ impl ServerTask {
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(server::serve(listener, live, stopped));
         ServerTask { stop, task }
+    }
+
+    /// Serves a free port of the loopback interface, and returns its address.
+    pub async fn on_free_port(proxy: impl Into<Live>) -> Result<(ServerTask, SocketAddr), Failure> {
+        let (listener, address) = free_port().await?;
+        Ok((ServerTask::spawn(listener, proxy), address))
     }
 
     /// Accepts nothing more, and waits until running exchanges are finished or the time is over.

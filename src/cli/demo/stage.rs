@@ -80,15 +80,13 @@ impl DemoStage {
         config.server.mode = mode.unwrap_or(Mode::Observe);
         config.upstream.url = sim.url().parse().map_err(failed("use the simulator's address"))?;
         let prices = load_prices(None, &ValueOrigin::Default).map_err(failed("read the prices"))?;
-        let metrics = start::metrics()?;
-        let (listener, proxy) = start::free_port().await?;
+        let (proxy, metrics) = start::proxy(config, prices)?;
+        let (server, proxy) = ServerTask::on_free_port(Arc::new(proxy)).await?;
         let (admin_listener, admin) = start::free_port().await?;
         let readiness = admin::Readiness::default();
         readiness.set(true);
-        let pages = admin::router(metrics.clone(), readiness);
+        let pages = admin::router(metrics, readiness);
         tokio::spawn(admin::serve(admin_listener, pages, Hosts::OfThisMachine));
-        let service = start::proxy(config, prices, &metrics)?;
-        let server = ServerTask::spawn(listener, Arc::new(service));
         Ok(DemoStage { sim, mode, proxy, admin, _server: server })
     }
 

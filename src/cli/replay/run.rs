@@ -6,21 +6,17 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::prices::Prices;
-use crate::metrics::Metrics;
-use crate::proxy::{Proxy, server};
+use crate::proxy::Proxy;
 use crate::report::{Entries, ExchangeRecord, Recording};
 use crate::sim::models::Support;
 use crate::sim::recital::HEADER;
@@ -28,6 +24,7 @@ use crate::sim::settings::{Options, Signatures, VersionHeader};
 use crate::sim::{Cue, Latency, Recital, Sim, SimConfig, models};
 
 use super::super::Failure;
+use super::super::start::{self, ServerTask};
 use super::script::{Cause, Part, Script, Stage};
 
 /// Requests that may be on their way at once; more are not recorded at once by one forkpoint.
@@ -109,7 +106,8 @@ pub struct Run<'a> {
     refused: Vec<(usize, String)>,
     /// Since when only time moves.
     idle_since: Option<Instant>,
-    _stop: watch::Sender<bool>,
+    /// Dropped with the run: the proxy stops.
+    _server: ServerTask,
 }
 
 /// Plays the script once and calls `step` for each exchange that has ended.
@@ -163,15 +161,11 @@ impl<'a> Run<'a> {
         config.upstream.url = sim.url().parse().map_err(failed("use the simulator's address"))?;
         config.record.file = None;
         config.record.matching = None;
-        let metrics = Arc::new(Metrics::new().map_err(failed("set up metrics"))?);
+        let (proxy, metrics) = start::proxy(config, prices.clone())?;
         let (recording, entries) = Recording::to_memory(&metrics, UNDERWAY_MAX);
-        let proxy = Proxy::new(config, prices.clone(), metrics).map_err(failed("set up the proxy"))?;
         let proxy = Arc::new(proxy.recording_to(recording));
-        let listener =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed("listen on 127.0.0.1"))?;
-        let url = format!("http://{}/v1/messages", listener.local_addr().map_err(failed("listen"))?);
-        let (stop, stopped) = watch::channel(false);
-        tokio::spawn(server::serve(listener, Arc::clone(&proxy), stopped));
+        let (server, address) = ServerTask::on_free_port(Arc::clone(&proxy)).await?;
+        let url = format!("http://{address}/v1/messages");
         let http = reqwest::Client::builder().no_proxy().build().map_err(failed("make a client"))?;
         proxy.clock().stop();
         Ok(Run {
@@ -188,7 +182,7 @@ impl<'a> Run<'a> {
             parts: HashMap::new(),
             refused: Vec::new(),
             idle_since: None,
-            _stop: stop,
+            _server: server,
         })
     }
 

@@ -127,13 +127,11 @@ async fn session(args: &RunArgs, loaded: Loaded) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new()?;
     let started = Instant::now();
     let Loaded { config, prices, .. } = loaded;
-    let metrics = start::metrics()?;
-    let (listener, address) = start::free_port().await?;
     let upstream = config.upstream.url.to_string();
     let mode = config.server.mode;
-    let proxy = start::proxy(config, prices.clone(), &metrics)?;
+    let (proxy, metrics) = start::proxy(config, prices.clone())?;
     let sinks = proxy.sinks().clone();
-    let server = ServerTask::spawn(listener, Arc::new(proxy));
+    let (server, address) = ServerTask::on_free_port(Arc::new(proxy)).await?;
     let mut child = spawn(&args.command, address)?;
     let status = attend(&mut child, &mut signals).await?;
     let _ = server.stop(LINGER).await;
