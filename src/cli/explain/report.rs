@@ -9,7 +9,7 @@ use crate::engine::cache::breakpoints::{self, Breakpoint, Plan, Profile, Situati
 use crate::engine::cache::divergence::Divergence;
 use crate::engine::cache::prices::Prices;
 use crate::engine::request::anatomy::Anatomy;
-use crate::engine::request::json;
+use crate::engine::request::{json, marker};
 use crate::engine::words::{Carrier, DivergenceKind, Layer, Origin, Ttl};
 use crate::proxy::memo::MINIMUM_TOKENS;
 
@@ -97,7 +97,7 @@ pub fn layers(exhibit: &Exhibit, plan: Option<&Plan>, style: Style) -> String {
         );
         let _ = writeln!(out, "{}", line.trim_end());
     }
-    if let Some(ttl) = anatomy.member(body, "cache_control").map(|span| ttl(&body[span.clone()])) {
+    if let Some(ttl) = anatomy.member(body, marker::NAME).map(|span| ttl(&body[span.clone()])) {
         let _ = writeln!(out, "\n  top-level cache_control: automatic, {ttl}");
     }
     if let Some(plan) = plan {
@@ -216,7 +216,7 @@ fn estimate(first: &Exhibit, second: &Exhibit, parted: &Divergence, prices: &Pri
     let name = second.anatomy.model(&second.body)?;
     let after = parted.piece.min(second.anatomy.pieces.len())..second.anatomy.pieces.len();
     let automatic =
-        second.anatomy.member(&second.body, "cache_control").map(|span| ttl(&second.body[span.clone()]));
+        second.anatomy.member(&second.body, marker::NAME).map(|span| ttl(&second.body[span.clone()]));
     let hour =
         sent(second, after).map(|(_, ttl)| ttl).chain(automatic).any(|ttl| ttl == Ttl::OneHour.as_str());
     let ttl = if hour { Ttl::OneHour } else { Ttl::FiveMinutes };
@@ -258,7 +258,7 @@ pub fn request(exhibit: &Exhibit, plan: &Plan) -> Value {
         "model": anatomy.model(body),
         "bytes": body.len(),
         "ambiguous": anatomy.ambiguous,
-        "automatic": anatomy.member(body, "cache_control").map(|span| ttl(&body[span.clone()])),
+        "automatic": anatomy.member(body, marker::NAME).map(|span| ttl(&body[span.clone()])),
         "layers": LAYERS.map(layer),
         "planned": plan.breakpoints.iter().map(|at| json!({
             "path": anatomy.path(at.piece),

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use crate::engine::request::anatomy::Form;
-use crate::engine::request::json;
 use crate::engine::request::meaning::Meaning;
 use crate::engine::request::prefix::Attribution;
+use crate::engine::request::{json, marker};
 use crate::engine::words::Layer;
 use crate::report::ExchangeRecord;
 
@@ -207,9 +207,9 @@ fn members(first: &Exhibit, second: &Exhibit) -> Vec<Change> {
         };
         // A breakpoint that stands for the last block.
         let what = match what {
-            What::Added if name == "cache_control" => What::Breakpoint,
-            What::LeftOut if name == "cache_control" => What::Unmarked,
-            What::Changed if name == "cache_control" => What::Remarked,
+            What::Added if name == marker::NAME => What::Breakpoint,
+            What::LeftOut if name == marker::NAME => What::Unmarked,
+            What::Changed if name == marker::NAME => What::Remarked,
             _ => what,
         };
         let (from, to) = (before.is_some().then(|| name.clone()), now.is_some().then(|| name.clone()));

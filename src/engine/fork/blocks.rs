@@ -5,9 +5,10 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::strip;
-use crate::engine::cache::breakpoints::{marker, room_alone};
+use crate::engine::cache::breakpoints::room_alone;
 use crate::engine::request::anatomy::{Form, Piece};
 use crate::engine::request::json::Span;
+use crate::engine::request::marker;
 use crate::engine::words::Ttl;
 
 /// Blocks with commas between them and without markers.
@@ -49,7 +50,7 @@ impl Blocks {
         let mut from = 0;
         let rooms = marked.iter().filter_map(|block| self.list.get(*block)?.room);
         for at in rooms {
-            out.extend([self.bytes.slice(from..at), marker(ttl)]);
+            out.extend([self.bytes.slice(from..at), marker::as_last_member(ttl)]);
             from = at;
         }
         out.push(self.bytes.slice(from..));

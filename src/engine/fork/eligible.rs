@@ -229,10 +229,8 @@ fn shows_more(request: &Remembered, parent: &Remembered) -> bool {
 
 /// An image, a document, or what may hold one.
 fn is_media(body: &[u8], piece: &Piece) -> bool {
-    let kind = piece.kind_in(body);
     let words = [&b"\"image\""[..], b"\"document\"", b"\"file_id\""];
     piece.form == Form::Block
-        && !matches!(kind, b"\"text\"" | b"\"thinking\"" | b"\"redacted_thinking\"")
-        && !kind.ends_with(b"_use\"")
+        && piece.may_hold_blocks(body)
         && words.iter().any(|word| memmem::find(&body[piece.span.clone()], word).is_some())
 }

@@ -14,10 +14,11 @@ use super::parent_prefix::{self, Branch, ParentPrefix};
 use super::policy::Policy;
 use super::said::Said;
 use super::words;
-use crate::engine::cache::breakpoints::{self, Breakpoint, Profile, marker};
+use crate::engine::cache::breakpoints::{self, Breakpoint, Profile};
 use crate::engine::family::fanout::Child;
 use crate::engine::request::edit::Forwarded;
 use crate::engine::request::identify::each_beta;
+use crate::engine::request::marker;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::{ForkNote, Rank, Refusal, Ttl};
 
@@ -146,7 +147,7 @@ impl ChildPrefix {
         let mut out = Vec::new();
         let entry = self.parent_prefix.append_to(&mut out, &branch, takes_markers && turn.is_first());
         if self.parent_prefix.has_results {
-            out.extend(marks.results.then(|| marker(ttl)));
+            out.extend(marks.results.then(|| marker::as_last_member(ttl)));
             out.push(Bytes::from_static(b"},"));
         }
         blocks.append_to(&mut out, &marks.blocks, ttl);

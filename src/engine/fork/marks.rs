@@ -12,9 +12,10 @@ use bytes::Bytes;
 use super::blocks::Blocks;
 use super::layout::Turn;
 use super::strip;
-use crate::engine::cache::breakpoints::{LOOKBACK, marker, room_when_cut};
+use crate::engine::cache::breakpoints::{LOOKBACK, room_when_cut};
 use crate::engine::request::anatomy::Message;
 use crate::engine::request::json::Span;
+use crate::engine::request::marker;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::Ttl;
 
@@ -69,7 +70,7 @@ impl<'r> Later<'r> {
         let mut from = self.span.start;
         for at in marked.iter().filter_map(|piece| self.room(*piece)) {
             strip::append_unmarked(out, body, from..at, &cuts);
-            out.push(marker(ttl));
+            out.push(marker::as_last_member(ttl));
             from = at;
         }
         strip::append_unmarked(out, body, from..self.span.end, &cuts);

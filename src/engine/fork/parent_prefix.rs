@@ -14,6 +14,7 @@ use crate::engine::cache::breakpoints::{self, Breakpoint, LOOKBACK, room_alone, 
 use crate::engine::family::fanout::{Call, ForkPoint, PLACEHOLDER, Parent};
 use crate::engine::request::anatomy::{Message, Piece};
 use crate::engine::request::json::{self, Span, is_key};
+use crate::engine::request::marker;
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{Nothing, Remembered};
 use crate::engine::words::{Refusal, Ttl};
@@ -175,7 +176,7 @@ impl ParentPrefix {
                 }
             }
             if entry.is_some_and(|entry| entry.part == index) {
-                out.push(breakpoints::marker(self.ttl));
+                out.push(marker::as_last_member(self.ttl));
             }
             let line = if self.line == Some(index) { child.line.as_ref() } else { None };
             if !skipped.iter().any(|range| range.contains(&index)) {

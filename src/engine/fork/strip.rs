@@ -22,7 +22,7 @@ pub fn cuts(body: &[u8], anatomy: &Anatomy) -> Vec<Span> {
 fn cuts_of(body: &[u8], piece: &Piece, layer: Layer, key: &memmem::Finder<'_>, cuts: &mut Vec<Span>) {
     let own = piece.marker().map(|marker| marker.cut);
     cuts.extend(own.clone());
-    if layer == Layer::Messages && can_nest(body, piece) {
+    if layer == Layer::Messages && piece.form == Form::Block && piece.may_hold_blocks(body) {
         nested(body, piece, own, key, cuts);
     }
 }
@@ -55,14 +55,6 @@ fn push(out: &mut Vec<Bytes>, body: &Bytes, span: Span) {
     if span.start < span.end {
         out.push(body.slice(span));
     }
-}
-
-/// Returns true if a block holds blocks that may carry markers of their own. The input of a call is data.
-fn can_nest(body: &[u8], piece: &Piece) -> bool {
-    let kind = piece.kind_in(body);
-    piece.form == Form::Block
-        && !matches!(kind, b"\"text\"" | b"\"thinking\"" | b"\"redacted_thinking\"")
-        && !kind.ends_with(b"_use\"")
 }
 
 /// Keys are found by their bytes: within a string their quotes would be escaped.

@@ -225,6 +225,13 @@ impl Piece {
         self.kind().map_or(&[], |kind| &body[kind])
     }
 
+    /// Returns false for a kind that holds no other blocks: text, thinking, and calls, whose input is data.
+    pub fn may_hold_blocks(&self, body: &[u8]) -> bool {
+        let kind = self.kind_in(body);
+        !matches!(kind, b"\"text\"" | b"\"thinking\"" | b"\"redacted_thinking\"")
+            && !kind.ends_with(b"_use\"")
+    }
+
     /// `name` of a tool or a call.
     pub fn name(&self) -> Option<Span> {
         self.inside(self.name)

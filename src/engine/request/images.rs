@@ -18,25 +18,21 @@ pub const PAYLOAD_BYTES_MIN: usize = 4 * 1024;
 /// Returns true if a block of a message is an image or holds one.
 pub fn shows_image(body: &[u8], piece: &Piece) -> bool {
     let Some(kind) = piece.kind().filter(|kind| body[kind.start] == b'"') else { return false };
-    may_hold_blocks(&body[kind.clone()])
+    piece.may_hold_blocks(body)
         && (is_key(body, &kind, "image") || has_type(&body[piece.span.clone()], &IMAGE))
 }
 
 /// Returns true if it brings an image or a document of some size.
 pub fn has_payload(body: &[u8], piece: &Piece) -> bool {
     piece.span.len() >= PAYLOAD_BYTES_MIN
-        && piece.kind().is_some_and(|kind| may_hold_blocks(&body[kind.clone()]))
+        && piece.kind().is_some()
+        && piece.may_hold_blocks(body)
         && has_type(&body[piece.span.clone()], &BASE64)
 }
 
 /// Returns true if a member `type` inside has this value.
 fn has_type(block: &[u8], value: &Finder<'_>) -> bool {
     value.find_iter(block).any(|at| is_type(block, at))
-}
-
-/// Returns false for text, which is no block, and for the input of a call, which is data.
-fn may_hold_blocks(kind: &[u8]) -> bool {
-    !matches!(kind, b"\"text\"" | b"\"thinking\"" | b"\"redacted_thinking\"") && !kind.ends_with(b"_use\"")
 }
 
 /// Returns true if the value found at `at` is that of a member `type`. Within a string its quotes would be escaped.

@@ -25,11 +25,9 @@ mod tests;
 pub(in crate::engine) use block::{room_alone, room_when_cut};
 pub use marks::Breakpoint;
 
-use bytes::Bytes;
-
 use crate::engine::request::anatomy::{Anatomy, Form};
 use crate::engine::request::edit::Edit;
-use crate::engine::request::json;
+use crate::engine::request::{json, marker};
 use crate::engine::words::{BreakpointPlace, Carrier, Layer, Origin, Skip, Ttl};
 use block::{has_unseen_size, is_empty_string, room};
 use marks::{BREAKPOINTS_MAX, RequestMarks, TopLevel};
@@ -305,22 +303,8 @@ impl Planner<'_> {
 /// The marker of a breakpoint: a block takes it after its last member, the body before its first. Both have others.
 fn insertion(at: usize, carrier: Carrier, ttl: Ttl) -> Edit {
     let insert = match carrier {
-        Carrier::Block => marker(ttl),
-        Carrier::TopLevel => Bytes::from_static(&between_members(ttl)[1..]),
+        Carrier::Block => marker::as_last_member(ttl),
+        Carrier::TopLevel => marker::as_first_member(ttl),
     };
     Edit::inserting(at, insert)
-}
-
-/// A marker as the last member of a block.
-pub(in crate::engine) fn marker(ttl: Ttl) -> Bytes {
-    let member = between_members(ttl);
-    Bytes::from_static(&member[..member.len() - 1])
-}
-
-/// A marker with a comma on either side; where it is put only one of them is needed.
-fn between_members(ttl: Ttl) -> &'static [u8] {
-    match ttl {
-        Ttl::FiveMinutes => br#","cache_control":{"type":"ephemeral"},"#,
-        Ttl::OneHour => br#","cache_control":{"type":"ephemeral","ttl":"1h"},"#,
-    }
 }
