@@ -1,4 +1,4 @@
-//! Pages for operators, in JSON: figures and digests, never text of a prompt.
+//! The pages for operators, in JSON: figures and digests, never the text of a prompt.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::engine::words::{Moment, TenantId};
 use crate::metrics::Metrics;
 use crate::proxy::live::Live;
 
-/// Fan-outs and tenants in one answer; the newest and the first.
+/// The most fan-outs (the newest) and tenants (the first) in one answer.
 const LISTED_MAX: usize = 500;
-/// The digits of a tenant that logs and metrics show, and all of them.
+/// The number of digits of a tenant that logs and metrics show, and of all its digits.
 const DIGITS_SHOWN: usize = 8;
 const DIGITS_ALL: usize = 64;
 
@@ -29,7 +29,7 @@ struct ApiState {
     metrics: Arc<Metrics>,
 }
 
-/// The pages under `/api`.
+/// Returns the pages under `/api`.
 pub fn router(live: Live, metrics: Arc<Metrics>) -> Router {
     Router::new()
         .route("/api/config", get(config))
@@ -41,7 +41,7 @@ pub fn router(live: Live, metrics: Arc<Metrics>) -> Router {
         .with_state(ApiState { live, metrics })
 }
 
-/// The configuration in force, secrets masked.
+/// Shows the configuration in force, with secrets masked.
 async fn config(State(desk): State<ApiState>) -> Json<Value> {
     let proxy = desk.live.now();
     let section = |name: &str| -> Map<String, Value> {
@@ -104,7 +104,7 @@ fn shown(tenant: TenantId, fork: &Summary, now: Moment) -> Value {
     })
 }
 
-/// How many prefixes are remembered, by layer and tenant.
+/// Shows the number of remembered prefixes, by layer and tenant.
 async fn prefixes(State(desk): State<ApiState>) -> Json<Value> {
     let proxy = desk.live.now();
     let layers = |counts: [usize; 4]| -> Map<String, Value> {
@@ -121,7 +121,7 @@ async fn prefixes(State(desk): State<ApiState>) -> Json<Value> {
     Json(json!({ "layers": layers(proxy.store().prefixes()), "tenants": tenants, "live": known.len() }))
 }
 
-/// Cache breaks since the start, by layer and cause.
+/// Shows the cache breaks since the start, by layer and cause.
 async fn breaks(State(desk): State<ApiState>) -> Json<Value> {
     let mut found = Vec::new();
     for family in desk.metrics.cache_breaks_total.collect() {
@@ -139,7 +139,7 @@ async fn breaks(State(desk): State<ApiState>) -> Json<Value> {
     Json(json!({ "breaks": found }))
 }
 
-/// Forgets a tenant by its digest, or as much of it as logs show.
+/// Forgets a tenant by its digest, or by the first digits that logs show.
 async fn forget(State(desk): State<ApiState>, Path(digest): Path<String>) -> Response {
     let hex = digest.bytes().all(|digit| digit.is_ascii_hexdigit());
     if !hex || !(DIGITS_SHOWN..=DIGITS_ALL).contains(&digest.len()) {

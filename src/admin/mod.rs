@@ -1,9 +1,9 @@
-//! The second port: whether we live, whether we are ready, what we measured, and what operators may ask.
+//! The admin port: health, readiness, metrics, and pages for operators.
 //!
-//! It answers only to names of this machine. A web page may point a name of its own at 127.0.0.1, or at an
-//! address of the network that only its visitors reach, and have their browser read from there; such a request
-//! carries that name in its Host header and gets a 421. Beyond loopback it also asks for a token. The third door,
-//! with health and metrics only, does not, and is open to scrapers that come by whatever name they were given.
+//! It answers only to names of this machine. A web page may point a name of its own at 127.0.0.1, or at an address
+//! that only its visitors can reach, and have their browsers read from there. Such a request carries that name in
+//! its Host header and gets a 421. Beyond loopback the port also asks for a token. The metrics port, which has
+//! health and metrics only, asks for none, and answers scrapers by any name unless it is on loopback.
 
 pub mod api;
 pub mod token;
@@ -28,15 +28,15 @@ use tokio::sync::Semaphore;
 
 use crate::metrics::Metrics;
 
-/// Operators, probes and scrapers are few; more than these wait in the system's queue.
+/// The most connections at once. Operators, probes and scrapers are few; more wait in the system's queue.
 const CONNECTIONS_MAX: usize = 256;
-/// How long a request's headers may take, and how long an idle connection is kept.
+/// The longest time for the headers of a request, and for an idle connection.
 const HEADERS: Duration = Duration::from_secs(30);
-/// A pause after a failed accept (file descriptors run out), so that the loop does not spin.
+/// The pause after a failed accept, so that the loop does not spin when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Readiness for new requests: true once serving, false as soon as a drain begins.
-/// It does not depend on the upstream: a broken upstream must not take every proxy out of rotation.
+/// Readiness for new requests: true while serving, false once a drain begins. It does not depend on the upstream: a
+/// broken upstream must not take every proxy out of rotation.
 #[derive(Clone, Default)]
 pub struct Readiness(Arc<AtomicBool>);
 
@@ -50,7 +50,7 @@ impl Readiness {
     }
 }
 
-/// Health and metrics: all that probes and scrapers need.
+/// Returns the pages for probes and scrapers: health and metrics.
 pub fn router(metrics: Arc<Metrics>, readiness: Readiness) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
@@ -61,16 +61,16 @@ pub fn router(metrics: Arc<Metrics>, readiness: Readiness) -> Router {
         })
 }
 
-/// Which Host headers a door answers to.
+/// The Host headers that a port answers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hosts {
-    /// `localhost` and addresses: no name that somebody else could point here.
+    /// `localhost` and IP addresses: nobody else can point them here.
     OfThisMachine,
     Any,
 }
 
 impl Hosts {
-    /// The third door is for others, unless it is on loopback.
+    /// Returns the hosts of the metrics port: any, unless it is on loopback.
     pub fn of_metrics(listener: &TcpListener) -> Hosts {
         let is_loopback =
             listener.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
@@ -118,7 +118,7 @@ async fn names_of_this_machine(request: Request, next: Next) -> Response {
     }
 }
 
-/// An address is no name that somebody else could point here.
+/// Returns true for `localhost` and IP addresses, which nobody else can point here.
 fn is_of_this_machine(host: &str) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
     let name = authority.host();

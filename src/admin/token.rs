@@ -1,4 +1,4 @@
-//! The password of the admin port.
+//! The token of the admin port.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -11,9 +11,9 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 
-/// Shorter ones can be guessed.
+/// The least length of a token; shorter ones can be guessed.
 const LENGTH_MIN: usize = 16;
-/// Longer than any token; the file may be something else by mistake.
+/// The greatest length of a token; a longer file is something else by mistake.
 const LENGTH_MAX: usize = 4096;
 
 /// The token that a caller must bring as `authorization: Bearer …`. Only its digest is kept, and digests are
@@ -21,7 +21,7 @@ const LENGTH_MAX: usize = 4096;
 #[derive(Clone)]
 pub struct Token(blake3::Hash);
 
-/// Why a token file cannot be used.
+/// The reason why a token file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     #[error("it cannot be read: {0}")]
@@ -31,7 +31,7 @@ pub enum TokenError {
 }
 
 impl Token {
-    /// Reads the file; white space around the token does not count.
+    /// Reads a token from a file, without the white space around it.
     pub fn read(path: &Path) -> Result<Token, TokenError> {
         let mut bytes = Vec::new();
         File::open(path)?.take(LENGTH_MAX as u64 + 2).read_to_end(&mut bytes)?;
@@ -52,7 +52,7 @@ impl Token {
     }
 }
 
-/// Pages for those who bring the token; health for everybody, and metrics too if they are open.
+/// Asks for the token on all pages but health, and on metrics unless `open_metrics` is set.
 pub fn guard(pages: Router, token: Token, open_metrics: bool) -> Router {
     let guard = Arc::new((token, open_metrics));
     pages.layer(middleware::from_fn_with_state(guard, check))

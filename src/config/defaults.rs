@@ -1,4 +1,4 @@
-//! The defaults, section by section. The engine's rules have theirs in the engine, and are taken from there.
+//! The defaults, section by section. Those of the engine's rules are defined in the engine, and used here.
 
 use std::time::Duration;
 

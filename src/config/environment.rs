@@ -1,7 +1,7 @@
-//! The environment: `FORKPOINT_SECTION__KEY` for every key, and a short form for the few that are set by hand.
+//! Reads the environment: `FORKPOINT_SECTION__KEY` for every key, and a short form for the few that are set by hand.
 //!
-//! Rule: a name with a double underscore is addressed to us and must be right; any other `FORKPOINT_…` is not
-//! ours (orchestrators invent such names: `FORKPOINT_SERVICE_HOST`) and is skipped.
+//! Rule: a name with a double underscore is meant for forkpoint and must be right. Any other `FORKPOINT_…` is
+//! skipped: orchestrators invent such names, such as `FORKPOINT_SERVICE_HOST`.
 //!
 //! ```text
 //! FORKPOINT_LIMITS__BODY_BYTES=8MiB          limits.body_bytes
@@ -22,7 +22,7 @@ use super::problem::{Complaint, ValueOrigin, named};
 const PREFIX: &str = "FORKPOINT_";
 pub(super) const CONFIG: &str = "FORKPOINT_CONFIG";
 
-/// Short name and key.
+/// The short forms, each with its key.
 const SHORT_FORMS: [(&str, &str); 5] = [
     ("FORKPOINT_MODE", "server.mode"),
     ("FORKPOINT_LISTEN", "server.listen"),
@@ -31,7 +31,7 @@ const SHORT_FORMS: [(&str, &str); 5] = [
     ("FORKPOINT_STORE", "store.kind"),
 ];
 
-/// Reads our variables into `found`; returns the file that the environment names.
+/// Reads the variables of forkpoint into `found`, and returns the file that they name.
 pub(super) fn read<N, V>(
     env: impl IntoIterator<Item = (N, V)>,
     found: &mut LoadedLayers,
@@ -67,12 +67,12 @@ where
     config
 }
 
-/// The variable that sets a key: `FORKPOINT_SERVER__LISTEN`.
+/// Returns the variable that sets a key: `FORKPOINT_SERVER__LISTEN`.
 pub(super) fn long_name(path: &str) -> String {
     format!("{PREFIX}{}", path.replacen('.', "__", 1).to_uppercase())
 }
 
-/// The key that a variable addresses, known or not; `None` if the variable is not ours.
+/// Returns the key that a variable sets, known or not, or `None` if the variable is not meant for forkpoint.
 fn path_of(name: &str) -> Option<String> {
     if let Some((_, path)) = SHORT_FORMS.iter().find(|(short, _)| *short == name) {
         return Some((*path).to_owned());
@@ -96,7 +96,7 @@ fn give(found: &mut LoadedLayers, name: String, path: &str, text: String) {
     found.problems.push(complaint.at(ValueOrigin::Environment(named(&name)), ""));
 }
 
-/// Two names for one key with two values: neither is more right than the other.
+/// Refuses a key whose two variables have different values: neither has precedence.
 fn refuse_disagreement(texts: &BTreeMap<String, (String, String)>, found: &mut LoadedLayers) {
     for (short, path) in SHORT_FORMS {
         let long = long_name(path);

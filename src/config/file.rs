@@ -1,8 +1,8 @@
-//! The TOML file: text to entries, each with its line.
+//! Reads the TOML file into values, each with its line.
 //!
-//! Rule: the file is walked once, from the top. What is known becomes an [`Entry`](super::Entry); an unknown
-//! section is one problem and not one per key; a syntax error is all there is to say, because what comes after
-//! it cannot be trusted.
+//! Rule: the file is walked once, from the top. A known key becomes a [`LayerValue`](super::LayerValue). An unknown
+//! section is one problem, not one per key. A syntax error is the only problem of a file, because what comes after it
+//! cannot be trusted.
 
 use std::io::Read;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use super::kind::Given;
 use super::later;
 use super::problem::{Complaint, Problem, ValueOrigin, named};
 
-/// Far above any real configuration, and far below what would hurt to hold: a wrong path may name a disk image.
+/// The most bytes of a file: far above any real configuration, and little to hold if a wrong path names a disk image.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Reads the file into `found`; `named_by` says who asked for it.
@@ -32,7 +32,7 @@ pub(super) fn read(path: &Path, named_by: &ValueOrigin, found: &mut LoadedLayers
     }
 }
 
-/// Reads the text of a file that a message would call `name`.
+/// Reads the text of a file, which messages call `name`.
 pub(super) fn parse(bytes: &[u8], name: &str, found: &mut LoadedLayers) {
     match document(bytes, name) {
         Ok(document) => {
@@ -46,14 +46,14 @@ pub(super) fn parse(bytes: &[u8], name: &str, found: &mut LoadedLayers) {
     }
 }
 
-/// TOML, or the one thing that is wrong with it.
+/// Parses TOML, or returns the first problem.
 pub(super) fn document<'a>(bytes: &'a [u8], name: &str) -> Result<Document<&'a str>, Problem> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let complaint = Complaint::new("not UTF-8", "TOML files are UTF-8; convert the file");
         refuse_file(name, bytes, error.valid_up_to(), complaint)
     })?;
     Document::parse(text).map_err(|error| {
-        // Only the parser's own words: the line itself may hold a secret.
+        // The message quotes only the parser: the line may hold a secret.
         let complaint = Complaint::new(
             format!("not valid TOML: {}", error.message()),
             "correct the syntax first; the rest of the file is checked after that",
@@ -85,7 +85,7 @@ pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, Complaint> {
     Ok(bytes)
 }
 
-/// A text of our users, such as the boilerplate for forked children.
+/// Reads a text file, such as the boilerplate for forked children.
 pub(super) fn read_text(path: &Path, bytes_max: usize) -> Result<String, Complaint> {
     let bytes = read_bytes(path)
         .map_err(|complaint| Complaint { hint: "name a readable text file, or none".into(), ..complaint })?;
@@ -153,7 +153,7 @@ impl Walk<'_> {
     }
 }
 
-/// The line of the key; that of its value only where the parser kept no place for the key.
+/// Returns the line of the key, or that of its value if the parser kept no place for the key.
 pub(super) fn origin(file: &str, text: &str, table: &dyn TableLike, name: &str, item: &Item) -> ValueOrigin {
     let key_span = table.get_key_value(name).and_then(|(key, _)| key.span());
     let Range { start, .. } = key_span.or_else(|| item.span()).unwrap_or_default();

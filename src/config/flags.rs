@@ -1,7 +1,7 @@
-//! The flags that every command reading the configuration shares, as the last and strongest layer.
+//! The flags that all commands with a configuration share, as the last and strongest layer.
 //!
-//! Rule: a flag is text here and nothing more. It is checked with all the other values, so that a bad flag and
-//! a bad file are reported in the same run.
+//! Rule: a flag is only text here. It is checked with all the other values, so that a bad flag and a bad file are
+//! reported in the same run.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -48,8 +48,8 @@ pub struct Overrides {
     pub store: Option<String>,
 }
 
-/// The words that the key at this path takes, for help and completions. Any text passes, since flags are judged
-/// together with everything else.
+/// The words that the key at this path takes, for help and completions. Any text passes here, since flags are checked
+/// with all the other values.
 #[derive(Clone, Debug)]
 pub struct WordsOf(pub &'static str);
 

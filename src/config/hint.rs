@@ -1,16 +1,16 @@
-//! "Did you mean": the known word nearest to an unknown one.
+//! Suggests the known word that is nearest to an unknown one: "did you mean …?"
 //!
-//! A key in the wrong section is the likeliest mistake and is looked for first; then spelling counts, by edit
-//! distance with swapped neighbours as one edit. A suggestion far from what was written is worse than none.
+//! A key in the wrong section is the likeliest mistake and is tried first. After that the edit distance decides, in
+//! which swapped neighbours are one edit. A suggestion far from what was written is worse than none.
 
 use strsim::osa_distance;
 
 use super::keys::{KEYS, SECTIONS};
 
-/// Longer words are certainly no typing mistake, and comparing takes time that grows with their length.
+/// The most characters that are compared. Longer words are no typing mistakes, and take long to compare.
 const COMPARED_CHARS: usize = 64;
 
-/// The hint for an unknown key, such as `server.lisen`.
+/// Returns the hint for an unknown key, such as `server.lisen`.
 pub(super) fn for_unknown_key(path: &str) -> String {
     let plain = path.to_lowercase().replace('-', "_");
     let (section, name) = plain.split_once('.').unwrap_or(("", &plain));
@@ -27,7 +27,7 @@ pub(super) fn for_unknown_key(path: &str) -> String {
     }
 }
 
-/// The hint for an unknown section, such as `[servr]`.
+/// Returns the hint for an unknown section, such as `[servr]`.
 pub(super) fn for_unknown_section(name: &str) -> String {
     match nearest(&name.to_lowercase(), section_names()) {
         Some(suggestion) => format!("did you mean [{suggestion}]?"),
@@ -35,14 +35,14 @@ pub(super) fn for_unknown_section(name: &str) -> String {
     }
 }
 
-/// The nearest of the known words, if it is near enough to be meant.
+/// Returns the nearest of the known words, if it is near enough.
 pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if word.chars().nth(COMPARED_CHARS).is_some() {
         return None;
     }
     let (distance, best) =
         known.map(|candidate| (osa_distance(word, candidate), candidate)).min_by_key(|(d, _)| *d)?;
-    // A third of the word may be wrong; below three letters anything is near everything.
+    // A third of the word may be wrong. Words of less than three letters are too near to each other.
     (distance <= best.len() / 3).then_some(best)
 }
 

@@ -1,14 +1,14 @@
-//! Kinds of keys: how a given value becomes a typed one, and how the typed one is shown again.
+//! Kinds of keys: how a given value becomes a typed one, and how the typed one is shown.
 //!
-//! A kind carries the place in [`Config`] it fills, so that a key cannot be declared without being read, nor
-//! read into a field of another type. A file knows types and is held to them; the environment and flags know
-//! only words.
+//! A kind has the field of [`Config`] that it sets, so a key cannot be declared without being read, nor be read
+//! into a field of another type. A file has types and must use the right ones; the environment and flags have only
+//! text.
 //!
 //! ```text
 //! Given::Text("32 MiB")  ─put→  config.limits.body_bytes = 33554432  ─show→  "32 MiB"
 //! ```
 //!
-//! Rule: what is shown, when given again, puts the same value. Secrets alone break it, and are refused.
+//! Rule: a shown value, when given again, sets the same value. Only the mask of a secret is refused.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -19,20 +19,20 @@ use super::parse::{self, masked_url, size_text};
 use super::problem::{Complaint, quoted};
 use super::types::{Config, MASK, Secret, Selector};
 
-/// A field of the configuration.
+/// Returns a field of the configuration.
 type FieldOf<T> = fn(&mut Config) -> &mut T;
 
-/// Nothing that is compared differs by more.
+/// The greatest factor; nothing that is compared differs by more.
 const FACTOR_MAX: f64 = 100.0;
 
 /// The type of a key's value, and the field that holds it.
 pub enum KeyKind {
     Switch(FieldOf<bool>),
-    /// True, false, or "" to leave it to something else.
+    /// True, false, or "" to let other keys decide.
     OptionalSwitch(FieldOf<Option<bool>>),
-    /// A part of a whole.
+    /// A number from 0 to 1.
     Share(FieldOf<f64>),
-    /// A multiple of something.
+    /// A number from 0 to `FACTOR_MAX`.
     Factor(FieldOf<f64>),
     Address(FieldOf<SocketAddr>),
     /// An address, or "" for none.
@@ -43,7 +43,7 @@ pub enum KeyKind {
     Secret(FieldOf<Secret>),
     /// A path, or "" for none.
     OptionalPath(FieldOf<Option<PathBuf>>),
-    /// Some of the traffic, or "" for none.
+    /// A selector of traffic, or "" for none.
     Selector(FieldOf<Option<Selector>>),
     Headers(FieldOf<Vec<http::HeaderName>>),
     Texts(FieldOf<Vec<String>>),
@@ -54,13 +54,13 @@ pub enum KeyKind {
     Choice(WordChoice),
 }
 
-/// One word of a few.
+/// A choice of one word out of a few.
 pub struct WordChoice {
     pub words: &'static [&'static str],
-    /// Words that the design has and this version does not.
+    /// The words that are designed and not built in this version.
     pub later: &'static [&'static str],
     pub get: fn(&Config) -> &'static str,
-    /// Called with one of `words`.
+    /// Sets the value; called with one of `words`.
     pub put: fn(&mut Config, &str),
 }
 
@@ -72,9 +72,9 @@ pub(super) enum Given {
     Text(String),
     Fraction(f64),
     List(Vec<Given>),
-    /// From the environment or a flag, where everything is text.
+    /// A text from the environment or a flag, which may mean any type.
     Word(String),
-    /// Something that no key holds, by its description.
+    /// A value that no key takes, by its description.
     Other(&'static str),
 }
 
@@ -87,7 +87,7 @@ pub enum ShownValue {
     Bytes(u64),
     Text(String),
     List(Vec<String>),
-    /// A secret that is set; one that is not is an empty text.
+    /// A secret that is set. One that is not set is an empty text.
     Masked,
 }
 
@@ -136,7 +136,7 @@ impl KeyKind {
         Ok(())
     }
 
-    /// The value that the configuration holds. Slots lead to fields that could be written, hence the copy.
+    /// Returns the value in the configuration. It is cloned because slots return mutable fields.
     pub(super) fn show(&self, config: &Config) -> ShownValue {
         let config = &mut config.clone();
         match self {
@@ -177,7 +177,7 @@ impl KeyKind {
         }
     }
 
-    /// The given value as a message may repeat it: secrets and credentials masked.
+    /// Returns the given value in a form that messages may show, with secrets and credentials masked.
     pub(super) fn quote(&self, given: &Given) -> String {
         match (self, given) {
             (KeyKind::Secret(_), _) => MASK.to_owned(),
@@ -189,7 +189,7 @@ impl KeyKind {
         }
     }
 
-    /// A description of the values that the key takes, to follow "not".
+    /// Returns a description of the values that the key takes, to be put after "not".
     pub fn expected(&self) -> String {
         match self {
             KeyKind::Switch(_) => "true or false".to_owned(),
@@ -334,7 +334,7 @@ impl WordChoice {
 }
 
 impl Given {
-    /// The sort of value that was given, with its article.
+    /// Returns the type of the value, with its article.
     pub fn description(&self) -> &'static str {
         match self {
             Given::Switch(_) => "a boolean",
@@ -363,7 +363,7 @@ impl Given {
 }
 
 impl ShownValue {
-    /// As TOML that can be given again; a secret is its mask, which is refused when given again.
+    /// Returns the value as TOML that can be given again, except for the mask of a secret, which would be refused.
     pub fn to_toml(&self) -> String {
         match self {
             ShownValue::Switch(value) => value.to_string(),
@@ -382,7 +382,7 @@ impl ShownValue {
         }
     }
 
-    /// As JSON, sizes in bytes.
+    /// Returns the value as JSON, with sizes in bytes.
     pub fn to_json(&self) -> serde_json::Value {
         match self {
             ShownValue::Switch(value) => (*value).into(),
@@ -419,7 +419,7 @@ fn toml_text(text: &str) -> String {
     toml_edit::Value::from(text).to_string()
 }
 
-/// Ranges end where `usize` does on the machines we build for; on a smaller one its end is the limit.
+/// Converts a number of a range. On a machine with a smaller `usize` the result is at most its maximum.
 fn to_usize(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

@@ -1,5 +1,5 @@
-//! Options that this version does not have: those of the design that come later, and those that are gone. Each is
-//! refused by name, with what to do instead.
+//! Options that this version does not have: those that are designed and not built, and those that were replaced. Each
+//! is refused by name, with a hint on what to do instead.
 
 use super::problem::Complaint;
 
@@ -13,9 +13,9 @@ pub(super) struct AbsentOption {
 
 #[derive(Debug)]
 enum Absence {
-    /// The design has it.
+    /// It is designed and not built.
     NotBuilt,
-    /// An earlier version had it.
+    /// An earlier version had it; this key replaces it.
     ReplacedBy(&'static str),
 }
 
@@ -40,7 +40,7 @@ const fn not_built(path: &'static str, instead: &'static str) -> AbsentOption {
     AbsentOption { path, why: Absence::NotBuilt, instead }
 }
 
-/// The option at this path, if it is one that this version does not have.
+/// Returns the option at this path, if this version does not have it.
 pub(super) fn later(path: &str) -> Option<&'static AbsentOption> {
     let section = path.split('.').next().unwrap_or(path);
     ABSENT.iter().find(|absent| absent.path == path || absent.path == section)

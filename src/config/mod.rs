@@ -1,17 +1,17 @@
-//! Files, environment and flags become one valid [`Config`], or a list of everything that is wrong with them.
+//! Turns file, environment and flags into one valid [`Config`], or a list of all their problems.
 //!
-//! A proxy that guesses at its configuration fails later and elsewhere. So nothing is guessed here: unknown
-//! keys, wrong types and impossible combinations are refused, all of them in one run, each with its place, its
-//! value and a hint.
+//! A proxy that guesses at its configuration fails later and elsewhere. So nothing is guessed here: unknown keys,
+//! wrong types and impossible combinations are refused, all of them in one run, each with its place, its value and
+//! a hint.
 //!
 //! ```text
 //! defaults  →  TOML file  →  FORKPOINT_SECTION__KEY  →  flags  →  combinations  →  Loaded
 //!              file.rs       environment.rs             flags.rs  rules.rs
 //! ```
 //!
-//! Rule: a later layer replaces an earlier one, and *every* value that was given must be valid, also one that
-//! is replaced; else removing a flag would reveal a mistake that was there all along.
-//! The only effect is reading the file and the price table it names: the environment comes in as an argument.
+//! Rule: a later layer replaces an earlier one, and *every* given value must be valid, even one that is replaced;
+//! otherwise removing a flag could reveal an old mistake. The only effect is reading files: the configuration, and
+//! those that it names. The environment is an argument.
 //!
 //! ```
 //! use forkpoint::config::{self, Overrides, ValueOrigin};
@@ -59,23 +59,23 @@ use crate::engine::cache::prices::Prices;
 use kind::Given;
 use problem::{Complaint, named};
 
-/// The boilerplate for forked children is sent once per child, and paid for.
+/// The most bytes of the boilerplate for forked children, which is sent, and paid for, once per child.
 const BOILERPLATE_BYTES_MAX: usize = 64 << 10;
 
 impl Overrides {
-    /// The file that a configuration with these flags is read from, if one is named.
+    /// Returns the configuration file that these flags or the environment name, if any.
     pub fn file(&self) -> Option<PathBuf> {
         self.config.clone().or_else(|| std::env::var_os(environment::CONFIG).map(PathBuf::from))
     }
 }
 
-/// A valid configuration, and where each of its values came from.
+/// A valid configuration, with the origin of each value.
 #[derive(Debug)]
 pub struct Loaded {
     pub config: Config,
-    /// The file that was read, as it was named; none is read unless one is named.
+    /// The file that was read, if one was named.
     pub file: Option<PathBuf>,
-    /// The built-in table, or that of `prices.file`.
+    /// The built-in price table, or that of `prices.file`.
     pub prices: Prices,
     origins: BTreeMap<&'static str, ValueOrigin>,
     tenant_origins: BTreeMap<String, ValueOrigin>,
@@ -91,7 +91,7 @@ pub struct Setting {
 
 /// Reads the named file, the environment and the flags.
 ///
-/// `env` takes what `std::env::vars_os()` gives; variables that are not ours are skipped, whatever they hold.
+/// `env` takes what `std::env::vars_os()` returns; variables that are not meant for forkpoint are skipped.
 pub fn load<N, V>(overrides: &Overrides, env: impl IntoIterator<Item = (N, V)>) -> Result<Loaded, Problems>
 where
     N: Into<OsString>,
@@ -108,17 +108,17 @@ where
 }
 
 impl Loaded {
-    /// Where the value of this key came from.
+    /// Returns the origin of the value of this key.
     pub fn origin(&self, path: &str) -> ValueOrigin {
         self.origins.get(path).cloned().unwrap_or(ValueOrigin::Default)
     }
 
-    /// Every key with its value and origin, in the order of the manual.
+    /// Returns every key with its value and origin, in the order of the manual.
     pub fn settings(&self) -> impl Iterator<Item = Setting> + '_ {
         KEYS.iter().map(|key| Setting { key, value: key.shown(&self.config), origin: self.origin(key.path) })
     }
 
-    /// Every name of `[tenants]`, by digest.
+    /// Returns every name of `[tenants]`, by digest.
     pub fn tenant_names(&self) -> impl Iterator<Item = TenantName<'_>> {
         self.config.tenants.iter().map(|(digest, name)| {
             let origin = self.tenant_origins.get(digest).cloned().unwrap_or(ValueOrigin::Default);
@@ -141,7 +141,7 @@ struct LoadedLayers {
     entries: Vec<LayerValue>,
     tenants: Vec<tenants::GivenTenantName>,
     problems: Vec<Problem>,
-    /// A layer could not be read at all, so that its values are not known.
+    /// True if a layer could not be read, so that its values are unknown.
     unread: bool,
 }
 
@@ -153,7 +153,7 @@ struct LayerValue {
 }
 
 impl LoadedLayers {
-    /// Takes a value for the key at `path`, or the problem that there is no such key.
+    /// Adds a value for the key at `path`, or a problem if there is no such key.
     fn give(&mut self, path: &str, given: Given, origin: ValueOrigin) {
         if let Some(key) = ConfigKey::find(path) {
             self.entries.push(LayerValue { key, given, origin });
@@ -168,7 +168,7 @@ impl LoadedLayers {
     }
 
     fn into_loaded(mut self, file: Option<PathBuf>) -> Result<Loaded, Problems> {
-        // Origins are ordered as layers are, so the last entry of a key is the one that holds.
+        // Origins are ordered like layers, so the last entry of a key wins.
         self.entries.sort_by(|a, b| a.origin.cmp(&b.origin));
         let mut config = Config::default();
         let mut origins = BTreeMap::new();
@@ -215,7 +215,7 @@ impl LoadedLayers {
     }
 }
 
-/// The digest that a path of `[tenants]` names.
+/// Returns the digest that a path in `[tenants]` names.
 fn tenant(path: &str) -> Option<&str> {
     path.strip_prefix(tenants::SECTION)?.strip_prefix('.')
 }

@@ -1,7 +1,7 @@
-//! One text to one typed value, for the values that have a syntax of their own.
+//! Parses a text into a typed value, for values with a syntax of their own.
 //!
 //! Rule: a parser accepts only what the proxy can use as it is written. No names are resolved, no scheme is
-//! guessed, nothing is dropped in silence; the hint says what the writer probably meant.
+//! guessed, and nothing is dropped silently; the hint says what was probably meant.
 //!
 //! ```text
 //! address   "127.0.0.1:8787"                 not "localhost:8787", not ":8787"
@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use super::problem::{Complaint, quoted};
 use super::types::{MASK, Secret, Selector};
 
-/// An IP address with its port.
+/// Parses an IP address with a port.
 pub(super) fn address(text: &str) -> Result<SocketAddr, Complaint> {
     text.parse().map_err(|_| {
         let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
@@ -33,7 +33,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, Complaint> {
     })
 }
 
-/// Scheme, authority and an optional path prefix, without the slash at its end.
+/// Parses a URL of scheme, authority and an optional path prefix. A slash at its end is removed.
 pub(super) fn url(text: &str) -> Result<http::Uri, Complaint> {
     let example = "write it like https://api.anthropic.com";
     let (scheme, rest) = text
@@ -64,7 +64,7 @@ pub(super) fn url(text: &str) -> Result<http::Uri, Complaint> {
     Ok(uri)
 }
 
-/// A URL as a message may repeat it: what could be a credential is masked, however broken the rest is.
+/// Returns a URL in a form that messages may show: whatever may be a credential is masked, even in a broken URL.
 pub(super) fn masked_url(text: &str) -> String {
     let (scheme, rest) = match text.split_once("://") {
         Some((scheme, rest)) if scheme.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
@@ -76,7 +76,7 @@ pub(super) fn masked_url(text: &str) -> String {
         Some(at) => (&rest[..at], format!("{}{MASK}", &rest[at..=at])),
         None => (rest, String::new()),
     };
-    // A password may itself hold "?", "#" or "@", so an "@" in the tail puts the whole rest in doubt.
+    // A password may contain "?", "#" or "@", so with an "@" in the tail everything is masked.
     if rest[address.len()..].contains('@') {
         return format!("{scheme}{MASK}");
     }
@@ -86,7 +86,7 @@ pub(super) fn masked_url(text: &str) -> String {
     }
 }
 
-/// A secret; the mask that `check-config` prints in its place is not one.
+/// Parses a secret. The mask that `check-config` prints instead of one is refused.
 pub(super) fn secret(text: &str) -> Result<Secret, Complaint> {
     if text == MASK {
         return Err(Complaint::new(
@@ -97,7 +97,7 @@ pub(super) fn secret(text: &str) -> Result<Secret, Complaint> {
     Ok(Secret::new(text))
 }
 
-/// Some of the traffic, by a digest as the log shows it.
+/// Parses a selector, such as `tenant:0123abcd`.
 pub(super) fn selector(text: &str) -> Result<Selector, Complaint> {
     let hint = "write it as the log shows it, such as tenant:0123abcd, agent:0123abcd or fork:0123abcd";
     let (kind, digest) =
@@ -114,10 +114,10 @@ pub(super) fn selector(text: &str) -> Result<Selector, Complaint> {
     }
 }
 
-/// Every tenant is digested from these for each request; more are a mistake.
+/// The most headers that identify tenants. They are digested for every request; more are a mistake.
 const TENANT_HEADERS_MAX: usize = 16;
 
-/// Names of request headers, each once.
+/// Parses the names of request headers, and refuses duplicates.
 pub(super) fn headers(names: &[String]) -> Result<Vec<http::HeaderName>, Complaint> {
     if names.len() > TENANT_HEADERS_MAX {
         return Err(Complaint::new(
@@ -152,7 +152,7 @@ const UNITS: [(&str, u64); 8] = [
     ("gib", 1 << 30),
 ];
 
-/// A number of bytes with an optional unit.
+/// Parses a number of bytes with an optional unit.
 pub(super) fn size(text: &str) -> Result<u64, Complaint> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -168,7 +168,7 @@ pub(super) fn size(text: &str) -> Result<u64, Complaint> {
     })
 }
 
-/// The shortest exact spelling of a size.
+/// Returns the shortest exact spelling of a size.
 pub(super) fn size_text(bytes: u64) -> String {
     for (unit, factor) in [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
         if bytes >= factor && bytes.is_multiple_of(factor) {

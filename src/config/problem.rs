@@ -1,27 +1,26 @@
 //! Problems of a configuration, and their places.
 //!
-//! Every problem has the same four parts, so that a reader never has to search: place, value, what is wrong,
-//! what to do.
+//! Every problem has the same four parts: its place, its value, what is wrong, and what to do.
 //!
 //! ```text
 //! forkpoint.toml:3: server.listen = "localhost:1": not an IP address with a port
 //!   hint: names are not resolved here; write an address such as 127.0.0.1:8787
 //! ```
 //!
-//! Rule: values of secret keys, of keys we do not know (they may be misspelt secrets) and of whole lines that
-//! do not parse never get in here.
+//! Rule: the values of secret keys and of unknown keys (they may be misspelt secrets), and lines that cannot be
+//! parsed, are never shown.
 
 use std::fmt;
 
-/// Where a value came from. The order is the order of the layers: the greatest origin of a key wins.
+/// The origin of a value, in the order of the layers: the greatest origin of a key wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueOrigin {
     Default,
-    /// The file as it was named, and the line of the value.
+    /// The path of the file as it was given, and the line of the value.
     File {
         path: String,
         line: usize,
-        /// Only for syntax errors, where the line alone does not say enough.
+        /// Set for syntax errors only, where the line is not precise enough.
         column: Option<usize>,
     },
     /// The name of an environment variable.
@@ -30,7 +29,7 @@ pub enum ValueOrigin {
     Flag(&'static str),
 }
 
-/// One thing that is wrong.
+/// One problem of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub origin: ValueOrigin,
@@ -40,11 +39,11 @@ pub struct Problem {
     pub hint: String,
 }
 
-/// Everything that is wrong; never empty.
+/// All problems of a configuration; never empty.
 #[derive(Debug)]
 pub struct Problems(Vec<Problem>);
 
-/// A problem of a value, found by code that does not know where the value was given.
+/// A problem of a value, found by code that does not know its origin.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Complaint {
     pub message: String,
@@ -62,7 +61,7 @@ impl Complaint {
 }
 
 impl Problems {
-    /// In the order in which a reader would meet them; none at all is no `Problems`.
+    /// Returns the problems in the order of their origins, or `None` if there are none.
     pub(super) fn from_list(mut list: Vec<Problem>) -> Option<Self> {
         list.sort_by(|a, b| a.origin.cmp(&b.origin));
         if list.is_empty() { None } else { Some(Problems(list)) }
@@ -107,10 +106,10 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// The most characters of a foreign value that a message repeats.
+/// The most characters of a value that a message repeats.
 const QUOTED_CHARS: usize = 120;
 
-/// A foreign text in quotes, safe to print: escapes instead of control characters, and bounded.
+/// Returns a text in quotes that is safe to print: shortened, and with control characters escaped.
 pub(super) fn quoted(text: &str) -> String {
     let mut start: String = text.chars().take(QUOTED_CHARS).collect();
     if start.len() < text.len() {
@@ -119,7 +118,7 @@ pub(super) fn quoted(text: &str) -> String {
     format!("{start:?}")
 }
 
-/// A foreign name or path: bare where it is plain, else in quotes.
+/// Returns a name or path that is safe to print: as it is if it is plain, otherwise in quotes.
 pub(super) fn named(text: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || c.is_ascii_punctuation() && c != '"';
     if !text.is_empty() && text.len() <= QUOTED_CHARS && text.chars().all(plain) {

@@ -1,8 +1,8 @@
-//! The part of a newly loaded configuration that a running process takes.
+//! The part of a newly loaded configuration that a running process applies.
 //!
-//! Rule: what is open, or kept under a name, stays for the life of the process: addresses, upstream, store, log,
-//! recording, traces, and how tenants are identified and named. Their new values are named, and wait for a restart.
-//! Whose bodies the recording keeps in full can change: somebody is looked for while things go wrong.
+//! Rule: everything that is open, or keyed by a setting, stays for the life of the process: addresses, upstream,
+//! store, log, recording, traces, and how tenants are identified and named. Their new values are reported, and wait
+//! for a restart. `record.match` can change, because it is set while a problem is being examined.
 
 use super::keys::KEYS;
 use super::kind::KeyKind;
@@ -12,14 +12,14 @@ use super::types::{Config, Identity, Record, Server};
 #[derive(Clone, Debug)]
 pub struct Reload {
     pub config: Config,
-    /// Keys that have another value from now on.
+    /// The keys whose values change.
     pub changed: Vec<&'static str>,
-    /// Keys whose new value waits for a restart.
+    /// The keys whose new values wait for a restart.
     pub left: Vec<&'static str>,
 }
 
 impl Config {
-    /// Returns the configuration that follows this one, which is in force, when `new` is loaded.
+    /// Returns the configuration that follows this one when `new` is loaded.
     pub fn reload(&self, new: &Config) -> Reload {
         let (running, loaded) = (self.clone(), new.clone());
         let config = Config {
@@ -48,7 +48,7 @@ impl Config {
     }
 }
 
-/// The keys whose values differ, secrets included, which are compared and not shown.
+/// Returns the keys whose values differ. Secrets are compared too, without being shown.
 fn differing(one: &Config, other: &Config) -> Vec<&'static str> {
     let differs = |kind: &KeyKind| match kind {
         KeyKind::Secret(slot) => *slot(&mut one.clone()) != *slot(&mut other.clone()),

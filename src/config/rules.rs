@@ -1,8 +1,8 @@
-//! Values that are right one by one and impossible together.
+//! Refuses values that are valid by themselves and impossible together.
 //!
-//! Rule: a combination is judged only when each of its keys is valid by itself, or one mistake would be
-//! reported twice. The problem is placed at the value of the strongest layer, because that is the one somebody
-//! wrote last; the message names the others with their origins.
+//! Rule: a combination is checked only if each of its keys is valid by itself, so that no mistake is reported
+//! twice. The problem is placed at the value of the strongest layer, which was probably set last; the message names
+//! the others with their origins.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,7 +11,7 @@ use super::Loaded;
 use super::keys::ConfigKey;
 use super::problem::{Complaint, Problem};
 
-/// Everything that does not go together. `broken` keys hold no valid value.
+/// Returns the problems of values that do not go together. The keys in `broken` have no valid value.
 pub(super) fn check(loaded: &Loaded, broken: &BTreeSet<&str>) -> Vec<Problem> {
     let rules = CrossChecks { loaded, broken };
     let mut problems = Vec::new();
@@ -29,7 +29,7 @@ struct CrossChecks<'a> {
 }
 
 impl CrossChecks<'_> {
-    /// Without a token only this machine may reach the admin port.
+    /// Requires a token for an admin port that other machines can reach.
     fn admin_stays_at_home(&self) -> Option<Problem> {
         let (path, token) = ("server.admin_listen", "admin.token_file");
         let config = &self.loaded.config;
@@ -60,7 +60,7 @@ impl CrossChecks<'_> {
         problems
     }
 
-    /// A proxy that forwards to itself answers nobody and fills every queue it has.
+    /// Refuses a proxy that would forward to itself: it would answer nobody, and fill all its queues.
     fn upstream_is_elsewhere(&self) -> Option<Problem> {
         let path = "upstream.url";
         let url = &self.loaded.config.upstream.url;
@@ -114,7 +114,7 @@ impl CrossChecks<'_> {
         valid.filter_map(|(path, address)| Some((path, address?))).collect()
     }
 
-    /// A problem of two keys, at the one that was set by the stronger layer.
+    /// Returns a problem of two keys, placed at the origin of the stronger layer.
     fn pair(&self, path: &str, other: &str, complaint: Complaint) -> Problem {
         let origin = self.loaded.origin(path).max(self.loaded.origin(other));
         complaint.at(origin, self.assignment(path))
@@ -153,7 +153,7 @@ fn reaches(url: &http::Uri, listen: SocketAddr) -> bool {
     let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     let loopbacks = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     match host.parse::<IpAddr>() {
-        // A foreign address on a wildcard listener may be another machine; only our own is certain.
+        // On a wildcard listener an address may be that of another machine; only loopback is certain.
         Ok(ip) if ip.is_unspecified() => loopbacks.iter().any(|loopback| covers(listen.ip(), *loopback)),
         Ok(ip) if listen.ip().is_unspecified() => ip.to_canonical().is_loopback() && covers(listen.ip(), ip),
         Ok(ip) => covers(listen.ip(), ip),

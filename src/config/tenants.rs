@@ -1,6 +1,6 @@
-//! `[tenants]`: names that metrics show for tenants. The one section whose keys are the operator's own.
+//! `[tenants]`: the names of tenants in metrics. It is the only section whose keys the operator chooses.
 //!
-//! Rule: a key that is not a digest is not repeated; it may be the credential that somebody took for one.
+//! Rule: a key that is not a digest is never shown; it may be a credential that was taken for one.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use super::problem::{Complaint, Problem};
 
 pub(super) const SECTION: &str = "tenants";
 
-/// As many tenants as metrics show.
+/// The most names, which is the number of tenants that metrics show.
 const NAMES_MAX: usize = 50;
 const NAME_BYTES_MAX: usize = 64;
-/// The digits of a digest that the log shows.
+/// The number of digits of a digest that the log shows.
 const DIGITS: usize = 8;
 
 /// One name as it was given.
@@ -23,10 +23,11 @@ pub(super) struct GivenTenantName {
     pub origin: ValueOrigin,
 }
 
-/// Names by digest, and where each came from.
+/// Names and their origins, by digest.
 pub(super) type TenantNames = BTreeMap<String, (String, ValueOrigin)>;
 
-/// The names that hold, of entries in the order of their layers, and what is wrong with the others.
+/// Returns the valid names of entries in the order of their layers, and adds the problems of the others to
+/// `problems`.
 pub(super) fn read(entries: Vec<GivenTenantName>, problems: &mut Vec<Problem>) -> TenantNames {
     let mut names = TenantNames::new();
     for GivenTenantName { digest, given, origin } in entries {

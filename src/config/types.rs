@@ -1,4 +1,4 @@
-//! The valid configuration: what everything else reads, typed so that a wrong value cannot be written down.
+//! The types of a valid configuration, in which a wrong value cannot be expressed.
 //!
 //! The defaults are in `defaults` alone; the table in [`super::keys`], `check-config` and the manual read them
 //! from [`Config::default`].
@@ -12,7 +12,8 @@ use crate::engine::fork;
 use crate::engine::respell::canonical::Order;
 use crate::engine::words::shown_enums;
 
-/// A valid configuration. Only [`super::load`] makes one from outside values; `Config::default()` is what an empty file gives.
+/// A valid configuration. Only [`super::load`] makes one from outside values; an empty file gives
+/// `Config::default()`.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     pub server: Server,
@@ -29,7 +30,7 @@ pub struct Config {
     pub trace: TraceConfig,
     pub drain: Drain,
     pub admin: Admin,
-    /// Names for the digests of tenants, in metrics.
+    /// The names of tenants in metrics, by digest.
     pub tenants: BTreeMap<String, String>,
 }
 
@@ -37,7 +38,7 @@ pub struct Config {
 pub struct Server {
     pub listen: SocketAddr,
     pub admin_listen: SocketAddr,
-    /// Health and metrics only, for probes and scrapers.
+    /// The address of the metrics port, with health and metrics only, for probes and scrapers.
     pub metrics_listen: Option<SocketAddr>,
     pub mode: Mode,
     /// Adds `x-forkpoint-*` headers to responses.
@@ -45,7 +46,7 @@ pub struct Server {
 }
 
 shown_enums! {
-    /// Each mode does what the one before does, and more.
+    /// The treatment of requests. Each mode includes the ones before it.
     #[derive(PartialOrd, Ord)]
     pub enum Mode {
         Observe = "observe",
@@ -59,7 +60,7 @@ pub struct Upstream {
     /// Scheme, authority and an optional path prefix; never credentials, query or fragment.
     pub url: http::Uri,
     pub profile: Profile,
-    /// `None`: as the profile says.
+    /// `None` means what the profile implies.
     pub strips_attribution: Option<bool>,
     pub connect: Duration,
     /// The longest silence of the upstream within one exchange.
@@ -80,13 +81,13 @@ shown_enums! {
 pub struct Identity {
     pub pepper: Secret,
     pub tenant_headers: Vec<http::HeaderName>,
-    /// Families of clients that are shown by their names, beside those that are known.
+    /// The families of clients that are shown by name, besides the known ones.
     pub clients: Vec<String>,
     pub oauth: OAuth,
 }
 
 shown_enums! {
-    /// The changes that are allowed to the traffic of a consumer login.
+    /// The changes that are allowed to requests of consumer logins.
     pub enum OAuth {
         Observe = "observe",
         Full = "full",
@@ -108,7 +109,7 @@ shown_enums! {
     }
 }
 
-/// Who is taken for a child, and what is done for it.
+/// The recognition of children, and the way they are forked.
 #[derive(Clone, Debug)]
 pub struct Fork {
     pub tools: Vec<String>,
@@ -118,9 +119,9 @@ pub struct Fork {
     pub match_window: Duration,
     pub scan_bytes: usize,
     pub ttl: Duration,
-    /// How long a child waits for the end of its parent's answer.
+    /// The longest time that a child waits for the end of its parent's answer.
     pub await_parent: Duration,
-    /// Words to be used instead of the built-in ones; the policy holds what is in it.
+    /// The file whose text replaces the built-in boilerplate; `policy` holds that text.
     pub boilerplate: Option<PathBuf>,
     pub policy: fork::Policy,
 }
@@ -134,7 +135,7 @@ pub struct Gate {
 }
 
 shown_enums! {
-    /// Who may be held.
+    /// The requests that may be held.
     pub enum GateScope {
         Children = "children",
         All = "all",
@@ -145,7 +146,7 @@ shown_enums! {
 pub struct Store {
     pub kind: StoreKind,
     pub max_bytes: usize,
-    /// The part of each limit that one tenant may take.
+    /// The share of each limit that one tenant may take.
     pub tenant_share: f64,
     pub recent_bytes: usize,
     pub child_ttl: Duration,
@@ -159,11 +160,11 @@ shown_enums! {
 
 #[derive(Clone, Debug, Default)]
 pub struct PriceTable {
-    /// Replaces the built-in table.
+    /// The file that replaces the built-in table.
     pub file: Option<PathBuf>,
 }
 
-/// A value that never prints.
+/// A value that is never printed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -176,9 +177,9 @@ pub struct Limits {
     pub held_bytes: usize,
     pub pending_forks: usize,
     pub tool_uses: usize,
-    /// How long a client may take to send its request headers, or idle before them.
+    /// The longest time for a client to send its request headers, or to be idle before them.
     pub header: Duration,
-    /// How long a client may stall: sending nothing of its body, or taking nothing of its answer.
+    /// The longest time for which a client may send nothing of its body, or read nothing of its answer.
     pub stall: Duration,
 }
 
@@ -186,18 +187,18 @@ pub struct Limits {
 #[derive(Clone, Debug)]
 pub struct Record {
     pub file: Option<PathBuf>,
-    /// Of one file.
+    /// The most bytes of one file.
     pub max_bytes: usize,
-    /// The one that is written, and those before it.
+    /// The number of files, which includes the one that is written.
     pub files: usize,
     pub bodies: Bodies,
-    /// Whose bodies are kept as they came and as they went out.
+    /// The exchanges whose bodies are kept in full.
     pub matching: Option<Selector>,
     pub match_minutes: usize,
 }
 
 shown_enums! {
-    /// The part of requests and answers that a recording holds.
+    /// The form in which a recording keeps requests and answers.
     pub enum Bodies {
         Off = "off",
         Redacted = "redacted",
@@ -205,7 +206,7 @@ shown_enums! {
     }
 }
 
-/// Some of the traffic, by a digest as the log shows it.
+/// Selects a part of the traffic by a digest that the log shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selector {
     Tenant(String),
@@ -226,11 +227,11 @@ shown_enums! {
     }
 }
 
-/// Where traces go.
+/// The destination of traces, and the share that is sent.
 #[derive(Clone, Debug)]
 pub struct TraceConfig {
     pub endpoint: Option<http::Uri>,
-    /// The part that is kept of those that begin here.
+    /// The share that is kept of the traces that begin here.
     pub sample: f64,
     /// The file of headers that the collector wants with each request.
     pub headers_file: Option<PathBuf>,
@@ -240,17 +241,17 @@ pub struct TraceConfig {
 
 #[derive(Clone, Debug)]
 pub struct Drain {
-    /// How long the listener stays open after SIGTERM, so that load balancers notice readiness first.
+    /// The time that the listener stays open after SIGTERM, so that load balancers see first that it is not ready.
     pub delay: Duration,
-    /// How long running streams may take to finish.
+    /// The longest time for running streams to finish.
     pub deadline: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Admin {
-    /// Holds the token that callers of the admin port must bring.
+    /// The file with the token that callers of the admin port must send.
     pub token_file: Option<PathBuf>,
-    /// Serves `/metrics` without a token too.
+    /// Serves `/metrics` without a token.
     pub open_metrics: bool,
 }
 
@@ -274,7 +275,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Printed instead of a secret.
+/// The text that is printed instead of a secret.
 pub const MASK: &str = "MASKED";
 
 impl Mode {
@@ -294,7 +295,7 @@ impl std::fmt::Display for Selector {
 }
 
 impl Upstream {
-    /// Returns true if the attribution line in `system[0]` is no part of the prompt.
+    /// Returns true if the upstream removes the attribution line in `system[0]` from the prompt.
     pub fn strips_attribution(&self) -> bool {
         self.strips_attribution.unwrap_or(self.profile == Profile::Anthropic)
     }

@@ -1,4 +1,4 @@
-//! The proxy's one clock. The engine has none: it is given the moments that this one shows.
+//! The clock of the proxy, the only one: the engine gets its moments as arguments.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,21 +10,21 @@ use tokio::time::Instant;
 
 use crate::engine::words::Moment;
 
-/// Later than anybody waits.
+/// Longer than any wait.
 const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
-/// A duration in milliseconds, as the engine counts time.
+/// Returns a duration in milliseconds, the unit of the engine.
 pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Milliseconds since the start of the process. Tests and `replay` stop it and set it forward: an hour of traffic can
-/// be played in a second, for what is remembered and for whoever waits.
+/// A clock that counts the milliseconds since its start. Tests and `replay` stop it and skip time: an hour of
+/// traffic is played in a second, and everything that is remembered or waits sees the hour pass.
 #[derive(Debug)]
 pub struct Clock {
     start: Instant,
     skipped_ms: AtomicU64,
-    /// How long it ran before it was stopped.
+    /// The time that it ran before it was stopped.
     stopped: OnceLock<Duration>,
     /// Notified whenever time is skipped.
     skips: Notify,
@@ -44,23 +44,23 @@ impl Clock {
         Moment(millis(self.elapsed()))
     }
 
-    /// The time since the start, with what was skipped.
+    /// Returns the time since the start, including skipped time.
     pub fn elapsed(&self) -> Duration {
         let ran = self.stopped.get().copied().unwrap_or_else(|| self.start.elapsed());
         ran + Duration::from_millis(self.skipped_ms())
     }
 
-    /// Stops the clock: from now on time passes only by being skipped.
+    /// Stops the clock: from now on only [`Clock::skip`] lets time pass.
     pub fn stop(&self) {
         let _ = self.stopped.set(self.start.elapsed());
     }
 
-    /// How far it is ahead of real time.
+    /// Returns the milliseconds that were skipped.
     pub fn skipped_ms(&self) -> u64 {
         self.skipped_ms.load(Relaxed)
     }
 
-    /// Lets time pass at once, and wakes everybody who waits for a moment.
+    /// Skips time, and wakes every task that waits for a moment.
     pub fn skip(&self, ms: u64) {
         self.skipped_ms.fetch_add(ms, Relaxed);
         self.skips.notify_waiters();
@@ -80,12 +80,12 @@ impl Clock {
         }
     }
 
-    /// The next time that time is skipped, from this call on.
+    /// Returns a future that completes at the next skip after this call.
     fn skipped(&self) -> Notified<'_> {
         self.skips.notified()
     }
 
-    /// When it will be that moment, unless time is skipped.
+    /// Returns the instant of that moment, unless time is skipped before.
     fn instant_of(&self, moment: Moment) -> Instant {
         if self.stopped.get().is_some() {
             return Instant::now() + NEVER;

@@ -1,8 +1,8 @@
-//! Collecting the body of a Messages call, within limits.
+//! Collects the body of a Messages call, within limits.
 //!
-//! One body may be `limits.body_bytes` long; all collected bodies together are at most
-//! `limits.held_requests` and `limits.held_bytes`. Whatever does not fit is not refused: the part that was
-//! read goes first, the rest streams behind it, and nobody reads it.
+//! One body may have `limits.body_bytes`. All collected bodies together may be `limits.held_requests` and have
+//! `limits.held_bytes`. A body that does not fit is not refused: the part that was read is sent first, and the rest
+//! is streamed after it, unread.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -23,19 +23,19 @@ use super::error::Fault;
 use super::forward::SentBody;
 use super::stall::Stall;
 
-/// The most room made at first for a body whose length a client announces: that is not yet counted as held.
+/// The most bytes that are allocated up front for a body of announced length: bytes to come are not counted as held.
 const EXPECTED_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// So many times what has come is made room for, if so much is announced.
+/// Beyond that, a body may allocate this many times the bytes that have come, up to the announced length.
 const ROOM_FACTOR: usize = 8;
 
 pub enum Collected {
     Whole(Bytes, Permit),
-    /// Over a limit: to be streamed through unread, for this reason. What was read until then is still in
-    /// memory, and still counts.
+    /// The body is streamed through unread, for this reason. The part that was read before is still in memory, and
+    /// still counts as held.
     Spilled(SentBody, Reason, Option<Permit>),
 }
 
-/// The bodies that are in memory right now.
+/// Counts the bodies that are in memory.
 pub struct Held {
     requests: AtomicUsize,
     bytes: AtomicUsize,
@@ -67,7 +67,7 @@ impl Held {
 }
 
 impl Permit {
-    /// Takes room for more bytes, or says that there is none.
+    /// Counts more bytes as held, or returns the reason why that is not allowed.
     fn grow(&mut self, bytes: usize, limits: &Limits) -> Result<(), Reason> {
         take(&self.held.bytes, bytes, limits.held_bytes).ok_or(Reason::HeldBytes)?;
         self.bytes += bytes;
@@ -99,7 +99,7 @@ pub async fn collect(
     if declared > limits.body_bytes {
         return Ok(spilled(Bytes::new(), body, limits, Reason::BodyTooLarge, None));
     }
-    // A body that announces trailers is not one piece of bytes; it keeps streaming.
+    // A body with trailers is more than its bytes, so it is streamed.
     if headers.contains_key(http::header::TRAILER) {
         return Ok(spilled(Bytes::new(), body, limits, Reason::Trailers, None));
     }
@@ -143,11 +143,11 @@ async fn next_frame(body: &mut Incoming, stall: &mut Stall) -> Result<Option<Fra
     .await
 }
 
-/// Chunks in, one piece of bytes out. A body that came as one chunk is copied too: it stands in the connection's buffer,
-/// which would stay in memory for as long as the body is remembered, credentials included.
+/// Joins chunks into one piece of bytes. A body that came as one chunk is copied too: it is a part of the
+/// connection's buffer, which would stay in memory for as long as the body is remembered, credentials included.
 struct Collector {
     joined: Vec<u8>,
-    /// Nothing if the client does not say.
+    /// The length that the client announced; 0 if it announced none.
     declared: usize,
 }
 
@@ -162,7 +162,7 @@ impl Collector {
     }
 
     fn finish(self) -> Bytes {
-        // What grew without a plan has much room to spare.
+        // A vector that grew chunk by chunk may have much unused capacity.
         if self.joined.capacity() - self.joined.len() > self.joined.len() / 8 {
             Bytes::copy_from_slice(&self.joined)
         } else {
@@ -175,7 +175,7 @@ impl Collector {
 mod tests {
     use super::*;
 
-    /// What is collected of a body that comes in these chunks, and how often it was moved.
+    /// Collects a body in these chunks, and counts how often it was moved.
     fn collected(declared: usize, chunks: impl Iterator<Item = usize>) -> (Collector, usize) {
         let mut collector = Collector { joined: Vec::new(), declared };
         let (mut places, mut whole) = (Vec::new(), Vec::new());

@@ -1,8 +1,7 @@
-//! A copy of a compressed answer, decoded for observation. The client gets the compressed bytes.
+//! Decodes a copy of a compressed answer for observation. The client gets the compressed bytes.
 //!
-//! A few bytes can decode to gigabytes. So what comes out goes straight into the sink, nothing is kept
-//! here but the decoder's window, and once the output exceeds both the byte limit and [`RATIO_MAX`] times
-//! the input, decoding stops for good.
+//! A few bytes can decode to gigabytes. So decoded bytes go straight into the sink, only the decoder's window is kept
+//! here, and decoding stops for good once the output exceeds both the byte limit and [`RATIO_MAX`] times the input.
 
 use std::io::{self, Write};
 
@@ -10,7 +9,7 @@ use flate2::write::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 
-/// Streams of events compress by 5 to 20; bombs by hundreds.
+/// The largest ratio of output to input. Streams of events compress by 5 to 20; bombs by hundreds.
 const RATIO_MAX: u64 = 100;
 /// The largest window that HTTP allows for zstd (RFC 9659): 8 MiB.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
@@ -29,7 +28,7 @@ pub struct Decoder<S: Sink> {
 enum Coding<W: Write> {
     Identity(W),
     Gzip(Box<MultiGzDecoder<W>>),
-    /// `deflate` names the zlib format, but some send it raw: the first byte tells.
+    /// The name means the zlib format, but some servers send raw deflate: the first byte decides.
     Deflate(Option<W>),
     Zlib(Box<ZlibDecoder<W>>),
     RawDeflate(Box<DeflateDecoder<W>>),
@@ -38,7 +37,7 @@ enum Coding<W: Write> {
 }
 
 impl<S: Sink> Decoder<S> {
-    /// `None` for a coding we do not know: such an answer is relayed but not observed.
+    /// Returns `None` for an unknown coding: such an answer is relayed but not observed.
     pub fn new(headers: &HeaderMap, sink: S, output_bytes: usize) -> Option<Decoder<S>> {
         let mut names = headers.get_all(CONTENT_ENCODING).iter();
         let name = names.next().map_or(&b"identity"[..], |name| name.as_bytes());
@@ -61,7 +60,7 @@ impl<S: Sink> Decoder<S> {
         Some(Decoder { coding, failed: false })
     }
 
-    /// Decodes one chunk into the sink, at once. After a failure nothing is decoded any more.
+    /// Decodes one chunk into the sink at once. After a failure nothing more is decoded.
     pub fn push(&mut self, chunk: &[u8]) {
         if self.failed || chunk.is_empty() {
             return;
@@ -96,7 +95,7 @@ impl<S: Sink> Decoder<S> {
 
 impl<S: Sink> Coding<Meter<S>> {
     fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
-        // Flushing hands out what the decoder has, so that events are seen when they arrive.
+        // Without a flush the decoder would keep the last events until more bytes arrive.
         let both = |writer: &mut dyn Write| writer.write_all(chunk).and_then(|()| writer.flush());
         match self {
             Coding::Identity(meter) => both(meter),
@@ -122,7 +121,7 @@ impl<S: Sink> Coding<Meter<S>> {
     }
 }
 
-/// Counts what comes out against what went in.
+/// Compares the bytes that come out with those that went in.
 struct Meter<S> {
     sink: S,
     input: u64,

@@ -1,4 +1,5 @@
-//! Our own answers: whose fault, which status, what to do next, in the shape of the API's errors.
+//! The answers that forkpoint gives itself: whose fault it was, the status, and what to do next, in the format of the
+//! API's errors.
 
 use std::fmt;
 
@@ -11,7 +12,7 @@ use crate::engine::words::Ending;
 use super::observe::AnswerBody;
 use super::record::{Recorder, mark};
 
-/// Why forkpoint answered itself. Everything else comes from the upstream.
+/// The reasons for which forkpoint answers itself. Every other answer comes from the upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The client asked for a tunnel.
@@ -28,15 +29,15 @@ pub enum Fault {
     ClientStalled,
     /// `limits.connections` are open already.
     Connections,
-    /// No connection to the upstream; what the system said.
+    /// No connection to the upstream could be made, with the error of the system.
     Unreachable { upstream: String, cause: String },
-    /// No connection to the upstream within `upstream.connect_ms`.
+    /// No connection to the upstream could be made within `upstream.connect_ms`.
     ConnectTimeout { upstream: String },
-    /// Connected, then not a byte of an answer for `upstream.idle_s`.
+    /// The upstream was connected, and sent no byte of an answer for `upstream.idle_s`.
     Silent { upstream: String },
     /// The upstream closed or garbled the connection before its answer.
     Broken { upstream: String, cause: String },
-    /// A bug of ours.
+    /// A bug in forkpoint.
     Internal,
 }
 
@@ -72,7 +73,7 @@ impl Fault {
         }
     }
 
-    /// The API's name for this kind of error.
+    /// Returns the API's name for this kind of error.
     fn kind(&self) -> &'static str {
         match self {
             Fault::Connect | Fault::Upgrade | Fault::Length | Fault::Target | Fault::ClientBody => {
@@ -87,7 +88,7 @@ impl Fault {
         }
     }
 
-    /// How the exchange ended for the record.
+    /// Returns the record's word for how the exchange ended.
     fn ending(&self) -> Ending {
         match self {
             Fault::Broken { .. } | Fault::Silent { .. } => Ending::UpstreamBroke,
@@ -102,13 +103,13 @@ impl Fault {
         if config.server.response_headers {
             mark(response.headers_mut(), &recorder);
         }
-        // Always there, so that our errors can be told from the upstream's.
+        // This header is always set, so that our errors can be distinguished from the upstream's.
         response.headers_mut().insert("x-forkpoint-reason", HeaderValue::from_static(self.reason()));
         recorder.finish(self.ending(), None);
         response
     }
 
-    /// The answer without a record, for connections that never became a request.
+    /// Returns the answer alone, for connections without a request to record.
     pub fn response(&self) -> Response<AnswerBody> {
         let error = serde_json::json!({
             "type": "error",
@@ -120,7 +121,7 @@ impl Fault {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert("x-forkpoint-reason", HeaderValue::from_static(self.reason()));
         if matches!(self, Fault::ClientBody | Fault::ClientStalled | Fault::Length | Fault::Connections) {
-            // What follows on this connection cannot be trusted to be a request.
+            // The next bytes of this connection may be no request.
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response

@@ -1,4 +1,4 @@
-//! Header hygiene: what must not cross a hop, what is ours, and which requests are refused outright.
+//! Headers: those that must not cross a hop are removed, as are our own, and ambiguous requests are refused.
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 
 use super::error::Fault;
 
-/// Headers that speak about one connection only (RFC 9110 §7.6.1).
+/// Headers that concern one connection only (RFC 9110 §7.6.1).
 static HOP_BY_HOP: [HeaderName; 7] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -19,13 +19,13 @@ static HOP_BY_HOP: [HeaderName; 7] = [
 ];
 const OURS: &str = "x-forkpoint-";
 
-/// Refuses what cannot be forwarded without guessing.
+/// Refuses requests that cannot be forwarded without guessing.
 pub fn check<B>(request: &Request<B>) -> Result<(), Fault> {
     let headers = request.headers();
     if request.method() == Method::CONNECT {
         return Err(Fault::Connect);
     }
-    // A client that offers h2c is content with an answer in HTTP/1.1; any other upgrade it needs.
+    // A client that offers h2c also takes an answer in HTTP/1.1; other upgrades are needed.
     let offers = headers.get_all(UPGRADE).iter();
     if offers.flat_map(|value| value.as_bytes().split(|b| *b == b',')).any(|offer| !is(offer, b"h2c")) {
         return Err(Fault::Upgrade);
@@ -38,7 +38,7 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Fault> {
     if path.starts_with('/') || whole_server { Ok(()) } else { Err(Fault::Target) }
 }
 
-/// A body whose length two readers could see differently is how requests are smuggled.
+/// Refuses a body whose length is ambiguous: requests are smuggled by lengths that two readers see differently.
 fn check_length(headers: &HeaderMap) -> Result<(), Fault> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let first = lengths.next();
@@ -62,7 +62,7 @@ fn is(value: &[u8], word: &[u8]) -> bool {
 pub fn for_upstream(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers);
     strip_ours(headers);
-    // The client writes the upstream's own name here.
+    // The HTTP client that sends the request writes the upstream's name here.
     headers.remove(HOST);
 }
 
@@ -75,21 +75,21 @@ pub fn check_answer<B>(answer: &Response<B>) -> Result<(), &'static str> {
     match (encodings.next(), encodings.next()) {
         (None, _) => Ok(()),
         (Some(one), None) if is(one.as_bytes(), b"chunked") => Ok(()),
-        // Our client undid the chunks at most; the header that names the rest is not passed on.
+        // Our HTTP client decodes chunks only, and the header that names other codings is not passed on.
         _ => Err("its body has a transfer encoding other than chunked"),
     }
 }
 
 /// Makes the head of an answer fit for the client. Everything else stays as it came.
 pub fn for_client(head: &mut response::Parts) {
-    // Ours is the version of this hop, whatever the upstream's.
+    // The version is that of this hop.
     head.version = Version::HTTP_11;
     if head.headers.contains_key(TRANSFER_ENCODING) {
-        // Chunks have the last word (RFC 9112 §6.3), so a length beside them is a lie about the body.
+        // Chunks override a length (RFC 9112 §6.3), so the length may be wrong.
         head.headers.remove(CONTENT_LENGTH);
     }
     strip_hop_by_hop(&mut head.headers);
-    // What these say is for us to say.
+    // Only forkpoint may set these.
     strip_ours(&mut head.headers);
 }
 

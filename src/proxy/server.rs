@@ -1,4 +1,4 @@
-//! The listening side: connections within limits, slow clients cut off, a drain that loses no stream.
+//! The listener: it limits connections, cuts off slow clients, and drains without losing a stream.
 
 use std::io;
 use std::pin::Pin;
@@ -22,28 +22,28 @@ use super::live::Live;
 use super::slow_reader::StreamTasks;
 use super::stall::Stall;
 
-/// More request headers than any client sends. Their bytes are bounded by [`READ_BYTES_MAX`].
+/// The most headers of a request, more than any client sends. [`READ_BYTES_MAX`] bounds their bytes.
 const HEADERS_MAX: usize = 100;
-/// HTTP/2 headers together.
+/// The most bytes of the headers of an HTTP/2 request.
 const HEADER_BYTES_MAX: usize = 64 * 1024;
-/// So much is read from a connection at once over HTTP/1.1, where it also bounds the headers. A body is copied out of that
-/// buffer as it comes, so the buffer had better stay in the processor's caches; a few more reads cost less.
+/// The most bytes that are read from an HTTP/1.1 connection at once, which also bounds its headers. A body is
+/// copied out of this buffer as it comes, so it should fit into the processor's caches; a few more reads cost less.
 const READ_BYTES_MAX: usize = 128 * 1024;
-/// Streams one HTTP/2 connection may have open; a fan-out of hundreds opens more connections.
+/// The most open streams of one HTTP/2 connection; a fan-out of hundreds opens more connections.
 const STREAMS_MAX: u32 = 256;
-/// Streams that a client may reset before we have answered them; a rapid-reset attack ends here.
+/// The most streams that a client may reset before they are answered; it ends a rapid-reset attack.
 const RESET_STREAMS_MAX: usize = 32;
 const H2_PING_EVERY: Duration = Duration::from_secs(30);
-/// How an HTTP/2 connection begins. While the bytes could still become this, no version is known and hyper's
-/// own deadline for headers does not run yet.
+/// The start of an HTTP/2 connection. While the received bytes may still become this, the version is unknown, and
+/// hyper's own deadline for headers does not run yet.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Connections beyond `limits.connections` that are answered, so that their clients know why.
+/// The most connections beyond `limits.connections` that get an answer, so that their clients know the reason.
 const DOORSTEP: usize = 256;
-/// A pause after a failed accept (file descriptors run out), so that the loop does not spin.
+/// The pause after a failed accept, so that the loop does not spin when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `stop` turns true, then lets running exchanges finish. The caller bounds that wait.
-/// A connection keeps the limits that it began with, and each request on it brings its own settings.
+/// Serves until `stop` is true, then lets running exchanges finish; the caller bounds that time. A connection keeps
+/// the limits that it began with, and each of its requests gets the settings in force.
 pub async fn serve(listener: TcpListener, proxy: impl Into<Live>, mut stop: watch::Receiver<bool>) {
     let live = proxy.into();
     let (places, doorstep) = (Arc::<Places>::default(), Arc::<Places>::default());
@@ -65,7 +65,7 @@ pub async fn serve(listener: TcpListener, proxy: impl Into<Live>, mut stop: watc
         let limits = live.now().config.limits.clone();
         let io = TokioIo::new(ClientIo::new(stream, &limits));
         let (live, watcher) = (live.clone(), graceful.watcher());
-        // A flood is not worth an answer.
+        // Beyond that, connections are closed without an answer.
         let Some(place) = Place::wanted(&places, limits.connections, &doorstep) else { continue };
         tokio::spawn(async move {
             let builder = builder(&limits);
@@ -86,11 +86,11 @@ pub async fn serve(listener: TcpListener, proxy: impl Into<Live>, mut stop: watc
     graceful.shutdown().await;
 }
 
-/// How many places are taken. How many there are may change, so it is said by whoever wants one.
+/// The number of places that are taken. The limit may change, so it is passed with each call.
 #[derive(Default)]
 struct Places(AtomicUsize);
 
-/// One of them, given back when dropped.
+/// A place that is taken, given back when dropped.
 struct Taken(Arc<Places>);
 
 impl Places {
@@ -107,7 +107,7 @@ impl Drop for Taken {
     }
 }
 
-/// One connection's place among `limits.connections`, or on the doorstep; given back with it.
+/// The place of a connection among `limits.connections` or the [`DOORSTEP`], given back when dropped.
 struct Place {
     places: Arc<Places>,
     taken: OnceLock<Taken>,
@@ -123,7 +123,8 @@ impl Place {
         Some(place)
     }
 
-    /// Asked again for each request: a connection that came too early is not refused for life.
+    /// Returns true if the connection has a place, and tries to take one if not: a connection that came while there
+    /// was none may get one for a later request.
     fn is_taken(&self, max: usize) -> bool {
         if self.taken.get().is_none()
             && let Some(taken) = self.places.take(max)
@@ -159,8 +160,7 @@ fn builder(limits: &Limits) -> Builder<StreamTasks> {
     builder
 }
 
-/// A client's connection that may not stall: neither before its first request, nor while an answer waits
-/// to be taken.
+/// A client's connection with a limit on stalls, before its first request and while it takes an answer.
 struct ClientIo {
     stream: TcpStream,
     /// The part of [`PREFACE`] that may still come; empty once the version is known.
@@ -203,7 +203,7 @@ impl AsyncRead for ClientIo {
                 Some(rest) => rest,
                 None => &[],
             };
-            // Bytes that trickle in are no progress: the whole preface has one deadline.
+            // The whole preface has one deadline, so that a client cannot send it byte by byte.
             if polled.is_pending() {
                 let late = || io::Error::new(io::ErrorKind::TimedOut, "no request in time");
                 return self.preface.poll_expired(cx).map(|()| Err(late()));

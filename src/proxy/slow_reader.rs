@@ -1,11 +1,10 @@
-//! HTTP/2 clients that take nothing of an answer.
+//! Cuts off HTTP/2 clients that stop reading an answer.
 //!
-//! Over HTTP/1 an answer that nobody takes backs up into the socket, and [`super::server`] sees writes that
-//! do not move. Over HTTP/2 the connection stays lively while one stream has no window left, and hyper asks
-//! the body for more only once there is room, so neither of the two can notice. The task that runs the
-//! stream can: it knows when the last chunk was handed on, and ending it resets the stream and drops the
-//! body, and with it the upstream call. A chunk that takes longer than `limits.stall_s` as a whole counts as
-//! not taken.
+//! Over HTTP/1 an answer that is not read fills the socket, and [`super::server`] sees that writes make no progress.
+//! Over HTTP/2 the connection stays active while one stream has no window left, and hyper polls the body only once
+//! there is room, so neither of the two notices. The task that runs the stream does: it knows when the last chunk was
+//! handed on. Ending the task resets the stream and drops the body, and with it the upstream call. A chunk that takes
+//! longer than `limits.stall_s` to be sent counts as not read.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -21,17 +20,17 @@ tokio::task_local! {
     static FLOW: Cell<Flow>;
 }
 
-/// Who is to move next on a stream.
+/// The side that a stream waits for.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Flow {
-    /// We or the upstream.
+    /// Forkpoint or the upstream.
     #[default]
     Ours,
-    /// The client has the head or so many chunks of the answer to take.
+    /// The client, which has yet to read the head or this number of chunks.
     Clients(u64),
 }
 
-/// Something was handed on for the client to take. Outside of an HTTP/2 stream nobody listens.
+/// Notes that a chunk was handed on to the client. Does nothing outside of an HTTP/2 stream.
 pub fn handed_on() {
     let next = |flow| match flow {
         Flow::Ours => Flow::Clients(1),
@@ -40,7 +39,7 @@ pub fn handed_on() {
     let _ = FLOW.try_with(|flow| flow.set(next(flow.get())));
 }
 
-/// The client took everything; there is nothing more right now.
+/// Notes that the client has read everything that there is so far.
 pub fn waiting() {
     let _ = FLOW.try_with(|flow| flow.set(Flow::Ours));
 }
@@ -65,7 +64,7 @@ where
 struct Bounded<F> {
     stream: Pin<Box<F>>,
     stall: Stall,
-    /// As it was at the last poll.
+    /// The flow at the last poll.
     seen: Flow,
 }
 

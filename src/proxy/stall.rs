@@ -1,7 +1,7 @@
-//! A limit on silence that costs nothing while bytes flow.
+//! A limit on the time without progress, at no cost while bytes flow.
 //!
-//! The timer is armed at the first wait and left alone while chunks pass; when it fires, the start of the
-//! *current* wait decides. Ten thousand events cost no timer operation at all.
+//! The timer is set at the first wait and not touched while chunks pass. When it fires, the start of the *current*
+//! wait decides. Ten thousand chunks cost no timer operation at all.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,12 +21,12 @@ impl Stall {
         Stall { limit, waiting_since: None, timer: None }
     }
 
-    /// Something moved.
+    /// Notes progress, which ends the current wait.
     pub fn progress(&mut self) {
         self.waiting_since = None;
     }
 
-    /// Nothing to do right now: ready once the wait has lasted longer than the limit.
+    /// Begins a wait, or continues the current one. Ready once it has lasted as long as the limit.
     pub fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let since = *self.waiting_since.get_or_insert_with(Instant::now);
         let deadline = since + self.limit;

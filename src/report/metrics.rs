@@ -81,7 +81,7 @@ fn count_cache(metrics: &Metrics, series: &Series, record: &ExchangeRecord) {
         let same = |other: &Volatile| (other.layer, other.kind) == (volatile.layer, volatile.kind);
         let labels = [volatile.layer.as_str(), volatile.kind.as_str()];
         metrics.volatile_total.with_label_values(&labels).inc();
-        // Of several texts of one kind the first costs what they cost together.
+        // The tokens of the first text of a kind include those of the others.
         if !found[..index].iter().any(same) {
             metrics.volatile_tokens_total.with_label_values(&labels).inc_by(volatile.tokens);
         }
@@ -122,7 +122,7 @@ fn count_family(metrics: &Metrics, record: &ExchangeRecord) {
             let children = fork.calls.iter().filter(|call| !call.directives.is_empty()).count();
             metrics.fork_children.with_label_values::<&str>(&[]).observe(children as f64);
         }
-        // Most answers are no fan-out at all.
+        // Most answers are no fan-out, and are not counted.
         Some(Err(FanOutDropped::FewCalls)) | None => {}
         Some(Err(FanOutDropped::Child)) => {
             metrics.recursion_blocked_total.with_label_values::<&str>(&[]).inc()
@@ -134,8 +134,7 @@ fn count_family(metrics: &Metrics, record: &ExchangeRecord) {
     }
 }
 
-/// Counts the bill. Baselines are counted for the same requests, each of them for every one, so that their sums can
-/// be compared.
+/// Counts the bill. Every baseline is counted for the same requests, so that the sums can be compared.
 fn count_money(metrics: &Metrics, series: &Series, record: &ExchangeRecord) {
     let Some(cost) = &record.details.cost else { return };
     series.cost(metrics, cost.kinds().map(|(_, usd)| usd.map(Usd::as_f64)));

@@ -1,4 +1,4 @@
-//! Reports exchanges: one [`ExchangeRecord`] each, made when it has ended, and its views.
+//! Reports exchanges: each has one [`ExchangeRecord`], made when it has ended, and several views of it.
 //!
 //! ```text
 //! ExchangeRecord ─┬─ log line    record.rs
@@ -7,9 +7,9 @@
 //!                 └─ trace       traces/, if trace.endpoint is set
 //! ```
 //!
-//! The record holds no prompt text, no credential, no path and no raw id: endpoints, roles, plans, reasons and endings
-//! are enums, sessions and agents are digests, models and clients are bounded names. Bodies are kept in a recording
-//! alone, and only if it asks for them.
+//! The record holds no prompt text, no credential, no path and no raw id: endpoints, roles, plans, reasons and
+//! endings are enums, sessions and agents are digests, models and clients are bounded names. Only a recording holds
+//! bodies, and only if `record.bodies` or `record.match` asks for them.
 
 mod metrics;
 mod record;

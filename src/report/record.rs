@@ -1,7 +1,7 @@
 //! The record of one exchange that has ended, declared once.
 //!
-//! Log line, recording, metrics and traces are views of it. A field of the log line has the same name and value in a
-//! recording, so a recording contains everything that the log says.
+//! Log line, recording, metrics and traces are views of it. A field of the log line has the same name and value in
+//! the recording, so the recording contains everything that the log contains.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,23 +15,23 @@ use crate::engine::cache::volatile::Volatile;
 use crate::engine::family::fanout::ForkPoint;
 use crate::engine::words::{FanOutDropped, GateOutcome, TenantId};
 
-/// Declares [`ExchangeRecord`]: fields of the recording alone, then those of the log line, then the rest of the
-/// recording. A text is logged in quotes, and `as shown` without.
+/// Declares [`ExchangeRecord`]: fields that only the recording has, then those of the log line, then the other
+/// fields of the recording. Texts are logged in quotes, or without with `as shown`.
 macro_rules! declare {
     (
         recorded { $($first:ident: $first_type:ty,)* }
         logged { $($name:ident: $type:ty $(as $how:ident)?,)* }
         recorded { $($(#[$meta:meta])* $last:ident: $last_type:ty,)* }
     ) => {
-        /// One exchange that has ended. Tenant, session, agent and fork are digests, times are milliseconds since the
-        /// request came.
+        /// One exchange that has ended. Tenant, session, agent and fork are digests; times are milliseconds since the
+        /// request arrived.
         #[derive(Clone, Debug, Default, Serialize, Deserialize)]
         #[serde(default)]
         pub struct ExchangeRecord {
             $(pub $first: $first_type,)*
             $(#[serde(skip_serializing_if = "Field::is_absent")] pub $name: $type,)*
             $($(#[$meta])* pub $last: $last_type,)*
-            /// Measurements that only metrics and traces show.
+            /// The measurements that only metrics and traces show.
             #[serde(skip)]
             pub details: Details,
         }
@@ -52,7 +52,7 @@ macro_rules! declare {
     (@ $value:expr, $how:ident) => { $how(&$value) };
 }
 
-/// A text that is logged without quotes.
+/// Returns a text that is logged without quotes.
 fn shown(text: &Option<String>) -> Option<DisplayValue<&String>> {
     text.as_ref().map(display)
 }
@@ -138,15 +138,15 @@ declare! {
     }
     recorded {
         betas: Vec<String>,
-        /// As they went out, if those are others.
+        /// The betas that went out, if they differ from those that came.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         forwarded_betas: Vec<String>,
         #[serde(skip_serializing_if = "Option::is_none")]
         sent_ms: Option<u64>,
-        /// The first content: from then on others can read what this one wrote.
+        /// The time of the first content: from then on others can read the cache entries that this exchange wrote.
         #[serde(skip_serializing_if = "Option::is_none")]
         begun_ms: Option<u64>,
-        /// `off`, `redacted` or `full`; what follows is there only if not `off`.
+        /// `off`, `redacted` or `full`. With `off` the fields below are absent.
         bodies: String,
         /// The tool that started this child.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -154,28 +154,28 @@ declare! {
         /// `x-forkpoint-parent` and `x-forkpoint-tool-use`.
         #[serde(skip_serializing_if = "Option::is_none")]
         parent: Option<(String, Option<String>)>,
-        /// This client puts an agent id on every request of a child.
+        /// True if the client puts an agent id on every request of a child.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         marks_agents: bool,
         /// The body as it came.
         #[serde(skip_serializing_if = "Option::is_none")]
         request: Option<String>,
-        /// The body as it went out, if that is another.
+        /// The body as it went out, if it differs.
         #[serde(skip_serializing_if = "Option::is_none")]
         forwarded: Option<String>,
-        /// The body that went out before it, if that was refused.
+        /// The body that went out first, if it was refused.
         #[serde(skip_serializing_if = "Option::is_none")]
         refused: Option<String>,
         #[serde(skip_serializing_if = "Option::is_none")]
         message_id: Option<String>,
-        /// The assistant message, as the next request carries it.
+        /// The assistant message, in the form in which the next request repeats it.
         #[serde(skip_serializing_if = "Option::is_none")]
         answer: Option<String>,
     }
 }
 
 impl ExchangeRecord {
-    /// The tokens that were billed, if any were.
+    /// Returns the billed tokens, if any were billed.
     pub fn usage(&self) -> Option<Usage> {
         Some(Usage {
             uncached: self.uncached?,
@@ -193,25 +193,25 @@ pub struct Details {
     pub is_messages: bool,
     pub role: &'static str,
     pub plan: &'static str,
-    /// The reason of the plan, also where a fault is the reason of the exchange.
+    /// The reason for the plan, even where the reason of the exchange is a fault.
     pub plan_reason: &'static str,
-    /// The request was left alone, and answered by the upstream.
+    /// True if the request was not changed, and the upstream answered it.
     pub is_passed_through: bool,
-    /// The reason of an answer of our own.
+    /// The reason for which forkpoint answered itself.
     pub fault: Option<&'static str>,
     pub tenant: Option<TenantId>,
     pub times: Times,
     pub overhead: Overhead,
     /// The outcome at the gate, and the time that it took.
     pub gate: Option<(GateOutcome, Duration)>,
-    /// The client left while its request was held.
+    /// True if the client left while its request was held.
     pub left_at_gate: bool,
     /// The time that the request waited for the end of its parent's answer.
     pub awaited: Duration,
     pub volatile: Vec<Volatile>,
-    /// How the answer's fan-out ended.
+    /// The fan-out of the answer, or the reason why it was dropped.
     pub fanout: Option<Result<Arc<ForkPoint>, FanOutDropped>>,
-    /// The store that was asked for the conversation, and whether it had it.
+    /// The store that was asked for the conversation, and true if it knew it.
     pub recall: Option<(&'static str, bool)>,
     /// The bill, for a model that has a price.
     pub cost: Option<Cost>,

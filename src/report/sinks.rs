@@ -1,4 +1,4 @@
-//! The sinks that a configuration may ask for beside log and metrics: the recording, and the collector of traces.
+//! The optional sinks besides log and metrics: the recording, and the collector of traces.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl ExchangeSinks {
 }
 
 impl Sinks {
-    /// Starts what the configuration asks for; `post` calls the collector of traces, if there is one.
+    /// Starts the sinks that the configuration asks for; `post` calls the collector of traces, if there is one.
     pub fn start(
         config: &Config,
         metrics: &Arc<Metrics>,

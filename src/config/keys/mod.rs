@@ -1,11 +1,10 @@
 //! The table of keys: every option that this version has, declared once.
 //!
-//! Parsing, messages, hints, `check-config` and the manual (`config/forkpoint.toml`) are all driven by it. To
-//! add an option, add its field and default in [`super::types`] and one row here; a test then asks for the
-//! manual to be written anew.
+//! Parsing, messages, hints, `check-config` and the manual (`config/forkpoint.toml`) all use it. To add an option,
+//! add its field in [`super::types`], its default in `defaults.rs`, and one row here; a test then asks for the
+//! manual to be written again.
 //!
-//! Rule: a row says what the key means and *why* its default is what it is. The default itself is in
-//! `defaults.rs` alone.
+//! Rule: a row says what the key means and *why* it has its default. The default itself is only in `defaults.rs`.
 
 mod table;
 
@@ -20,9 +19,9 @@ pub struct ConfigKey {
     /// Section and name: `server.listen`.
     pub path: &'static str,
     pub kind: KeyKind,
-    /// Its effect, in one line.
+    /// The effect of the option, in one line.
     pub meaning: &'static str,
-    /// Why the default is what it is.
+    /// The reason for the default.
     pub reason: &'static str,
 }
 
@@ -76,7 +75,7 @@ impl ConfigKey {
         self.path.split_once('.').map_or(self.path, |(_, name)| name)
     }
 
-    /// The environment variable that sets it.
+    /// Returns the environment variable that sets the option.
     pub fn variable(&self) -> String {
         super::environment::long_name(self.path)
     }
@@ -85,17 +84,17 @@ impl ConfigKey {
         matches!(self.kind, KeyKind::Secret(_))
     }
 
-    /// The value in an empty configuration.
+    /// Returns the value in an empty configuration.
     pub fn default(&self) -> ShownValue {
         self.shown(&Config::default())
     }
 
-    /// The value in this configuration.
+    /// Returns the value in this configuration.
     pub fn shown(&self, config: &Config) -> ShownValue {
         self.kind.show(config)
     }
 
-    /// Key and given value as a message may repeat them.
+    /// Returns the key and the given value, in a form that messages may show.
     pub(super) fn assignment(&self, given: &Given) -> String {
         match given {
             Given::Other(_) => self.path.to_owned(),
@@ -115,8 +114,8 @@ mod tests {
 
     #[test]
     fn every_field_of_the_configuration_has_a_row() {
-        // A new field does not compile here until it is named, and named it must be counted.
-        // [tenants] has no keys of ours.
+        // A new field does not compile until it is named here, and a named field must be counted.
+        // [tenants] has no fixed keys.
         let Config {
             server,
             upstream,
@@ -164,7 +163,7 @@ mod tests {
             report: _,
             hoist_system: _,
             late: _,
-            template: _, // The words of fork.boilerplate.
+            template: _, // The text of fork.boilerplate.
             snapshots: _,
         } = policy;
         let Gate { scope: _, max_hold: _, min_tokens: _, json_hold: _ } = gate;
@@ -201,7 +200,7 @@ mod tests {
         }
     }
 
-    /// A valid value that is no key's default; none where a choice has but one word.
+    /// Returns a valid value that is no key's default, or `None` for a choice of one word.
     fn another_value(kind: &KeyKind) -> Option<&'static str> {
         match kind {
             KeyKind::Switch(slot) => {

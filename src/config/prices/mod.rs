@@ -1,7 +1,7 @@
-//! The price table: TOML to [`Prices`], with every mistake at its line.
+//! Reads a price table from TOML into [`Prices`], and reports every mistake with its line.
 //!
-//! Rule: a figure is taken as it is written or refused, and one that is left out is unknown. A section without
-//! `source` and `as_of` is refused too: a price that nobody can check is a guess.
+//! Rule: a figure is used as it is written, or refused; a missing one is unknown. A section without `source` and
+//! `as_of` is refused too: a price that nobody can check is a guess.
 //!
 //! ```toml
 //! [claude-haiku-5-5]
@@ -27,9 +27,9 @@ use super::problem::{Complaint, Problem, Problems, ValueOrigin, named};
 const BUILT_IN: &str = include_str!("../../../config/prices.toml");
 const BUILT_IN_NAME: &str = "config/prices.toml";
 
-/// Each request looks through all of them; vendors have dozens.
+/// The most models. Each request searches all of them; vendors have dozens.
 const MODELS_MAX: usize = 1024;
-/// As long as a metric label may reasonably be.
+/// The greatest length of an id, which is also a metric label.
 const ID_BYTES_MAX: usize = 128;
 const TIERS_MAX: usize = 16;
 
@@ -57,7 +57,7 @@ pub fn load_prices(file: Option<&Path>, named_by: &ValueOrigin) -> Result<Prices
     })
 }
 
-/// As [`load_prices`], for a caller with a list of problems of its own.
+/// Does what [`load_prices`] does, for a caller with its own list of problems.
 pub(super) fn read(file: Option<&Path>, named_by: &ValueOrigin) -> Result<Prices, Vec<Problem>> {
     let Some(path) = file else { return parse(BUILT_IN.as_bytes(), BUILT_IN_NAME) };
     let shown = named(&path.to_string_lossy());
@@ -72,7 +72,7 @@ fn parse(bytes: &[u8], name: &str) -> Result<Prices, Vec<Problem>> {
     if reading.problems.is_empty() { Ok(Prices::new(models)) } else { Err(reading.problems) }
 }
 
-/// One table, on its way through.
+/// Reads one table, and collects its problems.
 struct PriceReader<'a> {
     name: &'a str,
     text: &'a str,
@@ -133,7 +133,7 @@ const TOKENS: RangeInclusive<i64> = 1..=1_000_000_000;
 const TOKENS_TAKES: &str = "a whole number of tokens from 1 to 1000000000";
 
 impl<'r> PriceSection<'r, '_> {
-    /// Reads the section. Wrong values are left out here and reported.
+    /// Reads the section. Wrong values are reported and left out.
     fn model(mut self, id: &str) -> Model {
         self.refuse_unknown_keys(&KEYS);
         let multipliers = Multipliers {
@@ -188,7 +188,7 @@ impl<'r> PriceSection<'r, '_> {
                 let hint = "put the tier with the smaller above_tokens first";
                 section.complain("above_tokens", Complaint::new("not above the tier before it", hint));
             }
-            // What a tier leaves out stays as it was below it.
+            // A figure that a tier leaves out is that of the tier below.
             rates = Rates {
                 input: section.rate("input").unwrap_or(rates.input),
                 output: section.rate("output").or(rates.output),
@@ -210,7 +210,7 @@ impl<'r> PriceSection<'r, '_> {
         self.take(key, TOKENS_TAKES, whole_tokens)
     }
 
-    /// The value of one of the [`REQUIRED`] keys; a stand-in after a problem.
+    /// Returns the value of one of the [`REQUIRED`] keys, or a default after a problem.
     fn required<T: Default>(
         &mut self,
         key: &str,
@@ -224,7 +224,7 @@ impl<'r> PriceSection<'r, '_> {
         self.take(key, takes, read).unwrap_or_default()
     }
 
-    /// The value of a key, if it is there and right.
+    /// Returns the value of a key, if it is present and valid.
     fn take<T>(&mut self, key: &str, takes: &str, read: impl FnOnce(&'r Item) -> Option<T>) -> Option<T> {
         let value = read(self.table.get(key)?);
         if value.is_none() {
@@ -285,7 +285,7 @@ fn date(item: &Item) -> Option<String> {
     }
 }
 
-/// A list of tables in either of its two spellings.
+/// Returns a list of tables, in either of its two spellings.
 fn tables(item: &Item) -> Option<Vec<&dyn TableLike>> {
     let tables: Vec<&dyn TableLike> = match item.as_array_of_tables() {
         Some(tables) => tables.iter().map(|table| table as &dyn TableLike).collect(),

@@ -12,13 +12,13 @@ fn parsed(text: &str) -> Prices {
     parse(text.as_bytes(), "p.toml").unwrap()
 }
 
-/// Every problem as a reader sees it, without the hint.
+/// Returns every problem as it is printed, without the hint.
 fn problems(text: &str) -> Vec<String> {
     let problems = parse(text.as_bytes(), "p.toml").unwrap_err();
     problems.iter().map(|problem| problem.to_string().lines().next().unwrap().to_owned()).collect()
 }
 
-/// A section with its source and date on lines of their own, after `body`.
+/// Returns a section with `body`, and its source and date on the lines after it.
 fn section(body: &str) -> String {
     format!("[m]\n{body}\nsource = 's'\nas_of = 2026-11-16\n")
 }

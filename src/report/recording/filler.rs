@@ -1,31 +1,32 @@
-//! Filler: text that says nothing, and is alike wherever the text it stands for was.
+//! Filler: meaningless text that replaces a text, and is equal where the texts are equal.
 //!
-//! Each word becomes another of the same length and shape: small letters stay small letters, digits digits,
-//! characters of two, three or four bytes such characters. White space and ASCII punctuation stay. A letter is
-//! moved by a keyed hash of the letters before it in its word, which makes it one-to-one: equal texts stay equal,
-//! different ones different, a prefix stays a prefix, and a text that stands whole within another still does.
+//! Each word becomes another of the same length and shape: lowercase letters stay lowercase letters, digits stay
+//! digits, and characters of two, three or four bytes keep their length. White space and ASCII punctuation are
+//! kept. Each letter is shifted by a keyed hash of the letters before it in its word, so the mapping is one-to-one:
+//! equal texts stay equal, different texts stay different, a prefix stays a prefix, and words that occur in another
+//! text still do.
 //!
-//! That is what replay needs, and it is no cipher: whoever has much of it and knows what such texts say can guess
-//! at words. The key is never written down.
+//! That is enough for replay, and it is no encryption: a reader with much filler who knows what such texts usually
+//! say can guess words. The key is never written down.
 
 use std::hash::{DefaultHasher, Hasher};
 
-/// Openings by which requests are told apart: said by programs, not by people.
+/// Openings that are kept, because requests are classified by them. Programs write them, not people.
 const KEPT_OPENINGS: [&[u8]; 2] = [b"x-anthropic-billing-header", b"<forkpoint-child>"];
 
 /// Makes filler.
 #[derive(Clone)]
 pub struct Filler {
-    /// Has taken in the key.
+    /// The state after the key.
     start: DefaultHasher,
 }
 
-/// A character in a JSON string, and how it is spelt there.
+/// A character of a JSON string, with its spelling.
 struct Letter {
     code: u32,
-    /// As `\uXXXX`, or two of them.
+    /// True if it is spelt as one or two `\uXXXX`.
     escaped: bool,
-    /// Where it stands.
+    /// The start and end of its bytes.
     from: usize,
     to: usize,
 }
@@ -57,7 +58,7 @@ impl Filler {
 
     /// Fills plain text.
     pub fn text(&self, text: &str) -> String {
-        // A backslash would be read as the start of an escape; between two pieces it is punctuation.
+        // `fill` reads a backslash as the start of an escape. Here it is punctuation.
         let pieces = text.split('\\').map(|piece| {
             let mut piece = piece.as_bytes().to_vec();
             self.fill(&mut piece);
@@ -66,7 +67,7 @@ impl Filler {
         pieces.collect::<Vec<_>>().join("\\")
     }
 
-    /// Fills the digits of a number, in place, so that it stays one. Exponents stay.
+    /// Fills the digits of a number in place, so that it stays a valid number. Exponents are kept.
     pub fn number(&self, number: &mut [u8]) {
         let exponent = number.iter().position(|byte| matches!(byte, b'e' | b'E')).unwrap_or(number.len());
         let whole = number.iter().take_while(|byte| !matches!(byte, b'.' | b'e' | b'E')).count();
@@ -74,7 +75,7 @@ impl Filler {
         let mut hash = self.start.clone();
         let mut first = true;
         for byte in number[..exponent].iter_mut().filter(|byte| byte.is_ascii_digit()) {
-            // No other number than zero begins with one.
+            // Only the number zero may begin with a zero.
             let from = if first && digits_before > 1 { b'1' } else { b'0' };
             let size = u32::from(b'9' - from) + 1;
             let class = Class { start: u32::from(from), size };
@@ -86,19 +87,19 @@ impl Filler {
     }
 }
 
-/// Characters that stand for each other: equally long however they are spelt.
+/// A range of characters that may replace each other: each of their spellings has the same length.
 #[derive(Clone, Copy)]
 struct Class {
     start: u32,
     size: u32,
 }
 
-/// Where code points of no character lie, and how many.
+/// The first code point that is no character, and the number of them.
 const SURROGATES: u32 = 0xD800;
 const SURROGATES_SIZE: u32 = 0x800;
 
 impl Class {
-    /// The character that stands for `code` behind letters with this hash.
+    /// Returns the character that replaces `code` after letters with this hash.
     fn moved(self, code: u32, hash: u64) -> u32 {
         let spans_gap = self.start < SURROGATES && self.start + self.size > SURROGATES;
         let shut = |code: u32| if spans_gap && code > SURROGATES { code - SURROGATES_SIZE } else { code };
@@ -108,7 +109,7 @@ impl Class {
     }
 }
 
-/// `None` for what stays: control characters, white space and ASCII punctuation.
+/// Returns the class of a character, or `None` if it is kept: control characters, white space and ASCII punctuation.
 fn class(code: u32) -> Option<Class> {
     let (start, size) = match code {
         0x30..=0x39 => (0x30, 10),
@@ -122,7 +123,7 @@ fn class(code: u32) -> Option<Class> {
     Some(Class { start, size })
 }
 
-/// The character at `at`; what cannot be read is one that stays.
+/// Returns the character at `at`. Bytes that cannot be read are returned as a character that is kept.
 fn letter(text: &[u8], at: usize) -> Option<Letter> {
     let first = *text.get(at)?;
     let found = |code: u32, escaped: bool, bytes: usize| {
@@ -161,7 +162,7 @@ fn hex(text: &[u8], at: usize) -> Option<u32> {
     u32::from_str_radix(digits, 16).ok()
 }
 
-/// Writes a character as the one before it was spelt, which takes as many bytes.
+/// Writes a character in the spelling of the one that it replaces, which has the same length.
 fn spell(code: u32, escaped: bool, place: &mut [u8]) {
     let Some(character) = char::from_u32(code) else { return };
     let spelt = if escaped {

@@ -1,4 +1,4 @@
-//! Whose bodies are kept in full, and until when: `record.match` and its minutes.
+//! `record.match`: the exchanges whose bodies are kept in full, for `record.match_minutes`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use crate::engine::words::Moment;
 /// The exchanges that are looked for at the moment, if any.
 pub struct Matching {
     wanted: Mutex<Option<Wanted>>,
-    /// Asked for by every request, so that nothing is kept of anybody once it is over.
+    /// Read for every request, so that no bodies are kept once the time is over.
     until_ms: AtomicU64,
     now: Now,
 }
@@ -20,16 +20,16 @@ impl Matching {
         Matching { wanted: Mutex::default(), until_ms: AtomicU64::default(), now }
     }
 
-    /// Looks for those that `record.match` names, for `record.match_minutes` from now on.
+    /// Starts to look for the exchanges that `record.match` names, for `record.match_minutes`.
     pub fn begin(&self, record: &Record) {
         let until = (self.now)().after(60_000 * record.match_minutes as u64);
         let wanted = record.matching.clone().map(|selector| Wanted { selector, until });
         self.until_ms.store(wanted.as_ref().map_or(0, |wanted| wanted.until.0), Relaxed);
-        // A panic elsewhere leaves it usable: it is replaced as a whole.
+        // The value is replaced as a whole, so a panic elsewhere leaves it usable.
         *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = wanted;
     }
 
-    /// Returns true while anybody is looked for.
+    /// Returns true while any exchanges are looked for.
     pub fn is_on(&self) -> bool {
         (self.now)().0 < self.until_ms.load(Relaxed)
     }

@@ -1,8 +1,8 @@
 //! The recording: one line of JSON per Messages exchange, written by a thread of its own.
 //!
-//! The exchange hands its [`Entry`] over and goes on. Redaction, JSON and the disk are left to the thread; when
-//! it is behind by [`QUEUE_LINES`] lines or [`QUEUE_BYTES`] of bodies, lines are dropped and counted. No client
-//! ever waits for a disk, and no credential gets in here.
+//! An exchange hands its [`Entry`] over and goes on. The thread redacts, serialises and writes. When it is behind
+//! by [`QUEUE_LINES`] lines or [`QUEUE_BYTES`] of bodies, lines are dropped and counted. No client ever waits for a
+//! disk, and no credential is written.
 
 mod filler;
 mod matching;
@@ -29,11 +29,11 @@ use writer::{Writer, with_suffix};
 
 /// The version of the format; a reader refuses a later one.
 pub const VERSION: u32 = 1;
-/// Lines that may wait to be written.
+/// The most lines that wait to be written.
 pub const QUEUE_LINES: usize = 4096;
-/// Bytes of bodies that may wait with them.
+/// The most bytes of bodies that wait with them.
 pub const QUEUE_BYTES: usize = 64 * 1024 * 1024;
-/// How long the last lines may take to be written when the process ends.
+/// The longest time for writing the last lines when the process ends.
 const FLUSH: Duration = Duration::from_secs(2);
 
 /// The clock of the process.
@@ -47,19 +47,19 @@ pub struct OpenError {
     error: std::io::Error,
 }
 
-/// Takes lines.
+/// The sending end of a recording.
 pub struct Recording {
     queue: SyncSender<Job>,
-    /// Bytes of bodies in the queue.
+    /// The bytes of bodies in the queue.
     waiting: Arc<AtomicUsize>,
     /// The bodies that are kept of every exchange.
     bodies: Bodies,
-    /// The exchanges of which bodies are kept in full.
+    /// The exchanges whose bodies are kept in full.
     matching: Arc<Matching>,
     metrics: Arc<Metrics>,
 }
 
-/// An exchange that is to be written down.
+/// An exchange that is to be written.
 #[derive(Debug, Default)]
 pub struct Entry {
     pub record: ExchangeRecord,
@@ -78,11 +78,11 @@ enum Job {
     Flush(SyncSender<()>),
 }
 
-/// Collects what the recording keeps of an exchange beside its record, while it runs.
+/// Collects, while an exchange runs, what the recording keeps besides its record.
 pub struct RecordingDraft {
     recording: Arc<Recording>,
     pub entry: Entry,
-    /// The betas as they went out, if others than came.
+    /// The betas that went out, if they differ from those that came.
     betas: Vec<String>,
     /// The time of the first content of the answer.
     pub begun: Option<Instant>,
@@ -106,7 +106,7 @@ impl RecordingDraft {
         }
     }
 
-    /// Notes that what went out was refused, and that something else goes out instead.
+    /// Notes that the body was refused, and that another goes out instead.
     pub fn refused(&mut self) {
         self.entry.refused = self.entry.forwarded.take();
         self.betas.clear();
@@ -117,7 +117,7 @@ impl RecordingDraft {
         self.begun.get_or_insert_with(Instant::now);
     }
 
-    /// Hands a Messages exchange that has ended over to be written.
+    /// Hands over a Messages exchange that has ended. Others are not recorded.
     pub fn end(self, record: ExchangeRecord) {
         if !record.details.is_messages {
             return;
@@ -143,7 +143,7 @@ impl Entry {
         self.request.as_ref().map_or(0, Bytes::len) + forwarded + self.answer.as_ref().map_or(0, Vec::len)
     }
 
-    /// Returns the record without bodies and with what else is known.
+    /// Returns the record without bodies, with the tool and the parent of a child.
     pub fn into_record(self) -> ExchangeRecord {
         ExchangeRecord {
             tool: self.tool,
@@ -153,7 +153,7 @@ impl Entry {
         }
     }
 
-    /// Returns the record with its bodies as they are, credentials aside.
+    /// Returns the record with its bodies, except for credentials.
     fn full(self, redactor: &Redactor) -> ExchangeRecord {
         let text = |bytes: Vec<u8>| redactor.without_secrets(&bytes);
         ExchangeRecord {
@@ -228,7 +228,7 @@ impl Recording {
             waiting: Arc::clone(&recording.waiting),
             failed: false,
         };
-        // If no thread can be had the queue has no reader: lines are dropped and counted.
+        // If the thread cannot be started, the queue has no reader: lines are dropped and counted.
         let _ = std::thread::Builder::new().name("record".into()).spawn(move || thread.work(&jobs));
         Ok(Some(Arc::new(recording)))
     }
@@ -252,7 +252,7 @@ impl Recording {
         (recording, jobs)
     }
 
-    /// Keeps the bodies of those that `record.match` names, for `record.match_minutes` from now on.
+    /// Starts to keep the bodies of exchanges that `record.match` names, for `record.match_minutes`.
     pub fn match_from(&self, record: &config::Record) {
         self.matching.begin(record);
     }
@@ -280,7 +280,7 @@ impl Recording {
         self.metrics.record_dropped_total.with_label_values(&[reason]).inc();
     }
 
-    /// Waits a limited time until everything before is written.
+    /// Waits, for a limited time, until all lines so far are written.
     pub fn flush(&self) {
         let (done, written) = sync_channel(1);
         let deadline = Instant::now() + FLUSH;
@@ -303,7 +303,7 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// Returns the entries that came since the last call.
+    /// Returns the entries since the last call.
     pub fn take(&self) -> Vec<Entry> {
         let jobs = std::iter::from_fn(|| self.jobs.try_recv().ok());
         let entries = jobs.filter_map(|job| match job {
@@ -324,11 +324,11 @@ struct RecordingThread {
     record: config::Record,
     redactor: Redactor,
     matching: Arc<Matching>,
-    /// `FILE.match`, once somebody is matched.
+    /// The writer of `FILE.match`, once an exchange was matched.
     matched: Option<Writer>,
     metrics: Arc<Metrics>,
     waiting: Arc<AtomicUsize>,
-    /// The last write failed, and that was said.
+    /// True if the last write failed, so that a warning was logged.
     failed: bool,
 }
 
@@ -366,7 +366,7 @@ impl RecordingThread {
         }
     }
 
-    /// `FILE.match`; whoever is named while this runs has none yet.
+    /// Returns the writer of `FILE.match`. It is opened here if `record.match` was set after the start.
     fn matched(&mut self) -> Result<&mut Writer, Unwritten> {
         let writer = match (self.matched.take(), &self.record.file) {
             (Some(writer), _) => writer,
@@ -413,7 +413,7 @@ fn put(writer: &mut Writer, record: &ExchangeRecord) -> Result<(), Unwritten> {
     writer.write(&bytes).map_err(Unwritten::Failed)
 }
 
-/// The key of the filler: the pepper's, so that restarts and replicas agree, or one that nobody knows.
+/// Returns the key of the filler: derived from the pepper, so that restarts and replicas agree, or else random.
 fn key(pepper: &str) -> [u8; 32] {
     use std::hash::{BuildHasher, RandomState};
     if !pepper.is_empty() {

@@ -1,14 +1,14 @@
-//! A body with its words replaced by [`Filler`], and everything that replay needs kept.
+//! Replaces the words of a body by [`Filler`], and keeps everything that replay needs.
 //!
-//! What the API names stays: its members, block types, roles, tool names. What people and programs say does not:
-//! texts, inputs, results, ids, descriptions, also members that the API does not know. Nothing moves: the redacted
-//! body is as long as the body, byte for byte.
+//! The names of the API are kept: members, block types, roles, tool names. Everything that people and programs
+//! wrote is filled: texts, inputs, results, ids, descriptions, and members that are not part of the API. Nothing
+//! moves: the redacted body has the length of the body, and each value its place.
 
 use crate::engine::request::json::{self, Malformed, Span};
 
 use super::filler::Filler;
 
-/// Members of the API, in any of its objects; others are filled.
+/// The members of the objects of the API; others are filled.
 const MEMBERS: [&str; 62] = [
     "model",
     "max_tokens",
@@ -74,7 +74,7 @@ const MEMBERS: [&str; 62] = [
     "encrypted_content",
 ];
 
-/// Members of a JSON schema; names of properties are filled.
+/// The members of a JSON schema; the names of properties are filled.
 const SCHEMA_MEMBERS: [&str; 10] = [
     "type",
     "properties",
@@ -89,11 +89,11 @@ const SCHEMA_MEMBERS: [&str; 10] = [
 ];
 const SCHEMA_TYPES: [&str; 7] = ["object", "string", "number", "integer", "boolean", "array", "null"];
 
-/// Inputs by which specialists are told from forks, and their values that say nothing of anybody.
+/// The inputs that distinguish specialists from forks, and those of their values that reveal nothing.
 const SPAWN_MEMBERS: [&str; 4] = ["subagent_type", "agent_type", "team_name", "isolation"];
 const SPAWN_VALUES: [&str; 4] = ["fork", "general-purpose", "remote", "worktree"];
 
-/// Values of these members are words of the API.
+/// The members whose values are words of the API.
 const WORD_MEMBERS: [&str; 8] =
     ["type", "role", "ttl", "media_type", "display", "effort", "speed", "service_tier"];
 
@@ -105,17 +105,17 @@ enum Place {
     /// An object of the API.
     Api,
     Schema,
-    /// Names of properties, with a schema each.
+    /// The names of properties, each with a schema.
     Properties,
     /// The input of a call.
     Input,
     /// Anything else: all of it is filled.
     Said,
-    /// Nothing of it is filled but what opens a door.
+    /// Nothing is filled except credentials.
     Kept,
 }
 
-/// Members that hold a credential, wherever they stand: `mcp_servers[]` has one.
+/// The members that hold a credential, in any object: `mcp_servers[]` has one.
 const SECRET_MEMBERS: [&str; 1] = ["authorization_token"];
 
 /// Redacts bodies.
@@ -128,12 +128,12 @@ impl Redactor {
         Redactor { filler: Filler::new(key) }
     }
 
-    /// The redacted body; `None` if it is no JSON object. A model that nobody vouches for is filled too.
+    /// Returns the redacted body, or `None` if it is no JSON object. Without `keep_model` the model is filled too.
     pub fn body(&self, body: &[u8], keep_model: bool) -> Option<String> {
         self.walk(body, Place::Api, keep_model)
     }
 
-    /// The body with all its words, and filler instead of credentials; `None` if it is no JSON object.
+    /// Returns the body with filler instead of credentials, or `None` if it is no JSON object.
     pub fn without_secrets(&self, body: &[u8]) -> Option<String> {
         self.walk(body, Place::Kept, true)
     }
@@ -151,7 +151,7 @@ impl Redactor {
         String::from_utf8(out).ok()
     }
 
-    /// An id, or the value of a header.
+    /// Fills an id or the value of a header.
     pub fn text(&self, text: &str) -> String {
         self.filler.text(text)
     }
@@ -160,7 +160,7 @@ impl Redactor {
         betas.iter().map(|beta| self.beta(beta)).collect()
     }
 
-    /// A beta, if it looks like one: `name-of-it-2025-04-20`.
+    /// Returns a beta that looks like one, such as `name-of-it-2025-04-20`, and fills any other.
     pub fn beta(&self, beta: &str) -> String {
         let dated = beta.len() > 11 && beta.is_char_boundary(beta.len() - 11);
         let (name, date) = beta.split_at(if dated { beta.len() - 11 } else { 0 });
@@ -178,7 +178,7 @@ struct Pen<'a> {
 }
 
 impl Pen<'_> {
-    /// Redacts the value at `at`, of the member `key` of its object if it has one, and answers where it ends.
+    /// Redacts the value at `at`, which belongs to the member `key` if there is one, and returns its end.
     fn value(&mut self, at: usize, place: Place, key: Option<&str>) -> Result<usize, Malformed> {
         let body = self.body;
         match body.get(at) {
@@ -257,7 +257,7 @@ impl Pen<'_> {
         }
     }
 
-    /// Fills a string, its quotes aside.
+    /// Fills a string between its quotes.
     fn fill(&mut self, span: Span) {
         if span.len() >= 2 {
             self.filler.fill(&mut self.out[span.start + 1..span.end - 1]);

@@ -1,4 +1,4 @@
-//! Lines into files of bounded number and size.
+//! Writes lines to files of bounded number and size.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -6,10 +6,10 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Only the owner reads what others said.
+/// The mode of the files: they hold what users wrote.
 const OWNER_ONLY: u32 = 0o600;
 
-/// The file that is written, and those before it: `FILE`, `FILE.1`, the oldest last.
+/// The file that is written; older ones are `FILE.1`, `FILE.2` and so on.
 pub struct Writer {
     path: PathBuf,
     max_bytes: u64,
@@ -19,7 +19,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Goes on where an earlier process stopped.
+    /// Opens the file, and appends to what an earlier process wrote.
     pub fn open(path: &Path, max_bytes: u64, files: usize) -> io::Result<Writer> {
         let mut file = open(path)?;
         let mut written = file.metadata()?.len();
@@ -36,17 +36,17 @@ impl Writer {
         Ok(Writer { path: path.to_owned(), max_bytes, files, file, written })
     }
 
-    /// Returns true if a line of that length can be written at all.
+    /// Returns true if a line of this length fits into a file.
     pub fn fits(&self, bytes: usize) -> bool {
         bytes as u64 <= self.max_bytes
     }
 
-    /// Writes one line, its end included.
+    /// Writes one line, which includes its line feed.
     pub fn write(&mut self, line: &[u8]) -> io::Result<()> {
         if self.written > 0 && self.written + line.len() as u64 > self.max_bytes {
             self.rotate()?;
         }
-        // A short write leaves half a line; it counts, so that the cap holds.
+        // A failed write may leave half a line, which is cut off again.
         let before = self.written;
         self.written += line.len() as u64;
         self.file.write_all(line).inspect_err(|_| {
@@ -69,7 +69,7 @@ impl Writer {
     }
 }
 
-/// `FILE` itself is number 0.
+/// Returns the path of a file by its number; `FILE` itself is number 0.
 fn numbered(path: &Path, number: usize) -> PathBuf {
     match number {
         0 => path.to_owned(),
@@ -77,7 +77,7 @@ fn numbered(path: &Path, number: usize) -> PathBuf {
     }
 }
 
-/// `FILE.suffix`
+/// Returns `FILE.suffix`.
 pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(".");
@@ -87,7 +87,7 @@ pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().create(true).read(true).append(true).mode(OWNER_ONLY).open(path)?;
-    // Also one that was there before. What is no file (a pipe, say) keeps its own.
+    // A file that existed gets this mode too. A pipe or a device keeps its own.
     if file.metadata()?.is_file() {
         file.set_permissions(Permissions::from_mode(OWNER_ONLY))?;
     }

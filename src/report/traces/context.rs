@@ -1,4 +1,4 @@
-//! W3C trace context: whose trace an exchange belongs to.
+//! The W3C trace context, which says which trace an exchange belongs to.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -56,7 +56,7 @@ fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(out)
 }
 
-/// Numbers that nobody can guess and no two exchanges share.
+/// Generates ids that cannot be guessed, and that no two exchanges share.
 #[derive(Default)]
 pub struct Ids {
     state: RandomState,
@@ -65,7 +65,7 @@ pub struct Ids {
 
 impl Ids {
     fn number(&self) -> u64 {
-        // Zero is no id.
+        // Zero is not a valid id.
         self.state.hash_one(self.next.fetch_add(1, Relaxed)).max(1)
     }
 
@@ -85,7 +85,7 @@ impl Ids {
 }
 
 impl TraceId {
-    /// Returns true if this trace is in the share that is kept. Every process that asks for a share answers alike.
+    /// Returns true if this trace belongs to the share that is kept. All processes agree on that.
     pub fn is_within(&self, share: f64) -> bool {
         let [.., a, b, c, d, e, f, g] = self.0;
         let number = u64::from_be_bytes([0, a, b, c, d, e, f, g]);

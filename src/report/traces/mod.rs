@@ -1,9 +1,9 @@
 //! Traces: OpenTelemetry over OTLP/HTTP, in its JSON form.
 //!
-//! An exchange is four spans: itself, the time it was held, the call upstream, and the wait for its first byte. They
-//! are made from its record and sent in batches by a task of their own; when that is behind by [`QUEUE_EXCHANGES`],
-//! traces are dropped and counted. Like the log line they hold no prompt text, no credential and no ids but digests.
-//! Where no endpoint is configured nothing of this runs.
+//! An exchange has four spans: the whole, the time it was held, the call upstream, and the wait for the first byte.
+//! They are made from its record and sent in batches by a task of their own; when that is behind by
+//! [`QUEUE_EXCHANGES`], traces are dropped and counted. Like the log line they hold no prompt text, no credential,
+//! and ids only as digests. Without a configured endpoint nothing of this runs.
 
 mod context;
 mod otlp;
@@ -28,22 +28,22 @@ use super::{ExchangeRecord, StartError};
 pub use context::{Context, Ids, SpanId, TRACEPARENT};
 use otlp::{Kind, Span};
 
-/// Where a collector takes traces, below its URL.
+/// The path for traces, below the collector's URL.
 pub const PATH: &str = "/v1/traces";
-/// Exchanges that may wait to be sent.
+/// The most exchanges that wait to be sent.
 const QUEUE_EXCHANGES: usize = 4096;
-/// Exchanges in one request.
+/// The most exchanges in one request.
 const BATCH: usize = 256;
-/// How long an exchange may wait for others.
+/// The longest time that an exchange waits for others.
 const GATHER: Duration = Duration::from_millis(500);
-/// How long the collector may take.
+/// The longest time that the collector may take.
 pub const EXPORT: Duration = Duration::from_secs(10);
-/// How long the last traces may take when the process ends.
+/// The longest time for sending the last traces when the process ends.
 const FLUSH: Duration = Duration::from_secs(2);
-/// Longer than any set of headers that a collector asks for.
+/// The most bytes of the file of headers, more than any collector asks for.
 const HEADERS_BYTES_MAX: u64 = 64 * 1024;
 
-/// Posts a body with these headers to the collector, and returns the status of its answer or the reason why there is
+/// Posts a body with these headers to the collector. Returns the status of the answer, or the reason why there was
 /// none.
 pub type Post = Box<
     dyn Fn(HeaderMap, Bytes) -> Pin<Box<dyn Future<Output = Result<StatusCode, &'static str>> + Send>>
@@ -92,7 +92,8 @@ impl Tracer {
         }))
     }
 
-    /// Takes up the caller's trace, or begins one. Whether it is kept was decided by whoever began it.
+    /// Continues the caller's trace, or begins one. Returns `None` for a trace that is not kept, which is decided
+    /// where it begins.
     pub fn begin(self: &Arc<Tracer>, headers: &mut HeaderMap) -> Option<Trace> {
         let caller = Context::of(headers);
         let trace = caller.map_or_else(|| self.ids.trace(), |caller| caller.trace);
@@ -102,7 +103,7 @@ impl Tracer {
         }
         let own = Context { trace, span: self.ids.span(), sampled };
         let upstream = self.ids.span();
-        // A signature may cover the header.
+        // The signature of a signed request may cover the header.
         if self.propagate
             && !is_signed(headers)
             && let Some(value) = (Context { span: upstream, ..own }).header()
@@ -118,7 +119,7 @@ impl Tracer {
         }
     }
 
-    /// Waits a limited time until everything before is sent.
+    /// Waits, for a limited time, until all traces so far are sent.
     pub async fn flush(&self) {
         let (done, sent) = oneshot::channel();
         let flush = async {
@@ -130,7 +131,7 @@ impl Tracer {
     }
 }
 
-/// `name: value` lines; values may be credentials and are never shown.
+/// Reads `name: value` lines. The values may be credentials, and are never shown.
 fn headers(path: Option<&std::path::Path>) -> Result<HeaderMap, StartError> {
     use std::io::Read;
     let mut headers = HeaderMap::new();
@@ -156,7 +157,7 @@ struct Exporter {
     post: Post,
     headers: HeaderMap,
     metrics: Arc<Metrics>,
-    /// The last batch was not taken, and that was said.
+    /// True if the last batch could not be sent, so that a warning was logged.
     failed: bool,
 }
 
@@ -272,8 +273,8 @@ impl Trace {
         span
     }
 
-    /// Returns the span of the time that the request was held back, if it was: for its parent's last byte, at the gate,
-    /// or until its client left.
+    /// Returns the span of the time that the request was held back, if it was: for its parent's last byte, at the
+    /// gate, or until its client left.
     fn hold(&self, record: &ExchangeRecord) -> Option<Span> {
         let details = &record.details;
         let from = details.times.waited?;

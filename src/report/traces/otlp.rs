@@ -1,4 +1,4 @@
-//! Spans as OTLP writes them in JSON.
+//! Spans in the JSON format of OTLP.
 
 use std::fmt::Display;
 
@@ -43,11 +43,11 @@ impl Span {
     }
 
     pub fn number(&mut self, key: &str, value: Option<u64>) {
-        // Numbers of 64 bits are texts in this format.
+        // The format writes 64-bit numbers as strings.
         self.add(key, value.map(|value| json!({"intValue": value.to_string()})));
     }
 
-    /// A list of one.
+    /// Adds a list with one text.
     pub fn texts(&mut self, key: &str, value: Option<&str>) {
         self.add(key, value.map(|value| json!({"arrayValue": {"values": [{"stringValue": value}]}})));
     }
