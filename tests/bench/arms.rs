@@ -20,6 +20,8 @@ use crate::peers::{self, PEERS, is_peer};
 pub const DIRECT: &str = "direct";
 /// The arm that every ratio is taken against.
 pub const REFERENCE: &str = "nginx";
+/// The proxy that does nothing but what any proxy on the same libraries must do.
+pub const MINIMAL: &str = "minimal-hyper";
 /// The arms that are judged.
 pub const OBSERVE: &str = "forkpoint-observe";
 pub const ALIGN: &str = "forkpoint-align";
@@ -52,7 +54,7 @@ pub const ARMS: &[Arm] = &[
         command: Some(nginx_collecting),
     },
     Arm {
-        name: "minimal-hyper",
+        name: MINIMAL,
         what: "hyper in, collect, hyper out; no log, no metrics",
         command: Some(minimal_hyper),
     },

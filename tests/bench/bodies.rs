@@ -30,12 +30,19 @@ pub enum Bodies {
     Fresh,
     /// A conversation that fans out at once, and then the first requests of its children, which share its tools.
     Forked,
+    /// The next turn from a client that sets no markers, of a conversation that has the stated size only when it opens.
+    FromStart,
+    /// The next turn of a conversation whose system prompt is half of it and changes throughout on every turn.
+    Shifting,
 }
 
 impl Bodies {
     /// The number of bytes that a turn adds, about.
-    fn turn_bytes(body_bytes: usize) -> usize {
-        (body_bytes / 100).clamp(1_000, 2_000)
+    fn turn_bytes(self, body_bytes: usize) -> usize {
+        match self {
+            Bodies::FromStart => TURN_BYTES_MAX,
+            _ => (body_bytes / 100).clamp(1_000, TURN_BYTES_MAX),
+        }
     }
 
     /// The number of requests after the first one of a conversation, which grows by two fifths at most.
@@ -43,7 +50,7 @@ impl Bodies {
         match self {
             Bodies::Fresh => 0,
             Bodies::Forked => CHILDREN,
-            _ => (body_bytes * 2 / 5 / Bodies::turn_bytes(body_bytes)).min(TURNS_MAX),
+            _ => (body_bytes * 2 / 5 / self.turn_bytes(body_bytes)).min(TURNS_MAX),
         }
     }
 }
@@ -89,24 +96,32 @@ pub const CHILDREN: usize = 20;
 /// The most turns of a conversation that grows: more would only repeat themselves.
 const TURNS_MAX: usize = 100;
 
+/// The most bytes that a turn adds, about.
+const TURN_BYTES_MAX: usize = 2_000;
+
+/// Distance of the slots in a system prompt that changes throughout.
+const SHIFT_BYTES: usize = 1_000;
+
 /// Results of the history, as agents read files.
 const RESULT_BYTES: std::ops::Range<usize> = 500..8_000;
 
 impl Script {
     /// Bodies of `body_bytes` on average: with turns after the first request, conversations start shorter and
-    /// end longer.
+    /// end longer. Those of `FromStart` start with that size, so that the first turns of a long conversation are those
+    /// of a short one.
     pub fn new(body_bytes: usize, bodies: Bodies, turns: usize, streamed: bool) -> Arc<Script> {
         let mut words = Words::new(1);
         let mark = if bodies == Bodies::Fresh { SLOT } else { "" };
         let tool_list = tools(&mut words, mark, body_bytes * 3 / 20);
-        let system = system(&mut words, mark, bodies, body_bytes / 10);
+        let system = system(&mut words, mark, bodies, body_bytes);
         let rest = format!(
             r#","metadata":{{"user_id":"user_bench_account__session_{SLOT}"}},"max_tokens":32000,"temperature":1,"stream":{streamed}}}"#
         );
         let tools = Value::from(tool_list.clone()).to_string();
-        let turn_bytes = Bodies::turn_bytes(body_bytes);
+        let turn_bytes = bodies.turn_bytes(body_bytes);
+        let grown_bytes = if bodies == Bodies::FromStart { 0 } else { turns * turn_bytes / 2 };
         let around = MODEL.len() + r#"],"system":,"tools":"#.len() + system.len() + tools.len() + rest.len();
-        let history_bytes = body_bytes - around - turns * turn_bytes / 2;
+        let history_bytes = body_bytes - around - grown_bytes;
         let mut history = History { words, mark, text: String::new(), exchanges: 0, inputs: Vec::new() };
         history.until(history_bytes);
         let mut ends = vec![history.text.len()];
@@ -185,7 +200,12 @@ impl Conversation {
             out.extend_from_slice(LAST_END.as_bytes());
         }
         out.extend_from_slice(br#"],"system":"#);
-        script.system.write(usize::MAX, self.nonce, out);
+        let system_number = match script.bodies {
+            // Turns are fewer than 256, and numbers of conversations leave the highest byte to them.
+            Bodies::Shifting => self.nonce ^ ((self.turn as u64) << 56),
+            _ => self.nonce,
+        };
+        script.system.write(usize::MAX, system_number, out);
         out.extend_from_slice(br#","tools":"#);
         match script.bodies {
             Bodies::Drifting => {
@@ -350,8 +370,15 @@ fn tools(words: &mut Words, mark: &str, bytes: usize) -> Vec<Value> {
     NAMES.iter().take(count).map(tool).collect()
 }
 
-fn system(words: &mut Words, mark: &str, bodies: Bodies, bytes: usize) -> String {
-    let bytes = bytes.min(20_000);
+fn system(words: &mut Words, mark: &str, bodies: Bodies, body_bytes: usize) -> String {
+    if bodies == Bodies::Shifting {
+        let mut text = String::new();
+        while text.len() < body_bytes / 2 {
+            let _ = write!(text, "{SLOT} {}", words.text(SHIFT_BYTES));
+        }
+        return json!([{"type": "text", "text": text}]).to_string();
+    }
+    let bytes = (body_bytes / 10).min(20_000);
     let mut blocks = json!([
         {"type": "text", "text": format!("You are a careful engineer. {mark}")},
         {"type": "text", "text": format!("{mark}{}", words.text(bytes * 3 / 4))},

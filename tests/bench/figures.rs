@@ -3,8 +3,9 @@
 use serde::Serialize;
 
 use crate::answers::EVENTS;
-use crate::arms::DIRECT;
+use crate::arms::{DIRECT, MINIMAL};
 use crate::procfs::Memory;
+use crate::scenario::KB;
 use crate::stats::Spread;
 
 /// One scenario on one arm in one round.
@@ -13,12 +14,18 @@ pub struct Sample {
     pub arm: &'static str,
     pub scenario: &'static str,
     pub round: usize,
-    /// CPU of the arm's process tree per request; `None` for the arm without a process.
+    /// CPU of the arm's process tree per request; `None` for the arm without a process, and beside a flood, which
+    /// takes most of it.
     pub cpu_us: Option<f64>,
+    /// The size of a body, and the part of it that is new in its conversation.
+    pub body_bytes: f64,
+    pub new_bytes: f64,
     pub first_byte_us: f64,
     pub p50_us: f64,
     pub p99_us: f64,
     pub per_second: f64,
+    /// Requests of the flood, if there is one.
+    pub flood_per_second: Option<f64>,
     /// Share of its core that the arm used while this was measured.
     pub core_share: Option<f64>,
     /// Share of that time in which it was ready to run and others had its core.
@@ -62,6 +69,13 @@ pub struct Figures {
 pub enum Metric {
     Cpu,
     CpuPerEvent,
+    /// CPU per request divided by the bytes of a body that are new, or by all of them.
+    CpuPerNewByte,
+    CpuPerByte,
+    /// Less what the proxy that does nothing takes for the same bytes, in the same round.
+    OwnCpuPerNewByte,
+    BodyKb,
+    NewKb,
     CoreShare,
     WaitedShare,
     FirstByte,
@@ -72,6 +86,7 @@ pub enum Metric {
     AddedP50,
     AddedP99,
     PerSecond,
+    FloodPerSecond,
 }
 
 impl Metric {
@@ -79,17 +94,29 @@ impl Metric {
         match self {
             Metric::Cpu => sample.cpu_us,
             Metric::CpuPerEvent => sample.cpu_us.map(|cpu| cpu / EVENTS as f64),
+            Metric::CpuPerNewByte | Metric::OwnCpuPerNewByte => {
+                sample.cpu_us.map(|cpu| cpu / sample.new_bytes)
+            }
+            Metric::CpuPerByte => sample.cpu_us.map(|cpu| cpu / sample.body_bytes),
+            Metric::BodyKb => Some(sample.body_bytes / KB as f64),
+            Metric::NewKb => Some(sample.new_bytes / KB as f64),
             Metric::CoreShare => sample.core_share,
             Metric::WaitedShare => sample.waited_share,
             Metric::FirstByte | Metric::AddedFirstByte => Some(sample.first_byte_us),
             Metric::P50 | Metric::AddedP50 => Some(sample.p50_us),
             Metric::P99 | Metric::AddedP99 => Some(sample.p99_us),
             Metric::PerSecond => Some(sample.per_second),
+            Metric::FloodPerSecond => sample.flood_per_second,
         }
     }
 
-    fn is_added(self) -> bool {
-        matches!(self, Metric::AddedFirstByte | Metric::AddedP50 | Metric::AddedP99)
+    /// The arm whose figure is subtracted.
+    fn base(self) -> Option<&'static str> {
+        match self {
+            Metric::AddedFirstByte | Metric::AddedP50 | Metric::AddedP99 => Some(DIRECT),
+            Metric::OwnCpuPerNewByte => Some(MINIMAL),
+            _ => None,
+        }
     }
 }
 
@@ -129,6 +156,9 @@ impl Figures {
             metric.of(sample)
         };
         let value = of(arm)?;
-        if metric.is_added() { Some(value - of(DIRECT)?) } else { Some(value) }
+        match metric.base() {
+            Some(base) => Some(value - of(base)?),
+            None => Some(value),
+        }
     }
 }

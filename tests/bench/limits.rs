@@ -1,8 +1,8 @@
 //! The most that a request may cost, and whether this run kept to it.
 //!
 //! Each limit is about a paired median: a figure divided by another one of the same round, be it of nginx, of a peer,
-//! or of the same mode of an earlier forkpoint. Latency is judged by what the proxy *adds* to the same request without
-//! a proxy, since the request's own time would hide a slow proxy.
+//! of the same mode of an earlier forkpoint, or of the same arm in another scenario. Beside nginx, latency is judged by
+//! what the proxy *adds* to the same request without a proxy, since the request's own time would hide a slow proxy.
 
 use serde::Serialize;
 
@@ -10,9 +10,12 @@ use crate::arms::{
     ALIGN, BEFORE_ALIGN, BEFORE_FORK, BEFORE_OBSERVE, FORK, OBSERVE, REFERENCE, forks, is_before,
 };
 use crate::figures::{Figures, Metric};
+use crate::itself::{ALONE, EARLY, FLOODED, LATE, MANY_KEYS, ONE_KEY};
 use crate::peers::{LITELLM, NEMO, PORTKEY, is_peer};
 use crate::scenario::FORKED;
 use crate::stats::Spread;
+
+use Bound::{AtLeast, AtMost};
 
 /// The commit that a new binary is compared with: the last one before the code was rearranged to be easier to change.
 pub const BEFORE: &str = "4b9477c";
@@ -55,7 +58,13 @@ struct Limit {
     /// The cell that it is divided by.
     reference: Cell,
     metric: Metric,
-    at_most: f64,
+    bound: Bound,
+}
+
+#[derive(Clone, Copy)]
+enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
 }
 
 /// The limits beside nginx, which hold for each arm.
@@ -76,8 +85,33 @@ const FURTHER: &[Limit] = &[
     cpu("CPU, a child forked to 200 KB, × one aligned", (FORK, FORKED), (ALIGN, "json-200k"), 2.0),
 ];
 
+/// The limits of each arm beside itself in another scenario. Both are explained in `itself.rs`.
+const BESIDE_ITSELF: &[(&str, [&str; 2], Metric, Bound)] = &[
+    ("growth: CPU per new byte, turn 60 ÷ turn 6", [LATE, EARLY], Metric::CpuPerNewByte, AtMost(1.5)),
+    ("bystander: p99 beside a flood ÷ alone", [FLOODED, ALONE], Metric::P99, AtMost(3.0)),
+    ("500 conversations: p99, one key ÷ 500 keys", [ONE_KEY, MANY_KEYS], Metric::P99, AtMost(1.3)),
+    ("500 conversations: req/s, one key ÷ 500 keys", [ONE_KEY, MANY_KEYS], Metric::PerSecond, AtLeast(0.9)),
+];
+
 const fn cpu(row: &'static str, cell: Cell, reference: Cell, at_most: f64) -> Limit {
-    Limit { row, cell, reference, metric: Metric::Cpu, at_most }
+    Limit { row, cell, reference, metric: Metric::Cpu, bound: AtMost(at_most) }
+}
+
+impl Bound {
+    fn holds(self, ratio: f64) -> bool {
+        match self {
+            AtMost(most) => ratio <= most,
+            AtLeast(least) => ratio >= least,
+        }
+    }
+
+    /// The text of a column that is headed "at most".
+    fn shown(self) -> String {
+        match self {
+            AtMost(most) => figure(most),
+            AtLeast(least) => format!("at least {}", figure(least)),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -103,9 +137,10 @@ pub struct Judged {
     /// The name of the figure.
     pub row: &'static str,
     pub measured: String,
-    pub at_most: String,
+    /// The most that it may be, or the least if it says so.
+    pub limit: String,
     pub verdict: Verdict,
-    /// The arm that it was divided by; `None` for memory.
+    /// The arm that it was divided by, which may be the arm itself; `None` for memory.
     pub reference: Option<&'static str>,
     /// The figure itself, over all rounds, and that of the reference.
     pub medians: [Option<f64>; 2],
@@ -136,7 +171,11 @@ fn limits() -> Vec<Limit> {
     for arm in JUDGED {
         for (row, scenario, metric, at_most) in BESIDE_NGINX {
             let (cell, reference) = ((arm, *scenario), (REFERENCE, *scenario));
-            limits.push(Limit { row, cell, reference, metric: *metric, at_most: *at_most });
+            limits.push(Limit { row, cell, reference, metric: *metric, bound: AtMost(*at_most) });
+        }
+        for (row, [scenario, reference], metric, bound) in BESIDE_ITSELF {
+            let (cell, reference) = ((arm, *scenario), (arm, *reference));
+            limits.push(Limit { row, cell, reference, metric: *metric, bound: *bound });
         }
     }
     limits.extend(FURTHER.iter().copied());
@@ -158,11 +197,11 @@ impl Judged {
 }
 
 fn judge_one(figures: &Figures, limit: &Limit) -> Judged {
-    let Limit { row, cell, reference, metric, at_most } = *limit;
+    let Limit { row, cell, reference, metric, bound } = *limit;
     let ratio = figures.ratio_of(cell, reference, metric);
     let verdict = match ratio {
         None => Verdict::NotMeasured,
-        Some(ratio) if ratio.median <= at_most => Verdict::Pass,
+        Some(ratio) if bound.holds(ratio.median) => Verdict::Pass,
         Some(_) => Verdict::Fail,
     };
     let median = |(arm, scenario)| figures.spread(arm, scenario, metric).map(|spread| spread.median);
@@ -170,7 +209,7 @@ fn judge_one(figures: &Figures, limit: &Limit) -> Judged {
         arm: cell.0,
         row,
         measured: measured(ratio),
-        at_most: figure(at_most),
+        limit: bound.shown(),
         verdict,
         reference: Some(reference.0),
         medians: [median(cell), median(reference)],
@@ -206,7 +245,7 @@ fn judge_memory(figures: &Figures, arm: &'static str, store_mb: Option<f64>) -> 
         arm,
         row: "peak memory beyond what the store holds",
         measured,
-        at_most: format!("{PEAK_MB_MAX:.0} MB"),
+        limit: format!("{PEAK_MB_MAX:.0} MB"),
         verdict,
         reference: None,
         medians: [None, None],

@@ -15,19 +15,22 @@
 
 use std::io::{self, BufRead, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use crate::answers::{Answer, Expected};
-use crate::bodies::{Bodies, Conversation, Script};
+use crate::bodies::{Conversation, Script};
 use crate::children::Worker;
+use crate::flood;
 use crate::http1::{Framing, Reader, broken};
+use crate::job::Job;
 use crate::{Fallible, say};
 
 /// A request that takes longer counts as an error; the slowest honest one takes a second.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
+pub const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Idle streams may wait for their release while the driver settles and reads memory.
 const HELD_MAX: Duration = Duration::from_secs(100);
@@ -35,87 +38,18 @@ const HELD_MAX: Duration = Duration::from_secs(100);
 /// Errors reported by their text; the others are only counted.
 const ERRORS_SHOWN: usize = 3;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Job {
-    pub target: SocketAddr,
-    pub connections: usize,
-    /// Conversations per connection.
-    pub conversations: usize,
-    /// Requests of each after its first. Without any the first one counts; else it is sent before the clock
-    /// starts, so that pools are filled and conversations known.
-    pub turns: usize,
-    pub order: Order,
-    pub body_bytes: usize,
-    pub bodies: Bodies,
-    pub answer: Answer,
-    pub pace_us: u64,
-    /// Conversations are numbered from here; the driver never hands out a number twice.
-    pub first_nonce: u64,
-    /// Further header lines of every request.
-    pub headers: String,
-}
-
-/// The order in which a connection takes up its conversations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order {
-    /// Each is led to its end before the next one goes on.
-    OneByOne,
-    /// A request of each in rotation.
-    Interleaved,
-}
-
-/// Conversations of one request that are sent before the clock starts.
-const WARMUP: usize = 2;
-
-impl Job {
-    pub fn requests_total(&self) -> u64 {
-        (self.connections * self.rota().len()) as u64
-    }
-
-    /// Requests of children that are to be forked.
-    pub fn children_total(&self) -> u64 {
-        match self.bodies {
-            Bodies::Forked => (self.connections * self.conversations * self.turns) as u64,
-            _ => 0,
-        }
-    }
-
-    /// The conversation of each request of a connection.
-    fn rota(&self) -> Vec<usize> {
-        let all = 0..self.conversations + if self.turns == 0 { self.warmup() } else { 0 };
-        let first = all.clone();
-        match self.order {
-            Order::OneByOne => {
-                first.chain(all.flat_map(|number| std::iter::repeat_n(number, self.turns))).collect()
-            }
-            Order::Interleaved => first.chain((0..self.turns).flat_map(|_| all.clone())).collect(),
-        }
-    }
-
-    /// The answer to a request of a connection, by its number. A conversation that forks opens with the fan-out, and
-    /// the requests that follow come from its children.
-    fn answer_to(&self, number: usize) -> Answer {
-        match self.bodies {
-            Bodies::Forked if number < self.warmup() => Answer::FanOut,
-            Bodies::Forked => Answer::Forked,
-            _ => self.answer,
-        }
-    }
-
-    /// Requests of a connection that do not count.
-    fn warmup(&self) -> usize {
-        match self.turns {
-            0 if self.answer == Answer::Idle => 0,
-            0 => WARMUP,
-            _ => self.conversations,
-        }
-    }
-}
-
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     pub sent: u64,
+    /// Requests of the flood, which are not measured, and how long it lasted.
+    pub flood_sent: u64,
+    pub flood_ns: u64,
+    /// Of all requests, the flood's included.
     pub body_bytes: u64,
+    /// Bytes of the bodies that were measured.
+    pub measured_bytes: u64,
+    /// The number of bytes by which those were longer than the ones before them in their conversations.
+    pub new_bytes: u64,
     pub errors: u64,
     pub error_texts: Vec<String>,
     /// From the end of the warm-up to the last answer.
@@ -157,10 +91,12 @@ pub fn run() -> Fallible<()> {
 /// All connections at once; when all are warm and `may_start` returns, the clock starts for all of them together.
 fn drive(job: &Job, may_start: impl FnOnce() -> io::Result<()>) -> Fallible<Outcome> {
     let barrier = Barrier::new(job.connections + 1);
+    let done = AtomicBool::new(false);
     let script = Script::new(job.body_bytes, job.bodies, job.turns, job.answer.is_streamed());
     let mut total = Outcome::default();
     std::thread::scope(|scope| {
         let (barrier, script) = (&barrier, &script);
+        let flood = job.flood.map(|flood| flood::start(scope, flood, job, &done));
         let threads: Vec<_> = (0..job.connections)
             .map(|connection| scope.spawn(move || one_connection(job, script, connection, barrier)))
             .collect();
@@ -169,6 +105,10 @@ fn drive(job: &Job, may_start: impl FnOnce() -> io::Result<()>) -> Fallible<Outc
         barrier.wait();
         for thread in threads {
             total.add(thread.join().expect("a connection's thread ended by panic"));
+        }
+        done.store(true, Relaxed);
+        for thread in flood.into_iter().flatten() {
+            total.add(thread.join().expect("a thread of the flood ended by panic"));
         }
         started
     })?;
@@ -181,6 +121,8 @@ fn one_connection(job: &Job, script: &Arc<Script>, connection: usize, barrier: &
     let first_nonce = job.first_nonce + (connection * rota.len()) as u64;
     let mut conversations: Vec<_> =
         (0..rota.len()).map(|number| Conversation::new(script, first_nonce + number as u64)).collect();
+    let keys: Vec<_> = (0..rota.len()).map(|number| job.key(connection, number)).collect();
+    let mut lengths = vec![0; rota.len()];
     let mut request = Request::new(job);
     let mut client = match Client::connect(job.target, ANSWER_MAX) {
         Ok(client) => Some(client),
@@ -198,13 +140,18 @@ fn one_connection(job: &Job, script: &Arc<Script>, connection: usize, barrier: &
         }
         // After a failure the run is invalid anyway; the loop goes on only to meet the others above.
         let Some(open) = client.as_mut() else { continue };
+        std::thread::sleep(Duration::from_micros(job.pause_us));
         let answer = job.answer_to(number);
-        outcome.body_bytes += request.write(&mut conversations[conversation], answer) as u64;
+        let length = request.write(&mut conversations[conversation], 0, &keys[conversation], answer);
+        let new_bytes = length.saturating_sub(std::mem::replace(&mut lengths[conversation], length));
+        outcome.body_bytes += length as u64;
         outcome.sent += 1;
         match open.exchange(&request.message, answer) {
             Ok((first, last)) if number >= job.warmup() => {
                 outcome.first_byte_ns.push(first);
                 outcome.last_byte_ns.push(last);
+                outcome.measured_bytes += length as u64;
+                outcome.new_bytes += new_bytes as u64;
             }
             Ok(_) => {}
             Err(error) => {
@@ -226,7 +173,8 @@ fn hold(job: &Job) -> Fallible<Outcome> {
     for connection in 0..job.connections {
         let mut conversation = Conversation::new(&script, job.first_nonce + connection as u64);
         outcome.sent += 1;
-        outcome.body_bytes += request.write(&mut conversation, job.answer) as u64;
+        let key = job.key(connection, 0);
+        outcome.body_bytes += request.write(&mut conversation, 0, &key, job.answer) as u64;
         let opened = Client::connect(job.target, HELD_MAX).and_then(|mut client| {
             client.send(&request.message)?;
             let framing = client.answer_framing()?;
@@ -249,16 +197,16 @@ fn hold(job: &Job) -> Fallible<Outcome> {
 }
 
 /// A whole HTTP message, written anew for each request.
-struct Request {
+pub struct Request {
     head: String,
-    message: Vec<u8>,
+    pub message: Vec<u8>,
 }
 
 impl Request {
-    fn new(job: &Job) -> Request {
+    pub fn new(job: &Job) -> Request {
         let head = format!(
             "POST /v1/messages?beta=true HTTP/1.1\r\nhost: {}\r\naccept: application/json\r\n\
-             content-type: application/json\r\nuser-agent: bench/1.0 (external, cli)\r\nx-api-key: bench-key\r\n\
+             content-type: application/json\r\nuser-agent: bench/1.0 (external, cli)\r\n\
              anthropic-version: 2023-06-01\r\nanthropic-beta: interleaved-thinking-2025-05-14\r\nx-app: cli\r\n\
              x-stainless-lang: js\r\nx-stainless-retry-count: 0\r\nx-bench-pace-us: {}\r\n{}",
             job.target, job.pace_us, job.headers
@@ -267,13 +215,15 @@ impl Request {
     }
 
     /// Writes the next request of a conversation, to be answered with `answer`, and returns the length of its body.
-    fn write(&mut self, conversation: &mut Conversation, answer: Answer) -> usize {
+    /// Past its last turn the conversation is another one, by the number `nonce`.
+    pub fn write(&mut self, conversation: &mut Conversation, nonce: u64, key: &str, answer: Answer) -> usize {
         let length = conversation.next_len();
         self.message.clear();
-        let _ = write!(self.message, "{}x-bench-answer: {}\r\n", self.head, answer.as_str());
+        let answer = answer.as_str();
+        let _ = write!(self.message, "{}x-api-key: {key}\r\nx-bench-answer: {answer}\r\n", self.head);
         let _ = write!(self.message, "content-length: {length}\r\n\r\n");
         let head_len = self.message.len();
-        conversation.next(0, &mut self.message);
+        conversation.next(nonce, &mut self.message);
         assert_eq!(self.message.len() - head_len, length, "a body has the length that its head states");
         length
     }
@@ -289,6 +239,10 @@ impl Outcome {
 
     fn add(&mut self, other: Outcome) {
         self.sent += other.sent;
+        self.flood_sent += other.flood_sent;
+        self.flood_ns = self.flood_ns.max(other.flood_ns);
+        self.measured_bytes += other.measured_bytes;
+        self.new_bytes += other.new_bytes;
         self.body_bytes += other.body_bytes;
         self.errors += other.errors;
         self.error_texts.extend(other.error_texts);
@@ -409,6 +363,6 @@ impl Matcher {
     }
 }
 
-fn nanoseconds(since: Instant) -> u64 {
+pub fn nanoseconds(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The cost of a request through forkpoint, beside nginx, the bare libraries, and an earlier forkpoint.
+//! The cost of a request through forkpoint, beside nginx, the bare libraries, an earlier forkpoint, and itself.
 //!
 //! ```text
 //! load generator ──▶ arm (direct | nginx | nginx-buf | minimal-hyper | forkpoint-* | before-* | a peer) ──▶ mock
@@ -16,6 +16,7 @@
 mod options;
 mod rounds;
 mod scenario;
+mod itself;
 mod arms;
 mod peers;
 mod beside;
@@ -27,7 +28,9 @@ mod report;
 mod table;
 mod soak;
 mod sim;
+mod job;
 mod load;
+mod flood;
 mod mock;
 mod minimal;
 mod bodies;

@@ -35,13 +35,13 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct FigureOptions {
-    /// Fewer rounds and sizes, at most 90 s; for a look, not for tests/README.md
+    /// Fewer rounds and sizes, at most 2 minutes; for a look, not for tests/README.md
     #[arg(long)]
     pub quick: bool,
     /// Rounds of all arms [default: 7, with --quick 3]
     #[arg(long)]
     rounds: Option<usize>,
-    /// No further round is begun that would end later [default: 590, with --quick 85]
+    /// No further round is begun that would end later [default: 590, with --quick 115]
     #[arg(long, value_name = "SECONDS")]
     budget: Option<u64>,
     /// Arms to run, separated by commas [default: all]
@@ -81,7 +81,7 @@ impl FigureOptions {
     }
 
     pub fn budget_s(&self) -> u64 {
-        self.budget.unwrap_or(if self.quick { 85 } else { 590 })
+        self.budget.unwrap_or(if self.quick { 115 } else { 590 })
     }
 
     /// The arms to run. Those of the earlier binary are left out without one, unless they are named.

@@ -9,7 +9,7 @@ use crate::options::FigureOptions;
 use crate::procfs::Memory;
 use crate::stats::Spread;
 use crate::table::Table;
-use crate::{Fallible, arms};
+use crate::{Fallible, arms, itself};
 
 /// An arm that used less of what it could get of its core was not the bottleneck, so that its requests per
 /// second are a floor.
@@ -23,6 +23,7 @@ pub fn print(figures: &Figures, options: &FigureOptions) -> Fallible<bool> {
     let judged = limits::judge(figures, options.store_mb);
     let mut tables = vec![cpu(figures), conversations(figures), latency(figures), streams(figures)];
     tables.extend([forks(figures), throughput(figures), memory(figures)]);
+    tables.extend(itself::tables(figures));
     tables.push(beside_before(figures, &judged));
     tables.extend(JUDGED.map(|arm| verdicts(&judged, arm)));
 
@@ -226,7 +227,7 @@ fn beside_before(figures: &Figures, judged: &[Judged]) -> Table {
             median(before),
             median(now),
             row.measured.clone(),
-            row.at_most.clone(),
+            row.limit.clone(),
             row.verdict.as_str().to_owned(),
         ]);
     }
@@ -240,7 +241,7 @@ fn verdicts(judged: &[Judged], arm: &str) -> Table {
         table.rows.push(vec![
             row.row.to_owned(),
             row.measured.clone(),
-            row.at_most.clone(),
+            row.limit.clone(),
             row.verdict.as_str().to_owned(),
         ]);
     }
@@ -313,6 +314,6 @@ fn with_ratio(figures: &Figures, arm: &str, scenario: &str, metric: Metric, digi
     format!("{:.digits$} ({ratio})", value.median)
 }
 
-fn range(ratio: Option<Spread>) -> String {
+pub fn range(ratio: Option<Spread>) -> String {
     ratio.map_or("–".into(), |ratio| format!("{:.2}, {:.2}–{:.2}", ratio.median, ratio.min, ratio.max))
 }

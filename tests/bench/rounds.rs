@@ -12,7 +12,8 @@ use crate::arms::{self, Binaries, DIRECT, Running};
 use crate::beside::Beside;
 use crate::children::{Child, Worker};
 use crate::figures::{ArmMemory, Figures, Sample};
-use crate::load::{self, Job, Outcome};
+use crate::job::Job;
+use crate::load::{self, Outcome};
 use crate::mock::Counts;
 use crate::options::FigureOptions;
 use crate::procfs::{self, Cpu, Memory};
@@ -31,8 +32,10 @@ pub fn run(options: &FigureOptions, beside: Option<Beside>) -> Fallible<Figures>
     let cores = Cores::split(&procfs::cores());
     let scenarios = scenario::chosen(&options.scenarios, options.quick)?;
     let mut bench = Bench::start(options, &cores, beside)?;
+    // After the bench, so that the arms are dropped first, while their upstream still answers.
+    let running = bench.start_arms(options)?;
     bench.figures.scenarios = scenarios.iter().map(|scenario| scenario.id).collect();
-    bench.hold_idle_streams(options.idle_streams)?;
+    bench.hold_idle_streams(&running, options.idle_streams)?;
 
     let rounds = options.rounds();
     let mut slowest_round = Duration::ZERO;
@@ -43,10 +46,16 @@ pub fn run(options: &FigureOptions, beside: Option<Beside>) -> Fallible<Figures>
         }
         let round_started = Instant::now();
         for scenario in &scenarios {
-            bench.progress(&format!("round {}/{rounds}  {:<16}", round + 1, scenario.id), started);
-            for index in visits(bench.running.len(), round) {
-                if scenario.includes(bench.running[index].name) {
-                    bench.measure(index, scenario, round)?;
+            bench.progress(&format!("round {}/{rounds}  {:<17}", round + 1, scenario.id), started);
+            for index in visits(running.len(), round) {
+                let arm = &running[index];
+                if !scenario.includes(arm.name) {
+                    continue;
+                }
+                if scenario.is_apart {
+                    bench.measure_apart(arm.name, scenario, round)?;
+                } else {
+                    bench.measure(arm, scenario, round)?;
                 }
             }
         }
@@ -55,7 +64,7 @@ pub fn run(options: &FigureOptions, beside: Option<Beside>) -> Fallible<Figures>
     }
     bench.progress_end();
     std::thread::sleep(SETTLE);
-    bench.finish(started)
+    bench.finish(running, started)
 }
 
 /// The order in which a round visits the arms.
@@ -90,10 +99,12 @@ impl Cores {
 }
 
 struct Bench {
-    // Dropped in this order: the arms first, while their upstream still answers.
-    running: Vec<Running>,
     load: Worker,
     mock: Worker,
+    upstream: SocketAddr,
+    /// The core of every arm.
+    arm_core: String,
+    binaries: Binaries,
     figures: Figures,
     next_nonce: u64,
     pace_us: u64,
@@ -101,11 +112,10 @@ struct Bench {
 
 impl Bench {
     fn start(options: &FigureOptions, cores: &Cores, beside: Option<Beside>) -> Fallible<Bench> {
-        let folder = temporary_folder()?;
         let mut mock = Worker::start("mock", &cores.mock)?;
         let upstream: SocketAddr = mock.hear()?.parse()?;
         let load = Worker::start("load", &cores.load)?;
-        let mut figures = Figures {
+        let figures = Figures {
             quick: options.quick,
             machine: procfs::machine(),
             pinning: cores.stated.clone(),
@@ -118,20 +128,27 @@ impl Bench {
         };
         let binaries =
             Binaries { now: options.forkpoint.clone(), before: beside.map(|beside| beside.binary) };
+        let arm_core = cores.arms.clone();
+        let pace_us = options.sse_pace_us;
+        Ok(Bench { load, mock, upstream, arm_core, binaries, figures, next_nonce: 1, pace_us })
+    }
+
+    fn start_arms(&mut self, options: &FigureOptions) -> Fallible<Vec<Running>> {
+        let folder = temporary_folder()?;
         let mut running = Vec::new();
-        for name in options.arms(binaries.before.is_some()) {
+        for name in options.arms(self.binaries.before.is_some()) {
             let arm = arms::named(&name)?;
-            match arm.start(&cores.arms, upstream, &folder, &binaries) {
+            match arm.start(&self.arm_core, self.upstream, &folder, &self.binaries) {
                 Ok(arm) => running.push(arm),
                 Err(error) => {
                     eprintln!("{} is left out: {error}", arm.name);
-                    figures.missing.push((arm.name, error.to_string()));
+                    self.figures.missing.push((arm.name, error.to_string()));
                 }
             }
         }
-        figures.arms = running.iter().map(|arm| arm.name).collect();
+        self.figures.arms = running.iter().map(|arm| arm.name).collect();
         for arm in running.iter().filter(|arm| has_memory(arm.name)) {
-            figures.memory.push(ArmMemory {
+            self.figures.memory.push(ArmMemory {
                 arm: arm.name,
                 at_start: memory(arm),
                 idle_streams: Memory::default(),
@@ -139,13 +156,12 @@ impl Bench {
                 store_bytes: None,
             });
         }
-        Ok(Bench { running, load, mock, figures, next_nonce: 1, pace_us: options.sse_pace_us })
+        Ok(running)
     }
 
     /// Reads memory with idle streams open. It comes before any load, so that what a heap kept from large bodies is not taken for the streams' share.
-    fn hold_idle_streams(&mut self, streams: usize) -> Fallible<()> {
-        for index in 0..self.running.len() {
-            let arm = &self.running[index];
+    fn hold_idle_streams(&mut self, running: &[Running], streams: usize) -> Fallible<()> {
+        for arm in running {
             let name = arm.name;
             // Also the earlier binary, whose memory nobody reports, so that both binaries have the same past.
             if name == DIRECT || streams == 0 {
@@ -158,13 +174,13 @@ impl Bench {
             self.load.tell(&serde_json::to_string(&job)?)?;
             let held = self.load.hear()?;
             std::thread::sleep(SETTLE);
-            let now = memory(&self.running[index]);
+            let now = memory(arm);
             self.mock.tell("release")?;
             let outcome: Outcome = serde_json::from_str(&self.load.hear()?)?;
             if held != "held" {
                 self.figures.problems.push(format!("{name}: the idle streams were not held"));
             }
-            self.check(index, "idle streams", &job, &outcome, before)?;
+            self.check(arm, "idle streams", &job, &outcome, before)?;
             if let Some(entry) = self.figures.memory.iter_mut().find(|entry| entry.arm == name) {
                 entry.idle_streams = now;
             }
@@ -172,9 +188,7 @@ impl Bench {
         Ok(())
     }
 
-    fn measure(&mut self, index: usize, scenario: &Scenario, round: usize) -> Fallible<()> {
-        let arm = &self.running[index];
-        let name = arm.name;
+    fn measure(&mut self, arm: &Running, scenario: &Scenario, round: usize) -> Fallible<()> {
         let mut job = scenario.job(arm.address, self.next_nonce, self.pace_us);
         job.headers = arm.headers.clone();
         if arm.rewrites {
@@ -186,49 +200,70 @@ impl Bench {
         let cpu = || pid.map(Cpu::of_tree);
         let (outcome, cpu_before) = load::order(&mut self.load, &job, cpu)?;
         let cpu = cpu().zip(cpu_before);
-        self.check(index, scenario.id, &job, &outcome, before)?;
+        self.check(arm, scenario.id, &job, &outcome, before)?;
 
         let measured = outcome.last_byte_ns.len() as f64;
         let each = |ns: u64| ns as f64 / measured;
         let cpu_ns = cpu.map(|(after, before)| each(after.since(before)));
         let waited_ns = cpu.map(|(after, before)| each(after.waited_since(before)));
-        let share = |ns_each: f64| ns_each * measured / outcome.wall_ns as f64;
+        let wall_ns = outcome.wall_ns as f64;
+        let share = |ns_each: f64| ns_each * measured / wall_ns;
+        let is_flooded = job.flood.is_some();
         self.figures.samples.push(Sample {
-            arm: name,
+            arm: arm.name,
             scenario: scenario.id,
             round,
-            cpu_us: cpu_ns.map(|cpu| cpu / 1e3),
+            cpu_us: if is_flooded { None } else { cpu_ns.map(|cpu| cpu / 1e3) },
+            body_bytes: outcome.measured_bytes as f64 / measured,
+            new_bytes: outcome.new_bytes as f64 / measured,
             first_byte_us: percentile(&outcome.first_byte_ns, 0.5) / 1e3,
             p50_us: percentile(&outcome.last_byte_ns, 0.5) / 1e3,
             p99_us: percentile(&outcome.last_byte_ns, 0.99) / 1e3,
-            per_second: measured / (outcome.wall_ns as f64 / 1e9),
+            per_second: measured / (wall_ns / 1e9),
+            flood_per_second: is_flooded.then(|| outcome.flood_sent as f64 / (outcome.flood_ns as f64 / 1e9)),
             core_share: cpu_ns.map(share),
             waited_share: waited_ns.map(share),
         });
         Ok(())
     }
 
+    /// Measures one more process of an arm, which knows nothing yet and ends with the scenario.
+    fn measure_apart(&mut self, arm: &'static str, scenario: &Scenario, round: usize) -> Fallible<()> {
+        let folder = temporary_folder()?.join("apart");
+        match arms::named(arm)?.start(&self.arm_core, self.upstream, &folder, &self.binaries) {
+            Ok(apart) => self.measure(&apart, scenario, round),
+            Err(error) => {
+                self.figures.problems.push(format!("{arm}, {}: {error}", scenario.id));
+                Ok(())
+            }
+        }
+    }
+
     /// Every request must have arrived once and whole, and every answer must have come back.
     fn check(
         &mut self,
-        index: usize,
+        arm: &Running,
         what: &str,
         job: &Job,
         outcome: &Outcome,
         before: Counts,
     ) -> Fallible<()> {
         let after = self.counts()?;
-        let Running { name: arm, adds_bytes, rewrites, .. } = self.running[index];
-        let mut problem = |text: String| self.figures.problems.push(format!("{arm}, {what}: {text}"));
+        let Running { name, adds_bytes, rewrites, .. } = *arm;
+        let mut problem = |text: String| self.figures.problems.push(format!("{name}, {what}: {text}"));
         if outcome.errors > 0 {
             problem(format!("{} errors, such as {:?}", outcome.errors, outcome.error_texts));
         }
         if outcome.sent != job.requests_total() {
             problem(format!("{} of {} requests sent", outcome.sent, job.requests_total()));
         }
+        if job.flood.is_some() && outcome.flood_sent == 0 {
+            problem("the flood sent nothing".into());
+        }
+        let sent = outcome.sent + outcome.flood_sent;
         let arrived = after.arrivals - before.arrivals;
-        if arrived != outcome.sent {
-            problem(format!("{} requests sent, {arrived} arrived at the upstream", outcome.sent));
+        if arrived != sent {
+            problem(format!("{sent} requests sent, {arrived} arrived at the upstream"));
         }
         let forked = after.forked - before.forked;
         if forked != job.children_total() {
@@ -251,8 +286,8 @@ impl Bench {
         Ok(serde_json::from_str(&self.mock.hear()?)?)
     }
 
-    fn finish(mut self, started: Instant) -> Fallible<Figures> {
-        for arm in &mut self.running {
+    fn finish(mut self, mut running: Vec<Running>, started: Instant) -> Fallible<Figures> {
+        for arm in &mut running {
             let Some(child) = arm.child.as_mut() else { continue };
             if !child.is_running() {
                 self.figures.problems.push(format!("{}: the process ended during the run", arm.name));

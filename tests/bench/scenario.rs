@@ -6,9 +6,10 @@
 
 use crate::Fallible;
 use crate::answers::Answer;
-use crate::arms;
 use crate::bodies::Bodies;
-use crate::load::{Job, Order};
+use crate::flood::Flood;
+use crate::job::{Job, Keys, Order};
+use crate::{arms, itself};
 
 pub const KB: usize = 1_000;
 
@@ -26,9 +27,19 @@ pub struct Scenario {
     pub bodies: Bodies,
     pub answer: Answer,
     pub connections: usize,
-    /// Per connection, about.
+    /// Per connection, about, and without the first one of each conversation.
     pub requests: usize,
+    /// Per conversation.
+    pub turns: usize,
+    /// The number of those that come before anything is measured.
+    pub turns_before: usize,
     pub order: Order,
+    /// Pause of a connection before each request.
+    pub pause_us: u64,
+    pub keys: Keys,
+    pub flood: Option<Flood>,
+    /// True if it runs on a process of its own, which is started for it.
+    pub is_apart: bool,
 }
 
 /// The scenario of forked children, which only arms that fork take part in.
@@ -48,14 +59,23 @@ pub fn chosen(names: &[String], quick: bool) -> Fallible<Vec<Scenario>> {
 fn list(quick: bool) -> Vec<Scenario> {
     use Answer::{Json, Sse};
     use Bodies::{Drifting, Forked, Fresh, Growing, Plain};
-    let scenario = |id, kb: usize, bodies, answer, connections, requests: usize| Scenario {
-        id,
-        body_bytes: kb * KB,
-        bodies,
-        answer,
-        connections,
-        requests: if quick { requests / 2 } else { requests },
-        order: Order::OneByOne,
+    let scenario = |id, kb: usize, bodies: Bodies, answer, connections, requests: usize| {
+        let requests = if quick { requests / 2 } else { requests };
+        Scenario {
+            id,
+            body_bytes: kb * KB,
+            bodies,
+            answer,
+            connections,
+            requests,
+            turns: bodies.turns(kb * KB).min(requests),
+            turns_before: 0,
+            order: Order::OneByOne,
+            pause_us: 0,
+            keys: Keys::One,
+            flood: None,
+            is_apart: false,
+        }
     };
     // Sixteen conversations, four on each connection.
     let sixteen = scenario("interleaved-200k", 200, Growing, Json, 4, 160);
@@ -76,13 +96,16 @@ fn list(quick: bool) -> Vec<Scenario> {
         scenario("load-200k", 200, Plain, Json, 8, 200),
     ];
     let left_out = |id| quick && ["json-1m", "sse-200k", "sse-1m"].contains(&id);
-    all.into_iter().filter(|scenario| !left_out(scenario.id)).collect()
+    all.into_iter().filter(|scenario| !left_out(scenario.id)).chain(itself::scenarios(quick)).collect()
 }
 
 impl Scenario {
     /// Returns true if this arm takes part. The earlier binary gets everything but streams, which take long, so that
     /// its store holds as much as that of the new one.
     pub fn includes(&self, arm: &str) -> bool {
+        if self.is_apart {
+            return itself::includes(arm);
+        }
         if arms::is_before(arm) && self.answer.is_streamed() {
             return false;
         }
@@ -90,19 +113,22 @@ impl Scenario {
     }
 
     pub fn job(&self, target: std::net::SocketAddr, first_nonce: u64, pace_us: u64) -> Job {
-        let turns = self.bodies.turns(self.body_bytes).min(self.requests);
         Job {
             target,
             connections: self.connections,
-            conversations: self.requests.div_ceil(turns.max(1)),
-            turns,
+            conversations: self.requests.div_ceil(self.turns.max(1)),
+            turns: self.turns,
+            turns_before: self.turns_before,
             order: self.order,
+            pause_us: self.pause_us,
+            keys: self.keys,
             body_bytes: self.body_bytes,
             bodies: self.bodies,
             answer: self.answer,
             pace_us,
             first_nonce,
             headers: String::new(),
+            flood: self.flood,
         }
     }
 }
@@ -114,12 +140,16 @@ pub fn idle(target: std::net::SocketAddr, first_nonce: u64, streams: usize) -> J
         connections: streams,
         conversations: 1,
         turns: 0,
+        turns_before: 0,
         order: Order::OneByOne,
+        pause_us: 0,
+        keys: Keys::One,
         body_bytes: 24 * KB,
         bodies: Bodies::Plain,
         answer: Answer::Idle,
         pace_us: 0,
         first_nonce,
         headers: String::new(),
+        flood: None,
     }
 }

@@ -12,7 +12,8 @@ use std::process::Command;
 use crate::answers::Answer;
 use crate::bodies::Bodies;
 use crate::children::{Child, Worker, free_address, pinned};
-use crate::load::{self, Job, Order, Outcome};
+use crate::job::{Job, Keys, Order};
+use crate::load::{self, Outcome};
 use crate::options::SimOptions;
 use crate::procfs::{self, Cpu};
 use crate::scenario::KB;
@@ -104,13 +105,17 @@ impl Bench {
             connections: CONNECTIONS,
             conversations: requests.div_ceil(turns),
             turns,
+            turns_before: 0,
             order: Order::OneByOne,
+            pause_us: 0,
+            keys: Keys::One,
             body_bytes: BODY_BYTES,
             bodies: Bodies::Plain,
             answer,
             pace_us: 0,
             first_nonce: self.next_nonce,
             headers: String::new(),
+            flood: None,
         };
         self.next_nonce += job.requests_total();
         let (outcome, before) = load::order(&mut self.load, &job, || Cpu::of_tree(sim))?;
