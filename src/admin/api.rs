@@ -176,7 +176,7 @@ impl ApiState {
     fn summaries(&self) -> Vec<(TenantId, Summary)> {
         let known = self.live.now().store().known();
         let of = |(id, tenant): (TenantId, Arc<crate::store::Tenant>)| {
-            let forks = tenant.with_forks(|forks| forks.summaries());
+            let forks = tenant.with_fan_outs(|fan_outs| fan_outs.points().summaries());
             forks.into_iter().map(move |fork| (id, fork))
         };
         known.into_iter().flat_map(of).collect()

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use super::error::Fault;
-use super::family::Family;
+use super::family::{self, Family};
 use super::fork::{BETA, Forked, tool_of};
 use super::forward::{Answer, SentBody};
 use super::record::{Recorder, warn_of_stand_down};
@@ -110,8 +110,7 @@ impl Proxy {
         let Some(tenant) = memo.tenant() else { return false };
         let received = &memo.arrival.received;
         let who = recorder.facts.claims.who(received, sender);
-        let bound = tenant.children().find(received, &who, now);
-        bound.is_some_and(|(_, bound)| bound.is_forked())
+        family::find(&tenant, received, &who, now).is_some_and(|(_, bound)| bound.is_forked())
     }
 
     /// A child that is put on its parent's prefix.
@@ -271,7 +270,7 @@ impl Proxy {
         };
         let Some(family) = recorder.family.as_ref().filter(|family| !has_outgrown(family)) else { return };
         if let (Some(fork), Some(tenant)) = (family.fork_id(), memo.tenant())
-            && tenant.fanouts().stand_down(fork)
+            && tenant.shared_facts().stand_down(fork)
         {
             self.metrics.standdowns_total.with_label_values(&["refused"]).inc();
             let newcomer = family.newcomer().map(|child| tool_of(child.unwrap_or_else(|child| child)));
@@ -313,7 +312,7 @@ fn has_lost_fork_point(recorder: &Recorder) -> bool {
     let family = recorder.family.as_ref().filter(|family| family.newcomer().is_some());
     let tenant = recorder.memo.as_ref().and_then(|memo| memo.tenant());
     let fork = family.and_then(Family::fork_id);
-    fork.zip(tenant).is_some_and(|(fork, tenant)| tenant.fanouts().is_stood_down(fork))
+    fork.zip(tenant).is_some_and(|(fork, tenant)| tenant.shared_facts().is_stood_down(fork))
 }
 
 /// Returns true if this is a later turn of a child that was put on its parent's prefix.
@@ -327,7 +326,7 @@ fn stands_on_prefix(recorder: &Recorder) -> bool {
 fn may_have_lost_prefix(modes: Modes, recorder: &Recorder) -> bool {
     let bound = recorder.family.as_ref().and_then(Family::bound).filter(|bound| bound.is_forked());
     if let Some(bound) = bound {
-        return recorder.facts.plan != Plan::Forked || bound.has_strayed();
+        return recorder.facts.plan != Plan::Forked || bound.has_strayed;
     }
     let conversation = recorder.memo.as_ref().and_then(|memo| memo.conversation());
     conversation.is_some_and(|one| one.was_forked() || (modes.in_force == Mode::Fork && !one.is_its_own()))

@@ -48,7 +48,10 @@ impl Awaiting {
     pub fn pending(&self, now: Moment) -> usize {
         let pends = |wait: &&Wait| {
             let is_pending = |fork: &Arc<ForkPoint>| !fork.is_sealed();
-            wait.until > now && wait.tenant.with_forks(|forks| forks.get(wait.fork).is_some_and(is_pending))
+            wait.until > now
+                && wait
+                    .tenant
+                    .with_fan_outs(|fan_outs| fan_outs.points().get(wait.fork).is_some_and(is_pending))
         };
         self.waits().known.values().filter(pends).count()
     }

@@ -7,7 +7,8 @@ use http::{HeaderMap, HeaderName};
 use crate::engine::answer::turn::{Block, Turn};
 use crate::engine::family::conversation::Trace;
 use crate::engine::family::fanout::{
-    Binding, Child, Draft, Explicit, ForkId, ForkPoint, Newcomer, Parent, Recognised, Who, fans_out,
+    Bindable, Binding, Child, Draft, Explicit, ForkId, ForkPoint, Newcomer, Parent, Recognised, Rules,
+    StartMeaning, Toolset, Who, fans_out, find_child,
 };
 use crate::engine::fork::{Forecast, SnapshotScope, is_snapshot};
 use crate::engine::request::identify::SESSION;
@@ -69,11 +70,11 @@ pub struct Family {
     own: Option<Arc<Remembered>>,
     /// A child that was not seen before.
     newcomer: Option<Newcome>,
-    binding: Option<(Binding, Arc<Bound>)>,
+    /// A child that is bound, and what was decided for it, as far as this exchange knows.
+    binding: Option<(Binding, Bound)>,
     draft: Option<Draft>,
-    /// True if the newest turn of every conversation is kept, and the request that this one belongs to.
+    /// True if the newest turn of every conversation is kept.
     keeps_snapshots: bool,
-    parent: Option<Arc<Parent>>,
     /// The id of the message that this turn follows.
     pub before: Option<String>,
 }
@@ -91,10 +92,10 @@ pub type Fanout = Result<Arc<ForkPoint>, FanOutDropped>;
 impl Family {
     /// Of a tenant that nothing is known of.
     pub fn none(who: Who, snapshots: SnapshotScope) -> Family {
-        let (fork, own, newcomer, binding, draft, parent, before) = Default::default();
+        let (fork, own, newcomer, binding, draft, before) = Default::default();
         let (role, why) = (Role::Plain, "no_fork_point");
         let keeps_snapshots = snapshots == SnapshotScope::Latest;
-        Family { who, role, why, fork, own, newcomer, binding, draft, keeps_snapshots, parent, before }
+        Family { who, role, why, fork, own, newcomer, binding, draft, keeps_snapshots, before }
     }
 
     pub fn recognise(
@@ -106,20 +107,15 @@ impl Family {
         now: Moment,
     ) -> Family {
         let none = Family { own: Some(Arc::clone(request)), ..Family::none(who, snapshots) };
-        let bound = tenant.children().find(request, &who, now);
-        if let Some((binding, bound)) = bound {
-            bound.rest(None);
+        if let Some((binding, bound)) = find(tenant, request, &who, now) {
+            tenant.with_fan_outs(|fan_outs| fan_outs.rest(binding, None));
             let fork = bound.point().cloned();
             return Family { role: Role::Child, why: "bound", fork, binding: Some((binding, bound)), ..none };
         }
         let newcomer = Newcomer { request, who, explicit: claims.explicit() };
-        let recognised = tenant.with_forks(|forks| {
-            forks.expire(now);
-            forks.recognise(&newcomer, now)
-        });
-        match recognised {
+        match tenant.with_fan_outs(|fan_outs| fan_outs.recognise(&newcomer, now)) {
             Recognised::Plain(WhyPlain::UnknownParent | WhyPlain::NoForkPoint) if none.keeps_snapshots => {
-                match tenant.snapshots().find(&newcomer, now) {
+                match tenant.with_fan_outs(|fan_outs| fan_outs.find_snapshot(&newcomer, now)) {
                     Ok(child) => none.with_child(child, false),
                     Err(why) => Family { why: why.as_str(), ..none },
                 }
@@ -159,12 +155,12 @@ impl Family {
     }
 
     /// The binding of a child, and what was decided for it.
-    pub fn binding(&self) -> Option<(Binding, &Arc<Bound>)> {
+    pub fn binding(&self) -> Option<(Binding, &Bound)> {
         self.binding.as_ref().map(|(binding, bound)| (*binding, bound))
     }
 
     /// Returns the decision for a child that was seen before.
-    pub fn bound(&self) -> Option<&Arc<Bound>> {
+    pub fn bound(&self) -> Option<&Bound> {
         self.binding.as_ref().map(|(_, bound)| bound)
     }
 
@@ -177,9 +173,16 @@ impl Family {
     pub fn bind(&mut self, tenant: &Tenant, fate: Fate, forecast: Option<Forecast>, now: Moment) {
         let (Some(newcomer), Some(own)) = (&self.newcomer, &self.own) else { return };
         let is_snapshot = is_snapshot(own, &newcomer.child);
-        let bound = Arc::new(Bound::new(&newcomer.child, is_snapshot, fate, forecast));
-        let bytes = bound.memory_bytes();
-        let binding = tenant.children().bind(own, self.who, Arc::clone(&bound), bytes, now);
+        let bound = Bound::new(&newcomer.child, is_snapshot, fate, forecast);
+        let known = |spelt| tenant.with_fan_outs(|fan_outs| fan_outs.children().toolset(spelt));
+        let child = Bindable {
+            tools: Toolset::of(own, known),
+            who: self.who,
+            value: bound.clone(),
+            bytes: bound.memory_bytes(),
+            point: bound.point().cloned(),
+        };
+        let binding = tenant.with_fan_outs(|fan_outs| fan_outs.bind(child, now));
         self.binding = Some((binding, bound));
     }
 
@@ -188,7 +191,7 @@ impl Family {
         if self.newcomer.is_some()
             && let Some((binding, _)) = self.binding.take()
         {
-            tenant.children().release(binding);
+            tenant.with_fan_outs(|fan_outs| fan_outs.release(binding));
         }
     }
 
@@ -204,12 +207,11 @@ impl Family {
         now: Moment,
     ) -> Option<u64> {
         if self.role != Role::Child {
-            let parent = Arc::new(Parent {
+            let parent = Parent {
                 betas: betas.to_owned(),
                 written: trace.breakpoints.last().copied(),
                 ..Parent::new(trace.forwarded(), self.who)
-            });
-            self.parent = self.keeps_snapshots.then(|| Arc::clone(&parent));
+            };
             self.draft = Draft::begin(parent, false).ok();
             return None;
         }
@@ -220,16 +222,31 @@ impl Family {
             };
             self.bind(tenant, Fate::Own(why), forecast, now);
         }
-        let (_, bound) = self.binding.as_ref()?;
-        match plan {
-            Plan::Forked => {
-                trace.conversation.forked();
-                trace.breakpoints.last().into_iter().for_each(|tail| bound.wrote(tail.piece));
+        let tail = trace.breakpoints.last().map(|tail| tail.piece);
+        let turn = self.change(tenant, |bound| {
+            match plan {
+                Plan::Forked => bound.tail = tail.or(bound.tail),
+                _ => bound.has_strayed |= bound.is_forked(),
             }
-            _ if bound.is_forked() => bound.stray(),
-            _ => {}
+            bound.next_turn()
+        })?;
+        if plan == Plan::Forked {
+            trace.conversation.forked();
         }
-        Some(bound.next_turn())
+        Some(turn)
+    }
+
+    /// Changes what is known of a child that is bound. One that was forgotten meanwhile is known to this exchange alone.
+    fn change<T>(&mut self, tenant: &Tenant, change: impl FnOnce(&mut Bound) -> T) -> Option<T> {
+        let (binding, own) = self.binding.as_mut()?;
+        tenant.with_fan_outs(|fan_outs| match fan_outs.child_mut(*binding) {
+            Some(bound) => {
+                let out = change(bound);
+                *own = bound.clone();
+                Some(out)
+            }
+            None => Some(change(own)),
+        })
     }
 
     /// Returns true if finished blocks are of interest.
@@ -241,43 +258,72 @@ impl Family {
     pub fn block(&mut self, tenant: &Tenant, message_id: Option<&str>, block: Block, now: Moment) {
         if let Some((binding, _)) = &self.binding {
             if let Some(id) = block.call_id() {
-                tenant.children().called(*binding, &id);
+                tenant.with_fan_outs(|fan_outs| fan_outs.called(*binding, &id));
             }
             return;
         }
         let Some(draft) = &mut self.draft else { return };
-        tenant.with_forks(|forks| {
-            if draft.push(block, forks.rules())
-                && let Some(message_id) = message_id
-            {
-                // A refusal is said again by the seal, which every draft comes to.
-                let _ = forks.pending(message_id, draft, now);
-            }
-        });
+        if draft.push(block, &rules(tenant))
+            && let Some(message_id) = message_id
+        {
+            // A refusal is said again by the seal, which every draft comes to.
+            let _ = tenant.with_fan_outs(|fan_outs| fan_outs.pending(message_id, draft, now));
+        }
     }
 
     /// The answer has ended; `turn` is empty if it broke off.
     pub fn ended(&mut self, tenant: &Tenant, turn: &Turn, now: Moment) -> Option<Fanout> {
-        if let (Some((binding, _)), Some(own), Some(message)) = (&self.binding, &self.own, turn.message()) {
-            tenant.children().answered(*binding, own, &message);
+        if let (Some((binding, _)), Some(own)) = (&self.binding, &self.own) {
+            child_ended(tenant, *binding, own, turn);
         }
-        if let Some((_, bound)) = &self.binding {
-            bound.rest(turn.stop_reason.as_deref());
-        }
-        if let Some(parent) = self.parent.take() {
-            let before = self.before.take();
-            // One that cannot be kept is not there to be named.
-            let _ = tenant.snapshots().record(parent, false, turn, before.as_deref(), now);
-        }
-        let Some(draft) = self.draft.take() else {
-            let barred = tenant.with_forks(|forks| fans_out(turn, forks.rules()));
-            return barred.then_some(Err(FanOutDropped::Child));
+        let rules = rules(tenant);
+        let Some(mut draft) = self.draft.take() else {
+            return fans_out(turn, &rules).then_some(Err(FanOutDropped::Child));
         };
-        if tenant.with_forks(|forks| fans_out(turn, forks.rules())) {
-            tenant.make_room(draft.memory_bytes());
+        // One that cannot be kept is not there to be named.
+        if self.keeps_snapshots
+            && let Ok(snapshot) = draft.snapshot(turn, &rules)
+        {
+            let before = self.before.take();
+            let _ = tenant
+                .with_fan_outs(|fan_outs| fan_outs.record(&mut draft, snapshot, before.as_deref(), now));
         }
-        let fanout = tenant.with_forks(|forks| forks.seal(draft, turn, now));
+        if fans_out(turn, &rules) {
+            tenant.with_fan_outs(|fan_outs| fan_outs.make_room(draft.memory_bytes()));
+        }
+        let ended = draft.end(turn, &rules);
+        let fanout = tenant.with_fan_outs(|fan_outs| fan_outs.seal(ended, now));
         tenant.sealed().notify_waiters();
         Some(fanout)
     }
+}
+
+/// Finds the child that a request is a later turn of, and what was decided for it.
+pub(super) fn find(
+    tenant: &Tenant,
+    request: &Remembered,
+    who: &Who,
+    now: Moment,
+) -> Option<(Binding, Bound)> {
+    find_child(request, |marks| {
+        tenant.with_fan_outs(|fan_outs| {
+            let found = fan_outs.find(marks, who, now)?;
+            Ok(found.and_then(|binding| Some((binding, fan_outs.children().get(binding)?.clone()))))
+        })
+    })
+}
+
+/// A turn of a child has ended; `turn` is empty if it broke off.
+fn child_ended(tenant: &Tenant, binding: Binding, own: &Remembered, turn: &Turn) {
+    let needs_start = tenant.with_fan_outs(|fan_outs| fan_outs.children().needs_start(binding, own));
+    if needs_start && let Some(message) = turn.message() {
+        let start = StartMeaning::of_answered(own, &message);
+        tenant.with_fan_outs(|fan_outs| fan_outs.answered(binding, start));
+    }
+    tenant.with_fan_outs(|fan_outs| fan_outs.rest(binding, turn.stop_reason.as_deref()));
+}
+
+/// The rules of who is a child, for reading without a lock.
+fn rules(tenant: &Tenant) -> Arc<Rules> {
+    tenant.with_fan_outs(|fan_outs| Arc::clone(fan_outs.points().rules()))
 }

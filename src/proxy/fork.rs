@@ -61,7 +61,9 @@ impl Proxy {
             loop {
                 let mut woken = std::pin::pin!(tenant.sealed().notified());
                 woken.as_mut().enable();
-                let pends = tenant.with_forks(|forks| forks.get(fork).is_some_and(|fork| !fork.is_sealed()));
+                let pends = tenant.with_fan_outs(|fan_outs| {
+                    fan_outs.points().get(fork).is_some_and(|fork| !fork.is_sealed())
+                });
                 if !pends {
                     return;
                 }
@@ -95,7 +97,7 @@ impl Proxy {
         // A child keeps its prefix for life: those that work are not pushed out by those that come.
         let has_room = |child: &ComposedChild| {
             let bytes = child.prefix.memory_bytes();
-            tenant.make_room(bytes) && memo.store().make_room(bytes)
+            tenant.with_fan_outs(|fan_outs| fan_outs.make_room(bytes)) && memo.store().make_room(bytes)
         };
         let composed = match composed {
             Ok(child) if family.bound().is_none() && !has_room(&child) => {
@@ -162,7 +164,7 @@ impl Proxy {
                 Fate::Own(why) => return Err(*why),
                 Fate::Forked(prefix, fork) => (prefix, fork),
             };
-            let bound = BoundChild { prefix, fork, tail: bound.tail() };
+            let bound = BoundChild { prefix, fork, tail: bound.tail };
             return fork::compose_later(&bound, &request, &rules).map_err(Why::Refused);
         }
         let child = match family.newcomer() {
@@ -229,7 +231,14 @@ impl TenantView for View<'_> {
         &self,
         make: impl FnOnce() -> Result<ParentPrefix, Refusal>,
     ) -> Result<Arc<ParentPrefix>, Refusal> {
-        self.tenant.fanouts().parent_prefix(&self.child.fork, make)
+        let known = self.tenant.shared_facts().known_prefix(&self.child.fork);
+        match known {
+            Some(known) => Ok(known),
+            None => {
+                let made = Arc::new(make()?);
+                Ok(self.tenant.shared_facts().keep_prefix(&self.child.fork, made))
+            }
+        }
     }
 
     fn read_bytes(&self, model: &str, composed: &ComposedChild, parents: &Parameters) -> Option<u64> {
@@ -245,7 +254,7 @@ impl TenantView for View<'_> {
 
 fn is_stood_down(tenant: &Tenant, child: &Child, now: Moment) -> bool {
     let verdict = tenant.experiment().verdict(tool_of(child), now);
-    verdict.is_some() || tenant.fanouts().is_stood_down(child.fork.id)
+    verdict.is_some() || tenant.shared_facts().is_stood_down(child.fork.id)
 }
 
 /// The tool that started a child; empty if it has named its parent itself.

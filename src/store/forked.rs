@@ -1,22 +1,17 @@
 //! Decisions for children, and for whole fan-outs.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
 
 use crate::engine::family::fanout::{Child, ForkId, ForkPoint};
 use crate::engine::fork::{ChildPrefix, Forecast, ParentPrefix};
-use crate::engine::words::{Arm, Refusal, Why};
+use crate::engine::words::{Arm, Moment, Refusal, Why};
 
 /// Fan-outs whose refusal is remembered: far more than are live at once.
 const STOOD_DOWN_MAX: usize = 1024;
 
-/// No tail was written yet.
-const NO_TAIL: usize = usize::MAX;
-
 /// The facts known of a child for its life.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Bound {
     /// The fan-out that it comes from.
     pub fork: ForkId,
@@ -27,18 +22,18 @@ pub struct Bound {
     pub tool: Arc<str>,
     /// Its predicted cost when it came.
     pub forecast: Option<Forecast>,
-    turns: AtomicU64,
-    tail: AtomicUsize,
+    turns: u64,
+    /// The piece where its last turn wrote its tail.
+    pub tail: Option<usize>,
     /// From its first request to its last answer.
     pub life: Lifetime,
-    /// A turn of it was accepted without the prefix that it stands on.
-    strayed: AtomicBool,
-    /// Its last answer left nothing to do: it may never come again.
-    rests: AtomicBool,
+    /// True if a turn of it was accepted without the prefix that it was put on: what was thought in it is bound to
+    /// another.
+    pub has_strayed: bool,
 }
 
 /// The decision for a child when it came.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Fate {
     /// It stands on this, of a fork point that is held as long: what it stands on is that one's bytes.
     Forked(Arc<ChildPrefix>, Arc<ForkPoint>),
@@ -55,11 +50,10 @@ impl Bound {
             fate,
             tool: call.map_or_else(|| Arc::from(""), |call| Arc::clone(&call.name)),
             forecast,
-            turns: AtomicU64::new(0),
-            tail: AtomicUsize::new(NO_TAIL),
+            turns: 0,
+            tail: None,
             life: Lifetime::default(),
-            strayed: AtomicBool::new(false),
-            rests: AtomicBool::new(false),
+            has_strayed: false,
         }
     }
 
@@ -75,15 +69,6 @@ impl Bound {
         matches!(self.fate, Fate::Forked(..))
     }
 
-    /// A turn went without its prefix: what was thought in it is bound to another.
-    pub fn stray(&self) {
-        self.strayed.store(true, Relaxed);
-    }
-
-    pub fn has_strayed(&self) -> bool {
-        self.strayed.load(Relaxed)
-    }
-
     /// The fork point that it stands on.
     pub fn point(&self) -> Option<&Arc<ForkPoint>> {
         match &self.fate {
@@ -92,29 +77,10 @@ impl Bound {
         }
     }
 
-    /// A turn of it begins, or has ended with these words.
-    pub fn rest(&self, stop_reason: Option<&str>) {
-        self.rests.store(matches!(stop_reason, Some("end_turn" | "stop_sequence" | "refusal")), Relaxed);
-    }
-
-    /// Returns true if it holds a prefix and has no call to answer. Under pressure such a prefix may go; that of a
-    /// child which works never does.
-    pub fn may_go(&self) -> bool {
-        self.is_forked() && self.rests.load(Relaxed)
-    }
-
     /// Counts a turn that was accepted, and says which it is.
-    pub fn next_turn(&self) -> u64 {
-        self.turns.fetch_add(1, Relaxed) + 1
-    }
-
-    /// The piece where its last turn wrote its tail.
-    pub fn tail(&self) -> Option<usize> {
-        Some(self.tail.load(Relaxed)).filter(|tail| *tail != NO_TAIL)
-    }
-
-    pub fn wrote(&self, tail: usize) {
-        self.tail.store(tail, Relaxed);
+    pub fn next_turn(&mut self) -> u64 {
+        self.turns += 1;
+        self.turns
     }
 
     /// Returns the number of bytes this holds in memory, the fork point aside.
@@ -128,46 +94,47 @@ impl Bound {
 }
 
 /// How long a child lives.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Lifetime {
-    began: OnceLock<Instant>,
+    began: Option<Moment>,
     /// Of the time since.
-    counted_ms: AtomicU64,
+    counted_ms: u64,
 }
 
 impl Lifetime {
-    /// A turn that came at `started` has ended: how much longer the child has lived by that.
-    pub fn grows(&self, started: Instant, ended: Instant) -> Duration {
-        let began = *self.began.get_or_init(|| started);
-        let ms = ended.saturating_duration_since(began).as_millis() as u64;
-        Duration::from_millis(ms.saturating_sub(self.counted_ms.fetch_max(ms, Relaxed)))
+    /// A turn that came at `started` has ended: how many milliseconds longer the child has lived by that.
+    pub fn grows(&mut self, started: Moment, ended: Moment) -> u64 {
+        let ms = ended.since(*self.began.get_or_insert(started));
+        let before = self.counted_ms;
+        self.counted_ms = before.max(ms);
+        self.counted_ms - before
     }
 }
 
 /// The facts that the children of one fan-out share.
 #[derive(Debug, Default)]
-pub struct Fanouts {
+pub struct SharedFacts {
     /// As long as a child stands on it.
     parent_prefixes: HashMap<ForkId, Weak<ParentPrefix>>,
     /// Where a forked child was refused and the same child as it came was not; the newest.
     stood_down: VecDeque<ForkId>,
 }
 
-impl Fanouts {
-    /// The one parent prefix of this fork point.
-    pub fn parent_prefix<E>(
-        &mut self,
-        fork: &ForkPoint,
-        grow: impl FnOnce() -> Result<ParentPrefix, E>,
-    ) -> Result<Arc<ParentPrefix>, E> {
+impl SharedFacts {
+    /// Returns the one parent prefix of this fork point, if it was made already.
+    pub fn known_prefix(&self, fork: &ForkPoint) -> Option<Arc<ParentPrefix>> {
         let known = self.parent_prefixes.get(&fork.id).and_then(Weak::upgrade);
-        if let Some(parent_prefix) = known.filter(|parent_prefix| parent_prefix.is_of(fork)) {
-            return Ok(parent_prefix);
+        known.filter(|parent_prefix| parent_prefix.is_of(fork))
+    }
+
+    /// Keeps the parent prefix of this fork point, unless another was kept meanwhile: returns the one that was first.
+    pub fn keep_prefix(&mut self, fork: &ForkPoint, parent_prefix: Arc<ParentPrefix>) -> Arc<ParentPrefix> {
+        if let Some(first) = self.known_prefix(fork) {
+            return first;
         }
-        let parent_prefix = Arc::new(grow()?);
         self.parent_prefixes.retain(|_, parent_prefix| parent_prefix.strong_count() > 0);
         self.parent_prefixes.insert(fork.id, Arc::downgrade(&parent_prefix));
-        Ok(parent_prefix)
+        parent_prefix
     }
 
     /// No further children of this fork point are forked. Whether that is news.

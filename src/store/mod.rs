@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
 
-pub use forked::{Bound, Fanouts, Fate};
+pub use forked::{Bound, Fate, SharedFacts};
 pub use recent::Hint;
 pub use tenant::{ReadMode, Tenant, View};
 
-use crate::engine::family::fanout::Rules;
+use crate::engine::family::fanout::{FanOuts, Rules};
 use crate::engine::words::TenantId;
 
 /// Tenants at once: what a tenant takes at least, and the time to look for the largest, are bounded by it.
@@ -63,7 +63,7 @@ pub struct Memory {
 struct Totals {
     spelling_bytes: AtomicUsize,
     /// Fork points, snapshots and children, what they stand on included.
-    fork_bytes: Arc<AtomicUsize>,
+    fork_bytes: AtomicUsize,
     recent_bytes: AtomicUsize,
     forks: AtomicUsize,
     /// By layer.
@@ -133,10 +133,10 @@ impl Memory {
     fn forget_something(&self) -> bool {
         let mut tenants: Vec<_> = self.tenants.iter().map(|tenant| Arc::clone(&tenant)).collect();
         tenants.sort_by_key(|tenant| std::cmp::Reverse(tenant.kept_bytes()));
-        tenants.iter().any(|tenant| tenant.forget_oldest_point())
+        tenants.iter().any(|tenant| tenant.with_fan_outs(FanOuts::forget_oldest_point))
             || self.forget_longest_unused(|tenant| !tenant.has_forked_children())
             || tenants.iter().any(|tenant| tenant.forget_spellings())
-            || tenants.iter().any(|tenant| tenant.forget_resting_child())
+            || tenants.iter().any(|tenant| tenant.with_fan_outs(FanOuts::forget_resting_child))
     }
 
     fn largest(&self, size: fn(&Tenant) -> usize) -> Option<Arc<Tenant>> {
@@ -215,7 +215,7 @@ impl Store for Memory {
         let rules = Rules { bytes: self.rules().bytes, ..rules };
         self.rules.store(Arc::new(rules.clone()));
         for (_, tenant) in self.known() {
-            tenant.with_forks(|forks| forks.configure(rules.clone()));
+            tenant.with_fan_outs(|fan_outs| fan_outs.configure(rules.clone()));
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use super::forked::{Bound, Fanouts};
+use super::forked::{Bound, SharedFacts};
 use super::recent::{Hint, Recent};
 use super::{Limits, Totals};
 use crate::engine::cache::Worlds;
@@ -14,7 +14,7 @@ use crate::engine::cache::entry::Parameters;
 use crate::engine::cache::learned::Learned;
 use crate::engine::family::arrival::{Arrival, OriginalBody, Predecessor};
 use crate::engine::family::conversation::Trace;
-use crate::engine::family::fanout::{Account, Bindings, Forks, Life, Rules, Snapshots};
+use crate::engine::family::fanout::{FanOuts, Rules};
 use crate::engine::fork::experiment::ForkExperiment;
 use crate::engine::request::json::Malformed;
 use crate::engine::request::prefix::Attribution;
@@ -25,51 +25,39 @@ use crate::engine::respell::canonical::{self, News, Order, Table};
 use crate::engine::respell::echo::{self, Echoed};
 use crate::engine::words::{Layer, SightingClass, TenantId};
 
-/// Children of one tenant that are known at once.
-const CHILDREN_MAX: usize = 4096;
-
 #[derive(Debug)]
 pub struct Tenant {
     recent: Mutex<Recent>,
     table: RwLock<Table>,
     learned: Mutex<Learned>,
     worlds: Mutex<Worlds>,
-    forks: Mutex<Forks>,
-    children: Mutex<Bindings<Bound>>,
-    fanouts: Mutex<Fanouts>,
+    fan_outs: Mutex<FanOuts<Bound>>,
+    shared_facts: Mutex<SharedFacts>,
     experiment: Mutex<ForkExperiment>,
-    snapshots: Mutex<Snapshots>,
     /// Woken whenever an answer ends that may have fanned out.
     sealed: Notify,
     last_used: AtomicU64,
     /// True if any of its clients was seen to spell anew what it said before.
     respells: AtomicBool,
     recent_bytes_max: usize,
-    /// The account of what fork points, snapshots and children hold.
-    account: Account,
     limits: Limits,
     totals: Arc<Totals>,
 }
 
 impl Tenant {
     pub(super) fn new(id: TenantId, limits: Limits, rules: Rules, totals: Arc<Totals>) -> Tenant {
-        let account = Account::new(rules.bytes, Arc::clone(&totals.fork_bytes));
-        let life = Life { ttl_s: rules.child_ttl_s, count: CHILDREN_MAX };
         Tenant {
             recent: Mutex::default(),
             table: RwLock::new(Table::new(spellings(limits))),
             learned: Mutex::default(),
             worlds: Mutex::default(),
-            children: Mutex::new(Bindings::new(life, account.clone())),
-            snapshots: Mutex::new(Snapshots::with(id, rules.clone(), account.clone())),
-            forks: Mutex::new(Forks::with(id, rules, account.clone())),
-            fanouts: Mutex::default(),
+            fan_outs: Mutex::new(FanOuts::new(id, rules)),
+            shared_facts: Mutex::default(),
             experiment: Mutex::default(),
             sealed: Notify::new(),
             last_used: AtomicU64::new(0),
             respells: AtomicBool::new(false),
             recent_bytes_max: limits.share(limits.recent_bytes),
-            account,
             limits,
             totals,
         }
@@ -145,45 +133,26 @@ impl Tenant {
         self.worlds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its fork points. How many there are is counted when `with` returns.
-    pub fn with_forks<T>(&self, with: impl FnOnce(&mut Forks) -> T) -> T {
-        let mut forks = self.forks.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = forks.len();
-        let out = with(&mut forks);
-        let after = forks.len();
-        drop(forks);
-        add(&self.totals.forks, before, after);
+    /// Its fork points, snapshots and children. How many there are and what they hold is counted when `with` returns.
+    pub fn with_fan_outs<T>(&self, with: impl FnOnce(&mut FanOuts<Bound>) -> T) -> T {
+        let mut fan_outs = self.fan_outs();
+        let before = (fan_outs.points().len(), fan_outs.bytes());
+        let out = with(&mut fan_outs);
+        let after = (fan_outs.points().len(), fan_outs.bytes());
+        drop(fan_outs);
+        add(&self.totals.forks, before.0, after.0);
+        add(&self.totals.fork_bytes, before.1, after.1);
         out
     }
 
-    /// The children of its fork points.
-    pub fn children(&self) -> MutexGuard<'_, Bindings<Bound>> {
-        self.children.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Locks and returns what the children of each fan-out share.
-    pub fn fanouts(&self) -> MutexGuard<'_, Fanouts> {
-        self.fanouts.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn shared_facts(&self) -> MutexGuard<'_, SharedFacts> {
+        self.shared_facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks and returns the record of what became of its children.
     pub fn experiment(&self) -> MutexGuard<'_, ForkExperiment> {
         self.experiment.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The newest turns of its conversations.
-    pub fn snapshots(&self) -> MutexGuard<'_, Snapshots> {
-        self.snapshots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes room in its share for a fork point of so many bytes, or for a child; whether there is.
-    pub fn make_room(&self, bytes: usize) -> bool {
-        while !self.account.has_room_for(bytes) {
-            if !self.forget_oldest_point() && !self.forget_resting_child() {
-                return false;
-            }
-        }
-        true
     }
 
     /// Wakes those who wait for the end of a parent's answer.
@@ -193,26 +162,11 @@ impl Tenant {
 
     /// Returns the number of its bytes that count towards `store.max_bytes`.
     pub(super) fn kept_bytes(&self) -> usize {
-        self.account.bytes() + self.table().bytes()
-    }
-
-    /// Forgets the oldest of the fork points that nobody stands on, and of the snapshots.
-    pub(super) fn forget_oldest_point(&self) -> bool {
-        let (fork, snapshot) = (self.with_forks(|forks| forks.oldest()), self.snapshots().oldest());
-        match (fork, snapshot) {
-            (Some(fork), Some(snapshot)) if snapshot < fork => self.snapshots().evict(),
-            (Some(_), _) => self.with_forks(Forks::evict),
-            (None, _) => self.snapshots().evict(),
-        }
-    }
-
-    /// Forgets the longest unused of the forked children whose last answer left them nothing to do.
-    pub(super) fn forget_resting_child(&self) -> bool {
-        self.children().evict(Bound::may_go)
+        self.fan_outs().bytes() + self.table().bytes()
     }
 
     pub(super) fn has_forked_children(&self) -> bool {
-        self.children().any(Bound::is_forked)
+        self.fan_outs().has_forked_children()
     }
 
     /// Forgets which spellings came first; whether there were any. A conversation that depends on its own has them.
@@ -248,6 +202,10 @@ impl Tenant {
         self.last_used.load(Relaxed)
     }
 
+    fn fan_outs(&self) -> MutexGuard<'_, FanOuts<Bound>> {
+        self.fan_outs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn recent(&self) -> MutexGuard<'_, Recent> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -263,8 +221,12 @@ impl Drop for Tenant {
         for (layer, total) in self.totals.prefixes.iter().enumerate() {
             add(total, prefixes[layer], 0);
         }
-        let forks = self.with_forks(|forks| forks.len());
+        let (forks, bytes) = {
+            let fan_outs = self.fan_outs();
+            (fan_outs.points().len(), fan_outs.bytes())
+        };
         add(&self.totals.forks, forks, 0);
+        add(&self.totals.fork_bytes, bytes, 0);
     }
 }
 

@@ -8,7 +8,9 @@ use crate::engine::answer::turn::{Turn, TurnLimits};
 use crate::engine::cache::breakpoints::Profile;
 use crate::engine::family::arrival::Arrival;
 use crate::engine::family::conversation::Trace;
-use crate::engine::family::fanout::{Child, Draft, ForkPoint, Parent, Rules, Who};
+use crate::engine::family::fanout::{
+    Bindable, Binding, Child, Draft, ForkPoint, Parent, Rules, Toolset, Who,
+};
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{Known, Nothing, Opening, Remembered, SharedParts};
 use crate::engine::respell::canonical::Order;
@@ -218,12 +220,10 @@ fn tenants_are_bounded_and_the_one_longest_away_goes() {
 
 #[test]
 fn a_child_lives_from_its_first_request_to_its_last_answer() {
-    let start = std::time::Instant::now();
-    let at = |ms: u64| start + std::time::Duration::from_millis(ms);
-    let life = super::forked::Lifetime::default();
+    let mut life = super::forked::Lifetime::default();
     // What its client does between two turns counts; turns that overlap count once.
     let turns = [(0, 100), (400, 500), (450, 480), (600, 650)];
-    let grown = turns.map(|(started, ended)| life.grows(at(started), at(ended)).as_millis());
+    let grown = turns.map(|(started, ended)| life.grows(Moment(started), Moment(ended)));
     assert_eq!(grown, [100, 400, 0, 150]);
 }
 
@@ -232,8 +232,7 @@ fn fan_out(number: usize, filler: usize) -> (Arc<Parent>, Turn) {
     let body = body(&format!("parent {number}"), 1, filler);
     let (request, _) =
         Remembered::recall(body, &View { tenant: None, hint: None }, Attribution::Counted).unwrap();
-    let (betas, who, written, charge) = Default::default();
-    let parent = Parent { request: Arc::new(request), betas, who, written, charge };
+    let parent = Parent::new(Arc::new(request), Who::default());
     let calls = ["a", "b"].map(|part| {
         let prompt = format!("Investigate part {part} of {number} and report what you found, in all detail.");
         format!(
@@ -247,7 +246,15 @@ fn fan_out(number: usize, filler: usize) -> (Arc<Parent>, Turn) {
 fn seal(tenant: &Tenant, number: usize, filler: usize) -> Arc<ForkPoint> {
     let (parent, turn) = fan_out(number, filler);
     let draft = Draft::begin(parent, false).unwrap();
-    tenant.with_forks(|forks| forks.seal(draft, &turn, Moment(number as u64))).unwrap()
+    let ended = draft.end(&turn, &Rules::default());
+    tenant.with_fan_outs(|fan_outs| fan_outs.seal(ended, Moment(number as u64))).unwrap()
+}
+
+fn bind(tenant: &Tenant, request: &Remembered, bound: Bound) -> Binding {
+    let (bytes, point) = (bound.memory_bytes(), bound.point().cloned());
+    let tools = Toolset::of(request, |_| None);
+    let child = Bindable { tools, who: Who::default(), value: bound, bytes, point };
+    tenant.with_fan_outs(|fan_outs| fan_outs.bind(child, Moment(0)))
 }
 
 fn small(max_bytes: usize) -> Memory {
@@ -261,14 +268,14 @@ fn a_child_that_was_left_on_its_own_holds_nothing_of_its_parent() {
     let fork = seal(&tenant, 1, 100 << 10);
     let child = Child { fork, call: Some(0), rank: Rank::Whole };
     let (id, before) = (child.fork.id, memory.bytes());
-    let bound = Arc::new(Bound::new(&child, false, Fate::Own(Why::Mode), None));
+    let bound = Bound::new(&child, false, Fate::Own(Why::Mode), None);
     let request = Arc::clone(&child.fork.parent.request);
-    let bytes = bound.memory_bytes();
-    tenant.children().bind(&request, Who::default(), Arc::clone(&bound), bytes, Moment(0));
+    let binding = bind(&tenant, &request, bound);
     assert!((before..before + 2_048).contains(&memory.bytes()));
     drop((child, request));
-    assert!(tenant.forget_oldest_point());
-    assert!(bound.fork == id && memory.bytes() < 2_048, "{}", memory.bytes());
+    assert!(tenant.with_fan_outs(FanOuts::forget_oldest_point));
+    let fork = tenant.with_fan_outs(|fan_outs| fan_outs.children().get(binding).unwrap().fork);
+    assert!(fork == id && memory.bytes() < 2_048, "{}", memory.bytes());
     drop(tenant);
     memory.forget(&self::id(1));
     assert_eq!(memory.bytes(), 0);
@@ -279,18 +286,22 @@ fn a_request_that_is_a_fork_point_and_a_snapshot_counts_once() {
     let memory = small(MIB);
     let tenant = memory.admit(&id(1));
     let (parent, turn) = fan_out(1, 100 << 10);
+    let mut draft = Draft::begin(parent, false).unwrap();
     let alone = {
-        tenant.snapshots().record(Arc::clone(&parent), false, &turn, None, Moment(0)).unwrap();
+        let snapshot = draft.snapshot(&turn, &Rules::default()).unwrap();
+        let record = |fan_outs: &mut FanOuts<_>| fan_outs.record(&mut draft, snapshot, None, Moment(0));
+        tenant.with_fan_outs(record).unwrap();
         memory.bytes()
     };
-    let draft = Draft::begin(parent, false).unwrap();
-    let fork = tenant.with_forks(|forks| forks.seal(draft, &turn, Moment(0))).unwrap();
+    let ended = draft.end(&turn, &Rules::default());
+    let fork = tenant.with_fan_outs(|fan_outs| fan_outs.seal(ended, Moment(0))).unwrap();
     assert!((alone..alone + (10 << 10)).contains(&memory.bytes()), "{} and {alone}", memory.bytes());
-    // What is held by somebody else is counted as long as it is.
-    assert!(tenant.forget_oldest_point() && !tenant.forget_oldest_point());
-    drop(tenant);
-    assert!(memory.forget(&id(1)) && memory.bytes() > 100 << 10);
+    // What is held by somebody else is counted as long as it is known.
+    let forget = || tenant.with_fan_outs(FanOuts::forget_oldest_point);
+    assert!(forget() && !forget());
+    assert!(memory.bytes() > 100 << 10);
     drop(fork);
+    assert!(forget());
     assert_eq!(memory.bytes(), 0);
 }
 
@@ -301,21 +312,28 @@ fn snapshots_and_fork_points_go_by_age_before_anybody_is_forgotten() {
     let tenant = memory.admit(&id(1));
     let snapshot = |number: usize| {
         let (parent, turn) = fan_out(number, 100 << 10);
-        tenant.snapshots().record(parent, false, &turn, None, Moment(number as u64)).map(drop)
+        let mut draft = Draft::begin(parent, false).unwrap();
+        let snapshot = draft.snapshot(&turn, &Rules::default()).unwrap();
+        let now = Moment(number as u64);
+        tenant.with_fan_outs(|fan_outs| fan_outs.record(&mut draft, snapshot, None, now)).map(drop)
     };
-    let known = |number: usize| tenant.with_forks(|forks| forks.by_message(&format!("m{number}")).is_some());
+    let known = |number: usize| {
+        let message = format!("m{number}");
+        tenant.with_fan_outs(|fan_outs| fan_outs.points().by_message(&message).is_some())
+    };
+    let snapshots = || tenant.with_fan_outs(|fan_outs| fan_outs.snapshots().len());
     seal(&tenant, 1, 100 << 10);
     snapshot(2).unwrap();
     seal(&tenant, 3, 100 << 10);
     snapshot(4).unwrap();
-    assert!(known(1) && known(3) && tenant.snapshots().len() == 2);
+    assert!(known(1) && known(3) && snapshots() == 2);
     for (number, left) in [(5, (false, true, 2)), (6, (false, true, 1)), (7, (false, true, 1))] {
         // The one that takes most gives up its oldest: in the end that is the other.
         let other = memory.admit(&id(3));
         seal(&other, number, 110 << 10);
         memory.shrink();
         assert!(memory.bytes() <= MIB / 2 + (8 << 10), "{number}: {}", memory.bytes());
-        assert_eq!((known(1), known(3), tenant.snapshots().len()), left, "{number}");
+        assert_eq!((known(1), known(3), snapshots()), left, "{number}");
     }
     assert_eq!(memory.tenants(), 3);
 }

@@ -11,7 +11,7 @@ use forkpoint::engine::answer::turn::{Turn, TurnLimits};
 use forkpoint::engine::cache::breakpoints::Profile;
 use forkpoint::engine::family::conversation::{Conversation, Forwarded, Trace};
 use forkpoint::engine::family::fanout::{
-    Child, Draft, ForkPoint, Forks, Newcomer, Parent, Recognised, Rules, Who,
+    Child, Draft, FanOuts, ForkPoint, Newcomer, Parent, Recognised, Rules, Who,
 };
 use forkpoint::engine::fork::{self, ChildPrefix, ParentPrefix, Policy};
 use forkpoint::engine::request::prefix::Attribution;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let parent = request(200_000, "Survey it.");
-    let mut forks = Forks::new(TENANT, Rules { bytes: 256 << 20, ..Rules::default() });
+    let mut forks = FanOuts::new(TENANT, Rules { bytes: 256 << 20, ..Rules::default() });
     for number in 0..FORKS {
         fan_out(&mut forks, &parent, number);
     }
@@ -101,7 +101,7 @@ fn directive(fork: usize, child: usize) -> String {
 fn remembered(children: usize) -> (usize, usize) {
     let limits = Limits { max_bytes: 64 << 20, recent_bytes: 64 << 20, tenant_share: 1.0 };
     let store = Memory::new(limits, Rules::default());
-    let mut forks = Forks::new(TENANT, Rules { bytes: 256 << 20, ..Rules::default() });
+    let mut forks = FanOuts::new(TENANT, Rules { bytes: 256 << 20, ..Rules::default() });
     let fork = fan_out_to(&mut forks, &request(200_000, "Survey it."), 0, children);
     let parent_prefix =
         Arc::new(ParentPrefix::of(&fork, None, None, Attribution::Counted, &Policy::default()).unwrap());
@@ -133,11 +133,16 @@ fn remembered(children: usize) -> (usize, usize) {
     ((store.bytes() - first) / (children - 1), store.bytes())
 }
 
-fn fan_out(forks: &mut Forks, parent: &Remembered, number: usize) {
+fn fan_out(forks: &mut FanOuts<()>, parent: &Remembered, number: usize) {
     fan_out_to(forks, parent, number, CHILDREN);
 }
 
-fn fan_out_to(forks: &mut Forks, parent: &Remembered, number: usize, children: usize) -> Arc<ForkPoint> {
+fn fan_out_to(
+    forks: &mut FanOuts<()>,
+    parent: &Remembered,
+    number: usize,
+    children: usize,
+) -> Arc<ForkPoint> {
     let calls: Vec<_> = (0..children)
         .map(|child| {
             let (id, prompt) = (format!("toolu_{number}_{child}"), directive(number, child));
@@ -155,5 +160,5 @@ fn fan_out_to(forks: &mut Forks, parent: &Remembered, number: usize, children: u
             forks.pending(turn.id.as_deref().unwrap(), &mut draft, Moment(0)).unwrap();
         }
     }
-    forks.seal(draft, &turn, Moment(0)).unwrap()
+    forks.seal(draft.end(&turn, &Rules::default()), Moment(0)).unwrap()
 }

@@ -12,7 +12,7 @@ use crate::engine::answer::turn::{Turn as Answer, TurnBuilder, TurnLimits, Whole
 use crate::engine::cache::breakpoints::{self, Breakpoint, Situation};
 use crate::engine::cache::entry::Parameters;
 use crate::engine::family::arrival::Arrival;
-use crate::engine::family::fanout::{Child, Draft, Forks, Newcomer, Parent, Recognised, Who};
+use crate::engine::family::fanout::{Child, Draft, FanOuts, Newcomer, Parent, Recognised, Who};
 use crate::engine::fork::{
     self, ChildHabits, ChildRequest, Composed, ComposedChild, Forecast, ForkRules, NewChild, ParentPrefix,
     Policy, PrefixExtent, PromptSizes, TenantView,
@@ -90,8 +90,8 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
     let arrival = arrival(child, rules.attribution)?;
     let own = &*arrival.received;
     let who = Who::of(own, None, question.has_agent.then_some(AGENT), question.has_agent);
-    let mut forks = Forks::new(TENANT, rules.fan_out.clone());
-    let child = match recognise(&mut forks, parent, &answer, written, own, who) {
+    let mut fan_outs = FanOuts::new(TENANT, rules.fan_out.clone());
+    let child = match recognise(&mut fan_outs, parent, &answer, written, own, who) {
         Ok(child) => child,
         Err(why) => {
             finding.declined = Some(why);
@@ -119,7 +119,7 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
 
 /// The child of this fan-out, or why it is none.
 fn recognise(
-    forks: &mut Forks,
+    fan_outs: &mut FanOuts<()>,
     request: Arc<Remembered>,
     answer: &Answer,
     written: Option<Breakpoint>,
@@ -129,8 +129,9 @@ fn recognise(
     let leader = Who::of(&request, None, None, who.marks_agents);
     let parent = Parent { written, ..Parent::new(request, leader) };
     let draft = Draft::begin(parent, false).map_err(|dropped| dropped.as_str())?;
-    forks.seal(draft, answer, Moment(0)).map_err(|dropped| dropped.as_str())?;
-    match forks.recognise(&Newcomer { request: own, who, explicit: None }, Moment(0)) {
+    let ended = draft.end(answer, fan_outs.points().rules());
+    fan_outs.seal(ended, Moment(0)).map_err(|dropped| dropped.as_str())?;
+    match fan_outs.recognise(&Newcomer { request: own, who, explicit: None }, Moment(0)) {
         Recognised::Child(child) => Ok(child),
         Recognised::ClientFork(_) => Err("client_fork"),
         Recognised::Parent(_) => Err("results"),

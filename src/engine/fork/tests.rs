@@ -9,7 +9,7 @@ use super::*;
 use crate::engine::answer::turn::{Turn as Answer, TurnLimits, Wholeness};
 use crate::engine::cache::breakpoints::{Breakpoint, Profile};
 use crate::engine::family::fanout::{
-    CHILD_TAG, Child, Draft, ForkPoint, Forks, PLACEHOLDER, Parent, Rules, Who,
+    CHILD_TAG, Child, Draft, FanOuts, ForkPoint, PLACEHOLDER, Parent, Rules, Who,
 };
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::identify::Session;
@@ -100,20 +100,20 @@ fn fan_out(body: &str, calls: &[Value]) -> Arc<ForkPoint> {
 }
 
 fn fan_out_of(body: &str, blocks: &[Value]) -> Arc<ForkPoint> {
-    let mut forks = Forks::new(TENANT, Rules::default());
+    let mut fan_outs = FanOuts::<()>::new(TENANT, Rules::default());
     let draft = Draft::begin(parent(body), false).unwrap();
-    forks.seal(draft, &answer(blocks), Moment(0)).unwrap()
+    fan_outs.seal(draft.end(&answer(blocks), &Rules::default()), Moment(0)).unwrap()
 }
 
 /// The same while it streams: these blocks are finished.
 fn pending(body: &str, blocks: &[Value]) -> Arc<ForkPoint> {
-    let mut forks = Forks::new(TENANT, Rules::default());
+    let mut forks = FanOuts::<()>::new(TENANT, Rules::default());
     let mut draft = Draft::begin(parent(body), false).unwrap();
     for block in answer(blocks).blocks {
         draft.push(block, &Rules::default());
     }
     let id = forks.pending("msg_1", &mut draft, Moment(0)).unwrap();
-    Arc::clone(forks.get(id).unwrap())
+    Arc::clone(forks.points().get(id).unwrap())
 }
 
 fn child_of(fork: &Arc<ForkPoint>, call: usize) -> Child {

@@ -1,7 +1,6 @@
 //! The outcomes of the children of a tool, forked and not.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::engine::answer::turn::Turn;
 use crate::engine::fork::Forecast;
@@ -20,7 +19,7 @@ const TOOL_CHARS_MAX: usize = 128;
 
 /// Says for whom forking stands down. A tool that is not known to start agents is not named.
 pub fn warn_of_stand_down(memo: &Memo, tool: &str, reason: &'static str) {
-    let is_known = |tenant: Arc<Tenant>| tenant.with_forks(|forks| forks.knows_tool(tool));
+    let is_known = |tenant: Arc<Tenant>| tenant.with_fan_outs(|fan_outs| fan_outs.points().knows_tool(tool));
     let is_name = tool.len() <= TOOL_CHARS_MAX && tool.bytes().all(|byte| byte.is_ascii_graphic());
     let tool = if is_name && memo.tenant().is_some_and(is_known) { tool } else { "other" };
     tracing::warn!(tenant = %memo.tenant_id(), tool, reason, "forking stands down");
@@ -54,6 +53,9 @@ impl Recorder {
             Arm::Holdout | Arm::Unforked => forecast.aligned,
         });
         let cost = self.units(&usage);
+        let started = Moment(now.0.saturating_sub(millis(self.facts.started.elapsed())));
+        let grown = tenant
+            .with_fan_outs(|fan_outs| fan_outs.child_mut(child).map(|bound| bound.life.grows(started, now)));
         let answered = Answered {
             child,
             fork: bound.fork,
@@ -65,7 +67,7 @@ impl Recorder {
             tool_errors: tool_errors(own),
             prompt_tokens: usage.uncached.saturating_add(usage.cached()),
             output_tokens: usage.output,
-            wall_ms: millis(bound.life.grows(self.facts.started, Instant::now())),
+            wall_ms: grown.unwrap_or_else(|| bound.life.clone().grows(started, now)),
             cost: cost.map(|(unit, measured)| Measured { unit, measured, predicted }),
         };
         let stood_down = tenant.experiment().record(&answered, now);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use forkpoint::engine::answer::turn::{Turn as Answer, TurnLimits};
 use forkpoint::engine::cache::breakpoints::{self, Profile};
-use forkpoint::engine::family::fanout::{Child, Draft, ForkPoint, Forks, Parent, Rules, Who};
+use forkpoint::engine::family::fanout::{Child, Draft, FanOuts, ForkPoint, Parent, Rules, Who};
 use forkpoint::engine::fork::{
     ChildPrefix, Composed, EligibilityFacts, ParentPrefix, Policy, ToolsPolicy, Turn, eligible,
 };
@@ -51,8 +51,9 @@ fn fan_out(lead: &[u8]) -> Option<Arc<ForkPoint>> {
         json!({"type": "tool_use", "id": topic, "name": "Agent", "input": {"prompt": directive(topic)}})
     });
     let answer = json!({"id": "m", "stop_reason": "tool_use", "content": calls}).to_string();
-    let mut forks = Forks::new(TenantId([1; 32]), Rules::default());
-    forks.seal(draft, &Answer::from_json(answer.as_bytes(), LIMITS), Moment(0)).ok()
+    let mut fan_outs = FanOuts::<()>::new(TenantId([1; 32]), Rules::default());
+    let ended = draft.end(&Answer::from_json(answer.as_bytes(), LIMITS), &Rules::default());
+    fan_outs.seal(ended, Moment(0)).ok()
 }
 
 /// The child, opening with a directive.

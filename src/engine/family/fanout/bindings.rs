@@ -1,76 +1,93 @@
 //! The decision for a child, found again on each of its later turns.
 
-use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use super::account::{Account, Charge};
-use super::rules::Who;
+use super::holdings::Holdings;
+use super::marks::{ChildMarks, StartMeaning, Toolset, UnreadMark};
+use super::point::ForkPoint;
+use super::rules::{Rules, Who};
 use super::shape;
 use crate::engine::request::prefix::PrefixHash;
 use crate::engine::request::recall::Remembered;
-use crate::engine::words::{IdDigest, Layer, Moment};
+use crate::engine::words::{IdDigest, Moment};
 
+/// Children of one tenant that are known at once.
+const CHILDREN_MAX: usize = 4096;
 /// Calls by which one child is known: its newest. Every request carries those of all its turns.
 const CALLS_MAX: usize = 64;
-/// Ids of one request that are looked up.
-const LOOKUPS_MAX: usize = 256;
 /// The memory of a binding beside its value: its keys, and its slots in the maps.
 const BINDING_BYTES: usize = 512;
 
 /// How many bindings there may be, and for how long after their last use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub(super) struct Life {
     pub ttl_s: u64,
     pub count: usize,
+}
+
+impl Life {
+    pub fn of(rules: &Rules) -> Life {
+        Life { ttl_s: rules.child_ttl_s, count: CHILDREN_MAX }
+    }
 }
 
 /// The name of a binding while it lives; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Binding(u64);
 
+/// A child as it is bound.
+#[derive(Debug)]
+pub struct Bindable<B> {
+    /// Read on its first request.
+    pub tools: Toolset,
+    pub who: Who,
+    /// The decision for it.
+    pub value: B,
+    /// The bytes that the value holds in memory, the fork point aside.
+    pub bytes: usize,
+    /// The fork point whose prefix it was put on; none if it keeps its own prompt.
+    pub point: Option<Arc<ForkPoint>>,
+}
+
 /// The children of one tenant. A later turn is known by any call that streamed to its conversation, else by
 /// its first user message and first assistant turn. Agent, session, user, model and tools must agree.
 #[derive(Debug)]
 pub struct Bindings<B> {
-    life: Life,
+    pub(super) life: Life,
     slots: BTreeMap<Binding, Slot<B>>,
     /// By last use, oldest first.
     uses: BTreeSet<(Moment, Binding)>,
     calls: HashMap<Arc<str>, Called>,
-    /// The tools of live children: siblings have the same ones.
-    toolsets: HashMap<PrefixHash, Weak<Toolset>>,
-    starts: HashMap<[u8; 32], Vec<Binding>>,
+    /// The tools of live children by their spelling: siblings have the same ones.
+    toolsets: HashMap<PrefixHash, KnownTools>,
+    starts: HashMap<StartMeaning, Vec<Binding>>,
     /// Those whose agent has an id.
     agents: HashMap<IdDigest, Vec<Binding>>,
     next: u64,
-    account: Account,
 }
 
 #[derive(Debug)]
 struct Slot<B> {
-    value: Arc<B>,
+    value: B,
     who: Who,
-    tools: Arc<Toolset>,
+    tools: Toolset,
     used: Moment,
     calls: VecDeque<Arc<str>>,
-    start: Option<[u8; 32]>,
-    charge: Charge,
+    start: Option<StartMeaning>,
+    /// The fork point that it holds.
+    point: Option<Arc<ForkPoint>>,
+    /// Its last answer left nothing to do: it may never come again.
+    rests: bool,
+    /// Its bytes beside that fork point.
+    bytes: usize,
 }
 
-/// Model and tools of a child: as they were spelt, and as they are meant.
 #[derive(Debug)]
-struct Toolset {
-    spelt: PrefixHash,
-    meant: [u8; 32],
-}
-
-impl Toolset {
-    /// Those of most turns are spelt alike; what they say is read only if they are not.
-    fn agrees(&self, spelt: PrefixHash, meant: impl FnOnce() -> [u8; 32]) -> bool {
-        self.spelt == spelt || self.meant == meant()
-    }
+struct KnownTools {
+    tools: Toolset,
+    children: usize,
 }
 
 /// The children that were given one call id.
@@ -82,8 +99,7 @@ struct Called {
 }
 
 impl<B> Bindings<B> {
-    /// `account`: on which they are counted, with what they hold.
-    pub fn new(life: Life, account: Account) -> Bindings<B> {
+    pub(super) fn new(life: Life) -> Bindings<B> {
         Bindings {
             life,
             slots: BTreeMap::new(),
@@ -93,7 +109,6 @@ impl<B> Bindings<B> {
             starts: HashMap::new(),
             agents: HashMap::new(),
             next: 0,
-            account,
         }
     }
 
@@ -105,36 +120,47 @@ impl<B> Bindings<B> {
         self.slots.is_empty()
     }
 
-    /// Binds a conversation from its first request on. `bytes`: what the value holds in memory.
-    pub fn bind(
-        &mut self,
-        request: &Remembered,
-        who: Who,
-        value: Arc<B>,
-        bytes: usize,
-        now: Moment,
-    ) -> Binding {
+    /// Returns the decision for a child, as long as it is bound.
+    pub fn get(&self, binding: Binding) -> Option<&B> {
+        self.slots.get(&binding).map(|slot| &slot.value)
+    }
+
+    pub(super) fn get_mut(&mut self, binding: Binding) -> Option<&mut B> {
+        self.slots.get_mut(&binding).map(|slot| &mut slot.value)
+    }
+
+    /// Returns the tools of this spelling, if a child has them.
+    pub fn toolset(&self, spelt: PrefixHash) -> Option<Toolset> {
+        self.toolsets.get(&spelt).map(|known| known.tools)
+    }
+
+    /// Binds a conversation from its first request on.
+    pub(super) fn bind(&mut self, child: Bindable<B>, now: Moment, holdings: &mut Holdings) -> Binding {
         self.next += 1;
         let binding = Binding(self.next);
-        let charge = self.account.charge(bytes + BINDING_BYTES);
-        let tools = self.toolset(request);
+        let Bindable { tools, who, value, bytes, point } = child;
+        // Both mean the same, but one meaning for each spelling is kept.
+        let known = self.toolsets.entry(tools.spelt).or_insert(KnownTools { tools, children: 0 });
+        known.children += 1;
+        let tools = known.tools;
         self.uses.insert((now, binding));
         if let Some(agent) = who.agent {
             self.agents.entry(agent).or_default().push(binding);
         }
-        let calls = VecDeque::new();
-        self.slots.insert(binding, Slot { value, who, tools, used: now, calls, start: None, charge });
-        self.make_room(now);
+        let bytes = bytes + BINDING_BYTES;
+        holdings.grow(bytes);
+        if let Some(point) = &point {
+            holdings.hold(point);
+        }
+        let (calls, start, rests) = (VecDeque::new(), None, false);
+        let slot = Slot { value, who, tools, used: now, calls, start, point, rests, bytes };
+        self.slots.insert(binding, slot);
+        self.make_room(now, holdings);
         binding
     }
 
-    /// The first request of this child came to nothing: its next attempt is bound anew.
-    pub fn release(&mut self, binding: Binding) {
-        self.forget(binding);
-    }
-
     /// A call streamed to this child.
-    pub fn called(&mut self, binding: Binding, id: &str) {
+    pub(super) fn called(&mut self, binding: Binding, id: &str, holdings: &mut Holdings) {
         let Some(slot) = self.slots.get_mut(&binding) else { return };
         if slot.calls.iter().any(|known| **known == *id) {
             return;
@@ -143,23 +169,28 @@ impl<B> Bindings<B> {
         let called = self.calls.entry(Arc::clone(&id)).or_insert(Called { only: Some(binding), children: 0 });
         called.only = called.only.filter(|only| *only == binding);
         called.children += 1;
-        slot.charge.grow(id.len());
+        slot.bytes += id.len();
+        holdings.grow(id.len());
         slot.calls.push_back(id);
         if slot.calls.len() > CALLS_MAX
             && let Some(oldest) = slot.calls.pop_front()
         {
-            slot.charge.shrink(oldest.len());
+            slot.bytes -= oldest.len();
+            holdings.shrink(oldest.len());
             self.uncall(&oldest);
         }
     }
 
-    /// The first turn of this child has ended with this assistant message; or the first since it has replaced all
-    /// that it had said by a summary.
-    pub fn answered(&mut self, binding: Binding, request: &Remembered, message: &[u8]) {
-        let starts = |slot: &&mut Slot<B>| slot.start.is_none() || shape::is_first_turn(request);
-        let Some(slot) = self.slots.get_mut(&binding).filter(starts) else { return };
-        // A client's own fork starts with its parent's turns, and goes on with them.
-        let start = shape::start_meaning(request).or_else(|| shape::start_meaning_with(request, message));
+    /// Returns true if the start of this child is to be read, now that this request of it has been answered: the first
+    /// one, or the first since it has replaced all that it had said by a summary.
+    pub fn needs_start(&self, binding: Binding, request: &Remembered) -> bool {
+        let slot = self.slots.get(&binding);
+        slot.is_some_and(|slot| slot.start.is_none() || shape::is_first_turn(request))
+    }
+
+    /// From now on this child is known by this start.
+    pub(super) fn answered(&mut self, binding: Binding, start: Option<StartMeaning>) {
+        let Some(slot) = self.slots.get_mut(&binding) else { return };
         let before = std::mem::replace(&mut slot.start, start);
         if let Some(before) = before {
             strike(&mut self.starts, &before, binding);
@@ -169,69 +200,103 @@ impl<B> Bindings<B> {
         }
     }
 
-    /// Returns the decision for the conversation of this request, if it is a later turn of a child.
-    pub fn find(&mut self, request: &Remembered, who: &Who, now: Moment) -> Option<(Binding, Arc<B>)> {
-        self.make_room(now);
-        if self.is_empty() || request.anatomy().ambiguous {
-            return None;
+    /// A turn of this child begins, or has ended for this reason.
+    pub(super) fn rest(&mut self, binding: Binding, stop_reason: Option<&str>) {
+        if let Some(slot) = self.slots.get_mut(&binding) {
+            slot.rests = matches!(stop_reason, Some("end_turn" | "stop_sequence" | "refusal"));
         }
-        let found = self.named(request, who)?;
-        let slot = self.slots.get_mut(&found)?;
-        self.uses.remove(&(slot.used, found));
-        slot.used = now;
-        self.uses.insert((now, found));
-        Some((found, Arc::clone(&slot.value)))
     }
 
-    fn named(&self, request: &Remembered, who: &Who) -> Option<Binding> {
-        let (spelt, meant) = (spelt(request), LazyCell::new(|| shape::tools_meaning(request)));
-        let agrees = |slot: &Slot<B>| {
-            slot.who.agent == who.agent && slot.who.agrees(who) && slot.tools.agrees(spelt, || *meant)
-        };
-        let same = |binding: &Binding| self.slots.get(binding).is_some_and(agrees);
-        if shape::is_first_turn(request) {
+    /// Finds the child that these marks are of, if they are of a later turn of one. `Err`: more of the request is to be
+    /// read first.
+    pub(super) fn find(
+        &mut self,
+        marks: &ChildMarks<'_>,
+        who: &Who,
+        now: Moment,
+    ) -> Result<Option<Binding>, UnreadMark> {
+        if self.is_empty() || marks.is_ambiguous() {
+            return Ok(None);
+        }
+        let Some(found) = self.named(marks, who)? else { return Ok(None) };
+        if let Some(slot) = self.slots.get_mut(&found) {
+            self.uses.remove(&(slot.used, found));
+            slot.used = now;
+            self.uses.insert((now, found));
+        }
+        Ok(Some(found))
+    }
+
+    fn named(&self, marks: &ChildMarks<'_>, who: &Who) -> Result<Option<Binding>, UnreadMark> {
+        if marks.is_first_turn() {
             // One that has answered and starts anew has summed up what it said. Only its agent's id names it then.
-            let goes_on = |slot: &Slot<B>| slot.start.is_some() && agrees(slot);
-            let own = self.agents.get(&who.agent?)?.iter().copied();
-            return only(own.filter(|binding| self.slots.get(binding).is_some_and(goes_on)));
+            let own = who.agent.and_then(|agent| self.agents.get(&agent)).map_or(&[][..], Vec::as_slice);
+            let goes_on =
+                |binding: &&Binding| self.slots.get(binding).is_some_and(|slot| slot.start.is_some());
+            return self.only(own.iter().filter(goes_on), marks, who);
         }
-        let by_call = shape::call_ids(request).take(LOOKUPS_MAX).find_map(|id| self.calls.get(&*id)?.only);
-        match by_call {
-            Some(binding) => Some(binding).filter(same),
-            None => {
-                let alike = self.starts.get(&shape::start_meaning(request)?)?;
-                only(alike.iter().copied().filter(same))
+        let by_call = marks.calls()?.find_map(|id| self.calls.get(id)?.only);
+        if let Some(binding) = by_call {
+            return self.only([binding].iter(), marks, who);
+        }
+        let alike = marks.start()?.and_then(|start| self.starts.get(&start));
+        self.only(alike.map_or(&[][..], Vec::as_slice).iter(), marks, who)
+    }
+
+    /// The one binding that the sender, the model and the tools agree with, if there are no two.
+    fn only<'b>(
+        &self,
+        alike: impl Iterator<Item = &'b Binding>,
+        marks: &ChildMarks<'_>,
+        who: &Who,
+    ) -> Result<Option<Binding>, UnreadMark> {
+        let mut found = None;
+        for binding in alike {
+            let Some(slot) = self.slots.get(binding) else { continue };
+            let is_sender = slot.who.agent == who.agent && slot.who.agrees(who);
+            if !is_sender || !marks.agrees(&slot.tools)? {
+                continue;
             }
+            if found.is_some() {
+                return Ok(None);
+            }
+            found = Some(*binding);
         }
+        Ok(found)
     }
 
     /// Forgets what was not used for too long, and what there are too many of.
-    pub fn make_room(&mut self, now: Moment) {
+    pub(super) fn make_room(&mut self, now: Moment, holdings: &mut Holdings) {
         while let Some((used, binding)) = self.uses.first() {
             let old = now.since(*used) > self.life.ttl_s.saturating_mul(1_000);
             if !old && self.slots.len() <= self.life.count {
                 return;
             }
             let binding = *binding;
-            self.forget(binding);
+            self.forget(binding, holdings);
         }
     }
 
-    /// Forgets the longest unused of those that may go; `false` if there is none.
-    pub fn evict(&mut self, may_go: impl Fn(&B) -> bool) -> bool {
-        let goes =
-            |binding: &&(Moment, Binding)| self.slots.get(&binding.1).is_some_and(|slot| may_go(&slot.value));
+    /// Forgets the longest unused of the forked children whose last answer left them nothing to do; `false` if there is
+    /// none. The prefix of a child which works never goes.
+    pub(super) fn evict(&mut self, holdings: &mut Holdings) -> bool {
+        let may_go = |slot: &Slot<B>| slot.point.is_some() && slot.rests;
+        let goes = |(_, binding): &&(Moment, Binding)| self.slots.get(binding).is_some_and(may_go);
         let oldest = self.uses.iter().find(goes).map(|(_, binding)| *binding);
-        oldest.inspect(|binding| self.forget(*binding)).is_some()
+        oldest.inspect(|binding| self.forget(*binding, holdings)).is_some()
     }
 
-    /// Returns true if there is one like this.
-    pub fn any(&self, like: impl Fn(&B) -> bool) -> bool {
-        self.slots.values().any(|slot| like(&slot.value))
+    /// Returns true if a child was put on its parent's prefix.
+    pub(super) fn has_forked(&self) -> bool {
+        self.slots.values().any(|slot| slot.point.is_some())
     }
 
-    fn forget(&mut self, binding: Binding) {
+    pub(super) fn forget(&mut self, binding: Binding, holdings: &mut Holdings) {
         let Some(slot) = self.slots.remove(&binding) else { return };
+        holdings.shrink(slot.bytes);
+        if let Some(point) = &slot.point {
+            holdings.release(point);
+        }
         self.uses.remove(&(slot.used, binding));
         slot.calls.iter().for_each(|id| self.uncall(id));
         if let Some(start) = slot.start {
@@ -240,10 +305,11 @@ impl<B> Bindings<B> {
         if let Some(agent) = slot.who.agent {
             strike(&mut self.agents, &agent, binding);
         }
-        let spelt = slot.tools.spelt;
-        drop(slot);
-        if self.toolsets.get(&spelt).is_some_and(|tools| tools.strong_count() == 0) {
-            self.toolsets.remove(&spelt);
+        if let Some(known) = self.toolsets.get_mut(&slot.tools.spelt) {
+            known.children -= 1;
+            if known.children == 0 {
+                self.toolsets.remove(&slot.tools.spelt);
+            }
         }
     }
 
@@ -255,35 +321,15 @@ impl<B> Bindings<B> {
             self.calls.remove(id);
         }
     }
-
-    fn toolset(&mut self, request: &Remembered) -> Arc<Toolset> {
-        let spelt = spelt(request);
-        if let Some(tools) = self.toolsets.get(&spelt).and_then(Weak::upgrade) {
-            return tools;
-        }
-        let tools = Arc::new(Toolset { spelt, meant: shape::tools_meaning(request) });
-        self.toolsets.insert(spelt, Arc::downgrade(&tools));
-        tools
-    }
 }
 
-fn spelt(request: &Remembered) -> PrefixHash {
-    request.chain().layer(request.anatomy(), Layer::Tools)
-}
-
-/// One less stands under this key.
+/// Takes one binding from those under this key.
 fn strike<K: Eq + Hash>(listed: &mut HashMap<K, Vec<Binding>>, key: &K, binding: Binding) {
     let Some(alike) = listed.get_mut(key) else { return };
     alike.retain(|other| *other != binding);
     if alike.is_empty() {
         listed.remove(key);
     }
-}
-
-/// The one binding, if there are no two.
-fn only(mut alike: impl Iterator<Item = Binding>) -> Option<Binding> {
-    let first = alike.next()?;
-    alike.next().is_none().then_some(first)
 }
 
 #[cfg(test)]

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::account::Account;
 use super::directive::Call;
+use super::holdings::Holdings;
 use super::leaves::Leaves;
-use super::point::{Draft, ForkId, ForkPoint};
+use super::point::{Draft, EndedDraft, ForkId, ForkPoint};
 use super::rules::Rules;
-use crate::engine::answer::turn::Turn;
 use crate::engine::words::{BodyDigest, FanOutDropped, Moment, Spawning, TenantId};
 
 /// Names of tools that are remembered as starting agents.
@@ -17,11 +16,11 @@ const LEARNED_MAX: usize = 256;
 /// Every fork point of one tenant, found by directive, by call and by message id.
 ///
 /// A fork point lives `fork.ttl_s`; whoever holds its [`Arc`] keeps its bytes longer. When memory runs short
-/// the oldest goes first, but none that somebody holds, since that would free nothing.
+/// the oldest goes first, but none that a child or a request in flight holds, since that would free nothing.
 #[derive(Debug)]
 pub struct Forks {
     pub(super) tenant: TenantId,
-    pub(super) rules: Rules,
+    pub(super) rules: Arc<Rules>,
     pub(super) slots: HashMap<ForkId, Slot>,
     pub(super) leaves: Leaves,
     /// By age, counted in numbers that are never used twice.
@@ -30,7 +29,6 @@ pub struct Forks {
     pub(super) learned: BTreeSet<Arc<str>>,
     next: u64,
     pending: usize,
-    account: Account,
 }
 
 #[derive(Debug)]
@@ -48,16 +46,10 @@ pub(super) struct Slot {
 }
 
 impl Forks {
-    pub fn new(tenant: TenantId, rules: Rules) -> Forks {
-        let account = Account::alone(rules.bytes);
-        Forks::with(tenant, rules, account)
-    }
-
-    /// The fork points of a tenant, on its account.
-    pub fn with(tenant: TenantId, rules: Rules, account: Account) -> Forks {
+    pub(super) fn new(tenant: TenantId, rules: Rules) -> Forks {
         Forks {
             tenant,
-            rules,
+            rules: Arc::new(rules),
             slots: HashMap::new(),
             leaves: Leaves::default(),
             ages: BTreeMap::new(),
@@ -65,17 +57,16 @@ impl Forks {
             learned: BTreeSet::new(),
             next: 0,
             pending: 0,
-            account,
         }
     }
 
-    pub fn rules(&self) -> &Rules {
+    pub fn rules(&self) -> &Arc<Rules> {
         &self.rules
     }
 
     /// Other rules for whatever comes from now on. What they may hold is not theirs to say.
-    pub fn configure(&mut self, rules: Rules) {
-        self.rules = Rules { bytes: self.rules.bytes, ..rules };
+    pub(super) fn configure(&mut self, rules: Rules) {
+        self.rules = Arc::new(Rules { bytes: self.rules.bytes, ..rules });
     }
 
     /// Returns true if a tool is known to start agents, by its name or by what came of it.
@@ -89,11 +80,6 @@ impl Forks {
 
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
-    }
-
-    /// Returns the bytes held on their account, the parents' requests included.
-    pub fn bytes(&self) -> usize {
-        self.account.bytes()
     }
 
     /// A fork point by the id of its message.
@@ -112,11 +98,12 @@ impl Forks {
     }
 
     /// Makes known what a draft holds so far, so that children that come before the seal are recognised.
-    pub fn pending(
+    pub(super) fn pending(
         &mut self,
         message_id: &str,
         draft: &mut Draft,
         now: Moment,
+        holdings: &mut Holdings,
     ) -> Result<ForkId, FanOutDropped> {
         let id = ForkId::of(self.tenant, message_id);
         let began = self.slots.get(&id).filter(|slot| !slot.point.is_sealed()).map(|slot| slot.since);
@@ -125,9 +112,12 @@ impl Forks {
         }
         draft.pending = Some(id);
         match draft.spoilt {
-            None => self.put(draft.point(id), began.unwrap_or(now)).map(|_| id),
+            None => {
+                let point = draft.pending_point(id, holdings);
+                self.put(point, began.unwrap_or(now), holdings).map(|_| id)
+            }
             Some(why) => {
-                self.take(id);
+                self.take(id, holdings);
                 Err(why)
             }
         }
@@ -135,43 +125,43 @@ impl Forks {
 
     /// The turn has ended: seals its fork point, or forgets it and says why. Every draft ends here, whether it
     /// was pending or not.
-    pub fn seal(&mut self, draft: Draft, turn: &Turn, now: Moment) -> Result<Arc<ForkPoint>, FanOutDropped> {
-        let pending = draft.pending;
-        let sealed = match (FanOutDropped::of(turn.wholeness), turn.id.as_deref()) {
-            // What broke off before its first call is as little a fan-out as any other answer.
-            (Some(FanOutDropped::Unfinished), _) if draft.calls.is_empty() => Err(FanOutDropped::FewCalls),
-            (Some(why), _) => Err(why),
-            (None, None) => Err(FanOutDropped::NoMessageId),
-            (None, Some(message_id)) => {
-                let id = || ForkId::of(self.tenant, message_id);
-                draft.sealed(id, turn, &self.rules).and_then(|point| self.put(point, now))
-            }
-        };
-        if let (Err(_), Some(id)) = (&sealed, pending) {
-            self.take(id);
+    pub(super) fn seal(
+        &mut self,
+        ended: EndedDraft,
+        now: Moment,
+        holdings: &mut Holdings,
+    ) -> Result<Arc<ForkPoint>, FanOutDropped> {
+        let EndedDraft { mut draft, turn } = ended;
+        let sealed = turn.and_then(|turn| {
+            let id = ForkId::of(self.tenant, &turn.message_id);
+            let point = draft.whole_point(id, turn, holdings);
+            self.put(point, now, holdings)
+        });
+        if let (Err(_), Some(id)) = (&sealed, draft.pending) {
+            self.take(id, holdings);
         }
         sealed
     }
 
     /// Forgets what has outlived `fork.ttl_s`.
-    pub fn expire(&mut self, now: Moment) {
+    pub(super) fn expire(&mut self, now: Moment, holdings: &mut Holdings) {
         while let Some((_, id)) = self.ages.first_key_value() {
             let id = *id;
             let lived = self.slots.get(&id).map_or(u64::MAX, |slot| now.since(slot.since));
             if lived <= self.rules.ttl_s.saturating_mul(1_000) {
                 return;
             }
-            self.take(id);
+            self.take(id, holdings);
         }
     }
 
     /// Forgets the oldest sealed fork point that nobody holds; `false` if there is none.
-    pub fn evict(&mut self) -> bool {
-        self.evict_but(None)
+    pub(super) fn evict(&mut self, holdings: &mut Holdings) -> bool {
+        self.evict_but(None, holdings)
     }
 
     /// Since when the one has been known that would be forgotten next.
-    pub fn oldest(&self) -> Option<Moment> {
+    pub(super) fn oldest(&self) -> Option<Moment> {
         self.slots.get(&self.free(None)?).map(|slot| slot.since)
     }
 
@@ -187,8 +177,8 @@ impl Forks {
         }
     }
 
-    fn evict_but(&mut self, keep: Option<ForkId>) -> bool {
-        self.free(keep).and_then(|id| self.take(id)).is_some()
+    fn evict_but(&mut self, keep: Option<ForkId>, holdings: &mut Holdings) -> bool {
+        self.free(keep).and_then(|id| self.take(id, holdings)).is_some()
     }
 
     /// The oldest that is sealed and that nobody holds.
@@ -198,28 +188,29 @@ impl Forks {
         self.ages.values().find(goes).copied()
     }
 
-    fn make_room(&mut self, keep: ForkId) {
-        while self.account.is_overdrawn() && self.evict_but(Some(keep)) {}
-    }
-
     /// Puts a fork point in the place of what was known of it.
-    fn put(&mut self, mut point: ForkPoint, since: Moment) -> Result<Arc<ForkPoint>, FanOutDropped> {
+    fn put(
+        &mut self,
+        mut point: ForkPoint,
+        since: Moment,
+        holdings: &mut Holdings,
+    ) -> Result<Arc<ForkPoint>, FanOutDropped> {
         let id = point.id;
-        let bytes = point.memory_bytes();
         let taken = |call: &Call| self.calls.get(&call.id).is_some_and(|owner| *owner != id);
-        let refused = if bytes > self.account.limit() {
+        let refused = if point.memory_bytes() > holdings.limit() {
             Some(FanOutDropped::TooLarge)
         } else if point.calls.iter().any(taken) {
             Some(FanOutDropped::ReusedId)
         } else {
             None
         };
-        let old = self.take(id);
+        let old = self.take(id, holdings);
         if let Some(why) = refused {
             return Err(why);
         }
         // Only what began as this turn goes on: another one under the same id has other calls.
-        let same = old.filter(|old| !old.point.is_sealed() && Arc::ptr_eq(&old.point.parent, &point.parent));
+        let goes_on = |old: &Slot| !old.point.is_sealed() && old.point.parent_number == point.parent_number;
+        let same = old.filter(goes_on);
         self.judge_tools(&mut point, same.as_ref());
         let age = match &same {
             Some(old) if !point.is_sealed() => old.age,
@@ -229,13 +220,12 @@ impl Forks {
             }
         };
         let (claims, seen) = same.map(|old| (old.claims, old.seen)).unwrap_or_default();
-        point.charge(&self.account);
         let point = Arc::new(point);
         let slot = Slot { point: Arc::clone(&point), age, since, claims, seen, returned: BTreeSet::new() };
-        self.index(slot);
-        self.make_room(id);
-        if self.account.is_overdrawn() {
-            self.take(id);
+        self.index(slot, holdings);
+        while holdings.is_overdrawn() && self.evict_but(Some(id), holdings) {}
+        if holdings.is_overdrawn() {
+            self.take(id, holdings);
             return Err(FanOutDropped::TooLarge);
         }
         Ok(point)
@@ -253,8 +243,9 @@ impl Forks {
         }
     }
 
-    fn index(&mut self, slot: Slot) {
+    fn index(&mut self, slot: Slot, holdings: &mut Holdings) {
         let id = slot.point.id;
+        holdings.hold(&slot.point);
         for (number, call) in slot.point.calls.iter().enumerate() {
             self.calls.insert(Arc::clone(&call.id), id);
             call.directives.iter().for_each(|text| self.leaves.insert(text, (id, number)));
@@ -264,8 +255,9 @@ impl Forks {
         self.slots.insert(id, slot);
     }
 
-    fn take(&mut self, id: ForkId) -> Option<Slot> {
+    fn take(&mut self, id: ForkId, holdings: &mut Holdings) -> Option<Slot> {
         let slot = self.slots.remove(&id)?;
+        holdings.release(&slot.point);
         self.ages.remove(&slot.age);
         self.pending -= usize::from(!slot.point.is_sealed());
         for (number, call) in slot.point.calls.iter().enumerate() {

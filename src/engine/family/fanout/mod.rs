@@ -6,15 +6,14 @@
 //! count; what counts is the text, who sends it, and when.
 //!
 //! ```text
-//! answer of a parent   Draft::begin ─ push(block) ─┬─ Forks::pending ─ … ─ Forks::seal ─ ForkPoint | FanOutDropped
-//!                                                  └─ at each content_block_stop
-//! request              Forks::recognise(Newcomer) ─ Plain(why) | Parent | Child | ClientFork | Ambiguous
-//! later turn of a child   Bindings::find ─ what was decided for it
+//! answer of a parent   Draft::begin ─ push(block) ─┬─ FanOuts::pending ─ … ─ Draft::end ─ FanOuts::seal ─┬─ ForkPoint
+//!                                                  └─ at each content_block_stop                       └─ FanOutDropped
+//! request              FanOuts::recognise(Newcomer) ─ Plain(why) | Parent | Child | ClientFork | Ambiguous
+//! later turn of a child   find_child ─ FanOuts::find ─ what was decided for it
 //! ```
 //!
 //! In doubt a request is plain: a child not seen costs money, a false one reads another's conversation.
 
-mod account;
 mod rules;
 mod glob;
 mod directive;
@@ -24,16 +23,20 @@ mod shape;
 mod forks;
 mod recognise;
 mod snapshots;
+mod marks;
 mod bindings;
+mod holdings;
+mod fan_outs;
 mod summary;
 #[cfg(test)]
 mod tests;
 
-pub use account::{Account, Charge};
-pub use bindings::{Binding, Bindings, Life};
+pub use bindings::{Bindable, Binding, Bindings};
 pub use directive::Call;
+pub use fan_outs::FanOuts;
 pub use forks::Forks;
-pub use point::{Draft, ForkId, ForkPoint, Parent, fans_out};
+pub use marks::{ChildMarks, StartMeaning, Toolset, UnreadMark, find_child};
+pub use point::{Draft, EndedDraft, FinishedTurn, ForkId, ForkPoint, Parent, fans_out};
 pub use recognise::{Child, Explicit, Newcomer, Recognised};
 pub use rules::{Rules, Who};
 pub use shape::{CHILD_TAG, PLACEHOLDER, is_forked_by_shape};

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::account::{Account, Charge};
 use super::directive::Call;
+use super::holdings::{HoldingNumber, Holdings};
 use super::rules::{Rules, Who};
 use super::shape;
 use crate::engine::answer::turn::{Block, Turn, Wholeness, assistant_message};
@@ -48,14 +48,12 @@ pub struct Parent {
     pub who: Who,
     /// Where its last cache entry ends, if it asked for one.
     pub written: Option<Breakpoint>,
-    /// The charge for its memory, counted from when it is first kept.
-    pub charge: OnceLock<Charge>,
 }
 
 impl Parent {
     /// One that sent no betas and asked for no cache entry.
     pub fn new(request: Arc<Remembered>, who: Who) -> Parent {
-        Parent { request, betas: String::new(), who, written: None, charge: OnceLock::new() }
+        Parent { request, betas: String::new(), who, written: None }
     }
 
     /// About how much memory this takes.
@@ -90,8 +88,10 @@ pub struct ForkPoint {
     /// The whole assistant message; none while pending.
     pub message: Option<Bytes>,
     pub usage: Option<Usage>,
-    /// The charge for its memory beside its parent, once it is kept.
-    charge: Option<Charge>,
+    /// Counts its memory beside its parent, once it is kept.
+    pub(super) number: HoldingNumber,
+    /// Counts its parent's memory: equal for all that is kept of one answer.
+    pub(super) parent_number: HoldingNumber,
 }
 
 impl ForkPoint {
@@ -129,16 +129,11 @@ impl ForkPoint {
         self.parent.memory_bytes() + self.own_bytes()
     }
 
-    fn own_bytes(&self) -> usize {
+    /// About how much memory this takes beside the parent's request.
+    pub(super) fn own_bytes(&self) -> usize {
         let directives = self.calls.iter().flat_map(|call| &call.directives).map(|text| text.len());
         let blocks = self.blocks.iter().map(Bytes::len);
         self.calls.len() * CALL_BYTES + directives.chain(blocks).sum::<usize>()
-    }
-
-    /// It is kept from now on, as long as anybody holds it; its parent perhaps longer.
-    pub(super) fn charge(&mut self, account: &Account) {
-        self.parent.charge.get_or_init(|| account.charge(self.parent.memory_bytes()));
-        self.charge = Some(account.charge(self.own_bytes()));
     }
 }
 
@@ -146,6 +141,8 @@ impl ForkPoint {
 #[derive(Debug)]
 pub struct Draft {
     pub(super) parent: Arc<Parent>,
+    /// None until anything of it is kept.
+    parent_number: Option<HoldingNumber>,
     pub(super) blocks: Vec<Bytes>,
     /// Blocks of the answer that were looked at; those that say nothing are left out.
     taken: usize,
@@ -165,8 +162,13 @@ impl Draft {
         if bound || parent.who.agent.is_some() || shape::is_forked_by_shape(&parent.request) {
             return Err(FanOutDropped::Child);
         }
-        Ok(Draft {
+        Ok(Draft::of(parent))
+    }
+
+    fn of(parent: Arc<Parent>) -> Draft {
+        Draft {
             parent,
+            parent_number: None,
             blocks: Vec::new(),
             taken: 0,
             calls: Vec::new(),
@@ -174,11 +176,11 @@ impl Draft {
             unresolved: BTreeSet::new(),
             spoilt: None,
             pending: None,
-        })
+        }
     }
 
     /// Takes in the next finished block; `true` if it is a call with a directive, which a child may follow at
-    /// once: the time for [`Forks::pending`](super::Forks::pending).
+    /// once: the time for [`FanOuts::pending`](super::FanOuts::pending).
     pub fn push(&mut self, block: Block, rules: &Rules) -> bool {
         let number = self.blocks.len();
         let mut directed = false;
@@ -211,28 +213,59 @@ impl Draft {
         self.parent.memory_bytes() + self.calls.len() * CALL_BYTES + 2 * blocks
     }
 
-    /// The fork point as far as it is known.
-    pub(super) fn point(&self, id: ForkId) -> ForkPoint {
+    /// The fork point as far as it is known, to be kept.
+    pub(super) fn pending_point(&mut self, id: ForkId, holdings: &mut Holdings) -> ForkPoint {
+        self.point(id, self.blocks.clone(), self.calls.clone(), holdings)
+    }
+
+    /// The fork point of the finished turn, to be kept.
+    pub(super) fn whole_point(
+        &mut self,
+        id: ForkId,
+        turn: FinishedTurn,
+        holdings: &mut Holdings,
+    ) -> ForkPoint {
+        let mut point = self.point(id, turn.blocks, turn.calls, holdings);
+        point.message = Some(turn.message);
+        point.usage = turn.usage;
+        point
+    }
+
+    fn point(
+        &mut self,
+        id: ForkId,
+        blocks: Vec<Bytes>,
+        calls: Vec<Call>,
+        holdings: &mut Holdings,
+    ) -> ForkPoint {
         let request = &self.parent.request;
         ForkPoint {
             id,
             parent: Arc::clone(&self.parent),
             prefix: request.chain().layer(request.anatomy(), Layer::Messages),
-            blocks: self.blocks.clone(),
-            calls: self.calls.clone(),
+            blocks,
+            calls,
             message: None,
             usage: None,
-            charge: None,
+            number: holdings.number(),
+            parent_number: *self.parent_number.get_or_insert_with(|| holdings.number()),
         }
     }
 
-    /// The fork point that the finished turn leaves, if it is a fan-out that can be replayed.
-    pub(super) fn sealed(
-        mut self,
-        id: impl FnOnce() -> ForkId,
-        turn: &Turn,
-        rules: &Rules,
-    ) -> Result<ForkPoint, FanOutDropped> {
+    /// Takes in the end of the answer, for [`FanOuts::seal`](super::FanOuts::seal).
+    pub fn end(mut self, turn: &Turn, rules: &Rules) -> EndedDraft {
+        let turn = match FanOutDropped::of(turn.wholeness) {
+            // What broke off before its first call is as little a fan-out as any other answer.
+            Some(FanOutDropped::Unfinished) if self.calls.is_empty() => Err(FanOutDropped::FewCalls),
+            Some(why) => Err(why),
+            None => self.sealed(turn, rules),
+        };
+        EndedDraft { draft: self, turn }
+    }
+
+    /// Reads the finished turn of this answer, if it is a fan-out that can be replayed.
+    fn sealed(&mut self, turn: &Turn, rules: &Rules) -> Result<FinishedTurn, FanOutDropped> {
+        let message_id = turn.id.clone().ok_or(FanOutDropped::NoMessageId)?;
         let message = self.take_in(turn, rules)?;
         let directed = self.calls.iter().filter(|call| !call.directives.is_empty()).count();
         match self.spoilt {
@@ -243,23 +276,21 @@ impl Draft {
             None if !self.unresolved.is_empty() => return Err(FanOutDropped::ServerTools),
             None => {}
         }
-        Ok(self.whole(id(), message, turn))
+        Ok(self.finished(message_id, message, turn))
     }
 
-    /// The fork point of a turn that need not be a fan-out, if another message may follow it.
-    pub(super) fn snapshot(
-        mut self,
-        id: ForkId,
-        turn: &Turn,
-        rules: &Rules,
-    ) -> Result<ForkPoint, FanOutDropped> {
-        let message = self.take_in(turn, rules)?;
+    /// Reads the finished turn of this answer, which need not be a fan-out, if another message may follow it. For
+    /// [`FanOuts::record`](super::FanOuts::record).
+    pub fn snapshot(&self, turn: &Turn, rules: &Rules) -> Result<FinishedTurn, FanOutDropped> {
+        let message_id = turn.id.clone().ok_or(FanOutDropped::NoMessageId)?;
+        let mut whole = Draft::of(Arc::clone(&self.parent));
+        let message = whole.take_in(turn, rules)?;
         let ended = matches!(turn.stop_reason.as_deref(), Some("end_turn" | "tool_use" | "stop_sequence"));
-        match self.spoilt {
+        match whole.spoilt {
             Some(why) => Err(why),
-            None if !ended || self.blocks.is_empty() => Err(FanOutDropped::StopReason),
-            None if !self.unresolved.is_empty() => Err(FanOutDropped::ServerTools),
-            None => Ok(self.whole(id, message, turn)),
+            None if !ended || whole.blocks.is_empty() => Err(FanOutDropped::StopReason),
+            None if !whole.unresolved.is_empty() => Err(FanOutDropped::ServerTools),
+            None => Ok(whole.finished(message_id, message, turn)),
         }
     }
 
@@ -276,13 +307,29 @@ impl Draft {
         Ok(assistant_message(self.blocks.iter().map(|block| &block[..])).into())
     }
 
-    fn whole(&self, id: ForkId, message: Bytes, turn: &Turn) -> ForkPoint {
-        let mut point = self.point(id);
-        share(&mut point.blocks, &message);
-        point.message = Some(message);
-        point.usage = turn.usage;
-        point
+    fn finished(&mut self, message_id: String, message: Bytes, turn: &Turn) -> FinishedTurn {
+        let mut blocks = std::mem::take(&mut self.blocks);
+        share(&mut blocks, &message);
+        let calls = std::mem::take(&mut self.calls);
+        FinishedTurn { message_id, blocks, calls, message, usage: turn.usage }
     }
+}
+
+/// An assistant turn as a fork point keeps it.
+#[derive(Debug)]
+pub struct FinishedTurn {
+    pub(super) message_id: String,
+    blocks: Vec<Bytes>,
+    calls: Vec<Call>,
+    message: Bytes,
+    usage: Option<Usage>,
+}
+
+/// A draft whose answer has ended, and the turn to be sealed or why there is none.
+#[derive(Debug)]
+pub struct EndedDraft {
+    pub(super) draft: Draft,
+    pub(super) turn: Result<FinishedTurn, FanOutDropped>,
 }
 
 /// Returns true if an answer would be a fan-out if its request were nobody's child.

@@ -67,8 +67,7 @@ impl Child {
 impl Forks {
     /// Says what a request is. Asked again for the same request (after a wait, or a retry of the client) it
     /// gives the same answer, as long as nothing new is known.
-    pub fn recognise(&mut self, newcomer: &Newcomer<'_>, now: Moment) -> Recognised {
-        self.expire(now);
+    pub(super) fn recognise(&mut self, newcomer: &Newcomer<'_>, now: Moment) -> Recognised {
         let found = match newcomer.explicit {
             _ if newcomer.request.anatomy().ambiguous => Err(WhyPlain::Unreadable),
             Some(explicit) => self.named(newcomer, explicit, now),

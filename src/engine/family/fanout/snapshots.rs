@@ -4,12 +4,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::account::Account;
-use super::point::{Draft, ForkId, ForkPoint, Parent};
+use super::holdings::Holdings;
+use super::point::{Draft, FinishedTurn, ForkId, ForkPoint};
 use super::recognise::{Child, Newcomer};
 use super::rules::Rules;
 use super::shape;
-use crate::engine::answer::turn::Turn;
 use crate::engine::words::{FanOutDropped, Moment, Rank, TenantId, WhyPlain};
 
 /// Conversations of one tenant whose newest turn is kept.
@@ -27,7 +26,6 @@ pub struct Snapshots {
     slots: BTreeMap<u64, Slot>,
     ages: HashMap<ForkId, u64>,
     next: u64,
-    account: Account,
 }
 
 #[derive(Debug)]
@@ -37,14 +35,8 @@ struct Slot {
 }
 
 impl Snapshots {
-    pub fn new(tenant: TenantId, rules: Rules) -> Snapshots {
-        let account = Account::alone(rules.bytes);
-        Snapshots::with(tenant, rules, account)
-    }
-
-    /// The snapshots of a tenant, on its account.
-    pub fn with(tenant: TenantId, rules: Rules, account: Account) -> Snapshots {
-        Snapshots { tenant, rules, slots: BTreeMap::new(), ages: HashMap::new(), next: 0, account }
+    pub(super) fn new(tenant: TenantId, rules: Rules) -> Snapshots {
+        Snapshots { tenant, rules, slots: BTreeMap::new(), ages: HashMap::new(), next: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -55,53 +47,45 @@ impl Snapshots {
         self.slots.is_empty()
     }
 
-    /// Returns the bytes held on their account, the requests included.
-    pub fn bytes(&self) -> usize {
-        self.account.bytes()
-    }
-
-    /// Keeps a finished turn in the place of the one before it, whose message id is `before`. `bound`: the request
-    /// was a child's, which nothing is put upon.
-    pub fn record(
+    /// Keeps a finished turn in the place of the one before it, whose message id is `before`.
+    pub(super) fn record(
         &mut self,
-        parent: impl Into<Arc<Parent>>,
-        bound: bool,
-        turn: &Turn,
+        draft: &mut Draft,
+        turn: FinishedTurn,
         before: Option<&str>,
         now: Moment,
+        holdings: &mut Holdings,
     ) -> Result<Arc<ForkPoint>, FanOutDropped> {
-        self.expire(now);
-        let draft = Draft::begin(parent, bound)?;
-        let id = turn.id.as_deref().ok_or(FanOutDropped::NoMessageId)?;
-        let mut point = draft.snapshot(ForkId::of(self.tenant, id), turn, &self.rules)?;
+        self.expire(now, holdings);
+        let id = ForkId::of(self.tenant, &turn.message_id);
+        let point = draft.whole_point(id, turn, holdings);
         let before = before.map(|before| ForkId::of(self.tenant, before));
-        before.into_iter().chain([point.id]).for_each(|id| self.forget(id));
-        if point.memory_bytes() > self.account.limit() {
+        before.into_iter().chain([id]).for_each(|id| self.forget(id, holdings));
+        if point.memory_bytes() > holdings.limit() {
             return Err(FanOutDropped::TooLarge);
         }
-        point.charge(&self.account);
         let point = Arc::new(point);
+        holdings.hold(&point);
         self.next += 1;
-        self.ages.insert(point.id, self.next);
+        self.ages.insert(id, self.next);
         self.slots.insert(self.next, Slot { point: Arc::clone(&point), since: now });
-        while (self.account.is_overdrawn() || self.slots.len() > SNAPSHOTS_MAX) && self.evict() {}
-        if self.ages.contains_key(&point.id) { Ok(point) } else { Err(FanOutDropped::TooLarge) }
+        while (holdings.is_overdrawn() || self.slots.len() > SNAPSHOTS_MAX) && self.evict(holdings) {}
+        if self.ages.contains_key(&id) { Ok(point) } else { Err(FanOutDropped::TooLarge) }
     }
 
     /// Since when the one has been known that would be forgotten next.
-    pub fn oldest(&self) -> Option<Moment> {
+    pub(super) fn oldest(&self) -> Option<Moment> {
         self.slots.values().next().map(|slot| slot.since)
     }
 
     /// Forgets the oldest; `false` if there is none.
-    pub fn evict(&mut self) -> bool {
+    pub(super) fn evict(&mut self, holdings: &mut Holdings) -> bool {
         let oldest = self.slots.values().next().map(|slot| slot.point.id);
-        oldest.inspect(|id| self.forget(*id)).is_some()
+        oldest.inspect(|id| self.forget(*id, holdings)).is_some()
     }
 
     /// The turn that a request names as its parent; vetoes hold as for any other child.
-    pub fn find(&mut self, newcomer: &Newcomer<'_>, now: Moment) -> Result<Child, WhyPlain> {
-        self.expire(now);
+    pub(super) fn find(&self, newcomer: &Newcomer<'_>, now: Moment) -> Result<Child, WhyPlain> {
         let explicit = newcomer.explicit.ok_or(WhyPlain::NoForkPoint)?;
         if newcomer.request.anatomy().ambiguous {
             return Err(WhyPlain::Unreadable);
@@ -131,14 +115,17 @@ impl Snapshots {
         Ok(Child { fork, call, rank: Rank::Explicit })
     }
 
-    fn expire(&mut self, now: Moment) {
+    /// Forgets what has outlived `fork.ttl_s`.
+    pub(super) fn expire(&mut self, now: Moment, holdings: &mut Holdings) {
         let ttl_ms = self.rules.ttl_s.saturating_mul(1_000);
         while self.slots.values().next().is_some_and(|slot| now.since(slot.since) > ttl_ms) {
-            self.evict();
+            self.evict(holdings);
         }
     }
 
-    fn forget(&mut self, id: ForkId) {
-        self.ages.remove(&id).and_then(|age| self.slots.remove(&age));
+    fn forget(&mut self, id: ForkId, holdings: &mut Holdings) {
+        if let Some(slot) = self.ages.remove(&id).and_then(|age| self.slots.remove(&age)) {
+            holdings.release(&slot.point);
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::engine::answer::turn::{Block, Turn, TurnBuilder, TurnLimits};
 use crate::engine::request::identify::Session;
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{Nothing, Remembered};
-use crate::engine::words::{IdDigest, Moment, Rank, TenantId};
+use crate::engine::words::{FanOutDropped, IdDigest, Moment, Rank, TenantId};
 
 mod adversarial;
 mod bindings;
@@ -100,13 +100,13 @@ fn directive(topic: &str) -> String {
 
 /// One tenant's fork points, and a clock.
 struct Scene {
-    forks: Forks,
+    forks: FanOuts<()>,
     now: Moment,
 }
 
 impl Scene {
     fn new() -> Scene {
-        Scene { forks: Forks::new(TENANT, Rules::default()), now: Moment(1_000_000) }
+        Scene { forks: FanOuts::new(TENANT, Rules::default()), now: Moment(1_000_000) }
     }
 
     fn wait(&mut self, seconds: u64) {
@@ -117,7 +117,13 @@ impl Scene {
     fn fan_out(&mut self, body: &Value, headers: Headers, id: &str, calls: &[Value]) -> Arc<ForkPoint> {
         let draft = Draft::begin(parent(body, headers), false).unwrap();
         let blocks: Vec<_> = [text("I will split this.")].into_iter().chain(calls.iter().cloned()).collect();
-        self.forks.seal(draft, &answer(id, "tool_use", &blocks), self.now).unwrap()
+        self.seal(draft, &answer(id, "tool_use", &blocks)).unwrap()
+    }
+
+    /// The answer of this draft has ended.
+    fn seal(&mut self, draft: Draft, turn: &Turn) -> Result<Arc<ForkPoint>, FanOutDropped> {
+        let ended = draft.end(turn, self.forks.points().rules());
+        self.forks.seal(ended, self.now)
     }
 
     fn ask(&mut self, body: &Value, headers: Headers) -> Recognised {

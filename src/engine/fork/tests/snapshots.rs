@@ -1,8 +1,8 @@
 //! Messages to a turn that they name.
 
 use super::*;
-use crate::engine::family::fanout::{Explicit, LATEST, Newcomer, Snapshots};
-use crate::engine::words::{ForkNote, Refusal, WhyPlain};
+use crate::engine::family::fanout::{Explicit, LATEST, Newcomer};
+use crate::engine::words::{FanOutDropped, ForkNote, Refusal, WhyPlain};
 
 const SESSION: Option<u8> = Some(3);
 
@@ -17,24 +17,39 @@ fn question(text: &str) -> Value {
 }
 
 /// One tenant whose every turn is kept.
-struct Kept(Snapshots);
+struct Kept(FanOuts<()>);
 
 impl Kept {
     fn new() -> Kept {
-        Kept(Snapshots::new(TENANT, Rules::default()))
+        Kept(FanOuts::new(TENANT, Rules::default()))
     }
 
     fn turn(&mut self, body: &Value, session: Option<u8>, turn: &Answer, before: Option<&str>, now: u64) {
         let request = read(&body.to_string());
         let who = who(&request, session, None);
         let parent = Parent::new(Arc::new(request), who);
-        self.0.record(parent, false, turn, before, Moment(now)).unwrap();
+        self.record(parent, false, turn, before, now).unwrap();
+    }
+
+    /// `bound`: the request was a child's, which nothing is put upon.
+    fn record(
+        &mut self,
+        parent: Parent,
+        bound: bool,
+        turn: &Answer,
+        before: Option<&str>,
+        now: u64,
+    ) -> Result<Arc<ForkPoint>, FanOutDropped> {
+        let mut draft = Draft::begin(parent, bound)?;
+        let turn = draft.snapshot(turn, &Rules::default())?;
+        self.0.record(&mut draft, turn, before, Moment(now))
     }
 
     fn find(&mut self, body: &Value, session: Option<u8>, parent: &str, now: u64) -> Result<Child, WhyPlain> {
         let request = read(&body.to_string());
         let explicit = Some(Explicit { message_id: parent, tool_use: None });
-        self.0.find(&Newcomer { request: &request, who: who(&request, session, None), explicit }, Moment(now))
+        let newcomer = Newcomer { request: &request, who: who(&request, session, None), explicit };
+        self.0.find_snapshot(&newcomer, Moment(now))
     }
 }
 
@@ -159,7 +174,7 @@ fn a_turn_is_found_by_those_who_may_and_while_it_is_the_newest() {
         kept.find(&ask, SESSION, "m2", 4).unwrap().fork.id
     );
     assert_eq!(found(&mut kept, SESSION, "m2", 3 + 3_600_001), Err("unknown_parent"));
-    assert_eq!((kept.0.len(), kept.0.bytes()), (0, 0));
+    assert_eq!((kept.0.snapshots().len(), kept.0.bytes()), (0, 0));
 }
 
 #[test]
@@ -180,22 +195,17 @@ fn turns_that_nothing_may_follow_are_not_kept() {
         (vec![text("Do")], "max_tokens", "stop_reason"),
         (vec![searching], "end_turn", "server_tools"),
     ] {
-        let dropped = kept.0.record(
-            parent(&parent_body().to_string()),
-            false,
-            &ended("m", &blocks, stop),
-            None,
-            Moment(0),
-        );
+        let dropped =
+            kept.record(parent(&parent_body().to_string()), false, &ended("m", &blocks, stop), None, 0);
         assert_eq!(dropped.err().map(|why| why.as_str()), Some(why));
     }
     let broken = Answer { wholeness: Wholeness::Unfinished, ..ended("m", &[text("Do")], "end_turn") };
-    let dropped = kept.0.record(parent(&parent_body().to_string()), false, &broken, None, Moment(0));
+    let dropped = kept.record(parent(&parent_body().to_string()), false, &broken, None, 0);
     assert_eq!(dropped.err().map(|why| why.as_str()), Some("unfinished"));
     let whole = ended("m", &[text("Done.")], "end_turn");
-    let dropped = kept.0.record(parent(&parent_body().to_string()), true, &whole, None, Moment(0));
+    let dropped = kept.record(parent(&parent_body().to_string()), true, &whole, None, 0);
     assert_eq!(dropped.err().map(|why| why.as_str()), Some("child"));
-    assert!(kept.0.is_empty());
+    assert!(kept.0.snapshots().is_empty());
 }
 
 #[test]
@@ -210,7 +220,7 @@ fn snapshots_are_bounded_and_the_oldest_goes_first() {
             number,
         );
     }
-    assert_eq!(kept.0.len(), 256);
+    assert_eq!(kept.0.snapshots().len(), 256);
     assert!(kept.find(&question("?"), SESSION, "m43", 300).is_err());
     assert!(kept.find(&question("?"), SESSION, "m44", 300).is_ok());
     let mut large = parent_body();
@@ -218,7 +228,7 @@ fn snapshots_are_bounded_and_the_oldest_goes_first() {
     for number in 0..4 {
         kept.turn(&large, SESSION, &ended(&format!("l{number}"), &[text("Done.")], "end_turn"), None, 400);
     }
-    assert!(kept.0.len() == 3 && kept.0.bytes() <= Rules::default().bytes);
+    assert!(kept.0.snapshots().len() == 3 && kept.0.bytes() <= Rules::default().bytes);
 }
 
 #[test]

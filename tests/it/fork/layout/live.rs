@@ -5,7 +5,9 @@ use std::sync::Arc;
 use forkpoint::engine::answer::turn::Turn as Answer;
 use forkpoint::engine::cache::breakpoints::Profile;
 use forkpoint::engine::cache::prices::{ModelFacts, Multiplier, Multipliers};
-use forkpoint::engine::family::fanout::{Explicit, LATEST, Newcomer, Parent, Recognised, Rules, Snapshots};
+use forkpoint::engine::family::fanout::{
+    Draft, Explicit, FanOuts, LATEST, Newcomer, Parent, Recognised, Rules,
+};
 use forkpoint::engine::fork::{
     ChildHabits, ChildPrefix, EligibilityFacts, Forecast, ParentPrefix, PricedCache, PromptSizes, Turn,
     eligible, siblings,
@@ -82,7 +84,9 @@ impl Stage {
     fn forecast(&mut self, body: &Value, parents: Bill) -> Forecast {
         let request = read(body.to_string().as_bytes());
         let newcomer = Newcomer { request: &request, who: who(&request, Hints::default()), explicit: None };
-        let Recognised::Child(child) = self.house.forks.recognise(&newcomer, NOW) else { panic!("no child") };
+        let Recognised::Child(child) = self.house.fan_outs.recognise(&newcomer, NOW) else {
+            panic!("no child")
+        };
         let parent_prefix = self.house.parent_prefix(&child);
         let (prefix, _) = ChildPrefix::of(&parent_prefix, &request, &child, &self.house.policy).unwrap();
         let composed = prefix.compose(&request, Turn::First, Profile::Anthropic);
@@ -282,18 +286,20 @@ async fn a_message_to_a_turn_reads_what_the_turn_was_made_of() {
         let (answer, bill) = stage.post(aligned(lead.as_bytes())).await;
         let request = read(lead.as_bytes());
         let hints = Hints { session: Some("s"), agent: None };
-        let mut kept = Snapshots::new(TenantId([1; 32]), Rules::default());
+        let mut kept = FanOuts::<()>::new(TenantId([1; 32]), Rules::default());
         let leader = who(&request, hints);
         let parent = Parent::new(request.into(), leader);
         let turn = Answer::from_json(answer.to_string().as_bytes(), LIMITS);
-        kept.record(parent, false, &turn, None, NOW).unwrap();
+        let mut draft = Draft::begin(parent, false).unwrap();
+        let snapshot = draft.snapshot(&turn, &Rules::default()).unwrap();
+        kept.record(&mut draft, snapshot, None, NOW).unwrap();
         for words in ["Sum up.", "What next?"] {
             let body =
                 json!({"model": model, "max_tokens": 500, "messages": [{"role": "user", "content": words}]});
             let request = read(body.to_string().as_bytes());
             let explicit = Some(Explicit { message_id: LATEST, tool_use: None });
             let newcomer = Newcomer { request: &request, who: who(&request, hints), explicit };
-            let child = kept.find(&newcomer, NOW).unwrap();
+            let child = kept.find_snapshot(&newcomer, NOW).unwrap();
             let facts = EligibilityFacts { rules: &stage.house.rules, stood_down: false };
             let policy = &stage.house.policy;
             assert_eq!(eligible(&request, &child, &newcomer.who, policy, &facts), Ok(()));

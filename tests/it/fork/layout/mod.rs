@@ -11,8 +11,8 @@ use bytes::Bytes;
 use forkpoint::engine::answer::turn::{Turn as Answer, TurnLimits};
 use forkpoint::engine::cache::breakpoints::{self, Breakpoint, Profile, Situation};
 use forkpoint::engine::family::fanout::{
-    Account, Binding, Bindings, Child, Draft, ForkId, ForkPoint, Forks, Life, Newcomer, Parent, Recognised,
-    Rules, Who,
+    Bindable, Binding, Child, Draft, FanOuts, ForkId, ForkPoint, Newcomer, Parent, Recognised, Rules,
+    StartMeaning, Toolset, Who, find_child,
 };
 use forkpoint::engine::fork::{
     ChildPrefix, Composed, EligibilityFacts, ParentPrefix, Policy, Turn, eligible,
@@ -30,10 +30,9 @@ const NOW: Moment = Moment(1_000);
 
 /// One tenant whose children are forked by hand.
 struct House {
-    forks: Forks,
+    fan_outs: FanOuts<ChildPrefix>,
     rules: Rules,
     policy: Policy,
-    bound: Bindings<ChildPrefix>,
     parent_prefixes: HashMap<ForkId, Arc<ParentPrefix>>,
     /// Where each child wrote last.
     tails: HashMap<Binding, usize>,
@@ -58,10 +57,9 @@ impl House {
     fn new() -> House {
         let rules = Rules::default();
         House {
-            forks: Forks::new(TenantId([1; 32]), rules.clone()),
+            fan_outs: FanOuts::new(TenantId([1; 32]), rules.clone()),
             rules,
             policy: Policy::default(),
-            bound: Bindings::new(Life { ttl_s: 3_600, count: 1_000 }, Account::alone(1 << 26)),
             parent_prefixes: HashMap::new(),
             tails: HashMap::new(),
         }
@@ -70,13 +68,15 @@ impl House {
     fn handle(&mut self, body: &[u8], hints: Hints<'_>) -> Fate {
         let request = read(body);
         let who = who(&request, hints);
-        if let Some((binding, prefix)) = self.bound.find(&request, &who, NOW) {
+        let found = find_child(&request, |marks| self.fan_outs.find(marks, &who, NOW));
+        if let Some(binding) = found {
             let turn = Turn::Later(self.tails.get(&binding).copied());
+            let prefix = self.fan_outs.children().get(binding).unwrap();
             let composed = prefix.compose(&request, turn, Profile::Anthropic);
             return self.sent(composed, binding);
         }
         let newcomer = Newcomer { request: &request, who, explicit: None };
-        let Recognised::Child(child) = self.forks.recognise(&newcomer, NOW) else { return Fate::Other };
+        let Recognised::Child(child) = self.fan_outs.recognise(&newcomer, NOW) else { return Fate::Other };
         let facts = EligibilityFacts { rules: &self.rules, stood_down: false };
         if let Err(refusal) = eligible(&request, &child, &who, &self.policy, &facts) {
             return Fate::Refused(refusal);
@@ -85,7 +85,9 @@ impl House {
             ChildPrefix::of(&self.parent_prefix(&child), &request, &child, &self.policy).unwrap();
         let composed = prefix.compose(&request, Turn::First, Profile::Anthropic);
         let bytes = prefix.memory_bytes();
-        let binding = self.bound.bind(&request, who, Arc::new(prefix), bytes, NOW);
+        let tools = Toolset::of(&request, |spelt| self.fan_outs.children().toolset(spelt));
+        let child = Bindable { tools, who, value: prefix, bytes, point: Some(child.fork) };
+        let binding = self.fan_outs.bind(child, NOW);
         self.sent(composed, binding)
     }
 
@@ -119,7 +121,7 @@ impl House {
         let who = who(&request, hints);
         let draft = Draft::begin(Parent::new(Arc::new(request), who), false).ok()?;
         let answer = Answer::from_json(answer.to_string().as_bytes(), LIMITS);
-        self.forks.seal(draft, &answer, NOW).ok()
+        self.fan_outs.seal(draft.end(&answer, &self.rules), NOW).ok()
     }
 
     /// The same while the answer streams: so many of its blocks are finished.
@@ -132,18 +134,21 @@ impl House {
         for block in answer.blocks.into_iter().take(blocks) {
             draft.push(block, &self.rules);
         }
-        self.forks.pending(&answer.id.unwrap(), &mut draft, NOW).unwrap();
+        self.fan_outs.pending(&answer.id.unwrap(), &mut draft, NOW).unwrap();
     }
 
     /// A child was answered.
     fn child_answered(&mut self, binding: Binding, body: &[u8], content: &Value) {
         for block in content.as_array().unwrap() {
             if let Some(id) = block["id"].as_str() {
-                self.bound.called(binding, id);
+                self.fan_outs.called(binding, id);
             }
         }
         let message = json!({"role": "assistant", "content": content}).to_string();
-        self.bound.answered(binding, &read(body), message.as_bytes());
+        let request = read(body);
+        if self.fan_outs.children().needs_start(binding, &request) {
+            self.fan_outs.answered(binding, StartMeaning::of_answered(&request, message.as_bytes()));
+        }
     }
 }
 

@@ -116,7 +116,7 @@ fn a_directive_is_claimed_once_and_not_a_day_later() {
     plain(&mut scene, &child(&directive("b")), BARE, "window");
     scene.wait(86_400);
     plain(&mut scene, &child(&directive("b")), BARE, "no_fork_point");
-    assert_eq!((scene.forks.len(), scene.forks.bytes()), (0, 0));
+    assert_eq!((scene.forks.points().len(), scene.forks.bytes()), (0, 0));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn paths_and_commands_quoted_in_chats_are_no_directives() {
     let calls = [1, 2].map(|n| call(&format!("r{n}"), "Read", json!({"file_path": path(n)})));
     let draft = Draft::begin(parent(&request(&["Read"], &[user(json!("go"))]), BARE), false).unwrap();
     let turn = answer("msg_1", "tool_use", &calls);
-    assert_eq!(scene.forks.seal(draft, &turn, scene.now).unwrap_err(), FanOutDropped::FewDirectives);
+    assert_eq!(scene.seal(draft, &turn).unwrap_err(), FanOutDropped::FewDirectives);
 
     let command =
         |n: u8| format!("cargo test --all-targets --package number-{n} -- --nocapture --test-threads 1");
@@ -174,11 +174,11 @@ fn a_hostile_first_message_costs_little() {
     }
     let told = directive("a");
     let end = &told[told.len() - 48..];
-    let scan = scene.forks.rules().scan_bytes;
+    let scan = scene.forks.points().rules().scan_bytes;
     let repeated = [end.repeat(scan / end.len() + 1), told.repeat(scan / told.len() + 1)];
     for hostile in &repeated {
         let request = read(&child(hostile));
-        let search = scene.forks.leaves.search(shape::first_texts(&request, scan), scan);
+        let search = scene.forks.points.leaves.search(shape::first_texts(&request, scan), scan);
         assert!(search.comparisons <= 1, "{}", search.comparisons);
         assert!(search.probes <= 2 * (scan / 48 + 1), "{}", search.probes);
         let said = scene.ask(&child(hostile), BARE);
@@ -219,7 +219,7 @@ fn nothing_crosses_tenants() {
     let fork = two_agents(&mut scene, BARE, "msg_1");
     assert_ne!(fork.id, ForkId::of(TenantId([8; 32]), "msg_1"));
     assert_eq!(fork.id.to_string().len(), 8);
-    let mut other = Scene { forks: Forks::new(TenantId([8; 32]), Rules::default()), now: scene.now };
+    let mut other = Scene { forks: FanOuts::new(TenantId([8; 32]), Rules::default()), now: scene.now };
     plain(&mut other, &child(&directive("a")), BARE, "no_fork_point");
 }
 

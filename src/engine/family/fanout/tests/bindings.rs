@@ -3,8 +3,23 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::engine::family::fanout::bindings::Life;
 
-const LIFE: Life = Life { ttl_s: 3_600, count: 100 };
+/// The children of one tenant.
+fn children<B>() -> FanOuts<B> {
+    FanOuts::new(TENANT, Rules::default())
+}
+
+/// A child of this first request, which keeps its own prompt.
+fn bindable<B>(request: &Remembered, who: Who, value: B, bytes: usize) -> Bindable<B> {
+    Bindable { tools: Toolset::of(request, |_| None), who, value, bytes, point: None }
+}
+
+fn answered<B>(bindings: &mut FanOuts<B>, binding: Binding, request: &Remembered, message: &[u8]) {
+    if bindings.children().needs_start(binding, request) {
+        bindings.answered(binding, StartMeaning::of_answered(request, message));
+    }
+}
 
 fn first(topic: &str) -> Remembered {
     read(&child(&directive(topic)))
@@ -22,7 +37,7 @@ fn later(topic: &str, messages: &[Value]) -> Remembered {
 
 /// A binding for a child of `topic`, whose first answer was these blocks.
 fn bound(
-    bindings: &mut Bindings<&'static str>,
+    bindings: &mut FanOuts<&'static str>,
     topic: &str,
     headers: Headers,
     blocks: &[Value],
@@ -30,25 +45,27 @@ fn bound(
 ) -> Binding {
     let request = first(topic);
     let who = who(&request, headers);
-    let binding = bindings.bind(&request, who, Arc::new(value), 100, Moment(0));
+    let binding = bindings.bind(bindable(&request, who, value, 100), Moment(0));
     let ids = blocks.iter().filter_map(|block| block["id"].as_str());
     ids.for_each(|id| bindings.called(binding, id));
-    bindings.answered(binding, &request, assistant(blocks).to_string().as_bytes());
+    answered(bindings, binding, &request, assistant(blocks).to_string().as_bytes());
     binding
 }
 
 fn find(
-    bindings: &mut Bindings<&'static str>,
+    bindings: &mut FanOuts<&'static str>,
     request: &Remembered,
     headers: Headers,
     now: u64,
 ) -> Option<&'static str> {
-    bindings.find(request, &who(request, headers), Moment(now)).map(|(_, value)| *value)
+    let who = who(request, headers);
+    let found = find_child(request, |marks| bindings.find(marks, &who, Moment(now)));
+    found.map(|binding| *bindings.children().get(binding).unwrap())
 }
 
 #[test]
 fn any_call_that_streamed_to_a_child_finds_it() {
-    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
+    let mut bindings = children();
     let calls = [call("c1", "get_fact", json!({})), call("c2", "get_fact", json!({}))];
     let binding = bound(&mut bindings, "a", BARE, &calls, "mine");
     let results = user(json!([result("c1", json!("r")), result("c2", json!("r"))]));
@@ -66,7 +83,7 @@ fn any_call_that_streamed_to_a_child_finds_it() {
 
 #[test]
 fn without_calls_the_start_finds_it_however_it_is_spelt() {
-    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
+    let mut bindings = children();
     bound(
         &mut bindings,
         "a",
@@ -89,13 +106,13 @@ fn without_calls_the_start_finds_it_however_it_is_spelt() {
 
 #[test]
 fn a_clients_own_fork_is_found_by_the_turns_it_started_with() {
-    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
+    let mut bindings = children();
     let start =
         [assistant(&[call("p1", "Agent", json!({"p": "x"}))]), user(json!([result("p1", json!("r"))]))];
     let request = later("a", &start);
     let headers = claude(1, Some(4));
-    let binding = bindings.bind(&request, who(&request, headers), Arc::new("mine"), 0, Moment(0));
-    bindings.answered(binding, &request, assistant(&[text("Done.")]).to_string().as_bytes());
+    let binding = bindings.bind(bindable(&request, who(&request, headers), "mine", 0), Moment(0));
+    answered(&mut bindings, binding, &request, assistant(&[text("Done.")]).to_string().as_bytes());
     let more = later("a", &[&start[..], &[assistant(&[text("Done.")]), user(json!("?"))]].concat());
     assert_eq!(find(&mut bindings, &more, headers, 1), Some("mine"));
     assert_eq!(find(&mut bindings, &more, claude(1, Some(5)), 1), None);
@@ -103,7 +120,7 @@ fn a_clients_own_fork_is_found_by_the_turns_it_started_with() {
 
 #[test]
 fn agent_model_and_tools_must_agree() {
-    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
+    let mut bindings = children();
     let calls = [call("c1", "get_fact", json!({}))];
     bound(&mut bindings, "a", claude(1, Some(4)), &calls, "mine");
     let messages = [user(json!(directive("a"))), assistant(&calls), user(json!([result("c1", json!("r"))]))];
@@ -119,7 +136,7 @@ fn agent_model_and_tools_must_agree() {
 
 #[test]
 fn two_conversations_that_start_alike_are_told_apart_or_left_alone() {
-    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
+    let mut bindings = children();
     let session = |session| Headers { session: Some(session), ..BARE };
     bound(&mut bindings, "a", session(1), &[text("Done.")], "one");
     bound(&mut bindings, "a", session(2), &[text("Done.")], "two");
@@ -139,8 +156,7 @@ fn two_conversations_that_start_alike_are_told_apart_or_left_alone() {
 
 #[test]
 fn an_id_given_to_several_children_names_none_of_them_as_long_as_one_lives() {
-    let account = Account::alone(usize::MAX);
-    let mut bindings = Bindings::new(LIFE, account.clone());
+    let mut bindings = children();
     let calls = [call("c", "get_fact", json!({}))];
     let made = ["x", "y", "z"].map(|topic| bound(&mut bindings, topic, BARE, &calls, topic));
     let echo = [assistant(&calls), user(json!([result("c", json!("r"))]))];
@@ -155,12 +171,12 @@ fn an_id_given_to_several_children_names_none_of_them_as_long_as_one_lives() {
         assert_eq!(find(&mut bindings, &compacted, BARE, 2), None);
     }
     bindings.release(made[2]);
-    assert_eq!((bindings.keys(), account.bytes()), (0, 0));
+    assert_eq!((bindings.children().keys(), bindings.bytes()), (0, 0));
 }
 
 #[test]
 fn another_session_or_user_is_not_given_a_childs_prefix_by_its_call() {
-    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
+    let mut bindings = children();
     let calls = [call("c1", "get_fact", json!({}))];
     let session = |session| Headers { session: Some(session), ..BARE };
     bound(&mut bindings, "a", session(1), &calls, "mine");
@@ -175,11 +191,11 @@ fn another_session_or_user_is_not_given_a_childs_prefix_by_its_call() {
 
 #[test]
 fn tools_in_another_order_and_spelling_are_the_same_tools() {
-    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
+    let mut bindings = children();
     let calls = [call("c1", "get_fact", json!({}))];
     let tools = ["get_fact", "search"];
     let start = read(&request(&tools, &[user(json!(directive("a")))]));
-    let binding = bindings.bind(&start, who(&start, BARE), Arc::new("mine"), 0, Moment(0));
+    let binding = bindings.bind(bindable(&start, who(&start, BARE), "mine", 0), Moment(0));
     bindings.called(binding, "c1");
     let messages = [user(json!(directive("a"))), assistant(&calls), user(json!([result("c1", json!("r"))]))];
     let mut shuffled = request(&["search", "get_fact"], &messages).to_string();
@@ -194,13 +210,13 @@ fn tools_in_another_order_and_spelling_are_the_same_tools() {
 
 #[test]
 fn an_agent_that_sums_up_all_it_said_is_still_the_same_child() {
-    let mut bindings = Bindings::new(LIFE, Account::alone(usize::MAX));
+    let mut bindings = children();
     let (mine, other) = (claude(1, Some(4)), claude(1, Some(5)));
     let started = first("a");
-    let binding = bindings.bind(&started, who(&started, mine), Arc::new("mine"), 0, Moment(0));
+    let binding = bindings.bind(bindable(&started, who(&started, mine), "mine", 0), Moment(0));
     let summary = first("a summary");
     assert_eq!(find(&mut bindings, &summary, mine, 1), None, "it has not answered yet");
-    bindings.answered(binding, &started, assistant(&[text("Done.")]).to_string().as_bytes());
+    answered(&mut bindings, binding, &started, assistant(&[text("Done.")]).to_string().as_bytes());
     assert_eq!(find(&mut bindings, &summary, mine, 1), Some("mine"));
     for stranger in [other, claude(2, Some(4)), claude(1, None), BARE] {
         assert_eq!(find(&mut bindings, &summary, stranger, 1), None);
@@ -208,7 +224,7 @@ fn an_agent_that_sums_up_all_it_said_is_still_the_same_child() {
     let side = read(&request(&[], &[user(json!("Sum this up."))]));
     assert_eq!(find(&mut bindings, &side, mine, 1), None, "other tools");
     // Its summary is where it starts from now on.
-    bindings.answered(binding, &summary, assistant(&[text("Going on.")]).to_string().as_bytes());
+    answered(&mut bindings, binding, &summary, assistant(&[text("Going on.")]).to_string().as_bytes());
     let more = later("a summary", &[assistant(&[text("Going on.")]), user(json!("?"))]);
     assert_eq!(find(&mut bindings, &more, mine, 2), Some("mine"));
     bound(&mut bindings, "b", mine, &[text("Done.")], "a second of that id");
@@ -217,8 +233,7 @@ fn an_agent_that_sums_up_all_it_said_is_still_the_same_child() {
 
 #[test]
 fn a_binding_lives_on_use_and_is_forgotten_without() {
-    let account = Account::alone(usize::MAX);
-    let mut bindings = Bindings::new(LIFE, account.clone());
+    let mut bindings = children();
     let calls = [call("c1", "get_fact", json!({}))];
     bound(&mut bindings, "a", BARE, &calls, "mine");
     let more = later("a", &[assistant(&calls), user(json!([result("c1", json!("r"))]))]);
@@ -226,7 +241,7 @@ fn a_binding_lives_on_use_and_is_forgotten_without() {
         assert_eq!(find(&mut bindings, &more, BARE, n * 3_600_000), Some("mine"));
     }
     assert_eq!(find(&mut bindings, &more, BARE, 4 * 3_600_000 + 3_600_001), None);
-    assert_eq!((bindings.len(), account.bytes()), (0, 0));
+    assert_eq!((bindings.children().len(), bindings.bytes()), (0, 0));
 }
 
 proptest! {
@@ -235,8 +250,8 @@ proptest! {
         steps in prop::collection::vec((0..8u8, 0..100usize, 0..2_000usize), 0..200),
     ) {
         let life = Life { ttl_s: 10, count: 20 };
-        let account = Account::alone(usize::MAX);
-        let mut bindings = Bindings::new(life, account.clone());
+        let mut bindings = children();
+        bindings.children.life = life;
         let request = first("a");
         let mut made = Vec::new();
         let mut now = Moment(0);
@@ -246,21 +261,21 @@ proptest! {
                     let agent = (number % 4 > 0).then_some(IdDigest([(number % 4) as u8; 16]));
                     let mut who = Who::default();
                     who.agent = agent;
-                    made.push(bindings.bind(&request, who, Arc::new(()), bytes, now));
+                    made.push(bindings.bind(bindable(&request, who, (), bytes), now));
                 }
                 3..=5 => if let Some(binding) = made.get(number % made.len().max(1)) {
                     bindings.called(*binding, &format!("id{number}"));
                 },
                 6 => if let Some(binding) = made.last() {
-                    bindings.answered(*binding, &request, br#"{"role":"assistant","content":"x"}"#);
+                    answered(&mut bindings, *binding, &request, br#"{"role":"assistant","content":"x"}"#);
                 },
                 _ => now = now.after(bytes as u64),
             }
-            bindings.make_room(now);
-            prop_assert!(bindings.len() <= life.count);
+            bindings.children.make_room(now, &mut bindings.holdings);
+            prop_assert!(bindings.children().len() <= life.count);
         }
-        bindings.make_room(now.after(10_001));
-        prop_assert_eq!((bindings.len(), account.bytes()), (0, 0));
-        prop_assert_eq!(bindings.keys(), 0);
+        bindings.children.make_room(now.after(10_001), &mut bindings.holdings);
+        prop_assert_eq!((bindings.children().len(), bindings.bytes()), (0, 0));
+        prop_assert_eq!(bindings.children().keys(), 0);
     }
 }

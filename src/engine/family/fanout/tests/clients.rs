@@ -70,7 +70,7 @@ fn claude_codes_children_are_known_before_the_parents_last_byte() {
         step.iter().for_each(|event| builder.push(event.as_bytes()));
         let finished: Vec<Block> = builder.finished().collect();
         for block in finished {
-            if draft.push(block, scene.forks.rules()) {
+            if draft.push(block, scene.forks.points().rules()) {
                 scene.forks.pending(builder.id().unwrap(), &mut draft, scene.now).unwrap();
             }
         }
@@ -86,7 +86,7 @@ fn claude_codes_children_are_known_before_the_parents_last_byte() {
     assert_eq!(so_far, assistant(&blocks[..3]));
 
     let turn = builder.finish();
-    let sealed = scene.forks.seal(draft, &turn, scene.now).unwrap();
+    let sealed = scene.seal(draft, &turn).unwrap();
     assert_eq!(sealed.message.as_deref(), turn.message().as_deref());
     assert_eq!(
         sealed.blocks,
@@ -305,8 +305,8 @@ fn results_in_split_turns_make_a_parent() {
         ],
     );
     assert_eq!(say(&scene.ask(&body, BARE)), "parent");
-    assert!(scene.forks.parent_of(["x", "msg_1_b"]).is_some());
-    assert!(scene.forks.parent_of(["x"]).is_none());
+    assert!(scene.forks.points().parent_of(["x", "msg_1_b"]).is_some());
+    assert!(scene.forks.points().parent_of(["x"]).is_none());
 }
 
 #[test]

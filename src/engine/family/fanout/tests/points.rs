@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::words::{FanOutDropped, Rank, Spawning, WhyPlain};
+use crate::engine::words::{Spawning, WhyPlain};
 
 fn draft(body: &Value) -> Draft {
     Draft::begin(parent(body, BARE), false).unwrap()
@@ -23,21 +23,21 @@ fn dropped(turn: &Turn) -> &'static str {
     let mut scene = Scene::new();
     let mut early = plain_draft();
     for block in turn.blocks.iter().take(2) {
-        if early.push(block.clone(), scene.forks.rules()) {
+        if early.push(block.clone(), scene.forks.points().rules()) {
             let _ = scene.forks.pending(turn.id.as_deref().unwrap_or("m"), &mut early, scene.now);
         }
     }
-    let why = scene.forks.seal(early, turn, scene.now).unwrap_err();
-    assert_eq!((scene.forks.len(), scene.forks.bytes()), (0, 0));
-    assert!(scene.forks.leaves.is_empty());
-    assert!(scene.forks.parent_of(["t0", "t1"]).is_none());
+    let why = scene.seal(early, turn).unwrap_err();
+    assert_eq!((scene.forks.points().len(), scene.forks.bytes()), (0, 0));
+    assert!(scene.forks.points.leaves.is_empty());
+    assert!(scene.forks.points().parent_of(["t0", "t1"]).is_none());
     why.as_str()
 }
 
 #[test]
 fn only_a_whole_turn_that_ends_with_two_directed_calls_is_a_fan_out() {
     let good = answer("m", "tool_use", &agents(2));
-    assert!(Scene::new().forks.seal(plain_draft(), &good, Moment(0)).is_ok());
+    assert!(Scene::new().seal(plain_draft(), &good).is_ok());
 
     assert_eq!(dropped(&answer("m", "tool_use", &agents(1))), "few_calls");
     assert_eq!(dropped(&answer("m", "max_tokens", &agents(2))), "stop_reason");
@@ -65,10 +65,10 @@ fn server_tools_must_have_answered() {
     blocks.insert(0, json!({"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}}));
     assert_eq!(dropped(&answer("m", "tool_use", &blocks)), "server_tools");
     blocks.insert(1, json!({"type": "web_search_tool_result", "tool_use_id": "srv", "content": []}));
-    assert!(Scene::new().forks.seal(plain_draft(), &answer("m", "tool_use", &blocks), Moment(0)).is_ok());
+    assert!(Scene::new().seal(plain_draft(), &answer("m", "tool_use", &blocks)).is_ok());
     let mut programmed = agents(2);
     programmed[0]["caller"] = json!({"type": "direct"});
-    assert!(Scene::new().forks.seal(plain_draft(), &answer("m", "tool_use", &programmed), Moment(0)).is_ok());
+    assert!(Scene::new().seal(plain_draft(), &answer("m", "tool_use", &programmed)).is_ok());
     programmed[1]["caller"] = json!({"type": "code_execution_20250825", "tool_id": "srv"});
     assert_eq!(dropped(&answer("m", "tool_use", &programmed)), "server_tools");
 }
@@ -81,14 +81,14 @@ fn a_stream_cut_midway_leaves_nothing() {
         let mut scene = Scene::new();
         let mut early = plain_draft();
         for block in &turn.blocks[..=cut] {
-            assert!(early.push(block.clone(), scene.forks.rules()));
+            assert!(early.push(block.clone(), scene.forks.points().rules()));
             scene.forks.pending("m", &mut early, scene.now).unwrap();
         }
-        assert_eq!(scene.forks.len(), 1);
+        assert_eq!(scene.forks.points().len(), 1);
         assert_eq!(say(&scene.ask(&child(&directive("0")), BARE)), "child");
         let cut = Turn { wholeness: Default::default(), ..turn.clone() };
-        assert_eq!(scene.forks.seal(early, &cut, scene.now).unwrap_err(), FanOutDropped::Unfinished);
-        assert_eq!((scene.forks.len(), scene.forks.bytes()), (0, 0));
+        assert_eq!(scene.seal(early, &cut).unwrap_err(), FanOutDropped::Unfinished);
+        assert_eq!((scene.forks.points().len(), scene.forks.bytes()), (0, 0));
         assert_eq!(say(&scene.ask(&child(&directive("0")), BARE)), "no_fork_point");
     }
 }
@@ -98,11 +98,11 @@ fn a_claim_made_before_the_seal_holds_after_it() {
     let mut scene = Scene::new();
     let turn = answer("m", "tool_use", &agents(2));
     let mut early = plain_draft();
-    early.push(turn.blocks[0].clone(), scene.forks.rules());
+    early.push(turn.blocks[0].clone(), scene.forks.points().rules());
     scene.forks.pending("m", &mut early, scene.now).unwrap();
     let body = child(&directive("0"));
     assert_eq!(say(&scene.ask(&body, BARE)), "child");
-    scene.forks.seal(early, &turn, scene.now).unwrap();
+    scene.seal(early, &turn).unwrap();
     assert_eq!(say(&scene.ask(&body, BARE)), "child");
     let mut other = body.clone();
     other["max_tokens"] = json!(1);
@@ -125,13 +125,13 @@ fn children_never_become_fork_points() {
 fn ids_of_another_fan_out_are_not_taken_over() {
     let mut scene = Scene::new();
     let turn = |id: &str| answer(id, "tool_use", &agents(2));
-    let first = scene.forks.seal(plain_draft(), &turn("m1"), scene.now).unwrap();
-    let again = scene.forks.seal(plain_draft(), &turn("m2"), scene.now);
+    let first = scene.seal(plain_draft(), &turn("m1")).unwrap();
+    let again = scene.seal(plain_draft(), &turn("m2"));
     assert_eq!(again.unwrap_err(), FanOutDropped::ReusedId);
-    assert_eq!(scene.forks.parent_of(["t0"]).unwrap().id, first.id);
+    assert_eq!(scene.forks.points().parent_of(["t0"]).unwrap().id, first.id);
     // The same message once more is the same fork point.
-    scene.forks.seal(plain_draft(), &turn("m1"), scene.now).unwrap();
-    assert_eq!(scene.forks.len(), 1);
+    scene.seal(plain_draft(), &turn("m1")).unwrap();
+    assert_eq!(scene.forks.points().len(), 1);
 }
 
 #[test]
@@ -150,37 +150,51 @@ fn only_so_many_fan_outs_are_pending_at_once() {
     assert!(scene.forks.pending("m63", &mut early(63), scene.now).is_ok());
     scene.wait(3_601);
     scene.forks.expire(scene.now);
-    assert_eq!((scene.forks.len(), scene.forks.bytes()), (0, 0));
+    assert_eq!((scene.forks.points().len(), scene.forks.bytes()), (0, 0));
     assert!(scene.forks.pending("m64", &mut early(64), scene.now).is_ok());
 }
 
 #[test]
 fn memory_is_bounded_and_what_is_held_stays() {
     let mut scene = Scene::new();
-    scene.forks = Forks::new(TENANT, Rules { bytes: 640 << 10, ..Rules::default() });
+    scene.forks = FanOuts::new(TENANT, Rules { bytes: 640 << 10, ..Rules::default() });
     let large = |n: usize| request(&["Agent"], &[user(json!(format!("{n}{}", "x".repeat(10 << 10))))]);
     let calls = |n: usize| ["a", "b"].map(|t| call(&format!("{n}{t}"), "Agent", json!({"p": directive(t)})));
     let held = scene.fan_out(&large(0), BARE, "m0", &calls(0));
     for n in 1..100 {
         scene.fan_out(&large(n), BARE, &format!("m{n}"), &calls(n));
-        assert!(scene.forks.bytes() <= scene.forks.rules().bytes);
+        assert!(scene.forks.bytes() <= scene.forks.points().rules().bytes);
     }
-    assert!((40..64).contains(&scene.forks.len()), "{}", scene.forks.len());
-    assert!(scene.forks.get(held.id).is_some());
-    assert!(scene.forks.by_message("m1").is_none() && scene.forks.by_message("m99").is_some());
-    while scene.forks.len() > 1 {
-        assert!(scene.forks.evict());
+    assert!((40..64).contains(&scene.forks.points().len()), "{}", scene.forks.points().len());
+    assert!(scene.forks.points().get(held.id).is_some());
+    assert!(
+        scene.forks.points().by_message("m1").is_none() && scene.forks.points().by_message("m99").is_some()
+    );
+    while scene.forks.points().len() > 1 {
+        assert!(scene.forks.forget_oldest_point());
     }
-    assert!(!scene.forks.evict() && scene.forks.get(held.id).is_some());
-    // Once forgotten it is still counted as long as somebody holds it.
+    assert!(!scene.forks.forget_oldest_point() && scene.forks.points().get(held.id).is_some());
+    // Once forgotten it is still counted as long as a child holds it, and not for a request in flight.
+    let first = read(&child(&directive("a")));
+    let forked = Bindable {
+        tools: Toolset::of(&first, |_| None),
+        who: who(&first, BARE),
+        value: (),
+        bytes: 0,
+        point: Some(Arc::clone(&held)),
+    };
+    let before = scene.forks.bytes();
+    let binding = scene.forks.bind(forked, scene.now);
+    let own = scene.forks.bytes() - before;
     scene.wait(10_000);
     scene.forks.expire(scene.now);
-    assert_eq!((scene.forks.len(), scene.forks.bytes()), (0, held.memory_bytes()));
-    drop(held);
+    assert_eq!((scene.forks.points().len(), scene.forks.bytes() - own), (0, held.memory_bytes()));
+    scene.forks.release(binding);
     assert_eq!(scene.forks.bytes(), 0);
+    drop(held);
 
     let giant = request(&["Agent"], &[user(json!("x".repeat(641 << 10)))]);
-    let refused = scene.forks.seal(draft(&giant), &answer("m", "tool_use", &agents(2)), scene.now);
+    let refused = scene.seal(draft(&giant), &answer("m", "tool_use", &agents(2)));
     assert_eq!(refused.unwrap_err(), FanOutDropped::TooLarge);
     assert_eq!(scene.forks.bytes(), 0);
 }
@@ -233,7 +247,7 @@ proptest! {
                 }
                 Step::Grow(fork) => if let Some((draft, turn)) = &mut open[fork]
                     && let Some(block) = turn.blocks.get(draft.blocks.len())
-                    && draft.push(block.clone(), scene.forks.rules())
+                    && draft.push(block.clone(), scene.forks.points().rules())
                 {
                     let _ = scene.forks.pending(&format!("m{fork}"), draft, scene.now);
                 },
@@ -242,7 +256,7 @@ proptest! {
                         turn.wholeness = Default::default();
                     }
                     let count = turn.blocks.len();
-                    let sealed = scene.forks.seal(draft, &turn, scene.now);
+                    let sealed = scene.seal(draft, &turn);
                     prop_assert_eq!(sealed.is_ok(), whole && count >= 2);
                 },
                 Step::Child(fork, n) => {
@@ -257,22 +271,17 @@ proptest! {
                     }
                 }
                 Step::Wait(seconds) => scene.wait(seconds),
-                Step::Evict => { scene.forks.evict(); }
+                Step::Evict => { scene.forks.forget_oldest_point(); }
             }
-            let points = scene.forks.slots.values().map(|slot| &slot.point);
-            let sum: usize = points.clone().map(|point| point.memory_bytes()).sum();
-            // The parent of an answer that outlived its fork point is held by that answer.
-            let kept = |parent: &Arc<Parent>| points.clone().any(|point| Arc::ptr_eq(&point.parent, parent));
-            let drafts = open.iter().flatten().map(|(draft, _)| &draft.parent);
-            let outlived = drafts.filter(|parent| parent.charge.get().is_some() && !kept(parent));
-            let sum = sum + outlived.map(|parent| parent.memory_bytes()).sum::<usize>();
+            let points = scene.forks.points.slots.values().map(|slot| &slot.point);
+            let sum: usize = points.map(|point| point.memory_bytes()).sum();
             prop_assert_eq!(scene.forks.bytes(), sum);
         }
         drop(open);
         scene.wait(10_000);
         scene.forks.expire(scene.now);
-        prop_assert_eq!((scene.forks.len(), scene.forks.bytes()), (0, 0));
-        prop_assert!(scene.forks.leaves.is_empty());
+        prop_assert_eq!((scene.forks.points().len(), scene.forks.bytes()), (0, 0));
+        prop_assert!(scene.forks.points.leaves.is_empty());
     }
 }
 
@@ -288,9 +297,9 @@ fn texts_that_say_nothing_are_left_out_of_the_turn() {
     let turn = answer("msg_1", "tool_use", &blocks);
     // Some blocks come while it streams, the others with its end.
     for block in &turn.blocks[..4] {
-        draft.push(block.clone(), scene.forks.rules());
+        draft.push(block.clone(), scene.forks.points().rules());
     }
-    let fork = scene.forks.seal(draft, &turn, scene.now).unwrap();
+    let fork = scene.seal(draft, &turn).unwrap();
     let message: Value = serde_json::from_slice(fork.message.as_ref().unwrap()).unwrap();
     assert_eq!(message, assistant(&said));
     for (block, said) in fork.blocks.iter().zip(&said) {
