@@ -8,7 +8,7 @@ use crate::engine::answer::turn::{Block, Turn};
 use crate::engine::family::conversation::Trace;
 use crate::engine::family::fanout::{
     Bindable, Binding, Child, Draft, Explicit, ForkId, ForkPoint, Newcomer, Parent, Recognised, Rules,
-    StartMeaning, Toolset, Who, fans_out, find_child,
+    Sought, StartMeaning, Toolset, Who, fans_out, find_child, recognise,
 };
 use crate::engine::fork::{Forecast, SnapshotScope, is_snapshot};
 use crate::engine::request::identify::SESSION;
@@ -113,7 +113,8 @@ impl Family {
             return Family { role: Role::Child, why: "bound", fork, binding: Some((binding, bound)), ..none };
         }
         let newcomer = Newcomer { request, who, explicit: claims.explicit() };
-        match tenant.with_fan_outs(|fan_outs| fan_outs.recognise(&newcomer, now)) {
+        let ask = |sought: &Sought<'_>| tenant.with_fan_outs(|fan_outs| fan_outs.recognise(sought, now));
+        match recognise(&newcomer, ask) {
             Recognised::Plain(WhyPlain::UnknownParent | WhyPlain::NoForkPoint) if none.keeps_snapshots => {
                 match tenant.with_fan_outs(|fan_outs| fan_outs.find_snapshot(&newcomer, now)) {
                     Ok(child) => none.with_child(child, false),
@@ -289,7 +290,8 @@ impl Family {
                 .with_fan_outs(|fan_outs| fan_outs.record(&mut draft, snapshot, before.as_deref(), now));
         }
         if fans_out(turn, &rules) {
-            tenant.with_fan_outs(|fan_outs| fan_outs.make_room(draft.memory_bytes()));
+            let bytes = draft.memory_bytes();
+            tenant.with_fan_outs(|fan_outs| fan_outs.make_room(bytes));
         }
         let ended = draft.end(turn, &rules);
         let fanout = tenant.with_fan_outs(|fan_outs| fan_outs.seal(ended, now));

@@ -12,7 +12,7 @@ use crate::engine::answer::turn::{Turn as Answer, TurnBuilder, TurnLimits, Whole
 use crate::engine::cache::breakpoints::{self, Breakpoint, Situation};
 use crate::engine::cache::entry::Parameters;
 use crate::engine::family::arrival::Arrival;
-use crate::engine::family::fanout::{Child, Draft, FanOuts, Newcomer, Parent, Recognised, Who};
+use crate::engine::family::fanout::{self, Child, Draft, FanOuts, Newcomer, Parent, Recognised, Who};
 use crate::engine::fork::{
     self, ChildHabits, ChildRequest, Composed, ComposedChild, Forecast, ForkRules, NewChild, ParentPrefix,
     Policy, PrefixExtent, PromptSizes, TenantView,
@@ -131,7 +131,8 @@ fn recognise(
     let draft = Draft::begin(parent, false).map_err(|dropped| dropped.as_str())?;
     let ended = draft.end(answer, fan_outs.points().rules());
     fan_outs.seal(ended, Moment(0)).map_err(|dropped| dropped.as_str())?;
-    match fan_outs.recognise(&Newcomer { request: own, who, explicit: None }, Moment(0)) {
+    let newcomer = Newcomer { request: own, who, explicit: None };
+    match fanout::recognise(&newcomer, |sought| fan_outs.recognise(sought, Moment(0))) {
         Recognised::Child(child) => Ok(child),
         Recognised::ClientFork(_) => Err("client_fork"),
         Recognised::Parent(_) => Err("results"),

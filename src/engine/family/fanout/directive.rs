@@ -1,8 +1,10 @@
 //! The directives of one call: the long strings of its input, wherever they are in it.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::sync::Arc;
 
+use super::leaves::TextKey;
 use super::rules::Rules;
 use crate::engine::request::json::{self, Span};
 use crate::engine::words::Spawning;
@@ -23,8 +25,30 @@ pub struct Call {
     /// The place of its input in that block.
     pub input: Span,
     /// Without the white space around them, each once. Empty if the call has none.
-    pub directives: Vec<Arc<str>>,
+    pub directives: Vec<Directive>,
     pub spawning: Spawning,
+}
+
+/// A text that tells a child what to do, with the key that it is found by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directive {
+    text: Arc<str>,
+    /// `None` if it is too short to be found.
+    pub(super) key: Option<TextKey>,
+}
+
+impl Directive {
+    pub(super) fn new(text: Arc<str>) -> Directive {
+        Directive { key: TextKey::of(&text), text }
+    }
+}
+
+impl Deref for Directive {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
 }
 
 impl Call {
@@ -42,7 +66,7 @@ impl Call {
 }
 
 /// The string leaves of a value that may be directives.
-fn directives(value: &[u8], rules: &Rules) -> Vec<Arc<str>> {
+fn directives(value: &[u8], rules: &Rules) -> Vec<Directive> {
     let mut found: BTreeSet<Arc<str>> = BTreeSet::new();
     for leaf in leaves(value) {
         // A character takes at least one byte, and six at most (twelve for four bytes of UTF-8).
@@ -54,7 +78,7 @@ fn directives(value: &[u8], rules: &Rules) -> Vec<Arc<str>> {
             }
         }
     }
-    found.into_iter().collect()
+    found.into_iter().map(Directive::new).collect()
 }
 
 /// A directive is prose. A long path, URL or key is quoted everywhere and tells nobody what to do; only scripts

@@ -14,6 +14,7 @@ use super::point::{Draft, EndedDraft, FinishedTurn, ForkId, ForkPoint};
 use super::recognise::{Child, Newcomer, Recognised};
 use super::rules::{Rules, Who};
 use super::snapshots::Snapshots;
+use super::sought::{Sought, UnreadPart};
 use crate::engine::words::{FanOutDropped, Moment, TenantId, WhyPlain};
 
 /// The fork points, snapshots and children of one tenant. `B`: the decision for a child.
@@ -95,10 +96,11 @@ impl<B> FanOuts<B> {
     }
 
     /// Says what a request is. Asked again for the same request (after a wait, or a retry of the client) it
-    /// gives the same answer, as long as nothing new is known.
-    pub fn recognise(&mut self, newcomer: &Newcomer<'_>, now: Moment) -> Recognised {
+    /// gives the same answer, as long as nothing new is known. `Err`: more of the request is to be read first, by
+    /// [`recognise`](super::recognise()).
+    pub fn recognise(&mut self, sought: &Sought<'_>, now: Moment) -> Result<Recognised, UnreadPart> {
         self.expire(now);
-        self.points.recognise(newcomer, now)
+        self.points.recognise(sought, now)
     }
 
     /// Returns the turn that a request names as its parent; vetoes hold as for any other child.

@@ -22,7 +22,8 @@ pub struct Forks {
     pub(super) tenant: TenantId,
     pub(super) rules: Arc<Rules>,
     pub(super) slots: HashMap<ForkId, Slot>,
-    pub(super) leaves: Leaves,
+    /// Shared with the searches that are under way.
+    pub(super) leaves: Arc<Leaves>,
     /// By age, counted in numbers that are never used twice.
     ages: BTreeMap<u64, ForkId>,
     calls: HashMap<Arc<str>, ForkId>,
@@ -51,7 +52,7 @@ impl Forks {
             tenant,
             rules: Arc::new(rules),
             slots: HashMap::new(),
-            leaves: Leaves::default(),
+            leaves: Arc::default(),
             ages: BTreeMap::new(),
             calls: HashMap::new(),
             learned: BTreeSet::new(),
@@ -246,9 +247,11 @@ impl Forks {
     fn index(&mut self, slot: Slot, holdings: &mut Holdings) {
         let id = slot.point.id;
         holdings.hold(&slot.point);
+        let leaves = Arc::make_mut(&mut self.leaves);
         for (number, call) in slot.point.calls.iter().enumerate() {
             self.calls.insert(Arc::clone(&call.id), id);
-            call.directives.iter().for_each(|text| self.leaves.insert(text, (id, number)));
+            let owner = slot.point.owner(number);
+            call.directives.iter().for_each(|text| leaves.insert(text, owner));
         }
         self.ages.insert(slot.age, id);
         self.pending += usize::from(!slot.point.is_sealed());
@@ -260,9 +263,11 @@ impl Forks {
         holdings.release(&slot.point);
         self.ages.remove(&slot.age);
         self.pending -= usize::from(!slot.point.is_sealed());
+        let leaves = Arc::make_mut(&mut self.leaves);
         for (number, call) in slot.point.calls.iter().enumerate() {
             self.calls.remove(&call.id);
-            call.directives.iter().for_each(|text| self.leaves.remove(text, (id, number)));
+            let owner = slot.point.owner(number);
+            call.directives.iter().for_each(|text| leaves.remove(text, owner));
         }
         Some(slot)
     }

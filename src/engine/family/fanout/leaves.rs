@@ -7,6 +7,9 @@
 //!
 //! The hash is not secret and can be forged; so probes and comparisons are counted, and a text that needs too
 //! many has no matches at all.
+//!
+//! A search takes time in proportion to the text. It runs on a copy of the index, which shares everything with the
+//! original until that changes, and what it finds is its own.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -14,6 +17,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::directive::Directive;
+use super::holdings::HoldingNumber;
 use super::point::ForkId;
 
 /// Shorter than any directive, long enough to be rarely shared by accident.
@@ -26,27 +31,54 @@ pub(super) const PROBES_MAX: usize = 1 << 16;
 const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The call of a fork point that a directive belongs to.
-pub(super) type DirectiveOwner = (ForkId, usize);
-
-#[derive(Debug, Default)]
-pub(super) struct Leaves {
-    ends: HashMap<u64, Vec<IndexedDirective>, BuildHasherDefault<Mixer>>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct DirectiveOwner {
+    pub fork: ForkId,
+    /// Counts the parent: a message id, which names a fork point, may come twice, and with other calls.
+    pub parent_number: HoldingNumber,
+    pub call: usize,
 }
 
-/// One text, however many calls carry it.
-#[derive(Debug)]
-struct IndexedDirective {
-    hash: u64,
+/// The hashes of a text that it is indexed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TextKey {
+    /// Of its last [`END_BYTES`].
+    end: u64,
+    whole: u64,
     /// The factor that shifts a hash by the length of the text.
     shift: u64,
-    text: Arc<str>,
-    owners: BTreeSet<DirectiveOwner>,
+}
+
+impl TextKey {
+    /// `None` if the text is too short.
+    pub fn of(text: &str) -> Option<TextKey> {
+        let bytes = text.as_bytes();
+        let end = hash(&bytes[bytes.len().checked_sub(END_BYTES)?..]);
+        Some(TextKey { end, whole: hash(bytes), shift: power(bytes.len()) })
+    }
+}
+
+/// The directives of one tenant, by the hash of their end. A copy is cheap, and of its own from the first change on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Leaves {
+    ends: HashMap<u64, Bucket, BuildHasherDefault<Mixer>>,
+}
+
+/// The directives that end alike.
+type Bucket = Arc<Vec<Arc<IndexedDirective>>>;
+
+/// One text, however many calls carry it.
+#[derive(Clone, Debug)]
+pub(super) struct IndexedDirective {
+    text: Directive,
+    key: TextKey,
+    pub owners: BTreeSet<DirectiveOwner>,
 }
 
 /// A directive that was found in one of the texts.
 #[derive(Debug)]
-pub(super) struct Match<'l> {
-    pub owners: &'l BTreeSet<DirectiveOwner>,
+pub(super) struct Match {
+    pub directive: Arc<IndexedDirective>,
     /// Which text, and where in it.
     pub block: usize,
     pub at: Range<usize>,
@@ -54,7 +86,7 @@ pub(super) struct Match<'l> {
     pub block_len: usize,
 }
 
-impl Match<'_> {
+impl Match {
     pub fn len(&self) -> usize {
         self.at.len()
     }
@@ -64,7 +96,7 @@ impl Match<'_> {
     }
 
     /// Returns true if this is only a part of the other, longer one.
-    pub fn is_inside(&self, other: &Match<'_>) -> bool {
+    pub fn is_inside(&self, other: &Match) -> bool {
         self.block == other.block
             && self.len() < other.len()
             && other.at.start <= self.at.start
@@ -74,13 +106,13 @@ impl Match<'_> {
 
 /// The matches of a search, and the work it took.
 #[derive(Debug, Default)]
-pub(super) struct Search<'l> {
-    pub matches: Vec<Match<'l>>,
+pub(super) struct Search {
+    pub matches: Vec<Match>,
     pub comparisons: usize,
     pub probes: usize,
 }
 
-impl Search<'_> {
+impl Search {
     /// Returns true if the search was given up; what it found until then must not count.
     pub fn exhausted(&self) -> bool {
         self.comparisons >= COMPARISONS_MAX || self.probes >= PROBES_MAX
@@ -92,36 +124,38 @@ impl Leaves {
         self.ends.is_empty()
     }
 
-    pub fn insert(&mut self, text: &Arc<str>, owner: DirectiveOwner) {
-        let Some(end) = end_hash(text) else { return };
-        let (hash, shift) = (hash(text.as_bytes()), power(text.len()));
-        let bucket = self.ends.entry(end).or_default();
-        match bucket.iter_mut().find(|leaf| leaf.hash == hash && leaf.text == *text) {
+    pub fn insert(&mut self, text: &Directive, owner: DirectiveOwner) {
+        let Some(key) = text.key else { return };
+        let bucket = Arc::make_mut(self.ends.entry(key.end).or_default());
+        match bucket.iter_mut().find(|leaf| leaf.is(text, key)) {
             Some(leaf) => {
-                leaf.owners.insert(owner);
+                Arc::make_mut(leaf).owners.insert(owner);
             }
             None => {
-                bucket.push(IndexedDirective { hash, shift, text: Arc::clone(text), owners: [owner].into() })
+                let leaf = IndexedDirective { text: text.clone(), key, owners: [owner].into() };
+                bucket.push(Arc::new(leaf));
             }
         }
     }
 
-    pub fn remove(&mut self, text: &Arc<str>, owner: DirectiveOwner) {
-        let Some(end) = end_hash(text) else { return };
-        let Some(bucket) = self.ends.get_mut(&end) else { return };
-        if let Some(at) = bucket.iter().position(|leaf| leaf.text == *text) {
-            bucket[at].owners.remove(&owner);
-            if bucket[at].owners.is_empty() {
+    pub fn remove(&mut self, text: &Directive, owner: DirectiveOwner) {
+        let Some(key) = text.key else { return };
+        let Some(bucket) = self.ends.get_mut(&key.end) else { return };
+        let bucket = Arc::make_mut(bucket);
+        if let Some(at) = bucket.iter().position(|leaf| leaf.is(text, key)) {
+            let owners = &mut Arc::make_mut(&mut bucket[at]).owners;
+            owners.remove(&owner);
+            if owners.is_empty() {
                 bucket.swap_remove(at);
             }
         }
         if bucket.is_empty() {
-            self.ends.remove(&end);
+            self.ends.remove(&key.end);
         }
     }
 
     /// Searches the texts, `bytes` of them at most. White space around a text does not count.
-    pub fn search<'t>(&self, texts: impl Iterator<Item = Cow<'t, str>>, bytes: usize) -> Search<'_> {
+    pub fn search<'t>(&self, texts: impl Iterator<Item = Cow<'t, str>>, bytes: usize) -> Search {
         let mut search = Search::default();
         let mut left = bytes;
         for (block, text) in texts.enumerate() {
@@ -136,7 +170,7 @@ impl Leaves {
         search
     }
 
-    fn search_one<'l>(&'l self, block: usize, text: &[u8], block_len: usize, search: &mut Search<'l>) {
+    fn search_one(&self, block: usize, text: &[u8], block_len: usize, search: &mut Search) {
         if text.len() < END_BYTES {
             return;
         }
@@ -146,31 +180,33 @@ impl Leaves {
             let Some(bucket) = self.ends.get(&between(&hashes, end - END_BYTES, end, shift)) else {
                 continue;
             };
-            for leaf in bucket {
+            for leaf in bucket.iter() {
                 if search.exhausted() {
                     return;
                 }
                 search.probes += 1;
                 let Some(start) = end.checked_sub(leaf.text.len()) else { continue };
-                if between(&hashes, start, end, leaf.shift) != leaf.hash {
+                if between(&hashes, start, end, leaf.key.shift) != leaf.key.whole {
                     continue;
                 }
-                let known = |m: &Match<'_>| m.block == block && std::ptr::eq(m.owners, &leaf.owners);
+                let known = |m: &Match| m.block == block && Arc::ptr_eq(&m.directive, leaf);
                 if search.matches.iter().any(known) {
                     continue;
                 }
                 search.comparisons += 1;
                 if &text[start..end] == leaf.text.as_bytes() {
-                    search.matches.push(Match { owners: &leaf.owners, block, at: start..end, block_len });
+                    let directive = Arc::clone(leaf);
+                    search.matches.push(Match { directive, block, at: start..end, block_len });
                 }
             }
         }
     }
 }
 
-fn end_hash(text: &str) -> Option<u64> {
-    let bytes = text.as_bytes();
-    Some(hash(&bytes[bytes.len().checked_sub(END_BYTES)?..]))
+impl IndexedDirective {
+    fn is(&self, text: &Directive, key: TextKey) -> bool {
+        self.key == key && *self.text == **text
+    }
 }
 
 fn hash(bytes: &[u8]) -> u64 {
@@ -238,20 +274,29 @@ mod tests {
         ForkId::of(TenantId([0; 32]), name)
     }
 
+    fn owner(name: &str, call: usize) -> DirectiveOwner {
+        DirectiveOwner { fork: fork(name), parent_number: HoldingNumber::default(), call }
+    }
+
+    fn directive(text: &str) -> Directive {
+        Directive::new(Arc::from(text))
+    }
+
     fn leaves(texts: &[String]) -> Leaves {
         let mut leaves = Leaves::default();
         for (call, text) in texts.iter().enumerate() {
-            leaves.insert(&Arc::from(text.as_str()), (fork("a"), call));
+            leaves.insert(&directive(text), owner("a", call));
         }
         leaves
     }
 
-    fn search<'l>(leaves: &'l Leaves, text: &str) -> Search<'l> {
+    fn search(leaves: &Leaves, text: &str) -> Search {
         leaves.search([Cow::Borrowed(text)].into_iter(), 256 << 10)
     }
 
-    fn calls(search: &Search<'_>) -> Vec<usize> {
-        let mut calls: Vec<_> = search.matches.iter().flat_map(|m| m.owners).map(|owner| owner.1).collect();
+    fn calls(search: &Search) -> Vec<usize> {
+        let owners = search.matches.iter().flat_map(|m| &m.directive.owners);
+        let mut calls: Vec<_> = owners.map(|owner| owner.call).collect();
         calls.sort();
         calls
     }
@@ -300,18 +345,30 @@ mod tests {
 
     #[test]
     fn nothing_is_left_of_what_was_removed() {
-        let text: Arc<str> = Arc::from(format!("look into this{TAIL}"));
-        let other: Arc<str> = Arc::from(format!("look into that{TAIL}"));
+        let text = directive(&format!("look into this{TAIL}"));
+        let other = directive(&format!("look into that{TAIL}"));
         let mut leaves = Leaves::default();
-        leaves.insert(&text, (fork("a"), 0));
-        leaves.insert(&text, (fork("b"), 1));
-        leaves.insert(&other, (fork("b"), 2));
-        leaves.remove(&text, (fork("a"), 0));
+        leaves.insert(&text, owner("a", 0));
+        leaves.insert(&text, owner("b", 1));
+        leaves.insert(&other, owner("b", 2));
+        leaves.remove(&text, owner("a", 0));
         assert_eq!(calls(&search(&leaves, &text)), [1]);
-        leaves.remove(&other, (fork("b"), 2));
-        leaves.remove(&text, (fork("b"), 1));
+        leaves.remove(&other, owner("b", 2));
+        leaves.remove(&text, owner("b", 1));
         assert!(leaves.is_empty());
-        leaves.remove(&text, (fork("b"), 1));
+        leaves.remove(&text, owner("b", 1));
+    }
+
+    #[test]
+    fn a_copy_keeps_what_the_original_forgets_and_learns_nothing_new() {
+        let texts: Vec<_> = ["this", "that"].map(|part| format!("look into {part}{TAIL}")).into();
+        let mut original = leaves(&texts[..1]);
+        let copy = original.clone();
+        original.insert(&directive(&texts[1]), owner("a", 1));
+        original.insert(&directive(&texts[0]), owner("a", 2));
+        original.remove(&directive(&texts[0]), owner("a", 0));
+        let found = |leaves: &Leaves| calls(&search(leaves, &texts.join("\n")));
+        assert_eq!((found(&copy), found(&original)), (vec![0], vec![1, 2]));
     }
 
     proptest! {

@@ -8,7 +8,7 @@
 //! ```text
 //! answer of a parent   Draft::begin ─ push(block) ─┬─ FanOuts::pending ─ … ─ Draft::end ─ FanOuts::seal ─┬─ ForkPoint
 //!                                                  └─ at each content_block_stop                       └─ FanOutDropped
-//! request              FanOuts::recognise(Newcomer) ─ Plain(why) | Parent | Child | ClientFork | Ambiguous
+//! request              recognise(Newcomer) ─ FanOuts::recognise ─ Plain(why) | Parent | Child | ClientFork | Ambiguous
 //! later turn of a child   find_child ─ FanOuts::find ─ what was decided for it
 //! ```
 //!
@@ -21,6 +21,7 @@ mod point;
 mod leaves;
 mod shape;
 mod forks;
+mod sought;
 mod recognise;
 mod snapshots;
 mod marks;
@@ -32,7 +33,7 @@ mod summary;
 mod tests;
 
 pub use bindings::{Bindable, Binding, Bindings};
-pub use directive::Call;
+pub use directive::{Call, Directive};
 pub use fan_outs::FanOuts;
 pub use forks::Forks;
 pub use marks::{ChildMarks, StartMeaning, Toolset, UnreadMark, find_child};
@@ -41,4 +42,5 @@ pub use recognise::{Child, Explicit, Newcomer, Recognised};
 pub use rules::{Rules, Who};
 pub use shape::{CHILD_TAG, PLACEHOLDER, is_forked_by_shape};
 pub use snapshots::{LATEST, Snapshots};
+pub use sought::{Sought, UnreadPart, recognise};
 pub use summary::{CallSummary, Summary};

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::directive::Call;
 use super::holdings::{HoldingNumber, Holdings};
+use super::leaves::DirectiveOwner;
 use super::rules::{Rules, Who};
 use super::shape;
 use crate::engine::answer::turn::{Block, Turn, Wholeness, assistant_message};
@@ -117,6 +118,11 @@ impl ForkPoint {
             return None;
         }
         Some(assistant_message(blocks.iter().map(|block| &block[..])).into())
+    }
+
+    /// The owner of the directives of a call.
+    pub(super) fn owner(&self, call: usize) -> DirectiveOwner {
+        DirectiveOwner { fork: self.id, parent_number: self.parent_number, call }
     }
 
     /// The call of this id.

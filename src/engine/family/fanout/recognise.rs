@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::forks::{Forks, Slot};
-use super::leaves::{Match, Search};
+use super::leaves::{DirectiveOwner, Match, Search};
 use super::point::{ForkId, ForkPoint};
 use super::rules::{Rules, Who};
 use super::shape;
+use super::sought::{Part, SearchedTexts, Sought, UnreadPart};
 use crate::engine::request::prefix::PrefixHash;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::{BodyDigest, Moment, Rank, Spawning, WhyPlain};
@@ -64,112 +65,114 @@ impl Child {
     }
 }
 
+/// Why a request is not recognised.
+enum Stop {
+    Plain(WhyPlain),
+    Unread(Part),
+}
+
+impl From<WhyPlain> for Stop {
+    fn from(why: WhyPlain) -> Stop {
+        Stop::Plain(why)
+    }
+}
+
 impl Forks {
-    /// Says what a request is. Asked again for the same request (after a wait, or a retry of the client) it
-    /// gives the same answer, as long as nothing new is known.
-    pub(super) fn recognise(&mut self, newcomer: &Newcomer<'_>, now: Moment) -> Recognised {
+    /// Says what a request is. `Err`: more of it is to be read first.
+    pub(super) fn recognise(&mut self, sought: &Sought<'_>, now: Moment) -> Result<Recognised, UnreadPart> {
+        let newcomer = &sought.newcomer;
         let found = match newcomer.explicit {
-            _ if newcomer.request.anatomy().ambiguous => Err(WhyPlain::Unreadable),
-            Some(explicit) => self.named(newcomer, explicit, now),
-            None if self.is_empty() => Err(WhyPlain::NoForkPoint),
-            None if shape::is_first_turn(newcomer.request) => self.first_turn(newcomer, now),
-            None => self.later_turn(newcomer),
+            _ if newcomer.request.anatomy().ambiguous => Err(WhyPlain::Unreadable.into()),
+            Some(explicit) => self.named(sought, explicit, now),
+            None if self.is_empty() => Err(WhyPlain::NoForkPoint.into()),
+            None if sought.is_first_turn => self.first_turn(sought, now),
+            None => self.later_turn(sought),
         };
-        found.unwrap_or_else(Recognised::Plain)
+        match found {
+            Ok(recognised) => Ok(recognised),
+            Err(Stop::Plain(why)) => Ok(Recognised::Plain(why)),
+            Err(Stop::Unread(part)) => Err(UnreadPart(part)),
+        }
     }
 
     /// A request that names its parent.
     fn named(
         &mut self,
-        newcomer: &Newcomer<'_>,
+        sought: &Sought<'_>,
         explicit: Explicit<'_>,
         now: Moment,
-    ) -> Result<Recognised, WhyPlain> {
+    ) -> Result<Recognised, Stop> {
         let fork = Arc::clone(self.by_message(explicit.message_id).ok_or(WhyPlain::UnknownParent)?);
-        if !shape::is_first_turn(newcomer.request) {
-            return Err(WhyPlain::LaterTurn);
+        if !sought.is_first_turn {
+            return Err(WhyPlain::LaterTurn.into());
         }
+        let SearchedTexts { body, search } = self.searched(sought)?;
         let call = match explicit.tool_use {
             Some(id) => Some(fork.call(id).ok_or(WhyPlain::UnknownCall)?),
             None => {
-                let search = self.search_first(newcomer)?;
-                let own = self.candidates(&search, |slot, _| slot.point.id == fork.id);
-                match choose(own, &search, &self.rules) {
+                let own = self.candidates(search, |slot, _| slot.point.id == fork.id);
+                match choose(own, search, &self.rules) {
                     Choice::One(candidate) => Some(candidate.call),
                     Choice::Several | Choice::None => None,
                 }
             }
         };
-        let body = newcomer.request.digest();
         let slot = self.slots.get(&fork.id).ok_or(WhyPlain::UnknownParent)?;
-        if let Some(why) = veto(&self.rules, slot, call, newcomer, body, now) {
-            return Err(why);
+        if let Some(why) = veto(&self.rules, slot, call, &sought.newcomer, *body, now) {
+            return Err(why.into());
         }
-        self.claim(newcomer, fork.id, call, body)?;
+        self.claim(&sought.newcomer, fork.id, call, *body)?;
         Ok(Recognised::Child(Child { fork, call, rank: Rank::Explicit }))
     }
 
     /// A new conversation: a child if it opens with a directive.
-    fn first_turn(&mut self, newcomer: &Newcomer<'_>, now: Moment) -> Result<Recognised, WhyPlain> {
-        let search = self.search_first(newcomer)?;
+    fn first_turn(&mut self, sought: &Sought<'_>, now: Moment) -> Result<Recognised, Stop> {
+        let newcomer = &sought.newcomer;
+        let SearchedTexts { body, search } = self.searched(sought)?;
         if search.matches.is_empty() {
-            return Err(WhyPlain::NoDirective);
+            return Err(WhyPlain::NoDirective.into());
         }
-        let body = newcomer.request.digest();
         let mut vetoed = None;
-        let candidates = self.candidates(&search, |slot, call| {
-            let why = veto(&self.rules, slot, Some(call), newcomer, body, now);
+        let candidates = self.candidates(search, |slot, call| {
+            let why = veto(&self.rules, slot, Some(call), newcomer, *body, now);
             vetoed = why.or(vetoed);
             why.is_none()
         });
-        let candidate = match choose(candidates, &search, &self.rules) {
+        let candidate = match choose(candidates, search, &self.rules) {
             Choice::One(candidate) => candidate,
             Choice::Several => return Ok(Recognised::Ambiguous),
-            Choice::None => return Err(vetoed.unwrap_or(WhyPlain::Coverage)),
+            Choice::None => return Err(vetoed.unwrap_or(WhyPlain::Coverage).into()),
         };
         let fork = Arc::clone(self.get(candidate.fork).ok_or(WhyPlain::NoForkPoint)?);
         let call = Some(candidate.call);
         let rank = if search.matches[candidate.found].is_whole() { Rank::Whole } else { Rank::Contained };
-        if shape::continues(newcomer.request, &fork.parent.request) {
-            return Ok(Recognised::ClientFork(Child { fork, call, rank }));
+        match sought.continues(&fork) {
+            None => return Err(Stop::Unread(Part::History(vec![fork]))),
+            Some(true) => return Ok(Recognised::ClientFork(Child { fork, call, rank })),
+            Some(false) => {}
         }
-        self.claim(newcomer, fork.id, call, body)?;
+        self.claim(newcomer, fork.id, call, *body)?;
         Ok(Recognised::Child(Child { fork, call, rank }))
     }
 
     /// A conversation that goes on: a parent with its results, or a client's own fork of one.
-    fn later_turn(&mut self, newcomer: &Newcomer<'_>) -> Result<Recognised, WhyPlain> {
-        let request = newcomer.request;
-        let ids: Vec<_> = shape::new_results(request).collect();
-        let parent = self.parent_of(&ids).cloned();
+    fn later_turn(&mut self, sought: &Sought<'_>) -> Result<Recognised, Stop> {
+        let newcomer = &sought.newcomer;
+        let parent = self.parent_of(&sought.results).cloned();
         if parent.as_ref().is_some_and(|fork| !fork.parent.who.agrees(&newcomer.who)) {
-            return Err(WhyPlain::Hints);
+            return Err(WhyPlain::Hints.into());
         }
-        let opens_like = |slot: &Slot| slot.point.parent.request.opening() == request.opening();
+        let opening = newcomer.request.opening();
+        let opens_like = |slot: &Slot| slot.point.parent.request.opening() == opening;
         if parent.is_none() && !self.slots.values().any(opens_like) {
-            return Err(WhyPlain::LaterTurn);
+            return Err(WhyPlain::LaterTurn.into());
         }
-        let scan_bytes = self.rules.scan_bytes;
-        let search = self.leaves.search(shape::new_texts(request, scan_bytes), scan_bytes);
-        if search.exhausted() {
-            return Err(WhyPlain::SearchLimit);
-        }
-        let candidates = self.candidates(&search, |slot, _| {
-            slot.point.parent.who.agrees(&newcomer.who)
-                && match &parent {
-                    Some(parent) => parent.id == slot.point.id,
-                    None => shape::continues(request, &slot.point.parent.request),
-                }
-        });
-        let chosen = match choose(candidates, &search, &self.rules) {
-            Choice::One(candidate) => self.get(candidate.fork).cloned().zip(Some(candidate.call)),
-            Choice::Several | Choice::None => None,
-        };
+        let chosen = self.directed(sought, parent.as_ref())?;
         let Some(parent) = parent else {
             let (fork, call) = chosen.ok_or(WhyPlain::LaterTurn)?;
             return Ok(Recognised::ClientFork(Child { fork, call: Some(call), rank: Rank::Contained }));
         };
-        let calls: Vec<_> = ids.iter().filter_map(|id| parent.call(id)).collect();
+        let calls: Vec<_> = sought.results.iter().filter_map(|id| parent.call(id)).collect();
         // A fork brings a result too, its own or all of them; but another agent sends it, or it says what to do.
         let another = newcomer.who.agent != parent.parent.who.agent;
         if another || chosen.is_some() {
@@ -183,27 +186,56 @@ impl Forks {
         Ok(Recognised::Parent(parent))
     }
 
-    fn search_first(&self, newcomer: &Newcomer<'_>) -> Result<Search<'_>, WhyPlain> {
-        if self.leaves.is_empty() {
-            return Ok(Search::default());
+    /// The call whose directive a later turn carries: of this parent or, without one, of a history that it continues.
+    fn directed(
+        &self,
+        sought: &Sought<'_>,
+        parent: Option<&Arc<ForkPoint>>,
+    ) -> Result<Option<(Arc<ForkPoint>, usize)>, Stop> {
+        let search = &self.searched(sought)?.search;
+        let mut unread: HashMap<ForkId, Arc<ForkPoint>> = HashMap::new();
+        let candidates = self.candidates(search, |slot, _| {
+            if !slot.point.parent.who.agrees(&sought.newcomer.who) {
+                return false;
+            }
+            if let Some(parent) = parent {
+                return parent.id == slot.point.id;
+            }
+            sought.continues(&slot.point).unwrap_or_else(|| {
+                unread.insert(slot.point.id, Arc::clone(&slot.point));
+                false
+            })
+        });
+        if !unread.is_empty() {
+            return Err(Stop::Unread(Part::History(unread.into_values().collect())));
         }
-        let scan_bytes = self.rules.scan_bytes;
-        let search = self.leaves.search(shape::first_texts(newcomer.request, scan_bytes), scan_bytes);
-        if search.exhausted() { Err(WhyPlain::SearchLimit) } else { Ok(search) }
+        match choose(candidates, search, &self.rules) {
+            Choice::One(candidate) => Ok(self.get(candidate.fork).cloned().zip(Some(candidate.call))),
+            Choice::Several | Choice::None => Ok(None),
+        }
+    }
+
+    /// The texts of a request, searched for the directives that are known.
+    fn searched<'s>(&self, sought: &'s Sought<'_>) -> Result<&'s SearchedTexts, Stop> {
+        let Some(texts) = sought.texts() else {
+            return Err(Stop::Unread(Part::Texts(Arc::clone(&self.leaves), self.rules.scan_bytes)));
+        };
+        if texts.search.exhausted() {
+            return Err(WhyPlain::SearchLimit.into());
+        }
+        Ok(texts)
     }
 
     /// The calls whose directives were found, as far as they are allowed.
-    fn candidates(
-        &self,
-        search: &Search<'_>,
-        mut allowed: impl FnMut(&Slot, usize) -> bool,
-    ) -> Vec<Candidate> {
+    fn candidates(&self, search: &Search, mut allowed: impl FnMut(&Slot, usize) -> bool) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         for (found, matched) in search.matches.iter().enumerate() {
-            for (fork, call) in matched.owners {
-                if let Some(slot) = self.slots.get(fork).filter(|slot| allowed(slot, *call)) {
+            for DirectiveOwner { fork, parent_number, call } in matched.directive.owners.iter().copied() {
+                // Another turn may have taken its place since the search.
+                let slot = self.slots.get(&fork).filter(|slot| slot.point.parent_number == parent_number);
+                if let Some(slot) = slot.filter(|slot| allowed(slot, call)) {
                     let (prefix, age) = (slot.point.prefix, slot.age);
-                    candidates.push(Candidate { fork: *fork, call: *call, found, prefix, age });
+                    candidates.push(Candidate { fork, call, found, prefix, age });
                 }
             }
         }
@@ -281,7 +313,7 @@ enum Choice {
 }
 
 /// The one call that fits best: a whole block before a part of one, the longer before the shorter.
-fn choose(mut candidates: Vec<Candidate>, search: &Search<'_>, rules: &Rules) -> Choice {
+fn choose(mut candidates: Vec<Candidate>, search: &Search, rules: &Rules) -> Choice {
     let of = |candidate: &Candidate| &search.matches[candidate.found];
     // Of a parent that was retried, the newest turn counts.
     let mut newest: HashMap<PrefixHash, u64> = HashMap::new();
@@ -293,11 +325,11 @@ fn choose(mut candidates: Vec<Candidate>, search: &Search<'_>, rules: &Rules) ->
     // What is only a part of a longer directive was not said for itself.
     let mut found: Vec<_> = candidates.iter().map(|candidate| candidate.found).collect();
     found.dedup();
-    let inside = |m: &Match<'_>| found.iter().any(|other| m.is_inside(&search.matches[*other]));
+    let inside = |m: &Match| found.iter().any(|other| m.is_inside(&search.matches[*other]));
     candidates.retain(|candidate| !inside(of(candidate)));
 
     let rank = |candidate: &Candidate| (of(candidate).is_whole(), of(candidate).len());
-    let covers = |m: &Match<'_>| m.len() as f64 >= rules.min_coverage * m.block_len as f64;
+    let covers = |m: &Match| m.len() as f64 >= rules.min_coverage * m.block_len as f64;
     let Some(best) = candidates.iter().filter(|it| covers(of(it))).max_by_key(|it| rank(it)).copied() else {
         return Choice::None;
     };

@@ -15,6 +15,7 @@ use crate::engine::words::{FanOutDropped, IdDigest, Moment, Rank, TenantId};
 mod adversarial;
 mod bindings;
 mod clients;
+mod fan_outs;
 mod points;
 mod shapes;
 
@@ -133,7 +134,11 @@ impl Scene {
     fn ask_naming(&mut self, body: &Value, headers: Headers, explicit: Option<Explicit<'_>>) -> Recognised {
         let request = read(body);
         let who = who(&request, headers);
-        self.forks.recognise(&Newcomer { request: &request, who, explicit }, self.now)
+        self.recognise(&Newcomer { request: &request, who, explicit })
+    }
+
+    fn recognise(&mut self, newcomer: &Newcomer<'_>) -> Recognised {
+        recognise(newcomer, |sought| self.forks.recognise(sought, self.now))
     }
 }
 

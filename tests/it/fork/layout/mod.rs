@@ -12,7 +12,7 @@ use forkpoint::engine::answer::turn::{Turn as Answer, TurnLimits};
 use forkpoint::engine::cache::breakpoints::{self, Breakpoint, Profile, Situation};
 use forkpoint::engine::family::fanout::{
     Bindable, Binding, Child, Draft, FanOuts, ForkId, ForkPoint, Newcomer, Parent, Recognised, Rules,
-    StartMeaning, Toolset, Who, find_child,
+    StartMeaning, Toolset, Who, find_child, recognise,
 };
 use forkpoint::engine::fork::{
     ChildPrefix, Composed, EligibilityFacts, ParentPrefix, Policy, Turn, eligible,
@@ -76,7 +76,7 @@ impl House {
             return self.sent(composed, binding);
         }
         let newcomer = Newcomer { request: &request, who, explicit: None };
-        let Recognised::Child(child) = self.fan_outs.recognise(&newcomer, NOW) else { return Fate::Other };
+        let Recognised::Child(child) = self.recognise(&newcomer) else { return Fate::Other };
         let facts = EligibilityFacts { rules: &self.rules, stood_down: false };
         if let Err(refusal) = eligible(&request, &child, &who, &self.policy, &facts) {
             return Fate::Refused(refusal);
@@ -89,6 +89,10 @@ impl House {
         let child = Bindable { tools, who, value: prefix, bytes, point: Some(child.fork) };
         let binding = self.fan_outs.bind(child, NOW);
         self.sent(composed, binding)
+    }
+
+    fn recognise(&mut self, newcomer: &Newcomer<'_>) -> Recognised {
+        recognise(newcomer, |sought| self.fan_outs.recognise(sought, NOW))
     }
 
     fn sent(&mut self, composed: Composed, binding: Binding) -> Fate {

@@ -177,9 +177,7 @@ fn a_recorded_fork_of_the_client_keeps_its_layout_and_finds_its_parents_entry() 
         let request = super::read(body);
         let newcomer =
             Newcomer { request: &request, who: super::who(&request, hints(index)), explicit: None };
-        let Recognised::ClientFork(child) = house.fan_outs.recognise(&newcomer, super::NOW) else {
-            panic!("{index}")
-        };
+        let Recognised::ClientFork(child) = house.recognise(&newcomer) else { panic!("{index}") };
         let shared = child.last_shared(&request).unwrap();
         assert_eq!(shared, parent.anatomy().pieces.len() - 1, "the end of the parent's request");
         assert_eq!(shared, entry);

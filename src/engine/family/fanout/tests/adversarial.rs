@@ -210,7 +210,7 @@ fn what_readers_could_see_differently_is_left_alone() {
     );
     let request = Remembered::read(twice.into(), &Nothing, Attribution::Stripped).unwrap();
     let newcomer = Newcomer { request: &request, who: Who::default(), explicit: None };
-    assert_eq!(say(&scene.forks.recognise(&newcomer, scene.now)), "unreadable");
+    assert_eq!(say(&scene.recognise(&newcomer)), "unreadable");
 }
 
 #[test]
