@@ -1,10 +1,9 @@
-//! Maps whose entries go when they were not used for longest. Age is the order of use; reading renews it, and needs no
-//! exclusive access.
+//! Maps whose entries go when they were not used for longest. Reading them changes nothing: a request notes which old
+//! entries it used, and their ages are renewed once it was accepted.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::table::Limits;
 
@@ -36,13 +35,31 @@ pub fn oldest_to_keep(mut ages: Vec<(u64, usize)>, limits: Limits) -> u64 {
     oldest
 }
 
-/// Counts uses; no two are of the same age.
-#[derive(Debug, Default)]
-pub struct UseCounter(AtomicU64);
+/// Measures time by use: each entry that is inserted or renewed moves it on by what that entry costs. No two are of
+/// the same age.
+#[derive(Debug)]
+pub struct UseClock {
+    pub limits: Limits,
+    now: u64,
+}
 
-impl UseCounter {
-    fn tick(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed)
+impl UseClock {
+    pub fn new(limits: Limits) -> UseClock {
+        UseClock { limits, now: 0 }
+    }
+
+    /// A small entry counts as its share of the limit on entries, so that half of either limit is half of the time.
+    fn tick(&mut self, cost: usize) -> u64 {
+        let share = self.limits.bytes / self.limits.entries.max(1);
+        self.now += cost.max(share) as u64;
+        self.now
+    }
+
+    /// Returns true if an entry that was last used at this time must be renewed to stay: half of what there is room for
+    /// was inserted or renewed since. A newer one stays at least until another three eighths were, so that most
+    /// requests of a client that repeats itself have nothing to renew, and need no exclusive access.
+    fn is_old(&self, used: u64) -> bool {
+        self.now - used > self.limits.bytes as u64 / 2
     }
 }
 
@@ -57,7 +74,7 @@ pub struct Aged<K, V> {
 pub struct AgedSlot<V> {
     pub value: V,
     pub cost: usize,
-    used: AtomicU64,
+    used: u64,
 }
 
 impl<K, V> Default for Aged<K, V> {
@@ -67,28 +84,60 @@ impl<K, V> Default for Aged<K, V> {
 }
 
 impl<K: Eq + Hash, V> Aged<K, V> {
-    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q, clock: &UseCounter) -> Option<&V>
+    /// Returns a value. `note_old` is called if its entry is old: it is to be renewed, now that it is used.
+    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q, clock: &UseClock, note_old: impl FnOnce()) -> Option<&V>
     where
         K: Borrow<Q>,
     {
         let slot = self.slots.get(key)?;
-        slot.used.store(clock.tick(), Ordering::Relaxed);
+        if clock.is_old(slot.used) {
+            note_old();
+        }
         Some(&slot.value)
     }
 
-    pub fn insert(&mut self, key: K, value: V, bytes: usize, clock: &UseCounter) {
+    /// Renews an entry, if it is old. Returns false if there is none.
+    pub fn renew<Q: Eq + Hash + ?Sized>(&mut self, key: &Q, clock: &mut UseClock) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let Some(slot) = self.slots.get_mut(key) else { return false };
+        if clock.is_old(slot.used) {
+            slot.used = clock.tick(slot.cost);
+        }
+        true
+    }
+
+    pub fn insert(&mut self, key: K, value: V, bytes: usize, clock: &mut UseClock) {
         let cost = bytes + ENTRY_BYTES;
-        let slot = AgedSlot { value, cost, used: AtomicU64::new(clock.tick()) };
+        let slot = AgedSlot { value, cost, used: clock.tick(cost) };
         let replaced = self.slots.insert(key, slot).map_or(0, |slot| slot.cost);
         self.cost = self.cost + cost - replaced;
     }
 
+    /// Adds to what an entry costs, which is used now, and returns its value.
+    pub fn grow<Q: Eq + Hash + ?Sized>(
+        &mut self,
+        key: &Q,
+        bytes: usize,
+        clock: &mut UseClock,
+    ) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        let slot = self.slots.get_mut(key)?;
+        slot.cost += bytes;
+        self.cost += bytes;
+        slot.used = clock.tick(slot.cost);
+        Some(&mut slot.value)
+    }
+
     pub fn ages(&self) -> impl Iterator<Item = (u64, usize)> {
-        self.slots.values().map(|slot| (slot.used.load(Ordering::Relaxed), slot.cost))
+        self.slots.values().map(|slot| (slot.used, slot.cost))
     }
 
     pub fn forget_before(&mut self, oldest: u64) {
-        self.slots.retain(|_, slot| slot.used.load(Ordering::Relaxed) >= oldest);
+        self.slots.retain(|_, slot| slot.used >= oldest);
         self.slots.shrink_to_fit();
         self.cost = self.slots.values().map(|slot| slot.cost).sum();
     }

@@ -1,12 +1,10 @@
 //! The inputs of calls: the model wrote them, clients echo them, some with their keys in another order.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 
 use super::Replacement;
 use super::respeller::{Respeller, meaning_of};
-use super::table::{CallInput, Spellings};
+use super::table::Spellings;
 use crate::engine::request::anatomy::Piece;
 use crate::engine::request::json::{self, Span};
 use crate::engine::request::meaning::is_respelt;
@@ -40,34 +38,33 @@ impl Respeller<'_> {
     /// A stable client pays one look-up and one comparison: a meaning is asked for only when bytes differ.
     fn input(&mut self, id: &str, span: &Span) {
         let raw = &self.body[span.clone()];
-        let known = self.known.inputs(id);
-        let fresh = self.fresh.inputs.get(id).map_or(&[][..], Vec::as_slice);
-        let (count, same) =
-            (known.len() + fresh.len(), known.iter().chain(fresh).find(|input| input.bytes == raw).cloned());
-        if let Some(input) = same {
+        let known = self.known.inputs(id, &mut self.new.used);
+        let new = self.new.inputs.get(id).map_or(&[][..], Vec::as_slice);
+        if let Some(input) = known.iter().chain(new).find(|input| *input == raw).cloned() {
             return self.choose(id, input);
         }
+        let count = known.len() + new.len();
         if count > 0 {
-            let respelt =
-                |input: &&Arc<CallInput>| input.meaning().is_some() && is_respelt(&input.bytes, raw);
-            let mut first = known.iter().chain(fresh).find(respelt);
+            let inputs: Vec<Bytes> = known.iter().chain(new).cloned().collect();
+            let mut first =
+                inputs.iter().find(|input| self.input_meaning(input).is_some() && is_respelt(input, raw));
             if first.is_none() {
                 let Some(meaning) = meaning_of(raw) else { return };
-                first = known.iter().chain(fresh).find(|input| input.meaning() == Some(meaning));
+                first = inputs.iter().find(|input| self.input_meaning(input) == Some(meaning));
             }
-            if let Some(input) = first.cloned() {
-                self.replacements.push(Replacement { span: span.clone(), with: vec![input.bytes.clone()] });
-                return self.choose(id, input);
+            if let Some(first) = first {
+                self.replacements.push(Replacement { span: span.clone(), with: vec![first.clone()] });
+                return self.choose(id, first.clone());
             }
         }
         if Spellings::room_for_input(count) {
-            let input = Arc::new(CallInput::new(Bytes::copy_from_slice(raw)));
-            self.fresh.add_input(id, input.clone());
+            let input = Bytes::copy_from_slice(raw);
+            self.new.add_input(id, input.clone());
             self.choose(id, input);
         }
     }
 
-    fn choose(&mut self, id: &str, input: Arc<CallInput>) {
+    fn choose(&mut self, id: &str, input: Bytes) {
         if let Some(chosen) = &mut self.chosen {
             chosen.add_input(id, input);
         }

@@ -70,11 +70,12 @@ impl Respeller<'_> {
             hasher.update(member);
         }
         let key = SpellingKey { grain, digest: *hasher.finalize().as_bytes() };
-        let list = match self.known.list(&key).or_else(|| self.fresh.lists.get(&key)) {
+        let known = self.known.list(&key, &mut self.new.used);
+        let list = match known.or_else(|| self.new.lists.get(&key)) {
             Some(list) => list.clone(),
             None => {
                 let list = Arc::new(List { order: meanings, glue: slots.glue() });
-                self.fresh.lists.insert(key, list.clone());
+                self.new.lists.insert(key, list.clone());
                 list
             }
         };

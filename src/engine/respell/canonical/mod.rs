@@ -86,7 +86,8 @@ pub enum Conversation<'a> {
 pub struct Canonical {
     /// By position, without overlap; none for a stable client.
     pub replacements: Vec<Replacement>,
-    /// For [`Table::remember`], when the tenant may be remembered. Empty if the request brought nothing new.
+    /// For [`Table::remember`], when the tenant may be remembered. Empty if the request brought nothing new and used
+    /// nothing old.
     pub interns: News,
     /// For [`Choice::pin`]; empty unless thinking is bound.
     pub pins: Pins,

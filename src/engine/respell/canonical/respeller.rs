@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::table::{Choice, Fresh, Grain, MeaningMemo, Meanings, News, Pins, SpellingKey, Spellings, Table};
+use super::table::{
+    Choice, Grain, MeaningMemo, Meanings, NewReadings, NewSpellings, News, Pins, SpellingKey, Spellings,
+    Table,
+};
 use super::{Canonical, Replacement};
 use crate::engine::request::anatomy::{Form, Piece};
 use crate::engine::request::json;
 use crate::engine::request::marker;
-use crate::engine::request::meaning::{Meaning, Tree};
+use crate::engine::request::meaning::Meaning;
 use crate::engine::request::prefix::Leaf;
 
 /// A larger value than any tool, prompt or input; a meaning costs several times a digest.
@@ -22,12 +25,11 @@ pub(super) struct Respeller<'a> {
     memo: &'a MeaningMemo,
     pub known: &'a Spellings,
     source: SpellingSource,
-    readings: std::collections::BTreeMap<[u8; 32], Meanings>,
-    trees: Vec<(SpellingKey, Tree)>,
+    readings: NewReadings,
     /// Spellings that are not known yet. The first one in this request counts for the rest of it.
-    pub fresh: Fresh,
+    pub new: NewSpellings,
     /// Everything this request was spelt with, if its conversation is to keep it.
-    pub chosen: Option<Fresh>,
+    pub chosen: Option<NewSpellings>,
 }
 
 /// Whose spellings the known ones are.
@@ -51,15 +53,14 @@ impl<'a> Respeller<'a> {
             memo: &table.memo,
             known: &table.spellings,
             source: SpellingSource::Tenant,
-            readings: Default::default(),
-            trees: Vec::new(),
-            fresh: Fresh::default(),
+            readings: NewReadings::default(),
+            new: NewSpellings::default(),
             chosen: None,
         }
     }
 
     pub fn choosing(body: &'a Bytes, table: &'a Table) -> Respeller<'a> {
-        Respeller { chosen: Some(Fresh::default()), ..Respeller::interning(body, table) }
+        Respeller { chosen: Some(NewSpellings::default()), ..Respeller::interning(body, table) }
     }
 
     pub fn bound(body: &'a Bytes, table: &'a Table, choice: &'a Choice) -> Respeller<'a> {
@@ -68,16 +69,12 @@ impl<'a> Respeller<'a> {
     }
 
     pub fn finish(self) -> Canonical {
-        let (readings, chosen) = (self.readings, self.chosen.unwrap_or_default());
+        let (readings, new) = (self.readings, self.new);
         let (interns, pins) = match self.source {
             SpellingSource::Tenant => {
-                let interns = News { readings, fresh: self.fresh, trees: self.trees };
-                (interns, Pins { fresh: chosen, ..Pins::default() })
+                (News { readings, spellings: new }, Pins(self.chosen.unwrap_or_default()))
             }
-            SpellingSource::Conversation => {
-                let interns = News { readings, ..News::default() };
-                (interns, Pins { fresh: self.fresh, trees: self.trees })
-            }
+            SpellingSource::Conversation => (News { readings, ..News::default() }, Pins(new)),
         };
         Canonical { replacements: self.replacements, interns, pins }
     }
@@ -95,11 +92,12 @@ impl<'a> Respeller<'a> {
         let Some(meaning) = meaning else { return Spelt::Own };
         let key = SpellingKey { grain, digest: *meaning.as_bytes() };
         let (head, tail) = piece.unmarked(self.body);
-        let first = match self.known.element(&key).or_else(|| self.fresh.elements.get(&key)) {
+        let known = self.known.element(&key, &mut self.new.used);
+        let first = match known.or_else(|| self.new.elements.get(&key)) {
             Some(first) => first.clone(),
             None => {
                 let first = Bytes::from([head, tail].concat());
-                self.fresh.elements.insert(key, first.clone());
+                self.new.elements.insert(key, first.clone());
                 first
             }
         };
@@ -127,7 +125,7 @@ impl<'a> Respeller<'a> {
             hasher.update(leaf.as_bytes());
         });
         let digest = *hasher.finalize().as_bytes();
-        match self.memo.get(&digest) {
+        match self.memo.get(&digest, &mut self.readings.used) {
             Some(reading) if reading.len() == pieces.len() => return reading.clone(),
             _ => {}
         }
@@ -145,7 +143,7 @@ impl<'a> Respeller<'a> {
         });
         let reading: Meanings = meanings.collect();
         if !is_anew {
-            self.readings.insert(digest, reading.clone());
+            self.readings.meanings.insert(digest, reading.clone());
         }
         reading
     }
@@ -159,17 +157,34 @@ impl<'a> Respeller<'a> {
         name: Option<&[u8]>,
     ) -> (Option<Meaning>, bool) {
         let digest = *leaf.as_bytes();
-        if let Some(reading) = self.memo.get(&digest).or_else(|| self.readings.get(&digest)) {
-            return (*reading.first().unwrap_or(&None), false);
+        if let Some(meaning) = self.known_meaning(&digest) {
+            return (meaning, false);
         }
         let value = if tail.is_empty() { Cow::Borrowed(head) } else { Cow::Owned([head, tail].concat()) };
-        if let Some(respelt) = name.and_then(|name| self.known.respelt_tool(name, &value)) {
-            self.trees.extend(respelt.tree);
+        let used = &mut self.new.used;
+        if let Some(respelt) = name.and_then(|name| self.known.respelt_tool(name, &value, used)) {
+            self.new.trees.extend(respelt.tree);
             return (Some(respelt.meaning), true);
         }
-        let meaning = meaning_of(&value);
-        self.readings.insert(digest, Arc::new([meaning]));
-        (meaning, false)
+        (self.learn_meaning(digest, &value), false)
+    }
+
+    /// The meaning of a known input. It is asked for only when another spelling turns up, and remembered from then on.
+    pub fn input_meaning(&mut self, input: &[u8]) -> Option<Meaning> {
+        let digest = *blake3::hash(input).as_bytes();
+        self.known_meaning(&digest).unwrap_or_else(|| self.learn_meaning(digest, input))
+    }
+
+    /// The meaning of a value with this digest, if it was learned before.
+    fn known_meaning(&mut self, digest: &[u8; 32]) -> Option<Option<Meaning>> {
+        let known = self.memo.get(digest, &mut self.readings.used);
+        known.or_else(|| self.readings.meanings.get(digest)).map(|reading| *reading.first().unwrap_or(&None))
+    }
+
+    fn learn_meaning(&mut self, digest: [u8; 32], value: &[u8]) -> Option<Meaning> {
+        let meaning = meaning_of(value);
+        self.readings.meanings.insert(digest, Arc::new([meaning]));
+        meaning
     }
 }
 

@@ -7,12 +7,12 @@
 //! Meanings are costly, so a table also remembers which bytes meant what, by digest.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::Order;
-use super::aged::{Aged, ENTRY_BYTES, UseCounter, oldest_to_keep};
+use super::aged::{Aged, AgedSlot, ENTRY_BYTES, UseClock, oldest_to_keep};
 use super::respeller::meaning_of;
 use crate::engine::request::json;
 use crate::engine::request::meaning::{Meaning, Tree, is_reordered};
@@ -53,13 +53,10 @@ impl Table {
         Table { memo: MeaningMemo::new(memo), spellings: Spellings::new(limits) }
     }
 
-    /// Adds what a request brought. Where another request was faster, its spelling stays.
+    /// Adds what a request brought, and renews what it used. Where another request was faster, its spelling stays.
     pub fn remember(&mut self, news: News) {
-        for (digest, reading) in news.readings {
-            self.memo.insert(digest, reading);
-        }
-        self.spellings.insert(news.fresh);
-        self.spellings.keep_trees(news.trees);
+        self.memo.remember(news.readings);
+        self.spellings.remember(news.spellings);
     }
 
     /// Returns the memory that the table takes, its own structures included.
@@ -86,8 +83,7 @@ impl Choice {
     }
 
     pub fn pin(&mut self, pins: Pins) {
-        self.spellings.insert(pins.fresh);
-        self.spellings.keep_trees(pins.trees);
+        self.spellings.remember(pins.0);
     }
 
     pub fn order(&self) -> Order {
@@ -105,36 +101,31 @@ impl Choice {
         let elements = elements.slots.values().map(|slot| (slot.value.bytes.as_ptr().addr(), slot.cost));
         let lists = lists.slots.values().map(|slot| (Arc::as_ptr(&slot.value).addr(), slot.cost));
         let inputs = inputs.slots.values().flat_map(|slot| &slot.value);
-        let inputs = inputs.map(|input| (Arc::as_ptr(input).addr(), input.bytes.len() + ENTRY_BYTES));
+        let inputs = inputs.map(|input| (input.as_ptr().addr(), input.len() + ENTRY_BYTES));
         elements.chain(lists).chain(inputs)
     }
 }
 
-/// New entries of a request for its tenant's table.
+/// New entries of a request for its tenant's table, and the old ones that it used.
 #[derive(Debug, Default)]
 pub struct News {
-    pub(super) readings: BTreeMap<[u8; 32], Meanings>,
-    pub(super) fresh: Fresh,
-    /// Of tools that were met in another spelling.
-    pub(super) trees: Vec<(SpellingKey, Tree)>,
+    pub(super) readings: NewReadings,
+    pub(super) spellings: NewSpellings,
 }
 
 impl News {
     pub fn is_empty(&self) -> bool {
-        self.readings.is_empty() && self.fresh.is_empty() && self.trees.is_empty()
+        self.readings.is_empty() && self.spellings.is_empty()
     }
 }
 
-/// New spellings of a request for its conversation.
+/// New spellings of a request for its conversation, and the old ones that it used.
 #[derive(Debug, Default)]
-pub struct Pins {
-    pub(super) fresh: Fresh,
-    pub(super) trees: Vec<(SpellingKey, Tree)>,
-}
+pub struct Pins(pub(super) NewSpellings);
 
 impl Pins {
     pub fn is_empty(&self) -> bool {
-        self.fresh.is_empty() && self.trees.is_empty()
+        self.0.is_empty()
     }
 }
 
@@ -181,37 +172,35 @@ pub(super) struct RespeltTool {
     pub tree: Option<(SpellingKey, Tree)>,
 }
 
-/// The input of a call as first written. Its meaning is asked for only when another spelling turns up.
-#[derive(Debug)]
-pub(super) struct CallInput {
-    pub bytes: Bytes,
-    meaning: OnceLock<Option<Meaning>>,
-}
-
-impl CallInput {
-    pub fn new(bytes: Bytes) -> CallInput {
-        CallInput { bytes, meaning: OnceLock::new() }
-    }
-
-    pub fn meaning(&self) -> Option<Meaning> {
-        *self.meaning.get_or_init(|| meaning_of(&self.bytes))
-    }
-}
-
 /// Spellings on their way into a table, in a fixed order so that ages are too.
 #[derive(Debug, Default)]
-pub(super) struct Fresh {
+pub(super) struct NewSpellings {
     pub elements: BTreeMap<SpellingKey, Bytes>,
     pub lists: BTreeMap<SpellingKey, Arc<List>>,
-    pub inputs: BTreeMap<Box<str>, Vec<Arc<CallInput>>>,
+    /// The inputs of calls, by their ids.
+    pub inputs: BTreeMap<Box<str>, Vec<Bytes>>,
+    /// Of tools that were met in another spelling.
+    pub trees: Vec<(SpellingKey, Tree)>,
+    /// Old entries that were used.
+    pub used: Vec<UsedSpelling>,
 }
 
-impl Fresh {
+/// An entry that is to be renewed.
+#[derive(Debug)]
+pub(super) enum UsedSpelling {
+    Element(SpellingKey),
+    Name(Box<[u8]>),
+    List(SpellingKey),
+    Inputs(Box<str>),
+}
+
+impl NewSpellings {
     fn is_empty(&self) -> bool {
-        self.elements.is_empty() && self.lists.is_empty() && self.inputs.is_empty()
+        let NewSpellings { elements, lists, inputs, trees, used } = self;
+        elements.is_empty() && lists.is_empty() && inputs.is_empty() && trees.is_empty() && used.is_empty()
     }
 
-    pub fn add_input(&mut self, id: &str, input: Arc<CallInput>) {
+    pub fn add_input(&mut self, id: &str, input: Bytes) {
         match self.inputs.get_mut(id) {
             Some(inputs) => inputs.push(input),
             None => {
@@ -221,23 +210,22 @@ impl Fresh {
     }
 }
 
-/// The spellings themselves.
+/// The spellings themselves. A request that looks one up notes in `used` if it is old.
 #[derive(Debug)]
 pub(super) struct Spellings {
-    limits: Limits,
-    clock: UseCounter,
+    clock: UseClock,
     elements: Aged<SpellingKey, Element>,
     /// Which tool was the last to be learned under a name, as it is spelt.
     names: Aged<Box<[u8]>, SpellingKey>,
     lists: Aged<SpellingKey, Arc<List>>,
-    inputs: Aged<Box<str>, Vec<Arc<CallInput>>>,
+    /// The inputs of calls as first written, by their ids.
+    inputs: Aged<Box<str>, Vec<Bytes>>,
 }
 
 impl Spellings {
     fn new(limits: Limits) -> Spellings {
         Spellings {
-            limits,
-            clock: UseCounter::default(),
+            clock: UseClock::new(limits),
             elements: Aged::default(),
             names: Aged::default(),
             lists: Aged::default(),
@@ -245,14 +233,23 @@ impl Spellings {
         }
     }
 
-    pub fn element(&self, key: &SpellingKey) -> Option<&Bytes> {
-        self.elements.get(key, &self.clock).map(|element| &element.bytes)
+    pub fn element(&self, key: &SpellingKey, used: &mut Vec<UsedSpelling>) -> Option<&Bytes> {
+        self.known_element(key, used).map(|element| &element.bytes)
+    }
+
+    fn known_element(&self, key: &SpellingKey, used: &mut Vec<UsedSpelling>) -> Option<&Element> {
+        self.elements.get(key, &self.clock, || used.push(UsedSpelling::Element(*key)))
     }
 
     /// A tool that is another spelling of the one that is known under its name.
-    pub fn respelt_tool(&self, name: &[u8], tool: &[u8]) -> Option<RespeltTool> {
-        let key = *self.names.get(name, &self.clock)?;
-        let known = self.elements.get(&key, &self.clock)?;
+    pub fn respelt_tool(
+        &self,
+        name: &[u8],
+        tool: &[u8],
+        used: &mut Vec<UsedSpelling>,
+    ) -> Option<RespeltTool> {
+        let key = *self.names.get(name, &self.clock, || used.push(UsedSpelling::Name(name.into())))?;
+        let known = self.known_element(&key, used)?;
         let found = |tree: &Tree| tree.is_respelt(&known.bytes, tool);
         let tree = match &known.tree {
             Some(tree) => found(tree).then_some(None)?,
@@ -262,27 +259,13 @@ impl Spellings {
         Some(RespeltTool { meaning: Meaning::from_bytes(key.digest), tree })
     }
 
-    /// Keeps how known tools are built. They are needed again where a client spells its tools anew each turn.
-    fn keep_trees(&mut self, trees: Vec<(SpellingKey, Tree)>) {
-        for (key, tree) in trees {
-            let Some(slot) = self.elements.slots.get_mut(&key).filter(|slot| slot.value.tree.is_none())
-            else {
-                continue;
-            };
-            let cost = tree.memory_bytes();
-            slot.cost += cost;
-            self.elements.cost += cost;
-            slot.value.tree = Some(tree);
-        }
-        self.trim();
+    pub fn list(&self, key: &SpellingKey, used: &mut Vec<UsedSpelling>) -> Option<&Arc<List>> {
+        self.lists.get(key, &self.clock, || used.push(UsedSpelling::List(*key)))
     }
 
-    pub fn list(&self, key: &SpellingKey) -> Option<&Arc<List>> {
-        self.lists.get(key, &self.clock)
-    }
-
-    pub fn inputs(&self, id: &str) -> &[Arc<CallInput>] {
-        self.inputs.get(id, &self.clock).map_or(&[], Vec::as_slice)
+    pub fn inputs(&self, id: &str, used: &mut Vec<UsedSpelling>) -> &[Bytes] {
+        let inputs = self.inputs.get(id, &self.clock, || used.push(UsedSpelling::Inputs(id.into())));
+        inputs.map_or(&[], Vec::as_slice)
     }
 
     /// Returns true if a call with this number of inputs may get another.
@@ -298,62 +281,93 @@ impl Spellings {
         self.elements.slots.len() + self.names.slots.len() + self.lists.slots.len() + self.inputs.slots.len()
     }
 
-    fn insert(&mut self, fresh: Fresh) {
-        let largest = self.limits.bytes / SHARE_OF_ONE;
-        for (key, bytes) in fresh.elements {
-            if bytes.len() <= largest && self.element(&key).is_none() {
+    fn remember(&mut self, new: NewSpellings) {
+        let largest = self.clock.limits.bytes / SHARE_OF_ONE;
+        for used in new.used {
+            self.renew(&used);
+        }
+        for (key, bytes) in new.elements {
+            if bytes.len() <= largest && !self.elements.renew(&key, &mut self.clock) {
                 let cost = bytes.len();
                 if key.grain == Grain::Tool
                     && let Some(name) = tool_name(&bytes)
                 {
-                    self.names.insert(name.into(), key, name.len(), &self.clock);
+                    self.names.insert(name.into(), key, name.len(), &mut self.clock);
                 }
-                self.elements.insert(key, Element { bytes, tree: None }, cost, &self.clock);
+                self.elements.insert(key, Element { bytes, tree: None }, cost, &mut self.clock);
             }
         }
-        for (key, list) in fresh.lists {
+        for (key, list) in new.lists {
             let glue: usize = list.glue.iter().map(|glue| glue.len() + size_of::<Bytes>()).sum();
             let cost = glue + list.order.len() * size_of::<Meaning>();
-            if cost <= largest && self.list(&key).is_none() {
-                self.lists.insert(key, list, cost, &self.clock);
+            if cost <= largest && !self.lists.renew(&key, &mut self.clock) {
+                self.lists.insert(key, list, cost, &mut self.clock);
             }
         }
-        for (id, inputs) in fresh.inputs {
+        for (id, inputs) in new.inputs {
             self.insert_inputs(id, inputs, largest);
         }
+        self.keep_trees(new.trees);
         self.trim();
     }
 
-    fn insert_inputs(&mut self, id: Box<str>, new: Vec<Arc<CallInput>>, largest: usize) {
-        let mut inputs = self.inputs(&id).to_vec();
-        let before = inputs.len();
+    fn renew(&mut self, used: &UsedSpelling) {
+        let clock = &mut self.clock;
+        match used {
+            UsedSpelling::Element(key) => self.elements.renew(key, clock),
+            UsedSpelling::Name(name) => self.names.renew(name, clock),
+            UsedSpelling::List(key) => self.lists.renew(key, clock),
+            UsedSpelling::Inputs(id) => self.inputs.renew(id, clock),
+        };
+    }
+
+    fn insert_inputs(&mut self, id: Box<str>, new: Vec<Bytes>, largest: usize) {
+        self.inputs.renew(&id, &mut self.clock);
+        let known = self.inputs.slots.get(&id).map_or(&[][..], |slot| slot.value.as_slice());
+        let mut inputs = known.to_vec();
         for input in new {
-            let known = inputs.iter().any(|known| {
-                known.bytes == input.bytes
-                    || (known.meaning().is_some() && known.meaning() == input.meaning())
-            });
-            if !known && input.bytes.len() <= largest && Spellings::room_for_input(inputs.len()) {
+            // Those of one request were compared with each other when it was read.
+            let is_known = inputs.contains(&input) || known.iter().any(|known| mean_the_same(known, &input));
+            if !is_known && input.len() <= largest && Spellings::room_for_input(inputs.len()) {
                 inputs.push(input);
             }
         }
-        if inputs.len() > before {
-            let cost = id.len() + inputs.iter().map(|input| input.bytes.len() + ENTRY_BYTES).sum::<usize>();
-            self.inputs.insert(id, inputs, cost, &self.clock);
+        if inputs.len() > known.len() {
+            let cost = id.len() + inputs.iter().map(|input| input.len() + ENTRY_BYTES).sum::<usize>();
+            self.inputs.insert(id, inputs, cost, &mut self.clock);
+        }
+    }
+
+    /// Keeps how known tools are built. They are needed again where a client spells its tools anew each turn.
+    fn keep_trees(&mut self, trees: Vec<(SpellingKey, Tree)>) {
+        for (key, tree) in trees {
+            let is_new = |slot: &AgedSlot<Element>| slot.value.tree.is_none();
+            if self.elements.slots.get(&key).is_some_and(is_new)
+                && let Some(element) = self.elements.grow(&key, tree.memory_bytes(), &mut self.clock)
+            {
+                element.tree = Some(tree);
+            }
         }
     }
 
     fn trim(&mut self) {
-        if self.bytes() <= self.limits.bytes && self.entries() <= self.limits.entries {
+        let limits = self.clock.limits;
+        if self.bytes() <= limits.bytes && self.entries() <= limits.entries {
             return;
         }
         let ages =
             self.elements.ages().chain(self.names.ages()).chain(self.lists.ages()).chain(self.inputs.ages());
-        let oldest = oldest_to_keep(ages.collect(), self.limits);
+        let oldest = oldest_to_keep(ages.collect(), limits);
         self.elements.forget_before(oldest);
         self.names.forget_before(oldest);
         self.lists.forget_before(oldest);
         self.inputs.forget_before(oldest);
     }
+}
+
+/// Returns true if both inputs have a meaning, and it is the same.
+fn mean_the_same(one: &[u8], two: &[u8]) -> bool {
+    meaning_of(one).is_some_and(|meaning| meaning_of(two) == Some(meaning))
 }
 
 /// A longer name is not one.
@@ -378,27 +392,50 @@ fn tool_name(tool: &[u8]) -> Option<&[u8]> {
 /// The meaning of a value, or one per element of a list; `None` for an element that has none.
 pub(super) type Meanings = Arc<[Option<Meaning>]>;
 
+/// Meanings on their way into a memo, by the digests of what means them.
+#[derive(Debug, Default)]
+pub(super) struct NewReadings {
+    pub meanings: BTreeMap<[u8; 32], Meanings>,
+    /// Old entries that were used.
+    pub used: Vec<[u8; 32]>,
+}
+
+impl NewReadings {
+    fn is_empty(&self) -> bool {
+        self.meanings.is_empty() && self.used.is_empty()
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct MeaningMemo {
-    limits: Limits,
-    clock: UseCounter,
+    clock: UseClock,
     readings: Aged<[u8; 32], Meanings>,
 }
 
 impl MeaningMemo {
     fn new(limits: Limits) -> MeaningMemo {
-        MeaningMemo { limits, clock: UseCounter::default(), readings: Aged::default() }
+        MeaningMemo { clock: UseClock::new(limits), readings: Aged::default() }
     }
 
-    pub fn get(&self, digest: &[u8; 32]) -> Option<&Meanings> {
-        self.readings.get(digest, &self.clock)
+    /// Returns what is remembered, and notes in `used` if it is old.
+    pub fn get(&self, digest: &[u8; 32], used: &mut Vec<[u8; 32]>) -> Option<&Meanings> {
+        self.readings.get(digest, &self.clock, || used.push(*digest))
+    }
+
+    fn remember(&mut self, new: NewReadings) {
+        for digest in new.used {
+            self.readings.renew(&digest, &mut self.clock);
+        }
+        for (digest, reading) in new.meanings {
+            self.insert(digest, reading);
+        }
     }
 
     fn insert(&mut self, digest: [u8; 32], reading: Meanings) {
-        let cost = size_of_val(&*reading);
-        self.readings.insert(digest, reading, cost, &self.clock);
-        if self.readings.cost > self.limits.bytes || self.readings.slots.len() > self.limits.entries {
-            let oldest = oldest_to_keep(self.readings.ages().collect(), self.limits);
+        let (cost, limits) = (size_of_val(&*reading), self.clock.limits);
+        self.readings.insert(digest, reading, cost, &mut self.clock);
+        if self.readings.cost > limits.bytes || self.readings.slots.len() > limits.entries {
+            let oldest = oldest_to_keep(self.readings.ages().collect(), limits);
             self.readings.forget_before(oldest);
         }
     }

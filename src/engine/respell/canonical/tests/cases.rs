@@ -192,6 +192,26 @@ fn a_table_stays_within_its_limits_and_forgets_the_least_recently_used() {
 }
 
 #[test]
+fn an_entry_is_renewed_only_once_it_is_old() {
+    let limits = Limits { bytes: 16 << 10, entries: 64 };
+    let mut tenant = Tenant { table: Table::new(limits), order: Order::FirstSeen };
+    let used = r#"{"tools":[{"name":"used"}],"system":[{"type":"text","text":"used"}]}"#;
+    let other = |n: usize| format!(r#"{{"system":[{{"type":"text","text":"{n} {}"}}]}}"#, "x".repeat(1_000));
+    tenant.forward(used);
+    for n in 0..4 {
+        tenant.forward(&other(n));
+        assert!(tenant.canonical(used).interns.is_empty(), "still new after {n} others");
+    }
+    (4..7).for_each(|n| drop(tenant.forward(&other(n))));
+    let entries = tenant.table.entries();
+    let renewed = tenant.canonical(used).interns;
+    assert!(!renewed.is_empty(), "old");
+    tenant.table.remember(renewed);
+    assert_eq!(tenant.table.entries(), entries, "nothing was new");
+    assert!(tenant.canonical(used).interns.is_empty(), "new again");
+}
+
+#[test]
 fn one_value_cannot_push_out_all_others() {
     let limits = Limits { bytes: 16 << 10, entries: 64 };
     let mut tenant = Tenant { table: Table::new(limits), order: Order::FirstSeen };
