@@ -205,12 +205,14 @@ mod tests {
     use super::*;
     use crate::engine::cache::entry::Parameters;
     use crate::engine::request::recall::Nothing;
+    use crate::engine::words::TenantId;
 
     /// What goes out of a body, and what is told to the table.
     fn forward(body: &str, order: Order, table: &Table) -> (String, News) {
         let attribution = Attribution::Stripped;
         let received = Remembered::read(Bytes::from(body.to_owned()), &Nothing, attribution).unwrap();
-        let parameters = Parameters::read(received.body(), received.anatomy(), std::iter::empty());
+        let parameters =
+            Parameters::read(TenantId::NOBODY, received.body(), received.anatomy(), std::iter::empty());
         let received = Arc::new(received);
         let arrival = Arrival { received, came: None, parameters, before: None, chosen: None };
         let rules = Rules { order, profile: Profile::Anthropic, attribution, diagnose: false };

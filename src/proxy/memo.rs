@@ -118,7 +118,7 @@ impl Memo {
 
     fn plan_as(&self, imagined: bool, rules: Rules, now: Moment) -> Result<Aligned, Reason> {
         let tenant = self.tenant();
-        let view = View { tenant: tenant.as_deref(), hint: self.owner.hint };
+        let view = View { id: self.owner.tenant, tenant: tenant.as_deref(), hint: self.owner.hint };
         let model = self.owner.facts;
         let mut facts = align::Facts {
             bound_thinking: model.bound_thinking,

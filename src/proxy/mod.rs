@@ -47,7 +47,7 @@ use crate::engine::align;
 use crate::engine::cache::prices::Prices;
 use crate::engine::family::fanout;
 use crate::engine::request::identify::{self, TenantRule};
-use crate::engine::words::{BodyDigest, Endpoint, Moment, Plan, Reason, Role, Why};
+use crate::engine::words::{BodyDigest, Endpoint, Moment, Plan, Reason, Role, TenantId, Why};
 use crate::metrics::Metrics;
 use crate::report::Sinks;
 use crate::store::{self, Memory, ReadMode, Store, View};
@@ -280,7 +280,7 @@ impl Proxy {
         self.panics.at(Step::Read);
         let (tenant_id, hint) = facts.of_whom();
         let tenant = tenant_id.and_then(|id| self.store.tenant(&id));
-        let view = View { tenant: tenant.as_deref(), hint };
+        let view = View { id: tenant_id.unwrap_or(TenantId::NOBODY), tenant: tenant.as_deref(), hint };
         let attribution = self.rules.attribution;
         let betas = std::iter::once(facts.betas.as_str());
         let arrival = view.read(body, attribution, way, betas).map_err(|_| Reason::NotJson)?;

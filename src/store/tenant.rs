@@ -254,6 +254,7 @@ pub enum ReadMode {
 
 /// A tenant as one request sees it; nobody, if the tenant is not known yet.
 pub struct View<'a> {
+    pub id: TenantId,
     pub tenant: Option<&'a Tenant>,
     pub hint: Option<Hint>,
 }
@@ -310,10 +311,11 @@ impl View<'_> {
         before: Option<Predecessor>,
         betas: impl Iterator<Item = &'b str>,
     ) -> Arrival {
-        let mut parameters = Parameters::read(received.body(), received.anatomy(), betas);
-        if let Some(before) = &before {
-            parameters = parameters.after(&before.trace.parameters);
-        }
+        let (body, anatomy) = (received.body(), received.anatomy());
+        let parameters = match &before {
+            Some(before) => Parameters::read_after(&before.trace.parameters, body, anatomy, betas),
+            None => Parameters::read(self.id, body, anatomy, betas),
+        };
         let chosen = match (&before, self.tenant) {
             (None | Some(Predecessor { continued: false, .. }), Some(tenant)) => {
                 tenant.recent().chosen(&received, self.hint)

@@ -45,7 +45,7 @@ fn body(opening: &str, messages: usize, filler: usize) -> Bytes {
 /// What one request finds, and then leaves behind.
 fn visit(memory: &Memory, tenant: &TenantId, hint: Option<Hint>, body: Bytes) -> Arrival {
     let known = memory.tenant(tenant);
-    let view = View { tenant: known.as_deref(), hint };
+    let view = View { id: *tenant, tenant: known.as_deref(), hint };
     let arrival = view.read(&body, Attribution::Counted, ReadMode::AsItCame, [].into_iter()).unwrap();
     let trace = Arc::new(untouched(&arrival));
     memory.admit(tenant).remember(trace, hint, arrival.predecessor());
@@ -200,7 +200,7 @@ fn of_many_that_open_alike_few_are_looked_at_and_their_bytes_are_bounded() {
         assert!(memory.bytes() <= MIB / 2, "{}", memory.bytes());
     }
     let (tenant, opening) = (memory.tenant(&id(1)), body("same", 3, 32 * 1024));
-    let view = View { tenant: tenant.as_deref(), hint: None };
+    let view = View { id: id(1), tenant: tenant.as_deref(), hint: None };
     let read = Remembered::read(opening, &view, Attribution::Counted).unwrap();
     let few = crate::engine::request::recall::CANDIDATES_MAX;
     assert_eq!(view.opened(read.opening().unwrap()).len(), few);
@@ -231,7 +231,8 @@ fn a_child_lives_from_its_first_request_to_its_last_answer() {
 fn fan_out(number: usize, filler: usize) -> (Arc<Parent>, Turn) {
     let body = body(&format!("parent {number}"), 1, filler);
     let (request, _) =
-        Remembered::recall(body, &View { tenant: None, hint: None }, Attribution::Counted).unwrap();
+        Remembered::recall(body, &View { id: id(1), tenant: None, hint: None }, Attribution::Counted)
+            .unwrap();
     let parent = Parent::new(Arc::new(request), Who::default());
     let calls = ["a", "b"].map(|part| {
         let prompt = format!("Investigate part {part} of {number} and report what you found, in all detail.");
@@ -346,7 +347,7 @@ fn bound_turn(memory: &Memory, body: &str, sent_ms: u64) -> String {
 
 fn aligned_turn(memory: &Memory, body: &str, sent_ms: u64, bound_thinking: bool) -> String {
     let tenant = memory.admit(&id(1));
-    let view = View { tenant: Some(&tenant), hint: None };
+    let view = View { id: id(1), tenant: Some(&tenant), hint: None };
     let body = Bytes::copy_from_slice(body.as_bytes());
     let attribution = Attribution::Counted;
     let arrival = view.read(&body, attribution, ReadMode::Spelt(Order::FirstSeen), [].into_iter()).unwrap();
@@ -410,7 +411,7 @@ fn what_is_spelt_anew_each_turn_is_put_back_before_it_is_read() {
     let is_as_it_came = |came: &str| {
         let tenant = memory.admit(&id(1));
         let opening = Opening::glimpse(turn(1, "").as_bytes()).unwrap();
-        let known = View { tenant: Some(&tenant), hint: None }.opened(opening);
+        let known = View { id: id(1), tenant: Some(&tenant), hint: None }.opened(opening);
         known.first().unwrap().body() == came.as_bytes()
     };
     let told: Vec<bool> = [0, 1, 2, 2, 3, 0, 0, 1, 2]
@@ -431,7 +432,7 @@ fn what_is_spelt_anew_each_turn_is_put_back_before_it_is_read() {
 fn a_request_that_was_put_back_can_still_be_taken_as_it_came() {
     let memory = memory(MIB);
     let view = |tenant: &Arc<Tenant>, body: &str| {
-        let view = View { tenant: Some(tenant), hint: None };
+        let view = View { id: id(1), tenant: Some(tenant), hint: None };
         view.read(
             &body.to_owned().into(),
             Attribution::Counted,

@@ -108,7 +108,7 @@ fn remembered(children: usize) -> (usize, usize) {
     let mut first = 0;
     for number in 0..children {
         let received = request(2_000, &directive(0, number));
-        let view = View { tenant: None, hint: None };
+        let view = View { id: TENANT, tenant: None, hint: None };
         let arrival =
             view.read(received.body(), Attribution::Counted, ReadMode::AsItCame, [].into_iter()).unwrap();
         let own = &arrival.received;

@@ -188,7 +188,7 @@ impl Layout {
 
 /// Reads a request of a tenant that nothing is known of.
 fn arrival(exhibit: Exhibit, attribution: Attribution) -> Result<Arrival, Failure> {
-    let view = View { tenant: None, hint: None };
+    let view = View { id: TENANT, tenant: None, hint: None };
     view.read(&exhibit.body.into(), attribution, ReadMode::AsItCame, std::iter::empty())
         .map_err(|_| Failure::new(format!("{}: not a request", exhibit.name)))
 }

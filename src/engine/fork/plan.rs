@@ -237,7 +237,12 @@ fn read_composed(
     let parts = composed.body.pieces.clone();
     let read = InParts::read(parts, shared, &arrival.received, own, &known, attribution);
     let (forwarded, whole) = read.map_err(Refusal::unreadable)?;
-    let parameters = Parameters::read(whole.body(), whole.anatomy(), std::iter::once(betas.as_str()));
+    let parameters = Parameters::read_after(
+        &arrival.parameters,
+        whole.body(),
+        whole.anatomy(),
+        std::iter::once(betas.as_str()),
+    );
     let forwarded = Forwarded::InParts(forwarded);
     let marks = composed.breakpoints.clone();
     let trace = Trace::with(arrival, forwarded, Arc::clone(conversation), marks, parameters);

@@ -8,6 +8,11 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TenantId(pub [u8; 32]);
 
+impl TenantId {
+    /// The id of a request that has none. Nothing is remembered under it.
+    pub const NOBODY: TenantId = TenantId([0; 32]);
+}
+
 impl fmt::Display for TenantId {
     /// Eight hex digits: enough to tell tenants apart, useless to find a key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -13,16 +13,21 @@ const ENTRY_SEARCH_MAX: usize = 512;
 
 /// The places where the cache looks for entries of a request; put together before a ledger is locked.
 pub(super) struct Lookup<'a> {
-    scope: Scope,
+    scope: &'a Scope,
     reading: &'a Reading,
     probes: Probes<'a>,
 }
 
-impl Lookup<'_> {
+impl<'a> Lookup<'a> {
+    /// The lookup of a request, under these parameters.
+    pub fn of(trace: &'a Trace, by: &'a Parameters) -> Lookup<'a> {
+        Lookup { scope: by.scope(), reading: trace.reading(), probes: trace.probes() }
+    }
+
     /// Predicts what the request would find.
     pub fn predict(self, ledger: &CacheLedger, now: Moment) -> Prediction {
         let (chain, anatomy) = (self.reading.chain(), self.reading.anatomy());
-        let key = |piece: usize| EntryKey::of(&self.scope, chain, piece, anatomy.layer(piece));
+        let key = |piece: usize| EntryKey::of(self.scope, chain, piece, anatomy.layer(piece));
         ledger.predict(self.probes, key, now)
     }
 }
@@ -35,7 +40,7 @@ impl Memo {
 
     /// Predicts what it would find if it went out so.
     pub fn predict_for(&self, trace: &Trace, tenant: &Tenant, now: Moment) -> Prediction {
-        self.lookup(trace, &trace.parameters).predict(&tenant.worlds().billed, now)
+        Lookup::of(trace, &trace.parameters).predict(&tenant.worlds().billed, now)
     }
 
     /// Predicts what it would find on its parent's prefix. Betas of its own count until a bill has shown otherwise.
@@ -52,14 +57,9 @@ impl Memo {
         if !change.is_some_and(|change| tenant.learned().betas.knows(model, change)) {
             return own;
         }
-        let other = self.lookup(trace, parents).predict(&tenant.worlds().billed, now);
+        let other = Lookup::of(trace, parents).predict(&tenant.worlds().billed, now);
         let bytes = |found: &Prediction| found.read.map_or(0, |read| read.bytes);
         if bytes(&other) > bytes(&own) { other } else { own }
-    }
-
-    /// The places where the cache looks for entries of a request, under these parameters.
-    pub(super) fn lookup<'a>(&self, trace: &'a Trace, by: &Parameters) -> Lookup<'a> {
-        Lookup { scope: by.scope(&self.owner.tenant), reading: trace.reading(), probes: trace.probes() }
     }
 
     /// The deepest piece of a request that ends a live entry, among those that the request before it had too.
@@ -76,13 +76,13 @@ impl Memo {
         // How the request before would have been spelt is not kept.
         let shared = if imagined { chain.pieces.len() } else { before.reading().shared_pieces(request) };
         // An entry under other betas may be readable all the same: only its bill will tell.
-        let others = own.beta_change(&before.parameters).map(|_| before.parameters.scope(&self.owner.tenant));
-        let scopes = [Some(own.scope(&self.owner.tenant)), others];
+        let others = own.beta_change(&before.parameters).map(|_| before.parameters.scope());
+        let scopes = [Some(own.scope()), others];
         let worlds = tenant.worlds();
         let ledger = if imagined { &worlds.aligned } else { &worlds.billed };
         (0..shared).rev().take(ENTRY_SEARCH_MAX).find(|piece| {
             let key = |scope| EntryKey::of(scope, chain, *piece, request.anatomy().layer(*piece));
-            scopes.iter().flatten().filter_map(key).any(|key| ledger.holds(&key, now))
+            scopes.into_iter().flatten().filter_map(key).any(|key| ledger.holds(&key, now))
         })
     }
 
@@ -98,7 +98,7 @@ impl Memo {
         let parents = if self.is_forked { self.parents.as_ref() } else { None };
         let before = parents.or_else(|| Some(&self.arrival.predecessor()?.parameters))?;
         let change = trace.parameters.beta_change(before)?;
-        let other = self.lookup(trace, before).predict(&tenant.worlds().billed, now);
+        let other = Lookup::of(trace, before).predict(&tenant.worlds().billed, now);
         let anatomy = trace.reading().anatomy();
         let statics = (anatomy.tools + anatomy.system).checked_sub(1);
         BetaTrial::of(change, own, &other, statics.map_or(0, |last| prefix_bytes(anatomy, last)))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Memo;
+use super::predict::Lookup;
 use crate::engine::align;
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::counterfactual::AsSent;
@@ -80,8 +81,8 @@ impl Memo {
         let came_at = self.came_at.min(now);
         let mut sent = self.as_sent();
         let mut aligned = self.aligned_world.take();
-        let sent_lookup = sent.as_ref().map(|sent| self.lookup(&sent.trace, &sent.trace.parameters));
-        let aligned_lookup = aligned.as_ref().map(|other| self.lookup(&other.trace, &other.trace.parameters));
+        let sent_lookup = sent.as_ref().map(|sent| Lookup::of(&sent.trace, &sent.trace.parameters));
+        let aligned_lookup = aligned.as_ref().map(|other| Lookup::of(&other.trace, &other.trace.parameters));
         let mut worlds = tenant.worlds();
         worlds.billed.begin(ticket, &prediction, now);
         let in_sent = sent_lookup.map(|lookup| lookup.predict(&worlds.sent, came_at));

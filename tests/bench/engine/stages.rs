@@ -186,7 +186,7 @@ impl Bench {
         self.now = now.after(1_000);
 
         let tenant = store.tenant(&TENANT);
-        let view = View { tenant: tenant.as_deref(), hint: None };
+        let view = View { id: TENANT, tenant: tenant.as_deref(), hint: None };
         let betas = std::iter::once("interleaved-thinking-2025-05-14");
         let read = || view.read(&body, RULES.attribution, ReadMode::Spelt(RULES.order), betas).unwrap();
         let arrival = stages.time(Stage::Read, read);

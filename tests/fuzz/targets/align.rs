@@ -15,7 +15,7 @@ use forkpoint::engine::request::anatomy::Anatomy;
 use forkpoint::engine::request::prefix::Attribution;
 use forkpoint::engine::request::recall::{Nothing, Remembered};
 use forkpoint::engine::respell::canonical::{Limits, Order, Table};
-use forkpoint::engine::words::Reason;
+use forkpoint::engine::words::{Reason, TenantId};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -48,7 +48,8 @@ impl Tenant {
     fn align(self, body: &[u8], table: &Table) -> Option<Result<Aligned, Reason>> {
         let body = Bytes::copy_from_slice(body);
         let received = Remembered::read(body, &Nothing, Attribution::Stripped).ok()?;
-        let parameters = Parameters::read(received.body(), received.anatomy(), std::iter::empty());
+        let parameters =
+            Parameters::read(TenantId::NOBODY, received.body(), received.anatomy(), std::iter::empty());
         let received = Arc::new(received);
         let arrival = Arrival { received, came: None, parameters, before: None, chosen: None };
         let rules = Rules {

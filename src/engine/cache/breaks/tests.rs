@@ -1,5 +1,5 @@
 use super::*;
-use crate::engine::cache::entry::{EntryKey, Scope};
+use crate::engine::cache::entry::EntryKey;
 use crate::engine::cache::ledger::{CacheLedger, LedgerBill};
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::prefix::{Attribution, Chain};
@@ -22,7 +22,7 @@ impl Request {
         let body = body.as_bytes().to_vec();
         let anatomy = Anatomy::read(&body).unwrap();
         let chain = Chain::of(&body, &anatomy, Attribution::Counted);
-        let parameters = Parameters::read(&body, &anatomy, betas.iter().copied());
+        let parameters = Parameters::read(TenantId([0; 32]), &body, &anatomy, betas.iter().copied());
         let point = |piece| Breakpoint {
             piece,
             ttl: Ttl::FiveMinutes,
@@ -39,8 +39,8 @@ impl Request {
     }
 
     fn predict(&self, ledger: &CacheLedger) -> Prediction {
-        let scope = Scope::of(&TenantId([0; 32]), &self.parameters);
-        let key = |piece| EntryKey::of(&scope, &self.chain, piece, self.anatomy.layer(piece));
+        let scope = self.parameters.scope();
+        let key = |piece| EntryKey::of(scope, &self.chain, piece, self.anatomy.layer(piece));
         ledger.predict(Probes::of(&self.anatomy, &self.chain, &self.breakpoints), key, self.at)
     }
 }

@@ -6,16 +6,15 @@
 //!
 //! ```
 //! use forkpoint::engine::request::anatomy::Anatomy;
-//! use forkpoint::engine::cache::entry::{EntryKey, Parameters, Scope};
+//! use forkpoint::engine::cache::entry::{EntryKey, Parameters};
 //! use forkpoint::engine::request::prefix::{Attribution, Chain};
 //! use forkpoint::engine::words::TenantId;
 //!
 //! let keys = |body: &[u8]| {
 //!     let anatomy = Anatomy::read(body).unwrap();
 //!     let chain = Chain::of(body, &anatomy, Attribution::Counted);
-//!     let parameters = Parameters::read(body, &anatomy, [].into_iter());
-//!     let scope = Scope::of(&TenantId([0; 32]), &parameters);
-//!     [0, 1].map(|piece| EntryKey::of(&scope, &chain, piece, anatomy.layer(piece)))
+//!     let parameters = Parameters::read(TenantId([0; 32]), body, &anatomy, [].into_iter());
+//!     [0, 1].map(|piece| EntryKey::of(parameters.scope(), &chain, piece, anatomy.layer(piece)))
 //! };
 //! let one = keys(br#"{"system":"s","messages":[{"role":"user","content":"hi"}]}"#);
 //! let two = keys(br#"{"system":"s","messages":[{"role":"user","content":"hi"}],"thinking":{"type":"adaptive"}}"#);
@@ -30,7 +29,8 @@ pub use parameters::{BetaChange, Parameters};
 pub use probes::{LOOKBACK_POSITIONS, Probe, Probes, is_position, prefix_bytes};
 
 use std::fmt;
-use std::sync::LazyLock;
+
+use parameters::ParameterValues;
 
 use crate::engine::request::prefix::Chain;
 use crate::engine::words::{Layer, TenantId, first};
@@ -63,10 +63,8 @@ pub struct Scope {
 }
 
 impl Scope {
-    pub fn of(tenant: &TenantId, parameters: &Parameters) -> Scope {
-        static DERIVE: LazyLock<blake3::Hasher> =
-            LazyLock::new(|| blake3::Hasher::new_derive_key("forkpoint entry v1"));
-        let derive = &*DERIVE;
+    fn of(tenant: &TenantId, parameters: &ParameterValues) -> Scope {
+        let derive = blake3::Hasher::new_derive_key("forkpoint entry v1");
         let layer = |layer: Layer| {
             let mut input = Vec::with_capacity(512);
             input.extend_from_slice(&tenant.0);

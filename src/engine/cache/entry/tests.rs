@@ -21,7 +21,15 @@ impl Read {
     }
 
     fn parameters(&self, betas: &[&str]) -> Parameters {
-        Parameters::read(&self.body, &self.anatomy, betas.iter().copied())
+        self.parameters_of(0, betas)
+    }
+
+    fn parameters_of(&self, tenant: u8, betas: &[&str]) -> Parameters {
+        Parameters::read(TenantId([tenant; 32]), &self.body, &self.anatomy, betas.iter().copied())
+    }
+
+    fn parameters_after(&self, before: &Parameters, betas: &[&str]) -> Parameters {
+        Parameters::read_after(before, &self.body, &self.anatomy, betas.iter().copied())
     }
 }
 
@@ -30,8 +38,9 @@ fn keys(tenant: u8, members: &str, betas: &[&str]) -> [EntryKey; 3] {
     let read = Read::of(&format!(
         r#"{{"model":"m",{members}"tools":[{{"name":"t"}}],"system":"s","messages":[{{"role":"user","content":"u"}}]}}"#
     ));
-    let scope = Scope::of(&TenantId([tenant; 32]), &read.parameters(betas));
-    [0, 1, 2].map(|piece| EntryKey::of(&scope, &read.chain, piece, read.anatomy.layer(piece)).unwrap())
+    let parameters = read.parameters_of(tenant, betas);
+    [0, 1, 2]
+        .map(|piece| EntryKey::of(parameters.scope(), &read.chain, piece, read.anatomy.layer(piece)).unwrap())
 }
 
 #[test]
@@ -253,8 +262,8 @@ fn spell(inputs: &Inputs, respelt: bool) -> (Read, Vec<String>) {
 fn key_of(inputs: &Inputs, respelt: bool) -> EntryKey {
     let (read, betas) = spell(inputs, respelt);
     let betas: Vec<&str> = betas.iter().map(String::as_str).collect();
-    let scope = Scope::of(&TenantId([inputs.tenant; 32]), &read.parameters(&betas));
-    EntryKey::of(&scope, &read.chain, 0, Layer::Messages).unwrap()
+    let parameters = read.parameters_of(inputs.tenant, &betas);
+    EntryKey::of(parameters.scope(), &read.chain, 0, Layer::Messages).unwrap()
 }
 
 proptest! {
@@ -307,17 +316,13 @@ fn betas_that_differ_are_told_by_what_differs() {
 #[test]
 fn what_was_made_of_equal_parameters_is_shared_and_of_others_is_not() {
     let read = Read::of(r#"{"model":"m","messages":[{"role":"user","content":"u"}]}"#);
-    let key = |tenant: u8, parameters: &Parameters| {
-        let scope = parameters.scope(&TenantId([tenant; 32]));
-        EntryKey::of(&scope, &read.chain, 0, Layer::Messages).unwrap()
-    };
-    let made_anew = |tenant: u8, betas: &[&str]| key(tenant, &read.parameters(betas));
-    let first = read.parameters(&["a"]);
-    assert_eq!(key(0, &first), made_anew(0, &["a"]));
+    let key =
+        |parameters: &Parameters| EntryKey::of(parameters.scope(), &read.chain, 0, Layer::Messages).unwrap();
+    let made_anew = |tenant: u8, betas: &[&str]| key(&read.parameters_of(tenant, betas));
     for (betas, tenant) in [(["a"], 0), (["a"], 1), (["b"], 0)] {
-        let later = read.parameters(&betas).after(&first);
-        assert_eq!(key(tenant, &later), made_anew(tenant, &betas), "{betas:?} of {tenant}");
+        let later = read.parameters_after(&read.parameters_of(tenant, &["a"]), &betas);
+        assert_eq!(key(&later), made_anew(tenant, &betas), "{betas:?} of {tenant}");
     }
-    let swapped = first.with_betas(["b"].into_iter());
-    assert_eq!(key(0, &swapped), made_anew(0, &["b"]));
+    let swapped = read.parameters(&["a"]).with_betas(["b"].into_iter());
+    assert_eq!(key(&swapped), made_anew(0, &["b"]));
 }

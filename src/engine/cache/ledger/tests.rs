@@ -283,15 +283,15 @@ fn requests_on_their_way_are_bounded_too() {
 }
 
 fn numbered(n: usize) -> EntryKey {
-    use crate::engine::cache::entry::{Parameters, Scope};
+    use crate::engine::cache::entry::Parameters;
     use crate::engine::request::anatomy::Anatomy;
     use crate::engine::request::prefix::{Attribution, Chain};
-    use crate::engine::words::Layer;
+    use crate::engine::words::{Layer, TenantId};
     let body = format!(r#"{{"model":"{n}","system":"s"}}"#).into_bytes();
     let anatomy = Anatomy::read(&body).unwrap();
-    let parameters = Parameters::read(&body, &anatomy, [].into_iter());
-    let scope = Scope::of(&crate::engine::words::TenantId([0; 32]), &parameters);
-    EntryKey::of(&scope, &Chain::of(&body, &anatomy, Attribution::Counted), 0, Layer::System).unwrap()
+    let parameters = Parameters::read(TenantId([0; 32]), &body, &anatomy, [].into_iter());
+    let chain = Chain::of(&body, &anatomy, Attribution::Counted);
+    EntryKey::of(parameters.scope(), &chain, 0, Layer::System).unwrap()
 }
 
 /// What happens next.

@@ -81,7 +81,7 @@ impl Harmless {
 mod tests {
     use super::super::{EntryTokens, Underway, WarmEntry};
     use super::*;
-    use crate::engine::cache::entry::{EntryKey, Parameters, Scope};
+    use crate::engine::cache::entry::{EntryKey, Parameters};
     use crate::engine::request::anatomy::Anatomy;
     use crate::engine::request::prefix::{Attribution, Chain};
     use crate::engine::words::{Layer, Moment, TenantId};
@@ -89,7 +89,7 @@ mod tests {
     const BODY: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
 
     fn parameters(betas: &str) -> Parameters {
-        Parameters::read(BODY, &Anatomy::read(BODY).unwrap(), [betas].into_iter())
+        Parameters::read(TenantId([0; 32]), BODY, &Anatomy::read(BODY).unwrap(), [betas].into_iter())
     }
 
     fn change(beta: &str) -> BetaChange {
@@ -98,8 +98,7 @@ mod tests {
 
     fn key() -> EntryKey {
         let chain = Chain::of(BODY, &Anatomy::read(BODY).unwrap(), Attribution::Counted);
-        let scope = Scope::of(&TenantId([0; 32]), &parameters(""));
-        EntryKey::of(&scope, &chain, 0, Layer::Messages).unwrap()
+        EntryKey::of(parameters("").scope(), &chain, 0, Layer::Messages).unwrap()
     }
 
     /// Who finds so many bytes, with a token to each.
