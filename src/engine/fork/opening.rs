@@ -1,7 +1,5 @@
 //! The words of a child before its first answer, taken apart: instructions, other blocks, directive.
 
-use std::cell::OnceCell;
-
 use super::blocks::Draft;
 use super::policy::Policy;
 use super::said::{self, Said};
@@ -126,12 +124,16 @@ pub fn instructions<'r>(child: &'r Remembered, parent: &Remembered) -> Vec<&'r P
     let length = |piece: &Piece| piece.text().as_ref().unwrap_or(&piece.span).len();
     let may_say_the_same = |one: usize, two: usize| one <= 6 * two && two <= 6 * one;
     let says_more = |piece: &&Piece| {
-        let own = OnceCell::new();
-        let is_said = |theirs: &Piece| {
-            let own = || own.get_or_init(|| said::piece(child.body(), piece));
-            may_say_the_same(length(piece), length(theirs)) && *own() == said::piece(parent.body(), theirs)
-        };
-        !is_blank(child, piece) && !system(parent).any(is_said)
+        if is_blank(child, piece) {
+            return false;
+        }
+        let mut similar =
+            system(parent).filter(|theirs| may_say_the_same(length(piece), length(theirs))).peekable();
+        if similar.peek().is_none() {
+            return true;
+        }
+        let own = said::piece(child.body(), piece);
+        !similar.any(|theirs| said::piece(parent.body(), theirs) == own)
     };
     system(child).filter(says_more).collect()
 }
