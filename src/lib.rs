@@ -7,9 +7,9 @@
 //! | [`engine`] | the pure core: bytes and facts in, decisions and reasons out |
 //! | [`config`] | file + environment + flags → one valid configuration, or every problem at once |
 //! | [`metrics`] | every metric, declared once |
-//! | [`store`] | what is remembered between requests, tenant by tenant |
+//! | [`store`] | what is remembered between requests, tenant by tenant, each behind one lock |
 //! | [`report`] | one record per exchange → log line, metrics, recording, traces |
-//! | [`proxy`] | the request path: collect, read, plan, hold, forward, observe, record |
+//! | [`proxy`] | the request path: collect, read, prepare, wait, send, relay |
 //! | [`admin`] | the second port: health, readiness, metrics, and what operators may ask of the store |
 //! | [`sim`] | a Messages API of our own, the independent witness in tests and `demo` |
 //! | [`cli`] | one file per command |
@@ -25,36 +25,45 @@
 //! | [`engine::cache`] | entry keys, the ledger and its worlds, breakpoints, breaks, volatile text, prices |
 //! | [`engine::family`] | conversations, fan-outs, recognition, bindings, snapshots |
 //! | [`engine::fork`] | eligibility, composition, economics, the experiment |
-//! | [`engine::gate`] | who writes first |
+//! | [`engine::gate`] | who waits for whom |
 //! | [`engine::align`] | one spelling and breakpoints for one request |
+//! | [`engine::policy`] | the settings that requests are planned by |
+//! | [`engine::tenant`] | everything known of one tenant, and the four transitions that change it |
+//! | [`engine::prepare`] | a request, read and composed in every way in which it may go out |
+//! | [`engine::outgoing`] | a request as it goes out by the plan that was chosen |
+//! | [`engine::decide`] | prepared request + tenant + policy + now → send, wait, or prepare again |
 //!
 //! # Life of a request
 //!
-//! In the order of the code; a test compares the two. Mode `observe` sends the bytes first, and reads them while the
-//! upstream is at work.
+//! In the order of the code; a test compares the two. [`proxy::handle`] has it on one screen. Mode `observe` sends the
+//! bytes first, and reads them while the upstream is at work.
 //!
 //! ```text
 //! collect    the sender is named; the body of a Messages call is collected, everything else streams through unread
 //! read       spans over the received bytes; what a conversation repeats in another spelling is put back into its own
-//! align      one spelling, and breakpoints where they will be read
-//! recognise  plain, parent, or child of which fan-out
-//! await_seal a child whose parent still streams waits for that answer's end, at most `fork.await_parent_ms`
-//! fork       an eligible child goes on its parent's prefix instead (mode `fork`)
-//! hold       a sibling waits at the gate while another writes what it would write too
+//! prepare    one spelling and breakpoints; plain, parent or child; a child on its parent's prefix: on copies, no lock
+//! proceed    decides, and in the same critical section the request goes out or takes its place among those that wait
+//! wait       for the end of the parent's answer, or for the sibling that writes what this one would write too
 //! send       one upstream call; a refused rewrite goes out once more as it came
 //! relay      each chunk is decoded, framed and indexed before it is handed on, in the same poll
-//! report     fan-outs, bindings, usage; one record: metrics, log line, recording, traces, exactly once
+//! settle     fan-outs, bindings, usage: what was learned from the answer
+//! report     one record: metrics, log line, recording, traces, exactly once
 //! ```
 //!
-//! A child that was held for a fork which was refused meanwhile is planned again, at most four times, under one deadline
-//! that is fixed when it comes.
+//! After a wait a request proceeds again; if what it was prepared by has changed, it is prepared again, at most four
+//! times, all under one deadline that is fixed when it comes.
+//!
+//! The state of a tenant is one value, [`engine::tenant::TenantState`], behind one lock in [`store`] (its spellings have
+//! another). Four transitions change it: *begin* (with the decision that sends), *progress* (accepted, first content, a
+//! finished block), *settle* and *abandon*. Nothing that takes time in proportion to a body happens under that lock, and
+//! whoever waits is woken by its ticket.
 //!
 //! # Invariants
 //!
 //! - **The arrows**: `cli → admin → proxy → report → { metrics, config, store } → engine`; `sim` knows nobody.
 //!   A module uses only what is to its right; a test checks it, and the order of the engine's folders.
-//! - **The engine is pure**: no I/O, clock, randomness, logging or async. Time comes in as an argument. A few of its
-//!   types still share state behind locks; a test names their files, and no other may.
+//! - **The engine is pure**: no I/O, clock, lock, atomic, randomness, logging or async. Time comes in as an argument, and
+//!   state as a plain value. A test checks both.
 //! - **The answer's bytes are never altered**, reordered or buffered.
 //! - **What we do not understand goes through unchanged**, byte for byte, with a counted reason.
 //! - **Framing is the same for every chunking** of a stream.

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::config::{KEYS, SECTIONS};
 use crate::engine::cache::learned::LAYERS;
 use crate::engine::family::fanout::Summary;
+use crate::engine::tenant::TenantAccess;
 use crate::engine::words::{Moment, TenantId};
 use crate::metrics::Metrics;
 use crate::proxy::live::Live;
@@ -115,7 +116,7 @@ async fn prefixes(State(desk): State<ApiState>) -> Json<Value> {
         .iter()
         .take(LISTED_MAX)
         .map(
-            |(id, tenant)| json!({ "tenant": id.to_string(), "layers": layers(tenant.learned().prefixes()) }),
+            |(id, tenant)| json!({ "tenant": id.to_string(), "layers": layers(tenant.look(|state| state.learned.prefixes())) }),
         )
         .collect();
     Json(json!({ "layers": layers(proxy.store().prefixes()), "tenants": tenants, "live": known.len() }))
@@ -176,7 +177,7 @@ impl ApiState {
     fn summaries(&self) -> Vec<(TenantId, Summary)> {
         let known = self.live.now().store().known();
         let of = |(id, tenant): (TenantId, Arc<crate::store::Tenant>)| {
-            let forks = tenant.with_fan_outs(|fan_outs| fan_outs.points().summaries());
+            let forks = tenant.look(|state| state.fan_outs.points().summaries());
             forks.into_iter().map(move |fork| (id, fork))
         };
         known.into_iter().flat_map(of).collect()

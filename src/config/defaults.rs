@@ -5,9 +5,10 @@ use std::time::Duration;
 use crate::engine::respell::canonical::Order;
 use crate::engine::{family::fanout, fork, gate};
 
+use super::Mode;
 use super::types::{
-    Bodies, CanonicalConfig, Drain, Fork, Gate, GateScope, Identity, Limits, Log, LogFormat, Mode, OAuth,
-    Profile, Record, Secret, Server, Store, StoreKind, TraceConfig, Upstream, Volatile,
+    Bodies, CanonicalConfig, Drain, Fork, Gate, GateScope, Identity, Limits, Log, LogFormat, OAuth, Profile,
+    Record, Secret, Server, Store, StoreKind, TraceConfig, Upstream, Volatile,
 };
 
 const MIB: usize = 1024 * 1024;
@@ -66,14 +67,14 @@ impl Default for Fork {
             ttl: Duration::from_secs(fanout.ttl_s),
             await_parent: Duration::from_millis(3000),
             boilerplate: None,
-            policy: fork::Policy::default(),
+            policy: fork::ForkPolicy::default(),
         }
     }
 }
 
 impl Default for Gate {
     fn default() -> Self {
-        let gate = gate::Settings::default();
+        let gate = gate::GateSettings::default();
         Gate {
             scope: GateScope::Children,
             max_hold: Duration::from_millis(gate.max_hold_ms),

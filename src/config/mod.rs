@@ -42,6 +42,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+pub use crate::engine::words::Mode;
 pub use flags::{Overrides, WordsOf};
 pub use keys::{ConfigKey, KEYS, SECTIONS, Section};
 pub use kind::{KeyKind, ShownValue, WordChoice};
@@ -50,7 +51,7 @@ pub use problem::{Problem, Problems, ValueOrigin};
 pub use reload::Reload;
 pub use types::{
     Admin, Bodies, CanonicalConfig, Config, Drain, Fork, Gate, GateScope, Identity, Limits, Log, LogFormat,
-    MASK, Mode, OAuth, PriceTable, Profile, Record, Secret, Selector, Server, Store, StoreKind, TraceConfig,
+    MASK, OAuth, PriceTable, Profile, Record, Secret, Selector, Server, Store, StoreKind, TraceConfig,
     Upstream, Volatile,
 };
 

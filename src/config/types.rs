@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::engine::fork;
 use crate::engine::respell::canonical::Order;
-use crate::engine::words::shown_enums;
+use crate::engine::words::{Mode, shown_enums};
 
 /// A valid configuration. Only [`super::load`] makes one from outside values; an empty file gives
 /// `Config::default()`.
@@ -43,16 +43,6 @@ pub struct Server {
     pub mode: Mode,
     /// Adds `x-forkpoint-*` headers to responses.
     pub response_headers: bool,
-}
-
-shown_enums! {
-    /// The treatment of requests. Each mode includes the ones before it.
-    #[derive(PartialOrd, Ord)]
-    pub enum Mode {
-        Observe = "observe",
-        Align = "align",
-        Fork = "fork",
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -123,7 +113,7 @@ pub struct Fork {
     pub await_parent: Duration,
     /// The file whose text replaces the built-in boilerplate; `policy` holds that text.
     pub boilerplate: Option<PathBuf>,
-    pub policy: fork::Policy,
+    pub policy: fork::ForkPolicy,
 }
 
 #[derive(Clone, Debug)]
@@ -277,12 +267,6 @@ impl std::fmt::Debug for Secret {
 
 /// The text that is printed instead of a secret.
 pub const MASK: &str = "MASKED";
-
-impl Mode {
-    pub fn named(word: &str) -> Option<Mode> {
-        Mode::ALL.into_iter().find(|mode| mode.as_str() == word)
-    }
-}
 
 impl std::fmt::Display for Selector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

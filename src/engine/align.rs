@@ -61,6 +61,7 @@ pub struct Habits {
 pub struct Aligned {
     /// For the next request of the conversation.
     pub trace: Arc<Trace>,
+    pub conversation: Conversation,
     pub body: Forwarded,
     pub plan: breakpoints::Plan,
     /// The news for the tenant's table once the upstream took the request.
@@ -68,7 +69,26 @@ pub struct Aligned {
     pub pins: Pins,
 }
 
-/// Plans a request. `known` helps to read the respelt one, and `habits` is asked about it.
+/// A request in its one spelling.
+#[derive(Debug)]
+pub struct Spelt {
+    pub forwarded: Arc<Remembered>,
+    pub conversation: Conversation,
+    /// The news for the tenant's table once the upstream took the request.
+    pub interns: News,
+    pub pins: Pins,
+}
+
+/// A request with its breakpoints.
+#[derive(Debug)]
+pub struct Marked {
+    /// For the next request of the conversation.
+    pub trace: Arc<Trace>,
+    pub body: Forwarded,
+    pub plan: breakpoints::Plan,
+}
+
+/// Plans a request: [`spell`], then [`mark`]. `habits` is asked about the spelt one.
 pub fn align(
     arrival: &Arrival,
     table: &Table,
@@ -77,18 +97,38 @@ pub fn align(
     facts: Facts,
     habits: impl FnOnce(&Remembered) -> Habits,
 ) -> Result<Aligned, Reason> {
+    let spelt = spell(arrival, table, known, rules, &facts)?;
+    let habits = habits(&spelt.forwarded);
+    let Marked { trace, body, plan } = mark(arrival, &spelt, rules, &facts, &habits);
+    let Spelt { conversation, interns, pins, .. } = spelt;
+    Ok(Aligned { trace, conversation, body, plan, interns, pins })
+}
+
+/// Gives a request its one spelling. `known` helps to read it.
+pub fn spell(
+    arrival: &Arrival,
+    table: &Table,
+    known: &dyn Known,
+    rules: Rules,
+    facts: &Facts,
+) -> Result<Spelt, Reason> {
     let received = &arrival.received;
     if received.anatomy().ambiguous {
         return Err(Reason::Ambiguous);
     }
-    let (mut canonical, conversation) = spell(arrival, table, rules.order, &facts);
+    let (mut canonical, conversation) = canonicalize(arrival, table, rules.order, facts);
     let mut forwarded = respell(arrival, &canonical, known, rules.attribution)?;
     // Tools in their first order may bring an hour behind five minutes, which the upstream refuses.
     if !canonical.replacements.is_empty() && breakpoints::are_illegal(forwarded.body(), forwarded.anatomy()) {
         canonical = canonical::Canonical::default();
         forwarded = Arc::clone(received);
     }
-    let habits = habits(&forwarded);
+    Ok(Spelt { forwarded, conversation, interns: canonical.interns, pins: canonical.pins })
+}
+
+/// Places the breakpoints of a request where they will be read.
+pub fn mark(arrival: &Arrival, spelt: &Spelt, rules: Rules, facts: &Facts, habits: &Habits) -> Marked {
+    let forwarded = &spelt.forwarded;
     let situation = Situation {
         profile: rules.profile,
         minimum_tokens: facts.minimum_tokens,
@@ -101,7 +141,7 @@ pub fn align(
         unread_from: arrival.conversation().and_then(|conversation| conversation.unread_from()),
     };
     let plan = breakpoints::plan(forwarded.body(), forwarded.anatomy(), &situation);
-    let question = if rules.diagnose { question(arrival, &forwarded) } else { None };
+    let question = if rules.diagnose { question(arrival, forwarded) } else { None };
     let body = match question {
         None => edit::apply(forwarded.body(), &plan.edits),
         Some(question) => {
@@ -111,9 +151,8 @@ pub fn align(
             edit::apply(forwarded.body(), &edits)
         }
     };
-    let marks = plan.breakpoints.clone();
-    let trace = Trace::new(arrival, forwarded, conversation, marks);
-    Ok(Aligned { trace: Arc::new(trace), body, plan, interns: canonical.interns, pins: canonical.pins })
+    let trace = Arc::new(Trace::new(arrival, Arc::clone(forwarded), plan.breakpoints.clone()));
+    Marked { trace, body, plan }
 }
 
 /// Returns the trace of a request that goes out as it came.
@@ -122,14 +161,14 @@ pub fn untouched(arrival: &Arrival) -> Trace {
         None => Arc::clone(&arrival.received),
         Some(came) => Arc::new(arrival.received.astray(came.from)),
     };
-    let conversation = arrival.conversation().map_or_else(|| arrival.start(None), Arc::clone);
     let marks = breakpoints::of_client(received.body(), received.anatomy());
-    Trace::new(arrival, received, conversation, marks)
+    Trace::new(arrival, received, marks)
 }
 
 /// Asks the upstream to compare the prompt with that of the request before.
 fn question(arrival: &Arrival, forwarded: &Remembered) -> Option<Edit> {
-    let previous = arrival.predecessor().and_then(|trace| trace.answer()?.message_id.as_deref());
+    let last = arrival.predecessor().and_then(|last| last.outcome.answer.as_ref());
+    let previous = last.and_then(|answer| answer.message_id.as_deref());
     diagnosis::question(forwarded.body(), forwarded.anatomy(), previous)
 }
 
@@ -154,26 +193,26 @@ fn respell(
 }
 
 /// The spelling of a request, and the conversation that keeps it.
-fn spell(
+fn canonicalize(
     arrival: &Arrival,
     table: &Table,
     order: Order,
     facts: &Facts,
-) -> (canonical::Canonical, Arc<Conversation>) {
+) -> (canonical::Canonical, Conversation) {
     let received = &arrival.received;
     let conversation = arrival.conversation();
     let chosen = conversation.and_then(|conversation| conversation.choice());
     let thinking = match (facts.bound_thinking, &chosen) {
         (false, _) => Thinking::Free,
         (true, None) if !received.is_answered() => Thinking::Bound(canonical::Conversation::Started),
-        (true, chosen) => Thinking::Bound(canonical::Conversation::Continued { choice: chosen.as_deref() }),
+        (true, _) => Thinking::Bound(canonical::Conversation::Continued { choice: chosen }),
     };
     let canonical =
         canonical::respell_read(received, arrival.settled(facts.imagined), order, thinking, table);
     let starts = matches!(thinking, Thinking::Bound(canonical::Conversation::Started));
     let choice = starts.then(|| Choice::new(order, Limits::CONVERSATION));
     let conversation = match conversation {
-        Some(conversation) if choice.is_none() => Arc::clone(conversation),
+        Some(conversation) if choice.is_none() => conversation.clone(),
         _ => arrival.start(choice),
     };
     (canonical, conversation)

@@ -12,3 +12,8 @@ pub mod family;
 pub mod fork;
 pub mod gate;
 pub mod align;
+pub mod policy;
+pub mod tenant;
+pub mod prepare;
+pub mod outgoing;
+pub mod decide;

@@ -9,8 +9,8 @@ use http::{HeaderValue, Response, StatusCode, header};
 use crate::config::Config;
 use crate::engine::words::Ending;
 
+use super::exchange::Exchange;
 use super::observe::AnswerBody;
-use super::record::{Recorder, mark};
 
 /// The reasons for which forkpoint answers itself. Every other answer comes from the upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,16 +96,16 @@ impl Fault {
         }
     }
 
-    pub fn answer(self, mut recorder: Recorder, config: &Config) -> Response<AnswerBody> {
-        recorder.facts.status = Some(self.status());
-        recorder.facts.fault = Some(self.reason());
+    pub fn answer(self, mut exchange: Exchange, config: &Config) -> Response<AnswerBody> {
+        exchange.facts.status = Some(self.status());
+        exchange.facts.fault = Some(self.reason());
         let mut response = self.response();
         if config.server.response_headers {
-            mark(response.headers_mut(), &recorder);
+            exchange.mark(response.headers_mut());
         }
         // This header is always set, so that our errors can be distinguished from the upstream's.
         response.headers_mut().insert("x-forkpoint-reason", HeaderValue::from_static(self.reason()));
-        recorder.finish(self.ending(), None);
+        exchange.finish(self.ending(), None, None);
         response
     }
 

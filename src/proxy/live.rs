@@ -16,7 +16,7 @@ use crate::store::Store;
 use super::clock::Clock;
 #[cfg(feature = "panic-injection")]
 use super::panic_injection::PanicInjection;
-use super::{Proxy, hold, rules};
+use super::{Proxy, rules};
 
 /// Which configuration is in force.
 #[derive(Clone, Debug)]
@@ -82,18 +82,28 @@ impl Proxy {
     }
 
     /// Returns the store of all that is remembered.
-    pub fn store(&self) -> &dyn Store {
-        &*self.store
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The number of requests that wait, those aside that may go and have not noticed.
+    pub fn waiting(&self) -> usize {
+        self.store.waiting(self.clock.now())
+    }
+
+    /// In how many milliseconds the first of them has waited long enough.
+    pub fn next_due_ms(&self) -> Option<u64> {
+        Some(self.store.next_due()?.since(self.clock.now()))
     }
 
     /// How many requests wait at the gate, or have gone and not begun.
     pub fn at_gate(&self) -> usize {
-        self.gate.requests()
+        self.store.at_gate()
     }
 
     /// How many children wait for the end of their parent's answer.
     pub fn awaiting_seal(&self) -> usize {
-        self.awaiting.count()
+        self.store.awaiting_seal()
     }
 
     fn with(&self, reload: Reload, prices: Prices) -> Proxy {
@@ -103,21 +113,16 @@ impl Proxy {
         {
             recording.match_from(&config.record);
         }
-        let fanout_rules = rules::fanout(&config);
-        self.gate.configure(hold::settings(&config.gate));
-        self.store.configure(fanout_rules.clone());
-        self.metrics.models.reserve(prices.models().map(|model| &*model.id));
+        let policy = Arc::new(rules::policy(&config, Arc::new(prices)));
+        self.store.configure(policy.fan_out.clone(), rules::gate(&config));
+        self.metrics.models.reserve(policy.prices.models().map(|model| &*model.id));
         Proxy {
-            rules: rules::align(&config),
-            fanout_rules,
             config,
-            prices: Arc::new(prices),
+            policy,
             generation: Generation::set(self.generation.number + 1, left, &self.metrics),
             upstream: self.upstream.clone(),
             held: self.held.clone(),
             store: self.store.clone(),
-            gate: self.gate.clone(),
-            awaiting: self.awaiting.clone(),
             prefixes_until: self.prefixes_until.clone(),
             clock: self.clock.clone(),
             panics: self.panics.clone(),

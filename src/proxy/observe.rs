@@ -15,18 +15,21 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, header};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::config::{Config, Limits};
+use crate::config::Limits;
 use crate::engine::answer::sse::Framer;
 use crate::engine::answer::turn::{Block, Turn, TurnBuilder, TurnLimits};
 use crate::engine::answer::usage::Usage;
 use crate::engine::words::Ending;
 
+use super::Proxy;
 use super::answer::UpstreamBody;
 use super::decode::{Decoder, Sink};
+use super::exchange::Exchange;
+use super::flight::{AcceptedFlight, InFlight};
 use super::forward::{self, BoxError};
+use super::handle::Answered;
 use super::headers;
 use super::lanes::PoolSlot;
-use super::record::{Recorder, mark};
 use super::slow_reader;
 use super::stall::Stall;
 
@@ -37,23 +40,27 @@ pub enum AnswerBody {
 }
 
 /// Hands the upstream's answer to the client, with our headers added and nothing else changed.
-pub fn relay(answer: forward::Answer, mut recorder: Recorder, config: &Config) -> Response<AnswerBody> {
-    let forward::Answer { response, slot } = answer;
+pub(super) fn relay(answered: Answered, mut exchange: Exchange, proxy: &Proxy) -> Response<AnswerBody> {
+    let Answered { answer: forward::Answer { response, slot }, flight } = answered;
     let (mut head, body) = response.into_parts();
     headers::for_client(&mut head);
-    recorder.answered(head.status, &head.headers);
-    let observer = match recorder.facts.endpoint {
+    exchange.answered(head.status, &head.headers, flight.as_ref().and_then(InFlight::flight));
+    let config = &proxy.config;
+    let observer = match exchange.facts.endpoint {
         endpoint if endpoint.answers_with_a_message() => Observer::new(&head.headers, &config.limits),
         _ => None,
     };
     if config.server.response_headers {
-        mark(&mut head.headers, &recorder);
+        exchange.mark(&mut head.headers);
     }
     let idle = Stall::new(config.upstream.idle);
     let (ended, unflushed, broken) = (false, false, None);
-    let watch = Watch { observer, recorder: Some(recorder) };
+    let position = flight.map_or(Position::Unknown, Position::Sent);
+    let watch = Watch { observer, exchange: Some(exchange), position };
     let mut tee = Tee { body, watch, ended, idle, unflushed, broken, _slot: slot };
-    tee.guarded(Watch::judged);
+    if head.status.is_success() {
+        tee.guarded(|watch| watch.accepted(proxy));
+    }
     // An answer without a body is never polled.
     if tee.body.is_end_stream() {
         tee.end(Ending::Complete);
@@ -139,55 +146,95 @@ impl Tee {
         let watched = std::panic::catch_unwind(AssertUnwindSafe(|| work(&mut self.watch)));
         if watched.is_err() {
             self.watch.observer = None;
-            let recorder = self.watch.recorder.take();
-            let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(recorder)));
+            let position = std::mem::replace(&mut self.watch.position, Position::Unknown);
+            let exchange = self.watch.exchange.take();
+            let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(position)));
+            let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(exchange)));
         }
     }
 }
 
-/// The observer and the recorder of an answer.
+/// The observer of an answer, and what it is told to.
 struct Watch {
     observer: Option<Observer>,
     /// Taken at the end.
-    recorder: Option<Recorder>,
+    exchange: Option<Exchange>,
+    position: Position,
+}
+
+/// The request of an answer, in the state of its tenant.
+enum Position {
+    /// It was not read, or is nobody's.
+    Unknown,
+    /// It was not accepted.
+    Sent(InFlight),
+    Accepted(AcceptedFlight),
 }
 
 impl Watch {
-    fn judged(&mut self) {
-        self.recorder.iter_mut().for_each(Recorder::judged);
+    /// The upstream took the request.
+    fn accepted(&mut self, proxy: &Proxy) {
+        let Position::Sent(flight) = std::mem::replace(&mut self.position, Position::Unknown) else { return };
+        let Some(accepted) = flight.accept(&proxy.store) else { return };
+        if let (Some(exchange), Some(accepted)) = (&mut self.exchange, accepted.accepted()) {
+            exchange.accepted(accepted);
+        }
+        self.position = Position::Accepted(accepted);
     }
 
     fn see(&mut self, data: &Bytes) {
-        let Some(recorder) = &mut self.recorder else { return };
-        recorder.facts.answer_chunk(data.len(), Instant::now());
+        let Some(exchange) = &mut self.exchange else { return };
+        exchange.facts.answer_chunk(data.len(), Instant::now());
         if let Some(observer) = &mut self.observer {
             let started = Instant::now();
             observer.push(data);
-            recorder.facts.observe_time += started.elapsed();
+            exchange.facts.overhead.observe += started.elapsed();
         }
-        if let Some(usage) = self.observer.as_mut().map_or(Some(None), Observer::begun) {
-            recorder.begun(usage);
+        let is_success = exchange.facts.status.is_some_and(|status| status.is_success());
+        let begun = self.observer.as_mut().map_or(Some(None), Observer::begun);
+        if let (true, Some(usage)) = (is_success, begun) {
+            if let Some(draft) = &mut exchange.draft {
+                draft.begun();
+            }
+            if let Position::Accepted(flight) = &mut self.position
+                && !flight.has_begun()
+            {
+                flight.first_content(usage);
+            }
         }
-        if recorder.listens()
-            && let Some(observer) = &mut self.observer
+        if let (Position::Accepted(flight), Some(observer)) = (&mut self.position, &mut self.observer)
+            && flight.listens()
         {
-            observer.finished(|id, block| recorder.block(id, block));
+            observer.finished(|id, block| flight.block(id, block));
         }
     }
 
     fn end(&mut self, ending: Ending) {
-        if let Some(mut recorder) = self.recorder.take() {
-            let turn = self.observer.take().map(|mut observer| {
-                let streamed = observer.is_stream();
-                let turn = observer.finish();
-                if !streamed {
-                    for block in &turn.blocks {
-                        recorder.block(turn.id.as_deref(), block.clone());
-                    }
+        let Some(exchange) = self.exchange.take() else { return };
+        let mut position = std::mem::replace(&mut self.position, Position::Unknown);
+        let turn = self.observer.take().map(|mut observer| {
+            let streamed = observer.is_stream();
+            let turn = observer.finish();
+            if let (false, Position::Accepted(flight)) = (streamed, &mut position) {
+                for block in &turn.blocks {
+                    flight.block(turn.id.as_deref(), block.clone());
                 }
-                turn
-            });
-            recorder.finish(ending, turn);
+            }
+            turn
+        });
+        let turn = turn.as_ref();
+        match position {
+            Position::Unknown => exchange.finish(ending, turn, None),
+            Position::Sent(flight) => exchange.finish(ending, turn, flight.flight()),
+            Position::Accepted(flight) => {
+                let prices = std::sync::Arc::clone(&flight.policy().prices);
+                match flight.settle(turn, &exchange.metrics) {
+                    Some((settlement, flight)) => {
+                        exchange.settled(ending, turn, settlement, &flight, &prices)
+                    }
+                    None => exchange.finish(ending, turn, None),
+                }
+            }
         }
     }
 }

@@ -7,16 +7,7 @@
 #[cfg(feature = "panic-injection")]
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// Where the request path guards itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The body is read.
-    Read = 1,
-    /// The request to send instead is planned.
-    Align,
-    /// A child is put on its parent's prefix.
-    Fork,
-}
+pub use crate::engine::words::Step;
 
 /// The step that panics, if one was chosen.
 #[derive(Debug, Default)]
@@ -29,12 +20,12 @@ pub struct PanicInjection {
 impl PanicInjection {
     /// From now on this step panics for everybody.
     pub fn inject(&self, step: Step) {
-        self.step.store(step as u8, Relaxed);
+        self.step.store(step as u8 + 1, Relaxed);
     }
 
     /// A step begins.
     pub(super) fn at(&self, step: Step) {
-        if self.step.load(Relaxed) == step as u8 {
+        if self.step.load(Relaxed) == step as u8 + 1 {
             std::panic::resume_unwind(Box::new("injected"));
         }
     }

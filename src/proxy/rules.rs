@@ -1,9 +1,41 @@
 //! The configuration in the engine's words.
 
-use crate::config::{self, Config};
+use std::sync::Arc;
+
+use super::clock::millis;
+use crate::config::{self, Config, GateScope};
 use crate::engine::cache::breakpoints::Profile;
+use crate::engine::cache::prices::Prices;
+use crate::engine::gate::{GateLimits, GateSettings};
+use crate::engine::policy::Policy;
 use crate::engine::request::prefix::Attribution;
 use crate::engine::{align, family::fanout};
+
+/// The settings that requests are planned by.
+pub fn policy(config: &Config, prices: Arc<Prices>) -> Policy {
+    Policy {
+        align: align(config),
+        fan_out: fanout(config),
+        fork: config.fork.policy.clone(),
+        prices,
+        body_bytes: config.limits.body_bytes,
+        await_parent_ms: millis(config.fork.await_parent),
+        holds_children_only: config.gate.scope == GateScope::Children,
+        max_hold_ms: millis(config.gate.max_hold),
+        reports_volatile: config.canonical.volatile == config::Volatile::Report,
+    }
+}
+
+/// Who waits at the gate, and for how long.
+pub fn gate(config: &Config) -> GateSettings {
+    let config::Gate { min_tokens, max_hold, json_hold, .. } = config.gate;
+    GateSettings {
+        min_tokens: min_tokens as u64,
+        max_hold_ms: millis(max_hold),
+        json_hold_ms: millis(json_hold),
+        limits: GateLimits::default(),
+    }
+}
 
 /// How requests are aligned.
 pub fn align(config: &Config) -> align::Rules {

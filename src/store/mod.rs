@@ -10,10 +10,13 @@
 //! Rule: nothing is remembered of a tenant before the upstream accepted one of its requests. An invented
 //! credential leaves no trace.
 
-mod choices;
-mod forked;
-mod recent;
+mod shared;
 mod tenant;
+
+/// The lock of a tenant. A test builds [`shared`] a second time, with a lock that tries other orders.
+mod sync {
+    pub use std::sync::{Mutex, MutexGuard};
+}
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -21,12 +24,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
 
-pub use forked::{Bound, Fate, SharedFacts};
-pub use recent::Hint;
-pub use tenant::{ReadMode, Tenant, View};
+pub use tenant::Tenant;
 
-use crate::engine::family::fanout::{FanOuts, Rules};
-use crate::engine::words::TenantId;
+use crate::engine::family::fanout::Rules;
+use crate::engine::gate::GateSettings;
+use crate::engine::tenant::TenantAccess;
+use crate::engine::words::{Moment, TenantId, Ticket};
 
 /// Tenants at once: what a tenant takes at least, and the time to look for the largest, are bounded by it.
 const TENANTS_MAX: usize = 4096;
@@ -49,13 +52,15 @@ impl Limits {
 }
 
 /// The memory of this process.
-pub struct Memory {
+pub struct Store {
     tenants: DashMap<TenantId, Arc<Tenant>>,
     limits: Limits,
     rules: ArcSwap<Rules>,
+    gate: ArcSwap<GateSettings>,
     totals: Arc<Totals>,
     /// Counts uses, so that the tenant that was away for longest is known.
-    clock: AtomicU64,
+    uses: AtomicU64,
+    tickets: AtomicU64,
 }
 
 /// The totals of all tenants together.
@@ -77,66 +82,169 @@ impl Totals {
     }
 }
 
-/// The store as requests use it. What it gives out is this process's own view of a tenant: reading and writing
-/// it takes no I/O, and a store that keeps it elsewhere too does so behind this.
-pub trait Store: Send + Sync {
-    /// As metrics call it.
-    fn name(&self) -> &'static str;
+impl Store {
+    /// `rules` say who is a child; what fork points may hold is a part of the limits.
+    pub fn new(limits: Limits, rules: Rules, gate: GateSettings) -> Store {
+        let rules = ArcSwap::from_pointee(Rules { bytes: limits.share(limits.max_bytes), ..rules });
+        Store {
+            tenants: DashMap::new(),
+            limits,
+            rules,
+            gate: ArcSwap::from_pointee(gate),
+            totals: Arc::default(),
+            uses: AtomicU64::new(0),
+            tickets: AtomicU64::new(1),
+        }
+    }
+
+    /// The name of the store in metrics.
+    pub fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    /// Numbers a request that is planned; the lower, the earlier it came.
+    pub fn ticket(&self) -> Ticket {
+        Ticket(self.tickets.fetch_add(1, Relaxed))
+    }
+
+    /// The ticket that is given out next.
+    pub fn next_ticket(&self) -> Ticket {
+        Ticket(self.tickets.load(Relaxed))
+    }
+
+    /// Returns a tenant. One that nothing is known of is empty, and forgotten with its last request, unless it is
+    /// admitted.
+    pub fn tenant(&self, id: &TenantId) -> Arc<Tenant> {
+        self.known_tenant(id).unwrap_or_else(|| Arc::new(self.new_tenant(id)))
+    }
 
     /// Returns a tenant, if anything is known of it.
-    fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>>;
+    pub fn known_tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
+        let tenant = self.tenants.get(id)?;
+        tenant.used(self.uses.fetch_add(1, Relaxed));
+        Some(Arc::clone(&tenant))
+    }
 
-    /// Returns a tenant whose request was accepted: from now on it is known.
-    fn admit(&self, id: &TenantId) -> Arc<Tenant>;
+    /// Keeps a tenant whose request was accepted: from now on it is known. Returns the one that counts, which another
+    /// request may have brought first.
+    pub fn admit(&self, id: &TenantId, tenant: &Arc<Tenant>) -> Arc<Tenant> {
+        if let Some(known) = self.known_tenant(id) {
+            return known;
+        }
+        if self.tenants.len() >= TENANTS_MAX
+            && !self.forget_longest_unused(|tenant| !tenant.has_forked_children())
+        {
+            self.forget_longest_unused(|_| true);
+        }
+        let tenant = Arc::clone(&self.tenants.entry(*id).or_insert_with(|| Arc::clone(tenant)));
+        tenant.used(self.uses.fetch_add(1, Relaxed));
+        tenant
+    }
 
     /// Makes room, if there is too little. To be called after something was added.
-    fn shrink(&self);
+    pub fn shrink(&self) {
+        // A little more than necessary goes, so that this is not done for every request that comes.
+        let goal = self.limits.recent_bytes - self.limits.recent_bytes / 8;
+        if self.totals.recent_bytes.load(Relaxed) > self.limits.recent_bytes {
+            while self.totals.recent_bytes.load(Relaxed) > goal {
+                let largest = self.largest(|tenant| tenant.look(|state| state.recent.bytes()));
+                if !largest.is_some_and(|tenant| tenant.look(|state| state.forget_oldest_body())) {
+                    break;
+                }
+            }
+        }
+        self.make_room(0);
+    }
 
-    /// Makes room for so many bytes beside recent bodies; whether there is.
-    fn make_room(&self, bytes: usize) -> bool;
+    /// Makes room for this many bytes beside recent bodies; `false` if there is none.
+    pub fn make_room(&self, bytes: usize) -> bool {
+        while self.totals.kept_bytes().saturating_add(bytes) > self.limits.max_bytes {
+            if !self.forget_something() {
+                return false;
+            }
+        }
+        true
+    }
 
     /// Returns the number of bytes held, recent bodies included.
-    fn bytes(&self) -> usize;
+    pub fn bytes(&self) -> usize {
+        self.totals.kept_bytes() + self.totals.recent_bytes.load(Relaxed)
+    }
 
     /// The prefixes of all tenants that are remembered, by layer.
-    fn prefixes(&self) -> [usize; 4];
+    pub fn prefixes(&self) -> [usize; 4] {
+        [0, 1, 2, 3].map(|layer| self.totals.prefixes[layer].load(Relaxed))
+    }
 
     /// The fork points of all tenants.
-    fn forks(&self) -> usize;
+    pub fn forks(&self) -> usize {
+        self.totals.forks.load(Relaxed)
+    }
 
-    /// Other rules of who is a child, from now on.
-    fn configure(&self, rules: Rules);
+    /// Other rules of who is a child, and of who waits, from now on. Who waits already keeps its deadline.
+    pub fn configure(&self, rules: Rules, gate: GateSettings) {
+        let rules = Rules { bytes: self.rules.load().bytes, ..rules };
+        self.rules.store(Arc::new(rules.clone()));
+        self.gate.store(Arc::new(gate));
+        for (_, tenant) in self.known() {
+            tenant.look(|state| {
+                state.fan_outs.configure(rules.clone());
+                state.gate.configure(gate);
+            });
+        }
+    }
 
     /// Every tenant of which this process knows anything.
-    fn known(&self) -> Vec<(TenantId, Arc<Tenant>)>;
+    pub fn known(&self) -> Vec<(TenantId, Arc<Tenant>)> {
+        self.tenants.iter().map(|tenant| (*tenant.key(), Arc::clone(&tenant))).collect()
+    }
 
-    /// Forgets all that is known of a tenant, for good; whether there was anything.
-    fn forget(&self, id: &TenantId) -> bool;
-}
-
-impl Memory {
-    /// `rules` say who is a child; what fork points may hold is a part of the limits.
-    pub fn new(limits: Limits, rules: Rules) -> Memory {
-        let rules = ArcSwap::from_pointee(Rules { bytes: limits.share(limits.max_bytes), ..rules });
-        Memory { tenants: DashMap::new(), limits, rules, totals: Arc::default(), clock: AtomicU64::new(0) }
+    /// Forgets all that is known of a tenant, for good; `false` if there was nothing.
+    pub fn forget(&self, id: &TenantId) -> bool {
+        self.tenants.remove(id).is_some()
     }
 
     pub fn tenants(&self) -> usize {
         self.tenants.len()
     }
 
-    fn rules(&self) -> Rules {
-        Rules::clone(&self.rules.load())
+    /// The number of requests that wait, those aside whose time has come and who have not noticed.
+    pub fn waiting(&self, now: Moment) -> usize {
+        self.sum(|tenant| tenant.look(|state| state.gate.waiting(now) + state.awaiting_seal(now)))
+    }
+
+    /// Until when the first of them waits.
+    pub fn next_due(&self) -> Option<Moment> {
+        self.tenants.iter().filter_map(|tenant| tenant.look(|state| state.next_due())).min()
+    }
+
+    /// The number of requests that wait at the gate, or have gone and not begun.
+    pub fn at_gate(&self) -> usize {
+        self.sum(|tenant| tenant.look(|state| state.gate.requests()))
+    }
+
+    /// The number of children that wait for the end of their parent's answer.
+    pub fn awaiting_seal(&self) -> usize {
+        self.sum(|tenant| tenant.look(|state| state.awaiting_seal(Moment(0))))
+    }
+
+    fn sum(&self, count: impl Fn(&Tenant) -> usize) -> usize {
+        self.tenants.iter().map(|tenant| count(&tenant)).sum()
+    }
+
+    fn new_tenant(&self, id: &TenantId) -> Tenant {
+        let rules = Rules::clone(&self.rules.load());
+        Tenant::new(*id, self.limits, rules, **self.gate.load(), Arc::clone(&self.totals))
     }
 
     /// Forgets what is missed least; `false` if there is nothing but children that work.
     fn forget_something(&self) -> bool {
         let mut tenants: Vec<_> = self.tenants.iter().map(|tenant| Arc::clone(&tenant)).collect();
         tenants.sort_by_key(|tenant| std::cmp::Reverse(tenant.kept_bytes()));
-        tenants.iter().any(|tenant| tenant.with_fan_outs(FanOuts::forget_oldest_point))
+        tenants.iter().any(|tenant| tenant.look(|state| state.fan_outs.forget_oldest_point()))
             || self.forget_longest_unused(|tenant| !tenant.has_forked_children())
             || tenants.iter().any(|tenant| tenant.forget_spellings())
-            || tenants.iter().any(|tenant| tenant.with_fan_outs(FanOuts::forget_resting_child))
+            || tenants.iter().any(|tenant| tenant.look(|state| state.fan_outs.forget_resting_child()))
     }
 
     fn largest(&self, size: fn(&Tenant) -> usize) -> Option<Arc<Tenant>> {
@@ -147,84 +255,6 @@ impl Memory {
         let oldest = self.tenants.iter().filter(|tenant| may_go(tenant));
         let oldest = oldest.min_by_key(|tenant| tenant.last_used()).map(|tenant| *tenant.key());
         oldest.is_some_and(|id| self.tenants.remove(&id).is_some())
-    }
-}
-
-impl Store for Memory {
-    fn name(&self) -> &'static str {
-        "memory"
-    }
-
-    fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
-        let tenant = self.tenants.get(id)?;
-        tenant.used(self.clock.fetch_add(1, Relaxed));
-        Some(Arc::clone(&tenant))
-    }
-
-    fn admit(&self, id: &TenantId) -> Arc<Tenant> {
-        if let Some(tenant) = self.tenant(id) {
-            return tenant;
-        }
-        if self.tenants.len() >= TENANTS_MAX
-            && !self.forget_longest_unused(|tenant| !tenant.has_forked_children())
-        {
-            self.forget_longest_unused(|_| true);
-        }
-        let new = || Arc::new(Tenant::new(*id, self.limits, self.rules(), Arc::clone(&self.totals)));
-        let tenant = Arc::clone(&self.tenants.entry(*id).or_insert_with(new));
-        tenant.used(self.clock.fetch_add(1, Relaxed));
-        tenant
-    }
-
-    fn shrink(&self) {
-        // A little more than necessary goes, so that this is not done for every request that comes.
-        let goal = self.limits.recent_bytes - self.limits.recent_bytes / 8;
-        if self.totals.recent_bytes.load(Relaxed) > self.limits.recent_bytes {
-            while self.totals.recent_bytes.load(Relaxed) > goal {
-                let largest = self.largest(Tenant::recent_bytes);
-                if !largest.is_some_and(|tenant| tenant.forget_oldest_body()) {
-                    break;
-                }
-            }
-        }
-        self.make_room(0);
-    }
-
-    fn make_room(&self, bytes: usize) -> bool {
-        while self.totals.kept_bytes().saturating_add(bytes) > self.limits.max_bytes {
-            if !self.forget_something() {
-                return false;
-            }
-        }
-        true
-    }
-
-    fn bytes(&self) -> usize {
-        self.totals.kept_bytes() + self.totals.recent_bytes.load(Relaxed)
-    }
-
-    fn prefixes(&self) -> [usize; 4] {
-        [0, 1, 2, 3].map(|layer| self.totals.prefixes[layer].load(Relaxed))
-    }
-
-    fn forks(&self) -> usize {
-        self.totals.forks.load(Relaxed)
-    }
-
-    fn configure(&self, rules: Rules) {
-        let rules = Rules { bytes: self.rules().bytes, ..rules };
-        self.rules.store(Arc::new(rules.clone()));
-        for (_, tenant) in self.known() {
-            tenant.with_fan_outs(|fan_outs| fan_outs.configure(rules.clone()));
-        }
-    }
-
-    fn known(&self) -> Vec<(TenantId, Arc<Tenant>)> {
-        self.tenants.iter().map(|tenant| (*tenant.key(), Arc::clone(&tenant))).collect()
-    }
-
-    fn forget(&self, id: &TenantId) -> bool {
-        self.tenants.remove(id).is_some()
     }
 }
 

@@ -7,19 +7,23 @@ use crate::engine::align::{self, align, untouched};
 use crate::engine::answer::turn::{Turn, TurnLimits};
 use crate::engine::cache::breakpoints::Profile;
 use crate::engine::family::arrival::Arrival;
-use crate::engine::family::conversation::Trace;
+use crate::engine::family::conversation::{Outcome, Trace};
 use crate::engine::family::fanout::{
-    Bindable, Binding, Child, Draft, ForkPoint, Parent, Rules, Toolset, Who,
+    Bindable, Binding, Child, Draft, FanOuts, ForkPoint, Parent, Rules, Toolset, Who,
 };
+use crate::engine::family::recent::{AcceptedRequest, Hint};
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{Known, Nothing, Opening, Remembered, SharedParts};
-use crate::engine::respell::canonical::Order;
-use crate::engine::words::{IdDigest, Moment, Rank, Why};
+use crate::engine::respell::canonical::{Order, Pins, Table};
+use crate::engine::respell::echo::Spelling;
+use crate::engine::tenant::{BoundChild, Fate, FirstSeen, ReadMode, View};
+use crate::engine::words::{IdDigest, Layer, Moment, Rank, Why};
 
 const MIB: usize = 1 << 20;
 
-fn memory(recent_bytes: usize) -> Memory {
-    Memory::new(Limits { max_bytes: 64 * MIB, recent_bytes, tenant_share: 0.5 }, Rules::default())
+fn memory(recent_bytes: usize) -> Store {
+    let limits = Limits { max_bytes: 64 * MIB, recent_bytes, tenant_share: 0.5 };
+    Store::new(limits, Rules::default(), GateSettings::default())
 }
 
 fn id(number: u8) -> TenantId {
@@ -42,13 +46,29 @@ fn body(opening: &str, messages: usize, filler: usize) -> Bytes {
     ))
 }
 
+/// The tenant of this name, from now on known.
+fn admit(memory: &Store, tenant: &TenantId) -> Arc<Tenant> {
+    memory.admit(tenant, &memory.tenant(tenant))
+}
+
+/// Remembers a request that was accepted, in the place of the one that it continues.
+fn remember(tenant: &Tenant, arrival: &Arrival, accepted: AcceptedRequest) {
+    let last = arrival.predecessor().map(|last| Arc::clone(&last.trace));
+    tenant.look(|state| state.remember(accepted, last.as_ref()));
+}
+
 /// What one request finds, and then leaves behind.
-fn visit(memory: &Memory, tenant: &TenantId, hint: Option<Hint>, body: Bytes) -> Arrival {
+fn visit(memory: &Store, tenant: &TenantId, hint: Option<Hint>, body: Bytes) -> Arrival {
     let known = memory.tenant(tenant);
-    let view = View { id: *tenant, tenant: known.as_deref(), hint };
+    let view = View { tenant: &*known, hint };
     let arrival = view.read(&body, Attribution::Counted, ReadMode::AsItCame, [].into_iter()).unwrap();
     let trace = Arc::new(untouched(&arrival));
-    memory.admit(tenant).remember(trace, hint, arrival.predecessor());
+    let layer = |layer| Some((layer, trace.whole()?.layer(layer)?));
+    let layers = [Layer::Tools, Layer::System].into_iter().filter_map(layer).collect();
+    let conversation = arrival.conversation().cloned().unwrap_or_else(|| arrival.start(None));
+    let (outcome, pins) = (Outcome::default(), Pins::default());
+    let accepted = AcceptedRequest { trace, outcome, conversation, pins, hint, spelling: None, layers };
+    remember(&admit(memory, tenant), &arrival, accepted);
     memory.shrink();
     arrival
 }
@@ -67,7 +87,7 @@ fn a_conversation_is_found_by_how_it_opens_and_each_turn_replaces_the_last() {
     assert!(visit(&memory, &id(1), None, body("one", 1, 0)).before.is_none());
     for turn in 1..20 {
         let arrival = visit(&memory, &id(1), None, body("one", 2 * turn + 1, 0));
-        assert_eq!(messages(arrival.predecessor().unwrap()), 2 * turn - 1);
+        assert_eq!(messages(&arrival.predecessor().unwrap().trace), 2 * turn - 1);
         assert!(arrival.conversation().is_some());
     }
     let last = body("one", 39, 0);
@@ -79,7 +99,7 @@ fn a_hint_finds_a_conversation_whose_first_message_changed() {
     let memory = memory(MIB);
     visit(&memory, &id(1), hint(1), body("one", 5, 0));
     let arrival = visit(&memory, &id(1), hint(1), body("other", 7, 0));
-    assert_eq!(messages(arrival.predecessor().unwrap()), 5);
+    assert_eq!(messages(&arrival.predecessor().unwrap().trace), 5);
     assert!(visit(&memory, &id(1), hint(2), body("third", 7, 0)).before.is_none());
 }
 
@@ -105,12 +125,12 @@ fn one_question_put_to_several_agents_is_as_many_conversations() {
     }
     for system in ["Be kind.", "Be calm.", "Be just."] {
         let arrival = visit(&memory, &id(1), None, agent(system, 3));
-        assert_eq!(arrival.predecessor().unwrap().received.body(), &agent(system, 1));
+        assert_eq!(arrival.predecessor().unwrap().trace.received.body(), &agent(system, 1));
     }
     let changed =
         String::from_utf8(agent("Be calm.", 5).to_vec()).unwrap().replacen("Be calm.", "Be kind.", 1);
     let arrival = visit(&memory, &id(1), None, changed.into());
-    let before = arrival.predecessor().unwrap().received.body();
+    let before = arrival.predecessor().unwrap().trace.received.body();
     assert_eq!(before, &agent("Be calm.", 3), "the words that were said count more than the system prompt");
 }
 
@@ -125,7 +145,8 @@ fn tenants_do_not_see_each_other() {
 #[test]
 fn nothing_is_known_of_a_tenant_that_was_not_admitted() {
     let memory = memory(MIB);
-    assert!(memory.tenant(&id(1)).is_none());
+    assert!(memory.known_tenant(&id(1)).is_none());
+    drop(memory.tenant(&id(1)));
     assert_eq!((memory.tenants(), memory.bytes()), (0, 0));
 }
 
@@ -184,7 +205,7 @@ fn sixteen_that_open_alike_and_take_turns_keep_their_predecessors() {
             for number in 0..16 {
                 let body = agent(number, 2 * turn + 1, &system(number));
                 let arrival = visit(&memory, &tenant, hint(number), body);
-                let before = arrival.predecessor().map(|before| before.received.body().clone());
+                let before = arrival.predecessor().map(|before| before.trace.received.body().clone());
                 let last = (turn > 0).then(|| agent(number, 2 * turn - 1, &system(number)));
                 assert_eq!(before, last, "round {round}, turn {turn}, agent {number}");
             }
@@ -200,7 +221,7 @@ fn of_many_that_open_alike_few_are_looked_at_and_their_bytes_are_bounded() {
         assert!(memory.bytes() <= MIB / 2, "{}", memory.bytes());
     }
     let (tenant, opening) = (memory.tenant(&id(1)), body("same", 3, 32 * 1024));
-    let view = View { id: id(1), tenant: tenant.as_deref(), hint: None };
+    let view = View { tenant: &*tenant, hint: None };
     let read = Remembered::read(opening, &view, Attribution::Counted).unwrap();
     let few = crate::engine::request::recall::CANDIDATES_MAX;
     assert_eq!(view.opened(read.opening().unwrap()).len(), few);
@@ -212,27 +233,16 @@ fn tenants_are_bounded_and_the_one_longest_away_goes() {
     let memory = memory(MIB);
     let id = |n: usize| TenantId(*blake3::hash(&n.to_le_bytes()).as_bytes());
     for number in 0..TENANTS_MAX + 10 {
-        memory.admit(&id(number));
+        admit(&memory, &id(number));
     }
     assert_eq!(memory.tenants(), TENANTS_MAX);
-    assert!(memory.tenant(&id(0)).is_none() && memory.tenant(&id(TENANTS_MAX)).is_some());
-}
-
-#[test]
-fn a_child_lives_from_its_first_request_to_its_last_answer() {
-    let mut life = super::forked::Lifetime::default();
-    // What its client does between two turns counts; turns that overlap count once.
-    let turns = [(0, 100), (400, 500), (450, 480), (600, 650)];
-    let grown = turns.map(|(started, ended)| life.grows(Moment(started), Moment(ended)));
-    assert_eq!(grown, [100, 400, 0, 150]);
+    assert!(memory.known_tenant(&id(0)).is_none() && memory.known_tenant(&id(TENANTS_MAX)).is_some());
 }
 
 /// The request of a parent, and its answer: two calls with a directive each.
 fn fan_out(number: usize, filler: usize) -> (Arc<Parent>, Turn) {
     let body = body(&format!("parent {number}"), 1, filler);
-    let (request, _) =
-        Remembered::recall(body, &View { id: id(1), tenant: None, hint: None }, Attribution::Counted)
-            .unwrap();
+    let (request, _) = Remembered::recall(body, &Nothing, Attribution::Counted).unwrap();
     let parent = Parent::new(Arc::new(request), Who::default());
     let calls = ["a", "b"].map(|part| {
         let prompt = format!("Investigate part {part} of {number} and report what you found, in all detail.");
@@ -248,34 +258,35 @@ fn seal(tenant: &Tenant, number: usize, filler: usize) -> Arc<ForkPoint> {
     let (parent, turn) = fan_out(number, filler);
     let draft = Draft::begin(parent, false).unwrap();
     let ended = draft.end(&turn, &Rules::default());
-    tenant.with_fan_outs(|fan_outs| fan_outs.seal(ended, Moment(number as u64))).unwrap()
+    tenant.look(|state| state.fan_outs.seal(ended, Moment(number as u64))).unwrap()
 }
 
-fn bind(tenant: &Tenant, request: &Remembered, bound: Bound) -> Binding {
+fn bind(tenant: &Tenant, first: &FirstSeen, bound: BoundChild) -> Binding {
     let (bytes, point) = (bound.memory_bytes(), bound.point().cloned());
-    let tools = Toolset::of(request, |_| None);
-    let child = Bindable { tools, who: Who::default(), value: bound, bytes, point };
-    tenant.with_fan_outs(|fan_outs| fan_outs.bind(child, Moment(0)))
+    let child = Bindable { tools: first.tools, who: Who::default(), value: bound, bytes, point };
+    tenant.look(|state| state.fan_outs.bind(child, Moment(0)))
 }
 
-fn small(max_bytes: usize) -> Memory {
-    Memory::new(Limits { max_bytes, recent_bytes: max_bytes, tenant_share: 1.0 }, Rules::default())
+fn small(max_bytes: usize) -> Store {
+    let limits = Limits { max_bytes, recent_bytes: max_bytes, tenant_share: 1.0 };
+    Store::new(limits, Rules::default(), GateSettings::default())
 }
 
 #[test]
 fn a_child_that_was_left_on_its_own_holds_nothing_of_its_parent() {
     let memory = small(MIB);
-    let tenant = memory.admit(&id(1));
+    let tenant = admit(&memory, &id(1));
     let fork = seal(&tenant, 1, 100 << 10);
+    let tools = Toolset::of(&fork.parent.request, |_| None);
     let child = Child { fork, call: Some(0), rank: Rank::Whole };
     let (id, before) = (child.fork.id, memory.bytes());
-    let bound = Bound::new(&child, false, Fate::Own(Why::Mode), None);
-    let request = Arc::clone(&child.fork.parent.request);
-    let binding = bind(&tenant, &request, bound);
+    let first = FirstSeen { child, tools, is_snapshot: false };
+    let bound = BoundChild::new(&first, Fate::Own(Why::Mode), None, Moment(0));
+    let binding = bind(&tenant, &first, bound);
     assert!((before..before + 2_048).contains(&memory.bytes()));
-    drop((child, request));
-    assert!(tenant.with_fan_outs(FanOuts::forget_oldest_point));
-    let fork = tenant.with_fan_outs(|fan_outs| fan_outs.children().get(binding).unwrap().fork);
+    drop(first);
+    assert!(tenant.look(|state| state.fan_outs.forget_oldest_point()));
+    let fork = tenant.look(|state| state.fan_outs.children().get(binding).unwrap().fork);
     assert!(fork == id && memory.bytes() < 2_048, "{}", memory.bytes());
     drop(tenant);
     memory.forget(&self::id(1));
@@ -285,20 +296,20 @@ fn a_child_that_was_left_on_its_own_holds_nothing_of_its_parent() {
 #[test]
 fn a_request_that_is_a_fork_point_and_a_snapshot_counts_once() {
     let memory = small(MIB);
-    let tenant = memory.admit(&id(1));
+    let tenant = admit(&memory, &id(1));
     let (parent, turn) = fan_out(1, 100 << 10);
     let mut draft = Draft::begin(parent, false).unwrap();
     let alone = {
         let snapshot = draft.snapshot(&turn, &Rules::default()).unwrap();
         let record = |fan_outs: &mut FanOuts<_>| fan_outs.record(&mut draft, snapshot, None, Moment(0));
-        tenant.with_fan_outs(record).unwrap();
+        tenant.look(|state| record(&mut state.fan_outs)).unwrap();
         memory.bytes()
     };
     let ended = draft.end(&turn, &Rules::default());
-    let fork = tenant.with_fan_outs(|fan_outs| fan_outs.seal(ended, Moment(0))).unwrap();
+    let fork = tenant.look(|state| state.fan_outs.seal(ended, Moment(0))).unwrap();
     assert!((alone..alone + (10 << 10)).contains(&memory.bytes()), "{} and {alone}", memory.bytes());
     // What is held by somebody else is counted as long as it is known.
-    let forget = || tenant.with_fan_outs(FanOuts::forget_oldest_point);
+    let forget = || tenant.look(|state| state.fan_outs.forget_oldest_point());
     assert!(forget() && !forget());
     assert!(memory.bytes() > 100 << 10);
     drop(fork);
@@ -310,19 +321,19 @@ fn a_request_that_is_a_fork_point_and_a_snapshot_counts_once() {
 fn snapshots_and_fork_points_go_by_age_before_anybody_is_forgotten() {
     let memory = small(MIB / 2);
     visit(&memory, &id(2), None, body("quiet", 1, 1024));
-    let tenant = memory.admit(&id(1));
+    let tenant = admit(&memory, &id(1));
     let snapshot = |number: usize| {
         let (parent, turn) = fan_out(number, 100 << 10);
         let mut draft = Draft::begin(parent, false).unwrap();
         let snapshot = draft.snapshot(&turn, &Rules::default()).unwrap();
         let now = Moment(number as u64);
-        tenant.with_fan_outs(|fan_outs| fan_outs.record(&mut draft, snapshot, None, now)).map(drop)
+        tenant.look(|state| state.fan_outs.record(&mut draft, snapshot, None, now)).map(drop)
     };
     let known = |number: usize| {
         let message = format!("m{number}");
-        tenant.with_fan_outs(|fan_outs| fan_outs.points().by_message(&message).is_some())
+        tenant.look(|state| state.fan_outs.points().by_message(&message).is_some())
     };
-    let snapshots = || tenant.with_fan_outs(|fan_outs| fan_outs.snapshots().len());
+    let snapshots = || tenant.look(|state| state.fan_outs.snapshots().len());
     seal(&tenant, 1, 100 << 10);
     snapshot(2).unwrap();
     seal(&tenant, 3, 100 << 10);
@@ -330,7 +341,7 @@ fn snapshots_and_fork_points_go_by_age_before_anybody_is_forgotten() {
     assert!(known(1) && known(3) && snapshots() == 2);
     for (number, left) in [(5, (false, true, 2)), (6, (false, true, 1)), (7, (false, true, 1))] {
         // The one that takes most gives up its oldest: in the end that is the other.
-        let other = memory.admit(&id(3));
+        let other = admit(&memory, &id(3));
         seal(&other, number, 110 << 10);
         memory.shrink();
         assert!(memory.bytes() <= MIB / 2 + (8 << 10), "{number}: {}", memory.bytes());
@@ -341,13 +352,13 @@ fn snapshots_and_fork_points_go_by_age_before_anybody_is_forgotten() {
 
 /// A turn of a conversation whose thinking is bound to its spelling, sent so many milliseconds after the start: what
 /// goes out.
-fn bound_turn(memory: &Memory, body: &str, sent_ms: u64) -> String {
+fn bound_turn(memory: &Store, body: &str, sent_ms: u64) -> String {
     aligned_turn(memory, body, sent_ms, true)
 }
 
-fn aligned_turn(memory: &Memory, body: &str, sent_ms: u64, bound_thinking: bool) -> String {
-    let tenant = memory.admit(&id(1));
-    let view = View { id: id(1), tenant: Some(&tenant), hint: None };
+fn aligned_turn(memory: &Store, body: &str, sent_ms: u64, bound_thinking: bool) -> String {
+    let tenant = admit(memory, &id(1));
+    let view = View { tenant: &*tenant, hint: None };
     let body = Bytes::copy_from_slice(body.as_bytes());
     let attribution = Attribution::Counted;
     let arrival = view.read(&body, attribution, ReadMode::Spelt(Order::FirstSeen), [].into_iter()).unwrap();
@@ -355,14 +366,22 @@ fn aligned_turn(memory: &Memory, body: &str, sent_ms: u64, bound_thinking: bool)
         align::Rules { order: Order::FirstSeen, profile: Profile::Automatic, attribution, diagnose: false };
     let facts = align::Facts { bound_thinking, ..align::Facts::default() };
     let habits = |_: &Remembered| align::Habits::default();
-    let aligned = align(&arrival, &tenant.table(), &view, rules, facts, habits).unwrap();
+    let aligned = tenant.spellings(|table| align(&arrival, table, &view, rules, facts, habits)).unwrap();
     tenant.learn(aligned.interns);
-    aligned.trace.conversation.pin(aligned.pins);
-    aligned.trace.sent(Moment(sent_ms));
     let forwarded = aligned.trace.forwarded();
     let alone = Remembered::read(forwarded.body().clone(), &Nothing, attribution).unwrap();
     assert!(*forwarded == alone, "however it came, it is known by its true digests");
-    tenant.remember(aligned.trace, None, arrival.predecessor());
+    let layer = |layer| Some((layer, aligned.trace.whole()?.layer(layer)?));
+    let accepted = AcceptedRequest {
+        outcome: Outcome { sent: Moment(sent_ms), ..Outcome::default() },
+        layers: [Layer::Tools, Layer::System].into_iter().filter_map(layer).collect(),
+        spelling: (!aligned.trace.is_as_it_came()).then(|| Spelling::of(&forwarded)),
+        trace: aligned.trace,
+        conversation: aligned.conversation,
+        pins: aligned.pins,
+        hint: None,
+    };
+    remember(&tenant, &arrival, accepted);
     String::from_utf8(aligned.body.pieces.concat()).unwrap()
 }
 
@@ -409,9 +428,9 @@ fn what_is_spelt_anew_each_turn_is_put_back_before_it_is_read() {
     ];
     // Whether the last request was remembered as it came.
     let is_as_it_came = |came: &str| {
-        let tenant = memory.admit(&id(1));
+        let tenant = admit(&memory, &id(1));
         let opening = Opening::glimpse(turn(1, "").as_bytes()).unwrap();
-        let known = View { id: id(1), tenant: Some(&tenant), hint: None }.opened(opening);
+        let known = View { tenant: &*tenant, hint: None }.opened(opening);
         known.first().unwrap().body() == came.as_bytes()
     };
     let told: Vec<bool> = [0, 1, 2, 2, 3, 0, 0, 1, 2]
@@ -432,7 +451,7 @@ fn what_is_spelt_anew_each_turn_is_put_back_before_it_is_read() {
 fn a_request_that_was_put_back_can_still_be_taken_as_it_came() {
     let memory = memory(MIB);
     let view = |tenant: &Arc<Tenant>, body: &str| {
-        let view = View { id: id(1), tenant: Some(tenant), hint: None };
+        let view = View { tenant: &**tenant, hint: None };
         view.read(
             &body.to_owned().into(),
             Attribution::Counted,
@@ -444,7 +463,7 @@ fn a_request_that_was_put_back_can_still_be_taken_as_it_came() {
     aligned_turn(&memory, &with_tools(["a", "b"], "opening", 1), 0, false);
     aligned_turn(&memory, &with_tools(["b", "a"], "opening", 3), 0, false);
     let came = with_tools(["b", "a"], "opening", 5);
-    let mut arrival = view(&memory.admit(&id(1)), &came);
+    let mut arrival = view(&admit(&memory, &id(1)), &came);
     assert_eq!(arrival.received.body(), with_tools(["a", "b"], "opening", 5).as_bytes());
     assert_eq!(arrival.body(), came.as_bytes());
     let alone = Remembered::read(came.into(), &Nothing, Attribution::Counted).unwrap();
@@ -486,7 +505,7 @@ fn choices_are_bounded_and_the_oldest_goes_first() {
     bound_turn(&memory, &with_tools(["a", "b"], "first", 1), 0);
     for number in 1..60 {
         bound_turn(&memory, &turn(number, 1), 1);
-        let tables = memory.admit(&id(1)).table().bytes();
+        let tables = admit(&memory, &id(1)).spellings(Table::bytes);
         assert!(memory.bytes() - tables <= 128 << 10, "{number}: {}", memory.bytes() - tables);
     }
     let respelt =

@@ -9,15 +9,19 @@ use std::time::Instant;
 
 use forkpoint::engine::answer::turn::{Turn, TurnLimits};
 use forkpoint::engine::cache::breakpoints::Profile;
-use forkpoint::engine::family::conversation::{Conversation, Forwarded, Trace};
+use forkpoint::engine::family::conversation::{Conversation, Forwarded, Outcome, Trace};
 use forkpoint::engine::family::fanout::{
     Child, Draft, FanOuts, ForkPoint, Newcomer, Parent, Recognised, Rules, Who, recognise,
 };
-use forkpoint::engine::fork::{self, ChildPrefix, ParentPrefix, Policy};
+use forkpoint::engine::family::recent::AcceptedRequest;
+use forkpoint::engine::fork::{self, ChildPrefix, ForkPolicy, ParentPrefix};
+use forkpoint::engine::gate::GateSettings;
 use forkpoint::engine::request::prefix::Attribution;
 use forkpoint::engine::request::recall::{InParts, Nothing, Remembered, Shared};
+use forkpoint::engine::respell::canonical::Pins;
+use forkpoint::engine::tenant::{ReadMode, TenantAccess, View};
 use forkpoint::engine::words::{Moment, Rank, TenantId};
-use forkpoint::store::{Limits, Memory, ReadMode, Store, View};
+use forkpoint::store::{Limits, Store};
 
 const TENANT: TenantId = TenantId([7; 32]);
 const CHILDREN: usize = 5;
@@ -100,20 +104,21 @@ fn directive(fork: usize, child: usize) -> String {
 /// share.
 fn remembered(children: usize) -> (usize, usize) {
     let limits = Limits { max_bytes: 64 << 20, recent_bytes: 64 << 20, tenant_share: 1.0 };
-    let store = Memory::new(limits, Rules::default());
+    let store = Store::new(limits, Rules::default(), GateSettings::default());
+    let tenant = store.admit(&TENANT, &store.tenant(&TENANT));
     let mut forks = FanOuts::new(TENANT, Rules { bytes: 256 << 20, ..Rules::default() });
     let fork = fan_out_to(&mut forks, &request(200_000, "Survey it."), 0, children);
     let parent_prefix =
-        Arc::new(ParentPrefix::of(&fork, None, None, Attribution::Counted, &Policy::default()).unwrap());
+        Arc::new(ParentPrefix::of(&fork, None, None, Attribution::Counted, &ForkPolicy::default()).unwrap());
     let mut first = 0;
     for number in 0..children {
         let received = request(2_000, &directive(0, number));
-        let view = View { id: TENANT, tenant: None, hint: None };
+        let view = View { tenant: &*tenant, hint: None };
         let arrival =
             view.read(received.body(), Attribution::Counted, ReadMode::AsItCame, [].into_iter()).unwrap();
         let own = &arrival.received;
         let child = Child { fork: Arc::clone(&fork), call: Some(number), rank: Rank::Whole };
-        let (prefix, _) = ChildPrefix::of(&parent_prefix, own, &child, &Policy::default()).unwrap();
+        let (prefix, _) = ChildPrefix::of(&parent_prefix, own, &child, &ForkPolicy::default()).unwrap();
         let composed = prefix.compose(own, fork::Turn::First, Profile::Anthropic);
         let extent = parent_prefix.extent();
         let shared = Shared {
@@ -124,10 +129,17 @@ fn remembered(children: usize) -> (usize, usize) {
         let pieces = composed.body.pieces;
         let read = InParts::read(pieces, shared, own, own, &Nothing, Attribution::Counted);
         let forwarded = Forwarded::InParts(read.unwrap().0);
-        let conversation = Arc::new(Conversation::new(None, true));
         let parameters = arrival.parameters.clone();
-        let trace = Trace::with(&arrival, forwarded, conversation, composed.breakpoints, parameters);
-        store.admit(&TENANT).remember(Arc::new(trace), None, None);
+        let accepted = AcceptedRequest {
+            trace: Arc::new(Trace::with(&arrival, forwarded, composed.breakpoints, parameters)),
+            outcome: Outcome::default(),
+            conversation: Conversation::new(None, true),
+            pins: Pins::default(),
+            hint: None,
+            spelling: None,
+            layers: Vec::new(),
+        };
+        tenant.look(|state| state.remember(accepted, None));
         first = if number == 0 { store.bytes() } else { first };
     }
     ((store.bytes() - first) / (children - 1), store.bytes())

@@ -1,7 +1,7 @@
 //! Explains how forkpoint would treat a child: its plan, why, and what it costs beside the other plans.
 //!
-//! [`fork::plan_child`] decides here as in the proxy, by the same configuration. What only a running proxy knows is
-//! assumed: the parent's entry is warm, the child as sent finds nothing, and children live as long as
+//! The child is recognised, composed and decided by the functions of the proxy, by the same configuration. What only a
+//! running proxy knows is assumed: the parent's entry is warm, the child as sent finds nothing, and children live as long as
 //! `fork.horizon_turns` says.
 
 use std::path::Path;
@@ -10,17 +10,19 @@ use std::sync::Arc;
 use crate::engine::answer::sse::Framer;
 use crate::engine::answer::turn::{Turn as Answer, TurnBuilder, TurnLimits, Wholeness};
 use crate::engine::cache::breakpoints::{self, Breakpoint, Situation};
-use crate::engine::cache::entry::Parameters;
 use crate::engine::family::arrival::Arrival;
-use crate::engine::family::fanout::{self, Child, Draft, FanOuts, Newcomer, Parent, Recognised, Who};
+use crate::engine::family::claims::Claims;
+use crate::engine::family::fanout::{Child, Draft, ForkPoint, Parent, Who};
 use crate::engine::fork::{
-    self, ChildHabits, ChildRequest, Composed, ComposedChild, Forecast, ForkRules, NewChild, ParentPrefix,
-    Policy, PrefixExtent, PromptSizes, TenantView,
+    self, ChildHabits, ChildOutlook, ChildRequest, ChildSources, Composed, FirstTurn, Forecast, ForkPolicy,
+    ForkRules, NewChild, ParentPrefix, PrefixExtent, PromptSizes, SnapshotScope,
 };
+use crate::engine::gate::GateSettings;
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::Remembered;
+use crate::engine::tenant::{Kind, ReadMode, TenantAccess, View, relate};
 use crate::engine::words::{ForkNote, IdDigest, Moment, Refusal, TenantId, Ttl};
-use crate::store::{ReadMode, View};
+use crate::store::{Limits, Store, Tenant};
 
 use super::super::Failure;
 use super::cost::BYTES_PER_TOKEN;
@@ -30,7 +32,10 @@ use super::{Exhibit, load};
 const TENANT: TenantId = TenantId([0; 32]);
 /// An agent is named; which one does not matter.
 const AGENT: IdDigest = IdDigest([0; 16]);
-const LIMITS: TurnLimits = TurnLimits { bytes: super::FILE_BYTES_MAX as usize, tool_uses: 256 };
+const TURN_LIMITS: TurnLimits = TurnLimits { bytes: super::FILE_BYTES_MAX as usize, tool_uses: 256 };
+
+/// One file is read, whatever its size.
+const LIMITS: Limits = Limits { max_bytes: usize::MAX, recent_bytes: usize::MAX, tenant_share: 1.0 };
 
 /// A question about a child.
 pub struct Question<'a> {
@@ -51,7 +56,7 @@ pub struct Finding {
     pub recognised: Option<Recognition>,
     pub layout: Option<Layout>,
     pub forecast: Option<Forecast>,
-    pub policy: Policy,
+    pub policy: ForkPolicy,
     /// True if tokens come from what was billed for the parent.
     pub billed: bool,
 }
@@ -86,12 +91,13 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
         Finding { names, declined: None, recognised: None, layout: None, forecast: None, policy, billed };
     let planned = breakpoints::plan(&parent.body, &parent.anatomy, &Situation::new(rules.profile));
     let written = planned.breakpoints.last().copied();
-    let parent = arrival(parent, rules.attribution)?.received;
-    let arrival = arrival(child, rules.attribution)?;
-    let own = &*arrival.received;
+    let store = Store::new(LIMITS, rules.fan_out.clone(), GateSettings::default());
+    let tenant = store.tenant(&TENANT);
+    let parent = arrival(&tenant, parent, rules.attribution)?.received;
+    let arrival = arrival(&tenant, child, rules.attribution)?;
+    let own = &arrival.received;
     let who = Who::of(own, None, question.has_agent.then_some(AGENT), question.has_agent);
-    let mut fan_outs = FanOuts::new(TENANT, rules.fan_out.clone());
-    let child = match recognise(&mut fan_outs, parent, &answer, written, own, who) {
+    let child = match recognise(&tenant, parent, &answer, written, own, who) {
         Ok(child) => child,
         Err(why) => {
             finding.declined = Some(why);
@@ -105,39 +111,37 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
         call: call.map(|call| call.id.to_string()),
         siblings: fork::siblings(&child.fork, &finding.policy),
     });
-    let conversation = Arc::default();
-    let request = ChildRequest { arrival: &arrival, own, conversation: &conversation, betas: "" };
+    let request = ChildRequest { arrival: &arrival, own, betas: "" };
     let model = own.anatomy().model(own.body()).unwrap_or_default();
     let new = NewChild { child: &child, request, who: &who, model: &model };
     let assumed = Assumed { turns: question.turns, is_warm: written.is_some() };
-    let plan = fork::plan_child(&new, &rules, &assumed);
-    finding.declined = plan.verdict.err().map(Refusal::as_str);
-    finding.forecast = plan.forecast;
-    finding.layout = plan.composed.map(|composed| Layout::of(composed, plan.sizes));
+    let prepared = fork::prepare_child(&new, &rules, &assumed);
+    let decided = prepared.decide(&rules, &assumed);
+    finding.declined = decided.verdict.err().map(Refusal::as_str);
+    finding.forecast = decided.forecast;
+    finding.layout = prepared.into_first().map(Layout::of);
     Ok(finding)
 }
 
 /// The child of this fan-out, or why it is none.
 fn recognise(
-    fan_outs: &mut FanOuts<()>,
+    tenant: &Tenant,
     request: Arc<Remembered>,
     answer: &Answer,
     written: Option<Breakpoint>,
-    own: &Remembered,
+    own: &Arc<Remembered>,
     who: Who,
 ) -> Result<Child, &'static str> {
     let leader = Who::of(&request, None, None, who.marks_agents);
     let parent = Parent { written, ..Parent::new(request, leader) };
     let draft = Draft::begin(parent, false).map_err(|dropped| dropped.as_str())?;
-    let ended = draft.end(answer, fan_outs.points().rules());
-    fan_outs.seal(ended, Moment(0)).map_err(|dropped| dropped.as_str())?;
-    let newcomer = Newcomer { request: own, who, explicit: None };
-    match fanout::recognise(&newcomer, |sought| fan_outs.recognise(sought, Moment(0))) {
-        Recognised::Child(child) => Ok(child),
-        Recognised::ClientFork(_) => Err("client_fork"),
-        Recognised::Parent(_) => Err("results"),
-        Recognised::Ambiguous => Err("ambiguous"),
-        Recognised::Plain(why) => Err(why.as_str()),
+    let rules = tenant.look(|state| Arc::clone(state.fan_outs.points().rules()));
+    let ended = draft.end(answer, &rules);
+    tenant.look(|state| state.fan_outs.seal(ended, Moment(0))).map_err(|dropped| dropped.as_str())?;
+    let relation = relate(tenant, own, who, &Claims::default(), SnapshotScope::FanOut, Moment(0));
+    match relation.kind {
+        Kind::Child(first) => Ok(first.child),
+        _ => Err(relation.why),
     }
 }
 
@@ -148,7 +152,21 @@ struct Assumed {
     is_warm: bool,
 }
 
-impl TenantView for Assumed {
+impl ChildSources for Assumed {
+    fn tokens_per_byte(&self, _: &str) -> Option<f64> {
+        Some(1.0 / BYTES_PER_TOKEN as f64)
+    }
+
+    fn shared_prefix(
+        &self,
+        _: &ForkPoint,
+        make: impl FnOnce() -> Result<ParentPrefix, Refusal>,
+    ) -> Result<Arc<ParentPrefix>, Refusal> {
+        make().map(Arc::new)
+    }
+}
+
+impl ChildOutlook for Assumed {
     fn is_stood_down(&self) -> bool {
         false
     }
@@ -157,19 +175,8 @@ impl TenantView for Assumed {
         ChildHabits { turns: self.turns.map(f64::from), ..ChildHabits::default() }
     }
 
-    fn tokens_per_byte(&self, _: &str) -> Option<f64> {
-        Some(1.0 / BYTES_PER_TOKEN as f64)
-    }
-
-    fn shared_prefix(
-        &self,
-        make: impl FnOnce() -> Result<ParentPrefix, Refusal>,
-    ) -> Result<Arc<ParentPrefix>, Refusal> {
-        make().map(Arc::new)
-    }
-
-    fn read_bytes(&self, _: &str, composed: &ComposedChild, _: &Parameters) -> Option<u64> {
-        self.is_warm.then(|| composed.prefix.parent_prefix().extent().entry)
+    fn read_bytes(&self, first: &FirstTurn) -> Option<u64> {
+        self.is_warm.then(|| first.composed.prefix.parent_prefix().extent().entry)
     }
 
     fn sent_warm(&self) -> u64 {
@@ -178,17 +185,19 @@ impl TenantView for Assumed {
 }
 
 impl Layout {
-    fn of(child: ComposedChild, sizes: Option<PromptSizes>) -> Layout {
-        let ComposedChild { prefix, request, trace, notes, .. } = child;
-        let anatomy = trace.reading().anatomy();
-        let marked = request.breakpoints.iter().map(|point| (anatomy.path(point.piece), point.ttl)).collect();
-        Layout { parent_prefix: prefix.parent_prefix().extent(), composed: request, marked, notes, sizes }
+    fn of(first: FirstTurn) -> Layout {
+        let FirstTurn { composed, sizes, .. } = first;
+        let anatomy = composed.trace.reading().anatomy();
+        let marked = composed.request.breakpoints.iter();
+        let marked = marked.map(|point| (anatomy.path(point.piece), point.ttl)).collect();
+        let parent_prefix = composed.prefix.parent_prefix().extent();
+        Layout { parent_prefix, composed: composed.request, marked, notes: composed.notes, sizes }
     }
 }
 
 /// Reads a request of a tenant that nothing is known of.
-fn arrival(exhibit: Exhibit, attribution: Attribution) -> Result<Arrival, Failure> {
-    let view = View { id: TENANT, tenant: None, hint: None };
+fn arrival(tenant: &Tenant, exhibit: Exhibit, attribution: Attribution) -> Result<Arrival, Failure> {
+    let view = View { tenant, hint: None };
     view.read(&exhibit.body.into(), attribution, ReadMode::AsItCame, std::iter::empty())
         .map_err(|_| Failure::new(format!("{}: not a request", exhibit.name)))
 }
@@ -199,10 +208,10 @@ fn read_answer(path: &Path) -> Result<Answer, Failure> {
     let (name, bytes) = load(path)?;
     let is_json = bytes.trim_ascii_start().starts_with(b"{");
     let mut answer = if is_json {
-        Answer::from_json(&bytes, LIMITS)
+        Answer::from_json(&bytes, TURN_LIMITS)
     } else {
-        let mut builder = TurnBuilder::new(LIMITS);
-        Framer::new(LIMITS.bytes).push(&bytes, |event| builder.push(event.data));
+        let mut builder = TurnBuilder::new(TURN_LIMITS);
+        Framer::new(TURN_LIMITS.bytes).push(&bytes, |event| builder.push(event.data));
         builder.finish()
     };
     if answer.wholeness != Wholeness::Whole {

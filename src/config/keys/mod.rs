@@ -110,7 +110,7 @@ mod tests {
         Admin, CanonicalConfig, Drain, Fork, Gate, Identity, Limits, Log, PriceTable, Record, Server, Store,
         TraceConfig, Upstream,
     };
-    use crate::engine::fork::Policy;
+    use crate::engine::fork::ForkPolicy;
 
     #[test]
     fn every_field_of_the_configuration_has_a_row() {
@@ -149,7 +149,7 @@ mod tests {
             boilerplate: _,
             policy,
         } = fork;
-        let Policy {
+        let ForkPolicy {
             tools_policy: _,
             inherit: _,
             specialist_fields: _,

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::conversation::{Conversation, Trace};
+use super::conversation::{Conversation, Outcome, Trace};
 use crate::engine::cache::entry::Parameters;
 use crate::engine::request::recall::{Like, Remembered, SharedParts};
 use crate::engine::respell::canonical::Choice;
 use crate::engine::words::BodyDigest;
 
 /// A request that was read, and what it follows.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Arrival {
     /// In the spelling of its conversation, if it came in another and that was seen before it was read.
     pub received: Arc<Remembered>,
@@ -20,7 +20,7 @@ pub struct Arrival {
     pub parameters: Parameters,
     pub before: Option<Predecessor>,
     /// The conversation that it is a turn of, if no request of that is known any more but what it depends on.
-    pub chosen: Option<Arc<Conversation>>,
+    pub chosen: Option<Conversation>,
 }
 
 /// A request that came in another spelling than it was read in.
@@ -35,6 +35,8 @@ pub struct OriginalBody {
 #[derive(Clone, Debug)]
 pub struct Predecessor {
     pub trace: Arc<Trace>,
+    pub outcome: Outcome,
+    pub conversation: Conversation,
     /// The parts that are byte for byte as they came there.
     pub same: SharedParts,
     /// That is how it went out there, too.
@@ -44,19 +46,24 @@ pub struct Predecessor {
 }
 
 impl Predecessor {
-    /// Returns the predecessor of a request that is in the spelling that the last one went out in.
-    pub fn sent(last: Arc<Trace>, received: &Remembered, like: Option<Like>) -> Predecessor {
-        let is_last = |like: &Like| last.whole().is_some_and(|last| Arc::ptr_eq(last, &like.request));
+    /// Takes as the predecessor of a request in whose spelling that one was read.
+    pub fn sent(self, received: &Remembered, like: Option<Like>) -> Predecessor {
+        let is_last = |like: &Like| self.trace.whole().is_some_and(|last| Arc::ptr_eq(last, &like.request));
         let same = like.filter(is_last).map(|like| like.same).unwrap_or_default();
-        let continued = last.is_continued_by(received, false);
-        Predecessor { trace: last, same, as_sent: true, continued }
+        let continued = self.trace.is_continued_by(received, false);
+        Predecessor { same, as_sent: true, continued, ..self }
+    }
+
+    /// Returns true if it went out in the spelling that it came in. `imagined`: or would have, had it been aligned.
+    fn is_as_it_came(&self, imagined: bool) -> bool {
+        if imagined { self.outcome.would_be_as_it_came } else { self.trace.is_as_it_came() }
     }
 }
 
 impl Arrival {
     /// The request that this one continues.
-    pub fn predecessor(&self) -> Option<&Arc<Trace>> {
-        self.before.as_ref().filter(|before| before.continued).map(|before| &before.trace)
+    pub fn predecessor(&self) -> Option<&Predecessor> {
+        self.before.as_ref().filter(|before| before.continued)
     }
 
     /// The bytes that came.
@@ -85,31 +92,31 @@ impl Arrival {
     /// `imagined`: or would have, had it been aligned.
     pub fn settled(&self, imagined: bool) -> SharedParts {
         let has_spelling = |before: &&Predecessor| {
-            before.continued && (before.trace.is_as_it_came(imagined) || before.as_sent && !imagined)
+            before.continued && (before.is_as_it_came(imagined) || before.as_sent && !imagined)
         };
         self.before.as_ref().filter(has_spelling).map(|before| before.same).unwrap_or_default()
     }
 
     /// The conversation that this request is a turn of, if it was seen before.
-    pub fn conversation(&self) -> Option<&Arc<Conversation>> {
+    pub fn conversation(&self) -> Option<&Conversation> {
         let is_known = self.predecessor().is_some() || self.received.is_answered();
         let known = if is_known { self.similar_conversation() } else { None };
         known.or(self.chosen.as_ref())
     }
 
     /// Returns the conversation of this request, or another that opens alike.
-    pub fn similar_conversation(&self) -> Option<&Arc<Conversation>> {
+    pub fn similar_conversation(&self) -> Option<&Conversation> {
         let before = self.before.as_ref()?;
         let alike = || self.received.starts_like(&before.trace.received);
-        (before.continued || alike()).then_some(&before.trace.conversation)
+        (before.continued || alike()).then_some(&before.conversation)
     }
 
     /// A conversation of its own.
-    pub(in crate::engine) fn start(&self, choice: Option<Choice>) -> Arc<Conversation> {
+    pub fn start(&self, choice: Option<Choice>) -> Conversation {
         let from_start = !self.received.is_answered();
-        Arc::new(match self.similar_conversation() {
+        match self.similar_conversation() {
             Some(similar) => similar.again(choice, from_start),
             None => Conversation::new(choice, from_start),
-        })
+        }
     }
 }

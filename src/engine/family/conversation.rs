@@ -1,10 +1,10 @@
 //! The trace that a request leaves behind for the next one of its conversation.
 //!
-//! A [`Trace`] never changes, but for what its answer adds; a conversation is a row of traces, each replaced by
-//! the one that continues it. What holds for all of them is in the [`Conversation`] they share.
+//! A [`Trace`] never changes; what becomes of its request is its [`Outcome`]. A conversation is a row of traces, each
+//! replaced by the one that continues it. What holds for all of them is their [`Conversation`]. All three are plain
+//! values: [`Recent`](super::recent::Recent) keeps them, and a request works on copies of what it has found there.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use super::arrival::Arrival;
 use crate::engine::answer::usage::Usage;
@@ -14,7 +14,6 @@ use crate::engine::cache::entry::{Parameters, Probes};
 use crate::engine::request::prefix::Subject;
 use crate::engine::request::recall::{InParts, Reading, Remembered, Shared};
 use crate::engine::respell::canonical::{Choice, Order, Pins};
-use crate::engine::respell::echo::Spelling;
 use crate::engine::words::{Layer, Moment};
 
 /// So many turns in a row may write what the next does not read, before nothing more is written.
@@ -26,15 +25,21 @@ pub struct Trace {
     pub received: Arc<Remembered>,
     /// The request that went out, less the markers that were added.
     forwarded: Forwarded,
-    pub conversation: Arc<Conversation>,
     /// Where the forwarded request asked for cache entries, in the order of the cache.
     pub breakpoints: Vec<Breakpoint>,
     pub parameters: Parameters,
-    /// True if an aligned request in the place of this one would have been spelt as this one came.
-    imagined: OnceLock<bool>,
-    sent: OnceLock<Moment>,
-    begun: OnceLock<Moment>,
-    answer: OnceLock<Answer>,
+}
+
+/// What became of a request that went out.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    pub sent: Moment,
+    /// True if an aligned request in its place would have been spelt as it came.
+    pub would_be_as_it_came: bool,
+    /// When its answer began.
+    pub begun: Option<Moment>,
+    /// Its answer, once that was billed.
+    pub answer: Option<Answer>,
 }
 
 /// A request as it went out.
@@ -59,54 +64,42 @@ pub struct Answer {
     pub usage: Option<Usage>,
 }
 
+/// Names a conversation of one tenant; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConversationId(pub u64);
+
 /// The state that all requests of one conversation share.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Conversation {
+    /// None if it starts with the request at hand.
+    pub id: Option<ConversationId>,
     /// The spelling, if the model's thinking is bound to it and the conversation was seen from its start.
-    choice: Option<RwLock<Choice>>,
+    choice: Option<Arc<Choice>>,
     /// Its first request came to us too: nobody else has put it on another prefix.
     from_start: bool,
     /// A turn of it was put on its parent's prefix, and accepted.
-    forked: AtomicBool,
+    was_forked: bool,
     /// A refused request was sent once more as it came.
-    fell_back: AtomicBool,
+    fell_back: bool,
     /// True once a request was accepted as it came but not as we made it: from then on all go out as they came.
-    stood_down: AtomicBool,
+    stood_down: bool,
     /// Turns in a row that lost what the one before had cached, and the first layer that was lost.
-    losses: Mutex<Option<(u32, Layer)>>,
-    /// How its tools and inputs go out, if its client spells them anew each turn.
-    spelling: Mutex<Option<Spelling>>,
+    losses: Option<(u32, Layer)>,
 }
 
 impl Trace {
-    pub fn new(
-        arrival: &Arrival,
-        forwarded: Arc<Remembered>,
-        conversation: Arc<Conversation>,
-        breakpoints: Vec<Breakpoint>,
-    ) -> Trace {
-        Trace::with(arrival, forwarded.into(), conversation, breakpoints, arrival.parameters.clone())
+    pub fn new(arrival: &Arrival, forwarded: Arc<Remembered>, breakpoints: Vec<Breakpoint>) -> Trace {
+        Trace::with(arrival, forwarded.into(), breakpoints, arrival.parameters.clone())
     }
 
     /// Returns the trace of a request whose parameters are not those that came.
     pub fn with(
         arrival: &Arrival,
         forwarded: Forwarded,
-        conversation: Arc<Conversation>,
         breakpoints: Vec<Breakpoint>,
         parameters: Parameters,
     ) -> Trace {
-        Trace {
-            received: Arc::clone(&arrival.received),
-            parameters,
-            forwarded,
-            conversation,
-            breakpoints,
-            imagined: OnceLock::new(),
-            sent: OnceLock::new(),
-            begun: OnceLock::new(),
-            answer: OnceLock::new(),
-        }
+        Trace { received: Arc::clone(&arrival.received), parameters, forwarded, breakpoints }
     }
 
     /// Returns the reading of the forwarded request.
@@ -144,42 +137,19 @@ impl Trace {
     }
 
     /// The request as a break is judged by. `subject` is what was forwarded.
-    pub fn as_sent<'a>(&'a self, subject: Subject<'a>) -> Sent<'a> {
-        let breakpoints = &self.breakpoints;
-        Sent { subject, parameters: &self.parameters, breakpoints, at: self.sent_at() }
-    }
-
-    /// The request goes out.
-    pub fn sent(&self, now: Moment) {
-        let _ = self.sent.set(now);
-    }
-
-    /// When it went out.
-    pub fn sent_at(&self) -> Moment {
-        self.sent.get().copied().unwrap_or_default()
+    pub fn as_sent<'a>(&'a self, subject: Subject<'a>, at: Moment) -> Sent<'a> {
+        Sent { subject, parameters: &self.parameters, breakpoints: &self.breakpoints, at }
     }
 
     /// Returns the request as it was sent, with its answer, once that was billed.
-    pub fn as_answered<'a>(&'a self, forwarded: &'a Remembered) -> Option<Answered<'a>> {
-        let usage = self.answer()?.usage?;
-        Some(Answered { sent: self.as_sent(forwarded.as_subject()), begun: self.begun.get().copied(), usage })
+    pub fn as_answered<'a>(&'a self, forwarded: &'a Remembered, outcome: &Outcome) -> Option<Answered<'a>> {
+        let usage = outcome.answer.as_ref()?.usage?;
+        let sent = self.as_sent(forwarded.as_subject(), outcome.sent);
+        Some(Answered { sent, begun: outcome.begun, usage })
     }
 
-    /// The answer has begun.
-    pub fn begun(&self, now: Moment) {
-        let _ = self.begun.set(now);
-    }
-
-    /// Notes whether an aligned request in the place of this one would have been spelt as this one came.
-    pub fn imagine(&self, as_it_came: bool) {
-        let _ = self.imagined.set(as_it_came);
-    }
-
-    /// Returns true if this went out in the spelling that it came in, or would have.
-    pub fn is_as_it_came(&self, imagined: bool) -> bool {
-        if imagined {
-            return self.imagined.get().is_some_and(|as_it_came| *as_it_came);
-        }
+    /// Returns true if this went out in the spelling that it came in.
+    pub fn is_as_it_came(&self) -> bool {
         self.whole().is_some_and(|sent| Arc::ptr_eq(sent, &self.received))
     }
 
@@ -191,14 +161,6 @@ impl Trace {
         turns.0 < turns.1 && (self.received.starts_like(request) || (hinted && turns.0 >= 3))
     }
 
-    pub fn answered(&self, answer: Answer) {
-        let _ = self.answer.set(answer);
-    }
-
-    pub fn answer(&self) -> Option<&Answer> {
-        self.answer.get()
-    }
-
     /// About how much memory this takes, beside what it shares.
     pub fn memory_bytes(&self) -> usize {
         let forwarded = match &self.forwarded {
@@ -206,9 +168,7 @@ impl Trace {
             Forwarded::Whole(request) => request.memory_bytes(),
             Forwarded::InParts(request) => request.memory_bytes(),
         };
-        let choice = self.conversation.choice().map_or(0, |choice| choice.bytes());
-        let spelling = self.conversation.spelling().as_ref().map_or(0, Spelling::memory_bytes);
-        size_of::<Trace>() + self.received.memory_bytes() + forwarded + choice + spelling
+        size_of::<Trace>() + self.received.memory_bytes() + forwarded
     }
 }
 
@@ -224,88 +184,77 @@ impl Forwarded {
 impl Conversation {
     /// `from_start`: this is its first request.
     pub fn new(choice: Option<Choice>, from_start: bool) -> Conversation {
-        Conversation { choice: choice.map(RwLock::new), from_start, ..Conversation::default() }
+        Conversation { choice: choice.map(Arc::new), from_start, ..Conversation::default() }
     }
 
     /// A conversation that opens like this one: what was refused there would be refused here too.
     pub fn again(&self, choice: Option<Choice>, from_start: bool) -> Conversation {
-        let again = Conversation::new(choice, from_start);
-        again.fell_back.store(self.fell_back.load(Relaxed), Relaxed);
-        again.stood_down.store(self.is_stood_down(), Relaxed);
-        again
+        let (fell_back, stood_down) = (self.fell_back, self.stood_down);
+        Conversation { fell_back, stood_down, ..Conversation::new(choice, from_start) }
     }
 
-    pub fn choice(&self) -> Option<RwLockReadGuard<'_, Choice>> {
-        self.choice.as_ref().map(|choice| choice.read().unwrap_or_else(PoisonError::into_inner))
+    pub fn choice(&self) -> Option<&Choice> {
+        self.choice.as_deref()
     }
 
-    pub fn pin(&self, pins: Pins) {
-        if let Some(choice) = &self.choice
+    pub fn pin(&mut self, pins: Pins) {
+        if let Some(choice) = &mut self.choice
             && !pins.is_empty()
         {
-            choice.write().unwrap_or_else(PoisonError::into_inner).pin(pins);
-        }
-    }
-
-    /// How its tools and inputs go out, if its client spells something anew each turn.
-    pub fn spelling(&self) -> MutexGuard<'_, Option<Spelling>> {
-        self.spelling.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A request of it did not go out as it came, but so.
-    pub fn respelt(&self, request: &Remembered) {
-        let mut spelling = self.spelling();
-        if !spelling.as_ref().is_some_and(|spelling| spelling.is_of(request)) {
-            *spelling = Some(Spelling::of(request));
+            Arc::make_mut(choice).pin(pins);
         }
     }
 
     /// Which spelling is the one for it, where the tenant's is this.
     pub fn order(&self, tenants: Order) -> Order {
-        self.choice().map_or(tenants, |choice| choice.order())
+        self.choice().map_or(tenants, Choice::order)
     }
 
     /// Returns true if its thinking is bound to nothing but what its client sends, as far as forkpoint goes.
     pub fn is_its_own(&self) -> bool {
-        self.from_start && !self.was_forked()
+        self.from_start && !self.was_forked
     }
 
-    pub fn forked(&self) {
-        self.forked.store(true, Relaxed);
+    /// A turn of it was put on its parent's prefix, and accepted.
+    pub fn forked(&mut self) {
+        self.was_forked = true;
     }
 
     pub fn was_forked(&self) -> bool {
-        self.forked.load(Relaxed)
+        self.was_forked
     }
 
     /// A turn drifted from the one before, and lost what that had cached from this layer on.
-    pub fn lost(&self, layer: Layer) {
-        let mut losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, first) = losses.unwrap_or((0, layer));
-        *losses = Some((count.saturating_add(1), first.min(layer)));
+    pub fn lost(&mut self, layer: Layer) {
+        let (count, first) = self.losses.unwrap_or((0, layer));
+        self.losses = Some((count.saturating_add(1), first.min(layer)));
     }
 
     /// A turn extended the one before.
-    pub fn extended(&self) {
-        *self.losses.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    pub fn extended(&mut self) {
+        self.losses = None;
     }
 
     /// The layer from which on nothing is read again, as far as can be told.
     pub fn unread_from(&self) -> Option<Layer> {
-        let losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
-        losses.filter(|(count, _)| *count >= LOSSES_MAX).map(|(_, layer)| layer)
+        self.losses.filter(|(count, _)| *count >= LOSSES_MAX).map(|(_, layer)| layer)
     }
 
     /// Returns true if a refused request may be sent once more as it came; asked once, it may not be again.
-    pub fn may_fall_back(&self) -> bool {
-        !self.fell_back.swap(true, Relaxed)
+    pub fn may_fall_back(&mut self) -> bool {
+        !std::mem::replace(&mut self.fell_back, true)
     }
 
-    pub fn stand_down(&self) {
-        self.stood_down.store(true, Relaxed);
+    pub fn stand_down(&mut self) {
+        self.stood_down = true;
     }
 
     pub fn is_stood_down(&self) -> bool {
-        self.stood_down.load(Relaxed)
+        self.stood_down
+    }
+
+    /// About how much memory this takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.choice().map_or(0, Choice::bytes)
     }
 }

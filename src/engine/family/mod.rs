@@ -2,4 +2,7 @@
 
 pub mod conversation;
 pub mod arrival;
+pub mod recent;
+mod choices;
+pub mod claims;
 pub mod fanout;

@@ -16,7 +16,7 @@
 use super::eligible::check_kind;
 use super::layout::Composed;
 use super::parent_prefix::ParentPrefix;
-use super::policy::Policy;
+use super::policy::ForkPolicy;
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::breakpoints::{self};
 use crate::engine::cache::entry::prefix_bytes;
@@ -138,7 +138,7 @@ pub struct PricedCache<'a> {
 
 /// Children that share the first writes of this fork point: one per call with a directive that may be forked.
 /// Before the seal each child stands on a turn of its own.
-pub fn siblings(fork: &ForkPoint, policy: &Policy) -> u64 {
+pub fn siblings(fork: &ForkPoint, policy: &ForkPolicy) -> u64 {
     let may_be_forked = |(number, call): &(usize, &Call)| {
         !call.directives.is_empty()
             && call.spawning != Spawning::Unknown
@@ -165,7 +165,7 @@ impl Forecast {
         sizes: &PromptSizes,
         habits: &ChildHabits,
         cache: &PricedCache<'_>,
-        policy: &Policy,
+        policy: &ForkPolicy,
     ) -> Option<Forecast> {
         let turns = habits
             .turns
@@ -183,7 +183,7 @@ impl Forecast {
 
     /// The most that the forked child may cost: no more than `fork.max_cost_ratio` allows beside the child as sent, and
     /// no more than `fork.context_premium` allows beside the aligned one.
-    pub fn most(&self, policy: &Policy) -> f64 {
+    pub fn most(&self, policy: &ForkPolicy) -> f64 {
         (policy.max_cost_ratio * self.as_sent).min((1.0 + policy.context_premium) * self.aligned)
     }
 }
@@ -201,7 +201,7 @@ pub fn weighed(usage: &Usage, rates: Multipliers) -> Option<f64> {
 }
 
 /// Refuses a child if forking it does not pay.
-pub fn decide(forecast: Option<&Forecast>, policy: &Policy) -> Result<(), Refusal> {
+pub fn decide(forecast: Option<&Forecast>, policy: &ForkPolicy) -> Result<(), Refusal> {
     let forecast = forecast.ok_or(Refusal::CostUnknown)?;
     if forecast.forked <= forecast.most(policy) { Ok(()) } else { Err(Refusal::Cost) }
 }
@@ -215,7 +215,7 @@ pub fn fits(
     parent: &Remembered,
     facts: ModelFacts,
     body_bytes: usize,
-    policy: &Policy,
+    policy: &ForkPolicy,
 ) -> Result<(), Refusal> {
     if composed.body.length > body_bytes {
         return Err(Refusal::TooLarge);

@@ -7,7 +7,7 @@ use memchr::memmem;
 
 use super::fields::{self, Comparison};
 use super::opening::{self, Opening};
-use super::policy::{Late, Policy, ToolsPolicy};
+use super::policy::{ForkPolicy, Late, ToolsPolicy};
 use super::said::{self, Said};
 use super::words;
 use crate::engine::family::fanout::{Child, ForkPoint, Rules, Who, is_forked_by_shape};
@@ -30,7 +30,7 @@ pub fn eligible(
     request: &Remembered,
     child: &Child,
     who: &Who,
-    policy: &Policy,
+    policy: &ForkPolicy,
     facts: &EligibilityFacts<'_>,
 ) -> Result<(), Refusal> {
     let parent = &*child.fork.parent.request;
@@ -79,12 +79,12 @@ pub fn may_be_forked_once_sealed(
     request: &Remembered,
     child: &Child,
     who: &Who,
-    policy: &Policy,
+    policy: &ForkPolicy,
     facts: &EligibilityFacts<'_>,
 ) -> bool {
     let policy = match policy.late {
         Late::Partial => Cow::Borrowed(policy),
-        Late::Passthrough => Cow::Owned(Policy { late: Late::Partial, ..policy.clone() }),
+        Late::Passthrough => Cow::Owned(ForkPolicy { late: Late::Partial, ..policy.clone() }),
     };
     // The seal shows which call a child is of whose call has not finished.
     matches!(eligible(request, child, who, &policy, facts), Ok(()) | Err(Refusal::Unsealed))
@@ -112,7 +112,7 @@ fn is_ambiguous(request: &Remembered) -> bool {
 }
 
 /// Checks the agent that was started: by whom, and of which kind.
-fn check_call(child: &Child, who: &Who, policy: &Policy) -> Result<(), Refusal> {
+fn check_call(child: &Child, who: &Who, policy: &ForkPolicy) -> Result<(), Refusal> {
     let sessions = [who.session, child.fork.parent.who.session];
     if sessions.into_iter().flatten().any(|session| policy.excludes(session.shown)) {
         return Err(Refusal::Coordinator);
@@ -121,7 +121,7 @@ fn check_call(child: &Child, who: &Who, policy: &Policy) -> Result<(), Refusal> 
 }
 
 /// Checks that the agent that a call starts is of a kind that is forked.
-pub fn check_kind(fork: &ForkPoint, call: usize, policy: &Policy) -> Result<(), Refusal> {
+pub fn check_kind(fork: &ForkPoint, call: usize, policy: &ForkPolicy) -> Result<(), Refusal> {
     let input = fork.input(call).unwrap_or_default();
     let member = |name: &str| {
         let value = json::member(&input, 0, name).filter(|value| &input[value.clone()] != b"null")?;
@@ -140,7 +140,7 @@ pub fn check_kind(fork: &ForkPoint, call: usize, policy: &Policy) -> Result<(), 
     }
 }
 
-fn check_seal(child: &Child, policy: &Policy) -> Result<(), Refusal> {
+fn check_seal(child: &Child, policy: &ForkPolicy) -> Result<(), Refusal> {
     match (child.fork.is_sealed(), policy.late) {
         (true, _) => Ok(()),
         (false, Late::Passthrough) => Err(Refusal::Late),

@@ -11,7 +11,7 @@ use super::fields::Comparison;
 use super::marks::{Later, Marks};
 use super::opening::{self, Opening, Record};
 use super::parent_prefix::{self, Branch, ParentPrefix};
-use super::policy::Policy;
+use super::policy::ForkPolicy;
 use super::said::Said;
 use super::words;
 use crate::engine::cache::breakpoints::{self, Breakpoint, Profile};
@@ -68,7 +68,7 @@ impl ChildPrefix {
         parent_prefix: &Arc<ParentPrefix>,
         request: &Remembered,
         child: &Child,
-        policy: &Policy,
+        policy: &ForkPolicy,
     ) -> Result<(ChildPrefix, Vec<ForkNote>), Refusal> {
         let parent = &*parent_prefix.parent.request;
         let call = child.call.and_then(|call| child.fork.calls.get(call));

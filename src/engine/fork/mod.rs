@@ -5,7 +5,7 @@
 //! All siblings read what the first of them has written, and the parent before them.
 //!
 //! ```text
-//! plan_child      eligible ─ ParentPrefix::of ─ ChildPrefix::of ─ ChildPrefix::compose ─ Forecast::of ─ decide
+//! prepare_child   eligible ─ ParentPrefix::of ─ ChildPrefix::of ─ ChildPrefix::compose   decide  Forecast::of ─ decide
 //!                            once a fork point  once a child      │
 //! compose_later                                                   └─ each later turn, same bytes up to the directive
 //! ```
@@ -39,10 +39,10 @@ pub use eligible::{EligibilityFacts, eligible, is_snapshot, may_be_forked_once_s
 pub use layout::{ChildPrefix, Composed, OwnExtent, Turn, betas};
 pub use parent_prefix::{ParentPrefix, PrefixExtent};
 pub use plan::{
-    BoundChild, ChildPlan, ChildRequest, ComposedChild, ForkRules, NewChild, TenantView, compose_later,
-    model_of, plan_child,
+    BoundPrefix, ChildDecision, ChildOutlook, ChildRequest, ChildSources, ComposedChild, FirstTurn,
+    ForkRules, NewChild, PreparedChild, compose_later, model_of, prepare_child,
 };
-pub use policy::{Late, Policy, Report, SnapshotScope, ToolsPolicy};
+pub use policy::{ForkPolicy, Late, Report, SnapshotScope, ToolsPolicy};
 
 fn added(piece: usize, ttl: Ttl) -> Breakpoint {
     Breakpoint { piece, ttl, origin: Origin::Added, carrier: Carrier::Block }

@@ -1,7 +1,7 @@
 //! The words of a child before its first answer, taken apart: instructions, other blocks, directive.
 
 use super::blocks::Draft;
-use super::policy::Policy;
+use super::policy::ForkPolicy;
 use super::said::{self, Said};
 use super::{fields, parent_prefix, words};
 use crate::engine::family::fanout::Call;
@@ -27,7 +27,7 @@ impl<'r> Opening<'r> {
         request: &'r Remembered,
         parent: &Remembered,
         call: Option<&Call>,
-        policy: &Policy,
+        policy: &ForkPolicy,
     ) -> Result<Opening<'r>, Refusal> {
         let messages = &request.anatomy().messages;
         let first =

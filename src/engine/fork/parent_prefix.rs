@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::economics::siblings;
-use super::policy::Policy;
+use super::policy::ForkPolicy;
 use super::{fields, strip};
 use crate::engine::answer::turn::MESSAGE_OPENING;
 use crate::engine::cache::breakpoints::{self, Breakpoint, LOOKBACK, room_alone, room_when_cut};
@@ -80,7 +80,7 @@ impl ParentPrefix {
         own_call: Option<usize>,
         written: Option<Breakpoint>,
         attribution: Attribution,
-        policy: &Policy,
+        policy: &ForkPolicy,
     ) -> Result<ParentPrefix, Refusal> {
         let request = &*fork.parent.request;
         let turn = Turn::of(fork, own_call).ok_or(Refusal::Unsealed)?;

@@ -1,7 +1,7 @@
-//! The plan of a child: whether it is forked, what is sent then, and what that costs.
+//! The plan of a child: if it is forked, the request that is sent then, and its cost.
 //!
-//! The proxy and `forkpoint explain` call the same functions. They bring what they know as values and as a
-//! [`TenantView`], which is asked only as far as the plan gets.
+//! The proxy and `forkpoint explain` call the same functions: [`prepare_child`] works on the request, and
+//! [`PreparedChild::decide`] only looks up what the cache holds and what was learned.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use super::economics::{ChildHabits, Forecast, PricedCache, PromptSizes, decide, 
 use super::eligible::{EligibilityFacts, eligible, is_snapshot};
 use super::layout::{ChildPrefix, Composed, Turn, betas};
 use super::parent_prefix::ParentPrefix;
-use super::policy::Policy;
+use super::policy::ForkPolicy;
 use crate::engine::cache::breakpoints::Profile;
 use crate::engine::cache::entry::Parameters;
 use crate::engine::cache::prices::Prices;
 use crate::engine::family::arrival::Arrival;
-use crate::engine::family::conversation::{Conversation, Forwarded, Trace};
+use crate::engine::family::conversation::{Forwarded, Trace};
 use crate::engine::family::fanout::{Child, ForkPoint, Rules, Who};
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{InParts, Known, Remembered, Shared};
@@ -24,7 +24,7 @@ use crate::engine::words::{ForkNote, Refusal, Ttl};
 /// The settings that children are planned by.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkRules<'a> {
-    pub policy: &'a Policy,
+    pub policy: &'a ForkPolicy,
     /// Which tools start agents.
     pub fan_out: &'a Rules,
     pub attribution: Attribution,
@@ -42,7 +42,6 @@ pub struct ChildRequest<'a> {
     pub arrival: &'a Arrival,
     /// The request in the spelling of its conversation.
     pub own: &'a Remembered,
-    pub conversation: &'a Arc<Conversation>,
     /// The betas that it came with.
     pub betas: &'a str,
 }
@@ -57,48 +56,73 @@ pub struct NewChild<'a> {
     pub model: &'a str,
 }
 
-/// A child on a later turn, which keeps the prefix of its first.
+/// The prefix of a child on a later turn: that of its first.
 #[derive(Clone, Copy, Debug)]
-pub struct BoundChild<'a> {
+pub struct BoundPrefix<'a> {
     pub prefix: &'a Arc<ChildPrefix>,
     pub fork: &'a ForkPoint,
     /// The piece where the turn before wrote its tail, if that is known.
     pub tail: Option<usize>,
 }
 
-/// Knowledge about the tenant of a child: its cache entries, and what was learned from its other children.
-pub trait TenantView {
-    /// Returns true if forking was stopped for this child's tool or fan-out.
-    fn is_stood_down(&self) -> bool;
-
-    /// The habits of the children of this child's tool.
-    fn habits(&self) -> ChildHabits;
-
+/// The part of a child's preparation that its tenant knows.
+pub trait ChildSources {
     /// The tokens that a byte of a prompt makes, if a bill has shown it.
     fn tokens_per_byte(&self, model: &str) -> Option<f64>;
 
     /// Returns the one prefix that all children of a sealed fork point share, made now if there is none yet.
     fn shared_prefix(
         &self,
+        fork: &ForkPoint,
         make: impl FnOnce() -> Result<ParentPrefix, Refusal>,
     ) -> Result<Arc<ParentPrefix>, Refusal>;
+}
 
-    /// The bytes of the composed request that are read from the cache. `parents`: its parameters under the betas of
-    /// its parent.
-    fn read_bytes(&self, model: &str, composed: &ComposedChild, parents: &Parameters) -> Option<u64>;
+/// The part of the decision about a child that its tenant knows: its cache entries, and what was learned from its
+/// other children.
+pub trait ChildOutlook {
+    /// Returns true if forking was stopped for this child's tool or fan-out.
+    fn is_stood_down(&self) -> bool;
+
+    /// The habits of the children of this child's tool.
+    fn habits(&self) -> ChildHabits;
+
+    /// The bytes of the composed request that are read from the cache.
+    fn read_bytes(&self, first: &FirstTurn) -> Option<u64>;
 
     /// The tokens of the child as it came that are warm.
     fn sent_warm(&self) -> u64;
 }
 
-/// The plan of a child on its first turn.
+/// A child on its first turn, composed on its parent's prefix as far as that can be done. Nothing in it depends on
+/// what the cache holds.
 #[derive(Debug)]
-pub struct ChildPlan {
+pub struct PreparedChild {
+    /// The reason why it may not be forked, whatever it costs.
+    eligible: Result<(), Refusal>,
+    /// None if it is not composed, since it is not eligible.
+    first: Option<Result<FirstTurn, Refusal>>,
+    is_snapshot: bool,
+}
+
+/// The first turn of a child on its parent's prefix.
+#[derive(Debug)]
+pub struct FirstTurn {
+    pub composed: ComposedChild,
+    pub sizes: Option<PromptSizes>,
+    /// The model that it goes to.
+    pub model: String,
+    /// Its parameters under the betas of its parent.
+    pub parents: Parameters,
+    /// The reason why upstream or model would refuse it.
+    fits: Result<(), Refusal>,
+}
+
+/// The decision about a child on its first turn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ChildDecision {
     /// `Ok` if the child is forked; otherwise the reason why not.
     pub verdict: Result<(), Refusal>,
-    /// The request that is sent or, if it is refused, would have been.
-    pub composed: Option<ComposedChild>,
-    pub sizes: Option<PromptSizes>,
     pub forecast: Option<Forecast>,
 }
 
@@ -108,89 +132,112 @@ pub struct ComposedChild {
     pub prefix: Arc<ChildPrefix>,
     pub request: Composed,
     /// The request as the cache reads it.
-    pub trace: Trace,
+    pub trace: Arc<Trace>,
     /// Its parent's betas and its own.
     pub betas: String,
     pub notes: Vec<ForkNote>,
-    /// On a first turn, its parameters under the betas of its parent.
-    pub parents: Option<Parameters>,
 }
 
-impl ChildPlan {
-    /// The request to send, or why the child is not forked.
-    pub fn into_composed(self) -> Result<ComposedChild, Refusal> {
-        self.verdict?;
-        self.composed.ok_or(Refusal::Internal)
-    }
-
-    /// Composes the child and prices it, as far as either can be done.
-    fn compose(
-        &mut self,
-        new: &NewChild<'_>,
-        rules: &ForkRules<'_>,
-        tenant: &impl TenantView,
-    ) -> Result<(), Refusal> {
-        let NewChild { child, request, .. } = *new;
-        let (own, policy, parent) = (request.own, rules.policy, &child.fork.parent.request);
-        let model = model_of(new.model, parent);
-        let parent_prefix = parent_prefix(child, rules, tenant)?;
-        let (prefix, notes) = ChildPrefix::of(&parent_prefix, own, child, policy)?;
-        let composed = prefix.compose(own, Turn::First, rules.profile);
-        let (received, ratio) = (&request.arrival.received, tenant.tokens_per_byte(&model));
-        self.sizes = PromptSizes::of(&parent_prefix, &child.fork, &composed, received, ratio);
-        let (facts, sizes) = (rules.prices.facts(&model), self.sizes.as_ref());
-        let fits = fits(&composed, sizes, own, parent, facts, rules.body_bytes, policy);
-        if !rules.composes_refused {
-            fits?;
-        }
-        let like = Arc::clone(parent);
-        let mut composed =
-            read_composed(Arc::new(prefix), composed, &child.fork, like, &request, rules.attribution)?;
-        composed.notes.extend(notes);
-        let parents = composed.trace.parameters.with_betas(std::iter::once(&*child.fork.parent.betas));
-        let read = tenant.read_bytes(&model, &composed, &parents);
-        composed.parents = Some(parents);
-        if let Some(sizes) = &self.sizes {
-            let cache = priced_cache(rules.prices, &model, &composed, read, tenant.sent_warm());
-            self.forecast = Forecast::of(sizes, &tenant.habits(), &cache, policy);
-        }
-        self.composed = Some(composed);
-        fits?;
-        // A snapshot means nothing without its parent's context, so that there is no other plan to compare with.
-        if is_snapshot(own, child) { Ok(()) } else { decide(self.forecast.as_ref(), policy) }
-    }
-}
-
-/// Plans a child on its first turn.
+/// Prepares a child on its first turn: decides if it is eligible, and composes it.
 ///
-/// A child that only the experiment or a stand-down keeps from being forked is composed and priced as well: its
-/// forecast is compared with its bill.
-pub fn plan_child(new: &NewChild<'_>, rules: &ForkRules<'_>, tenant: &impl TenantView) -> ChildPlan {
-    let facts = EligibilityFacts { rules: rules.fan_out, stood_down: tenant.is_stood_down() };
-    let verdict = eligible(new.request.own, new.child, new.who, rules.policy, &facts);
-    let mut plan = ChildPlan { verdict, composed: None, sizes: None, forecast: None };
-    match verdict {
-        Ok(()) => plan.verdict = plan.compose(new, rules, tenant),
-        // Any other reason says more about the child.
-        Err(Refusal::StoodDown | Refusal::Holdout) => {
-            plan.verdict = plan.compose(new, rules, tenant).and(verdict);
-        }
-        Err(_) if rules.composes_refused => plan.verdict = verdict.and(plan.compose(new, rules, tenant)),
-        Err(_) => {}
+/// A child that only the experiment or a stand-down keeps from being forked is composed as well: its forecast is
+/// compared with its bill.
+pub fn prepare_child(
+    new: &NewChild<'_>,
+    rules: &ForkRules<'_>,
+    sources: &impl ChildSources,
+) -> PreparedChild {
+    let NewChild { child, request, who, .. } = *new;
+    let facts = EligibilityFacts { rules: rules.fan_out, stood_down: false };
+    let eligible = eligible(request.own, child, who, rules.policy, &facts);
+    let composes = matches!(eligible, Ok(()) | Err(Refusal::Holdout)) || rules.composes_refused;
+    let first = composes.then(|| compose_first(new, rules, sources));
+    PreparedChild { eligible, first, is_snapshot: is_snapshot(request.own, child) }
+}
+
+/// Composes the first turn of a child.
+fn compose_first(
+    new: &NewChild<'_>,
+    rules: &ForkRules<'_>,
+    sources: &impl ChildSources,
+) -> Result<FirstTurn, Refusal> {
+    let NewChild { child, request, .. } = *new;
+    let (own, policy, parent) = (request.own, rules.policy, &child.fork.parent.request);
+    let model = model_of(new.model, parent);
+    let parent_prefix = parent_prefix(child, rules, sources)?;
+    let (prefix, notes) = ChildPrefix::of(&parent_prefix, own, child, policy)?;
+    let composed = prefix.compose(own, Turn::First, rules.profile);
+    let (received, ratio) = (&request.arrival.received, sources.tokens_per_byte(&model));
+    let sizes = PromptSizes::of(&parent_prefix, &child.fork, &composed, received, ratio);
+    let facts = rules.prices.facts(&model);
+    let fits = fits(&composed, sizes.as_ref(), own, parent, facts, rules.body_bytes, policy);
+    if !rules.composes_refused {
+        fits?;
     }
-    plan
+    let like = Arc::clone(parent);
+    let mut composed =
+        read_composed(Arc::new(prefix), composed, &child.fork, like, &request, rules.attribution)?;
+    composed.notes.extend(notes);
+    let parents = composed.trace.parameters.with_betas(std::iter::once(&*child.fork.parent.betas));
+    Ok(FirstTurn { composed, sizes, model: model.into_owned(), parents, fits })
+}
+
+impl PreparedChild {
+    /// The first turn, if it could be composed.
+    pub fn first(&self) -> Option<&FirstTurn> {
+        self.first.as_ref().and_then(|first| first.as_ref().ok())
+    }
+
+    /// Takes the first turn, if it could be composed.
+    pub fn into_first(self) -> Option<FirstTurn> {
+        self.first.and_then(Result::ok)
+    }
+
+    /// Decides if the child is forked. This only looks up.
+    pub fn decide(&self, rules: &ForkRules<'_>, outlook: &impl ChildOutlook) -> ChildDecision {
+        let eligible = match self.eligible {
+            Ok(()) | Err(Refusal::Holdout) if outlook.is_stood_down() => Err(Refusal::StoodDown),
+            eligible => eligible,
+        };
+        let Some(first) = &self.first else { return ChildDecision { verdict: eligible, forecast: None } };
+        let (pays, forecast) = match first {
+            Ok(first) => self.pays(first, rules, outlook),
+            Err(refusal) => (Err(*refusal), None),
+        };
+        let verdict = match eligible {
+            // Any other reason says more about the child.
+            Ok(()) | Err(Refusal::StoodDown | Refusal::Holdout) => pays.and(eligible),
+            Err(_) => eligible,
+        };
+        ChildDecision { verdict, forecast }
+    }
+
+    fn pays(
+        &self,
+        first: &FirstTurn,
+        rules: &ForkRules<'_>,
+        outlook: &impl ChildOutlook,
+    ) -> (Result<(), Refusal>, Option<Forecast>) {
+        let forecast = first.sizes.as_ref().and_then(|sizes| {
+            let cache = priced_cache(rules.prices, first, outlook.read_bytes(first), outlook.sent_warm());
+            Forecast::of(sizes, &outlook.habits(), &cache, rules.policy)
+        });
+        // A snapshot means nothing without its parent's context, so that there is no other plan to compare with.
+        let pays = if self.is_snapshot { Ok(()) } else { decide(forecast.as_ref(), rules.policy) };
+        (first.fits.and(pays), forecast)
+    }
 }
 
 /// Composes a later turn of a forked child.
 pub fn compose_later(
-    bound: &BoundChild<'_>,
+    bound: &BoundPrefix<'_>,
     request: &ChildRequest<'_>,
     rules: &ForkRules<'_>,
 ) -> Result<ComposedChild, Refusal> {
-    let BoundChild { prefix, fork, tail } = *bound;
+    let BoundPrefix { prefix, fork, tail } = *bound;
     let composed = prefix.compose(request.own, Turn::Later(tail), rules.profile);
     let like = match request.arrival.predecessor() {
-        Some(last) => last.forwarded(),
+        Some(last) => last.trace.forwarded(),
         None => Arc::clone(&fork.parent.request),
     };
     read_composed(Arc::clone(prefix), composed, fork, like, request, rules.attribution)
@@ -208,11 +255,11 @@ pub fn model_of<'a>(own: &'a str, parent: &'a Remembered) -> Cow<'a, str> {
 fn parent_prefix(
     child: &Child,
     rules: &ForkRules<'_>,
-    tenant: &impl TenantView,
+    sources: &impl ChildSources,
 ) -> Result<Arc<ParentPrefix>, Refusal> {
     let written = child.fork.parent.written;
     let make = || ParentPrefix::of(&child.fork, child.call, written, rules.attribution, rules.policy);
-    if child.fork.is_sealed() { tenant.shared_prefix(make) } else { make().map(Arc::new) }
+    if child.fork.is_sealed() { sources.shared_prefix(&child.fork, make) } else { make().map(Arc::new) }
 }
 
 /// Reads a composed request as the cache will. `like`: the request that most of it is in, its parent's or the child's
@@ -225,7 +272,7 @@ fn read_composed(
     request: &ChildRequest<'_>,
     attribution: Attribution,
 ) -> Result<ComposedChild, Refusal> {
-    let ChildRequest { arrival, own, conversation, betas: own_betas } = *request;
+    let ChildRequest { arrival, own, betas: own_betas } = *request;
     let betas = betas(&fork.parent.betas, [own_betas]);
     let extent = prefix.parent_prefix().extent();
     let shared = Shared {
@@ -245,22 +292,22 @@ fn read_composed(
     );
     let forwarded = Forwarded::InParts(forwarded);
     let marks = composed.breakpoints.clone();
-    let trace = Trace::with(arrival, forwarded, Arc::clone(conversation), marks, parameters);
+    let trace = Trace::with(arrival, forwarded, marks, parameters);
     let notes = composed.notes.clone();
-    Ok(ComposedChild { prefix, request: composed, trace, betas, notes, parents: None })
+    Ok(ComposedChild { prefix, request: composed, trace: Arc::new(trace), betas, notes })
 }
 
-/// The prices of a model, and what the cache holds of a child: of its composed request `read` bytes, and of the child
-/// as it came `sent_warm` tokens.
+/// The prices of a child's model, and what the cache holds: of its composed request `read` bytes, and of the child as
+/// it came `sent_warm` tokens.
 fn priced_cache<'a>(
     prices: &'a Prices,
-    model: &str,
-    composed: &ComposedChild,
+    first: &FirstTurn,
     read: Option<u64>,
     sent_warm: u64,
 ) -> PricedCache<'a> {
-    let facts = prices.facts(model);
-    let model = prices.model(model);
+    let composed = &first.composed;
+    let facts = prices.facts(&first.model);
+    let model = prices.model(&first.model);
     let parent_prefix = composed.prefix.parent_prefix();
     let entry = parent_prefix.extent().entry;
     PricedCache {

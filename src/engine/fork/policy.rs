@@ -6,7 +6,7 @@ use crate::engine::family::fanout::ForkId;
 use crate::engine::words::{IdDigest, first, shown_enums};
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Policy {
+pub struct ForkPolicy {
     pub tools_policy: ToolsPolicy,
     /// Top-level fields that a child takes from its parent, whatever it sent itself.
     pub inherit: Vec<String>,
@@ -34,10 +34,10 @@ pub struct Policy {
     pub template: Option<Arc<str>>,
 }
 
-impl Default for Policy {
-    fn default() -> Policy {
+impl Default for ForkPolicy {
+    fn default() -> ForkPolicy {
         let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        Policy {
+        ForkPolicy {
             tools_policy: ToolsPolicy::Equal,
             inherit: Vec::new(),
             specialist_fields: list(&["subagent_type", "agent_type"]),
@@ -57,7 +57,7 @@ impl Default for Policy {
     }
 }
 
-impl Policy {
+impl ForkPolicy {
     /// Returns true if the children of this fan-out are left alone, to be compared with. All of them or none, and the
     /// same on every replica.
     pub fn holds_out(&self, fork: ForkId) -> bool {

@@ -124,7 +124,7 @@ fn child_of(fork: &Arc<ForkPoint>, call: usize) -> Child {
 struct Scene {
     fork: Arc<ForkPoint>,
     parent_prefix: Arc<ParentPrefix>,
-    policy: Policy,
+    policy: ForkPolicy,
 }
 
 impl Scene {
@@ -138,8 +138,8 @@ impl Scene {
 
     fn on(fork: Arc<ForkPoint>, written: Option<Breakpoint>, attribution: Attribution) -> Scene {
         let parent_prefix =
-            Arc::new(ParentPrefix::of(&fork, None, written, attribution, &Policy::default()).unwrap());
-        Scene { fork, parent_prefix, policy: Policy::default() }
+            Arc::new(ParentPrefix::of(&fork, None, written, attribution, &ForkPolicy::default()).unwrap());
+        Scene { fork, parent_prefix, policy: ForkPolicy::default() }
     }
 
     fn prefix(&self, body: &str, call: usize) -> (ChildPrefix, Vec<ForkNote>) {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use memchr::memmem;
 
-use super::policy::{Policy, Report};
+use super::policy::{ForkPolicy, Report};
 use crate::engine::family::fanout::{CHILD_TAG, ForkPoint};
 use crate::engine::request::anatomy::Piece;
 use crate::engine::request::json;
@@ -122,7 +122,7 @@ impl Worktree<'_> {
 
 /// Returns true if the note to a child says how to report. By default only if nobody else says it: the call has no
 /// type or the type `fork`, and the child has no instructions of its own.
-pub fn asks_report(policy: &Policy, kind: Option<&str>, instructions: bool) -> bool {
+pub fn asks_report(policy: &ForkPolicy, kind: Option<&str>, instructions: bool) -> bool {
     match policy.report {
         Report::Always => true,
         Report::Never => false,
@@ -131,7 +131,7 @@ pub fn asks_report(policy: &Policy, kind: Option<&str>, instructions: bool) -> b
 }
 
 /// The kind of agent that a call asks for.
-pub fn kind(fork: &ForkPoint, call: usize, policy: &Policy) -> Option<String> {
+pub fn kind(fork: &ForkPoint, call: usize, policy: &ForkPolicy) -> Option<String> {
     let input = fork.input(call)?;
     policy.specialist_fields.iter().find_map(|field| {
         let value = json::member(&input, 0, field)?;

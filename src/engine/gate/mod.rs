@@ -15,116 +15,126 @@
 //!
 //! So there is one writer per cold entry, but for those that overtook, ran out of time, or found no room.
 //!
-//! ```
-//! use forkpoint::engine::gate::{Arrival, Gatekeeper, Settings, Verdict, Write};
-//! use forkpoint::engine::words::{GateOutcome, Moment};
+//! Each tenant has a gate of its own, beside the ledger of what is billed. The ledger knows who writes an entry,
+//! and the gate only who waits. Whoever is let go is a writer in the ledger from that moment, and one that never
+//! asked is a writer once it is sent: it is waited for like any other.
 //!
-//! let sibling = || Arrival {
-//!     writes: vec![Write { entry: "the parent's prefix", tokens: 40_000 }],
+//! ```
+//! use forkpoint::engine::cache::entry::{EntryKey, Parameters, Scope};
+//! use forkpoint::engine::cache::ledger::{CacheLedger, EntryWrite};
+//! use forkpoint::engine::gate::{Gate, GateArrival, GateSettings, GateVerdict, GateWrite};
+//! use forkpoint::engine::request::anatomy::Anatomy;
+//! use forkpoint::engine::request::prefix::{Attribution, Chain};
+//! use forkpoint::engine::words::{GateOutcome, Layer, Moment, TenantId, Ticket, Ttl};
+//!
+//! let body = br#"{"model":"m","system":"the parent's prefix"}"#;
+//! let anatomy = Anatomy::read(body).unwrap();
+//! let chain = Chain::of(body, &anatomy, Attribution::Counted);
+//! let scope = Scope::of(&TenantId([0; 32]), &Parameters::read(body, &anatomy, [].into_iter()));
+//! let key = EntryKey::of(&scope, &chain, 0, Layer::System).unwrap();
+//! let write = EntryWrite { key, piece: 0, bytes: 160_000, ttl: Ttl::FiveMinutes };
+//! let sibling = |ticket| GateArrival {
+//!     ticket,
+//!     writes: vec![GateWrite { write, tokens: 40_000 }],
 //!     streams: true,
 //!     deadline: Moment(5_000),
-//!     group: "tenant and model",
+//!     model: "m".to_owned(),
 //! };
-//! let mut gate = Gatekeeper::new(Settings::default());
-//! let (leader, _goes) = gate.arrive(sibling(), Moment(0));
-//! let (follower, _waits) = gate.arrive(sibling(), Moment(10));
-//! assert_eq!(gate.begun(leader, Moment(900)), [follower]);
-//! let Verdict::Go(let_go) = gate.look(follower, Moment(900)) else { panic!("held on") };
+//! let (mut gate, mut ledger) = (Gate::new(GateSettings::default()), CacheLedger::default());
+//! let (leader, follower) = (Ticket(1), Ticket(2));
+//! let _goes = gate.arrive(sibling(leader), &mut ledger, Moment(0));
+//! let _waits = gate.arrive(sibling(follower), &mut ledger, Moment(10));
+//! ledger.readable(leader, Moment(900), None);
+//! assert_eq!(gate.begun(leader, &mut ledger, Moment(900)), [follower]);
+//! let GateVerdict::Go(let_go) = gate.arrive(sibling(follower), &mut ledger, Moment(900)) else { panic!("held on") };
 //! assert_eq!((let_go.outcome, let_go.leader), (GateOutcome::Released, Some(leader)));
 //! ```
 
-mod keeper;
+mod queue;
 mod holds;
 
-use std::fmt;
-
 pub use holds::Lesson;
-pub use keeper::Gatekeeper;
+pub use queue::Gate;
 
-use super::words::{GateOutcome, Moment};
+use super::cache::ledger::EntryWrite;
+use super::words::{GateOutcome, Moment, Ticket};
 
 /// The keys `gate.*` of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct GateSettings {
     /// A write of fewer tokens makes nobody wait.
     pub min_tokens: u64,
     /// From a request's arrival to its deadline, and no wait is longer.
     pub max_hold_ms: u64,
     /// How long a leader that does not stream is waited for, until more is known.
     pub json_hold_ms: u64,
-    pub limits: Limits,
+    pub limits: GateLimits,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings { min_tokens: 1_024, max_hold_ms: 5_000, json_hold_ms: 2_500, limits: Limits::default() }
+impl Default for GateSettings {
+    fn default() -> GateSettings {
+        let limits = GateLimits::default();
+        GateSettings { min_tokens: 1_024, max_hold_ms: 5_000, json_hold_ms: 2_500, limits }
     }
 }
 
-/// The limits of what the gate may hold.
+/// The limits of what the gate of one tenant may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct GateLimits {
     /// Requests that wait, or have gone and not begun.
     pub requests: usize,
     /// Requests that wait for one entry.
     pub followers: usize,
-    /// Tenants and models whose hold was learned.
-    pub groups: usize,
+    /// Models whose hold was learned.
+    pub models: usize,
 }
 
-impl Default for Limits {
+impl Default for GateLimits {
     /// As many requests as there may be connections, and no more followers than one turn may have calls: a
     /// huge fan-out leaves room for the others.
-    fn default() -> Limits {
-        Limits { requests: 4_096, followers: 256, groups: 1_024 }
+    fn default() -> GateLimits {
+        GateLimits { requests: 4_096, followers: 256, models: 1_024 }
     }
 }
 
-/// A request's number at the gate; the lower, the earlier it came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(u64);
-
-impl fmt::Display for Ticket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// A request before the gate. `G` is what holds are learned for: tenant and model.
+/// A request before the gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arrival<K, G> {
-    /// The entries it would write; those known warm are left out.
-    pub writes: Vec<Write<K>>,
+pub struct GateArrival {
+    /// The lower, the earlier it came.
+    pub ticket: Ticket,
+    /// The entries it would write, deepest first; those known warm are left out.
+    pub writes: Vec<GateWrite>,
     pub streams: bool,
     /// The request's one deadline, fixed when it came.
     pub deadline: Moment,
-    pub group: G,
+    /// The model, for which holds are learned. Requests that share an entry share the model.
+    pub model: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Write<K> {
-    pub entry: K,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GateWrite {
+    pub write: EntryWrite,
     /// How many are to be written, as far as can be told before.
     pub tokens: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict<G> {
-    Go(LetGo<G>),
-    Wait(Wait),
+pub enum GateVerdict {
+    Go(LetGo),
+    Wait(GateWait),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LetGo<G> {
+pub struct LetGo {
     pub outcome: GateOutcome,
     /// The one it waited for, or would have.
     pub leader: Option<Ticket>,
     /// The lesson, if its usage is to tell whether it waited long enough.
-    pub lesson: Option<Lesson<G>>,
+    pub lesson: Option<Lesson>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait {
+pub struct GateWait {
     /// When to look again, if nothing else happens.
     pub until: Moment,
     pub leader: Ticket,

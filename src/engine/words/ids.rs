@@ -51,6 +51,17 @@ impl Moment {
     }
 }
 
+/// The number of one request that goes to the upstream, at the gate and in every ledger. The caller gives them out,
+/// rising: the lower, the earlier it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+impl fmt::Display for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// The digest of a whole body: sixteen hex digits of its XXH3.
 ///
 /// It says whether two bodies are the same, and every body is digested as it comes and as it goes; so it is one

@@ -59,7 +59,7 @@ pub use cache::{
 };
 pub use exchange::{Ending, Endpoint, GateOutcome, StopReason, UpstreamRefusal};
 pub use family::{Arm, FanOutDropped, Rank, Spawning, StandDown, WhyPlain};
-pub use ids::{BodyDigest, IdDigest, Moment, TenantId, first};
-pub use plan::{ForkNote, Plan, Reason, Refusal, Role, Skip, Why};
+pub use ids::{BodyDigest, IdDigest, Moment, TenantId, Ticket, first};
+pub use plan::{ForkNote, Mode, Plan, Reason, Refusal, Role, Skip, Step, Why};
 
 pub(crate) use shown_enums;

@@ -58,6 +58,24 @@ impl Plan {
 }
 
 shown_enums! {
+    /// The most that is done to requests. Each mode does what the one before does, and more.
+    #[derive(PartialOrd, Ord)]
+    pub enum Mode {
+        Observe = "observe",
+        Align = "align",
+        Fork = "fork",
+    }
+
+    /// A step of a request that is measured, and that a bug of ours must not cost the client.
+    pub enum Step {
+        /// The body is read.
+        Read = "read",
+        /// The request to send instead is planned.
+        Align = "align",
+        /// A child is put on its parent's prefix.
+        Fork = "fork",
+    }
+
     /// The part of a request in a fan-out.
     pub enum Role {
         /// Neither brings results back to a fork point nor starts from one.
@@ -215,6 +233,12 @@ shown_enums! {
         NewInstructions = "new_instructions",
         /// It has changed fields that shape the prompt since, and keeps them.
         ChangedFields = "changed_fields",
+    }
+}
+
+impl Mode {
+    pub fn named(word: &str) -> Option<Mode> {
+        Mode::ALL.into_iter().find(|mode| mode.as_str() == word)
     }
 }
 

@@ -7,20 +7,17 @@ use crate::config::Mode;
 use crate::engine::answer::turn::{Turn, Wholeness};
 use crate::engine::cache::breaks::Drift;
 use crate::engine::cache::volatile::Volatile;
-use crate::engine::family::fanout::ForkPoint;
-use crate::engine::words::{Ending, Endpoint, ForkNote, Plan, Role, StopReason};
+use crate::engine::tenant::{Fanout, Verdict};
+use crate::engine::words::{Ending, Endpoint, ForkNote, Plan, StopReason};
 use crate::proxy::clock::millis;
-use crate::proxy::family::{Family, Fanout};
-use crate::proxy::hold::Held;
-use crate::proxy::memo::Verdict;
+use crate::proxy::exchange::Exchange;
+use crate::proxy::wait::Held;
 use crate::report::recording::beta_list;
-use crate::report::{Details, ExchangeRecord, Overhead, RecordingDraft, Times};
+use crate::report::{Details, ExchangeRecord, RecordingDraft, Times};
 
-use super::Recorder;
-
-impl Recorder {
+impl Exchange {
     /// Builds the record, but for what it cost.
-    pub(super) fn record(
+    pub(in crate::proxy) fn record(
         &self,
         ending: Ending,
         turn: Option<&Turn>,
@@ -28,10 +25,11 @@ impl Recorder {
     ) -> ExchangeRecord {
         let facts = &self.facts;
         let sender = facts.sender.as_ref();
-        let modes = if facts.endpoint == Endpoint::Messages { facts.modes } else { None };
+        let modes = (facts.endpoint == Endpoint::Messages).then_some(facts.modes);
         let details = self.details(fanout);
         let ms = |at: Instant| millis(at.saturating_duration_since(facts.started));
-        let overhead = facts.read_time + facts.align_time + facts.fork_time + facts.observe_time;
+        let overhead = facts.overhead;
+        let overhead = overhead.read + overhead.align + overhead.fork + overhead.observe;
         let fanned_out = details.fanout.as_ref().and_then(|fanout| fanout.as_ref().ok());
         let (model, client) = self.names();
         ExchangeRecord {
@@ -52,8 +50,8 @@ impl Recorder {
             tenant: text(sender.and_then(|sender| sender.tenant)),
             session: text(sender.and_then(|sender| sender.session)),
             agent: text(sender.and_then(|sender| sender.agent)),
-            fork: text(self.fork_id()),
-            kin: text(self.family.as_ref().map(|family| family.why)),
+            fork: text(facts.fork),
+            kin: text(facts.kin),
             child_turn: facts.child_turn,
             fork_notes: notes(&facts.notes),
             would_fork: text(facts.would_fork),
@@ -88,7 +86,6 @@ impl Recorder {
 
     fn details(&self, fanout: Option<Fanout>) -> Details {
         let facts = &self.facts;
-        let recalled = |memo: &super::Memo| (memo.store().name(), memo.arrival.predecessor().is_some());
         Details {
             is_messages: facts.endpoint == Endpoint::Messages,
             role: facts.role.as_str(),
@@ -96,19 +93,14 @@ impl Recorder {
             plan_reason: facts.plan.reason(),
             is_passed_through: facts.fault.is_none() && matches!(facts.plan, Plan::Passthrough(_)),
             fault: facts.fault,
-            tenant: self.tenant().copied(),
+            tenant: facts.sender.as_ref().and_then(|sender| sender.tenant),
             times: self.times(),
-            overhead: Overhead {
-                read: facts.read_time,
-                align: facts.align_time,
-                fork: facts.fork_time,
-                observe: facts.observe_time,
-            },
+            overhead: facts.overhead,
             gate: facts.hold.map(|hold| (hold.outcome, hold.time)),
-            left_at_gate: self.waits,
+            left_at_gate: self.waits_at_gate,
             awaited: facts.awaited,
             fanout,
-            recall: self.memo.as_ref().map(recalled),
+            recall: facts.recall,
             ..Details::default()
         }
     }
@@ -137,7 +129,7 @@ impl Recorder {
     }
 
     /// Completes the recording's draft, and the record by what only a recording keeps.
-    pub(super) fn complete(
+    pub(in crate::proxy) fn complete(
         &self,
         draft: &mut RecordingDraft,
         record: &mut ExchangeRecord,
@@ -149,20 +141,18 @@ impl Recorder {
         record.sent_ms = facts.sent_at.map(ms);
         record.begun_ms = draft.begun.map(ms);
         let entry = &mut draft.entry;
-        if facts.role == Role::Child {
-            entry.tool = self.family.as_ref().and_then(tool);
-        }
+        entry.tool.clone_from(&facts.tool);
         entry.parent = facts.claims.parent().cloned();
         entry.marks_agents = facts.claims.marks_agents();
-        entry.request = self.memo.as_ref().map(|memo| memo.arrival.body().clone());
+        entry.request = self.body.clone();
         entry.message_id = turn.and_then(|turn| turn.id.clone());
         entry.answer = turn.and_then(Turn::message);
     }
 }
 
 /// Adds what the cache did.
-pub(super) fn add_verdict(record: &mut ExchangeRecord, verdict: Verdict) {
-    let Verdict { drift, volatile, cache_break, break_cost } = verdict;
+pub fn add_verdict(record: &mut ExchangeRecord, verdict: Verdict) {
+    let Verdict { drift, volatile, cache_break } = verdict;
     record.drift = text(drift.as_ref().map(Drift::as_str));
     if let Some(Drift::Drifted(divergence)) = drift {
         record.drift_layer = Some(divergence.layer.as_str().to_owned());
@@ -177,7 +167,6 @@ pub(super) fn add_verdict(record: &mut ExchangeRecord, verdict: Verdict) {
         record.break_tokens = Some(lost.tokens_lost);
         record.break_at = Some(lost.path);
     }
-    record.break_cost_usd = break_cost.map(|cost| cost.as_f64());
     record.volatile = places(&volatile);
     record.volatile_tokens = volatile.first().map(|volatile| volatile.tokens);
     record.details.volatile = volatile;
@@ -228,23 +217,6 @@ fn places(found: &[Volatile]) -> Option<String> {
         found.iter().map(|volatile| format!("{}@{}", volatile.kind.as_str(), volatile.path)).collect();
     places.dedup();
     Some(places.join(","))
-}
-
-/// The tool that started a child; of one that named its parent and not the call, those that its fan-out called.
-fn tool(family: &Family) -> Option<String> {
-    match family.bound() {
-        Some(bound) if !bound.tool.is_empty() => Some(bound.tool.to_string()),
-        _ => family.fork.as_ref().map(|fork| tools(fork)),
-    }
-}
-
-/// Each once: most fan-outs call one.
-fn tools(fork: &ForkPoint) -> String {
-    let mut names: Vec<&str> =
-        fork.calls.iter().filter(|call| !call.directives.is_empty()).map(|call| &*call.name).collect();
-    names.sort_unstable();
-    names.dedup();
-    names.join("+")
 }
 
 fn wholeness(wholeness: Wholeness) -> &'static str {

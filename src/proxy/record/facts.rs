@@ -5,75 +5,78 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, StatusCode};
 
-use crate::engine::cache::breakpoints;
-use crate::engine::family::conversation::Trace;
+use crate::engine::decide::Departure;
+use crate::engine::family::arrival::Arrival;
+use crate::engine::family::claims::Claims;
+use crate::engine::family::fanout::{ForkId, ForkPoint};
 use crate::engine::fork::Forecast;
+use crate::engine::outgoing::Outgoing;
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::identify::Sender;
 use crate::engine::request::prefix::PrefixHash;
-use crate::engine::request::recall::Reading;
-use crate::engine::words::{
-    BodyDigest, BreakpointPlace, Endpoint, ForkNote, Layer, Plan, Reason, Role, Skip, TenantId, Why,
-};
+use crate::engine::tenant::{Flight, Relation};
+use crate::engine::words::{BodyDigest, Endpoint, ForkNote, Layer, Plan, Reason, Role};
 use crate::proxy::Modes;
 use crate::proxy::clock::millis;
-use crate::proxy::family::Claims;
-use crate::proxy::hold::Held;
-use crate::store::Hint;
+use crate::proxy::wait::Held;
+use crate::report::Overhead;
 
 /// Longer than any request id; more is not one.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
-/// The facts known about one exchange.
+/// The facts known about one exchange. What is none was not read, not asked, or did not happen.
 pub struct Facts {
     /// The number of the configuration that it began with.
     pub generation: u64,
     pub endpoint: Endpoint,
     /// How much may be done to it.
-    pub(in crate::proxy) modes: Option<Modes>,
-    pub role: Role,
-    pub plan: Plan,
+    pub modes: Modes,
     pub sender: Option<Sender>,
     /// Its claims about its family.
     pub claims: Claims,
-    /// The gate's treatment of it.
-    pub hold: Option<Held>,
-    /// The number of tokens the gate would have saved, had it been asked.
-    pub missed_tokens: Option<u64>,
-    pub child_turn: Option<u64>,
-    /// As the request listed them.
+    /// The betas that it asks for, as one list.
     pub betas: String,
     pub model: Option<String>,
     pub stream: bool,
     pub received: Option<BodyDigest>,
     pub sent: Option<BodyDigest>,
     pub received_bytes: Option<usize>,
+    /// The store that was asked for its conversation, and whether it had that.
+    pub recall: Option<(&'static str, bool)>,
+    pub role: Role,
+    /// Why it is nobody's, or how sure it is whose.
+    pub kin: Option<&'static str>,
+    /// The fan-out that it comes from, or brings results back to.
+    pub fork: Option<ForkId>,
+    /// The tool that started it, if it is a child.
+    pub tool: Option<String>,
+    pub plan: Plan,
     /// The prefix that other requests may share: everything before the messages.
     pub prefix: Option<PrefixHash>,
-    /// How much of what goes out the conversation's last request brought too.
+    /// The bytes of what goes out that the conversation's last request brought too, or a child's siblings do.
     pub shared_bytes: usize,
     pub markers_added: usize,
-    /// It is a child for which nothing is to be written at its end.
-    pub ends_without_tail: bool,
-    pub started: Instant,
-    pub sent_at: Option<Instant>,
-    pub first_byte_at: Option<Instant>,
-    pub read_time: Duration,
-    pub align_time: Duration,
-    pub fork_time: Duration,
-    /// How long it waited for the end of its parent's answer.
-    pub awaited: Duration,
-    /// When it began to wait, for that or at the gate.
-    pub waits_since: Option<Instant>,
     /// Changes made to a forked child, beside putting it on its parent's prefix.
     pub notes: Vec<ForkNote>,
     /// The predicted cost of a child.
     pub forecast: Option<Forecast>,
     /// Why a child would not be forked in mode fork, or `none` if it would.
     pub would_fork: Option<&'static str>,
-    pub observe_time: Duration,
+    /// The gate's treatment of it.
+    pub hold: Option<Held>,
+    /// The number of tokens the gate would have saved, had it been asked.
+    pub missed_tokens: Option<u64>,
+    /// How long it waited for the end of its parent's answer.
+    pub awaited: Duration,
+    /// When it began to wait, for that or at the gate.
+    pub waits_since: Option<Instant>,
+    pub child_turn: Option<u64>,
+    pub started: Instant,
+    pub sent_at: Option<Instant>,
+    pub first_byte_at: Option<Instant>,
+    pub overhead: Overhead,
     pub status: Option<StatusCode>,
     pub answer_bytes: u64,
     pub upstream_request_id: Option<String>,
@@ -82,53 +85,45 @@ pub struct Facts {
 }
 
 impl Facts {
-    pub fn new(endpoint: Endpoint, generation: u64) -> Facts {
+    pub fn new(endpoint: Endpoint, modes: Modes, generation: u64) -> Facts {
         Facts {
             generation,
             endpoint,
-            modes: None,
-            role: Role::Plain,
-            plan: Plan::Passthrough(Reason::Endpoint),
+            modes,
             sender: None,
             claims: Claims::default(),
-            hold: None,
-            missed_tokens: None,
-            child_turn: None,
             betas: String::new(),
             model: None,
             stream: false,
             received: None,
             sent: None,
             received_bytes: None,
+            recall: None,
+            role: Role::Plain,
+            kin: None,
+            fork: None,
+            tool: None,
+            plan: Plan::Passthrough(Reason::Endpoint),
             prefix: None,
             shared_bytes: 0,
             markers_added: 0,
-            ends_without_tail: false,
-            started: Instant::now(),
-            sent_at: None,
-            first_byte_at: None,
-            read_time: Duration::ZERO,
-            align_time: Duration::ZERO,
-            fork_time: Duration::ZERO,
-            awaited: Duration::ZERO,
-            waits_since: None,
             notes: Vec::new(),
             forecast: None,
             would_fork: None,
-            observe_time: Duration::ZERO,
+            hold: None,
+            missed_tokens: None,
+            awaited: Duration::ZERO,
+            waits_since: None,
+            child_turn: None,
+            started: Instant::now(),
+            sent_at: None,
+            first_byte_at: None,
+            overhead: Overhead::default(),
             status: None,
             answer_bytes: 0,
             upstream_request_id: None,
             fault: None,
         }
-    }
-
-    /// Whose request it is, and of which conversation by its headers.
-    pub fn of_whom(&self) -> (Option<TenantId>, Option<Hint>) {
-        let sender = self.sender.as_ref();
-        let hint =
-            sender.and_then(|sender| Some(Hint { session: sender.session?.hints, agent: sender.agent }));
-        (sender.and_then(|sender| sender.tenant), hint)
     }
 
     /// Takes over what the body says about itself.
@@ -140,38 +135,49 @@ impl Facts {
         }
     }
 
-    /// How the request goes out, as seen by the cache.
-    pub fn traced(&mut self, trace: &Trace, before: Option<&Trace>) {
-        let forwarded = trace.reading();
+    /// Takes over the relation of the request to fan-outs.
+    pub fn related(&mut self, relation: &Relation) {
+        self.role = relation.role();
+        self.kin = Some(relation.why);
+        self.fork = relation.fork_id();
+        self.tool = tool(relation);
+    }
+
+    /// Takes over how the request goes out.
+    pub fn departed(&mut self, departure: &Departure) {
+        let Departure { flight, outgoing, would_fork, .. } = departure;
+        self.related(&flight.relation);
+        self.plan = flight.plan;
+        self.would_fork = *would_fork;
+        self.forecast = flight.forecast.or(self.forecast);
+        if self.model.is_none() && flight.is_forked() {
+            self.model = Some(flight.request.model.clone());
+        }
+        self.goes_out_as(flight, outgoing);
+    }
+
+    /// Takes over the bytes that go out, named by what came, what the model reads now, and their length.
+    pub fn goes_out_as(&mut self, flight: &Flight, outgoing: &Outgoing) {
+        self.sent = self.received;
+        self.notes.clone_from(&outgoing.notes);
+        self.shared_bytes = outgoing.shared_bytes;
+        self.markers_added = outgoing.markers_added;
+        if let Some(pieces) = &outgoing.pieces {
+            let received = self.received.map_or([0; 8], |digest| digest.0);
+            let length: usize = pieces.iter().map(Bytes::len).sum();
+            let tip = flight.trace.reading().chain().tip();
+            self.sent = Some(BodyDigest::of_pieces([&received[..], tip.as_bytes(), &length.to_le_bytes()]));
+        }
+    }
+
+    /// Takes over how the request that was answered looks to the cache.
+    pub fn traced(&mut self, flight: &Flight) {
+        let forwarded = flight.trace.reading();
         self.prefix = Some(forwarded.chain().layer(forwarded.anatomy(), Layer::System));
         if self.plan == Plan::Forked {
             return;
         }
-        let shared = before.map_or(0, |before| before.reading().shared_pieces(forwarded));
-        self.shared_bytes =
-            forwarded.anatomy().pieces.iter().take(shared).map(|piece| piece.span.len()).sum();
-    }
-
-    /// Other bytes than came go out: named by what came, what the model reads now, and their length.
-    pub fn changed(&mut self, forwarded: &Reading, pieces: &[Bytes]) {
-        let received = self.received.map_or([0; 8], |digest| digest.0);
-        let length: usize = pieces.iter().map(Bytes::len).sum();
-        let tip = forwarded.chain().tip();
-        self.sent = Some(BodyDigest::of_pieces([&received[..], tip.as_bytes(), &length.to_le_bytes()]));
-    }
-
-    /// Which breakpoints were added, and why none where none was.
-    pub fn planned(&mut self, plan: &breakpoints::Plan) {
-        self.markers_added = plan.edits.len();
-        let matters = |place| matches!(place, BreakpointPlace::Request | BreakpointPlace::Tail);
-        let skipped = plan.skipped.iter().find(|(place, _)| matters(*place));
-        self.plan = Plan::Aligned(skipped.map_or(Why::Mode, |(_, skip)| Why::Skipped(*skip)));
-    }
-
-    /// Returns true if this is a child for which nothing is written at its end: it will not go on.
-    pub fn is_child_without_tail(&self) -> bool {
-        let ends = matches!(self.plan, Plan::Aligned(Why::Skipped(Skip::OneShot | Skip::SeldomContinues)));
-        self.role == Role::Child && ends
+        self.shared_bytes = shared_bytes(&flight.request.arrival, flight);
     }
 
     /// The head of the upstream's answer has come.
@@ -193,6 +199,32 @@ impl Facts {
     pub fn reason(&self) -> &'static str {
         self.fault.unwrap_or(self.plan.reason())
     }
+}
+
+/// The bytes of a request that the one before it brought too.
+fn shared_bytes(arrival: &Arrival, flight: &Flight) -> usize {
+    let forwarded = flight.trace.reading();
+    let before = arrival.before.as_ref();
+    let shared = before.map_or(0, |before| before.trace.reading().shared_pieces(forwarded));
+    forwarded.anatomy().pieces.iter().take(shared).map(|piece| piece.span.len()).sum()
+}
+
+/// The tool that started a child; of one that named its parent and not the call, those that its fan-out called.
+fn tool(relation: &Relation) -> Option<String> {
+    match relation.tool() {
+        _ if relation.role() != Role::Child => None,
+        "" => relation.fork().map(|fork| tools(fork)),
+        tool => Some(tool.to_owned()),
+    }
+}
+
+/// Each once: most fan-outs call one.
+fn tools(fork: &ForkPoint) -> String {
+    let mut names: Vec<&str> =
+        fork.calls.iter().filter(|call| !call.directives.is_empty()).map(|call| &*call.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join("+")
 }
 
 /// Returns true if this is the id that a provider gives to a request, and not something else that came in its

@@ -61,7 +61,7 @@ fn collector(config: &Config) -> Result<Option<traces::Post>, SetupError> {
 }
 
 /// Shows what the store holds whenever metrics are asked for.
-pub fn show_store(metrics: &Metrics, store: Arc<dyn Store>) {
+pub fn show_store(metrics: &Metrics, store: Arc<Store>) {
     metrics.at_scrape(move |metrics| {
         metrics.store_bytes.with_label_values::<&str>(&[]).set(store.bytes() as i64);
         metrics.forks_live.with_label_values::<&str>(&[]).set(store.forks() as i64);

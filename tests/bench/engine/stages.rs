@@ -1,4 +1,4 @@
-//! One request after the other through the stages, as `proxy::Proxy` takes them.
+//! One request after the other through the stages, as the proxy takes them.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -10,17 +10,23 @@ use forkpoint::engine::align::Rules;
 use forkpoint::engine::answer::turn::Turn;
 use forkpoint::engine::answer::usage::Usage;
 use forkpoint::engine::cache::breakpoints::{self, Profile, Situation};
-use forkpoint::engine::cache::prices::ModelFacts;
+use forkpoint::engine::cache::prices::{ModelFacts, Prices};
+use forkpoint::engine::decide::{Circumstances, Next, proceed};
 use forkpoint::engine::family::arrival::Arrival;
-use forkpoint::engine::family::conversation::{Conversation as Shared, Trace};
-use forkpoint::engine::family::fanout;
+use forkpoint::engine::family::claims::Claims;
+use forkpoint::engine::family::conversation::Trace;
+use forkpoint::engine::family::fanout::{self, Who};
+use forkpoint::engine::fork::ForkPolicy;
+use forkpoint::engine::gate::GateSettings;
+use forkpoint::engine::policy::Policy;
+use forkpoint::engine::prepare::{Preparation, Treatment};
 use forkpoint::engine::request::edit;
 use forkpoint::engine::request::prefix::Attribution;
 use forkpoint::engine::request::recall::{Known, KnownLayer, Remembered};
 use forkpoint::engine::respell::canonical::{self, Order, Thinking};
-use forkpoint::engine::words::{Layer, Moment, TenantId};
-use forkpoint::proxy::memo::{Memo, Owner};
-use forkpoint::store::{Limits, Memory, ReadMode, Store, View};
+use forkpoint::engine::tenant::{ReadMode, ReadRequest, SettleRules, TenantAccess, View, accept, settle};
+use forkpoint::engine::words::{Layer, Mode, Moment, TenantId};
+use forkpoint::store::{Limits, Store, Tenant};
 
 use crate::allocated;
 use crate::bodies::{Conversation, Script};
@@ -148,11 +154,9 @@ pub fn run(case: &Case) -> Stages {
     let script = Script::new(case.body_bytes, case.bodies, turns, false);
     let mut conversations: Vec<_> =
         (0..case.conversations).map(|number| Conversation::new(&script, number as u64 + 1)).collect();
-    let store = Memory::new(
-        Limits { max_bytes: 256 << 20, recent_bytes: 64 << 20, tenant_share: 0.25 },
-        fanout::Rules::default(),
-    );
-    let mut bench = Bench { store: Arc::new(store), now: Moment(0), stages: Stages::default() };
+    let limits = Limits { max_bytes: 256 << 20, recent_bytes: 64 << 20, tenant_share: 0.25 };
+    let store = Store::new(limits, fanout::Rules::default(), GateSettings::default());
+    let mut bench = Bench { store, policy: policy(), now: Moment(0), stages: Stages::default() };
     for conversation in &mut conversations {
         bench.request(conversation);
         if turns > 0 {
@@ -172,7 +176,8 @@ pub fn run(case: &Case) -> Stages {
 }
 
 struct Bench {
-    store: Arc<dyn Store>,
+    store: Store,
+    policy: Policy,
     now: Moment,
     stages: Stages,
 }
@@ -182,49 +187,83 @@ impl Bench {
         let mut body = Vec::with_capacity(conversation.next_len());
         conversation.next(0, &mut body);
         let body = Bytes::from(body);
-        let (store, now, stages) = (&self.store, self.now, &mut self.stages);
+        let (store, policy, now, stages) = (&self.store, &self.policy, self.now, &mut self.stages);
         self.now = now.after(1_000);
 
         let tenant = store.tenant(&TENANT);
-        let view = View { id: TENANT, tenant: tenant.as_deref(), hint: None };
+        let is_known = store.known_tenant(&TENANT).is_some();
+        let view = View { tenant: &*tenant, hint: None };
         let betas = std::iter::once("interleaved-thinking-2025-05-14");
         let read = || view.read(&body, RULES.attribution, ReadMode::Spelt(RULES.order), betas).unwrap();
         let arrival = stages.time(Stage::Read, read);
         stages.time(Stage::Name, || arrival.name());
         stages.requests += 1;
         stages.continued += usize::from(arrival.predecessor().is_some());
-        let owner = Owner {
-            tenant: TENANT,
+        if is_known {
+            tenant.spellings(|table| parts(stages, &arrival, &view, table));
+        }
+        let request = ReadRequest {
+            arrival,
             hint: None,
             model: "claude-sonnet-4-6".to_owned(),
-            facts: MODEL,
-            max_hold_ms: 5_000,
-            prices: Arc::default(),
-            reports_volatile: true,
+            betas: "interleaved-thinking-2025-05-14".to_owned(),
+            streams: true,
+            came_at: now,
         };
-        let mut memo = Memo::new(store, owner, arrival, now);
-        let aligned = stages.time(Stage::Align, || memo.plan(RULES, now)).unwrap();
-        if let Some(tenant) = &tenant {
-            parts(stages, &memo.arrival, &view, &tenant.table());
-        }
-        stages.time(Stage::GoesOut, || {
-            memo.aligned(aligned);
-            memo.sent(now);
-        });
-        stages.time(Stage::Accepted, || memo.accepted());
+        let preparation = Preparation {
+            request: &request,
+            who: Who::default(),
+            claims: &Claims::default(),
+            tenant: &*tenant,
+            treatment: Treatment::Changed,
+            policy,
+            step: &|_| {},
+            now,
+        };
+        let prepared = Box::new(stages.time(Stage::Align, || preparation.prepare()));
+        let facts = Circumstances {
+            ticket: store.ticket(),
+            mode: Mode::Align,
+            keeps_prefix: true,
+            deadline: now.after(5_000),
+            has_room: true,
+            is_last_round: true,
+        };
+        let next = || tenant.look(|state| proceed(request, prepared, state, policy, &facts, now));
+        let Next::Send(departure) = stages.time(Stage::GoesOut, next) else { panic!("it waits") };
+        let accepting = || {
+            let tenant = store.admit(&TENANT, &tenant);
+            accept(&*tenant, departure.flight, false, now)
+        };
+        let mut accepted = stages.time(Stage::Accepted, accepting);
         let usage = Usage { uncached: 12, cache_read: 48_211, cache_write_5m: 842, ..Usage::default() };
         let turn = Turn { usage: Some(usage), ..Turn::default() };
+        let rules = SettleRules { prices: &policy.prices, reports_volatile: true };
         stages.time(Stage::Finished, || {
-            memo.begun(None, now);
-            memo.finished(Some(&turn), now);
-            drop(memo);
+            tenant.look(|state| state.first_content(&mut accepted, None, MODEL, 5_000, now));
+            settle(&*tenant, &mut accepted, Some(&turn), &rules, now);
+            drop(accepted);
         });
         stages.end_request();
     }
 }
 
+fn policy() -> Policy {
+    Policy {
+        align: RULES,
+        fan_out: fanout::Rules::default(),
+        fork: ForkPolicy::default(),
+        prices: Arc::new(Prices::default()),
+        body_bytes: 32 << 20,
+        await_parent_ms: 3_000,
+        holds_children_only: true,
+        max_hold_ms: 5_000,
+        reports_volatile: true,
+    }
+}
+
 /// The steps of `engine::align::align`, one by one.
-fn parts(stages: &mut Stages, arrival: &Arrival, view: &View<'_>, table: &canonical::Table) {
+fn parts(stages: &mut Stages, arrival: &Arrival, view: &View<'_, Tenant>, table: &canonical::Table) {
     let received = &arrival.received;
     let spelling = stages.time(Stage::Canonicalize, || {
         canonical::respell_read(received, arrival.settled(false), RULES.order, Thinking::Free, table)
@@ -250,14 +289,13 @@ fn parts(stages: &mut Stages, arrival: &Arrival, view: &View<'_>, table: &canoni
         breakpoints::plan(forwarded.body(), forwarded.anatomy(), &situation)
     });
     stages.time(Stage::Apply, || edit::apply(forwarded.body(), &plan.edits));
-    let shared = arrival.conversation().map_or_else(|| Arc::new(Shared::new(None, true)), Arc::clone);
-    stages.time(Stage::Trace, || Trace::new(arrival, forwarded, shared, plan.breakpoints));
+    stages.time(Stage::Trace, || Trace::new(arrival, forwarded, plan.breakpoints));
 }
 
 /// As `engine::align` reads a respelt request.
 struct Respelt<'a> {
     like: &'a Arc<Remembered>,
-    view: &'a View<'a>,
+    view: &'a View<'a, Tenant>,
 }
 
 impl Known for Respelt<'_> {

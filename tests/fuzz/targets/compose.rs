@@ -12,7 +12,7 @@ use forkpoint::engine::answer::turn::{Turn as Answer, TurnLimits};
 use forkpoint::engine::cache::breakpoints::{self, Profile};
 use forkpoint::engine::family::fanout::{Child, Draft, FanOuts, ForkPoint, Parent, Rules, Who};
 use forkpoint::engine::fork::{
-    ChildPrefix, Composed, EligibilityFacts, ParentPrefix, Policy, ToolsPolicy, Turn, eligible,
+    ChildPrefix, Composed, EligibilityFacts, ParentPrefix, ForkPolicy, ToolsPolicy, Turn, eligible,
 };
 use forkpoint::engine::request::anatomy::Anatomy;
 use forkpoint::engine::request::prefix::Attribution;
@@ -66,7 +66,7 @@ fn directed(own: &[u8]) -> Option<Vec<u8>> {
 
 fn see(child: &Child, body: &[u8]) {
     let Some(request) = read(body) else { return };
-    let policy = Policy { tools_policy: ToolsPolicy::Subset, ..Policy::default() };
+    let policy = ForkPolicy { tools_policy: ToolsPolicy::Subset, ..ForkPolicy::default() };
     let who = Who::of(&request, None, None, false);
     let facts = EligibilityFacts { rules: &Rules::default(), stood_down: false };
     if eligible(&request, child, &who, &policy, &facts).is_err() {

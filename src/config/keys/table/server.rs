@@ -1,9 +1,10 @@
 //! The listeners, the upstream, identities, and the canonical spelling.
 
 use super::super::super::kind::{KeyKind, WordChoice};
-use super::super::super::types::{Mode, OAuth, Profile, Volatile};
+use super::super::super::types::{OAuth, Profile, Volatile};
 use super::super::ConfigKey;
 use crate::engine::respell::canonical::Order;
+use crate::engine::words::Mode;
 
 pub static KEYS: &[ConfigKey] = &[
     ConfigKey {

@@ -3,7 +3,7 @@ use crate::engine::cache::entry::EntryKey;
 use crate::engine::cache::ledger::{CacheLedger, LedgerBill};
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::prefix::{Attribution, Chain};
-use crate::engine::words::{Carrier, Origin, TenantId, Ttl};
+use crate::engine::words::{Carrier, Origin, TenantId, Ticket, Ttl};
 
 const MINUTE: u64 = 60_000;
 
@@ -41,7 +41,7 @@ impl Request {
     fn predict(&self, ledger: &CacheLedger) -> Prediction {
         let scope = self.parameters.scope();
         let key = |piece| EntryKey::of(scope, &self.chain, piece, self.anatomy.layer(piece));
-        ledger.predict(Probes::of(&self.anatomy, &self.chain, &self.breakpoints), key, self.at)
+        ledger.predict(Probes::of(&self.anatomy, &self.chain, &self.breakpoints), key, None, self.at)
     }
 }
 
@@ -288,10 +288,10 @@ fn an_expectation_below_the_minimum_is_named_so() {
 /// A ledger in which the first request is warm with so many tokens.
 fn warm(request: &Request, tokens: u64) -> CacheLedger {
     let mut ledger = CacheLedger::default();
-    ledger.begin(1, &request.predict(&ledger), request.at);
-    ledger.readable(1, request.at, None);
+    ledger.begin(Ticket(1), &request.predict(&ledger), true, request.at);
+    ledger.readable(Ticket(1), request.at, None);
     ledger.settle(
-        1,
+        Ticket(1),
         &LedgerBill { usage: usage(0, tokens), minimum_tokens: None, is_estimate: false },
         request.at,
     );

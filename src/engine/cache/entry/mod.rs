@@ -46,6 +46,14 @@ impl EntryKey {
         // Both are digests already, each of something else, so that laying one over the other is enough.
         Some(EntryKey(std::array::from_fn(|at| scope[at] ^ prefix[at])))
     }
+
+    /// A key of its own for each number.
+    #[cfg(test)]
+    pub fn numbered(number: u64) -> EntryKey {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&number.to_be_bytes());
+        EntryKey(key)
+    }
 }
 
 impl fmt::Display for EntryKey {

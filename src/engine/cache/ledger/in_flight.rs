@@ -2,6 +2,7 @@
 
 use super::{EntryTokens, EntryWrite, Prediction, WarmEntry};
 use crate::engine::answer::usage::Usage;
+use crate::engine::cache::entry::EntryKey;
 use crate::engine::words::Moment;
 
 /// Until usage says better: prose has about four bytes to a token.
@@ -29,10 +30,14 @@ impl LedgerBill {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct InFlight {
+    /// When it was first known to write: before it was sent, if it was claimed for then.
+    pub since: Moment,
     pub sent: Moment,
     pub begun: bool,
+    /// Entries that it is taken to read, though the answers of their writers have not begun.
+    pub presumed: Vec<EntryKey>,
     pub read: Option<WarmEntry>,
     /// Deepest first.
     pub breakpoints: Vec<EntryWrite>,
@@ -42,8 +47,10 @@ pub(super) struct InFlight {
 impl InFlight {
     pub fn new(prediction: &Prediction, sent: Moment) -> InFlight {
         InFlight {
+            since: sent,
             sent,
             begun: false,
+            presumed: Vec::new(),
             read: prediction.read,
             breakpoints: prediction.breakpoints.clone(),
             writes: prediction.writes().len(),

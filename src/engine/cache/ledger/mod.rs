@@ -6,52 +6,45 @@
 //!
 //! ```text
 //! predict ─ begin ─┬─ readable ─ settle      being written → warm → warm, with its tokens
-//!                  └─ abandon                being written → the next writer's, or forgotten
+//!                  └─ abandon                being written → by its other writers, or forgotten
 //! ```
+//!
+//! The gate asks the ledger who is writing an entry, and [claims](CacheLedger::claim) entries for those that it lets
+//! go: they are writers from then on, and not only when they are sent.
 //!
 //! The rule: in doubt an entry is not warm. A prediction that is too low hides a saving; one that is too high would
 //! report a cache break that never was.
 
 mod in_flight;
+mod state;
 mod trial;
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::engine::cache::entry::{EntryKey, Probe};
-use crate::engine::words::{Moment, Ttl};
+use crate::engine::words::{Moment, Ticket, Ttl};
 use in_flight::InFlight;
+use state::EntryState;
 
 pub use in_flight::LedgerBill;
+pub use state::Writer;
 pub use trial::{BetaTrial, Harmless};
 
 /// Entries per tenant: some hundred conversations with a few entries each, in less than a megabyte.
 pub const LEDGER_ENTRIES_MAX: usize = 4_096;
-/// Requests of one tenant that are on their way; the oldest is given up first.
-pub const IN_FLIGHT_MAX: usize = 1_024;
+/// Requests of one tenant that are on their way, as many as may be at the gate; the oldest is given up first.
+pub const IN_FLIGHT_MAX: usize = 4_096;
+/// Less room than this is not worth giving back.
+const SPARE_ENTRIES: usize = 64;
 /// How far an estimate by billed bytes may be off: code, prose and JSON have different bytes to a token.
 const ESTIMATE_SLACK: f64 = 1.0 / 3.0;
 /// How far a guess may be off before anything was billed: an image has hundreds of bytes to a token.
 const GUESS_SLACK: f64 = 0.9;
 
-/// Names one request on its way, chosen by the caller and rising.
-pub type LedgerTicket = u64;
-
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct CacheLedger {
-    entries: HashMap<EntryKey, LedgerEntry>,
-    flights: BTreeMap<LedgerTicket, InFlight>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LedgerEntry {
-    ttl: Ttl,
-    state: EntryState,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EntryState {
-    Writing { ticket: LedgerTicket, since: Moment },
-    Warm { from: Moment, until: Moment, tokens: EntryTokens },
+    entries: HashMap<EntryKey, EntryState>,
+    flights: BTreeMap<Ticket, InFlight>,
 }
 
 /// Tokens of the prompt up to an entry.
@@ -133,7 +126,7 @@ pub struct Underway {
     pub key: EntryKey,
     pub piece: usize,
     pub bytes: u64,
-    pub ticket: LedgerTicket,
+    pub ticket: Ticket,
     pub since: Moment,
 }
 
@@ -174,11 +167,13 @@ impl Prediction {
 
 impl CacheLedger {
     /// Predicts what a request would find. The probes come deepest first, each position once; `key` names the entry
-    /// that ends at a piece, and is asked only as far as needed.
+    /// that ends at a piece, and is asked only as far as needed. If entries were claimed for the request, `own` is its
+    /// ticket: they are not underway for itself.
     pub fn predict(
         &self,
         probes: impl IntoIterator<Item = Probe>,
         key: impl Fn(usize) -> Option<EntryKey>,
+        own: Option<Ticket>,
         now: Moment,
     ) -> Prediction {
         let mut prediction = Prediction::default();
@@ -194,12 +189,19 @@ impl CacheLedger {
             if prediction.read.is_some() {
                 continue;
             }
-            match self.entries.get(&key).filter(|entry| entry.is_live(now)).map(|entry| entry.state) {
-                Some(EntryState::Warm { from, tokens, .. }) if from <= now => {
-                    prediction.read = Some(WarmEntry { key, piece, bytes, tokens });
+            match self.entries.get(&key).filter(|entry| entry.is_live(now)) {
+                Some(EntryState::Warm { from, tokens, .. }) if *from <= now => {
+                    prediction.read = Some(WarmEntry { key, piece, bytes, tokens: *tokens });
                 }
-                Some(EntryState::Writing { ticket, since }) => {
-                    prediction.underway.push(Underway { key, piece, bytes, ticket, since });
+                Some(EntryState::Writing(writers)) => {
+                    let other = writers.iter().find(|writer| Some(writer.ticket) != own);
+                    prediction.underway.extend(other.map(|&Writer { ticket, since, .. }| Underway {
+                        key,
+                        piece,
+                        bytes,
+                        ticket,
+                        since,
+                    }));
                 }
                 _ => {}
             }
@@ -207,46 +209,65 @@ impl CacheLedger {
         prediction
     }
 
-    /// A request goes out, as it was predicted.
-    pub fn begin(&mut self, ticket: LedgerTicket, prediction: &Prediction, now: Moment) {
-        self.abandon(ticket);
-        while self.flights.len() >= IN_FLIGHT_MAX {
-            let Some(oldest) = self.flights.first_key_value().map(|(ticket, _)| *ticket) else { break };
-            self.abandon(oldest);
+    /// A request goes out, as it was predicted. It writes that instead of what was claimed for it, and counts as the
+    /// writer since the claim.
+    pub fn begin(&mut self, ticket: Ticket, prediction: &Prediction, streams: bool, now: Moment) {
+        let mut flight = InFlight::new(prediction, now);
+        if let Some(claimed) = self.take(ticket) {
+            (flight.since, flight.presumed) = (claimed.since, claimed.presumed);
         }
-        for write in prediction.writes() {
-            let is_live = self.entries.get(&write.key).is_some_and(|entry| entry.is_live(now));
-            if !is_live {
-                self.make_room(now);
-                let state = EntryState::Writing { ticket, since: now };
-                self.entries.insert(write.key, LedgerEntry { ttl: write.ttl, state });
-            }
-        }
-        self.flights.insert(ticket, InFlight::new(prediction, now));
+        self.add(ticket, flight, streams, now);
+    }
+
+    /// A request may go, and is about to be sent: from now on it counts as the writer of these entries, deepest first.
+    /// It never counts as the writer of those that it is presumed to read, unless nobody else writes them.
+    pub fn claim(
+        &mut self,
+        ticket: Ticket,
+        writes: Vec<EntryWrite>,
+        presumed: Vec<EntryKey>,
+        streams: bool,
+        now: Moment,
+    ) {
+        self.take(ticket);
+        let prediction = Prediction { breakpoints: writes, ..Prediction::default() };
+        let mut flight = InFlight::new(&prediction, now);
+        flight.presumed = presumed;
+        self.add(ticket, flight, streams, now);
+    }
+
+    /// Returns the request to wait for until an entry can be read, if any is writing it.
+    pub fn leader(&self, key: &EntryKey) -> Option<&Writer> {
+        self.entries.get(key)?.writers().first()
+    }
+
+    /// Returns the entries that a request on its way set out to write, deepest first.
+    pub fn writes(&self, ticket: Ticket) -> &[EntryWrite] {
+        self.flights.get(&ticket).map_or(&[], |flight| flight.writes())
     }
 
     /// The request's answer has begun: what it writes can be read from now on. `tokens_per_byte` as learned from bills.
-    pub fn readable(&mut self, ticket: LedgerTicket, now: Moment, tokens_per_byte: Option<f64>) {
+    pub fn readable(&mut self, ticket: Ticket, now: Moment, tokens_per_byte: Option<f64>) {
         let Some(mut flight) = self.flights.remove(&ticket) else { return };
         if !std::mem::replace(&mut flight.begun, true) {
             for write in flight.writes() {
+                self.give_up(&write.key, ticket);
                 self.warm(write, flight.sent, now, flight.expected_tokens(write, tokens_per_byte));
             }
         }
         self.flights.insert(ticket, flight);
     }
 
-    /// The request will not be answered. What it was writing is the next writer's, or nobody's; what became
-    /// readable before it failed stays so.
-    pub fn abandon(&mut self, ticket: LedgerTicket) {
-        let Some(flight) = self.flights.remove(&ticket) else { return };
-        for write in flight.writes() {
-            self.give_up(&write.key, ticket);
-        }
+    /// The request will not be answered. What it was writing is left to its other writers, or forgotten; what became
+    /// readable before it failed stays so. Returns the entries that it was writing until now.
+    pub fn abandon(&mut self, ticket: Ticket) -> Vec<EntryKey> {
+        let flight = self.take(ticket).filter(|flight| !flight.begun);
+        self.give_back_room();
+        flight.map_or_else(Vec::new, |flight| flight.writes().iter().map(|write| write.key).collect())
     }
 
     /// The upstream billed the request, at the latest when its answer ended.
-    pub fn settle(&mut self, ticket: LedgerTicket, bill: &LedgerBill, now: Moment) {
+    pub fn settle(&mut self, ticket: Ticket, bill: &LedgerBill, now: Moment) {
         let Some(flight) = self.flights.remove(&ticket) else { return };
         let (cached, read) = (bill.cached(), bill.usage.cache_read);
         let Some(deepest) = flight.breakpoints.first() else { return };
@@ -254,11 +275,11 @@ impl CacheLedger {
         if let Some(missed) = flight.read
             && confirmed.is_none()
         {
-            self.entries.remove(&missed.key);
+            self.forget(&missed.key, ticket);
         }
         if cached == 0 {
             flight.breakpoints.iter().for_each(|write| self.forget(&write.key, ticket));
-            return;
+            return self.give_back_room();
         }
         if let Some(warm) = confirmed {
             self.refresh(&warm.key, flight.sent, (read <= warm.tokens.bounds().1).then(|| bill.tokens(read)));
@@ -286,12 +307,12 @@ impl CacheLedger {
 
     /// The deepest entry that others were writing when this was predicted, if it is there now.
     pub fn missed(&self, prediction: &Prediction) -> Option<Missed> {
-        prediction.underway.iter().find_map(|underway| match self.entries.get(&underway.key)?.state {
+        prediction.underway.iter().find_map(|underway| match self.entries.get(&underway.key)? {
             EntryState::Warm { tokens, .. } => {
                 let (piece, tokens_min) = (underway.piece, tokens.bounds().0);
                 Some(Missed { piece, tokens: tokens.count, tokens_min })
             }
-            EntryState::Writing { .. } => None,
+            EntryState::Writing(_) => None,
         })
     }
 
@@ -305,49 +326,42 @@ impl CacheLedger {
         self.entries.len()
     }
 
+    /// How many entries there is room for without more memory.
+    pub fn capacity(&self) -> usize {
+        self.entries.capacity()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// An entry is there. Of two that write it the longer promise stands, and a billed count before an estimate.
     fn warm(&mut self, write: &EntryWrite, sent: Moment, now: Moment, tokens: EntryTokens) {
-        let fresh = LedgerEntry {
-            ttl: write.ttl,
-            state: EntryState::Warm { from: now, until: sent.after(write.ttl.ms()), tokens },
-        };
-        let merged = match self.entries.get(&write.key).filter(|known| known.is_live(now)) {
-            Some(LedgerEntry { ttl, state: EntryState::Warm { from, until, tokens: known } }) => {
-                LedgerEntry {
-                    ttl: if *ttl == Ttl::OneHour { *ttl } else { write.ttl },
-                    state: EntryState::Warm {
-                        from: (*from).min(now),
-                        until: (*until).max(sent.after(write.ttl.ms())),
-                        tokens: if known.source == TokenSource::Billed && tokens.source != TokenSource::Billed
-                        {
-                            *known
-                        } else {
-                            tokens
-                        },
-                    },
-                }
+        let (mut ttl, mut first, mut end) = (write.ttl, now, sent.after(write.ttl.ms()));
+        let mut best = tokens;
+        if let Some(EntryState::Warm { ttl: known_ttl, from, until, tokens: known }) =
+            self.entries.get(&write.key).filter(|known| known.is_live(now))
+        {
+            if *known_ttl == Ttl::OneHour {
+                ttl = *known_ttl;
             }
-            _ => fresh,
-        };
+            (first, end) = (first.min(*from), end.max(*until));
+            if known.source == TokenSource::Billed && tokens.source != TokenSource::Billed {
+                best = *known;
+            }
+        }
+        let merged = EntryState::Warm { ttl, from: first, until: end, tokens: best };
         if merged.is_live(now) {
             self.make_room(now);
             self.entries.insert(write.key, merged);
-        } else {
+        } else if matches!(self.entries.get(&write.key), Some(EntryState::Warm { .. })) {
             self.entries.remove(&write.key);
         }
     }
 
     /// A read renews an entry for its own lifetime, counted from the start of the request that read it.
     fn refresh(&mut self, key: &EntryKey, sent: Moment, billed: Option<EntryTokens>) {
-        let Some(LedgerEntry { ttl, state: EntryState::Warm { until, tokens, .. } }) =
-            self.entries.get_mut(key)
-        else {
-            return;
-        };
+        let Some(EntryState::Warm { ttl, until, tokens, .. }) = self.entries.get_mut(key) else { return };
         // An entry that ended before the request started was not read.
         if *until > sent {
             *until = (*until).max(sent.after(ttl.ms()));
@@ -356,28 +370,57 @@ impl CacheLedger {
     }
 
     /// The upstream has no such entry. If another request is writing it, that one will tell.
-    fn forget(&mut self, key: &EntryKey, ticket: LedgerTicket) {
-        match self.entries.get(key).map(|entry| entry.state) {
+    fn forget(&mut self, key: &EntryKey, ticket: Ticket) {
+        match self.entries.get(key) {
             Some(EntryState::Warm { .. }) => drop(self.entries.remove(key)),
             _ => self.give_up(key, ticket),
         }
     }
 
-    /// Hands what this request was writing to another that writes it too.
-    fn give_up(&mut self, key: &EntryKey, ticket: LedgerTicket) {
-        let Some(entry) = self.entries.get_mut(key) else { return };
-        if !matches!(entry.state, EntryState::Writing { ticket: writer, .. } if writer == ticket) {
-            return;
+    /// Leaves what this request was writing to those that write it too.
+    fn give_up(&mut self, key: &EntryKey, ticket: Ticket) {
+        if self.entries.get_mut(key).is_some_and(|entry| entry.remove(ticket)) {
+            self.entries.remove(key);
         }
-        let next = self.flights.iter().find_map(|(other, flight)| {
-            let write = flight.writes().iter().find(|write| write.key == *key && *other != ticket)?;
-            Some((*other, flight.sent, write.ttl))
-        });
-        match next {
-            Some((ticket, since, ttl)) => {
-                *entry = LedgerEntry { ttl, state: EntryState::Writing { ticket, since } }
+    }
+
+    /// Takes a request out, and from the writers of its entries.
+    fn take(&mut self, ticket: Ticket) -> Option<InFlight> {
+        let flight = self.flights.remove(&ticket)?;
+        for write in flight.writes() {
+            self.give_up(&write.key, ticket);
+        }
+        Some(flight)
+    }
+
+    /// Adds a request, also to the writers of its entries.
+    fn add(&mut self, ticket: Ticket, flight: InFlight, streams: bool, now: Moment) {
+        while self.flights.len() >= IN_FLIGHT_MAX {
+            let Some(oldest) = self.flights.first_key_value().map(|(ticket, _)| *ticket) else { break };
+            self.take(oldest);
+        }
+        for write in flight.writes() {
+            let writer = Writer::new(ticket, streams, flight.since, write);
+            match self.entries.get_mut(&write.key) {
+                // A writer that takes longer than its entry would live is still one to wait for.
+                Some(entry @ EntryState::Writing(_)) => {
+                    if !flight.presumed.contains(&write.key) {
+                        entry.add(writer);
+                    }
+                }
+                Some(warm) if warm.is_live(now) => {}
+                _ => {
+                    self.make_room(now);
+                    self.entries.insert(write.key, EntryState::Writing(vec![writer]));
+                }
             }
-            None => drop(self.entries.remove(key)),
+        }
+        self.flights.insert(ticket, flight);
+    }
+
+    fn give_back_room(&mut self) {
+        if self.entries.capacity() > SPARE_ENTRIES.max(self.entries.len() * 4) {
+            self.entries.shrink_to(self.entries.len() * 2);
         }
     }
 
@@ -395,19 +438,6 @@ impl CacheLedger {
         for (_, key) in ends.iter().take(LEDGER_ENTRIES_MAX / 8) {
             self.entries.remove(key);
         }
-    }
-}
-
-impl LedgerEntry {
-    fn until(&self) -> Moment {
-        match self.state {
-            EntryState::Writing { since, .. } => since.after(self.ttl.ms()),
-            EntryState::Warm { until, .. } => until,
-        }
-    }
-
-    fn is_live(&self, now: Moment) -> bool {
-        now < self.until()
     }
 }
 

@@ -36,7 +36,7 @@ impl Prompt {
     }
 
     fn predict(&self, ledger: &CacheLedger, now: Moment) -> Prediction {
-        ledger.predict(self.probes(), |piece| self.keys.get(piece).copied(), now)
+        ledger.predict(self.probes(), |piece| self.keys.get(piece).copied(), None, now)
     }
 }
 
@@ -47,9 +47,9 @@ fn bill(read: u64, written: u64) -> LedgerBill {
 }
 
 /// Sends, begins and bills a request at one moment, as an upstream would that reads what is predicted.
-fn exchange(ledger: &mut CacheLedger, ticket: LedgerTicket, prompt: &Prompt, now: Moment) -> Prediction {
+fn exchange(ledger: &mut CacheLedger, ticket: Ticket, prompt: &Prompt, now: Moment) -> Prediction {
     let prediction = prompt.predict(ledger, now);
-    ledger.begin(ticket, &prediction, now);
+    ledger.begin(ticket, &prediction, true, now);
     ledger.readable(ticket, now, None);
     let read = prediction.read.map_or(0, |read| read.bytes);
     let last = prediction.breakpoints.first().map_or(0, |point| point.bytes);
@@ -61,12 +61,12 @@ fn exchange(ledger: &mut CacheLedger, ticket: LedgerTicket, prompt: &Prompt, now
 fn what_others_were_writing_is_known_once_it_is_billed() {
     let mut ledger = CacheLedger::default();
     let (first, second) = (Prompt::marked("abc", &[1, 2]), Prompt::marked("abd", &[1, 2]));
-    ledger.begin(1, &first.predict(&ledger, Moment(0)), Moment(0));
+    ledger.begin(Ticket(1), &first.predict(&ledger, Moment(0)), true, Moment(0));
     let early = second.predict(&ledger, Moment(1));
-    ledger.begin(2, &early, Moment(1));
+    ledger.begin(Ticket(2), &early, true, Moment(1));
     assert_eq!(ledger.missed(&early), None, "nobody knows yet");
-    ledger.readable(1, Moment(2), None);
-    ledger.settle(1, &bill(0, 300), Moment(3));
+    ledger.readable(Ticket(1), Moment(2), None);
+    ledger.settle(Ticket(1), &bill(0, 300), Moment(3));
     let missed = ledger.missed(&early).unwrap();
     assert_eq!((missed.piece, missed.tokens), (1, 200));
     assert!((1..200).contains(&missed.tokens_min), "an estimate by bytes may be off: {missed:?}");
@@ -84,14 +84,14 @@ fn an_entry_is_warm_from_the_beginning_of_its_writers_answer() {
     let prompt = Prompt::marked("abc", &[2]);
     let first = prompt.predict(&ledger, Moment(0));
     assert_eq!((first.read, first.writes().len(), first.underway.len()), (None, 1, 0));
-    ledger.begin(7, &first, Moment(0));
+    ledger.begin(Ticket(7), &first, true, Moment(0));
     let second = prompt.predict(&ledger, Moment(1));
     assert_eq!(second.read, None);
     assert_eq!(
         (second.underway[0].ticket, second.underway[0].since, second.underway[0].piece),
-        (7, Moment(0), 2)
+        (Ticket(7), Moment(0), 2)
     );
-    ledger.readable(7, Moment(2), None);
+    ledger.readable(Ticket(7), Moment(2), None);
     let third = prompt.predict(&ledger, Moment(2));
     assert_eq!((third.read.unwrap().piece, third.writes().len(), third.underway.len()), (2, 0, 0));
     assert_eq!(read_piece(&prompt, &ledger, Moment(1)), None, "not before it began");
@@ -102,9 +102,9 @@ fn a_lifetime_counts_from_the_start_of_the_request() {
     for (ttl, lifetime) in [(Ttl::FiveMinutes, 5 * MINUTE), (Ttl::OneHour, 60 * MINUTE)] {
         let mut ledger = CacheLedger::default();
         let prompt = Prompt::of("abc", &[(2, ttl)]);
-        ledger.begin(1, &prompt.predict(&ledger, Moment(1_000)), Moment(1_000));
-        ledger.readable(1, Moment(200_000), None);
-        ledger.settle(1, &bill(0, 300), Moment(250_000));
+        ledger.begin(Ticket(1), &prompt.predict(&ledger, Moment(1_000)), true, Moment(1_000));
+        ledger.readable(Ticket(1), Moment(200_000), None);
+        ledger.settle(Ticket(1), &bill(0, 300), Moment(250_000));
         assert_eq!(read_piece(&prompt, &ledger, Moment(1_000 + lifetime - 1)), Some(2));
         assert_eq!(read_piece(&prompt, &ledger, Moment(1_000 + lifetime)), None);
     }
@@ -114,8 +114,8 @@ fn a_lifetime_counts_from_the_start_of_the_request() {
 fn an_answer_that_begins_after_the_lifetime_leaves_nothing_warm() {
     let mut ledger = CacheLedger::default();
     let prompt = Prompt::marked("abc", &[2]);
-    ledger.begin(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
-    ledger.readable(1, Moment(6 * MINUTE), None);
+    ledger.begin(Ticket(1), &prompt.predict(&ledger, Moment(0)), true, Moment(0));
+    ledger.readable(Ticket(1), Moment(6 * MINUTE), None);
     assert_eq!(read_piece(&prompt, &ledger, Moment(6 * MINUTE)), None);
 }
 
@@ -123,8 +123,8 @@ fn an_answer_that_begins_after_the_lifetime_leaves_nothing_warm() {
 fn a_read_renews_the_entry_and_the_breakpoints_before_it() {
     let mut ledger = CacheLedger::default();
     let (short, long) = (Prompt::marked("abc", &[0, 2]), Prompt::marked("abcd", &[0, 2, 3]));
-    exchange(&mut ledger, 1, &short, Moment(0));
-    assert_eq!(exchange(&mut ledger, 2, &long, Moment(4 * MINUTE)).read.unwrap().piece, 2);
+    exchange(&mut ledger, Ticket(1), &short, Moment(0));
+    assert_eq!(exchange(&mut ledger, Ticket(2), &long, Moment(4 * MINUTE)).read.unwrap().piece, 2);
     assert_eq!(read_piece(&short, &ledger, Moment(8 * MINUTE)), Some(2));
     assert_eq!(read_piece(&Prompt::marked("ax", &[0, 1]), &ledger, Moment(8 * MINUTE)), Some(0));
     assert_eq!(read_piece(&long, &ledger, Moment(9 * MINUTE)), None);
@@ -134,14 +134,14 @@ fn a_read_renews_the_entry_and_the_breakpoints_before_it() {
 fn a_failed_request_leaves_nothing_unless_its_answer_had_begun() {
     let mut ledger = CacheLedger::default();
     let prompt = Prompt::marked("abc", &[2]);
-    ledger.begin(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
-    ledger.abandon(1);
+    ledger.begin(Ticket(1), &prompt.predict(&ledger, Moment(0)), true, Moment(0));
+    ledger.abandon(Ticket(1));
     assert_eq!(prompt.predict(&ledger, Moment(0)).underway, []);
-    ledger.readable(1, Moment(1), None);
+    ledger.readable(Ticket(1), Moment(1), None);
     assert_eq!(read_piece(&prompt, &ledger, Moment(1)), None, "it is gone for good");
-    ledger.begin(2, &prompt.predict(&ledger, Moment(2)), Moment(2));
-    ledger.readable(2, Moment(3), None);
-    ledger.abandon(2);
+    ledger.begin(Ticket(2), &prompt.predict(&ledger, Moment(2)), true, Moment(2));
+    ledger.readable(Ticket(2), Moment(3), None);
+    ledger.abandon(Ticket(2));
     assert_eq!(read_piece(&prompt, &ledger, Moment(4)), Some(2));
 }
 
@@ -150,16 +150,57 @@ fn what_a_failed_request_was_writing_is_the_next_writers() {
     let mut ledger = CacheLedger::default();
     let prompt = Prompt::marked("abc", &[2]);
     for ticket in [1, 2] {
-        ledger.begin(ticket, &prompt.predict(&ledger, Moment(ticket)), Moment(ticket));
+        ledger.begin(Ticket(ticket), &prompt.predict(&ledger, Moment(ticket)), true, Moment(ticket));
     }
     let writer =
         |ledger: &CacheLedger| prompt.predict(ledger, Moment(3)).underway.first().map(|it| it.ticket);
-    assert_eq!(writer(&ledger), Some(1));
-    ledger.abandon(1);
-    assert_eq!(writer(&ledger), Some(2));
-    ledger.abandon(2);
+    assert_eq!(writer(&ledger), Some(Ticket(1)));
+    ledger.abandon(Ticket(1));
+    assert_eq!(writer(&ledger), Some(Ticket(2)));
+    ledger.abandon(Ticket(2));
     assert_eq!(writer(&ledger), None);
     assert!(ledger.is_empty());
+}
+
+#[test]
+fn those_that_stream_are_waited_for_first_then_whoever_went_first() {
+    let mut ledger = CacheLedger::default();
+    let prompt = Prompt::marked("abc", &[2]);
+    let prediction = prompt.predict(&ledger, Moment(0));
+    for (ticket, streams, sent) in [(1, false, 0), (2, false, 0), (3, true, 2), (4, true, 1), (5, true, 1)] {
+        ledger.begin(Ticket(ticket), &prediction, streams, Moment(sent));
+    }
+    let mut order = Vec::new();
+    while let Some(leader) = ledger.leader(&prompt.keys[2]).copied() {
+        order.push((leader.ticket.0, leader.streams, leader.since.0));
+        assert_eq!(ledger.abandon(leader.ticket), [prompt.keys[2]]);
+    }
+    assert_eq!(order, [(4, true, 1), (5, true, 1), (3, true, 2), (1, false, 0), (2, false, 0)]);
+    assert!(ledger.is_empty());
+}
+
+#[test]
+fn what_is_claimed_for_a_request_is_its_own_until_it_is_sent() {
+    let mut ledger = CacheLedger::default();
+    let prompt = Prompt::marked("abcd", &[1, 2, 3]);
+    let cold = prompt.predict(&ledger, Moment(0));
+    ledger.begin(Ticket(1), &Prompt::marked("abc", &[2]).predict(&ledger, Moment(0)), false, Moment(0));
+    let claimed: Vec<_> = cold.writes().iter().copied().filter(|write| write.piece != 2).collect();
+    ledger.claim(Ticket(2), claimed, vec![prompt.keys[2]], true, Moment(5));
+    let leaders =
+        |ledger: &CacheLedger| [1, 2, 3].map(|at| ledger.leader(&prompt.keys[at]).map(|it| it.ticket.0));
+    assert_eq!(leaders(&ledger), [Some(2), Some(1), Some(2)]);
+    let own = ledger.predict(prompt.probes(), |at| prompt.keys.get(at).copied(), Some(Ticket(2)), Moment(6));
+    let underway = |found: &Prediction| found.underway.iter().map(|it| it.piece).collect::<Vec<_>>();
+    assert_eq!((underway(&own), underway(&prompt.predict(&ledger, Moment(6)))), (vec![2], vec![3, 2, 1]));
+    ledger.begin(Ticket(2), &own, true, Moment(6));
+    assert_eq!(leaders(&ledger), [Some(2), Some(1), Some(2)], "what it is presumed to read stays another's");
+    assert_eq!(ledger.leader(&prompt.keys[3]).unwrap().since, Moment(5), "it went when it was let go");
+    ledger.readable(Ticket(2), Moment(7), None);
+    assert_eq!(leaders(&ledger), [None; 3]);
+    assert!(ledger.abandon(Ticket(2)).is_empty(), "it has written it all");
+    assert_eq!(ledger.abandon(Ticket(1)), [prompt.keys[2]]);
+    assert_eq!(read_piece(&prompt, &ledger, Moment(8)), Some(3));
 }
 
 #[test]
@@ -167,10 +208,10 @@ fn the_last_breakpoint_counts_as_billed_and_earlier_ones_by_bytes() {
     let mut ledger = CacheLedger::default();
     let prompt = Prompt::marked("abcdefghij", &[1, 4, 9]);
     let prediction = prompt.predict(&ledger, Moment(0));
-    ledger.begin(1, &prediction, Moment(0));
-    ledger.readable(1, Moment(0), None);
+    ledger.begin(Ticket(1), &prediction, true, Moment(0));
+    ledger.readable(Ticket(1), Moment(0), None);
     assert_eq!(prompt.predict(&ledger, Moment(0)).read.unwrap().tokens, EntryTokens::guessed(250.0));
-    ledger.settle(1, &bill(0, 4_000), Moment(0));
+    ledger.settle(Ticket(1), &bill(0, 4_000), Moment(0));
     let read =
         |letters, piece| Prompt::marked(letters, &[piece]).predict(&ledger, Moment(1)).read.unwrap().tokens;
     assert_eq!(read("abcdefghij", 9), EntryTokens::billed(4_000));
@@ -182,14 +223,14 @@ fn the_last_breakpoint_counts_as_billed_and_earlier_ones_by_bytes() {
 fn an_estimate_becomes_exact_when_its_entry_is_read() {
     let mut ledger = CacheLedger::default();
     let prompt = Prompt::marked("abcdefghij", &[4, 9]);
-    exchange(&mut ledger, 1, &prompt, Moment(0));
+    exchange(&mut ledger, Ticket(1), &prompt, Moment(0));
     let other = Prompt::marked("abcdexyzzz", &[4, 6, 9]);
     let prediction = other.predict(&ledger, Moment(1));
     assert_eq!(prediction.read.unwrap().tokens, EntryTokens::estimated(500.0));
     assert_eq!((prediction.tokens(), prediction.tokens_min()), (500, 334));
-    ledger.begin(2, &prediction, Moment(1));
-    ledger.readable(2, Moment(1), None);
-    ledger.settle(2, &bill(430, 1_000), Moment(1));
+    ledger.begin(Ticket(2), &prediction, true, Moment(1));
+    ledger.readable(Ticket(2), Moment(1), None);
+    ledger.settle(Ticket(2), &bill(430, 1_000), Moment(1));
     let read =
         |letters, piece| Prompt::marked(letters, &[piece]).predict(&ledger, Moment(2)).read.unwrap().tokens;
     assert_eq!(read("abcde", 4), EntryTokens::billed(430));
@@ -205,9 +246,9 @@ fn an_estimate_becomes_exact_when_its_entry_is_read() {
 fn what_the_upstream_does_not_bill_does_not_exist() {
     let mut ledger = CacheLedger::default();
     let prompt = Prompt::marked("abc", &[0, 2]);
-    ledger.begin(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
-    ledger.readable(1, Moment(0), None);
-    ledger.settle(1, &bill(0, 0), Moment(1));
+    ledger.begin(Ticket(1), &prompt.predict(&ledger, Moment(0)), true, Moment(0));
+    ledger.readable(Ticket(1), Moment(0), None);
+    ledger.settle(Ticket(1), &bill(0, 0), Moment(1));
     assert_eq!(read_piece(&prompt, &ledger, Moment(2)), None);
     assert!(ledger.is_empty());
 }
@@ -216,9 +257,9 @@ fn what_the_upstream_does_not_bill_does_not_exist() {
 fn a_breakpoint_below_the_minimum_is_no_entry() {
     let mut ledger = CacheLedger::default();
     let prompt = Prompt::marked("abcdefghij", &[1, 9]);
-    ledger.begin(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
-    ledger.readable(1, Moment(0), None);
-    ledger.settle(1, &LedgerBill { minimum_tokens: Some(512), ..bill(0, 1_000) }, Moment(0));
+    ledger.begin(Ticket(1), &prompt.predict(&ledger, Moment(0)), true, Moment(0));
+    ledger.readable(Ticket(1), Moment(0), None);
+    ledger.settle(Ticket(1), &LedgerBill { minimum_tokens: Some(512), ..bill(0, 1_000) }, Moment(0));
     assert_eq!(read_piece(&prompt, &ledger, Moment(1)), Some(9));
     assert_eq!(read_piece(&Prompt::marked("ab", &[1]), &ledger, Moment(1)), None);
 }
@@ -227,11 +268,11 @@ fn a_breakpoint_below_the_minimum_is_no_entry() {
 fn an_entry_that_was_not_read_as_predicted_is_gone() {
     let mut ledger = CacheLedger::default();
     let short = Prompt::marked("abc", &[2]);
-    exchange(&mut ledger, 1, &short, Moment(0));
+    exchange(&mut ledger, Ticket(1), &short, Moment(0));
     let long = Prompt::marked("abcd", &[3]);
-    ledger.begin(2, &long.predict(&ledger, Moment(1)), Moment(1));
-    ledger.readable(2, Moment(1), None);
-    ledger.settle(2, &bill(0, 400), Moment(1));
+    ledger.begin(Ticket(2), &long.predict(&ledger, Moment(1)), true, Moment(1));
+    ledger.readable(Ticket(2), Moment(1), None);
+    ledger.settle(Ticket(2), &bill(0, 400), Moment(1));
     assert_eq!(read_piece(&short, &ledger, Moment(2)), None);
     assert_eq!(read_piece(&long, &ledger, Moment(2)), Some(3));
 }
@@ -242,11 +283,11 @@ fn of_two_writers_the_longer_promise_stands() {
     let prompts = [Prompt::of("abc", &[(2, Ttl::OneHour)]), Prompt::of("abc", &[(2, Ttl::FiveMinutes)])];
     let predictions: Vec<_> = prompts.iter().map(|prompt| prompt.predict(&ledger, Moment(0))).collect();
     for (ticket, prediction) in (1..).zip(&predictions) {
-        ledger.begin(ticket, prediction, Moment(ticket));
+        ledger.begin(Ticket(ticket), prediction, true, Moment(ticket));
     }
     for ticket in [1, 2] {
-        ledger.readable(ticket, Moment(10), None);
-        ledger.settle(ticket, &bill(0, 300), Moment(10));
+        ledger.readable(Ticket(ticket), Moment(10), None);
+        ledger.settle(Ticket(ticket), &bill(0, 300), Moment(10));
     }
     assert_eq!(read_piece(&prompts[1], &ledger, Moment(50 * MINUTE)), Some(2));
 }
@@ -258,14 +299,14 @@ fn a_full_ledger_drops_first_what_ends_first() {
         let write = EntryWrite { key: numbered(n), piece: 0, bytes: 100, ttl: Ttl::FiveMinutes };
         let prediction = Prediction { breakpoints: vec![write], ..Prediction::default() };
         let now = Moment(n as u64);
-        ledger.begin(n as u64, &prediction, now);
-        ledger.readable(n as u64, now, None);
-        ledger.settle(n as u64, &bill(0, 100), now);
+        ledger.begin(Ticket(n as u64), &prediction, true, now);
+        ledger.readable(Ticket(n as u64), now, None);
+        ledger.settle(Ticket(n as u64), &bill(0, 100), now);
         assert!(ledger.len() <= LEDGER_ENTRIES_MAX);
     }
     let now = Moment(LEDGER_ENTRIES_MAX as u64 + 10);
     let probe = Probe { piece: 0, bytes: 100, marker: None };
-    let is_warm = |n: usize| ledger.predict([probe], |_| Some(numbered(n)), now).read.is_some();
+    let is_warm = |n: usize| ledger.predict([probe], |_| Some(numbered(n)), None, now).read.is_some();
     let first_kept = (0..LEDGER_ENTRIES_MAX + 10).find(|n| is_warm(*n)).unwrap();
     assert_eq!(first_kept, LEDGER_ENTRIES_MAX / 8);
     assert!((first_kept..LEDGER_ENTRIES_MAX + 10).all(is_warm));
@@ -277,21 +318,13 @@ fn requests_on_their_way_are_bounded_too() {
     for n in 0..IN_FLIGHT_MAX + 5 {
         let write = EntryWrite { key: numbered(n), piece: 0, bytes: 100, ttl: Ttl::FiveMinutes };
         let prediction = Prediction { breakpoints: vec![write], ..Prediction::default() };
-        ledger.begin(n as u64, &prediction, Moment(0));
+        ledger.begin(Ticket(n as u64), &prediction, true, Moment(0));
     }
     assert_eq!((ledger.flights.len(), ledger.len()), (IN_FLIGHT_MAX, IN_FLIGHT_MAX));
 }
 
 fn numbered(n: usize) -> EntryKey {
-    use crate::engine::cache::entry::Parameters;
-    use crate::engine::request::anatomy::Anatomy;
-    use crate::engine::request::prefix::{Attribution, Chain};
-    use crate::engine::words::{Layer, TenantId};
-    let body = format!(r#"{{"model":"{n}","system":"s"}}"#).into_bytes();
-    let anatomy = Anatomy::read(&body).unwrap();
-    let parameters = Parameters::read(TenantId([0; 32]), &body, &anatomy, [].into_iter());
-    let chain = Chain::of(&body, &anatomy, Attribution::Counted);
-    EntryKey::of(parameters.scope(), &chain, 0, Layer::System).unwrap()
+    EntryKey::numbered(n as u64)
 }
 
 /// What happens next.
@@ -361,7 +394,7 @@ impl Upstream {
 }
 
 struct OnItsWay {
-    ticket: LedgerTicket,
+    ticket: Ticket,
     prompt: Prompt,
     sent: Moment,
     hit: Option<usize>,
@@ -396,8 +429,8 @@ proptest! {
                         upstream.read(&prompt, hit, now);
                     }
                     tickets += 1;
-                    ledger.begin(tickets, &prediction, now);
-                    flights.push(OnItsWay { ticket: tickets, prompt, sent: now, hit, begun: false });
+                    ledger.begin(Ticket(tickets), &prediction, true, now);
+                    flights.push(OnItsWay { ticket: Ticket(tickets), prompt, sent: now, hit, begun: false });
                 }
                 Step::Begin(index) if !flights.is_empty() => {
                     let index = index.index(flights.len());
@@ -438,8 +471,8 @@ fn what_is_not_billed_yet_is_estimated_by_the_learned_ratio() {
     let prompt = Prompt::marked("abcdefghij", &[9]);
     for (ratio, tokens) in [(None, EntryTokens::guessed(250.0)), (Some(0.5), EntryTokens::estimated(500.0))] {
         let mut ledger = CacheLedger::default();
-        ledger.begin(1, &prompt.predict(&ledger, Moment(0)), Moment(0));
-        ledger.readable(1, Moment(0), ratio);
+        ledger.begin(Ticket(1), &prompt.predict(&ledger, Moment(0)), true, Moment(0));
+        ledger.readable(Ticket(1), Moment(0), ratio);
         assert_eq!(prompt.predict(&ledger, Moment(0)).read.unwrap().tokens, tokens);
     }
 }

@@ -84,7 +84,7 @@ mod tests {
     use crate::engine::cache::entry::{EntryKey, Parameters};
     use crate::engine::request::anatomy::Anatomy;
     use crate::engine::request::prefix::{Attribution, Chain};
-    use crate::engine::words::{Layer, Moment, TenantId};
+    use crate::engine::words::{Layer, Moment, TenantId, Ticket};
 
     const BODY: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
 
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(tried(&billed(46_000), &billed(46_000)), None, "it has an entry of its own");
         let guess = finds(46_000, EntryTokens::guessed(46_000.0));
         assert_eq!(tried(&billed(0), &guess), None);
-        let underway = Underway { key: key(), piece: 1, bytes: 46_500, ticket: 1, since: Moment(0) };
+        let underway = Underway { key: key(), piece: 1, bytes: 46_500, ticket: Ticket(1), since: Moment(0) };
         let sibling = Prediction { underway: vec![underway], ..billed(12_000) };
         assert_eq!(tried(&sibling, &billed(46_000)), None, "a sibling's may be there by then");
     }

@@ -212,6 +212,11 @@ impl Draft {
         directed
     }
 
+    /// The fork point that it was made known as before its answer ended.
+    pub fn pending(&self) -> Option<ForkId> {
+        self.pending
+    }
+
     /// About how much memory its fork point takes, as far as it is known.
     pub fn memory_bytes(&self) -> usize {
         let blocks: usize = self.blocks.iter().map(Bytes::len).sum();

@@ -44,7 +44,7 @@ fn one_turn() -> ChildHabits {
 
 #[track_caller]
 fn forecast(sizes: PromptSizes, habits: ChildHabits, cache: &PricedCache<'_>) -> Forecast {
-    Forecast::of(&sizes, &habits, cache, &Policy::default()).unwrap()
+    Forecast::of(&sizes, &habits, cache, &ForkPolicy::default()).unwrap()
 }
 
 #[track_caller]
@@ -120,11 +120,11 @@ fn only_those_who_may_be_forked_are_siblings() {
         directed("f", "write_file", json!({})),
     ];
     let fork = fan_out(&parent_body().to_string(), &calls);
-    let mut policy = Policy::default();
+    let mut policy = ForkPolicy::default();
     assert_eq!(siblings(&fork, &policy), 2);
     policy.general_types.push("Explore".into());
     assert_eq!(siblings(&fork, &policy), 3);
-    assert_eq!(siblings(&fan_out(&parent_body().to_string(), &calls[2..4]), &Policy::default()), 1);
+    assert_eq!(siblings(&fan_out(&parent_body().to_string(), &calls[2..4]), &ForkPolicy::default()), 1);
 }
 
 #[test]
@@ -144,8 +144,11 @@ fn with_a_price_the_figures_are_dollars_and_output_counts() {
 fn the_decision_follows_ratio_and_premium() {
     let found = forecast(sizes(12_000), one_turn(), &cache(5));
     assert!(found.aligned < found.forked && found.forked < found.as_sent);
-    let policy =
-        |context_premium, max_cost_ratio| Policy { context_premium, max_cost_ratio, ..Policy::default() };
+    let policy = |context_premium, max_cost_ratio| ForkPolicy {
+        context_premium,
+        max_cost_ratio,
+        ..ForkPolicy::default()
+    };
     let premium = found.forked / found.aligned - 1.0;
     assert_eq!(decide(Some(&found), &policy(100.0, 1.0)), Ok(()));
     assert_eq!(decide(Some(&found), &policy(0.0, 1.0)), Err(Refusal::Cost), "aligning is cheaper");
@@ -154,17 +157,17 @@ fn the_decision_follows_ratio_and_premium() {
     assert_eq!(decide(Some(&found), &policy(100.0, 0.1)), Err(Refusal::Cost));
     let small = forecast(sizes(2_000), one_turn(), &cache(5));
     assert_eq!(
-        decide(Some(&small), &Policy::default()),
+        decide(Some(&small), &ForkPolicy::default()),
         Err(Refusal::Cost),
         "a small child of a large parent"
     );
-    assert_eq!(decide(None, &Policy::default()), Err(Refusal::CostUnknown));
+    assert_eq!(decide(None, &ForkPolicy::default()), Err(Refusal::CostUnknown));
 }
 
 #[test]
 fn without_rates_nothing_is_known() {
     let unknown = PricedCache { multipliers: Multipliers::default(), ..cache(5) };
-    assert_eq!(Forecast::of(&sizes(12_000), &one_turn(), &unknown, &Policy::default()), None);
+    assert_eq!(Forecast::of(&sizes(12_000), &one_turn(), &unknown, &ForkPolicy::default()), None);
 }
 
 #[test]
@@ -223,7 +226,15 @@ fn what_does_not_fit_is_refused() {
     let judge = |prompt: u64, window: Option<u64>, bytes: usize| {
         let sizes = PromptSizes { shared: prompt, ..PromptSizes::default() };
         let facts = ModelFacts { window_tokens: window, ..cache(1).facts };
-        fits(&composed, Some(&sizes), &child, &scene.fork.parent.request, facts, bytes, &Policy::default())
+        fits(
+            &composed,
+            Some(&sizes),
+            &child,
+            &scene.fork.parent.request,
+            facts,
+            bytes,
+            &ForkPolicy::default(),
+        )
     };
     let length = composed.body.length;
     assert_eq!(judge(1_000, Some(2_000), length), Ok(()));

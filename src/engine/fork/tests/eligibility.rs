@@ -13,7 +13,7 @@ struct Candidate {
     call: Option<usize>,
     agent: Option<u8>,
     session: Option<u8>,
-    policy: Policy,
+    policy: ForkPolicy,
     stood_down: bool,
     streaming: bool,
     spawning: Option<Spawning>,
@@ -29,7 +29,7 @@ impl Candidate {
             call: Some(0),
             agent: None,
             session: None,
-            policy: Policy::default(),
+            policy: ForkPolicy::default(),
             stood_down: false,
             streaming: false,
             spawning: None,
@@ -120,7 +120,7 @@ fn holdout_and_stand_down_refuse_whole_fan_outs() {
     assert_eq!(refused(|it| it.stood_down = true), "stood_down");
     assert_eq!(refused(|it| it.policy.share = 0.0), "holdout");
     let held = |share: f64| -> BTreeSet<u32> {
-        let policy = Policy { share, ..Policy::default() };
+        let policy = ForkPolicy { share, ..ForkPolicy::default() };
         let holds_out = |n: &u32| policy.holds_out(ForkId::of(TENANT, &n.to_string()));
         (0..1000).filter(holds_out).collect()
     };
@@ -335,6 +335,6 @@ fn excluded_sessions_are_known_by_id_or_by_what_logs_show() {
         "coordinator"
     );
     let session = crate::engine::words::first(blake3::hash(b"my-session").as_bytes());
-    let policy = Policy { exclude_sessions: vec!["my-session".into()], ..Policy::default() };
+    let policy = ForkPolicy { exclude_sessions: vec!["my-session".into()], ..ForkPolicy::default() };
     assert!(policy.excludes(IdDigest(session)) && !policy.excludes(digest));
 }

@@ -251,16 +251,17 @@ fn lifetimes_are_the_parents_first_and_never_longer_after() {
 fn a_late_child_stands_on_the_turn_up_to_its_own_call() {
     let blocks: Vec<_> = [text("Split.")].into_iter().chain(two_calls()).collect();
     let fork = pending(&parent_body().to_string(), &blocks);
-    let parent_prefix =
-        Arc::new(ParentPrefix::of(&fork, Some(0), None, Attribution::Stripped, &Policy::default()).unwrap());
-    let scene = Scene { fork: Arc::clone(&fork), parent_prefix, policy: Policy::default() };
+    let parent_prefix = Arc::new(
+        ParentPrefix::of(&fork, Some(0), None, Attribution::Stripped, &ForkPolicy::default()).unwrap(),
+    );
+    let scene = Scene { fork: Arc::clone(&fork), parent_prefix, policy: ForkPolicy::default() };
     let (_, composed) = scene.first(&child_body("a").to_string(), 0);
     let messages = unmarked(value(&composed))["messages"].clone();
     assert_eq!(messages[1]["content"], json!([text("Split."), two_calls()[0]]));
     assert_eq!(messages[2]["content"][0]["tool_use_id"], "toolu_a");
     assert!(messages[2]["content"][1]["text"].as_str().unwrap().starts_with(CHILD_TAG));
     assert!(composed.notes.contains(&ForkNote::Partial));
-    let refused = ParentPrefix::of(&fork, None, None, Attribution::Stripped, &Policy::default());
+    let refused = ParentPrefix::of(&fork, None, None, Attribution::Stripped, &ForkPolicy::default());
     assert_eq!(refused.err(), Some(Refusal::Unsealed));
 }
 
@@ -276,7 +277,7 @@ fn a_late_child_does_not_stand_on_a_server_tool_that_has_not_answered() {
             Some(call),
             None,
             Attribution::Stripped,
-            &Policy::default(),
+            &ForkPolicy::default(),
         )
         .err()
     };

@@ -54,7 +54,7 @@ impl Kept {
 }
 
 fn told(child: &Child, body: &Value) -> (Value, Vec<ForkNote>) {
-    let policy = Policy { share: 0.0, ..Policy::default() };
+    let policy = ForkPolicy { share: 0.0, ..ForkPolicy::default() };
     let facts = EligibilityFacts { rules: &Rules::default(), stood_down: false };
     let request = read(&body.to_string());
     assert!(is_snapshot(&request, child));
@@ -120,7 +120,7 @@ fn what_it_brings_must_be_its_parents() {
     let mut lead = parent_body();
     lead["thinking"] = json!({"type": "adaptive"});
     kept.turn(&lead, SESSION, &ended("m1", &[text("Done.")], "end_turn"), None, 0);
-    let policy = Policy::default();
+    let policy = ForkPolicy::default();
     let facts = EligibilityFacts { rules: &Rules::default(), stood_down: false };
     let mut refused = |change: &dyn Fn(&mut Value)| {
         let mut body = question("Sum up.");
@@ -236,7 +236,7 @@ fn one_that_compacts_still_says_something() {
     let mut kept = Kept::new();
     kept.turn(&parent_body(), SESSION, &ended("m1", &[text("Done.")], "end_turn"), None, 0);
     let child = kept.find(&question("Sum up."), SESSION, "m1", 1).unwrap();
-    let policy = Policy::default();
+    let policy = ForkPolicy::default();
     let parent_prefix =
         Arc::new(ParentPrefix::of(&child.fork, None, None, Attribution::Stripped, &policy).unwrap());
     let (prefix, _) =

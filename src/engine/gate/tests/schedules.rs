@@ -39,6 +39,8 @@ struct Person {
     deadline: Moment,
     /// What it would write or writes, as far as nobody has warmed it.
     cold: Vec<u8>,
+    /// What it set out to write when it went, and warms when it begins.
+    writes: Vec<u8>,
     state: State,
 }
 
@@ -52,18 +54,18 @@ enum State {
 
 /// What the gate is told, and what it should make of it by its rules alone.
 struct World {
-    gate: Gatekeeper<u8, u8>,
+    gate: TestGate,
     now: Moment,
     step: usize,
     people: Vec<Person>,
-    lessons: Vec<Lesson<u8>>,
+    lessons: Vec<Lesson>,
 }
 
-const LIMITS: Limits = Limits { requests: 10, followers: 4, groups: 1 };
+const LIMITS: GateLimits = GateLimits { requests: 10, followers: 4, models: 1 };
 
 impl World {
     fn new() -> World {
-        let gate = Gatekeeper::new(Settings { limits: LIMITS, ..Settings::default() });
+        let gate = TestGate::new(GateSettings { limits: LIMITS, ..GateSettings::default() });
         World { gate, now: Moment(0), step: 0, people: Vec::new(), lessons: Vec::new() }
     }
 
@@ -105,21 +107,21 @@ impl World {
         let followers = cold.iter().map(|key| self.waiting_with(*key)).max().unwrap_or(0);
         let is_full = known >= LIMITS.requests || followers >= LIMITS.followers;
         let deadline = self.now.after(patience_ms);
-        let writes =
-            writes.into_iter().map(|(entry, large)| Write { entry, tokens: tokens(large) }).collect();
-        let arrival = Arrival { writes, streams, deadline, group: 0 };
+        let write = |(entry, large)| GateWrite { write: numbered(u64::from(entry)), tokens: tokens(large) };
+        let writes = writes.into_iter().map(write).collect();
+        let arrival = GateArrival { writes, deadline, ..arrival(&[], streams, 0) };
         let (ticket, verdict) = self.gate.arrive(arrival, self.now);
         let deadline = deadline.min(self.now.after(HOLD_MS));
-        self.people.push(Person { ticket, streams, deadline, cold, state: State::Done });
+        self.people.push(Person { ticket, streams, deadline, cold, writes: Vec::new(), state: State::Done });
         let new = self.people.len() - 1;
         match &verdict {
-            Verdict::Go(let_go) if let_go.outcome == GateOutcome::Full => assert!(is_full),
-            Verdict::Go(let_go) if let_go.outcome == GateOutcome::Unneeded => {
+            GateVerdict::Go(let_go) if let_go.outcome == GateOutcome::Full => assert!(is_full),
+            GateVerdict::Go(let_go) if let_go.outcome == GateOutcome::Unneeded => {
                 assert!(self.people[new].cold.is_empty());
                 return;
             }
-            Verdict::Wait(_) => assert!(!is_full),
-            Verdict::Go(_) => {}
+            GateVerdict::Wait(_) => assert!(!is_full),
+            GateVerdict::Go(_) => {}
         }
         if known < LIMITS.requests {
             self.hear(new, verdict);
@@ -135,7 +137,7 @@ impl World {
     fn begin(&mut self, i: usize) {
         let begun = std::mem::replace(&mut self.people[i].state, State::Done);
         assert!(matches!(begun, State::Gone(..)));
-        for key in std::mem::take(&mut self.people[i].cold) {
+        for key in std::mem::take(&mut self.people[i].writes) {
             self.people.iter_mut().for_each(|person| person.cold.retain(|other| *other != key));
         }
         let woken = self.gate.begun(self.people[i].ticket, self.now);
@@ -184,15 +186,15 @@ impl World {
     }
 
     /// A verdict must be one that the rules allow.
-    fn hear(&mut self, i: usize, verdict: Verdict<u8>) {
+    fn hear(&mut self, i: usize, verdict: GateVerdict) {
         let person = self.people[i].clone();
         let let_go = match verdict {
-            Verdict::Wait(Wait { until, .. }) => {
+            GateVerdict::Wait(GateWait { until, .. }) => {
                 assert!(self.now < until, "it looks for ever");
                 self.people[i].state = State::Waiting(until);
                 return;
             }
-            Verdict::Go(let_go) => let_go,
+            GateVerdict::Go(let_go) => let_go,
         };
         let leaders: Vec<_> = person.cold.iter().filter_map(|key| self.leader(*key)).collect();
         match let_go.outcome {
@@ -207,7 +209,7 @@ impl World {
             GateOutcome::TimedOut => assert!(person.deadline <= self.now && !leaders.is_empty()),
             GateOutcome::GivenUp => {
                 assert!(!person.streams && leaders.iter().all(|leader| !leader.streams));
-                assert_eq!(self.gate.holds.hold_ms(&0), None);
+                assert_eq!(self.gate.gate.holds.hold_ms(MODEL), None);
             }
             GateOutcome::Full => assert!(!leaders.is_empty()),
             GateOutcome::Unneeded | GateOutcome::ClientLeft | GateOutcome::TooSlow => panic!("{let_go:?}"),
@@ -218,6 +220,7 @@ impl World {
         }
         let presumed: Vec<_> = person.cold.iter().copied().filter(|key| self.is_presumed(*key)).collect();
         self.people[i].cold.retain(|key| !presumed.contains(key));
+        self.people[i].writes = self.people[i].cold.clone();
         self.people[i].state = State::Gone(self.step, self.now);
     }
 
@@ -239,7 +242,7 @@ impl World {
 
     fn has_had_its_time(&self, leader: &Person) -> bool {
         let State::Gone(_, since) = leader.state else { return false };
-        let hold_ms = self.gate.holds.hold_ms(&0);
+        let hold_ms = self.gate.gate.holds.hold_ms(MODEL);
         !leader.streams && hold_ms.is_some_and(|hold_ms| since.after(hold_ms) <= self.now)
     }
 
@@ -254,10 +257,10 @@ impl World {
             assert!(self.now < until && until <= person.deadline, "past its deadline");
             // Nobody is forgotten: whoever was not woken has nothing to hear, or nothing but patience.
             let news = self.gate.clone().look(person.ticket, self.now);
-            if let Verdict::Wait(wait) = &news {
+            if let GateVerdict::Wait(wait) = &news {
                 assert!(self.is_writing(wait.leader), "nobody waits for one that does not write");
             }
-            if self.gate.holds.hold_ms(&0).is_some() {
+            if self.gate.gate.holds.hold_ms(MODEL).is_some() {
                 assert!(news.until().is_some_and(|news| until.0 <= news), "{person:?} was not told {news:?}");
             }
             let mut leaders = person.cold.iter().filter_map(|key| self.leader(*key));

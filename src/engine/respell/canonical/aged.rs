@@ -37,7 +37,7 @@ pub fn oldest_to_keep(mut ages: Vec<(u64, usize)>, limits: Limits) -> u64 {
 
 /// Measures time by use: each entry that is inserted or renewed moves it on by what that entry costs. No two are of
 /// the same age.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct UseClock {
     pub limits: Limits,
     now: u64,
@@ -64,13 +64,13 @@ impl UseClock {
 }
 
 /// A map that knows when each entry was last used, and what all of them cost.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Aged<K, V> {
     pub slots: HashMap<K, AgedSlot<V>>,
     pub cost: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AgedSlot<V> {
     pub value: V,
     pub cost: usize,

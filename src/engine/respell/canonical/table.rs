@@ -70,7 +70,7 @@ impl Table {
 }
 
 /// The spelling of one conversation, fixed at its first request and added to as it grows.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Choice {
     order: Order,
     pub(super) spellings: Spellings,
@@ -150,7 +150,7 @@ pub(super) struct SpellingKey {
 }
 
 /// How a list was first written, its elements aside.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct List {
     pub order: Vec<Meaning>,
     /// The bytes before, between and after the elements.
@@ -158,11 +158,11 @@ pub(super) struct List {
 }
 
 /// A tool or a system block as first written.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Element {
     bytes: Bytes,
     /// Of a tool that came in another spelling: it will again.
-    tree: Option<Tree>,
+    tree: Option<Arc<Tree>>,
 }
 
 /// A tool that was found to be another spelling of the one known under its name.
@@ -211,7 +211,7 @@ impl NewSpellings {
 }
 
 /// The spellings themselves. A request that looks one up notes in `used` if it is old.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Spellings {
     clock: UseClock,
     elements: Aged<SpellingKey, Element>,
@@ -345,7 +345,7 @@ impl Spellings {
             if self.elements.slots.get(&key).is_some_and(is_new)
                 && let Some(element) = self.elements.grow(&key, tree.memory_bytes(), &mut self.clock)
             {
-                element.tree = Some(tree);
+                element.tree = Some(Arc::new(tree));
             }
         }
     }

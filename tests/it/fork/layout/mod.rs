@@ -15,7 +15,7 @@ use forkpoint::engine::family::fanout::{
     StartMeaning, Toolset, Who, find_child, recognise,
 };
 use forkpoint::engine::fork::{
-    ChildPrefix, Composed, EligibilityFacts, ParentPrefix, Policy, Turn, eligible,
+    ChildPrefix, Composed, EligibilityFacts, ForkPolicy, ParentPrefix, Turn, eligible,
 };
 use forkpoint::engine::request::anatomy::Anatomy;
 use forkpoint::engine::request::edit;
@@ -32,7 +32,7 @@ const NOW: Moment = Moment(1_000);
 struct House {
     fan_outs: FanOuts<ChildPrefix>,
     rules: Rules,
-    policy: Policy,
+    policy: ForkPolicy,
     parent_prefixes: HashMap<ForkId, Arc<ParentPrefix>>,
     /// Where each child wrote last.
     tails: HashMap<Binding, usize>,
@@ -59,7 +59,7 @@ impl House {
         House {
             fan_outs: FanOuts::new(TenantId([1; 32]), rules.clone()),
             rules,
-            policy: Policy::default(),
+            policy: ForkPolicy::default(),
             parent_prefixes: HashMap::new(),
             tails: HashMap::new(),
         }

@@ -5,10 +5,9 @@
 //! tenant have in common: that is counted once.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
+use super::conversation::{Conversation, ConversationId, Trace};
 use super::recent::Hint;
-use crate::engine::family::conversation::{Conversation, Trace};
 use crate::engine::request::recall::{FirstAnswer, Opening, Remembered};
 use crate::engine::words::Moment;
 
@@ -38,7 +37,7 @@ pub(super) struct Choices {
 #[derive(Debug)]
 struct Slot {
     name: Name,
-    conversation: Arc<Conversation>,
+    conversation: ConversationId,
     last_sent: Moment,
     parts: Vec<[u8; 8]>,
 }
@@ -49,17 +48,30 @@ struct Standing {
     bytes: usize,
 }
 
+/// A request that was kept, of a conversation.
+#[derive(Clone, Copy)]
+pub(super) struct Turn<'a> {
+    pub trace: &'a Trace,
+    pub hint: Option<Hint>,
+    pub sent: Moment,
+    pub conversation: &'a Conversation,
+    pub id: ConversationId,
+}
+
 impl Choices {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Keeps the conversation of a body that goes, if it has chosen. `room`: what recent bodies may take.
-    pub fn keep(&mut self, trace: &Trace, hint: Option<Hint>, room: usize) {
-        let Some(opening) = trace.received.opening() else { return };
-        let Some(choice) = trace.conversation.choice() else { return };
+    /// Keeps the conversation of a body that goes, if it has chosen. `room`: what recent bodies may take. Returns
+    /// whether it was kept, and the conversations that had to go for it.
+    pub fn keep(&mut self, turn: &Turn<'_>, room: usize) -> (bool, Vec<ConversationId>) {
+        let Turn { trace, hint, sent, conversation, id } = *turn;
+        let (Some(opening), Some(choice)) = (trace.received.opening(), conversation.choice()) else {
+            return (false, Vec::new());
+        };
         let name = (hint, opening, trace.received.answer_key());
-        self.forget(&name);
+        let mut gone: Vec<_> = self.forget(&name).into_iter().collect();
         let mut parts = Vec::new();
         self.bytes += CHOICE_BYTES;
         for (place, bytes) in choice.parts() {
@@ -69,47 +81,48 @@ impl Choices {
             self.bytes += size_of_val(&place) + if standing.count == 0 { standing.bytes } else { 0 };
             standing.count += 1;
         }
-        drop(choice);
         self.names.insert(name, self.next);
-        let conversation = Arc::clone(&trace.conversation);
-        self.slots.insert(self.next, Slot { name, conversation, last_sent: trace.sent_at(), parts });
+        self.slots.insert(self.next, Slot { name, conversation: id, last_sent: sent, parts });
         self.next += 1;
         while self.bytes > room / SHARE_OF_CHOICES || self.slots.len() > CHOICES_MAX {
-            self.forget_oldest();
+            gone.extend(self.forget_oldest());
         }
+        (true, gone)
     }
 
     /// The conversation that a request goes on with.
-    pub fn find(&self, request: &Remembered, hint: Option<Hint>) -> Option<&Arc<Conversation>> {
+    pub fn find(&self, request: &Remembered, hint: Option<Hint>) -> Option<ConversationId> {
         let (opening, answer) = (request.opening()?, Some(request.answer_key()?));
         let found = [answer, None].into_iter().find_map(|answer| self.names.get(&(hint, opening, answer)));
-        self.slots.get(found?).map(|slot| &slot.conversation)
+        self.slots.get(found?).map(|slot| slot.conversation)
     }
 
-    /// A request of this conversation is kept again, and what is too old goes.
-    pub fn seen(&mut self, trace: &Trace, hint: Option<Hint>, answer: Option<FirstAnswer>) {
-        if let Some(opening) = trace.received.opening() {
+    /// A request of this conversation is kept again, and what is too old goes. Returns the conversations that are
+    /// not kept here any more.
+    pub fn seen(&mut self, turn: &Turn<'_>, answer: Option<FirstAnswer>) -> Vec<ConversationId> {
+        let mut gone = Vec::new();
+        if let Some(opening) = turn.trace.received.opening() {
             for answer in [answer, None] {
-                let name = (hint, opening, answer);
+                let name = (turn.hint, opening, answer);
                 let slot = self.names.get(&name).and_then(|id| self.slots.get(id));
-                if slot.is_some_and(|slot| Arc::ptr_eq(&slot.conversation, &trace.conversation)) {
-                    self.forget(&name);
+                if slot.is_some_and(|slot| slot.conversation == turn.id) {
+                    gone.extend(self.forget(&name));
                 }
             }
         }
-        let now = trace.sent_at();
-        while self.slots.values().next().is_some_and(|slot| now.since(slot.last_sent) > LIFE_MS) {
-            self.forget_oldest();
+        while self.slots.values().next().is_some_and(|slot| turn.sent.since(slot.last_sent) > LIFE_MS) {
+            gone.extend(self.forget_oldest());
         }
+        gone
     }
 
-    pub fn forget_oldest(&mut self) -> bool {
-        let oldest = self.slots.values().next().map(|slot| slot.name);
-        oldest.inspect(|name| self.forget(name)).is_some()
+    pub fn forget_oldest(&mut self) -> Option<ConversationId> {
+        let oldest = self.slots.values().next().map(|slot| slot.name)?;
+        self.forget(&oldest)
     }
 
-    fn forget(&mut self, name: &Name) {
-        let Some(slot) = self.names.remove(name).and_then(|id| self.slots.remove(&id)) else { return };
+    fn forget(&mut self, name: &Name) -> Option<ConversationId> {
+        let slot = self.names.remove(name).and_then(|id| self.slots.remove(&id))?;
         self.bytes -= CHOICE_BYTES;
         for place in slot.parts {
             self.bytes -= size_of_val(&place);
@@ -120,5 +133,6 @@ impl Choices {
                 self.shared.remove(&place);
             }
         }
+        Some(slot.conversation)
     }
 }

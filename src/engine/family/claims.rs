@@ -1,0 +1,49 @@
+//! The claims that a request makes about its family in its headers.
+
+use http::{HeaderMap, HeaderName};
+
+use super::fanout::{Explicit, Who};
+use crate::engine::request::identify::{SESSION, Sender};
+use crate::engine::request::recall::Remembered;
+
+static PARENT: HeaderName = HeaderName::from_static("x-forkpoint-parent");
+static TOOL_USE: HeaderName = HeaderName::from_static("x-forkpoint-tool-use");
+
+/// The claims of a request about its family.
+#[derive(Clone, Debug, Default)]
+pub struct Claims {
+    /// `x-forkpoint-parent` and `x-forkpoint-tool-use`.
+    parent: Option<(String, Option<String>)>,
+    /// True if this client puts an agent id on every request of a child.
+    marks_agents: bool,
+}
+
+impl Claims {
+    pub fn of(headers: &HeaderMap) -> Claims {
+        let text =
+            |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(String::from);
+        Claims {
+            parent: text(&PARENT).map(|parent| (parent, text(&TOOL_USE))),
+            marks_agents: headers.contains_key(&SESSION),
+        }
+    }
+
+    /// The sender of a request, as far as its family goes.
+    pub fn who(&self, request: &Remembered, sender: &Sender) -> Who {
+        Who::of(request, sender.session, sender.agent, self.marks_agents)
+    }
+
+    /// The message and the call that the request names as its origin.
+    pub fn parent(&self) -> Option<&(String, Option<String>)> {
+        self.parent.as_ref()
+    }
+
+    pub fn marks_agents(&self) -> bool {
+        self.marks_agents
+    }
+
+    pub fn explicit(&self) -> Option<Explicit<'_>> {
+        let (message_id, tool_use) = self.parent.as_ref()?;
+        Some(Explicit { message_id, tool_use: tool_use.as_deref() })
+    }
+}

@@ -1,0 +1,109 @@
+//! A request goes out.
+
+use std::sync::Arc;
+
+use super::TenantState;
+use super::children::{BoundChild, Fate};
+use super::flight::{Flight, FlightPlan, ReadRequest};
+use super::relation::{FirstSeen, Kind};
+use super::worlds::Elsewhere;
+use crate::engine::family::conversation::Conversation;
+use crate::engine::family::fanout::{Bindable, Binding, Who};
+use crate::engine::words::{Moment, Ticket};
+
+impl TenantState {
+    /// A request goes out as it was decided: enters it into the ledgers, and binds a child that is put on its parent's
+    /// prefix, before its client can come again.
+    pub fn begin(
+        &mut self,
+        mut request: ReadRequest,
+        plan: FlightPlan,
+        ticket: Ticket,
+        now: Moment,
+    ) -> Flight {
+        self.newest = self.newest.max(ticket);
+        let relation = &plan.relation;
+        let binding = match (&relation.kind, &plan.first) {
+            (Kind::Bound(binding, _), _) => {
+                self.fan_outs.rest(*binding, None);
+                Some(*binding)
+            }
+            (Kind::Child(child), Some(first)) => {
+                let fate = Fate::Forked(Arc::clone(&first.prefix), Arc::clone(&child.child.fork));
+                let bound = BoundChild::new(child, fate, plan.forecast, request.came_at);
+                Some(self.bind(child, relation.who, bound, now))
+            }
+            _ => None,
+        };
+        let FlightPlan { trace, as_sent, imagined, first, .. } = plan;
+        let prediction = self.predict_as(&trace, Some(ticket), now);
+        let before = first.as_ref().map(|first| &first.parents);
+        let before = before.or_else(|| Some(&request.arrival.predecessor()?.trace.parameters));
+        let trial = before.and_then(|before| self.trial(&trace, before, &prediction, now));
+        let streams = request.streams;
+        let billed = &mut self.worlds.billed;
+        self.woken.extend(self.gate.sent(ticket, &prediction, streams, billed, now));
+        let is_as_billed = as_sent.is_none();
+        let came_at = request.came_at.min(now);
+        let as_sent = as_sent.unwrap_or_else(|| Arc::clone(&trace));
+        let sent = &mut self.worlds.sent;
+        let sent_world = Elsewhere::begin(as_sent, is_as_billed, sent, ticket, streams, came_at);
+        let would_be_as_it_came = imagined.as_ref().is_some_and(|imagined| imagined.is_as_it_came);
+        let aligned = &mut self.worlds.aligned;
+        let aligned_world = imagined.map(|imagined| {
+            Elsewhere::begin(imagined.trace, imagined.is_as_sent, aligned, ticket, streams, now)
+        });
+        if let Some(first) = first {
+            request.model = first.model;
+        }
+        Flight {
+            request,
+            plan: plan.plan,
+            relation: plan.relation,
+            own: plan.own,
+            trace,
+            conversation: plan.conversation,
+            forecast: plan.forecast,
+            sent_at: now,
+            ticket,
+            interns: plan.interns,
+            pins: plan.pins,
+            lesson: plan.lesson,
+            would_be_as_it_came,
+            prediction,
+            trial,
+            sent_world,
+            aligned_world,
+            binding,
+        }
+    }
+
+    /// Takes over a request that went out before anything was known of its tenant.
+    pub fn adopt(&mut self, mut flight: Flight) -> Flight {
+        let (ticket, streams, at) = (flight.ticket, flight.request.streams, flight.sent_at);
+        flight.prediction = self.predict(&flight.trace, at);
+        self.gate.sent(ticket, &flight.prediction, streams, &mut self.worlds.billed, at);
+        flight.sent_world.begin_again(&mut self.worlds.sent, ticket, streams, at);
+        if let Some(aligned) = &mut flight.aligned_world {
+            aligned.begin_again(&mut self.worlds.aligned, ticket, streams, at);
+        }
+        flight
+    }
+
+    /// Changes a conversation, as the tenant knows it and as a request of it does. Returns what the tenant's says.
+    pub fn change_conversation<R>(
+        &mut self,
+        own: &mut Conversation,
+        change: impl Fn(&mut Conversation) -> R,
+    ) -> R {
+        let of_own = change(own);
+        let kept = own.id.and_then(|id| self.recent.conversation_mut(id));
+        kept.map(change).unwrap_or(of_own)
+    }
+
+    /// Binds a child on its first turn.
+    pub(super) fn bind(&mut self, first: &FirstSeen, who: Who, bound: BoundChild, now: Moment) -> Binding {
+        let (bytes, point) = (bound.memory_bytes(), bound.point().cloned());
+        self.fan_outs.bind(Bindable { tools: first.tools, who, value: bound, bytes, point }, now)
+    }
+}

@@ -1,0 +1,173 @@
+//! The children of a tenant: what was decided for each of them, and for whole fan-outs.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Weak};
+
+use super::relation::FirstSeen;
+use crate::engine::family::fanout::{ForkId, ForkPoint};
+use crate::engine::fork::{ChildPrefix, Forecast, ParentPrefix};
+use crate::engine::words::{Arm, Moment, Refusal, Why};
+
+/// Fan-outs whose refusal is remembered: far more than are live at once.
+const STOOD_DOWN_MAX: usize = 1024;
+
+/// A child, for its life.
+#[derive(Clone, Debug)]
+pub struct BoundChild {
+    /// The fan-out that it comes from.
+    pub fork: ForkId,
+    /// True if it was put on a turn that it named, with nothing of its own but a question.
+    pub is_snapshot: bool,
+    pub fate: Fate,
+    /// The tool that started it; empty if it has named its parent itself.
+    pub tool: Arc<str>,
+    /// Its predicted cost when it came.
+    pub forecast: Option<Forecast>,
+    turns: u64,
+    /// The piece where its last turn wrote its tail.
+    pub tail: Option<usize>,
+    /// When its first request came, and how much of the time since is counted.
+    came_at: Moment,
+    counted_ms: u64,
+    /// A turn of it was accepted without the prefix that it has.
+    pub has_strayed: bool,
+}
+
+/// The decision for a child when it came.
+#[derive(Clone, Debug)]
+pub enum Fate {
+    /// It has this prefix, of a fork point that is held as long: the prefix is that one's bytes.
+    Forked(Arc<ChildPrefix>, Arc<ForkPoint>),
+    /// It keeps its own prompt, for this reason.
+    Own(Why),
+}
+
+impl BoundChild {
+    pub fn new(first: &FirstSeen, fate: Fate, forecast: Option<Forecast>, came_at: Moment) -> BoundChild {
+        let child = &first.child;
+        let call = child.call.and_then(|call| child.fork.calls.get(call));
+        BoundChild {
+            fork: child.fork.id,
+            is_snapshot: first.is_snapshot,
+            fate,
+            tool: call.map_or_else(|| Arc::from(""), |call| Arc::clone(&call.name)),
+            forecast,
+            turns: 0,
+            tail: None,
+            came_at,
+            counted_ms: 0,
+            has_strayed: false,
+        }
+    }
+
+    pub fn arm(&self) -> Arm {
+        match self.fate {
+            Fate::Forked(..) => Arm::Forked,
+            Fate::Own(Why::Refused(Refusal::Holdout)) => Arm::Holdout,
+            Fate::Own(_) => Arm::Unforked,
+        }
+    }
+
+    pub fn is_forked(&self) -> bool {
+        matches!(self.fate, Fate::Forked(..))
+    }
+
+    /// Counts a turn that was accepted, and returns its number.
+    pub fn next_turn(&mut self) -> u64 {
+        self.turns += 1;
+        self.turns
+    }
+
+    /// A turn has ended: returns how much longer the child has lived by that, in milliseconds.
+    pub fn grows(&mut self, now: Moment) -> u64 {
+        let lived = now.since(self.came_at);
+        let more = lived.saturating_sub(self.counted_ms);
+        self.counted_ms = self.counted_ms.max(lived);
+        more
+    }
+
+    /// The fork point whose prefix it has.
+    pub fn point(&self) -> Option<&Arc<ForkPoint>> {
+        match &self.fate {
+            Fate::Forked(_, point) => Some(point),
+            Fate::Own(_) => None,
+        }
+    }
+
+    /// Returns the number of bytes this holds in memory, the fork point aside.
+    pub fn memory_bytes(&self) -> usize {
+        let prefix = match &self.fate {
+            Fate::Forked(prefix, _) => prefix.memory_bytes(),
+            Fate::Own(_) => 0,
+        };
+        size_of::<BoundChild>() + prefix
+    }
+}
+
+/// The facts that the children of one fan-out share.
+#[derive(Debug, Default)]
+pub struct SharedPrefixes {
+    /// As long as a child has it.
+    prefixes: HashMap<ForkId, Weak<ParentPrefix>>,
+    /// Where a forked child was refused and the same child as it came was not; the newest.
+    stood_down: VecDeque<ForkId>,
+}
+
+impl SharedPrefixes {
+    /// Returns the prefix of a fork point, if a child has it.
+    pub fn get(&self, fork: &ForkPoint) -> Option<Arc<ParentPrefix>> {
+        let known = self.prefixes.get(&fork.id).and_then(Weak::upgrade);
+        known.filter(|prefix| prefix.is_of(fork))
+    }
+
+    /// Keeps a prefix that was made for a fork point, unless another was kept first; returns the one that counts.
+    pub fn keep(&mut self, fork: &ForkPoint, made: ParentPrefix) -> Arc<ParentPrefix> {
+        if let Some(first) = self.get(fork) {
+            return first;
+        }
+        let made = Arc::new(made);
+        self.prefixes.retain(|_, prefix| prefix.strong_count() > 0);
+        self.prefixes.insert(fork.id, Arc::downgrade(&made));
+        made
+    }
+
+    /// No further children of this fork point are forked. Returns true if that is news.
+    pub fn stand_down(&mut self, fork: ForkId) -> bool {
+        if self.is_stood_down(fork) {
+            return false;
+        }
+        self.stood_down.push_back(fork);
+        if self.stood_down.len() > STOOD_DOWN_MAX {
+            self.stood_down.pop_front();
+        }
+        true
+    }
+
+    pub fn is_stood_down(&self, fork: ForkId) -> bool {
+        self.stood_down.contains(&fork)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::words::TenantId;
+
+    #[test]
+    fn a_child_lives_from_its_first_request_to_its_last_answer() {
+        let mut child = BoundChild {
+            fork: ForkId::of(TenantId([0; 32]), "m"),
+            is_snapshot: false,
+            fate: Fate::Own(Why::Mode),
+            tool: Arc::from("Agent"),
+            forecast: None,
+            turns: 0,
+            tail: None,
+            came_at: Moment(0),
+            counted_ms: 0,
+            has_strayed: false,
+        };
+        // What its client does between two turns counts; turns that overlap count once.
+        assert_eq!([100, 500, 480, 650].map(|ended| child.grows(Moment(ended))), [100, 400, 0, 150]);
+    }
+}

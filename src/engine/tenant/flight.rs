@@ -1,0 +1,151 @@
+//! A request on its way: what is known of it from when it goes out to the end of its answer.
+
+use std::sync::Arc;
+
+use super::relation::Relation;
+use super::worlds::Elsewhere;
+use crate::engine::answer::usage::Usage;
+use crate::engine::cache::entry::Parameters;
+use crate::engine::cache::ledger::{BetaTrial, Prediction};
+use crate::engine::family::arrival::Arrival;
+use crate::engine::family::conversation::{Conversation, Trace};
+use crate::engine::family::fanout::{Binding, Draft};
+use crate::engine::family::recent::{Hint, RecentId};
+use crate::engine::fork::{ChildPrefix, Forecast};
+use crate::engine::gate::Lesson;
+use crate::engine::request::recall::Remembered;
+use crate::engine::respell::canonical::{News, Pins};
+use crate::engine::words::{Moment, Plan, SightingClass, Ticket};
+
+/// A request that was read, and whose it is.
+#[derive(Clone, Debug)]
+pub struct ReadRequest {
+    pub arrival: Arrival,
+    pub hint: Option<Hint>,
+    /// The model that it asks for; empty if it names none.
+    pub model: String,
+    /// The betas that it asks for, as one list.
+    pub betas: String,
+    /// True if its answer is to be streamed.
+    pub streams: bool,
+    pub came_at: Moment,
+}
+
+/// The way in which a request goes out.
+#[derive(Debug)]
+pub struct FlightPlan {
+    pub plan: Plan,
+    pub relation: Relation,
+    /// The request in its own words and its one spelling.
+    pub own: Arc<Remembered>,
+    pub trace: Arc<Trace>,
+    pub conversation: Conversation,
+    /// News for the tenant's spellings, and for those of the conversation, once the upstream took the request.
+    pub interns: News,
+    pub pins: Pins,
+    /// The request as its client sent it, if it goes out otherwise.
+    pub as_sent: Option<Arc<Trace>>,
+    /// The request as `align` would have sent it, if it goes out as it came.
+    pub imagined: Option<Imagined>,
+    pub forecast: Option<Forecast>,
+    /// For a child that is put on its parent's prefix now.
+    pub first: Option<FirstPrefix>,
+    /// The lesson for the gate, if its usage is to tell whether it waited long enough.
+    pub lesson: Option<Lesson>,
+}
+
+/// The prefix that a child gets, and its parameters under the betas of its parent.
+#[derive(Clone, Debug)]
+pub struct FirstPrefix {
+    pub prefix: Arc<ChildPrefix>,
+    pub parents: Parameters,
+    /// The model that it goes to.
+    pub model: String,
+}
+
+/// A request as mode `align` would have sent it.
+#[derive(Clone, Debug)]
+pub struct Imagined {
+    pub trace: Arc<Trace>,
+    /// True if it would have gone out just as it did.
+    pub is_as_sent: bool,
+    /// True if it would have been spelt as it came.
+    pub is_as_it_came: bool,
+}
+
+/// A request that went out and has not been answered.
+#[derive(Debug)]
+pub struct Flight {
+    pub request: ReadRequest,
+    pub plan: Plan,
+    pub relation: Relation,
+    /// The request in its own words and its one spelling.
+    pub own: Arc<Remembered>,
+    pub trace: Arc<Trace>,
+    pub conversation: Conversation,
+    pub forecast: Option<Forecast>,
+    pub sent_at: Moment,
+    pub ticket: Ticket,
+    pub(super) interns: News,
+    pub(super) pins: Pins,
+    pub(super) lesson: Option<Lesson>,
+    pub(super) would_be_as_it_came: bool,
+    pub(super) prediction: Prediction,
+    /// The test of whether its betas cost it anything, if its bill can tell.
+    pub(super) trial: Option<BetaTrial>,
+    pub(super) sent_world: Elsewhere,
+    pub(super) aligned_world: Option<Elsewhere>,
+    /// Its binding, if it is a child that is known as one already.
+    pub(super) binding: Option<Binding>,
+}
+
+/// A request that the upstream took.
+#[derive(Debug)]
+pub struct Accepted {
+    pub flight: Flight,
+    pub(super) recent: RecentId,
+    /// The classes of its prefixes, layer by layer, against what came before.
+    pub classes: [SightingClass; 4],
+    /// The number of its turn, if it is a child's.
+    pub child_turn: Option<u64>,
+    /// Collects its answer, which may be a fan-out.
+    pub(super) draft: Option<Draft>,
+    /// True if later requests may name it as their parent, whatever its answer is.
+    pub(super) keeps_snapshot: bool,
+    /// True once its first content has come.
+    pub(super) has_begun: bool,
+    /// True if the tenant has learned from its bill.
+    pub(super) is_billed: bool,
+}
+
+/// The bills of a request in the other worlds.
+#[derive(Clone, Copy, Debug)]
+pub struct OtherBills {
+    /// As its client sent it.
+    pub as_sent: Usage,
+    /// As mode `align` would have sent it, if it went out as it came.
+    pub aligned: Option<Usage>,
+}
+
+impl Flight {
+    /// The ledger's prediction at the time the request was sent.
+    pub fn prediction(&self) -> &Prediction {
+        &self.prediction
+    }
+
+    pub fn is_forked(&self) -> bool {
+        self.plan == Plan::Forked
+    }
+}
+
+impl Accepted {
+    /// Returns true once the first content of the answer has come.
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Returns true if finished blocks are of interest.
+    pub fn listens(&self) -> bool {
+        self.draft.is_some() || self.flight.binding.is_some()
+    }
+}

@@ -1,0 +1,207 @@
+//! A request is taken by the upstream, and its answer arrives.
+
+use std::sync::Arc;
+
+use super::children::{BoundChild, Fate};
+use super::flight::{Accepted, Flight};
+use super::{TenantAccess, TenantState};
+use crate::engine::answer::turn::Block;
+use crate::engine::answer::usage::Usage;
+use crate::engine::cache::ledger::LedgerBill;
+use crate::engine::cache::prices::ModelFacts;
+use crate::engine::family::conversation::{Outcome, Trace};
+use crate::engine::family::fanout::{Draft, Parent};
+use crate::engine::family::recent::{AcceptedRequest, RecentId};
+use crate::engine::request::recall::KnownLayer;
+use crate::engine::respell::echo::Spelling;
+use crate::engine::words::{Layer, Moment, Plan, Role, Why};
+
+/// Parts of a request that was accepted, worked out before the tenant is told of it.
+struct Keepsakes {
+    layers: Vec<(Layer, KnownLayer)>,
+    spelling: Option<Spelling>,
+    draft: Option<Draft>,
+    keeps_snapshots: bool,
+}
+
+/// The upstream took a request: from here on it is known. `keeps_snapshots`: the newest turn of every conversation is
+/// kept.
+pub fn accept<T: TenantAccess>(
+    tenant: &T,
+    mut flight: Flight,
+    keeps_snapshots: bool,
+    now: Moment,
+) -> Accepted {
+    tenant.learn(std::mem::take(&mut flight.interns));
+    let (layers, spelling) = (layers(&flight), spelling(tenant, &flight));
+    let draft = if flight.relation.role() == Role::Child { None } else { draft(&flight) };
+    tenant.look(|state| state.accept(flight, Keepsakes { layers, spelling, draft, keeps_snapshots }, now))
+}
+
+/// Begins to collect the answer to a request, which may be a fan-out.
+fn draft(flight: &Flight) -> Option<Draft> {
+    let parent = Parent {
+        betas: flight.request.betas.clone(),
+        written: flight.trace.breakpoints.last().copied(),
+        ..Parent::new(flight.trace.forwarded(), flight.relation.who)
+    };
+    Draft::begin(parent, false).ok()
+}
+
+/// Tools and system prompt that other requests may bring too. A request on another's prefix has that one's, and one
+/// that repeats its predecessor's brings nothing new.
+fn layers(flight: &Flight) -> Vec<(Layer, KnownLayer)> {
+    let read = flight.trace.reading();
+    let repeats = flight.request.arrival.predecessor().is_some_and(|last| {
+        let statics = read.anatomy().tools + read.anatomy().system;
+        last.trace.reading().shared_pieces(read) >= statics
+    });
+    let whole = if repeats { None } else { flight.trace.whole() };
+    let layer = |layer| Some((layer, whole?.layer(layer)?));
+    [Layer::Tools, Layer::System].into_iter().filter_map(layer).collect()
+}
+
+/// How the tools and inputs of a request went out, if not as they came.
+fn spelling<T: TenantAccess>(tenant: &T, flight: &Flight) -> Option<Spelling> {
+    if flight.trace.is_as_it_came() {
+        return None;
+    }
+    let sent = flight.trace.whole()?;
+    let known = tenant.look(|state| state.recent.take_spelling(flight.conversation.id));
+    let known = known.filter(|spelling| spelling.is_of(sent));
+    Some(known.unwrap_or_else(|| Spelling::of(sent)))
+}
+
+impl TenantState {
+    fn accept(&mut self, mut flight: Flight, keepsakes: Keepsakes, now: Moment) -> Accepted {
+        let arrival = &flight.request.arrival;
+        let last = arrival.predecessor();
+        if let Some(last) = last {
+            self.learned.continued(last.trace.reading());
+        }
+        let reading = flight.trace.reading();
+        let classes = self.learned.sight(reading, last.map(|last| last.trace.reading()));
+        // A forked child has its parent's tools, and says nothing about how the conversations of those go on.
+        if !flight.is_forked() && last.is_none() && !arrival.received.is_answered() {
+            self.learned.started(reading, flight.sent_at);
+        }
+        let outcome = Outcome {
+            sent: flight.sent_at,
+            would_be_as_it_came: flight.would_be_as_it_came,
+            ..Outcome::default()
+        };
+        let request = AcceptedRequest {
+            trace: Arc::clone(&flight.trace),
+            outcome,
+            conversation: flight.conversation.clone(),
+            pins: std::mem::take(&mut flight.pins),
+            hint: flight.request.hint,
+            spelling: keepsakes.spelling,
+            layers: keepsakes.layers,
+        };
+        let recent = self.remember(request, last.map(|last| &last.trace));
+        let child_turn = self.accept_child(&mut flight, now);
+        if flight.is_forked()
+            && let Some(conversation) = self.recent.conversation_of(recent)
+        {
+            conversation.forked();
+        }
+        Accepted {
+            flight,
+            recent,
+            classes,
+            child_turn,
+            keeps_snapshot: keepsakes.keeps_snapshots && keepsakes.draft.is_some(),
+            draft: keepsakes.draft,
+            has_begun: false,
+            is_billed: false,
+        }
+    }
+
+    /// Remembers a request that was accepted, in the place of the one that it continues.
+    pub fn remember(&mut self, request: AcceptedRequest, continued: Option<&Arc<Trace>>) -> RecentId {
+        let recent = self.recent.insert(request, continued);
+        let room = self.recent_bytes_max;
+        while self.recent.bytes() > room && self.recent.forget_oldest(room) {}
+        recent
+    }
+
+    /// Binds a child that was not bound before, and counts its turn.
+    fn accept_child(&mut self, flight: &mut Flight, now: Moment) -> Option<u64> {
+        if let (None, Some(child)) = (flight.binding, flight.relation.newcomer()) {
+            let why = match flight.plan {
+                Plan::Aligned(why) => why,
+                Plan::Passthrough(_) | Plan::Forked => Why::Mode,
+            };
+            let bound = BoundChild::new(child, Fate::Own(why), flight.forecast, flight.request.came_at);
+            flight.binding = Some(self.bind(child, flight.relation.who, bound, now));
+        }
+        let bound = self.fan_outs.child_mut(flight.binding?)?;
+        if flight.plan == Plan::Forked {
+            bound.tail = flight.trace.breakpoints.last().map_or(bound.tail, |tail| Some(tail.piece));
+        } else if bound.is_forked() {
+            bound.has_strayed = true;
+        }
+        Some(bound.next_turn())
+    }
+
+    /// The answer has begun: what the request wrote can be read, in every world. As sent it was not held back, and its
+    /// answer began sooner by that. A stream brings its bill along, so that others know at once how much there is.
+    /// `max_hold_ms`: who waits for it waits no longer.
+    pub fn first_content(
+        &mut self,
+        accepted: &mut Accepted,
+        usage: Option<Usage>,
+        facts: ModelFacts,
+        max_hold_ms: u64,
+        now: Moment,
+    ) {
+        if std::mem::replace(&mut accepted.has_begun, true) {
+            return;
+        }
+        let Flight { request, trace, sent_at, ticket, aligned_world, .. } = &accepted.flight;
+        if let Some(outcome) = self.recent.outcome_mut(accepted.recent) {
+            outcome.begun = Some(now);
+        }
+        let ratio = self.learned.tokens_per_byte(&request.model);
+        let as_sent = request.came_at.min(*sent_at).after(now.since(*sent_at));
+        self.worlds.billed.readable(*ticket, now, ratio);
+        // What is warm now is known before those who wait for it look again.
+        self.woken.extend(self.gate.begun(*ticket, &mut self.worlds.billed, now));
+        self.worlds.sent.readable(*ticket, as_sent, ratio);
+        if aligned_world.is_some() {
+            self.worlds.aligned.readable(*ticket, now, ratio);
+        }
+        let Some(usage) = usage else { return };
+        let bill = LedgerBill { usage, minimum_tokens: facts.minimum_tokens, is_estimate: false };
+        self.worlds.billed.settle(*ticket, &bill, now);
+        self.learned.bill(&request.model, trace.reading(), &usage);
+        let written = usage.cache_write_5m + usage.cache_write_1h;
+        self.learned.began(&request.model, written, now.since(*sent_at) <= max_hold_ms);
+        accepted.is_billed = true;
+    }
+}
+
+/// A block of the answer has finished.
+pub fn block<T: TenantAccess>(
+    tenant: &T,
+    accepted: &mut Accepted,
+    message_id: Option<&str>,
+    block: Block,
+    now: Moment,
+) {
+    if let Some(binding) = accepted.flight.binding {
+        if let Some(id) = block.call_id() {
+            tenant.look(|state| state.fan_outs.called(binding, &id));
+        }
+        return;
+    }
+    let Some(draft) = &mut accepted.draft else { return };
+    let rules = tenant.look(|state| Arc::clone(state.fan_outs.points().rules()));
+    if draft.push(block, &rules)
+        && let Some(message_id) = message_id
+    {
+        // A refusal is said again by the seal, which every draft comes to.
+        let _ = tenant.look(|state| state.fan_outs.pending(message_id, draft, now));
+    }
+}

@@ -1,0 +1,150 @@
+//! Reads a request by what is known of its tenant, and finds what it follows.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::TenantAccess;
+use crate::engine::cache::entry::Parameters;
+use crate::engine::family::arrival::{Arrival, OriginalBody, Predecessor};
+use crate::engine::family::recent::{Hint, Recent, RecentId};
+use crate::engine::request::json::Malformed;
+use crate::engine::request::prefix::Attribution;
+use crate::engine::request::recall::{
+    FirstAnswer, Known, KnownLayer, Last, Like, Opening, Remembered, SharedParts,
+};
+use crate::engine::respell::canonical::Order;
+use crate::engine::respell::echo::{self, Echoed};
+use crate::engine::words::Layer;
+
+/// How a request is read.
+#[derive(Clone, Copy, Debug)]
+pub enum ReadMode {
+    /// It goes out as it came.
+    AsItCame,
+    /// It may go out in another spelling, and the tenant's order is this.
+    Spelt(Order),
+}
+
+/// A tenant as one request sees it.
+pub struct View<'a, T> {
+    pub tenant: &'a T,
+    pub hint: Option<Hint>,
+}
+
+impl<T: TenantAccess> View<'_, T> {
+    /// Reads a request and finds what it follows.
+    pub fn read<'b>(
+        &self,
+        body: &Bytes,
+        attribution: Attribution,
+        mode: ReadMode,
+        betas: impl Iterator<Item = &'b str>,
+    ) -> Result<Arrival, Malformed> {
+        let echoed = match mode {
+            ReadMode::AsItCame => None,
+            ReadMode::Spelt(order) => self.echo(body, order),
+        };
+        let Some((last, Echoed { body: echoed, from, same: repeated })) = echoed else {
+            return self.read_as_it_came(body, attribution, betas);
+        };
+        let came = Some(OriginalBody { body: body.clone(), from });
+        let sent = last.trace.forwarded();
+        let known = Last { request: &sent, repeated };
+        let (received, like) = Remembered::recall(echoed, &known, attribution)?;
+        let before = last.sent(&received, like);
+        Ok(self.arrival(received, came, Some(before), betas))
+    }
+
+    fn read_as_it_came<'b>(
+        &self,
+        body: &Bytes,
+        attribution: Attribution,
+        betas: impl Iterator<Item = &'b str>,
+    ) -> Result<Arrival, Malformed> {
+        let (received, like) = Remembered::recall(body.clone(), self, attribution)?;
+        let before = like.and_then(|like| self.recent(|recent| self.predecessor(recent, like, &received)));
+        Ok(self.arrival(received, None, before, betas))
+    }
+
+    /// The request that another was found to be like.
+    fn predecessor(&self, recent: &Recent, like: Like, received: &Remembered) -> Option<Predecessor> {
+        let (found, hinted) = recent.find(&like.request, self.hint.as_ref())?;
+        let found = if hinted { found } else { recent.closest(found, received) };
+        let before = recent.predecessor(found)?;
+        let is_like = Arc::ptr_eq(&before.trace.received, &like.request);
+        let same = if is_like { like.same } else { SharedParts::default() };
+        let continued = before.trace.is_continued_by(received, hinted);
+        Some(Predecessor { same, continued, ..before })
+    }
+
+    fn arrival<'b>(
+        &self,
+        received: Remembered,
+        came: Option<OriginalBody>,
+        before: Option<Predecessor>,
+        betas: impl Iterator<Item = &'b str>,
+    ) -> Arrival {
+        let (body, anatomy) = (received.body(), received.anatomy());
+        let parameters = match &before {
+            Some(before) => Parameters::read_after(&before.trace.parameters, body, anatomy, betas),
+            None => Parameters::read(self.tenant.look(|state| state.id), body, anatomy, betas),
+        };
+        let is_continued = before.as_ref().is_some_and(|before| before.continued);
+        let chosen =
+            if is_continued { None } else { self.recent(|recent| recent.chosen(&received, self.hint)) };
+        Arrival { received: Arc::new(received), came, parameters, before, chosen }
+    }
+
+    /// The request in the spelling of the conversation that it continues, and the last request of that.
+    fn echo(&self, body: &Bytes, order: Order) -> Option<(Predecessor, Echoed)> {
+        if !self.recent(Recent::respells) {
+            return None;
+        }
+        let hinted = self.hint.as_ref().and_then(|hint| self.recent(|recent| recent.hinted(hint)));
+        let opened = || -> Vec<RecentId> {
+            let opening = Opening::glimpse(body);
+            opening.map_or_else(Vec::new, |opening| self.recent(|recent| recent.opened(opening).collect()))
+        };
+        let candidates = hinted.map_or_else(opened, |id| vec![id]);
+        candidates.into_iter().find_map(|id| {
+            let last = self.recent(|recent| recent.predecessor(id))?;
+            let conversation = &last.conversation;
+            if conversation.order(order) != Order::FirstSeen || conversation.is_stood_down() {
+                return None;
+            }
+            let whole = last.trace.whole()?;
+            let mut spelling = self.tenant.look(|state| state.recent.take_spelling(conversation.id))?;
+            let echoed = echo::echo(body, whole, &mut spelling);
+            self.tenant.look(|state| state.recent.bring_back_spelling(conversation.id, spelling));
+            Some((last, echoed?))
+        })
+    }
+
+    fn recent<R>(&self, look: impl FnOnce(&Recent) -> R) -> R {
+        self.tenant.look(|state| look(&state.recent))
+    }
+
+    fn received(&self, ids: impl FnOnce(&Recent) -> Vec<RecentId>) -> Vec<Arc<Remembered>> {
+        self.recent(|recent| ids(recent).into_iter().filter_map(|id| recent.received(id)).cloned().collect())
+    }
+}
+
+impl<T: TenantAccess> Known for View<'_, T> {
+    fn hinted(&self) -> Option<Arc<Remembered>> {
+        let hint = self.hint.as_ref()?;
+        self.recent(|recent| recent.received(recent.hinted(hint)?).cloned())
+    }
+
+    fn opened(&self, opening: Opening) -> Vec<Arc<Remembered>> {
+        self.received(|recent| recent.opened(opening).collect())
+    }
+
+    fn answered(&self, opening: Opening, answer: Option<FirstAnswer>) -> Vec<Arc<Remembered>> {
+        self.received(|recent| recent.answered(opening, answer).collect())
+    }
+
+    fn layers(&self, layer: Layer) -> Vec<Arc<KnownLayer>> {
+        self.recent(|recent| recent.layers(layer))
+    }
+}

@@ -1,0 +1,161 @@
+//! The relation of a request to the fan-outs of its tenant.
+
+use std::sync::Arc;
+
+use super::{BoundChild, Fate, TenantAccess};
+use crate::engine::family::claims::Claims;
+use crate::engine::family::fanout::{
+    Binding, Child, ForkId, ForkPoint, Newcomer, Recognised, Sought, Toolset, Who, find_child, recognise,
+};
+use crate::engine::fork::{SnapshotScope, is_snapshot};
+use crate::engine::request::recall::Remembered;
+use crate::engine::words::{Moment, Role, WhyPlain};
+
+/// A request among its relatives.
+#[derive(Clone, Debug)]
+pub struct Relation {
+    pub who: Who,
+    /// Why it is nobody's, or how sure it is whose.
+    pub why: &'static str,
+    pub kind: Kind,
+}
+
+/// The part of a request in a fan-out.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// Nobody's child, and not the parent of a known fan-out.
+    Plain,
+    /// It brings results back to this fork point.
+    Parent(Arc<ForkPoint>),
+    /// A child on its first turn.
+    Child(FirstSeen),
+    /// A child that its client has put on its parent's history itself, on its first turn.
+    ClientFork(FirstSeen),
+    /// A later turn of a child, as it was decided when that came.
+    Bound(Binding, BoundChild),
+}
+
+/// A child on its first turn.
+#[derive(Clone, Debug)]
+pub struct FirstSeen {
+    pub child: Child,
+    /// Its tools, by which it is known later.
+    pub tools: Toolset,
+    /// True if it is only a question to a turn that it names.
+    pub is_snapshot: bool,
+}
+
+impl Relation {
+    pub fn plain(who: Who, why: &'static str) -> Relation {
+        Relation { who, why, kind: Kind::Plain }
+    }
+
+    pub fn role(&self) -> Role {
+        match self.kind {
+            Kind::Plain => Role::Plain,
+            Kind::Parent(_) => Role::Parent,
+            Kind::Child(_) | Kind::ClientFork(_) | Kind::Bound(..) => Role::Child,
+        }
+    }
+
+    /// The fork point that it comes from, or brings results back to; none for a child that was left on its own.
+    pub fn fork(&self) -> Option<&Arc<ForkPoint>> {
+        match &self.kind {
+            Kind::Plain => None,
+            Kind::Parent(fork) => Some(fork),
+            Kind::Child(first) | Kind::ClientFork(first) => Some(&first.child.fork),
+            Kind::Bound(_, bound) => match &bound.fate {
+                Fate::Forked(_, fork) => Some(fork),
+                Fate::Own(_) => None,
+            },
+        }
+    }
+
+    pub fn fork_id(&self) -> Option<ForkId> {
+        match &self.kind {
+            Kind::Bound(_, bound) => Some(bound.fork),
+            _ => self.fork().map(|fork| fork.id),
+        }
+    }
+
+    /// A child on its first turn, whoever has put it together.
+    pub fn newcomer(&self) -> Option<&FirstSeen> {
+        match &self.kind {
+            Kind::Child(first) | Kind::ClientFork(first) => Some(first),
+            Kind::Plain | Kind::Parent(_) | Kind::Bound(..) => None,
+        }
+    }
+
+    /// The decision for a child that was seen before.
+    pub fn bound(&self) -> Option<&BoundChild> {
+        match &self.kind {
+            Kind::Bound(_, bound) => Some(bound),
+            _ => None,
+        }
+    }
+
+    /// The tool that started a child; empty if it has named its parent itself.
+    pub fn tool(&self) -> &str {
+        match &self.kind {
+            Kind::Bound(_, bound) => &bound.tool,
+            _ => self.newcomer().map_or("", |first| tool_of(&first.child)),
+        }
+    }
+}
+
+/// The tool that started a child; empty if it has named its parent itself.
+pub fn tool_of(child: &Child) -> &str {
+    child.call.and_then(|call| child.fork.calls.get(call)).map_or("", |call| &call.name)
+}
+
+/// Recognises a request, in its one spelling. Its texts and tools are read between the looks.
+pub fn relate<T: TenantAccess>(
+    tenant: &T,
+    request: &Arc<Remembered>,
+    who: Who,
+    claims: &Claims,
+    snapshots: SnapshotScope,
+    now: Moment,
+) -> Relation {
+    let related = |why: &'static str, kind: Kind| Relation { who, why, kind };
+    if let Some((binding, bound)) = bound_child(tenant, request, &who, now) {
+        return related("bound", Kind::Bound(binding, bound));
+    }
+    let first = |child: Child| {
+        let known = |spelt| tenant.look(|state| state.fan_outs.children().toolset(spelt));
+        FirstSeen { tools: Toolset::of(request, known), is_snapshot: is_snapshot(request, &child), child }
+    };
+    let newcomer = Newcomer { request, who, explicit: claims.explicit() };
+    let ask = |sought: &Sought<'_>| tenant.look(|state| state.fan_outs.recognise(sought, now));
+    match recognise(&newcomer, ask) {
+        Recognised::Plain(WhyPlain::UnknownParent | WhyPlain::NoForkPoint)
+            if snapshots == SnapshotScope::Latest =>
+        {
+            match tenant.look(|state| state.fan_outs.find_snapshot(&newcomer, now)) {
+                Ok(child) => related(child.rank.as_str(), Kind::Child(first(child))),
+                Err(why) => Relation::plain(who, why.as_str()),
+            }
+        }
+        Recognised::Plain(why) => Relation::plain(who, why.as_str()),
+        Recognised::Ambiguous => Relation::plain(who, "ambiguous"),
+        Recognised::Parent(fork) => related("results", Kind::Parent(fork)),
+        Recognised::Child(child) => related(child.rank.as_str(), Kind::Child(first(child))),
+        Recognised::ClientFork(child) => related("client_fork", Kind::ClientFork(first(child))),
+    }
+}
+
+/// Finds the child that a request is a later turn of, and what was decided for it.
+pub fn bound_child<T: TenantAccess>(
+    tenant: &T,
+    request: &Remembered,
+    who: &Who,
+    now: Moment,
+) -> Option<(Binding, BoundChild)> {
+    find_child(request, |marks| {
+        tenant.look(|state| {
+            let found = state.fan_outs.find(marks, who, now)?;
+            let bound = |binding| Some((binding, state.fan_outs.children().get(binding)?.clone()));
+            Ok(found.and_then(bound))
+        })
+    })
+}

@@ -1,0 +1,369 @@
+//! The answer of a request has ended, or nothing came of the request.
+
+use std::sync::Arc;
+
+use super::flight::{Accepted, Flight, OtherBills};
+use super::{TenantAccess, TenantState};
+use crate::engine::answer::turn::Turn;
+use crate::engine::answer::usage::Usage;
+use crate::engine::cache::breaks::{Break, Case, Drift};
+use crate::engine::cache::ledger::{LedgerBill, Missed};
+use crate::engine::cache::prices::{ModelFacts, Prices};
+use crate::engine::cache::volatile::{Volatile, volatile};
+use crate::engine::family::conversation::Answer;
+use crate::engine::family::fanout::{ForkPoint, StartMeaning, fans_out};
+use crate::engine::fork::answers::{is_empty, is_foreign, tool_errors};
+use crate::engine::fork::experiment::{Answered, Measured};
+use crate::engine::fork::weighed;
+use crate::engine::request::recall::Remembered;
+use crate::engine::words::{
+    Arm, CostUnit, FanOutDropped, Layer, Moment, Plan, StandDown, StopReason, Ticket,
+};
+
+/// How the answer's fan-out ended.
+pub type Fanout = Result<Arc<ForkPoint>, FanOutDropped>;
+
+/// The settings that an answer is judged by.
+#[derive(Clone, Copy, Debug)]
+pub struct SettleRules<'a> {
+    pub prices: &'a Prices,
+    /// True if volatile text is to be named.
+    pub reports_volatile: bool,
+}
+
+/// The findings of an answer that has ended.
+#[derive(Debug, Default)]
+pub struct Settlement {
+    /// None if it was no fan-out, and would have been none.
+    pub fanout: Option<Fanout>,
+    pub verdict: Verdict,
+    /// None if nothing was billed.
+    pub bills: Option<OtherBills>,
+    /// The turn of a child that was billed.
+    pub child: Option<SettledChild>,
+    /// Calls of tools that a forked child does not have.
+    pub foreign_tool_calls: Option<u64>,
+}
+
+/// The findings of a bill about the cache.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    /// Against the request that this one continues.
+    pub drift: Option<Drift>,
+    /// Texts in tools and system that changed since then.
+    pub volatile: Vec<Volatile>,
+    pub cache_break: Option<Break>,
+}
+
+/// A turn of a child that takes part in the comparison of forked and other children.
+#[derive(Debug)]
+pub struct SettledChild {
+    pub arm: Arm,
+    pub is_first: bool,
+    pub stop: StopReason,
+    pub is_empty: bool,
+    pub tool_errors: u64,
+    pub output_tokens: u64,
+    pub wall_ms: u64,
+    /// Its bill, in the unit that forecasts of its model are in.
+    pub cost: Option<(CostUnit, f64)>,
+    /// The tools that forking stands down for from now on.
+    pub stood_down: Vec<(Arc<str>, StandDown)>,
+}
+
+/// The answer to a request has ended; `turn` is its content, as far as that was understood.
+pub fn settle<T: TenantAccess>(
+    tenant: &T,
+    accepted: &mut Accepted,
+    turn: Option<&Turn>,
+    rules: &SettleRules<'_>,
+    now: Moment,
+) -> Settlement {
+    let nothing = Turn::default();
+    let fanout = end_turn(tenant, accepted, turn.unwrap_or(&nothing), now);
+    let Some(turn) = turn else {
+        tenant.look(|state| state.leave_ledgers(&accepted.flight, now));
+        return Settlement { fanout, ..Settlement::default() };
+    };
+    let turns = turns(&accepted.flight);
+    let drift = turns.as_ref().map(drift_of);
+    let foreign_tool_calls = foreign_calls(accepted, turn);
+    let Some(usage) = turn.usage else {
+        tenant.look(|state| state.leave_ledgers(&accepted.flight, now));
+        let verdict = Verdict { drift, ..Verdict::default() };
+        return Settlement { fanout, verdict, foreign_tool_calls, ..Settlement::default() };
+    };
+    let facts = rules.prices.facts(&accepted.flight.request.model);
+    let bills = other_bills(accepted, &usage, facts);
+    let verdict = if accepted.has_begun {
+        let missed = tenant.look(|state| state.settle(accepted, &usage, &bills, facts, now));
+        let lost = judge(accepted, turns.as_ref().zip(drift.as_ref()), &usage, missed, facts);
+        tenant.look(|state| state.learn_outcome(accepted, turn, drift.as_ref(), lost.as_ref()));
+        let volatile = match (&turns, &drift) {
+            (Some(turns), Some(Drift::Drifted(divergence))) if rules.reports_volatile => {
+                volatile_texts(tenant, &accepted.flight, turns, divergence.layer)
+            }
+            _ => Vec::new(),
+        };
+        Verdict { drift, volatile, cache_break: lost }
+    } else {
+        // Whatever was billed: an answer without content has written nothing that anybody can read.
+        tenant.look(|state| state.leave_ledgers(&accepted.flight, now));
+        Verdict { drift, ..Verdict::default() }
+    };
+    let child = settle_child(tenant, accepted, turn, &usage, rules.prices, now);
+    Settlement { fanout, verdict, bills: Some(bills), child, foreign_tool_calls }
+}
+
+/// Nothing came of a request: it was refused, it failed, or its client left before the answer.
+pub fn abandon<T: TenantAccess>(tenant: &T, flight: &Flight, now: Moment) {
+    tenant.look(|state| {
+        state.leave_ledgers(flight, now);
+        if let (Some(binding), Some(_)) = (flight.binding, flight.relation.newcomer()) {
+            // What was decided for a child on its first turn is forgotten.
+            state.fan_outs.release(binding);
+        }
+    });
+}
+
+/// Compares a request with the one that it continues.
+pub fn drift(flight: &Flight) -> Option<Drift> {
+    turns(flight).as_ref().map(drift_of)
+}
+
+/// The request that another continues, and that one, as they went out.
+type Turns = [Arc<Remembered>; 2];
+
+fn turns(flight: &Flight) -> Option<Turns> {
+    Some([flight.request.arrival.predecessor()?.trace.forwarded(), flight.trace.forwarded()])
+}
+
+fn drift_of([last, now]: &Turns) -> Drift {
+    Drift::of(&last.as_subject(), &now.as_subject())
+}
+
+/// The bills of a request in the other worlds, given what was billed.
+fn other_bills(accepted: &Accepted, billed: &Usage, facts: ModelFacts) -> OtherBills {
+    let (flight, least) = (&accepted.flight, facts.minimum_tokens);
+    let forwarded = flight.trace.reading();
+    let aligned = if accepted.has_begun { flight.aligned_world.as_ref() } else { None };
+    OtherBills {
+        as_sent: flight.sent_world.usage(forwarded, billed, least),
+        aligned: aligned.map(|aligned| aligned.usage(forwarded, billed, least)),
+    }
+}
+
+/// Judges if the request lost anything of its conversation's cache.
+fn judge(
+    accepted: &Accepted,
+    turns: Option<(&Turns, &Drift)>,
+    usage: &Usage,
+    missed: Option<Missed>,
+    facts: ModelFacts,
+) -> Option<Break> {
+    let Flight { request, trace, prediction, sent_at, .. } = &accepted.flight;
+    let last = request.arrival.predecessor().zip(turns);
+    let answered = last.and_then(|(last, ([whole, _], _))| last.trace.as_answered(whole, &last.outcome));
+    // Bytes are only compared with those of an earlier turn.
+    let subject = turns.map_or(trace.reading().without_bytes(), |([_, now], _)| now.as_subject());
+    let case = Case {
+        last: answered.as_ref().zip(turns.map(|(_, drift)| drift)),
+        now: &trace.as_sent(subject, *sent_at),
+        usage,
+        prediction,
+        missed,
+        minimum_tokens: facts.minimum_tokens,
+    };
+    case.judge()
+}
+
+/// The texts that made the request drift in this layer, before its messages.
+fn volatile_texts<T: TenantAccess>(
+    tenant: &T,
+    flight: &Flight,
+    [last, now]: &Turns,
+    layer: Layer,
+) -> Vec<Volatile> {
+    if !matches!(layer, Layer::Tools | Layer::System) {
+        return Vec::new();
+    }
+    let ratio = tenant.look(|state| state.learned.tokens_per_byte(&flight.request.model));
+    let Some(ratio) = ratio else { return Vec::new() };
+    let cached_to = flight.trace.breakpoints.last().map_or(usize::MAX, |point| point.piece);
+    volatile(&last.as_subject(), &now.as_subject(), cached_to, ratio)
+}
+
+/// The calls in the answer to a forked child of tools that the child does not have.
+fn foreign_calls(accepted: &Accepted, turn: &Turn) -> Option<u64> {
+    let flight = &accepted.flight;
+    if flight.plan != Plan::Forked || flight.binding.is_none() {
+        return None;
+    }
+    let own: &Remembered = &flight.own;
+    Some(turn.blocks.iter().filter(|block| is_foreign(own, block)).count() as u64)
+}
+
+/// Records how a turn of a child went.
+fn settle_child<T: TenantAccess>(
+    tenant: &T,
+    accepted: &Accepted,
+    turn: &Turn,
+    usage: &Usage,
+    prices: &Prices,
+    now: Moment,
+) -> Option<SettledChild> {
+    let flight = &accepted.flight;
+    let child = flight.binding?;
+    let (is_empty, tool_errors) = (is_empty(turn), tool_errors(&flight.own));
+    let cost = units(usage, prices, &flight.request.model);
+    tenant.look(|state| {
+        let bound = state.fan_outs.child_mut(child)?;
+        let wall_ms = bound.grows(now);
+        if bound.is_snapshot {
+            return None;
+        }
+        let predicted = bound.forecast.map(|forecast| match bound.arm() {
+            Arm::Forked => forecast.forked,
+            Arm::Holdout | Arm::Unforked => forecast.aligned,
+        });
+        let answered = Answered {
+            child,
+            fork: bound.fork,
+            tool: &bound.tool,
+            arm: bound.arm(),
+            first: accepted.child_turn == Some(1),
+            stop: StopReason::of(turn.stop_reason.as_deref()),
+            is_empty,
+            tool_errors,
+            prompt_tokens: usage.uncached.saturating_add(usage.cached()),
+            output_tokens: usage.output,
+            wall_ms,
+            cost: cost.map(|(unit, measured)| Measured { unit, measured, predicted }),
+        };
+        let stood_down = state.experiment.record(&answered, now);
+        Some(SettledChild {
+            arm: answered.arm,
+            is_first: answered.first,
+            stop: answered.stop,
+            is_empty,
+            tool_errors,
+            output_tokens: usage.output,
+            wall_ms,
+            cost,
+            stood_down,
+        })
+    })
+}
+
+/// A bill in the unit that forecasts of its model are in.
+fn units(usage: &Usage, prices: &Prices, model: &str) -> Option<(CostUnit, f64)> {
+    let dollars = prices.price(model).and_then(|price| price.cost(usage).total());
+    let multipliers = || prices.model(model).map(|model| model.multipliers).unwrap_or_default();
+    match dollars {
+        Some(usd) => Some((CostUnit::Dollars, usd.as_f64())),
+        None => Some((CostUnit::Tokens, weighed(usage, multipliers())?)),
+    }
+}
+
+/// The answer has ended: a fan-out is sealed, or was none. `turn` is empty if it broke off.
+fn end_turn<T: TenantAccess>(
+    tenant: &T,
+    accepted: &mut Accepted,
+    turn: &Turn,
+    now: Moment,
+) -> Option<Fanout> {
+    let Flight { binding, own, request, .. } = &accepted.flight;
+    if let Some(binding) = *binding {
+        let needs_start = tenant.look(|state| state.fan_outs.children().needs_start(binding, own));
+        if needs_start && let Some(message) = turn.message() {
+            let start = StartMeaning::of_answered(own, &message);
+            tenant.look(|state| state.fan_outs.answered(binding, start));
+        }
+        tenant.look(|state| state.fan_outs.rest(binding, turn.stop_reason.as_deref()));
+    }
+    let rules = tenant.look(|state| Arc::clone(state.fan_outs.points().rules()));
+    let fans_out = fans_out(turn, &rules);
+    let Some(mut draft) = accepted.draft.take() else {
+        return fans_out.then_some(Err(FanOutDropped::Child));
+    };
+    // One that cannot be kept is not there to be named.
+    if accepted.keeps_snapshot
+        && let Ok(snapshot) = draft.snapshot(turn, &rules)
+    {
+        let last = request.arrival.predecessor();
+        let before = last.and_then(|last| last.outcome.answer.as_ref()?.message_id.as_deref());
+        let _ = tenant.look(|state| state.fan_outs.record(&mut draft, snapshot, before, now));
+    }
+    let (bytes, pending) = (draft.memory_bytes(), draft.pending());
+    let ended = draft.end(turn, &rules);
+    tenant.look(|state| {
+        if fans_out {
+            state.fan_outs.make_room(bytes);
+        }
+        let fanout = state.fan_outs.seal(ended, now);
+        if let Some(fork) = pending {
+            state.sealed(fork);
+        }
+        Some(fanout)
+    })
+}
+
+impl TenantState {
+    /// The upstream billed a request. Returns the entry that others were writing when it was sent, as it turned out.
+    fn settle(
+        &mut self,
+        accepted: &Accepted,
+        usage: &Usage,
+        bills: &OtherBills,
+        facts: ModelFacts,
+        now: Moment,
+    ) -> Option<Missed> {
+        let Flight { request, trace, ticket, prediction, trial, lesson, sent_world, aligned_world, .. } =
+            &accepted.flight;
+        let (model, least) = (&request.model, facts.minimum_tokens);
+        if !accepted.is_billed {
+            self.learned.bill(model, trace.reading(), usage);
+        }
+        if let Some((trial, harmless)) = trial.and_then(|trial| Some((trial, trial.shows(usage.cache_read)?)))
+        {
+            self.learned.betas.learn(model, trial.change, harmless);
+        }
+        if let Some(lesson) = lesson.clone() {
+            self.gate.learned(lesson, usage.cache_read > 0, Ticket(self.newest.0 + 1));
+        }
+        let bill = LedgerBill { usage: *usage, minimum_tokens: least, is_estimate: false };
+        self.worlds.billed.settle(*ticket, &bill, now);
+        sent_world.settle(&mut self.worlds.sent, *ticket, bills.as_sent, least, now);
+        if let (Some(aligned), Some(usage)) = (aligned_world, bills.aligned) {
+            aligned.settle(&mut self.worlds.aligned, *ticket, usage, least, now);
+        }
+        self.worlds.billed.missed(prediction)
+    }
+
+    /// Keeps what the next request of the conversation is compared with.
+    fn learn_outcome(
+        &mut self,
+        accepted: &Accepted,
+        turn: &Turn,
+        drift: Option<&Drift>,
+        lost: Option<&Break>,
+    ) {
+        if let Some(conversation) = self.recent.conversation_of(accepted.recent) {
+            match (drift, lost) {
+                (Some(Drift::Drifted(_)), Some(lost)) => conversation.lost(lost.layer),
+                (Some(Drift::Extended), _) => conversation.extended(),
+                _ => {}
+            }
+        }
+        if let Some(outcome) = self.recent.outcome_mut(accepted.recent) {
+            outcome.answer = Some(Answer { message_id: turn.id.clone(), usage: turn.usage });
+        }
+    }
+
+    /// Takes a request out of the ledgers: nothing will be read of what it was to write, and whoever waits for it goes.
+    fn leave_ledgers(&mut self, flight: &Flight, now: Moment) {
+        self.woken.extend(self.gate.gone(flight.ticket, &mut self.worlds.billed, now));
+        self.worlds.sent.abandon(flight.ticket);
+        self.worlds.aligned.abandon(flight.ticket);
+    }
+}

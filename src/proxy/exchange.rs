@@ -1,0 +1,173 @@
+//! One exchange from its first byte to its last: what is known of it, and its one report.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use crate::engine::answer::turn::Turn;
+use crate::engine::cache::prices::Prices;
+use crate::engine::fork::answers::is_empty;
+use crate::engine::request::clients::NONE;
+use crate::engine::tenant::{Accepted, Flight, SettledChild, Settlement, Verdict, drift};
+use crate::engine::words::{CostUnit, Ending, Endpoint};
+use crate::metrics::{Admit, Metrics};
+use crate::report::traces::Trace;
+use crate::report::{ChildTurn, ExchangeRecord, ExchangeSinks, RecordingDraft, report};
+
+use super::clock::Clock;
+use super::record::{Facts, Money, add_verdict};
+
+static ROLE: HeaderName = HeaderName::from_static("x-forkpoint-role");
+static PLAN: HeaderName = HeaderName::from_static("x-forkpoint-plan");
+static REASON: HeaderName = HeaderName::from_static("x-forkpoint-reason");
+static PREFIX: HeaderName = HeaderName::from_static("x-forkpoint-prefix");
+static BYTES_SHARED: HeaderName = HeaderName::from_static("x-forkpoint-bytes-shared");
+static HELD_MS: HeaderName = HeaderName::from_static("x-forkpoint-held-ms");
+static FORK: HeaderName = HeaderName::from_static("x-forkpoint-fork");
+
+/// Travels with the exchange and reports it once: in `finish`, or when dropped (the client left).
+pub struct Exchange {
+    pub facts: Facts,
+    /// The body as it came, if it was read.
+    pub body: Option<Bytes>,
+    /// True while it waits at the gate.
+    pub waits_at_gate: bool,
+    /// The draft of its line in the recording, if there is one.
+    pub draft: Option<RecordingDraft>,
+    /// Its trace, if it is kept.
+    trace: Option<Trace>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) clock: Arc<Clock>,
+    is_reported: bool,
+}
+
+impl Exchange {
+    pub fn new(metrics: Arc<Metrics>, clock: Arc<Clock>, sinks: ExchangeSinks, facts: Facts) -> Exchange {
+        let ExchangeSinks { draft, trace } = sinks;
+        let (body, waits_at_gate, is_reported) = (None, false, false);
+        Exchange { facts, body, waits_at_gate, draft, trace, metrics, clock, is_reported }
+    }
+
+    /// Says on the answer what was done and why.
+    pub fn mark(&self, headers: &mut HeaderMap) {
+        let facts = &self.facts;
+        headers.insert(&ROLE, HeaderValue::from_static(facts.role.as_str()));
+        headers.insert(&PLAN, HeaderValue::from_static(facts.plan.as_str()));
+        headers.insert(&REASON, HeaderValue::from_static(facts.reason()));
+        if let Some(prefix) = facts.prefix.and_then(|prefix| HeaderValue::try_from(prefix.to_string()).ok()) {
+            headers.insert(&PREFIX, prefix);
+            headers.insert(&BYTES_SHARED, HeaderValue::from(facts.shared_bytes));
+        }
+        if facts.endpoint == Endpoint::Messages {
+            headers.insert(&HELD_MS, HeaderValue::from(facts.held_ms()));
+        }
+        if let Some(fork) = facts.fork.and_then(|fork| HeaderValue::try_from(fork.to_string()).ok()) {
+            headers.insert(&FORK, fork);
+        }
+    }
+
+    /// The head of the upstream's answer has come: what the client is told about its request is known now.
+    pub fn answered(&mut self, status: StatusCode, headers: &HeaderMap, flight: Option<&Flight>) {
+        self.facts.answered(status, headers);
+        if let Some(flight) = flight {
+            self.facts.traced(flight);
+        }
+    }
+
+    /// The upstream took the request.
+    pub fn accepted(&mut self, accepted: &Accepted) {
+        self.metrics.sighted(accepted.classes);
+        self.facts.child_turn = accepted.child_turn;
+    }
+
+    /// Reports an exchange of which nothing is known to its tenant: it was not read, or nothing came of it.
+    pub fn finish(mut self, ending: Ending, turn: Option<&Turn>, flight: Option<&Flight>) {
+        let mut record = self.record(ending, turn, None);
+        if let (Some(flight), Some(_)) = (flight, turn) {
+            add_verdict(&mut record, drift_alone(flight));
+        }
+        self.report(record, turn);
+    }
+
+    /// Reports an exchange whose answer has ended.
+    pub fn settled(
+        mut self,
+        ending: Ending,
+        turn: Option<&Turn>,
+        settlement: Settlement,
+        flight: &Flight,
+        prices: &Prices,
+    ) {
+        let Settlement { fanout, verdict, bills, child, foreign_tool_calls } = settlement;
+        let mut record = self.record(ending, turn, fanout);
+        record.details.foreign_tool_calls = foreign_tool_calls;
+        record.details.is_empty_answer = turn.is_some_and(is_empty);
+        let usage = turn.and_then(|turn| turn.usage);
+        if let (Some(usage), Some(bills), Some(price)) = (&usage, bills, prices.price(&flight.request.model))
+        {
+            let bound = flight.relation.bound().and_then(|bound| bound.forecast);
+            let forecast = self.facts.forecast.or(bound);
+            let (plan, cache_break) = (flight.plan, verdict.cache_break.as_ref());
+            Money { plan, usage, bills, forecast, cache_break, price }.add_to(&mut record);
+        }
+        add_verdict(&mut record, verdict);
+        if let Some(child) = child {
+            record.details.child = Some(child_turn(&child));
+        }
+        self.report(record, turn);
+    }
+
+    fn report(&mut self, mut record: ExchangeRecord, turn: Option<&Turn>) {
+        if std::mem::replace(&mut self.is_reported, true) {
+            return;
+        }
+        let mut draft = self.draft.take();
+        if let Some(draft) = &mut draft {
+            self.complete(draft, &mut record, turn);
+        }
+        report(record, &self.metrics, ExchangeSinks { draft, trace: self.trace.take() });
+    }
+
+    /// Returns the names shown for model and client. A new name takes one of the bounded places only once the
+    /// upstream accepted it.
+    pub(super) fn names(&self) -> (String, Option<String>) {
+        let admit = match self.facts.status {
+            Some(status) if status.is_success() => Admit::New,
+            _ => Admit::KnownOnly,
+        };
+        let model = self.facts.model.as_deref().unwrap_or(NONE);
+        let client = self.facts.sender.as_ref().map(|sender| &*sender.client);
+        let client = client.map(|client| self.metrics.clients.label(client, admit).to_owned());
+        (self.metrics.models.label(model, admit).to_owned(), client)
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        if !self.is_reported {
+            let record = self.record(Ending::ClientLeft, None, None);
+            self.report(record, None);
+        }
+    }
+}
+
+fn drift_alone(flight: &Flight) -> Verdict {
+    Verdict { drift: drift(flight), ..Verdict::default() }
+}
+
+fn child_turn(child: &SettledChild) -> ChildTurn {
+    ChildTurn {
+        arm: child.arm.as_str(),
+        is_first: child.is_first,
+        stop: child.stop.as_str(),
+        is_empty: child.is_empty,
+        tool_errors: child.tool_errors,
+        output_tokens: child.output_tokens,
+        wall_ms: child.wall_ms,
+        cost_usd: match child.cost {
+            Some((CostUnit::Dollars, usd)) => Some(usd),
+            _ => None,
+        },
+    }
+}

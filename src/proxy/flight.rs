@@ -1,0 +1,154 @@
+//! A request on its way in the state of its tenant. One that comes to nothing leaves it when this is dropped, so that
+//! nobody has to remember to say so: the next one leads at the gate, and a child that was bound is free again.
+
+use std::sync::Arc;
+
+use crate::engine::answer::turn::{Block, Turn};
+use crate::engine::answer::usage::Usage;
+use crate::engine::fork::SnapshotScope;
+use crate::engine::policy::Policy;
+use crate::engine::tenant::{self, Accepted, Flight, SettleRules, Settlement, TenantAccess, accept, settle};
+use crate::metrics::Metrics;
+use crate::store::{Store, Tenant};
+
+use super::clock::Clock;
+
+/// Longer than any name of a tool that the API takes.
+const TOOL_CHARS_MAX: usize = 128;
+
+/// A request that went out and has not been answered.
+pub struct InFlight {
+    home: Home,
+    /// Taken when the request is answered.
+    flight: Option<Flight>,
+}
+
+/// A request that the upstream took, until the end of its answer.
+pub struct AcceptedFlight {
+    home: Home,
+    /// Taken at the end.
+    accepted: Option<Accepted>,
+}
+
+/// The tenant of a request, and what is needed to tell it of that.
+#[derive(Clone)]
+pub struct Home {
+    pub tenant: Arc<Tenant>,
+    pub policy: Arc<Policy>,
+    pub clock: Arc<Clock>,
+}
+
+impl InFlight {
+    pub fn new(home: Home, flight: Flight) -> InFlight {
+        InFlight { home, flight: Some(flight) }
+    }
+
+    pub fn flight(&self) -> Option<&Flight> {
+        self.flight.as_ref()
+    }
+
+    pub fn tenant(&self) -> &Arc<Tenant> {
+        &self.home.tenant
+    }
+
+    pub fn flight_mut(&mut self) -> Option<&mut Flight> {
+        self.flight.as_mut()
+    }
+
+    pub fn home(&self) -> &Home {
+        &self.home
+    }
+
+    /// The upstream took the request: from here on it is known, and its tenant too.
+    pub fn accept(mut self, store: &Store) -> Option<AcceptedFlight> {
+        let flight = self.flight.take()?;
+        let mut home = self.home.clone();
+        let id = home.tenant.look(|state| state.id);
+        let known = store.admit(&id, &home.tenant);
+        let flight = if Arc::ptr_eq(&known, &home.tenant) {
+            flight
+        } else {
+            // Another request of a tenant that nothing was known of was answered first.
+            home.tenant = known;
+            home.tenant.look(|state| state.adopt(flight))
+        };
+        let keeps_snapshots = home.policy.fork.snapshots == SnapshotScope::Latest;
+        let accepted = accept(&*home.tenant, flight, keeps_snapshots, home.clock.now());
+        store.shrink();
+        Some(AcceptedFlight { home, accepted: Some(accepted) })
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if let Some(flight) = &self.flight {
+            tenant::abandon(&*self.home.tenant, flight, self.home.clock.now());
+        }
+    }
+}
+
+impl AcceptedFlight {
+    pub fn accepted(&self) -> Option<&Accepted> {
+        self.accepted.as_ref()
+    }
+
+    /// Returns true once the first content has come.
+    pub fn has_begun(&self) -> bool {
+        self.accepted.as_ref().is_some_and(Accepted::has_begun)
+    }
+
+    /// The first content of the answer has come: what the request wrote can be read from now on.
+    pub fn first_content(&mut self, usage: Option<Usage>) {
+        let Some(accepted) = &mut self.accepted else { return };
+        let Policy { prices, max_hold_ms, .. } = &*self.home.policy;
+        let facts = prices.facts(&accepted.flight.request.model);
+        let now = self.home.clock.now();
+        self.home.tenant.look(|state| state.first_content(accepted, usage, facts, *max_hold_ms, now));
+    }
+
+    /// Returns true if finished blocks are of interest.
+    pub fn listens(&self) -> bool {
+        self.accepted.as_ref().is_some_and(Accepted::listens)
+    }
+
+    /// A block of the answer has finished.
+    pub fn block(&mut self, message_id: Option<&str>, block: Block) {
+        if let Some(accepted) = &mut self.accepted {
+            tenant::block(&*self.home.tenant, accepted, message_id, block, self.home.clock.now());
+        }
+    }
+
+    /// The answer has ended. Returns what was found, and the request that it belongs to.
+    pub fn settle(mut self, turn: Option<&Turn>, metrics: &Metrics) -> Option<(Settlement, Flight)> {
+        let mut accepted = self.accepted.take()?;
+        let Policy { prices, reports_volatile, .. } = &*self.home.policy;
+        let rules = SettleRules { prices, reports_volatile: *reports_volatile };
+        let settlement = settle(&*self.home.tenant, &mut accepted, turn, &rules, self.home.clock.now());
+        let stood_down = settlement.child.iter().flat_map(|child| &child.stood_down);
+        for (tool, why) in stood_down {
+            note_stand_down(metrics, &self.home.tenant, tool, why.as_str());
+        }
+        Some((settlement, accepted.flight))
+    }
+
+    pub fn policy(&self) -> &Arc<Policy> {
+        &self.home.policy
+    }
+}
+
+impl Drop for AcceptedFlight {
+    fn drop(&mut self) {
+        if let Some(accepted) = &self.accepted {
+            tenant::abandon(&*self.home.tenant, &accepted.flight, self.home.clock.now());
+        }
+    }
+}
+
+/// Counts and logs that forking stands down. A tool that is not known to start agents is not named.
+pub fn note_stand_down(metrics: &Metrics, tenant: &Tenant, tool: &str, reason: &'static str) {
+    metrics.standdowns_total.with_label_values(&[reason]).inc();
+    let is_name = tool.len() <= TOOL_CHARS_MAX && tool.bytes().all(|byte| byte.is_ascii_graphic());
+    let (id, is_known) = tenant.look(|state| (state.id, state.fan_outs.points().knows_tool(tool)));
+    let tool = if is_name && is_known { tool } else { "other" };
+    tracing::warn!(tenant = %id, tool, reason, "forking stands down");
+}

@@ -1,0 +1,296 @@
+//! The path of a request, phase by phase.
+//!
+//! ```text
+//! collect ─┬─ read ─ plan: prepare, proceed, wait ─ send ─┬─ relay ─ settled, reported
+//!          ├─ observed: sent as it came, read meanwhile ──┤
+//!          └─ not a Messages call: unread ────────────────┘
+//! ```
+
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::header::CONTENT_ENCODING;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, Request, Response};
+use hyper::body::Incoming;
+
+use super::collect::{self, Collected, Permit};
+use super::error::Fault;
+use super::exchange::Exchange;
+use super::flight::{Home, InFlight};
+use super::forward::{self, SentBody, yield_once};
+use super::observe::AnswerBody;
+use super::plan::Read;
+use super::record::Facts;
+use super::{Modes, Proxy, headers, observe, slow_reader};
+use crate::config::{Mode, OAuth};
+use crate::engine::decide;
+use crate::engine::family::claims::Claims;
+use crate::engine::family::recent::Hint;
+use crate::engine::prepare::Treatment;
+use crate::engine::request::identify::{self, TenantRule};
+use crate::engine::tenant::{ReadMode, ReadRequest, TenantAccess, View, bound_child};
+use crate::engine::words::{BodyDigest, Endpoint, Moment, Plan, Reason, Role, Step, TenantId, Why};
+
+static MODE: HeaderName = HeaderName::from_static("x-forkpoint-mode");
+
+/// A request whose headers were read.
+enum Arrived {
+    /// It streams through unread. The permit is for what was read of it before it grew too large.
+    Unread(Request<SentBody>, Option<Permit>),
+    Call(MessagesCall),
+}
+
+/// A Messages call with its whole body. The permit is the body's place under the hold limits.
+pub(super) struct MessagesCall {
+    pub parts: Parts,
+    pub body: Bytes,
+    /// The end of all its waits.
+    pub deadline: Moment,
+    pub permit: Permit,
+}
+
+/// The upstream's answer, and the request that it belongs to, if that was read and is anybody's.
+pub(super) struct Answered {
+    pub answer: forward::Answer,
+    pub flight: Option<InFlight>,
+}
+
+impl Proxy {
+    /// One exchange, whatever happens: a fault of ours becomes an answer, never a broken connection.
+    pub async fn handle(
+        self: Arc<Self>,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<AnswerBody>, Infallible> {
+        let endpoint = Endpoint::of(request.method(), request.uri().path());
+        let mut exchange = self.exchange(endpoint, request.headers_mut());
+        let answered = AssertUnwindSafe(self.answered(request, &mut exchange)).catch_unwind().await;
+        let response = match answered.unwrap_or(Err(Fault::Internal)) {
+            Ok(answered) => observe::relay(answered, exchange, &self),
+            Err(fault) => fault.answer(exchange, &self.config),
+        };
+        slow_reader::handed_on();
+        Ok(response)
+    }
+
+    /// An answer for a request that is not even looked at.
+    pub fn refuse(&self, fault: Fault) -> Response<AnswerBody> {
+        fault.answer(self.exchange(Endpoint::Other, &mut HeaderMap::new()), &self.config)
+    }
+
+    fn exchange(&self, endpoint: Endpoint, headers: &mut HeaderMap) -> Exchange {
+        let facts = Facts::new(endpoint, self.modes(headers), self.generation.number);
+        let sinks = self.sinks.begin(headers);
+        Exchange::new(self.metrics.clone(), self.clock.clone(), sinks, facts)
+    }
+
+    /// The phases of a request, up to the head of its answer.
+    async fn answered(&self, request: Request<Incoming>, exchange: &mut Exchange) -> Result<Answered, Fault> {
+        headers::check(&request)?;
+        let call = match self.collect(request, exchange).await? {
+            Arrived::Unread(request, _permit) => {
+                exchange.facts.sent_at = Some(Instant::now());
+                return Ok(Answered { answer: self.upstream.send(request).await?, flight: None });
+            }
+            Arrived::Call(call) => call,
+        };
+        if let Plan::Passthrough(reason) = exchange.facts.plan
+            && !(reason == Reason::Observe && self.has_prefix(&call, exchange))
+        {
+            return self.observed(call, reason, exchange).await;
+        }
+        match self.read(&call.body, ReadMode::Spelt(self.policy.align.order), exchange) {
+            Ok(Some(read)) => {
+                let planned = self.plan(read, call.deadline, exchange).await;
+                self.send(call, planned, exchange).await
+            }
+            Ok(None) => self.unplanned(call, Reason::NoCredential, exchange).await,
+            Err(reason) => self.unplanned(call, reason, exchange).await,
+        }
+    }
+
+    /// Names the sender and collects the body of a Messages call; everything else streams through unread.
+    async fn collect(&self, request: Request<Incoming>, exchange: &mut Exchange) -> Result<Arrived, Fault> {
+        let deadline = self.clock.now().after(self.policy.max_hold_ms);
+        let (parts, body) = request.into_parts();
+        let (limits, facts) = (&self.config.limits, &mut exchange.facts);
+        let sender = identify::sender(&parts.headers, self.tenant_rule(), &self.config.identity.clients);
+        let observed = self.observed_for(&parts.headers, sender.tenant, facts.modes.in_force);
+        facts.sender = Some(sender);
+        facts.claims = Claims::of(&parts.headers);
+        facts.betas = identify::betas(&parts.headers).collect::<Vec<_>>().join(",");
+        if facts.endpoint != Endpoint::Messages {
+            facts.model = facts.endpoint.model(parts.uri.path());
+            let body = SentBody::streamed(body, limits.stall);
+            return Ok(Arrived::Unread(Request::from_parts(parts, body), None));
+        }
+        facts.plan = observed.map_or(Plan::Aligned(Why::Mode), Plan::Passthrough);
+        match collect::collect(body, &parts.headers, limits, &self.held).await? {
+            Collected::Whole(body, permit) => {
+                facts.received_bytes = Some(body.len());
+                Ok(Arrived::Call(MessagesCall { parts, body, deadline, permit }))
+            }
+            Collected::Spilled(body, reason, permit) => {
+                facts.plan = Plan::Passthrough(reason);
+                Ok(Arrived::Unread(Request::from_parts(parts, body), permit))
+            }
+        }
+    }
+
+    /// Why a request is only observed, if it is.
+    fn observed_for(&self, headers: &HeaderMap, tenant: Option<TenantId>, mode: Mode) -> Option<Reason> {
+        match mode {
+            _ if headers.contains_key(CONTENT_ENCODING) => Some(Reason::ContentEncoding),
+            _ if identify::is_signed(headers) => Some(Reason::Signed),
+            _ if tenant.is_none() => Some(Reason::NoCredential),
+            _ if self.config.identity.oauth == OAuth::Observe && identify::is_oauth(headers) => {
+                Some(Reason::OAuth)
+            }
+            Mode::Observe => Some(Reason::Observe),
+            Mode::Align | Mode::Fork => None,
+        }
+    }
+
+    /// Reads a Messages body by what is known of its tenant. A bug in here must not cost the client its answer.
+    fn read(&self, body: &Bytes, mode: ReadMode, exchange: &mut Exchange) -> Result<Option<Read>, Reason> {
+        let started = Instant::now();
+        let read = AssertUnwindSafe(|| self.recall(body, mode, &mut exchange.facts));
+        let read = std::panic::catch_unwind(read).unwrap_or(Err(Reason::Internal));
+        let facts = &mut exchange.facts;
+        if let Err(reason) = read {
+            facts.plan = Plan::Passthrough(reason);
+        }
+        // What was not read is named by its bytes.
+        facts.received.get_or_insert_with(|| BodyDigest::of(body));
+        facts.sent = facts.received;
+        facts.overhead.read += started.elapsed();
+        if let Ok(Some(_)) = &read {
+            exchange.body = Some(body.clone());
+        }
+        read
+    }
+
+    fn recall(&self, body: &Bytes, mode: ReadMode, facts: &mut Facts) -> Result<Option<Read>, Reason> {
+        self.panics.at(Step::Read);
+        let sender = facts.sender.as_ref();
+        let session = sender.and_then(|sender| sender.session);
+        let hint =
+            session.map(|session| Hint { session: session.hints, agent: sender.and_then(|s| s.agent) });
+        let tenant_id = sender.and_then(|sender| sender.tenant);
+        // Nothing is to be remembered of nobody.
+        let tenant = self.store.tenant(&tenant_id.unwrap_or(TenantId::NOBODY));
+        let view = View { tenant: &*tenant, hint };
+        let betas = std::iter::once(facts.betas.as_str());
+        let arrival =
+            view.read(body, self.policy.align.attribution, mode, betas).map_err(|_| Reason::NotJson)?;
+        facts.learn(arrival.received.body(), arrival.received.anatomy());
+        facts.received = Some(arrival.name());
+        let Some(sender) = facts.sender.as_ref().filter(|sender| sender.tenant.is_some()) else {
+            return Ok(None);
+        };
+        facts.recall = Some((self.store.name(), arrival.predecessor().is_some()));
+        let who = facts.claims.who(&arrival.received, sender);
+        let request = ReadRequest {
+            arrival,
+            hint,
+            model: facts.model.clone().unwrap_or_default(),
+            betas: facts.betas.clone(),
+            streams: facts.stream,
+            came_at: self.clock.now(),
+        };
+        let home = Home { tenant, policy: Arc::clone(&self.policy), clock: Arc::clone(&self.clock) };
+        Ok(Some(Read { home, request, who }))
+    }
+
+    /// Forwards the bytes as they came. They go out first: nothing in them decides anything, and the upstream takes far
+    /// longer to answer than we take to read.
+    async fn observed(
+        &self,
+        call: MessagesCall,
+        reason: Reason,
+        exchange: &mut Exchange,
+    ) -> Result<Answered, Fault> {
+        exchange.facts.sent_at = Some(Instant::now());
+        let sent = self.clock.now();
+        let MessagesCall { parts, body, .. } = &call;
+        let request = Request::from_parts(parts.clone(), SentBody::whole(body.clone()));
+        let reading = async {
+            yield_once().await;
+            if reason == Reason::ContentEncoding {
+                let digest = BodyDigest::of(body);
+                (exchange.facts.received, exchange.facts.sent) = (Some(digest), Some(digest));
+                return None;
+            }
+            let read = self.read(body, ReadMode::AsItCame, exchange).ok()??;
+            Some(self.watch(read, reason, sent, exchange))
+        };
+        let (answer, flight) = tokio::join!(self.upstream.send(request), reading);
+        Ok(Answered { answer: answer?, flight })
+    }
+
+    /// Enters a request that goes out as it came into the state of its tenant, and works out what would have been done.
+    fn watch(&self, read: Read, reason: Reason, sent: Moment, exchange: &mut Exchange) -> InFlight {
+        let Read { home, request, who } = read;
+        let prepared = self.prepare(&request, who, Treatment::Observed(reason), &home, exchange);
+        let ticket = self.store.ticket();
+        let departure =
+            home.tenant.look(|state| decide::observe(request, prepared, state, &self.policy, ticket, sent));
+        exchange.facts.departed(&departure);
+        if exchange.facts.role == Role::Child {
+            let least = self.config.gate.min_tokens as u64;
+            let missed = home.tenant.look(|state| state.underway_tokens(&departure.flight));
+            exchange.facts.missed_tokens = Some(missed).filter(|missed| *missed >= least);
+        }
+        InFlight::new(home, departure.flight)
+    }
+
+    /// Forwards the bytes of a request that could not be planned.
+    async fn unplanned(
+        &self,
+        call: MessagesCall,
+        reason: Reason,
+        exchange: &mut Exchange,
+    ) -> Result<Answered, Fault> {
+        exchange.facts.plan = Plan::Passthrough(reason);
+        exchange.facts.sent_at = Some(Instant::now());
+        let request = Request::from_parts(call.parts, SentBody::whole(call.body));
+        let answer = self.upstream.send(request).await?;
+        drop(call.permit);
+        Ok(Answered { answer, flight: None })
+    }
+
+    /// Returns true if a request that the configuration only observes now is of a child that was put on a prefix
+    /// before: that child keeps it, unless its client asks for less itself.
+    fn has_prefix(&self, call: &MessagesCall, exchange: &mut Exchange) -> bool {
+        let now = self.clock.now();
+        if !exchange.facts.modes.keeps_prefix() || now.0 >= self.prefixes_until.load(Relaxed) {
+            return false;
+        }
+        let plan = exchange.facts.plan;
+        let read = self.read(&call.body, ReadMode::AsItCame, exchange);
+        let has_prefix = read.is_ok_and(|read| {
+            read.is_some_and(|Read { home, request, who }| {
+                let bound = bound_child(&*home.tenant, &request.arrival.received, &who, now);
+                bound.is_some_and(|(_, bound)| bound.is_forked())
+            })
+        });
+        exchange.facts.plan = if has_prefix { Plan::Aligned(Why::Mode) } else { plan };
+        has_prefix
+    }
+
+    fn modes(&self, headers: &HeaderMap) -> Modes {
+        let asked = headers.get(&MODE).and_then(|value| value.to_str().ok());
+        let asked = asked.and_then(Mode::named);
+        Modes { asked, in_force: asked.unwrap_or(Mode::Fork).min(self.config.server.mode) }
+    }
+
+    fn tenant_rule(&self) -> TenantRule<'_> {
+        let identity = &self.config.identity;
+        TenantRule { pepper: identity.pepper.reveal(), headers: &identity.tenant_headers }
+    }
+}

@@ -1,0 +1,124 @@
+//! Plans a request that was read: prepares it, decides, and waits until it may go.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use super::Proxy;
+use super::clock::millis;
+use super::exchange::Exchange;
+use super::flight::{Home, InFlight};
+use super::wait::Waits;
+use crate::engine::decide::{Circumstances, Next, proceed};
+use crate::engine::family::fanout::Who;
+use crate::engine::outgoing::Outgoing;
+use crate::engine::prepare::{Preparation, Prepared, Treatment};
+use crate::engine::tenant::{ReadRequest, TenantAccess};
+use crate::engine::words::{Moment, Step};
+
+/// How often a request is prepared: what is known may change while it waits.
+const ROUNDS_MAX: usize = 4;
+
+/// A request that was read.
+pub(super) struct Read {
+    pub home: Home,
+    pub request: ReadRequest,
+    pub who: Who,
+}
+
+/// A request that goes out now.
+pub(super) struct Planned {
+    pub flight: InFlight,
+    pub outgoing: Outgoing,
+}
+
+impl Proxy {
+    /// Decides how a request goes out, once nothing is to be waited for.
+    pub(super) async fn plan(&self, read: Read, deadline: Moment, exchange: &mut Exchange) -> Planned {
+        let Read { home, mut request, who } = read;
+        let (ticket, modes) = (self.store.ticket(), exchange.facts.modes);
+        let mut waits = Waits::default();
+        let mut round = 1;
+        let mut prepared = self.prepare(&request, who, Treatment::Changed, &home, exchange);
+        loop {
+            let facts = Circumstances {
+                ticket,
+                mode: modes.in_force,
+                keeps_prefix: modes.keeps_prefix(),
+                deadline,
+                has_room: self.has_room(&home, &prepared),
+                is_last_round: round >= ROUNDS_MAX,
+            };
+            let now = self.clock.now();
+            let next = |state: &mut _| proceed(request, prepared, state, &self.policy, &facts, now);
+            match home.tenant.look(next) {
+                Next::Send(departure) => {
+                    exchange.facts.departed(&departure);
+                    exchange.facts.hold = departure.gate.as_ref().map(|pass| waits.held(ticket, pass));
+                    if exchange.facts.hold.is_some_and(|held| held.ticket.is_some()) {
+                        exchange.facts.waits_since.get_or_insert_with(Instant::now);
+                    }
+                    if departure.flight.is_forked() {
+                        let until = now.after(millis(self.config.store.child_ttl));
+                        self.prefixes_until.fetch_max(until.0, Relaxed);
+                    }
+                    return Planned {
+                        flight: InFlight::new(home, departure.flight),
+                        outgoing: departure.outgoing,
+                    };
+                }
+                Next::Wait(again, same, wait) => {
+                    (request, prepared) = (again, same);
+                    waits.wait(wait, ticket, &home.tenant, &self.clock, exchange).await;
+                }
+                Next::PrepareAgain(again) => {
+                    request = again;
+                    round += 1;
+                    prepared = self.prepare(&request, who, Treatment::Changed, &home, exchange);
+                }
+            }
+        }
+    }
+
+    /// Prepares a request, and measures the steps of that.
+    pub(super) fn prepare(
+        &self,
+        request: &ReadRequest,
+        who: Who,
+        treatment: Treatment,
+        home: &Home,
+        exchange: &mut Exchange,
+    ) -> Box<Prepared> {
+        let (started, fork_started) = (Instant::now(), Cell::new(None));
+        let step = |step: Step| {
+            if step == Step::Fork {
+                fork_started.set(Some(Instant::now()));
+            }
+            self.panics.at(step);
+        };
+        let preparation = Preparation {
+            request,
+            who,
+            claims: &exchange.facts.claims,
+            tenant: &*home.tenant,
+            treatment,
+            policy: &self.policy,
+            step: &step,
+            now: self.clock.now(),
+        };
+        let prepared = Box::new(preparation.prepare());
+        let ended = Instant::now();
+        let fork_started = fork_started.get().unwrap_or(ended);
+        exchange.facts.overhead.align += fork_started - started;
+        exchange.facts.overhead.fork += ended - fork_started;
+        exchange.facts.related(&prepared.relation);
+        prepared
+    }
+
+    /// Makes room for the prefix of a child that may be forked now. A child keeps it for life: those that work are not
+    /// pushed out by those that come.
+    fn has_room(&self, home: &Home, prepared: &Prepared) -> bool {
+        let Some(bytes) = prepared.first_prefix_bytes() else { return true };
+        home.tenant.look(|state| state.fan_outs.make_room(bytes)) && self.store.make_room(bytes)
+    }
+}

@@ -1,0 +1,240 @@
+//! Sends a request that was planned, and once more if what was made of it is refused.
+//!
+//! The second attempt is the bytes that came, or those with thinking left out that was bound to a prefix which is not
+//! there any more. 429 and 5xx are relayed: whether to try again is the client's to say.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, Request};
+
+use super::error::Fault;
+use super::exchange::Exchange;
+use super::flight::{InFlight, note_stand_down};
+use super::forward::{Answer, SentBody};
+use super::handle::{Answered, MessagesCall};
+use super::plan::Planned;
+use super::{Modes, Proxy};
+use crate::config::Mode;
+use crate::engine::answer::refused::{DROP_BLOCK_BETA, drop_block};
+use crate::engine::outgoing::{Outgoing, again};
+use crate::engine::request::anatomy::Anatomy;
+use crate::engine::request::edit::apply;
+use crate::engine::tenant::{Flight, Kind, TenantAccess};
+use crate::engine::words::{BodyDigest, Plan, Reason, UpstreamRefusal};
+
+/// The header that names betas.
+const BETA: &str = "anthropic-beta";
+
+/// The request to send after a refusal.
+enum Second {
+    /// The bytes that came.
+    Original,
+    /// The bytes that came, asking also for thinking of another prefix to be dropped.
+    WithoutLostBlocks { pieces: Vec<Bytes>, betas: HeaderValue },
+}
+
+impl Proxy {
+    /// Forwards what was made of a request, and what came if that is refused.
+    pub(super) async fn send(
+        &self,
+        call: MessagesCall,
+        planned: Planned,
+        exchange: &mut Exchange,
+    ) -> Result<Answered, Fault> {
+        exchange.facts.sent_at = Some(Instant::now());
+        let Planned { mut flight, outgoing } = planned;
+        let MessagesCall { parts, body, permit, .. } = call;
+        let mut answer = self.upstream.send(rewritten(&parts, &body, &outgoing, exchange)).await?;
+        let Some(refused) = self.refused(&mut answer, exchange.facts.plan).await else {
+            return Ok(Answered { answer, flight: Some(flight) });
+        };
+        let is_rewritten = outgoing.pieces.is_some();
+        let Some(second) = self.second(refused, is_rewritten, &body, &mut flight, exchange) else {
+            return Ok(Answered { answer, flight: Some(flight) });
+        };
+        let answered = self.once_more(answer, refused, (parts, body), second, flight, exchange).await;
+        drop(permit);
+        answered
+    }
+
+    /// Why a rewritten request was refused, if it was.
+    async fn refused(&self, answer: &mut Answer, plan: Plan) -> Option<UpstreamRefusal> {
+        match plan {
+            Plan::Aligned(_) | Plan::Forked => self.refusal(answer).await,
+            Plan::Passthrough(_) => None,
+        }
+    }
+
+    /// Returns the kind of refusal, if the answer is one.
+    async fn refusal(&self, answer: &mut Answer) -> Option<UpstreamRefusal> {
+        let status = answer.response.status().as_u16();
+        if !matches!(status, 400 | 413) {
+            return None;
+        }
+        let headers = answer.response.headers().clone();
+        let said = answer.response.body_mut().peek(&headers, self.config.upstream.idle).await;
+        UpstreamRefusal::of(status, &said)
+    }
+
+    /// Returns the request to send after a refusal, if any.
+    fn second(
+        &self,
+        refused: UpstreamRefusal,
+        is_rewritten: bool,
+        body: &Bytes,
+        flight: &mut InFlight,
+        exchange: &Exchange,
+    ) -> Option<Second> {
+        let tenant = Arc::clone(flight.tenant());
+        let flight = flight.flight_mut()?;
+        if refused == UpstreamRefusal::LostPrefix
+            && may_have_lost_prefix(exchange.facts.modes, flight)
+            && let Some(rescued) = without_lost_blocks(body, &exchange.facts.betas)
+        {
+            return Some(rescued);
+        }
+        let falls_back = is_rewritten
+            && (flight.is_forked()
+                || tenant.look(|state| {
+                    state.change_conversation(&mut flight.conversation, |one| one.may_fall_back())
+                }));
+        falls_back.then_some(Second::Original)
+    }
+
+    /// Sends a refused request once more.
+    async fn once_more(
+        &self,
+        first: Answer,
+        refused: UpstreamRefusal,
+        (mut parts, body): (Parts, Bytes),
+        second: Second,
+        flight: InFlight,
+        exchange: &mut Exchange,
+    ) -> Result<Answered, Fault> {
+        let was_forked = flight.flight().is_some_and(Flight::is_forked);
+        let mut again = self.start_over(refused, &second, &flight, exchange);
+        let is_original = matches!(second, Second::Original);
+        let body = match second {
+            Second::Original => SentBody::whole(body),
+            Second::WithoutLostBlocks { pieces, betas } => {
+                parts.headers.insert(BETA, betas);
+                SentBody::spliced(pieces)
+            }
+        };
+        let mut answer = self.upstream.send(Request::from_parts(parts, body)).await?;
+        if is_original && answer.response.status().is_success() {
+            self.stand_down(was_forked, refused, &flight, again.as_mut());
+        }
+        // Nothing was written of what others wait for. They hear of it now, when they can know what to do instead.
+        drop(flight);
+        // Behind another prefix the model does not know its own thinking. That is no fault of the child's, and
+        // nothing that its client could mend; what was said first may be.
+        if was_forked
+            && refused != UpstreamRefusal::LostPrefix
+            && self.refusal(&mut answer).await == Some(UpstreamRefusal::LostPrefix)
+        {
+            return Ok(Answered { answer: first, flight: again });
+        }
+        Ok(Answered { answer, flight: again })
+    }
+
+    /// Takes the changes to a request back, and records why it goes out again.
+    fn start_over(
+        &self,
+        refused: UpstreamRefusal,
+        second: &Second,
+        first: &InFlight,
+        exchange: &mut Exchange,
+    ) -> Option<InFlight> {
+        let (label, reason) = match (second, refused) {
+            (Second::WithoutLostBlocks { .. }, _) => (UpstreamRefusal::LostPrefix, Reason::LostPrefix),
+            (Second::Original, UpstreamRefusal::LostPrefix) => (UpstreamRefusal::Other, Reason::Refused),
+            (Second::Original, refused) => (refused, Reason::Refused),
+        };
+        self.metrics.fallbacks_total.with_label_values(&[label.as_str()]).inc();
+        let home = first.home().clone();
+        let (ticket, now) = (self.store.ticket(), self.clock.now());
+        let (request, plan) = again(first.flight()?, reason);
+        let flight = home.tenant.look(|state| state.begin(request, plan, ticket, now));
+        exchange.facts.plan = flight.plan;
+        exchange.facts.goes_out_as(&flight, &Outgoing::default());
+        if let Some(draft) = &mut exchange.draft {
+            draft.refused();
+        }
+        if let Second::WithoutLostBlocks { pieces, .. } = second {
+            exchange.facts.sent = Some(BodyDigest::of_pieces(pieces));
+            if let Some(draft) = &mut exchange.draft {
+                draft.forwards(pieces);
+            }
+        }
+        Some(InFlight::new(home, flight))
+    }
+
+    /// Stands down where the request was accepted as it came, but not as it was changed.
+    fn stand_down(
+        &self,
+        was_forked: bool,
+        refused: UpstreamRefusal,
+        first: &InFlight,
+        again: Option<&mut InFlight>,
+    ) {
+        let tenant = first.tenant();
+        if !was_forked {
+            if let Some(again) = again.and_then(InFlight::flight_mut) {
+                tenant
+                    .look(|state| state.change_conversation(&mut again.conversation, |one| one.stand_down()));
+            }
+            return;
+        }
+        let Some(relation) = first.flight().map(|flight| &flight.relation) else { return };
+        // A bound child keeps its prefix: only those that come after it are left alone. That one has outgrown what
+        // the upstream takes says nothing about them.
+        let has_outgrown = matches!(relation.kind, Kind::Bound(..))
+            && matches!(refused, UpstreamRefusal::Window | UpstreamRefusal::TooLarge);
+        let Some(fork) = relation.fork_id() else { return };
+        if !has_outgrown && tenant.look(|state| state.prefixes.stand_down(fork)) {
+            note_stand_down(&self.metrics, tenant, relation.tool(), "refused");
+        }
+    }
+}
+
+/// The request as it is sent: the pieces that were made of it, and a forked child's betas.
+fn rewritten(parts: &Parts, body: &Bytes, outgoing: &Outgoing, exchange: &mut Exchange) -> Request<SentBody> {
+    let mut parts = parts.clone();
+    if let (Some(draft), Some(pieces)) = (&mut exchange.draft, &outgoing.pieces) {
+        draft.forwards(pieces);
+    }
+    // The betas of a forked child are its parent's and its own. Nothing is touched if those are the child's.
+    if let Some(betas) = &outgoing.betas
+        && *betas != exchange.facts.betas
+    {
+        if let Ok(value) = HeaderValue::try_from(betas) {
+            parts.headers.insert(BETA, value);
+        }
+        if let Some(draft) = &mut exchange.draft {
+            draft.forwards_betas(betas);
+        }
+    }
+    let body = outgoing.pieces.clone().map_or_else(|| SentBody::whole(body.clone()), SentBody::spliced);
+    Request::from_parts(parts, body)
+}
+
+fn without_lost_blocks(body: &Bytes, betas: &str) -> Option<Second> {
+    let edit = drop_block(body, &Anatomy::read(body).ok()?)?;
+    let betas = crate::engine::fork::betas(betas, [DROP_BLOCK_BETA]);
+    let betas = HeaderValue::try_from(betas).ok()?;
+    Some(Second::WithoutLostBlocks { pieces: apply(body, &[edit]).pieces, betas })
+}
+
+/// Returns true if thinking in this request may be bound to a prefix that it had from us and goes out without. A
+/// client that breaks the prefix of its own conversation is told so, as it would be without us.
+fn may_have_lost_prefix(modes: Modes, flight: &Flight) -> bool {
+    if let Some(bound) = flight.relation.bound().filter(|bound| bound.is_forked()) {
+        return !flight.is_forked() || bound.has_strayed;
+    }
+    let conversation = &flight.conversation;
+    conversation.was_forked() || (modes.in_force == Mode::Fork && !conversation.is_its_own())
+}
