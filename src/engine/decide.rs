@@ -87,7 +87,7 @@ pub struct Wait {
 /// A request that goes out now.
 #[derive(Debug)]
 pub struct Departure {
-    pub flight: Flight,
+    pub flight: Box<Flight>,
     pub outgoing: Outgoing,
     pub would_fork: Option<&'static str>,
     pub gate: Option<GatePass>,

@@ -18,6 +18,7 @@ use prometheus::{IntGauge, IntGaugeVec};
 
 use crate::config::Limits;
 use crate::engine::words::Reason;
+use crate::store::{Budget, ByteKind};
 
 use super::error::Fault;
 use super::forward::SentBody;
@@ -38,7 +39,7 @@ pub enum Collected {
 /// Counts the bodies that are in memory.
 pub struct Held {
     requests: AtomicUsize,
-    bytes: AtomicUsize,
+    budget: Arc<Budget>,
     requests_gauge: IntGauge,
     bytes_gauge: IntGauge,
 }
@@ -50,17 +51,18 @@ pub struct Permit {
 }
 
 impl Held {
-    pub fn new(gauge: &IntGaugeVec) -> Held {
+    pub fn new(gauge: &IntGaugeVec, budget: Arc<Budget>) -> Held {
         Held {
             requests: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
+            budget,
             requests_gauge: gauge.with_label_values(&["requests"]),
             bytes_gauge: gauge.with_label_values(&["bytes"]),
         }
     }
 
     fn enter(self: &Arc<Self>, limits: &Limits) -> Option<Permit> {
-        take(&self.requests, 1, limits.held_requests)?;
+        let one_more = |now: usize| (now < limits.held_requests).then_some(now + 1);
+        self.requests.fetch_update(Relaxed, Relaxed, one_more).ok()?;
         self.requests_gauge.inc();
         Some(Permit { held: self.clone(), bytes: 0 })
     }
@@ -69,7 +71,9 @@ impl Held {
 impl Permit {
     /// Counts more bytes as held, or returns the reason why that is not allowed.
     fn grow(&mut self, bytes: usize, limits: &Limits) -> Result<(), Reason> {
-        take(&self.held.bytes, bytes, limits.held_bytes).ok_or(Reason::HeldBytes)?;
+        if !self.held.budget.take(ByteKind::Held, bytes, limits.held_bytes) {
+            return Err(Reason::HeldBytes);
+        }
         self.bytes += bytes;
         self.held.bytes_gauge.add(bytes as i64);
         Ok(())
@@ -79,14 +83,10 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.held.requests.fetch_sub(1, Relaxed);
-        self.held.bytes.fetch_sub(self.bytes, Relaxed);
+        self.held.budget.give_back(ByteKind::Held, self.bytes);
         self.held.requests_gauge.dec();
         self.held.bytes_gauge.sub(self.bytes as i64);
     }
-}
-
-fn take(counter: &AtomicUsize, amount: usize, max: usize) -> Option<usize> {
-    counter.fetch_update(Relaxed, Relaxed, |now| now.checked_add(amount).filter(|sum| *sum <= max)).ok()
 }
 
 pub async fn collect(

@@ -20,7 +20,7 @@ const TOOL_CHARS_MAX: usize = 128;
 pub struct InFlight {
     home: Home,
     /// Taken when the request is answered.
-    flight: Option<Flight>,
+    flight: Option<Box<Flight>>,
 }
 
 /// A request that the upstream took, until the end of its answer.
@@ -39,12 +39,12 @@ pub struct Home {
 }
 
 impl InFlight {
-    pub fn new(home: Home, flight: Flight) -> InFlight {
+    pub fn new(home: Home, flight: Box<Flight>) -> InFlight {
         InFlight { home, flight: Some(flight) }
     }
 
     pub fn flight(&self) -> Option<&Flight> {
-        self.flight.as_ref()
+        self.flight.as_deref()
     }
 
     pub fn tenant(&self) -> &Arc<Tenant> {
@@ -52,7 +52,7 @@ impl InFlight {
     }
 
     pub fn flight_mut(&mut self) -> Option<&mut Flight> {
-        self.flight.as_mut()
+        self.flight.as_deref_mut()
     }
 
     pub fn home(&self) -> &Home {
@@ -119,7 +119,7 @@ impl AcceptedFlight {
     }
 
     /// The answer has ended. Returns what was found, and the request that it belongs to.
-    pub fn settle(mut self, turn: Option<&Turn>, metrics: &Metrics) -> Option<(Settlement, Flight)> {
+    pub fn settle(mut self, turn: Option<&Turn>, metrics: &Metrics) -> Option<(Settlement, Box<Flight>)> {
         let mut accepted = self.accepted.take()?;
         let Policy { prices, reports_volatile, .. } = &*self.home.policy;
         let rules = SettleRules { prices, reports_volatile: *reports_volatile };

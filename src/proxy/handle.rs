@@ -104,7 +104,9 @@ impl Proxy {
         {
             return self.observed(call, reason, exchange).await;
         }
-        match self.read(&call.body, ReadMode::Spelt(self.policy.align.order), exchange) {
+        let mode = ReadMode::Spelt(self.policy.align.order);
+        let bytes = call.body.len();
+        match self.large.work(bytes, || self.read(&call.body, mode, exchange)).await {
             Ok(Some(read)) => {
                 let planned = self.plan(read, call.deadline, exchange).await;
                 self.send(call, planned, exchange).await
@@ -196,7 +198,7 @@ impl Proxy {
         facts.recall = Some((self.store.name(), arrival.predecessor().is_some()));
         let who = facts.claims.who(&arrival.received, sender);
         let request = ReadRequest {
-            arrival,
+            arrival: Box::new(arrival),
             hint,
             model: facts.model.clone().unwrap_or_default(),
             betas: facts.betas.clone(),
@@ -217,17 +219,20 @@ impl Proxy {
     ) -> Result<Answered, Fault> {
         exchange.facts.sent_at = Some(Instant::now());
         let sent = self.clock.now();
-        let MessagesCall { parts, body, .. } = &call;
-        let request = Request::from_parts(parts.clone(), SentBody::whole(body.clone()));
+        let MessagesCall { parts, body, permit: _permit, .. } = call;
+        let request = Request::from_parts(parts, SentBody::whole(body.clone()));
         let reading = async {
             yield_once().await;
             if reason == Reason::ContentEncoding {
-                let digest = BodyDigest::of(body);
+                let digest = BodyDigest::of(&body);
                 (exchange.facts.received, exchange.facts.sent) = (Some(digest), Some(digest));
                 return None;
             }
-            let read = self.read(body, ReadMode::AsItCame, exchange).ok()??;
-            Some(self.watch(read, reason, sent, exchange))
+            let watch = || {
+                let read = self.read(&body, ReadMode::AsItCame, exchange).ok()??;
+                Some(self.watch(read, reason, sent, exchange))
+            };
+            self.large.work(body.len(), watch).await
         };
         let (answer, flight) = tokio::join!(self.upstream.send(request), reading);
         Ok(Answered { answer: answer?, flight })

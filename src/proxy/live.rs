@@ -122,6 +122,7 @@ impl Proxy {
             generation: Generation::set(self.generation.number + 1, left, &self.metrics),
             upstream: self.upstream.clone(),
             held: self.held.clone(),
+            large: self.large.clone(),
             store: self.store.clone(),
             prefixes_until: self.prefixes_until.clone(),
             clock: self.clock.clone(),

@@ -9,6 +9,7 @@
 
 pub mod handle;
 pub mod collect;
+pub mod large;
 pub mod plan;
 pub mod wait;
 pub mod send;
@@ -43,6 +44,7 @@ use crate::store::{self, Store};
 use clock::Clock;
 use collect::Held;
 use forward::Upstream;
+use large::LargeBodies;
 use live::Generation;
 use panic_injection::PanicInjection;
 
@@ -53,6 +55,7 @@ pub struct Proxy {
     generation: Generation,
     upstream: Arc<Upstream>,
     held: Arc<Held>,
+    large: Arc<LargeBodies>,
     store: Arc<Store>,
     /// Until when a child may have a prefix, in milliseconds of the clock.
     prefixes_until: Arc<AtomicU64>,
@@ -82,13 +85,13 @@ impl Modes {
 impl Proxy {
     pub fn new(config: Config, prices: Prices, metrics: Arc<Metrics>) -> Result<Proxy, forward::SetupError> {
         let upstream = Arc::new(Upstream::new(&config.upstream)?);
-        let held = Arc::new(Held::new(&metrics.held));
         metrics.models.reserve(prices.models().map(|model| &*model.id));
         metrics.name_tenants(config.tenants.clone());
         let config::Store { max_bytes, tenant_share, recent_bytes, .. } = config.store;
         let limits = store::Limits { max_bytes, recent_bytes, tenant_share };
         let policy = Arc::new(rules::policy(&config, Arc::new(prices)));
         let store = Arc::new(Store::new(limits, policy.fan_out.clone(), rules::gate(&config)));
+        let held = Arc::new(Held::new(&metrics.held, Arc::clone(store.budget())));
         let clock = Arc::new(Clock::new());
         record::show_store(&metrics, Arc::clone(&store));
         let generation = Generation::first(&metrics);
@@ -99,6 +102,7 @@ impl Proxy {
             generation,
             upstream,
             held,
+            large: Arc::default(),
             store,
             prefixes_until: Arc::default(),
             clock,

@@ -30,6 +30,7 @@ use super::forward::{self, BoxError};
 use super::handle::Answered;
 use super::headers;
 use super::lanes::PoolSlot;
+use super::large;
 use super::slow_reader;
 use super::stall::Stall;
 
@@ -137,7 +138,8 @@ impl Tee {
 
     fn end(&mut self, ending: Ending) {
         if !std::mem::replace(&mut self.ended, true) {
-            self.guarded(|watch| watch.end(ending));
+            let bytes = self.watch.exchange.as_ref().and_then(|exchange| exchange.facts.received_bytes);
+            large::aside(bytes.unwrap_or(0), || self.guarded(|watch| watch.end(ending)));
         }
     }
 

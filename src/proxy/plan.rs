@@ -39,7 +39,10 @@ impl Proxy {
         let (ticket, modes) = (self.store.ticket(), exchange.facts.modes);
         let mut waits = Waits::default();
         let mut round = 1;
-        let mut prepared = self.prepare(&request, who, Treatment::Changed, &home, exchange);
+        let bytes = request.arrival.body().len();
+        let changed = Treatment::Changed;
+        let prepare = || self.prepare(&request, who, changed, &home, exchange);
+        let mut prepared = self.large.work(bytes, prepare).await;
         loop {
             let facts = Circumstances {
                 ticket,
@@ -74,7 +77,8 @@ impl Proxy {
                 Next::PrepareAgain(again) => {
                     request = again;
                     round += 1;
-                    prepared = self.prepare(&request, who, Treatment::Changed, &home, exchange);
+                    let prepare = || self.prepare(&request, who, changed, &home, exchange);
+                    prepared = self.large.work(bytes, prepare).await;
                 }
             }
         }

@@ -10,6 +10,7 @@
 //! Rule: nothing is remembered of a tenant before the upstream accepted one of its requests. An invented
 //! credential leaves no trace.
 
+mod budget;
 mod shared;
 mod tenant;
 
@@ -24,6 +25,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
 
+pub use budget::{Budget, ByteKind};
 pub use tenant::Tenant;
 
 use crate::engine::family::fanout::Rules;
@@ -57,29 +59,19 @@ pub struct Store {
     limits: Limits,
     rules: ArcSwap<Rules>,
     gate: ArcSwap<GateSettings>,
-    totals: Arc<Totals>,
+    budget: Arc<Budget>,
+    counts: Arc<Counts>,
     /// Counts uses, so that the tenant that was away for longest is known.
     uses: AtomicU64,
     tickets: AtomicU64,
 }
 
-/// The totals of all tenants together.
+/// The things that all tenants together have.
 #[derive(Debug, Default)]
-struct Totals {
-    spelling_bytes: AtomicUsize,
-    /// Fork points, snapshots and children, what they stand on included.
-    fork_bytes: AtomicUsize,
-    recent_bytes: AtomicUsize,
+struct Counts {
     forks: AtomicUsize,
     /// By layer.
     prefixes: [AtomicUsize; 4],
-}
-
-impl Totals {
-    /// Returns the number of bytes that `store.max_bytes` bounds.
-    fn kept_bytes(&self) -> usize {
-        self.spelling_bytes.load(Relaxed) + self.fork_bytes.load(Relaxed)
-    }
 }
 
 impl Store {
@@ -91,7 +83,8 @@ impl Store {
             limits,
             rules,
             gate: ArcSwap::from_pointee(gate),
-            totals: Arc::default(),
+            budget: Arc::default(),
+            counts: Arc::default(),
             uses: AtomicU64::new(0),
             tickets: AtomicU64::new(1),
         }
@@ -145,8 +138,8 @@ impl Store {
     pub fn shrink(&self) {
         // A little more than necessary goes, so that this is not done for every request that comes.
         let goal = self.limits.recent_bytes - self.limits.recent_bytes / 8;
-        if self.totals.recent_bytes.load(Relaxed) > self.limits.recent_bytes {
-            while self.totals.recent_bytes.load(Relaxed) > goal {
+        if self.budget.held(ByteKind::Recent) > self.limits.recent_bytes {
+            while self.budget.held(ByteKind::Recent) > goal {
                 let largest = self.largest(|tenant| tenant.look(|state| state.recent.bytes()));
                 if !largest.is_some_and(|tenant| tenant.look(|state| state.forget_oldest_body())) {
                     break;
@@ -158,7 +151,7 @@ impl Store {
 
     /// Makes room for this many bytes beside recent bodies; `false` if there is none.
     pub fn make_room(&self, bytes: usize) -> bool {
-        while self.totals.kept_bytes().saturating_add(bytes) > self.limits.max_bytes {
+        while self.budget.kept().saturating_add(bytes) > self.limits.max_bytes {
             if !self.forget_something() {
                 return false;
             }
@@ -166,19 +159,24 @@ impl Store {
         true
     }
 
-    /// Returns the number of bytes held, recent bodies included.
+    /// The budget of all bytes that are held in memory.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// Returns the number of bytes remembered, recent bodies included.
     pub fn bytes(&self) -> usize {
-        self.totals.kept_bytes() + self.totals.recent_bytes.load(Relaxed)
+        self.budget.kept() + self.budget.held(ByteKind::Recent)
     }
 
     /// The prefixes of all tenants that are remembered, by layer.
     pub fn prefixes(&self) -> [usize; 4] {
-        [0, 1, 2, 3].map(|layer| self.totals.prefixes[layer].load(Relaxed))
+        [0, 1, 2, 3].map(|layer| self.counts.prefixes[layer].load(Relaxed))
     }
 
     /// The fork points of all tenants.
     pub fn forks(&self) -> usize {
-        self.totals.forks.load(Relaxed)
+        self.counts.forks.load(Relaxed)
     }
 
     /// Other rules of who is a child, and of who waits, from now on. Who waits already keeps its deadline.
@@ -234,7 +232,8 @@ impl Store {
 
     fn new_tenant(&self, id: &TenantId) -> Tenant {
         let rules = Rules::clone(&self.rules.load());
-        Tenant::new(*id, self.limits, rules, **self.gate.load(), Arc::clone(&self.totals))
+        let (budget, counts) = (Arc::clone(&self.budget), Arc::clone(&self.counts));
+        Tenant::new(*id, self.limits, rules, **self.gate.load(), budget, counts)
     }
 
     /// Forgets what is missed least; `false` if there is nothing but children that work.

@@ -1,11 +1,12 @@
 //! One tenant: its state behind one lock, its spellings behind another.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
+use super::budget::{Budget, ByteKind, change};
 use super::shared::SharedState;
-use super::{Limits, Totals};
+use super::{Counts, Limits};
 use crate::engine::family::fanout::Rules;
 use crate::engine::gate::GateSettings;
 use crate::engine::respell::canonical::{self, News, Table};
@@ -18,7 +19,8 @@ pub struct Tenant {
     spellings: RwLock<Table>,
     last_used: AtomicU64,
     limits: Limits,
-    totals: Arc<Totals>,
+    budget: Arc<Budget>,
+    counts: Arc<Counts>,
 }
 
 /// The sizes of a tenant that count towards those of all tenants.
@@ -48,7 +50,8 @@ impl Tenant {
         limits: Limits,
         rules: Rules,
         gate: GateSettings,
-        totals: Arc<Totals>,
+        budget: Arc<Budget>,
+        counts: Arc<Counts>,
     ) -> Tenant {
         let state = TenantState::new(id, rules, gate, limits.share(limits.recent_bytes));
         Tenant {
@@ -56,7 +59,8 @@ impl Tenant {
             spellings: RwLock::new(Table::new(spelling_limits(limits))),
             last_used: AtomicU64::new(0),
             limits,
-            totals,
+            budget,
+            counts,
         }
     }
 
@@ -82,7 +86,7 @@ impl Tenant {
         *table = Table::new(spelling_limits(self.limits));
         let after = table.bytes();
         drop(table);
-        add(&self.totals.spelling_bytes, before, after);
+        self.budget.change(ByteKind::Spellings, before, after);
         after < before
     }
 
@@ -99,12 +103,11 @@ impl Tenant {
     }
 
     fn count(&self, before: Sizes, after: Sizes) {
-        let Totals { recent_bytes, fork_bytes, forks, prefixes, .. } = &*self.totals;
-        add(recent_bytes, before.recent_bytes, after.recent_bytes);
-        add(fork_bytes, before.fork_bytes, after.fork_bytes);
-        add(forks, before.forks, after.forks);
-        for (layer, total) in prefixes.iter().enumerate() {
-            add(total, before.prefixes[layer], after.prefixes[layer]);
+        self.budget.change(ByteKind::Recent, before.recent_bytes, after.recent_bytes);
+        self.budget.change(ByteKind::FanOuts, before.fork_bytes, after.fork_bytes);
+        change(&self.counts.forks, before.forks, after.forks);
+        for (layer, total) in self.counts.prefixes.iter().enumerate() {
+            change(total, before.prefixes[layer], after.prefixes[layer]);
         }
     }
 }
@@ -133,7 +136,7 @@ impl TenantAccess for Tenant {
         table.remember(news);
         let after = table.bytes();
         drop(table);
-        add(&self.totals.spelling_bytes, before, after);
+        self.budget.change(ByteKind::Spellings, before, after);
     }
 }
 
@@ -141,19 +144,11 @@ impl Drop for Tenant {
     fn drop(&mut self) {
         let sizes = self.look(|state| Sizes::of(state));
         self.count(sizes, Sizes::default());
-        add(&self.totals.spelling_bytes, self.spellings(Table::bytes), 0);
+        self.budget.change(ByteKind::Spellings, self.spellings(Table::bytes), 0);
     }
 }
 
 fn spelling_limits(limits: Limits) -> canonical::Limits {
     let most = canonical::Limits::TENANT;
     canonical::Limits { bytes: most.bytes.min(limits.share(limits.max_bytes)), ..most }
-}
-
-fn add(total: &AtomicUsize, before: usize, after: usize) {
-    if after >= before {
-        total.fetch_add(after - before, Relaxed);
-    } else {
-        total.fetch_sub(before - after, Relaxed);
-    }
 }

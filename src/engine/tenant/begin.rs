@@ -20,7 +20,7 @@ impl TenantState {
         plan: FlightPlan,
         ticket: Ticket,
         now: Moment,
-    ) -> Flight {
+    ) -> Box<Flight> {
         self.newest = self.newest.max(ticket);
         let relation = &plan.relation;
         let binding = match (&relation.kind, &plan.first) {
@@ -56,7 +56,7 @@ impl TenantState {
         if let Some(first) = first {
             request.model = first.model;
         }
-        Flight {
+        Box::new(Flight {
             request,
             plan: plan.plan,
             relation: plan.relation,
@@ -75,11 +75,11 @@ impl TenantState {
             sent_world,
             aligned_world,
             binding,
-        }
+        })
     }
 
     /// Takes over a request that went out before anything was known of its tenant.
-    pub fn adopt(&mut self, mut flight: Flight) -> Flight {
+    pub fn adopt(&mut self, mut flight: Box<Flight>) -> Box<Flight> {
         let (ticket, streams, at) = (flight.ticket, flight.request.streams, flight.sent_at);
         flight.prediction = self.predict(&flight.trace, at);
         self.gate.sent(ticket, &flight.prediction, streams, &mut self.worlds.billed, at);

@@ -20,7 +20,7 @@ use crate::engine::words::{Moment, Plan, SightingClass, Ticket};
 /// A request that was read, and whose it is.
 #[derive(Clone, Debug)]
 pub struct ReadRequest {
-    pub arrival: Arrival,
+    pub arrival: Box<Arrival>,
     pub hint: Option<Hint>,
     /// The model that it asks for; empty if it names none.
     pub model: String,
@@ -102,7 +102,7 @@ pub struct Flight {
 /// A request that the upstream took.
 #[derive(Debug)]
 pub struct Accepted {
-    pub flight: Flight,
+    pub flight: Box<Flight>,
     pub(super) recent: RecentId,
     /// The classes of its prefixes, layer by layer, against what came before.
     pub classes: [SightingClass; 4],

@@ -28,7 +28,7 @@ struct Keepsakes {
 /// kept.
 pub fn accept<T: TenantAccess>(
     tenant: &T,
-    mut flight: Flight,
+    mut flight: Box<Flight>,
     keeps_snapshots: bool,
     now: Moment,
 ) -> Accepted {
@@ -73,7 +73,7 @@ fn spelling<T: TenantAccess>(tenant: &T, flight: &Flight) -> Option<Spelling> {
 }
 
 impl TenantState {
-    fn accept(&mut self, mut flight: Flight, keepsakes: Keepsakes, now: Moment) -> Accepted {
+    fn accept(&mut self, mut flight: Box<Flight>, keepsakes: Keepsakes, now: Moment) -> Accepted {
         let arrival = &flight.request.arrival;
         let last = arrival.predecessor();
         if let Some(last) = last {
@@ -159,7 +159,7 @@ impl TenantState {
         if std::mem::replace(&mut accepted.has_begun, true) {
             return;
         }
-        let Flight { request, trace, sent_at, ticket, aligned_world, .. } = &accepted.flight;
+        let Flight { request, trace, sent_at, ticket, aligned_world, .. } = &*accepted.flight;
         if let Some(outcome) = self.recent.outcome_mut(accepted.recent) {
             outcome.begun = Some(now);
         }

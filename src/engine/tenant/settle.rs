@@ -161,7 +161,7 @@ fn judge(
     missed: Option<Missed>,
     facts: ModelFacts,
 ) -> Option<Break> {
-    let Flight { request, trace, prediction, sent_at, .. } = &accepted.flight;
+    let Flight { request, trace, prediction, sent_at, .. } = &*accepted.flight;
     let last = request.arrival.predecessor().zip(turns);
     let answered = last.and_then(|(last, ([whole, _], _))| last.trace.as_answered(whole, &last.outcome));
     // Bytes are only compared with those of an earlier turn.
@@ -272,7 +272,7 @@ fn end_turn<T: TenantAccess>(
     turn: &Turn,
     now: Moment,
 ) -> Option<Fanout> {
-    let Flight { binding, own, request, .. } = &accepted.flight;
+    let Flight { binding, own, request, .. } = &*accepted.flight;
     if let Some(binding) = *binding {
         let needs_start = tenant.look(|state| state.fan_outs.children().needs_start(binding, own));
         if needs_start && let Some(message) = turn.message() {
@@ -319,7 +319,7 @@ impl TenantState {
         now: Moment,
     ) -> Option<Missed> {
         let Flight { request, trace, ticket, prediction, trial, lesson, sent_world, aligned_world, .. } =
-            &accepted.flight;
+            &*accepted.flight;
         let (model, least) = (&request.model, facts.minimum_tokens);
         if !accepted.is_billed {
             self.learned.bill(model, trace.reading(), usage);

@@ -203,7 +203,7 @@ impl Bench {
             tenant.spellings(|table| parts(stages, &arrival, &view, table));
         }
         let request = ReadRequest {
-            arrival,
+            arrival: Box::new(arrival),
             hint: None,
             model: "claude-sonnet-4-6".to_owned(),
             betas: "interleaved-thinking-2025-05-14".to_owned(),

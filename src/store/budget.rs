@@ -1,0 +1,85 @@
+//! The bytes that are held in memory, in one budget.
+//!
+//! | kind | limit | over the limit |
+//! |---|---|---|
+//! | bodies of requests under way | `limits.held_bytes` | the next body streams through unread |
+//! | recent requests | `store.recent_bytes` | the oldest of the tenant that holds most is forgotten |
+//! | fan-outs and spellings | `store.max_bytes` | fork points and snapshots that no child needs are forgotten, then tenants without forked children, then spellings, then children with nothing to do |
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// The kinds of bytes that are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByteKind {
+    /// Bodies of requests under way.
+    Held,
+    /// The last request of each conversation.
+    Recent,
+    /// Fork points, snapshots and children, with the parents' requests.
+    FanOuts,
+    /// The spellings that were seen first.
+    Spellings,
+}
+
+/// The bytes of all tenants, by kind.
+#[derive(Debug, Default)]
+pub struct Budget {
+    bytes: [AtomicUsize; 4],
+}
+
+impl Budget {
+    /// The number of bytes of a kind that are held.
+    pub fn held(&self, kind: ByteKind) -> usize {
+        self.of(kind).load(Relaxed)
+    }
+
+    /// The number of bytes that `store.max_bytes` bounds.
+    pub fn kept(&self) -> usize {
+        self.held(ByteKind::FanOuts) + self.held(ByteKind::Spellings)
+    }
+
+    /// Takes this many bytes, unless that would be more than the limit. Returns true if they were taken.
+    pub fn take(&self, kind: ByteKind, bytes: usize, limit: usize) -> bool {
+        let fits = |now: usize| now.checked_add(bytes).filter(|sum| *sum <= limit);
+        self.of(kind).fetch_update(Relaxed, Relaxed, fits).is_ok()
+    }
+
+    pub fn give_back(&self, kind: ByteKind, bytes: usize) {
+        self.of(kind).fetch_sub(bytes, Relaxed);
+    }
+
+    /// A part of a kind has changed its size.
+    pub fn change(&self, kind: ByteKind, before: usize, after: usize) {
+        change(self.of(kind), before, after);
+    }
+
+    fn of(&self, kind: ByteKind) -> &AtomicUsize {
+        &self.bytes[kind as usize]
+    }
+}
+
+/// Adds the difference of two sizes to a total.
+pub(super) fn change(total: &AtomicUsize, before: usize, after: usize) {
+    if after >= before {
+        total.fetch_add(after - before, Relaxed);
+    } else {
+        total.fetch_sub(before - after, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_taken_than_the_limit_allows_and_kinds_do_not_mix() {
+        let budget = Budget::default();
+        assert!(budget.take(ByteKind::Held, 60, 100) && !budget.take(ByteKind::Held, 41, 100));
+        assert!(budget.take(ByteKind::Held, 40, 100) && !budget.take(ByteKind::Held, usize::MAX, usize::MAX));
+        budget.give_back(ByteKind::Held, 60);
+        budget.change(ByteKind::FanOuts, 0, 7);
+        budget.change(ByteKind::Spellings, 0, 5);
+        budget.change(ByteKind::Spellings, 5, 2);
+        assert_eq!((budget.held(ByteKind::Held), budget.kept(), budget.held(ByteKind::Recent)), (40, 9, 0));
+    }
+}
