@@ -17,7 +17,7 @@ use crate::engine::family::arrival::Arrival;
 use crate::engine::family::conversation::{Conversation, Trace};
 use crate::engine::request::edit::{self, Edit, Forwarded};
 use crate::engine::request::prefix::Attribution;
-use crate::engine::request::recall::{Copied, Known, KnownLayer, Remembered};
+use crate::engine::request::recall::{Known, KnownLayer, Remembered};
 use crate::engine::respell::canonical::{self, Choice, Limits, News, Order, Pins, Table, Thinking};
 use crate::engine::words::{Layer, Reason};
 
@@ -186,9 +186,7 @@ fn respell(
     let body = Bytes::from(canonical::splice(received.body(), &canonical.replacements).concat());
     // What stood on another's prefix has nothing in common with this but its messages, which the received has too.
     let like = arrival.before.as_ref().and_then(|before| before.trace.whole()).unwrap_or(received);
-    let messages = &received.anatomy().messages;
-    let is_copy = |number: usize, _| messages.get(number).is_some_and(|it| !canonical.touches(&it.span));
-    let known = Respelt { like, known, copied: Copied { request: received, is_copy: &is_copy } };
+    let known = Respelt { like, known };
     Remembered::read(body, &known, attribution).map(Arc::new).map_err(|_| Reason::Internal)
 }
 
@@ -222,16 +220,11 @@ fn canonicalize(
 struct Respelt<'a> {
     like: &'a Arc<Remembered>,
     known: &'a dyn Known,
-    copied: Copied<'a>,
 }
 
 impl Known for Respelt<'_> {
     fn hinted(&self) -> Option<Arc<Remembered>> {
         Some(Arc::clone(self.like))
-    }
-
-    fn copied(&self) -> Option<Copied<'_>> {
-        Some(self.copied)
     }
 
     fn layers(&self, layer: Layer) -> Vec<Arc<KnownLayer>> {

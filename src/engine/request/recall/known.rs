@@ -29,11 +29,6 @@ pub trait Known {
         SharedParts::default()
     }
 
-    /// A request that this one was made of.
-    fn copied(&self) -> Option<Copied<'_>> {
-        None
-    }
-
     /// A request whose messages may follow those of the hinted one.
     fn following(&self) -> Option<&Remembered> {
         None
@@ -44,14 +39,6 @@ pub trait Known {
     fn layers(&self, _layer: Layer) -> Vec<Arc<KnownLayer>> {
         Vec::new()
     }
-}
-
-/// A request that another one was made of.
-#[derive(Clone, Copy)]
-pub struct Copied<'a> {
-    pub request: &'a Remembered,
-    /// Returns true if the message with this number, which starts at this offset of the new request, is a copy.
-    pub is_copy: &'a dyn Fn(usize, usize) -> bool,
 }
 
 /// Nothing is known: every byte is walked and hashed.

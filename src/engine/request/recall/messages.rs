@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use super::found::FoundPieces;
 use super::place::ListPosition;
-use super::{Copied, Known, Remembered};
+use super::{Known, Remembered};
 use crate::engine::request::anatomy::Message;
 
 /// The requests whose messages a new one may repeat, and how far its walk has come in each of them.
 pub(super) struct KnownMessages<'a> {
     /// The request that the new one continues.
     pub continued: Option<Arc<Remembered>>,
-    pub copied: Option<Copied<'a>>,
     /// A request whose messages may come behind those of the continued one.
     following: Option<&'a Remembered>,
     /// How far the walk has come in the continued request, and in the following one.
@@ -35,32 +34,25 @@ impl<'a> KnownMessages<'a> {
     pub fn new(continued: Option<Arc<Remembered>>, known: Option<&'a dyn Known>) -> KnownMessages<'a> {
         KnownMessages {
             continued,
-            copied: known.and_then(|known| known.copied()),
             following: known.and_then(|known| known.following()).filter(|next| next.is_usable()),
             place: ListPosition::default(),
             following_place: ListPosition::default(),
         }
     }
 
-    /// Looks for the message with this number, which starts at `start`, where `rest` begins.
-    pub fn candidate(&mut self, number: usize, start: usize, rest: &[u8]) -> Option<KnownMessage<'_>> {
+    /// Looks for the message that `rest` begins with.
+    pub fn candidate(&mut self, rest: &[u8]) -> Option<KnownMessage<'_>> {
         let continued = self.continued.as_deref();
         let is_continued = |request: &Remembered| continued.is_some_and(|old| std::ptr::eq(old, request));
         let candidate = |request, index, is_equal| {
             Some(KnownMessage { request, index, is_equal, is_continued: is_continued(request) })
         };
-        if let Some(copied) = self.copied.filter(|copied| (copied.is_copy)(number, start)) {
-            self.place.next = number + 1;
-            return candidate(copied.request, number, true);
-        }
         let mut last = None;
         if let Some(old) = continued {
             if let Some(index) = self.place.find(rest, |index| old.message_bytes(index)) {
                 return candidate(old, index, true);
             }
             last = candidate(old, self.place.passed(), false);
-        } else {
-            self.place.next = number + 1;
         }
         let is_past = continued.is_none_or(|old| self.place.passed() >= old.anatomy.messages.len());
         // The messages of the following request are expected behind all of the continued one's.

@@ -44,7 +44,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 pub use choose::CANDIDATES_MAX;
-pub use known::{Copied, Known, Last, Nothing};
+pub use known::{Known, Last, Nothing};
 pub use opening::{FirstAnswer, Opening};
 pub use parts::{InParts, Shared};
 pub(in crate::engine) use reader::Reader;

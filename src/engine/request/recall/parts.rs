@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Copied, Known, KnownLayer, Malformed, Reading, Remembered};
+use super::{Known, Malformed, Reading, Remembered};
 use crate::engine::request::prefix::Attribution;
-use crate::engine::words::Layer;
 
 /// A request that was read, without a copy of what others hold anyway.
 #[derive(Debug)]
@@ -46,15 +45,7 @@ impl InParts {
         known: &dyn Known,
         attribution: Attribution,
     ) -> Result<(InParts, Remembered), Malformed> {
-        let parent = &*shared.request;
-        let slices = slices_of(&parent.body, &parts);
-        let is_copy = |number: usize, start: usize| {
-            let span = parent.anatomy().messages.get(number).map(|message| message.span.clone());
-            let copies = |span: Range<usize>| slices.iter().any(|slice| slice.holds(&span, start));
-            parent.is_usable() && span.is_some_and(copies)
-        };
-        let known = Made { known, copied: Copied { request: parent, is_copy: &is_copy } };
-        let whole = Remembered::read(parts.concat().into(), &known, attribution)?;
+        let whole = Remembered::read(parts.concat().into(), known, attribution)?;
         let is_of = |body: &Bytes, part: &Bytes| addresses(body).contains(&addresses(part).start);
         let (mut received_bytes, mut all) = (0, 0);
         for part in &mut parts {
@@ -88,58 +79,6 @@ impl InParts {
     /// About how much memory this takes, beside what is shared.
     pub fn memory_bytes(&self) -> usize {
         size_of::<InParts>() + self.own + self.parts.len() * size_of::<Bytes>() + self.reading.memory_bytes()
-    }
-}
-
-/// A stretch of one body in another.
-struct Slice {
-    from: Range<usize>,
-    at: usize,
-}
-
-impl Slice {
-    /// Returns true if this slice holds `span` of the first body, and has it at the offset `at` of the second.
-    fn holds(&self, span: &Range<usize>, at: usize) -> bool {
-        let Slice { from, at: start } = self;
-        from.start <= span.start && span.end <= from.end && at == start + (span.start - from.start)
-    }
-}
-
-/// Which of these parts, put together, are slices of a body.
-fn slices_of(body: &Bytes, parts: &[Bytes]) -> Vec<Slice> {
-    let whole = addresses(body);
-    let mut end = 0;
-    let slices = parts.iter().filter_map(|part| {
-        let at = end;
-        end += part.len();
-        let Range { start, end } = addresses(part);
-        (whole.start <= start && end <= whole.end)
-            .then(|| Slice { from: start - whole.start..end - whole.start, at })
-    });
-    slices.collect()
-}
-
-/// The knowledge of a request that was made of another.
-struct Made<'a> {
-    known: &'a dyn Known,
-    copied: Copied<'a>,
-}
-
-impl Known for Made<'_> {
-    fn hinted(&self) -> Option<Arc<Remembered>> {
-        self.known.hinted()
-    }
-
-    fn copied(&self) -> Option<Copied<'_>> {
-        Some(self.copied)
-    }
-
-    fn following(&self) -> Option<&Remembered> {
-        self.known.following()
-    }
-
-    fn layers(&self, layer: Layer) -> Vec<Arc<KnownLayer>> {
-        self.known.layers(layer)
     }
 }
 

@@ -189,8 +189,7 @@ impl<'a> Reader<'a> {
         }
         let Some(old) = &known.continued else { return Ok(Vec::new()) };
         found.make_room(old);
-        // A request that was made of another takes its messages from there, without a comparison.
-        let run = if repeated > 0 || known.copied.is_some() { repeated } else { old.run_at(rest) };
+        let run = if repeated > 0 { repeated } else { old.run_at(rest) };
         let messages = found.take_run(old, run, start);
         self.same_messages = run;
         known.place.next = run;
@@ -212,7 +211,7 @@ impl<'a> Reader<'a> {
         found: &mut FoundPieces,
     ) -> Result<usize, Malformed> {
         let (body, number) = (self.body, messages.len());
-        let candidate = known.candidate(number, start, &body[start..]);
+        let candidate = known.candidate(&body[start..]);
         self.spend(1)?;
         let message = match candidate.and_then(|it| it.take(found, start, &body[start..])) {
             Some(message) => {

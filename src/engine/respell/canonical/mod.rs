@@ -29,7 +29,6 @@
 use bytes::Bytes;
 
 use crate::engine::request::anatomy::{Anatomy, Form};
-use crate::engine::request::json::Span;
 use crate::engine::request::prefix::Leaf;
 use crate::engine::request::recall::{Remembered, SharedParts};
 use crate::engine::words::shown_enums;
@@ -91,14 +90,6 @@ pub struct Canonical {
     pub interns: News,
     /// For [`Choice::pin`]; empty unless thinking is bound.
     pub pins: Pins,
-}
-
-impl Canonical {
-    /// Returns true if anything within this span is replaced.
-    pub fn touches(&self, span: &Span) -> bool {
-        let first = self.replacements.partition_point(|replacement| replacement.span.end <= span.start);
-        self.replacements.get(first).is_some_and(|replacement| replacement.span.start < span.end)
-    }
 }
 
 /// Returns the one spelling of a request, as the tenant's table knows it.
