@@ -25,6 +25,8 @@ pub trait Known {
     }
 
     /// The parts of the hinted request that this one is known to repeat; of its messages, with the bytes between them.
+    /// Comparing those parts a second time would make reading a request that was put back into its spelling 10 %
+    /// slower at 200 KB (46 to 50 µs), and 16 % at 1 MB (127 to 148 µs).
     fn repeated(&self) -> SharedParts {
         SharedParts::default()
     }
