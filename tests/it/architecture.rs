@@ -239,6 +239,17 @@ fn the_map_names_every_folder_and_the_phases_in_the_order_of_the_code() {
 }
 
 #[test]
+fn contributors_are_sent_to_files_that_exist() {
+    let text = fs::read_to_string(root().join(".github/CONTRIBUTING.md")).unwrap();
+    let paths: Vec<&str> =
+        text.split('`').filter(|word| word.starts_with("src/") || word.starts_with("tests/it")).collect();
+    assert!(paths.len() > 15, "only {} paths found: the scan is broken", paths.len());
+    for path in paths {
+        assert!(root().join(path).exists(), "{path}");
+    }
+}
+
+#[test]
 fn the_path_of_a_request_fits_on_a_screen() {
     let handle = fs::read_to_string(root().join("src/proxy/handle.rs")).unwrap();
     let lines: usize =
