@@ -373,3 +373,6 @@ impl ChildOutlook for Outlook<'_> {
         self.state.predict(as_sent, self.now).tokens()
     }
 }
+
+#[cfg(test)]
+mod tests;

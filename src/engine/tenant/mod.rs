@@ -146,3 +146,6 @@ impl TenantState {
         std::mem::take(&mut self.woken).into_iter()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,148 @@
+//! Answers end, and are billed or not.
+
+use super::transitions::find;
+use super::*;
+use crate::engine::tenant::predict::Lookup;
+use crate::engine::words::{Arm, FanOutDropped, Layer, Plan, Skip, Why};
+
+/// A client that marks the end of its system prompt itself.
+fn marked_body(system: &str, questions: &[&str]) -> Value {
+    let mut body = plain_body(system, questions);
+    body["system"][0]["cache_control"] = json!({"type": "ephemeral"});
+    body
+}
+
+#[test]
+fn a_settled_request_is_billed_as_it_went_out_and_as_it_was_sent() {
+    let tenant = TestTenant::new();
+    let body = marked_body("Be brief.", &[&"Why? ".repeat(400)]);
+    let flight = tenant.send(&body, 100);
+    let usage = bill(&flight);
+    let mut accepted = tenant.accept(flight, 100);
+    tenant.begins(&mut accepted, None, 200);
+    let settlement = tenant.ends(&mut accepted, Some(&yes(usage)), 300);
+    let bills = settlement.bills.unwrap();
+    assert!(bills.as_sent.cached() > 0 && bills.as_sent.cached() < usage.cached());
+    assert!(bills.aligned.is_none(), "it was aligned");
+    // The same request, as each world would answer it now.
+    let next = tenant.prepare(&read(&tenant, &body, 400), 400);
+    let as_sent = next.as_sent.unwrap();
+    let sent = tenant.look(|state| {
+        Lookup::of(&as_sent, &as_sent.parameters).predict(&state.worlds.sent, None, Moment(400))
+    });
+    assert_eq!(sent.tokens(), bills.as_sent.cached());
+    let billed = tenant.look(|state| find(&state.worlds.billed, &accepted.flight, 400));
+    assert_eq!(billed.tokens(), usage.cached());
+    assert!(tenant.look(|state| state.worlds.aligned.is_empty()));
+    assert!(tenant.look(|state| state.learned.tokens_per_byte(MODEL)).is_some());
+    let answer = tenant.look(|state| state.recent.outcome_mut(accepted.recent).unwrap().answer.clone());
+    assert_eq!(answer.unwrap().message_id.as_deref(), Some("msg_yes"));
+}
+
+#[test]
+fn an_answer_without_content_leaves_nothing_warm() {
+    let tenant = TestTenant::new();
+    let flight = tenant.send(&marked_body("Be brief.", &["Why?"]), 100);
+    let usage = bill(&flight);
+    let mut accepted = tenant.accept(flight, 100);
+    let settlement = tenant.ends(&mut accepted, Some(&yes(usage)), 300);
+    assert!(settlement.bills.is_some() && settlement.verdict.cache_break.is_none());
+    assert!(tenant.look(|state| state.worlds.billed.is_empty() && state.worlds.sent.is_empty()));
+    let found = tenant.look(|state| find(&state.worlds.billed, &accepted.flight, 300));
+    assert!(found.read.is_none() && found.underway.is_empty());
+    assert_eq!(tenant.look(|state| state.gate.requests()), 0);
+}
+
+#[test]
+fn an_answer_that_breaks_off_after_it_began_stays_readable() {
+    let tenant = TestTenant::new();
+    let flight = tenant.send(&marked_body("Be brief.", &["Why?"]), 100);
+    let mut accepted = tenant.accept(flight, 100);
+    tenant.begins(&mut accepted, None, 200);
+    let settlement = tenant.ends(&mut accepted, None, 300);
+    assert!(settlement.bills.is_none());
+    assert!(tenant.look(|state| find(&state.worlds.billed, &accepted.flight, 300)).read.is_some());
+}
+
+#[test]
+fn those_that_wait_for_the_end_of_an_answer_are_woken_however_it_ends() {
+    for is_whole in [true, false] {
+        let tenant = TestTenant::new();
+        let (mut parent, turn) = tenant.parent_calls(0);
+        let fork = tenant.fork_id();
+        let other = ForkId::of(TENANT, "msg_other");
+        tenant.look(|state| {
+            state.await_seal(Ticket(11), fork, Moment(500));
+            state.await_seal(Ticket(12), other, Moment(600));
+            state.await_seal(Ticket(13), fork, Moment(700));
+        });
+        assert_eq!(
+            tenant.look(|state| (state.awaiting_seal(Moment(0)), state.next_due())),
+            (3, Some(Moment(500)))
+        );
+        assert_eq!(tenant.look(|state| state.awaiting_seal(Moment(500))), 2, "one of them may look");
+        let turn = if is_whole { Some(&turn) } else { None };
+        let fanout = tenant.ends(&mut parent, turn, 400).fanout.unwrap();
+        assert_eq!(fanout.err(), if is_whole { None } else { Some(FanOutDropped::Unfinished) });
+        assert_eq!(tenant.woken(), [Ticket(11), Ticket(13)]);
+        let waits = |ticket| tenant.look(|state| state.waits_until(Ticket(ticket)));
+        assert_eq!([waits(11), waits(12), waits(13)], [None, Some(Moment(600)), None]);
+    }
+}
+
+#[test]
+fn a_turn_of_a_child_is_compared_with_what_was_predicted() {
+    let tenant = TestTenant::new();
+    tenant.parent_has_called(0);
+    let first = tenant.exchange(&child_body("a"), reads, 100).child.unwrap();
+    assert_eq!((first.arm, first.is_first, first.output_tokens), (Arm::Forked, true, 50));
+    assert!(first.cost.is_some() && !first.is_empty);
+    let second = tenant.exchange(&child_again("a"), yes, 700).child.unwrap();
+    assert_eq!((second.arm, second.is_first, second.wall_ms), (Arm::Forked, false, 600));
+}
+
+#[test]
+fn a_conversation_that_lost_its_cache_twice_is_marked_no_more() {
+    let tenant = TestTenant::new();
+    // A system prompt that says what time it is, and a turn more each time.
+    let questions = ["Why?", "How?", "Who?", "When?", "Where?"];
+    let turn = |number: usize| plain_body(&format!("It is {number} o'clock."), &questions[..=number]);
+    let unread_from = || {
+        let next = read(&tenant, &turn(4), 9_000);
+        let last = next.arrival.predecessor().expect("it is not known");
+        last.conversation.unread_from()
+    };
+    let is_marked = |flight: &Flight| {
+        let statics = flight.trace.reading().anatomy().tools;
+        flight.trace.breakpoints.iter().any(|point| point.piece >= statics)
+    };
+    for (number, losses) in [(0, None), (1, None), (2, Some(Layer::System))] {
+        let now = 1_000 * (number as u64 + 1);
+        let flight = tenant.send(&turn(number), now);
+        assert!(is_marked(&flight), "turn {number}");
+        let usage = bill(&flight);
+        let mut accepted = tenant.accept(flight, now);
+        tenant.begins(&mut accepted, Some(usage), now);
+        let settlement = tenant.ends(&mut accepted, Some(&yes(usage)), now);
+        assert_eq!(settlement.verdict.cache_break.is_some(), number > 0, "turn {number}");
+        assert_eq!(unread_from(), losses, "turn {number}");
+    }
+    let flight = tenant.send(&turn(3), 4_000);
+    assert_eq!(flight.plan, Plan::Aligned(Why::Skipped(Skip::NeverRead)));
+    assert!(!is_marked(&flight));
+    assert!(!flight.trace.breakpoints.is_empty(), "its tools are read");
+}
+
+#[test]
+fn a_turn_that_extends_the_one_before_makes_up_for_a_loss() {
+    let tenant = TestTenant::new();
+    let questions = ["Why?", "How?", "Who?", "When?"];
+    let turn =
+        |hour: usize, number: usize| plain_body(&format!("It is {hour} o'clock."), &questions[..=number]);
+    for (hour, number) in [(0, 0), (1, 1), (1, 2), (2, 3)] {
+        tenant.exchange(&turn(hour, number), yes, 1_000 * (number as u64 + 1));
+    }
+    let next = plain_body("It is 2 o'clock.", &["Why?", "How?", "Who?", "When?", "Where?"]);
+    let next = read(&tenant, &next, 9_000);
+    assert_eq!(next.arrival.predecessor().unwrap().conversation.unread_from(), None);
+}
