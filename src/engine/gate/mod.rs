@@ -20,7 +20,7 @@
 //! asked is a writer once it is sent: it is waited for like any other.
 //!
 //! ```
-//! use forkpoint::engine::cache::entry::{EntryKey, Parameters, Scope};
+//! use forkpoint::engine::cache::entry::{EntryKey, Parameters};
 //! use forkpoint::engine::cache::ledger::{CacheLedger, EntryWrite};
 //! use forkpoint::engine::gate::{Gate, GateArrival, GateSettings, GateVerdict, GateWrite};
 //! use forkpoint::engine::request::anatomy::Anatomy;
@@ -30,8 +30,8 @@
 //! let body = br#"{"model":"m","system":"the parent's prefix"}"#;
 //! let anatomy = Anatomy::read(body).unwrap();
 //! let chain = Chain::of(body, &anatomy, Attribution::Counted);
-//! let scope = Scope::of(&TenantId([0; 32]), &Parameters::read(body, &anatomy, [].into_iter()));
-//! let key = EntryKey::of(&scope, &chain, 0, Layer::System).unwrap();
+//! let parameters = Parameters::read(TenantId([0; 32]), body, &anatomy, [].into_iter());
+//! let key = EntryKey::of(parameters.scope(), &chain, 0, Layer::System).unwrap();
 //! let write = EntryWrite { key, piece: 0, bytes: 160_000, ttl: Ttl::FiveMinutes };
 //! let sibling = |ticket| GateArrival {
 //!     ticket,
