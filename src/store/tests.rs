@@ -19,6 +19,8 @@ use crate::engine::respell::echo::Spelling;
 use crate::engine::tenant::{BoundChild, Fate, FirstSeen, ReadMode, View};
 use crate::engine::words::{IdDigest, Layer, Moment, Rank, Why};
 
+mod orders;
+
 const MIB: usize = 1 << 20;
 
 fn memory(recent_bytes: usize) -> Store {

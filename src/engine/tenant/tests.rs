@@ -12,8 +12,9 @@ use crate::engine::answer::turn::{Turn, TurnLimits};
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::breakpoints::Profile;
 use crate::engine::cache::entry::prefix_bytes;
+use crate::engine::cache::ledger::Prediction;
 use crate::engine::cache::prices::{Model, ModelFacts, Multiplier, Multipliers, Prices};
-use crate::engine::decide::{Circumstances, Departure, Next, proceed};
+use crate::engine::decide::{Circumstances, Departure, Next, observe, proceed};
 use crate::engine::family::claims::Claims;
 use crate::engine::family::fanout::Who;
 use crate::engine::fork::ForkPolicy;
@@ -28,6 +29,8 @@ mod answers;
 
 pub const TENANT: TenantId = TenantId([7; 32]);
 pub const MODEL: &str = "claude-x";
+/// The message that calls the children.
+pub const FORK_MESSAGE: &str = "msg_parent";
 /// The time that a child waits for the end of its parent's answer at most.
 pub const AWAIT_PARENT_MS: u64 = 2_000;
 /// A deadline that no test reaches.
@@ -154,7 +157,7 @@ impl TestTenant {
 
     /// The one fork point.
     pub fn fork_id(&self) -> ForkId {
-        ForkId::of(TENANT, "msg_parent")
+        ForkId::of(TENANT, FORK_MESSAGE)
     }
 
     pub fn woken(&self) -> Vec<Ticket> {
@@ -163,6 +166,21 @@ impl TestTenant {
 
     pub fn children(&self) -> usize {
         self.look(|state| state.fan_outs.children().len())
+    }
+}
+
+/// Requests that are made of the entries they write, and of nothing else.
+impl TenantState {
+    /// One goes out, and writes what is predicted: that part of [`TenantState::begin`] which concerns others.
+    pub fn begin_entries(&mut self, ticket: Ticket, prediction: &Prediction, streams: bool, now: Moment) {
+        let billed = &mut self.worlds.billed;
+        self.woken.extend(self.gate.sent(ticket, prediction, streams, billed, now));
+    }
+
+    /// Its first content comes: that part of [`TenantState::first_content`] which concerns others.
+    pub fn entries_readable(&mut self, ticket: Ticket, now: Moment) {
+        self.worlds.billed.readable(ticket, now, None);
+        self.woken.extend(self.gate.begun(ticket, &mut self.worlds.billed, now));
     }
 }
 
@@ -232,6 +250,26 @@ pub fn prepare<T: TenantAccess>(
         now,
     };
     Box::new(preparation.prepare())
+}
+
+/// A small parent whose answer has called two children of [`FORK_MESSAGE`], and has not ended.
+pub fn small_parent<T: TenantAccess>(
+    tenant: &T,
+    policy: &Policy,
+    ticket: Ticket,
+    now: Moment,
+) -> (Accepted, Turn) {
+    let mut body = parent_body();
+    body["tools"] = json!([{"name": "Agent"}]);
+    let request = read(tenant, &body, now.0);
+    let prepared = prepare(tenant, &request, policy, now);
+    let flight = tenant.look(|state| observe(request, prepared, state, policy, ticket, now).flight);
+    let turn = fan_out(bill(&flight));
+    let mut accepted = accept(tenant, flight, false, now);
+    for finished in &turn.blocks {
+        block(tenant, &mut accepted, turn.id.as_deref(), finished.clone(), now);
+    }
+    (accepted, turn)
 }
 
 fn tool(name: &str, description: &str) -> Value {
@@ -317,7 +355,7 @@ pub fn fan_out(usage: Usage) -> Turn {
     let [a, b] =
         ["a", "b"].map(|topic| call(&format!("toolu_{topic}"), "Agent", json!({"prompt": directive(topic)})));
     let text = json!({"type": "text", "text": "There is much to do. ".repeat(400)});
-    turn("msg_parent", "tool_use", &[text, a, b], Usage { output: 2_100, ..usage })
+    turn(FORK_MESSAGE, "tool_use", &[text, a, b], Usage { output: 2_100, ..usage })
 }
 
 /// The answer of a child that goes on.

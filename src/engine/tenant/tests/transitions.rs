@@ -1,7 +1,7 @@
 //! Requests go out, are taken, begin to be answered, or come to nothing.
 
 use super::*;
-use crate::engine::cache::ledger::{CacheLedger, Prediction};
+use crate::engine::cache::ledger::CacheLedger;
 use crate::engine::fork::ParentPrefix;
 use crate::engine::prepare::ForkOption;
 use crate::engine::tenant::predict::Lookup;
