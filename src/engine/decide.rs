@@ -213,7 +213,10 @@ fn waits_for_seal<'a>(
     let (Kind::Child(first), Plan::Aligned(_)) = (&prepared.relation.kind, prepared.own.plan) else {
         return None;
     };
-    let awaits_seal = matches!(prepared.fork, ForkOption::First { awaits_seal: true, .. });
+    // Nobody is woken by a seal that has come.
+    let point = state.fan_outs.points().get(first.child.fork.id);
+    let is_pending = point.is_some_and(|point| !point.is_sealed());
+    let awaits_seal = is_pending && matches!(prepared.fork, ForkOption::First { awaits_seal: true, .. });
     let outlook = Outlook { prepared, state, policy, child: &first.child, now };
     (awaits_seal && acts(prepared, facts) && !outlook.is_stood_down()).then_some(&first.child)
 }

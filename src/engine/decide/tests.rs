@@ -169,6 +169,18 @@ fn after_the_seal_a_child_is_prepared_again_and_forked() {
 }
 
 #[test]
+fn nobody_waits_for_a_seal_that_has_come() {
+    for is_whole in [true, false] {
+        let tenant = TestTenant::new();
+        let (mut parent, turn) = tenant.parent_calls(0);
+        let (mut child, _) = Case::new(&tenant, &child_body("a"), 100).wait(100);
+        tenant.ends(&mut parent, is_whole.then_some(&turn), 500);
+        child.facts.is_last_round = true;
+        assert!(matches!(child.decide(500), Decision::Send(_)), "nobody would wake it");
+    }
+}
+
+#[test]
 fn a_child_whose_fork_point_is_gone_is_prepared_again_and_is_plain() {
     let tenant = TestTenant::new();
     let (mut parent, _) = tenant.parent_calls(0);

@@ -362,7 +362,7 @@ async fn a_child_that_leaves_before_the_seal_is_forgotten() {
     let _parent = small_parent(&*gate.tenant, &policy, gate.store.ticket(), now);
     {
         let mut leaves = pin!(awaits_seal(&gate, Moment(2_000)));
-        poll_fn(|cx| Poll::Ready(assert!(leaves.as_mut().poll(cx).is_pending()))).await;
+        assert!(poll_fn(|cx| Poll::Ready(leaves.as_mut().poll(cx).is_pending())).await);
         assert_eq!((gate.store.awaiting_seal(), gate.waiting()), (1, 1));
     }
     assert_eq!((gate.store.awaiting_seal(), gate.store.next_due()), (0, None));
