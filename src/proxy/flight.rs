@@ -68,7 +68,9 @@ impl InFlight {
         let flight = if Arc::ptr_eq(&known, &home.tenant) {
             flight
         } else {
-            // Another request of a tenant that nothing was known of was answered first.
+            // Another request of a tenant that nothing was known of was answered first, or the tenant was forgotten.
+            // Those that wait for this one there go next.
+            home.tenant.look(|state| state.stop_waiting(flight.ticket, home.clock.now()));
             home.tenant = known;
             home.tenant.look(|state| state.adopt(flight))
         };
@@ -152,3 +154,6 @@ pub fn note_stand_down(metrics: &Metrics, tenant: &Tenant, tool: &str, reason: &
     let tool = if is_name && is_known { tool } else { "other" };
     tracing::warn!(tenant = %id, tool, reason, "forking stands down");
 }
+
+#[cfg(test)]
+mod tests;

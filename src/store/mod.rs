@@ -118,8 +118,8 @@ impl Store {
         Some(Arc::clone(&tenant))
     }
 
-    /// Keeps a tenant whose request was accepted: from now on it is known. Returns the one that counts, which another
-    /// request may have brought first.
+    /// Keeps a tenant whose request was accepted: from now on it is known. Returns the one that counts: another request
+    /// may have brought it first, and one that was forgotten does not come back.
     pub fn admit(&self, id: &TenantId, tenant: &Arc<Tenant>) -> Arc<Tenant> {
         if let Some(known) = self.known_tenant(id) {
             return known;
@@ -129,7 +129,10 @@ impl Store {
         {
             self.forget_longest_unused(|_| true);
         }
-        let tenant = Arc::clone(&self.tenants.entry(*id).or_insert_with(|| Arc::clone(tenant)));
+        let fresh = || {
+            if tenant.is_forgotten() { Arc::new(self.new_tenant(id)) } else { Arc::clone(tenant) }
+        };
+        let tenant = Arc::clone(&self.tenants.entry(*id).or_insert_with(fresh));
         tenant.used(self.uses.fetch_add(1, Relaxed));
         tenant
     }
@@ -199,7 +202,11 @@ impl Store {
 
     /// Forgets all that is known of a tenant, for good; `false` if there was nothing.
     pub fn forget(&self, id: &TenantId) -> bool {
-        self.tenants.remove(id).is_some()
+        let forgotten = self.tenants.remove_if(id, |_, tenant| {
+            tenant.forget();
+            true
+        });
+        forgotten.is_some()
     }
 
     pub fn tenants(&self) -> usize {
@@ -253,7 +260,7 @@ impl Store {
     fn forget_longest_unused(&self, may_go: fn(&Tenant) -> bool) -> bool {
         let oldest = self.tenants.iter().filter(|tenant| may_go(tenant));
         let oldest = oldest.min_by_key(|tenant| tenant.last_used()).map(|tenant| *tenant.key());
-        oldest.is_some_and(|id| self.tenants.remove(&id).is_some())
+        oldest.is_some_and(|id| self.forget(&id))
     }
 }
 

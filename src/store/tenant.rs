@@ -1,6 +1,6 @@
 //! One tenant: its state behind one lock, its spellings behind another.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
@@ -18,6 +18,8 @@ pub struct Tenant {
     shared: SharedState,
     spellings: RwLock<Table>,
     last_used: AtomicU64,
+    /// True once the store has forgotten it: requests that are on their way may still have it.
+    is_forgotten: AtomicBool,
     limits: Limits,
     budget: Arc<Budget>,
     counts: Arc<Counts>,
@@ -58,6 +60,7 @@ impl Tenant {
             shared: SharedState::new(state),
             spellings: RwLock::new(Table::new(spelling_limits(limits))),
             last_used: AtomicU64::new(0),
+            is_forgotten: AtomicBool::new(false),
             limits,
             budget,
             counts,
@@ -96,6 +99,14 @@ impl Tenant {
 
     pub(super) fn used(&self, at: u64) {
         self.last_used.store(at, Relaxed);
+    }
+
+    pub(super) fn forget(&self) {
+        self.is_forgotten.store(true, Relaxed);
+    }
+
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.is_forgotten.load(Relaxed)
     }
 
     pub(super) fn last_used(&self) -> u64 {

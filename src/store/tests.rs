@@ -186,6 +186,19 @@ fn a_body_that_is_too_large_is_not_kept() {
     assert!(memory.bytes() < 4096, "the layers alone: {}", memory.bytes());
 }
 
+#[test]
+fn a_tenant_that_was_forgotten_does_not_come_back_with_a_request_on_its_way() {
+    let memory = memory(MIB);
+    visit(&memory, &id(1), None, body("one", 1, 0));
+    let on_its_way = memory.tenant(&id(1));
+    assert!(Arc::ptr_eq(&on_its_way, &memory.admit(&id(1), &on_its_way)));
+    assert!(memory.forget(&id(1)) && !memory.forget(&id(1)));
+    let admitted = memory.admit(&id(1), &on_its_way);
+    assert!(!Arc::ptr_eq(&on_its_way, &admitted));
+    assert!(Arc::ptr_eq(&admitted, &memory.tenant(&id(1))));
+    assert!(visit(&memory, &id(1), None, body("one", 3, 0)).before.is_none());
+}
+
 /// A turn of one of several agents that were all sent off with the same words.
 fn agent(number: usize, messages: usize, system: &str) -> Bytes {
     let body = String::from_utf8(body("Go.", messages, 0).to_vec()).unwrap();

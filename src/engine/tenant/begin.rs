@@ -78,8 +78,12 @@ impl TenantState {
         })
     }
 
-    /// Takes over a request that went out before anything was known of its tenant.
+    /// Takes over a request that went out in another state of its tenant: nothing was known of that then, or it was
+    /// forgotten since.
     pub fn adopt(&mut self, mut flight: Box<Flight>) -> Box<Flight> {
+        // These name a child and a conversation there, and here perhaps others.
+        flight.binding = None;
+        flight.conversation.id = None;
         let (ticket, streams, at) = (flight.ticket, flight.request.streams, flight.sent_at);
         flight.prediction = self.predict(&flight.trace, at);
         self.gate.sent(ticket, &flight.prediction, streams, &mut self.worlds.billed, at);

@@ -128,7 +128,10 @@ impl TenantState {
 
     /// Binds a child that was not bound before, and counts its turn.
     fn accept_child(&mut self, flight: &mut Flight, now: Moment) -> Option<u64> {
-        if let (None, Some(child)) = (flight.binding, flight.relation.newcomer()) {
+        // A forked child was bound when it went out. If that was in a state that was forgotten, so is its prefix.
+        if !flight.is_forked()
+            && let (None, Some(child)) = (flight.binding, flight.relation.newcomer())
+        {
             let why = match flight.plan {
                 Plan::Aligned(why) => why,
                 Plan::Passthrough(_) | Plan::Forked => Why::Mode,

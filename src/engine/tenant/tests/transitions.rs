@@ -141,6 +141,36 @@ fn a_request_of_a_tenant_that_another_request_made_known_is_adopted() {
 }
 
 #[test]
+fn a_request_that_is_adopted_is_nobody_elses_child_or_turn() {
+    let [forgotten, known] = [(); 2].map(|()| {
+        let tenant = TestTenant::new();
+        tenant.parent_has_called(0);
+        tenant
+    });
+    let [brief, kind] = ["Be brief.", "Be kind."];
+    forgotten.exchange(&plain_body(brief, &["Why?"]), yes, 50);
+    let turn = forgotten.send(&plain_body(brief, &["Why?", "How?"]), 100);
+    let child = forgotten.send(&child_body("a"), 100);
+    known.next_ticket.set(100);
+    known.exchange(&child_body("b"), reads, 110);
+    known.exchange(&plain_body(kind, &["Who?"]), yes, 120);
+    // A child whose prefix is not known here.
+    let child = known.look(|state| state.adopt(child));
+    let child = known.accept(child, 200);
+    assert_eq!((child.flight.plan, child.child_turn, known.children()), (Plan::Forked, None, 1));
+    let own = known.accept(known.send(&child_again("b"), 300), 300);
+    assert_eq!((own.flight.plan, own.child_turn), (Plan::Forked, Some(2)));
+    // A turn of a conversation that is not known here.
+    let turn = known.look(|state| state.adopt(turn));
+    let turn = known.accept(turn, 400);
+    let conversation = |recent| known.look(|state| state.recent.conversation_of(recent).unwrap().id);
+    let adopted = conversation(turn.recent);
+    let others = read(&known, &plain_body(kind, &["Who?", "When?"]), 500);
+    let others = others.arrival.conversation().expect("it is not known").id;
+    assert!(adopted.is_some() && adopted != others);
+}
+
+#[test]
 fn children_are_recognised_while_their_parent_answers() {
     let tenant = TestTenant::new();
     let flight = tenant.send(&parent_body(), 0);

@@ -1,0 +1,45 @@
+//! Requests whose tenant is forgotten while they are on their way.
+
+use super::*;
+use crate::engine::decide::{Circumstances, Next, proceed};
+use crate::engine::family::fanout::Rules;
+use crate::engine::gate::GateSettings;
+use crate::engine::tenant::TenantState;
+use crate::engine::tenant::tests::{NEVER, TENANT, plain_body, policy, prepare, read};
+use crate::engine::words::{Mode, Moment, Ticket};
+use crate::store::Limits;
+
+/// A request of this tenant goes out, or waits.
+fn proceeds(home: &Home, question: &str, ticket: u64) -> Next {
+    let request = read(&*home.tenant, &plain_body("Be brief.", &[question]), 0);
+    let prepared = prepare(&*home.tenant, &request, &home.policy, Moment(0));
+    let facts = Circumstances {
+        ticket: Ticket(ticket),
+        mode: Mode::Fork,
+        keeps_prefix: true,
+        deadline: NEVER,
+        has_room: true,
+        is_last_round: false,
+    };
+    home.tenant.look(|state| proceed(request, prepared, state, &home.policy, &facts, Moment(0)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_of_a_forgotten_tenant_makes_a_new_one_known_and_holds_nobody_up() {
+    let limits = Limits { max_bytes: 1 << 26, recent_bytes: 1 << 26, tenant_share: 1.0 };
+    let store = Store::new(limits, Rules::default(), GateSettings::default());
+    let tenant = store.admit(&TENANT, &store.tenant(&TENANT));
+    let home = Home { tenant, policy: Arc::new(policy()), clock: Arc::new(Clock::new()) };
+    let Next::Send(leader) = proceeds(&home, "Why?", 1) else { panic!("it waits") };
+    let Next::Wait(..) = proceeds(&home, "Who?", 2) else { panic!("it goes") };
+    let leader = InFlight::new(home.clone(), leader.flight);
+    assert!(store.forget(&TENANT));
+    let mut accepted = leader.accept(&store).unwrap();
+    let waits = |state: &mut TenantState| state.waits_until(Ticket(2));
+    assert_eq!(home.tenant.look(waits), None, "it goes next");
+    let known = store.known_tenant(&TENANT).unwrap();
+    assert!(!Arc::ptr_eq(&known, &home.tenant));
+    accepted.first_content(None);
+    let warm = known.look(|state| state.predict(&accepted.accepted().unwrap().flight.trace, Moment(0)));
+    assert!(warm.read.is_some());
+}
