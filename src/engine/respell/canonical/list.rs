@@ -26,6 +26,15 @@ pub(super) enum ListKind {
     System,
 }
 
+/// The tie of a conversation to the order of its tools.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bond {
+    /// Another order costs a cache miss at most.
+    Free,
+    /// An order was chosen when it began, and voids its thinking if it changes.
+    Bound,
+}
+
 impl Respeller<'_> {
     /// Spells the list at `value`, whose elements are `pieces`; anything but a list stays as it is.
     pub fn list(&mut self, kind: ListKind, value: &Span, pieces: &[Piece], leaves: &[Leaf]) {
@@ -48,19 +57,27 @@ impl Respeller<'_> {
         }
         let slots = Slots { body, value, pieces };
         match self.first_list(list, &slots, &reading) {
-            Some(list) => {
-                let order =
-                    (0..fixed).chain(places(&list.order, &reading).into_iter().map(|place| place + fixed));
-                self.replacements.extend(slots.fill(order, &spelt, &list.glue));
+            Some((key, list)) => {
+                let places = places(&list.order, &reading).into_iter().map(|place| place + fixed);
+                let places: Vec<usize> = (0..fixed).chain(places).collect();
+                let order = slots.kept_by_markers(places.clone(), self.bond());
+                self.replacements.extend(slots.fill(&order, &spelt, &list.glue));
+                let own = || Arc::new(List { order: meanings(&reading), glue: list.glue.clone() });
+                self.choose_list(key, if order == places { Arc::clone(&list) } else { own() });
             }
-            None => self.replacements.extend(slots.fill(0..pieces.len(), &spelt, &[])),
+            None => self.replacements.extend(slots.fill(&slots.own_order(), &spelt, &[])),
         }
     }
 
     /// How this list was first written; `None` if one of its elements has no meaning.
-    fn first_list(&mut self, grain: Grain, slots: &Slots<'_>, reading: &Meanings) -> Option<Arc<List>> {
-        let meanings: Vec<Meaning> = reading.iter().copied().collect::<Option<_>>()?;
-        let mut members: Vec<&[u8; 32]> = meanings.iter().map(Meaning::as_bytes).collect();
+    fn first_list(
+        &mut self,
+        grain: Grain,
+        slots: &Slots<'_>,
+        reading: &Meanings,
+    ) -> Option<(SpellingKey, Arc<List>)> {
+        let mut members: Vec<&[u8; 32]> =
+            reading.iter().map(|meaning| meaning.as_ref().map(Meaning::as_bytes)).collect::<Option<_>>()?;
         // Tools are one list in any order. The order of system blocks is part of what they say.
         if grain == Grain::Tools {
             members.sort_unstable();
@@ -74,16 +91,17 @@ impl Respeller<'_> {
         let list = match known.or_else(|| self.new.lists.get(&key)) {
             Some(list) => list.clone(),
             None => {
-                let list = Arc::new(List { order: meanings, glue: slots.glue() });
+                let list = Arc::new(List { order: meanings(reading), glue: slots.glue() });
                 self.new.lists.insert(key, list.clone());
                 list
             }
         };
-        if let Some(chosen) = &mut self.chosen {
-            chosen.lists.insert(key, list.clone());
-        }
-        Some(list)
+        Some((key, list))
     }
+}
+
+fn meanings(reading: &Meanings) -> Vec<Meaning> {
+    reading.iter().flatten().copied().collect()
 }
 
 /// For each element of the first spelling, its place in this one; of equal ones the first comes first.
@@ -104,7 +122,7 @@ fn places(first: &[Meaning], reading: &Meanings) -> Vec<usize> {
 
 /// Tools by name. Those without a readable one come last; equal names go by their bytes, so that every
 /// shuffle of one list ends up the same.
-pub(super) fn sorted(body: &Bytes, anatomy: &Anatomy) -> Vec<Replacement> {
+pub(super) fn sorted(body: &Bytes, anatomy: &Anatomy, bond: Bond) -> Vec<Replacement> {
     let pieces = &anatomy.pieces[..anatomy.tools];
     let Some(value) = anatomy.member(body, "tools") else { return Vec::new() };
     if body[value.start] != b'[' || pieces.len() > ELEMENTS_MAX {
@@ -122,7 +140,8 @@ pub(super) fn sorted(body: &Bytes, anatomy: &Anatomy) -> Vec<Replacement> {
     let mut order: Vec<usize> = (0..pieces.len()).collect();
     order.sort_by_cached_key(|place| rank(&pieces[*place]));
     let spelt: Vec<Spelt> = pieces.iter().map(|_| Spelt::Own).collect();
-    Slots { body, value, pieces }.fill(order, &spelt, &[])
+    let slots = Slots { body, value, pieces };
+    slots.fill(&slots.kept_by_markers(order, bond), &spelt, &[])
 }
 
 /// The places of a list as received.
@@ -152,14 +171,31 @@ impl Slots<'_> {
         glue.collect()
     }
 
-    /// Returns the replacements that put the elements of `order` into these places. Without `glue` the list keeps its
-    /// own.
-    fn fill(
-        &self,
-        order: impl IntoIterator<Item = usize>,
-        spelt: &[Spelt],
-        glue: &[Bytes],
-    ) -> Vec<Replacement> {
+    fn own_order(&self) -> Vec<usize> {
+        (0..self.pieces.len()).collect()
+    }
+
+    /// Returns this order if every marker can stay in its place with the same elements before it, and otherwise the
+    /// client's own. Of a conversation that is bound to its order only markers give way.
+    fn kept_by_markers(&self, order: Vec<usize>, bond: Bond) -> Vec<usize> {
+        let mut marked = (0..self.pieces.len()).filter(|place| self.pieces[*place].is_marked());
+        let is_kept = marked.all(|place| {
+            let from = order[place];
+            let has_same_before = || order[..=place].iter().all(|from| *from <= place);
+            (bond == Bond::Bound || has_same_before())
+                && (from == place || (self.takes_marker(from) && self.takes_marker(place)))
+        });
+        if is_kept { order } else { self.own_order() }
+    }
+
+    /// Returns true if an element has no marker that stays with it: one whose key is written with escapes does.
+    fn takes_marker(&self, element: usize) -> bool {
+        json::member(&self.unmarked(element), 0, marker::NAME).is_none()
+    }
+
+    /// Returns the replacements that put the elements of `order` into these places. Markers stay in theirs. Without
+    /// `glue` the list keeps its own.
+    fn fill(&self, order: &[usize], spelt: &[Spelt], glue: &[Bytes]) -> Vec<Replacement> {
         let mut replacements = Vec::new();
         for (place, glue) in glue.iter().enumerate() {
             let span = self.glue_span(place);
@@ -167,20 +203,31 @@ impl Slots<'_> {
                 replacements.push(Replacement { span, with: vec![glue.clone()] });
             }
         }
-        for (place, from) in order.into_iter().enumerate() {
-            let span = self.pieces[place].span.clone();
-            let piece = &self.pieces[from];
-            let with = match (&spelt[from], piece.marker()) {
-                (Spelt::Own, _) if from == place => continue,
-                (Spelt::Own, _) => vec![self.body.slice(piece.span.clone())],
-                (Spelt::As(first), None) => vec![first.clone()],
-                (Spelt::As(first), Some(marker)) => marked(first, self.body, &marker),
+        for (place, from) in order.iter().enumerate() {
+            let element = match &spelt[*from] {
+                Spelt::Own if *from == place => continue,
+                Spelt::Own => self.unmarked(*from),
+                Spelt::As(first) => first.clone(),
             };
+            let with = match self.pieces[place].marker() {
+                None => vec![element],
+                Some(marker) => marked(&element, self.body, &marker),
+            };
+            let span = self.pieces[place].span.clone();
             if with.len() > 1 || with.first().is_some_and(|with| *with != self.body[span.clone()]) {
                 replacements.push(Replacement { span, with });
             }
         }
         replacements
+    }
+
+    /// An element as it came, its marker aside.
+    fn unmarked(&self, element: usize) -> Bytes {
+        let piece = &self.pieces[element];
+        match piece.unmarked(self.body) {
+            (head, []) => self.body.slice_ref(head),
+            (head, tail) => [head, tail].concat().into(),
+        }
     }
 }
 

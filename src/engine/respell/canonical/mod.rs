@@ -6,7 +6,8 @@
 //! the list of tools or system blocks (its white space, and the order of the tools), each element of them,
 //! and the input of each call by its id. A stable client is forwarded as it came.
 //!
-//! Markers are neither part of a meaning nor of a spelling: the client's stay on the elements it chose. What
+//! Markers are neither part of a meaning nor of a spelling: the client's stay in the places it chose. Tools keep the
+//! client's order where a marker among them would stand behind others than before; at the end it never does. What
 //! readers could understand differently (a key twice, half a surrogate pair) stays as it is, and so does the
 //! attribution line. A string equals only strings and a list only lists.
 //!
@@ -142,7 +143,10 @@ fn respell(
     };
     let mut canonical = match order {
         Order::Off => Canonical::default(),
-        Order::Sorted => Canonical { replacements: list::sorted(body, anatomy), ..Canonical::default() },
+        Order::Sorted => {
+            let bond = if let Thinking::Free = thinking { list::Bond::Free } else { list::Bond::Bound };
+            Canonical { replacements: list::sorted(body, anatomy, bond), ..Canonical::default() }
+        }
         Order::FirstSeen => {
             let mut respeller = respeller(body, thinking, choice, table);
             respeller.request(request);

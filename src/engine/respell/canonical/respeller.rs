@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::list::Bond;
 use super::table::{
-    Choice, Grain, MeaningMemo, Meanings, NewReadings, NewSpellings, News, Pins, SpellingKey, Spellings,
-    Table,
+    Choice, Grain, List, MeaningMemo, Meanings, NewReadings, NewSpellings, News, Pins, SpellingKey,
+    Spellings, Table,
 };
 use super::{Canonical, Replacement};
 use crate::engine::request::anatomy::{Form, Piece};
@@ -77,6 +78,20 @@ impl<'a> Respeller<'a> {
             SpellingSource::Conversation => (News { readings, ..News::default() }, Pins(new)),
         };
         Canonical { replacements: self.replacements, interns, pins }
+    }
+
+    pub fn bond(&self) -> Bond {
+        match self.source {
+            SpellingSource::Tenant => Bond::Free,
+            SpellingSource::Conversation => Bond::Bound,
+        }
+    }
+
+    /// Notes how a list is spelt, if its conversation is to keep that.
+    pub fn choose_list(&mut self, key: SpellingKey, list: Arc<List>) {
+        if let Some(chosen) = &mut self.chosen {
+            chosen.lists.insert(key, list);
+        }
     }
 
     /// A system prompt that is a string.

@@ -19,14 +19,58 @@ fn first_seen_order_white_space_and_key_order_come_back() {
 }
 
 #[test]
-fn markers_stay_on_their_elements() {
+fn markers_stay_in_their_places() {
     let first = r#"{"tools":[{"name":"a","x":1,"cache_control":{"type":"ephemeral"}},{"name":"b"}]}"#;
     // The same bytes beside the marker: untouched, wherever the marker stands.
     let moved = r#"{"tools":[{"name":"a","cache_control":1,"x":1},{"cache_control":2,"name":"b"}]}"#;
     assert_eq!(last(&[first, moved]), moved);
     let respelt = r#"{"tools":[{"name":"b"},{"cache_control":{"ttl":"1h" },"x":1,"name":"a"}]}"#;
-    let want = r#"{"tools":[{"name":"a","x":1,"cache_control":{"ttl":"1h" }},{"name":"b"}]}"#;
+    let want = r#"{"tools":[{"name":"a","x":1},{"name":"b","cache_control":{"ttl":"1h" }}]}"#;
     assert_eq!(last(&[first, respelt]), want);
+    assert_eq!(last(&[first, want]), want);
+}
+
+#[test]
+fn a_marker_among_the_tools_keeps_their_order() {
+    let first = r#"{"tools":[{"name":"a"},{"name":"b"},{"name":"c","x":1}]}"#;
+    let leaning = r#"{"tools":[{"x":1,"name":"c","cache_control":1},{"name":"a"},{"name":"b"}]}"#;
+    let want = r#"{"tools":[{"name":"c","x":1,"cache_control":1},{"name":"a"},{"name":"b"}]}"#;
+    assert_eq!(last(&[first, leaning]), want);
+    // The same tools stand before it.
+    let behind = r#"{"tools":[{"name":"b"},{"name":"a","cache_control":1},{"name":"c","x":1}]}"#;
+    let want = r#"{"tools":[{"name":"a"},{"name":"b","cache_control":1},{"name":"c","x":1}]}"#;
+    assert_eq!(last(&[first, behind]), want);
+    // One that is written with escapes cannot be moved, and two are refused.
+    let escaped =
+        r#"{"tools":[{"name":"b"},{"name":"a","cache\u005fcontrol":1},{"name":"c","cache_control":1}]}"#;
+    let first = r#"{"tools":[{"name":"b"},{"name":"c"},{"name":"a","cache\u005fcontrol":1}]}"#;
+    assert_eq!(last(&[first, escaped]), escaped);
+}
+
+#[test]
+fn a_conversation_that_is_bound_keeps_the_order_of_its_start_whatever_is_marked_later() {
+    let mut tenant = Tenant::new();
+    tenant.forward(r#"{"tools":[{"name":"a"},{"name":"b"}]}"#);
+    let mut choice = Choice::new(Order::FirstSeen, Limits::CONVERSATION);
+    let marked = r#"{"tools":[{"name":"b","cache_control":1},{"name":"a"}]}"#;
+    let mut forward = |body: &str, start: bool| {
+        let body = Bytes::from(body.to_owned());
+        let anatomy = Anatomy::read(&body).unwrap();
+        let conversation = match start {
+            true => Conversation::Started,
+            false => Conversation::Continued { choice: Some(&choice) },
+        };
+        let thinking = Thinking::Bound(conversation);
+        let canonical = canonicalize(&body, &anatomy, Order::FirstSeen, thinking, &tenant.table);
+        let forwarded = spliced(std::str::from_utf8(&body).unwrap(), &canonical.replacements);
+        choice.pin(canonical.pins);
+        forwarded
+    };
+    assert_eq!(forward(marked, true), marked);
+    let plain = r#"{"tools":[{"name":"b"},{"name":"a"}]}"#;
+    assert_eq!(forward(plain, false), plain);
+    let other = r#"{"tools":[{"name":"a","cache_control":1},{"name":"b"}]}"#;
+    assert_eq!(forward(other, false), marked);
 }
 
 #[test]
@@ -131,8 +175,8 @@ fn off_changes_nothing_and_learns_nothing() {
 #[test]
 fn sorting_goes_by_name_and_leaves_the_inside_alone() {
     let mut tenant = Tenant { order: Order::Sorted, ..Tenant::new() };
-    let body = r#"{"tools":[{"type":"mcp"}, {"x":1,"name":"b","cache_control":1},{"name":"\u0061"}]}"#;
-    let want = r#"{"tools":[{"name":"\u0061"}, {"x":1,"name":"b","cache_control":1},{"type":"mcp"}]}"#;
+    let body = r#"{"tools":[{"type":"mcp"}, {"x":1,"name":"b"},{"name":"\u0061","cache_control":1}]}"#;
+    let want = r#"{"tools":[{"name":"\u0061"}, {"x":1,"name":"b"},{"type":"mcp","cache_control":1}]}"#;
     assert_eq!(tenant.forward(body), want);
     assert_eq!(tenant.table.entries(), 0);
 }
