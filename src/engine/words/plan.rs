@@ -140,6 +140,8 @@ shown_enums! {
         BelowMinimum = "below_minimum",
         /// All four are in use.
         NoSlot = "no_slot",
+        /// It would have to last an hour, for a marker of the client that may do nothing.
+        Hour = "hour",
         /// Nothing there can carry a marker.
         NoLegalBlock = "no_legal_block",
     }
@@ -148,7 +150,7 @@ shown_enums! {
     pub enum Refusal {
         /// Readers could disagree about what the child or its parent says.
         Ambiguous = "ambiguous",
-        /// It is a forked child already, or its parent is.
+        /// It is a forked child already, or its parent is itself a child.
         Nested = "nested",
         /// The tool that started it is not known to start agents.
         UnknownTool = "unknown_tool",

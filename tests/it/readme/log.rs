@@ -187,9 +187,23 @@ async fn aligned() -> Vec<Value> {
     let bedrock: fn(&mut Config) = |config| config.upstream.profile = Profile::Bedrock;
     let string = with(|body| body["messages"][0]["content"] = json!("Look around."));
     lines.push(Stage::new(bedrock).await.line(&string).await);
+    lines.push(Stage::new(ALIGN).await.line(&ask(&marked_inside_a_result())).await);
     lines.push(seldom_continues().await);
     lines.push(never_read().await);
     lines
+}
+
+/// A client's hour inside a tool result, where it may do nothing.
+fn marked_inside_a_result() -> Value {
+    let mut body = body();
+    let hour = json!({"type": "ephemeral", "ttl": "1h"});
+    let text = json!({"type": "text", "text": "Found.", "cache_control": hour});
+    let call = json!({"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}});
+    let result = json!({"type": "tool_result", "tool_use_id": "toolu_1", "content": [text]});
+    let messages = body["messages"].as_array_mut().unwrap();
+    messages.push(json!({"role": "assistant", "content": [call]}));
+    messages.push(json!({"role": "user", "content": [result]}));
+    body
 }
 
 /// After a score of conversations that nobody went on with.

@@ -143,15 +143,16 @@ impl RequestMarks {
         self.used += 1;
     }
 
-    /// The lifetime a new breakpoint takes: the client's, and never 1h behind 5m. Where the client goes from one
-    /// to the other, the hour ends where the client ended it.
-    pub fn tier(&self, piece: usize) -> Ttl {
-        let last_hour = self.list.iter().rfind(|(mark, _)| mark.ttl == Ttl::OneHour);
-        let has_short = self.list.iter().any(|(mark, _)| mark.ttl == Ttl::FiveMinutes);
-        match last_hour {
-            Some((mark, _)) if mark.piece >= piece || !has_short => Ttl::OneHour,
-            _ => Ttl::FiveMinutes,
+    /// The lifetime of a new breakpoint: five minutes, or an hour before one of the client's, since five minutes there
+    /// are refused. That hour writes nothing which the client's own does not; where its own may do nothing, no
+    /// breakpoint is worth that price.
+    pub fn tier(&self, piece: usize) -> Result<Ttl, Skip> {
+        let is_later = |mark: &Breakpoint| mark.ttl == Ttl::OneHour && mark.piece >= piece;
+        if self.own().any(is_later) {
+            return Ok(Ttl::OneHour);
         }
+        let is_nested = self.list.iter().any(|(mark, _)| is_later(mark));
+        if is_nested { Err(Skip::Hour) } else { Ok(Ttl::FiveMinutes) }
     }
 
     pub fn has_breakpoint(&self, pieces: RangeInclusive<usize>) -> bool {

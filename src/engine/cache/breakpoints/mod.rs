@@ -268,7 +268,7 @@ impl Planner<'_> {
         if self.marks.used >= BREAKPOINTS_MAX {
             return Err(Skip::NoSlot);
         }
-        let ttl = self.marks.tier(piece);
+        let ttl = self.marks.tier(piece)?;
         self.marks.insert(Breakpoint { piece, ttl, origin: Origin::Added, carrier });
         self.edits.push(insertion(at, carrier, ttl));
         Ok(())

@@ -247,20 +247,29 @@ fn markers_inside_a_result_use_slots_too() {
 }
 
 #[test]
-fn new_markers_take_the_clients_tier() {
+fn new_markers_last_an_hour_only_before_one_of_the_client() {
     let (out, _) =
         planned(&request(&format!("[{}]", marked("s", HOUR)), &format!("[{}]", text("u"))), &anthropic());
-    assert!(out.contains(&marked("u", HOUR)), "an hour everywhere: {out}");
+    assert!(out.contains(&marked("u", MARK)), "five minutes behind it: {out}");
     let (out, _) =
         planned(&request(&format!("[{}]", text("s")), &format!("[{}]", marked("u", HOUR))), &anthropic());
-    assert!(out.contains(&marked("s", HOUR)), "an hour after it: {out}");
+    assert!(out.contains(&marked("s", HOUR)), "an hour before it: {out}");
     let both = format!("[{},{}]", marked("u", MARK), text("v"));
     let (out, _) = planned(&request(&format!("[{}]", marked("s", HOUR)), &both), &anthropic());
-    assert!(out.contains(&marked("v", MARK)), "five minutes before it: {out}");
+    assert!(out.contains(&marked("v", MARK)), "behind both: {out}");
     let body = request(&format!("[{}]", text("s")), &format!("[{}]", marked("u", MARK)));
     let body = body.replacen(r#""name":"a""#, &format!(r#""name":"a"{HOUR}"#), 1);
     let (out, _) = planned(&body, &anthropic());
-    assert!(out.contains(&marked("s", MARK)), "the hour ends where the client ended it: {out}");
+    assert!(out.contains(&marked("s", MARK)), "between both: {out}");
+}
+
+#[test]
+fn an_hour_that_may_do_nothing_is_none_to_join() {
+    let nested = format!(r#"{{"type":"tool_result","tool_use_id":"i","content":[{}]}}"#, marked("x", HOUR));
+    let body = request(&format!("[{}]", text("s")), &format!("[{nested},{}]", text("u")));
+    let (out, plan) = planned(&body, &anthropic());
+    assert!(out.contains(&marked("u", MARK)), "{out}");
+    assert_eq!((plan.edits.len(), skips(&plan)), (1, vec![("static", "hour")]));
 }
 
 fn long(blocks: usize) -> String {
