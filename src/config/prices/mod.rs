@@ -33,7 +33,7 @@ const MODELS_MAX: usize = 1024;
 const ID_BYTES_MAX: usize = 128;
 const TIERS_MAX: usize = 16;
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "input",
     "output",
     "read",
@@ -43,6 +43,7 @@ const KEYS: [&str; 11] = [
     "minimum_tokens",
     "window_tokens",
     "bound_thinking",
+    "current",
     "source",
     "as_of",
 ];
@@ -94,8 +95,15 @@ impl PriceReader<'_> {
                     format!("names have letters, digits and ._:@/- only, and at most {ID_BYTES_MAX} of them"),
                 ),
                 Some(table) => {
-                    models.push(PriceSection { reading: self, path: named(id), table, origin }.model(id));
-                    continue;
+                    let section =
+                        PriceSection { reading: self, path: named(id), table, origin: origin.clone() };
+                    let model = section.model(id);
+                    let is_second = model.is_current && models.iter().any(|model: &Model| model.is_current);
+                    models.push(model);
+                    if !is_second {
+                        continue;
+                    }
+                    Complaint::new("another model is current", "leave current = true with one of them")
                 }
                 None => Complaint::new(
                     "no section of a model",
@@ -153,6 +161,7 @@ impl<'r> PriceSection<'r, '_> {
             facts,
             multipliers,
             price: self.price(multipliers),
+            is_current: self.take("current", "true or false", |item| item.as_bool()).unwrap_or(false),
             source: self.required("source", "a text in quotes, such as \"vendor.example/pricing\"", |item| {
                 item.as_str().filter(|text| !text.trim().is_empty()).map(str::to_owned)
             }),

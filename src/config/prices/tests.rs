@@ -264,3 +264,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn one_model_is_current_and_has_all_prices() {
+    let prices = built_in();
+    let current = prices.current().expect("a model that is marked");
+    let price = current.price.as_ref().expect("its price");
+    assert!(price.rates.output.is_some() && current.multipliers.read.is_some());
+    assert_eq!(prices.models().filter(|model| model.is_current).count(), 1);
+
+    assert!(parsed(&section("input = 1.0")).current().is_none());
+    let two = ["a", "b"].map(|id| section("current = true").replace("[m]", &format!("[{id}]"))).concat();
+    assert_eq!(problems(&two), ["p.toml:5: b: another model is current"]);
+    let wrong = problems(&section("current = 'yes'"));
+    assert!(wrong[0].contains("m.current") && wrong[0].contains("true or false"), "{wrong:?}");
+}

@@ -20,6 +20,9 @@ use std::ops::Add;
 
 use crate::engine::answer::usage::Usage;
 
+/// No model is known to cache a shorter prefix.
+pub const MINIMUM_TOKENS: u64 = 512;
+
 /// Every model that something is known about.
 #[derive(Clone, Debug, Default)]
 pub struct Prices {
@@ -36,6 +39,8 @@ pub struct Model {
     /// Known for more models than the price is: two plans can be compared without dollars.
     pub multipliers: Multipliers,
     pub price: Option<Price>,
+    /// True for the one model that stands for all where nobody names one.
+    pub is_current: bool,
     /// Who says so.
     pub source: String,
     /// When they said it: `2026-11-16`.
@@ -79,6 +84,11 @@ impl Prices {
         let named =
             |model: &&Model| name::is_release_of(name, &model.id) || name::is_release_of(own, &model.id);
         self.models.iter().filter(named).max_by_key(|model| model.id.len())
+    }
+
+    /// The model that the table marks as current.
+    pub fn current(&self) -> Option<&Model> {
+        self.models.iter().find(|model| model.is_current)
     }
 
     pub fn price(&self, name: &str) -> Option<&Price> {
@@ -149,6 +159,11 @@ impl Rate {
     /// From dollars per million tokens, as prices are listed.
     pub fn per_million(usd: f64) -> Rate {
         Rate((usd * MILLION as f64).round() as u64)
+    }
+
+    /// In dollars per million tokens.
+    pub fn usd_per_million(self) -> f64 {
+        self.0 as f64 / MILLION as f64
     }
 
     fn times(self, multiplier: Multiplier) -> Rate {

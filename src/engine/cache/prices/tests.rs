@@ -24,6 +24,7 @@ fn model(id: &str) -> Model {
         facts: ModelFacts { minimum_tokens: Some(512), window_tokens: Some(9_000), bound_thinking: false },
         multipliers: Multipliers::default(),
         price: Some(price()),
+        is_current: false,
         source: "a test".to_owned(),
         as_of: "2026-11-16".to_owned(),
     }
