@@ -124,18 +124,30 @@ metrics! {
     children_total: IntCounterVec["plan", "reason"];
     /// Fan-outs of a tenant and tool that are no longer forked, by reason.
     standdowns_total: IntCounterVec["reason"];
-    /// Fan-outs of children, which never become fork points.
+    /// Fan-outs of children: those that they start are gated, and never forked.
     recursion_blocked_total: IntCounterVec[];
     /// Calls by forked children of tools that they did not bring themselves.
     foreign_tool_calls_total: IntCounterVec[];
+    /// Tokens of tool results that children were given and that their parent had already read (an estimate), by plan.
+    reread_tokens_total: IntCounterVec["plan"];
+    /// Turns of children that brought such a result.
+    reread_turns_total: IntCounterVec["plan"];
     /// Answers that ended a turn without a word or a call.
     empty_answers_total: IntCounterVec["role", "plan"];
     /// US dollars billed, by price table; models without a price are left out.
     cost_usd_total: CounterVec["role", "model", "kind"];
-    /// US dollars that the same requests would have cost (an estimate): as sent, aligned, forked, without a cache.
+    /// US dollars that the same requests would have cost (an estimate): as sent, aligned, without a cache.
     counterfactual_usd_total: CounterVec["role", "model", "baseline"];
-    /// US dollars that the requests as sent would have cost more than billed (an estimate; it may fall).
+    /// US dollars that the requests as sent would have cost more than billed (an estimate). It falls by what was dearer.
     saved_usd: GaugeVec["role", "model"];
+    /// US dollars by tenant: billed, and as the same requests would have cost as sent and aligned (an estimate).
+    tenant_cost_usd_total: CounterVec["tenant", "baseline"];
+    /// US dollars by client family and version: billed, and as sent and aligned (an estimate).
+    client_cost_usd_total: CounterVec["client", "baseline"];
+    /// Answers that no saving is counted for: no usage, no price, or an unknown cost as sent.
+    uncompared_total: IntCounterVec["reason"];
+    /// Predicted cost of prompts over their bill, of late: 1 if every prediction of the cache was right.
+    ledger_error_ratio: GaugeVec[];
     /// Children, by arm: forked, held out to compare them with, or not forked for another reason.
     arm_children_total: IntCounterVec["arm"];
     /// Turns of those children.

@@ -13,8 +13,9 @@ use serde_json::{Map, Value, json};
 use crate::config::{KEYS, SECTIONS};
 use crate::engine::cache::learned::LAYERS;
 use crate::engine::family::fanout::Summary;
+use crate::engine::fork::experiment::Rereads;
 use crate::engine::tenant::TenantAccess;
-use crate::engine::words::{Moment, TenantId};
+use crate::engine::words::{Arm, Moment, TenantId};
 use crate::metrics::Metrics;
 use crate::proxy::live::Live;
 
@@ -67,7 +68,14 @@ async fn forks(State(desk): State<ApiState>) -> Json<Value> {
     let all = found.len();
     let listed: Vec<_> =
         found.iter().take(LISTED_MAX).map(|(tenant, fork)| shown(*tenant, fork, now)).collect();
-    Json(json!({ "forks": listed, "live": all }))
+    let mut rereads = desk.live.now().store().rereads();
+    rereads.sort_by_key(|(.., rereads)| std::cmp::Reverse(rereads.tokens));
+    let reread = |(tenant, tool, arm, rereads): &(TenantId, String, Arm, Rereads)| {
+        let (tokens, turns) = (rereads.tokens, rereads.turns);
+        json!({ "tenant": tenant.to_string(), "tool": tool, "arm": arm.as_str(), "tokens": tokens, "turns": turns })
+    };
+    let rereads: Vec<_> = rereads.iter().take(LISTED_MAX).map(reread).collect();
+    Json(json!({ "forks": listed, "live": all, "rereads": rereads }))
 }
 
 async fn fork(State(desk): State<ApiState>, Path(id): Path<String>) -> Response {

@@ -324,8 +324,7 @@ fn ask_gate(
     if most.is_none() && !is_known {
         return None;
     }
-    let deepest = prediction.underway.first().map_or(0, |underway| underway.bytes);
-    let underway_tokens = tokens(deepest).unwrap_or_default();
+    let underway_tokens = state.underway_tokens(model, &prediction);
     let is_slow = |tokens: u64| tokens < u64::MAX && state.learned.is_slow(model, tokens);
     if !is_known && most.is_some_and(is_slow) {
         let let_go = GateOutcome::TooSlow.into();

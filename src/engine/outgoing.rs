@@ -39,7 +39,8 @@ pub fn again(refused: &Flight, reason: Reason) -> (ReadRequest, FlightPlan) {
         interns: News::default(),
         pins: Pins::default(),
         as_sent: None,
-        imagined: None,
+        aligned: None,
+        would_be_as_it_came: true,
         forecast: refused.forecast,
         first: None,
         lesson: None,
@@ -76,8 +77,12 @@ impl Prepared {
             },
             _ => (None, None),
         };
-        let (trace, as_sent, outgoing) = match composed {
-            None => (own.trace, as_sent, own_outgoing),
+        let would_be_as_it_came = imagined.as_ref().is_some_and(|imagined| imagined.is_as_it_came);
+        let (trace, as_sent, aligned, outgoing) = match composed {
+            None => {
+                let aligned = imagined.filter(|imagined| !imagined.is_as_sent).map(|imagined| imagined.trace);
+                (own.trace, as_sent, aligned, own_outgoing)
+            }
             Some(composed) => {
                 let outgoing = Outgoing {
                     shared_bytes: composed.request.shared,
@@ -86,7 +91,8 @@ impl Prepared {
                     betas: Some(composed.betas),
                     notes: composed.notes,
                 };
-                (composed.trace, Some(as_sent.unwrap_or(own.trace)), outgoing)
+                let as_sent = as_sent.unwrap_or_else(|| Arc::clone(&own.trace));
+                (composed.trace, Some(as_sent), Some(own.trace), outgoing)
             }
         };
         let plan = FlightPlan {
@@ -98,7 +104,8 @@ impl Prepared {
             interns: own.interns,
             pins: own.pins,
             as_sent,
-            imagined,
+            aligned,
+            would_be_as_it_came,
             forecast,
             first,
             lesson: None,

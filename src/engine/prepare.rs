@@ -14,6 +14,7 @@ use bytes::Bytes;
 
 use super::align::{self, Facts, Habits, Marked, Spelt};
 use super::cache::breakpoints;
+use super::cache::prices::MINIMUM_TOKENS;
 use super::family::claims::Claims;
 use super::family::conversation::{Conversation, Trace};
 use super::family::fanout::{ForkPoint, Who};
@@ -26,9 +27,6 @@ use super::request::recall::Remembered;
 use super::respell::canonical::{News, Pins};
 use super::tenant::{Fate, Imagined, Kind, ReadRequest, Relation, TenantAccess, View, relate};
 use super::words::{BreakpointPlace, Moment, Origin, Plan, Reason, Refusal, Role, Skip, Step, Why};
-
-/// No model is known to cache a shorter prefix.
-pub const MINIMUM_TOKENS: u64 = 512;
 
 /// A request in every way in which it may go out.
 #[derive(Debug)]
@@ -189,7 +187,10 @@ impl<T: TenantAccess> Preparation<'_, T> {
     }
 
     fn mark(&self, spelt: &Spelt, facts: &Facts) -> Marked {
-        let habits = self.habits(&spelt.forwarded, facts.imagined);
+        // The entries of a forked child in its own words are those of the aligned world.
+        let arrival = &self.request.arrival;
+        let was_forked = arrival.conversation().is_some_and(Conversation::was_forked);
+        let habits = self.habits(&spelt.forwarded, facts.imagined || was_forked);
         align::mark(&self.request.arrival, spelt, self.policy.align, facts, &habits)
     }
 

@@ -15,6 +15,8 @@ use crate::engine::words::{Baseline, SightingClass, TenantId};
 
 /// Kinds of requests that are kept at once. Two that share a place take turns.
 const PLACES: usize = 256;
+/// A prediction counts half after some seventy more.
+const FADING: f64 = 0.99;
 
 /// The labels that requests of one kind share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -65,6 +67,7 @@ pub struct Series {
     cost: [OnceLock<Counter>; 5],
     counterfactual: [OnceLock<Counter>; Baseline::ALL.len()],
     saved: OnceLock<Gauge>,
+    owners: OnceLock<[[Counter; 3]; 2]>,
     gate_tokens: OnceLock<[IntCounter; 2]>,
     recalls: [OnceLock<IntCounter>; 2],
 }
@@ -73,11 +76,17 @@ pub(super) struct SeriesCache {
     series: Box<[Mutex<Option<Arc<Series>>>]>,
     /// By layer and class.
     sightings: [[OnceLock<IntCounter>; SightingClass::ALL.len()]; LAYERS.len()],
+    /// Predicted and billed cost of prompts, the older ones less.
+    ledger: Mutex<[f64; 2]>,
 }
 
 impl Default for SeriesCache {
     fn default() -> SeriesCache {
-        SeriesCache { series: (0..PLACES).map(|_| Mutex::default()).collect(), sightings: Default::default() }
+        SeriesCache {
+            series: (0..PLACES).map(|_| Mutex::default()).collect(),
+            sightings: Default::default(),
+            ledger: Mutex::default(),
+        }
     }
 }
 
@@ -100,6 +109,15 @@ impl Metrics {
         }
     }
 
+    /// The predicted cost of a prompt, and its bill.
+    pub fn predicted(&self, predicted: f64, billed: f64) {
+        let mut sums = self.kept.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        *sums = [sums[0] * FADING + predicted, sums[1] * FADING + billed];
+        if sums[1] > 0.0 {
+            self.ledger_error_ratio.with_label_values::<&str>(&[]).set(sums[0] / sums[1]);
+        }
+    }
+
     fn find(&self, of: Alike<'static>) -> Series {
         let client_requests = of
             .client
@@ -116,6 +134,7 @@ impl Metrics {
             cost: Default::default(),
             counterfactual: Default::default(),
             saved: OnceLock::new(),
+            owners: OnceLock::new(),
             gate_tokens: OnceLock::new(),
             recalls: Default::default(),
             of,
@@ -187,6 +206,20 @@ impl Series {
     pub fn saved(&self, metrics: &Metrics, usd: f64) {
         let find = || metrics.saved_usd.with_label_values(&[self.of.role, &self.of.model]);
         self.saved.get_or_init(find).add(usd);
+    }
+
+    /// Dollars of the tenant and of the client: billed, as sent, and aligned.
+    pub fn owners(&self, metrics: &Metrics, usd: [f64; 3]) {
+        let find = || {
+            let tenant = &*metrics.tenant_label(self.of.tenant);
+            let client = self.of.client.as_deref().unwrap_or(NONE);
+            let baselines = ["billed", Baseline::Sent.as_str(), Baseline::Aligned.as_str()];
+            [(&metrics.tenant_cost_usd_total, tenant), (&metrics.client_cost_usd_total, client)]
+                .map(|(family, owner)| baselines.map(|baseline| family.with_label_values(&[owner, baseline])))
+        };
+        for counters in self.owners.get_or_init(find) {
+            counters.iter().zip(usd).for_each(|(counter, usd)| counter.inc_by(usd));
+        }
     }
 
     /// Tokens that the gate saved, and that it missed.

@@ -7,7 +7,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::engine::answer::turn::Turn;
 use crate::engine::cache::prices::Prices;
-use crate::engine::fork::answers::is_empty;
 use crate::engine::request::clients::NONE;
 use crate::engine::tenant::{Accepted, Flight, SettledChild, Settlement, Verdict, drift};
 use crate::engine::words::{CostUnit, Ending, Endpoint};
@@ -102,17 +101,18 @@ impl Exchange {
         let Settlement { fanout, verdict, bills, child, foreign_tool_calls } = settlement;
         let mut record = self.record(ending, turn, fanout);
         record.details.foreign_tool_calls = foreign_tool_calls;
-        record.details.is_empty_answer = turn.is_some_and(is_empty);
         let usage = turn.and_then(|turn| turn.usage);
         if let (Some(usage), Some(bills), Some(price)) = (&usage, bills, prices.price(&flight.request.model))
         {
             let bound = flight.relation.bound().and_then(|bound| bound.forecast);
             let forecast = self.facts.forecast.or(bound);
             let (plan, cache_break) = (flight.plan, verdict.cache_break.as_ref());
-            Money { plan, usage, bills, forecast, cache_break, price }.add_to(&mut record);
+            let predicted_read = flight.prediction().tokens();
+            Money { plan, usage, bills, predicted_read, forecast, cache_break, price }.add_to(&mut record);
         }
         add_verdict(&mut record, verdict);
         if let Some(child) = child {
+            record.reread_tokens = (child.reread.results > 0).then_some(child.reread.tokens);
             record.details.child = Some(child_turn(&child));
         }
         self.report(record, turn);

@@ -7,7 +7,7 @@ use crate::engine::answer::turn::{Block, Turn};
 use crate::engine::answer::usage::Usage;
 use crate::engine::fork::SnapshotScope;
 use crate::engine::policy::Policy;
-use crate::engine::tenant::{self, Accepted, Flight, SettleRules, Settlement, TenantAccess, accept, settle};
+use crate::engine::tenant::{self, Accepted, Flight, Settlement, TenantAccess, accept, settle};
 use crate::metrics::Metrics;
 use crate::store::{Store, Tenant};
 
@@ -102,10 +102,8 @@ impl AcceptedFlight {
     /// The first content of the answer has come: what the request wrote can be read from now on.
     pub fn first_content(&mut self, usage: Option<Usage>) {
         let Some(accepted) = &mut self.accepted else { return };
-        let Policy { prices, max_hold_ms, .. } = &*self.home.policy;
-        let facts = prices.facts(&accepted.flight.request.model);
-        let now = self.home.clock.now();
-        self.home.tenant.look(|state| state.first_content(accepted, usage, facts, *max_hold_ms, now));
+        let Home { tenant, policy, clock } = &self.home;
+        tenant::first_content(&**tenant, accepted, usage, policy, clock.now());
     }
 
     /// Returns true if finished blocks are of interest.
@@ -123,9 +121,8 @@ impl AcceptedFlight {
     /// The answer has ended. Returns what was found, and the request that it belongs to.
     pub fn settle(mut self, turn: Option<&Turn>, metrics: &Metrics) -> Option<(Settlement, Box<Flight>)> {
         let mut accepted = self.accepted.take()?;
-        let Policy { prices, reports_volatile, .. } = &*self.home.policy;
-        let rules = SettleRules { prices, reports_volatile: *reports_volatile };
-        let settlement = settle(&*self.home.tenant, &mut accepted, turn, &rules, self.home.clock.now());
+        let Home { tenant, policy, clock } = &self.home;
+        let settlement = settle(&**tenant, &mut accepted, turn, policy, clock.now());
         let stood_down = settlement.child.iter().flat_map(|child| &child.stood_down);
         for (tool, why) in stood_down {
             note_stand_down(metrics, &self.home.tenant, tool, why.as_str());

@@ -34,7 +34,7 @@ use crate::engine::family::claims::Claims;
 use crate::engine::family::recent::Hint;
 use crate::engine::prepare::Treatment;
 use crate::engine::request::identify::{self, TenantRule};
-use crate::engine::tenant::{ReadMode, ReadRequest, TenantAccess, View, bound_child};
+use crate::engine::tenant::{ReadMode, ReadRequest, TenantAccess, TenantState, View, bound_child};
 use crate::engine::words::{BodyDigest, Endpoint, Moment, Plan, Reason, Role, Step, TenantId, Why};
 
 static MODE: HeaderName = HeaderName::from_static("x-forkpoint-mode");
@@ -248,7 +248,10 @@ impl Proxy {
         exchange.facts.departed(&departure);
         if exchange.facts.role == Role::Child {
             let least = self.config.gate.min_tokens as u64;
-            let missed = home.tenant.look(|state| state.underway_tokens(&departure.flight));
+            let flight = &departure.flight;
+            let missed =
+                |state: &mut TenantState| state.underway_tokens(&flight.request.model, flight.prediction());
+            let missed = home.tenant.look(missed);
             exchange.facts.missed_tokens = Some(missed).filter(|missed| *missed >= least);
         }
         InFlight::new(home, departure.flight)

@@ -170,7 +170,7 @@ enum Position {
     Unknown,
     /// It was not accepted.
     Sent(InFlight),
-    Accepted(AcceptedFlight),
+    Accepted(Box<AcceptedFlight>),
 }
 
 impl Watch {
@@ -181,7 +181,7 @@ impl Watch {
         if let (Some(exchange), Some(accepted)) = (&mut self.exchange, accepted.accepted()) {
             exchange.accepted(accepted);
         }
-        self.position = Position::Accepted(accepted);
+        self.position = Position::Accepted(Box::new(accepted));
     }
 
     fn see(&mut self, data: &Bytes) {

@@ -116,6 +116,9 @@ fn count_family(metrics: &Metrics, record: &ExchangeRecord) {
         }
     }
     match &details.fanout {
+        Some(Ok(fork)) if fork.is_nested => {
+            metrics.recursion_blocked_total.with_label_values::<&str>(&[]).inc()
+        }
         Some(Ok(fork)) => {
             metrics.show_fork(fork.id.to_string(), fork.prefix.to_string());
             metrics.forks_total.with_label_values(&["sealed"]).inc();
@@ -124,10 +127,11 @@ fn count_family(metrics: &Metrics, record: &ExchangeRecord) {
         }
         // Most answers are no fan-out, and are not counted.
         Some(Err(FanOutDropped::FewCalls)) | None => {}
-        Some(Err(FanOutDropped::Child)) => {
-            metrics.recursion_blocked_total.with_label_values::<&str>(&[]).inc()
-        }
         Some(Err(why)) => metrics.forks_total.with_label_values(&[why.as_str()]).inc(),
+    }
+    if let Some(tokens) = record.reread_tokens {
+        metrics.reread_turns_total.with_label_values(&[details.plan]).inc();
+        metrics.reread_tokens_total.with_label_values(&[details.plan]).inc_by(tokens);
     }
     if let Some(calls) = details.foreign_tool_calls {
         metrics.foreign_tool_calls_total.with_label_values::<&str>(&[]).inc_by(calls);
@@ -136,18 +140,31 @@ fn count_family(metrics: &Metrics, record: &ExchangeRecord) {
 
 /// Counts the bill. Every baseline is counted for the same requests, so that the sums can be compared.
 fn count_money(metrics: &Metrics, series: &Series, record: &ExchangeRecord) {
-    let Some(cost) = &record.details.cost else { return };
+    let details = &record.details;
+    let uncompared = |reason| metrics.uncompared_total.with_label_values(&[reason]).inc();
+    let Some(cost) = &details.cost else {
+        if details.is_messages && record.status == Some(200) {
+            uncompared(if record.usage().is_some() { "no_price" } else { "no_usage" });
+        }
+        return;
+    };
     series.cost(metrics, cost.kinds().map(|(_, usd)| usd.map(Usd::as_f64)));
-    let (Some(billed), Some(as_sent)) = (record.cost_usd, record.as_sent_usd) else { return };
+    if let Some([predicted, billed]) = details.predicted_usd {
+        metrics.predicted(predicted, billed);
+    }
+    let (Some(billed), Some(sent), Some(aligned)) = (record.cost_usd, record.as_sent_usd, record.aligned_usd)
+    else {
+        return uncompared("unknown");
+    };
     for (baseline, usd) in [
-        (Baseline::AsSent, Some(as_sent)),
-        (Baseline::Aligned, record.aligned_usd.or(Some(billed))),
-        (Baseline::Forked, record.forked_usd),
-        (Baseline::Uncached, record.details.uncached_usd),
+        (Baseline::Sent, Some(sent)),
+        (Baseline::Aligned, Some(aligned)),
+        (Baseline::Uncached, details.uncached_usd),
     ] {
         series.counterfactual(metrics, baseline, usd);
     }
-    series.saved(metrics, as_sent - billed);
+    series.owners(metrics, [billed, sent, aligned]);
+    series.saved(metrics, sent - billed);
 }
 
 fn count_child(metrics: &Metrics, turn: &ChildTurn) {

@@ -82,6 +82,7 @@ declare! {
         fork: Option<String> as shown,
         kin: Option<String>,
         child_turn: Option<u64>,
+        reread_tokens: Option<u64>,
         fork_notes: Option<String> as shown,
         would_fork: Option<String>,
         predicted_unit: Option<String>,
@@ -217,6 +218,8 @@ pub struct Details {
     pub cost: Option<Cost>,
     /// The cost without a cache.
     pub uncached_usd: Option<f64>,
+    /// The cost of the prompt as the ledger predicted it, and as it was billed.
+    pub predicted_usd: Option<[f64; 2]>,
     pub is_empty_answer: bool,
     /// Calls of tools that a forked child does not have.
     pub foreign_tool_calls: Option<u64>,

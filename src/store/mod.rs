@@ -13,6 +13,7 @@
 mod budget;
 mod shared;
 mod tenant;
+mod weights;
 
 /// The lock of a tenant. A test builds [`shared`] a second time, with a lock that tries other orders.
 mod sync {
@@ -29,9 +30,11 @@ pub use budget::{Budget, ByteKind};
 pub use tenant::Tenant;
 
 use crate::engine::family::fanout::Rules;
+use crate::engine::fork::experiment::Rereads;
 use crate::engine::gate::GateSettings;
 use crate::engine::tenant::TenantAccess;
-use crate::engine::words::{Moment, TenantId, Ticket};
+use crate::engine::words::{Arm, Moment, TenantId, Ticket};
+use weights::SharedWeights;
 
 /// Tenants at once: what a tenant takes at least, and the time to look for the largest, are bounded by it.
 const TENANTS_MAX: usize = 4096;
@@ -61,6 +64,7 @@ pub struct Store {
     gate: ArcSwap<GateSettings>,
     budget: Arc<Budget>,
     counts: Arc<Counts>,
+    weights: Arc<SharedWeights>,
     /// Counts uses, so that the tenant that was away for longest is known.
     uses: AtomicU64,
     tickets: AtomicU64,
@@ -85,6 +89,7 @@ impl Store {
             gate: ArcSwap::from_pointee(gate),
             budget: Arc::default(),
             counts: Arc::default(),
+            weights: Arc::default(),
             uses: AtomicU64::new(0),
             tickets: AtomicU64::new(1),
         }
@@ -200,6 +205,17 @@ impl Store {
         self.tenants.iter().map(|tenant| (*tenant.key(), Arc::clone(&tenant))).collect()
     }
 
+    /// Returns what the children of each tenant, tool and arm have read again, if anything.
+    pub fn rereads(&self) -> Vec<(TenantId, String, Arm, Rereads)> {
+        let of = |(id, tenant): (TenantId, Arc<Tenant>)| {
+            tenant.look(|state| {
+                let read = state.experiment.rereads().filter(|(_, _, rereads)| rereads.turns > 0);
+                read.map(|(tool, arm, rereads)| (id, tool.to_owned(), arm, *rereads)).collect::<Vec<_>>()
+            })
+        };
+        self.known().into_iter().flat_map(of).collect()
+    }
+
     /// Forgets all that is known of a tenant, for good; `false` if there was nothing.
     pub fn forget(&self, id: &TenantId) -> bool {
         let forgotten = self.tenants.remove_if(id, |_, tenant| {
@@ -240,7 +256,8 @@ impl Store {
     fn new_tenant(&self, id: &TenantId) -> Tenant {
         let rules = Rules::clone(&self.rules.load());
         let (budget, counts) = (Arc::clone(&self.budget), Arc::clone(&self.counts));
-        Tenant::new(*id, self.limits, rules, **self.gate.load(), budget, counts)
+        let weights = Arc::clone(&self.weights);
+        Tenant::new(*id, self.limits, rules, **self.gate.load(), budget, counts, weights)
     }
 
     /// Forgets what is missed least; `false` if there is nothing but children that work.

@@ -6,7 +6,9 @@ use std::task::{Context, Poll};
 
 use super::budget::{Budget, ByteKind, change};
 use super::shared::SharedState;
+use super::weights::SharedWeights;
 use super::{Counts, Limits};
+use crate::engine::cache::worlds::{Segment, Weights};
 use crate::engine::family::fanout::Rules;
 use crate::engine::gate::GateSettings;
 use crate::engine::respell::canonical::{self, News, Table};
@@ -23,6 +25,7 @@ pub struct Tenant {
     limits: Limits,
     budget: Arc<Budget>,
     counts: Arc<Counts>,
+    weights: Arc<SharedWeights>,
 }
 
 /// The sizes of a tenant that count towards those of all tenants.
@@ -54,6 +57,7 @@ impl Tenant {
         gate: GateSettings,
         budget: Arc<Budget>,
         counts: Arc<Counts>,
+        weights: Arc<SharedWeights>,
     ) -> Tenant {
         let state = TenantState::new(id, rules, gate, limits.share(limits.recent_bytes));
         Tenant {
@@ -64,6 +68,7 @@ impl Tenant {
             limits,
             budget,
             counts,
+            weights,
         }
     }
 
@@ -148,6 +153,14 @@ impl TenantAccess for Tenant {
         let after = table.bytes();
         drop(table);
         self.budget.change(ByteKind::Spellings, before, after);
+    }
+
+    fn weights(&self, model: &str) -> Weights {
+        self.weights.of(model)
+    }
+
+    fn weigh(&self, model: &str, segments: &[Segment]) {
+        self.weights.learn(model, segments);
     }
 }
 

@@ -271,7 +271,7 @@ fn fan_out(number: usize, filler: usize) -> (Arc<Parent>, Turn) {
 
 fn seal(tenant: &Tenant, number: usize, filler: usize) -> Arc<ForkPoint> {
     let (parent, turn) = fan_out(number, filler);
-    let draft = Draft::begin(parent, false).unwrap();
+    let draft = Draft::begin(parent, false);
     let ended = draft.end(&turn, &Rules::default());
     tenant.look(|state| state.fan_outs.seal(ended, Moment(number as u64))).unwrap()
 }
@@ -313,7 +313,7 @@ fn a_request_that_is_a_fork_point_and_a_snapshot_counts_once() {
     let memory = small(MIB);
     let tenant = admit(&memory, &id(1));
     let (parent, turn) = fan_out(1, 100 << 10);
-    let mut draft = Draft::begin(parent, false).unwrap();
+    let mut draft = Draft::begin(parent, false);
     let alone = {
         let snapshot = draft.snapshot(&turn, &Rules::default()).unwrap();
         let record = |fan_outs: &mut FanOuts<_>| fan_outs.record(&mut draft, snapshot, None, Moment(0));
@@ -339,7 +339,7 @@ fn snapshots_and_fork_points_go_by_age_before_anybody_is_forgotten() {
     let tenant = admit(&memory, &id(1));
     let snapshot = |number: usize| {
         let (parent, turn) = fan_out(number, 100 << 10);
-        let mut draft = Draft::begin(parent, false).unwrap();
+        let mut draft = Draft::begin(parent, false);
         let snapshot = draft.snapshot(&turn, &Rules::default()).unwrap();
         let now = Moment(number as u64);
         tenant.look(|state| state.fan_outs.record(&mut draft, snapshot, None, now)).map(drop)

@@ -166,7 +166,7 @@ fn fan_out_to(
     let turn = Turn::from_json(message.to_string().as_bytes(), LIMITS);
     let request = Arc::new(parent.clone());
     let parent = Parent::new(request, Who::default());
-    let mut draft = Draft::begin(parent, false).unwrap();
+    let mut draft = Draft::begin(parent, false);
     for block in turn.blocks.clone() {
         if draft.push(block, &Rules::default()) {
             forks.pending(turn.id.as_deref().unwrap(), &mut draft, Moment(0)).unwrap();

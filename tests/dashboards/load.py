@@ -2,8 +2,8 @@
 
 Each round plays the same again with other words, so that every counter of it moves between two scrapes:
 
-    fan-outs      parents whose children work with tools, answer nothing, fan out themselves, or call tools that
-                  are not theirs; two clients, two tenants
+    fan-outs      parents whose children work with tools, read again what the parent has read, answer nothing, fan
+                  out themselves, or call tools that are not theirs; two clients, two tenants
     silence       children that answer with nothing once they are forked, until forking stands down for their tool
     drift         a conversation whose system prompt has another date on each turn, and so breaks its cache
     refusals      a rewrite that the upstream refuses, a request that is forkpoint's to refuse, other endpoints
@@ -39,6 +39,10 @@ def prose(opening: str, tokens: int) -> str:
     return opening + sentence * (tokens * 4 // len(sentence) + 1)
 
 
+# What a parent has read, and its children read again.
+FILE = prose("A file of the project.", 300)
+
+
 class Agent:
     """One conversation, streamed, with the client's own markers or none."""
 
@@ -69,12 +73,13 @@ class Agent:
         self.body["messages"].append({"role": "user", "content": content})
 
     def work(self) -> None:
-        """Answers its calls until there are none; every other result is an error."""
+        """Answers its calls until there are none; every other result is an error, and the rest are the file."""
         for turn in range(TURNS_MAX):
             calls = [block for block in self.ask() if block["type"] == "tool_use"]
             if not calls:
                 return
-            results = [result(call, "It holds what its name says.", turn % 2 == 0) for call in calls]
+            failed = turn % 2 == 0
+            results = [result(call, "It cannot be read." if failed else FILE, failed) for call in calls]
             self.say(results + self.aside())
         raise Failed(f"an agent of the load did not end within {TURNS_MAX} turns")
 
@@ -150,7 +155,10 @@ def fan_out(proxy: str, team: Team) -> None:
     model = MODELS[number % 2]
     ask = f"Survey part {number}. [[sim:fan_out n={team.children} tool={name} field=prompt words=60 | {team.does}]]"
     system = prose("You lead a team of engineers.", 3000)
-    parent = Agent(proxy, headers, model, system, [READ, WRITE, team.spawner], ask)
+    parent = Agent(proxy, headers, model, system, [READ, WRITE, team.spawner], f"Look into part {number}.")
+    look = {"type": "tool_use", "id": f"toolu_look_{number}", "name": "Read", "input": {"path": "a"}}
+    parent.body["messages"].append({"role": "assistant", "content": [look]})
+    parent.say([result(look, FILE), {"type": "text", "text": ask}])
     calls = [block for block in parent.ask() if block["type"] == "tool_use"]
     if len(calls) != team.children:
         raise Failed(f"the parent called {len(calls)} children of {team.children}")

@@ -96,7 +96,7 @@ async fn fan_outs_and_prefixes_are_shown_in_figures_and_a_tenant_can_be_forgotte
     let scene = Scene::fanned_out(3, |_| ()).await;
     let address = api(&scene.forkpoint).await;
     let (status, forks) = ask(address, "GET", "/api/forks").await;
-    assert_eq!((status, &forks["live"]), (200, &json!(1)));
+    assert_eq!((status, &forks["live"], &forks["rereads"]), (200, &json!(1), &json!([])));
     let fork = &forks["forks"][0];
     assert_eq!(
         (&fork["state"], &fork["calls"], &fork["children_seen"]),

@@ -96,7 +96,7 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
     let parent = arrival(&tenant, parent, rules.attribution)?.received;
     let arrival = arrival(&tenant, child, rules.attribution)?;
     let own = &arrival.received;
-    let who = Who::of(own, None, question.has_agent.then_some(AGENT), question.has_agent);
+    let who = Who::of(own, None, question.has_agent.then_some(AGENT));
     let child = match recognise(&tenant, parent, &answer, written, own, who) {
         Ok(child) => child,
         Err(why) => {
@@ -132,9 +132,9 @@ fn recognise(
     own: &Arc<Remembered>,
     who: Who,
 ) -> Result<Child, &'static str> {
-    let leader = Who::of(&request, None, None, who.marks_agents);
+    let leader = Who::of(&request, None, None);
     let parent = Parent { written, ..Parent::new(request, leader) };
-    let draft = Draft::begin(parent, false).map_err(|dropped| dropped.as_str())?;
+    let draft = Draft::begin(parent, false);
     let rules = tenant.look(|state| Arc::clone(state.fan_outs.points().rules()));
     let ended = draft.end(answer, &rules);
     tenant.look(|state| state.fan_outs.seal(ended, Moment(0))).map_err(|dropped| dropped.as_str())?;

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::engine::cache::breakpoints::{self, Breakpoint, Plan, Profile, Situation};
 use crate::engine::cache::divergence::Divergence;
+use crate::engine::cache::prices::MINIMUM_TOKENS;
 use crate::engine::cache::prices::Prices;
-use crate::engine::prepare::MINIMUM_TOKENS;
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::{json, marker};
 use crate::engine::words::{Carrier, DivergenceKind, Layer, Origin, Ttl};

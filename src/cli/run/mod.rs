@@ -8,6 +8,7 @@
 mod receipt;
 mod signals;
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Write as _};
 use std::net::SocketAddr;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 
 use crate::config::{self, Loaded, Overrides, ValueOrigin};
+use crate::proxy::Proxy;
 
 use super::start::{self, ServerTask};
 use super::{Failure, logging};
@@ -131,18 +133,33 @@ async fn session(args: &RunArgs, loaded: Loaded) -> Result<ExitCode, Failure> {
     let mode = config.server.mode;
     let (proxy, metrics) = start::proxy(config, prices.clone())?;
     let sinks = proxy.sinks().clone();
-    let (server, address) = ServerTask::on_free_port(Arc::new(proxy)).await?;
+    let proxy = Arc::new(proxy);
+    let (server, address) = ServerTask::on_free_port(Arc::clone(&proxy)).await?;
     let mut child = spawn(&args.command, address)?;
     let status = attend(&mut child, &mut signals).await?;
     let _ = server.stop(LINGER).await;
     sinks.flush().await;
     if !args.quiet {
         let exposition = metrics.render().map_err(|error| Failure::new(format!("metrics: {error}")))?;
-        let receipt =
-            Receipt { upstream: &upstream, mode: mode.as_str(), prices: &prices, lasted: started.elapsed() };
+        let receipt = Receipt {
+            upstream: &upstream,
+            mode: mode.as_str(),
+            prices: &prices,
+            lasted: started.elapsed(),
+            rereads: rereads(&proxy),
+        };
         let _ = std::io::stderr().write_all(receipt.of(&exposition).as_bytes());
     }
     Ok(exit_code(status))
+}
+
+/// The tokens that children have read again, by the tool that started them.
+fn rereads(proxy: &Proxy) -> BTreeMap<String, u64> {
+    let mut by_tool = BTreeMap::new();
+    for (_, tool, _, rereads) in proxy.store().rereads() {
+        *by_tool.entry(tool).or_default() += rereads.tokens;
+    }
+    by_tool
 }
 
 fn spawn(words: &[OsString], proxy: SocketAddr) -> Result<Child, Failure> {

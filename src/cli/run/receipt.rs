@@ -15,6 +15,8 @@ pub struct Receipt<'a> {
     pub mode: &'a str,
     pub prices: &'a Prices,
     pub lasted: Duration,
+    /// The tokens that children have read again, by the tool that started them.
+    pub rereads: BTreeMap<String, u64>,
 }
 
 const KINDS: [&str; 5] = ["uncached", "cache_read", "cache_write_5m", "cache_write_1h", "output"];
@@ -50,6 +52,14 @@ impl Receipt<'_> {
             "children",
             counts(sheet.total("children_total"), &sheet.by("children_total", &["plan", "reason"])),
         );
+        for (tool, tokens) in &self.rereads {
+            let who = if tool.is_empty() { "children".to_owned() } else { format!("children of `{tool}`") };
+            let tokens = grouped(*tokens);
+            line(
+                "read again",
+                format!("{who} read again {tokens} tokens that their parent had already read"),
+            );
+        }
         let tokens = sheet.by("tokens_total", &["kind"]);
         let tokens =
             KINDS.map(|kind| format!("{} {}", kind.replace('_', " "), grouped(amount(&tokens, kind))));
@@ -112,7 +122,7 @@ impl<'a> Sheet<'a> {
     /// saved is counted for exactly these, so that it shows which part of the bill is theirs.
     fn cost(&self) -> Option<String> {
         let baselines = self.by("counterfactual_usd_total", &["baseline"]);
-        let [as_sent, aligned] = [baselines.get("as_sent")?, baselines.get("aligned")?];
+        let [as_sent, aligned] = [baselines.get("sent")?, baselines.get("aligned")?];
         let billed = (as_sent - self.total("saved_usd")).max(0.0);
         let unpriced = self.unpriced_answers();
         let scope = if unpriced.is_empty() {
@@ -237,11 +247,14 @@ mod tests {
             facts: ModelFacts::UNKNOWN,
             multipliers,
             price: None,
+            is_current: false,
             source: "a test".to_owned(),
             as_of: "2026-11-16".to_owned(),
         };
         let (prices, lasted) = (Prices::new(vec![row]), Duration::from_millis(61_500));
-        Receipt { upstream: "http://up.example", mode: "align", prices: &prices, lasted }.of(exposition)
+        let rereads = BTreeMap::from([("Agent".to_owned(), 18_400)]);
+        Receipt { upstream: "http://up.example", mode: "align", prices: &prices, lasted, rereads }
+            .of(exposition)
     }
 
     #[test]
@@ -262,7 +275,7 @@ forkpoint_cost_usd_total{role="plain",model="m",kind="output"} 12.5
 forkpoint_cost_usd_total{role="plain",model="m",kind="uncached"} 1.5
 forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="aligned"} 13
 forkpoint_counterfactual_usd_total{role="child",model="m",baseline="aligned"} 0.25
-forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="as_sent"} 20
+forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="sent"} 20
 forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="uncached"} 90
 forkpoint_saved_usd{role="plain",model="m"} 7.5
 forkpoint_cache_breaks_total{layer="tools",cause="tools"} 2
@@ -277,6 +290,7 @@ forkpoint: 1 min 1 s through mode align to http://up.example
   left alone    1 (oauth: 1)
   fan-outs      3
   children      5 (aligned: align: 5)
+  read again    children of `Agent` read again 18,400 tokens that their parent had already read
   tokens        uncached 12,350 · cache read 0 · cache write 5m 0 · cache write 1h 0 · output 7
   cost          billed $12.50 · as sent $20.00 · aligned $13.25 (an estimate, by list prices)
   cache breaks  2 (tools: 2)
@@ -297,7 +311,7 @@ forkpoint: 1 min 1 s through mode align to http://up.example
             r#"forkpoint_requests_total{status="200"} 1
 forkpoint_tokens_total{role="plain",model="m",kind="output"} 7
 forkpoint_cost_usd_total{role="plain",model="m",kind="uncached"} 0.5
-forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="as_sent"} 0.75
+forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="sent"} 0.75
 forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="aligned"} 0.5
 forkpoint_saved_usd{role="plain",model="m"} 0.25
 "#,

@@ -33,6 +33,16 @@ impl Usage {
         self.cache_read.saturating_add(self.cache_write_5m).saturating_add(self.cache_write_1h)
     }
 
+    /// All tokens of the prompt.
+    pub fn prompt(&self) -> u64 {
+        self.uncached.saturating_add(self.cached())
+    }
+
+    /// Returns the usage as it would have been without a cache.
+    pub fn without_cache(&self) -> Usage {
+        Usage { uncached: self.prompt(), output: self.output, ..Usage::default() }
+    }
+
     /// Returns the usage of this prompt, had `more` tokens been read: those right behind what was read. In the order of
     /// the cache these are the tokens written for an hour, then those for five minutes, then those that are not cached.
     pub fn had_read(&self, more: u64) -> Usage {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::engine::prepare::MINIMUM_TOKENS;
+use crate::engine::cache::prices::MINIMUM_TOKENS;
 use crate::engine::tenant::tests::*;
 use crate::engine::tenant::{TenantAccess, abandon};
 use crate::engine::words::{ForkNote, Skip};

@@ -14,7 +14,7 @@ static TOOL_USE: HeaderName = HeaderName::from_static("x-forkpoint-tool-use");
 pub struct Claims {
     /// `x-forkpoint-parent` and `x-forkpoint-tool-use`.
     parent: Option<(String, Option<String>)>,
-    /// True if this client puts an agent id on every request of a child.
+    /// True if it names its session as a client does that can put an agent id on the requests of children.
     marks_agents: bool,
 }
 
@@ -30,7 +30,7 @@ impl Claims {
 
     /// The sender of a request, as far as its family goes.
     pub fn who(&self, request: &Remembered, sender: &Sender) -> Who {
-        Who::of(request, sender.session, sender.agent, self.marks_agents)
+        Who::of(request, sender.session, sender.agent)
     }
 
     /// The message and the call that the request names as its origin.

@@ -6,3 +6,4 @@ pub mod recent;
 mod choices;
 pub mod claims;
 pub mod fanout;
+pub mod reread;

@@ -114,6 +114,10 @@ pub struct ChildHabits {
     pub growth: u64,
     /// Tokens that a turn answers.
     pub output: u64,
+    /// Tokens that a child which is not forked reads again of what its parent had read, and the turns that bring them.
+    /// They belong into the forecast of the aligned child alone: forked, it has read them.
+    pub rereads_tokens: f64,
+    pub rereads_turns: f64,
 }
 
 /// The prices of tokens, and the state of the cache right now.

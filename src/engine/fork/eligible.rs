@@ -38,7 +38,7 @@ pub fn eligible(
     if is_ambiguous(request) || is_ambiguous(parent) {
         return Err(Refusal::Ambiguous);
     }
-    if is_forked_by_shape(request) || is_forked_by_shape(parent) || child.fork.parent.who.agent.is_some() {
+    if child.fork.is_nested || is_forked_by_shape(request) {
         return Err(Refusal::Nested);
     }
     if !explicit && child.spawning() == Spawning::Unknown {

@@ -35,7 +35,7 @@ fn read(body: &str) -> Remembered {
 fn who(request: &Remembered, session: Option<u8>, agent: Option<u8>) -> Who {
     let id = |id: Option<u8>| id.map(|id| IdDigest([id; 16]));
     let session = id(session).map(|digest| Session { shown: digest, hints: digest });
-    Who::of(request, session, id(agent), agent.is_some())
+    Who::of(request, session, id(agent))
 }
 
 fn directive(topic: &str) -> String {
@@ -101,14 +101,14 @@ fn fan_out(body: &str, calls: &[Value]) -> Arc<ForkPoint> {
 
 fn fan_out_of(body: &str, blocks: &[Value]) -> Arc<ForkPoint> {
     let mut fan_outs = FanOuts::<()>::new(TENANT, Rules::default());
-    let draft = Draft::begin(parent(body), false).unwrap();
+    let draft = Draft::begin(parent(body), false);
     fan_outs.seal(draft.end(&answer(blocks), &Rules::default()), Moment(0)).unwrap()
 }
 
 /// The same while it streams: these blocks are finished.
 fn pending(body: &str, blocks: &[Value]) -> Arc<ForkPoint> {
     let mut forks = FanOuts::<()>::new(TENANT, Rules::default());
-    let mut draft = Draft::begin(parent(body), false).unwrap();
+    let mut draft = Draft::begin(parent(body), false);
     for block in answer(blocks).blocks {
         draft.push(block, &Rules::default());
     }

@@ -66,6 +66,10 @@ impl Gate {
         Gate { settings, waiting: BTreeMap::new(), gone: BTreeMap::new(), holds }
     }
 
+    pub fn settings(&self) -> &GateSettings {
+        &self.settings
+    }
+
     /// Other settings for whoever comes from now on; what was learned stays.
     pub fn configure(&mut self, settings: GateSettings) {
         self.holds.configure(&settings);

@@ -1,6 +1,7 @@
 //! How a request reaches the state of its tenant.
 
 use super::TenantState;
+use crate::engine::cache::worlds::{Segment, Weights};
 use crate::engine::respell::canonical::{News, Table};
 
 /// Access to one tenant. Each look is short, and none happens during another.
@@ -13,4 +14,10 @@ pub trait TenantAccess {
 
     /// Adds what a request that was accepted has shown of spellings.
     fn learn(&self, news: News);
+
+    /// The tokens to a byte of a model's prompts, as the bills of all tenants have shown.
+    fn weights(&self, model: &str) -> Weights;
+
+    /// Adds stretches of prompts whose tokens a bill has told.
+    fn weigh(&self, model: &str, segments: &[Segment]);
 }

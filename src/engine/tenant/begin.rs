@@ -6,14 +6,13 @@ use super::TenantState;
 use super::children::{BoundChild, Fate};
 use super::flight::{Flight, FlightPlan, ReadRequest};
 use super::relation::{FirstSeen, Kind};
-use super::worlds::Elsewhere;
 use crate::engine::family::conversation::Conversation;
 use crate::engine::family::fanout::{Bindable, Binding, Who};
 use crate::engine::words::{Moment, Ticket};
 
 impl TenantState {
-    /// A request goes out as it was decided: enters it into the ledgers, and binds a child that is put on its parent's
-    /// prefix, before its client can come again.
+    /// A request goes out as it was decided: enters it into the ledger of what is billed, and binds a child that is put
+    /// on its parent's prefix, before its client can come again.
     pub fn begin(
         &mut self,
         mut request: ReadRequest,
@@ -35,7 +34,7 @@ impl TenantState {
             }
             _ => None,
         };
-        let FlightPlan { trace, as_sent, imagined, first, .. } = plan;
+        let FlightPlan { trace, first, .. } = plan;
         let prediction = self.predict_as(&trace, Some(ticket), now);
         let before = first.as_ref().map(|first| &first.parents);
         let before = before.or_else(|| Some(&request.arrival.predecessor()?.trace.parameters));
@@ -43,16 +42,6 @@ impl TenantState {
         let streams = request.streams;
         let billed = &mut self.worlds.billed;
         self.woken.extend(self.gate.sent(ticket, &prediction, streams, billed, now));
-        let is_as_billed = as_sent.is_none();
-        let came_at = request.came_at.min(now);
-        let as_sent = as_sent.unwrap_or_else(|| Arc::clone(&trace));
-        let sent = &mut self.worlds.sent;
-        let sent_world = Elsewhere::begin(as_sent, is_as_billed, sent, ticket, streams, came_at);
-        let would_be_as_it_came = imagined.as_ref().is_some_and(|imagined| imagined.is_as_it_came);
-        let aligned = &mut self.worlds.aligned;
-        let aligned_world = imagined.map(|imagined| {
-            Elsewhere::begin(imagined.trace, imagined.is_as_sent, aligned, ticket, streams, now)
-        });
         if let Some(first) = first {
             request.model = first.model;
         }
@@ -69,11 +58,11 @@ impl TenantState {
             interns: plan.interns,
             pins: plan.pins,
             lesson: plan.lesson,
-            would_be_as_it_came,
+            would_be_as_it_came: plan.would_be_as_it_came,
             prediction,
             trial,
-            sent_world,
-            aligned_world,
+            as_sent: plan.as_sent,
+            aligned: plan.aligned,
             binding,
         })
     }
@@ -87,10 +76,6 @@ impl TenantState {
         let (ticket, streams, at) = (flight.ticket, flight.request.streams, flight.sent_at);
         flight.prediction = self.predict(&flight.trace, at);
         self.gate.sent(ticket, &flight.prediction, streams, &mut self.worlds.billed, at);
-        flight.sent_world.begin_again(&mut self.worlds.sent, ticket, streams, at);
-        if let Some(aligned) = &mut flight.aligned_world {
-            aligned.begin_again(&mut self.worlds.aligned, ticket, streams, at);
-        }
         flight
     }
 

@@ -26,6 +26,8 @@ pub struct BoundChild {
     turns: u64,
     /// The piece where its last turn wrote its tail.
     pub tail: Option<usize>,
+    /// The number of messages of the turn whose results were looked at last.
+    pub looked_at: usize,
     /// When its first request came, and how much of the time since is counted.
     came_at: Moment,
     counted_ms: u64,
@@ -54,6 +56,7 @@ impl BoundChild {
             forecast,
             turns: 0,
             tail: None,
+            looked_at: 0,
             came_at,
             counted_ms: 0,
             has_strayed: false,
@@ -163,6 +166,7 @@ mod tests {
             forecast: None,
             turns: 0,
             tail: None,
+            looked_at: 0,
             came_at: Moment(0),
             counted_ms: 0,
             has_strayed: false,

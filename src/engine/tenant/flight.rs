@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use super::relation::Relation;
-use super::worlds::Elsewhere;
-use crate::engine::answer::usage::Usage;
 use crate::engine::cache::entry::Parameters;
 use crate::engine::cache::ledger::{BetaTrial, Prediction};
+use crate::engine::cache::worlds::{Played, WorldPrompt, WorldPrompts};
 use crate::engine::family::arrival::Arrival;
 use crate::engine::family::conversation::{Conversation, Trace};
 use crate::engine::family::fanout::{Binding, Draft};
@@ -45,8 +44,10 @@ pub struct FlightPlan {
     pub pins: Pins,
     /// The request as its client sent it, if it goes out otherwise.
     pub as_sent: Option<Arc<Trace>>,
-    /// The request as `align` would have sent it, if it goes out as it came.
-    pub imagined: Option<Imagined>,
+    /// The request as `align` sends it, if it goes out otherwise.
+    pub aligned: Option<Arc<Trace>>,
+    /// True if `align` would have spelt it as it came.
+    pub would_be_as_it_came: bool,
     pub forecast: Option<Forecast>,
     /// For a child that is put on its parent's prefix now.
     pub first: Option<FirstPrefix>,
@@ -93,8 +94,9 @@ pub struct Flight {
     pub(super) prediction: Prediction,
     /// The test of whether its betas cost it anything, if its bill can tell.
     pub(super) trial: Option<BetaTrial>,
-    pub(super) sent_world: Elsewhere,
-    pub(super) aligned_world: Option<Elsewhere>,
+    /// The request as its client sent it, and as `align` sends it; none if it goes out so.
+    pub(super) as_sent: Option<Arc<Trace>>,
+    pub(super) aligned: Option<Arc<Trace>>,
     /// Its binding, if it is a child that is known as one already.
     pub(super) binding: Option<Binding>,
 }
@@ -116,15 +118,9 @@ pub struct Accepted {
     pub(super) has_begun: bool,
     /// True if the tenant has learned from its bill.
     pub(super) is_billed: bool,
-}
-
-/// The bills of a request in the other worlds.
-#[derive(Clone, Copy, Debug)]
-pub struct OtherBills {
-    /// As its client sent it.
-    pub as_sent: Usage,
-    /// As mode `align` would have sent it, if it went out as it came.
-    pub aligned: Option<Usage>,
+    /// The request as it plays in each world, and the outcome once its bill is known.
+    pub(super) prompts: WorldPrompts,
+    pub(super) played: Option<Box<Played>>,
 }
 
 impl Flight {
@@ -136,6 +132,21 @@ impl Flight {
     pub fn is_forked(&self) -> bool {
         self.plan == Plan::Forked
     }
+
+    /// The request as it plays in each world.
+    pub(super) fn prompts(&self) -> WorldPrompts {
+        let prompt = |trace: &Trace| {
+            Arc::new(WorldPrompt::of(trace.reading(), &trace.breakpoints, trace.parameters.scope()))
+        };
+        let billed = prompt(&self.trace);
+        let sent = self.as_sent.as_deref().map_or_else(|| Arc::clone(&billed), prompt);
+        let aligned = match (&self.aligned, &self.as_sent) {
+            (None, _) => Arc::clone(&billed),
+            (Some(aligned), Some(as_sent)) if Arc::ptr_eq(aligned, as_sent) => Arc::clone(&sent),
+            (Some(aligned), _) => prompt(aligned),
+        };
+        WorldPrompts { billed, sent, aligned }
+    }
 }
 
 impl Accepted {
@@ -146,6 +157,6 @@ impl Accepted {
 
     /// Returns true if finished blocks are of interest.
     pub fn listens(&self) -> bool {
-        self.draft.is_some() || self.flight.binding.is_some()
+        self.draft.is_some()
     }
 }

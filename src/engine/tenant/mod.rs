@@ -18,23 +18,25 @@ mod predict;
 mod progress;
 mod read;
 mod relation;
+mod reread;
 mod settle;
-mod worlds;
 
 pub use access::TenantAccess;
 pub use children::{BoundChild, Fate, SharedPrefixes};
-pub use flight::{Accepted, FirstPrefix, Flight, FlightPlan, Imagined, OtherBills, ReadRequest};
-pub use progress::{accept, block};
+pub use flight::{Accepted, FirstPrefix, Flight, FlightPlan, Imagined, ReadRequest};
+pub use progress::{accept, block, first_content};
 pub use read::{ReadMode, View};
 pub use relation::{FirstSeen, Kind, Relation, bound_child, relate, tool_of};
-pub use settle::{Fanout, SettleRules, SettledChild, Settlement, Verdict, abandon, drift, settle};
+pub use reread::Reread;
+pub use settle::{Fanout, SettledChild, Settlement, Verdict, abandon, drift, settle};
 
 use std::collections::BTreeMap;
 
-use crate::engine::cache::Worlds;
 use crate::engine::cache::learned::Learned;
+use crate::engine::cache::worlds::Worlds;
 use crate::engine::family::fanout::{FanOuts, ForkId, Rules};
 use crate::engine::family::recent::Recent;
+use crate::engine::family::reread::DigestedParents;
 use crate::engine::fork::experiment::ForkExperiment;
 use crate::engine::gate::{Gate, GateArrival, GateSettings};
 use crate::engine::words::{Moment, TenantId, Ticket};
@@ -56,6 +58,8 @@ pub struct TenantState {
     pub fan_outs: FanOuts<BoundChild>,
     /// The parents' prefixes that its children share.
     pub prefixes: SharedPrefixes,
+    /// The tool results of parents, to know which of them children read again.
+    digested_parents: DigestedParents,
     /// What became of its children.
     pub experiment: ForkExperiment,
     /// Children that wait for the end of their parent's answer.
@@ -85,6 +89,7 @@ impl TenantState {
             gate: Gate::new(gate),
             fan_outs: FanOuts::new(id, rules),
             prefixes: SharedPrefixes::default(),
+            digested_parents: DigestedParents::default(),
             experiment: ForkExperiment::default(),
             seal_waits: BTreeMap::new(),
             woken: Vec::new(),

@@ -1,6 +1,6 @@
 //! Predicts what a request finds in the cache, by the ledgers of its tenant.
 
-use super::{Flight, TenantState};
+use super::TenantState;
 use crate::engine::cache::entry::{EntryKey, Parameters, Probes, Scope, prefix_bytes};
 use crate::engine::cache::ledger::{BetaTrial, CacheLedger, Prediction};
 use crate::engine::family::arrival::Arrival;
@@ -89,12 +89,11 @@ impl TenantState {
         Some((bytes as f64 * ratio) as u64)
     }
 
-    /// Tokens that others were writing when a request was sent, and that it wrote once more.
-    pub fn underway_tokens(&self, flight: &Flight) -> u64 {
-        let prediction = flight.prediction();
+    /// Tokens that others are writing, and that a request of which this is predicted writes once more.
+    pub fn underway_tokens(&self, model: &str, prediction: &Prediction) -> u64 {
         let read = prediction.read.map_or(0, |read| read.bytes);
         let deepest = prediction.underway.first().map_or(0, |underway| underway.bytes);
-        self.tokens(&flight.request.model, deepest.saturating_sub(read)).unwrap_or_default()
+        self.tokens(model, deepest.saturating_sub(read)).unwrap_or_default()
     }
 
     /// Returns the test that the bill of a request makes of betas that its parent or its last turn did not have.

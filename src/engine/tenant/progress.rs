@@ -8,10 +8,12 @@ use super::{TenantAccess, TenantState};
 use crate::engine::answer::turn::Block;
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::ledger::LedgerBill;
-use crate::engine::cache::prices::ModelFacts;
+use crate::engine::cache::prices::MINIMUM_TOKENS;
+use crate::engine::cache::worlds::{Play, Played, Weights, WorldGate, WorldPrompts};
 use crate::engine::family::conversation::{Outcome, Trace};
-use crate::engine::family::fanout::{Draft, Parent};
+use crate::engine::family::fanout::{Child, Draft, Parent};
 use crate::engine::family::recent::{AcceptedRequest, RecentId};
+use crate::engine::policy::Policy;
 use crate::engine::request::recall::KnownLayer;
 use crate::engine::respell::echo::Spelling;
 use crate::engine::words::{Layer, Moment, Plan, Role, Why};
@@ -20,8 +22,9 @@ use crate::engine::words::{Layer, Moment, Plan, Role, Why};
 struct Keepsakes {
     layers: Vec<(Layer, KnownLayer)>,
     spelling: Option<Spelling>,
-    draft: Option<Draft>,
+    draft: Draft,
     keeps_snapshots: bool,
+    prompts: WorldPrompts,
 }
 
 /// The upstream took a request: from here on it is known. `keeps_snapshots`: the newest turn of every conversation is
@@ -34,18 +37,44 @@ pub fn accept<T: TenantAccess>(
 ) -> Accepted {
     tenant.learn(std::mem::take(&mut flight.interns));
     let (layers, spelling) = (layers(&flight), spelling(tenant, &flight));
-    let draft = if flight.relation.role() == Role::Child { None } else { draft(&flight) };
-    tenant.look(|state| state.accept(flight, Keepsakes { layers, spelling, draft, keeps_snapshots }, now))
+    let draft = draft(&flight);
+    let prompts = flight.prompts();
+    let keepsakes = Keepsakes { layers, spelling, draft, keeps_snapshots, prompts };
+    tenant.look(|state| state.accept(flight, keepsakes, now))
+}
+
+/// The answer has begun: what the request wrote can be read. A stream brings its bill along, so that others know at
+/// once how much there is.
+pub fn first_content<T: TenantAccess>(
+    tenant: &T,
+    accepted: &mut Accepted,
+    usage: Option<Usage>,
+    policy: &Policy,
+    now: Moment,
+) {
+    let model = accepted.flight.request.model.clone();
+    let weights = tenant.weights(&model);
+    let segments = tenant.look(|state| {
+        state.first_content(accepted, usage, policy, now);
+        let usage = if accepted.played.is_none() { usage? } else { return None };
+        let played = state.play(accepted, usage, policy, weights, now);
+        Some(std::mem::take(&mut accepted.played.insert(Box::new(played)).segments))
+    });
+    tenant.weigh(&model, &segments.unwrap_or_default());
 }
 
 /// Begins to collect the answer to a request, which may be a fan-out.
-fn draft(flight: &Flight) -> Option<Draft> {
+fn draft(flight: &Flight) -> Draft {
+    if flight.relation.role() == Role::Child {
+        // Nobody is put on a child's prompt. Its own words are enough to know its children by.
+        return Draft::begin(Parent::new(Arc::clone(&flight.own), flight.relation.who), true);
+    }
     let parent = Parent {
         betas: flight.request.betas.clone(),
         written: flight.trace.breakpoints.last().copied(),
         ..Parent::new(flight.trace.forwarded(), flight.relation.who)
     };
-    Draft::begin(parent, false).ok()
+    Draft::begin(parent, false)
 }
 
 /// Tools and system prompt that other requests may bring too. A request on another's prefix has that one's, and one
@@ -111,10 +140,12 @@ impl TenantState {
             recent,
             classes,
             child_turn,
-            keeps_snapshot: keepsakes.keeps_snapshots && keepsakes.draft.is_some(),
-            draft: keepsakes.draft,
+            keeps_snapshot: keepsakes.keeps_snapshots,
+            draft: Some(keepsakes.draft),
             has_begun: false,
             is_billed: false,
+            prompts: keepsakes.prompts,
+            played: None,
         }
     }
 
@@ -128,6 +159,11 @@ impl TenantState {
 
     /// Binds a child that was not bound before, and counts its turn.
     fn accept_child(&mut self, flight: &mut Flight, now: Moment) -> Option<u64> {
+        if let Some(Child { fork, call: Some(call), .. }) =
+            flight.relation.newcomer().map(|first| &first.child)
+        {
+            self.fan_outs.accepted(fork.id, *call);
+        }
         // A forked child was bound when it went out. If that was in a state that was forgotten, so is its prefix.
         if !flight.is_forked()
             && let (None, Some(child)) = (flight.binding, flight.relation.newcomer())
@@ -148,40 +184,59 @@ impl TenantState {
         Some(bound.next_turn())
     }
 
-    /// The answer has begun: what the request wrote can be read, in every world. As sent it was not held back, and its
-    /// answer began sooner by that. A stream brings its bill along, so that others know at once how much there is.
-    /// `max_hold_ms`: who waits for it waits no longer.
-    pub fn first_content(
-        &mut self,
-        accepted: &mut Accepted,
-        usage: Option<Usage>,
-        facts: ModelFacts,
-        max_hold_ms: u64,
-        now: Moment,
-    ) {
+    /// The answer has begun.
+    fn first_content(&mut self, accepted: &mut Accepted, usage: Option<Usage>, policy: &Policy, now: Moment) {
         if std::mem::replace(&mut accepted.has_begun, true) {
             return;
         }
-        let Flight { request, trace, sent_at, ticket, aligned_world, .. } = &*accepted.flight;
+        let Flight { request, trace, sent_at, ticket, .. } = &*accepted.flight;
+        let facts = policy.prices.facts(&request.model);
         if let Some(outcome) = self.recent.outcome_mut(accepted.recent) {
             outcome.begun = Some(now);
         }
         let ratio = self.learned.tokens_per_byte(&request.model);
-        let as_sent = request.came_at.min(*sent_at).after(now.since(*sent_at));
         self.worlds.billed.readable(*ticket, now, ratio);
         // What is warm now is known before those who wait for it look again.
         self.woken.extend(self.gate.begun(*ticket, &mut self.worlds.billed, now));
-        self.worlds.sent.readable(*ticket, as_sent, ratio);
-        if aligned_world.is_some() {
-            self.worlds.aligned.readable(*ticket, now, ratio);
-        }
         let Some(usage) = usage else { return };
         let bill = LedgerBill { usage, minimum_tokens: facts.minimum_tokens, is_estimate: false };
         self.worlds.billed.settle(*ticket, &bill, now);
         self.learned.bill(&request.model, trace.reading(), &usage);
         let written = usage.cache_write_5m + usage.cache_write_1h;
-        self.learned.began(&request.model, written, now.since(*sent_at) <= max_hold_ms);
+        self.learned.began(&request.model, written, now.since(*sent_at) <= policy.max_hold_ms);
         accepted.is_billed = true;
+    }
+
+    /// Plays a request in the worlds where it goes out otherwise.
+    pub(super) fn play(
+        &mut self,
+        accepted: &Accepted,
+        usage: Usage,
+        policy: &Policy,
+        weights: Weights,
+        now: Moment,
+    ) -> Played {
+        let flight = &*accepted.flight;
+        let Flight { request, relation, prediction, sent_at, trial, .. } = flight;
+        let settings = self.gate.settings();
+        let gate = WorldGate { min_tokens: settings.min_tokens, max_hold_ms: settings.max_hold_ms };
+        let is_held = !policy.holds_children_only || relation.role() == Role::Child;
+        let facts = policy.prices.facts(&request.model);
+        let begun = self.recent.outcome_mut(accepted.recent).and_then(|outcome| outcome.begun);
+        self.worlds.play(&Play {
+            prompts: &accepted.prompts,
+            model: &request.model,
+            prediction,
+            usage,
+            is_forked: flight.is_forked(),
+            came_at: request.came_at,
+            sent_at: *sent_at,
+            begun_at: begun.unwrap_or(now),
+            gate: is_held.then_some(gate),
+            minimum_tokens: facts.minimum_tokens.unwrap_or(MINIMUM_TOKENS),
+            weights,
+            is_harmless_read: trial.and_then(|trial| trial.shows(usage.cache_read)) == Some(true),
+        })
     }
 }
 
@@ -193,11 +248,10 @@ pub fn block<T: TenantAccess>(
     block: Block,
     now: Moment,
 ) {
-    if let Some(binding) = accepted.flight.binding {
-        if let Some(id) = block.call_id() {
-            tenant.look(|state| state.fan_outs.called(binding, &id));
-        }
-        return;
+    if let Some(binding) = accepted.flight.binding
+        && let Some(id) = block.call_id()
+    {
+        tenant.look(|state| state.fan_outs.called(binding, &id));
     }
     let Some(draft) = &mut accepted.draft else { return };
     let rules = tenant.look(|state| Arc::clone(state.fan_outs.points().rules()));

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::{BoundChild, Fate, TenantAccess};
 use crate::engine::family::claims::Claims;
 use crate::engine::family::fanout::{
-    Binding, Child, ForkId, ForkPoint, Newcomer, Recognised, Sought, Toolset, Who, find_child, recognise,
+    Binding, Child, ForkId, ForkPoint, Newcomer, Recognised, Sought, Toolset, Who, find_child, new_results,
+    recognise,
 };
 use crate::engine::fork::{SnapshotScope, is_snapshot};
 use crate::engine::request::recall::Remembered;
@@ -118,7 +119,14 @@ pub fn relate<T: TenantAccess>(
     now: Moment,
 ) -> Relation {
     let related = |why: &'static str, kind: Kind| Relation { who, why, kind };
+    if who.agent.is_some() {
+        tenant.look(|state| state.fan_outs.note_agent(&who));
+    }
     if let Some((binding, bound)) = bound_child(tenant, request, &who, now) {
+        let results: Vec<_> = new_results(request).collect();
+        if !results.is_empty() {
+            tenant.look(|state| state.fan_outs.returned(&results));
+        }
         return related("bound", Kind::Bound(binding, bound));
     }
     let first = |child: Child| {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::flight::{Accepted, Flight, OtherBills};
+use super::flight::{Accepted, Flight};
+use super::reread::{Reread, reread};
 use super::{TenantAccess, TenantState};
 use crate::engine::answer::turn::Turn;
 use crate::engine::answer::usage::Usage;
@@ -10,11 +11,13 @@ use crate::engine::cache::breaks::{Break, Case, Drift};
 use crate::engine::cache::ledger::{LedgerBill, Missed};
 use crate::engine::cache::prices::{ModelFacts, Prices};
 use crate::engine::cache::volatile::{Volatile, volatile};
+use crate::engine::cache::worlds::OtherBills;
 use crate::engine::family::conversation::Answer;
 use crate::engine::family::fanout::{ForkPoint, StartMeaning, fans_out};
 use crate::engine::fork::answers::{is_empty, is_foreign, tool_errors};
 use crate::engine::fork::experiment::{Answered, Measured};
 use crate::engine::fork::weighed;
+use crate::engine::policy::Policy;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::{
     Arm, CostUnit, FanOutDropped, Layer, Moment, Plan, StandDown, StopReason, Ticket,
@@ -23,18 +26,10 @@ use crate::engine::words::{
 /// How the answer's fan-out ended.
 pub type Fanout = Result<Arc<ForkPoint>, FanOutDropped>;
 
-/// The settings that an answer is judged by.
-#[derive(Clone, Copy, Debug)]
-pub struct SettleRules<'a> {
-    pub prices: &'a Prices,
-    /// True if volatile text is to be named.
-    pub reports_volatile: bool,
-}
-
 /// The findings of an answer that has ended.
 #[derive(Debug, Default)]
 pub struct Settlement {
-    /// None if it was no fan-out, and would have been none.
+    /// None if nothing was collected of it.
     pub fanout: Option<Fanout>,
     pub verdict: Verdict,
     /// None if nothing was billed.
@@ -63,6 +58,7 @@ pub struct SettledChild {
     pub stop: StopReason,
     pub is_empty: bool,
     pub tool_errors: u64,
+    pub reread: Reread,
     pub output_tokens: u64,
     pub wall_ms: u64,
     /// Its bill, in the unit that forecasts of its model are in.
@@ -76,31 +72,31 @@ pub fn settle<T: TenantAccess>(
     tenant: &T,
     accepted: &mut Accepted,
     turn: Option<&Turn>,
-    rules: &SettleRules<'_>,
+    policy: &Policy,
     now: Moment,
 ) -> Settlement {
     let nothing = Turn::default();
     let fanout = end_turn(tenant, accepted, turn.unwrap_or(&nothing), now);
     let Some(turn) = turn else {
-        tenant.look(|state| state.leave_ledgers(&accepted.flight, now));
+        tenant.look(|state| state.leave_ledger(&accepted.flight, now));
         return Settlement { fanout, ..Settlement::default() };
     };
     let turns = turns(&accepted.flight);
     let drift = turns.as_ref().map(drift_of);
     let foreign_tool_calls = foreign_calls(accepted, turn);
     let Some(usage) = turn.usage else {
-        tenant.look(|state| state.leave_ledgers(&accepted.flight, now));
+        tenant.look(|state| state.leave_ledger(&accepted.flight, now));
         let verdict = Verdict { drift, ..Verdict::default() };
         return Settlement { fanout, verdict, foreign_tool_calls, ..Settlement::default() };
     };
-    let facts = rules.prices.facts(&accepted.flight.request.model);
-    let bills = other_bills(accepted, &usage, facts);
+    let facts = policy.prices.facts(&accepted.flight.request.model);
+    let bills = other_bills(tenant, accepted, usage, policy, now);
     let verdict = if accepted.has_begun {
-        let missed = tenant.look(|state| state.settle(accepted, &usage, &bills, facts, now));
+        let missed = tenant.look(|state| state.settle(accepted, &usage, facts, now));
         let lost = judge(accepted, turns.as_ref().zip(drift.as_ref()), &usage, missed, facts);
         tenant.look(|state| state.learn_outcome(accepted, turn, drift.as_ref(), lost.as_ref()));
         let volatile = match (&turns, &drift) {
-            (Some(turns), Some(Drift::Drifted(divergence))) if rules.reports_volatile => {
+            (Some(turns), Some(Drift::Drifted(divergence))) if policy.reports_volatile => {
                 volatile_texts(tenant, &accepted.flight, turns, divergence.layer)
             }
             _ => Vec::new(),
@@ -108,17 +104,17 @@ pub fn settle<T: TenantAccess>(
         Verdict { drift, volatile, cache_break: lost }
     } else {
         // Whatever was billed: an answer without content has written nothing that anybody can read.
-        tenant.look(|state| state.leave_ledgers(&accepted.flight, now));
+        tenant.look(|state| state.leave_ledger(&accepted.flight, now));
         Verdict { drift, ..Verdict::default() }
     };
-    let child = settle_child(tenant, accepted, turn, &usage, rules.prices, now);
+    let child = settle_child(tenant, accepted, turn, &usage, &policy.prices, now);
     Settlement { fanout, verdict, bills: Some(bills), child, foreign_tool_calls }
 }
 
 /// Nothing came of a request: it was refused, it failed, or its client left before the answer.
 pub fn abandon<T: TenantAccess>(tenant: &T, flight: &Flight, now: Moment) {
     tenant.look(|state| {
-        state.leave_ledgers(flight, now);
+        state.leave_ledger(flight, now);
         if let (Some(binding), Some(_)) = (flight.binding, flight.relation.newcomer()) {
             // What was decided for a child on its first turn is forgotten.
             state.fan_outs.release(binding);
@@ -142,15 +138,31 @@ fn drift_of([last, now]: &Turns) -> Drift {
     Drift::of(&last.as_subject(), &now.as_subject())
 }
 
-/// The bills of a request in the other worlds, given what was billed.
-fn other_bills(accepted: &Accepted, billed: &Usage, facts: ModelFacts) -> OtherBills {
-    let (flight, least) = (&accepted.flight, facts.minimum_tokens);
-    let forwarded = flight.trace.reading();
-    let aligned = if accepted.has_begun { flight.aligned_world.as_ref() } else { None };
-    OtherBills {
-        as_sent: flight.sent_world.usage(forwarded, billed, least),
-        aligned: aligned.map(|aligned| aligned.usage(forwarded, billed, least)),
+/// The bills of a request in the other worlds. One without content has written nothing that anybody can read, and
+/// plays nowhere: it is billed alike wherever it goes out as it did.
+fn other_bills<T: TenantAccess>(
+    tenant: &T,
+    accepted: &mut Accepted,
+    usage: Usage,
+    policy: &Policy,
+    now: Moment,
+) -> OtherBills {
+    if !accepted.has_begun {
+        let alike = (!accepted.flight.is_forked()).then_some(usage);
+        return OtherBills { sent: alike, aligned: alike };
     }
+    if accepted.played.is_none() {
+        let model = accepted.flight.request.model.clone();
+        let weights = tenant.weights(&model);
+        let played = tenant.look(|state| state.play(accepted, usage, policy, weights, now));
+        tenant.weigh(&model, &played.segments);
+        accepted.played = Some(Box::new(played));
+    }
+    let Some(played) = &accepted.played else { return OtherBills::default() };
+    tenant.look(|state| state.worlds.ended(played, now));
+    // The answer costs the same in every world.
+    let answered = |bill: Option<Usage>| bill.map(|bill| Usage { output: usage.output, ..bill });
+    OtherBills { sent: answered(played.bills.sent), aligned: answered(played.bills.aligned) }
 }
 
 /// Judges if the request lost anything of its conversation's cache.
@@ -216,6 +228,7 @@ fn settle_child<T: TenantAccess>(
     let child = flight.binding?;
     let (is_empty, tool_errors) = (is_empty(turn), tool_errors(&flight.own));
     let cost = units(usage, prices, &flight.request.model);
+    let reread = reread(tenant, flight, child);
     tenant.look(|state| {
         let bound = state.fan_outs.child_mut(child)?;
         let wall_ms = bound.grows(now);
@@ -241,12 +254,15 @@ fn settle_child<T: TenantAccess>(
             cost: cost.map(|(unit, measured)| Measured { unit, measured, predicted }),
         };
         let stood_down = state.experiment.record(&answered, now);
+        let Reread { results, tokens } = reread;
+        state.experiment.reread(answered.tool, answered.arm, answered.first, tokens, results > 0);
         Some(SettledChild {
             arm: answered.arm,
             is_first: answered.first,
             stop: answered.stop,
             is_empty,
             tool_errors,
+            reread,
             output_tokens: usage.output,
             wall_ms,
             cost,
@@ -282,10 +298,9 @@ fn end_turn<T: TenantAccess>(
         tenant.look(|state| state.fan_outs.rest(binding, turn.stop_reason.as_deref()));
     }
     let rules = tenant.look(|state| Arc::clone(state.fan_outs.points().rules()));
-    let fans_out = fans_out(turn, &rules);
-    let Some(mut draft) = accepted.draft.take() else {
-        return fans_out.then_some(Err(FanOutDropped::Child));
-    };
+    let mut draft = accepted.draft.take()?;
+    // A child's fan-out makes nobody leave on whose prompt others are, or could be.
+    let makes_room = !draft.is_nested() && fans_out(turn, &rules);
     // One that cannot be kept is not there to be named.
     if accepted.keeps_snapshot
         && let Ok(snapshot) = draft.snapshot(turn, &rules)
@@ -297,7 +312,7 @@ fn end_turn<T: TenantAccess>(
     let (bytes, pending) = (draft.memory_bytes(), draft.pending());
     let ended = draft.end(turn, &rules);
     tenant.look(|state| {
-        if fans_out {
+        if makes_room {
             state.fan_outs.make_room(bytes);
         }
         let fanout = state.fan_outs.seal(ended, now);
@@ -314,12 +329,10 @@ impl TenantState {
         &mut self,
         accepted: &Accepted,
         usage: &Usage,
-        bills: &OtherBills,
         facts: ModelFacts,
         now: Moment,
     ) -> Option<Missed> {
-        let Flight { request, trace, ticket, prediction, trial, lesson, sent_world, aligned_world, .. } =
-            &*accepted.flight;
+        let Flight { request, trace, ticket, prediction, trial, lesson, .. } = &*accepted.flight;
         let (model, least) = (&request.model, facts.minimum_tokens);
         if !accepted.is_billed {
             self.learned.bill(model, trace.reading(), usage);
@@ -333,10 +346,6 @@ impl TenantState {
         }
         let bill = LedgerBill { usage: *usage, minimum_tokens: least, is_estimate: false };
         self.worlds.billed.settle(*ticket, &bill, now);
-        sent_world.settle(&mut self.worlds.sent, *ticket, bills.as_sent, least, now);
-        if let (Some(aligned), Some(usage)) = (aligned_world, bills.aligned) {
-            aligned.settle(&mut self.worlds.aligned, *ticket, usage, least, now);
-        }
         self.worlds.billed.missed(prediction)
     }
 
@@ -360,10 +369,9 @@ impl TenantState {
         }
     }
 
-    /// Takes a request out of the ledgers: nothing will be read of what it was to write, and whoever waits for it goes.
-    fn leave_ledgers(&mut self, flight: &Flight, now: Moment) {
+    /// Takes a request out of the ledger of what is billed: nothing will be read of what it was to write, and whoever
+    /// waits for it goes.
+    fn leave_ledger(&mut self, flight: &Flight, now: Moment) {
         self.woken.extend(self.gate.gone(flight.ticket, &mut self.worlds.billed, now));
-        self.worlds.sent.abandon(flight.ticket);
-        self.worlds.aligned.abandon(flight.ticket);
     }
 }

@@ -14,6 +14,7 @@ use crate::engine::cache::breakpoints::Profile;
 use crate::engine::cache::entry::prefix_bytes;
 use crate::engine::cache::ledger::Prediction;
 use crate::engine::cache::prices::{Model, ModelFacts, Multiplier, Multipliers, Prices};
+use crate::engine::cache::worlds::{Segment, TokenWeights, Weights};
 use crate::engine::decide::{Circumstances, Departure, Next, observe, proceed};
 use crate::engine::family::claims::Claims;
 use crate::engine::family::fanout::Who;
@@ -40,6 +41,7 @@ pub const NEVER: Moment = Moment(3_600_000);
 pub struct TestTenant {
     state: RefCell<TenantState>,
     spellings: RefCell<Table>,
+    weights: RefCell<TokenWeights>,
     next_ticket: Cell<u64>,
     pub policy: Policy,
 }
@@ -56,6 +58,14 @@ impl TenantAccess for TestTenant {
     fn learn(&self, news: News) {
         self.spellings.borrow_mut().remember(news);
     }
+
+    fn weights(&self, model: &str) -> Weights {
+        self.weights.borrow().of(model)
+    }
+
+    fn weigh(&self, model: &str, segments: &[Segment]) {
+        self.weights.borrow_mut().learn(model, segments);
+    }
 }
 
 impl TestTenant {
@@ -63,6 +73,7 @@ impl TestTenant {
         TestTenant {
             state: RefCell::new(state()),
             spellings: RefCell::new(Table::new(canonical::Limits::TENANT)),
+            weights: RefCell::default(),
             next_ticket: Cell::new(1),
             policy: policy(),
         }
@@ -110,8 +121,7 @@ impl TestTenant {
 
     /// The first content comes, with the bill of a stream.
     pub fn begins(&self, accepted: &mut Accepted, usage: Option<Usage>, now: u64) {
-        let facts = self.policy.prices.facts(MODEL);
-        self.look(|state| state.first_content(accepted, usage, facts, 5_000, Moment(now)));
+        first_content(self, accepted, usage, &self.policy, Moment(now));
     }
 
     /// The blocks of an answer finish, one after the other.
@@ -122,8 +132,7 @@ impl TestTenant {
     }
 
     pub fn ends(&self, accepted: &mut Accepted, turn: Option<&Turn>, now: u64) -> Settlement {
-        let rules = SettleRules { prices: &self.policy.prices, reports_volatile: false };
-        settle(self, accepted, turn, &rules, Moment(now))
+        settle(self, accepted, turn, &self.policy, Moment(now))
     }
 
     /// Sends a request, and plays its whole answer.
@@ -197,6 +206,7 @@ pub fn policy() -> Policy {
         facts,
         multipliers: Multipliers { read, write_5m, write_1h },
         price: None,
+        is_current: false,
         source: String::new(),
         as_of: String::new(),
     };
@@ -238,7 +248,7 @@ pub fn prepare<T: TenantAccess>(
     policy: &Policy,
     now: Moment,
 ) -> Box<Prepared> {
-    let who = Who::of(&request.arrival.received, None, None, false);
+    let who = Who::of(&request.arrival.received, None, None);
     let preparation = Preparation {
         request,
         who,
@@ -356,6 +366,25 @@ pub fn fan_out(usage: Usage) -> Turn {
         ["a", "b"].map(|topic| call(&format!("toolu_{topic}"), "Agent", json!({"prompt": directive(topic)})));
     let text = json!({"type": "text", "text": "There is much to do. ".repeat(400)});
     turn(FORK_MESSAGE, "tool_use", &[text, a, b], Usage { output: 2_100, ..usage })
+}
+
+/// The answer of a child that calls two children of its own.
+pub fn nested_fan_out(usage: Usage) -> Turn {
+    turn("msg_nested", "tool_use", &nested_calls(), usage)
+}
+
+fn nested_calls() -> [Value; 2] {
+    ["c", "d"].map(|topic| call(&format!("toolu_{topic}"), "Agent", json!({"prompt": directive(topic)})))
+}
+
+/// The second turn of a child, after the answer of [`nested_fan_out`].
+pub fn child_with_results(topic: &str) -> Value {
+    let mut body = child_body(topic);
+    let messages = body["messages"].as_array_mut().unwrap();
+    messages.push(json!({"role": "assistant", "content": nested_calls()}));
+    let result = |id: &str| json!({"type": "tool_result", "tool_use_id": id, "content": "Nothing."});
+    messages.push(json!({"role": "user", "content": [result("toolu_c"), result("toolu_d")]}));
+    body
 }
 
 /// The answer of a child that goes on.

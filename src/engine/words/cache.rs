@@ -139,11 +139,9 @@ shown_enums! {
     /// A baseline that bills are compared with.
     pub enum Baseline {
         /// As the client sent it.
-        AsSent = "as_sent",
+        Sent = "sent",
         /// In one spelling, with breakpoints, behind the gate.
         Aligned = "aligned",
-        /// On its parent's prefix, where it was not put there.
-        Forked = "forked",
         /// All its tokens without any cache.
         Uncached = "uncached",
     }

@@ -26,7 +26,7 @@ shown_enums! {
         Coverage = "coverage",
         /// Session or user are not the parent's.
         Hints = "hints",
-        /// The client marks its children, and not this request.
+        /// The client has named agents in this session, and names none here.
         NoAgent = "no_agent",
         /// It has no tools: a title, a summary, a review that quotes the input of a tool.
         NoTools = "no_tools",
@@ -56,7 +56,7 @@ shown_enums! {
 
     /// Why an answer left no fork point.
     pub enum FanOutDropped {
-        /// The request was itself a child: forks do not fork.
+        /// The request was itself a child, and nobody is put on its turn.
         Child = "child",
         /// The answer has no message id to name it by.
         NoMessageId = "no_message_id",

@@ -7,6 +7,7 @@ use crate::config::Mode;
 use crate::engine::answer::turn::{Turn, Wholeness};
 use crate::engine::cache::breaks::Drift;
 use crate::engine::cache::volatile::Volatile;
+use crate::engine::fork::answers::is_empty;
 use crate::engine::tenant::{Fanout, Verdict};
 use crate::engine::words::{Ending, Endpoint, ForkNote, Plan, StopReason};
 use crate::proxy::clock::millis;
@@ -26,7 +27,8 @@ impl Exchange {
         let facts = &self.facts;
         let sender = facts.sender.as_ref();
         let modes = (facts.endpoint == Endpoint::Messages).then_some(facts.modes);
-        let details = self.details(fanout);
+        let mut details = self.details(fanout);
+        details.is_empty_answer = turn.is_some_and(is_empty);
         let ms = |at: Instant| millis(at.saturating_duration_since(facts.started));
         let overhead = facts.overhead;
         let overhead = overhead.read + overhead.align + overhead.fork + overhead.observe;

@@ -2,10 +2,9 @@
 
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::breaks::Break;
-use crate::engine::cache::counterfactual::uncached;
 use crate::engine::cache::prices::{Cost, Price, Usd};
+use crate::engine::cache::worlds::OtherBills;
 use crate::engine::fork::Forecast;
-use crate::engine::tenant::OtherBills;
 use crate::engine::words::Plan;
 use crate::report::ExchangeRecord;
 
@@ -14,6 +13,8 @@ pub struct Money<'a> {
     pub plan: Plan,
     pub usage: &'a Usage,
     pub bills: OtherBills,
+    /// The tokens that the ledger predicted to be read.
+    pub predicted_read: u64,
     /// The forecast of a child's cost, made when it came.
     pub forecast: Option<Forecast>,
     pub cache_break: Option<&'a Break>,
@@ -32,23 +33,31 @@ impl Money<'_> {
         // The answer costs the same however its prompt went out: if only its rate is unknown, prompts are compared.
         let compared = |of: Cost| if cost.output.is_some() { of.total() } else { of.prompt() };
         let Some(billed) = compared(cost).map(Usd::as_f64) else { return };
-        let as_sent = compared(price.cost(&self.bills.as_sent)).map_or(billed, Usd::as_f64);
-        let imagined = self.bills.aligned.and_then(|usage| compared(price.cost(&usage))).map(Usd::as_f64);
-        let forecast = self.forecast.filter(|forecast| forecast.as_sent > 0.0);
-        let foreseen = |part: fn(&Forecast) -> f64| {
-            forecast.map(|forecast| part(&forecast) / forecast.as_sent * as_sent)
-        };
-        record.aligned_usd = match plan {
-            Plan::Aligned(_) => Some(billed),
-            // A forecast knows of the siblings, too.
-            Plan::Forked | Plan::Passthrough(_) => foreseen(|forecast| forecast.aligned).or(imagined),
-        };
-        record.forked_usd = match plan {
-            Plan::Forked => None,
-            Plan::Aligned(_) | Plan::Passthrough(_) => foreseen(|forecast| forecast.forked),
-        };
+        let priced = |usage: Usage| compared(price.cost(&usage)).map(Usd::as_f64);
         record.cost_usd = Some(billed);
-        record.as_sent_usd = Some(as_sent);
-        record.details.uncached_usd = compared(price.cost(&uncached(usage))).map(Usd::as_f64);
+        record.as_sent_usd = self.bills.sent.and_then(priced);
+        record.aligned_usd = self.bills.aligned.and_then(priced);
+        record.details.uncached_usd = priced(usage.without_cache());
+        let prompt = |usage: &Usage| price.cost(usage).prompt().map(Usd::as_f64);
+        record.details.predicted_usd = prompt(&had_read(usage, self.predicted_read))
+            .zip(prompt(usage))
+            .map(|(predicted, billed)| [predicted, billed]);
+        // The forecast of a fork that was not made is a ratio, and stays in the log line.
+        let forecast = self.forecast.filter(|forecast| plan != Plan::Forked && forecast.as_sent > 0.0);
+        record.forked_usd = forecast
+            .zip(record.as_sent_usd)
+            .map(|(forecast, as_sent)| forecast.forked / forecast.as_sent * as_sent);
     }
+}
+
+/// The bill of a prompt, had so many of its cached tokens been read and the others written.
+fn had_read(usage: &Usage, read: u64) -> Usage {
+    let read = read.min(usage.cached());
+    let missed = usage.cache_read.saturating_sub(read);
+    let less = Usage {
+        cache_read: usage.cache_read - missed,
+        cache_write_5m: usage.cache_write_5m.saturating_add(missed),
+        ..*usage
+    };
+    less.had_read(read.saturating_sub(usage.cache_read))
 }

@@ -17,8 +17,8 @@ use crate::engine::cache::entry::EntryKey;
 use crate::engine::cache::ledger::{EntryWrite, LedgerBill};
 use crate::engine::family::fanout::{ForkId, Rules};
 use crate::engine::gate::{GateArrival, GateSettings, GateVerdict, GateWrite, LetGo};
+use crate::engine::tenant::settle;
 use crate::engine::tenant::tests::{FORK_MESSAGE, TENANT, policy, small_parent};
-use crate::engine::tenant::{SettleRules, settle};
 use crate::engine::words::{Endpoint, Moment, Ttl};
 use crate::metrics::Metrics;
 use crate::proxy::Modes;
@@ -349,8 +349,8 @@ async fn a_child_waits_for_the_seal_or_until_its_time_has_come() {
     assert_eq!(hasty.await.unwrap(), (300, 0));
     advance(Duration::from_millis(400)).await;
     assert!(!patient.is_finished());
-    let rules = SettleRules { prices: &policy.prices, reports_volatile: false };
-    settle(&*gate.tenant, &mut parent, Some(&turn), &rules, gate.clock.now());
+
+    settle(&*gate.tenant, &mut parent, Some(&turn), &policy, gate.clock.now());
     assert_eq!(patient.await.unwrap(), (700, 0));
     assert_eq!(gate.waiting(), 0);
 }

@@ -11,11 +11,12 @@ use shuttle::{future, thread};
 
 use crate::engine::cache::entry::EntryKey;
 use crate::engine::cache::ledger::{EntryWrite, Prediction};
+use crate::engine::cache::worlds::{Segment, Weights};
 use crate::engine::family::fanout::ForkId;
 use crate::engine::gate::{GateArrival, GateSettings, GateVerdict, GateWrite, LetGo};
 use crate::engine::respell::canonical::{Limits, News, Table};
 use crate::engine::tenant::tests::{FORK_MESSAGE, TENANT, policy, small_parent, state};
-use crate::engine::tenant::{SettleRules, TenantAccess, TenantState, settle};
+use crate::engine::tenant::{TenantAccess, TenantState, settle};
 use crate::engine::words::{GateOutcome, Moment, Ticket, Ttl};
 
 #[expect(clippy::duplicate_mod, reason = "it is built again, with the lock below")]
@@ -48,6 +49,12 @@ impl TenantAccess for Shop {
     }
 
     fn learn(&self, _news: News) {}
+
+    fn weights(&self, _model: &str) -> Weights {
+        Weights::default()
+    }
+
+    fn weigh(&self, _model: &str, _segments: &[Segment]) {}
 }
 
 impl Shop {
@@ -243,9 +250,8 @@ fn every_child_hears_of_the_seal_whatever_the_order() {
         });
         let ending = shop.clone();
         let ends = thread::spawn(move || {
-            let rules = SettleRules { prices: &policy.prices, reports_volatile: false };
             let turn = thread_rng().gen_bool(0.7).then_some(&turn);
-            settle(&*ending, &mut accepted, turn, &rules, NOW);
+            settle(&*ending, &mut accepted, turn, &policy, NOW);
         });
         stays.into_iter().chain([leaves, ends]).for_each(|thread| thread.join().unwrap());
         assert_eq!(shop.look(|state| (state.awaiting_seal(NOW), state.next_due())), (0, None));

@@ -24,7 +24,7 @@ use forkpoint::engine::request::edit;
 use forkpoint::engine::request::prefix::Attribution;
 use forkpoint::engine::request::recall::{Known, KnownLayer, Remembered};
 use forkpoint::engine::respell::canonical::{self, Order, Thinking};
-use forkpoint::engine::tenant::{ReadMode, ReadRequest, SettleRules, TenantAccess, View, accept, settle};
+use forkpoint::engine::tenant::{ReadMode, ReadRequest, TenantAccess, View, accept, first_content, settle};
 use forkpoint::engine::words::{Layer, Mode, Moment, TenantId};
 use forkpoint::store::{Limits, Store, Tenant};
 
@@ -238,10 +238,10 @@ impl Bench {
         let mut accepted = stages.time(Stage::Accepted, accepting);
         let usage = Usage { uncached: 12, cache_read: 48_211, cache_write_5m: 842, ..Usage::default() };
         let turn = Turn { usage: Some(usage), ..Turn::default() };
-        let rules = SettleRules { prices: &policy.prices, reports_volatile: true };
+
         stages.time(Stage::Finished, || {
-            tenant.look(|state| state.first_content(&mut accepted, None, MODEL, 5_000, now));
-            settle(&*tenant, &mut accepted, Some(&turn), &rules, now);
+            first_content(&*tenant, &mut accepted, None, policy, now);
+            settle(&*tenant, &mut accepted, Some(&turn), policy, now);
             drop(accepted);
         });
         stages.end_request();

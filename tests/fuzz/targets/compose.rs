@@ -45,8 +45,8 @@ fn directive(topic: &str) -> String {
 
 fn fan_out(lead: &[u8]) -> Option<Arc<ForkPoint>> {
     let request = Arc::new(read(lead)?);
-    let who = Who::of(&request, None, None, false);
-    let draft = Draft::begin(Parent::new(request, who), false).ok()?;
+    let who = Who::of(&request, None, None);
+    let draft = Draft::begin(Parent::new(request, who), false);
     let calls = ["a", "b"].map(|topic| {
         json!({"type": "tool_use", "id": topic, "name": "Agent", "input": {"prompt": directive(topic)}})
     });
@@ -67,7 +67,7 @@ fn directed(own: &[u8]) -> Option<Vec<u8>> {
 fn see(child: &Child, body: &[u8]) {
     let Some(request) = read(body) else { return };
     let policy = ForkPolicy { tools_policy: ToolsPolicy::Subset, ..ForkPolicy::default() };
-    let who = Who::of(&request, None, None, false);
+    let who = Who::of(&request, None, None);
     let facts = EligibilityFacts { rules: &Rules::default(), stood_down: false };
     if eligible(&request, child, &who, &policy, &facts).is_err() {
         return;

@@ -29,14 +29,11 @@ async fn what_observe_takes_aligned_requests_to_cost_is_what_they_cost() {
             let (estimate, billed) = (of(&observed, "aligned"), of(&aligned, "aligned"));
             let what = format!("{shape:?} {behaviour:?}: {estimate} for {billed}");
             assert!(billed > 0.0 && (estimate / billed - 1.0).abs() < SLACK, "{what}");
-            let (as_sent, direct) = (of(&aligned, "as_sent"), of(&observed, "as_sent"));
+            let (as_sent, direct) = (of(&aligned, "sent"), of(&observed, "sent"));
             let off = as_sent / direct - 1.0;
             assert!(off.abs() < SLACK, "{shape:?} {behaviour:?} as sent: {as_sent} for {direct}");
             if behaviour == Behaviour::Naive {
-                assert!(
-                    estimate < 0.6 * of(&observed, "as_sent"),
-                    "{what}: without markers all is paid anew"
-                );
+                assert!(estimate < 0.6 * of(&observed, "sent"), "{what}: without markers all is paid anew");
             }
         }
     }

@@ -3,6 +3,7 @@
 mod clients;
 mod thirty_turns;
 mod never_dearer;
+mod series;
 mod unrepairable;
 mod fallback;
 mod untouched;

@@ -318,7 +318,7 @@ fn bills(hour: &Hour, log: &[Value], recorded: &[Value]) {
         let billed = hour.metric("cost_usd_total", &[&named]);
         assert!(close(billed, cost), "{model}: {billed} and {cost}");
         assert!(close(sum(&of_model, "cost_usd"), cost), "{model} in the log");
-        let as_sent = hour.metric("counterfactual_usd_total", &[&named, "as_sent"]);
+        let as_sent = hour.metric("counterfactual_usd_total", &[&named, "sent"]);
         assert!(close(sum(&of_model, "as_sent_usd"), as_sent), "{model} as sent");
         assert!(close(hour.metric("saved_usd", &[&named]), as_sent - cost), "{model} saved");
     }

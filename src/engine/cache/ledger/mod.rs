@@ -16,6 +16,7 @@
 //! report a cache break that never was.
 
 mod in_flight;
+mod other_worlds;
 mod state;
 mod trial;
 
@@ -27,6 +28,7 @@ use in_flight::InFlight;
 use state::EntryState;
 
 pub use in_flight::LedgerBill;
+pub use other_worlds::Reach;
 pub use state::Writer;
 pub use trial::{BetaTrial, Harmless};
 
@@ -45,6 +47,8 @@ const GUESS_SLACK: f64 = 0.9;
 pub struct CacheLedger {
     entries: HashMap<EntryKey, EntryState>,
     flights: BTreeMap<Ticket, InFlight>,
+    /// When an entry that still lived was last dropped for want of room.
+    forgot_at: Option<Moment>,
 }
 
 /// Tokens of the prompt up to an entry.
@@ -433,6 +437,7 @@ impl CacheLedger {
         if self.entries.len() < LEDGER_ENTRIES_MAX {
             return;
         }
+        self.forgot_at = Some(now);
         let mut ends: Vec<_> = self.entries.iter().map(|(key, entry)| (entry.until(), *key)).collect();
         ends.sort_unstable();
         for (_, key) in ends.iter().take(LEDGER_ENTRIES_MAX / 8) {

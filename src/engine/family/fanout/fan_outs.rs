@@ -103,6 +103,21 @@ impl<B> FanOuts<B> {
         self.points.recognise(sought, now)
     }
 
+    /// Notes that the client of a session names its agents, if this request shows it.
+    pub fn note_agent(&mut self, who: &Who) {
+        self.points.note_agent(who);
+    }
+
+    /// The upstream took the request of a child that has started from this call.
+    pub fn accepted(&mut self, fork: ForkId, call: usize) {
+        self.points.accepted(fork, call);
+    }
+
+    /// A child has brought the results of its own calls back.
+    pub fn returned<I: AsRef<str>>(&mut self, ids: impl IntoIterator<Item = I>) {
+        self.points.returned(ids);
+    }
+
     /// Returns the turn that a request names as its parent; vetoes hold as for any other child.
     pub fn find_snapshot(&mut self, newcomer: &Newcomer<'_>, now: Moment) -> Result<Child, WhyPlain> {
         self.snapshots.expire(now, &mut self.holdings);

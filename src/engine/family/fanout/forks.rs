@@ -1,17 +1,20 @@
 //! The fork points of one tenant.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::directive::Call;
 use super::holdings::Holdings;
 use super::leaves::Leaves;
 use super::point::{Draft, EndedDraft, ForkId, ForkPoint};
-use super::rules::Rules;
-use crate::engine::words::{BodyDigest, FanOutDropped, Moment, Spawning, TenantId};
+use super::rules::{Rules, Who};
+use crate::engine::words::{BodyDigest, FanOutDropped, IdDigest, Moment, Spawning, TenantId};
 
 /// Names of tools that are remembered as starting agents.
 const LEARNED_MAX: usize = 256;
+
+/// Sessions that are known to name their agents: far more than one tenant has at once.
+const AGENT_SESSIONS_MAX: usize = 1_024;
 
 /// Every fork point of one tenant, found by directive, by call and by message id.
 ///
@@ -28,6 +31,8 @@ pub struct Forks {
     ages: BTreeMap<u64, ForkId>,
     calls: HashMap<Arc<str>, ForkId>,
     pub(super) learned: BTreeSet<Arc<str>>,
+    /// The sessions in which a request came with an agent's id, the newest last.
+    agent_sessions: VecDeque<IdDigest>,
     next: u64,
     pending: usize,
 }
@@ -38,12 +43,19 @@ pub(super) struct Slot {
     pub age: u64,
     /// When it was sealed or, while pending, begun.
     pub since: Moment,
-    /// Without hints: the one request that may start from each call.
-    pub claims: BTreeMap<usize, BodyDigest>,
-    /// The calls that a child was seen of.
-    pub seen: BTreeSet<usize>,
+    /// The first request that has started from each call. Without hints it is the only one that may.
+    pub claims: BTreeMap<usize, Claim>,
     /// The calls whose results came back.
     pub returned: BTreeSet<usize>,
+}
+
+/// The request that has started from a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    pub body: BodyDigest,
+    pub agent: Option<IdDigest>,
+    /// True once the upstream took it: its client has no reason to send it again.
+    pub is_accepted: bool,
 }
 
 impl Forks {
@@ -56,6 +68,7 @@ impl Forks {
             ages: BTreeMap::new(),
             calls: HashMap::new(),
             learned: BTreeSet::new(),
+            agent_sessions: VecDeque::new(),
             next: 0,
             pending: 0,
         }
@@ -168,14 +181,49 @@ impl Forks {
 
     /// The tool's fan-outs to come are known to start agents, once children of one were seen.
     pub(super) fn note_child(&mut self, id: ForkId, call: usize) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
-        let Some(name) = slot.point.calls.get(call).map(|call| Arc::clone(&call.name)) else { return };
-        slot.seen.insert(call);
+        let Some(slot) = self.slots.get(&id) else { return };
         let calls = &slot.point.calls;
-        let seen = slot.seen.iter().filter(|call| calls.get(**call).is_some_and(|call| call.name == name));
+        let Some(name) = calls.get(call).map(|call| Arc::clone(&call.name)) else { return };
+        let seen = slot.claims.keys().filter(|call| calls.get(**call).is_some_and(|call| call.name == name));
         if seen.count() >= self.rules.min_children && self.learned.len() < LEARNED_MAX {
             self.learned.insert(name);
         }
+    }
+
+    /// The upstream took the request that has started from this call.
+    pub(super) fn accepted(&mut self, id: ForkId, call: usize) {
+        let claim = self.slots.get_mut(&id).and_then(|slot| slot.claims.get_mut(&call));
+        claim.into_iter().for_each(|claim| claim.is_accepted = true);
+    }
+
+    /// The results of these calls came back.
+    pub(super) fn returned<I: AsRef<str>>(&mut self, ids: impl IntoIterator<Item = I>) {
+        for id in ids {
+            let slot = self.calls.get(id.as_ref()).and_then(|fork| self.slots.get_mut(fork));
+            if let Some(slot) = slot
+                && let Some(call) = slot.point.call(id.as_ref())
+            {
+                slot.returned.insert(call);
+            }
+        }
+    }
+
+    /// Notes that the client of a session names its agents, if this request shows it.
+    pub(super) fn note_agent(&mut self, who: &Who) {
+        let (Some(session), Some(_)) = (who.session, who.agent) else { return };
+        if self.names_agents(who) {
+            return;
+        }
+        self.agent_sessions.push_back(session.hints);
+        if self.agent_sessions.len() > AGENT_SESSIONS_MAX {
+            self.agent_sessions.pop_front();
+        }
+    }
+
+    /// Returns true if the client of this session names its agents, so that a request without such a name is no
+    /// child's. Older versions of the same client do not.
+    pub(super) fn names_agents(&self, who: &Who) -> bool {
+        who.session.is_some_and(|session| self.agent_sessions.contains(&session.hints))
     }
 
     fn evict_but(&mut self, keep: Option<ForkId>, holdings: &mut Holdings) -> bool {
@@ -220,9 +268,9 @@ impl Forks {
                 self.next
             }
         };
-        let (claims, seen) = same.map(|old| (old.claims, old.seen)).unwrap_or_default();
+        let claims = same.map(|old| old.claims).unwrap_or_default();
         let point = Arc::new(point);
-        let slot = Slot { point: Arc::clone(&point), age, since, claims, seen, returned: BTreeSet::new() };
+        let slot = Slot { point: Arc::clone(&point), age, since, claims, returned: BTreeSet::new() };
         self.index(slot, holdings);
         while holdings.is_overdrawn() && self.evict_but(Some(id), holdings) {}
         if holdings.is_overdrawn() {

@@ -80,6 +80,8 @@ impl FanOutDropped {
 pub struct ForkPoint {
     pub id: ForkId,
     pub parent: Arc<Parent>,
+    /// True if the parent is itself a child: its children are recognised and gated, and never put on its prompt.
+    pub is_nested: bool,
     /// The hash of the parent's whole prompt: equal for a parent that was retried.
     pub prefix: PrefixHash,
     /// The blocks of the turn, or those finished so far.
@@ -147,6 +149,7 @@ impl ForkPoint {
 #[derive(Debug)]
 pub struct Draft {
     pub(super) parent: Arc<Parent>,
+    is_nested: bool,
     /// None until anything of it is kept.
     parent_number: Option<HoldingNumber>,
     pub(super) blocks: Vec<Bytes>,
@@ -162,18 +165,17 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// `bound`: the request was recognised as a child, or bound as one. The other signs hold after lost state.
-    pub fn begin(parent: impl Into<Arc<Parent>>, bound: bool) -> Result<Draft, FanOutDropped> {
+    /// `is_child`: the request was recognised as a child, or bound as one. The other signs hold after lost state.
+    pub fn begin(parent: impl Into<Arc<Parent>>, is_child: bool) -> Draft {
         let parent = parent.into();
-        if bound || parent.who.agent.is_some() || shape::is_forked_by_shape(&parent.request) {
-            return Err(FanOutDropped::Child);
-        }
-        Ok(Draft::of(parent))
+        let is_nested = is_child || parent.who.agent.is_some() || shape::is_forked_by_shape(&parent.request);
+        Draft::of(parent, is_nested)
     }
 
-    fn of(parent: Arc<Parent>) -> Draft {
+    fn of(parent: Arc<Parent>, is_nested: bool) -> Draft {
         Draft {
             parent,
+            is_nested,
             parent_number: None,
             blocks: Vec::new(),
             taken: 0,
@@ -210,6 +212,11 @@ impl Draft {
         }
         self.blocks.push(block.json.into());
         directed
+    }
+
+    /// Returns true if its request is a child's.
+    pub fn is_nested(&self) -> bool {
+        self.is_nested
     }
 
     /// The fork point that it was made known as before its answer ended.
@@ -253,6 +260,7 @@ impl Draft {
         ForkPoint {
             id,
             parent: Arc::clone(&self.parent),
+            is_nested: self.is_nested,
             prefix: request.chain().layer(request.anatomy(), Layer::Messages),
             blocks,
             calls,
@@ -293,8 +301,11 @@ impl Draft {
     /// Reads the finished turn of this answer, which need not be a fan-out, if another message may follow it. For
     /// [`FanOuts::record`](super::FanOuts::record).
     pub fn snapshot(&self, turn: &Turn, rules: &Rules) -> Result<FinishedTurn, FanOutDropped> {
+        if self.is_nested {
+            return Err(FanOutDropped::Child);
+        }
         let message_id = turn.id.clone().ok_or(FanOutDropped::NoMessageId)?;
-        let mut whole = Draft::of(Arc::clone(&self.parent));
+        let mut whole = Draft::of(Arc::clone(&self.parent), false);
         let message = whole.take_in(turn, rules)?;
         let ended = matches!(turn.stop_reason.as_deref(), Some("end_turn" | "tool_use" | "stop_sequence"));
         match whole.spoilt {
@@ -343,7 +354,7 @@ pub struct EndedDraft {
     pub(super) turn: Result<FinishedTurn, FanOutDropped>,
 }
 
-/// Returns true if an answer would be a fan-out if its request were nobody's child.
+/// Returns true if an answer calls enough tools with a directive to be a fan-out.
 pub fn fans_out(turn: &Turn, rules: &Rules) -> bool {
     let calls = turn.blocks.iter().filter(|block| block.kind == "tool_use").enumerate();
     let directed = calls.filter_map(|(number, block)| Call::read(&block.json, number, rules));

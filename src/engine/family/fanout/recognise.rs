@@ -1,9 +1,10 @@
 //! Recognises how a request relates to the fork points of its tenant.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::forks::{Forks, Slot};
+use super::forks::{Claim, Forks, Slot};
 use super::leaves::{DirectiveOwner, Match, Search};
 use super::point::{ForkId, ForkPoint};
 use super::rules::{Rules, Who};
@@ -111,14 +112,14 @@ impl Forks {
             Some(id) => Some(fork.call(id).ok_or(WhyPlain::UnknownCall)?),
             None => {
                 let own = self.candidates(search, |slot, _| slot.point.id == fork.id);
-                match choose(own, search, &self.rules) {
+                match choose(own, &sought.newcomer, *body, search, &self.rules) {
                     Choice::One(candidate) => Some(candidate.call),
                     Choice::Several | Choice::None => None,
                 }
             }
         };
         let slot = self.slots.get(&fork.id).ok_or(WhyPlain::UnknownParent)?;
-        if let Some(why) = veto(&self.rules, slot, call, &sought.newcomer, *body, now) {
+        if let Some(why) = self.veto(slot, call, &sought.newcomer, *body, now) {
             return Err(why.into());
         }
         self.claim(&sought.newcomer, fork.id, call, *body)?;
@@ -134,11 +135,11 @@ impl Forks {
         }
         let mut vetoed = None;
         let candidates = self.candidates(search, |slot, call| {
-            let why = veto(&self.rules, slot, Some(call), newcomer, *body, now);
+            let why = self.veto(slot, Some(call), newcomer, *body, now);
             vetoed = why.or(vetoed);
             why.is_none()
         });
-        let candidate = match choose(candidates, search, &self.rules) {
+        let candidate = match choose(candidates, newcomer, *body, search, &self.rules) {
             Choice::One(candidate) => candidate,
             Choice::Several => return Ok(Recognised::Ambiguous),
             Choice::None => return Err(vetoed.unwrap_or(WhyPlain::Coverage).into()),
@@ -180,9 +181,7 @@ impl Forks {
             let call = own.or(chosen.map(|(_, call)| call));
             return Ok(Recognised::ClientFork(Child { fork: parent, call, rank: Rank::Contained }));
         }
-        if let Some(slot) = self.slots.get_mut(&parent.id) {
-            slot.returned.extend(calls);
-        }
+        self.returned(&sought.results);
         Ok(Recognised::Parent(parent))
     }
 
@@ -192,7 +191,7 @@ impl Forks {
         sought: &Sought<'_>,
         parent: Option<&Arc<ForkPoint>>,
     ) -> Result<Option<(Arc<ForkPoint>, usize)>, Stop> {
-        let search = &self.searched(sought)?.search;
+        let SearchedTexts { body, search } = self.searched(sought)?;
         let mut unread: HashMap<ForkId, Arc<ForkPoint>> = HashMap::new();
         let candidates = self.candidates(search, |slot, _| {
             if !slot.point.parent.who.agrees(&sought.newcomer.who) {
@@ -209,7 +208,7 @@ impl Forks {
         if !unread.is_empty() {
             return Err(Stop::Unread(Part::History(unread.into_values().collect())));
         }
-        match choose(candidates, search, &self.rules) {
+        match choose(candidates, &sought.newcomer, *body, search, &self.rules) {
             Choice::One(candidate) => Ok(self.get(candidate.fork).cloned().zip(Some(candidate.call))),
             Choice::Several | Choice::None => Ok(None),
         }
@@ -227,22 +226,25 @@ impl Forks {
     }
 
     /// The calls whose directives were found, as far as they are allowed.
-    fn candidates(&self, search: &Search, mut allowed: impl FnMut(&Slot, usize) -> bool) -> Vec<Candidate> {
+    fn candidates(
+        &self,
+        search: &Search,
+        mut allowed: impl FnMut(&Slot, usize) -> bool,
+    ) -> Vec<Candidate<'_>> {
         let mut candidates = Vec::new();
         for (found, matched) in search.matches.iter().enumerate() {
             for DirectiveOwner { fork, parent_number, call } in matched.directive.owners.iter().copied() {
                 // Another turn may have taken its place since the search.
                 let slot = self.slots.get(&fork).filter(|slot| slot.point.parent_number == parent_number);
                 if let Some(slot) = slot.filter(|slot| allowed(slot, call)) {
-                    let (prefix, age) = (slot.point.prefix, slot.age);
-                    candidates.push(Candidate { fork, call, found, prefix, age });
+                    candidates.push(Candidate { fork, call, found, slot });
                 }
             }
         }
         candidates
     }
 
-    /// Without hints each call starts one conversation.
+    /// Notes who has started from a call. Without hints each call starts one conversation.
     fn claim(
         &mut self,
         newcomer: &Newcomer<'_>,
@@ -251,84 +253,133 @@ impl Forks {
         body: BodyDigest,
     ) -> Result<(), WhyPlain> {
         let Some(call) = call else { return Ok(()) };
-        if !newcomer.who.hinted()
-            && let Some(slot) = self.slots.get_mut(&fork)
-            && *slot.claims.entry(call).or_insert(body) != body
-        {
+        let Some(slot) = self.slots.get_mut(&fork) else { return Ok(()) };
+        let own = Claim { body, agent: newcomer.who.agent, is_accepted: false };
+        let claim = slot.claims.entry(call).or_insert(own);
+        if !newcomer.who.hinted() && claim.body != body {
             return Err(WhyPlain::Claimed);
         }
         self.note_child(fork, call);
         Ok(())
     }
-}
 
-/// Why this request cannot be a child of this call, whatever it says.
-fn veto(
-    rules: &Rules,
-    slot: &Slot,
-    call: Option<usize>,
-    newcomer: &Newcomer<'_>,
-    body: BodyDigest,
-    now: Moment,
-) -> Option<WhyPlain> {
-    let who = &newcomer.who;
-    let parent = &slot.point.parent.who;
-    let retried = call.is_some_and(|call| slot.claims.get(&call) == Some(&body));
-    let late = slot.point.is_sealed() && now.since(slot.since) > rules.match_window_s.saturating_mul(1_000);
-    if !who.agrees(parent) {
-        return Some(WhyPlain::Hints);
+    /// Why this request cannot be a child of this call, whatever it says.
+    fn veto(
+        &self,
+        slot: &Slot,
+        call: Option<usize>,
+        newcomer: &Newcomer<'_>,
+        body: BodyDigest,
+        now: Moment,
+    ) -> Option<WhyPlain> {
+        let who = &newcomer.who;
+        let parent = &slot.point.parent.who;
+        let claim = call.and_then(|call| slot.claims.get(&call));
+        let retried = claim.is_some_and(|claim| claim.body == body && claim.agent == who.agent);
+        let late =
+            slot.point.is_sealed() && now.since(slot.since) > self.rules.match_window_s.saturating_mul(1_000);
+        if !who.agrees(parent) {
+            return Some(WhyPlain::Hints);
+        }
+        if !who.hinted() && late && !retried {
+            return Some(WhyPlain::Window);
+        }
+        if newcomer.explicit.is_some() || who.agent.is_some() || retried {
+            return None;
+        }
+        if self.names_agents(who) {
+            return Some(WhyPlain::NoAgent);
+        }
+        if !shape::has_tools(newcomer.request) {
+            return Some(WhyPlain::NoTools);
+        }
+        // Tools that start agents may answer at once and go on in the background; others are done.
+        let call =
+            call.filter(|call| slot.returned.contains(call)).and_then(|call| slot.point.calls.get(call));
+        call.filter(|call| call.spawning == Spawning::Unknown).map(|_| WhyPlain::Returned)
     }
-    if !who.hinted() && late && !retried {
-        return Some(WhyPlain::Window);
-    }
-    if newcomer.explicit.is_some() || who.agent.is_some() || retried {
-        return None;
-    }
-    if parent.marks_agents {
-        return Some(WhyPlain::NoAgent);
-    }
-    if !shape::has_tools(newcomer.request) {
-        return Some(WhyPlain::NoTools);
-    }
-    // Tools that start agents may answer at once and go on in the background; others are done.
-    let call = call.filter(|call| slot.returned.contains(call)).and_then(|call| slot.point.calls.get(call));
-    call.filter(|call| call.spawning == Spawning::Unknown).map(|_| WhyPlain::Returned)
 }
 
 /// A call whose directive was found.
 #[derive(Clone, Copy)]
-struct Candidate {
+struct Candidate<'a> {
     fork: ForkId,
     call: usize,
     /// Which match it is.
     found: usize,
-    prefix: PrefixHash,
-    age: u64,
+    slot: &'a Slot,
 }
 
-enum Choice {
+/// How likely a call is to have started a request, if its directive is all that is known; the likelier comes later.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    /// Another request has started from it.
+    Claimed,
+    /// Nobody has started from it, and its result is back: some tools answer before their agents start.
+    Returned,
+    /// This very request has started from it, and the upstream took it.
+    Repeated,
+    /// Nobody has started from it.
+    Open,
+    /// This agent has started from it, or this very request, which the upstream has not taken yet.
+    Own,
+}
+
+impl Candidate<'_> {
+    fn standing(&self, newcomer: &Newcomer<'_>, body: BodyDigest) -> Standing {
+        let Some(claim) = self.slot.claims.get(&self.call) else {
+            let is_back = self.slot.returned.contains(&self.call);
+            return if is_back { Standing::Returned } else { Standing::Open };
+        };
+        match (claim.agent, newcomer.who.agent) {
+            (None, None) if claim.body != body => Standing::Claimed,
+            (None, None) if claim.is_accepted => Standing::Repeated,
+            (one, two) if one == two => Standing::Own,
+            _ => Standing::Claimed,
+        }
+    }
+
+    /// Returns true if another fan-out is a later one of the same conversation, or of the same session or user.
+    fn is_followed_by(&self, other: &Candidate<'_>) -> bool {
+        let (mine, its) = (&self.slot.point.parent, &other.slot.point.parent);
+        let goes_on = || {
+            let [_, shared] = its.request.chain().shared(mine.request.chain());
+            shared == mine.request.anatomy().pieces.len()
+        };
+        other.slot.age > self.slot.age && (mine.who.hinted() || goes_on())
+    }
+}
+
+enum Choice<'a> {
     None,
-    One(Candidate),
+    One(Candidate<'a>),
     Several,
 }
 
 /// The one call that fits best: a whole block before a part of one, the longer before the shorter.
-fn choose(mut candidates: Vec<Candidate>, search: &Search, rules: &Rules) -> Choice {
-    let of = |candidate: &Candidate| &search.matches[candidate.found];
+fn choose<'a>(
+    mut candidates: Vec<Candidate<'a>>,
+    newcomer: &Newcomer<'_>,
+    body: BodyDigest,
+    search: &Search,
+    rules: &Rules,
+) -> Choice<'a> {
+    let of = |candidate: &Candidate<'_>| &search.matches[candidate.found];
     // Of a parent that was retried, the newest turn counts.
     let mut newest: HashMap<PrefixHash, u64> = HashMap::new();
     for candidate in &candidates {
-        let age = newest.entry(candidate.prefix).or_default();
-        *age = candidate.age.max(*age);
+        let age = newest.entry(candidate.slot.point.prefix).or_default();
+        *age = candidate.slot.age.max(*age);
     }
-    candidates.retain(|candidate| newest.get(&candidate.prefix) == Some(&candidate.age));
+    candidates.retain(|it| newest.get(&it.slot.point.prefix) == Some(&it.slot.age));
     // What is only a part of a longer directive was not said for itself.
     let mut found: Vec<_> = candidates.iter().map(|candidate| candidate.found).collect();
     found.dedup();
     let inside = |m: &Match| found.iter().any(|other| m.is_inside(&search.matches[*other]));
     candidates.retain(|candidate| !inside(of(candidate)));
+    let candidates = without_rivals(&candidates, newcomer, body);
 
-    let rank = |candidate: &Candidate| (of(candidate).is_whole(), of(candidate).len());
+    let rank = |candidate: &Candidate<'_>| (of(candidate).is_whole(), of(candidate).len());
     let covers = |m: &Match| m.len() as f64 >= rules.min_coverage * m.block_len as f64;
     let Some(best) = candidates.iter().filter(|it| covers(of(it))).max_by_key(|it| rank(it)).copied() else {
         return Choice::None;
@@ -341,4 +392,25 @@ fn choose(mut candidates: Vec<Candidate>, search: &Search, rules: &Rules) -> Cho
         (equal || mixed) && covers(its) && !(same_fork && other.call == best.call)
     });
     if rivals { Choice::Several } else { Choice::One(best) }
+}
+
+/// Leaves out the calls that have their child, where another fan-out gave out the same directive: agents are told the
+/// same again and again. Of calls that have none, the newest of a conversation counts.
+fn without_rivals<'a>(
+    candidates: &[Candidate<'a>],
+    newcomer: &Newcomer<'_>,
+    body: BodyDigest,
+) -> Vec<Candidate<'a>> {
+    let standing = |candidate: &Candidate<'_>| candidate.standing(newcomer, body);
+    let is_likelier = |other: &Candidate<'_>, than: &Candidate<'_>| {
+        other.found == than.found
+            && other.fork != than.fork
+            && match standing(other).cmp(&standing(than)) {
+                Ordering::Greater => true,
+                Ordering::Equal => than.is_followed_by(other),
+                Ordering::Less => false,
+            }
+    };
+    let is_best = |candidate: &&Candidate<'a>| !candidates.iter().any(|other| is_likelier(other, candidate));
+    candidates.iter().filter(is_best).copied().collect()
 }

@@ -62,21 +62,13 @@ pub struct Who {
     /// The digest of `metadata.user_id`.
     user: Option<[u8; 16]>,
     pub agent: Option<IdDigest>,
-    /// True if this client puts an agent id on every request of a child (it sends
-    /// `x-claude-code-session-id`), so that a request without one is none.
-    pub marks_agents: bool,
 }
 
 impl Who {
-    pub fn of(
-        request: &Remembered,
-        session: Option<Session>,
-        agent: Option<IdDigest>,
-        marks_agents: bool,
-    ) -> Who {
+    pub fn of(request: &Remembered, session: Option<Session>, agent: Option<IdDigest>) -> Who {
         let user = request.anatomy().user_id(request.body());
         let user = user.map(|user| first(blake3::hash(user.as_bytes()).as_bytes()));
-        Who { session, user, agent, marks_agents }
+        Who { session, user, agent }
     }
 
     /// Returns true if there is anything to tell two users of one credential apart.

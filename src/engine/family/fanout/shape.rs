@@ -90,7 +90,7 @@ pub(super) fn new_texts(request: &Remembered, bytes: usize) -> impl Iterator<Ite
 }
 
 /// The ids of the calls whose results come after the last assistant turn.
-pub(super) fn new_results(request: &Remembered) -> impl Iterator<Item = Cow<'_, str>> {
+pub fn new_results(request: &Remembered) -> impl Iterator<Item = Cow<'_, str>> {
     news(request)
         .iter()
         .flat_map(|message| pieces(request, message))

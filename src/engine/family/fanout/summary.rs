@@ -44,7 +44,7 @@ impl Summary {
         let call = |(number, call): (usize, &super::Call)| CallSummary {
             spawning: call.spawning,
             directives: call.directives.len(),
-            has_child: slot.seen.contains(&number),
+            has_child: slot.claims.contains_key(&number),
             has_returned: slot.returned.contains(&number),
         };
         Summary {

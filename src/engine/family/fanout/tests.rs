@@ -14,6 +14,7 @@ use crate::engine::words::{FanOutDropped, IdDigest, Moment, Rank, TenantId};
 
 mod adversarial;
 mod bindings;
+mod claims;
 mod clients;
 mod fan_outs;
 mod points;
@@ -28,15 +29,18 @@ const SECOND: u64 = 1_000;
 struct Headers {
     session: Option<u8>,
     agent: Option<u8>,
-    claude_code: bool,
+}
+
+fn fork_name(message_id: &str) -> String {
+    ForkId::of(TENANT, message_id).to_string()
 }
 
 /// A client without ids.
-const BARE: Headers = Headers { session: None, agent: None, claude_code: false };
+const BARE: Headers = Headers { session: None, agent: None };
 
 /// Claude Code: one session, an agent id on children only.
 fn claude(session: u8, agent: Option<u8>) -> Headers {
-    Headers { session: Some(session), agent, claude_code: true }
+    Headers { session: Some(session), agent }
 }
 
 fn read(body: &Value) -> Remembered {
@@ -46,7 +50,7 @@ fn read(body: &Value) -> Remembered {
 fn who(request: &Remembered, headers: Headers) -> Who {
     let id = |id: Option<u8>| id.map(|id| IdDigest([id; 16]));
     let session = id(headers.session).map(|digest| Session { shown: digest, hints: digest });
-    Who::of(request, session, id(headers.agent), headers.claude_code)
+    Who::of(request, session, id(headers.agent))
 }
 
 fn parent(body: &Value, headers: Headers) -> Parent {
@@ -116,7 +120,7 @@ impl Scene {
 
     /// A parent whose answer came as one JSON body, with these calls.
     fn fan_out(&mut self, body: &Value, headers: Headers, id: &str, calls: &[Value]) -> Arc<ForkPoint> {
-        let draft = Draft::begin(parent(body, headers), false).unwrap();
+        let draft = Draft::begin(parent(body, headers), false);
         let blocks: Vec<_> = [text("I will split this.")].into_iter().chain(calls.iter().cloned()).collect();
         self.seal(draft, &answer(id, "tool_use", &blocks)).unwrap()
     }
@@ -134,6 +138,7 @@ impl Scene {
     fn ask_naming(&mut self, body: &Value, headers: Headers, explicit: Option<Explicit<'_>>) -> Recognised {
         let request = read(body);
         let who = who(&request, headers);
+        self.forks.note_agent(&who);
         self.recognise(&Newcomer { request: &request, who, explicit })
     }
 

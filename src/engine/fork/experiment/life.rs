@@ -115,6 +115,7 @@ impl Lives {
             turns: Some(self.turns / self.lives),
             growth: mean(self.grown, self.later_turns),
             output: mean(self.output, self.turns),
+            ..ChildHabits::default()
         }
     }
 }

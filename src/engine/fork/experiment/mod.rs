@@ -13,6 +13,7 @@
 //! differ by more than it varies.
 
 mod life;
+mod rereads;
 mod sample;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use super::economics::ChildHabits;
 use crate::engine::family::fanout::{Binding, ForkId};
 use crate::engine::words::{Arm, CostUnit, Moment, StandDown, StopReason};
 use life::{Life, Lives};
+pub use rereads::{Rereads, RereadsPerChild};
 use sample::{Baseline, Sample};
 
 /// Tools of one tenant that are told apart; it has a few.
@@ -140,6 +142,7 @@ struct Tool {
     totals: [Totals; Arm::ALL.len()],
     samples: [Sample; Arm::ALL.len()],
     lives: Lives,
+    rereads: [Rereads; Arm::ALL.len()],
     stood_down: Option<(StandDown, Moment)>,
 }
 
@@ -179,7 +182,25 @@ impl ForkExperiment {
     pub fn habits(&self, tool: &str, horizon_turns: usize) -> ChildHabits {
         let Some(known) = self.tools.get(tool) else { return ChildHabits::default() };
         let living = self.open.values().filter(|open| *open.tool == *tool).map(|open| &open.life);
-        known.lives.and_living(living, horizon_turns).habits(horizon_turns)
+        let habits = known.lives.and_living(living, horizon_turns).habits(horizon_turns);
+        let [_, holdout, unforked] = &known.rereads;
+        let RereadsPerChild { tokens, turns } = Rereads::per_child([holdout, unforked]);
+        ChildHabits { rereads_tokens: tokens, rereads_turns: turns, ..habits }
+    }
+
+    /// Takes in what a finished turn of a child of this tool, which was recorded, has read again.
+    pub fn reread(&mut self, tool: &str, arm: Arm, is_first: bool, tokens: u64, is_reread: bool) {
+        if let Some(tool) = self.tools.get_mut(tool) {
+            tool.rereads[arm as usize].add(is_first, tokens, is_reread);
+        }
+    }
+
+    /// Returns what the children of each tool and arm have read again.
+    pub fn rereads(&self) -> impl Iterator<Item = (&str, Arm, &Rereads)> {
+        self.tools.iter().flat_map(|(name, tool)| {
+            let arms = Arm::ALL.into_iter().zip(&tool.rereads);
+            arms.map(move |(arm, rereads)| (&**name, arm, rereads))
+        })
     }
 
     /// Returns the totals of each tool and arm.

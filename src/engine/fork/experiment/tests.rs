@@ -346,3 +346,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_children_read_again_is_learned_from_those_that_were_not_forked() {
+    let mut trial = Trial::new();
+    // The four that the tool is known by have read nothing again, as far as anybody was told.
+    assert_eq!(trial.arms.habits(TOOL, HORIZON).rereads_tokens, 0.0);
+    for (arm, tokens) in [(Arm::Forked, 5), (Arm::Holdout, 1_000), (Arm::Unforked, 3_000)] {
+        for _ in 0..2 {
+            trial.child(arm, |_| ());
+            trial.arms.reread(TOOL, arm, true, tokens, true);
+        }
+    }
+    let habits = trial.arms.habits(TOOL, HORIZON);
+    assert_eq!((habits.rereads_tokens, habits.rereads_turns), (2_000.0, 1.0));
+    let forked = trial.arms.rereads().find(|(_, arm, _)| *arm == Arm::Forked);
+    assert!(
+        forked.is_some_and(|(tool, _, rereads)| tool == TOOL && (rereads.tokens, rereads.turns) == (10, 2))
+    );
+    trial.arms.reread("unknown", Arm::Unforked, true, 7, true);
+    assert_eq!(trial.arms.habits("unknown", HORIZON), ChildHabits::default());
+}

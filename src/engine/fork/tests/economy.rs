@@ -65,7 +65,7 @@ fn one_turn_is_counted_as_it_is_billed() {
 
 #[test]
 fn later_turns_read_what_the_turn_before_wrote() {
-    let habits = ChildHabits { turns: Some(2.0), growth: 1_000, output: 0 };
+    let habits = ChildHabits { turns: Some(2.0), growth: 1_000, ..ChildHabits::default() };
     let found = forecast(sizes(12_000), habits, &cache(1));
     let second = 0.1 * 47_700.0 + 1.25 * 1_000.0;
     near(found.forked, 0.1 * 46_000.0 + 1.25 * 1_700.0 + second);
@@ -93,7 +93,7 @@ fn what_is_cold_or_below_the_minimum_is_priced_so() {
 #[test]
 fn a_cold_entry_of_one_hour_is_written_at_its_own_price() {
     let mixed = PricedCache { warm: false, entry_ttl: Ttl::OneHour, ..cache(2) };
-    let habits = ChildHabits { turns: Some(2.0), growth: 1_000, output: 0 };
+    let habits = ChildHabits { turns: Some(2.0), growth: 1_000, ..ChildHabits::default() };
     let leader = 2.0 * 46_000.0 + 1.25 * 1_700.0;
     let follower = 0.1 * 47_500.0 + 1.25 * 200.0;
     let second = 0.1 * 47_700.0 + 1.25 * 1_000.0;

@@ -91,11 +91,9 @@ fn forks_do_not_fork() {
     let (_, forked) = scene.first(&child_body("a").to_string(), 0);
     let judged = Candidate::new().judge_on(Arc::clone(&scene.fork), &bytes(&forked));
     assert_eq!(judged, Err(Refusal::Nested));
-    let mut fork = (*scene.fork).clone();
-    let mut parent = (*fork.parent).clone();
-    parent.who = who(&parent.request, None, Some(1));
-    fork.parent = Arc::new(parent);
-    let judged = Candidate::new().judge_on(Arc::new(fork), &child_body("a").to_string());
+    let mut nested = (*scene.fork).clone();
+    nested.is_nested = true;
+    let judged = Candidate::new().judge_on(Arc::new(nested), &child_body("a").to_string());
     assert_eq!(judged, Err(Refusal::Nested));
     // Quoting the tag is no sign.
     let quoting = |it: &mut Candidate| it.child["system"] = json!(format!("{CHILD_TAG} {PLACEHOLDER}"));

@@ -40,7 +40,7 @@ impl Kept {
         before: Option<&str>,
         now: u64,
     ) -> Result<Arc<ForkPoint>, FanOutDropped> {
-        let mut draft = Draft::begin(parent, bound)?;
+        let mut draft = Draft::begin(parent, bound);
         let turn = draft.snapshot(turn, &Rules::default())?;
         self.0.record(&mut draft, turn, before, Moment(now))
     }
@@ -111,7 +111,7 @@ fn calls_without_results_get_placeholders_and_a_note_that_says_so() {
     assert!(note.starts_with(CHILD_TAG) && !note.contains("fork of the agent"), "{note}");
     assert_eq!(content[2], text("Sum up."));
     let parent = Parent { request: Arc::new(read(&body.to_string())), ..parent(&body.to_string()) };
-    assert!(Draft::begin(parent, false).is_err(), "forks do not fork, whatever they are");
+    assert!(Draft::begin(parent, false).is_nested(), "forks do not fork, whatever they are");
 }
 
 #[test]

@@ -187,6 +187,29 @@ fn children_are_recognised_while_their_parent_answers() {
 }
 
 #[test]
+fn the_children_of_a_child_are_gated_and_not_forked() {
+    let tenant = TestTenant::new();
+    tenant.parent_has_called(0);
+    let fanned_out = tenant.exchange(&child_body("a"), nested_fan_out, 100).fanout.unwrap().unwrap();
+    assert!(fanned_out.is_nested);
+    let own = fanned_out.parent.request.body().clone();
+    assert_eq!(own, child_body("a").to_string(), "nothing of its parent's prompt is kept once more");
+    let flight = tenant.send(&child_body("c"), 200);
+    assert_eq!((flight.relation.role(), flight.relation.fork_id()), (Role::Child, Some(fanned_out.id)));
+    assert_eq!(flight.plan, Plan::Aligned(Why::Refused(Refusal::Nested)));
+    // Its results come back with a later turn of the child.
+    let returned = || {
+        let points = tenant.look(|state| state.fan_outs.points().summaries());
+        let nested = points.into_iter().find(|point| point.id == fanned_out.id).unwrap();
+        nested.calls.iter().filter(|call| call.has_returned).count()
+    };
+    assert_eq!(returned(), 0);
+    let back = relation(&tenant, &child_with_results("a"), 300);
+    assert!(matches!(back.kind, Kind::Bound(..)));
+    assert_eq!(returned(), 2);
+}
+
+#[test]
 fn a_child_is_known_by_the_calls_that_were_streamed_to_it() {
     let tenant = TestTenant::new();
     tenant.parent_has_called(0);

@@ -47,6 +47,14 @@ fn call_ids(fan_out: &Exchange) -> Vec<Value> {
     blocks.filter(|block| block["type"] == "tool_use").map(|block| block["id"].clone()).collect()
 }
 
+/// The id of the message that a stream brought.
+fn message_id(exchange: &Exchange) -> String {
+    let text = String::from_utf8_lossy(&exchange.answer);
+    let start = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
+    let start: Value = serde_json::from_str(start).unwrap();
+    start["message"]["id"].as_str().unwrap().to_owned()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sixty_four_children_stand_on_one_prefix() {
     let stage = Stage::new(|_| ()).await;
@@ -90,15 +98,19 @@ async fn children_do_not_fork() {
         assert_eq!(plan(&nested)[..2], ["child", if forks { "forked" } else { "aligned" }]);
         let grandchildren = directives(&nested);
         assert_eq!(grandchildren.len(), 2);
-        until("the second fan-out to be refused", || stage.count("recursion_blocked_total", &[]) == 1).await;
+        until("the second fan-out to be known", || stage.count("recursion_blocked_total", &[]) == 1).await;
         assert_eq!(stage.count("foreign_tool_calls_total", &[]), if forks { 2 } else { 0 });
         for told in &grandchildren {
-            let plain = stage.send(&child(FREE, told)).await;
-            assert_eq!((plain.status, plan(&plain)[0]), (200, "plain"));
-            assert_eq!(forwarded(&plain)["messages"][0]["content"], json!(told));
+            let body = child(FREE, told);
+            let own = stage.send(&body).await;
+            assert_eq!((own.status, plan(&own)), (200, ["child", "aligned", "nested"]));
+            assert_ne!(own.said("fork"), nested.said("fork"));
+            assert_eq!(forwarded(&own)["messages"].as_array().unwrap().len(), 1);
+            let named = Letter::alone(&body).with("x-forkpoint-parent", &message_id(&nested));
+            assert_eq!(plan(&stage.line().send(&named).await), ["child", "aligned", "nested"]);
         }
         assert_eq!(stage.count("forks_total", &[]), 1);
-        assert_eq!(stage.count("children_total", &[]), 1);
+        assert_eq!(stage.count("children_total", &["reason=\"nested\""]), 4);
     }
 }
 

@@ -10,6 +10,7 @@ mod snapshots;
 mod many;
 mod kept;
 mod arms;
+mod rereads;
 mod canary;
 mod wire;
 mod betas;

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forkpoint::config::Mode;
 use forkpoint::sim::recital::{self, Cue, Recital};
 use serde_json::json;
 
 use crate::harness::until;
-use crate::workload::{Exchange, Letter};
+use crate::workload::{Exchange, Letter, prose};
 
 use crate::fork::fan_out::{Stage, child, cost, directives, is_whole, parent, together, usage, writers};
+use crate::fork::scene::{Scene, sibling, task};
+use crate::fork::talk::{agent_call, events, prompt_tokens, streamed};
 
 /// How long followers wait at least, by the clock of the gate.
 const HELD_MS: u64 = 5;
@@ -137,6 +140,36 @@ async fn children_that_come_before_the_parents_last_byte_are_children() {
     client.through(b"message_stop\"}").await;
     until("the fan-out to be sealed", || crate::fork::fan_out::forks(&stage.forkpoint, "sealed") == 1).await;
     assert_eq!(writers(&early), 1);
+}
+
+/// Children of a child, with a system prompt that nobody has sent yet.
+#[tokio::test]
+async fn grandchildren_wait_for_each_other() {
+    let scene = Scene::fanned_out(2, |config| config.server.mode = Mode::Fork).await;
+    let mut child = scene.arrives(0, 1).await;
+    let mut asked = scene.next().await;
+    let calls = [0, 1].map(|n| agent_call(&format!("toolu_nested_{n}"), &task("_nested", n)));
+    asked.send(&streamed(&events("msg_nested", prompt_tokens(&sibling("", 0).body), &calls))).await;
+    assert_eq!(child.reply().await.status(), 200);
+    let known = || scene.forkpoint.metric("forkpoint_recursion_blocked_total", &[]) == 1.0;
+    until("the child's fan-out to be known", known).await;
+    let system = json!([{"type": "text", "text": prose("You work for a worker.", 6_000)}]);
+    let grandchild = |n: usize| sibling("_nested", n).and("system", system.clone());
+    let mut clients = vec![scene.calls(&grandchild(0), 1).await];
+    let mut leader = scene.next().await;
+    clients.push(scene.calls(&grandchild(1), 2).await);
+    assert_eq!(scene.forkpoint.proxy.waiting(), 1);
+    leader.begin().await;
+    let mut follower = scene.next().await;
+    assert_eq!((leader.child, follower.child, scene.holds("released")), (0, 1, 0));
+    leader.finish().await;
+    follower.answer().await;
+    for client in &mut clients {
+        let reply = client.reply().await;
+        let said = ["role", "plan", "reason"].map(|name| reply.head.get(&format!("x-forkpoint-{name}")));
+        assert_eq!(said, ["child", "aligned", "nested"].map(|word| Some(word.to_owned())));
+    }
+    until("the follower's wait to be counted", || scene.holds("released") == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

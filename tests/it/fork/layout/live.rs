@@ -288,7 +288,7 @@ async fn a_message_to_a_turn_reads_what_the_turn_was_made_of() {
         let leader = who(&request, hints);
         let parent = Parent::new(request.into(), leader);
         let turn = Answer::from_json(answer.to_string().as_bytes(), LIMITS);
-        let mut draft = Draft::begin(parent, false).unwrap();
+        let mut draft = Draft::begin(parent, false);
         let snapshot = draft.snapshot(&turn, &Rules::default()).unwrap();
         kept.record(&mut draft, snapshot, None, NOW).unwrap();
         for words in ["Sum up.", "What next?"] {

@@ -123,7 +123,7 @@ impl House {
     fn answered(&mut self, body: &[u8], hints: Hints<'_>, answer: &Value) -> Option<Arc<ForkPoint>> {
         let request = read(body);
         let who = who(&request, hints);
-        let draft = Draft::begin(Parent::new(Arc::new(request), who), false).ok()?;
+        let draft = Draft::begin(Parent::new(Arc::new(request), who), false);
         let answer = Answer::from_json(answer.to_string().as_bytes(), LIMITS);
         self.fan_outs.seal(draft.end(&answer, &self.rules), NOW).ok()
     }
@@ -133,7 +133,7 @@ impl House {
         let request = read(body);
         let who = who(&request, Hints::default());
         let parent = Parent::new(Arc::new(request), who);
-        let mut draft = Draft::begin(parent, false).unwrap();
+        let mut draft = Draft::begin(parent, false);
         let answer = Answer::from_json(answer.to_string().as_bytes(), LIMITS);
         for block in answer.blocks.into_iter().take(blocks) {
             draft.push(block, &self.rules);
@@ -163,7 +163,7 @@ fn read(body: &[u8]) -> Remembered {
 fn who(request: &Remembered, hints: Hints<'_>) -> Who {
     let digest = |id: &str| IdDigest(forkpoint::engine::words::first(blake3::hash(id.as_bytes()).as_bytes()));
     let session = hints.session.map(digest).map(|digest| Session { shown: digest, hints: digest });
-    Who::of(request, session, hints.agent.map(digest), hints.session.is_some())
+    Who::of(request, session, hints.agent.map(digest))
 }
 
 /// Where an aligned request writes its last entry.

@@ -50,27 +50,53 @@ async fn later_turns_without_calls_are_known_by_how_the_conversation_began() {
 }
 
 #[tokio::test]
-async fn a_child_that_fans_out_makes_no_fork_point() {
+async fn a_child_that_fans_out_has_children_and_is_no_fork_point_for_anybody() {
     let talk = Talk::new().await;
     let told = fanned_out(&talk).await;
     let nested = ["the attic", "the cellar"].map(directive);
     let calls = [agent_call("toolu_a", &nested[0]), agent_call("toolu_b", &nested[1])];
     talk.say(&newcomer(told[0].as_str()), "msg_nested", &calls).await.child();
-    for told in &nested {
-        talk.ask(&newcomer(told.as_str())).await.is_plain();
-    }
+    let forks =
+        [talk.ask(&newcomer(nested[0].as_str())).await, talk.ask(&newcomer(nested[1].as_str())).await];
+    assert_eq!(forks[0].child(), forks[1].child());
     assert_eq!(
         (crate::fork::fan_out::forks(&talk.forkpoint, "sealed"), talk.forkpoint.proxy.store().forks()),
-        (1, 1)
+        (1, 2)
     );
     let back = newcomer(told[0].as_str())
         .then(assistant(&calls))
         .then(user(json!([result("toolu_a"), result("toolu_b")])));
     talk.ask(&back).await.child();
-    // An agent that says so of itself makes none either, known or not.
+    // The same holds of an agent that says so of itself, known or not.
     let agent = parent("Survey more.").with("x-claude-code-agent-id", "a");
-    talk.say(&agent, "msg_agent", &calls).await;
+    let more = ["the garden", "the roof"].map(directive);
+    talk.fan_out(&agent, "msg_agent", &[&more[0], &more[1]]).await;
+    talk.ask(&newcomer(more[0].as_str())).await.child();
     assert_eq!(crate::fork::fan_out::forks(&talk.forkpoint, "sealed"), 1);
+    let blocked = || talk.forkpoint.metric("forkpoint_recursion_blocked_total", &[]) == 2.0;
+    crate::harness::until("both to be counted", blocked).await;
+}
+
+/// An agent that goes through the same motions again and again: what it tells its children is the same each time.
+#[tokio::test]
+async fn a_later_fan_out_with_the_same_directives_has_its_own_children() {
+    let talk = Talk::new().await;
+    let told = ["the north", "the south"].map(directive);
+    let mut call = parent("Survey it.");
+    let mut forks = Vec::new();
+    for round in 0..3 {
+        let id = format!("msg_{round}");
+        talk.fan_out(&call, &id, &[&told[0], &told[1]]).await;
+        let children =
+            [talk.ask(&newcomer(told[0].as_str())).await, talk.ask(&newcomer(told[1].as_str())).await];
+        assert_eq!(children[0].child(), children[1].child(), "round {round}");
+        forks.push(children[0].child());
+        let calls = [0, 1].map(|n| agent_call(&format!("{id}_{n}"), &told[n]));
+        let results = [0, 1].map(|n| result(&format!("{id}_{n}")));
+        call = call.then(assistant(&calls)).then(user(json!(results)));
+    }
+    forks.dedup();
+    assert_eq!(forks.len(), 3, "each fan-out has its own");
 }
 
 #[tokio::test]

@@ -80,12 +80,31 @@ async fn a_coding_agents_child_carries_its_session_and_an_agent_of_its_own() {
         newcomer(json!([reminder, text(&told[n])]))
             .then(json!({"role": "system", "content": "Types of agents."}))
     };
-    talk.ask(&session(child(0), "s1")).await.is_plain();
     talk.ask(&session(child(0), "s2").with("x-claude-code-agent-id", "a")).await.is_plain();
     talk.ask(&child(0).with("x-claude-code-agent-id", "a")).await.is_plain();
     let first = talk.ask(&session(child(0), "s1").with("x-claude-code-agent-id", "a")).await.child();
     let second = talk.ask(&session(child(1), "s1").with("x-claude-code-agent-id", "b")).await.child();
     assert_eq!(first, second);
+    // Since the session has named its agents, what comes without such a name is no child.
+    talk.ask(&session(child(0), "s1")).await.is_plain();
+}
+
+#[tokio::test]
+async fn a_session_that_names_no_agents_has_children_all_the_same() {
+    let talk = Talk::new().await;
+    let session = |call: Call| call.with("x-claude-code-session-id", "s1");
+    let told = fanned_out(&talk, &session(parent("Survey it."))).await;
+    let [first, second] = [
+        talk.ask(&session(newcomer(told[0].as_str()))).await,
+        talk.ask(&session(newcomer(told[1].as_str()))).await,
+    ];
+    assert_eq!(first.child(), second.child());
+    // One that was a child before the session named an agent stays one.
+    let other = newcomer("Look around.").with("x-claude-code-agent-id", "a");
+    talk.ask(&session(other)).await.is_plain();
+    talk.ask(&session(newcomer(told[0].as_str()))).await.child();
+    let changed = newcomer(told[0].as_str()).and("max_tokens", json!(5));
+    talk.ask(&session(changed)).await.is_plain();
 }
 
 #[tokio::test]

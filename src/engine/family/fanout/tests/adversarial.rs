@@ -56,13 +56,35 @@ fn calls_that_quote_tool_input_are_no_children() {
 }
 
 #[test]
-fn a_client_that_marks_its_children_has_no_unmarked_ones() {
+fn a_session_that_has_named_an_agent_has_no_unnamed_ones() {
     let mut scene = Scene::new();
     two_agents(&mut scene, claude(1, None), "msg_1");
-    plain(&mut scene, &child(&directive("a")), claude(1, None), "no_agent");
     plain(&mut scene, &child(&directive("a")), claude(2, Some(1)), "hints");
     plain(&mut scene, &child(&directive("a")), BARE, "hints");
-    assert_eq!(say(&scene.ask(&child(&directive("a")), claude(1, Some(1)))), "child");
+    // Some versions name no agents.
+    assert_eq!(say(&scene.ask(&child(&directive("a")), claude(1, None))), "child");
+    assert_eq!(say(&scene.ask(&child(&directive("b")), claude(1, Some(1)))), "child");
+    let mut other = child(&directive("a"));
+    other["max_tokens"] = json!(7);
+    plain(&mut scene, &other, claude(1, None), "no_agent");
+    // Another session has shown nothing yet.
+    two_agents(&mut scene, claude(3, None), "msg_2");
+    assert_eq!(say(&scene.ask(&other, claude(3, None))), "child");
+}
+
+#[test]
+fn sessions_that_name_their_agents_are_bounded() {
+    let mut scene = Scene::new();
+    let request = read(&child("Do it."));
+    let of = |number: u16| {
+        let digest = IdDigest(std::array::from_fn(|at| number.to_le_bytes()[at % 2]));
+        Who::of(&request, Some(Session { shown: digest, hints: digest }), Some(digest))
+    };
+    for number in 0..=1_024 {
+        scene.forks.note_agent(&of(number));
+    }
+    let known = |number| scene.forks.points().names_agents(&of(number));
+    assert_eq!([0, 1, 1_024].map(known), [false, true, true]);
 }
 
 #[test]
@@ -83,17 +105,39 @@ fn templated_directives_of_many_users_under_one_key_find_their_own_parent() {
 }
 
 #[test]
-fn equal_directives_of_two_fan_outs_without_hints_are_left_alone_for_good() {
+fn equal_directives_of_two_conversations_without_hints_are_left_alone_until_one_has_its_child() {
     let mut scene = Scene::new();
-    two_agents(&mut scene, BARE, "msg_1");
-    assert_eq!(say(&scene.ask(&child(&directive("a")), BARE)), "child");
-    two_agents(&mut scene, BARE, "msg_2");
-    // The first is claimed, and yet nobody can tell whose these are.
-    let mut again = child(&directive("a"));
-    plain(&mut scene, &again, BARE, "ambiguous");
-    again["max_tokens"] = json!(7);
-    plain(&mut scene, &again, BARE, "ambiguous");
+    let [first, second] = ["msg_1", "msg_2"].map(|name| two_agents(&mut scene, BARE, name).id.to_string());
+    // Nobody can tell whose these are.
+    let (one, mut other) = (child(&directive("a")), child(&directive("a")));
+    other["max_tokens"] = json!(7);
+    plain(&mut scene, &one, BARE, "ambiguous");
+    plain(&mut scene, &other, BARE, "ambiguous");
+    // One names its parent: the other call is left for the other.
+    let named = Explicit { message_id: "msg_1", tool_use: None };
+    assert_eq!(as_child(scene.ask_naming(&one, BARE, Some(named))).0, first);
+    assert_eq!(as_child(scene.ask(&other, BARE)).0, second);
+    // Each is known again, and a third is nobody's.
+    assert_eq!(as_child(scene.ask(&one, BARE)).0, first);
+    assert_eq!(as_child(scene.ask(&other, BARE)).0, second);
+    let mut third = child(&directive("a"));
+    third["max_tokens"] = json!(8);
+    plain(&mut scene, &third, BARE, "ambiguous");
     plain(&mut scene, &child(&directive("b")), BARE, "ambiguous");
+}
+
+#[test]
+fn a_request_that_the_upstream_has_not_taken_stays_with_its_call() {
+    let mut scene = Scene::new();
+    let first = two_agents(&mut scene, BARE, "msg_1");
+    let body = child(&directive("a"));
+    assert_eq!(as_child(scene.ask(&body, BARE)).0, first.id.to_string());
+    let second = two_agents(&mut scene, BARE, "msg_2");
+    assert_eq!(as_child(scene.ask(&body, BARE)).0, first.id.to_string());
+    scene.forks.accepted(first.id, 0);
+    assert_eq!(as_child(scene.ask(&body, BARE)).0, second.id.to_string());
+    // Sent once more after that it is the one of the second, and not of whoever comes next in another conversation.
+    assert_eq!(as_child(scene.ask(&body, BARE)).0, second.id.to_string());
 }
 
 #[test]
@@ -124,7 +168,7 @@ fn paths_and_commands_quoted_in_chats_are_no_directives() {
     let mut scene = Scene::new();
     let path = |n: u8| format!("/home/user/projects/a-rather-long-name/src/engine/module/file_number_{n}.rs");
     let calls = [1, 2].map(|n| call(&format!("r{n}"), "Read", json!({"file_path": path(n)})));
-    let draft = Draft::begin(parent(&request(&["Read"], &[user(json!("go"))]), BARE), false).unwrap();
+    let draft = Draft::begin(parent(&request(&["Read"], &[user(json!("go"))]), BARE), false);
     let turn = answer("msg_1", "tool_use", &calls);
     assert_eq!(scene.seal(draft, &turn).unwrap_err(), FanOutDropped::FewDirectives);
 

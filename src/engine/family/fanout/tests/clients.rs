@@ -3,10 +3,6 @@
 use super::*;
 use crate::engine::words::{Rank, Spawning};
 
-fn fork_name(message_id: &str) -> String {
-    ForkId::of(TENANT, message_id).to_string()
-}
-
 /// The parent of Claude Code: a reminder, the task, a system message within the messages.
 fn claude_parent(tools: &[&str]) -> Value {
     let mut body = request(
@@ -61,7 +57,7 @@ fn events(id: &str, blocks: &[Value]) -> Vec<Vec<String>> {
 #[test]
 fn claude_codes_children_are_known_before_the_parents_last_byte() {
     let mut scene = Scene::new();
-    let mut draft = Draft::begin(parent(&claude_parent(&["Agent", "Bash"]), claude(1, None)), false).unwrap();
+    let mut draft = Draft::begin(parent(&claude_parent(&["Agent", "Bash"]), claude(1, None)), false);
     let mut builder = TurnBuilder::new(LIMITS);
     let mut blocks = vec![json!({"type": "thinking", "thinking": "", "signature": "s"}), text("I split.")];
     blocks.extend(claude_calls("general-purpose"));
@@ -336,31 +332,6 @@ fn a_named_parent_wins_and_the_vetoes_still_hold() {
     assert_eq!(say(&scene.ask_naming(&later, BARE, named("msg_1", None))), "later_turn");
     scene.wait(301);
     assert_eq!(say(&scene.ask_naming(&summary, BARE, named("msg_1", None))), "window");
-}
-
-#[test]
-fn of_a_parent_that_was_retried_the_newest_turn_counts() {
-    let mut scene = Scene::new();
-    let body = request(&["agent"], &[user(json!("go"))]);
-    for id in ["msg_1", "msg_2", "msg_3"] {
-        let calls =
-            ["a", "b"].map(|topic| call(&format!("{id}{topic}"), "agent", json!({"t": directive(topic)})));
-        scene.fan_out(&body, BARE, id, &calls);
-        scene.wait(1);
-    }
-    assert_eq!(as_child(scene.ask(&child(&directive("a")), BARE)).0, fork_name("msg_3"));
-}
-
-#[test]
-fn a_retry_of_the_same_body_is_the_same_claim() {
-    let mut scene = Scene::new();
-    two_agents(&mut scene, BARE, "msg_1");
-    let body = child(&directive("a"));
-    let first = as_child(scene.ask(&body, BARE));
-    assert_eq!(first, as_child(scene.ask(&body, BARE)));
-    scene.wait(400);
-    assert_eq!(first, as_child(scene.ask(&body, BARE)));
-    assert_eq!(say(&scene.ask(&child(&directive("b")), BARE)), "window");
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn bind(scene: &mut Scene, point: Option<&Arc<ForkPoint>>) -> Binding {
 #[test]
 fn a_parents_request_counts_once_and_as_long_as_one_holds_it() {
     let mut scene = Scene::new();
-    let mut draft = Draft::begin(parent(&large("m"), BARE), false).unwrap();
+    let mut draft = Draft::begin(parent(&large("m"), BARE), false);
     let turn = answer("m", "tool_use", &agents("m"));
     let rules = Arc::clone(scene.forks.points().rules());
     let snapshot = draft.snapshot(&turn, &rules).unwrap();

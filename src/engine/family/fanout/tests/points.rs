@@ -6,7 +6,7 @@ use super::*;
 use crate::engine::words::{Spawning, WhyPlain};
 
 fn draft(body: &Value) -> Draft {
-    Draft::begin(parent(body, BARE), false).unwrap()
+    Draft::begin(parent(body, BARE), false)
 }
 
 fn plain_draft() -> Draft {
@@ -110,15 +110,26 @@ fn a_claim_made_before_the_seal_holds_after_it() {
 }
 
 #[test]
-fn children_never_become_fork_points() {
-    let begin = |body: &Value, headers, bound| Draft::begin(parent(body, headers), bound).map(|_| ());
+fn the_children_of_children_are_known_as_such() {
+    let is_nested = |body: &Value, headers: Headers, is_child: bool| {
+        let mut scene = Scene::new();
+        let draft = Draft::begin(parent(body, headers), is_child);
+        let turn = answer("m", "tool_use", &agents(2));
+        let snapshot = draft.snapshot(&turn, scene.forks.points().rules()).map(drop);
+        assert_eq!(snapshot.is_err(), draft.is_nested(), "nobody is put on a child's turn");
+        let fork = scene.seal(draft, &turn).unwrap();
+        let agent = headers.session.and(Some(9));
+        let found = as_child(scene.ask(&child(&directive("1")), Headers { agent, ..headers }));
+        assert_eq!(found, (fork.id.to_string(), Some(1), Rank::Whole));
+        fork.is_nested
+    };
     let body = request(&["Agent"], &[user(json!("go"))]);
-    assert_eq!(begin(&body, BARE, false), Ok(()));
-    assert_eq!(begin(&body, BARE, true), Err(FanOutDropped::Child));
-    assert_eq!(begin(&body, claude(1, Some(1)), false), Err(FanOutDropped::Child));
+    assert!(!is_nested(&body, BARE, false));
+    assert!(is_nested(&body, BARE, true));
+    assert!(is_nested(&body, claude(1, Some(1)), false));
     let tag = format!("{CHILD_TAG}You are the fork.");
     let forked = request(&["Agent"], &[user(json!([result("t", json!([text(PLACEHOLDER)])), text(&tag)]))]);
-    assert_eq!(begin(&forked, BARE, false), Err(FanOutDropped::Child));
+    assert!(is_nested(&forked, BARE, false));
 }
 
 #[test]
@@ -293,7 +304,7 @@ fn texts_that_say_nothing_are_left_out_of_the_turn() {
         [text(""), said[0].clone(), text(" \n"), said[1].clone(), text(""), said[2].clone(), text("")];
     let mut scene = Scene::new();
     let body = request(&["spawn_agent"], &[user(json!("go"))]);
-    let mut draft = Draft::begin(parent(&body, BARE), false).unwrap();
+    let mut draft = Draft::begin(parent(&body, BARE), false);
     let turn = answer("msg_1", "tool_use", &blocks);
     // Some blocks come while it streams, the others with its end.
     for block in &turn.blocks[..4] {

@@ -1,0 +1,294 @@
+//! The provider's cache of one tenant in three worlds, which differ in how the tenant's requests go out.
+//!
+//! | world | every request goes out | when |
+//! |---|---|---|
+//! | `billed` | as it did | as it did; corrected by the usage of each answer |
+//! | `sent` | as its client sent it | when it came |
+//! | `aligned` | aligned, and nobody is forked | when it came, after its wait at that world's gate |
+//!
+//! A request plays in `billed` while it lasts. In the other two it plays once, when its answer begins and its usage is
+//! known: what it finds there at its arrival, what it writes, and when that can be read. The rules are the
+//! provider's, and the same in every world.
+//!
+//! The rule: a bill that cannot be known is none. It is never a saving.
+
+mod pace;
+mod prompt;
+mod tokens;
+
+use std::sync::Arc;
+
+use super::entry::EntryKey;
+use super::ledger::{CacheLedger, EntryWrite, Prediction};
+use crate::engine::answer::usage::Usage;
+use crate::engine::words::{Moment, Ttl};
+use pace::{Begun, Paces};
+use tokens::{Counts, PromptTokens};
+
+pub use prompt::{Position, Sizes, WorldPrompt};
+pub use tokens::{Segment, TokenWeights, Weights};
+
+/// A read whose end is looked for by size is found if it is off by no more than this part of it.
+const PLACE_SLACK: f64 = 0.03;
+
+/// The provider's cache of one tenant in three worlds.
+#[derive(Debug, Default)]
+pub struct Worlds {
+    pub billed: CacheLedger,
+    pub sent: CacheLedger,
+    pub aligned: CacheLedger,
+    counts: Counts,
+    paces: Paces,
+    /// Until then there may be entries that nobody here knows of: requests went past us, or what was known is lost.
+    incomplete_until: Moment,
+}
+
+/// A request as it plays in each world.
+#[derive(Clone, Debug)]
+pub struct WorldPrompts {
+    pub billed: Arc<WorldPrompt>,
+    pub sent: Arc<WorldPrompt>,
+    pub aligned: Arc<WorldPrompt>,
+}
+
+/// The gate of the aligned world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorldGate {
+    pub min_tokens: u64,
+    pub max_hold_ms: u64,
+}
+
+/// A request whose answer has begun, and its usage.
+#[derive(Clone, Copy, Debug)]
+pub struct Play<'a> {
+    pub prompts: &'a WorldPrompts,
+    pub model: &'a str,
+    /// The billed world's prediction when it was sent.
+    pub prediction: &'a Prediction,
+    pub usage: Usage,
+    pub is_forked: bool,
+    pub came_at: Moment,
+    pub sent_at: Moment,
+    pub begun_at: Moment,
+    /// None if it does not wait at the gate of the aligned world.
+    pub gate: Option<WorldGate>,
+    pub minimum_tokens: u64,
+    pub weights: Weights,
+    /// True if a read beyond the prediction is explained by betas that turned out to be harmless.
+    pub is_harmless_read: bool,
+}
+
+/// The bills of a request in the other worlds; none where it cannot be known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OtherBills {
+    /// As its client sent it.
+    pub sent: Option<Usage>,
+    /// As mode `align` sends it.
+    pub aligned: Option<Usage>,
+}
+
+/// A request that was played.
+#[derive(Clone, Debug, Default)]
+pub struct Played {
+    pub bills: OtherBills,
+    /// Stretches of the prompt whose tokens its bill has told.
+    pub segments: Vec<Segment>,
+    /// The entries that it wrote in the other worlds.
+    written: [Vec<EntryKey>; 2],
+}
+
+/// The outcome of a request in one world.
+struct Outcome {
+    usage: Usage,
+    hit: Option<EntryKey>,
+    written: Vec<EntryKey>,
+}
+
+impl Worlds {
+    /// Plays a request in the other worlds, and learns from its bill.
+    pub fn play(&mut self, play: &Play<'_>) -> Played {
+        let unread = play.usage.prompt().saturating_sub(play.usage.cache_read);
+        let begun = Begun { came_at: play.came_at, sent_at: play.sent_at, at: play.begun_at, unread };
+        let pace = self.paces.begun(play.model, begun);
+        let segments = self.learn(play);
+        let [sent, aligned] = [false, true].map(|is_aligned| self.play_in(is_aligned, play, unread, pace));
+        let is_known = !play.is_forked || self.is_complete(play.came_at);
+        let bill = |outcome: &Outcome| is_known.then_some(outcome.usage);
+        let bills = OtherBills { sent: bill(&sent), aligned: bill(&aligned) };
+        Played { bills, segments, written: [sent.written, aligned.written] }
+    }
+
+    /// The answer of a request that was played has ended: whatever came after that may have come because of it, so that
+    /// its entries can be read by then.
+    pub fn ended(&mut self, played: &Played, at: Moment) {
+        for (ledger, written) in [&mut self.sent, &mut self.aligned].into_iter().zip(&played.written) {
+            written.iter().for_each(|key| ledger.readable_by(key, at));
+        }
+    }
+
+    /// Returns true if every entry of the tenant that lives at a moment is known.
+    fn is_complete(&self, at: Moment) -> bool {
+        let forgot = |ledger: &CacheLedger| {
+            ledger.forgot_at().is_some_and(|forgot| at < forgot.after(Ttl::OneHour.ms()))
+        };
+        at >= self.incomplete_until && ![&self.billed, &self.sent, &self.aligned].into_iter().any(forgot)
+    }
+
+    /// Learns from a bill how many tokens the prefixes of its prompt have, and of entries that nobody here has written.
+    fn learn(&mut self, play: &Play<'_>) -> Vec<Segment> {
+        let (prompt, usage) = (&play.prompts.billed, play.usage);
+        let all = usage.prompt();
+        let tokens = PromptTokens { prompt, counts: &self.counts, weights: play.weights, billed: Some(all) };
+        let read_until = place(&tokens, play.prediction, usage.cache_read);
+        let mut ends = Vec::with_capacity(3);
+        ends.extend(
+            read_until
+                .map(|at| (prompt.positions[at].sizes, usage.cache_read, Some(prompt.positions[at].key))),
+        );
+        if usage.cached() > usage.cache_read
+            && let Some(last) = prompt.positions.first()
+        {
+            ends.push((last.sizes, usage.cached(), Some(last.key)));
+        }
+        let tip = prompt.positions.first().filter(|last| last.sizes == prompt.sizes);
+        ends.push((prompt.sizes, all, tip.map(|last| last.key)));
+        if let Some(at) = read_until {
+            self.adopt(&prompt.positions[at], play);
+        }
+        let (mut from, mut counted) = (Sizes::default(), 0);
+        let mut segments = Vec::with_capacity(ends.len());
+        for (sizes, tokens, key) in ends {
+            if let Some(key) = key {
+                self.counts.insert(key, tokens);
+            }
+            segments
+                .push(Segment { sizes: sizes.minus(from), tokens: tokens.saturating_sub(counted) as f64 });
+            (from, counted) = (sizes, tokens);
+        }
+        segments
+    }
+
+    /// An entry was read that no request here has written: it is there in every world.
+    fn adopt(&mut self, read: &Position, play: &Play<'_>) {
+        let Prediction { read: predicted, underway, .. } = play.prediction;
+        let is_known = predicted.is_some_and(|warm| warm.piece >= read.piece)
+            || underway.iter().any(|underway| underway.piece >= read.piece);
+        if is_known || play.is_harmless_read {
+            return;
+        }
+        let write = EntryWrite { key: read.key, piece: read.piece, bytes: read.bytes, ttl: Ttl::FiveMinutes };
+        for ledger in [&mut self.billed, &mut self.sent, &mut self.aligned] {
+            ledger.enter(&write, play.sent_at, Moment(0), play.usage.cache_read);
+        }
+        self.incomplete_until = self.incomplete_until.max(play.sent_at.after(Ttl::FiveMinutes.ms()));
+    }
+
+    fn play_in(&mut self, is_aligned: bool, play: &Play<'_>, unread: u64, pace: f64) -> Outcome {
+        let (ledger, prompt, gate) = if is_aligned {
+            (&mut self.aligned, &play.prompts.aligned, play.gate)
+        } else {
+            (&mut self.sent, &play.prompts.sent, None)
+        };
+        // A prompt that was not forked is billed for as many tokens in any spelling.
+        let billed = (!play.is_forked).then(|| play.usage.prompt());
+        let tokens = PromptTokens { prompt, counts: &self.counts, weights: play.weights, billed };
+        let wait_ms = |not_read: u64| {
+            let seen = play.begun_at.since(play.sent_at) as f64;
+            (seen + pace * (not_read as f64 - unread as f64)).max(0.0) as u64
+        };
+        let at = hold(ledger, &tokens, gate, play.came_at.min(play.sent_at));
+        let mut outcome = play_once(ledger, &tokens, at, play.minimum_tokens, wait_ms);
+        let is_as_billed = Arc::ptr_eq(prompt, &play.prompts.billed);
+        let predicted = play.prediction.read.map(|warm| warm.key);
+        if is_as_billed && outcome.hit == predicted {
+            // What happened to it happens there too, expected or not.
+            if play.usage.cache_read < play.prediction.tokens_min()
+                && let Some(missed) = predicted
+            {
+                ledger.lost(&missed);
+            }
+            outcome.usage = play.usage;
+        }
+        outcome
+    }
+}
+
+/// When the gate of a world lets a request go: as soon as it can read whatever others are writing.
+fn hold(ledger: &CacheLedger, tokens: &PromptTokens<'_>, gate: Option<WorldGate>, came_at: Moment) -> Moment {
+    let Some(gate) = gate else { return came_at };
+    let (mut at, deadline) = (came_at, came_at.after(gate.max_hold_ms));
+    let keys = || tokens.prompt.positions.iter().map(|position| position.key);
+    while at < deadline {
+        let reach = ledger.reach(keys(), at);
+        let Some((soon, from)) = reach.soon else { break };
+        let now = reach.now.map_or(0, |now| tokens.until(now));
+        if tokens.until(soon).saturating_sub(now) < gate.min_tokens {
+            break;
+        }
+        at = from.min(deadline);
+    }
+    at
+}
+
+/// Plays a request that goes out at this moment. `wait_ms`: how long its answer takes to begin if so many tokens are not
+/// read.
+fn play_once(
+    ledger: &mut CacheLedger,
+    tokens: &PromptTokens<'_>,
+    at: Moment,
+    minimum_tokens: u64,
+    wait_ms: impl Fn(u64) -> u64,
+) -> Outcome {
+    let positions = &tokens.prompt.positions;
+    let hit = ledger.reach(positions.iter().map(|position| position.key), at).now;
+    let read = hit.map_or(0, |hit| tokens.until(hit));
+    let all = tokens.all().max(read);
+    if let Some(hit) = hit {
+        positions[hit..].iter().for_each(|position| ledger.renew(&position.key, at));
+    }
+    let begins = at.after(wait_ms(all - read));
+    // The deepest breakpoint that is written, and the deepest of an hour.
+    let (mut last, mut long, mut written) = (None, read, Vec::new());
+    for (number, position) in positions.iter().enumerate().take(hit.unwrap_or(positions.len())) {
+        let Some(ttl) = position.marker else { continue };
+        let count = tokens.until(number).max(read).min(all);
+        if count < minimum_tokens {
+            continue;
+        }
+        last = last.or(Some(count));
+        if ttl == Ttl::OneHour {
+            long = long.max(count);
+        }
+        let Position { key, piece, bytes, .. } = *position;
+        ledger.enter(&EntryWrite { key, piece, bytes, ttl }, at, begins, count);
+        written.push(key);
+    }
+    let last = last.unwrap_or(read);
+    let usage = Usage {
+        uncached: all - last,
+        cache_read: read,
+        cache_write_5m: last.saturating_sub(long),
+        cache_write_1h: long - read,
+        output: 0,
+    };
+    Outcome { usage, hit: hit.map(|hit| positions[hit].key), written }
+}
+
+/// The position where a billed read ended: the predicted one if its size fits, else the one that fits best.
+fn place(tokens: &PromptTokens<'_>, prediction: &Prediction, read: u64) -> Option<usize> {
+    let slack = PLACE_SLACK * read as f64;
+    let off = |position: usize| tokens.until(position).abs_diff(read) as f64;
+    let positions = &tokens.prompt.positions;
+    if read == 0 {
+        return None;
+    }
+    let predicted = prediction.read.and_then(|warm| positions.iter().position(|at| at.key == warm.key));
+    if let Some(predicted) = predicted.filter(|predicted| off(*predicted) <= slack) {
+        return Some(predicted);
+    }
+    let best = (0..positions.len()).min_by(|one, other| off(*one).total_cmp(&off(*other)))?;
+    (off(best) <= slack).then_some(best)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! How long an answer takes to begin, by the tokens that the upstream has to read anew.
+//!
+//! A request that waited for another reads what that one wrote, and its answer begins sooner by that. Each such pair
+//! tells how much longer an answer takes to begin for every token that is not read from the cache.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::engine::words::Moment;
+
+/// Milliseconds to a token until a pair has shown it.
+const PRIOR_MS: f64 = 0.03;
+/// Models whose pace is kept.
+const MODELS_MAX: usize = 16;
+/// Pairs that the median is taken of, and answers among which the leader of a pair is looked for.
+const PAIRS_MAX: usize = 31;
+const RECENT_MAX: usize = 32;
+/// Two prompts that differ by less say nothing.
+const DIFFERENCE_MIN: f64 = 2_000.0;
+/// Shorter holds are no wait for a leader.
+const HELD_MS_MIN: u64 = 20;
+
+/// An answer that has begun.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Begun {
+    pub came_at: Moment,
+    pub sent_at: Moment,
+    pub at: Moment,
+    /// Tokens of the prompt that were not read from the cache.
+    pub unread: u64,
+}
+
+impl Begun {
+    fn took_ms(&self) -> f64 {
+        self.at.since(self.sent_at) as f64
+    }
+}
+
+/// The paces of one tenant's models.
+#[derive(Debug, Default)]
+pub struct Paces(HashMap<String, Pace>);
+
+#[derive(Debug, Default)]
+struct Pace {
+    pairs: VecDeque<f64>,
+    recent: VecDeque<Begun>,
+}
+
+impl Paces {
+    /// An answer has begun. Returns how many milliseconds more it would have taken for each token more not read.
+    pub fn begun(&mut self, model: &str, begun: Begun) -> f64 {
+        if !self.0.contains_key(model) && self.0.len() >= MODELS_MAX {
+            return PRIOR_MS;
+        }
+        let pace = self.0.entry(model.to_owned()).or_default();
+        pace.add(begun);
+        pace.median().unwrap_or(PRIOR_MS)
+    }
+}
+
+impl Pace {
+    fn add(&mut self, begun: Begun) {
+        let apart = |other: &&Begun| other.at.0.abs_diff(begun.sent_at.0);
+        if begun.sent_at.since(begun.came_at) >= HELD_MS_MIN
+            && let Some(leader) = self.recent.iter().min_by_key(apart)
+        {
+            let more = leader.unread as f64 - begun.unread as f64;
+            if more.abs() >= DIFFERENCE_MIN {
+                push(&mut self.pairs, ((leader.took_ms() - begun.took_ms()) / more).max(0.0), PAIRS_MAX);
+            }
+        }
+        push(&mut self.recent, begun, RECENT_MAX);
+    }
+
+    fn median(&self) -> Option<f64> {
+        let mut pairs: Vec<f64> = self.pairs.iter().copied().collect();
+        pairs.sort_by(f64::total_cmp);
+        let (low, high) = (pairs.len().checked_sub(1)? / 2, pairs.len() / 2);
+        Some(f64::midpoint(pairs[low], pairs[high]))
+    }
+}
+
+fn push<T>(queue: &mut VecDeque<T>, item: T, most: usize) {
+    if queue.len() >= most {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun(came: u64, sent: u64, at: u64, unread: u64) -> Begun {
+        Begun { came_at: Moment(came), sent_at: Moment(sent), at: Moment(at), unread }
+    }
+
+    #[test]
+    fn pairs_of_a_leader_and_its_follower_tell_the_pace() {
+        let mut paces = Paces::default();
+        assert_eq!(paces.begun("m", begun(0, 0, 1_500, 20_000)), PRIOR_MS);
+        // Held until the leader began; it reads 18,000 tokens, and its answer begins 900 ms sooner.
+        let pace = paces.begun("m", begun(10, 1_500, 2_100, 2_000));
+        assert!((pace - 900.0 / 18_000.0).abs() < 1e-9, "{pace}");
+        assert_eq!(paces.begun("m", begun(3_000, 3_000, 3_100, 100)), pace, "nobody waited");
+        assert_eq!(paces.begun("n", begun(10, 1_500, 2_100, 2_000)), PRIOR_MS);
+        for number in 0..100 {
+            paces.begun(&number.to_string(), begun(0, 0, 1, 1));
+        }
+        assert_eq!(paces.0.len(), MODELS_MAX);
+    }
+}
