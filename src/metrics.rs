@@ -144,6 +144,8 @@ metrics! {
     tenant_cost_usd_total: CounterVec["tenant", "baseline"];
     /// US dollars by client family and version: billed, and as sent and aligned (an estimate).
     client_cost_usd_total: CounterVec["client", "baseline"];
+    /// US dollars that forked children were billed more than aligned (an estimate): the price of their parent's context.
+    context_usd_total: CounterVec[];
     /// Answers that no saving is counted for: no usage, no price, or an unknown cost as sent.
     uncompared_total: IntCounterVec["reason"];
     /// Predicted cost of prompts over their bill, of late: 1 if every prediction of the cache was right.

@@ -9,13 +9,13 @@
 //! ```
 
 use super::family::fanout::{Child, ForkId};
-use super::fork::{ChildHabits, ChildOutlook, FirstTurn, Forecast};
+use super::fork::{Bills, ChildHabits, ChildOutlook, FirstTurn, Forecast, OwnWarmth};
 use super::gate::{GateArrival, GateVerdict, GateWrite, LetGo};
 use super::outgoing::Outgoing;
 use super::policy::Policy;
 use super::prepare::{ForkOption, Prepared};
 use super::tenant::{Flight, FlightPlan, Kind, ReadRequest, TenantState, tool_of};
-use super::words::{GateOutcome, Mode, Moment, Plan, Refusal, Role, Ticket, Why};
+use super::words::{CostUnit, GateOutcome, Mode, Moment, Plan, Refusal, Role, Ticket, Why};
 
 /// Facts about a request besides its content.
 #[derive(Clone, Copy, Debug)]
@@ -356,12 +356,21 @@ struct Outlook<'a> {
 
 impl ChildOutlook for Outlook<'_> {
     fn is_stood_down(&self) -> bool {
-        let verdict = self.state.experiment.verdict(tool_of(self.child), self.now);
-        verdict.is_some() || self.state.prefixes.is_stood_down(self.child.fork.id)
+        let fork = self.child.fork.id;
+        let verdict = self.state.experiment.verdict(tool_of(self.child), fork, self.now);
+        verdict.is_some() || self.state.prefixes.is_stood_down(fork)
+    }
+
+    fn decided(&self) -> Option<Forecast> {
+        self.state.prefixes.decided(self.child, self.now)
     }
 
     fn habits(&self) -> ChildHabits {
         self.state.experiment.habits(tool_of(self.child), self.policy.fork.horizon_turns)
+    }
+
+    fn so_far(&self, unit: CostUnit) -> Bills {
+        self.state.experiment.bills(tool_of(self.child), unit)
     }
 
     fn read_bytes(&self, first: &FirstTurn) -> Option<u64> {
@@ -370,9 +379,16 @@ impl ChildOutlook for Outlook<'_> {
         found.read.map(|read| read.bytes)
     }
 
-    fn sent_warm(&self) -> u64 {
-        let as_sent = self.prepared.as_sent.as_ref().unwrap_or(&self.prepared.own.trace);
-        self.state.predict(as_sent, self.now).tokens()
+    fn own_warmth(&self) -> OwnWarmth {
+        let Prepared { own, as_sent, imagined, .. } = self.prepared;
+        let as_sent = as_sent.as_ref().unwrap_or(&own.trace);
+        let aligned = imagined.as_ref().map_or(&own.trace, |imagined| &imagined.trace);
+        let worlds = &self.state.worlds;
+        OwnWarmth {
+            sent: self.state.predict_in(&worlds.sent, as_sent, self.now).tokens(),
+            aligned: self.state.predict_in(&worlds.aligned, aligned, self.now).tokens(),
+            now: self.state.predict(aligned, self.now).tokens(),
+        }
     }
 }
 

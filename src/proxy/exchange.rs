@@ -165,9 +165,7 @@ fn child_turn(child: &SettledChild) -> ChildTurn {
         tool_errors: child.tool_errors,
         output_tokens: child.output_tokens,
         wall_ms: child.wall_ms,
-        cost_usd: match child.cost {
-            Some((CostUnit::Dollars, usd)) => Some(usd),
-            _ => None,
-        },
+        cost_usd: child.cost.filter(|cost| cost.unit == CostUnit::Dollars).map(|cost| cost.billed),
+        context_usd: child.context_usd,
     }
 }

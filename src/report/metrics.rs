@@ -176,6 +176,9 @@ fn count_child(metrics: &Metrics, turn: &ChildTurn) {
     metrics.arm_tool_errors_total.with_label_values(&[arm]).inc_by(turn.tool_errors);
     metrics.arm_stop_reasons_total.with_label_values(&[arm, turn.stop]).inc();
     metrics.arm_wall_seconds_total.with_label_values(&[arm]).inc_by(turn.wall_ms as f64 / 1e3);
+    if turn.context_usd > 0.0 {
+        metrics.context_usd_total.with_label_values::<&str>(&[]).inc_by(turn.context_usd);
+    }
     if let Some(usd) = turn.cost_usd {
         metrics.arm_cost_usd_total.with_label_values(&[arm]).inc_by(usd);
     }

@@ -90,6 +90,11 @@ declare! {
         predicted_forked: Option<f64>,
         predicted_as_sent: Option<f64>,
         predicted_aligned: Option<f64>,
+        predicted_reread: Option<f64>,
+        limit_sent: Option<f64>,
+        limit_aligned: Option<f64>,
+        limit_twice: Option<f64>,
+        limit_long: Option<f64>,
         fanned_out: Option<String> as shown,
         fanned_out_children: Option<usize>,
         gate: Option<String>,
@@ -257,6 +262,8 @@ pub struct ChildTurn {
     pub output_tokens: u64,
     pub wall_ms: u64,
     pub cost_usd: Option<f64>,
+    /// Dollars that a forked child was billed more than it would have cost aligned.
+    pub context_usd: f64,
 }
 
 /// A field of the log line.

@@ -253,6 +253,9 @@ fn finding(family: &[Value; 3], more: &[&str]) -> Value {
 fn a_childs_plan_is_shown_with_its_layout_and_both_counterfactuals() {
     let family = family(200_000);
     let found = finding(&family, &[]);
+    assert_eq!((&found["plan"], &found["reason"]), (&json!("aligned"), &json!("unlearned")), "{found:#}");
+    assert!(found["forecast"]["limits"]["long"].as_f64() > Some(1.0), "{found:#}");
+    let found = finding(&family, &["--turns", "4"]);
     assert_eq!((&found["plan"], &found["reason"]), (&json!("forked"), &json!("none")), "{found:#}");
     assert_eq!(
         found["recognised"],
@@ -276,7 +279,7 @@ fn a_childs_plan_is_shown_with_its_layout_and_both_counterfactuals() {
     let figure = |name: &str| forecast[name].as_f64().unwrap();
     assert!(figure("aligned") < figure("as_sent") && figure("forked") < figure("as_sent"), "{found:#}");
 
-    let shown = text(&explain_child(&family, &[]));
+    let shown = text(&explain_child(&family, &["--turns", "4"]));
     assert!(shown.starts_with("child.json under parent.json and answer.json: forked\n"), "{shown}");
     for words in
         ["Agent (toolu_2): whole; one of 3 siblings", "breakpoints: ", "as sent ", "aligned ", "4 turns"]
@@ -308,7 +311,7 @@ fn a_child_that_is_not_forked_is_told_why() {
     more["tools"].as_array_mut().unwrap().push(json!({"name": "write", "input_schema": {"type": "object"}}));
     let fewer = [more, answer, child];
     assert_eq!(finding(&fewer, &[])["reason"], "tools_subset");
-    assert_eq!(finding(&fewer, &["--agent"])["plan"], "forked");
+    assert_eq!(finding(&fewer, &["--agent", "--turns", "4"])["plan"], "forked");
 }
 
 #[test]
@@ -348,7 +351,8 @@ fn a_childs_plan_follows_the_configuration() {
     write(folder.path(), "strict.toml", "[fork]\nmax_cost_ratio = 0.01\n");
     let asked = |more: &[&str], variables: &[(&str, &str)]| {
         let output = Command::new(env!("CARGO_BIN_EXE_forkpoint"))
-            .args(["explain", "--json", "--parent", "parent.json", "--answer", "answer.json", "child.json"])
+            .args(["explain", "--json", "--turns", "4", "--parent", "parent.json"])
+            .args(["--answer", "answer.json", "child.json"])
             .args(more)
             .current_dir(folder.path())
             .env_clear()

@@ -75,8 +75,9 @@ impl Forkpoint {
     pub async fn with(url: &str, configure: impl FnOnce(&mut Config)) -> Forkpoint {
         let mut config = Config::default();
         config.upstream.url = url.parse().unwrap();
-        // Most tests are about who is forked and how. What that may cost beside aligning has tests of its own.
+        // Most tests are about who is forked and how. What that may cost has tests of its own.
         config.fork.policy.context_premium = 100.0;
+        config.fork.policy.max_cost_ratio = 100.0;
         configure(&mut config);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

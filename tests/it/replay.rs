@@ -82,7 +82,7 @@ impl Stage {
 async fn replay(args: &[&str]) -> std::process::Output {
     let mut command = crate::harness::binary::command();
     // As the recordings were made.
-    command.env("FORKPOINT_FORK__CONTEXT_PREMIUM", "100");
+    command.env("FORKPOINT_FORK__CONTEXT_PREMIUM", "100").env("FORKPOINT_FORK__MAX_COST_RATIO", "100");
     tokio::time::timeout(4 * PATIENCE, command.arg("replay").args(args).output())
         .await
         .expect("an end")

@@ -221,8 +221,9 @@ async fn perform(
 ) -> Result<(Column, DemoStage), Failure> {
     let mut config = Config::default();
     config.gate.max_hold = args.gate.max_hold();
-    // The columns show what each plan costs, also where the default premium would choose to align.
+    // The columns show what each plan costs, also where the default bounds would choose to align.
     config.fork.policy.context_premium = 100.0;
+    config.fork.policy.max_cost_ratio = 100.0;
     let stage = DemoStage::with(arm.mode(), faster(speed), config).await?;
     let play = agent::run(workload, stage.client_url(), progress).await?;
     let rows = stage.bill(&play.calls)?;

@@ -14,14 +14,14 @@ use crate::engine::family::arrival::Arrival;
 use crate::engine::family::claims::Claims;
 use crate::engine::family::fanout::{Child, Draft, ForkPoint, Parent, Who};
 use crate::engine::fork::{
-    self, ChildHabits, ChildOutlook, ChildRequest, ChildSources, Composed, FirstTurn, Forecast, ForkPolicy,
-    ForkRules, NewChild, ParentPrefix, PrefixExtent, PromptSizes, SnapshotScope,
+    self, Bills, ChildHabits, ChildOutlook, ChildRequest, ChildSources, Composed, FirstTurn, Forecast,
+    ForkPolicy, ForkRules, NewChild, OwnWarmth, ParentPrefix, PrefixExtent, PromptSizes, SnapshotScope,
 };
 use crate::engine::gate::GateSettings;
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::Remembered;
 use crate::engine::tenant::{Kind, ReadMode, TenantAccess, View, relate};
-use crate::engine::words::{ForkNote, IdDigest, Moment, Refusal, TenantId, Ttl};
+use crate::engine::words::{CostUnit, ForkNote, IdDigest, Moment, Refusal, TenantId, Ttl};
 use crate::store::{Limits, Store, Tenant};
 
 use super::super::Failure;
@@ -171,6 +171,10 @@ impl ChildOutlook for Assumed {
         false
     }
 
+    fn decided(&self) -> Option<Forecast> {
+        None
+    }
+
     fn habits(&self) -> ChildHabits {
         ChildHabits { turns: self.turns.map(f64::from), ..ChildHabits::default() }
     }
@@ -179,8 +183,12 @@ impl ChildOutlook for Assumed {
         self.is_warm.then(|| first.composed.prefix.parent_prefix().extent().entry)
     }
 
-    fn sent_warm(&self) -> u64 {
-        0
+    fn so_far(&self, _: CostUnit) -> Bills {
+        Bills::default()
+    }
+
+    fn own_warmth(&self) -> OwnWarmth {
+        OwnWarmth::default()
     }
 }
 

@@ -77,7 +77,7 @@ fn parts(layout: &Layout) -> [Part; 3] {
 }
 
 fn foreseen(forecast: &Forecast, finding: &Finding) -> String {
-    let Forecast { unit, turns, forked, as_sent, aligned } = *forecast;
+    let Forecast { unit, turns, forked, as_sent, aligned, limits, .. } = *forecast;
     let amount = |figure: f64| match unit {
         CostUnit::Dollars => format!("${figure:.4}"),
         CostUnit::Tokens => format!("{} units", grouped(figure.round() as u64)),
@@ -95,6 +95,17 @@ fn foreseen(forecast: &Forecast, finding: &Finding) -> String {
         ratio(forked, aligned),
         1.0 + policy.context_premium,
     );
+    let _ = writeln!(
+        out,
+        "  of what a fork may cost: {:.2} beside as sent, {:.2} beside aligned, {:.2} over two fan-outs",
+        limits.sent, limits.aligned, limits.twice,
+    );
+    if let Some(long) = limits.long {
+        let _ = writeln!(
+            out,
+            "  {long:.2} if its children live eight times as long, since nothing is known of the tool yet"
+        );
+    }
     out
 }
 
@@ -140,6 +151,12 @@ pub fn json(finding: &Finding) -> Value {
             "max_ratio": finding.policy.max_cost_ratio,
             "aligned_ratio": ratio(forecast.forked, forecast.aligned),
             "max_aligned_ratio": 1.0 + finding.policy.context_premium,
+            "limits": {
+                "sent": forecast.limits.sent,
+                "aligned": forecast.limits.aligned,
+                "twice": forecast.limits.twice,
+                "long": forecast.limits.long,
+            },
         })),
     })
 }

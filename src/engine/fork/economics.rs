@@ -1,123 +1,75 @@
-//! The cost of a child forked, as sent, and aligned: predicted before it is decided.
+//! The cost of a fan-out forked, as sent, and aligned: predicted once, at its first child, and decided for all of them.
 //!
-//! All three are simulated turn by turn over the child's expected life, for the sibling that writes first and for
-//! one that reads: tokens read, written and uncached, then priced. Tokens come from what the upstream billed for
-//! the parent, the rest by bytes at the billed ratio; without a bill nothing is known, and nothing is assumed.
+//! All three are played turn by turn over a child's expected life, for the sibling that writes first and for one that
+//! reads: tokens read, written and uncached, then priced. Each is played from the cache of its own world.
 //!
 //! ```text
 //!            first turn                                        each later turn
 //! forked     read the parent's entry; the first sibling        read all of it, write what is new
 //!            writes up to the directive, the others read that
-//! as sent    all siblings at once: everybody writes            as its own markers have it
+//! as sent    siblings that come at once all write; one that    as its own markers have it
+//!            comes later reads what is marked and shared
 //! aligned    the first sibling writes tools and system, the    read all of it, write what is new
 //!            others read them; everybody writes the rest
 //! ```
+//!
+//! A child is forked if that costs, with all that was billed to the children of its tool so far,
+//!
+//! 1. at most `fork.max_cost_ratio` times what they cost as sent,
+//! 2. at most 1 + `fork.context_premium` times what they cost aligned,
+//! 3. and so over this fan-out and one more like it, both from the cache as it is: a fork leaves no entry that the
+//!    next aligned child could read.
+//! 4. While nobody knows how long the children of a tool live, all that holds for a life eight times as long, too.
 
-use super::eligible::check_kind;
-use super::layout::Composed;
-use super::parent_prefix::ParentPrefix;
+use super::life::{Costs, Life, TURNS_MAX};
 use super::policy::ForkPolicy;
+use super::sizes::PromptSizes;
 use crate::engine::answer::usage::Usage;
-use crate::engine::cache::breakpoints::{self};
-use crate::engine::cache::entry::prefix_bytes;
 use crate::engine::cache::prices::{ModelFacts, Multiplier, Multipliers, Price};
-use crate::engine::family::fanout::{Call, ForkPoint};
-use crate::engine::request::anatomy::Anatomy;
-use crate::engine::request::recall::Remembered;
-use crate::engine::words::{CostUnit, Layer, Refusal, Spawning, Ttl};
+use crate::engine::words::{CostUnit, Refusal, Ttl};
 
-/// A child lives at least one turn, and nobody plans for more than this.
-const TURNS_MAX: usize = 256;
-
-/// Tokens of a child's prompt, forked and as sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PromptSizes {
-    /// The parent's tools and system.
-    pub fixed: u64,
-    /// Up to where the parent's last entry ends.
-    pub entry: u64,
-    /// Up to and including the placeholders.
-    pub shared: u64,
-    /// From there up to the directive.
-    pub instructions: u64,
-    /// The directive, and what follows it.
-    pub rest: u64,
-    /// The whole child as sent.
-    pub sent: u64,
-    /// Of that its tools and system, which siblings share.
-    pub sent_fixed: u64,
-    /// Of that all up to its own last breakpoint.
-    pub sent_marked: u64,
-    /// True if that breakpoint moves along with the conversation.
-    pub sent_rolling: bool,
-}
-
-impl PromptSizes {
-    /// `tokens_per_byte` as learned from bills; the parent's own bill is better, and stands in for it, unless the
-    /// parent shows images or documents. None if nothing was billed yet.
-    pub fn of(
-        parent_prefix: &ParentPrefix,
-        fork: &ForkPoint,
-        composed: &Composed,
-        child: &Remembered,
-        tokens_per_byte: Option<f64>,
-    ) -> Option<PromptSizes> {
-        let extent = parent_prefix.extent();
-        let billed = fork.usage.map(|usage| usage.uncached.saturating_add(usage.cached()));
-        let billed = billed.filter(|tokens| *tokens > 0 && extent.parent > 0);
-        let own_ratio = billed.map(|tokens| tokens as f64 / extent.parent as f64);
-        let usable = |ratio: &f64| ratio.is_finite() && *ratio > 0.0;
-        // The bytes of an image say nothing about those of text.
-        let parent = &fork.parent.request;
-        let ratio = if parent.anatomy().has_payload() {
-            tokens_per_byte.filter(usable).or(own_ratio)
-        } else {
-            own_ratio.or(tokens_per_byte)
-        };
-        let ratio = ratio.filter(usable)?;
-        let tokens = |bytes: u64| (bytes as f64 * ratio).ceil() as u64;
-        let turn = if fork.is_sealed() { fork.usage.map(|usage| usage.output) } else { None };
-        let turn = turn.filter(|tokens| *tokens > 0);
-        let (body, anatomy) = (child.body(), child.anatomy());
-        let until = |pieces: usize| pieces.checked_sub(1).map_or(0, |last| prefix_bytes(anatomy, last));
-        let marked = breakpoints::of_client(body, anatomy).pop();
-        let parent = billed.unwrap_or_else(|| tokens(extent.parent));
-        Some(PromptSizes {
-            fixed: tokens(extent.fixed).min(parent),
-            entry: tokens(extent.entry).min(parent),
-            shared: parent + turn.unwrap_or_else(|| tokens(extent.turn)) + tokens(extent.results),
-            instructions: tokens(composed.extent.instructions),
-            rest: tokens(composed.extent.rest),
-            sent: tokens(until(anatomy.pieces.len())),
-            sent_fixed: tokens(until(anatomy.tools + anatomy.system)),
-            sent_marked: marked.map_or(0, |point| tokens(until(point.piece + 1))),
-            sent_rolling: marked.is_some_and(|point| is_rolling(anatomy, point.piece)),
-        })
-    }
-
-    /// The whole forked prompt.
-    pub fn forked(&self) -> u64 {
-        self.shared + self.instructions + self.rest
-    }
-}
-
-fn is_rolling(anatomy: &Anatomy, piece: usize) -> bool {
-    anatomy.layer(piece) == Layer::Messages
-}
+/// How much longer than expected the children of an unknown tool may live without costing more than they may.
+const UNKNOWN_LIVES: usize = 8;
 
 /// The habits of the children of a tool, as far as they were learned.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChildHabits {
-    /// Turns of a child; `fork.horizon_turns` until known.
+    /// Turns of a child; `fork.horizon_turns` until known. Those that only read again are not among them.
     pub turns: Option<f64>,
     /// Tokens that a turn adds to the prompt.
     pub growth: u64,
     /// Tokens that a turn answers.
     pub output: u64,
-    /// Tokens that a child which is not forked reads again of what its parent had read, and the turns that bring them.
-    /// They belong into the forecast of the aligned child alone: forked, it has read them.
-    pub rereads_tokens: f64,
-    pub rereads_turns: f64,
+    /// Tokens that a child which is not forked reads again of what its parent had read, and the turns that it takes for
+    /// that. They count against the aligned child alone: forked, it has read them.
+    pub reread_tokens: f64,
+    pub reread_turns: f64,
+    /// The share of turns that come later than five minutes after the one before, and later than an hour.
+    pub pauses: [f64; 2],
+    /// The share of siblings that come before the first of them is answered. None counts as zero: one that comes later
+    /// is cheaper as sent.
+    pub together: f64,
+    /// The share of siblings with the first one's system prompt. All until known: such siblings are cheaper aligned.
+    pub alike: f64,
+    /// Fan-outs after the first whose first child would have found its tools and system prompt warm, aligned, and all of
+    /// them; none before a fan-out has come.
+    pub starts: Option<[f64; 2]>,
+}
+
+impl Default for ChildHabits {
+    fn default() -> ChildHabits {
+        ChildHabits {
+            turns: None,
+            growth: 0,
+            output: 0,
+            reread_tokens: 0.0,
+            reread_turns: 0.0,
+            pauses: [0.0; 2],
+            together: 0.0,
+            alike: 1.0,
+            starts: None,
+        }
+    }
 }
 
 /// The prices of tokens, and the state of the cache right now.
@@ -126,69 +78,132 @@ pub struct PricedCache<'a> {
     pub price: Option<&'a Price>,
     pub multipliers: Multipliers,
     pub facts: ModelFacts,
-    /// As [`siblings`] says, this one included.
+    /// As [`siblings`](super::siblings) says, this one included.
     pub siblings: u64,
     /// True if the parent's entry is there to be read.
     pub warm: bool,
     /// True if betas or parameters differ from the parent's, so that its messages are read by nobody.
     pub cold_messages: bool,
-    /// Tokens of the child as sent that are warm already.
-    pub sent_warm: u64,
+    /// Tokens of the child in its own words that are warm.
+    pub own: OwnWarmth,
     /// The tier of the parent's entry, which a forked child that finds it cold writes again.
     pub entry_ttl: Ttl,
-    /// The tier of all other writes.
+    /// The tier of all other writes of a forked child.
     pub ttl: Ttl,
 }
 
-/// Children that share the first writes of this fork point: one per call with a directive that may be forked.
-/// Before the seal each child stands on a turn of its own.
-pub fn siblings(fork: &ForkPoint, policy: &ForkPolicy) -> u64 {
-    let may_be_forked = |(number, call): &(usize, &Call)| {
-        !call.directives.is_empty()
-            && call.spawning != Spawning::Unknown
-            && check_kind(fork, *number, policy).is_ok()
-    };
-    let children = fork.calls.iter().enumerate().filter(may_be_forked).count();
-    if fork.is_sealed() { children.max(1) as u64 } else { 1 }
+/// Tokens of a child in its own words that can be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnWarmth {
+    /// As it came, in the world where every request goes out so.
+    pub sent: u64,
+    /// Aligned, in the world where every request is.
+    pub aligned: u64,
+    /// Aligned, in the cache as it is.
+    pub now: u64,
 }
 
-/// The predicted cost of one child over its life.
+impl OwnWarmth {
+    /// Returns true if aligned most of the tools and system prompt is found.
+    pub(super) fn is_warm(&self, sizes: &PromptSizes) -> bool {
+        self.aligned > 0 && self.aligned >= sizes.sent_fixed / 2
+    }
+}
+
+/// What was billed to the children of a tool so far, and what they would have cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Bills {
+    pub billed: f64,
+    pub sent: f64,
+    pub aligned: f64,
+}
+
+/// The predicted cost of the children of a fan-out, and the decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forecast {
     pub unit: CostUnit,
     pub turns: u32,
+    /// Of one child over its life, the mean of all siblings.
     pub forked: f64,
     pub as_sent: f64,
     /// Aligned and gated.
     pub aligned: f64,
+    /// The cost of reading again, aligned.
+    pub reread: f64,
+    pub limits: Limits,
+    /// `Ok` if forking pays.
+    pub verdict: Result<(), Refusal>,
+    /// For how long it holds: the lifetime of the parent's entry.
+    pub ttl: Ttl,
+    /// True if aligned the first child would have found most of its tools and system prompt.
+    pub starts_warm: bool,
+}
+
+/// The cost of a fork in parts of what it may cost: above one, it is not made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// With what was billed so far, of what `fork.max_cost_ratio` allows beside as sent.
+    pub sent: f64,
+    /// With what was billed so far, of what `fork.context_premium` allows beside aligned.
+    pub aligned: f64,
+    /// Of that over this fan-out and one more like it, from the cache as it is.
+    pub twice: f64,
+    /// The highest of these if children live eight times as long; none once it is known how long they live.
+    pub long: Option<f64>,
+}
+
+impl Limits {
+    fn highest(&self) -> f64 {
+        self.sent.max(self.aligned).max(self.twice)
+    }
+
+    fn verdict(&self) -> Result<(), Refusal> {
+        if self.highest() > 1.0 {
+            Err(Refusal::Cost)
+        } else if self.long.is_some_and(|long| long > 1.0) {
+            Err(Refusal::Unlearned)
+        } else {
+            Ok(())
+        }
+    }
 }
 
 impl Forecast {
-    /// None if a rate that is needed is not known.
+    /// `so_far`: what was billed in either unit. None if a rate that is needed is not known.
     pub fn of(
         sizes: &PromptSizes,
         habits: &ChildHabits,
         cache: &PricedCache<'_>,
+        so_far: impl Fn(CostUnit) -> Bills,
         policy: &ForkPolicy,
     ) -> Option<Forecast> {
-        let turns = habits
-            .turns
-            .filter(|turns| turns.is_finite())
-            .map_or(policy.horizon_turns, |turns| turns.round() as usize);
+        let known = habits.turns.filter(|turns| turns.is_finite());
+        let turns = known.map_or(policy.horizon_turns, |turns| turns.round() as usize);
         let turns = turns.clamp(1, TURNS_MAX) as u32;
-        let life = Life { turns, habits, cache };
-        let (unit, figures) = match life.figures(sizes, CostUnit::Dollars) {
-            Some(figures) => (CostUnit::Dollars, figures),
-            None => (CostUnit::Tokens, life.figures(sizes, CostUnit::Tokens)?),
+        let costs = |unit: CostUnit, turns: u32| Life { turns, sizes, habits, cache, unit }.costs();
+        let (unit, expected) = match costs(CostUnit::Dollars, turns) {
+            Some(expected) => (CostUnit::Dollars, expected),
+            None => (CostUnit::Tokens, costs(CostUnit::Tokens, turns)?),
         };
-        let [forked, as_sent, aligned] = figures;
-        Some(Forecast { unit, turns, forked, as_sent, aligned })
-    }
-
-    /// The most that the forked child may cost: no more than `fork.max_cost_ratio` allows beside the child as sent, and
-    /// no more than `fork.context_premium` allows beside the aligned one.
-    pub fn most(&self, policy: &ForkPolicy) -> f64 {
-        (policy.max_cost_ratio * self.as_sent).min((1.0 + policy.context_premium) * self.aligned)
+        let (so_far, siblings) = (so_far(unit), cache.siblings.max(1) as f64);
+        let mut limits = expected.limits(&so_far, siblings, policy);
+        if known.is_none() {
+            let longest = (policy.horizon_turns * UNKNOWN_LIVES).clamp(1, TURNS_MAX) as u32;
+            limits.long = Some(costs(unit, longest)?.limits(&so_far, siblings, policy).highest());
+        }
+        let Costs { forked, as_sent, aligned, reread, .. } = expected;
+        Some(Forecast {
+            unit,
+            turns,
+            forked,
+            as_sent,
+            aligned,
+            reread,
+            limits,
+            verdict: limits.verdict(),
+            ttl: cache.entry_ttl,
+            starts_warm: cache.own.is_warm(sizes),
+        })
     }
 }
 
@@ -204,149 +219,28 @@ pub fn weighed(usage: &Usage, rates: Multipliers) -> Option<f64> {
     Some(usage.uncached as f64 + read + short + long)
 }
 
-/// Refuses a child if forking it does not pay.
-pub fn decide(forecast: Option<&Forecast>, policy: &ForkPolicy) -> Result<(), Refusal> {
-    let forecast = forecast.ok_or(Refusal::CostUnknown)?;
-    if forecast.forked <= forecast.most(policy) { Ok(()) } else { Err(Refusal::Cost) }
+impl Costs {
+    fn limits(&self, so_far: &Bills, siblings: f64, policy: &ForkPolicy) -> Limits {
+        let premium = 1.0 + policy.context_premium;
+        let forked = so_far.billed + siblings * self.forked;
+        let sent = so_far.sent + siblings * self.as_sent;
+        let aligned = so_far.aligned + siblings * (self.aligned + self.reread);
+        let twice = self.aligned_now + self.aligned_next + 2.0 * self.reread;
+        Limits {
+            sent: part(forked, policy.max_cost_ratio * sent),
+            aligned: part(forked, premium * aligned),
+            twice: part(self.forked + self.forked_next, premium * twice),
+            long: None,
+        }
+    }
 }
 
-/// Checks that upstream and model take the forked request; what the child leaves out is its parent's.
-/// `body_bytes`: what the upstream takes.
-pub fn fits(
-    composed: &Composed,
-    sizes: Option<&PromptSizes>,
-    child: &Remembered,
-    parent: &Remembered,
-    facts: ModelFacts,
-    body_bytes: usize,
-    policy: &ForkPolicy,
-) -> Result<(), Refusal> {
-    if composed.body.length > body_bytes {
-        return Err(Refusal::TooLarge);
-    }
-    let (Some(sizes), Some(window)) = (sizes, facts.window_tokens) else { return Ok(()) };
-    let prompt = sizes.forked();
-    let answer = max_tokens(child).or_else(|| max_tokens(parent)).unwrap_or(0);
-    if prompt.saturating_add(answer) > window {
-        Err(Refusal::Window)
-    } else if prompt as f64 > policy.max_context_share * window as f64 {
-        Err(Refusal::ContextShare)
+fn part(cost: f64, most: f64) -> f64 {
+    if cost <= 0.0 {
+        0.0
+    } else if most > 0.0 {
+        cost / most
     } else {
-        Ok(())
-    }
-}
-
-fn max_tokens(request: &Remembered) -> Option<u64> {
-    let span = request.anatomy().member(request.body(), "max_tokens")?;
-    let number = std::str::from_utf8(&request.body()[span.clone()]).ok();
-    // What is no number is refused, whatever it says.
-    Some(number.and_then(|number| number.parse().ok()).unwrap_or(0))
-}
-
-/// A child's life, to be played under each plan.
-struct Life<'a> {
-    turns: u32,
-    habits: &'a ChildHabits,
-    cache: &'a PricedCache<'a>,
-}
-
-/// The tokens of one prompt, and those of them that are read and written.
-#[derive(Clone, Copy)]
-struct Prompt {
-    tokens: u64,
-    /// Up to its last breakpoint.
-    marked: u64,
-    read: u64,
-    /// Up to its last breakpoint of the parent's tier.
-    entry: u64,
-}
-
-impl Life<'_> {
-    fn figures(&self, sizes: &PromptSizes, unit: CostUnit) -> Option<[f64; 3]> {
-        Some([
-            self.play(unit, |turn, first| self.forked(sizes, turn, first))?,
-            self.play(unit, |turn, _| self.as_sent(sizes, turn))?,
-            self.play(unit, |turn, first| self.aligned(sizes, turn, first))?,
-        ])
-    }
-
-    /// The cost of all turns, averaged over the siblings: one of them writes first.
-    fn play(&self, unit: CostUnit, prompt: impl Fn(u32, bool) -> Prompt) -> Option<f64> {
-        let siblings = self.cache.siblings.max(1) as f64;
-        let life = |first: bool| -> Option<f64> {
-            (0..self.turns).map(|turn| self.cost(unit, prompt(turn, first))).sum()
-        };
-        Some((life(true)? + (siblings - 1.0) * life(false)?) / siblings)
-    }
-
-    fn forked(&self, sizes: &PromptSizes, turn: u32, first: bool) -> Prompt {
-        let tokens = self.grown(sizes.forked(), turn);
-        let warm = match (self.cache.warm, self.cache.cold_messages) {
-            (false, _) => 0,
-            (true, true) => sizes.fixed.min(sizes.entry),
-            (true, false) => sizes.entry,
-        };
-        let read = match turn {
-            0 if first => warm,
-            0 => sizes.shared + sizes.instructions,
-            _ => self.grown(sizes.forked(), turn - 1),
-        };
-        // The entry of the parent is asked for on the first turn only.
-        let entry = if turn == 0 { sizes.entry } else { 0 };
-        Prompt { tokens, marked: tokens, read, entry }
-    }
-
-    fn as_sent(&self, sizes: &PromptSizes, turn: u32) -> Prompt {
-        let tokens = self.grown(sizes.sent, turn);
-        let marked = |turn: u32| {
-            if sizes.sent_rolling { self.grown(sizes.sent_marked, turn) } else { sizes.sent_marked }
-        };
-        let read = turn.checked_sub(1).map_or(self.cache.sent_warm, marked);
-        Prompt { tokens, marked: marked(turn), read, entry: 0 }
-    }
-
-    fn aligned(&self, sizes: &PromptSizes, turn: u32, first: bool) -> Prompt {
-        let tokens = self.grown(sizes.sent, turn);
-        let read = match turn {
-            0 if first => self.cache.sent_warm,
-            0 => sizes.sent_fixed.max(self.cache.sent_warm),
-            _ => self.grown(sizes.sent, turn - 1),
-        };
-        Prompt { tokens, marked: tokens, read, entry: 0 }
-    }
-
-    fn grown(&self, tokens: u64, turns: u32) -> u64 {
-        tokens.saturating_add(self.habits.growth.saturating_mul(u64::from(turns)))
-    }
-
-    fn cost(&self, unit: CostUnit, prompt: Prompt) -> Option<f64> {
-        let usage = self.usage(prompt);
-        match unit {
-            CostUnit::Dollars => self.cache.price?.cost(&usage).total().map(|usd| usd.as_f64()),
-            CostUnit::Tokens => weighed(&usage, self.cache.multipliers),
-        }
-    }
-
-    /// Returns the usage of a prompt. One that is shorter than the model caches is not cached, in silence.
-    fn usage(&self, prompt: Prompt) -> Usage {
-        let least = self.cache.facts.minimum_tokens.unwrap_or(0);
-        let cacheable = |tokens: u64| if tokens < least { 0 } else { tokens };
-        let marked = cacheable(prompt.marked.min(prompt.tokens));
-        let read = cacheable(prompt.read.min(marked));
-        let written = marked - read;
-        let mut usage = Usage {
-            uncached: prompt.tokens - marked,
-            cache_read: read,
-            output: self.habits.output,
-            ..Usage::default()
-        };
-        let of_entry = prompt.entry.min(marked).saturating_sub(read);
-        for (ttl, tokens) in [(self.cache.entry_ttl, of_entry), (self.cache.ttl, written - of_entry)] {
-            match ttl {
-                Ttl::FiveMinutes => usage.cache_write_5m += tokens,
-                Ttl::OneHour => usage.cache_write_1h += tokens,
-            }
-        }
-        usage
+        f64::INFINITY
     }
 }

@@ -5,7 +5,7 @@
 //! All siblings read what the first of them has written, and the parent before them.
 //!
 //! ```text
-//! prepare_child   eligible ─ ParentPrefix::of ─ ChildPrefix::of ─ ChildPrefix::compose   decide  Forecast::of ─ decide
+//! prepare_child   eligible ─ ParentPrefix::of ─ ChildPrefix::of ─ ChildPrefix::compose   decide  Forecast::of
 //!                            once a fork point  once a child      │
 //! compose_later                                                   └─ each later turn, same bytes up to the directive
 //! ```
@@ -25,6 +25,8 @@ mod blocks;
 mod opening;
 mod layout;
 mod marks;
+mod sizes;
+mod life;
 mod economics;
 mod plan;
 pub mod answers;
@@ -34,7 +36,7 @@ mod tests;
 
 pub use crate::engine::cache::breakpoints::Breakpoint;
 use crate::engine::words::{Carrier, Origin, Ttl};
-pub use economics::{ChildHabits, Forecast, PricedCache, PromptSizes, decide, fits, siblings, weighed};
+pub use economics::{Bills, ChildHabits, Forecast, Limits, OwnWarmth, PricedCache, weighed};
 pub use eligible::{EligibilityFacts, eligible, is_snapshot, may_be_forked_once_sealed};
 pub use layout::{ChildPrefix, Composed, OwnExtent, Turn, betas};
 pub use parent_prefix::{ParentPrefix, PrefixExtent};
@@ -43,6 +45,7 @@ pub use plan::{
     ForkRules, NewChild, PreparedChild, compose_later, model_of, prepare_child,
 };
 pub use policy::{ForkPolicy, Late, Report, SnapshotScope, ToolsPolicy};
+pub use sizes::{OwnMarks, PromptSizes, fits, siblings};
 
 fn added(piece: usize, ttl: Ttl) -> Breakpoint {
     Breakpoint { piece, ttl, origin: Origin::Added, carrier: Carrier::Block }

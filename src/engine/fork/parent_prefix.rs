@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::economics::siblings;
 use super::policy::ForkPolicy;
+use super::sizes::siblings;
 use super::{fields, strip};
 use crate::engine::answer::turn::MESSAGE_OPENING;
 use crate::engine::cache::breakpoints::{self, Breakpoint, LOOKBACK, room_alone, room_when_cut};

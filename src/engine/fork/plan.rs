@@ -6,11 +6,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::economics::{ChildHabits, Forecast, PricedCache, PromptSizes, decide, fits};
+use super::economics::{Bills, ChildHabits, Forecast, OwnWarmth, PricedCache};
 use super::eligible::{EligibilityFacts, eligible, is_snapshot};
 use super::layout::{ChildPrefix, Composed, Turn, betas};
 use super::parent_prefix::ParentPrefix;
 use super::policy::ForkPolicy;
+use super::sizes::{PromptSizes, fits};
 use crate::engine::cache::breakpoints::Profile;
 use crate::engine::cache::entry::Parameters;
 use crate::engine::cache::prices::Prices;
@@ -19,7 +20,7 @@ use crate::engine::family::conversation::{Forwarded, Trace};
 use crate::engine::family::fanout::{Child, ForkPoint, Rules, Who};
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{InParts, Known, Remembered, Shared};
-use crate::engine::words::{ForkNote, Refusal, Ttl};
+use crate::engine::words::{CostUnit, ForkNote, Refusal, Ttl};
 
 /// The settings that children are planned by.
 #[derive(Clone, Copy, Debug)]
@@ -84,14 +85,20 @@ pub trait ChildOutlook {
     /// Returns true if forking was stopped for this child's tool or fan-out.
     fn is_stood_down(&self) -> bool;
 
+    /// What was decided for its fan-out, if a sibling came before.
+    fn decided(&self) -> Option<Forecast>;
+
     /// The habits of the children of this child's tool.
     fn habits(&self) -> ChildHabits;
+
+    /// What was billed to them so far, and what they would have cost.
+    fn so_far(&self, unit: CostUnit) -> Bills;
 
     /// The bytes of the composed request that are read from the cache.
     fn read_bytes(&self, first: &FirstTurn) -> Option<u64>;
 
-    /// The tokens of the child as it came that are warm.
-    fn sent_warm(&self) -> u64;
+    /// The tokens of the child in its own words that are warm.
+    fn own_warmth(&self) -> OwnWarmth;
 }
 
 /// A child on its first turn, composed on its parent's prefix as far as that can be done. Nothing in it depends on
@@ -218,12 +225,17 @@ impl PreparedChild {
         rules: &ForkRules<'_>,
         outlook: &impl ChildOutlook,
     ) -> (Result<(), Refusal>, Option<Forecast>) {
-        let forecast = first.sizes.as_ref().and_then(|sizes| {
-            let cache = priced_cache(rules.prices, first, outlook.read_bytes(first), outlook.sent_warm());
-            Forecast::of(sizes, &outlook.habits(), &cache, rules.policy)
+        let forecast = outlook.decided().or_else(|| {
+            let cache = priced_cache(rules.prices, first, outlook.read_bytes(first), outlook.own_warmth());
+            let so_far = |unit| outlook.so_far(unit);
+            Forecast::of(first.sizes.as_ref()?, &outlook.habits(), &cache, so_far, rules.policy)
         });
         // A snapshot means nothing without its parent's context, so that there is no other plan to compare with.
-        let pays = if self.is_snapshot { Ok(()) } else { decide(forecast.as_ref(), rules.policy) };
+        let pays = if self.is_snapshot {
+            Ok(())
+        } else {
+            forecast.map_or(Err(Refusal::CostUnknown), |forecast| forecast.verdict)
+        };
         (first.fits.and(pays), forecast)
     }
 }
@@ -297,13 +309,12 @@ fn read_composed(
     Ok(ComposedChild { prefix, request: composed, trace: Arc::new(trace), betas, notes })
 }
 
-/// The prices of a child's model, and what the cache holds: of its composed request `read` bytes, and of the child as
-/// it came `sent_warm` tokens.
+/// The prices of a child's model, and what the cache holds: of its composed request `read` bytes.
 fn priced_cache<'a>(
     prices: &'a Prices,
     first: &FirstTurn,
     read: Option<u64>,
-    sent_warm: u64,
+    own: OwnWarmth,
 ) -> PricedCache<'a> {
     let composed = &first.composed;
     let facts = prices.facts(&first.model);
@@ -317,7 +328,7 @@ fn priced_cache<'a>(
         siblings: parent_prefix.siblings(),
         warm: read.is_some(),
         cold_messages: read.is_some_and(|bytes| bytes < entry),
-        sent_warm,
+        own,
         entry_ttl: parent_prefix.ttl(),
         ttl: composed.request.breakpoints.last().map_or(Ttl::FiveMinutes, |point| point.ttl),
     }

@@ -34,6 +34,11 @@ use crate::engine::words::{Layer, first};
 pub struct PrefixHash([u8; 32]);
 
 impl PrefixHash {
+    #[cfg(test)]
+    pub fn numbered(number: u8) -> PrefixHash {
+        PrefixHash([number; 32])
+    }
+
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use super::TenantState;
 use super::children::{BoundChild, Fate};
 use super::flight::{Flight, FlightPlan, ReadRequest};
-use super::relation::{FirstSeen, Kind};
+use super::relation::{FirstSeen, Kind, tool_of};
 use crate::engine::family::conversation::Conversation;
-use crate::engine::family::fanout::{Bindable, Binding, Who};
+use crate::engine::family::fanout::{Bindable, Binding, Child, Who};
+use crate::engine::fork::Forecast;
 use crate::engine::words::{Moment, Ticket};
 
 impl TenantState {
@@ -34,6 +35,9 @@ impl TenantState {
             }
             _ => None,
         };
+        if let (Kind::Child(child), Some(forecast)) = (&relation.kind, plan.forecast) {
+            self.decide_fan_out(&child.child, forecast, plan.first.is_some(), now);
+        }
         let FlightPlan { trace, first, .. } = plan;
         let prediction = self.predict_as(&trace, Some(ticket), now);
         let before = first.as_ref().map(|first| &first.parents);
@@ -65,6 +69,17 @@ impl TenantState {
             aligned: plan.aligned,
             binding,
         })
+    }
+
+    /// A child on its first turn goes out: what was decided for it holds for its siblings.
+    fn decide_fan_out(&mut self, child: &Child, forecast: Forecast, is_forked: bool, now: Moment) {
+        let tool = tool_of(child);
+        if self.prefixes.decide(child, forecast, now) {
+            self.experiment.started(tool, forecast.starts_warm, now);
+        }
+        if is_forked {
+            self.experiment.forked(tool, child.fork.id, now);
+        }
     }
 
     /// Takes over a request that went out in another state of its tenant: nothing was known of that then, or it was

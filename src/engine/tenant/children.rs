@@ -4,12 +4,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use super::relation::FirstSeen;
-use crate::engine::family::fanout::{ForkId, ForkPoint};
+use crate::engine::family::fanout::{Child, ForkId, ForkPoint};
 use crate::engine::fork::{ChildPrefix, Forecast, ParentPrefix};
 use crate::engine::words::{Arm, Moment, Refusal, Why};
 
-/// Fan-outs whose refusal is remembered: far more than are live at once.
-const STOOD_DOWN_MAX: usize = 1024;
+/// Fan-outs whose refusal or decision is remembered: far more than are live at once.
+const FAN_OUTS_MAX: usize = 1024;
 
 /// A child, for its life.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct BoundChild {
     pub fate: Fate,
     /// The tool that started it; empty if it has named its parent itself.
     pub tool: Arc<str>,
+    /// The calls of its fan-out that start a child by the same tool.
+    pub siblings: u64,
     /// Its predicted cost when it came.
     pub forecast: Option<Forecast>,
     turns: u64,
@@ -33,6 +35,9 @@ pub struct BoundChild {
     counted_ms: u64,
     /// A turn of it was accepted without the prefix that it has.
     pub has_strayed: bool,
+    /// Dollars that it was billed more than it would have cost aligned, and the most that was counted of them.
+    context_usd: f64,
+    counted_usd: f64,
 }
 
 /// The decision for a child when it came.
@@ -52,6 +57,7 @@ impl BoundChild {
             fork: child.fork.id,
             is_snapshot: first.is_snapshot,
             fate,
+            siblings: child.siblings(),
             tool: call.map_or_else(|| Arc::from(""), |call| Arc::clone(&call.name)),
             forecast,
             turns: 0,
@@ -60,6 +66,8 @@ impl BoundChild {
             came_at,
             counted_ms: 0,
             has_strayed: false,
+            context_usd: 0.0,
+            counted_usd: 0.0,
         }
     }
 
@@ -89,6 +97,15 @@ impl BoundChild {
         more
     }
 
+    /// A forked child was billed so much more than it would have cost aligned. Returns how much more its context has cost
+    /// by that than was counted before: a turn that cost less gives back what was counted only to later turns.
+    pub fn context_cost(&mut self, more_usd: f64) -> f64 {
+        self.context_usd += more_usd;
+        let more = (self.context_usd - self.counted_usd).max(0.0);
+        self.counted_usd += more;
+        more
+    }
+
     /// The fork point whose prefix it has.
     pub fn point(&self) -> Option<&Arc<ForkPoint>> {
         match &self.fate {
@@ -114,6 +131,22 @@ pub struct SharedPrefixes {
     prefixes: HashMap<ForkId, Weak<ParentPrefix>>,
     /// Where a forked child was refused and the same child as it came was not; the newest.
     stood_down: VecDeque<ForkId>,
+    /// Whether forking their children pays, the newest last: the same for all of them.
+    decisions: VecDeque<FanOutDecision>,
+}
+
+/// The decision for a fan-out.
+#[derive(Clone, Copy, Debug)]
+struct FanOutDecision {
+    fork: ForkId,
+    forecast: Forecast,
+    /// Whoever comes later is decided anew.
+    until: Moment,
+}
+
+/// Returns true if what is decided for a child holds for its siblings.
+fn is_one_of_many(child: &Child) -> bool {
+    child.call.is_some() && child.fork.is_sealed()
 }
 
 impl SharedPrefixes {
@@ -134,13 +167,40 @@ impl SharedPrefixes {
         made
     }
 
+    /// Returns what was decided for the children of a fan-out. One that names its parent itself, or comes before the seal,
+    /// is decided by itself.
+    pub fn decided(&self, child: &Child, now: Moment) -> Option<Forecast> {
+        if !is_one_of_many(child) {
+            return None;
+        }
+        let decision = self.decisions.iter().rev().find(|decision| decision.fork == child.fork.id)?;
+        (now < decision.until).then_some(decision.forecast)
+    }
+
+    /// Keeps a decision for the children of a fan-out. Returns true if it is their first.
+    pub fn decide(&mut self, child: &Child, forecast: Forecast, now: Moment) -> bool {
+        if !is_one_of_many(child) || self.decided(child, now).is_some() {
+            return false;
+        }
+        let fork = &child.fork;
+        let known = self.decisions.len();
+        self.decisions.retain(|decision| decision.fork != fork.id);
+        let is_first = self.decisions.len() == known;
+        if self.decisions.len() >= FAN_OUTS_MAX {
+            self.decisions.pop_front();
+        }
+        let until = now.after(forecast.ttl.ms());
+        self.decisions.push_back(FanOutDecision { fork: fork.id, forecast, until });
+        is_first
+    }
+
     /// No further children of this fork point are forked. Returns true if that is news.
     pub fn stand_down(&mut self, fork: ForkId) -> bool {
         if self.is_stood_down(fork) {
             return false;
         }
         self.stood_down.push_back(fork);
-        if self.stood_down.len() > STOOD_DOWN_MAX {
+        if self.stood_down.len() > FAN_OUTS_MAX {
             self.stood_down.pop_front();
         }
         true
@@ -161,6 +221,7 @@ mod tests {
         let mut child = BoundChild {
             fork: ForkId::of(TenantId([0; 32]), "m"),
             is_snapshot: false,
+            siblings: 1,
             fate: Fate::Own(Why::Mode),
             tool: Arc::from("Agent"),
             forecast: None,
@@ -170,6 +231,8 @@ mod tests {
             came_at: Moment(0),
             counted_ms: 0,
             has_strayed: false,
+            context_usd: 0.0,
+            counted_usd: 0.0,
         };
         // What its client does between two turns counts; turns that overlap count once.
         assert_eq!([100, 500, 480, 650].map(|ended| child.grows(Moment(ended))), [100, 400, 0, 150]);

@@ -43,6 +43,11 @@ impl TenantState {
         Lookup::of(trace, &trace.parameters).predict(&self.worlds.billed, own, now)
     }
 
+    /// Predicts what a request would find in one of the tenant's worlds.
+    pub fn predict_in(&self, world: &CacheLedger, trace: &Trace, now: Moment) -> Prediction {
+        Lookup::of(trace, &trace.parameters).predict(world, None, now)
+    }
+
     fn predict_under(&self, trace: &Trace, parameters: &Parameters, now: Moment) -> Prediction {
         Lookup::of(trace, parameters).predict(&self.worlds.billed, None, now)
     }

@@ -61,8 +61,9 @@ pub struct SettledChild {
     pub reread: Reread,
     pub output_tokens: u64,
     pub wall_ms: u64,
-    /// Its bill, in the unit that forecasts of its model are in.
-    pub cost: Option<(CostUnit, f64)>,
+    pub cost: Option<Measured>,
+    /// Dollars that a forked child was billed more than it would have cost aligned, as far as they were not counted yet.
+    pub context_usd: f64,
     /// The tools that forking stands down for from now on.
     pub stood_down: Vec<(Arc<str>, StandDown)>,
 }
@@ -107,7 +108,7 @@ pub fn settle<T: TenantAccess>(
         tenant.look(|state| state.leave_ledger(&accepted.flight, now));
         Verdict { drift, ..Verdict::default() }
     };
-    let child = settle_child(tenant, accepted, turn, &usage, &policy.prices, now);
+    let child = settle_child(tenant, accepted, turn, usage, bills, policy, now);
     Settlement { fanout, verdict, bills: Some(bills), child, foreign_tool_calls }
 }
 
@@ -220,42 +221,44 @@ fn settle_child<T: TenantAccess>(
     tenant: &T,
     accepted: &Accepted,
     turn: &Turn,
-    usage: &Usage,
-    prices: &Prices,
+    usage: Usage,
+    bills: OtherBills,
+    policy: &Policy,
     now: Moment,
 ) -> Option<SettledChild> {
     let flight = &accepted.flight;
     let child = flight.binding?;
     let (is_empty, tool_errors) = (is_empty(turn), tool_errors(&flight.own));
-    let cost = units(usage, prices, &flight.request.model);
+    let cost = measured(&usage, bills, &policy.prices, &flight.request.model);
     let reread = reread(tenant, flight, child);
+    let prompt = flight.own.chain().layer(flight.own.anatomy(), Layer::System);
     tenant.look(|state| {
+        let begun_at = state.recent.outcome_mut(accepted.recent).and_then(|outcome| outcome.begun);
         let bound = state.fan_outs.child_mut(child)?;
         let wall_ms = bound.grows(now);
         if bound.is_snapshot {
             return None;
         }
-        let predicted = bound.forecast.map(|forecast| match bound.arm() {
-            Arm::Forked => forecast.forked,
-            Arm::Holdout | Arm::Unforked => forecast.aligned,
-        });
+        let dearer = cost.filter(|cost| cost.unit == CostUnit::Dollars && bound.is_forked());
+        let dearer = dearer.and_then(|cost| Some(cost.billed - cost.aligned?));
+        let context_usd = dearer.map_or(0.0, |usd| bound.context_cost(usd));
         let answered = Answered {
             child,
             fork: bound.fork,
-            tool: &bound.tool,
+            tool: &Arc::clone(&bound.tool),
             arm: bound.arm(),
             first: accepted.child_turn == Some(1),
             stop: StopReason::of(turn.stop_reason.as_deref()),
             is_empty,
-            tool_errors,
-            prompt_tokens: usage.uncached.saturating_add(usage.cached()),
+            prompt_tokens: usage.prompt(),
             output_tokens: usage.output,
-            wall_ms,
-            cost: cost.map(|(unit, measured)| Measured { unit, measured, predicted }),
+            reread_tokens: (reread.results > 0).then_some(reread.tokens),
+            prompt,
+            siblings: bound.siblings,
+            came_at: flight.request.came_at,
+            begun_at: begun_at.unwrap_or(now),
+            cost,
         };
-        let stood_down = state.experiment.record(&answered, now);
-        let Reread { results, tokens } = reread;
-        state.experiment.reread(answered.tool, answered.arm, answered.first, tokens, results > 0);
         Some(SettledChild {
             arm: answered.arm,
             is_first: answered.first,
@@ -266,19 +269,23 @@ fn settle_child<T: TenantAccess>(
             output_tokens: usage.output,
             wall_ms,
             cost,
-            stood_down,
+            context_usd,
+            stood_down: state.experiment.record(&answered, policy.fork.max_cost_ratio, now),
         })
     })
 }
 
-/// A bill in the unit that forecasts of its model are in.
-fn units(usage: &Usage, prices: &Prices, model: &str) -> Option<(CostUnit, f64)> {
-    let dollars = prices.price(model).and_then(|price| price.cost(usage).total());
+/// A bill and what it would have been otherwise, in the unit that forecasts of its model are in.
+fn measured(usage: &Usage, bills: OtherBills, prices: &Prices, model: &str) -> Option<Measured> {
+    let dollars = |usage: &Usage| Some(prices.price(model)?.cost(usage).total()?.as_f64());
     let multipliers = || prices.model(model).map(|model| model.multipliers).unwrap_or_default();
-    match dollars {
-        Some(usd) => Some((CostUnit::Dollars, usd.as_f64())),
-        None => Some((CostUnit::Tokens, weighed(usage, multipliers())?)),
+    let weigh = |usage: &Usage| weighed(usage, multipliers());
+    if let Some(billed) = dollars(usage) {
+        let [sent, aligned] = [bills.sent, bills.aligned].map(|bill| dollars(&bill?));
+        return Some(Measured { unit: CostUnit::Dollars, billed, sent, aligned });
     }
+    let [sent, aligned] = [bills.sent, bills.aligned].map(|bill| weigh(&bill?));
+    Some(Measured { unit: CostUnit::Tokens, billed: weigh(usage)?, sent, aligned })
 }
 
 /// The answer has ended: a fan-out is sealed, or was none. `turn` is empty if it broke off.

@@ -93,8 +93,8 @@ shown_enums! {
 
     /// Why forking stands down.
     pub enum StandDown {
-        /// Forked children cost more than was predicted.
-        Cost = "cost",
+        /// Forked children were billed more than they would have cost as sent.
+        Dearer = "dearer",
         /// They answer with nothing more often than others.
         EmptyAnswers = "empty_answers",
     }

@@ -199,8 +199,10 @@ shown_enums! {
         Window = "window",
         /// The prompt would fill more of the window than `fork.max_context_share`.
         ContextShare = "context_share",
-        /// It would cost more than `fork.max_cost_ratio` allows.
+        /// It would cost more than `fork.max_cost_ratio` or `fork.context_premium` allow.
         Cost = "cost",
+        /// It would cost more if it lived long, and nobody knows yet how long the children of its tool live.
+        Unlearned = "unlearned",
         /// The cost cannot be predicted.
         CostUnknown = "cost_unknown",
         /// The prefixes of children that work take all that `store.max_bytes` and `store.tenant_share` leave.

@@ -7,6 +7,7 @@ use crate::config::Mode;
 use crate::engine::answer::turn::{Turn, Wholeness};
 use crate::engine::cache::breaks::Drift;
 use crate::engine::cache::volatile::Volatile;
+use crate::engine::fork::Limits;
 use crate::engine::fork::answers::is_empty;
 use crate::engine::tenant::{Fanout, Verdict};
 use crate::engine::words::{Ending, Endpoint, ForkNote, Plan, StopReason};
@@ -34,6 +35,10 @@ impl Exchange {
         let overhead = overhead.read + overhead.align + overhead.fork + overhead.observe;
         let fanned_out = details.fanout.as_ref().and_then(|fanout| fanout.as_ref().ok());
         let (model, client) = self.names();
+        let limit = |of: fn(Limits) -> Option<f64>| {
+            let limit = of(facts.forecast?.limits).filter(|limit| limit.is_finite());
+            limit.map(|limit| (limit * 1e3).round() / 1e3)
+        };
         ExchangeRecord {
             time_ms: details.times.started / 1_000_000 + self.clock.skipped_ms(),
             id: next_id(),
@@ -62,6 +67,11 @@ impl Exchange {
             predicted_forked: facts.forecast.map(|forecast| forecast.forked),
             predicted_as_sent: facts.forecast.map(|forecast| forecast.as_sent),
             predicted_aligned: facts.forecast.map(|forecast| forecast.aligned),
+            predicted_reread: facts.forecast.map(|forecast| forecast.reread).filter(|cost| *cost > 0.0),
+            limit_sent: limit(|limits| Some(limits.sent)),
+            limit_aligned: limit(|limits| Some(limits.aligned)),
+            limit_twice: limit(|limits| Some(limits.twice)),
+            limit_long: limit(|limits| limits.long),
             fanned_out: text(fanned_out.map(|fork| fork.id)),
             fanned_out_children: fanned_out.map(|fork| fork.calls.len()),
             gate: text(facts.hold.map(|hold| hold.outcome.as_str())),

@@ -114,19 +114,19 @@ pub static KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "fork.max_cost_ratio",
         kind: KeyKind::Factor(|config| &mut config.fork.policy.max_cost_ratio),
-        meaning: "What a forked child may be predicted to cost, in multiples of the child as sent.",
+        meaning: "What forked children may cost with all that was billed so far, in multiples of what they cost as sent.",
         reason: "never dearer than without forkpoint",
     },
     ConfigKey {
         path: "fork.horizon_turns",
         kind: KeyKind::Count(1..=1_000, |config| &mut config.fork.policy.horizon_turns),
-        meaning: "How many turns a child is taken to have, until that was learned for its tool.",
+        meaning: "How many turns a child is taken to have, until that was learned for its tool; until then it is forked only if it also pays over eight times as many.",
         reason: "most measured children end within four",
     },
     ConfigKey {
         path: "fork.context_premium",
         kind: KeyKind::Factor(|config| &mut config.fork.policy.context_premium),
-        meaning: "How much more than the aligned child a forked one may be predicted to cost, as a part of that: 0 forks only what is cheapest, 100 whatever fork.max_cost_ratio allows.",
+        meaning: "How much more than aligned children forked ones may cost with all that was billed so far, as a part of that: 0 forks only what is cheapest, 100 whatever fork.max_cost_ratio allows.",
         reason: "at most a quarter more than aligning, for a child that knows what its parent knows",
     },
     ConfigKey {

@@ -59,6 +59,14 @@ impl Child {
         call.map_or(Spawning::Unknown, |call| call.spawning)
     }
 
+    /// The calls of its fan-out that start a child by the same tool, its own included.
+    pub fn siblings(&self) -> u64 {
+        let calls = &self.fork.calls;
+        let Some(own) = self.call.and_then(|call| calls.get(call)) else { return 1 };
+        let same = calls.iter().filter(|call| call.name == own.name && !call.directives.is_empty());
+        same.count().max(1) as u64
+    }
+
     /// The last piece of this fork that its siblings have too, where its client has made the fork: the end of the
     /// parent's history at least. For [`Situation::shared`](crate::engine::cache::breakpoints::Situation).
     pub fn last_shared(&self, request: &Remembered) -> Option<usize> {

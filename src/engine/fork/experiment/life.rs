@@ -1,9 +1,10 @@
 //! One child from its first turn to its last, and what many of them teach.
 
-use super::Answered;
+use super::fan_out::ForkedBills;
+use super::{Answered, Measured};
 use crate::engine::family::fanout::ForkId;
 use crate::engine::fork::economics::ChildHabits;
-use crate::engine::words::{Arm, CostUnit};
+use crate::engine::words::{Arm, Moment, Ttl};
 
 /// Children that must have ended before their habits count.
 const LIVES_MIN: f64 = 4.0;
@@ -15,56 +16,58 @@ pub struct Life {
     pub arm: Arm,
     pub fork: ForkId,
     pub is_empty: bool,
-    /// In which unit, and what it cost beside what was predicted. None if either is not known.
-    pub cost: Option<Cost>,
+    /// All its bills; none if one of them cannot be compared with what it would have been as sent.
+    pub bills: Option<ForkedBills>,
     turns: u64,
     output: u64,
     first_prompt: u64,
     last_prompt: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Cost {
-    pub unit: CostUnit,
-    pub measured: f64,
-    pub predicted: f64,
+    reread_turns: u64,
+    reread_tokens: u64,
+    came_at: Moment,
+    /// Turns that came later than five minutes after the one before, and later than an hour.
+    pauses: [u64; 2],
 }
 
 impl Life {
-    /// `foreseen`: what was predicted rests on what other children did.
-    pub fn begin(turn: &Answered<'_>, foreseen: bool) -> Life {
-        let cost = if foreseen { turn.cost } else { None };
-        let cost = cost.and_then(|cost| {
-            let predicted = cost.predicted.filter(|predicted| predicted.is_finite() && *predicted > 0.0)?;
-            Some(Cost { unit: cost.unit, measured: 0.0, predicted })
-        });
+    pub fn begin(turn: &Answered<'_>) -> Life {
         Life {
             arm: turn.arm,
             fork: turn.fork,
             is_empty: false,
-            cost,
+            bills: turn.cost.map(|cost| ForkedBills { unit: cost.unit, billed: 0.0, sent: 0.0 }),
             turns: 0,
             output: 0,
             first_prompt: turn.prompt_tokens,
             last_prompt: turn.prompt_tokens,
+            reread_turns: 0,
+            reread_tokens: 0,
+            came_at: turn.came_at,
+            pauses: [0; 2],
         }
     }
 
     pub fn add(&mut self, turn: &Answered<'_>) {
+        let pause = turn.came_at.since(self.came_at);
+        for (ttl, count) in [Ttl::FiveMinutes, Ttl::OneHour].into_iter().zip(&mut self.pauses) {
+            *count += u64::from(pause > ttl.ms());
+        }
+        self.came_at = turn.came_at;
         self.turns += 1;
         self.output = self.output.saturating_add(turn.output_tokens);
         self.last_prompt = turn.prompt_tokens;
         self.is_empty |= turn.is_empty;
-        let known = turn.cost.filter(|cost| cost.measured.is_finite());
-        self.cost = self
-            .cost
-            .zip(known)
-            .filter(|(life, turn)| life.unit == turn.unit)
-            .map(|(life, turn)| Cost { measured: life.measured + turn.measured, ..life });
+        self.reread_turns += u64::from(turn.reread_tokens.is_some());
+        self.reread_tokens = self.reread_tokens.saturating_add(turn.reread_tokens.unwrap_or(0));
+        let known = turn.cost.and_then(|Measured { unit, billed, sent, .. }| Some((unit, billed, sent?)));
+        self.bills = self.bills.zip(known).and_then(|(bills, (unit, billed, sent))| {
+            let is_usable = bills.unit == unit && billed.is_finite() && sent.is_finite();
+            is_usable.then_some(ForkedBills { unit, billed: bills.billed + billed, sent: bills.sent + sent })
+        });
     }
 }
 
-/// Sums over the children of a tool; the older count less.
+/// Sums over the children of a tool; the older count less. Reading again is left out: it is counted by itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lives {
     lives: f64,
@@ -73,26 +76,36 @@ pub struct Lives {
     /// Tokens that prompts have grown by, and the turns that it took.
     grown: f64,
     later_turns: f64,
+    /// Turns after the first, and those of them that came after a pause.
+    followed: f64,
+    pauses: [f64; 2],
 }
 
 impl Lives {
     pub fn add(&mut self, life: &Life) {
         if self.lives >= LIVES_MAX {
-            let Lives { lives, turns, output, grown, later_turns } = self;
-            [lives, turns, output, grown, later_turns].into_iter().for_each(|sum| *sum /= 2.0);
+            let Lives { lives, turns, output, grown, later_turns, followed, pauses: [short, long] } = self;
+            let sums = [lives, turns, output, grown, later_turns, followed, short, long];
+            sums.into_iter().for_each(|sum| *sum /= 2.0);
         }
+        let turns = life.turns.saturating_sub(life.reread_turns).max(1);
         self.lives += 1.0;
-        self.turns += life.turns as f64;
-        self.output += life.output as f64;
+        self.turns += turns as f64;
+        self.output += life.output as f64 * turns as f64 / life.turns.max(1) as f64;
+        self.followed += life.turns.saturating_sub(1) as f64;
+        for (sum, count) in self.pauses.iter_mut().zip(life.pauses) {
+            *sum += count as f64;
+        }
         // Who has compacted since has grown by what cannot be told.
         if life.last_prompt > life.first_prompt {
-            self.grown += (life.last_prompt - life.first_prompt) as f64;
-            self.later_turns += life.turns.saturating_sub(1) as f64;
+            let grown = life.last_prompt - life.first_prompt;
+            self.grown += grown.saturating_sub(life.reread_tokens) as f64;
+            self.later_turns += turns.saturating_sub(1) as f64;
         }
     }
 
     /// Returns true if so many have ended that their habits count.
-    pub fn are_known(&self) -> bool {
+    fn are_known(&self) -> bool {
         self.lives >= LIVES_MIN
     }
 
@@ -111,10 +124,12 @@ impl Lives {
             return ChildHabits::default();
         }
         let mean = |sum: f64, count: f64| if count > 0.0 { (sum / count).round() as u64 } else { 0 };
+        let share = |part: f64| if self.followed > 0.0 { part / self.followed } else { 0.0 };
         ChildHabits {
             turns: Some(self.turns / self.lives),
             growth: mean(self.grown, self.later_turns),
             output: mean(self.output, self.turns),
+            pauses: self.pauses.map(share),
             ..ChildHabits::default()
         }
     }

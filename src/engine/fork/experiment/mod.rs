@@ -1,18 +1,21 @@
-//! Records what became of a tenant's children, forked and not: does forking keep its promises?
+//! Records what became of a tenant's children, forked and not: what they teach, and whether forking pays.
 //!
-//! Each finished turn of a child is recorded under the tool that started it and under its arm. When a child has
-//! ended, its life is held against what was predicted and against the children that were left alone. If it cost
-//! more, or answered with nothing more often, forking stands down for that tool; after a while it is tried again.
+//! Each finished turn of a child is recorded under the tool that started it. From children that have ended, habits are
+//! learned: how long such children live, how they come, what they read again. When all children of a fan-out have
+//! ended, the bills of those that were forked are compared with what they would have cost as sent. If they were dearer,
+//! or answered with nothing more often than others, forking stands down for that tool. After a while, which doubles each
+//! time, it is tried again with one fan-out.
 //!
 //! ```text
-//! ForkExperiment::record(turn) ─ totals ─ the child's life ─┬─ habits: turns, growth, output
-//!                                                 └─ sample of its arm ─ StandDown?
+//! record(turn) ─┬─ bills so far
+//!               ├─ Life ── Lives: turns, growth, pauses
+//!               └─ RunningFanOut ─┬─ Siblings: together, alike
+//!                                 └─ SafetyNet ─ StandDown?
 //! ```
-//!
-//! The rule: chance stops nobody. A few children, or those of one fan-out, are no proof, and what differs must
-//! differ by more than it varies.
 
+mod fan_out;
 mod life;
+mod net;
 mod rereads;
 mod sample;
 #[cfg(test)]
@@ -21,10 +24,13 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::economics::ChildHabits;
+use super::economics::{Bills, ChildHabits};
 use crate::engine::family::fanout::{Binding, ForkId};
+use crate::engine::request::prefix::PrefixHash;
 use crate::engine::words::{Arm, CostUnit, Moment, StandDown, StopReason};
+use fan_out::{RunningFanOut, Siblings, Starts};
 use life::{Life, Lives};
+use net::SafetyNet;
 pub use rereads::{Rereads, RereadsPerChild};
 use sample::{Baseline, Sample};
 
@@ -32,10 +38,10 @@ use sample::{Baseline, Sample};
 const TOOLS_MAX: usize = 64;
 /// Children of one tenant that are followed at once.
 const OPEN_MAX: usize = 4_096;
+/// Fan-outs of one tool that are followed at once; the oldest is judged as it is.
+const RUNNING_MAX: usize = 64;
 /// A child that is silent for so long has ended: some end with a call that nobody answers.
 const QUIET_MS: u64 = 15 * 60 * 1_000;
-/// How long forking stands down before it is tried again.
-const STAND_DOWN_MS: u64 = 60 * 60 * 1_000;
 
 impl StopReason {
     /// Returns true if the child has nothing more to do.
@@ -56,66 +62,27 @@ pub struct Answered<'a> {
     pub first: bool,
     pub stop: StopReason,
     pub is_empty: bool,
-    /// Results that the turn was given and that report a failure.
-    pub tool_errors: u64,
     /// All tokens of the prompt, read, written or not cached.
     pub prompt_tokens: u64,
     pub output_tokens: u64,
-    pub wall_ms: u64,
+    /// Tokens of results that its parent had read; none if it was given no such result.
+    pub reread_tokens: Option<u64>,
+    /// Its tools and system prompt in its own words.
+    pub prompt: PrefixHash,
+    /// The children that its fan-out may have.
+    pub siblings: u64,
+    pub came_at: Moment,
+    pub begun_at: Moment,
     pub cost: Option<Measured>,
 }
 
-/// The cost of a turn, and the cost that was expected.
+/// The bill of a turn, and what it would have cost otherwise, as far as that is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     pub unit: CostUnit,
-    /// This turn.
-    pub measured: f64,
-    /// The whole child, as its forecast had it for this arm; none without one. Read on the first turn.
-    pub predicted: Option<f64>,
-}
-
-/// Everything that was recorded of one arm.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Totals {
-    pub children: u64,
-    pub turns: u64,
-    pub output_tokens: u64,
-    pub empty_answers: u64,
-    pub tool_errors: u64,
-    pub wall_ms: u64,
-    /// In the order of [`StopReason::ALL`].
-    pub stops: [u64; StopReason::ALL.len()],
-    /// Measured and predicted, in dollars.
-    pub dollars: [f64; 2],
-    /// Measured and predicted, in tokens, where no price is known.
-    pub tokens: [f64; 2],
-}
-
-impl Totals {
-    fn add(&mut self, turn: &Answered<'_>) {
-        let counts = [
-            (&mut self.children, u64::from(turn.first)),
-            (&mut self.turns, 1),
-            (&mut self.output_tokens, turn.output_tokens),
-            (&mut self.empty_answers, u64::from(turn.is_empty)),
-            (&mut self.tool_errors, turn.tool_errors),
-            (&mut self.wall_ms, turn.wall_ms),
-        ];
-        counts.into_iter().for_each(|(count, more)| *count = count.saturating_add(more));
-        let stops = StopReason::ALL.into_iter().zip(&mut self.stops);
-        stops.filter(|(stop, _)| *stop == turn.stop).for_each(|(_, count)| *count = count.saturating_add(1));
-        if let Some(cost) = turn.cost {
-            let [measured, predicted] = match cost.unit {
-                CostUnit::Dollars => &mut self.dollars,
-                CostUnit::Tokens => &mut self.tokens,
-            };
-            *measured += cost.measured;
-            if turn.first {
-                *predicted += cost.predicted.unwrap_or(0.0);
-            }
-        }
-    }
+    pub billed: f64,
+    pub sent: Option<f64>,
+    pub aligned: Option<f64>,
 }
 
 /// The ledger of one tenant.
@@ -138,44 +105,67 @@ struct Open {
 #[derive(Debug, Default)]
 struct Tool {
     used: Moment,
-    /// In the order of [`Arm::ALL`], as are the samples.
-    totals: [Totals; Arm::ALL.len()],
+    /// In the order of [`Arm::ALL`], as are the rereads.
     samples: [Sample; Arm::ALL.len()],
-    lives: Lives,
     rereads: [Rereads; Arm::ALL.len()],
-    stood_down: Option<(StandDown, Moment)>,
+    lives: Lives,
+    siblings: Siblings,
+    starts: Option<Starts>,
+    /// In the order of [`CostUnit`].
+    bills: [Bills; 2],
+    running: BTreeMap<ForkId, RunningFanOut>,
+    net: SafetyNet,
 }
 
 impl ForkExperiment {
-    /// Takes in a finished turn. Answers the tools that forking stands down for from now on: of this child or, if
-    /// others have fallen silent, of theirs.
-    pub fn record(&mut self, turn: &Answered<'_>, now: Moment) -> Vec<(Arc<str>, StandDown)> {
-        let mut stood_down = self.close_silent(now);
+    /// A fan-out of this tool was decided, at its first child. `is_warm`: aligned, that one would have found its tools and
+    /// system prompt in the cache.
+    pub fn started(&mut self, tool: &str, is_warm: bool, now: Moment) {
+        let name = self.tool(tool, now);
+        let Some(tool) = self.tools.get_mut(&name) else { return };
+        match &mut tool.starts {
+            // The first one finds nothing, and says nothing about those to come.
+            None => tool.starts = Some(Starts::default()),
+            Some(starts) => starts.add(is_warm),
+        }
+    }
+
+    /// A child of this tool and fan-out is forked.
+    pub fn forked(&mut self, tool: &str, fork: ForkId, now: Moment) {
+        if let Some(tool) = self.tools.get_mut(tool) {
+            tool.net.forked(fork, now);
+        }
+    }
+
+    /// Takes in a finished turn. Returns the tools that forking stands down for from now on: of this child or, if others
+    /// have fallen silent, of theirs. `max_cost_ratio`: what a forked child may cost, in multiples of the child as sent.
+    pub fn record(
+        &mut self,
+        turn: &Answered<'_>,
+        max_cost_ratio: f64,
+        now: Moment,
+    ) -> Vec<(Arc<str>, StandDown)> {
+        let mut stood_down = self.close_silent(max_cost_ratio, now);
         let name = self.tool(turn.tool, now);
         let Some(tool) = self.tools.get_mut(&name) else { return stood_down };
-        tool.totals[turn.arm as usize].add(turn);
-        // A forecast from before anything was known of the tool says nothing about forking.
-        let foreseen = tool.lives.are_known();
+        tool.add(turn, now);
         let before = self.forget(turn.child);
-        let open = if turn.first {
-            Some(Open { tool: name, heard: now, life: Life::begin(turn, foreseen) })
-        } else {
-            before
-        };
+        let open =
+            if turn.first { Some(Open { tool: name, heard: now, life: Life::begin(turn) }) } else { before };
         let Some(mut open) = open else { return stood_down };
         open.life.add(turn);
         open.heard = now;
         if turn.stop.ends() {
-            stood_down.extend(self.close(open, now));
+            stood_down.extend(self.close(open, max_cost_ratio, now));
         } else {
             self.keep(turn.child, open);
         }
         stood_down
     }
 
-    /// Why children of this tool are not forked for now.
-    pub fn verdict(&self, tool: &str, now: Moment) -> Option<StandDown> {
-        self.tools.get(tool)?.verdict(now)
+    /// Why children of this tool and fan-out are not forked for now.
+    pub fn verdict(&self, tool: &str, fork: ForkId, now: Moment) -> Option<StandDown> {
+        self.tools.get(tool)?.net.verdict(fork, now)
     }
 
     /// Returns the habits of this tool's children, as far as they were learned; those that still live teach how long.
@@ -185,14 +175,19 @@ impl ForkExperiment {
         let habits = known.lives.and_living(living, horizon_turns).habits(horizon_turns);
         let [_, holdout, unforked] = &known.rereads;
         let RereadsPerChild { tokens, turns } = Rereads::per_child([holdout, unforked]);
-        ChildHabits { rereads_tokens: tokens, rereads_turns: turns, ..habits }
+        ChildHabits {
+            reread_tokens: tokens,
+            reread_turns: turns,
+            together: known.siblings.together(),
+            alike: known.siblings.alike(),
+            starts: known.starts.map(Starts::counts),
+            ..habits
+        }
     }
 
-    /// Takes in what a finished turn of a child of this tool, which was recorded, has read again.
-    pub fn reread(&mut self, tool: &str, arm: Arm, is_first: bool, tokens: u64, is_reread: bool) {
-        if let Some(tool) = self.tools.get_mut(tool) {
-            tool.rereads[arm as usize].add(is_first, tokens, is_reread);
-        }
+    /// Returns what was billed to the children of this tool so far, and what they would have cost.
+    pub fn bills(&self, tool: &str, unit: CostUnit) -> Bills {
+        self.tools.get(tool).map(|tool| tool.bills[unit as usize]).unwrap_or_default()
     }
 
     /// Returns what the children of each tool and arm have read again.
@@ -200,14 +195,6 @@ impl ForkExperiment {
         self.tools.iter().flat_map(|(name, tool)| {
             let arms = Arm::ALL.into_iter().zip(&tool.rereads);
             arms.map(move |(arm, rereads)| (&**name, arm, rereads))
-        })
-    }
-
-    /// Returns the totals of each tool and arm.
-    pub fn totals(&self) -> impl Iterator<Item = (&str, Arm, &Totals)> {
-        self.tools.iter().flat_map(|(name, tool)| {
-            let arms = Arm::ALL.into_iter().zip(&tool.totals);
-            arms.map(move |(arm, totals)| (&**name, arm, totals))
         })
     }
 
@@ -235,42 +222,82 @@ impl ForkExperiment {
         Some(open)
     }
 
-    fn close(&mut self, open: Open, now: Moment) -> Option<(Arc<str>, StandDown)> {
-        let stood_down = self.tools.get_mut(&open.tool)?.lived(&open.life, now)?;
+    fn close(&mut self, open: Open, max_cost_ratio: f64, now: Moment) -> Option<(Arc<str>, StandDown)> {
+        let stood_down = self.tools.get_mut(&open.tool)?.lived(&open.life, max_cost_ratio, now)?;
         Some((open.tool, stood_down))
     }
 
-    fn close_silent(&mut self, now: Moment) -> Vec<(Arc<str>, StandDown)> {
+    /// Closes the children, and the fan-outs, that nothing is heard of any more.
+    fn close_silent(&mut self, max_cost_ratio: f64, now: Moment) -> Vec<(Arc<str>, StandDown)> {
         let mut stood_down = Vec::new();
         while let Some((heard, child)) = self.heard.first().copied() {
             if now.since(heard) <= QUIET_MS && self.open.len() < OPEN_MAX {
                 break;
             }
             let Some(open) = self.forget(child) else { break };
-            stood_down.extend(self.close(open, now));
+            stood_down.extend(self.close(open, max_cost_ratio, now));
+        }
+        for (name, tool) in &mut self.tools {
+            let why = tool.judge(max_cost_ratio, now);
+            stood_down.extend(why.map(|why| (Arc::clone(name), why)));
         }
         stood_down
     }
 }
 
 impl Tool {
-    fn verdict(&self, now: Moment) -> Option<StandDown> {
-        self.stood_down.filter(|(_, until)| now < *until).map(|(why, _)| why)
+    /// Takes in a turn of one of its children.
+    fn add(&mut self, turn: &Answered<'_>, now: Moment) {
+        let arm = turn.arm as usize;
+        self.rereads[arm].add(turn.first, turn.reread_tokens);
+        if let Some(Measured { unit, billed, sent: Some(sent), aligned: Some(aligned) }) = turn.cost {
+            let bills = &mut self.bills[unit as usize];
+            bills.billed += billed;
+            bills.sent += sent;
+            bills.aligned += aligned;
+        }
+        let running = self.running.entry(turn.fork).or_insert_with(|| RunningFanOut::new(turn.siblings));
+        running.heard = now;
+        if turn.first {
+            running.open += 1;
+            running.arrive(turn, &mut self.siblings);
+        }
     }
 
-    /// A child has ended. Answers if that is why forking stands down.
-    fn lived(&mut self, life: &Life, now: Moment) -> Option<StandDown> {
+    /// A child has ended. Returns why forking stands down, if that shows it.
+    fn lived(&mut self, life: &Life, max_cost_ratio: f64, now: Moment) -> Option<StandDown> {
         self.lives.add(life);
-        // Whoever was forked before forking stood down says nothing about how it goes afterwards.
-        if life.arm == Arm::Forked && self.verdict(now).is_some() {
-            return None;
+        if let Some(running) = self.running.get_mut(&life.fork) {
+            running.end(life);
         }
-        self.samples[life.arm as usize].add(life);
+        // Whoever was forked before forking stood down says nothing about how it goes afterwards.
+        let is_stale = life.arm == Arm::Forked && self.net.is_closed_to(life.fork, now);
+        if !is_stale {
+            self.samples[life.arm as usize].add(life);
+        }
         let [forked, holdout, unforked] = &self.samples;
         let baseline = [holdout, unforked].into_iter().find(|sample| sample.is_enough());
-        let why = forked.fails(baseline.map_or(Baseline::Absolute, Baseline::Children))?;
-        self.stood_down = Some((why, now.after(STAND_DOWN_MS)));
-        self.samples[Arm::Forked as usize] = Sample::default();
-        Some(why)
+        if !is_stale && forked.fails(baseline.map_or(Baseline::Absolute, Baseline::Children)) {
+            self.samples[Arm::Forked as usize] = Sample::default();
+            self.net.stand_down(StandDown::EmptyAnswers, now);
+            return Some(StandDown::EmptyAnswers);
+        }
+        self.judge(max_cost_ratio, now)
+    }
+
+    /// Judges the fan-outs that have come to their end.
+    fn judge(&mut self, max_cost_ratio: f64, now: Moment) -> Option<StandDown> {
+        let mut stood_down = None;
+        let is_crowded = self.running.len() > RUNNING_MAX;
+        let oldest = self.running.iter().min_by_key(|(_, running)| running.heard).map(|(fork, _)| *fork);
+        let net = &mut self.net;
+        self.running.retain(|fork, running| {
+            let has_ended = running.has_ended(now) || (is_crowded && Some(*fork) == oldest);
+            if has_ended && let Some(bills) = running.forked {
+                stood_down = net.judge(*fork, bills, max_cost_ratio, now).or(stood_down);
+            }
+            !has_ended
+        });
+        stood_down
     }
 }

@@ -30,8 +30,9 @@ pub struct RereadsPerChild {
 }
 
 impl Rereads {
-    /// Takes in a turn of a child.
-    pub fn add(&mut self, is_first: bool, tokens: u64, is_reread: bool) {
+    /// Takes in a turn of a child. `tokens`: of the results that it was given and that its parent had read, if any were.
+    pub fn add(&mut self, is_first: bool, tokens: Option<u64>) {
+        let (is_reread, tokens) = (tokens.is_some(), tokens.unwrap_or(0));
         self.tokens = self.tokens.saturating_add(tokens);
         self.turns = self.turns.saturating_add(u64::from(is_reread));
         let Recent { children, tokens: sum, turns } = &mut self.recent;
@@ -66,8 +67,8 @@ mod tests {
     fn children(count: usize, tokens: u64) -> Rereads {
         let mut rereads = Rereads::default();
         for _ in 0..count {
-            rereads.add(true, 0, false);
-            rereads.add(false, tokens, tokens > 0);
+            rereads.add(true, None);
+            rereads.add(false, (tokens > 0).then_some(tokens));
         }
         rereads
     }
@@ -84,7 +85,7 @@ mod tests {
     fn older_children_count_less_and_sums_keep_all() {
         let mut rereads = children(64, 100);
         for _ in 0..32 {
-            rereads.add(true, 0, false);
+            rereads.add(true, None);
         }
         let mean = Rereads::per_child([&rereads]);
         assert_eq!(mean, RereadsPerChild { tokens: 50.0, turns: 0.5 });

@@ -1,10 +1,9 @@
-//! The children of one arm, and whether they prove anything.
+//! The children of one arm, and how many of them answer with nothing: chance stops nobody.
 
 use std::collections::VecDeque;
 
 use super::life::Life;
 use crate::engine::family::fanout::ForkId;
-use crate::engine::words::{CostUnit, StandDown};
 
 /// Fewer children prove nothing.
 const CHILDREN_MIN: f64 = 8.0;
@@ -14,8 +13,6 @@ const FAN_OUTS_MIN: f64 = 3.0;
 const CHILDREN_MAX: f64 = 128.0;
 /// Fan-outs that stay known, so that none counts twice while others run beside it.
 const FAN_OUTS_KNOWN: usize = 16;
-/// The most that forked children may cost, in multiples of what was predicted.
-const COST_MAX: f64 = 1.1;
 /// The share of children with empty answers that is no matter, if there are no others to compare with.
 const EMPTY_SHARE_MAX: f64 = 0.1;
 /// How far beyond chance a difference must be, in standard deviations: one time in a thousand, as each child that
@@ -28,8 +25,6 @@ pub struct Sample {
     empty: f64,
     fan_outs: f64,
     known: VecDeque<ForkId>,
-    dollars: Excess,
-    tokens: Excess,
 }
 
 /// The standard that forked children are compared with.
@@ -44,8 +39,7 @@ impl Sample {
     pub fn add(&mut self, life: &Life) {
         if self.children >= CHILDREN_MAX {
             let counts = [&mut self.children, &mut self.empty, &mut self.fan_outs];
-            let sums = [&mut self.dollars, &mut self.tokens].map(Excess::sums);
-            counts.into_iter().chain(sums.into_iter().flatten()).for_each(|sum| *sum /= 2.0);
+            counts.into_iter().for_each(|sum| *sum /= 2.0);
         }
         self.children += 1.0;
         self.empty += f64::from(u8::from(life.is_empty));
@@ -56,13 +50,6 @@ impl Sample {
             }
             self.known.push_back(life.fork);
         }
-        if let Some(cost) = life.cost {
-            let excess = match cost.unit {
-                CostUnit::Dollars => &mut self.dollars,
-                CostUnit::Tokens => &mut self.tokens,
-            };
-            excess.add(cost.measured - COST_MAX * cost.predicted);
-        }
     }
 
     /// Returns true if others may be compared with these.
@@ -70,24 +57,15 @@ impl Sample {
         self.children >= CHILDREN_MIN && self.fan_outs >= FAN_OUTS_MIN
     }
 
-    /// Why these children should not have been forked.
-    pub fn fails(&self, baseline: Baseline<'_>) -> Option<StandDown> {
-        if !self.is_enough() {
-            return None;
-        }
+    /// Returns true if these children answer with nothing more often than others.
+    pub fn fails(&self, baseline: Baseline<'_>) -> bool {
         let others = match baseline {
             Baseline::Children(others) => others.empty_share(),
             Baseline::Absolute => {
                 Share { least: EMPTY_SHARE_MAX, is: EMPTY_SHARE_MAX, most: EMPTY_SHARE_MAX }
             }
         };
-        if self.dollars.is_certain() || self.tokens.is_certain() {
-            Some(StandDown::Cost)
-        } else if self.empty_share().exceeds(others) {
-            Some(StandDown::EmptyAnswers)
-        } else {
-            None
-        }
+        self.is_enough() && self.empty_share().exceeds(others)
     }
 
     /// The share of children with empty answers, within Wilson's interval.
@@ -113,34 +91,5 @@ impl Share {
     /// Returns true if it is larger, and by more than chance (Newcombe's interval of the difference).
     fn exceeds(self, other: Share) -> bool {
         self.is - other.is > (self.is - self.least).hypot(other.most - other.is)
-    }
-}
-
-/// The cost of children beyond what they may cost.
-#[derive(Debug, Default)]
-struct Excess {
-    children: f64,
-    sum: f64,
-    squares: f64,
-}
-
-impl Excess {
-    fn add(&mut self, excess: f64) {
-        self.children += 1.0;
-        self.sum += excess;
-        self.squares += excess * excess;
-    }
-
-    fn sums(&mut self) -> [&mut f64; 3] {
-        [&mut self.children, &mut self.sum, &mut self.squares]
-    }
-
-    /// Returns true if they cost more, and by more than it varies from child to child.
-    fn is_certain(&self) -> bool {
-        if self.children < CHILDREN_MIN {
-            return false;
-        }
-        let spread = (self.squares - self.sum * self.sum / self.children).max(0.0) / (self.children - 1.0);
-        self.sum > 0.0 && self.sum > DEVIATIONS * (spread * self.children).sqrt()
     }
 }

@@ -1,7 +1,6 @@
-use std::collections::HashMap;
-
 use proptest::prelude::*;
 
+use super::net::STAND_DOWN_MS;
 use super::*;
 use crate::engine::words::TenantId;
 
@@ -12,6 +11,7 @@ fn fork(number: u64) -> ForkId {
     ForkId::of(TenantId([1; 32]), &number.to_string())
 }
 
+/// The only turn of a child, one of three of its fan-out, that costs what it would have cost as sent.
 fn turn(child: u64, arm: Arm) -> Answered<'static> {
     Answered {
         child: Binding::named(child),
@@ -21,12 +21,20 @@ fn turn(child: u64, arm: Arm) -> Answered<'static> {
         first: true,
         stop: StopReason::EndTurn,
         is_empty: false,
-        tool_errors: 0,
         prompt_tokens: 1_000,
         output_tokens: 100,
-        wall_ms: 10,
-        cost: Some(Measured { unit: CostUnit::Tokens, measured: 100.0, predicted: Some(100.0) }),
+        reread_tokens: None,
+        prompt: PrefixHash::numbered(1),
+        siblings: 3,
+        came_at: Moment(0),
+        begun_at: Moment(0),
+        cost: costs(100.0),
     }
+}
+
+/// A bill beside 100 as sent and 80 aligned.
+fn costs(billed: f64) -> Option<Measured> {
+    Some(Measured { unit: CostUnit::Dollars, billed, sent: Some(100.0), aligned: Some(80.0) })
 }
 
 /// Children of one turn each, until forking stands down.
@@ -37,20 +45,20 @@ struct Trial {
 }
 
 impl Trial {
-    /// Enough was seen of the tool to predict what its children do.
     fn new() -> Trial {
-        let mut trial = Trial { arms: ForkExperiment::default(), children: 0, now: Moment(0) };
-        (0..4).for_each(|_| assert_eq!(trial.child(Arm::Unforked, |_| ()), None));
-        trial
+        Trial { arms: ForkExperiment::default(), children: 0, now: Moment(0) }
     }
 
     fn child(&mut self, arm: Arm, change: impl FnOnce(&mut Answered<'_>)) -> Option<StandDown> {
-        self.children += 1;
         let mut answered = turn(self.children, arm);
+        self.children += 1;
         change(&mut answered);
-        let found = self.arms.record(&answered, self.now);
+        if arm == Arm::Forked {
+            self.arms.forked(answered.tool, answered.fork, self.now);
+        }
+        let found = self.arms.record(&answered, 1.0, self.now);
         assert!(found.iter().all(|(tool, why)| {
-            **tool == *answered.tool && self.arms.verdict(tool, self.now) == Some(*why)
+            **tool == *answered.tool && self.arms.verdict(tool, fork(u64::MAX), self.now) == Some(*why)
         }));
         found.first().map(|(_, why)| *why)
     }
@@ -61,40 +69,59 @@ impl Trial {
     }
 }
 
-fn measured(measured: f64) -> Option<Measured> {
-    Some(Measured { unit: CostUnit::Dollars, measured, predicted: Some(100.0) })
-}
-
 #[test]
-fn children_that_cost_more_than_a_tenth_more_stop_the_forking() {
-    let stopped = |cost: f64| Trial::new().until_stood_down(|it| it.cost = measured(cost));
-    assert_eq!(stopped(111.0), Some((8, StandDown::Cost)));
-    assert_eq!(stopped(100.0), None);
-    assert_eq!(stopped(110.0), None);
+fn children_that_are_dearer_than_as_sent_stop_the_forking() {
+    let stopped = |cost: f64| Trial::new().until_stood_down(|it| it.cost = costs(cost));
+    assert_eq!(stopped(126.0), Some((3, StandDown::Dearer)), "after one fan-out");
+    assert_eq!(stopped(106.0), Some((9, StandDown::Dearer)), "after three");
+    assert_eq!(stopped(105.0), None);
     assert_eq!(stopped(1.0), None);
 }
 
 #[test]
-fn a_cost_that_nobody_foresaw_proves_nothing() {
-    let dear = |it: &mut Answered<'_>| it.cost = measured(1_000.0);
-    let blind = |it: &mut Answered<'_>| {
-        it.cost = Some(Measured { unit: CostUnit::Tokens, measured: 1e6, predicted: None });
-    };
-    assert_eq!(Trial::new().until_stood_down(blind), None);
-    assert_eq!(Trial::new().until_stood_down(|it| it.cost = measured(f64::NAN)), None);
-    // The first four are those that the tool is known by.
-    let mut fresh = Trial { arms: ForkExperiment::default(), children: 0, now: Moment(0) };
-    assert_eq!(fresh.until_stood_down(dear), Some((12, StandDown::Cost)));
+fn a_fan_out_is_judged_as_a_whole() {
+    let mut trial = Trial::new();
+    // The first child writes what the others read.
+    assert_eq!(trial.child(Arm::Forked, |it| it.cost = costs(250.0)), None);
+    assert_eq!(trial.child(Arm::Forked, |it| it.cost = costs(20.0)), None);
+    assert_eq!(trial.child(Arm::Forked, |it| it.cost = costs(20.0)), None);
+    // One that comes no more is not waited for.
+    for cost in [300.0, 300.0] {
+        assert_eq!(trial.child(Arm::Forked, |it| it.cost = costs(cost)), None);
+    }
+    trial.now = Moment(QUIET_MS + 1);
+    assert_eq!(trial.child(Arm::Unforked, |it| it.fork = fork(77)), Some(StandDown::Dearer));
 }
 
 #[test]
-fn one_fan_out_proves_nothing() {
-    let same = |it: &mut Answered<'_>| {
-        it.cost = measured(1_000.0);
-        it.is_empty = true;
-        it.fork = fork(1_000);
+fn a_cost_that_cannot_be_compared_proves_nothing() {
+    let unknown = |it: &mut Answered<'_>| {
+        it.cost = Some(Measured { unit: CostUnit::Tokens, billed: 1e6, sent: None, aligned: None });
     };
-    assert_eq!(Trial::new().until_stood_down(same), None);
+    assert_eq!(Trial::new().until_stood_down(unknown), None);
+    assert_eq!(Trial::new().until_stood_down(|it| it.cost = costs(f64::NAN)), None);
+    assert_eq!(Trial::new().until_stood_down(|it| it.cost = None), None);
+}
+
+#[test]
+fn more_may_be_spent_where_that_was_asked_for() {
+    let mut arms = ForkExperiment::default();
+    for child in 0..9 {
+        let dear = Answered { cost: costs(190.0), ..turn(child, Arm::Forked) };
+        assert!(arms.record(&dear, 2.0, Moment(0)).is_empty());
+    }
+}
+
+#[test]
+fn bills_so_far_are_those_of_all_children_that_can_be_compared() {
+    let mut trial = Trial::new();
+    trial.child(Arm::Forked, |it| it.cost = costs(50.0));
+    trial.child(Arm::Unforked, |it| it.cost = costs(90.0));
+    trial.child(Arm::Unforked, |it| it.cost = None);
+    let bills = Bills { billed: 140.0, sent: 200.0, aligned: 160.0 };
+    assert_eq!(trial.arms.bills(TOOL, CostUnit::Dollars), bills);
+    assert_eq!(trial.arms.bills(TOOL, CostUnit::Tokens), Bills::default());
+    assert_eq!(trial.arms.bills("Other", CostUnit::Dollars), Bills::default());
 }
 
 #[test]
@@ -130,48 +157,75 @@ fn the_holdout_comes_before_other_children() {
 }
 
 #[test]
-fn forking_is_tried_again_after_a_while() {
+fn forking_is_tried_again_with_one_fan_out_after_a_while_that_doubles() {
     let mut trial = Trial::new();
-    let dear = |it: &mut Answered<'_>| it.cost = measured(200.0);
-    assert!(trial.until_stood_down(dear).is_some());
-    // Those that were forked before say nothing new, however many they are.
-    (0..100).for_each(|_| assert_eq!(trial.child(Arm::Forked, dear), None));
-    let until = trial.now.after(STAND_DOWN_MS);
-    assert_eq!(trial.arms.verdict(TOOL, Moment(until.0 - 1)), Some(StandDown::Cost));
-    assert_eq!(trial.arms.verdict(TOOL, until), None);
-    assert_eq!(trial.arms.verdict("Other", Moment(0)), None);
-    trial.now = until;
-    assert_eq!(trial.until_stood_down(dear).map(|(count, _)| count), Some(8));
+    let dear = |it: &mut Answered<'_>| it.cost = costs(200.0);
+    let mut while_ms = STAND_DOWN_MS;
+    for _ in 0..3 {
+        assert_eq!(trial.until_stood_down(dear), Some((3, StandDown::Dearer)));
+        // Those that were forked before say nothing new, however many they are.
+        let mut arms = std::mem::take(&mut trial.arms);
+        for child in 1_000..1_100 {
+            let dear = Answered { cost: costs(200.0), ..turn(child, Arm::Forked) };
+            assert!(arms.record(&dear, 1.0, trial.now).is_empty());
+        }
+        trial.arms = arms;
+        let (until, next) = (trial.now.after(while_ms), fork(trial.children / 3));
+        assert_eq!(trial.arms.verdict(TOOL, next, Moment(until.0 - 1)), Some(StandDown::Dearer));
+        assert_eq!(trial.arms.verdict(TOOL, next, until), None);
+        assert_eq!(trial.arms.verdict("Other", next, Moment(0)), None);
+        trial.now = until;
+        // While it is tried with one fan-out, no other is forked.
+        trial.arms.forked(TOOL, next, until);
+        assert_eq!(trial.arms.verdict(TOOL, fork(9_999), until), Some(StandDown::Dearer));
+        while_ms *= 2;
+    }
+    // A trial that goes well ends it.
+    (0..3).for_each(|_| assert_eq!(trial.child(Arm::Forked, |it| it.cost = costs(90.0)), None));
+    assert_eq!(trial.arms.verdict(TOOL, fork(9_999), trial.now), None);
 }
 
 #[test]
 fn a_life_is_all_turns_of_a_child() {
-    let mut trial = Trial::new();
-    for _ in 0..200 {
-        // Three turns at 40 each: more than the 100 that were predicted for all of them.
-        let mut answered = turn(trial.children + 1, Arm::Forked);
-        let mut stopped = Vec::new();
+    let mut arms = ForkExperiment::default();
+    for child in 0..4 {
         for number in 0..3_u64 {
-            answered.first = number == 0;
-            answered.stop = if number == 2 { StopReason::EndTurn } else { StopReason::ToolUse };
-            answered.cost = measured(40.0);
-            answered.prompt_tokens = 1_000 + 300 * number;
-            stopped.extend(trial.arms.record(&answered, Moment(0)));
-        }
-        trial.children += 1;
-        if !stopped.is_empty() {
-            break;
+            let answered = Answered {
+                first: number == 0,
+                stop: if number == 2 { StopReason::EndTurn } else { StopReason::ToolUse },
+                prompt_tokens: 1_000 + 300 * number,
+                came_at: Moment([0, 1_000, 6 * 60_000][number as usize]),
+                ..turn(child, Arm::Unforked)
+            };
+            arms.record(&answered, 1.0, Moment(0));
         }
     }
-    assert_eq!(trial.arms.verdict(TOOL, Moment(0)), Some(StandDown::Cost));
-    let habits = trial.arms.habits(TOOL, HORIZON);
-    assert_eq!((habits.turns, habits.growth, habits.output), (Some(28.0 / 12.0), 300, 100));
-    let totals: HashMap<_, _> = trial.arms.totals().map(|(_, arm, totals)| (arm, *totals)).collect();
-    let forked = totals[&Arm::Forked];
-    assert_eq!((forked.children, forked.turns, forked.output_tokens, forked.wall_ms), (8, 24, 2_400, 240));
-    assert_eq!(forked.dollars, [960.0, 800.0]);
-    assert_eq!(forked.stops, [8, 16, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(totals[&Arm::Unforked].tokens, [400.0, 400.0]);
+    let habits = arms.habits(TOOL, HORIZON);
+    assert_eq!((habits.turns, habits.growth, habits.output), (Some(3.0), 300, 100));
+    assert_eq!(habits.pauses, [0.5, 0.0], "every second later turn came after more than five minutes");
+}
+
+#[test]
+fn siblings_are_known_by_how_they_come_and_what_they_bring() {
+    let mut arms = ForkExperiment::default();
+    let habits = |arms: &ForkExperiment| {
+        let ChildHabits { together, alike, starts, .. } = arms.habits(TOOL, HORIZON);
+        (together, alike, starts)
+    };
+    assert_eq!(habits(&arms), (0.0, 1.0, None));
+    arms.started(TOOL, false, Moment(0));
+    assert_eq!(habits(&arms).2, Some([0.0, 0.0]), "the first says nothing about the next");
+    let other = PrefixHash::numbered(2);
+    // Recorded in another order than they came: one at once and alike, one later and with another prompt.
+    for (child, came_at, prompt) in
+        [(1, 500, PrefixHash::numbered(1)), (0, 0, PrefixHash::numbered(1)), (2, 9_000, other)]
+    {
+        let (came_at, begun_at) = (Moment(came_at), Moment(came_at + 1_000));
+        let answered = Answered { came_at, begun_at, prompt, ..turn(child, Arm::Unforked) };
+        arms.record(&answered, 1.0, Moment(10_000));
+    }
+    arms.started(TOOL, true, Moment(0));
+    assert_eq!(habits(&arms), (0.5, 0.5, Some([1.0, 1.0])));
 }
 
 #[test]
@@ -183,7 +237,7 @@ fn habits_are_unknown_until_some_children_ended_and_follow_the_newer_ones() {
             let mut answered = turn(child, Arm::Forked);
             answered.first = number == 0;
             answered.stop = if number + 1 == turns { StopReason::EndTurn } else { StopReason::ToolUse };
-            arms.record(&answered, Moment(0));
+            arms.record(&answered, 1.0, Moment(0));
         }
     };
     (0..3).for_each(|child| run(&mut arms, child, 2));
@@ -199,7 +253,7 @@ fn habits_are_unknown_until_some_children_ended_and_follow_the_newer_ones() {
 fn lives(arms: &mut ForkExperiment, child: u64, turns: u64) {
     for number in 0..turns {
         let answered = Answered { first: number == 0, stop: StopReason::ToolUse, ..turn(child, Arm::Forked) };
-        arms.record(&answered, Moment(0));
+        arms.record(&answered, 1.0, Moment(0));
     }
 }
 
@@ -217,7 +271,7 @@ fn children_that_live_longer_than_expected_teach_before_they_end() {
     (1..9).for_each(|child| lives(&mut arms, child, 2));
     assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(20.0));
     // Ended or not, each counts once; and nobody's short life hides a long one.
-    (10..14).for_each(|child| drop(arms.record(&turn(child, Arm::Forked), Moment(0))));
+    (10..14).for_each(|child| drop(arms.record(&turn(child, Arm::Forked), 1.0, Moment(0))));
     assert_eq!(arms.habits(TOOL, HORIZON).turns, Some((20.0 + 4.0 * 1.0 + 8.0 * 2.0) / 13.0));
     assert_eq!(arms.habits("Other", HORIZON), ChildHabits::default());
 }
@@ -227,7 +281,7 @@ fn a_few_that_have_ended_teach_only_that_children_live_long() {
     for (turns, known) in [(4, None), (13, Some(13.0))] {
         let mut arms = ForkExperiment::default();
         lives(&mut arms, 0, turns - 1);
-        arms.record(&Answered { first: false, ..turn(0, Arm::Forked) }, Moment(0));
+        arms.record(&Answered { first: false, ..turn(0, Arm::Forked) }, 1.0, Moment(0));
         assert!(arms.open.is_empty());
         assert_eq!(arms.habits(TOOL, HORIZON).turns, known);
     }
@@ -237,15 +291,15 @@ fn a_few_that_have_ended_teach_only_that_children_live_long() {
 fn a_child_that_falls_silent_has_ended_and_one_that_comes_back_does_not_begin() {
     let mut arms = ForkExperiment::default();
     for child in 0..4 {
-        arms.record(&Answered { stop: StopReason::ToolUse, ..turn(child, Arm::Forked) }, Moment(0));
+        arms.record(&Answered { stop: StopReason::ToolUse, ..turn(child, Arm::Forked) }, 1.0, Moment(0));
     }
     let later = Answered { first: false, ..turn(99, Arm::Forked) };
-    arms.record(&later, Moment(QUIET_MS));
+    arms.record(&later, 1.0, Moment(QUIET_MS));
     assert_eq!(arms.habits(TOOL, HORIZON).turns, None);
-    arms.record(&later, Moment(QUIET_MS + 1));
+    arms.record(&later, 1.0, Moment(QUIET_MS + 1));
     assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(1.0));
     assert!(arms.open.is_empty() && arms.heard.is_empty());
-    arms.record(&Answered { first: false, ..turn(0, Arm::Forked) }, Moment(QUIET_MS + 2));
+    arms.record(&Answered { first: false, ..turn(0, Arm::Forked) }, 1.0, Moment(QUIET_MS + 2));
     assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(1.0));
 }
 
@@ -255,7 +309,7 @@ fn everything_is_bounded() {
     for child in 0..2 * OPEN_MAX as u64 {
         let tool = format!("tool {}", child % 200);
         let answered = Answered { stop: StopReason::ToolUse, tool: &tool, ..turn(child, Arm::Forked) };
-        arms.record(&answered, Moment(child));
+        arms.record(&answered, 1.0, Moment(child));
     }
     assert_eq!((arms.tools.len(), arms.open.len(), arms.heard.len()), (TOOLS_MAX, OPEN_MAX, OPEN_MAX));
     let mut last: Vec<_> = arms.tools.keys().map(|name| name.to_string()).collect();
@@ -272,7 +326,7 @@ fn every_word_has_its_own_spelling_and_stop_reasons_are_read_by_theirs() {
         (StopReason::of(None), StopReason::of(Some("of a later version"))),
         (StopReason::Other, StopReason::Other)
     );
-    assert_ne!(StandDown::Cost.as_str(), StandDown::EmptyAnswers.as_str());
+    assert_ne!(StandDown::Dearer.as_str(), StandDown::EmptyAnswers.as_str());
     for (index, arm) in Arm::ALL.into_iter().enumerate() {
         assert_eq!(arm as usize, index, "totals are kept in that order");
     }
@@ -301,10 +355,11 @@ fn stopped(forked_empty: f64, other_empty: f64, cost: f64) -> usize {
         (0..200).any(|_| {
             let empty = dice.share() < other_empty;
             let before = trial.child(Arm::Holdout, |it| it.is_empty = empty);
-            let (empty, dollars) = (dice.share() < forked_empty, cost * dice.cost());
+            let (empty, dollars) = (dice.share() < forked_empty, dice.cost());
             let change = |it: &mut Answered<'_>| {
                 it.is_empty = empty;
-                it.cost = measured(dollars);
+                let (unit, sent) = (CostUnit::Dollars, Some(dollars));
+                it.cost = Some(Measured { unit, billed: cost * dollars, sent, aligned: sent });
             };
             trial.child(Arm::Forked, change).or(before).is_some()
         })
@@ -331,13 +386,13 @@ proptest! {
         let mut now = Moment(0);
         for (child, arm, first, stop, is_empty, cost, later) in turns {
             now = now.after(later);
-            let before = arms.verdict(TOOL, now);
+            let before = arms.verdict(TOOL, fork(child / 3), now);
             let answered = Answered {
                 first, is_empty, stop: StopReason::ALL[stop],
-                prompt_tokens: later, cost: measured(cost),
+                prompt_tokens: later, cost: costs(cost),
                 ..turn(child, Arm::ALL[arm])
             };
-            let found = arms.record(&answered, now);
+            let found = arms.record(&answered, 1.0, now);
             prop_assert!(found.len() <= 1 && (found.is_empty() || before.is_none()));
             prop_assert_eq!(arms.open.len(), arms.heard.len());
             prop_assert!(arms.open.iter().all(|(child, open)| arms.heard.contains(&(open.heard, *child))));
@@ -350,20 +405,35 @@ proptest! {
 #[test]
 fn what_children_read_again_is_learned_from_those_that_were_not_forked() {
     let mut trial = Trial::new();
-    // The four that the tool is known by have read nothing again, as far as anybody was told.
-    assert_eq!(trial.arms.habits(TOOL, HORIZON).rereads_tokens, 0.0);
     for (arm, tokens) in [(Arm::Forked, 5), (Arm::Holdout, 1_000), (Arm::Unforked, 3_000)] {
         for _ in 0..2 {
-            trial.child(arm, |_| ());
-            trial.arms.reread(TOOL, arm, true, tokens, true);
+            trial.child(arm, |it| it.reread_tokens = Some(tokens));
         }
     }
     let habits = trial.arms.habits(TOOL, HORIZON);
-    assert_eq!((habits.rereads_tokens, habits.rereads_turns), (2_000.0, 1.0));
+    assert_eq!((habits.reread_tokens, habits.reread_turns), (2_000.0, 1.0));
     let forked = trial.arms.rereads().find(|(_, arm, _)| *arm == Arm::Forked);
     assert!(
         forked.is_some_and(|(tool, _, rereads)| tool == TOOL && (rereads.tokens, rereads.turns) == (10, 2))
     );
-    trial.arms.reread("unknown", Arm::Unforked, true, 7, true);
-    assert_eq!(trial.arms.habits("unknown", HORIZON), ChildHabits::default());
+}
+
+#[test]
+fn turns_and_tokens_that_only_read_again_are_no_part_of_a_life() {
+    let mut arms = ForkExperiment::default();
+    for child in 0..4 {
+        for number in 0..3_u64 {
+            let answered = Answered {
+                first: number == 0,
+                stop: if number == 2 { StopReason::EndTurn } else { StopReason::ToolUse },
+                prompt_tokens: [1_000, 6_000, 6_300][number as usize],
+                reread_tokens: (number == 1).then_some(5_000),
+                ..turn(child, Arm::Unforked)
+            };
+            arms.record(&answered, 1.0, Moment(0));
+        }
+    }
+    let habits = arms.habits(TOOL, HORIZON);
+    assert_eq!((habits.turns, habits.growth), (Some(2.0), 300));
+    assert_eq!((habits.reread_turns, habits.reread_tokens), (1.0, 5_000.0));
 }

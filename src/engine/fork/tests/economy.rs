@@ -17,7 +17,7 @@ fn cache(siblings: u64) -> PricedCache<'static> {
         siblings,
         warm: true,
         cold_messages: false,
-        sent_warm: 0,
+        own: OwnWarmth::default(),
         entry_ttl: Ttl::FiveMinutes,
         ttl: Ttl::FiveMinutes,
     }
@@ -33,8 +33,8 @@ fn sizes(sent: u64) -> PromptSizes {
         rest: 200,
         sent,
         sent_fixed: sent - 200,
-        sent_marked: 0,
-        sent_rolling: false,
+        sent_tools: sent / 2,
+        marks: OwnMarks::default(),
     }
 }
 
@@ -44,7 +44,18 @@ fn one_turn() -> ChildHabits {
 
 #[track_caller]
 fn forecast(sizes: PromptSizes, habits: ChildHabits, cache: &PricedCache<'_>) -> Forecast {
-    Forecast::of(&sizes, &habits, cache, &ForkPolicy::default()).unwrap()
+    forecast_by(sizes, habits, cache, Bills::default(), &ForkPolicy::default())
+}
+
+#[track_caller]
+fn forecast_by(
+    sizes: PromptSizes,
+    habits: ChildHabits,
+    cache: &PricedCache<'_>,
+    so_far: Bills,
+    policy: &ForkPolicy,
+) -> Forecast {
+    Forecast::of(&sizes, &habits, cache, |_| so_far, policy).unwrap()
 }
 
 #[track_caller]
@@ -71,9 +82,10 @@ fn later_turns_read_what_the_turn_before_wrote() {
     near(found.forked, 0.1 * 46_000.0 + 1.25 * 1_700.0 + second);
     near(found.as_sent, 12_000.0 + 13_000.0);
     near(found.aligned, 1.25 * 12_000.0 + 0.1 * 12_000.0 + 1.25 * 1_000.0);
-    let rolling = PromptSizes { sent_marked: 12_000, sent_rolling: true, ..sizes(12_000) };
+    let rolling = OwnMarks { last: 12_000, is_rolling: true, ..OwnMarks::default() };
+    let rolling = PromptSizes { marks: rolling, ..sizes(12_000) };
     near(forecast(rolling, habits, &cache(5)).as_sent, found.aligned);
-    let fixed = PromptSizes { sent_marked: 11_800, ..sizes(12_000) };
+    let fixed = PromptSizes { marks: OwnMarks { last: 11_800, ..OwnMarks::default() }, ..sizes(12_000) };
     let expected = 1.25 * 11_800.0 + 200.0 + 0.1 * 11_800.0 + 1_200.0;
     near(forecast(fixed, habits, &cache(5)).as_sent, expected);
 }
@@ -84,7 +96,8 @@ fn what_is_cold_or_below_the_minimum_is_priced_so() {
     near(forecast(sizes(12_000), one_turn(), &cold).forked, 1.25 * 47_700.0);
     let betas = PricedCache { cold_messages: true, ..cache(1) };
     near(forecast(sizes(12_000), one_turn(), &betas).forked, 0.1 * 12_000.0 + 1.25 * 35_700.0);
-    let small = PromptSizes { sent_marked: 1_000, sent_rolling: true, ..sizes(1_000) };
+    let marks = OwnMarks { last: 1_000, is_rolling: true, ..OwnMarks::default() };
+    let small = PromptSizes { marks, ..sizes(1_000) };
     near(forecast(small, one_turn(), &cache(1)).as_sent, 1_000.0);
     let hour = PricedCache { ttl: Ttl::OneHour, entry_ttl: Ttl::OneHour, ..cache(1) };
     near(forecast(sizes(12_000), one_turn(), &hour).forked, 0.1 * 46_000.0 + 2.0 * 1_700.0);
@@ -140,34 +153,130 @@ fn with_a_price_the_figures_are_dollars_and_output_counts() {
     near(dollars.forked * 1e6, tokens.forked + 500.0);
 }
 
+fn policy(context_premium: f64, max_cost_ratio: f64) -> ForkPolicy {
+    ForkPolicy { context_premium, max_cost_ratio, ..ForkPolicy::default() }
+}
+
 #[test]
 fn the_decision_follows_ratio_and_premium() {
+    let decide = |policy: &ForkPolicy| {
+        forecast_by(sizes(12_000), one_turn(), &cache(5), Bills::default(), policy).verdict
+    };
     let found = forecast(sizes(12_000), one_turn(), &cache(5));
     assert!(found.aligned < found.forked && found.forked < found.as_sent);
-    let policy = |context_premium, max_cost_ratio| ForkPolicy {
-        context_premium,
-        max_cost_ratio,
-        ..ForkPolicy::default()
-    };
     let premium = found.forked / found.aligned - 1.0;
-    assert_eq!(decide(Some(&found), &policy(100.0, 1.0)), Ok(()));
-    assert_eq!(decide(Some(&found), &policy(0.0, 1.0)), Err(Refusal::Cost), "aligning is cheaper");
-    assert_eq!(decide(Some(&found), &policy(premium + 0.01, 1.0)), Ok(()));
-    assert_eq!(decide(Some(&found), &policy(premium - 0.01, 1.0)), Err(Refusal::Cost));
-    assert_eq!(decide(Some(&found), &policy(100.0, 0.1)), Err(Refusal::Cost));
+    // The next fan-out finds its prompt warm if this one is aligned, so that the bound over both is lower.
+    assert!(found.limits.twice > found.limits.aligned, "{found:?}");
+    let twice = found.limits.twice * 1.25 - 1.0;
+    assert_eq!(decide(&policy(100.0, 1.0)), Ok(()));
+    assert_eq!(decide(&policy(0.0, 1.0)), Err(Refusal::Cost), "aligning is cheaper");
+    assert_eq!(decide(&policy(premium + 0.01, 1.0)), Err(Refusal::Cost));
+    assert_eq!(decide(&policy(twice + 0.01, 1.0)), Ok(()));
+    assert_eq!(decide(&policy(twice - 0.01, 1.0)), Err(Refusal::Cost));
+    assert_eq!(decide(&policy(100.0, 0.1)), Err(Refusal::Cost));
     let small = forecast(sizes(2_000), one_turn(), &cache(5));
-    assert_eq!(
-        decide(Some(&small), &ForkPolicy::default()),
-        Err(Refusal::Cost),
-        "a small child of a large parent"
-    );
-    assert_eq!(decide(None, &ForkPolicy::default()), Err(Refusal::CostUnknown));
+    assert_eq!(small.verdict, Err(Refusal::Cost), "a small child of a large parent");
+}
+
+#[test]
+fn what_was_billed_so_far_counts() {
+    let allows = |so_far: Bills| {
+        forecast_by(sizes(12_000), one_turn(), &cache(5), so_far, &policy(3.0, 1.0)).verdict.is_ok()
+    };
+    assert!(allows(Bills::default()));
+    assert!(allows(Bills { billed: 1e6, sent: 1e6, aligned: 1e6 }));
+    assert!(!allows(Bills { billed: 1e6, sent: 9e5, aligned: 1e6 }), "it was a loss so far");
+    assert!(!allows(Bills { billed: 1e6, sent: 1e6, aligned: 1e3 }), "context has cost too much so far");
+}
+
+#[test]
+fn nothing_is_bet_on_a_tool_that_nobody_knows() {
+    let marks = OwnMarks { last: 12_000, is_rolling: true, fixed: 11_800, ..OwnMarks::default() };
+    let careful = PromptSizes { marks, ..sizes(12_000) };
+    let policy = ForkPolicy { horizon_turns: 1, ..policy(100.0, 1.0) };
+    let decide = |turns| {
+        let habits = ChildHabits { turns, together: 1.0, ..ChildHabits::default() };
+        forecast_by(careful, habits, &cache(5), Bills::default(), &policy)
+    };
+    let (known, unknown) = (decide(Some(1.0)), decide(None));
+    assert_eq!((known.verdict, known.limits.long), (Ok(()), None));
+    assert_eq!(unknown.verdict, Err(Refusal::Unlearned), "{unknown:?}");
+    assert!(unknown.limits.long.is_some_and(|long| long > 1.0) && unknown.limits.sent <= 1.0);
+    assert_eq!((known.forked, known.as_sent), (unknown.forked, unknown.as_sent));
+    // If they would pay however long they live, there is nothing to be learned first.
+    let large = PromptSizes { sent: 60_000, sent_fixed: 59_000, sent_tools: 20_000, ..sizes(60_000) };
+    let habits = ChildHabits::default();
+    let found = forecast_by(large, habits, &cache(5), Bills::default(), &ForkPolicy::default());
+    assert_eq!(found.verdict, Ok(()), "{found:?}");
+}
+
+#[test]
+fn siblings_that_come_later_or_with_other_prompts_are_priced_so() {
+    let marks = OwnMarks { last: 12_000, is_rolling: true, fixed: 11_800, tools: 6_000, hour: 0 };
+    let careful = PromptSizes { marks, ..sizes(12_000) };
+    let with = |together: f64, alike: f64| {
+        forecast(careful, ChildHabits { together, alike, ..one_turn() }, &cache(2))
+    };
+    let cold = 1.25 * 12_000.0;
+    let reads = |tokens: f64| 0.1 * tokens + 1.25 * (12_000.0 - tokens);
+    near(with(1.0, 1.0).as_sent, cold);
+    near(with(0.0, 1.0).as_sent, (cold + reads(11_800.0)) / 2.0);
+    near(with(0.0, 0.0).as_sent, (cold + reads(6_000.0)) / 2.0);
+    near(with(1.0, 1.0).aligned, (cold + reads(11_800.0)) / 2.0);
+    near(with(1.0, 0.0).aligned, (cold + reads(6_000.0)) / 2.0);
+    let leader = 0.1 * 46_000.0 + 1.25 * 1_700.0;
+    near(with(1.0, 0.0).forked, (leader + 0.1 * 47_000.0 + 1.25 * 700.0) / 2.0);
+}
+
+#[test]
+fn a_pause_above_the_ttl_writes_all_of_it_again() {
+    let habits = ChildHabits { turns: Some(2.0), pauses: [1.0, 0.0], ..ChildHabits::default() };
+    let found = forecast(sizes(12_000), habits, &cache(1));
+    near(found.forked, 0.1 * 46_000.0 + 1.25 * 1_700.0 + 1.25 * 47_700.0);
+    near(found.aligned, 2.0 * 1.25 * 12_000.0);
+    let hour = PricedCache { ttl: Ttl::OneHour, entry_ttl: Ttl::OneHour, ..cache(1) };
+    near(forecast(sizes(12_000), habits, &hour).forked, 0.1 * 46_000.0 + 2.0 * 1_700.0 + 0.1 * 47_700.0);
+}
+
+#[test]
+fn each_plan_is_priced_from_the_cache_of_its_own_world() {
+    let marks = OwnMarks { last: 12_000, is_rolling: true, ..OwnMarks::default() };
+    let careful = PromptSizes { marks, ..sizes(12_000) };
+    let own = OwnWarmth { sent: 5_000, aligned: 11_800, now: 0 };
+    let found = forecast(careful, one_turn(), &PricedCache { own, ..cache(1) });
+    near(found.as_sent, 0.1 * 5_000.0 + 1.25 * 7_000.0);
+    near(found.aligned, 0.1 * 11_800.0 + 1.25 * 200.0);
+    // Over two fan-outs it is the cache as it is that counts, and then the one that the first has left.
+    let twice = 1.25 * 12_000.0 + 0.1 * 11_800.0 + 1.25 * 200.0;
+    near(found.limits.twice, 2.0 * found.forked / (1.25 * twice));
+    // Fan-outs that are known to find nothing warm are written anew each.
+    let habits = ChildHabits { starts: Some([0.0, 3.0]), ..one_turn() };
+    let cold = PricedCache { own: OwnWarmth::default(), ..cache(1) };
+    let found = forecast(careful, habits, &cold);
+    near(found.limits.twice, 2.0 * found.forked / (1.25 * 2.0 * 1.25 * 12_000.0));
+    assert!(!found.starts_warm);
+}
+
+#[test]
+fn reading_again_counts_against_the_aligned_child_alone() {
+    let habits = ChildHabits { turns: Some(2.0), ..ChildHabits::default() };
+    let again = ChildHabits { reread_tokens: 20_000.0, reread_turns: 1.0, ..habits };
+    let (plain, found) =
+        (forecast(sizes(12_000), habits, &cache(1)), forecast(sizes(12_000), again, &cache(1)));
+    // One turn more, which brings 20,000 tokens; the turn after that reads them.
+    near(found.reread, 0.1 * 12_000.0 + 1.25 * 20_000.0 + 0.1 * 20_000.0);
+    assert_eq!((plain.reread, plain.limits.sent), (0.0, found.limits.sent));
+    assert_eq!((plain.forked, plain.as_sent, plain.aligned), (found.forked, found.as_sent, found.aligned));
+    assert!(found.limits.aligned < plain.limits.aligned && found.limits.twice < plain.limits.twice);
 }
 
 #[test]
 fn without_rates_nothing_is_known() {
     let unknown = PricedCache { multipliers: Multipliers::default(), ..cache(5) };
-    assert_eq!(Forecast::of(&sizes(12_000), &one_turn(), &unknown, &ForkPolicy::default()), None);
+    assert_eq!(
+        Forecast::of(&sizes(12_000), &one_turn(), &unknown, |_| Bills::default(), &ForkPolicy::default()),
+        None
+    );
 }
 
 #[test]
@@ -192,7 +301,7 @@ fn sizes_come_from_the_parents_bill_and_scale_by_bytes() {
     assert!(sizes.shared > 1_050 && sizes.shared < 1_200, "{sizes:?}");
     let ratio = 1_000.0 / extent.parent as f64;
     assert_eq!(sizes.fixed, (extent.fixed as f64 * ratio).ceil() as u64);
-    assert_eq!((sizes.sent_marked, sizes.sent_rolling), (0, false));
+    assert_eq!(sizes.marks, OwnMarks::default());
     let mut unbilled = (*scene.fork).clone();
     unbilled.usage = None;
     assert_eq!(PromptSizes::of(&scene.parent_prefix, &unbilled, &composed, &child, None), None);
@@ -211,10 +320,13 @@ fn a_childs_own_breakpoints_are_seen() {
     let mut body = child_body("a");
     body["system"][0]["cache_control"] = json!({"type": "ephemeral"});
     let fixed = of(&body);
-    assert_eq!((fixed.sent_marked, fixed.sent_rolling), (fixed.sent_fixed, false));
+    assert_eq!(
+        (fixed.marks.last, fixed.marks.fixed, fixed.marks.is_rolling),
+        (fixed.sent_fixed, fixed.sent_fixed, false)
+    );
     body["cache_control"] = json!({"type": "ephemeral"});
     let rolling = of(&body);
-    assert_eq!((rolling.sent_marked, rolling.sent_rolling), (rolling.sent, true));
+    assert_eq!((rolling.marks.last, rolling.marks.is_rolling), (rolling.sent, true));
 }
 
 #[test]

@@ -11,7 +11,7 @@ impl Stage {
         self.count(&format!("arm_{metric}_total"), &[&format!("arm=\"{arm}\"")])
     }
 
-    async fn ended(&self, arm: &str, turns: u64) {
+    pub(super) async fn ended(&self, arm: &str, turns: u64) {
         until("the turns to be recorded", || self.arm("turns", arm) == turns).await;
     }
 }
@@ -92,43 +92,46 @@ async fn lower_modes_say_what_forking_would_have_done() {
     }
 }
 
+/// A child that marks its system prompt and its newest message itself, so that as sent only its first turn is dear.
+fn careful(told: &str) -> Value {
+    let mut body = child(FREE, told);
+    body["system"][0]["cache_control"] = json!({"type": "ephemeral"});
+    body["cache_control"] = json!({"type": "ephemeral"});
+    body
+}
+
 #[tokio::test]
-async fn forking_stands_down_where_it_costs_more_than_was_foreseen() {
+async fn forking_stands_down_where_it_was_dearer_than_sending_and_is_tried_again() {
     let log = Log::start();
     let stage = Stage::new(|_| ()).await;
-    let fan_out = async |number: usize, children: usize, does: &str| {
-        let script = format!("Part {number}. [[sim:fan_out n={children} tool=Agent field=prompt | {does}]]");
-        let mut lives = Vec::new();
-        for told in stage.fan_out(&parent(FREE, &script)).await {
-            let mut body = child(FREE, &told);
-            let first = stage.send(&body).await;
-            assert_eq!(plan(&first), FORKED, "{number}");
-            super::extend(&mut body, &first);
-            lives.push(body);
-        }
-        lives
-    };
-    // Children of this tool say one thing and are gone, as far as anybody knows.
-    for number in 0..2 {
-        fan_out(number, 2, "text").await;
-    }
-    stage.ended("forked", 4).await;
-    let mut lives = Vec::new();
-    for number in 2..5 {
-        lives.extend(fan_out(number, 3, "tools turns=4 tool=search").await);
-    }
-    // These do not.
-    for body in &mut lives {
-        for _ in 0..4 {
+    let script = "[[sim:fan_out n=2 tool=Agent field=prompt | tools turns=4 tool=search]]";
+    let mut lives: Vec<_> =
+        stage.fan_out(&parent(FREE, script)).await.iter().map(|told| careful(told)).collect();
+    for turn in 0..5 {
+        for body in &mut lives {
             let exchange = stage.send(body).await;
+            assert_eq!(plan(&exchange), FORKED, "{turn}");
             super::extend(body, &exchange);
         }
+        // They are forked at any price, and judged by what they would have cost as sent.
+        stage.forkpoint.reload(|config| config.fork.policy.max_cost_ratio = 1.0);
     }
-    stage.ended("forked", 4 + 9 * 5).await;
-    assert_eq!(stage.count("standdowns_total", &["reason=\"cost\""]), 1);
+    stage.ended("forked", 10).await;
+    assert_eq!(stage.count("standdowns_total", &["reason=\"dearer\""]), 1);
+    assert!(stage.usd("context_usd_total") > 0.0);
+    stage.forkpoint.reload(|config| config.fork.policy.max_cost_ratio = 100.0);
+    let next = async |number: usize| {
+        let script = format!("Part {number}. {script}");
+        let told = stage.fan_out(&parent(FREE, &script)).await;
+        plan(&stage.send(&careful(&told[0])).await).map(str::to_owned)
+    };
+    assert_eq!(next(1).await, ["child", "aligned", "stood_down"]);
+    stage.forkpoint.proxy.clock().skip(60 * 60 * 1_000);
+    assert_eq!(next(2).await, FORKED, "it is tried again");
+    assert_eq!(next(3).await, ["child", "aligned", "stood_down"], "with one fan-out");
     let said = log.text().lines().find(|line| line.contains("forking stands down")).map(str::to_owned);
     let said: Value = serde_json::from_str(&said.expect("a warning")).unwrap();
-    assert_eq!([&said["level"], &said["tool"], &said["reason"]], ["WARN", "Agent", "cost"]);
+    assert_eq!([&said["level"], &said["tool"], &said["reason"]], ["WARN", "Agent", "dearer"]);
     assert_eq!(said["tenant"], log.records()[0]["tenant"]);
 }
 
@@ -176,28 +179,29 @@ async fn forking_stands_down_where_forked_children_say_nothing() {
 
 #[tokio::test]
 async fn a_child_that_outlives_the_horizon_is_a_warning_before_it_ends() {
+    let log = Log::start();
     let stage = Stage::new(|_| ()).await;
     let script = "[[sim:fan_out n=5 tool=Agent field=prompt | tools turns=20 tool=search]]";
-    // It marks its system prompt and its newest message itself, so that as sent only its first turn is dear.
-    let careful = |told: &str| {
-        let mut body = child(FREE, told);
-        body["system"][0]["cache_control"] = json!({"type": "ephemeral"});
-        body["cache_control"] = json!({"type": "ephemeral"});
-        body
-    };
     let told = stage.fan_out(&parent(FREE, &format!("One. {script}"))).await;
     let mut body = careful(&told[0]);
-    let mut turns = 0;
-    for (fan_out, until, expected) in [("Two.", 3, FORKED), ("Three.", 10, ["child", "aligned", "cost"])] {
+    let (mut turns, mut newcomers) = (0, 1);
+    for (fan_out, until, expected) in [("Two.", 3, 4), ("Three.", 10, 10)] {
         while turns < until {
             let exchange = stage.send(&body).await;
             assert_eq!((exchange.status, plan(&exchange)), (200, FORKED), "a child keeps its prefix");
             super::extend(&mut body, &exchange);
             turns += 1;
         }
-        let newcomers = u64::from(fan_out == "Three.");
-        stage.ended("forked", turns + newcomers).await;
+        stage.ended("forked", turns).await;
+        // The bound is that of the requests as sent from here on; whoever is forked stays so.
+        stage.forkpoint.reload(|config| config.fork.policy.max_cost_ratio = 1.0);
         let told = stage.fan_out(&parent(FREE, &format!("{fan_out} {script}"))).await;
-        assert_eq!(plan(&stage.send(&careful(&told[0])).await), expected, "after {turns} turns");
+        let newcomer = stage.send(&careful(&told[0])).await;
+        assert_eq!(plan(&newcomer), ["child", "aligned", "cost"], "after {turns} turns");
+        stage.ended("unforked", newcomers).await;
+        newcomers += 1;
+        let lines = log.records();
+        let line = lines.iter().rfind(|line| line["reason"] == "cost").expect("the newcomer's line");
+        assert_eq!(line["predicted_turns"], expected, "after {turns} turns");
     }
 }

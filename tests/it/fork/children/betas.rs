@@ -8,6 +8,7 @@ use forkpoint::sim::settings::PromptLayer;
 use serde_json::{Value, json};
 
 use super::{Exchange, FORKED, FREE, Stage, child, extend, parent, plan, usage};
+use crate::harness::Log;
 use crate::workload::{Letter, prose};
 
 const PARENTS: &str = "one-2099-01-01";
@@ -18,7 +19,11 @@ const FAN_OUT: &str = "[[sim:fan_out n=2 tool=Agent field=prompt | text words=5]
 async fn before(betas: PromptLayer, configure: impl FnOnce(&mut Config)) -> Stage {
     let mut sim = SimConfig::default();
     sim.rules.invalidation.betas = betas;
-    Stage::before(sim, configure).await
+    let as_sent = |config: &mut Config| {
+        config.fork.policy.max_cost_ratio = 1.0;
+        configure(config);
+    };
+    Stage::before(sim, as_sent).await
 }
 
 impl Stage {
@@ -82,6 +87,7 @@ async fn betas_that_a_conversation_has_shown_to_cost_nothing_are_priced_so() {
 
 #[tokio::test]
 async fn a_bill_that_shows_the_contrary_makes_betas_dear_again() {
+    let log = Log::start();
     let stage = before(PromptLayer::Nothing, |_| ()).await;
     stage.one_more_beta("It is about ships.").await;
     stage.one_more_beta("It is about planes.").await;
@@ -93,7 +99,13 @@ async fn a_bill_that_shows_the_contrary_makes_betas_dear_again() {
     assert_eq!(usage(&dear).cache_read, 0);
     assert_eq!(plan(&stage.child_with_both("It is about woods.").await), ["child", "aligned", "cost"]);
     stage.one_more_beta("It is about towns.").await;
-    assert_eq!(plan(&stage.child_with_both("It is about hills.").await), FORKED);
+    // What was lost so far keeps it from being forked, and not its betas.
+    assert_eq!(plan(&stage.child_with_both("It is about hills.").await), ["child", "aligned", "cost"]);
+    stage.ended("unforked", 2).await;
+    let predicted: Vec<f64> =
+        log.records().iter().filter_map(|line| line["predicted_forked"].as_f64()).collect();
+    let [.., woods, hills] = predicted[..] else { panic!("{predicted:?}") };
+    assert!(hills < 0.7 * woods, "{predicted:?}");
 }
 
 #[tokio::test]

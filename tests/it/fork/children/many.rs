@@ -85,7 +85,8 @@ async fn sixty_four_children_stand_on_one_prefix() {
 async fn children_do_not_fork() {
     // The second is not forked, but a child all the same.
     for forks in [true, false] {
-        let stage = Stage::new(|_| ()).await;
+        let ratio = if forks { 100.0 } else { 1.0 };
+        let stage = Stage::new(|config| config.fork.policy.max_cost_ratio = ratio).await;
         let script =
             "[[sim:fan_out n=2 tool=Agent field=prompt | fan_out n=2 tool=Agent field=prompt | text]]";
         let told = stage.fan_out(&parent(FREE, script)).await;

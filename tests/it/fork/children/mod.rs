@@ -85,6 +85,10 @@ impl Stage {
     fn count(&self, metric: &str, labels: &[&str]) -> u64 {
         self.forkpoint.metric(&format!("forkpoint_{metric}"), labels) as u64
     }
+
+    fn usd(&self, metric: &str) -> f64 {
+        self.forkpoint.metric(&format!("forkpoint_{metric}"), &[])
+    }
 }
 
 /// A simulator whose models have a window of so many tokens.

@@ -143,23 +143,23 @@ async fn the_newest_turn_of_a_session_is_named_without_its_id() {
 
 #[tokio::test]
 async fn what_a_question_with_instructions_costs_is_told_by_its_parents_model() {
-    let stage = Stage::new(|_| ()).await;
+    let stage = Stage::new(|config| config.fork.policy.max_cost_ratio = 1.0).await;
     let turn = stage.fanned_out(&parent(FREE, FAN_OUT), "one").await;
     let asked = |words: usize| {
         let mut body = question();
         body["system"] = json!(prose("You sum up, and nothing else.", words));
         of_session(naming(&body, &turn), "one")
     };
+    // A few words of its own are cheaper without a parent.
+    assert_eq!(plan(&stage.post(&asked(100)).await), ["child", "aligned", "cost"]);
     // Its own words are written whatever it stands on, and by itself it would be refused: it has no model.
     let exchange = stage.post(&asked(30_000)).await;
     assert_eq!((exchange.status, plan(&exchange)), (200, FORKED), "{:?}", exchange.answer);
     assert_eq!(forwarded(&exchange)["model"], FREE);
-    stage.forkpoint.recorded(2).await;
+    stage.forkpoint.recorded(3).await;
     let billed =
         |kind: &str| stage.count("tokens_total", &[&format!("model=\"{FREE}\""), kind, "role=\"child\""]);
     assert!(billed("kind=\"cache_read\"") > 40_000, "counted as what it was billed as");
-    // A few words of its own are cheaper without a parent.
-    assert_eq!(plan(&stage.post(&asked(100)).await), ["child", "aligned", "cost"]);
 }
 
 #[tokio::test]

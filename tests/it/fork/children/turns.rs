@@ -128,7 +128,7 @@ fn shared_messages(body: &Value) -> Value {
 #[tokio::test]
 async fn forking_is_never_dearer_than_sending() {
     // A small child under a large parent: nothing of its own to save.
-    let stage = Stage::new(|_| ()).await;
+    let stage = Stage::new(|config| config.fork.policy.max_cost_ratio = 1.0).await;
     let told = stage.fan_out(&parent(FREE, "[[sim:fan_out n=2 tool=Agent field=prompt | text]]")).await;
     let mut small = child(FREE, &told[0]);
     small["system"] = json!("You are terse.");

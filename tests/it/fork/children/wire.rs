@@ -72,7 +72,9 @@ async fn the_children_of_recorded_clients_are_forked_or_say_why_not() {
             other => panic!("what becomes of {other}?"),
         };
         assert_eq!(said(client, at_any_price).await, table(client, at_any_price_are), "{client}");
-        assert_eq!(said(client, |_| ()).await, table(client, by_default), "{client}");
+        let default = Config::default().fork.policy;
+        let by_the_bill = |config: &mut Config| config.fork.policy = default;
+        assert_eq!(said(client, by_the_bill).await, table(client, by_default), "{client}");
     }
 }
 

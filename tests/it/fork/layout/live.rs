@@ -9,8 +9,8 @@ use forkpoint::engine::family::fanout::{
     Draft, Explicit, FanOuts, LATEST, Newcomer, Parent, Recognised, Rules,
 };
 use forkpoint::engine::fork::{
-    ChildHabits, ChildPrefix, EligibilityFacts, Forecast, ParentPrefix, PricedCache, PromptSizes, Turn,
-    eligible, siblings,
+    Bills, ChildHabits, ChildPrefix, EligibilityFacts, Forecast, OwnWarmth, ParentPrefix, PricedCache,
+    PromptSizes, Turn, eligible, siblings,
 };
 use forkpoint::engine::request::prefix::Attribution;
 use forkpoint::engine::words::{TenantId, Ttl};
@@ -98,12 +98,12 @@ impl Stage {
             siblings: siblings(&child.fork, &self.house.policy),
             warm: true,
             cold_messages: false,
-            sent_warm: 0,
+            own: OwnWarmth::default(),
             entry_ttl: parent_prefix.ttl(),
             ttl: Ttl::FiveMinutes,
         };
         let habits = ChildHabits { turns: Some(1.0), ..ChildHabits::default() };
-        Forecast::of(&sizes, &habits, &cache, &self.house.policy).unwrap()
+        Forecast::of(&sizes, &habits, &cache, |_| Bills::default(), &self.house.policy).unwrap()
     }
 
     /// One turn of a child, forked; what was asked of it and what it cost.

@@ -1,0 +1,129 @@
+//! One fan-out from its first child to its last, and what many of them teach.
+
+use super::life::Life;
+use super::{Answered, QUIET_MS};
+use crate::engine::request::prefix::PrefixHash;
+use crate::engine::words::{Arm, CostUnit, Moment};
+
+/// When so many siblings or starts were counted, the older ones count half.
+const COUNTED_MAX: f64 = 64.0;
+
+/// A fan-out whose children have not all ended.
+#[derive(Debug)]
+pub struct RunningFanOut {
+    /// The children that it may have, those that came and have not ended, and those that have.
+    expected: u64,
+    pub open: u64,
+    ended: u64,
+    /// When one of them was last heard of.
+    pub heard: Moment,
+    first: Option<Arrived>,
+    /// The bills of its forked children; none before the first of them has ended.
+    pub forked: Option<ForkedBills>,
+}
+
+/// The first turn of a child.
+#[derive(Clone, Copy, Debug)]
+struct Arrived {
+    came_at: Moment,
+    begun_at: Moment,
+    prompt: PrefixHash,
+}
+
+/// What was billed to the forked children of a fan-out, and what they would have cost as sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ForkedBills {
+    pub unit: CostUnit,
+    pub billed: f64,
+    pub sent: f64,
+}
+
+impl RunningFanOut {
+    pub fn new(expected: u64) -> RunningFanOut {
+        RunningFanOut { expected, open: 0, ended: 0, heard: Moment(0), first: None, forked: None }
+    }
+
+    /// A child has had its first turn.
+    pub fn arrive(&mut self, turn: &Answered<'_>, siblings: &mut Siblings) {
+        let arrived = Arrived { came_at: turn.came_at, begun_at: turn.begun_at, prompt: turn.prompt };
+        let Some(first) = self.first else {
+            self.first = Some(arrived);
+            return;
+        };
+        let (first, later) =
+            if arrived.came_at < first.came_at { (arrived, first) } else { (first, arrived) };
+        siblings.add(later.came_at < first.begun_at, later.prompt == first.prompt);
+        self.first = Some(first);
+    }
+
+    /// A child has ended.
+    pub fn end(&mut self, life: &Life) {
+        self.open = self.open.saturating_sub(1);
+        self.ended += 1;
+        let Some(bills) = life.bills.filter(|_| life.arm == Arm::Forked) else { return };
+        match &mut self.forked {
+            Some(sums) if sums.unit == bills.unit => {
+                sums.billed += bills.billed;
+                sums.sent += bills.sent;
+            }
+            Some(_) => {}
+            none => *none = Some(bills),
+        }
+    }
+
+    /// Returns true if no further child is expected.
+    pub fn has_ended(&self, now: Moment) -> bool {
+        (self.open == 0 && self.ended >= self.expected) || now.since(self.heard) > QUIET_MS
+    }
+}
+
+/// How siblings come; the older count less.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Siblings {
+    count: f64,
+    together: f64,
+    alike: f64,
+}
+
+impl Siblings {
+    fn add(&mut self, is_together: bool, is_alike: bool) {
+        if self.count >= COUNTED_MAX {
+            [&mut self.count, &mut self.together, &mut self.alike].into_iter().for_each(|sum| *sum /= 2.0);
+        }
+        self.count += 1.0;
+        self.together += f64::from(u8::from(is_together));
+        self.alike += f64::from(u8::from(is_alike));
+    }
+
+    /// The share that came before the first one was answered; zero until known.
+    pub fn together(&self) -> f64 {
+        if self.count > 0.0 { self.together / self.count } else { 0.0 }
+    }
+
+    /// The share with the first one's tools and system prompt; all until known.
+    pub fn alike(&self) -> f64 {
+        if self.count > 0.0 { self.alike / self.count } else { 1.0 }
+    }
+}
+
+/// Fan-outs after a tool's first, and those of them that would have found their prompt warm; the older count less.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Starts {
+    warm: f64,
+    all: f64,
+}
+
+impl Starts {
+    pub fn add(&mut self, is_warm: bool) {
+        if self.all >= COUNTED_MAX {
+            (self.warm, self.all) = (self.warm / 2.0, self.all / 2.0);
+        }
+        self.all += 1.0;
+        self.warm += f64::from(u8::from(is_warm));
+    }
+
+    /// Those that were warm, and all.
+    pub fn counts(self) -> [f64; 2] {
+        [self.warm, self.all]
+    }
+}
