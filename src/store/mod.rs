@@ -30,10 +30,10 @@ pub use budget::{Budget, ByteKind};
 pub use tenant::Tenant;
 
 use crate::engine::family::fanout::Rules;
-use crate::engine::fork::experiment::Rereads;
+use crate::engine::fork::experiment::{Declined, Rereads};
 use crate::engine::gate::GateSettings;
 use crate::engine::tenant::TenantAccess;
-use crate::engine::words::{Arm, Moment, TenantId, Ticket};
+use crate::engine::words::{Arm, Moment, Refusal, TenantId, Ticket};
 use weights::SharedWeights;
 
 /// Tenants at once: what a tenant takes at least, and the time to look for the largest, are bounded by it.
@@ -211,6 +211,17 @@ impl Store {
             tenant.look(|state| {
                 let read = state.experiment.rereads().filter(|(_, _, rereads)| rereads.turns > 0);
                 read.map(|(tool, arm, rereads)| (id, tool.to_owned(), arm, *rereads)).collect::<Vec<_>>()
+            })
+        };
+        self.known().into_iter().flat_map(of).collect()
+    }
+
+    /// Returns the children of each tenant and tool that were not forked, by reason.
+    pub fn declined(&self) -> Vec<(TenantId, String, Refusal, Declined)> {
+        let of = |(id, tenant): (TenantId, Arc<Tenant>)| {
+            tenant.look(|state| {
+                let all = state.experiment.all_declined();
+                all.map(|(tool, why, declined)| (id, tool.to_owned(), why, declined)).collect::<Vec<_>>()
             })
         };
         self.known().into_iter().flat_map(of).collect()

@@ -5,6 +5,7 @@
 //! what the terminal sends (Ctrl-C, Ctrl-Z, a new size) reaches it without us; what is sent to us alone is
 //! passed on. Its exit code is ours.
 
+mod reasons;
 mod receipt;
 mod signals;
 
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 
 use crate::config::{self, Loaded, Overrides, ValueOrigin};
+use crate::engine::fork::experiment::Declined;
 use crate::proxy::Proxy;
 
 use super::start::{self, ServerTask};
@@ -147,6 +149,7 @@ async fn session(args: &RunArgs, loaded: Loaded) -> Result<ExitCode, Failure> {
             prices: &prices,
             lasted: started.elapsed(),
             rereads: rereads(&proxy),
+            declined: declined(&proxy),
         };
         let _ = std::io::stderr().write_all(receipt.of(&exposition).as_bytes());
     }
@@ -160,6 +163,18 @@ fn rereads(proxy: &Proxy) -> BTreeMap<String, u64> {
         *by_tool.entry(tool).or_default() += rereads.tokens;
     }
     by_tool
+}
+
+/// The children that were not forked, by the tool that started them and the reason.
+fn declined(proxy: &Proxy) -> BTreeMap<(String, &'static str), Declined> {
+    let mut all = BTreeMap::new();
+    for (_, tool, why, declined) in proxy.store().declined() {
+        let sum: &mut Declined = all.entry((tool, reasons::in_words(why))).or_default();
+        sum.children += declined.children;
+        sum.forked_usd += declined.forked_usd;
+        sum.aligned_usd += declined.aligned_usd;
+    }
+    all
 }
 
 fn spawn(words: &[OsString], proxy: SocketAddr) -> Result<Child, Failure> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::cli::demo::grouped;
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::prices::Prices;
+use crate::engine::fork::experiment::Declined;
 use crate::engine::fork::weighed;
 
 /// The facts for a receipt that are not in the metrics.
@@ -17,6 +18,8 @@ pub struct Receipt<'a> {
     pub lasted: Duration,
     /// The tokens that children have read again, by the tool that started them.
     pub rereads: BTreeMap<String, u64>,
+    /// The children that were not forked, by the tool that started them and the reason in words.
+    pub declined: BTreeMap<(String, &'static str), Declined>,
 }
 
 const KINDS: [&str; 5] = ["uncached", "cache_read", "cache_write_5m", "cache_write_1h", "output"];
@@ -52,9 +55,14 @@ impl Receipt<'_> {
             "children",
             counts(sheet.total("children_total"), &sheet.by("children_total", &["plan", "reason"])),
         );
+        for ((tool, why), declined) in &self.declined {
+            line(
+                "not forked",
+                format!("{} {}: {why}{}", declined.children, whose(tool), prices_of(declined)),
+            );
+        }
         for (tool, tokens) in &self.rereads {
-            let who = if tool.is_empty() { "children".to_owned() } else { format!("children of `{tool}`") };
-            let tokens = grouped(*tokens);
+            let (who, tokens) = (whose(tool), grouped(*tokens));
             line(
                 "read again",
                 format!("{who} read again {tokens} tokens that their parent had already read"),
@@ -79,6 +87,19 @@ impl Receipt<'_> {
         );
         out
     }
+}
+
+fn whose(tool: &str) -> String {
+    if tool.is_empty() { "children".to_owned() } else { format!("children of `{tool}`") }
+}
+
+/// What they were predicted to cost forked and aligned, if that is known.
+fn prices_of(declined: &Declined) -> String {
+    if declined.aligned_usd <= 0.0 {
+        return String::new();
+    }
+    let Declined { forked_usd, aligned_usd, .. } = declined;
+    format!("; forked they were predicted to cost ${forked_usd:.4}, aligned ${aligned_usd:.4}")
 }
 
 /// The samples of an exposition.
@@ -233,7 +254,9 @@ fn duration(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::run::reasons::in_words;
     use crate::engine::cache::prices::{Model, ModelFacts, Multiplier, Multipliers};
+    use crate::engine::words::Refusal;
 
     /// With a table of one model, which has multipliers and no price.
     fn receipt(exposition: &str) -> String {
@@ -253,8 +276,12 @@ mod tests {
         };
         let (prices, lasted) = (Prices::new(vec![row]), Duration::from_millis(61_500));
         let rereads = BTreeMap::from([("Agent".to_owned(), 18_400)]);
-        Receipt { upstream: "http://up.example", mode: "align", prices: &prices, lasted, rereads }
-            .of(exposition)
+        let declined = Declined { children: 5, forked_usd: 0.25, aligned_usd: 0.125 };
+        let why = in_words(Refusal::Unlearned);
+        let has_children = exposition.contains("children_total");
+        let declined = has_children.then(|| (("Agent".to_owned(), why), declined)).into_iter().collect();
+        let (upstream, mode) = ("http://up.example", "align");
+        Receipt { upstream, mode, prices: &prices, lasted, rereads, declined }.of(exposition)
     }
 
     #[test]
@@ -290,6 +317,7 @@ forkpoint: 1 min 1 s through mode align to http://up.example
   left alone    1 (oauth: 1)
   fan-outs      3
   children      5 (aligned: align: 5)
+  not forked    5 children of `Agent`: nothing is known yet of how long such children live, and long ones would be dearer forked; forked they were predicted to cost $0.2500, aligned $0.1250
   read again    children of `Agent` read again 18,400 tokens that their parent had already read
   tokens        uncached 12,350 · cache read 0 · cache write 5m 0 · cache write 1h 0 · output 7
   cost          billed $12.50 · as sent $20.00 · aligned $13.25 (an estimate, by list prices)

@@ -341,3 +341,23 @@ fn nobody_waits_for_a_model_that_was_learned_to_be_slow() {
     assert_eq!(gate(&sending).outcome, GateOutcome::TooSlow);
     assert!(sending.gate.unwrap().arrival.is_none());
 }
+
+#[test]
+fn what_was_decided_for_a_fan_out_holds_for_all_its_children_and_for_a_while() {
+    let mut tenant = TestTenant::new();
+    tenant.parent_has_called(0);
+    let first = Case::new(&tenant, &child_body("a"), 100).go(100).flight;
+    assert_eq!(first.plan, Plan::Forked);
+    let decided = first.forecast.expect("a forecast");
+    let usage = bill(&first);
+    let mut first = tenant.accept(first, 200);
+    tenant.begins(&mut first, Some(usage), 200);
+    // From here on forking pays for nobody whose fan-out is decided now.
+    tenant.policy.fork.max_cost_ratio = 0.0;
+    let second = Case::new(&tenant, &child_body("b"), 300);
+    let sending = second.sending(300);
+    assert_eq!((sending.plan, sending.forecast), (Plan::Forked, Some(decided)));
+    let late = 100 + decided.ttl.ms();
+    let second = Case::new(&tenant, &child_body("b"), late);
+    assert_eq!(second.plan(late), Plan::Aligned(Why::Refused(Refusal::Cost)), "the parent's entry is gone");
+}

@@ -9,7 +9,7 @@ use super::relation::{FirstSeen, Kind, tool_of};
 use crate::engine::family::conversation::Conversation;
 use crate::engine::family::fanout::{Bindable, Binding, Child, Who};
 use crate::engine::fork::Forecast;
-use crate::engine::words::{Moment, Ticket};
+use crate::engine::words::{Moment, Plan, Ticket, Why};
 
 impl TenantState {
     /// A request goes out as it was decided: enters it into the ledger of what is billed, and binds a child that is put
@@ -35,8 +35,13 @@ impl TenantState {
             }
             _ => None,
         };
-        if let (Kind::Child(child), Some(forecast)) = (&relation.kind, plan.forecast) {
-            self.decide_fan_out(&child.child, forecast, plan.first.is_some(), now);
+        if let Kind::Child(child) = &relation.kind {
+            if let Some(forecast) = plan.forecast {
+                self.decide_fan_out(&child.child, forecast, plan.first.is_some(), now);
+            }
+            if let Plan::Aligned(Why::Refused(why)) = plan.plan {
+                self.experiment.declined(tool_of(&child.child), why, plan.forecast.as_ref(), now);
+            }
         }
         let FlightPlan { trace, first, .. } = plan;
         let prediction = self.predict_as(&trace, Some(ticket), now);

@@ -24,10 +24,10 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::economics::{Bills, ChildHabits};
+use super::economics::{Bills, ChildHabits, Forecast};
 use crate::engine::family::fanout::{Binding, ForkId};
 use crate::engine::request::prefix::PrefixHash;
-use crate::engine::words::{Arm, CostUnit, Moment, StandDown, StopReason};
+use crate::engine::words::{Arm, CostUnit, Moment, Refusal, StandDown, StopReason};
 use fan_out::{RunningFanOut, Siblings, Starts};
 use life::{Life, Lives};
 use net::SafetyNet;
@@ -114,7 +114,17 @@ struct Tool {
     /// In the order of [`CostUnit`].
     bills: [Bills; 2],
     running: BTreeMap<ForkId, RunningFanOut>,
+    declined: HashMap<Refusal, Declined>,
     net: SafetyNet,
+}
+
+/// Children that were not forked, for one reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Declined {
+    pub children: u64,
+    /// Dollars that they were predicted to cost forked and aligned, as far as that is known.
+    pub forked_usd: f64,
+    pub aligned_usd: f64,
 }
 
 impl ForkExperiment {
@@ -135,6 +145,25 @@ impl ForkExperiment {
         if let Some(tool) = self.tools.get_mut(tool) {
             tool.net.forked(fork, now);
         }
+    }
+
+    /// A child of this tool goes out without a fork.
+    pub fn declined(&mut self, tool: &str, why: Refusal, forecast: Option<&Forecast>, now: Moment) {
+        let name = self.tool(tool, now);
+        let Some(tool) = self.tools.get_mut(&name) else { return };
+        let declined = tool.declined.entry(why).or_default();
+        declined.children += 1;
+        if let Some(forecast) = forecast.filter(|forecast| forecast.unit == CostUnit::Dollars) {
+            declined.forked_usd += forecast.forked;
+            declined.aligned_usd += forecast.aligned;
+        }
+    }
+
+    /// Returns the children of each tool that were not forked, by reason.
+    pub fn all_declined(&self) -> impl Iterator<Item = (&str, Refusal, Declined)> {
+        self.tools
+            .iter()
+            .flat_map(|(name, tool)| tool.declined.iter().map(|(why, declined)| (&**name, *why, *declined)))
     }
 
     /// Takes in a finished turn. Returns the tools that forking stands down for from now on: of this child or, if others
