@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::engine::answer::diagnosis;
-use crate::engine::cache::breakpoints::{self, Profile, Situation};
+use crate::engine::cache::breakpoints::{self, Profile, Situation, StaticEnds};
 use crate::engine::family::arrival::Arrival;
 use crate::engine::family::conversation::{Conversation, Trace};
 use crate::engine::request::edit::{self, Edit, Forwarded};
@@ -37,7 +37,7 @@ pub struct Facts {
     pub bound_thinking: bool,
     pub minimum_tokens: Option<u64>,
     pub tokens_per_byte: Option<f64>,
-    /// True if other requests come with the same tools and system prompt: the siblings of a child.
+    /// True if other requests come with the same tools: the siblings of a child.
     pub has_siblings: bool,
     /// The last piece that they have too, of a fork that its client has made.
     pub shared: Option<usize>,
@@ -48,10 +48,10 @@ pub struct Facts {
 /// Facts that a tenant's traffic tells about a request as it will go out: in the one spelling that is learned by.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Habits {
-    /// True if its prefix came before in another conversation.
-    pub seen_before: bool,
-    /// The share of conversations of this tenant and tool set that continue.
-    pub continues: Option<f64>,
+    /// True if conversations of this tenant and tool set seldom continue.
+    pub seldom_continues: bool,
+    /// The ends that other conversations are known to read.
+    pub read_by_others: StaticEnds,
     /// The last piece that ends a cache entry of its conversation.
     pub last_written: Option<usize>,
 }
@@ -134,9 +134,8 @@ pub fn mark(arrival: &Arrival, spelt: &Spelt, rules: Rules, facts: &Facts, habit
         minimum_tokens: facts.minimum_tokens,
         tokens_per_byte: facts.tokens_per_byte,
         last_written: habits.last_written,
-        seen_before: habits.seen_before,
-        continues: if arrival.predecessor().is_none() { habits.continues } else { None },
-        has_siblings: facts.has_siblings,
+        seldom_continues: habits.seldom_continues && arrival.predecessor().is_none(),
+        read_by_others: habits.read_by_others,
         shared: facts.shared,
         unread_from: arrival.conversation().and_then(|conversation| conversation.unread_from()),
     };

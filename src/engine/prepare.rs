@@ -113,7 +113,7 @@ impl<T: TenantAccess> Preparation<'_, T> {
                 if let Treatment::Observed(_) = self.treatment {
                     // Its spellings are learned as well, so that the next one is compared with what would have been
                     // sent before it.
-                    if let Some((would_be, interns)) = self.imagined() {
+                    if let Some((would_be, interns)) = self.imagined(&relation) {
                         (imagined, own.interns) = (Some(would_be), interns);
                     }
                 }
@@ -155,20 +155,16 @@ impl<T: TenantAccess> Preparation<'_, T> {
             .unwrap_or_else(|| Relation::plain(self.who, "no_fork_point"))
     }
 
-    /// The request with breakpoints where they will be read. A child seldom comes alone: where nothing was to be written
-    /// at its end, its siblings read what it shares with them.
+    /// The request with breakpoints where they will be read.
     fn marked(&self, spelt: Spelt, relation: &Relation) -> OwnRequest {
         let marked = guarded(|| {
-            let marked = self.mark(&spelt, &self.facts(false));
-            let has_siblings = relation.role() == Role::Child && ends_without_tail(&marked);
             let shared = match &relation.kind {
                 Kind::ClientFork(first) => first.child.last_shared(&spelt.forwarded),
                 _ => None,
             };
-            if has_siblings || shared.is_some() {
-                return self.mark(&spelt, &Facts { has_siblings, shared, ..self.facts(false) });
-            }
-            marked
+            // A child seldom comes alone.
+            let has_siblings = relation.role() == Role::Child;
+            self.mark(&spelt, &Facts { has_siblings, shared, ..self.facts(false) })
         });
         let Some(Marked { trace, body, plan }) = marked else { return self.as_it_came(Reason::Internal) };
         let Spelt { conversation, interns, pins, .. } = spelt;
@@ -190,7 +186,7 @@ impl<T: TenantAccess> Preparation<'_, T> {
         // The entries of a forked child in its own words are those of the aligned world.
         let arrival = &self.request.arrival;
         let was_forked = arrival.conversation().is_some_and(Conversation::was_forked);
-        let habits = self.habits(&spelt.forwarded, facts.imagined || was_forked);
+        let habits = self.habits(&spelt.forwarded, facts, was_forked);
         align::mark(&self.request.arrival, spelt, self.policy.align, facts, &habits)
     }
 
@@ -209,10 +205,11 @@ impl<T: TenantAccess> Preparation<'_, T> {
     }
 
     /// The request as mode `align` would have changed it, and what it tells about spellings.
-    fn imagined(&self) -> Option<(Imagined, News)> {
+    fn imagined(&self, relation: &Relation) -> Option<(Imagined, News)> {
         let aligned = guarded(|| {
             let spelt = self.spell(true).ok()?;
-            let Marked { trace, plan, .. } = self.mark(&spelt, &self.facts(true));
+            let facts = Facts { has_siblings: relation.role() == Role::Child, ..self.facts(true) };
+            let Marked { trace, plan, .. } = self.mark(&spelt, &facts);
             Some((trace, plan, spelt))
         });
         let (trace, plan, spelt) = aligned??;
@@ -275,12 +272,11 @@ impl<T: TenantAccess> Preparation<'_, T> {
         }
     }
 
-    fn habits(&self, forwarded: &Remembered, imagined: bool) -> Habits {
-        let arrival = &self.request.arrival;
-        let is_similar = arrival.similar_conversation().is_some();
+    fn habits(&self, forwarded: &Remembered, facts: &Facts, was_forked: bool) -> Habits {
+        let (arrival, imagined) = (&self.request.arrival, facts.imagined || was_forked);
         self.tenant.look(|state| Habits {
-            seen_before: is_similar || state.learned.knows_prefix(forwarded),
-            continues: state.learned.continues(forwarded, self.now),
+            seldom_continues: state.learned.habits.seldom_continues(forwarded),
+            read_by_others: state.learned.read_by_others(forwarded, facts.has_siblings, self.now),
             last_written: state.last_written(arrival, forwarded, imagined, self.now),
         })
     }
@@ -310,11 +306,6 @@ impl<T: TenantAccess> ChildSources for Sources<'_, T> {
 /// Runs a step; none if it panics.
 fn guarded<R>(step: impl FnOnce() -> R) -> Option<R> {
     std::panic::catch_unwind(AssertUnwindSafe(step)).ok()
-}
-
-/// Returns true if nothing is to be written at the end of a request: it will not go on.
-fn ends_without_tail(marked: &Marked) -> bool {
-    matches!(why_unmarked(&marked.plan), Some(Skip::OneShot | Skip::SeldomContinues))
 }
 
 /// Why no breakpoint was added where the next request would read.

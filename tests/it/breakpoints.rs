@@ -1,7 +1,7 @@
 //! Planned requests against the simulator: it refuses nothing that it accepts directly, and what is planned is read.
 
 use bytes::Bytes;
-use forkpoint::engine::cache::breakpoints::{Profile, Situation, plan};
+use forkpoint::engine::cache::breakpoints::{Profile, Situation, StaticEnds, plan};
 use forkpoint::engine::request::anatomy::Anatomy;
 use forkpoint::engine::request::edit::apply;
 use forkpoint::engine::words::Carrier;
@@ -163,8 +163,11 @@ async fn refuses_nothing(nested: NestedMarkers) {
         }
         accepted += 1;
         let profile = if round % 3 == 0 { Profile::BlocksOnly } else { Profile::Anthropic };
-        let situation =
-            Situation { last_written: Some(round % 24), seen_before: true, ..Situation::new(profile) };
+        let situation = Situation {
+            last_written: Some(round % 24),
+            read_by_others: StaticEnds::BOTH,
+            ..Situation::new(profile)
+        };
         let (forwarded, _, edits) = planned(&body, &situation);
         changed += usize::from(edits > 0);
         let (status, answer) = bench.send(&forwarded).await;

@@ -53,16 +53,21 @@ fn layers_hashes_sizes_and_breakpoints_are_shown() {
 fn the_breakpoints_that_align_would_add_are_named() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "marked.json", TURN_1);
-    assert!(
-        text(&explain(folder.path(), &["marked.json"]))
-            .contains("align would add: nothing, the client's own")
-    );
+    let shown = text(&explain(folder.path(), &["marked.json"]));
+    assert!(shown.contains("align would add: nothing (below_minimum)"), "its tools are short: {shown}");
+    let hour = r#""name":"read","cache_control":{"type":"ephemeral","ttl":"1h"}"#;
+    write(folder.path(), "whole.json", &TURN_1.replace(r#""name":"read""#, hour));
+    let shown = text(&explain(folder.path(), &["whole.json"]));
+    assert!(shown.contains("align would add: nothing, the client's own"), "{shown}");
     let bare = TURN_1
         .replace(r#","cache_control":{"type":"ephemeral","ttl":"1h"}"#, "")
         .replace(r#","cache_control":{"type":"ephemeral"}"#, "");
     write(folder.path(), "short.json", &bare);
     let shown = text(&explain(folder.path(), &["short.json"]));
-    assert!(shown.contains("align would add: nothing (below_minimum, below_minimum)"), "{shown}");
+    assert!(
+        shown.contains("align would add: nothing (below_minimum, below_minimum, below_minimum)"),
+        "{shown}"
+    );
     let bare = bare.replace("terse", &"terse ".repeat(2_000));
     write(folder.path(), "bare.json", &bare);
     let shown = text(&explain(folder.path(), &["bare.json"]));

@@ -52,10 +52,10 @@ impl<'s> Line<'s> {
     }
 
     /// Lets simulated time pass, for all that stand on the line.
-    fn pause(&self) {
-        self.sim.clock().advance(PAUSE);
+    pub fn pause(&self, pause: Duration) {
+        self.sim.clock().advance(pause);
         if let Some(proxy) = &self.proxy {
-            proxy.clock().skip(u64::try_from(PAUSE.as_millis()).unwrap());
+            proxy.clock().skip(u64::try_from(pause.as_millis()).unwrap());
         }
     }
 
@@ -114,7 +114,7 @@ pub async fn play(client: &mut Client, line: &Line<'_>, turns: usize) -> Vec<Exc
     let mut exchanges: Vec<Exchange> = Vec::with_capacity(turns);
     while exchanges.len() < turns {
         if !exchanges.is_empty() {
-            line.pause();
+            line.pause(PAUSE);
         }
         let exchange = line.send(&client.letter()).await;
         let blocks = exchange.blocks();
@@ -129,10 +129,19 @@ pub async fn play(client: &mut Client, line: &Line<'_>, turns: usize) -> Vec<Exc
 
 /// Sends letters that were written elsewhere, at the same pace.
 pub async fn resend(letters: impl IntoIterator<Item = Letter>, line: &Line<'_>) -> Vec<Exchange> {
+    resend_every(PAUSE, letters, line).await
+}
+
+/// Sends letters so far apart.
+pub async fn resend_every(
+    pause: Duration,
+    letters: impl IntoIterator<Item = Letter>,
+    line: &Line<'_>,
+) -> Vec<Exchange> {
     let mut exchanges: Vec<Exchange> = Vec::new();
     for letter in letters {
         if !exchanges.is_empty() {
-            line.pause();
+            line.pause(pause);
         }
         exchanges.push(line.send(&letter).await);
     }

@@ -20,5 +20,5 @@ mod spelling;
 
 pub use client::{Behaviour, Client, Letter};
 pub use figures::{Bill, Row, table};
-pub use line::{Exchange, Line, play, resend};
+pub use line::{Exchange, Line, play, resend, resend_every};
 pub use shape::{Shape, prose, tool};

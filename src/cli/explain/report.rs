@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use crate::engine::cache::breakpoints::{self, Breakpoint, Plan, Profile, Situation};
+use crate::engine::cache::breakpoints::{self, Breakpoint, Plan, Profile, Situation, StaticEnds};
 use crate::engine::cache::divergence::Divergence;
 use crate::engine::cache::prices::MINIMUM_TOKENS;
 use crate::engine::cache::prices::Prices;
@@ -139,7 +139,7 @@ fn plan_of(exhibit: &Exhibit, before: Option<(&Exhibit, &Plan)>, prices: &Prices
         minimum_tokens: Some(prices.facts(&model).minimum_tokens.unwrap_or(MINIMUM_TOKENS)),
         tokens_per_byte: Some(1.0 / cost::BYTES_PER_TOKEN as f64),
         last_written,
-        seen_before: before.is_some(),
+        read_by_others: if before.is_some() { StaticEnds::BOTH } else { StaticEnds::default() },
         ..Situation::new(Profile::Anthropic)
     };
     breakpoints::plan(&exhibit.body, &exhibit.anatomy, &situation)

@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::engine::cache::prices::MINIMUM_TOKENS;
 use crate::engine::tenant::tests::*;
 use crate::engine::tenant::{TenantAccess, abandon};
 use crate::engine::words::{ForkNote, Skip};
@@ -102,10 +101,10 @@ fn a_plain_request_goes_out_with_its_markers() {
     let departure = Case::new(&tenant, &plain_body("Be brief.", &["Why?"]), 0).go(0);
     assert_eq!((departure.flight.plan, departure.outgoing.betas), (Plan::Aligned(Why::NotAChild), None));
     let sent: Value = serde_json::from_slice(&departure.outgoing.pieces.unwrap().concat()).unwrap();
-    for marked in [&sent["system"][0], &sent["messages"][0]["content"][0]] {
+    for marked in [&sent["tools"][0], &sent["system"][0], &sent["messages"][0]["content"][0]] {
         assert_eq!(marked["cache_control"], json!({"type": "ephemeral"}));
     }
-    assert_eq!(departure.outgoing.markers_added, 2);
+    assert_eq!(departure.outgoing.markers_added, 3);
 }
 
 #[test]
@@ -335,7 +334,7 @@ fn others_than_children_wait_only_where_the_operator_says_so() {
 fn nobody_waits_for_a_model_that_was_learned_to_be_slow() {
     let tenant = TestTenant::new();
     tenant.exchange(&plain_body("Be slow.", &["Why?"]), yes, 0);
-    tenant.look(|state| state.learned.began(MODEL, MINIMUM_TOKENS, false));
+    tenant.look(|state| state.learned.began(MODEL, 1, false));
     let _first = tenant.send(&plain_body("Be brief.", &["Why?"]), 10_000);
     let sending = Case::new(&tenant, &plain_body("Be brief.", &["Who?"]), 10_010).sending(10_010);
     assert_eq!(gate(&sending).outcome, GateOutcome::TooSlow);

@@ -8,7 +8,7 @@ use super::conversation::{Conversation, Outcome, Trace};
 use crate::engine::cache::entry::Parameters;
 use crate::engine::request::recall::{Like, Remembered, SharedParts};
 use crate::engine::respell::canonical::Choice;
-use crate::engine::words::BodyDigest;
+use crate::engine::words::{BodyDigest, Moment, Ttl};
 
 /// A request that was read, and what it follows.
 #[derive(Clone, Debug)]
@@ -52,6 +52,13 @@ impl Predecessor {
         let same = like.filter(is_last).map(|like| like.same).unwrap_or_default();
         let continued = self.trace.is_continued_by(received, false);
         Predecessor { same, as_sent: true, continued, ..self }
+    }
+
+    /// Returns true if it was the first of its conversation, and an entry that it wrote could be read at `now`. One on
+    /// its parent's prefix says nothing about conversations with those tools.
+    pub fn is_read_by(&self, now: Moment) -> bool {
+        let is_first = !self.trace.received.is_answered() && !self.conversation.was_forked();
+        is_first && now.since(self.outcome.sent) < Ttl::FiveMinutes.ms()
     }
 
     /// Returns true if it went out in the spelling that it came in. `imagined`: or would have, had it been aligned.

@@ -10,11 +10,11 @@ use super::eligible::is_snapshot;
 use super::fields::Comparison;
 use super::marks::{Later, Marks};
 use super::opening::{self, Opening, Record};
-use super::parent_prefix::{self, Branch, ParentPrefix};
+use super::parent_prefix::{self, Branch, ParentMark, ParentPrefix};
 use super::policy::ForkPolicy;
 use super::said::Said;
 use super::words;
-use crate::engine::cache::breakpoints::{self, Breakpoint, Profile};
+use crate::engine::cache::breakpoints::{self, BREAKPOINTS_MAX, Breakpoint, Profile};
 use crate::engine::family::fanout::Child;
 use crate::engine::request::edit::Forwarded;
 use crate::engine::request::identify::each_beta;
@@ -145,7 +145,13 @@ impl ChildPrefix {
         marks.results &= self.parent_prefix.has_results;
         let branch = Branch { request, line, changed: &changed, lenient: self.lenient };
         let mut out = Vec::new();
-        let entry = self.parent_prefix.append_to(&mut out, &branch, takes_markers && turn.is_first());
+        let of_parent = match turn {
+            _ if !takes_markers => None,
+            Turn::First => Some(ParentMark::Entry),
+            // A changed field or an image costs the messages then, and not everything.
+            Turn::Later(_) => (marks.len() < BREAKPOINTS_MAX).then_some(ParentMark::Fixed),
+        };
+        let entry = self.parent_prefix.append_to(&mut out, &branch, of_parent);
         if self.parent_prefix.has_results {
             out.extend(marks.results.then(|| marker::as_last_member(ttl)));
             out.push(Bytes::from_static(b"},"));
@@ -235,12 +241,6 @@ pub enum Turn {
     First,
     /// With the piece where the turn before wrote its tail, if that is known.
     Later(Option<usize>),
-}
-
-impl Turn {
-    fn is_first(self) -> bool {
-        self == Turn::First
-    }
 }
 
 /// The child's own message as it stands on one turn.

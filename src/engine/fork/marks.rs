@@ -4,6 +4,8 @@
 //! first turn    b the last placeholder · c before the directive · d the tail
 //! later turns   c · the last d · a bridge, if the new d is too far from it · the new d
 //! ```
+//!
+//! Where those are three on a later turn, the fourth is the end of the parent's system prompt.
 
 use std::ops::Range;
 
@@ -121,6 +123,11 @@ impl Marks {
             .map(|piece| piece - parent_pieces);
         let of_later = marked.iter().filter_map(|piece| piece.checked_sub(parent_pieces + blocks.len()));
         Marks { results: turn == Turn::First, blocks: of_blocks.collect(), later: of_later.collect() }
+    }
+
+    /// The number of places.
+    pub fn len(&self) -> usize {
+        usize::from(self.results) + self.blocks.len() + self.later.len()
     }
 
     /// The pieces that are marked, in order, by their numbers in the body.

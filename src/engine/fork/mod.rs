@@ -19,6 +19,7 @@ mod said;
 mod fields;
 mod eligible;
 mod strip;
+mod places;
 mod parent_prefix;
 mod words;
 mod blocks;

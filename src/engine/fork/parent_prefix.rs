@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::places::{Place, Turn, entry_place, fixed_place, tier};
 use super::policy::ForkPolicy;
 use super::sizes::siblings;
 use super::{fields, strip};
-use crate::engine::answer::turn::MESSAGE_OPENING;
-use crate::engine::cache::breakpoints::{self, Breakpoint, LOOKBACK, room_alone, room_when_cut};
+use crate::engine::cache::breakpoints::{self, Breakpoint};
 use crate::engine::family::fanout::{Call, ForkPoint, PLACEHOLDER, Parent};
 use crate::engine::request::anatomy::{Message, Piece};
 use crate::engine::request::json::{self, Span, is_key};
@@ -37,6 +37,8 @@ pub struct ParentPrefix {
     own: usize,
     /// Where breakpoint a goes.
     entry: Option<Entry>,
+    /// The end of the system prompt, or of the tools where that cannot be marked.
+    fixed: Option<Entry>,
     /// Never exceeded by a child's own markers.
     pub(super) ttl: Ttl,
     /// Pieces of the prompt up to and including b.
@@ -55,6 +57,16 @@ struct Entry {
     /// The marker goes before this part.
     part: usize,
     piece: usize,
+    ttl: Ttl,
+}
+
+/// Which breakpoint of its parent's a child has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ParentMark {
+    /// a: where the parent's last entry was written.
+    Entry,
+    /// The end of its system prompt, which is found when the messages are lost.
+    Fixed,
 }
 
 /// How many bytes of the prompt stand where; markers are left out.
@@ -88,30 +100,45 @@ impl ParentPrefix {
         let written = written.or_else(|| breakpoints::of_client(body, anatomy).pop());
         let cuts = strip::cuts(body, anatomy);
         let place = entry_place(request, &turn, written.map(|point| point.piece));
+        let fixed_place = fixed_place(request);
         let line = if attribution == Attribution::Stripped { line_of(request) } else { None };
         let line = line.map(|line| line.span.clone());
-        let mut builder =
-            Builder { body, cuts: &cuts, parts: vec![Bytes::from_static(b"{")], line: None, entry: None };
+        let mut builder = Builder {
+            body,
+            cuts: &cuts,
+            parts: vec![Bytes::from_static(b"{")],
+            line: None,
+            marks: Vec::new(),
+        };
+        let mut places: Vec<&Place> = fixed_place.iter().chain(&place).collect();
+        places.sort_by_key(|place| place.piece);
         let mut fields = Vec::new();
         for member in fields::inherited(body, anatomy) {
             let first = builder.parts.len();
-            builder.stretch(member.key.start..member.value.end, line.as_ref(), place.as_ref());
+            builder.stretch(member.key.start..member.value.end, line.as_ref(), &places);
             builder.parts.push(Bytes::from_static(b","));
             fields.push((member.key.clone(), first..builder.parts.len()));
         }
         let own = builder.parts.len();
         builder.parts.push(Bytes::from_static(b"\"messages\":["));
         if let Some(history) = history(&anatomy.messages) {
-            builder.stretch(history, None, place.as_ref());
+            builder.stretch(history, None, &places);
             builder.parts.push(Bytes::from_static(b","));
         }
         builder.turn(&turn, place.as_ref());
         builder.parts.push(placeholders(fork, &turn.calls));
-        let Builder { parts, line, entry, .. } = builder;
+        let Builder { parts, line, marks, .. } = builder;
         let pieces = anatomy.pieces.len() + turn.blocks + turn.calls.len();
-        let entry = entry.zip(place).map(|(part, place)| Entry { part, piece: place.piece });
-        let extent = PrefixExtent::of(request, &turn, written, parts.last());
         let ttl = written.map_or(Ttl::FiveMinutes, |point| point.ttl);
+        let marked = |place: Option<Place>, ttl: Ttl| {
+            let piece = place?.piece;
+            let (_, part) = marks.iter().find(|(marked, _)| *marked == piece)?;
+            Some(Entry { part: *part, piece, ttl })
+        };
+        let fixed_ttl = fixed_place.as_ref().map_or(ttl, |place| tier(request, place.piece, ttl));
+        let fixed = marked(fixed_place, fixed_ttl);
+        let entry = marked(place, ttl);
+        let extent = PrefixExtent::of(request, &turn, written, parts.last());
         let parent = Arc::clone(&fork.parent);
         let has_results = !turn.calls.is_empty();
         let shared = if fork.is_sealed() && has_results { parts.last() } else { None };
@@ -124,6 +151,7 @@ impl ParentPrefix {
             line,
             own,
             entry,
+            fixed,
             ttl,
             pieces,
             has_results,
@@ -159,14 +187,17 @@ impl ParentPrefix {
     }
 
     /// Appends the parent prefix for one child, up to the inside of the last placeholder: its marker, if it gets one, and
-    /// its brace are still to come. Answers breakpoint a, if it is `marked`.
+    /// its brace are still to come. Returns the breakpoint that is `marked` in it.
     pub(super) fn append_to(
         &self,
         out: &mut Vec<Bytes>,
         child: &Branch<'_>,
-        marked: bool,
+        marked: Option<ParentMark>,
     ) -> Option<Breakpoint> {
-        let entry = if marked { self.entry } else { None };
+        let entry = marked.and_then(|marked| match marked {
+            ParentMark::Entry => self.entry,
+            ParentMark::Fixed => self.fixed,
+        });
         let skipped = self.skipped(child.changed);
         for (index, part) in self.parts.iter().enumerate() {
             if index == self.own {
@@ -175,15 +206,15 @@ impl ParentPrefix {
                     out.extend(limit);
                 }
             }
-            if entry.is_some_and(|entry| entry.part == index) {
-                out.push(marker::as_last_member(self.ttl));
+            if let Some(entry) = entry.filter(|entry| entry.part == index) {
+                out.push(marker::as_last_member(entry.ttl));
             }
             let line = if self.line == Some(index) { child.line.as_ref() } else { None };
             if !skipped.iter().any(|range| range.contains(&index)) {
                 out.push(line.unwrap_or(part).clone());
             }
         }
-        entry.map(|entry| super::added(entry.piece, self.ttl))
+        entry.map(|entry| super::added(entry.piece, entry.ttl))
     }
 
     /// The parts of fields that a child has changed since.
@@ -236,60 +267,6 @@ impl Branch<'_> {
     }
 }
 
-/// The turn that children stand on.
-struct Turn {
-    message: Bytes,
-    blocks: usize,
-    /// Where each block stands in the message.
-    spans: Vec<Span>,
-    calls: Vec<Call>,
-}
-
-impl Turn {
-    fn of(fork: &ForkPoint, own_call: Option<usize>) -> Option<Turn> {
-        let (message, blocks) = match &fork.message {
-            Some(message) => (message.clone(), fork.blocks.len()),
-            None => (fork.up_to(own_call?)?, fork.calls.get(own_call?)?.block + 1),
-        };
-        let mut from = MESSAGE_OPENING.len();
-        let spans = fork.blocks.iter().take(blocks).map(|block| {
-            let span = from..from + block.len();
-            from = span.end + 1;
-            span
-        });
-        let spans = spans.collect();
-        let calls = fork.calls.iter().filter(|call| call.block < blocks).cloned().collect();
-        Some(Turn { message, blocks, spans, calls })
-    }
-}
-
-/// Where breakpoint a goes.
-struct Place {
-    piece: usize,
-    /// In the parent's body or, for a piece of its turn, in that message.
-    at: usize,
-    in_turn: bool,
-}
-
-/// The block where the entry ends or, where that cannot be marked, the next that can and still finds it. If no
-/// entry is known, the parent's last block, so that its next turn finds one.
-fn entry_place(request: &Remembered, turn: &Turn, written: Option<usize>) -> Option<Place> {
-    let (body, anatomy) = (request.body(), request.anatomy());
-    let own =
-        |piece: usize| room_when_cut(body, anatomy, piece).map(|at| Place { piece, at, in_turn: false });
-    let Some(written) = written else {
-        let first = anatomy.tools + anatomy.system;
-        return (first..anatomy.pieces.len()).rev().find_map(own);
-    };
-    let in_turn = |piece: usize| {
-        let span = turn.spans.get(piece - anatomy.pieces.len())?;
-        let at = room_alone(turn.message.get(span.clone())?)?;
-        Some(Place { piece, at: span.start + at, in_turn: true })
-    };
-    (written..=written.saturating_add(LOOKBACK))
-        .find_map(|piece| if piece < anatomy.pieces.len() { own(piece) } else { in_turn(piece) })
-}
-
 /// The attribution line of a request, where the upstream would strip it.
 pub(super) fn line_of(request: &Remembered) -> Option<&Piece> {
     let anatomy = request.anatomy();
@@ -337,12 +314,13 @@ struct Builder<'a> {
     cuts: &'a [Span],
     parts: Vec<Bytes>,
     line: Option<usize>,
-    entry: Option<usize>,
+    /// Pieces that may be marked, and before which part.
+    marks: Vec<(usize, usize)>,
 }
 
 impl Builder<'_> {
-    /// A stretch of the parent's body, taken apart at the line and at breakpoint a.
-    fn stretch(&mut self, span: Span, line: Option<&Span>, place: Option<&Place>) {
+    /// A stretch of the parent's body, taken apart at the line and where it may be marked. `places` are in order.
+    fn stretch(&mut self, span: Span, line: Option<&Span>, places: &[&Place]) {
         let within = |at: usize| span.start < at && at <= span.end;
         let mut from = span.start;
         if let Some(line) = line.filter(|line| within(line.start)) {
@@ -353,9 +331,11 @@ impl Builder<'_> {
             self.parts.push(bytes.concat().into());
             from = line.end;
         }
-        if let Some(place) = place.filter(|place| !place.in_turn && within(place.at)) {
-            self.push(from..place.at);
-            self.entry = Some(self.parts.len());
+        for place in places.iter().filter(|place| !place.in_turn && within(place.at)) {
+            if place.at > from {
+                self.push(from..place.at);
+            }
+            self.marks.push((place.piece, self.parts.len()));
             from = place.at;
         }
         self.push(from..span.end);
@@ -366,7 +346,7 @@ impl Builder<'_> {
             None => self.parts.push(turn.message.clone()),
             Some(place) => {
                 self.parts.push(turn.message.slice(..place.at));
-                self.entry = Some(self.parts.len());
+                self.marks.push((place.piece, self.parts.len()));
                 self.parts.push(turn.message.slice(place.at..));
             }
         }

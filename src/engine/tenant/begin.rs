@@ -54,7 +54,7 @@ impl TenantState {
         if let Some(first) = first {
             request.model = first.model;
         }
-        Box::new(Flight {
+        let flight = Flight {
             request,
             plan: plan.plan,
             relation: plan.relation,
@@ -73,7 +73,24 @@ impl TenantState {
             as_sent: plan.as_sent,
             aligned: plan.aligned,
             binding,
-        })
+        };
+        self.count_start(&flight);
+        Box::new(flight)
+    }
+
+    /// Counts a conversation that begins. Before it is answered: of many that begin at once, the last must know how many
+    /// were marked before it.
+    fn count_start(&mut self, flight: &Flight) {
+        if flight.starts() {
+            self.learned.habits.started(flight.trace.reading(), flight.sent_at);
+        }
+    }
+
+    /// Takes back what was counted of a conversation that nothing came of.
+    pub(super) fn uncount_start(&mut self, flight: &Flight) {
+        if flight.starts() {
+            self.learned.habits.withdrawn(flight.trace.reading());
+        }
     }
 
     /// A child on its first turn goes out: what was decided for it holds for its siblings.
@@ -96,6 +113,7 @@ impl TenantState {
         let (ticket, streams, at) = (flight.ticket, flight.request.streams, flight.sent_at);
         flight.prediction = self.predict(&flight.trace, at);
         self.gate.sent(ticket, &flight.prediction, streams, &mut self.worlds.billed, at);
+        self.count_start(&flight);
         flight
     }
 

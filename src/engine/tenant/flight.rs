@@ -133,6 +133,13 @@ impl Flight {
         self.plan == Plan::Forked
     }
 
+    /// Returns true if a conversation of its own words begins with it. A forked child has its parent's tools, and says
+    /// nothing about how the conversations of those go on.
+    pub(super) fn starts(&self) -> bool {
+        let arrival = &self.request.arrival;
+        !self.is_forked() && arrival.predecessor().is_none() && !arrival.received.is_answered()
+    }
+
     /// The request as it plays in each world.
     pub(super) fn prompts(&self) -> WorldPrompts {
         let prompt = |trace: &Trace| {

@@ -105,15 +105,12 @@ impl TenantState {
     fn accept(&mut self, mut flight: Box<Flight>, keepsakes: Keepsakes, now: Moment) -> Accepted {
         let arrival = &flight.request.arrival;
         let last = arrival.predecessor();
-        if let Some(last) = last {
-            self.learned.continued(last.trace.reading());
+        if let Some(last) = last.filter(|last| last.is_read_by(flight.sent_at)) {
+            self.learned.habits.continued(last.trace.reading());
         }
         let reading = flight.trace.reading();
-        let classes = self.learned.sight(reading, last.map(|last| last.trace.reading()));
-        // A forked child has its parent's tools, and says nothing about how the conversations of those go on.
-        if !flight.is_forked() && last.is_none() && !arrival.received.is_answered() {
-            self.learned.started(reading, flight.sent_at);
-        }
+        let before = last.map(|last| last.trace.reading());
+        let classes = self.learned.sight(reading, before, flight.starts(), flight.sent_at);
         let outcome = Outcome {
             sent: flight.sent_at,
             would_be_as_it_came: flight.would_be_as_it_came,

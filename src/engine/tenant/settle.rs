@@ -116,6 +116,7 @@ pub fn settle<T: TenantAccess>(
 pub fn abandon<T: TenantAccess>(tenant: &T, flight: &Flight, now: Moment) {
     tenant.look(|state| {
         state.leave_ledger(flight, now);
+        state.uncount_start(flight);
         if let (Some(binding), Some(_)) = (flight.binding, flight.relation.newcomer()) {
             // What was decided for a child on its first turn is forgotten.
             state.fan_outs.release(binding);

@@ -32,8 +32,10 @@ shown_enums! {
         Tail = "tail",
         /// The end of what siblings share of their parent.
         Shared = "shared",
-        /// The end of what conversations share: tools and system.
-        Static = "static",
+        /// The end of the system prompt.
+        System = "system",
+        /// The end of the tools.
+        Tools = "tools",
         /// Within the lookback of an entry that the tail does not reach.
         Bridge = "bridge",
     }
@@ -155,7 +157,7 @@ shown_enums! {
 }
 
 impl Ttl {
-    pub fn ms(self) -> u64 {
+    pub const fn ms(self) -> u64 {
         match self {
             Ttl::FiveMinutes => 300_000,
             Ttl::OneHour => 3_600_000,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forkpoint::engine::align::{self, Aligned, Facts, Habits, Rules};
-use forkpoint::engine::cache::breakpoints::{self, Profile};
+use forkpoint::engine::cache::breakpoints::{self, Profile, StaticEnds};
 use forkpoint::engine::cache::entry::Parameters;
 use forkpoint::engine::family::arrival::Arrival;
 use forkpoint::engine::request::anatomy::Anatomy;
@@ -59,7 +59,7 @@ impl Tenant {
             diagnose: false,
         };
         let facts = Facts { bound_thinking: self.bound_thinking, ..Facts::default() };
-        let habits = |_: &Remembered| Habits { seen_before: true, ..Habits::default() };
+        let habits = |_: &Remembered| Habits { read_by_others: StaticEnds::BOTH, ..Habits::default() };
         Some(align::align(&arrival, table, &Nothing, rules, facts, habits))
     }
 

@@ -4,6 +4,7 @@ mod clients;
 mod thirty_turns;
 mod never_dearer;
 mod series;
+mod fan_outs;
 mod unrepairable;
 mod fallback;
 mod untouched;

@@ -1,9 +1,11 @@
 //! Series of conversations that align once made dearer than they are sent directly. What may be lost is stated: a
 //! tenant's first conversations with a tool set, a quarter of one write each.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use crate::workload::{Bill, Letter, Line, prose, resend, tool};
+use crate::workload::{Bill, Letter, Line, prose, resend_every, tool};
 
 use super::{Stage, simulator};
 
@@ -13,7 +15,7 @@ const BETS: f64 = 8.0;
 const RATIO_MAX: f64 = 1.02;
 const MODEL: &str = "claude-sonnet-4-6";
 
-/// The same letters on both lines, twenty seconds apart.
+/// The same letters on both lines.
 struct Series {
     direct: Bill,
     aligned: Bill,
@@ -21,9 +23,13 @@ struct Series {
 
 impl Series {
     async fn of(letters: Vec<Letter>) -> Series {
+        Series::every(Duration::from_secs(20), letters).await
+    }
+
+    async fn every(pause: Duration, letters: Vec<Letter>) -> Series {
         let (stage, sim) = (Stage::aligned().await, simulator(|_| ()).await);
-        let direct = resend(letters.clone(), &Line::direct(&sim)).await;
-        let aligned = resend(letters, &stage.line()).await;
+        let direct = resend_every(pause, letters.clone(), &Line::direct(&sim)).await;
+        let aligned = resend_every(pause, letters, &stage.line()).await;
         Series { direct: Bill::of(&direct), aligned: Bill::of(&aligned) }
     }
 
@@ -66,7 +72,7 @@ fn hour() -> Value {
 async fn an_added_tail_does_not_take_the_clients_hour() {
     let mut system = json!([{"type": "text", "text": prose("You sort things.", 1_500)}]);
     system[0]["cache_control"] = hour();
-    let letters = (0..BETS as usize).map(|n| Letter::alone(&first(n, tools(), system.clone(), 8_000)));
+    let letters = (0..60).map(|n| Letter::alone(&first(n, tools(), system.clone(), 8_000)));
     let series = Series::of(letters.collect()).await;
     series.check(series.bets());
 }
@@ -91,4 +97,43 @@ async fn a_marker_on_the_last_tool_stays_at_the_end_of_the_tools() {
     }
     let series = Series::of(letters).await;
     series.check(series.direct.units / series.direct.requests as f64);
+}
+
+/// More than a hundred begin while an entry lives, so that most are still open when the next comes.
+const OFTEN: Duration = Duration::from_millis(2_500);
+/// An entry is gone when the next comes.
+const SELDOM: Duration = Duration::from_secs(400);
+
+#[tokio::test]
+async fn one_shots_with_tools_are_bets_for_eight_of_them_at_any_rate() {
+    for (pause, count) in [(OFTEN, 300), (Duration::from_secs(20), 100), (SELDOM, 60)] {
+        let letters = (0..count).map(|n| Letter::alone(&first(n, tools(), persona(n, 1_500), 500)));
+        let series = Series::every(pause, letters.collect()).await;
+        series.check(series.bets());
+    }
+}
+
+#[tokio::test]
+async fn one_shots_with_tools_read_the_prompt_that_they_share() {
+    let letters = (0..100).map(|n| Letter::alone(&first(n, tools(), persona(0, 3_000), 100)));
+    let series = Series::every(OFTEN, letters.collect()).await;
+    series.check(0.0);
+    assert!(series.aligned.units < 0.3 * series.direct.units, "{:?} {:?}", series.aligned, series.direct);
+}
+
+/// Each system prompt comes twice and no more: the second would write what nobody reads.
+#[tokio::test]
+async fn prompts_that_come_twice_are_not_written_for_ever() {
+    let letters = (0..100).map(|n| Letter::alone(&first(n, json!([]), persona(n / 2, 3_000), 100)));
+    let series = Series::every(OFTEN, letters.collect()).await;
+    series.check(series.bets());
+}
+
+/// Tools that nobody brings twice are new with every conversation, and still no bet for ever.
+#[tokio::test]
+async fn one_shots_with_tools_of_their_own_are_bets_for_eight_of_them() {
+    let own = |n: usize| json!([tool(&format!("tool_{n}")), tool("read")]);
+    let letters = (0..80).map(|n| Letter::alone(&first(n, own(n), persona(0, 3_000), 100)));
+    let series = Series::every(OFTEN, letters.collect()).await;
+    series.check(series.bets());
 }

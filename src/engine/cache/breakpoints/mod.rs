@@ -2,8 +2,17 @@
 //!
 //! An entry is written only at a marker, and found only from a marker at most 19 positions later. Many clients
 //! send no markers, or mark where nobody will read. The planner keeps every marker of the client and adds, while
-//! fewer than four are used, what is missing, most worth first: the newest end of the conversation, the end of
-//! the static part, and a bridge to an entry that the lookback would miss.
+//! fewer than four are used, what is missing, most worth first:
+//!
+//! 1. the newest end of the conversation, which its next turn reads;
+//! 2. the end of what the siblings of a client's own fork share;
+//! 3. a bridge to an entry that the lookback would miss, since this very request reads it;
+//! 4. the end of the system prompt, which other conversations read, and this one when its messages are lost;
+//! 5. the end of the tools, for conversations with another system prompt. Behind it is all of the above, so that
+//!    it saves least.
+//!
+//! An entry inside of a prefix that is written anyway costs nothing: the last two are left out only where there is no
+//! slot, or where nothing behind them is written and nobody is known to read them.
 //!
 //! The rule: a plan only inserts. What the model reads stays as it came, a string stays a string, and a request
 //! that the upstream accepts as received is accepted as planned. Planning a planned body adds nothing.
@@ -23,20 +32,23 @@ mod marks;
 mod tests;
 
 pub(in crate::engine) use block::{room_alone, room_when_cut};
+pub(in crate::engine) use marks::BREAKPOINTS_MAX;
 pub use marks::Breakpoint;
+
+use std::ops::Range;
 
 use crate::engine::request::anatomy::{Anatomy, Form};
 use crate::engine::request::edit::Edit;
 use crate::engine::request::{json, marker};
 use crate::engine::words::{BreakpointPlace, Carrier, Layer, Origin, Skip, Ttl};
 use block::{has_unseen_size, is_empty_string, room};
-use marks::{BREAKPOINTS_MAX, RequestMarks, TopLevel};
+use marks::{RequestMarks, TopLevel};
 
 /// A breakpoint finds entries at its own position and this many before it.
 pub(in crate::engine) const LOOKBACK: usize = 19;
 
-/// Of conversations that continue less often than this, the writes cost more than the reads bring back.
-const CONTINUES_MIN: f64 = 0.2;
+/// The number of breakpoints that a conversation which the server holds may have.
+const THREAD_BREAKPOINTS_MAX: usize = 3;
 
 /// No text has more bytes to a token, so what is learned otherwise is wrong. A marker too many is harmless.
 const TOKENS_PER_BYTE_MIN: f64 = 0.125;
@@ -51,13 +63,11 @@ pub struct Situation {
     pub tokens_per_byte: Option<f64>,
     /// The piece where the newest known entry of this conversation ends.
     pub last_written: Option<usize>,
-    /// This prefix came before.
-    pub seen_before: bool,
-    /// The share of conversations of this tenant and tool set that continue. It says nothing about one that was
-    /// answered: that has continued.
-    pub continues: Option<f64>,
-    /// Others come with the same tools and system prompt: the siblings of a child.
-    pub has_siblings: bool,
+    /// The conversations of this tenant and tool set seldom continue. It says nothing about one that was answered:
+    /// that has continued.
+    pub seldom_continues: bool,
+    /// The ends that other conversations are known to read.
+    pub read_by_others: StaticEnds,
     /// The last piece that its siblings have too, of a fork that its client has made.
     pub shared: Option<usize>,
     /// The first layer that changes from turn to turn, so that nothing from there on is read again.
@@ -72,11 +82,29 @@ impl Situation {
             minimum_tokens: None,
             tokens_per_byte: None,
             last_written: None,
-            seen_before: false,
-            continues: None,
-            has_siblings: false,
+            seldom_continues: false,
+            read_by_others: StaticEnds::default(),
             shared: None,
             unread_from: None,
+        }
+    }
+}
+
+/// The ends of what comes before the messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StaticEnds {
+    pub tools: bool,
+    pub system: bool,
+}
+
+impl StaticEnds {
+    pub const BOTH: StaticEnds = StaticEnds { tools: true, system: true };
+
+    fn has(self, layer: Layer) -> bool {
+        match layer {
+            Layer::Tools => self.tools,
+            Layer::System => self.system,
+            Layer::Model | Layer::Messages => false,
         }
     }
 }
@@ -138,41 +166,45 @@ type Covered = Result<(), Skip>;
 
 impl Planner<'_> {
     fn run(&mut self) {
-        let Situation { profile, seen_before, has_siblings, .. } = *self.situation;
-        let ends = match self.situation.continues {
-            Some(share) if share < CONTINUES_MIN && !self.is_answered() => Some(Skip::SeldomContinues),
-            _ => (!self.continues_by_shape()).then_some(Skip::OneShot),
-        };
-        let shares = has_siblings || (seen_before && ends == Some(Skip::OneShot));
-        let stop = match profile {
-            Profile::Automatic => Some(Skip::AutomaticCache),
-            Profile::Anthropic | Profile::BlocksOnly if shares => None,
-            Profile::Anthropic | Profile::BlocksOnly => ends,
-        };
-        if let Some(skip) = stop {
-            return self.skipped.push((BreakpointPlace::Request, skip));
+        if self.situation.profile == Profile::Automatic {
+            return self.skipped.push((BreakpointPlace::Request, Skip::AutomaticCache));
         }
-        if let Some(skip) = ends {
-            // What came before is what such requests share. A new tail would be written and never read.
-            let shared = self.cover_static(Layer::System);
-            self.note(BreakpointPlace::Static, shared);
-            return self.note(BreakpointPlace::Tail, Err(skip));
+        if let Some(skip) = self.end() {
+            // A new tail would be written and never read.
+            self.cover_static(|planner, layer| {
+                planner.situation.read_by_others.has(layer) || planner.is_written(layer)
+            });
+            let place = if self.edits.is_empty() { BreakpointPlace::Request } else { BreakpointPlace::Tail };
+            return self.skipped.push((place, skip));
         }
+        let Situation { unread_from, last_written, .. } = *self.situation;
         // Behind what changes from turn to turn nothing is ever read again.
-        let (tail, fixed) = match self.situation.unread_from {
-            None => (true, Some(Layer::System)),
-            Some(Layer::Messages) => (false, Some(Layer::System)),
-            Some(Layer::System) => (false, Some(Layer::Tools)),
-            Some(Layer::Model | Layer::Tools) => (false, None),
-        };
-        let covered = if tail { self.cover_tail() } else { Err(Skip::NeverRead) };
+        if unread_from.is_some() {
+            self.note(BreakpointPlace::Tail, Err(Skip::NeverRead));
+            return self.cover_static(|_, layer| unread_from.is_none_or(|unread| layer < unread));
+        }
+        let covered = self.cover_tail();
         self.note(BreakpointPlace::Tail, covered);
-        let covered = if tail { self.cover_shared() } else { Ok(()) };
+        let covered = self.cover_shared();
         self.note(BreakpointPlace::Shared, covered);
-        let covered = fixed.map_or(Err(Skip::NeverRead), |layer| self.cover_static(layer));
-        self.note(BreakpointPlace::Static, covered);
-        let covered = if tail { self.cover_bridge() } else { Ok(()) };
-        self.note(BreakpointPlace::Bridge, covered);
+        // The ends of the static part find what ends there themselves.
+        let is_in_messages =
+            last_written.is_some_and(|entry| entry >= self.anatomy.tools + self.anatomy.system);
+        if is_in_messages {
+            self.bridge();
+        }
+        self.cover_static(|_, _| true);
+        if !is_in_messages {
+            self.bridge();
+        }
+    }
+
+    /// Why the conversation is taken to end with this request.
+    fn end(&self) -> Option<Skip> {
+        if self.situation.seldom_continues && !self.is_answered() {
+            return Some(Skip::SeldomContinues);
+        }
+        (!self.continues_by_shape()).then_some(Skip::OneShot)
     }
 
     /// Tools will be called, and a conversation that was answered once goes on.
@@ -229,11 +261,24 @@ impl Planner<'_> {
         self.add(shared, Carrier::Block, at)
     }
 
-    /// The end of the tools and the system prompt, or of the tools alone.
-    fn cover_static(&mut self, layer: Layer) -> Covered {
-        let Anatomy { tools, system, .. } = *self.anatomy;
-        let system = if layer == Layer::Tools { 0 } else { system };
-        for index in (tools..tools + system).rev().chain((0..tools).rev()) {
+    /// Covers the end of the system prompt and that of the tools, where they are read.
+    fn cover_static(&mut self, is_read: impl Fn(&Self, Layer) -> bool) {
+        for (layer, place) in
+            [(Layer::System, BreakpointPlace::System), (Layer::Tools, BreakpointPlace::Tools)]
+        {
+            if is_read(self, layer) {
+                let covered = self.cover_end(layer);
+                self.note(place, covered);
+            }
+        }
+    }
+
+    fn cover_end(&mut self, layer: Layer) -> Covered {
+        let pieces = self.pieces(layer);
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        for index in pieces.rev() {
             if self.marks.has_breakpoint(index..=index) {
                 return Ok(());
             }
@@ -242,6 +287,22 @@ impl Planner<'_> {
             }
         }
         Err(Skip::NoLegalBlock)
+    }
+
+    /// Returns true if the end of a layer is inside of a prefix that is written anyway.
+    fn is_written(&self, layer: Layer) -> bool {
+        self.marks.last_breakpoint().is_some_and(|last| last >= self.pieces(layer).end)
+    }
+
+    /// The pieces of the tools, or of the system prompt.
+    fn pieces(&self, layer: Layer) -> Range<usize> {
+        let Anatomy { tools, system, .. } = *self.anatomy;
+        if layer == Layer::Tools { 0..tools } else { tools..tools + system }
+    }
+
+    fn bridge(&mut self) {
+        let covered = self.cover_bridge();
+        self.note(BreakpointPlace::Bridge, covered);
     }
 
     /// Any breakpoint within the lookback of the entry finds it; best is one on the entry's own end, where
@@ -265,7 +326,8 @@ impl Planner<'_> {
         if self.is_too_small(piece) {
             return Err(Skip::BelowMinimum);
         }
-        if self.marks.used >= BREAKPOINTS_MAX {
+        let most = if self.is_threaded() { THREAD_BREAKPOINTS_MAX } else { BREAKPOINTS_MAX };
+        if self.marks.used >= most {
             return Err(Skip::NoSlot);
         }
         let ttl = self.marks.tier(piece)?;

@@ -48,21 +48,26 @@ fn request(system: &str, content: &str) -> String {
     format!(r#"{{"tools":{TOOLS},"system":{system},"messages":[{{"role":"user","content":{content}}}]}}"#)
 }
 
+/// The same request with this marker on its tool.
+fn with_marked_tool(body: &str, mark: &str) -> String {
+    body.replacen(r#""type":"object"}}]"#, &format!(r#""type":"object"}}{mark}}}]"#), 1)
+}
+
 fn skips(plan: &Plan) -> Vec<(&'static str, &'static str)> {
     plan.skipped.iter().map(|(place, skip)| (place.as_str(), skip.as_str())).collect()
 }
 
 #[test]
-fn the_tail_and_the_end_of_the_static_part_are_marked() {
+fn the_tail_and_the_ends_of_system_and_tools_are_marked() {
     let body = request(&format!("[{},{}]", text("s"), text("t")), &format!("[{},{}]", text("u"), text("v")));
     let (out, plan) = planned(&body, &anthropic());
     let expected = request(
         &format!("[{},{}]", text("s"), marked("t", MARK)),
         &format!("[{},{}]", text("u"), marked("v", MARK)),
     );
-    assert_eq!(out, expected);
+    assert_eq!(out, with_marked_tool(&expected, MARK));
     let points: Vec<_> = plan.breakpoints.iter().map(|point| (point.piece, point.origin)).collect();
-    assert_eq!(points, [(2, Origin::Added), (4, Origin::Added)]);
+    assert_eq!(points, [0, 2, 4].map(|piece| (piece, Origin::Added)));
     assert_eq!(skips(&plan), []);
 }
 
@@ -136,7 +141,7 @@ fn deferred_tools_and_the_attribution_line_are_never_marked() {
     let (out, plan) = planned(&body, &anthropic());
     assert!(out.contains(&format!(r#"[{{"name":"a"{MARK}}},"#)), "{out}");
     assert_eq!(plan.edits.len(), 1);
-    assert_eq!(skips(&plan), [("tail", "no_legal_block")]);
+    assert_eq!(skips(&plan), [("tail", "no_legal_block"), ("system", "no_legal_block")]);
     let (out, _) = planned(&request(&format!("[{billing},{billing}]"), "[]"), &anthropic());
     assert!(out.contains(&format!("[{billing},{}]", marked("x-anthropic-billing-header: v", MARK))), "{out}");
 }
@@ -150,7 +155,10 @@ fn a_string_stays_a_string() {
     assert_eq!(plan.breakpoints.last().unwrap().carrier, Carrier::TopLevel);
     let (out, plan) = planned(&body, &Situation::new(Profile::BlocksOnly));
     assert!(!out.starts_with(r#"{"cache_control"#), "{out}");
-    assert_eq!((plan.edits.len(), skips(&plan)), (1, vec![("tail", "no_legal_block")]));
+    assert_eq!(
+        (plan.edits.len(), skips(&plan)),
+        (1, vec![("tail", "no_legal_block"), ("system", "no_legal_block")])
+    );
 }
 
 #[test]
@@ -163,10 +171,23 @@ fn a_request_of_a_thread_gets_no_field_that_its_first_one_had_not() {
         let (out, plan) = threaded(thread);
         assert!(out.starts_with(r#"{"thread""#), "{out}");
         assert!(plan.breakpoints.iter().all(|point| point.carrier == Carrier::Block), "{out}");
-        assert_eq!(skips(&plan), [("tail", "no_legal_block")]);
+        assert_eq!(skips(&plan), [("tail", "no_legal_block"), ("system", "no_legal_block")]);
     }
     let (out, _) = threaded("null");
     assert!(out.starts_with(r#"{"cache_control":{"type":"ephemeral"},"thread":null"#), "{out}");
+}
+
+#[test]
+fn a_request_of_a_thread_has_three_breakpoints_at_most() {
+    let body = request(&format!("[{}]", text("s")), &long(40));
+    let far = Situation { last_written: Some(4), ..anthropic() };
+    let pieces = |body: &str| {
+        let plan = planned(body, &far).1;
+        plan.breakpoints.iter().map(|point| point.piece).collect::<Vec<_>>()
+    };
+    assert_eq!(pieces(&body), [0, 1, 4, 41]);
+    let thread = body.replacen('{', r#"{"thread":{"type":"create"},"#, 1);
+    assert_eq!(pieces(&thread), [1, 4, 41], "what saves least is left out");
 }
 
 #[test]
@@ -207,9 +228,10 @@ fn automatic_caching_counts_as_one_of_four_even_where_it_does_nothing() {
     let with_bridge = Situation { last_written: Some(0), ..anthropic() };
     let (_, plan) = planned(&body, &with_bridge);
     assert_eq!((plan.edits.len(), plan.breakpoints.len()), (1, 3));
+    assert_eq!(skips(&plan), [("tools", "no_slot")]);
     let body = body.replacen(r#"[{"name":"a""#, &format!(r#"[{{"name":"z"{MARK}}},{{"name":"a""#), 1);
     let (_, plan) = planned(&body, &anthropic());
-    assert_eq!((plan.edits.len(), skips(&plan)), (0, vec![("static", "no_slot")]));
+    assert_eq!((plan.edits.len(), skips(&plan)), (0, vec![("system", "no_slot"), ("tools", "no_slot")]));
 }
 
 #[test]
@@ -218,21 +240,24 @@ fn the_clients_own_markers_are_kept_and_enough() {
         &format!("[{},{}]", marked("s", MARK), marked("t", MARK)),
         &format!("[{}]", marked("u", MARK)),
     );
-    let (out, plan) = planned(&body, &anthropic());
-    assert_eq!((out, plan.breakpoints.len()), (body, 3));
+    let (out, plan) = planned(&with_marked_tool(&body, MARK), &anthropic());
+    assert_eq!((out, plan.breakpoints.len()), (with_marked_tool(&body, MARK), 4));
+    let (out, _) = planned(&body, &anthropic());
+    assert_eq!(out, with_marked_tool(&body, MARK), "all but the end of the tools");
 }
 
 #[test]
 fn there_are_never_more_than_four() {
     let four = format!("[{}]", ["p", "q", "r", "s"].map(|words| marked(words, MARK)).join(","));
     let (_, plan) = planned(&request(&four, &format!("[{}]", text("u"))), &anthropic());
-    assert_eq!((plan.edits.len(), skips(&plan)), (0, vec![("tail", "no_slot")]));
+    let full = vec![("tail", "no_slot"), ("tools", "no_slot")];
+    assert_eq!((plan.edits.len(), skips(&plan)), (0, full.clone()));
     let (_, plan) = planned(&request(&four, r#""u""#), &anthropic());
-    assert_eq!((plan.edits.len(), skips(&plan)), (0, vec![("tail", "no_slot")]));
+    assert_eq!((plan.edits.len(), skips(&plan)), (0, full));
     let three = format!("[{},{}]", ["p", "q", "r"].map(|words| marked(words, MARK)).join(","), text("s"));
     let (out, plan) = planned(&request(&three, &format!("[{}]", text("u"))), &anthropic());
     assert!(out.contains(&marked("u", MARK)), "the tail is worth most");
-    assert_eq!(skips(&plan), [("static", "no_slot")]);
+    assert_eq!(skips(&plan), [("system", "no_slot"), ("tools", "no_slot")]);
 }
 
 #[test]
@@ -240,10 +265,10 @@ fn markers_inside_a_result_use_slots_too() {
     let nested = [MARK; 3].map(|mark| marked("x", mark)).join(",");
     let result = format!(r#"{{"type":"tool_result","tool_use_id":"i","content":[{nested}]}}"#);
     let (_, plan) = planned(&request(&format!("[{}]", text("s")), &format!("[{result}]")), &anthropic());
-    assert_eq!((plan.edits.len(), skips(&plan)), (1, vec![("static", "no_slot")]));
+    assert_eq!((plan.edits.len(), skips(&plan)), (1, vec![("system", "no_slot"), ("tools", "no_slot")]));
     let data = r#"{"type":"tool_use","id":"i","name":"a","input":{"cache_control":{"type":"x"}}}"#;
     let (_, plan) = planned(&request(&format!("[{}]", text("s")), &format!("[{data}]")), &anthropic());
-    assert_eq!(plan.edits.len(), 2, "what a call brings is data");
+    assert_eq!(plan.edits.len(), 3, "what a call brings is data");
 }
 
 #[test]
@@ -269,7 +294,7 @@ fn an_hour_that_may_do_nothing_is_none_to_join() {
     let body = request(&format!("[{}]", text("s")), &format!("[{nested},{}]", text("u")));
     let (out, plan) = planned(&body, &anthropic());
     assert!(out.contains(&marked("u", MARK)), "{out}");
-    assert_eq!((plan.edits.len(), skips(&plan)), (1, vec![("static", "hour")]));
+    assert_eq!((plan.edits.len(), skips(&plan)), (1, vec![("system", "hour"), ("tools", "hour")]));
 }
 
 fn long(blocks: usize) -> String {
@@ -283,11 +308,11 @@ fn an_entry_beyond_the_lookback_is_bridged() {
     let tail = 41;
     let plan_for = |entry| planned(&body, &Situation { last_written: Some(entry), ..anthropic() }).1;
     let pieces = |plan: &Plan| plan.breakpoints.iter().map(|point| point.piece).collect::<Vec<_>>();
-    assert_eq!(pieces(&plan_for(tail - 19)), [1, tail], "19 before is found");
-    assert_eq!(pieces(&plan_for(tail - 20)), [1, tail - 20, tail], "20 before is not");
-    assert_eq!(pieces(&plan_for(0)), [1, tail], "the static breakpoint finds it");
-    assert_eq!(pieces(&plan_for(500)), [1, tail], "no such piece");
-    assert_eq!(pieces(&plan_for(usize::MAX)), [1, tail]);
+    assert_eq!(pieces(&plan_for(tail - 19)), [0, 1, tail], "19 before is found");
+    assert_eq!(pieces(&plan_for(tail - 20)), [0, 1, tail - 20, tail], "20 before is not");
+    assert_eq!(pieces(&plan_for(0)), [0, 1, tail], "the end of the tools finds it");
+    assert_eq!(pieces(&plan_for(500)), [0, 1, tail], "no such piece");
+    assert_eq!(pieces(&plan_for(usize::MAX)), [0, 1, tail]);
 }
 
 #[test]
@@ -305,7 +330,17 @@ fn a_bridge_stands_on_the_next_block_that_can_carry_it() {
         text("u")
     );
     let (_, plan) = planned(&body, &Situation { last_written: Some(0), ..anthropic() });
-    assert_eq!(skips(&plan), [("static", "no_legal_block"), ("bridge", "no_legal_block")]);
+    assert_eq!(skips(&plan), [("bridge", "no_legal_block")]);
+}
+
+#[test]
+fn a_bridge_is_read_now_and_comes_before_what_others_may_read() {
+    let own = format!("[{},{}]", marked("p", MARK), marked("q", MARK));
+    let body = request(&format!("[{},{}]", &own[1..own.len() - 1], text("s")), &long(40));
+    // Piece 0 is the tool, 1 to 3 are the system blocks.
+    let (_, plan) = planned(&body, &Situation { last_written: Some(6), ..anthropic() });
+    assert_eq!(plan.breakpoints.iter().map(|point| point.piece).collect::<Vec<_>>(), [1, 2, 6, 43]);
+    assert_eq!(skips(&plan), [("system", "no_slot"), ("tools", "no_slot")]);
 }
 
 #[test]
@@ -313,7 +348,7 @@ fn a_one_shot_request_is_left_alone_unless_its_prefix_was_seen() {
     let body = format!(r#"{{"system":[{}],"messages":[{{"role":"user","content":"x"}}]}}"#, text("s"));
     let (out, plan) = planned(&body, &anthropic());
     assert_eq!((out, skips(&plan)), (body.clone(), vec![("request", "one_shot")]));
-    let seen = Situation { seen_before: true, ..anthropic() };
+    let seen = Situation { read_by_others: StaticEnds::BOTH, ..anthropic() };
     let (out, plan) = planned(&body, &seen);
     assert!(out.contains(&marked("s", MARK)), "what such requests share: {out}");
     assert_eq!((plan.edits.len(), skips(&plan)), (1, vec![("tail", "one_shot")]));
@@ -324,11 +359,27 @@ fn a_one_shot_request_is_left_alone_unless_its_prefix_was_seen() {
 }
 
 #[test]
-fn learning_stops_and_allows_marking() {
-    let body = request("[]", r#""u""#);
-    let (out, plan) = planned(&body, &Situation { continues: Some(0.19), seen_before: true, ..anthropic() });
+fn where_conversations_end_only_what_others_read_is_marked() {
+    let body = request(&format!("[{}]", text("s")), r#""u""#);
+    let ends = |tools, system| {
+        let read_by_others = StaticEnds { tools, system };
+        planned(&body, &Situation { seldom_continues: true, read_by_others, ..anthropic() })
+    };
+    let (out, plan) = ends(false, false);
     assert_eq!((out, skips(&plan)), (body.clone(), vec![("request", "seldom_continues")]));
-    assert_eq!(planned(&body, &Situation { continues: Some(0.2), ..anthropic() }).1.edits.len(), 2);
+    let (out, plan) = ends(true, false);
+    assert_eq!((out, skips(&plan)), (with_marked_tool(&body, MARK), vec![("tail", "seldom_continues")]));
+    let (out, _) = ends(false, true);
+    let both = with_marked_tool(&body.replace(&text("s"), &marked("s", MARK)), MARK);
+    assert_eq!(out, both, "the end of the tools is written with the system prompt");
+    assert_eq!(planned(&body, &anthropic()).1.edits.len(), 3);
+}
+
+#[test]
+fn an_end_inside_of_what_the_client_writes_costs_nothing() {
+    let body = request(&format!("[{}]", text("s")), &format!("[{}]", marked("u", HOUR)));
+    let (out, _) = planned(&body, &Situation { seldom_continues: true, ..anthropic() });
+    assert_eq!(out, with_marked_tool(&body.replace(&text("s"), &marked("s", HOUR)), HOUR));
 }
 
 #[test]
@@ -350,7 +401,7 @@ fn a_marker_whose_name_is_escaped_is_not_added_to() {
 
 #[test]
 fn a_conversation_that_has_continued_is_marked_whatever_others_do() {
-    let seldom = Situation { continues: Some(0.0), ..anthropic() };
+    let seldom = Situation { seldom_continues: true, ..anthropic() };
     let body = request("[]", r#""u""#);
     assert_eq!(skips(&planned(&body, &seldom).1), [("request", "seldom_continues")]);
     let later = r#"{"role":"assistant","content":"yes"},{"role":"user","content":"go on"}]}"#;
@@ -360,29 +411,17 @@ fn a_conversation_that_has_continued_is_marked_whatever_others_do() {
 }
 
 #[test]
-fn what_siblings_share_is_marked_even_if_none_of_them_goes_on() {
-    let siblings = Situation { has_siblings: true, ..anthropic() };
-    let body = request(&format!("[{}]", text("s")), &format!("[{}]", text("u")));
-    let shared = body.replace(&text("s"), &marked("s", MARK));
-    let (out, plan) = planned(&body, &Situation { continues: Some(0.0), ..siblings });
-    assert_eq!((out, skips(&plan)), (shared.clone(), vec![("tail", "seldom_continues")]));
-    let (body, shared) = (body.replace(TOOLS, "[]"), shared.replace(TOOLS, "[]"));
-    let (out, plan) = planned(&body, &siblings);
-    assert_eq!((out, skips(&plan)), (shared, vec![("tail", "one_shot")]));
-}
-
-#[test]
 fn behind_what_changes_every_turn_nothing_is_marked() {
     let body = request(&format!("[{}]", text("s")), &format!("[{}]", text("u")));
     let plan = |layer| planned(&body, &Situation { unread_from: Some(layer), ..anthropic() });
     let (out, why) = plan(Layer::Messages);
     assert!(out.contains(&marked("s", MARK)), "{out}");
-    assert_eq!((why.edits.len(), skips(&why)), (1, vec![("tail", "never_read")]));
+    assert_eq!((why.edits.len(), skips(&why)), (2, vec![("tail", "never_read")]));
     let (out, why) = plan(Layer::System);
     assert!(out.contains(&format!(r#"}}{MARK}}}],"system""#)), "the tools: {out}");
     assert_eq!(why.edits.len(), 1);
     let (_, why) = plan(Layer::Tools);
-    assert_eq!(skips(&why), [("tail", "never_read"), ("static", "never_read")]);
+    assert_eq!((why.edits.len(), skips(&why)), (0, vec![("tail", "never_read")]));
 }
 
 #[test]
@@ -390,9 +429,10 @@ fn a_prefix_below_the_minimum_is_skipped_only_when_that_is_certain() {
     let body = request(&format!("[{}]", text("s")), &format!("[{}]", text(&"u".repeat(2_000))));
     let situation = Situation { minimum_tokens: Some(1_024), ..anthropic() };
     let (_, plan) = planned(&body, &situation);
-    assert_eq!((plan.edits.len(), skips(&plan)), (1, vec![("static", "below_minimum")]));
+    let small = vec![("system", "below_minimum"), ("tools", "below_minimum")];
+    assert_eq!((plan.edits.len(), skips(&plan)), (1, small));
     let (_, plan) = planned(&body, &Situation { tokens_per_byte: Some(0.25), ..situation });
-    assert_eq!((plan.edits.len(), plan.skipped.len()), (0, 2));
+    assert_eq!((plan.edits.len(), plan.skipped.len()), (0, 3));
     let (_, plan) = planned(&body, &Situation { tokens_per_byte: Some(f64::NAN), ..situation });
     assert_eq!(plan.edits.len(), 1, "an impossible ratio is none");
     let long = request("[]", &format!("[{}]", text(&"u".repeat(10_000))));
@@ -400,7 +440,7 @@ fn a_prefix_below_the_minimum_is_skipped_only_when_that_is_certain() {
     assert_eq!(plan.edits.len(), 1, "no text has so many bytes to a token");
     let image = r#"[{"type":"image","source":{"type":"url","url":"u"}}]"#;
     let (_, plan) = planned(&request("[]", image), &situation);
-    assert_eq!(skips(&plan), [("static", "below_minimum")], "an image is more than its bytes");
+    assert_eq!(skips(&plan), [("tools", "below_minimum")], "an image is more than its bytes");
     let toolset = r#"{"tools":[{"type":"mcp_toolset","mcp_server_name":"m"}],"messages":[]}"#;
     assert_eq!(planned(toolset, &situation).1.edits.len(), 1, "a toolset is more than its bytes");
 }
@@ -556,17 +596,16 @@ fn any_situation() -> impl Strategy<Value = Situation> {
     let minimum = prop::option::of(0_u64..400);
     let ratio = prop::option::of(0.1_f64..1.0);
     let written = prop::option::of(0_usize..60);
-    let share = prop::option::of(0.0_f64..1.0);
     let shared = prop::option::of(0_usize..60);
-    (profile, minimum, ratio, written, share, any::<bool>(), any::<bool>(), shared).prop_map(
+    (profile, minimum, ratio, written, any::<bool>(), any::<bool>(), any::<bool>(), shared).prop_map(
         |(
             profile,
             minimum_tokens,
             tokens_per_byte,
             last_written,
-            continues,
-            seen_before,
-            has_siblings,
+            seldom_continues,
+            tools,
+            system,
             shared,
         )| {
             Situation {
@@ -574,9 +613,8 @@ fn any_situation() -> impl Strategy<Value = Situation> {
                 minimum_tokens,
                 tokens_per_byte,
                 last_written,
-                seen_before,
-                continues,
-                has_siblings,
+                seldom_continues,
+                read_by_others: StaticEnds { tools, system },
                 shared,
                 unread_from: None,
             }

@@ -36,9 +36,9 @@ fn the_prefix_stays_the_same_turn_after_turn() {
         let messages = unmarked(value(&later))["messages"].as_array().unwrap().clone();
         assert_eq!(messages[3..], body["messages"].as_array().unwrap()[1..], "verbatim");
         let paths = marks(&later);
-        assert_eq!(paths[0], "messages[2].content[3]", "c");
+        assert_eq!(paths[..2], ["system[0]", "messages[2].content[3]"], "the end of system, and c");
         assert_eq!(*paths.last().unwrap(), format!("messages[{}].content[0]", 2 + 2 * turns), "d");
-        assert_eq!(later.breakpoints[1].piece, last.unwrap(), "the last d");
+        assert_eq!(later.breakpoints[2].piece, last.unwrap(), "the last d");
         last = later.breakpoints.last().map(|point| point.piece);
         assert!(later.notes.is_empty(), "{:?}", later.notes);
     }
@@ -180,7 +180,7 @@ fn a_long_turn_is_bridged() {
     body["messages"].as_array_mut().unwrap().extend(more);
     let later = scene.later(&prefix, &body.to_string(), Some(last));
     let pieces: Vec<_> = later.breakpoints.iter().map(|point| point.piece).collect();
-    assert_eq!(pieces, [last - 1, last, last + 19, last + 60]);
+    assert_eq!(pieces, [last - 1, last, last + 19, last + 60], "the end of system gives way");
     marks(&later);
     // An entry that cannot be marked any more is found from soon after it.
     let mut body = after(child_body("a"), 2);
@@ -188,7 +188,9 @@ fn a_long_turn_is_bridged() {
     body["messages"][1]["content"].as_array_mut().unwrap().insert(0, thinking);
     let later = scene.later(&prefix, &body.to_string(), Some(last + 1));
     let pieces: Vec<_> = later.breakpoints.iter().map(|point| point.piece).collect();
-    assert_eq!(pieces, [last - 1, last + 2, last + 7]);
+    let parent = scene.fork.parent.request.anatomy();
+    let end_of_system = parent.tools + parent.system - 1;
+    assert_eq!(pieces, [end_of_system, last - 1, last + 2, last + 7]);
 }
 
 #[test]
@@ -199,4 +201,36 @@ fn an_unknown_last_tail_does_no_harm() {
     for last in [0, 1, 5, 12, 100, usize::MAX] {
         marks(&scene.later(&prefix, &body.to_string(), Some(last)));
     }
+}
+
+#[test]
+fn the_end_of_the_parents_system_has_its_tier() {
+    let hour = json!({"type": "ephemeral", "ttl": "1h"});
+    let mut parent = parent_body();
+    parent["system"][0]["cache_control"] = hour.clone();
+    for mark in [json!(null), json!({"type": "ephemeral"}), hour] {
+        let mut parent = parent.clone();
+        parent["messages"][0]["content"] = json!([text("Go.")]);
+        parent["messages"][0]["content"][0]["cache_control"] = mark;
+        let scene = Scene::of(&parent.to_string(), &two_calls());
+        let (prefix, composed) = scene.first(&child_body("a").to_string(), 0);
+        let last = composed.breakpoints.last().map(|point| point.piece);
+        let later = scene.later(&prefix, &after(child_body("a"), 1).to_string(), last);
+        assert_eq!(marks(&later)[0], "system[0]");
+        let tiers: Vec<Ttl> = later.breakpoints.iter().map(|point| point.ttl).collect();
+        assert_eq!(tiers[0], Ttl::OneHour);
+        assert!(tiers.is_sorted_by_key(|ttl| *ttl == Ttl::FiveMinutes), "an hour never follows five minutes");
+    }
+}
+
+#[test]
+fn where_a_parents_system_is_a_string_the_end_of_its_tools_is_marked() {
+    let mut parent = parent_body();
+    parent["system"] = json!("You lead.");
+    let scene = Scene::of(&parent.to_string(), &two_calls());
+    let (prefix, composed) = scene.first(&child_body("a").to_string(), 0);
+    let last = composed.breakpoints.last().map(|point| point.piece);
+    let later = scene.later(&prefix, &after(child_body("a"), 1).to_string(), last);
+    let last_tool = parent["tools"].as_array().unwrap().len() - 1;
+    assert_eq!(marks(&later)[0], format!("tools[{last_tool}]"));
 }

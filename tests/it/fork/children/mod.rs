@@ -14,6 +14,7 @@ mod rereads;
 mod canary;
 mod wire;
 mod betas;
+mod images;
 
 use forkpoint::config::Config;
 use forkpoint::sim::models::{ModelSpec, public_models};

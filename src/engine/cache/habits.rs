@@ -1,0 +1,391 @@
+//! Habits of a tenant's conversations: whether they go on, and whether others follow with the same tools and system
+//! prompt. A breakpoint that nobody reads costs a quarter of what it writes, so each has to be worth it.
+//!
+//! Each question is a [`Tally`] of entries that were written, or would have been, beside those that were read while they
+//! lived. It counts by time: however many conversations begin, none of them is forgotten before its time.
+
+use std::collections::HashMap;
+
+use super::breakpoints::StaticEnds;
+use crate::engine::request::prefix::PrefixHash;
+use crate::engine::request::recall::Reading;
+use crate::engine::words::{Layer, Moment, Ttl};
+
+/// Entries that may be written in vain before any was read: those of a tenant's first conversations with a tool set.
+const BETS: u64 = 8;
+/// An entry that is read saves what so many cost that are not.
+const READ_COVERS: u64 = 4;
+/// What came longer ago than twice this is forgotten, once so much has come since that it is no longer needed.
+const GENERATION_MS: u64 = 15 * 60 * 1000;
+const GENERATION_MIN: u64 = 2 * BETS;
+/// Tool sets whose conversations are counted.
+const TOOL_SETS_MAX: usize = 32;
+/// Prefix hashes that are remembered twice over: when so many are new, the older half is forgotten.
+const PREFIXES_MAX: usize = 2048;
+/// Entries that are added live so long.
+const LIFE_MS: u64 = Ttl::FiveMinutes.ms();
+
+/// Whether the breakpoints of a tenant's conversations are read.
+#[derive(Debug, Default)]
+pub struct ReadHabits {
+    tool_sets: HashMap<PrefixHash, ToolSet>,
+    /// Of each tool set the first conversation: what new tools bring nobody can know otherwise.
+    first_of_tools: Tally,
+}
+
+/// The habits of conversations with the same tools.
+#[derive(Debug, Default)]
+struct ToolSet {
+    newest: Moment,
+    /// Conversations that began, and those that went on.
+    starts: Tally,
+    tools: EndHabits,
+    system: EndHabits,
+}
+
+/// Whether the end of a layer would be read by other conversations, if it were written by the first of those that come
+/// within its life, or by the second.
+#[derive(Debug, Default)]
+struct EndHabits {
+    by_first: Tally,
+    by_second: Tally,
+}
+
+/// Entries that were written, or would have been, and those that were read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    young: Counts,
+    old: Counts,
+    /// When the young ones began.
+    since: Moment,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    written: u64,
+    read: u64,
+}
+
+impl ReadHabits {
+    /// A conversation begins with these tools. What has none is taken to end, whatever others did.
+    pub fn started(&mut self, request: &Reading, now: Moment) {
+        if request.anatomy().tools == 0 {
+            return;
+        }
+        let tool_set = self.tool_set(request, now);
+        let is_first = tool_set.starts.is_empty();
+        tool_set.starts.written(now);
+        if is_first {
+            self.first_of_tools.written(now);
+        }
+    }
+
+    /// Nothing came of a conversation that began.
+    pub fn withdrawn(&mut self, request: &Reading) {
+        let Some(tool_set) = self.tool_sets.get_mut(&tools_of(request)) else { return };
+        tool_set.starts.withdrawn();
+        if tool_set.starts.is_empty() {
+            self.first_of_tools.withdrawn();
+        }
+    }
+
+    /// A conversation went on while what its first request wrote was there to be read.
+    pub fn continued(&mut self, first: &Reading) {
+        let Some(tool_set) = self.tool_sets.get_mut(&tools_of(first)) else { return };
+        tool_set.starts.read();
+        if tool_set.starts.total().written == 1 {
+            self.first_of_tools.read();
+        }
+    }
+
+    /// Returns true if a conversation that begins so will hardly go on in time, as far as was seen.
+    pub fn seldom_continues(&self, request: &Reading) -> bool {
+        match self.tool_sets.get(&tools_of(request)) {
+            Some(tool_set) if !tool_set.starts.is_empty() => !tool_set.starts.pays(),
+            _ => !self.first_of_tools.pays(),
+        }
+    }
+
+    /// A conversation began with the tools and system prompt of a request. `streak`: so many with the same have come by
+    /// now, each within the life of what the one before could have written.
+    pub fn shared(&mut self, request: &Reading, layer: Layer, streak: u32, now: Moment) {
+        let Some(end) = self.tool_set(request, now).end_mut(layer) else { return };
+        match streak {
+            0 | 1 => end.by_first.written(now),
+            2 => {
+                end.by_first.read();
+                end.by_second.written(now);
+            }
+            _ => {
+                end.by_first.read();
+                end.by_second.read();
+            }
+        }
+    }
+
+    /// Returns which ends other conversations will read. `follows`: one with the same end has come a short while ago.
+    /// `has_siblings`: others with the same tools come with this one.
+    pub fn read_by_others(
+        &self,
+        request: &Reading,
+        has_siblings: bool,
+        follows: impl Fn(Layer) -> bool,
+    ) -> StaticEnds {
+        let known = self.tool_sets.get(&tools_of(request));
+        let is_read = |layer| {
+            let end = known.and_then(|tool_set| tool_set.end(layer));
+            let pays = |tally: fn(&EndHabits) -> &Tally| end.is_none_or(|end| tally(end).pays());
+            (has_siblings && pays(|end| &end.by_first)) || (follows(layer) && pays(|end| &end.by_second))
+        };
+        StaticEnds { tools: is_read(Layer::Tools), system: is_read(Layer::System) }
+    }
+
+    fn tool_set(&mut self, request: &Reading, now: Moment) -> &mut ToolSet {
+        let tools = tools_of(request);
+        if !self.tool_sets.contains_key(&tools) && self.tool_sets.len() >= TOOL_SETS_MAX {
+            let oldest = self.tool_sets.iter().min_by_key(|(_, set)| set.newest).map(|(tools, _)| *tools);
+            oldest.map(|tools| self.tool_sets.remove(&tools));
+        }
+        let tool_set = self.tool_sets.entry(tools).or_default();
+        tool_set.newest = now;
+        tool_set
+    }
+}
+
+impl ToolSet {
+    fn end(&self, layer: Layer) -> Option<&EndHabits> {
+        match layer {
+            Layer::Tools => Some(&self.tools),
+            Layer::System => Some(&self.system),
+            Layer::Model | Layer::Messages => None,
+        }
+    }
+
+    fn end_mut(&mut self, layer: Layer) -> Option<&mut EndHabits> {
+        match layer {
+            Layer::Tools => Some(&mut self.tools),
+            Layer::System => Some(&mut self.system),
+            Layer::Model | Layer::Messages => None,
+        }
+    }
+}
+
+impl Tally {
+    fn written(&mut self, now: Moment) {
+        let is_over = now.since(self.since) >= GENERATION_MS && self.young.written >= GENERATION_MIN;
+        if is_over {
+            self.old = std::mem::take(&mut self.young);
+        }
+        if is_over || self.is_empty() {
+            self.since = now;
+        }
+        self.young.written += 1;
+    }
+
+    fn withdrawn(&mut self) {
+        self.young.written = self.young.written.saturating_sub(1);
+    }
+
+    fn read(&mut self) {
+        self.young.read += 1;
+    }
+
+    fn total(&self) -> Counts {
+        Counts { written: self.young.written + self.old.written, read: self.young.read + self.old.read }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.total().written == 0
+    }
+
+    /// Returns true if one more entry is worth writing: what was read so far covers it, or it is one of the first.
+    fn pays(&self) -> bool {
+        let Counts { written, read } = self.total();
+        written < BETS + READ_COVERS * read
+    }
+}
+
+/// The model and the tools.
+fn tools_of(request: &Reading) -> PrefixHash {
+    request.chain().layer(request.anatomy(), Layer::Tools)
+}
+
+/// Prefixes that came lately, in two generations: those seen last are in the younger one.
+#[derive(Debug, Default)]
+pub struct Prefixes {
+    young: HashMap<PrefixHash, Sightings>,
+    old: HashMap<PrefixHash, Sightings>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sightings {
+    last: Moment,
+    /// Conversations that began with it, each while the life of an entry of the one before lasted.
+    streak: u32,
+}
+
+impl Sightings {
+    fn is_live(&self, now: Moment) -> bool {
+        now.since(self.last) < LIFE_MS
+    }
+}
+
+impl Prefixes {
+    /// Returns true if a prefix came so lately that an entry of it would still live.
+    pub fn is_live(&self, prefix: &PrefixHash, now: Moment) -> bool {
+        self.get(prefix).is_some_and(|seen| seen.is_live(now))
+    }
+
+    fn get(&self, prefix: &PrefixHash) -> Option<&Sightings> {
+        self.young.get(prefix).or_else(|| self.old.get(prefix))
+    }
+
+    /// Remembers a prefix. Returns true if it was seen before, and how many conversations in a row began with it.
+    pub fn see(&mut self, prefix: PrefixHash, starts: bool, now: Moment) -> (bool, u32) {
+        if self.young.len() >= PREFIXES_MAX && !self.young.contains_key(&prefix) {
+            self.old = std::mem::take(&mut self.young);
+        }
+        let before = self.old.remove(&prefix).or_else(|| self.young.get(&prefix).copied());
+        let lately = before.filter(|seen| seen.is_live(now)).map_or(0, |seen| seen.streak);
+        let streak = lately.saturating_add(u32::from(starts));
+        self.young.insert(prefix, Sightings { last: now, streak });
+        (before.is_some(), streak)
+    }
+
+    pub fn len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::request::prefix::Attribution;
+    use crate::engine::request::recall::{Nothing, Remembered};
+
+    fn request(tool: &str, system: &str) -> Remembered {
+        let body = format!(
+            r#"{{"model":"m","tools":[{{"name":"{tool}"}}],"system":"{system}","messages":[{{"role":"user","content":"q"}}]}}"#
+        );
+        Remembered::read(body.into(), &Nothing, Attribution::Counted).unwrap()
+    }
+
+    /// The number of conversations that are marked, of so many which begin so far apart and never go on.
+    fn marked(habits: &mut ReadHabits, count: u64, apart_ms: u64, body: impl Fn(u64) -> Remembered) -> u64 {
+        let mut marked = 0;
+        for number in 0..count {
+            let body = body(number);
+            marked += u64::from(!habits.seldom_continues(&body));
+            habits.started(&body, Moment(number * apart_ms));
+        }
+        marked
+    }
+
+    #[test]
+    fn conversations_that_nobody_continues_are_bets_for_the_first_of_them() {
+        for apart_ms in [0, 1, 100, 5_000, 60_000, 6 * 60_000, 60 * 60_000] {
+            let mut habits = ReadHabits::default();
+            let all = marked(&mut habits, 10_000, apart_ms, |_| request("a", "s"));
+            assert_eq!(all, BETS, "{apart_ms} ms apart");
+        }
+    }
+
+    #[test]
+    fn tools_that_are_new_each_time_are_bets_for_the_first_of_them() {
+        let mut habits = ReadHabits::default();
+        let all = marked(&mut habits, 500, 1_000, |number| request(&format!("t{number}"), "s"));
+        assert_eq!(all, BETS);
+        assert!(habits.tool_sets.len() <= TOOL_SETS_MAX);
+    }
+
+    #[test]
+    fn one_that_goes_on_pays_for_some_that_do_not() {
+        let (body, mut habits) = (request("a", "s"), ReadHabits::default());
+        for _ in 0..BETS {
+            habits.started(&body, Moment(0));
+        }
+        assert!(habits.seldom_continues(&body));
+        habits.continued(&body);
+        for _ in 0..READ_COVERS {
+            assert!(!habits.seldom_continues(&body));
+            habits.started(&body, Moment(0));
+        }
+        assert!(habits.seldom_continues(&body));
+        habits.withdrawn(&body);
+        assert!(!habits.seldom_continues(&body), "nothing came of one");
+    }
+
+    #[test]
+    fn what_was_long_ago_is_forgotten_once_enough_came_since() {
+        let (body, mut habits) = (request("a", "s"), ReadHabits::default());
+        marked(&mut habits, 1_000, 10, |_| request("a", "s"));
+        for round in 1..=3 {
+            for _ in 0..GENERATION_MIN {
+                habits.started(&body, Moment(round * GENERATION_MS + 10_000));
+                habits.continued(&body);
+            }
+        }
+        assert!(!habits.seldom_continues(&body), "they go on now");
+    }
+
+    #[test]
+    fn what_has_no_tools_is_not_counted() {
+        let body = r#"{"model":"m","system":"s","messages":[{"role":"user","content":"one"}]}"#;
+        let body = Remembered::read(body.into(), &Nothing, Attribution::Counted).unwrap();
+        let mut habits = ReadHabits::default();
+        for _ in 0..2 * BETS {
+            habits.started(&body, Moment(0));
+        }
+        assert!(habits.tool_sets.is_empty() && !habits.seldom_continues(&body));
+    }
+
+    #[test]
+    fn personas_of_their_own_leave_the_end_of_the_tools() {
+        let (mut habits, mut tools, mut system) =
+            (ReadHabits::default(), Prefixes::default(), Prefixes::default());
+        let mut last = StaticEnds::default();
+        for number in 0..2 * BETS {
+            let (body, now) = (request("a", &format!("agent {number}")), Moment(number * 1_000));
+            let [of_tools, of_system] =
+                [Layer::Tools, Layer::System].map(|layer| body.chain().layer(body.anatomy(), layer));
+            let follows = |layer| match layer {
+                Layer::Tools => tools.is_live(&of_tools, now),
+                _ => system.is_live(&of_system, now),
+            };
+            assert_eq!(
+                habits.read_by_others(&body, false, follows),
+                StaticEnds { tools: number > 0, system: false }
+            );
+            last = habits.read_by_others(&body, true, follows);
+            let (_, streak) = tools.see(of_tools, true, now);
+            habits.shared(&body, Layer::Tools, streak, now);
+            let (_, streak) = system.see(of_system, true, now);
+            habits.shared(&body, Layer::System, streak, now);
+        }
+        assert_eq!(last, StaticEnds { tools: true, system: false }, "for siblings too");
+    }
+
+    #[test]
+    fn sightings_in_a_row_end_with_the_life_of_an_entry() {
+        let mut prefixes = Prefixes::default();
+        let prefix = tools_of(&request("a", "s"));
+        assert_eq!(prefixes.see(prefix, true, Moment(0)), (false, 1));
+        assert_eq!(prefixes.see(prefix, true, Moment(LIFE_MS - 1)), (true, 2));
+        assert_eq!(prefixes.see(prefix, false, Moment(LIFE_MS)), (true, 2), "a later turn keeps it alive");
+        assert!(prefixes.is_live(&prefix, Moment(2 * LIFE_MS - 1)));
+        assert!(!prefixes.is_live(&prefix, Moment(2 * LIFE_MS)));
+        assert_eq!(prefixes.see(prefix, true, Moment(2 * LIFE_MS)), (true, 1));
+    }
+
+    #[test]
+    fn prefixes_are_bounded() {
+        let mut prefixes = Prefixes::default();
+        let keep = tools_of(&request("keep", "s"));
+        prefixes.see(keep, true, Moment(0));
+        for number in 0..5 * PREFIXES_MAX {
+            prefixes.see(tools_of(&request(&number.to_string(), "s")), true, Moment(0));
+            assert!(prefixes.see(keep, true, Moment(0)).0, "{number}");
+        }
+        assert!(prefixes.len() <= 2 * PREFIXES_MAX);
+    }
+}
