@@ -277,17 +277,18 @@ fn play_once(
 /// The position where a billed read ended: the predicted one if its size fits, else the one that fits best.
 fn place(tokens: &PromptTokens<'_>, prediction: &Prediction, read: u64) -> Option<usize> {
     let slack = PLACE_SLACK * read as f64;
-    let off = |position: usize| tokens.until(position).abs_diff(read) as f64;
-    let positions = &tokens.prompt.positions;
+    let off = |until: u64| until.abs_diff(read) as f64;
     if read == 0 {
         return None;
     }
-    let predicted = prediction.read.and_then(|warm| positions.iter().position(|at| at.key == warm.key));
-    if let Some(predicted) = predicted.filter(|predicted| off(*predicted) <= slack) {
+    let predicted =
+        prediction.read.and_then(|warm| tokens.prompt.positions.iter().position(|at| at.key == warm.key));
+    if let Some(predicted) = predicted.filter(|predicted| off(tokens.until(*predicted)) <= slack) {
         return Some(predicted);
     }
-    let best = (0..positions.len()).min_by(|one, other| off(*one).total_cmp(&off(*other)))?;
-    (off(best) <= slack).then_some(best)
+    let each = tokens.until_each().map(off).enumerate();
+    let (best, least) = each.min_by(|(_, one), (_, other)| one.total_cmp(other))?;
+    (least <= slack).then_some(best)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A prompt as a world plays it: where the cache looks for entries, and how much there is up to each place.
 
 use crate::engine::cache::breakpoints::Breakpoint;
-use crate::engine::cache::entry::{EntryKey, Probes, Scope, is_position};
+use crate::engine::cache::entry::{EntryKey, Probe, Probes, Scope, is_position};
 use crate::engine::request::anatomy::{Anatomy, Form};
 use crate::engine::request::prefix::Chain;
 use crate::engine::request::recall::Reading;
@@ -16,24 +16,25 @@ const IMAGE_BYTES: f64 = 4_000.0;
 pub struct Sizes(pub [f64; 4]);
 
 impl Sizes {
-    fn of_piece(anatomy: &Anatomy, chain: &Chain, piece: usize) -> Sizes {
-        let mut sizes = Sizes::default();
-        let block = &anatomy.pieces[piece];
-        let [definitions, prose, data, images] = &mut sizes.0;
-        let bytes = block.prompt_bytes() as f64;
+    /// Adds a piece of a prompt.
+    fn add(&mut self, anatomy: &Anatomy, chain: &Chain, piece: usize) {
         if !is_position(chain, piece) {
-            return sizes;
+            return;
         }
+        let block = &anatomy.pieces[piece];
+        let [definitions, prose, data, images] = &mut self.0;
         if block.shows_image || block.has_payload {
-            *images = IMAGE_BYTES;
-        } else if anatomy.layer(piece) == Layer::Tools {
-            *definitions = bytes;
-        } else if block.form == Form::Text || block.text().is_some() {
-            *prose = bytes;
-        } else {
-            *data = bytes;
+            *images += IMAGE_BYTES;
+            return;
         }
-        sizes
+        let of_kind = if anatomy.layer(piece) == Layer::Tools {
+            definitions
+        } else if block.form == Form::Text || block.text().is_some() {
+            prose
+        } else {
+            data
+        };
+        *of_kind += block.prompt_bytes() as f64;
     }
 
     pub fn plus(self, other: Sizes) -> Sizes {
@@ -77,21 +78,18 @@ pub struct WorldPrompt {
 impl WorldPrompt {
     pub fn of(reading: &Reading, breakpoints: &[Breakpoint], scope: &Scope) -> WorldPrompt {
         let (anatomy, chain) = (reading.anatomy(), reading.chain());
-        let size = |piece: usize| Sizes::of_piece(anatomy, chain, piece);
-        let whole = (0..anatomy.pieces.len()).map(size).fold(Sizes::default(), Sizes::plus);
-        let (mut left, mut next) = (whole, anatomy.pieces.len());
-        let mut positions = Vec::new();
-        for probe in Probes::of(anatomy, chain, breakpoints) {
-            while next > probe.piece + 1 {
-                next -= 1;
-                left = left.minus(size(next));
+        let probes: Vec<Probe> = Probes::of(anatomy, chain, breakpoints).collect();
+        let mut positions = Vec::with_capacity(probes.len());
+        let (mut sizes, mut next) = (Sizes::default(), 0);
+        for Probe { piece, bytes, marker } in probes.into_iter().rev() {
+            (next..=piece).for_each(|piece| sizes.add(anatomy, chain, piece));
+            next = piece + 1;
+            if let Some(key) = EntryKey::of(scope, chain, piece, anatomy.layer(piece)) {
+                positions.push(Position { key, piece, bytes, sizes, marker });
             }
-            let Some(key) = EntryKey::of(scope, chain, probe.piece, anatomy.layer(probe.piece)) else {
-                continue;
-            };
-            let (piece, bytes, marker) = (probe.piece, probe.bytes, probe.marker);
-            positions.push(Position { key, piece, bytes, sizes: left, marker });
         }
-        WorldPrompt { positions, sizes: whole }
+        (next..anatomy.pieces.len()).for_each(|piece| sizes.add(anatomy, chain, piece));
+        positions.reverse();
+        WorldPrompt { positions, sizes }
     }
 }

@@ -156,7 +156,7 @@ pub struct PromptTokens<'a> {
 impl PromptTokens<'_> {
     pub fn all(&self) -> u64 {
         self.billed.unwrap_or_else(|| {
-            let (known, from) = self.counted(0);
+            let (known, from) = self.start(self.counted(0));
             known + self.weights.tokens(self.prompt.sizes.minus(from)).round() as u64
         })
     }
@@ -164,7 +164,22 @@ impl PromptTokens<'_> {
     /// Tokens up to the position of this number: from the deepest counted prefix on they are estimated. Where the whole
     /// was billed, the estimate of what follows that prefix is scaled to it.
     pub fn until(&self, position: usize) -> u64 {
-        let (known, from) = self.counted(position);
+        self.estimate(position, self.counted(position))
+    }
+
+    /// Tokens up to each position, the deepest first. Each prefix is looked up once.
+    pub fn until_each(&self) -> impl Iterator<Item = u64> {
+        let mut counted = self.counted(0);
+        (0..self.prompt.positions.len()).map(move |position| {
+            if counted.is_some_and(|(at, _)| at < position) {
+                counted = self.counted(position);
+            }
+            self.estimate(position, counted)
+        })
+    }
+
+    fn estimate(&self, position: usize, counted: Option<(usize, u64)>) -> u64 {
+        let (known, from) = self.start(counted);
         let estimate = self.weights.tokens(self.prompt.positions[position].sizes.minus(from));
         let rest = self.prompt.sizes.minus(from);
         let Some(all) = self.billed else { return known + estimate.round() as u64 };
@@ -177,11 +192,15 @@ impl PromptTokens<'_> {
         (known + (estimate * scale).round() as u64).min(all)
     }
 
-    /// The deepest counted prefix at or before a position: its tokens and its sizes.
-    fn counted(&self, position: usize) -> (u64, Sizes) {
-        let positions = self.prompt.positions.get(position..).unwrap_or_default();
-        let known = positions.iter().find_map(|at| Some((self.counts.get(&at.key)?, at.sizes)));
-        known.unwrap_or_default()
+    /// The deepest counted prefix at or before a position: its own position and its tokens.
+    fn counted(&self, position: usize) -> Option<(usize, u64)> {
+        let mut positions = self.prompt.positions.iter().enumerate().skip(position);
+        positions.find_map(|(number, at)| Some((number, self.counts.get(&at.key)?)))
+    }
+
+    /// The tokens of a counted prefix and its sizes, from which on tokens are estimated.
+    fn start(&self, counted: Option<(usize, u64)>) -> (u64, Sizes) {
+        counted.map_or_else(Default::default, |(at, tokens)| (tokens, self.prompt.positions[at].sizes))
     }
 }
 

@@ -97,19 +97,17 @@ impl Fit {
     }
 }
 
-/// How many leading bytes two stretches share; compared in steps that the memory comparison is fast at.
+/// How many leading bytes two stretches share; compared in steps that the memory comparison is fast at. The step that
+/// differs is looked at again in smaller ones.
 pub(super) fn shared(one: &[u8], two: &[u8]) -> usize {
-    const STEP: usize = 4_096;
     let len = one.len().min(two.len());
     let mut at = 0;
-    while at < len {
-        let end = len.min(at + STEP);
-        if one[at..end] != two[at..end] {
-            return at + one[at..end].iter().zip(&two[at..end]).take_while(|(a, b)| a == b).count();
+    for step in [4_096, 64, 8, 1] {
+        while at < len && one[at..len.min(at + step)] == two[at..len.min(at + step)] {
+            at = len.min(at + step);
         }
-        at = end;
     }
-    len
+    at
 }
 
 /// Returns the key of the first answer among the messages from `start` on. It is looked for in the next few, since
