@@ -13,6 +13,7 @@ use std::time::Duration;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::config::{Log, LogFormat};
+use crate::report::LineFormat;
 
 use super::Failure;
 
@@ -45,9 +46,16 @@ fn start_to(config: &Log, mut out: impl Write + Send + 'static) -> Lines {
     // If no thread can be had the buffer has no reader, and lines are dropped: never a reason to stop.
     let _ = std::thread::Builder::new().name("log".into()).spawn(move || taken.write_out(&mut out));
     let builder = tracing_subscriber::fmt().with_max_level(config.level).with_writer(lines.clone());
-    let _ = match config.format {
-        LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).try_init(),
-        LogFormat::Human => builder.with_ansi(false).try_init(),
+    let format = config.format;
+    let _ = match format {
+        LogFormat::Json => {
+            let builder = builder.json().flatten_event(true).with_current_span(false);
+            builder.map_event_format(|others| LineFormat { format, others }).try_init()
+        }
+        LogFormat::Human => {
+            let builder = builder.with_ansi(false);
+            builder.map_event_format(|others| LineFormat { format, others }).try_init()
+        }
     };
     lines
 }

@@ -1,7 +1,7 @@
 //! Reports exchanges: each has one [`ExchangeRecord`], made when it has ended, and several views of it.
 //!
 //! ```text
-//! ExchangeRecord ─┬─ log line    record.rs
+//! ExchangeRecord ─┬─ log line    log.rs
 //!                 ├─ metrics     metrics.rs
 //!                 ├─ recording   recording/, if record.file is set
 //!                 └─ trace       traces/, if trace.endpoint is set
@@ -11,12 +11,14 @@
 //! endings are enums, sessions and agents are digests, models and clients are bounded names. Only a recording holds
 //! bodies, and only if `record.bodies` or `record.match` asks for them.
 
+mod log;
 mod metrics;
 mod record;
 pub mod recording;
 mod sinks;
 pub mod traces;
 
+pub use log::LineFormat;
 pub use record::{ChildTurn, Details, ExchangeRecord, Overhead, Times};
 pub use recording::{Entries, Recording, RecordingDraft, VERSION};
 pub use sinks::{ExchangeSinks, Sinks, StartError};
@@ -26,7 +28,7 @@ use crate::metrics::Metrics;
 /// Reports an exchange that has ended: counts it, writes its log line, and hands it to its sinks.
 pub fn report(record: ExchangeRecord, metrics: &Metrics, sinks: ExchangeSinks) {
     metrics::count(metrics, &record);
-    record.log();
+    log::log(&record);
     if let Some(trace) = sinks.trace {
         trace.end(&record);
     }

@@ -3,11 +3,12 @@
 //! Log line, recording, metrics and traces are views of it. A field of the log line has the same name and value in
 //! the recording, so the recording contains everything that the log contains.
 
+use std::fmt::{self, Display};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
-use tracing::field::{DisplayValue, display};
 
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::prices::Cost;
@@ -41,21 +42,34 @@ macro_rules! declare {
             pub const LOGGED: &[&str] = &[$(stringify!($name)),*];
             /// The fields that only a recording has.
             pub const RECORDED: &[&str] = &[$(stringify!($first),)* $(stringify!($last)),*];
+        }
 
-            /// Writes the log line.
-            pub fn log(&self) {
-                tracing::info!(target: "forkpoint::request", $($name = declare!(@ self.$name $(, $how)?),)*);
+        impl Serialize for Logged<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut fields = serializer.serialize_map(None)?;
+                $(if !self.0.$name.is_absent() {
+                    fields.serialize_entry(stringify!($name), &self.0.$name)?;
+                })*
+                fields.end()
+            }
+        }
+
+        impl Display for Logged<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                $(if !self.0.$name.is_absent() {
+                    f.write_str(concat!(" ", stringify!($name), "="))?;
+                    declare!(@ self.0.$name, f $(, $how)?)?;
+                })*
+                Ok(())
             }
         }
     };
-    (@ $value:expr) => { $value };
-    (@ $value:expr, $how:ident) => { $how(&$value) };
+    (@ $value:expr, $f:ident) => { $value.show($f) };
+    (@ $value:expr, $f:ident, shown) => { Display::fmt($value.as_deref().unwrap_or_default(), $f) };
 }
 
-/// Returns a text that is logged without quotes.
-fn shown(text: &Option<String>) -> Option<DisplayValue<&String>> {
-    text.as_ref().map(display)
-}
+/// The fields of a record that are logged: as JSON, or as ` name=value` for people.
+pub struct Logged<'a>(pub &'a ExchangeRecord);
 
 declare! {
     recorded {
@@ -272,15 +286,30 @@ trait Field {
     fn is_absent(&self) -> bool {
         false
     }
+
+    /// Writes the field for people.
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-impl Field for u64 {}
-impl Field for usize {}
-impl Field for bool {}
-impl Field for String {}
+/// Implements [`Field`] for types that people read as they are debugged: texts in quotes.
+macro_rules! fields {
+    ($($type:ty),*) => {
+        $(impl Field for $type {
+            fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(self, f)
+            }
+        })*
+    };
+}
 
-impl<T> Field for Option<T> {
+fields!(u16, u32, u64, usize, f64, bool, String);
+
+impl<T: Field> Field for Option<T> {
     fn is_absent(&self) -> bool {
         self.is_none()
+    }
+
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_ref().map_or(Ok(()), |field| field.show(f))
     }
 }

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::{Arc, Mutex, Once};
 
+use forkpoint::config::LogFormat;
+use forkpoint::report::LineFormat;
 use serde_json::Value;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -42,7 +44,8 @@ impl Log {
     pub fn start() -> Log {
         static LOGGING: Once = Once::new();
         LOGGING.call_once(|| {
-            tracing_subscriber::fmt().json().flatten_event(true).with_writer(ThisThread).init();
+            let json = tracing_subscriber::fmt().json().flatten_event(true).with_writer(ThisThread);
+            json.map_event_format(|others| LineFormat { format: LogFormat::Json, others }).init();
         });
         CURRENT.replace(Log::default());
         CURRENT.with_borrow(Log::clone)

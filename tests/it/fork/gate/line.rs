@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
+use forkpoint::config::LogFormat;
+use forkpoint::report::LineFormat;
 use serde_json::{Value, json};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -104,6 +106,7 @@ async fn gated_children(forkpoint: &Forkpoint, upstream: &Upstream, read: u64) {
 async fn the_line_of_a_gated_child_names_its_family_and_its_wait() {
     let log = Log::default();
     let json = tracing_subscriber::fmt().json().flatten_event(true).with_current_span(false);
+    let json = json.map_event_format(|others| LineFormat { format: LogFormat::Json, others });
     let subscriber = json.with_max_level(tracing::Level::TRACE).with_writer(log.clone()).finish();
     // With only one dispatcher, what other threads do not listen to is taken to be of interest to nobody.
     let _deaf = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::new());
