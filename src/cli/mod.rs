@@ -10,6 +10,8 @@ pub mod run;
 pub mod serve;
 pub mod sim;
 mod start;
+mod progress;
+mod own_sums;
 mod logging;
 mod recorded;
 mod reload;

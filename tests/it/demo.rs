@@ -3,12 +3,36 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+use forkpoint::config::{ValueOrigin, load_prices};
 use serde_json::{Value, json};
+
+/// The width of a terminal that nobody has widened.
+const WIDTH: usize = 80;
+const SCENARIOS: [&str; 9] =
+    ["session", "single", "series", "reread", "large-3", "large-8", "tool-heavy", "medium", "small"];
 
 fn demo(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forkpoint"));
     command.arg("demo").args(args).env_clear();
     command
+}
+
+/// What it prints, in lines that fit a terminal.
+#[track_caller]
+fn shown(args: &[&str]) -> String {
+    let output = demo(args).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    for line in text.lines() {
+        assert!(line.chars().count() <= WIDTH, "{args:?}: {line:?} is wider than {WIDTH}");
+    }
+    text
+}
+
+/// The model that is played unless another is asked for.
+fn current_model() -> String {
+    let prices = load_prices(None, &ValueOrigin::Default).unwrap();
+    prices.current().unwrap().id.clone()
 }
 
 /// The cells of the table's rows, by their first cell.
@@ -18,7 +42,8 @@ fn rows(text: &str) -> Vec<Vec<String>> {
             && line.contains('$')
     };
     let cells = |line: &str| line.replace("child ", "child-").split_whitespace().map(String::from).collect();
-    text.lines().filter(is_row).map(cells).collect()
+    let (_, requests) = text.split_once("Every request").unwrap_or_else(|| panic!("the requests: {text}"));
+    requests.lines().filter(is_row).map(cells).collect()
 }
 
 fn number(cell: &str) -> u64 {
@@ -27,10 +52,9 @@ fn number(cell: &str) -> u64 {
 
 #[test]
 fn it_bills_every_request_of_a_fan_out() {
-    let output =
-        demo(&["--children", "3", "--turns", "1", "--context", "6000", "--requests"]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{text}");
+    let sizes =
+        ["--scenario", "single", "--children", "3", "--turns", "1", "--context", "6000", "--requests"];
+    let text = shown(&sizes);
     let rows = rows(&text);
     // Parent, three children with two requests each, parent, and the two sums.
     assert_eq!(rows.len(), 1 + 3 * 2 + 1 + 2, "{text}");
@@ -40,32 +64,54 @@ fn it_bills_every_request_of_a_fan_out() {
     assert_eq!(number(&all[1]), billed, "{text}");
 }
 
-/// The cells of a row of the comparison.
-fn compared<'a>(text: &'a str, row: &str) -> Vec<&'a str> {
-    let line = text.lines().find(|line| line.starts_with(row)).unwrap_or_else(|| panic!("{row} in {text}"));
-    line[row.len()..].split_whitespace().collect()
+#[test]
+fn without_flags_a_session_is_shown_in_full_and_every_scenario_in_a_line() {
+    let text = shown(&[]);
+    assert!(text.starts_with(&format!("Model {}, ", current_model())), "{text}");
+    assert!(text.contains("of input)") && text.contains("cache write"), "the prices: {text}");
+    assert!(text.contains("session: a parent of 48,500 tokens fans out 3 times, 10 minutes apart"), "{text}");
+    for number in 1..=3 {
+        assert!(text.contains(&format!("\n  fan-out {number} ")), "what was decided: {text}");
+    }
+    assert!(text.contains("Foreseen per child over "), "{text}");
+    let (_, overview) = text.split_once("\nscenario ").unwrap();
+    let listed: Vec<&str> = overview.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(SCENARIOS.iter().all(|name| listed.contains(name)), "{overview}");
+    let help = String::from_utf8(demo(&["--help"]).output().unwrap().stdout).unwrap();
+    assert!(SCENARIOS.iter().all(|name| help.contains(&format!("- {name}:"))), "{help}");
+}
+
+#[test]
+fn another_model_is_billed_at_its_own_prices_and_an_unknown_one_is_refused() {
+    let sizes = ["--scenario", "single", "--children", "2", "--turns", "0", "--context", "6000"];
+    let text = shown(&[&sizes[..], &["--model", "claude-haiku-5-5"]].concat());
+    assert!(text.contains("Model claude-haiku-5-5, ") && text.contains("(0.1 of input)"), "{text}");
+    assert!(text.contains("prompts above 100,000 tokens"), "{text}");
+    let output = demo(&["--model", "claude-nobody-1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("--model claude-nobody-1") && message.contains(&current_model()), "{message}");
 }
 
 #[test]
 fn a_naive_client_pays_less_aligned_and_a_careful_one_no_more() {
     for (client, cheaper) in [("naive", true), ("careful", false)] {
-        let sizes = ["--children", "2", "--turns", "2", "--context", "6000", "--client", client];
-        let output = demo(&sizes).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success(), "{text}");
-        let reads = compared(&text, "all: cache read");
-        assert_eq!(number(reads[0]) == 0, cheaper, "as sent: {text}");
-        assert!(number(reads[1]) > 0, "{text}");
-        let costs = compared(&text, "all: cost");
-        let [sent, aligned] = [0, 1].map(|at| costs[at].trim_start_matches('$').parse::<f64>().unwrap());
-        assert!(if cheaper { aligned < sent } else { aligned <= sent }, "{text}");
+        let sizes = ["--scenario", "single", "--children", "2", "--context", "6000", "--client", client];
+        let scenario = played(&sizes);
+        let all = |column: &str, figure: &str| scenario["columns"][column]["all"][figure].as_f64().unwrap();
+        assert_eq!(all("as_sent", "cache_read") == 0.0, cheaper, "{scenario:#}");
+        assert!(all("aligned", "cache_read") > 0.0, "{scenario:#}");
+        let (sent, aligned) = (all("as_sent", "usd"), all("aligned", "usd"));
+        assert!(if cheaper { aligned < sent } else { aligned <= sent }, "{scenario:#}");
     }
 }
 
 #[test]
 fn it_stays_up_when_asked_and_says_where_to_look() {
-    let mut child =
-        demo(&["--children", "2", "--turns", "0", "--stay"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = demo(&["--scenario", "single", "--children", "2", "--turns", "0", "--stay"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     let metrics = lines.into_iter().find(|line| line.contains("/metrics")).unwrap();
     let url = metrics.split_whitespace().next().unwrap().to_owned();
@@ -77,19 +123,26 @@ fn it_stays_up_when_asked_and_says_where_to_look() {
     child.kill().unwrap();
     child.wait().unwrap();
     // The parent asks, two children answer at once, the parent reads their reports.
-    for (role, plan, count) in [("plain", "aligned", 1), ("child", "forked", 2), ("parent", "aligned", 1)] {
-        let labels = format!(r#"model="claude-sonnet-4-6",plan="{plan}",role="{role}",status="200""#);
-        assert!(text.contains(&format!("forkpoint_requests_total{{{labels}}} {count}")), "{role}: {text}");
+    let model = current_model();
+    for (role, count) in [("plain", 1), ("child", 2), ("parent", 1)] {
+        let is_its = |line: &&str| {
+            line.starts_with(&format!(r#"forkpoint_requests_total{{model="{model}","#))
+                && line.contains(&format!(r#"role="{role}",status="200""#))
+        };
+        let counted = text.lines().filter(is_its).map(|line| line.rsplit_once(' ').unwrap().1);
+        assert_eq!(counted.map(|count| count.parse::<u64>().unwrap()).sum::<u64>(), count, "{role}: {text}");
     }
 }
 
 /// A scenario as it was played, with a deadline that no busy machine misses.
+#[track_caller]
 fn played(args: &[&str]) -> Value {
     let output = demo(&["--json", "--max-hold-ms", "120000"]).args(args).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{error}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let [scenario] = &report["scenarios"].as_array().unwrap()[..] else { panic!("one scenario: {report}") };
+    assert_eq!(scenario["as_sent_overlapped"], true, "a machine too busy to tell: {scenario:#}");
     scenario.clone()
 }
 
@@ -98,32 +151,109 @@ fn figure(scenario: &Value, name: &str) -> f64 {
     scenario[name].as_f64().unwrap_or_else(|| panic!("{name} in {scenario:#}"))
 }
 
-/// Every child is forked, costs no more than as sent, and on every turn all but the first of a fan-out's writers
-/// read at least 99 % of what they share.
+/// The requests of the children in a column.
+fn children<'a>(scenario: &'a Value, column: &str) -> Vec<&'a Value> {
+    let requests = scenario["columns"][column]["requests"].as_array().unwrap();
+    requests.iter().filter(|request| request["who"] != "parent").collect()
+}
+
+/// The part of a fan-out's forked children that did not read nearly all that they share: the first may write.
 #[track_caller]
-fn assert_forked(scenario: &Value) {
-    assert_eq!(scenario["declined"], json!([]), "{scenario:#}");
-    assert!(figure(scenario, "forked_to_as_sent") <= 1.0, "{scenario:#}");
+fn assert_shared(scenario: &Value) {
     let requests = scenario["columns"]["forked"]["requests"].as_array().unwrap();
-    let children: Vec<&Value> = requests.iter().filter(|request| request["who"] != "parent").collect();
     let parent = requests[0]["prompt"].as_f64().unwrap();
     let misses = |request: &&&Value| {
+        assert_eq!(request["plan"], "forked", "{request:#}");
         // The whole prompt counts as shared, the child's own directive too: stricter than it need be.
         let (read, prompt) = (request["cache_read"].as_f64().unwrap(), request["prompt"].as_f64().unwrap());
         assert!(prompt > parent && read >= 0.99 * parent, "the parent's context is read: {request:#}");
         read < 0.99 * prompt
     };
+    let children = children(scenario, "forked");
     let missed: Vec<_> = children.iter().filter(misses).collect();
     assert!(missed.len() <= 1 && missed.iter().all(|request| request["turn"] == 1), "{missed:#?}");
 }
 
+/// What the default configuration chose is never dearer than as sent, and at most its premium above aligning.
+#[track_caller]
+fn assert_promise(scenario: &Value) {
+    let chosen = figure(scenario, "as_chosen_to_as_sent");
+    assert!(chosen <= 1.02, "{chosen} of as sent: {scenario:#}");
+    let aligned = figure(scenario, "aligned_to_as_sent");
+    assert!(chosen <= 1.3 * aligned, "{chosen} beside {aligned}: {scenario:#}");
+    for decision in scenario["decisions"].as_array().unwrap() {
+        let (forked, all) = (&decision["forked"], &decision["children"]);
+        assert!(*forked == json!(0) || forked == all, "siblings are decided alike: {decision:#}");
+        assert_eq!(decision["reasons"] == json!([]), forked == all, "{decision:#}");
+    }
+}
+
+/// How many of each fan-out's children the default configuration forked.
+fn forked_by_fan_out(scenario: &Value) -> Vec<u64> {
+    let decisions = scenario["decisions"].as_array().unwrap();
+    decisions.iter().map(|decision| decision["forked"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_session_is_aligned_while_nothing_is_learned_and_forked_once_that_pays() {
+    let scenario = played(&["--scenario", "session"]);
+    assert_eq!((&scenario["fan_outs"], &scenario["pause_s"]), (&json!(3), &json!(600)));
+    assert_promise(&scenario);
+    assert_eq!(forked_by_fan_out(&scenario), [0, 5, 5], "{:#}", scenario["decisions"]);
+    for decision in scenario["decisions"].as_array().unwrap() {
+        let predicted = ["forked", "as_sent", "aligned"].map(|plan| decision["predicted"][plan].as_f64());
+        assert!(predicted.iter().all(|figure| figure.is_some_and(|usd| usd > 0.0)), "{decision:#}");
+    }
+    // What forkpoint says of its own children is what they were billed, directly and aligned.
+    let of_column = |name: &str| scenario["columns"][name]["children"]["usd"].as_f64().unwrap();
+    for (own, column, within) in [
+        ("billed_usd", "as_chosen", 1e-9),
+        ("as_sent_usd", "as_sent", 0.05),
+        ("aligned_usd", "aligned", 0.05),
+    ] {
+        let (own, billed) = (scenario["own_sums"][own].as_f64().unwrap(), of_column(column));
+        assert!((own - billed).abs() <= within * of_column("as_sent"), "{column}: {own} beside {billed}");
+    }
+}
+
 #[test]
 fn five_children_read_a_parents_48_500_tokens_for_a_tenth_of_their_price() {
-    let scenario = played(&["--scenario", "main"]);
+    let scenario = played(&["--scenario", "single"]);
     assert_eq!((&scenario["context_tokens"], &scenario["children"]), (&json!(48_500), &json!(5)));
-    assert_forked(&scenario);
+    // System prompts of their own: as sent nothing is shared.
+    let sent = children(&scenario, "as_sent");
+    assert!(sent.iter().all(|request| request["turn"] != 1 || request["cache_read"] == 0), "{sent:#?}");
+    assert!(children(&scenario, "forked").iter().all(|request| request["plan"] == "forked"), "{scenario:#}");
+    assert_promise(&scenario);
     let ratio = figure(&scenario, "forked_to_same_context_uncached");
     assert!(ratio <= 0.12, "{ratio}: {scenario:#}");
+}
+
+#[test]
+fn in_a_series_always_forking_costs_more_than_as_sent_and_the_default_does_not() {
+    let scenario = played(&["--scenario", "series"]);
+    assert_eq!(scenario["fan_outs"], 5);
+    assert!(figure(&scenario, "forked_to_as_sent") > 1.0, "what one fan-out alone hides: {scenario:#}");
+    assert_promise(&scenario);
+}
+
+#[test]
+fn what_is_not_read_again_is_saved_in_dollars_and_in_seconds() {
+    let scenario = played(&["--scenario", "reread"]);
+    assert_promise(&scenario);
+    let of_column = |column: &str, figure: &str| scenario["columns"][column][figure].as_f64().unwrap();
+    let children_of = |column: &str| children(&scenario, column).len() as u64;
+    // One turn of reading each, in each of three fan-outs.
+    assert_eq!(children_of("as_sent"), children_of("forked") + 3 * 5, "{scenario:#}");
+    assert!(
+        of_column("forked", "children_seconds") < of_column("as_sent", "children_seconds"),
+        "{scenario:#}"
+    );
+    assert!(figure(&scenario, "forked_to_as_sent") < figure(&scenario, "aligned_to_as_sent"), "{scenario:#}");
+    assert_eq!(forked_by_fan_out(&scenario).last(), Some(&5), "{:#}", scenario["decisions"]);
+    let text = shown(&["--scenario", "reread", "--children", "2", "--turns", "1"]);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("Modelled: a child that is not forked first reads three files"), "{text}");
 }
 
 #[test]
@@ -131,7 +261,8 @@ fn forking_tool_heavy_children_costs_a_seventh_of_them_as_sent() {
     let scenario = played(&["--scenario", "tool-heavy"]);
     let prompts = scenario["columns"]["as_sent"]["requests"][1]["prompt"].as_u64().unwrap();
     assert!((40_000..42_000).contains(&prompts), "{prompts}");
-    assert_forked(&scenario);
+    assert_shared(&scenario);
+    assert_promise(&scenario);
     let ratio = figure(&scenario, "forked_to_as_sent");
     assert!(ratio <= 0.15, "{ratio}: {scenario:#}");
 }
@@ -141,17 +272,19 @@ fn forking_12_000_token_children_under_46_000_costs_half_of_them_as_sent() {
     let scenario = played(&["--scenario", "medium"]);
     let prompts = scenario["columns"]["as_sent"]["requests"][1]["prompt"].as_u64().unwrap();
     assert!((11_500..12_500).contains(&prompts), "{prompts}");
-    assert_forked(&scenario);
+    assert_shared(&scenario);
+    assert_promise(&scenario);
     let ratio = figure(&scenario, "forked_to_as_sent");
     assert!(ratio <= 0.5, "{ratio}: {scenario:#}");
 }
 
 #[test]
-fn three_and_eight_children_of_100_000_tokens_are_forked() {
+fn three_and_eight_children_of_100_000_tokens_share_them() {
     for (name, children) in [("large-3", 3), ("large-8", 8)] {
         let scenario = played(&["--scenario", name]);
         assert_eq!((&scenario["context_tokens"], &scenario["children"]), (&json!(100_000), &json!(children)));
-        assert_forked(&scenario);
+        assert_shared(&scenario);
+        assert_promise(&scenario);
         let ratio = figure(&scenario, "forked_to_same_context_uncached");
         assert!(ratio <= 0.12, "{ratio}: {scenario:#}");
     }
@@ -160,30 +293,24 @@ fn three_and_eight_children_of_100_000_tokens_are_forked() {
 #[test]
 fn a_small_child_under_a_large_parent_is_not_forked_and_the_reason_is_said() {
     let scenario = played(&["--scenario", "small"]);
-    assert_eq!(scenario["declined"], json!(["cost"]));
-    assert_eq!(scenario["forked_to_same_context_uncached"], Value::Null);
-    let [aligned, forked] = ["aligned_to_as_sent", "forked_to_as_sent"].map(|name| figure(&scenario, name));
-    assert!(forked <= aligned + 0.01 && forked < 1.0, "{scenario:#}");
-
-    let output = demo(&["--children", "2", "--turns", "0", "--tools", "1000", "--context", "30000"]).output();
-    let text = String::from_utf8(output.unwrap().stdout).unwrap();
-    assert!(text.contains("declined to fork (cost)") && text.contains("fork.max_cost_ratio"), "{text}");
+    assert_eq!(scenario["decisions"][0]["reasons"], json!(["cost"]));
+    assert!(figure(&scenario, "forked_to_as_sent") > 1.0, "forked it would be a loss: {scenario:#}");
+    assert_promise(&scenario);
+    let sizes = ["--children", "2", "--turns", "0", "--tools", "1000", "--context", "30000"];
+    let text = shown(&[&["--scenario", "small"], &sizes[..]].concat());
+    assert!(text.contains("aligned: cost") && text.contains("fork.max_cost_ratio"), "{text}");
 }
 
-/// Around the size from which children are forked, and on either side of it, for as long as children are taken to
-/// live.
+/// Around the size from which children are forked, and on either side of it.
 #[test]
-fn forking_never_costs_more_than_the_children_as_sent() {
+fn what_is_chosen_never_costs_more_than_the_children_as_sent() {
     let mut fates = Vec::new();
-    for client in ["careful", "naive"] {
-        for tools in ["1500", "5000", "8000", "9500"] {
-            let sizes = ["--children", "3", "--turns", "3", "--context", "20000", "--instructions", "500"];
-            let scenario = played(&[&sizes[..], &["--client", client, "--tools", tools]].concat());
-            assert_eq!(scenario["as_sent_overlapped"], true, "a machine too busy to tell: {scenario:#}");
-            let ratio = figure(&scenario, "forked_to_as_sent");
-            assert!(ratio <= 1.0, "{client} {tools}: {ratio}");
-            fates.push(scenario["declined"] == json!([]));
-        }
+    for (client, tools) in [("careful", "1500"), ("careful", "9500"), ("naive", "5000"), ("naive", "9500")] {
+        let sizes = ["--scenario", "session", "--children", "3", "--turns", "1", "--context", "20000"];
+        let scenario =
+            played(&[&sizes[..], &["--instructions", "500", "--client", client, "--tools", tools]].concat());
+        assert_promise(&scenario);
+        fates.push(forked_by_fan_out(&scenario).last() == Some(&3));
     }
     assert!(fates.contains(&true) && fates.contains(&false), "both sides: {fates:?}");
 }
@@ -228,7 +355,8 @@ fn the_gate_is_never_dearer_and_its_plot_holds_what_was_measured() {
     assert!(rows.iter().all(|[_, _, ungated, gated]| gated <= ungated), "{text}");
     let [ungated, gated] = [2, 3].map(|at| rows.iter().map(|row| row[at]).sum::<f64>());
     assert!(gated < ungated, "{text}");
-    assert!(text.contains("The gate saved "), "{text}");
+    assert!(text.contains("The gate saved ") && text.contains(&current_model()), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
 
     let drawn = std::fs::read_to_string(&path).unwrap();
     let document = roxmltree::Document::parse(&drawn).unwrap();
@@ -263,9 +391,8 @@ fn sizes_of_the_grid_need_the_gate_and_those_of_one_fan_out_exclude_it() {
 
 #[test]
 fn the_largest_fan_out_spawns_every_child() {
-    let output =
-        demo(&["--children", "64", "--turns", "0", "--context", "2000", "--requests"]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{text}");
+    let sizes =
+        ["--scenario", "single", "--children", "64", "--turns", "0", "--context", "2000", "--requests"];
+    let text = shown(&sizes);
     assert_eq!(rows(&text).iter().filter(|row| row[0].starts_with("child-")).count(), 64, "{text}");
 }

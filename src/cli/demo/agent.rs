@@ -14,9 +14,10 @@ use crate::engine::answer::sse::Framer;
 use crate::engine::answer::turn::{Turn, TurnBuilder, TurnLimits};
 
 use super::super::Failure;
-use super::DemoProgress;
+use super::super::progress::Progress;
+use super::stage::DemoStage;
+use super::workload::{Client, History, Personas, Workload};
 
-const MODEL: &str = "claude-sonnet-4-6";
 const LIMITS: TurnLimits = TurnLimits { bytes: 8 << 20, tool_uses: 256 };
 /// The simulator's estimate.
 const BYTES_PER_TOKEN: usize = 4;
@@ -26,176 +27,190 @@ const PARENT_INSTRUCTIONS: u32 = 4_000;
 const TOOL_TOKENS: u32 = 1_000;
 /// Its name and schema.
 const TOOL_FRAME_TOKENS: u32 = 40;
+/// The files that a parent has read, where its children may want to read them too.
+pub const FILES: [&str; 3] = ["engine", "proxy", "store"];
+const FILE_TOKENS: u32 = 6_000;
 /// Room for 64 directives in one answer.
 const ANSWER_TOKENS_MAX: u32 = 32_000;
 /// A script that does not end is a bug of ours, not a reason to run for ever.
 const TURNS_MAX: usize = 64;
 
-/// A fan-out to play.
-#[derive(Clone, Copy, Debug)]
-pub struct Workload {
-    pub children: u16,
-    pub turns: u16,
-    /// The parent's context: tools, instructions and history.
-    pub context_tokens: u32,
-    /// Of that the tools, which the children bring too.
-    pub tool_tokens: u32,
-    /// A sub-agent's own instructions.
-    pub child_tokens: u32,
-    pub client: Client,
-}
-
-/// The client's own care for the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Client {
-    /// Marks its system prompt and its newest message, and always spells alike
-    Careful,
-    /// Marks nothing, and shuffles its tools
-    Naive,
-}
-
-impl Client {
-    pub fn name(self) -> &'static str {
-        match self {
-            Client::Careful => "careful",
-            Client::Naive => "naive",
-        }
-    }
-
-    pub fn describe(self) -> &'static str {
-        match self {
-            Client::Careful => "The client marks its system prompt and its newest message for the cache.",
-            Client::Naive => "The client marks nothing for the cache, and shuffles its tools.",
-        }
-    }
-}
-
-impl Workload {
-    /// The parent's two requests, and each child's.
-    pub fn requests(&self) -> usize {
-        2 + usize::from(self.children) * (usize::from(self.turns) + 1)
-    }
-}
-
 /// One request that was made.
 pub struct ClientCall {
     pub who: String,
+    /// The number of the fan-out that it belongs to, from 1.
+    pub fan_out: u16,
     pub turn: usize,
     pub request_id: String,
-    /// The plan that forkpoint chose and the reason, if the request went through one.
-    pub plan: Option<String>,
-    pub reason: Option<String>,
 }
 
-/// A fan-out that was played.
-pub struct PlayedFanOut {
+/// A workload that was played.
+#[derive(Default)]
+pub struct Played {
     pub calls: Vec<ClientCall>,
-    /// From the first child's request to the last child's last byte.
-    pub children_took: Duration,
+    /// Of each fan-out, the time from the first child's request to the last child's last byte.
+    pub children_took: Vec<Duration>,
 }
 
-pub async fn run(workload: &Workload, url: String, progress: &DemoProgress) -> Result<PlayedFanOut, Failure> {
-    let client = reqwest::Client::builder().no_proxy().build();
-    let client = client.map_err(|error| Failure::new(format!("cannot make a client: {error}")))?;
-    let mut parent =
-        Agent::parent(workload, Session { http: client, url, progress, client: workload.client });
-    let answer = parent.ask().await?;
-    let spawned = tool_uses(&answer)?;
+pub async fn run(workload: &Workload, stage: &DemoStage, progress: &Progress) -> Result<Played, Failure> {
+    let http = reqwest::Client::builder().no_proxy().build();
+    let http = http.map_err(|error| Failure::new(format!("cannot make a client: {error}")))?;
+    let session = Session { http, stage, progress, client: workload.client };
+    let mut parent = Agent::parent(workload, session);
+    let mut played = Played::default();
+    for fan_out in 1..=workload.fan_outs {
+        if fan_out > 1 {
+            stage.pass(workload.pause, &played.calls).await?;
+        }
+        parent.fan_out = fan_out;
+        parent.messages.push(json!({"role": "user", "content": [text(&ask(workload, fan_out))]}));
+        let answer = parent.ask().await?;
+        played.calls.append(&mut parent.calls);
+        let (finished, took) = children(workload, &answer, &parent).await?;
+        let reports: Vec<&str> = finished.iter().map(|(_, report)| report.as_str()).collect();
+        parent.tool_results(&answer, &reports)?;
+        let report = parent.ask().await?;
+        parent.messages.push(json!({"role": "assistant", "content": blocks(&report)?}));
+        played.calls.extend(finished.into_iter().flat_map(|(child, _)| child.calls));
+        played.calls.append(&mut parent.calls);
+        played.children_took.push(took);
+    }
+    Ok(played)
+}
+
+/// Runs the children that this answer calls, all at once: each with its report, and the time that they took.
+async fn children<'a>(
+    workload: &Workload,
+    answer: &Turn,
+    parent: &Agent<'a>,
+) -> Result<(Vec<(Agent<'a>, String)>, Duration), Failure> {
+    let spawned = tool_uses(answer)?;
     if spawned.len() != usize::from(workload.children) {
         let message = format!("the parent spawned {} children of {}", spawned.len(), workload.children);
         return Err(Failure::new(message));
     }
-    let children = spawned.iter().enumerate().map(|(number, call)| {
-        let mut child = Agent::child(number + 1, call, workload, parent.session.clone());
-        async move { child.work().await.map(|report| (child, report)) }
-    });
-    let children: Vec<_> = children.collect();
+    let children: Vec<_> = (1..)
+        .zip(&spawned)
+        .map(|(number, call)| {
+            let mut child = Agent::child(number, call, workload, parent);
+            async move { child.work(workload, number).await.map(|report| (child, report)) }
+        })
+        .collect();
     let started = Instant::now();
     let finished = try_join_all(children).await?;
-    let children_took = started.elapsed();
-    let reports: Vec<&str> = finished.iter().map(|(_, report)| report.as_str()).collect();
-    parent.tool_results(&answer, &reports)?;
-    parent.ask().await?;
-    let mut calls = parent.calls;
-    let last = calls.pop();
-    calls.extend(finished.into_iter().flat_map(|(child, _)| child.calls));
-    calls.extend(last);
-    Ok(PlayedFanOut { calls, children_took })
+    Ok((finished, started.elapsed()))
+}
+
+/// The user's words to the parent, with the script of the simulated model.
+fn ask(workload: &Workload, fan_out: u16) -> String {
+    let Workload { children, directive_words, .. } = workload;
+    let (turns, calls) = (workload.turns + workload.rereading_turns(), workload.calls_per_turn());
+    format!(
+        "Survey part {fan_out} of the project and report. [[sim:fan_out n={children} tool=Agent field=prompt \
+         words={directive_words} | tools turns={turns} calls={calls} tool=Read]]"
+    )
 }
 
 #[derive(Clone)]
 struct Session<'a> {
     http: reqwest::Client,
     client: Client,
-    url: String,
-    progress: &'a DemoProgress,
+    stage: &'a DemoStage,
+    progress: &'a Progress,
 }
 
 struct Agent<'a> {
     who: String,
+    fan_out: u16,
     session: Session<'a>,
     system: String,
     tools: Vec<Value>,
     messages: Vec<Value>,
     calls: Vec<ClientCall>,
+    asked: usize,
+    /// True once a request of this agent went out on its parent's prefix.
+    is_forked: bool,
 }
 
 impl<'a> Agent<'a> {
     fn parent(workload: &Workload, session: Session<'a>) -> Agent<'a> {
-        let ask = format!(
-            "Survey the project and report. [[sim:fan_out n={} tool=Agent field=prompt words=60 | tools turns={} tool=Read]]",
-            workload.children, workload.turns
-        );
         let mut tools = tools(workload.tool_tokens);
         tools.push(tool("Agent", "prompt", 0));
         let rest = workload.context_tokens.saturating_sub(workload.tool_tokens);
         let system = rest.min(PARENT_INSTRUCTIONS);
-        let mut messages = Vec::new();
-        if rest > system {
-            let project = prose("Here is what is known of the project.", rest - system);
-            messages.push(json!({"role": "user", "content": [text(&project)]}));
-            messages.push(json!({"role": "assistant", "content": [text("I have read it.")]}));
+        Agent {
+            who: "parent".into(),
+            fan_out: 1,
+            session,
+            system: prose("You lead a team of engineers.", system),
+            tools,
+            messages: history(workload.history, rest - system),
+            calls: Vec::new(),
+            asked: 0,
+            is_forked: false,
         }
-        messages.push(json!({"role": "user", "content": [text(&ask)]}));
-        let system = prose("You lead a team of engineers.", system);
-        Agent { who: "parent".into(), session, system, tools, messages, calls: Vec::new() }
     }
 
     /// A sub-agent: its own instructions, the tools that start no agents, and the directive as its first message.
-    fn child(number: usize, spawn: &Value, workload: &Workload, session: Session<'a>) -> Agent<'a> {
+    fn child(number: u16, spawn: &Value, workload: &Workload, parent: &Agent<'a>) -> Agent<'a> {
         let directive = spawn["input"]["prompt"].as_str().unwrap_or_default();
+        let system = match workload.personas {
+            Personas::Shared => "You are a sub-agent. Report tersely.".to_owned(),
+            Personas::Own => format!("Specialist {number} of the team: report tersely."),
+        };
         Agent {
             who: format!("child {number}"),
-            session,
-            system: prose("You are a sub-agent. Report tersely.", workload.child_tokens),
+            fan_out: parent.fan_out,
+            session: parent.session.clone(),
+            system: prose(&system, workload.child_tokens),
             tools: tools(workload.tool_tokens),
             messages: vec![json!({"role": "user", "content": [text(directive)]})],
             calls: Vec::new(),
+            asked: 0,
+            is_forked: false,
         }
     }
 
-    /// Runs the agent's loop to its end; its report is the last answer's text.
-    async fn work(&mut self) -> Result<String, Failure> {
+    /// Runs a child's loop to its end; its report is the last answer's text. Unless it is forked it first reads again
+    /// what the workload says.
+    async fn work(&mut self, workload: &Workload, number: u16) -> Result<String, Failure> {
+        let mut left = workload.calls(number);
+        let mut scripted = workload.turns + workload.rereading_turns();
         for _ in 0..TURNS_MAX {
             let answer = self.ask().await?;
             let uses = tool_uses(&answer)?;
             if uses.is_empty() {
                 return Ok(blocks(&answer)?.iter().filter_map(|block| block["text"].as_str()).collect());
             }
-            let results = vec!["The file holds what its name says."; uses.len()];
-            self.tool_results(&answer, &results)?;
+            let reads_again = self.asked == 1 && workload.history == History::Files && !self.is_forked;
+            if reads_again {
+                self.tool_results(&answer, &FILES.map(file))?;
+            } else {
+                self.tool_results(&answer, &vec!["The file holds what its name says."; uses.len()])?;
+                left = left.saturating_sub(1);
+            }
+            scripted = scripted.saturating_sub(1);
+            if left == 0 && scripted > 0 {
+                self.append(text("That was all there is to read. [[sim:text words=30]]"));
+            }
         }
         Err(Failure::new(format!("{} did not finish within {TURNS_MAX} turns", self.who)))
     }
 
+    /// Appends a block to the newest message.
+    fn append(&mut self, block: Value) {
+        let newest = self.messages.last_mut().and_then(|message| message["content"].as_array_mut());
+        newest.into_iter().for_each(|blocks| blocks.push(block.clone()));
+    }
+
     /// Appends the answer and the results of its calls.
-    fn tool_results(&mut self, answer: &Turn, results: &[&str]) -> Result<(), Failure> {
+    fn tool_results(&mut self, answer: &Turn, results: &[impl AsRef<str>]) -> Result<(), Failure> {
         let uses = tool_uses(answer)?;
         let results: Vec<Value> = uses
             .iter()
             .zip(results)
             .map(
-                |(call, result)| json!({"type": "tool_result", "tool_use_id": call["id"], "content": result}),
+                |(call, result)| json!({"type": "tool_result", "tool_use_id": call["id"], "content": result.as_ref()}),
             )
             .collect();
         self.messages.push(json!({"role": "assistant", "content": blocks(answer)?}));
@@ -205,19 +220,20 @@ impl<'a> Agent<'a> {
 
     async fn ask(&mut self) -> Result<Turn, Failure> {
         let failed = |error: &dyn std::error::Error| Failure::new(super::super::cause(error));
-        let request = self.session.http.post(format!("{}/v1/messages", self.session.url));
+        let request = self.session.http.post(format!("{}/v1/messages", self.session.stage.client_url()));
         let request = request.header("x-api-key", "demo").header("anthropic-version", "2023-06-01");
+        self.asked += 1;
         let answer = request.json(&self.body()).send().await.map_err(|error| failed(&error))?;
         let status = answer.status();
         let said =
             |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok()).map(String::from);
         self.calls.push(ClientCall {
             who: self.who.clone(),
-            turn: self.calls.len() + 1,
+            fan_out: self.fan_out,
+            turn: self.asked,
             request_id: said("request-id").unwrap_or_default(),
-            plan: said("x-forkpoint-plan"),
-            reason: said("x-forkpoint-reason"),
         });
+        self.is_forked |= said("x-forkpoint-plan").as_deref() == Some("forked");
         let mut builder = TurnBuilder::new(LIMITS);
         let mut framer = Framer::new(LIMITS.bytes);
         let mut chunks = answer.bytes_stream();
@@ -246,10 +262,10 @@ impl<'a> Agent<'a> {
                 newest.into_iter().for_each(|block| block["cache_control"] = marker.clone());
                 system["cache_control"] = marker;
             }
-            Client::Naive => tools.rotate_left(self.calls.len() % self.tools.len().max(1)),
+            Client::Naive => tools.rotate_left(self.asked % self.tools.len().max(1)),
         }
         json!({
-            "model": MODEL,
+            "model": self.session.stage.model(),
             "max_tokens": ANSWER_TOKENS_MAX,
             "stream": true,
             "system": [system],
@@ -257,6 +273,35 @@ impl<'a> Agent<'a> {
             "messages": messages,
         })
     }
+}
+
+/// What the parent knows before it fans out, in this many tokens.
+fn history(kind: History, tokens: u32) -> Vec<Value> {
+    if tokens == 0 {
+        return Vec::new();
+    }
+    let known = |tokens| prose("Here is what is known of the project.", tokens);
+    let read = json!({"role": "assistant", "content": [text("I have read it.")]});
+    let files: Vec<Value> = match kind {
+        History::Told => Vec::new(),
+        History::Files => {
+            let id = |name: &str| format!("toolu_{name}");
+            let calls = FILES.map(
+                |name| json!({"type": "tool_use", "id": id(name), "name": "Read", "input": {"path": name}}),
+            );
+            let results = FILES
+                .map(|name| json!({"type": "tool_result", "tool_use_id": id(name), "content": file(name)}));
+            vec![json!({"role": "assistant", "content": calls}), json!({"role": "user", "content": results})]
+        }
+    };
+    let of_files = if files.is_empty() { 0 } else { FILE_TOKENS * FILES.len() as u32 };
+    let opening = json!({"role": "user", "content": [text(&known(tokens.saturating_sub(of_files)))]});
+    [vec![opening], files, vec![read]].concat()
+}
+
+/// A file of the project.
+fn file(name: &str) -> String {
+    prose(&format!("{name}: what this part of the project does, and why."), FILE_TOKENS)
 }
 
 fn blocks(answer: &Turn) -> Result<Vec<Value>, Failure> {

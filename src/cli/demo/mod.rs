@@ -2,19 +2,22 @@
 //!
 //! A parent agent with a large context fans out to sub-agents that run at once, each with tools of its own,
 //! and reads their reports. The same is played once straight to the simulator, which is what happens without
-//! forkpoint, and once per mode through a real forkpoint on a real port. The simulator bills; each play has one
-//! of its own, so that none reads what another wrote.
+//! forkpoint, and through a real forkpoint on a real port: aligned, forked, and as the default configuration chooses.
+//! The simulator bills; each play has one of its own, so that none reads what another wrote.
 
-mod agent;
+mod workload;
 mod scenario;
+mod model;
+mod agent;
 mod stage;
 mod table;
+mod why;
+mod comparison;
 mod overview;
 mod gate;
 mod plot;
 
-use std::io::{IsTerminal, Write};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::io::Write;
 use std::time::Instant;
 
 use futures_util::future::try_join_all;
@@ -22,37 +25,44 @@ use futures_util::{StreamExt, TryStreamExt};
 use serde_json::json;
 
 use super::Failure;
-use crate::config::Config;
-use agent::{Client, Workload};
-use overview::PlanComparison;
+use super::progress::Progress;
+use crate::config::{ValueOrigin, load_prices};
+use comparison::PlanComparison;
+use model::DemoModel;
 use scenario::Scenario;
 use stage::{DemoArm, DemoStage, faster};
 use table::Column;
 pub use table::{aligned, grouped};
+use workload::{Client, Workload};
 
 /// A tenth of what real models take, so that a demo lasts seconds and siblings still overlap as they do.
 const SPEED: u32 = 10;
-/// Fan-outs that are played side by side: they wait more than they work.
-const AT_ONCE: usize = 2;
+/// Scenarios that are played side by side: they wait more than they work.
+const AT_ONCE: usize = 4;
 
 const AFTER_HELP: &str = "\
 Examples:
-  forkpoint demo                          five children under a 48,500-token parent, then all scenarios
-  forkpoint demo --scenario tool-heavy    one of them
+  forkpoint demo                          a session in full, then every scenario in a line
+  forkpoint demo --scenario reread        one of them in full
   forkpoint demo --client naive           a client that does nothing for the cache
+  forkpoint demo --model claude-haiku-5-5 at other prices: that of reading decides what pays
   forkpoint demo --children 8 --stay      eight, then keep everything up to look around
-  forkpoint demo --json | jq '.scenarios[] | {scenario, forked_to_as_sent}'
+  forkpoint demo --json | jq '.scenarios[] | {scenario, as_chosen_to_as_sent}'
   forkpoint demo --gate                   what the gate saves and delays: a table and a plot
   forkpoint demo --gate --max-hold-ms 12000 --svg gate.svg    with a longer deadline
 
-Units weigh prompt tokens by price: 1 uncached, 1.25 written to the cache, 0.1 read from it.";
+Columns: as sent, without forkpoint; aligned, mode align; forked, every child that may be
+forked; as chosen, the default configuration. Pauses are skipped, not waited for.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct DemoArgs {
-    /// Play only this fan-out
+    /// Play only this scenario [default: session in full, and all in a line each]
     #[arg(long, value_enum, value_name = "NAME")]
     scenario: Option<Scenario>,
+    /// Play this model of the price table [default: the one that it marks as current]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
     /// How many sub-agents the parent spawns [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=64))]
     children: Option<u16>,
@@ -96,7 +106,7 @@ impl DemoArgs {
     }
 
     fn workload(&self) -> Result<Workload, Failure> {
-        let scenario = self.scenario.unwrap_or(Scenario::Main).workload();
+        let scenario = self.scenario().workload();
         let context_tokens = self.context.unwrap_or(scenario.context_tokens);
         let tools_max = self.context.map_or(u32::MAX, |context| context / 2);
         let tool_tokens = self.tools.unwrap_or_else(|| scenario.tool_tokens.min(tools_max));
@@ -111,55 +121,65 @@ impl DemoArgs {
             tool_tokens,
             child_tokens: self.instructions.unwrap_or(scenario.child_tokens),
             client: self.client.unwrap_or(scenario.client),
+            ..scenario
         })
+    }
+
+    /// The scenario that is shown in full.
+    fn scenario(&self) -> Scenario {
+        self.scenario.unwrap_or(Scenario::Session)
     }
 }
 
 pub fn run(args: DemoArgs) -> Result<(), Failure> {
+    let prices = load_prices(None, &ValueOrigin::Default)?;
+    let model = DemoModel::named(args.model.as_deref(), &prices)?;
     let runtime = super::runtime()?;
     if args.gate.gate {
         let client = args.client.unwrap_or(Client::Careful);
-        runtime.block_on(gate::run(&args.gate, args.turns.unwrap_or(0), client))
+        runtime.block_on(gate::run(&args.gate, args.turns.unwrap_or(0), client, &model))
     } else {
-        runtime.block_on(demo(args))
+        runtime.block_on(demo(args, model))
     }
 }
 
-async fn demo(args: DemoArgs) -> Result<(), Failure> {
+async fn demo(args: DemoArgs, model: DemoModel) -> Result<(), Failure> {
     let workload = args.workload()?;
+    let shown = args.scenario();
     let others: Vec<Scenario> = if args.is_particular() {
         Vec::new()
     } else {
-        Scenario::ALL.into_iter().filter(|scenario| *scenario != Scenario::Main).collect()
+        Scenario::ALL.into_iter().filter(|scenario| *scenario != shown).collect()
     };
-    let name = args.scenario.unwrap_or(Scenario::Main).name();
     let started = Instant::now();
-    let workloads = others.iter().map(|other| other.workload()).chain([workload]);
-    let progress =
-        DemoProgress::new(workloads.map(|workload| workload.requests() * DemoArm::ALL.len()).sum());
+    let progress = Progress::new();
+    for workload in others.iter().map(|other| other.workload()).chain([workload]) {
+        progress.expect(workload.requests() * DemoArm::ALL.len());
+    }
     let mut out = std::io::stdout().lock();
     if !args.json {
-        let _ = writeln!(out, "{}\n", introduction(&workload));
+        let _ = writeln!(out, "{}\n{}\n", model.describe(), stage::pace());
     }
-    let (first, stage) = play(name, workload, &args, &progress).await?;
+    let theatre = Theatre { args: &args, model: &model, progress: &progress };
+    let (first, stage) = theatre.play(shown.name(), workload).await?;
     if !args.json {
         progress.done();
-        let _ = writeln!(out, "{}\n{}", table::compare(&first.columns), first.conclusion());
+        let _ = writeln!(out, "{}", first.text());
     }
     if args.requests
-        && let Some(column) = first.columns.last()
+        && let Some(column) = first.column(DemoArm::AsChosen)
     {
         let title = column.arm.title();
         let _ = writeln!(out, "Every request, {title}:\n\n{}", table::render(&column.rows));
     }
-    let plays = others.into_iter().map(|other| play(other.name(), other.workload(), &args, &progress));
+    let plays = others.into_iter().map(|other| theatre.play(other.name(), other.workload()));
     let played: Vec<_> = futures_util::stream::iter(plays).buffered(AT_ONCE).try_collect().await?;
     let comparisons: Vec<_> =
         std::iter::once(first).chain(played.into_iter().map(|(comparison, _)| comparison)).collect();
     progress.done();
     if args.json {
         let scenarios: Vec<_> = comparisons.iter().map(PlanComparison::json).collect();
-        let _ = writeln!(out, "{:#}", json!({ "scenarios": scenarios }));
+        let _ = writeln!(out, "{:#}", json!({ "model": model.json(), "scenarios": scenarios }));
         return Ok(());
     }
     if comparisons.len() > 1 {
@@ -175,69 +195,67 @@ async fn demo(args: DemoArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn introduction(workload: &Workload) -> String {
-    format!(
-        "A parent with {} tokens of context spawns {} sub-agents of {} tokens; each calls a tool {} times and reports.\n{}",
-        grouped(workload.context_tokens.into()),
-        workload.children,
-        grouped((workload.tool_tokens + workload.child_tokens).into()),
-        workload.turns,
-        workload.client.describe(),
-    )
+/// Everything that all plays share.
+struct Theatre<'a> {
+    args: &'a DemoArgs,
+    model: &'a DemoModel,
+    progress: &'a Progress,
 }
 
-/// Plays a fan-out under every plan at once, each on a stage of its own; the last stage stays.
-async fn play(
-    name: &'static str,
-    workload: Workload,
-    args: &DemoArgs,
-    progress: &DemoProgress,
-) -> Result<(PlanComparison, DemoStage), Failure> {
-    let speed = args.gate.speed.unwrap_or(SPEED);
-    let plays = DemoArm::ALL.into_iter().map(|arm| perform(arm, &workload, args, speed, progress));
-    let (columns, mut stages): (Vec<Column>, Vec<DemoStage>) = try_join_all(plays).await?.into_iter().unzip();
-    let stage = stages.pop().ok_or_else(|| Failure::new("nothing was played"))?;
-    let mut comparison = PlanComparison { name, workload, columns };
-    // On a busy machine siblings come one after the other, and read what they would not find in life.
-    let slower = [speed / 3, 1].into_iter().filter(|slower| (1..speed).contains(slower));
-    for speed in slower {
-        if comparison.overlapped() {
-            break;
+impl Theatre<'_> {
+    /// Plays a workload under every plan at once, each on a stage of its own; the last stage stays.
+    async fn play(
+        &self,
+        name: &'static str,
+        workload: Workload,
+    ) -> Result<(PlanComparison, DemoStage), Failure> {
+        let speed = self.args.gate.speed.unwrap_or(SPEED);
+        let plays = DemoArm::ALL.into_iter().map(|arm| self.perform(arm, &workload, speed));
+        let (columns, mut stages): (Vec<Column>, Vec<DemoStage>) =
+            try_join_all(plays).await?.into_iter().unzip();
+        let stage = stages.pop().ok_or_else(|| Failure::new("nothing was played"))?;
+        let mut comparison = PlanComparison { name, workload, model: self.model.clone(), columns };
+        // On a busy machine siblings come one after the other, and read what they would not find in life.
+        let slower = [speed / 3, 1].into_iter().filter(|slower| (1..speed).contains(slower));
+        for speed in slower {
+            if comparison.overlapped() {
+                break;
+            }
+            self.progress.expect(workload.requests());
+            let (column, _) = self.perform(DemoArm::AsSent, &workload, speed).await?;
+            comparison.replace(column);
         }
-        progress.expect(workload.requests());
-        let (column, _) = perform(DemoArm::AsSent, &workload, args, speed, progress).await?;
-        comparison.replace(column);
+        Ok((comparison, stage))
     }
-    Ok((comparison, stage))
-}
 
-/// Plays a fan-out under one plan.
-async fn perform(
-    arm: DemoArm,
-    workload: &Workload,
-    args: &DemoArgs,
-    speed: u32,
-    progress: &DemoProgress,
-) -> Result<(Column, DemoStage), Failure> {
-    let mut config = Config::default();
-    config.gate.max_hold = args.gate.max_hold();
-    // The columns show what each plan costs, also where the default bounds would choose to align.
-    config.fork.policy.context_premium = 100.0;
-    config.fork.policy.max_cost_ratio = 100.0;
-    let stage = DemoStage::with(arm.mode(), faster(speed), config).await?;
-    let play = agent::run(workload, stage.client_url(), progress).await?;
-    let rows = stage.bill(&play.calls)?;
-    Ok((Column { arm, rows }, stage))
+    /// Plays a workload under one plan.
+    async fn perform(
+        &self,
+        arm: DemoArm,
+        workload: &Workload,
+        speed: u32,
+    ) -> Result<(Column, DemoStage), Failure> {
+        let mut config = arm.config();
+        if let Some(config) = &mut config {
+            config.gate.max_hold = self.args.gate.max_hold();
+        }
+        let stage = DemoStage::with(config, faster(speed), self.model).await?;
+        let played = agent::run(workload, &stage, self.progress).await?;
+        let rows = stage.bill(&played.calls).await?;
+        // Scaled back to the pace of the model that is simulated.
+        let children_s = played.children_took.iter().map(|took| (*took * speed).as_secs_f64()).collect();
+        Ok((Column { arm, rows, children_s }, stage))
+    }
 }
 
 fn next_steps(stage: &DemoStage, args: &DemoArgs) -> String {
     if !args.stay {
         return "Next:\n  \
-                forkpoint demo --scenario small   one scenario in full; see demo --help\n  \
+                forkpoint demo --scenario reread  one scenario in full; see demo --help\n  \
                 forkpoint demo --client naive     a client that does nothing for the cache\n  \
-                forkpoint demo --gate             what the gate saves and what it delays, over many sizes\n  \
+                forkpoint demo --gate             what the gate saves and what it delays\n  \
                 forkpoint demo --stay             the same, and keeps it up to look around\n  \
-                forkpoint serve                   the proxy itself, in front of the real API; then\n  \
+                forkpoint serve                   the proxy itself, before the real API; then\n  \
                 ANTHROPIC_BASE_URL=http://127.0.0.1:8787 your-agent"
             .to_owned();
     }
@@ -251,44 +269,4 @@ fn next_steps(stage: &DemoStage, args: &DemoArgs) -> String {
         admin = stage.admin_url(),
         sim = stage.sim_url(),
     )
-}
-
-/// A line that grows on a terminal, and nothing elsewhere.
-struct DemoProgress {
-    total: AtomicUsize,
-    done: AtomicUsize,
-    visible: bool,
-}
-
-impl DemoProgress {
-    fn new(total: usize) -> DemoProgress {
-        let visible = std::io::stderr().is_terminal();
-        DemoProgress { total: total.into(), done: AtomicUsize::default(), visible }
-    }
-
-    /// More is played than was thought.
-    fn expect(&self, more: usize) {
-        self.total.fetch_add(more, Relaxed);
-    }
-
-    fn step(&self, what: &str) {
-        self.done.fetch_add(1, Relaxed);
-        self.show(what);
-    }
-
-    fn show(&self, what: &str) {
-        if self.visible {
-            eprint!("\r\x1b[K  {}/{} requests, {what}", self.played(), self.total.load(Relaxed));
-        }
-    }
-
-    fn played(&self) -> usize {
-        self.done.load(Relaxed)
-    }
-
-    fn done(&self) {
-        if self.visible {
-            eprint!("\r\x1b[K");
-        }
-    }
 }

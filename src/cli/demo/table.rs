@@ -1,17 +1,24 @@
-//! The table of what each request cost.
+//! Tables of what requests cost.
+
+use std::fmt::Write as _;
 
 use super::stage::DemoArm;
+use crate::report::ExchangeRecord;
 use crate::sim::BilledUsage;
 
+/// Every line fits a terminal of this width.
+const WIDTH: usize = 80;
+
+/// One request.
 pub struct Row {
     pub who: String,
+    /// The number of the fan-out that it belongs to, from 1.
+    pub fan_out: u16,
     pub turn: usize,
-    /// The plan that forkpoint chose and the reason, if the request went through one.
-    pub plan: Option<String>,
-    pub reason: Option<String>,
     pub usage: BilledUsage,
-    /// `None` for a model without a price.
-    pub cost_usd: Option<f64>,
+    pub cost_usd: f64,
+    /// What forkpoint recorded of it, if it went through one.
+    pub record: Option<ExchangeRecord>,
 }
 
 const HEADER: [&str; 8] =
@@ -21,54 +28,76 @@ const HEADER: [&str; 8] =
 pub struct Column {
     pub arm: DemoArm,
     pub rows: Vec<Row>,
+    /// Of each fan-out, the seconds that its children took, at the pace of the model that is simulated.
+    pub children_s: Vec<f64>,
 }
 
-/// The columns side by side, children first: they are what a fan-out is about.
-pub fn compare(columns: &[Column]) -> String {
-    let mut lines: Vec<Vec<String>> = Vec::new();
-    let titles = columns.iter().map(|column| column.arm.title());
-    lines.push(std::iter::once("").chain(titles).map(String::from).collect());
-    for (part, is_part) in [("children", is_child as fn(&&Row) -> bool), ("all", |_| true)] {
-        let bills: Vec<(BilledUsage, Option<f64>)> =
-            columns.iter().map(|column| total(column.rows.iter().filter(is_part))).collect();
-        for (place, kind) in KINDS.iter().enumerate() {
-            let cells = bills.iter().map(|(usage, _)| grouped(counts(usage)[place]));
-            lines.push(std::iter::once(format!("{part}: {kind}")).chain(cells).collect());
-        }
-        let cells = bills.iter().map(|(usage, _)| grouped(units(usage).round() as u64));
-        lines.push(std::iter::once(format!("{part}: units")).chain(cells).collect());
-        let base = bills.first().and_then(|(_, cost)| *cost);
-        let cells = bills.iter().enumerate().map(|(place, (_, cost))| {
-            let compared_with = if place > 0 { base } else { None };
-            price(*cost, compared_with)
-        });
-        lines.push(std::iter::once(format!("{part}: cost")).chain(cells).collect());
+impl Column {
+    /// The requests of the children.
+    pub fn children(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(is_child)
     }
-    aligned(&lines, &[1, 7])
+
+    /// The requests of the children of one fan-out.
+    pub fn fan_out(&self, number: u16) -> impl Iterator<Item = &Row> {
+        self.children().filter(move |row| row.fan_out == number)
+    }
 }
 
-const KINDS: [&str; 4] = ["uncached", "cache write", "cache read", "output"];
-
-fn counts(usage: &BilledUsage) -> [u64; 4] {
-    [usage.uncached, usage.cache_write(), usage.cache_read, usage.output]
+/// The columns side by side: what the children of each fan-out cost, their sums, and the whole with the parent.
+pub fn compare(columns: &[Column], fan_outs: u16) -> String {
+    let mut lines: Vec<Vec<String>> = Vec::new();
+    let mut line = |name: &str, cell: &dyn Fn(&Column) -> String| {
+        lines.push(std::iter::once(name.to_owned()).chain(columns.iter().map(cell)).collect());
+        lines.len()
+    };
+    let sent = |all: bool| {
+        let sent = columns.iter().find(|column| column.arm == DemoArm::AsSent);
+        sent.map_or(0.0, |column| cost(column, all))
+    };
+    let beside = |column: &Column, all: bool| match (column.arm, sent(all)) {
+        (DemoArm::AsSent, _) => String::new(),
+        (_, sent) => format!("{:+.0} %", 100.0 * (cost(column, all) / sent.max(f64::MIN_POSITIVE) - 1.0)),
+    };
+    let mut rules = vec![line("", &|column| column.arm.title().to_owned())];
+    if fan_outs > 1 {
+        for number in 1..=fan_outs {
+            let cost = |column: &Column| usd(total(column.fan_out(number)).1);
+            line(&format!("children of fan-out {number}"), &cost);
+        }
+    }
+    line("all children", &|column| usd(cost(column, false)));
+    line("  beside as sent", &|column| beside(column, false));
+    line("  seconds", &|column| format!("{:.1}", column.children_s.iter().sum::<f64>()));
+    let last = KINDS.iter().map(|(kind, count)| {
+        line(&format!("  {kind}"), &|column| grouped(count(&total(column.children()).0)))
+    });
+    rules.extend(last.last());
+    line("parent and children", &|column| usd(cost(column, true)));
+    line("  beside as sent", &|column| beside(column, true));
+    aligned(&lines, &rules)
 }
 
-/// Prompt tokens weighed by price: 1 uncached, 1.25 written, 0.1 read.
-pub fn units(usage: &BilledUsage) -> f64 {
-    usage.uncached as f64 + 1.25 * usage.cache_write() as f64 + 0.1 * usage.cache_read as f64
+type TokenCount = fn(&BilledUsage) -> u64;
+
+const KINDS: [(&str, TokenCount); 4] = [
+    ("uncached tokens", |usage| usage.uncached),
+    ("cache write", |usage| usage.cache_write()),
+    ("cache read", |usage| usage.cache_read),
+    ("output", |usage| usage.output),
+];
+
+/// The cost of the children, or of all.
+fn cost(column: &Column, all: bool) -> f64 {
+    total(column.rows.iter().filter(|row| all || is_child(row))).1
 }
 
 pub fn is_child(row: &&Row) -> bool {
     row.who != "parent"
 }
 
-/// The cost, and how it compares with the first column's.
-fn price(cost: Option<f64>, base: Option<f64>) -> String {
-    let Some(cost) = cost else { return "unknown".to_owned() };
-    match base.filter(|base| *base > 0.0) {
-        Some(base) => format!("${cost:.4} ({:+.0} %)", 100.0 * (cost / base - 1.0)),
-        None => format!("${cost:.4}"),
-    }
+pub fn usd(dollars: f64) -> String {
+    format!("${dollars:.4}")
 }
 
 /// One line per request, then the sums of parent and children.
@@ -112,21 +141,21 @@ fn sum<'a>(who: &str, rows: impl Iterator<Item = &'a Row>) -> [String; 8] {
     line(who, String::new(), &total, cost)
 }
 
-pub fn total<'a>(rows: impl Iterator<Item = &'a Row>) -> (BilledUsage, Option<f64>) {
+pub fn total<'a>(rows: impl Iterator<Item = &'a Row>) -> (BilledUsage, f64) {
     let mut total = BilledUsage::default();
-    let mut cost = Some(0.0);
+    let mut cost = 0.0;
     for Row { usage, cost_usd, .. } in rows {
         total.uncached += usage.uncached;
         total.cache_read += usage.cache_read;
         total.cache_write_5m += usage.cache_write_5m;
         total.cache_write_1h += usage.cache_write_1h;
         total.output += usage.output;
-        cost = cost.zip(*cost_usd).map(|(sum, one)| sum + one);
+        cost += cost_usd;
     }
     (total, cost)
 }
 
-fn line(who: &str, turn: String, usage: &BilledUsage, cost: Option<f64>) -> [String; 8] {
+fn line(who: &str, turn: String, usage: &BilledUsage, cost: f64) -> [String; 8] {
     [
         who.to_owned(),
         turn,
@@ -135,8 +164,26 @@ fn line(who: &str, turn: String, usage: &BilledUsage, cost: Option<f64>) -> [Str
         grouped(usage.cache_read),
         grouped(usage.cache_write()),
         grouped(usage.output),
-        cost.map_or_else(|| "unknown".to_owned(), |cost| format!("${cost:.4}")),
+        usd(cost),
     ]
+}
+
+/// The text in lines of at most 80 characters, the later ones behind an indent.
+pub fn wrapped(text: &str, indent: &str) -> String {
+    let mut out = String::new();
+    let mut width = 0;
+    for word in text.split_whitespace() {
+        let letters = word.chars().count();
+        if width > 0 && width + 1 + letters > WIDTH {
+            let _ = write!(out, "\n{indent}{word}");
+            width = indent.chars().count() + letters;
+        } else {
+            let space = if width > 0 { " " } else { "" };
+            let _ = write!(out, "{space}{word}");
+            width += space.len() + letters;
+        }
+    }
+    out
 }
 
 /// `48500` → `48,500`.
@@ -164,14 +211,20 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_the_sums_of_the_rows_and_an_unknown_price_stays_unknown() {
+    fn sums_are_the_sums_of_the_rows() {
         let usage = BilledUsage { uncached: 1_000, cache_read: 200, output: 7, ..BilledUsage::default() };
         let row =
-            |who: &str, cost_usd| Row { who: who.into(), turn: 1, plan: None, reason: None, usage, cost_usd };
-        let text =
-            render(&[row("parent", Some(0.5)), row("child 1", Some(0.25)), row("child 2", Some(0.25))]);
+            |who: &str, cost_usd| Row { who: who.into(), fan_out: 1, turn: 1, usage, cost_usd, record: None };
+        let text = render(&[row("parent", 0.5), row("child 1", 0.25), row("child 2", 0.25)]);
         let last: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(last, ["all", "3,600", "3,000", "600", "0", "21", "$1.0000"]);
-        assert!(render(&[row("parent", None)]).contains("unknown"));
+    }
+
+    #[test]
+    fn text_is_wrapped_at_the_width_of_a_terminal() {
+        let text = wrapped(&"word ".repeat(40), "  ");
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("  word")), "{text}");
+        assert_eq!(text.split_whitespace().count(), 40);
     }
 }

@@ -3,7 +3,6 @@
 //! The recorded requests are played again, at their times on a clock that jumps, through a forkpoint per mode into
 //! the simulator, which gives the recorded answers and bills by its own model of the cache.
 
-mod progress;
 mod report;
 mod run;
 mod script;
@@ -17,7 +16,7 @@ use crate::engine::cache::prices::Prices;
 
 use super::Failure;
 use super::demo::grouped;
-use progress::Progress;
+use super::progress::Progress;
 use report::Total;
 use run::Played;
 use script::Script;
@@ -73,7 +72,7 @@ pub fn run(args: ReplayArgs) -> Result<(), Failure> {
 
 async fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     let (config, prices) = configured(args)?;
-    let mut progress = Progress::new();
+    let progress = Progress::new();
     let script = Script::read(&args.files, || progress.read())?;
     progress.play();
     let mut stage = ReplaySession { script: &script, config: &config, prices: &prices, progress };

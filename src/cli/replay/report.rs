@@ -8,6 +8,7 @@ use crate::engine::answer::usage::Usage;
 use crate::engine::cache::prices::{Multiplier, Multipliers, Prices, Usd};
 
 use super::super::demo::{aligned, grouped};
+use super::super::own_sums::OwnSums;
 use super::run::Outcome;
 use super::script::Script;
 
@@ -26,6 +27,8 @@ pub struct Total {
     /// How many were recognised as children, and how many of them forked.
     children: usize,
     forked: usize,
+    /// What the forkpoint of this run itself says of it.
+    own: OwnSums,
 }
 
 /// The cost of some requests. Outputs are the same in every run, so only prompts are weighed and priced.
@@ -88,7 +91,7 @@ impl Total {
         title: &str,
         settings: &str,
         script: &Script,
-        outcomes: impl Iterator<Item = &'o Outcome>,
+        outcomes: impl Iterator<Item = &'o Outcome> + Clone,
         prices: &Prices,
         refused: usize,
     ) -> Total {
@@ -103,6 +106,7 @@ impl Total {
             refused,
             children: 0,
             forked: 0,
+            own: OwnSums::of(outcomes.clone().map(|outcome| &outcome.record)),
         };
         for Outcome { part, usage, record } in outcomes {
             let part = &script.parts[*part];
@@ -171,6 +175,7 @@ impl Total {
             "refused": self.refused,
             "children": self.children,
             "forked": self.forked,
+            "own_sums": self.own.json(),
         })
     }
 }
@@ -198,6 +203,9 @@ pub fn table(totals: &[&Total]) -> String {
     }
     let base = totals.first().copied();
     lines.push(row("prompt cost", &|total| cost(&total.all) + &compared(total, base)));
+    if totals.iter().any(|total| total.own.unknown < total.all.requests) {
+        lines.push(row("saved, by its own sums", &|total| signed_usd(total.own.saved_usd())));
+    }
     lines.push(row("held, seconds", &|total| format!("{:.1}", total.held_ms as f64 / 1e3)));
     lines.push(row("children, forked", &|total| format!("{}, {}", total.children, total.forked)));
     if totals.iter().any(|total| total.refused > 0) {
@@ -251,6 +259,12 @@ fn compared(total: &Total, base: Option<&Total>) -> String {
         }
         _ => String::new(),
     }
+}
+
+/// `-$0.1310`: what was saved may be less than nothing.
+fn signed_usd(dollars: f64) -> String {
+    let sign = if dollars < 0.0 { "-" } else { "" };
+    format!("{sign}${:.4}", dollars.abs())
 }
 
 fn names<'t>(names: impl Iterator<Item = &'t String>) -> Vec<String> {

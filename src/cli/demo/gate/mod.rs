@@ -13,10 +13,13 @@ use std::time::{Duration, Instant};
 use futures_util::future::try_join_all;
 
 use super::super::Failure;
-use super::agent::{self, Client, Workload};
+use super::super::progress::Progress;
+use super::agent;
+use super::model::DemoModel;
+use super::plot;
 use super::stage::{DemoStage, LATENCY, faster};
 use super::table::{Row, is_child, total};
-use super::{DemoProgress, plot};
+use super::workload::{Client, Workload};
 use crate::config::{Config, Mode};
 use crate::sim::Latency;
 use report::{Cell, ChildrenOutcome, GateSetting};
@@ -76,14 +79,21 @@ impl fmt::Display for GateArm {
     }
 }
 
-pub async fn run(flags: &Flags, turns: u16, client: Client) -> Result<(), Failure> {
+pub async fn run(flags: &Flags, turns: u16, client: Client, model: &DemoModel) -> Result<(), Failure> {
     if flags.svg != NO_PLOT {
         // An address that cannot be written is better heard of before the play than after it.
         let opened = std::fs::File::options().create(true).append(true).open(&flags.svg);
         opened.map_err(|error| unwritable(&flags.svg, &error))?;
     }
     let speed = flags.speed.unwrap_or(SPEED);
-    let setting = GateSetting { latency: LATENCY, max_hold: flags.max_hold(), speed, turns, client };
+    let setting = GateSetting {
+        latency: LATENCY,
+        max_hold: flags.max_hold(),
+        speed,
+        turns,
+        client,
+        model: model.clone(),
+    };
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{}\n", setting.describe());
     let started = Instant::now();
@@ -109,11 +119,11 @@ async fn play_all(flags: &Flags, setting: &GateSetting) -> Result<Vec<Cell>, Fai
     let sizes: Vec<u16> = CHILDREN.into_iter().filter(|size| *size <= flags.children_max).collect();
     let prefixes: Vec<u32> = PREFIXES.into_iter().filter(|prefix| *prefix <= flags.prefix_max).collect();
     let per_row: usize = sizes.iter().map(|size| workload(*size, 0, setting).requests()).sum();
-    let progress = DemoProgress::new(per_row * prefixes.len() * 2);
+    let progress = Progress::new();
+    progress.expect(per_row * prefixes.len() * 2);
     let mut cells = Vec::new();
     for prefix in prefixes {
         let play = async |arm: GateArm| {
-            progress.show(&format!("{} tokens of prefix, {arm}", super::grouped(prefix.into())));
             let plays =
                 sizes.iter().map(|size| play(arm, workload(*size, prefix, setting), setting, &progress));
             try_join_all(plays).await
@@ -139,6 +149,7 @@ fn workload(children: u16, prefix: u32, setting: &GateSetting) -> Workload {
         tool_tokens: 0,
         child_tokens: prefix,
         client: setting.client,
+        ..Workload::SINGLE
     }
 }
 
@@ -146,19 +157,19 @@ async fn play(
     arm: GateArm,
     workload: Workload,
     setting: &GateSetting,
-    progress: &DemoProgress,
+    progress: &Progress,
 ) -> Result<ChildrenOutcome, Failure> {
     let mut config = Config::default();
+    config.server.mode = Mode::Align;
     config.gate.max_hold = match arm {
         GateArm::Ungated => Duration::ZERO,
         GateArm::Gated => setting.max_hold / setting.speed,
     };
-    let stage = DemoStage::with(Some(Mode::Align), faster(setting.speed), config).await?;
-    let played = agent::run(&workload, stage.client_url(), progress).await?;
-    let rows = stage.bill(&played.calls)?;
-    let (_, cost) = total(rows.iter().filter(is_child));
-    let cost_usd = cost.ok_or_else(|| Failure::new("the simulator has no price for the demo's model"))?;
-    let took = played.children_took * setting.speed;
+    let stage = DemoStage::with(Some(config), faster(setting.speed), &setting.model).await?;
+    let played = agent::run(&workload, &stage, progress).await?;
+    let rows = stage.bill(&played.calls).await?;
+    let (_, cost_usd) = total(rows.iter().filter(is_child));
+    let took = played.children_took.iter().sum::<Duration>() * setting.speed;
     Ok(ChildrenOutcome { cost_usd, took, answering: answering(&rows, &setting.latency) })
 }
 

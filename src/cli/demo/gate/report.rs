@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::super::agent::Client;
+use super::super::model::DemoModel;
 use super::super::plot::{Chart, Panel, PlotLine, Stroke};
-use super::super::table::{aligned, grouped};
+use super::super::table::{aligned, grouped, wrapped};
+use super::super::workload::Client;
 use crate::sim::Latency;
 
 /// Under what all cells were played.
@@ -15,6 +16,7 @@ pub struct GateSetting {
     pub speed: u32,
     pub turns: u16,
     pub client: Client,
+    pub model: DemoModel,
 }
 
 /// One fan-out, played both ways.
@@ -41,21 +43,27 @@ impl GateSetting {
             0 => "one request each".to_owned(),
             turns => format!("{} requests each", turns + 1),
         };
-        format!(
-            "Children that share their instructions and start at once, {requests}, through forkpoint without the \
-             gate and with it.\n{}\n\
-             Simulated: {} ms to the first token and {} µs per uncached token. The gate holds at most {} ms.\n\
-             {}",
-            self.client.describe(),
-            self.latency.base.as_millis(),
-            self.latency.per_uncached_token.as_micros(),
-            self.max_hold.as_millis(),
-            match self.speed {
-                1 => "Played and shown in real time.".to_owned(),
-                speed =>
-                    format!("Played {speed} times as fast, the gate too; the times shown are scaled back."),
-            },
-        )
+        let paragraphs = [
+            format!(
+                "Children that share their instructions and start at once, {requests}, through forkpoint without \
+                 the gate and with it. {}",
+                self.client.describe(),
+            ),
+            format!(
+                "Simulated: {} ms to the first token and {} µs per uncached token. The gate holds at most {} ms. {}",
+                self.latency.base.as_millis(),
+                self.latency.per_uncached_token.as_micros(),
+                self.max_hold.as_millis(),
+                match self.speed {
+                    1 => "Played and shown in real time.".to_owned(),
+                    speed => format!(
+                        "Played {speed} times as fast, the gate too; the times shown are scaled back."
+                    ),
+                },
+            ),
+        ];
+        let paragraphs = paragraphs.map(|paragraph| wrapped(&paragraph, ""));
+        format!("{}\n\n{}", self.model.describe(), paragraphs.join("\n"))
     }
 }
 
@@ -126,6 +134,7 @@ pub fn conclusion(cells: &[Cell], setting: &GateSetting) -> String {
         ));
     }
     lines.extend(distortion(cells));
+    let lines: Vec<String> = lines.iter().map(|line| wrapped(line, "  ")).collect();
     lines.join("\n")
 }
 
@@ -211,6 +220,7 @@ fn thousands(tokens: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{ValueOrigin, load_prices};
 
     fn cell(prefix: u32, costs: [f64; 2], seconds: [f64; 2]) -> Cell {
         let outcome = |at: usize| {
@@ -227,6 +237,7 @@ mod tests {
             speed: 2,
             turns: 0,
             client: Client::Careful,
+            model: DemoModel::named(None, &load_prices(None, &ValueOrigin::Default).unwrap()).unwrap(),
         }
     }
 
