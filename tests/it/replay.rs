@@ -123,6 +123,22 @@ fn bills(run: &Value, ledger: (usize, BilledUsage, f64)) {
     }
 }
 
+/// That the sums of each mode's own forkpoint say what the runs as sent and aligned cost, within this part of the bill
+/// as sent.
+#[track_caller]
+fn own_sums_agree(report: &Value, within: f64) {
+    let prompts = |title: &str| run(report, title)["all"]["prompt_usd"].as_f64().unwrap();
+    for title in ["as sent", "aligned", "forked"] {
+        let own = |name: &str| run(report, title)["own_sums"][name].as_f64().unwrap();
+        assert_eq!(own("unknown"), 0.0, "{title}: {report:#}");
+        for (world, other) in [("as_sent_usd", "as sent"), ("aligned_usd", "aligned")] {
+            // Answers cost the same in every world and are in both sums.
+            let (said, is) = (own(world) - own("billed_usd"), prompts(other) - prompts(title));
+            assert!((said - is).abs() <= within * prompts("as sent"), "{title}, {world}: {said} for {is}");
+        }
+    }
+}
+
 fn body(system: &str, tools: Value, messages: Value) -> Value {
     json!({
         "model": MODEL, "max_tokens": 4_000, "stream": true, "tools": tools,
@@ -204,6 +220,7 @@ async fn a_fan_out_bills_again_what_it_billed_as_sent() {
     let aligned = run(&report, "aligned");
     assert!(aligned["all"]["prompt_usd"].as_f64() < sent["all"]["prompt_usd"].as_f64(), "{report:#}");
     assert!(aligned["held_ms"].as_u64() >= Some(600), "siblings wait for the first: {aligned:#}");
+    own_sums_agree(&report, 0.05);
     assert!(report["runs"].as_array().unwrap().len() >= 9, "three modes, six settings: {report:#}");
     assert!(report["best"]["all"]["prompt_usd"].as_f64() <= aligned["all"]["prompt_usd"].as_f64());
 }
