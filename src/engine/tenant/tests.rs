@@ -218,7 +218,8 @@ pub fn policy() -> Policy {
             diagnose: false,
         },
         fan_out: Rules::default(),
-        fork: ForkPolicy::default(),
+        // What forking may cost has tests of its own.
+        fork: ForkPolicy { max_cost_ratio: 100.0, context_premium: 100.0, ..ForkPolicy::default() },
         prices: Arc::new(Prices::new(vec![model])),
         body_bytes: 32 << 20,
         await_parent_ms: AWAIT_PARENT_MS,
