@@ -176,12 +176,16 @@ pub fn decide(
 }
 
 /// Returns true if nothing has changed that the request was prepared by: the answer of a child's parent has not ended
-/// meanwhile, its fork point takes children, and what was decided for a child is still known.
+/// meanwhile, its fork point takes children, nobody else has started from its call, and what was decided for a child is
+/// still known.
 fn is_current(prepared: &Prepared, state: &TenantState) -> bool {
     match &prepared.relation.kind {
         Kind::Plain | Kind::Parent(_) => true,
         Kind::Child(first) | Kind::ClientFork(first) => {
-            let fork = &first.child.fork;
+            let (who, fork) = (&prepared.relation.who, &first.child.fork);
+            if first.claim.is_some_and(|body| state.fan_outs.is_claimed(&first.child, who, body)) {
+                return false;
+            }
             if let ForkOption::First { is_stood_down: false, .. } = prepared.fork
                 && state.prefixes.is_stood_down(fork.id)
             {

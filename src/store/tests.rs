@@ -295,7 +295,7 @@ fn a_child_that_was_left_on_its_own_holds_nothing_of_its_parent() {
     let tools = Toolset::of(&fork.parent.request, |_| None);
     let child = Child { fork, call: Some(0), rank: Rank::Whole };
     let (id, before) = (child.fork.id, memory.bytes());
-    let first = FirstSeen { child, tools, is_snapshot: false };
+    let first = FirstSeen { child, tools, is_snapshot: false, claim: None };
     let bound = BoundChild::new(&first, Fate::Own(Why::Mode), None, Moment(0));
     let binding = bind(&tenant, &first, bound);
     assert!((before..before + 2_048).contains(&memory.bytes()));

@@ -357,6 +357,20 @@ fn what_was_decided_for_a_fan_out_holds_for_all_its_children_and_for_a_while() {
     let sending = second.sending(300);
     assert_eq!((sending.plan, sending.forecast), (Plan::Forked, Some(decided)));
     let late = 100 + decided.ttl.ms();
-    let second = Case::new(&tenant, &child_body("b"), late);
     assert_eq!(second.plan(late), Plan::Aligned(Why::Refused(Refusal::Cost)), "the parent's entry is gone");
+}
+
+#[test]
+fn of_two_that_could_start_from_one_call_the_first_to_go_has_it() {
+    let tenant = TestTenant::new();
+    tenant.parent_has_called(0);
+    let mut other = child_body("a");
+    other["max_tokens"] = json!(77);
+    let mut second = Case::new(&tenant, &other, 100);
+    let first = Case::new(&tenant, &child_body("a"), 110);
+    assert_eq!((first.plan(110), second.plan(110)), (Plan::Forked, Plan::Forked), "nobody has gone yet");
+    first.go(110);
+    assert!(matches!(second.decide(120), Decision::PrepareAgain));
+    second.prepare_again(120);
+    assert_eq!(second.prepared.relation.why, "claimed");
 }

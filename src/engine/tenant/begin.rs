@@ -23,6 +23,11 @@ impl TenantState {
     ) -> Box<Flight> {
         self.newest = self.newest.max(ticket);
         let relation = &plan.relation;
+        self.fan_outs.note_agent(&relation.who);
+        self.fan_outs.returned(&relation.results);
+        if let Some(FirstSeen { child, claim: Some(body), .. }) = relation.newcomer() {
+            self.fan_outs.claim(child, &relation.who, *body);
+        }
         let binding = match (&relation.kind, &plan.first) {
             (Kind::Bound(binding, _), _) => {
                 self.fan_outs.rest(*binding, None);

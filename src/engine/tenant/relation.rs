@@ -1,5 +1,6 @@
 //! The relation of a request to the fan-outs of its tenant.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::{BoundChild, Fate, TenantAccess};
@@ -10,7 +11,7 @@ use crate::engine::family::fanout::{
 };
 use crate::engine::fork::{SnapshotScope, is_snapshot};
 use crate::engine::request::recall::Remembered;
-use crate::engine::words::{Moment, Role, WhyPlain};
+use crate::engine::words::{BodyDigest, Moment, Role, WhyPlain};
 
 /// A request among its relatives.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub struct Relation {
     /// Why it is nobody's, or how sure it is whose.
     pub why: &'static str,
     pub kind: Kind,
+    /// The calls whose results it brings back, of a parent or a child that was seen before.
+    pub results: Vec<String>,
 }
 
 /// The part of a request in a fan-out.
@@ -44,11 +47,13 @@ pub struct FirstSeen {
     pub tools: Toolset,
     /// True if it is only a question to a turn that it names.
     pub is_snapshot: bool,
+    /// The digest that it claims its call by, if it does.
+    pub claim: Option<BodyDigest>,
 }
 
 impl Relation {
     pub fn plain(who: Who, why: &'static str) -> Relation {
-        Relation { who, why, kind: Kind::Plain }
+        Relation { who, why, kind: Kind::Plain, results: Vec::new() }
     }
 
     pub fn role(&self) -> Role {
@@ -118,20 +123,18 @@ pub fn relate<T: TenantAccess>(
     snapshots: SnapshotScope,
     now: Moment,
 ) -> Relation {
-    let related = |why: &'static str, kind: Kind| Relation { who, why, kind };
-    if who.agent.is_some() {
-        tenant.look(|state| state.fan_outs.note_agent(&who));
-    }
+    let results = || new_results(request).map(Cow::into_owned).collect();
+    let related = |why: &'static str, kind: Kind| {
+        let brings_results = matches!(kind, Kind::Parent(_) | Kind::Bound(..));
+        Relation { who, why, kind, results: if brings_results { results() } else { Vec::new() } }
+    };
     if let Some((binding, bound)) = bound_child(tenant, request, &who, now) {
-        let results: Vec<_> = new_results(request).collect();
-        if !results.is_empty() {
-            tenant.look(|state| state.fan_outs.returned(&results));
-        }
         return related("bound", Kind::Bound(binding, bound));
     }
-    let first = |child: Child| {
+    let first = |child: Child, claim: Option<BodyDigest>| {
         let known = |spelt| tenant.look(|state| state.fan_outs.children().toolset(spelt));
-        FirstSeen { tools: Toolset::of(request, known), is_snapshot: is_snapshot(request, &child), child }
+        let (tools, is_snapshot) = (Toolset::of(request, known), is_snapshot(request, &child));
+        FirstSeen { child, tools, is_snapshot, claim }
     };
     let newcomer = Newcomer { request, who, explicit: claims.explicit() };
     let ask = |sought: &Sought<'_>| tenant.look(|state| state.fan_outs.recognise(sought, now));
@@ -140,15 +143,15 @@ pub fn relate<T: TenantAccess>(
             if snapshots == SnapshotScope::Latest =>
         {
             match tenant.look(|state| state.fan_outs.find_snapshot(&newcomer, now)) {
-                Ok(child) => related(child.rank.as_str(), Kind::Child(first(child))),
+                Ok(child) => related(child.rank.as_str(), Kind::Child(first(child, None))),
                 Err(why) => Relation::plain(who, why.as_str()),
             }
         }
         Recognised::Plain(why) => Relation::plain(who, why.as_str()),
         Recognised::Ambiguous => Relation::plain(who, "ambiguous"),
         Recognised::Parent(fork) => related("results", Kind::Parent(fork)),
-        Recognised::Child(child) => related(child.rank.as_str(), Kind::Child(first(child))),
-        Recognised::ClientFork(child) => related("client_fork", Kind::ClientFork(first(child))),
+        Recognised::Child(child, body) => related(child.rank.as_str(), Kind::Child(first(child, Some(body)))),
+        Recognised::ClientFork(child) => related("client_fork", Kind::ClientFork(first(child, None))),
     }
 }
 

@@ -15,7 +15,7 @@ use super::recognise::{Child, Newcomer, Recognised};
 use super::rules::{Rules, Who};
 use super::snapshots::Snapshots;
 use super::sought::{Sought, UnreadPart};
-use crate::engine::words::{FanOutDropped, Moment, TenantId, WhyPlain};
+use crate::engine::words::{BodyDigest, FanOutDropped, Moment, TenantId, WhyPlain};
 
 /// The fork points, snapshots and children of one tenant. `B`: the decision for a child.
 #[derive(Debug)]
@@ -108,12 +108,22 @@ impl<B> FanOuts<B> {
         self.points.note_agent(who);
     }
 
+    /// Returns true if another request has started from the call of a child on its first turn.
+    pub fn is_claimed(&self, child: &Child, who: &Who, body: BodyDigest) -> bool {
+        self.points.is_claimed(child, who, body)
+    }
+
+    /// A child starts from its call.
+    pub fn claim(&mut self, child: &Child, who: &Who, body: BodyDigest) {
+        self.points.claim(child, who, body);
+    }
+
     /// The upstream took the request of a child that has started from this call.
     pub fn accepted(&mut self, fork: ForkId, call: usize) {
         self.points.accepted(fork, call);
     }
 
-    /// A child has brought the results of its own calls back.
+    /// A request has brought the results of these calls back.
     pub fn returned<I: AsRef<str>>(&mut self, ids: impl IntoIterator<Item = I>) {
         self.points.returned(ids);
     }

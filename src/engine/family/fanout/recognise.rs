@@ -37,7 +37,8 @@ pub enum Recognised {
     Plain(WhyPlain),
     /// It brings results back to a fork point.
     Parent(Arc<ForkPoint>),
-    Child(Child),
+    /// A child on its first turn, and the digest of that to claim its call by.
+    Child(Child, BodyDigest),
     /// The client has forked by itself: the history is the parent's.
     ClientFork(Child),
     /// Several directives fit equally well: left alone.
@@ -88,7 +89,7 @@ impl From<WhyPlain> for Stop {
 
 impl Forks {
     /// Says what a request is. `Err`: more of it is to be read first.
-    pub(super) fn recognise(&mut self, sought: &Sought<'_>, now: Moment) -> Result<Recognised, UnreadPart> {
+    pub(super) fn recognise(&self, sought: &Sought<'_>, now: Moment) -> Result<Recognised, UnreadPart> {
         let newcomer = &sought.newcomer;
         let found = match newcomer.explicit {
             _ if newcomer.request.anatomy().ambiguous => Err(WhyPlain::Unreadable.into()),
@@ -105,12 +106,7 @@ impl Forks {
     }
 
     /// A request that names its parent.
-    fn named(
-        &mut self,
-        sought: &Sought<'_>,
-        explicit: Explicit<'_>,
-        now: Moment,
-    ) -> Result<Recognised, Stop> {
+    fn named(&self, sought: &Sought<'_>, explicit: Explicit<'_>, now: Moment) -> Result<Recognised, Stop> {
         let fork = Arc::clone(self.by_message(explicit.message_id).ok_or(WhyPlain::UnknownParent)?);
         if !sought.is_first_turn {
             return Err(WhyPlain::LaterTurn.into());
@@ -130,12 +126,12 @@ impl Forks {
         if let Some(why) = self.veto(slot, call, &sought.newcomer, *body, now) {
             return Err(why.into());
         }
-        self.claim(&sought.newcomer, fork.id, call, *body)?;
-        Ok(Recognised::Child(Child { fork, call, rank: Rank::Explicit }))
+        let child = Child { fork, call, rank: Rank::Explicit };
+        self.unclaimed(child, &sought.newcomer.who, *body)
     }
 
     /// A new conversation: a child if it opens with a directive.
-    fn first_turn(&mut self, sought: &Sought<'_>, now: Moment) -> Result<Recognised, Stop> {
+    fn first_turn(&self, sought: &Sought<'_>, now: Moment) -> Result<Recognised, Stop> {
         let newcomer = &sought.newcomer;
         let SearchedTexts { body, search } = self.searched(sought)?;
         if search.matches.is_empty() {
@@ -160,12 +156,11 @@ impl Forks {
             Some(true) => return Ok(Recognised::ClientFork(Child { fork, call, rank })),
             Some(false) => {}
         }
-        self.claim(newcomer, fork.id, call, *body)?;
-        Ok(Recognised::Child(Child { fork, call, rank }))
+        self.unclaimed(Child { fork, call, rank }, &newcomer.who, *body)
     }
 
     /// A conversation that goes on: a parent with its results, or a client's own fork of one.
-    fn later_turn(&mut self, sought: &Sought<'_>) -> Result<Recognised, Stop> {
+    fn later_turn(&self, sought: &Sought<'_>) -> Result<Recognised, Stop> {
         let newcomer = &sought.newcomer;
         let parent = self.parent_of(&sought.results).cloned();
         if parent.as_ref().is_some_and(|fork| !fork.parent.who.agrees(&newcomer.who)) {
@@ -189,7 +184,6 @@ impl Forks {
             let call = own.or(chosen.map(|(_, call)| call));
             return Ok(Recognised::ClientFork(Child { fork: parent, call, rank: Rank::Contained }));
         }
-        self.returned(&sought.results);
         Ok(Recognised::Parent(parent))
     }
 
@@ -252,23 +246,26 @@ impl Forks {
         candidates
     }
 
-    /// Notes who has started from a call. Without hints each call starts one conversation.
-    fn claim(
-        &mut self,
-        newcomer: &Newcomer<'_>,
-        fork: ForkId,
-        call: Option<usize>,
-        body: BodyDigest,
-    ) -> Result<(), WhyPlain> {
-        let Some(call) = call else { return Ok(()) };
-        let Some(slot) = self.slots.get_mut(&fork) else { return Ok(()) };
-        let own = Claim { body, agent: newcomer.who.agent, is_accepted: false };
-        let claim = slot.claims.entry(call).or_insert(own);
-        if !newcomer.who.hinted() && claim.body != body {
-            return Err(WhyPlain::Claimed);
+    fn unclaimed(&self, child: Child, who: &Who, body: BodyDigest) -> Result<Recognised, Stop> {
+        if self.is_claimed(&child, who, body) {
+            return Err(WhyPlain::Claimed.into());
         }
+        Ok(Recognised::Child(child, body))
+    }
+
+    /// Returns true if another request has started from the call of a child. Without hints each call starts one
+    /// conversation.
+    pub(super) fn is_claimed(&self, child: &Child, who: &Who, body: BodyDigest) -> bool {
+        let claim = child.call.and_then(|call| self.slots.get(&child.fork.id)?.claims.get(&call));
+        !who.hinted() && claim.is_some_and(|claim| claim.body != body)
+    }
+
+    /// Notes who has started from a call.
+    pub(super) fn claim(&mut self, child: &Child, who: &Who, body: BodyDigest) {
+        let (Some(call), fork) = (child.call, child.fork.id) else { return };
+        let Some(slot) = self.slots.get_mut(&fork) else { return };
+        slot.claims.entry(call).or_insert(Claim { body, agent: who.agent, is_accepted: false });
         self.note_child(fork, call);
-        Ok(())
     }
 
     /// Why this request cannot be a child of this call, whatever it says.

@@ -142,8 +142,15 @@ impl Scene {
         self.recognise(&Newcomer { request: &request, who, explicit })
     }
 
+    /// Recognises a request, and lets it go out.
     fn recognise(&mut self, newcomer: &Newcomer<'_>) -> Recognised {
-        recognise(newcomer, |sought| self.forks.recognise(sought, self.now))
+        let recognised = recognise(newcomer, |sought| self.forks.recognise(sought, self.now));
+        match &recognised {
+            Recognised::Child(child, body) => self.forks.claim(child, &newcomer.who, *body),
+            Recognised::Parent(_) => self.forks.returned(new_results(newcomer.request)),
+            _ => {}
+        }
+        recognised
     }
 }
 
@@ -164,7 +171,7 @@ fn child(directive: &str) -> Value {
 #[track_caller]
 fn as_child(recognised: Recognised) -> (String, Option<usize>, Rank) {
     match recognised {
-        Recognised::Child(child) => (child.fork.id.to_string(), child.call, child.rank),
+        Recognised::Child(child, _) => (child.fork.id.to_string(), child.call, child.rank),
         other => panic!("no child: {}", say(&other)),
     }
 }
@@ -174,7 +181,7 @@ fn say(recognised: &Recognised) -> &'static str {
     match recognised {
         Recognised::Plain(why) => why.as_str(),
         Recognised::Parent(_) => "parent",
-        Recognised::Child(_) => "child",
+        Recognised::Child(..) => "child",
         Recognised::ClientFork(_) => "client_fork",
         Recognised::Ambiguous => "ambiguous",
     }

@@ -206,6 +206,8 @@ fn the_children_of_a_child_are_gated_and_not_forked() {
     assert_eq!(returned(), 0);
     let back = relation(&tenant, &child_with_results("a"), 300);
     assert!(matches!(back.kind, Kind::Bound(..)));
+    assert_eq!(returned(), 0, "to look changes nothing");
+    tenant.send(&child_with_results("a"), 300);
     assert_eq!(returned(), 2);
 }
 

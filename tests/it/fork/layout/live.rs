@@ -84,7 +84,7 @@ impl Stage {
     fn forecast(&mut self, body: &Value, parents: Bill) -> Forecast {
         let request = read(body.to_string().as_bytes());
         let newcomer = Newcomer { request: &request, who: who(&request, Hints::default()), explicit: None };
-        let Recognised::Child(child) = self.house.recognise(&newcomer) else { panic!("no child") };
+        let Recognised::Child(child, _) = self.house.recognise(&newcomer) else { panic!("no child") };
         let parent_prefix = self.house.parent_prefix(&child);
         let (prefix, _) = ChildPrefix::of(&parent_prefix, &request, &child, &self.house.policy).unwrap();
         let composed = prefix.compose(&request, Turn::First, Profile::Anthropic);

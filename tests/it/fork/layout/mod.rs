@@ -76,7 +76,7 @@ impl House {
             return self.sent(composed, binding);
         }
         let newcomer = Newcomer { request: &request, who, explicit: None };
-        let Recognised::Child(child) = self.recognise(&newcomer) else { return Fate::Other };
+        let Recognised::Child(child, _) = self.recognise(&newcomer) else { return Fate::Other };
         let facts = EligibilityFacts { rules: &self.rules, stood_down: false };
         if let Err(refusal) = eligible(&request, &child, &who, &self.policy, &facts) {
             return Fate::Refused(refusal);

@@ -301,7 +301,7 @@ proptest! {
             let named = named.map(|number| format!("msg_{number}"));
             let explicit = named.as_deref().map(|message_id| Explicit { message_id, tool_use: None });
             let asked = of_user(child(&directive("a")), user);
-            if let Recognised::Child(child) = scene.ask_naming(&asked, headers, explicit) {
+            if let Recognised::Child(child, _) = scene.ask_naming(&asked, headers, explicit) {
                 let found = forks.iter().position(|fork| *fork == child.fork.id).unwrap();
                 prop_assert_eq!(parents[found], (session, user));
             }

@@ -76,7 +76,7 @@ fn claude_codes_children_are_known_before_the_parents_last_byte() {
     assert_eq!(known, [0, 0, 0, 1, 2, 3, 3]);
 
     // A child that will not wait stands on what was finished.
-    let Recognised::Child(first) = scene.ask(&claude_child(0), claude(1, Some(10))) else { panic!() };
+    let Recognised::Child(first, _) = scene.ask(&claude_child(0), claude(1, Some(10))) else { panic!() };
     assert!(!first.fork.is_sealed());
     let so_far: Value = serde_json::from_slice(&first.fork.up_to(0).unwrap()).unwrap();
     assert_eq!(so_far, assistant(&blocks[..3]));
@@ -92,7 +92,7 @@ fn claude_codes_children_are_known_before_the_parents_last_byte() {
     let input: Value = serde_json::from_slice(&sealed.input(1).unwrap()).unwrap();
     assert_eq!(input["subagent_type"], "general-purpose");
     for n in 0..3 {
-        let Recognised::Child(child) = scene.ask(&claude_child(n), claude(1, Some(n as u8))) else {
+        let Recognised::Child(child, _) = scene.ask(&claude_child(n), claude(1, Some(n as u8))) else {
             panic!()
         };
         assert!(child.fork.is_sealed());
@@ -345,7 +345,7 @@ fn a_tool_is_learned_from_the_children_of_an_earlier_fan_out() {
         scene.fan_out(&body, BARE, id, &calls);
     };
     let ask = |scene: &mut Scene, topic: &str| match scene.ask(&child(&directive(topic)), BARE) {
-        Recognised::Child(child) => child.spawning(),
+        Recognised::Child(child, _) => child.spawning(),
         other => panic!("{}", say(&other)),
     };
     fan_out(&mut scene, "one");

@@ -273,7 +273,7 @@ proptest! {
                 Step::Child(fork, n) => {
                     let told = directive(&format!("{} {n}", fork / 2));
                     match scene.ask(&child(&told), BARE) {
-                        Recognised::Child(child) => {
+                        Recognised::Child(child, _) => {
                             let call = &child.fork.calls[child.call.unwrap()];
                             prop_assert_eq!(&*call.directives[0], told.as_str());
                         }
