@@ -90,8 +90,12 @@ impl PlanComparison {
             table::compare(&self.columns, self.workload.fan_outs)
         );
         out += "What was chosen and why, by forkpoint's own records:\n";
-        for decision in self.decisions(DemoArm::AsChosen) {
+        let decisions = self.decisions(DemoArm::AsChosen);
+        for decision in &decisions {
             out += &(decision.words() + "\n");
+        }
+        for reason in why::reasons(&decisions) {
+            out += &(wrapped("  ", &reason, "    ") + "\n");
         }
         let OwnSums { billed_usd, as_sent_usd, aligned_usd, unknown, .. } = self.own_sums();
         let mut sums = format!(
@@ -105,8 +109,8 @@ impl PlanComparison {
             (0, History::Files) => "; reading that was spared is in none of them.".to_owned(),
             (unknown, _) => format!("; {unknown} requests are not in them."),
         };
-        out += &format!("  {}\n", wrapped(&sums, "    "));
-        out += &format!("\n{}\n", wrapped(&self.conclusion(), ""));
+        out += &(wrapped("  ", &sums, "    ") + "\n");
+        out += &format!("\n{}\n", wrapped("", &self.conclusion(), ""));
         if self.overlapped() { out } else { out + DISTORTED }
     }
 

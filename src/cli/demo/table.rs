@@ -168,20 +168,22 @@ fn line(who: &str, turn: String, usage: &BilledUsage, cost: f64) -> [String; 8] 
     ]
 }
 
-/// The text in lines of at most 80 characters, the later ones behind an indent.
-pub fn wrapped(text: &str, indent: &str) -> String {
-    let mut out = String::new();
-    let mut width = 0;
+/// The text in lines of at most 80 characters: the first behind one indent, the others behind another.
+pub fn wrapped(first: &str, text: &str, others: &str) -> String {
+    let mut out = first.to_owned();
+    let mut width = first.len();
+    let mut is_start = true;
     for word in text.split_whitespace() {
         let letters = word.chars().count();
-        if width > 0 && width + 1 + letters > WIDTH {
-            let _ = write!(out, "\n{indent}{word}");
-            width = indent.chars().count() + letters;
+        if !is_start && width + 1 + letters > WIDTH {
+            let _ = write!(out, "\n{others}{word}");
+            width = others.len() + letters;
         } else {
-            let space = if width > 0 { " " } else { "" };
+            let space = if is_start { "" } else { " " };
             let _ = write!(out, "{space}{word}");
             width += space.len() + letters;
         }
+        is_start = false;
     }
     out
 }
@@ -222,9 +224,12 @@ mod tests {
 
     #[test]
     fn text_is_wrapped_at_the_width_of_a_terminal() {
-        let text = wrapped(&"word ".repeat(40), "  ");
+        let text = wrapped("- ", &"word ".repeat(40), "  ");
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
-        assert!(text.lines().skip(1).all(|line| line.starts_with("  word")), "{text}");
-        assert_eq!(text.split_whitespace().count(), 40);
+        assert!(
+            text.starts_with("- word ") && text.lines().skip(1).all(|line| line.starts_with("  word")),
+            "{text}"
+        );
+        assert_eq!(text.split_whitespace().count(), 1 + 40);
     }
 }

@@ -53,20 +53,12 @@ impl FanOutDecision<'_> {
 
     /// The decision in words.
     pub fn words(&self) -> String {
-        let why: Vec<&str> = self.reasons().into_iter().map(explained).collect();
-        let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
-        let text = format!("  fan-out {}  {}{why}.{}", self.fan_out, self.plan(), self.foreseen());
-        // The first words keep their own indent.
-        format!("  {}", wrapped(&text, "    "))
+        let text = format!("fan-out {} {}.{}", self.fan_out, self.plan(), self.foreseen());
+        wrapped("  ", &text, "    ")
     }
 
     fn foreseen(&self) -> String {
-        let forecast = self.children.iter().find_map(|record| Foreseen::of(record));
-        forecast.map_or_else(String::new, |it| {
-            let Foreseen { turns, forked, as_sent, aligned, .. } = it;
-            let [forked, as_sent, aligned] = [forked, as_sent, aligned].map(|figure| it.amount(figure));
-            format!(" Foreseen per child over {turns} turns: {forked} forked, {aligned} aligned, {as_sent} as sent.")
-        })
+        self.children.iter().find_map(|record| Foreseen::of(record)).map_or_else(String::new, |it| it.words())
     }
 
     pub fn json(&self) -> Value {
@@ -76,8 +68,7 @@ impl FanOutDecision<'_> {
             "children": self.children.len(),
             "forked": self.forked(),
             "reasons": self.reasons(),
-            "predicted": forecast.map(|it| json!({"unit": it.unit, "turns": it.turns, "forked": it.forked,
-                "as_sent": it.as_sent, "aligned": it.aligned})),
+            "predicted": forecast.map(|it| it.json()),
         })
     }
 }
@@ -93,6 +84,10 @@ struct Foreseen<'a> {
     forked: f64,
     as_sent: f64,
     aligned: f64,
+    /// Of an aligned child, for what it reads again of what its parent has read.
+    reread: Option<f64>,
+    /// What forking costs, in multiples of what it may cost, beside each of what it is held to.
+    limits: [(&'static str, Option<f64>); 4],
 }
 
 impl<'a> Foreseen<'a> {
@@ -103,6 +98,45 @@ impl<'a> Foreseen<'a> {
             forked: record.predicted_forked?,
             as_sent: record.predicted_as_sent?,
             aligned: record.predicted_aligned?,
+            reread: record.predicted_reread,
+            limits: [
+                ("beside as sent", record.limit_sent),
+                ("beside aligned", record.limit_aligned),
+                ("over two such fan-outs", record.limit_twice),
+                ("if children live eight times as long", record.limit_long),
+            ],
+        })
+    }
+
+    fn words(&self) -> String {
+        let [forked, as_sent, aligned] =
+            [self.forked, self.as_sent, self.aligned].map(|figure| self.amount(figure));
+        let reread = self
+            .reread
+            .map_or_else(String::new, |reread| format!(" and {} for reading again", self.amount(reread)));
+        let mut out = format!(
+            " Foreseen per child over {} turns: {forked} forked, {aligned} aligned{reread}, {as_sent} as sent.",
+            self.turns
+        );
+        let limits =
+            self.limits.iter().filter_map(|(beside, limit)| Some(format!("{:.2} {beside}", (*limit)?)));
+        let limits: Vec<String> = limits.collect();
+        if !limits.is_empty() {
+            out += &format!(" Of what a fork may cost: {}.", limits.join(", "));
+        }
+        out
+    }
+
+    fn json(&self) -> Value {
+        let [sent, aligned, twice, long] = self.limits.map(|(_, limit)| limit);
+        json!({
+            "unit": self.unit,
+            "turns": self.turns,
+            "forked": self.forked,
+            "as_sent": self.as_sent,
+            "aligned": self.aligned,
+            "reread": self.reread,
+            "limits": {"sent": sent, "aligned": aligned, "twice": twice, "long": long},
         })
     }
 
@@ -115,12 +149,23 @@ impl<'a> Foreseen<'a> {
     }
 }
 
-/// The reasons that the demo's children meet; any other is in config/README.md.
+/// The reasons in these decisions, each once and in words.
+pub fn reasons(decisions: &[FanOutDecision<'_>]) -> Vec<String> {
+    let mut reasons: Vec<&str> = decisions.iter().flat_map(FanOutDecision::reasons).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    reasons.into_iter().map(|reason| format!("{reason}: {}", explained(reason))).collect()
+}
+
 fn explained(reason: &str) -> &str {
     let known = [
-        (Refusal::Cost, "forking would cost more than fork.max_cost_ratio or fork.context_premium allows"),
+        (Refusal::Cost, "forking costs more than fork.max_cost_ratio or fork.context_premium allows"),
+        (Refusal::Unlearned, "too dear if children live long, and how long these live is not known yet"),
         (Refusal::CostUnknown, "what forking would cost is not known"),
-        (Refusal::StoodDown, "forking cost more than foreseen before, and stands down"),
+        (Refusal::StoodDown, "forked children cost more than as sent, and forking stands down"),
     ];
-    known.iter().find(|(refusal, _)| refusal.as_str() == reason).map_or(reason, |(_, words)| words)
+    known
+        .iter()
+        .find(|(refusal, _)| refusal.as_str() == reason)
+        .map_or("see config/README.md", |(_, words)| words)
 }

@@ -144,6 +144,7 @@ impl Workload {
             }
         };
         super::table::wrapped(
+            "",
             &format!(
                 "{name}: a parent of {} tokens fans out {times}, to {} children at once. Each has {} tokens of tools \
                  and {} of instructions {instructions}, and makes {requests}. {}{history}",

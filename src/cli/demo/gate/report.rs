@@ -62,7 +62,7 @@ impl GateSetting {
                 },
             ),
         ];
-        let paragraphs = paragraphs.map(|paragraph| wrapped(&paragraph, ""));
+        let paragraphs = paragraphs.map(|paragraph| wrapped("", &paragraph, ""));
         format!("{}\n\n{}", self.model.describe(), paragraphs.join("\n"))
     }
 }
@@ -134,7 +134,7 @@ pub fn conclusion(cells: &[Cell], setting: &GateSetting) -> String {
         ));
     }
     lines.extend(distortion(cells));
-    let lines: Vec<String> = lines.iter().map(|line| wrapped(line, "  ")).collect();
+    let lines: Vec<String> = lines.iter().map(|line| wrapped("", line, "  ")).collect();
     lines.join("\n")
 }
 
