@@ -24,9 +24,9 @@ use tower_service::Service;
 use crate::config;
 
 use super::answer::UpstreamBody;
+use super::client_pool::{ClientPool, PoolSlot};
 use super::error::Fault;
 use super::headers;
-use super::lanes::{ClientPool, PoolSlot};
 use super::stall::Stall;
 
 /// Shorter than the keep-alive of common servers, so that we close an idle connection before they do.

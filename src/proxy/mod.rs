@@ -14,7 +14,7 @@ pub mod plan;
 pub mod wait;
 pub mod send;
 pub mod forward;
-pub mod lanes;
+pub mod client_pool;
 pub mod answer;
 pub mod observe;
 pub mod decode;

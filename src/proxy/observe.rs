@@ -23,13 +23,13 @@ use crate::engine::words::Ending;
 
 use super::Proxy;
 use super::answer::UpstreamBody;
+use super::client_pool::PoolSlot;
 use super::decode::{Decoder, Sink};
 use super::exchange::Exchange;
 use super::flight::{AcceptedFlight, InFlight};
 use super::forward::{self, BoxError};
 use super::handle::Answered;
 use super::headers;
-use super::lanes::PoolSlot;
 use super::large;
 use super::slow_reader;
 use super::stall::Stall;

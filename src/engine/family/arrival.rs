@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::conversation::{Conversation, Outcome, Trace};
+use super::recent::RecentId;
 use crate::engine::cache::entry::Parameters;
 use crate::engine::request::recall::{Like, Remembered, SharedParts};
 use crate::engine::respell::canonical::Choice;
@@ -34,6 +35,7 @@ pub struct OriginalBody {
 /// The request that this one was found to be like.
 #[derive(Clone, Debug)]
 pub struct Predecessor {
+    pub id: RecentId,
     pub trace: Arc<Trace>,
     pub outcome: Outcome,
     pub conversation: Conversation,

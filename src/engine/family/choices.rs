@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::conversation::{Conversation, ConversationId, Trace};
 use super::recent::Hint;
+use super::shared_memory::{Allocation, SharedMemory};
 use crate::engine::request::recall::{FirstAnswer, Opening, Remembered};
 use crate::engine::words::Moment;
 
@@ -29,8 +30,9 @@ pub(super) struct Choices {
     slots: BTreeMap<u64, Slot>,
     names: HashMap<Name, u64>,
     next: u64,
-    /// How many hold the same bytes, by their address.
-    shared: HashMap<[u8; 8], Standing>,
+    /// The spellings that conversations have in common.
+    shared: SharedMemory,
+    /// Of the rest.
     bytes: usize,
 }
 
@@ -39,13 +41,7 @@ struct Slot {
     name: Name,
     conversation: ConversationId,
     last_sent: Moment,
-    parts: Vec<[u8; 8]>,
-}
-
-#[derive(Debug)]
-struct Standing {
-    count: usize,
-    bytes: usize,
+    parts: Vec<Allocation>,
 }
 
 /// A request that was kept, of a conversation.
@@ -60,7 +56,7 @@ pub(super) struct Turn<'a> {
 
 impl Choices {
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.shared.bytes()
     }
 
     /// Keeps the conversation of a body that goes, if it has chosen. `room`: what recent bodies may take. Returns
@@ -74,17 +70,16 @@ impl Choices {
         let mut gone: Vec<_> = self.forget(&name).into_iter().collect();
         let mut parts = Vec::new();
         self.bytes += CHOICE_BYTES;
-        for (place, bytes) in choice.parts() {
-            let place = (place as u64).to_le_bytes();
-            parts.push(place);
-            let standing = self.shared.entry(place).or_insert(Standing { count: 0, bytes });
-            self.bytes += size_of_val(&place) + if standing.count == 0 { standing.bytes } else { 0 };
-            standing.count += 1;
+        for (address, bytes) in choice.parts() {
+            let part = Allocation(address);
+            self.shared.hold(part, bytes);
+            self.bytes += size_of_val(&part);
+            parts.push(part);
         }
         self.names.insert(name, self.next);
         self.slots.insert(self.next, Slot { name, conversation: id, last_sent: sent, parts });
         self.next += 1;
-        while self.bytes > room / SHARE_OF_CHOICES || self.slots.len() > CHOICES_MAX {
+        while self.bytes() > room / SHARE_OF_CHOICES || self.slots.len() > CHOICES_MAX {
             gone.extend(self.forget_oldest());
         }
         (true, gone)
@@ -124,14 +119,9 @@ impl Choices {
     fn forget(&mut self, name: &Name) -> Option<ConversationId> {
         let slot = self.names.remove(name).and_then(|id| self.slots.remove(&id))?;
         self.bytes -= CHOICE_BYTES;
-        for place in slot.parts {
-            self.bytes -= size_of_val(&place);
-            let Some(standing) = self.shared.get_mut(&place) else { continue };
-            standing.count -= 1;
-            if standing.count == 0 {
-                self.bytes -= standing.bytes;
-                self.shared.remove(&place);
-            }
+        for part in slot.parts {
+            self.bytes -= size_of_val(&part);
+            self.shared.release(part);
         }
         Some(slot.conversation)
     }

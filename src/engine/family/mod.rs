@@ -7,3 +7,4 @@ mod choices;
 pub mod claims;
 pub mod fanout;
 pub mod reread;
+mod shared_memory;

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use super::arrival::Predecessor;
 use super::choices::{self, Choices};
 use super::conversation::{Conversation, ConversationId, Outcome, Trace};
+use super::shared_memory::{Allocation, SharedMemory};
 use crate::engine::request::recall::{
-    CANDIDATES_MAX, FirstAnswer, KnownLayer, Opening, Remembered, SharedParts,
+    CANDIDATES_MAX, FirstAnswer, KnownLayer, Opening, Remembered, Shared, SharedParts,
 };
 use crate::engine::respell::canonical::Pins;
 use crate::engine::respell::echo::Spelling;
@@ -42,12 +43,10 @@ pub struct Recent {
     /// Of requests that open alike, those whose first answer is the same, or that have none yet.
     answered: HashMap<(Opening, Option<FirstAnswer>), BTreeSet<RecentId>>,
     opened: HashMap<Opening, BTreeSet<RecentId>>,
-    /// By their addresses, which are theirs as long as they are kept.
-    places: HashMap<[u8; 8], RecentId>,
     tools: VecDeque<Arc<KnownLayer>>,
     system: VecDeque<Arc<KnownLayer>>,
-    /// How many stand on the same request, by its address: it is counted once.
-    shared: HashMap<[u8; 8], SharedRequest>,
+    /// The prefixes that requests are made of, which they share.
+    shared: SharedMemory,
     bytes: usize,
     /// The choices of conversations whose body had to go.
     choices: Choices,
@@ -62,12 +61,6 @@ struct RecentSlot {
     conversation: ConversationId,
     hint: Option<Hint>,
     answer: Option<FirstAnswer>,
-    bytes: usize,
-}
-
-#[derive(Debug)]
-struct SharedRequest {
-    count: usize,
     bytes: usize,
 }
 
@@ -133,7 +126,7 @@ impl Conversations {
 
 impl Recent {
     pub fn bytes(&self) -> usize {
-        self.bytes + self.choices.bytes()
+        self.bytes + self.shared.bytes() + self.choices.bytes()
     }
 
     /// Returns true if any of the tenant's clients was seen to spell anew what it said before.
@@ -159,6 +152,7 @@ impl Recent {
     pub fn predecessor(&self, id: RecentId) -> Option<Predecessor> {
         let slot = self.slots.get(&id)?;
         Some(Predecessor {
+            id,
             trace: Arc::clone(&slot.trace),
             outcome: slot.outcome.clone(),
             conversation: self.conversations.get(slot.conversation)?.clone(),
@@ -194,7 +188,9 @@ impl Recent {
         if let Some(id) = hint.and_then(|hint| self.hinted(hint)).filter(is) {
             return Some((id, true));
         }
-        self.places.get(&place(request)).map(|id| (*id, false))
+        // It was one of the newest that open alike when it was found, and few have come since.
+        let mut alike = newest(request.opening().and_then(|opening| self.opened.get(&opening)));
+        alike.find(is).map(|id| (id, false))
     }
 
     /// Of those that open alike and are as long as `like`, the one that has most in common with a request whose
@@ -238,15 +234,14 @@ impl Recent {
     }
 
     /// Keeps a request, in the place of the one that it continues.
-    pub fn insert(&mut self, request: AcceptedRequest, continued: Option<&Arc<Trace>>) -> RecentId {
+    pub fn insert(&mut self, request: AcceptedRequest, continued: Option<RecentId>) -> RecentId {
         let AcceptedRequest { trace, outcome, conversation, pins, hint, spelling, layers } = request;
         layers.into_iter().for_each(|(layer, value)| self.learn_layer(layer, value));
         let conversation = self.conversations.hold(conversation);
         let mut answer = None;
-        if let Some((old, id)) = continued.and_then(|old| Some((old, self.id_of(old)?))) {
-            let known = self.slots.get(&id).and_then(|slot| slot.answer);
-            if known.is_some() && trace.received.is_answered_like(&old.received) {
-                answer = known;
+        if let Some((id, old)) = continued.and_then(|id| Some((id, self.slots.get(&id)?))) {
+            if old.answer.is_some() && trace.received.is_answered_like(&old.trace.received) {
+                answer = old.answer;
             }
             self.remove(id);
         }
@@ -260,7 +255,6 @@ impl Recent {
             self.opened.entry(opening).or_default().insert(id);
             self.answered.entry((opening, answer)).or_default().insert(id);
         }
-        self.places.insert(place(&trace.received), id);
         let mut bytes = trace.memory_bytes();
         if let Some(kept) = self.conversations.known.get_mut(&conversation) {
             kept.state.pin(pins);
@@ -280,12 +274,7 @@ impl Recent {
         }
         self.bytes += bytes;
         if let Some(shared) = trace.shared() {
-            let standing = self.shared.entry(place(&shared.request)).or_insert_with(|| {
-                let bytes = shared.memory_bytes();
-                self.bytes += bytes;
-                SharedRequest { count: 0, bytes }
-            });
-            standing.count += 1;
+            self.shared.hold(allocation(shared), shared.memory_bytes());
         }
         self.slots.insert(id, RecentSlot { trace, outcome, conversation, hint, answer, bytes });
         id
@@ -367,11 +356,6 @@ impl Recent {
         gone.into_iter().for_each(|id| self.conversations.release(id));
     }
 
-    fn id_of(&self, trace: &Arc<Trace>) -> Option<RecentId> {
-        let id = *self.places.get(&place(&trace.received))?;
-        self.slots.get(&id).filter(|slot| Arc::ptr_eq(&slot.trace, trace)).map(|_| id)
-    }
-
     fn remove(&mut self, id: RecentId) -> bool {
         let Some(slot) = self.slots.remove(&id) else { return false };
         self.bytes -= slot.bytes;
@@ -380,9 +364,8 @@ impl Recent {
         {
             self.hinted.remove(&hint);
         }
-        self.places.remove(&place(&slot.trace.received));
         if let Some(shared) = slot.trace.shared() {
-            self.leave(place(&shared.request));
+            self.shared.release(allocation(shared));
         }
         if let Some(opening) = slot.trace.received.opening() {
             forget(&mut self.opened, &opening, id);
@@ -391,24 +374,14 @@ impl Recent {
         self.conversations.release(slot.conversation);
         true
     }
-
-    /// One less stands on a request.
-    fn leave(&mut self, place: [u8; 8]) {
-        let Some(standing) = self.shared.get_mut(&place) else { return };
-        standing.count -= 1;
-        if standing.count == 0 {
-            self.bytes -= standing.bytes;
-            self.shared.remove(&place);
-        }
-    }
 }
 
 fn newest(ids: Option<&BTreeSet<RecentId>>) -> impl Iterator<Item = RecentId> {
     ids.into_iter().flat_map(|ids| ids.iter().rev().copied())
 }
 
-fn place(request: &Arc<Remembered>) -> [u8; 8] {
-    (Arc::as_ptr(request).addr() as u64).to_le_bytes()
+fn allocation(shared: &Shared) -> Allocation {
+    Allocation(Arc::as_ptr(&shared.request).addr())
 }
 
 fn forget<K: Eq + Hash>(alike: &mut HashMap<K, BTreeSet<RecentId>>, key: &K, id: RecentId) {

@@ -17,7 +17,8 @@ use super::snapshots::Snapshots;
 use super::sought::{Sought, UnreadPart};
 use crate::engine::words::{BodyDigest, FanOutDropped, Moment, TenantId, WhyPlain};
 
-/// The fork points, snapshots and children of one tenant. `B`: the decision for a child.
+/// The fork points, snapshots and children of one tenant. `B` is the decision for a child. It is a parameter, since such
+/// a decision is made of what the folder `fork` knows, which builds on this one.
 #[derive(Debug)]
 pub struct FanOuts<B> {
     pub(super) points: Forks,
