@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::engine::respell::canonical::Order;
+use crate::engine::respell::system_block::SystemForm;
 use crate::engine::{family::fanout, fork, gate};
 
 use super::Mode;
@@ -50,7 +51,12 @@ impl Default for Identity {
 
 impl Default for CanonicalConfig {
     fn default() -> Self {
-        CanonicalConfig { order: Order::FirstSeen, volatile: Volatile::Report, diagnose: false }
+        CanonicalConfig {
+            order: Order::FirstSeen,
+            system: SystemForm::Auto,
+            volatile: Volatile::Report,
+            diagnose: false,
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::engine::fork;
 use crate::engine::respell::canonical::Order;
+use crate::engine::respell::system_block::SystemForm;
 use crate::engine::words::{Mode, shown_enums};
 
 /// A valid configuration. Only [`super::load`] makes one from outside values; an empty file gives
@@ -87,6 +88,7 @@ shown_enums! {
 #[derive(Clone, Debug)]
 pub struct CanonicalConfig {
     pub order: Order,
+    pub system: SystemForm,
     pub volatile: Volatile,
     /// Asks the upstream for its own verdict on each miss.
     pub diagnose: bool,

@@ -19,12 +19,14 @@ use crate::engine::request::edit::{self, Edit, Forwarded};
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{Known, KnownLayer, Remembered};
 use crate::engine::respell::canonical::{self, Choice, Limits, News, Order, Pins, Table, Thinking};
+use crate::engine::respell::system_block::{self, SystemForm};
 use crate::engine::words::{Layer, Reason};
 
 /// The settings of the operator and the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     pub order: Order,
+    pub system: SystemForm,
     pub profile: Profile,
     pub attribution: Attribution,
     /// True if the upstream is asked for its own verdict on misses.
@@ -35,6 +37,8 @@ pub struct Rules {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts {
     pub bound_thinking: bool,
+    /// The model reads a string `system` and one text block as the same prompt.
+    pub string_is_block: bool,
     pub minimum_tokens: Option<u64>,
     pub tokens_per_byte: Option<f64>,
     /// True if other requests come with the same tools: the siblings of a child.
@@ -116,7 +120,11 @@ pub fn spell(
     if received.anatomy().ambiguous {
         return Err(Reason::Ambiguous);
     }
-    let (mut canonical, conversation) = canonicalize(arrival, table, rules.order, facts);
+    let (mut canonical, mut conversation) = canonicalize(arrival, table, rules.order, facts);
+    conversation.system_is_block = system_is_block(arrival, rules, facts);
+    if conversation.system_is_block {
+        system_block::wrap(received.body(), received.anatomy(), &mut canonical.replacements);
+    }
     let mut forwarded = respell(arrival, &canonical, known, rules.attribution)?;
     // Tools in their first order may bring an hour behind five minutes, which the upstream refuses.
     if !canonical.replacements.is_empty() && breakpoints::are_illegal(forwarded.body(), forwarded.anatomy()) {
@@ -215,6 +223,16 @@ fn canonicalize(
     (canonical, conversation)
 }
 
+/// Decides if a string `system` goes out as a block: as the conversation began. One whose start was not seen keeps its
+/// own where its thinking is bound to that.
+fn system_is_block(arrival: &Arrival, rules: Rules, facts: &Facts) -> bool {
+    match arrival.conversation() {
+        Some(conversation) => conversation.system_is_block,
+        None if facts.bound_thinking && arrival.received.is_answered() => false,
+        None => rules.system.makes_blocks(facts.string_is_block && rules.profile != Profile::Automatic),
+    }
+}
+
 /// A respelt request is compared with what went out before it, or with what came if nothing did.
 struct Respelt<'a> {
     like: &'a Arc<Remembered>,
@@ -246,7 +264,13 @@ mod tests {
             Parameters::read(TenantId::NOBODY, received.body(), received.anatomy(), std::iter::empty());
         let received = Arc::new(received);
         let arrival = Arrival { received, came: None, parameters, before: None, chosen: None };
-        let rules = Rules { order, profile: Profile::Anthropic, attribution, diagnose: false };
+        let rules = Rules {
+            order,
+            profile: Profile::Anthropic,
+            attribution,
+            system: SystemForm::Auto,
+            diagnose: false,
+        };
         let habits = |_: &Remembered| Habits::default();
         let aligned = align(&arrival, table, &Nothing, rules, Facts::default(), habits).unwrap();
         (String::from_utf8(aligned.body.pieces.concat()).unwrap(), aligned.interns)

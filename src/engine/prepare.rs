@@ -265,6 +265,7 @@ impl<T: TenantAccess> Preparation<'_, T> {
         let ratio = self.tenant.look(|state| state.learned.tokens_per_byte(&self.request.model));
         Facts {
             bound_thinking: model.bound_thinking,
+            string_is_block: model.string_is_block,
             minimum_tokens: Some(model.minimum_tokens.unwrap_or(MINIMUM_TOKENS)),
             tokens_per_byte: ratio,
             imagined,

@@ -41,6 +41,7 @@ pub fn gate(config: &Config) -> GateSettings {
 pub fn align(config: &Config) -> align::Rules {
     align::Rules {
         order: config.canonical.order,
+        system: config.canonical.system,
         profile: match config.upstream.profile {
             config::Profile::Anthropic => Profile::Anthropic,
             config::Profile::Bedrock | config::Profile::Vertex => Profile::BlocksOnly,

@@ -16,6 +16,7 @@ use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{Known, Nothing, Opening, Remembered, SharedParts};
 use crate::engine::respell::canonical::{Order, Pins, Table};
 use crate::engine::respell::echo::Spelling;
+use crate::engine::respell::system_block::SystemForm;
 use crate::engine::tenant::{BoundChild, Fate, FirstSeen, ReadMode, View};
 use crate::engine::words::{IdDigest, Layer, Moment, Rank, Why};
 
@@ -377,8 +378,13 @@ fn aligned_turn(memory: &Store, body: &str, sent_ms: u64, bound_thinking: bool) 
     let body = Bytes::copy_from_slice(body.as_bytes());
     let attribution = Attribution::Counted;
     let arrival = view.read(&body, attribution, ReadMode::Spelt(Order::FirstSeen), [].into_iter()).unwrap();
-    let rules =
-        align::Rules { order: Order::FirstSeen, profile: Profile::Automatic, attribution, diagnose: false };
+    let rules = align::Rules {
+        order: Order::FirstSeen,
+        profile: Profile::Automatic,
+        attribution,
+        system: SystemForm::Auto,
+        diagnose: false,
+    };
     let facts = align::Facts { bound_thinking, ..align::Facts::default() };
     let habits = |_: &Remembered| align::Habits::default();
     let aligned = tenant.spellings(|table| align(&arrival, table, &view, rules, facts, habits)).unwrap();

@@ -136,7 +136,7 @@ mod tests {
         let Server { listen: _, admin_listen: _, metrics_listen: _, mode: _, response_headers: _ } = server;
         let Upstream { url: _, profile: _, strips_attribution: _, connect: _, idle: _ } = upstream;
         let Identity { pepper: _, tenant_headers: _, clients: _, oauth: _ } = identity;
-        let CanonicalConfig { order: _, volatile: _, diagnose: _ } = canonical;
+        let CanonicalConfig { order: _, system: _, volatile: _, diagnose: _ } = canonical;
         let Fork {
             tools: _,
             min_directive_chars: _,
@@ -185,7 +185,7 @@ mod tests {
         let TraceConfig { endpoint: _, sample: _, headers_file: _, propagate: _ } = trace;
         let Drain { delay: _, deadline: _ } = drain;
         let Admin { token_file: _, open_metrics: _ } = admin;
-        assert_eq!(KEYS.len(), 5 + 5 + 4 + 3 + 23 + 4 + 5 + 1 + 9 + 6 + 2 + 4 + 2 + 2);
+        assert_eq!(KEYS.len(), 5 + 5 + 4 + 4 + 23 + 4 + 5 + 1 + 9 + 6 + 2 + 4 + 2 + 2);
     }
 
     #[test]

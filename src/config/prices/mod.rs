@@ -33,7 +33,7 @@ const MODELS_MAX: usize = 1024;
 const ID_BYTES_MAX: usize = 128;
 const TIERS_MAX: usize = 16;
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "input",
     "output",
     "read",
@@ -43,6 +43,7 @@ const KEYS: [&str; 12] = [
     "minimum_tokens",
     "window_tokens",
     "bound_thinking",
+    "string_is_block",
     "current",
     "source",
     "as_of",
@@ -155,6 +156,9 @@ impl<'r> PriceSection<'r, '_> {
             bound_thinking: self
                 .take("bound_thinking", "true or false", |item| item.as_bool())
                 .unwrap_or(ModelFacts::UNKNOWN.bound_thinking),
+            string_is_block: self
+                .take("string_is_block", "true or false", |item| item.as_bool())
+                .unwrap_or(ModelFacts::UNKNOWN.string_is_block),
         };
         Model {
             id: id.to_owned(),

@@ -75,6 +75,8 @@ pub struct Conversation {
     pub id: Option<ConversationId>,
     /// The spelling, if the model's thinking is bound to it and the conversation was seen from its start.
     choice: Option<Arc<Choice>>,
+    /// A string `system` goes out as one text block.
+    pub system_is_block: bool,
     /// Its first request came to us too: nobody else has put it on another prefix.
     from_start: bool,
     /// A turn of it was put on its parent's prefix, and accepted.

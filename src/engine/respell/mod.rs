@@ -2,3 +2,4 @@
 
 pub mod canonical;
 pub mod echo;
+pub mod system_block;

@@ -23,6 +23,7 @@ use crate::engine::policy::Policy;
 use crate::engine::prepare::{Preparation, Prepared, Treatment};
 use crate::engine::request::prefix::Attribution;
 use crate::engine::respell::canonical::{self, News, Order, Table};
+use crate::engine::respell::system_block::SystemForm;
 use crate::engine::words::Mode;
 
 mod transitions;
@@ -199,8 +200,12 @@ pub fn state() -> TenantState {
 
 pub fn policy() -> Policy {
     let [read, write_5m, write_1h] = [0.1, 1.25, 2.0].map(|factor| Some(Multiplier::new(factor)));
-    let facts =
-        ModelFacts { minimum_tokens: Some(1_024), window_tokens: Some(200_000), bound_thinking: false };
+    let facts = ModelFacts {
+        minimum_tokens: Some(1_024),
+        window_tokens: Some(200_000),
+        bound_thinking: false,
+        string_is_block: false,
+    };
     let model = Model {
         id: MODEL.to_owned(),
         facts,
@@ -215,6 +220,7 @@ pub fn policy() -> Policy {
             order: Order::FirstSeen,
             profile: Profile::Anthropic,
             attribution: Attribution::Stripped,
+            system: SystemForm::Auto,
             diagnose: false,
         },
         fan_out: Rules::default(),

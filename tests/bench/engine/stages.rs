@@ -24,6 +24,7 @@ use forkpoint::engine::request::edit;
 use forkpoint::engine::request::prefix::Attribution;
 use forkpoint::engine::request::recall::{Known, KnownLayer, Remembered};
 use forkpoint::engine::respell::canonical::{self, Order, Thinking};
+use forkpoint::engine::respell::system_block::SystemForm;
 use forkpoint::engine::tenant::{ReadMode, ReadRequest, TenantAccess, View, accept, first_content, settle};
 use forkpoint::engine::words::{Layer, Mode, Moment, TenantId};
 use forkpoint::store::{Limits, Store, Tenant};
@@ -139,12 +140,17 @@ const RULES: Rules = Rules {
     order: Order::FirstSeen,
     profile: Profile::Anthropic,
     attribution: Attribution::Stripped,
+    system: SystemForm::Auto,
     diagnose: false,
 };
 
 /// The facts of the model that the bodies name.
-const MODEL: ModelFacts =
-    ModelFacts { minimum_tokens: Some(1_024), window_tokens: None, bound_thinking: false };
+const MODEL: ModelFacts = ModelFacts {
+    minimum_tokens: Some(1_024),
+    window_tokens: None,
+    bound_thinking: false,
+    string_is_block: false,
+};
 
 const TENANT: TenantId = TenantId([7; 32]);
 

@@ -14,6 +14,7 @@ use forkpoint::engine::family::arrival::Arrival;
 use forkpoint::engine::request::anatomy::Anatomy;
 use forkpoint::engine::request::prefix::Attribution;
 use forkpoint::engine::request::recall::{Nothing, Remembered};
+use forkpoint::engine::respell::system_block::SystemForm;
 use forkpoint::engine::respell::canonical::{Limits, Order, Table};
 use forkpoint::engine::words::{Reason, TenantId};
 use libfuzzer_sys::fuzz_target;
@@ -56,6 +57,7 @@ impl Tenant {
             order: self.order,
             profile: Profile::Anthropic,
             attribution: Attribution::Stripped,
+            system: SystemForm::Auto,
             diagnose: false,
         };
         let facts = Facts { bound_thinking: self.bound_thinking, ..Facts::default() };

@@ -10,6 +10,8 @@ use crate::workload::{Exchange, Letter, Line, prose, tool};
 use super::mode;
 
 const MODEL: &str = "claude-sonnet-4-6";
+/// A model that reads a string and one text block as the same prompt.
+const STRING_IS_BLOCK: &str = "claude-opus-4-8";
 /// Conversations with a tool set that may be marked in vain, at a quarter of their prompt.
 const BETS: f64 = 8.0;
 const RATIO_MAX: f64 = 1.02;
@@ -134,11 +136,34 @@ async fn siblings_with_personas_of_their_own_share_the_tools() {
     assert!(aligned < direct, "{aligned} {direct}: the tools are read");
 }
 
+/// Two turns of five children whose system prompt is this.
+async fn five_children(model: &'static str, system: &Value) -> f64 {
+    let stage = Stage::aligned().await;
+    let mut team = stage.team(model);
+    let children = team.fan_out(0, 5, |_, told| child(model, system.clone(), told)).await;
+    let later: Vec<Value> = children.into_iter().map(|(body, exchange)| continued(body, &exchange)).collect();
+    team.send(&later).await;
+    team.units()
+}
+
 fn continued(mut body: Value, exchange: &Exchange) -> Value {
     let messages = body["messages"].as_array_mut().unwrap();
     messages.push(json!({"role": "assistant", "content": exchange.blocks().unwrap()}));
     messages.push(json!({"role": "user", "content": [{"type": "text", "text": "Go on."}]}));
     body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_system_prompt_as_a_string_costs_what_it_costs_as_a_block() {
+    let text = prose("You are a worker and report once.", 12_000);
+    for model in [STRING_IS_BLOCK, MODEL] {
+        let string = five_children(model, &json!(text)).await;
+        let block = five_children(model, &json!([{"type": "text", "text": text}])).await;
+        println!("string system {model}: {string:.0} / {block:.0} = {:.3}", string / block);
+        if model == STRING_IS_BLOCK {
+            assert!(string <= RATIO_MAX * block, "{string} {block}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,7 @@ mod thirty_turns;
 mod never_dearer;
 mod series;
 mod fan_outs;
+mod string_system;
 mod unrepairable;
 mod fallback;
 mod untouched;

@@ -91,6 +91,7 @@ fn the_defaults_are_the_ones_that_were_promised() {
         ("identity.clients", json!([])),
         ("identity.oauth", json!("observe")),
         ("canonical.order", json!("first-seen")),
+        ("canonical.system", json!("auto")),
         ("canonical.volatile", json!("report")),
         ("canonical.diagnose", json!(false)),
         ("fork.tools", json!(["Agent", "Task", "task", "*agent*", "spawn*", "delegate*", "dispatch*"])),

@@ -4,6 +4,7 @@ use super::super::super::kind::{KeyKind, WordChoice};
 use super::super::super::types::{OAuth, Profile, Volatile};
 use super::super::ConfigKey;
 use crate::engine::respell::canonical::Order;
+use crate::engine::respell::system_block::SystemForm;
 use crate::engine::words::Mode;
 
 pub static KEYS: &[ConfigKey] = &[
@@ -131,6 +132,23 @@ pub static KEYS: &[ConfigKey] = &[
         }),
         meaning: "Which spelling of tools, system and echoed inputs is the one: \"first-seen\" in a request of this tenant, \"sorted\" puts the tools in the order of their names and changes nothing else, \"off\" leaves all as it came. Where a model's thinking is bound to its prompt, only the pod that saw a conversation begin keeps its spelling: without a shared store such conversations must stay with one pod.",
         reason: "the order of properties steers the model, so none is made up; \"sorted\" is for pods that share no store",
+    },
+    ConfigKey {
+        path: "canonical.system",
+        kind: KeyKind::Choice(WordChoice {
+            words: &["auto", "keep", "block"],
+            later: &[],
+            get: |config| config.canonical.system.as_str(),
+            put: |config, word| {
+                config.canonical.system = match word {
+                    "keep" => SystemForm::Keep,
+                    "block" => SystemForm::Block,
+                    _ => SystemForm::Auto,
+                };
+            },
+        }),
+        meaning: "Whether a system prompt that is a string goes out as one text block, which can carry a breakpoint: \"auto\" where the price table says that the model reads both as one prompt (string_is_block), \"keep\" never, \"block\" always. What was decided at a conversation's first request holds for its life.",
+        reason: "a string cannot be marked, so that others pay for it again; some models read string and block as two prompts",
     },
     ConfigKey {
         path: "canonical.volatile",

@@ -56,13 +56,19 @@ pub struct ModelFacts {
     pub window_tokens: Option<u64>,
     /// Thinking blocks are refused behind any other prefix than their own.
     pub bound_thinking: bool,
+    /// A string `system` and one text block of the same are read as one prompt.
+    pub string_is_block: bool,
 }
 
 impl ModelFacts {
     /// A model that nobody described. Its thinking counts as bound: to be wrong about that costs some sharing,
     /// to be wrong about the opposite costs the client an error.
-    pub const UNKNOWN: ModelFacts =
-        ModelFacts { minimum_tokens: None, window_tokens: None, bound_thinking: true };
+    pub const UNKNOWN: ModelFacts = ModelFacts {
+        minimum_tokens: None,
+        window_tokens: None,
+        bound_thinking: true,
+        string_is_block: false,
+    };
 }
 
 impl Prices {

@@ -21,7 +21,12 @@ fn price() -> Price {
 fn model(id: &str) -> Model {
     Model {
         id: id.to_owned(),
-        facts: ModelFacts { minimum_tokens: Some(512), window_tokens: Some(9_000), bound_thinking: false },
+        facts: ModelFacts {
+            minimum_tokens: Some(512),
+            window_tokens: Some(9_000),
+            bound_thinking: false,
+            string_is_block: false,
+        },
         multipliers: Multipliers::default(),
         price: Some(price()),
         is_current: false,

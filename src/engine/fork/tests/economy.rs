@@ -13,7 +13,12 @@ fn cache(siblings: u64) -> PricedCache<'static> {
     PricedCache {
         price: None,
         multipliers: multipliers(),
-        facts: ModelFacts { minimum_tokens: Some(1024), window_tokens: Some(200_000), bound_thinking: true },
+        facts: ModelFacts {
+            minimum_tokens: Some(1024),
+            window_tokens: Some(200_000),
+            bound_thinking: true,
+            string_is_block: false,
+        },
         siblings,
         warm: true,
         cold_messages: false,
