@@ -85,14 +85,18 @@ pub fn is_signed(headers: &HeaderMap) -> bool {
 
 /// Returns true for the traffic of a consumer login: a beta says so, or the token does.
 pub fn is_oauth(headers: &HeaderMap) -> bool {
-    let token = |value: &http::HeaderValue| {
-        let value = value.as_bytes();
+    betas(headers).any(|beta| beta.starts_with("oauth-"))
+        || credentials(headers).any(|credential| credential.starts_with(OAUTH_TOKEN))
+}
+
+/// The credentials of a request, in whichever header they come: SDKs changed the header, and not the key.
+fn credentials(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    let values = CREDENTIALS.iter().flat_map(|name| headers.get_all(name)).map(http::HeaderValue::as_bytes);
+    values.map(|value| {
         // A scheme may be written in any case, and with any space behind it.
         let bearer = value.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
-        bearer.map_or(value, |(_, token)| token.trim_ascii_start()).starts_with(OAUTH_TOKEN)
-    };
-    betas(headers).any(|beta| beta.starts_with("oauth-"))
-        || CREDENTIALS.iter().any(|name| headers.get_all(name).iter().any(token))
+        bearer.map_or(value, |(_, token)| token.trim_ascii_start())
+    })
 }
 
 /// The betas that a request asks for, in its order.
@@ -115,27 +119,26 @@ fn tenant(headers: &HeaderMap, rule: TenantRule<'_>) -> Option<TenantId> {
     };
     add(rule.pepper.as_bytes());
     let mut found = false;
-    let mut add_header = |name: &HeaderName| {
-        let mut present = false;
+    let mut named = rule.headers;
+    if named.is_empty() {
+        let mut credentials: Vec<&[u8]> = credentials(headers).collect();
+        credentials.sort_unstable();
+        credentials.dedup();
+        found = !credentials.is_empty();
+        // Nor is a workspace taken for a credential.
+        add(&(credentials.len() as u64).to_le_bytes());
+        credentials.into_iter().for_each(&mut add);
+        named = std::slice::from_ref(&WORKSPACE);
+    }
+    for name in named {
         for value in headers.get_all(name) {
             add(name.as_str().as_bytes());
             add(value.as_bytes());
-            present = true;
-        }
-        present
-    };
-    if rule.headers.is_empty() {
-        for name in &CREDENTIALS {
-            found |= add_header(name);
-        }
-        add_header(&WORKSPACE);
-    } else {
-        for name in rule.headers {
-            found |= add_header(name);
+            found |= !rule.headers.is_empty();
         }
     }
     // In one run, which is far cheaper than in parts.
-    found.then(|| TenantId(blake3::derive_key("forkpoint tenant v1", &material)))
+    found.then(|| TenantId(blake3::derive_key("forkpoint tenant v2", &material)))
 }
 
 /// The session that the headers name.
@@ -185,19 +188,35 @@ mod tests {
     #[test]
     fn every_credential_and_the_workspace_make_the_tenant() {
         let key = ("x-api-key", "k");
-        let bearer = ("authorization", "Bearer k");
+        let bearer = ("authorization", "Bearer other");
         let workspace = ("anthropic-workspace-id", "w");
         let all = [
             tenant_of(&[key], RULE),
             tenant_of(&[bearer], RULE),
             tenant_of(&[key, bearer], RULE),
             tenant_of(&[key, workspace], RULE),
+            tenant_of(&[key, ("x-api-key", "anthropic-workspace-id"), ("x-api-key", "w")], RULE),
             tenant_of(&[key], TenantRule { pepper: "p", headers: &[] }),
         ];
         for (i, one) in all.iter().enumerate() {
             assert!(one.is_some() && all[..i].iter().all(|other| other != one), "{i}");
         }
         assert_eq!(tenant_of(&[key, bearer], RULE), tenant_of(&[bearer, key, ("x-other", "1")], RULE));
+    }
+
+    #[test]
+    fn one_key_is_one_tenant_in_whichever_header_it_comes() {
+        let one = tenant_of(&[("x-api-key", "k")], RULE);
+        for again in [
+            &[("authorization", "Bearer k")][..],
+            &[("authorization", "bearer  k")],
+            &[("authorization", "k")],
+            &[("x-api-key", "k"), ("authorization", "Bearer k")],
+            &[("x-api-key", "k"), ("x-api-key", "k")],
+        ] {
+            assert_eq!(tenant_of(again, RULE), one, "{again:?}");
+        }
+        assert_ne!(tenant_of(&[("authorization", "Basic k")], RULE), one);
     }
 
     #[test]
