@@ -158,7 +158,7 @@ async fn a_base_url_that_is_set_already_is_the_upstream_unless_one_is_configured
     let (mut named, mut configured) = (Upstream::answering(OK).await, Upstream::answering(OK).await);
     // A client that is there wherever the tests are.
     let script = format!(
-        "FORKPOINT_ADMIN_LISTEN=${{ANTHROPIC_BASE_URL#http://}} exec {} healthcheck",
+        "at=${{ANTHROPIC_BASE_URL#http://}}; echo /${{at#*/}}; FORKPOINT_ADMIN_LISTEN=${{at%%/*}} exec {} healthcheck",
         env!("CARGO_BIN_EXE_forkpoint")
     );
     let before = format!("{}/behind/a/path", named.url());
@@ -170,7 +170,8 @@ async fn a_base_url_that_is_set_already_is_the_upstream_unless_one_is_configured
     };
     let output_of = output(&mut with(&[])).await;
     assert_eq!(output_of.status.code(), Some(0), "{}", text(&output_of.stderr));
-    assert_eq!(named.next().await.head.line(), "GET /behind/a/path/readyz HTTP/1.1");
+    assert_eq!(named.next().await.head.line(), "GET /readyz HTTP/1.1");
+    assert_eq!(text(&output_of.stdout).lines().next(), Some("/behind/a/path"), "the command keeps its path");
     let output_of = output(&mut with(&["--upstream", &configured.url()])).await;
     assert_eq!(output_of.status.code(), Some(0), "{}", text(&output_of.stderr));
     assert_eq!(configured.next().await.head.line(), "GET /readyz HTTP/1.1");

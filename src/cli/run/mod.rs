@@ -54,7 +54,9 @@ Examples:
 
 The command finds a proxy of its own at ANTHROPIC_BASE_URL, on a free port of
 this machine. If that variable is set already and no upstream is configured,
-what it names becomes the upstream. Addresses of the configuration are not used.
+what it names becomes the upstream, and the command keeps its path: the Vercel
+AI SDK wants ANTHROPIC_BASE_URL=https://api.anthropic.com/v1 to be set before.
+Addresses of the configuration are not used.
 
 Signals and the terminal are the command's. Exits with its code, with 128 and
 the number of the signal that ended it, with 127 if it was not found, and with
@@ -114,17 +116,41 @@ fn load(args: &RunArgs) -> Result<Loaded, Failure> {
         ..Overrides::default()
     };
     let loaded = config::load(&overrides, std::env::vars_os())?;
-    let named = std::env::var_os(BASE_URL).filter(|url| !url.is_empty());
-    let Some(url) = named else { return Ok(loaded) };
+    let Some(inherited) = InheritedUrl::from_environment() else { return Ok(loaded) };
     if loaded.origin("upstream.url") != ValueOrigin::Default {
         return Ok(loaded);
     }
-    let overrides = Overrides { upstream: Some(url.to_string_lossy().into_owned()), ..overrides };
+    let overrides = Overrides { upstream: Some(inherited.origin), ..overrides };
     config::load(&overrides, std::env::vars_os()).map_err(|problems| {
         Failure::usage(problems.to_string()).hint(format!(
             "{BASE_URL} is set, so it was taken for --upstream; mend it, unset it, or give --upstream"
         ))
     })
+}
+
+/// The base URL that the command would have used. Its path stays with the command: some clients leave the version of
+/// the API to it, and put `/messages` behind it.
+struct InheritedUrl {
+    origin: String,
+    /// Without a slash at its end.
+    path: String,
+}
+
+impl InheritedUrl {
+    fn from_environment() -> Option<InheritedUrl> {
+        let url = std::env::var_os(BASE_URL).filter(|url| !url.is_empty())?;
+        let url = url.to_string_lossy();
+        let parsed = url.parse::<http::Uri>().ok();
+        let parts = parsed.as_ref().and_then(|uri| Some((uri.scheme_str()?, uri.authority()?, uri.path())));
+        Some(match parts {
+            Some((scheme, authority, path)) => InheritedUrl {
+                origin: format!("{scheme}://{authority}"),
+                path: path.trim_end_matches('/').to_owned(),
+            },
+            // What is no URL is refused as the upstream.
+            None => InheritedUrl { origin: url.into_owned(), path: String::new() },
+        })
+    }
 }
 
 async fn session(args: &RunArgs, loaded: Loaded) -> Result<ExitCode, Failure> {
@@ -179,8 +205,9 @@ fn declined(proxy: &Proxy) -> BTreeMap<(String, &'static str), Declined> {
 
 fn spawn(words: &[OsString], proxy: SocketAddr) -> Result<Child, Failure> {
     let (program, arguments) = words.split_first().ok_or_else(|| Failure::usage("no command given"))?;
+    let path = InheritedUrl::from_environment().map(|inherited| inherited.path).unwrap_or_default();
     let mut command = Command::new(program);
-    command.args(arguments).env(BASE_URL, format!("http://{proxy}"));
+    command.args(arguments).env(BASE_URL, format!("http://{proxy}{path}"));
     if PROXIES.iter().any(|name| std::env::var_os(name).is_some()) {
         for name in NO_PROXY {
             command.env(name, excepted(std::env::var_os(name).as_deref(), proxy));

@@ -22,6 +22,10 @@ pub struct Receipt<'a> {
     pub declined: BTreeMap<(String, &'static str), Declined>,
 }
 
+/// The upstream knows none of the paths that were asked for.
+const NOT_FOUND: &str = "every request got a 404: does the base URL lack /v1, or have it twice? Anthropic's SDKs add it \
+                         themselves; the Vercel AI SDK wants it in ANTHROPIC_BASE_URL, set before `forkpoint run`";
+
 const KINDS: [&str; 5] = ["uncached", "cache_read", "cache_write_5m", "cache_write_1h", "output"];
 
 impl Receipt<'_> {
@@ -46,6 +50,9 @@ impl Receipt<'_> {
             return out;
         }
         line("requests", counts(requests, &sheet.by("requests_total", &["status"])));
+        if sheet.of("requests_total", "status", "404") == requests {
+            line("not found", NOT_FOUND.into());
+        }
         let left_alone = sheet.total("passthrough_total");
         if left_alone > 0.0 {
             line("left alone", counts(left_alone, &sheet.by("passthrough_total", &["reason"])));
@@ -324,6 +331,14 @@ forkpoint: 1 min 1 s through mode align to http://up.example
   cache breaks  2 (tools: 2)
 "
         );
+    }
+
+    #[test]
+    fn a_base_url_that_cannot_work_is_said() {
+        let lost = "forkpoint_requests_total{status=\"404\"} 3\n";
+        assert!(receipt(lost).contains("every request got a 404"), "{}", receipt(lost));
+        let found = format!("{lost}forkpoint_requests_total{{status=\"200\"}} 1\n");
+        assert!(!receipt(&found).contains("404: does"), "{}", receipt(&found));
     }
 
     #[test]

@@ -4,15 +4,16 @@ use crate::engine::words::Endpoint;
 
 impl Endpoint {
     pub fn of(method: &http::Method, path: &str) -> Endpoint {
+        // Gateways and other clouds put a prefix before it, and some clients leave the version to their base URL.
         match path {
-            "/v1/messages" if method == http::Method::POST => Endpoint::Messages,
-            "/v1/messages/count_tokens" => Endpoint::CountTokens,
+            _ if path.ends_with("/messages") && method == http::Method::POST => Endpoint::Messages,
+            _ if path.ends_with("/messages/count_tokens") => Endpoint::CountTokens,
             _ if bedrock_model(path).is_some() => Endpoint::Bedrock,
             _ if vertex_model(path) == Some("count-tokens") => Endpoint::CountTokens,
             _ if vertex_model(path).is_some() => Endpoint::Vertex,
-            _ if under(path, "/v1/messages/batches") => Endpoint::Batches,
-            _ if under(path, "/v1/models") => Endpoint::Models,
-            _ if under(path, "/v1/files") => Endpoint::Files,
+            _ if holds(path, "/messages/batches") => Endpoint::Batches,
+            _ if holds(path, "/v1/models") => Endpoint::Models,
+            _ if holds(path, "/v1/files") => Endpoint::Files,
             _ => Endpoint::Other,
         }
     }
@@ -45,8 +46,12 @@ fn vertex_model(path: &str) -> Option<&str> {
     matches!(call, "rawPredict" | "streamRawPredict").then_some(model)
 }
 
-fn under(path: &str, root: &str) -> bool {
-    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+/// Returns true if a path has these segments in a row.
+fn holds(path: &str, segments: &str) -> bool {
+    path.match_indices(segments).any(|(at, _)| {
+        let rest = &path[at + segments.len()..];
+        rest.is_empty() || rest.starts_with('/')
+    })
 }
 
 #[cfg(test)]
@@ -54,9 +59,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_post_to_the_exact_path_is_a_messages_call() {
+    fn a_post_to_messages_under_any_prefix_is_a_messages_call() {
         let post = http::Method::POST;
-        assert_eq!(Endpoint::of(&post, "/v1/messages"), Endpoint::Messages);
+        for path in ["/v1/messages", "/messages", "/anthropic/v1/messages", "/team/a/v1/messages"] {
+            assert_eq!(Endpoint::of(&post, path), Endpoint::Messages, "{path}");
+        }
+        for path in ["/v1/xmessages", "/v1/messages/x", "/v1/messages.json"] {
+            assert_eq!(Endpoint::of(&post, path), Endpoint::Other, "{path}");
+        }
+        assert_eq!(Endpoint::of(&post, "/anthropic/v1/messages/count_tokens"), Endpoint::CountTokens);
+        assert_eq!(Endpoint::of(&post, "/anthropic/v1/messages/batches"), Endpoint::Batches);
         assert_eq!(Endpoint::of(&http::Method::GET, "/v1/messages"), Endpoint::Other);
         assert_eq!(Endpoint::of(&post, "/v1/messages/"), Endpoint::Other);
         assert_eq!(Endpoint::of(&post, "/v1/messages/count_tokens"), Endpoint::CountTokens);

@@ -88,7 +88,7 @@ shown_enums! {
 
     /// Why a request was left alone.
     pub enum Reason {
-        /// Not `POST /v1/messages`: streamed through unread.
+        /// Not a `POST` to a path that ends in `/messages`: streamed through unread.
         Endpoint = "endpoint",
         /// The body is larger than `limits.body_bytes`: streamed through unread.
         BodyTooLarge = "body_too_large",
