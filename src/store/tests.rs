@@ -56,8 +56,7 @@ fn admit(memory: &Store, tenant: &TenantId) -> Arc<Tenant> {
 
 /// Remembers a request that was accepted, in the place of the one that it continues.
 fn remember(tenant: &Tenant, arrival: &Arrival, accepted: AcceptedRequest) {
-    let last = arrival.predecessor().map(|last| last.id);
-    tenant.look(|state| state.remember(accepted, last));
+    tenant.look(|state| state.remember(accepted, arrival.predecessor()));
 }
 
 /// What one request finds, and then leaves behind.

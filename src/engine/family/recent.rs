@@ -234,16 +234,20 @@ impl Recent {
     }
 
     /// Keeps a request, in the place of the one that it continues.
-    pub fn insert(&mut self, request: AcceptedRequest, continued: Option<RecentId>) -> RecentId {
+    pub fn insert(&mut self, request: AcceptedRequest, continued: Option<&Predecessor>) -> RecentId {
         let AcceptedRequest { trace, outcome, conversation, pins, hint, spelling, layers } = request;
         layers.into_iter().for_each(|(layer, value)| self.learn_layer(layer, value));
         let conversation = self.conversations.hold(conversation);
         let mut answer = None;
-        if let Some((id, old)) = continued.and_then(|id| Some((id, self.slots.get(&id)?))) {
+        if let Some(last) = continued
+            && let Some(old) = self.slots.get(&last.id)
+            // An id that was given in another state of the tenant may be another request's here.
+            && Arc::ptr_eq(&old.trace, &last.trace)
+        {
             if old.answer.is_some() && trace.received.is_answered_like(&old.trace.received) {
                 answer = old.answer;
             }
-            self.remove(id);
+            self.remove(last.id);
         }
         let answer = answer.or_else(|| trace.received.answer_key());
         let id = RecentId(self.next);

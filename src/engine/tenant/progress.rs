@@ -10,6 +10,7 @@ use crate::engine::answer::usage::Usage;
 use crate::engine::cache::ledger::LedgerBill;
 use crate::engine::cache::prices::MINIMUM_TOKENS;
 use crate::engine::cache::worlds::{Play, Played, Weights, WorldGate, WorldPrompts};
+use crate::engine::family::arrival::Predecessor;
 use crate::engine::family::conversation::Outcome;
 use crate::engine::family::fanout::{Child, Draft, Parent};
 use crate::engine::family::recent::{AcceptedRequest, RecentId};
@@ -125,7 +126,7 @@ impl TenantState {
             spelling: keepsakes.spelling,
             layers: keepsakes.layers,
         };
-        let recent = self.remember(request, last.map(|last| last.id));
+        let recent = self.remember(request, last);
         let child_turn = self.accept_child(&mut flight, now);
         if flight.is_forked()
             && let Some(conversation) = self.recent.conversation_of(recent)
@@ -147,7 +148,7 @@ impl TenantState {
     }
 
     /// Remembers a request that was accepted, in the place of the one that it continues.
-    pub fn remember(&mut self, request: AcceptedRequest, continued: Option<RecentId>) -> RecentId {
+    pub fn remember(&mut self, request: AcceptedRequest, continued: Option<&Predecessor>) -> RecentId {
         let recent = self.recent.insert(request, continued);
         let room = self.recent_bytes_max;
         while self.recent.bytes() > room && self.recent.forget_oldest(room) {}

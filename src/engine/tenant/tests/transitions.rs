@@ -171,6 +171,22 @@ fn a_request_that_is_adopted_is_nobody_elses_child_or_turn() {
 }
 
 #[test]
+fn a_turn_that_is_adopted_takes_nobody_elses_place() {
+    let [forgotten, known] = [(); 2].map(|()| TestTenant::new());
+    forgotten.exchange(&plain_body("Be brief.", &["Why?"]), yes, 50);
+    let turn = forgotten.send(&plain_body("Be brief.", &["Why?", "How?"]), 100);
+    let last = turn.request.arrival.predecessor().map(|last| last.id);
+    known.exchange(&plain_body("Be kind.", &["Who?"]), yes, 120);
+    let others = |at| {
+        let request = read(&known, &plain_body("Be kind.", &["Who?", "When?"]), at);
+        request.arrival.predecessor().map(|last| last.id)
+    };
+    assert!(last.is_some() && others(150) == last, "two requests have one id, each in its state");
+    known.accept(known.look(|state| state.adopt(turn)), 200);
+    assert_eq!(others(300), last);
+}
+
+#[test]
 fn children_are_recognised_while_their_parent_answers() {
     let tenant = TestTenant::new();
     let flight = tenant.send(&parent_body(), 0);
