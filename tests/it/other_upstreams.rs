@@ -19,6 +19,24 @@ async fn a_base_url_may_have_a_path() {
     }
 }
 
+#[tokio::test]
+async fn a_messages_call_under_any_prefix_is_planned_as_one() {
+    for path in ["/messages", "/anthropic/v1/messages", "/team/a/v1/messages"] {
+        let mut upstream = Upstream::answering(&message()).await;
+        let forkpoint = Forkpoint::before(&upstream.url()).await;
+        let request = post(path, "x-api-key: key\r\n", crate::harness::samples::PROMPT);
+        let reply = forkpoint.client().await.ask(&request).await;
+        assert_eq!(
+            (reply.status(), reply.head.get("x-forkpoint-plan").as_deref()),
+            (200, Some("aligned")),
+            "{path}"
+        );
+        assert_eq!(upstream.next().await.head.line(), format!("POST {path} HTTP/1.1"));
+        forkpoint.recorded(1).await;
+        assert_eq!(forkpoint.metric("forkpoint_tokens_total", &["output"]), 5.0);
+    }
+}
+
 const VERTEX: &str = "/v1/projects/p/locations/l/publishers/anthropic/models/claude-x@20250101";
 
 #[tokio::test]
