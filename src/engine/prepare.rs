@@ -107,6 +107,7 @@ impl<T: TenantAccess> Preparation<'_, T> {
         let relation = self.related(&words);
         let mut imagined = None;
         let own = match spelt {
+            Ok(_) if relation.names_unknown_parent() => self.as_it_came(Reason::UnknownParent),
             Ok(spelt) => self.marked(spelt, &relation),
             Err(reason) => {
                 let mut own = self.as_it_came(reason);

@@ -29,6 +29,8 @@ pub enum Fault {
     ClientStalled,
     /// `limits.connections` are open already.
     Connections,
+    /// The request needs a parent that is not known.
+    UnknownParent,
     /// No connection to the upstream could be made, with the error of the system.
     Unreachable { upstream: String, cause: String },
     /// No connection to the upstream could be made within `upstream.connect_ms`.
@@ -51,6 +53,7 @@ impl Fault {
             Fault::ClientBody => "client_body",
             Fault::ClientStalled => "client_stalled",
             Fault::Connections => "connections",
+            Fault::UnknownParent => "unknown_parent",
             Fault::Unreachable { .. } => "upstream_unreachable",
             Fault::ConnectTimeout { .. } => "upstream_connect_timeout",
             Fault::Silent { .. } => "upstream_silent",
@@ -65,6 +68,7 @@ impl Fault {
             Fault::Length | Fault::Target | Fault::ClientBody => StatusCode::BAD_REQUEST,
             Fault::ClientStalled => StatusCode::REQUEST_TIMEOUT,
             Fault::Connections => StatusCode::SERVICE_UNAVAILABLE,
+            Fault::UnknownParent => StatusCode::CONFLICT,
             Fault::Unreachable { .. } | Fault::ConnectTimeout { .. } | Fault::Broken { .. } => {
                 StatusCode::BAD_GATEWAY
             }
@@ -76,9 +80,12 @@ impl Fault {
     /// Returns the API's name for this kind of error.
     fn kind(&self) -> &'static str {
         match self {
-            Fault::Connect | Fault::Upgrade | Fault::Length | Fault::Target | Fault::ClientBody => {
-                "invalid_request_error"
-            }
+            Fault::Connect
+            | Fault::Upgrade
+            | Fault::Length
+            | Fault::Target
+            | Fault::ClientBody
+            | Fault::UnknownParent => "invalid_request_error",
             Fault::ClientStalled | Fault::Silent { .. } => "timeout_error",
             Fault::Connections => "overloaded_error",
             Fault::Unreachable { .. }
@@ -120,6 +127,10 @@ impl Fault {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert("x-forkpoint-reason", HeaderValue::from_static(self.reason()));
+        if *self == Fault::UnknownParent {
+            // SDKs try a 409 again; the parent will not be known then either.
+            headers.insert("x-should-retry", HeaderValue::from_static("false"));
+        }
         if matches!(self, Fault::ClientBody | Fault::ClientStalled | Fault::Length | Fault::Connections) {
             // The next bytes of this connection may be no request.
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -136,6 +147,11 @@ impl fmt::Display for Fault {
             Fault::Length => {
                 write!(f, "the length of the body is ambiguous; send one content-length or chunked encoding")
             }
+            Fault::UnknownParent => write!(
+                f,
+                "the parent that x-forkpoint-parent names is not known here, never seen or forgotten; send the \
+                 conversation whole, or leave x-forkpoint-parent-required out"
+            ),
             Fault::Target => write!(f, "the request target must be a path such as /v1/messages"),
             Fault::ClientBody => write!(f, "the request body broke off or is framed wrongly"),
             Fault::ClientStalled => write!(f, "the request body stalled; see limits.stall_s"),

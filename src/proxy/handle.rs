@@ -108,7 +108,7 @@ impl Proxy {
         let bytes = call.body.len();
         match self.large.work(bytes, || self.read(&call.body, mode, exchange)).await {
             Ok(Some(read)) => {
-                let planned = self.plan(read, call.deadline, exchange).await;
+                let planned = self.plan(read, call.deadline, exchange).await?;
                 self.send(call, planned, exchange).await
             }
             Ok(None) => self.unplanned(call, Reason::NoCredential, exchange).await,

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::Proxy;
 use super::clock::millis;
+use super::error::Fault;
 use super::exchange::Exchange;
 use super::flight::{Home, InFlight};
 use super::wait::Waits;
@@ -33,8 +34,14 @@ pub(super) struct Planned {
 }
 
 impl Proxy {
-    /// Decides how a request goes out, once nothing is to be waited for.
-    pub(super) async fn plan(&self, read: Read, deadline: Moment, exchange: &mut Exchange) -> Planned {
+    /// Decides how a request goes out, once nothing is to be waited for. One that needs a parent which is not known does
+    /// not go.
+    pub(super) async fn plan(
+        &self,
+        read: Read,
+        deadline: Moment,
+        exchange: &mut Exchange,
+    ) -> Result<Planned, Fault> {
         let Read { home, mut request, who } = read;
         let (ticket, modes) = (self.store.ticket(), exchange.facts.modes);
         let mut waits = Waits::default();
@@ -43,6 +50,9 @@ impl Proxy {
         let changed = Treatment::Changed;
         let prepare = || self.prepare(&request, who, changed, &home, exchange);
         let mut prepared = self.large.work(bytes, prepare).await;
+        if prepared.relation.names_unknown_parent() && exchange.facts.claims.needs_parent() {
+            return Err(Fault::UnknownParent);
+        }
         loop {
             let facts = Circumstances {
                 ticket,
@@ -65,10 +75,10 @@ impl Proxy {
                         let until = now.after(millis(self.config.store.child_ttl));
                         self.prefixes_until.fetch_max(until.0, Relaxed);
                     }
-                    return Planned {
+                    return Ok(Planned {
                         flight: InFlight::new(home, departure.flight),
                         outgoing: departure.outgoing,
-                    };
+                    });
                 }
                 Next::Wait(again, same, wait) => {
                     (request, prepared) = (again, same);

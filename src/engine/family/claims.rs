@@ -7,6 +7,7 @@ use crate::engine::request::identify::{SESSION, Sender};
 use crate::engine::request::recall::Remembered;
 
 static PARENT: HeaderName = HeaderName::from_static("x-forkpoint-parent");
+static PARENT_REQUIRED: HeaderName = HeaderName::from_static("x-forkpoint-parent-required");
 static TOOL_USE: HeaderName = HeaderName::from_static("x-forkpoint-tool-use");
 
 /// The claims of a request about its family.
@@ -14,6 +15,8 @@ static TOOL_USE: HeaderName = HeaderName::from_static("x-forkpoint-tool-use");
 pub struct Claims {
     /// `x-forkpoint-parent` and `x-forkpoint-tool-use`.
     parent: Option<(String, Option<String>)>,
+    /// True if it is not to go out without that parent.
+    needs_parent: bool,
     /// True if it names its session as a client does that can put an agent id on the requests of children.
     marks_agents: bool,
 }
@@ -24,6 +27,7 @@ impl Claims {
             |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(String::from);
         Claims {
             parent: text(&PARENT).map(|parent| (parent, text(&TOOL_USE))),
+            needs_parent: text(&PARENT_REQUIRED).is_some_and(|value| value.eq_ignore_ascii_case("true")),
             marks_agents: headers.contains_key(&SESSION),
         }
     }
@@ -36,6 +40,11 @@ impl Claims {
     /// The message and the call that the request names as its origin.
     pub fn parent(&self) -> Option<&(String, Option<String>)> {
         self.parent.as_ref()
+    }
+
+    /// Returns true if the request is not to go out without the parent that it names.
+    pub fn needs_parent(&self) -> bool {
+        self.needs_parent
     }
 
     pub fn marks_agents(&self) -> bool {

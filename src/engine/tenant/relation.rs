@@ -56,6 +56,11 @@ impl Relation {
         Relation { who, why, kind: Kind::Plain, results: Vec::new() }
     }
 
+    /// Returns true if it names a parent that is not known.
+    pub fn names_unknown_parent(&self) -> bool {
+        self.why == WhyPlain::UnknownParent.as_str()
+    }
+
     pub fn role(&self) -> Role {
         match self.kind {
             Kind::Plain => Role::Plain,

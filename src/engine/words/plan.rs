@@ -112,6 +112,8 @@ shown_enums! {
         OAuth = "oauth",
         /// Readers could disagree about what the request says.
         Ambiguous = "ambiguous",
+        /// It names a parent that is not known here.
+        UnknownParent = "unknown_parent",
         /// An earlier request of the conversation was refused as we had rewritten it, and accepted as it came.
         Refused = "refused",
         /// It holds thinking of a prefix that is no longer known, and asks the upstream to drop it.

@@ -110,6 +110,7 @@ async fn left_alone() -> Vec<Value> {
         without_key.into_bytes(),
         with_headers("x-forkpoint-mode: observe\r\n"),
         with_headers("anthropic-beta: oauth-2025-04-20\r\n"),
+        with_headers("x-forkpoint-parent: msg_of_nobody\r\n"),
         post("/v1/messages", KEY, twice.as_bytes()),
     ] {
         lines.push(stage.line(&request).await);

@@ -4,7 +4,8 @@ use forkpoint::engine::cache::prices::Prices;
 use forkpoint::engine::fork::SnapshotScope;
 use serde_json::{Value, json};
 
-use super::{BOUND, Exchange, FORKED, FREE, Stage, forwarded, parent, plan, usage};
+use super::{BOUND, Exchange, FORKED, FREE, Stage, child, forwarded, parent, plan, usage};
+use crate::harness::post;
 use crate::harness::prices;
 use crate::workload::{Letter, prose};
 
@@ -181,4 +182,26 @@ async fn the_answer_that_a_question_leaves_room_for_is_its_parents() {
         let exchange = stage.post(&of_session(naming(&brief, &turn), "one")).await;
         assert_eq!(plan(&exchange), FORKED, "{window}: it asks for less");
     }
+}
+
+#[tokio::test]
+async fn a_parent_that_is_not_known_is_said_and_may_be_insisted_upon() {
+    let stage = Stage::new(|_| ()).await;
+    stage.fanned_out(&parent(FREE, FAN_OUT), "one").await;
+    let body = child(FREE, "Look around.");
+    let lost = of_session(naming(&body, "msg_of_nobody"), "one");
+    let exchange = stage.post(&lost).await;
+    assert_eq!((exchange.status, plan(&exchange)), (200, ["plain", "passthrough", "unknown_parent"]));
+    assert_eq!(forwarded(&exchange), body);
+    assert_eq!(stage.count("passthrough_total", &["reason=\"unknown_parent\""]), 1);
+    let sent = stage.sim.requests().len();
+    let headers =
+        "x-api-key: key\r\nx-forkpoint-parent: msg_of_nobody\r\nx-forkpoint-parent-required: true\r\n";
+    let request = post("/v1/messages", headers, body.to_string().as_bytes());
+    let refused = stage.forkpoint.client().await.ask(&request).await;
+    assert_eq!((refused.status(), refused.reason().as_deref()), (409, Some("unknown_parent")));
+    assert_eq!(refused.head.get("x-should-retry").as_deref(), Some("false"));
+    assert_eq!(stage.sim.requests().len(), sent, "it is not sent");
+    let error: Value = serde_json::from_slice(&refused.body).unwrap();
+    assert_eq!(error["error"]["type"], "invalid_request_error", "{error}");
 }
