@@ -19,7 +19,8 @@
 //! 2. at most 1 + `fork.context_premium` times what they cost aligned,
 //! 3. and so over this fan-out and one more like it, both from the cache as it is: a fork leaves no entry that the
 //!    next aligned child could read.
-//! 4. While nobody knows how long the children of a tool live, all that holds for a life eight times as long, too.
+//! 4. While nobody knows how long the children of a tool live and how they come, all that holds for a life eight times as
+//!    long, too, and for children that come one after another.
 
 use super::life::{Costs, Life, TURNS_MAX};
 use super::policy::ForkPolicy;
@@ -46,9 +47,9 @@ pub struct ChildHabits {
     pub reread_turns: f64,
     /// The share of turns that come later than five minutes after the one before, and later than an hour.
     pub pauses: [f64; 2],
-    /// The share of siblings that come before the first of them is answered. None counts as zero: one that comes later
-    /// is cheaper as sent.
-    pub together: f64,
+    /// The share of siblings that come before the first of them is answered; all of them until known, as most clients
+    /// start them at once.
+    pub together: Option<f64>,
     /// The share of siblings with the first one's system prompt. All until known: such siblings are cheaper aligned.
     pub alike: f64,
     /// Fan-outs after the first whose first child would have found its tools and system prompt warm, aligned, and all of
@@ -65,7 +66,7 @@ impl Default for ChildHabits {
             reread_tokens: 0.0,
             reread_turns: 0.0,
             pauses: [0.0; 2],
-            together: 0.0,
+            together: None,
             alike: 1.0,
             starts: None,
         }
@@ -148,7 +149,8 @@ pub struct Limits {
     pub aligned: f64,
     /// Of that over this fan-out and one more like it, from the cache as it is.
     pub twice: f64,
-    /// The highest of these if children live eight times as long; none once it is known how long they live.
+    /// The highest of these if children live eight times as long and come one after another; none once it is known how
+    /// long they live and how they come.
     pub long: Option<f64>,
 }
 
@@ -187,9 +189,13 @@ impl Forecast {
         };
         let (so_far, siblings) = (so_far(unit), cache.siblings.max(1) as f64);
         let mut limits = expected.limits(&so_far, siblings, policy);
-        if known.is_none() {
+        if known.is_none() || (habits.together.is_none() && cache.siblings > 1) {
+            // Children that come one after another read as sent what the first of them has written.
+            let habits = &ChildHabits { together: habits.together.or(Some(0.0)), ..*habits };
             let longest = (policy.horizon_turns * UNKNOWN_LIVES).clamp(1, TURNS_MAX) as u32;
-            limits.long = Some(costs(unit, longest)?.limits(&so_far, siblings, policy).highest());
+            let turns = if known.is_some() { turns } else { longest };
+            let worst = Life { turns, sizes, habits, cache, unit }.costs()?;
+            limits.long = Some(worst.limits(&so_far, siblings, policy).highest());
         }
         let Costs { forked, as_sent, aligned, reread, .. } = expected;
         Some(Forecast {

@@ -140,7 +140,7 @@ impl Life<'_> {
         match turn {
             ChildTurn { number: 0, is_first_child: true } => certain(prompt(warm)),
             ChildTurn { number: 0, .. } => {
-                let together = self.habits.together;
+                let together = self.habits.together.unwrap_or(1.0);
                 let [(alike, one), (other, another), _] =
                     self.by_prompt(prompt(warm.max(marks.fixed)), prompt(warm.max(marks.tools)));
                 let later = 1.0 - together;

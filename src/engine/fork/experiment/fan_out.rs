@@ -1,19 +1,25 @@
 //! One fan-out from its first child to its last, and what many of them teach.
 
+use std::collections::BTreeSet;
+
 use super::life::Life;
 use super::{Answered, QUIET_MS};
+use crate::engine::family::fanout::Binding;
 use crate::engine::request::prefix::PrefixHash;
 use crate::engine::words::{Arm, CostUnit, Moment};
 
 /// When so many siblings or starts were counted, the older ones count half.
 const COUNTED_MAX: f64 = 64.0;
 
+/// Children of one fan-out that are told apart: several may start from one call.
+const CHILDREN_MAX: usize = 1_024;
+
 /// A fan-out whose children have not all ended.
 #[derive(Debug)]
 pub struct RunningFanOut {
-    /// The children that it may have, those that came and have not ended, and those that have.
+    /// The children that it may have, and those that have come and ended.
     expected: u64,
-    pub open: u64,
+    came: BTreeSet<Binding>,
     ended: u64,
     /// When one of them was last heard of.
     pub heard: Moment,
@@ -40,11 +46,22 @@ pub struct ForkedBills {
 
 impl RunningFanOut {
     pub fn new(expected: u64) -> RunningFanOut {
-        RunningFanOut { expected, open: 0, ended: 0, heard: Moment(0), first: None, forked: None }
+        RunningFanOut {
+            expected,
+            came: BTreeSet::new(),
+            ended: 0,
+            heard: Moment(0),
+            first: None,
+            forked: None,
+        }
     }
 
     /// A child has had its first turn.
     pub fn arrive(&mut self, turn: &Answered<'_>, siblings: &mut Siblings) {
+        // One that is sent again is the same child.
+        if self.came.len() >= CHILDREN_MAX || !self.came.insert(turn.child) {
+            return;
+        }
         let arrived = Arrived { came_at: turn.came_at, begun_at: turn.begun_at, prompt: turn.prompt };
         let Some(first) = self.first else {
             self.first = Some(arrived);
@@ -58,7 +75,6 @@ impl RunningFanOut {
 
     /// A child has ended.
     pub fn end(&mut self, life: &Life) {
-        self.open = self.open.saturating_sub(1);
         self.ended += 1;
         let Some(bills) = life.bills.filter(|_| life.arm == Arm::Forked) else { return };
         match &mut self.forked {
@@ -73,7 +89,8 @@ impl RunningFanOut {
 
     /// Returns true if no further child is expected.
     pub fn has_ended(&self, now: Moment) -> bool {
-        (self.open == 0 && self.ended >= self.expected) || now.since(self.heard) > QUIET_MS
+        let are_all_here = self.ended >= self.expected.max(self.came.len() as u64);
+        are_all_here || now.since(self.heard) > QUIET_MS
     }
 }
 
@@ -95,9 +112,9 @@ impl Siblings {
         self.alike += f64::from(u8::from(is_alike));
     }
 
-    /// The share that came before the first one was answered; zero until known.
-    pub fn together(&self) -> f64 {
-        if self.count > 0.0 { self.together / self.count } else { 0.0 }
+    /// The share that came before the first one was answered, if any came.
+    pub fn together(&self) -> Option<f64> {
+        (self.count > 0.0).then(|| self.together / self.count)
     }
 
     /// The share with the first one's tools and system prompt; all until known.

@@ -288,7 +288,6 @@ impl Tool {
         let running = self.running.entry(turn.fork).or_insert_with(|| RunningFanOut::new(turn.siblings));
         running.heard = now;
         if turn.first {
-            running.open += 1;
             running.arrive(turn, &mut self.siblings);
         }
     }

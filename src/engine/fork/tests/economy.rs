@@ -44,7 +44,7 @@ fn sizes(sent: u64) -> PromptSizes {
 }
 
 fn one_turn() -> ChildHabits {
-    ChildHabits { turns: Some(1.0), ..ChildHabits::default() }
+    ChildHabits { turns: Some(1.0), together: Some(0.0), ..ChildHabits::default() }
 }
 
 #[track_caller]
@@ -200,7 +200,7 @@ fn nothing_is_bet_on_a_tool_that_nobody_knows() {
     let careful = PromptSizes { marks, ..sizes(12_000) };
     let policy = ForkPolicy { horizon_turns: 1, ..policy(100.0, 1.0) };
     let decide = |turns| {
-        let habits = ChildHabits { turns, together: 1.0, ..ChildHabits::default() };
+        let habits = ChildHabits { turns, together: Some(1.0), ..ChildHabits::default() };
         forecast_by(careful, habits, &cache(5), Bills::default(), &policy)
     };
     let (known, unknown) = (decide(Some(1.0)), decide(None));
@@ -220,7 +220,7 @@ fn siblings_that_come_later_or_with_other_prompts_are_priced_so() {
     let marks = OwnMarks { last: 12_000, is_rolling: true, fixed: 11_800, tools: 6_000, hour: 0 };
     let careful = PromptSizes { marks, ..sizes(12_000) };
     let with = |together: f64, alike: f64| {
-        forecast(careful, ChildHabits { together, alike, ..one_turn() }, &cache(2))
+        forecast(careful, ChildHabits { together: Some(together), alike, ..one_turn() }, &cache(2))
     };
     let cold = 1.25 * 12_000.0;
     let reads = |tokens: f64| 0.1 * tokens + 1.25 * (12_000.0 - tokens);
