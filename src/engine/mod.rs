@@ -14,6 +14,7 @@ pub mod gate;
 pub mod align;
 pub mod policy;
 pub mod tenant;
+pub mod count;
 pub mod prepare;
 pub mod outgoing;
 pub mod decide;

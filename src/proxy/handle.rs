@@ -3,6 +3,7 @@
 //! ```text
 //! collect ─┬─ read ─ plan: prepare, proceed, wait ─ send ─┬─ relay ─ settled, reported
 //!          ├─ observed: sent as it came, read meanwhile ──┤
+//!          ├─ count: of a forked child on its prefix ─────┤
 //!          └─ not a Messages call: unread ────────────────┘
 //! ```
 
@@ -97,6 +98,9 @@ impl Proxy {
                 exchange.facts.sent_at = Some(Instant::now());
                 return Ok(Answered { answer: self.upstream.send(request).await?, flight: None });
             }
+            Arrived::Call(call) if exchange.facts.endpoint == Endpoint::CountTokens => {
+                return self.count(call, exchange).await;
+            }
             Arrived::Call(call) => call,
         };
         if let Plan::Passthrough(reason) = exchange.facts.plan
@@ -116,7 +120,8 @@ impl Proxy {
         }
     }
 
-    /// Names the sender and collects the body of a Messages call; everything else streams through unread.
+    /// Names the sender and collects the body of a Messages call, and of a count that may be of a forked child;
+    /// everything else streams through unread.
     async fn collect(&self, request: Request<Incoming>, exchange: &mut Exchange) -> Result<Arrived, Fault> {
         let deadline = self.clock.now().after(self.policy.max_hold_ms);
         let (parts, body) = request.into_parts();
@@ -126,12 +131,15 @@ impl Proxy {
         facts.sender = Some(sender);
         facts.claims = Claims::of(&parts.headers);
         facts.betas = identify::betas(&parts.headers).collect::<Vec<_>>().join(",");
-        if facts.endpoint != Endpoint::Messages {
+        let is_message = facts.endpoint == Endpoint::Messages;
+        if !is_message && !self.may_count_child(&parts, facts.modes, observed) {
             facts.model = facts.endpoint.model(parts.uri.path());
             let body = SentBody::streamed(body, limits.stall);
             return Ok(Arrived::Unread(Request::from_parts(parts, body), None));
         }
-        facts.plan = observed.map_or(Plan::Aligned(Why::Mode), Plan::Passthrough);
+        if is_message {
+            facts.plan = observed.map_or(Plan::Aligned(Why::Mode), Plan::Passthrough);
+        }
         match collect::collect(body, &parts.headers, limits, &self.held).await? {
             Collected::Whole(body, permit) => {
                 facts.received_bytes = Some(body.len());

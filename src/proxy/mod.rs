@@ -13,6 +13,7 @@ pub mod large;
 pub mod plan;
 pub mod wait;
 pub mod send;
+pub mod count;
 pub mod forward;
 pub mod client_pool;
 pub mod answer;

@@ -26,7 +26,7 @@ use crate::engine::tenant::{Flight, Kind, TenantAccess};
 use crate::engine::words::{BodyDigest, Plan, Reason, UpstreamRefusal};
 
 /// The header that names betas.
-const BETA: &str = "anthropic-beta";
+pub(super) const BETA: &str = "anthropic-beta";
 
 /// The request to send after a refusal.
 enum Second {
@@ -69,7 +69,7 @@ impl Proxy {
     }
 
     /// Returns the kind of refusal, if the answer is one.
-    async fn refusal(&self, answer: &mut Answer) -> Option<UpstreamRefusal> {
+    pub(super) async fn refusal(&self, answer: &mut Answer) -> Option<UpstreamRefusal> {
         let status = answer.response.status().as_u16();
         if !matches!(status, 400 | 413) {
             return None;

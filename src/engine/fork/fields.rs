@@ -40,6 +40,28 @@ const SHAPING: [(&str, Refusal); 8] = [
     ("container", Refusal::Container),
 ];
 
+/// Fields that shape a prompt and that a count of its tokens takes.
+const COUNTED: [&str; 11] = [
+    "model",
+    "tools",
+    "system",
+    "messages",
+    "thinking",
+    "tool_choice",
+    "output_config",
+    "output_format",
+    "context_management",
+    "mcp_servers",
+    "speed",
+];
+
+/// The names of a parent's fields that a count of tokens does not take.
+pub fn uncounted(parent: &Remembered) -> impl Iterator<Item = Cow<'_, str>> {
+    let (body, anatomy) = (parent.body(), parent.anatomy());
+    let inherited = inherited(body, anatomy).filter(|member| !is_one_of(body, &member.key, &COUNTED));
+    inherited.filter_map(|member| json::text(body, &member.key))
+}
+
 /// Members of the parent that a forked child takes over, in their order. The messages come later.
 pub fn inherited<'a>(body: &'a [u8], anatomy: &'a Anatomy) -> impl Iterator<Item = &'a Member> {
     anatomy.members.iter().filter(move |member| {

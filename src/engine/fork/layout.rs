@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::blocks::{self, Blocks};
 use super::eligible::is_snapshot;
-use super::fields::Comparison;
+use super::fields::{self, Comparison};
 use super::marks::{Later, Marks};
 use super::opening::{self, Opening, Record};
 use super::parent_prefix::{self, Branch, ParentMark, ParentPrefix};
@@ -127,11 +127,25 @@ impl ChildPrefix {
     /// The body of a turn of this child: the same bytes up to its directive on every turn, as long as it says the
     /// same itself. An upstream that caches by itself gets them without markers.
     pub fn compose(&self, request: &Remembered, turn: Turn, profile: Profile) -> Composed {
+        self.composed(request, turn, profile, Purpose::Message)
+    }
+
+    /// The body that counts the tokens of the child's next turn. What a count leaves out is the parent's, but for fields
+    /// that no count takes; it brings no markers.
+    pub fn count(&self, request: &Remembered) -> Composed {
+        self.composed(request, Turn::Later(None), Profile::Automatic, Purpose::Count)
+    }
+
+    fn composed(&self, request: &Remembered, turn: Turn, profile: Profile, purpose: Purpose) -> Composed {
         let parent = &*self.parent_prefix.parent.request;
         let Continued { blocks, directive, messages, mut notes } = self.continued(request);
-        let changed = Comparison { child: request, parent, lenient: self.lenient, inherit: &self.inherit };
-        let changed = changed.changed();
+        let lenient = self.lenient || purpose == Purpose::Count;
+        let changed = Comparison { child: request, parent, lenient, inherit: &self.inherit };
+        let mut changed = changed.changed();
         notes.extend((!changed.is_empty()).then_some(ForkNote::ChangedFields));
+        if purpose == Purpose::Count {
+            changed.extend(fields::uncounted(parent));
+        }
         let (line, note) = self.line(request);
         notes.extend(note);
         let ttl = self.tier(request);
@@ -143,7 +157,8 @@ impl ChildPrefix {
             Marks::default()
         };
         marks.results &= self.parent_prefix.has_results;
-        let branch = Branch { request, line, changed: &changed, lenient: self.lenient };
+        let branch =
+            Branch { request, line, changed: &changed, limits: self.lenient && purpose == Purpose::Message };
         let mut out = Vec::new();
         let of_parent = match turn {
             _ if !takes_markers => None,
@@ -233,6 +248,13 @@ impl ChildPrefix {
             + self.blocks.memory_bytes()
             + self.inherit.iter().map(String::len).sum::<usize>()
     }
+}
+
+/// What a turn of a child is composed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Message,
+    Count,
 }
 
 /// Which turn of a child is composed.

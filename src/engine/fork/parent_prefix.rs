@@ -243,8 +243,8 @@ pub(super) struct Branch<'a> {
     pub line: Option<Bytes>,
     /// Prompt-shaping fields that it has changed since it was forked.
     pub changed: &'a [Cow<'a, str>],
-    /// True if it takes from its parent what it leaves out.
-    pub lenient: bool,
+    /// True if it takes the limit of its answer from its parent where it leaves that out.
+    pub limits: bool,
 }
 
 impl Branch<'_> {
@@ -258,7 +258,7 @@ impl Branch<'_> {
     /// The parent's `max_tokens`, without which no request is taken, for a child that may leave it out and does.
     fn answer_limit(&self, parent: &Remembered) -> Option<[Bytes; 3]> {
         let brings = self.request.anatomy().member(self.request.body(), ANSWER_LIMIT).is_some();
-        if brings || !self.lenient {
+        if brings || !self.limits {
             return None;
         }
         let limit = fields::value(parent, ANSWER_LIMIT)?;

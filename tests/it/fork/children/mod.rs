@@ -15,6 +15,7 @@ mod canary;
 mod wire;
 mod betas;
 mod images;
+mod counts;
 
 use forkpoint::config::Config;
 use forkpoint::sim::models::{ModelSpec, public_models};

@@ -1,0 +1,90 @@
+//! `count_tokens` of a forked child: the count is of what will be sent. Nothing is billed, bound or learned by it.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, Method, Request};
+
+use super::error::Fault;
+use super::exchange::Exchange;
+use super::forward::SentBody;
+use super::handle::{Answered, MessagesCall};
+use super::record::Facts;
+use super::send::BETA;
+use super::{Modes, Proxy};
+use crate::engine::count::{ChildCount, count_child};
+use crate::engine::family::recent::Hint;
+use crate::engine::request::recall::Remembered;
+use crate::engine::tenant::View;
+use crate::engine::words::{BodyDigest, Plan, Reason};
+
+/// The end of the path of such requests.
+const PATH_END: &str = "/messages/count_tokens";
+
+impl Proxy {
+    /// Returns true if a request may count the tokens of a child that has a prefix. `observed`: why it is to go out as
+    /// it came; a child keeps its prefix even in mode `observe`, unless its client asks for less.
+    pub(super) fn may_count_child(&self, parts: &Parts, modes: Modes, observed: Option<Reason>) -> bool {
+        let is_count = parts.method == Method::POST && parts.uri.path().ends_with(PATH_END);
+        is_count
+            && modes.keeps_prefix()
+            && matches!(observed, None | Some(Reason::Observe))
+            && self.clock.now().0 < self.prefixes_until.load(Relaxed)
+    }
+
+    /// Sends a count of tokens: that of a forked child on its prefix, and once more as it came if that is refused; any
+    /// other as it came.
+    pub(super) async fn count(&self, call: MessagesCall, exchange: &mut Exchange) -> Result<Answered, Fault> {
+        let MessagesCall { parts, body, permit: _permit, .. } = call;
+        let read = AssertUnwindSafe(|| self.read_count(&body, &mut exchange.facts));
+        let counted = self.large.work(body.len(), || std::panic::catch_unwind(read)).await;
+        exchange.facts.sent_at = Some(Instant::now());
+        if let Some(ChildCount { pieces, betas, .. }) = counted.unwrap_or_default() {
+            let mut parts = parts.clone();
+            if betas != exchange.facts.betas
+                && let Ok(betas) = HeaderValue::try_from(betas)
+            {
+                parts.headers.insert(BETA, betas);
+            }
+            let request = Request::from_parts(parts, SentBody::spliced(pieces));
+            let mut answer = self.upstream.send(request).await?;
+            let Some(refused) = self.refusal(&mut answer).await else {
+                return Ok(Answered { answer, flight: None });
+            };
+            self.metrics.fallbacks_total.with_label_values(&[refused.as_str()]).inc();
+            let facts = &mut exchange.facts;
+            (facts.plan, facts.sent) = (Plan::Passthrough(Reason::Refused), facts.received);
+            (facts.shared_bytes, facts.notes) = (0, Vec::new());
+        }
+        let answer = self.upstream.send(Request::from_parts(parts, SentBody::whole(body))).await?;
+        Ok(Answered { answer, flight: None })
+    }
+
+    /// Reads a count of tokens, and puts it on the prefix of the child that it is of.
+    fn read_count(&self, body: &Bytes, facts: &mut Facts) -> Option<ChildCount> {
+        let started = Instant::now();
+        let mut sender = facts.sender.clone()?;
+        let tenant = self.store.tenant(&sender.tenant?);
+        let session = sender.session;
+        let hint = session.map(|session| Hint { session: session.hints, agent: sender.agent });
+        let view = View { tenant: &*tenant, hint };
+        let request = Remembered::read(body.clone(), &view, self.policy.align.attribution).ok()?;
+        if let Some(user_id) = request.anatomy().user_id(body) {
+            sender.hint(&user_id);
+        }
+        let who = facts.claims.who(&request, &sender);
+        let counted = count_child(&*tenant, &request, who, &facts.betas, self.clock.now())?;
+        facts.learn(body, request.anatomy());
+        facts.related(&counted.relation);
+        facts.plan = Plan::Forked;
+        facts.notes.clone_from(&counted.notes);
+        facts.shared_bytes = counted.shared_bytes;
+        facts.received = Some(BodyDigest::of(body));
+        facts.sent = Some(BodyDigest::of_pieces(&counted.pieces));
+        facts.overhead.fork += started.elapsed();
+        Some(counted)
+    }
+}
