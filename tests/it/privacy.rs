@@ -154,8 +154,8 @@ async fn a_log_line_holds_digests_ids_and_counts() {
     for (field, value) in [
         ("endpoint", "messages"),
         ("role", "plain"),
-        ("plan", "aligned"),
-        ("reason", "one_shot"),
+        ("plan", "passthrough"),
+        ("reason", "unknown_parent"),
         ("ending", "complete"),
         ("model", "claude-x"),
         ("client", "claude-cli/2.1"),
