@@ -254,7 +254,15 @@ impl<T: TenantAccess> Preparation<'_, T> {
         let arrival = &self.request.arrival;
         let is_marked_as_it_came = trace.breakpoints.iter().all(|point| point.origin == Origin::Client);
         let is_as_sent = arrival.came.is_none() && trace.is_as_it_came() && is_marked_as_it_came;
-        (!is_as_sent).then(|| Arc::new(align::untouched(arrival)))
+        if is_as_sent {
+            return None;
+        }
+        if arrival.came.is_none() && trace.is_as_it_came() {
+            // Its own markers are known from planning.
+            let own = trace.breakpoints.iter().filter(|point| point.origin == Origin::Client).copied();
+            return Some(Arc::new(Trace::new(arrival, Arc::clone(&arrival.received), own.collect())));
+        }
+        Some(Arc::new(align::untouched(arrival)))
     }
 
     fn view(&self) -> View<'_, T> {

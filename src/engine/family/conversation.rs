@@ -155,6 +155,13 @@ impl Trace {
         self.whole().is_some_and(|sent| Arc::ptr_eq(sent, &self.received))
     }
 
+    /// Returns true if the cache reads the same prompt in both, their breakpoints aside.
+    pub fn has_prompt_of(&self, other: &Trace) -> bool {
+        let same_words = Arc::ptr_eq(&self.received, &other.received) && self.is_as_it_came();
+        (same_words && other.is_as_it_came() || self.reading().chain() == other.reading().chain())
+            && self.parameters.scope() == other.parameters.scope()
+    }
+
     /// Returns true if `request` goes on where this one ended, rather than starting anew or from an earlier turn.
     /// `hinted`: the client says that both are of one session and agent.
     pub fn is_continued_by(&self, request: &Remembered, hinted: bool) -> bool {

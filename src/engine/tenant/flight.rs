@@ -146,11 +146,19 @@ impl Flight {
             Arc::new(WorldPrompt::of(trace.reading(), &trace.breakpoints, trace.parameters.scope()))
         };
         let billed = prompt(&self.trace);
-        let sent = self.as_sent.as_deref().map_or_else(|| Arc::clone(&billed), prompt);
-        let aligned = match (&self.aligned, &self.as_sent) {
-            (None, _) => Arc::clone(&billed),
-            (Some(aligned), Some(as_sent)) if Arc::ptr_eq(aligned, as_sent) => Arc::clone(&sent),
-            (Some(aligned), _) => prompt(aligned),
+        let aligned = self.aligned.as_deref().map_or_else(|| Arc::clone(&billed), prompt);
+        let sent = match &self.as_sent {
+            None => Arc::clone(&billed),
+            Some(as_sent) => {
+                let marked = self.aligned.as_ref().unwrap_or(&self.trace);
+                if Arc::ptr_eq(marked, as_sent) {
+                    Arc::clone(&aligned)
+                } else if marked.has_prompt_of(as_sent) {
+                    Arc::new(aligned.with_fewer(as_sent.reading(), &as_sent.breakpoints))
+                } else {
+                    prompt(as_sent)
+                }
+            }
         };
         WorldPrompts { billed, sent, aligned }
     }

@@ -52,6 +52,12 @@ fn print(loaded: &Loaded) -> String {
                 let _ = writeln!(text, "{name} = {value}  # {origin}");
             }
         }
+        if section.name == "tenants" {
+            for tenant in loaded.tenant_names() {
+                let name = ShownValue::Text(tenant.name.to_owned()).to_toml();
+                let _ = writeln!(text, "{} = {name}  # {}", tenant.digest, tenant.origin);
+            }
+        }
     }
     text
 }

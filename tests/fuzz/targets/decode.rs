@@ -31,7 +31,14 @@ fuzz_target!(|input: &[u8]| {
     let whole = decode(coding, rest, usize::MAX);
     let pieces = decode(coding, rest, step);
     if !whole.failed && !pieces.failed {
-        assert_eq!(whole.bytes, pieces.bytes, "{coding}");
+        // A stream that breaks off is neither failed nor complete: how much of its last block comes out depends on how
+        // much of that the decoder was given at once.
+        let (short, long) = if whole.bytes.len() < pieces.bytes.len() {
+            (&whole.bytes, &pieces.bytes)
+        } else {
+            (&pieces.bytes, &whole.bytes)
+        };
+        assert!(long.starts_with(short), "{coding}");
     }
     for decoded in [whole, pieces] {
         assert!(decoded.bytes.len() <= OUTPUT_BYTES.max(rest.len() * RATIO), "{coding}");

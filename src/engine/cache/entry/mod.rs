@@ -29,6 +29,7 @@ pub use parameters::{BetaChange, Parameters};
 pub use probes::{LOOKBACK_POSITIONS, Probe, Probes, is_position, prefix_bytes};
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use parameters::ParameterValues;
 
@@ -36,8 +37,15 @@ use crate::engine::request::prefix::Chain;
 use crate::engine::words::{Layer, TenantId, first};
 
 /// Names one cache entry; shown as 16 hex digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryKey([u8; 32]);
+
+impl Hash for EntryKey {
+    /// Eight bytes of a digest tell keys apart as well as all of them, and a request looks up dozens.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(u64::from_be_bytes(first(&self.0)));
+    }
+}
 
 impl EntryKey {
     /// The key of the entry that ends with this piece, if there is such a piece.
@@ -63,7 +71,7 @@ impl fmt::Display for EntryKey {
 }
 
 /// Everything that the entries of one request depend on besides its prefix: tenant and parameters, per layer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
     tools: [u8; 32],
     system: [u8; 32],

@@ -92,4 +92,15 @@ impl WorldPrompt {
         positions.reverse();
         WorldPrompt { positions, sizes }
     }
+
+    /// The same prompt with fewer breakpoints: each of its places is known.
+    pub fn with_fewer(&self, reading: &Reading, breakpoints: &[Breakpoint]) -> WorldPrompt {
+        let mut known = self.positions.iter();
+        let probes = Probes::of(reading.anatomy(), reading.chain(), breakpoints);
+        let positions = probes.filter_map(|Probe { piece, marker, .. }| {
+            let position = known.find(|position| position.piece == piece)?;
+            Some(Position { marker, ..*position })
+        });
+        WorldPrompt { positions: positions.collect(), sizes: self.sizes }
+    }
 }

@@ -76,7 +76,8 @@ impl RunningFanOut {
     /// A child has ended.
     pub fn end(&mut self, life: &Life) {
         self.ended += 1;
-        let Some(bills) = life.bills.filter(|_| life.arm == Arm::Forked) else { return };
+        let bills = if life.arm == Arm::Forked { life.bills } else { None };
+        let Some(bills) = bills else { return };
         match &mut self.forked {
             Some(sums) if sums.unit == bills.unit => {
                 sums.billed += bills.billed;

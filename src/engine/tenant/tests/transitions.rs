@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::cache::ledger::CacheLedger;
+use crate::engine::cache::worlds::WorldPrompt;
 use crate::engine::fork::ParentPrefix;
 use crate::engine::prepare::ForkOption;
 use crate::engine::tenant::predict::Lookup;
@@ -241,4 +242,18 @@ fn a_child_is_known_by_the_calls_that_were_streamed_to_it() {
         panic!("it is not known")
     };
     assert!(Some(binding) == accepted.flight.binding && bound.is_forked());
+}
+
+#[test]
+fn a_prompt_with_fewer_breakpoints_is_the_one_that_is_read_from_its_bytes() {
+    let unmarked = plain_body("Be brief.", &["Why?", "How?"]);
+    let mut marked = unmarked.clone();
+    marked["system"][0]["cache_control"] = json!({"type": "ephemeral"});
+    for body in [unmarked, marked] {
+        let flight = TestTenant::new().send(&body, 0);
+        let as_sent = flight.as_sent.as_ref().expect("breakpoints were added");
+        let read = WorldPrompt::of(as_sent.reading(), &as_sent.breakpoints, as_sent.parameters.scope());
+        assert_eq!(*flight.prompts().sent, read);
+        assert_ne!(flight.prompts().sent, flight.prompts().billed);
+    }
 }
