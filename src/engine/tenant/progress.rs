@@ -9,7 +9,7 @@ use crate::engine::answer::turn::Block;
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::ledger::LedgerBill;
 use crate::engine::cache::prices::MINIMUM_TOKENS;
-use crate::engine::cache::worlds::{Play, Played, Weights, WorldGate, WorldPrompts};
+use crate::engine::cache::worlds::{Play, Weights, WorldGate, WorldPrompts};
 use crate::engine::family::arrival::Predecessor;
 use crate::engine::family::conversation::Outcome;
 use crate::engine::family::fanout::{Child, Draft, Parent};
@@ -53,15 +53,32 @@ pub fn first_content<T: TenantAccess>(
     policy: &Policy,
     now: Moment,
 ) {
-    let model = accepted.flight.request.model.clone();
-    let weights = tenant.weights(&model);
-    let segments = tenant.look(|state| {
+    let usage = usage.filter(|_| accepted.played.is_none());
+    let weights = usage.map(|usage| learn(tenant, accepted, usage, policy, now));
+    tenant.look(|state| {
         state.first_content(accepted, usage, policy, now);
-        let usage = if accepted.played.is_none() { usage? } else { return None };
-        let played = state.play(accepted, usage, policy, weights, now);
-        Some(std::mem::take(&mut accepted.played.insert(Box::new(played)).segments))
+        if let (Some(usage), Some(weights)) = (usage, weights) {
+            state.play(accepted, usage, policy, weights, now);
+        }
     });
-    tenant.weigh(&model, &segments.unwrap_or_default());
+}
+
+/// Learns from the bill of a request how many tokens its prompt has. Returns what is known of its model then.
+pub(super) fn learn<T: TenantAccess>(
+    tenant: &T,
+    accepted: &Accepted,
+    usage: Usage,
+    policy: &Policy,
+    now: Moment,
+) -> Weights {
+    let model = &accepted.flight.request.model;
+    let weights = tenant.weights(model);
+    let segments = tenant.look(|state| {
+        let play = state.play_of(accepted, usage, policy, weights, now);
+        state.worlds.learn(&play)
+    });
+    tenant.weigh(model, &segments);
+    tenant.weights(model)
 }
 
 /// Begins to collect the answer to a request, which may be a fan-out.
@@ -208,12 +225,25 @@ impl TenantState {
     /// Plays a request in the worlds where it goes out otherwise.
     pub(super) fn play(
         &mut self,
-        accepted: &Accepted,
+        accepted: &mut Accepted,
         usage: Usage,
         policy: &Policy,
         weights: Weights,
         now: Moment,
-    ) -> Played {
+    ) {
+        let play = self.play_of(accepted, usage, policy, weights, now);
+        let played = self.worlds.play(&play);
+        accepted.played = Some(Box::new(played));
+    }
+
+    fn play_of<'a>(
+        &mut self,
+        accepted: &'a Accepted,
+        usage: Usage,
+        policy: &Policy,
+        weights: Weights,
+        now: Moment,
+    ) -> Play<'a> {
         let flight = &*accepted.flight;
         let Flight { request, relation, prediction, sent_at, trial, .. } = flight;
         let settings = self.gate.settings();
@@ -221,7 +251,7 @@ impl TenantState {
         let is_held = !policy.holds_children_only || relation.role() == Role::Child;
         let facts = policy.prices.facts(&request.model);
         let begun = self.recent.outcome_mut(accepted.recent).and_then(|outcome| outcome.begun);
-        self.worlds.play(&Play {
+        Play {
             prompts: &accepted.prompts,
             model: &request.model,
             prediction,
@@ -230,11 +260,12 @@ impl TenantState {
             came_at: request.came_at,
             sent_at: *sent_at,
             begun_at: begun.unwrap_or(now),
+            streams: request.streams,
             gate: is_held.then_some(gate),
             minimum_tokens: facts.minimum_tokens.unwrap_or(MINIMUM_TOKENS),
             weights,
             is_harmless_read: trial.and_then(|trial| trial.shows(usage.cache_read)) == Some(true),
-        })
+        }
     }
 }
 

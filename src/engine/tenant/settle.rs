@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::flight::{Accepted, Flight};
+use super::progress::learn;
 use super::reread::{Reread, reread};
 use super::{TenantAccess, TenantState};
 use crate::engine::answer::turn::Turn;
@@ -154,11 +155,8 @@ fn other_bills<T: TenantAccess>(
         return OtherBills { sent: alike, aligned: alike };
     }
     if accepted.played.is_none() {
-        let model = accepted.flight.request.model.clone();
-        let weights = tenant.weights(&model);
-        let played = tenant.look(|state| state.play(accepted, usage, policy, weights, now));
-        tenant.weigh(&model, &played.segments);
-        accepted.played = Some(Box::new(played));
+        let weights = learn(tenant, accepted, usage, policy, now);
+        tenant.look(|state| state.play(accepted, usage, policy, weights, now));
     }
     let Some(played) = &accepted.played else { return OtherBills::default() };
     tenant.look(|state| state.worlds.ended(played, now));

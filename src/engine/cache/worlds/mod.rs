@@ -22,7 +22,7 @@ use super::entry::EntryKey;
 use super::ledger::{CacheLedger, EntryWrite, Prediction};
 use crate::engine::answer::usage::Usage;
 use crate::engine::words::{Moment, Ttl};
-use pace::{Begun, Paces};
+use pace::{Begun, FirstContent, Paces};
 use tokens::{Counts, PromptTokens};
 
 pub use prompt::{Position, Sizes, WorldPrompt};
@@ -69,7 +69,9 @@ pub struct Play<'a> {
     pub is_forked: bool,
     pub came_at: Moment,
     pub sent_at: Moment,
+    /// When its answer was seen to begin: one that is not streamed is only seen when it is whole.
     pub begun_at: Moment,
+    pub streams: bool,
     /// None if it does not wait at the gate of the aligned world.
     pub gate: Option<WorldGate>,
     pub minimum_tokens: u64,
@@ -91,8 +93,6 @@ pub struct OtherBills {
 #[derive(Clone, Debug, Default)]
 pub struct Played {
     pub bills: OtherBills,
-    /// Stretches of the prompt whose tokens its bill has told.
-    pub segments: Vec<Segment>,
     /// The entries that it wrote in the other worlds.
     written: [Vec<EntryKey>; 2],
 }
@@ -105,17 +105,16 @@ struct Outcome {
 }
 
 impl Worlds {
-    /// Plays a request in the other worlds, and learns from its bill.
+    /// Plays a request in the other worlds. Its bill has been [learned](Worlds::learn) from.
     pub fn play(&mut self, play: &Play<'_>) -> Played {
         let unread = play.usage.prompt().saturating_sub(play.usage.cache_read);
-        let begun = Begun { came_at: play.came_at, sent_at: play.sent_at, at: play.begun_at, unread };
-        let pace = self.paces.begun(play.model, begun);
-        let segments = self.learn(play);
-        let [sent, aligned] = [false, true].map(|is_aligned| self.play_in(is_aligned, play, unread, pace));
+        let Play { came_at, sent_at, begun_at, streams, .. } = *play;
+        let wait = self.paces.begun(play.model, Begun { came_at, sent_at, at: begun_at, unread, streams });
+        let [sent, aligned] = [false, true].map(|is_aligned| self.play_in(is_aligned, play, &wait));
         let is_known = !play.is_forked || self.is_complete(play.came_at);
         let bill = |outcome: &Outcome| is_known.then_some(outcome.usage);
         let bills = OtherBills { sent: bill(&sent), aligned: bill(&aligned) };
-        Played { bills, segments, written: [sent.written, aligned.written] }
+        Played { bills, written: [sent.written, aligned.written] }
     }
 
     /// The answer of a request that was played has ended: whatever came after that may have come because of it, so that
@@ -135,7 +134,8 @@ impl Worlds {
     }
 
     /// Learns from a bill how many tokens the prefixes of its prompt have, and of entries that nobody here has written.
-    fn learn(&mut self, play: &Play<'_>) -> Vec<Segment> {
+    /// Returns the stretches of the prompt whose tokens the bill has told.
+    pub fn learn(&mut self, play: &Play<'_>) -> Vec<Segment> {
         let (prompt, usage) = (&play.prompts.billed, play.usage);
         let all = usage.prompt();
         let tokens = PromptTokens { prompt, counts: &self.counts, weights: play.weights, billed: Some(all) };
@@ -171,19 +171,26 @@ impl Worlds {
     /// An entry was read that no request here has written: it is there in every world.
     fn adopt(&mut self, read: &Position, play: &Play<'_>) {
         let Prediction { read: predicted, underway, .. } = play.prediction;
+        // Whoever wrote it may have been answered meanwhile, and not yet have been known when this one was sent.
+        let WorldPrompts { billed, sent, aligned } = play.prompts;
+        let is_written = |prompt: &Arc<WorldPrompt>, ledger: &CacheLedger| {
+            Arc::ptr_eq(prompt, billed) && ledger.holds(&read.key, play.sent_at)
+        };
         let is_known = predicted.is_some_and(|warm| warm.piece >= read.piece)
-            || underway.iter().any(|underway| underway.piece >= read.piece);
+            || underway.iter().any(|underway| underway.piece >= read.piece)
+            || is_written(sent, &self.sent)
+            || is_written(aligned, &self.aligned);
         if is_known || play.is_harmless_read {
             return;
         }
         let write = EntryWrite { key: read.key, piece: read.piece, bytes: read.bytes, ttl: Ttl::FiveMinutes };
         for ledger in [&mut self.billed, &mut self.sent, &mut self.aligned] {
-            ledger.enter(&write, play.sent_at, Moment(0), play.usage.cache_read);
+            ledger.enter(&write, play.sent_at, play.sent_at, play.usage.cache_read);
         }
         self.incomplete_until = self.incomplete_until.max(play.sent_at.after(Ttl::FiveMinutes.ms()));
     }
 
-    fn play_in(&mut self, is_aligned: bool, play: &Play<'_>, unread: u64, pace: f64) -> Outcome {
+    fn play_in(&mut self, is_aligned: bool, play: &Play<'_>, wait: &FirstContent) -> Outcome {
         let (ledger, prompt, gate) = if is_aligned {
             (&mut self.aligned, &play.prompts.aligned, play.gate)
         } else {
@@ -192,12 +199,8 @@ impl Worlds {
         // A prompt that was not forked is billed for as many tokens in any spelling.
         let billed = (!play.is_forked).then(|| play.usage.prompt());
         let tokens = PromptTokens { prompt, counts: &self.counts, weights: play.weights, billed };
-        let wait_ms = |not_read: u64| {
-            let seen = play.begun_at.since(play.sent_at) as f64;
-            (seen + pace * (not_read as f64 - unread as f64)).max(0.0) as u64
-        };
         let at = hold(ledger, &tokens, gate, play.came_at.min(play.sent_at));
-        let mut outcome = play_once(ledger, &tokens, at, play.minimum_tokens, wait_ms);
+        let mut outcome = play_once(ledger, &tokens, at, play.minimum_tokens, wait);
         let is_as_billed = Arc::ptr_eq(prompt, &play.prompts.billed);
         let predicted = play.prediction.read.map(|warm| warm.key);
         if is_as_billed && outcome.hit == predicted {
@@ -230,14 +233,13 @@ fn hold(ledger: &CacheLedger, tokens: &PromptTokens<'_>, gate: Option<WorldGate>
     at
 }
 
-/// Plays a request that goes out at this moment. `wait_ms`: how long its answer takes to begin if so many tokens are not
-/// read.
+/// Plays a request that goes out at this moment.
 fn play_once(
     ledger: &mut CacheLedger,
     tokens: &PromptTokens<'_>,
     at: Moment,
     minimum_tokens: u64,
-    wait_ms: impl Fn(u64) -> u64,
+    wait: &FirstContent,
 ) -> Outcome {
     let positions = &tokens.prompt.positions;
     let hit = ledger.reach(positions.iter().map(|position| position.key), at).now;
@@ -246,7 +248,7 @@ fn play_once(
     if let Some(hit) = hit {
         positions[hit..].iter().for_each(|position| ledger.renew(&position.key, at));
     }
-    let begins = at.after(wait_ms(all - read));
+    let begins = at.after(wait.ms(all - read));
     // The deepest breakpoint that is written, and the deepest of an hour.
     let (mut last, mut long, mut written) = (None, read, Vec::new());
     for (number, position) in positions.iter().enumerate().take(hit.unwrap_or(positions.len())) {

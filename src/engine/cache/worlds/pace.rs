@@ -2,6 +2,8 @@
 //!
 //! A request that waited for another reads what that one wrote, and its answer begins sooner by that. Each such pair
 //! tells how much longer an answer takes to begin for every token that is not read from the cache.
+//!
+//! An answer that is not streamed is only seen when it is whole. It is taken to have begun when a streamed one would.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,6 +11,8 @@ use crate::engine::words::Moment;
 
 /// Milliseconds to a token until a pair has shown it.
 const PRIOR_MS: f64 = 0.03;
+/// Milliseconds until a streamed answer has shown how long one takes to begin whose prompt is read whole.
+const PRIOR_BASE_MS: f64 = 800.0;
 /// Models whose pace is kept.
 const MODELS_MAX: usize = 16;
 /// Pairs that the median is taken of, and answers among which the leader of a pair is looked for.
@@ -27,6 +31,20 @@ pub struct Begun {
     pub at: Moment,
     /// Tokens of the prompt that were not read from the cache.
     pub unread: u64,
+    pub streams: bool,
+}
+
+/// How long one answer takes to begin, by the tokens that are not read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FirstContent {
+    base_ms: f64,
+    token_ms: f64,
+}
+
+impl FirstContent {
+    pub fn ms(&self, unread: u64) -> u64 {
+        (self.base_ms + self.token_ms * unread as f64).max(0.0) as u64
+    }
 }
 
 impl Begun {
@@ -46,14 +64,16 @@ struct Pace {
 }
 
 impl Paces {
-    /// An answer has begun. Returns how many milliseconds more it would have taken for each token more not read.
-    pub fn begun(&mut self, model: &str, begun: Begun) -> f64 {
+    /// An answer has begun. Returns how long it would have taken to, had more or less been read.
+    pub fn begun(&mut self, model: &str, begun: Begun) -> FirstContent {
         if !self.0.contains_key(model) && self.0.len() >= MODELS_MAX {
-            return PRIOR_MS;
+            return Pace::default().of(&begun);
         }
         let pace = self.0.entry(model.to_owned()).or_default();
-        pace.add(begun);
-        pace.median().unwrap_or(PRIOR_MS)
+        if begun.streams {
+            pace.add(begun);
+        }
+        pace.of(&begun)
     }
 }
 
@@ -71,12 +91,24 @@ impl Pace {
         push(&mut self.recent, begun, RECENT_MAX);
     }
 
-    fn median(&self) -> Option<f64> {
-        let mut pairs: Vec<f64> = self.pairs.iter().copied().collect();
-        pairs.sort_by(f64::total_cmp);
-        let (low, high) = (pairs.len().checked_sub(1)? / 2, pairs.len() / 2);
-        Some(f64::midpoint(pairs[low], pairs[high]))
+    fn of(&self, begun: &Begun) -> FirstContent {
+        let token_ms = median(self.pairs.iter().copied()).unwrap_or(PRIOR_MS);
+        let base = |begun: &Begun| begun.took_ms() - token_ms * begun.unread as f64;
+        let seen = base(begun);
+        let base_ms = if begun.streams {
+            seen
+        } else {
+            median(self.recent.iter().map(base)).unwrap_or(PRIOR_BASE_MS).min(seen)
+        };
+        FirstContent { base_ms, token_ms }
     }
+}
+
+fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut figures: Vec<f64> = figures.collect();
+    figures.sort_by(f64::total_cmp);
+    let (low, high) = (figures.len().checked_sub(1)? / 2, figures.len() / 2);
+    Some(f64::midpoint(figures[low], figures[high]))
 }
 
 fn push<T>(queue: &mut VecDeque<T>, item: T, most: usize) {
@@ -91,21 +123,36 @@ mod tests {
     use super::*;
 
     fn begun(came: u64, sent: u64, at: u64, unread: u64) -> Begun {
-        Begun { came_at: Moment(came), sent_at: Moment(sent), at: Moment(at), unread }
+        Begun { came_at: Moment(came), sent_at: Moment(sent), at: Moment(at), unread, streams: true }
     }
 
     #[test]
     fn pairs_of_a_leader_and_its_follower_tell_the_pace() {
         let mut paces = Paces::default();
-        assert_eq!(paces.begun("m", begun(0, 0, 1_500, 20_000)), PRIOR_MS);
+        assert_eq!(paces.begun("m", begun(0, 0, 1_500, 20_000)).token_ms, PRIOR_MS);
         // Held until the leader began; it reads 18,000 tokens, and its answer begins 900 ms sooner.
         let pace = paces.begun("m", begun(10, 1_500, 2_100, 2_000));
-        assert!((pace - 900.0 / 18_000.0).abs() < 1e-9, "{pace}");
-        assert_eq!(paces.begun("m", begun(3_000, 3_000, 3_100, 100)), pace, "nobody waited");
-        assert_eq!(paces.begun("n", begun(10, 1_500, 2_100, 2_000)), PRIOR_MS);
+        assert!((pace.token_ms - 900.0 / 18_000.0).abs() < 1e-9, "{pace:?}");
+        assert_eq!([2_000, 20_000].map(|unread| pace.ms(unread)), [600, 1_500]);
+        assert_eq!(
+            paces.begun("m", begun(3_000, 3_000, 3_100, 100)).token_ms,
+            pace.token_ms,
+            "nobody waited"
+        );
+        assert_eq!(paces.begun("n", begun(10, 1_500, 2_100, 2_000)).token_ms, PRIOR_MS);
         for number in 0..100 {
             paces.begun(&number.to_string(), begun(0, 0, 1, 1));
         }
         assert_eq!(paces.0.len(), MODELS_MAX);
+    }
+
+    #[test]
+    fn an_answer_that_is_not_streamed_began_when_a_streamed_one_would_have() {
+        let whole = |at: u64, unread: u64| Begun { streams: false, ..begun(0, 0, at, unread) };
+        let mut paces = Paces::default();
+        assert_eq!(paces.begun("m", whole(20_000, 10_000)).ms(10_000), 1_100, "nothing was streamed yet");
+        assert_eq!(paces.begun("m", whole(500, 10_000)).ms(10_000), 500, "it ended sooner than that");
+        paces.begun("m", begun(0, 0, 2_300, 10_000));
+        assert_eq!(paces.begun("m", whole(20_000, 10_000)).ms(20_000), 2_600);
     }
 }

@@ -26,12 +26,14 @@ struct Scene {
     worlds: Worlds,
     gate: Option<WorldGate>,
     is_forked: bool,
+    /// As told by the last bill.
+    segments: Vec<Segment>,
 }
 
 impl Scene {
     fn new() -> Scene {
         let gate = Some(WorldGate { min_tokens: 1_024, max_hold_ms: 5_000 });
-        Scene { worlds: Worlds::default(), gate, is_forked: false }
+        Scene { worlds: Worlds::default(), gate, is_forked: false, segments: Vec::new() }
     }
 
     /// A request that came and was sent at `at`, whose answer took a second to begin.
@@ -41,7 +43,7 @@ impl Scene {
         let warm =
             |found: &Position| WarmEntry { key: found.key, piece: found.piece, bytes: found.bytes, tokens };
         let prediction = Prediction { read: found.map(warm), ..Prediction::default() };
-        self.worlds.play(&Play {
+        let play = Play {
             prompts,
             model: MODEL,
             prediction: &prediction,
@@ -50,11 +52,14 @@ impl Scene {
             came_at: Moment(at),
             sent_at: Moment(at),
             begun_at: Moment(at + 1_000),
+            streams: true,
             gate: self.gate,
             minimum_tokens: 1_024,
             weights: Weights::default(),
             is_harmless_read: false,
-        })
+        };
+        self.segments = self.worlds.learn(&play);
+        self.worlds.play(&play)
     }
 }
 
@@ -158,6 +163,26 @@ fn a_read_that_nobody_here_has_written_is_in_every_world_and_makes_forks_unknown
 }
 
 #[test]
+fn a_read_of_what_was_written_meanwhile_is_no_strangers() {
+    let mut scene = Scene::new();
+    let marked = prompt(&[(1, 10_000), (2, 12_000)], &[1, 2], 12_500);
+    let plain = prompt(&[(1, 10_000), (2, 12_000)], &[2], 12_500);
+    let aligned = || WorldPrompts {
+        billed: Arc::clone(&marked),
+        sent: Arc::clone(&plain),
+        aligned: Arc::clone(&marked),
+    };
+    scene.play(&aligned(), 0, usage(500, 0, 12_000), 0);
+    // Nothing was known of the first one when this one was sent.
+    let other = prompt(&[(1, 10_000), (3, 13_000)], &[1, 3], 13_500);
+    let sent = prompt(&[(1, 10_000), (3, 13_000)], &[3], 13_500);
+    let prompts = WorldPrompts { billed: Arc::clone(&other), sent, aligned: other };
+    let bills = scene.play(&prompts, 0, usage(500, 10_000, 3_000), 2_000).bills;
+    assert_eq!(bills.sent, Some(usage(500, 0, 13_000)), "nobody marked it as sent");
+    assert!(scene.worlds.is_complete(Moment(2_000)));
+}
+
+#[test]
 fn what_is_below_the_minimum_is_not_cached() {
     let mut scene = Scene::new();
     scene.is_forked = true;
@@ -175,9 +200,9 @@ fn tokens_of_an_own_prompt_are_learned_from_the_bills_of_others() {
     let mut scene = Scene::new();
     let prompts = alike(prompt(&[(1, 10_000)], &[1], 12_000));
     // Twice as many tokens as four bytes to one.
-    let Played { segments, .. } = scene.play(&prompts, 0, usage(4_000, 0, 20_000), 0);
+    scene.play(&prompts, 0, usage(4_000, 0, 20_000), 0);
     let mut weights = TokenWeights::default();
-    weights.learn(MODEL, &segments);
+    weights.learn(MODEL, &scene.segments);
     assert_eq!(weights.of(MODEL).tokens(Sizes([0.0, 4_000.0, 0.0, 0.0])).round(), 2_000.0);
     // A prompt that shares the counted prefix counts on from there.
     scene.is_forked = true;
