@@ -199,6 +199,15 @@ pub fn echo(body: &Bytes, last: &Remembered, spelling: &mut Spelling) -> Option<
     Some(Echoed { body: put_back(body, last.body(), &respelt), from, same })
 }
 
+/// Returns true if a request brings its tools as the last one of its conversation did, which went out in another
+/// spelling: its client has one of its own, and keeps to it.
+pub fn keeps_its_own(body: &[u8], came: &Remembered, went: &Remembered) -> bool {
+    let tools = |request: &Remembered| tools_of(request).map(|tools| request.body().slice(tools.clone()));
+    tools(came).is_some_and(|came| {
+        tools(went).is_some_and(|went| went != came) && Finder::new(&came).find(body).is_some()
+    })
+}
+
 /// The body with what stands in the last request instead of what came in another spelling.
 fn put_back(body: &[u8], sent: &[u8], respelt: &[Respelt]) -> Bytes {
     let came: usize = respelt.iter().map(|one| one.came.len()).sum();

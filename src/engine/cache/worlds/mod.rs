@@ -111,9 +111,16 @@ impl Worlds {
         let Play { came_at, sent_at, begun_at, streams, .. } = *play;
         let wait = self.paces.begun(play.model, Begun { came_at, sent_at, at: begun_at, unread, streams });
         let [sent, aligned] = [false, true].map(|is_aligned| self.play_in(is_aligned, play, &wait));
-        let is_known = !play.is_forked || self.is_complete(play.came_at);
-        let bill = |outcome: &Outcome| is_known.then_some(outcome.usage);
-        let bills = OtherBills { sent: bill(&sent), aligned: bill(&aligned) };
+        let bill = |prompt: &Arc<WorldPrompt>, outcome: &Outcome| {
+            let is_known = if play.is_forked {
+                self.is_complete(came_at)
+            } else {
+                Arc::ptr_eq(prompt, &play.prompts.billed) || !self.has_forgotten(came_at)
+            };
+            is_known.then_some(outcome.usage)
+        };
+        let WorldPrompts { sent: as_sent, aligned: as_aligned, .. } = play.prompts;
+        let bills = OtherBills { sent: bill(as_sent, &sent), aligned: bill(as_aligned, &aligned) };
         Played { bills, written: [sent.written, aligned.written] }
     }
 
@@ -127,10 +134,15 @@ impl Worlds {
 
     /// Returns true if every entry of the tenant that lives at a moment is known.
     fn is_complete(&self, at: Moment) -> bool {
+        at >= self.incomplete_until && !self.has_forgotten(at)
+    }
+
+    /// Returns true if an entry that lives at a moment may have been dropped for want of room.
+    fn has_forgotten(&self, at: Moment) -> bool {
         let forgot = |ledger: &CacheLedger| {
             ledger.forgot_at().is_some_and(|forgot| at < forgot.after(Ttl::OneHour.ms()))
         };
-        at >= self.incomplete_until && ![&self.billed, &self.sent, &self.aligned].into_iter().any(forgot)
+        [&self.billed, &self.sent, &self.aligned].into_iter().any(forgot)
     }
 
     /// Learns from a bill how many tokens the prefixes of its prompt have, and of entries that nobody here has written.

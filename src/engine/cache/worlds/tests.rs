@@ -1,7 +1,7 @@
 //! Requests in the worlds where they go out otherwise.
 
 use super::*;
-use crate::engine::cache::ledger::{EntryTokens, TokenSource, WarmEntry};
+use crate::engine::cache::ledger::{EntryTokens, LEDGER_ENTRIES_MAX, TokenSource, WarmEntry};
 use crate::engine::words::Ticket;
 
 const MODEL: &str = "m";
@@ -180,6 +180,26 @@ fn a_read_of_what_was_written_meanwhile_is_no_strangers() {
     let bills = scene.play(&prompts, 0, usage(500, 10_000, 3_000), 2_000).bills;
     assert_eq!(bills.sent, Some(usage(500, 0, 13_000)), "nobody marked it as sent");
     assert!(scene.worlds.is_complete(Moment(2_000)));
+}
+
+#[test]
+fn what_was_forgotten_for_want_of_room_is_unknown_and_no_saving() {
+    let mut scene = Scene::new();
+    let marked = |key: u64| prompt(&[(key, 10_000)], &[key], 10_500);
+    let cold = usage(500, 0, 10_000);
+    for key in 0..=LEDGER_ENTRIES_MAX as u64 {
+        let bills = scene.play(&alike(marked(key)), 0, cold, 10).bills;
+        assert_eq!(bills.sent, Some(cold), "it went out as it was sent");
+    }
+    assert!(scene.worlds.sent.len() <= LEDGER_ENTRIES_MAX);
+    let plain = prompt(&[], &[], 10_500);
+    let added = WorldPrompts { billed: marked(0), sent: Arc::clone(&plain), aligned: marked(0) };
+    assert_eq!(scene.play(&added, 0, cold, 20).bills.sent, None, "nobody knows what it would have read");
+    scene.is_forked = true;
+    let forked = WorldPrompts { billed: plain, sent: marked(0), aligned: marked(0) };
+    assert_eq!(scene.play(&forked, 0, cold, 20).bills, OtherBills::default());
+    let later = 20 + Ttl::OneHour.ms();
+    assert!(scene.play(&forked, 0, cold, later).bills.sent.is_some(), "whatever was forgotten has ended");
 }
 
 #[test]

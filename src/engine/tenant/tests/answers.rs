@@ -54,6 +54,18 @@ fn an_answer_without_content_leaves_nothing_warm() {
 }
 
 #[test]
+fn an_answer_without_usage_changes_no_other_world() {
+    let tenant = TestTenant::new();
+    let body = marked_body("Be brief.", &[&"Why? ".repeat(400)]);
+    let flight = tenant.send(&body, 100);
+    let turn = Turn { usage: None, ..yes(bill(&flight)) };
+    let mut accepted = tenant.accept(flight, 100);
+    tenant.begins(&mut accepted, None, 200);
+    assert!(tenant.ends(&mut accepted, Some(&turn), 300).bills.is_none());
+    assert!(tenant.look(|state| state.worlds.sent.is_empty() && state.worlds.aligned.is_empty()));
+}
+
+#[test]
 fn an_answer_that_breaks_off_after_it_began_stays_readable() {
     let tenant = TestTenant::new();
     let flight = tenant.send(&marked_body("Be brief.", &["Why?"]), 100);
