@@ -52,6 +52,8 @@ mod align;
 mod breaks;
 // Fan-outs: recognition, the gate, children on their parent's prefix, and how those are composed.
 mod fork;
+// Money: random clients, directly and through forkpoint, and what forkpoint says of it.
+mod money;
 
 // Health, readiness and metrics on the admin port; then the questions operators may ask there.
 mod admin;

@@ -1,0 +1,358 @@
+//! The figures of a point, the bounds on them, and the table of the worst.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use forkpoint::config::Mode;
+use forkpoint::engine::answer::usage::Usage;
+use forkpoint::engine::cache::prices::{Prices, Usd};
+
+use super::player::{Arm, Line, Pace, Played, play};
+use super::point::Point;
+use super::replayed::Replayed;
+use super::script::{Part, Writer};
+use crate::harness::prices;
+
+/// What a mode may cost, in multiples of the direct bill, beyond the stated bets.
+const DIRECT_MAX: f64 = 1.02;
+/// What default `fork` and `fork` without a premium may cost, in multiples of `align`.
+const DEFAULT_TO_ALIGN_MAX: f64 = 1.30;
+const CHEAPEST_TO_ALIGN_MAX: f64 = 1.05;
+/// How far the saving that is shown may be off, as a part of the direct bill.
+const SAVED_SLACK: f64 = 0.05;
+/// How far a replay may be off, as a part of the direct bill, and the mode whose recording is replayed.
+const REPLAY_SLACK: f64 = 0.05;
+const REPLAYED: &str = "fork";
+/// The conversations with a tool set that may be marked before any of them is known to go on, and what each of them
+/// may lose, in multiples of its prompt uncached.
+const BETS: usize = 8;
+const BET: f64 = 0.25;
+/// Of a model that nobody has priced.
+const WEIGHTS: [f64; 4] = [1.0, 0.1, 1.25, 2.0];
+/// A bill that is taken for another by more than this part of it is a mistake.
+const MISTAKE: f64 = 0.01;
+/// The points that are shown.
+const WORST: usize = 10;
+
+/// The modes that a series is played in.
+pub const ARMS: [(&str, Mode, f64); 4] = [
+    ("align", Mode::Align, 0.25),
+    ("fork", Mode::Fork, 0.25),
+    ("premium 0", Mode::Fork, 0.0),
+    ("premium 100", Mode::Fork, 100.0),
+];
+
+/// The figures of one point. Bills are of prompts, in dollars or, for a model without a price, in units.
+pub struct Figures {
+    pub point: Point,
+    pub is_priced: bool,
+    pub direct: f64,
+    /// The most that bets may lose.
+    pub bets: f64,
+    pub arms: Vec<ArmFigures>,
+}
+
+pub struct ArmFigures {
+    pub name: &'static str,
+    pub billed: f64,
+    /// The saving as the metric shows it, and as the log lines add up to.
+    pub saved: f64,
+    pub logged: f64,
+    /// Requests that went out forked.
+    pub forked: usize,
+    /// Requests that could not be compared.
+    pub unknown: usize,
+    pub requests: f64,
+    /// Those of them that have no price, by the metric.
+    pub unpriced: f64,
+    /// The requests whose bill was taken for another than they have directly.
+    mistakes: Vec<String>,
+    replayed: Option<Replayed>,
+}
+
+/// One bound on one figure.
+pub struct Bound {
+    pub what: String,
+    pub value: f64,
+    pub most: f64,
+    pub kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What a mode costs.
+    Cost,
+    /// What forkpoint says of it.
+    Truth,
+}
+
+impl Figures {
+    /// `replays`: also by a replay of its recording.
+    pub async fn of(point: &Point, replays: bool) -> Figures {
+        let parts = Writer::write(point);
+        let pace = Pace { base_ms: point.to_begin_ms, per_token_us: point.per_token_us };
+        let direct = play(&parts, pace, Arm::Direct).await;
+        let bill = Bill::new(point.model);
+        let mut arms = Vec::new();
+        for (name, mode, premium) in ARMS {
+            let played = play(&parts, pace, Arm::Through(mode, premium)).await;
+            let mut figures = ArmFigures::of(name, &played, &direct.bills, &bill);
+            if replays && bill.is_priced() && name == REPLAYED {
+                figures.replayed = Some(Replayed::of(&parts, &played, premium).await);
+            }
+            arms.push(figures);
+        }
+        Figures {
+            point: point.clone(),
+            is_priced: bill.is_priced(),
+            direct: bill.sum(&direct.bills),
+            bets: bets(&parts, &direct.bills, &bill),
+            arms,
+        }
+    }
+
+    /// The requests whose bill was taken for another than they have directly, in each mode.
+    pub fn mistakes(&self) -> String {
+        let of = |arm: &ArmFigures| format!("{}:\n  {}\n", arm.name, arm.mistakes.join("\n  "));
+        self.arms.iter().map(of).collect()
+    }
+
+    fn arm(&self, name: &str) -> &ArmFigures {
+        self.arms.iter().find(|arm| arm.name == name).unwrap()
+    }
+
+    /// The bounds that hold for this point.
+    pub fn bounds(&self) -> Vec<Bound> {
+        let mut bounds = Vec::new();
+        let mut bound = |what: String, value: f64, most: f64| {
+            let kind = if what.contains(" to ") { Kind::Cost } else { Kind::Truth };
+            bounds.push(Bound { what, value, most, kind });
+        };
+        for arm in &self.arms {
+            if self.is_priced {
+                let off = |saved: f64| (saved - (self.direct - arm.billed)).abs() / self.direct;
+                bound(format!("saved in {}", arm.name), off(arm.saved), SAVED_SLACK);
+                bound(format!("logged in {}", arm.name), off(arm.logged), SAVED_SLACK);
+            } else {
+                // Without a price there are no dollars, and every answer says so.
+                bound(format!("dollars in {}", arm.name), arm.saved.abs() + arm.logged.abs(), 0.0);
+                let missing = (arm.requests - arm.unpriced).abs();
+                bound(format!("answers without a price in {}", arm.name), missing, 0.0);
+            }
+            if let Some(replayed) = &arm.replayed {
+                let off = |said: f64, truth: f64| (said - truth).abs() / self.direct;
+                bound("replay as sent".into(), off(replayed.as_sent, self.direct), REPLAY_SLACK);
+                bound("replay forked".into(), off(replayed.forked, arm.billed), REPLAY_SLACK);
+            }
+            if self.point.is_long() {
+                let beyond = (arm.billed - self.bets) / self.direct;
+                bound(format!("{} to direct", arm.name), beyond, DIRECT_MAX);
+            }
+        }
+        if self.point.is_long() {
+            let aligned = self.arm("align").billed;
+            bound("fork to align".into(), self.arm("fork").billed / aligned, DEFAULT_TO_ALIGN_MAX);
+            bound("premium 0 to align".into(), self.arm("premium 0").billed / aligned, CHEAPEST_TO_ALIGN_MAX);
+        }
+        bounds
+    }
+
+    /// The bound that is exceeded most, or comes closest to it.
+    fn worst(&self) -> Bound {
+        let bounds = self.bounds().into_iter();
+        let worst = bounds.max_by(|one, other| one.excess().total_cmp(&other.excess()));
+        worst.unwrap_or(Bound { what: "nothing".into(), value: 0.0, most: 1.0, kind: Kind::Truth })
+    }
+}
+
+impl Bound {
+    /// The figure in multiples of what is allowed.
+    fn excess(&self) -> f64 {
+        if self.value > 0.0 { self.value / self.most } else { 0.0 }
+    }
+}
+
+impl ArmFigures {
+    fn of(name: &'static str, played: &Played, direct: &[Usage], bill: &Bill) -> ArmFigures {
+        let mut figures = ArmFigures {
+            name,
+            billed: bill.sum(&played.bills),
+            saved: played.metric("forkpoint_saved_usd", &[]),
+            logged: 0.0,
+            forked: 0,
+            unknown: 0,
+            requests: played.lines.len() as f64,
+            unpriced: played.metric("forkpoint_uncompared_total", &["no_price"]),
+            mistakes: Vec::new(),
+            replayed: None,
+        };
+        for line in &played.lines {
+            let record = &line.record;
+            figures.forked += usize::from(record.plan == "forked");
+            match record.as_sent_usd.zip(record.cost_usd) {
+                Some((sent, billed)) => {
+                    figures.logged += sent - billed;
+                    let said = sent - billed + bill.of(&played.bills[line.part]);
+                    let truth = bill.of(&direct[line.part]);
+                    if (said - truth).abs() > MISTAKE * truth {
+                        figures.mistakes.push(mistake(line, &played.bills, direct, said / truth));
+                    }
+                }
+                None => figures.unknown += 1,
+            }
+        }
+        figures
+    }
+}
+
+/// A request as it was billed and as it is billed directly.
+fn mistake(line: &Line, billed: &[Usage], direct: &[Usage], ratio: f64) -> String {
+    let Line { part, record, times } = line;
+    let kinds = |usage: &Usage| {
+        let Usage { uncached, cache_read, cache_write_5m, cache_write_1h, .. } = usage;
+        format!("{uncached}+{cache_read}r+{cache_write_5m}w+{cache_write_1h}h")
+    };
+    format!(
+        "{part} {} {} came {} sent {} begun {} ended {}: {} billed, {} directly, taken for {ratio:.2} of that",
+        record.role,
+        record.plan,
+        times.came,
+        times.sent,
+        times.begun,
+        times.ended,
+        kinds(&billed[*part]),
+        kinds(&direct[*part]),
+    )
+}
+
+/// The prices of one model.
+pub struct Bill {
+    prices: Prices,
+    model: &'static str,
+}
+
+impl Bill {
+    pub fn new(model: &'static str) -> Bill {
+        Bill { prices: prices(), model }
+    }
+
+    fn is_priced(&self) -> bool {
+        self.prices.price(self.model).is_some()
+    }
+
+    /// The cost of a prompt.
+    pub fn of(&self, usage: &Usage) -> f64 {
+        match self.prices.price(self.model) {
+            Some(price) => price.cost(usage).prompt().map(Usd::as_f64).unwrap(),
+            None => {
+                let tokens = [usage.uncached, usage.cache_read, usage.cache_write_5m, usage.cache_write_1h];
+                tokens.into_iter().zip(WEIGHTS).map(|(tokens, weight)| tokens as f64 * weight).sum()
+            }
+        }
+    }
+
+    pub fn sum(&self, bills: &[Usage]) -> f64 {
+        bills.iter().map(|usage| self.of(usage)).sum()
+    }
+}
+
+/// The most that bets may lose: a part of the first prompts of a tool set's first conversations, where the client
+/// does not mark their end itself.
+fn bets(parts: &[Part], bills: &[Usage], bill: &Bill) -> f64 {
+    let mut begun: HashMap<&[String], usize> = HashMap::new();
+    let mut sum = 0.0;
+    for (part, usage) in parts.iter().zip(bills) {
+        let Some(opening) = &part.opens else { continue };
+        let count = begun.entry(&opening.tools).or_default();
+        *count += 1;
+        if *count <= BETS && !opening.is_marked {
+            sum += BET * bill.of(&usage.without_cache());
+        }
+    }
+    sum
+}
+
+/// All points, the worst first.
+pub struct Verdict(pub Vec<Figures>);
+
+impl Verdict {
+    pub fn of(mut all: Vec<Figures>) -> Verdict {
+        let excess = |figures: &Figures| figures.worst().excess();
+        all.sort_by(|one, other| excess(other).total_cmp(&excess(one)));
+        Verdict(all)
+    }
+
+    /// Checks the bounds of these kinds.
+    #[track_caller]
+    pub fn check(&self, kinds: &[Kind]) {
+        let broken: Vec<String> = self
+            .0
+            .iter()
+            .flat_map(|figures| {
+                let broken = figures.bounds().into_iter();
+                let broken = broken.filter(|bound| kinds.contains(&bound.kind) && bound.value > bound.most);
+                broken.map(|bound| format!("seed {}: {bound}", figures.point.seed))
+            })
+            .collect();
+        assert!(
+            broken.is_empty(),
+            "{} bounds, {} points:\n{}",
+            broken.len(),
+            self.0.len(),
+            broken.join("\n")
+        );
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:.3} (at most {})", self.what, self.value, self.most)
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "seed {}: {}\n  direct {:.4}, bets {:.4}",
+            self.point.seed,
+            self.worst(),
+            self.direct,
+            self.bets
+        )?;
+        for arm in &self.arms {
+            let (billed, truth) = (arm.billed / self.direct, 1.0 - arm.billed / self.direct);
+            write!(f, "; {} {billed:.3}", arm.name)?;
+            if self.is_priced {
+                write!(f, ", saved {:+.3} for {truth:+.3}", arm.saved / self.direct)?;
+            }
+            if let Some(replayed) = &arm.replayed {
+                let [sent, forked] = [replayed.as_sent, replayed.forked].map(|usd| usd / self.direct);
+                write!(f, ", replayed {sent:.3} as sent and {forked:.3} forked")?;
+            }
+            if arm.forked > 0 {
+                write!(f, ", {} forked", arm.forked)?;
+            }
+            if arm.unknown > 0 && self.is_priced {
+                write!(f, ", {} unknown", arm.unknown)?;
+            }
+        }
+        write!(f, "\n  {}", self.point)
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} points, the worst:", self.0.len())?;
+        for figures in self.0.iter().take(WORST) {
+            writeln!(f, "{figures}")?;
+        }
+        for (name, ..) in ARMS {
+            let mean =
+                |of: &dyn Fn(&Figures) -> f64| self.0.iter().map(of).sum::<f64>() / self.0.len() as f64;
+            let ratio = mean(&|figures| figures.arm(name).billed / figures.direct);
+            writeln!(f, "{name}: {ratio:.3} of direct on average")?;
+        }
+        Ok(())
+    }
+}
