@@ -108,7 +108,7 @@ declare! {
         limit_sent: Option<f64>,
         limit_aligned: Option<f64>,
         limit_twice: Option<f64>,
-        limit_long: Option<f64>,
+        limit_unknown: Option<f64>,
         fanned_out: Option<String> as shown,
         fanned_out_children: Option<usize>,
         gate: Option<String>,

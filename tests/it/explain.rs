@@ -259,7 +259,7 @@ fn a_childs_plan_is_shown_with_its_layout_and_both_counterfactuals() {
     let family = family(200_000);
     let found = finding(&family, &[]);
     assert_eq!((&found["plan"], &found["reason"]), (&json!("aligned"), &json!("unlearned")), "{found:#}");
-    assert!(found["forecast"]["limits"]["long"].as_f64() > Some(1.0), "{found:#}");
+    assert!(found["forecast"]["limits"]["unknown"].as_f64() > Some(1.0), "{found:#}");
     let found = finding(&family, &["--turns", "4"]);
     assert_eq!((&found["plan"], &found["reason"]), (&json!("forked"), &json!("none")), "{found:#}");
     assert_eq!(

@@ -100,10 +100,10 @@ fn foreseen(forecast: &Forecast, finding: &Finding) -> String {
         "  of what a fork may cost: {:.2} beside as sent, {:.2} beside aligned, {:.2} over two fan-outs",
         limits.sent, limits.aligned, limits.twice,
     );
-    if let Some(long) = limits.long {
+    if let Some(unknown) = limits.unknown {
         let _ = writeln!(
             out,
-            "  {long:.2} if its children live eight times as long, since nothing is known of the tool yet"
+            "  {unknown:.2} at the worst, since nothing is known yet of how its children live and come"
         );
     }
     out
@@ -155,7 +155,7 @@ pub fn json(finding: &Finding) -> Value {
                 "sent": forecast.limits.sent,
                 "aligned": forecast.limits.aligned,
                 "twice": forecast.limits.twice,
-                "long": forecast.limits.long,
+                "unknown": forecast.limits.unknown,
             },
         })),
     })

@@ -19,8 +19,8 @@
 //! 2. at most 1 + `fork.context_premium` times what they cost aligned,
 //! 3. and so over this fan-out and one more like it, both from the cache as it is: a fork leaves no entry that the
 //!    next aligned child could read.
-//! 4. While nobody knows how long the children of a tool live and how they come, all that holds for a life eight times as
-//!    long, too, and for children that come one after another.
+//! 4. While nobody knows how long the children of a tool live and how they come, all that holds for a life of one turn and
+//!    for one eight times as long as expected, too, in the way of coming that makes forking dearest.
 
 use super::life::{Costs, Life, TURNS_MAX};
 use super::policy::ForkPolicy;
@@ -50,8 +50,8 @@ pub struct ChildHabits {
     /// The share of siblings that come before the first of them is answered; all of them until known, as most clients
     /// start them at once.
     pub together: Option<f64>,
-    /// The share of siblings with the first one's system prompt. All until known: such siblings are cheaper aligned.
-    pub alike: f64,
+    /// The share of siblings with the first one's system prompt; all of them until known.
+    pub alike: Option<f64>,
     /// Fan-outs after the first whose first child would have found its tools and system prompt warm, aligned, and all of
     /// them; none before a fan-out has come.
     pub starts: Option<[f64; 2]>,
@@ -67,7 +67,7 @@ impl Default for ChildHabits {
             reread_turns: 0.0,
             pauses: [0.0; 2],
             together: None,
-            alike: 1.0,
+            alike: None,
             starts: None,
         }
     }
@@ -149,9 +149,9 @@ pub struct Limits {
     pub aligned: f64,
     /// Of that over this fan-out and one more like it, from the cache as it is.
     pub twice: f64,
-    /// The highest of these if children live eight times as long and come one after another; none once it is known how
-    /// long they live and how they come.
-    pub long: Option<f64>,
+    /// The highest of these for a life of one turn and for one eight times as long as expected, with siblings that come
+    /// and ask in the way that makes forking dearest; none once it is known how such children live and come.
+    pub unknown: Option<f64>,
 }
 
 impl Limits {
@@ -162,7 +162,7 @@ impl Limits {
     fn verdict(&self) -> Result<(), Refusal> {
         if self.highest() > 1.0 {
             Err(Refusal::Cost)
-        } else if self.long.is_some_and(|long| long > 1.0) {
+        } else if self.unknown.is_some_and(|unknown| unknown > 1.0) {
             Err(Refusal::Unlearned)
         } else {
             Ok(())
@@ -182,20 +182,22 @@ impl Forecast {
         let known = habits.turns.filter(|turns| turns.is_finite());
         let turns = known.map_or(policy.horizon_turns, |turns| turns.round() as usize);
         let turns = turns.clamp(1, TURNS_MAX) as u32;
-        let costs = |unit: CostUnit, turns: u32| Life { turns, sizes, habits, cache, unit }.costs();
-        let (unit, expected) = match costs(CostUnit::Dollars, turns) {
+        let life =
+            |turns: u32, unit: CostUnit| Life { turns, sizes, habits, cache, unit, is_cautious: false };
+        let (unit, expected) = match life(turns, CostUnit::Dollars).costs() {
             Some(expected) => (CostUnit::Dollars, expected),
-            None => (CostUnit::Tokens, costs(CostUnit::Tokens, turns)?),
+            None => (CostUnit::Tokens, life(turns, CostUnit::Tokens).costs()?),
         };
         let (so_far, siblings) = (so_far(unit), cache.siblings.max(1) as f64);
         let mut limits = expected.limits(&so_far, siblings, policy);
         if known.is_none() || (habits.together.is_none() && cache.siblings > 1) {
-            // Children that come one after another read as sent what the first of them has written.
-            let habits = &ChildHabits { together: habits.together.or(Some(0.0)), ..*habits };
             let longest = (policy.horizon_turns * UNKNOWN_LIVES).clamp(1, TURNS_MAX) as u32;
-            let turns = if known.is_some() { turns } else { longest };
-            let worst = Life { turns, sizes, habits, cache, unit }.costs()?;
-            limits.long = Some(worst.limits(&so_far, siblings, policy).highest());
+            let lives = if known.is_some() { [turns; 2] } else { [1, longest] };
+            let [short, long] = lives.map(|turns| {
+                let costs = Life { is_cautious: true, ..life(turns, unit) }.costs()?;
+                Some(costs.limits(&so_far, siblings, policy).highest())
+            });
+            limits.unknown = Some(short?.max(long?));
         }
         let Costs { forked, as_sent, aligned, reread, .. } = expected;
         Some(Forecast {
@@ -236,7 +238,7 @@ impl Costs {
             sent: part(forked, policy.max_cost_ratio * sent),
             aligned: part(forked, premium * aligned),
             twice: part(self.forked + self.forked_next, premium * twice),
-            long: None,
+            unknown: None,
         }
     }
 }

@@ -15,6 +15,9 @@ pub struct Life<'a> {
     pub habits: &'a ChildHabits,
     pub cache: &'a PricedCache<'a>,
     pub unit: CostUnit,
+    /// True if siblings, as long as nothing is known of them, are taken to come and ask in the way that makes forking
+    /// dearest: one after another as sent, and with one system prompt for all in their own words and one each forked.
+    pub is_cautious: bool,
 }
 
 /// The mean cost of a child under each plan.
@@ -122,7 +125,10 @@ impl Life<'_> {
             ChildTurn { number: 0, is_first_child: true } => {
                 certain(prompt(if self.cache.cold_messages { fixed.min(entry) } else { entry }))
             }
-            ChildTurn { number: 0, .. } => self.by_prompt(prompt(shared + instructions), prompt(shared)),
+            ChildTurn { number: 0, .. } => {
+                let unknown = if self.is_cautious { 0.0 } else { 1.0 };
+                self.by_prompt(unknown, prompt(shared + instructions), prompt(shared))
+            }
             ChildTurn { number, .. } => {
                 self.after_pause(self.cache.ttl, prompt(self.grown(whole, number - 1)))
             }
@@ -140,9 +146,9 @@ impl Life<'_> {
         match turn {
             ChildTurn { number: 0, is_first_child: true } => certain(prompt(warm)),
             ChildTurn { number: 0, .. } => {
-                let together = self.habits.together.unwrap_or(1.0);
+                let together = self.habits.together.unwrap_or(if self.is_cautious { 0.0 } else { 1.0 });
                 let [(alike, one), (other, another), _] =
-                    self.by_prompt(prompt(warm.max(marks.fixed)), prompt(warm.max(marks.tools)));
+                    self.by_prompt(1.0, prompt(warm.max(marks.fixed)), prompt(warm.max(marks.tools)));
                 let later = 1.0 - together;
                 [(together, prompt(warm)), (later * alike, one), (later * other, another)]
             }
@@ -166,15 +172,15 @@ impl Life<'_> {
         match turn {
             ChildTurn { number: 0, is_first_child: true } => certain(prompt(warm)),
             ChildTurn { number: 0, .. } => {
-                self.by_prompt(prompt(warm.max(sent_fixed)), prompt(warm.max(sent_tools)))
+                self.by_prompt(1.0, prompt(warm.max(sent_fixed)), prompt(warm.max(sent_tools)))
             }
             ChildTurn { number, .. } => self.after_pause(self.own_ttl(), prompt(tokens_at(number - 1))),
         }
     }
 
-    /// A sibling with the first one's system prompt, and one with another.
-    fn by_prompt(&self, alike: Prompt, other: Prompt) -> Mix {
-        let share = self.habits.alike;
+    /// A sibling with the first one's system prompt, and one with another. `unknown`: the share of the former until known.
+    fn by_prompt(&self, unknown: f64, alike: Prompt, other: Prompt) -> Mix {
+        let share = self.habits.alike.unwrap_or(unknown);
         [(share, alike), (1.0 - share, other), (0.0, other)]
     }
 

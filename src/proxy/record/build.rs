@@ -71,7 +71,7 @@ impl Exchange {
             limit_sent: limit(|limits| Some(limits.sent)),
             limit_aligned: limit(|limits| Some(limits.aligned)),
             limit_twice: limit(|limits| Some(limits.twice)),
-            limit_long: limit(|limits| limits.long),
+            limit_unknown: limit(|limits| limits.unknown),
             fanned_out: text(fanned_out.map(|fork| fork.id)),
             fanned_out_children: fanned_out.map(|fork| fork.calls.len()),
             gate: text(facts.hold.map(|hold| hold.outcome.as_str())),

@@ -29,8 +29,6 @@ const BETS: usize = 8;
 const BET: f64 = 0.25;
 /// Of a model that nobody has priced.
 const WEIGHTS: [f64; 4] = [1.0, 0.1, 1.25, 2.0];
-/// A bill that is taken for another by more than this part of it is a mistake.
-const MISTAKE: f64 = 0.01;
 /// The points that are shown.
 const WORST: usize = 10;
 
@@ -65,8 +63,8 @@ pub struct ArmFigures {
     pub requests: f64,
     /// Those of them that have no price, by the metric.
     pub unpriced: f64,
-    /// The requests whose bill was taken for another than they have directly.
-    mistakes: Vec<String>,
+    /// Every request: its bill, directly and taken for, and what was decided for it.
+    requests_shown: Vec<String>,
     replayed: Option<Replayed>,
 }
 
@@ -111,9 +109,9 @@ impl Figures {
         }
     }
 
-    /// The requests whose bill was taken for another than they have directly, in each mode.
-    pub fn mistakes(&self) -> String {
-        let of = |arm: &ArmFigures| format!("{}:\n  {}\n", arm.name, arm.mistakes.join("\n  "));
+    /// Every request in each mode.
+    pub fn requests(&self) -> String {
+        let of = |arm: &ArmFigures| format!("{}:\n  {}\n", arm.name, arm.requests_shown.join("\n  "));
         self.arms.iter().map(of).collect()
     }
 
@@ -183,39 +181,52 @@ impl ArmFigures {
             unknown: 0,
             requests: played.lines.len() as f64,
             unpriced: played.metric("forkpoint_uncompared_total", &["no_price"]),
-            mistakes: Vec::new(),
+            requests_shown: Vec::new(),
             replayed: None,
         };
         for line in &played.lines {
             let record = &line.record;
             figures.forked += usize::from(record.plan == "forked");
+            let mut taken_for = None;
             match record.as_sent_usd.zip(record.cost_usd) {
                 Some((sent, billed)) => {
                     figures.logged += sent - billed;
                     let said = sent - billed + bill.of(&played.bills[line.part]);
-                    let truth = bill.of(&direct[line.part]);
-                    if (said - truth).abs() > MISTAKE * truth {
-                        figures.mistakes.push(mistake(line, &played.bills, direct, said / truth));
-                    }
+                    taken_for = Some(said / bill.of(&direct[line.part]));
                 }
                 None => figures.unknown += 1,
             }
+            figures.requests_shown.push(shown(line, &played.bills, direct, taken_for));
         }
         figures
     }
 }
 
-/// A request as it was billed and as it is billed directly.
-fn mistake(line: &Line, billed: &[Usage], direct: &[Usage], ratio: f64) -> String {
+/// A request as it was billed and as it is billed directly, what that was taken for, and what was decided.
+fn shown(line: &Line, billed: &[Usage], direct: &[Usage], taken_for: Option<f64>) -> String {
     let Line { part, record, times } = line;
     let kinds = |usage: &Usage| {
         let Usage { uncached, cache_read, cache_write_5m, cache_write_1h, .. } = usage;
         format!("{uncached}+{cache_read}r+{cache_write_5m}w+{cache_write_1h}h")
     };
+    let taken_for = taken_for.map_or("nothing".to_owned(), |ratio| format!("{ratio:.2} of that"));
+    let decided = record.predicted_turns.map_or_else(String::new, |turns| {
+        format!(
+            "; over {turns} turns forked {:.4}, sent {:.4}, aligned {:.4}; limits {:?} {:?} {:?} {:?}",
+            record.predicted_forked.unwrap_or_default(),
+            record.predicted_as_sent.unwrap_or_default(),
+            record.predicted_aligned.unwrap_or_default(),
+            record.limit_sent,
+            record.limit_aligned,
+            record.limit_twice,
+            record.limit_unknown,
+        )
+    });
     format!(
-        "{part} {} {} came {} sent {} begun {} ended {}: {} billed, {} directly, taken for {ratio:.2} of that",
+        "{part} {} {} {} came {} sent {} begun {} ended {}: {} billed, {} directly, taken for {taken_for}{decided}",
         record.role,
         record.plan,
+        record.reason,
         times.came,
         times.sent,
         times.begun,

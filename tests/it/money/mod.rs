@@ -50,7 +50,7 @@ fn nobody_pays_more_and_every_figure_is_true() {
     let verdict = Verdict::of(played.into_inner().unwrap());
     println!("{verdict}");
     if let [figures] = &verdict.0[..] {
-        println!("{}", figures.mistakes());
+        println!("{}", figures.requests());
     }
     let is_deep = points.is_some() || seed.is_some();
     verdict.check(if is_deep { &[Kind::Cost, Kind::Truth] } else { &[Kind::Truth] });

@@ -118,9 +118,9 @@ impl Siblings {
         (self.count > 0.0).then(|| self.together / self.count)
     }
 
-    /// The share with the first one's tools and system prompt; all until known.
-    pub fn alike(&self) -> f64 {
-        if self.count > 0.0 { self.alike / self.count } else { 1.0 }
+    /// The share with the first one's tools and system prompt, if any came.
+    pub fn alike(&self) -> Option<f64> {
+        (self.count > 0.0).then(|| self.alike / self.count)
     }
 }
 

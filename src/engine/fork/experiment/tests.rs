@@ -212,7 +212,7 @@ fn siblings_are_known_by_how_they_come_and_what_they_bring() {
         let ChildHabits { together, alike, starts, .. } = arms.habits(TOOL, HORIZON);
         (together, alike, starts)
     };
-    assert_eq!(habits(&arms), (None, 1.0, None));
+    assert_eq!(habits(&arms), (None, None, None));
     arms.started(TOOL, false, Moment(0));
     assert_eq!(habits(&arms).2, Some([0.0, 0.0]), "the first says nothing about the next");
     let other = PrefixHash::numbered(2);
@@ -225,7 +225,7 @@ fn siblings_are_known_by_how_they_come_and_what_they_bring() {
         arms.record(&answered, 1.0, Moment(10_000));
     }
     arms.started(TOOL, true, Moment(0));
-    assert_eq!(habits(&arms), (Some(0.5), 0.5, Some([1.0, 1.0])));
+    assert_eq!(habits(&arms), (Some(0.5), Some(0.5), Some([1.0, 1.0])));
 }
 
 #[test]

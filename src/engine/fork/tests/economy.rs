@@ -204,9 +204,9 @@ fn nothing_is_bet_on_a_tool_that_nobody_knows() {
         forecast_by(careful, habits, &cache(5), Bills::default(), &policy)
     };
     let (known, unknown) = (decide(Some(1.0)), decide(None));
-    assert_eq!((known.verdict, known.limits.long), (Ok(()), None));
+    assert_eq!((known.verdict, known.limits.unknown), (Ok(()), None));
     assert_eq!(unknown.verdict, Err(Refusal::Unlearned), "{unknown:?}");
-    assert!(unknown.limits.long.is_some_and(|long| long > 1.0) && unknown.limits.sent <= 1.0);
+    assert!(unknown.limits.unknown.is_some_and(|long| long > 1.0) && unknown.limits.sent <= 1.0);
     assert_eq!((known.forked, known.as_sent), (unknown.forked, unknown.as_sent));
     // If they would pay however long they live, there is nothing to be learned first.
     let large = PromptSizes { sent: 60_000, sent_fixed: 59_000, sent_tools: 20_000, ..sizes(60_000) };
@@ -220,7 +220,11 @@ fn siblings_that_come_later_or_with_other_prompts_are_priced_so() {
     let marks = OwnMarks { last: 12_000, is_rolling: true, fixed: 11_800, tools: 6_000, hour: 0 };
     let careful = PromptSizes { marks, ..sizes(12_000) };
     let with = |together: f64, alike: f64| {
-        forecast(careful, ChildHabits { together: Some(together), alike, ..one_turn() }, &cache(2))
+        forecast(
+            careful,
+            ChildHabits { together: Some(together), alike: Some(alike), ..one_turn() },
+            &cache(2),
+        )
     };
     let cold = 1.25 * 12_000.0;
     let reads = |tokens: f64| 0.1 * tokens + 1.25 * (12_000.0 - tokens);
