@@ -383,6 +383,10 @@ impl ChildOutlook for Outlook<'_> {
         found.read.map(|read| read.bytes)
     }
 
+    fn gate_tokens(&self) -> u64 {
+        self.state.gate.settings().min_tokens
+    }
+
     fn own_warmth(&self) -> OwnWarmth {
         let Prepared { own, as_sent, imagined, .. } = self.prepared;
         let as_sent = as_sent.as_ref().unwrap_or(&own.trace);

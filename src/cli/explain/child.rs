@@ -187,6 +187,10 @@ impl ChildOutlook for Assumed {
         Bills::default()
     }
 
+    fn gate_tokens(&self) -> u64 {
+        GateSettings::default().min_tokens
+    }
+
     fn own_warmth(&self) -> OwnWarmth {
         OwnWarmth::default()
     }

@@ -19,8 +19,8 @@
 //! 2. at most 1 + `fork.context_premium` times what they cost aligned,
 //! 3. and so over this fan-out and one more like it, both from the cache as it is: a fork leaves no entry that the
 //!    next aligned child could read.
-//! 4. While nobody knows how long the children of a tool live and how they come, all that holds for a life of one turn and
-//!    for one eight times as long as expected, too, in the way of coming that makes forking dearest.
+//! 4. While nobody knows how long the children of a tool live and how they come, all that holds for a life of one turn, of
+//!    two and of eight times as many as expected, too, with a pause and in the way of coming that makes forking dearest.
 
 use super::life::{Costs, Life, TURNS_MAX};
 use super::policy::ForkPolicy;
@@ -87,6 +87,8 @@ pub struct PricedCache<'a> {
     pub cold_messages: bool,
     /// Tokens of the child in its own words that are warm.
     pub own: OwnWarmth,
+    /// Writes of fewer tokens are not waited for: siblings that come at once all write them.
+    pub gate_tokens: u64,
     /// The tier of the parent's entry, which a forked child that finds it cold writes again.
     pub entry_ttl: Ttl,
     /// The tier of all other writes of a forked child.
@@ -149,8 +151,9 @@ pub struct Limits {
     pub aligned: f64,
     /// Of that over this fan-out and one more like it, from the cache as it is.
     pub twice: f64,
-    /// The highest of these for a life of one turn and for one eight times as long as expected, with siblings that come
-    /// and ask in the way that makes forking dearest; none once it is known how such children live and come.
+    /// The highest of these for a life of one turn, of two and of eight times as many as expected, with a pause and with
+    /// siblings that come and ask in the way that makes forking dearest; none once it is known how such children live and
+    /// come.
     pub unknown: Option<f64>,
 }
 
@@ -192,12 +195,13 @@ impl Forecast {
         let mut limits = expected.limits(&so_far, siblings, policy);
         if known.is_none() || (habits.together.is_none() && cache.siblings > 1) {
             let longest = (policy.horizon_turns * UNKNOWN_LIVES).clamp(1, TURNS_MAX) as u32;
-            let lives = if known.is_some() { [turns; 2] } else { [1, longest] };
-            let [short, long] = lives.map(|turns| {
-                let costs = Life { is_cautious: true, ..life(turns, unit) }.costs()?;
-                Some(costs.limits(&so_far, siblings, policy).highest())
-            });
-            limits.unknown = Some(short?.max(long?));
+            let lives: &[u32] = if known.is_some() { &[turns] } else { &[1, 2, longest] };
+            let mut worst = 0.0_f64;
+            for turns in lives {
+                let costs = Life { is_cautious: true, ..life(*turns, unit) }.costs()?;
+                worst = worst.max(costs.limits(&so_far, siblings, policy).highest());
+            }
+            limits.unknown = Some(worst);
         }
         let Costs { forked, as_sent, aligned, reread, .. } = expected;
         Some(Forecast {

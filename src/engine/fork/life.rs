@@ -15,8 +15,8 @@ pub struct Life<'a> {
     pub habits: &'a ChildHabits,
     pub cache: &'a PricedCache<'a>,
     pub unit: CostUnit,
-    /// True if siblings, as long as nothing is known of them, are taken to come and ask in the way that makes forking
-    /// dearest: one after another as sent, and with one system prompt for all in their own words and one each forked.
+    /// True if what is not known is taken to be so that forking is dearest: siblings come one after another as sent and at
+    /// once forked, have one system prompt for all in their own words and one each forked, and pause once.
     pub is_cautious: bool,
 }
 
@@ -110,7 +110,7 @@ impl Life<'_> {
     }
 
     fn forked(&self, turn: ChildTurn, is_warm: bool) -> Mix {
-        let PromptSizes { fixed, entry, shared, instructions, .. } = *self.sizes;
+        let PromptSizes { entry, shared, instructions, .. } = *self.sizes;
         let whole = self.sizes.forked();
         let tokens = self.grown(whole, turn.number);
         let hour = match (self.cache.ttl, self.cache.entry_ttl) {
@@ -121,13 +121,12 @@ impl Life<'_> {
         };
         let prompt = |read: u64| Prompt { tokens, marked: tokens, read, hour };
         match turn {
-            ChildTurn { number: 0, is_first_child: true } if !is_warm => certain(prompt(0)),
-            ChildTurn { number: 0, is_first_child: true } => {
-                certain(prompt(if self.cache.cold_messages { fixed.min(entry) } else { entry }))
-            }
+            ChildTurn { number: 0, is_first_child: true } => certain(prompt(self.warm(is_warm))),
             ChildTurn { number: 0, .. } => {
                 let unknown = if self.is_cautious { 0.0 } else { 1.0 };
-                self.by_prompt(unknown, prompt(shared + instructions), prompt(shared))
+                let later = self.by_prompt(unknown, prompt(shared + instructions), prompt(shared));
+                let warm = self.warm(is_warm);
+                self.unheld(shared + instructions, prompt(warm), later)
             }
             ChildTurn { number, .. } => {
                 self.after_pause(self.cache.ttl, prompt(self.grown(whole, number - 1)))
@@ -172,10 +171,32 @@ impl Life<'_> {
         match turn {
             ChildTurn { number: 0, is_first_child: true } => certain(prompt(warm)),
             ChildTurn { number: 0, .. } => {
-                self.by_prompt(1.0, prompt(warm.max(sent_fixed)), prompt(warm.max(sent_tools)))
+                let later = self.by_prompt(1.0, prompt(warm.max(sent_fixed)), prompt(warm.max(sent_tools)));
+                if self.is_cautious { later } else { self.unheld(sent_fixed, prompt(warm), later) }
             }
             ChildTurn { number, .. } => self.after_pause(self.own_ttl(), prompt(tokens_at(number - 1))),
         }
+    }
+
+    /// The tokens of the parent's entry that the first forked child reads.
+    fn warm(&self, is_warm: bool) -> u64 {
+        let PromptSizes { fixed, entry, .. } = *self.sizes;
+        match (is_warm, self.cache.cold_messages) {
+            (false, _) => 0,
+            (true, true) => fixed.min(entry),
+            (true, false) => entry,
+        }
+    }
+
+    /// A sibling of one that writes up to here. The gate holds nobody for a small write: who comes at once finds what the
+    /// first one found.
+    fn unheld(&self, until: u64, cold: Prompt, later: Mix) -> Mix {
+        if until.saturating_sub(cold.read) >= self.cache.gate_tokens {
+            return later;
+        }
+        let together = self.habits.together.unwrap_or(1.0);
+        let [(alike, one), (other, another), _] = later;
+        [(together, cold), ((1.0 - together) * alike, one), ((1.0 - together) * other, another)]
     }
 
     /// A sibling with the first one's system prompt, and one with another. `unknown`: the share of the former until known.
@@ -187,10 +208,12 @@ impl Life<'_> {
     /// A later turn: some come when all has expired, and write it again.
     fn after_pause(&self, ttl: Ttl, prompt: Prompt) -> Mix {
         let [short, long] = self.habits.pauses;
-        let paused = match ttl {
+        let learned = match ttl {
             Ttl::FiveMinutes => short,
             Ttl::OneHour => long,
         };
+        let is_unknown = self.is_cautious && self.habits.turns.is_none();
+        let paused = if is_unknown { 1.0 / f64::from(self.turns.max(2) - 1) } else { learned };
         let again = Prompt { read: 0, ..prompt };
         [(1.0 - paused, prompt), (paused, again), (0.0, again)]
     }

@@ -99,6 +99,9 @@ pub trait ChildOutlook {
 
     /// The tokens of the child in its own words that are warm.
     fn own_warmth(&self) -> OwnWarmth;
+
+    /// The fewest tokens of a write that siblings wait for.
+    fn gate_tokens(&self) -> u64;
 }
 
 /// A child on its first turn, composed on its parent's prefix as far as that can be done. Nothing in it depends on
@@ -226,7 +229,11 @@ impl PreparedChild {
         outlook: &impl ChildOutlook,
     ) -> (Result<(), Refusal>, Option<Forecast>) {
         let forecast = outlook.decided().or_else(|| {
-            let cache = priced_cache(rules.prices, first, outlook.read_bytes(first), outlook.own_warmth());
+            let read = outlook.read_bytes(first);
+            let cache = PricedCache {
+                gate_tokens: outlook.gate_tokens(),
+                ..priced_cache(rules.prices, first, read, outlook.own_warmth())
+            };
             let so_far = |unit| outlook.so_far(unit);
             Forecast::of(first.sizes.as_ref()?, &outlook.habits(), &cache, so_far, rules.policy)
         });
@@ -329,6 +336,7 @@ fn priced_cache<'a>(
         warm: read.is_some(),
         cold_messages: read.is_some_and(|bytes| bytes < entry),
         own,
+        gate_tokens: 0,
         entry_ttl: parent_prefix.ttl(),
         ttl: composed.request.breakpoints.last().map_or(Ttl::FiveMinutes, |point| point.ttl),
     }

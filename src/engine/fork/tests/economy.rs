@@ -23,6 +23,7 @@ fn cache(siblings: u64) -> PricedCache<'static> {
         warm: true,
         cold_messages: false,
         own: OwnWarmth::default(),
+        gate_tokens: 0,
         entry_ttl: Ttl::FiveMinutes,
         ttl: Ttl::FiveMinutes,
     }

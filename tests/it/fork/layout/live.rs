@@ -99,6 +99,7 @@ impl Stage {
             warm: true,
             cold_messages: false,
             own: OwnWarmth::default(),
+            gate_tokens: 0,
             entry_ttl: parent_prefix.ttl(),
             ttl: Ttl::FiveMinutes,
         };
