@@ -15,6 +15,7 @@ use bytes::Bytes;
 use super::align::{self, Facts, Habits, Marked, Spelt};
 use super::cache::breakpoints;
 use super::cache::prices::MINIMUM_TOKENS;
+use super::cache::worlds::Weights;
 use super::family::claims::Claims;
 use super::family::conversation::{Conversation, Trace};
 use super::family::fanout::{ForkPoint, Who};
@@ -298,6 +299,10 @@ struct Sources<'a, T>(&'a T);
 impl<T: TenantAccess> ChildSources for Sources<'_, T> {
     fn tokens_per_byte(&self, model: &str) -> Option<f64> {
         self.0.look(|state| state.learned.tokens_per_byte(model))
+    }
+
+    fn weights(&self, model: &str) -> Option<Weights> {
+        self.tokens_per_byte(model).map(|_| self.0.weights(model))
     }
 
     fn shared_prefix(

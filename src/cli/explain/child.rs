@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::engine::answer::sse::Framer;
 use crate::engine::answer::turn::{Turn as Answer, TurnBuilder, TurnLimits, Wholeness};
 use crate::engine::cache::breakpoints::{self, Breakpoint, Situation};
+use crate::engine::cache::worlds::Weights;
 use crate::engine::family::arrival::Arrival;
 use crate::engine::family::claims::Claims;
 use crate::engine::family::fanout::{Child, Draft, ForkPoint, Parent, Who};
@@ -155,6 +156,10 @@ struct Assumed {
 impl ChildSources for Assumed {
     fn tokens_per_byte(&self, _: &str) -> Option<f64> {
         Some(1.0 / BYTES_PER_TOKEN as f64)
+    }
+
+    fn weights(&self, _: &str) -> Option<Weights> {
+        None
     }
 
     fn shared_prefix(

@@ -242,7 +242,7 @@ impl Life<'_> {
         let cacheable = |tokens: u64| if tokens < least { 0 } else { tokens };
         let marked = cacheable(prompt.marked.min(prompt.tokens));
         let read = cacheable(prompt.read.min(marked));
-        let hour = prompt.hour.min(marked).saturating_sub(read);
+        let hour = cacheable(prompt.hour.min(marked)).saturating_sub(read);
         Usage {
             uncached: prompt.tokens - marked,
             cache_read: read,

@@ -15,6 +15,7 @@ use super::sizes::{PromptSizes, fits};
 use crate::engine::cache::breakpoints::Profile;
 use crate::engine::cache::entry::Parameters;
 use crate::engine::cache::prices::Prices;
+use crate::engine::cache::worlds::Weights;
 use crate::engine::family::arrival::Arrival;
 use crate::engine::family::conversation::{Forwarded, Trace};
 use crate::engine::family::fanout::{Child, ForkPoint, Rules, Who};
@@ -70,6 +71,9 @@ pub struct BoundPrefix<'a> {
 pub trait ChildSources {
     /// The tokens that a byte of a prompt makes, if a bill has shown it.
     fn tokens_per_byte(&self, model: &str) -> Option<f64>;
+
+    /// The tokens that a byte of each kind of block makes, if bills have shown it.
+    fn weights(&self, model: &str) -> Option<Weights>;
 
     /// Returns the one prefix that all children of a sealed fork point share, made now if there is none yet.
     fn shared_prefix(
@@ -178,7 +182,8 @@ fn compose_first(
     let (prefix, notes) = ChildPrefix::of(&parent_prefix, own, child, policy)?;
     let composed = prefix.compose(own, Turn::First, rules.profile);
     let (received, ratio) = (&request.arrival.received, sources.tokens_per_byte(&model));
-    let sizes = PromptSizes::of(&parent_prefix, &child.fork, &composed, received, ratio);
+    let sizes =
+        PromptSizes::of(&parent_prefix, &child.fork, &composed, received, ratio, sources.weights(&model));
     let facts = rules.prices.facts(&model);
     let fits = fits(&composed, sizes.as_ref(), own, parent, facts, rules.body_bytes, policy);
     if !rules.composes_refused {

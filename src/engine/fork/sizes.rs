@@ -1,7 +1,7 @@
 //! Sizes of a child's prompt in tokens, on its parent's prefix and as sent.
 //!
-//! They come from what the upstream billed for the parent, the rest by bytes at the billed ratio; without a bill nothing is
-//! known, and nothing is assumed.
+//! They come from what the upstream billed for the parent, the rest by bytes at the ratio or the weights that bills have
+//! shown; without a bill nothing is known, and nothing is assumed.
 
 use super::eligible::check_kind;
 use super::layout::Composed;
@@ -10,6 +10,7 @@ use super::policy::ForkPolicy;
 use crate::engine::cache::breakpoints::{self, Breakpoint};
 use crate::engine::cache::entry::prefix_bytes;
 use crate::engine::cache::prices::ModelFacts;
+use crate::engine::cache::worlds::{Sizes, Weights};
 use crate::engine::family::fanout::{Call, ForkPoint};
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::recall::Remembered;
@@ -54,13 +55,15 @@ pub struct OwnMarks {
 
 impl PromptSizes {
     /// `tokens_per_byte` as learned from bills; the parent's own bill is better, and stands in for it, unless the
-    /// parent shows images or documents. None if nothing was billed yet.
+    /// parent shows images or documents. The child's own prompt is sized by `weights`, where these are known: its blocks
+    /// may be of other kinds than its parent's. None if nothing was billed yet.
     pub fn of(
         parent_prefix: &ParentPrefix,
         fork: &ForkPoint,
         composed: &Composed,
         child: &Remembered,
         tokens_per_byte: Option<f64>,
+        weights: Option<Weights>,
     ) -> Option<PromptSizes> {
         let extent = parent_prefix.extent();
         let billed = fork.usage.map(|usage| usage.uncached.saturating_add(usage.cached()));
@@ -79,7 +82,10 @@ impl PromptSizes {
         let turn = if fork.is_sealed() { fork.usage.map(|usage| usage.output) } else { None };
         let turn = turn.filter(|tokens| *tokens > 0);
         let (body, anatomy) = (child.body(), child.anatomy());
-        let until = |pieces: usize| pieces.checked_sub(1).map_or(0, |last| prefix_bytes(anatomy, last));
+        let until = |pieces: usize| match weights {
+            Some(weights) => weights.tokens(Sizes::of(anatomy, child.chain(), pieces)).ceil() as u64,
+            None => tokens(pieces.checked_sub(1).map_or(0, |last| prefix_bytes(anatomy, last))),
+        };
         let parent = billed.unwrap_or_else(|| tokens(extent.parent));
         Some(PromptSizes {
             fixed: tokens(extent.fixed).min(parent),
@@ -87,12 +93,10 @@ impl PromptSizes {
             shared: parent + turn.unwrap_or_else(|| tokens(extent.turn)) + tokens(extent.results),
             instructions: tokens(composed.extent.instructions),
             rest: tokens(composed.extent.rest),
-            sent: tokens(until(anatomy.pieces.len())),
-            sent_fixed: tokens(until(anatomy.tools + anatomy.system)),
-            sent_tools: tokens(until(anatomy.tools)),
-            marks: OwnMarks::of(&breakpoints::of_client(body, anatomy), anatomy, |piece| {
-                tokens(until(piece + 1))
-            }),
+            sent: until(anatomy.pieces.len()),
+            sent_fixed: until(anatomy.tools + anatomy.system),
+            sent_tools: until(anatomy.tools),
+            marks: OwnMarks::of(&breakpoints::of_client(body, anatomy), anatomy, |piece| until(piece + 1)),
         })
     }
 

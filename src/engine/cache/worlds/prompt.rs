@@ -16,6 +16,13 @@ const IMAGE_BYTES: f64 = 4_000.0;
 pub struct Sizes(pub [f64; 4]);
 
 impl Sizes {
+    /// The first pieces of a prompt, so many of them.
+    pub fn of(anatomy: &Anatomy, chain: &Chain, pieces: usize) -> Sizes {
+        let mut sizes = Sizes::default();
+        (0..pieces.min(anatomy.pieces.len())).for_each(|piece| sizes.add(anatomy, chain, piece));
+        sizes
+    }
+
     /// Adds a piece of a prompt.
     fn add(&mut self, anatomy: &Anatomy, chain: &Chain, piece: usize) {
         if !is_position(chain, piece) {

@@ -96,8 +96,8 @@ impl Lives {
         for (sum, count) in self.pauses.iter_mut().zip(life.pauses) {
             *sum += count as f64;
         }
-        // Who has compacted since has grown by what cannot be told.
-        if life.last_prompt > life.first_prompt {
+        // Who has compacted since has grown by what cannot be told, and so has who did nothing but read again.
+        if life.last_prompt > life.first_prompt && turns > 1 {
             let grown = life.last_prompt - life.first_prompt;
             self.grown += grown.saturating_sub(life.reread_tokens) as f64;
             self.later_turns += turns.saturating_sub(1) as f64;

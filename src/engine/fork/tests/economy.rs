@@ -304,7 +304,8 @@ fn sizes_come_from_the_parents_bill_and_scale_by_bytes() {
     let scene = Scene::of(&body.to_string(), &two_calls());
     let (_, composed) = scene.first(&child_body("a").to_string(), 0);
     let child = read(&child_body("a").to_string());
-    let sizes = PromptSizes::of(&scene.parent_prefix, &scene.fork, &composed, &child, Some(77.0)).unwrap();
+    let sizes =
+        PromptSizes::of(&scene.parent_prefix, &scene.fork, &composed, &child, Some(77.0), None).unwrap();
     let extent = scene.parent_prefix.extent();
     // The bill of the parent: 1,000 tokens of prompt, 50 of answer.
     assert_eq!(sizes.entry, 1_000);
@@ -314,8 +315,9 @@ fn sizes_come_from_the_parents_bill_and_scale_by_bytes() {
     assert_eq!(sizes.marks, OwnMarks::default());
     let mut unbilled = (*scene.fork).clone();
     unbilled.usage = None;
-    assert_eq!(PromptSizes::of(&scene.parent_prefix, &unbilled, &composed, &child, None), None);
-    let learned = PromptSizes::of(&scene.parent_prefix, &unbilled, &composed, &child, Some(0.5)).unwrap();
+    assert_eq!(PromptSizes::of(&scene.parent_prefix, &unbilled, &composed, &child, None, None), None);
+    let learned =
+        PromptSizes::of(&scene.parent_prefix, &unbilled, &composed, &child, Some(0.5), None).unwrap();
     assert_eq!(learned.fixed, extent.fixed.div_ceil(2));
     assert_eq!(siblings(&scene.fork, &scene.policy), 2);
 }
@@ -325,7 +327,8 @@ fn a_childs_own_breakpoints_are_seen() {
     let scene = Scene::new();
     let (_, composed) = scene.first(&child_body("a").to_string(), 0);
     let of = |body: &Value| {
-        PromptSizes::of(&scene.parent_prefix, &scene.fork, &composed, &read(&body.to_string()), None).unwrap()
+        PromptSizes::of(&scene.parent_prefix, &scene.fork, &composed, &read(&body.to_string()), None, None)
+            .unwrap()
     };
     let mut body = child_body("a");
     body["system"][0]["cache_control"] = json!({"type": "ephemeral"});

@@ -88,7 +88,7 @@ impl Stage {
         let parent_prefix = self.house.parent_prefix(&child);
         let (prefix, _) = ChildPrefix::of(&parent_prefix, &request, &child, &self.house.policy).unwrap();
         let composed = prefix.compose(&request, Turn::First, Profile::Anthropic);
-        let sizes = PromptSizes::of(&parent_prefix, &child.fork, &composed, &request, None).unwrap();
+        let sizes = PromptSizes::of(&parent_prefix, &child.fork, &composed, &request, None, None).unwrap();
         assert_eq!(sizes.entry.max(1), parents.read + parents.written, "all of it was billed");
         let [read, write_5m, write_1h] = [0.1, 1.25, 2.0].map(|factor| Some(Multiplier::new(factor)));
         let cache = PricedCache {
