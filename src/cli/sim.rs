@@ -25,8 +25,9 @@ Look at it, and disturb it:
   GET, DELETE        /sim/cache      the live cache entries
   GET, POST          /sim/clock      {"advance_ms":300000} {"set_ms":0} {"frozen":true}
   GET, POST, DELETE  /sim/faults     {"fault":"status","status":529,"count":2}
-                                     latency, status, stall, cut, error_event, compress
-  or per request     x-sim-latency-ms, x-sim-status, x-sim-retry-after, x-sim-stall-at,
+                                     {"fault":"refusal","code":"thread_not_found"}
+                                     latency, status, refusal, stall, cut, error_event, compress
+  or per request     x-sim-latency-ms, x-sim-status, x-sim-retry-after, x-sim-refusal, x-sim-stall-at,
                      x-sim-stall-ms, x-sim-cut-at, x-sim-error-after, x-sim-compress
 
 Example:

@@ -1,9 +1,10 @@
-//! The API's refusals: a status, a type, a sentence.
+//! The API's refusals: a status, a type, a sentence, and for some of them a code.
 //!
 //! Clients match on the wording, so each rule carries its own text; this file only knows the envelope
 //! `{"type":"error","error":{"type":…,"message":…},"request_id":"req_…"}` and which type goes with which status.
+//! Refusals of threads and compactions also have `error.details.error_code`, on which clients branch.
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 /// A refusal in the API's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,16 +13,33 @@ pub struct ApiError {
     pub message: String,
     /// Seconds for the `retry-after` header; only faults set it.
     pub retry_after_s: Option<u64>,
+    /// `error.details`; without members it is left out.
+    pub details: Map<String, Value>,
 }
 
 impl ApiError {
     pub fn new(status: u16, message: impl Into<String>) -> Self {
-        ApiError { status, message: message.into(), retry_after_s: None }
+        ApiError { status, message: message.into(), retry_after_s: None, details: Map::new() }
     }
 
     /// 400: the request itself is wrong.
     pub fn invalid(message: impl Into<String>) -> Self {
         ApiError::new(400, message)
+    }
+
+    /// The same refusal with `details.error_code`.
+    pub fn coded(self, code: &str) -> Self {
+        self.detailed("error_code", json!(code))
+    }
+
+    /// The same refusal with one more member of `details`.
+    pub fn detailed(mut self, member: &str, value: Value) -> Self {
+        self.details.insert(member.to_owned(), value);
+        self
+    }
+
+    pub fn code(&self) -> Option<&str> {
+        self.details.get("error_code").and_then(Value::as_str)
     }
 
     /// The `error.type` that belongs to the status.
@@ -30,11 +48,14 @@ impl ApiError {
     }
 
     pub fn body(&self, request_id: &str) -> Vec<u8> {
-        let envelope = json!({
+        let mut envelope = json!({
             "type": "error",
             "error": {"type": self.kind(), "message": self.message},
             "request_id": request_id,
         });
+        if !self.details.is_empty() {
+            envelope["error"]["details"] = Value::Object(self.details.clone());
+        }
         envelope.to_string().into_bytes()
     }
 }

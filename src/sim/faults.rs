@@ -7,9 +7,9 @@
 //! {"fault": "cut", "at_byte": 700}
 //! ```
 //!
-//! Or per request, by header: `x-sim-latency-ms`, `x-sim-status` (+ `x-sim-retry-after`), `x-sim-stall-at`
-//! (+ `x-sim-stall-ms`), `x-sim-cut-at`, `x-sim-error-after`, `x-sim-compress`. Several faults of different kinds can
-//! meet one request; of one kind the first that matches counts, and headers come before rules.
+//! Or per request, by header: `x-sim-latency-ms`, `x-sim-status` (+ `x-sim-retry-after`), `x-sim-refusal`,
+//! `x-sim-stall-at` (+ `x-sim-stall-ms`), `x-sim-cut-at`, `x-sim-error-after`, `x-sim-compress`. Several faults of
+//! different kinds can meet one request; of one kind the first that matches counts, and headers come before rules.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,6 +18,7 @@ use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 
 use super::config::Encoding;
+use super::refusal::RefusalCode;
 
 /// A stall without a length ends after this, so that nothing waits forever.
 pub const LONGEST_STALL_MS: u64 = 600_000;
@@ -33,6 +34,8 @@ pub enum InjectedFault {
         #[serde(default)]
         retry_after_s: Option<u64>,
     },
+    /// Refuse as a thread or a compaction is refused, with the code in `error.details`.
+    Refusal { code: RefusalCode },
     /// Send this many bytes of the body, then nothing for `ms` (by default until the client gives up).
     Stall {
         at_byte: u64,
@@ -92,6 +95,7 @@ impl From<InjectedFault> for Rule {
 pub struct Weather {
     pub latency_ms: u64,
     pub status: Option<(u16, Option<u64>)>,
+    pub refusal: Option<RefusalCode>,
     pub stall: Option<(u64, u64)>,
     pub cut_at: Option<u64>,
     pub error_event: Option<(u64, u16)>,
@@ -110,6 +114,7 @@ impl Weather {
         match *fault {
             InjectedFault::Latency { ms } => self.latency_ms = ms.min(LONGEST_STALL_MS),
             InjectedFault::Status { status, retry_after_s } => self.status = Some((status, retry_after_s)),
+            InjectedFault::Refusal { code } => self.refusal = Some(code),
             InjectedFault::Stall { at_byte, ms } => {
                 self.stall = Some((at_byte, ms.unwrap_or(LONGEST_STALL_MS).min(LONGEST_STALL_MS)));
             }
@@ -127,6 +132,7 @@ impl InjectedFault {
         match self {
             InjectedFault::Latency { .. } => "latency",
             InjectedFault::Status { .. } => "status",
+            InjectedFault::Refusal { .. } => "refusal",
             InjectedFault::Stall { .. } => "stall",
             InjectedFault::Cut { .. } => "cut",
             InjectedFault::ErrorEvent { .. } => "error_event",
@@ -142,6 +148,7 @@ impl InjectedFault {
         let asked = [
             number("x-sim-latency-ms").map(|ms| InjectedFault::Latency { ms }),
             status.map(|status| InjectedFault::Status { status, retry_after_s: number("x-sim-retry-after") }),
+            text("x-sim-refusal").and_then(RefusalCode::parse).map(|code| InjectedFault::Refusal { code }),
             number("x-sim-stall-at")
                 .map(|at_byte| InjectedFault::Stall { at_byte, ms: number("x-sim-stall-ms") }),
             number("x-sim-cut-at").map(|at_byte| InjectedFault::Cut { at_byte }),

@@ -54,6 +54,7 @@ pub mod config;
 pub mod settings;
 pub mod models;
 mod error;
+pub mod refusal;
 mod encode;
 mod world;
 
@@ -63,6 +64,7 @@ pub use faults::{Faults, InjectedFault};
 pub use journal::{ExchangeEnding, Hit, RequestRecord};
 pub use models::{BilledUsage, ModelSpec};
 pub use recital::{Cue, Recital, Recitals};
+pub use refusal::RefusalCode;
 pub use settings::SimRules;
 
 use std::io;

@@ -47,6 +47,7 @@ pub fn refuse(mut visit: Visit, caller: Option<&Caller>, error: &ApiError) -> Re
     visit.note(|record| {
         record.status = Some(error.status);
         record.error = Some(error.message.clone());
+        record.error_code = error.code().map(str::to_owned);
     });
     // A fault may order any number; one that cannot end an exchange would leave its client waiting.
     let ends = |status: &StatusCode| !status.is_informational();

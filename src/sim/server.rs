@@ -68,6 +68,9 @@ async fn post_prompt(world: Arc<World>, request: Request, endpoint: PromptEndpoi
     if let Some((status, retry_after_s)) = weather.status {
         return reply::refuse(visit, Some(&caller), &ordered_failure(status, retry_after_s));
     }
+    if let Some(code) = weather.refusal {
+        return reply::refuse(visit, Some(&caller), &code.ordered());
+    }
     exchange::answer(&world, visit, &caller, &parts.headers, &bytes, endpoint, &weather).await
 }
 
@@ -80,7 +83,7 @@ fn ordered_failure(status: u16, retry_after_s: Option<u64>) -> ApiError {
     };
     // The service names a time with every rate limit; the shortest keeps tests quick.
     let retry_after_s = retry_after_s.or((status == 429).then_some(1));
-    ApiError { status, message: message.to_owned(), retry_after_s }
+    ApiError { retry_after_s, ..ApiError::new(status, message) }
 }
 
 fn open(world: &Arc<World>, parts: &Parts) -> Visit {

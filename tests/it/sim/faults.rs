@@ -4,7 +4,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use forkpoint::sim::faults::{FaultCondition, Rule};
-use forkpoint::sim::{Encoding, ExchangeEnding, InjectedFault};
+use forkpoint::sim::{Encoding, ExchangeEnding, InjectedFault, RefusalCode};
 use serde_json::{Value, json};
 
 use super::harness::{
@@ -48,6 +48,29 @@ async fn ordered_failures_have_the_apis_shape_and_a_rate_limit_names_a_time() {
         assert_eq!(answer["request_id"], bench.last_record().request_id.as_str());
     }
     assert_eq!(bench.send(&ask()).await.status(), 200, "each was used up");
+}
+
+#[tokio::test]
+async fn an_ordered_refusal_has_its_code_in_the_details() {
+    let bench = bench().await;
+    for code in RefusalCode::ALL {
+        control(&bench, "/sim/faults", json!({"fault": "refusal", "code": code})).await;
+        let response = bench.send(&ask()).await;
+        let status = match code {
+            RefusalCode::ThreadNotFound => 404,
+            RefusalCode::CompactionUnavailable => 529,
+            _ => 400,
+        };
+        assert_eq!(response.status(), status);
+        let answer: Value = response.json().await.unwrap();
+        assert_eq!(answer["error"]["details"]["error_code"], code.as_str(), "{answer}");
+        assert_eq!(bench.last_record().error_code.as_deref(), Some(code.as_str()));
+    }
+    let by_header = bench.post("/v1/messages").header("x-sim-refusal", "thread_not_found").json(&ask());
+    assert_eq!(by_header.send().await.unwrap().status(), 404);
+    let plain = bench.post("/v1/messages").header("x-sim-status", "400").json(&ask());
+    let answer: Value = plain.send().await.unwrap().json().await.unwrap();
+    assert!(answer["error"].get("details").is_none(), "{answer}");
 }
 
 #[tokio::test]
