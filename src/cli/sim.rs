@@ -23,6 +23,7 @@ Look at it, and disturb it:
 
   GET, DELETE        /sim/requests   what arrived, raw, and what it cost
   GET, DELETE        /sim/cache      the live cache entries
+  GET, DELETE        /sim/threads    the answers held for threads
   GET, POST          /sim/clock      {"advance_ms":300000} {"set_ms":0} {"frozen":true}
   GET, POST, DELETE  /sim/faults     {"fault":"status","status":529,"count":2}
                                      {"fault":"refusal","code":"thread_not_found"}
@@ -36,6 +37,15 @@ Example:
   curl http://127.0.0.1:8789/v1/messages -H 'x-api-key: any' -H 'anthropic-version: 2023-06-01' \
     -d '{"model":"claude-opus-5-5","max_tokens":100,"messages":[{"role":"user","content":"hello"}]}'
   curl http://127.0.0.1:8789/sim/requests
+
+Threads, compaction on demand and both versions of the API are known:
+
+  thread      {"type":"create"}, then {"type":"continue","previous_message_id":"msg_…"}
+              with anthropic-beta: message-threads-2026-08-12
+  compaction  {"type":"summarize"} with anthropic-beta: compact-2026-09-04
+  versions    anthropic-version: 2023-06-01 or 2026-10-21
+  uncertain   --rule threads.markers=4, threads.loss_percent=20, threads.repeated_fields=refused,
+              threads.broken_answers=held, iterations=always; all with --list-rules
 
 Any credential is accepted; what stands behind @ in it names the workspace (sk-any@blue).
 Tokens are an estimate: one per four bytes of a rendered block."#;

@@ -25,6 +25,20 @@ pub struct FinishedAnswer {
     /// Paths of thinking blocks that were dropped on request.
     pub dropped_thinking: Vec<String>,
     pub speed: Option<Value>,
+    /// The one entry of `usage.iterations`, for answers that have it.
+    pub iteration: Option<Iteration>,
+}
+
+/// What a message was billed for, in one step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Iteration {
+    Message,
+    /// Not part of the sums at the top level of `usage`.
+    Compaction,
+    /// Another model wrote the answer.
+    Fallback {
+        model: String,
+    },
 }
 
 /// One event of a stream.
@@ -50,17 +64,27 @@ impl StreamEvent {
 impl FinishedAnswer {
     pub fn json(&self) -> Value {
         let mut message = self.message();
-        message["content"] = self.blocks.iter().map(block_json).collect();
+        message["content"] = self.content();
         message["stop_reason"] = json!(self.stop_reason.as_str());
         message["stop_sequence"] = self.stop_sequence();
-        message["usage"] = self.usage_json(self.usage.output);
+        message["usage"] = self.usage_json(self.billed().output);
+        self.add_iterations(&mut message["usage"]);
         message
+    }
+
+    /// The blocks as a client sends them back.
+    pub fn content(&self) -> Value {
+        self.blocks.iter().map(block_json).collect()
+    }
+
+    pub fn is_fallback(&self) -> bool {
+        matches!(self.iteration, Some(Iteration::Fallback { .. }))
     }
 
     pub fn events(&self) -> Vec<StreamEvent> {
         let mut message = self.message();
         // At the start only a token or so exists; the final count comes with `message_delta`.
-        message["usage"] = self.usage_json(self.usage.output.min(1));
+        message["usage"] = self.usage_json(self.billed().output.min(1));
         let mut events = vec![StreamEvent::new("message_start", json!({"message": message}))];
         for (index, block) in self.blocks.iter().enumerate() {
             let opened = json!({"index": index, "content_block": opening(block)});
@@ -74,12 +98,14 @@ impl FinishedAnswer {
             events.push(StreamEvent::new("content_block_stop", json!({"index": index})));
         }
         let stop = json!({"stop_reason": self.stop_reason.as_str(), "stop_sequence": self.stop_sequence()});
-        let usage = json!({
-            "input_tokens": self.usage.uncached,
-            "cache_creation_input_tokens": self.usage.cache_write(),
-            "cache_read_input_tokens": self.usage.cache_read,
-            "output_tokens": self.usage.output,
+        let billed = self.billed();
+        let mut usage = json!({
+            "input_tokens": billed.uncached,
+            "cache_creation_input_tokens": billed.cache_write(),
+            "cache_read_input_tokens": billed.cache_read,
+            "output_tokens": billed.output,
         });
+        self.add_iterations(&mut usage);
         events.push(StreamEvent::new("message_delta", json!({"delta": stop, "usage": usage})));
         events.push(StreamEvent::new("message_stop", json!({})));
         events
@@ -116,23 +142,49 @@ impl FinishedAnswer {
         }
     }
 
+    /// The sums at the top level of `usage`.
+    fn billed(&self) -> BilledUsage {
+        match self.iteration {
+            Some(Iteration::Compaction) => BilledUsage::default(),
+            _ => self.usage,
+        }
+    }
+
+    fn add_iterations(&self, usage: &mut Value) {
+        let Some(iteration) = &self.iteration else { return };
+        let mut entry = counts(&self.usage, self.usage.output);
+        entry["type"] = match iteration {
+            Iteration::Message => json!("message"),
+            Iteration::Compaction => json!("compaction"),
+            Iteration::Fallback { .. } => json!("fallback_message"),
+        };
+        if let Iteration::Fallback { model } = iteration {
+            entry["model"] = json!(model);
+        }
+        usage["iterations"] = json!([entry]);
+    }
+
     fn usage_json(&self, output_tokens: u64) -> Value {
-        let mut usage = json!({
-            "input_tokens": self.usage.uncached,
-            "cache_creation_input_tokens": self.usage.cache_write(),
-            "cache_read_input_tokens": self.usage.cache_read,
-            "cache_creation": {
-                "ephemeral_5m_input_tokens": self.usage.cache_write_5m,
-                "ephemeral_1h_input_tokens": self.usage.cache_write_1h,
-            },
-            "output_tokens": output_tokens,
-            "service_tier": "standard",
-        });
+        let mut usage = counts(&self.billed(), output_tokens);
+        usage["service_tier"] = json!("standard");
         if let Some(speed) = &self.speed {
             usage["speed"] = speed.clone();
         }
         usage
     }
+}
+
+fn counts(usage: &BilledUsage, output_tokens: u64) -> Value {
+    json!({
+        "input_tokens": usage.uncached,
+        "cache_creation_input_tokens": usage.cache_write(),
+        "cache_read_input_tokens": usage.cache_read,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": usage.cache_write_5m,
+            "ephemeral_1h_input_tokens": usage.cache_write_1h,
+        },
+        "output_tokens": output_tokens,
+    })
 }
 
 fn block_json(block: &AnswerBlock) -> Value {

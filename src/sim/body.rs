@@ -9,7 +9,7 @@ use super::error::ApiError;
 use super::models::{ModelSpec, find};
 
 /// The top-level fields documented today. Others are accepted unless the configuration says otherwise.
-const KNOWN_FIELDS: [&str; 24] = [
+const KNOWN_FIELDS: [&str; 27] = [
     "model",
     "messages",
     "max_tokens",
@@ -34,6 +34,9 @@ const KNOWN_FIELDS: [&str; 24] = [
     "cache_control",
     "diagnostics",
     "betas",
+    "thread",
+    "compaction",
+    "fallbacks",
 ];
 
 #[derive(Debug)]
@@ -48,6 +51,10 @@ pub struct Body<'a> {
     /// Absent only for `count_tokens`.
     pub max_tokens: Option<u64>,
     pub stream: bool,
+    /// `compaction` asks for a summary instead of an answer; `count_tokens` ignores it.
+    pub asks_summary: bool,
+    /// A continue of a thread that brings nothing new: the model goes on with its own answer.
+    pub is_resumption: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -150,7 +157,20 @@ impl<'a> Body<'a> {
             None | Some(Value::Null) => false,
             Some(value) => value.as_bool().ok_or_else(|| wrong("stream", "boolean"))?,
         };
-        Ok(Body { root, model, model_name, tools, system, messages, max_tokens, stream })
+        let asks_summary = endpoint == PromptEndpoint::Messages
+            && root.get("compaction").is_some_and(|compaction| !compaction.is_null());
+        Ok(Body {
+            root,
+            model,
+            model_name,
+            tools,
+            system,
+            messages,
+            max_tokens,
+            stream,
+            asks_summary,
+            is_resumption: false,
+        })
     }
 
     pub fn unknown_field(&self) -> Option<&str> {

@@ -17,6 +17,27 @@ pub struct Caller {
     pub workspace: String,
     /// Requests with equal values share a cache.
     pub shared_cache: String,
+    /// A digest of credential and workspace: threads belong to it.
+    pub credential: [u8; 32],
+    pub version: ApiVersion,
+}
+
+/// The versions of the API, by the `anthropic-version` header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApiVersion {
+    V20230601,
+    /// Without sampling parameters, and stricter about documents and citations.
+    V20261021,
+}
+
+impl ApiVersion {
+    fn parse(name: &str) -> Option<ApiVersion> {
+        match name {
+            "2023-06-01" => Some(ApiVersion::V20230601),
+            "2026-10-21" => Some(ApiVersion::V20261021),
+            _ => None,
+        }
+    }
 }
 
 /// Checks the headers that every call needs.
@@ -30,14 +51,26 @@ pub fn identify(headers: &HeaderMap, config: &SimConfig) -> Result<Caller, ApiEr
             id("wrkspc_", config.seed, &[name.as_bytes()])
         }
     };
-    if config.rules.version_header == VersionHeader::Required && !headers.contains_key("anthropic-version") {
-        return Err(ApiError::invalid("anthropic-version: header is required"));
-    }
+    let version = version(headers, config.rules.version_header)?;
     let shared_cache = match config.rules.isolation {
         Isolation::Workspace => workspace.clone(),
         Isolation::Organization => "organization".to_owned(),
     };
-    Ok(Caller { workspace, shared_cache })
+    let credential =
+        *blake3::hash([credential.as_bytes(), b"\0", workspace.as_bytes()].concat().as_slice()).as_bytes();
+    Ok(Caller { workspace, shared_cache, credential, version })
+}
+
+fn version(headers: &HeaderMap, rule: VersionHeader) -> Result<ApiVersion, ApiError> {
+    let named = headers.get("anthropic-version").map(|value| String::from_utf8_lossy(value.as_bytes()));
+    match named.as_deref().map(|name| (ApiVersion::parse(name.trim()), name)) {
+        Some((Some(version), _)) => Ok(version),
+        _ if rule == VersionHeader::Optional => Ok(ApiVersion::V20230601),
+        None => Err(ApiError::invalid("anthropic-version: header is required")),
+        Some((None, name)) => {
+            Err(ApiError::invalid(format!("anthropic-version: \"{name}\" is not a valid version")))
+        }
+    }
 }
 
 fn credential(headers: &HeaderMap) -> Result<&str, ApiError> {

@@ -92,6 +92,10 @@ pub struct SimLimits {
     pub cache_entries: usize,
     /// Fingerprints kept for `diagnostics`.
     pub fingerprints: usize,
+    /// Answers held for threads; the oldest go first.
+    pub threads: usize,
+    /// Bytes of the conversations held for them; the oldest go first.
+    pub thread_bytes: usize,
     /// Fault rules waiting for their request.
     pub fault_rules: usize,
     /// Answers waiting for theirs.
@@ -107,6 +111,8 @@ impl Default for SimLimits {
             journal_bytes: 128 * 1024 * 1024,
             cache_entries: 100_000,
             fingerprints: 1_024,
+            threads: 4_096,
+            thread_bytes: 128 * 1024 * 1024,
             fault_rules: 1_024,
             recitals: 10_000,
         }

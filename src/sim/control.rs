@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `GET /sim/requests`, `DELETE` | every request as it arrived, and what it cost; forget them |
 //! | `GET /sim/cache`, `DELETE` | the live entries; forget them |
+//! | `GET /sim/threads`, `DELETE` | the held answers of threads; lose them |
 //! | `GET /sim/clock`, `POST` | `{"advance_ms":N}`, `{"set_ms":N}`, `{"frozen":true}`, in this order |
 //! | `GET /sim/faults`, `POST`, `DELETE` | the waiting rules; order one or a list; forget them |
 
@@ -27,6 +28,7 @@ pub fn router() -> Router<Arc<World>> {
     Router::new()
         .route("/sim/requests", get(requests).delete(forget_requests))
         .route("/sim/cache", get(cache).delete(forget_cache))
+        .route("/sim/threads", get(threads).delete(lose_threads))
         .route("/sim/clock", get(clock).post(set_clock))
         .route("/sim/faults", get(faults).post(order_faults).delete(forget_faults))
 }
@@ -56,6 +58,15 @@ fn show(prefix: String, entry: &CacheEntry) -> Value {
 
 async fn forget_cache(State(world): SharedWorld) -> StatusCode {
     world.cache().clear();
+    StatusCode::NO_CONTENT
+}
+
+async fn threads(State(world): SharedWorld) -> Json<Value> {
+    Json(json!({"now_ms": world.clock.now_ms(), "threads": world.threads().shown()}))
+}
+
+async fn lose_threads(State(world): SharedWorld) -> StatusCode {
+    world.threads().clear();
     StatusCode::NO_CONTENT
 }
 

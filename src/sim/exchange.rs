@@ -1,7 +1,7 @@
 //! One Messages request from its bytes to its answer.
 //!
 //! ```text
-//! collect → faults → who asks → parse → rules → prompt → cache → script → time to first token → bytes
+//! collect → faults → who asks → parse → thread → rules → prompt → cache → script → time to first token → bytes
 //! ```
 //!
 //! Everything between parsing and the answer is one synchronous step; only waiting and sending are not.
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
-use super::answer::{FinishedAnswer, StreamEvent};
+use super::answer::{FinishedAnswer, Iteration, StreamEvent};
 use super::body::{self, PromptEndpoint};
 use super::cache::{Consultation, Position};
 use super::caller::Caller;
@@ -28,8 +28,10 @@ use super::prompt::DigestedPrompt;
 use super::recital::{self, Cue, Cues, Recital};
 use super::reply;
 use super::rules::{self, signature};
-use super::script::{Play, Scene};
-use super::settings::Visibility;
+use super::script::{AnswerBlock, Play, Scene};
+use super::settings::{Iterations, Visibility};
+use super::threads::rules::ThreadCache;
+use super::threads::{Continued, SentContinue, ThreadRequest, ThreadTurn};
 use super::visit::Visit;
 use super::world::World;
 
@@ -94,12 +96,15 @@ fn prepare(
 ) -> Result<Prepared, ApiError> {
     let config = &world.config;
     let recital = headers.get(recital::HEADER).and_then(|name| world.recitals.ask(name.to_str().ok()?));
-    let value = body::parse(bytes)?;
-    let body = body::Body::read(&value, &config.models, endpoint, config.limits.messages)?;
-    visit.note(|record| record.model = Some(body.model.id.clone()));
     let betas = betas_of(headers);
-    let markers = rules::check(&body, &betas, &config.rules)?;
-    let prompt = DigestedPrompt::render(&body, bytes, &betas, &config.rules);
+    let sent = body::parse(bytes)?;
+    let (value, bytes, is_resumption) = open_thread(world, visit, caller, &betas, sent, bytes, endpoint)?;
+    let mut body = body::Body::read(&value, &config.models, endpoint, config.limits.messages)?;
+    body.is_resumption = is_resumption;
+    visit.note(|record| record.model = Some(body.model.id.clone()));
+    rules::compaction::check(&body, &betas, &world.signer, &config.rules)?;
+    let markers = rules::check(&body, &betas, caller.version, &config.rules)?;
+    let prompt = DigestedPrompt::render(&body, &bytes, &betas, &config.rules);
     let unread = signature::check(&body, &prompt, &world.signer, &config.rules)?;
     let mut dropped = unread.places;
     dropped.extend(prompt.stripped_thinking(&body, &config.rules));
@@ -112,7 +117,10 @@ fn prepare(
     }
     rules::check_window(&body, tokens)?;
 
-    let positions = prompt.positions(&caller.shared_cache, &body, &markers, &dropped, &config.rules);
+    let is_apart = visit.thread.is_some() && config.rules.threads.cache == ThreadCache::Separate;
+    let shared =
+        if is_apart { format!("{} threads", caller.shared_cache) } else { caller.shared_cache.clone() };
+    let positions = prompt.positions(&shared, &body, &markers, &dropped, &config.rules);
     let now_ms = world.clock.now_ms();
     let consultation = world.cache().consult(&positions, body.model.minimum_tokens, now_ms, &config.rules);
     let (play, message_id) = play(world, visit, &body, &prompt, recital.as_deref());
@@ -128,6 +136,7 @@ fn prepare(
     let answer = FinishedAnswer {
         diagnostics: diagnose(world, caller, &body, &message_id, &positions),
         id: message_id,
+        iteration: iteration(&play, config.rules.iterations),
         model: body.model_name.to_owned(),
         blocks: play.blocks,
         stop_reason: play.stop_reason,
@@ -137,7 +146,59 @@ fn prepare(
     };
     note(visit, &answer, &body, consultation);
     let reply = Reply::of(&answer, body.stream, pace);
+    if let Some(turn) = &mut visit.thread {
+        turn.answer(value, &answer, &config.rules);
+    }
     Ok(Prepared { reply, to_first_token, pace, cues: recital.map(|recital| recital.cues()) })
+}
+
+/// The whole conversation of a request, its bytes, and whether the model only goes on with its own answer.
+///
+/// A thread holds what was said and not how it was spelt, so the bytes of a continued one are written anew.
+fn open_thread(
+    world: &World,
+    visit: &mut Visit,
+    caller: &Caller,
+    betas: &[&str],
+    sent: Value,
+    bytes: &Bytes,
+    endpoint: PromptEndpoint,
+) -> Result<(Value, Bytes, bool), ApiError> {
+    let rules = &world.config.rules;
+    let Some(root) = sent.as_object() else { return Ok((sent, bytes.clone(), false)) };
+    match ThreadRequest::read(root, betas, endpoint, rules)? {
+        None => {}
+        Some(ThreadRequest::Create) => {
+            visit.thread = Some(ThreadTurn::create(caller, root, betas, bytes.len()));
+        }
+        Some(ThreadRequest::Continue { previous }) => {
+            let sent = SentContinue { previous: &previous, root, bytes: bytes.len(), betas, caller };
+            let now_ms = world.clock.now_ms();
+            let Continued { value, turn, is_resumption } =
+                world.threads().resume(sent, now_ms, &rules.threads)?;
+            visit.thread = Some(turn);
+            let bytes = Bytes::from(value.to_string());
+            return Ok((value, bytes, is_resumption));
+        }
+    }
+    Ok((sent, bytes.clone(), false))
+}
+
+/// The entry of `usage.iterations`, for answers that have one.
+fn iteration(play: &Play, rule: Iterations) -> Option<Iteration> {
+    let fallback = play.blocks.iter().find_map(|block| match block {
+        AnswerBlock::Other(block) if body::kind(block) == "fallback" => block.get("to"),
+        _ => None,
+    });
+    match (fallback, rule) {
+        _ if play.is_compaction => Some(Iteration::Compaction),
+        (Some(model), _) => {
+            let name = model.as_str().or_else(|| body::text(model, "model"));
+            Some(Iteration::Fallback { model: name.unwrap_or_default().to_owned() })
+        }
+        (None, Iterations::Always) => Some(Iteration::Message),
+        (None, Iterations::WhenNeeded) => None,
+    }
 }
 
 /// The answer's content and its message id: recited, or else scripted.
@@ -212,6 +273,9 @@ async fn send(
     visit.note(|record| record.status = Some(200));
     let (content_type, length, body) = match prepared.reply {
         Reply::Stream(events) => {
+            if weather.error_event.is_some() {
+                visit.break_off();
+            }
             let frames = stream_frames(&events, prepared.pace, prepared.cues.as_ref(), visibility, weather);
             ("text/event-stream; charset=utf-8", None, outgoing::body(visit, frames, encoding, weather))
         }

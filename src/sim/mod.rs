@@ -6,8 +6,8 @@
 //! mistake there cannot agree with itself here. Every rule that the vendor leaves open is a setting ([`SimRules`]).
 //!
 //! ```text
-//! server ─ collect ─ faults ─ caller ─ body ─ rules ─ prompt ─ cache ─ script ─ answer ─ outgoing
-//!                                                                  └──── journal: what arrived, what it cost
+//! server ─ collect ─ faults ─ caller ─ threads ─ body ─ rules ─ prompt ─ cache ─ script ─ answer ─ outgoing
+//!                                                                            └──── journal: what arrived, what it cost
 //! ```
 //!
 //! # Example
@@ -41,6 +41,8 @@ pub mod cache;
 pub mod instruction;
 pub mod recital;
 mod script;
+mod summary;
+pub mod threads;
 mod words;
 mod answer;
 mod diagnostics;
@@ -140,6 +142,11 @@ impl Sim {
 
     pub fn faults(&self) -> &Faults {
         &self.world.faults
+    }
+
+    /// The answers to requests with `thread` that can be continued, and those that were; oldest first.
+    pub fn threads(&self) -> Vec<threads::ThreadShown> {
+        self.world.threads().shown()
     }
 
     /// Answers to be given when a request names them.

@@ -10,10 +10,11 @@
 use serde_json::{Map, Value};
 
 use super::body::{Body, BodyMessage, Content, MessageRole, is_thinking, kind, text};
+use super::rules::compaction::is_no_op;
 use super::settings::{AttributionRule, KeyOrder, PromptLayer, SimRules};
 
 /// The beginning of a coding agent's attribution line.
-const ATTRIBUTION: &str = "x-anthropic-billing-header";
+pub const ATTRIBUTION: &str = "x-anthropic-billing-header";
 
 /// The position of a block in the request; ordered as the cache hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -125,7 +126,8 @@ impl Renderer<'_> {
                 self.bare(BlockPlace::Message(index, 0), PromptLayer::Messages, speaker, text)
             }
             Content::Blocks(blocks) => {
-                for (block_index, block) in blocks.iter().enumerate() {
+                let read = blocks.iter().enumerate().filter(|(_, block)| !is_no_op(block));
+                for (block_index, block) in read {
                     self.block(
                         BlockPlace::Message(index, block_index),
                         PromptLayer::Messages,

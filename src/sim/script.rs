@@ -41,6 +41,8 @@ pub enum StopReason {
     ToolUse,
     MaxTokens,
     StopSequence(String),
+    /// A summary was asked for.
+    Compaction,
     /// Of a recital.
     Recited(String),
 }
@@ -52,6 +54,7 @@ impl StopReason {
             StopReason::ToolUse => "tool_use",
             StopReason::MaxTokens => "max_tokens",
             StopReason::StopSequence(_) => "stop_sequence",
+            StopReason::Compaction => "compaction",
             StopReason::Recited(why) => why,
         }
     }
@@ -65,6 +68,8 @@ pub struct Play {
     pub output_tokens: u64,
     pub pace_ms: Option<u64>,
     pub first_ms: u64,
+    /// The answer to a request for a summary.
+    pub is_compaction: bool,
 }
 
 impl Play {
@@ -76,6 +81,7 @@ impl Play {
             output_tokens: recital.output_tokens,
             pace_ms: Some(0),
             first_ms: 0,
+            is_compaction: false,
         }
     }
 }
@@ -94,6 +100,9 @@ pub struct Scene<'a> {
 
 impl Scene<'_> {
     pub fn play(&self) -> Play {
+        if self.body.asks_summary {
+            return self.summarize();
+        }
         let (instruction, step) = self.instruction();
         let mut blocks = Vec::new();
         if self.body.max_tokens != Some(0) {
@@ -111,6 +120,7 @@ impl Scene<'_> {
             output_tokens: 0,
             pace_ms: instruction.pace_ms,
             first_ms: instruction.first_ms,
+            is_compaction: false,
         };
         self.stop_at_sequences(&mut play);
         self.stop_at_max_tokens(&mut play);
@@ -175,7 +185,7 @@ impl Scene<'_> {
         }
     }
 
-    fn words(&self, label: &str) -> Words {
+    pub fn words(&self, label: &str) -> Words {
         Words::from(self.seed, &self.digest, label)
     }
 
@@ -331,7 +341,7 @@ impl Scene<'_> {
     }
 
     /// Counts the output, and ends it where `max_tokens` does. A call that does not fit is not made.
-    fn stop_at_max_tokens(&self, play: &mut Play) {
+    pub fn stop_at_max_tokens(&self, play: &mut Play) {
         let most = self.body.max_tokens.unwrap_or(u64::MAX);
         for index in 0..play.blocks.len() {
             let left = most.saturating_sub(play.output_tokens);

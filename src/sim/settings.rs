@@ -11,6 +11,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::threads::rules::ThreadRules;
+
 /// The cache and validation rules. [`SimRules::set`] turns one by name.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -44,6 +46,8 @@ pub struct SimRules {
     pub options: Options,
     pub version_header: VersionHeader,
     pub diagnosis: DiagnosisRule,
+    pub iterations: Iterations,
+    pub threads: ThreadRules,
 }
 
 impl Default for SimRules {
@@ -72,6 +76,8 @@ impl Default for SimRules {
             options: Options::Checked,
             version_header: VersionHeader::Required,
             diagnosis: DiagnosisRule::Ready,
+            iterations: Iterations::WhenNeeded,
+            threads: ThreadRules::default(),
         }
     }
 }
@@ -258,10 +264,13 @@ pub enum Options {
     Taken,
 }
 
+/// The treatment of a request without `anthropic-version`, or with one that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VersionHeader {
+    /// Refused.
     Required,
+    /// Answered as the oldest version would.
     Optional,
 }
 
@@ -274,6 +283,15 @@ pub enum DiagnosisRule {
     /// A reason of null: the comparison had not ended when the answer began.
     Pending,
     Unavailable,
+}
+
+/// Which answers have `usage.iterations`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Iterations {
+    /// Those whose bill is not at the top level, or not all of the requested model.
+    WhenNeeded,
+    Always,
 }
 
 /// Decides if a parameter that is set to its default equals one that is left out.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::cache::PendingWrite;
 use super::journal::{ExchangeEnding, Number, RequestRecord};
+use super::threads::ThreadTurn;
 use super::world::World;
 
 #[derive(Debug)]
@@ -16,13 +17,26 @@ pub struct Visit {
     number: Number,
     pub request_id: String,
     writes: Vec<PendingWrite>,
+    /// Of a request with `thread`.
+    pub thread: Option<ThreadTurn>,
+    /// The answer ends without `message_stop`.
+    is_broken: bool,
     has_begun: bool,
     has_ended: bool,
 }
 
 impl Visit {
     pub fn new(world: Arc<World>, number: Number, request_id: String) -> Self {
-        Visit { world, number, request_id, writes: Vec::new(), has_begun: false, has_ended: false }
+        Visit {
+            world,
+            number,
+            request_id,
+            writes: Vec::new(),
+            thread: None,
+            is_broken: false,
+            has_begun: false,
+            has_ended: false,
+        }
     }
 
     pub fn number(&self) -> Number {
@@ -53,6 +67,11 @@ impl Visit {
         }
     }
 
+    /// The stream will end with an error, so that its last byte is not the end of a message.
+    pub fn break_off(&mut self) {
+        self.is_broken = true;
+    }
+
     pub fn complete(&mut self) {
         self.end(ExchangeEnding::Complete);
     }
@@ -66,6 +85,11 @@ impl Visit {
             return;
         }
         self.has_ended = true;
+        if let Some(turn) = self.thread.take() {
+            let is_whole = ending == ExchangeEnding::Complete && !self.is_broken;
+            let (now_ms, rules) = (self.world.clock.now_ms(), &self.world.config.rules.threads);
+            self.world.threads().settle(turn, is_whole, now_ms, rules);
+        }
         let now_us = self.world.elapsed_us();
         self.note(|record| {
             record.ended_us = Some(now_us);

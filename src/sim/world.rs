@@ -14,6 +14,7 @@ use super::faults::Faults;
 use super::journal::Journal;
 use super::recital::Recitals;
 use super::rules::signature::Signer;
+use super::threads::Threads;
 
 /// Prompts whose repetitions are counted. Beyond that a repetition has its arrival number alone.
 const MOST_COUNTED_PROMPTS: usize = 100_000;
@@ -32,6 +33,7 @@ pub struct World {
     cache: Mutex<Cache>,
     journal: Mutex<Journal>,
     fingerprints: Mutex<Fingerprints>,
+    threads: Mutex<Threads>,
     answered: Mutex<HashMap<[u8; 32], u64>>,
 }
 
@@ -47,6 +49,7 @@ impl World {
             cache: Mutex::new(Cache::new(limits.cache_entries)),
             journal: Mutex::new(Journal::new(limits.journal_requests, limits.journal_bytes)),
             fingerprints: Mutex::new(Fingerprints::new(limits.fingerprints)),
+            threads: Mutex::new(Threads::new(limits.threads, limits.thread_bytes, config.seed)),
             answered: Mutex::new(HashMap::new()),
             config,
         }
@@ -67,6 +70,10 @@ impl World {
 
     pub fn fingerprints(&self) -> MutexGuard<'_, Fingerprints> {
         lock(&self.fingerprints)
+    }
+
+    pub fn threads(&self) -> MutexGuard<'_, Threads> {
+        lock(&self.threads)
     }
 
     /// How often a prompt was answered before this time.

@@ -6,14 +6,17 @@
 //!
 //! Example: five markers → 400 `A maximum of 4 blocks with cache_control may be provided. Found 5.`
 
+pub mod compaction;
 mod markers;
 mod options;
 mod pairing;
 pub mod signature;
 mod tools;
 mod turns;
+mod version;
 
 use super::body::Body;
+use super::caller::ApiVersion;
 use super::error::ApiError;
 use super::prompt::RequestedBreakpoint;
 use super::settings::{Options, SimRules, UnknownInput};
@@ -25,6 +28,7 @@ pub type RequestBetas<'a> = [&'a str];
 pub fn check(
     body: &Body<'_>,
     betas: &RequestBetas<'_>,
+    version: ApiVersion,
     rules: &SimRules,
 ) -> Result<Vec<RequestedBreakpoint>, ApiError> {
     if rules.unknown_input == UnknownInput::Refuse
@@ -32,6 +36,7 @@ pub fn check(
     {
         return Err(ApiError::invalid(format!("{field}: Extra inputs are not permitted")));
     }
+    version::check(body, version)?;
     if rules.options == Options::Checked {
         options::check(body, betas)?;
         tools::check(body)?;

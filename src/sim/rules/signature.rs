@@ -13,6 +13,7 @@ use super::super::models::ThinkingBinding;
 use super::super::prompt::{Bond, DigestedPrompt};
 use super::super::render::BlockPlace;
 use super::super::settings::{Mismatch, Signatures, SimRules};
+use super::compaction;
 
 /// Signs and verifies with a key that follows from the seed.
 #[derive(Debug, Clone)]
@@ -28,7 +29,7 @@ struct Claim {
 }
 
 const CLAIM_BYTES: usize = 8 + 16 + 8 + 8 + 16;
-const SEAL_BYTES: usize = 16;
+pub const SEAL_BYTES: usize = 16;
 const SIGNATURE_LETTERS: usize = (CLAIM_BYTES + SEAL_BYTES).div_ceil(3) * 4;
 
 /// Blocks that the model does not get to read.
@@ -76,7 +77,7 @@ impl Signer {
         })
     }
 
-    fn seal(&self, claim: &[u8]) -> [u8; SEAL_BYTES] {
+    pub fn seal(&self, claim: &[u8]) -> [u8; SEAL_BYTES] {
         take(blake3::keyed_hash(&self.key, claim).as_bytes(), 0)
     }
 }
@@ -94,6 +95,7 @@ pub fn check(
     }
     let latest = body.messages.iter().rposition(|message| message.role == MessageRole::Assistant);
     let behaviour = Behaviour::of(body, rules);
+    let has_summary = compaction::is_carried(body);
     for (place, bond) in prompt.bonds() {
         let BlockPlace::Message(message, block) = place else { continue };
         let value = &body.messages[message].content.blocks()[block];
@@ -103,7 +105,7 @@ pub fn check(
         }
         if claim.model != digest::<8>(body.model.id.as_bytes()) {
             dropped.places.push(place);
-        } else if body.model.binding == ThinkingBinding::Bound && claim.bond != bond {
+        } else if body.model.binding == ThinkingBinding::Bound && !holds(&claim.bond, &bond, has_summary) {
             match behaviour {
                 Behaviour::Refuse => return Err(mismatch(value, place, &claim.bond, &bond)),
                 Behaviour::DropAndReport => dropped.reported.push(place),
@@ -113,6 +115,12 @@ pub fn check(
         }
     }
     Ok(dropped)
+}
+
+/// Behind a summary the messages before the block are gone, so only tools and system prompt are compared.
+fn holds(signed: &Bond, found: &Bond, has_summary: bool) -> bool {
+    let is_same_head = signed.tools == found.tools && signed.system == found.system;
+    is_same_head && (has_summary || signed.prefix == found.prefix)
 }
 
 /// The treatment of mismatched blocks in this request.
@@ -182,7 +190,7 @@ fn mismatch(block: &Value, place: BlockPlace, signed: &Bond, found: &Bond) -> Ap
     ))
 }
 
-fn digest<const N: usize>(bytes: &[u8]) -> [u8; N] {
+pub fn digest<const N: usize>(bytes: &[u8]) -> [u8; N] {
     take(blake3::hash(bytes).as_bytes(), 0)
 }
 

@@ -4,9 +4,10 @@ use super::super::body::{Body, BodyMessage, Content, MessageRole, kind, text};
 use super::super::error::ApiError;
 use super::super::models::Support;
 use super::super::settings::{SimRules, UnknownInput};
+use super::compaction;
 
 /// Block types documented today, for the strict reading.
-const KNOWN_BLOCKS: [&str; 26] = [
+pub const KNOWN_BLOCKS: [&str; 26] = [
     "text",
     "image",
     "document",
@@ -54,6 +55,7 @@ pub fn check(body: &Body<'_>, rules: &SimRules) -> Result<(), ApiError> {
 fn check_first(body: &Body<'_>) -> Result<(), ApiError> {
     match body.messages[0].role {
         MessageRole::User => Ok(()),
+        MessageRole::Assistant if opens_with_summary(body) => Ok(()),
         MessageRole::Assistant => {
             Err(ApiError::invalid("messages: first message must use the \"user\" role"))
         }
@@ -62,6 +64,12 @@ fn check_first(body: &Body<'_>) -> Result<(), ApiError> {
             Err(ApiError::invalid("messages.0: role 'system' is not allowed in the first message"))
         }
     }
+}
+
+/// A summary may stand in either role.
+fn opens_with_summary(body: &Body<'_>) -> bool {
+    let first = body.messages[0].content.blocks().first();
+    first.is_some_and(|block| kind(block) == "compaction" && !compaction::is_no_op(block))
 }
 
 fn require_system_messages(body: &Body<'_>) -> Result<(), ApiError> {
@@ -146,6 +154,10 @@ fn check_system(body: &Body<'_>) -> Result<(), ApiError> {
 }
 
 fn check_last(body: &Body<'_>) -> Result<(), ApiError> {
+    let is_summary_alone = body.messages.len() == 1 && opens_with_summary(body);
+    if body.is_resumption || is_summary_alone {
+        return Ok(());
+    }
     let Some(last) = body.messages.last().filter(|last| last.role == MessageRole::Assistant) else {
         return Ok(());
     };

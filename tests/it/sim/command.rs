@@ -28,7 +28,16 @@ async fn it_says_where_it_listens_serves_and_stops_at_sigterm() {
 async fn help_shows_the_grammar_the_faults_and_an_example() {
     let output = forkpoint(&["--help"]).output().await.unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
-    for needle in ["[[sim:", "fan_out", "/sim/faults", "x-sim-cut-at", "curl ", "--rule"] {
+    for needle in [
+        "[[sim:",
+        "fan_out",
+        "/sim/faults",
+        "x-sim-cut-at",
+        "curl ",
+        "--rule",
+        "/sim/threads",
+        "thread_not_found",
+    ] {
         assert!(help.contains(needle), "{needle} is missing in:\n{help}");
     }
 }

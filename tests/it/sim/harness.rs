@@ -63,6 +63,28 @@ impl Bench {
         message
     }
 
+    pub fn beta(&self, betas: &str) -> RequestBuilder {
+        self.post("/v1/messages").header("anthropic-beta", betas)
+    }
+
+    /// The answer to a request with these betas, which must be accepted.
+    pub async fn message_beta(&self, betas: &str, body: &Value) -> Value {
+        let response = self.beta(betas).json(body).send().await.unwrap();
+        let status = response.status();
+        let answer: Value = response.json().await.unwrap();
+        assert_eq!(status, 200, "{answer}");
+        answer
+    }
+
+    /// Status and `error` of a request with these betas, which must be refused.
+    pub async fn refusal_beta(&self, betas: &str, body: &Value) -> (u16, Value) {
+        let response = self.beta(betas).json(body).send().await.unwrap();
+        let status = response.status().as_u16();
+        let mut answer: Value = response.json().await.unwrap();
+        assert_eq!(answer["type"], "error", "{answer}");
+        (status, answer["error"].take())
+    }
+
     pub async fn usage(&self, body: &Value) -> Tokens {
         Tokens::of(&self.message(body).await["usage"])
     }

@@ -53,7 +53,8 @@ async fn calls_results_and_compactions_can_carry_a_marker() {
     let result = json!({"type": "tool_result", "tool_use_id": "toolu_1", "content": "done"});
     let compaction = json!({"type": "compaction", "content": "so far"});
     let turn = assistant(json!([marked(compaction), marked(search), found, marked(call)]));
-    bench.message(&request(json!([user("go"), turn, user(json!([marked(result)]))]))).await;
+    let body = request(json!([user("go"), turn, user(json!([marked(result)]))]));
+    bench.message_beta("compact-2026-01-12", &body).await;
     assert_eq!(bench.last_record().breakpoints.len(), 4);
 }
 

@@ -6,6 +6,7 @@
 mod harness;
 mod cache;
 mod command;
+mod compaction;
 mod diagnostics;
 mod equality;
 mod faults;
@@ -14,6 +15,8 @@ mod markers;
 mod options;
 mod refusals;
 mod script;
+mod threads;
 mod thinking;
+mod versions;
 mod visibility;
 mod wire;
