@@ -36,8 +36,8 @@ pub fn check(
     {
         return Err(ApiError::invalid(format!("{field}: Extra inputs are not permitted")));
     }
-    version::check(body, version)?;
     if rules.options == Options::Checked {
+        version::check(body, version)?;
         options::check(body, betas)?;
         tools::check(body)?;
     }

@@ -126,7 +126,9 @@ impl Threads {
             return Err(thread_fingerprint_mismatch(&differing));
         }
         let continued = join(held, &sent)?;
-        slot.state = SlotState::Running(held.clone());
+        if let SlotState::Open(held) = std::mem::replace(&mut slot.state, SlotState::Spent) {
+            slot.state = SlotState::Running(held);
+        }
         Ok(continued)
     }
 
