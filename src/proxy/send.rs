@@ -71,7 +71,7 @@ impl Proxy {
     /// Returns the kind of refusal, if the answer is one.
     pub(super) async fn refusal(&self, answer: &mut Answer) -> Option<UpstreamRefusal> {
         let status = answer.response.status().as_u16();
-        if !matches!(status, 400 | 413) {
+        if !matches!(status, 400 | 413 | 415 | 422) {
             return None;
         }
         let headers = answer.response.headers().clone();

@@ -19,7 +19,8 @@ impl UpstreamRefusal {
             400 if says("prompt is too long") || says("exceed context limit") => {
                 Some(UpstreamRefusal::Window)
             }
-            400 => Some(UpstreamRefusal::Other),
+            // Gateways before the API say what they cannot read with 415 or 422.
+            400 | 415 | 422 => Some(UpstreamRefusal::Other),
             _ => None,
         }
     }
@@ -81,7 +82,9 @@ mod tests {
             UpstreamRefusal::of(400, b"prompt is too long: 210000 tokens > 200000"),
             Some(UpstreamRefusal::Window)
         );
-        assert_eq!(UpstreamRefusal::of(400, b"no"), Some(UpstreamRefusal::Other));
+        for status in [400, 415, 422] {
+            assert_eq!(UpstreamRefusal::of(status, b"no"), Some(UpstreamRefusal::Other));
+        }
         assert_eq!(UpstreamRefusal::of(413, bound), Some(UpstreamRefusal::TooLarge));
         for status in [200, 401, 429, 500, 529] {
             assert_eq!(UpstreamRefusal::of(status, bound), None);

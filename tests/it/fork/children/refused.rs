@@ -20,7 +20,7 @@ pub fn refuse_forks(stage: &Stage, status: u16) {
 
 #[tokio::test]
 async fn a_refused_fork_goes_out_once_more_as_it_came_and_the_fork_point_stands_down() {
-    for (status, reason) in [(400, "refused"), (413, "too_large")] {
+    for (status, reason) in [(400, "refused"), (413, "too_large"), (415, "refused"), (422, "refused")] {
         for model in [FREE, BOUND] {
             let stage = Stage::new(|_| ()).await;
             let script = "[[sim:fan_out n=3 tool=Agent field=prompt thinking=20 | text]]";
