@@ -60,7 +60,13 @@ fn is(value: &[u8], word: &[u8]) -> bool {
 
 /// Makes received headers fit for the upstream. Everything else stays as it came, duplicates included.
 pub fn for_upstream(headers: &mut HeaderMap) {
+    let takes_trailers = takes_trailers(headers);
     strip_hop_by_hop(headers);
+    if takes_trailers {
+        // The field holds for one hop, and HTTP/1.1 wants that said with it.
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+        headers.insert(CONNECTION, HeaderValue::from_static("te"));
+    }
     strip_ours(headers);
     // The HTTP client that sends the request writes the upstream's name here.
     headers.remove(HOST);
@@ -108,10 +114,6 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
         .flat_map(|value| value.as_bytes().split(|b| *b == b','))
         .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
         .collect();
-    let trailers = headers
-        .get_all(TE)
-        .iter()
-        .any(|value| value.as_bytes().split(|b| *b == b',').any(|coding| is(coding, b"trailers")));
     for name in named {
         headers.remove(name);
     }
@@ -119,9 +121,12 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
         headers.remove(name);
     }
     headers.remove(TE);
-    if trailers {
-        headers.insert(TE, HeaderValue::from_static("trailers"));
-    }
+}
+
+fn takes_trailers(headers: &HeaderMap) -> bool {
+    let mut codings =
+        headers.get_all(TE).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    codings.any(|coding| is(coding, b"trailers"))
 }
 
 #[cfg(test)]
@@ -185,10 +190,16 @@ mod tests {
         let mut headers = request.headers().clone();
         for_upstream(&mut headers);
         let left: Vec<_> = headers.iter().map(|(n, v)| (n.as_str(), v.to_str().unwrap())).collect();
-        assert_eq!(left.len(), 5, "{left:?}");
-        for kept in
-            [("x-api-key", "k"), ("accept", "a"), ("accept", "b"), ("trailer", "x-sum"), ("te", "trailers")]
-        {
+        let kept = [
+            ("x-api-key", "k"),
+            ("accept", "a"),
+            ("accept", "b"),
+            ("trailer", "x-sum"),
+            ("te", "trailers"),
+            ("connection", "te"),
+        ];
+        assert_eq!(left.len(), kept.len(), "{left:?}");
+        for kept in kept {
             assert!(left.contains(&kept), "{kept:?}");
         }
     }

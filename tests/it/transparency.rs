@@ -84,8 +84,10 @@ async fn what_belongs_to_one_hop_or_to_us_is_dropped() {
         x-forkpoint-session: s\r\nx-kept: 1\r\n\r\n";
     forkpoint.client().await.ask(request).await;
     let head = upstream.next().await.head;
-    assert_eq!(head.names(), ["host", "te", "x-kept"]);
-    assert_eq!(head.get("te").unwrap(), "trailers");
+    assert_eq!(head.names(), ["connection", "host", "te", "x-kept"]);
+    assert_eq!((head.get("te").unwrap(), head.get("connection").unwrap()), ("trailers".into(), "te".into()));
+    forkpoint.client().await.ask(b"GET / HTTP/1.1\r\nhost: here\r\nte: gzip\r\n\r\n").await;
+    assert_eq!(upstream.next().await.head.names(), ["host"]);
 }
 
 #[tokio::test]
