@@ -41,7 +41,9 @@ The calls of the last turn above go on elsewhere, and their results do not come 
 that work: answer it from what stands above.";
 
 /// The words with which clients name the directory that an agent works in.
-const DIRECTORY: &[u8] = b"orking directory: ";
+const DIRECTORY: [&[u8]; 4] = [b"orking directory: ", b"urrent directory: ", b"cwd: ", b"<cwd>"];
+/// How often each of them is looked for in a text.
+const MENTIONS_MAX: usize = 16;
 /// Longer than any path.
 const PATH_BYTES_MAX: usize = 4096;
 /// The number of leading messages in which clients name it.
@@ -154,18 +156,22 @@ pub fn name_of<'b>(body: &'b [u8], tool: &Piece) -> Option<Cow<'b, str>> {
 }
 
 /// Returns where a child works, if that is not where its parent does: both name a directory and differ, or the call
-/// asks for it.
+/// asks for it. A directory that the call names (`cwd`) comes before that of the child's prompt.
 pub fn worktree<'a>(
     child: &'a Remembered,
     parent: &'a Remembered,
     fork: &ForkPoint,
     call: Option<usize>,
 ) -> Option<Worktree<'a>> {
-    let (own, parents) = (directory(child), directory(parent));
-    let asked = call.and_then(|call| fork.input(call)).is_some_and(|input| {
-        let value = json::member(&input, 0, "isolation");
-        value.and_then(|value| json::text(&input, &value)).is_some_and(|word| word == "worktree")
-    });
+    let input = call.and_then(|call| fork.input(call));
+    let said = |name: &str| {
+        let input = input.as_ref()?;
+        let value = json::member(input, 0, name)?;
+        json::text(input, &value).map(|text| Cow::Owned(text.into_owned()))
+    };
+    let asked = said("isolation").is_some_and(|word: Cow<'_, str>| word == "worktree");
+    let own = said("cwd").or_else(|| directory(child));
+    let parents = directory(parent);
     let differ = own.is_some() && parents.is_some() && own != parents;
     match (differ, asked) {
         (true, _) => Some(Worktree { own, parents }),
@@ -183,12 +189,25 @@ fn directory(request: &Remembered) -> Option<Cow<'_, str>> {
     let spoken = pieces.filter(|(index, _)| anatomy.layer(*index) != Layer::Tools);
     let mut texts = spoken.map(|(_, piece)| piece.text().unwrap_or_else(|| piece.span.clone()));
     texts.find_map(|span| {
-        let start = span.start + memmem::find(&body[span.clone()], DIRECTORY)? + DIRECTORY.len();
-        let line = &body[start..span.end.min(start + PATH_BYTES_MAX)];
-        // Within a string: up to its end, or to the escape that ends the line.
-        let end = line.iter().position(|byte| matches!(byte, b'"' | b'<'));
-        let end = memmem::find(line, b"\\n").into_iter().chain(end).min()?;
-        let quoted = [b"\"", &line[..end], b"\""].concat();
-        json::text(&quoted, &(0..quoted.len())).map(|path| Cow::Owned(path.trim().to_owned()))
+        let text = &body[span];
+        let mentions = |words: &&'static [u8]| {
+            let length = words.len();
+            memmem::find_iter(text, *words).take(MENTIONS_MAX).map(move |at| at + length)
+        };
+        let mut starts: Vec<usize> = DIRECTORY.iter().flat_map(mentions).collect();
+        starts.sort_unstable();
+        starts.into_iter().find_map(|start| path_in(&text[start..])).map(Cow::Owned)
     })
+}
+
+/// The path that a text within a JSON string begins with. Words that only explain what a directory is for are none.
+fn path_in(text: &[u8]) -> Option<String> {
+    let line = &text[..text.len().min(PATH_BYTES_MAX)];
+    // Up to the end of the string, or to the escape that ends the line.
+    let end = line.iter().position(|byte| matches!(byte, b'"' | b'<'));
+    let end = memmem::find(line, b"\\n").into_iter().chain(end).min()?;
+    let quoted = [b"\"", &line[..end], b"\""].concat();
+    let path = json::text(&quoted, &(0..quoted.len()))?.trim().to_owned();
+    let has_drive = path.as_bytes().get(1) == Some(&b':');
+    (path.starts_with(['/', '~', '\\']) || has_drive).then_some(path)
 }

@@ -123,6 +123,29 @@ fn a_child_that_works_elsewhere_is_told_so() {
 }
 
 #[test]
+fn a_directory_is_known_by_the_words_of_each_client_and_by_the_call() {
+    let notice = "in the directory /srv/trees/a, not in that of the main agent (/srv/main)";
+    let is_told = |parent: &serde_json::Value, child: &serde_json::Value, calls: &[serde_json::Value]| {
+        let (_, composed) = Scene::of(&parent.to_string(), calls).first(&child.to_string(), 0);
+        bytes(&composed).contains(notice)
+    };
+    for (before, after) in
+        [("Working directory: ", "\n"), ("Current directory: ", "\n"), ("cwd: ", "\n"), ("<cwd>", "</cwd>\n")]
+    {
+        let (mut parent, mut child) = (parent_body(), child_body("a"));
+        let explained = "Commands take cwd: where they run.";
+        parent["system"] = json!(format!("You lead. {explained}\n{before}/srv/main{after}Other: 1"));
+        child["system"] = json!(format!("You work.\n{before}/srv/trees/a{after}Other: 1"));
+        assert!(is_told(&parent, &child, &two_calls()), "{before}");
+        child["system"] = json!("You work.");
+        assert!(!is_told(&parent, &child, &two_calls()), "{before}");
+        let mut calls = two_calls();
+        calls[0]["input"]["cwd"] = json!("/srv/trees/a");
+        assert!(is_told(&parent, &child, &calls), "{before}");
+    }
+}
+
+#[test]
 fn what_the_parent_says_too_is_not_said_again() {
     let scene = Scene::new();
     let mut child = child_body("a");

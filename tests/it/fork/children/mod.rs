@@ -16,6 +16,7 @@ mod wire;
 mod betas;
 mod images;
 mod counts;
+mod directories;
 
 use forkpoint::config::Config;
 use forkpoint::sim::models::{ModelSpec, public_models};
