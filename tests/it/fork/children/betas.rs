@@ -8,7 +8,7 @@ use forkpoint::sim::settings::PromptLayer;
 use serde_json::{Value, json};
 
 use super::{Exchange, FORKED, FREE, Stage, child, extend, parent, plan, usage};
-use crate::harness::Log;
+use crate::harness::{Log, until};
 use crate::workload::{Letter, prose};
 
 const PARENTS: &str = "one-2099-01-01";
@@ -66,46 +66,78 @@ impl Stage {
     }
 }
 
+/// A stage whose children are forked at any price, or never, and what they were predicted to cost forked.
+struct Priced {
+    stage: Stage,
+    log: Log,
+    children: usize,
+}
+
+impl Priced {
+    async fn before(betas: PromptLayer) -> Priced {
+        let log = Log::start();
+        Priced { stage: before(betas, |_| ()).await, log, children: 0 }
+    }
+
+    /// The next child, and its predicted cost.
+    async fn child(&mut self, is_forked: bool, subject: &str) -> (Exchange, f64) {
+        let told = self.stage.fan_out_with_one(subject).await;
+        self.small_child(is_forked, &told[0]).await
+    }
+
+    async fn small_child(&mut self, is_forked: bool, told: &str) -> (Exchange, f64) {
+        let ratio = if is_forked { 100.0 } else { 0.0 };
+        self.stage.forkpoint.reload(|config| config.fork.policy.max_cost_ratio = ratio);
+        let exchange = self.stage.small_child(told).await;
+        self.children += 1;
+        let predicted = || -> Vec<f64> {
+            self.log.records().iter().filter_map(|line| line["predicted_forked"].as_f64()).collect()
+        };
+        until("the child's line", || predicted().len() == self.children).await;
+        let predicted = predicted().pop().unwrap();
+        (exchange, predicted)
+    }
+}
+
+/// What is priced with the parent's messages cold costs so much more than with them warm.
+const COLD: f64 = 1.4;
+
 #[tokio::test]
 async fn betas_that_a_conversation_has_shown_to_cost_nothing_are_priced_so() {
     for mode in [Mode::Fork, Mode::Align] {
-        let stage = before(PromptLayer::Nothing, |_| ()).await;
-        stage.forkpoint.reload(|config| config.server.mode = mode);
-        let before = stage.child_with_both("It is about trains.").await;
+        let mut priced = Priced::before(PromptLayer::Nothing).await;
+        priced.stage.forkpoint.reload(|config| config.server.mode = mode);
+        let (before, cold) = priced.child(false, "It is about trains.").await;
         if mode == Mode::Fork {
             assert_eq!(plan(&before), ["child", "aligned", "cost"], "nothing is known yet");
         }
-        stage.one_more_beta("It is about ships.").await;
-        let second = stage.one_more_beta("It is about planes.").await;
+        priced.stage.one_more_beta("It is about ships.").await;
+        let second = priced.stage.one_more_beta("It is about planes.").await;
         assert!(usage(&second).cache_read * 10 > usage(&second).prompt() * 9, "{:?}", usage(&second));
-        stage.forkpoint.reload(|config| config.server.mode = Mode::Fork);
-        let after = stage.child_with_both("It is about roads.").await;
+        priced.stage.forkpoint.reload(|config| config.server.mode = Mode::Fork);
+        let (after, warm) = priced.child(true, "It is about roads.").await;
         assert_eq!(plan(&after), FORKED, "{mode:?}");
+        assert!(cold > COLD * warm, "{cold} {warm}");
         assert!(usage(&after).cache_read * 10 > usage(&after).prompt() * 7, "{:?}", usage(&after));
     }
 }
 
 #[tokio::test]
 async fn a_bill_that_shows_the_contrary_makes_betas_dear_again() {
-    let log = Log::start();
-    let stage = before(PromptLayer::Nothing, |_| ()).await;
-    stage.one_more_beta("It is about ships.").await;
-    stage.one_more_beta("It is about planes.").await;
-    let told = stage.fan_out_with_one("It is about roads.").await;
+    let mut priced = Priced::before(PromptLayer::Nothing).await;
+    priced.stage.one_more_beta("It is about ships.").await;
+    priced.stage.one_more_beta("It is about planes.").await;
+    let told = priced.stage.fan_out_with_one("It is about roads.").await;
     // The upstream loses its entries before it should.
-    stage.sim.clock().advance(Duration::from_secs(600));
-    let dear = stage.small_child(&told[0]).await;
-    assert_eq!(plan(&dear), FORKED, "as was learned");
-    assert_eq!(usage(&dear).cache_read, 0);
-    assert_eq!(plan(&stage.child_with_both("It is about woods.").await), ["child", "aligned", "cost"]);
-    stage.one_more_beta("It is about towns.").await;
-    // What was lost so far keeps it from being forked, and not its betas.
-    assert_eq!(plan(&stage.child_with_both("It is about hills.").await), ["child", "aligned", "cost"]);
-    stage.ended("unforked", 2).await;
-    let predicted: Vec<f64> =
-        log.records().iter().filter_map(|line| line["predicted_forked"].as_f64()).collect();
-    let [.., woods, hills] = predicted[..] else { panic!("{predicted:?}") };
-    assert!(hills < 0.7 * woods, "{predicted:?}");
+    priced.stage.sim.clock().advance(Duration::from_secs(600));
+    let (lost, warm) = priced.small_child(true, &told[0]).await;
+    assert_eq!(plan(&lost), FORKED);
+    assert_eq!(usage(&lost).cache_read, 0);
+    let (_, cold) = priced.child(false, "It is about woods.").await;
+    assert!(cold > COLD * warm, "{cold} {warm}");
+    priced.stage.one_more_beta("It is about towns.").await;
+    let (_, warm) = priced.child(false, "It is about hills.").await;
+    assert!(cold > COLD * warm, "{cold} {warm}");
 }
 
 #[tokio::test]
@@ -119,13 +151,11 @@ async fn betas_that_are_a_part_of_the_key_stay_dear() {
 
 #[tokio::test]
 async fn a_fork_that_pays_all_the_same_shows_what_its_betas_cost() {
-    for (betas, shown) in
-        [(PromptLayer::Nothing, FORKED), (PromptLayer::Messages, ["child", "aligned", "cost"])]
-    {
-        let stage = before(betas, |_| ()).await;
-        stage.forkpoint.reload(|config| config.fork.policy.max_cost_ratio = 100.0);
-        assert_eq!(plan(&stage.child_with_both("It is about roads.").await), FORKED);
-        stage.forkpoint.reload(|config| config.fork.policy.max_cost_ratio = 1.0);
-        assert_eq!(plan(&stage.child_with_both("It is about towns.").await), shown, "{betas:?}");
+    for (betas, is_harmless) in [(PromptLayer::Nothing, true), (PromptLayer::Messages, false)] {
+        let mut priced = Priced::before(betas).await;
+        let (first, unknown) = priced.child(true, "It is about roads.").await;
+        assert_eq!(plan(&first), FORKED);
+        let (_, known) = priced.child(false, "It is about towns.").await;
+        assert_eq!(unknown > COLD * known, is_harmless, "{betas:?}: {unknown} {known}");
     }
 }

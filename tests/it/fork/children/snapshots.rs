@@ -144,7 +144,7 @@ async fn the_newest_turn_of_a_session_is_named_without_its_id() {
 
 #[tokio::test]
 async fn what_a_question_with_instructions_costs_is_told_by_its_parents_model() {
-    let stage = Stage::new(|config| config.fork.policy.max_cost_ratio = 1.0).await;
+    let stage = Stage::new(|config| config.fork.policy.max_cost_ratio = 5.0).await;
     let turn = stage.fanned_out(&parent(FREE, FAN_OUT), "one").await;
     let asked = |words: usize| {
         let mut body = question();
