@@ -120,10 +120,8 @@ class Failed(Exception):
 class Process:
     """A child process whose output is read as it comes; ended with the block that holds it."""
 
-    def __init__(self, command: list[Any], **pipes: Any) -> None:
-        own = {"HOME": HOME.name, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
-        # Small children of small parents, forked whatever that costs beside aligning: the bytes are what is checked.
-        own["FORKPOINT_FORK__CONTEXT_PREMIUM"] = "100"
+    def __init__(self, command: list[Any], settings: dict[str, str] | None = None, **pipes: Any) -> None:
+        own = {"HOME": HOME.name, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", **(settings or {})}
         self.name = " ".join(Path(word).name for word in command[:2])
         self.child = subprocess.Popen(
             command,
@@ -180,10 +178,16 @@ def start_simulator(stack: ExitStack) -> str:
     return simulator.wait_for(simulator.lines(simulator.child.stdout), r"^listening on (http://\S+)$")
 
 
-def start_forkpoint(stack: ExitStack, upstream: str, mode: str) -> tuple[str, str, Lines]:
+# Children of small parents, forked whatever that costs: the bytes are what is checked.
+AT_ANY_PRICE = {"FORKPOINT_FORK__CONTEXT_PREMIUM": "100", "FORKPOINT_FORK__MAX_COST_RATIO": "100"}
+
+
+def start_forkpoint(
+    stack: ExitStack, upstream: str, mode: str, settings: dict[str, str]
+) -> tuple[str, str, Lines]:
     command = [FORKPOINT, "serve", "--mode", mode, "--upstream", upstream]
     command += ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
-    proxy = stack.enter_context(Process(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
+    proxy = stack.enter_context(Process(command, settings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
     lines = proxy.lines(proxy.child.stderr)
     address = proxy.wait_for(lines, r"^ +proxy +(http://\S+)$")
     return address, proxy.wait_for(lines, r"^ +admin +(http://\S+)$"), lines
@@ -248,7 +252,8 @@ def proxied(host: Host, program: str, expectation: Expectation, mode: str, direc
     """What the program saw through forkpoint in one of its modes."""
     with ExitStack() as stack:
         simulator = start_simulator(stack)
-        proxy, admin, said = start_forkpoint(stack, simulator, mode)
+        settings = AT_ANY_PRICE if expectation.forked else {}
+        proxy, admin, said = start_forkpoint(stack, simulator, mode, settings)
         try:
             saw = run(host, program, expectation, proxy, simulator)
             saw.requests = relayed(saw.requests)
