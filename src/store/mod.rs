@@ -30,7 +30,7 @@ pub use budget::{Budget, ByteKind};
 pub use tenant::Tenant;
 
 use crate::engine::family::fanout::Rules;
-use crate::engine::fork::experiment::{Declined, Rereads};
+use crate::engine::fork::experiment::{Declined, ForkExperiment, Rereads};
 use crate::engine::gate::GateSettings;
 use crate::engine::tenant::TenantAccess;
 use crate::engine::words::{Arm, Moment, Refusal, TenantId, Ticket};
@@ -207,24 +207,24 @@ impl Store {
 
     /// Returns what the children of each tenant, tool and arm have read again, if anything.
     pub fn rereads(&self) -> Vec<(TenantId, String, Arm, Rereads)> {
-        let of = |(id, tenant): (TenantId, Arc<Tenant>)| {
-            tenant.look(|state| {
-                let read = state.experiment.rereads().filter(|(_, _, rereads)| rereads.turns > 0);
-                read.map(|(tool, arm, rereads)| (id, tool.to_owned(), arm, *rereads)).collect::<Vec<_>>()
-            })
-        };
-        self.known().into_iter().flat_map(of).collect()
+        self.experiments(|id, experiment| {
+            let read = experiment.rereads().filter(|(_, _, rereads)| rereads.turns > 0);
+            read.map(|(tool, arm, rereads)| (id, tool.to_owned(), arm, *rereads)).collect()
+        })
     }
 
     /// Returns the children of each tenant and tool that were not forked, by reason.
-    pub fn declined(&self) -> Vec<(TenantId, String, Refusal, Declined)> {
-        let of = |(id, tenant): (TenantId, Arc<Tenant>)| {
-            tenant.look(|state| {
-                let all = state.experiment.all_declined();
-                all.map(|(tool, why, declined)| (id, tool.to_owned(), why, declined)).collect::<Vec<_>>()
-            })
-        };
-        self.known().into_iter().flat_map(of).collect()
+    pub fn declined(&self) -> Vec<(String, Refusal, Declined)> {
+        self.experiments(|_, experiment| {
+            let all = experiment.all_declined();
+            all.map(|(tool, why, declined)| (tool.to_owned(), why, declined)).collect()
+        })
+    }
+
+    /// Gathers what is known of the children of every tenant.
+    fn experiments<R>(&self, of: impl Fn(TenantId, &ForkExperiment) -> Vec<R>) -> Vec<R> {
+        let tenants = self.known().into_iter();
+        tenants.flat_map(|(id, tenant)| tenant.look(|state| of(id, &state.experiment))).collect()
     }
 
     /// Forgets all that is known of a tenant, for good; `false` if there was nothing.

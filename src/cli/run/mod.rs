@@ -194,7 +194,7 @@ fn rereads(proxy: &Proxy) -> BTreeMap<String, u64> {
 /// The children that were not forked, by the tool that started them and the reason.
 fn declined(proxy: &Proxy) -> BTreeMap<(String, &'static str), Declined> {
     let mut all = BTreeMap::new();
-    for (_, tool, why, declined) in proxy.store().declined() {
+    for (tool, why, declined) in proxy.store().declined() {
         let sum: &mut Declined = all.entry((tool, reasons::in_words(why))).or_default();
         sum.children += declined.children;
         sum.forked_usd += declined.forked_usd;

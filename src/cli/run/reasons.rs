@@ -43,7 +43,7 @@ pub fn in_words(refusal: Refusal) -> &'static str {
             "forked they would cost more than allowed (fork.max_cost_ratio, fork.context_premium)"
         }
         Refusal::Unlearned => {
-            "nothing is known yet of how long such children live, and long ones would be dearer forked"
+            "nothing is known yet of how such children live, and some would be dearer forked"
         }
         Refusal::CostUnknown => "nobody can tell what they would cost forked",
         Refusal::StoreFull => "children that still work fill the store (store.max_bytes)",

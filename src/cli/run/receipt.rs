@@ -324,7 +324,7 @@ forkpoint: 1 min 1 s through mode align to http://up.example
   left alone    1 (oauth: 1)
   fan-outs      3
   children      5 (aligned: align: 5)
-  not forked    5 children of `Agent`: nothing is known yet of how long such children live, and long ones would be dearer forked; forked they were predicted to cost $0.2500, aligned $0.1250
+  not forked    5 children of `Agent`: nothing is known yet of how such children live, and some would be dearer forked; forked they were predicted to cost $0.2500, aligned $0.1250
   read again    children of `Agent` read again 18,400 tokens that their parent had already read
   tokens        uncached 12,350 · cache read 0 · cache write 5m 0 · cache write 1h 0 · output 7
   cost          billed $12.50 · as sent $20.00 · aligned $13.25 (an estimate, by list prices)

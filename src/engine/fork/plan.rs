@@ -234,11 +234,7 @@ impl PreparedChild {
         outlook: &impl ChildOutlook,
     ) -> (Result<(), Refusal>, Option<Forecast>) {
         let forecast = outlook.decided().or_else(|| {
-            let read = outlook.read_bytes(first);
-            let cache = PricedCache {
-                gate_tokens: outlook.gate_tokens(),
-                ..priced_cache(rules.prices, first, read, outlook.own_warmth())
-            };
+            let cache = priced_cache(rules.prices, first, outlook);
             let so_far = |unit| outlook.so_far(unit);
             Forecast::of(first.sizes.as_ref()?, &outlook.habits(), &cache, so_far, rules.policy)
         });
@@ -321,14 +317,9 @@ fn read_composed(
     Ok(ComposedChild { prefix, request: composed, trace: Arc::new(trace), betas, notes })
 }
 
-/// The prices of a child's model, and what the cache holds: of its composed request `read` bytes.
-fn priced_cache<'a>(
-    prices: &'a Prices,
-    first: &FirstTurn,
-    read: Option<u64>,
-    own: OwnWarmth,
-) -> PricedCache<'a> {
-    let composed = &first.composed;
+/// The prices of a child's model, and what the cache holds.
+fn priced_cache<'a>(prices: &'a Prices, first: &FirstTurn, outlook: &impl ChildOutlook) -> PricedCache<'a> {
+    let (composed, read) = (&first.composed, outlook.read_bytes(first));
     let facts = prices.facts(&first.model);
     let model = prices.model(&first.model);
     let parent_prefix = composed.prefix.parent_prefix();
@@ -340,8 +331,8 @@ fn priced_cache<'a>(
         siblings: parent_prefix.siblings(),
         warm: read.is_some(),
         cold_messages: read.is_some_and(|bytes| bytes < entry),
-        own,
-        gate_tokens: 0,
+        own: outlook.own_warmth(),
+        gate_tokens: outlook.gate_tokens(),
         entry_ttl: parent_prefix.ttl(),
         ttl: composed.request.breakpoints.last().map_or(Ttl::FiveMinutes, |point| point.ttl),
     }
