@@ -94,7 +94,7 @@ metrics! {
     requests_total: IntCounterVec["role", "plan", "model", "status"];
     /// Requests left alone, by reason.
     passthrough_total: IntCounterVec["reason"];
-    /// Rewritten requests that the upstream refused and that went out once more as they came, by reason.
+    /// Rewritten requests that the upstream refused and that went out once more as they came, or whose client was asked for the whole conversation (`thread`), by reason.
     fallbacks_total: IntCounterVec["reason"];
     /// Requests that forkpoint answered itself, by reason.
     refused_total: IntCounterVec["reason"];

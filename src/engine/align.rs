@@ -120,6 +120,12 @@ pub fn spell(
     if received.anatomy().ambiguous {
         return Err(Reason::Ambiguous);
     }
+    if arrival.is_threaded() {
+        // The server compares the fields of later turns with those of the first.
+        let conversation = arrival.conversation().cloned().unwrap_or_else(|| arrival.start(None));
+        let forwarded = Arc::clone(received);
+        return Ok(Spelt { forwarded, conversation, interns: News::default(), pins: Pins::default() });
+    }
     let (mut canonical, mut conversation) = canonicalize(arrival, table, rules.order, facts);
     conversation.system_is_block = system_is_block(arrival, rules, facts);
     if conversation.system_is_block {
@@ -146,12 +152,15 @@ pub fn mark(arrival: &Arrival, spelt: &Spelt, rules: Rules, facts: &Facts, habit
         read_by_others: habits.read_by_others,
         shared: facts.shared,
         unread_from: arrival.conversation().and_then(|conversation| conversation.unread_from()),
+        held_pieces: arrival.delta.as_ref().map_or(0, |delta| delta.first_piece(forwarded.anatomy())),
     };
     let plan = breakpoints::plan(forwarded.body(), forwarded.anatomy(), &situation);
-    let question = if rules.diagnose { question(arrival, forwarded) } else { None };
-    let body = match question {
-        None => edit::apply(forwarded.body(), &plan.edits),
-        Some(question) => {
+    let asks = rules.diagnose && !arrival.is_threaded();
+    let question = if asks { question(arrival, forwarded) } else { None };
+    let body = match (question, &arrival.delta) {
+        (None, None) => edit::apply(forwarded.body(), &plan.edits),
+        (_, Some(delta)) => edit::apply(&delta.body, &delta.edits(&plan.edits)),
+        (Some(question), None) => {
             let mut edits = plan.edits.clone();
             edits.push(question);
             edits.sort_by_key(Edit::at);
@@ -263,7 +272,7 @@ mod tests {
         let parameters =
             Parameters::read(TenantId::NOBODY, received.body(), received.anatomy(), std::iter::empty());
         let received = Arc::new(received);
-        let arrival = Arrival { received, came: None, parameters, before: None, chosen: None };
+        let arrival = Arrival { received, came: None, delta: None, parameters, before: None, chosen: None };
         let rules = Rules {
             order,
             profile: Profile::Anthropic,

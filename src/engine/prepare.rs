@@ -16,6 +16,7 @@ use super::align::{self, Facts, Habits, Marked, Spelt};
 use super::cache::breakpoints;
 use super::cache::prices::MINIMUM_TOKENS;
 use super::cache::worlds::Weights;
+use super::family::arrival::Arrival;
 use super::family::claims::Claims;
 use super::family::conversation::{Conversation, Trace};
 use super::family::fanout::{ForkPoint, Who};
@@ -24,6 +25,7 @@ use super::fork::{
     PreparedChild,
 };
 use super::policy::Policy;
+use super::request::edit::Edit;
 use super::request::recall::Remembered;
 use super::respell::canonical::{News, Pins};
 use super::tenant::{Fate, Imagined, Kind, ReadRequest, Relation, TenantAccess, View, relate};
@@ -52,6 +54,8 @@ pub struct OwnRequest {
     /// The body to send instead of the received one, if it is another.
     pub pieces: Option<Vec<Bytes>>,
     pub markers_added: usize,
+    /// The insertions into what came, if the server holds the rest.
+    pub edits: Vec<Edit>,
     pub interns: News,
     pub pins: Pins,
 }
@@ -124,7 +128,7 @@ impl<T: TenantAccess> Preparation<'_, T> {
         };
         let composed = guarded(|| {
             (self.step)(Step::Fork);
-            self.fork(&words, &relation)
+            self.fork(&words, &relation, &own)
         });
         let fork = composed.unwrap_or(ForkOption::Own(Why::Refused(Refusal::Internal)));
         let as_sent = self.as_sent(&own.trace);
@@ -179,6 +183,12 @@ impl<T: TenantAccess> Preparation<'_, T> {
             conversation,
             pieces: if is_untouched { None } else { Some(body.pieces) },
             markers_added: plan.edits.len(),
+            edits: self
+                .request
+                .arrival
+                .delta
+                .as_ref()
+                .map_or_else(Vec::new, |delta| delta.edits(&plan.edits)),
             interns,
             pins,
         }
@@ -201,6 +211,7 @@ impl<T: TenantAccess> Preparation<'_, T> {
             conversation: arrival.conversation().cloned().unwrap_or_else(|| arrival.start(None)),
             pieces: None,
             markers_added: 0,
+            edits: Vec::new(),
             interns: News::default(),
             pins: Pins::default(),
         }
@@ -221,14 +232,19 @@ impl<T: TenantAccess> Preparation<'_, T> {
     }
 
     /// The request on its parent's prefix, or why not.
-    fn fork(&self, words: &Arc<Remembered>, relation: &Relation) -> ForkOption {
+    fn fork(&self, words: &Arc<Remembered>, relation: &Relation, own: &OwnRequest) -> ForkOption {
         let (arrival, rules) = (&self.request.arrival, self.policy.fork_rules());
-        let request = ChildRequest { arrival, own: words, betas: &self.request.betas };
+        let (betas, marks, edits) = (&self.request.betas, &own.trace.breakpoints, &own.edits);
+        let request = ChildRequest { arrival, own: words, betas, marks, edits };
         match &relation.kind {
             Kind::Plain | Kind::Parent(_) => ForkOption::Own(Why::NotAChild),
             Kind::ClientFork(_) => ForkOption::Own(Why::ClientFork),
             Kind::Bound(_, bound) => match &bound.fate {
                 Fate::Own(why) => ForkOption::Own(*why),
+                // The server holds the turn before as its client sent it.
+                Fate::Forked(..) if is_held_as_it_came(arrival) => {
+                    ForkOption::Own(Why::Refused(Refusal::StoodDown))
+                }
                 Fate::Forked(prefix, fork) => {
                     let bound = BoundPrefix { prefix, fork, tail: bound.tail };
                     match fork::compose_later(&bound, &request, &rules) {
@@ -321,6 +337,11 @@ impl<T: TenantAccess> ChildSources for Sources<'_, T> {
 /// Runs a step; none if it panics.
 fn guarded<R>(step: impl FnOnce() -> R) -> Option<R> {
     std::panic::catch_unwind(AssertUnwindSafe(step)).ok()
+}
+
+/// Returns true if a request goes on from a turn that the server holds, and that was not put on its parent's prefix.
+fn is_held_as_it_came(arrival: &Arrival) -> bool {
+    arrival.delta.is_some() && arrival.predecessor().is_some_and(|last| last.trace.shared().is_none())
 }
 
 /// Why no breakpoint was added where the next request would read.

@@ -31,6 +31,9 @@ pub enum Fault {
     Connections,
     /// The request needs a parent that is not known.
     UnknownParent,
+    /// The server holds the conversation of the request otherwise than its client knows it. With the id under which the
+    /// upstream refused it.
+    ThreadMismatch { request_id: Option<HeaderValue> },
     /// No connection to the upstream could be made, with the error of the system.
     Unreachable { upstream: String, cause: String },
     /// No connection to the upstream could be made within `upstream.connect_ms`.
@@ -54,6 +57,7 @@ impl Fault {
             Fault::ClientStalled => "client_stalled",
             Fault::Connections => "connections",
             Fault::UnknownParent => "unknown_parent",
+            Fault::ThreadMismatch { .. } => "thread_mismatch",
             Fault::Unreachable { .. } => "upstream_unreachable",
             Fault::ConnectTimeout { .. } => "upstream_connect_timeout",
             Fault::Silent { .. } => "upstream_silent",
@@ -69,6 +73,7 @@ impl Fault {
             Fault::ClientStalled => StatusCode::REQUEST_TIMEOUT,
             Fault::Connections => StatusCode::SERVICE_UNAVAILABLE,
             Fault::UnknownParent => StatusCode::CONFLICT,
+            Fault::ThreadMismatch { .. } => StatusCode::NOT_FOUND,
             Fault::Unreachable { .. } | Fault::ConnectTimeout { .. } | Fault::Broken { .. } => {
                 StatusCode::BAD_GATEWAY
             }
@@ -86,6 +91,7 @@ impl Fault {
             | Fault::Target
             | Fault::ClientBody
             | Fault::UnknownParent => "invalid_request_error",
+            Fault::ThreadMismatch { .. } => "not_found_error",
             Fault::ClientStalled | Fault::Silent { .. } => "timeout_error",
             Fault::Connections => "overloaded_error",
             Fault::Unreachable { .. }
@@ -118,15 +124,22 @@ impl Fault {
 
     /// Returns the answer alone, for connections without a request to record.
     pub fn response(&self) -> Response<AnswerBody> {
-        let error = serde_json::json!({
+        let mut error = serde_json::json!({
             "type": "error",
             "error": { "type": self.kind(), "message": format!("forkpoint: {self}") },
         });
+        if let Fault::ThreadMismatch { .. } = self {
+            // By this code every client knows to send the whole conversation again.
+            error["error"]["details"] = serde_json::json!({ "error_code": "thread_not_found" });
+        }
         let mut response = Response::new(AnswerBody::own(Bytes::from(error.to_string())));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert("x-forkpoint-reason", HeaderValue::from_static(self.reason()));
+        if let Fault::ThreadMismatch { request_id: Some(id) } = self {
+            headers.insert("request-id", id.clone());
+        }
         if *self == Fault::UnknownParent {
             // SDKs try a 409 again; the parent will not be known then either.
             headers.insert("x-should-retry", HeaderValue::from_static("false"));
@@ -151,6 +164,11 @@ impl fmt::Display for Fault {
                 f,
                 "the parent that x-forkpoint-parent names is not known here, never seen or forgotten; send the \
                  conversation whole, or leave x-forkpoint-parent-required out"
+            ),
+            Fault::ThreadMismatch { .. } => write!(
+                f,
+                "the server holds this conversation otherwise than it is known here; replay the full conversation \
+                 with thread: {{\"type\": \"create\"}} to start a new thread"
             ),
             Fault::Target => write!(f, "the request target must be a path such as /v1/messages"),
             Fault::ClientBody => write!(f, "the request body broke off or is framed wrongly"),

@@ -116,6 +116,7 @@ impl Proxy {
                 self.send(call, planned, exchange).await
             }
             Ok(None) => self.unplanned(call, Reason::NoCredential, exchange).await,
+            Err(Reason::UnknownThread) => self.unknown_thread(call, exchange).await,
             Err(reason) => self.unplanned(call, reason, exchange).await,
         }
     }
@@ -196,8 +197,7 @@ impl Proxy {
         let tenant = self.store.tenant(&tenant_id.unwrap_or(TenantId::NOBODY));
         let view = View { tenant: &*tenant, hint };
         let betas = std::iter::once(facts.betas.as_str());
-        let arrival =
-            view.read(body, self.policy.align.attribution, mode, betas).map_err(|_| Reason::NotJson)?;
+        let arrival = view.read(body, self.policy.align.attribution, mode, betas)?;
         facts.learn(arrival.received.body(), arrival.received.anatomy());
         facts.received = Some(arrival.name());
         let Some(sender) = facts.sender.as_ref().filter(|sender| sender.tenant.is_some()) else {
@@ -266,7 +266,7 @@ impl Proxy {
     }
 
     /// Forwards the bytes of a request that could not be planned.
-    async fn unplanned(
+    pub(super) async fn unplanned(
         &self,
         call: MessagesCall,
         reason: Reason,

@@ -18,10 +18,11 @@ use super::handle::{Answered, MessagesCall};
 use super::plan::Planned;
 use super::{Modes, Proxy};
 use crate::config::Mode;
-use crate::engine::answer::refused::{DROP_BLOCK_BETA, drop_block};
+use crate::engine::answer::refused::{DROP_BLOCK_BETA, ThreadRefusal, drop_block};
 use crate::engine::outgoing::{Outgoing, again};
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::edit::apply;
+use crate::engine::request::thread::ThreadField;
 use crate::engine::tenant::{Flight, Kind, TenantAccess};
 use crate::engine::words::{BodyDigest, Plan, Reason, UpstreamRefusal};
 
@@ -48,6 +49,9 @@ impl Proxy {
         let Planned { mut flight, outgoing } = planned;
         let MessagesCall { parts, body, permit, .. } = call;
         let mut answer = self.upstream.send(rewritten(&parts, &body, &outgoing, exchange)).await?;
+        if flight.flight().is_some_and(|flight| flight.request.arrival.delta.is_some()) {
+            return self.continued(answer, flight).await;
+        }
         let Some(refused) = self.refused(&mut answer, exchange.facts.plan).await else {
             return Ok(Answered { answer, flight: Some(flight) });
         };
@@ -58,6 +62,67 @@ impl Proxy {
         let answered = self.once_more(answer, refused, (parts, body), second, flight, exchange).await;
         drop(permit);
         answered
+    }
+
+    /// The answer to a request that goes on from one which the server holds. It is never sent twice: the server takes one
+    /// only. Where the conversation may be held otherwise than its client knows it, a refusal becomes a question for the
+    /// whole of it, which then goes out as it comes.
+    async fn continued(&self, mut answer: Answer, mut flight: InFlight) -> Result<Answered, Fault> {
+        let refusal = self.thread_refusal(&mut answer).await;
+        let tenant = Arc::clone(flight.tenant());
+        if let (Some(refusal), Some(held)) = (refusal, flight.flight_mut()) {
+            let is_changed = held.is_changed();
+            let conversation = &mut held.conversation;
+            let asks = tenant.look(|state| {
+                let may_be_otherwise =
+                    state.change_conversation(conversation, |one| one.may_be_held_otherwise());
+                let asks = match refusal {
+                    ThreadRefusal::Mismatch => may_be_otherwise || is_changed,
+                    ThreadRefusal::Taken => false,
+                    ThreadRefusal::Other => is_changed,
+                };
+                if asks {
+                    state.change_conversation(conversation, |one| one.stand_down());
+                }
+                asks
+            });
+            if asks {
+                return Err(self.ask_whole(&answer));
+            }
+        }
+        Ok(Answered { answer, flight: Some(flight) })
+    }
+
+    /// Sends a request that goes on from an answer which is not known here, as it came.
+    pub(super) async fn unknown_thread(
+        &self,
+        call: MessagesCall,
+        exchange: &mut Exchange,
+    ) -> Result<Answered, Fault> {
+        let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
+        let body = call.body.clone();
+        let mut answered = self.unplanned(call, Reason::UnknownThread, exchange).await?;
+        if self.thread_refusal(&mut answered.answer).await == Some(ThreadRefusal::Mismatch)
+            && let Some(ThreadField::Continue(id)) = ThreadField::read(&body)
+            && tenant.is_some_and(|tenant| self.store.tenant(&tenant).look(|state| state.ask_whole(&id)))
+        {
+            return Err(self.ask_whole(&answered.answer));
+        }
+        Ok(answered)
+    }
+
+    /// Asks a client for its whole conversation. `refused` is what the upstream said.
+    fn ask_whole(&self, refused: &Answer) -> Fault {
+        self.metrics.fallbacks_total.with_label_values(&[UpstreamRefusal::Thread.as_str()]).inc();
+        Fault::ThreadMismatch { request_id: refused.response.headers().get("request-id").cloned() }
+    }
+
+    async fn thread_refusal(&self, answer: &mut Answer) -> Option<ThreadRefusal> {
+        let status = answer.response.status().as_u16();
+        ThreadRefusal::of(status, b"")?;
+        let headers = answer.response.headers().clone();
+        let said = answer.response.body_mut().peek(&headers, self.config.upstream.idle).await;
+        ThreadRefusal::of(status, &said)
     }
 
     /// Why a rewritten request was refused, if it was.

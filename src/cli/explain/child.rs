@@ -112,7 +112,7 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
         call: call.map(|call| call.id.to_string()),
         siblings: fork::siblings(&child.fork, &finding.policy),
     });
-    let request = ChildRequest { arrival: &arrival, own, betas: "" };
+    let request = ChildRequest { arrival: &arrival, own, betas: "", marks: &[], edits: &[] };
     let model = own.anatomy().model(own.body()).unwrap_or_default();
     let new = NewChild { child: &child, request, who: &who, model: &model };
     let assumed = Assumed { turns: question.turns, is_warm: written.is_some() };

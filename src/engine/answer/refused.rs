@@ -26,6 +26,34 @@ impl UpstreamRefusal {
     }
 }
 
+/// Why a request that goes on from an answer which the server holds was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadRefusal {
+    /// A field is not as it was when the conversation began.
+    Mismatch,
+    /// Another request goes on from that answer, or has done so.
+    Taken,
+    Other,
+}
+
+impl ThreadRefusal {
+    /// `said` is the body of the answer.
+    pub fn of(status: u16, said: &[u8]) -> Option<ThreadRefusal> {
+        if !matches!(status, 400 | 413 | 415 | 422) {
+            return None;
+        }
+        let member = |at: usize, name: &str| json::member(said, at, name).map(|value| value.start);
+        let details = member(0, "error").and_then(|error| member(error, "details"));
+        let code = details.and_then(|details| json::member(said, details, "error_code"));
+        let code = code.and_then(|code| json::text(said, &code));
+        Some(match code.as_deref() {
+            Some("thread_fingerprint_mismatch") => ThreadRefusal::Mismatch,
+            Some("thread_already_continued" | "thread_continue_in_flight") => ThreadRefusal::Taken,
+            _ => ThreadRefusal::Other,
+        })
+    }
+}
+
 /// Asks for blocks to be dropped that are bound to another prefix; none if the request says itself what is to be
 /// done with them, or has no thinking to say it of.
 pub fn drop_block(body: &[u8], anatomy: &Anatomy) -> Option<Edit> {
@@ -70,6 +98,27 @@ mod tests {
         ] {
             let made = with_drop_block(&format!("{{{thinking}{messages}}}"));
             assert_eq!(made, expected.map(|thinking| format!("{{{thinking}{messages}}}")));
+        }
+    }
+
+    #[test]
+    fn a_refused_thread_is_named_by_its_code() {
+        let said = |code: &str| {
+            format!(
+                r#"{{"type":"error","error":{{"type":"t","message":"m","details":{{"error_code":"{code}"}}}}}}"#
+            )
+        };
+        for (code, refusal) in [
+            ("thread_fingerprint_mismatch", ThreadRefusal::Mismatch),
+            ("thread_already_continued", ThreadRefusal::Taken),
+            ("thread_continue_in_flight", ThreadRefusal::Taken),
+            ("thread_unsupported_request", ThreadRefusal::Other),
+        ] {
+            assert_eq!(ThreadRefusal::of(400, said(code).as_bytes()), Some(refusal));
+            assert_eq!(ThreadRefusal::of(404, said(code).as_bytes()), None);
+        }
+        for odd in ["", "no", r#"{"error":"thread_fingerprint_mismatch"}"#, r#"{"error":{"details":[]}}"#] {
+            assert_eq!(ThreadRefusal::of(400, odd.as_bytes()), Some(ThreadRefusal::Other), "{odd}");
         }
     }
 

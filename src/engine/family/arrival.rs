@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::conversation::{Conversation, Outcome, Trace};
 use super::recent::RecentId;
+use super::thread::Delta;
 use crate::engine::cache::entry::Parameters;
 use crate::engine::request::recall::{Like, Remembered, SharedParts};
 use crate::engine::respell::canonical::Choice;
@@ -18,6 +19,8 @@ pub struct Arrival {
     pub received: Arc<Remembered>,
     /// How it came then.
     pub came: Option<OriginalBody>,
+    /// The part of it that came, if the server holds the rest.
+    pub delta: Option<Delta>,
     pub parameters: Parameters,
     pub before: Option<Predecessor>,
     /// The conversation that it is a turn of, if no request of that is known any more but what it depends on.
@@ -77,11 +80,23 @@ impl Arrival {
 
     /// The bytes that came.
     pub fn body(&self) -> &Bytes {
-        self.came.as_ref().map_or(self.received.body(), |came| &came.body)
+        match (&self.delta, &self.came) {
+            (Some(delta), _) => &delta.body,
+            (None, Some(came)) => &came.body,
+            (None, None) => self.received.body(),
+        }
+    }
+
+    /// Returns true if the server holds the conversation.
+    pub fn is_threaded(&self) -> bool {
+        self.received.anatomy().is_threaded(self.received.body())
     }
 
     /// Names the bytes that came: [`Remembered::digest`].
     pub fn name(&self) -> BodyDigest {
+        if let Some(delta) = &self.delta {
+            return BodyDigest::of(&delta.body);
+        }
         let name = self.received.digest();
         let came = |came: &OriginalBody| BodyDigest::of_pieces([&name.0[..], &came.body.len().to_le_bytes()]);
         self.came.as_ref().map_or(name, came)

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::arrival::Arrival;
+use super::thread::HeldAnswer;
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::breakpoints::Breakpoint;
 use crate::engine::cache::breaks::{Answered, Sent};
@@ -40,6 +41,8 @@ pub struct Outcome {
     pub begun: Option<Moment>,
     /// Its answer, once that was billed.
     pub answer: Option<Answer>,
+    /// Its answer, if the server holds that.
+    pub held: Option<HeldAnswer>,
 }
 
 /// A request as it went out.
@@ -81,6 +84,8 @@ pub struct Conversation {
     from_start: bool,
     /// A turn of it was put on its parent's prefix, and accepted.
     was_forked: bool,
+    /// A turn of it was changed, and accepted.
+    was_changed: bool,
     /// A refused request was sent once more as it came.
     fell_back: bool,
     /// True once a request was accepted as it came but not as we made it: from then on all go out as they came.
@@ -231,6 +236,16 @@ impl Conversation {
 
     pub fn was_forked(&self) -> bool {
         self.was_forked
+    }
+
+    /// A turn of it was changed, and accepted.
+    pub fn changed(&mut self) {
+        self.was_changed = true;
+    }
+
+    /// Returns true if the server may hold of it what its client has not sent.
+    pub fn may_be_held_otherwise(&self) -> bool {
+        self.was_changed && !self.stood_down
     }
 
     /// A turn drifted from the one before, and lost what that had cached from this layer on.

@@ -1,5 +1,6 @@
 //! Conversations and fan-outs: what a request follows, whose child it is, and what was decided for it.
 
+pub mod thread;
 pub mod conversation;
 pub mod arrival;
 pub mod recent;

@@ -7,10 +7,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::arrival::Predecessor;
 use super::choices::{self, Choices};
 use super::conversation::{Conversation, ConversationId, Outcome, Trace};
 use super::shared_memory::{Allocation, SharedMemory};
+use super::thread::HeldAnswer;
 use crate::engine::request::recall::{
     CANDIDATES_MAX, FirstAnswer, KnownLayer, Opening, Remembered, Shared, SharedParts,
 };
@@ -43,6 +46,8 @@ pub struct Recent {
     /// Of requests that open alike, those whose first answer is the same, or that have none yet.
     answered: HashMap<(Opening, Option<FirstAnswer>), BTreeSet<RecentId>>,
     opened: HashMap<Opening, BTreeSet<RecentId>>,
+    /// Those whose answer the server holds, by the id of that.
+    threads: HashMap<Arc<str>, RecentId>,
     tools: VecDeque<Arc<KnownLayer>>,
     system: VecDeque<Arc<KnownLayer>>,
     /// The prefixes that requests are made of, which they share.
@@ -61,6 +66,8 @@ struct RecentSlot {
     conversation: ConversationId,
     hint: Option<Hint>,
     answer: Option<FirstAnswer>,
+    /// The id of its answer, if the server holds that.
+    thread: Option<Arc<str>>,
     bytes: usize,
 }
 
@@ -280,8 +287,24 @@ impl Recent {
         if let Some(shared) = trace.shared() {
             self.shared.hold(allocation(shared), shared.memory_bytes());
         }
-        self.slots.insert(id, RecentSlot { trace, outcome, conversation, hint, answer, bytes });
+        self.slots.insert(id, RecentSlot { trace, outcome, conversation, hint, answer, thread: None, bytes });
         id
+    }
+
+    /// The server holds the answer to a request, under this id.
+    pub fn hold(&mut self, id: RecentId, message_id: &str, answer: HeldAnswer) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        let bytes = message_id.len() + answer.message.as_ref().map_or(0, Bytes::len);
+        let name: Arc<str> = Arc::from(message_id);
+        (slot.outcome.held, slot.thread) = (Some(answer), Some(Arc::clone(&name)));
+        slot.bytes += bytes;
+        self.bytes += bytes;
+        self.threads.insert(name, id);
+    }
+
+    /// The request whose answer the server holds under this id.
+    pub fn held(&self, message_id: &str) -> Option<RecentId> {
+        self.threads.get(message_id).copied()
     }
 
     /// What became of a request, if it is still kept.
@@ -367,6 +390,11 @@ impl Recent {
             && self.hinted.get(&hint) == Some(&id)
         {
             self.hinted.remove(&hint);
+        }
+        if let Some(thread) = slot.thread
+            && self.threads.get(&thread) == Some(&id)
+        {
+            self.threads.remove(&thread);
         }
         if let Some(shared) = slot.trace.shared() {
             self.shared.release(allocation(shared));

@@ -4,11 +4,10 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::strip;
 use crate::engine::cache::breakpoints::room_alone;
 use crate::engine::request::anatomy::{Form, Piece};
 use crate::engine::request::json::Span;
-use crate::engine::request::marker;
+use crate::engine::request::{marker, strip};
 use crate::engine::words::Ttl;
 
 /// Blocks with commas between them and without markers.

@@ -10,7 +10,7 @@ use crate::engine::request::recall::Remembered;
 use crate::engine::words::Refusal;
 
 /// Fields that shape the answer and not the prompt: each child has its own.
-const OWN: [&str; 9] = [
+const OWN: [&str; 10] = [
     "max_tokens",
     "stream",
     "temperature",
@@ -20,6 +20,7 @@ const OWN: [&str; 9] = [
     "metadata",
     "service_tier",
     "inference_geo",
+    "thread",
 ];
 
 /// A top-level marker would write an entry per sibling; a diagnosis would compare with another prompt.

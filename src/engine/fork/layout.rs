@@ -14,10 +14,12 @@ use super::parent_prefix::{self, Branch, ParentMark, ParentPrefix};
 use super::policy::ForkPolicy;
 use super::said::Said;
 use super::words;
-use crate::engine::cache::breakpoints::{self, BREAKPOINTS_MAX, Breakpoint, Profile};
+use crate::engine::cache::breakpoints::{self, BREAKPOINTS_MAX, Breakpoint, Profile, THREAD_BREAKPOINTS_MAX};
 use crate::engine::family::fanout::Child;
-use crate::engine::request::edit::Forwarded;
+use crate::engine::family::thread::Delta;
+use crate::engine::request::edit::{Edit, Forwarded};
 use crate::engine::request::identify::each_beta;
+use crate::engine::request::json::{Span, is_key};
 use crate::engine::request::marker;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::{ForkNote, Rank, Refusal, Ttl};
@@ -150,21 +152,27 @@ impl ChildPrefix {
         notes.extend(note);
         let ttl = self.tier(request);
         let later = Later::of(request, messages);
-        let takes_markers = profile != Profile::Automatic;
+        let takes_markers = profile != Profile::Automatic && turn != Turn::Held;
         let mut marks = if takes_markers {
             Marks::plan(self.parent_prefix.pieces, &blocks, directive, &later, turn)
         } else {
             Marks::default()
         };
         marks.results &= self.parent_prefix.has_results;
+        let is_threaded = request.anatomy().is_threaded(request.body());
+        let most = if is_threaded { THREAD_BREAKPOINTS_MAX } else { BREAKPOINTS_MAX };
+        // Where there is no place for all, a is found from b unless it is too far from it.
+        let marks_entry = marks.len() < most || !self.parent_prefix.is_entry_near();
+        marks.keep(if turn == Turn::First && marks_entry { most - 1 } else { most });
         let branch =
             Branch { request, line, changed: &changed, limits: self.lenient && purpose == Purpose::Message };
         let mut out = Vec::new();
         let of_parent = match turn {
             _ if !takes_markers => None,
-            Turn::First => Some(ParentMark::Entry),
+            Turn::First => marks_entry.then_some(ParentMark::Entry),
             // A changed field or an image costs the messages then, and not everything.
-            Turn::Later(_) => (marks.len() < BREAKPOINTS_MAX).then_some(ParentMark::Fixed),
+            Turn::Later(_) => (marks.len() < most).then_some(ParentMark::Fixed),
+            Turn::Held => None,
         };
         let entry = self.parent_prefix.append_to(&mut out, &branch, of_parent);
         if self.parent_prefix.has_results {
@@ -263,6 +271,8 @@ pub enum Turn {
     First,
     /// With the piece where the turn before wrote its tail, if that is known.
     Later(Option<usize>),
+    /// The server holds what is before it: its markers are those of what came.
+    Held,
 }
 
 /// The child's own message as it stands on one turn.
@@ -273,6 +283,21 @@ struct Continued {
     /// How many messages of the request the blocks stand for.
     messages: usize,
     notes: Vec<ForkNote>,
+}
+
+/// What is sent of a forked request whose conversation the server holds: its fields, and the messages that came. The
+/// server has tools and system as they went out with the first turn, and would compare others with those.
+pub fn held(whole: &Remembered, delta: &Delta, edits: &[Edit]) -> Forwarded {
+    let (body, anatomy) = (whole.body(), whole.anatomy());
+    let is_left_out = |key: &Span| ["tools", "system", "messages"].iter().any(|name| is_key(body, key, name));
+    let mut out = vec![Bytes::from_static(b"{")];
+    for member in anatomy.members.iter().filter(|member| !is_left_out(&member.key)) {
+        out.extend([body.slice(member.key.start..member.value.end), Bytes::from_static(b",")]);
+    }
+    out.push(Bytes::from_static(b"\"messages\":["));
+    out.extend(delta.messages(edits));
+    out.push(Bytes::from_static(b"]}"));
+    Forwarded { length: out.iter().map(Bytes::len).sum(), pieces: gathered(out) }
 }
 
 /// The pieces with short neighbours joined: each is a write of its own, and copying them is cheaper.

@@ -13,12 +13,11 @@ use bytes::Bytes;
 
 use super::blocks::Blocks;
 use super::layout::Turn;
-use super::strip;
 use crate::engine::cache::breakpoints::{LOOKBACK, room_when_cut};
 use crate::engine::request::anatomy::Message;
 use crate::engine::request::json::Span;
-use crate::engine::request::marker;
 use crate::engine::request::recall::Remembered;
+use crate::engine::request::{marker, strip};
 use crate::engine::words::Ttl;
 
 /// The messages of a child behind those that its own first message replaces.
@@ -123,6 +122,19 @@ impl Marks {
             .map(|piece| piece - parent_pieces);
         let of_later = marked.iter().filter_map(|piece| piece.checked_sub(parent_pieces + blocks.len()));
         Marks { results: turn == Turn::First, blocks: of_blocks.collect(), later: of_later.collect() }
+    }
+
+    /// Keeps so many places at most, those nearest to the end.
+    pub fn keep(&mut self, most: usize) {
+        while self.len() > most {
+            if self.results {
+                self.results = false;
+            } else if !self.blocks.is_empty() {
+                self.blocks.remove(0);
+            } else {
+                self.later.remove(0);
+            }
+        }
     }
 
     /// The number of places.

@@ -18,7 +18,6 @@ mod refusal;
 mod said;
 mod fields;
 mod eligible;
-mod strip;
 mod places;
 mod parent_prefix;
 mod words;

@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::fields;
 use super::places::{Place, Turn, entry_place, fixed_place, tier};
 use super::policy::ForkPolicy;
 use super::sizes::siblings;
-use super::{fields, strip};
-use crate::engine::cache::breakpoints::{self, Breakpoint};
+use crate::engine::cache::breakpoints::{self, Breakpoint, LOOKBACK};
 use crate::engine::family::fanout::{Call, ForkPoint, PLACEHOLDER, Parent};
 use crate::engine::request::anatomy::{Message, Piece};
 use crate::engine::request::json::{self, Span, is_key};
-use crate::engine::request::marker;
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{Nothing, Remembered};
+use crate::engine::request::{marker, strip};
 use crate::engine::words::{Refusal, Ttl};
 
 const ANSWER_LIMIT: &str = "max_tokens";
@@ -222,6 +222,12 @@ impl ParentPrefix {
         let body = self.parent.request.body();
         let is_changed = |key: &Span| changed.iter().any(|name| is_key(body, key, name));
         self.fields.iter().filter(|(key, _)| is_changed(key)).map(|(_, parts)| parts.clone()).collect()
+    }
+
+    /// Returns true if the entry of breakpoint a is found from b.
+    pub(super) fn is_entry_near(&self) -> bool {
+        let last = self.pieces.saturating_sub(1);
+        self.has_results && self.entry.is_some_and(|entry| entry.piece + LOOKBACK >= last)
     }
 
     /// Returns true if a child's own attribution line has a place.

@@ -8,20 +8,23 @@ use std::sync::Arc;
 
 use super::economics::{Bills, ChildHabits, Forecast, OwnWarmth, PricedCache};
 use super::eligible::{EligibilityFacts, eligible, is_snapshot};
-use super::layout::{ChildPrefix, Composed, Turn, betas};
+use super::layout::{self, ChildPrefix, Composed, Turn, betas};
 use super::parent_prefix::ParentPrefix;
 use super::policy::ForkPolicy;
 use super::sizes::{PromptSizes, fits};
-use crate::engine::cache::breakpoints::Profile;
+use crate::engine::cache::breakpoints::{Breakpoint, Profile, room_when_cut};
 use crate::engine::cache::entry::Parameters;
 use crate::engine::cache::prices::Prices;
 use crate::engine::cache::worlds::Weights;
 use crate::engine::family::arrival::Arrival;
 use crate::engine::family::conversation::{Forwarded, Trace};
 use crate::engine::family::fanout::{Child, ForkPoint, Rules, Who};
+use crate::engine::family::thread::Delta;
+use crate::engine::request::edit::Edit;
+use crate::engine::request::marker;
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{InParts, Known, Remembered, Shared};
-use crate::engine::words::{CostUnit, ForkNote, Refusal, Ttl};
+use crate::engine::words::{Carrier, CostUnit, ForkNote, Refusal, Ttl};
 
 /// The settings that children are planned by.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +49,9 @@ pub struct ChildRequest<'a> {
     pub own: &'a Remembered,
     /// The betas that it came with.
     pub betas: &'a str,
+    /// If the server holds its conversation, the breakpoints of what came, and the insertions that make them.
+    pub marks: &'a [Breakpoint],
+    pub edits: &'a [Edit],
 }
 
 /// A child on its first turn.
@@ -255,7 +261,8 @@ pub fn compose_later(
     rules: &ForkRules<'_>,
 ) -> Result<ComposedChild, Refusal> {
     let BoundPrefix { prefix, fork, tail } = *bound;
-    let composed = prefix.compose(request.own, Turn::Later(tail), rules.profile);
+    let turn = if request.arrival.delta.is_some() { Turn::Held } else { Turn::Later(tail) };
+    let composed = prefix.compose(request.own, turn, rules.profile);
     let like = match request.arrival.predecessor() {
         Some(last) => last.trace.forwarded(),
         None => Arc::clone(&fork.parent.request),
@@ -286,13 +293,13 @@ fn parent_prefix(
 /// last.
 fn read_composed(
     prefix: Arc<ChildPrefix>,
-    composed: Composed,
+    mut composed: Composed,
     fork: &ForkPoint,
     like: Arc<Remembered>,
     request: &ChildRequest<'_>,
     attribution: Attribution,
 ) -> Result<ComposedChild, Refusal> {
-    let ChildRequest { arrival, own, betas: own_betas } = *request;
+    let ChildRequest { arrival, own, betas: own_betas, .. } = *request;
     let betas = betas(&fork.parent.betas, [own_betas]);
     let extent = prefix.parent_prefix().extent();
     let shared = Shared {
@@ -311,10 +318,47 @@ fn read_composed(
         std::iter::once(betas.as_str()),
     );
     let forwarded = Forwarded::InParts(forwarded);
+    if let Some(delta) = &arrival.delta {
+        let HeldMarks { breakpoints, edits } = HeldMarks::of(request, delta, whole.anatomy().pieces.len());
+        composed.body = layout::held(&whole, delta, &edits);
+        composed.breakpoints = breakpoints;
+    }
     let marks = composed.breakpoints.clone();
     let trace = Trace::with(arrival, forwarded, marks, parameters);
     let notes = composed.notes.clone();
     Ok(ComposedChild { prefix, request: composed, trace: Arc::new(trace), betas, notes })
+}
+
+/// The markers of the part of a request that came, as they go out on its parent's prefix.
+struct HeldMarks {
+    breakpoints: Vec<Breakpoint>,
+    edits: Vec<Edit>,
+}
+
+impl HeldMarks {
+    /// `pieces`: the number of pieces of the whole request on its parent's prefix. Both end alike.
+    fn of(request: &ChildRequest<'_>, delta: &Delta, pieces: usize) -> HeldMarks {
+        let (body, anatomy) = (request.own.body(), request.own.anatomy());
+        let first = delta.first_piece(anatomy);
+        let place = |piece: usize| (pieces + piece).saturating_sub(anatomy.pieces.len());
+        let came = request.marks.iter().filter(|mark| mark.piece >= first);
+        let mut breakpoints: Vec<Breakpoint> = came
+            .filter(|mark| mark.carrier == Carrier::Block)
+            .map(|mark| Breakpoint { piece: place(mark.piece), ..*mark })
+            .collect();
+        let mut edits = request.edits.to_vec();
+        // A marker at the top level was left out when its conversation began. One on the last block does the same.
+        let top_level = request.marks.iter().find(|mark| mark.carrier == Carrier::TopLevel);
+        let room = |piece: usize| Some((piece, room_when_cut(body, anatomy, piece)?));
+        if let Some(top_level) = top_level
+            && let Some((piece, at)) = (first..anatomy.pieces.len()).rev().find_map(room)
+            && !breakpoints.iter().any(|mark| mark.piece == place(piece))
+        {
+            edits.extend(delta.edits(&[Edit::inserting(at, marker::as_last_member(top_level.ttl))]));
+            breakpoints.push(super::added(place(piece), top_level.ttl));
+        }
+        HeldMarks { breakpoints, edits }
+    }
 }
 
 /// The prices of a child's model, and what the cache holds.

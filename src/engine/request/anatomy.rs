@@ -158,6 +158,12 @@ impl Anatomy {
         self.member(body, "stream").is_some_and(|span| &body[span.clone()] == b"true")
     }
 
+    /// Returns true if the server holds the conversation: it compares the fields of a later turn with those of the
+    /// first.
+    pub fn is_threaded(&self, body: &[u8]) -> bool {
+        self.member(body, "thread").is_some_and(|value| &body[value.clone()] != b"null")
+    }
+
     /// `metadata.user_id`, which Claude Code fills with its session.
     pub fn user_id<'a>(&self, body: &'a [u8]) -> Option<Cow<'a, str>> {
         let metadata = self.member(body, "metadata")?;

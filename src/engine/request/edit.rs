@@ -20,6 +20,11 @@ impl Edit {
         self.at
     }
 
+    /// The same insertion at another place.
+    pub fn moved(&self, at: usize) -> Edit {
+        Edit { at, insert: self.insert.clone() }
+    }
+
     pub fn insert(&self) -> &[u8] {
         &self.insert
     }

@@ -8,6 +8,8 @@ pub mod meaning;
 pub mod prefix;
 pub mod images;
 pub mod edit;
+pub mod strip;
+pub mod thread;
 pub mod recall;
 pub mod identify;
 pub mod clients;

@@ -43,7 +43,7 @@ pub fn wrap(body: &Bytes, anatomy: &Anatomy, replacements: &mut Vec<Replacement>
     let system = &anatomy.pieces[anatomy.tools..anatomy.tools + anatomy.system];
     let [text] = system else { return };
     let value = &body[text.span.clone()];
-    let is_held = anatomy.member(body, "thread").is_some_and(|thread| &body[thread.clone()] != b"null");
+    let is_held = anatomy.is_threaded(body);
     if text.form != Form::Text || value == b"\"\"" || value.starts_with(ATTRIBUTION) || is_held {
         return;
     }

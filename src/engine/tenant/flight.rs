@@ -129,6 +129,11 @@ impl Flight {
         &self.prediction
     }
 
+    /// Returns true if it goes out otherwise than its client sent it.
+    pub fn is_changed(&self) -> bool {
+        self.as_sent.is_some()
+    }
+
     pub fn is_forked(&self) -> bool {
         self.plan == Plan::Forked
     }

@@ -30,7 +30,7 @@ pub use relation::{FirstSeen, Kind, Relation, bound_child, relate, tool_of};
 pub use reread::Reread;
 pub use settle::{Fanout, SettledChild, Settlement, Verdict, abandon, drift, settle};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::engine::cache::learned::Learned;
 use crate::engine::cache::worlds::Worlds;
@@ -40,6 +40,12 @@ use crate::engine::family::reread::DigestedParents;
 use crate::engine::fork::experiment::ForkExperiment;
 use crate::engine::gate::{Gate, GateArrival, GateSettings};
 use crate::engine::words::{Moment, TenantId, Ticket};
+
+/// Unknown answers that are remembered: far more than are met before the first of them is forgotten upstream.
+const ASKED_WHOLE_MAX: usize = 256;
+
+/// Longer than any id of a message.
+const MESSAGE_ID_CHARS_MAX: usize = 256;
 
 /// Everything that is known of one tenant, but for how its tools and system prompts are spelt.
 #[derive(Debug)]
@@ -64,6 +70,8 @@ pub struct TenantState {
     pub experiment: ForkExperiment,
     /// Children that wait for the end of their parent's answer.
     seal_waits: BTreeMap<Ticket, SealWait>,
+    /// Answers that are not known, and whose client was asked for the whole conversation once.
+    asked_whole: VecDeque<String>,
     /// Requests that waited and have to look again.
     woken: Vec<Ticket>,
     /// The newest ticket that was seen.
@@ -92,6 +100,7 @@ impl TenantState {
             digested_parents: DigestedParents::default(),
             experiment: ForkExperiment::default(),
             seal_waits: BTreeMap::new(),
+            asked_whole: VecDeque::new(),
             woken: Vec::new(),
             newest: Ticket(0),
         }
@@ -100,6 +109,18 @@ impl TenantState {
     /// Forgets the oldest recent request; `false` if there is none.
     pub fn forget_oldest_body(&mut self) -> bool {
         self.recent.forget_oldest(self.recent_bytes_max)
+    }
+
+    /// Returns true if the client that goes on from an unknown answer may be asked for the whole conversation: once.
+    pub fn ask_whole(&mut self, message_id: &str) -> bool {
+        if self.asked_whole.iter().any(|asked| asked == message_id) {
+            return false;
+        }
+        if self.asked_whole.len() >= ASKED_WHOLE_MAX {
+            self.asked_whole.pop_front();
+        }
+        self.asked_whole.push_back(message_id.chars().take(MESSAGE_ID_CHARS_MAX).collect());
+        true
     }
 
     /// Lets a child wait for the end of the answer of this fork point.

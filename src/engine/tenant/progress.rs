@@ -145,10 +145,13 @@ impl TenantState {
         };
         let recent = self.remember(request, last);
         let child_turn = self.accept_child(&mut flight, now);
-        if flight.is_forked()
-            && let Some(conversation) = self.recent.conversation_of(recent)
-        {
-            conversation.forked();
+        if let Some(conversation) = self.recent.conversation_of(recent) {
+            if flight.is_forked() {
+                conversation.forked();
+            }
+            if flight.is_changed() {
+                conversation.changed();
+            }
         }
         Accepted {
             flight,

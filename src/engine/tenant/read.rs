@@ -8,14 +8,16 @@ use super::TenantAccess;
 use crate::engine::cache::entry::Parameters;
 use crate::engine::family::arrival::{Arrival, OriginalBody, Predecessor};
 use crate::engine::family::recent::{Hint, Recent, RecentId};
+use crate::engine::family::thread::Delta;
 use crate::engine::request::json::Malformed;
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{
     FirstAnswer, Known, KnownLayer, Last, Like, Opening, Remembered, SharedParts,
 };
+use crate::engine::request::thread::ThreadField;
 use crate::engine::respell::canonical::Order;
 use crate::engine::respell::echo::{self, Echoed};
-use crate::engine::words::Layer;
+use crate::engine::words::{Layer, Reason};
 
 /// How a request is read.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +42,13 @@ impl<T: TenantAccess> View<'_, T> {
         attribution: Attribution,
         mode: ReadMode,
         betas: impl Iterator<Item = &'b str>,
-    ) -> Result<Arrival, Malformed> {
+    ) -> Result<Arrival, Reason> {
+        match ThreadField::read(body) {
+            None => {}
+            Some(ThreadField::Continue(id)) => return self.read_held(body, &id, attribution, betas),
+            Some(ThreadField::Create) => return self.read_as_it_came(body, attribution, betas),
+            Some(ThreadField::Other) => return Err(Reason::UnknownThread),
+        }
         let echoed = match mode {
             ReadMode::AsItCame => None,
             ReadMode::Spelt(order) => self.echo(body, order),
@@ -51,9 +59,9 @@ impl<T: TenantAccess> View<'_, T> {
         let came = Some(OriginalBody { body: body.clone(), from });
         let sent = last.trace.forwarded();
         let known = Last { request: &sent, repeated };
-        let (received, like) = Remembered::recall(echoed, &known, attribution)?;
+        let (received, like) = Remembered::recall(echoed, &known, attribution).map_err(unreadable)?;
         let before = last.sent(&received, like);
-        Ok(self.arrival(received, came, Some(before), betas))
+        Ok(Arrival { came, ..self.arrival(received, Some(before), betas) })
     }
 
     fn read_as_it_came<'b>(
@@ -61,10 +69,30 @@ impl<T: TenantAccess> View<'_, T> {
         body: &Bytes,
         attribution: Attribution,
         betas: impl Iterator<Item = &'b str>,
-    ) -> Result<Arrival, Malformed> {
-        let (received, like) = Remembered::recall(body.clone(), self, attribution)?;
+    ) -> Result<Arrival, Reason> {
+        let (received, like) = Remembered::recall(body.clone(), self, attribution).map_err(unreadable)?;
         let before = like.and_then(|like| self.recent(|recent| self.predecessor(recent, like, &received)));
-        Ok(self.arrival(received, None, before, betas))
+        Ok(self.arrival(received, before, betas))
+    }
+
+    /// Reads a request that goes on from an answer which the server holds.
+    fn read_held<'b>(
+        &self,
+        body: &Bytes,
+        message_id: &str,
+        attribution: Attribution,
+        betas: impl Iterator<Item = &'b str>,
+    ) -> Result<Arrival, Reason> {
+        let last = self.recent(|recent| recent.predecessor(recent.held(message_id)?));
+        let last = last.ok_or(Reason::UnknownThread)?;
+        let answer = last.outcome.held.as_ref().ok_or(Reason::UnknownThread)?;
+        let completed = Delta::complete(body, &last.trace.received, answer).map_err(unreadable)?;
+        let (whole, delta) = completed.ok_or(Reason::UnknownThread)?;
+        let known = Last { request: &last.trace.received, repeated: SharedParts::default() };
+        let (received, like) = Remembered::recall(whole, &known, attribution).map_err(unreadable)?;
+        let same = like.map(|like| like.same).unwrap_or_default();
+        let before = Predecessor { same, continued: true, ..last };
+        Ok(Arrival { delta: Some(delta), ..self.arrival(received, Some(before), betas) })
     }
 
     /// The request that another was found to be like.
@@ -81,7 +109,6 @@ impl<T: TenantAccess> View<'_, T> {
     fn arrival<'b>(
         &self,
         received: Remembered,
-        came: Option<OriginalBody>,
         before: Option<Predecessor>,
         betas: impl Iterator<Item = &'b str>,
     ) -> Arrival {
@@ -93,7 +120,7 @@ impl<T: TenantAccess> View<'_, T> {
         let is_continued = before.as_ref().is_some_and(|before| before.continued);
         let chosen =
             if is_continued { None } else { self.recent(|recent| recent.chosen(&received, self.hint)) };
-        Arrival { received: Arc::new(received), came, parameters, before, chosen }
+        Arrival { received: Arc::new(received), came: None, delta: None, parameters, before, chosen }
     }
 
     /// The request in the spelling of the conversation that it continues, and the last request of that.
@@ -132,6 +159,10 @@ impl<T: TenantAccess> View<'_, T> {
     fn received(&self, ids: impl FnOnce(&Recent) -> Vec<RecentId>) -> Vec<Arc<Remembered>> {
         self.recent(|recent| ids(recent).into_iter().filter_map(|id| recent.received(id)).cloned().collect())
     }
+}
+
+fn unreadable(_: Malformed) -> Reason {
+    Reason::NotJson
 }
 
 impl<T: TenantAccess> Known for View<'_, T> {

@@ -6,7 +6,7 @@ use super::flight::{Accepted, Flight};
 use super::progress::learn;
 use super::reread::{Reread, reread};
 use super::{TenantAccess, TenantState};
-use crate::engine::answer::turn::Turn;
+use crate::engine::answer::turn::{Turn, Wholeness, assistant_message};
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::breaks::{Break, Case, Drift};
 use crate::engine::cache::ledger::{LedgerBill, Missed};
@@ -15,6 +15,7 @@ use crate::engine::cache::volatile::{Volatile, volatile};
 use crate::engine::cache::worlds::OtherBills;
 use crate::engine::family::conversation::Answer;
 use crate::engine::family::fanout::{ForkPoint, StartMeaning, fans_out};
+use crate::engine::family::thread::HeldAnswer;
 use crate::engine::fork::answers::{is_empty, is_foreign, tool_errors};
 use crate::engine::fork::experiment::{Answered, Measured};
 use crate::engine::fork::weighed;
@@ -83,6 +84,7 @@ pub fn settle<T: TenantAccess>(
         tenant.look(|state| state.leave_ledger(&accepted.flight, now));
         return Settlement { fanout, ..Settlement::default() };
     };
+    hold(tenant, accepted, turn);
     let turns = turns(&accepted.flight);
     let drift = turns.as_ref().map(drift_of);
     let foreign_tool_calls = foreign_calls(accepted, turn);
@@ -111,6 +113,22 @@ pub fn settle<T: TenantAccess>(
     };
     let child = settle_child(tenant, accepted, turn, usage, bills, policy, now);
     Settlement { fanout, verdict, bills: Some(bills), child, foreign_tool_calls }
+}
+
+/// Keeps an answer that the server holds, so that what goes on from it can be made whole. It holds no refusals and nothing
+/// of another model that took over.
+fn hold<T: TenantAccess>(tenant: &T, accepted: &Accepted, turn: &Turn) {
+    let is_held = accepted.flight.request.arrival.is_threaded()
+        && turn.wholeness == Wholeness::Whole
+        && turn.stop_reason.as_deref() != Some("refusal")
+        && !turn.blocks.iter().any(|block| block.kind == "fallback");
+    let (true, Some(id)) = (is_held, &turn.id) else { return };
+    let said: Vec<&[u8]> =
+        turn.blocks.iter().filter(|block| !block.is_blank_text()).map(|block| &block.json[..]).collect();
+    let message = (!said.is_empty()).then(|| assistant_message(said).into());
+    let is_summary = turn.stop_reason.as_deref() == Some("compaction") && message.is_some();
+    let answer = HeldAnswer { message, is_summary };
+    tenant.look(|state| state.recent.hold(accepted.recent, id, answer));
 }
 
 /// Nothing came of a request: it was refused, it failed, or its client left before the answer.

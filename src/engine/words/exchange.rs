@@ -35,6 +35,8 @@ shown_enums! {
         TooLarge = "too_large",
         /// A thinking block belongs behind another prefix: the one that this child had before its state was lost.
         LostPrefix = "lost_prefix",
+        /// The server holds a conversation otherwise than its client knows it: the client is asked for the whole of it.
+        Thread = "thread",
         Other = "refused",
     }
 

@@ -114,6 +114,8 @@ shown_enums! {
         Ambiguous = "ambiguous",
         /// It names a parent that is not known here.
         UnknownParent = "unknown_parent",
+        /// It goes on from an answer that is not known here, or its `thread` is of no kind that we know.
+        UnknownThread = "unknown_thread",
         /// An earlier request of the conversation was refused as we had rewritten it, and accepted as it came.
         Refused = "refused",
         /// It holds thinking of a prefix that is no longer known, and asks the upstream to drop it.

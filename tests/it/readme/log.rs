@@ -111,6 +111,11 @@ async fn left_alone() -> Vec<Value> {
         with_headers("x-forkpoint-mode: observe\r\n"),
         with_headers("anthropic-beta: oauth-2025-04-20\r\n"),
         with_headers("x-forkpoint-parent: msg_of_nobody\r\n"),
+        post(
+            "/v1/messages",
+            KEY,
+            br#"{"thread":{"type":"continue","previous_message_id":"msg_of_nobody"},"messages":[]}"#,
+        ),
         post("/v1/messages", KEY, twice.as_bytes()),
     ] {
         lines.push(stage.line(&request).await);

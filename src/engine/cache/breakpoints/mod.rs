@@ -48,7 +48,7 @@ use marks::{RequestMarks, TopLevel};
 pub(in crate::engine) const LOOKBACK: usize = 19;
 
 /// The number of breakpoints that a conversation which the server holds may have.
-const THREAD_BREAKPOINTS_MAX: usize = 3;
+pub(in crate::engine) const THREAD_BREAKPOINTS_MAX: usize = 3;
 
 /// No text has more bytes to a token, so what is learned otherwise is wrong. A marker too many is harmless.
 const TOKENS_PER_BYTE_MIN: f64 = 0.125;
@@ -72,6 +72,8 @@ pub struct Situation {
     pub shared: Option<usize>,
     /// The first layer that changes from turn to turn, so that nothing from there on is read again.
     pub unread_from: Option<Layer>,
+    /// The number of pieces that the server holds already: nothing can be put there.
+    pub held_pieces: usize,
 }
 
 impl Situation {
@@ -86,6 +88,7 @@ impl Situation {
             read_by_others: StaticEnds::default(),
             shared: None,
             unread_from: None,
+            held_pieces: 0,
         }
     }
 }
@@ -207,21 +210,26 @@ impl Planner<'_> {
         (!self.continues_by_shape()).then_some(Skip::OneShot)
     }
 
-    /// Tools will be called, and a conversation that was answered once goes on.
+    /// Tools will be called, a conversation that was answered once goes on, and one that the server holds is meant to.
     fn continues_by_shape(&self) -> bool {
         let has_tools = self.anatomy.pieces[..self.anatomy.tools].iter().any(|tool| tool.form == Form::Block);
-        has_tools || self.is_answered()
+        has_tools || self.is_answered() || self.is_threaded()
     }
 
     fn is_answered(&self) -> bool {
         self.anatomy.messages.iter().any(|message| message.has_role(self.body, "assistant"))
     }
 
-    /// Returns true if the server holds the conversation. It compares the top-level fields of a later turn with those
-    /// of the first, so none may be added.
+    /// Returns true if the server holds the conversation. It compares the fields of a later turn with those of the first,
+    /// so that nothing is added but in the messages.
     fn is_threaded(&self) -> bool {
-        let thread = self.anatomy.member(self.body, "thread");
-        thread.is_some_and(|value| &self.body[value.clone()] != b"null")
+        self.anatomy.is_threaded(self.body)
+    }
+
+    /// The first piece that a marker may be put on.
+    fn first_markable(&self) -> usize {
+        let statics = self.anatomy.tools + self.anatomy.system;
+        if self.is_threaded() { self.situation.held_pieces.max(statics) } else { 0 }
     }
 
     fn cover_tail(&mut self) -> Covered {
@@ -231,8 +239,8 @@ impl Planner<'_> {
         let automatic = self.situation.profile == Profile::Anthropic
             && self.marks.top_level == TopLevel::Absent
             && !self.is_threaded();
-        let messages = self.anatomy.tools + self.anatomy.system..self.anatomy.pieces.len();
-        for index in messages.rev() {
+        let first = self.first_markable().max(self.anatomy.tools + self.anatomy.system);
+        for index in (first..self.anatomy.pieces.len()).rev() {
             if self.marks.has_breakpoint(index..=index) {
                 return Ok(());
             }
@@ -254,7 +262,7 @@ impl Planner<'_> {
         let shared = self.situation.shared.filter(|shared| *shared < self.anatomy.pieces.len());
         let Some(shared) = shared else { return Ok(()) };
         let is_written = self.situation.last_written.is_some_and(|entry| entry >= shared);
-        if is_written || self.marks.has_breakpoint(shared..=shared) {
+        if is_written || self.marks.has_breakpoint(shared..=shared) || shared < self.first_markable() {
             return Ok(());
         }
         let at = room(self.body, self.anatomy, shared).ok_or(Skip::NoLegalBlock)?;
@@ -263,6 +271,9 @@ impl Planner<'_> {
 
     /// Covers the end of the system prompt and that of the tools, where they are read.
     fn cover_static(&mut self, is_read: impl Fn(&Self, Layer) -> bool) {
+        if self.is_threaded() {
+            return;
+        }
         for (layer, place) in
             [(Layer::System, BreakpointPlace::System), (Layer::Tools, BreakpointPlace::Tools)]
         {
@@ -314,7 +325,7 @@ impl Planner<'_> {
         if last <= entry || self.marks.has_breakpoint(entry..=reach) {
             return Ok(());
         }
-        for index in entry..=reach.min(last) {
+        for index in entry.max(self.first_markable())..=reach.min(last) {
             if let Some(at) = room(self.body, self.anatomy, index) {
                 return self.add(index, Carrier::Block, at);
             }

@@ -171,23 +171,40 @@ fn a_request_of_a_thread_gets_no_field_that_its_first_one_had_not() {
         let (out, plan) = threaded(thread);
         assert!(out.starts_with(r#"{"thread""#), "{out}");
         assert!(plan.breakpoints.iter().all(|point| point.carrier == Carrier::Block), "{out}");
-        assert_eq!(skips(&plan), [("tail", "no_legal_block"), ("system", "no_legal_block")]);
+        assert_eq!(skips(&plan), [("tail", "no_legal_block")]);
     }
     let (out, _) = threaded("null");
     assert!(out.starts_with(r#"{"cache_control":{"type":"ephemeral"},"thread":null"#), "{out}");
 }
 
 #[test]
-fn a_request_of_a_thread_has_three_breakpoints_at_most() {
+fn a_request_of_a_thread_gets_breakpoints_in_its_messages_alone() {
     let body = request(&format!("[{}]", text("s")), &long(40));
     let far = Situation { last_written: Some(4), ..anthropic() };
-    let pieces = |body: &str| {
-        let plan = planned(body, &far).1;
+    let pieces = |body: &str, situation: &Situation| {
+        let plan = planned(body, situation).1;
         plan.breakpoints.iter().map(|point| point.piece).collect::<Vec<_>>()
     };
-    assert_eq!(pieces(&body), [0, 1, 4, 41]);
+    assert_eq!(pieces(&body, &far), [0, 1, 4, 41]);
     let thread = body.replacen('{', r#"{"thread":{"type":"create"},"#, 1);
-    assert_eq!(pieces(&thread), [1, 4, 41], "what saves least is left out");
+    assert_eq!(pieces(&thread, &far), [4, 41], "not on tools and system");
+    let held = |held_pieces| Situation { held_pieces, ..far };
+    assert_eq!(pieces(&thread, &held(10)), [10, 41], "as near to the entry as can be");
+    assert_eq!(pieces(&thread, &held(40)), [41], "the entry is out of reach");
+    assert!(pieces(&thread, &held(42)).is_empty(), "nothing came that could be marked");
+}
+
+#[test]
+fn a_request_of_a_thread_has_three_breakpoints_at_most() {
+    let marked = |text: &str| marked(text, MARK);
+    let body = |system: &str, content: &str| {
+        request(system, content).replacen('{', r#"{"thread":{"type":"create"},"#, 1)
+    };
+    let system = format!("[{},{}]", marked("s"), marked("t"));
+    let (out, plan) = planned(&body(&system, &format!("[{},{}]", marked("a"), text("b"))), &anthropic());
+    assert_eq!((plan.edits.len(), skips(&plan)), (0, vec![("tail", "no_slot")]), "{out}");
+    let (_, plan) = planned(&body(&system, &format!("[{}]", text("b"))), &anthropic());
+    assert_eq!(plan.breakpoints.len(), 3);
 }
 
 #[test]
@@ -617,6 +634,7 @@ fn any_situation() -> impl Strategy<Value = Situation> {
                 read_by_others: StaticEnds { tools, system },
                 shared,
                 unread_from: None,
+                held_pieces: 0,
             }
         },
     )

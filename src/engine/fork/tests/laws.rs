@@ -148,11 +148,11 @@ impl Own {
 fn plain(body: &str) -> String {
     let bytes = Bytes::from(body.to_owned());
     let mut out = Vec::new();
-    super::super::strip::append_unmarked(
+    crate::engine::request::strip::append_unmarked(
         &mut out,
         &bytes,
         0..bytes.len(),
-        &super::super::strip::cuts(&bytes, &Anatomy::read(&bytes).unwrap()),
+        &crate::engine::request::strip::cuts(&bytes, &Anatomy::read(&bytes).unwrap()),
     );
     String::from_utf8(out.concat()).unwrap()
 }

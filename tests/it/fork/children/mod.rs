@@ -17,6 +17,7 @@ mod betas;
 mod images;
 mod counts;
 mod directories;
+mod threads;
 
 use forkpoint::config::Config;
 use forkpoint::sim::models::{ModelSpec, public_models};

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use memchr::memmem;
 
-use crate::engine::request::anatomy::{Anatomy, Form, Piece};
-use crate::engine::request::json::{self, Span, skip_space};
-use crate::engine::request::marker;
+use super::anatomy::{Anatomy, Form, Piece};
+use super::json::{self, Span, skip_space};
+use super::marker;
 use crate::engine::words::Layer;
 
 /// Every marker of a request, as what to leave out, in the order of the body: the pieces' own, and those of
