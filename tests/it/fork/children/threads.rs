@@ -357,3 +357,29 @@ async fn a_thread_that_the_upstream_loses_starts_anew_on_its_prefix() {
     assert_eq!(plan(&client.turn(&stage).await), FORKED);
     assert_eq!(client.replays, 1);
 }
+
+#[tokio::test]
+async fn what_a_held_conversation_would_have_cost_is_what_it_costs() {
+    for repeats in [Repeats::Nothing, Repeats::All] {
+        let [observed, aligned] = [Mode::Observe, Mode::Align];
+        let mut sums = Vec::new();
+        for mode in [observed, aligned] {
+            let stage = Stage::new(|config| config.server.mode = mode).await;
+            let mut client = Client::new(worker(FREE), repeats);
+            for _ in 0..3 {
+                client.turn(&stage).await;
+            }
+            stage.forkpoint.recorded(3).await;
+            let of = |baseline: &str| {
+                let label = format!("baseline=\"{baseline}\"");
+                stage.forkpoint.metric("forkpoint_counterfactual_usd_total", &[&label])
+            };
+            sums.push([of("sent"), of("aligned")]);
+        }
+        let off = |one: f64, two: f64| (one / two - 1.0).abs();
+        let [observed, aligned] = sums[..] else { panic!("two runs") };
+        assert!(off(aligned[0], observed[0]) < 0.05, "{repeats:?} as sent: {aligned:?} {observed:?}");
+        assert!(off(observed[1], aligned[1]) < 0.05, "{repeats:?} aligned: {observed:?} {aligned:?}");
+        assert!(aligned[1] < 0.6 * observed[0], "{repeats:?}: {aligned:?} {observed:?}");
+    }
+}
