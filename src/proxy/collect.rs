@@ -60,7 +60,7 @@ impl Held {
         }
     }
 
-    fn enter(self: &Arc<Self>, limits: &Limits) -> Option<Permit> {
+    pub(super) fn enter(self: &Arc<Self>, limits: &Limits) -> Option<Permit> {
         let one_more = |now: usize| (now < limits.held_requests).then_some(now + 1);
         self.requests.fetch_update(Relaxed, Relaxed, one_more).ok()?;
         self.requests_gauge.inc();
@@ -70,7 +70,7 @@ impl Held {
 
 impl Permit {
     /// Counts more bytes as held, or returns the reason why that is not allowed.
-    fn grow(&mut self, bytes: usize, limits: &Limits) -> Result<(), Reason> {
+    pub(super) fn grow(&mut self, bytes: usize, limits: &Limits) -> Result<(), Reason> {
         if !self.held.budget.take(ByteKind::Held, bytes, limits.held_bytes) {
             return Err(Reason::HeldBytes);
         }
@@ -162,12 +162,16 @@ impl Collector {
     }
 
     fn finish(self) -> Bytes {
-        // A vector that grew chunk by chunk may have much unused capacity.
-        if self.joined.capacity() - self.joined.len() > self.joined.len() / 8 {
-            Bytes::copy_from_slice(&self.joined)
-        } else {
-            Bytes::from(self.joined)
-        }
+        without_spare(self.joined)
+    }
+}
+
+/// The bytes of a vector, which may have much unused capacity if it grew chunk by chunk.
+pub(super) fn without_spare(bytes: Vec<u8>) -> Bytes {
+    if bytes.capacity() - bytes.len() > bytes.len() / 8 {
+        Bytes::copy_from_slice(&bytes)
+    } else {
+        Bytes::from(bytes)
     }
 }
 

@@ -38,9 +38,13 @@ impl Proxy {
     /// Sends a count of tokens: that of a forked child on its prefix, and once more as it came if that is refused; any
     /// other as it came.
     pub(super) async fn count(&self, call: MessagesCall, exchange: &mut Exchange) -> Result<Answered, Fault> {
-        let MessagesCall { parts, body, permit: _permit, .. } = call;
-        let read = AssertUnwindSafe(|| self.read_count(&body, &mut exchange.facts));
-        let counted = self.large.work(body.len(), || std::panic::catch_unwind(read)).await;
+        let MessagesCall { parts, mut body, mut permit, .. } = call;
+        let opened = self.open(&mut body, &mut permit, exchange).await;
+        let read = AssertUnwindSafe(|| {
+            opened.ok()?;
+            self.read_count(body.read(), &mut exchange.facts)
+        });
+        let counted = self.large.work(body.read().len(), || std::panic::catch_unwind(read)).await;
         exchange.facts.sent_at = Some(Instant::now());
         if let Some(ChildCount { pieces, betas, .. }) = counted.unwrap_or_default() {
             let mut parts = parts.clone();
@@ -49,7 +53,8 @@ impl Proxy {
             {
                 parts.headers.insert(BETA, betas);
             }
-            let request = Request::from_parts(parts, SentBody::spliced(pieces));
+            let sent = body.changed(pieces, &mut parts.headers);
+            let request = Request::from_parts(parts, sent);
             let mut answer = self.upstream.send(request).await?;
             let Some(refused) = self.refusal(&mut answer).await else {
                 return Ok(Answered { answer, flight: None });
@@ -59,7 +64,8 @@ impl Proxy {
             (facts.plan, facts.sent) = (Plan::Passthrough(Reason::Refused), facts.received);
             (facts.shared_bytes, facts.notes) = (0, Vec::new());
         }
-        let answer = self.upstream.send(Request::from_parts(parts, SentBody::whole(body))).await?;
+        let answer =
+            self.upstream.send(Request::from_parts(parts, SentBody::whole(body.came().clone()))).await?;
         Ok(Answered { answer, flight: None })
     }
 

@@ -12,8 +12,8 @@ use http::header::CONTENT_ENCODING;
 /// The largest ratio of output to input. Streams of events compress by 5 to 20; bombs by hundreds.
 const RATIO_MAX: u64 = 100;
 /// The largest window that HTTP allows for zstd (RFC 9659): 8 MiB.
-const ZSTD_WINDOW_LOG_MAX: u32 = 23;
-const BROTLI_BUFFER_BYTES: usize = 4096;
+pub(super) const ZSTD_WINDOW_LOG_MAX: u32 = 23;
+pub(super) const BROTLI_BUFFER_BYTES: usize = 4096;
 
 /// Receives decoded bytes.
 pub trait Sink: Send {

@@ -9,7 +9,7 @@ use crate::engine::answer::turn::Turn;
 use crate::engine::cache::prices::Prices;
 use crate::engine::request::clients::NONE;
 use crate::engine::tenant::{Accepted, Flight, SettledChild, Settlement, Verdict, drift};
-use crate::engine::words::{CostUnit, Ending, Endpoint};
+use crate::engine::words::{CostUnit, Ending};
 use crate::metrics::{Admit, Metrics};
 use crate::report::traces::Trace;
 use crate::report::{ChildTurn, ExchangeRecord, ExchangeSinks, RecordingDraft, report};
@@ -58,7 +58,7 @@ impl Exchange {
             headers.insert(&PREFIX, prefix);
             headers.insert(&BYTES_SHARED, HeaderValue::from(facts.shared_bytes));
         }
-        if facts.endpoint == Endpoint::Messages {
+        if facts.endpoint.is_planned() {
             headers.insert(&HELD_MS, HeaderValue::from(facts.held_ms()));
         }
         if let Some(fork) = facts.fork.and_then(|fork| HeaderValue::try_from(fork.to_string()).ok()) {

@@ -15,12 +15,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::header::CONTENT_ENCODING;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Request, Response};
 use hyper::body::Incoming;
 
+use super::body::CallBody;
 use super::collect::{self, Collected, Permit};
+use super::encoded::Coding;
 use super::error::Fault;
 use super::exchange::Exchange;
 use super::flight::{Home, InFlight};
@@ -50,7 +51,7 @@ enum Arrived {
 /// A Messages call with its whole body. The permit is the body's place under the hold limits.
 pub(super) struct MessagesCall {
     pub parts: Parts,
-    pub body: Bytes,
+    pub body: CallBody,
     /// The end of all its waits.
     pub deadline: Moment,
     pub permit: Permit,
@@ -93,7 +94,7 @@ impl Proxy {
     /// The phases of a request, up to the head of its answer.
     async fn answered(&self, request: Request<Incoming>, exchange: &mut Exchange) -> Result<Answered, Fault> {
         headers::check(&request)?;
-        let call = match self.collect(request, exchange).await? {
+        let mut call = match self.collect(request, exchange).await? {
             Arrived::Unread(request, _permit) => {
                 exchange.facts.sent_at = Some(Instant::now());
                 return Ok(Answered { answer: self.upstream.send(request).await?, flight: None });
@@ -104,13 +105,16 @@ impl Proxy {
             Arrived::Call(call) => call,
         };
         if let Plan::Passthrough(reason) = exchange.facts.plan
-            && !(reason == Reason::Observe && self.has_prefix(&call, exchange))
+            && !(reason == Reason::Observe && self.has_prefix(&mut call, exchange).await)
         {
             return self.observed(call, reason, exchange).await;
         }
+        if let Err(reason) = self.open(&mut call.body, &mut call.permit, exchange).await {
+            return self.unplanned(call, reason, exchange).await;
+        }
         let mode = ReadMode::Spelt(self.policy.align.order);
-        let bytes = call.body.len();
-        match self.large.work(bytes, || self.read(&call.body, mode, exchange)).await {
+        let bytes = call.body.read().len();
+        match self.large.work(bytes, || self.read(call.body.read(), mode, exchange)).await {
             Ok(Some(read)) => {
                 let planned = self.plan(read, call.deadline, exchange).await?;
                 self.send(call, planned, exchange).await
@@ -128,13 +132,18 @@ impl Proxy {
         let (parts, body) = request.into_parts();
         let (limits, facts) = (&self.config.limits, &mut exchange.facts);
         let sender = identify::sender(&parts.headers, self.tenant_rule(), &self.config.identity.clients);
-        let observed = self.observed_for(&parts.headers, sender.tenant, facts.modes.in_force);
+        let codings = Coding::all(&parts.headers);
+        let observed = match codings {
+            None => Some(Reason::ContentEncoding),
+            Some(_) => self.observed_for(&parts.headers, sender.tenant, facts.modes.in_force),
+        };
         facts.sender = Some(sender);
         facts.claims = Claims::of(&parts.headers);
         facts.betas = identify::betas(&parts.headers).collect::<Vec<_>>().join(",");
-        let is_message = facts.endpoint == Endpoint::Messages;
+        let model = facts.endpoint.model(parts.uri.path());
+        facts.model.clone_from(&model);
+        let is_message = facts.endpoint.is_planned();
         if !is_message && !self.may_count_child(&parts, facts.modes, observed) {
-            facts.model = facts.endpoint.model(parts.uri.path());
             let body = SentBody::streamed(body, limits.stall);
             return Ok(Arrived::Unread(Request::from_parts(parts, body), None));
         }
@@ -144,7 +153,12 @@ impl Proxy {
         match collect::collect(body, &parts.headers, limits, &self.held).await? {
             Collected::Whole(body, permit) => {
                 facts.received_bytes = Some(body.len());
-                Ok(Arrived::Call(MessagesCall { parts, body, deadline, permit }))
+                Ok(Arrived::Call(MessagesCall {
+                    parts,
+                    body: CallBody::new(body, codings, model),
+                    deadline,
+                    permit,
+                }))
             }
             Collected::Spilled(body, reason, permit) => {
                 facts.plan = Plan::Passthrough(reason);
@@ -156,7 +170,6 @@ impl Proxy {
     /// Why a request is only observed, if it is.
     fn observed_for(&self, headers: &HeaderMap, tenant: Option<TenantId>, mode: Mode) -> Option<Reason> {
         match mode {
-            _ if headers.contains_key(CONTENT_ENCODING) => Some(Reason::ContentEncoding),
             _ if identify::is_signed(headers) => Some(Reason::Signed),
             _ if tenant.is_none() => Some(Reason::NoCredential),
             _ if self.config.identity.oauth == OAuth::Observe && identify::is_oauth(headers) => {
@@ -165,6 +178,23 @@ impl Proxy {
             Mode::Observe => Some(Reason::Observe),
             Mode::Align | Mode::Fork => None,
         }
+    }
+
+    /// Makes a body readable. One that cannot be is named by the bytes that came.
+    pub(super) async fn open(
+        &self,
+        body: &mut CallBody,
+        permit: &mut Permit,
+        exchange: &mut Exchange,
+    ) -> Result<(), Reason> {
+        let opened = body.open(permit, &self.config.limits, &self.large).await;
+        if let Err(reason) = opened {
+            let facts = &mut exchange.facts;
+            let digest = BodyDigest::of(body.came());
+            (facts.received, facts.sent) = (Some(digest), Some(digest));
+            facts.plan = Plan::Passthrough(reason);
+        }
+        opened
     }
 
     /// Reads a Messages body by what is known of its tenant. A bug in here must not cost the client its answer.
@@ -197,7 +227,8 @@ impl Proxy {
         let tenant = self.store.tenant(&tenant_id.unwrap_or(TenantId::NOBODY));
         let view = View { tenant: &*tenant, hint };
         let betas = std::iter::once(facts.betas.as_str());
-        let arrival = view.read(body, self.policy.align.attribution, mode, betas)?;
+        let policy = self.policy_of(facts.endpoint);
+        let arrival = view.read(body, policy.align.attribution, mode, betas)?;
         facts.learn(arrival.received.body(), arrival.received.anatomy());
         facts.received = Some(arrival.name());
         let Some(sender) = facts.sender.as_ref().filter(|sender| sender.tenant.is_some()) else {
@@ -213,7 +244,7 @@ impl Proxy {
             streams: facts.stream,
             came_at: self.clock.now(),
         };
-        let home = Home { tenant, policy: Arc::clone(&self.policy), clock: Arc::clone(&self.clock) };
+        let home = Home { tenant, policy: Arc::clone(policy), clock: Arc::clone(&self.clock) };
         Ok(Some(Read { home, request, who }))
     }
 
@@ -227,17 +258,14 @@ impl Proxy {
     ) -> Result<Answered, Fault> {
         exchange.facts.sent_at = Some(Instant::now());
         let sent = self.clock.now();
-        let MessagesCall { parts, body, permit: _permit, .. } = call;
-        let request = Request::from_parts(parts, SentBody::whole(body.clone()));
+        let MessagesCall { parts, mut body, mut permit, .. } = call;
+        let request = Request::from_parts(parts, SentBody::whole(body.came().clone()));
         let reading = async {
             yield_once().await;
-            if reason == Reason::ContentEncoding {
-                let digest = BodyDigest::of(&body);
-                (exchange.facts.received, exchange.facts.sent) = (Some(digest), Some(digest));
-                return None;
-            }
+            self.open(&mut body, &mut permit, exchange).await.ok()?;
+            let body = body.read();
             let watch = || {
-                let read = self.read(&body, ReadMode::AsItCame, exchange).ok()??;
+                let read = self.read(body, ReadMode::AsItCame, exchange).ok()??;
                 Some(self.watch(read, reason, sent, exchange))
             };
             self.large.work(body.len(), watch).await
@@ -252,7 +280,7 @@ impl Proxy {
         let prepared = self.prepare(&request, who, Treatment::Observed(reason), &home, exchange);
         let ticket = self.store.ticket();
         let departure =
-            home.tenant.look(|state| decide::observe(request, prepared, state, &self.policy, ticket, sent));
+            home.tenant.look(|state| decide::observe(request, prepared, state, &home.policy, ticket, sent));
         exchange.facts.departed(&departure);
         if exchange.facts.role == Role::Child {
             let least = self.config.gate.min_tokens as u64;
@@ -274,7 +302,7 @@ impl Proxy {
     ) -> Result<Answered, Fault> {
         exchange.facts.plan = Plan::Passthrough(reason);
         exchange.facts.sent_at = Some(Instant::now());
-        let request = Request::from_parts(call.parts, SentBody::whole(call.body));
+        let request = Request::from_parts(call.parts, SentBody::whole(call.body.came().clone()));
         let answer = self.upstream.send(request).await?;
         drop(call.permit);
         Ok(Answered { answer, flight: None })
@@ -282,13 +310,16 @@ impl Proxy {
 
     /// Returns true if a request that the configuration only observes now is of a child that was put on a prefix
     /// before: that child keeps it, unless its client asks for less itself.
-    fn has_prefix(&self, call: &MessagesCall, exchange: &mut Exchange) -> bool {
+    async fn has_prefix(&self, call: &mut MessagesCall, exchange: &mut Exchange) -> bool {
         let now = self.clock.now();
         if !exchange.facts.modes.keeps_prefix() || now.0 >= self.prefixes_until.load(Relaxed) {
             return false;
         }
+        if self.open(&mut call.body, &mut call.permit, exchange).await.is_err() {
+            return false;
+        }
         let plan = exchange.facts.plan;
-        let read = self.read(&call.body, ReadMode::AsItCame, exchange);
+        let read = self.read(call.body.read(), ReadMode::AsItCame, exchange);
         let has_prefix = read.is_ok_and(|read| {
             read.is_some_and(|Read { home, request, who }| {
                 let bound = bound_child(&*home.tenant, &request.arrival.received, &who, now);

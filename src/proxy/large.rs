@@ -6,7 +6,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
 /// A body from this size on is large.
-const LARGE_BYTES: usize = 256 << 10;
+pub(super) const LARGE_BYTES: usize = 256 << 10;
 
 /// The places for large bodies.
 #[derive(Debug)]

@@ -113,12 +113,13 @@ impl Proxy {
         {
             recording.match_from(&config.record);
         }
-        let policy = Arc::new(rules::policy(&config, Arc::new(prices)));
+        let (policy, vertex_policy) = rules::policies(&config, prices);
         self.store.configure(policy.fan_out.clone(), rules::gate(&config));
         self.metrics.models.reserve(policy.prices.models().map(|model| &*model.id));
         Proxy {
             config,
             policy,
+            vertex_policy,
             generation: Generation::set(self.generation.number + 1, left, &self.metrics),
             upstream: self.upstream.clone(),
             held: self.held.clone(),

@@ -9,6 +9,8 @@
 
 pub mod handle;
 pub mod collect;
+pub mod body;
+pub mod encoded;
 pub mod large;
 pub mod plan;
 pub mod wait;
@@ -38,6 +40,7 @@ use std::sync::atomic::AtomicU64;
 use crate::config::{self, Config, Mode};
 use crate::engine::cache::prices::Prices;
 use crate::engine::policy::Policy;
+use crate::engine::words::Endpoint;
 use crate::metrics::Metrics;
 use crate::report::Sinks;
 use crate::store::{self, Store};
@@ -53,6 +56,8 @@ use panic_injection::PanicInjection;
 pub struct Proxy {
     config: Config,
     policy: Arc<Policy>,
+    /// For calls whose path is Vertex's.
+    vertex_policy: Arc<Policy>,
     generation: Generation,
     upstream: Arc<Upstream>,
     held: Arc<Held>,
@@ -90,7 +95,7 @@ impl Proxy {
         metrics.name_tenants(config.tenants.clone());
         let config::Store { max_bytes, tenant_share, recent_bytes, .. } = config.store;
         let limits = store::Limits { max_bytes, recent_bytes, tenant_share };
-        let policy = Arc::new(rules::policy(&config, Arc::new(prices)));
+        let (policy, vertex_policy) = rules::policies(&config, prices);
         let store = Arc::new(Store::new(limits, policy.fan_out.clone(), rules::gate(&config)));
         let held = Arc::new(Held::new(&metrics.held, Arc::clone(store.budget())));
         let clock = Arc::new(Clock::new());
@@ -100,6 +105,7 @@ impl Proxy {
             sinks: record::start_sinks(&config, &metrics, &clock)?,
             config,
             policy,
+            vertex_policy,
             generation,
             upstream,
             held,
@@ -110,5 +116,10 @@ impl Proxy {
             panics: Arc::default(),
             metrics,
         })
+    }
+
+    /// The settings that calls to this part of the API are planned by.
+    fn policy_of(&self, endpoint: Endpoint) -> &Arc<Policy> {
+        if endpoint == Endpoint::Vertex { &self.vertex_policy } else { &self.policy }
     }
 }

@@ -63,7 +63,7 @@ impl Proxy {
                 is_last_round: round >= ROUNDS_MAX,
             };
             let now = self.clock.now();
-            let next = |state: &mut _| proceed(request, prepared, state, &self.policy, &facts, now);
+            let next = |state: &mut _| proceed(request, prepared, state, &home.policy, &facts, now);
             match home.tenant.look(next) {
                 Next::Send(departure) => {
                     exchange.facts.departed(&departure);
@@ -116,7 +116,7 @@ impl Proxy {
             claims: &exchange.facts.claims,
             tenant: &*home.tenant,
             treatment,
-            policy: &self.policy,
+            policy: &home.policy,
             step: &step,
             now: self.clock.now(),
         };

@@ -11,6 +11,19 @@ use crate::engine::policy::Policy;
 use crate::engine::request::prefix::Attribution;
 use crate::engine::{align, family::fanout};
 
+/// The settings that requests are planned by: those of Messages calls, and those of Vertex's. The path tells that an
+/// upstream is Vertex, so it is treated as one even if `upstream.profile` was left as it is.
+pub fn policies(config: &Config, prices: Prices) -> (Arc<Policy>, Arc<Policy>) {
+    let policy = Arc::new(policy(config, Arc::new(prices)));
+    if config.upstream.profile != config::Profile::Anthropic {
+        return (Arc::clone(&policy), policy);
+    }
+    let mut vertex = config.clone();
+    vertex.upstream.profile = config::Profile::Vertex;
+    let vertex = Policy { align: align(&vertex), ..(*policy).clone() };
+    (policy, Arc::new(vertex))
+}
+
 /// The settings that requests are planned by.
 pub fn policy(config: &Config, prices: Arc<Prices>) -> Policy {
     Policy {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::request::Parts;
 use http::{HeaderValue, Request};
 
 use super::error::Fault;
@@ -47,8 +46,7 @@ impl Proxy {
     ) -> Result<Answered, Fault> {
         exchange.facts.sent_at = Some(Instant::now());
         let Planned { mut flight, outgoing } = planned;
-        let MessagesCall { parts, body, permit, .. } = call;
-        let mut answer = self.upstream.send(rewritten(&parts, &body, &outgoing, exchange)).await?;
+        let mut answer = self.upstream.send(rewritten(&call, &outgoing, exchange)).await?;
         if flight.flight().is_some_and(|flight| flight.request.arrival.delta.is_some()) {
             return self.continued(answer, flight).await;
         }
@@ -56,12 +54,10 @@ impl Proxy {
             return Ok(Answered { answer, flight: Some(flight) });
         };
         let is_rewritten = outgoing.pieces.is_some();
-        let Some(second) = self.second(refused, is_rewritten, &body, &mut flight, exchange) else {
+        let Some(second) = self.second(refused, is_rewritten, call.body.read(), &mut flight, exchange) else {
             return Ok(Answered { answer, flight: Some(flight) });
         };
-        let answered = self.once_more(answer, refused, (parts, body), second, flight, exchange).await;
-        drop(permit);
-        answered
+        self.once_more(answer, refused, call, second, flight, exchange).await
     }
 
     /// The answer to a request that goes on from one which the server holds. It is never sent twice: the server takes one
@@ -100,7 +96,7 @@ impl Proxy {
         exchange: &mut Exchange,
     ) -> Result<Answered, Fault> {
         let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
-        let body = call.body.clone();
+        let body = call.body.read().clone();
         let mut answered = self.unplanned(call, Reason::UnknownThread, exchange).await?;
         if self.thread_refusal(&mut answered.answer).await == Some(ThreadRefusal::Mismatch)
             && let Some(ThreadField::Continue(id)) = ThreadField::read(&body)
@@ -174,7 +170,7 @@ impl Proxy {
         &self,
         first: Answer,
         refused: UpstreamRefusal,
-        (mut parts, body): (Parts, Bytes),
+        call: MessagesCall,
         second: Second,
         flight: InFlight,
         exchange: &mut Exchange,
@@ -182,11 +178,12 @@ impl Proxy {
         let was_forked = flight.flight().is_some_and(Flight::is_forked);
         let mut again = self.start_over(refused, &second, &flight, exchange);
         let is_original = matches!(second, Second::Original);
+        let MessagesCall { mut parts, body, permit: _permit, .. } = call;
         let body = match second {
-            Second::Original => SentBody::whole(body),
+            Second::Original => SentBody::whole(body.came().clone()),
             Second::WithoutLostBlocks { pieces, betas } => {
                 parts.headers.insert(BETA, betas);
-                SentBody::spliced(pieces)
+                body.changed(pieces, &mut parts.headers)
             }
         };
         let mut answer = self.upstream.send(Request::from_parts(parts, body)).await?;
@@ -267,8 +264,12 @@ impl Proxy {
 }
 
 /// The request as it is sent: the pieces that were made of it, and a forked child's betas.
-fn rewritten(parts: &Parts, body: &Bytes, outgoing: &Outgoing, exchange: &mut Exchange) -> Request<SentBody> {
-    let mut parts = parts.clone();
+fn rewritten(call: &MessagesCall, outgoing: &Outgoing, exchange: &mut Exchange) -> Request<SentBody> {
+    let mut parts = call.parts.clone();
+    let body = match &outgoing.pieces {
+        Some(pieces) => call.body.changed(pieces.clone(), &mut parts.headers),
+        None => SentBody::whole(call.body.came().clone()),
+    };
     if let (Some(draft), Some(pieces)) = (&mut exchange.draft, &outgoing.pieces) {
         draft.forwards(pieces);
     }
@@ -283,7 +284,6 @@ fn rewritten(parts: &Parts, body: &Bytes, outgoing: &Outgoing, exchange: &mut Ex
             draft.forwards_betas(betas);
         }
     }
-    let body = outgoing.pieces.clone().map_or_else(|| SentBody::whole(body.clone()), SentBody::spliced);
     Request::from_parts(parts, body)
 }
 

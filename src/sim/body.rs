@@ -9,7 +9,7 @@ use super::error::ApiError;
 use super::models::{ModelSpec, find};
 
 /// The top-level fields documented today. Others are accepted unless the configuration says otherwise.
-const KNOWN_FIELDS: [&str; 27] = [
+const KNOWN_FIELDS: [&str; 28] = [
     "model",
     "messages",
     "max_tokens",
@@ -37,6 +37,7 @@ const KNOWN_FIELDS: [&str; 27] = [
     "thread",
     "compaction",
     "fallbacks",
+    "anthropic_version",
 ];
 
 #[derive(Debug)]

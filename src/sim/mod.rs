@@ -50,6 +50,7 @@ pub mod faults;
 mod reply;
 mod outgoing;
 mod visit;
+mod incoming;
 pub mod journal;
 pub mod clock;
 pub mod config;

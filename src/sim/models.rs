@@ -121,7 +121,8 @@ pub fn find<'a>(models: &'a [ModelSpec], name: &str) -> Option<&'a ModelSpec> {
     models.iter().find(|model| {
         name.strip_prefix(model.id.as_str()).is_some_and(|rest| match rest {
             "" | "-latest" | "-0" => true,
-            _ => rest.strip_prefix('-').is_some_and(is_release_date),
+            // Vertex writes the date behind an `@`.
+            _ => rest.strip_prefix(['-', '@']).is_some_and(is_release_date),
         })
     })
 }

@@ -21,16 +21,21 @@ use super::control;
 use super::encode::id;
 use super::error::ApiError;
 use super::exchange;
+use super::incoming::{self, VertexCall};
 use super::models::{ModelSpec, find};
 use super::outgoing::pause;
 use super::reply;
 use super::visit::Visit;
 use super::world::{SharedWorld, World};
 
+/// The calls of Vertex: `{model}:rawPredict`, `{model}:streamRawPredict`, `count-tokens:rawPredict`.
+const VERTEX: &str = "/v1/projects/{project}/locations/{location}/publishers/anthropic/models/{call}";
+
 pub fn router(world: Arc<World>) -> Router {
     Router::new()
         .route("/v1/messages", post(messages).fallback(method_not_allowed))
         .route("/v1/messages/count_tokens", post(count_tokens).fallback(method_not_allowed))
+        .route(VERTEX, post(vertex).fallback(method_not_allowed))
         .route("/v1/models", get(models).fallback(method_not_allowed))
         .route("/v1/models/{id}", get(model).fallback(method_not_allowed))
         .route("/health", any(health))
@@ -42,21 +47,46 @@ pub fn router(world: Arc<World>) -> Router {
 }
 
 async fn messages(State(world): SharedWorld, request: Request) -> Response {
-    post_prompt(world, request, PromptEndpoint::Messages).await
+    post_prompt(world, request, PromptEndpoint::Messages, None).await
+}
+
+async fn vertex(
+    State(world): SharedWorld,
+    Path((_, _, call)): Path<(String, String, String)>,
+    request: Request,
+) -> Response {
+    match VertexCall::read(&call) {
+        Some(call) => post_prompt(world, request, call.endpoint(), Some(call)).await,
+        None => not_found(State(world), request).await,
+    }
 }
 
 async fn count_tokens(State(world): SharedWorld, request: Request) -> Response {
-    post_prompt(world, request, PromptEndpoint::CountTokens).await
+    post_prompt(world, request, PromptEndpoint::CountTokens, None).await
 }
 
-async fn post_prompt(world: Arc<World>, request: Request, endpoint: PromptEndpoint) -> Response {
-    let (parts, body) = request.into_parts();
+async fn post_prompt(
+    world: Arc<World>,
+    request: Request,
+    endpoint: PromptEndpoint,
+    vertex: Option<VertexCall>,
+) -> Response {
+    let (mut parts, body) = request.into_parts();
     let visit = open(&world, &parts);
-    let bytes = match collect(body, world.config.limits.body_bytes).await {
+    let most = world.config.limits.body_bytes;
+    let bytes = match collect(body, most).await {
         Ok(bytes) => bytes,
         Err(error) => return reply::refuse(visit, None, &error),
     };
     world.journal().set_body(visit.number(), bytes.clone());
+    let read = incoming::decode(bytes, &parts.headers, most).and_then(|bytes| match &vertex {
+        Some(vertex) => vertex.body(&bytes, &mut parts.headers),
+        None => Ok(bytes),
+    });
+    let bytes = match read {
+        Ok(bytes) => bytes,
+        Err(error) => return reply::refuse(visit, None, &error),
+    };
     let weather = world.faults.draw(parts.uri.path(), &parts.headers, &bytes);
     visit.note(|record| record.faults.clone_from(&weather.names));
     pause(Duration::from_millis(weather.latency_ms)).await;

@@ -188,6 +188,18 @@ async fn a_signed_request_keeps_its_own_context() {
 }
 
 #[tokio::test]
+async fn a_call_of_vertex_names_its_provider_and_the_model_of_its_path() {
+    let (mut collector, upstream) = (Receiver::start().await, upstream().await);
+    let url = collector.url();
+    let binary = Binary::serve(&upstream.url(), &[("TRACE__ENDPOINT", &*url)]).await;
+    let target = "/v1/projects/p/locations/l/publishers/anthropic/models/claude-x:rawPredict";
+    binary.client().await.ask(&post(target, "authorization: Bearer t\r\n", b"{\"messages\":[]}")).await;
+    let spans = spans(&collector.next().await);
+    let named = attribute(&spans["chat claude-x"], "gen_ai.provider.name");
+    assert_eq!(named.as_deref(), Some("gcp.vertex_ai"));
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_at_the_gate_was_held_until_then() {
     let mut collector = Receiver::start().await;
     let endpoint = collector.url().parse().unwrap();

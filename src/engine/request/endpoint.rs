@@ -10,12 +10,17 @@ impl Endpoint {
             _ if path.ends_with("/messages/count_tokens") => Endpoint::CountTokens,
             _ if bedrock_model(path).is_some() => Endpoint::Bedrock,
             _ if vertex_model(path) == Some("count-tokens") => Endpoint::CountTokens,
-            _ if vertex_model(path).is_some() => Endpoint::Vertex,
+            _ if vertex_model(path).is_some() && method == http::Method::POST => Endpoint::Vertex,
             _ if holds(path, "/messages/batches") => Endpoint::Batches,
             _ if holds(path, "/v1/models") => Endpoint::Models,
             _ if holds(path, "/v1/files") => Endpoint::Files,
             _ => Endpoint::Other,
         }
+    }
+
+    /// Returns true if such requests are read and planned: those that bring a prompt in a form that is understood.
+    pub fn is_planned(self) -> bool {
+        matches!(self, Endpoint::Messages | Endpoint::Vertex)
     }
 
     /// Returns true if the answer is a message, or a stream of one.

@@ -88,17 +88,17 @@ shown_enums! {
 
     /// Why a request was left alone.
     pub enum Reason {
-        /// Not a `POST` to a path that ends in `/messages`: streamed through unread.
+        /// Not a `POST` to a path that ends in `/messages`, nor a call of Vertex: streamed through unread.
         Endpoint = "endpoint",
-        /// The body is larger than `limits.body_bytes`: streamed through unread.
+        /// The body is larger than `limits.body_bytes`, or would be decoded: forwarded unread.
         BodyTooLarge = "body_too_large",
         /// `limits.held_requests` bodies are in memory already: streamed through unread.
         HeldRequests = "held_requests",
-        /// `limits.held_bytes` of bodies are in memory already: streamed through unread.
+        /// `limits.held_bytes` of bodies are in memory already: forwarded unread.
         HeldBytes = "held_bytes",
         /// The request announces trailers, so its body is more than one piece of bytes: streamed through unread.
         Trailers = "trailers",
-        /// The request body is compressed: forwarded unread.
+        /// The request body is compressed in a way that is not known, or corrupt: forwarded unread.
         ContentEncoding = "content_encoding",
         /// The body is no JSON object, nests too deep or has too many parts: the upstream decides.
         NotJson = "not_json",

@@ -10,7 +10,7 @@ use crate::engine::cache::volatile::Volatile;
 use crate::engine::fork::Limits;
 use crate::engine::fork::answers::is_empty;
 use crate::engine::tenant::{Fanout, Verdict};
-use crate::engine::words::{Ending, Endpoint, ForkNote, Plan, StopReason};
+use crate::engine::words::{Ending, ForkNote, Plan, StopReason};
 use crate::proxy::clock::millis;
 use crate::proxy::exchange::Exchange;
 use crate::proxy::wait::Held;
@@ -27,7 +27,7 @@ impl Exchange {
     ) -> ExchangeRecord {
         let facts = &self.facts;
         let sender = facts.sender.as_ref();
-        let modes = (facts.endpoint == Endpoint::Messages).then_some(facts.modes);
+        let modes = facts.endpoint.is_planned().then_some(facts.modes);
         let mut details = self.details(fanout);
         details.is_empty_answer = turn.is_some_and(is_empty);
         let ms = |at: Instant| millis(at.saturating_duration_since(facts.started));
@@ -99,7 +99,7 @@ impl Exchange {
     fn details(&self, fanout: Option<Fanout>) -> Details {
         let facts = &self.facts;
         Details {
-            is_messages: facts.endpoint == Endpoint::Messages,
+            is_messages: facts.endpoint.is_planned(),
             role: facts.role.as_str(),
             plan: facts.plan.as_str(),
             plan_reason: facts.plan.reason(),

@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{Config, Profile};
 use crate::engine::request::identify::is_signed;
-use crate::engine::words::GateOutcome;
+use crate::engine::words::{Endpoint, GateOutcome};
 use crate::metrics::Metrics;
 
 use super::{ExchangeRecord, StartError};
@@ -304,7 +304,9 @@ impl Trace {
             let usage = record.usage();
             let written = usage.map(|usage| usage.cache_write_5m + usage.cache_write_1h);
             span.text("gen_ai.operation.name", Some("chat"));
-            span.text("gen_ai.provider.name", Some(self.tracer.provider));
+            let is_vertex = record.endpoint == Endpoint::Vertex.as_str();
+            let name = if is_vertex { provider(Profile::Vertex) } else { self.tracer.provider };
+            span.text("gen_ai.provider.name", Some(name));
             span.text("gen_ai.request.model", Some(&record.model));
             span.number("gen_ai.usage.input_tokens", usage.map(|usage| usage.uncached + usage.cached()));
             span.number("gen_ai.usage.output_tokens", usage.map(|usage| usage.output));

@@ -11,6 +11,7 @@ mod diagnostics;
 mod equality;
 mod faults;
 mod hostile;
+mod incoming;
 mod markers;
 mod options;
 mod refusals;

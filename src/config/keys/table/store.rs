@@ -51,7 +51,7 @@ pub static KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "limits.body_bytes",
         kind: KeyKind::Bytes(1..=GIB, |config| &mut config.limits.body_bytes),
-        meaning: "The largest body of a POST to …/messages that is collected and read; a larger one streams through unread.",
+        meaning: "The largest body of a POST to …/messages that is collected and read, also when decoded; a larger one is forwarded unread.",
         reason: "the Messages API itself refuses requests above 32 MB",
     },
     ConfigKey {

@@ -18,6 +18,8 @@ mod images;
 mod counts;
 mod directories;
 mod threads;
+mod compressed;
+mod vertex;
 
 use forkpoint::config::Config;
 use forkpoint::sim::models::{ModelSpec, public_models};
