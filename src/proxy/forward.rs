@@ -27,6 +27,7 @@ use super::answer::UpstreamBody;
 use super::client_pool::{ClientPool, PoolSlot};
 use super::error::Fault;
 use super::headers;
+use super::not_found::Doubled;
 use super::stall::Stall;
 
 /// Shorter than the keep-alive of common servers, so that we close an idle connection before they do.
@@ -153,6 +154,11 @@ impl Upstream {
         Uri::from_parts(parts).ok()
     }
 
+    /// Whose URL has a version too many, if a call to this path has two.
+    pub(super) fn doubled(&self, path: &str) -> Option<Doubled> {
+        Doubled::of(&self.path_prefix, path)
+    }
+
     fn fault(&self, error: &ClientError) -> Fault {
         let upstream = self.name();
         if is_caused_by::<ClientGone>(error) {
@@ -172,7 +178,7 @@ impl Upstream {
     }
 
     /// Scheme and host: what an error may tell a client. Whatever stands before an `@` is a secret.
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         let authority = self.authority.as_str();
         format!("{}://{}", self.scheme, authority.rsplit('@').next().unwrap_or(authority))
     }

@@ -70,10 +70,17 @@ impl Proxy {
         mut request: Request<Incoming>,
     ) -> Result<Response<AnswerBody>, Infallible> {
         let endpoint = Endpoint::of(request.method(), request.uri().path());
+        let doubled = self.upstream.doubled(request.uri().path());
         let mut exchange = self.exchange(endpoint, request.headers_mut());
         let answered = AssertUnwindSafe(self.answered(request, &mut exchange)).catch_unwind().await;
         let response = match answered.unwrap_or(Err(Fault::Internal)) {
-            Ok(answered) => observe::relay(answered, exchange, &self),
+            Ok(answered) => {
+                if endpoint.is_planned() {
+                    let status = answered.answer.response.status();
+                    self.not_found.answered(status, doubled, &self.upstream.name());
+                }
+                observe::relay(answered, exchange, &self)
+            }
             Err(fault) => fault.answer(exchange, &self.config),
         };
         slow_reader::handed_on();

@@ -128,6 +128,7 @@ impl Proxy {
             prefixes_until: self.prefixes_until.clone(),
             clock: self.clock.clone(),
             panics: self.panics.clone(),
+            not_found: self.not_found.clone(),
             metrics: self.metrics.clone(),
             sinks: self.sinks.clone(),
         }

@@ -25,6 +25,7 @@ pub mod flight;
 pub mod exchange;
 pub mod record;
 pub mod headers;
+pub mod not_found;
 pub mod error;
 pub mod stall;
 pub mod slow_reader;
@@ -50,6 +51,7 @@ use collect::Held;
 use forward::Upstream;
 use large::LargeBodies;
 use live::Generation;
+use not_found::NotFound;
 use panic_injection::PanicInjection;
 
 /// Everything that requests share.
@@ -67,6 +69,7 @@ pub struct Proxy {
     prefixes_until: Arc<AtomicU64>,
     clock: Arc<Clock>,
     panics: Arc<PanicInjection>,
+    not_found: Arc<NotFound>,
     metrics: Arc<Metrics>,
     sinks: Arc<Sinks>,
 }
@@ -114,6 +117,7 @@ impl Proxy {
             prefixes_until: Arc::default(),
             clock,
             panics: Arc::default(),
+            not_found: Arc::default(),
             metrics,
         })
     }

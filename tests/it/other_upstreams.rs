@@ -99,3 +99,44 @@ async fn the_account_in_a_resource_name_is_no_label() {
     assert!(!forkpoint.metrics.render().unwrap().contains("123456789012"));
     assert_eq!(forkpoint.metric("forkpoint_tokens_total", &["model=\"none\"", "output"]), 5.0);
 }
+
+/// The warnings of a forkpoint before `upstream` whose client calls `path` so often.
+async fn warnings(prefix: &str, path: &str, answers: &[&[u8]]) -> Vec<String> {
+    let log = crate::harness::Log::start();
+    let upstream = Upstream::bind().await;
+    let forkpoint = Forkpoint::before(&format!("{}{prefix}", upstream.url())).await;
+    let mut client = forkpoint.client().await;
+    let mut server = None;
+    for answer in answers {
+        client.send(&post(path, "x-api-key: key\r\n", crate::harness::samples::PROMPT)).await;
+        let mut peer = match server.take() {
+            Some(peer) => peer,
+            None => upstream.accept().await,
+        };
+        peer.request().await;
+        peer.send(answer).await;
+        client.reply().await;
+        server = Some(peer);
+    }
+    forkpoint.recorded(answers.len() as u32).await;
+    let lines = log.text();
+    lines.lines().filter(|line| line.contains("\"WARN\"")).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn a_base_url_that_cannot_work_is_said_once() {
+    let lost: &[u8] = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
+    let found = message();
+    for (prefix, path, answers, says) in [
+        ("", "/v1/v1/messages", &[lost, lost, lost, lost][..], Some("client's base URL")),
+        ("/v1", "/v1/messages", &[lost, lost], Some("out of upstream.url")),
+        ("", "/messages", &[lost, lost, lost, lost], Some("every Messages call got a 404")),
+        ("", "/v1/messages", &[lost, lost], None),
+        ("", "/v1/messages", &[&found, lost, lost, lost, lost], None),
+        ("", "/v1/v1/messages", &[&found], None),
+    ] {
+        let said = warnings(prefix, path, answers).await;
+        assert_eq!(said.len(), usize::from(says.is_some()), "{prefix}{path}: {said:?}");
+        assert!(said.iter().all(|line| line.contains(says.unwrap())), "{said:?}");
+    }
+}
