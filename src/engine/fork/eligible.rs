@@ -38,7 +38,8 @@ pub fn eligible(
     if is_ambiguous(request) || is_ambiguous(parent) {
         return Err(Refusal::Ambiguous);
     }
-    if child.fork.is_nested || is_forked_by_shape(request) {
+    let is_question = child.fork.parent.is_forwarded && is_snapshot(request, child);
+    if (child.fork.is_nested && !is_question) || is_forked_by_shape(request) {
         return Err(Refusal::Nested);
     }
     if !explicit && child.spawning() == Spawning::Unknown {

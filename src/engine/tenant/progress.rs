@@ -84,15 +84,20 @@ pub(super) fn learn<T: TenantAccess>(
 /// Begins to collect the answer to a request, which may be a fan-out.
 fn draft(flight: &Flight) -> Draft {
     if flight.relation.role() == Role::Child {
-        // Nobody is put on a child's prompt. Its own words are enough to know its children by.
-        return Draft::begin(Parent::new(Arc::clone(&flight.own), flight.relation.who), true);
+        // No agent is put on a child's prompt. Its own words are enough to know its children by.
+        let own = Parent::new(Arc::clone(&flight.own), flight.relation.who);
+        return Draft::begin(Parent { is_forwarded: false, ..own }, true);
     }
-    let parent = Parent {
+    Draft::begin(forwarded(flight), false)
+}
+
+/// The request of a flight as it went out.
+pub(super) fn forwarded(flight: &Flight) -> Parent {
+    Parent {
         betas: flight.request.betas.clone(),
         written: flight.trace.breakpoints.last().copied(),
         ..Parent::new(flight.trace.forwarded(), flight.relation.who)
-    };
-    Draft::begin(parent, false)
+    }
 }
 
 /// Tools and system prompt that other requests may bring too. A request on another's prefix has that one's, and one

@@ -11,7 +11,7 @@ use crate::engine::family::fanout::{
 };
 use crate::engine::fork::{SnapshotScope, is_snapshot};
 use crate::engine::request::recall::Remembered;
-use crate::engine::words::{BodyDigest, Moment, Role, WhyPlain};
+use crate::engine::words::{BodyDigest, Moment, Rank, Role, WhyPlain};
 
 /// A request among its relatives.
 #[derive(Clone, Debug)]
@@ -143,11 +143,12 @@ pub fn relate<T: TenantAccess>(
     };
     let newcomer = Newcomer { request, who, explicit: claims.explicit() };
     let ask = |sought: &Sought<'_>| tenant.look(|state| state.fan_outs.recognise(sought, now));
+    let find_snapshot = || tenant.look(|state| state.fan_outs.find_snapshot(&newcomer, now));
     match recognise(&newcomer, ask) {
         Recognised::Plain(WhyPlain::UnknownParent | WhyPlain::NoForkPoint)
             if snapshots == SnapshotScope::Latest =>
         {
-            match tenant.look(|state| state.fan_outs.find_snapshot(&newcomer, now)) {
+            match find_snapshot() {
                 Ok(child) => related(child.rank.as_str(), Kind::Child(first(child, None))),
                 Err(why) => Relation::plain(who, why.as_str()),
             }
@@ -155,6 +156,15 @@ pub fn relate<T: TenantAccess>(
         Recognised::Plain(why) => Relation::plain(who, why.as_str()),
         Recognised::Ambiguous => Relation::plain(who, "ambiguous"),
         Recognised::Parent(fork) => related("results", Kind::Parent(fork)),
+        // A fan-out of a child, which may be asked about as it went out.
+        Recognised::Child(child, body) if child.fork.is_nested && child.rank == Rank::Explicit => {
+            match find_snapshot() {
+                Ok(turn) if is_snapshot(request, &turn) => {
+                    related(turn.rank.as_str(), Kind::Child(first(turn, None)))
+                }
+                _ => related(child.rank.as_str(), Kind::Child(first(child, Some(body)))),
+            }
+        }
         Recognised::Child(child, body) => related(child.rank.as_str(), Kind::Child(first(child, Some(body)))),
         Recognised::ClientFork(child) => related("client_fork", Kind::ClientFork(first(child, None))),
     }

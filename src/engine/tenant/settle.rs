@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::flight::{Accepted, Flight};
-use super::progress::learn;
+use super::progress::{forwarded, learn};
 use super::reread::{Reread, reread};
 use super::{TenantAccess, TenantState};
 use crate::engine::answer::turn::{Turn, Wholeness, assistant_message};
@@ -14,7 +14,7 @@ use crate::engine::cache::prices::{ModelFacts, Prices};
 use crate::engine::cache::volatile::{Volatile, volatile};
 use crate::engine::cache::worlds::OtherBills;
 use crate::engine::family::conversation::Answer;
-use crate::engine::family::fanout::{ForkPoint, StartMeaning, fans_out};
+use crate::engine::family::fanout::{Draft, ForkPoint, StartMeaning, fans_out};
 use crate::engine::family::thread::HeldAnswer;
 use crate::engine::fork::answers::{is_empty, is_foreign, tool_errors};
 use crate::engine::fork::experiment::{Answered, Measured};
@@ -323,15 +323,19 @@ fn end_turn<T: TenantAccess>(
     }
     let rules = tenant.look(|state| Arc::clone(state.fan_outs.points().rules()));
     let mut draft = accepted.draft.take()?;
+    let fans_out = fans_out(turn, &rules);
     // A child's fan-out makes nobody leave on whose prompt others are, or could be.
-    let makes_room = !draft.is_nested() && fans_out(turn, &rules);
-    // One that cannot be kept is not there to be named.
-    if accepted.keeps_snapshot
-        && let Ok(snapshot) = draft.snapshot(turn, &rules)
-    {
+    let makes_room = !draft.is_nested() && fans_out;
+    if accepted.keeps_snapshot || (fans_out && !draft.is_forwarded()) {
         let last = request.arrival.predecessor();
         let before = last.and_then(|last| last.outcome.answer.as_ref()?.message_id.as_deref());
-        let _ = tenant.look(|state| state.fan_outs.record(&mut draft, snapshot, before, now));
+        // A question to a child's turn is put on that as it went out.
+        let mut childs = (!draft.is_forwarded()).then(|| Draft::begin(forwarded(&accepted.flight), true));
+        let draft = childs.as_mut().unwrap_or(&mut draft);
+        // One that cannot be kept is not there to be named.
+        if let Ok(snapshot) = draft.snapshot(turn, &rules) {
+            let _ = tenant.look(|state| state.fan_outs.record(draft, snapshot, before, now));
+        }
     }
     let (bytes, pending) = (draft.memory_bytes(), draft.pending());
     let ended = draft.end(turn, &rules);

@@ -40,7 +40,7 @@ impl fmt::Display for ForkId {
     }
 }
 
-/// The request that an answer belongs to, as it was forwarded.
+/// The request that an answer belongs to.
 #[derive(Clone, Debug)]
 pub struct Parent {
     pub request: Arc<Remembered>,
@@ -49,12 +49,15 @@ pub struct Parent {
     pub who: Who,
     /// Where its last cache entry ends, if it asked for one.
     pub written: Option<Breakpoint>,
+    /// True if the request is as it was forwarded. That of a child may be in its own words, which are enough to know its
+    /// children by.
+    pub is_forwarded: bool,
 }
 
 impl Parent {
     /// One that sent no betas and asked for no cache entry.
     pub fn new(request: Arc<Remembered>, who: Who) -> Parent {
-        Parent { request, betas: String::new(), who, written: None }
+        Parent { request, betas: String::new(), who, written: None, is_forwarded: true }
     }
 
     /// About how much memory this takes.
@@ -80,7 +83,8 @@ impl FanOutDropped {
 pub struct ForkPoint {
     pub id: ForkId,
     pub parent: Arc<Parent>,
-    /// True if the parent is itself a child: its children are recognised and gated, and never put on its prompt.
+    /// True if the parent is itself a child: its children are recognised and gated, and never put on its prompt. A
+    /// question to its turn may be.
     pub is_nested: bool,
     /// The hash of the parent's whole prompt: equal for a parent that was retried.
     pub prefix: PrefixHash,
@@ -219,6 +223,11 @@ impl Draft {
         self.is_nested
     }
 
+    /// Returns true if its request is as it was forwarded.
+    pub fn is_forwarded(&self) -> bool {
+        self.parent.is_forwarded
+    }
+
     /// The fork point that it was made known as before its answer ended.
     pub fn pending(&self) -> Option<ForkId> {
         self.pending
@@ -301,7 +310,7 @@ impl Draft {
     /// Reads the finished turn of this answer, which need not be a fan-out, if another message may follow it. For
     /// [`FanOuts::record`](super::FanOuts::record).
     pub fn snapshot(&self, turn: &Turn, rules: &Rules) -> Result<FinishedTurn, FanOutDropped> {
-        if self.is_nested {
+        if !self.parent.is_forwarded {
             return Err(FanOutDropped::Child);
         }
         let message_id = turn.id.clone().ok_or(FanOutDropped::NoMessageId)?;

@@ -203,9 +203,12 @@ fn turns_that_nothing_may_follow_are_not_kept() {
     let dropped = kept.record(parent(&parent_body().to_string()), false, &broken, None, 0);
     assert_eq!(dropped.err().map(|why| why.as_str()), Some("unfinished"));
     let whole = ended("m", &[text("Done.")], "end_turn");
-    let dropped = kept.record(parent(&parent_body().to_string()), true, &whole, None, 0);
+    let in_its_own_words = Parent { is_forwarded: false, ..parent(&parent_body().to_string()) };
+    let dropped = kept.record(in_its_own_words, true, &whole, None, 0);
     assert_eq!(dropped.err().map(|why| why.as_str()), Some("child"));
     assert!(kept.0.snapshots().is_empty());
+    kept.record(parent(&parent_body().to_string()), true, &whole, None, 0).unwrap();
+    assert_eq!(kept.0.snapshots().len(), 1, "a child's turn as it went out");
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Messages to a turn that they name: put on what was said up to it.
 
+use forkpoint::config::Mode;
 use forkpoint::engine::cache::prices::Prices;
 use forkpoint::engine::fork::SnapshotScope;
 use serde_json::{Value, json};
 
-use super::{BOUND, Exchange, FORKED, FREE, Stage, child, forwarded, parent, plan, usage};
+use super::{BOUND, Exchange, FORKED, FREE, Stage, child, extend, forwarded, parent, plan, usage};
 use crate::harness::post;
 use crate::harness::prices;
-use crate::workload::{Letter, prose};
+use crate::workload::{Letter, prose, tool};
 
 const FAN_OUT: &str = "[[sim:fan_out n=2 tool=Agent field=prompt | text]]";
 
@@ -204,4 +205,73 @@ async fn a_parent_that_is_not_known_is_said_and_may_be_insisted_upon() {
     assert_eq!(stage.sim.requests().len(), sent, "it is not sent");
     let error: Value = serde_json::from_slice(&refused.body).unwrap();
     assert_eq!(error["error"]["type"], "invalid_request_error", "{error}");
+}
+
+#[tokio::test]
+async fn a_question_may_name_a_turn_of_a_child_that_works() {
+    const TEAM: &str =
+        "[[sim:fan_out n=2 tool=Agent field=prompt | tools turns=3 calls=1 tool=search thinking=20]]";
+    for model in [FREE, BOUND] {
+        for mode in [Mode::Fork, Mode::Align] {
+            let stage = Stage::new(|config| config.fork.policy.snapshots = SnapshotScope::Latest).await;
+            let lead = stage.post(&of_session(Letter::alone(&parent(model, TEAM)), "one")).await;
+            super::until("the fan-out to be sealed", || {
+                stage.count("forks_total", &["outcome=\"sealed\""]) > 0
+            })
+            .await;
+            let mut body = child(model, &super::directives(&lead)[0]);
+            let mut turn = String::new();
+            let mut worked = json!(null);
+            for number in 1..=2 {
+                let letter = of_session(Letter::alone(&body), "one").with("x-forkpoint-mode", mode.as_str());
+                let exchange = stage.post(&letter).await;
+                assert_eq!((exchange.status, plan(&exchange)[0]), (200, "child"), "{model} {number}");
+                assert_eq!(plan(&exchange)[1] == "forked", mode == Mode::Fork);
+                (turn, worked) = (message_id(&exchange), forwarded(&exchange));
+                extend(&mut body, &exchange);
+                stage.forkpoint.recorded(number + 1).await;
+            }
+            let asked = of_session(naming(&question(), &turn), "one");
+            let exchange = stage.post(&asked).await;
+            assert_eq!((exchange.status, plan(&exchange)), (200, FORKED), "{model}: {:?}", exchange.answer);
+            let sent = forwarded(&exchange);
+            // All that the child was sent, its answer, and the question.
+            let [said, asked] = [&worked, &sent].map(|body| body["messages"].as_array().unwrap().len());
+            assert_eq!(asked, said + 2, "{model}");
+            for field in ["model", "max_tokens", "thinking"] {
+                assert_eq!(sent[field], worked[field], "{model}: {field}");
+            }
+            let used = usage(&exchange);
+            assert!(used.cache_read > 10 * used.cache_write(), "{model}: {used:?}");
+            // An agent of its own is not put on a child's prompt.
+            let mut agent = child(model, "Look around.");
+            agent["system"] = json!(prose("You are another.", 100));
+            let agent = stage.post(&of_session(naming(&agent, &turn), "one")).await;
+            assert_eq!((agent.status, plan(&agent)), (200, ["child", "aligned", "nested"]), "{model}");
+            // The child goes on as if nothing had been asked.
+            let next = of_session(Letter::alone(&body), "one").with("x-forkpoint-mode", mode.as_str());
+            let next = stage.post(&next).await;
+            assert_eq!((next.status, plan(&next)[1] == "forked"), (200, mode == Mode::Fork), "{model}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_fan_out_of_a_child_may_be_asked_about() {
+    const TEAM: &str =
+        "[[sim:fan_out n=2 tool=Agent field=prompt | fan_out n=2 tool=Agent field=prompt | text]]";
+    let stage = Stage::new(|_| ()).await;
+    let lead = stage.post(&of_session(Letter::alone(&parent(FREE, TEAM)), "one")).await;
+    super::until("the fan-out to be sealed", || stage.count("forks_total", &["outcome=\"sealed\""]) > 0)
+        .await;
+    let mut body = child(FREE, &super::directives(&lead)[0]);
+    body["tools"] = json!([tool("Agent"), tool("read_file"), tool("search")]);
+    let nested = stage.post(&of_session(Letter::alone(&body), "one")).await;
+    assert_eq!((nested.status, plan(&nested)), (200, FORKED));
+    assert!(nested.blocks().unwrap().iter().filter(|block| block["type"] == "tool_use").count() > 1);
+    stage.forkpoint.recorded(2).await;
+    let exchange = stage.post(&of_session(naming(&question(), &message_id(&nested)), "one")).await;
+    assert_eq!((exchange.status, plan(&exchange)), (200, FORKED), "{:?}", exchange.answer);
+    let [said, asked] = [&nested, &exchange].map(|of| forwarded(of)["messages"].as_array().unwrap().len());
+    assert_eq!(asked, said + 2);
 }
