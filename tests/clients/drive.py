@@ -11,6 +11,7 @@ played:
 
     {"main": {"steps": [message | event | error | value …], "responses": [{"status", "headers"} …]}}
 
+Programs in which a framework does the talking (frameworks.py) need only end with the same text and without an error.
 One more run starts the SDK by `forkpoint run`: it finds the proxy by itself, and the receipt must name what the
 simulator received.
 
@@ -52,6 +53,7 @@ from typing import IO, Any
 
 sys.dont_write_bytecode = True
 
+import frameworks  # noqa: E402
 import prefixes  # noqa: E402, F401, for the programs that it registers
 from expectations import MARKER, PROGRAMS, Expectation, Saw, header, unmarked  # noqa: E402
 
@@ -172,8 +174,8 @@ class Process:
                 return found[1]
 
 
-def start_simulator(stack: ExitStack) -> str:
-    command = [FORKPOINT, "sim", "--listen", "127.0.0.1:0", "--seed", "7"]
+def start_simulator(stack: ExitStack, rules: list[Any] | None = None) -> str:
+    command = [FORKPOINT, "sim", "--listen", "127.0.0.1:0", "--seed", "7", *(rules or [])]
     simulator = stack.enter_context(Process(command, stdout=subprocess.PIPE))
     return simulator.wait_for(simulator.lines(simulator.child.stdout), r"^listening on (http://\S+)$")
 
@@ -246,6 +248,29 @@ def check(host: Host, program: str, expectation: Expectation) -> None:
         compare_aligned(directly, forked, expectation, "in fork")
     else:
         judge(forked, lambda saw: expectation.forked(directly, saw), "in fork")
+
+
+def check_framework(host: Host, program: str) -> None:
+    """A framework, directly and in every mode. Raises `Failed` unless it passes."""
+    directly: Saw | None = None
+    for mode in [None, *frameworks.MODES]:
+        with ExitStack() as stack:
+            simulator = start_simulator(stack, frameworks.rules_of(program))
+            for fault in frameworks.faults_of(program):
+                fetch(f"{simulator}/sim/faults", fault)
+            url, admin = simulator, None
+            if mode:
+                url, admin, _ = start_forkpoint(stack, simulator, mode, AT_ANY_PRICE)
+            saw = Saw(host.run(program, url), settled_journal(simulator), host.language)
+            children = {}
+            if admin:
+                count_requests(saw, admin)
+                labels = r'^forkpoint_children_total\{plan="(\w+)",reason="(\w+)"\} ([1-9]\d*)$'
+                found = re.findall(labels, fetch(f"{admin}/metrics"), re.MULTILINE)
+                children = {f"{plan}: {reason}": int(count) for plan, reason, count in found}
+        way = f"in {mode}" if mode else "directly"
+        judge(saw, lambda saw: frameworks.judge(program, mode, saw, directly, children), way)
+        directly = directly or saw
 
 
 def proxied(host: Host, program: str, expectation: Expectation, mode: str, directly: Saw) -> Saw:
@@ -339,6 +364,12 @@ def check_route(directly: Saw, proxied: Saw, admin: str, mode: str, expectation:
         forked = plan == ["forked"] and mode == "fork" and expectation.forked is not None
         if not passed and not forked and (mode == "observe" or plan != ["aligned"]):
             raise Failed(f"{OURS}plan is {plan} and {OURS}reason {reason} on {response}")
+
+    count_requests(proxied, admin)
+
+
+def count_requests(proxied: Saw, admin: str) -> None:
+    """All that the simulator received came through forkpoint."""
 
     def counted() -> bool:
         metrics = fetch(f"{admin}/metrics")
@@ -553,20 +584,27 @@ def check_usage(direct: dict[str, int] | None, aligned: dict[str, int] | None) -
 def main(language: str, chosen: list[str]) -> int:
     subprocess.run(["cargo", "build", "--locked", "--quiet"], cwd=ROOT, check=True)
     expected = {name: PROGRAMS[name] for name in PROGRAMS if language in PROGRAMS[name].languages}
-    if unknown := set(chosen) - {*expected, RUN}:
-        print(f"no such program: {', '.join(sorted(unknown))}; there are {', '.join([*expected, RUN])}")
+    others = [name for name in frameworks.FRAMEWORKS if frameworks.is_expected(name, language)]
+    if unknown := set(chosen) - {*expected, *others, RUN}:
+        known = ", ".join([*expected, *others, RUN])
+        print(f"no such program: {', '.join(sorted(unknown))}; there are {known}")
         return 64
     failures = 0
     with ExitStack() as stack:
         host = Host(stack, language)
-        if sorted(host.programs or []) != sorted(expected):
-            print(f"FAILED: {language} has the programs {host.programs}, expected are {list(expected)}")
+        if sorted(host.programs or []) != sorted([*expected, *others]):
+            print(f"FAILED: {language} has the programs {host.programs}, expected are {[*expected, *others]}")
             return 1
-        names = chosen or [*expected, RUN]
+        names = chosen or [*expected, *others, RUN]
         for name in names:
             started = time.monotonic()
             try:
-                check_run(language) if name == RUN else check(host, name, expected[name])
+                if name == RUN:
+                    check_run(language)
+                elif name in others:
+                    check_framework(host, name)
+                else:
+                    check(host, name, expected[name])
                 print(f"ok      {language} {name} ({time.monotonic() - started:.1f} s)", flush=True)
             except Failed as failure:
                 failures += 1

@@ -15,6 +15,7 @@ from typing import Any
 
 import agent
 import forks
+import frameworks
 from transcript import Transcript
 
 MODEL = "claude-opus-5-5"
@@ -419,6 +420,9 @@ def forked_cancelled(url: str, _: Transcript) -> dict[str, Transcript]:
 def forked_retried(url: str, _: Transcript) -> dict[str, Transcript]:
     task = "[[sim:fan_out n=3 tool=Agent words=60 | text words=20 first_ms=40]]"
     return asyncio.run(forks.survey(url, task, forks.whole))
+
+
+programs.update(frameworks.programs)
 
 
 def run(name: str, url: Any) -> dict[str, Any]:

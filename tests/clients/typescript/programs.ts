@@ -9,6 +9,7 @@ import type Anthropic from "@anthropic-ai/sdk";
 
 import * as agent from "./agent.js";
 import * as forks from "./forks.js";
+import * as frameworks from "./frameworks.js";
 import { Transcript } from "./transcript.js";
 
 type Params = Anthropic.MessageCreateParamsNonStreaming;
@@ -330,6 +331,8 @@ const programs: Record<string, Program> = {
     const task = "[[sim:fan_out n=3 tool=Agent words=60 | text words=20 first_ms=40]]";
     return forks.survey(url, task, forks.whole);
   },
+
+  ...frameworks.programs,
 };
 
 async function run({ program, url }: { program: string; url?: string }): Promise<unknown> {

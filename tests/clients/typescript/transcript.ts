@@ -2,7 +2,7 @@
 
 import Anthropic, { type ClientOptions } from "@anthropic-ai/sdk";
 
-const KEY = "sk-test-forkpoint@clients";
+export const KEY = "sk-test-forkpoint@clients";
 
 type Step = { step: string } & Record<string, unknown>;
 type Response = { status: number; headers: [string, string][] };
@@ -12,13 +12,15 @@ export class Transcript {
   readonly steps: Step[] = [];
   readonly responses: Response[] = [];
 
+  // Fetches, and notes the response.
+  readonly fetch: typeof globalThis.fetch = async (input, init) => {
+    const response = await globalThis.fetch(input, init);
+    this.responses.push({ status: response.status, headers: [...response.headers] });
+    return response;
+  };
+
   client(url: string | undefined, options: ClientOptions = {}): Anthropic {
-    const fetch: typeof globalThis.fetch = async (input, init) => {
-      const response = await globalThis.fetch(input, init);
-      this.responses.push({ status: response.status, headers: [...response.headers] });
-      return response;
-    };
-    return new Anthropic({ apiKey: KEY, baseURL: url, fetch, ...options });
+    return new Anthropic({ apiKey: KEY, baseURL: url, fetch: this.fetch, ...options });
   }
 
   // Notes a message and hands it on.

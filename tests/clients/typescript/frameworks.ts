@@ -1,0 +1,79 @@
+// Programs in which a framework does the talking: the Vercel AI SDK, and the SDK's own loops, which hold their
+// conversations on the server. What is compared is the last text (see ../frameworks.py).
+
+import { createAnthropic } from "@ai-sdk/anthropic";
+import { betaTool } from "@anthropic-ai/sdk/helpers/beta/json-schema";
+import { isStepCount, streamText, tool } from "ai";
+import { z } from "zod";
+
+import { KEY, Transcript } from "./transcript.js";
+
+type Program = (url: string | undefined, log: Transcript) => Promise<void>;
+
+const MODEL = "claude-sonnet-4-6";
+const HANDBOOK = "The handbook, to be followed by everybody. ".repeat(300);
+const MANUAL = "A page of the surveyor's manual. ".repeat(300);
+const STEPS = 12;
+
+// Sub-agents as a tool of their parent, which is how the AI SDK documents them.
+async function ai_sdk(url: string | undefined, log: Transcript): Promise<void> {
+  const model = createAnthropic({ apiKey: KEY, baseURL: `${url}/v1`, fetch: log.fetch })(MODEL);
+  const read = tool({
+    description: "Reads a file.",
+    inputSchema: z.object({ path: z.string() }),
+    execute: async ({ path }) => `three lines of ${path}`,
+  });
+  const agent = tool({
+    description: "Starts a surveyor.",
+    inputSchema: z.object({ prompt: z.string() }),
+    execute: async ({ prompt }) => {
+      const survey = { model, system: MANUAL, prompt, tools: { read }, stopWhen: isStepCount(STEPS) };
+      const text = await streamText(survey).text;
+      log.value("report", text);
+      return text;
+    },
+  });
+  const lead = streamText({
+    model,
+    system: HANDBOOK,
+    prompt: "Survey it. [[sim:fan_out n=3 tool=agent field=prompt words=60 | tools turns=2 calls=1 tool=read]]",
+    tools: { agent, read },
+    stopWhen: isStepCount(STEPS),
+    onError: ({ error }) => log.value("error", String(error)),
+  });
+  log.value("text", await lead.text);
+}
+
+function text(message: { content: { type: string; text?: string }[] }): string {
+  return message.content.map((block) => (block.type === "text" ? block.text : "")).join("");
+}
+
+const search = betaTool({
+  name: "search",
+  description: "Searches the archive.",
+  inputSchema: { type: "object", required: ["query"], properties: { query: { type: "string" } } },
+  run: ({ query }) => `found ${query.length} letters`,
+});
+
+async function tool_runner(url: string | undefined, log: Transcript): Promise<void> {
+  const runner = log.client(url).beta.messages.toolRunner({
+    model: MODEL,
+    max_tokens: 1000,
+    system: HANDBOOK,
+    tools: [search],
+    messages: [{ role: "user", content: "Look it up. [[sim:tools turns=6 calls=2 tool=search]]" }],
+  });
+  log.value("text", text(await runner.runUntilDone()));
+}
+
+async function held_thread(url: string | undefined, log: Transcript): Promise<void> {
+  const thread = log.client(url).beta.messages.thread({ model: MODEL, max_tokens: 1000, system: HANDBOOK });
+  const texts: string[] = [];
+  for (const number of [1, 2, 3, 4, 5]) {
+    const answer = await thread.send({ role: "user", content: `Question ${number}. [[sim:text words=20]]` });
+    texts.push(text(answer));
+  }
+  log.value("text", texts.join("\n"));
+}
+
+export const programs: Record<string, Program> = { ai_sdk, tool_runner, held_thread };
