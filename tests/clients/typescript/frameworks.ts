@@ -44,6 +44,32 @@ async function ai_sdk(url: string | undefined, log: Transcript): Promise<void> {
   log.value("text", await lead.text);
 }
 
+// Every agent holds a conversation of its own on the server: the parent, and each of its children.
+async function runner_agents(url: string | undefined, log: Transcript): Promise<void> {
+  const client = log.client(url);
+  const params = { model: MODEL, max_tokens: 1000 };
+  const agent = betaTool({
+    name: "agent",
+    description: "Starts a surveyor.",
+    inputSchema: { type: "object", required: ["prompt"], properties: { prompt: { type: "string" } } },
+    run: async ({ prompt }) => {
+      const messages = [{ role: "user" as const, content: [{ type: "text" as const, text: prompt }] }];
+      const survey = { ...params, system: [{ type: "text" as const, text: MANUAL }], tools: [search], messages };
+      const report = text(await client.beta.messages.toolRunner(survey).runUntilDone());
+      log.value("report", report);
+      return report;
+    },
+  });
+  const task = "[[sim:fan_out n=3 tool=agent field=prompt words=60 | tools turns=3 calls=1 tool=search]]";
+  const lead = client.beta.messages.toolRunner({
+    ...params,
+    system: [{ type: "text", text: HANDBOOK }],
+    tools: [agent, search],
+    messages: [{ role: "user", content: [{ type: "text", text: `Survey it. ${task}` }] }],
+  });
+  log.value("text", text(await lead.runUntilDone()));
+}
+
 function text(message: { content: { type: string; text?: string }[] }): string {
   return message.content.map((block) => (block.type === "text" ? block.text : "")).join("");
 }
@@ -76,4 +102,4 @@ async function held_thread(url: string | undefined, log: Transcript): Promise<vo
   log.value("text", texts.join("\n"));
 }
 
-export const programs: Record<string, Program> = { ai_sdk, tool_runner, held_thread };
+export const programs: Record<string, Program> = { ai_sdk, tool_runner, held_thread, runner_agents };
