@@ -57,6 +57,8 @@ pub struct Piece {
     pub shows_image: bool,
     /// It holds an image or a document of some size in its own bytes.
     pub has_payload: bool,
+    /// A member that decides whether it can carry a marker occurs twice or has its name written with escapes.
+    pub(in crate::engine) is_unusual: bool,
     pub(in crate::engine) kind: Option<Inside>,
     pub(in crate::engine) name: Option<Inside>,
     pub(in crate::engine) id: Option<Inside>,
@@ -212,6 +214,7 @@ impl Piece {
             nests_markers: false,
             shows_image: false,
             has_payload: false,
+            is_unusual: false,
             kind: None,
             name: None,
             id: None,
@@ -236,6 +239,11 @@ impl Piece {
         let kind = self.kind_in(body);
         !matches!(kind, b"\"text\"" | b"\"thinking\"" | b"\"redacted_thinking\"")
             && !kind.ends_with(b"_use\"")
+    }
+
+    /// The value of `type`, and of nothing else.
+    pub fn type_name(&self) -> Option<Span> {
+        if self.kind == self.name { None } else { self.kind() }
     }
 
     /// `name` of a tool or a call.

@@ -57,7 +57,7 @@ pub fn room_when_cut(body: &[u8], anatomy: &Anatomy, index: usize) -> Option<usi
 
 /// Where a marker may be inserted into a block of a message, given as a value of its own.
 pub fn room_alone(block: &[u8]) -> Option<usize> {
-    let read = BlockMembers::read(block, &Piece::plain(0..block.len(), Form::Block))?;
+    let read = BlockMembers::walked(block, 0)?;
     (read.control.is_none() && is_legal_in_message(&read, block)).then_some(read.end)
 }
 
@@ -131,7 +131,7 @@ pub fn is_empty_string(body: &[u8], span: &Span) -> bool {
 }
 
 /// The members of a block that decide whether it can carry a marker.
-#[derive(Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct BlockMembers {
     kind: Option<Span>,
     name: Option<Span>,
@@ -145,11 +145,40 @@ struct BlockMembers {
 impl BlockMembers {
     /// `None` if the piece is not an object, is empty, or has a deciding member twice.
     fn read(body: &[u8], piece: &Piece) -> Option<BlockMembers> {
-        if piece.form != Form::Block {
+        match piece.form {
+            Form::Block if piece.is_unusual => BlockMembers::walked(body, piece.span.start),
+            Form::Block => BlockMembers::noted(body, piece),
+            Form::Text | Form::Other => None,
+        }
+    }
+
+    /// As they were noted when the piece was read: the schema of a tool is long, and this is asked of every request.
+    fn noted(body: &[u8], piece: &Piece) -> Option<BlockMembers> {
+        let inside = body[piece.span.start + 1..piece.span.end - 1].trim_ascii_end();
+        if inside.is_empty() {
             return None;
         }
+        let end = piece.span.start + 1 + inside.len();
+        let mut block = BlockMembers {
+            kind: piece.type_name(),
+            name: piece.name(),
+            text: piece.text(),
+            control: None,
+            end,
+            end_unmarked: end,
+        };
+        if let Some(marker) = piece.marker() {
+            block.control = Some(marker.value);
+            if marker.cut.end == end {
+                block.end_unmarked = marker.cut.start;
+            }
+        }
+        Some(block)
+    }
+
+    fn walked(body: &[u8], start: usize) -> Option<BlockMembers> {
         let (mut block, mut twice) = (BlockMembers::default(), false);
-        let walked = json::walk_object(body, piece.span.start, |key, start| {
+        let walked = json::walk_object(body, start, |key, start| {
             let end = value_end(body, start)?;
             block.end = end;
             let members = [
@@ -189,4 +218,53 @@ impl BlockMembers {
 /// Returns true if a value is the string `text`, in any spelling.
 fn is_key_string(body: &[u8], span: &Span, text: &str) -> bool {
     body[span.start] == b'"' && is_key(body, span, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_noted_of_a_block_is_what_a_walk_finds() {
+        const MARKED: &str = r#""cache_control":{"type":"ephemeral"}"#;
+        let members = [
+            r#""type":"text""#,
+            r#""type" : "custom" "#,
+            r#""typ\u0065":"text""#,
+            r#""name":"n""#,
+            r#" "text":"t\"}" "#,
+            r#""input_schema":{"type":"object","name":"n"}"#,
+            MARKED,
+            r#""cache_control":null"#,
+            r#""cache\u005fcontrol":null"#,
+        ];
+        let lists = (0..members.len().pow(3)).map(|number| {
+            let at = |place: u32| members[number / members.len().pow(place) % members.len()];
+            [at(0), at(1), at(2)]
+        });
+        let (mut usual, mut unusual) = (0, 0);
+        for list in lists {
+            for block in [String::new(), list[0].to_owned(), list[..2].join(" , "), list.join(",\n")] {
+                for body in [
+                    format!(r#"{{"tools":[{{{block}}}]}}"#),
+                    format!(r#"{{"messages":[{{"role":"user","content":[ {{ {block} }} ]}}]}}"#),
+                ] {
+                    let (body, anatomy) = (body.as_bytes(), Anatomy::read(body.as_bytes()).unwrap());
+                    let piece = &anatomy.pieces[0];
+                    if piece.is_unusual {
+                        unusual += 1;
+                        continue;
+                    }
+                    usual += 1;
+                    let mut walked = BlockMembers::walked(body, piece.span.start);
+                    // A block that is nothing but a marker has no last member besides it.
+                    if let Some(block) = walked.as_mut().filter(|block| block.end_unmarked == 0) {
+                        block.end_unmarked = piece.span.start + 1;
+                    }
+                    assert_eq!(BlockMembers::noted(body, piece), walked, "{}", String::from_utf8_lossy(body));
+                }
+            }
+        }
+        assert!(usual > 0 && unusual > 0, "{usual} and {unusual}");
+    }
 }

@@ -86,6 +86,7 @@ impl Reader<'_> {
             }
             if body[key.start + 1..key.end - 1] == *marker::NAME.as_bytes() {
                 self.ambiguous |= piece.is_marked();
+                piece.is_unusual |= piece.is_marked();
                 match previous_end {
                     Some(from) => piece.marker = marker_at(from..end, &value)?,
                     None => pending_first = Some(value),
@@ -114,14 +115,21 @@ impl Reader<'_> {
         let body = self.body;
         let inside = Inside::of(piece.span.start, value);
         match &body[key.start + 1..key.end - 1] {
-            b"type" => piece.kind = Some(inside?),
+            b"type" => {
+                piece.is_unusual |= piece.type_name().is_some();
+                piece.kind = Some(inside?);
+            }
             b"name" => {
+                piece.is_unusual |= piece.name.is_some();
                 piece.name = Some(inside?);
                 piece.kind = piece.kind.or(piece.name);
             }
             b"id" | b"tool_use_id" => piece.id = Some(inside?),
             b"input" => piece.input = Some(inside?),
-            b"text" => piece.text = Some(inside?),
+            b"text" => {
+                piece.is_unusual |= piece.text.is_some();
+                piece.text = Some(inside?);
+            }
             b"defer_loading" => {
                 piece.deferred = layer == Layer::Tools && is_on(&body[value.clone()]);
             }
@@ -129,6 +137,7 @@ impl Reader<'_> {
             name if name.contains(&b'\\') => {
                 let decides = |name: &&str| is_key(body, key, name);
                 self.ambiguous |= [marker::NAME, "defer_loading"].iter().any(decides);
+                piece.is_unusual = true;
             }
             _ => {}
         }
