@@ -45,6 +45,13 @@ impl<'a> Probes<'a> {
         Probes { anatomy, chain, breakpoints, next, bytes, reach: 0 }
     }
 
+    /// Leaves out the pieces behind this one, which no breakpoint reaches.
+    fn skip_to(&mut self, piece: usize) {
+        let next = self.next.min(piece.saturating_add(1));
+        self.bytes -= self.anatomy.pieces[next..self.next].iter().map(Piece::prompt_bytes).sum::<u64>();
+        self.next = next;
+    }
+
     /// The breakpoint on this piece, if there is one. Several markers can end up on one piece.
     fn marker(&mut self, piece: usize) -> Option<Ttl> {
         let mut marker = None;
@@ -63,10 +70,10 @@ impl Iterator for Probes<'_> {
 
     fn next(&mut self) -> Option<Probe> {
         loop {
-            let piece = self.next.checked_sub(1)?;
-            if self.reach == 0 && self.breakpoints.is_empty() {
-                return None;
+            if self.reach == 0 {
+                self.skip_to(self.breakpoints.last()?.piece);
             }
+            let piece = self.next.checked_sub(1)?;
             let bytes = self.bytes;
             self.next = piece;
             self.bytes -= self.anatomy.pieces[piece].prompt_bytes();

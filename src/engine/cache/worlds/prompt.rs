@@ -1,7 +1,7 @@
 //! A prompt as a world plays it: where the cache looks for entries, and how much there is up to each place.
 
 use crate::engine::cache::breakpoints::Breakpoint;
-use crate::engine::cache::entry::{EntryKey, Probe, Probes, Scope, is_position};
+use crate::engine::cache::entry::{EntryKey, LOOKBACK_POSITIONS, Probe, Probes, Scope, is_position};
 use crate::engine::request::anatomy::{Anatomy, Form};
 use crate::engine::request::prefix::Chain;
 use crate::engine::request::recall::Reading;
@@ -85,18 +85,20 @@ pub struct WorldPrompt {
 impl WorldPrompt {
     pub fn of(reading: &Reading, breakpoints: &[Breakpoint], scope: &Scope) -> WorldPrompt {
         let (anatomy, chain) = (reading.anatomy(), reading.chain());
-        let probes: Vec<Probe> = Probes::of(anatomy, chain, breakpoints).collect();
-        let mut positions = Vec::with_capacity(probes.len());
-        let (mut sizes, mut next) = (Sizes::default(), 0);
-        for Probe { piece, bytes, marker } in probes.into_iter().rev() {
-            (next..=piece).for_each(|piece| sizes.add(anatomy, chain, piece));
-            next = piece + 1;
-            if let Some(key) = EntryKey::of(scope, chain, piece, anatomy.layer(piece)) {
-                positions.push(Position { key, piece, bytes, sizes, marker });
-            }
+        let mut sizes = Sizes::default();
+        let mut positions = Vec::with_capacity(breakpoints.len() * LOOKBACK_POSITIONS);
+        positions.extend(Probes::of(anatomy, chain, breakpoints).filter_map(|probe| {
+            let Probe { piece, bytes, marker } = probe;
+            let key = EntryKey::of(scope, chain, piece, anatomy.layer(piece))?;
+            Some(Position { key, piece, bytes, sizes, marker })
+        }));
+        let mut next = 0;
+        for position in positions.iter_mut().rev() {
+            (next..=position.piece).for_each(|piece| sizes.add(anatomy, chain, piece));
+            next = position.piece + 1;
+            position.sizes = sizes;
         }
         (next..anatomy.pieces.len()).for_each(|piece| sizes.add(anatomy, chain, piece));
-        positions.reverse();
         WorldPrompt { positions, sizes }
     }
 
@@ -104,10 +106,11 @@ impl WorldPrompt {
     pub fn with_fewer(&self, reading: &Reading, breakpoints: &[Breakpoint]) -> WorldPrompt {
         let mut known = self.positions.iter();
         let probes = Probes::of(reading.anatomy(), reading.chain(), breakpoints);
-        let positions = probes.filter_map(|Probe { piece, marker, .. }| {
+        let mut positions = Vec::with_capacity(self.positions.len());
+        positions.extend(probes.filter_map(|Probe { piece, marker, .. }| {
             let position = known.find(|position| position.piece == piece)?;
             Some(Position { marker, ..*position })
-        });
-        WorldPrompt { positions: positions.collect(), sizes: self.sizes }
+        }));
+        WorldPrompt { positions, sizes: self.sizes }
     }
 }
