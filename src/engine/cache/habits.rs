@@ -228,6 +228,13 @@ impl Sightings {
     fn is_live(&self, now: Moment) -> bool {
         now.since(self.last) < LIFE_MS
     }
+
+    /// Counts one more. Returns how many conversations in a row began with the prefix.
+    fn again(&mut self, starts: bool, now: Moment) -> u32 {
+        let lately = if self.is_live(now) { self.streak } else { 0 };
+        *self = Sightings { last: now, streak: lately.saturating_add(u32::from(starts)) };
+        self.streak
+    }
 }
 
 impl Prefixes {
@@ -242,13 +249,16 @@ impl Prefixes {
 
     /// Remembers a prefix. Returns true if it was seen before, and how many conversations in a row began with it.
     pub fn see(&mut self, prefix: PrefixHash, starts: bool, now: Moment) -> (bool, u32) {
-        if self.young.len() >= PREFIXES_MAX && !self.young.contains_key(&prefix) {
+        if let Some(seen) = self.young.get_mut(&prefix) {
+            return (true, seen.again(starts, now));
+        }
+        if self.young.len() >= PREFIXES_MAX {
             self.old = std::mem::take(&mut self.young);
         }
-        let before = self.old.remove(&prefix).or_else(|| self.young.get(&prefix).copied());
-        let lately = before.filter(|seen| seen.is_live(now)).map_or(0, |seen| seen.streak);
-        let streak = lately.saturating_add(u32::from(starts));
-        self.young.insert(prefix, Sightings { last: now, streak });
+        let before = self.old.remove(&prefix);
+        let mut seen = before.unwrap_or(Sightings { last: now, streak: 0 });
+        let streak = seen.again(starts, now);
+        self.young.insert(prefix, seen);
         (before.is_some(), streak)
     }
 

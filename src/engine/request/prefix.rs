@@ -20,6 +20,7 @@
 mod unmarked;
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use memchr::memmem;
 
@@ -30,8 +31,15 @@ use super::recall::SharedParts;
 use crate::engine::words::{Layer, first};
 
 /// The hash of a prompt up to and including one piece; shown as 16 hex digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixHash([u8; 32]);
+
+impl Hash for PrefixHash {
+    /// Eight bytes of a digest tell keys apart as well as all of them.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(u64::from_be_bytes(first(&self.0)));
+    }
+}
 
 impl PrefixHash {
     #[cfg(test)]
