@@ -20,7 +20,7 @@ pub struct ChildCount {
 }
 
 /// Puts a count of tokens on the prefix of the forked child that it is of. None if it is of nobody, or of a child that
-/// keeps its own prompt. `betas`: those that it asks for.
+/// keeps its own prompt or begins with a summary of itself. `betas`: those that it asks for.
 pub fn count_child<T: TenantAccess>(
     tenant: &T,
     request: &Remembered,
@@ -28,10 +28,13 @@ pub fn count_child<T: TenantAccess>(
     betas: &str,
     now: Moment,
 ) -> Option<ChildCount> {
+    if request.summary().is_some() {
+        return None;
+    }
     let (binding, bound) = bound_child(tenant, request, &who, now)?;
     let Fate::Forked(prefix, fork) = &bound.fate else { return None };
     let composed = prefix.count(request);
-    let betas = fork::betas(&fork.parent.betas, [betas]);
+    let betas = fork::betas(&fork.parent.betas, betas);
     Some(ChildCount {
         pieces: composed.body.pieces,
         betas,

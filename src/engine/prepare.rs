@@ -234,8 +234,9 @@ impl<T: TenantAccess> Preparation<'_, T> {
     /// The request on its parent's prefix, or why not.
     fn fork(&self, words: &Arc<Remembered>, relation: &Relation, own: &OwnRequest) -> ForkOption {
         let (arrival, rules) = (&self.request.arrival, self.policy.fork_rules());
-        let (betas, marks, edits) = (&self.request.betas, &own.trace.breakpoints, &own.edits);
-        let request = ChildRequest { arrival, own: words, betas, marks, edits };
+        let ReadRequest { betas, version, .. } = self.request;
+        let (marks, edits) = (&own.trace.breakpoints, &own.edits);
+        let request = ChildRequest { arrival, own: words, betas, version, marks, edits };
         match &relation.kind {
             Kind::Plain | Kind::Parent(_) => ForkOption::Own(Why::NotAChild),
             Kind::ClientFork(_) => ForkOption::Own(Why::ClientFork),
@@ -259,6 +260,7 @@ impl<T: TenantAccess> Preparation<'_, T> {
                 let new = NewChild { child, request, who: &self.who, model: &self.request.model };
                 let facts = EligibilityFacts { rules: &self.policy.fan_out, stood_down: false };
                 let awaits_seal = !child.fork.is_sealed()
+                    && request.has_version_of(&child.fork)
                     && fork::may_be_forked_once_sealed(words, child, &self.who, &self.policy.fork, &facts);
                 let child = fork::prepare_child(&new, &rules, &Sources(self.tenant));
                 ForkOption::First { child: Box::new(child), awaits_seal, is_stood_down }

@@ -181,6 +181,26 @@ impl Series {
         }
     }
 
+    /// Tokens of another model than the one that was asked for; too few to keep its counters.
+    pub fn tokens_of(&self, metrics: &Metrics, model: &str, usage: &Usage) {
+        let tenant = &*metrics.tenant_label(self.of.tenant);
+        let client = self.of.client.as_deref().unwrap_or(NONE);
+        for (kind, count) in usage.kinds() {
+            metrics.tokens_total.with_label_values(&[self.of.role, model, kind]).inc_by(count);
+            metrics.tenant_tokens_total.with_label_values(&[tenant, kind]).inc_by(count);
+            metrics.client_tokens_total.with_label_values(&[client, kind]).inc_by(count);
+        }
+    }
+
+    /// Dollars of another model than the one that was asked for.
+    pub fn cost_of(&self, metrics: &Metrics, model: &str, usd: [Option<f64>; 5]) {
+        for ((kind, _), usd) in Usage::default().kinds().into_iter().zip(usd) {
+            if let Some(usd) = usd {
+                metrics.cost_usd_total.with_label_values(&[self.of.role, model, kind]).inc_by(usd);
+            }
+        }
+    }
+
     /// Dollars as billed, in the order of [`Usage::kinds`]; a kind without a rate costs an unknown amount, which is
     /// not nothing.
     pub fn cost(&self, metrics: &Metrics, usd: [Option<f64>; 5]) {

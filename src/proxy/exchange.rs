@@ -6,13 +6,14 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::engine::answer::turn::Turn;
+use crate::engine::answer::usage::Bill;
 use crate::engine::cache::prices::Prices;
 use crate::engine::request::clients::NONE;
 use crate::engine::tenant::{Accepted, Flight, SettledChild, Settlement, Verdict, drift};
 use crate::engine::words::{CostUnit, Ending};
 use crate::metrics::{Admit, Metrics};
 use crate::report::traces::Trace;
-use crate::report::{ChildTurn, ExchangeRecord, ExchangeSinks, RecordingDraft, report};
+use crate::report::{ChildTurn, ExchangeRecord, ExchangeSinks, OtherModel, RecordingDraft, report};
 
 use super::clock::Clock;
 use super::record::{Facts, Money, add_verdict};
@@ -101,14 +102,18 @@ impl Exchange {
         let Settlement { fanout, verdict, bills, child, foreign_tool_calls } = settlement;
         let mut record = self.record(ending, turn, fanout);
         record.details.foreign_tool_calls = foreign_tool_calls;
-        let usage = turn.and_then(|turn| turn.usage);
-        if let (Some(usage), Some(bills), Some(price)) = (&usage, bills, prices.price(&flight.request.model))
-        {
+        let bill = turn.and_then(|turn| turn.bill.as_ref());
+        if let Some(bill) = bill {
+            record.details.other_models = self.other_models(bill, &record.model, prices);
+        }
+        if let (Some(bill), Some(bills)) = (bill, bills) {
             let bound = flight.relation.bound().and_then(|bound| bound.forecast);
             let forecast = self.facts.forecast.or(bound);
             let (plan, cache_break) = (flight.plan, verdict.cache_break.as_ref());
             let predicted_read = flight.prediction().tokens();
-            Money { plan, usage, bills, predicted_read, forecast, cache_break, price }.add_to(&mut record);
+            let model = &*flight.request.model;
+            Money { plan, bill, bills, predicted_read, forecast, cache_break, prices, model }
+                .add_to(&mut record);
         }
         add_verdict(&mut record, verdict);
         if let Some(child) = child {
@@ -127,6 +132,17 @@ impl Exchange {
             self.complete(draft, &mut record, turn);
         }
         report(record, &self.metrics, ExchangeSinks { draft, trace: self.trace.take() });
+    }
+
+    /// The runs of a bill by other models than the one that is shown.
+    fn other_models(&self, bill: &Bill, shown: &str, prices: &Prices) -> Vec<OtherModel> {
+        let named = bill.runs().filter_map(|(model, usage)| Some((model?, usage)));
+        let runs = named.map(|(model, usage)| OtherModel {
+            model: self.metrics.models.label(model, Admit::New).to_owned(),
+            usage,
+            cost: prices.price(model).map(|price| price.cost(&usage)),
+        });
+        runs.filter(|run| run.model != shown).collect()
     }
 
     /// Returns the names shown for model and client. A new name takes one of the bounded places only once the

@@ -147,6 +147,7 @@ impl Proxy {
         facts.sender = Some(sender);
         facts.claims = Claims::of(&parts.headers);
         facts.betas = identify::betas(&parts.headers).collect::<Vec<_>>().join(",");
+        facts.version = identify::version(&parts.headers).to_owned();
         let model = facts.endpoint.model(parts.uri.path());
         facts.model.clone_from(&model);
         let is_message = facts.endpoint.is_planned();
@@ -248,6 +249,7 @@ impl Proxy {
             hint,
             model: facts.model.clone().unwrap_or_default(),
             betas: facts.betas.clone(),
+            version: facts.version.clone(),
             streams: facts.stream,
             came_at: self.clock.now(),
         };

@@ -21,6 +21,7 @@ use crate::engine::answer::refused::{DROP_BLOCK_BETA, ThreadRefusal, drop_block}
 use crate::engine::outgoing::{Outgoing, again};
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::edit::apply;
+use crate::engine::request::identify::each_beta;
 use crate::engine::request::thread::ThreadField;
 use crate::engine::tenant::{Flight, Kind, TenantAccess};
 use crate::engine::words::{BodyDigest, Plan, Reason, UpstreamRefusal};
@@ -289,7 +290,9 @@ fn rewritten(call: &MessagesCall, outgoing: &Outgoing, exchange: &mut Exchange) 
 
 fn without_lost_blocks(body: &Bytes, betas: &str) -> Option<Second> {
     let edit = drop_block(body, &Anatomy::read(body).ok()?)?;
-    let betas = crate::engine::fork::betas(betas, [DROP_BLOCK_BETA]);
+    let is_asked = each_beta(betas).any(|beta| beta == DROP_BLOCK_BETA);
+    let all = each_beta(betas).chain((!is_asked).then_some(DROP_BLOCK_BETA));
+    let betas = all.collect::<Vec<_>>().join(",");
     let betas = HeaderValue::try_from(betas).ok()?;
     Some(Second::WithoutLostBlocks { pieces: apply(body, &[edit]).pieces, betas })
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::StatusCode;
 
-use crate::engine::cache::prices::Usd;
+use crate::engine::cache::prices::{Cost, Usd};
 use crate::engine::cache::volatile::Volatile;
 use crate::engine::request::clients::NONE;
 use crate::engine::words::{Baseline, FanOutDropped, GateOutcome};
@@ -87,7 +87,9 @@ fn count_cache(metrics: &Metrics, series: &Series, record: &ExchangeRecord) {
         }
     }
     if let Some(usage) = record.usage() {
-        series.tokens(metrics, &usage);
+        let others = &record.details.other_models;
+        series.tokens(metrics, &others.iter().fold(usage, |own, other| own.minus(&other.usage)));
+        others.iter().for_each(|other| series.tokens_of(metrics, &other.model, &other.usage));
     }
 }
 
@@ -148,7 +150,12 @@ fn count_money(metrics: &Metrics, series: &Series, record: &ExchangeRecord) {
         }
         return;
     };
-    series.cost(metrics, cost.kinds().map(|(_, usd)| usd.map(Usd::as_f64)));
+    let others: Vec<(&str, Cost)> =
+        details.other_models.iter().filter_map(|other| Some((&*other.model, other.cost?))).collect();
+    let own = others.iter().fold(*cost, |own, (_, cost)| own.minus(cost));
+    let usd = |cost: &Cost| cost.kinds().map(|(_, usd)| usd.map(Usd::as_f64));
+    series.cost(metrics, usd(&own));
+    others.iter().for_each(|(model, cost)| series.cost_of(metrics, model, usd(cost)));
     if let Some([predicted, billed]) = details.predicted_usd {
         metrics.predicted(predicted, billed);
     }

@@ -19,7 +19,7 @@ mod sinks;
 pub mod traces;
 
 pub use log::LineFormat;
-pub use record::{ChildTurn, Details, ExchangeRecord, Overhead, Times};
+pub use record::{ChildTurn, Details, ExchangeRecord, OtherModel, Overhead, Times};
 pub use recording::{Entries, Recording, RecordingDraft, VERSION};
 pub use sinks::{ExchangeSinks, Sinks, StartError};
 

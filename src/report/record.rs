@@ -207,6 +207,15 @@ impl ExchangeRecord {
     }
 }
 
+/// A run of another model than the one that a request asks for: a fallback, or an adviser.
+#[derive(Clone, Debug)]
+pub struct OtherModel {
+    /// A name that passed through [`Names`](crate::metrics::Names).
+    pub model: String,
+    pub usage: Usage,
+    pub cost: Option<Cost>,
+}
+
 /// Measurements of an exchange that are neither logged nor recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Details {
@@ -233,8 +242,10 @@ pub struct Details {
     pub fanout: Option<Result<Arc<ForkPoint>, FanOutDropped>>,
     /// The store that was asked for the conversation, and true if it knew it.
     pub recall: Option<(&'static str, bool)>,
-    /// The bill, for a model that has a price.
+    /// The bill, if every model in it has a price.
     pub cost: Option<Cost>,
+    /// The parts of the bill that are of another model than the one asked for.
+    pub other_models: Vec<OtherModel>,
     /// The cost without a cache.
     pub uncached_usd: Option<f64>,
     /// The cost of the prompt as the ledger predicted it, and as it was billed.

@@ -12,6 +12,18 @@ use super::prompt::link;
 use super::render::images_in;
 use super::settings::{PromptLayer, SaidDefault, SimRules};
 
+/// Betas that do nothing any more (rules §9.10).
+const NO_OP_BETAS: [&str; 8] = [
+    "prompt-caching-2024-07-31",
+    "pdfs-2024-09-25",
+    "token-counting-2024-11-01",
+    "token-efficient-tools-2025-02-19",
+    "extended-cache-ttl-2025-04-11",
+    "cache-diagnosis-2026-04-07",
+    "ce-user-management-2026-07-13",
+    "message-batches-2024-09-24",
+];
+
 /// One digest per layer.
 #[derive(Debug)]
 pub struct ParameterDigests {
@@ -34,7 +46,8 @@ impl ParameterDigests {
         let has_images = blocks().any(|block| images_in(block).0 > 0);
         let has_citations = blocks().any(asks_for_citations);
         let speed = body.member("speed").filter(|speed| *speed != "standard");
-        let betas: BTreeSet<&str> = betas.iter().copied().collect();
+        let betas: BTreeSet<&str> =
+            betas.iter().copied().filter(|beta| !NO_OP_BETAS.contains(beta)).collect();
         let betas: Vec<&str> = betas.into_iter().collect();
 
         note(table.speed, "speed", &rendered(speed));

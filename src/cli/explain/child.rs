@@ -86,7 +86,7 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
     let child = Exhibit::read(question.child, rules.attribution)?;
     let answer = read_answer(question.answer)?;
     let names = [&parent.name, &question.answer.display().to_string(), &child.name].map(String::clone);
-    let billed = answer.usage.is_some_and(|usage| usage.uncached.saturating_add(usage.cached()) > 0);
+    let billed = answer.usage().is_some_and(|usage| usage.uncached.saturating_add(usage.cached()) > 0);
     let policy = rules.policy.clone();
     let mut finding =
         Finding { names, declined: None, recognised: None, layout: None, forecast: None, policy, billed };
@@ -112,7 +112,7 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
         call: call.map(|call| call.id.to_string()),
         siblings: fork::siblings(&child.fork, &finding.policy),
     });
-    let request = ChildRequest { arrival: &arrival, own, betas: "", marks: &[], edits: &[] };
+    let request = ChildRequest { arrival: &arrival, own, betas: "", version: "", marks: &[], edits: &[] };
     let model = own.anatomy().model(own.body()).unwrap_or_default();
     let new = NewChild { child: &child, request, who: &who, model: &model };
     let assumed = Assumed { turns: question.turns, is_warm: written.is_some() };

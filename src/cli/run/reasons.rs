@@ -14,6 +14,8 @@ pub fn in_words(refusal: Refusal) -> &'static str {
         Refusal::Unsealed => "they came before their own call was known",
         Refusal::Prefill => "their parent's history ends with words put into the model's mouth",
         Refusal::Shape => "their first message cannot be taken apart without loss",
+        Refusal::Compaction => "they ask for a summary, or begin with one, which nothing may come before",
+        Refusal::Version => "they ask for another version of the API than their parent",
         Refusal::Model => "they ask for another model than their parent",
         Refusal::NoTools => "they have no tools",
         Refusal::ToolsDiffer => "they have tools that their parent lacks",

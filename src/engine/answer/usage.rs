@@ -3,8 +3,16 @@
 //! In a stream the counts come in `message_start` and again, cumulative, in each `message_delta`: a later
 //! value replaces an earlier one when it is there. Only `message_start` splits cache writes by lifetime, so
 //! a write total that grows later grew by five-minute writes (server tools add those on their own).
+//!
+//! A model may run more than once for one answer; `usage.iterations` then has an entry for each run. The counts beside
+//! it are not the whole bill: they leave out runs that only compact the prompt. So a [`Bill`] is the sum of its runs.
+
+mod runs;
+
+pub use runs::{Bill, Run};
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 /// Billed tokens by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,13 +64,34 @@ impl Usage {
         usage
     }
 
-    /// Takes over what a `usage` object reports. Broken or absent counts change nothing.
-    pub fn update(&mut self, json: &str) {
-        let Ok(wire) = serde_json::from_str::<WireUsage>(json) else { return };
+    /// Returns the usage of two runs together.
+    pub fn plus(&self, other: &Usage) -> Usage {
+        Usage {
+            uncached: self.uncached.saturating_add(other.uncached),
+            cache_read: self.cache_read.saturating_add(other.cache_read),
+            cache_write_5m: self.cache_write_5m.saturating_add(other.cache_write_5m),
+            cache_write_1h: self.cache_write_1h.saturating_add(other.cache_write_1h),
+            output: self.output.saturating_add(other.output),
+        }
+    }
+
+    /// Returns the usage without that of one run.
+    pub fn minus(&self, other: &Usage) -> Usage {
+        Usage {
+            uncached: self.uncached.saturating_sub(other.uncached),
+            cache_read: self.cache_read.saturating_sub(other.cache_read),
+            cache_write_5m: self.cache_write_5m.saturating_sub(other.cache_write_5m),
+            cache_write_1h: self.cache_write_1h.saturating_sub(other.cache_write_1h),
+            output: self.output.saturating_sub(other.output),
+        }
+    }
+
+    /// Takes over what a `usage` object reports. Absent counts change nothing.
+    fn update(&mut self, wire: &WireUsage<'_>) {
         set(&mut self.uncached, wire.input_tokens);
         set(&mut self.cache_read, wire.cache_read_input_tokens);
         set(&mut self.output, wire.output_tokens);
-        if let Some(split) = wire.cache_creation {
+        if let Some(split) = &wire.cache_creation {
             set(&mut self.cache_write_5m, split.ephemeral_5m_input_tokens);
             set(&mut self.cache_write_1h, split.ephemeral_1h_input_tokens);
         }
@@ -78,12 +107,15 @@ fn set(count: &mut u64, reported: Option<u64>) {
 }
 
 #[derive(Deserialize)]
-struct WireUsage {
+struct WireUsage<'a> {
     input_tokens: Option<u64>,
     cache_read_input_tokens: Option<u64>,
     cache_creation_input_tokens: Option<u64>,
     cache_creation: Option<WireWrites>,
     output_tokens: Option<u64>,
+    // Raw, so that one of another shape does not cost us the counts.
+    #[serde(borrow)]
+    iterations: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -97,9 +129,9 @@ mod tests {
     use super::*;
 
     fn after(reports: &[&str]) -> [u64; 5] {
-        let mut usage = Usage::default();
-        reports.iter().for_each(|report| usage.update(report));
-        usage.kinds().map(|(_, count)| count)
+        let mut bill = Bill::default();
+        reports.iter().for_each(|report| bill.update(report));
+        bill.total().kinds().map(|(_, count)| count)
     }
 
     #[test]

@@ -42,6 +42,9 @@ pub fn eligible(
     if (child.fork.is_nested && !is_question) || is_forked_by_shape(request) {
         return Err(Refusal::Nested);
     }
+    if request.summary().is_some() || fields::value(request, fields::COMPACTION).is_some() {
+        return Err(Refusal::Compaction);
+    }
     if !explicit && child.spawning() == Spawning::Unknown {
         return Err(Refusal::UnknownTool);
     }
@@ -95,9 +98,7 @@ pub fn may_be_forked_once_sealed(
 /// call has started: without the parent's context it means nothing, so that no other plan can be compared with.
 pub fn is_snapshot(request: &Remembered, child: &Child) -> bool {
     let parent = &*child.fork.parent.request;
-    let said = |of: &Remembered| -> BTreeSet<Said> {
-        tools(of, |_, _| false).into_iter().map(|(of, tool)| said::piece(of.body(), tool)).collect()
-    };
+    let said = |of: &Remembered| sorted(&tools(of, |_, _| false), |of, tool| said::piece(of.body(), tool));
     child.rank == Rank::Explicit
         && child.call.is_none()
         && opening::instructions(request, parent).is_empty()
@@ -202,15 +203,23 @@ fn compare<'r, K: Ord>(
     key: impl Fn(&'r Remembered, &'r Piece) -> K,
     trusted: bool,
 ) -> Result<(), Refusal> {
-    let keys = |tools: &[Tool<'r>]| tools.iter().map(|(of, tool)| key(of, tool)).collect::<BTreeSet<K>>();
-    let (own, parents) = (keys(own), keys(parents));
-    if !own.is_subset(&parents) {
+    let (own, parents) = (sorted(own, &key), sorted(parents, &key));
+    // Each of its own is one of its parent's, and no two are the same one: a set of tools has no name that would be
+    // refused if it came twice.
+    let mut theirs = parents.iter();
+    if !own.iter().all(|own| theirs.any(|parents| parents == own)) {
         Err(Refusal::ToolsDiffer)
     } else if own.len() < parents.len() && !trusted {
         Err(Refusal::ToolsSubset)
     } else {
         Ok(())
     }
+}
+
+fn sorted<'r, K: Ord>(tools: &[Tool<'r>], key: impl Fn(&'r Remembered, &'r Piece) -> K) -> Vec<K> {
+    let mut keys: Vec<K> = tools.iter().map(|(of, tool)| key(of, tool)).collect();
+    keys.sort_unstable();
+    keys
 }
 
 /// Returns true if a child shows an image or a document that its parent does not.

@@ -29,6 +29,9 @@ const DROPPED: [&str; 2] = [marker::NAME, "diagnostics"];
 /// Fields that the layout takes apart itself.
 const LAID_OUT: [&str; 4] = ["model", "tools", "system", "messages"];
 
+/// Asks for a summary of all that was said, instead of an answer.
+pub const COMPACTION: &str = "compaction";
+
 /// Fields that shape the prompt, by name; every other one is taken to do so too.
 const SHAPING: [(&str, Refusal); 8] = [
     ("thinking", Refusal::Thinking),
@@ -118,10 +121,12 @@ impl<'a> Comparison<'a> {
     }
 
     fn agrees(&self, name: &str) -> bool {
-        self.inherit.iter().any(|inherited| inherited == name)
+        // What is left of a parent's budget is its own.
+        let is_spent = name == "output_config" && value(self.parent, name).is_some_and(has_remaining);
+        (!is_spent && self.inherit.iter().any(|inherited| inherited == name))
             || match (value(self.child, name), value(self.parent, name)) {
                 (None, None) => true,
-                (None, Some(_)) => self.lenient,
+                (None, Some(_)) => self.lenient && !is_spent,
                 (Some(_), None) => false,
                 (Some(one), Some(two)) => said::same(one, two),
             }
@@ -141,6 +146,13 @@ fn unknown_names(request: &Remembered) -> impl Iterator<Item = Option<Cow<'_, st
     };
     let unknown = anatomy.members.iter().filter(move |member| !known(&member.key));
     unknown.map(|member| json::text(body, &member.key))
+}
+
+/// Returns true if an `output_config` says how much of a budget is left.
+fn has_remaining(config: &[u8]) -> bool {
+    let budget = json::member(config, 0, "task_budget").filter(|budget| config[budget.start] == b'{');
+    let remaining = budget.and_then(|budget| json::member(config, budget.start, "remaining"));
+    remaining.is_some_and(|remaining| &config[remaining] != b"null")
 }
 
 /// Returns the value of a top-level field; `None` for `null` too.

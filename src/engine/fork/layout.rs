@@ -18,7 +18,7 @@ use crate::engine::cache::breakpoints::{self, BREAKPOINTS_MAX, Breakpoint, Profi
 use crate::engine::family::fanout::Child;
 use crate::engine::family::thread::Delta;
 use crate::engine::request::edit::{Edit, Forwarded};
-use crate::engine::request::identify::each_beta;
+use crate::engine::request::identify::{each_beta, has_effect};
 use crate::engine::request::json::{Span, is_key};
 use crate::engine::request::marker;
 use crate::engine::request::recall::Remembered;
@@ -141,8 +141,11 @@ impl ChildPrefix {
     fn composed(&self, request: &Remembered, turn: Turn, profile: Profile, purpose: Purpose) -> Composed {
         let parent = &*self.parent_prefix.parent.request;
         let Continued { blocks, directive, messages, mut notes } = self.continued(request);
-        let lenient = self.lenient || purpose == Purpose::Count;
-        let changed = Comparison { child: request, parent, lenient, inherit: &self.inherit };
+        // Beside a call for a summary the API refuses some of what a parent may have: it takes nothing over.
+        let summarizes = purpose == Purpose::Message && fields::value(request, fields::COMPACTION).is_some();
+        let lenient = !summarizes && (self.lenient || purpose == Purpose::Count);
+        let inherit = if summarizes { &[][..] } else { &self.inherit };
+        let changed = Comparison { child: request, parent, lenient, inherit };
         let mut changed = changed.changed();
         notes.extend((!changed.is_empty()).then_some(ForkNote::ChangedFields));
         if purpose == Purpose::Count {
@@ -319,10 +322,16 @@ fn gathered(pieces: Vec<Bytes>) -> Vec<Bytes> {
     out
 }
 
-/// The betas of a forked child: the parent's, then those of its own that are missing.
-pub fn betas<'b>(parent: &str, child: impl IntoIterator<Item = &'b str>) -> String {
-    let mut all: Vec<&str> = each_beta(parent).collect();
-    for beta in child.into_iter().flat_map(each_beta) {
+/// The betas of a forked child: the parent's, then those of its own that are missing. What it sends itself is enough if
+/// its parent's others have no effect.
+pub fn betas(parent: &str, child: &str) -> String {
+    let own: Vec<&str> = each_beta(child).collect();
+    let mut all: Vec<&str> =
+        each_beta(parent).filter(|beta| own.contains(beta) || has_effect(beta)).collect();
+    if all.iter().all(|beta| own.contains(beta)) {
+        return own.join(",");
+    }
+    for beta in own {
         if !all.contains(&beta) {
             all.push(beta);
         }

@@ -13,11 +13,12 @@ use bytes::Bytes;
 
 use super::blocks::Blocks;
 use super::layout::Turn;
+use super::places;
 use crate::engine::cache::breakpoints::{LOOKBACK, room_when_cut};
 use crate::engine::request::anatomy::Message;
 use crate::engine::request::json::Span;
 use crate::engine::request::recall::Remembered;
-use crate::engine::request::{marker, strip};
+use crate::engine::request::strip;
 use crate::engine::words::Ttl;
 
 /// The messages of a child behind those that its own first message replaces.
@@ -69,9 +70,9 @@ impl<'r> Later<'r> {
         let cuts = strip::cuts(body, anatomy);
         out.push(Bytes::from_static(b","));
         let mut from = self.span.start;
-        for at in marked.iter().filter_map(|piece| self.room(*piece)) {
+        for (piece, at) in marked.iter().filter_map(|piece| Some((*piece, self.room(*piece)?))) {
             strip::append_unmarked(out, body, from..at, &cuts);
-            out.push(marker::as_last_member(ttl));
+            out.push(places::marker(self.request, self.pieces.start + piece, ttl));
             from = at;
         }
         strip::append_unmarked(out, body, from..self.span.end, &cuts);

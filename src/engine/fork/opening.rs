@@ -34,6 +34,10 @@ impl<'r> Opening<'r> {
             messages.first().filter(|first| first.has_role(request.body(), "user") && first.extra.is_empty());
         let first = first.ok_or(Refusal::Shape)?;
         let directive = directive(request, first, call).ok_or(Refusal::Shape)?;
+        // What is cited cannot be said by a user.
+        if system(request).any(|piece| is_cited(request, piece)) {
+            return Err(Refusal::Shape);
+        }
         let next = messages.get(1).filter(|next| policy.hoist_system && is_system(request, next));
         let hoisted = next.filter(|next| {
             next.extra.iter().all(|member| {
@@ -187,7 +191,16 @@ fn is_system(request: &Remembered, message: &Message) -> bool {
     let pieces = &request.anatomy().pieces[message.pieces.clone()];
     message.has_role(request.body(), "system")
         && !pieces.is_empty()
-        && pieces.iter().all(|piece| is_text(request, piece) && !is_blank(request, piece))
+        && pieces
+            .iter()
+            .all(|piece| is_text(request, piece) && !is_blank(request, piece) && !is_cited(request, piece))
+}
+
+/// Returns true for a text with citations; the API takes none in a user message.
+fn is_cited(request: &Remembered, piece: &Piece) -> bool {
+    let body = request.body();
+    let citations = || json::member(body, piece.span.start, "citations");
+    piece.form == Form::Block && citations().is_some_and(|citations| &body[citations] != b"null")
 }
 
 fn is_text(request: &Remembered, piece: &Piece) -> bool {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::fields;
-use super::places::{Place, Turn, entry_place, fixed_place, tier};
+use super::places::{self, Place, Turn, entry_place, fixed_place, tier};
 use super::policy::ForkPolicy;
 use super::sizes::siblings;
 use crate::engine::cache::breakpoints::{self, Breakpoint, LOOKBACK};
@@ -16,7 +16,7 @@ use crate::engine::request::anatomy::{Message, Piece};
 use crate::engine::request::json::{self, Span, is_key};
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{Nothing, Remembered};
-use crate::engine::request::{marker, strip};
+use crate::engine::request::strip;
 use crate::engine::words::{Refusal, Ttl};
 
 const ANSWER_LIMIT: &str = "max_tokens";
@@ -52,12 +52,13 @@ pub struct ParentPrefix {
     siblings: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     /// The marker goes before this part.
     part: usize,
     piece: usize,
     ttl: Ttl,
+    marker: Bytes,
 }
 
 /// Which breakpoint of its parent's a child has.
@@ -133,7 +134,7 @@ impl ParentPrefix {
         let marked = |place: Option<Place>, ttl: Ttl| {
             let piece = place?.piece;
             let (_, part) = marks.iter().find(|(marked, _)| *marked == piece)?;
-            Some(Entry { part: *part, piece, ttl })
+            Some(Entry { part: *part, piece, ttl, marker: places::marker(request, piece, ttl) })
         };
         let fixed_ttl = fixed_place.as_ref().map_or(ttl, |place| tier(request, place.piece, ttl));
         let fixed = marked(fixed_place, fixed_ttl);
@@ -195,8 +196,8 @@ impl ParentPrefix {
         marked: Option<ParentMark>,
     ) -> Option<Breakpoint> {
         let entry = marked.and_then(|marked| match marked {
-            ParentMark::Entry => self.entry,
-            ParentMark::Fixed => self.fixed,
+            ParentMark::Entry => self.entry.as_ref(),
+            ParentMark::Fixed => self.fixed.as_ref(),
         });
         let skipped = self.skipped(child.changed);
         for (index, part) in self.parts.iter().enumerate() {
@@ -207,7 +208,7 @@ impl ParentPrefix {
                 }
             }
             if let Some(entry) = entry.filter(|entry| entry.part == index) {
-                out.push(marker::as_last_member(entry.ttl));
+                out.push(entry.marker.clone());
             }
             let line = if self.line == Some(index) { child.line.as_ref() } else { None };
             if !skipped.iter().any(|range| range.contains(&index)) {
@@ -227,7 +228,7 @@ impl ParentPrefix {
     /// Returns true if the entry of breakpoint a is found from b.
     pub(super) fn is_entry_near(&self) -> bool {
         let last = self.pieces.saturating_sub(1);
-        self.has_results && self.entry.is_some_and(|entry| entry.piece + LOOKBACK >= last)
+        self.has_results && self.entry.as_ref().is_some_and(|entry| entry.piece + LOOKBACK >= last)
     }
 
     /// Returns true if a child's own attribution line has a place.

@@ -6,6 +6,7 @@ use crate::engine::answer::turn::MESSAGE_OPENING;
 use crate::engine::cache::breakpoints::{self, Breakpoint, LOOKBACK, room_alone, room_when_cut};
 use crate::engine::family::fanout::{Call, ForkPoint};
 use crate::engine::request::json::Span;
+use crate::engine::request::marker;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::Ttl;
 
@@ -68,6 +69,19 @@ pub fn fixed_place(request: &Remembered) -> Option<Place> {
     let (body, anatomy) = (request.body(), request.anatomy());
     let place = |piece| Some(Place { piece, at: room_when_cut(body, anatomy, piece)?, in_turn: false });
     (0..anatomy.tools + anatomy.system).rev().find_map(place)
+}
+
+/// The marker of this lifetime for a piece, to be put behind its last member: the one that the client has put there, whole,
+/// since it may say more than we know.
+pub fn marker(request: &Remembered, piece: usize, ttl: Ttl) -> Bytes {
+    let (body, anatomy) = (request.body(), request.anatomy());
+    let mut marked = breakpoints::of_client(body, anatomy).into_iter();
+    let is_same = |point: Breakpoint| point.piece == piece && point.ttl == ttl;
+    let own = anatomy.pieces.get(piece).and_then(|piece| piece.marker()).filter(|_| marked.any(is_same));
+    match own {
+        Some(own) => [marker::AFTER_MEMBER, &body[own.value]].concat().into(),
+        None => marker::as_last_member(ttl),
+    }
 }
 
 /// The lifetime of an entry that a parent has at this piece, never shorter than that of its last one: those of its

@@ -52,6 +52,15 @@ pub struct ChildRequest<'a> {
     /// If the server holds its conversation, the breakpoints of what came, and the insertions that make them.
     pub marks: &'a [Breakpoint],
     pub edits: &'a [Edit],
+    /// The version of the API that it asks for.
+    pub version: &'a str,
+}
+
+impl ChildRequest<'_> {
+    /// Returns true if the API takes a parent's history as it takes this request: versions differ in what they refuse.
+    pub fn has_version_of(&self, fork: &ForkPoint) -> bool {
+        self.version == fork.parent.version
+    }
 }
 
 /// A child on its first turn.
@@ -169,7 +178,10 @@ pub fn prepare_child(
 ) -> PreparedChild {
     let NewChild { child, request, who, .. } = *new;
     let facts = EligibilityFacts { rules: rules.fan_out, stood_down: false };
-    let eligible = eligible(request.own, child, who, rules.policy, &facts);
+    let eligible = match eligible(request.own, child, who, rules.policy, &facts) {
+        Ok(()) | Err(Refusal::Holdout) if !request.has_version_of(&child.fork) => Err(Refusal::Version),
+        eligible => eligible,
+    };
     let composes = matches!(eligible, Ok(()) | Err(Refusal::Holdout)) || rules.composes_refused;
     let first = composes.then(|| compose_first(new, rules, sources));
     PreparedChild { eligible, first, is_snapshot: is_snapshot(request.own, child) }
@@ -261,6 +273,9 @@ pub fn compose_later(
     rules: &ForkRules<'_>,
 ) -> Result<ComposedChild, Refusal> {
     let BoundPrefix { prefix, fork, tail } = *bound;
+    if request.own.summary().is_some() {
+        return Err(Refusal::Compaction);
+    }
     let turn = if request.arrival.delta.is_some() { Turn::Held } else { Turn::Later(tail) };
     let composed = prefix.compose(request.own, turn, rules.profile);
     let like = match request.arrival.predecessor() {
@@ -300,7 +315,7 @@ fn read_composed(
     attribution: Attribution,
 ) -> Result<ComposedChild, Refusal> {
     let ChildRequest { arrival, own, betas: own_betas, .. } = *request;
-    let betas = betas(&fork.parent.betas, [own_betas]);
+    let betas = betas(&fork.parent.betas, own_betas);
     let extent = prefix.parent_prefix().extent();
     let shared = Shared {
         request: Arc::clone(&fork.parent.request),

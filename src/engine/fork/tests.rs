@@ -23,6 +23,7 @@ mod eligibility;
 mod later;
 mod laws;
 mod layout;
+mod open_lists;
 mod snapshots;
 
 const TENANT: TenantId = TenantId([7; 32]);

@@ -110,6 +110,28 @@ pub fn each_beta(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|beta| !beta.is_empty())
 }
 
+/// Betas that the API takes and that change nothing any more. Clients add and drop them.
+const WITHOUT_EFFECT: [&str; 8] = [
+    "prompt-caching-2024-07-31",
+    "pdfs-2024-09-25",
+    "message-batches-2024-09-24",
+    "token-counting-2024-11-01",
+    "token-efficient-tools-2025-02-19",
+    "extended-cache-ttl-2025-04-11",
+    "cache-diagnosis-2026-04-07",
+    "ce-user-management-2026-07-13",
+];
+
+/// Returns true unless a beta is known to change nothing.
+pub fn has_effect(beta: &str) -> bool {
+    !WITHOUT_EFFECT.contains(&beta)
+}
+
+/// The version of the API that a request asks for.
+pub fn version(headers: &HeaderMap) -> &str {
+    headers.get("anthropic-version").and_then(|version| version.to_str().ok()).unwrap_or_default().trim()
+}
+
 fn tenant(headers: &HeaderMap, rule: TenantRule<'_>) -> Option<TenantId> {
     let mut material = Vec::with_capacity(512);
     let mut add = |part: &[u8]| {

@@ -22,12 +22,12 @@ pub fn shows_image(body: &[u8], piece: &Piece) -> bool {
         && (is_key(body, &kind, "image") || has_type(&body[piece.span.clone()], &IMAGE))
 }
 
-/// Returns true if it brings an image or a document of some size.
+/// Returns true if it brings an image or a document of some size, or a summary: that may be encrypted, and the upstream
+/// leaves out what comes before it.
 pub fn has_payload(body: &[u8], piece: &Piece) -> bool {
-    piece.span.len() >= PAYLOAD_BYTES_MIN
-        && piece.kind().is_some()
-        && piece.may_hold_blocks(body)
-        && has_type(&body[piece.span.clone()], &BASE64)
+    let Some(kind) = piece.kind().filter(|_| piece.span.len() >= PAYLOAD_BYTES_MIN) else { return false };
+    is_key(body, &kind, "compaction")
+        || (piece.may_hold_blocks(body) && has_type(&body[piece.span.clone()], &BASE64))
 }
 
 /// Returns true if a member `type` inside has this value.

@@ -104,8 +104,10 @@ impl Chain {
         let mut chain = Chain { model, pieces: Vec::with_capacity(leaves.len()) };
         let mut messages = 0;
         if let Some(old) = before.filter(|old| old.chain.model == model) {
-            // A message without pieces has no hash in the chain to go on from.
-            let same = anatomy.messages[..old.same.messages].iter().take_while(|it| !it.pieces.is_empty());
+            // A message without pieces has no hash in the chain to go on from, and one that vanishes may have done so
+            // since.
+            let goes_on = |it: &&Message| !it.pieces.is_empty() && !vanishes(body, it);
+            let same = anatomy.messages[..old.same.messages].iter().take_while(goes_on);
             let same = SharedParts { messages: same.count(), ..old.same };
             chain.pieces.extend_from_slice(&old.chain.pieces[..same.pieces(anatomy)]);
             messages = if chain.pieces.len() < anatomy.tools + anatomy.system { 0 } else { same.messages };
@@ -119,8 +121,13 @@ impl Chain {
             }
             chain.pieces.push(linker.link);
         }
+        let last_user = || anatomy.messages.iter().rposition(|message| message.has_role(body, "user"));
         for (number, message) in anatomy.messages.iter().enumerate().skip(messages) {
-            linker.message(subject, number, message, &mut chain.pieces);
+            if vanishes(body, message) && last_user() > Some(number) {
+                chain.pieces.extend(message.pieces.clone().map(|_| linker.link));
+            } else {
+                linker.message(subject, number, message, &mut chain.pieces);
+            }
         }
         chain
     }
@@ -200,6 +207,14 @@ impl Chain {
     fn before(&self, piece: usize) -> PrefixHash {
         piece.checked_sub(1).and_then(|last| self.pieces.get(last)).copied().unwrap_or(self.model)
     }
+}
+
+/// Returns true if a message is in the prompt only until a user says more: it stays where it is, and the upstream leaves
+/// it out.
+fn vanishes(body: &[u8], message: &Message) -> bool {
+    let clears = message.extra.iter().find(|member| json::is_key(body, &member.key, "clear_at"));
+    clears.is_some_and(|clears| json::text(body, &clears.value).is_some_and(|at| at == "next_user_message"))
+        && message.has_role(body, "system")
 }
 
 /// Returns true if this piece is the attribution line: the first of the system list.
@@ -460,6 +475,7 @@ impl Digester {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::request::recall::{Last, Nothing, Remembered};
 
     fn chain(body: &str) -> Chain {
         chain_with(body, Attribution::Counted)
@@ -593,6 +609,29 @@ mod tests {
         }
         let loaded = BODY.replace(r#""tools":["#, r#""tools":[{"name":"d","defer_loading":false},"#);
         assert_eq!(chain(BODY).shared(&chain(&loaded)), [0, 0]);
+    }
+
+    #[test]
+    fn a_message_that_is_cleared_is_no_part_of_the_prompt_once_a_user_says_more() {
+        let body = |messages: &[&str]| format!(r#"{{"system":"s","messages":[{}]}}"#, messages.join(","));
+        let [one, two] = ["a", "b"].map(|text| format!(r#"{{"role":"user","content":"{text}"}}"#));
+        let said = r#"{"role":"assistant","content":"c"}"#;
+        let gone = r#"{"role":"system","content":"now","clear_at":"next_user_message"}"#;
+        let stays = r#"{"role":"system","content":"now","clear_at":"some_day"}"#;
+        let tip = |messages: &[&str]| chain(&body(messages)).tip();
+        assert_ne!(tip(&[&one, gone]), tip(&[&one]), "the model reads it");
+        assert_ne!(tip(&[&one, gone, said]), tip(&[&one, said]));
+        assert_eq!(tip(&[&one, gone, said, &two]), tip(&[&one, said, &two]), "and then no more");
+        assert_eq!(tip(&[&one, said, gone, &two]), tip(&[&one, said, &two]));
+        assert_ne!(tip(&[&one, stays, said, &two]), tip(&[&one, said, &two]));
+        // Read on from the turn before it is the same.
+        let bytes = |messages: &[&str]| bytes::Bytes::from(body(messages));
+        let before = Remembered::read(bytes(&[&one, gone]), &Nothing, Attribution::Counted).unwrap();
+        let known = Last { request: &std::sync::Arc::new(before), repeated: Default::default() };
+        let next = bytes(&[&one, gone, said, &two]);
+        let after = Remembered::read(next.clone(), &known, Attribution::Counted).unwrap();
+        let anew = Remembered::read(next, &Nothing, Attribution::Counted).unwrap();
+        assert_eq!(after.chain(), anew.chain());
     }
 
     #[test]

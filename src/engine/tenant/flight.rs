@@ -25,6 +25,8 @@ pub struct ReadRequest {
     pub model: String,
     /// The betas that it asks for, as one list.
     pub betas: String,
+    /// The version of the API that it asks for.
+    pub version: String,
     /// True if its answer is to be streamed.
     pub streams: bool,
     pub came_at: Moment,

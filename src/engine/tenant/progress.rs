@@ -1,5 +1,6 @@
 //! A request is taken by the upstream, and its answer arrives.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::children::{BoundChild, Fate};
@@ -12,7 +13,7 @@ use crate::engine::cache::prices::MINIMUM_TOKENS;
 use crate::engine::cache::worlds::{Play, Weights, WorldGate, WorldPrompts};
 use crate::engine::family::arrival::Predecessor;
 use crate::engine::family::conversation::Outcome;
-use crate::engine::family::fanout::{Child, Draft, Parent};
+use crate::engine::family::fanout::{Binding, Child, Draft, Parent, summary_name};
 use crate::engine::family::recent::{AcceptedRequest, RecentId};
 use crate::engine::policy::Policy;
 use crate::engine::request::recall::KnownLayer;
@@ -95,6 +96,7 @@ fn draft(flight: &Flight) -> Draft {
 pub(super) fn forwarded(flight: &Flight) -> Parent {
     Parent {
         betas: flight.request.betas.clone(),
+        version: flight.request.version.clone(),
         written: flight.trace.breakpoints.last().copied(),
         ..Parent::new(flight.trace.forwarded(), flight.relation.who)
     }
@@ -277,6 +279,16 @@ impl TenantState {
     }
 }
 
+/// Notes by what in a block of its answer a child is known on its later turns.
+pub(super) fn note_name<T: TenantAccess>(tenant: &T, child: Option<Binding>, block: &Block) {
+    let name = || block.call_id().or_else(|| summary_name(&block.json).map(Cow::Owned));
+    if let Some(binding) = child
+        && let Some(name) = name()
+    {
+        tenant.look(|state| state.fan_outs.called(binding, &name));
+    }
+}
+
 /// A block of the answer has finished.
 pub fn block<T: TenantAccess>(
     tenant: &T,
@@ -285,11 +297,7 @@ pub fn block<T: TenantAccess>(
     block: Block,
     now: Moment,
 ) {
-    if let Some(binding) = accepted.flight.binding
-        && let Some(id) = block.call_id()
-    {
-        tenant.look(|state| state.fan_outs.called(binding, &id));
-    }
+    note_name(tenant, accepted.flight.binding, &block);
     let Some(draft) = &mut accepted.draft else { return };
     let rules = tenant.look(|state| Arc::clone(state.fan_outs.points().rules()));
     if draft.push(block, &rules)

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::flight::{Accepted, Flight};
-use super::progress::{forwarded, learn};
+use super::progress::{forwarded, learn, note_name};
 use super::reread::{Reread, reread};
 use super::{TenantAccess, TenantState};
 use crate::engine::answer::turn::{Turn, Wholeness, assistant_message};
-use crate::engine::answer::usage::Usage;
+use crate::engine::answer::usage::{Bill, Usage};
 use crate::engine::cache::breaks::{Break, Case, Drift};
 use crate::engine::cache::ledger::{LedgerBill, Missed};
 use crate::engine::cache::prices::{ModelFacts, Prices};
@@ -88,14 +88,21 @@ pub fn settle<T: TenantAccess>(
     let turns = turns(&accepted.flight);
     let drift = turns.as_ref().map(drift_of);
     let foreign_tool_calls = foreign_calls(accepted, turn);
-    let Some(usage) = turn.usage else {
+    let Some(bill) = &turn.bill else {
         tenant.look(|state| state.leave_ledger(&accepted.flight, now));
         let verdict = Verdict { drift, ..Verdict::default() };
         return Settlement { fanout, verdict, foreign_tool_calls, ..Settlement::default() };
     };
+    // What the cache held of the prompt is told by the run that read it; what was paid, by all of them.
+    let usage = bill.prompt();
     let facts = policy.prices.facts(&accepted.flight.request.model);
-    let bills = other_bills(tenant, accepted, usage, policy, now);
-    let verdict = if accepted.has_begun {
+    let tells_reads = bill.tells_reads();
+    let bills = if tells_reads || accepted.played.is_some() {
+        other_bills(tenant, accepted, usage, policy, now)
+    } else {
+        OtherBills { billed: usage, ..OtherBills::default() }
+    };
+    let verdict = if accepted.has_begun && tells_reads {
         let missed = tenant.look(|state| state.settle(accepted, &usage, facts, now));
         let lost = judge(accepted, turns.as_ref().zip(drift.as_ref()), &usage, missed, facts);
         tenant.look(|state| state.learn_outcome(accepted, turn, drift.as_ref(), lost.as_ref()));
@@ -107,11 +114,12 @@ pub fn settle<T: TenantAccess>(
         };
         Verdict { drift, volatile, cache_break: lost }
     } else {
-        // Whatever was billed: an answer without content has written nothing that anybody can read.
+        // Whatever was billed: an answer without content has written nothing that anybody can read. And a bill that does
+        // not say what was read shows no break.
         tenant.look(|state| state.leave_ledger(&accepted.flight, now));
         Verdict { drift, ..Verdict::default() }
     };
-    let child = settle_child(tenant, accepted, turn, usage, bills, policy, now);
+    let child = settle_child(tenant, accepted, turn, bill, bills, policy, now);
     Settlement { fanout, verdict, bills: Some(bills), child, foreign_tool_calls }
 }
 
@@ -170,7 +178,7 @@ fn other_bills<T: TenantAccess>(
 ) -> OtherBills {
     if !accepted.has_begun {
         let alike = (!accepted.flight.is_forked()).then_some(usage);
-        return OtherBills { sent: alike, aligned: alike };
+        return OtherBills { sent: alike, aligned: alike, billed: usage };
     }
     if accepted.played.is_none() {
         let weights = learn(tenant, accepted, usage, policy, now);
@@ -179,8 +187,9 @@ fn other_bills<T: TenantAccess>(
     let Some(played) = &accepted.played else { return OtherBills::default() };
     tenant.look(|state| state.worlds.ended(played, now));
     // The answer costs the same in every world.
-    let answered = |bill: Option<Usage>| bill.map(|bill| Usage { output: usage.output, ..bill });
-    OtherBills { sent: answered(played.bills.sent), aligned: answered(played.bills.aligned) }
+    let answered = |bill: Usage| Usage { output: usage.output, ..bill };
+    let OtherBills { sent, aligned, billed } = played.bills;
+    OtherBills { sent: sent.map(answered), aligned: aligned.map(answered), billed: answered(billed) }
 }
 
 /// Judges if the request lost anything of its conversation's cache.
@@ -238,7 +247,7 @@ fn settle_child<T: TenantAccess>(
     tenant: &T,
     accepted: &Accepted,
     turn: &Turn,
-    usage: Usage,
+    bill: &Bill,
     bills: OtherBills,
     policy: &Policy,
     now: Moment,
@@ -246,7 +255,7 @@ fn settle_child<T: TenantAccess>(
     let flight = &accepted.flight;
     let child = flight.binding?;
     let (is_empty, tool_errors) = (is_empty(turn), tool_errors(&flight.own));
-    let cost = measured(&usage, bills, &policy.prices, &flight.request.model);
+    let cost = measured(bill, bills, &policy.prices, &flight.request.model);
     let reread = reread(tenant, flight, child);
     let prompt = flight.own.chain().layer(flight.own.anatomy(), Layer::System);
     tenant.look(|state| {
@@ -267,8 +276,8 @@ fn settle_child<T: TenantAccess>(
             first: accepted.child_turn == Some(1),
             stop: StopReason::of(turn.stop_reason.as_deref()),
             is_empty,
-            prompt_tokens: usage.prompt(),
-            output_tokens: usage.output,
+            prompt_tokens: bill.context().prompt(),
+            output_tokens: bill.total().output,
             reread_tokens: (reread.results > 0).then_some(reread.tokens),
             prompt,
             siblings: bound.siblings,
@@ -283,7 +292,7 @@ fn settle_child<T: TenantAccess>(
             is_empty,
             tool_errors,
             reread,
-            output_tokens: usage.output,
+            output_tokens: answered.output_tokens,
             wall_ms,
             cost,
             context_usd,
@@ -293,16 +302,26 @@ fn settle_child<T: TenantAccess>(
 }
 
 /// A bill and what it would have been otherwise, in the unit that forecasts of its model are in.
-fn measured(usage: &Usage, bills: OtherBills, prices: &Prices, model: &str) -> Option<Measured> {
-    let dollars = |usage: &Usage| Some(prices.price(model)?.cost(usage).total()?.as_f64());
-    let multipliers = || prices.model(model).map(|model| model.multipliers).unwrap_or_default();
-    let weigh = |usage: &Usage| weighed(usage, multipliers());
-    if let Some(billed) = dollars(usage) {
-        let [sent, aligned] = [bills.sent, bills.aligned].map(|bill| dollars(&bill?));
-        return Some(Measured { unit: CostUnit::Dollars, billed, sent, aligned });
-    }
-    let [sent, aligned] = [bills.sent, bills.aligned].map(|bill| weigh(&bill?));
-    Some(Measured { unit: CostUnit::Tokens, billed: weigh(usage)?, sent, aligned })
+fn measured(bill: &Bill, bills: OtherBills, prices: &Prices, model: &str) -> Option<Measured> {
+    let own = bill.model().unwrap_or(model);
+    let weigh = |model: &str, usage: &Usage| {
+        weighed(usage, prices.model(model).map(|model| model.multipliers).unwrap_or_default())
+    };
+    let dollars = |usage: &Usage| Some(prices.price(own)?.cost(usage).total()?.as_f64());
+    let (unit, billed) = match prices.cost(bill, model).and_then(|cost| cost.total()) {
+        Some(billed) => (CostUnit::Dollars, billed.as_f64()),
+        None => {
+            let runs = bill.runs().map(|(own, usage)| weigh(own.unwrap_or(model), &usage));
+            (CostUnit::Tokens, runs.sum::<Option<f64>>()?)
+        }
+    };
+    let of = |usage: &Usage| match unit {
+        CostUnit::Dollars => dollars(usage),
+        CostUnit::Tokens => weigh(own, usage),
+    };
+    let beside = of(&bills.billed).map(|of_prompt| (billed - of_prompt).max(0.0));
+    let [sent, aligned] = [bills.sent, bills.aligned].map(|bill| Some(of(&bill?)? + beside?));
+    Some(Measured { unit, billed, sent, aligned })
 }
 
 /// The answer has ended: a fan-out is sealed, or was none. `turn` is empty if it broke off.
@@ -319,6 +338,8 @@ fn end_turn<T: TenantAccess>(
             let start = StartMeaning::of_answered(own, &message);
             tenant.look(|state| state.fan_outs.answered(binding, start));
         }
+        // One JSON body comes all at once.
+        turn.blocks.iter().for_each(|block| note_name(tenant, Some(binding), block));
         tenant.look(|state| state.fan_outs.rest(binding, turn.stop_reason.as_deref()));
     }
     let rules = tenant.look(|state| Arc::clone(state.fan_outs.points().rules()));
@@ -393,7 +414,7 @@ impl TenantState {
             }
         }
         if let Some(outcome) = self.recent.outcome_mut(accepted.recent) {
-            outcome.answer = Some(Answer { message_id: turn.id.clone(), usage: turn.usage });
+            outcome.answer = Some(Answer { message_id: turn.id.clone(), usage: turn.usage() });
         }
     }
 

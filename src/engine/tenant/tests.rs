@@ -142,7 +142,7 @@ impl TestTenant {
         let flight = self.send(body, now);
         let turn = answer(bill(&flight));
         let mut accepted = self.accept(flight, now);
-        self.begins(&mut accepted, turn.usage, now);
+        self.begins(&mut accepted, turn.usage(), now);
         self.blocks(&mut accepted, &turn, now);
         self.ends(&mut accepted, Some(&turn), now)
     }
@@ -153,7 +153,7 @@ impl TestTenant {
         let flight = self.send(&parent_body(), now);
         let turn = fan_out(bill(&flight));
         let mut accepted = self.accept(flight, now);
-        self.begins(&mut accepted, turn.usage, now);
+        self.begins(&mut accepted, turn.usage(), now);
         self.blocks(&mut accepted, &turn, now);
         (accepted, turn)
     }
@@ -243,6 +243,7 @@ pub fn read<T: TenantAccess>(tenant: &T, body: &Value, now: u64) -> ReadRequest 
         arrival: Box::new(arrival),
         hint,
         model: body["model"].as_str().unwrap_or_default().to_owned(),
+        version: String::new(),
         betas: String::new(),
         streams: body["stream"] == true,
         came_at: Moment(now),

@@ -170,6 +170,10 @@ shown_enums! {
         Prefill = "prefill",
         /// The child's first message is none that can be taken apart without loss.
         Shape = "shape",
+        /// It asks for a summary, or begins with one: nothing may come before that.
+        Compaction = "compaction",
+        /// It asks for another version of the API than its parent.
+        Version = "version",
         Model = "model",
         /// It has no tools at all.
         NoTools = "no_tools",

@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::config::Mode;
 use crate::engine::answer::turn::{Turn, Wholeness};
+use crate::engine::answer::usage::Bill;
 use crate::engine::cache::breaks::Drift;
 use crate::engine::cache::volatile::Volatile;
 use crate::engine::fork::Limits;
@@ -136,7 +137,7 @@ impl Exchange {
     /// The tokens that were read because they were waited for.
     fn saved_tokens(&self, turn: Option<&Turn>) -> Option<u64> {
         let hold = self.facts.hold.filter(Held::follows)?;
-        let read = turn?.usage?.cache_read;
+        let read = turn?.usage()?.cache_read;
         Some(if hold.tokens > 0 { read.min(hold.tokens) } else { read })
     }
 
@@ -186,7 +187,7 @@ pub fn add_verdict(record: &mut ExchangeRecord, verdict: Verdict) {
 
 /// The part of a record that the answer decides.
 fn of_turn(turn: &Turn) -> ExchangeRecord {
-    let (usage, diagnosis) = (turn.usage, turn.diagnostics);
+    let (usage, diagnosis) = (turn.bill.as_ref().map(Bill::total), turn.diagnostics);
     ExchangeRecord {
         uncached: usage.map(|usage| usage.uncached),
         cache_read: usage.map(|usage| usage.cache_read),

@@ -38,6 +38,8 @@ pub struct Facts {
     pub claims: Claims,
     /// The betas that it asks for, as one list.
     pub betas: String,
+    /// The version of the API that it asks for.
+    pub version: String,
     pub model: Option<String>,
     pub stream: bool,
     pub received: Option<BodyDigest>,
@@ -93,6 +95,7 @@ impl Facts {
             sender: None,
             claims: Claims::default(),
             betas: String::new(),
+            version: String::new(),
             model: None,
             stream: false,
             received: None,

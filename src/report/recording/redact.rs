@@ -9,7 +9,7 @@ use crate::engine::request::json::{self, Malformed, Span};
 use super::filler::Filler;
 
 /// The members of the objects of the API; others are filled.
-const MEMBERS: [&str; 62] = [
+const MEMBERS: [&str; 72] = [
     "model",
     "max_tokens",
     "messages",
@@ -72,6 +72,16 @@ const MEMBERS: [&str; 62] = [
     "max_uses",
     "eager_input_streaming",
     "encrypted_content",
+    "compaction",
+    "instructions",
+    "pause_after_compaction",
+    "tool_changes",
+    "scope",
+    "clear_at",
+    "task_budget",
+    "total",
+    "remaining",
+    "toolset_name",
 ];
 
 /// The members of a JSON schema; the names of properties are filled.
@@ -94,8 +104,8 @@ const SPAWN_MEMBERS: [&str; 4] = ["subagent_type", "agent_type", "team_name", "i
 const SPAWN_VALUES: [&str; 4] = ["fork", "general-purpose", "remote", "worktree"];
 
 /// The members whose values are words of the API.
-const WORD_MEMBERS: [&str; 8] =
-    ["type", "role", "ttl", "media_type", "display", "effort", "speed", "service_tier"];
+const WORD_MEMBERS: [&str; 10] =
+    ["type", "role", "ttl", "scope", "clear_at", "media_type", "display", "effort", "speed", "service_tier"];
 
 const WORD_BYTES_MAX: usize = 64;
 

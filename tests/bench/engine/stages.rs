@@ -212,6 +212,7 @@ impl Bench {
             arrival: Box::new(arrival),
             hint: None,
             model: "claude-sonnet-4-6".to_owned(),
+            version: String::new(),
             betas: "interleaved-thinking-2025-05-14".to_owned(),
             streams: true,
             came_at: now,
@@ -243,7 +244,7 @@ impl Bench {
         };
         let mut accepted = stages.time(Stage::Accepted, accepting);
         let usage = Usage { uncached: 12, cache_read: 48_211, cache_write_5m: 842, ..Usage::default() };
-        let turn = Turn { usage: Some(usage), ..Turn::default() };
+        let turn = Turn { bill: Some(usage.into()), ..Turn::default() };
 
         stages.time(Stage::Finished, || {
             first_content(&*tenant, &mut accepted, None, policy, now);

@@ -82,7 +82,7 @@ fn from_stream(answer: &[u8]) -> Turn {
 
 fn whole(turn: &Turn, answer: &[u8]) {
     assert_eq!(turn.wholeness, Wholeness::Whole, "{}", answer.escape_ascii());
-    assert!(turn.id.is_some() && turn.model.is_some() && turn.stop_reason.is_some() && turn.usage.is_some());
+    assert!(turn.id.is_some() && turn.model.is_some() && turn.stop_reason.is_some() && turn.bill.is_some());
 }
 
 fn parsed(answer: &[u8]) -> Value {

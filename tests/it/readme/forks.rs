@@ -122,6 +122,8 @@ pub async fn lines() -> Vec<Value> {
     lines.push(stood_down().await);
     lines.push(lost_prefix().await);
     lines.push(no_tools().await);
+    lines.push(summary().await);
+    lines.push(other_version().await);
     let scenes = [
         Scene::with(|config| config.fork.policy.share = 0.0),
         Scene::with(|config| config.fork.policy.max_cost_ratio = 0.0),
@@ -207,6 +209,24 @@ async fn no_tools() -> Value {
     let mut body = child(&directive);
     body.as_object_mut().unwrap().shift_remove("tools");
     stage.send(&of_session(&body).with("x-claude-code-agent-id", "a")).await.0
+}
+
+/// A child that asks for a summary of itself.
+async fn summary() -> Value {
+    let stage = Stage::new(|_| ()).await;
+    let (_, directive) = fan_out(&stage, FAN_OUT).await;
+    let mut body = child(&directive);
+    body["compaction"] = json!({"type": "summarize"});
+    stage.send(&of_session(&body).with("anthropic-beta", "compact-2026-09-04")).await.0
+}
+
+/// A child that asks for another version of the API than its parent.
+async fn other_version() -> Value {
+    let stage = Stage::new(|_| ()).await;
+    let (_, directive) = fan_out(&stage, FAN_OUT).await;
+    let mut letter = of_session(&child(&directive));
+    letter.headers.retain(|(name, _)| *name != "anthropic-version");
+    stage.send(&letter.with("anthropic-version", "2026-10-21")).await.0
 }
 
 /// The second child of a fan-out whose first was refused as it was forked.

@@ -13,7 +13,7 @@ mod wire;
 use std::borrow::Cow;
 
 use super::diagnosis::Diagnosis;
-use super::usage::Usage;
+use super::usage::{Bill, Usage};
 use crate::engine::request::json;
 use block::StreamedBlock;
 use wire::{RawMessage, WireError, WireEvent};
@@ -29,8 +29,8 @@ pub struct Turn {
     pub id: Option<String>,
     pub model: Option<String>,
     pub stop_reason: Option<String>,
-    /// `None` until the upstream reported any.
-    pub usage: Option<Usage>,
+    /// `None` until the upstream reported any usage.
+    pub bill: Option<Bill>,
     /// The `error.type` of an error answer or of an `error` event within a stream.
     pub error: Option<String>,
     /// The verdict of the upstream on the prompt, if it was asked.
@@ -70,7 +70,8 @@ pub enum Wholeness {
     /// The answer stopped before its end.
     #[default]
     Unfinished,
-    /// Something could not be rebuilt: an unknown delta, a broken event, invalid tool input.
+    /// Something could not be rebuilt: an unknown delta, a broken event, invalid tool input, an answer that another model
+    /// took over.
     Unfaithful,
     /// More bytes or tool calls than the limits allow.
     TooLarge,
@@ -104,12 +105,14 @@ impl Turn {
             _ if turn.error.is_some() => Wholeness::Unfinished,
             None => Wholeness::Unfinished,
             Some(Err(why)) => why,
-            Some(Ok(blocks)) => {
-                turn.blocks = blocks;
-                Wholeness::Whole
-            }
+            Some(Ok(blocks)) => turn.take(blocks),
         };
         turn
+    }
+
+    /// Returns the usage of the run that read the prompt as it was sent.
+    pub fn usage(&self) -> Option<Usage> {
+        self.bill.as_ref().map(Bill::prompt)
     }
 
     /// The assistant message that the next request would carry, if it can be had faithfully.
@@ -118,6 +121,14 @@ impl Turn {
             return None;
         }
         Some(assistant_message(self.blocks.iter().map(|block| block.json.as_slice())))
+    }
+
+    /// Takes over all blocks; how far they can be replayed.
+    fn take(&mut self, blocks: Vec<Block>) -> Wholeness {
+        self.blocks = blocks;
+        // Where another model took over, some of the blocks before must not come back, and nobody tells which.
+        let fell_back = self.blocks.iter().any(|block| block.kind == "fallback");
+        if fell_back { Wholeness::Unfaithful } else { Wholeness::Whole }
     }
 
     fn start(&mut self, message: &RawMessage<'_>) {
@@ -132,7 +143,7 @@ impl Turn {
 
     fn bill(&mut self, usage: &str) {
         if usage.starts_with('{') {
-            self.usage.get_or_insert_default().update(usage);
+            self.bill.get_or_insert_default().update(usage);
         }
     }
 }
@@ -214,9 +225,10 @@ impl TurnBuilder {
         !self.blocks.is_empty() || self.stopped || self.spoilt.is_some()
     }
 
-    /// Returns the usage that was billed so far.
+    /// Returns the usage that was billed for the prompt so far. A compaction reports its counts only at its end, and none
+    /// until then.
     pub fn usage(&self) -> Option<Usage> {
-        self.turn.usage
+        self.turn.usage().filter(|usage| usage.prompt() > 0)
     }
 
     /// The events could not be framed any further.
@@ -231,10 +243,7 @@ impl TurnBuilder {
             Some(why) => why,
             None if !ended => Wholeness::Unfinished,
             None => match self.blocks.iter().map(StreamedBlock::rebuild).collect() {
-                Some(blocks) => {
-                    turn.blocks = blocks;
-                    Wholeness::Whole
-                }
+                Some(blocks) => turn.take(blocks),
                 None => Wholeness::Unfaithful,
             },
         };

@@ -105,6 +105,15 @@ fn citations_join_the_list_or_start_one() {
 }
 
 #[test]
+fn nobody_replays_an_answer_that_another_model_took_over() {
+    let fallback = r#"{"type":"fallback","from":{"model":"a"},"to":{"model":"b"},"trigger":{}}"#;
+    let json = format!(r#"{{"id":"m","content":[{{"type":"text","text":"No"}},{fallback}]}}"#);
+    let turn = Turn::from_json(json.as_bytes(), LIMITS);
+    assert_eq!((turn.wholeness, turn.message()), (Wholeness::Unfaithful, None));
+    assert_eq!(turn.blocks.len(), 2, "its calls are known all the same");
+}
+
+#[test]
 fn compaction_sets_its_members() {
     let json = block(
         r#"{"type":"compaction","content":null}"#,
@@ -157,7 +166,7 @@ fn usage_ids_and_the_last_stop_reason_come_from_the_messages_events() {
     ]);
     assert_eq!(turn.id.as_deref(), Some("msg_1"));
     assert_eq!(turn.stop_reason.as_deref(), Some("end_turn"));
-    let usage = turn.usage.unwrap();
+    let usage = turn.usage().unwrap();
     assert_eq!((usage.uncached, usage.cache_read, usage.output), (3, 40, 9));
     assert_eq!(turn.wholeness, Wholeness::Whole);
     assert_eq!(turn.message().unwrap(), br#"{"role":"assistant","content":[]}"#);
@@ -178,7 +187,7 @@ fn a_stream_that_stops_anywhere_is_unfinished_and_still_billed() {
     for cut in 1..events.len() {
         let turn = stream(&events[..cut]);
         assert_eq!(turn.wholeness, Wholeness::Unfinished, "{cut}");
-        assert_eq!(turn.usage.unwrap().uncached, 3, "{cut}");
+        assert_eq!(turn.usage().unwrap().uncached, 3, "{cut}");
         assert_eq!(turn.message(), None);
     }
     assert_eq!(stream(&events).wholeness, Wholeness::Whole);
@@ -211,7 +220,7 @@ fn broken_events_spoil_the_blocks_but_not_the_bill() {
     ] {
         let turn = stream(&[broken, r#"{"type":"message_delta","usage":{"output_tokens":2}}"#, STOP]);
         assert_eq!(turn.wholeness, Wholeness::Unfaithful, "{broken}");
-        assert_eq!(turn.usage.unwrap().output, 2, "{broken}");
+        assert_eq!(turn.usage().unwrap().output, 2, "{broken}");
     }
 }
 
@@ -243,9 +252,12 @@ fn a_json_answer_keeps_its_blocks_as_they_stand() {
     let turn = Turn::from_json(body, LIMITS);
     assert_eq!(turn.wholeness, Wholeness::Whole);
     assert_eq!(turn.blocks[1].json, br#"{"type":"tool_use","id":"t","name":"n","input":{"b":1.0, "a":2}}"#);
-    assert_eq!(turn.usage.unwrap().uncached, 7);
+    assert_eq!(turn.usage().unwrap().uncached, 7);
     assert_eq!(Turn::from_json(b"<html>", LIMITS).wholeness, Wholeness::Unfaithful);
-    assert_eq!(Turn::from_json(br#"{"id":7,"usage":{"output_tokens":1}}"#, LIMITS).usage.unwrap().output, 1);
+    assert_eq!(
+        Turn::from_json(br#"{"id":7,"usage":{"output_tokens":1}}"#, LIMITS).usage().unwrap().output,
+        1
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::Scope;
 use crate::engine::request::anatomy::Anatomy;
-use crate::engine::request::identify::each_beta;
+use crate::engine::request::identify::{each_beta, has_effect};
 use crate::engine::request::json;
 use crate::engine::request::meaning::Meaning;
 use crate::engine::words::{Layer, Parameter, TenantId, first};
@@ -66,7 +66,8 @@ struct Betas {
 pub struct BetaChange([u8; 32]);
 
 impl Parameters {
-    /// `betas` are values of the `anthropic-beta` header, each one or a list. Their order does not count.
+    /// `betas` are values of the `anthropic-beta` header, each one or a list. Their order does not count, and neither do
+    /// those without effect.
     pub fn read<'b>(
         tenant: TenantId,
         body: &[u8],
@@ -181,7 +182,7 @@ fn digest(body: &[u8], anatomy: &Anatomy, name: &str) -> Digest {
 
 impl Betas {
     fn of<'b>(betas: impl Iterator<Item = &'b str>) -> Betas {
-        let mut betas: Vec<&str> = betas.flat_map(each_beta).collect();
+        let mut betas: Vec<&str> = betas.flat_map(each_beta).filter(|beta| has_effect(beta)).collect();
         betas.sort_unstable();
         betas.dedup();
         let digest = (!betas.is_empty()).then(|| *blake3::hash(betas.join(",").as_bytes()).as_bytes());

@@ -44,6 +44,20 @@ fn keys(tenant: u8, members: &str, betas: &[&str]) -> [EntryKey; 3] {
 }
 
 #[test]
+fn betas_without_effect_are_no_part_of_the_key() {
+    let plain = keys(0, "", &["a"]);
+    let noise = "prompt-caching-2024-07-31, pdfs-2024-09-25,token-counting-2024-11-01,\
+        token-efficient-tools-2025-02-19,extended-cache-ttl-2025-04-11,cache-diagnosis-2026-04-07,\
+        ce-user-management-2026-07-13,message-batches-2024-09-24";
+    assert_eq!(keys(0, "", &[noise, "a"]), plain);
+    for beta in ["files-api-2025-04-14", "skills-2025-10-02", "compact-2026-09-04"] {
+        assert_ne!(keys(0, "", &[beta, "a"])[2], plain[2], "{beta}");
+    }
+    let read = Read::of("{}");
+    assert_eq!(read.parameters(&[noise]).beta_change(&read.parameters(&[])), None);
+}
+
+#[test]
 fn a_parameter_counts_from_its_layer_on() {
     let plain = keys(0, "", &[]);
     let differing = |members: &str, betas: &[&str]| {

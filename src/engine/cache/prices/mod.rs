@@ -18,7 +18,7 @@ use std::fmt;
 use std::iter::Sum;
 use std::ops::Add;
 
-use crate::engine::answer::usage::Usage;
+use crate::engine::answer::usage::{Bill, Usage};
 
 /// No model is known to cache a shorter prefix.
 pub const MINIMUM_TOKENS: u64 = 512;
@@ -99,6 +99,18 @@ impl Prices {
 
     pub fn price(&self, name: &str) -> Option<&Price> {
         self.model(name)?.price.as_ref()
+    }
+
+    /// The bill of an answer of this model, each run at the price of its own model; none if one of them has no price.
+    pub fn cost(&self, bill: &Bill, model: &str) -> Option<Cost> {
+        self.cost_as(bill, model, |usage| usage)
+    }
+
+    /// That bill, had each run been billed otherwise.
+    pub fn cost_as(&self, bill: &Bill, model: &str, as_if: impl Fn(Usage) -> Usage) -> Option<Cost> {
+        let costs =
+            bill.runs().map(|(own, usage)| Some(self.price(own.unwrap_or(model))?.cost(&as_if(usage))));
+        costs.reduce(|sum, cost| Some(sum?.plus(&cost?))).flatten()
     }
 
     pub fn facts(&self, name: &str) -> ModelFacts {
@@ -235,6 +247,27 @@ impl Cost {
             ("cache_write_1h", self.cache_write_1h),
             ("output", self.output),
         ]
+    }
+
+    /// Both together; a kind that is not known in one of them is not known.
+    fn plus(&self, other: &Cost) -> Cost {
+        self.with(other, Usd::add)
+    }
+
+    /// The cost without that of one run.
+    pub fn minus(&self, other: &Cost) -> Cost {
+        self.with(other, Usd::above)
+    }
+
+    fn with(&self, other: &Cost, of: fn(Usd, Usd) -> Usd) -> Cost {
+        let of = |one: Option<Usd>, two: Option<Usd>| Some(of(one?, two?));
+        Cost {
+            uncached: of(self.uncached, other.uncached),
+            cache_read: of(self.cache_read, other.cache_read),
+            cache_write_5m: of(self.cache_write_5m, other.cache_write_5m),
+            cache_write_1h: of(self.cache_write_1h, other.cache_write_1h),
+            output: of(self.output, other.output),
+        }
     }
 
     /// The four kinds that the cache decides about; none if one of them is not known.

@@ -49,6 +49,33 @@ fn pico(amount: u128) -> Option<Usd> {
 }
 
 #[test]
+fn each_run_is_billed_at_the_price_of_its_own_model() {
+    let mut half = model("half");
+    half.price = Some(Price { rates: rates(2.0, Some(10.0)), ..price() });
+    let free = Model { price: None, ..model("free") };
+    let prices = Prices::new(vec![model("whole"), half, free]);
+    let bill = |others: &str| {
+        let mut bill = Bill::default();
+        bill.update(&format!(
+            r#"{{"input_tokens":100,"output_tokens":10,"iterations":[
+                {{"type":"compaction","input_tokens":1000,"output_tokens":20}},
+                {{"type":"message","model":null,"input_tokens":100,"output_tokens":10}}{others}]}}"#
+        ));
+        bill
+    };
+    let runs = |others: &str, model: &str| prices.cost(&bill(others), model).and_then(|cost| cost.total());
+    // 1,100 × $4 and 30 × $20 per million.
+    assert_eq!(runs("", "whole"), pico(5_000_000_000));
+    let fallback =
+        r#",{"type":"fallback_message","model":"half-20260901","input_tokens":100,"output_tokens":10}"#;
+    // And 100 × $2 and 10 × $10 per million.
+    assert_eq!(runs(fallback, "whole"), pico(5_300_000_000));
+    let adviser = r#",{"type":"advisor_message","model":"free","input_tokens":100,"output_tokens":10}"#;
+    assert_eq!(runs(adviser, "whole"), None, "a model without a price has tokens and no dollars");
+    assert_eq!(runs("", "free"), None);
+}
+
+#[test]
 fn a_bill_calculated_by_hand() {
     let cost = price().cost(&usage([1_000, 46_000, 2_000, 3_000, 500]));
     // 1,000 × $4 · 46,000 × $0.20 · 2,000 × $5 · 3,000 × $8 · 500 × $20, each per million.

@@ -87,6 +87,8 @@ pub struct OtherBills {
     pub sent: Option<Usage>,
     /// As mode `align` sends it.
     pub aligned: Option<Usage>,
+    /// The bill that they take the place of. Whatever else the answer was billed for costs the same in every world.
+    pub billed: Usage,
 }
 
 /// A request that was played.
@@ -120,7 +122,11 @@ impl Worlds {
             is_known.then_some(outcome.usage)
         };
         let WorldPrompts { sent: as_sent, aligned: as_aligned, .. } = play.prompts;
-        let bills = OtherBills { sent: bill(as_sent, &sent), aligned: bill(as_aligned, &aligned) };
+        let bills = OtherBills {
+            sent: bill(as_sent, &sent),
+            aligned: bill(as_aligned, &aligned),
+            billed: play.usage,
+        };
         Played { bills, written: [sent.written, aligned.written] }
     }
 

@@ -40,7 +40,7 @@ pub use marks::{ChildMarks, StartMeaning, Toolset, UnreadMark, find_child};
 pub use point::{Draft, EndedDraft, FinishedTurn, ForkId, ForkPoint, Parent, fans_out};
 pub use recognise::{Child, Explicit, Newcomer, Recognised};
 pub use rules::{Rules, Who};
-pub use shape::{CHILD_TAG, PLACEHOLDER, is_forked_by_shape, new_results};
+pub use shape::{CHILD_TAG, PLACEHOLDER, is_forked_by_shape, new_results, summary_name};
 pub use snapshots::{LATEST, Snapshots};
 pub use sought::{Sought, UnreadPart, recognise};
 pub use summary::{CallSummary, Summary};

@@ -12,7 +12,7 @@ use super::leaves::DirectiveOwner;
 use super::rules::{Rules, Who};
 use super::shape;
 use crate::engine::answer::turn::{Block, Turn, Wholeness, assistant_message};
-use crate::engine::answer::usage::Usage;
+use crate::engine::answer::usage::{Bill, Usage};
 use crate::engine::cache::breakpoints::Breakpoint;
 use crate::engine::request::json;
 use crate::engine::request::prefix::PrefixHash;
@@ -46,6 +46,8 @@ pub struct Parent {
     pub request: Arc<Remembered>,
     /// The value of `anthropic-beta`.
     pub betas: String,
+    /// The value of `anthropic-version`.
+    pub version: String,
     pub who: Who,
     /// Where its last cache entry ends, if it asked for one.
     pub written: Option<Breakpoint>,
@@ -57,12 +59,19 @@ pub struct Parent {
 impl Parent {
     /// One that sent no betas and asked for no cache entry.
     pub fn new(request: Arc<Remembered>, who: Who) -> Parent {
-        Parent { request, betas: String::new(), who, written: None, is_forwarded: true }
+        Parent {
+            request,
+            betas: String::new(),
+            version: String::new(),
+            who,
+            written: None,
+            is_forwarded: true,
+        }
     }
 
     /// About how much memory this takes.
     pub fn memory_bytes(&self) -> usize {
-        self.request.memory_bytes() + self.betas.len()
+        self.request.memory_bytes() + self.betas.len() + self.version.len()
     }
 }
 
@@ -94,6 +103,7 @@ pub struct ForkPoint {
     pub calls: Vec<Call>,
     /// The whole assistant message; none while pending.
     pub message: Option<Bytes>,
+    /// The tokens of its conversation when the turn was written, and those of the turn.
     pub usage: Option<Usage>,
     /// Counts its memory beside its parent, once it is kept.
     pub(super) number: HoldingNumber,
@@ -212,6 +222,8 @@ impl Draft {
                     self.calls.push(call);
                 }
             },
+            // Some blocks before it must not come back, and nobody tells which.
+            "fallback" => self.spoilt = Some(FanOutDropped::Unfaithful),
             kind => note_server_tool(&mut self.unresolved, kind, &block.json),
         }
         self.blocks.push(block.json.into());
@@ -342,7 +354,7 @@ impl Draft {
         let mut blocks = std::mem::take(&mut self.blocks);
         share(&mut blocks, &message);
         let calls = std::mem::take(&mut self.calls);
-        FinishedTurn { message_id, blocks, calls, message, usage: turn.usage }
+        FinishedTurn { message_id, blocks, calls, message, usage: turn.bill.as_ref().map(Bill::context) }
     }
 }
 

@@ -97,11 +97,25 @@ pub fn new_results(request: &Remembered) -> impl Iterator<Item = Cow<'_, str>> {
         .filter_map(|piece| result_id(request, piece))
 }
 
-/// The ids of calls and results, the newest first.
+/// The name of the summary that the conversation begins with, then the ids of calls and results, the newest first.
 pub(super) fn call_ids(request: &Remembered) -> impl Iterator<Item = Cow<'_, str>> {
     let anatomy = request.anatomy();
     let messages = &anatomy.pieces[anatomy.tools + anatomy.system..];
-    messages.iter().rev().filter_map(|piece| json::text(request.body(), &piece.id()?))
+    let summary = request.summary().and_then(|piece| summary_name(&request.body()[piece.span.clone()]));
+    let calls = messages.iter().rev().filter_map(|piece| json::text(request.body(), &piece.id()?));
+    summary.map(Cow::Owned).into_iter().chain(calls)
+}
+
+/// The name of a summary, by which the conversation is known that has replaced by it all that was said. No call has
+/// such an id.
+pub fn summary_name(block: &[u8]) -> Option<String> {
+    let member = |name: &str| json::member(block, 0, name).filter(|value| &block[value.clone()] != b"null");
+    if json::text(block, &member("type")?)? != "compaction" {
+        return None;
+    }
+    let said = member("signature").or_else(|| member("content"))?;
+    let digest = blake3::hash(json::text(block, &said)?.as_bytes());
+    Some(format!("compaction {}", &digest.to_hex()[..32]))
 }
 
 /// The first user message and the first assistant turn as they are meant, for the life of a conversation.
@@ -134,6 +148,10 @@ fn message_meaning(request: &Remembered, message: &Message) -> [u8; 32] {
             Some(text) if text.trim().is_empty() => {}
             Some(text) => {
                 hasher.update(b"t").update(blake3::hash(text.trim().as_bytes()).as_bytes());
+            }
+            None if kind(request, piece) == b"\"compaction\"" => {
+                let name = summary_name(&body[piece.span.clone()]).unwrap_or_default();
+                hasher.update(b"s").update(blake3::hash(name.as_bytes()).as_bytes());
             }
             None => {
                 let id = piece.id().and_then(|id| json::text(body, &id));

@@ -299,13 +299,14 @@ impl Tool {
             running.end(life);
         }
         // Whoever was forked before forking stood down says nothing about how it goes afterwards.
-        let is_stale = life.arm == Arm::Forked && self.net.is_closed_to(life.fork, now);
-        if !is_stale {
+        let is_closed = self.net.is_closed_to(life.fork, now);
+        if life.arm != Arm::Forked || !is_closed {
             self.samples[life.arm as usize].add(life);
         }
         let [forked, holdout, unforked] = &self.samples;
         let baseline = [holdout, unforked].into_iter().find(|sample| sample.is_enough());
-        if !is_stale && forked.fails(baseline.map_or(Baseline::Absolute, Baseline::Children)) {
+        // Nothing that has stood down stands down again, whoever ends then.
+        if !is_closed && forked.fails(baseline.map_or(Baseline::Absolute, Baseline::Children)) {
             self.samples[Arm::Forked as usize] = Sample::default();
             self.net.stand_down(StandDown::EmptyAnswers, now);
             return Some(StandDown::EmptyAnswers);

@@ -281,6 +281,80 @@ fn every_field_that_shapes_the_prompt_must_be_the_parents() {
 }
 
 #[test]
+fn nothing_comes_before_a_summary() {
+    let summary = json!({"type": "compaction", "content": "So far.", "signature": "s"});
+    let begins = |it: &mut Candidate| {
+        it.child["messages"][0]["content"] = json!([summary.clone(), text(&directive("a"))]);
+    };
+    assert_eq!(refused(begins), "compaction");
+    assert_eq!(refused(|it| it.child["compaction"] = json!({"type": "summarize"})), "compaction");
+    assert_eq!(refused(|it| it.child["compaction"] = Value::Null), "eligible");
+    // A parent that begins with one gives it to its children.
+    let parents = |it: &mut Candidate| {
+        let first = json!({"role": "assistant", "content": [summary.clone()]});
+        it.parent["messages"].as_array_mut().unwrap().insert(0, first);
+    };
+    assert_eq!(refused(parents), "eligible");
+}
+
+#[test]
+fn what_is_left_of_a_budget_is_nobody_elses() {
+    let budget =
+        |remaining: Value| json!({"task_budget": {"type": "tokens", "total": 9, "remaining": remaining}});
+    let inherits = |it: &mut Candidate| it.policy.inherit = vec!["output_config".to_owned()];
+    for (parents, expected) in [(budget(json!(5)), "output_config"), (budget(Value::Null), "eligible")] {
+        for change in [&inherits as &dyn Fn(&mut Candidate), &|it| it.rank = Rank::Explicit] {
+            let refusal = refused(|it| {
+                it.parent["output_config"] = parents.clone();
+                change(it);
+            });
+            assert_eq!(refusal, expected, "{parents}");
+        }
+    }
+    assert_eq!(
+        refused(|it| {
+            it.parent["output_config"] = budget(json!(5));
+            it.child["output_config"] = budget(json!(4));
+            inherits(it);
+        }),
+        "output_config"
+    );
+}
+
+#[test]
+fn cited_instructions_are_not_moved_into_a_user_message() {
+    let cited = |citations: Value| {
+        refused(|it| {
+            it.child["system"] = json!([{"type": "text", "text": "You work.", "citations": citations}])
+        })
+    };
+    assert_eq!(cited(json!([{"type": "char_location"}])), "shape");
+    assert_eq!(cited(Value::Null), "eligible");
+}
+
+#[test]
+fn sets_of_tools_have_no_name_and_count_as_often_as_they_come() {
+    let set = |configs: Value| json!({"type": "browser_toolset_20260801", "configs": configs});
+    let (one, two) = (set(json!({"a": {}})), set(json!({"b": {}})));
+    let tools = |parents: &[&Value], own: &[&Value]| {
+        refused(|it| {
+            let all = |sets: &[&Value], named: &[&str]| {
+                let named = named.iter().map(|name| tool(name));
+                Value::Array(named.chain(sets.iter().map(|set| (*set).clone())).collect())
+            };
+            it.parent["tools"] = all(parents, &["Agent", "Read"]);
+            it.child["tools"] = all(own, &["Read"]);
+        })
+    };
+    assert_eq!(tools(&[&one], &[&one]), "eligible");
+    assert_eq!(tools(&[&one, &two], &[&two, &one]), "eligible", "in any order");
+    assert_eq!(tools(&[&one], &[&two]), "tools_differ");
+    assert_eq!(tools(&[], &[&one]), "tools_differ");
+    assert_eq!(tools(&[&one], &[&one, &one]), "tools_differ", "one of them is not its parent's");
+    assert_eq!(tools(&[&one, &one], &[&one]), "tools_subset");
+}
+
+#[test]
 fn images_and_documents_must_be_the_parents_too() {
     let image =
         json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}});

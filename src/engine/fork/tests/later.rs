@@ -111,6 +111,24 @@ fn a_compacted_child_keeps_its_prefix_and_its_instructions() {
 }
 
 #[test]
+fn a_call_for_a_summary_takes_nothing_over_that_the_api_refuses_beside_it() {
+    let mut parent = parent_body();
+    parent["context_management"] = json!({"edits": []});
+    parent["tool_choice"] = json!({"type": "any"});
+    let mut scene = Scene::of(&parent.to_string(), &two_calls());
+    scene.policy.inherit = vec!["context_management".into(), "tool_choice".into()];
+    let (prefix, composed) = scene.first(&child_body("a").to_string(), 0);
+    assert_eq!(value(&composed)["tool_choice"], json!({"type": "any"}), "otherwise it does");
+    let mut body = after(child_body("a"), 1);
+    body["compaction"] = json!({"type": "summarize"});
+    let later = scene.later(&prefix, &body.to_string(), None);
+    let sent = value(&later);
+    assert_eq!((sent.get("context_management"), sent.get("tool_choice")), (None, None));
+    assert_eq!(sent["compaction"], body["compaction"]);
+    assert!(before_answer(&later).contains("Survey the project."), "on its prefix, like every turn");
+}
+
+#[test]
 fn a_new_system_prompt_is_not_lost() {
     let scene = Scene::new();
     let (prefix, _) = scene.first(&child_body("a").to_string(), 0);

@@ -378,9 +378,9 @@ fn many_siblings_stand_on_one_copy() {
 
 #[test]
 fn betas_are_the_parents_then_the_childs() {
-    assert_eq!(betas("b, a", ["c,a", "d"]), "b,a,c,d");
-    assert_eq!(betas("", ["a"]), "a");
-    assert_eq!(betas("a", []), "a");
+    assert_eq!(betas("b, a", "c,a, d"), "b,a,c,d");
+    assert_eq!(betas("", "a"), "a");
+    assert_eq!(betas("a", ""), "a");
 }
 
 #[test]

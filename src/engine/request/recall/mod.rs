@@ -182,9 +182,17 @@ impl Remembered {
             }
     }
 
-    /// Returns true if the model said anything in it.
+    /// Returns true if the model said anything in it, or if a summary stands for what it said.
     pub fn is_answered(&self) -> bool {
-        self.first_answer().is_some()
+        self.first_answer().is_some() || self.summary().is_some()
+    }
+
+    /// The block of a compaction that the conversation begins with, in place of all that was said before. The API takes
+    /// it nowhere else.
+    pub fn summary(&self) -> Option<&Piece> {
+        let first = self.anatomy.messages.first()?.pieces.clone().next()?;
+        let piece = self.anatomy.pieces.get(first)?;
+        (piece.kind_in(&self.body) == b"\"compaction\"").then_some(piece)
     }
 
     /// The key that differs between conversations that open alike, once the model said anything in them.

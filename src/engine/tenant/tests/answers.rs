@@ -2,6 +2,7 @@
 
 use super::transitions::find;
 use super::*;
+use crate::engine::answer::usage::Bill;
 use crate::engine::tenant::predict::Lookup;
 use crate::engine::words::{Arm, FanOutDropped, Layer, Plan, Skip, Why};
 
@@ -58,11 +59,29 @@ fn an_answer_without_usage_changes_no_other_world() {
     let tenant = TestTenant::new();
     let body = marked_body("Be brief.", &[&"Why? ".repeat(400)]);
     let flight = tenant.send(&body, 100);
-    let turn = Turn { usage: None, ..yes(bill(&flight)) };
+    let turn = Turn { bill: None, ..yes(bill(&flight)) };
     let mut accepted = tenant.accept(flight, 100);
     tenant.begins(&mut accepted, None, 200);
     assert!(tenant.ends(&mut accepted, Some(&turn), 300).bills.is_none());
     assert!(tenant.look(|state| state.worlds.sent.is_empty() && state.worlds.aligned.is_empty()));
+}
+
+#[test]
+fn a_bill_that_does_not_say_what_was_read_is_no_cache_break() {
+    let tenant = TestTenant::new();
+    let body = marked_body("Be brief.", &[&"Why? ".repeat(400)]);
+    tenant.exchange(&body, yes, 100);
+    let flight = tenant.send(&body, 300);
+    assert!(flight.prediction().read.is_some());
+    let mut summary = Bill::default();
+    summary.update(r#"{"iterations":[{"type":"compaction","input_tokens":500,"output_tokens":9}]}"#);
+    let turn = Turn { bill: Some(summary), ..yes(Usage::default()) };
+    let mut accepted = tenant.accept(flight, 300);
+    tenant.begins(&mut accepted, None, 300);
+    let settlement = tenant.ends(&mut accepted, Some(&turn), 400);
+    assert!(settlement.verdict.cache_break.is_none());
+    let bills = settlement.bills.unwrap();
+    assert_eq!((bills.sent, bills.aligned, bills.billed.uncached), (None, None, 500));
 }
 
 #[test]

@@ -193,7 +193,7 @@ fn children_are_recognised_while_their_parent_answers() {
     let flight = tenant.send(&parent_body(), 0);
     let turn = fan_out(bill(&flight));
     let mut accepted = tenant.accept(flight, 0);
-    tenant.begins(&mut accepted, turn.usage, 0);
+    tenant.begins(&mut accepted, turn.usage(), 0);
     let role = |topic: &str| relation(&tenant, &child_body(topic), 10).role();
     assert_eq!([role("a"), role("b")], [Role::Plain, Role::Plain]);
     block(&tenant, &mut accepted, turn.id.as_deref(), turn.blocks[1].clone(), Moment(10));

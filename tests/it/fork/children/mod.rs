@@ -14,6 +14,8 @@ mod rereads;
 mod canary;
 mod wire;
 mod betas;
+mod compaction;
+mod open_lists;
 mod images;
 mod counts;
 mod directories;

@@ -218,7 +218,7 @@ async fn the_simulator_takes_every_recorded_child() {
         let header =
             |index: usize| requests(client)[index].0["anthropic-beta"].as_str().unwrap_or("").to_owned();
         for (number, body) in forked {
-            let betas = betas(&header(0), [&*header(number - 1)]);
+            let betas = betas(&header(0), &header(number - 1));
             let request =
                 http.post(format!("{}/v1/messages?beta=true", sim.url())).header("x-api-key", "sk-test");
             let request = request.header("anthropic-version", "2023-06-01").header("anthropic-beta", betas);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{post, samples};
 
-use crate::fork::fan_out::Stage;
+use crate::fork::fan_out::{MODEL, Stage};
 use crate::fork::talk::{
     Talk, agent_call, directive, event, events, newcomer, parent, prompt_tokens, streamed, text, tool_use,
     whole,
@@ -177,4 +177,46 @@ async fn calls_of_an_earlier_turn_that_come_again_spoil_the_later_one() {
     let outcomes =
         ["sealed", "reused_id"].map(|outcome| crate::fork::fan_out::forks(&talk.forkpoint, outcome));
     assert_eq!((outcomes, talk.forkpoint.proxy.store().forks()), ([1, 1], 1));
+}
+
+#[tokio::test]
+async fn an_answer_that_another_model_took_over() {
+    let told = tasks();
+    let fallback = json!({"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}, "trigger": {}});
+    let blocks = [text("I"), fallback, agent_call("t0", &told[0]), agent_call("t1", &told[1])];
+    leaves_nothing(whole("msg_1", 900, &blocks), "unfaithful").await;
+    let mut events = fan_out();
+    let (start, stop) = (
+        json!({"type": "content_block_start", "index": 5, "content_block": blocks[1]}),
+        json!({"type": "content_block_stop", "index": 5}),
+    );
+    let end = events.len() - 2;
+    events.splice(end..end, [event(start), event(stop)]);
+    leaves_nothing(streamed(&events), "unfaithful").await;
+}
+
+#[tokio::test]
+async fn runs_of_other_models_are_billed_as_theirs() {
+    let priced = "claude-haiku-4-5";
+    for (other, is_priced) in [(priced, true), ("claude-nobody-1", false)] {
+        let talk = Talk::new().await;
+        let usage = json!({"input_tokens": 900, "output_tokens": 9, "iterations": [
+            {"type": "message", "input_tokens": 900, "output_tokens": 9, "model": null},
+            {"type": "fallback_message", "input_tokens": 700, "output_tokens": 7, "model": other}]});
+        let message = json!({"id": "msg_1", "type": "message", "role": "assistant", "model": MODEL,
+            "content": [text("So.")], "stop_reason": "end_turn", "usage": usage});
+        let answer = samples::answer("content-type: application/json\r\n", message.to_string().as_bytes());
+        talk.answered(&parent("Survey it."), answer).await;
+        talk.forkpoint.recorded(1).await;
+        let tokens = |model: &str| {
+            let labels = [format!("model=\"{model}\""), "kind=\"uncached\"".to_owned()];
+            talk.forkpoint.metric("forkpoint_tokens_total", &[&labels[0], &labels[1]])
+        };
+        assert_eq!((tokens(MODEL), tokens(other)), (900.0, 700.0), "{other}");
+        let usd =
+            |model: &str| talk.forkpoint.metric("forkpoint_cost_usd_total", &[&format!("model=\"{model}\"")]);
+        assert_eq!((usd(MODEL) > 0.0, usd(priced) > 0.0), (is_priced, is_priced), "{other}");
+        let unpriced = talk.forkpoint.metric("forkpoint_uncompared_total", &["reason=\"no_price\""]);
+        assert_eq!(unpriced > 0.0, !is_priced, "dollars of one model and not of the other say nothing");
+    }
 }

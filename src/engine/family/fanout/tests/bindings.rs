@@ -52,6 +52,23 @@ fn bound(
     binding
 }
 
+#[test]
+fn a_child_is_known_by_the_summary_that_it_goes_on_from() {
+    let mut bindings = children();
+    let binding = bound(&mut bindings, "roads", BARE, &[text("So.")], "one");
+    let summary =
+        |signature: &str| json!({"type": "compaction", "content": "So far.", "signature": signature});
+    let name = summary_name(summary("a").to_string().as_bytes()).unwrap();
+    bindings.called(binding, &name);
+    for (signature, found) in [("a", Some("one")), ("b", None)] {
+        let block = summary(signature);
+        for first in [assistant(std::slice::from_ref(&block)), user(json!([block, text("On.")]))] {
+            let again = read(&request(&["get_fact"], &[first, user(json!("Go on."))]));
+            assert_eq!(find(&mut bindings, &again, BARE, 1), found, "{signature}");
+        }
+    }
+}
+
 fn find(
     bindings: &mut FanOuts<&'static str>,
     request: &Remembered,

@@ -316,3 +316,51 @@ fn texts_that_say_nothing_are_left_out_of_the_turn() {
     }
     assert_eq!(fork.calls.iter().map(|call| call.block).collect::<Vec<_>>(), [1, 2]);
 }
+
+#[test]
+fn a_turn_that_another_model_took_over_is_no_fork_point() {
+    let mut scene = Scene::new();
+    let calls =
+        ["a", "b"].map(|topic| call(&format!("t_{topic}"), "Agent", json!({"prompt": directive(topic)})));
+    let fallback = json!({"type": "fallback", "from": {"model": "m"}, "to": {"model": "n"}, "trigger": {}});
+    let blocks = [vec![text("No."), fallback], calls.to_vec()].concat();
+    let body = request(&["Agent"], &[user(json!("Go."))]);
+    let turn = answer("msg_1", "tool_use", &blocks);
+    let mut draft = Draft::begin(parent(&body, BARE), false);
+    for block in &turn.blocks {
+        assert!(!draft.push(block.clone(), &Rules::default()) || block.kind == "tool_use");
+    }
+    assert_eq!(draft.spoilt, Some(FanOutDropped::Unfaithful), "also before it ends");
+    assert_eq!(scene.seal(draft, &turn).unwrap_err(), FanOutDropped::Unfaithful);
+}
+
+#[test]
+fn a_turn_that_begins_with_a_summary_by_threshold_is_replayed_with_it() {
+    let mut scene = Scene::new();
+    let mut builder = TurnBuilder::new(LIMITS);
+    let mut push = |event: Value| builder.push(event.to_string().as_bytes());
+    push(json!({"type": "message_start", "message": {"id": "msg_1", "usage": {"input_tokens": 9}}}));
+    push(
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "compaction", "content": null}}),
+    );
+    push(json!({"type": "content_block_delta", "index": 0,
+        "delta": {"type": "compaction_delta", "content": "So \"far\"."}}));
+    push(json!({"type": "content_block_stop", "index": 0}));
+    let calls =
+        ["a", "b"].map(|topic| call(&format!("t_{topic}"), "Agent", json!({"prompt": directive(topic)})));
+    for (index, block) in calls.iter().enumerate() {
+        push(json!({"type": "content_block_start", "index": index + 1, "content_block": block}));
+        push(json!({"type": "content_block_stop", "index": index + 1}));
+    }
+    let usage = json!({"input_tokens": 23, "output_tokens": 7, "iterations": [
+        {"type": "compaction", "input_tokens": 180, "output_tokens": 35},
+        {"type": "message", "input_tokens": 23, "output_tokens": 7}]});
+    push(json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": usage}));
+    push(json!({"type": "message_stop"}));
+    let body = request(&["Agent"], &[user(json!("Go."))]);
+    let sealed = scene.seal(Draft::begin(parent(&body, BARE), false), &builder.finish()).unwrap();
+    let message: Value = serde_json::from_slice(sealed.message.as_ref().unwrap()).unwrap();
+    assert_eq!(message["content"][0], json!({"type": "compaction", "content": "So \"far\"."}));
+    let usage = sealed.usage.unwrap();
+    assert_eq!((usage.uncached, usage.output), (23, 7), "the size of the conversation from here on");
+}
