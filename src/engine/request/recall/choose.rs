@@ -60,7 +60,8 @@ pub(super) fn predecessor(
         opened.truncate(CANDIDATES_MAX);
         opened.extend(known.answered(opening, answer()).into_iter().take(CANDIDATES_MAX));
     }
-    let mut candidates = hinted.into_iter().chain(opened).filter(|candidate| candidate.is_usable());
+    // The hinted one has another first message. It comes last: where nothing else tells, the one that opens alike is it.
+    let mut candidates = opened.into_iter().chain(hinted).filter(|candidate| candidate.is_usable());
     let mut best = candidates.next()?;
     let mut best_fit = None;
     for candidate in candidates {

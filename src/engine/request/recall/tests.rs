@@ -106,6 +106,20 @@ fn check(body: &[u8], offers: &[Offered]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+#[test]
+fn a_hint_at_another_conversation_does_not_hide_the_one_that_opens_alike() {
+    let said = |words: &str| format!(r#"{{"role":"user","content":"{words}"}}"#);
+    let body = |messages: &[String]| format!(r#"{{"model":"m","messages":[{}]}}"#, messages.join(","));
+    let first = full(body(&[said("one")]).as_bytes()).unwrap();
+    let child = full(body(&[said("two")]).as_bytes()).unwrap();
+    let answer = r#"{"role":"assistant","content":"yes"}"#.to_owned();
+    let next = body(&[said("one"), answer, said("go on")]);
+    // A client that names a session and no agent: the newest of the session is a child.
+    let known = Offered { opened: vec![Arc::new(first.clone())], ..Offered::hint(&child) };
+    let (_, like) = Remembered::recall(next.into(), &known, Attribution::Stripped).unwrap();
+    assert_eq!(*like.unwrap().request, first);
+}
+
 /// A conversation as a client holds it, before it is spelled.
 #[derive(Clone, Debug)]
 struct Talk {
