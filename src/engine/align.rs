@@ -54,6 +54,8 @@ pub struct Facts {
 pub struct Habits {
     /// True if conversations of this tenant and tool set seldom continue.
     pub seldom_continues: bool,
+    /// True if the turns of this conversation mostly come too late to read what the one before wrote.
+    pub comes_late: bool,
     /// The ends that other conversations are known to read.
     pub read_by_others: StaticEnds,
     /// The last piece that ends a cache entry of its conversation.
@@ -149,6 +151,7 @@ pub fn mark(arrival: &Arrival, spelt: &Spelt, rules: Rules, facts: &Facts, habit
         tokens_per_byte: facts.tokens_per_byte,
         last_written: habits.last_written,
         seldom_continues: habits.seldom_continues && arrival.predecessor().is_none(),
+        comes_late: habits.comes_late,
         read_by_others: habits.read_by_others,
         shared: facts.shared,
         unread_from: arrival.conversation().and_then(|conversation| conversation.unread_from()),

@@ -303,8 +303,13 @@ impl<T: TenantAccess> Preparation<'_, T> {
 
     fn habits(&self, forwarded: &Remembered, facts: &Facts, was_forked: bool) -> Habits {
         let (arrival, imagined) = (&self.request.arrival, facts.imagined || was_forked);
+        let comes_late = arrival.predecessor().is_some_and(|last| {
+            let pause_ms = self.now.since(last.outcome.sent);
+            last.conversation.pauses().with(pause_ms).are_mostly_long()
+        });
         self.tenant.look(|state| Habits {
             seldom_continues: state.learned.habits.seldom_continues(forwarded),
+            comes_late,
             read_by_others: state.learned.read_by_others(forwarded, facts.has_siblings, self.now),
             last_written: state.last_written(arrival, forwarded, imagined, self.now),
         })

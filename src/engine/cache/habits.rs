@@ -14,7 +14,7 @@ use crate::engine::words::{Layer, Moment, Ttl};
 /// Entries that may be written in vain before any was read: those of a tenant's first conversations with a tool set.
 const BETS: u64 = 8;
 /// An entry that is read saves what so many cost that are not.
-const READ_COVERS: u64 = 4;
+pub const READ_COVERS: u32 = 4;
 /// What came longer ago than twice this is forgotten, once so much has come since that it is no longer needed.
 const GENERATION_MS: u64 = 15 * 60 * 1000;
 const GENERATION_MIN: u64 = 2 * BETS;
@@ -201,7 +201,7 @@ impl Tally {
     /// Returns true if one more entry is worth writing: what was read so far covers it, or it is one of the first.
     fn pays(&self) -> bool {
         let Counts { written, read } = self.total();
-        written < BETS + READ_COVERS * read
+        written < BETS + u64::from(READ_COVERS) * read
     }
 }
 

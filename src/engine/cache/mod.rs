@@ -9,5 +9,5 @@ pub mod volatile;
 pub mod breaks;
 pub mod prices;
 pub mod worlds;
-mod habits;
+pub mod habits;
 pub mod learned;

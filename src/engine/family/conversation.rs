@@ -12,10 +12,11 @@ use crate::engine::answer::usage::Usage;
 use crate::engine::cache::breakpoints::Breakpoint;
 use crate::engine::cache::breaks::{Answered, Sent};
 use crate::engine::cache::entry::{Parameters, Probes};
+use crate::engine::cache::habits::READ_COVERS;
 use crate::engine::request::prefix::Subject;
 use crate::engine::request::recall::{InParts, Reading, Remembered, Shared};
 use crate::engine::respell::canonical::{Choice, Order, Pins};
-use crate::engine::words::{Layer, Moment};
+use crate::engine::words::{Layer, Moment, Ttl};
 
 /// So many turns in a row may write what the next does not read, before nothing more is written.
 const LOSSES_MAX: u32 = 2;
@@ -92,6 +93,32 @@ pub struct Conversation {
     stood_down: bool,
     /// Turns in a row that lost what the one before had cached, and the first layer that was lost.
     losses: Option<(u32, Layer)>,
+    pauses: Pauses,
+}
+
+/// The turns of a conversation that came while what the one before wrote was there to be read, and those that came
+/// later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pauses {
+    in_time: u32,
+    late: u32,
+}
+
+impl Pauses {
+    /// With a turn that comes so long after the one before.
+    pub fn with(self, pause_ms: u64) -> Pauses {
+        let Pauses { in_time, late } = self;
+        if pause_ms < Ttl::FiveMinutes.ms() {
+            Pauses { in_time: in_time.saturating_add(1), late }
+        } else {
+            Pauses { in_time, late: late.saturating_add(1) }
+        }
+    }
+
+    /// Returns true if the next turn will hardly come in time, as far as those before it tell.
+    pub fn are_mostly_long(self) -> bool {
+        self.late > self.in_time.saturating_mul(READ_COVERS)
+    }
 }
 
 impl Trace {
@@ -248,6 +275,15 @@ impl Conversation {
         self.was_changed && !self.stood_down
     }
 
+    /// A turn came so long after the one before.
+    pub fn paused(&mut self, pause_ms: u64) {
+        self.pauses = self.pauses.with(pause_ms);
+    }
+
+    pub fn pauses(&self) -> Pauses {
+        self.pauses
+    }
+
     /// A turn drifted from the one before, and lost what that had cached from this layer on.
     pub fn lost(&mut self, layer: Layer) {
         let (count, first) = self.losses.unwrap_or((0, layer));
@@ -280,5 +316,24 @@ impl Conversation {
     /// About how much memory this takes.
     pub fn memory_bytes(&self) -> usize {
         self.choice().map_or(0, Choice::bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_mostly_long_until_turns_in_time_outweigh_them() {
+        const LATE: u64 = Ttl::FiveMinutes.ms();
+        let first = Pauses::default();
+        assert!(!first.are_mostly_long() && !first.with(LATE - 1).are_mostly_long());
+        assert!(first.with(LATE).are_mostly_long(), "nothing tells that the next one will be in time");
+        let mut pauses = first.with(LATE).with(0);
+        for _ in 1..READ_COVERS {
+            pauses = pauses.with(LATE);
+            assert!(!pauses.are_mostly_long(), "what was read covers it: {pauses:?}");
+        }
+        assert!(pauses.with(LATE).are_mostly_long());
     }
 }

@@ -151,6 +151,9 @@ impl TenantState {
             layers: keepsakes.layers,
         };
         let recent = self.remember(request, last);
+        if let (Some(last), Some(conversation)) = (last, self.recent.conversation_of(recent)) {
+            conversation.paused(flight.sent_at.since(last.outcome.sent));
+        }
         let child_turn = self.accept_child(&mut flight, now);
         if let Some(conversation) = self.recent.conversation_of(recent) {
             if flight.is_forked() {

@@ -136,7 +136,7 @@ shown_enums! {
         IllegalMarkers = "illegal_markers",
         /// Neither tools nor an assistant turn, and a prefix that never came before.
         OneShot = "one_shot",
-        /// Conversations like this one seldom continue.
+        /// Conversations like this one seldom continue, or the turns of this one come too late.
         SeldomContinues = "seldom_continues",
         /// Something before it changes from turn to turn.
         NeverRead = "never_read",

@@ -393,6 +393,16 @@ fn where_conversations_end_only_what_others_read_is_marked() {
 }
 
 #[test]
+fn a_conversation_whose_turns_come_too_late_is_not_marked_either() {
+    let late = Situation { comes_late: true, ..anthropic() };
+    let body = request("[]", r#""u""#);
+    let later = r#"{"role":"assistant","content":"yes"},{"role":"user","content":"go on"}]}"#;
+    let body = body.strip_suffix("]}").map(|first| format!("{first},{later}")).unwrap();
+    let (out, plan) = planned(&body, &late);
+    assert_eq!((out, skips(&plan)), (body, vec![("request", "seldom_continues")]));
+}
+
+#[test]
 fn an_end_inside_of_what_the_client_writes_costs_nothing() {
     let body = request(&format!("[{}]", text("s")), &format!("[{}]", marked("u", HOUR)));
     let (out, _) = planned(&body, &Situation { seldom_continues: true, ..anthropic() });
@@ -631,6 +641,7 @@ fn any_situation() -> impl Strategy<Value = Situation> {
                 tokens_per_byte,
                 last_written,
                 seldom_continues,
+                comes_late: false,
                 read_by_others: StaticEnds { tools, system },
                 shared,
                 unread_from: None,
