@@ -103,7 +103,7 @@ impl<'a> Foreseen<'a> {
                 ("beside as sent", record.limit_sent),
                 ("beside aligned", record.limit_aligned),
                 ("over two such fan-outs", record.limit_twice),
-                ("if children live eight times as long", record.limit_unknown),
+                ("if children live one turn, or eight times as many", record.limit_unknown),
             ],
         })
     }

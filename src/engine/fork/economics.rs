@@ -17,10 +17,10 @@
 //!
 //! 1. at most `fork.max_cost_ratio` times what they cost as sent,
 //! 2. at most 1 + `fork.context_premium` times what they cost aligned,
-//! 3. and so over this fan-out and one more like it, both from the cache as it is: a fork leaves no entry that the
-//!    next aligned child could read.
-//! 4. While nobody knows how long the children of a tool live and how they come, all that holds for a life of one turn, of
-//!    two and of eight times as many as expected, too, with a pause and in the way of coming that makes forking dearest.
+//! 3. and both over this fan-out and one more like it: a fork leaves no entry that the next child in its own words could
+//!    read. Aligned, from the cache as it is.
+//! 4. While nobody knows how long the children of a tool live, all that holds for a life of one turn and of eight times
+//!    as many as expected. Each turn adds the same to every side, so that it holds for all lives between these, too.
 
 use super::life::{Costs, Life, TURNS_MAX};
 use super::policy::ForkPolicy;
@@ -50,7 +50,8 @@ pub struct ChildHabits {
     /// The share of siblings that come before the first of them is answered; all of them until known, as most clients
     /// start them at once.
     pub together: Option<f64>,
-    /// The share of siblings with the first one's system prompt; all of them until known.
+    /// The share of siblings with the first one's system prompt. Until known, all of them in their own words and none
+    /// forked: both make forking dearer.
     pub alike: Option<f64>,
     /// Fan-outs after the first whose first child would have found its tools and system prompt warm, aligned, and all of
     /// them; none before a fan-out has come.
@@ -149,11 +150,11 @@ pub struct Limits {
     pub sent: f64,
     /// With what was billed so far, of what `fork.context_premium` allows beside aligned.
     pub aligned: f64,
-    /// Of that over this fan-out and one more like it, from the cache as it is.
+    /// The higher of these over this fan-out and one more like it, without what was billed so far; aligned, from the
+    /// cache as it is.
     pub twice: f64,
-    /// The highest of these for a life of one turn, of two and of eight times as many as expected, with a pause and with
-    /// siblings that come and ask in the way that makes forking dearest; none once it is known how such children live and
-    /// come.
+    /// The highest of these for a life of one turn and of eight times as many as expected; none once it is known how long
+    /// such children live.
     pub unknown: Option<f64>,
 }
 
@@ -183,30 +184,31 @@ impl Forecast {
         policy: &ForkPolicy,
     ) -> Option<Forecast> {
         let known = habits.turns.filter(|turns| turns.is_finite());
-        let turns = known.map_or(policy.horizon_turns, |turns| turns.round() as usize);
-        let turns = turns.clamp(1, TURNS_MAX) as u32;
-        let life =
-            |turns: u32, unit: CostUnit| Life { turns, sizes, habits, cache, unit, is_cautious: false };
-        let (unit, expected) = match life(turns, CostUnit::Dollars).costs() {
+        let turns = known.unwrap_or(policy.horizon_turns as f64).clamp(1.0, TURNS_MAX as f64);
+        let life = |turns: u32, unit: CostUnit| Life { turns, sizes, habits, cache, unit }.costs();
+        let expect = |unit: CostUnit| {
+            let (whole, part) = (turns as u32, turns.fract());
+            let least = life(whole, unit)?;
+            if part > 0.0 { Some(least.towards(&life(whole + 1, unit)?, part)) } else { Some(least) }
+        };
+        let (unit, expected) = match expect(CostUnit::Dollars) {
             Some(expected) => (CostUnit::Dollars, expected),
-            None => (CostUnit::Tokens, life(turns, CostUnit::Tokens).costs()?),
+            None => (CostUnit::Tokens, expect(CostUnit::Tokens)?),
         };
         let (so_far, siblings) = (so_far(unit), cache.siblings.max(1) as f64);
         let mut limits = expected.limits(&so_far, siblings, policy);
-        if known.is_none() || (habits.together.is_none() && cache.siblings > 1) {
-            let longest = (policy.horizon_turns * UNKNOWN_LIVES).clamp(1, TURNS_MAX) as u32;
-            let lives: &[u32] = if known.is_some() { &[turns] } else { &[1, 2, longest] };
+        if known.is_none() {
+            let longest = policy.horizon_turns.saturating_mul(UNKNOWN_LIVES).clamp(1, TURNS_MAX) as u32;
             let mut worst = 0.0_f64;
-            for turns in lives {
-                let costs = Life { is_cautious: true, ..life(*turns, unit) }.costs()?;
-                worst = worst.max(costs.limits(&so_far, siblings, policy).highest());
+            for turns in [1, longest] {
+                worst = worst.max(life(turns, unit)?.limits(&so_far, siblings, policy).highest());
             }
             limits.unknown = Some(worst);
         }
         let Costs { forked, as_sent, aligned, reread, .. } = expected;
         Some(Forecast {
             unit,
-            turns,
+            turns: turns.round() as u32,
             forked,
             as_sent,
             aligned,
@@ -237,11 +239,13 @@ impl Costs {
         let forked = so_far.billed + siblings * self.forked;
         let sent = so_far.sent + siblings * self.as_sent;
         let aligned = so_far.aligned + siblings * (self.aligned + self.reread);
-        let twice = self.aligned_now + self.aligned_next + 2.0 * self.reread;
+        let twice = self.forked + self.forked_next;
+        let sent_twice = self.as_sent + self.as_sent_next;
+        let aligned_twice = self.aligned_now + self.aligned_next + 2.0 * self.reread;
         Limits {
             sent: part(forked, policy.max_cost_ratio * sent),
             aligned: part(forked, premium * aligned),
-            twice: part(self.forked + self.forked_next, premium * twice),
+            twice: part(twice, premium * aligned_twice).max(part(twice, policy.max_cost_ratio * sent_twice)),
             unknown: None,
         }
     }

@@ -15,9 +15,6 @@ pub struct Life<'a> {
     pub habits: &'a ChildHabits,
     pub cache: &'a PricedCache<'a>,
     pub unit: CostUnit,
-    /// True if what is not known is taken to be so that forking is dearest: siblings come one after another as sent and at
-    /// once forked, have one system prompt for all in their own words and one each forked, and pause once.
-    pub is_cautious: bool,
 }
 
 /// The mean cost of a child under each plan.
@@ -26,11 +23,29 @@ pub struct Costs {
     pub as_sent: f64,
     pub aligned: f64,
     pub reread: f64,
-    /// Forked, in the fan-out after this one.
+    /// Forked and as sent, in the fan-out after this one.
     pub forked_next: f64,
+    pub as_sent_next: f64,
     /// Aligned from the cache as it is, and in the fan-out after that.
     pub aligned_now: f64,
     pub aligned_next: f64,
+}
+
+impl Costs {
+    /// The costs of a life that is longer than this one by a part of a turn, given those of a whole turn more.
+    pub fn towards(&self, longer: &Costs, part: f64) -> Costs {
+        let mix = |of: fn(&Costs) -> f64| (1.0 - part) * of(self) + part * of(longer);
+        Costs {
+            forked: mix(|costs| costs.forked),
+            as_sent: mix(|costs| costs.as_sent),
+            aligned: mix(|costs| costs.aligned),
+            reread: mix(|costs| costs.reread),
+            forked_next: mix(|costs| costs.forked_next),
+            as_sent_next: mix(|costs| costs.as_sent_next),
+            aligned_now: mix(|costs| costs.aligned_now),
+            aligned_next: mix(|costs| costs.aligned_next),
+        }
+    }
 }
 
 /// The tokens of one prompt, and those of them that are read and written.
@@ -68,17 +83,19 @@ impl Life<'_> {
         let forked = |is_warm: bool| self.play(self.turns, |turn| self.forked(turn, is_warm));
         let aligned_from =
             |warm: u64| self.play(self.turns, |turn| self.aligned(turn, warm, Rereading::default()));
+        let sent_from = |warm: u64| self.play(self.turns, |turn| self.as_sent(turn, warm));
         let aligned_now = aligned_from(now)?;
-        let (cold, warm) = (aligned_from(0)?, aligned_from(self.sizes.sent_fixed)?);
         let warm_starts = self.warm_starts();
+        let next = |cold: f64, warm: f64| warm_starts * warm + (1.0 - warm_starts) * cold;
         Some(Costs {
             forked: forked(self.cache.warm)?,
-            as_sent: self.play(self.turns, |turn| self.as_sent(turn, sent))?,
+            as_sent: sent_from(sent)?,
             aligned: aligned_from(aligned)?,
             reread: (self.rereading(now)? - aligned_now).max(0.0),
             forked_next: forked(true)?,
+            as_sent_next: next(sent_from(0)?, sent_from(self.sizes.marks.fixed)?),
             aligned_now,
-            aligned_next: warm_starts * warm + (1.0 - warm_starts) * cold,
+            aligned_next: next(aligned_from(0)?, aligned_from(self.sizes.sent_fixed)?),
         })
     }
 
@@ -123,8 +140,8 @@ impl Life<'_> {
         match turn {
             ChildTurn { number: 0, is_first_child: true } => certain(prompt(self.warm(is_warm))),
             ChildTurn { number: 0, .. } => {
-                let unknown = if self.is_cautious { 0.0 } else { 1.0 };
-                let later = self.by_prompt(unknown, prompt(shared + instructions), prompt(shared));
+                // Nobody counts on a system prompt that siblings are not known to share.
+                let later = self.by_prompt(0.0, prompt(shared + instructions), prompt(shared));
                 let warm = self.warm(is_warm);
                 self.unheld(shared + instructions, prompt(warm), later)
             }
@@ -145,7 +162,7 @@ impl Life<'_> {
         match turn {
             ChildTurn { number: 0, is_first_child: true } => certain(prompt(warm)),
             ChildTurn { number: 0, .. } => {
-                let together = self.habits.together.unwrap_or(if self.is_cautious { 0.0 } else { 1.0 });
+                let together = self.habits.together.unwrap_or(1.0);
                 let [(alike, one), (other, another), _] =
                     self.by_prompt(1.0, prompt(warm.max(marks.fixed)), prompt(warm.max(marks.tools)));
                 let later = 1.0 - together;
@@ -172,7 +189,7 @@ impl Life<'_> {
             ChildTurn { number: 0, is_first_child: true } => certain(prompt(warm)),
             ChildTurn { number: 0, .. } => {
                 let later = self.by_prompt(1.0, prompt(warm.max(sent_fixed)), prompt(warm.max(sent_tools)));
-                if self.is_cautious { later } else { self.unheld(sent_fixed, prompt(warm), later) }
+                self.unheld(sent_fixed, prompt(warm), later)
             }
             ChildTurn { number, .. } => self.after_pause(self.own_ttl(), prompt(tokens_at(number - 1))),
         }
@@ -208,12 +225,10 @@ impl Life<'_> {
     /// A later turn: some come when all has expired, and write it again.
     fn after_pause(&self, ttl: Ttl, prompt: Prompt) -> Mix {
         let [short, long] = self.habits.pauses;
-        let learned = match ttl {
+        let paused = match ttl {
             Ttl::FiveMinutes => short,
             Ttl::OneHour => long,
         };
-        let is_unknown = self.is_cautious && self.habits.turns.is_none();
-        let paused = if is_unknown { 1.0 / f64::from(self.turns.max(2) - 1) } else { learned };
         let again = Prompt { read: 0, ..prompt };
         [(1.0 - paused, prompt), (paused, again), (0.0, again)]
     }

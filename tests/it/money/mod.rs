@@ -20,10 +20,9 @@ const POINTS: u64 = 200;
 /// One of so many points is also replayed from its recording.
 const REPLAY_EVERY: u64 = 16;
 
-/// Points that cost more than they may, and no more than this: what is left to be mended. `tests/deep money` fails for them.
-/// 61 and 76 are dearer aligned; 5, 15 and 193 at a premium of 100 alone, which lets condition 1 decide by itself.
-const KNOWN: [(u64, f64); 7] =
-    [(5, 1.06), (15, 1.14), (60, 1.03), (61, 1.05), (76, 1.08), (190, 1.04), (193, 1.10)];
+/// Points that cost more than they may, and no more than this. `tests/deep money` fails for them. In 60 one tool starts
+/// children of seven turns for one client and of one turn for another; what is learned per tool is the mean of both.
+const KNOWN: [(u64, f64); 1] = [(60, 1.03)];
 
 /// The figures of a point.
 fn figures(seed: u64) -> Figures {

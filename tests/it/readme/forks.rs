@@ -127,14 +127,10 @@ pub async fn lines() -> Vec<Value> {
     let scenes = [
         Scene::with(|config| config.fork.policy.share = 0.0),
         Scene::with(|config| config.fork.policy.max_cost_ratio = 0.0),
-        // It pays for a turn, and not for eight: it marks what it sends again itself.
-        Scene {
-            configure: |config| {
-                (config.fork.policy.max_cost_ratio, config.fork.policy.horizon_turns) = (1.0, 1)
-            },
-            change: |body| body["cache_control"] = json!({"type": "ephemeral"}),
-            ..Scene::default()
-        },
+        // It pays for many turns, and not for one.
+        Scene::with(|config| {
+            (config.fork.policy.max_cost_ratio, config.fork.policy.horizon_turns) = (0.3, 32)
+        }),
         Scene::with(|config| config.fork.policy.exclude_sessions = vec!["one".to_owned()]),
         Scene::with(|config| config.limits.body_bytes = 20_000),
         Scene::with(|config| config.fork.policy.max_context_share = 0.001),

@@ -120,7 +120,7 @@ pub static KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "fork.horizon_turns",
         kind: KeyKind::Count(1..=1_000, |config| &mut config.fork.policy.horizon_turns),
-        meaning: "How many turns a child is taken to have, until that was learned for its tool; until then it is forked only if it also pays over eight times as many.",
+        meaning: "How many turns a child is taken to have, until that was learned for its tool; until then it is forked only if it also pays over one turn and over eight times as many.",
         reason: "most measured children end within four",
     },
     ConfigKey {

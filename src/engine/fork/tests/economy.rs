@@ -73,8 +73,12 @@ fn near(figure: f64, expected: f64) {
 fn one_turn_is_counted_as_it_is_billed() {
     let found = forecast(sizes(12_000), one_turn(), &cache(5));
     let leader = 0.1 * 46_000.0 + 1.25 * 1_700.0;
-    let follower = 0.1 * 47_500.0 + 1.25 * 200.0;
+    // It is not known that siblings share a system prompt.
+    let follower = 0.1 * 47_000.0 + 1.25 * 700.0;
     near(found.forked, (leader + 4.0 * follower) / 5.0);
+    let alike = ChildHabits { alike: Some(1.0), ..one_turn() };
+    let follower = 0.1 * 47_500.0 + 1.25 * 200.0;
+    near(forecast(sizes(12_000), alike, &cache(5)).forked, (leader + 4.0 * follower) / 5.0);
     near(found.as_sent, 12_000.0);
     near(found.aligned, (1.25 * 12_000.0 + 4.0 * (0.1 * 11_800.0 + 1.25 * 200.0)) / 5.0);
     assert_eq!((found.unit, found.turns), (CostUnit::Tokens, 1));
@@ -114,7 +118,7 @@ fn a_cold_entry_of_one_hour_is_written_at_its_own_price() {
     let mixed = PricedCache { warm: false, entry_ttl: Ttl::OneHour, ..cache(2) };
     let habits = ChildHabits { turns: Some(2.0), growth: 1_000, ..ChildHabits::default() };
     let leader = 2.0 * 46_000.0 + 1.25 * 1_700.0;
-    let follower = 0.1 * 47_500.0 + 1.25 * 200.0;
+    let follower = 0.1 * 47_000.0 + 1.25 * 700.0;
     let second = 0.1 * 47_700.0 + 1.25 * 1_000.0;
     near(forecast(sizes(12_000), habits, &mixed).forked, (leader + follower) / 2.0 + second);
     let betas = PricedCache { cold_messages: true, warm: true, ..mixed };
@@ -263,8 +267,31 @@ fn each_plan_is_priced_from_the_cache_of_its_own_world() {
     let habits = ChildHabits { starts: Some([0.0, 3.0]), ..one_turn() };
     let cold = PricedCache { own: OwnWarmth::default(), ..cache(1) };
     let found = forecast(careful, habits, &cold);
-    near(found.limits.twice, 2.0 * found.forked / (1.25 * 2.0 * 1.25 * 12_000.0));
+    near(found.limits.twice, 2.0 * found.forked / (2.0 * 1.25 * 12_000.0));
     assert!(!found.starts_warm);
+}
+
+#[test]
+fn the_entries_that_the_next_fan_out_would_read_as_sent_count_at_any_premium() {
+    let marks = OwnMarks { last: 12_000, is_rolling: true, fixed: 11_800, ..OwnMarks::default() };
+    let careful = PromptSizes { marks, ..sizes(12_000) };
+    let found = forecast_by(careful, one_turn(), &cache(1), Bills::default(), &policy(100.0, 1.0));
+    let next = 0.1 * 11_800.0 + 1.25 * 200.0;
+    near(found.limits.twice, 2.0 * found.forked / (1.25 * 12_000.0 + next));
+    assert!(found.limits.sent < 0.5 && found.limits.twice > 0.8, "{found:?}");
+}
+
+#[test]
+fn a_life_is_as_long_as_the_mean_and_not_rounded() {
+    let lives = |turns: f64| {
+        let habits = ChildHabits { turns: Some(turns), growth: 1_000, ..ChildHabits::default() };
+        forecast(sizes(12_000), habits, &cache(3))
+    };
+    let (two, between, three) = (lives(2.0), lives(2.25), lives(3.0));
+    near(between.forked, 0.75 * two.forked + 0.25 * three.forked);
+    near(between.as_sent, 0.75 * two.as_sent + 0.25 * three.as_sent);
+    near(between.aligned, 0.75 * two.aligned + 0.25 * three.aligned);
+    assert_eq!(between.turns, 2);
 }
 
 #[test]

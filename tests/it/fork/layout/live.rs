@@ -103,7 +103,7 @@ impl Stage {
             entry_ttl: parent_prefix.ttl(),
             ttl: Ttl::FiveMinutes,
         };
-        let habits = ChildHabits { turns: Some(1.0), ..ChildHabits::default() };
+        let habits = ChildHabits { turns: Some(1.0), alike: Some(1.0), ..ChildHabits::default() };
         Forecast::of(&sizes, &habits, &cache, |_| Bills::default(), &self.house.policy).unwrap()
     }
 
