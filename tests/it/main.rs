@@ -36,6 +36,8 @@ mod other_upstreams;
 
 // Every limit, and its answer.
 mod limits;
+// How long others wait while somebody's bytes are worked on.
+mod bystanders;
 // Answers that forkpoint gives itself.
 mod own_errors;
 // Bodies and messages that are broken or not understood.

@@ -1,5 +1,7 @@
 //! Signs in an answer that a fork went wrong.
 
+use std::collections::BTreeSet;
+
 use super::words;
 use crate::engine::answer::turn::{Block, Turn, Wholeness};
 use crate::engine::request::json;
@@ -11,17 +13,22 @@ pub fn is_empty(turn: &Turn) -> bool {
     turn.wholeness == Wholeness::Whole && !pauses && turn.blocks.iter().all(is_silent)
 }
 
-/// Returns true if the model calls a tool that the child did not bring: its parent's, which the client may not run
-/// for it. A child that brought no tools has been given its parent's.
-pub fn is_foreign(child: &Remembered, block: &Block) -> bool {
-    if block.kind != "tool_use" {
-        return false;
+/// Returns the number of calls of tools that the child did not bring: its parent's, which the client may not run for
+/// it. A child that brought no tools has been given its parent's.
+pub fn foreign_calls(child: &Remembered, blocks: &[Block]) -> u64 {
+    let own: BTreeSet<_> = words::tool_names(child).into_iter().collect();
+    if own.is_empty() {
+        return 0;
     }
-    let member = |name: &str| json::member(&block.json, 0, name);
-    let Some(name) = member("name").and_then(|name| json::text(&block.json, &name)) else { return false };
-    // The tools of a set are not named in the request.
-    let own = words::tool_names(child);
-    member("toolset_name").is_none() && !own.is_empty() && !own.contains(&name)
+    let is_foreign = |block: &&Block| {
+        let member = |name: &str| json::member(&block.json, 0, name);
+        let name = member("name").and_then(|name| json::text(&block.json, &name));
+        // The tools of a set are not named in the request.
+        block.kind == "tool_use"
+            && member("toolset_name").is_none()
+            && name.is_some_and(|name| !own.contains(&name))
+    };
+    blocks.iter().filter(is_foreign).count() as u64
 }
 
 /// Returns the number of new results in a request that report a failure.

@@ -178,7 +178,8 @@ fn check_tools(
     };
     let (own, parents) = (tools(request, starts_agents), tools(parent, starts_agents));
     // Those it may lack; but one that its parent has not it would lose, whatever it is for.
-    let (names, known) = (words::tool_names(request), words::tool_names(parent));
+    let known: BTreeSet<_> = words::tool_names(parent).into_iter().collect();
+    let names = words::tool_names(request);
     if names.iter().any(|name| !known.contains(name)) {
         return Err(Refusal::ToolsDiffer);
     }
@@ -224,17 +225,14 @@ fn sorted<'r, K: Ord>(tools: &[Tool<'r>], key: impl Fn(&'r Remembered, &'r Piece
 
 /// Returns true if a child shows an image or a document that its parent does not.
 fn shows_more(request: &Remembered, parent: &Remembered) -> bool {
-    let shown = |of: &Remembered| -> Vec<Said> {
+    let shown = |of: &Remembered| -> BTreeSet<Said> {
         let anatomy = of.anatomy();
         let messages = anatomy.pieces[anatomy.tools + anatomy.system..].iter();
         let media = messages.filter(|piece| is_media(of.body(), piece));
         media.map(|piece| said::piece(of.body(), piece)).collect()
     };
     let own = shown(request);
-    !own.is_empty() && {
-        let parents = shown(parent);
-        own.iter().any(|piece| !parents.contains(piece))
-    }
+    !own.is_empty() && !own.is_subset(&shown(parent))
 }
 
 /// An image, a document, or what may hold one.

@@ -1,6 +1,7 @@
 //! The top-level fields of a forked request: which are the parent's, and which the child's.
 
 use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
 
 use super::said;
 use crate::engine::request::anatomy::{Anatomy, Member};
@@ -79,11 +80,40 @@ pub fn inherited<'a>(body: &'a [u8], anatomy: &'a Anatomy) -> impl Iterator<Item
 pub fn own<'a>(
     body: &'a [u8],
     anatomy: &'a Anatomy,
-    changed: &'a [Cow<'_, str>],
+    changed: &'a BTreeSet<Cow<'_, str>>,
 ) -> impl Iterator<Item = &'a Member> {
-    anatomy.members.iter().filter(move |member| {
-        is_one_of(body, &member.key, &OWN) || changed.iter().any(|name| is_key(body, &member.key, name))
-    })
+    anatomy
+        .members
+        .iter()
+        .filter(move |member| is_one_of(body, &member.key, &OWN) || is_in(body, &member.key, changed))
+}
+
+/// Returns true if a key is one of these names.
+pub fn is_in(body: &[u8], key: &Span, names: &BTreeSet<Cow<'_, str>>) -> bool {
+    !names.is_empty() && json::text(body, key).is_some_and(|name| names.contains(&name))
+}
+
+/// The values of a request's top-level fields by name, so that many are found in linear time. Those that are `null`
+/// are left out.
+pub struct Fields<'r>(HashMap<Cow<'r, str>, &'r [u8]>);
+
+impl<'r> Fields<'r> {
+    pub fn of(request: &'r Remembered) -> Fields<'r> {
+        let (body, members) = (request.body(), &request.anatomy().members);
+        let mut values = HashMap::with_capacity(members.len());
+        for member in members {
+            // Of a name that occurs twice the last value counts.
+            if let Some(name) = json::text(body, &member.key) {
+                values.insert(name, &body[member.value.clone()]);
+            }
+        }
+        values.retain(|_, value| *value != b"null");
+        Fields(values)
+    }
+
+    pub fn get(&self, name: &str) -> Option<&'r [u8]> {
+        self.0.get(name).copied()
+    }
 }
 
 /// How a child's fields are compared with its parent's.
@@ -100,31 +130,30 @@ pub struct Comparison<'a> {
 impl<'a> Comparison<'a> {
     /// Why the first prompt-shaping field that differs keeps a child from being forked.
     pub fn refusal(&self) -> Option<Refusal> {
-        let known = SHAPING.into_iter().find(|(name, _)| !self.agrees(name));
+        let values = self.values();
+        let known = SHAPING.into_iter().find(|(name, _)| !self.agrees(&values, name));
+        let differs = |name: Option<Cow<'_, str>>| !name.is_some_and(|name| self.agrees(&values, &name));
         let refusal = known.map(|(_, refusal)| refusal);
-        refusal.or_else(|| self.unknown().any(|name| !self.agrees_on(name)).then_some(Refusal::UnknownField))
+        refusal.or_else(|| self.unknown().any(differs).then_some(Refusal::UnknownField))
     }
 
     /// The names of all that differ: what a child has changed in the course of its life. A name that cannot be
     /// read is left out: such a child was never forked.
-    pub fn changed(&self) -> Vec<Cow<'a, str>> {
+    pub fn changed(&self) -> BTreeSet<Cow<'a, str>> {
+        let values = self.values();
         let known = SHAPING.into_iter().map(|(name, _)| Cow::Borrowed(name));
-        let mut changed: Vec<_> = known.chain(self.unknown().flatten()).collect();
-        changed.retain(|name| !self.agrees(name));
-        changed.sort_unstable();
-        changed.dedup();
-        changed
+        known.chain(self.unknown().flatten()).filter(|name| !self.agrees(&values, name)).collect()
     }
 
-    fn agrees_on(&self, name: Option<Cow<'_, str>>) -> bool {
-        name.is_some_and(|name| self.agrees(&name))
+    fn values(&self) -> [Fields<'a>; 2] {
+        [self.child, self.parent].map(Fields::of)
     }
 
-    fn agrees(&self, name: &str) -> bool {
+    fn agrees(&self, [child, parent]: &[Fields<'_>; 2], name: &str) -> bool {
         // What is left of a parent's budget is its own.
-        let is_spent = name == "output_config" && value(self.parent, name).is_some_and(has_remaining);
+        let is_spent = name == "output_config" && parent.get(name).is_some_and(has_remaining);
         (!is_spent && self.inherit.iter().any(|inherited| inherited == name))
-            || match (value(self.child, name), value(self.parent, name)) {
+            || match (child.get(name), parent.get(name)) {
                 (None, None) => true,
                 (None, Some(_)) => self.lenient && !is_spent,
                 (Some(_), None) => false,

@@ -1,5 +1,6 @@
 //! The body of a forked child, from its first turn to its last.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -77,8 +78,9 @@ impl ChildPrefix {
         let opening = Opening::read(request, parent, call, policy)?;
         let own = opening::instructions(request, parent);
         let kind = child.call.and_then(|call| words::kind(&child.fork, call, policy));
-        let (tools, parents) = (words::tool_names(request), words::tool_names(parent));
-        let fewer = !tools.is_empty() && parents.iter().any(|tool| !tools.contains(tool));
+        let tools = words::tool_names(request);
+        let brought: BTreeSet<_> = tools.iter().collect();
+        let fewer = !tools.is_empty() && words::tool_names(parent).iter().any(|tool| !brought.contains(tool));
         let instructed = !own.is_empty() || opening.is_hoisted();
         let is_snapshot = is_snapshot(request, child);
         let notes = if is_snapshot {
@@ -325,16 +327,13 @@ fn gathered(pieces: Vec<Bytes>) -> Vec<Bytes> {
 /// The betas of a forked child: the parent's, then those of its own that are missing. What it sends itself is enough if
 /// its parent's others have no effect.
 pub fn betas(parent: &str, child: &str) -> String {
-    let own: Vec<&str> = each_beta(child).collect();
+    let own: BTreeSet<&str> = each_beta(child).collect();
     let mut all: Vec<&str> =
         each_beta(parent).filter(|beta| own.contains(beta) || has_effect(beta)).collect();
     if all.iter().all(|beta| own.contains(beta)) {
-        return own.join(",");
+        return each_beta(child).collect::<Vec<_>>().join(",");
     }
-    for beta in own {
-        if !all.contains(&beta) {
-            all.push(beta);
-        }
-    }
+    let mut known: BTreeSet<&str> = all.iter().copied().collect();
+    all.extend(each_beta(child).filter(|beta| known.insert(beta)));
     all.join(",")
 }

@@ -1,9 +1,12 @@
 //! The words of a child before its first answer, taken apart: instructions, other blocks, directive.
 
+use std::collections::BTreeSet;
+
 use super::blocks::Draft;
+use super::fields::Fields;
 use super::policy::ForkPolicy;
 use super::said::{self, Said};
-use super::{fields, parent_prefix, words};
+use super::{parent_prefix, words};
 use crate::engine::family::fanout::Call;
 use crate::engine::request::anatomy::{Form, Message, Piece};
 use crate::engine::request::json;
@@ -39,13 +42,8 @@ impl<'r> Opening<'r> {
             return Err(Refusal::Shape);
         }
         let next = messages.get(1).filter(|next| policy.hoist_system && is_system(request, next));
-        let hoisted = next.filter(|next| {
-            next.extra.iter().all(|member| {
-                let name = json::text(request.body(), &member.key);
-                let parents = name.and_then(|name| fields::value(parent, &name));
-                parents.is_some_and(|value| said::same(value, &request.body()[member.value.clone()]))
-            })
-        });
+        let hoisted =
+            next.filter(|next| next.extra.is_empty() || repeats(request, next, &Fields::of(parent)));
         Ok(Opening { request, first, directive, hoisted })
     }
 
@@ -82,7 +80,7 @@ impl<'r> Opening<'r> {
 pub struct Record {
     first: Said,
     /// The system message after it: its content, and its other members.
-    hoisted: Option<(Said, Vec<Said>)>,
+    hoisted: Option<(Said, BTreeSet<Said>)>,
 }
 
 impl Record {
@@ -97,7 +95,7 @@ impl Record {
         }
         let Some((content, members)) = &self.hoisted else { return Some(1) };
         let next = messages.get(1).filter(|next| is_system(request, next))?;
-        let known = extra(request, next).iter().all(|member| members.contains(member));
+        let known = extra(request, next).is_subset(members);
         (known && message(request, next) == *content).then_some(2)
     }
 }
@@ -124,22 +122,27 @@ pub fn take_first(request: &Remembered, draft: &mut Draft) -> usize {
 
 /// A child's own system prompt: what its parent does not say, and the attribution line aside.
 pub fn instructions<'r>(child: &'r Remembered, parent: &Remembered) -> Vec<&'r Piece> {
-    // A letter is at most six bytes in another spelling, so most texts that differ are found by their lengths.
+    // Most texts that differ are found by their lengths, and nothing needs to be read of them.
     let length = |piece: &Piece| piece.text().as_ref().unwrap_or(&piece.span).len();
-    let may_say_the_same = |one: usize, two: usize| one <= 6 * two && two <= 6 * one;
-    let says_more = |piece: &&Piece| {
-        if is_blank(child, piece) {
-            return false;
-        }
-        let mut similar =
-            system(parent).filter(|theirs| may_say_the_same(length(piece), length(theirs))).peekable();
-        if similar.peek().is_none() {
-            return true;
-        }
-        let own = said::piece(child.body(), piece);
-        !similar.any(|theirs| said::piece(parent.body(), theirs) == own)
+    let lengths = |of: &Remembered| {
+        let mut lengths: Vec<usize> = system(of).map(length).collect();
+        lengths.sort_unstable();
+        lengths
     };
-    system(child).filter(says_more).collect()
+    let [own, theirs] = [child, parent].map(lengths);
+    let may_be_said = system(parent).filter(|piece| has_similar(&own, length(piece)));
+    let said: BTreeSet<Said> = may_be_said.map(|piece| said::piece(parent.body(), piece)).collect();
+    let repeats = |piece: &Piece| {
+        has_similar(&theirs, length(piece)) && said.contains(&said::piece(child.body(), piece))
+    };
+    system(child).filter(|piece| !is_blank(child, piece) && !repeats(piece)).collect()
+}
+
+/// Returns true if one of these lengths, which are sorted, may be that of a text in another spelling: a letter is at
+/// most six bytes in any.
+fn has_similar(lengths: &[usize], length: usize) -> bool {
+    let first = lengths.partition_point(|other| 6 * other < length);
+    lengths.get(first).is_some_and(|other| *other <= 6 * length)
 }
 
 /// Returns a digest of its system prompt, without the attribution line.
@@ -175,8 +178,17 @@ fn message(request: &Remembered, message: &Message) -> Said {
     said::all(pieces.iter().map(|piece| said::piece(request.body(), piece)))
 }
 
+/// Returns true if the other members of a message are fields of the parent's, with the same values.
+fn repeats(request: &Remembered, message: &Message, parent: &Fields<'_>) -> bool {
+    let body = request.body();
+    message.extra.iter().all(|member| {
+        let parents = json::text(body, &member.key).and_then(|name| parent.get(&name));
+        parents.is_some_and(|value| said::same(value, &body[member.value.clone()]))
+    })
+}
+
 /// The other members of a message, each by key and value.
-fn extra(request: &Remembered, message: &Message) -> Vec<Said> {
+fn extra(request: &Remembered, message: &Message) -> BTreeSet<Said> {
     let body = request.body();
     let members = message.extra.iter();
     members

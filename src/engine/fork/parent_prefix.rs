@@ -1,6 +1,7 @@
 //! The prefix of all children of a fork point: one list of slices, shared by all of them.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use super::sizes::siblings;
 use crate::engine::cache::breakpoints::{self, Breakpoint, LOOKBACK};
 use crate::engine::family::fanout::{Call, ForkPoint, PLACEHOLDER, Parent};
 use crate::engine::request::anatomy::{Message, Piece};
-use crate::engine::request::json::{self, Span, is_key};
+use crate::engine::request::json::{self, Span};
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{Nothing, Remembered};
 use crate::engine::request::strip;
@@ -200,6 +201,7 @@ impl ParentPrefix {
             ParentMark::Fixed => self.fixed.as_ref(),
         });
         let skipped = self.skipped(child.changed);
+        let mut skipped = skipped.iter().peekable();
         for (index, part) in self.parts.iter().enumerate() {
             if index == self.own {
                 child.own(out);
@@ -211,18 +213,19 @@ impl ParentPrefix {
                 out.push(entry.marker.clone());
             }
             let line = if self.line == Some(index) { child.line.as_ref() } else { None };
-            if !skipped.iter().any(|range| range.contains(&index)) {
+            while skipped.next_if(|range| range.end <= index).is_some() {}
+            if !skipped.peek().is_some_and(|range| range.contains(&index)) {
                 out.push(line.unwrap_or(part).clone());
             }
         }
         entry.map(|entry| super::added(entry.piece, entry.ttl))
     }
 
-    /// The parts of fields that a child has changed since.
-    fn skipped(&self, changed: &[Cow<'_, str>]) -> Vec<Range<usize>> {
+    /// The parts of fields that a child has changed since, in their order.
+    fn skipped(&self, changed: &BTreeSet<Cow<'_, str>>) -> Vec<Range<usize>> {
         let body = self.parent.request.body();
-        let is_changed = |key: &Span| changed.iter().any(|name| is_key(body, key, name));
-        self.fields.iter().filter(|(key, _)| is_changed(key)).map(|(_, parts)| parts.clone()).collect()
+        let fields = self.fields.iter().filter(|(key, _)| fields::is_in(body, key, changed));
+        fields.map(|(_, parts)| parts.clone()).collect()
     }
 
     /// Returns true if the entry of breakpoint a is found from b.
@@ -249,7 +252,7 @@ pub(super) struct Branch<'a> {
     /// Its own attribution line.
     pub line: Option<Bytes>,
     /// Prompt-shaping fields that it has changed since it was forked.
-    pub changed: &'a [Cow<'a, str>],
+    pub changed: &'a BTreeSet<Cow<'a, str>>,
     /// True if it takes the limit of its answer from its parent where it leaves that out.
     pub limits: bool,
 }

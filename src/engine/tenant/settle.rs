@@ -16,7 +16,7 @@ use crate::engine::cache::worlds::OtherBills;
 use crate::engine::family::conversation::Answer;
 use crate::engine::family::fanout::{Draft, ForkPoint, StartMeaning, fans_out};
 use crate::engine::family::thread::HeldAnswer;
-use crate::engine::fork::answers::{is_empty, is_foreign, tool_errors};
+use crate::engine::fork::answers::{self, is_empty, tool_errors};
 use crate::engine::fork::experiment::{Answered, Measured};
 use crate::engine::fork::weighed;
 use crate::engine::policy::Policy;
@@ -238,8 +238,7 @@ fn foreign_calls(accepted: &Accepted, turn: &Turn) -> Option<u64> {
     if flight.plan != Plan::Forked || flight.binding.is_none() {
         return None;
     }
-    let own: &Remembered = &flight.own;
-    Some(turn.blocks.iter().filter(|block| is_foreign(own, block)).count() as u64)
+    Some(answers::foreign_calls(&flight.own, &turn.blocks))
 }
 
 /// Records how a turn of a child went.

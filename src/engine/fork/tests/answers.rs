@@ -1,5 +1,5 @@
 use super::*;
-use crate::engine::fork::answers::{is_empty, is_foreign, tool_errors};
+use crate::engine::fork::answers::{foreign_calls, is_empty, tool_errors};
 
 fn turn(blocks: Value) -> Answer {
     let body = json!({"id": "m", "stop_reason": "end_turn", "content": blocks});
@@ -41,7 +41,7 @@ fn what_broke_off_or_pauses_is_not_empty() {
 fn a_call_is_foreign_if_the_child_did_not_bring_the_tool() {
     let foreign = |child: &Value, block: Value| {
         let answer = turn(json!([block]));
-        is_foreign(&read(&child.to_string()), &answer.blocks[0])
+        foreign_calls(&read(&child.to_string()), &answer.blocks) == 1
     };
     let child = child_body("a");
     assert!(!foreign(&child, call("t", "Read", json!({}))));

@@ -1,0 +1,120 @@
+//! Nobody waits for another's bytes: how long somebody else's small requests take while a hostile one is served.
+//!
+//! There is one worker, as on a machine with one core. A round in which the machine was busy with something else
+//! proves nothing, so a slow one is played again, a few times.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forkpoint::config::Mode;
+use serde_json::{Value, json};
+
+use crate::fork::talk::{Call, Talk, directive, newcomer, parent};
+use crate::workload::tool;
+
+/// The longest that anybody else may wait.
+const WAIT_MAX: Duration = Duration::from_millis(500);
+/// The times that a slow round is played again.
+const ROUNDS_MAX: usize = 3;
+
+/// Plays `round` until nobody waited for long in it.
+async fn nobody_waits<F: Future<Output = Duration>>(what: &str, round: impl Fn() -> F) {
+    let mut longest = Vec::new();
+    for _ in 0..ROUNDS_MAX {
+        longest.push(round().await);
+        if longest.last().is_some_and(|wait| *wait < WAIT_MAX) {
+            return;
+        }
+    }
+    panic!("{what}: others waited {longest:?}");
+}
+
+/// The longest that a small request of somebody else takes until `hostile` is over.
+async fn longest_wait(talk: &Talk, hostile: impl Future<Output = ()> + Send + 'static) -> Duration {
+    let hostile = tokio::spawn(hostile);
+    let mut longest = Duration::ZERO;
+    while !hostile.is_finished() {
+        let started = Instant::now();
+        let told = talk.ask(&newcomer("Good morning.").of("bystander")).await;
+        assert_eq!(told.reply.status(), 200);
+        longest = longest.max(started.elapsed());
+    }
+    hostile.await.unwrap();
+    longest
+}
+
+const CHILDREN: usize = 3;
+
+/// A parent and its children that bring the same in great numbers.
+async fn fan_out_of_many(what: &str, bring: fn(Call) -> Call) {
+    nobody_waits(what, || async move {
+        let talk = Arc::new(Talk::with(|config| config.server.mode = Mode::Fork).await);
+        let hostile = Arc::clone(&talk);
+        longest_wait(&talk, async move {
+            let tasks: Vec<String> = (0..CHILDREN).map(|n| directive(&format!("part number {n}"))).collect();
+            let tasks: Vec<&str> = tasks.iter().map(String::as_str).collect();
+            hostile.fan_out(&bring(parent("Survey it.")), "msg_many", &tasks).await;
+            for task in tasks {
+                hostile.ask(&bring(newcomer(task))).await.child();
+            }
+        })
+        .await
+    })
+    .await;
+}
+
+fn each(count: usize, of: impl Fn(usize) -> Value) -> Vec<Value> {
+    (0..count).map(of).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn nobody_waits_for_the_comparison_of_many_fields() {
+    fan_out_of_many("fields", |mut call| {
+        for number in 0..15_000 {
+            call.body[format!("field_{number}")] = json!(1);
+        }
+        call
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn nobody_waits_for_the_comparison_of_many_system_blocks() {
+    fan_out_of_many("system blocks", |call| {
+        let blocks = each(6_000, |number| json!({"type": "text", "text": format!("{number}")}));
+        call.and("system", json!(blocks))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn nobody_waits_for_the_comparison_of_many_tools() {
+    fan_out_of_many("tools", |call| {
+        let own = call.body["tools"].as_array().unwrap().clone();
+        let many = each(6_000, |number| json!({"name": format!("t{number}"), "description": own.len()}));
+        call.and("tools", json!([own, vec![tool("Agent")], many].concat()))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn nobody_waits_for_the_comparison_of_many_images() {
+    fan_out_of_many("images", |mut call| {
+        let own = call.body["messages"][0]["content"].take();
+        let shown = each(4_000, |number| json!({"type": "image", "source": {"n": number}}));
+        call.body["messages"][0]["content"] =
+            json!([shown, vec![json!({"type": "text", "text": own})]].concat());
+        call
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn nobody_waits_for_the_comparison_of_many_betas() {
+    fan_out_of_many("betas", |call| {
+        let betas: Vec<String> = (0..15_000).map(|number| number.to_string()).collect();
+        call.with("anthropic-beta", &betas.join(","))
+    })
+    .await;
+}
