@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
+
 use crate::engine::answer::turn::{Block, Turn};
 use crate::engine::answer::usage::Usage;
 use crate::engine::fork::SnapshotScope;
@@ -60,7 +62,7 @@ impl InFlight {
     }
 
     /// The upstream took the request: from here on it is known, and its tenant too.
-    pub fn accept(mut self, store: &Store) -> Option<AcceptedFlight> {
+    pub fn accept(mut self, store: &Arc<Store>) -> Option<AcceptedFlight> {
         let flight = self.flight.take()?;
         let mut home = self.home.clone();
         let id = home.tenant.look(|state| state.id);
@@ -76,7 +78,7 @@ impl InFlight {
         };
         let keeps_snapshots = home.policy.fork.snapshots == SnapshotScope::Latest;
         let accepted = accept(&*home.tenant, flight, keeps_snapshots, home.clock.now());
-        store.shrink();
+        make_room(store);
         Some(AcceptedFlight { home, accepted: Some(accepted) })
     }
 }
@@ -140,6 +142,21 @@ impl Drop for AcceptedFlight {
         if let Some(accepted) = &self.accepted {
             tenant::abandon(&*self.home.tenant, &accepted.flight, self.home.clock.now());
         }
+    }
+}
+
+/// Makes room in the store. What takes more than one step is done by a task of its own, step by step.
+fn make_room(store: &Arc<Store>) {
+    if store.shrink() {
+        return;
+    }
+    if let Ok(runtime) = Handle::try_current() {
+        let store = Arc::clone(store);
+        runtime.spawn(async move {
+            while !store.shrink() {
+                tokio::task::yield_now().await;
+            }
+        });
     }
 }
 

@@ -11,6 +11,7 @@
 //! credential leaves no trace.
 
 mod budget;
+mod eviction;
 mod shared;
 mod tenant;
 mod weights;
@@ -129,10 +130,8 @@ impl Store {
         if let Some(known) = self.known_tenant(id) {
             return known;
         }
-        if self.tenants.len() >= TENANTS_MAX
-            && !self.forget_longest_unused(|tenant| !tenant.has_forked_children())
-        {
-            self.forget_longest_unused(|_| true);
+        if self.tenants.len() >= TENANTS_MAX {
+            self.make_room_for_tenant();
         }
         let fresh = || {
             if tenant.is_forgotten() { Arc::new(self.new_tenant(id)) } else { Arc::clone(tenant) }
@@ -140,31 +139,6 @@ impl Store {
         let tenant = Arc::clone(&self.tenants.entry(*id).or_insert_with(fresh));
         tenant.used(self.uses.fetch_add(1, Relaxed));
         tenant
-    }
-
-    /// Makes room, if there is too little. To be called after something was added.
-    pub fn shrink(&self) {
-        // A little more than necessary goes, so that this is not done for every request that comes.
-        let goal = self.limits.recent_bytes - self.limits.recent_bytes / 8;
-        if self.budget.held(ByteKind::Recent) > self.limits.recent_bytes {
-            while self.budget.held(ByteKind::Recent) > goal {
-                let largest = self.largest(|tenant| tenant.look(|state| state.recent.bytes()));
-                if !largest.is_some_and(|tenant| tenant.look(|state| state.forget_oldest_body())) {
-                    break;
-                }
-            }
-        }
-        self.make_room(0);
-    }
-
-    /// Makes room for this many bytes beside recent bodies; `false` if there is none.
-    pub fn make_room(&self, bytes: usize) -> bool {
-        while self.budget.kept().saturating_add(bytes) > self.limits.max_bytes {
-            if !self.forget_something() {
-                return false;
-            }
-        }
-        true
     }
 
     /// The budget of all bytes that are held in memory.
@@ -269,26 +243,6 @@ impl Store {
         let (budget, counts) = (Arc::clone(&self.budget), Arc::clone(&self.counts));
         let weights = Arc::clone(&self.weights);
         Tenant::new(*id, self.limits, rules, **self.gate.load(), budget, counts, weights)
-    }
-
-    /// Forgets what is missed least; `false` if there is nothing but children that work.
-    fn forget_something(&self) -> bool {
-        let mut tenants: Vec<_> = self.tenants.iter().map(|tenant| Arc::clone(&tenant)).collect();
-        tenants.sort_by_key(|tenant| std::cmp::Reverse(tenant.kept_bytes()));
-        tenants.iter().any(|tenant| tenant.look(|state| state.fan_outs.forget_oldest_point()))
-            || self.forget_longest_unused(|tenant| !tenant.has_forked_children())
-            || tenants.iter().any(|tenant| tenant.forget_spellings())
-            || tenants.iter().any(|tenant| tenant.look(|state| state.fan_outs.forget_resting_child()))
-    }
-
-    fn largest(&self, size: fn(&Tenant) -> usize) -> Option<Arc<Tenant>> {
-        self.tenants.iter().max_by_key(|tenant| size(tenant)).map(|tenant| Arc::clone(&tenant))
-    }
-
-    fn forget_longest_unused(&self, may_go: fn(&Tenant) -> bool) -> bool {
-        let oldest = self.tenants.iter().filter(|tenant| may_go(tenant));
-        let oldest = oldest.min_by_key(|tenant| tenant.last_used()).map(|tenant| *tenant.key());
-        oldest.is_some_and(|id| self.forget(&id))
     }
 }
 

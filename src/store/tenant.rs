@@ -1,6 +1,6 @@
 //! One tenant: its state behind one lock, its spellings behind another.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
@@ -20,12 +20,22 @@ pub struct Tenant {
     shared: SharedState,
     spellings: RwLock<Table>,
     last_used: AtomicU64,
+    /// Its bytes, to be looked at without a lock.
+    bytes: TenantBytes,
     /// True once the store has forgotten it: requests that are on their way may still have it.
     is_forgotten: AtomicBool,
     limits: Limits,
     budget: Arc<Budget>,
     counts: Arc<Counts>,
     weights: Arc<SharedWeights>,
+}
+
+/// The bytes of a tenant, by kind.
+#[derive(Debug, Default)]
+struct TenantBytes {
+    recent: AtomicUsize,
+    fan_outs: AtomicUsize,
+    spellings: AtomicUsize,
 }
 
 /// The sizes of a tenant that count towards those of all tenants.
@@ -64,6 +74,7 @@ impl Tenant {
             shared: SharedState::new(state),
             spellings: RwLock::new(Table::new(spelling_limits(limits))),
             last_used: AtomicU64::new(0),
+            bytes: TenantBytes::default(),
             is_forgotten: AtomicBool::new(false),
             limits,
             budget,
@@ -84,7 +95,12 @@ impl Tenant {
 
     /// Returns the number of its bytes that count towards `store.max_bytes`.
     pub(super) fn kept_bytes(&self) -> usize {
-        self.look(|state| state.fan_outs.bytes()) + self.spellings(Table::bytes)
+        self.bytes.fan_outs.load(Relaxed).saturating_add(self.bytes.spellings.load(Relaxed))
+    }
+
+    /// Returns the number of bytes of its recent requests.
+    pub(super) fn recent_bytes(&self) -> usize {
+        self.bytes.recent.load(Relaxed)
     }
 
     /// Forgets which spellings came first; `false` if there were none. A conversation that depends on its own has them.
@@ -94,7 +110,7 @@ impl Tenant {
         *table = Table::new(spelling_limits(self.limits));
         let after = table.bytes();
         drop(table);
-        self.budget.change(ByteKind::Spellings, before, after);
+        self.count_spellings(before, after);
         after < before
     }
 
@@ -119,12 +135,21 @@ impl Tenant {
     }
 
     fn count(&self, before: Sizes, after: Sizes) {
-        self.budget.change(ByteKind::Recent, before.recent_bytes, after.recent_bytes);
-        self.budget.change(ByteKind::FanOuts, before.fork_bytes, after.fork_bytes);
+        let [recent, forks] =
+            [[before.recent_bytes, after.recent_bytes], [before.fork_bytes, after.fork_bytes]];
+        self.budget.change(ByteKind::Recent, recent[0], recent[1]);
+        change(&self.bytes.recent, recent[0], recent[1]);
+        self.budget.change(ByteKind::FanOuts, forks[0], forks[1]);
+        change(&self.bytes.fan_outs, forks[0], forks[1]);
         change(&self.counts.forks, before.forks, after.forks);
         for (layer, total) in self.counts.prefixes.iter().enumerate() {
             change(total, before.prefixes[layer], after.prefixes[layer]);
         }
+    }
+
+    fn count_spellings(&self, before: usize, after: usize) {
+        self.budget.change(ByteKind::Spellings, before, after);
+        change(&self.bytes.spellings, before, after);
     }
 }
 
@@ -152,7 +177,7 @@ impl TenantAccess for Tenant {
         table.remember(news);
         let after = table.bytes();
         drop(table);
-        self.budget.change(ByteKind::Spellings, before, after);
+        self.count_spellings(before, after);
     }
 
     fn weights(&self, model: &str) -> Weights {

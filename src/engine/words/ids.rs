@@ -5,7 +5,7 @@ use std::fmt;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 /// The digest of whoever pays: every credential header of a request.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub [u8; 32]);
 
 impl TenantId {

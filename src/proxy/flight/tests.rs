@@ -27,7 +27,7 @@ fn proceeds(home: &Home, question: &str, ticket: u64) -> Next {
 #[tokio::test(start_paused = true)]
 async fn a_request_of_a_forgotten_tenant_makes_a_new_one_known_and_holds_nobody_up() {
     let limits = Limits { max_bytes: 1 << 26, recent_bytes: 1 << 26, tenant_share: 1.0 };
-    let store = Store::new(limits, Rules::default(), GateSettings::default());
+    let store = Arc::new(Store::new(limits, Rules::default(), GateSettings::default()));
     let tenant = store.admit(&TENANT, &store.tenant(&TENANT));
     let home = Home { tenant, policy: Arc::new(policy()), clock: Arc::new(Clock::new()) };
     let Next::Send(leader) = proceeds(&home, "Why?", 1) else { panic!("it waits") };
