@@ -9,11 +9,14 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::time::{Instant, timeout_at};
 
 use super::decode::{Decoder, Sink};
 
 /// Errors are a few hundred bytes; of a longer one the rest does not matter.
 const PEEK_BYTES_MAX: usize = 64 << 10;
+/// They come together with their head. What comes later is not waited for: the client is to hear of the error at once.
+const PEEK_TIME_MAX: Duration = Duration::from_millis(250);
 
 pub struct UpstreamBody {
     /// Frames that were read from it and have yet to be relayed.
@@ -26,12 +29,13 @@ impl UpstreamBody {
         UpstreamBody { seen: VecDeque::new(), rest: body }
     }
 
-    /// The beginning of the body, decoded; all of it is still relayed. Waits no longer than `idle` for each part.
-    pub async fn peek(&mut self, headers: &HeaderMap, idle: Duration) -> Vec<u8> {
+    /// The beginning of the body, decoded, as far as it comes at once; all of it is still relayed.
+    pub async fn peek(&mut self, headers: &HeaderMap) -> Vec<u8> {
+        let deadline = Instant::now() + PEEK_TIME_MAX;
         let mut decoder = Decoder::new(headers, Text(Vec::new()), PEEK_BYTES_MAX);
         let mut read = 0;
         while read < PEEK_BYTES_MAX && !self.rest.is_end_stream() {
-            let Ok(Some(frame)) = tokio::time::timeout(idle, self.rest.frame()).await else { break };
+            let Ok(Some(frame)) = timeout_at(deadline, self.rest.frame()).await else { break };
             let data = frame.as_ref().ok().and_then(Frame::data_ref);
             read += data.map_or(PEEK_BYTES_MAX, Bytes::len);
             if let (Some(decoder), Some(data)) = (&mut decoder, data) {

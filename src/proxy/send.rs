@@ -118,7 +118,7 @@ impl Proxy {
         let status = answer.response.status().as_u16();
         ThreadRefusal::of(status, b"")?;
         let headers = answer.response.headers().clone();
-        let said = answer.response.body_mut().peek(&headers, self.config.upstream.idle).await;
+        let said = answer.response.body_mut().peek(&headers).await;
         ThreadRefusal::of(status, &said)
     }
 
@@ -136,8 +136,12 @@ impl Proxy {
         if !matches!(status, 400 | 413 | 415 | 422) {
             return None;
         }
-        let headers = answer.response.headers().clone();
-        let said = answer.response.body_mut().peek(&headers, self.config.upstream.idle).await;
+        // Only a 400 has more to say than its status.
+        let mut said = Vec::new();
+        if status == 400 {
+            let headers = answer.response.headers().clone();
+            said = answer.response.body_mut().peek(&headers).await;
+        }
         UpstreamRefusal::of(status, &said)
     }
 

@@ -1,8 +1,11 @@
 //! An upstream that refuses what was added: the client gets the answer to its own bytes.
 
+use forkpoint::config::Mode;
 use forkpoint::sim::faults::{FaultCondition, Rule};
 use forkpoint::sim::{InjectedFault, Sim};
 
+use crate::harness::peer::Peer;
+use crate::harness::{Forkpoint, Upstream, post};
 use crate::workload::{Behaviour, Client, Exchange, Line, Shape, play};
 
 use super::{Stage, simulator};
@@ -87,4 +90,50 @@ async fn a_refusal_of_what_was_not_changed_is_not_repeated() {
     let client = &mut Client::new(Shape::Framework, Behaviour::WellBehaved, 5);
     let exchange = play(client, &stage.line(), 1).await.remove(0);
     assert_eq!((exchange.status, stage.sim.requests().len()), (400, 1));
+}
+
+/// The beginning of an error that never ends.
+const TRICKLE: &str = r#"{"type":"error","error":{"#;
+
+fn trickling(status: u16) -> String {
+    format!("HTTP/1.1 {status} No\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{TRICKLE}")
+}
+
+/// A client's first request, on its way to an upstream that the test plays.
+async fn asks(forkpoint: &Forkpoint, behaviour: Behaviour, shape: Shape) -> (Peer, Vec<u8>) {
+    let letter = Client::new(shape, behaviour, 5).letter();
+    let headers: String = letter.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let mut client = forkpoint.client().await;
+    client.send(&post(letter.target, &headers, &letter.body)).await;
+    (client, letter.body.to_vec())
+}
+
+/// Neither side waits for the end of an answer that has been decided by its beginning.
+#[tokio::test]
+async fn a_refusal_that_trickles_is_acted_on_at_once() {
+    for status in [400, 413, 415, 422] {
+        let upstream = Upstream::bind().await;
+        let forkpoint = Forkpoint::with(&upstream.url(), |config| config.server.mode = Mode::Align).await;
+        let (mut client, body) = asks(&forkpoint, Behaviour::Naive, Shape::Tools).await;
+        let (mut refusing, first) = upstream.asked().await;
+        assert!(has_marker(&first.body), "{status}");
+        refusing.send(trickling(status).as_bytes()).await;
+        let (mut server, second) = upstream.asked().await;
+        assert_eq!(second.body, body, "{status}: as it came");
+        server.send(trickling(status).as_bytes()).await;
+        assert_eq!(client.head().await.status(), status);
+        client.through(TRICKLE.as_bytes()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_that_trickles_is_passed_on_at_once_if_nothing_was_changed() {
+    let upstream = Upstream::bind().await;
+    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.server.mode = Mode::Align).await;
+    let (mut client, body) = asks(&forkpoint, Behaviour::WellBehaved, Shape::Framework).await;
+    let (mut server, asked) = upstream.asked().await;
+    assert_eq!(asked.body, body);
+    server.send(trickling(400).as_bytes()).await;
+    assert_eq!(client.head().await.status(), 400);
+    client.through(TRICKLE.as_bytes()).await;
 }
