@@ -166,10 +166,31 @@ impl Anatomy {
         self.member(body, "thread").is_some_and(|value| &body[value.clone()] != b"null")
     }
 
-    /// `metadata.user_id`, which Claude Code fills with its session.
+    /// `metadata.user_id`, which Claude Code fills with its session. If there are several, all of them: whoever adds one
+    /// to that of somebody else is another user.
     pub fn user_id<'a>(&self, body: &'a [u8]) -> Option<Cow<'a, str>> {
-        let metadata = self.member(body, "metadata")?;
-        json::text(body, &json::member(body, metadata.start, "user_id")?)
+        let mut found = Vec::new();
+        for member in self.members.iter().filter(|member| is_key(body, &member.key, "metadata")) {
+            let walked = json::walk_object(body, member.value.start, |key, start| {
+                let end = json::value_end(body, start)?;
+                if is_key(body, &key, "user_id") {
+                    found.push(start..end);
+                }
+                Ok(end)
+            });
+            if walked.is_err() {
+                return None;
+            }
+        }
+        match &found[..] {
+            [] => None,
+            [only] => json::text(body, only),
+            several => {
+                let all: Vec<_> =
+                    several.iter().map(|id| String::from_utf8_lossy(&body[id.clone()])).collect();
+                Some(Cow::Owned(all.join(",")))
+            }
+        }
     }
 
     /// Returns the path of a piece as a person would write it: `tools[3]`, `messages[2].content[0]`.
@@ -462,6 +483,14 @@ mod tests {
         assert_eq!(anatomy.model(BODY).unwrap(), "m");
         assert!(anatomy.stream(BODY));
         assert_eq!(anatomy.user_id(BODY).unwrap(), "u1");
+        for twice in [
+            r#"{"metadata":{"user_id":"a","user_id":"b"}}"#,
+            r#"{"metadata":{"user_id":"a"},"metadata":{"user_id":"b"}}"#,
+            r#"{"metadata":{"user_id":"a"},"metad\u0061ta":{"user\u005fid":"b"}}"#,
+        ] {
+            let anatomy = Anatomy::read(twice.as_bytes()).unwrap();
+            assert_eq!(anatomy.user_id(twice.as_bytes()).unwrap(), r#""a","b""#, "{twice}");
+        }
         let odd = br#"{"model":7,"stream":"true","metadata":[1]}"#;
         let anatomy = Anatomy::read(odd).unwrap();
         assert_eq!((anatomy.model(odd), anatomy.stream(odd), anatomy.user_id(odd)), (None, false, None));

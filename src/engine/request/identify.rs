@@ -60,11 +60,10 @@ pub struct TenantRule<'a> {
 
 /// `own` are families of clients that are known beside [`clients`]'.
 pub fn sender(headers: &HeaderMap, rule: TenantRule<'_>, own: &[String]) -> Sender {
-    let id = |name: &HeaderName| headers.get(name).map(|value| id_digest(value.as_bytes()));
     Sender {
         tenant: tenant(headers, rule),
         session: session(headers),
-        agent: id(&AGENT),
+        agent: agent(headers),
         client: client(headers, own),
     }
 }
@@ -180,6 +179,12 @@ fn session(headers: &HeaderMap) -> Option<Session> {
     Some(Session { shown: shown?, hints: id_digest(&material) })
 }
 
+/// The agent that the headers name; several names are another one than each of them.
+fn agent(headers: &HeaderMap) -> Option<IdDigest> {
+    let names: Vec<&[u8]> = headers.get_all(&AGENT).iter().map(http::HeaderValue::as_bytes).collect();
+    (!names.is_empty()).then(|| id_digest(&names.join(&b", "[..])))
+}
+
 fn id_digest(id: &[u8]) -> IdDigest {
     IdDigest(first(blake3::hash(id).as_bytes()))
 }
@@ -288,6 +293,19 @@ mod tests {
         }
         let again = headers(&[("x-other", "1"), (ours, "b"), (theirs, "a")]);
         assert_eq!(sender(&again, RULE, &[]).session.unwrap().hints, hints[4]);
+    }
+
+    #[test]
+    fn every_name_of_an_agent_counts() {
+        let agent = |names: &[&'static str]| {
+            let pairs: Vec<_> = names.iter().map(|name| ("x-claude-code-agent-id", *name)).collect();
+            sender(&headers(&pairs), RULE, &[]).agent
+        };
+        assert_eq!((agent(&[]), agent(&["a"])), (None, Some(id_digest(b"a"))));
+        let all = [agent(&["a"]), agent(&["b"]), agent(&["a", "b"]), agent(&["b", "a"])];
+        for (number, one) in all.iter().enumerate() {
+            assert!(all[..number].iter().all(|other| other != one), "{number}");
+        }
     }
 
     #[test]

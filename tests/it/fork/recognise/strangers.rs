@@ -4,7 +4,8 @@
 use serde_json::{Value, json};
 
 use crate::fork::talk::{
-    Call, Talk, agent_call, assistant, directive, newcomer, parent, result, text, tool_use, user,
+    Call, Talk, agent_call, assistant, directive, events, newcomer, parent, result, streamed, text, tool_use,
+    user,
 };
 
 /// A fan-out of two under one key, without hints.
@@ -142,6 +143,50 @@ async fn a_client_does_not_overrule_the_session_that_its_gateway_names() {
     )
     .await;
     talk.ask(&gateway(child(), "anna")).await.child();
+}
+
+/// The names of a session that a request carries: two headers and a member of its body, none, once or twice.
+const NAMED: [(&str, &str); 14] = [
+    ("", ""),
+    ("x-forkpoint-session: anna\r\n", ""),
+    ("x-forkpoint-session: bert\r\n", ""),
+    ("x-claude-code-session-id: anna\r\n", ""),
+    ("x-claude-code-session-id: bert\r\n", ""),
+    ("x-forkpoint-session: anna\r\nx-claude-code-session-id: bert\r\n", ""),
+    ("x-forkpoint-session: bert\r\nx-claude-code-session-id: anna\r\n", ""),
+    ("x-forkpoint-session: anna\r\nx-forkpoint-session: bert\r\n", ""),
+    ("x-forkpoint-session: bert\r\nx-forkpoint-session: anna\r\n", ""),
+    ("x-claude-code-session-id: bert\r\nx-claude-code-session-id: anna\r\n", ""),
+    ("", r#""metadata":{"user_id":"anna"},"#),
+    ("", r#""metadata":{"user_id":"bert"},"#),
+    ("", r#""metadata":{"user_id":"bert","user_id":"anna"},"#),
+    ("x-forkpoint-session: bert\r\n", r#""metadata":{"user_id":"anna"},"#),
+];
+
+#[tokio::test]
+async fn only_a_child_with_all_names_of_its_parents_session_is_its_child() {
+    let talk = Talk::new().await;
+    let send = async |call: Call, (headers, member): (&str, &str), blocks: &[Value], id: &str| {
+        let body = call.body.to_string().replacen('{', &format!("{{{member}"), 1);
+        let answer = streamed(&events(id, body.len() / 4, blocks));
+        talk.answered_as_spelt(&format!("{}{headers}", call.headers), body.as_bytes(), answer).await
+    };
+    for (number, parents) in NAMED.into_iter().enumerate() {
+        let task = directive(&format!("part number {number}"));
+        let tasks = [task.clone(), directive(&format!("the rest of {number}"))];
+        let calls: Vec<Value> = tasks
+            .iter()
+            .enumerate()
+            .map(|(call, task)| agent_call(&format!("t{number}_{call}"), task))
+            .collect();
+        let opening = parent(&format!("Survey number {number}."));
+        send(opening, parents, &calls, &format!("msg_{number}")).await;
+        for (other, childs) in NAMED.into_iter().enumerate() {
+            let told = send(newcomer(task.as_str()), childs, &[text("Done.")], "msg_child").await;
+            let role = told.role();
+            assert_eq!(role == "child", number == other, "{role}: {parents:?} and {childs:?}");
+        }
+    }
 }
 
 /// One product, one key, many users, and a template that differs in a word.
