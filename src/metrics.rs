@@ -16,7 +16,7 @@ use prometheus::{
 pub use series::{Alike, Series};
 
 use crate::engine::request::clients::{NONE, OTHER};
-use crate::engine::words::TenantId;
+use crate::engine::words::{Step, TenantId};
 
 /// From a microsecond to 100 ms: what the proxy itself adds.
 const OVERHEAD_BUCKETS: &[f64] =
@@ -76,6 +76,10 @@ macro_rules! metrics {
                     $($name,)*
                 };
                 metrics.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+                // The first one has to show as an increase.
+                for step in Step::ALL {
+                    metrics.panics_total.with_label_values(&[step.as_str()]);
+                }
                 Ok(metrics)
             }
         }
@@ -98,6 +102,8 @@ metrics! {
     fallbacks_total: IntCounterVec["reason"];
     /// Requests that forkpoint answered itself, by reason.
     refused_total: IntCounterVec["reason"];
+    /// Bugs of forkpoint that were caught and cost nobody an answer, by step. Those in align and fork are reasons: internal.
+    panics_total: IntCounterVec["step"];
     /// Tokens as the upstream billed them: uncached, cache_read, cache_write_5m, cache_write_1h or output.
     tokens_total: IntCounterVec["role", "model", "kind"];
     /// Tokens as the upstream billed them, by tenant: its name, or eight digits of its digest.
@@ -233,6 +239,11 @@ impl Metrics {
         {
             let _ = self.prefix_info.remove_label_values(&oldest);
         }
+    }
+
+    /// Counts a bug that was caught.
+    pub fn panicked(&self, step: Step) {
+        self.panics_total.with_label_values(&[step.as_str()]).inc();
     }
 
     /// Gives tenants the names that are shown for them, by the digits of their digest. The first caller counts.

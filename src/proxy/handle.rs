@@ -209,7 +209,10 @@ impl Proxy {
     fn read(&self, body: &Bytes, mode: ReadMode, exchange: &mut Exchange) -> Result<Option<Read>, Reason> {
         let started = Instant::now();
         let read = AssertUnwindSafe(|| self.recall(body, mode, &mut exchange.facts));
-        let read = std::panic::catch_unwind(read).unwrap_or(Err(Reason::Internal));
+        let read = std::panic::catch_unwind(read).unwrap_or_else(|_| {
+            self.metrics.panicked(Step::Read);
+            Err(Reason::Internal)
+        });
         let facts = &mut exchange.facts;
         if let Err(reason) = read {
             facts.plan = Plan::Passthrough(reason);

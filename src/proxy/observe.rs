@@ -8,6 +8,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -19,7 +20,9 @@ use crate::config::Limits;
 use crate::engine::answer::sse::Framer;
 use crate::engine::answer::turn::{Block, Turn, TurnBuilder, TurnLimits};
 use crate::engine::answer::usage::Usage;
-use crate::engine::words::Ending;
+use crate::engine::tenant::Flight;
+use crate::engine::words::{Ending, Step};
+use crate::metrics::Metrics;
 
 use super::Proxy;
 use super::answer::UpstreamBody;
@@ -31,6 +34,7 @@ use super::forward::{self, BoxError};
 use super::handle::Answered;
 use super::headers;
 use super::large;
+use super::panic_injection::PanicInjection;
 use super::slow_reader;
 use super::stall::Stall;
 
@@ -57,10 +61,11 @@ pub(super) fn relay(answered: Answered, mut exchange: Exchange, proxy: &Proxy) -
     let idle = Stall::new(config.upstream.idle);
     let (ended, unflushed, broken) = (false, false, None);
     let position = flight.map_or(Position::Unknown, Position::Sent);
-    let watch = Watch { observer, exchange: Some(exchange), position };
+    let (metrics, panics) = (Arc::clone(&proxy.metrics), Arc::clone(&proxy.panics));
+    let watch = Watch { metrics, panics, observer, exchange: Some(exchange), position };
     let mut tee = Tee { body, watch, ended, idle, unflushed, broken, _slot: slot };
     if head.status.is_success() {
-        tee.guarded(|watch| watch.accepted(proxy));
+        large::aside(tee.watch.work_bytes(), || tee.guarded(Step::Observe, |watch| watch.accepted(proxy)));
     }
     // An answer without a body is never polled.
     if tee.body.is_end_stream() {
@@ -133,20 +138,23 @@ impl Tee {
     }
 
     fn see(&mut self, data: &Bytes) {
-        self.guarded(|watch| watch.see(data));
+        self.guarded(Step::Observe, |watch| watch.see(data));
     }
 
     fn end(&mut self, ending: Ending) {
         if !std::mem::replace(&mut self.ended, true) {
-            let bytes = self.watch.exchange.as_ref().and_then(|exchange| exchange.facts.received_bytes);
-            large::aside(bytes.unwrap_or(0), || self.guarded(|watch| watch.end(ending)));
+            large::aside(self.watch.work_bytes(), || self.guarded(Step::Settle, |watch| watch.end(ending)));
         }
     }
 
     /// Lets the watch work. If it panics, the exchange is recorded as far as it is known, and watched no more.
-    fn guarded(&mut self, work: impl FnOnce(&mut Watch)) {
-        let watched = std::panic::catch_unwind(AssertUnwindSafe(|| work(&mut self.watch)));
+    fn guarded(&mut self, step: Step, work: impl FnOnce(&mut Watch)) {
+        let watched = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            self.watch.panics.at(step);
+            work(&mut self.watch);
+        }));
         if watched.is_err() {
+            self.watch.metrics.panicked(step);
             self.watch.observer = None;
             let position = std::mem::replace(&mut self.watch.position, Position::Unknown);
             let exchange = self.watch.exchange.take();
@@ -158,6 +166,8 @@ impl Tee {
 
 /// The observer of an answer, and what it is told to.
 struct Watch {
+    metrics: Arc<Metrics>,
+    panics: Arc<PanicInjection>,
     observer: Option<Observer>,
     /// Taken at the end.
     exchange: Option<Exchange>,
@@ -174,6 +184,19 @@ enum Position {
 }
 
 impl Watch {
+    /// About how many bytes are worked on when the request is accepted, and when its answer has ended.
+    fn work_bytes(&self) -> usize {
+        let flight = match &self.position {
+            Position::Unknown => None,
+            Position::Sent(flight) => flight.flight(),
+            Position::Accepted(flight) => flight.accepted().map(|accepted| &*accepted.flight),
+        };
+        let facts = self.exchange.as_ref().map(|exchange| &exchange.facts);
+        let received = facts.and_then(|facts| facts.received_bytes).unwrap_or(0);
+        let answered = facts.map_or(0, |facts| facts.answer_bytes as usize);
+        received.max(answered).max(flight.map_or(0, Flight::compared_bytes))
+    }
+
     /// The upstream took the request.
     fn accepted(&mut self, proxy: &Proxy) {
         let Position::Sent(flight) = std::mem::replace(&mut self.position, Position::Unknown) else { return };
@@ -229,7 +252,7 @@ impl Watch {
             Position::Unknown => exchange.finish(ending, turn, None),
             Position::Sent(flight) => exchange.finish(ending, turn, flight.flight()),
             Position::Accepted(flight) => {
-                let prices = std::sync::Arc::clone(&flight.policy().prices);
+                let prices = Arc::clone(&flight.policy().prices);
                 match flight.settle(turn, &exchange.metrics) {
                     Some((settlement, flight)) => {
                         exchange.settled(ending, turn, settlement, &flight, &prices)

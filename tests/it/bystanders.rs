@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forkpoint::config::Mode;
 use serde_json::{Value, json};
 
-use crate::fork::talk::{Call, Talk, directive, newcomer, parent};
+use crate::fork::talk::{Call, Talk, assistant, directive, events, newcomer, parent, streamed, text, user};
 use crate::workload::tool;
 
 /// The longest that anybody else may wait.
@@ -45,6 +45,7 @@ async fn longest_wait(talk: &Talk, hostile: impl Future<Output = ()> + Send + 's
 }
 
 const CHILDREN: usize = 3;
+const LINE_BYTES: usize = 4 << 20;
 
 /// A parent and its children that bring the same in great numbers.
 async fn fan_out_of_many(what: &str, bring: fn(Call) -> Call) {
@@ -115,6 +116,37 @@ async fn nobody_waits_for_the_comparison_of_many_betas() {
     fan_out_of_many("betas", |call| {
         let betas: Vec<String> = (0..15_000).map(|number| number.to_string()).collect();
         call.with("anthropic-beta", &betas.join(","))
+    })
+    .await;
+}
+
+/// A system prompt of one line of this many bytes, with `word` in every second place.
+fn one_line(word: &str, bytes: usize) -> Value {
+    let pair = format!("same {word} ");
+    json!([{"type": "text", "text": pair.repeat(bytes / pair.len())}])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn nobody_waits_for_the_comparison_of_two_long_texts() {
+    nobody_waits("long texts", || async {
+        let talk = Arc::new(Talk::new().await);
+        let hostile = Arc::clone(&talk);
+        let words = [text("Here is what I found.")];
+        let opening = newcomer("Good morning.");
+        let next = opening.clone().then(assistant(&words)).then(user("And now?"));
+        // Written before the clock starts: what a test does itself must delay nobody.
+        let turns = [(opening, "one"), (next, "two")].map(|(call, word)| {
+            let call = call.and("system", one_line(word, LINE_BYTES));
+            (call.headers.clone(), serde_json::to_vec(&call.body).unwrap())
+        });
+        let answer = streamed(&events("msg_long", LINE_BYTES / 4, &words));
+        longest_wait(&talk, async move {
+            for (headers, body) in turns {
+                let told = hostile.answered_as_spelt(&headers, &body, answer.clone()).await;
+                assert_eq!(told.reply.status(), 200);
+            }
+        })
+        .await
     })
     .await;
 }

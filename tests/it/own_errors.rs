@@ -2,7 +2,7 @@
 
 use forkpoint::proxy::panic_injection::Step;
 
-use crate::harness::samples::{PROMPT, message};
+use crate::harness::samples::{MESSAGE, PROMPT, message};
 use crate::harness::{Forkpoint, Upstream, call, get};
 
 #[tokio::test]
@@ -61,5 +61,23 @@ async fn a_bug_of_ours_costs_nobody_an_answer() {
         forkpoint.recorded(1).await;
         let counted = forkpoint.metric("forkpoint_passthrough_total", &["reason=\"internal\""]);
         assert_eq!(counted, 1.0, "{step:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_bug_of_ours_after_the_answer_is_counted_and_costs_nobody_a_connection() {
+    let times = 2;
+    for step in [Step::Observe, Step::Settle] {
+        let upstream = Upstream::answering(&message()).await;
+        let forkpoint = Forkpoint::before(&upstream.url()).await;
+        forkpoint.proxy.panics().inject(step);
+        let mut client = forkpoint.client().await;
+        for _ in 0..times {
+            let reply = client.ask(&call(PROMPT)).await;
+            assert_eq!((reply.status(), &*reply.body), (200, MESSAGE.as_bytes()), "{step:?}");
+        }
+        forkpoint.recorded(times).await;
+        let label = format!("step=\"{}\"", step.as_str());
+        assert!(forkpoint.metric("forkpoint_panics_total", &[&label]) >= f64::from(times), "{step:?}");
     }
 }

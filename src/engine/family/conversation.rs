@@ -157,6 +157,14 @@ impl Trace {
         }
     }
 
+    /// The number of bytes that went out.
+    pub fn sent_bytes(&self) -> usize {
+        match &self.forwarded {
+            Forwarded::Whole(request) => request.body().len(),
+            Forwarded::InParts(request) => request.body_bytes(),
+        }
+    }
+
     /// Returns the part that this shares with others, and keeps in memory with them.
     pub fn shared(&self) -> Option<&Shared> {
         match &self.forwarded {

@@ -140,6 +140,13 @@ impl Flight {
         self.plan == Plan::Forked
     }
 
+    /// The number of bytes of the larger of the two requests that are compared when this one is answered: itself, and
+    /// the one that it continues.
+    pub fn compared_bytes(&self) -> usize {
+        let before = self.request.arrival.predecessor().map_or(0, |before| before.trace.sent_bytes());
+        self.trace.sent_bytes().max(before)
+    }
+
     /// Returns true if a conversation of its own words begins with it. A forked child has its parent's tools, and says
     /// nothing about how the conversations of those go on.
     pub(super) fn starts(&self) -> bool {

@@ -74,6 +74,10 @@ shown_enums! {
         Align = "align",
         /// A child is put on its parent's prefix.
         Fork = "fork",
+        /// A part of the answer is watched.
+        Observe = "observe",
+        /// What the answer has shown is learned and reported.
+        Settle = "settle",
     }
 
     /// The part of a request in a fan-out.

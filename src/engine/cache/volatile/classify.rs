@@ -10,6 +10,8 @@ const WORD_BYTES_MAX: usize = 512;
 const GIT_LINE_BYTES_MAX: usize = 512;
 /// A region of more words, or of more lines, is looked at no further.
 const WORDS_MAX: usize = 64;
+/// So much of a region's lines is looked at for what `git` prints.
+const GIT_BYTES_MAX: usize = WORDS_MAX * GIT_LINE_BYTES_MAX;
 /// How far around a region its neighbours are looked for.
 const CONTEXT_BYTES: usize = 64;
 
@@ -32,7 +34,8 @@ const MONTHS: [&str; 12] = [
 /// The kind of a region: what both versions look like.
 pub fn kind(versions: [&[u8]; 2], region: &Region) -> VolatileKind {
     let is_git = [0, 1].into_iter().any(|side| {
-        let lines = versions[side][region.lines[side].clone()].split(|byte| *byte == b'\n');
+        let lines = &versions[side][region.lines[side].clone()];
+        let lines = lines[..lines.len().min(GIT_BYTES_MAX)].split(|byte| *byte == b'\n');
         lines.take(WORDS_MAX).any(|line| escaped_lines(line).into_iter().take(WORDS_MAX).any(is_git_line))
     });
     if is_git {

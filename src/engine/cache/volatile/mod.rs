@@ -4,8 +4,8 @@
 //! such texts, so that somebody can move them behind the last breakpoint: it changes nothing itself. It answers with
 //! kinds and places and never with text.
 //!
-//! Two versions of one piece are compared line by line and then word by word, in linear time and with few enough
-//! answers to be read ([`CHANGES_MAX`]). What changed is named by its look and, for dates and git, by the words
+//! Two versions of one piece are compared line by line and then word by word, in linear time, up to a number of bytes
+//! ([`COMPARED_BYTES_MAX`]) and with few enough answers to be read ([`CHANGES_MAX`]). What changed is named by its look and, for dates and git, by the words
 //! around it.
 
 mod regions;
@@ -21,6 +21,10 @@ use regions::{Region, regions};
 
 /// Changes reported for one request: the first ones cost the most, and the rest repeats them.
 pub const CHANGES_MAX: usize = 32;
+
+/// The bytes that are compared word by word for one request, in each version. Far more than any system prompt that a
+/// person wrote; in others the first changes say enough.
+const COMPARED_BYTES_MAX: usize = 512 << 10;
 
 /// Changes of one kind that are at most this many bytes apart are one: a weekday and the day after it.
 const MERGE_BYTES: usize = 16;
@@ -48,8 +52,10 @@ pub fn volatile(
 ) -> Vec<Volatile> {
     let cached = prefix_bytes(second.anatomy, cached_to);
     let mut found = Vec::new();
+    let mut room = COMPARED_BYTES_MAX;
     for (index, piece) in second.anatomy.pieces.iter().enumerate() {
-        if found.len() >= CHANGES_MAX || second.anatomy.layer(index) == Layer::Messages {
+        let is_over = found.len() >= CHANGES_MAX || room == 0;
+        if is_over || second.anatomy.layer(index) == Layer::Messages {
             break;
         }
         let Some(old) = counterpart(first, second, index) else { continue };
@@ -58,7 +64,9 @@ pub fn volatile(
         }
         let before = prefix_bytes(second.anatomy, index);
         let (layer, path) = (second.anatomy.layer(index), second.anatomy.path(index));
-        for (kind, spans) in changes(first.body, old, second.body, piece) {
+        let changed = changes([first.body, second.body], [old, piece], room);
+        room = room.saturating_sub(old.span.len().max(piece.span.len()));
+        for (kind, spans) in changed {
             let left = piece.span.end.saturating_sub(spans[1].start) as u64;
             let paid = cached.saturating_sub(before.saturating_sub(left));
             let tokens = (paid as f64 * tokens_per_byte) as u64;
@@ -86,15 +94,15 @@ fn is_changed(first: &Subject<'_>, old: &Piece, second: &Subject<'_>, new: &Piec
         && compare(first, old, second, new) == DivergenceKind::Meaning
 }
 
-/// The changes within one piece, those that belong together as one.
-fn changes(one: &[u8], old: &Piece, two: &[u8], new: &Piece) -> Vec<(VolatileKind, [Span; 2])> {
+/// The changes within one piece, those that belong together as one. `room`: the bytes of each version to compare.
+fn changes([one, two]: [&[u8]; 2], [old, new]: [&Piece; 2], room: usize) -> Vec<(VolatileKind, [Span; 2])> {
     let texts = match (old.text(), new.text()) {
         (Some(old), Some(new)) => [old, new],
         _ => [old.span.clone(), new.span.clone()],
     };
     let versions = [&one[texts[0].clone()], &two[texts[1].clone()]];
     let mut found: Vec<(VolatileKind, [Span; 2])> = Vec::new();
-    for region in regions(versions) {
+    for region in regions(versions, room) {
         let kind = classify::kind(versions, &region);
         let Region { spans, .. } = region;
         let spans =

@@ -3,7 +3,8 @@
 //! Texts are compared as they are in the body: a line ends at the escape `\n` or at a line break between tokens.
 //! Equal lines at both ends are left out. In between, where lines differ, the versions fall into step again at the
 //! nearest lines that are equal ([`RESYNC_LINES`]); if there are none, the rest is one region. So the work is linear
-//! in the text, plus a constant per region, of which there are few.
+//! in the text, plus a constant per region, of which there are few. Of a long text only a part is compared, from the
+//! first difference on.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
@@ -12,6 +13,9 @@ use crate::engine::request::json::Span;
 
 /// How far ahead equal lines are looked for.
 const RESYNC_LINES: usize = 32;
+
+/// Before the first difference in a long text, and behind the last, this much of a line is looked at too.
+const MARGIN_BYTES: usize = 512;
 
 /// A place where two versions differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,8 +26,43 @@ pub struct Region {
     pub lines: [Span; 2],
 }
 
-/// At most [`CHANGES_MAX`] regions, in order.
-pub fn regions(versions: [&[u8]; 2]) -> Vec<Region> {
+/// At most [`CHANGES_MAX`] regions, in order. Of versions that are longer than `room`, so many bytes are compared, and
+/// what comes behind is left out.
+pub fn regions(versions: [&[u8]; 2], room: usize) -> Vec<Region> {
+    if versions.iter().all(|version| version.len() <= room) {
+        return regions_within(versions);
+    }
+    let parts = parts_that_differ(versions, room);
+    let mut found = regions_within([0, 1].map(|side| &versions[side][parts[side].clone()]));
+    for region in &mut found {
+        for side in [0, 1] {
+            let start = parts[side].start;
+            for span in [&mut region.spans[side], &mut region.lines[side]] {
+                *span = start + span.start..start + span.end;
+            }
+        }
+    }
+    found
+}
+
+/// The part of each version from shortly before the first difference to shortly behind the last, at most `room` bytes.
+fn parts_that_differ([one, two]: [&[u8]; 2], room: usize) -> [Span; 2] {
+    let shorter = one.len().min(two.len());
+    let same = one.iter().zip(two).take_while(|(one, two)| one == two).count();
+    let behind = one[same..].iter().rev().zip(two[same..].iter().rev());
+    let behind = behind.take(shorter - same).take_while(|(one, two)| one == two).count();
+    let mut start = same.saturating_sub(MARGIN_BYTES);
+    // An escape is not taken apart.
+    while start > 0 && one[start - 1] == b'\\' {
+        start -= 1;
+    }
+    [one, two].map(|version| {
+        let end = version.len() - behind + MARGIN_BYTES;
+        start..end.min(version.len()).min(start + room)
+    })
+}
+
+fn regions_within(versions: [&[u8]; 2]) -> Vec<Region> {
     let lines = versions.map(lines);
     let equal = |one: &TextLine, two: &TextLine| {
         one.hash == two.hash && versions[0][one.span.clone()] == versions[1][two.span.clone()]

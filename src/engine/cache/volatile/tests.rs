@@ -248,12 +248,30 @@ fn many_changes_are_bounded() {
     assert!(kinds_of(&words, &words.replace("word", "term")).len() <= CHANGES_MAX);
 }
 
+#[test]
+fn of_a_long_text_the_first_changes_are_told_wherever_they_stand() {
+    let text = |before: usize, date: &str, changed: &str| {
+        format!("{}\\ today is {date} {}", "word ".repeat(before), changed.repeat(COMPARED_BYTES_MAX / 5))
+    };
+    for before in [0, COMPARED_BYTES_MAX] {
+        let [one, two] = [("2026-11-16", "same one "), ("2026-11-17", "same two ")]
+            .map(|(date, word)| text(before, date, word));
+        let found = changes_of(&one, &two);
+        assert_eq!(found[0], change("date", "2026-11-16", "2026-11-17"));
+        assert!((2..=CHANGES_MAX).contains(&found.len()), "{}", found.len());
+        assert_eq!(found[1].0, "other");
+    }
+    let long = |end: &str| format!("{} at {end}", "word ".repeat(COMPARED_BYTES_MAX));
+    assert_eq!(changes_of(&long("9:00"), &long("9:01")), [change("clock", "9:00", "9:01")]);
+}
+
 proptest! {
     /// Whatever changed lies within what is told, and what is told is no text without a change.
     #[test]
     fn outside_of_the_regions_both_versions_are_equal(
         one in prop::collection::vec("[ab1,/ \\\\\n\"é]{0,8}", 0..12),
         edits in prop::collection::vec((any::<prop::sample::Index>(), "[ab2: \n\"]{0,6}"), 0..4),
+        room in 0..64_usize,
     ) {
         let mut two = one.clone();
         for (index, text) in edits {
@@ -264,7 +282,11 @@ proptest! {
         }
         let texts = [one.concat(), two.concat()].map(|text| serde_json::to_string(&text).unwrap());
         let versions = [texts[0].as_bytes(), texts[1].as_bytes()];
-        let found = regions(versions);
+        for region in regions(versions, room) {
+            let bounded = [0, 1].map(|side| versions[side].get(region.lines[side].clone()).is_some());
+            prop_assert!(bounded == [true; 2], "{region:?}");
+        }
+        let found = regions(versions, usize::MAX);
         prop_assert_eq!(found.is_empty(), versions[0] == versions[1]);
         let outside = |side: usize| {
             let mut rest = Vec::new();

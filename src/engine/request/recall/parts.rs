@@ -66,6 +66,11 @@ impl InParts {
         &self.reading
     }
 
+    /// The number of its bytes.
+    pub fn body_bytes(&self) -> usize {
+        self.parts.iter().map(Bytes::len).sum()
+    }
+
     /// The request as it was read.
     pub fn whole(&self) -> Remembered {
         Remembered { body: self.parts.concat().into(), reading: Arc::clone(&self.reading) }
