@@ -35,6 +35,8 @@ const CLIENTS_MAX: usize = 64;
 const TENANTS_MAX: usize = 50;
 const FORKS_SHOWN_MAX: usize = 50;
 const NAME_BYTES_MAX: usize = 64;
+/// Longer than any word in the name of a model.
+const WORD_BYTES_MAX: usize = 16;
 
 macro_rules! metrics {
     ($(#[doc = $help:literal] $name:ident: $kind:ident [$($label:literal),*] $(in $buckets:expr)?;)*) => {
@@ -312,6 +314,8 @@ impl MetricFamily {
 /// else is `other`.
 pub struct LabelValues {
     seen: RwLock<HashSet<String>>,
+    /// The first words of the names that were reserved.
+    families: RwLock<HashSet<String>>,
     max: usize,
 }
 
@@ -321,21 +325,34 @@ const GIVEN: [&str; 2] = [NONE, OTHER];
 /// Decides if an unknown name may take one of the free places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admit {
-    /// The upstream vouched for it with a 2xx.
+    /// It is one of a bounded number.
     New,
+    /// The upstream vouched for it with a 2xx, and it is made of short words, of which one is the first word of a reserved
+    /// name: whatever else a client sends in the place of a name, such as a key, is not shown.
+    Akin,
     KnownOnly,
 }
 
 impl LabelValues {
     fn new(max: usize) -> LabelValues {
-        LabelValues { seen: RwLock::new(GIVEN.map(str::to_owned).into()), max }
+        let (seen, families) = (RwLock::new(GIVEN.map(str::to_owned).into()), RwLock::default());
+        LabelValues { seen, families, max }
     }
 
     /// Gives these names their places before anybody else comes.
     pub fn reserve<'a>(&self, names: impl Iterator<Item = &'a str>) {
         for name in names {
             self.label(name, Admit::New);
+            let mut families = self.families.write().unwrap_or_else(PoisonError::into_inner);
+            families.extend(words(name).next().map(str::to_owned));
         }
+    }
+
+    /// Returns true if a name looks like one of a reserved name's family.
+    fn is_akin(&self, name: &str) -> bool {
+        let families = self.families.read().unwrap_or_else(PoisonError::into_inner);
+        words(name).all(|word| word.len() <= WORD_BYTES_MAX)
+            && words(name).any(|word| families.contains(word))
     }
 
     /// The label for `name`.
@@ -345,7 +362,12 @@ impl LabelValues {
         }
         let harmless = |b: u8| b.is_ascii_alphanumeric() || b"._:@/-".contains(&b);
         let fits = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(harmless);
-        if admit == Admit::KnownOnly || !fits {
+        let may_enter = match admit {
+            Admit::New => true,
+            Admit::Akin => self.is_akin(name),
+            Admit::KnownOnly => false,
+        };
+        if !fits || !may_enter {
             return OTHER;
         }
         // One at a time, so that two newcomers cannot take the last place together.
@@ -355,6 +377,10 @@ impl LabelValues {
         }
         OTHER
     }
+}
+
+fn words(name: &str) -> impl Iterator<Item = &str> {
+    name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty())
 }
 
 #[cfg(test)]
@@ -407,6 +433,19 @@ mod tests {
         names.reserve(["b", "c"].into_iter());
         assert_eq!(names.label("b", Admit::KnownOnly), "b");
         assert_eq!(names.label("c", Admit::New), "other");
+    }
+
+    #[test]
+    fn only_relatives_of_reserved_names_are_admitted_for_their_looks() {
+        let names = LabelValues::new(GIVEN.len() + 9);
+        names.reserve(["claude-x-1", "house"].into_iter());
+        for akin in ["claude-y", "us.anthropic.claude-x-2-v1:0", "claude-x@20261116", "gateway/house-2"] {
+            assert_eq!(names.label(akin, Admit::Akin), akin);
+        }
+        let key = format!("claude-{}", "kE7".repeat(16));
+        for strange in ["sk-ant-api03-claudius", "0123456789abcdef", "x-1", &key, &"a".repeat(64)] {
+            assert_eq!(names.label(strange, Admit::Akin), "other");
+        }
     }
 
     #[test]

@@ -148,14 +148,12 @@ impl Exchange {
     /// Returns the names shown for model and client. A new name takes one of the bounded places only once the
     /// upstream accepted it.
     pub(super) fn names(&self) -> (String, Option<String>) {
-        let admit = match self.facts.status {
-            Some(status) if status.is_success() => Admit::New,
-            _ => Admit::KnownOnly,
-        };
+        let is_accepted = self.facts.status.is_some_and(|status| status.is_success());
+        let admit = |newcomer: Admit| if is_accepted { newcomer } else { Admit::KnownOnly };
         let model = self.facts.model.as_deref().unwrap_or(NONE);
         let client = self.facts.sender.as_ref().map(|sender| &*sender.client);
-        let client = client.map(|client| self.metrics.clients.label(client, admit).to_owned());
-        (self.metrics.models.label(model, admit).to_owned(), client)
+        let client = client.map(|client| self.metrics.clients.label(client, admit(Admit::New)).to_owned());
+        (self.metrics.models.label(model, admit(Admit::Akin)).to_owned(), client)
     }
 }
 

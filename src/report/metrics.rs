@@ -6,11 +6,14 @@ use http::StatusCode;
 
 use crate::engine::cache::prices::{Cost, Usd};
 use crate::engine::cache::volatile::Volatile;
-use crate::engine::request::clients::NONE;
+use crate::engine::request::clients::{NONE, OTHER};
 use crate::engine::words::{Baseline, FanOutDropped, GateOutcome};
 use crate::metrics::{Alike, Metrics, Series};
 
 use super::record::{ChildTurn, ExchangeRecord};
+
+/// The API's own status for an overload, which nobody registered.
+const OVERLOADED: u16 = 529;
 
 /// Counts one exchange.
 pub fn count(metrics: &Metrics, record: &ExchangeRecord) {
@@ -31,16 +34,27 @@ pub fn count(metrics: &Metrics, record: &ExchangeRecord) {
 /// Returns the counters of requests like this one.
 fn series(metrics: &Metrics, record: &ExchangeRecord) -> std::sync::Arc<Series> {
     let details = &record.details;
-    let status = record.status.and_then(|status| StatusCode::from_u16(status).ok());
     metrics.series(Alike {
         role: details.role,
         plan: details.plan,
         reason: details.is_passed_through.then_some(details.plan_reason),
-        status: Cow::Borrowed(status.as_ref().map_or("none", StatusCode::as_str)),
+        status: status(record.status),
         model: Cow::Borrowed(&record.model),
         client: record.client.as_deref().map(Cow::Borrowed),
         tenant: details.tenant,
     })
+}
+
+/// The label of a status: of those that an upstream may invent only the registered ones are told apart.
+fn status(status: Option<u16>) -> Cow<'static, str> {
+    let is_known = |status: u16| {
+        status == OVERLOADED || StatusCode::from_u16(status).is_ok_and(|it| it.canonical_reason().is_some())
+    };
+    match status {
+        None => Cow::Borrowed(NONE),
+        Some(status) if is_known(status) => Cow::Owned(status.to_string()),
+        Some(_) => Cow::Borrowed(OTHER),
+    }
 }
 
 fn count_request(metrics: &Metrics, series: &Series, record: &ExchangeRecord) {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::harness::http2::{Http2, request};
 use crate::harness::peer::Reply;
 use crate::harness::samples::{self, EVENTS};
-use crate::harness::{Binary, Upstream, post};
+use crate::harness::{Binary, Forkpoint, Upstream, post};
 use crate::traces::receiver::Receiver;
 
 const CANARY: &str = "cAnArY-7f3a";
@@ -176,4 +176,38 @@ async fn a_log_line_holds_digests_ids_and_counts() {
         assert_eq!(digest.len(), digits, "{field}");
         assert!(digest.bytes().all(|b| b.is_ascii_hexdigit()), "{field}: {digest}");
     }
+}
+
+/// Whatever an upstream accepts or invents: names and statuses that nobody knows are counted as others.
+#[tokio::test]
+async fn neither_a_key_in_the_place_of_a_model_nor_an_invented_status_is_a_label() {
+    let status = |request: &Reply| request.head.get("x-status").unwrap();
+    let upstream = Upstream::answering_with(move |request| {
+        format!("HTTP/1.1 {} Told\r\ncontent-length: 2\r\n\r\n{{}}", status(request)).into_bytes()
+    });
+    let upstream = upstream.await;
+    let forkpoint = Forkpoint::before(&upstream.url()).await;
+    let key = "kE7".repeat(22);
+    let mut client = forkpoint.client().await;
+    let mut count = 0;
+    for status in (200..1000).step_by(3).chain([529]) {
+        let body =
+            json!({"model": key[..64], "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
+        let headers = format!("x-api-key: key\r\nx-status: {status}\r\n");
+        // What has no body ends without one.
+        let has_body = !matches!(status, 204 | 205 | 304);
+        if has_body {
+            let reply = client.ask(&post("/v1/messages", &headers, body.to_string().as_bytes())).await;
+            assert_eq!(reply.status(), status);
+            count += 1;
+        }
+    }
+    forkpoint.recorded(count).await;
+    let metrics = forkpoint.metrics.render().unwrap();
+    assert!(!metrics.contains(&key[..20]), "{metrics}");
+    let counted = |label: &str| forkpoint.metric("forkpoint_requests_total", &[label]);
+    let series = metrics.lines().filter(|line| line.starts_with("forkpoint_requests_total{")).count();
+    assert!(series < 80, "{series} of {count}");
+    assert!(counted("status=\"other\"") > 0.0 && counted("status=\"529\"") == 1.0);
+    assert_eq!(counted("model=\"other\""), f64::from(count));
 }

@@ -67,7 +67,7 @@ async fn three_hundred_models_clients_and_tenants_stay_within_the_bounds_of_thei
         assert_eq!(forkpoint.client().await.ask(&request).await.status(), 200);
     };
     for number in 0..300 {
-        ask(number, &format!("invented-{number}")).await;
+        ask(number, &format!("claude-invented-{number}")).await;
     }
     ask(300, "claude-opus-5-5").await;
     ask(301, "no name {of a model}").await;
@@ -75,7 +75,10 @@ async fn three_hundred_models_clients_and_tenants_stay_within_the_bounds_of_thei
     let exposition = forkpoint.metrics.render().unwrap();
     let of = |label| values(&exposition, label);
     let models = of("model");
-    assert!(models.contains("invented-0") && models.contains("other") && models.len() <= 64, "{models:?}");
+    assert!(
+        models.contains("claude-invented-0") && models.contains("other") && models.len() <= 64,
+        "{models:?}"
+    );
     assert!(models.contains("claude-opus-5-5"), "a model with a price keeps its place: {models:?}");
     let harmless = |name: &String| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:@/-".contains(&b));
     assert!(models.iter().all(harmless), "{models:?}");
