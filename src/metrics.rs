@@ -16,7 +16,7 @@ use prometheus::{
 pub use series::{Alike, Series};
 
 use crate::engine::request::clients::{NONE, OTHER};
-use crate::engine::words::{Step, TenantId};
+use crate::engine::words::{Recall, Step, TenantId};
 
 /// From a microsecond to 100 ms: what the proxy itself adds.
 const OVERHEAD_BUCKETS: &[f64] =
@@ -79,6 +79,9 @@ macro_rules! metrics {
                 };
                 metrics.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
                 // The first one has to show as an increase.
+                for recall in Recall::ALL.into_iter().filter(|recall| *recall != Recall::Hit) {
+                    metrics.recall_misses_total.with_label_values(&[recall.as_str()]);
+                }
                 for step in Step::ALL {
                     metrics.panics_total.with_label_values(&[step.as_str()]);
                 }
@@ -190,6 +193,8 @@ metrics! {
     store_bytes: IntGaugeVec[];
     /// What the store was asked and how it went: hit (a recall that finds the conversation), miss and ok are well.
     store_ops_total: IntCounterVec["store", "op", "outcome"];
+    /// Requests whose conversation's last body is not known: new, faded (its digests are known) or forgotten for want of room.
+    recall_misses_total: IntCounterVec["reason"];
     /// Texts of tools and system that changed within a conversation, by what they are.
     volatile_total: IntCounterVec["layer", "kind"];
     /// Tokens from the first such text of a kind to the last breakpoint: what moving it there would save.

@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use crate::engine::cache::entry::Parameters;
     use crate::engine::request::recall::Nothing;
-    use crate::engine::words::TenantId;
+    use crate::engine::words::{Recall, TenantId};
 
     /// What goes out of a body, and what is told to the table.
     fn forward(body: &str, order: Order, table: &Table) -> (String, News) {
@@ -275,7 +275,16 @@ mod tests {
         let parameters =
             Parameters::read(TenantId::NOBODY, received.body(), received.anatomy(), std::iter::empty());
         let received = Arc::new(received);
-        let arrival = Arrival { received, came: None, delta: None, parameters, before: None, chosen: None };
+        let arrival = Arrival {
+            received,
+            came: None,
+            delta: None,
+            parameters,
+            before: None,
+            chosen: None,
+            faded: None,
+            recall: Recall::New,
+        };
         let rules = Rules {
             order,
             profile: Profile::Anthropic,

@@ -37,9 +37,12 @@ use crate::engine::family::recent::Hint;
 use crate::engine::prepare::Treatment;
 use crate::engine::request::identify::{self, TenantRule};
 use crate::engine::tenant::{ReadMode, ReadRequest, TenantAccess, TenantState, View, bound_child};
-use crate::engine::words::{BodyDigest, Endpoint, Moment, Plan, Reason, Role, Step, TenantId, Why};
+use crate::engine::words::{BodyDigest, Endpoint, Moment, Plan, Reason, Recall, Role, Step, TenantId, Why};
 
 static MODE: HeaderName = HeaderName::from_static("x-forkpoint-mode");
+
+/// The time between two notes about forgotten conversations.
+const FORGOTTEN_NOTE_MS: u64 = 600_000;
 
 /// A request whose headers were read.
 enum Arrived {
@@ -245,7 +248,10 @@ impl Proxy {
         let Some(sender) = facts.sender.as_ref().filter(|sender| sender.tenant.is_some()) else {
             return Ok(None);
         };
-        facts.recall = Some((self.store.name(), arrival.predecessor().is_some()));
+        facts.recall = Some((self.store.name(), arrival.recall));
+        if arrival.recall == Recall::Forgotten {
+            self.note_forgotten();
+        }
         let who = facts.claims.who(&arrival.received, sender);
         let request = ReadRequest {
             arrival: Box::new(arrival),
@@ -258,6 +264,19 @@ impl Proxy {
         };
         let home = Home { tenant, policy: Arc::clone(policy), clock: Arc::clone(&self.clock) };
         Ok(Some(Read { home, request, who }))
+    }
+
+    /// Says, once in a while, that conversations are forgotten before they go on.
+    fn note_forgotten(&self) {
+        let (now, quiet) = (self.clock.now(), self.quiet_until.load(Relaxed));
+        let is_due = now.0 >= quiet;
+        let until = now.after(FORGOTTEN_NOTE_MS).0;
+        if is_due && self.quiet_until.compare_exchange(quiet, until, Relaxed, Relaxed).is_ok() {
+            tracing::warn!(
+                key = "store.recent_bytes",
+                "conversations are forgotten before they go on, and their cache breaks go unnoticed: more room is needed"
+            );
+        }
     }
 
     /// Forwards the bytes as they came. They go out first: nothing in them decides anything, and the upstream takes far

@@ -126,6 +126,7 @@ impl Proxy {
             large: self.large.clone(),
             store: self.store.clone(),
             prefixes_until: self.prefixes_until.clone(),
+            quiet_until: self.quiet_until.clone(),
             clock: self.clock.clone(),
             panics: self.panics.clone(),
             not_found: self.not_found.clone(),

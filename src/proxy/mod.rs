@@ -67,6 +67,8 @@ pub struct Proxy {
     store: Arc<Store>,
     /// Until when a child may have a prefix, in milliseconds of the clock.
     prefixes_until: Arc<AtomicU64>,
+    /// Until when nothing more is said about forgotten conversations, in milliseconds of the clock.
+    quiet_until: Arc<AtomicU64>,
     clock: Arc<Clock>,
     panics: Arc<PanicInjection>,
     not_found: Arc<NotFound>,
@@ -115,6 +117,7 @@ impl Proxy {
             large: Arc::default(),
             store,
             prefixes_until: Arc::default(),
+            quiet_until: Arc::default(),
             clock,
             panics: Arc::default(),
             not_found: Arc::default(),

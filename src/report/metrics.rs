@@ -7,7 +7,7 @@ use http::StatusCode;
 use crate::engine::cache::prices::{Cost, Usd};
 use crate::engine::cache::volatile::Volatile;
 use crate::engine::request::clients::{NONE, OTHER};
-use crate::engine::words::{Baseline, FanOutDropped, GateOutcome};
+use crate::engine::words::{Baseline, FanOutDropped, GateOutcome, Recall};
 use crate::metrics::{Alike, Metrics, Series};
 
 use super::record::{ChildTurn, ExchangeRecord};
@@ -23,8 +23,11 @@ pub fn count(metrics: &Metrics, record: &ExchangeRecord) {
     count_gate(metrics, &series, record);
     count_family(metrics, record);
     count_money(metrics, &series, record);
-    if let Some((store, is_known)) = record.details.recall {
-        series.recall(metrics, store, is_known);
+    if let Some((store, recall)) = record.details.recall {
+        series.recall(metrics, store, recall == Recall::Hit);
+        if recall != Recall::Hit {
+            metrics.recall_misses_total.with_label_values(&[recall.as_str()]).inc();
+        }
     }
     if let Some(child) = &record.details.child {
         count_child(metrics, child);

@@ -14,7 +14,7 @@ use crate::engine::answer::usage::Usage;
 use crate::engine::cache::prices::Cost;
 use crate::engine::cache::volatile::Volatile;
 use crate::engine::family::fanout::ForkPoint;
-use crate::engine::words::{FanOutDropped, GateOutcome, TenantId};
+use crate::engine::words::{FanOutDropped, GateOutcome, Recall, TenantId};
 
 /// Declares [`ExchangeRecord`]: fields that only the recording has, then those of the log line, then the other
 /// fields of the recording. Texts are logged in quotes, or without with `as shown`.
@@ -137,6 +137,7 @@ declare! {
         stop_reason: Option<String>,
         error: Option<String>,
         turn: Option<String>,
+        recall: Option<String>,
         drift: Option<String>,
         drift_layer: Option<String>,
         drift_at: Option<String>,
@@ -240,8 +241,8 @@ pub struct Details {
     pub volatile: Vec<Volatile>,
     /// The fan-out of the answer, or the reason why it was dropped.
     pub fanout: Option<Result<Arc<ForkPoint>, FanOutDropped>>,
-    /// The store that was asked for the conversation, and true if it knew it.
-    pub recall: Option<(&'static str, bool)>,
+    /// The store that was asked for the conversation, and how well it remembered that.
+    pub recall: Option<(&'static str, Recall)>,
     /// The bill, if every model in it has a price.
     pub cost: Option<Cost>,
     /// The parts of the bill that are of another model than the one asked for.

@@ -77,7 +77,9 @@ fn leave_behind(memory: &Store, tenant: &TenantId, hint: Option<Hint>, body: Byt
     let layers = [Layer::Tools, Layer::System].into_iter().filter_map(layer).collect();
     let conversation = arrival.conversation().cloned().unwrap_or_else(|| arrival.start(None));
     let (outcome, pins) = (Outcome::default(), Pins::default());
-    let accepted = AcceptedRequest { trace, outcome, conversation, pins, hint, spelling: None, layers };
+    let faded = arrival.faded.as_ref().map(|faded| faded.id);
+    let accepted =
+        AcceptedRequest { trace, outcome, conversation, pins, hint, spelling: None, layers, faded };
     remember(&admit(memory, tenant), &arrival, accepted);
     arrival
 }
@@ -432,6 +434,7 @@ fn aligned_turn(memory: &Store, body: &str, sent_ms: u64, bound_thinking: bool) 
         conversation: aligned.conversation,
         pins: aligned.pins,
         hint: None,
+        faded: None,
     };
     remember(&tenant, &arrival, accepted);
     String::from_utf8(aligned.body.pieces.concat()).unwrap()

@@ -138,6 +138,7 @@ fn remembered(children: usize) -> (usize, usize) {
             hint: None,
             spelling: None,
             layers: Vec::new(),
+            faded: None,
         };
         tenant.look(|state| state.remember(accepted, None));
         first = if number == 0 { store.bytes() } else { first };

@@ -45,7 +45,8 @@ pub fn divergence(first: &Subject<'_>, second: &Subject<'_>) -> Option<Divergenc
         (Some(_), _) if layers[0] == Some(layer) => DivergenceKind::Missing,
         _ => DivergenceKind::Added,
     };
-    let at = one.zip(two).map(|(one, two)| first_difference(first.body, &one.span, second.body, &two.span));
+    let at = one.zip(two).filter(|_| !first.is_outline());
+    let at = at.map(|(one, two)| first_difference(first.body, &one.span, second.body, &two.span));
     let spans = [one, two].map(|piece| piece.map(|piece| piece.span.clone()));
     Some(Divergence { layer, piece: places[0], path, kind, at, spans })
 }
@@ -57,7 +58,8 @@ fn statics(subject: &Subject<'_>) -> [usize; 2] {
 }
 
 fn of_model(first: &Subject<'_>, second: &Subject<'_>) -> Divergence {
-    let spans = [first, second].map(|subject| subject.anatomy.member(subject.body, "model").cloned());
+    let model = |subject: &Subject<'_>| subject.anatomy.member(subject.body, "model").cloned();
+    let spans = [first, second].map(|subject| if subject.is_outline() { None } else { model(subject) });
     let at = match &spans {
         [Some(one), Some(two)] => Some(first_difference(first.body, one, second.body, two)),
         _ => None,
@@ -72,13 +74,17 @@ fn of_model(first: &Subject<'_>, second: &Subject<'_>) -> Divergence {
     }
 }
 
-/// Compares two pieces that are not equal: they differ in meaning, or only in spelling.
+/// Compares two pieces that are not equal: they differ in meaning, or only in spelling. Where the bytes of the first are
+/// not known any more, they count as different in meaning.
 pub(in crate::engine) fn compare(
     first: &Subject<'_>,
     one: &Piece,
     second: &Subject<'_>,
     two: &Piece,
 ) -> DivergenceKind {
+    if first.is_outline() {
+        return DivergenceKind::Meaning;
+    }
     let meaning = |subject: &Subject<'_>, piece: &Piece| {
         let value = &subject.body[piece.span.clone()];
         if Meaning::work(value) > MEANING_WORK_MAX {
@@ -165,6 +171,22 @@ mod tests {
             found(&reworded),
             ("messages[1].content[0]".into(), Layer::Messages, DivergenceKind::Meaning)
         );
+    }
+
+    #[test]
+    fn without_the_bytes_of_the_first_the_place_is_known_all_the_same() {
+        for (from, to) in [("two", "2"), (r#""m""#, r#""n""#), (r#"{"p":1,"q":2}"#, r#"{"q":2,"p":1}"#)] {
+            let second = BODY.replace(from, to);
+            let (one, two) = [BODY, &second].map(|body| Anatomy::read(body.as_bytes()).unwrap()).into();
+            let chains = [(BODY, &one), (&*second, &two)]
+                .map(|(body, anatomy)| Chain::of(body.as_bytes(), anatomy, Attribution::Counted));
+            let first = Subject { body: &[], anatomy: &one, chain: &chains[0] };
+            let second = Subject { body: second.as_bytes(), anatomy: &two, chain: &chains[1] };
+            let found = divergence(&first, &second).unwrap();
+            let known = compare_bodies(BODY, std::str::from_utf8(second.body).unwrap()).unwrap();
+            assert_eq!((&found.path, found.layer, found.piece), (&known.path, known.layer, known.piece));
+            assert_eq!((found.kind, found.at), (DivergenceKind::Meaning, None));
+        }
     }
 
     #[test]

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::conversation::{Conversation, Outcome, Trace};
+use super::outlines::Faded;
 use super::recent::RecentId;
 use super::thread::Delta;
 use crate::engine::cache::entry::Parameters;
 use crate::engine::request::recall::{Like, Remembered, SharedParts};
 use crate::engine::respell::canonical::Choice;
-use crate::engine::words::{BodyDigest, Moment, Ttl};
+use crate::engine::words::{BodyDigest, Moment, Recall, Ttl};
 
 /// A request that was read, and what it follows.
 #[derive(Clone, Debug)]
@@ -25,6 +26,10 @@ pub struct Arrival {
     pub before: Option<Predecessor>,
     /// The conversation that it is a turn of, if no request of that is known any more but what it depends on.
     pub chosen: Option<Conversation>,
+    /// The request that this one continues, if only the outline of that is known.
+    pub faded: Option<Faded>,
+    /// How well the conversation was remembered.
+    pub recall: Recall,
 }
 
 /// A request that came in another spelling than it was read in.

@@ -141,6 +141,14 @@ impl Trace {
         self.forwarded.reading()
     }
 
+    /// The same, to be kept without the request.
+    pub(super) fn shared_reading(&self) -> Arc<Reading> {
+        match &self.forwarded {
+            Forwarded::Whole(request) => Arc::clone(request.reading()),
+            Forwarded::InParts(request) => Arc::clone(request.shared_reading()),
+        }
+    }
+
     /// The forwarded request with its bytes, which may have to be put together for that.
     pub fn forwarded(&self) -> Arc<Remembered> {
         match &self.forwarded {

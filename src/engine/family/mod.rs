@@ -5,6 +5,7 @@ pub mod conversation;
 pub mod arrival;
 pub mod recent;
 mod choices;
+pub mod outlines;
 pub mod claims;
 pub mod fanout;
 pub mod reread;

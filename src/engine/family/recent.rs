@@ -12,6 +12,7 @@ use bytes::Bytes;
 use super::arrival::Predecessor;
 use super::choices::{self, Choices};
 use super::conversation::{Conversation, ConversationId, Outcome, Trace};
+use super::outlines::Outlines;
 use super::shared_memory::{Allocation, SharedMemory};
 use super::thread::HeldAnswer;
 use crate::engine::request::recall::{
@@ -55,6 +56,8 @@ pub struct Recent {
     bytes: usize,
     /// The choices of conversations whose body had to go.
     choices: Choices,
+    /// The outlines of requests whose body had to go.
+    outlines: Outlines,
     /// True if any of the tenant's clients was seen to spell anew what it said before.
     respells: bool,
 }
@@ -84,6 +87,8 @@ pub struct AcceptedRequest {
     pub spelling: Option<Spelling>,
     /// Tools and system prompts that others may bring too.
     pub layers: Vec<(Layer, KnownLayer)>,
+    /// The request that it continues, if only the outline of that is known.
+    pub faded: Option<RecentId>,
 }
 
 /// The conversations of the requests and choices that are kept.
@@ -133,7 +138,12 @@ impl Conversations {
 
 impl Recent {
     pub fn bytes(&self) -> usize {
-        self.bytes + self.shared.bytes() + self.choices.bytes()
+        self.bytes + self.shared.bytes() + self.choices.bytes() + self.outlines.bytes()
+    }
+
+    /// The outlines of requests whose body had to go.
+    pub fn outlines(&self) -> &Outlines {
+        &self.outlines
     }
 
     /// Returns true if any of the tenant's clients was seen to spell anew what it said before.
@@ -242,7 +252,10 @@ impl Recent {
 
     /// Keeps a request, in the place of the one that it continues.
     pub fn insert(&mut self, request: AcceptedRequest, continued: Option<&Predecessor>) -> RecentId {
-        let AcceptedRequest { trace, outcome, conversation, pins, hint, spelling, layers } = request;
+        let AcceptedRequest { trace, outcome, conversation, pins, hint, spelling, layers, faded } = request;
+        if let Some(faded) = faded {
+            self.outlines.continued(faded);
+        }
         layers.into_iter().for_each(|(layer, value)| self.learn_layer(layer, value));
         let conversation = self.conversations.hold(conversation);
         let mut answer = None;
@@ -307,9 +320,12 @@ impl Recent {
         self.threads.get(message_id).copied()
     }
 
-    /// What became of a request, if it is still kept.
+    /// What became of a request, if it or its outline is still kept.
     pub fn outcome_mut(&mut self, id: RecentId) -> Option<&mut Outcome> {
-        self.slots.get_mut(&id).map(|slot| &mut slot.outcome)
+        match self.slots.get_mut(&id) {
+            Some(slot) => Some(&mut slot.outcome),
+            None => self.outlines.outcome_mut(id),
+        }
     }
 
     /// The conversation of a request, if that is still kept.
@@ -345,18 +361,24 @@ impl Recent {
         }
     }
 
-    /// Forgets the oldest request, then the layers, then what conversations chose. Returns false if nothing is left.
-    /// `room`: what all of it may take.
+    /// Forgets the body of the oldest request, then the layers, then the outlines, then what conversations chose. Returns
+    /// false if nothing is left. `room`: what all of it may take.
     pub fn forget_oldest(&mut self, room: usize) -> bool {
         if let Some((id, slot)) = self.slots.first_key_value() {
-            let id = *id;
+            let (id, trace, hint) = (*id, Arc::clone(&slot.trace), slot.hint);
+            let (answer, outcome) = (slot.answer, Outcome { held: None, ..slot.outcome.clone() });
             self.choose(id, slot.conversation, room);
-            return self.remove(id);
+            self.remove(id);
+            self.outlines.keep(id, &trace, (hint, answer), outcome, room);
+            return true;
         }
         if self.tools.len() + self.system.len() > 0 {
             self.tools.clear();
             self.system.clear();
             self.bytes = 0;
+            return true;
+        }
+        if self.outlines.forget_oldest() {
             return true;
         }
         let gone = self.choices.forget_oldest();

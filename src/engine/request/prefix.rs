@@ -230,6 +230,13 @@ pub struct Subject<'a> {
     pub chain: &'a Chain,
 }
 
+impl Subject<'_> {
+    /// Returns true if its bytes are not known.
+    pub fn is_outline(&self) -> bool {
+        self.body.is_empty()
+    }
+}
+
 /// A request with the digests of its pieces.
 pub(in crate::engine) struct DigestedRequest<'a> {
     pub body: &'a [u8],

@@ -149,6 +149,7 @@ impl TenantState {
             hint: flight.request.hint,
             spelling: keepsakes.spelling,
             layers: keepsakes.layers,
+            faded: arrival.faded.as_ref().map(|faded| faded.id),
         };
         let recent = self.remember(request, last);
         if let (Some(last), Some(conversation)) = (last, self.recent.conversation_of(recent)) {

@@ -17,7 +17,7 @@ use crate::engine::request::recall::{
 use crate::engine::request::thread::ThreadField;
 use crate::engine::respell::canonical::Order;
 use crate::engine::respell::echo::{self, Echoed};
-use crate::engine::words::{Layer, Reason};
+use crate::engine::words::{Layer, Reason, Recall};
 
 /// How a request is read.
 #[derive(Clone, Copy, Debug)]
@@ -118,9 +118,21 @@ impl<T: TenantAccess> View<'_, T> {
             None => Parameters::read(self.tenant.look(|state| state.id), body, anatomy, betas),
         };
         let is_continued = before.as_ref().is_some_and(|before| before.continued);
-        let chosen =
-            if is_continued { None } else { self.recent(|recent| recent.chosen(&received, self.hint)) };
-        Arrival { received: Arc::new(received), came: None, delta: None, parameters, before, chosen }
+        let is_unlike = before.is_none();
+        let lost = |recent: &Recent| {
+            let (chosen, outlines) = (recent.chosen(&received, self.hint), recent.outlines());
+            let faded = outlines.find(&received, self.hint);
+            let recall = match &faded {
+                Some(_) => Recall::Faded,
+                None if is_unlike && received.is_answered() && outlines.has_forgotten() => Recall::Forgotten,
+                None => Recall::New,
+            };
+            (chosen, faded, recall)
+        };
+        let (chosen, faded, recall) =
+            if is_continued { (None, None, Recall::Hit) } else { self.recent(lost) };
+        let (received, came, delta) = (Arc::new(received), None, None);
+        Arrival { received, came, delta, parameters, before, chosen, faded, recall }
     }
 
     /// The request in the spelling of the conversation that it continues, and the last request of that.

@@ -15,11 +15,13 @@ use crate::engine::cache::volatile::{Volatile, volatile};
 use crate::engine::cache::worlds::OtherBills;
 use crate::engine::family::conversation::Answer;
 use crate::engine::family::fanout::{Draft, ForkPoint, StartMeaning, fans_out};
+use crate::engine::family::outlines::Faded;
 use crate::engine::family::thread::HeldAnswer;
 use crate::engine::fork::answers::{self, is_empty, tool_errors};
 use crate::engine::fork::experiment::{Answered, Measured};
 use crate::engine::fork::weighed;
 use crate::engine::policy::Policy;
+use crate::engine::request::prefix::Subject;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::{
     Arm, CostUnit, FanOutDropped, Layer, Moment, Plan, StandDown, StopReason, Ticket,
@@ -156,15 +158,37 @@ pub fn drift(flight: &Flight) -> Option<Drift> {
     turns(flight).as_ref().map(drift_of)
 }
 
-/// The request that another continues, and that one, as they went out.
-type Turns = [Arc<Remembered>; 2];
-
-fn turns(flight: &Flight) -> Option<Turns> {
-    Some([flight.request.arrival.predecessor()?.trace.forwarded(), flight.trace.forwarded()])
+/// A request and the one that it continues, as they went out.
+struct Turns {
+    last: LastTurn,
+    now: Arc<Remembered>,
 }
 
-fn drift_of([last, now]: &Turns) -> Drift {
-    Drift::of(&last.as_subject(), &now.as_subject())
+enum LastTurn {
+    Kept(Arc<Remembered>),
+    Faded(Faded),
+}
+
+impl LastTurn {
+    fn as_subject(&self) -> Subject<'_> {
+        match self {
+            LastTurn::Kept(last) => last.as_subject(),
+            LastTurn::Faded(faded) => faded.outline.reading().without_bytes(),
+        }
+    }
+}
+
+fn turns(flight: &Flight) -> Option<Turns> {
+    let arrival = &flight.request.arrival;
+    let last = match arrival.predecessor() {
+        Some(last) => LastTurn::Kept(last.trace.forwarded()),
+        None => LastTurn::Faded(arrival.faded.clone()?),
+    };
+    Some(Turns { last, now: flight.trace.forwarded() })
+}
+
+fn drift_of(turns: &Turns) -> Drift {
+    Drift::of(&turns.last.as_subject(), &turns.now.as_subject())
 }
 
 /// The bills of a request in the other worlds. One without content has written nothing that anybody can read, and
@@ -201,10 +225,15 @@ fn judge(
     facts: ModelFacts,
 ) -> Option<Break> {
     let Flight { request, trace, prediction, sent_at, .. } = &*accepted.flight;
-    let last = request.arrival.predecessor().zip(turns);
-    let answered = last.and_then(|(last, ([whole, _], _))| last.trace.as_answered(whole, &last.outcome));
+    let answered = turns.and_then(|(turns, _)| match &turns.last {
+        LastTurn::Kept(whole) => {
+            let last = request.arrival.predecessor()?;
+            last.trace.as_answered(whole, &last.outcome)
+        }
+        LastTurn::Faded(faded) => faded.outline.as_answered(&faded.outcome),
+    });
     // Bytes are only compared with those of an earlier turn.
-    let subject = turns.map_or(trace.reading().without_bytes(), |([_, now], _)| now.as_subject());
+    let subject = turns.map_or(trace.reading().without_bytes(), |(turns, _)| turns.now.as_subject());
     let case = Case {
         last: answered.as_ref().zip(turns.map(|(_, drift)| drift)),
         now: &trace.as_sent(subject, *sent_at),
@@ -220,16 +249,16 @@ fn judge(
 fn volatile_texts<T: TenantAccess>(
     tenant: &T,
     flight: &Flight,
-    [last, now]: &Turns,
+    turns: &Turns,
     layer: Layer,
 ) -> Vec<Volatile> {
-    if !matches!(layer, Layer::Tools | Layer::System) {
+    let (LastTurn::Kept(last), Layer::Tools | Layer::System) = (&turns.last, layer) else {
         return Vec::new();
-    }
+    };
     let ratio = tenant.look(|state| state.learned.tokens_per_byte(&flight.request.model));
     let Some(ratio) = ratio else { return Vec::new() };
     let cached_to = flight.trace.breakpoints.last().map_or(usize::MAX, |point| point.piece);
-    volatile(&last.as_subject(), &now.as_subject(), cached_to, ratio)
+    volatile(&last.as_subject(), &turns.now.as_subject(), cached_to, ratio)
 }
 
 /// The calls in the answer to a forked child of tools that the child does not have.

@@ -40,6 +40,18 @@ shown_enums! {
         Other = "refused",
     }
 
+    /// How well the conversation of a request was remembered.
+    pub enum Recall {
+        /// Its last request is known.
+        Hit = "hit",
+        /// It begins, or nothing was seen of it before.
+        New = "new",
+        /// Of its last request only digests are known: what it lost of the cache can be said, and not in which words.
+        Faded = "faded",
+        /// It goes on, and conversations of its tenant were forgotten for want of room.
+        Forgotten = "forgotten",
+    }
+
     /// How a turn ended.
     pub enum StopReason {
         EndTurn = "end_turn",
@@ -83,6 +95,13 @@ shown_enums! {
 
 /// A stop reason that only the log names: as a variant it would be a new label of `forkpoint_arm_stop_reasons_total`.
 const COMPACTION: &str = "compaction";
+
+impl Recall {
+    /// Returns the spelling in the log, where only what is missing is said.
+    pub fn logged(self) -> Option<&'static str> {
+        matches!(self, Recall::Faded | Recall::Forgotten).then(|| self.as_str())
+    }
+}
 
 impl StopReason {
     /// Returns the reason for the API's word.

@@ -57,7 +57,7 @@ pub use cache::{
     Baseline, BreakCause, BreakpointPlace, Carrier, CostUnit, DiagnosisVerdict, DivergenceKind, Layer,
     Origin, Parameter, SightingClass, Ttl, VolatileKind,
 };
-pub use exchange::{Ending, Endpoint, GateOutcome, StopReason, UpstreamRefusal};
+pub use exchange::{Ending, Endpoint, GateOutcome, Recall, StopReason, UpstreamRefusal};
 pub use family::{Arm, FanOutDropped, Rank, Spawning, StandDown, WhyPlain};
 pub use ids::{BodyDigest, IdDigest, Moment, TenantId, Ticket, first};
 pub use plan::{ForkNote, Mode, Plan, Reason, Refusal, Role, Skip, Step, Why};

@@ -73,6 +73,7 @@ impl Exchange {
             limit_aligned: limit(|limits| Some(limits.aligned)),
             limit_twice: limit(|limits| Some(limits.twice)),
             limit_unknown: limit(|limits| limits.unknown),
+            recall: text(facts.recall.and_then(|(_, recall)| recall.logged())),
             fanned_out: text(fanned_out.map(|fork| fork.id)),
             fanned_out_children: fanned_out.map(|fork| fork.calls.len()),
             gate: text(facts.hold.map(|hold| hold.outcome.as_str())),

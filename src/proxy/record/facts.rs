@@ -15,7 +15,7 @@ use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::identify::Sender;
 use crate::engine::request::prefix::PrefixHash;
 use crate::engine::tenant::{Flight, Relation};
-use crate::engine::words::{BodyDigest, Endpoint, ForkNote, Layer, Plan, Reason, Role};
+use crate::engine::words::{BodyDigest, Endpoint, ForkNote, Layer, Plan, Reason, Recall, Role};
 use crate::proxy::Modes;
 use crate::proxy::clock::millis;
 use crate::proxy::wait::Held;
@@ -45,8 +45,8 @@ pub struct Facts {
     pub received: Option<BodyDigest>,
     pub sent: Option<BodyDigest>,
     pub received_bytes: Option<usize>,
-    /// The store that was asked for its conversation, and whether it had that.
-    pub recall: Option<(&'static str, bool)>,
+    /// The store that was asked for its conversation, and how well it remembered that.
+    pub recall: Option<(&'static str, Recall)>,
     pub role: Role,
     /// Why it is nobody's, or how sure it is whose.
     pub kin: Option<&'static str>,

@@ -14,9 +14,9 @@ use forkpoint::engine::family::arrival::Arrival;
 use forkpoint::engine::request::anatomy::Anatomy;
 use forkpoint::engine::request::prefix::Attribution;
 use forkpoint::engine::request::recall::{Nothing, Remembered};
-use forkpoint::engine::respell::system_block::SystemForm;
 use forkpoint::engine::respell::canonical::{Limits, Order, Table};
-use forkpoint::engine::words::{Reason, TenantId};
+use forkpoint::engine::respell::system_block::SystemForm;
+use forkpoint::engine::words::{Reason, Recall, TenantId};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -52,7 +52,16 @@ impl Tenant {
         let parameters =
             Parameters::read(TenantId::NOBODY, received.body(), received.anatomy(), std::iter::empty());
         let received = Arc::new(received);
-        let arrival = Arrival { received, came: None, parameters, before: None, chosen: None };
+        let arrival = Arrival {
+            received,
+            came: None,
+            delta: None,
+            parameters,
+            before: None,
+            chosen: None,
+            faded: None,
+            recall: Recall::New,
+        };
         let rules = Rules {
             order: self.order,
             profile: Profile::Anthropic,

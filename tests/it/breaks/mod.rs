@@ -7,6 +7,7 @@ mod volatile;
 mod diagnostics;
 mod headers;
 mod replay_agrees;
+mod faded;
 
 use std::time::Duration;
 

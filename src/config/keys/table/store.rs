@@ -33,8 +33,8 @@ pub static KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "store.recent_bytes",
         kind: KeyKind::Bytes(0..=64 * GIB, |config| &mut config.store.recent_bytes),
-        meaning: "The most of recent request bodies that is kept, so that what a conversation says again is compared and not read again.",
-        reason: "hundreds of live conversations; without its last body a conversation costs a few hundred microseconds more",
+        meaning: "The most of recent request bodies that is kept, so that what a conversation says again is compared and not read again. Of older ones a digest is kept in a quarter of this, enough to name what broke the cache.",
+        reason: "hundreds of live conversations; without its last body a conversation costs a few hundred microseconds more (config/README.md has the rule for more)",
     },
     ConfigKey {
         path: "store.child_ttl_s",

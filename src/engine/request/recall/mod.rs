@@ -217,6 +217,11 @@ impl Remembered {
         &self.body
     }
 
+    /// Everything that was read of it, to be kept without its bytes.
+    pub(in crate::engine) fn reading(&self) -> &Arc<Reading> {
+        &self.reading
+    }
+
     /// Names the request without a walk over its bytes: by its prompt, its other members, its markers and its length.
     /// Equal bytes have equal names, and so have spellings of one length that say the same.
     pub fn digest(&self) -> BodyDigest {

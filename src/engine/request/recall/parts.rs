@@ -66,6 +66,10 @@ impl InParts {
         &self.reading
     }
 
+    pub(in crate::engine) fn shared_reading(&self) -> &Arc<Reading> {
+        &self.reading
+    }
+
     /// The number of its bytes.
     pub fn body_bytes(&self) -> usize {
         self.parts.iter().map(Bytes::len).sum()
