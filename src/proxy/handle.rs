@@ -82,7 +82,7 @@ impl Proxy {
                     let status = answered.answer.response.status();
                     self.not_found.answered(status, doubled, &self.upstream.name());
                 }
-                observe::relay(answered, exchange, &self)
+                observe::relay(answered, exchange, &self).await
             }
             Err(fault) => fault.answer(exchange, &self.config),
         };

@@ -6,6 +6,7 @@
 //!
 //! A bug in what is made of an answer must not cost the client its bytes: it ends the watching, and nothing else.
 
+use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use super::flight::{AcceptedFlight, InFlight};
 use super::forward::{self, BoxError};
 use super::handle::Answered;
 use super::headers;
-use super::large;
+use super::large::{self, LargeBodies, Place};
 use super::panic_injection::PanicInjection;
 use super::slow_reader;
 use super::stall::Stall;
@@ -45,7 +46,7 @@ pub enum AnswerBody {
 }
 
 /// Hands the upstream's answer to the client, with our headers added and nothing else changed.
-pub(super) fn relay(answered: Answered, mut exchange: Exchange, proxy: &Proxy) -> Response<AnswerBody> {
+pub(super) async fn relay(answered: Answered, mut exchange: Exchange, proxy: &Proxy) -> Response<AnswerBody> {
     let Answered { answer: forward::Answer { response, slot }, flight } = answered;
     let (mut head, body) = response.into_parts();
     headers::for_client(&mut head);
@@ -59,16 +60,20 @@ pub(super) fn relay(answered: Answered, mut exchange: Exchange, proxy: &Proxy) -
         exchange.mark(&mut head.headers);
     }
     let idle = Stall::new(config.upstream.idle);
-    let (ended, unflushed, broken) = (false, false, None);
+    let (ended, unflushed, broken, end) = (false, false, None, None);
     let position = flight.map_or(Position::Unknown, Position::Sent);
     let (metrics, panics) = (Arc::clone(&proxy.metrics), Arc::clone(&proxy.panics));
+    let large = Arc::clone(&proxy.large);
     let watch = Watch { metrics, panics, observer, exchange: Some(exchange), position };
-    let mut tee = Tee { body, watch, ended, idle, unflushed, broken, _slot: slot };
+    let mut tee = Tee { body, watch, ended, idle, unflushed, broken, end, large, _slot: slot };
+    let bytes = tee.watch.work_bytes();
     if head.status.is_success() {
-        large::aside(tee.watch.work_bytes(), || tee.guarded(Step::Observe, |watch| watch.accepted(proxy)));
+        let accept = || tee.guarded(Step::Observe, |watch| watch.accepted(proxy));
+        proxy.large.work(bytes, accept).await;
     }
     // An answer without a body is never polled.
     if tee.body.is_end_stream() {
+        let _place = proxy.large.place(bytes).await;
         tee.end(Ending::Complete);
     }
     Response::from_parts(head, AnswerBody::Relayed(Box::new(tee)))
@@ -83,17 +88,31 @@ pub struct Tee {
     unflushed: bool,
     /// How the upstream broke off, to be said once what came before is on its way.
     broken: Option<BoxError>,
+    /// The end of a large exchange, which waits for its place.
+    end: Option<PlannedEnd>,
+    large: Arc<LargeBodies>,
     _slot: PoolSlot,
 }
+
+/// The end of an exchange, and the last frame, which is handed on behind it.
+struct PlannedEnd {
+    place: Pin<Box<dyn Future<Output = Place> + Send>>,
+    frame: Option<Frame<Bytes>>,
+}
+
+type PolledFrame = Poll<Option<Result<Frame<Bytes>, BoxError>>>;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the upstream stayed silent for too long")]
 struct Silent;
 
 impl Tee {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> PolledFrame {
         if let Some(error) = self.broken.take() {
             return Poll::Ready(Some(Err(error)));
+        }
+        if self.end.is_some() {
+            return self.poll_end(cx);
         }
         let polled = match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(polled) => polled,
@@ -115,7 +134,7 @@ impl Tee {
                 slow_reader::handed_on();
                 self.unflushed = true;
                 if self.body.is_end_stream() {
-                    self.end(Ending::Complete);
+                    return self.complete(Some(frame), cx);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -130,11 +149,32 @@ impl Tee {
                 self.end(Ending::UpstreamBroke);
                 Poll::Ready(Some(Err(error.into())))
             }
-            None => {
-                self.end(Ending::Complete);
-                Poll::Ready(None)
-            }
+            None => self.complete(None, cx),
         }
+    }
+
+    /// Ends the exchange, and then hands on the last frame, if there is one. A large exchange waits for its place first.
+    fn complete(&mut self, frame: Option<Frame<Bytes>>, cx: &mut Context<'_>) -> PolledFrame {
+        let bytes = self.watch.work_bytes();
+        if self.ended || !large::is_large(bytes) {
+            self.end(Ending::Complete);
+            return Poll::Ready(frame.map(Ok));
+        }
+        let place = Box::pin(self.large.place(bytes));
+        self.end = Some(PlannedEnd { place, frame });
+        self.poll_end(cx)
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        let Some(end) = &mut self.end else { return Poll::Ready(None) };
+        let Poll::Ready(_place) = end.place.as_mut().poll(cx) else {
+            slow_reader::waiting();
+            return Poll::Pending;
+        };
+        let frame = self.end.take().and_then(|planned| planned.frame);
+        self.end(Ending::Complete);
+        slow_reader::handed_on();
+        Poll::Ready(frame.map(Ok))
     }
 
     fn see(&mut self, data: &Bytes) {
@@ -280,10 +320,7 @@ impl Body for AnswerBody {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         match &mut *self {
             AnswerBody::Relayed(tee) => tee.poll(cx),
             AnswerBody::Own(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
@@ -292,7 +329,7 @@ impl Body for AnswerBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            AnswerBody::Relayed(tee) => tee.body.is_end_stream(),
+            AnswerBody::Relayed(tee) => tee.end.is_none() && tee.body.is_end_stream(),
             AnswerBody::Own(body) => body.is_none(),
         }
     }

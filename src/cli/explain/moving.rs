@@ -58,7 +58,7 @@ pub fn json(first: &Exhibit, second: &Exhibit) -> Value {
 fn found(first: &Exhibit, second: &Exhibit) -> Vec<Volatile> {
     let marked = breakpoints::of_client(&second.body, &second.anatomy);
     let cached_to = marked.last().map_or(usize::MAX, |point| point.piece);
-    volatile(&first.subject(), &second.subject(), cached_to, 1.0 / BYTES_PER_TOKEN as f64)
+    volatile(&first.subject(), &second.subject(), None, cached_to, 1.0 / BYTES_PER_TOKEN as f64)
 }
 
 /// Both versions of a text, where there is one.

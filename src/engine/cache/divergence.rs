@@ -10,6 +10,10 @@ use crate::engine::words::{DivergenceKind, Layer};
 /// changed in meaning.
 const MEANING_WORK_MAX: usize = 16 * 1024 * 1024;
 
+/// Equal bytes are passed in blocks of this size, which a processor compares at once.
+const BLOCK_BYTES: usize = 256;
+const ESCAPE_BYTES_MAX: usize = 12;
+
 /// The first place where the second request no longer extends the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
@@ -22,6 +26,13 @@ pub struct Divergence {
     pub at: Option<[usize; 2]>,
     /// The whole piece in each body, where it exists.
     pub spans: [Option<Span>; 2],
+}
+
+impl Divergence {
+    /// Returns true if these two pieces are those that differ.
+    pub fn is_of(&self, one: &Piece, two: &Piece) -> bool {
+        self.spans.iter().flatten().eq([&one.span, &two.span])
+    }
 }
 
 /// `None` if the second request extends the first, or is equal to it.
@@ -82,7 +93,7 @@ pub(in crate::engine) fn compare(
     second: &Subject<'_>,
     two: &Piece,
 ) -> DivergenceKind {
-    if first.is_outline() {
+    if first.is_outline() || differ_in_words(first.body, one, second.body, two) {
         return DivergenceKind::Meaning;
     }
     let meaning = |subject: &Subject<'_>, piece: &Piece| {
@@ -102,9 +113,28 @@ pub(in crate::engine) fn compare(
     }
 }
 
+/// Returns true if the texts of two pieces say different things, as far as that is seen without reading them: outside of
+/// escapes, the first bytes that differ are different letters.
+fn differ_in_words(one: &[u8], first: &Piece, two: &[u8], second: &Piece) -> bool {
+    let text = |piece: &Piece| if piece.form == Form::Text { Some(piece.span.clone()) } else { piece.text() };
+    let (Some(first), Some(second)) = (text(first), text(second)) else { return false };
+    let (one, two) = (&one[first], &two[second]);
+    let same = same_start(one, two);
+    let (Some(a), Some(b)) = (one.get(same), two.get(same)) else { return false };
+    // The longest escape is `\u` and four digits, and the last one may be half of a pair.
+    let may_be_escape = one[same.saturating_sub(ESCAPE_BYTES_MAX)..same].contains(&b'\\');
+    !may_be_escape && *a != b'\\' && *b != b'\\'
+}
+
+/// Returns the number of leading bytes that are equal.
+pub(in crate::engine) fn same_start(one: &[u8], two: &[u8]) -> usize {
+    let blocks = one.chunks_exact(BLOCK_BYTES).zip(two.chunks_exact(BLOCK_BYTES));
+    let same = BLOCK_BYTES * blocks.take_while(|(one, two)| one == two).count();
+    same + one[same..].iter().zip(&two[same..]).take_while(|(one, two)| one == two).count()
+}
+
 fn first_difference(one: &[u8], span: &Span, two: &[u8], other: &Span) -> [usize; 2] {
-    let pairs = one[span.clone()].iter().zip(&two[other.clone()]);
-    let same = pairs.take_while(|(a, b)| a == b).count();
+    let same = same_start(&one[span.clone()], &two[other.clone()]);
     [span.start + same, other.start + same]
 }
 
@@ -186,6 +216,28 @@ mod tests {
             let known = compare_bodies(BODY, std::str::from_utf8(second.body).unwrap()).unwrap();
             assert_eq!((&found.path, found.layer, found.piece), (&known.path, known.layer, known.piece));
             assert_eq!((found.kind, found.at), (DivergenceKind::Meaning, None));
+        }
+    }
+
+    #[test]
+    fn different_words_are_told_from_another_spelling_of_the_same() {
+        let kind = |one: &str, two: &str| {
+            let body = |text: &str| BODY.replace(r#""s""#, &format!("\"{}{text}\"", "long ".repeat(100)));
+            compare_bodies(&body(one), &body(two)).unwrap().kind
+        };
+        for (one, two) in
+            [("a", "b"), ("a", ""), (r"\n a", r"\n b"), (r"\u0061", "b"), ("a", r"\u0062"), ("é", "è")]
+        {
+            assert_eq!(kind(one, two), DivergenceKind::Meaning, "{one} {two}");
+        }
+        for (one, two) in [
+            ("a", r"\u0061"),
+            (r"\u00E9", r"\u00e9"),
+            ("é", r"\u00e9"),
+            ("/", r"\/"),
+            (r"\ud83d\ude00", "\u{1f600}"),
+        ] {
+            assert_eq!(kind(one, two), DivergenceKind::Spelling, "{one} {two}");
         }
     }
 

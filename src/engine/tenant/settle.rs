@@ -9,6 +9,7 @@ use super::{TenantAccess, TenantState};
 use crate::engine::answer::turn::{Turn, Wholeness, assistant_message};
 use crate::engine::answer::usage::{Bill, Usage};
 use crate::engine::cache::breaks::{Break, Case, Drift};
+use crate::engine::cache::divergence::Divergence;
 use crate::engine::cache::ledger::{LedgerBill, Missed};
 use crate::engine::cache::prices::{ModelFacts, Prices};
 use crate::engine::cache::volatile::{Volatile, volatile};
@@ -110,7 +111,7 @@ pub fn settle<T: TenantAccess>(
         tenant.look(|state| state.learn_outcome(accepted, turn, drift.as_ref(), lost.as_ref()));
         let volatile = match (&turns, &drift) {
             (Some(turns), Some(Drift::Drifted(divergence))) if policy.reports_volatile => {
-                volatile_texts(tenant, &accepted.flight, turns, divergence.layer)
+                volatile_texts(tenant, &accepted.flight, turns, divergence)
             }
             _ => Vec::new(),
         };
@@ -245,20 +246,20 @@ fn judge(
     case.judge()
 }
 
-/// The texts that made the request drift in this layer, before its messages.
+/// The texts that made the request drift where it did, before its messages.
 fn volatile_texts<T: TenantAccess>(
     tenant: &T,
     flight: &Flight,
     turns: &Turns,
-    layer: Layer,
+    divergence: &Divergence,
 ) -> Vec<Volatile> {
-    let (LastTurn::Kept(last), Layer::Tools | Layer::System) = (&turns.last, layer) else {
+    let (LastTurn::Kept(last), Layer::Tools | Layer::System) = (&turns.last, divergence.layer) else {
         return Vec::new();
     };
     let ratio = tenant.look(|state| state.learned.tokens_per_byte(&flight.request.model));
     let Some(ratio) = ratio else { return Vec::new() };
     let cached_to = flight.trace.breakpoints.last().map_or(usize::MAX, |point| point.piece);
-    volatile(&last.as_subject(), &turns.now.as_subject(), cached_to, ratio)
+    volatile(&last.as_subject(), &turns.now.as_subject(), Some(divergence), cached_to, ratio)
 }
 
 /// The calls in the answer to a forked child of tools that the child does not have.

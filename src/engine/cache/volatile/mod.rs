@@ -11,7 +11,7 @@
 mod regions;
 mod classify;
 
-use super::divergence::compare;
+use super::divergence::{Divergence, compare};
 use super::entry::{is_position, prefix_bytes};
 use crate::engine::request::anatomy::{Anatomy, Piece};
 use crate::engine::request::json::Span;
@@ -24,7 +24,7 @@ pub const CHANGES_MAX: usize = 32;
 
 /// The bytes that are compared word by word for one request, in each version. Far more than any system prompt that a
 /// person wrote; in others the first changes say enough.
-const COMPARED_BYTES_MAX: usize = 512 << 10;
+const COMPARED_BYTES_MAX: usize = 128 << 10;
 
 /// Changes of one kind that are at most this many bytes apart are one: a weekday and the day after it.
 const MERGE_BYTES: usize = 16;
@@ -43,10 +43,12 @@ pub struct Volatile {
 }
 
 /// Returns the changes in the tools and the system of the second request since the first, in the order of the cache.
-/// `cached_to` is the piece of the second that has its last breakpoint.
+/// `divergence` is where they part, if that was found out before, and `cached_to` the piece of the second that has its last
+/// breakpoint.
 pub fn volatile(
     first: &Subject<'_>,
     second: &Subject<'_>,
+    divergence: Option<&Divergence>,
     cached_to: usize,
     tokens_per_byte: f64,
 ) -> Vec<Volatile> {
@@ -59,7 +61,8 @@ pub fn volatile(
             break;
         }
         let Some(old) = counterpart(first, second, index) else { continue };
-        if !is_changed(first, old, second, piece) || !is_position(second.chain, index) {
+        let known = divergence.filter(|known| known.is_of(old, piece)).map(|known| known.kind);
+        if !is_changed(first, old, second, piece, known) || !is_position(second.chain, index) {
             continue;
         }
         let before = prefix_bytes(second.anatomy, index);
@@ -88,10 +91,17 @@ fn counterpart<'a>(first: &Subject<'a>, second: &Subject<'_>, index: usize) -> O
     }
 }
 
-fn is_changed(first: &Subject<'_>, old: &Piece, second: &Subject<'_>, new: &Piece) -> bool {
+/// `known`: how they differ, if that was found out before.
+fn is_changed(
+    first: &Subject<'_>,
+    old: &Piece,
+    second: &Subject<'_>,
+    new: &Piece,
+    known: Option<DivergenceKind>,
+) -> bool {
     old.form == new.form
         && old.unmarked(first.body) != new.unmarked(second.body)
-        && compare(first, old, second, new) == DivergenceKind::Meaning
+        && known.unwrap_or_else(|| compare(first, old, second, new)) == DivergenceKind::Meaning
 }
 
 /// The changes within one piece, those that belong together as one. `room`: the bytes of each version to compare.

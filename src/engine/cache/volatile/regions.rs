@@ -9,6 +9,7 @@
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use super::CHANGES_MAX;
+use crate::engine::cache::divergence::same_start;
 use crate::engine::request::json::Span;
 
 /// How far ahead equal lines are looked for.
@@ -48,7 +49,7 @@ pub fn regions(versions: [&[u8]; 2], room: usize) -> Vec<Region> {
 /// The part of each version from shortly before the first difference to shortly behind the last, at most `room` bytes.
 fn parts_that_differ([one, two]: [&[u8]; 2], room: usize) -> [Span; 2] {
     let shorter = one.len().min(two.len());
-    let same = one.iter().zip(two).take_while(|(one, two)| one == two).count();
+    let same = same_start(one, two);
     let behind = one[same..].iter().rev().zip(two[same..].iter().rev());
     let behind = behind.take(shorter - same).take_while(|(one, two)| one == two).count();
     let mut start = same.saturating_sub(MARGIN_BYTES);

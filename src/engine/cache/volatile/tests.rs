@@ -31,7 +31,7 @@ fn with_system(text: &str) -> Request {
 
 /// Each change as its kind and the texts, which the caller may look at.
 fn told(first: &Request, second: &Request) -> Vec<(&'static str, String, String)> {
-    let found = volatile(&first.subject(), &second.subject(), usize::MAX, 1.0);
+    let found = volatile(&first.subject(), &second.subject(), None, usize::MAX, 1.0);
     let told = found.iter().map(|it| {
         let [one, two] = &it.spans;
         (it.kind.as_str(), first.body[one.clone()].to_owned(), second.body[two.clone()].to_owned())
@@ -192,7 +192,7 @@ fn the_cost_is_everything_from_the_change_to_the_last_breakpoint() {
     };
     let (one, two) = (request(16), request(17));
     let tokens = |cached_to, ratio| {
-        let found = volatile(&one.subject(), &two.subject(), cached_to, ratio);
+        let found = volatile(&one.subject(), &two.subject(), None, cached_to, ratio);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].path.as_str(), found[0].kind), ("tools[0]", VolatileKind::Date));
         found[0].tokens
@@ -206,7 +206,7 @@ fn the_cost_is_everything_from_the_change_to_the_last_breakpoint() {
 #[test]
 fn what_stands_behind_the_last_breakpoint_costs_nothing() {
     let request = |n: u8| Request::of(format!(r#"{{"tools":[{{"name":"a"}}],"system":"turn {n}"}}"#));
-    let found = volatile(&request(1).subject(), &request(2).subject(), 0, 1.0);
+    let found = volatile(&request(1).subject(), &request(2).subject(), None, 0, 1.0);
     assert_eq!((found[0].kind, found[0].tokens), (VolatileKind::Counter, 0));
 }
 
