@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use forkpoint::config::Mode;
 use serde_json::{Value, json};
 
-use crate::fork::talk::{Call, Talk, assistant, directive, events, newcomer, parent, streamed, text, user};
+use crate::fork::talk::{
+    Call, Talk, agent_call, assistant, directive, events, newcomer, parent, streamed, text, user,
+};
 use crate::workload::tool;
 
 /// The longest that anybody else may wait.
@@ -49,15 +51,28 @@ const LINE_BYTES: usize = 4 << 20;
 
 /// A parent and its children that bring the same in great numbers.
 async fn fan_out_of_many(what: &str, bring: fn(Call) -> Call) {
-    nobody_waits(what, || async move {
+    let tasks: Vec<String> = (0..CHILDREN).map(|n| directive(&format!("part number {n}"))).collect();
+    let calls: Vec<Value> =
+        tasks.iter().enumerate().map(|(n, task)| agent_call(&format!("call_{n}"), task)).collect();
+    // Written before the clock starts: what a test does itself must delay nobody.
+    let written = |call: Call, id: &str, blocks: &[Value]| {
+        let body = serde_json::to_vec(&call.body).unwrap();
+        let answer = streamed(&events(id, body.len() / 4, blocks));
+        (call.headers, body, answer)
+    };
+    let parent = written(bring(parent("Survey it.")), "msg_many", &calls);
+    let children = tasks
+        .iter()
+        .map(|task| written(bring(newcomer(task.as_str())), "msg_child", &[text("Here is what I found.")]));
+    let children: Vec<_> = children.collect();
+    nobody_waits(what, || async {
         let talk = Arc::new(Talk::with(|config| config.server.mode = Mode::Fork).await);
-        let hostile = Arc::clone(&talk);
+        let (hostile, parent, children) = (Arc::clone(&talk), parent.clone(), children.clone());
         longest_wait(&talk, async move {
-            let tasks: Vec<String> = (0..CHILDREN).map(|n| directive(&format!("part number {n}"))).collect();
-            let tasks: Vec<&str> = tasks.iter().map(String::as_str).collect();
-            hostile.fan_out(&bring(parent("Survey it.")), "msg_many", &tasks).await;
-            for task in tasks {
-                hostile.ask(&bring(newcomer(task))).await.child();
+            let (headers, body, answer) = parent;
+            assert_eq!(hostile.answered_as_spelt(&headers, &body, answer).await.reply.status(), 200);
+            for (headers, body, answer) in children {
+                hostile.answered_as_spelt(&headers, &body, answer).await.child();
             }
         })
         .await
