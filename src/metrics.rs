@@ -211,8 +211,14 @@ metrics! {
     overhead_seconds: HistogramVec["phase"] in OVERHEAD_BUCKETS;
     /// From the upstream call to the first byte of its answer's body.
     upstream_first_byte_seconds: HistogramVec[] in UPSTREAM_BUCKETS;
-    /// Messages requests whose bodies are in memory right now, and their bytes.
+    /// Requests with bodies in memory right now, bytes of those and of answers that are read, and prompts of open streams.
     held: IntGaugeVec["unit"];
+    /// Accepted requests that were not followed to the end of their answers, because too much was in memory: prompt or answer.
+    unfollowed_total: IntCounterVec["reason"];
+    /// Exchanges right now, from their headers to the end of their answers.
+    exchanges: IntGaugeVec[];
+    /// Connections right now, by port: proxy, admin or metrics.
+    connections: IntGaugeVec["port"];
     /// Requests by the part of the API that they call.
     endpoint_requests_total: IntCounterVec["endpoint"];
     /// The number of the configuration in force; each one that is loaded while running has the next.

@@ -14,24 +14,24 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::uri::Authority;
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use hyper_util::service::TowerToHyperService;
+use hyper::body::Incoming;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tower_service::Service as _;
 
 use crate::metrics::Metrics;
+use crate::proxy::door::{Door, Room};
+use crate::proxy::live::Live;
 
-/// The most connections at once. Operators, probes and scrapers are few; more wait in the system's queue.
-const CONNECTIONS_MAX: usize = 256;
-/// The longest time for the headers of a request, and for an idle connection.
-const HEADERS: Duration = Duration::from_secs(30);
+/// The most connections at once. Operators, probes and scrapers are few; for one more, the oldest has to go, so that
+/// nobody can keep a probe from its answer.
+const CONNECTIONS_MAX: usize = 64;
 /// The pause after a failed accept, so that the loop does not spin when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -78,25 +78,24 @@ impl Hosts {
     }
 }
 
-pub async fn serve(listener: TcpListener, router: Router, hosts: Hosts) {
+/// Serves one of the ports for operators; its connections have the deadlines of the proxy's own.
+pub async fn serve(listener: TcpListener, router: Router, hosts: Hosts, live: Live, port: &'static str) {
     let router = match hosts {
         Hosts::OfThisMachine => router.layer(middleware::from_fn(names_of_this_machine)),
         Hosts::Any => router,
     };
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(HEADERS);
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let door = Door::new(live.now().metrics().connections.with_label_values(&[port]));
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (builder, service) = (builder.clone(), TowerToHyperService::new(router.clone()));
+                let visit = door.enter(Room { idle: CONNECTIONS_MAX, all: CONNECTIONS_MAX }).await;
+                let (limits, router) = (live.now().config().limits.clone(), router.clone());
                 tokio::spawn(async move {
-                    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
-                        tracing::debug!(error, "admin connection ended");
-                    }
-                    drop(place);
+                    let answer = |request: Request<Incoming>| {
+                        let answered = router.clone().call(request.map(Body::new));
+                        async move { answered.await.unwrap_or_else(|never| match never {}) }
+                    };
+                    visit.serve(stream, &limits, answer).await;
                 });
             }
             Err(error) => {

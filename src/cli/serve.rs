@@ -10,6 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::admin::{self, Hosts, token::Token};
 use crate::config::{Config, Drain, Loaded, Mode, Overrides};
+use crate::proxy::files;
 use crate::proxy::live::Live;
 
 use super::reload::{ConfigSource, Reloader};
@@ -41,6 +42,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     let loaded = source.load()?;
     let token = token(&loaded.config)?;
     let log = logging::start(&loaded.config.log);
+    files::raise_limit();
     let runtime = super::runtime()?;
     let outcome = runtime.block_on(serve(loaded, token, source));
     // Streams that are cut write their log lines; what waits for a disk or a name server must not keep us.
@@ -67,6 +69,16 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: ConfigSource) -> Re
     let (proxy, metrics) = start::proxy(config.clone(), prices)?;
     let sinks = proxy.sinks().clone();
     announce(&config, &listeners);
+    let exchanges = proxy.exchanges_max();
+    if exchanges < config.limits.connections {
+        let (files, wanted) = (files::limit(), config.limits.connections);
+        tracing::warn!(
+            files,
+            exchanges,
+            wanted,
+            "the limit of open files allows fewer exchanges than limits.connections"
+        );
+    }
 
     let readiness = admin::Readiness::default();
     readiness.set(true);
@@ -77,10 +89,10 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: ConfigSource) -> Re
         Some(token) => admin::token::guard(pages, token, config.admin.open_metrics),
         None => pages,
     };
-    tokio::spawn(admin::serve(listeners.admin, pages, Hosts::OfThisMachine));
+    tokio::spawn(admin::serve(listeners.admin, pages, Hosts::OfThisMachine, live.clone(), "admin"));
     if let Some(listener) = listeners.metrics {
         let hosts = Hosts::of_metrics(&listener);
-        tokio::spawn(admin::serve(listener, open, hosts));
+        tokio::spawn(admin::serve(listener, open, hosts, live.clone(), "metrics"));
     }
     let server = ServerTask::spawn(listeners.proxy, live.clone());
 

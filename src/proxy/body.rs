@@ -125,15 +125,11 @@ fn without_first(mut pieces: Vec<Bytes>, member: &[u8]) -> Option<Vec<Bytes>> {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::proxy::collect::Held;
-    use crate::store::Budget;
     use http_body_util::BodyExt;
-    use std::sync::Arc;
 
     async fn opened(came: &'static str, model: &str) -> CallBody {
-        let (limits, metrics) = (Config::default().limits, crate::metrics::Metrics::new().unwrap());
-        let mut permit =
-            Arc::new(Held::new(&metrics.held, Arc::new(Budget::default()))).enter(&limits).unwrap();
+        let limits = Config::default().limits;
+        let mut permit = Permit::of_a_test(&limits);
         let mut body = CallBody::new(came.into(), Some(Vec::new()), Some(model.to_owned()));
         body.open(&mut permit, &limits, &LargeBodies::new()).await.unwrap();
         body

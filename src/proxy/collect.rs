@@ -6,23 +6,20 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Poll;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
-use prometheus::{IntGauge, IntGaugeVec};
 
 use crate::config::Limits;
 use crate::engine::words::Reason;
-use crate::store::{Budget, ByteKind};
+use crate::proxy::account::{Accounts, Charge, Payer};
 
 use super::error::Fault;
 use super::forward::SentBody;
-use super::stall::Stall;
+use super::stall::Upload;
 
 /// The most bytes that are allocated up front for a body of announced length: bytes to come are not counted as held.
 const EXPECTED_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -36,56 +33,34 @@ pub enum Collected {
     Spilled(SentBody, Reason, Option<Permit>),
 }
 
-/// Counts the bodies that are in memory.
-pub struct Held {
-    requests: AtomicUsize,
-    budget: Arc<Budget>,
-    requests_gauge: IntGauge,
-    bytes_gauge: IntGauge,
-}
-
-/// One body's share of [`Held`], given back when dropped.
+/// The place of one body in memory, given back when dropped.
 pub struct Permit {
-    held: Arc<Held>,
-    bytes: usize,
-}
-
-impl Held {
-    pub fn new(gauge: &IntGaugeVec, budget: Arc<Budget>) -> Held {
-        Held {
-            requests: AtomicUsize::new(0),
-            budget,
-            requests_gauge: gauge.with_label_values(&["requests"]),
-            bytes_gauge: gauge.with_label_values(&["bytes"]),
-        }
-    }
-
-    pub(super) fn enter(self: &Arc<Self>, limits: &Limits) -> Option<Permit> {
-        let one_more = |now: usize| (now < limits.held_requests).then_some(now + 1);
-        self.requests.fetch_update(Relaxed, Relaxed, one_more).ok()?;
-        self.requests_gauge.inc();
-        Some(Permit { held: self.clone(), bytes: 0 })
-    }
+    _request: Charge,
+    bytes: Charge,
 }
 
 impl Permit {
+    fn new(payer: Payer, limits: &Limits, accounts: &Accounts) -> Option<Permit> {
+        let _request = accounts.requests.take_one(payer, limits.held_requests)?;
+        Some(Permit { _request, bytes: accounts.bytes.open(payer) })
+    }
+
+    #[cfg(test)]
+    pub fn of_a_test(limits: &Limits) -> Permit {
+        use super::account::Standing;
+        let payer =
+            Payer { tenant: crate::engine::words::TenantId::NOBODY, standing: Standing::WithChildren };
+        Permit::new(payer, limits, &Accounts::default()).unwrap()
+    }
+
+    /// What the bytes of the body are charged to.
+    pub fn charge(&self) -> &Charge {
+        &self.bytes
+    }
+
     /// Counts more bytes as held, or returns the reason why that is not allowed.
     pub(super) fn grow(&mut self, bytes: usize, limits: &Limits) -> Result<(), Reason> {
-        if !self.held.budget.take(ByteKind::Held, bytes, limits.held_bytes) {
-            return Err(Reason::HeldBytes);
-        }
-        self.bytes += bytes;
-        self.held.bytes_gauge.add(bytes as i64);
-        Ok(())
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.held.requests.fetch_sub(1, Relaxed);
-        self.held.budget.give_back(ByteKind::Held, self.bytes);
-        self.held.requests_gauge.dec();
-        self.held.bytes_gauge.sub(self.bytes as i64);
+        if self.bytes.grow(bytes, limits.held_bytes) { Ok(()) } else { Err(Reason::HeldBytes) }
     }
 }
 
@@ -93,7 +68,7 @@ pub async fn collect(
     mut body: Incoming,
     headers: &HeaderMap,
     limits: &Limits,
-    held: &Arc<Held>,
+    (payer, accounts): (Payer, &Accounts),
 ) -> Result<Collected, Fault> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if declared > limits.body_bytes {
@@ -103,12 +78,12 @@ pub async fn collect(
     if headers.contains_key(http::header::TRAILER) {
         return Ok(spilled(Bytes::new(), body, limits, Reason::Trailers, None));
     }
-    let Some(mut permit) = held.enter(limits) else {
+    let Some(mut permit) = Permit::new(payer, limits, accounts) else {
         return Ok(spilled(Bytes::new(), body, limits, Reason::HeldRequests, None));
     };
-    let mut stall = Stall::new(limits.stall);
+    let mut upload = Upload::new(limits.stall);
     let mut collected = Collector { joined: Vec::new(), declared };
-    while let Some(frame) = next_frame(&mut body, &mut stall).await? {
+    while let Some(frame) = next_frame(&mut body, &mut upload).await? {
         let Ok(data) = frame.into_data() else { continue };
         let fits = match collected.joined.len() + data.len() {
             total if total > limits.body_bytes => Err(Reason::BodyTooLarge),
@@ -132,13 +107,14 @@ fn spilled(
     Collected::Spilled(SentBody::spilled(head, rest, limits.stall), reason, permit)
 }
 
-async fn next_frame(body: &mut Incoming, stall: &mut Stall) -> Result<Option<Frame<Bytes>>, Fault> {
+async fn next_frame(body: &mut Incoming, upload: &mut Upload) -> Result<Option<Frame<Bytes>>, Fault> {
     poll_fn(|cx| match Pin::new(&mut *body).poll_frame(cx) {
         Poll::Ready(frame) => {
-            stall.progress();
+            let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()).and_then(Frame::data_ref);
+            upload.progress(data.map_or(0, Bytes::len));
             Poll::Ready(frame.transpose().map_err(|_| Fault::ClientBody))
         }
-        Poll::Pending => stall.poll_expired(cx).map(|()| Err(Fault::ClientStalled)),
+        Poll::Pending => upload.poll_expired(cx).map(|()| Err(Fault::ClientStalled)),
     })
     .await
 }

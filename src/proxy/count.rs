@@ -38,8 +38,8 @@ impl Proxy {
     /// Sends a count of tokens: that of a forked child on its prefix, and once more as it came if that is refused; any
     /// other as it came.
     pub(super) async fn count(&self, call: MessagesCall, exchange: &mut Exchange) -> Result<Answered, Fault> {
-        let MessagesCall { parts, mut body, mut permit, .. } = call;
-        let opened = self.open(&mut body, &mut permit, exchange).await;
+        let MessagesCall { parts, mut body, .. } = call;
+        let opened = self.open(&mut body, exchange).await;
         let read = AssertUnwindSafe(|| {
             opened.ok()?;
             self.read_count(body.read(), &mut exchange.facts)

@@ -163,12 +163,8 @@ impl Read for Inflated {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::sync::Arc;
 
-    use super::super::collect::Held;
     use super::*;
-    use crate::metrics::Metrics;
-    use crate::store::Budget;
 
     const NAMES: [&str; 5] = ["gzip", "deflate", "raw deflate", "br", "zstd"];
 
@@ -194,9 +190,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_ENCODING, names.parse().unwrap());
         let codings = Coding::all(&headers).ok_or(Reason::ContentEncoding)?;
-        let budget = Arc::new(Budget::default());
-        let held = Arc::new(Held::new(&Metrics::new().unwrap().held, budget));
-        let mut permit = held.enter(limits).unwrap();
+        let mut permit = Permit::of_a_test(limits);
         let mut decoding = Decoding::new(body.into(), &codings, limits)?;
         while !decoding.decode(usize::MAX, &mut permit, limits)? {}
         Ok(decoding.finish())

@@ -27,7 +27,7 @@ pub enum Fault {
     ClientBody,
     /// The client sent nothing of its body for `limits.stall_s`.
     ClientStalled,
-    /// `limits.connections` are open already.
+    /// There are `limits.connections` exchanges already, or as many as this sender may have.
     Connections,
     /// The request needs a parent that is not known.
     UnknownParent,
@@ -173,7 +173,7 @@ impl fmt::Display for Fault {
             Fault::Target => write!(f, "the request target must be a path such as /v1/messages"),
             Fault::ClientBody => write!(f, "the request body broke off or is framed wrongly"),
             Fault::ClientStalled => write!(f, "the request body stalled; see limits.stall_s"),
-            Fault::Connections => write!(f, "too many open connections; retry, or raise limits.connections"),
+            Fault::Connections => write!(f, "too many requests at once; retry, or raise limits.connections"),
             Fault::Unreachable { upstream, cause } => {
                 write!(f, "cannot reach the upstream {upstream}: {cause}; check upstream.url")
             }

@@ -12,10 +12,12 @@ use crate::engine::request::clients::NONE;
 use crate::engine::tenant::{Accepted, Flight, SettledChild, Settlement, Verdict, drift};
 use crate::engine::words::{CostUnit, Ending};
 use crate::metrics::{Admit, Metrics};
+use crate::proxy::account::{Accounts, Charge};
 use crate::report::traces::Trace;
 use crate::report::{ChildTurn, ExchangeRecord, ExchangeSinks, OtherModel, RecordingDraft, report};
 
 use super::clock::Clock;
+use super::collect::Permit;
 use super::record::{Facts, Money, add_verdict};
 
 static ROLE: HeaderName = HeaderName::from_static("x-forkpoint-role");
@@ -29,10 +31,16 @@ static FORK: HeaderName = HeaderName::from_static("x-forkpoint-fork");
 /// Travels with the exchange and reports it once: in `finish`, or when dropped (the client left).
 pub struct Exchange {
     pub facts: Facts,
-    /// The body as it came, if it was read.
+    /// The body as it came, if it was read and is to be recorded.
     pub body: Option<Bytes>,
+    /// The place of its body in memory, while that is there.
+    pub permit: Option<Permit>,
+    /// The place of its body among the prompts whose answers stream, once it was accepted.
+    pub prompt: Option<Charge>,
     /// True while it waits at the gate.
     pub waits_at_gate: bool,
+    /// Its place among the exchanges, once it has one.
+    pub place: Option<Charge>,
     /// The draft of its line in the recording, if there is one.
     pub draft: Option<RecordingDraft>,
     /// Its trace, if it is kept.
@@ -45,8 +53,21 @@ pub struct Exchange {
 impl Exchange {
     pub fn new(metrics: Arc<Metrics>, clock: Arc<Clock>, sinks: ExchangeSinks, facts: Facts) -> Exchange {
         let ExchangeSinks { draft, trace } = sinks;
-        let (body, waits_at_gate, is_reported) = (None, false, false);
-        Exchange { facts, body, waits_at_gate, draft, trace, metrics, clock, is_reported }
+        let (body, permit, prompt, place) = (None, None, None, None);
+        let (waits_at_gate, is_reported) = (false, false);
+        Exchange {
+            facts,
+            body,
+            permit,
+            prompt,
+            place,
+            waits_at_gate,
+            draft,
+            trace,
+            metrics,
+            clock,
+            is_reported,
+        }
     }
 
     /// Says on the answer what was done and why.
@@ -72,6 +93,24 @@ impl Exchange {
         self.facts.answered(status, headers);
         if let Some(flight) = flight {
             self.facts.traced(flight);
+        }
+    }
+
+    /// The upstream took the request. What is kept of its body until the end of the answer is charged to those prompts
+    /// from now on; `false` if there is no room for it, and it has to be forgotten.
+    pub fn keeps_prompt(&mut self, accounts: &Accounts, limit: usize) -> bool {
+        let Some(permit) = &self.permit else { return true };
+        let mut prompt = accounts.prompts.open(permit.charge().payer());
+        if prompt.grow(permit.charge().amount(), limit) {
+            (self.permit, self.prompt) = (None, Some(prompt));
+        }
+        self.prompt.is_some()
+    }
+
+    /// Nothing of the body is needed any more, but for a recording.
+    pub fn forget_prompt(&mut self) {
+        if self.body.is_none() {
+            (self.permit, self.prompt) = (None, None);
         }
     }
 

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
@@ -28,13 +28,15 @@ use super::client_pool::{ClientPool, PoolSlot};
 use super::error::Fault;
 use super::headers;
 use super::not_found::Doubled;
-use super::stall::Stall;
+use super::stall::Upload;
 
 /// Shorter than the keep-alive of common servers, so that we close an idle connection before they do.
 const POOL_IDLE: Duration = Duration::from_secs(50);
 /// A dead HTTP/2 connection would otherwise hold its calls until `upstream.idle_s`.
 const H2_PING_EVERY: Duration = Duration::from_secs(20);
 const H2_PONG_WITHIN: Duration = Duration::from_secs(20);
+/// The most headers of an answer; their bytes are bounded by what is read at once.
+const ANSWER_HEADERS_MAX: usize = 4096;
 const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 
 pub type BoxError = Box<dyn StdError + Send + Sync>;
@@ -94,6 +96,7 @@ impl Upstream {
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
             .pool_idle_timeout(POOL_IDLE)
+            .http1_max_headers(ANSWER_HEADERS_MAX)
             .http2_keep_alive_interval(H2_PING_EVERY)
             .http2_keep_alive_timeout(H2_PONG_WITHIN)
             .build(self.connector.clone())
@@ -106,6 +109,10 @@ impl Upstream {
         headers::for_upstream(request.headers_mut());
         if let Some(length) = request.body().collected_length() {
             request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        if request.body().is_of_unknown_length() {
+            // Otherwise the HTTP client takes a GET for one without a body.
+            request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         let sent = request.body().sent_counter();
         let slot = self.pool.slot();
@@ -145,6 +152,7 @@ impl Upstream {
             "" => path.clone(),
             // `OPTIONS *` asks about the server as a whole, not about a path of it.
             _ if path == "*" => path.clone(),
+            _ if climbs_out(path.path()) => return None,
             prefix => PathAndQuery::try_from(format!("{prefix}{path}")).ok()?,
         };
         let mut parts = http::uri::Parts::default();
@@ -182,6 +190,21 @@ impl Upstream {
         let authority = self.authority.as_str();
         format!("{}://{}", self.scheme, authority.rsplit('@').next().unwrap_or(authority))
     }
+}
+
+/// Returns true if a path leads above its own start for anybody who resolves its dots, whatever that one takes for a
+/// separator or an encoding of one.
+fn climbs_out(path: &str) -> bool {
+    let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/").replace("%5c", "/");
+    let mut depth = 0_i32;
+    plain.split(['/', '\\']).any(|segment| {
+        depth += match segment.split(';').next() {
+            Some("..") => -1,
+            Some("" | ".") | None => 0,
+            Some(_) => 1,
+        };
+        depth < 0
+    })
 }
 
 /// Lets all go first who are ready now, above all the connection that a request was just handed to. Unlike tokio's own
@@ -266,7 +289,7 @@ pub struct SentBody {
 
 struct Streamed {
     body: Incoming,
-    stall: Stall,
+    upload: Upload,
     sent: Arc<AtomicU64>,
 }
 
@@ -293,13 +316,17 @@ impl SentBody {
     }
 
     pub fn spilled(head: Bytes, body: Incoming, stall: Duration) -> SentBody {
-        let rest = Streamed { body, stall: Stall::new(stall), sent: Arc::default() };
+        let rest = Streamed { body, upload: Upload::new(stall), sent: Arc::default() };
         SentBody { rest: Some(rest), ..SentBody::whole(head) }
     }
 
     /// The length of a body that is whole in memory; a streamed one keeps what its client stated.
     fn collected_length(&self) -> Option<usize> {
         self.rest.is_none().then(|| self.pieces_length())
+    }
+
+    fn is_of_unknown_length(&self) -> bool {
+        !self.is_end_stream() && self.size_hint().exact().is_none()
     }
 
     fn pieces_length(&self) -> usize {
@@ -326,11 +353,12 @@ impl Body for SentBody {
         let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
         match Pin::new(&mut rest.body).poll_frame(cx) {
             Poll::Ready(frame) => {
-                rest.stall.progress();
+                let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()).and_then(Frame::data_ref);
+                rest.upload.progress(data.map_or(0, Bytes::len));
                 rest.sent.fetch_add(1, Relaxed);
                 Poll::Ready(frame.map(|frame| frame.map_err(|_| ClientGone.into())))
             }
-            Poll::Pending => rest.stall.poll_expired(cx).map(|()| Some(Err(ClientStalled.into()))),
+            Poll::Pending => rest.upload.poll_expired(cx).map(|()| Some(Err(ClientStalled.into()))),
         }
     }
 

@@ -7,7 +7,6 @@
 //!          └─ not a Messages call: unread ────────────────┘
 //! ```
 
-use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,8 +18,9 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, Request, Response};
 use hyper::body::Incoming;
 
+use super::account::Payer;
 use super::body::CallBody;
-use super::collect::{self, Collected, Permit};
+use super::collect::{self, Collected};
 use super::encoded::Coding;
 use super::error::Fault;
 use super::exchange::Exchange;
@@ -46,18 +46,17 @@ const FORGOTTEN_NOTE_MS: u64 = 600_000;
 
 /// A request whose headers were read.
 enum Arrived {
-    /// It streams through unread. The permit is for what was read of it before it grew too large.
-    Unread(Request<SentBody>, Option<Permit>),
+    /// It streams through unread.
+    Unread(Request<SentBody>),
     Call(MessagesCall),
 }
 
-/// A Messages call with its whole body. The permit is the body's place under the hold limits.
+/// A Messages call with its whole body.
 pub(super) struct MessagesCall {
     pub parts: Parts,
     pub body: CallBody,
     /// The end of all its waits.
     pub deadline: Moment,
-    pub permit: Permit,
 }
 
 /// The upstream's answer, and the request that it belongs to, if that was read and is anybody's.
@@ -68,10 +67,7 @@ pub(super) struct Answered {
 
 impl Proxy {
     /// One exchange, whatever happens: a fault of ours becomes an answer, never a broken connection.
-    pub async fn handle(
-        self: Arc<Self>,
-        mut request: Request<Incoming>,
-    ) -> Result<Response<AnswerBody>, Infallible> {
+    pub async fn handle(self: Arc<Self>, mut request: Request<Incoming>) -> Response<AnswerBody> {
         let endpoint = Endpoint::of(request.method(), request.uri().path());
         let doubled = self.upstream.doubled(request.uri().path());
         let mut exchange = self.exchange(endpoint, request.headers_mut());
@@ -87,12 +83,7 @@ impl Proxy {
             Err(fault) => fault.answer(exchange, &self.config),
         };
         slow_reader::handed_on();
-        Ok(response)
-    }
-
-    /// An answer for a request that is not even looked at.
-    pub fn refuse(&self, fault: Fault) -> Response<AnswerBody> {
-        fault.answer(self.exchange(Endpoint::Other, &mut HeaderMap::new()), &self.config)
+        response
     }
 
     fn exchange(&self, endpoint: Endpoint, headers: &mut HeaderMap) -> Exchange {
@@ -105,7 +96,7 @@ impl Proxy {
     async fn answered(&self, request: Request<Incoming>, exchange: &mut Exchange) -> Result<Answered, Fault> {
         headers::check(&request)?;
         let mut call = match self.collect(request, exchange).await? {
-            Arrived::Unread(request, _permit) => {
+            Arrived::Unread(request) => {
                 exchange.facts.sent_at = Some(Instant::now());
                 return Ok(Answered { answer: self.upstream.send(request).await?, flight: None });
             }
@@ -119,7 +110,7 @@ impl Proxy {
         {
             return self.observed(call, reason, exchange).await;
         }
-        if let Err(reason) = self.open(&mut call.body, &mut call.permit, exchange).await {
+        if let Err(reason) = self.open(&mut call.body, exchange).await {
             return self.unplanned(call, reason, exchange).await;
         }
         let mode = ReadMode::Spelt(self.policy.align.order);
@@ -147,7 +138,10 @@ impl Proxy {
             None => Some(Reason::ContentEncoding),
             Some(_) => self.observed_for(&parts.headers, sender.tenant, facts.modes.in_force),
         };
+        let (payer, is_nobodys) = (Payer::of(sender.tenant, &self.store), sender.tenant.is_none());
         facts.sender = Some(sender);
+        let place = self.accounts.exchanges.take_one(payer, self.exchanges_max());
+        exchange.place = Some(place.ok_or(Fault::Connections)?);
         facts.claims = Claims::of(&parts.headers);
         facts.betas = identify::betas(&parts.headers).collect::<Vec<_>>().join(",");
         facts.version = identify::version(&parts.headers).to_owned();
@@ -156,24 +150,27 @@ impl Proxy {
         let is_message = facts.endpoint.is_planned();
         if !is_message && !self.may_count_child(&parts, facts.modes, observed) {
             let body = SentBody::streamed(body, limits.stall);
-            return Ok(Arrived::Unread(Request::from_parts(parts, body), None));
+            return Ok(Arrived::Unread(Request::from_parts(parts, body)));
         }
         if is_message {
             facts.plan = observed.map_or(Plan::Aligned(Why::Mode), Plan::Passthrough);
         }
-        match collect::collect(body, &parts.headers, limits, &self.held).await? {
+        if is_nobodys {
+            // Whoever has no credential will get no answer that is worth anything: nothing is kept in memory for it.
+            let body = SentBody::streamed(body, limits.stall);
+            return Ok(Arrived::Unread(Request::from_parts(parts, body)));
+        }
+        match collect::collect(body, &parts.headers, limits, (payer, &self.accounts)).await? {
             Collected::Whole(body, permit) => {
                 facts.received_bytes = Some(body.len());
-                Ok(Arrived::Call(MessagesCall {
-                    parts,
-                    body: CallBody::new(body, codings, model),
-                    deadline,
-                    permit,
-                }))
+                exchange.permit = Some(permit);
+                let body = CallBody::new(body, codings, model);
+                Ok(Arrived::Call(MessagesCall { parts, body, deadline }))
             }
             Collected::Spilled(body, reason, permit) => {
                 facts.plan = Plan::Passthrough(reason);
-                Ok(Arrived::Unread(Request::from_parts(parts, body), permit))
+                exchange.permit = permit;
+                Ok(Arrived::Unread(Request::from_parts(parts, body)))
             }
         }
     }
@@ -192,12 +189,8 @@ impl Proxy {
     }
 
     /// Makes a body readable. One that cannot be is named by the bytes that came.
-    pub(super) async fn open(
-        &self,
-        body: &mut CallBody,
-        permit: &mut Permit,
-        exchange: &mut Exchange,
-    ) -> Result<(), Reason> {
+    pub(super) async fn open(&self, body: &mut CallBody, exchange: &mut Exchange) -> Result<(), Reason> {
+        let Some(permit) = &mut exchange.permit else { return Err(Reason::Internal) };
         let opened = body.open(permit, &self.config.limits, &self.large).await;
         if let Err(reason) = opened {
             let facts = &mut exchange.facts;
@@ -224,7 +217,7 @@ impl Proxy {
         facts.received.get_or_insert_with(|| BodyDigest::of(body));
         facts.sent = facts.received;
         facts.overhead.read += started.elapsed();
-        if let Ok(Some(_)) = &read {
+        if let (Ok(Some(_)), Some(_)) = (&read, &exchange.draft) {
             exchange.body = Some(body.clone());
         }
         read
@@ -289,11 +282,11 @@ impl Proxy {
     ) -> Result<Answered, Fault> {
         exchange.facts.sent_at = Some(Instant::now());
         let sent = self.clock.now();
-        let MessagesCall { parts, mut body, mut permit, .. } = call;
+        let MessagesCall { parts, mut body, .. } = call;
         let request = Request::from_parts(parts, SentBody::whole(body.came().clone()));
         let reading = async {
             yield_once().await;
-            self.open(&mut body, &mut permit, exchange).await.ok()?;
+            self.open(&mut body, exchange).await.ok()?;
             let body = body.read();
             let watch = || {
                 let read = self.read(body, ReadMode::AsItCame, exchange).ok()??;
@@ -335,7 +328,6 @@ impl Proxy {
         exchange.facts.sent_at = Some(Instant::now());
         let request = Request::from_parts(call.parts, SentBody::whole(call.body.came().clone()));
         let answer = self.upstream.send(request).await?;
-        drop(call.permit);
         Ok(Answered { answer, flight: None })
     }
 
@@ -346,7 +338,7 @@ impl Proxy {
         if !exchange.facts.modes.keeps_prefix() || now.0 >= self.prefixes_until.load(Relaxed) {
             return false;
         }
-        if self.open(&mut call.body, &mut call.permit, exchange).await.is_err() {
+        if self.open(&mut call.body, exchange).await.is_err() {
             return false;
         }
         let plan = exchange.facts.plan;

@@ -25,9 +25,10 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Fault> {
     if request.method() == Method::CONNECT {
         return Err(Fault::Connect);
     }
-    // A client that offers h2c also takes an answer in HTTP/1.1; other upgrades are needed.
-    let offers = headers.get_all(UPGRADE).iter();
-    if offers.flat_map(|value| value.as_bytes().split(|b| *b == b',')).any(|offer| !is(offer, b"h2c")) {
+    // A client that offers h2c also takes an answer in HTTP/1.1; other upgrades are needed. An offer that is not also
+    // an option of the connection is none (RFC 9110 §7.8).
+    let offers_upgrade = list(headers, CONNECTION).any(|option| is(option, b"upgrade"));
+    if offers_upgrade && list(headers, UPGRADE).any(|offer| !is(offer, b"h2c")) {
         return Err(Fault::Upgrade);
     }
     if request.version() < Version::HTTP_2 {
@@ -52,6 +53,11 @@ fn check_length(headers: &HeaderMap) -> Result<(), Fault> {
     } else {
         Err(Fault::Length)
     }
+}
+
+/// The elements of a header that is a list.
+fn list(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &[u8]> {
+    headers.get_all(name).into_iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
 }
 
 fn is(value: &[u8], word: &[u8]) -> bool {
@@ -108,12 +114,8 @@ fn strip_ours(headers: &mut HeaderMap) {
 }
 
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .flat_map(|value| value.as_bytes().split(|b| *b == b','))
-        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
-        .collect();
+    let named: Vec<HeaderName> =
+        list(headers, CONNECTION).filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect();
     for name in named {
         headers.remove(name);
     }
@@ -124,9 +126,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 fn takes_trailers(headers: &HeaderMap) -> bool {
-    let mut codings =
-        headers.get_all(TE).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    codings.any(|coding| is(coding, b"trailers"))
+    list(headers, TE).any(|coding| is(coding, b"trailers"))
 }
 
 #[cfg(test)]
@@ -165,8 +165,10 @@ mod tests {
     #[test]
     fn tunnels_and_upgrades_are_refused_but_an_h2c_offer_is_not() {
         assert_eq!(check(&request("CONNECT", "host:443", &[])).err(), Some(Fault::Connect));
-        assert_eq!(verdict(&[("upgrade", "websocket")]), Some(Fault::Upgrade));
-        assert_eq!(verdict(&[("upgrade", "h2c")]), None);
+        let connection = ("connection", "keep-alive, Upgrade");
+        assert_eq!(verdict(&[connection, ("upgrade", "websocket")]), Some(Fault::Upgrade));
+        assert_eq!(verdict(&[connection, ("upgrade", "h2c")]), None);
+        assert_eq!(verdict(&[("upgrade", "websocket")]), None, "nobody asked the connection to change");
     }
 
     #[test]

@@ -71,6 +71,10 @@ impl Proxy {
         &self.generation
     }
 
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
@@ -122,9 +126,10 @@ impl Proxy {
             vertex_policy,
             generation: Generation::set(self.generation.number + 1, left, &self.metrics),
             upstream: self.upstream.clone(),
-            held: self.held.clone(),
+            accounts: self.accounts.clone(),
             large: self.large.clone(),
             store: self.store.clone(),
+            files: self.files,
             prefixes_until: self.prefixes_until.clone(),
             quiet_until: self.quiet_until.clone(),
             clock: self.clock.clone(),

@@ -8,6 +8,7 @@
 //! its tenant when it is dropped.
 
 pub mod handle;
+pub mod account;
 pub mod collect;
 pub mod body;
 pub mod encoded;
@@ -20,6 +21,7 @@ pub mod forward;
 pub mod client_pool;
 pub mod answer;
 pub mod observe;
+pub mod observer;
 pub mod decode;
 pub mod flight;
 pub mod exchange;
@@ -30,6 +32,9 @@ pub mod error;
 pub mod stall;
 pub mod slow_reader;
 pub mod server;
+pub mod door;
+pub mod client_io;
+pub mod files;
 pub mod live;
 pub mod rules;
 pub mod clock;
@@ -46,8 +51,8 @@ use crate::metrics::Metrics;
 use crate::report::Sinks;
 use crate::store::{self, Store};
 
+use account::Accounts;
 use clock::Clock;
-use collect::Held;
 use forward::Upstream;
 use large::LargeBodies;
 use live::Generation;
@@ -62,9 +67,11 @@ pub struct Proxy {
     vertex_policy: Arc<Policy>,
     generation: Generation,
     upstream: Arc<Upstream>,
-    held: Arc<Held>,
+    accounts: Arc<Accounts>,
     large: Arc<LargeBodies>,
     store: Arc<Store>,
+    /// The number of files that the system allows.
+    files: usize,
     /// Until when a child may have a prefix, in milliseconds of the clock.
     prefixes_until: Arc<AtomicU64>,
     /// Until when nothing more is said about forgotten conversations, in milliseconds of the clock.
@@ -102,9 +109,9 @@ impl Proxy {
         let limits = store::Limits { max_bytes, recent_bytes, tenant_share };
         let (policy, vertex_policy) = rules::policies(&config, prices);
         let store = Arc::new(Store::new(limits, policy.fan_out.clone(), rules::gate(&config)));
-        let held = Arc::new(Held::new(&metrics.held, Arc::clone(store.budget())));
+        let accounts = Arc::<Accounts>::default();
         let clock = Arc::new(Clock::new());
-        record::show_store(&metrics, Arc::clone(&store));
+        record::show_at_scrape(&metrics, Arc::clone(&store), Arc::clone(&accounts));
         let generation = Generation::first(&metrics);
         Ok(Proxy {
             sinks: record::start_sinks(&config, &metrics, &clock)?,
@@ -113,9 +120,10 @@ impl Proxy {
             vertex_policy,
             generation,
             upstream,
-            held,
+            accounts,
             large: Arc::default(),
             store,
+            files: files::limit(),
             prefixes_until: Arc::default(),
             quiet_until: Arc::default(),
             clock,
@@ -128,5 +136,10 @@ impl Proxy {
     /// The settings that calls to this part of the API are planned by.
     fn policy_of(&self, endpoint: Endpoint) -> &Arc<Policy> {
         if endpoint == Endpoint::Vertex { &self.vertex_policy } else { &self.policy }
+    }
+
+    /// The most exchanges at once: `limits.connections`, or as many as there are files for.
+    pub fn exchanges_max(&self) -> usize {
+        self.config.limits.connections.min(files::exchanges(self.files))
     }
 }

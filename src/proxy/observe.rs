@@ -14,30 +14,30 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, header};
+use http::Response;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::config::Limits;
-use crate::engine::answer::sse::Framer;
-use crate::engine::answer::turn::{Block, Turn, TurnBuilder, TurnLimits};
-use crate::engine::answer::usage::Usage;
 use crate::engine::tenant::Flight;
-use crate::engine::words::{Ending, Step};
+use crate::engine::words::{Ending, Role, Step};
 use crate::metrics::Metrics;
+use crate::proxy::account::Charge;
 
 use super::Proxy;
 use super::answer::UpstreamBody;
 use super::client_pool::PoolSlot;
-use super::decode::{Decoder, Sink};
 use super::exchange::Exchange;
 use super::flight::{AcceptedFlight, InFlight};
 use super::forward::{self, BoxError};
 use super::handle::Answered;
 use super::headers;
 use super::large::{self, LargeBodies, Place};
+use super::observer::Observer;
 use super::panic_injection::PanicInjection;
 use super::slow_reader;
 use super::stall::Stall;
+
+/// The fewest bytes of an answer that are charged at a time.
+const CHARGED_BYTES_MIN: usize = 4 << 10;
 
 /// The body of an answer: the upstream's, watched, or one of our own.
 pub enum AnswerBody {
@@ -60,12 +60,17 @@ pub(super) async fn relay(answered: Answered, mut exchange: Exchange, proxy: &Pr
         exchange.mark(&mut head.headers);
     }
     let idle = Stall::new(config.upstream.idle);
-    let (ended, unflushed, broken, end) = (false, false, None, None);
+    let (ended, unsent, unflushed, broken, end) = (false, Bytes::new(), false, None, None);
     let position = flight.map_or(Position::Unknown, Position::Sent);
+    if let Position::Unknown = position {
+        exchange.forget_prompt();
+    }
+    let held_bytes = config.limits.held_bytes;
+    let observed = exchange.place.as_ref().map(|place| proxy.accounts.bytes.open(place.payer()));
     let (metrics, panics) = (Arc::clone(&proxy.metrics), Arc::clone(&proxy.panics));
     let large = Arc::clone(&proxy.large);
-    let watch = Watch { metrics, panics, observer, exchange: Some(exchange), position };
-    let mut tee = Tee { body, watch, ended, idle, unflushed, broken, end, large, _slot: slot };
+    let watch = Watch { metrics, panics, observer, observed, held_bytes, exchange: Some(exchange), position };
+    let mut tee = Tee { body, watch, ended, idle, unsent, unflushed, broken, end, large, _slot: slot };
     let bytes = tee.watch.work_bytes();
     if head.status.is_success() {
         let accept = || tee.guarded(Step::Observe, |watch| watch.accepted(proxy));
@@ -84,6 +89,8 @@ pub struct Tee {
     watch: Watch,
     ended: bool,
     idle: Stall,
+    /// What has come and was not handed on yet.
+    unsent: Bytes,
     /// True if anything was handed on since the last wait.
     unflushed: bool,
     /// How the upstream broke off, to be said once what came before is on its way.
@@ -108,6 +115,9 @@ struct Silent;
 
 impl Tee {
     fn poll(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        if !self.unsent.is_empty() {
+            return Poll::Ready(Some(Ok(self.hand_on())));
+        }
         if let Some(error) = self.broken.take() {
             return Poll::Ready(Some(Err(error)));
         }
@@ -131,12 +141,10 @@ impl Tee {
                 if let Some(data) = frame.data_ref() {
                     self.see(data);
                 }
-                slow_reader::handed_on();
-                self.unflushed = true;
                 if self.body.is_end_stream() {
                     return self.complete(Some(frame), cx);
                 }
-                Poll::Ready(Some(Ok(frame)))
+                self.deliver(Some(frame))
             }
             Some(Err(error)) if self.unflushed => {
                 // The connection throws away what it has not written when it hears of an error.
@@ -158,7 +166,7 @@ impl Tee {
         let bytes = self.watch.work_bytes();
         if self.ended || !large::is_large(bytes) {
             self.end(Ending::Complete);
-            return Poll::Ready(frame.map(Ok));
+            return self.deliver(frame);
         }
         let place = Box::pin(self.large.place(bytes));
         self.end = Some(PlannedEnd { place, frame });
@@ -173,8 +181,35 @@ impl Tee {
         };
         let frame = self.end.take().and_then(|planned| planned.frame);
         self.end(Ending::Complete);
+        self.deliver(frame)
+    }
+
+    /// Hands a frame on, data piece by piece.
+    fn deliver(&mut self, frame: Option<Frame<Bytes>>) -> PolledFrame {
+        Poll::Ready(frame.map(|frame| match frame.into_data() {
+            Ok(data) => {
+                self.unsent = data;
+                Ok(self.hand_on())
+            }
+            Err(trailers) => Ok(trailers),
+        }))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let last = self.end.as_ref().and_then(|end| end.frame.as_ref()?.data_ref()).map_or(0, Bytes::len);
+        let (mut hint, unsent) = (self.body.size_hint(), (self.unsent.len() + last) as u64);
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + unsent);
+        }
+        hint.set_lower(hint.lower() + unsent);
+        hint
+    }
+
+    /// Hands on the next piece of what has come.
+    fn hand_on(&mut self) -> Frame<Bytes> {
         slow_reader::handed_on();
-        Poll::Ready(frame.map(Ok))
+        self.unflushed = true;
+        Frame::data(slow_reader::next_piece(&mut self.unsent))
     }
 
     fn see(&mut self, data: &Bytes) {
@@ -209,6 +244,9 @@ struct Watch {
     metrics: Arc<Metrics>,
     panics: Arc<PanicInjection>,
     observer: Option<Observer>,
+    /// What is kept of the answer so far, charged to `limits.held_bytes`.
+    observed: Option<Charge>,
+    held_bytes: usize,
     /// Taken at the end.
     exchange: Option<Exchange>,
     position: Position,
@@ -241,10 +279,30 @@ impl Watch {
     fn accepted(&mut self, proxy: &Proxy) {
         let Position::Sent(flight) = std::mem::replace(&mut self.position, Position::Unknown) else { return };
         let Some(accepted) = flight.accept(&proxy.store) else { return };
-        if let (Some(exchange), Some(accepted)) = (&mut self.exchange, accepted.accepted()) {
-            exchange.accepted(accepted);
+        let (Some(exchange), Some(flight)) = (&mut self.exchange, accepted.accepted()) else { return };
+        exchange.accepted(flight);
+        let is_child = flight.flight.relation.role() == Role::Child;
+        // A child that is not followed to the end of its answer would lose its prefix, so its body stays where it is.
+        if exchange.keeps_prompt(&proxy.accounts, self.held_bytes) || is_child {
+            self.position = Position::Accepted(Box::new(accepted));
+        } else {
+            exchange.metrics.unfollowed_total.with_label_values(&["prompt"]).inc();
+            exchange.forget_prompt();
         }
-        self.position = Position::Accepted(Box::new(accepted));
+    }
+
+    /// Charges what is kept of the answer, or forgets it if there is no room for more.
+    fn charge(&mut self) {
+        let (Some(observer), Some(observed)) = (&mut self.observer, &mut self.observed) else { return };
+        let more = observer.kept_bytes().saturating_sub(observed.amount());
+        if more < CHARGED_BYTES_MIN || observed.grow(more, self.held_bytes) {
+            return;
+        }
+        observer.forget();
+        self.observed = None;
+        if let Some(exchange) = &self.exchange {
+            exchange.metrics.unfollowed_total.with_label_values(&["answer"]).inc();
+        }
     }
 
     fn see(&mut self, data: &Bytes) {
@@ -255,6 +313,8 @@ impl Watch {
             observer.push(data);
             exchange.facts.overhead.observe += started.elapsed();
         }
+        self.charge();
+        let Some(exchange) = &mut self.exchange else { return };
         let is_success = exchange.facts.status.is_some_and(|status| status.is_success());
         let begun = self.observer.as_mut().map_or(Some(None), Observer::begun);
         if let (true, Some(usage)) = (is_success, begun) {
@@ -329,108 +389,17 @@ impl Body for AnswerBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            AnswerBody::Relayed(tee) => tee.end.is_none() && tee.body.is_end_stream(),
+            AnswerBody::Relayed(tee) => {
+                tee.end.is_none() && tee.unsent.is_empty() && tee.body.is_end_stream()
+            }
             AnswerBody::Own(body) => body.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            AnswerBody::Relayed(tee) => tee.body.size_hint(),
+            AnswerBody::Relayed(tee) => tee.size_hint(),
             AnswerBody::Own(body) => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
-        }
-    }
-}
-
-/// Reads a copy of an answer.
-struct Observer {
-    decoder: Decoder<Answer>,
-}
-
-/// The decoded answer as far as it is known.
-enum Answer {
-    Stream { framer: Framer, builder: Box<TurnBuilder> },
-    Json { body: Vec<u8>, limits: TurnLimits, overflowed: bool },
-}
-
-impl Observer {
-    fn new(headers: &HeaderMap, limits: &Limits) -> Option<Observer> {
-        let turn_limits = TurnLimits { bytes: limits.observe_bytes, tool_uses: limits.tool_uses };
-        let kind = headers.get(header::CONTENT_TYPE)?.as_bytes().to_ascii_lowercase();
-        let answer = if kind.starts_with(b"text/event-stream") {
-            Answer::Stream {
-                framer: Framer::new(limits.observe_bytes),
-                builder: Box::new(TurnBuilder::new(turn_limits)),
-            }
-        } else if kind.starts_with(b"application/json") {
-            Answer::Json { body: Vec::new(), limits: turn_limits, overflowed: false }
-        } else {
-            return None;
-        };
-        Some(Observer { decoder: Decoder::new(headers, answer, limits.observe_bytes)? })
-    }
-
-    fn push(&mut self, data: &[u8]) {
-        self.decoder.push(data);
-    }
-
-    /// Returns the usage billed so far, once the first content has come. One JSON body comes all at once, and what
-    /// cannot be decoded is taken at its first byte.
-    fn begun(&mut self) -> Option<Option<Usage>> {
-        match self.decoder.sink() {
-            Some(Answer::Stream { builder, .. }) => builder.has_begun().then(|| builder.usage()),
-            Some(Answer::Json { .. }) | None => Some(None),
-        }
-    }
-
-    /// Hands out the blocks of a stream that finished since, with the id of their message.
-    fn finished(&mut self, mut give: impl FnMut(Option<&str>, Block)) {
-        if let Some(Answer::Stream { builder, .. }) = self.decoder.sink() {
-            let blocks: Vec<Block> = builder.finished().collect();
-            blocks.into_iter().for_each(|block| give(builder.id(), block));
-        }
-    }
-
-    fn is_stream(&mut self) -> bool {
-        matches!(self.decoder.sink(), Some(Answer::Stream { .. }))
-    }
-
-    fn finish(mut self) -> Turn {
-        let failed = self.decoder.failed();
-        match self.decoder.sink() {
-            Some(Answer::Stream { builder, .. }) => {
-                let empty = TurnBuilder::new(TurnLimits { bytes: 0, tool_uses: 0 });
-                let mut builder = std::mem::replace(&mut **builder, empty);
-                if failed {
-                    builder.overflow();
-                }
-                builder.finish()
-            }
-            Some(Answer::Json { body, limits, overflowed: false }) if !failed => {
-                Turn::from_json(body, *limits)
-            }
-            _ => Turn::default(),
-        }
-    }
-}
-
-impl Sink for Answer {
-    fn take(&mut self, bytes: &[u8]) {
-        match self {
-            Answer::Stream { framer, builder } => {
-                framer.push(bytes, |event| builder.push(event.data));
-                if framer.overflowed() {
-                    builder.overflow();
-                }
-            }
-            Answer::Json { body, limits, overflowed } => {
-                *overflowed |= body.len() + bytes.len() > limits.bytes;
-                if *overflowed {
-                    *body = Vec::new();
-                } else {
-                    body.extend_from_slice(bytes);
-                }
-            }
         }
     }
 }

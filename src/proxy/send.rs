@@ -183,7 +183,7 @@ impl Proxy {
         let was_forked = flight.flight().is_some_and(Flight::is_forked);
         let mut again = self.start_over(refused, &second, &flight, exchange);
         let is_original = matches!(second, Second::Original);
-        let MessagesCall { mut parts, body, permit: _permit, .. } = call;
+        let MessagesCall { mut parts, body, .. } = call;
         let body = match second {
             Second::Original => SentBody::whole(body.came().clone()),
             Second::WithoutLostBlocks { pieces, betas } => {

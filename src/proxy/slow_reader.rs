@@ -3,8 +3,9 @@
 //! Over HTTP/1 an answer that is not read fills the socket, and [`super::server`] sees that writes make no progress.
 //! Over HTTP/2 the connection stays active while one stream has no window left, and hyper polls the body only once
 //! there is room, so neither of the two notices. The task that runs the stream does: it knows when the last chunk was
-//! handed on. Ending the task resets the stream and drops the body, and with it the upstream call. A chunk that takes
-//! longer than `limits.stall_s` to be sent counts as not read.
+//! handed on. Ending the task resets the stream and drops the body, and with it the upstream call. Chunks are handed on
+//! in small pieces, so that a client that reads slowly is seen to read; a piece that takes longer than `limits.stall_s`
+//! to be sent counts as not read.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -12,6 +13,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::rt::Executor;
 
 use super::stall::Stall;
@@ -28,6 +30,16 @@ enum Flow {
     Ours,
     /// The client, which has yet to read the head or this number of chunks.
     Clients(u64),
+}
+
+/// The most bytes of an answer that an HTTP/2 stream is handed at once: as much as one frame may have.
+const PIECE_BYTES_MAX: usize = 16 << 10;
+
+/// Takes the piece of a chunk that is to be handed on now; the rest stays. Outside of an HTTP/2 stream that is all of it.
+pub fn next_piece(chunk: &mut Bytes) -> Bytes {
+    let is_http_2 = FLOW.try_with(|_| ()).is_ok();
+    let most = if is_http_2 { PIECE_BYTES_MAX } else { usize::MAX };
+    chunk.split_to(chunk.len().min(most))
 }
 
 /// Notes that a chunk was handed on to the client. Does nothing outside of an HTTP/2 stream.

@@ -21,9 +21,9 @@ impl Stall {
         Stall { limit, waiting_since: None, timer: None }
     }
 
-    /// Notes progress, which ends the current wait.
-    pub fn progress(&mut self) {
-        self.waiting_since = None;
+    /// Notes progress, which ends the current wait. Returns how long that was.
+    pub fn progress(&mut self) -> Duration {
+        self.waiting_since.take().map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Begins a wait, or continues the current one. Ready once it has lasted as long as the limit.
@@ -31,6 +31,9 @@ impl Stall {
         let since = *self.waiting_since.get_or_insert_with(Instant::now);
         let deadline = since + self.limit;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if timer.deadline() > deadline {
+            timer.as_mut().reset(deadline);
+        }
         loop {
             match timer.as_mut().poll(cx) {
                 Poll::Pending => return Poll::Pending,
@@ -38,6 +41,37 @@ impl Stall {
                 Poll::Ready(()) => timer.as_mut().reset(deadline),
             }
         }
+    }
+}
+
+/// The time that the body of a request may take: no wait for more of it may be as long as the limit, and all waits
+/// together may exceed it only by what was sent at [`UPLOAD_RATE`]. Time in which nobody asks for more does not count.
+pub struct Upload {
+    stall: Stall,
+    limit: Duration,
+    waited: Duration,
+    bytes: u64,
+}
+
+/// The fewest bytes in a second that an upload may bring in the long run: half of what the slowest usable link brings.
+const UPLOAD_RATE: u64 = 4096;
+
+impl Upload {
+    pub fn new(limit: Duration) -> Upload {
+        Upload { stall: Stall::new(limit), limit, waited: Duration::ZERO, bytes: 0 }
+    }
+
+    /// Notes that more has come.
+    pub fn progress(&mut self, bytes: usize) {
+        self.waited += self.stall.progress();
+        self.bytes += bytes as u64;
+    }
+
+    /// Begins a wait, or continues the current one. Ready once the time is over.
+    pub fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let earned = Duration::from_millis(self.bytes.saturating_mul(1000) / UPLOAD_RATE);
+        self.stall.limit = (self.limit + earned).saturating_sub(self.waited).min(self.limit);
+        self.stall.poll_expired(cx)
     }
 }
 
@@ -67,5 +101,27 @@ mod tests {
         let start = Instant::now();
         poll_fn(|cx| stall.poll_expired(cx)).await;
         assert_eq!(start.elapsed().as_secs(), 10);
+    }
+
+    /// How long an upload lasts that brings this much at this pace.
+    async fn lasts(bytes: usize, pace: Duration, most: Duration) -> Option<Duration> {
+        let mut upload = Upload::new(LIMIT);
+        let start = Instant::now();
+        while start.elapsed() < most {
+            if timeout(pace, poll_fn(|cx| upload.poll_expired(cx))).await.is_ok() {
+                return Some(start.elapsed());
+            }
+            upload.progress(bytes);
+        }
+        None
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_that_trickles_ends_and_one_on_a_slow_link_does_not() {
+        let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+        let trickle = lasts(1, second, hour).await.expect("an end");
+        assert!(trickle <= LIMIT + second, "{trickle:?}");
+        assert_eq!(lasts(UPLOAD_RATE as usize, second, hour).await, None);
+        assert_eq!(lasts(1 << 20, LIMIT, hour).await, Some(LIMIT), "no single wait is as long as the limit");
     }
 }

@@ -1,8 +1,8 @@
-//! The bytes that are held in memory, in one budget.
+//! The bytes that are remembered, in one budget. What requests take while they are under way has accounts of its own, in
+//! the proxy.
 //!
 //! | kind | limit | over the limit |
 //! |---|---|---|
-//! | bodies of requests under way | `limits.held_bytes` | the next body streams through unread |
 //! | recent requests | `store.recent_bytes` | the oldest of the tenant that holds most is forgotten |
 //! | fan-outs and spellings | `store.max_bytes` | fork points and snapshots that no child needs are forgotten, then tenants without forked children, then spellings, then children with nothing to do |
 
@@ -11,8 +11,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// The kinds of bytes that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteKind {
-    /// Bodies of requests under way.
-    Held,
     /// The last request of each conversation.
     Recent,
     /// Fork points, snapshots and children, with the parents' requests.
@@ -24,7 +22,7 @@ pub enum ByteKind {
 /// The bytes of all tenants, by kind.
 #[derive(Debug, Default)]
 pub struct Budget {
-    bytes: [AtomicUsize; 4],
+    bytes: [AtomicUsize; 3],
 }
 
 impl Budget {
@@ -36,16 +34,6 @@ impl Budget {
     /// The number of bytes that `store.max_bytes` bounds.
     pub fn kept(&self) -> usize {
         self.held(ByteKind::FanOuts) + self.held(ByteKind::Spellings)
-    }
-
-    /// Takes this many bytes, unless that would be more than the limit. Returns true if they were taken.
-    pub fn take(&self, kind: ByteKind, bytes: usize, limit: usize) -> bool {
-        let fits = |now: usize| now.checked_add(bytes).filter(|sum| *sum <= limit);
-        self.of(kind).fetch_update(Relaxed, Relaxed, fits).is_ok()
-    }
-
-    pub fn give_back(&self, kind: ByteKind, bytes: usize) {
-        self.of(kind).fetch_sub(bytes, Relaxed);
     }
 
     /// A part of a kind has changed its size.
@@ -72,14 +60,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_is_taken_than_the_limit_allows_and_kinds_do_not_mix() {
+    fn kinds_do_not_mix() {
         let budget = Budget::default();
-        assert!(budget.take(ByteKind::Held, 60, 100) && !budget.take(ByteKind::Held, 41, 100));
-        assert!(budget.take(ByteKind::Held, 40, 100) && !budget.take(ByteKind::Held, usize::MAX, usize::MAX));
-        budget.give_back(ByteKind::Held, 60);
         budget.change(ByteKind::FanOuts, 0, 7);
         budget.change(ByteKind::Spellings, 0, 5);
         budget.change(ByteKind::Spellings, 5, 2);
-        assert_eq!((budget.held(ByteKind::Held), budget.kept(), budget.held(ByteKind::Recent)), (40, 9, 0));
+        assert_eq!((budget.kept(), budget.held(ByteKind::Recent)), (9, 0));
     }
 }

@@ -114,7 +114,7 @@ impl Tenant {
         after < before
     }
 
-    pub(super) fn has_forked_children(&self) -> bool {
+    pub fn has_forked_children(&self) -> bool {
         self.look(|state| state.fan_outs.has_forked_children())
     }
 

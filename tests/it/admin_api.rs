@@ -80,8 +80,9 @@ async fn api(forkpoint: &Forkpoint) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let live = Live::from(Arc::clone(&forkpoint.proxy));
-    let pages = api::router(live, forkpoint.metrics.clone());
-    tokio::spawn(forkpoint::admin::serve(listener, pages, forkpoint::admin::Hosts::OfThisMachine));
+    let pages = api::router(live.clone(), forkpoint.metrics.clone());
+    let hosts = forkpoint::admin::Hosts::OfThisMachine;
+    tokio::spawn(forkpoint::admin::serve(listener, pages, hosts, live, "admin"));
     address
 }
 

@@ -190,7 +190,11 @@ async fn each_ending_has_exactly_one_line_in_the_log() {
     assert_ne!(client.rest().await, (b"0\r\n\r\n".to_vec(), End::Closed));
     assert_eq!(binary.records(3).await[2]["ending"], "upstream_broke");
 
-    let reply = binary.client().await.ask(b"GET / HTTP/1.1\r\nhost: h\r\nupgrade: x\r\n\r\n").await;
+    let reply = binary
+        .client()
+        .await
+        .ask(b"GET / HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n")
+        .await;
     reply.is_refusal(501, "upgrade");
     assert_eq!(binary.records(4).await[3]["ending"], "refused");
     assert_eq!(binary.records(4).await.len(), 4);

@@ -41,7 +41,7 @@ async fn the_path_of_the_base_url_comes_first() {
         ("/anthropic/", "//x", "/anthropic//x"),
         ("/a/b", "/", "/a/b/"),
         ("/a", "/?", "/a/?"),
-        ("/a", "/../secret", "/a/../secret"),
+        ("/a", "/x/../y", "/a/x/../y"),
     ] {
         let mut upstream = Upstream::answering(OK).await;
         let forkpoint = Forkpoint::before(&format!("{}{base}", upstream.url())).await;
@@ -97,7 +97,7 @@ async fn bodies_keep_their_framing_unless_they_were_collected() {
     let mut client = forkpoint.client().await;
     let chunked = |target: &str| {
         format!(
-            "POST {target} HTTP/1.1\r\nhost: here\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"
+            "POST {target} HTTP/1.1\r\nhost: here\r\nx-api-key: key\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"
         )
     };
 

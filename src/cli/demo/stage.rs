@@ -9,6 +9,7 @@ use crate::admin::{self, Hosts};
 use crate::config::{Config, Mode, ValueOrigin, load_prices};
 use crate::proxy::Proxy;
 use crate::proxy::clock::millis;
+use crate::proxy::live::Live;
 use crate::report::{Entries, ExchangeRecord, Recording};
 use crate::sim::{Latency, Sim, SimConfig};
 
@@ -127,7 +128,13 @@ impl DemoStage {
         let readiness = admin::Readiness::default();
         readiness.set(true);
         let pages = admin::router(metrics, readiness);
-        tokio::spawn(admin::serve(admin_listener, pages, Hosts::OfThisMachine));
+        tokio::spawn(admin::serve(
+            admin_listener,
+            pages,
+            Hosts::OfThisMachine,
+            Live::from(Arc::clone(&proxy)),
+            "admin",
+        ));
         let (records, model) = (RefCell::default(), model.id.clone());
         Ok(DemoStage { sim, is_proxied, proxy, address, admin, entries, records, model, _server: server })
     }

@@ -56,6 +56,17 @@ impl Framer {
         self.overflowed
     }
 
+    /// The number of bytes of an unfinished event that are kept, with the room made for them.
+    pub fn kept_bytes(&self) -> usize {
+        self.line.capacity() + self.data.capacity()
+    }
+
+    /// Frames nothing more.
+    pub fn give_up(&mut self) {
+        self.overflowed = true;
+        (self.line, self.data, self.name) = Default::default();
+    }
+
     /// Frames one chunk; `on_event` sees each event that it completes.
     pub fn push(&mut self, mut chunk: &[u8], mut on_event: impl FnMut(Event<'_>)) {
         if self.overflowed {
@@ -88,7 +99,7 @@ impl Framer {
         self.line.extend_from_slice(chunk);
         self.overflowed |= self.line.len() + self.data.len() > self.event_bytes_max;
         if self.overflowed {
-            (self.line, self.data, self.name) = Default::default();
+            self.give_up();
         }
     }
 

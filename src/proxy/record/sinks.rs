@@ -9,6 +9,7 @@ use crate::config::{self, Config};
 use crate::engine::cache::learned::LAYERS;
 use crate::metrics::Metrics;
 use crate::proxy::Proxy;
+use crate::proxy::account::Accounts;
 use crate::proxy::clock::Clock;
 use crate::proxy::forward::{SentBody, SetupError, Upstream};
 use crate::report::{Recording, Sinks, traces};
@@ -60,11 +61,15 @@ fn collector(config: &Config) -> Result<Option<traces::Post>, SetupError> {
     })))
 }
 
-/// Shows what the store holds whenever metrics are asked for.
-pub fn show_store(metrics: &Metrics, store: Arc<Store>) {
+/// Shows what the store holds, and what requests under way take, whenever metrics are asked for.
+pub fn show_at_scrape(metrics: &Metrics, store: Arc<Store>, accounts: Arc<Accounts>) {
     metrics.at_scrape(move |metrics| {
         metrics.store_bytes.with_label_values::<&str>(&[]).set(store.bytes() as i64);
         metrics.forks_live.with_label_values::<&str>(&[]).set(store.forks() as i64);
+        metrics.held.with_label_values(&["requests"]).set(accounts.requests.taken() as i64);
+        metrics.held.with_label_values(&["bytes"]).set(accounts.bytes.taken() as i64);
+        metrics.held.with_label_values(&["prompt_bytes"]).set(accounts.prompts.taken() as i64);
+        metrics.exchanges.with_label_values::<&str>(&[]).set(accounts.exchanges.taken() as i64);
         for (layer, count) in LAYERS.into_iter().zip(store.prefixes()) {
             metrics.prefixes_live.with_label_values(&[layer.as_str()]).set(count as i64);
         }

@@ -34,7 +34,18 @@ pub fn command() -> Command {
 impl Binary {
     /// Serves on free ports in front of `upstream`, with settings such as `("LIMITS__STALL_S", "1")`.
     pub async fn serve(upstream: &str, settings: &[(&str, &str)]) -> Binary {
-        let mut command = command();
+        Binary::start(command(), upstream, settings).await
+    }
+
+    /// Serves with a limit of open files that it cannot raise.
+    pub async fn serve_with_files(upstream: &str, files: usize) -> Binary {
+        let mut command = Command::new("sh");
+        let limited = format!("ulimit -n {files}; exec {} \"$@\"", env!("CARGO_BIN_EXE_forkpoint"));
+        command.env_clear().kill_on_drop(true).stdin(Stdio::null()).args(["-c", &limited, "sh"]);
+        Binary::start(command, upstream, &[]).await
+    }
+
+    async fn start(mut command: Command, upstream: &str, settings: &[(&str, &str)]) -> Binary {
         let mut admin = "127.0.0.1:0";
         for (name, value) in settings {
             if *name == "--admin-listen" {
@@ -121,8 +132,17 @@ impl Binary {
 
     /// The most memory it ever had, in bytes.
     pub fn peak_memory(&self) -> usize {
+        self.status("VmHWM:")
+    }
+
+    /// The memory that it has, in bytes.
+    pub fn memory(&self) -> usize {
+        self.status("VmRSS:")
+    }
+
+    fn status(&self, name: &str) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().unwrap())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
     }
 }

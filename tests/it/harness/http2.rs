@@ -1,16 +1,21 @@
 //! An HTTP/2 client with prior knowledge.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
+use h2::{Ping, PingPong};
 use http::Request;
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
 use super::{Forkpoint, within};
 
 pub struct Http2 {
     send: SendRequest<Bytes>,
+    pings: PingPong,
+    connection: JoinHandle<Result<(), h2::Error>>,
 }
 
 impl Http2 {
@@ -20,10 +25,27 @@ impl Http2 {
 
     pub async fn at(address: SocketAddr) -> Http2 {
         let stream = TcpStream::connect(address).await.unwrap();
-        let (send, connection) = within("an HTTP/2 handshake", h2::client::handshake(stream)).await.unwrap();
+        let handshake = within("an HTTP/2 handshake", h2::client::handshake(stream)).await;
+        let (send, mut connection) = handshake.unwrap();
+        let pings = connection.ping_pong().expect("nobody else pings");
         // It ends by itself, with the last handle or with the connection.
-        tokio::spawn(connection);
-        Http2 { send }
+        Http2 { send, pings, connection: tokio::spawn(connection) }
+    }
+
+    /// Waits until the other side has closed the connection.
+    pub async fn gone(&mut self) {
+        let _ = within("the end of the connection", &mut self.connection).await.unwrap();
+    }
+
+    /// Sends pings at this pace until the other side has closed the connection.
+    pub async fn ping_until_gone(&mut self, pace: Duration) {
+        within("the end of the connection", async {
+            while self.pings.ping(Ping::opaque()).await.is_ok() {
+                tokio::time::sleep(pace).await;
+            }
+        })
+        .await;
+        self.gone().await;
     }
 
     /// Starts a request; without a body the stream ends at once.

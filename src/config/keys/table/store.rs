@@ -57,13 +57,13 @@ pub static KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "limits.observe_bytes",
         kind: KeyKind::Bytes(1..=GIB, |config| &mut config.limits.observe_bytes),
-        meaning: "The most of one answer, decoded, that is read along; the rest is still forwarded.",
+        meaning: "The most of one answer, decoded, that is read along; the rest is still forwarded. All answers together count towards limits.held_bytes.",
         reason: "many times the longest answer of any model, and small enough to defuse a decompression bomb",
     },
     ConfigKey {
         path: "limits.connections",
         kind: KeyKind::Count(1..=1_000_000, |config| &mut config.limits.connections),
-        meaning: "The most client connections at once; further ones are answered with a 503 and closed.",
+        meaning: "The most exchanges at once, each from its headers to the end of its answer; further ones are answered with a 503. Where the system allows too few open files for them and as many idle connections, there are fewer. Of every such limit, tenants without an accepted request share a quarter, no tenant takes more than three times what it leaves for others, and the last eighth is for tenants with forked children.",
         reason: "four thousand streams need about as many files on each side, within common limits of a service",
     },
     ConfigKey {
@@ -75,7 +75,7 @@ pub static KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "limits.held_bytes",
         kind: KeyKind::Bytes(1..=64 * GIB, |config| &mut config.limits.held_bytes),
-        meaning: "The most bytes of collected bodies in memory at once; at least limits.body_bytes.",
+        meaning: "The most bytes in memory at once of collected bodies, until the upstream has accepted them, and of answers that are read along; and of prompts that were accepted and whose answers still stream, as many again. At least limits.body_bytes.",
         reason: "eight of the largest bodies, or hundreds of usual ones, in a small container",
     },
     ConfigKey {
@@ -93,13 +93,13 @@ pub static KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "limits.header_s",
         kind: KeyKind::Seconds(1..=3_600, |config| &mut config.limits.header),
-        meaning: "How long a client may take to send its request headers, and how long a kept-alive connection may idle between requests.",
+        meaning: "How long a connection may be without an exchange, on every port: silent, sending the headers of a request, or kept alive between requests, in HTTP/2 also with pings.",
         reason: "as long as nginx keeps an idle connection; clients that pool connections give up sooner",
     },
     ConfigKey {
         path: "limits.stall_s",
         kind: KeyKind::Seconds(1..=86_400, |config| &mut config.limits.stall),
-        meaning: "How long a client may stall: sending nothing of its body, or taking nothing of its answer.",
+        meaning: "How long a client may stall: sending nothing of its body, or taking nothing of its answer; and how long it may be waited for in all while it sends less than 4 KiB a second.",
         reason: "a minute survives a sleeping radio or a paused debugger step, and frees what a dead client holds",
     },
 ];

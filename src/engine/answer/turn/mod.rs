@@ -236,6 +236,11 @@ impl TurnBuilder {
         self.spoil(Wholeness::TooLarge);
     }
 
+    /// The number of bytes of blocks that are kept.
+    pub fn kept_bytes(&self) -> usize {
+        if self.spoilt.is_some() { 0 } else { self.kept_bytes }
+    }
+
     pub fn finish(self) -> Turn {
         let mut turn = self.turn;
         let ended = self.stopped && turn.error.is_none() && self.blocks.iter().all(|block| block.stopped);

@@ -1,5 +1,9 @@
 //! Everything has a limit, and each limit has its answer.
 
+mod accounts;
+mod doors;
+mod wire;
+
 use std::time::Duration;
 
 use crate::harness::http2::{Http2, request};
@@ -14,7 +18,7 @@ async fn a_body_over_the_limit_streams_through_unread() {
     let mut upstream = Upstream::answering(OK).await;
     let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.body_bytes = 8).await;
     let mut client = forkpoint.client().await;
-    let chunked = "POST /v1/messages HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n\
+    let chunked = "POST /v1/messages HTTP/1.1\r\nhost: h\r\nx-api-key: key\r\ntransfer-encoding: chunked\r\n\r\n\
         6\r\n{\"a\":1\r\n6\r\n,\"b\":2\r\n1\r\n}\r\n0\r\n\r\n";
     for (request, reason) in [
         (call(b"{\"a\":123}"), "body_too_large"),
@@ -58,11 +62,12 @@ async fn an_answer_over_the_limit_is_relayed_but_no_longer_read() {
 }
 
 #[tokio::test]
-async fn a_connection_over_the_limit_is_told_so_until_there_is_room() {
-    let mut upstream = Upstream::answering(OK).await;
+async fn an_exchange_over_the_limit_is_told_so_until_there_is_room() {
+    let upstream = Upstream::bind().await;
     let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.connections = 1).await;
     let mut first = forkpoint.client().await;
-    first.ask(&get("/first")).await;
+    first.send(&get("/first")).await;
+    let (mut server, _) = upstream.asked().await;
     let mut over = forkpoint.client().await;
     let reply = over.ask(&get("/over")).await;
     reply.is_refusal(503, "connections");
@@ -71,32 +76,29 @@ async fn a_connection_over_the_limit_is_told_so_until_there_is_room() {
     let mut multiplexed = Http2::connect(&forkpoint).await;
     let over = || request("GET", "/h2").body(()).unwrap();
     assert_eq!(multiplexed.ask(over(), b"").await.0.status.as_u16(), 503);
-    drop(first);
-    // The same connection is served once the place is free.
-    within("a free place", async {
-        while multiplexed.ask(over(), b"").await.0.status.as_u16() != 200 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-    assert_eq!(upstream.next().await.head.line(), "GET /first HTTP/1.1");
-    assert_eq!(upstream.next().await.head.line(), "GET /h2 HTTP/1.1");
+    server.send(OK).await;
+    assert_eq!(first.reply().await.status(), 200);
+    forkpoint.recorded(3).await;
+    // The same connection is served once the place is free, though the first one is still open.
+    let (answer, _sending) = multiplexed.start(over(), true).await;
+    assert_eq!(server.head().await.line(), "GET /h2 HTTP/1.1");
+    server.send(OK).await;
+    assert_eq!(within("an answer", answer).await.unwrap().status().as_u16(), 200);
 }
 
 #[tokio::test]
-async fn a_flood_of_connections_is_not_even_answered() {
+async fn of_a_flood_of_connections_the_oldest_silent_ones_go() {
     let upstream = Upstream::bind().await;
     let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.connections = 1).await;
     let mut admitted = forkpoint.client().await;
     admitted.send(&get("/admitted")).await;
     let (mut server, _) = upstream.asked().await;
-    // Those that would be told why take places of their own, of which there is a number too.
     let mut flood = Vec::new();
     for _ in 0..300 {
         flood.push(forkpoint.client().await);
     }
-    assert_eq!(flood.pop().unwrap().gone().await, End::Closed);
-    flood[0].ask(&get("/over")).await.is_refusal(503, "connections");
+    assert_eq!(flood[0].gone().await, End::Closed);
+    flood[299].ask(&get("/over")).await.is_refusal(503, "connections");
     server.send(OK).await;
     assert_eq!(admitted.reply().await.status(), 200);
 }
@@ -148,7 +150,11 @@ async fn what_was_read_of_a_body_that_grew_too_large_still_counts_as_held() {
     let upstream = Upstream::bind().await;
     let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.body_bytes = 5).await;
     let mut client = forkpoint.client().await;
-    client.send(b"POST /v1/messages HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    client
+        .send(
+            b"POST /v1/messages HTTP/1.1\r\nhost: h\r\nx-api-key: key\r\ntransfer-encoding: chunked\r\n\r\n",
+        )
+        .await;
     client.send_chunk(b"abcd").await;
     let held = || forkpoint.metric("forkpoint_held", &["bytes"]);
     crate::harness::until("the first chunk to be held", || held() == 4.0).await;

@@ -1,0 +1,173 @@
+//! The accounts of what is in memory: of all, and of each tenant.
+
+use bytes::Bytes;
+
+use super::SHORT;
+use crate::harness::http2::{Http2, request};
+use crate::harness::samples::{EVENT_STREAM, EVENTS, PROMPT, message};
+use crate::harness::{Binary, Forkpoint, Peer, Upstream, call, post, until, within};
+
+const MIB: usize = 1 << 20;
+
+/// A Messages call of this many bytes.
+fn large_call(bytes: usize) -> Vec<u8> {
+    let text = "x".repeat(bytes);
+    let body =
+        format!(r#"{{"model":"claude-x","max_tokens":9,"messages":[{{"role":"user","content":"{text}"}}]}}"#);
+    call(body.as_bytes())
+}
+
+fn keyed(key: &str, body: &[u8]) -> Vec<u8> {
+    post("/v1/messages", &format!("x-api-key: {key}\r\n"), body)
+}
+
+#[tokio::test]
+async fn the_bodies_of_open_streams_are_bounded_and_given_back() {
+    const STREAMS: usize = 30;
+    let upstream = Upstream::bind().await;
+    let settings = [("LIMITS__HELD_BYTES", "64 MiB")];
+    let binary = Binary::serve(&upstream.url(), &settings).await;
+    let request = large_call(16 * MIB);
+    let mut streams = Vec::new();
+    for _ in 0..STREAMS {
+        let mut client = binary.client().await;
+        client.send(&request).await;
+        let (mut server, received) = upstream.asked().await;
+        assert_eq!(received.body.len(), request.len() - received_head(&request));
+        server.send(EVENT_STREAM).await;
+        server.send_chunk(EVENTS[0].as_bytes()).await;
+        client.through(EVENTS[0].as_bytes()).await;
+        streams.push((client, server));
+    }
+    let memory = binary.memory();
+    assert!(memory < 15 * 16 * MIB, "{} MiB for {STREAMS} open streams", memory / MIB);
+    for (client, server) in &mut streams {
+        for event in &EVENTS[1..] {
+            server.send_chunk(event.as_bytes()).await;
+        }
+        server.send(b"0\r\n\r\n").await;
+        client.through(b"0\r\n\r\n").await;
+    }
+    drop(streams);
+    // What is remembered of the conversations is bounded by store.recent_bytes.
+    let small = || binary.memory() < 8 * 16 * MIB;
+    until("the memory to be given back", small).await;
+    let held = crate::harness::sum(&binary.admin("/metrics").await.1, "forkpoint_held", &[]);
+    assert_eq!(held, 0.0);
+}
+
+fn received_head(request: &[u8]) -> usize {
+    request.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4
+}
+
+#[tokio::test]
+async fn open_streams_do_not_use_up_the_bytes_for_others() {
+    let upstream = Upstream::bind().await;
+    let limit = 64 * PROMPT.len();
+    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.held_bytes = limit).await;
+    let mut streams: Vec<(Peer, Peer)> = Vec::new();
+    for _ in 0..100 {
+        let mut client = forkpoint.client().await;
+        client.send(&call(PROMPT)).await;
+        let (mut server, _) = upstream.asked().await;
+        server.send(EVENT_STREAM).await;
+        let head = client.head().await;
+        assert_eq!(head.get("x-forkpoint-plan").as_deref(), Some("aligned"), "{head:?}");
+        streams.push((client, server));
+    }
+    assert_eq!(forkpoint.metric("forkpoint_held", &["unit=\"bytes\""]), 0.0);
+    let (followed, limit) = (forkpoint.metric("forkpoint_held", &["unit=\"prompt_bytes\""]), limit as f64);
+    assert!(followed > limit / 2.0 && followed < limit, "{followed} of {limit}");
+    assert!(forkpoint.metric("forkpoint_unfollowed_total", &["prompt"]) > 0.0);
+}
+
+#[tokio::test]
+async fn observed_answers_have_a_common_bound() {
+    const STREAMS: usize = 24;
+    let upstream = Upstream::bind().await;
+    let settings = [("LIMITS__HELD_BYTES", "32 MiB")];
+    let binary = Binary::serve(&upstream.url(), &settings).await;
+    let text = "x".repeat(64 << 10);
+    let delta = format!(
+        "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{{\"type\":\"text_delta\",\"text\":\"{text}\"}}}}\n\n"
+    );
+    let mut streams = Vec::new();
+    for _ in 0..STREAMS {
+        let mut client = binary.client().await;
+        client.send(&call(PROMPT)).await;
+        let (mut server, _) = upstream.asked().await;
+        server.send(EVENT_STREAM).await;
+        for event in &EVENTS[..2] {
+            server.send_chunk(event.as_bytes()).await;
+        }
+        for _ in 0..128 {
+            server.send_chunk(delta.as_bytes()).await;
+            client.through(b"\"}}\n\n").await;
+        }
+        streams.push((client, server));
+    }
+    let memory = binary.memory();
+    assert!(memory < 12 * 8 * MIB, "{} MiB for {STREAMS} answers of 8 MiB", memory / MIB);
+    for (client, server) in &mut streams {
+        for event in &EVENTS[3..] {
+            server.send_chunk(event.as_bytes()).await;
+        }
+        server.send(b"0\r\n\r\n").await;
+        client.through(b"0\r\n\r\n").await;
+    }
+    // What was forgotten is still billed.
+    let metrics = async || binary.admin("/metrics").await.1;
+    within("all bills", async {
+        let billed = async || crate::harness::sum(&metrics().await, "forkpoint_tokens_total", &["output"]);
+        while billed().await < (5 * STREAMS) as f64 {}
+    })
+    .await;
+    assert!(crate::harness::sum(&metrics().await, "forkpoint_unfollowed_total", &["answer"]) > 0.0);
+}
+
+#[tokio::test]
+async fn uploads_of_strangers_leave_room_for_a_known_tenant() {
+    let mut upstream = Upstream::answering(&message()).await;
+    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.held_requests = 64).await;
+    assert_eq!(forkpoint.client().await.ask(&keyed("known", PROMPT)).await.status(), 200);
+    upstream.next().await;
+    let mut uploads = Vec::new();
+    let mut attacker = Http2::connect(&forkpoint).await;
+    for number in 0..200 {
+        let mut upload = request("POST", "/v1/messages").header("content-length", "1000");
+        if number % 2 == 0 {
+            upload = upload.header("x-api-key", format!("invented-{number}"));
+        }
+        let (answer, mut sending) = attacker.start(upload.body(()).unwrap(), false).await;
+        sending.send_data(Bytes::from_static(b"{"), false).unwrap();
+        uploads.push((answer, sending));
+    }
+    let exchanges = || forkpoint.metric("forkpoint_exchanges", &[]);
+    until("all uploads", || exchanges() == 200.0).await;
+    assert_eq!(forkpoint.metric("forkpoint_held", &["requests"]), 16.0, "a quarter");
+    for _ in 0..3 {
+        let reply = forkpoint.client().await.ask(&keyed("known", PROMPT)).await;
+        assert_eq!(reply.head.get("x-forkpoint-plan").as_deref(), Some("aligned"));
+    }
+}
+
+#[tokio::test]
+async fn an_upload_that_trickles_ends() {
+    let upstream = Upstream::bind().await;
+    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.stall = SHORT * 2).await;
+    for target in ["/v1/messages", "/v1/files"] {
+        let mut client = forkpoint.client().await;
+        let head =
+            format!("POST {target} HTTP/1.1\r\nhost: h\r\nx-api-key: k\r\ncontent-length: 1000000\r\n\r\n");
+        client.send(head.as_bytes()).await;
+        // Each byte comes in time, and all of them never would.
+        let trickle = async {
+            while client.try_send(b"x").await.is_ok() {
+                tokio::time::sleep(SHORT / 10).await;
+            }
+        };
+        within("the end of patience with a trickle", trickle).await;
+    }
+    until("no exchange", || forkpoint.metric("forkpoint_exchanges", &[]) == 0.0).await;
+    assert_eq!(forkpoint.metric("forkpoint_refused_total", &["client_stalled"]), 2.0);
+}

@@ -1,0 +1,155 @@
+//! The doors: deadlines on every port and in both versions of HTTP, and files that do not run out.
+
+use std::net::SocketAddr;
+
+use super::SHORT;
+use crate::harness::http2::{Http2, request};
+use crate::harness::samples::{OK, PROMPT, message};
+use crate::harness::{Binary, Forkpoint, Peer, Upstream, call, get, sum, until, within};
+
+/// More connections than any port for operators takes at once.
+const CROWD: usize = 256;
+const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+
+/// The deadlines of a process are whole seconds.
+const BRIEF: [(&str, &str); 2] = [("LIMITS__HEADER_S", "1"), ("LIMITS__STALL_S", "1")];
+
+async fn crowd(address: SocketAddr, count: usize) -> Vec<Peer> {
+    let mut crowd = Vec::new();
+    for _ in 0..count {
+        crowd.push(Peer::connect(address).await);
+    }
+    crowd
+}
+
+/// An address that was free a moment ago.
+async fn free_address() -> SocketAddr {
+    tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}
+
+#[tokio::test]
+async fn silent_connections_do_not_keep_a_probe_from_its_answer() {
+    let metrics = free_address().await;
+    let binary =
+        Binary::serve("http://127.0.0.1:1", &[("SERVER__METRICS_LISTEN", &metrics.to_string())]).await;
+    for door in [binary.admin, metrics] {
+        let silent = crowd(door, CROWD).await;
+        assert_eq!(Peer::connect(door).await.ask(HEALTH).await.status(), 200);
+        let mut begun = crowd(door, CROWD).await;
+        for client in &mut begun {
+            // The oldest of them may be gone already.
+            let _ = client.try_send(b"GET /metrics HTTP/1.1\r\nhost: local").await;
+        }
+        assert_eq!(Peer::connect(door).await.ask(HEALTH).await.status(), 200);
+        drop((silent, begun));
+    }
+}
+
+#[tokio::test]
+async fn every_port_has_the_same_deadlines() {
+    let metrics = free_address().await.to_string();
+    let settings = [&BRIEF[..], &[("SERVER__METRICS_LISTEN", &metrics)]].concat();
+    let binary = Binary::serve("http://127.0.0.1:1", &settings).await;
+    for door in [binary.proxy, binary.admin, metrics.parse().unwrap()] {
+        for start in ["", "PRI * HTTP/2.0\r\n", "GET / HT", "GET / HTTP/1.1\r\nhost: here\r\nx: "] {
+            let mut client = Peer::connect(door).await;
+            client.send(start.as_bytes()).await;
+            client.gone().await;
+        }
+        // A connection that is kept alive is not kept for ever.
+        let mut client = Peer::connect(door).await;
+        client.ask(HEALTH).await;
+        client.gone().await;
+        let mut client = Http2::at(door).await;
+        client.ask(request("GET", "/healthz").body(()).unwrap(), b"").await;
+        client.gone().await;
+    }
+}
+
+#[tokio::test]
+async fn an_http_2_connection_without_a_stream_is_closed_though_it_answers_and_sends_pings() {
+    let upstream = Upstream::answering(OK).await;
+    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.header = SHORT).await;
+    let mut client = Http2::connect(&forkpoint).await;
+    client.ping_until_gone(SHORT / 4).await;
+    // The same after an exchange.
+    let mut client = Http2::connect(&forkpoint).await;
+    client.ask(request("GET", "/").body(()).unwrap(), b"").await;
+    client.ping_until_gone(SHORT / 4).await;
+    until("no connection", || forkpoint.metric("forkpoint_connections", &["proxy"]) == 0.0).await;
+}
+
+#[tokio::test]
+async fn an_http_2_connection_that_says_nothing_more_after_its_preface_is_closed() {
+    let upstream = Upstream::bind().await;
+    let deadlines = |config: &mut forkpoint::config::Config| {
+        (config.limits.header, config.limits.stall) = (SHORT, SHORT);
+    };
+    let forkpoint = Forkpoint::with(&upstream.url(), deadlines).await;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let unfinished = b"\0\0\x02\x01\0\0\0\0\x01\x82\x86";
+    for start in [&preface[..], &[&preface[..], unfinished].concat()] {
+        let mut client = forkpoint.client().await;
+        client.send(start).await;
+        client.gone().await;
+    }
+}
+
+#[tokio::test]
+async fn an_open_stream_keeps_its_http_2_connection() {
+    let upstream = Upstream::bind().await;
+    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.header = SHORT).await;
+    let mut client = Http2::connect(&forkpoint).await;
+    let (answer, _sending) = client.start(request("GET", "/slow").body(()).unwrap(), true).await;
+    let (mut server, _) = upstream.asked().await;
+    // Real time, because the answer is that nothing happens.
+    tokio::time::sleep(SHORT * 4).await;
+    server.send(OK).await;
+    assert_eq!(within("an answer", answer).await.unwrap().status().as_u16(), 200);
+}
+
+#[tokio::test]
+async fn idle_connections_make_room_for_others() {
+    let upstream = Upstream::answering(OK).await;
+    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.connections = 8).await;
+    let mut idle = Vec::new();
+    for _ in 0..CROWD {
+        idle.push(Http2::connect(&forkpoint).await);
+    }
+    assert_eq!(forkpoint.client().await.ask(&get("/")).await.status(), 200);
+    within("the end of the first", idle[0].gone()).await;
+    let open = forkpoint.metric("forkpoint_connections", &["proxy"]);
+    assert!(open < CROWD as f64, "{open} connections are open");
+}
+
+#[tokio::test]
+async fn more_streams_than_there_are_files_leave_room_for_health_and_for_known_tenants() {
+    let upstream =
+        Upstream::answering_with(
+            |request| {
+                if request.head.line().contains("/hangs") { Vec::new() } else { message() }
+            },
+        )
+        .await;
+    let binary = Binary::serve_with_files(&upstream.url(), 1024).await;
+    binary.line("fewer exchanges than limits.connections").await;
+    assert_eq!(binary.client().await.ask(&call(PROMPT)).await.status(), 200);
+    let (mut attackers, mut streams) = (Vec::new(), Vec::new());
+    for _ in 0..4 {
+        let mut client = Http2::at(binary.proxy).await;
+        for _ in 0..256 {
+            streams.push(client.start(request("GET", "/hangs").body(()).unwrap(), true).await);
+        }
+        attackers.push(client);
+    }
+    let shown = async |name: &str| sum(&binary.admin("/metrics").await.1, name, &[]);
+    within("an answer to most, and the rest at the upstream", async {
+        while shown("forkpoint_refused_total").await + shown("forkpoint_exchanges").await < 1024.0 {}
+    })
+    .await;
+    let exchanges = shown("forkpoint_exchanges").await;
+    assert!((1.0..256.0).contains(&exchanges), "{exchanges}");
+    assert_eq!(binary.admin("/healthz").await, (200, "ok\n".into()));
+    binary.client().await.ask(&get("/one/more")).await.is_refusal(503, "connections");
+    assert_eq!(binary.client().await.ask(&call(PROMPT)).await.status(), 200, "a tenant that is known");
+}
