@@ -2,7 +2,9 @@
 //!
 //! Labels are bounded by construction: they are enums, or names that passed through [`LabelValues`].
 
+mod process;
 mod series;
+mod zeros;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
@@ -50,6 +52,7 @@ macro_rules! metrics {
             tenant_names: OnceLock<BTreeMap<String, String>>,
             kept: series::SeriesCache,
             scrape: OnceLock<Scrape>,
+            started: f64,
             $(#[doc = $help] pub $name: $kind,)*
         }
 
@@ -62,7 +65,8 @@ macro_rules! metrics {
                     registry.register(Box::new($name.clone()))?;
                     metrics!(@show $name [$($label),*]);
                 )*
-                let families = vec![$(MetricFamily::of(&$name)),*];
+                let mut families = vec![$(MetricFamily::of(&$name)),*];
+                families.extend(process::families());
                 let (models, clients, tenants) =
                     (LabelValues::new(MODELS_MAX), LabelValues::new(CLIENTS_MAX), LabelValues::new(TENANTS_MAX));
                 let metrics = Metrics {
@@ -75,8 +79,10 @@ macro_rules! metrics {
                     tenant_names: OnceLock::new(),
                     kept: series::SeriesCache::default(),
                     scrape: OnceLock::new(),
+                    started: process::started(),
                     $($name,)*
                 };
+                metrics.begin_at_zero();
                 metrics.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
                 // The first one has to show as an increase.
                 for recall in Recall::ALL.into_iter().filter(|recall| *recall != Recall::Hit) {
@@ -289,6 +295,9 @@ impl Metrics {
         for family in &self.families {
             if !gathered.iter().any(|found| found.name() == family.name) {
                 text += &format!("# HELP {0} {1}\n# TYPE {0} {2}\n", family.name, family.help, family.kind);
+                if let Some(value) = process::value(&family.name, self.started) {
+                    text += &format!("{} {value}\n", family.name);
+                }
             }
         }
         Ok(text)
@@ -481,7 +490,9 @@ mod tests {
     fn what_has_no_labels_reads_zero_from_the_start() {
         let metrics = Metrics::new().unwrap();
         let text = metrics.render().unwrap();
-        for family in metrics.families().iter().filter(|family| family.labels.is_empty()) {
+        let is_plain =
+            |family: &&MetricFamily| family.labels.is_empty() && family.name.starts_with("forkpoint_");
+        for family in metrics.families().iter().filter(|family| is_plain(family)) {
             let suffix = if family.kind == "histogram" { "_count" } else { "" };
             let sample = format!("\n{}{suffix} 0\n", family.name);
             assert!(text.contains(&sample), "{}: {text}", family.name);

@@ -142,6 +142,9 @@ async fn breaks(State(desk): State<ApiState>) -> Json<Value> {
             let (layer, cause) = (label("layer"), label("cause"));
             let tokens = desk.metrics.cache_break_tokens_total.with_label_values(&[&layer, &cause]).get();
             let count = sample.get_counter().get_value() as u64;
+            if count == 0 {
+                continue;
+            }
             found.push(json!({ "layer": layer, "cause": cause, "count": count, "tokens_lost": tokens }));
         }
     }

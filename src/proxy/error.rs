@@ -47,6 +47,23 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Every [`Fault::reason`].
+    pub const REASONS: [&str; 13] = [
+        "connect",
+        "upgrade",
+        "ambiguous_length",
+        "target",
+        "client_body",
+        "client_stalled",
+        "connections",
+        "unknown_parent",
+        "upstream_unreachable",
+        "upstream_connect_timeout",
+        "upstream_silent",
+        "upstream_broke",
+        "internal",
+    ];
+
     pub fn reason(&self) -> &'static str {
         match self {
             Fault::Connect => "connect",
@@ -188,5 +205,31 @@ impl fmt::Display for Fault {
             }
             Fault::Internal => write!(f, "internal error; the request was not completed"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_listed() {
+        let upstream = String::new;
+        let faults = [
+            Fault::Connect,
+            Fault::Upgrade,
+            Fault::Length,
+            Fault::Target,
+            Fault::ClientBody,
+            Fault::ClientStalled,
+            Fault::Connections,
+            Fault::UnknownParent,
+            Fault::Unreachable { upstream: upstream(), cause: String::new() },
+            Fault::ConnectTimeout { upstream: upstream() },
+            Fault::Silent { upstream: upstream() },
+            Fault::Broken { upstream: upstream(), cause: String::new() },
+            Fault::Internal,
+        ];
+        assert_eq!(faults.map(|fault| fault.reason()), Fault::REASONS);
     }
 }

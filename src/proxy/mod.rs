@@ -105,6 +105,7 @@ impl Proxy {
         let upstream = Arc::new(Upstream::new(&config.upstream)?);
         metrics.models.reserve(prices.models().map(|model| &*model.id));
         metrics.name_tenants(config.tenants.clone());
+        metrics.may_refuse(&error::Fault::REASONS);
         let config::Store { max_bytes, tenant_share, recent_bytes, .. } = config.store;
         let limits = store::Limits { max_bytes, recent_bytes, tenant_share };
         let (policy, vertex_policy) = rules::policies(&config, prices);

@@ -19,8 +19,8 @@ ADDED = {"instance", "job"}
 PARTS = ("_bucket", "_sum", "_count")
 COLUMNS = 24
 
-METRIC = re.compile(r"\bforkpoint_[a-z0-9_]+")
-SELECTOR = re.compile(r"\b(forkpoint_[a-z0-9_]+)\{([^}]*)\}")
+METRIC = re.compile(r"\b(?:forkpoint|process)_[a-z0-9_]+")
+SELECTOR = re.compile(r"\b((?:forkpoint|process)_[a-z0-9_]+)\{([^}]*)\}")
 MATCHER = re.compile(r'([a-z_]+)\s*(?:=~|!~|!=|=)\s*"')
 GROUPING = re.compile(r"\b(?:by|on|group_left|without|ignoring)\s*\(([^)]*)\)")
 LEGEND = re.compile(r"\{\{\s*([a-z_]+)\s*\}\}")
@@ -31,7 +31,7 @@ BUILT_IN = {"__rate_interval", "__range"}
 
 def metrics() -> dict[str, tuple[str, set[str]]]:
     """Type and labels of every metric."""
-    row = re.compile(r"^\| `(forkpoint_\w+)(?:\{([\w,]+)\})?` \| (\w+) \|", re.MULTILINE)
+    row = re.compile(r"^\| `((?:forkpoint|process)_\w+)(?:\{([\w,]+)\})?` \| (\w+) \|", re.MULTILINE)
     found = row.findall((ROOT / "dashboards" / "README.md").read_text())
     return {name: (kind, set(labels.split(",")) - {""}) for name, labels, kind in found}
 

@@ -35,6 +35,50 @@ async fn every_metric_has_help_and_type_before_and_after_the_first_request() {
     assert_eq!(crate::harness::sum(&used, "forkpoint_tenant_tokens_total", &[]), 15.0);
 }
 
+#[tokio::test]
+async fn the_process_and_its_connections_are_shown() {
+    let upstream = Upstream::bind().await;
+    let binary = Binary::serve(&upstream.url(), &[]).await;
+    let mut client = binary.client().await;
+    client.send(&call(PROMPT)).await;
+    let (_server, _) = upstream.asked().await;
+    let shown = binary.admin("/metrics").await.1;
+    let value = |name: &str, labels: &[&str]| crate::harness::sum(&shown, name, labels);
+    for name in [
+        "process_cpu_seconds_total",
+        "process_resident_memory_bytes",
+        "process_virtual_memory_bytes",
+        "process_open_fds",
+        "process_max_fds",
+        "process_threads",
+        "process_start_time_seconds",
+    ] {
+        assert!(value(name, &[]) > 0.0, "{name}");
+    }
+    assert!(value("process_open_fds", &[]) < value("process_max_fds", &[]));
+    assert_eq!(value("forkpoint_connections", &["port=\"proxy\""]), 1.0);
+    assert_eq!(value("forkpoint_connections", &["port=\"admin\""]), 1.0, "the one that asks");
+    assert_eq!(value("forkpoint_exchanges", &[]), 1.0);
+}
+
+#[tokio::test]
+async fn counters_of_known_kinds_begin_at_zero() {
+    let binary = Binary::serve("http://127.0.0.1:1", &[]).await;
+    let shown = binary.admin("/metrics").await.1;
+    for sample in [
+        "forkpoint_passthrough_total{reason=\"held_bytes\"} 0",
+        "forkpoint_refused_total{reason=\"connections\"} 0",
+        "forkpoint_fallbacks_total{reason=\"lost_prefix\"} 0",
+        "forkpoint_cache_breaks_total{cause=\"system\",layer=\"system\"} 0",
+        "forkpoint_forks_total{outcome=\"sealed\"} 0",
+        "forkpoint_children_total{plan=\"forked\",reason=\"none\"} 0",
+        "forkpoint_gate_holds_total{outcome=\"led\"} 0",
+        "forkpoint_config_reloads_total{outcome=\"refused\"} 0",
+    ] {
+        assert!(shown.lines().any(|line| line == sample), "{sample}");
+    }
+}
+
 /// The families of an exposition; each must have both lines, once.
 fn families(exposition: &str) -> BTreeSet<String> {
     let named = |prefix: &str| -> Vec<String> {
