@@ -8,9 +8,9 @@
 //! | [`config`] | file + environment + flags → one valid configuration, or every problem at once |
 //! | [`metrics`] | every metric, declared once |
 //! | [`store`] | what is remembered between requests, tenant by tenant, each behind one lock |
-//! | [`report`] | one record per exchange → log line, metrics, recording, traces |
+//! | [`report`] | one record per exchange → log line, metrics, recording, traces, events |
 //! | [`proxy`] | the request path: collect, read, prepare, wait, send, relay |
-//! | [`admin`] | the second port: health, readiness, metrics, and what operators may ask of the store |
+//! | [`admin`] | the second port: the live page and its events, health, readiness, metrics, and what operators may ask |
 //! | [`sim`] | a Messages API of our own, the independent witness in tests and `demo` |
 //! | [`cli`] | one file per command |
 //!
@@ -48,7 +48,7 @@
 //! send       one upstream call; a refused rewrite goes out once more as it came
 //! relay      each chunk is decoded, framed and indexed before it is handed on, in the same poll
 //! settle     fan-outs, bindings, usage: what was learned from the answer
-//! report     one record: metrics, log line, recording, traces, exactly once
+//! report     one record: metrics, log line, recording, traces, events, exactly once
 //! ```
 //!
 //! After a wait a request proceeds again; if what it was prepared by has changed, it is prepared again, at most four

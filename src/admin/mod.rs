@@ -1,4 +1,4 @@
-//! The admin port: health, readiness, metrics, and pages for operators.
+//! The admin port: the live page, health, readiness, metrics, and pages for operators.
 //!
 //! It answers only to names of this machine. A web page may point a name of its own at 127.0.0.1, or at an address
 //! that only its visitors can reach, and have their browsers read from there. Such a request carries that name in
@@ -6,6 +6,8 @@
 //! health and metrics only, asks for none, and answers scrapers by any name unless it is on loopback.
 
 pub mod api;
+pub mod events;
+pub mod page;
 pub mod token;
 
 use std::net::IpAddr;
@@ -28,6 +30,7 @@ use tower_service::Service as _;
 use crate::metrics::Metrics;
 use crate::proxy::door::{Door, Room};
 use crate::proxy::live::Live;
+use token::Token;
 
 /// The most connections at once. Operators, probes and scrapers are few; for one more, the oldest has to go, so that
 /// nobody can keep a probe from its answer.
@@ -57,8 +60,23 @@ pub fn router(metrics: Arc<Metrics>, readiness: Readiness) -> Router {
         .route("/readyz", get(readyz).with_state(readiness))
         .route("/metrics", get(render).with_state(metrics))
         .fallback(|| async {
-            (StatusCode::NOT_FOUND, "try /healthz, /readyz, /metrics or, on the admin port, /api/config\n")
+            (
+                StatusCode::NOT_FOUND,
+                "try /healthz, /readyz, /metrics or, on the admin port, / and /api/config\n",
+            )
         })
+}
+
+/// Returns all pages of the admin port; with a token only its bearers see what they hold.
+pub fn pages(live: &Live, metrics: Arc<Metrics>, readiness: Readiness, token: Option<Token>) -> Router {
+    let data = router(metrics.clone(), readiness)
+        .merge(api::router(live.clone(), metrics))
+        .merge(events::router(live));
+    let data = match token {
+        Some(token) => token::guard(data, token, live.now().config().admin.open_metrics),
+        None => data,
+    };
+    data.merge(page::router())
 }
 
 /// The Host headers that a port answers to.

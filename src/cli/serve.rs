@@ -83,14 +83,10 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: ConfigSource) -> Re
     let readiness = admin::Readiness::default();
     readiness.set(true);
     let live = Live::from(Arc::new(proxy));
-    let open = admin::router(metrics.clone(), readiness.clone());
-    let pages = open.clone().merge(admin::api::router(live.clone(), metrics.clone()));
-    let pages = match token {
-        Some(token) => admin::token::guard(pages, token, config.admin.open_metrics),
-        None => pages,
-    };
+    let pages = admin::pages(&live, metrics.clone(), readiness.clone(), token);
     tokio::spawn(admin::serve(listeners.admin, pages, Hosts::OfThisMachine, live.clone(), "admin"));
     if let Some(listener) = listeners.metrics {
+        let open = admin::router(metrics.clone(), readiness.clone());
         let hosts = Hosts::of_metrics(&listener);
         tokio::spawn(admin::serve(listener, open, hosts, live.clone(), "metrics"));
     }

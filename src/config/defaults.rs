@@ -8,8 +8,8 @@ use crate::engine::{family::fanout, fork, gate};
 
 use super::Mode;
 use super::types::{
-    Bodies, CanonicalConfig, Drain, Fork, Gate, GateScope, Identity, Limits, Log, LogFormat, OAuth, Profile,
-    Record, Secret, Server, Store, StoreKind, TraceConfig, Upstream, Volatile,
+    Admin, Bodies, CanonicalConfig, Drain, Fork, Gate, GateScope, Identity, Limits, Log, LogFormat, OAuth,
+    Profile, Record, Secret, Server, Store, StoreKind, TraceConfig, Upstream, Volatile,
 };
 
 const MIB: usize = 1024 * 1024;
@@ -142,6 +142,12 @@ impl Default for Log {
 impl Default for TraceConfig {
     fn default() -> Self {
         TraceConfig { endpoint: None, sample: 1.0, headers_file: None, propagate: false }
+    }
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Admin { token_file: None, open_metrics: false, subscribers: 16 }
     }
 }
 

@@ -23,7 +23,6 @@ const MEMORY: &str = "remove it; this version remembers in memory only, and has 
 
 static ABSENT: &[AbsentOption] = &[
     not_built("policy", "remove it; in this version all requests are treated alike"),
-    not_built("admin.subscribers", "remove it; this version has no live page"),
     not_built("privacy", "remove it; this version never shows prompt text"),
     not_built("store.path", MEMORY),
     not_built("store.url", MEMORY),

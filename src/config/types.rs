@@ -239,12 +239,14 @@ pub struct Drain {
     pub deadline: Duration,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Admin {
     /// The file with the token that callers of the admin port must send.
     pub token_file: Option<PathBuf>,
     /// Serves `/metrics` without a token.
     pub open_metrics: bool,
+    /// The number of readers of `/events` at once.
+    pub subscribers: usize,
 }
 
 impl Secret {

@@ -13,6 +13,7 @@ use crate::engine::tenant::{Accepted, Flight, SettledChild, Settlement, Verdict,
 use crate::engine::words::{CostUnit, Ending};
 use crate::metrics::{Admit, Metrics};
 use crate::proxy::account::{Accounts, Charge};
+use crate::report::events::Feed;
 use crate::report::traces::Trace;
 use crate::report::{ChildTurn, ExchangeRecord, ExchangeSinks, OtherModel, RecordingDraft, report};
 
@@ -45,6 +46,8 @@ pub struct Exchange {
     pub draft: Option<RecordingDraft>,
     /// Its trace, if it is kept.
     trace: Option<Trace>,
+    /// Its place in the stream of events.
+    pub(super) feed: Option<Feed>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Arc<Clock>,
     is_reported: bool,
@@ -52,7 +55,7 @@ pub struct Exchange {
 
 impl Exchange {
     pub fn new(metrics: Arc<Metrics>, clock: Arc<Clock>, sinks: ExchangeSinks, facts: Facts) -> Exchange {
-        let ExchangeSinks { draft, trace } = sinks;
+        let ExchangeSinks { draft, trace, feed } = sinks;
         let (body, permit, prompt, place) = (None, None, None, None);
         let (waits_at_gate, is_reported) = (false, false);
         Exchange {
@@ -64,6 +67,7 @@ impl Exchange {
             waits_at_gate,
             draft,
             trace,
+            feed,
             metrics,
             clock,
             is_reported,
@@ -170,7 +174,8 @@ impl Exchange {
         if let Some(draft) = &mut draft {
             self.complete(draft, &mut record, turn);
         }
-        report(record, &self.metrics, ExchangeSinks { draft, trace: self.trace.take() });
+        let sinks = ExchangeSinks { draft, trace: self.trace.take(), feed: self.feed.take() };
+        report(record, &self.metrics, sinks);
     }
 
     /// The runs of a bill by other models than the one that is shown.

@@ -306,6 +306,7 @@ impl Proxy {
         let departure =
             home.tenant.look(|state| decide::observe(request, prepared, state, &home.policy, ticket, sent));
         exchange.facts.departed(&departure);
+        exchange.show();
         if exchange.facts.role == Role::Child {
             let least = self.config.gate.min_tokens as u64;
             let flight = &departure.flight;

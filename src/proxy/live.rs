@@ -16,7 +16,7 @@ use crate::store::Store;
 use super::clock::Clock;
 #[cfg(feature = "panic-injection")]
 use super::panic_injection::PanicInjection;
-use super::{Proxy, rules};
+use super::{Proxy, record, rules};
 
 /// Which configuration is in force.
 #[derive(Clone, Debug)]
@@ -120,11 +120,13 @@ impl Proxy {
         let (policy, vertex_policy) = rules::policies(&config, prices);
         self.store.configure(policy.fan_out.clone(), rules::gate(&config));
         self.metrics.models.reserve(policy.prices.models().map(|model| &*model.id));
+        let generation = Generation::set(self.generation.number + 1, left, &self.metrics);
+        self.sinks.events.configured(record::configured(&config, &generation));
         Proxy {
             config,
             policy,
             vertex_policy,
-            generation: Generation::set(self.generation.number + 1, left, &self.metrics),
+            generation,
             upstream: self.upstream.clone(),
             accounts: self.accounts.clone(),
             large: self.large.clone(),

@@ -114,8 +114,10 @@ impl Proxy {
         let clock = Arc::new(Clock::new());
         record::show_at_scrape(&metrics, Arc::clone(&store), Arc::clone(&accounts));
         let generation = Generation::first(&metrics);
+        let sinks = record::start_sinks(&config, &metrics, &clock)?;
+        sinks.events.configured(record::configured(&config, &generation));
         Ok(Proxy {
-            sinks: record::start_sinks(&config, &metrics, &clock)?,
+            sinks,
             config,
             policy,
             vertex_policy,

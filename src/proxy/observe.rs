@@ -307,7 +307,11 @@ impl Watch {
 
     fn see(&mut self, data: &Bytes) {
         let Some(exchange) = &mut self.exchange else { return };
+        let is_first = exchange.facts.first_byte_at.is_none();
         exchange.facts.answer_chunk(data.len(), Instant::now());
+        if is_first {
+            exchange.show();
+        }
         if let Some(observer) = &mut self.observer {
             let started = Instant::now();
             observer.push(data);

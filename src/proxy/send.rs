@@ -46,6 +46,7 @@ impl Proxy {
         exchange: &mut Exchange,
     ) -> Result<Answered, Fault> {
         exchange.facts.sent_at = Some(Instant::now());
+        exchange.show();
         let Planned { mut flight, outgoing } = planned;
         let mut answer = self.upstream.send(rewritten(&call, &outgoing, exchange)).await?;
         if flight.flight().is_some_and(|flight| flight.request.arrival.delta.is_some()) {

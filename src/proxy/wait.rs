@@ -57,6 +57,7 @@ impl Waits {
         let began = clock.elapsed();
         exchange.facts.waits_since.get_or_insert_with(std::time::Instant::now);
         exchange.waits_at_gate = wait.underway_tokens.is_some();
+        exchange.show();
         let place = Place { tenant, clock, ticket, has_left: false };
         // In time or not, what is known by then is looked at again.
         tokio::select! {

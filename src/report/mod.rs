@@ -4,13 +4,15 @@
 //! ExchangeRecord ─┬─ log line    log.rs
 //!                 ├─ metrics     metrics.rs
 //!                 ├─ recording   recording/, if record.file is set
-//!                 └─ trace       traces/, if trace.endpoint is set
+//!                 ├─ trace       traces/, if trace.endpoint is set
+//!                 └─ event       events/, for the live page
 //! ```
 //!
 //! The record holds no prompt text, no credential, no path and no raw id: endpoints, roles, plans, reasons and
 //! endings are enums, sessions and agents are digests, models and clients are bounded names. Only a recording holds
 //! bodies, and only if `record.bodies` or `record.match` asks for them.
 
+pub mod events;
 mod log;
 mod metrics;
 mod record;
@@ -29,6 +31,9 @@ use crate::metrics::Metrics;
 pub fn report(record: ExchangeRecord, metrics: &Metrics, sinks: ExchangeSinks) {
     metrics::count(metrics, &record);
     log::log(&record);
+    if let Some(feed) = sinks.feed {
+        feed.end(&record);
+    }
     if let Some(trace) = sinks.trace {
         trace.end(&record);
     }

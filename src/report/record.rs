@@ -230,6 +230,14 @@ pub struct Details {
     /// The reason for which forkpoint answered itself.
     pub fault: Option<&'static str>,
     pub tenant: Option<TenantId>,
+    /// The tool that started this child.
+    pub tool: Option<String>,
+    /// The number of this child among the calls of its fan-out, from 1.
+    pub child_number: Option<usize>,
+    /// The bytes of tools, system and messages as they went out.
+    pub layer_bytes: Option<[usize; 3]>,
+    /// Where the request asked for cache entries: `system[1] 5m added`.
+    pub breakpoints: Vec<String>,
     pub times: Times,
     pub overhead: Overhead,
     /// The outcome at the gate, and the time that it took.

@@ -1,4 +1,5 @@
-//! The optional sinks besides log and metrics: the recording, and the collector of traces.
+//! The sinks besides log and metrics: events for the live page, and if asked for the recording and the collector of
+//! traces.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use http::HeaderMap;
 use crate::config::Config;
 use crate::metrics::Metrics;
 
+use super::events::{Events, Feed};
 use super::recording::{Now, OpenError, Recording, RecordingDraft};
 use super::traces::{Post, Trace, Tracer};
 
@@ -16,6 +18,7 @@ use super::traces::{Post, Trace, Tracer};
 pub struct Sinks {
     pub recording: Option<Arc<Recording>>,
     pub tracer: Option<Arc<Tracer>>,
+    pub events: Arc<Events>,
 }
 
 /// The reason why a sink could not be started.
@@ -32,12 +35,7 @@ pub enum StartError {
 pub struct ExchangeSinks {
     pub draft: Option<RecordingDraft>,
     pub trace: Option<Trace>,
-}
-
-impl ExchangeSinks {
-    pub fn is_empty(&self) -> bool {
-        self.draft.is_none() && self.trace.is_none()
-    }
+    pub feed: Option<Feed>,
 }
 
 impl Sinks {
@@ -53,13 +51,14 @@ impl Sinks {
             Some(post) => Some(Tracer::start(config, metrics, post)?),
             None => None,
         };
-        Ok(Sinks { recording, tracer })
+        Ok(Sinks { recording, tracer, events: Arc::default() })
     }
 
     /// Begins the report of a request with these headers.
     pub fn begin(&self, headers: &mut HeaderMap) -> ExchangeSinks {
         let draft = self.recording.as_ref().map(RecordingDraft::new);
-        ExchangeSinks { draft, trace: self.tracer.as_ref().and_then(|tracer| tracer.begin(headers)) }
+        let trace = self.tracer.as_ref().and_then(|tracer| tracer.begin(headers));
+        ExchangeSinks { draft, trace, feed: Some(self.events.feed()) }
     }
 
     /// Waits a limited time until everything that was reported is written and sent.

@@ -44,7 +44,7 @@ async fn beyond_loopback_it_does_not_start_without_a_token() {
 }
 
 #[tokio::test]
-async fn with_a_token_only_health_is_for_everybody() {
+async fn with_a_token_only_health_and_files_without_data_are_for_everybody() {
     let (_folder, file) = token_file(&format!("{TOKEN}\n"));
     let right = format!("authorization: Bearer {TOKEN}\r\n");
     let wrong = format!("authorization: Bearer {TOKEN}x\r\n");
@@ -62,12 +62,20 @@ async fn with_a_token_only_health_is_for_everybody() {
             ("/metrics", metrics),
             ("/api/config", 401),
             ("/api/forks", 401),
+            ("/", 200),
+            ("/page/page.css", 200),
             ("/nothing", 401),
         ] {
             assert_eq!(status(&binary, path, "").await, without, "{path}");
             assert_eq!(status(&binary, path, &wrong).await, without, "{path}");
             let with = if path == "/nothing" { 404 } else { 200 };
             assert_eq!(status(&binary, path, &right).await, with, "{path}");
+        }
+        for (headers, expected) in [("", 401), (&*wrong, 401), (&*right, 200)] {
+            let request = format!("GET /events HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
+            let mut reader = Peer::connect(binary.admin).await;
+            reader.send(request.as_bytes()).await;
+            assert_eq!(reader.head().await.status(), expected);
         }
         let (_, config) = binary.admin("/healthz").await;
         let said = binary.said().join("\n") + &config;

@@ -60,6 +60,8 @@ mod money;
 // Health, readiness and metrics on the admin port; then the questions operators may ask there.
 mod admin;
 mod admin_api;
+// The stream of what happens, and the files of the page that shows it. A real browser runs it in tests/page.
+mod events;
 // From start to exit, as a process.
 mod lifecycle;
 // Another configuration while requests run.

@@ -121,6 +121,9 @@ async fn nothing_that_was_said_appears_in_the_log_the_metrics_a_trace_an_admin_a
             let (status, page) = binary.admin(path).await;
             assert!(status == 200 && !page.contains(CANARY), "{path}: {status} {page}");
         }
+        let events = crate::events::snapshot(binary.admin).await;
+        assert!(events["exchanges"].as_array().is_some_and(|exchanges| exchanges.len() >= 3), "{events}");
+        assert!(!events.to_string().contains(CANARY), "{events}");
         let said = binary.said();
         assert!(level != "trace" || said.iter().any(|line| line.contains("TRACE")), "trace is on");
         for line in said {

@@ -127,14 +127,9 @@ impl DemoStage {
         let (admin_listener, admin) = start::free_port().await?;
         let readiness = admin::Readiness::default();
         readiness.set(true);
-        let pages = admin::router(metrics, readiness);
-        tokio::spawn(admin::serve(
-            admin_listener,
-            pages,
-            Hosts::OfThisMachine,
-            Live::from(Arc::clone(&proxy)),
-            "admin",
-        ));
+        let live = Live::from(Arc::clone(&proxy));
+        let pages = admin::pages(&live, metrics, readiness, None);
+        tokio::spawn(admin::serve(admin_listener, pages, Hosts::OfThisMachine, live, "admin"));
         let (records, model) = (RefCell::default(), model.id.clone());
         Ok(DemoStage { sim, is_proxied, proxy, address, admin, entries, records, model, _server: server })
     }

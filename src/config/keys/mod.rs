@@ -184,8 +184,8 @@ mod tests {
         let Log { format: _, level: _ } = log;
         let TraceConfig { endpoint: _, sample: _, headers_file: _, propagate: _ } = trace;
         let Drain { delay: _, deadline: _ } = drain;
-        let Admin { token_file: _, open_metrics: _ } = admin;
-        assert_eq!(KEYS.len(), 5 + 5 + 4 + 4 + 23 + 4 + 5 + 1 + 9 + 6 + 2 + 4 + 2 + 2);
+        let Admin { token_file: _, open_metrics: _, subscribers: _ } = admin;
+        assert_eq!(KEYS.len(), 5 + 5 + 4 + 4 + 23 + 4 + 5 + 1 + 9 + 6 + 2 + 4 + 2 + 3);
     }
 
     #[test]
@@ -216,7 +216,7 @@ mod tests {
             KeyKind::Selector(_) => Some("tenant:0123abcd"),
             KeyKind::Headers(_) | KeyKind::Texts(_) => Some("x-user,x-team"),
             KeyKind::Bytes(..) => Some("7777777"),
-            KeyKind::Count(..) | KeyKind::Millis(..) | KeyKind::Seconds(..) => Some("777"),
+            KeyKind::Count(..) | KeyKind::Millis(..) | KeyKind::Seconds(..) => Some("77"),
             KeyKind::Choice(choice) => {
                 let default = (choice.get)(&Config::default());
                 choice.words.iter().find(|word| **word != default).copied()

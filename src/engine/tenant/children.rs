@@ -19,6 +19,8 @@ pub struct BoundChild {
     /// True if it was put on a turn that it named, with nothing of its own but a question.
     pub is_snapshot: bool,
     pub fate: Fate,
+    /// The call that started it, counted in its fan-out.
+    pub call: Option<usize>,
     /// The tool that started it; empty if it has named its parent itself.
     pub tool: Arc<str>,
     /// The calls of its fan-out that start a child by the same tool.
@@ -57,6 +59,7 @@ impl BoundChild {
             fork: child.fork.id,
             is_snapshot: first.is_snapshot,
             fate,
+            call: child.call,
             siblings: child.siblings(),
             tool: call.map_or_else(|| Arc::from(""), |call| Arc::clone(&call.name)),
             forecast,
@@ -223,6 +226,7 @@ mod tests {
             is_snapshot: false,
             siblings: 1,
             fate: Fate::Own(Why::Mode),
+            call: None,
             tool: Arc::from("Agent"),
             forecast: None,
             turns: 0,

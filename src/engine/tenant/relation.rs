@@ -105,6 +105,14 @@ impl Relation {
         }
     }
 
+    /// The call that started a child, counted in its fan-out.
+    pub fn call(&self) -> Option<usize> {
+        match &self.kind {
+            Kind::Bound(_, bound) => bound.call,
+            _ => self.newcomer().and_then(|first| first.child.call),
+        }
+    }
+
     /// The tool that started a child; empty if it has named its parent itself.
     pub fn tool(&self) -> &str {
         match &self.kind {

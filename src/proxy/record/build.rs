@@ -15,6 +15,7 @@ use crate::engine::words::{Ending, ForkNote, Plan, StopReason};
 use crate::proxy::clock::millis;
 use crate::proxy::exchange::Exchange;
 use crate::proxy::wait::Held;
+use crate::report::events::Underway;
 use crate::report::recording::beta_list;
 use crate::report::{Details, ExchangeRecord, RecordingDraft, Times};
 
@@ -108,6 +109,10 @@ impl Exchange {
             is_passed_through: facts.fault.is_none() && matches!(facts.plan, Plan::Passthrough(_)),
             fault: facts.fault,
             tenant: facts.sender.as_ref().and_then(|sender| sender.tenant),
+            tool: facts.tool.clone(),
+            child_number: facts.child_number,
+            layer_bytes: facts.layer_bytes,
+            breakpoints: facts.breakpoints.clone(),
             times: self.times(),
             overhead: facts.overhead,
             gate: facts.hold.map(|hold| (hold.outcome, hold.time)),
@@ -133,6 +138,33 @@ impl Exchange {
             first_byte: facts.first_byte_at.map(nanos),
             ended: nanos(now),
         }
+    }
+
+    /// Shows a request of a fan-out as far as it has come.
+    pub(in crate::proxy) fn show(&mut self) {
+        let (Some(fork), true) = (self.facts.fork, self.facts.endpoint.is_planned()) else { return };
+        let (model, client) = self.names();
+        let (facts, Some(feed)) = (&self.facts, &mut self.feed) else { return };
+        let ms = |at: Instant| millis(at.saturating_duration_since(facts.started));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis);
+        let sender = facts.sender.as_ref();
+        let is_sent = facts.sent_at.is_some();
+        feed.show(&Underway {
+            time_ms: now.saturating_sub(ms(Instant::now())) + self.clock.skipped_ms(),
+            role: facts.role.as_str(),
+            fork: fork.to_string(),
+            child: facts.child_number,
+            tool: facts.tool.as_deref(),
+            model,
+            client,
+            tenant: text(sender.and_then(|sender| sender.tenant)),
+            agent: text(sender.and_then(|sender| sender.agent)),
+            plan: is_sent.then(|| facts.plan.as_str()),
+            reason: is_sent.then(|| facts.reason()),
+            waited_ms: facts.waits_since.map(ms),
+            sent_ms: facts.sent_at.map(ms),
+            first_byte_ms: facts.first_byte_at.map(ms),
+        });
     }
 
     /// The tokens that were read because they were waited for.

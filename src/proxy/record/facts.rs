@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, StatusCode};
 
+use crate::engine::cache::breakpoints::Breakpoint;
 use crate::engine::decide::Departure;
 use crate::engine::family::arrival::Arrival;
 use crate::engine::family::claims::Claims;
@@ -54,12 +55,18 @@ pub struct Facts {
     pub fork: Option<ForkId>,
     /// The tool that started it, if it is a child.
     pub tool: Option<String>,
+    /// The number of this child among the calls of its fan-out, from 1.
+    pub child_number: Option<usize>,
     pub plan: Plan,
     /// The prefix that other requests may share: everything before the messages.
     pub prefix: Option<PrefixHash>,
     /// The bytes of what goes out that the conversation's last request brought too, or a child's siblings do.
     pub shared_bytes: usize,
     pub markers_added: usize,
+    /// The bytes of tools, system and messages as they went out.
+    pub layer_bytes: Option<[usize; 3]>,
+    /// Where the request asks for cache entries, in words.
+    pub breakpoints: Vec<String>,
     /// Changes made to a forked child, beside putting it on its parent's prefix.
     pub notes: Vec<ForkNote>,
     /// The predicted cost of a child.
@@ -106,10 +113,13 @@ impl Facts {
             kin: None,
             fork: None,
             tool: None,
+            child_number: None,
             plan: Plan::Passthrough(Reason::Endpoint),
             prefix: None,
             shared_bytes: 0,
             markers_added: 0,
+            layer_bytes: None,
+            breakpoints: Vec::new(),
             notes: Vec::new(),
             forecast: None,
             would_fork: None,
@@ -144,6 +154,7 @@ impl Facts {
         self.kin = Some(relation.why);
         self.fork = relation.fork_id();
         self.tool = tool(relation);
+        self.child_number = relation.call().map(|call| call + 1);
     }
 
     /// Takes over how the request goes out.
@@ -177,6 +188,9 @@ impl Facts {
     pub fn traced(&mut self, flight: &Flight) {
         let forwarded = flight.trace.reading();
         self.prefix = Some(forwarded.chain().layer(forwarded.anatomy(), Layer::System));
+        self.layer_bytes = Some(layer_bytes(forwarded.anatomy()));
+        self.breakpoints =
+            flight.trace.breakpoints.iter().map(|mark| in_words(mark, forwarded.anatomy())).collect();
         if self.plan == Plan::Forked {
             return;
         }
@@ -202,6 +216,18 @@ impl Facts {
     pub fn reason(&self) -> &'static str {
         self.fault.unwrap_or(self.plan.reason())
     }
+}
+
+/// The bytes of tools, system and messages.
+fn layer_bytes(anatomy: &Anatomy) -> [usize; 3] {
+    let (tools, rest) = anatomy.pieces.split_at(anatomy.tools);
+    let (system, messages) = rest.split_at(anatomy.system);
+    [tools, system, messages].map(|pieces| pieces.iter().map(|piece| piece.span.len()).sum())
+}
+
+/// The place of a breakpoint, how long its entry lives and whose it is: `system[1] 5m added`.
+fn in_words(mark: &Breakpoint, anatomy: &Anatomy) -> String {
+    format!("{} {} {}", anatomy.path(mark.piece), mark.ttl.as_str(), mark.origin.as_str())
 }
 
 /// The bytes of a request that the one before it brought too.

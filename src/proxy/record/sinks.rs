@@ -12,13 +12,16 @@ use crate::proxy::Proxy;
 use crate::proxy::account::Accounts;
 use crate::proxy::clock::Clock;
 use crate::proxy::forward::{SentBody, SetupError, Upstream};
+use crate::proxy::live::Generation;
+use crate::report::events::Configured;
 use crate::report::{Recording, Sinks, traces};
 use crate::store::Store;
 
 impl Proxy {
     /// Records there instead of where the configuration says.
     pub fn recording_to(mut self, recording: Arc<Recording>) -> Proxy {
-        self.sinks = Arc::new(Sinks { recording: Some(recording), tracer: None });
+        let events = Arc::clone(&self.sinks.events);
+        self.sinks = Arc::new(Sinks { recording: Some(recording), tracer: None, events });
         self
     }
 
@@ -59,6 +62,15 @@ fn collector(config: &Config) -> Result<Option<traces::Post>, SetupError> {
             Ok(answer.response.status())
         })
     })))
+}
+
+/// Returns the settings that subscribers of events are shown.
+pub fn configured(config: &Config, generation: &Generation) -> Configured {
+    Configured {
+        mode: config.server.mode.as_str(),
+        config: generation.number,
+        tenants: config.tenants.clone(),
+    }
 }
 
 /// Shows what the store holds, and what requests under way take, whenever metrics are asked for.

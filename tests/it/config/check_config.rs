@@ -18,7 +18,7 @@ fn an_empty_configuration_runs_and_every_value_is_a_default() {
         let run = check_config(dir.path(), args, &[]);
         assert_eq!(run.code, Some(0), "{}", run.stderr);
         let values: Vec<_> = run.stdout.lines().filter(|line| line.contains(" = ")).collect();
-        assert_eq!(values.len(), 76);
+        assert_eq!(values.len(), 77);
         assert!(values.iter().all(|line| line.ends_with("  # default")), "{}", run.stdout);
     }
 }

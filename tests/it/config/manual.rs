@@ -152,6 +152,7 @@ fn the_defaults_are_the_ones_that_were_promised() {
         ("drain.deadline_s", json!(300)),
         ("admin.token_file", json!("")),
         ("admin.open_metrics", json!(false)),
+        ("admin.subscribers", json!(16)),
     ];
     let table: Vec<_> = KEYS.iter().map(|key| (key.path, key.default().to_json())).collect();
     assert_eq!(table, promised);

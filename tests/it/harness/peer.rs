@@ -139,14 +139,8 @@ impl Peer {
 
     async fn chunks(&mut self) -> (Vec<u8>, Vec<String>) {
         let mut body = Vec::new();
-        loop {
-            let line = self.text_line().await;
-            let size = usize::from_str_radix(line.split(';').next().unwrap().trim(), 16).unwrap();
-            if size == 0 {
-                break;
-            }
-            body.extend(self.exactly(size).await);
-            assert_eq!(self.exactly(2).await, b"\r\n");
+        while let Some(chunk) = self.chunk().await {
+            body.extend(chunk);
         }
         let mut trailers = Vec::new();
         loop {
@@ -155,6 +149,18 @@ impl Peer {
                 line => trailers.push(line),
             }
         }
+    }
+
+    /// The next chunk of a chunked body, or `None` after the last one.
+    pub async fn chunk(&mut self) -> Option<Vec<u8>> {
+        let line = self.text_line().await;
+        let size = usize::from_str_radix(line.split(';').next().unwrap().trim(), 16).unwrap();
+        if size == 0 {
+            return None;
+        }
+        let chunk = self.exactly(size).await;
+        assert_eq!(self.exactly(2).await, b"\r\n");
+        Some(chunk)
     }
 
     async fn text_line(&mut self) -> String {

@@ -114,7 +114,7 @@ pub static KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "admin.token_file",
         kind: KeyKind::OptionalPath(|config| &mut config.admin.token_file),
-        meaning: "A file with a token of at least 16 characters, read at the start; all of the admin port but health then asks for it as authorization: Bearer. \"\" for none.",
+        meaning: "A file with a token of at least 16 characters, read at the start; all of the admin port but health and the live page's own files then asks for it as authorization: Bearer. \"\" for none.",
         reason: "none, because the admin port is on loopback; beyond that it does not start without one",
     },
     ConfigKey {
@@ -122,6 +122,12 @@ pub static KEYS: &[ConfigKey] = &[
         kind: KeyKind::Switch(|config| &mut config.admin.open_metrics),
         meaning: "Whether /metrics of the admin port is for everybody, token or not.",
         reason: "off, because metrics name models and count tenants; server.metrics_listen is the door for scrapers",
+    },
+    ConfigKey {
+        path: "admin.subscribers",
+        kind: KeyKind::Count(0..=128, |config| &mut config.admin.subscribers),
+        meaning: "How many may read /events at once, as each open live page does; one more is answered 503, and with 0 everybody is.",
+        reason: "a team with a page each; a reader costs a connection and what is sent to it, and nothing is kept for it",
     },
 ];
 

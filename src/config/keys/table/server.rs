@@ -17,7 +17,7 @@ pub static KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "server.admin_listen",
         kind: KeyKind::Address(|config| &mut config.server.admin_listen),
-        meaning: "Where operators connect: health, readiness, metrics and /api. Beyond loopback it needs admin.token_file.",
+        meaning: "Where operators connect: the live page, health, readiness, metrics and /api. Beyond loopback it needs admin.token_file.",
         reason: "a port of its own, because every path of the first one belongs to the upstream",
     },
     ConfigKey {

@@ -1,0 +1,66 @@
+// Numbers, times and names as people read them.
+
+const LOCALE = "en-US";
+const whole = new Intl.NumberFormat(LOCALE);
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const date = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+
+export const UNKNOWN = "unknown";
+
+/** Characters that are not seen, or that change the order of those around them. */
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff]/g;
+
+/** A name that somebody else chose: every character of it is visible, and there are not too many. */
+export function name(text, most = 60) {
+  const visible = String(text).replace(UNSEEN, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  const letters = [...visible];
+  return letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : visible;
+}
+
+export function count(number) {
+  return number === undefined || number === null ? UNKNOWN : whole.format(Math.round(number));
+}
+
+/** Dollars, with as many digits as a sum of this size needs. */
+export function usd(dollars) {
+  if (dollars === undefined || dollars === null || Number.isNaN(dollars)) return UNKNOWN;
+  const size = Math.abs(dollars);
+  const digits = size >= 100 ? 2 : size >= 1 ? 3 : 4;
+  const text = size.toLocaleString(LOCALE, { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  const isZero = Number(size.toFixed(digits)) === 0;
+  return `${dollars < 0 && !isZero ? "−" : ""}$${text}`;
+}
+
+/** A part of a whole in per cent; nothing is said about a whole of nothing. */
+export function percent(part, of) {
+  if (!(of > 0)) return UNKNOWN;
+  const share = (100 * part) / of;
+  const digits = Math.abs(share) < 10 && share !== 0 ? 1 : 0;
+  const text = Math.abs(share).toFixed(digits);
+  return `${share < 0 && Number(text) !== 0 ? "−" : ""}${text} %`;
+}
+
+export function duration(ms) {
+  if (ms === undefined || ms === null) return UNKNOWN;
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
+  const minutes = Math.floor(ms / 60_000);
+  if (minutes < 60) return `${minutes} min ${Math.round((ms % 60_000) / 1000)} s`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+/** A duration in whole seconds or more, of things that last. */
+export const age = (ms) => (ms < 60_000 ? `${Math.max(Math.floor(ms / 1000), 0)} s` : duration(ms).replace(/ \d+ s$/, ""));
+
+export function bytes(number) {
+  if (number < 1000) return `${number} B`;
+  return number < 1e6 ? `${(number / 1e3).toFixed(1)} kB` : `${(number / 1e6).toFixed(1)} MB`;
+}
+
+export const time = (ms) => clock.format(new Date(ms));
+export const dateTime = (ms) => date.format(new Date(ms));
+
+export function plural(number, one, many = `${one}s`) {
+  return `${count(number)} ${number === 1 ? one : many}`;
+}

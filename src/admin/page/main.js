@@ -1,0 +1,334 @@
+// The live page: keeps what /events says, and draws what has changed once per frame.
+
+import { arrange, h } from "./draw.js";
+import { cardBody, detail, savedOf, title, whose } from "./fanout.js";
+import * as f from "./format.js";
+import { FILTERS, Model } from "./model.js";
+import { drawMoney } from "./money.js";
+import { drawBreaks, drawRequests } from "./lists.js";
+import { address, current, withFilter } from "./place.js";
+import { save } from "./save.js";
+import { Stream } from "./stream.js";
+
+/** How often requests that run are drawn longer. */
+const TICK_MS = 250;
+/** How far outside the window cards are drawn. */
+const MARGIN = "600px";
+
+const $ = (id) => document.getElementById(id);
+const model = new Model();
+const changed = { all: false, top: false, fanOuts: new Set() };
+let place = current();
+let frame = 0;
+/** The cards of the list by fan-out, and those in or near the window. */
+const cards = new Map();
+const near = new Set();
+
+const watcher = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    const id = target.dataset.id;
+    if (isIntersecting) {
+      near.add(id);
+      changed.fanOuts.add(id);
+    } else if (near.delete(id)) {
+      // What is far away takes its room, and nothing else.
+      target.style.minHeight = `${target.offsetHeight}px`;
+      target.lastElementChild.replaceChildren();
+    }
+  }
+  schedule();
+}, { rootMargin: MARGIN });
+
+const stream = new Stream(
+  (event, data) => {
+    const what = model.apply(event, data);
+    if (what === "all") changed.all = true;
+    else if (what) changed.fanOuts.add(what);
+    changed.top = true;
+    schedule();
+  },
+  (state, detail) => drawState(state, detail),
+);
+
+function schedule() {
+  frame ||= requestAnimationFrame(draw);
+}
+
+function draw() {
+  frame = 0;
+  if (changed.all || changed.top) drawTop();
+  if (place.view === "fan-outs") drawList();
+  else drawOther();
+  changed.all = changed.top = false;
+  changed.fanOuts.clear();
+}
+
+// --- above the content ----------------------------------------------------------------------------
+
+function drawTop() {
+  const { mode, version, started_ms } = model.settings;
+  if (!model.hasData) return;
+  $("settings").replaceChildren(
+    h("span", { class: "mode" }, mode),
+    ` ${version} · up ${f.age(model.now() - started_ms)}`,
+  );
+  drawMoney($("money"), model, place.filter);
+  drawViews();
+  drawFilters();
+}
+
+function drawViews() {
+  const views = [
+    ["fan-outs", "Fan-outs", model.fanOuts.size],
+    ["requests", "Requests", null],
+    ["breaks", "Cache breaks", model.breaks.length],
+  ];
+  const list = $("views");
+  if (list.children.length === 0) {
+    list.append(...views.map(([view, label]) => h("li", null, h("a", { "data-view": view }, label, h("span", { class: "count num" })))));
+  }
+  for (const [i, [view, , count]] of views.entries()) {
+    const link = list.children[i].firstElementChild;
+    const isHere = place.view === view || (view === "fan-outs" && place.view === "fan-out");
+    link.href = address({ view, filter: place.filter });
+    if (isHere) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+    setText(link.lastElementChild, count ? ` ${f.count(count)}` : "");
+  }
+}
+
+function drawFilters() {
+  const form = $("filters");
+  if (form.children.length === 0) {
+    for (const name of Object.keys(FILTERS)) {
+      const go = (event) => go_to(withFilter(place, name, event.target.value));
+      form.append(h("label", null, h("span", null, name), h("select", { name, onchange: go })));
+    }
+    form.append(h("a", { class: "clear", hidden: true }, "clear"));
+    form.addEventListener("submit", (event) => event.preventDefault());
+  }
+  for (const select of form.querySelectorAll("select")) drawChoices(select);
+  const clear = form.lastElementChild;
+  clear.hidden = Object.keys(place.filter).length === 0;
+  clear.href = address({ ...place, filter: {} });
+}
+
+/** Redraws the choices of a filter when they have changed, and never while it is open. */
+function drawChoices(select) {
+  const chosen = place.filter[select.name] ?? "";
+  const values = model.choices(select.name);
+  if (chosen && !values.includes(chosen)) values.unshift(chosen);
+  const key = values.join("\n");
+  if (select.dataset.key !== key && document.activeElement !== select) {
+    const label = (value) => (select.name === "tenant" ? model.tenant(value) : value);
+    select.replaceChildren(
+      h("option", { value: "" }, "any"),
+      ...values.map((value) => h("option", { value }, f.name(label(value), 40))),
+    );
+    select.dataset.key = key;
+  }
+  if (select.value !== chosen) select.value = chosen;
+}
+
+function drawState(state, detail) {
+  const words = {
+    live: "live",
+    lost: "connection lost, trying again",
+    full: "too many pages are open (admin.subscribers), trying again",
+    token: "a token is needed",
+  };
+  const node = $("state");
+  node.dataset.state = state;
+  setText(node, words[state]);
+  if (state === "token") askForToken(detail);
+  else document.querySelector("#token")?.remove();
+}
+
+function askForToken(wasWrong) {
+  document.querySelector("#token")?.remove();
+  const input = h("input", { type: "password", name: "token", autocomplete: "off", required: true, id: "token-text" });
+  const use = (event) => {
+    event.preventDefault();
+    stream.useToken(input.value);
+  };
+  $("money").before(h(
+    "form",
+    { id: "token", onsubmit: use },
+    h("label", { for: "token-text" }, wasWrong ? "That is not the token of admin.token_file. Token: " : "The token of admin.token_file: "),
+    input,
+    h("button", null, "Use"),
+  ));
+  input.focus();
+}
+
+// --- the list of fan-outs -------------------------------------------------------------------------
+
+function drawList() {
+  const content = $("content");
+  if (content.dataset.view !== "fan-outs") {
+    clear("fan-outs");
+    content.append(legend(), h("div", { id: "list" }), h("p", { id: "empty", class: "empty", hidden: true }));
+  }
+  const isNew = (id) => !cards.has(id) && model.fanOuts.has(id);
+  if (changed.all || [...changed.fanOuts].some(isNew)) arrangeCards();
+  for (const id of changed.all ? [...cards.keys()] : changed.fanOuts) drawCard(id);
+}
+
+/** Brings the cards into the order of their fan-outs, newest first. */
+function arrangeCards() {
+  const shown = model.shownFanOuts(place.filter);
+  arrange($("list"), shown, (fanOut) => fanOut.id, newCard, forgetCard);
+  const empty = $("empty");
+  empty.hidden = shown.length > 0;
+  const why = Object.keys(place.filter).length > 0
+    ? "No fan-out matches these filters."
+    : "No fan-out has been seen yet. Send requests through the proxy port; sub-agents appear here as they start.";
+  setText(empty, model.hasData ? why : "");
+}
+
+function forgetCard(card) {
+  watcher.unobserve(card);
+  cards.delete(card.dataset.id);
+  near.delete(card.dataset.id);
+}
+
+function newCard(fanOut) {
+  const link = h("a", { href: address({ view: "fan-out", id: fanOut.id, filter: place.filter }) });
+  const card = h(
+    "article",
+    { class: "card", "data-id": fanOut.id },
+    h("header", null, h("time", { class: "num" }), h("h2", null, link), h("p", { class: "whose muted" }), h("p", { class: "saved" })),
+    h("div", { class: "body" }),
+  );
+  cards.set(fanOut.id, card);
+  changed.fanOuts.add(fanOut.id);
+  watcher.observe(card);
+  return card;
+}
+
+function drawCard(id) {
+  const [card, fanOut] = [cards.get(id), model.fanOuts.get(id)];
+  if (!card || !fanOut) return;
+  const [time, heading, whoseIs, saved] = card.firstElementChild.children;
+  setText(time, f.time(fanOut.time));
+  heading.firstElementChild.replaceChildren(...title(fanOut));
+  const { text, detail: figure, kind } = savedOf(fanOut);
+  const isRunning = fanOut.isRunning();
+  card.classList.toggle("running", isRunning);
+  saved.className = `saved ${isRunning ? "unknown" : kind}`;
+  saved.replaceChildren(...(isRunning ? ["running"] : [h("b", null, text), ` ${figure}`]));
+  whoseIs.replaceChildren(...whose(fanOut, model));
+  if (near.has(id)) {
+    card.style.minHeight = "";
+    card.lastElementChild.replaceChildren(...cardBody(fanOut, model).filter(Boolean));
+  }
+}
+
+function legend() {
+  const key = (kind, label) => h("span", null, h("i", { class: `key ${kind}` }), label);
+  return h(
+    "p",
+    { class: "legend muted small", "aria-hidden": "true" },
+    h("span", { class: "group" }, key("held", "held"), key("asked", "asked"), key("answering", "answering")),
+    h("span", { class: "group" }, key("tools", "tools"), key("system", "system"), key("history", "history"), key("own", "own part"), key("shared", "shared")),
+    h("span", { class: "group" }, key("read", "read"), key("written", "written"), key("uncached", "uncached")),
+  );
+}
+
+// --- the other views ------------------------------------------------------------------------------
+
+function clear(view) {
+  for (const card of [...cards.values()]) forgetCard(card);
+  $("content").replaceChildren();
+  $("content").dataset.view = view;
+}
+
+function drawOther() {
+  const content = $("content");
+  const view = place.view === "fan-out" ? `fan-out ${place.id}` : place.view;
+  const isNew = content.dataset.view !== view;
+  if (isNew) clear(view);
+  if (place.view === "requests") drawRequests(content, model, place.filter);
+  else if (place.view === "breaks") drawBreaks(content, model, place.filter);
+  else if (isNew || changed.all || changed.fanOuts.has(place.id)) drawFanOut(content);
+}
+
+function drawFanOut(content) {
+  const fanOut = model.fanOuts.get(place.id);
+  if (content.childElementCount === 0) {
+    const toSave = () => save(model.fanOuts.get(place.id), model);
+    content.append(
+      h("p", { class: "tools-line" },
+        h("a", { href: address({ view: "fan-outs", filter: place.filter }) }, "All fan-outs"),
+        h("button", { type: "button", onclick: toSave }, "Save this fan-out")),
+      h("section", { class: "detail" }),
+    );
+  }
+  const [line, section] = content.children;
+  line.lastElementChild.hidden = !fanOut;
+  keepingPlace(section, () => {
+    if (fanOut) section.replaceChildren(h("h2", null, title(fanOut)), ...detail(fanOut, model).filter(Boolean));
+    else section.replaceChildren(h("p", { class: "empty" }, model.hasData ? "This fan-out is not known here any more." : ""));
+  });
+}
+
+/** Draws anew without moving the reader: focus and scrolling of a table stay. */
+function keepingPlace(section, redraw) {
+  const label = document.activeElement?.getAttribute("aria-label");
+  const hadFocus = section.contains(document.activeElement);
+  const scrolls = [...section.querySelectorAll(".scroll")].map((region) => region.scrollLeft);
+  redraw();
+  section.querySelectorAll(".scroll").forEach((region, i) => {
+    region.scrollLeft = scrolls[i] ?? 0;
+    if (hadFocus && region.getAttribute("aria-label") === label) region.focus({ preventScroll: true });
+  });
+}
+
+// --- moving about ---------------------------------------------------------------------------------
+
+function go_to(next) {
+  location.hash = address(next);
+}
+
+addEventListener("hashchange", () => {
+  // A link within the page is no place of its own.
+  if (location.hash === "#content") return;
+  const before = place.view;
+  place = current();
+  changed.all = changed.top = true;
+  if (before !== place.view) {
+    scrollTo(0, 0);
+    $("content").focus({ preventScroll: true });
+  }
+  schedule();
+});
+
+addEventListener("keydown", (event) => {
+  const isTyping = event.target.closest("input, select, textarea");
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "Escape" && place.view !== "fan-outs") go_to({ view: "fan-outs", filter: place.filter });
+  if ((event.key === "j" || event.key === "k") && place.view === "fan-outs") moveBy(event.key === "j" ? 1 : -1);
+});
+
+function moveBy(step) {
+  const all = [...$("list").children];
+  const here = all.indexOf(document.activeElement?.closest("article"));
+  const next = all[Math.min(Math.max(here < 0 ? 0 : here + step, 0), all.length - 1)];
+  next?.querySelector("h2 a").focus();
+}
+
+setInterval(() => {
+  for (const id of place.view === "fan-out" ? [place.id] : near) {
+    if (model.fanOuts.get(id)?.isRunning()) changed.fanOuts.add(id);
+  }
+  if (changed.fanOuts.size > 0) schedule();
+}, TICK_MS);
+
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+addEventListener("online", () => stream.retry());
+changed.all = true;
+schedule();
+stream.run();

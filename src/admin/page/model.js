@@ -1,0 +1,288 @@
+// What is known of the proxy: sums, fan-outs and their requests, other requests, cache breaks. All of it is bounded.
+
+const FANOUTS_MAX = 1000;
+const REQUESTS_MAX = 1000;
+const BREAKS_MAX = 500;
+const CHOICES_MAX = 100;
+const MINUTE_MS = 60_000;
+const MINUTES_MAX = 60;
+
+const SUMS = [
+  "requests", "failed", "uncached", "cache_read", "cache_write", "output",
+  "billed_usd", "compared", "compared_usd", "as_sent_usd", "aligned_usd", "uncompared",
+];
+
+/** The filters, and what each asks of an exchange. */
+export const FILTERS = {
+  tenant: (x) => x.tenant,
+  client: (x) => x.client,
+  model: (x) => x.model,
+  tool: (x) => x.tool,
+  reason: (x) => x.reason,
+};
+
+export const noSums = () => Object.fromEntries(SUMS.map((key) => [key, 0]));
+
+export const isAnswered = (x) => x.status >= 200 && x.status < 300;
+
+/** True if its bills in all three worlds are known: only then may they be compared. */
+export const isCompared = (x) =>
+  x.cost_usd !== undefined && x.as_sent_usd !== undefined && x.aligned_usd !== undefined;
+
+/** Adds an exchange to sums, by the same rule as the server. */
+export function addTo(sums, x) {
+  sums.requests += 1;
+  if (!isAnswered(x)) sums.failed += 1;
+  sums.uncached += x.uncached ?? 0;
+  sums.cache_read += x.cache_read ?? 0;
+  sums.cache_write += (x.cache_write_5m ?? 0) + (x.cache_write_1h ?? 0);
+  sums.output += x.output ?? 0;
+  sums.billed_usd += x.cost_usd ?? 0;
+  if (isCompared(x)) {
+    sums.compared += 1;
+    sums.compared_usd += x.cost_usd;
+    sums.as_sent_usd += x.as_sent_usd;
+    sums.aligned_usd += x.aligned_usd;
+  } else if (isAnswered(x)) {
+    sums.uncompared += 1;
+  }
+  return sums;
+}
+
+export const sumOf = (exchanges) => exchanges.reduce(addTo, noSums());
+
+/** The parts of a sum that say how much was saved. */
+export function savings(sums) {
+  return { saved: sums.as_sent_usd - sums.compared_usd, of: sums.as_sent_usd, known: sums.compared > 0 };
+}
+
+/** One fan-out: the request whose answer it was, its children, and the requests that brought results back. */
+class FanOut {
+  parent = null;
+  returns = [];
+  /** Children by their number, agent or, of those without either, their own request. */
+  children = new Map();
+  underway = new Map();
+
+  constructor(id, time) {
+    this.id = id;
+    this.time = time;
+  }
+
+  add(x) {
+    this.time = Math.min(this.time, x.time_ms);
+    if (x.fanned_out === this.id) this.parent = x;
+    if (x.fork !== this.id) return;
+    if (x.role !== "child") {
+      this.returns.push(x);
+      return;
+    }
+    const key = childKey(x);
+    if (!this.children.has(key)) this.children.set(key, []);
+    const turns = this.children.get(key);
+    turns.push(x);
+    turns.sort((a, b) => a.time_ms - b.time_ms);
+  }
+
+  /** Every request of a child, in order of arrival. */
+  turns() {
+    return [...this.children.values()].flat().sort((a, b) => a.time_ms - b.time_ms);
+  }
+
+  /** Everything that belongs to it, ended or not. */
+  all() {
+    const all = [...this.turns(), ...this.returns, ...this.underway.values()];
+    if (this.parent) all.unshift(this.parent);
+    return all;
+  }
+
+  isRunning() {
+    return this.underway.size > 0;
+  }
+
+  /** How many children it called, or how many were seen. */
+  size() {
+    const running = [...this.underway.values()].filter((u) => u.role === "child" && !this.children.has(childKey(u)));
+    return Math.max(this.parent?.fanned_out_children ?? 0, this.children.size + running.length);
+  }
+
+  tool() {
+    const named = this.all().find((x) => x.role === "child" && x.tool);
+    return named?.tool;
+  }
+}
+
+export function childKey(x) {
+  if (x.child !== undefined) return `#${x.child}`;
+  if (x.agent !== undefined) return `@${x.agent}`;
+  return x.prefix ? `~${x.prefix}` : `?${x.id ?? x.n}`;
+}
+
+export class Model {
+  settings = { mode: "", config: 0, tenants: {}, version: "", started_ms: 0 };
+  total = noSums();
+  minutes = [];
+  fanOuts = new Map();
+  requests = [];
+  breaks = [];
+  /** Fan-outs whose requests go on, by the number of the request. */
+  #running = new Map();
+  /** How often each value of a filter was seen. */
+  #seen = {};
+  /** Server time less local time. */
+  skew = 0;
+  /** True once a snapshot has come. */
+  hasData = false;
+
+  now() {
+    return Date.now() + this.skew;
+  }
+
+  /** Takes an event, and returns what has to be drawn anew: "all", or the id of a fan-out, or nothing. */
+  apply(event, data) {
+    switch (event) {
+      case "snapshot":
+        this.#reset(data);
+        return "all";
+      case "configured":
+        Object.assign(this.settings, data);
+        return "all";
+      case "underway":
+        return this.#underway(data);
+      case "exchange":
+        addTo(this.total, data);
+        this.#addToMinute(data);
+        return this.#exchange(data);
+      default:
+        return null;
+    }
+  }
+
+  #reset({ mode, config, tenants, version, started_ms, now_ms, total, minutes, underway, exchanges }) {
+    this.settings = { mode, config, tenants, version, started_ms };
+    this.skew = now_ms - Date.now();
+    this.total = total;
+    this.minutes = minutes;
+    this.fanOuts.clear();
+    this.#running.clear();
+    this.requests = [];
+    this.breaks = [];
+    this.#seen = Object.fromEntries(Object.keys(FILTERS).map((name) => [name, new Map()]));
+    exchanges.sort((a, b) => a.time_ms - b.time_ms || a.id - b.id);
+    for (const x of exchanges) this.#exchange(x);
+    for (const u of underway) this.#underway(u);
+    this.hasData = true;
+  }
+
+  #underway(u) {
+    const fanOut = this.#fanOut(u.fork, u.time_ms);
+    fanOut.underway.set(u.n, u);
+    this.#running.set(u.n, fanOut);
+    return fanOut.id;
+  }
+
+  #exchange(x) {
+    this.requests.push(x);
+    if (this.requests.length > 2 * REQUESTS_MAX) this.requests.splice(0, REQUESTS_MAX);
+    if (x.break) {
+      this.breaks.push(x);
+      if (this.breaks.length > 2 * BREAKS_MAX) this.breaks.splice(0, BREAKS_MAX);
+    }
+    this.#see(x);
+    this.#running.get(x.n)?.underway.delete(x.n);
+    this.#running.delete(x.n);
+    for (const id of new Set([x.fork, x.fanned_out])) {
+      if (id) this.#fanOut(id, x.time_ms).add(x);
+    }
+    return x.fork ?? x.fanned_out ?? null;
+  }
+
+  #fanOut(id, time) {
+    let fanOut = this.fanOuts.get(id);
+    if (!fanOut) {
+      fanOut = new FanOut(id, time);
+      this.fanOuts.set(id, fanOut);
+      // A map keeps the order of insertion: the oldest goes first.
+      if (this.fanOuts.size > FANOUTS_MAX) this.fanOuts.delete(this.fanOuts.keys().next().value);
+    }
+    return fanOut;
+  }
+
+  #addToMinute(x) {
+    const ended = x.time_ms + x.duration_ms;
+    const time = ended - (ended % MINUTE_MS);
+    const last = this.minutes.at(-1);
+    if (!last || last.time_ms < time) {
+      this.minutes.push({ time_ms: time, ...noSums() });
+      if (this.minutes.length > MINUTES_MAX) this.minutes.shift();
+    }
+    addTo(this.minutes.at(-1), x);
+  }
+
+  /** The sums of the last minutes, the one that runs included. */
+  recent(minutes) {
+    const since = this.now() - minutes * MINUTE_MS;
+    const sums = noSums();
+    for (const minute of this.minutes) {
+      if (minute.time_ms + MINUTE_MS > since) for (const key of SUMS) sums[key] += minute[key];
+    }
+    return sums;
+  }
+
+  /** Fan-outs that a filter lets through, newest first. */
+  shownFanOuts(filter) {
+    const shown = [];
+    for (const fanOut of this.fanOuts.values()) {
+      if (isEmpty(filter) || fanOut.all().some((x) => matches(x, filter))) shown.push(fanOut);
+    }
+    return shown.sort((a, b) => b.time - a.time);
+  }
+
+  shownRequests(filter, most) {
+    return newest(this.requests, filter, most);
+  }
+
+  shownBreaks(filter, most) {
+    return newest(this.breaks, filter, most);
+  }
+
+  #see(x) {
+    for (const [name, value] of Object.entries(FILTERS)) {
+      const seen = this.#seen[name];
+      const one = value(x);
+      if (one === undefined || (!seen.has(one) && seen.size >= CHOICES_MAX)) continue;
+      seen.set(one, (seen.get(one) ?? 0) + 1);
+    }
+  }
+
+  /** The values that a filter can have, most frequent first. */
+  choices(name) {
+    const seen = [...(this.#seen[name] ?? [])];
+    return seen.sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).map(([value]) => value);
+  }
+
+  /** The sums of everything that is kept here and that a filter lets through. */
+  sumsOf(filter) {
+    const kept = new Set(this.requests);
+    for (const fanOut of this.fanOuts.values()) {
+      for (const x of fanOut.all()) if (x.id !== undefined) kept.add(x);
+    }
+    return sumOf([...kept].filter((x) => matches(x, filter)));
+  }
+
+  tenant(digest) {
+    return this.settings.tenants[digest] ?? digest;
+  }
+}
+
+export const isEmpty = (filter) => Object.keys(filter).length === 0;
+
+export const matches = (x, filter) => Object.entries(filter).every(([name, value]) => FILTERS[name](x) === value);
+
+function newest(list, filter, most) {
+  const found = [];
+  for (let i = list.length - 1; i >= 0 && found.length < most; i -= 1) {
+    if (matches(list[i], filter)) found.push(list[i]);
+  }
+  return found;
+}

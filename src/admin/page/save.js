@@ -1,0 +1,34 @@
+// "Save this fan-out": one file that shows it anywhere, without this page, a script or a network.
+
+import { detail, title } from "./fanout.js";
+import { h } from "./draw.js";
+import { dateTime } from "./format.js";
+
+const POLICY = "default-src 'none'; style-src 'unsafe-inline'";
+
+/** The text of the file. It is put together as text: what this page may not have, styles in a document, the file may. */
+async function file(fanOut, model) {
+  const style = await (await fetch("/page/page.css")).text();
+  const saved = h("p", { class: "muted small" }, `Saved from forkpoint ${model.settings.version} at ${dateTime(model.now())}.`);
+  const main = h("main", { class: "saved-file" }, h("h1", null, title(fanOut)), detail(fanOut, model), saved);
+  return `<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="content-security-policy" content="${POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+${h("title", null, `forkpoint fan-out ${fanOut.id}`).outerHTML}
+<style>${style}</style>
+</head>
+<body>${main.outerHTML}</body>
+</html>
+`;
+}
+
+/** Hands the file to the browser's downloads. */
+export async function save(fanOut, model) {
+  const url = URL.createObjectURL(new Blob([await file(fanOut, model)], { type: "text/html" }));
+  const link = h("a", { href: url, download: `forkpoint-${fanOut.id}.html` });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
