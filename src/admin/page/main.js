@@ -69,8 +69,8 @@ function drawTop() {
   const { mode, version, started_ms } = model.settings;
   if (!model.hasData) return;
   $("settings").replaceChildren(
-    h("span", { class: "mode" }, mode),
-    ` ${version} · up ${f.age(model.now() - started_ms)}`,
+    h("span", { class: "mode" }, f.name(mode)),
+    ` ${f.name(version)} · up ${f.age(model.now() - started_ms)}`,
   );
   drawMoney($("money"), model, place.filter);
   drawViews();
