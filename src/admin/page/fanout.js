@@ -69,7 +69,13 @@ export function sentence(fanOut) {
     return why ? `${what}: ${why}` : what;
   });
   const text = parts.join("; ");
-  return `${text[0].toUpperCase()}${text.slice(1)}.`;
+  return `${text[0].toUpperCase()}${text.slice(1)}.${kept(fanOut)}`;
+}
+
+/** Says so if older requests of it were forgotten: sums are of what is kept. */
+function kept(fanOut) {
+  const isWhole = [...fanOut.children.values()].every((turns) => (turns[0].child_turn ?? 1) === 1);
+  return isWhole ? "" : " Its first requests are no longer kept; figures are of the others.";
 }
 
 /** The savings of the children, never more than their bills show. */
