@@ -99,6 +99,8 @@ function drawViews() {
 
 function drawFilters() {
   const form = $("filters");
+  // One fan-out is shown whole, whatever the filters are.
+  form.hidden = place.view === "fan-out";
   if (form.children.length === 0) {
     for (const name of Object.keys(FILTERS)) {
       const go = (event) => go_to(withFilter(place, name, event.target.value));
