@@ -262,7 +262,8 @@ impl Prefixes {
         (before.is_some(), streak)
     }
 
-    pub fn len(&self) -> usize {
+    /// The number of prefixes that are remembered.
+    pub fn count(&self) -> usize {
         self.young.len() + self.old.len()
     }
 }
@@ -396,6 +397,6 @@ mod tests {
             prefixes.see(tools_of(&request(&number.to_string(), "s")), true, Moment(0));
             assert!(prefixes.see(keep, true, Moment(0)).0, "{number}");
         }
-        assert!(prefixes.len() <= 2 * PREFIXES_MAX);
+        assert!(prefixes.count() <= 2 * PREFIXES_MAX);
     }
 }

@@ -74,7 +74,7 @@ impl Learned {
 
     /// How many prefixes of each layer are remembered.
     pub fn prefixes(&self) -> [usize; 4] {
-        [0, 1, 2, 3].map(|index| self.prefixes[index].len())
+        [0, 1, 2, 3].map(|index| self.prefixes[index].count())
     }
 
     /// Learns from a bill how many tokens the bytes of a prompt make. An image has a thousand bytes to a token, and
