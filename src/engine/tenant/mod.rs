@@ -20,6 +20,7 @@ mod read;
 mod relation;
 mod reread;
 mod settle;
+mod turns;
 
 pub use access::TenantAccess;
 pub use children::{BoundChild, Fate, SharedPrefixes};

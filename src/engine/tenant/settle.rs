@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::flight::{Accepted, Flight};
 use super::progress::{forwarded, learn, note_name};
 use super::reread::{Reread, reread};
+use super::turns::{LastTurn, Turns};
 use super::{TenantAccess, TenantState};
 use crate::engine::answer::turn::{Turn, Wholeness, assistant_message};
 use crate::engine::answer::usage::{Bill, Usage};
@@ -16,14 +17,11 @@ use crate::engine::cache::volatile::{Volatile, volatile};
 use crate::engine::cache::worlds::OtherBills;
 use crate::engine::family::conversation::Answer;
 use crate::engine::family::fanout::{Draft, ForkPoint, StartMeaning, fans_out};
-use crate::engine::family::outlines::Faded;
 use crate::engine::family::thread::HeldAnswer;
 use crate::engine::fork::answers::{self, is_empty, tool_errors};
 use crate::engine::fork::experiment::{Answered, Measured};
 use crate::engine::fork::weighed;
 use crate::engine::policy::Policy;
-use crate::engine::request::prefix::Subject;
-use crate::engine::request::recall::Remembered;
 use crate::engine::words::{
     Arm, CostUnit, FanOutDropped, Layer, Moment, Plan, StandDown, StopReason, Ticket,
 };
@@ -88,8 +86,8 @@ pub fn settle<T: TenantAccess>(
         return Settlement { fanout, ..Settlement::default() };
     };
     hold(tenant, accepted, turn);
-    let turns = turns(&accepted.flight);
-    let drift = turns.as_ref().map(drift_of);
+    let turns = Turns::of(&accepted.flight);
+    let drift = turns.as_ref().map(Turns::drift);
     let foreign_tool_calls = foreign_calls(accepted, turn);
     let Some(bill) = &turn.bill else {
         tenant.look(|state| state.leave_ledger(&accepted.flight, now));
@@ -156,40 +154,7 @@ pub fn abandon<T: TenantAccess>(tenant: &T, flight: &Flight, now: Moment) {
 
 /// Compares a request with the one that it continues.
 pub fn drift(flight: &Flight) -> Option<Drift> {
-    turns(flight).as_ref().map(drift_of)
-}
-
-/// A request and the one that it continues, as they went out.
-struct Turns {
-    last: LastTurn,
-    now: Arc<Remembered>,
-}
-
-enum LastTurn {
-    Kept(Arc<Remembered>),
-    Faded(Faded),
-}
-
-impl LastTurn {
-    fn as_subject(&self) -> Subject<'_> {
-        match self {
-            LastTurn::Kept(last) => last.as_subject(),
-            LastTurn::Faded(faded) => faded.outline.reading().without_bytes(),
-        }
-    }
-}
-
-fn turns(flight: &Flight) -> Option<Turns> {
-    let arrival = &flight.request.arrival;
-    let last = match arrival.predecessor() {
-        Some(last) => LastTurn::Kept(last.trace.forwarded()),
-        None => LastTurn::Faded(arrival.faded.clone()?),
-    };
-    Some(Turns { last, now: flight.trace.forwarded() })
-}
-
-fn drift_of(turns: &Turns) -> Drift {
-    Drift::of(&turns.last.as_subject(), &turns.now.as_subject())
+    Turns::of(flight).as_ref().map(Turns::drift)
 }
 
 /// The bills of a request in the other worlds. One without content has written nothing that anybody can read, and
