@@ -65,7 +65,7 @@ async fn serve(forkpoint: &Forkpoint) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     let live = Live::from(Arc::clone(&forkpoint.proxy));
     let pages = admin::pages(&live, forkpoint.metrics.clone(), admin::Readiness::default(), None);
-    tokio::spawn(admin::serve(listener, pages, Hosts::OfThisMachine));
+    tokio::spawn(admin::serve(listener, pages, Hosts::OfThisMachine, live, "admin"));
     address
 }
 
