@@ -281,7 +281,12 @@ impl Activity {
     /// Waits until the client of an exchange over HTTP/1 has left. Over HTTP/2 hyper hears of it.
     async fn gone(&self, lookout: &Lookout) {
         poll_fn(|cx| if self.is_in(Phase::None) { Poll::Pending } else { lookout.poll_closed(cx) }).await;
-        if self.is_in(Phase::Answered) || (self.is_in(Phase::WaitsForMore) && !lookout.probe()) {
+        if self.is_in(Phase::Answered) {
+            return;
+        }
+        // A body that broke off has its answer by then.
+        sleep(RESET_WITHIN).await;
+        if self.is_in(Phase::WaitsForMore) && !lookout.probe() {
             return;
         }
         while !lookout.is_reset() {

@@ -48,7 +48,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every [`Fault::reason`].
-    pub const REASONS: [&str; 13] = [
+    pub const REASONS: [&str; 14] = [
         "connect",
         "upgrade",
         "ambiguous_length",
@@ -57,6 +57,7 @@ impl Fault {
         "client_stalled",
         "connections",
         "unknown_parent",
+        "thread_mismatch",
         "upstream_unreachable",
         "upstream_connect_timeout",
         "upstream_silent",
@@ -224,6 +225,7 @@ mod tests {
             Fault::ClientStalled,
             Fault::Connections,
             Fault::UnknownParent,
+            Fault::ThreadMismatch { request_id: None },
             Fault::Unreachable { upstream: upstream(), cause: String::new() },
             Fault::ConnectTimeout { upstream: upstream() },
             Fault::Silent { upstream: upstream() },
