@@ -192,9 +192,12 @@ async fn no_word_of_a_tenant_reaches_another_or_is_shown() {
         ["/metrics", "/healthz", "/readyz", "/", "/api/forks", "/api/prefixes", "/api/breaks", "/api/config"];
     for path in views.map(str::to_owned).into_iter().chain([format!("/api/forks/{newest}")]) {
         let (status, page) = binary.admin(&path).await;
-        assert_eq!(status == 200, path != "/", "{path}: {status}");
+        assert_eq!(status, 200, "{path}");
         assert!(!page.contains(WORD), "{path}: {page}");
     }
+    let events = crate::events::snapshot(binary.admin).await;
+    assert!(events["exchanges"].as_array().is_some_and(|exchanges| exchanges.len() >= 6 * TENANTS));
+    assert!(!events.to_string().contains(WORD), "{events}");
     binary.signal("TERM").await;
     binary.exit().await;
     let traces = collector.so_far().await;
