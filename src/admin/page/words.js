@@ -53,6 +53,8 @@ export const REASONS = {
   no_legal_block: "nothing there can carry a marker",
   // Aligned, and not forked.
   nested: "its parent is itself a child",
+  compaction: "it begins with a summary of itself, or asks for one",
+  version: "it asks for another version of the API than its parent",
   unknown_tool: "its tool is not known to start agents",
   holdout: "its fan-out is held out to compare with",
   stood_down: "forking cost more than it saved, and stands down",
