@@ -91,6 +91,7 @@ test("a fan-out is drawn as it runs, and its figures are the simulator's bill", 
   await page.locator(".card h2 a").click();
   const table = page.getByRole("region", { name: "Requests" });
   const row = (cells) => [cells.at(6), cells.at(9)].map((text) => Number(text.replaceAll(",", "")));
+  await table.locator("tbody tr").nth(tokens.length - 1).waitFor();
   const cells = await table.locator("tbody tr").evaluateAll((rows) => rows.map((row) => [...row.children].map((cell) => cell.textContent)));
   assert.deepEqual(cells.map(row).sort(([a, b], [c, d]) => a - c || b - d), tokens);
   assert.match(await page.locator(".sentence").textContent(), /^Forked onto their parent's prompt\.$/);
