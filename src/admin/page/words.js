@@ -92,6 +92,7 @@ export const REASONS = {
   upgrade: "upgrades are refused",
   ambiguous_length: "its length is ambiguous",
   target: "its target is malformed",
+  thread_mismatch: "its thread is held otherwise than it says",
   client_body: "the client broke off its body",
   client_stalled: "the client stopped sending",
   connections: "as many connections are open as limits.connections allows",
