@@ -35,8 +35,9 @@ const POOL_IDLE: Duration = Duration::from_secs(50);
 /// A dead HTTP/2 connection would otherwise hold its calls until `upstream.idle_s`.
 const H2_PING_EVERY: Duration = Duration::from_secs(20);
 const H2_PONG_WITHIN: Duration = Duration::from_secs(20);
-/// The most headers of an answer; their bytes are bounded by what is read at once.
-const ANSWER_HEADERS_MAX: usize = 4096;
+/// The most headers of an answer. The parser fills a table of this many for each, so that room for thousands costs more
+/// than everything else that is done with a small answer.
+const ANSWER_HEADERS_MAX: usize = 256;
 const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 
 pub type BoxError = Box<dyn StdError + Send + Sync>;

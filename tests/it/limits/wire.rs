@@ -99,14 +99,14 @@ async fn a_client_that_closes_its_side_gets_its_answer() {
 
 #[tokio::test]
 async fn an_answer_with_many_headers_passes() {
-    let many: String = (0..500).map(|number| format!("x-many-{number}: {number}\r\n")).collect();
+    let many: String = (0..250).map(|number| format!("x-many-{number}: {number}\r\n")).collect();
     let answer = format!("HTTP/1.1 200 OK\r\n{many}content-length: 2\r\n\r\nok");
     let upstream = Upstream::answering(answer.as_bytes()).await;
     let forkpoint = Forkpoint::before(&upstream.url()).await;
     let reply = forkpoint.client().await.ask(&get("/")).await;
-    assert_eq!((reply.status(), reply.head.get("x-many-499").as_deref()), (200, Some("499")));
+    assert_eq!((reply.status(), reply.head.get("x-many-249").as_deref()), (200, Some("249")));
     let (head, _) = Http2::connect(&forkpoint).await.ask(request("GET", "/").body(()).unwrap(), b"").await;
-    assert_eq!(head.headers["x-many-499"], "499");
+    assert_eq!(head.headers["x-many-249"], "249");
 }
 
 #[tokio::test]
