@@ -18,6 +18,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{Request, Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -196,12 +197,11 @@ impl Visit {
         let activity = &self.activity;
         let service = service_fn(|request| {
             let open = Open::new(activity, request.version());
-            let answered = answer(request);
-            async move {
-                let response = answered.await;
+            // Not an async block, which would hold the future twice: as it was captured, and as it is awaited.
+            answer(request).map(move |response| {
                 open.answered();
                 Ok::<_, Infallible>(response.map(|body| Counted { body, _open: open }))
-            }
+            })
         });
         let builder = builder(limits);
         let (io, lookout) = client_io(stream, limits.stall);

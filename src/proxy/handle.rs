@@ -71,14 +71,17 @@ impl Proxy {
         let endpoint = Endpoint::of(request.method(), request.uri().path());
         let doubled = self.upstream.doubled(request.uri().path());
         let mut exchange = self.exchange(endpoint, request.headers_mut());
-        let answered = AssertUnwindSafe(self.answered(request, &mut exchange)).catch_unwind().await;
+        // Boxed, since hyper moves the future of an exchange.
+        let answered = Box::pin(self.answered(request, &mut exchange));
+        let answered = AssertUnwindSafe(answered).catch_unwind().await;
         let response = match answered.unwrap_or(Err(Fault::Internal)) {
             Ok(answered) => {
                 if endpoint.is_planned() {
                     let status = answered.answer.response.status();
-                    self.not_found.answered(status, doubled, &self.upstream.name());
+                    self.not_found.answered(status, doubled, || self.upstream.name());
                 }
-                observe::relay(answered, exchange, &self).await
+                let (head, tee) = observe::watched(answered, exchange, &self);
+                observe::relay(head, tee, &self).await
             }
             Err(fault) => fault.answer(exchange, &self.config),
         };

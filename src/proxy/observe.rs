@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, response};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::engine::tenant::Flight;
@@ -45,8 +45,13 @@ pub enum AnswerBody {
     Own(Option<Bytes>),
 }
 
-/// Hands the upstream's answer to the client, with our headers added and nothing else changed.
-pub(super) async fn relay(answered: Answered, mut exchange: Exchange, proxy: &Proxy) -> Response<AnswerBody> {
+/// Returns the head of the upstream's answer with our headers added, and the body that watches what passes through it.
+/// Not a part of `relay`, whose future would hold the exchange three times.
+pub(super) fn watched(
+    answered: Answered,
+    mut exchange: Exchange,
+    proxy: &Proxy,
+) -> (response::Parts, Box<Tee>) {
     let Answered { answer: forward::Answer { response, slot }, flight } = answered;
     let (mut head, body) = response.into_parts();
     headers::for_client(&mut head);
@@ -70,7 +75,11 @@ pub(super) async fn relay(answered: Answered, mut exchange: Exchange, proxy: &Pr
     let (metrics, panics) = (Arc::clone(&proxy.metrics), Arc::clone(&proxy.panics));
     let large = Arc::clone(&proxy.large);
     let watch = Watch { metrics, panics, observer, observed, held_bytes, exchange: Some(exchange), position };
-    let mut tee = Tee { body, watch, ended, idle, unsent, unflushed, broken, end, large, _slot: slot };
+    (head, Box::new(Tee { body, watch, ended, idle, unsent, unflushed, broken, end, large, _slot: slot }))
+}
+
+/// Hands the upstream's answer to the client, unchanged but for our headers.
+pub(super) async fn relay(head: response::Parts, mut tee: Box<Tee>, proxy: &Proxy) -> Response<AnswerBody> {
     let bytes = tee.watch.work_bytes();
     if head.status.is_success() {
         let accept = || tee.guarded(Step::Observe, |watch| watch.accepted(proxy));
@@ -81,7 +90,7 @@ pub(super) async fn relay(answered: Answered, mut exchange: Exchange, proxy: &Pr
         let _place = proxy.large.place(bytes).await;
         tee.end(Ending::Complete);
     }
-    Response::from_parts(head, AnswerBody::Relayed(Box::new(tee)))
+    Response::from_parts(head, AnswerBody::Relayed(tee))
 }
 
 pub struct Tee {
