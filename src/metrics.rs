@@ -18,7 +18,7 @@ use prometheus::{
 pub use series::{Alike, Series};
 
 use crate::engine::request::clients::{NONE, OTHER};
-use crate::engine::words::{Recall, Step, TenantId};
+use crate::engine::words::{Step, TenantId};
 
 /// From a microsecond to 100 ms: what the proxy itself adds.
 const OVERHEAD_BUCKETS: &[f64] =
@@ -84,13 +84,6 @@ macro_rules! metrics {
                 };
                 metrics.begin_at_zero();
                 metrics.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-                // The first one has to show as an increase.
-                for recall in Recall::ALL.into_iter().filter(|recall| *recall != Recall::Hit) {
-                    metrics.recall_misses_total.with_label_values(&[recall.as_str()]);
-                }
-                for step in Step::ALL {
-                    metrics.panics_total.with_label_values(&[step.as_str()]);
-                }
                 Ok(metrics)
             }
         }

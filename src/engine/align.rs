@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use crate::engine::cache::entry::Parameters;
     use crate::engine::request::recall::Nothing;
-    use crate::engine::words::{Recall, TenantId};
+    use crate::engine::words::TenantId;
 
     /// What goes out of a body, and what is told to the table.
     fn forward(body: &str, order: Order, table: &Table) -> (String, News) {
@@ -274,17 +274,7 @@ mod tests {
         let received = Remembered::read(Bytes::from(body.to_owned()), &Nothing, attribution).unwrap();
         let parameters =
             Parameters::read(TenantId::NOBODY, received.body(), received.anatomy(), std::iter::empty());
-        let received = Arc::new(received);
-        let arrival = Arrival {
-            received,
-            came: None,
-            delta: None,
-            parameters,
-            before: None,
-            chosen: None,
-            faded: None,
-            recall: Recall::New,
-        };
+        let arrival = Arrival::alone(received, parameters);
         let rules = Rules {
             order,
             profile: Profile::Anthropic,

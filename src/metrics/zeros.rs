@@ -5,8 +5,8 @@ use prometheus::core::{Atomic, GenericCounterVec};
 use super::Metrics;
 use crate::engine::cache::learned::LAYERS;
 use crate::engine::words::{
-    Arm, BreakCause, Endpoint, FanOutDropped, GateOutcome, Layer, Reason, Refusal, Role, SightingClass, Skip,
-    StandDown, StopReason, UpstreamRefusal, VolatileKind, Why,
+    Arm, BreakCause, Endpoint, FanOutDropped, GateOutcome, Layer, Reason, Recall, Refusal, Role,
+    SightingClass, Skip, StandDown, Step, StopReason, UpstreamRefusal, VolatileKind, Why,
 };
 
 const PLANS: [&str; 3] = ["passthrough", "aligned", "forked"];
@@ -55,6 +55,9 @@ impl Metrics {
         each(&self.unfollowed_total, &["prompt", "answer"]);
         each(&self.endpoint_requests_total, &Endpoint::ALL.map(Endpoint::as_str));
         each(&self.config_reloads_total, &["loaded", "refused"]);
+        let misses = Recall::ALL.into_iter().filter(|recall| *recall != Recall::Hit).map(Recall::as_str);
+        each(&self.recall_misses_total, &misses.collect::<Vec<_>>());
+        each(&self.panics_total, &Step::ALL.map(Step::as_str));
     }
 
     /// The reasons for which requests are answered here, which only the proxy knows.

@@ -37,8 +37,8 @@ impl Doubled {
 }
 
 impl NotFound {
-    /// A Messages call was answered.
-    pub fn answered(&self, status: StatusCode, doubled: Option<Doubled>, upstream: &str) {
+    /// A Messages call was answered. `upstream` names who did; it is asked only where that is said.
+    pub fn answered(&self, status: StatusCode, doubled: Option<Doubled>, upstream: impl FnOnce() -> String) {
         if self.is_settled.load(Relaxed) {
             return;
         }
@@ -48,7 +48,7 @@ impl NotFound {
         }
         let is_certain = doubled.is_some() || self.calls.fetch_add(1, Relaxed) + 1 >= CALLS;
         if is_certain && !self.is_settled.swap(true, Relaxed) {
-            tracing::warn!(upstream, "{}", advice(doubled));
+            tracing::warn!(upstream = upstream(), "{}", advice(doubled));
         }
     }
 }

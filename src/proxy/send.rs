@@ -17,7 +17,7 @@ use super::handle::{Answered, MessagesCall};
 use super::plan::Planned;
 use super::{Modes, Proxy};
 use crate::config::Mode;
-use crate::engine::answer::refused::{DROP_BLOCK_BETA, ThreadRefusal, drop_block};
+use crate::engine::answer::refused::{DROP_BLOCK_BETA, ThreadRefusal, drop_block, is_refusal};
 use crate::engine::outgoing::{Outgoing, again};
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::edit::apply;
@@ -115,11 +115,10 @@ impl Proxy {
         Fault::ThreadMismatch { request_id: refused.response.headers().get("request-id").cloned() }
     }
 
+    /// Why a request that goes on from a held answer was refused, if it was.
     async fn thread_refusal(&self, answer: &mut Answer) -> Option<ThreadRefusal> {
         let status = answer.response.status().as_u16();
-        ThreadRefusal::of(status, b"")?;
-        let headers = answer.response.headers().clone();
-        let said = answer.response.body_mut().peek(&headers).await;
+        let said = if is_refusal(status) { beginning(answer).await } else { Vec::new() };
         ThreadRefusal::of(status, &said)
     }
 
@@ -134,15 +133,8 @@ impl Proxy {
     /// Returns the kind of refusal, if the answer is one.
     pub(super) async fn refusal(&self, answer: &mut Answer) -> Option<UpstreamRefusal> {
         let status = answer.response.status().as_u16();
-        if !matches!(status, 400 | 413 | 415 | 422) {
-            return None;
-        }
         // Only a 400 has more to say than its status.
-        let mut said = Vec::new();
-        if status == 400 {
-            let headers = answer.response.headers().clone();
-            said = answer.response.body_mut().peek(&headers).await;
-        }
+        let said = if status == 400 { beginning(answer).await } else { Vec::new() };
         UpstreamRefusal::of(status, &said)
     }
 
@@ -267,6 +259,12 @@ impl Proxy {
             note_stand_down(&self.metrics, tenant, relation.tool(), "refused");
         }
     }
+}
+
+/// The beginning of an answer's body, which is relayed all the same.
+async fn beginning(answer: &mut Answer) -> Vec<u8> {
+    let headers = answer.response.headers().clone();
+    answer.response.body_mut().peek(&headers).await
 }
 
 /// The request as it is sent: the pieces that were made of it, and a forked child's betas.

@@ -9,6 +9,12 @@ use crate::engine::words::UpstreamRefusal;
 pub const DROP_BLOCK_BETA: &str = "thinking-binding-controls-2026-08-01";
 const DROP_BLOCK: &str = r#""block_binding":{"prefix_mismatch_behavior":"drop_block"}"#;
 
+/// Returns true for the statuses by which an upstream refuses what a request says. Gateways before the API say what they
+/// cannot read with 415 or 422.
+pub fn is_refusal(status: u16) -> bool {
+    matches!(status, 400 | 413 | 415 | 422)
+}
+
 impl UpstreamRefusal {
     /// `said` is the body of the answer.
     pub fn of(status: u16, said: &[u8]) -> Option<UpstreamRefusal> {
@@ -19,9 +25,7 @@ impl UpstreamRefusal {
             400 if says("prompt is too long") || says("exceed context limit") => {
                 Some(UpstreamRefusal::Window)
             }
-            // Gateways before the API say what they cannot read with 415 or 422.
-            400 | 415 | 422 => Some(UpstreamRefusal::Other),
-            _ => None,
+            status => is_refusal(status).then_some(UpstreamRefusal::Other),
         }
     }
 }
@@ -39,7 +43,7 @@ pub enum ThreadRefusal {
 impl ThreadRefusal {
     /// `said` is the body of the answer.
     pub fn of(status: u16, said: &[u8]) -> Option<ThreadRefusal> {
-        if !matches!(status, 400 | 413 | 415 | 422) {
+        if !is_refusal(status) {
             return None;
         }
         let member = |at: usize, name: &str| json::member(said, at, name).map(|value| value.start);

@@ -78,6 +78,20 @@ impl Predecessor {
 }
 
 impl Arrival {
+    /// A request that nothing is known of.
+    pub fn alone(received: Remembered, parameters: Parameters) -> Arrival {
+        Arrival {
+            received: Arc::new(received),
+            came: None,
+            delta: None,
+            parameters,
+            before: None,
+            chosen: None,
+            faded: None,
+            recall: Recall::New,
+        }
+    }
+
     /// The request that this one continues.
     pub fn predecessor(&self) -> Option<&Predecessor> {
         self.before.as_ref().filter(|before| before.continued)

@@ -114,13 +114,14 @@ impl TenantState {
 
     /// Returns true if the client that goes on from an unknown answer may be asked for the whole conversation: once.
     pub fn ask_whole(&mut self, message_id: &str) -> bool {
-        if self.asked_whole.iter().any(|asked| asked == message_id) {
+        let id: String = message_id.chars().take(MESSAGE_ID_CHARS_MAX).collect();
+        if self.asked_whole.contains(&id) {
             return false;
         }
         if self.asked_whole.len() >= ASKED_WHOLE_MAX {
             self.asked_whole.pop_front();
         }
-        self.asked_whole.push_back(message_id.chars().take(MESSAGE_ID_CHARS_MAX).collect());
+        self.asked_whole.push_back(id);
         true
     }
 

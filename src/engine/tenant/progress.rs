@@ -151,12 +151,13 @@ impl TenantState {
             layers: keepsakes.layers,
             faded: arrival.faded.as_ref().map(|faded| faded.id),
         };
+        let pause = last.map(|last| flight.sent_at.since(last.outcome.sent));
         let recent = self.remember(request, last);
-        if let (Some(last), Some(conversation)) = (last, self.recent.conversation_of(recent)) {
-            conversation.paused(flight.sent_at.since(last.outcome.sent));
-        }
         let child_turn = self.accept_child(&mut flight, now);
         if let Some(conversation) = self.recent.conversation_of(recent) {
+            if let Some(pause) = pause {
+                conversation.paused(pause);
+            }
             if flight.is_forked() {
                 conversation.forked();
             }

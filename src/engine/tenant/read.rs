@@ -131,8 +131,7 @@ impl<T: TenantAccess> View<'_, T> {
         };
         let (chosen, faded, recall) =
             if is_continued { (None, None, Recall::Hit) } else { self.recent(lost) };
-        let (received, came, delta) = (Arc::new(received), None, None);
-        Arrival { received, came, delta, parameters, before, chosen, faded, recall }
+        Arrival { before, chosen, faded, recall, ..Arrival::alone(received, parameters) }
     }
 
     /// The request in the spelling of the conversation that it continues, and the last request of that.

@@ -124,13 +124,12 @@ pub fn settle<T: TenantAccess>(
     Settlement { fanout, verdict, bills: Some(bills), child, foreign_tool_calls }
 }
 
-/// Keeps an answer that the server holds, so that what goes on from it can be made whole. It holds no refusals and nothing
-/// of another model that took over.
+/// Keeps an answer that the server holds, so that what goes on from it can be made whole. It holds no refusals, and
+/// nothing of another model that took over, which is never whole.
 fn hold<T: TenantAccess>(tenant: &T, accepted: &Accepted, turn: &Turn) {
     let is_held = accepted.flight.request.arrival.is_threaded()
         && turn.wholeness == Wholeness::Whole
-        && turn.stop_reason.as_deref() != Some("refusal")
-        && !turn.blocks.iter().any(|block| block.kind == "fallback");
+        && turn.stop_reason.as_deref() != Some("refusal");
     let (true, Some(id)) = (is_held, &turn.id) else { return };
     let said: Vec<&[u8]> =
         turn.blocks.iter().filter(|block| !block.is_blank_text()).map(|block| &block.json[..]).collect();

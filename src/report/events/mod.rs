@@ -14,6 +14,7 @@ mod sums;
 mod view;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -53,6 +54,8 @@ pub struct Events {
     epoch: String,
     started_ms: u64,
     state: Mutex<State>,
+    /// The number of exchanges that were shown while they went on.
+    underway_numbers: AtomicU64,
     /// The number of the newest event.
     newest: watch::Sender<u64>,
 }
@@ -65,7 +68,6 @@ struct State {
     family: Retained,
     others: Retained,
     underway: BTreeMap<u64, Bytes>,
-    underway_numbers: u64,
     history: History,
     configured: Configured,
 }
@@ -105,6 +107,7 @@ impl Default for Events {
             epoch: format!("{:x}", started_ms ^ u64::from(std::process::id()) << 44),
             started_ms,
             state: Mutex::default(),
+            underway_numbers: AtomicU64::new(0),
             newest: watch::Sender::new(0),
         }
     }
@@ -181,12 +184,10 @@ impl Events {
 impl Feed {
     /// Shows a request of a fan-out that goes on; `shown` gets the number by which its end names it.
     pub fn show(&mut self, shown: &Underway<'_>) {
-        let mut state = self.events.state();
-        let number = *self.number.get_or_insert_with(|| {
-            state.underway_numbers += 1;
-            state.underway_numbers
-        });
+        let next = || self.events.underway_numbers.fetch_add(1, Relaxed) + 1;
+        let number = *self.number.get_or_insert_with(next);
         let data = json(&view::Numbered { n: number, shown });
+        let mut state = self.events.state();
         let data = self.events.publish(&mut state, "underway", &data);
         state.underway.insert(number, data);
     }

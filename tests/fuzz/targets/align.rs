@@ -4,8 +4,6 @@
 
 #![no_main]
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use forkpoint::engine::align::{self, Aligned, Facts, Habits, Rules};
 use forkpoint::engine::cache::breakpoints::{self, Profile, StaticEnds};
@@ -16,7 +14,7 @@ use forkpoint::engine::request::prefix::Attribution;
 use forkpoint::engine::request::recall::{Nothing, Remembered};
 use forkpoint::engine::respell::canonical::{Limits, Order, Table};
 use forkpoint::engine::respell::system_block::SystemForm;
-use forkpoint::engine::words::{Reason, Recall, TenantId};
+use forkpoint::engine::words::{Reason, TenantId};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -51,17 +49,7 @@ impl Tenant {
         let received = Remembered::read(body, &Nothing, Attribution::Stripped).ok()?;
         let parameters =
             Parameters::read(TenantId::NOBODY, received.body(), received.anatomy(), std::iter::empty());
-        let received = Arc::new(received);
-        let arrival = Arrival {
-            received,
-            came: None,
-            delta: None,
-            parameters,
-            before: None,
-            chosen: None,
-            faded: None,
-            recall: Recall::New,
-        };
+        let arrival = Arrival::alone(received, parameters);
         let rules = Rules {
             order: self.order,
             profile: Profile::Anthropic,

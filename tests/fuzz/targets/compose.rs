@@ -12,7 +12,7 @@ use forkpoint::engine::answer::turn::{Turn as Answer, TurnLimits};
 use forkpoint::engine::cache::breakpoints::{self, Profile};
 use forkpoint::engine::family::fanout::{Child, Draft, FanOuts, ForkPoint, Parent, Rules, Who};
 use forkpoint::engine::fork::{
-    ChildPrefix, Composed, EligibilityFacts, ParentPrefix, ForkPolicy, ToolsPolicy, Turn, eligible,
+    ChildPrefix, Composed, EligibilityFacts, ForkPolicy, ParentPrefix, ToolsPolicy, Turn, eligible,
 };
 use forkpoint::engine::request::anatomy::Anatomy;
 use forkpoint::engine::request::prefix::Attribution;

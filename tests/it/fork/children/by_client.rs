@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::{BOUND, FREE, Stage, forwarded, parent, plan, usage};
+use super::{BOUND, FREE, Stage, forwarded, parent, plan, usage, without_markers};
 use crate::harness::until;
 use crate::workload::{Letter, prose};
 
@@ -27,21 +27,6 @@ fn forked(parent: &Value, turn: &[Value], told: &str) -> Value {
 fn is_marked(body: &Value, block: usize) -> bool {
     let last = body["messages"].as_array().unwrap().last().unwrap();
     last["content"][block].get("cache_control").is_some()
-}
-
-fn without_markers(mut body: Value) -> Value {
-    fn walk(value: &mut Value) {
-        match value {
-            Value::Object(members) => {
-                members.remove("cache_control");
-                members.values_mut().for_each(walk);
-            }
-            Value::Array(items) => items.iter_mut().for_each(walk),
-            _ => {}
-        }
-    }
-    walk(&mut body);
-    body
 }
 
 #[tokio::test(flavor = "multi_thread")]

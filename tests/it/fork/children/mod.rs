@@ -167,3 +167,19 @@ const FORKED: [&str; 3] = ["child", "forked", "none"];
 fn forwarded(exchange: &Exchange) -> Value {
     serde_json::from_slice(&exchange.forwarded).unwrap()
 }
+
+/// A value without its markers.
+fn without_markers(mut body: Value) -> Value {
+    fn walk(value: &mut Value) {
+        match value {
+            Value::Object(members) => {
+                members.remove("cache_control");
+                members.values_mut().for_each(walk);
+            }
+            Value::Array(items) => items.iter_mut().for_each(walk),
+            _ => {}
+        }
+    }
+    walk(&mut body);
+    body
+}

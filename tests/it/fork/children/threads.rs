@@ -5,7 +5,9 @@ use std::time::Duration;
 use forkpoint::config::Mode;
 use serde_json::{Value, json};
 
-use super::{BOUND, Exchange, FORKED, FREE, Stage, child, directives, forwarded, parent, plan, usage};
+use super::{
+    BOUND, Exchange, FORKED, FREE, Stage, child, directives, forwarded, parent, plan, usage, without_markers,
+};
 use crate::harness::until;
 use crate::workload::{Letter, Line};
 
@@ -110,22 +112,6 @@ fn error_of(exchange: &Exchange) -> Value {
     body["error"].clone()
 }
 
-/// A body without its markers.
-fn unmarked(mut value: Value) -> Value {
-    fn strip(value: &mut Value) {
-        match value {
-            Value::Object(fields) => {
-                fields.remove("cache_control");
-                fields.values_mut().for_each(strip);
-            }
-            Value::Array(list) => list.iter_mut().for_each(strip),
-            _ => {}
-        }
-    }
-    strip(&mut value);
-    value
-}
-
 fn markers(value: &Value) -> usize {
     value.to_string().matches(r#""cache_control":"#).count()
 }
@@ -145,7 +131,7 @@ async fn a_turn_that_the_server_completes_is_marked_in_what_came_and_reads_what_
             let exchange = client.turn(&stage).await;
             let body = forwarded(&exchange);
             assert_eq!(plan(&exchange), ["plain", "aligned", "align"], "{repeats:?} turn {turn}");
-            assert_eq!(unmarked(body.clone()), sent, "{repeats:?} turn {turn}");
+            assert_eq!(without_markers(body.clone()), sent, "{repeats:?} turn {turn}");
             assert_eq!((markers(&body), markers(&body["messages"])), (1, 1), "{repeats:?} turn {turn}");
             let usage = usage(&exchange);
             assert!(usage.cache_read >= written, "{repeats:?} turn {turn}: {usage:?}, {written} were there");

@@ -4,7 +4,9 @@ use forkpoint::config::Config;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::{BOUND, FORKED, FREE, Stage, child, extend, forwarded, parent, plan, units, usage};
+use super::{
+    BOUND, FORKED, FREE, Stage, child, extend, forwarded, parent, plan, units, usage, without_markers,
+};
 use crate::workload::Letter;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,18 +113,7 @@ async fn a_child_that_sums_up_what_it_said_stays_on_its_prefix() {
 fn shared_messages(body: &Value) -> Value {
     let mut messages = body["messages"].as_array().unwrap()[..5].to_vec();
     messages[4]["content"].as_array_mut().unwrap().truncate(3);
-    fn unmark(value: &mut Value) {
-        match value {
-            Value::Object(members) => {
-                members.remove("cache_control");
-                members.values_mut().for_each(unmark);
-            }
-            Value::Array(items) => items.iter_mut().for_each(unmark),
-            _ => {}
-        }
-    }
-    messages.iter_mut().for_each(unmark);
-    Value::Array(messages)
+    without_markers(Value::Array(messages))
 }
 
 #[tokio::test]
