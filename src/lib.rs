@@ -19,6 +19,7 @@
 //! | folder | contents |
 //! |---|---|
 //! | [`engine::words`] | every word that is shown: roles, plans, reasons, causes; ids; moments |
+//! | [`engine::records`] | the form in which what is known outlives the process |
 //! | [`engine::request`] | bytes → pieces, meanings, the chain of prefix hashes, what is known from the body before |
 //! | [`engine::answer`] | events, the turn as it arrives, usage, refusals |
 //! | [`engine::respell`] | the spelling that was seen first |

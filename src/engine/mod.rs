@@ -4,6 +4,7 @@
 //! what the engine does not understand becomes a [`Reason`](words::Reason), never an error to a client.
 
 pub mod words;
+pub mod records;
 pub mod request;
 pub mod answer;
 pub mod respell;

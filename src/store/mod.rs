@@ -12,6 +12,8 @@
 
 mod budget;
 mod eviction;
+pub mod records;
+pub mod seal;
 mod shared;
 mod tenant;
 mod weights;
@@ -247,4 +249,4 @@ impl Store {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -21,6 +21,8 @@ use crate::engine::respell::system_block::SystemForm;
 use crate::engine::tenant::{BoundChild, Fate, FirstSeen, ReadMode, View};
 use crate::engine::words::{IdDigest, Layer, Moment, Rank, Why};
 
+pub(crate) mod conformance;
+pub(crate) mod memory_records;
 mod orders;
 
 const MIB: usize = 1 << 20;

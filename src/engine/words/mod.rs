@@ -52,6 +52,7 @@ mod exchange;
 mod cache;
 mod family;
 mod ids;
+mod records;
 
 pub use cache::{
     Baseline, BreakCause, BreakpointPlace, Carrier, CostUnit, DiagnosisVerdict, DivergenceKind, Layer,
@@ -61,5 +62,6 @@ pub use exchange::{Ending, Endpoint, GateOutcome, Recall, StopReason, UpstreamRe
 pub use family::{Arm, FanOutDropped, Rank, Spawning, StandDown, WhyPlain};
 pub use ids::{BodyDigest, IdDigest, Moment, TenantId, Ticket, first};
 pub use plan::{ForkNote, Mode, Plan, Reason, Refusal, Role, Skip, Step, Why};
+pub use records::{RecordKind, StoreError};
 
 pub(crate) use shown_enums;

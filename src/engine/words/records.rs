@@ -1,0 +1,36 @@
+//! Words of what is kept beyond this process.
+
+shown_enums! {
+    /// The kinds of records.
+    #[derive(PartialOrd, Ord)]
+    pub enum RecordKind {
+        /// A fan-out, pending or sealed.
+        ForkPoint = "fork_point",
+        /// A child and its prefix.
+        Child = "child",
+        /// A spelling that was seen first.
+        Spelling = "spelling",
+        /// The entries in the provider's cache.
+        Worlds = "worlds",
+        /// The lessons of a tenant's traffic.
+        Learned = "learned",
+        /// A conversation that is held by the server.
+        Thread = "thread",
+    }
+
+    /// The failures of a store. To a request each means that nothing is known.
+    pub enum StoreError {
+        /// It cannot be reached, or failed.
+        Down = "down",
+        /// It did not answer in time.
+        Slow = "slow",
+        /// It has no room.
+        Full = "full",
+        /// It takes nothing.
+        ReadOnly = "read_only",
+        /// It holds something that is not ours, or is damaged.
+        Garbage = "garbage",
+        /// Another process has it.
+        Locked = "locked",
+    }
+}

@@ -1,0 +1,90 @@
+//! A store of records in this process: the reference of the conformance suite, and the durable store of unit tests.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use futures_util::future::BoxFuture;
+
+use crate::engine::records::{Change, Record, RecordKey};
+use crate::engine::words::{StoreError, TenantId};
+use crate::store::records::{Changes, RecordStore};
+
+#[derive(Default)]
+pub struct MemoryRecords {
+    tenants: Mutex<BTreeMap<TenantId, Tenant>>,
+}
+
+#[derive(Default)]
+struct Tenant {
+    version: u64,
+    /// The version and time of each record; none if it was deleted.
+    records: BTreeMap<RecordKey, (u64, Instant, Option<Record>)>,
+}
+
+impl Tenant {
+    fn write(&mut self, change: Change) {
+        self.version += 1;
+        let (key, record) = match change {
+            Change::Put(key, record) => (key, Some(record)),
+            Change::Delete(key) => (key, None),
+        };
+        self.records.insert(key, (self.version, Instant::now(), record));
+    }
+
+    fn changes(&self, after: u64) -> Changes {
+        let mut found = Vec::new();
+        for (key, (version, written, record)) in &self.records {
+            let age_ms = written.elapsed().as_millis() as u64;
+            let live = record.as_ref().filter(|record| age_ms < record.ttl_ms);
+            let change = match live {
+                Some(record) => {
+                    let ttl_ms = record.ttl_ms - age_ms;
+                    Change::Put(key.clone(), Record { ttl_ms, ..record.clone() })
+                }
+                None if after > 0 => Change::Delete(key.clone()),
+                None => continue,
+            };
+            if *version > after {
+                found.push((*version, change));
+            }
+        }
+        found.sort_by_key(|(version, _)| *version);
+        Changes { changes: found.into_iter().map(|(_, change)| change).collect(), version: self.version }
+    }
+}
+
+impl RecordStore for MemoryRecords {
+    fn name(&self) -> &'static str {
+        "test"
+    }
+
+    fn changes(&self, tenant: TenantId, after: u64) -> BoxFuture<'_, Result<Changes, StoreError>> {
+        Box::pin(async move {
+            let tenants = self.tenants.lock().unwrap();
+            Ok(tenants.get(&tenant).map(|tenant| tenant.changes(after)).unwrap_or_default())
+        })
+    }
+
+    fn write(&self, tenant: TenantId, changes: Vec<Change>) -> BoxFuture<'_, Result<u64, StoreError>> {
+        Box::pin(async move {
+            let fits = |change: &Change| !matches!(change, Change::Put(_, record) if !record.fits());
+            if !changes.iter().all(fits) {
+                return Err(StoreError::Full);
+            }
+            let mut tenants = self.tenants.lock().unwrap();
+            let tenant = tenants.entry(tenant).or_default();
+            changes.into_iter().for_each(|change| tenant.write(change));
+            Ok(tenant.version)
+        })
+    }
+
+    fn forget(&self, tenant: TenantId) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Box::pin(async move { Ok(self.tenants.lock().unwrap().remove(&tenant).is_some()) })
+    }
+}
+
+#[tokio::test]
+async fn records_in_memory_keep_the_promises_of_a_store() {
+    super::conformance::conforms(&MemoryRecords::default()).await;
+}
