@@ -30,6 +30,7 @@
 //! | [`engine::align`] | one spelling and breakpoints for one request |
 //! | [`engine::policy`] | the settings that requests are planned by |
 //! | [`engine::tenant`] | everything known of one tenant, and the four transitions that change it |
+//! | [`engine::durable`] | what is known of one tenant ⇄ records |
 //! | [`engine::count`] | a count of tokens on the prefix of a forked child |
 //! | [`engine::prepare`] | a request, read and composed in every way in which it may go out |
 //! | [`engine::outgoing`] | a request as it goes out by the plan that was chosen |

@@ -15,6 +15,7 @@ pub mod gate;
 pub mod align;
 pub mod policy;
 pub mod tenant;
+pub mod durable;
 pub mod count;
 pub mod prepare;
 pub mod outgoing;

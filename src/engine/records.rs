@@ -4,8 +4,14 @@
 //! looking inside.
 
 use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::engine::words::RecordKind;
+use crate::engine::words::{MOMENT_MEMBER, Moment, RecordKind, TenantId, digits};
+
+/// The version of the form that is written. Versions up to this one are read.
+const VERSION: u32 = 1;
 
 /// The longest name of a record.
 pub const NAME_CHARS_MAX: usize = 64;
@@ -68,9 +74,122 @@ impl Change {
     }
 }
 
+/// One moment by the clock of this process and by the calendar's. Records have the calendar's milliseconds, since they
+/// outlive the process and its clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    pub now: Moment,
+    pub unix_ms: u64,
+}
+
+impl Times {
+    /// Returns a moment of this process in milliseconds of the calendar.
+    pub fn unix(self, moment: Moment) -> u64 {
+        moved(moment.0, self.now.0, self.unix_ms)
+    }
+
+    /// Returns a time of the calendar as a moment of this process; the first one if it was before that.
+    pub fn moment(self, unix_ms: u64) -> Moment {
+        Moment(moved(unix_ms, self.unix_ms, self.now.0))
+    }
+}
+
+fn moved(at: u64, from: u64, to: u64) -> u64 {
+    if at >= from { to.saturating_add(at - from) } else { to.saturating_sub(from - at) }
+}
+
+/// The process that writes records, so that two of them never write under one name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Writer(pub u64);
+
+/// The text of a record.
+#[derive(Serialize, Deserialize)]
+struct Text {
+    v: u32,
+    /// Whose it is: a store that mixes tenants up is not believed.
+    tenant: String,
+    data: Value,
+}
+
+/// Writes the body of a record; none if it cannot be written, or is too large.
+pub fn write<T: Serialize>(tenant: TenantId, data: &T, times: Times) -> Option<Bytes> {
+    let mut data = serde_json::to_value(data).ok()?;
+    move_moments(&mut data, &|ms| times.unix(Moment(ms)));
+    let text = Text { v: VERSION, tenant: mark(tenant), data };
+    let body = serde_json::to_vec(&text).ok()?;
+    (body.len() <= BODY_BYTES_MAX).then(|| body.into())
+}
+
+/// Reads the body of a record; none if it is damaged, of another tenant, or of a later version.
+pub fn read<T: DeserializeOwned>(tenant: TenantId, body: &[u8], times: Times) -> Option<T> {
+    if body.len() > BODY_BYTES_MAX {
+        return None;
+    }
+    let text: Text = serde_json::from_slice(body).ok()?;
+    if !(1..=VERSION).contains(&text.v) || text.tenant != mark(tenant) {
+        return None;
+    }
+    let mut data = text.data;
+    move_moments(&mut data, &|unix_ms| times.moment(unix_ms).0);
+    serde_json::from_value(data).ok()
+}
+
+/// Whose a record is, without saying who that is.
+fn mark(tenant: TenantId) -> String {
+    digits::of(&blake3::derive_key("forkpoint record tenant v1", &tenant.0)[..16])
+}
+
+/// Moves every moment of a value to another clock.
+fn move_moments(value: &mut Value, to: &impl Fn(u64) -> u64) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| move_moments(item, to)),
+        Value::Object(members) => {
+            let ms = members.get(MOMENT_MEMBER).and_then(Value::as_u64).filter(|_| members.len() == 1);
+            match ms {
+                Some(ms) => {
+                    members.insert(MOMENT_MEMBER.to_owned(), to(ms).into());
+                }
+                None => members.values_mut().for_each(|member| move_moments(member, to)),
+            }
+        }
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TIMES: Times = Times { now: Moment(1_000), unix_ms: 1_700_000_000_000 };
+
+    #[test]
+    fn moments_are_read_by_another_clock() {
+        let body = write(TenantId([1; 32]), &(Moment(400), "@", 7), TIMES).unwrap();
+        let later = Times { now: Moment(50_000), unix_ms: TIMES.unix_ms + 10_000 };
+        let read_back = read::<(Moment, String, u64)>(TenantId([1; 32]), &body, later).unwrap();
+        assert_eq!(read_back, (Moment(39_400), "@".to_owned(), 7));
+        let before = Times { now: Moment(100), ..later };
+        assert_eq!(before.moment(TIMES.unix_ms), Moment(0), "no clock shows what was before it");
+    }
+
+    #[test]
+    fn what_is_not_ours_or_not_known_yet_says_nothing() {
+        let body = write(TenantId([1; 32]), &7, TIMES).unwrap();
+        assert_eq!(read::<u64>(TenantId([1; 32]), &body, TIMES), Some(7));
+        assert_eq!(read::<u64>(TenantId([2; 32]), &body, TIMES), None);
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        for other in
+            [text.replace(r#""v":1"#, r#""v":2"#), text.replace(r#""v":1"#, r#""v":0"#), text[1..].to_owned()]
+        {
+            assert_eq!(read::<u64>(TenantId([1; 32]), other.as_bytes(), TIMES), None, "{other}");
+        }
+        let more = text.replace(r#""v":1"#, r#""v":1,"later":[]"#);
+        assert_eq!(
+            read::<u64>(TenantId([1; 32]), more.as_bytes(), TIMES),
+            Some(7),
+            "a member that is not known"
+        );
+    }
 
     #[test]
     fn a_name_is_short_and_made_of_hex_digits_and_dashes() {

@@ -139,9 +139,9 @@ fn is_test(path: &Path) -> bool {
 }
 
 /// The folders and files of the engine, in reading order: each may use only those before it.
-const ENGINE: [&str; 16] = [
+const ENGINE: [&str; 17] = [
     "words", "records", "request", "answer", "respell", "cache", "family", "fork", "gate", "align", "policy",
-    "tenant", "count", "prepare", "outgoing", "decide",
+    "tenant", "durable", "count", "prepare", "outgoing", "decide",
 ];
 
 #[test]

@@ -20,11 +20,15 @@ pub use respelt::{Tree, is_reordered, is_respelt};
 
 use std::sync::LazyLock;
 
+use serde::{Deserialize, Serialize};
+
 use super::json::{self, Malformed, Span, skip_space, value_end};
 use super::marker;
+use crate::engine::words::digits;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Meaning([u8; 32]);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Meaning(#[serde(with = "digits")] [u8; 32]);
 
 impl Meaning {
     /// The meaning of one JSON value.

@@ -21,6 +21,7 @@ mod relation;
 mod reread;
 mod settle;
 mod turns;
+mod unsaved;
 
 pub use access::TenantAccess;
 pub use children::{BoundChild, Fate, SharedPrefixes};
@@ -30,6 +31,7 @@ pub use read::{ReadMode, View};
 pub use relation::{FirstSeen, Kind, Relation, bound_child, relate, tool_of};
 pub use reread::Reread;
 pub use settle::{Fanout, SettledChild, Settlement, Verdict, abandon, drift, settle};
+pub use unsaved::{Unsaved, Urgency};
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -77,6 +79,8 @@ pub struct TenantState {
     woken: Vec<Ticket>,
     /// The newest ticket that was seen.
     newest: Ticket,
+    /// The changes that are not saved yet.
+    pub(in crate::engine) unsaved: Unsaved,
 }
 
 /// The wait of a child for the end of its parent's answer.
@@ -104,6 +108,7 @@ impl TenantState {
             asked_whole: VecDeque::new(),
             woken: Vec::new(),
             newest: Ticket(0),
+            unsaved: Unsaved::default(),
         }
     }
 

@@ -17,11 +17,13 @@ use crate::engine::family::fanout::{Binding, Child, Draft, Parent, summary_name}
 use crate::engine::family::recent::{AcceptedRequest, RecentId};
 use crate::engine::policy::Policy;
 use crate::engine::request::recall::KnownLayer;
+use crate::engine::respell::canonical::FirstSpellings;
 use crate::engine::respell::echo::Spelling;
 use crate::engine::words::{Layer, Moment, Plan, Role, Why};
 
 /// Parts of a request that was accepted, worked out before the tenant is told of it.
 struct Keepsakes {
+    first_spellings: Option<FirstSpellings>,
     layers: Vec<(Layer, KnownLayer)>,
     spelling: Option<Spelling>,
     draft: Draft,
@@ -37,11 +39,12 @@ pub fn accept<T: TenantAccess>(
     keeps_snapshots: bool,
     now: Moment,
 ) -> Accepted {
+    let first_spellings = flight.interns.first_spellings();
     tenant.learn(std::mem::take(&mut flight.interns));
     let (layers, spelling) = (layers(&flight), spelling(tenant, &flight));
     let draft = draft(&flight);
     let prompts = flight.prompts();
-    let keepsakes = Keepsakes { layers, spelling, draft, keeps_snapshots, prompts };
+    let keepsakes = Keepsakes { first_spellings, layers, spelling, draft, keeps_snapshots, prompts };
     tenant.look(|state| state.accept(flight, keepsakes, now))
 }
 
@@ -128,6 +131,7 @@ fn spelling<T: TenantAccess>(tenant: &T, flight: &Flight) -> Option<Spelling> {
 
 impl TenantState {
     fn accept(&mut self, mut flight: Box<Flight>, keepsakes: Keepsakes, now: Moment) -> Accepted {
+        self.unsaved.spelt(keepsakes.first_spellings);
         let arrival = &flight.request.arrival;
         let last = arrival.predecessor();
         if let Some(last) = last.filter(|last| last.is_read_by(flight.sent_at)) {

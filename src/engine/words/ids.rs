@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 /// The digest of whoever pays: every credential header of a request.
@@ -27,8 +29,9 @@ impl fmt::Debug for TenantId {
 }
 
 /// A client-chosen id (session, agent); what is shown are eight hex digits of its digest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct IdDigest(pub [u8; 16]);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct IdDigest(#[serde(with = "digits")] pub [u8; 16]);
 
 impl fmt::Display for IdDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,6 +54,29 @@ impl Moment {
     }
 }
 
+/// The one member of a moment in a record. Nothing else that is written has this form, so that moments can be found in
+/// a record and moved from one clock to another.
+pub const MOMENT_MEMBER: &str = "@";
+
+impl Serialize for Moment {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(1))?;
+        map.serialize_entry(MOMENT_MEMBER, &self.0)?;
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Moment, D::Error> {
+        #[derive(Deserialize)]
+        struct Written {
+            #[serde(rename = "@")]
+            ms: u64,
+        }
+        Written::deserialize(from).map(|written| Moment(written.ms))
+    }
+}
+
 /// The number of one request that goes to the upstream, at the gate and in every ledger. The caller gives them out,
 /// rising: the lower, the earlier it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,8 +92,9 @@ impl fmt::Display for Ticket {
 ///
 /// It says whether two bodies are the same, and every body is digested as it comes and as it goes; so it is one
 /// that costs little. Nothing that somebody could gain by forging depends on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct BodyDigest(pub [u8; 8]);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BodyDigest(#[serde(with = "digits")] pub [u8; 8]);
 
 impl BodyDigest {
     pub fn of(body: &[u8]) -> BodyDigest {
@@ -108,6 +135,40 @@ fn hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str(std::str::from_utf8(&digits[..2 * bytes.len().min(8)]).unwrap_or_default())
 }
 
+/// Digests as hex digits in records: `#[serde(with = "digits")]`.
+pub mod digits {
+    use std::borrow::Cow;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    /// Returns the digits of a digest.
+    pub fn of(bytes: &[u8]) -> String {
+        let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or_default();
+        bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+    }
+
+    /// Reads just so many bytes.
+    pub fn read<const N: usize>(text: &str) -> Option<[u8; N]> {
+        let mut out = [0; N];
+        if text.len() != 2 * N || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
+        for (to, at) in out.iter_mut().zip((0..).step_by(2)) {
+            *to = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+        }
+        Some(out)
+    }
+
+    pub fn serialize<const N: usize, S: Serializer>(bytes: &[u8; N], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&of(bytes))
+    }
+
+    pub fn deserialize<'de, const N: usize, D: Deserializer<'de>>(from: D) -> Result<[u8; N], D::Error> {
+        let text = Cow::<'de, str>::deserialize(from)?;
+        read(&text).ok_or_else(|| de::Error::custom("not a digest"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +178,17 @@ mod tests {
         assert_eq!(Moment(5).after(3).since(Moment(1)), 7);
         assert_eq!(Moment(1).since(Moment(5)), 0);
         assert_eq!(Moment(1).after(u64::MAX), Moment(u64::MAX));
+    }
+
+    #[test]
+    fn digests_and_moments_are_the_same_after_a_record() {
+        let digest = IdDigest(*b"0123456789abcdef");
+        let text = serde_json::to_string(&(digest, Moment(7))).unwrap();
+        assert_eq!(text, r#"["30313233343536373839616263646566",{"@":7}]"#);
+        assert_eq!(serde_json::from_str::<(IdDigest, Moment)>(&text).unwrap(), (digest, Moment(7)));
+        for bad in ["", "3", "+f", "zz", "é"] {
+            assert_eq!(digits::read::<1>(bad), None, "{bad}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@
 /// ```
 ///
 /// Each has `ALL`, its variants in their order, and `as_str`. All are small values that can be compared, hashed and
-/// printed; what else one needs is derived on top of it.
+/// printed, and are their spelling in a record; what else one needs is derived on top of it.
 macro_rules! shown_enums {
     ($(
         $(#[$attribute:meta])*
@@ -44,6 +44,20 @@ macro_rules! shown_enums {
                 }
             }
         }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str(self.as_str())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<$name, D::Error> {
+                let spelling = <std::borrow::Cow<'de, str> as serde::Deserialize>::deserialize(from)?;
+                let known = $name::ALL.into_iter().find(|variant| variant.as_str() == spelling);
+                known.ok_or_else(|| serde::de::Error::custom("a word that is not known"))
+            }
+        }
     )+};
 }
 
@@ -60,7 +74,7 @@ pub use cache::{
 };
 pub use exchange::{Ending, Endpoint, GateOutcome, Recall, StopReason, UpstreamRefusal};
 pub use family::{Arm, FanOutDropped, Rank, Spawning, StandDown, WhyPlain};
-pub use ids::{BodyDigest, IdDigest, Moment, TenantId, Ticket, first};
+pub use ids::{BodyDigest, IdDigest, MOMENT_MEMBER, Moment, TenantId, Ticket, digits, first};
 pub use plan::{ForkNote, Mode, Plan, Reason, Refusal, Role, Skip, Step, Why};
 pub use records::{RecordKind, StoreError};
 

@@ -12,7 +12,7 @@ pub enum Plan {
 }
 
 /// Why a request is aligned, and no more than that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Why {
     /// The mode is `align`, and that was done.
     Mode,

@@ -76,17 +76,8 @@ impl Respeller<'_> {
         slots: &Slots<'_>,
         reading: &Meanings,
     ) -> Option<(SpellingKey, Arc<List>)> {
-        let mut members: Vec<&[u8; 32]> =
-            reading.iter().map(|meaning| meaning.as_ref().map(Meaning::as_bytes)).collect::<Option<_>>()?;
-        // Tools are one list in any order. The order of system blocks is part of what they say.
-        if grain == Grain::Tools {
-            members.sort_unstable();
-        }
-        let mut hasher = blake3::Hasher::new();
-        for member in members {
-            hasher.update(member);
-        }
-        let key = SpellingKey { grain, digest: *hasher.finalize().as_bytes() };
+        let members: Vec<&Meaning> = reading.iter().map(Option::as_ref).collect::<Option<_>>()?;
+        let key = SpellingKey { grain, digest: digest(grain, members.into_iter()) };
         let known = self.known.list(&key, &mut self.new.used);
         let list = match known.or_else(|| self.new.lists.get(&key)) {
             Some(list) => list.clone(),
@@ -98,6 +89,20 @@ impl Respeller<'_> {
         };
         Some((key, list))
     }
+}
+
+/// Returns the digest that a list of these elements is known by.
+pub(super) fn digest<'m>(grain: Grain, members: impl Iterator<Item = &'m Meaning>) -> [u8; 32] {
+    let mut members: Vec<&[u8; 32]> = members.map(Meaning::as_bytes).collect();
+    // Tools are one list in any order. The order of system blocks is part of what they say.
+    if grain == Grain::Tools {
+        members.sort_unstable();
+    }
+    let mut hasher = blake3::Hasher::new();
+    for member in members {
+        hasher.update(member);
+    }
+    *hasher.finalize().as_bytes()
 }
 
 fn meanings(reading: &Meanings) -> Vec<Meaning> {

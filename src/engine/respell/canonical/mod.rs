@@ -40,10 +40,12 @@ mod respeller;
 mod list;
 mod aged;
 mod input;
+mod saved;
 #[cfg(test)]
 mod tests;
 
 pub use input::is_call;
+pub use saved::{FirstSpellings, SavedSpellings};
 pub use splice::{Replacement, splice};
 pub use table::{Choice, Limits, News, Pins, Table};
 

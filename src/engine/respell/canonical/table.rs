@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::Order;
 use super::aged::{Aged, AgedSlot, ENTRY_BYTES, UseClock, oldest_to_keep};
@@ -131,7 +132,7 @@ impl Pins {
 
 /// The kind of a value. Values of different kinds are never compared: the same words as a tool and as a system block
 /// are two values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(super) enum Grain {
     Tool,
     Block,
@@ -266,6 +267,20 @@ impl Spellings {
     pub fn inputs(&self, id: &str, used: &mut Vec<UsedSpelling>) -> &[Bytes] {
         let inputs = self.inputs.get(id, &self.clock, || used.push(UsedSpelling::Inputs(id.into())));
         inputs.map_or(&[], Vec::as_slice)
+    }
+
+    /// Every element as first written.
+    pub fn all_elements(&self) -> impl Iterator<Item = (&SpellingKey, &Bytes)> {
+        self.elements.slots.iter().map(|(key, slot)| (key, &slot.value.bytes))
+    }
+
+    pub fn all_lists(&self) -> impl Iterator<Item = (&SpellingKey, &Arc<List>)> {
+        self.lists.slots.iter().map(|(key, slot)| (key, &slot.value))
+    }
+
+    /// The inputs of every call, by its id.
+    pub fn all_inputs(&self) -> impl Iterator<Item = (&str, &[Bytes])> {
+        self.inputs.slots.iter().map(|(id, slot)| (&**id, &slot.value[..]))
     }
 
     /// Returns true if a call with this number of inputs may get another.
