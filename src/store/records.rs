@@ -16,6 +16,19 @@ pub struct Changes {
     pub changes: Vec<Change>,
     /// The version to ask for changes after.
     pub version: u64,
+    /// True if there are more than one answer may hold: ask again, after `version`.
+    pub has_more: bool,
+}
+
+/// The answer to a request for a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lease {
+    /// It belongs to whoever asked.
+    Taken,
+    /// Another owner has it.
+    Held,
+    /// Another owner had it, and has written the entry.
+    Written,
 }
 
 /// A store that outlives this process.
@@ -29,7 +42,8 @@ pub struct Changes {
 /// - **Whole records**: a record is returned with all of its blobs, byte for byte, or not at all.
 /// - **Bounds**: a record that does not [fit](crate::engine::records::Record::fits) is refused. A record is gone when its TTL is over, and a
 ///   blob with the last record that has it. A store that is full refuses, or forgets the oldest records first.
-/// - **Time**: a call ends within the deadline that the store was opened with, or fails as [`StoreError::Slow`].
+/// - **Time**: each step of a call ends within the deadline that the store was opened with, and 20 ms more for each MiB
+///   that it moves, or the call fails as [`StoreError::Slow`].
 /// - **Loss**: what `write` has confirmed outlives this process, killed or not. It may be lost with the machine, as far
 ///   as the store's documentation says so. A record that is lost is missing, never another one.
 /// - **Damage**: a record that cannot be read is left out of `changes`, and counted by whoever keeps the store.
@@ -51,20 +65,27 @@ pub trait RecordStore: Send + Sync + 'static {
     /// Forgets all that is known of a tenant, for good; `false` if there was nothing.
     fn forget(&self, tenant: TenantId) -> BoxFuture<'_, Result<bool, StoreError>>;
 
-    /// Takes the lease of an entry that is about to be written; `false` if another owner has it.
+    /// Takes the lease of an entry that is about to be written, for `hold` at most, unless another owner has it. Whoever
+    /// has it already is told so again.
     fn lease(
         &self,
         _tenant: TenantId,
         _entry: &str,
         _owner: &str,
         _hold: Duration,
-    ) -> BoxFuture<'_, Result<bool, StoreError>> {
-        Box::pin(async { Ok(true) })
+    ) -> BoxFuture<'_, Result<Lease, StoreError>> {
+        Box::pin(async { Ok(Lease::Taken) })
     }
 
-    /// Gives a lease back, if this owner has it.
-    fn release(&self, _tenant: TenantId, _entry: &str, _owner: &str) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
+    /// Gives a lease back, if this owner has it. If the entry was written, others are told so for `written`.
+    fn release(
+        &self,
+        _tenant: TenantId,
+        _entry: &str,
+        _owner: &str,
+        _written: Option<Duration>,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async { Ok(()) })
     }
 
     /// Writes out all that is pending and lets go of what other processes wait for. Nothing is written after it.

@@ -23,6 +23,7 @@ pub async fn conforms(store: &dyn RecordStore) {
     forgets_a_tenant(store, tenant(8)).await;
     refuses_what_is_too_large(store, tenant(9)).await;
     writes_a_batch_of_every_kind(store, tenant(10)).await;
+    tells_many_records_all(store, tenant(11)).await;
 }
 
 pub fn tenant(number: u8) -> TenantId {
@@ -55,6 +56,11 @@ async fn all(store: &dyn RecordStore, tenant: TenantId) -> Changes {
 /// The changes after a version, as if they had just been written.
 async fn news(store: &dyn RecordStore, tenant: TenantId, after: u64) -> Changes {
     let mut found = store.changes(tenant, after).await.unwrap();
+    while found.has_more {
+        let more = store.changes(tenant, found.version).await.unwrap();
+        assert!(more.version > found.version, "it says that there is more, and comes to no end");
+        found = Changes { changes: [found.changes, more.changes].concat(), ..more };
+    }
     for change in &mut found.changes {
         if let Change::Put(key, record) = change {
             assert!((1..=LONG_MS).contains(&record.ttl_ms), "{key:?} lives for {} ms", record.ttl_ms);
@@ -126,10 +132,11 @@ async fn tells_only_what_is_new(store: &dyn RecordStore, tenant: TenantId) {
     let before =
         store.write(tenant, vec![put("a", record("1", &[])), put("b", record("2", &[]))]).await.unwrap();
     let nothing = news(store, tenant, before).await;
-    assert_eq!(nothing, Changes { changes: Vec::new(), version: before });
+    assert_eq!(nothing, Changes { changes: Vec::new(), version: before, has_more: false });
     let after = store.write(tenant, vec![put("c", record("3", &[])), delete("a")]).await.unwrap();
     let found = news(store, tenant, before).await;
-    assert_eq!(found, Changes { changes: vec![put("c", record("3", &[])), delete("a")], version: after });
+    let changes = vec![put("c", record("3", &[])), delete("a")];
+    assert_eq!(found, Changes { changes, version: after, has_more: false });
 }
 
 async fn lets_records_die(store: &dyn RecordStore, tenant: TenantId) {
@@ -171,4 +178,15 @@ async fn writes_a_batch_of_every_kind(store: &dyn RecordStore, tenant: TenantId)
     let mut found = all(store, tenant).await.changes;
     found.sort_by_key(|change| change.key().kind);
     assert_eq!(found, batch);
+}
+
+async fn tells_many_records_all(store: &dyn RecordStore, tenant: TenantId) {
+    for batch in 0..6 {
+        let numbers = batch * 100..(batch + 1) * 100;
+        let changes = numbers.map(|number| put(&format!("{number:x}"), record(&number.to_string(), &[])));
+        store.write(tenant, changes.collect()).await.unwrap();
+    }
+    let found = bodies(store, tenant).await;
+    let expected = |number: usize| (format!("{number:x}"), format!(r#"{{"v":1,"text":"{number}"}}"#));
+    assert_eq!(found, (0..600).map(expected).collect::<Vec<_>>());
 }

@@ -50,7 +50,8 @@ impl Tenant {
             }
         }
         found.sort_by_key(|(version, _)| *version);
-        Changes { changes: found.into_iter().map(|(_, change)| change).collect(), version: self.version }
+        let changes = found.into_iter().map(|(_, change)| change).collect();
+        Changes { changes, version: self.version, has_more: false }
     }
 }
 
