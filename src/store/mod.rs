@@ -13,6 +13,7 @@
 mod budget;
 mod eviction;
 pub mod records;
+pub mod redis;
 pub mod seal;
 mod shared;
 mod tenant;

@@ -56,6 +56,11 @@ impl Seal {
 
     /// Opens what was closed for the same context, with the same key or, like here, without one. All else is `None`.
     pub fn open(&self, context: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
+        self.open_at_most(context, sealed, OPENED_MAX)
+    }
+
+    /// The same, but for what would become larger than `bytes_max`.
+    pub fn open_at_most(&self, context: &[u8], sealed: &[u8], bytes_max: usize) -> Option<Vec<u8>> {
         let (form, rest) = sealed.split_first()?;
         let bytes = match (&self.key, form & KEYED != 0) {
             (None, false) => rest.to_vec(),
@@ -71,8 +76,8 @@ impl Seal {
             _ => return None,
         };
         match form & !KEYED {
-            RAW => (bytes.len() <= OPENED_MAX).then_some(bytes),
-            COMPRESSED => decompress(&bytes),
+            RAW => (bytes.len() <= bytes_max).then_some(bytes),
+            COMPRESSED => decompress(&bytes, bytes_max),
             _ => None,
         }
     }
@@ -88,9 +93,9 @@ fn authenticated(form: u8, context: &[u8]) -> Vec<u8> {
     [&[form], context].concat()
 }
 
-fn decompress(bytes: &[u8]) -> Option<Vec<u8>> {
+fn decompress(bytes: &[u8], bytes_max: usize) -> Option<Vec<u8>> {
     let size = zstd::zstd_safe::get_frame_content_size(bytes).ok().flatten()?;
-    let size = usize::try_from(size).ok().filter(|size| *size <= OPENED_MAX)?;
+    let size = usize::try_from(size).ok().filter(|size| *size <= bytes_max)?;
     let plain = zstd::bulk::decompress(bytes, size).ok()?;
     (plain.len() == size).then_some(plain)
 }
@@ -160,6 +165,8 @@ mod tests {
         let bomb = seal.close(b"c", &vec![0; OPENED_MAX + 1]);
         assert!(bomb.len() < 10_000);
         assert_eq!(seal.open(b"c", &bomb), None);
+        let sealed = seal.close(b"c", &prompt());
+        assert_eq!(seal.open_at_most(b"c", &sealed, prompt().len() - 1), None);
     }
 
     #[test]

@@ -1,0 +1,215 @@
+//! The form of a record in Redis.
+//!
+//! ```text
+//! digest (16)      of the tenant, the record's name and all that follows
+//! sealed           a line of JSON that names the chunks of the blobs, then the body
+//! ```
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::chunks::CHUNK_BYTES_MAX;
+use super::names::{ChunkName, TenantNames, hex, member, parse_chunk_name};
+use crate::engine::records::{BLOBS_MAX, BODY_BYTES_MAX, Record, RecordKey};
+use crate::engine::words::RecordKind;
+use crate::store::seal::Seal;
+
+/// The version of this form. One of a later version is not read.
+const VERSION: u32 = 1;
+
+/// The largest blob: more than any prompt.
+pub const BLOB_BYTES_MAX: usize = 64 << 20;
+
+/// The largest record in Redis: its body, and the names of its chunks.
+pub const FORM_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
+
+/// The line before the body. Unknown members are passed over, so that a later version may have more.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    v: u32,
+    key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    group: Option<String>,
+    #[serde(default)]
+    blobs: Vec<BlobHeader>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct BlobHeader {
+    bytes: usize,
+    chunks: Vec<String>,
+}
+
+/// A blob, by its chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkedBlob {
+    pub bytes: usize,
+    pub chunks: Vec<ChunkName>,
+}
+
+/// A record without the bytes of its blobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outline {
+    pub group: Option<String>,
+    pub body: Bytes,
+    pub blobs: Vec<ChunkedBlob>,
+}
+
+/// Closes a record whose blobs are kept by their chunks. None if it cannot be encrypted.
+pub fn close(
+    names: &TenantNames,
+    seal: &Seal,
+    key: &RecordKey,
+    record: &Record,
+    blobs: &[ChunkedBlob],
+) -> Option<Vec<u8>> {
+    let member = member(key);
+    let blob = |blob: &ChunkedBlob| BlobHeader {
+        bytes: blob.bytes,
+        chunks: blob.chunks.iter().map(|name| hex(name)).collect(),
+    };
+    let header = Header {
+        v: VERSION,
+        key: member.clone(),
+        group: record.group.clone(),
+        blobs: blobs.iter().map(blob).collect(),
+    };
+    let mut plain = serde_json::to_vec(&header).ok()?;
+    plain.push(b'\n');
+    plain.extend_from_slice(&record.body);
+    let sealed = seal.close(&names.context(member.as_bytes()), &plain);
+    if sealed.is_empty() {
+        return None;
+    }
+    Some([names.record_digest(&member, &sealed).as_slice(), &sealed].concat())
+}
+
+/// Opens a record. None if it is damaged, another's, or of a later version.
+pub fn open(names: &TenantNames, seal: &Seal, member: &str, form: &[u8]) -> Option<Outline> {
+    let (digest, sealed) = form.split_first_chunk::<16>()?;
+    if *digest != names.record_digest(member, sealed) {
+        return None;
+    }
+    let plain = seal.open_at_most(&names.context(member.as_bytes()), sealed, FORM_BYTES_MAX)?;
+    let end = memchr::memchr(b'\n', &plain)?;
+    let header: Header = serde_json::from_slice(&plain[..end]).ok()?;
+    if header.v > VERSION || header.key != member || header.blobs.len() > BLOBS_MAX {
+        return None;
+    }
+    let blobs = header.blobs.into_iter().map(opened_blob).collect::<Option<_>>()?;
+    Some(Outline { group: header.group, body: Bytes::from(plain).slice(end + 1..), blobs })
+}
+
+fn opened_blob(blob: BlobHeader) -> Option<ChunkedBlob> {
+    let chunks: Vec<ChunkName> =
+        blob.chunks.iter().map(|name| parse_chunk_name(name)).collect::<Option<_>>()?;
+    let most = chunks.len().checked_mul(CHUNK_BYTES_MAX)?;
+    (blob.bytes <= most.min(BLOB_BYTES_MAX)).then_some(ChunkedBlob { bytes: blob.bytes, chunks })
+}
+
+/// Reads the key of a record from its name in Redis.
+pub fn parse_member(member: &str) -> Option<RecordKey> {
+    let (kind, name) = member.split_once(':')?;
+    let kind = RecordKind::ALL.into_iter().find(|known| known.as_str() == kind)?;
+    RecordKey::new(kind, name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::names::Names;
+    use super::*;
+    use crate::engine::words::TenantId;
+
+    fn names(tenant: u8) -> TenantNames {
+        Names::new(None).of(TenantId([tenant; 32]))
+    }
+
+    fn key(name: &str) -> RecordKey {
+        RecordKey { kind: RecordKind::Child, name: name.to_owned() }
+    }
+
+    fn record() -> Record {
+        Record {
+            group: Some("00ff".to_owned()),
+            body: Bytes::from_static(b"{\"v\":1,\n\"text\":\"\\n\"}"),
+            blobs: Vec::new(),
+            ttl_ms: 1_000,
+        }
+    }
+
+    fn blobs() -> Vec<ChunkedBlob> {
+        vec![
+            ChunkedBlob { bytes: 20_000, chunks: vec![[1; 16], [0xfe; 16]] },
+            ChunkedBlob { bytes: 0, chunks: Vec::new() },
+        ]
+    }
+
+    #[test]
+    fn a_record_opens_as_it_was_closed() {
+        for seal in [Seal::new(None), Seal::new(Some(b"a key of thirty-two random bytes"))] {
+            let form = close(&names(1), &seal, &key("a"), &record(), &blobs()).unwrap();
+            let outline = open(&names(1), &seal, "child:a", &form).unwrap();
+            let Record { group, body, .. } = record();
+            assert_eq!(outline, Outline { group, body, blobs: blobs() });
+        }
+    }
+
+    #[test]
+    fn another_tenants_or_another_record_does_not_open() {
+        let seal = Seal::new(None);
+        let form = close(&names(1), &seal, &key("a"), &record(), &blobs()).unwrap();
+        assert_eq!(open(&names(2), &seal, "child:a", &form), None);
+        assert_eq!(open(&names(1), &seal, "child:b", &form), None);
+        assert_eq!(open(&names(1), &seal, "thread:a", &form), None);
+    }
+
+    #[test]
+    fn a_changed_byte_or_a_cut_does_not_open() {
+        let seal = Seal::new(None);
+        let form = close(&names(1), &seal, &key("a"), &record(), &blobs()).unwrap();
+        for at in 0..form.len() {
+            let mut changed = form.clone();
+            changed[at] ^= 0x10;
+            assert_eq!(open(&names(1), &seal, "child:a", &changed), None, "byte {at}");
+            assert_eq!(open(&names(1), &seal, "child:a", &form[..at]), None, "cut at {at}");
+        }
+    }
+
+    /// Closes a header as this version would.
+    fn forged(header: &str) -> Option<Outline> {
+        let (names, seal) = (names(1), Seal::new(None));
+        let plain = format!("{header}\n{{}}");
+        let sealed = seal.close(&names.context(b"child:a"), plain.as_bytes());
+        let form = [names.record_digest("child:a", &sealed).as_slice(), &sealed].concat();
+        open(&names, &seal, "child:a", &form)
+    }
+
+    #[test]
+    fn a_later_version_is_not_read_and_unknown_members_are_passed_over() {
+        assert!(forged(r#"{"v":1,"key":"child:a","blobs":[],"later":{"x":1}}"#).is_some());
+        assert!(forged(r#"{"v":1,"key":"child:a"}"#).is_some());
+        assert!(forged(r#"{"v":2,"key":"child:a","blobs":[]}"#).is_none());
+    }
+
+    #[test]
+    fn impossible_headers_are_damage() {
+        let chunk = "0".repeat(32);
+        for blobs in [
+            r#"[{"bytes":1,"chunks":[]}]"#.to_owned(),
+            format!(r#"[{{"bytes":{},"chunks":["{chunk}"]}}]"#, CHUNK_BYTES_MAX + 1),
+            r#"[{"bytes":1,"chunks":["zz"]}]"#.to_owned(),
+            r#"[{"bytes":-1,"chunks":[]}]"#.to_owned(),
+            format!("[{}]", vec![r#"{"bytes":0,"chunks":[]}"#; BLOBS_MAX + 1].join(",")),
+        ] {
+            assert_eq!(forged(&format!(r#"{{"v":1,"key":"child:a","blobs":{blobs}}}"#)), None, "{blobs}");
+        }
+    }
+
+    #[test]
+    fn only_names_of_records_are_read_as_such() {
+        assert_eq!(parse_member("child:0a"), Some(key("0a")));
+        for bad in ["", "child", "child:", "child:../x", "sibling:0a", "child:A"] {
+            assert_eq!(parse_member(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Reading what is new.
+
+use std::collections::{BTreeSet, HashMap};
+
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use redis::Value;
+
+use super::RedisStore;
+use super::chunks::CHUNK_BYTES_MAX;
+use super::form::{self, ChunkedBlob, FORM_BYTES_MAX, Outline};
+use super::link::ScriptCall;
+use super::names::{ChunkName, TenantNames};
+use super::write::version_of;
+use crate::engine::records::{Change, Record, RecordKey};
+use crate::engine::words::{StoreError, TenantId};
+use crate::store::records::Changes;
+
+/// The records of one answer.
+const RECORDS_MAX: usize = 512;
+
+/// The bytes of one answer, but for those of its last record.
+const BYTES_MAX: usize = 4 << 20;
+
+/// The bytes of the chunks that are fetched for one answer, but for those of its last record.
+const CHUNK_BYTES_AT_ONCE: usize = 8 << 20;
+
+/// A chunk in Redis is a little larger than its bytes if these cannot be compressed.
+const SEALED_CHUNK_MAX: usize = CHUNK_BYTES_MAX + 1024;
+
+/// One page of what the script returns.
+struct Page {
+    newest: u64,
+    last: u64,
+    has_more: bool,
+    entries: Vec<Entry>,
+}
+
+/// One record of a page.
+struct Entry {
+    version: u64,
+    key: RecordKey,
+    state: State,
+}
+
+enum State {
+    Gone,
+    Live(Outline, u64),
+    /// It cannot be read.
+    Damaged,
+}
+
+impl RedisStore {
+    pub(super) async fn read(&self, tenant: TenantId, after: u64) -> Result<Changes, StoreError> {
+        let names = self.names.of(tenant);
+        let call = ScriptCall::default()
+            .key(names.records())
+            .key(names.version())
+            .argument(after.to_string())
+            .argument(names.record_prefix())
+            .argument(RECORDS_MAX.to_string())
+            .argument(BYTES_MAX.to_string())
+            .argument(FORM_BYTES_MAX.to_string())
+            .answers(BYTES_MAX);
+        let page = self.link.script(&self.scripts.changes, call).await?;
+        let page = self.page(&names, page).ok_or(StoreError::Garbage)?;
+        self.with_blobs(tenant, &names, page, after).await
+    }
+
+    fn page(&self, names: &TenantNames, value: Value) -> Option<Page> {
+        let Value::Array(parts) = value else { return None };
+        let [newest, last, Value::Int(more), Value::Array(entries)] = <[Value; 4]>::try_from(parts).ok()?
+        else {
+            return None;
+        };
+        let entry = |value| self.entry(names, value);
+        Some(Page {
+            newest: version_of(&newest)?,
+            last: version_of(&last)?,
+            has_more: more != 0,
+            // A name that is none of ours is left out.
+            entries: entries.into_iter().filter_map(entry).collect(),
+        })
+    }
+
+    fn entry(&self, names: &TenantNames, value: Value) -> Option<Entry> {
+        let Value::Array(parts) = value else { return None };
+        let [Value::BulkString(member), Value::BulkString(form), Value::Int(ttl_ms), version] =
+            <[Value; 4]>::try_from(parts).ok()?
+        else {
+            return None;
+        };
+        let member = String::from_utf8(member).ok()?;
+        let state = match u64::try_from(ttl_ms) {
+            Ok(ttl_ms) => match form::open(names, &self.seal, &member, &form) {
+                Some(outline) => State::Live(outline, ttl_ms.max(1)),
+                None => State::Damaged,
+            },
+            Err(_) if ttl_ms == -2 => State::Gone,
+            Err(_) => State::Damaged,
+        };
+        Some(Entry { version: version_of(&version)?, key: form::parse_member(&member)?, state })
+    }
+
+    /// Fetches the blobs of the records of a page, of so many as one answer may hold.
+    async fn with_blobs(
+        &self,
+        tenant: TenantId,
+        names: &TenantNames,
+        mut page: Page,
+        after: u64,
+    ) -> Result<Changes, StoreError> {
+        let mut chunks: HashMap<ChunkName, Option<Bytes>> = HashMap::new();
+        let (mut wanted, mut wanted_bytes) = (BTreeSet::new(), 0);
+        let mut taken = 0;
+        for entry in &page.entries {
+            if wanted_bytes >= CHUNK_BYTES_AT_ONCE {
+                break;
+            }
+            taken += 1;
+            let State::Live(outline, _) = &entry.state else { continue };
+            for name in outline.blobs.iter().flat_map(|blob| &blob.chunks) {
+                if chunks.contains_key(name) || wanted.contains(name) {
+                    continue;
+                }
+                match self.chunk_cache.get(tenant, name) {
+                    Some(chunk) => {
+                        chunks.insert(*name, Some(chunk));
+                    }
+                    None => {
+                        wanted.insert(*name);
+                        wanted_bytes += CHUNK_BYTES_MAX / 2;
+                    }
+                }
+            }
+        }
+        let rest = page.entries.split_off(taken);
+        let has_more = page.has_more || !rest.is_empty();
+        let last = if rest.is_empty() {
+            page.last
+        } else {
+            page.entries.last().map_or(after, |entry| entry.version)
+        };
+        let fetch = wanted.into_iter().map(|name| async move {
+            Ok::<_, StoreError>((name, self.fetch_chunk(tenant, names, name, wanted_bytes).await?))
+        });
+        chunks.extend(try_join_all(fetch).await?);
+        let changes = page.entries.into_iter().filter_map(|entry| change(entry, &chunks, after)).collect();
+        let version = if has_more { last } else { last.max(page.newest) };
+        Ok(Changes { changes, version: version.max(after), has_more })
+    }
+
+    /// Fetches a chunk; none if it is gone, or not what its name says. `bytes` are under way together.
+    async fn fetch_chunk(
+        &self,
+        tenant: TenantId,
+        names: &TenantNames,
+        name: ChunkName,
+        bytes: usize,
+    ) -> Result<Option<Bytes>, StoreError> {
+        let mut command = redis::cmd("GETRANGE");
+        command.arg(names.chunk(&name)).arg(0).arg(SEALED_CHUNK_MAX);
+        let sealed = match self.link.query(&command, bytes).await {
+            Ok(Value::BulkString(sealed)) if sealed.len() <= SEALED_CHUNK_MAX => sealed,
+            Ok(_) | Err(StoreError::Garbage) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let Some(chunk) = self.seal.open_at_most(&names.context(&name), &sealed, CHUNK_BYTES_MAX) else {
+            return Ok(None);
+        };
+        if names.chunk_name(&chunk) != name {
+            return Ok(None);
+        }
+        let chunk = Bytes::from(chunk);
+        self.chunk_cache.insert(tenant, name, chunk.clone());
+        Ok(Some(chunk))
+    }
+}
+
+/// A record with its blobs, or a deletion; none if it is damaged, or if deletions are not to be told.
+fn change(entry: Entry, chunks: &HashMap<ChunkName, Option<Bytes>>, after: u64) -> Option<Change> {
+    match entry.state {
+        State::Gone => (after > 0).then_some(Change::Delete(entry.key)),
+        State::Damaged => None,
+        State::Live(Outline { group, body, blobs }, ttl_ms) => {
+            let blobs = blobs.iter().map(|blob| whole(blob, chunks)).collect::<Option<_>>()?;
+            Some(Change::Put(entry.key, Record { group, body, blobs, ttl_ms }))
+        }
+    }
+}
+
+/// A blob, put together of its chunks; none if one is missing.
+fn whole(blob: &ChunkedBlob, chunks: &HashMap<ChunkName, Option<Bytes>>) -> Option<Bytes> {
+    let chunk = |name| Some(&chunks.get(name)?.as_ref()?[..]);
+    let parts: Vec<&[u8]> = blob.chunks.iter().map(chunk).collect::<Option<_>>()?;
+    let whole = parts.concat();
+    (whole.len() == blob.bytes).then(|| Bytes::from(whole))
+}

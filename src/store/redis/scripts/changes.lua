@@ -1,0 +1,28 @@
+-- Reads the records of one tenant that were written after a version, some at a time.
+--
+-- KEYS   the records by version, the newest version
+-- ARGV   the version, the beginning of the records' keys (of the same slot), the most records, the most bytes of all
+--        of them, the most bytes of one
+--
+-- Returns the newest version, the last one that was looked at, 1 if there are more, and for each record its member, its
+-- form and its remaining TTL in ms: -2 if it is gone, -3 if it is nothing of ours.
+local after, prefix = ARGV[1], ARGV[2]
+local records_max, bytes_max, form_max = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local found = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, records_max + 1)
+local out, bytes, last, more = {}, 0, after, 0
+for n = 1, #found, 2 do
+  if n > 2 * records_max or bytes > bytes_max then
+    more = 1
+    break
+  end
+  local key = prefix .. found[n]
+  local form = redis.pcall('GETRANGE', key, 0, form_max)
+  local ttl = redis.call('PTTL', key)
+  if type(form) ~= 'string' or #form > form_max or ttl == -1 then
+    form, ttl = '', -3
+  end
+  bytes = bytes + #form
+  last = found[n + 1]
+  if ttl ~= -2 or after ~= '0' then out[#out + 1] = {found[n], form, ttl, last} end
+end
+return {redis.call('GET', KEYS[2]) or '0', last, more, out}
