@@ -34,7 +34,8 @@ FRAMEWORKS = {
     "ai_sdk": Framework(("typescript",), children=3),
     "deepagents": Framework(("python",), children=3),
     "tool_runner": Framework(BOTH, LOSSY, REFUSALS),
-    "runner_agents": Framework(("typescript",), LOSSY, children=3),
+    "runner_agents": Framework(BOTH, LOSSY, children=3),
+    "whole_agents": Framework(BOTH, children=3),
     "held_thread": Framework(("typescript",), LOSSY, REFUSALS),
 }
 

@@ -12,6 +12,7 @@ from transcript import KEY, Transcript
 
 MODEL = "claude-sonnet-4-6"
 HANDBOOK = "The handbook, to be followed by everybody. " * 300
+MANUAL = "A page of the surveyor's manual. " * 300
 
 
 def deepagents(url: str, log: Transcript) -> None:
@@ -39,8 +40,44 @@ def tool_runner(url: str, log: Transcript) -> None:
         tools=[search],
         messages=[{"role": "user", "content": "Look it up. [[sim:tools turns=6 calls=2 tool=search]]"}],
     )
-    last = runner.until_done()
-    log.value("text", "".join(block.text for block in last.content if block.type == "text"))
+    log.value("text", said(runner.until_done()))
+
+
+def runner_agents(url: str, log: Transcript) -> None:
+    """Every agent, the parent and each child, holds a conversation of its own on the server."""
+    run_agents(url, log, {})
+
+
+def whole_agents(url: str, log: Transcript) -> None:
+    """The same, but each turn brings the whole conversation."""
+    run_agents(url, log, {"thread": False})
+
+
+def run_agents(url: str, log: Transcript, thread: dict[str, Any]) -> None:
+    messages = log.sync_client(url).beta.messages
+    params: dict[str, Any] = {"model": MODEL, "max_tokens": 1000, **thread}
+
+    @anthropic.beta_tool
+    def search(query: str) -> str:
+        """Searches the archive."""
+        return f"found {len(query)} letters"
+
+    @anthropic.beta_tool
+    def agent(prompt: str) -> str:
+        """Starts a surveyor."""
+        asked = [{"role": "user", "content": [{"type": "text", "text": prompt}]}]
+        survey = messages.tool_runner(**params, system=MANUAL, tools=[search], messages=asked)
+        log.value("report", said(survey.until_done()))
+        return log.steps[-1]["value"]
+
+    task = "[[sim:fan_out n=3 tool=agent field=prompt words=60 | tools turns=3 calls=1 tool=search]]"
+    asked = [{"role": "user", "content": [{"type": "text", "text": f"Survey it. {task}"}]}]
+    lead = messages.tool_runner(**params, system=HANDBOOK, tools=[agent, search], messages=asked)
+    log.value("text", said(lead.until_done()))
+
+
+def said(message: Any) -> str:
+    return "".join(block.text for block in message.content if block.type == "text")
 
 
 def text_of(content: Any) -> str:
@@ -49,4 +86,9 @@ def text_of(content: Any) -> str:
     return "".join(block["text"] for block in content if block["type"] == "text")
 
 
-programs = {"deepagents": deepagents, "tool_runner": tool_runner}
+programs = {
+    "deepagents": deepagents,
+    "tool_runner": tool_runner,
+    "runner_agents": runner_agents,
+    "whole_agents": whole_agents,
+}

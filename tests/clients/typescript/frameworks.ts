@@ -44,10 +44,11 @@ async function ai_sdk(url: string | undefined, log: Transcript): Promise<void> {
   log.value("text", await lead.text);
 }
 
-// Every agent holds a conversation of its own on the server: the parent, and each of its children.
-async function runner_agents(url: string | undefined, log: Transcript): Promise<void> {
+// Every agent has a runner of its own: the parent, and each of its children. They hold their conversations on the server,
+// unless `thread` says that each turn brings the whole.
+async function run_agents(url: string | undefined, log: Transcript, thread: { thread?: false }): Promise<void> {
   const client = log.client(url);
-  const params = { model: MODEL, max_tokens: 1000 };
+  const params = { model: MODEL, max_tokens: 1000, ...thread };
   const agent = betaTool({
     name: "agent",
     description: "Starts a surveyor.",
@@ -68,6 +69,14 @@ async function runner_agents(url: string | undefined, log: Transcript): Promise<
     messages: [{ role: "user", content: [{ type: "text", text: `Survey it. ${task}` }] }],
   });
   log.value("text", text(await lead.runUntilDone()));
+}
+
+async function runner_agents(url: string | undefined, log: Transcript): Promise<void> {
+  await run_agents(url, log, {});
+}
+
+async function whole_agents(url: string | undefined, log: Transcript): Promise<void> {
+  await run_agents(url, log, { thread: false });
 }
 
 function text(message: { content: { type: string; text?: string }[] }): string {
@@ -102,4 +111,10 @@ async function held_thread(url: string | undefined, log: Transcript): Promise<vo
   log.value("text", texts.join("\n"));
 }
 
-export const programs: Record<string, Program> = { ai_sdk, tool_runner, held_thread, runner_agents };
+export const programs: Record<string, Program> = {
+  ai_sdk,
+  tool_runner,
+  held_thread,
+  runner_agents,
+  whole_agents,
+};

@@ -16,3 +16,5 @@ mod gate;
 pub mod children;
 // The composed bodies alone: accepted, read from the cache, the same for a child's life.
 mod layout;
+// Real clients, whole and held by the server, with the answers that they got.
+mod recorded;
