@@ -1,9 +1,14 @@
 //! What parents and children may send that nobody here has heard of, or that has no effect any more.
 
 use forkpoint::engine::respell::canonical::Order;
+use forkpoint::sim::InjectedFault;
+use forkpoint::sim::faults::{FaultCondition, Rule};
 use serde_json::{Value, json};
 
-use super::{Exchange, FORKED, FREE, Stage, child, directives, forwarded, parent, plan, usage};
+use super::{
+    BOUND, Exchange, FORKED, FREE, Stage, child, directives, forwarded, parent, plan, usage, without_markers,
+};
+use crate::fork::talk::{self, Talk, event, events, streamed};
 use crate::harness::until;
 use crate::workload::Letter;
 
@@ -121,4 +126,79 @@ async fn fields_and_blocks_that_nobody_knows_pass() {
     let sent = forwarded(&exchange);
     assert_eq!((&sent["tags"], &sent["safeguards"]), (&lead["tags"], &lead["safeguards"]));
     assert_eq!(sent["messages"][0]["content"][1], listing);
+}
+
+#[tokio::test]
+async fn controls_of_bound_thinking_go_both_ways_and_are_compared() {
+    const BETA: &str = "thinking-binding-controls-2026-08-01";
+    let with = |mut body: Value, behavior: &str| {
+        body["thinking"]["block_binding"] = json!({"prefix_mismatch_behavior": behavior});
+        Letter::alone(&body).with("anthropic-beta", BETA)
+    };
+    for behavior in ["error", "drop_block"] {
+        let stage = Stage::new(|_| ()).await;
+        let told = stage.fan_out_of(with(parent(BOUND, FAN_OUT), behavior)).await;
+        let exchange = stage.ask(with(child(BOUND, &told[0]), behavior)).await;
+        assert_eq!(plan(&exchange), FORKED, "{behavior}");
+        let sent = forwarded(&exchange);
+        assert_eq!(sent["thinking"]["block_binding"]["prefix_mismatch_behavior"], behavior);
+        // A child that asks for another behaviour, or for none, reads another prompt than its parent.
+        let exchange = stage.ask(Letter::alone(&child(BOUND, &told[1]))).await;
+        assert_eq!(plan(&exchange), ["child", "aligned", "thinking"], "{behavior}");
+        assert_eq!(forwarded(&exchange)["thinking"], json!({"type": "adaptive"}));
+    }
+    // What the API says that it did to the thinking of the client is the client's to know.
+    let done = json!([{"type": "thinking_dropped", "path": "messages.1.content.0", "reason": "prefix_mismatch"},
+        {"type": "thinking_mismatch_allowed", "reason": "model_binding_mismatch"}]);
+    let mut answer = events("msg_done", 3_000, &[talk::text("Yes.")]);
+    answer[0] =
+        answer[0].replace(r#""content":[]"#, &format!(r#""content":[],"input_transformations":{done}"#));
+    answer.insert(1, event(json!({"type": "message_delta", "delta": {"input_transformations": done}})));
+    let talk = Talk::new().await;
+    let told = talk.answered(&talk::parent("Go on."), streamed(&answer)).await;
+    assert!(answer[0].contains("thinking_mismatch_allowed"));
+    assert_eq!(String::from_utf8(told.reply.body).unwrap(), answer.concat());
+}
+
+/// What the API's documentation asks of proxies.
+#[tokio::test]
+async fn what_proxies_must_leave_alone_is_where_and_as_it_was() {
+    const BETAS: &str = "nobody-knows-it-2099-01-01,interleaved-thinking-2025-05-14";
+    let roles = |body: &Value| -> Vec<String> {
+        let messages = body["messages"].as_array().unwrap().iter();
+        messages.map(|message| message["role"].as_str().unwrap().to_owned()).collect()
+    };
+    let letter = |body: &Value| Letter::alone(body).with("anthropic-beta", BETAS);
+    let stage = Stage::new(|_| ()).await;
+    // Words of the system in the middle, and tools that are switched off rather than left out.
+    let system = json!({"role": "system", "content": [{"type": "text", "text": "From here on, be brief."}]});
+    let mut lead = parent(BOUND, "[[sim:text words=5]]");
+    lead["messages"].as_array_mut().unwrap().insert(1, system.clone());
+    lead["tool_choice"] = json!({"type": "none"});
+    let exchange = stage.ask(letter(&lead)).await;
+    assert_eq!(plan(&exchange)[1], "aligned");
+    assert_eq!(without_markers(forwarded(&exchange)), without_markers(lead.clone()));
+    assert_eq!(stage.last_header("anthropic-beta").as_deref(), Some(BETAS));
+    // A forked child has what its parent has, in the same place.
+    let mut lead = parent(BOUND, FAN_OUT);
+    lead["messages"].as_array_mut().unwrap().insert(1, system);
+    let told = stage.fan_out_of(letter(&lead)).await;
+    let exchange = stage.ask(letter(&child(BOUND, &told[0]))).await;
+    assert_eq!(plan(&exchange), FORKED);
+    let sent = forwarded(&exchange);
+    assert_eq!(roles(&sent), ["user", "system", "assistant", "user", "assistant", "user"]);
+    assert_eq!(sent["messages"][1]["content"][0]["text"], "From here on, be brief.");
+    assert_eq!(sent["tools"].as_array().unwrap().len(), lead["tools"].as_array().unwrap().len());
+    assert_eq!(stage.last_header("anthropic-beta").as_deref(), Some(BETAS));
+}
+
+/// A request that is sent twice is said to be, in the answer, in the metrics and in the log.
+#[tokio::test]
+async fn a_second_attempt_is_never_hidden() {
+    let stage = Stage::new(|_| ()).await;
+    let fault = InjectedFault::Status { status: 400, retry_after_s: None };
+    stage.sim.faults().order(Rule { fault, count: 1, matching: FaultCondition::default() }).unwrap();
+    let exchange = stage.ask(Letter::alone(&parent(FREE, "[[sim:text words=5]]"))).await;
+    assert_eq!(plan(&exchange), ["plain", "passthrough", "refused"]);
+    assert_eq!((stage.sim.requests().len(), stage.count("fallbacks_total", &[])), (2, 1));
 }
