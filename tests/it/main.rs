@@ -45,6 +45,10 @@ mod bad_input;
 // Requests made to be misread; over HTTP/2, where a client writes frames, in the second.
 mod abuse;
 mod abuse_http2;
+// What becomes of each form of request target.
+mod targets;
+// Connections that tenants share.
+mod reuse;
 
 // Breakpoints planned by the engine, against the simulator.
 mod breakpoints;
