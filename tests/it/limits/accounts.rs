@@ -1,13 +1,17 @@
 //! The accounts of what is in memory: of all, and of each tenant.
 
 use bytes::Bytes;
+use h2::SendStream;
 
 use super::SHORT;
+use crate::fork::children::{FORKED, FREE, Stage, child, extend, parent, plan, usage};
 use crate::harness::http2::{Http2, request};
 use crate::harness::samples::{EVENT_STREAM, EVENTS, PROMPT, message};
 use crate::harness::{Binary, Forkpoint, Peer, Upstream, call, post, until, within};
 
 const MIB: usize = 1 << 20;
+/// The memory that may be taken beyond what a limit names.
+const OTHERWISE: usize = 64 * MIB;
 
 /// A Messages call of this many bytes.
 fn large_call(bytes: usize) -> Vec<u8> {
@@ -23,9 +27,9 @@ fn keyed(key: &str, body: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn the_bodies_of_open_streams_are_bounded_and_given_back() {
-    const STREAMS: usize = 30;
+    const STREAMS: usize = 60;
     let upstream = Upstream::bind().await;
-    let settings = [("LIMITS__HELD_BYTES", "64 MiB")];
+    let settings = [("LIMITS__HELD_BYTES", "64 MiB"), ("STORE__RECENT_BYTES", "64 MiB")];
     let binary = Binary::serve(&upstream.url(), &settings).await;
     let request = large_call(16 * MIB);
     let mut streams = Vec::new();
@@ -40,7 +44,8 @@ async fn the_bodies_of_open_streams_are_bounded_and_given_back() {
         streams.push((client, server));
     }
     let memory = binary.memory();
-    assert!(memory < 15 * 16 * MIB, "{} MiB for {STREAMS} open streams", memory / MIB);
+    // Bodies that nobody accepted yet, prompts of open answers, and remembered ones.
+    assert!(memory < 3 * 64 * MIB + OTHERWISE, "{} MiB for {STREAMS} open streams", memory / MIB);
     for (client, server) in &mut streams {
         for event in &EVENTS[1..] {
             server.send_chunk(event.as_bytes()).await;
@@ -50,7 +55,7 @@ async fn the_bodies_of_open_streams_are_bounded_and_given_back() {
     }
     drop(streams);
     // What is remembered of the conversations is bounded by store.recent_bytes.
-    let small = || binary.memory() < 8 * 16 * MIB;
+    let small = || binary.memory() < 64 * MIB + OTHERWISE;
     until("the memory to be given back", small).await;
     let held = crate::harness::sum(&binary.admin("/metrics").await.1, "forkpoint_held", &[]);
     assert_eq!(held, 0.0);
@@ -83,9 +88,10 @@ async fn open_streams_do_not_use_up_the_bytes_for_others() {
 
 #[tokio::test]
 async fn observed_answers_have_a_common_bound() {
-    const STREAMS: usize = 24;
+    const STREAMS: usize = 40;
+    const CHUNKS: usize = 15 * 16;
     let upstream = Upstream::bind().await;
-    let settings = [("LIMITS__HELD_BYTES", "32 MiB")];
+    let settings = [("LIMITS__HELD_BYTES", "64 MiB"), ("STORE__RECENT_BYTES", "64 MiB")];
     let binary = Binary::serve(&upstream.url(), &settings).await;
     let text = "x".repeat(64 << 10);
     let delta = format!(
@@ -100,14 +106,17 @@ async fn observed_answers_have_a_common_bound() {
         for event in &EVENTS[..2] {
             server.send_chunk(event.as_bytes()).await;
         }
-        for _ in 0..128 {
-            server.send_chunk(delta.as_bytes()).await;
-            client.through(b"\"}}\n\n").await;
-        }
+        let answering = async {
+            for _ in 0..CHUNKS {
+                server.send_chunk(delta.as_bytes()).await;
+            }
+        };
+        tokio::join!(answering, client.exactly(CHUNKS * delta.len()));
         streams.push((client, server));
     }
     let memory = binary.memory();
-    assert!(memory < 12 * 8 * MIB, "{} MiB for {STREAMS} answers of 8 MiB", memory / MIB);
+    // What was read of answers, and what is remembered.
+    assert!(memory < 2 * 64 * MIB + OTHERWISE, "{} MiB for {STREAMS} answers of 15 MiB", memory / MIB);
     for (client, server) in &mut streams {
         for event in &EVENTS[3..] {
             server.send_chunk(event.as_bytes()).await;
@@ -149,6 +158,48 @@ async fn uploads_of_strangers_leave_room_for_a_known_tenant() {
         let reply = forkpoint.client().await.ask(&keyed("known", PROMPT)).await;
         assert_eq!(reply.head.get("x-forkpoint-plan").as_deref(), Some("aligned"));
     }
+}
+
+/// Starts as many uploads without a credential as four connections can carry, of one byte each.
+async fn uploads_of_nobody(forkpoint: &Forkpoint) -> Vec<(Http2, Vec<SendStream<Bytes>>)> {
+    const CONNECTIONS: usize = 4;
+    const STREAMS: usize = 256;
+    let before = forkpoint.metric("forkpoint_exchanges", &[]);
+    let mut attackers = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut attacker = Http2::connect(forkpoint).await;
+        let mut uploads = Vec::new();
+        for _ in 0..STREAMS {
+            let upload = request("POST", "/v1/messages").header("content-length", "1000");
+            let (_, mut sending) = attacker.start(upload.body(()).unwrap(), false).await;
+            sending.send_data(Bytes::from_static(b"{"), false).unwrap();
+            uploads.push(sending);
+        }
+        attackers.push((attacker, uploads));
+    }
+    let all = (CONNECTIONS * STREAMS) as f64;
+    until("all uploads", || forkpoint.metric("forkpoint_exchanges", &[]) - before == all).await;
+    attackers
+}
+
+#[tokio::test]
+async fn uploads_of_nobody_take_no_prefix_from_a_forked_child() {
+    let stage = Stage::new(|_| ()).await;
+    let instruction = "[[sim:fan_out n=3 tool=Agent field=prompt | tools turns=2 calls=1 tool=search]]";
+    let told = stage.fan_out(&parent(FREE, instruction)).await;
+    let mut first = child(FREE, &told[0]);
+    let exchange = stage.send(&first).await;
+    assert_eq!(plan(&exchange), FORKED);
+    extend(&mut first, &exchange);
+    let attackers = uploads_of_nobody(&stage.forkpoint).await;
+    // The next turn of a child that began before, and the first of one that did not.
+    for body in [&first, &child(FREE, &told[1])] {
+        let exchange = stage.send(body).await;
+        assert_eq!((exchange.status, plan(&exchange)), (200, FORKED));
+        assert!(usage(&exchange).cache_read > 10_000, "{:?}", usage(&exchange));
+    }
+    assert_eq!(stage.forkpoint.metric("forkpoint_held", &["requests"]), 0.0, "of nobody nothing is held");
+    drop(attackers);
 }
 
 #[tokio::test]

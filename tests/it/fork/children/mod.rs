@@ -33,16 +33,16 @@ use crate::workload::{Exchange, Letter, Line, prose, tool};
 
 /// A model whose thinking is bound to its prefix, and one whose thinking is not.
 const BOUND: &str = "claude-opus-5-5";
-const FREE: &str = "claude-sonnet-4-6";
+pub const FREE: &str = "claude-sonnet-4-6";
 
 /// The simulator, and forkpoint in its default mode in front of it.
-struct Stage {
+pub struct Stage {
     sim: Sim,
-    forkpoint: Forkpoint,
+    pub forkpoint: Forkpoint,
 }
 
 impl Stage {
-    async fn new(configure: impl FnOnce(&mut Config)) -> Stage {
+    pub async fn new(configure: impl FnOnce(&mut Config)) -> Stage {
         Stage::before(SimConfig::default(), configure).await
     }
 
@@ -71,7 +71,7 @@ impl Stage {
         Line::through(url, self.forkpoint.proxy.clone(), &self.sim)
     }
 
-    async fn send(&self, body: &Value) -> Exchange {
+    pub async fn send(&self, body: &Value) -> Exchange {
         self.line().send(&Letter::alone(body)).await
     }
 
@@ -81,7 +81,7 @@ impl Stage {
     }
 
     /// Lets a parent fan out, and answers what it told its children.
-    async fn fan_out(&self, body: &Value) -> Vec<String> {
+    pub async fn fan_out(&self, body: &Value) -> Vec<String> {
         let before = self.count("forks_total", &["outcome=\"sealed\""]);
         let fan_out = self.send(body).await;
         let told = directives(&fan_out);
@@ -106,7 +106,7 @@ fn narrow(window_tokens: u64) -> SimConfig {
 }
 
 /// A parent with a long history that does what the instruction says.
-fn parent(model: &str, instruction: &str) -> Value {
+pub fn parent(model: &str, instruction: &str) -> Value {
     json!({
         "model": model, "max_tokens": 32_000, "stream": true, "thinking": {"type": "adaptive"},
         "tools": [tool("Agent"), tool("read_file"), tool("search")],
@@ -120,7 +120,7 @@ fn parent(model: &str, instruction: &str) -> Value {
 }
 
 /// A child as an agent framework starts it: instructions and tools of its own, and the directive.
-fn child(model: &str, directive: &str) -> Value {
+pub fn child(model: &str, directive: &str) -> Value {
     json!({
         "model": model, "max_tokens": 4_000, "stream": true, "thinking": {"type": "adaptive"},
         "tools": [tool("read_file"), tool("search")],
@@ -137,7 +137,7 @@ fn directives(fan_out: &Exchange) -> Vec<String> {
 }
 
 /// Appends the answer and, if it calls tools, their results.
-fn extend(body: &mut Value, exchange: &Exchange) {
+pub fn extend(body: &mut Value, exchange: &Exchange) {
     let blocks = exchange.blocks().unwrap();
     let results: Vec<_> = blocks
         .iter()
@@ -149,7 +149,7 @@ fn extend(body: &mut Value, exchange: &Exchange) {
     messages.push(json!({"role": "user", "content": results}));
 }
 
-fn usage(exchange: &Exchange) -> BilledUsage {
+pub fn usage(exchange: &Exchange) -> BilledUsage {
     exchange.usage.unwrap_or_else(|| panic!("not billed: {}", String::from_utf8_lossy(&exchange.answer)))
 }
 
@@ -158,11 +158,11 @@ fn units(usage: BilledUsage) -> f64 {
     usage.uncached as f64 + 1.25 * usage.cache_write() as f64 + 0.1 * usage.cache_read as f64
 }
 
-fn plan(exchange: &Exchange) -> [&str; 3] {
+pub fn plan(exchange: &Exchange) -> [&str; 3] {
     ["role", "plan", "reason"].map(|name| exchange.said(name).unwrap_or("none said"))
 }
 
-const FORKED: [&str; 3] = ["child", "forked", "none"];
+pub const FORKED: [&str; 3] = ["child", "forked", "none"];
 
 fn forwarded(exchange: &Exchange) -> Value {
     serde_json::from_slice(&exchange.forwarded).unwrap()
