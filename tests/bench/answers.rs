@@ -13,6 +13,9 @@ use crate::bodies::{CHILDREN, directive};
 /// Events of one streamed answer: about a paragraph of text, one event per few words.
 pub const EVENTS: usize = 200;
 
+/// Agents that an answer with a sign starts.
+pub const SIGNED_CHILDREN: usize = 2;
+
 /// Events that frame the text: message_start, content_block_start, ping, content_block_stop, message_delta,
 /// message_stop.
 const FRAMING_EVENTS: usize = 6;
@@ -31,6 +34,10 @@ pub enum Answer {
     /// The small message, for a child that must arrive on its parent's prefix and is billed for reading it: one that
     /// costs more than predicted would put an end to forking.
     Forked,
+    /// The small message with the sign of its request in it.
+    Signed,
+    /// A message with that sign that starts `SIGNED_CHILDREN` agents.
+    SignedFanOut,
     /// Not the mock's: whatever message an API answers, as long as it is whole.
     AnyJson,
     /// A stream of events that is not the mock's, as long as it is whole.
@@ -52,6 +59,8 @@ impl Answer {
             Answer::Idle => "idle",
             Answer::FanOut => "fan-out",
             Answer::Forked => "forked",
+            Answer::Signed => "signed",
+            Answer::SignedFanOut => "signed-fan-out",
             Answer::AnyJson | Answer::AnyStream => "any",
         }
     }
@@ -61,8 +70,8 @@ impl Answer {
     }
 
     pub fn named(name: &str) -> Option<Answer> {
-        let all = [Answer::Json, Answer::Sse, Answer::Idle, Answer::FanOut, Answer::Forked];
-        all.into_iter().find(|answer| answer.as_str() == name)
+        let own = [Answer::Json, Answer::Sse, Answer::Idle, Answer::FanOut, Answer::Forked];
+        own.into_iter().chain([Answer::Signed, Answer::SignedFanOut]).find(|answer| answer.as_str() == name)
     }
 
     pub fn expected(self) -> Expected {
@@ -70,7 +79,9 @@ impl Answer {
             Answer::Json => Expected::Exactly(JSON.as_bytes()),
             Answer::Forked => Expected::Exactly(FORKED.as_bytes()),
             Answer::Sse | Answer::Idle => Expected::Exactly(&STREAM),
-            Answer::AnyJson | Answer::FanOut => Expected::EndingWith(b"}}"),
+            Answer::AnyJson | Answer::FanOut | Answer::Signed | Answer::SignedFanOut => {
+                Expected::EndingWith(b"}}")
+            }
             Answer::AnyStream => Expected::EndingWith(b"data: {\"type\":\"message_stop\"}\n\n"),
         }
     }
@@ -96,6 +107,35 @@ pub fn fan_out(nonce: u64) -> String {
     format!(
         r#"{{"id":"msg_01{nonce:016x}","type":"message","role":"assistant","model":"claude-sonnet-4-6","content":[{}],"stop_reason":"tool_use","stop_sequence":null,"usage":{USAGE_AT_START}}}"#,
         calls.join(",")
+    )
+}
+
+/// The answer to a request of this sign, which is in every part of it.
+pub fn signed(sign: &str) -> String {
+    let text = format!(r#"{{"type":"text","text":"{sign} {sign}"}}"#);
+    signed_message(sign, &text, "end_turn")
+}
+
+/// The answer that starts agents for a request of this sign.
+pub fn signed_fan_out(sign: &str) -> String {
+    let call = |number: usize| {
+        let input = serde_json::json!({"description": sign, "prompt": signed_directive(sign, number)});
+        format!(r#"{{"type":"tool_use","id":"toolu_{sign}-{number}","name":"Agent","input":{input}}}"#)
+    };
+    let calls: Vec<String> = (1..=SIGNED_CHILDREN).map(call).collect();
+    signed_message(sign, &calls.join(","), "tool_use")
+}
+
+/// What the agent of this number is told.
+pub fn signed_directive(sign: &str, number: usize) -> String {
+    format!(
+        "{sign}: read part {number} of the project with care, and report in a few words what you found there."
+    )
+}
+
+fn signed_message(sign: &str, content: &str, stop_reason: &str) -> String {
+    format!(
+        r#"{{"id":"msg_{sign}","type":"message","role":"assistant","model":"claude-sonnet-4-6","content":[{content}],"stop_reason":"{stop_reason}","stop_sequence":null,"usage":{USAGE_OF_A_READER}}}"#
     )
 }
 

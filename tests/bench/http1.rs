@@ -30,6 +30,10 @@ pub enum Framing {
 }
 
 impl Head {
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
     pub fn first_line(&self) -> &str {
         self.0.lines().next().unwrap_or_default()
     }

@@ -285,6 +285,15 @@ impl Client {
         Ok((first.unwrap_or(last), last))
     }
 
+    /// One request and its whole answer.
+    pub fn ask(&mut self, request: &[u8]) -> io::Result<Vec<u8>> {
+        self.send(request)?;
+        let framing = self.answer_framing()?;
+        let mut answer = Vec::new();
+        self.reader.body(framing, |piece| answer.extend_from_slice(piece))?;
+        Ok(answer)
+    }
+
     pub fn send(&mut self, request: &[u8]) -> io::Result<()> {
         self.stream.write_all(request)
     }

@@ -27,6 +27,8 @@ mod limits;
 mod report;
 mod table;
 mod soak;
+mod signs;
+mod hostile;
 mod sim;
 mod job;
 mod load;

@@ -4,7 +4,7 @@
 //! fast. Its parent drives it over standard input, one word per line, and ends it by closing that pipe:
 //!
 //! ```text
-//! → counts     ← {"arrivals":1200,"body_bytes":28800000,"damaged":0,"forked":0,"answering":0}
+//! → counts     ← {"arrivals":1200,"body_bytes":28800000,"damaged":0,"foreign":0,"forked":0,"answering":0}
 //! → release    ← (nothing; idle streams go on to their end)
 //! ```
 
@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::answers::{self, Answer};
+use crate::answers::{self, Answer, SIGNED_CHILDREN};
 use crate::bodies::CHILDREN;
 use crate::http1::{Framing, Head, Reader, broken};
-use crate::{Fallible, say};
+use crate::{Fallible, say, signs};
 
 /// Small stacks, since 500 idle streams are 500 threads here and twice that while arms change.
 const STACK_BYTES: usize = 128 * 1024;
@@ -38,6 +38,8 @@ pub struct Counts {
     pub body_bytes: u64,
     /// Bodies whose digest was not the one that the client announced in `x-bench-digest`.
     pub damaged: u64,
+    /// Requests with a sign of somebody else in them.
+    pub foreign: u64,
     /// Children that came on their parent's prefix.
     pub forked: u64,
     /// Requests being answered at this moment.
@@ -49,6 +51,7 @@ struct State {
     arrivals: AtomicU64,
     body_bytes: AtomicU64,
     damaged: AtomicU64,
+    foreign: AtomicU64,
     forked: AtomicU64,
     answering: AtomicU64,
     releases: Mutex<u64>,
@@ -88,6 +91,7 @@ impl State {
             arrivals: self.arrivals.load(SeqCst),
             body_bytes: self.body_bytes.load(SeqCst),
             damaged: self.damaged.load(SeqCst),
+            foreign: self.foreign.load(SeqCst),
             forked: self.forked.load(SeqCst),
             answering: self.answering.load(SeqCst),
         }
@@ -115,6 +119,17 @@ fn serve(state: &State, stream: &TcpStream) -> io::Result<()> {
         let framing = head.framing(Framing::Length(0))?;
         let wanted = head.header("x-bench-answer").and_then(Answer::named).unwrap_or(Answer::Json);
         let length = match head.header("x-bench-digest") {
+            None if matches!(wanted, Answer::Signed | Answer::SignedFanOut) => {
+                let mut body = Vec::new();
+                let length = reader.body(framing, |piece| body.extend_from_slice(piece))?;
+                let sign = sign_of(&head);
+                let is_foreign =
+                    signs::is_foreign(sign, head.text().as_bytes()) || signs::is_foreign(sign, &body);
+                state.foreign.fetch_add(u64::from(is_foreign), SeqCst);
+                let results = memchr::memmem::find_iter(&body, PLACEHOLDER).count();
+                state.forked.fetch_add(u64::from(results == SIGNED_CHILDREN), SeqCst);
+                length
+            }
             None if wanted == Answer::Forked => {
                 let mut body = Vec::new();
                 let length = reader.body(framing, |piece| body.extend_from_slice(piece))?;
@@ -141,12 +156,18 @@ fn serve(state: &State, stream: &TcpStream) -> io::Result<()> {
             Answer::Json => whole(answers::json(), stream),
             Answer::Forked => whole(answers::forked(), stream),
             Answer::FanOut => whole(&answers::fan_out(number), stream),
+            Answer::Signed => whole(&answers::signed(sign_of(&head)), stream),
+            Answer::SignedFanOut => whole(&answers::signed_fan_out(sign_of(&head)), stream),
             _ => events(state, &head, wanted, stream),
         };
         state.answering.fetch_sub(1, SeqCst);
         answered?;
     }
     Ok(())
+}
+
+fn sign_of(head: &Head) -> &str {
+    head.header(signs::HEADER).unwrap_or_default()
 }
 
 fn whole(body: &str, mut stream: &TcpStream) -> io::Result<()> {

@@ -104,6 +104,12 @@ pub struct SoakOptions {
     /// How long the load is held
     #[arg(long, default_value_t = 10.0)]
     pub minutes: f64,
+    /// End earlier, once so many requests were answered
+    #[arg(long, value_name = "N")]
+    pub requests: Option<u64>,
+    /// Pause of each client between two requests, milliseconds; large ones pause longer, and tenants with signs send fifty between two pauses
+    #[arg(long, default_value_t = 10, value_name = "MS")]
+    pub pause_ms: u64,
     /// The arm that carries it
     #[arg(long, default_value = OBSERVE)]
     pub arm: String,

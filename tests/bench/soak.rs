@@ -1,9 +1,10 @@
 //! A steady mixed load for minutes, for faults that a short run cannot show.
 //!
 //! Conversations of three sizes, streams, clients that leave in the middle of an answer or of their own
-//! body, and uploads far larger than any body that may be collected. It fails when resident memory or
-//! open files keep growing, when an answer or an uploaded body differs by a byte, or when upstream calls
-//! go on after their clients left.
+//! body, uploads far larger than any body that may be collected, a thousand tenants whose every byte is signed
+//! (`signs`), and clients that mean no good (`hostile`). It fails when resident memory or open files keep
+//! growing, when an answer or an uploaded body differs by a byte, when anybody sees a byte of another tenant, or
+//! when upstream calls go on after their clients left.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -14,17 +15,21 @@ use crate::answers::Answer;
 use crate::arms::{self, Binaries, Running};
 use crate::bodies::{Bodies, Conversation, Script};
 use crate::children::Worker;
+use crate::hostile::{Hostile, Means};
+use crate::http1::broken;
 use crate::load::Client;
 use crate::mock::Counts;
 use crate::options::SoakOptions;
 use crate::procfs::{self, Memory};
 use crate::scenario::KB;
+use crate::signs::{Exchange, Signed};
 use crate::stats::Spread;
 use crate::{Fallible, temporary_folder};
 
 const SAMPLE_EVERY: Duration = Duration::from_millis(500);
-/// Pause of each client between two requests, so that the load stays steady and the machine usable.
-const BETWEEN_REQUESTS: Duration = Duration::from_millis(10);
+/// Tenants with signs, and the requests that one of their clients sends between two pauses.
+const TENANTS: u64 = 1_000;
+const SIGNED_AT_ONCE: usize = 50;
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// Cancelled calls must be gone by then.
 const QUIET_MAX: Duration = Duration::from_secs(10);
@@ -42,6 +47,8 @@ enum Kind {
     LeavesAnswer,
     LeavesUpload,
     Uploads,
+    Signed,
+    Hostile(Means),
 }
 
 const CLIENTS: &[Kind] = &[
@@ -49,17 +56,64 @@ const CLIENTS: &[Kind] = &[
     Kind::Talks { body_bytes: 200 * KB, bodies: Bodies::Drifting },
     Kind::Talks { body_bytes: 200 * KB, bodies: Bodies::Fresh },
     Kind::Talks { body_bytes: 1_000 * KB, bodies: Bodies::Growing },
+    Kind::Talks { body_bytes: 1_000 * KB, bodies: Bodies::Shifting },
     Kind::Streams { body_bytes: 24 * KB },
     Kind::Streams { body_bytes: 200 * KB },
     Kind::LeavesAnswer,
     Kind::LeavesUpload,
     Kind::Uploads,
+    Kind::Signed,
+    Kind::Signed,
+    Kind::Signed,
+    Kind::Signed,
+    Kind::Hostile(Means::Silence),
+    Kind::Hostile(Means::Trickle),
+    Kind::Hostile(Means::Invented),
+    Kind::Hostile(Means::Mangled),
 ];
+
+impl Kind {
+    /// The pauses of a client after a request: the larger what it sends, the longer.
+    fn pauses(self) -> u32 {
+        match self {
+            Kind::Uploads => 20,
+            Kind::Talks { body_bytes, .. } => 1 + (body_bytes / (200 * KB)) as u32,
+            _ => 1,
+        }
+    }
+}
+
+/// What all clients of a run share.
+struct Shared<'r> {
+    arm: &'r Running,
+    deadline: Instant,
+    /// Answers after which it is over.
+    requests: u64,
+    pause: Duration,
+    tally: Tally,
+}
+
+impl Shared<'_> {
+    fn is_over(&self) -> bool {
+        let failed = self.tally.failures.lock().unwrap().len() >= FAILURES_KEPT;
+        failed || Instant::now() >= self.deadline || self.tally.finished.load(Relaxed) >= self.requests
+    }
+
+    fn number(&self) -> u64 {
+        self.tally.nonce.fetch_add(1, Relaxed)
+    }
+
+    fn failed(&self, kind: Kind, error: impl std::fmt::Display) {
+        self.tally.failures.lock().unwrap().push(format!("{kind:?}: {error}"));
+    }
+}
 
 #[derive(Default)]
 struct Tally {
     finished: AtomicU64,
     left: AtomicU64,
+    signed: AtomicU64,
+    attempts: AtomicU64,
     nonce: AtomicU64,
     failures: Mutex<Vec<String>>,
 }
@@ -74,32 +128,42 @@ pub fn run(options: &SoakOptions) -> Fallible<bool> {
     let watched = arm.child.as_ref().map_or(mock.pid(), crate::children::Child::pid);
     let files_at_start = procfs::open_files(watched);
 
-    let tally = Tally::default();
-    let deadline = Instant::now() + Duration::from_secs_f64(options.minutes * 60.0);
+    let shared = Shared {
+        arm: &arm,
+        deadline: Instant::now() + Duration::from_secs_f64(options.minutes * 60.0),
+        requests: options.requests.unwrap_or(u64::MAX),
+        pause: Duration::from_millis(options.pause_ms),
+        tally: Tally::default(),
+    };
+    let started = Instant::now();
     let mut memory_kb = Vec::new();
     let mut files = Vec::new();
     std::thread::scope(|scope| {
         for kind in CLIENTS {
-            scope.spawn(|| client(*kind, &arm, deadline, &tally));
+            scope.spawn(|| client(*kind, &shared));
         }
-        while Instant::now() < deadline {
+        while !shared.is_over() {
             std::thread::sleep(SAMPLE_EVERY);
             memory_kb.push(Memory::of_tree(watched).now_kb as f64);
             files.push(procfs::open_files(watched) as f64);
-            report_progress(&tally, deadline, &memory_kb, &files);
+            report_progress(&shared, &memory_kb, &files);
         }
     });
+    let minutes = started.elapsed().as_secs_f64() / 60.0;
+    let tally = shared.tally;
 
     let mut failures = tally.failures.into_inner()?;
     failures.extend(quiet_again(&mut mock, watched, files_at_start)?);
     failures.extend(growth("resident memory, KB", &memory_kb, MEMORY_NOISE_KB));
     failures.extend(growth("open files", &files, FILES_NOISE));
     println!(
-        "{}: {} requests answered to the byte, {} clients left early, {:.1} minutes",
+        "{}: {} requests answered to the byte, {} of them of {TENANTS} tenants with signs, {} clients left early, \
+         {} hostile attempts, {minutes:.1} minutes",
         arm.name,
         tally.finished.into_inner(),
+        tally.signed.into_inner(),
         tally.left.into_inner(),
-        options.minutes
+        tally.attempts.into_inner(),
     );
     print_spread("resident memory, MB", &memory_kb, 1024.0);
     print_spread("open files", &files, 1.0);
@@ -109,22 +173,31 @@ pub fn run(options: &SoakOptions) -> Fallible<bool> {
     Ok(failures.is_empty())
 }
 
-fn client(kind: Kind, arm: &Running, deadline: Instant, tally: &Tally) {
+fn client(kind: Kind, shared: &Shared<'_>) {
+    match kind {
+        Kind::Signed => signed(kind, shared),
+        Kind::Hostile(means) => hostile(kind, means, shared),
+        _ => ordinary(kind, shared),
+    }
+}
+
+fn ordinary(kind: Kind, shared: &Shared<'_>) {
     let mut open = None;
+    let (arm, tally) = (shared.arm, &shared.tally);
     let target = arm.address;
-    let mut parts = Parts::new(kind, tally.nonce.fetch_add(1, Relaxed));
-    while Instant::now() < deadline && tally.failures.lock().unwrap().len() < FAILURES_KEPT {
-        let request = parts.request(arm, tally.nonce.fetch_add(1, Relaxed));
+    let mut parts = Parts::new(kind, shared.number());
+    while !shared.is_over() {
+        let request = parts.request(arm, shared.number());
         let outcome = match kind {
-            Kind::Talks { .. } | Kind::Uploads => answered(&mut open, target, &request, Answer::Json),
             Kind::Streams { .. } => answered(&mut open, target, &request, Answer::Sse),
             Kind::LeavesAnswer => leave_answer(target, &request),
             Kind::LeavesUpload => leave_upload(target, &request),
+            _ => answered(&mut open, target, &request, Answer::Json),
         };
         match (outcome, kind) {
             (Err(error), _) => {
                 open = None;
-                tally.failures.lock().unwrap().push(format!("{kind:?}: {error}"));
+                shared.failed(kind, error);
             }
             (Ok(()), Kind::LeavesAnswer | Kind::LeavesUpload) => {
                 tally.left.fetch_add(1, Relaxed);
@@ -133,7 +206,54 @@ fn client(kind: Kind, arm: &Running, deadline: Instant, tally: &Tally) {
                 tally.finished.fetch_add(1, Relaxed);
             }
         }
-        std::thread::sleep(BETWEEN_REQUESTS);
+        std::thread::sleep(shared.pause * kind.pauses());
+    }
+}
+
+/// Conversations of one tenant after the other, on one connection for all of them.
+fn signed(kind: Kind, shared: &Shared<'_>) {
+    let mut open = None;
+    let mut since_pause = 0;
+    while !shared.is_over() {
+        let number = shared.number();
+        let mut conversation = Signed::new(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % TENANTS, number);
+        while let Some(exchange) = conversation.next(shared.arm.address) {
+            if let Err(error) = says_so(&mut open, shared.arm.address, &exchange) {
+                open = None;
+                shared.failed(kind, error);
+                break;
+            }
+            shared.tally.finished.fetch_add(1, Relaxed);
+            shared.tally.signed.fetch_add(1, Relaxed);
+            since_pause += 1;
+        }
+        if since_pause >= SIGNED_AT_ONCE {
+            since_pause = 0;
+            std::thread::sleep(shared.pause);
+        }
+    }
+}
+
+fn says_so(open: &mut Option<Client>, target: SocketAddr, exchange: &Exchange) -> std::io::Result<()> {
+    if open.is_none() {
+        *open = Some(Client::connect(target, ANSWER_MAX)?);
+    }
+    let Some(client) = open.as_mut() else { return Ok(()) };
+    let answer = client.ask(&exchange.request)?;
+    if answer == exchange.answer.as_bytes() {
+        return Ok(());
+    }
+    Err(broken(&format!("{:?} instead of {:?}", String::from_utf8_lossy(&answer), exchange.answer)))
+}
+
+fn hostile(kind: Kind, means: Means, shared: &Shared<'_>) {
+    let mut client = Hostile::new(means, shared.number());
+    while !shared.is_over() {
+        if let Err(error) = client.attempt(shared.arm.address, shared.number()) {
+            shared.failed(kind, error);
+        }
+        shared.tally.attempts.fetch_add(1, Relaxed);
+        std::thread::sleep(shared.pause);
     }
 }
 
@@ -182,7 +302,7 @@ impl Parts {
             // Slow enough that the client is gone long before the end.
             Kind::LeavesAnswer => messages(24 * KB, Bodies::Plain, Answer::Sse, 2_000),
             Kind::LeavesUpload => messages(200 * KB, Bodies::Plain, Answer::Json, 0),
-            Kind::Uploads => Parts::File((0..UPLOAD_BYTES).map(|at| (at * 31 % 251) as u8).collect()),
+            _ => Parts::File((0..UPLOAD_BYTES).map(|at| (at * 31 % 251) as u8).collect()),
         }
     }
 
@@ -230,6 +350,9 @@ fn quiet_again(mock: &mut Worker, watched: u32, files_at_start: usize) -> Fallib
         if counts.damaged > 0 {
             failures.push(format!("{} bodies arrived altered", counts.damaged));
         }
+        if counts.foreign > 0 {
+            failures.push(format!("{} requests arrived with a sign of somebody else", counts.foreign));
+        }
         if counts.answering > 0 {
             failures.push(format!("{} upstream calls go on without clients", counts.answering));
         }
@@ -237,6 +360,7 @@ fn quiet_again(mock: &mut Worker, watched: u32, files_at_start: usize) -> Fallib
             failures.push(format!("{files} files open without clients, {files_at_start} at start"));
         }
         if failures.is_empty() || asked.elapsed() > QUIET_MAX {
+            println!("  children on their parent's prefix: {}", counts.forked);
             return Ok(failures);
         }
         std::thread::sleep(SAMPLE_EVERY);
@@ -256,15 +380,16 @@ fn growth(what: &str, samples: &[f64], noise: f64) -> Option<String> {
         .then(|| format!("{what} keeps growing, quarter by quarter: {medians:.0?}"))
 }
 
-fn report_progress(tally: &Tally, deadline: Instant, memory_kb: &[f64], files: &[f64]) {
+fn report_progress(shared: &Shared<'_>, memory_kb: &[f64], files: &[f64]) {
     /// A line about every ten seconds.
     const SAMPLES_PER_LINE: usize = 20;
     if memory_kb.len() % SAMPLES_PER_LINE != 1 {
         return;
     }
+    let tally = &shared.tally;
     eprintln!(
         "{} s left: {} answered, {} left early, {:.1} MB, {:.0} files, {} failures",
-        deadline.saturating_duration_since(Instant::now()).as_secs(),
+        shared.deadline.saturating_duration_since(Instant::now()).as_secs(),
         tally.finished.load(Relaxed),
         tally.left.load(Relaxed),
         memory_kb.last().unwrap_or(&0.0) / 1024.0,
