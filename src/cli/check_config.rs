@@ -86,7 +86,9 @@ fn toml(loaded: &Loaded) -> String {
 
 fn comment(setting: &Setting) -> String {
     match setting.value {
-        ShownValue::Masked => format!("{}; a secret, refused if fed back masked", setting.origin),
+        ShownValue::Masked | ShownValue::PartlyMasked(_) => {
+            format!("{}; a secret, refused if fed back masked", setting.origin)
+        }
         _ => setting.origin.to_string(),
     }
 }

@@ -10,6 +10,7 @@ pub mod run;
 pub mod serve;
 pub mod sim;
 mod start;
+mod records;
 mod progress;
 mod own_sums;
 mod logging;

@@ -12,6 +12,7 @@ use crate::admin::{self, Hosts, token::Token};
 use crate::config::{Config, Drain, Loaded, Mode, Overrides};
 use crate::proxy::files;
 use crate::proxy::live::Live;
+use crate::store::records;
 
 use super::reload::{ConfigSource, Reloader};
 use super::start::{self, ServerTask};
@@ -66,6 +67,14 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: ConfigSource) -> Re
     // Signals count from here on, so that none that comes while we start is lost.
     let mut signals = ServeSignals::new()?;
     let listeners = Listeners::bind(&config).await?;
+    if let Some(options) = super::records::options(&config)?
+        && let Err(error) = records::open(options).await
+    {
+        tracing::warn!(
+            error = error.as_str(),
+            "the store cannot be used; forkpoint remembers in memory alone"
+        );
+    }
     let (proxy, metrics) = start::proxy(config.clone(), prices)?;
     let sinks = proxy.sinks().clone();
     announce(&config, &listeners);

@@ -95,6 +95,13 @@ impl Default for Store {
         let fanout = fanout::Rules::default();
         Store {
             kind: StoreKind::Memory,
+            path: None,
+            url: None,
+            key: Secret::default(),
+            key_file: None,
+            deadline: Duration::from_millis(50),
+            lock_wait: Duration::from_secs(10),
+            max_age: Duration::from_secs(7 * 24 * 3600),
             max_bytes: 256 * MIB,
             tenant_share: 0.25,
             recent_bytes: 64 * MIB,

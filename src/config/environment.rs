@@ -157,7 +157,7 @@ mod tests {
             assert!(!found.problems[0].to_string().contains("hunter2"));
         }
         assert!(found(&[("FORKPOINT___", "")]).problems[0].hint.starts_with("unset it"));
-        assert!(found(&[("FORKPOINT_STORE__URL", "1")]).problems[0].message.contains("not built"));
+        assert!(found(&[("FORKPOINT_PRIVACY__EXCERPTS", "1")]).problems[0].message.contains("not built"));
     }
 
     #[test]

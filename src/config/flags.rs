@@ -41,7 +41,7 @@ pub struct Overrides {
     /// Key: server.mode. Environment: FORKPOINT_MODE.
     #[arg(long, value_name = "MODE", value_parser = WordsOf("server.mode"), hide_possible_values = true)]
     pub mode: Option<String>,
-    /// Where to remember: memory
+    /// Where to remember: memory, file or redis
     ///
     /// Key: store.kind. Environment: FORKPOINT_STORE.
     #[arg(long, value_name = "KIND", value_parser = WordsOf("store.kind"), hide_possible_values = true)]

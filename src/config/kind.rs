@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::parse::{self, masked_url, size_text};
 use super::problem::{Complaint, quoted};
-use super::types::{Config, MASK, Secret, Selector};
+use super::types::{Config, MASK, Secret, Selector, StoreUrl};
 
 /// Returns a field of the configuration.
 type FieldOf<T> = fn(&mut Config) -> &mut T;
@@ -40,6 +40,8 @@ pub enum KeyKind {
     Url(FieldOf<http::Uri>),
     /// A URL, or "" for none.
     OptionalUrl(FieldOf<Option<http::Uri>>),
+    /// The URL of a store, or "" for none.
+    StoreUrl(FieldOf<Option<StoreUrl>>),
     Secret(FieldOf<Secret>),
     /// A path, or "" for none.
     OptionalPath(FieldOf<Option<PathBuf>>),
@@ -89,6 +91,8 @@ pub enum ShownValue {
     List(Vec<String>),
     /// A secret that is set. One that is not set is an empty text.
     Masked,
+    /// A text with a secret in it, masked.
+    PartlyMasked(String),
 }
 
 impl KeyKind {
@@ -113,6 +117,10 @@ impl KeyKind {
             KeyKind::OptionalUrl(slot) => {
                 let text = self.text(given)?;
                 *slot(config) = if text.is_empty() { None } else { Some(parse::url(text)?) };
+            }
+            KeyKind::StoreUrl(slot) => {
+                let text = self.text(given)?;
+                *slot(config) = if text.is_empty() { None } else { Some(parse::store_url(text)?) };
             }
             KeyKind::Secret(slot) => *slot(config) = parse::secret(self.text(given)?)?,
             KeyKind::OptionalPath(slot) => {
@@ -156,6 +164,11 @@ impl KeyKind {
                     url.map(|url| url.to_string().trim_end_matches('/').to_owned()).unwrap_or_default(),
                 )
             }
+            KeyKind::StoreUrl(slot) => match slot(config) {
+                Some(url) if url.to_string() == url.reveal() => ShownValue::Text(url.to_string()),
+                Some(url) => ShownValue::PartlyMasked(url.to_string()),
+                None => ShownValue::Text(String::new()),
+            },
             KeyKind::Secret(slot) if slot(config).is_empty() => ShownValue::Text(String::new()),
             KeyKind::Secret(_) => ShownValue::Masked,
             KeyKind::OptionalPath(slot) => {
@@ -181,10 +194,13 @@ impl KeyKind {
     pub(super) fn quote(&self, given: &Given) -> String {
         match (self, given) {
             (KeyKind::Secret(_), _) => MASK.to_owned(),
-            (KeyKind::Url(_) | KeyKind::OptionalUrl(_), Given::Text(text) | Given::Word(text)) => {
-                quoted(&masked_url(text))
+            (
+                KeyKind::Url(_) | KeyKind::OptionalUrl(_) | KeyKind::StoreUrl(_),
+                Given::Text(text) | Given::Word(text),
+            ) => quoted(&masked_url(text)),
+            (KeyKind::Url(_) | KeyKind::OptionalUrl(_) | KeyKind::StoreUrl(_), Given::List(_)) => {
+                "[…]".to_owned()
             }
-            (KeyKind::Url(_) | KeyKind::OptionalUrl(_), Given::List(_)) => "[…]".to_owned(),
             (_, given) => given.quote(),
         }
     }
@@ -202,6 +218,7 @@ impl KeyKind {
             }
             KeyKind::Url(_) => "an http or https URL, in quotes".to_owned(),
             KeyKind::OptionalUrl(_) => "an http or https URL, in quotes, or \"\" for none".to_owned(),
+            KeyKind::StoreUrl(_) => "a redis or rediss URL, in quotes, or \"\" for none".to_owned(),
             KeyKind::Secret(_) => "a text in quotes".to_owned(),
             KeyKind::OptionalPath(_) => "a path in quotes, or \"\" for none".to_owned(),
             KeyKind::Selector(_) => {
@@ -379,6 +396,7 @@ impl ShownValue {
                 format!("[{}]", items.join(", "))
             }
             ShownValue::Masked => toml_text(MASK),
+            ShownValue::PartlyMasked(text) => toml_text(text),
         }
     }
 
@@ -388,7 +406,7 @@ impl ShownValue {
             ShownValue::Switch(value) => (*value).into(),
             ShownValue::Integer(number) | ShownValue::Bytes(number) => (*number).into(),
             ShownValue::Fraction(number) => (*number).into(),
-            ShownValue::Text(text) => text.as_str().into(),
+            ShownValue::Text(text) | ShownValue::PartlyMasked(text) => text.as_str().into(),
             ShownValue::List(items) => items.clone().into(),
             ShownValue::Masked => MASK.into(),
         }

@@ -19,15 +19,9 @@ enum Absence {
     ReplacedBy(&'static str),
 }
 
-const MEMORY: &str = "remove it; this version remembers in memory only, and has nothing to set here";
-
 static ABSENT: &[AbsentOption] = &[
     not_built("policy", "remove it; in this version all requests are treated alike"),
     not_built("privacy", "remove it; this version never shows prompt text"),
-    not_built("store.path", MEMORY),
-    not_built("store.url", MEMORY),
-    not_built("store.key", MEMORY),
-    not_built("store.deadline_ms", MEMORY),
     AbsentOption {
         path: "fork.prefer",
         why: Absence::ReplacedBy("fork.context_premium"),

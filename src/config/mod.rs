@@ -51,8 +51,8 @@ pub use problem::{Problem, Problems, ValueOrigin};
 pub use reload::Reload;
 pub use types::{
     Admin, Bodies, CanonicalConfig, Config, Drain, Fork, Gate, GateScope, Identity, Limits, Log, LogFormat,
-    MASK, OAuth, PriceTable, Profile, Record, Secret, Selector, Server, Store, StoreKind, TraceConfig,
-    Upstream, Volatile,
+    MASK, OAuth, PriceTable, Profile, Record, Secret, Selector, Server, Store, StoreKind, StoreUrl,
+    TraceConfig, Upstream, Volatile,
 };
 
 use crate::engine::cache::prices::Prices;

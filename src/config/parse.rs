@@ -12,7 +12,7 @@
 use std::net::SocketAddr;
 
 use super::problem::{Complaint, quoted};
-use super::types::{MASK, Secret, Selector};
+use super::types::{MASK, Secret, Selector, StoreUrl};
 
 /// Parses an IP address with a port.
 pub(super) fn address(text: &str) -> Result<SocketAddr, Complaint> {
@@ -62,6 +62,46 @@ pub(super) fn url(text: &str) -> Result<http::Uri, Complaint> {
         return Err(Complaint::new("a URL without a usable host and port", example));
     }
     Ok(uri)
+}
+
+/// Parses the URL of a Redis server, or of some of a cluster.
+pub(super) fn store_url(text: &str) -> Result<StoreUrl, Complaint> {
+    let example = "write it like redis://:PASSWORD@redis.example:6379/0, or rediss://… for TLS; of a cluster name one \
+                   server or several, with commas between them";
+    let refuse = |why: &str| Err(Complaint::new(why, example));
+    let Some((scheme, rest)) = text.split_once("://") else { return refuse("not a redis or rediss URL") };
+    let scheme = scheme.to_ascii_lowercase();
+    if !matches!(scheme.as_str(), "redis" | "rediss") {
+        return refuse("not a redis or rediss URL");
+    }
+    let (login, place) = rest.rsplit_once('@').unwrap_or(("", rest));
+    if login.split(':').any(|part| part == MASK) {
+        return Err(Complaint::new(
+            "this is the mask that check-config prints, not the password itself",
+            "put the password here, or remove the line and set its environment variable",
+        ));
+    }
+    if login.contains(['/', '?', '#']) || text.contains(char::is_whitespace) {
+        return refuse("not a valid URL; write /, ?, # and spaces in a password as %2F, %3F, %23 and %20");
+    }
+    let (hosts, database) = place.split_once('/').unwrap_or((place, ""));
+    if place.contains(['?', '#']) || !database.bytes().all(|byte| byte.is_ascii_digit()) {
+        return refuse("a URL with more than a database number behind its host");
+    }
+    if !hosts.split(',').all(is_host) {
+        return refuse("a URL without a usable host and port");
+    }
+    Ok(StoreUrl::new(format!("{scheme}://{rest}")))
+}
+
+/// Returns true for a host with a port or without one.
+fn is_host(text: &str) -> bool {
+    let Ok(authority) = text.parse::<http::uri::Authority>() else { return false };
+    let has_usable_port = match text.get(authority.host().len()..) {
+        None | Some("") => true,
+        Some(_) => authority.port_u16().is_some_and(|port| port > 0),
+    };
+    !authority.host().is_empty() && has_usable_port
 }
 
 /// Returns a URL in a form that messages may show: whatever may be a credential is masked, even in a broken URL.
@@ -240,6 +280,34 @@ mod tests {
         ] {
             assert_eq!(masked_url(given), shown, "{given}");
         }
+    }
+
+    #[test]
+    fn the_url_of_a_store_names_hosts_a_login_and_a_database_and_nothing_else() {
+        for good in [
+            "redis://127.0.0.1",
+            "rediss://h:6380/3",
+            "redis://:hunter2@h:1",
+            "redis://u:p%2Fw@a:1,b:2,[::1]:3",
+            "redis://u:p@w@h",
+        ] {
+            assert_eq!(store_url(good).unwrap().reveal(), good);
+            assert!(!format!("{:?}", store_url(good).unwrap()).contains("hunter2"));
+        }
+        assert_eq!(store_url("REDIS://h").unwrap().reveal(), "redis://h");
+        for (bad, message) in [
+            ("h:6379", "not a redis or rediss URL"),
+            ("http://h", "not a redis or rediss URL"),
+            ("redis://", "a URL without a usable host and port"),
+            ("redis://h:0", "a URL without a usable host and port"),
+            ("redis://a,,b", "a URL without a usable host and port"),
+            ("redis://h/x", "a URL with more than a database number behind its host"),
+            ("redis://h?a=b", "a URL with more than a database number behind its host"),
+            ("redis://MASKED@h", "this is the mask that check-config prints, not the password itself"),
+        ] {
+            assert_eq!(store_url(bad).unwrap_err().message, message, "{bad}");
+        }
+        assert!(store_url("redis://:a/b@h").unwrap_err().message.starts_with("not a valid URL"));
     }
 
     #[test]

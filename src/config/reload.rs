@@ -52,6 +52,7 @@ impl Config {
 fn differing(one: &Config, other: &Config) -> Vec<&'static str> {
     let differs = |kind: &KeyKind| match kind {
         KeyKind::Secret(slot) => *slot(&mut one.clone()) != *slot(&mut other.clone()),
+        KeyKind::StoreUrl(slot) => *slot(&mut one.clone()) != *slot(&mut other.clone()),
         kind => kind.show(one) != kind.show(other),
     };
     KEYS.iter().filter(|key| differs(&key.kind)).map(|key| key.path).collect()

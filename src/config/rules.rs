@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::Loaded;
 use super::keys::ConfigKey;
 use super::problem::{Complaint, Problem};
+use super::types::StoreKind;
 
 /// Returns the problems of values that do not go together. The keys in `broken` have no valid value.
 pub(super) fn check(loaded: &Loaded, broken: &BTreeSet<&str>) -> Vec<Problem> {
@@ -20,6 +21,8 @@ pub(super) fn check(loaded: &Loaded, broken: &BTreeSet<&str>) -> Vec<Problem> {
     problems.extend(rules.upstream_is_elsewhere());
     problems.extend(rules.one_body_can_be_held());
     problems.extend(rules.a_match_has_a_file());
+    problems.extend(rules.redis_has_a_server());
+    problems.extend(rules.there_is_one_key());
     problems
 }
 
@@ -99,6 +102,34 @@ impl CrossChecks<'_> {
         let complaint = Complaint::new(
             format!("nothing is recorded: {}", self.with_origin(other)),
             "name a file in record.file; what matches goes to the same name with .match behind it",
+        );
+        Some(self.pair(path, other, complaint))
+    }
+
+    fn redis_has_a_server(&self) -> Option<Problem> {
+        let (path, other) = ("store.kind", "store.url");
+        let store = &self.loaded.config.store;
+        let known = !self.broken.contains(path) && !self.broken.contains(other);
+        if !known || store.kind != StoreKind::Redis || store.url.is_some() {
+            return None;
+        }
+        let complaint = Complaint::new(
+            format!("it is not said where: {}", self.with_origin(other)),
+            "set store.url (FORKPOINT_STORE__URL) to a server, such as redis://127.0.0.1:6379",
+        );
+        Some(self.pair(path, other, complaint))
+    }
+
+    fn there_is_one_key(&self) -> Option<Problem> {
+        let (path, other) = ("store.key_file", "store.key");
+        let store = &self.loaded.config.store;
+        let known = !self.broken.contains(path) && !self.broken.contains(other);
+        if !known || store.key_file.is_none() || store.key.is_empty() {
+            return None;
+        }
+        let complaint = Complaint::new(
+            format!("there is a key already: {}", self.with_origin(other)),
+            "remove one of store.key and store.key_file",
         );
         Some(self.pair(path, other, complaint))
     }

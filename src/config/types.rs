@@ -137,6 +137,20 @@ shown_enums! {
 #[derive(Clone, Debug)]
 pub struct Store {
     pub kind: StoreKind,
+    /// The folder of the `file` store; `None` for the user's state folder.
+    pub path: Option<PathBuf>,
+    /// The server of the `redis` store.
+    pub url: Option<StoreUrl>,
+    /// The key that the external stores encrypt with, if it is set.
+    pub key: Secret,
+    /// The file with that key.
+    pub key_file: Option<PathBuf>,
+    /// The longest time that a request waits for the store, and that a call to the store takes.
+    pub deadline: Duration,
+    /// The longest time that a start waits for a folder that another process has.
+    pub lock_wait: Duration,
+    /// The longest time that a record is kept after it was written.
+    pub max_age: Duration,
     pub max_bytes: usize,
     /// The share of each limit that one tenant may take.
     pub tenant_share: f64,
@@ -147,8 +161,15 @@ pub struct Store {
 shown_enums! {
     pub enum StoreKind {
         Memory = "memory",
+        File = "file",
+        Redis = "redis",
     }
 }
+
+/// The URL of a Redis server, or of some of a cluster: `redis://[user:password@]host[:port][,host…][/database]`, or
+/// `rediss://` for TLS. The password is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreUrl(String);
 
 #[derive(Clone, Debug, Default)]
 pub struct PriceTable {
@@ -260,6 +281,30 @@ impl Secret {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+impl StoreUrl {
+    /// Takes a URL that was checked.
+    pub(super) fn new(url: String) -> StoreUrl {
+        StoreUrl(url)
+    }
+
+    /// Returns the URL with its password.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&super::parse::masked_url(&self.0))
+    }
+}
+
+impl std::fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
     }
 }
 

@@ -3,9 +3,13 @@
 //! The memory of this process stays what requests work with. A [`RecordStore`] stands behind it: a tenant's records are
 //! read when the tenant is seen first, and written some moments after they have changed, never while a request waits.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+
+use super::seal::Seal;
 
 use crate::engine::records::Change;
 use crate::engine::words::{StoreError, TenantId};
@@ -31,13 +35,66 @@ pub enum Lease {
     Written,
 }
 
+/// How a store is opened.
+#[derive(Debug)]
+pub struct Options {
+    pub place: Place,
+    pub seal: Seal,
+    /// The most bytes of all tenants, as they are kept.
+    pub max_bytes: u64,
+    /// The part of them that one tenant may take.
+    pub tenant_share: f64,
+    /// The longest time that a call takes.
+    pub deadline: Duration,
+    /// The longest time to wait for a folder that another process has.
+    pub lock_wait: Duration,
+    /// The longest time that a record is kept after it was written, whatever its TTL.
+    pub max_age: Duration,
+}
+
+/// Where a store keeps its records.
+#[derive(Clone)]
+pub enum Place {
+    /// A folder of this machine.
+    File(PathBuf),
+    /// The URL of a Redis server, with its password: never shown.
+    Redis(String),
+}
+
+impl Place {
+    /// The name of the store in metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Place::File(_) => "file",
+            Place::Redis(_) => "redis",
+        }
+    }
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::File(path) => f.debug_tuple("File").field(path).finish(),
+            Place::Redis(_) => f.write_str("Redis"),
+        }
+    }
+}
+
+/// Opens a store. One that cannot be opened leaves the process with its memory alone.
+pub async fn open(options: Options) -> Result<Arc<dyn RecordStore>, StoreError> {
+    match options.place {
+        Place::File(_) | Place::Redis(_) => Err(StoreError::Down),
+    }
+}
+
 /// A store that outlives this process.
 ///
 /// # Promises
 ///
 /// - **Isolation**: a tenant sees its own records alone. Its blobs are its own too: equal prompts of two tenants are
 ///   kept twice.
-/// - **Order**: versions of one tenant rise. What was written together is seen together or not at all, unless the
+/// - **Order**: each change takes the next version of its tenant; one that changes nothing may take none. So whoever writes
+///   `n` changes after a version and is told that version and `n` more knows that nobody else has written. What was written together is seen together or not at all, unless the
 ///   records belong to different groups. A write may come back in `changes` of whoever wrote it.
 /// - **Whole records**: a record is returned with all of its blobs, byte for byte, or not at all.
 /// - **Bounds**: a record that does not [fit](crate::engine::records::Record::fits) is refused. A record is gone when its TTL is over, and a

@@ -167,7 +167,20 @@ mod tests {
             snapshots: _,
         } = policy;
         let Gate { scope: _, max_hold: _, min_tokens: _, json_hold: _ } = gate;
-        let Store { kind: _, max_bytes: _, tenant_share: _, recent_bytes: _, child_ttl: _ } = store;
+        let Store {
+            kind: _,
+            path: _,
+            url: _,
+            key: _,
+            key_file: _,
+            deadline: _,
+            lock_wait: _,
+            max_age: _,
+            max_bytes: _,
+            tenant_share: _,
+            recent_bytes: _,
+            child_ttl: _,
+        } = store;
         let PriceTable { file: _ } = prices;
         let Limits {
             body_bytes: _,
@@ -185,7 +198,7 @@ mod tests {
         let TraceConfig { endpoint: _, sample: _, headers_file: _, propagate: _ } = trace;
         let Drain { delay: _, deadline: _ } = drain;
         let Admin { token_file: _, open_metrics: _, subscribers: _ } = admin;
-        assert_eq!(KEYS.len(), 5 + 5 + 4 + 4 + 23 + 4 + 5 + 1 + 9 + 6 + 2 + 4 + 2 + 3);
+        assert_eq!(KEYS.len(), 5 + 5 + 4 + 4 + 23 + 4 + 12 + 1 + 9 + 6 + 2 + 4 + 2 + 3);
     }
 
     #[test]
@@ -211,6 +224,7 @@ mod tests {
             KeyKind::Share(_) | KeyKind::Factor(_) => Some("0.75"),
             KeyKind::Address(_) | KeyKind::OptionalAddress(_) => Some("127.0.0.9:9"),
             KeyKind::Url(_) | KeyKind::OptionalUrl(_) => Some("http://other.example"),
+            KeyKind::StoreUrl(_) => Some("redis://other.example"),
             KeyKind::Secret(_) => Some("hunter2"),
             KeyKind::OptionalPath(_) => Some("other.toml"),
             KeyKind::Selector(_) => Some("tenant:0123abcd"),

@@ -18,7 +18,7 @@ fn an_empty_configuration_runs_and_every_value_is_a_default() {
         let run = check_config(dir.path(), args, &[]);
         assert_eq!(run.code, Some(0), "{}", run.stderr);
         let values: Vec<_> = run.stdout.lines().filter(|line| line.contains(" = ")).collect();
-        assert_eq!(values.len(), 77);
+        assert_eq!(values.len(), 84);
         assert!(values.iter().all(|line| line.ends_with("  # default")), "{}", run.stdout);
     }
 }
@@ -87,6 +87,19 @@ fn a_secret_prints_as_its_mask_and_the_mask_is_refused() {
 }
 
 #[test]
+fn a_store_url_prints_without_its_password_and_is_refused_so() {
+    let env = [("FORKPOINT_STORE__URL", "redis://:hunter2@h:6379/1"), ("FORKPOINT_STORE", "redis")];
+    let run = check_config(Path::new("."), &[], &env);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(run.stdout.contains("\"redis://MASKED@h:6379/1\"") && !run.stdout.contains("hunter2"));
+    assert!(run.stdout.contains("a secret, refused if fed back masked"), "{}", run.stdout);
+    let dir = folder_with(&run.stdout);
+    let run = check_config(dir.path(), &["--config", "f.toml"], &[]);
+    assert_eq!(run.code, Some(64));
+    assert!(run.stderr.contains("this is the mask that check-config prints"), "{}", run.stderr);
+}
+
+#[test]
 fn problems_of_all_layers_are_reported_at_once() {
     let dir = folder_with("[server]\nlisten = 5\n");
     let env = [("FORKPOINT_LIMITS__CONNECTIONS", "many"), ("FORKPOINT_SERVER__MOED", "observe")];
@@ -114,11 +127,11 @@ FORKPOINT_SERVER__MOED: unknown variable
 
 #[test]
 fn machines_get_the_problems_as_json_too() {
-    let run = check_config(Path::new("."), &["--json", "--store", "redis"], &[]);
+    let run = check_config(Path::new("."), &["--json", "--store", "radis"], &[]);
     assert_eq!(run.code, Some(64));
     let problem = &run.json()["problems"][0];
     assert_eq!(problem["origin"], "--store");
-    assert_eq!(problem["subject"], "store.kind = \"redis\"");
+    assert_eq!(problem["subject"], "store.kind = \"radis\"");
 }
 
 #[test]

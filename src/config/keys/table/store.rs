@@ -10,13 +10,61 @@ pub static KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "store.kind",
         kind: KeyKind::Choice(WordChoice {
-            words: &["memory"],
-            later: &["file", "redis"],
+            words: &["memory", "file", "redis"],
+            later: &[],
             get: |config| config.store.kind.as_str(),
-            put: |config, _| config.store.kind = StoreKind::Memory,
+            put: |config, word| {
+                config.store.kind = match word {
+                    "file" => StoreKind::File,
+                    "redis" => StoreKind::Redis,
+                    _ => StoreKind::Memory,
+                }
+            },
         }),
-        meaning: "Where it is remembered: \"memory\" is this process, and forgets at exit.",
-        reason: "the only store of this version, and the one that needs nothing installed",
+        meaning: "Where it is remembered: \"memory\" is this process, and forgets at exit; \"file\" is also a folder of this machine, and survives a restart; \"redis\" is also a Redis or Valkey server, which several processes share. A store that fails is the same as none: nothing is known, and no client notices.",
+        reason: "memory needs nothing installed, and leaves no prompt on a disk that nobody asked for",
+    },
+    ConfigKey {
+        path: "store.path",
+        kind: KeyKind::OptionalPath(|config| &mut config.store.path),
+        meaning: "The folder of the file store. One process has it at a time; it is made if it is not there, and only its user may look into it. \"\" is $STATE_DIRECTORY, else $XDG_STATE_HOME/forkpoint, else ~/.local/state/forkpoint.",
+        reason: "where systemd and the desktop keep what a program may not lose",
+    },
+    ConfigKey {
+        path: "store.url",
+        kind: KeyKind::StoreUrl(|config| &mut config.store.url),
+        meaning: "The server of the redis store: redis://[user:password@]host[:port][/database], or rediss:// for TLS; of a cluster one server or several, with commas between them.",
+        reason: "none, because whoever shares prompts between machines should say where",
+    },
+    ConfigKey {
+        path: "store.key",
+        kind: KeyKind::Secret(|config| &mut config.store.key),
+        meaning: "Encrypts what the file and redis stores hold (AES-256-GCM-SIV): at least 32 random characters, the same for all processes that share a store. What another key wrote is not known any more.",
+        reason: "none, because a key that lies beside what it encrypts protects nobody",
+    },
+    ConfigKey {
+        path: "store.key_file",
+        kind: KeyKind::OptionalPath(|config| &mut config.store.key_file),
+        meaning: "A file with that key, less the white space around it; others on the machine may not read it. Read at the start.",
+        reason: "none; a file of its own is how secrets are mounted",
+    },
+    ConfigKey {
+        path: "store.deadline_ms",
+        kind: KeyKind::Millis(1..=10_000, |config| &mut config.store.deadline),
+        meaning: "The longest that a request waits for the store: once for what is known of its tenant, when this process meets the tenant first, and with redis also when a conversation begins. When the time is over, nothing is known.",
+        reason: "many times what a healthy store needs, and less than anybody notices before a model's first word",
+    },
+    ConfigKey {
+        path: "store.lock_wait_ms",
+        kind: KeyKind::Millis(0..=600_000, |config| &mut config.store.lock_wait),
+        meaning: "The longest that a start waits for a folder that another process has. When the time is over, it begins without the folder, in memory, and says so.",
+        reason: "a process that drains gives its folder up within a second of SIGTERM; the rest is for a slow disk",
+    },
+    ConfigKey {
+        path: "store.max_age_s",
+        kind: KeyKind::Seconds(60..=31_536_000, |config| &mut config.store.max_age),
+        meaning: "The longest that the file and redis stores keep a record after it was written last, whatever it is.",
+        reason: "a week, so that what was learned outlives a weekend; prompts go sooner, by fork.ttl_s and store.child_ttl_s",
     },
     ConfigKey {
         path: "store.max_bytes",
