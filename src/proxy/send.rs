@@ -101,7 +101,8 @@ impl Proxy {
         let body = call.body.read().clone();
         let mut answered = self.unplanned(call, Reason::UnknownThread, exchange).await?;
         if self.thread_refusal(&mut answered.answer).await == Some(ThreadRefusal::Mismatch)
-            && let Some(ThreadField::Continue(id)) = ThreadField::read(&body)
+            && let Ok(anatomy) = Anatomy::read(&body)
+            && let Some(ThreadField::Continue(id)) = ThreadField::read(&body, &anatomy)
             && tenant.is_some_and(|tenant| self.store.tenant(&tenant).look(|state| state.ask_whole(&id)))
         {
             return Err(self.ask_whole(&answered.answer));

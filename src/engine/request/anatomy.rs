@@ -163,7 +163,12 @@ impl Anatomy {
     /// Returns true if the server holds the conversation: it compares the fields of a later turn with those of the
     /// first.
     pub fn is_threaded(&self, body: &[u8]) -> bool {
-        self.member(body, "thread").is_some_and(|value| &body[value.clone()] != b"null")
+        self.thread(body).is_some()
+    }
+
+    /// The value of `thread`, if it has one.
+    pub fn thread(&self, body: &[u8]) -> Option<&Span> {
+        self.member(body, "thread").filter(|value| &body[(*value).clone()] != b"null")
     }
 
     /// `metadata.user_id`, which Claude Code fills with its session. If there are several, all of them: whoever adds one

@@ -3,12 +3,8 @@
 //! A request with `{"type":"create"}` is whole. One with `{"type":"continue","previous_message_id":"msg_…"}` brings only
 //! the messages since that answer; the server has the rest.
 
-use memchr::memmem;
-
+use super::anatomy::Anatomy;
 use super::json;
-
-const NAME: &str = "thread";
-const KEY: &[u8] = b"\"thread\"";
 
 /// What the field `thread` of a request says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,10 +19,8 @@ pub enum ThreadField {
 
 impl ThreadField {
     /// Reads the field; none if it is absent or null.
-    pub fn read(body: &[u8]) -> Option<ThreadField> {
-        // Most requests have none, and within a string the quotes would be escaped.
-        memmem::find(body, KEY)?;
-        let value = json::member(body, 0, NAME).filter(|value| &body[value.clone()] != b"null")?;
+    pub fn read(body: &[u8], anatomy: &Anatomy) -> Option<ThreadField> {
+        let value = anatomy.thread(body)?;
         let member = |name: &str| json::text(body, &json::member(body, value.start, name)?);
         Some(match member("type").as_deref() {
             Some("create") => ThreadField::Create,
@@ -43,9 +37,13 @@ impl ThreadField {
 mod tests {
     use super::*;
 
+    fn field(body: &str) -> Option<ThreadField> {
+        ThreadField::read(body.as_bytes(), &Anatomy::read(body.as_bytes()).unwrap())
+    }
+
     #[test]
     fn the_field_is_read_wherever_it_stands() {
-        let read = |thread: &str| ThreadField::read(format!(r#"{{"messages":[],{thread}}}"#).as_bytes());
+        let read = |thread: &str| field(&format!(r#"{{"messages":[],{thread}}}"#));
         assert_eq!(read(r#""model":"thread""#), None);
         assert_eq!(read(r#""thread":null"#), None);
         assert_eq!(read(r#""thread":{"type":"create"}"#), Some(ThreadField::Create));
@@ -58,9 +56,9 @@ mod tests {
 
     #[test]
     fn a_word_in_a_message_is_no_field() {
-        let body = br#"{"messages":[{"role":"user","content":[{"type":"text","text":"\"thread\":1"}]}]}"#;
-        assert_eq!(ThreadField::read(body), None);
-        let nested = br#"{"messages":[{"role":"user","content":[{"thread":{"type":"create"}}]}]}"#;
-        assert_eq!(ThreadField::read(nested), None);
+        let body = r#"{"messages":[{"role":"user","content":[{"type":"text","text":"\"thread\":1"}]}]}"#;
+        assert_eq!(field(body), None);
+        let nested = r#"{"messages":[{"role":"user","content":[{"thread":{"type":"create"}}]}]}"#;
+        assert_eq!(field(nested), None);
     }
 }

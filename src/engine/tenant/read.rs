@@ -41,14 +41,27 @@ impl<T: TenantAccess> View<'_, T> {
         body: &Bytes,
         attribution: Attribution,
         mode: ReadMode,
+        betas: impl Iterator<Item = &'b str> + Clone,
+    ) -> Result<Arrival, Reason> {
+        let arrival = self.read_whole(body, attribution, mode, betas.clone())?;
+        // What the server holds is compared there with what came, and is never spelt otherwise.
+        match ThreadField::read(arrival.received.body(), arrival.received.anatomy()) {
+            None => Ok(arrival),
+            Some(ThreadField::Create) if arrival.came.is_none() => Ok(arrival),
+            Some(ThreadField::Create) => self.read_as_it_came(body, attribution, betas),
+            Some(ThreadField::Continue(id)) => self.read_held(body, &id, attribution, betas),
+            Some(ThreadField::Other) => Err(Reason::UnknownThread),
+        }
+    }
+
+    /// Reads a request as if all of it had come, in the spelling of its conversation.
+    fn read_whole<'b>(
+        &self,
+        body: &Bytes,
+        attribution: Attribution,
+        mode: ReadMode,
         betas: impl Iterator<Item = &'b str>,
     ) -> Result<Arrival, Reason> {
-        match ThreadField::read(body) {
-            None => {}
-            Some(ThreadField::Continue(id)) => return self.read_held(body, &id, attribution, betas),
-            Some(ThreadField::Create) => return self.read_as_it_came(body, attribution, betas),
-            Some(ThreadField::Other) => return Err(Reason::UnknownThread),
-        }
         let echoed = match mode {
             ReadMode::AsItCame => None,
             ReadMode::Spelt(order) => self.echo(body, order),
