@@ -46,11 +46,11 @@ impl Budget {
     }
 }
 
-/// Adds the difference of two sizes to a total.
+/// Adds the difference of two sizes to a total. Mostly there is none: every look at a tenant ends here.
 pub(super) fn change(total: &AtomicUsize, before: usize, after: usize) {
-    if after >= before {
+    if after > before {
         total.fetch_add(after - before, Relaxed);
-    } else {
+    } else if after < before {
         total.fetch_sub(before - after, Relaxed);
     }
 }

@@ -25,7 +25,7 @@ mod sync {
 }
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
@@ -67,19 +67,10 @@ pub struct Store {
     rules: ArcSwap<Rules>,
     gate: ArcSwap<GateSettings>,
     budget: Arc<Budget>,
-    counts: Arc<Counts>,
     weights: Arc<SharedWeights>,
     /// Counts uses, so that the tenant that was away for longest is known.
     uses: AtomicU64,
     tickets: AtomicU64,
-}
-
-/// The things that all tenants together have.
-#[derive(Debug, Default)]
-struct Counts {
-    forks: AtomicUsize,
-    /// By layer.
-    prefixes: [AtomicUsize; 4],
 }
 
 impl Store {
@@ -92,7 +83,6 @@ impl Store {
             rules,
             gate: ArcSwap::from_pointee(gate),
             budget: Arc::default(),
-            counts: Arc::default(),
             weights: Arc::default(),
             uses: AtomicU64::new(0),
             tickets: AtomicU64::new(1),
@@ -156,12 +146,17 @@ impl Store {
 
     /// The prefixes of all tenants that are remembered, by layer.
     pub fn prefixes(&self) -> [usize; 4] {
-        [0, 1, 2, 3].map(|layer| self.counts.prefixes[layer].load(Relaxed))
+        let mut all = [0; 4];
+        for (_, tenant) in self.known() {
+            let of_tenant = tenant.look(|state| state.learned.prefixes());
+            all.iter_mut().zip(of_tenant).for_each(|(all, count)| *all += count);
+        }
+        all
     }
 
     /// The fork points of all tenants.
     pub fn forks(&self) -> usize {
-        self.counts.forks.load(Relaxed)
+        self.sum(|tenant| tenant.look(|state| state.fan_outs.points().len()))
     }
 
     /// Other rules of who is a child, and of who waits, from now on. Who waits already keeps its deadline.
@@ -243,9 +238,8 @@ impl Store {
 
     fn new_tenant(&self, id: &TenantId) -> Tenant {
         let rules = Rules::clone(&self.rules.load());
-        let (budget, counts) = (Arc::clone(&self.budget), Arc::clone(&self.counts));
-        let weights = Arc::clone(&self.weights);
-        Tenant::new(*id, self.limits, rules, **self.gate.load(), budget, counts, weights)
+        let (budget, weights) = (Arc::clone(&self.budget), Arc::clone(&self.weights));
+        Tenant::new(*id, self.limits, rules, **self.gate.load(), budget, weights)
     }
 }
 

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
+use super::Limits;
 use super::budget::{Budget, ByteKind, change};
 use super::shared::SharedState;
 use super::weights::SharedWeights;
-use super::{Counts, Limits};
 use crate::engine::cache::worlds::{Segment, Weights};
 use crate::engine::family::fanout::Rules;
 use crate::engine::gate::GateSettings;
@@ -26,7 +26,6 @@ pub struct Tenant {
     is_forgotten: AtomicBool,
     limits: Limits,
     budget: Arc<Budget>,
-    counts: Arc<Counts>,
     weights: Arc<SharedWeights>,
 }
 
@@ -43,19 +42,11 @@ struct TenantBytes {
 struct Sizes {
     recent_bytes: usize,
     fork_bytes: usize,
-    forks: usize,
-    /// By layer.
-    prefixes: [usize; 4],
 }
 
 impl Sizes {
     fn of(state: &TenantState) -> Sizes {
-        Sizes {
-            recent_bytes: state.recent.bytes(),
-            fork_bytes: state.fan_outs.bytes(),
-            forks: state.fan_outs.points().len(),
-            prefixes: state.learned.prefixes(),
-        }
+        Sizes { recent_bytes: state.recent.bytes(), fork_bytes: state.fan_outs.bytes() }
     }
 }
 
@@ -66,7 +57,6 @@ impl Tenant {
         rules: Rules,
         gate: GateSettings,
         budget: Arc<Budget>,
-        counts: Arc<Counts>,
         weights: Arc<SharedWeights>,
     ) -> Tenant {
         let state = TenantState::new(id, rules, gate, limits.share(limits.recent_bytes));
@@ -78,7 +68,6 @@ impl Tenant {
             is_forgotten: AtomicBool::new(false),
             limits,
             budget,
-            counts,
             weights,
         }
     }
@@ -135,16 +124,10 @@ impl Tenant {
     }
 
     fn count(&self, before: Sizes, after: Sizes) {
-        let [recent, forks] =
-            [[before.recent_bytes, after.recent_bytes], [before.fork_bytes, after.fork_bytes]];
-        self.budget.change(ByteKind::Recent, recent[0], recent[1]);
-        change(&self.bytes.recent, recent[0], recent[1]);
-        self.budget.change(ByteKind::FanOuts, forks[0], forks[1]);
-        change(&self.bytes.fan_outs, forks[0], forks[1]);
-        change(&self.counts.forks, before.forks, after.forks);
-        for (layer, total) in self.counts.prefixes.iter().enumerate() {
-            change(total, before.prefixes[layer], after.prefixes[layer]);
-        }
+        self.budget.change(ByteKind::Recent, before.recent_bytes, after.recent_bytes);
+        change(&self.bytes.recent, before.recent_bytes, after.recent_bytes);
+        self.budget.change(ByteKind::FanOuts, before.fork_bytes, after.fork_bytes);
+        change(&self.bytes.fan_outs, before.fork_bytes, after.fork_bytes);
     }
 
     fn count_spellings(&self, before: usize, after: usize) {
