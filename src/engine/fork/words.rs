@@ -171,8 +171,9 @@ pub fn worktree<'a>(
     };
     let asked = said("isolation").is_some_and(|word: Cow<'_, str>| word == "worktree");
     let own = said("cwd").or_else(|| directory(child));
-    let parents = directory(parent);
-    let differ = own.is_some() && parents.is_some() && own != parents;
+    // A parent's prompt is long, and only looked through where there is something to compare it with.
+    let parents = own.as_ref().and_then(|_| directory(parent));
+    let differ = parents.is_some() && own != parents;
     match (differ, asked) {
         (true, _) => Some(Worktree { own, parents }),
         (false, true) => Some(Worktree { own: None, parents: None }),
