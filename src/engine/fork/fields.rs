@@ -1,7 +1,7 @@
 //! The top-level fields of a forked request: which are the parent's, and which the child's.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::said;
 use crate::engine::request::anatomy::{Anatomy, Member};
@@ -93,26 +93,39 @@ pub fn is_in(body: &[u8], key: &Span, names: &BTreeSet<Cow<'_, str>>) -> bool {
     !names.is_empty() && json::text(body, key).is_some_and(|name| names.contains(&name))
 }
 
-/// The values of a request's top-level fields by name, so that many are found in linear time. Those that are `null`
-/// are left out.
-pub struct Fields<'r>(HashMap<Cow<'r, str>, &'r [u8]>);
+/// The values of a request's top-level fields by name, so that many are soon found. Those that are `null` are left out.
+pub struct Fields<'r> {
+    values: BTreeMap<Cow<'r, str>, &'r [u8]>,
+    /// True if every name can be read.
+    are_named: bool,
+}
 
 impl<'r> Fields<'r> {
     pub fn of(request: &'r Remembered) -> Fields<'r> {
         let (body, members) = (request.body(), &request.anatomy().members);
-        let mut values = HashMap::with_capacity(members.len());
+        let (mut values, mut are_named) = (BTreeMap::new(), true);
         for member in members {
-            // Of a name that occurs twice the last value counts.
-            if let Some(name) = json::text(body, &member.key) {
-                values.insert(name, &body[member.value.clone()]);
+            match json::text(body, &member.key) {
+                // Of a name that occurs twice the last value counts.
+                Some(name) => drop(values.insert(name, &body[member.value.clone()])),
+                None => are_named = false,
             }
         }
         values.retain(|_, value| *value != b"null");
-        Fields(values)
+        Fields { values, are_named }
     }
 
     pub fn get(&self, name: &str) -> Option<&'r [u8]> {
-        self.0.get(name).copied()
+        self.values.get(name).copied()
+    }
+
+    /// The names of fields that nothing is known of.
+    fn unknown(&self) -> impl Iterator<Item = &Cow<'r, str>> {
+        let is_known = |name: &str| {
+            [&OWN[..], &DROPPED, &LAID_OUT].iter().any(|names| names.contains(&name))
+                || SHAPING.iter().any(|(shaping, _)| *shaping == name)
+        };
+        self.values.keys().filter(move |name| !is_known(name))
     }
 }
 
@@ -132,9 +145,9 @@ impl<'a> Comparison<'a> {
     pub fn refusal(&self) -> Option<Refusal> {
         let values = self.values();
         let known = SHAPING.into_iter().find(|(name, _)| !self.agrees(&values, name));
-        let differs = |name: Option<Cow<'_, str>>| !name.is_some_and(|name| self.agrees(&values, &name));
+        let differs = |of: &Fields<'_>| !of.are_named || of.unknown().any(|name| !self.agrees(&values, name));
         let refusal = known.map(|(_, refusal)| refusal);
-        refusal.or_else(|| self.unknown().any(differs).then_some(Refusal::UnknownField))
+        refusal.or_else(|| values.iter().any(differs).then_some(Refusal::UnknownField))
     }
 
     /// The names of all that differ: what a child has changed in the course of its life. A name that cannot be
@@ -142,7 +155,8 @@ impl<'a> Comparison<'a> {
     pub fn changed(&self) -> BTreeSet<Cow<'a, str>> {
         let values = self.values();
         let known = SHAPING.into_iter().map(|(name, _)| Cow::Borrowed(name));
-        known.chain(self.unknown().flatten()).filter(|name| !self.agrees(&values, name)).collect()
+        let unknown = values.iter().flat_map(Fields::unknown).cloned();
+        known.chain(unknown).filter(|name| !self.agrees(&values, name)).collect()
     }
 
     fn values(&self) -> [Fields<'a>; 2] {
@@ -160,21 +174,6 @@ impl<'a> Comparison<'a> {
                 (Some(one), Some(two)) => said::same(one, two),
             }
     }
-
-    fn unknown(&self) -> impl Iterator<Item = Option<Cow<'a, str>>> {
-        unknown_names(self.child).chain(unknown_names(self.parent))
-    }
-}
-
-/// The names of fields that nothing is known of; `None` for one that cannot be read.
-fn unknown_names(request: &Remembered) -> impl Iterator<Item = Option<Cow<'_, str>>> {
-    let (body, anatomy) = (request.body(), request.anatomy());
-    let known = |key: &Span| {
-        [&OWN[..], &DROPPED, &LAID_OUT].iter().any(|names| is_one_of(body, key, names))
-            || SHAPING.iter().any(|(name, _)| is_key(body, key, name))
-    };
-    let unknown = anatomy.members.iter().filter(move |member| !known(&member.key));
-    unknown.map(|member| json::text(body, &member.key))
 }
 
 /// Returns true if an `output_config` says how much of a budget is left.
