@@ -52,7 +52,9 @@ impl EntryKey {
     pub fn of(scope: &Scope, chain: &Chain, piece: usize, layer: Layer) -> Option<EntryKey> {
         let (scope, prefix) = (scope.layer(layer), chain.pieces.get(piece)?.as_bytes());
         // Both are digests already, each of something else, so that laying one over the other is enough.
-        Some(EntryKey(std::array::from_fn(|at| scope[at] ^ prefix[at])))
+        let mut key = *scope;
+        key.iter_mut().zip(prefix).for_each(|(byte, of_prefix)| *byte ^= of_prefix);
+        Some(EntryKey(key))
     }
 
     /// A key of its own for each number.
