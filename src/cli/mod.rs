@@ -12,6 +12,7 @@ pub mod sim;
 mod start;
 mod records;
 mod progress;
+mod style;
 mod own_sums;
 mod logging;
 mod recorded;

@@ -133,6 +133,90 @@ fn the_first_divergence_is_named_with_both_spellings() {
 }
 
 #[test]
+fn the_same_tools_in_another_order_are_told_from_other_tools() {
+    let tool =
+        |name: &str| format!(r#"{{"name":"{name}","input_schema":{{"type":"object","title":"{name}"}}}}"#);
+    let body = |tools: &[&str]| {
+        let tools: Vec<String> = tools.iter().map(|name| tool(name)).collect();
+        TURN_1.replace(
+            r#"[{"name":"read","input_schema":{"type":"object","properties":{"path":{"type":"string"}}}}]"#,
+            &format!("[{}]", tools.join(",")),
+        )
+    };
+    let respelt =
+        body(&["b", "c", "a"]).replace(r#""type":"object","title":"b""#, r#""title":"b","type":"object""#);
+    for (second, is_reordered) in [
+        (body(&["c", "a", "b"]), true),
+        (respelt, true),
+        (body(&["b", "c", "x"]), false),
+        (body(&["b", "a"]), false),
+        (body(&["b", "a", "a"]), false),
+    ] {
+        let first = body(&["a", "b", "c"]);
+        assert_eq!(divergence(&first, &second)["tools_reordered"], is_reordered, "{second}");
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), "a.json", &first);
+        write(folder.path(), "b.json", &second);
+        let shown = text(&explain(folder.path(), &["a.json", "b.json"]));
+        let said = "the same tools in another order: `align` restores it";
+        assert_eq!(shown.contains(said), is_reordered, "{shown}");
+    }
+}
+
+#[test]
+fn a_dash_is_standard_input_and_stands_for_one_body_only() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "a.json", TURN_1);
+    let piped = |args: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_forkpoint"))
+            .arg("explain")
+            .args(args)
+            .current_dir(folder.path())
+            .env_clear()
+            .stdin(std::fs::File::open(folder.path().join("a.json")).unwrap())
+            .output()
+            .unwrap()
+    };
+    assert!(text(&piped(&["-"])).starts_with("standard input: claude-sonnet-4-6, "));
+    let shown = text(&piped(&["a.json", "-"]));
+    assert!(shown.contains("extends: all 3 pieces of a.json are kept, 0 follow"), "{shown}");
+    let twice = piped(&["-", "-"]);
+    let message = String::from_utf8_lossy(&twice.stderr).into_owned();
+    assert!(twice.status.code() == Some(64) && message.contains("'-' is named twice"), "{message}");
+}
+
+#[test]
+fn requests_of_a_recording_are_named_by_their_ids() {
+    let folder = tempfile::tempdir().unwrap();
+    let second = TURN_1.replace("You are terse.", "You are brief.");
+    let line = |id: u64, body: Option<&str>| json!({"v": 1, "id": id, "time_ms": id, "bodies": "full", "request": body});
+    let lines = [line(17, Some(TURN_1)), line(18, Some(&second)), line(19, None)];
+    write(folder.path(), "r.jsonl", &lines.map(|line| format!("{line}\n")).concat());
+    write(folder.path(), "a.json", TURN_1);
+    for operands in [
+        &["--recording", "r.jsonl", "17", "18"][..],
+        &["r.jsonl#17", "r.jsonl#18"],
+        &["a.json", "r.jsonl#18"],
+        &["--recording", "r.jsonl", "a.json", "18"],
+    ] {
+        let shown = text(&explain(folder.path(), operands));
+        assert!(shown.contains("diverges at system[0]: different content"), "{operands:?}: {shown}");
+        assert!(shown.contains("\nrequest 18: claude-sonnet-4-6, "), "{operands:?}: {shown}");
+    }
+    for (operands, code, said) in [
+        (&["--recording", "r.jsonl", "19"][..], 1, "request 19 was recorded without its body"),
+        (&["r.jsonl#20"], 1, "no request 20 in r.jsonl"),
+        (&["17", "18"], 64, "--recording FILE"),
+        (&["gone.json"], 1, "FILE#ID"),
+    ] {
+        let output = explain(folder.path(), operands);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{operands:?}: {message}");
+        assert!(message.contains(said), "{operands:?}: {message}");
+    }
+}
+
+#[test]
 fn what_is_no_request_is_refused_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "bad.json", "{\n \"a\": 1,\n oops }");

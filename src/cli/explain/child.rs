@@ -27,13 +27,13 @@ use crate::store::{Limits, Store, Tenant};
 
 use super::super::Failure;
 use super::cost::BYTES_PER_TOKEN;
-use super::{Exhibit, load};
+use super::{Exhibit, source};
 
 /// Nobody else's requests are looked at.
 const TENANT: TenantId = TenantId([0; 32]);
 /// An agent is named; which one does not matter.
 const AGENT: IdDigest = IdDigest([0; 16]);
-const TURN_LIMITS: TurnLimits = TurnLimits { bytes: super::FILE_BYTES_MAX as usize, tool_uses: 256 };
+const TURN_LIMITS: TurnLimits = TurnLimits { bytes: source::FILE_BYTES_MAX as usize, tool_uses: 256 };
 
 /// One file is read, whatever its size.
 const LIMITS: Limits = Limits { max_bytes: usize::MAX, recent_bytes: usize::MAX, tenant_share: 1.0 };
@@ -43,6 +43,8 @@ pub struct Question<'a> {
     pub parent: &'a Path,
     pub answer: &'a Path,
     pub child: &'a Path,
+    /// The recording whose requests these are where they are numbers.
+    pub recording: Option<&'a Path>,
     pub rules: ForkRules<'a>,
     /// The child comes with an agent id, as those of Claude Code do.
     pub has_agent: bool,
@@ -82,9 +84,9 @@ pub struct Layout {
 
 pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
     let rules = question.rules;
-    let parent = Exhibit::read(question.parent, rules.attribution)?;
-    let child = Exhibit::read(question.child, rules.attribution)?;
-    let answer = read_answer(question.answer)?;
+    let parent = Exhibit::read(question.parent, question.recording, rules.attribution)?;
+    let child = Exhibit::read(question.child, question.recording, rules.attribution)?;
+    let answer = read_answer(question.answer, question.recording)?;
     let names = [&parent.name, &question.answer.display().to_string(), &child.name].map(String::clone);
     let billed = answer.usage().is_some_and(|usage| usage.uncached.saturating_add(usage.cached()) > 0);
     let policy = rules.policy.clone();
@@ -221,8 +223,8 @@ fn arrival(tenant: &Tenant, exhibit: Exhibit, attribution: Attribution) -> Resul
 
 /// The message as the API returned it, or the events of a stream. What a message without its envelope lacks is
 /// filled in.
-fn read_answer(path: &Path) -> Result<Answer, Failure> {
-    let (name, bytes) = load(path)?;
+fn read_answer(operand: &Path, recording: Option<&Path>) -> Result<Answer, Failure> {
+    let (name, bytes) = source::load_answer(operand, recording)?;
     let is_json = bytes.trim_ascii_start().starts_with(b"{");
     let mut answer = if is_json {
         Answer::from_json(&bytes, TURN_LIMITS)

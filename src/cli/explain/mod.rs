@@ -1,4 +1,5 @@
-//! `forkpoint explain A.json [B.json]`: what the prompt cache sees of a request, and where two of them part.
+//! `forkpoint explain A [B]`: what the prompt cache sees of a request, and where two of them part. Each is a file, standard
+//! input (`-`) or a line of a recording (`FILE#ID`, or `ID` with `--recording FILE`).
 //! `forkpoint explain --request ID`: what was made of a recorded request.
 //!
 //! With `--parent` and `--answer` the request is a child, and its plan is explained: forked or not, why, and what each
@@ -9,9 +10,9 @@ mod moving;
 mod report;
 mod child;
 mod request;
+mod source;
 mod verdict;
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use crate::config::{self, Overrides};
@@ -24,12 +25,11 @@ use crate::engine::request::prefix::{Attribution, Chain};
 use crate::proxy::rules;
 
 use super::Failure;
-
-/// As large as any body the API takes.
-const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+use super::style::Style;
 
 const AFTER_HELP: &str = "\
-A file holds the body of one POST /v1/messages. With two files, the second should extend the first:
+A and B are bodies of POST /v1/messages: each a file, - for standard input, or a request of a
+recording as it came: its id with --recording FILE, or FILE#ID. The second should extend the first:
 the first place where it does not is what the cache loses from there on. What that costs is an
 estimate: tokens are counted from bytes, all of the first request counts as cached, and prices come
 from a table.
@@ -38,6 +38,8 @@ Examples:
   forkpoint explain turn-1.json
   forkpoint explain turn-1.json turn-2.json
   forkpoint explain --json turn-1.json turn-2.json | jq .divergence
+  forkpoint explain --recording traffic.jsonl 17 18           two turns, by the ids of their log lines
+  forkpoint explain turn-1.json - < turn-2.json
   forkpoint explain --request 17 --recording traffic.jsonl    what was made of a recorded request
   forkpoint explain --parent parent.json --answer answer.json child.json
   forkpoint explain --config forkpoint.toml --parent parent.json --answer answer.json child.json
@@ -50,17 +52,17 @@ and the environment give, as serve would have them; fork.share leaves no fan-out
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// A request body
-    #[arg(value_name = "A.json", required_unless_present = "request")]
+    /// A request body: a file, - for standard input, or a request of a recording
+    #[arg(value_name = "A", required_unless_present = "request")]
     first: Option<PathBuf>,
     /// A later request body to compare with
-    #[arg(value_name = "B.json")]
+    #[arg(value_name = "B")]
     second: Option<PathBuf>,
     /// Show what was made of the recorded request with this number, the id of its log line
     #[arg(long, value_name = "ID", conflicts_with_all = ["first", "second", "prices"])]
     request: Option<u64>,
-    /// The recording that has it [default: record.file of FORKPOINT_CONFIG or the environment]
-    #[arg(long, value_name = "FILE", requires = "request")]
+    /// The recording whose ids --request, A and B are [default: record.file of FORKPOINT_CONFIG or the environment]
+    #[arg(long, value_name = "FILE")]
     recording: Option<PathBuf>,
     /// Print JSON instead of tables
     #[arg(long)]
@@ -71,7 +73,7 @@ pub struct Args {
     /// Estimate costs with this price table instead of the built-in one
     #[arg(long, value_name = "PATH")]
     prices: Option<PathBuf>,
-    /// The request of A.json's parent: explain whether A.json would be forked
+    /// The request of A's parent: explain whether A would be forked
     #[arg(long, value_name = "PARENT.json", requires = "answer", conflicts_with = "second")]
     parent: Option<PathBuf>,
     /// The answer to that parent which called the child: its JSON, or the events of its stream
@@ -99,8 +101,8 @@ struct Exhibit {
 }
 
 impl Exhibit {
-    fn read(path: &Path, attribution: Attribution) -> Result<Exhibit, Failure> {
-        let (name, body) = load(path)?;
+    fn read(operand: &Path, recording: Option<&Path>, attribution: Attribution) -> Result<Exhibit, Failure> {
+        let (name, body) = source::load(operand, recording)?;
         Exhibit::of(name, body, attribution)
     }
 
@@ -113,20 +115,6 @@ impl Exhibit {
     fn subject(&self) -> Subject<'_> {
         Subject { body: &self.body, anatomy: &self.anatomy, chain: &self.chain }
     }
-}
-
-/// A file and its name.
-fn load(path: &Path) -> Result<(String, Vec<u8>), Failure> {
-    let name = path.display().to_string();
-    let failed = |error: std::io::Error| Failure::new(format!("cannot read {name}: {error}"));
-    let length = std::fs::metadata(path).map_err(failed)?.len();
-    if length > FILE_BYTES_MAX {
-        return Err(Failure::new(format!(
-            "{name} has {length} bytes; a request body has at most {FILE_BYTES_MAX}"
-        )));
-    }
-    let body = std::fs::read(path).map_err(failed)?;
-    Ok((name, body))
 }
 
 fn not_a_request(name: &str, body: &[u8], malformed: Malformed) -> Failure {
@@ -145,24 +133,27 @@ fn not_a_request(name: &str, body: &[u8], malformed: Malformed) -> Failure {
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let attribution = if args.count_attribution { Attribution::Counted } else { Attribution::Stripped };
-    let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let style = Style::of_stdout();
     if let Some(id) = args.request {
-        return request::run(id, &args, attribution, colour);
+        return request::run(id, &args, attribution, style);
     }
+    let operands = [&args.first, &args.second, &args.parent, &args.answer];
+    source::check(operands.into_iter().flatten().map(PathBuf::as_path))?;
     let Some(first) = &args.first else { return Err(Failure::usage("no request body is named")) };
     if let (Some(parent), Some(answer)) = (&args.parent, &args.answer) {
-        return explain_child(parent, answer, first, &args, colour);
+        return explain_child(parent, answer, first, &args, style);
     }
     let prices = config::load_prices(args.prices.as_deref(), &config::ValueOrigin::Flag("--prices"))?;
-    let first = Exhibit::read(first, attribution)?;
-    let second = args.second.as_deref().map(|path| Exhibit::read(path, attribution)).transpose()?;
+    let read = |operand: &Path| Exhibit::read(operand, args.recording.as_deref(), attribution);
+    let first = read(first)?;
+    let second = args.second.as_deref().map(read).transpose()?;
     let parted = second.as_ref().map(|second| divergence(&first.subject(), &second.subject()));
     let comparison = second.as_ref().zip(parted.as_ref());
     if args.json {
         println!("{:#}", report::json(&first, comparison, &prices));
         return Ok(());
     }
-    print!("{}", report::text(&first, comparison, &prices, colour));
+    print!("{}", report::text(&first, comparison, &prices, style));
     Ok(())
 }
 
@@ -172,7 +163,7 @@ fn explain_child(
     answer: &Path,
     child: &Path,
     args: &Args,
-    colour: bool,
+    style: Style,
 ) -> Result<(), Failure> {
     let overrides = Overrides { config: args.config.clone(), ..Overrides::default() };
     let loaded = config::load(&overrides, std::env::vars_os())?;
@@ -196,12 +187,14 @@ fn explain_child(
         body_bytes: config.limits.body_bytes,
         composes_refused: true,
     };
-    let question = child::Question { parent, answer, child, rules, has_agent: args.agent, turns: args.turns };
+    let recording = args.recording.as_deref();
+    let question =
+        child::Question { parent, answer, child, recording, rules, has_agent: args.agent, turns: args.turns };
     let finding = child::explain(&question)?;
     if args.json {
         println!("{:#}", verdict::json(&finding));
     } else {
-        print!("{}", verdict::text(&finding, report::Style { colour }));
+        print!("{}", verdict::text(&finding, style));
     }
     Ok(())
 }

@@ -10,10 +10,12 @@ use crate::engine::cache::divergence::Divergence;
 use crate::engine::cache::prices::MINIMUM_TOKENS;
 use crate::engine::cache::prices::Prices;
 use crate::engine::request::anatomy::Anatomy;
+use crate::engine::request::meaning::Meaning;
 use crate::engine::request::{json, marker};
 use crate::engine::words::{Carrier, DivergenceKind, Layer, Origin, Ttl};
 
 use super::super::demo::grouped;
+use super::super::style::Style;
 use super::cost::{self, Estimate};
 use super::{Comparison, Exhibit, moving};
 
@@ -22,8 +24,7 @@ const LAYERS: [Layer; 4] = [Layer::Model, Layer::Tools, Layer::System, Layer::Me
 const EXCERPT_BEFORE: usize = 24;
 const EXCERPT_AFTER: usize = 48;
 
-pub fn text(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices, colour: bool) -> String {
-    let style = Style { colour };
+pub fn text(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices, style: Style) -> String {
     let plan = plan_of(first, None, prices);
     let mut out = layers(first, Some(&plan), style);
     if let Some((second, parted)) = comparison {
@@ -55,6 +56,7 @@ pub fn json(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices) -> Val
                 "layer": parted.layer.as_str(),
                 "path": parted.path,
                 "kind": parted.kind.as_str(),
+                "tools_reordered": is_reordering(first, second, parted),
                 "at_byte": parted.at,
                 "spellings": spellings(first, second, parted),
                 "lost_bytes": lost(first, parted),
@@ -172,6 +174,9 @@ fn extended(first: &Exhibit, second: &Exhibit, style: Style) -> String {
 
 fn diverged(first: &Exhibit, second: &Exhibit, parted: &Divergence, style: Style) -> String {
     let why = match parted.kind {
+        _ if is_reordering(first, second, parted) => {
+            "the same tools in another order: `align` restores it, as it was seen first"
+        }
         DivergenceKind::Spelling => "the same meaning, spelt differently",
         DivergenceKind::Meaning => "different content",
         DivergenceKind::Missing => "it is missing in the second",
@@ -197,6 +202,23 @@ fn diverged(first: &Exhibit, second: &Exhibit, parted: &Divergence, style: Style
         cost::BYTES_PER_TOKEN,
     );
     out
+}
+
+/// Returns true if the requests part in their tools, and both have the same ones: as many of each meaning.
+fn is_reordering(first: &Exhibit, second: &Exhibit, parted: &Divergence) -> bool {
+    let tools = |exhibit: &Exhibit| -> Option<Vec<Meaning>> {
+        let tools = &exhibit.anatomy.pieces[pieces_of(&exhibit.anatomy, Layer::Tools)];
+        let mut tools: Vec<Meaning> = tools
+            .iter()
+            .map(|tool| Meaning::of_block(&exhibit.body[tool.span.clone()]))
+            .collect::<Option<_>>()?;
+        tools.sort_unstable();
+        Some(tools)
+    };
+    let is_one_spelt_anew = parted.kind == DivergenceKind::Spelling;
+    parted.layer == Layer::Tools
+        && !is_one_spelt_anew
+        && tools(first).is_some_and(|own| Some(own) == tools(second))
 }
 
 /// One line on what the loss costs, or why that is not known.
@@ -312,28 +334,5 @@ fn ttl(marker: &[u8]) -> &'static str {
         None | Some(b"\"5m\"") => "5m",
         Some(b"\"1h\"") => "1h",
         Some(_) => "unknown ttl",
-    }
-}
-
-#[derive(Clone, Copy)]
-pub struct Style {
-    pub colour: bool,
-}
-
-impl Style {
-    fn paint(self, code: &str, text: &str) -> String {
-        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
-    }
-
-    pub fn bold(self, text: &str) -> String {
-        self.paint("1", text)
-    }
-
-    pub fn good(self, text: &str) -> String {
-        self.paint("32", text)
-    }
-
-    pub fn bad(self, text: &str) -> String {
-        self.paint("31", text)
     }
 }

@@ -12,10 +12,10 @@ use crate::engine::words::Layer;
 use crate::report::ExchangeRecord;
 
 use super::super::demo::grouped;
+use super::super::style::Style;
 use super::super::{Failure, recorded};
-use super::report::{self, Style};
-use super::{Args, Exhibit};
-use crate::config;
+use super::report;
+use super::{Args, Exhibit, source};
 
 /// How much of a piece is shown, in characters.
 const EXCERPT_CHARS: usize = 60;
@@ -79,15 +79,14 @@ impl What {
     }
 }
 
-pub fn run(id: u64, args: &Args, attribution: Attribution, colour: bool) -> Result<(), Failure> {
+pub fn run(id: u64, args: &Args, attribution: Attribution, style: Style) -> Result<(), Failure> {
     let path = match &args.recording {
         Some(path) => path.clone(),
-        None => configured()?,
+        None => source::configured()?,
     };
     let (record, others) = recorded::find(&path, id)?;
     let Some(came) = &record.request else {
-        return Err(Failure::new(format!("request {id} was recorded without its body"))
-            .hint("set record.bodies to \"redacted\" or \"full\", or record.match to whom it concerns"));
+        return Err(source::without_body(id));
     };
     let read = |name: &str, body: &str| Exhibit::of(name.to_owned(), body.as_bytes().to_vec(), attribution);
     let first = read("as it came", came)?;
@@ -97,17 +96,8 @@ pub fn run(id: u64, args: &Args, attribution: Attribution, colour: bool) -> Resu
         println!("{:#}", json_of(&record, &first, second.as_ref(), &changes));
         return Ok(());
     }
-    print!("{}", text_of(&record, others, &first, second.as_ref(), &changes, Style { colour }));
+    print!("{}", text_of(&record, others, &first, second.as_ref(), &changes, style));
     Ok(())
-}
-
-/// The recording of the configuration that the environment names.
-fn configured() -> Result<std::path::PathBuf, Failure> {
-    let loaded = config::load(&config::Overrides::default(), std::env::vars_os())?;
-    loaded.config.record.file.ok_or_else(|| {
-        Failure::usage("no recording is named")
-            .hint("say --recording FILE, or FORKPOINT_CONFIG=… of the forkpoint that records (record.file)")
-    })
 }
 
 fn changes(first: &Exhibit, second: &Exhibit) -> Vec<Change> {

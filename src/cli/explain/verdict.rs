@@ -8,8 +8,8 @@ use crate::engine::fork::{Forecast, PromptSizes};
 use crate::engine::words::CostUnit;
 
 use super::super::demo::grouped;
+use super::super::style::Style;
 use super::child::{Finding, Layout};
-use super::report::Style;
 
 pub fn text(finding: &Finding, style: Style) -> String {
     let [parent, answer, child] = &finding.names;

@@ -26,7 +26,7 @@ use super::json::{self, Malformed, Span, skip_space, value_end};
 use super::marker;
 use crate::engine::words::digits;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Meaning(#[serde(with = "digits")] [u8; 32]);
 
