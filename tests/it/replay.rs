@@ -272,7 +272,8 @@ async fn who_asked_for_a_lower_mode_gets_it_again() {
     fan_out(&stage, Habits { header: ["x-forkpoint-mode", "align"], ..NONE }).await;
     let report = stage.replayed(&["--modes-only"]).await;
     let forked = run(&report, "forked");
-    assert_eq!((&forked["children"], &forked["forked"]), (&json!(8), &json!(0)), "{report:#}");
+    // Four children of two requests each.
+    assert_eq!((&forked["children"], &forked["forked"]), (&json!(4), &json!(0)), "{report:#}");
     bills(forked, stage.ledger());
     assert_eq!(forked["all"], run(&report, "aligned")["all"], "{report:#}");
 }
@@ -421,6 +422,8 @@ async fn the_table_says_what_was_played_and_what_is_best() {
     stage.replayed(&["--modes-only"]).await;
     let shown = replay(&[stage.folder.path().join("r.jsonl").to_str().unwrap()]).await;
     let text = String::from_utf8(shown.stdout).unwrap();
+    let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} in {text}"));
+    assert!(place("\nprompt cost") < place("\nother settings"), "the modes come first: {text}");
     for part in [
         "4 exchanges within",
         "as sent",

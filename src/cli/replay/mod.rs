@@ -75,52 +75,60 @@ async fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     let progress = Progress::new();
     let script = Script::read(&args.files, || progress.read())?;
     progress.play();
-    let mut stage = ReplaySession { script: &script, config: &config, prices: &prices, progress };
     let modes = RunSetting::modes();
+    let mut stage = ReplaySession { script: &script, config: &config, prices: &prices, progress };
     let mut runs = stage.play(modes.clone()).await?;
+    let of_modes = refused(&runs);
+    if !args.json {
+        stage.progress.done();
+        println!("{}", introduction(&script, &of_modes));
+        print!("{}", report::table(&stage.totals(&runs).iter().collect::<Vec<_>>()));
+    }
     if !args.modes_only
         && let Some(last) = modes.last()
     {
-        let tries = last.tries(&config);
-        let tried = stage.play(tries).await?;
-        let totals = stage.totals(runs.iter().chain(&tried));
-        let plain = &totals[modes.len() - 1];
-        let mut helped: Vec<(&PlayedRun, &Total)> = tried.iter().zip(&totals[modes.len()..]).collect();
-        helped.retain(|(_, total)| total.is_cheaper(plain));
-        helped.sort_by(|(_, one), (_, other)| one.cost(other).0.total_cmp(&one.cost(other).1));
-        let helped: Vec<&RunSetting> = helped.iter().map(|(run, _)| &run.setting).collect();
-        let together = last.together(&helped);
-        runs.extend(tried);
-        runs.extend(stage.play(together.into_iter().collect()).await?);
+        stage.try_others(&mut runs, last).await?;
     }
     stage.progress.done();
     let refused = refused(&runs);
     let totals = stage.totals(&runs);
     let best = report::best(&totals);
     if args.json {
-        let refused: Vec<_> = refused
-            .iter()
-            .map(|(part, why)| serde_json::json!({"id": script.parts[*part].record.id, "why": why}))
-            .collect();
-        let report = serde_json::json!({
-            "exchanges": script.parts.len(),
-            "compared": script.parts.len() - refused.len(),
-            "left_out": {"no_body": script.no_body, "failed": script.failed, "broken_lines": script.broken,
-                "repeated": script.repeated, "files": script.unread},
-            "refused": refused,
-            "recorded": report::tokens(&script.billed()),
-            "runs": totals.iter().map(Total::json).collect::<Vec<_>>(),
-            "best": best.map(Total::json),
-        });
-        println!("{report:#}");
+        println!("{:#}", json(&script, &refused, &totals, best));
         return Ok(());
     }
-    println!("{}", introduction(&script, &refused));
-    print!("{}", report::table(&totals.iter().take(modes.len()).collect::<Vec<_>>()));
-    let (modes, tried) = totals.split_at(modes.len());
-    print!("{}", report::tried(tried, modes.first()));
+    let (of_these, tried) = totals.split_at(modes.len());
+    print!("{}", report::tried(tried, of_these.first()));
+    if refused.len() > of_modes.len() {
+        let more = refused.len() - of_modes.len();
+        println!(
+            "Left out of this table and of what follows: {more} more that the simulator refused in one run."
+        );
+    }
     println!("\n{}", conclusion(&script, &totals, best));
     Ok(())
+}
+
+fn json(
+    script: &Script,
+    refused: &BTreeMap<usize, String>,
+    totals: &[Total],
+    best: Option<&Total>,
+) -> serde_json::Value {
+    let said: Vec<_> = refused
+        .iter()
+        .map(|(part, why)| serde_json::json!({"id": script.parts[*part].record.id, "why": why}))
+        .collect();
+    serde_json::json!({
+        "exchanges": script.parts.len(),
+        "compared": script.parts.len() - refused.len(),
+        "left_out": {"no_body": script.no_body, "failed": script.failed, "broken_lines": script.broken,
+            "repeated": script.repeated, "files": script.unread},
+        "refused": said,
+        "recorded": report::tokens(&script.billed()),
+        "runs": totals.iter().map(Total::json).collect::<Vec<_>>(),
+        "best": best.map(Total::json),
+    })
 }
 
 /// The settings to be played. Nothing is taken that reaches out, or names tenants by what is not recorded.
@@ -167,6 +175,22 @@ impl ReplaySession<'_> {
             runs.push(PlayedRun { setting, played });
         }
         Ok(runs)
+    }
+
+    /// Tries other settings after the modes: one change to the last mode at a time, then together those that helped.
+    async fn try_others(&mut self, runs: &mut Vec<PlayedRun>, last: &RunSetting) -> Result<(), Failure> {
+        let modes = runs.len();
+        let tried = self.play(last.tries(self.config)).await?;
+        let totals = self.totals(runs.iter().chain(&tried));
+        let plain = &totals[modes - 1];
+        let mut helped: Vec<(&PlayedRun, &Total)> = tried.iter().zip(&totals[modes..]).collect();
+        helped.retain(|(_, total)| total.is_cheaper(plain));
+        helped.sort_by(|(_, one), (_, other)| one.cost(other).0.total_cmp(&one.cost(other).1));
+        let helped: Vec<&RunSetting> = helped.iter().map(|(run, _)| &run.setting).collect();
+        let together = last.together(&helped);
+        runs.extend(tried);
+        runs.extend(self.play(together.into_iter().collect()).await?);
+        Ok(())
     }
 
     /// The runs, each added up over what succeeded in all of them.

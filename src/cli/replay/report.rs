@@ -1,11 +1,13 @@
 //! The cost of each run, by client, by spawning tool and by cause of cache breaks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::prices::{Multiplier, Multipliers, Prices, Usd};
+use crate::engine::words::{Plan, Role};
+use crate::report::ExchangeRecord;
 
 use super::super::demo::{aligned, grouped};
 use super::super::own_sums::OwnSums;
@@ -24,7 +26,7 @@ pub struct Total {
     pub held_ms: u64,
     /// Requests that the simulator refused; they are in none of the sums.
     refused: usize,
-    /// How many were recognised as children, and how many of them forked.
+    /// The children that were recognised, each once however many requests it made, and those of them that were forked.
     children: usize,
     forked: usize,
     /// What the forkpoint of this run itself says of it.
@@ -95,6 +97,7 @@ impl Total {
         prices: &Prices,
         refused: usize,
     ) -> Total {
+        let records = outcomes.clone().map(|outcome| &outcome.record);
         let mut total = Total {
             title: title.to_owned(),
             settings: settings.to_owned(),
@@ -104,9 +107,9 @@ impl Total {
             breaks: BTreeMap::new(),
             held_ms: 0,
             refused,
-            children: 0,
-            forked: 0,
-            own: OwnSums::of(outcomes.clone().map(|outcome| &outcome.record)),
+            children: children(records.clone()),
+            forked: children(records.clone().filter(|record| record.plan == Plan::Forked.as_str())),
+            own: OwnSums::of(records),
         };
         for Outcome { part, usage, record } in outcomes {
             let part = &script.parts[*part];
@@ -129,8 +132,6 @@ impl Total {
                 breaks.cost_usd += record.break_cost_usd.unwrap_or_default();
             }
             total.held_ms += record.held_ms;
-            total.children += usize::from(record.role == "child");
-            total.forked += usize::from(record.plan == "forked");
         }
         total
     }
@@ -178,6 +179,20 @@ impl Total {
             "own_sums": self.own.json(),
         })
     }
+}
+
+/// The number of children that made these requests: calls of fan-outs, and first turns of those without a call.
+fn children<'r>(records: impl Iterator<Item = &'r ExchangeRecord>) -> usize {
+    let (mut called, mut others) = (BTreeSet::new(), 0);
+    for record in records.filter(|record| record.role == Role::Child.as_str()) {
+        match (&record.fork, record.details.child_number) {
+            (Some(fork), Some(number)) => {
+                called.insert((&record.tenant, fork, number));
+            }
+            _ => others += usize::from(record.child_turn == Some(1)),
+        }
+    }
+    called.len() + others
 }
 
 /// By kind.
