@@ -26,6 +26,11 @@ impl Progress {
         Progress { every, visible, said: Cell::new(Instant::now()), done, total }
     }
 
+    /// Progress that says nothing.
+    pub fn silent() -> Progress {
+        Progress { every: Duration::MAX, visible: false, ..Progress::new() }
+    }
+
     /// Adds steps that are to come.
     pub fn expect(&self, steps: usize) {
         self.total.set(self.total.get() + steps);

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use forkpoint::config::{ValueOrigin, load_prices};
 use serde_json::{Value, json};
@@ -25,6 +26,7 @@ fn shown(args: &[&str]) -> String {
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     for line in text.lines() {
         assert!(line.chars().count() <= WIDTH, "{args:?}: {line:?} is wider than {WIDTH}");
+        assert!(!line.contains('\x1b'), "no colour where nobody looks: {line:?}");
     }
     text
 }
@@ -67,7 +69,19 @@ fn it_bills_every_request_of_a_fan_out() {
 #[test]
 fn without_flags_a_session_is_shown_in_full_and_every_scenario_in_a_line() {
     let text = shown(&[]);
-    assert!(text.starts_with(&format!("Model {}, ", current_model())), "{text}");
+    assert!(text.starts_with("With forkpoint the 15 sub-agents of 'session' cost $"), "the verdict: {text}");
+    let (verdict, rest) = text.split_once("\n\n").unwrap();
+    assert!(
+        verdict.contains(" % less") && verdict.replace('\n', " ").contains("Over all 9 scenarios: "),
+        "{verdict}"
+    );
+    let (chart, rest) =
+        rest.split_once(&format!("\nModel {}, ", current_model())).expect("the model behind the bars");
+    for name in SCENARIOS {
+        let bars = chart.lines().find(|line| line.starts_with(&format!("{name} "))).expect(name);
+        assert!(bars.contains("████████   1.00"), "as sent is one: {bars}");
+    }
+    assert!(rest.contains("\nsession: a parent"), "then the table: {rest}");
     assert!(text.contains("of input)") && text.contains("cache write"), "the prices: {text}");
     assert!(text.contains("session: a parent of 48,500 tokens fans out 3 times, 10 minutes apart"), "{text}");
     for number in 1..=3 {
@@ -107,31 +121,65 @@ fn a_naive_client_pays_less_aligned_and_a_careful_one_no_more() {
 }
 
 #[test]
-fn it_stays_up_when_asked_and_says_where_to_look() {
+fn it_stays_up_when_asked_with_traffic_on_the_live_page_and_says_what_to_look_at() {
     let mut child = demo(&["--scenario", "single", "--children", "2", "--turns", "0", "--stay"])
         .stdout(Stdio::piped())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let metrics = lines.into_iter().find(|line| line.contains("/metrics")).unwrap();
-    let url = metrics.split_whitespace().next().unwrap().to_owned();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let shown: Vec<String> = lines.by_ref().take_while(|line| !line.contains("/sim/cache")).collect();
+    let text = shown.join("\n");
+    assert!(text.contains("The live page, with traffic until Ctrl-C:\n  http://127.0.0.1:"), "{text}");
+    for look in ["  1. The money line", "  2. A fan-out as it runs", "  3. Cache breaks"] {
+        assert!(text.contains(look), "{text}");
+    }
+    let metrics = shown.iter().find(|line| line.contains("/metrics")).unwrap();
+    let metrics = metrics.split_whitespace().next().unwrap().to_owned();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let text = runtime.block_on(async {
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        client.get(url).send().await.unwrap().text().await.unwrap()
-    });
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let get =
+        |url: &str| runtime.block_on(async { client.get(url).send().await.unwrap().text().await.unwrap() });
+    assert!(get(&metrics.replace("/metrics", "/")).contains("<title>forkpoint"), "the live page");
+    // Fan-outs follow each other, and an agent loses its cache.
+    let since = Instant::now();
+    let counted = |text: &str, metric: &str| -> u64 {
+        let counts = text.lines().filter(|line| line.starts_with(metric));
+        counts.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+    };
+    loop {
+        let text = get(&metrics);
+        let fan_outs = counted(&text, "forkpoint_forks_total{outcome=\"sealed\"}");
+        let breaks = counted(&text, "forkpoint_cache_breaks_total{cause=\"system\"");
+        if fan_outs >= 3 && breaks >= 1 {
+            break;
+        }
+        assert!(since.elapsed() < Duration::from_secs(120), "{fan_outs} fan-outs, {breaks} breaks: {text}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
     child.kill().unwrap();
     child.wait().unwrap();
-    // The parent asks, two children answer at once, the parent reads their reports.
-    let model = current_model();
-    for (role, count) in [("plain", 1), ("child", 2), ("parent", 1)] {
-        let is_its = |line: &&str| {
-            line.starts_with(&format!(r#"forkpoint_requests_total{{model="{model}","#))
-                && line.contains(&format!(r#"role="{role}",status="200""#))
-        };
-        let counted = text.lines().filter(is_its).map(|line| line.rsplit_once(' ').unwrap().1);
-        assert_eq!(counted.map(|count| count.parse::<u64>().unwrap()).sum::<u64>(), count, "{role}: {text}");
-    }
+}
+
+#[test]
+fn it_is_chosen_by_the_users_configuration_and_what_does_not_count_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.toml");
+    std::fs::write(
+        &path,
+        "[server]\nmode = \"observe\"\nlisten = \"127.0.0.1:9\"\n\n[gate]\nmin_tokens = 2000\n",
+    )
+    .unwrap();
+    let sizes = ["--scenario", "single", "--children", "2", "--turns", "0", "--context", "6000"];
+    let text = shown(&[&sizes[..], &["--config", path.to_str().unwrap()]].concat());
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("Played with server.mode, gate.min_tokens of "), "{text}");
+    assert!(words.contains("Not played: server.listen of "), "{text}");
+    assert!(words.contains("What your configuration chose and why"), "{text}");
+    assert!(words.contains(": as much."), "observing changes nothing: {text}");
+    let output = demo(&sizes).args(["--config", "missing.toml"]).output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(64) && message.contains("missing.toml"), "{message}");
 }
 
 /// A scenario as it was played, with a deadline that no busy machine misses.

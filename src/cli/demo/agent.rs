@@ -53,10 +53,7 @@ pub struct Played {
 }
 
 pub async fn run(workload: &Workload, stage: &DemoStage, progress: &Progress) -> Result<Played, Failure> {
-    let http = reqwest::Client::builder().no_proxy().build();
-    let http = http.map_err(|error| Failure::new(format!("cannot make a client: {error}")))?;
-    let session = Session { http, stage, progress, client: workload.client };
-    let mut parent = Agent::parent(workload, session);
+    let mut parent = Agent::parent(workload, Session::new(workload, stage, progress)?);
     let mut played = Played::default();
     for fan_out in 1..=workload.fan_outs {
         if fan_out > 1 {
@@ -76,6 +73,22 @@ pub async fn run(workload: &Workload, stage: &DemoStage, progress: &Progress) ->
         played.children_took.push(took);
     }
     Ok(played)
+}
+
+/// Plays an agent whose system prompt has another time in each of its two turns.
+pub async fn drift(workload: &Workload, stage: &DemoStage, progress: &Progress) -> Result<(), Failure> {
+    let mut agent = Agent::parent(workload, Session::new(workload, stage, progress)?);
+    agent.who = "drifting".into();
+    let instructions = agent.system.clone();
+    for minute in [14, 15] {
+        agent.system = format!("It is 09:{minute}. {instructions}");
+        agent
+            .messages
+            .push(json!({"role": "user", "content": [text("How far is it? [[sim:text words=40]]")]}));
+        let answer = agent.ask().await?;
+        agent.messages.push(json!({"role": "assistant", "content": blocks(&answer)?}));
+    }
+    Ok(())
 }
 
 /// Runs the children that this answer calls, all at once: each with its report, and the time that they took.
@@ -115,8 +128,29 @@ fn ask(workload: &Workload, fan_out: u16) -> String {
 struct Session<'a> {
     http: reqwest::Client,
     client: Client,
+    project: u32,
     stage: &'a DemoStage,
     progress: &'a Progress,
+}
+
+impl<'a> Session<'a> {
+    fn new(
+        workload: &Workload,
+        stage: &'a DemoStage,
+        progress: &'a Progress,
+    ) -> Result<Session<'a>, Failure> {
+        let http = reqwest::Client::builder().no_proxy().build();
+        let http = http.map_err(|error| Failure::new(format!("cannot make a client: {error}")))?;
+        Ok(Session { http, client: workload.client, project: workload.project, stage, progress })
+    }
+
+    /// Instructions that begin with this sentence, and with their project if there are several.
+    fn instructions(&self, sentence: &str, tokens: u32) -> String {
+        match self.project {
+            0 => prose(sentence, tokens),
+            project => prose(&format!("{sentence} This is project {project}."), tokens),
+        }
+    }
 }
 
 struct Agent<'a> {
@@ -141,8 +175,8 @@ impl<'a> Agent<'a> {
         Agent {
             who: "parent".into(),
             fan_out: 1,
+            system: session.instructions("You lead a team of engineers.", system),
             session,
-            system: prose("You lead a team of engineers.", system),
             tools,
             messages: history(workload.history, rest - system),
             calls: Vec::new(),
@@ -162,7 +196,7 @@ impl<'a> Agent<'a> {
             who: format!("child {number}"),
             fan_out: parent.fan_out,
             session: parent.session.clone(),
-            system: prose(&system, workload.child_tokens),
+            system: parent.session.instructions(&system, workload.child_tokens),
             tools: tools(workload.tool_tokens),
             messages: vec![json!({"role": "user", "content": [text(directive)]})],
             calls: Vec::new(),

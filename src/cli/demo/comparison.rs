@@ -23,6 +23,11 @@ impl PlanComparison {
         self.columns.iter().find(|column| column.arm == arm)
     }
 
+    /// The cost of the children.
+    pub fn children_usd(&self, arm: DemoArm) -> f64 {
+        self.children(arm).1
+    }
+
     fn children(&self, arm: DemoArm) -> (BilledUsage, f64) {
         total(self.column(arm).into_iter().flat_map(Column::children))
     }
@@ -47,7 +52,7 @@ impl PlanComparison {
 
     /// The cost of the children, in multiples of their cost as sent.
     pub fn ratio(&self, arm: DemoArm) -> f64 {
-        self.children(arm).1 / self.children(DemoArm::AsSent).1.max(f64::MIN_POSITIVE)
+        self.children_usd(arm) / self.children_usd(DemoArm::AsSent).max(f64::MIN_POSITIVE)
     }
 
     /// The cost of the forked children, in multiples of the same tokens without a cache. `None` if not all are forked:
@@ -83,13 +88,13 @@ impl PlanComparison {
     }
 
     /// The table, the decisions and the result in words.
-    pub fn text(&self) -> String {
+    pub fn text(&self, chooser: &str) -> String {
         let mut out = format!(
             "{}\n\n{}\n",
             self.workload.describe(self.name),
             table::compare(&self.columns, self.workload.fan_outs)
         );
-        out += "What was chosen and why, by forkpoint's own records:\n";
+        out += &format!("What {chooser} chose and why, by forkpoint's own records:\n");
         let decisions = self.decisions(DemoArm::AsChosen);
         for decision in &decisions {
             out += &(decision.words() + "\n");
@@ -110,25 +115,14 @@ impl PlanComparison {
             (unknown, _) => format!("; {unknown} requests are not in them."),
         };
         out += &(wrapped("  ", &sums, "    ") + "\n");
-        out += &format!("\n{}\n", wrapped("", &self.conclusion(), ""));
+        if let Some(ratio) = self.of_uncached() {
+            let context = format!(
+                "Forked, a child also reads all that its parent knows, for {ratio:.2} of what that costs without a \
+                 cache."
+            );
+            out += &format!("\n{}\n", wrapped("", &context, ""));
+        }
         if self.overlapped() { out } else { out + DISTORTED }
-    }
-
-    fn conclusion(&self) -> String {
-        let context = match self.of_uncached() {
-            Some(ratio) => format!(
-                " Forked, a child also reads all that its parent knows, for {ratio:.2} of what that costs without \
-                 a cache."
-            ),
-            None => String::new(),
-        };
-        format!(
-            "The default configuration paid {:.2} of what the children cost as sent; always aligned they cost {:.2}, \
-             always forked {:.2}.{context}",
-            self.ratio(DemoArm::AsChosen),
-            self.ratio(DemoArm::Aligned),
-            self.ratio(DemoArm::Forked),
-        )
     }
 
     pub fn json(&self) -> Value {

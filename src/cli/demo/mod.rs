@@ -1,23 +1,29 @@
-//! `forkpoint demo`: the main job, on the embedded simulator. No key, no network, no configuration.
+//! `forkpoint demo`: the main job, on the embedded simulator. No key, no network, no configuration needed.
+//!
+//! The result comes first: in words, as bars, then in tables.
 //!
 //! A parent agent with a large context fans out to sub-agents that run at once, each with tools of its own,
 //! and reads their reports. The same is played once straight to the simulator, which is what happens without
-//! forkpoint, and through a real forkpoint on a real port: aligned, forked, and as the default configuration chooses.
+//! forkpoint, and through a real forkpoint on a real port: aligned, forked, and as the default configuration or the user's chooses.
 //! The simulator bills; each play has one of its own, so that none reads what another wrote.
 
 mod workload;
 mod scenario;
 mod model;
 mod agent;
+mod settings;
 mod stage;
+mod traffic;
 mod table;
 mod why;
 mod comparison;
 mod overview;
+mod verdict;
 mod gate;
 mod plot;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use futures_util::future::try_join_all;
@@ -26,10 +32,11 @@ use serde_json::json;
 
 use super::Failure;
 use super::progress::Progress;
-use crate::config::{ValueOrigin, load_prices};
+use super::style::Style;
 use comparison::PlanComparison;
 use model::DemoModel;
 use scenario::Scenario;
+use settings::DemoSettings;
 use stage::{DemoArm, DemoStage, faster};
 use table::Column;
 pub use table::{aligned, grouped};
@@ -46,13 +53,16 @@ Examples:
   forkpoint demo --scenario reread        one of them in full
   forkpoint demo --client naive           a client that does nothing for the cache
   forkpoint demo --model claude-haiku-5-5 at other prices: that of reading decides what pays
-  forkpoint demo --children 8 --stay      eight, then keep everything up to look around
+  forkpoint demo --config forkpoint.toml  with your settings of canonical, fork, gate, limits
+  forkpoint demo --stay                   a session, then the live page with traffic to watch
   forkpoint demo --json | jq '.scenarios[] | {scenario, as_chosen_to_as_sent}'
   forkpoint demo --gate                   what the gate saves and delays: a table and a plot
   forkpoint demo --gate --max-hold-ms 12000 --svg gate.svg    with a longer deadline
 
 Columns: as sent, without forkpoint; aligned, mode align; forked, every child that may be
-forked; as chosen, the default configuration. Pauses are skipped, not waited for.";
+forked; as chosen, the default configuration or yours (--config, FORKPOINT_CONFIG, the
+environment): server.mode, canonical.*, fork.*, gate.*, limits.* and prices.* count, and what
+does not is named. Pauses are skipped, not waited for.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
@@ -87,9 +97,14 @@ pub struct DemoArgs {
     /// Print JSON instead of tables
     #[arg(long, conflicts_with_all = ["requests", "stay"])]
     json: bool,
-    /// Keep simulator, proxy and admin running until Ctrl-C
+    /// Then play traffic without end, to watch on the live page, until Ctrl-C
     #[arg(long)]
     stay: bool,
+    /// Choose by the settings of this TOML file
+    ///
+    /// Environment: FORKPOINT_CONFIG. Without either, the defaults and the environment count.
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     gate: gate::Flags,
 }
@@ -132,88 +147,98 @@ impl DemoArgs {
 }
 
 pub fn run(args: DemoArgs) -> Result<(), Failure> {
-    let prices = load_prices(None, &ValueOrigin::Default)?;
-    let model = DemoModel::named(args.model.as_deref(), &prices)?;
+    let settings = DemoSettings::load(args.config.clone())?;
+    let model = DemoModel::named(args.model.as_deref(), &settings.prices)?;
     let runtime = super::runtime()?;
     if args.gate.gate {
         let client = args.client.unwrap_or(Client::Careful);
-        runtime.block_on(gate::run(&args.gate, args.turns.unwrap_or(0), client, &model))
+        runtime.block_on(gate::run(&args.gate, &settings, args.turns.unwrap_or(0), client, &model))
     } else {
-        runtime.block_on(demo(args, model))
+        runtime.block_on(demo(&args, &settings, &model))
     }
 }
 
-async fn demo(args: DemoArgs, model: DemoModel) -> Result<(), Failure> {
-    let workload = args.workload()?;
-    let shown = args.scenario();
-    let others: Vec<Scenario> = if args.is_particular() {
-        Vec::new()
-    } else {
-        Scenario::ALL.into_iter().filter(|scenario| *scenario != shown).collect()
-    };
+async fn demo(args: &DemoArgs, settings: &DemoSettings, model: &DemoModel) -> Result<(), Failure> {
     let started = Instant::now();
     let progress = Progress::new();
-    for workload in others.iter().map(|other| other.workload()).chain([workload]) {
-        progress.expect(workload.requests() * DemoArm::ALL.len());
+    let theatre = Theatre { args, settings, model, progress: &progress };
+    let comparisons = theatre.play_all().await?;
+    progress.done();
+    if args.json {
+        let scenarios: Vec<_> = comparisons.iter().map(PlanComparison::json).collect();
+        println!("{:#}", json!({ "model": model.json(), "scenarios": scenarios }));
+        return Ok(());
     }
     let mut out = std::io::stdout().lock();
-    if !args.json {
-        let _ = writeln!(out, "{}\n{}\n", model.describe(), stage::pace());
+    let _ = writeln!(out, "{}\n", verdict::sentences(&comparisons));
+    let _ = writeln!(out, "{}", verdict::chart(&comparisons, Style::of_stdout()));
+    let _ = writeln!(out, "{}\n{}", model.describe(), stage::pace());
+    let _ = writeln!(out, "{}", settings.describe());
+    if let Some(first) = comparisons.first() {
+        let _ = writeln!(out, "{}", first.text(settings.chooser()));
     }
-    let theatre = Theatre { args: &args, model: &model, progress: &progress };
-    let (first, stage) = theatre.play(shown.name(), workload).await?;
-    if !args.json {
-        progress.done();
-        let _ = writeln!(out, "{}", first.text());
-    }
-    if args.requests
-        && let Some(column) = first.column(DemoArm::AsChosen)
+    if let Some(column) = comparisons.first().and_then(|first| first.column(DemoArm::AsChosen))
+        && args.requests
     {
         let title = column.arm.title();
         let _ = writeln!(out, "Every request, {title}:\n\n{}", table::render(&column.rows));
     }
-    let plays = others.into_iter().map(|other| theatre.play(other.name(), other.workload()));
-    let played: Vec<_> = futures_util::stream::iter(plays).buffered(AT_ONCE).try_collect().await?;
-    let comparisons: Vec<_> =
-        std::iter::once(first).chain(played.into_iter().map(|(comparison, _)| comparison)).collect();
-    progress.done();
-    if args.json {
-        let scenarios: Vec<_> = comparisons.iter().map(PlanComparison::json).collect();
-        let _ = writeln!(out, "{:#}", json!({ "model": model.json(), "scenarios": scenarios }));
-        return Ok(());
-    }
     if comparisons.len() > 1 {
-        let _ = writeln!(out, "{}", overview::table(&comparisons));
+        let _ = writeln!(out, "{}", overview::table(&comparisons, settings.chooser()));
     }
     let seconds = started.elapsed().as_secs_f64();
     let _ = writeln!(out, "{} requests in {seconds:.1} s; the simulator billed each.\n", progress.played());
-    let _ = writeln!(out, "{}", next_steps(&stage, &args));
-    drop(out);
-    if args.stay {
-        let _ = tokio::signal::ctrl_c().await;
+    if !args.stay {
+        let _ = writeln!(out, "{NEXT}");
+        return Ok(());
     }
-    Ok(())
+    drop(out);
+    tokio::select! {
+        ended = tokio::signal::ctrl_c() => ended.map_err(|error| Failure::new(format!("cannot handle signals: {error}"))),
+        played = traffic::run(args, settings, model) => played.map(|never| match never {}),
+    }
 }
+
+const NEXT: &str = "\
+Next:
+  forkpoint demo --scenario reread  one scenario in full; see demo --help
+  forkpoint demo --client naive     a client that does nothing for the cache
+  forkpoint demo --gate             what the gate saves and what it delays
+  forkpoint demo --stay             the live page, with traffic to watch
+  forkpoint serve                   the proxy itself, before the real API; then
+  ANTHROPIC_BASE_URL=http://127.0.0.1:8787 your-agent";
 
 /// Everything that all plays share.
 struct Theatre<'a> {
     args: &'a DemoArgs,
+    settings: &'a DemoSettings,
     model: &'a DemoModel,
     progress: &'a Progress,
 }
 
 impl Theatre<'_> {
-    /// Plays a workload under every plan at once, each on a stage of its own; the last stage stays.
-    async fn play(
-        &self,
-        name: &'static str,
-        workload: Workload,
-    ) -> Result<(PlanComparison, DemoStage), Failure> {
+    /// Plays the scenario that is shown in full, and the others if nothing particular is asked for.
+    async fn play_all(&self) -> Result<Vec<PlanComparison>, Failure> {
+        let (workload, shown) = (self.args.workload()?, self.args.scenario());
+        let others: Vec<Scenario> = if self.args.is_particular() || self.args.stay {
+            Vec::new()
+        } else {
+            Scenario::ALL.into_iter().filter(|scenario| *scenario != shown).collect()
+        };
+        for workload in others.iter().map(|other| other.workload()).chain([workload]) {
+            self.progress.expect(workload.requests() * DemoArm::ALL.len());
+        }
+        let first = self.play(shown.name(), workload).await?;
+        let plays = others.into_iter().map(|other| self.play(other.name(), other.workload()));
+        let played: Vec<_> = futures_util::stream::iter(plays).buffered(AT_ONCE).try_collect().await?;
+        Ok(std::iter::once(first).chain(played).collect())
+    }
+
+    /// Plays a workload under every plan at once, each on a stage of its own.
+    async fn play(&self, name: &'static str, workload: Workload) -> Result<PlanComparison, Failure> {
         let speed = self.args.gate.speed.unwrap_or(SPEED);
         let plays = DemoArm::ALL.into_iter().map(|arm| self.perform(arm, &workload, speed));
-        let (columns, mut stages): (Vec<Column>, Vec<DemoStage>) =
-            try_join_all(plays).await?.into_iter().unzip();
-        let stage = stages.pop().ok_or_else(|| Failure::new("nothing was played"))?;
+        let columns: Vec<Column> = try_join_all(plays).await?;
         let mut comparison = PlanComparison { name, workload, model: self.model.clone(), columns };
         // On a busy machine siblings come one after the other, and read what they would not find in life.
         let slower = [speed / 3, 1].into_iter().filter(|slower| (1..speed).contains(slower));
@@ -222,51 +247,22 @@ impl Theatre<'_> {
                 break;
             }
             self.progress.expect(workload.requests());
-            let (column, _) = self.perform(DemoArm::AsSent, &workload, speed).await?;
-            comparison.replace(column);
+            comparison.replace(self.perform(DemoArm::AsSent, &workload, speed).await?);
         }
-        Ok((comparison, stage))
+        Ok(comparison)
     }
 
     /// Plays a workload under one plan.
-    async fn perform(
-        &self,
-        arm: DemoArm,
-        workload: &Workload,
-        speed: u32,
-    ) -> Result<(Column, DemoStage), Failure> {
-        let mut config = arm.config();
+    async fn perform(&self, arm: DemoArm, workload: &Workload, speed: u32) -> Result<Column, Failure> {
+        let mut config = self.settings.of(arm);
         if let Some(config) = &mut config {
-            config.gate.max_hold = self.args.gate.max_hold();
+            config.gate.max_hold = self.args.gate.max_hold(config);
         }
-        let stage = DemoStage::with(config, faster(speed), self.model).await?;
+        let stage = DemoStage::with(config, &self.settings.prices, faster(speed), self.model).await?;
         let played = agent::run(workload, &stage, self.progress).await?;
         let rows = stage.bill(&played.calls).await?;
         // Scaled back to the pace of the model that is simulated.
         let children_s = played.children_took.iter().map(|took| (*took * speed).as_secs_f64()).collect();
-        Ok((Column { arm, rows, children_s }, stage))
+        Ok(Column { arm, rows, children_s })
     }
-}
-
-fn next_steps(stage: &DemoStage, args: &DemoArgs) -> String {
-    if !args.stay {
-        return "Next:\n  \
-                forkpoint demo --scenario reread  one scenario in full; see demo --help\n  \
-                forkpoint demo --client naive     a client that does nothing for the cache\n  \
-                forkpoint demo --gate             what the gate saves and what it delays\n  \
-                forkpoint demo --stay             the same, and keeps it up to look around\n  \
-                forkpoint serve                   the proxy itself, before the real API; then\n  \
-                ANTHROPIC_BASE_URL=http://127.0.0.1:8787 your-agent"
-            .to_owned();
-    }
-    format!(
-        "Still up, until Ctrl-C:\n  \
-         {proxy}               the proxy; point a client here (any key)\n  \
-         {admin}/metrics       what forkpoint measured\n  \
-         {sim}/sim/requests  what arrived, raw, and what it cost\n  \
-         {sim}/sim/cache     the live cache entries",
-        proxy = stage.client_url(),
-        admin = stage.admin_url(),
-        sim = stage.sim_url(),
-    )
 }

@@ -7,7 +7,7 @@ use super::table::{aligned, grouped};
 const HEADER: [&str; 8] = ["scenario", "parent", "children", "each", "aligned", "forked", "chosen", "plan"];
 
 /// One line per scenario.
-pub fn table(comparisons: &[PlanComparison]) -> String {
+pub fn table(comparisons: &[PlanComparison], chooser: &str) -> String {
     let mut lines = vec![HEADER.map(String::from).to_vec()];
     lines.extend(comparisons.iter().map(|it| {
         let workload = &it.workload;
@@ -29,7 +29,7 @@ pub fn table(comparisons: &[PlanComparison]) -> String {
     let distorted = if comparisons.iter().all(PlanComparison::overlapped) { "" } else { DISTORTED };
     format!(
         "All scenarios: what the children cost, in multiples of their cost as sent:\n\
-         always aligned, always forked, and as the default configuration chose.\n\n{}{distorted}",
+         always aligned, always forked, and as {chooser} chose.\n\n{}{distorted}",
         aligned(&lines, &[1]),
     )
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::admin::{self, Hosts};
-use crate::config::{Config, Mode, ValueOrigin, load_prices};
+use crate::config::Config;
+use crate::engine::cache::prices::Prices;
 use crate::proxy::Proxy;
 use crate::proxy::clock::millis;
 use crate::proxy::live::Live;
@@ -74,23 +75,6 @@ impl DemoArm {
             DemoArm::AsChosen => "as chosen",
         }
     }
-
-    /// The configuration of the forkpoint in between, if there is one.
-    pub fn config(self) -> Option<Config> {
-        let mut config = Config::default();
-        match self {
-            DemoArm::AsSent => return None,
-            DemoArm::Aligned => config.server.mode = Mode::Align,
-            DemoArm::Forked => {
-                config.server.mode = Mode::Fork;
-                // The largest that the configuration takes.
-                config.fork.policy.context_premium = 100.0;
-                config.fork.policy.max_cost_ratio = 100.0;
-            }
-            DemoArm::AsChosen => {}
-        }
-        Some(config)
-    }
 }
 
 pub struct DemoStage {
@@ -111,6 +95,7 @@ impl DemoStage {
     /// Starts a simulator with this latency and, in front of it, a forkpoint with this configuration.
     pub async fn with(
         config: Option<Config>,
+        prices: &Prices,
         latency: Latency,
         model: &DemoModel,
     ) -> Result<DemoStage, Failure> {
@@ -119,8 +104,7 @@ impl DemoStage {
         let is_proxied = config.is_some();
         let mut config = config.unwrap_or_default();
         config.upstream.url = sim.url().parse().map_err(failed("use the simulator's address"))?;
-        let prices = load_prices(None, &ValueOrigin::Default).map_err(failed("read the prices"))?;
-        let (proxy, metrics) = start::proxy(config, prices)?;
+        let (proxy, metrics) = start::proxy(config, prices.clone())?;
         let (recording, entries) = Recording::to_memory(&metrics, RECORDS_MAX);
         let proxy = Arc::new(proxy.recording_to(recording));
         let (server, address) = ServerTask::on_free_port(Arc::clone(&proxy)).await?;
@@ -171,6 +155,12 @@ impl DemoStage {
             tokio::time::sleep(LOOK_EVERY).await;
         }
         Ok(())
+    }
+
+    /// Lets go of what was recorded so far.
+    pub fn forget(&self) {
+        self.entries.take();
+        self.records.borrow_mut().clear();
     }
 
     /// The simulator's bill for each call, and forkpoint's record of it.

@@ -23,6 +23,8 @@ pub struct Workload {
     pub directive_words: u16,
     pub history: History,
     pub client: Client,
+    /// Prompts of different projects share nothing. They have a number from 1; 0 is the only one of its kind.
+    pub project: u32,
 }
 
 /// How long siblings live.
@@ -92,6 +94,7 @@ impl Workload {
         directive_words: 60,
         history: History::Told,
         client: Client::Careful,
+        project: 0,
     };
 
     /// The most requests that it takes: the parent's two of each fan-out, and each child's.

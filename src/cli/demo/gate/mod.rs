@@ -17,6 +17,7 @@ use super::super::progress::Progress;
 use super::agent;
 use super::model::DemoModel;
 use super::plot;
+use super::settings::DemoSettings;
 use super::stage::{DemoStage, LATENCY, faster};
 use super::table::{Row, is_child, total};
 use super::workload::{Client, Workload};
@@ -58,8 +59,9 @@ pub struct Flags {
 }
 
 impl Flags {
-    pub fn max_hold(&self) -> Duration {
-        self.max_hold_ms.map_or_else(|| Config::default().gate.max_hold, Duration::from_millis)
+    /// The longest hold: this, or that of the configuration.
+    pub fn max_hold(&self, config: &Config) -> Duration {
+        self.max_hold_ms.map_or(config.gate.max_hold, Duration::from_millis)
     }
 }
 
@@ -79,7 +81,13 @@ impl fmt::Display for GateArm {
     }
 }
 
-pub async fn run(flags: &Flags, turns: u16, client: Client, model: &DemoModel) -> Result<(), Failure> {
+pub async fn run(
+    flags: &Flags,
+    settings: &DemoSettings,
+    turns: u16,
+    client: Client,
+    model: &DemoModel,
+) -> Result<(), Failure> {
     if flags.svg != NO_PLOT {
         // An address that cannot be written is better heard of before the play than after it.
         let opened = std::fs::File::options().create(true).append(true).open(&flags.svg);
@@ -88,16 +96,16 @@ pub async fn run(flags: &Flags, turns: u16, client: Client, model: &DemoModel) -
     let speed = flags.speed.unwrap_or(SPEED);
     let setting = GateSetting {
         latency: LATENCY,
-        max_hold: flags.max_hold(),
+        max_hold: flags.max_hold(&settings.config()),
         speed,
         turns,
         client,
         model: model.clone(),
     };
     let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{}\n", setting.describe());
+    let _ = writeln!(out, "{}\n{}", setting.describe(), settings.describe());
     let started = Instant::now();
-    let cells = play_all(flags, &setting).await?;
+    let cells = play_all(flags, &setting, settings).await?;
     let _ = writeln!(out, "{}\n{}", report::table(&cells), report::conclusion(&cells, &setting));
     let _ = writeln!(out, "\nPlayed in {:.1} s.", started.elapsed().as_secs_f64());
     if flags.svg != NO_PLOT {
@@ -115,7 +123,11 @@ fn unwritable(path: &str, error: &std::io::Error) -> Failure {
 
 /// Fan-outs of all sizes over one prefix run side by side, which wait more than they work; prefixes and arms
 /// follow each other.
-async fn play_all(flags: &Flags, setting: &GateSetting) -> Result<Vec<Cell>, Failure> {
+async fn play_all(
+    flags: &Flags,
+    setting: &GateSetting,
+    settings: &DemoSettings,
+) -> Result<Vec<Cell>, Failure> {
     let sizes: Vec<u16> = CHILDREN.into_iter().filter(|size| *size <= flags.children_max).collect();
     let prefixes: Vec<u32> = PREFIXES.into_iter().filter(|prefix| *prefix <= flags.prefix_max).collect();
     let per_row: usize = sizes.iter().map(|size| workload(*size, 0, setting).requests()).sum();
@@ -124,8 +136,9 @@ async fn play_all(flags: &Flags, setting: &GateSetting) -> Result<Vec<Cell>, Fai
     let mut cells = Vec::new();
     for prefix in prefixes {
         let play = async |arm: GateArm| {
-            let plays =
-                sizes.iter().map(|size| play(arm, workload(*size, prefix, setting), setting, &progress));
+            let plays = sizes
+                .iter()
+                .map(|size| play(arm, workload(*size, prefix, setting), setting, settings, &progress));
             try_join_all(plays).await
         };
         let (ungated, gated) = (play(GateArm::Ungated).await?, play(GateArm::Gated).await?);
@@ -157,15 +170,17 @@ async fn play(
     arm: GateArm,
     workload: Workload,
     setting: &GateSetting,
+    settings: &DemoSettings,
     progress: &Progress,
 ) -> Result<ChildrenOutcome, Failure> {
-    let mut config = Config::default();
+    let mut config = settings.config();
     config.server.mode = Mode::Align;
     config.gate.max_hold = match arm {
         GateArm::Ungated => Duration::ZERO,
         GateArm::Gated => setting.max_hold / setting.speed,
     };
-    let stage = DemoStage::with(Some(config), faster(setting.speed), &setting.model).await?;
+    let stage =
+        DemoStage::with(Some(config), &settings.prices, faster(setting.speed), &setting.model).await?;
     let played = agent::run(&workload, &stage, progress).await?;
     let rows = stage.bill(&played.calls).await?;
     let (_, cost_usd) = total(rows.iter().filter(is_child));
