@@ -15,6 +15,7 @@ use prometheus::{
     TextEncoder,
 };
 
+pub use process::memory_limit;
 pub use series::{Alike, Series};
 
 use crate::engine::request::clients::{NONE, OTHER};
@@ -222,6 +223,10 @@ metrics! {
     endpoint_requests_total: IntCounterVec["endpoint"];
     /// The number of the configuration in force; each one that is loaded while running has the next.
     config_generation: IntGaugeVec[];
+    /// 1 for the mode in force, 0 for the others.
+    mode: IntGaugeVec["mode"];
+    /// The limits in force, by their keys; `memory` is that of the container, where there is one.
+    limit: IntGaugeVec["key"];
     /// Configurations that were loaded while running, and those that were refused whole.
     config_reloads_total: IntCounterVec["outcome"];
     /// The running version.

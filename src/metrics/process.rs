@@ -50,6 +50,12 @@ pub fn value(family: &str, started: f64) -> Option<f64> {
     }
 }
 
+/// The bytes of memory that the container may use; `None` where nothing limits it.
+pub fn memory_limit() -> Option<u64> {
+    // Its own control group, as a container sees it.
+    fs::read_to_string("/sys/fs/cgroup/memory.max").ok()?.trim().parse().ok()
+}
+
 /// The number in a line of the status that the system keeps of this process.
 fn status(name: &str) -> Option<f64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use crate::config::{Config, Reload};
+use crate::config::{Config, Mode, Reload};
 use crate::engine::cache::prices::Prices;
-use crate::metrics::Metrics;
+use crate::metrics::{self, Metrics};
 use crate::store::Store;
 
 use super::clock::Clock;
@@ -28,13 +28,34 @@ pub struct Generation {
 }
 
 impl Generation {
-    pub(super) fn first(metrics: &Metrics) -> Generation {
-        Generation::set(1, Vec::new(), metrics)
+    pub(super) fn first(config: &Config, metrics: &Metrics) -> Generation {
+        Generation::set(1, Vec::new(), config, metrics)
     }
 
-    fn set(number: u64, left: Vec<&'static str>, metrics: &Metrics) -> Generation {
+    fn set(number: u64, left: Vec<&'static str>, config: &Config, metrics: &Metrics) -> Generation {
         metrics.config_generation.with_label_values::<&str>(&[]).set(number as i64);
+        show(config, metrics);
         Generation { number, left }
+    }
+}
+
+/// Shows in the metrics which mode and which limits are in force.
+fn show(config: &Config, metrics: &Metrics) {
+    for mode in Mode::ALL {
+        let is_in_force = mode == config.server.mode;
+        metrics.mode.with_label_values(&[mode.as_str()]).set(i64::from(is_in_force));
+    }
+    let limits = [
+        ("gate.max_hold_ms", Some(config.gate.max_hold.as_millis() as usize)),
+        ("limits.connections", Some(config.limits.connections)),
+        ("limits.held_requests", Some(config.limits.held_requests)),
+        ("limits.held_bytes", Some(config.limits.held_bytes)),
+        ("store.max_bytes", Some(config.store.max_bytes)),
+        ("memory", metrics::memory_limit().map(|bytes| bytes as usize)),
+    ];
+    for (key, limit) in limits {
+        let Some(limit) = limit else { continue };
+        metrics.limit.with_label_values(&[key]).set(i64::try_from(limit).unwrap_or(i64::MAX));
     }
 }
 
@@ -120,7 +141,7 @@ impl Proxy {
         let (policy, vertex_policy) = rules::policies(&config, prices);
         self.store.configure(policy.fan_out.clone(), rules::gate(&config));
         self.metrics.models.reserve(policy.prices.models().map(|model| &*model.id));
-        let generation = Generation::set(self.generation.number + 1, left, &self.metrics);
+        let generation = Generation::set(self.generation.number + 1, left, &config, &self.metrics);
         self.sinks.events.configured(record::configured(&config, &generation));
         Proxy {
             config,

@@ -113,7 +113,7 @@ impl Proxy {
         let accounts = Arc::<Accounts>::default();
         let clock = Arc::new(Clock::new());
         record::show_at_scrape(&metrics, Arc::clone(&store), Arc::clone(&accounts));
-        let generation = Generation::first(&metrics);
+        let generation = Generation::first(&config, &metrics);
         let sinks = record::start_sinks(&config, &metrics, &clock)?;
         sinks.events.configured(record::configured(&config, &generation));
         Ok(Proxy {
