@@ -9,6 +9,8 @@
     rules   promtool: the configuration, the rules, and every alert, firing and silent (alerts_test.yml)
     live    a real Prometheus scrapes a real forkpoint under a scripted load (load.py) against the simulator;
             every query of every panel and variable is executed and must return data
+    story   fifteen minutes with an incident, played in one; the picture of it tells what happened. UPDATE=1 writes
+            .github/dashboard.svg anew (story.py)
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import re
 import signal
 import subprocess
@@ -30,7 +33,8 @@ from typing import Any
 sys.dont_write_bytecode = True
 
 import load  # noqa: E402
-from lint import LEGEND, lint, lint_alerts  # noqa: E402
+import story  # noqa: E402
+from lint import LEGEND, lint, lint_alerts, panels_of  # noqa: E402
 from parts import FORKPOINT, ROOT, Collector, Failed, Process, Prometheus, fetch, poll  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
@@ -39,6 +43,7 @@ DASHBOARD = ROOT / "dashboards" / "forkpoint.json"
 ALERTS = ROOT / "dashboards" / "alerts.yml"
 PROMETHEUS = ROOT / "config" / "prometheus.yml"
 PROVISIONING = ROOT / "config" / "grafana" / "provisioning"
+PICTURE = ROOT / ".github" / "dashboard.svg"
 
 MODE = "fork"
 SETTINGS = {
@@ -88,14 +93,18 @@ def step_lint() -> str:
     for spoil, found, expected in spoils:
         if not any(re.search(expected, problem) for problem in found):
             raise Failed(f"the linter overlooks {spoil}; it says {found}")
-    return f"{len(dashboard['panels'])} panels, {len(rules)} alerts, {len(spoils)} faults found in spoilt copies"
+    return f"{len(panels_of(dashboard))} panels and rows, {len(rules)} alerts, {len(spoils)} faults found in spoilt copies"
 
 
 def spoilt(dashboard: dict[str, Any], rules: list[Any]) -> Iterator[tuple[str, list[str], str]]:
     """Copies with one fault each, what the linter says of them, and what it must say."""
 
-    def with_(change: Callable[[dict[str, Any], dict[str, Any]], Any]) -> list[str]:
+    def with_(
+        change: Callable[[dict[str, Any], dict[str, Any]], Any],
+        rows: Callable[[list[dict[str, Any]]], Any] = lambda _: None,
+    ) -> list[str]:
         changed = copy.deepcopy(dashboard)
+        rows([panel for panel in changed["panels"] if panel["type"] == "row"])
         drawn = [panel for panel in changed["panels"] if panel["type"] == "timeseries"]
         change(drawn[0], drawn[1])
         return list(lint(changed))
@@ -124,6 +133,10 @@ def spoilt(dashboard: dict[str, Any], rules: list[Any]) -> Iterator[tuple[str, l
     yield "a variable left out", query(',model=~\\"$model\\"', ""), r"does not heed \$model"
     yield "a bare counter", query("rate(forkpoint_forks_total", "abs(forkpoint_forks_total"), "only rises"
     yield "a metric nobody shows", query("forkpoint_held", "forkpoint_forks_live"), "no panel shows forkpoint_held"
+    yield "a row in another place", with_(lambda a, b: None, rows=lambda rows: rows[0].update(title="Gate")), "do not begin"
+    yield "a row that is open", with_(lambda a, b: None, rows=lambda rows: rows[-1].update(collapsed=False)), "is open"
+    yield "a strange annotation", query("{{outcome}}", "{{result}}"), "nothing has result"
+    yield "an alert without a section", alert(lambda rule: rule["annotations"].pop("runbook_url")), "is no section"
     yield "an alert without severity", alert(lambda rule: rule["labels"].clear()), "severity"
     yield "an alert of nothing", alert(lambda rule: rule.update(expr="forkpoint_gone > 1")), "no metric forkpoint_gone"
 
@@ -196,7 +209,8 @@ def start_prometheus(stack: ExitStack, folder: Path, admin: str) -> Prometheus:
     shipped = yaml(PROMETHEUS)
     shipped["global"] = dict.fromkeys(shipped["global"], SCRAPE_EVERY)
     shipped["rule_files"] = [str(PROMETHEUS.parent / path) for path in shipped["rule_files"]]
-    shipped["scrape_configs"][0]["static_configs"] = [{"targets": [admin.removeprefix("http://")]}]
+    target = {"targets": [admin.removeprefix("http://")], "labels": {"namespace": "check"}}
+    shipped["scrape_configs"][0]["static_configs"] = [target]
     configuration = folder / "prometheus.json"
     configuration.write_text(json.dumps(shipped))
     command = ["prometheus", "--config.file", configuration, "--storage.tsdb.path", folder / "data"]
@@ -232,7 +246,10 @@ def query_all(prometheus: Prometheus, started: float) -> str:
             selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"]).groups()
             if not prometheus.ask(f"label/{label}/values", **{"match[]": substituted(selector)}):
                 problems.append(f"${variable['name']}: no values")
-    for panel in dashboard["panels"]:
+    for note in dashboard["annotations"]["list"]:
+        count += 1
+        prometheus.ask("query_range", query=substituted(note["expr"]), start=started, end=time.time(), step=1)
+    for panel in panels_of(dashboard):
         for query in panel.get("targets", []):
             count += 1
             if problem := answer_of(prometheus, query, started):
@@ -243,7 +260,7 @@ def query_all(prometheus: Prometheus, started: float) -> str:
         problems.append(f"Prometheus loaded {len(loaded)} of {len(alerts())} alerts")
     if problems:
         raise Failed("\n".join(problems))
-    return f"all {count} queries returned data"
+    return f"all {count} queries returned data, those of annotations aside"
 
 
 def substituted(expr: str) -> str:
@@ -272,9 +289,24 @@ def answer_of(prometheus: Prometheus, query: dict[str, Any], started: float) -> 
     return None
 
 
+# --- story ----------------------------------------------------------------------------------------
+
+
+def step_story() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        drawn, told = story.tell(Path(folder), json.loads(DASHBOARD.read_text()))
+    path = PICTURE if os.environ.get("UPDATE") else INSTALLED / PICTURE.name
+    path.write_text(drawn)
+    # Its figures are those of one run; its panels are not.
+    for panel in told.panels:
+        if f">{panel.title}</text>" not in PICTURE.read_text():
+            raise Failed(f"{PICTURE.relative_to(ROOT)} has no '{panel.title}': write it anew with UPDATE=1")
+    return f"{len(told.panels)} panels tell it, drawn in {path.relative_to(ROOT)}"
+
+
 # --------------------------------------------------------------------------------------------------
 
-STEPS = {"lint": step_lint, "types": step_types, "rules": step_rules, "live": step_live}
+STEPS = {"lint": step_lint, "types": step_types, "rules": step_rules, "live": step_live, "story": step_story}
 
 
 def main() -> int:

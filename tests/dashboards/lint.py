@@ -15,7 +15,19 @@ from parts import ROOT
 # Of Grafana's units, those that fit what is measured.
 UNITS = {"short", "percentunit", "currencyUSD", "s", "bytes", "ops", "reqps", "string"}
 # What Prometheus adds to every sample, and to those of histograms.
-ADDED = {"instance", "job"}
+ADDED = {"namespace", "instance", "job"}
+# What every selector heeds.
+EVERYWHERE = ['namespace=~"$namespace"', 'job=~"$job"', 'instance=~"$instance"']
+# The rows that are open, in this order; those after them are closed.
+OPEN = [
+    "At a glance",
+    "Traffic and errors",
+    "Latency and overhead",
+    "Cache breaks",
+    "Cache-hit share",
+    "Savings (estimates)",
+]
+README = "dashboards/README.md"
 PARTS = ("_bucket", "_sum", "_count")
 COLUMNS = 24
 
@@ -37,20 +49,45 @@ def metrics() -> dict[str, tuple[str, set[str]]]:
 
 
 def lint(dashboard: dict[str, Any]) -> Iterator[str]:
-    panels, known = dashboard["panels"], metrics()
+    panels, known = panels_of(dashboard), metrics()
     ids = [panel["id"] for panel in panels]
     yield from (f"id {number} is used {ids.count(number)} times" for number in set(ids) if ids.count(number) > 1)
     titles = [panel["title"] for panel in panels if panel["type"] != "row"]
     yield from (f"two panels are called '{title}'" for title in set(titles) if titles.count(title) > 1)
     variables = {variable["name"] for variable in dashboard["templating"]["list"]}
-    if missing := {"instance", "model", "client", "tenant"} - variables:
+    if missing := {"namespace", "job", "instance", "model", "client", "tenant"} - variables:
         yield f"there is no variable {', '.join(sorted(missing))}"
-    yield from places(panels)
+    yield from places(dashboard["panels"])
+    for row in dashboard["panels"]:
+        yield from places(row.get("panels", []))
+    rows = [panel for panel in panels if panel["type"] == "row"]
+    if [row["title"] for row in rows[: len(OPEN)]] != OPEN:
+        yield f"the rows do not begin with {', '.join(OPEN)}"
+    yield from (
+        f"'{row['title']}' is {'closed' if row['collapsed'] else 'open'}"
+        for row in rows
+        if row["collapsed"] == (row["title"] in OPEN)
+    )
+    for note in dashboard["annotations"]["list"]:
+        yield from (f"annotation {note['name']}: {problem}" for problem in lint_annotation(note, known))
     drawn = [panel for panel in panels if panel["type"] != "row"]
     for panel in drawn:
         yield from (f"'{panel['title']}': {problem}" for problem in lint_panel(panel, known, variables))
     used = {name for panel in drawn for query in panel["targets"] for name in names(query["expr"], known)}
     yield from (f"no panel shows {name}" for name in known if name not in used)
+
+
+def panels_of(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every panel and row, those of closed rows too."""
+    return [panel for outer in dashboard["panels"] for panel in [outer, *outer.get("panels", [])]]
+
+
+def lint_annotation(note: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
+    yield from lint_query(note["expr"], known)
+    yield from lint_selectors(note["expr"], known)
+    shown = set(LEGEND.findall(note["titleFormat"] + note["textFormat"]))
+    if unknown := shown - labels(note["expr"], known):
+        yield f"nothing has {', '.join(sorted(unknown))}"
 
 
 def places(panels: list[dict[str, Any]]) -> Iterator[str]:
@@ -87,12 +124,17 @@ def lint_panel(panel: dict[str, Any], known: dict[str, Any], variables: set[str]
             yield f"there is no variable {', '.join(sorted(unknown))}"
         if panel["type"] == "timeseries" and len(panel["targets"]) > 1 and not query.get("legendFormat"):
             yield f"{query['refId']} has no legend"
-        for name, inside in SELECTOR.findall(query["expr"]):
-            if 'instance=~"$instance"' not in inside:
-                yield f"{name} does not heed $instance"
-            for label in ["model", "client", "tenant"]:
-                if label in known.get(family(name, known), ("", set()))[1] and f'{label}=~"${label}"' not in inside:
-                    yield f"{name} does not heed ${label}"
+        yield from lint_selectors(query["expr"], known)
+
+
+def lint_selectors(expr: str, known: dict[str, Any]) -> Iterator[str]:
+    """Selectors that leave a variable out."""
+    for name, inside in SELECTOR.findall(expr):
+        if any(matcher not in inside for matcher in EVERYWHERE):
+            yield f"{name} does not heed $namespace, $job and $instance"
+        for label in ["model", "client", "tenant"]:
+            if label in known.get(family(name, known), ("", set()))[1] and f'{label}=~"${label}"' not in inside:
+                yield f"{name} does not heed ${label}"
 
 
 def lint_query(expr: str, known: dict[str, Any]) -> Iterator[str]:
@@ -152,8 +194,12 @@ def lint_rule(rule: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
     for member in ["summary", "description"]:
         if len(rule.get("annotations", {}).get(member, "")) < 30:
             yield f"its {member} explains nothing"
+    link = rule.get("annotations", {}).get("runbook_url", "")
+    if link != f"{README}#{rule.get('alert', '').lower()}" or f"\n### {rule['alert']}\n" not in (ROOT / README).read_text():
+        yield f"its runbook_url '{link}' is no section of {README}"
     yield from lint_query(rule["expr"], known)
     said = " ".join(rule.get("annotations", {}).values())
     grouped = {label.strip() for group in GROUPING.findall(rule["expr"]) for label in group.split(",")}
-    if unknown := set(re.findall(r"\$labels\.(\w+)", said)) - grouped:
+    # A query that groups nothing has all labels of its metrics.
+    if unknown := set(re.findall(r"\$labels\.(\w+)", said)) - (grouped - {""} or labels(rule["expr"], known)):
         yield f"its text names {', '.join(sorted(unknown))}, which the alert does not have"

@@ -144,13 +144,14 @@ class Team(NamedTuple):
     spawner: Any = AGENT
     kind: type[Agent] = Agent
     key: str = "key"
+    client: str = ""
 
 
 def fan_out(proxy: str, team: Team) -> None:
     """A parent, its children all at once, and the parent's second turn."""
     number, name = team.number, team.spawner["name"]
     session = f"session-{number}-{name}-{team.does}"
-    headers = {"x-api-key": f"{team.key}-{number % 2}", "user-agent": CLIENTS[number % 2]}
+    headers = {"x-api-key": f"{team.key}-{number % 2}", "user-agent": team.client or CLIENTS[number % 2]}
     headers |= {"x-claude-code-session-id": session}
     model = MODELS[number % 2]
     ask = f"Survey part {number}. [[sim:fan_out n={team.children} tool={name} field=prompt words=60 | {team.does}]]"

@@ -49,8 +49,27 @@ type AnyPanel =
   | Drawn<"stat", StatOptions, never>
   | Drawn<"table", TableOptions, TableFieldOptions>;
 
-export type WrittenPanel = Written<AnyPanel>;
-export type WrittenDashboard = Written<Omit<Dashboard, "panels">> & { panels: WrittenPanel[] };
+// A query whose results are marked in every panel; this part of Prometheus' schema is not in the package either.
+interface PrometheusAnnotation {
+  name: string;
+  enable: boolean;
+  hide: boolean;
+  iconColor: string;
+  datasource: Source;
+  expr: string;
+  step: string;
+  titleFormat: string;
+  textFormat: string;
+  tagKeys: string;
+}
+
+type Row = Omit<RowPanel, "panels"> & { panels: Exclude<AnyPanel, RowPanel>[] };
+
+export type WrittenPanel = Written<Exclude<AnyPanel, RowPanel> | Row>;
+export type WrittenDashboard = Written<Omit<Dashboard, "panels" | "annotations">> & {
+  annotations: { list: PrometheusAnnotation[] };
+  panels: WrittenPanel[];
+};
 
 // Provisioning, as Grafana's manual describes it.
 export interface Datasources {
