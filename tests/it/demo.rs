@@ -72,7 +72,8 @@ fn without_flags_a_session_is_shown_in_full_and_every_scenario_in_a_line() {
     assert!(text.starts_with("With forkpoint the 15 sub-agents of 'session' cost $"), "the verdict: {text}");
     let (verdict, rest) = text.split_once("\n\n").unwrap();
     assert!(
-        verdict.contains(" % less") && verdict.replace('\n', " ").contains("Over all 9 scenarios: "),
+        verdict.contains("\u{a0}%\u{a0}less")
+            && verdict.replace('\n', " ").contains("Over all 9 scenarios: "),
         "{verdict}"
     );
     let (chart, rest) =

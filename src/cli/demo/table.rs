@@ -173,7 +173,7 @@ pub fn wrapped(first: &str, text: &str, others: &str) -> String {
     let mut out = first.to_owned();
     let mut width = first.len();
     let mut is_start = true;
-    for word in text.split_whitespace() {
+    for word in text.split_ascii_whitespace() {
         let letters = word.chars().count();
         if !is_start && width + 1 + letters > WIDTH {
             let _ = write!(out, "\n{others}{word}");

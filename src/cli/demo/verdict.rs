@@ -47,12 +47,12 @@ pub fn sentences(comparisons: &[PlanComparison]) -> String {
     wrapped("", &text, "")
 }
 
-/// A cost in multiples of another, in words: `71 % less`.
+/// A cost in multiples of another, in words that stay on one line: `71 % less`.
 fn less(ratio: f64) -> String {
     match (100.0 * (ratio - 1.0)).round() as i64 {
         0 => "as much".to_owned(),
-        percent if percent < 0 => format!("{} % less", -percent),
-        percent => format!("{percent} % more"),
+        percent if percent < 0 => format!("{}\u{a0}%\u{a0}less", -percent),
+        percent => format!("{percent}\u{a0}%\u{a0}more"),
     }
 }
 
@@ -157,6 +157,6 @@ mod tests {
 
     #[test]
     fn a_ratio_is_said_as_less_or_more() {
-        assert_eq!([0.29, 0.999, 1.04].map(less), ["71 % less", "as much", "4 % more"]);
+        assert_eq!([0.29, 0.999, 1.04].map(less), ["71\u{a0}%\u{a0}less", "as much", "4\u{a0}%\u{a0}more"]);
     }
 }
