@@ -241,7 +241,7 @@ async fn a_fan_out_bills_again_what_it_billed_forked() {
         fan_out(&stage, NONE).await;
         let report = stage.replayed(&["--modes-only"]).await;
         let forked = run(&report, "forked");
-        assert_eq!(forked["forked"], 8, "each of four children, twice: {report:#}");
+        assert_eq!(forked["forked"], 4, "each of the four children, once: {report:#}");
         bills(forked, stage.ledger());
     }
 }
