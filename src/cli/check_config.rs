@@ -61,6 +61,10 @@ impl From<Problems> for Failure {
 fn toml(loaded: &Loaded) -> String {
     let mut text = format!("# forkpoint {}, effective configuration\n", env!("CARGO_PKG_VERSION"));
     text.push_str(&format!("# prices: {}\n", PricesInForce::of(loaded)));
+    for attribute in loaded.resource() {
+        // Escaped, because it goes into a comment of one line.
+        text.push_str(&format!("# traces: {}\n", attribute.escape_debug()));
+    }
     let settings: Vec<Setting> = loaded.settings().collect();
     for section in SECTIONS {
         let keys = settings.iter().filter(|setting| setting.key.section() == section.name);
@@ -119,6 +123,7 @@ fn loaded_json(loaded: &Loaded) -> serde_json::Value {
         "version": env!("CARGO_PKG_VERSION"),
         "keys": keys,
         "tenants": tenants,
+        "resource": loaded.config.trace.resource,
         "prices": {
             "source": prices.file.as_deref().unwrap_or(BUILT_IN),
             "models": prices.models,

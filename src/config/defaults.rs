@@ -148,7 +148,13 @@ impl Default for Log {
 
 impl Default for TraceConfig {
     fn default() -> Self {
-        TraceConfig { endpoint: None, sample: 1.0, headers_file: None, propagate: false }
+        TraceConfig {
+            endpoint: None,
+            sample: 1.0,
+            headers_file: None,
+            propagate: false,
+            resource: Vec::new(),
+        }
     }
 }
 

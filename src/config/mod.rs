@@ -9,6 +9,8 @@
 //!              file.rs       environment.rs             flags.rs  rules.rs
 //! ```
 //!
+//! Where none of them names a collector of traces, `OTEL_…` variables do: `open_telemetry.rs`.
+//!
 //! Rule: a later layer replaces an earlier one, and *every* given value must be valid, even one that is replaced;
 //! otherwise removing a flag could reveal an old mistake. The only effect is reading files: the configuration, and
 //! those that it names. The environment is an argument.
@@ -31,6 +33,7 @@ mod later;
 mod parse;
 mod file;
 mod environment;
+mod open_telemetry;
 mod rules;
 mod reload;
 mod tenants;
@@ -80,6 +83,7 @@ pub struct Loaded {
     pub prices: Prices,
     origins: BTreeMap<&'static str, ValueOrigin>,
     tenant_origins: BTreeMap<String, ValueOrigin>,
+    resource: open_telemetry::Resource,
 }
 
 /// One key of a loaded configuration, ready to print.
@@ -99,12 +103,15 @@ where
     V: Into<OsString>,
 {
     let mut found = LoadedLayers::default();
-    let named_by_env = environment::read(env, &mut found);
+    let env: Vec<(OsString, OsString)> =
+        env.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let named_by_env = environment::read(env.iter().cloned(), &mut found);
     let named = overrides.config.clone().map(|path| (path, ValueOrigin::Flag("--config"))).or(named_by_env);
     if let Some((path, named_by)) = &named {
         file::read(path, named_by, &mut found);
     }
     overrides.read(&mut found);
+    found.resource = open_telemetry::read(&env, &mut found);
     found.into_loaded(named.map(|(path, _)| path))
 }
 
@@ -117,6 +124,11 @@ impl Loaded {
     /// Returns every key with its value and origin, in the order of the manual.
     pub fn settings(&self) -> impl Iterator<Item = Setting> + '_ {
         KEYS.iter().map(|key| Setting { key, value: key.shown(&self.config), origin: self.origin(key.path) })
+    }
+
+    /// Returns the attributes of what sends traces, each with the variable that gave it.
+    pub fn resource(&self) -> impl Iterator<Item = String> {
+        self.resource.iter().map(|(name, (value, origin))| format!("{name}={value}  # {origin}"))
     }
 
     /// Returns every name of `[tenants]`, by digest.
@@ -141,6 +153,7 @@ pub struct TenantName<'a> {
 struct LoadedLayers {
     entries: Vec<LayerValue>,
     tenants: Vec<tenants::GivenTenantName>,
+    resource: open_telemetry::Resource,
     problems: Vec<Problem>,
     /// True if a layer could not be read, so that its values are unknown.
     unread: bool,
@@ -205,7 +218,9 @@ impl LoadedLayers {
                 }
             }
         }
-        let loaded = Loaded { config, file, prices, origins, tenant_origins };
+        let resource = self.resource;
+        config.trace.resource = resource.iter().map(|(name, (value, _))| format!("{name}={value}")).collect();
+        let loaded = Loaded { config, file, prices, origins, tenant_origins, resource };
         if !self.unread {
             self.problems.extend(rules::check(&loaded, &broken));
         }

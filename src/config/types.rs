@@ -250,6 +250,9 @@ pub struct TraceConfig {
     pub headers_file: Option<PathBuf>,
     /// Sends the trace context on to the upstream.
     pub propagate: bool,
+    /// Attributes of what sends the traces, as `name=value`. No key sets them, but `OTEL_SERVICE_NAME` and
+    /// `OTEL_RESOURCE_ATTRIBUTES` do.
+    pub resource: Vec<String>,
 }
 
 #[derive(Clone, Debug)]

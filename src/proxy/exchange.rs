@@ -14,7 +14,7 @@ use crate::engine::words::{CostUnit, Ending};
 use crate::metrics::{Admit, Metrics};
 use crate::proxy::account::{Accounts, Charge};
 use crate::report::events::Feed;
-use crate::report::traces::Trace;
+use crate::report::traces::{Trace, TraceId};
 use crate::report::{ChildTurn, ExchangeRecord, ExchangeSinks, OtherModel, RecordingDraft, report};
 
 use super::clock::Clock;
@@ -46,6 +46,8 @@ pub struct Exchange {
     pub draft: Option<RecordingDraft>,
     /// Its trace, if it is kept.
     trace: Option<Trace>,
+    /// The trace that it belongs to.
+    pub(super) trace_id: Option<TraceId>,
     /// Its place in the stream of events.
     pub(super) feed: Option<Feed>,
     pub(super) metrics: Arc<Metrics>,
@@ -55,7 +57,7 @@ pub struct Exchange {
 
 impl Exchange {
     pub fn new(metrics: Arc<Metrics>, clock: Arc<Clock>, sinks: ExchangeSinks, facts: Facts) -> Exchange {
-        let ExchangeSinks { draft, trace, feed } = sinks;
+        let ExchangeSinks { draft, trace, trace_id, feed } = sinks;
         let (body, permit, prompt, place) = (None, None, None, None);
         let (waits_at_gate, is_reported) = (false, false);
         Exchange {
@@ -67,6 +69,7 @@ impl Exchange {
             waits_at_gate,
             draft,
             trace,
+            trace_id,
             feed,
             metrics,
             clock,
@@ -174,7 +177,8 @@ impl Exchange {
         if let Some(draft) = &mut draft {
             self.complete(draft, &mut record, turn);
         }
-        let sinks = ExchangeSinks { draft, trace: self.trace.take(), feed: self.feed.take() };
+        let (trace, feed) = (self.trace.take(), self.feed.take());
+        let sinks = ExchangeSinks { draft, trace, trace_id: self.trace_id, feed };
         report(record, &self.metrics, sinks);
     }
 

@@ -118,6 +118,7 @@ declare! {
         gate_saved_tokens: Option<u64>,
         gate_missed_tokens: Option<u64>,
         upstream_request_id: Option<String>,
+        trace_id: Option<String> as shown,
         received: Option<String> as shown,
         sent: Option<String> as shown,
         received_bytes: Option<usize>,
@@ -234,6 +235,8 @@ pub struct Details {
     pub tool: Option<String>,
     /// The number of this child among the calls of its fan-out, from 1.
     pub child_number: Option<usize>,
+    /// The number of calls of that fan-out, while it is known.
+    pub children: Option<usize>,
     /// The bytes of tools, system and messages as they went out.
     pub layer_bytes: Option<[usize; 3]>,
     /// Where the request asked for cache entries: `system[1] 5m added`.
@@ -259,6 +262,9 @@ pub struct Details {
     pub uncached_usd: Option<f64>,
     /// The cost of the prompt as the ledger predicted it, and as it was billed.
     pub predicted_usd: Option<[f64; 2]>,
+    /// The id and the model of the answer.
+    pub response_id: Option<String>,
+    pub response_model: Option<String>,
     pub is_empty_answer: bool,
     /// Calls of tools that a forked child does not have.
     pub foreign_tool_calls: Option<u64>,

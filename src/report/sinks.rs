@@ -11,7 +11,7 @@ use crate::metrics::Metrics;
 
 use super::events::{Events, Feed};
 use super::recording::{Now, OpenError, Recording, RecordingDraft};
-use super::traces::{Post, Trace, Tracer};
+use super::traces::{Context, Post, Trace, TraceId, Tracer};
 
 /// The sinks of a process.
 #[derive(Default)]
@@ -35,6 +35,8 @@ pub enum StartError {
 pub struct ExchangeSinks {
     pub draft: Option<RecordingDraft>,
     pub trace: Option<Trace>,
+    /// The trace that the exchange belongs to: its own, or that of its caller where none is sent from here.
+    pub trace_id: Option<TraceId>,
     pub feed: Option<Feed>,
 }
 
@@ -57,8 +59,10 @@ impl Sinks {
     /// Begins the report of a request with these headers.
     pub fn begin(&self, headers: &mut HeaderMap) -> ExchangeSinks {
         let draft = self.recording.as_ref().map(RecordingDraft::new);
+        let of_caller = Context::of(headers).map(|caller| caller.trace);
         let trace = self.tracer.as_ref().and_then(|tracer| tracer.begin(headers));
-        ExchangeSinks { draft, trace, feed: Some(self.events.feed()) }
+        let trace_id = trace.as_ref().map(Trace::id).or(of_caller);
+        ExchangeSinks { draft, trace, trace_id, feed: Some(self.events.feed()) }
     }
 
     /// Waits a limited time until everything that was reported is written and sent.

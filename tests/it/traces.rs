@@ -61,7 +61,9 @@ async fn an_exchange_continues_the_callers_trace_and_changes_no_header() {
     let url = collector.url();
     let settings = [("TRACE__ENDPOINT", &*url), ("TRACE__HEADERS_FILE", secret.to_str().unwrap())];
     let binary = Binary::serve(&upstream.url(), &settings).await;
-    binary.client().await.ask(&call(&format!("traceparent: {TRACEPARENT}\r\ntracestate: a=b\r\n"))).await;
+    let session = "x-claude-code-session-id: 0b4f9a52-7d6e-4c3b-9a51-2f6f8f3f5c11\r\n";
+    let headers = format!("{session}traceparent: {TRACEPARENT}\r\ntracestate: a=b\r\n");
+    binary.client().await.ask(&call(&headers)).await;
     let asked = upstream.next().await;
     assert_eq!(asked.head.get("traceparent").as_deref(), Some(TRACEPARENT));
     assert_eq!(asked.head.get("tracestate").as_deref(), Some("a=b"));
@@ -89,13 +91,57 @@ async fn an_exchange_continues_the_callers_trace_and_changes_no_header() {
         ("gen_ai.usage.cache_creation.input_tokens", "7"),
         ("gen_ai.response.finish_reasons", "1 values"),
         ("http.response.status_code", "200"),
+        ("gen_ai.response.id", "msg_1"),
+        ("gen_ai.response.model", "claude-x"),
+        ("server.address", "127.0.0.1"),
     ] {
         assert_eq!(attribute(chat, key).as_deref(), Some(value), "{key}");
     }
     assert_eq!(attribute(whole, "forkpoint.plan").as_deref(), Some("aligned"));
     assert_eq!(attribute(whole, "forkpoint.tenant").unwrap().len(), 8);
+    assert_eq!(attribute(chat, "gen_ai.conversation.id"), attribute(whole, "forkpoint.session"));
+    assert_eq!(attribute(chat, "gen_ai.conversation.id").unwrap().len(), 8);
+    assert!(upstream.url().ends_with(&attribute(chat, "server.port").unwrap()));
     let id = binary.line("forkpoint::request").await;
+    assert!(id.contains(" trace_id=0af7651916cd43dd8448eb211c80319c "), "{id}");
     assert!(id.contains(&format!("id={} ", attribute(whole, "forkpoint.request.id").unwrap())), "{id}");
+}
+
+#[tokio::test]
+async fn the_variables_of_open_telemetry_name_collector_and_sender_where_no_key_does() {
+    let (mut collector, upstream) = (Receiver::start().await, upstream().await);
+    let url = collector.url();
+    let settings = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &*url),
+        ("OTEL_SERVICE_NAME", "checkout"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "team=a%2Cb"),
+        ("LOG__FORMAT", "json"),
+    ];
+    let binary = Binary::serve(&upstream.url(), &settings).await;
+    binary.client().await.ask(&call("")).await;
+    let told = collector.next().await;
+    let attributes =
+        &serde_json::from_str::<serde_json::Value>(&told.body).unwrap()["resourceSpans"][0]["resource"];
+    for (name, value) in [("service.name", "checkout"), ("team", "a,b")] {
+        let attribute = json!({"key": name, "value": {"stringValue": value}});
+        let all = attributes["attributes"].as_array().unwrap();
+        assert!(all.contains(&attribute), "{attributes}");
+        assert_eq!(all.iter().filter(|one| one["key"] == name).count(), 1, "{attributes}");
+    }
+    let trace = hex(&all_spans(&told)[0].trace_id);
+    assert_eq!(binary.records(1).await[0]["trace_id"], trace, "of the trace that began here");
+}
+
+#[tokio::test]
+async fn the_trace_of_a_caller_is_in_the_log_where_none_is_sent() {
+    let upstream = upstream().await;
+    let binary = Binary::serve(&upstream.url(), &[("LOG__FORMAT", "json")]).await;
+    for headers in [String::new(), format!("traceparent: {TRACEPARENT}\r\n")] {
+        binary.client().await.ask(&call(&headers)).await;
+    }
+    let records = binary.records(2).await;
+    assert_eq!(records[0].get("trace_id"), None);
+    assert_eq!(records[1]["trace_id"], "0af7651916cd43dd8448eb211c80319c");
 }
 
 #[tokio::test]

@@ -195,7 +195,8 @@ mod tests {
         } = limits;
         let Record { file: _, max_bytes: _, files: _, bodies: _, matching: _, match_minutes: _ } = record;
         let Log { format: _, level: _ } = log;
-        let TraceConfig { endpoint: _, sample: _, headers_file: _, propagate: _ } = trace;
+        // Variables of OpenTelemetry alone set the resource.
+        let TraceConfig { endpoint: _, sample: _, headers_file: _, propagate: _, resource: _ } = trace;
         let Drain { delay: _, deadline: _ } = drain;
         let Admin { token_file: _, open_metrics: _, subscribers: _ } = admin;
         assert_eq!(KEYS.len(), 5 + 5 + 4 + 4 + 23 + 4 + 12 + 1 + 9 + 6 + 2 + 4 + 2 + 3);

@@ -32,6 +32,8 @@ impl Exchange {
         let modes = facts.endpoint.is_planned().then_some(facts.modes);
         let mut details = self.details(fanout);
         details.is_empty_answer = turn.is_some_and(is_empty);
+        details.response_id = turn.and_then(|turn| name(turn.id.as_deref()));
+        details.response_model = turn.and_then(|turn| name(turn.model.as_deref()));
         let ms = |at: Instant| millis(at.saturating_duration_since(facts.started));
         let overhead = facts.overhead;
         let overhead = overhead.read + overhead.align + overhead.fork + overhead.observe;
@@ -84,6 +86,7 @@ impl Exchange {
             gate_saved_tokens: self.saved_tokens(turn),
             gate_missed_tokens: facts.missed_tokens,
             upstream_request_id: facts.upstream_request_id.clone(),
+            trace_id: text(self.trace_id),
             received: text(facts.received),
             sent: text(facts.sent),
             received_bytes: facts.received_bytes,
@@ -111,6 +114,7 @@ impl Exchange {
             tenant: facts.sender.as_ref().and_then(|sender| sender.tenant),
             tool: facts.tool.clone(),
             child_number: facts.child_number,
+            children: facts.children,
             layer_bytes: facts.layer_bytes,
             breakpoints: facts.breakpoints.clone(),
             times: self.times(),
@@ -238,6 +242,13 @@ fn of_turn(turn: &Turn) -> ExchangeRecord {
 
 fn text(value: Option<impl ToString>) -> Option<String> {
     value.map(|value| value.to_string())
+}
+
+/// An id or a name that the upstream gave, if it has the form of one.
+fn name(given: Option<&str>) -> Option<String> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._:@/-".contains(&byte);
+    let given = given.filter(|given| !given.is_empty() && given.bytes().all(is_name))?;
+    Some(given.to_owned())
 }
 
 /// Numbers the requests of this process.

@@ -57,6 +57,8 @@ pub struct Facts {
     pub tool: Option<String>,
     /// The number of this child among the calls of its fan-out, from 1.
     pub child_number: Option<usize>,
+    /// The number of calls of that fan-out, while it is known.
+    pub children: Option<usize>,
     pub plan: Plan,
     /// The prefix that other requests may share: everything before the messages.
     pub prefix: Option<PrefixHash>,
@@ -114,6 +116,7 @@ impl Facts {
             fork: None,
             tool: None,
             child_number: None,
+            children: None,
             plan: Plan::Passthrough(Reason::Endpoint),
             prefix: None,
             shared_bytes: 0,
@@ -155,6 +158,7 @@ impl Facts {
         self.fork = relation.fork_id();
         self.tool = tool(relation);
         self.child_number = relation.call().map(|call| call + 1);
+        self.children = relation.fork().map(|fork| fork.calls.len());
     }
 
     /// Takes over how the request goes out.

@@ -25,8 +25,8 @@ use crate::engine::words::{Endpoint, GateOutcome};
 use crate::metrics::Metrics;
 
 use super::{ExchangeRecord, StartError};
-pub use context::{Context, Ids, SpanId, TRACEPARENT};
-use otlp::{Kind, Span};
+pub use context::{Context, Ids, SpanId, TRACEPARENT, TraceId};
+use otlp::{Kind, Resource, Span};
 
 /// The path for traces, below the collector's URL.
 pub const PATH: &str = "/v1/traces";
@@ -57,6 +57,8 @@ pub struct Tracer {
     sample: f64,
     propagate: bool,
     provider: &'static str,
+    /// The host and port of the upstream.
+    server: (Option<String>, Option<u16>),
     metrics: Arc<Metrics>,
 }
 
@@ -81,13 +83,19 @@ impl Tracer {
         let trace = &config.trace;
         let headers = headers(trace.headers_file.as_deref())?;
         let (queue, jobs) = mpsc::channel(QUEUE_EXCHANGES);
-        tokio::spawn(Exporter { post, headers, metrics: Arc::clone(metrics), failed: false }.work(jobs));
+        let resource = Resource::new(&trace.resource);
+        let exporter = Exporter { post, headers, resource, metrics: Arc::clone(metrics), failed: false };
+        tokio::spawn(exporter.work(jobs));
+        let upstream = &config.upstream.url;
+        let port =
+            upstream.port_u16().or(if upstream.scheme_str() == Some("https") { Some(443) } else { Some(80) });
         Ok(Arc::new(Tracer {
             queue,
             ids: Ids::default(),
             sample: trace.sample,
             propagate: trace.propagate,
             provider: provider(config.upstream.profile),
+            server: (upstream.host().map(str::to_owned), port),
             metrics: Arc::clone(metrics),
         }))
     }
@@ -156,6 +164,7 @@ fn headers(path: Option<&std::path::Path>) -> Result<HeaderMap, StartError> {
 struct Exporter {
     post: Post,
     headers: HeaderMap,
+    resource: Resource,
     metrics: Arc<Metrics>,
     /// True if the last batch could not be sent, so that a warning was logged.
     failed: bool,
@@ -190,7 +199,7 @@ impl Exporter {
 
     async fn export(&self, batch: Vec<Vec<Span>>) -> Result<(), String> {
         let spans: Vec<Value> = batch.iter().flatten().map(Span::json).collect();
-        let body = Bytes::from(otlp::request(spans).to_string());
+        let body = Bytes::from(otlp::request(&self.resource, spans).to_string());
         let mut headers = self.headers.clone();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         match tokio::time::timeout(EXPORT, (self.post)(headers, body)).await {
@@ -230,6 +239,10 @@ fn provider(profile: Profile) -> &'static str {
 }
 
 impl Trace {
+    pub fn id(&self) -> TraceId {
+        self.own.trace
+    }
+
     /// Sends the spans of an exchange that has ended.
     pub fn end(self, record: &ExchangeRecord) {
         let times = &record.details.times;
@@ -300,6 +313,8 @@ impl Trace {
         let times = [sent, record.details.times.ended];
         let mut span = self.span(self.upstream, Some(self.own.span), &name, Kind::Client, times);
         span.number("http.response.status_code", record.status.map(u64::from));
+        span.text("server.address", self.tracer.server.0.as_ref());
+        span.number("server.port", self.tracer.server.1.map(u64::from));
         if is_chat {
             let usage = record.usage();
             let written = usage.map(|usage| usage.cache_write_5m + usage.cache_write_1h);
@@ -308,6 +323,10 @@ impl Trace {
             let name = if is_vertex { provider(Profile::Vertex) } else { self.tracer.provider };
             span.text("gen_ai.provider.name", Some(name));
             span.text("gen_ai.request.model", Some(&record.model));
+            span.text("gen_ai.response.id", record.details.response_id.as_ref());
+            span.text("gen_ai.response.model", record.details.response_model.as_ref());
+            // Conversations without a session of their client have no name that is stable.
+            span.text("gen_ai.conversation.id", record.session.as_ref().or(record.agent.as_ref()));
             span.number("gen_ai.usage.input_tokens", usage.map(|usage| usage.uncached + usage.cached()));
             span.number("gen_ai.usage.output_tokens", usage.map(|usage| usage.output));
             span.number("gen_ai.usage.cache_read.input_tokens", usage.map(|usage| usage.cache_read));

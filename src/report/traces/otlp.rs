@@ -76,12 +76,27 @@ impl Span {
     }
 }
 
+/// Who sends the spans, as attributes of a resource.
+#[derive(Clone, Debug)]
+pub struct Resource(Vec<Value>);
+
+impl Resource {
+    /// Returns the resource with these `name=value` attributes, and those that it has if they are not among them.
+    pub fn new(attributes: &[String]) -> Resource {
+        let given: Vec<(&str, &str)> =
+            attributes.iter().filter_map(|attribute| attribute.split_once('=')).collect();
+        let own = [("service.name", "forkpoint"), ("service.version", env!("CARGO_PKG_VERSION"))];
+        let own = own.into_iter().filter(|(name, _)| given.iter().all(|(other, _)| other != name));
+        let all = own.chain(given.iter().copied());
+        Resource(all.map(|(key, value)| json!({"key": key, "value": {"stringValue": value}})).collect())
+    }
+}
+
 /// Returns the body that is posted to a collector.
-pub fn request(spans: Vec<Value>) -> Value {
+pub fn request(resource: &Resource, spans: Vec<Value>) -> Value {
     let version = env!("CARGO_PKG_VERSION");
-    let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
     json!({"resourceSpans": [{
-        "resource": {"attributes": [text("service.name", "forkpoint"), text("service.version", version)]},
+        "resource": {"attributes": resource.0},
         "scopeSpans": [{"scope": {"name": "forkpoint", "version": version}, "spans": spans}],
     }]})
 }
