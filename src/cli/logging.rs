@@ -5,7 +5,7 @@
 //! lines are dropped, counted, and the count is written as soon as there is room.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,9 +13,10 @@ use std::time::Duration;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::config::{Log, LogFormat};
-use crate::report::LineFormat;
+use crate::report::{COLUMNS_MAX, LineFormat, LocalTime, TerminalFormat};
 
 use super::Failure;
+use super::style::terminal_has_colours;
 
 /// About four thousand lines.
 const BUFFER_BYTES: usize = 2 * 1024 * 1024;
@@ -28,7 +29,33 @@ const FLUSH: Duration = Duration::from_secs(2);
 
 /// Starts logging for the whole process, on standard error.
 pub fn start(config: &Log) -> Lines {
-    start_to(config, io::stderr())
+    let is_terminal = config.format == LogFormat::Human && io::stderr().is_terminal();
+    start_to(config, io::stderr(), if is_terminal { Shape::Terminal } else { Shape::of(config.format) })
+}
+
+/// The form of lines.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    /// For a person who watches: short lines, coloured.
+    Terminal,
+    /// All fields, as `name=value`.
+    Fields,
+    Json,
+}
+
+impl Shape {
+    fn of(format: LogFormat) -> Shape {
+        match format {
+            LogFormat::Human => Shape::Fields,
+            LogFormat::Json => Shape::Json,
+        }
+    }
+}
+
+/// The width of the terminal on standard error, which may change at any time.
+fn columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(io::stderr());
+    size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(COLUMNS_MAX)
 }
 
 /// Starts logging into a file. Nobody rotates it, so it ends at [`FILE_BYTES_MAX`].
@@ -37,24 +64,31 @@ pub fn append(config: &Log, path: &Path) -> Result<Lines, Failure> {
     let measured = opened.and_then(|file| file.metadata().map(|meta| (file, meta.len())));
     let (file, length) = measured
         .map_err(|error| Failure::usage(format!("cannot write the log file {}: {error}", path.display())))?;
-    Ok(start_to(config, BoundedFile { left: FILE_BYTES_MAX.saturating_sub(length), file }))
+    let out = BoundedFile { left: FILE_BYTES_MAX.saturating_sub(length), file };
+    Ok(start_to(config, out, Shape::of(config.format)))
 }
 
-fn start_to(config: &Log, mut out: impl Write + Send + 'static) -> Lines {
+fn start_to(config: &Log, mut out: impl Write + Send + 'static, shape: Shape) -> Lines {
     let lines = Lines::default();
     let taken = lines.clone();
     // If no thread can be had the buffer has no reader, and lines are dropped: never a reason to stop.
-    let _ = std::thread::Builder::new().name("log".into()).spawn(move || taken.write_out(&mut out));
+    let _ = std::thread::Builder::new().name("log".into()).spawn(move || taken.write_out(&mut out, shape));
     let builder = tracing_subscriber::fmt().with_max_level(config.level).with_writer(lines.clone());
     let format = config.format;
-    let _ = match format {
-        LogFormat::Json => {
+    let _ = match shape {
+        Shape::Json => {
             let builder = builder.json().flatten_event(true).with_current_span(false);
             builder.map_event_format(|others| LineFormat { format, others }).try_init()
         }
-        LogFormat::Human => {
+        Shape::Fields => {
             let builder = builder.with_ansi(false);
             builder.map_event_format(|others| LineFormat { format, others }).try_init()
+        }
+        Shape::Terminal => {
+            let has_colours = terminal_has_colours();
+            let builder = builder.with_ansi(has_colours).with_target(false).with_timer(LocalTime);
+            let format = |others| TerminalFormat { columns, has_colours, others };
+            builder.map_event_format(format).try_init()
         }
     };
     lines
@@ -112,26 +146,32 @@ impl Lines {
         let _ = self.0.drained.wait_timeout_while(self.lock(), FLUSH, busy);
     }
 
-    fn write_out(&self, out: &mut dyn Write) {
+    fn write_out(&self, out: &mut dyn Write, shape: Shape) {
         loop {
             let empty = self.0.filled.wait_while(self.lock(), |waiting| waiting.is_empty());
             drop(empty.unwrap_or_else(PoisonError::into_inner));
             std::thread::sleep(GATHER);
-            self.write_batch(out);
+            self.write_batch(out, shape);
         }
     }
 
-    fn write_batch(&self, out: &mut dyn Write) {
+    fn write_batch(&self, out: &mut dyn Write, shape: Shape) {
         let mut waiting = self.lock();
         waiting.writing = true;
         let (lines, dropped) = (std::mem::take(&mut waiting.lines), std::mem::take(&mut waiting.dropped));
         drop(waiting);
         let _ = out.write_all(&lines);
         if dropped > 0 {
-            let _ = writeln!(
-                out,
-                "forkpoint: {dropped} log lines dropped, the reader of standard error is too slow"
-            );
+            let message = "log lines dropped: the reader of the log is too slow";
+            let _ = match shape {
+                Shape::Json => {
+                    writeln!(
+                        out,
+                        r#"{{"level":"WARN","message":"{message}","dropped":{dropped},"target":"forkpoint::log"}}"#
+                    )
+                }
+                Shape::Fields | Shape::Terminal => writeln!(out, "forkpoint: {dropped} {message}"),
+            };
         }
         self.lock().writing = false;
         self.0.drained.notify_all();
@@ -185,12 +225,19 @@ mod tests {
             lines.write_all(&line).unwrap();
         }
         let mut out = Vec::new();
-        lines.write_batch(&mut out);
+        lines.write_batch(&mut out, Shape::Fields);
         assert!(out.len() < BUFFER_BYTES + 200);
         assert!(String::from_utf8_lossy(&out).contains("3 log lines dropped"));
+        for _ in 0..2 {
+            lines.write_all(&vec![b' '; BUFFER_BYTES / 4 * 3]).unwrap();
+        }
+        let mut out = Vec::new();
+        lines.write_batch(&mut out, Shape::Json);
+        let said: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!((&said["dropped"], &said["level"]), (&1.into(), &"WARN".into()));
         lines.write_all(b"again").unwrap();
         let mut out = Vec::new();
-        lines.write_batch(&mut out);
+        lines.write_batch(&mut out, Shape::Json);
         assert_eq!(out, b"again");
     }
 }

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::admin::{self, Hosts, token::Token};
-use crate::config::{Config, Drain, Loaded, Mode, Overrides};
+use crate::config::{Config, Drain, Loaded, LogFormat, Mode, Overrides};
 use crate::proxy::files;
 use crate::proxy::live::Live;
 use crate::store::records;
@@ -161,34 +161,39 @@ async fn bind(address: SocketAddr, key: &str) -> Result<TcpListener, Failure> {
     })
 }
 
-/// Prints the addresses and what is on or off; on standard error, as standard output is for data.
+/// Says the addresses, and what is on or off: as the first line of a log in JSON, else as a few lines on standard error,
+/// as standard output is for data.
 fn announce(config: &Config, listeners: &Listeners) {
     let local =
         |listener: &TcpListener| listener.local_addr().map_or_else(|_| "?".into(), |a| format!("http://{a}"));
+    let (proxy, admin) = (local(&listeners.proxy), local(&listeners.admin));
     let metrics = listeners.metrics.as_ref().map_or_else(|| "off".into(), local);
-    let mut out = std::io::stderr().lock();
-    let _ = write!(
-        out,
-        "forkpoint {version}\n  \
-           proxy     {proxy}\n  \
-           admin     {admin}\n  \
-           metrics   {metrics}\n  \
-           upstream  {upstream}\n  \
-           mode      {mode}\n  \
-           store     {store}\n  \
-           off       {off}\n",
-        version = env!("CARGO_PKG_VERSION"),
-        proxy = local(&listeners.proxy),
-        admin = local(&listeners.admin),
-        upstream = config.upstream.url,
-        mode = config.server.mode.as_str(),
-        store = config.store.kind.as_str(),
-        off = match config.server.mode {
-            Mode::Observe => "align, fork: this mode forwards every byte as it came",
-            Mode::Align => "fork: this mode changes nothing that the model reads",
-            Mode::Fork => "none",
-        },
-    );
+    let version = env!("CARGO_PKG_VERSION");
+    let (upstream, mode) = (config.upstream.url.to_string(), config.server.mode.as_str());
+    let store = config.store.kind.as_str();
+    let off = match config.server.mode {
+        Mode::Observe => "align, fork: this mode forwards every byte as it came",
+        Mode::Align => "fork: this mode changes nothing that the model reads",
+        Mode::Fork => "none",
+    };
+    match config.log.format {
+        LogFormat::Json => {
+            tracing::info!(version, proxy, admin, metrics, upstream, mode, store, off, "serving");
+        }
+        LogFormat::Human => {
+            let _ = write!(
+                std::io::stderr().lock(),
+                "forkpoint {version}\n  \
+                   proxy     {proxy}\n  \
+                   admin     {admin}\n  \
+                   metrics   {metrics}\n  \
+                   upstream  {upstream}\n  \
+                   mode      {mode}\n  \
+                   store     {store}\n  \
+                   off       {off}\n",
+            );
+        }
+    }
 }
 
 /// The signal to load the configuration anew.

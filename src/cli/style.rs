@@ -2,6 +2,13 @@
 
 use std::io::IsTerminal;
 
+/// Returns true if a terminal may be sent colours.
+pub fn terminal_has_colours() -> bool {
+    let is_refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    !(is_refused || is_dumb)
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
     pub colour: bool,
@@ -10,8 +17,7 @@ pub struct Style {
 impl Style {
     /// The style of standard output.
     pub fn of_stdout() -> Style {
-        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Style { colour: std::io::stdout().is_terminal() && !no_colour }
+        Style { colour: std::io::stdout().is_terminal() && terminal_has_colours() }
     }
 
     /// The text in the colour with this code (SGR).

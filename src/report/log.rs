@@ -1,8 +1,9 @@
 //! The log line of an exchange, which has dozens of fields and is written for every request.
 //!
-//! Its event has two fields, the whole line in either format. A field is formatted only if it is asked for, and the
-//! [`LineFormat`] asks for the one that is configured. Tracing's formatters would take the record apart, value by
-//! value, which costs five times as much. They write all other lines, and an exchange looks as if they had written it.
+//! Its event has three fields, the whole line in each format. A field is formatted only if it is asked for, and
+//! [`LineFormat`] or [`TerminalFormat`] asks for the one that is configured. Tracing's formatters would take the record
+//! apart, value by value, which costs five times as much. They write all other lines, and an exchange looks as if they
+//! had written it.
 
 use std::fmt::{self, Debug, Display};
 
@@ -15,6 +16,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::ExchangeRecord;
 use super::record::Logged;
+use super::terminal::{LocalTime, TerminalLine, is_failure};
 use crate::config::LogFormat;
 
 /// The target of the lines about exchanges.
@@ -22,11 +24,17 @@ const EXCHANGES: &str = "forkpoint::request";
 
 const JSON: &str = "json";
 const HUMAN: &str = "human";
+const TERMINAL: &str = "terminal";
 
-/// Writes the log line of an exchange.
+/// Writes the log line of an exchange; that of a failure is a warning.
 pub fn log(record: &ExchangeRecord) {
-    let logged = Logged(record);
-    tracing::info!(target: EXCHANGES, json = %JsonFields(&logged), human = %logged);
+    let (logged, terminal) = (Logged(record), TerminalLine(record));
+    let json = JsonFields(&logged);
+    if is_failure(record) {
+        tracing::warn!(target: EXCHANGES, %json, human = %logged, %terminal);
+    } else {
+        tracing::info!(target: EXCHANGES, %json, human = %logged, %terminal);
+    }
 }
 
 /// The format of a log: exchanges as [`log`] hands them over, all other lines by a formatter of tracing.
@@ -69,15 +77,63 @@ where
     }
 }
 
+/// The format of a log that a person reads in a terminal: exchanges in one line each, all other lines by a formatter of
+/// tracing.
+pub struct TerminalFormat<F> {
+    /// Returns the width of the terminal.
+    pub columns: fn() -> usize,
+    pub has_colours: bool,
+    pub others: F,
+}
+
+impl<S, N, F> FormatEvent<S, N> for TerminalFormat<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut out: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        if event.metadata().target() != EXCHANGES {
+            return self.others.format_event(context, out, event);
+        }
+        LocalTime.format_time(&mut out)?;
+        let columns = (self.columns)();
+        let has_colours = self.has_colours;
+        let write = move |value: &dyn Debug, out: &mut Writer<'_>| {
+            if has_colours { write!(out, " {value:#columns$?}") } else { write!(out, " {value:columns$?}") }
+        };
+        write_field_by(event, TERMINAL, &write, &mut out)?;
+        out.write_char('\n')
+    }
+}
+
 /// Writes one field of an event.
 fn write_field(event: &Event<'_>, name: &'static str, out: &mut Writer<'_>) -> fmt::Result {
-    let mut one = OneField { name, out, result: Ok(()) };
+    write_field_by(event, name, &|value, out| write!(out, "{value:?}"), out)
+}
+
+/// Writes a value of a field.
+type WriteValue<'a> = &'a dyn Fn(&dyn Debug, &mut Writer<'_>) -> fmt::Result;
+
+fn write_field_by(
+    event: &Event<'_>,
+    name: &'static str,
+    write: WriteValue<'_>,
+    out: &mut Writer<'_>,
+) -> fmt::Result {
+    let mut one = OneField { name, write, out, result: Ok(()) };
     event.record(&mut one);
     one.result
 }
 
 struct OneField<'a, 'w> {
     name: &'static str,
+    write: WriteValue<'a>,
     out: &'a mut Writer<'w>,
     result: fmt::Result,
 }
@@ -85,7 +141,7 @@ struct OneField<'a, 'w> {
 impl Visit for OneField<'_, '_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == self.name {
-            self.result = write!(self.out, "{value:?}");
+            self.result = (self.write)(value, self.out);
         }
     }
 }
@@ -165,7 +221,7 @@ mod tests {
             let (reason, ending, model) = (&*record.reason, &*record.ending, &*record.model);
             let tenant = record.tenant.as_ref().map(tracing::field::display);
             let (status, cost_usd, error) = (record.status, record.cost_usd, record.error.as_deref());
-            tracing::info!(
+            tracing::warn!(
                 target: EXCHANGES,
                 id, config, endpoint, role, plan, reason, status, ending, model, stream, tenant, held_ms,
                 shared_bytes, markers_added, answer_bytes, cost_usd, error, duration_ms, overhead_us,

@@ -1,7 +1,7 @@
 //! Reports exchanges: each has one [`ExchangeRecord`], made when it has ended, and several views of it.
 //!
 //! ```text
-//! ExchangeRecord ─┬─ log line    log.rs
+//! ExchangeRecord ─┬─ log line    log.rs, on a terminal terminal.rs
 //!                 ├─ metrics     metrics.rs
 //!                 ├─ recording   recording/, if record.file is set
 //!                 ├─ trace       traces/, if trace.endpoint is set
@@ -13,17 +13,20 @@
 //! bodies, and only if `record.bodies` or `record.match` asks for them.
 
 pub mod events;
+pub mod figures;
 mod log;
 mod metrics;
 mod record;
 pub mod recording;
 mod sinks;
+mod terminal;
 pub mod traces;
 
-pub use log::LineFormat;
+pub use log::{LineFormat, TerminalFormat};
 pub use record::{ChildTurn, Details, ExchangeRecord, OtherModel, Overhead, Times};
 pub use recording::{Entries, Recording, RecordingDraft, VERSION};
 pub use sinks::{ExchangeSinks, Sinks, StartError};
+pub use terminal::{COLUMNS_MAX, LocalTime};
 
 use crate::metrics::Metrics;
 

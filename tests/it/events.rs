@@ -1,11 +1,12 @@
 //! The stream that the live page reads, and the files of that page.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use forkpoint::admin::{self, Hosts, page};
-use forkpoint::engine::words::{BreakCause, Ending, ForkNote, GateOutcome, Reason, Refusal, Skip};
+use forkpoint::engine::words::{BreakCause, Ending, ForkNote, GateOutcome, Reason, Refusal, Skip, clauses};
+use forkpoint::proxy::error::Fault;
 use forkpoint::proxy::live::Live;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -60,7 +61,7 @@ pub async fn snapshot(admin: SocketAddr) -> Value {
     Reader::connect(admin, "").await.next().await.2
 }
 
-async fn serve(forkpoint: &Forkpoint) -> SocketAddr {
+pub async fn serve(forkpoint: &Forkpoint) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let live = Live::from(Arc::clone(&forkpoint.proxy));
@@ -177,6 +178,31 @@ fn the_page_has_words_for_every_reason_cause_and_outcome() {
     let all = [&reasons[..], &skips, &refusals, &gate, &causes, &endings, &notes].concat();
     let missing: Vec<_> = all.into_iter().filter(|word| !has(word)).collect();
     assert!(missing.is_empty(), "words.js lacks {missing:?}");
+}
+
+/// The words of one table of the page.
+fn words_of(table: &str) -> BTreeMap<String, String> {
+    let (_, _, words) = page::FILES.iter().find(|(path, ..)| *path == "/page/words.js").unwrap();
+    let (_, body) = words.split_once(&format!("export const {table} = {{")).unwrap();
+    let (body, _) = body.split_once("\n};").unwrap();
+    let pairs = body.lines().filter_map(|line| line.trim().strip_suffix("\",")?.split_once(": \""));
+    pairs.map(|(word, clause)| (word.to_owned(), clause.to_owned())).collect()
+}
+
+#[test]
+fn page_and_terminal_say_the_same() {
+    for (name, table) in [
+        ("REASONS", clauses::REASONS),
+        ("GATE", clauses::GATE),
+        ("CAUSES", clauses::CAUSES),
+        ("ENDINGS", clauses::ENDINGS),
+    ] {
+        let own = table.iter().map(|(word, clause)| ((*word).to_owned(), (*clause).to_owned()));
+        assert_eq!(words_of(name), own.collect(), "{name}");
+    }
+    for reason in Fault::REASONS {
+        assert!(clauses::clause(clauses::REASONS, reason).is_some(), "{reason}");
+    }
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ pub mod peer;
 pub mod upstream;
 pub mod binary;
 pub mod log;
+pub mod terminal;
 pub mod http2;
 pub mod tls;
 pub mod samples;

@@ -148,9 +148,8 @@ class Proxy(Running):
 
     def __init__(self, words: list[Any], environment: dict[str, str] | None = None) -> None:
         super().__init__(words, environment)
-        self.url = self.until(r"^ *proxy +(http\S+)")
-        self.metrics = self.until(r"^ *metrics +(http\S+)")
-        self.until(r"^ *(off) ")
+        said = json.loads(self.until(r'^(\{.*"message":"serving".*\})$'))
+        self.url, self.metrics = said["proxy"], said["metrics"]
 
 
 image: Image

@@ -106,7 +106,7 @@ class Manifests(unittest.TestCase):
         with subprocess.Popen([FORKPOINT], env=environment, stderr=subprocess.PIPE, text=True) as proxy:
             try:
                 lines = iter(proxy.stderr.readline, "")
-                url = next(found[1] for line in lines if (found := re.match(r" *metrics +(\S+)", line)))
+                url = next(found[1] for line in lines if (found := re.search(r'"metrics":"(http[^"]+)"', line)))
                 for path in paths:
                     with urllib.request.urlopen(url + path, timeout=10) as answer:
                         self.assertEqual(answer.status, 200)

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::stage::DemoArm;
 use crate::report::ExchangeRecord;
+pub use crate::report::figures::grouped;
 use crate::sim::BilledUsage;
 
 /// Every line fits a terminal of this width.
@@ -188,29 +189,9 @@ pub fn wrapped(first: &str, text: &str, others: &str) -> String {
     out
 }
 
-/// `48500` → `48,500`.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_grouped_by_thousands() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(1_234_567), "1,234,567");
-    }
 
     #[test]
     fn sums_are_the_sums_of_the_rows() {

@@ -67,6 +67,7 @@ mod cache;
 mod family;
 mod ids;
 mod records;
+pub mod clauses;
 
 pub use cache::{
     Baseline, BreakCause, BreakpointPlace, Carrier, CostUnit, DiagnosisVerdict, DivergenceKind, Layer,

@@ -72,9 +72,15 @@ impl Binary {
         });
         let mut binary =
             Binary { child, proxy: ([0, 0, 0, 0], 0).into(), admin: ([0, 0, 0, 0], 0).into(), said };
-        binary.proxy = address(&binary.line("  proxy ").await);
-        binary.admin = address(&binary.line("  admin ").await);
-        binary.line("  off ").await;
+        if settings.contains(&("LOG__FORMAT", "json")) {
+            let first: serde_json::Value = serde_json::from_str(&binary.line("").await).expect("JSON");
+            binary.proxy = address(first["proxy"].as_str().unwrap());
+            binary.admin = address(first["admin"].as_str().unwrap());
+        } else {
+            binary.proxy = address(&binary.line("  proxy ").await);
+            binary.admin = address(&binary.line("  admin ").await);
+            binary.line("  off ").await;
+        }
         binary
     }
 

@@ -61,7 +61,7 @@ pub static KEYS: &[ConfigKey] = &[
                 config.log.format = if word == "json" { LogFormat::Json } else { LogFormat::Human };
             },
         }),
-        meaning: "\"human\" for a terminal, \"json\" for a collector.",
+        meaning: "\"human\" for people: on a terminal one short line per request, in its time zone, coloured unless NO_COLOR is set; elsewhere every field as name=value. \"json\" for a collector, from the first line on.",
         reason: "the first reader is a person at a terminal",
     },
     ConfigKey {

@@ -1,0 +1,152 @@
+//! The same words as clauses of a sentence, for people.
+//!
+//! The live page has them too, in `src/admin/page/words.js`; a test holds the two to one text.
+
+/// Why a request was left alone, aligned and not more, or answered here: "it brings no credential".
+pub const REASONS: &[(&str, &str)] = &[
+    ("none", ""),
+    ("endpoint", "it is not a Messages call"),
+    ("body_too_large", "its body is larger than limits.body_bytes"),
+    ("held_requests", "as many bodies are held as limits.held_requests allows"),
+    ("held_bytes", "as many bytes are held as limits.held_bytes allows"),
+    ("trailers", "it announces trailers"),
+    ("content_encoding", "its body is compressed in a way that cannot be read"),
+    ("not_json", "its body is no JSON that can be read"),
+    ("signed", "its body is signed"),
+    ("no_credential", "it brings no credential"),
+    ("observe", "the mode is observe"),
+    ("oauth", "it comes from a consumer login"),
+    ("ambiguous", "it can be read in two ways"),
+    ("unknown_thread", "it goes on from an answer that is not known here"),
+    ("unknown_parent", "it names a parent that is not known here"),
+    ("refused", "the upstream refused what was made of it, and took what came"),
+    ("lost_prefix", "its thinking belongs to a prefix that is no longer known"),
+    ("internal", "a bug of forkpoint's own"),
+    ("align", "the mode is align"),
+    ("not_a_child", "it is nobody's child"),
+    ("client_fork", "its client has put it on its parent's history itself"),
+    ("automatic_cache", "the upstream caches by itself"),
+    ("malformed_marker", "a marker of the client is of an unknown kind"),
+    ("illegal_markers", "the client's own markers will be refused"),
+    ("one_shot", "nothing suggests that it will be continued"),
+    ("seldom_continues", "conversations like it seldom continue"),
+    ("never_read", "something before the breakpoint changes every turn"),
+    ("below_minimum", "its prefix is shorter than the model caches"),
+    ("no_slot", "all four breakpoints are in use"),
+    ("hour", "a marker would have to last an hour"),
+    ("no_legal_block", "nothing there can carry a marker"),
+    ("nested", "its parent is itself a child"),
+    ("compaction", "it begins with a summary of itself, or asks for one"),
+    ("version", "it asks for another version of the API than its parent"),
+    ("unknown_tool", "its tool is not known to start agents"),
+    ("holdout", "its fan-out is held out to compare with"),
+    ("stood_down", "forking cost more than it saved, and stands down"),
+    ("late", "its parent's answer had not ended"),
+    ("unsealed", "its own call was not known yet"),
+    ("prefill", "its parent's history ends with words of the client"),
+    ("shape", "its first message cannot be taken apart without loss"),
+    ("model", "it asks for another model than its parent"),
+    ("no_tools", "it has no tools"),
+    ("tools_differ", "it has tools that its parent lacks"),
+    ("tools_subset", "it has fewer tools than its parent"),
+    ("thinking", "its thinking differs from its parent's"),
+    ("tool_choice", "its tool_choice differs from its parent's"),
+    ("output_config", "its output_config differs from its parent's"),
+    ("output_format", "its output_format differs from its parent's"),
+    ("context_management", "its context_management differs from its parent's"),
+    ("speed", "its speed differs from its parent's"),
+    ("mcp_servers", "its mcp_servers differ from its parent's"),
+    ("container", "its container differs from its parent's"),
+    ("unknown_field", "a field that may shape the prompt differs from its parent's"),
+    ("media", "it shows an image or a document that its parent lacks"),
+    ("specialist", "it is an agent of a special kind"),
+    ("teammate", "it joins a team"),
+    ("isolation", "it runs elsewhere"),
+    ("coordinator", "its session is excluded"),
+    ("too_large", "forked it would exceed what the upstream takes"),
+    ("window", "forked it would not fit into the model's window"),
+    ("context_share", "forked it would fill too much of the model's window"),
+    ("cost", "forking would cost more than allowed"),
+    ("unlearned", "nobody knows yet how long such children live"),
+    ("cost_unknown", "nobody can tell what forking would cost"),
+    ("store_full", "children that still work fill the store"),
+    ("connect", "CONNECT is refused"),
+    ("upgrade", "upgrades are refused"),
+    ("ambiguous_length", "its length is ambiguous"),
+    ("target", "its target is malformed"),
+    ("thread_mismatch", "its thread is held otherwise than it says"),
+    ("client_body", "the client broke off its body"),
+    ("client_stalled", "the client stopped sending"),
+    ("connections", "as many connections are open as limits.connections allows"),
+    ("upstream_unreachable", "the upstream could not be reached"),
+    ("upstream_connect_timeout", "connecting to the upstream took too long"),
+    ("upstream_silent", "the upstream stayed silent"),
+    ("upstream_broke", "the upstream broke off"),
+];
+
+/// What became of a request at the gate.
+pub const GATE: &[(&str, &str)] = &[
+    ("unneeded", "nothing to wait for"),
+    ("led", "leads: it writes what its siblings read"),
+    ("overtook", "leads: it streams, and overtook one that does not"),
+    ("released", "waited for its leader, and reads what that wrote"),
+    ("succeeded", "leads: the one before it came to nothing"),
+    ("presumed", "waited as long as its leader should have taken"),
+    ("timed_out", "waited as long as it may, and went"),
+    ("json_given_up", "did not wait: its leader does not stream"),
+    ("too_slow", "did not wait: answers to such a prompt begin too late"),
+    ("full", "did not wait: too many do already"),
+    ("client_left", "its client left while it waited"),
+];
+
+/// Why cached tokens were not read: "... because ...".
+pub const CAUSES: &[(&str, &str)] = &[
+    ("tools", "a tool was changed, added, removed or moved"),
+    ("system", "the system prompt or the speed changed"),
+    ("model", "the model changed"),
+    ("thinking", "thinking or the effort changed"),
+    ("tool_choice", "tool_choice changed"),
+    ("betas", "the betas changed"),
+    ("messages", "the history was changed"),
+    ("spelling", "the same was spelt differently"),
+    ("ttl_expired", "the cache entry's time was over"),
+    ("below_minimum", "the prefix is shorter than the model caches"),
+    ("lookback", "no breakpoint is near enough behind the entry"),
+    ("not_yet_visible", "the request that writes it had not begun to answer"),
+    ("unknown", "of something that forkpoint does not see"),
+];
+
+/// How an exchange ended, if not well.
+pub const ENDINGS: &[(&str, &str)] = &[
+    ("complete", ""),
+    ("client_left", "the client left"),
+    ("upstream_broke", "the upstream broke off"),
+    ("refused", "answered by forkpoint itself"),
+];
+
+/// Returns the clause for a word; none for a word that needs none, or that a later version has added.
+pub fn clause(table: &[(&str, &'static str)], word: &str) -> Option<&'static str> {
+    let found = table.iter().find(|(one, _)| *one == word)?;
+    (!found.1.is_empty()).then_some(found.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::words::{BreakCause, Ending, GateOutcome, Reason, Refusal, Skip, Why};
+
+    #[test]
+    fn every_word_has_a_clause() {
+        let reasons = Reason::ALL.map(Reason::as_str).into_iter().chain(Skip::ALL.map(Skip::as_str));
+        let reasons = reasons.chain(Refusal::ALL.map(Refusal::as_str));
+        let others = [Why::Mode, Why::NotAChild, Why::ClientFork].map(Why::as_str);
+        let missing: Vec<_> = reasons.chain(others).filter(|word| clause(REASONS, word).is_none()).collect();
+        assert!(missing.is_empty(), "REASONS lacks {missing:?}");
+        assert!(GateOutcome::ALL.iter().all(|outcome| clause(GATE, outcome.as_str()).is_some()));
+        assert!(BreakCause::ALL.iter().all(|cause| clause(CAUSES, cause.as_str()).is_some()));
+        for ending in Ending::ALL {
+            assert_eq!(clause(ENDINGS, ending.as_str()).is_none(), ending == Ending::Complete);
+        }
+        assert_eq!(clause(REASONS, "of a later version"), None);
+    }
+}
