@@ -46,6 +46,9 @@ pub struct Overrides {
     /// Key: store.kind. Environment: FORKPOINT_STORE.
     #[arg(long, value_name = "KIND", value_parser = WordsOf("store.kind"), hide_possible_values = true)]
     pub store: Option<String>,
+    /// The file to record in. `run` alone has a flag for it.
+    #[arg(skip)]
+    pub record: Option<PathBuf>,
 }
 
 /// The words that the key at this path takes, for help and completions. Any text passes here, since flags are checked
@@ -87,6 +90,10 @@ impl Overrides {
                 found.give(path, Given::Word(value.clone()), ValueOrigin::Flag(flag));
             }
         }
+        if let Some(file) = &self.record {
+            let file = Given::Word(file.to_string_lossy().into_owned());
+            found.give("record.file", file, ValueOrigin::Flag("--record"));
+        }
     }
 }
 
@@ -104,10 +111,11 @@ mod tests {
             upstream: text(),
             mode: text(),
             store: text(),
+            record: Some("x".into()),
         };
         let mut found = LoadedLayers::default();
         all.read(&mut found);
         assert!(found.problems.is_empty());
-        assert_eq!(found.entries.len(), 5);
+        assert_eq!(found.entries.len(), 6);
     }
 }

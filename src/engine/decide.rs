@@ -123,6 +123,7 @@ pub fn proceed(
             let (plan, outgoing) = prepared.sent_as(plan, forecast);
             let lesson = gate.as_ref().and_then(|pass| pass.let_go.lesson.clone());
             let flight = state.begin(request, FlightPlan { lesson, ..plan }, facts.ticket, now);
+            count_unforked(state, &flight, would_fork, now);
             Next::Send(Box::new(Departure { flight, outgoing, would_fork, gate }))
         }
     }
@@ -140,7 +141,18 @@ pub fn observe(
     let Sending { plan, forecast, would_fork, gate } = own_plan(&prepared, state, policy, now);
     let (plan, outgoing) = prepared.sent_as(plan, forecast);
     let flight = state.begin(request, plan, ticket, now);
+    count_unforked(state, &flight, would_fork, now);
     Departure { flight, outgoing, would_fork, gate }
+}
+
+/// Counts a child that a lower mode has kept from being forked or refused; `begin` counts those of mode `fork`.
+fn count_unforked(state: &mut TenantState, flight: &Flight, would_fork: Option<&'static str>, now: Moment) {
+    let (Kind::Child(first), Some(word)) = (&flight.relation.kind, would_fork) else { return };
+    let why = Refusal::named(word);
+    if why.is_some() || word == "none" {
+        let forecast = flight.forecast.as_ref();
+        state.experiment.declined(tool_of(&first.child), why, forecast, now);
+    }
 }
 
 /// Decides what is done with a request now.

@@ -186,7 +186,7 @@ impl Store {
     }
 
     /// Returns the children of each tenant and tool that were not forked, by reason.
-    pub fn declined(&self) -> Vec<(String, Refusal, Declined)> {
+    pub fn declined(&self) -> Vec<(String, Option<Refusal>, Declined)> {
         self.experiments(|_, experiment| {
             let all = experiment.all_declined();
             all.map(|(tool, why, declined)| (tool.to_owned(), why, declined)).collect()

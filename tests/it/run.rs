@@ -49,7 +49,7 @@ async fn the_command_has_its_own_streams_and_its_exit_code_is_ours() {
     assert_eq!(output.status.code(), Some(7));
     let (said, complained) = (text(&output.stdout), text(&output.stderr));
     assert!(said.starts_with("at http://127.0.0.1:") && said.ends_with(": what I was told"), "{said}");
-    assert!(complained.starts_with("oops\n\nforkpoint: "), "{complained}");
+    assert!(complained.starts_with("oops\nsaved nothing: no request came\nforkpoint: "), "{complained}");
     assert!(complained.contains("requests      none"), "{complained}");
 }
 
@@ -81,7 +81,7 @@ async fn the_receipt_says_what_was_billed_and_no_log_line_is_in_the_way() {
     assert_eq!(output.status.code(), Some(0), "{complained}");
     assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{said}");
     assert_eq!(upstream.next().await.body, PROMPT);
-    assert!(complained.starts_with("\nforkpoint: ") && complained.lines().count() == 7, "{complained}");
+    assert!(complained.starts_with("saved unknown: ") && complained.lines().count() == 8, "{complained}");
     for line in [
         "  requests      1 (200: 1)\n",
         "  fan-outs      0\n",
@@ -110,9 +110,11 @@ async fn the_receipt_compares_the_bill_with_what_it_would_have_been() {
     let script = asks_for("claude-opus-5-5");
     let output = output(&mut run(&["--upstream", &upstream.url(), "--", "bash", "-c", &script])).await;
     // 1 × $4 · 2 × $0.20 · 3 × $5 · 4 × $8 · 5 × $20, each per million.
-    let cost =
-        "  cost          billed $0.0002 · as sent $0.0002 · aligned $0.0002 (an estimate, by list prices)\n";
-    assert!(text(&output.stderr).contains(cost), "{}", text(&output.stderr));
+    let cost = "  cost          billed $0.0002 · as sent $0.0002 · aligned $0.0002 (an estimate, by list prices; \
+                billed is 100 % of as sent, aligned 100 %)\n";
+    let complained = text(&output.stderr);
+    assert!(complained.starts_with("saved $0.0000 (0 %)\nforkpoint: "), "{complained}");
+    assert!(complained.contains(cost), "{complained}");
 }
 
 #[tokio::test]
@@ -120,7 +122,45 @@ async fn the_receipt_says_what_was_only_observed() {
     let upstream = messages().await;
     let script = asks().replace("x-api-key: key", "authorization: bearer sk-ant-oat01-x");
     let output = output(&mut run(&["--upstream", &upstream.url(), "--", "bash", "-c", &script])).await;
-    assert!(text(&output.stderr).contains("  left alone    1 (oauth: 1)\n"), "{}", text(&output.stderr));
+    let complained = text(&output.stderr);
+    let why = "  left alone    1, because it comes from a consumer login (oauth)\n";
+    assert!(
+        complained.contains("  warning       nothing could be saved: every request was left alone\n"),
+        "{complained}"
+    );
+    assert!(complained.contains(why), "{complained}");
+}
+
+#[tokio::test]
+async fn an_unknown_flag_is_refused_and_those_of_the_command_are_its_own() {
+    for flag in ["--verbos", "-x", "--reccord=f"] {
+        let output = output(&mut run(&[flag, "--", "touch", "ran"])).await;
+        let complained = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{complained}");
+        assert!(
+            complained.contains("unexpected argument") && !complained.contains("cannot start"),
+            "{complained}"
+        );
+    }
+    let output = output(&mut run(&["-q", "sh", "-c", "echo $0 $1", "--mode", "--log"])).await;
+    assert_eq!((output.status.code(), &*text(&output.stdout)), (Some(0), "--mode --log\n"));
+}
+
+#[tokio::test]
+async fn a_recording_that_is_asked_for_can_be_played_again() {
+    let upstream = messages().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("session.jsonl");
+    let words = ["--upstream", &upstream.url(), "--record", file.to_str().unwrap(), "-q", "--", "bash", "-c"];
+    let mut command = run(&words);
+    assert_eq!(output(command.arg(asks())).await.status.code(), Some(0));
+    let recorded = crate::recording::lines(&file);
+    assert_eq!((recorded.len(), &*recorded[0].bodies), (1, "redacted"));
+    let mut command = run(&words);
+    command.env("FORKPOINT_RECORD__BODIES", "off").env("FORKPOINT_RECORD__FILE", "/no/such/folder/file");
+    assert_eq!(output(command.arg(asks())).await.status.code(), Some(0));
+    let recorded = crate::recording::lines(&file);
+    assert_eq!((recorded.len(), &*recorded[1].bodies), (2, "off"), "what is configured holds");
 }
 
 #[tokio::test]

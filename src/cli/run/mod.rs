@@ -7,6 +7,7 @@
 
 mod reasons;
 mod receipt;
+mod sheet;
 mod signals;
 
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use tokio::process::{Child, Command};
 
-use crate::config::{self, Loaded, Overrides, ValueOrigin};
+use crate::config::{self, Bodies, Loaded, Overrides, ValueOrigin};
 use crate::engine::fork::experiment::Declined;
 use crate::proxy::Proxy;
 
@@ -51,6 +52,7 @@ Examples:
   forkpoint run -- claude
   forkpoint run --mode observe -- python agent.py --verbose
   forkpoint run --log forkpoint.log -- npm start
+  forkpoint run --record session.jsonl -- claude   # then: forkpoint replay session.jsonl
 
 The command finds a proxy of its own at ANTHROPIC_BASE_URL, on a free port of
 this machine. If that variable is set already and no upstream is configured,
@@ -83,16 +85,25 @@ pub struct RunArgs {
     /// Append log lines to this file; without it none are written
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// Record every Messages exchange in this file, for `forkpoint replay`
+    ///
+    /// Key: record.file. Words of prompts are replaced by filler unless record.bodies says otherwise.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Print no receipt
     #[arg(long, short)]
     quiet: bool,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 pub fn run(args: RunArgs) -> Result<ExitCode, Failure> {
-    let loaded = load(&args)?;
+    let mut loaded = load(&args)?;
+    if args.record.is_some() && loaded.origin("record.bodies") == ValueOrigin::Default {
+        // Without bodies a recording cannot be played again.
+        loaded.config.record.bodies = Bodies::Redacted;
+    }
     let log = args.log.as_deref().map(|path| logging::append(&loaded.config.log, path)).transpose()?;
     let runtime = super::runtime()?;
     let outcome = runtime.block_on(session(&args, loaded));
@@ -113,6 +124,7 @@ fn load(args: &RunArgs) -> Result<Loaded, Failure> {
         mode: args.mode.clone(),
         listen: free(),
         admin_listen: free(),
+        record: args.record.clone(),
         ..Overrides::default()
     };
     let loaded = config::load(&overrides, std::env::vars_os())?;
@@ -171,7 +183,7 @@ async fn session(args: &RunArgs, loaded: Loaded) -> Result<ExitCode, Failure> {
         let exposition = metrics.render().map_err(|error| Failure::new(format!("metrics: {error}")))?;
         let receipt = Receipt {
             upstream: &upstream,
-            mode: mode.as_str(),
+            mode,
             prices: &prices,
             lasted: started.elapsed(),
             rereads: rereads(&proxy),
@@ -192,13 +204,14 @@ fn rereads(proxy: &Proxy) -> BTreeMap<String, u64> {
 }
 
 /// The children that were not forked, by the tool that started them and the reason.
-fn declined(proxy: &Proxy) -> BTreeMap<(String, &'static str), Declined> {
+fn declined(proxy: &Proxy) -> BTreeMap<(String, Option<&'static str>), Declined> {
     let mut all = BTreeMap::new();
     for (tool, why, declined) in proxy.store().declined() {
-        let sum: &mut Declined = all.entry((tool, reasons::in_words(why))).or_default();
+        let sum: &mut Declined = all.entry((tool, why.map(reasons::in_words))).or_default();
         sum.children += declined.children;
         sum.forked_usd += declined.forked_usd;
         sum.aligned_usd += declined.aligned_usd;
+        sum.as_sent_usd += declined.as_sent_usd;
     }
     all
 }

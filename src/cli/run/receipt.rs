@@ -1,25 +1,30 @@
 //! The totals of a command's requests, read from the metrics: whatever is counted there can be shown here.
+//!
+//! Its first line is the verdict, `saved $0.0123 (34 %)`; the facts behind it follow.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::cli::demo::grouped;
-use crate::engine::answer::usage::Usage;
+use super::sheet::{Bills, Sheet};
+use crate::config::Mode;
 use crate::engine::cache::prices::Prices;
 use crate::engine::fork::experiment::Declined;
-use crate::engine::fork::weighed;
+use crate::engine::words::Reason;
+use crate::engine::words::clauses::{REASONS, clause};
+use crate::report::figures::{duration, grouped, percent, usd};
 
 /// The facts for a receipt that are not in the metrics.
 pub struct Receipt<'a> {
     pub upstream: &'a str,
-    pub mode: &'a str,
+    pub mode: Mode,
     pub prices: &'a Prices,
     pub lasted: Duration,
     /// The tokens that children have read again, by the tool that started them.
     pub rereads: BTreeMap<String, u64>,
-    /// The children that were not forked, by the tool that started them and the reason in words.
-    pub declined: BTreeMap<(String, &'static str), Declined>,
+    /// The children that were not forked, by the tool that started them and the reason; none where only the mode keeps
+    /// them from being forked.
+    pub declined: BTreeMap<(String, Option<&'static str>), Declined>,
 }
 
 /// The upstream knows none of the paths that were asked for.
@@ -28,71 +33,154 @@ const NOT_FOUND: &str = "every request got a 404: does the base URL lack /v1, or
 
 const KINDS: [&str; 5] = ["uncached", "cache_read", "cache_write_5m", "cache_write_1h", "output"];
 
+/// A receipt that is being written.
+struct Lines(String);
+
+impl Lines {
+    fn add(&mut self, name: &str, text: impl AsRef<str>) {
+        let _ = writeln!(self.0, "  {name:<13} {}", text.as_ref());
+    }
+}
+
 impl Receipt<'_> {
     /// The receipt for what this exposition counts.
     pub fn of(&self, exposition: &str) -> String {
         let sheet = Sheet::read(exposition);
-        let mut out = format!(
-            "\nforkpoint: {} through mode {} to {}\n",
-            duration(self.lasted),
-            self.mode,
-            self.upstream
-        );
-        let mut line = |name: &str, text: String| {
-            let _ = writeln!(out, "  {name:<13} {text}");
-        };
         let requests = sheet.total("requests_total");
+        let bills = sheet.bills();
+        let mut out = Lines(format!(
+            "{}\nforkpoint: {} through mode {} to {}\n",
+            verdict(requests, bills.as_ref()),
+            duration(self.lasted),
+            self.mode.as_str(),
+            self.upstream
+        ));
         if requests == 0.0 {
-            line(
-                "requests",
-                "none; does the command read ANTHROPIC_BASE_URL, and does nothing else set it?".into(),
-            );
-            return out;
+            let hint = "none; does the command read ANTHROPIC_BASE_URL, and does nothing else set it?";
+            out.add("requests", hint);
+            return out.0;
         }
-        line("requests", counts(requests, &sheet.by("requests_total", &["status"])));
-        if sheet.of("requests_total", "status", "404") == requests {
-            line("not found", NOT_FOUND.into());
-        }
-        let left_alone = sheet.total("passthrough_total");
-        if left_alone > 0.0 {
-            line("left alone", counts(left_alone, &sheet.by("passthrough_total", &["reason"])));
-        }
-        line("fan-outs", grouped(sheet.of("forks_total", "outcome", "sealed") as u64));
-        line(
-            "children",
-            counts(sheet.total("children_total"), &sheet.by("children_total", &["plan", "reason"])),
+        self.add_requests(&mut out, &sheet, requests);
+        self.add_children(&mut out, &sheet);
+        self.add_bill(&mut out, &sheet, bills.as_ref());
+        out.add(
+            "cache breaks",
+            counts(sheet.total("cache_breaks_total"), &sheet.by("cache_breaks_total", &["cause"])),
         );
+        out.0
+    }
+
+    fn add_requests(&self, out: &mut Lines, sheet: &Sheet<'_>, requests: f64) {
+        out.add("requests", counts(requests, &sheet.by("requests_total", &["status"])));
+        if sheet.of("requests_total", "status", "404") == requests {
+            out.add("not found", NOT_FOUND);
+        }
+        let left_alone = sheet.by("passthrough_total", &["reason"]);
+        let count: f64 = left_alone.values().sum();
+        let is_asked_for = left_alone.keys().all(|reason| reason == Reason::Observe.as_str());
+        if count >= requests && !is_asked_for {
+            out.add("warning", "nothing could be saved: every request was left alone");
+        }
+        for (reason, count) in left_alone.iter().filter(|(_, count)| **count > 0.0) {
+            let why = clause(REASONS, reason).unwrap_or(reason);
+            let each = if *count == 1.0 { "" } else { "each " };
+            out.add("left alone", format!("{}, {each}because {why} ({reason})", grouped(*count as u64)));
+        }
+    }
+
+    fn add_children(&self, out: &mut Lines, sheet: &Sheet<'_>) {
+        out.add("fan-outs", grouped(sheet.of("forks_total", "outcome", "sealed") as u64));
+        let plans = sheet.by("children_total", &["plan"]);
+        let plans: Vec<String> = plans
+            .iter()
+            .filter(|(_, count)| **count > 0.0)
+            .map(|(plan, count)| format!("{} {}", grouped(*count as u64), plan_in_words(plan)))
+            .collect();
+        let children = grouped(sheet.total("children_total") as u64);
+        let split = if plans.is_empty() { String::new() } else { format!(" ({})", plans.join(" · ")) };
+        out.add("children", format!("{children}{split}"));
         for ((tool, why), declined) in &self.declined {
-            line(
-                "not forked",
-                format!("{} {}: {why}{}", declined.children, whose(tool), prices_of(declined)),
-            );
+            let who = format!("{} {}", declined.children, whose(tool));
+            match why {
+                Some(why) => out.add("not forked", format!("{who}: {why}{}", prices_of(declined))),
+                None => out.add("fork", format!("would have forked {who}{}", prices_of(declined))),
+            }
         }
         for (tool, tokens) in &self.rereads {
             let (who, tokens) = (whose(tool), grouped(*tokens));
-            line(
+            out.add(
                 "read again",
                 format!("{who} read again {tokens} tokens that their parent had already read"),
             );
         }
+    }
+
+    fn add_bill(&self, out: &mut Lines, sheet: &Sheet<'_>, bills: Option<&Bills>) {
         let tokens = sheet.by("tokens_total", &["kind"]);
         let tokens =
             KINDS.map(|kind| format!("{} {}", kind.replace('_', " "), grouped(amount(&tokens, kind))));
-        line("tokens", tokens.join(" · "));
-        if let Some(cost) = sheet.cost() {
-            line("cost", cost);
+        out.add("tokens", tokens.join(" · "));
+        if let Some(bills) = bills {
+            out.add("cost", cost(sheet, bills));
+            if self.mode == Mode::Observe {
+                out.add("align", would_have_cost(bills));
+            }
+        }
+        let uncompared = sheet.total("uncompared_total");
+        if uncompared > 0.0 {
+            let reasons = counts(uncompared, &sheet.by("uncompared_total", &["reason"]));
+            out.add("not compared", reasons.replace('_', " "));
         }
         if let Some(weighed) = sheet.weighed(self.prices) {
-            line(
+            out.add(
                 "weighed",
                 format!("{} (prompts of models without a price, in uncached tokens)", grouped(weighed)),
             );
         }
-        line(
-            "cache breaks",
-            counts(sheet.total("cache_breaks_total"), &sheet.by("cache_breaks_total", &["cause"])),
-        );
-        out
+    }
+}
+
+/// What was saved, in dollars and as a part of what the same requests would have cost as sent.
+fn verdict(requests: f64, bills: Option<&Bills>) -> String {
+    match bills {
+        None if requests == 0.0 => "saved nothing: no request came".to_owned(),
+        None => "saved unknown: no answer came whose model has a price".to_owned(),
+        Some(Bills { saved, as_sent, .. }) => match percent(*saved, *as_sent) {
+            Some(share) => format!("saved {} ({share})", usd(*saved)),
+            None => format!("saved {}", usd(*saved)),
+        },
+    }
+}
+
+fn cost(sheet: &Sheet<'_>, bills: &Bills) -> String {
+    let Bills { billed, as_sent, aligned, .. } = *bills;
+    let unpriced = sheet.unpriced_answers();
+    let scope = if unpriced.is_empty() {
+        "an estimate, by list prices".to_owned()
+    } else {
+        format!("prompts only: the output of {} has no price", unpriced.join(", "))
+    };
+    let share = |dollars| percent(dollars, as_sent).unwrap_or_else(|| "none".to_owned());
+    let shares = format!("billed is {} of as sent, aligned {}", share(billed), share(aligned));
+    format!(
+        "billed {} · as sent {} · aligned {} ({scope}; {shares})",
+        usd(billed),
+        usd(as_sent),
+        usd(aligned)
+    )
+}
+
+/// What mode `align` would have made of requests that were only observed.
+fn would_have_cost(bills: &Bills) -> String {
+    let less = bills.as_sent - bills.aligned;
+    let share = percent(less, bills.as_sent).map(|share| format!(" ({share})")).unwrap_or_default();
+    format!("would have saved {}{share}", usd(less))
+}
+
+fn plan_in_words(plan: &str) -> &str {
+    match plan {
+        "passthrough" => "left alone",
+        plan => plan,
     }
 }
 
@@ -100,134 +188,18 @@ fn whose(tool: &str) -> String {
     if tool.is_empty() { "children".to_owned() } else { format!("children of `{tool}`") }
 }
 
-/// What they were predicted to cost forked and aligned, if that is known.
+/// What they were predicted to cost forked, aligned and as sent, if that is known.
 fn prices_of(declined: &Declined) -> String {
     if declined.aligned_usd <= 0.0 {
         return String::new();
     }
-    let Declined { forked_usd, aligned_usd, .. } = declined;
-    format!("; forked they were predicted to cost ${forked_usd:.4}, aligned ${aligned_usd:.4}")
-}
-
-/// The samples of an exposition.
-struct Sheet<'a>(Vec<MetricSample<'a>>);
-
-struct MetricSample<'a> {
-    family: &'a str,
-    labels: Vec<(&'a str, &'a str)>,
-    value: f64,
-}
-
-impl<'a> Sheet<'a> {
-    fn read(exposition: &'a str) -> Sheet<'a> {
-        Sheet(exposition.lines().filter_map(MetricSample::read).collect())
-    }
-
-    fn samples(&self, family: &str) -> impl Iterator<Item = &MetricSample<'a>> {
-        self.0.iter().filter(move |sample| sample.family == family)
-    }
-
-    fn total(&self, family: &str) -> f64 {
-        self.samples(family).map(|sample| sample.value).sum()
-    }
-
-    fn of(&self, family: &str, label: &str, value: &str) -> f64 {
-        let wanted = |sample: &&MetricSample<'_>| sample.label(label) == value;
-        self.samples(family).filter(wanted).map(|sample| sample.value).sum()
-    }
-
-    /// Sums by the values of these labels.
-    fn by(&self, family: &str, labels: &[&str]) -> BTreeMap<String, f64> {
-        let mut sums = BTreeMap::new();
-        for sample in self.samples(family) {
-            let key: Vec<_> = labels.iter().map(|label| sample.label(label)).collect();
-            *sums.entry(key.join(": ")).or_default() += sample.value;
-        }
-        sums
-    }
-
-    /// The bill, and what it would have been, for the requests for which all three are known. What they
-    /// saved is counted for exactly these, so that it shows which part of the bill is theirs.
-    fn cost(&self) -> Option<String> {
-        let baselines = self.by("counterfactual_usd_total", &["baseline"]);
-        let [as_sent, aligned] = [baselines.get("sent")?, baselines.get("aligned")?];
-        let billed = (as_sent - self.total("saved_usd")).max(0.0);
-        let unpriced = self.unpriced_answers();
-        let scope = if unpriced.is_empty() {
-            "an estimate, by list prices".to_owned()
-        } else {
-            format!("prompts only: the output of {} has no price", unpriced.join(", "))
-        };
-        Some(format!(
-            "billed {} · as sent {} · aligned {} ({scope})",
-            usd(billed),
-            usd(*as_sent),
-            usd(*aligned)
-        ))
-    }
-
-    /// Models whose prompts have a price and whose answers have none.
-    fn unpriced_answers(&self) -> Vec<&'a str> {
-        let priced = |model: &str, kind: &str| {
-            let mut samples = self.samples("cost_usd_total");
-            samples.any(|sample| sample.label("model") == model && sample.label("kind") == kind)
-        };
-        let mut models: Vec<&str> = self.answering_models();
-        models.retain(|model| priced(model, "uncached") && !priced(model, "output"));
-        models
-    }
-
-    fn answering_models(&self) -> Vec<&'a str> {
-        let answered = |sample: &&MetricSample<'a>| sample.label("kind") == "output" && sample.value > 0.0;
-        let mut models: Vec<&str> =
-            self.samples("tokens_total").filter(answered).map(|sample| sample.label("model")).collect();
-        models.sort_unstable();
-        models.dedup();
-        models
-    }
-
-    /// The prompts of models that have no price and whose use of the cache can be weighed all the same.
-    fn weighed(&self, prices: &Prices) -> Option<u64> {
-        let mut units = None;
-        for model in self.answering_models() {
-            let Some(row) = prices.model(model).filter(|row| row.price.is_none()) else { continue };
-            let tokens = |kind: &str| {
-                let of_kind = self.samples("tokens_total").filter(|sample| sample.label("kind") == kind);
-                let own = of_kind.filter(|sample| sample.label("model") == model);
-                own.map(|sample| sample.value).sum::<f64>() as u64
-            };
-            let usage = Usage {
-                uncached: tokens("uncached"),
-                cache_read: tokens("cache_read"),
-                cache_write_5m: tokens("cache_write_5m"),
-                cache_write_1h: tokens("cache_write_1h"),
-                output: 0,
-            };
-            if let Some(prompt) = weighed(&usage, row.multipliers) {
-                *units.get_or_insert(0.0) += prompt;
-            }
-        }
-        units.map(|units| units as u64)
-    }
-}
-
-impl<'a> MetricSample<'a> {
-    /// Reads `forkpoint_name{label="value"} 1`. Values of our labels need no escapes.
-    fn read(line: &'a str) -> Option<MetricSample<'a>> {
-        let (head, value) = line.strip_prefix("forkpoint_")?.rsplit_once(' ')?;
-        let (family, mut rest) = head.split_once('{').unwrap_or((head, ""));
-        let mut labels = Vec::new();
-        while let Some((name, quoted)) = rest.split_once("=\"") {
-            let (value, behind) = quoted.split_once('"')?;
-            labels.push((name, value));
-            rest = behind.trim_start_matches(',');
-        }
-        Some(MetricSample { family, labels, value: value.parse().ok()? })
-    }
-
-    fn label(&self, wanted: &str) -> &'a str {
-        self.labels.iter().find(|(name, _)| *name == wanted).map_or("", |(_, value)| value)
-    }
+    let Declined { forked_usd, aligned_usd, as_sent_usd, .. } = declined;
+    format!(
+        "; forked they were predicted to cost {}, aligned {}, as sent {}",
+        usd(*forked_usd),
+        usd(*aligned_usd),
+        usd(*as_sent_usd)
+    )
 }
 
 fn amount(sums: &BTreeMap<String, f64>, key: &str) -> u64 {
@@ -245,19 +217,6 @@ fn counts(total: f64, parts: &BTreeMap<String, f64>) -> String {
     if parts.is_empty() { total } else { format!("{total} ({})", parts.join(" · ")) }
 }
 
-/// Cents matter in small sums.
-fn usd(dollars: f64) -> String {
-    if dollars.abs() < 10.0 { format!("${dollars:.4}") } else { format!("${dollars:.2}") }
-}
-
-fn duration(time: Duration) -> String {
-    match time.as_secs() {
-        0..60 => format!("{:.1} s", time.as_secs_f64()),
-        seconds @ 60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        seconds => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,8 +224,12 @@ mod tests {
     use crate::engine::cache::prices::{Model, ModelFacts, Multiplier, Multipliers};
     use crate::engine::words::Refusal;
 
-    /// With a table of one model, which has multipliers and no price.
     fn receipt(exposition: &str) -> String {
+        receipt_in(Mode::Align, exposition)
+    }
+
+    /// With a table of one model, which has multipliers and no price.
+    fn receipt_in(mode: Mode, exposition: &str) -> String {
         let multipliers = Multipliers {
             read: Some(Multiplier::new(0.1)),
             write_5m: Some(Multiplier::new(1.25)),
@@ -283,11 +246,11 @@ mod tests {
         };
         let (prices, lasted) = (Prices::new(vec![row]), Duration::from_millis(61_500));
         let rereads = BTreeMap::from([("Agent".to_owned(), 18_400)]);
-        let declined = Declined { children: 5, forked_usd: 0.25, aligned_usd: 0.125 };
-        let why = in_words(Refusal::Unlearned);
+        let declined = Declined { children: 5, forked_usd: 0.25, aligned_usd: 0.125, as_sent_usd: 0.5 };
+        let why = (mode != Mode::Observe).then(|| in_words(Refusal::Unlearned));
         let has_children = exposition.contains("children_total");
         let declined = has_children.then(|| (("Agent".to_owned(), why), declined)).into_iter().collect();
-        let (upstream, mode) = ("http://up.example", "align");
+        let upstream = "http://up.example";
         Receipt { upstream, mode, prices: &prices, lasted, rereads, declined }.of(exposition)
     }
 
@@ -318,16 +281,16 @@ forkpoint_store_bytes 77
         );
         assert_eq!(
             text,
-            "
+            "saved $7.5000 (38 %)
 forkpoint: 1 min 1 s through mode align to http://up.example
   requests      1,235 (200: 1,234 · 429: 1)
-  left alone    1 (oauth: 1)
+  left alone    1, because it comes from a consumer login (oauth)
   fan-outs      3
-  children      5 (aligned: align: 5)
-  not forked    5 children of `Agent`: nothing is known yet of how such children live, and some would be dearer forked; forked they were predicted to cost $0.2500, aligned $0.1250
+  children      5 (5 aligned)
+  not forked    5 children of `Agent`: nothing is known yet of how such children live, and some would be dearer forked; forked they were predicted to cost $0.2500, aligned $0.1250, as sent $0.5000
   read again    children of `Agent` read again 18,400 tokens that their parent had already read
   tokens        uncached 12,350 · cache read 0 · cache write 5m 0 · cache write 1h 0 · output 7
-  cost          billed $12.50 · as sent $20.00 · aligned $13.25 (an estimate, by list prices)
+  cost          billed $12.50 · as sent $20.00 · aligned $13.25 (an estimate, by list prices; billed is 62 % of as sent, aligned 66 %)
   cache breaks  2 (tools: 2)
 "
         );
@@ -345,7 +308,64 @@ forkpoint: 1 min 1 s through mode align to http://up.example
     fn without_a_price_there_is_no_cost_and_without_requests_a_hint() {
         let some = receipt("forkpoint_requests_total{status=\"200\"} 1\n");
         assert!(some.contains("cache breaks  0\n") && !some.contains("cost"), "{some}");
-        assert!(receipt("").contains("ANTHROPIC_BASE_URL"));
+        assert!(
+            some.starts_with("saved unknown: no answer came whose model has a price\nforkpoint: "),
+            "{some}"
+        );
+        let none = receipt("");
+        assert!(none.starts_with("saved nothing: no request came\n"), "{none}");
+        assert!(none.contains("ANTHROPIC_BASE_URL"), "{none}");
+    }
+
+    #[test]
+    fn a_loss_is_said_as_one() {
+        let text = receipt(
+            r#"forkpoint_requests_total{status="200"} 1
+forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="sent"} 0.1333
+forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="aligned"} 0.1333
+forkpoint_saved_usd{role="plain",model="m"} -0.004
+"#,
+        );
+        assert!(text.starts_with("saved -$0.0040 (-3 %)\n"), "{text}");
+        assert!(text.contains("billed $0.1373 · as sent $0.1333"), "{text}");
+    }
+
+    #[test]
+    fn a_command_that_was_left_alone_throughout_is_warned_about_in_words() {
+        let some = |reason: &str| {
+            let requests = "forkpoint_requests_total{status=\"200\"} 2\n";
+            receipt(&format!("{requests}forkpoint_passthrough_total{{reason=\"{reason}\"}} 2\n"))
+        };
+        let warned = some("no_credential");
+        assert!(
+            warned.contains("  warning       nothing could be saved: every request was left alone\n"),
+            "{warned}"
+        );
+        assert!(
+            warned.contains("  left alone    2, each because it brings no credential (no_credential)\n"),
+            "{warned}"
+        );
+        let asked_for = some("observe");
+        assert!(!asked_for.contains("warning"), "{asked_for}");
+    }
+
+    #[test]
+    fn what_was_only_observed_is_told_what_the_other_modes_would_have_made_of_it() {
+        let text = receipt_in(
+            Mode::Observe,
+            r#"forkpoint_requests_total{status="200"} 6
+forkpoint_passthrough_total{reason="observe"} 6
+forkpoint_children_total{plan="passthrough",reason="observe"} 5
+forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="sent"} 1
+forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="aligned"} 0.25
+forkpoint_saved_usd{role="plain",model="m"} 0
+"#,
+        );
+        assert!(text.starts_with("saved $0.0000 (0 %)\n"), "{text}");
+        assert!(text.contains("  children      5 (5 left alone)\n"), "{text}");
+        assert!(text.contains("  align         would have saved $0.7500 (75 %)\n"), "{text}");
+        let forked = "  fork          would have forked 5 children of `Agent`; forked they were predicted to cost $0.2500, aligned $0.1250, as sent $0.5000\n";
+        assert!(text.contains(forked), "{text}");
     }
 
     #[test]
@@ -359,7 +379,7 @@ forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="aligned"} 0.
 forkpoint_saved_usd{role="plain",model="m"} 0.25
 "#,
         );
-        let cost = "  cost          billed $0.5000 · as sent $0.7500 · aligned $0.5000 (prompts only: the output of m has no price)\n";
+        let cost = "  cost          billed $0.5000 · as sent $0.7500 · aligned $0.5000 (prompts only: the output of m has no price; billed is 67 % of as sent, aligned 67 %)\n";
         assert!(text.contains(cost), "{text}");
     }
 

@@ -45,7 +45,8 @@ impl TenantState {
                 self.decide_fan_out(&child.child, forecast, plan.first.is_some(), now);
             }
             if let Plan::Aligned(Why::Refused(why)) = plan.plan {
-                self.experiment.declined(tool_of(&child.child), why, plan.forecast.as_ref(), now);
+                let forecast = plan.forecast.as_ref();
+                self.experiment.declined(tool_of(&child.child), Some(why), forecast, now);
             }
         }
         let FlightPlan { trace, first, .. } = plan;

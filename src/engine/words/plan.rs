@@ -252,6 +252,12 @@ shown_enums! {
     }
 }
 
+impl Refusal {
+    pub fn named(word: &str) -> Option<Refusal> {
+        Refusal::ALL.into_iter().find(|refusal| refusal.as_str() == word)
+    }
+}
+
 impl Mode {
     pub fn named(word: &str) -> Option<Mode> {
         Mode::ALL.into_iter().find(|mode| mode.as_str() == word)

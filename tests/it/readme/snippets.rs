@@ -208,8 +208,9 @@ async fn every_fence_is_run_by_a_test() {
 fn was_shown(fence: &Fence, shown: &str, demo: &str) {
     let first = &fence.lines[0];
     let lines = |text: &str| text.lines().map(String::from).collect::<Vec<String>>();
-    if first.starts_with("forkpoint: ") {
-        assert!(rows(&fence.lines[1..]).is_subset(&receipt(shown)), "{:?}", rows(&fence.lines[1..]));
+    if first.starts_with("saved $") {
+        assert!(fence.lines[1].starts_with("forkpoint: ") && shown.contains("saved "), "{shown}");
+        assert!(rows(&fence.lines[2..]).is_subset(&receipt(shown)), "{:?}", rows(&fence.lines[2..]));
     } else if first.contains("as sent") {
         let titles =
             |line: &str| line.split("  ").map(|cell| cell.trim().to_owned()).collect::<BTreeSet<_>>();

@@ -114,17 +114,18 @@ struct Tool {
     /// In the order of [`CostUnit`].
     bills: [Bills; 2],
     running: BTreeMap<ForkId, RunningFanOut>,
-    declined: HashMap<Refusal, Declined>,
+    declined: HashMap<Option<Refusal>, Declined>,
     net: SafetyNet,
 }
 
-/// Children that were not forked, for one reason.
+/// Children that were not forked, for one reason, or only because the mode forks nobody.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Declined {
     pub children: u64,
-    /// Dollars that they were predicted to cost forked and aligned, as far as that is known.
+    /// Dollars that they were predicted to cost forked, aligned and as sent, as far as that is known.
     pub forked_usd: f64,
     pub aligned_usd: f64,
+    pub as_sent_usd: f64,
 }
 
 impl ForkExperiment {
@@ -147,8 +148,8 @@ impl ForkExperiment {
         }
     }
 
-    /// A child of this tool goes out without a fork.
-    pub fn declined(&mut self, tool: &str, why: Refusal, forecast: Option<&Forecast>, now: Moment) {
+    /// A child of this tool goes out without a fork, for this reason, or only because the mode forks nobody.
+    pub fn declined(&mut self, tool: &str, why: Option<Refusal>, forecast: Option<&Forecast>, now: Moment) {
         let name = self.tool(tool, now);
         let Some(tool) = self.tools.get_mut(&name) else { return };
         let declined = tool.declined.entry(why).or_default();
@@ -156,11 +157,12 @@ impl ForkExperiment {
         if let Some(forecast) = forecast.filter(|forecast| forecast.unit == CostUnit::Dollars) {
             declined.forked_usd += forecast.forked;
             declined.aligned_usd += forecast.aligned;
+            declined.as_sent_usd += forecast.as_sent;
         }
     }
 
     /// Returns the children of each tool that were not forked, by reason.
-    pub fn all_declined(&self) -> impl Iterator<Item = (&str, Refusal, Declined)> {
+    pub fn all_declined(&self) -> impl Iterator<Item = (&str, Option<Refusal>, Declined)> {
         self.tools
             .iter()
             .flat_map(|(name, tool)| tool.declined.iter().map(|(why, declined)| (&**name, *why, *declined)))

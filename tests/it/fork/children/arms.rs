@@ -1,6 +1,7 @@
 //! Children that are left alone to be compared with, and forking that does not keep its promises.
 
 use forkpoint::config::Mode;
+use forkpoint::engine::words::Refusal;
 use serde_json::{Value, json};
 
 use super::{FORKED, FREE, Stage, child, forwarded, parent, plan};
@@ -89,6 +90,16 @@ async fn lower_modes_say_what_forking_would_have_done() {
         assert_eq!(lines[1]["would_fork"], "none", "{mode:?}");
         assert!(is_positive(&lines[1], &["predicted_forked", "forked_usd"]), "{}", lines[1]);
         assert_eq!(lines[2]["would_fork"], "tools_differ", "{mode:?}");
+        // Sums of them, for a receipt.
+        let mut declined = stage.forkpoint.proxy.store().declined();
+        declined.sort_by_key(|(_, why, _)| why.is_some());
+        let [(tool, None, forked), (_, Some(Refusal::ToolsDiffer), refused)] = &declined[..] else {
+            panic!("{declined:?}")
+        };
+        assert_eq!((&**tool, forked.children, refused.children), ("Agent", 1, 1));
+        let predicted = |field: &str| lines[1][field].as_f64().unwrap();
+        assert_eq!(forked.forked_usd, predicted("predicted_forked"));
+        assert_eq!(forked.as_sent_usd, predicted("predicted_as_sent"));
     }
 }
 
