@@ -9,6 +9,7 @@ pub mod replay;
 pub mod run;
 pub mod serve;
 pub mod sim;
+pub mod top;
 mod start;
 mod records;
 mod progress;
@@ -30,6 +31,7 @@ Examples:
   forkpoint demo                 see it work: no key, no network
   forkpoint run -- claude        one command through a proxy of its own, and a receipt
   forkpoint serve                a proxy for everybody, on 127.0.0.1:8787
+  forkpoint top                  what it does, live in this terminal
   forkpoint COMMAND --help       more, with examples";
 
 /// A reverse proxy that lets parallel sub-agents share one prompt-cache prefix.
@@ -48,6 +50,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Run one command through a proxy of its own, and print a receipt
     Run(run::RunArgs),
+    /// Watch a running forkpoint in this terminal: money, fan-outs, cache breaks
+    Top(top::TopArgs),
     /// See the product work on the embedded simulator: no key, no network
     Demo(demo::DemoArgs),
     /// Run the Messages API simulator alone
@@ -118,6 +122,7 @@ pub fn main() -> ExitCode {
         None => serve::run(cli.serve),
         Some(Command::Serve(args)) => serve::run(args),
         Some(Command::Run(args)) => return exit(run::run(args)),
+        Some(Command::Top(args)) => return exit(top::run(args)),
         Some(Command::Demo(args)) => demo::run(args),
         Some(Command::Sim(args)) => sim::run(args),
         Some(Command::Explain(args)) => explain::run(args),

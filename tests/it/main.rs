@@ -77,8 +77,11 @@ mod recording;
 // Traces, as a receiver decodes them.
 mod traces;
 
+// What a person at a terminal sees of `serve`.
+mod terminal;
 // The commands besides `serve`.
 mod run;
+mod top;
 mod demo;
 mod explain;
 mod replay;

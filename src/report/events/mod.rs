@@ -23,9 +23,8 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use self::retained::{Frames, Retained};
-use self::sums::History;
 use super::record::ExchangeRecord;
-pub use sums::Sums;
+pub use sums::{History, Minute, Sums};
 pub use view::Underway;
 
 /// The most bytes of events that a subscriber may be behind.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::super::record::ExchangeRecord;
 
@@ -12,7 +12,7 @@ const MINUTE_MS: u64 = 60_000;
 
 /// Sums over exchanges. Every baseline is summed over the same exchanges, as in the metrics, so that they can be
 /// compared; an exchange of which one is not known is counted as uncompared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sums {
     pub requests: u64,
     /// Requests without a 2xx answer.
@@ -33,13 +33,13 @@ pub struct Sums {
 }
 
 /// The sums since the start and of the last minutes.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct History {
     pub total: Sums,
     pub minutes: VecDeque<Minute>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Minute {
     /// The start of the minute, in milliseconds since 1970.
     pub time_ms: u64,
@@ -67,6 +67,24 @@ impl Sums {
                 self.aligned_usd += aligned;
             }
             _ => self.uncompared += u64::from(is_success),
+        }
+    }
+
+    /// Returns the sums over the exchanges of both.
+    pub fn plus(self, other: &Sums) -> Sums {
+        Sums {
+            requests: self.requests + other.requests,
+            failed: self.failed + other.failed,
+            uncached: self.uncached + other.uncached,
+            cache_read: self.cache_read + other.cache_read,
+            cache_write: self.cache_write + other.cache_write,
+            output: self.output + other.output,
+            billed_usd: self.billed_usd + other.billed_usd,
+            compared: self.compared + other.compared,
+            compared_usd: self.compared_usd + other.compared_usd,
+            as_sent_usd: self.as_sent_usd + other.as_sent_usd,
+            aligned_usd: self.aligned_usd + other.aligned_usd,
+            uncompared: self.uncompared + other.uncompared,
         }
     }
 }
