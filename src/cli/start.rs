@@ -65,9 +65,18 @@ impl ServerTask {
         Ok((ServerTask::spawn(listener, proxy), address))
     }
 
+    /// Accepts nothing more. Returns once the port is free, while running exchanges go on.
+    pub async fn stop_accepting(&self) {
+        let _ = self.stop.send(true);
+        self.stop.closed().await;
+    }
+
     /// Accepts nothing more, and waits until running exchanges are finished or the time is over.
     pub async fn stop(self, within: Duration) -> Result<(), Elapsed> {
-        let _ = self.stop.send(true);
-        tokio::time::timeout(within, self.task).await.map(|_| ())
+        let stopped = async {
+            self.stop_accepting().await;
+            self.task.await
+        };
+        tokio::time::timeout(within, stopped).await.map(|_| ())
     }
 }

@@ -12,8 +12,9 @@ use super::live::Live;
 /// The pause after a failed accept, so that the loop does not spin when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `stop` is true, then lets running exchanges finish; the caller bounds that time. A connection keeps
-/// the limits that it began with, and each of its requests gets the settings in force.
+/// Serves until `stop` is true, then lets running exchanges finish; the caller bounds that time. `stop` is dropped as
+/// soon as nothing more is accepted. A connection keeps the limits that it began with, and each of its requests gets the
+/// settings in force.
 pub async fn serve(listener: TcpListener, proxy: impl Into<Live>, mut stop: watch::Receiver<bool>) {
     let live = proxy.into();
     let door = Door::new(live.now().metrics.connections.with_label_values(&["proxy"]));
@@ -40,6 +41,7 @@ pub async fn serve(listener: TcpListener, proxy: impl Into<Live>, mut stop: watc
         });
     }
     drop(listener);
+    drop(stop);
     door.close().await;
 }
 

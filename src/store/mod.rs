@@ -12,6 +12,7 @@
 
 mod budget;
 mod eviction;
+pub mod file;
 pub mod records;
 pub mod redis;
 pub mod seal;

@@ -100,7 +100,7 @@ pub async fn open(options: Options) -> Result<Arc<dyn RecordStore>, StoreError> 
 /// - **Bounds**: a record that does not [fit](crate::engine::records::Record::fits) is refused. A record is gone when its TTL is over, and a
 ///   blob with the last record that has it. A store that is full refuses, or forgets the oldest records first.
 /// - **Time**: each step of a call ends within the deadline that the store was opened with, and 20 ms more for each MiB
-///   that it moves, or the call fails as [`StoreError::Slow`].
+///   that it moves, or the call fails as [`StoreError::Slow`]. A disk that stalls is given up after ten seconds.
 /// - **Loss**: what `write` has confirmed outlives this process, killed or not. It may be lost with the machine, as far
 ///   as the store's documentation says so. A record that is lost is missing, never another one.
 /// - **Damage**: a record that cannot be read is left out of `changes`, and counted by whoever keeps the store.
@@ -108,9 +108,15 @@ pub trait RecordStore: Send + Sync + 'static {
     /// The name of the store in metrics.
     fn name(&self) -> &'static str;
 
-    /// Returns true if other processes write to it at the same time.
+    /// Returns true if other processes write to it at the same time. A store may be shared for a while, such as while the
+    /// process before this one drains.
     fn is_shared(&self) -> bool {
         false
+    }
+
+    /// Returns the number of bytes that it takes, if the store knows it.
+    fn bytes(&self) -> Option<u64> {
+        None
     }
 
     /// Returns all that was written for a tenant after a version; after 0, all that lives, and no deletions.
@@ -143,6 +149,12 @@ pub trait RecordStore: Send + Sync + 'static {
         _written: Option<Duration>,
     ) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async { Ok(()) })
+    }
+
+    /// To be called once nothing more is accepted, and before what runs has ended: lets go of what the next process waits
+    /// for. What is written after it still reaches that process.
+    fn hand_over(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
     }
 
     /// Writes out all that is pending and lets go of what other processes wait for. Nothing is written after it.

@@ -9,6 +9,9 @@
 //! With a key the context is authenticated too: what was closed for one tenant and name does not open for another.
 //! The cipher is AES-256-GCM-SIV, which a repeated nonce does not break: replicas that share a key draw their nonces
 //! independently.
+//!
+//! Names are sealed too: a [`Digest`] of the key, a context and the bytes. Without the key nobody can tell whether a store
+//! holds a text that he knows.
 
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 
@@ -24,9 +27,14 @@ const COMPRESSED: u8 = 0x11;
 /// Added to a form if there is a key.
 const KEYED: u8 = 0x02;
 
+/// The name of something in a store, or the proof that it is whole.
+pub type Digest = [u8; 32];
+
 /// Closes and opens what leaves the process for a store.
 pub struct Seal {
     key: Option<RandomizedNonceKey>,
+    /// The key of all digests.
+    names: Digest,
 }
 
 impl Seal {
@@ -34,7 +42,17 @@ impl Seal {
     pub fn new(key: Option<&[u8]>) -> Seal {
         let derived = key.map(|key| blake3::derive_key("forkpoint store seal v1", key));
         // A key of 32 bytes is never refused.
-        Seal { key: derived.and_then(|key| RandomizedNonceKey::new(&AES_256_GCM_SIV, &key).ok()) }
+        Seal {
+            key: derived.and_then(|key| RandomizedNonceKey::new(&AES_256_GCM_SIV, &key).ok()),
+            names: blake3::derive_key("forkpoint store names v1", key.unwrap_or_default()),
+        }
+    }
+
+    /// Returns the digest of bytes in a context, such as the name of a prompt among those of a tenant.
+    pub fn digest(&self, context: &[u8], bytes: &[u8]) -> Digest {
+        let mut hasher = blake3::Hasher::new_keyed(&self.names);
+        hasher.update(&(context.len() as u64).to_le_bytes()).update(context).update(bytes);
+        *hasher.finalize().as_bytes()
     }
 
     /// Closes bytes for a context, such as a tenant and a name. What could not be encrypted is empty, and never opens.
@@ -167,6 +185,16 @@ mod tests {
         assert_eq!(seal.open(b"c", &bomb), None);
         let sealed = seal.close(b"c", &prompt());
         assert_eq!(seal.open_at_most(b"c", &sealed, prompt().len() - 1), None);
+    }
+
+    #[test]
+    fn a_digest_depends_on_the_key_the_context_and_the_bytes() {
+        let digest = keyed().digest(b"tenant a", b"a prompt");
+        assert_eq!(digest, keyed().digest(b"tenant a", b"a prompt"));
+        assert_ne!(digest, Seal::new(None).digest(b"tenant a", b"a prompt"));
+        assert_ne!(digest, keyed().digest(b"tenant b", b"a prompt"));
+        assert_ne!(digest, keyed().digest(b"tenant a", b"another"));
+        assert_ne!(keyed().digest(b"ab", b"c"), keyed().digest(b"a", b"bc"));
     }
 
     #[test]

@@ -190,8 +190,14 @@ fn a_tenant_has_one_lock_and_one_for_its_spellings_and_all_share_token_weights()
         }
     }
     locks.sort();
-    // Beside them: the chunks of prompts that were on their way to or from Redis.
-    let expected = ["chunk_cache.rs Mutex<", "shared.rs Mutex<", "tenant.rs RwLock<", "weights.rs RwLock<"];
+    // Beside them: the chunks of prompts that were on their way to or from Redis, and the database of a folder.
+    let expected = [
+        "chunk_cache.rs Mutex<",
+        "mod.rs RwLock<",
+        "shared.rs Mutex<",
+        "tenant.rs RwLock<",
+        "weights.rs RwLock<",
+    ];
     assert_eq!(locks, expected);
 }
 
