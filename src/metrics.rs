@@ -30,6 +30,9 @@ const UPSTREAM_BUCKETS: &[f64] = &[0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.
 /// Children, turns: few of most, and a long tail.
 const COUNT_BUCKETS: &[f64] =
     &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0, 250.0];
+/// From a folder in memory to a server that does not answer.
+const STORE_BUCKETS: &[f64] =
+    &[0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0];
 /// From a moment to the longest hold.
 const HOLD_BUCKETS: &[f64] = &[0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 10.0];
 
@@ -193,6 +196,18 @@ metrics! {
     store_bytes: IntGaugeVec[];
     /// What the store was asked and how it went: hit (a recall that finds the conversation), miss and ok are well.
     store_ops_total: IntCounterVec["store", "op", "outcome"];
+    /// 1 while the store behind the memory is not asked, since it fails; its last error is in the log and in `/readyz`.
+    store_degraded: IntGaugeVec["store"];
+    /// Tenants with something to be written to the store behind the memory.
+    store_queue: IntGaugeVec["store"];
+    /// What the store behind the memory takes, where it knows that: on disk, compressed.
+    store_kept_bytes: IntGaugeVec["store"];
+    /// Records that were not written to the store behind the memory; what is still known is written anew later.
+    store_dropped_total: IntCounterVec["store"];
+    /// Records of the store behind the memory that could not be read, or belong to nothing.
+    store_unreadable_total: IntCounterVec["store"];
+    /// How long calls to the store behind the memory took.
+    store_seconds: HistogramVec["store", "op"] in STORE_BUCKETS;
     /// Requests whose conversation's last body is not known: new, faded (its digests are known) or forgotten for want of room.
     recall_misses_total: IntCounterVec["reason"];
     /// Texts of tools and system that changed within a conversation, by what they are.

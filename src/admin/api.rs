@@ -17,13 +17,16 @@ use crate::engine::fork::experiment::Rereads;
 use crate::engine::tenant::TenantAccess;
 use crate::engine::words::{Arm, Moment, TenantId};
 use crate::metrics::Metrics;
+use crate::proxy::Proxy;
 use crate::proxy::live::Live;
+use crate::store::Forgotten;
 
 /// The most fan-outs (the newest) and tenants (the first) in one answer.
 const LISTED_MAX: usize = 500;
 /// The number of digits of a tenant that logs and metrics show, and of all its digits.
 const DIGITS_SHOWN: usize = 8;
 const DIGITS_ALL: usize = 64;
+const UNKNOWN_TENANT: &str = "nothing is known of such a tenant";
 
 #[derive(Clone)]
 struct ApiState {
@@ -166,14 +169,43 @@ async fn forget(State(desk): State<ApiState>, Path(digest): Path<String>) -> Res
     let meant: Vec<_> =
         known.iter().map(|(id, _)| *id).filter(|id| digits(id).starts_with(&digest)).collect();
     match meant.as_slice() {
-        [] => nothing("nothing is known of such a tenant"),
-        [id] => {
-            let forgotten = proxy.store().forget(id);
-            tracing::info!(tenant = %id, "a tenant was forgotten, as an operator asked");
-            Json(json!({ "tenant": id.to_string(), "forgotten": forgotten })).into_response()
-        }
+        // The store behind the memory knows tenants by their whole digest.
+        [] => match whole(&digest) {
+            Some(id) => forget_for_good(&proxy, &id).await,
+            None => nothing(UNKNOWN_TENANT),
+        },
+        [id] => forget_for_good(&proxy, id).await,
         _ => (StatusCode::CONFLICT, "several tenants begin so; give more digits\n").into_response(),
     }
+}
+
+async fn forget_for_good(proxy: &Proxy, id: &TenantId) -> Response {
+    let Forgotten { was_known, error } = proxy.store().forget_for_good(id).await;
+    if let Some(error) = error {
+        let error = error.as_str();
+        tracing::warn!(tenant = %id, error, "a tenant was forgotten here; the store will forget it when it works again");
+        let note =
+            "forgotten here, and not yet in the store behind the memory: forkpoint tries again while it runs";
+        let body = json!({ "tenant": id.to_string(), "forgotten": false, "error": note, "store": error });
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
+    }
+    if !was_known {
+        return nothing(UNKNOWN_TENANT);
+    }
+    tracing::info!(tenant = %id, "a tenant was forgotten, as an operator asked");
+    Json(json!({ "tenant": id.to_string(), "forgotten": true })).into_response()
+}
+
+/// The tenant of a whole digest.
+fn whole(digest: &str) -> Option<TenantId> {
+    let mut id = [0; 32];
+    if digest.len() != 2 * id.len() {
+        return None;
+    }
+    for (byte, at) in id.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(digest.get(at..at + 2)?, 16).ok()?;
+    }
+    Some(TenantId(id))
 }
 
 fn digits(id: &TenantId) -> String {

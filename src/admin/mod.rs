@@ -10,6 +10,7 @@ pub mod events;
 pub mod page;
 pub mod token;
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -27,9 +28,11 @@ use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tower_service::Service as _;
 
+use crate::engine::words::StoreError;
 use crate::metrics::Metrics;
 use crate::proxy::door::{Door, Room};
 use crate::proxy::live::Live;
+use crate::store::Store;
 use token::Token;
 
 /// The most connections at once. Operators, probes and scrapers are few; for one more, the oldest has to go, so that
@@ -39,17 +42,32 @@ const CONNECTIONS_MAX: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Readiness for new requests: true while serving, false once a drain begins. It does not depend on the upstream: a
-/// broken upstream must not take every proxy out of rotation.
+/// broken upstream must not take every proxy out of rotation. Nor does it depend on the store behind the memory: one that
+/// fails is said to be degraded.
 #[derive(Clone, Default)]
-pub struct Readiness(Arc<AtomicBool>);
+pub struct Readiness {
+    is_ready: Arc<AtomicBool>,
+    store: Option<Arc<Store>>,
+}
 
 impl Readiness {
+    /// The readiness of a proxy with this store.
+    pub fn of(store: &Arc<Store>) -> Readiness {
+        Readiness { store: Some(Arc::clone(store)), ..Readiness::default() }
+    }
+
     pub fn set(&self, ready: bool) {
-        self.0.store(ready, SeqCst);
+        self.is_ready.store(ready, SeqCst);
     }
 
     fn is_ready(&self) -> bool {
-        self.0.load(SeqCst)
+        self.is_ready.load(SeqCst)
+    }
+
+    /// Returns the name and the error of a store that fails.
+    fn degraded(&self) -> Option<(&'static str, StoreError)> {
+        let condition = self.store.as_ref()?.condition()?;
+        Some((condition.store, condition.error?))
     }
 }
 
@@ -142,12 +160,15 @@ fn is_of_this_machine(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
 }
 
-async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, &'static str) {
-    if readiness.is_ready() {
-        (StatusCode::OK, "ready\n")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, Cow<'static, str>) {
+    if !readiness.is_ready() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n".into());
     }
+    let text = match readiness.degraded() {
+        Some((store, error)) => format!("ready\ndegraded store={store} error={}\n", error.as_str()).into(),
+        None => "ready\n".into(),
+    };
+    (StatusCode::OK, text)
 }
 
 async fn render(State(metrics): State<Arc<Metrics>>) -> Response {

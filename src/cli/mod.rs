@@ -11,7 +11,7 @@ pub mod serve;
 pub mod sim;
 pub mod top;
 mod start;
-mod records;
+pub mod records;
 mod progress;
 mod style;
 mod own_sums;

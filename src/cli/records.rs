@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::config::{Config, StoreKind};
+use crate::config::{self, Config, StoreKind};
 use crate::store::records::{Options, Place};
 use crate::store::seal::Seal;
 
@@ -21,20 +21,33 @@ const READ_BY_OTHERS: u32 = 0o004;
 /// How the store is opened, if there is one besides the memory of this process.
 pub fn options(config: &Config) -> Result<Option<Options>, Failure> {
     let store = &config.store;
+    if store.kind == StoreKind::Memory {
+        return Ok(None);
+    }
+    let key = key(config)?;
     let place = match (store.kind, &store.url) {
         (StoreKind::Memory, _) | (StoreKind::Redis, None) => return Ok(None),
         (StoreKind::File, _) => Place::File(store.path.clone().map_or_else(state_folder, Ok)?),
-        (StoreKind::Redis, Some(url)) => Place::Redis(url.reveal().to_owned()),
+        (StoreKind::Redis, Some(url)) => Place::Redis { url: url.reveal().to_owned(), key: key.clone() },
     };
     Ok(Some(Options {
         place,
-        seal: Seal::new(key(config)?.as_deref()),
+        seal: Seal::new(key.as_deref()),
         max_bytes: store.max_bytes as u64,
         tenant_share: store.tenant_share,
         deadline: store.deadline,
         lock_wait: store.lock_wait,
         max_age: store.max_age,
     }))
+}
+
+/// What the store is and where, to be shown.
+pub fn described(options: &Options) -> String {
+    let name = options.place.name();
+    match &options.place {
+        Place::File(path) => format!("{name}, in {}", path.display()),
+        Place::Redis { url, .. } => format!("{name}, at {}", config::masked_url(url)),
+    }
 }
 
 /// The folder of a user who names none.

@@ -12,8 +12,9 @@ use crate::admin::{self, Hosts, token::Token};
 use crate::config::{Config, Drain, Loaded, LogFormat, Mode, Overrides};
 use crate::proxy::files;
 use crate::proxy::live::Live;
-use crate::store::records;
+use crate::store::{Opened, Store};
 
+use super::records;
 use super::reload::{ConfigSource, Reloader};
 use super::start::{self, ServerTask};
 use super::{Failure, logging};
@@ -30,6 +31,9 @@ configuration anew: whole, or not at all.";
 
 /// How long recordings and open streams may take to be cut, once somebody has asked twice.
 const CUT: Duration = Duration::from_millis(500);
+
+/// How long the store may take for what the last answers have changed.
+const LAST_WRITES: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -67,17 +71,15 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: ConfigSource) -> Re
     // Signals count from here on, so that none that comes while we start is lost.
     let mut signals = ServeSignals::new()?;
     let listeners = Listeners::bind(&config).await?;
-    if let Some(options) = super::records::options(&config)?
-        && let Err(error) = records::open(options).await
-    {
-        tracing::warn!(
-            error = error.as_str(),
-            "the store cannot be used; forkpoint remembers in memory alone"
-        );
-    }
+    let options = records::options(&config)?;
+    let store = options.as_ref().map_or_else(|| config.store.kind.as_str().to_owned(), records::described);
     let (proxy, metrics) = start::proxy(config.clone(), prices)?;
+    if let Some(options) = options {
+        proxy.put_behind(Opened::open(options).await);
+    }
+    let memory = Arc::clone(proxy.store());
     let sinks = proxy.sinks().clone();
-    announce(&config, &listeners);
+    announce(&config, &listeners, &store);
     let exchanges = proxy.exchanges_max();
     if exchanges < config.limits.connections {
         let (files, wanted) = (files::limit(), config.limits.connections);
@@ -89,7 +91,7 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: ConfigSource) -> Re
         );
     }
 
-    let readiness = admin::Readiness::default();
+    let readiness = admin::Readiness::of(&memory);
     readiness.set(true);
     let live = Live::from(Arc::new(proxy));
     let pages = admin::pages(&live, metrics.clone(), readiness.clone(), token);
@@ -115,20 +117,23 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: ConfigSource) -> Re
     readiness.set(false);
     tracing::info!(signal = first, delay_ms = drain_rules.delay.as_millis() as u64, "draining");
     tokio::select! {
-        () = drain(&drain_rules, server) => {}
+        () = drain(&drain_rules, server, &memory) => {}
         second = signals.end() => {
             tracing::warn!(signal = second, "second signal; open streams are cut");
-            let _ = tokio::time::timeout(CUT, sinks.flush()).await;
+            let _ = tokio::time::timeout(CUT, async { tokio::join!(sinks.flush(), memory.close(CUT)) }).await;
             return Ok(());
         }
     }
-    sinks.flush().await;
+    tokio::join!(sinks.flush(), memory.close(LAST_WRITES));
     Ok(())
 }
 
-async fn drain(rules: &Drain, server: ServerTask) {
+async fn drain(rules: &Drain, server: ServerTask, memory: &Arc<Store>) {
     tokio::time::sleep(rules.delay).await;
-    match server.stop(rules.deadline).await {
+    server.stop_accepting().await;
+    // Whoever comes next may have the store.
+    let (stopped, ()) = tokio::join!(server.stop(rules.deadline), memory.hand_over());
+    match stopped {
         Ok(()) => tracing::info!("drained"),
         Err(_) => tracing::warn!("drain.deadline_s is over; open streams are cut"),
     }
@@ -163,14 +168,13 @@ async fn bind(address: SocketAddr, key: &str) -> Result<TcpListener, Failure> {
 
 /// Says the addresses, and what is on or off: as the first line of a log in JSON, else as a few lines on standard error,
 /// as standard output is for data.
-fn announce(config: &Config, listeners: &Listeners) {
+fn announce(config: &Config, listeners: &Listeners, store: &str) {
     let local =
         |listener: &TcpListener| listener.local_addr().map_or_else(|_| "?".into(), |a| format!("http://{a}"));
     let (proxy, admin) = (local(&listeners.proxy), local(&listeners.admin));
     let metrics = listeners.metrics.as_ref().map_or_else(|| "off".into(), local);
     let version = env!("CARGO_PKG_VERSION");
     let (upstream, mode) = (config.upstream.url.to_string(), config.server.mode.as_str());
-    let store = config.store.kind.as_str();
     let off = match config.server.mode {
         Mode::Observe => "align, fork: this mode forwards every byte as it came",
         Mode::Align => "fork: this mode changes nothing that the model reads",

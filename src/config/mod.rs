@@ -49,6 +49,7 @@ pub use crate::engine::words::Mode;
 pub use flags::{Overrides, WordsOf};
 pub use keys::{ConfigKey, KEYS, SECTIONS, Section};
 pub use kind::{KeyKind, ShownValue, WordChoice};
+pub use parse::masked_url;
 pub use prices::load_prices;
 pub use problem::{Problem, Problems, ValueOrigin};
 pub use reload::Reload;

@@ -69,6 +69,10 @@ pub(super) fn store_url(text: &str) -> Result<StoreUrl, Complaint> {
     let example = "write it like redis://:PASSWORD@redis.example:6379/0, or rediss://… for TLS; of a cluster name one \
                    server or several, with commas between them";
     let refuse = |why: &str| Err(Complaint::new(why, example));
+    if text.matches("://").count() > 1 {
+        let nodes = text.split(',').map(|node| Ok(store_url(node)?.reveal().to_owned()));
+        return Ok(StoreUrl::new(nodes.collect::<Result<Vec<_>, _>>()?.join(",")));
+    }
     let Some((scheme, rest)) = text.split_once("://") else { return refuse("not a redis or rediss URL") };
     let scheme = scheme.to_ascii_lowercase();
     if !matches!(scheme.as_str(), "redis" | "rediss") {
@@ -91,7 +95,10 @@ pub(super) fn store_url(text: &str) -> Result<StoreUrl, Complaint> {
     if !hosts.split(',').all(is_host) {
         return refuse("a URL without a usable host and port");
     }
-    Ok(StoreUrl::new(format!("{scheme}://{rest}")))
+    // Each server by a URL of its own: the login is the same for all.
+    let (before, after) = (&rest[..rest.len() - place.len()], &place[hosts.len()..]);
+    let node = |host: &str| format!("{scheme}://{before}{host}{after}");
+    Ok(StoreUrl::new(hosts.split(',').map(node).collect::<Vec<_>>().join(",")))
 }
 
 /// Returns true for a host with a port or without one.
@@ -105,7 +112,7 @@ fn is_host(text: &str) -> bool {
 }
 
 /// Returns a URL in a form that messages may show: whatever may be a credential is masked, even in a broken URL.
-pub(super) fn masked_url(text: &str) -> String {
+pub fn masked_url(text: &str) -> String {
     let (scheme, rest) = match text.split_once("://") {
         Some((scheme, rest)) if scheme.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
             (format!("{scheme}://"), rest)
@@ -288,12 +295,14 @@ mod tests {
             "redis://127.0.0.1",
             "rediss://h:6380/3",
             "redis://:hunter2@h:1",
-            "redis://u:p%2Fw@a:1,b:2,[::1]:3",
             "redis://u:p@w@h",
+            "redis://:hunter2@a:1,redis://:other@b:2",
         ] {
             assert_eq!(store_url(good).unwrap().reveal(), good);
             assert!(!format!("{:?}", store_url(good).unwrap()).contains("hunter2"));
         }
+        let several = store_url("redis://u:p%2Fw@a:1,b,[::1]:3/2").unwrap();
+        assert_eq!(several.reveal(), "redis://u:p%2Fw@a:1/2,redis://u:p%2Fw@b/2,redis://u:p%2Fw@[::1]:3/2");
         assert_eq!(store_url("REDIS://h").unwrap().reveal(), "redis://h");
         for (bad, message) in [
             ("h:6379", "not a redis or rediss URL"),

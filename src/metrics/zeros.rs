@@ -6,7 +6,8 @@ use super::Metrics;
 use crate::engine::cache::learned::LAYERS;
 use crate::engine::words::{
     Arm, BreakCause, Endpoint, FanOutDropped, GateOutcome, Layer, Reason, Recall, Refusal, Role,
-    SightingClass, Skip, StandDown, Step, StopReason, UpstreamRefusal, VolatileKind, Why,
+    SightingClass, Skip, StandDown, Step, StopReason, StoreError, StoreOp, UpstreamRefusal, VolatileKind,
+    Why,
 };
 
 const PLANS: [&str; 3] = ["passthrough", "aligned", "forked"];
@@ -58,6 +59,20 @@ impl Metrics {
         let misses = Recall::ALL.into_iter().filter(|recall| *recall != Recall::Hit).map(Recall::as_str);
         each(&self.recall_misses_total, &misses.collect::<Vec<_>>());
         each(&self.panics_total, &Step::ALL.map(Step::as_str));
+    }
+
+    /// There is a store behind the memory.
+    pub fn has_store(&self, store: &str) {
+        let calls = StoreOp::ALL.into_iter().filter(|op| *op != StoreOp::Wait);
+        for op in calls.map(StoreOp::as_str) {
+            let outcomes = StoreError::ALL.map(StoreError::as_str).into_iter().chain(["ok", "hit", "miss"]);
+            for outcome in outcomes {
+                self.store_ops_total.with_label_values(&[store, op, outcome]);
+            }
+        }
+        self.store_ops_total.with_label_values(&[store, StoreOp::Wait.as_str(), StoreError::Slow.as_str()]);
+        each(&self.store_dropped_total, &[store]);
+        each(&self.store_unreadable_total, &[store]);
     }
 
     /// The reasons for which requests are answered here, which only the proxy knows.

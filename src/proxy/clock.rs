@@ -2,12 +2,13 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
+use crate::engine::records::Times;
 use crate::engine::words::Moment;
 
 /// Longer than any wait.
@@ -42,6 +43,12 @@ impl Clock {
 
     pub fn now(&self) -> Moment {
         Moment(millis(self.elapsed()))
+    }
+
+    /// Returns this moment, also by the calendar.
+    pub fn times(&self) -> Times {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Times { now: self.now(), unix_ms: millis(unix).saturating_add(self.skipped_ms()) }
     }
 
     /// Returns the time since the start, including skipped time.

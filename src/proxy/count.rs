@@ -19,7 +19,8 @@ use crate::engine::count::{ChildCount, count_child};
 use crate::engine::family::recent::Hint;
 use crate::engine::request::recall::Remembered;
 use crate::engine::tenant::View;
-use crate::engine::words::{BodyDigest, Plan, Reason};
+use crate::engine::words::{BodyDigest, Plan, Reason, TenantId};
+use crate::store::Tenant;
 
 /// The end of the path of such requests.
 const PATH_END: &str = "/messages/count_tokens";
@@ -40,9 +41,11 @@ impl Proxy {
     pub(super) async fn count(&self, call: MessagesCall, exchange: &mut Exchange) -> Result<Answered, Fault> {
         let MessagesCall { parts, mut body, .. } = call;
         let opened = self.open(&mut body, exchange).await;
+        let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
+        let tenant = self.store.meet(&tenant.unwrap_or(TenantId::NOBODY)).await.tenant;
         let read = AssertUnwindSafe(|| {
             opened.ok()?;
-            self.read_count(body.read(), &mut exchange.facts)
+            self.read_count(&tenant, body.read(), &mut exchange.facts)
         });
         let counted = self.large.work(body.read().len(), || std::panic::catch_unwind(read)).await;
         exchange.facts.sent_at = Some(Instant::now());
@@ -70,19 +73,19 @@ impl Proxy {
     }
 
     /// Reads a count of tokens, and puts it on the prefix of the child that it is of.
-    fn read_count(&self, body: &Bytes, facts: &mut Facts) -> Option<ChildCount> {
+    fn read_count(&self, tenant: &Tenant, body: &Bytes, facts: &mut Facts) -> Option<ChildCount> {
         let started = Instant::now();
         let mut sender = facts.sender.clone()?;
-        let tenant = self.store.tenant(&sender.tenant?);
+        sender.tenant?;
         let session = sender.session;
         let hint = session.map(|session| Hint { session: session.hints, agent: sender.agent });
-        let view = View { tenant: &*tenant, hint };
+        let view = View { tenant, hint };
         let request = Remembered::read(body.clone(), &view, self.policy.align.attribution).ok()?;
         if let Some(user_id) = request.anatomy().user_id(body) {
             sender.hint(&user_id);
         }
         let who = facts.claims.who(&request, &sender);
-        let counted = count_child(&*tenant, &request, who, &facts.betas, self.clock.now())?;
+        let counted = count_child(tenant, &request, who, &facts.betas, self.clock.now())?;
         facts.learn(body, request.anatomy());
         facts.related(&counted.relation);
         facts.plan = Plan::Forked;

@@ -38,6 +38,7 @@ use crate::engine::prepare::Treatment;
 use crate::engine::request::identify::{self, TenantRule};
 use crate::engine::tenant::{ReadMode, ReadRequest, TenantAccess, TenantState, View, bound_child};
 use crate::engine::words::{BodyDigest, Endpoint, Moment, Plan, Reason, Recall, Role, Step, TenantId, Why};
+use crate::store::Met;
 
 static MODE: HeaderName = HeaderName::from_static("x-forkpoint-mode");
 
@@ -117,8 +118,7 @@ impl Proxy {
             return self.unplanned(call, reason, exchange).await;
         }
         let mode = ReadMode::Spelt(self.policy.align.order);
-        let bytes = call.body.read().len();
-        match self.large.work(bytes, || self.read(call.body.read(), mode, exchange)).await {
+        match self.read(call.body.read(), mode, exchange).await {
             Ok(Some(read)) => {
                 let planned = self.plan(read, call.deadline, exchange).await?;
                 self.send(call, planned, exchange).await
@@ -204,10 +204,36 @@ impl Proxy {
         opened
     }
 
-    /// Reads a Messages body by what is known of its tenant. A bug in here must not cost the client its answer.
-    fn read(&self, body: &Bytes, mode: ReadMode, exchange: &mut Exchange) -> Result<Option<Read>, Reason> {
+    /// Reads a Messages body by what is known of its tenant.
+    async fn read(
+        &self,
+        body: &Bytes,
+        mode: ReadMode,
+        exchange: &mut Exchange,
+    ) -> Result<Option<Read>, Reason> {
+        let plan = exchange.facts.plan;
+        let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
+        // Nothing is to be remembered of nobody.
+        let met = self.store.meet(&tenant.unwrap_or(TenantId::NOBODY)).await;
+        let read = self.large.work(body.len(), || self.read_by(&met, body, mode, exchange)).await;
+        let is_unknown = matches!(read, Err(Reason::UnknownThread));
+        if is_unknown && met.was_known && self.store.news(&met.tenant).await {
+            exchange.facts.plan = plan;
+            return self.large.work(body.len(), || self.read_by(&met, body, mode, exchange)).await;
+        }
+        read
+    }
+
+    /// Reads a body. A bug in here must not cost the client its answer.
+    fn read_by(
+        &self,
+        met: &Met,
+        body: &Bytes,
+        mode: ReadMode,
+        exchange: &mut Exchange,
+    ) -> Result<Option<Read>, Reason> {
         let started = Instant::now();
-        let read = AssertUnwindSafe(|| self.recall(body, mode, &mut exchange.facts));
+        let read = AssertUnwindSafe(|| self.recall(met, body, mode, &mut exchange.facts));
         let read = std::panic::catch_unwind(read).unwrap_or_else(|_| {
             self.metrics.panicked(Step::Read);
             Err(Reason::Internal)
@@ -226,15 +252,19 @@ impl Proxy {
         read
     }
 
-    fn recall(&self, body: &Bytes, mode: ReadMode, facts: &mut Facts) -> Result<Option<Read>, Reason> {
+    fn recall(
+        &self,
+        met: &Met,
+        body: &Bytes,
+        mode: ReadMode,
+        facts: &mut Facts,
+    ) -> Result<Option<Read>, Reason> {
         self.panics.at(Step::Read);
         let sender = facts.sender.as_ref();
         let session = sender.and_then(|sender| sender.session);
         let hint =
             session.map(|session| Hint { session: session.hints, agent: sender.and_then(|s| s.agent) });
-        let tenant_id = sender.and_then(|sender| sender.tenant);
-        // Nothing is to be remembered of nobody.
-        let tenant = self.store.tenant(&tenant_id.unwrap_or(TenantId::NOBODY));
+        let tenant = Arc::clone(&met.tenant);
         let view = View { tenant: &*tenant, hint };
         let betas = std::iter::once(facts.betas.as_str());
         let policy = self.policy_of(facts.endpoint);
@@ -259,7 +289,7 @@ impl Proxy {
             came_at: self.clock.now(),
         };
         let home = Home { tenant, policy: Arc::clone(policy), clock: Arc::clone(&self.clock) };
-        Ok(Some(Read { home, request, who }))
+        Ok(Some(Read { home, may_be_behind: met.was_known, request, who }))
     }
 
     /// Says, once in a while, that conversations are forgotten before they go on.
@@ -290,12 +320,9 @@ impl Proxy {
         let reading = async {
             yield_once().await;
             self.open(&mut body, exchange).await.ok()?;
-            let body = body.read();
-            let watch = || {
-                let read = self.read(body, ReadMode::AsItCame, exchange).ok()??;
-                Some(self.watch(read, reason, sent, exchange))
-            };
-            self.large.work(body.len(), watch).await
+            let read = self.read(body.read(), ReadMode::AsItCame, exchange).await.ok()??;
+            let watch = || self.watch(read, reason, sent, exchange);
+            Some(self.large.work(body.read().len(), watch).await)
         };
         let (answer, flight) = tokio::join!(self.upstream.send(request), reading);
         Ok(Answered { answer: answer?, flight })
@@ -303,7 +330,7 @@ impl Proxy {
 
     /// Enters a request that goes out as it came into the state of its tenant, and works out what would have been done.
     fn watch(&self, read: Read, reason: Reason, sent: Moment, exchange: &mut Exchange) -> InFlight {
-        let Read { home, request, who } = read;
+        let Read { home, request, who, .. } = read;
         let prepared = self.prepare(&request, who, Treatment::Observed(reason), &home, exchange);
         let ticket = self.store.ticket();
         let departure =
@@ -346,9 +373,9 @@ impl Proxy {
             return false;
         }
         let plan = exchange.facts.plan;
-        let read = self.read(call.body.read(), ReadMode::AsItCame, exchange);
+        let read = self.read(call.body.read(), ReadMode::AsItCame, exchange).await;
         let has_prefix = read.is_ok_and(|read| {
-            read.is_some_and(|Read { home, request, who }| {
+            read.is_some_and(|Read { home, request, who, .. }| {
                 let bound = bound_child(&*home.tenant, &request.arrival.received, &who, now);
                 bound.is_some_and(|(_, bound)| bound.is_forked())
             })

@@ -107,7 +107,7 @@ impl Proxy {
     }
 
     /// Returns the store of all that is remembered.
-    pub fn store(&self) -> &Store {
+    pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 

@@ -41,7 +41,7 @@ pub mod clock;
 pub mod panic_injection;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::config::{self, Config, Mode};
 use crate::engine::cache::prices::Prices;
@@ -49,7 +49,7 @@ use crate::engine::policy::Policy;
 use crate::engine::words::Endpoint;
 use crate::metrics::Metrics;
 use crate::report::Sinks;
-use crate::store::{self, Store};
+use crate::store::{self, Opened, Store, Surroundings};
 
 use account::Accounts;
 use clock::Clock;
@@ -134,6 +134,22 @@ impl Proxy {
             not_found: Arc::default(),
             metrics,
         })
+    }
+
+    /// Puts a store behind the memory of this process, so that what is known outlives it. To be called before requests
+    /// come.
+    pub fn put_behind(&self, opened: Opened) {
+        let (clock, metrics) = (Arc::clone(&self.clock), Arc::clone(&self.metrics));
+        let surroundings = Surroundings {
+            times: Box::new(move || clock.times()),
+            listener: record::store_listener(metrics, opened.name()),
+            wait: self.config.store.deadline,
+        };
+        self.store.put_behind(opened, surroundings);
+        // A child of a process before this one, or of another, may have a prefix.
+        let child_ttl = clock::millis(self.config.store.child_ttl);
+        let until = if self.store.is_shared() { u64::MAX } else { self.clock.now().after(child_ttl).0 };
+        self.prefixes_until.fetch_max(until, Relaxed);
     }
 
     /// The settings that calls to this part of the API are planned by.

@@ -9,13 +9,13 @@ use super::clock::millis;
 use super::error::Fault;
 use super::exchange::Exchange;
 use super::flight::{Home, InFlight};
-use super::wait::Waits;
+use super::wait::{Waiter, Waits};
 use crate::engine::decide::{Circumstances, Next, proceed};
 use crate::engine::family::fanout::Who;
 use crate::engine::outgoing::Outgoing;
 use crate::engine::prepare::{Preparation, Prepared, Treatment};
 use crate::engine::tenant::{ReadRequest, TenantAccess};
-use crate::engine::words::{Moment, Step};
+use crate::engine::words::{Moment, Recall, Role, Step};
 
 /// How often a request is prepared: what is known may change while it waits.
 const ROUNDS_MAX: usize = 4;
@@ -23,6 +23,8 @@ const ROUNDS_MAX: usize = 4;
 /// A request that was read.
 pub(super) struct Read {
     pub home: Home,
+    /// True if other processes may have written of its tenant since this one has heard of that.
+    pub may_be_behind: bool,
     pub request: ReadRequest,
     pub who: Who,
 }
@@ -42,7 +44,7 @@ impl Proxy {
         deadline: Moment,
         exchange: &mut Exchange,
     ) -> Result<Planned, Fault> {
-        let Read { home, mut request, who } = read;
+        let Read { home, may_be_behind, mut request, who } = read;
         let (ticket, modes) = (self.store.ticket(), exchange.facts.modes);
         let mut waits = Waits::default();
         let mut round = 1;
@@ -50,6 +52,11 @@ impl Proxy {
         let changed = Treatment::Changed;
         let prepare = || self.prepare(&request, who, changed, &home, exchange);
         let mut prepared = self.large.work(bytes, prepare).await;
+        let is_unknown = request.arrival.recall != Recall::Hit && prepared.relation.role() == Role::Plain;
+        if may_be_behind && is_unknown && self.store.news(&home.tenant).await {
+            let prepare = || self.prepare(&request, who, changed, &home, exchange);
+            prepared = self.large.work(bytes, prepare).await;
+        }
         if prepared.relation.names_unknown_parent() && exchange.facts.claims.needs_parent() {
             return Err(Fault::UnknownParent);
         }
@@ -82,7 +89,9 @@ impl Proxy {
                 }
                 Next::Wait(again, same, wait) => {
                     (request, prepared) = (again, same);
-                    waits.wait(wait, ticket, &home.tenant, &self.clock, exchange).await;
+                    let waiter =
+                        Waiter { tenant: &home.tenant, store: &self.store, clock: &self.clock, ticket };
+                    waits.wait(wait, waiter, exchange).await;
                 }
                 Next::PrepareAgain(again) => {
                     request = again;

@@ -7,10 +7,14 @@ use std::time::Duration;
 use crate::engine::decide::{GatePass, Wait};
 use crate::engine::tenant::TenantAccess;
 use crate::engine::words::{GateOutcome, Ticket};
-use crate::store::Tenant;
+use crate::store::{Store, Tenant};
 
 use super::clock::Clock;
 use super::exchange::Exchange;
+
+/// How often a child that waits for its parent's answer asks other processes for it. All children of a tenant share the
+/// answer.
+const SEAL_NEWS_EVERY: Duration = Duration::from_millis(40);
 
 /// The gate's treatment of a request, and what that was worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,15 +50,9 @@ impl Waits {
     }
 
     /// Waits until the request has to look again.
-    pub async fn wait(
-        &mut self,
-        wait: Wait,
-        ticket: Ticket,
-        tenant: &Arc<Tenant>,
-        clock: &Clock,
-        exchange: &mut Exchange,
-    ) {
-        let began = clock.elapsed();
+    pub async fn wait(&mut self, wait: Wait, waiter: Waiter<'_>, exchange: &mut Exchange) {
+        let Waiter { tenant, store, clock, ticket } = waiter;
+        let (began, is_shared) = (clock.elapsed(), store.is_shared());
         exchange.facts.waits_since.get_or_insert_with(std::time::Instant::now);
         exchange.waits_at_gate = wait.underway_tokens.is_some();
         exchange.show();
@@ -64,6 +62,7 @@ impl Waits {
             biased;
             () = poll_fn(|cx| tenant.poll_wait(ticket, wait.until, cx)) => {}
             () = clock.sleep_until(wait.until) => {}
+            () = hear_of_seal(store, tenant), if is_shared && wait.underway_tokens.is_none() => {}
         }
         place.leave();
         exchange.waits_at_gate = false;
@@ -75,6 +74,24 @@ impl Waits {
                 self.underway_tokens.get_or_insert(tokens);
             }
         }
+    }
+}
+
+/// A request that waits.
+#[derive(Clone, Copy)]
+pub struct Waiter<'a> {
+    pub tenant: &'a Arc<Tenant>,
+    pub store: &'a Store,
+    pub clock: &'a Clock,
+    pub ticket: Ticket,
+}
+
+/// Asks now and then whether another process has sealed what a child waits for. Comes to no end: whoever waits is woken
+/// by what is heard.
+async fn hear_of_seal(store: &Store, tenant: &Arc<Tenant>) {
+    loop {
+        tokio::time::sleep(SEAL_NEWS_EVERY).await;
+        store.news(tenant).await;
     }
 }
 

@@ -11,6 +11,7 @@
 //! credential leaves no trace.
 
 mod budget;
+mod durable;
 mod eviction;
 pub mod file;
 pub mod records;
@@ -25,13 +26,14 @@ mod sync {
     pub use std::sync::{Mutex, MutexGuard};
 }
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
 
 pub use budget::{Budget, ByteKind};
+pub use durable::{Condition, Forgotten, Listener, Met, Opened, StoreEvent, Surroundings};
 pub use tenant::Tenant;
 
 use crate::engine::family::fanout::Rules;
@@ -39,6 +41,7 @@ use crate::engine::fork::experiment::{Declined, ForkExperiment, Rereads};
 use crate::engine::gate::GateSettings;
 use crate::engine::tenant::TenantAccess;
 use crate::engine::words::{Arm, Moment, Refusal, TenantId, Ticket};
+use durable::{Durable, Link};
 use weights::SharedWeights;
 
 /// Tenants at once: what a tenant takes at least, and the time to look for the largest, are bounded by it.
@@ -72,6 +75,8 @@ pub struct Store {
     /// Counts uses, so that the tenant that was away for longest is known.
     uses: AtomicU64,
     tickets: AtomicU64,
+    /// The store that outlives this process, if there is one.
+    durable: OnceLock<Arc<Durable>>,
 }
 
 impl Store {
@@ -87,6 +92,7 @@ impl Store {
             weights: Arc::default(),
             uses: AtomicU64::new(0),
             tickets: AtomicU64::new(1),
+            durable: OnceLock::new(),
         }
     }
 
@@ -118,6 +124,11 @@ impl Store {
         Some(Arc::clone(&tenant))
     }
 
+    /// Returns a tenant, if anything is known of it, for somebody whose look is no use.
+    fn peek(&self, id: &TenantId) -> Option<Arc<Tenant>> {
+        self.tenants.get(id).map(|tenant| Arc::clone(&tenant))
+    }
+
     /// Keeps a tenant whose request was accepted: from now on it is known. Returns the one that counts: another request
     /// may have brought it first, and one that was forgotten does not come back.
     pub fn admit(&self, id: &TenantId, tenant: &Arc<Tenant>) -> Arc<Tenant> {
@@ -132,6 +143,7 @@ impl Store {
         };
         let tenant = Arc::clone(&self.tenants.entry(*id).or_insert_with(fresh));
         tenant.used(self.uses.fetch_add(1, Relaxed));
+        tenant.admit();
         tenant
     }
 
@@ -200,7 +212,7 @@ impl Store {
         tenants.flat_map(|(id, tenant)| tenant.look(|state| of(id, &state.experiment))).collect()
     }
 
-    /// Forgets all that is known of a tenant, for good; `false` if there was nothing.
+    /// Forgets all that this process knows of a tenant; `false` if there was nothing. The store behind it still knows it.
     pub fn forget(&self, id: &TenantId) -> bool {
         let forgotten = self.tenants.remove_if(id, |_, tenant| {
             tenant.forget();
@@ -240,7 +252,11 @@ impl Store {
     fn new_tenant(&self, id: &TenantId) -> Tenant {
         let rules = Rules::clone(&self.rules.load());
         let (budget, weights) = (Arc::clone(&self.budget), Arc::clone(&self.weights));
-        Tenant::new(*id, self.limits, rules, **self.gate.load(), budget, weights)
+        let mut tenant = Tenant::new(*id, self.limits, rules, **self.gate.load(), budget, weights);
+        if let Some(durable) = self.durable.get() {
+            tenant.link_to(Link::new(Arc::clone(durable), *id));
+        }
+        tenant
     }
 }
 

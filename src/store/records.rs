@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use super::file::FileStore;
+use super::redis::{RedisAddress, RedisOptions, RedisStore};
 use super::seal::Seal;
 
 use crate::engine::records::Change;
@@ -57,8 +59,8 @@ pub struct Options {
 pub enum Place {
     /// A folder of this machine.
     File(PathBuf),
-    /// The URL of a Redis server, with its password: never shown.
-    Redis(String),
+    /// A Redis server, or some of a cluster. Neither the password in the URL nor the key is ever shown.
+    Redis { url: String, key: Option<Vec<u8>> },
 }
 
 impl Place {
@@ -66,7 +68,7 @@ impl Place {
     pub fn name(&self) -> &'static str {
         match self {
             Place::File(_) => "file",
-            Place::Redis(_) => "redis",
+            Place::Redis { .. } => "redis",
         }
     }
 }
@@ -75,15 +77,23 @@ impl std::fmt::Debug for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Place::File(path) => f.debug_tuple("File").field(path).finish(),
-            Place::Redis(_) => f.write_str("Redis"),
+            Place::Redis { .. } => f.write_str("Redis"),
         }
     }
 }
 
 /// Opens a store. One that cannot be opened leaves the process with its memory alone.
 pub async fn open(options: Options) -> Result<Arc<dyn RecordStore>, StoreError> {
-    match options.place {
-        Place::File(_) | Place::Redis(_) => Err(StoreError::Down),
+    match &options.place {
+        Place::File(path) => Ok(Arc::new(FileStore::open(path.clone(), options).await?)),
+        Place::Redis { url, key } => {
+            let address = RedisAddress::parse(url).map_err(|error| {
+                tracing::error!(error, "store.url cannot be used");
+                StoreError::Down
+            })?;
+            let (key, deadline, max_age) = (key.clone(), options.deadline, options.max_age);
+            Ok(Arc::new(RedisStore::open(RedisOptions { address, key, deadline, max_age })))
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 
 use super::Limits;
 use super::budget::{Budget, ByteKind, change};
+use super::durable::Link;
 use super::shared::SharedState;
 use super::weights::SharedWeights;
 use crate::engine::cache::worlds::{Segment, Weights};
@@ -17,6 +18,7 @@ use crate::engine::words::{Moment, TenantId, Ticket};
 
 #[derive(Debug)]
 pub struct Tenant {
+    id: TenantId,
     shared: SharedState,
     spellings: RwLock<Table>,
     last_used: AtomicU64,
@@ -27,6 +29,8 @@ pub struct Tenant {
     limits: Limits,
     budget: Arc<Budget>,
     weights: Arc<SharedWeights>,
+    /// Its part in what outlives this process, if anything does.
+    link: Option<Link>,
 }
 
 /// The bytes of a tenant, by kind.
@@ -61,6 +65,7 @@ impl Tenant {
     ) -> Tenant {
         let state = TenantState::new(id, rules, gate, limits.share(limits.recent_bytes));
         Tenant {
+            id,
             shared: SharedState::new(state),
             spellings: RwLock::new(Table::new(spelling_limits(limits))),
             last_used: AtomicU64::new(0),
@@ -69,6 +74,28 @@ impl Tenant {
             limits,
             budget,
             weights,
+            link: None,
+        }
+    }
+
+    /// From now on its changes are noted and, once it is admitted, written.
+    pub(super) fn link_to(&mut self, link: Link) {
+        self.look(|state| state.save_as(link.writer()));
+        self.link = Some(link);
+    }
+
+    pub(super) fn link(&self) -> Option<&Link> {
+        self.link.as_ref()
+    }
+
+    pub(super) fn id(&self) -> TenantId {
+        self.id
+    }
+
+    /// A request of it was accepted, now or before a restart.
+    pub(super) fn admit(&self) {
+        if let Some(link) = &self.link {
+            link.admit(self.look(|state| state.has_unsaved()));
         }
     }
 
@@ -138,12 +165,15 @@ impl Tenant {
 
 impl TenantAccess for Tenant {
     fn look<T>(&self, look: impl FnOnce(&mut TenantState) -> T) -> T {
-        let (before, out, after) = self.shared.look(|state| {
+        let (before, out, after, unsaved) = self.shared.look(|state| {
             let before = Sizes::of(state);
             let out = look(state);
-            (before, out, Sizes::of(state))
+            (before, out, Sizes::of(state), state.has_unsaved())
         });
         self.count(before, after);
+        if let Some(link) = &self.link {
+            link.changed(unsaved);
+        }
         out
     }
 

@@ -18,11 +18,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forkpoint::cli::records;
 use forkpoint::config::{Config, ValueOrigin, load_prices};
 use forkpoint::engine::cache::prices::Prices;
 use forkpoint::metrics::Metrics;
 use forkpoint::proxy::live::Live;
 use forkpoint::proxy::{Proxy, server};
+use forkpoint::store::Opened;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -83,7 +85,11 @@ impl Forkpoint {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let metrics = Arc::new(Metrics::new().unwrap());
+        let options = records::options(&config).unwrap();
         let proxy = Arc::new(Proxy::new(config, prices(), metrics.clone()).unwrap());
+        if let Some(options) = options {
+            proxy.put_behind(Opened::open(options).await);
+        }
         let (stop, stopped) = watch::channel(false);
         let live = Live::from(proxy.clone());
         let serving = tokio::spawn(server::serve(listener, live.clone(), stopped));
@@ -115,10 +121,11 @@ impl Forkpoint {
         let _ = self.stop.send(true);
     }
 
-    /// Starts the drain and waits for its end.
+    /// Starts the drain and waits for its end, and for what is left to be stored.
     pub async fn drained(self) {
         self.stop();
         within("the drain", self.serving).await.unwrap();
+        self.proxy.store().close(PATIENCE).await;
     }
 
     /// The sum of a metric's samples whose labels contain all of `labels`.

@@ -58,6 +58,8 @@ mod align;
 mod breaks;
 // Fan-outs: recognition, the gate, children on their parent's prefix, and how those are composed.
 mod fork;
+// What outlives a process: restarts, and stores that fail.
+mod store;
 // Money: random clients, directly and through forkpoint, and what forkpoint says of it.
 mod money;
 

@@ -25,7 +25,10 @@ use tokio::process::{Child, Command};
 use crate::config::{self, Bodies, Loaded, Overrides, ValueOrigin};
 use crate::engine::fork::experiment::Declined;
 use crate::proxy::Proxy;
+use crate::store::Opened;
+use crate::store::records::Options;
 
+use super::records;
 use super::start::{self, ServerTask};
 use super::{Failure, logging};
 use receipt::Receipt;
@@ -171,14 +174,20 @@ async fn session(args: &RunArgs, loaded: Loaded) -> Result<ExitCode, Failure> {
     let Loaded { config, prices, .. } = loaded;
     let upstream = config.upstream.url.to_string();
     let mode = config.server.mode;
+    let options = records::options(&config)?;
     let (proxy, metrics) = start::proxy(config, prices.clone())?;
+    if let Some(options) = options {
+        // A folder that somebody else has is left to him: the command is not to wait.
+        let options = Options { lock_wait: Duration::ZERO, ..options };
+        proxy.put_behind(Opened::open(options).await);
+    }
     let sinks = proxy.sinks().clone();
     let proxy = Arc::new(proxy);
     let (server, address) = ServerTask::on_free_port(Arc::clone(&proxy)).await?;
     let mut child = spawn(&args.command, address)?;
     let status = attend(&mut child, &mut signals).await?;
     let _ = server.stop(LINGER).await;
-    sinks.flush().await;
+    tokio::join!(sinks.flush(), proxy.store().close(LINGER));
     if !args.quiet {
         let exposition = metrics.render().map_err(|error| Failure::new(format!("metrics: {error}")))?;
         let receipt = Receipt {

@@ -77,6 +77,6 @@ pub use exchange::{Ending, Endpoint, GateOutcome, Recall, StopReason, UpstreamRe
 pub use family::{Arm, FanOutDropped, Rank, Spawning, StandDown, WhyPlain};
 pub use ids::{BodyDigest, IdDigest, MOMENT_MEMBER, Moment, TenantId, Ticket, digits, first};
 pub use plan::{ForkNote, Mode, Plan, Reason, Refusal, Role, Skip, Step, Why};
-pub use records::{RecordKind, StoreError};
+pub use records::{RecordKind, StoreError, StoreOp};
 
 pub(crate) use shown_enums;

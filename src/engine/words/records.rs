@@ -18,6 +18,20 @@ shown_enums! {
         Thread = "thread",
     }
 
+    /// The calls to a store that outlives the process.
+    pub enum StoreOp {
+        /// All records of a tenant that is seen first.
+        Load = "load",
+        /// The records that others have written since.
+        News = "news",
+        Write = "write",
+        Forget = "forget",
+        /// A request that went on before the load of its tenant was done.
+        Wait = "wait",
+        /// The right to write an entry before other processes do.
+        Lease = "lease",
+    }
+
     /// The failures of a store. To a request each means that nothing is known.
     pub enum StoreError {
         /// It cannot be reached, or failed.

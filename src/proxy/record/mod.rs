@@ -8,4 +8,4 @@ mod sinks;
 pub use build::add_verdict;
 pub use facts::Facts;
 pub use money::Money;
-pub use sinks::{configured, show_at_scrape, start_sinks};
+pub use sinks::{configured, show_at_scrape, start_sinks, store_listener};

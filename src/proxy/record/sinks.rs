@@ -15,7 +15,7 @@ use crate::proxy::forward::{SentBody, SetupError, Upstream};
 use crate::proxy::live::Generation;
 use crate::report::events::Configured;
 use crate::report::{Recording, Sinks, traces};
-use crate::store::Store;
+use crate::store::{Listener, Store, StoreEvent};
 
 impl Proxy {
     /// Records there instead of where the configuration says.
@@ -73,10 +73,35 @@ pub fn configured(config: &Config, generation: &Generation) -> Configured {
     }
 }
 
+/// Counts what the store behind the memory is asked, and how that goes.
+pub fn store_listener(metrics: Arc<Metrics>, store: &'static str) -> Listener {
+    metrics.has_store(store);
+    Box::new(move |event| match event {
+        StoreEvent::Op { op, outcome, took } => {
+            metrics.store_ops_total.with_label_values(&[store, op.as_str(), outcome]).inc();
+            metrics.store_seconds.with_label_values(&[store, op.as_str()]).observe(took.as_secs_f64());
+        }
+        StoreEvent::Dropped(records) => {
+            metrics.store_dropped_total.with_label_values(&[store]).inc_by(records as u64);
+        }
+        StoreEvent::Unreadable(records) => {
+            metrics.store_unreadable_total.with_label_values(&[store]).inc_by(records as u64);
+        }
+    })
+}
+
 /// Shows what the store holds, and what requests under way take, whenever metrics are asked for.
 pub fn show_at_scrape(metrics: &Metrics, store: Arc<Store>, accounts: Arc<Accounts>) {
     metrics.at_scrape(move |metrics| {
         metrics.store_bytes.with_label_values::<&str>(&[]).set(store.bytes() as i64);
+        if let Some(condition) = store.condition() {
+            let store = &[condition.store];
+            metrics.store_degraded.with_label_values(store).set(i64::from(condition.error.is_some()));
+            metrics.store_queue.with_label_values(store).set(condition.queued as i64);
+            if let Some(bytes) = condition.bytes {
+                metrics.store_kept_bytes.with_label_values(store).set(bytes as i64);
+            }
+        }
         metrics.forks_live.with_label_values::<&str>(&[]).set(store.forks() as i64);
         metrics.held.with_label_values(&["requests"]).set(accounts.requests.taken() as i64);
         metrics.held.with_label_values(&["bytes"]).set(accounts.bytes.taken() as i64);

@@ -72,6 +72,10 @@ impl TestGate {
         Exchange::new(Arc::clone(&self.metrics), Arc::clone(&self.clock), ExchangeSinks::default(), facts)
     }
 
+    fn waiter(&self, ticket: Ticket) -> Waiter<'_> {
+        Waiter { tenant: &self.tenant, store: &self.store, clock: &self.clock, ticket }
+    }
+
     /// Proceeds and waits as a request does, until it may go.
     async fn enter(self: Arc<Self>, arrival: GateArrival) -> Pass {
         let (mut waits, mut exchange, ticket) = (Waits::default(), self.exchange(), arrival.ticket);
@@ -90,7 +94,7 @@ impl TestGate {
                 }
                 GateVerdict::Wait(wait) => {
                     let wait = Wait { until: wait.until, underway_tokens: Some(40_000) };
-                    waits.wait(wait, ticket, &self.tenant, &self.clock, &mut exchange).await;
+                    waits.wait(wait, self.waiter(ticket), &mut exchange).await;
                 }
             }
         }
@@ -330,7 +334,7 @@ async fn awaits_seal(gate: &TestGate, until: Moment) -> (u128, u128) {
     let fork = ForkId::of(TENANT, FORK_MESSAGE);
     gate.tenant.look(|state| state.await_seal(ticket, fork, until));
     let wait = Wait { until, underway_tokens: None };
-    waits.wait(wait, ticket, &gate.tenant, &gate.clock, &mut exchange).await;
+    waits.wait(wait, gate.waiter(ticket), &mut exchange).await;
     (exchange.facts.awaited.as_millis(), waits.at_gate.as_millis())
 }
 

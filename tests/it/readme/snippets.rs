@@ -127,6 +127,7 @@ impl Desk {
         let bin = self.folder.path().join("bin");
         let mut command = Command::new("bash");
         command.args(["-e", "-c", &script]).current_dir(self.folder.path()).env_clear().kill_on_drop(true);
+        command.env("HOME", self.folder.path());
         command.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display()));
         command.env("FORKPOINT_UPSTREAM", self.sim.url());
         command.env("FORKPOINT_RECORD__FILE", "traffic.jsonl").env("FORKPOINT_RECORD__BODIES", "full");

@@ -32,7 +32,7 @@ use crate::harness::{Forkpoint, PATIENCE, until};
 use crate::workload::{Exchange, Letter, Line, prose, tool};
 
 /// A model whose thinking is bound to its prefix, and one whose thinking is not.
-const BOUND: &str = "claude-opus-5-5";
+pub const BOUND: &str = "claude-opus-5-5";
 pub const FREE: &str = "claude-sonnet-4-6";
 
 /// The simulator, and forkpoint in its default mode in front of it.
@@ -130,7 +130,7 @@ pub fn child(model: &str, directive: &str) -> Value {
 }
 
 /// The directives that a fan-out gave out, in the order of its calls.
-fn directives(fan_out: &Exchange) -> Vec<String> {
+pub fn directives(fan_out: &Exchange) -> Vec<String> {
     let blocks = fan_out.blocks().expect("a fan-out");
     let calls = blocks.iter().filter(|block| block["type"] == "tool_use");
     calls.map(|call| call["input"]["prompt"].as_str().unwrap().to_owned()).collect()
@@ -164,7 +164,7 @@ pub fn plan(exchange: &Exchange) -> [&str; 3] {
 
 pub const FORKED: [&str; 3] = ["child", "forked", "none"];
 
-fn forwarded(exchange: &Exchange) -> Value {
+pub fn forwarded(exchange: &Exchange) -> Value {
     serde_json::from_slice(&exchange.forwarded).unwrap()
 }
 

@@ -1,0 +1,170 @@
+//! Reading: all records of a tenant that is seen first, and what other processes have written since.
+//!
+//! Requests that come at once share one load, and one tenant: what comes after they went on is merged into it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use super::calls::StoreEvent;
+use super::{Durable, Link};
+use crate::engine::durable::{Origin, restore};
+use crate::engine::records::Change;
+use crate::engine::tenant::TenantAccess;
+use crate::engine::words::{StoreError, StoreOp, TenantId};
+use crate::store::{Store, Tenant};
+
+/// Loads at a time. Beyond it nothing is known of a tenant that is seen first.
+const LOADS_MAX: usize = 256;
+
+/// A load that is under way.
+pub(super) struct Load {
+    /// The tenant of all who wait for it.
+    tenant: Arc<Tenant>,
+    is_done: watch::Sender<bool>,
+}
+
+impl Load {
+    pub fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+
+    async fn done(&self) {
+        let _ = self.is_done.subscribe().wait_for(|is_done| *is_done).await;
+    }
+}
+
+impl Durable {
+    /// Returns a tenant with what the store knows of it, if that comes in time.
+    pub(in crate::store) async fn meet(
+        self: &Arc<Self>,
+        store: &Arc<Store>,
+        id: &TenantId,
+        known: Option<Arc<Tenant>>,
+    ) -> Arc<Tenant> {
+        let Some(load) = self.begin_load(store, id, known.clone()) else {
+            return known.unwrap_or_else(|| store.tenant(id));
+        };
+        let began = Instant::now();
+        if timeout(self.wait, load.done()).await.is_err() {
+            let outcome = StoreError::Slow.as_str();
+            self.calls.tell(StoreEvent::Op { op: StoreOp::Wait, outcome, took: began.elapsed() });
+        }
+        store.known_tenant(id).unwrap_or_else(|| Arc::clone(&load.tenant))
+    }
+
+    /// Waits until the records of a tenant were read, if that is possible now.
+    pub(super) async fn load_whole(
+        self: &Arc<Self>,
+        store: &Arc<Store>,
+        id: &TenantId,
+        tenant: &Arc<Tenant>,
+    ) {
+        if let Some(load) = self.begin_load(store, id, Some(Arc::clone(tenant))) {
+            load.done().await;
+        }
+    }
+
+    /// Begins to load a tenant, or takes part in the load that is under way; none if it cannot be loaded now.
+    fn begin_load(
+        self: &Arc<Self>,
+        store: &Arc<Store>,
+        id: &TenantId,
+        known: Option<Arc<Tenant>>,
+    ) -> Option<Arc<Load>> {
+        if *id == TenantId::NOBODY || self.is_forgetting(id) || self.calls.reads_pause().is_some() {
+            return None;
+        }
+        if self.loads.len() >= LOADS_MAX {
+            return self.loads.get(id).map(|load| Arc::clone(&load));
+        }
+        let mut is_new = false;
+        let begin = || {
+            is_new = true;
+            let tenant = known.unwrap_or_else(|| store.tenant(id));
+            Arc::new(Load { tenant, is_done: watch::Sender::new(false) })
+        };
+        let load = Arc::clone(&self.loads.entry(*id).or_insert_with(begin));
+        if is_new {
+            let (durable, store, id, load) = (Arc::clone(self), Arc::clone(store), *id, Arc::clone(&load));
+            tokio::spawn(async move {
+                durable.load(&store, &id, &load).await;
+                durable.loads.remove(&id);
+                load.is_done.send_replace(true);
+            });
+        }
+        Some(load)
+    }
+
+    async fn load(self: &Arc<Self>, store: &Arc<Store>, id: &TenantId, load: &Load) {
+        let Some(link) = load.tenant.link() else { return };
+        let Ok(found) = self.calls.changes(*id, 0, self.load_bytes).await else { return };
+        if self.is_forgetting(id) || load.tenant.is_forgotten() {
+            return;
+        }
+        let is_known = !found.changes.is_empty();
+        let origin = Origin::Everything { is_shared: self.is_shared() };
+        self.restore(&load.tenant, found.changes, origin).await;
+        link.loaded(found.version);
+        if is_known && !load.tenant.is_forgotten() {
+            store.admit(id, &load.tenant);
+        }
+    }
+
+    /// Asks what other processes have written of a tenant since. Returns true if there was something. Whoever asks while
+    /// somebody is being answered takes part in the next round.
+    pub async fn news(self: &Arc<Self>, tenant: &Arc<Tenant>) -> bool {
+        let Some(link) = tenant.link().filter(|link| self.is_shared() && link.is_loaded()) else {
+            return false;
+        };
+        let before = link.version();
+        let begun = link.news.begun.load(Relaxed);
+        let _turn = link.news.turn.lock().await;
+        if link.news.begun.load(Relaxed) == begun {
+            link.news.begun.fetch_add(1, Relaxed);
+            self.hear(tenant, link).await;
+        }
+        link.version() != before
+    }
+
+    /// As [`Durable::news`], for a request: it waits no longer than for the store at all.
+    pub async fn news_in_time(self: &Arc<Self>, tenant: &Arc<Tenant>) -> bool {
+        timeout(self.wait, self.news(tenant)).await.unwrap_or(false)
+    }
+
+    async fn hear(&self, tenant: &Arc<Tenant>, link: &Link) {
+        let id = tenant.id();
+        if self.is_forgetting(&id) {
+            return;
+        }
+        let after = link.version();
+        let Ok(mut found) = self.calls.changes(id, after, self.load_bytes).await else { return };
+        if found.version < after {
+            // It was emptied, and has begun anew: what is known here is told to it again.
+            tenant.look(|state| state.save_all_anew());
+            let Ok(all) = self.calls.changes(id, 0, self.load_bytes).await else { return };
+            found = all;
+        }
+        if !tenant.is_forgotten() && !found.changes.is_empty() {
+            self.restore(tenant, found.changes, Origin::Since).await;
+        }
+        link.loaded(found.version);
+    }
+
+    /// Merges what the store has told into what is known, away from the threads that serve requests.
+    async fn restore(&self, tenant: &Arc<Tenant>, changes: Vec<Change>, origin: Origin) {
+        let (tenant, times) = (Arc::clone(tenant), (self.times)());
+        let restored = tokio::task::spawn_blocking(move || restore(&*tenant, &changes, origin, times)).await;
+        match restored {
+            Ok(restored) if restored.unreadable > 0 => {
+                self.calls.tell(StoreEvent::Unreadable(restored.unreadable));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::error!(%error, "what the store has told was not understood: a bug of forkpoint")
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Writing: what has changed of a tenant is taken from its state and written, in its turn.
+//!
+//! Nothing that was taken is kept for long. What cannot be written after a few attempts is dropped and counted, and all
+//! that is known of the tenant is written anew once the store works again: memory is the queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::calls::{CALL_MAX, StoreEvent};
+use super::{Durable, Link};
+use crate::engine::durable::{Pace, take_unsaved};
+use crate::engine::records::Change;
+use crate::engine::tenant::TenantAccess;
+use crate::store::{Store, Tenant};
+
+/// Records that are written together.
+const BATCH_RECORDS_MAX: usize = 64;
+/// Bytes that are written together, unless one record alone has more.
+const BATCH_BYTES_MAX: usize = 8 << 20;
+/// Attempts to write a batch, and the pause before the second; each further one is twice as long.
+const ATTEMPTS_MAX: u32 = 3;
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Changes were not written.
+struct NotWritten {
+    /// How long the store is not asked; none if it is this tenant that has to wait.
+    pause: Option<Duration>,
+}
+
+impl Durable {
+    /// Writes what has changed of a tenant, unless somebody is about it already.
+    pub(super) async fn take_turn(self: &Arc<Self>, store: &Arc<Store>, tenant: &Arc<Tenant>, pace: Pace) {
+        let Some(link) = tenant.link() else { return };
+        let Some(pace) = link.begin(pace) else { return };
+        match self.save(store, tenant, link, pace).await {
+            Ok(()) => {
+                link.written();
+                link.changed(tenant.look(|state| state.has_unsaved()));
+            }
+            Err(NotWritten { pause }) => link.not_written(pause),
+        }
+    }
+
+    /// Writes what is left of all tenants, as far as it can be done in this time.
+    pub(in crate::store) async fn flush(
+        self: &Arc<Self>,
+        store: &Arc<Store>,
+        pace: Pace,
+        within: Duration,
+    ) -> bool {
+        let all = async {
+            for (_, tenant) in store.known() {
+                let Some(link) = tenant.link() else { continue };
+                // The last word is to be said for each of whom anything was said.
+                let is_last = pace == Pace::Last && link.has_written();
+                if is_last || tenant.look(|state| state.has_unsaved()).is_some() {
+                    // Not by its turn, which somebody may have now.
+                    let _ = self.save(store, &tenant, link, pace).await;
+                }
+            }
+        };
+        tokio::time::timeout(within, all).await.is_ok()
+    }
+
+    /// Lets go of what the next process waits for.
+    pub(in crate::store) async fn hand_over(&self, within: Duration) {
+        let _ = tokio::time::timeout(within, self.calls.store().hand_over()).await;
+    }
+
+    /// Writes all that is left, and lets go of the store.
+    pub(in crate::store) async fn close(self: &Arc<Self>, store: &Arc<Store>, within: Duration) {
+        if !self.flush(store, Pace::Last, within).await {
+            tracing::warn!("the store was too slow for what had changed last; that is forgotten");
+        }
+        let _ = tokio::time::timeout(CALL_MAX.min(within), self.calls.store().close()).await;
+    }
+
+    async fn save(
+        self: &Arc<Self>,
+        store: &Arc<Store>,
+        tenant: &Arc<Tenant>,
+        link: &Link,
+        pace: Pace,
+    ) -> Result<(), NotWritten> {
+        let id = tenant.id();
+        if let Some(pause) = self.calls.writes_pause() {
+            return Err(NotWritten { pause: Some(pause) });
+        }
+        if !link.is_loaded() {
+            // What is stored is read first: it is merged, and not written over.
+            self.load_whole(store, &id, tenant).await;
+        }
+        // Whoever takes something writes it before somebody takes what came later.
+        let _turn = link.turn.lock().await;
+        if !link.is_loaded() || self.is_forgetting(&id) {
+            return Err(NotWritten { pause: self.calls.reads_pause() });
+        }
+        let (taken, times) = (Arc::clone(tenant), (self.times)());
+        let changes = tokio::task::spawn_blocking(move || take_unsaved(&*taken, pace, times)).await;
+        let mut changes = changes.unwrap_or_else(|error| {
+            tracing::error!(%error, "what is known of a tenant cannot be written: a bug of forkpoint");
+            Vec::new()
+        });
+        let taken = changes.len();
+        changes.retain(fits);
+        if changes.len() < taken {
+            self.calls.tell(StoreEvent::Dropped(taken - changes.len()));
+        }
+        while !changes.is_empty() {
+            let batch = take_batch(&mut changes);
+            if tenant.is_forgotten() {
+                return Ok(());
+            }
+            let records = batch.len();
+            if self.write_batch(tenant, link, batch).await.is_err() {
+                self.calls.tell(StoreEvent::Dropped(records + changes.len()));
+                tenant.look(|state| state.save_all_anew());
+                return Err(NotWritten { pause: self.calls.writes_pause() });
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_batch(&self, tenant: &Tenant, link: &Link, batch: Vec<Change>) -> Result<(), ()> {
+        // A deletion of what is not there may take no version.
+        let versions = batch.iter().all(|change| matches!(change, Change::Put(..))).then_some(batch.len());
+        for attempt in 0..ATTEMPTS_MAX {
+            match self.calls.write(tenant.id(), batch.clone()).await {
+                Ok(version) => {
+                    link.wrote(versions, version);
+                    return Ok(());
+                }
+                Err(_) if self.calls.writes_pause().is_some() => return Err(()),
+                Err(_) => tokio::time::sleep(ATTEMPT_PAUSE * 2_u32.pow(attempt)).await,
+            }
+        }
+        Err(())
+    }
+}
+
+fn fits(change: &Change) -> bool {
+    match change {
+        Change::Put(_, record) => record.fits(),
+        Change::Delete(_) => true,
+    }
+}
+
+/// Takes the first changes, as many as are written together.
+fn take_batch(changes: &mut Vec<Change>) -> Vec<Change> {
+    let size = |change: &Change| match change {
+        Change::Put(_, record) => {
+            record.body.len() + record.blobs.iter().map(|blob| blob.len()).sum::<usize>()
+        }
+        Change::Delete(_) => 0,
+    };
+    let mut bytes = 0_usize;
+    let belongs = |change: &&Change| {
+        bytes = bytes.saturating_add(size(change));
+        bytes <= BATCH_BYTES_MAX
+    };
+    let fitting = changes.iter().take(BATCH_RECORDS_MAX).take_while(belongs).count();
+    changes.drain(..fitting.max(1)).collect()
+}
