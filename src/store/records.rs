@@ -129,7 +129,8 @@ pub trait RecordStore: Send + Sync + 'static {
         None
     }
 
-    /// Returns all that was written for a tenant after a version; after 0, all that lives, and no deletions.
+    /// Returns all that was written for a tenant after a version; after 0, all that lives, and no deletions. A store that
+    /// has lost what it had answers with an earlier version than that.
     fn changes(&self, tenant: TenantId, after: u64) -> BoxFuture<'_, Result<Changes, StoreError>>;
 
     /// Writes in this order, durably. Returns the version of the last.

@@ -64,7 +64,7 @@ impl RedisStore {
             .answers(BYTES_MAX);
         let page = self.link.script(&self.scripts.changes, call).await?;
         let page = self.page(&names, page).ok_or(StoreError::Garbage)?;
-        self.with_blobs(tenant, &names, page, after).await
+        self.with_blobs(tenant, &names, page).await
     }
 
     fn page(&self, names: &TenantNames, value: Value) -> Option<Page> {
@@ -108,7 +108,6 @@ impl RedisStore {
         tenant: TenantId,
         names: &TenantNames,
         mut page: Page,
-        after: u64,
     ) -> Result<Changes, StoreError> {
         let mut chunks: HashMap<ChunkName, Option<Bytes>> = HashMap::new();
         let (mut wanted, mut wanted_bytes) = (BTreeSet::new(), 0);
@@ -139,15 +138,15 @@ impl RedisStore {
         let last = if rest.is_empty() {
             page.last
         } else {
-            page.entries.last().map_or(after, |entry| entry.version)
+            page.entries.last().map_or(page.last, |entry| entry.version)
         };
         let fetch = wanted.into_iter().map(|name| async move {
             Ok::<_, StoreError>((name, self.fetch_chunk(tenant, names, name, wanted_bytes).await?))
         });
         chunks.extend(try_join_all(fetch).await?);
-        let changes = page.entries.into_iter().filter_map(|entry| change(entry, &chunks, after)).collect();
+        let changes = page.entries.into_iter().filter_map(|entry| change(entry, &chunks)).collect();
         let version = if has_more { last } else { last.max(page.newest) };
-        Ok(Changes { changes, version: version.max(after), has_more })
+        Ok(Changes { changes, version, has_more })
     }
 
     /// Fetches a chunk; none if it is gone, or not what its name says. `bytes` are under way together.
@@ -177,10 +176,10 @@ impl RedisStore {
     }
 }
 
-/// A record with its blobs, or a deletion; none if it is damaged, or if deletions are not to be told.
-fn change(entry: Entry, chunks: &HashMap<ChunkName, Option<Bytes>>, after: u64) -> Option<Change> {
+/// A record with its blobs, or a deletion; none if it is damaged.
+fn change(entry: Entry, chunks: &HashMap<ChunkName, Option<Bytes>>) -> Option<Change> {
     match entry.state {
-        State::Gone => (after > 0).then_some(Change::Delete(entry.key)),
+        State::Gone => Some(Change::Delete(entry.key)),
         State::Damaged => None,
         State::Live(Outline { group, body, blobs }, ttl_ms) => {
             let blobs = blobs.iter().map(|blob| whole(blob, chunks)).collect::<Option<_>>()?;

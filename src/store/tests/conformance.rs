@@ -94,7 +94,8 @@ async fn returns_what_was_written_last_in_order(store: &dyn RecordStore, tenant:
         .write(tenant, vec![put("a", record("3", &[])), put("c", record("4", &[])), delete("b")])
         .await
         .unwrap();
-    assert_eq!((first, second), (2, 5), "each change takes the next version");
+    assert!(first > 0);
+    assert_eq!(second, first + 3, "each change takes the next version");
     let expected = [("a", "3"), ("c", "4")]
         .map(|(name, text)| (name.to_owned(), format!(r#"{{"v":1,"text":"{text}"}}"#)));
     assert_eq!(bodies(store, tenant).await, expected);

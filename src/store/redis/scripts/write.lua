@@ -1,16 +1,20 @@
 -- Writes records of one tenant, all or none, and gives each the next version.
 --
--- KEYS   the records by version, their expiry, the newest version, then the key of each record
+-- KEYS   the records by version, their expiry, the first and the newest version, then the key of each record
 -- ARGV   for how many milliseconds deletions are told; then for each record: member, TTL in ms (0: deleted), form
 --
--- Versions are microseconds since 1970, and always rise. So they do not begin anew when a server comes back empty, and
--- nobody who asks for what is new since then misses it.
-local records, expiry, newest = KEYS[1], KEYS[2], KEYS[3]
+-- Each change takes the next version. The first one of a tenant follows the microseconds since 1970: so whoever asks for
+-- what is new since an earlier version has seen what this server has lost.
+local records, expiry, versions = KEYS[1], KEYS[2], KEYS[3]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local version = math.max(time[1] * 1000000 + time[2], tonumber(redis.call('GET', newest) or '0') + 1)
 local longest = tonumber(ARGV[1])
 local function number(n) return string.format('%.0f', n) end
+local version = tonumber(redis.call('HGET', versions, 'newest') or '')
+if not version then
+  version = time[1] * 1000000 + time[2]
+  redis.call('HSET', versions, 'first', number(version))
+end
 
 for n = 4, #KEYS do
   local at = 3 * (n - 4) + 2
@@ -24,12 +28,12 @@ for n = 4, #KEYS do
     ends = now + tonumber(ARGV[1])
   end
   if ends then
+    version = version + 1
     redis.call('ZADD', records, number(version), member)
     redis.call('ZADD', expiry, number(ends), member)
-    version = version + 1
   end
 end
-redis.call('SET', newest, number(version - 1), 'KEEPTTL')
+redis.call('HSET', versions, 'newest', number(version))
 
 -- What has ended long ago is forgotten, some at a time.
 local ended = redis.call('ZRANGEBYSCORE', expiry, '-inf', number(now), 'LIMIT', 0, 100)
@@ -37,7 +41,7 @@ for _, member in ipairs(ended) do
   redis.call('ZREM', records, member)
   redis.call('ZREM', expiry, member)
 end
-for _, key in ipairs({records, expiry, newest}) do
+for _, key in ipairs({records, expiry, versions}) do
   if redis.call('PTTL', key) < longest then redis.call('PEXPIRE', key, longest) end
 end
-return number(version - 1)
+return number(version)
