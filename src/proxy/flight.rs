@@ -7,13 +7,16 @@ use tokio::runtime::Handle;
 
 use crate::engine::answer::turn::{Block, Turn};
 use crate::engine::answer::usage::Usage;
+use crate::engine::cache::entry::EntryKey;
 use crate::engine::fork::SnapshotScope;
 use crate::engine::policy::Policy;
 use crate::engine::tenant::{self, Accepted, Flight, Settlement, TenantAccess, accept, settle};
+use crate::engine::words::TenantId;
 use crate::metrics::Metrics;
 use crate::store::{Store, Tenant};
 
 use super::clock::Clock;
+use super::lease::HeldLeases;
 
 /// Longer than any name of a tool that the API takes.
 const TOOL_CHARS_MAX: usize = 128;
@@ -23,6 +26,8 @@ pub struct InFlight {
     home: Home,
     /// Taken when the request is answered.
     flight: Option<Box<Flight>>,
+    /// The leases of what it writes, where replicas share a store.
+    pub(super) leases: Option<HeldLeases>,
 }
 
 /// A request that the upstream took, until the end of its answer.
@@ -30,6 +35,8 @@ pub struct AcceptedFlight {
     home: Home,
     /// Taken at the end.
     accepted: Option<Accepted>,
+    /// Taken when what it writes can be read.
+    leases: Option<HeldLeases>,
 }
 
 /// The tenant of a request, and what is needed to tell it of that.
@@ -42,7 +49,7 @@ pub struct Home {
 
 impl InFlight {
     pub fn new(home: Home, flight: Box<Flight>) -> InFlight {
-        InFlight { home, flight: Some(flight) }
+        InFlight { home, flight: Some(flight), leases: None }
     }
 
     pub fn flight(&self) -> Option<&Flight> {
@@ -59,6 +66,20 @@ impl InFlight {
 
     pub fn home(&self) -> &Home {
         &self.home
+    }
+
+    /// Returns the tenant, and the entries that the request writes and that others would wait for, the shortest first.
+    pub(super) fn large_writes(&self) -> (TenantId, Vec<EntryKey>) {
+        let Some(flight) = &self.flight else { return (TenantId::NOBODY, Vec::new()) };
+        self.home.tenant.look(|state| (state.id, state.large_writes(flight)))
+    }
+
+    /// Another replica has written these entries.
+    pub(super) fn written_elsewhere(&self, entries: &[EntryKey]) {
+        if let Some(flight) = &self.flight {
+            let now = self.home.clock.now();
+            self.home.tenant.look(|state| state.written_elsewhere(flight, entries, now));
+        }
     }
 
     /// The upstream took the request: from here on it is known, and its tenant too.
@@ -79,7 +100,7 @@ impl InFlight {
         let keeps_snapshots = home.policy.fork.snapshots == SnapshotScope::Latest;
         let accepted = accept(&*home.tenant, flight, keeps_snapshots, home.clock.now());
         make_room(store);
-        Some(AcceptedFlight { home, accepted: Some(accepted) })
+        Some(AcceptedFlight { home, accepted: Some(accepted), leases: self.leases.take() })
     }
 }
 
@@ -106,6 +127,9 @@ impl AcceptedFlight {
         let Some(accepted) = &mut self.accepted else { return };
         let Home { tenant, policy, clock } = &self.home;
         tenant::first_content(&**tenant, accepted, usage, policy, clock.now());
+        if let Some(leases) = self.leases.take() {
+            leases.written();
+        }
     }
 
     /// Returns true if finished blocks are of interest.

@@ -152,6 +152,7 @@ impl Proxy {
             accounts: self.accounts.clone(),
             large: self.large.clone(),
             store: self.store.clone(),
+            leases: self.leases.clone(),
             files: self.files,
             prefixes_until: self.prefixes_until.clone(),
             quiet_until: self.quiet_until.clone(),

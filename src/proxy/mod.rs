@@ -15,6 +15,7 @@ pub mod encoded;
 pub mod large;
 pub mod plan;
 pub mod wait;
+pub mod lease;
 pub mod send;
 pub mod count;
 pub mod forward;
@@ -55,6 +56,7 @@ use account::Accounts;
 use clock::Clock;
 use forward::Upstream;
 use large::LargeBodies;
+use lease::Leases;
 use live::Generation;
 use not_found::NotFound;
 use panic_injection::PanicInjection;
@@ -70,6 +72,7 @@ pub struct Proxy {
     accounts: Arc<Accounts>,
     large: Arc<LargeBodies>,
     store: Arc<Store>,
+    leases: Arc<Leases>,
     /// The number of files that the system allows.
     files: usize,
     /// Until when a child may have a prefix, in milliseconds of the clock.
@@ -126,6 +129,7 @@ impl Proxy {
             accounts,
             large: Arc::default(),
             store,
+            leases: Arc::default(),
             files: files::limit(),
             prefixes_until: Arc::default(),
             quiet_until: Arc::default(),

@@ -82,10 +82,9 @@ impl Proxy {
                         let until = now.after(millis(self.config.store.child_ttl));
                         self.prefixes_until.fetch_max(until.0, Relaxed);
                     }
-                    return Ok(Planned {
-                        flight: InFlight::new(home, departure.flight),
-                        outgoing: departure.outgoing,
-                    });
+                    let mut flight = InFlight::new(home, departure.flight);
+                    self.lease(&mut flight, deadline, exchange).await;
+                    return Ok(Planned { flight, outgoing: departure.outgoing });
                 }
                 Next::Wait(again, same, wait) => {
                     (request, prepared) = (again, same);

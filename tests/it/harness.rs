@@ -12,6 +12,8 @@ pub mod terminal;
 pub mod http2;
 pub mod tls;
 pub mod samples;
+#[allow(dead_code, reason = "unit tests of the store need more of it")]
+pub mod redis;
 
 use std::future::Future;
 use std::net::SocketAddr;

@@ -162,7 +162,19 @@ impl Gate {
     pub fn begun(&mut self, ticket: Ticket, ledger: &mut CacheLedger, now: Moment) -> Vec<Ticket> {
         self.withdraw(ticket);
         let written = keys(ledger.writes(ticket));
-        let followers = self.followers(&written);
+        self.written(ticket, &written, ledger, now)
+    }
+
+    /// These entries, which a request set out to write, can be read, and the ledger knows it. Returns who must look
+    /// again.
+    pub fn written(
+        &mut self,
+        ticket: Ticket,
+        written: &[EntryKey],
+        ledger: &mut CacheLedger,
+        now: Moment,
+    ) -> Vec<Ticket> {
+        let followers = self.followers(written);
         for follower in &followers {
             if let Some(Waiting { request, .. }) = self.waiting.get_mut(follower) {
                 request.writes.retain(|write| !written.contains(&write.key));

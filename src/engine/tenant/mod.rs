@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! begin     a request goes out: claim, binding, place at the gate, entries in flight
-//! progress  the upstream took it; its answer begins; a block of that has finished
+//! progress  the upstream took it; its answer begins, or another replica's; a block of it has finished
 //! settle    its answer has ended, and was billed
 //! abandon   nothing comes of it
 //! ```

@@ -8,7 +8,8 @@ use super::flight::{Accepted, Flight};
 use super::{TenantAccess, TenantState};
 use crate::engine::answer::turn::Block;
 use crate::engine::answer::usage::Usage;
-use crate::engine::cache::ledger::LedgerBill;
+use crate::engine::cache::entry::EntryKey;
+use crate::engine::cache::ledger::{EntryWrite, LedgerBill};
 use crate::engine::cache::prices::MINIMUM_TOKENS;
 use crate::engine::cache::worlds::{Play, Weights, WorldGate, WorldPrompts};
 use crate::engine::family::arrival::Predecessor;
@@ -239,6 +240,26 @@ impl TenantState {
         let written = usage.cache_write_5m + usage.cache_write_1h;
         self.learned.began(&request.model, written, now.since(*sent_at) <= policy.max_hold_ms);
         accepted.is_billed = true;
+    }
+
+    /// Returns the entries that a request on its way writes and that others would wait for, the shortest first.
+    pub fn large_writes(&self, flight: &Flight) -> Vec<EntryKey> {
+        let prediction = flight.prediction();
+        let (read, least) = (prediction.read.map_or(0, |read| read.bytes), self.gate.settings().min_tokens);
+        // Before anything was billed nobody can tell how much it is; then it is taken to be worth the wait.
+        let is_large = |write: &&EntryWrite| {
+            let tokens = self.tokens(&flight.request.model, write.bytes.saturating_sub(read));
+            tokens.is_none_or(|tokens| tokens >= least)
+        };
+        prediction.writes().iter().rev().filter(is_large).map(|write| write.key).collect()
+    }
+
+    /// Another replica has written these entries, which a request on its way set out to write. Whoever waits for them
+    /// here goes.
+    pub fn written_elsewhere(&mut self, flight: &Flight, entries: &[EntryKey], now: Moment) {
+        let ratio = self.learned.tokens_per_byte(&flight.request.model);
+        self.worlds.billed.written_elsewhere(flight.ticket, entries, now, ratio);
+        self.woken.extend(self.gate.written(flight.ticket, entries, &mut self.worlds.billed, now));
     }
 
     /// Plays a request in the worlds where it goes out otherwise.

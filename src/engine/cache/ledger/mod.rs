@@ -15,6 +15,7 @@
 //! The rule: in doubt an entry is not warm. A prediction that is too low hides a saving; one that is too high would
 //! report a cache break that never was.
 
+mod elsewhere;
 mod in_flight;
 mod other_worlds;
 mod state;

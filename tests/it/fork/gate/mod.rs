@@ -7,3 +7,4 @@ mod whole_answers;
 mod fairness;
 mod observed;
 mod line;
+mod replicas;
