@@ -149,6 +149,9 @@ impl Proxy {
             listener: record::store_listener(metrics, opened.name()),
             wait: self.config.store.deadline,
         };
+        if opened.records().is_shared() {
+            self.share_leases(Arc::clone(opened.records()));
+        }
         self.store.put_behind(opened, surroundings);
         // A child of a process before this one, or of another, may have a prefix.
         let child_ttl = clock::millis(self.config.store.child_ttl);

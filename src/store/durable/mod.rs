@@ -107,6 +107,10 @@ impl Opened {
     pub fn name(&self) -> &'static str {
         self.store.name()
     }
+
+    pub fn records(&self) -> &Arc<dyn RecordStore> {
+        &self.store
+    }
 }
 
 impl From<Arc<dyn RecordStore>> for Opened {
