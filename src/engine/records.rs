@@ -22,6 +22,10 @@ pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// The most blobs of one record.
 pub const BLOBS_MAX: usize = 64;
 
+/// More than anything is counted, and later than any time.
+const COUNT_MAX: u64 = 1 << 53;
+const FIGURE_MAX: f64 = 1e15;
+
 /// The name of a record among those of its tenant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKey {
@@ -98,7 +102,8 @@ fn moved(at: u64, from: u64, to: u64) -> u64 {
     if at >= from { to.saturating_add(at - from) } else { to.saturating_sub(from - at) }
 }
 
-/// The process that writes records, so that two of them never write under one name.
+/// The process that writes records, so that two of them never write under one name. No two processes, whether they run
+/// at the same time or not, have the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Writer(pub u64);
 
@@ -130,6 +135,9 @@ pub fn read<T: DeserializeOwned>(tenant: TenantId, body: &[u8], times: Times) ->
         return None;
     }
     let mut data = text.data;
+    if !is_sane(&data) {
+        return None;
+    }
     move_moments(&mut data, &|unix_ms| times.moment(unix_ms).0);
     serde_json::from_value(data).ok()
 }
@@ -137,6 +145,19 @@ pub fn read<T: DeserializeOwned>(tenant: TenantId, body: &[u8], times: Times) ->
 /// Whose a record is, without saying who that is.
 fn mark(tenant: TenantId) -> String {
     digits::of(&blake3::derive_key("forkpoint record tenant v1", &tenant.0)[..16])
+}
+
+/// Returns true if no number is beyond all reason, so that nothing overflows that is counted on from it.
+fn is_sane(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => match number.as_u64() {
+            Some(count) => count <= COUNT_MAX,
+            None => number.as_f64().is_some_and(|figure| figure.abs() <= FIGURE_MAX),
+        },
+        Value::Array(items) => items.iter().all(is_sane),
+        Value::Object(members) => members.values().all(is_sane),
+        Value::Null | Value::Bool(_) | Value::String(_) => true,
+    }
 }
 
 /// Moves every moment of a value to another clock.
@@ -182,6 +203,10 @@ mod tests {
             [text.replace(r#""v":1"#, r#""v":2"#), text.replace(r#""v":1"#, r#""v":0"#), text[1..].to_owned()]
         {
             assert_eq!(read::<u64>(TenantId([1; 32]), other.as_bytes(), TIMES), None, "{other}");
+        }
+        for wild in ["18446744073709551615", "1e300", "-1e300"] {
+            let wild = text.replace(r#""data":7"#, &format!(r#""data":{wild}"#));
+            assert_eq!(read::<f64>(TenantId([1; 32]), wild.as_bytes(), TIMES), None, "{wild}");
         }
         let more = text.replace(r#""v":1"#, r#""v":1,"later":[]"#);
         assert_eq!(

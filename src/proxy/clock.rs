@@ -14,12 +14,16 @@ use crate::engine::words::Moment;
 /// Longer than any wait.
 const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
+/// The first moment of a clock. What was read from a store was long before that, and is a moment too: no record lives
+/// longer than a month.
+const START: Moment = Moment(40 * 24 * 60 * 60 * 1_000);
+
 /// Returns a duration in milliseconds, the unit of the engine.
 pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A clock that counts the milliseconds since its start. Tests and `replay` stop it and skip time: an hour of
+/// A clock that counts milliseconds, from [`START`] on. Tests and `replay` stop it and skip time: an hour of
 /// traffic is played in a second, and everything that is remembered or waits sees the hour pass.
 #[derive(Debug)]
 pub struct Clock {
@@ -42,7 +46,7 @@ impl Clock {
     }
 
     pub fn now(&self) -> Moment {
-        Moment(millis(self.elapsed()))
+        START.after(millis(self.elapsed()))
     }
 
     /// Returns this moment, also by the calendar.
@@ -97,7 +101,7 @@ impl Clock {
         if self.stopped.get().is_some() {
             return Instant::now() + NEVER;
         }
-        self.start + Duration::from_millis(moment.0.saturating_sub(self.skipped_ms()))
+        self.start + Duration::from_millis(moment.since(START).saturating_sub(self.skipped_ms()))
     }
 }
 
@@ -117,11 +121,11 @@ mod tests {
     async fn a_moment_comes_by_waiting_or_by_being_skipped_to() {
         let clock = Arc::new(Clock::new());
         let began = Instant::now();
-        clock.sleep_until(Moment(700)).await;
-        assert_eq!((clock.now(), began.elapsed().as_millis()), (Moment(700), 700));
+        clock.sleep_until(START.after(700)).await;
+        assert_eq!((clock.now(), began.elapsed().as_millis()), (START.after(700), 700));
         let waits = tokio::spawn({
             let clock = Arc::clone(&clock);
-            async move { clock.sleep_until(Moment(5_000)).await }
+            async move { clock.sleep_until(START.after(5_000)).await }
         });
         tokio::task::yield_now().await;
         clock.skip(4_299);
@@ -129,7 +133,7 @@ mod tests {
         assert!(!waits.is_finished());
         clock.skip(1);
         waits.await.unwrap();
-        assert_eq!((clock.now(), clock.skipped_ms()), (Moment(5_000), 4_300));
+        assert_eq!((clock.now(), clock.skipped_ms()), (START.after(5_000), 4_300));
     }
 
     #[tokio::test(start_paused = true)]
@@ -137,9 +141,9 @@ mod tests {
         let clock = Clock::new();
         clock.stop();
         tokio::time::advance(Duration::from_secs(3_600)).await;
-        assert_eq!(clock.now(), Moment(0));
+        assert_eq!(clock.now(), START);
         clock.skip(10);
-        clock.sleep_until(Moment(10)).await;
-        assert_eq!(clock.now(), Moment(10));
+        clock.sleep_until(START.after(10)).await;
+        assert_eq!(clock.now(), START.after(10));
     }
 }

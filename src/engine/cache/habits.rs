@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::breakpoints::StaticEnds;
 use crate::engine::request::prefix::PrefixHash;
 use crate::engine::request::recall::Reading;
@@ -26,7 +28,7 @@ const PREFIXES_MAX: usize = 2048;
 const LIFE_MS: u64 = Ttl::FiveMinutes.ms();
 
 /// Whether the breakpoints of a tenant's conversations are read.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReadHabits {
     tool_sets: HashMap<PrefixHash, ToolSet>,
     /// Of each tool set the first conversation: what new tools bring nobody can know otherwise.
@@ -34,7 +36,7 @@ pub struct ReadHabits {
 }
 
 /// The habits of conversations with the same tools.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct ToolSet {
     newest: Moment,
     /// Conversations that began, and those that went on.
@@ -45,14 +47,14 @@ struct ToolSet {
 
 /// Whether the end of a layer would be read by other conversations, if it were written by the first of those that come
 /// within its life, or by the second.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct EndHabits {
     by_first: Tally,
     by_second: Tally,
 }
 
 /// Entries that were written, or would have been, and those that were read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Tally {
     young: Counts,
     old: Counts,
@@ -60,7 +62,7 @@ struct Tally {
     since: Moment,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Counts {
     written: u64,
     read: u64,
@@ -140,6 +142,20 @@ impl ReadHabits {
         StaticEnds { tools: is_read(Layer::Tools), system: is_read(Layer::System) }
     }
 
+    /// Takes over what another process has seen, where that is more.
+    pub fn restore(&mut self, saved: ReadHabits) {
+        if saved.first_of_tools.total().written > self.first_of_tools.total().written {
+            self.first_of_tools = saved.first_of_tools;
+        }
+        for (tools, tool_set) in saved.tool_sets {
+            let known = self.tool_sets.get(&tools).map(|known| known.starts.total().written);
+            let has_room = known.is_some() || self.tool_sets.len() < TOOL_SETS_MAX;
+            if has_room && known.is_none_or(|known| tool_set.starts.total().written > known) {
+                self.tool_sets.insert(tools, tool_set);
+            }
+        }
+    }
+
     fn tool_set(&mut self, request: &Reading, now: Moment) -> &mut ToolSet {
         let tools = tools_of(request);
         if !self.tool_sets.contains_key(&tools) && self.tool_sets.len() >= TOOL_SETS_MAX {
@@ -179,7 +195,7 @@ impl Tally {
         if is_over || self.is_empty() {
             self.since = now;
         }
-        self.young.written += 1;
+        self.young.written = self.young.written.saturating_add(1);
     }
 
     fn withdrawn(&mut self) {
@@ -187,11 +203,14 @@ impl Tally {
     }
 
     fn read(&mut self) {
-        self.young.read += 1;
+        self.young.read = self.young.read.saturating_add(1);
     }
 
     fn total(&self) -> Counts {
-        Counts { written: self.young.written + self.old.written, read: self.young.read + self.old.read }
+        Counts {
+            written: self.young.written.saturating_add(self.old.written),
+            read: self.young.read.saturating_add(self.old.read),
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -201,7 +220,7 @@ impl Tally {
     /// Returns true if one more entry is worth writing: what was read so far covers it, or it is one of the first.
     fn pays(&self) -> bool {
         let Counts { written, read } = self.total();
-        written < BETS + u64::from(READ_COVERS) * read
+        written < u64::from(READ_COVERS).saturating_mul(read).saturating_add(BETS)
     }
 }
 
@@ -217,12 +236,16 @@ pub struct Prefixes {
     old: HashMap<PrefixHash, Sightings>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Sightings {
     last: Moment,
     /// Conversations that began with it, each while the life of an entry of the one before lasted.
     streak: u32,
 }
+
+/// Prefixes that may still be there to be read.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SavedPrefixes(Vec<(PrefixHash, Sightings)>);
 
 impl Sightings {
     fn is_live(&self, now: Moment) -> bool {
@@ -260,6 +283,25 @@ impl Prefixes {
         let streak = seen.again(starts, now);
         self.young.insert(prefix, seen);
         (before.is_some(), streak)
+    }
+
+    /// Those that came so lately that an entry of them would still live.
+    pub fn save(&self, now: Moment) -> SavedPrefixes {
+        let live = self.old.iter().chain(&self.young).filter(|(_, seen)| seen.is_live(now));
+        SavedPrefixes(live.map(|(prefix, seen)| (*prefix, *seen)).collect())
+    }
+
+    /// Takes over what another process has seen later.
+    pub fn restore(&mut self, saved: SavedPrefixes) {
+        for (prefix, seen) in saved.0 {
+            if self.get(&prefix).is_none_or(|known| known.last < seen.last) {
+                self.old.remove(&prefix);
+                if self.young.len() >= PREFIXES_MAX {
+                    self.old = std::mem::take(&mut self.young);
+                }
+                self.young.insert(prefix, seen);
+            }
+        }
     }
 
     /// The number of prefixes that are remembered.

@@ -1,6 +1,10 @@
 //! Lessons of a tenant's traffic: which prefixes came before, how many tokens its bytes make, and which breakpoints of
 //! its conversations are read.
 
+mod saved;
+
+pub use saved::SavedLearned;
+
 use std::collections::HashMap;
 
 use super::breakpoints::StaticEnds;
@@ -129,7 +133,7 @@ fn extends(request: &Reading, before: &Reading, layer: Layer, prefix: PrefixHash
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Ratio {
     tokens: f64,
     bytes: f64,

@@ -4,7 +4,13 @@
 //! replaced by the one that continues it. What holds for all of them is their [`Conversation`]. All three are plain
 //! values: [`Recent`](super::recent::Recent) keeps them, and a request works on copies of what it has found there.
 
+mod saved;
+
+pub use saved::{SavedThread, ThreadBytes};
+
 use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use super::arrival::Arrival;
 use super::thread::HeldAnswer;
@@ -73,11 +79,13 @@ pub struct Answer {
 pub struct ConversationId(pub u64);
 
 /// The state that all requests of one conversation share.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Conversation {
     /// None if it starts with the request at hand.
+    #[serde(skip)]
     pub id: Option<ConversationId>,
     /// The spelling, if the model's thinking is bound to it and the conversation was seen from its start.
+    #[serde(skip)]
     choice: Option<Arc<Choice>>,
     /// A string `system` goes out as one text block.
     pub system_is_block: bool,
@@ -98,7 +106,7 @@ pub struct Conversation {
 
 /// The turns of a conversation that came while what the one before wrote was there to be read, and those that came
 /// later.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pauses {
     in_time: u32,
     late: u32,

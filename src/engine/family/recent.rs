@@ -3,6 +3,8 @@
 //! Any number of conversations may open alike: a swarm of agents is sent off with the same words. All of them are
 //! kept while there is room; how many are *looked at* is limited.
 
+mod saved;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;

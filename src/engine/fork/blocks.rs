@@ -29,6 +29,24 @@ impl Blocks {
         self.list.len()
     }
 
+    /// Returns the bytes, and each block with where a marker goes in it.
+    pub fn save(&self) -> (&[u8], Vec<(Span, Option<usize>)>) {
+        (&self.bytes[..], self.list.iter().map(|laid| (laid.span.clone(), laid.room)).collect())
+    }
+
+    /// Restores blocks that were saved; none if they do not fit their bytes.
+    pub fn restore(bytes: Bytes, list: Vec<(Span, Option<usize>)>) -> Option<Blocks> {
+        let mut end = 0;
+        let is_next = |(span, room): &(Span, Option<usize>)| {
+            let follows = span.start >= end && span.start <= span.end && span.end <= bytes.len();
+            end = span.end;
+            follows && room.is_none_or(|room| span.contains(&room))
+        };
+        let is_sound = list.iter().all(is_next);
+        let list = list.into_iter().map(|(span, room)| LaidBlock { span, room });
+        is_sound.then(|| Blocks { bytes, list: list.collect() })
+    }
+
     /// Returns the memory that this takes.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.len() + self.list.len() * size_of::<LaidBlock>()

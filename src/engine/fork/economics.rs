@@ -22,6 +22,8 @@
 //! 4. While nobody knows how long the children of a tool live, all that holds for a life of one turn and of eight times
 //!    as many as expected. Each turn adds the same to every side, so that it holds for all lives between these, too.
 
+use serde::{Deserialize, Deserializer, Serialize};
+
 use super::life::{Costs, Life, TURNS_MAX};
 use super::policy::ForkPolicy;
 use super::sizes::PromptSizes;
@@ -115,7 +117,7 @@ impl OwnWarmth {
 }
 
 /// What was billed to the children of a tool so far, and what they would have cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bills {
     pub billed: f64,
     pub sent: f64,
@@ -123,7 +125,7 @@ pub struct Bills {
 }
 
 /// The predicted cost of the children of a fan-out, and the decision.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
     pub unit: CostUnit,
     pub turns: u32,
@@ -144,18 +146,26 @@ pub struct Forecast {
 }
 
 /// The cost of a fork in parts of what it may cost: above one, it is not made.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// With what was billed so far, of what `fork.max_cost_ratio` allows beside as sent.
+    #[serde(deserialize_with = "any_part")]
     pub sent: f64,
     /// With what was billed so far, of what `fork.context_premium` allows beside aligned.
+    #[serde(deserialize_with = "any_part")]
     pub aligned: f64,
     /// The higher of these over this fan-out and one more like it, without what was billed so far; aligned, from the
     /// cache as it is.
+    #[serde(deserialize_with = "any_part")]
     pub twice: f64,
     /// The highest of these for a life of one turn and of eight times as many as expected; none once it is known how long
     /// such children live.
     pub unknown: Option<f64>,
+}
+
+/// Reads a part of what a fork may cost. One that is beyond all bounds is written as none.
+fn any_part<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 
 impl Limits {

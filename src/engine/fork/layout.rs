@@ -1,5 +1,9 @@
 //! The body of a forked child, from its first turn to its last.
 
+mod saved;
+
+pub use saved::SavedChildPrefix;
+
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;

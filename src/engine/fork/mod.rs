@@ -38,8 +38,8 @@ pub use crate::engine::cache::breakpoints::Breakpoint;
 use crate::engine::words::{Carrier, Origin, Ttl};
 pub use economics::{Bills, ChildHabits, Forecast, Limits, OwnWarmth, PricedCache, weighed};
 pub use eligible::{EligibilityFacts, eligible, is_snapshot, may_be_forked_once_sealed};
-pub use layout::{ChildPrefix, Composed, OwnExtent, Turn, betas};
-pub use parent_prefix::{ParentPrefix, PrefixExtent};
+pub use layout::{ChildPrefix, Composed, OwnExtent, SavedChildPrefix, Turn, betas};
+pub use parent_prefix::{ParentPrefix, PrefixExtent, Sources};
 pub use plan::{
     BoundPrefix, ChildDecision, ChildOutlook, ChildRequest, ChildSources, ComposedChild, FirstTurn,
     ForkRules, NewChild, PreparedChild, compose_later, model_of, prepare_child,

@@ -10,6 +10,7 @@ use super::{parent_prefix, words};
 use crate::engine::family::fanout::Call;
 use crate::engine::request::anatomy::{Form, Message, Piece};
 use crate::engine::request::json;
+use crate::engine::request::meaning::Meaning;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::Refusal;
 
@@ -67,20 +68,21 @@ impl<'r> Opening<'r> {
     /// Returns what is needed to recognise it on a later turn.
     pub fn record(&self) -> Record {
         Record {
-            first: message(self.request, self.first),
-            hoisted: self
-                .hoisted
-                .map(|hoisted| (message(self.request, hoisted), extra(self.request, hoisted))),
+            first: Meaning::from_bytes(message(self.request, self.first)),
+            hoisted: self.hoisted.map(|hoisted| {
+                let members = extra(self.request, hoisted).into_iter().map(Meaning::from_bytes);
+                (Meaning::from_bytes(message(self.request, hoisted)), members.collect())
+            }),
         }
     }
 }
 
 /// Digests of a child's first message, by which it is recognised in another form.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Record {
-    first: Said,
+    first: Meaning,
     /// The system message after it: its content, and its other members.
-    hoisted: Option<(Said, BTreeSet<Said>)>,
+    hoisted: Option<(Meaning, Vec<Meaning>)>,
 }
 
 impl Record {
@@ -90,13 +92,14 @@ impl Record {
         let first = messages
             .first()
             .filter(|first| first.has_role(request.body(), "user") && first.extra.is_empty())?;
-        if message(request, first) != self.first {
+        if message(request, first) != *self.first.as_bytes() {
             return None;
         }
         let Some((content, members)) = &self.hoisted else { return Some(1) };
         let next = messages.get(1).filter(|next| is_system(request, next))?;
-        let known = extra(request, next).is_subset(members);
-        (known && message(request, next) == *content).then_some(2)
+        let is_known = |member: &Said| members.iter().any(|known| known.as_bytes() == member);
+        let known = extra(request, next).iter().all(is_known);
+        (known && message(request, next) == *content.as_bytes()).then_some(2)
     }
 }
 

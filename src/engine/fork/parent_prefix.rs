@@ -1,5 +1,9 @@
 //! The prefix of all children of a fork point: one list of slices, shared by all of them.
 
+mod saved;
+
+pub use saved::{SavedParentPrefix, Sources};
+
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -72,7 +76,7 @@ pub(super) enum ParentMark {
 }
 
 /// How many bytes of the prompt stand where; markers are left out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PrefixExtent {
     /// The parent's prompt: tools, system and messages.
     pub parent: u64,

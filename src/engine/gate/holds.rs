@@ -9,6 +9,8 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::GateSettings;
 use crate::engine::words::Ticket;
 
@@ -40,7 +42,26 @@ struct Learned {
     missed_before: Ticket,
 }
 
+/// Holds that were learned: of each model the milliseconds, and the misses in a row.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SavedHolds(Vec<(String, u64, u32)>);
+
 impl Holds {
+    pub fn save(&self) -> SavedHolds {
+        let learned = self.models.iter();
+        SavedHolds(learned.map(|(model, learned)| (model.clone(), learned.hold_ms, learned.misses)).collect())
+    }
+
+    pub fn restore(&mut self, saved: SavedHolds) {
+        for (model, hold_ms, misses) in saved.0 {
+            if self.models.len() < self.models_max && !self.models.contains_key(&model) {
+                // The leaders of that process are gone.
+                let learned = Learned { hold_ms: hold_ms.min(self.max_ms), misses, missed_before: Ticket(0) };
+                self.models.insert(model, learned);
+            }
+        }
+    }
+
     pub fn new(settings: &GateSettings) -> Holds {
         let mut holds = Holds { first_ms: 0, max_ms: 0, models_max: 0, models: HashMap::new() };
         holds.configure(settings);

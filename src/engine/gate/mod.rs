@@ -53,7 +53,7 @@
 mod queue;
 mod holds;
 
-pub use holds::Lesson;
+pub use holds::{Lesson, SavedHolds};
 pub use queue::Gate;
 
 use super::cache::ledger::EntryWrite;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::holds::{Holds, Lesson};
+use super::holds::{Holds, Lesson, SavedHolds};
 use super::{GateArrival, GateSettings, GateVerdict, GateWait, GateWrite, LetGo};
 use crate::engine::cache::entry::EntryKey;
 use crate::engine::cache::ledger::{CacheLedger, EntryWrite, Prediction};
@@ -64,6 +64,16 @@ impl Gate {
     pub fn new(settings: GateSettings) -> Gate {
         let holds = Holds::new(&settings);
         Gate { settings, waiting: BTreeMap::new(), gone: BTreeMap::new(), holds }
+    }
+
+    /// The holds that were learned, to be kept beyond this process.
+    pub fn save_holds(&self) -> SavedHolds {
+        self.holds.save()
+    }
+
+    /// Takes over the holds of models that have taught none here.
+    pub fn restore_holds(&mut self, saved: SavedHolds) {
+        self.holds.restore(saved);
     }
 
     pub fn settings(&self) -> &GateSettings {

@@ -35,7 +35,7 @@ pub struct Sender {
 }
 
 /// The session that a request names. Several headers can name one: a gateway's, and the client's behind it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Session {
     /// The digest of the strongest name, which is shown.
     pub shown: IdDigest,

@@ -23,16 +23,18 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use memchr::memmem;
+use serde::{Deserialize, Serialize};
 
 use super::anatomy::{Anatomy, Form, Message, Piece};
 use super::json::{self, Span, is_key, value_end_noting};
 use super::marker;
 use super::recall::SharedParts;
-use crate::engine::words::{Layer, first};
+use crate::engine::words::{Layer, digits, first};
 
 /// The hash of a prompt up to and including one piece; shown as 16 hex digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PrefixHash([u8; 32]);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PrefixHash(#[serde(with = "digits")] [u8; 32]);
 
 impl Hash for PrefixHash {
     /// Eight bytes of a digest tell keys apart as well as all of them.

@@ -22,6 +22,7 @@ impl TenantState {
         now: Moment,
     ) -> Box<Flight> {
         self.newest = self.newest.max(ticket);
+        self.unsaved.learned();
         let relation = &plan.relation;
         self.fan_outs.note_agent(&relation.who);
         self.fan_outs.returned(&relation.results);

@@ -1,5 +1,9 @@
 //! The children of a tenant: what was decided for each of them, and for whole fan-outs.
 
+mod saved;
+
+pub use saved::{SavedChild, SavedDecision, SavedTurns};
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
@@ -189,12 +193,24 @@ impl SharedPrefixes {
         let known = self.decisions.len();
         self.decisions.retain(|decision| decision.fork != fork.id);
         let is_first = self.decisions.len() == known;
+        let until = now.after(forecast.ttl.ms());
+        self.remember(FanOutDecision { fork: fork.id, forecast, until });
+        is_first
+    }
+
+    fn remember(&mut self, decision: FanOutDecision) {
         if self.decisions.len() >= FAN_OUTS_MAX {
             self.decisions.pop_front();
         }
-        let until = now.after(forecast.ttl.ms());
-        self.decisions.push_back(FanOutDecision { fork: fork.id, forecast, until });
-        is_first
+        self.decisions.push_back(decision);
+    }
+
+    /// Keeps a prefix that was restored for a fork point, unless another is kept.
+    pub fn keep_restored(&mut self, fork: &ForkPoint, restored: &Arc<ParentPrefix>) {
+        if fork.is_sealed() && self.get(fork).is_none() {
+            self.prefixes.retain(|_, prefix| prefix.strong_count() > 0);
+            self.prefixes.insert(fork.id, Arc::downgrade(restored));
+        }
     }
 
     /// No further children of this fork point are forked. Returns true if that is news.

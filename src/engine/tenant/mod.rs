@@ -24,14 +24,14 @@ mod turns;
 mod unsaved;
 
 pub use access::TenantAccess;
-pub use children::{BoundChild, Fate, SharedPrefixes};
+pub use children::{BoundChild, Fate, SavedChild, SavedDecision, SavedTurns, SharedPrefixes};
 pub use flight::{Accepted, FirstPrefix, Flight, FlightPlan, Imagined, ReadRequest};
 pub use progress::{accept, block, first_content};
 pub use read::{ReadMode, View};
 pub use relation::{FirstSeen, Kind, Relation, bound_child, relate, tool_of};
 pub use reread::Reread;
 pub use settle::{Fanout, SettledChild, Settlement, Verdict, abandon, drift, settle};
-pub use unsaved::{Unsaved, Urgency};
+pub use unsaved::{Unsaved, UnsavedThread, Urgency};
 
 use std::collections::{BTreeMap, VecDeque};
 

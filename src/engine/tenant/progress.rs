@@ -133,6 +133,7 @@ fn spelling<T: TenantAccess>(tenant: &T, flight: &Flight) -> Option<Spelling> {
 impl TenantState {
     fn accept(&mut self, mut flight: Box<Flight>, keepsakes: Keepsakes, now: Moment) -> Accepted {
         self.unsaved.spelt(keepsakes.first_spellings);
+        self.unsaved.learned();
         let arrival = &flight.request.arrival;
         let last = arrival.predecessor();
         if let Some(last) = last.filter(|last| last.is_read_by(flight.sent_at)) {
@@ -157,6 +158,11 @@ impl TenantState {
             faded: arrival.faded.as_ref().map(|faded| faded.id),
         };
         let pause = last.map(|last| flight.sent_at.since(last.outcome.sent));
+        let went_on =
+            last.filter(|last| last.outcome.held.is_some()).and_then(|last| last.outcome.answer.as_ref());
+        if let Some(id) = went_on.and_then(|answer| answer.message_id.as_deref()) {
+            self.unsaved.held(id);
+        }
         let recent = self.remember(request, last);
         let child_turn = self.accept_child(&mut flight, now);
         if let Some(conversation) = self.recent.conversation_of(recent) {
@@ -229,6 +235,7 @@ impl TenantState {
         if let Some(outcome) = self.recent.outcome_mut(accepted.recent) {
             outcome.begun = Some(now);
         }
+        self.unsaved.learned();
         let ratio = self.learned.tokens_per_byte(&request.model);
         self.worlds.billed.readable(*ticket, now, ratio);
         // What is warm now is known before those who wait for it look again.

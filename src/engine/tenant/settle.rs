@@ -136,7 +136,10 @@ fn hold<T: TenantAccess>(tenant: &T, accepted: &Accepted, turn: &Turn) {
     let message = (!said.is_empty()).then(|| assistant_message(said).into());
     let is_summary = turn.stop_reason.as_deref() == Some("compaction") && message.is_some();
     let answer = HeldAnswer { message, is_summary };
-    tenant.look(|state| state.recent.hold(accepted.recent, id, answer));
+    tenant.look(|state| {
+        state.recent.hold(accepted.recent, id, answer);
+        state.unsaved.held(id);
+    });
 }
 
 /// Nothing came of a request: it was refused, it failed, or its client left before the answer.
@@ -376,6 +379,7 @@ impl TenantState {
     ) -> Option<Missed> {
         let Flight { request, trace, ticket, prediction, trial, lesson, .. } = &*accepted.flight;
         let (model, least) = (&request.model, facts.minimum_tokens);
+        self.unsaved.learned();
         if !accepted.is_billed {
             self.learned.bill(model, trace.reading(), usage);
         }

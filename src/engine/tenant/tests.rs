@@ -26,7 +26,7 @@ use crate::engine::respell::canonical::{self, News, Order, Table};
 use crate::engine::respell::system_block::SystemForm;
 use crate::engine::words::Mode;
 
-mod transitions;
+pub mod transitions;
 mod answers;
 
 pub const TENANT: TenantId = TenantId([7; 32]);

@@ -2,12 +2,19 @@
 //!
 //! Nothing is noted before a writer is named: a tenant that no store stands behind has nothing to save.
 
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
 use super::TenantState;
+use crate::engine::family::arrival::Predecessor;
 use crate::engine::records::Writer;
 use crate::engine::respell::canonical::FirstSpellings;
 
 /// Bytes of spellings that wait to be taken. Beyond it, all that the tenant knows is written anew.
 const SPELLING_BYTES_MAX: usize = 4 << 20;
+
+/// Threads that wait to be taken; the oldest are forgotten, and their clients asked for the whole after a restart.
+const THREADS_MAX: usize = 256;
 
 /// How soon what has changed should be saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,6 +25,9 @@ pub enum Urgency {
     Soon,
 }
 
+/// A conversation that the server holds, by the id of its last answer; none if it has gone on.
+pub type UnsavedThread = (Arc<str>, Option<Predecessor>);
+
 /// The changes of one tenant that are not saved yet.
 #[derive(Debug, Default)]
 pub struct Unsaved {
@@ -27,6 +37,10 @@ pub struct Unsaved {
     all: bool,
     spellings: Vec<FirstSpellings>,
     spelling_bytes: usize,
+    /// True if requests have taught anything.
+    learned: bool,
+    /// Answers that the server holds, and those that a conversation has gone on from; the newest.
+    threads: VecDeque<Arc<str>>,
 }
 
 impl Unsaved {
@@ -54,9 +68,25 @@ impl Unsaved {
         spellings
     }
 
-    /// Takes whether everything is to be written anew.
-    pub(in crate::engine) fn take_all(&mut self) -> bool {
-        std::mem::take(&mut self.all)
+    /// The server holds this answer, or a conversation has gone on from it.
+    pub(super) fn held(&mut self, message_id: &str) {
+        if self.writer.is_none() || self.threads.iter().any(|known| **known == *message_id) {
+            return;
+        }
+        if self.threads.len() >= THREADS_MAX {
+            self.threads.pop_front();
+        }
+        self.threads.push_back(Arc::from(message_id));
+    }
+
+    /// A request has taught something.
+    pub(super) fn learned(&mut self) {
+        self.learned = self.writer.is_some();
+    }
+
+    /// Takes whether requests have taught anything.
+    pub(in crate::engine) fn take_learned(&mut self) -> bool {
+        std::mem::take(&mut self.learned)
     }
 
     fn forget_spellings(&mut self) {
@@ -65,14 +95,18 @@ impl Unsaved {
     }
 
     fn urgency(&self) -> Option<Urgency> {
-        (self.all || !self.spellings.is_empty()).then_some(Urgency::Soon)
+        if self.all || !self.spellings.is_empty() || !self.threads.is_empty() {
+            return Some(Urgency::Soon);
+        }
+        self.learned.then_some(Urgency::Later)
     }
 }
 
 impl TenantState {
-    /// From now on changes are noted, to be written under this name.
+    /// From now on changes are noted, to be written under this name, which no other process has ever had.
     pub fn save_as(&mut self, writer: Writer) {
         self.unsaved.writer = Some(writer);
+        self.fan_outs.save_as(writer);
     }
 
     /// Everything that is known is to be written anew: what was taken before has not been written.
@@ -82,6 +116,27 @@ impl TenantState {
 
     /// How soon to take what has changed; none if nothing has.
     pub fn has_unsaved(&self) -> Option<Urgency> {
-        self.unsaved.urgency()
+        self.unsaved.writer?;
+        if self.fan_outs.has_unsaved() {
+            return Some(Urgency::Soon);
+        }
+        let later =
+            self.worlds.has_unsaved() || self.fan_outs.has_changed_habits() || self.experiment.has_unsaved();
+        self.unsaved.urgency().max(later.then_some(Urgency::Later))
+    }
+
+    /// Takes the threads that have changed. `all`: every thread.
+    pub(in crate::engine) fn take_threads(&mut self, all: bool) -> Vec<UnsavedThread> {
+        let mut changed: BTreeSet<Arc<str>> = std::mem::take(&mut self.unsaved.threads).into_iter().collect();
+        if all {
+            changed.extend(self.recent.held_ids().cloned());
+        }
+        let last = |id: &str| self.recent.predecessor(self.recent.held(id)?);
+        changed.into_iter().map(|id| (Arc::clone(&id), last(&id))).collect()
+    }
+
+    /// Takes whether everything is to be written anew.
+    pub(in crate::engine) fn take_all(&mut self) -> bool {
+        self.fan_outs.take_overflow() | std::mem::take(&mut self.unsaved.all)
     }
 }

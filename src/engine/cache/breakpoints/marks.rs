@@ -14,7 +14,7 @@ use crate::engine::words::{Carrier, Origin, Skip, Ttl};
 pub const BREAKPOINTS_MAX: usize = 4;
 
 /// A place where the forwarded request asks for a cache entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Breakpoint {
     /// Index into [`Anatomy::pieces`].
     pub piece: usize,

@@ -25,20 +25,23 @@
 mod parameters;
 mod probes;
 
-pub use parameters::{BetaChange, Parameters};
+pub use parameters::{BetaChange, Parameters, SavedParameters};
 pub use probes::{LOOKBACK_POSITIONS, Probe, Probes, is_position, prefix_bytes};
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
+use serde::{Deserialize, Serialize};
+
 use parameters::ParameterValues;
 
 use crate::engine::request::prefix::Chain;
-use crate::engine::words::{Layer, TenantId, first};
+use crate::engine::words::{Layer, TenantId, digits, first};
 
 /// Names one cache entry; shown as 16 hex digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct EntryKey([u8; 32]);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EntryKey(#[serde(with = "digits")] [u8; 32]);
 
 impl Hash for EntryKey {
     /// Eight bytes of a digest tell keys apart as well as all of them, and a request looks up dozens.
@@ -55,6 +58,11 @@ impl EntryKey {
         let mut key = *scope;
         key.iter_mut().zip(prefix).for_each(|(byte, of_prefix)| *byte ^= of_prefix);
         Some(EntryKey(key))
+    }
+
+    /// The part of a ledger that it is saved with.
+    pub fn part(&self) -> u32 {
+        u32::from(self.0[0] >> 2)
     }
 
     /// A key of its own for each number.

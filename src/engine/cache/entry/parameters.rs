@@ -1,11 +1,13 @@
 //! The parameters that cache entries depend on, besides the blocks.
 
+use serde::{Deserialize, Serialize};
+
 use super::Scope;
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::identify::{each_beta, has_effect};
 use crate::engine::request::json;
 use crate::engine::request::meaning::Meaning;
-use crate::engine::words::{Layer, Parameter, TenantId, first};
+use crate::engine::words::{Layer, Parameter, TenantId, digits, first};
 
 /// A value is compared by meaning if its bytes times its depth stay below this, else by its bytes: reading a
 /// meaning walks a value once per level, and no real parameter is nested so deep.
@@ -35,7 +37,7 @@ const MEMBERS: [(&str, Parameter); 6] = [
 ];
 
 /// The digest of a value; none for one that is absent or `null`.
-type Digest = Option<[u8; 32]>;
+type Digest = Option<Meaning>;
 
 /// The cache-affecting parameters of one request, and the scope of its entries, which depends on nothing else.
 #[derive(Clone, Debug)]
@@ -45,8 +47,12 @@ pub struct Parameters {
     scope: Scope,
 }
 
+/// The parameters, as they are kept beyond this process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SavedParameters(ParameterValues);
+
 /// The parameters themselves, as digests.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ParameterValues {
     members: [Digest; MEMBERS.len()],
     betas: Betas,
@@ -54,16 +60,24 @@ pub(super) struct ParameterValues {
 }
 
 /// A set of betas.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Betas {
     digest: Digest,
-    /// A number for each of them, sorted; empty if there are too many.
+    /// A number for each of them, sorted; empty if there are too many, or if only the digest was kept.
+    #[serde(skip)]
     each: Box<[u64]>,
 }
 
+impl PartialEq for Betas {
+    fn eq(&self, other: &Betas) -> bool {
+        self.digest == other.digest
+    }
+}
+
 /// The betas that one of two requests has and the other lacks, as a digest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct BetaChange([u8; 32]);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct BetaChange(#[serde(with = "digits")] [u8; 32]);
 
 impl Parameters {
     /// `betas` are values of the `anthropic-beta` header, each one or a list. Their order does not count, and neither do
@@ -95,6 +109,15 @@ impl Parameters {
     fn of(tenant: TenantId, values: ParameterValues) -> Parameters {
         let scope = Scope::of(&tenant, &values);
         Parameters { tenant, values, scope }
+    }
+
+    pub fn save(&self) -> SavedParameters {
+        SavedParameters(self.values.clone())
+    }
+
+    /// The parameters that another process has saved.
+    pub fn restored(tenant: TenantId, saved: SavedParameters) -> Parameters {
+        Parameters::of(tenant, saved.0)
     }
 
     /// The scope of the entries of a request with these parameters.
@@ -151,7 +174,7 @@ impl ParameterValues {
     pub(super) fn push(&self, out: &mut Vec<u8>, layer: Layer) {
         let mut digest = |value: &Digest| {
             out.push(u8::from(value.is_some()));
-            out.extend_from_slice(&value.unwrap_or_default());
+            out.extend_from_slice(value.as_ref().map_or(&[0; 32], Meaning::as_bytes));
         };
         for ((_, parameter), value) in MEMBERS.iter().zip(&self.members) {
             if parameter.layer() <= layer {
@@ -177,7 +200,7 @@ fn digest(body: &[u8], anatomy: &Anatomy, name: &str) -> Digest {
     }
     let is_affordable = value.len().saturating_mul(json::depth(value)) <= VALUE_WORK_MAX;
     let meaning = if is_affordable { Meaning::of(value) } else { None };
-    Some(meaning.map_or_else(|| *blake3::hash(value).as_bytes(), |meaning| *meaning.as_bytes()))
+    Some(meaning.unwrap_or_else(|| Meaning::from_bytes(*blake3::hash(value).as_bytes())))
 }
 
 impl Betas {
@@ -185,7 +208,8 @@ impl Betas {
         let mut betas: Vec<&str> = betas.flat_map(each_beta).filter(|beta| has_effect(beta)).collect();
         betas.sort_unstable();
         betas.dedup();
-        let digest = (!betas.is_empty()).then(|| *blake3::hash(betas.join(",").as_bytes()).as_bytes());
+        let digest = (!betas.is_empty())
+            .then(|| Meaning::from_bytes(*blake3::hash(betas.join(",").as_bytes()).as_bytes()));
         let number = |beta: &&str| u64::from_be_bytes(first(blake3::hash(beta.as_bytes()).as_bytes()));
         let is_short = betas.len() <= BETAS_MAX;
         let mut each: Vec<u64> = if is_short { betas.iter().map(number).collect() } else { Vec::new() };

@@ -18,7 +18,9 @@
 mod elsewhere;
 mod in_flight;
 mod other_worlds;
+mod saved;
 mod state;
+mod tokens;
 mod trial;
 
 use std::collections::{BTreeMap, HashMap};
@@ -30,7 +32,9 @@ use state::EntryState;
 
 pub use in_flight::LedgerBill;
 pub use other_worlds::Reach;
+pub use saved::{PARTS, Parts, SavedEntry};
 pub use state::Writer;
+pub use tokens::{EntryTokens, TokenSource};
 pub use trial::{BetaTrial, Harmless};
 
 /// Entries per tenant: some hundred conversations with a few entries each, in less than a megabyte.
@@ -39,60 +43,14 @@ pub const LEDGER_ENTRIES_MAX: usize = 4_096;
 pub const IN_FLIGHT_MAX: usize = 4_096;
 /// Less room than this is not worth giving back.
 const SPARE_ENTRIES: usize = 64;
-/// How far an estimate by billed bytes may be off: code, prose and JSON have different bytes to a token.
-const ESTIMATE_SLACK: f64 = 1.0 / 3.0;
-/// How far a guess may be off before anything was billed: an image has hundreds of bytes to a token.
-const GUESS_SLACK: f64 = 0.9;
-
 #[derive(Clone, Debug, Default)]
 pub struct CacheLedger {
     entries: HashMap<EntryKey, EntryState>,
     flights: BTreeMap<Ticket, InFlight>,
     /// When an entry that still lived was last dropped for want of room.
     forgot_at: Option<Moment>,
-}
-
-/// Tokens of the prompt up to an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EntryTokens {
-    pub count: u64,
-    pub source: TokenSource,
-}
-
-/// Where a count comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenSource {
-    /// The upstream billed just this prefix.
-    Billed,
-    /// Scaled by bytes from what the upstream billed.
-    Estimated,
-    /// Nothing was billed yet.
-    Guessed,
-}
-
-impl EntryTokens {
-    fn billed(count: u64) -> EntryTokens {
-        EntryTokens { count, source: TokenSource::Billed }
-    }
-
-    fn estimated(count: f64) -> EntryTokens {
-        EntryTokens { count: count as u64, source: TokenSource::Estimated }
-    }
-
-    fn guessed(count: f64) -> EntryTokens {
-        EntryTokens { count: count as u64, source: TokenSource::Guessed }
-    }
-
-    /// The fewest and the most that a read of this entry can be billed as.
-    fn bounds(self) -> (u64, u64) {
-        let slack = match self.source {
-            TokenSource::Billed => 0.0,
-            TokenSource::Estimated => ESTIMATE_SLACK,
-            TokenSource::Guessed => GUESS_SLACK,
-        };
-        let slack = (self.count as f64 * slack) as u64;
-        (self.count.saturating_sub(slack).max(1), self.count.saturating_add(slack))
-    }
+    /// Where warm entries have changed since they were saved.
+    changed: Parts,
 }
 
 /// The entries that a request would find if it were sent now.
@@ -355,6 +313,7 @@ impl CacheLedger {
                 best = *known;
             }
         }
+        self.changed.add(&write.key);
         let merged = EntryState::Warm { ttl, from: first, until: end, tokens: best };
         if merged.is_live(now) {
             self.make_room(now);
@@ -369,6 +328,7 @@ impl CacheLedger {
         let Some(EntryState::Warm { ttl, until, tokens, .. }) = self.entries.get_mut(key) else { return };
         // An entry that ended before the request started was not read.
         if *until > sent {
+            self.changed.add(key);
             *until = (*until).max(sent.after(ttl.ms()));
             *tokens = billed.unwrap_or(*tokens);
         }
@@ -377,7 +337,7 @@ impl CacheLedger {
     /// The upstream has no such entry. If another request is writing it, that one will tell.
     fn forget(&mut self, key: &EntryKey, ticket: Ticket) {
         match self.entries.get(key) {
-            Some(EntryState::Warm { .. }) => drop(self.entries.remove(key)),
+            Some(EntryState::Warm { .. }) => self.lost(key),
             _ => self.give_up(key, ticket),
         }
     }

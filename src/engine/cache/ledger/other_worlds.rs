@@ -46,6 +46,7 @@ impl CacheLedger {
         let tokens = EntryTokens::estimated(tokens as f64);
         self.make_room(at);
         let until = until.max(at.after(ttl.ms()));
+        self.changed.add(&write.key);
         self.entries.insert(write.key, EntryState::Warm { ttl, from, until, tokens });
     }
 
@@ -57,12 +58,14 @@ impl CacheLedger {
     /// An entry can be read at this moment, at the latest.
     pub fn readable_by(&mut self, key: &EntryKey, at: Moment) {
         if let Some(EntryState::Warm { from, .. }) = self.entries.get_mut(key) {
+            self.changed.add(key);
             *from = (*from).min(at);
         }
     }
 
     /// The upstream has lost an entry before its time.
     pub fn lost(&mut self, key: &EntryKey) {
+        self.changed.add(key);
         self.entries.remove(key);
     }
 

@@ -41,7 +41,7 @@ impl BetaTrial {
         let read = other.read.filter(|read| own.underway.is_empty() && read.bytes > static_bytes)?;
         let statics = read.tokens.count as f64 * static_bytes as f64 / read.bytes as f64;
         // Tools are JSON and messages are prose: by bytes alone their tokens are known within a third.
-        let statics = (statics * (1.0 + super::ESTIMATE_SLACK)) as u64;
+        let statics = (statics * (1.0 + super::tokens::ESTIMATE_SLACK)) as u64;
         let (least, most) = (other.tokens_min(), statics.max(own.tokens_max()));
         (least > most).then_some(BetaTrial { change, least, most })
     }
@@ -57,12 +57,21 @@ impl BetaTrial {
 }
 
 /// Differences that were shown not to count, by model; the newest.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Harmless(VecDeque<(String, BetaChange)>);
 
 impl Harmless {
     pub fn knows(&self, model: &str, change: BetaChange) -> bool {
         self.0.iter().any(|(of, known)| of == model && *known == change)
+    }
+
+    /// Takes over what another process has learned.
+    pub fn restore(&mut self, saved: Harmless) {
+        for (model, change) in saved.0 {
+            if self.0.len() < HARMLESS_MAX && !self.knows(&model, change) {
+                self.0.push_front((model, change));
+            }
+        }
     }
 
     /// A bill has shown whether a difference is harmless.

@@ -14,6 +14,7 @@
 
 mod pace;
 mod prompt;
+mod saved;
 mod tokens;
 
 use std::sync::Arc;
@@ -26,7 +27,8 @@ use pace::{Begun, FirstContent, Paces};
 use tokens::{Counts, PromptTokens};
 
 pub use prompt::{Position, Sizes, WorldPrompt};
-pub use tokens::{Segment, TokenWeights, Weights};
+pub use saved::{SavedPart, SavedWorlds};
+pub use tokens::{ModelWeights, Segment, TokenWeights, Weights};
 
 /// A read whose end is looked for by size is found if it is off by no more than this part of it.
 const PLACE_SLACK: f64 = 0.03;

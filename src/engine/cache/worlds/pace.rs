@@ -7,6 +7,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::words::Moment;
 
 /// Milliseconds to a token until a pair has shown it.
@@ -24,7 +26,7 @@ const DIFFERENCE_MIN: f64 = 2_000.0;
 const HELD_MS_MIN: u64 = 20;
 
 /// An answer that has begun.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Begun {
     pub came_at: Moment,
     pub sent_at: Moment,
@@ -54,16 +56,27 @@ impl Begun {
 }
 
 /// The paces of one tenant's models.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Paces(HashMap<String, Pace>);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Pace {
     pairs: VecDeque<f64>,
     recent: VecDeque<Begun>,
 }
 
 impl Paces {
+    /// Takes over the paces of models that have shown none here.
+    pub fn restore(&mut self, saved: Paces) {
+        for (model, mut pace) in saved.0 {
+            if self.0.len() < MODELS_MAX && !self.0.contains_key(&model) {
+                pace.pairs.truncate(PAIRS_MAX);
+                pace.recent.truncate(RECENT_MAX);
+                self.0.insert(model, pace);
+            }
+        }
+    }
+
     /// An answer has begun. Returns how long it would have taken to, had more or less been read.
     pub fn begun(&mut self, model: &str, begun: Begun) -> FirstContent {
         if !self.0.contains_key(model) && self.0.len() >= MODELS_MAX {

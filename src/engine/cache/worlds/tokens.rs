@@ -2,8 +2,11 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::prompt::{Sizes, WorldPrompt};
 use crate::engine::cache::entry::EntryKey;
+use crate::engine::cache::ledger::Parts;
 
 /// Models whose weights are kept.
 const MODELS_MAX: usize = 64;
@@ -17,7 +20,7 @@ const TOKENS_MAX: f64 = 1e8;
 const COUNTS_MAX: usize = 4_096;
 
 /// Tokens to a byte of each kind of block, for one model.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Weights([f64; 4]);
 
 impl Default for Weights {
@@ -57,16 +60,52 @@ impl TokenWeights {
         let fit = self.models.entry(model.to_owned()).or_default();
         segments.iter().for_each(|segment| fit.add(segment));
         fit.solve();
+        fit.is_changed = true;
+    }
+
+    /// Takes the weights that have changed.
+    pub fn take_changed(&mut self) -> Vec<ModelWeights> {
+        let changed = self.models.iter_mut().filter(|(_, fit)| std::mem::take(&mut fit.is_changed));
+        changed.map(|(model, fit)| ModelWeights { model: model.clone(), fit: fit.clone() }).collect()
+    }
+
+    /// Takes over weights that more tokens have taught than those here.
+    pub fn restore(&mut self, saved: ModelWeights) {
+        let ModelWeights { model, mut fit } = saved;
+        let is_more = self.models.get(&model).is_none_or(|known| known.tokens < fit.tokens);
+        let has_room = self.models.contains_key(&model) || self.models.len() < MODELS_MAX;
+        if is_more && has_room {
+            // Weights are what the sums say, whatever was written.
+            (fit.weights, fit.is_changed) = (Weights::default(), false);
+            fit.solve();
+            self.models.insert(model, fit);
+        }
+    }
+}
+
+/// The weights of one model, as they are kept beyond this process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ModelWeights {
+    model: String,
+    fit: Fit,
+}
+
+impl ModelWeights {
+    pub fn model(&self) -> &str {
+        &self.model
     }
 }
 
 /// Least squares of relative errors.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Fit {
     tokens: f64,
     sums: [f64; 4],
     products: [[f64; 4]; 4],
     weights: Weights,
+    /// True if it was not saved since.
+    #[serde(skip)]
+    is_changed: bool,
 }
 
 impl Fit {
@@ -128,6 +167,8 @@ fn eliminate(mut rows: [[f64; 5]; 4]) -> [f64; 4] {
 pub struct Counts {
     young: HashMap<EntryKey, u64>,
     old: HashMap<EntryKey, u64>,
+    /// Where counts have changed since they were saved.
+    changed: Parts,
 }
 
 impl Counts {
@@ -135,7 +176,31 @@ impl Counts {
         if self.young.len() >= COUNTS_MAX {
             self.old = std::mem::take(&mut self.young);
         }
+        self.changed.add(&key);
         self.young.insert(key, tokens);
+    }
+
+    /// Every count, the older ones first.
+    pub fn iter(&self) -> impl Iterator<Item = (EntryKey, u64)> {
+        self.old.iter().chain(&self.young).map(|(key, count)| (*key, *count))
+    }
+
+    /// Takes over a count, unless it is known here.
+    pub fn restore(&mut self, key: EntryKey, tokens: u64) {
+        if self.get(&key).is_none() {
+            let changed = self.changed;
+            self.insert(key, tokens);
+            self.changed = changed;
+        }
+    }
+
+    pub fn changed(&self) -> Parts {
+        self.changed
+    }
+
+    /// Takes where counts have changed.
+    pub fn take_changed(&mut self) -> Parts {
+        std::mem::take(&mut self.changed)
     }
 
     fn get(&self, key: &EntryKey) -> Option<u64> {

@@ -1,5 +1,7 @@
 //! The decision for a child, found again on each of its later turns.
 
+mod saved;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -9,6 +11,7 @@ use super::marks::{ChildMarks, StartMeaning, Toolset, UnreadMark};
 use super::point::ForkPoint;
 use super::rules::{Rules, Who};
 use super::shape;
+use crate::engine::records::Writer;
 use crate::engine::request::prefix::PrefixHash;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::{IdDigest, Moment};
@@ -36,6 +39,14 @@ impl Life {
 /// The name of a binding while it lives; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Binding(u64);
+
+/// The name of a child in every process that knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChildName {
+    /// The process that has bound it.
+    pub writer: Writer,
+    pub number: u64,
+}
 
 /// A child as it is bound.
 #[derive(Debug)]
@@ -65,11 +76,15 @@ pub struct Bindings<B> {
     starts: HashMap<StartMeaning, Vec<Binding>>,
     /// Those whose agent has an id.
     agents: HashMap<IdDigest, Vec<Binding>>,
+    names: HashMap<ChildName, Binding>,
     next: u64,
 }
 
 #[derive(Debug)]
 struct Slot<B> {
+    name: ChildName,
+    /// When its prefix was taken to be written last.
+    written: Option<Moment>,
     value: B,
     who: Who,
     tools: Toolset,
@@ -108,6 +123,7 @@ impl<B> Bindings<B> {
             toolsets: HashMap::new(),
             starts: HashMap::new(),
             agents: HashMap::new(),
+            names: HashMap::new(),
             next: 0,
         }
     }
@@ -135,9 +151,27 @@ impl<B> Bindings<B> {
     }
 
     /// Binds a conversation from its first request on.
-    pub(super) fn bind(&mut self, child: Bindable<B>, now: Moment, holdings: &mut Holdings) -> Binding {
+    pub(super) fn bind(
+        &mut self,
+        child: Bindable<B>,
+        now: Moment,
+        writer: Writer,
+        holdings: &mut Holdings,
+    ) -> Binding {
+        let name = ChildName { writer, number: self.next + 1 };
+        self.bind_as(name, child, now, holdings)
+    }
+
+    fn bind_as(
+        &mut self,
+        name: ChildName,
+        child: Bindable<B>,
+        now: Moment,
+        holdings: &mut Holdings,
+    ) -> Binding {
         self.next += 1;
         let binding = Binding(self.next);
+        self.names.insert(name, binding);
         let Bindable { tools, who, value, bytes, point } = child;
         // Both mean the same, but one meaning for each spelling is kept.
         let known = self.toolsets.entry(tools.spelt).or_insert(KnownTools { tools, children: 0 });
@@ -153,7 +187,8 @@ impl<B> Bindings<B> {
             holdings.hold(point);
         }
         let (calls, start, rests) = (VecDeque::new(), None, false);
-        let slot = Slot { value, who, tools, used: now, calls, start, point, rests, bytes };
+        let slot =
+            Slot { name, written: None, value, who, tools, used: now, calls, start, point, rests, bytes };
         self.slots.insert(binding, slot);
         self.make_room(now, holdings);
         binding
@@ -293,6 +328,7 @@ impl<B> Bindings<B> {
 
     pub(super) fn forget(&mut self, binding: Binding, holdings: &mut Holdings) {
         let Some(slot) = self.slots.remove(&binding) else { return };
+        self.names.remove(&slot.name);
         holdings.shrink(slot.bytes);
         if let Some(point) = &slot.point {
             holdings.release(point);

@@ -13,7 +13,7 @@ use crate::engine::words::Spawning;
 const DIRECTIVES_MAX: usize = 16;
 
 /// Longer than any id or tool name.
-const NAME_BYTES_MAX: usize = 256;
+pub(super) const NAME_BYTES_MAX: usize = 256;
 
 /// A client `tool_use` block of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]

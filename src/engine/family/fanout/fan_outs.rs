@@ -13,6 +13,7 @@ use super::marks::{ChildMarks, StartMeaning, UnreadMark};
 use super::point::{Draft, EndedDraft, FinishedTurn, ForkId, ForkPoint};
 use super::recognise::{Child, Newcomer, Recognised};
 use super::rules::{Rules, Who};
+use super::saved::ChangedFanOuts;
 use super::snapshots::Snapshots;
 use super::sought::{Sought, UnreadPart};
 use crate::engine::words::{BodyDigest, FanOutDropped, Moment, TenantId, WhyPlain};
@@ -25,6 +26,7 @@ pub struct FanOuts<B> {
     pub(super) snapshots: Snapshots,
     pub(super) children: Bindings<B>,
     pub(super) holdings: Holdings,
+    pub(super) changed: ChangedFanOuts,
 }
 
 impl<B> FanOuts<B> {
@@ -34,6 +36,7 @@ impl<B> FanOuts<B> {
             children: Bindings::new(Life::of(&rules)),
             holdings: Holdings::new(rules.bytes),
             points: Forks::new(tenant, rules),
+            changed: ChangedFanOuts::default(),
         }
     }
 
@@ -71,13 +74,19 @@ impl<B> FanOuts<B> {
         draft: &mut Draft,
         now: Moment,
     ) -> Result<ForkId, FanOutDropped> {
-        self.points.pending(message_id, draft, now, &mut self.holdings)
+        let known = self.points.pending(message_id, draft, now, &mut self.holdings);
+        draft.pending().into_iter().for_each(|id| self.changed.point(id));
+        known
     }
 
     /// Seals the fork point of an answer that has ended, or forgets it and says why. Every draft ends here, whether it
     /// was pending or not.
     pub fn seal(&mut self, ended: EndedDraft, now: Moment) -> Result<Arc<ForkPoint>, FanOutDropped> {
-        self.points.seal(ended, now, &mut self.holdings)
+        let pending = ended.draft.pending;
+        let sealed = self.points.seal(ended, now, &mut self.holdings);
+        let id = sealed.as_ref().ok().map(|point| point.id).or(pending);
+        id.into_iter().for_each(|id| self.changed.point(id));
+        sealed
     }
 
     /// Keeps the finished turn of a conversation in the place of the one before it, whose message id is `before`.
@@ -106,7 +115,8 @@ impl<B> FanOuts<B> {
 
     /// Notes that the client of a session names its agents, if this request shows it.
     pub fn note_agent(&mut self, who: &Who) {
-        self.points.note_agent(who);
+        let is_news = self.points.note_agent(who);
+        self.changed.habits(is_news);
     }
 
     /// Returns true if another request has started from the call of a child on its first turn.
@@ -116,17 +126,22 @@ impl<B> FanOuts<B> {
 
     /// A child starts from its call.
     pub fn claim(&mut self, child: &Child, who: &Who, body: BodyDigest) {
+        let learned = self.points.learned.len();
         self.points.claim(child, who, body);
+        self.changed.claims(child.fork.id);
+        self.changed.habits(self.points.learned.len() > learned);
     }
 
     /// The upstream took the request of a child that has started from this call.
     pub fn accepted(&mut self, fork: ForkId, call: usize) {
         self.points.accepted(fork, call);
+        self.changed.claims(fork);
     }
 
     /// A request has brought the results of these calls back.
     pub fn returned<I: AsRef<str>>(&mut self, ids: impl IntoIterator<Item = I>) {
-        self.points.returned(ids);
+        let changed = self.points.returned(ids);
+        changed.into_iter().for_each(|id| self.changed.claims(id));
     }
 
     /// Returns the turn that a request names as its parent; vetoes hold as for any other child.
@@ -149,31 +164,38 @@ impl<B> FanOuts<B> {
 
     /// Binds a conversation from its first request on.
     pub fn bind(&mut self, child: Bindable<B>, now: Moment) -> Binding {
-        self.children.bind(child, now, &mut self.holdings)
+        let binding = self.children.bind(child, now, self.changed.writer(), &mut self.holdings);
+        self.changed.child(self.children.name(binding), true);
+        binding
     }
 
     /// Returns the decision for a child, as long as it is bound.
     pub fn child_mut(&mut self, binding: Binding) -> Option<&mut B> {
+        self.changed.child(self.children.name(binding), false);
         self.children.get_mut(binding)
     }
 
     /// Forgets a child whose first request came to nothing: its next attempt is bound anew.
     pub fn release(&mut self, binding: Binding) {
+        self.changed.child(self.children.name(binding), false);
         self.children.forget(binding, &mut self.holdings);
     }
 
     /// Remembers a call that streamed to this child.
     pub fn called(&mut self, binding: Binding, id: &str) {
+        self.changed.child(self.children.name(binding), false);
         self.children.called(binding, id, &mut self.holdings);
     }
 
     /// From now on this child is known by this start; to be called where it [is needed](Bindings::needs_start).
     pub fn answered(&mut self, binding: Binding, start: Option<StartMeaning>) {
+        self.changed.child(self.children.name(binding), false);
         self.children.answered(binding, start);
     }
 
     /// A turn of this child begins, or has ended for this reason.
     pub fn rest(&mut self, binding: Binding, stop_reason: Option<&str>) {
+        self.changed.child(self.children.name(binding), false);
         self.children.rest(binding, stop_reason);
     }
 

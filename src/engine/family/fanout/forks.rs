@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::directive::Call;
+use serde::{Deserialize, Serialize};
+
+use super::directive::{Call, NAME_BYTES_MAX};
 use super::holdings::Holdings;
 use super::leaves::Leaves;
 use super::point::{Draft, EndedDraft, ForkId, ForkPoint};
@@ -50,8 +52,8 @@ pub(super) struct Slot {
 }
 
 /// The request that has started from a call.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Claim {
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Claim {
     pub body: BodyDigest,
     pub agent: Option<IdDigest>,
     /// True once the upstream took it: its client has no reason to send it again.
@@ -196,34 +198,61 @@ impl Forks {
         claim.into_iter().for_each(|claim| claim.is_accepted = true);
     }
 
-    /// The results of these calls came back.
-    pub(super) fn returned<I: AsRef<str>>(&mut self, ids: impl IntoIterator<Item = I>) {
+    /// The results of these calls came back. Returns the fork points that they belong to.
+    pub(super) fn returned<I: AsRef<str>>(&mut self, ids: impl IntoIterator<Item = I>) -> Vec<ForkId> {
+        let mut changed = Vec::new();
         for id in ids {
             let slot = self.calls.get(id.as_ref()).and_then(|fork| self.slots.get_mut(fork));
             if let Some(slot) = slot
                 && let Some(call) = slot.point.call(id.as_ref())
             {
                 slot.returned.insert(call);
+                changed.push(slot.point.id);
             }
         }
+        changed
     }
 
-    /// Notes that the client of a session names its agents, if this request shows it.
-    pub(super) fn note_agent(&mut self, who: &Who) {
-        let (Some(session), Some(_)) = (who.session, who.agent) else { return };
+    /// Notes that the client of a session names its agents, if this request shows it. Returns true if that is news.
+    pub(super) fn note_agent(&mut self, who: &Who) -> bool {
+        let (Some(session), Some(_)) = (who.session, who.agent) else { return false };
         if self.names_agents(who) {
-            return;
+            return false;
         }
         self.agent_sessions.push_back(session.hints);
         if self.agent_sessions.len() > AGENT_SESSIONS_MAX {
             self.agent_sessions.pop_front();
         }
+        true
     }
 
     /// Returns true if the client of this session names its agents, so that a request without such a name is no
     /// child's. Older versions of the same client do not.
     pub(super) fn names_agents(&self, who: &Who) -> bool {
         who.session.is_some_and(|session| self.agent_sessions.contains(&session.hints))
+    }
+
+    /// Forgets one, if it is known.
+    pub(super) fn forget(&mut self, id: ForkId, holdings: &mut Holdings) -> bool {
+        self.take(id, holdings).is_some()
+    }
+
+    /// The tools that were learned to start agents, and the sessions that name theirs.
+    pub(super) fn habits(&self) -> (Vec<Arc<str>>, Vec<IdDigest>) {
+        (self.learned.iter().cloned().collect(), self.agent_sessions.iter().copied().collect())
+    }
+
+    pub(super) fn restore_habits(&mut self, tools: Vec<String>, sessions: Vec<IdDigest>) {
+        for tool in tools.into_iter().filter(|tool| tool.len() <= NAME_BYTES_MAX) {
+            if self.learned.len() < LEARNED_MAX {
+                self.learned.insert(tool.into());
+            }
+        }
+        for session in sessions.into_iter().rev() {
+            if !self.agent_sessions.contains(&session) && self.agent_sessions.len() < AGENT_SESSIONS_MAX {
+                self.agent_sessions.push_front(session);
+            }
+        }
     }
 
     fn evict_but(&mut self, keep: Option<ForkId>, holdings: &mut Holdings) -> bool {
@@ -237,10 +266,25 @@ impl Forks {
         self.ages.values().find(goes).copied()
     }
 
-    /// Puts a fork point in the place of what was known of it.
+    /// Puts a fork point in the place of what was known of it, whose tools are judged now.
     fn put(
         &mut self,
         mut point: ForkPoint,
+        since: Moment,
+        holdings: &mut Holdings,
+    ) -> Result<Arc<ForkPoint>, FanOutDropped> {
+        let before = self
+            .slots
+            .get(&point.id)
+            .filter(|old| !old.point.is_sealed() && old.point.parent_number == point.parent_number);
+        self.judge_tools(&mut point, before);
+        self.restore(point, since, holdings)
+    }
+
+    /// Puts a fork point in the place of what was known of it, whose tools were judged before.
+    pub(super) fn restore(
+        &mut self,
+        point: ForkPoint,
         since: Moment,
         holdings: &mut Holdings,
     ) -> Result<Arc<ForkPoint>, FanOutDropped> {
@@ -260,7 +304,6 @@ impl Forks {
         // Only what began as this turn goes on: another one under the same id has other calls.
         let goes_on = |old: &Slot| !old.point.is_sealed() && old.point.parent_number == point.parent_number;
         let same = old.filter(goes_on);
-        self.judge_tools(&mut point, same.as_ref());
         let age = match &same {
             Some(old) if !point.is_sealed() => old.age,
             _ => {

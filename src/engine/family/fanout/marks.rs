@@ -11,17 +11,20 @@
 
 use std::borrow::Cow;
 
+use serde::{Deserialize, Serialize};
+
 use super::shape;
 use crate::engine::request::prefix::PrefixHash;
 use crate::engine::request::recall::Remembered;
-use crate::engine::words::Layer;
+use crate::engine::words::{Layer, digits};
 
 /// Ids of one request that are looked up.
 const LOOKUPS_MAX: usize = 256;
 
 /// A digest of the first user message and the first assistant turn, as they are meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StartMeaning([u8; 32]);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StartMeaning(#[serde(with = "digits")] [u8; 32]);
 
 impl StartMeaning {
     /// The start of the conversation whose request was answered with this assistant message.
@@ -33,9 +36,10 @@ impl StartMeaning {
 }
 
 /// Model and tools of a child: as they were spelt, and as they are meant.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Toolset {
     pub(super) spelt: PrefixHash,
+    #[serde(with = "digits")]
     meant: [u8; 32],
 }
 

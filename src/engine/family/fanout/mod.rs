@@ -28,11 +28,12 @@ mod marks;
 mod bindings;
 mod holdings;
 mod fan_outs;
+mod saved;
 mod summary;
 #[cfg(test)]
 mod tests;
 
-pub use bindings::{Bindable, Binding, Bindings};
+pub use bindings::{Bindable, Binding, Bindings, ChildName};
 pub use directive::{Call, Directive};
 pub use fan_outs::FanOuts;
 pub use forks::Forks;
@@ -40,6 +41,7 @@ pub use marks::{ChildMarks, StartMeaning, Toolset, UnreadMark, find_child};
 pub use point::{Draft, EndedDraft, FinishedTurn, ForkId, ForkPoint, Parent, fans_out};
 pub use recognise::{Child, Explicit, Newcomer, Recognised};
 pub use rules::{Rules, Who};
+pub use saved::{SavedClaims, SavedMarks, SavedPoint, UnsavedChild, UnsavedFanOuts};
 pub use shape::{CHILD_TAG, PLACEHOLDER, is_forked_by_shape, new_results, summary_name};
 pub use snapshots::{LATEST, Snapshots};
 pub use sought::{Sought, UnreadPart, recognise};

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::directive::Call;
 use super::holdings::{HoldingNumber, Holdings};
@@ -17,20 +18,31 @@ use crate::engine::cache::breakpoints::Breakpoint;
 use crate::engine::request::json;
 use crate::engine::request::prefix::PrefixHash;
 use crate::engine::request::recall::Remembered;
-use crate::engine::words::{FanOutDropped, Layer, TenantId, first};
+use crate::engine::words::{FanOutDropped, Layer, TenantId, digits, first};
 
 /// The memory of a call beside its texts: its slots in the maps, and its placeholder in what children stand on.
 const CALL_BYTES: usize = 512;
 
 /// The name of a fork point: a digest of the tenant and the message id, so that a client that names its parent
 /// by message id finds it, and no other tenant's. Shown as 8 hex digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ForkId([u8; 16]);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ForkId(#[serde(with = "digits")] [u8; 16]);
 
 impl ForkId {
     pub fn of(tenant: TenantId, message_id: &str) -> ForkId {
         let key = [&tenant.0[..], message_id.as_bytes()].concat();
         ForkId(first(&blake3::derive_key("forkpoint fork v1", &key)))
+    }
+
+    /// Its name in a store: all of its digits.
+    pub fn name(self) -> String {
+        digits::of(&self.0)
+    }
+
+    /// Reads the name of one.
+    pub fn named(name: &str) -> Option<ForkId> {
+        digits::read(name).map(ForkId)
     }
 }
 
@@ -383,7 +395,7 @@ pub fn fans_out(turn: &Turn, rules: &Rules) -> bool {
 }
 
 /// Lets the blocks be stretches of the message, which ends with them, so that they are kept once.
-fn share(blocks: &mut [Bytes], message: &Bytes) {
+pub(super) fn share(blocks: &mut [Bytes], message: &Bytes) {
     let mut end = message.len().saturating_sub(b"]}".len());
     for block in blocks.iter_mut().rev() {
         let start = end.saturating_sub(block.len());

@@ -1,5 +1,7 @@
 //! The settings of recognition, and who stands on either side of it.
 
+use serde::{Deserialize, Serialize};
+
 use super::glob;
 use crate::engine::request::identify::Session;
 use crate::engine::request::recall::Remembered;
@@ -56,18 +58,18 @@ impl Rules {
 }
 
 /// The hints of a request about its sender, besides its credentials.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Who {
     pub session: Option<Session>,
     /// The digest of `metadata.user_id`.
-    user: Option<[u8; 16]>,
+    user: Option<IdDigest>,
     pub agent: Option<IdDigest>,
 }
 
 impl Who {
     pub fn of(request: &Remembered, session: Option<Session>, agent: Option<IdDigest>) -> Who {
         let user = request.anatomy().user_id(request.body());
-        let user = user.map(|user| first(blake3::hash(user.as_bytes()).as_bytes()));
+        let user = user.map(|user| IdDigest(first(blake3::hash(user.as_bytes()).as_bytes())));
         Who { session, user, agent }
     }
 

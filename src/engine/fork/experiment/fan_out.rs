@@ -15,10 +15,12 @@ const COUNTED_MAX: f64 = 64.0;
 const CHILDREN_MAX: usize = 1_024;
 
 /// A fan-out whose children have not all ended.
-#[derive(Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct RunningFanOut {
     /// The children that it may have, and those that have come and ended.
     expected: u64,
+    /// Bindings are names in one process.
+    #[serde(skip)]
     came: BTreeSet<Binding>,
     ended: u64,
     /// When one of them was last heard of.
@@ -29,7 +31,7 @@ pub struct RunningFanOut {
 }
 
 /// The first turn of a child.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Arrived {
     came_at: Moment,
     begun_at: Moment,
@@ -37,7 +39,7 @@ struct Arrived {
 }
 
 /// What was billed to the forked children of a fan-out, and what they would have cost as sent.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ForkedBills {
     pub unit: CostUnit,
     pub billed: f64,
@@ -96,7 +98,7 @@ impl RunningFanOut {
 }
 
 /// How siblings come; the older count less.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Siblings {
     count: f64,
     together: f64,
@@ -125,7 +127,7 @@ impl Siblings {
 }
 
 /// Fan-outs after a tool's first, and those of them that would have found their prompt warm; the older count less.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Starts {
     warm: f64,
     all: f64,

@@ -11,7 +11,7 @@ const LIVES_MIN: f64 = 4.0;
 /// When so many have ended, the older ones count half.
 const LIVES_MAX: f64 = 64.0;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Life {
     pub arm: Arm,
     pub fork: ForkId,
@@ -68,7 +68,7 @@ impl Life {
 }
 
 /// Sums over the children of a tool; the older count less. Reading again is left out: it is counted by itself.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Lives {
     lives: f64,
     turns: f64,

@@ -18,11 +18,14 @@ mod life;
 mod net;
 mod rereads;
 mod sample;
+mod saved;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use super::economics::{Bills, ChildHabits, Forecast};
 use crate::engine::family::fanout::{Binding, ForkId};
@@ -33,6 +36,7 @@ use life::{Life, Lives};
 use net::SafetyNet;
 pub use rereads::{Rereads, RereadsPerChild};
 use sample::{Baseline, Sample};
+pub use saved::{SavedLife, SavedTool};
 
 /// Tools of one tenant that are told apart; it has a few.
 const TOOLS_MAX: usize = 64;
@@ -102,7 +106,7 @@ struct Open {
     life: Life,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Tool {
     used: Moment,
     /// In the order of [`Arm::ALL`], as are the rereads.
@@ -114,12 +118,18 @@ struct Tool {
     /// In the order of [`CostUnit`].
     bills: [Bills; 2],
     running: BTreeMap<ForkId, RunningFanOut>,
+    #[serde(with = "saved::pairs")]
     declined: HashMap<Option<Refusal>, Declined>,
     net: SafetyNet,
+    /// Turns of its children, those included that another process has seen.
+    turns_seen: u64,
+    /// True if it was not saved since.
+    #[serde(skip)]
+    is_changed: bool,
 }
 
 /// Children that were not forked, for one reason, or only because the mode forks nobody.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Declined {
     pub children: u64,
     /// Dollars that they were predicted to cost forked, aligned and as sent, as far as that is known.
@@ -144,6 +154,7 @@ impl ForkExperiment {
     /// A child of this tool and fan-out is forked.
     pub fn forked(&mut self, tool: &str, fork: ForkId, now: Moment) {
         if let Some(tool) = self.tools.get_mut(tool) {
+            tool.is_changed = true;
             tool.net.forked(fork, now);
         }
     }
@@ -238,7 +249,8 @@ impl ForkExperiment {
                 self.tools.iter().min_by_key(|(_, tool)| tool.used).map(|(name, _)| Arc::clone(name));
             oldest.map(|oldest| self.tools.remove(&oldest));
         }
-        self.tools.entry(Arc::clone(&name)).or_default().used = now;
+        let tool = self.tools.entry(Arc::clone(&name)).or_default();
+        (tool.used, tool.is_changed) = (now, true);
         name
     }
 
@@ -254,7 +266,9 @@ impl ForkExperiment {
     }
 
     fn close(&mut self, open: Open, max_cost_ratio: f64, now: Moment) -> Option<(Arc<str>, StandDown)> {
-        let stood_down = self.tools.get_mut(&open.tool)?.lived(&open.life, max_cost_ratio, now)?;
+        let tool = self.tools.get_mut(&open.tool)?;
+        tool.is_changed = true;
+        let stood_down = tool.lived(&open.life, max_cost_ratio, now)?;
         Some((open.tool, stood_down))
     }
 
@@ -270,6 +284,7 @@ impl ForkExperiment {
         }
         for (name, tool) in &mut self.tools {
             let why = tool.judge(max_cost_ratio, now);
+            tool.is_changed |= why.is_some();
             stood_down.extend(why.map(|why| (Arc::clone(name), why)));
         }
         stood_down
@@ -280,6 +295,7 @@ impl Tool {
     /// Takes in a turn of one of its children.
     fn add(&mut self, turn: &Answered<'_>, now: Moment) {
         let arm = turn.arm as usize;
+        self.turns_seen = self.turns_seen.saturating_add(1);
         self.rereads[arm].add(turn.first, turn.reread_tokens);
         if let Some(Measured { unit, billed, sent: Some(sent), aligned: Some(aligned) }) = turn.cost {
             let bills = &mut self.bills[unit as usize];

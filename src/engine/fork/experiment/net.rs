@@ -18,7 +18,7 @@ const DOUBLINGS_MAX: u32 = 7;
 const TRIAL_MS: u64 = 60 * 60 * 1_000;
 
 /// The bills of a tool's forked children beside what they would have cost as sent.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct SafetyNet {
     fan_outs: f64,
     /// In the order of [`CostUnit`](crate::engine::words::CostUnit).
@@ -26,14 +26,14 @@ pub struct SafetyNet {
     stood_down: Option<StoodDown>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Sums {
     billed: f64,
     sent: f64,
 }
 
 /// Forking stands down, or is tried again.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct StoodDown {
     why: StandDown,
     until: Moment,
@@ -99,7 +99,7 @@ impl SafetyNet {
 
     /// Forking stands down, for twice as long as the last time if that was a trial.
     pub fn stand_down(&mut self, why: StandDown, now: Moment) {
-        let times = self.stood_down.map_or(0, |before| before.times + 1).min(DOUBLINGS_MAX);
+        let times = self.stood_down.map_or(0, |before| before.times.saturating_add(1)).min(DOUBLINGS_MAX);
         let until = now.after(STAND_DOWN_MS << times);
         *self = SafetyNet::default();
         self.stood_down = Some(StoodDown { why, until, times, trial: None });

@@ -6,7 +6,7 @@ const CHILDREN_MIN: f64 = 4.0;
 const CHILDREN_MAX: f64 = 64.0;
 
 /// What one arm's children read again: in all, and per child.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Rereads {
     pub tokens: u64,
     pub turns: u64,
@@ -14,7 +14,7 @@ pub struct Rereads {
 }
 
 /// Sums over children; the older count less.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 struct Recent {
     children: f64,
     tokens: f64,

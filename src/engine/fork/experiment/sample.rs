@@ -19,7 +19,7 @@ const EMPTY_SHARE_MAX: f64 = 0.1;
 /// ends is another chance to be wrong.
 const DEVIATIONS: f64 = 3.0;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Sample {
     children: f64,
     empty: f64,

@@ -91,6 +91,11 @@ impl Reading {
         &self.chain
     }
 
+    /// How the upstream was taken to treat the attribution line.
+    pub fn attribution(&self) -> Attribution {
+        self.attribution
+    }
+
     /// How many leading pieces of the other both have in common, as the cache compares them.
     pub fn shared_pieces(&self, other: &Reading) -> usize {
         self.chain.shared(&other.chain)[1]

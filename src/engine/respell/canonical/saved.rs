@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::list;
 use super::respeller::meaning_of;
-use super::table::{Grain, List, NewReadings, NewSpellings, News, SpellingKey, Table};
+use super::table::{Grain, List, NewReadings, NewSpellings, News, SpellingKey, Spellings, Table};
 use crate::engine::request::meaning::Meaning;
 use crate::engine::words::digits;
 
@@ -75,17 +75,18 @@ impl Table {
                 slices.push(std::mem::take(slice));
             }
         };
-        for (key, first) in self.spellings.all_elements() {
-            slice.elements.insert(*key, first.clone());
-            more(&mut slice, first.len());
+        let Spellings { elements, lists, inputs, .. } = &self.spellings;
+        for (key, first) in &elements.slots {
+            slice.elements.insert(*key, first.value.bytes.clone());
+            more(&mut slice, first.value.bytes.len());
         }
-        for (key, list) in self.spellings.all_lists() {
-            slice.lists.insert(*key, Arc::clone(list));
-            more(&mut slice, 128 * list.order.len());
+        for (key, list) in &lists.slots {
+            slice.lists.insert(*key, Arc::clone(&list.value));
+            more(&mut slice, 128 * list.value.order.len());
         }
-        for (id, inputs) in self.spellings.all_inputs() {
-            slice.inputs.insert(id.into(), inputs.to_vec());
-            more(&mut slice, id.len() + inputs.iter().map(Bytes::len).sum::<usize>());
+        for (id, inputs) in &inputs.slots {
+            slice.inputs.insert(id.clone(), inputs.value.clone());
+            more(&mut slice, id.len() + inputs.value.iter().map(Bytes::len).sum::<usize>());
         }
         slices.push(slice);
         slices

@@ -160,8 +160,8 @@ pub(super) struct List {
 
 /// A tool or a system block as first written.
 #[derive(Clone, Debug)]
-struct Element {
-    bytes: Bytes,
+pub(super) struct Element {
+    pub bytes: Bytes,
     /// Of a tool that came in another spelling: it will again.
     tree: Option<Arc<Tree>>,
 }
@@ -215,12 +215,12 @@ impl NewSpellings {
 #[derive(Clone, Debug)]
 pub(super) struct Spellings {
     clock: UseClock,
-    elements: Aged<SpellingKey, Element>,
+    pub elements: Aged<SpellingKey, Element>,
     /// Which tool was the last to be learned under a name, as it is spelt.
     names: Aged<Box<[u8]>, SpellingKey>,
-    lists: Aged<SpellingKey, Arc<List>>,
+    pub lists: Aged<SpellingKey, Arc<List>>,
     /// The inputs of calls as first written, by their ids.
-    inputs: Aged<Box<str>, Vec<Bytes>>,
+    pub inputs: Aged<Box<str>, Vec<Bytes>>,
 }
 
 impl Spellings {
@@ -267,20 +267,6 @@ impl Spellings {
     pub fn inputs(&self, id: &str, used: &mut Vec<UsedSpelling>) -> &[Bytes] {
         let inputs = self.inputs.get(id, &self.clock, || used.push(UsedSpelling::Inputs(id.into())));
         inputs.map_or(&[], Vec::as_slice)
-    }
-
-    /// Every element as first written.
-    pub fn all_elements(&self) -> impl Iterator<Item = (&SpellingKey, &Bytes)> {
-        self.elements.slots.iter().map(|(key, slot)| (key, &slot.value.bytes))
-    }
-
-    pub fn all_lists(&self) -> impl Iterator<Item = (&SpellingKey, &Arc<List>)> {
-        self.lists.slots.iter().map(|(key, slot)| (key, &slot.value))
-    }
-
-    /// The inputs of every call, by its id.
-    pub fn all_inputs(&self) -> impl Iterator<Item = (&str, &[Bytes])> {
-        self.inputs.slots.iter().map(|(id, slot)| (&**id, &slot.value[..]))
     }
 
     /// Returns true if a call with this number of inputs may get another.

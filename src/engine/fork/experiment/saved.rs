@@ -1,0 +1,101 @@
+//! What became of a tenant's children, as it is kept beyond this process: one record for each tool.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::life::Life;
+use super::{ForkExperiment, OPEN_MAX, Open, RUNNING_MAX, TOOLS_MAX, Tool};
+use crate::engine::family::fanout::Binding;
+use crate::engine::words::Moment;
+
+/// Longer than any name of a tool.
+const NAME_BYTES_MAX: usize = 256;
+
+/// What is known of the children of one tool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SavedTool {
+    name: String,
+    tool: Tool,
+}
+
+/// A child that has not ended.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct SavedLife {
+    heard: Moment,
+    life: Life,
+}
+
+impl SavedTool {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl ForkExperiment {
+    /// Returns true if anything has changed.
+    pub fn has_unsaved(&self) -> bool {
+        self.tools.values().any(|tool| tool.is_changed)
+    }
+
+    /// Takes the tools that have changed. `all`: every tool.
+    pub fn take_unsaved(&mut self, all: bool) -> Vec<SavedTool> {
+        let changed = self.tools.iter_mut().filter(|(_, tool)| tool.is_changed || all);
+        changed
+            .map(|(name, tool)| {
+                tool.is_changed = false;
+                SavedTool { name: name.to_string(), tool: tool.clone() }
+            })
+            .collect()
+    }
+
+    /// Takes over what another process knows of a tool, if that has seen more of it.
+    pub fn restore(&mut self, saved: SavedTool) {
+        let SavedTool { name, mut tool } = saved;
+        let is_more = self.tools.get(&*name).is_none_or(|known| known.turns_seen < tool.turns_seen);
+        let has_room = self.tools.contains_key(&*name) || self.tools.len() < TOOLS_MAX;
+        if is_more && has_room && name.len() <= NAME_BYTES_MAX {
+            while tool.running.len() > RUNNING_MAX {
+                tool.running.pop_first();
+            }
+            tool.is_changed = false;
+            self.tools.insert(Arc::from(name), tool);
+        }
+    }
+
+    /// The life of a child so far, if it has not ended.
+    pub fn save_life(&self, child: Binding) -> Option<SavedLife> {
+        self.open.get(&child).map(|open| SavedLife { heard: open.heard, life: open.life })
+    }
+
+    /// Takes over the life of a child that was restored.
+    pub fn restore_life(&mut self, child: Binding, tool: &Arc<str>, saved: SavedLife) {
+        if self.open.len() < OPEN_MAX {
+            self.forget(child);
+            self.keep(child, Open { tool: Arc::clone(tool), heard: saved.heard, life: saved.life });
+        }
+    }
+}
+
+/// Children that were not forked, as a list: a key of JSON is a string.
+pub(super) mod pairs {
+    use std::collections::HashMap;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::engine::fork::experiment::Declined;
+    use crate::engine::words::Refusal;
+
+    pub fn serialize<S: Serializer>(
+        declined: &HashMap<Option<Refusal>, Declined>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(declined)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<HashMap<Option<Refusal>, Declined>, D::Error> {
+        Ok(Vec::deserialize(from)?.into_iter().collect())
+    }
+}
