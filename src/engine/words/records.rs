@@ -28,6 +28,8 @@ shown_enums! {
         Forget = "forget",
         /// A request that went on before the load of its tenant was done.
         Wait = "wait",
+        /// What bills have shown of models, which all tenants share.
+        Weights = "weights",
         /// The right to write an entry before other processes do.
         Lease = "lease",
     }

@@ -56,7 +56,11 @@ impl Calls {
         after: u64,
         bytes_max: usize,
     ) -> Result<Changes, StoreError> {
-        let op = if after == 0 { StoreOp::Load } else { StoreOp::News };
+        let op = match tenant {
+            TenantId::NOBODY => StoreOp::Weights,
+            _ if after == 0 => StoreOp::Load,
+            _ => StoreOp::News,
+        };
         let outcome = |found: &Changes| if found.changes.is_empty() { "miss" } else { "hit" };
         self.call(op, &self.reads, outcome, || Box::pin(self.pages(tenant, after, bytes_max))).await
     }

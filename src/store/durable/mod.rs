@@ -17,6 +17,7 @@ mod link;
 mod load;
 mod queue;
 mod save;
+mod weights;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -78,6 +79,8 @@ pub struct Durable {
     forgetting: Mutex<BTreeSet<TenantId>>,
     /// The name under which this process writes.
     writer: Writer,
+    /// The version up to which the tokens to a byte are known that all tenants share; none before they were read.
+    weights: Mutex<Option<u64>>,
     times: Box<dyn Fn() -> Times + Send + Sync>,
     wait: Duration,
     /// The most bytes of records of one tenant that are read.
@@ -128,6 +131,7 @@ impl Durable {
             loads: DashMap::new(),
             forgetting: Mutex::default(),
             writer: random_writer(),
+            weights: Mutex::default(),
             times,
             wait,
             load_bytes,
@@ -140,6 +144,7 @@ impl Durable {
             tokio::spawn(Arc::clone(self).write(Arc::downgrade(store)));
         }
         tokio::spawn(Arc::clone(self).share(Arc::downgrade(store)));
+        tokio::spawn(Arc::clone(self).share_weights(Arc::downgrade(store)));
     }
 
     pub fn writer(&self) -> Writer {

@@ -58,6 +58,7 @@ impl Durable {
                     let _ = self.save(store, &tenant, link, pace).await;
                 }
             }
+            self.save_weights(store).await;
         };
         tokio::time::timeout(within, all).await.is_ok()
     }
