@@ -174,7 +174,7 @@ impl ParameterValues {
     pub(super) fn push(&self, out: &mut Vec<u8>, layer: Layer) {
         let mut digest = |value: &Digest| {
             out.push(u8::from(value.is_some()));
-            out.extend_from_slice(value.as_ref().map_or(&[0; 32], Meaning::as_bytes));
+            out.extend_from_slice(value.as_ref().map_or(&[0; 32][..], |value| value.as_bytes()));
         };
         for ((_, parameter), value) in MEMBERS.iter().zip(&self.members) {
             if parameter.layer() <= layer {

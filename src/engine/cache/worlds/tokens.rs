@@ -65,8 +65,13 @@ impl TokenWeights {
 
     /// Takes the weights that have changed.
     pub fn take_changed(&mut self) -> Vec<ModelWeights> {
-        let changed = self.models.iter_mut().filter(|(_, fit)| std::mem::take(&mut fit.is_changed));
-        changed.map(|(model, fit)| ModelWeights { model: model.clone(), fit: fit.clone() }).collect()
+        let changed = self.models.iter_mut().filter(|(_, fit)| fit.is_changed);
+        changed
+            .map(|(model, fit)| {
+                fit.is_changed = false;
+                ModelWeights { model: model.clone(), fit: fit.clone() }
+            })
+            .collect()
     }
 
     /// Takes over weights that more tokens have taught than those here.
