@@ -179,7 +179,7 @@ impl ReadChild {
 
 impl ReadTurns {
     /// Takes over what another process knows of a child's turns, if that is more.
-    pub fn restore(self, state: &mut TenantState) -> bool {
+    pub fn restore(self, state: &mut TenantState, now: Moment) -> bool {
         let Some(binding) = state.fan_outs.named_child(self.name) else { return false };
         let Some(bound) = state.fan_outs.restored_child_mut(binding) else { return false };
         let is_first = bound.turns() == 0 && state.unsaved.writer() != Some(self.name.writer);
@@ -189,7 +189,7 @@ impl ReadTurns {
             state.fan_outs.restore_marks(binding, self.marks);
             let tool = state.fan_outs.children().get(binding).map(|bound| Arc::clone(&bound.tool));
             if let (Some(tool), Some(life)) = (tool, self.life) {
-                state.experiment.restore_life(binding, &tool, life);
+                state.experiment.restore_life(binding, &tool, life, now);
             }
         }
         is_more || is_first

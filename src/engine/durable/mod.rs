@@ -171,11 +171,11 @@ pub fn take_unsaved<T: TenantAccess>(tenant: &T, pace: Pace, times: Times) -> Ve
     taken.changes(id, times)
 }
 
-/// Merges what a store has told of a tenant into what is known of it.
+/// Merges what a store has told of a tenant into what is known of it. An answer that came in parts is given as one.
 pub fn restore<T: TenantAccess>(tenant: &T, changes: &[Change], origin: Origin, times: Times) -> Restored {
     let (id, writer, rules) =
         tenant.look(|state| (state.id, state.unsaved.writer(), Arc::clone(state.fan_outs.points().rules())));
-    let own = writer.filter(|_| origin == Origin::Since);
+    let own = if origin == Origin::Since { writer } else { None };
     let mut reader = Reader { tenant, id, own, rules: &rules, times, found: Found::default() };
     let mut restored = Restored::default();
     for change in changes {
@@ -290,7 +290,7 @@ impl Found {
             tenant.look(|state| child.restore(state, now));
         }
         for turns in self.turns {
-            tenant.look(|state| turns.restore(state));
+            tenant.look(|state| turns.restore(state, now));
         }
         self.threads.into_iter().for_each(|thread| thread.restore(tenant));
         for (_, part) in self.parts {

@@ -78,7 +78,7 @@ proptest! {
             let mut body: Value = serde_json::from_slice(&record.body).unwrap();
             mutate(&mut body["data"], &mut path.into_iter(), &with);
             record.body = body.to_string().into();
-            if let Some((blob, byte, with)) = blob.filter(|_| !record.blobs.is_empty()) {
+            if let (Some((blob, byte, with)), false) = (blob, record.blobs.is_empty()) {
                 let blob = blob.index(record.blobs.len());
                 let mut bytes = record.blobs[blob].to_vec();
                 if !bytes.is_empty() {

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::engine::cache::ledger::Prediction;
-use crate::engine::tenant::TenantState;
 use crate::engine::tenant::tests::transitions::find;
 use crate::engine::tenant::tests::{MODEL, parent_body};
+use crate::engine::tenant::{TenantState, abandon};
 use crate::engine::words::CostUnit;
 
 /// Something that happens to a tenant.
@@ -67,8 +67,10 @@ fn live(steps: &[Step]) -> (TestTenant, Vec<Box<Flight>>, Kept, u64) {
             Step::Save(pace) => kept.write(take_unsaved(&tenant, pace, times(now))),
         }
         // What was only looked at comes to nothing.
-        if let Some(looked_at) = flights.last().filter(|_| matches!(step, Step::Plain(_) | Step::Parent)) {
-            crate::engine::tenant::abandon(&tenant, looked_at, Moment(now + 600));
+        if matches!(step, Step::Plain(_) | Step::Parent)
+            && let Some(looked_at) = flights.last()
+        {
+            abandon(&tenant, looked_at, Moment(now + 600));
         }
     }
     kept.write(take_unsaved(&tenant, Pace::Last, times(now)));
@@ -111,7 +113,7 @@ proptest! {
                 prop_assert_eq!((&here.relation.why, here.relation.role()), (&there.relation.why, there.relation.role()));
                 prop_assert!(!here.is_forked() || sent(&here) == sent(&there));
                 for (tenant, flight, at) in [(&tenant, &here, at), (&other, &there, at + APART_MS)] {
-                    crate::engine::tenant::abandon(tenant, flight, Moment(at));
+                    abandon(tenant, flight, Moment(at));
                 }
             }
         }

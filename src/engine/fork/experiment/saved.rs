@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::life::Life;
-use super::{ForkExperiment, OPEN_MAX, Open, RUNNING_MAX, TOOLS_MAX, Tool};
+use super::{ForkExperiment, OPEN_MAX, Open, QUIET_MS, RUNNING_MAX, TOOLS_MAX, Tool};
 use crate::engine::family::fanout::Binding;
 use crate::engine::words::Moment;
 
@@ -69,8 +69,9 @@ impl ForkExperiment {
     }
 
     /// Takes over the life of a child that was restored.
-    pub fn restore_life(&mut self, child: Binding, tool: &Arc<str>, saved: SavedLife) {
-        if self.open.len() < OPEN_MAX {
+    pub fn restore_life(&mut self, child: Binding, tool: &Arc<str>, saved: SavedLife, now: Moment) {
+        // One that was silent for so long has been counted.
+        if self.open.len() < OPEN_MAX && now.since(saved.heard) <= QUIET_MS {
             self.forget(child);
             self.keep(child, Open { tool: Arc::clone(tool), heard: saved.heard, life: saved.life });
         }
