@@ -16,7 +16,7 @@ const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// The first moment of a clock. What was read from a store was long before that, and is a moment too: no record lives
 /// longer than a month.
-const START: Moment = Moment(40 * 24 * 60 * 60 * 1_000);
+pub(super) const START: Moment = Moment(40 * 24 * 60 * 60 * 1_000);
 
 /// Returns a duration in milliseconds, the unit of the engine.
 pub fn millis(time: Duration) -> u64 {

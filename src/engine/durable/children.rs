@@ -27,8 +27,14 @@ struct ChildRecord {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum SavedFate {
-    Forked { point: PointText, prefix: SavedChildPrefix },
+    Forked(Box<SavedForked>),
     Own(Why),
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedForked {
+    point: PointText,
+    prefix: SavedChildPrefix,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -106,7 +112,7 @@ pub fn put(
                 let (text, mut blobs) = PointText::of(point);
                 let (prefix, own) = prefix.save(point);
                 blobs.push(own);
-                (SavedFate::Forked { point: text, prefix }, blobs)
+                (SavedFate::Forked(Box::new(SavedForked { point: text, prefix })), blobs)
             }
         };
         let body = records::write(tenant, &ChildRecord { who: *who, tools: *tools, child, fate }, times)?;
@@ -134,7 +140,8 @@ pub fn read<T: TenantAccess>(
     let ChildRecord { who, tools, child, fate } = records::read(id, &record.body, times)?;
     let fate = match fate {
         SavedFate::Own(why) => ReadFate::Own(why),
-        SavedFate::Forked { point: text, prefix } => {
+        SavedFate::Forked(forked) => {
+            let SavedForked { point: text, prefix } = *forked;
             if text.id() != child.fork() {
                 return None;
             }

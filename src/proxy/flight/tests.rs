@@ -6,13 +6,14 @@ use crate::engine::family::fanout::Rules;
 use crate::engine::gate::GateSettings;
 use crate::engine::tenant::TenantState;
 use crate::engine::tenant::tests::{NEVER, TENANT, plain_body, policy, prepare, read};
-use crate::engine::words::{Mode, Moment, Ticket};
+use crate::engine::words::{Mode, Ticket};
+use crate::proxy::clock::START;
 use crate::store::Limits;
 
 /// A request of this tenant goes out, or waits.
 fn proceeds(home: &Home, question: &str, ticket: u64) -> Next {
-    let request = read(&*home.tenant, &plain_body("Be brief.", &[question]), 0);
-    let prepared = prepare(&*home.tenant, &request, &home.policy, Moment(0));
+    let request = read(&*home.tenant, &plain_body("Be brief.", &[question]), START.0);
+    let prepared = prepare(&*home.tenant, &request, &home.policy, START);
     let facts = Circumstances {
         ticket: Ticket(ticket),
         mode: Mode::Fork,
@@ -21,7 +22,7 @@ fn proceeds(home: &Home, question: &str, ticket: u64) -> Next {
         has_room: true,
         is_last_round: false,
     };
-    home.tenant.look(|state| proceed(request, prepared, state, &home.policy, &facts, Moment(0)))
+    home.tenant.look(|state| proceed(request, prepared, state, &home.policy, &facts, START))
 }
 
 #[tokio::test(start_paused = true)]
@@ -40,6 +41,6 @@ async fn a_request_of_a_forgotten_tenant_makes_a_new_one_known_and_holds_nobody_
     let known = store.known_tenant(&TENANT).unwrap();
     assert!(!Arc::ptr_eq(&known, &home.tenant));
     accepted.first_content(None);
-    let warm = known.look(|state| state.predict(&accepted.accepted().unwrap().flight.trace, Moment(0)));
+    let warm = known.look(|state| state.predict(&accepted.accepted().unwrap().flight.trace, START));
     assert!(warm.read.is_some());
 }

@@ -22,6 +22,7 @@ use crate::engine::tenant::tests::{FORK_MESSAGE, TENANT, policy, small_parent};
 use crate::engine::words::{Endpoint, Moment, Ttl};
 use crate::metrics::Metrics;
 use crate::proxy::Modes;
+use crate::proxy::clock::START;
 use crate::proxy::record::Facts;
 use crate::report::ExchangeSinks;
 use crate::store::{Limits, Store};
@@ -213,7 +214,7 @@ async fn nobody_waits_past_the_deadline() {
     let gate = gate();
     let _stalled = gate.at_once(sibling(&gate, 1));
     advance(Duration::from_millis(300)).await;
-    let late = gate.clone().enter(GateArrival { deadline: Moment(5_000), ..sibling(&gate, 1) }).await;
+    let late = gate.clone().enter(GateArrival { deadline: START.after(5_000), ..sibling(&gate, 1) }).await;
     assert_eq!((late.let_go.outcome, late.held.as_millis()), (GateOutcome::TimedOut, 4_700));
 }
 
@@ -345,11 +346,11 @@ async fn a_child_waits_for_the_seal_or_until_its_time_has_come() {
     let (mut parent, turn) = small_parent(&*gate.tenant, &policy, gate.store.ticket(), now);
     let spawn = |until: u64| {
         let gate = gate.clone();
-        tokio::spawn(async move { awaits_seal(&gate, Moment(until)).await })
+        tokio::spawn(async move { awaits_seal(&gate, START.after(until)).await })
     };
     let [patient, hasty] = [2_000, 300].map(spawn);
     yield_now().await;
-    assert_eq!((gate.store.awaiting_seal(), gate.store.next_due()), (2, Some(Moment(300))));
+    assert_eq!((gate.store.awaiting_seal(), gate.store.next_due()), (2, Some(START.after(300))));
     assert_eq!(hasty.await.unwrap(), (300, 0));
     advance(Duration::from_millis(400)).await;
     assert!(!patient.is_finished());
@@ -365,7 +366,7 @@ async fn a_child_that_leaves_before_the_seal_is_forgotten() {
     let now = gate.clock.now();
     let _parent = small_parent(&*gate.tenant, &policy, gate.store.ticket(), now);
     {
-        let mut leaves = pin!(awaits_seal(&gate, Moment(2_000)));
+        let mut leaves = pin!(awaits_seal(&gate, START.after(2_000)));
         assert!(poll_fn(|cx| Poll::Ready(leaves.as_mut().poll(cx).is_pending())).await);
         assert_eq!((gate.store.awaiting_seal(), gate.waiting()), (1, 1));
     }

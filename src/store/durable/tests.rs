@@ -76,6 +76,10 @@ impl Faulty {
         found.changes.iter().map(|change| change.key().kind).collect()
     }
 
+    async fn version(&self, tenant: TenantId) -> u64 {
+        self.records.changes(tenant, 0).await.unwrap().version
+    }
+
     async fn has_spelling(&self, tenant: TenantId) -> bool {
         self.kinds(tenant).await.contains(&RecordKind::Spelling)
     }
@@ -356,13 +360,16 @@ async fn what_a_store_cannot_forget_now_it_forgets_later_and_nobody_reads_it_unt
 async fn what_one_process_writes_another_hears_and_nobody_hears_himself() {
     let records = Faulty::shared();
     let [one, other] = [Process::start(&records), Process::start(&records)];
-    let (here, there) = (one.meet(TENANT).await, other.meet(TENANT).await);
-    one.is_taught(TENANT).await;
+    let there = other.meet(TENANT).await;
+    let here = one.is_taught(TENANT).await;
     stored(&records, TENANT).await;
     assert!(!is_known(&there));
     assert!(other.store.news(&there).await);
     assert!(is_known(&there));
     assert!(!other.store.news(&there).await, "there is nothing new");
+    let has_counted =
+        || async { here.link().map(|link| link.version()) == Some(records.version(TENANT).await) };
+    until("what it wrote is counted", has_counted).await;
     assert!(!one.store.news(&here).await, "it has written that itself");
     assert!(one.outcomes(StoreOp::News).iter().all(|outcome| *outcome == "miss"));
 }

@@ -167,8 +167,8 @@ impl<'a> Batch<'a> {
 
     /// Nothing is left of a tenant.
     fn leave(&mut self, tenant: &Digest) -> Result<(), Trouble> {
-        let last = self.last_version(tenant)?;
-        self.tables.facts.insert(VERSION, max(last, self.version_of_left()?))?;
+        let version = max(self.last_version(tenant)?, self.version_of_left()?);
+        self.tables.facts.insert(VERSION, version)?;
         self.tables.tenants.remove(tenant)?;
         Ok(())
     }

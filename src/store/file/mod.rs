@@ -20,9 +20,6 @@ mod load;
 mod progress;
 mod writer;
 
-#[cfg(test)]
-mod tests;
-
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -266,3 +263,6 @@ fn proof(
     let context = [&body_context(tenant, key), b"/".as_slice(), group.unwrap_or("-").as_bytes(), b"/", names];
     seal.digest(&context.concat(), body)
 }
+
+#[cfg(test)]
+mod tests;

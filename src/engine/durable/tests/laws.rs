@@ -40,7 +40,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// A tenant that lives through these steps: its requests, its records, and the time at the end.
-fn live(steps: &[Step]) -> (TestTenant, Vec<Box<Flight>>, Kept, u64) {
+fn live(steps: &[Step]) -> (TestTenant, Vec<Flight>, Kept, u64) {
     let (tenant, mut now, mut kept) = (saving(), 1_000, Kept::default());
     let (mut questions, mut flights) = ([0; 3], Vec::new());
     for step in steps {
@@ -51,11 +51,11 @@ fn live(steps: &[Step]) -> (TestTenant, Vec<Box<Flight>>, Kept, u64) {
                 let said: Vec<String> = (0..questions[one]).map(|number| format!("Why {number}?")).collect();
                 let said: Vec<&str> = said.iter().map(String::as_str).collect();
                 tenant.exchange(&plain_body(SYSTEMS[one], &said), yes, now);
-                flights.push(tenant.send(&plain_body(SYSTEMS[one], &said), now + 500));
+                flights.push(*tenant.send(&plain_body(SYSTEMS[one], &said), now + 500));
             }
             Step::Parent => {
                 tenant.parent_has_called(now);
-                flights.push(tenant.send(&parent_body(), now + 500));
+                flights.push(*tenant.send(&parent_body(), now + 500));
             }
             Step::Child(one) => {
                 tenant.exchange(&child_body(TOPICS[one]), reads, now);

@@ -209,11 +209,13 @@ impl ChangedFanOuts {
     }
 }
 
+/// A fork point to be written, since when it is there, and the milliseconds that it still lives.
+pub type UnsavedPoint = (Arc<ForkPoint>, Moment, u64);
+
 /// Fork points and children to be written. What is gone has no value.
 #[derive(Debug)]
 pub struct UnsavedFanOuts<B> {
-    /// With the milliseconds that each still lives.
-    pub points: Vec<(ForkId, Option<(Arc<ForkPoint>, Moment, u64)>)>,
+    pub points: Vec<(ForkId, Option<UnsavedPoint>)>,
     pub claims: Vec<(ForkId, SavedClaims, u64)>,
     pub children: Vec<(ChildName, Option<UnsavedChild<B>>)>,
 }
