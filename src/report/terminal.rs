@@ -126,7 +126,7 @@ impl Line {
         line.add_plan(record);
         if record.details.is_messages {
             let model = record.model.strip_prefix("claude-").unwrap_or(&record.model);
-            line.add(harmless(model, MODEL_CHARS_MAX), Colour::Dim, 7);
+            line.add(harmless(model, MODEL_CHARS_MAX), Colour::Dim, 4);
         }
         if is_failed {
             line.add(cause(record), Colour::Red, 0);

@@ -73,7 +73,8 @@ impl Binary {
         let mut binary =
             Binary { child, proxy: ([0, 0, 0, 0], 0).into(), admin: ([0, 0, 0, 0], 0).into(), said };
         if settings.contains(&("LOG__FORMAT", "json")) {
-            let first: serde_json::Value = serde_json::from_str(&binary.line("").await).expect("JSON");
+            let first: serde_json::Value =
+                serde_json::from_str(&binary.line(r#""serving""#).await).expect("JSON");
             binary.proxy = address(first["proxy"].as_str().unwrap());
             binary.admin = address(first["admin"].as_str().unwrap());
         } else {

@@ -79,12 +79,24 @@ impl House {
     }
 }
 
-/// The bytes that two requests share from their first on.
-fn shared(one: &[u8], other: &[u8]) -> usize {
-    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+/// A request without its markers, which move from turn to turn.
+fn unmarked(body: &[u8]) -> Vec<u8> {
+    const MARKER: &str = r#","cache_control":{"#;
+    let mut text = String::from_utf8(body.to_vec()).unwrap();
+    while let Some(start) = text.find(MARKER) {
+        let end = start + text[start..].find('}').unwrap();
+        text.replace_range(start..=end, "");
+    }
+    text.into_bytes()
 }
 
-/// The number of bytes of a forked child's prefix.
+/// The bytes that two requests share from their first on, markers aside.
+fn shared(one: &[u8], other: &[u8]) -> usize {
+    unmarked(one).iter().zip(unmarked(other)).take_while(|(one, other)| *one == other).count()
+}
+
+/// The number of bytes of a forked child's prefix, markers aside.
 fn prefix_bytes(exchange: &Exchange) -> usize {
-    exchange.said("bytes-shared").unwrap().parse().unwrap()
+    let marked: usize = exchange.said("bytes-shared").unwrap().parse().unwrap();
+    marked - (exchange.forwarded.len() - unmarked(&exchange.forwarded).len())
 }

@@ -2,9 +2,12 @@
 
 use forkpoint::config::{Config, Mode, Secret};
 use forkpoint::sim::{Sim, SimConfig};
+use serde_json::Value;
 
 use super::{House, SCRIPT, prefix_bytes, shared};
-use crate::fork::children::{BOUND, FORKED, FREE, child, directives, extend, forwarded, parent, plan, usage};
+use crate::fork::children::{
+    BOUND, FORKED, FREE, child, directives, extend, forwarded, parent, plan, usage, without_markers,
+};
 use crate::harness::Binary;
 use crate::workload::{Exchange, Letter, Line};
 
@@ -65,8 +68,9 @@ async fn tools_are_spelt_as_they_were_first_before_the_restart() {
     let mut other = child(FREE, "Look around once more, and say what else there is.");
     other["tools"].as_array_mut().unwrap().reverse();
     let exchange = house.send(&other).await;
-    assert_eq!(forwarded(&exchange)["tools"], forwarded(&first)["tools"]);
-    assert_ne!(forwarded(&exchange)["tools"], other["tools"]);
+    let tools = |body: Value| without_markers(body)["tools"].clone();
+    assert_eq!(tools(forwarded(&exchange)), tools(forwarded(&first)));
+    assert_ne!(tools(forwarded(&exchange)), tools(other));
     let used = usage(&exchange);
     assert!(used.cache_read > 0, "its tools are warm: {used:?}");
 }

@@ -129,9 +129,10 @@ pub async fn agrees(hour: &Hour, title: &str) {
         assert_eq!((said("count"), said("tokens")), (count, tokens), "{cause}: {run:#}");
         assert!(close(said("cost_usd"), usd), "{cause}: {run:#}");
     }
-    let count = |field: &str, value: &str| log.iter().filter(|line| line[field] == value).count();
-    assert_eq!(run["children"], count("role", "child"), "{run:#}");
-    assert_eq!(run["forked"], count("plan", "forked"), "{run:#}");
+    let first_turns: Vec<_> = log.iter().filter(|line| line["child_turn"] == 1).collect();
+    let forked = first_turns.iter().filter(|line| line["plan"] == "forked").count();
+    assert_eq!(run["children"], first_turns.len(), "{run:#}");
+    assert_eq!(run["forked"], forked, "{run:#}");
 }
 
 /// The report of `replay` on these lines of the recording, under the settings of the hour.

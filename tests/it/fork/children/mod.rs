@@ -169,7 +169,7 @@ pub fn forwarded(exchange: &Exchange) -> Value {
 }
 
 /// A value without its markers.
-fn without_markers(mut body: Value) -> Value {
+pub fn without_markers(mut body: Value) -> Value {
     fn walk(value: &mut Value) {
         match value {
             Value::Object(members) => {
