@@ -5,8 +5,8 @@ use crate::engine::decide::{Circumstances, Next, proceed};
 use crate::engine::family::fanout::Rules;
 use crate::engine::gate::GateSettings;
 use crate::engine::tenant::TenantState;
-use crate::engine::tenant::tests::{NEVER, TENANT, plain_body, policy, prepare, read};
-use crate::engine::words::{Mode, Ticket};
+use crate::engine::tenant::tests::{TENANT, plain_body, policy, prepare, read};
+use crate::engine::words::{Mode, Moment, Ticket};
 use crate::proxy::clock::START;
 use crate::store::Limits;
 
@@ -18,7 +18,7 @@ fn proceeds(home: &Home, question: &str, ticket: u64) -> Next {
         ticket: Ticket(ticket),
         mode: Mode::Fork,
         keeps_prefix: true,
-        deadline: NEVER,
+        deadline: Moment(u64::MAX),
         has_room: true,
         is_last_round: false,
     };

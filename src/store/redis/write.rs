@@ -68,7 +68,7 @@ impl RedisStore {
         if needed.is_empty() {
             return Ok(());
         }
-        let ((), missing) = futures_util::try_join!(self.list(names, &needed), self.missing(names, &needed))?;
+        let ((), missing) = tokio::try_join!(self.list(names, &needed), self.missing(names, &needed))?;
         let set = missing.into_iter().map(|(name, (chunk, ttl_ms))| async move {
             let sealed = sealed(&self.seal, names, &name, &chunk).await?;
             let mut command = redis::cmd("SET");
@@ -97,8 +97,7 @@ impl RedisStore {
             let (mut prolong, mut exists) = (redis::cmd("PEXPIRE"), redis::cmd("EXISTS"));
             prolong.arg(&key).arg(*ttl_ms).arg("GT");
             exists.arg(&key);
-            let (_, found) =
-                futures_util::try_join!(self.link.query(&prolong, 0), self.link.query(&exists, 0))?;
+            let (_, found) = tokio::try_join!(self.link.query(&prolong, 0), self.link.query(&exists, 0))?;
             Ok((found != Value::Int(1)).then(|| (*name, (chunk.clone(), *ttl_ms))))
         });
         let missing: Vec<Option<_>> = try_join_all(ask).await?;
