@@ -114,7 +114,7 @@ proptest! {
             let at = now + 2_000 + 1_000 * number as u64;
             for body in [child_again(topic), child_body(topic)] {
                 let (here, there) = (tenant.send(&body, at), other.send(&body, at + APART_MS));
-                // Whether its end is marked may differ: conversations that had not ended are not stored.
+                // Not yet the whole plan: SeldomContinues was seen here and NotAChild there, for a cause not yet known.
                 prop_assert_eq!(here.is_forked(), there.is_forked());
                 prop_assert_eq!((&here.relation.why, here.relation.role()), (&there.relation.why, there.relation.role()));
                 prop_assert!(!here.is_forked() || sent(&here) == sent(&there));
