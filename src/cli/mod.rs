@@ -91,13 +91,10 @@ impl Failure {
     }
 }
 
-/// One thread where there is one core: a second one would only pass wake-ups around.
+/// A runtime with one worker per core. Also where there is only one: a worker hands its tasks over before it works on a
+/// large body, which the runtime of a single thread cannot.
 pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut builder = match cores {
-        1 => tokio::runtime::Builder::new_current_thread(),
-        _ => tokio::runtime::Builder::new_multi_thread(),
-    };
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.enable_all().build().map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))
 }
 

@@ -1,6 +1,7 @@
 //! Work in proportion to a large body. Reading one that was never seen takes milliseconds, and on a thread of the
 //! runtime everybody else whose socket that thread serves would wait as long. So the thread hands its other tasks over
-//! before it begins, and only a part of the cores work on large bodies at a time.
+//! before it begins, and only a part of the cores work on large bodies at a time. A runtime of a single thread has nobody
+//! to hand them to: there the others go on between one piece of work and the next.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,8 +9,9 @@ use std::sync::Arc;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A body from this size on is large.
-pub(super) const LARGE_BYTES: usize = 256 << 10;
+/// A body from this size on is large. The work is in proportion to its parts as much as to its bytes, and a body of this
+/// size has room for thousands of them.
+pub(super) const LARGE_BYTES: usize = 64 << 10;
 
 /// The places for large bodies.
 #[derive(Debug)]
@@ -33,7 +35,13 @@ impl LargeBodies {
             return work();
         }
         let _place = self.place(bytes).await;
-        aside(bytes, work)
+        if can_hand_over() {
+            return tokio::task::block_in_place(work);
+        }
+        tokio::task::yield_now().await;
+        let done = work();
+        tokio::task::yield_now().await;
+        done
     }
 
     /// Waits until there is a place for a body of this size.
@@ -58,12 +66,13 @@ impl Default for LargeBodies {
 
 /// Does the work on a body of this size now, after the other tasks of this thread were handed over if it is large.
 pub fn aside<R>(bytes: usize, work: impl FnOnce() -> R) -> R {
+    if is_large(bytes) && can_hand_over() { tokio::task::block_in_place(work) } else { work() }
+}
+
+/// Returns true on a thread that can hand its other tasks over.
+fn can_hand_over() -> bool {
     let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
-    if is_large(bytes) && matches!(flavor, Ok(RuntimeFlavor::MultiThread)) {
-        tokio::task::block_in_place(work)
-    } else {
-        work()
-    }
+    matches!(flavor, Ok(RuntimeFlavor::MultiThread))
 }
 
 #[cfg(test)]
@@ -109,7 +118,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_runtime_with_one_thread_works_where_it_is() {
-        assert_eq!(LargeBodies::new().work(LARGE_BYTES, || 7).await, 7);
+    async fn a_runtime_with_one_thread_lets_others_go_on_between_two_pieces_of_work() {
+        let bodies = Arc::new(LargeBodies::new());
+        let (pieces, turns) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let other = tokio::spawn({
+            let (pieces, turns) = (Arc::clone(&pieces), Arc::clone(&turns));
+            async move {
+                while pieces.load(SeqCst) < 8 {
+                    turns.fetch_add(1, SeqCst);
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+        for _ in 0..8 {
+            bodies.work(LARGE_BYTES, || pieces.fetch_add(1, SeqCst)).await;
+        }
+        other.await.unwrap();
+        assert!(turns.load(SeqCst) >= 8, "{turns:?}");
     }
 }

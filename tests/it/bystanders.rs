@@ -1,7 +1,7 @@
 //! Nobody waits for another's bytes: how long somebody else's small requests take while a hostile one is served.
 //!
-//! There is one worker, as on a machine with one core. A round in which the machine was busy with something else
-//! proves nothing, so a slow one is played again, a few times.
+//! All of it runs on one core, with one worker. A round in which the machine was busy with something else proves nothing,
+//! so a slow one is played again, a few times.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::fork::talk::{
     Call, Talk, agent_call, assistant, directive, events, newcomer, parent, streamed, text, user,
 };
+use crate::harness::on_one_core;
 use crate::workload::tool;
 
 /// The longest that anybody else may wait.
@@ -21,7 +22,7 @@ const WAIT_MAX: Duration = Duration::from_millis(500);
 const ROUNDS_MAX: usize = 3;
 
 /// Plays `round` until nobody waited for long in it.
-async fn nobody_waits<F: Future<Output = Duration>>(what: &str, round: impl Fn() -> F) {
+pub async fn nobody_waits<F: Future<Output = Duration>>(what: &str, round: impl Fn() -> F) {
     let mut longest = Vec::new();
     for _ in 0..ROUNDS_MAX {
         longest.push(round().await);
@@ -84,55 +85,65 @@ fn each(count: usize, of: impl Fn(usize) -> Value) -> Vec<Value> {
     (0..count).map(of).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn nobody_waits_for_the_comparison_of_many_fields() {
-    fan_out_of_many("fields", |mut call| {
-        for number in 0..15_000 {
-            call.body[format!("field_{number}")] = json!(1);
-        }
-        call
-    })
-    .await;
+#[test]
+fn nobody_waits_for_the_comparison_of_many_fields() {
+    on_one_core(async {
+        fan_out_of_many("fields", |mut call| {
+            for number in 0..15_000 {
+                call.body[format!("field_{number}")] = json!(1);
+            }
+            call
+        })
+        .await;
+    });
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn nobody_waits_for_the_comparison_of_many_system_blocks() {
-    fan_out_of_many("system blocks", |call| {
-        let blocks = each(6_000, |number| json!({"type": "text", "text": format!("{number}")}));
-        call.and("system", json!(blocks))
-    })
-    .await;
+#[test]
+fn nobody_waits_for_the_comparison_of_many_system_blocks() {
+    on_one_core(async {
+        fan_out_of_many("system blocks", |call| {
+            let blocks = each(6_000, |number| json!({"type": "text", "text": format!("{number}")}));
+            call.and("system", json!(blocks))
+        })
+        .await;
+    });
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn nobody_waits_for_the_comparison_of_many_tools() {
-    fan_out_of_many("tools", |call| {
-        let own = call.body["tools"].as_array().unwrap().clone();
-        let many = each(6_000, |number| json!({"name": format!("t{number}"), "description": own.len()}));
-        call.and("tools", json!([own, vec![tool("Agent")], many].concat()))
-    })
-    .await;
+#[test]
+fn nobody_waits_for_the_comparison_of_many_tools() {
+    on_one_core(async {
+        fan_out_of_many("tools", |call| {
+            let own = call.body["tools"].as_array().unwrap().clone();
+            let many = each(6_000, |number| json!({"name": format!("t{number}"), "description": own.len()}));
+            call.and("tools", json!([own, vec![tool("Agent")], many].concat()))
+        })
+        .await;
+    });
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn nobody_waits_for_the_comparison_of_many_images() {
-    fan_out_of_many("images", |mut call| {
-        let own = call.body["messages"][0]["content"].take();
-        let shown = each(4_000, |number| json!({"type": "image", "source": {"n": number}}));
-        call.body["messages"][0]["content"] =
-            json!([shown, vec![json!({"type": "text", "text": own})]].concat());
-        call
-    })
-    .await;
+#[test]
+fn nobody_waits_for_the_comparison_of_many_images() {
+    on_one_core(async {
+        fan_out_of_many("images", |mut call| {
+            let own = call.body["messages"][0]["content"].take();
+            let shown = each(4_000, |number| json!({"type": "image", "source": {"n": number}}));
+            call.body["messages"][0]["content"] =
+                json!([shown, vec![json!({"type": "text", "text": own})]].concat());
+            call
+        })
+        .await;
+    });
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn nobody_waits_for_the_comparison_of_many_betas() {
-    fan_out_of_many("betas", |call| {
-        let betas: Vec<String> = (0..15_000).map(|number| number.to_string()).collect();
-        call.with("anthropic-beta", &betas.join(","))
-    })
-    .await;
+#[test]
+fn nobody_waits_for_the_comparison_of_many_betas() {
+    on_one_core(async {
+        fan_out_of_many("betas", |call| {
+            let betas: Vec<String> = (0..15_000).map(|number| number.to_string()).collect();
+            call.with("anthropic-beta", &betas.join(","))
+        })
+        .await;
+    });
 }
 
 /// A system prompt of one line of this many bytes, with `word` in every second place.
@@ -141,27 +152,29 @@ fn one_line(word: &str, bytes: usize) -> Value {
     json!([{"type": "text", "text": pair.repeat(bytes / pair.len())}])
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn nobody_waits_for_the_comparison_of_two_long_texts() {
-    nobody_waits("long texts", || async {
-        let talk = Arc::new(Talk::new().await);
-        let hostile = Arc::clone(&talk);
-        let words = [text("Here is what I found.")];
-        let opening = newcomer("Good morning.");
-        let next = opening.clone().then(assistant(&words)).then(user("And now?"));
-        // Written before the clock starts: what a test does itself must delay nobody.
-        let turns = [(opening, "one"), (next, "two")].map(|(call, word)| {
-            let call = call.and("system", one_line(word, LINE_BYTES));
-            (call.headers.clone(), serde_json::to_vec(&call.body).unwrap())
-        });
-        let answer = streamed(&events("msg_long", LINE_BYTES / 4, &words));
-        longest_wait(&talk, async move {
-            for (headers, body) in turns {
-                let told = hostile.answered_as_spelt(&headers, &body, answer.clone()).await;
-                assert_eq!(told.reply.status(), 200);
-            }
+#[test]
+fn nobody_waits_for_the_comparison_of_two_long_texts() {
+    on_one_core(async {
+        nobody_waits("long texts", || async {
+            let talk = Arc::new(Talk::new().await);
+            let hostile = Arc::clone(&talk);
+            let words = [text("Here is what I found.")];
+            let opening = newcomer("Good morning.");
+            let next = opening.clone().then(assistant(&words)).then(user("And now?"));
+            // Written before the clock starts: what a test does itself must delay nobody.
+            let turns = [(opening, "one"), (next, "two")].map(|(call, word)| {
+                let call = call.and("system", one_line(word, LINE_BYTES));
+                (call.headers.clone(), serde_json::to_vec(&call.body).unwrap())
+            });
+            let answer = streamed(&events("msg_long", LINE_BYTES / 4, &words));
+            longest_wait(&talk, async move {
+                for (headers, body) in turns {
+                    let told = hostile.answered_as_spelt(&headers, &body, answer.clone()).await;
+                    assert_eq!(told.reply.status(), 200);
+                }
+            })
+            .await
         })
-        .await
-    })
-    .await;
+        .await;
+    });
 }

@@ -60,6 +60,31 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     .await;
 }
 
+/// A core that this process may use.
+fn one_core() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    cores.trim().split(['-', ',']).next().unwrap().to_owned()
+}
+
+/// Runs a test on a single core, with a runtime of one worker, as `serve` has there.
+pub fn on_one_core(test: impl Future<Output = ()> + Send + 'static) {
+    let thread = std::thread::spawn(|| {
+        let this = std::fs::read_link("/proc/thread-self").unwrap();
+        let (core, id) = (one_core(), this.file_name().unwrap().to_owned());
+        let mut pin = std::process::Command::new("taskset");
+        let pinned = pin.args(["-c", "-p", &core]).arg(id).stdout(std::process::Stdio::null()).status();
+        assert!(pinned.unwrap().success());
+        // Threads begin on the cores of the one that starts them.
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+        runtime.block_on(runtime.spawn(test)).unwrap();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
 /// forkpoint in this process, on a port of its own.
 pub struct Forkpoint {
     pub address: SocketAddr,

@@ -36,8 +36,9 @@ mod other_upstreams;
 
 // Every limit, and its answer.
 mod limits;
-// How long others wait while somebody's bytes are worked on.
+// How long others wait while somebody's bytes are worked on; by the process on one core, in the second.
 mod bystanders;
+mod bystanders_binary;
 // Answers that forkpoint gives itself.
 mod own_errors;
 // Bodies and messages that are broken or not understood.

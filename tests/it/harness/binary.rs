@@ -45,6 +45,14 @@ impl Binary {
         Binary::start(command, upstream, &[]).await
     }
 
+    /// Serves with a single core.
+    pub async fn serve_on_one_core(upstream: &str, settings: &[(&str, &str)]) -> Binary {
+        let mut command = Command::new("taskset");
+        command.env_clear().kill_on_drop(true).stdin(Stdio::null());
+        command.args(["-c", &super::one_core(), env!("CARGO_BIN_EXE_forkpoint")]);
+        Binary::start(command, upstream, settings).await
+    }
+
     async fn start(mut command: Command, upstream: &str, settings: &[(&str, &str)]) -> Binary {
         let mut admin = "127.0.0.1:0";
         for (name, value) in settings {
