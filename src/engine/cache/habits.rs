@@ -4,14 +4,12 @@
 //! Each question is a [`Tally`] of entries that were written, or would have been, beside those that were read while they
 //! lived. It counts by time: however many conversations begin, none of them is forgotten before its time.
 
-use std::collections::HashMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::breakpoints::StaticEnds;
 use crate::engine::request::prefix::PrefixHash;
 use crate::engine::request::recall::Reading;
-use crate::engine::words::{Layer, Moment, Ttl};
+use crate::engine::words::{DigestMap, Layer, Moment, Ttl};
 
 /// Entries that may be written in vain before any was read: those of a tenant's first conversations with a tool set.
 const BETS: u64 = 8;
@@ -30,7 +28,7 @@ const LIFE_MS: u64 = Ttl::FiveMinutes.ms();
 /// Whether the breakpoints of a tenant's conversations are read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReadHabits {
-    tool_sets: HashMap<PrefixHash, ToolSet>,
+    tool_sets: DigestMap<PrefixHash, ToolSet>,
     /// Of each tool set the first conversation: what new tools bring nobody can know otherwise.
     first_of_tools: Tally,
 }
@@ -232,8 +230,8 @@ fn tools_of(request: &Reading) -> PrefixHash {
 /// Prefixes that came lately, in two generations: those seen last are in the younger one.
 #[derive(Debug, Default)]
 pub struct Prefixes {
-    young: HashMap<PrefixHash, Sightings>,
-    old: HashMap<PrefixHash, Sightings>,
+    young: DigestMap<PrefixHash, Sightings>,
+    old: DigestMap<PrefixHash, Sightings>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

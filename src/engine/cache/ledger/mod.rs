@@ -23,10 +23,10 @@ mod state;
 mod tokens;
 mod trial;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use crate::engine::cache::entry::{EntryKey, Probe};
-use crate::engine::words::{Moment, Ticket, Ttl};
+use crate::engine::words::{DigestMap, Moment, Ticket, Ttl};
 use in_flight::InFlight;
 use state::EntryState;
 
@@ -45,7 +45,7 @@ pub const IN_FLIGHT_MAX: usize = 4_096;
 const SPARE_ENTRIES: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub struct CacheLedger {
-    entries: HashMap<EntryKey, EntryState>,
+    entries: DigestMap<EntryKey, EntryState>,
     flights: BTreeMap<Ticket, InFlight>,
     /// When an entry that still lived was last dropped for want of room.
     forgot_at: Option<Moment>,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::prompt::{Sizes, WorldPrompt};
 use crate::engine::cache::entry::EntryKey;
 use crate::engine::cache::ledger::Parts;
+use crate::engine::words::DigestMap;
 
 /// Models whose weights are kept.
 const MODELS_MAX: usize = 64;
@@ -170,8 +171,8 @@ fn eliminate(mut rows: [[f64; 5]; 4]) -> [f64; 4] {
 /// Prefixes of one tenant whose tokens a bill has told, by the key of the entry that would end there.
 #[derive(Debug, Default)]
 pub struct Counts {
-    young: HashMap<EntryKey, u64>,
-    old: HashMap<EntryKey, u64>,
+    young: DigestMap<EntryKey, u64>,
+    old: DigestMap<EntryKey, u64>,
     /// Where counts have changed since they were saved.
     changed: Parts,
 }

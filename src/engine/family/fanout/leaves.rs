@@ -12,14 +12,14 @@
 //! original until that changes, and what it finds is its own.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::directive::Directive;
 use super::holdings::HoldingNumber;
 use super::point::ForkId;
+use crate::engine::words::DigestMap;
 
 /// Shorter than any directive, long enough to be rarely shared by accident.
 const END_BYTES: usize = 48;
@@ -61,7 +61,7 @@ impl TextKey {
 /// The directives of one tenant, by the hash of their end. A copy is cheap, and of its own from the first change on.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Leaves {
-    ends: HashMap<u64, Bucket, BuildHasherDefault<Mixer>>,
+    ends: DigestMap<u64, Bucket>,
 }
 
 /// The directives that end alike.
@@ -243,25 +243,6 @@ fn power(len: usize) -> u64 {
         left /= 2;
     }
     result
-}
-
-/// The keys are hashes already: spread their bits, nothing more.
-#[derive(Default)]
-struct Mixer(u64);
-
-impl Hasher for Mixer {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.0 = step(self.0, *byte));
-    }
-
-    fn write_u64(&mut self, key: u64) {
-        let key = (key ^ (key >> 32)).wrapping_mul(BASE);
-        self.0 = key ^ (key >> 32);
-    }
 }
 
 #[cfg(test)]
