@@ -274,7 +274,11 @@ impl Found {
         }
         self.points.sort_by_key(|read| read.since);
         for ReadPoint { point, since } in self.points {
-            tenant.look(|state| state.fan_outs.restore_point(point, since, now));
+            tenant.look(|state| {
+                let fork = point.id;
+                state.fan_outs.restore_point(point, since, now);
+                state.seal_heard(fork);
+            });
         }
         for ReadClaims { fork, claims, decision } in self.claims {
             tenant.look(|state| {
@@ -284,7 +288,10 @@ impl Found {
             });
         }
         for fork in self.dropped {
-            tenant.look(|state| state.fan_outs.drop_pending(fork));
+            tenant.look(|state| {
+                state.fan_outs.drop_pending(fork);
+                state.seal_heard(fork);
+            });
         }
         for child in self.children {
             tenant.look(|state| child.restore(state, now));

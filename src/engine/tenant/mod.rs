@@ -151,6 +151,13 @@ impl TenantState {
         self.woken.extend(waited.map(|(ticket, _)| ticket));
     }
 
+    /// Another process has told of this fork point: whoever waits for the end of its answer looks again if that has come.
+    pub fn seal_heard(&mut self, fork: ForkId) {
+        if self.fan_outs.points().get(fork).is_none_or(|point| point.is_sealed()) {
+            self.sealed(fork);
+        }
+    }
+
     /// A request waits no longer: its time has come, or its client has left. Whoever waits for it goes next.
     pub fn stop_waiting(&mut self, ticket: Ticket, now: Moment) {
         self.seal_waits.remove(&ticket);

@@ -15,8 +15,10 @@ use crate::config::Mode;
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::entry::EntryKey;
 use crate::engine::cache::ledger::{EntryWrite, LedgerBill};
+use crate::engine::durable::{Origin, Pace, restore, take_unsaved};
 use crate::engine::family::fanout::{ForkId, Rules};
 use crate::engine::gate::{GateArrival, GateSettings, GateVerdict, GateWrite, LetGo};
+use crate::engine::records::{Times, Writer};
 use crate::engine::tenant::settle;
 use crate::engine::tenant::tests::{FORK_MESSAGE, TENANT, policy, small_parent};
 use crate::engine::words::{Endpoint, Moment, Ttl};
@@ -358,6 +360,32 @@ async fn a_child_waits_for_the_seal_or_until_its_time_has_come() {
     settle(&*gate.tenant, &mut parent, Some(&turn), &policy, gate.clock.now());
     assert_eq!(patient.await.unwrap(), (700, 0));
     assert_eq!(gate.waiting(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_goes_on_once_another_process_tells_that_the_answer_has_ended_or_has_come_to_nothing() {
+    for is_sealed in [true, false] {
+        let ([here, there], policy) = ([gate(), gate()], policy());
+        there.tenant.look(|state| state.save_as(Writer(1)));
+        let times = |gate: &TestGate| Times { now: gate.clock.now(), unix_ms: 1_700_000_000_000 };
+        let hear = |origin| {
+            let told = take_unsaved(&*there.tenant, Pace::Soon, times(&there));
+            restore(&*here.tenant, &told, origin, times(&here))
+        };
+        let now = there.clock.now();
+        let (mut parent, turn) = small_parent(&*there.tenant, &policy, there.store.ticket(), now);
+        assert_eq!(hear(Origin::Everything { is_shared: true }).unreadable, 0);
+        let waits = tokio::spawn({
+            let here = here.clone();
+            async move { awaits_seal(&here, START.after(2_000)).await }
+        });
+        yield_now().await;
+        advance(Duration::from_millis(400)).await;
+        let turn = is_sealed.then_some(&turn);
+        settle(&*there.tenant, &mut parent, turn, &policy, there.clock.now());
+        hear(Origin::Since);
+        assert_eq!(waits.await.unwrap(), (400, 0), "sealed: {is_sealed}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
