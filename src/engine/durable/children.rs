@@ -185,20 +185,17 @@ impl ReadChild {
 }
 
 impl ReadTurns {
-    /// Takes over what another process knows of a child's turns, if that is more.
-    pub fn restore(self, state: &mut TenantState, now: Moment) -> bool {
-        let Some(binding) = state.fan_outs.named_child(self.name) else { return false };
-        let Some(bound) = state.fan_outs.restored_child_mut(binding) else { return false };
-        let is_first = bound.turns() == 0 && state.unsaved.writer() != Some(self.name.writer);
-        let bound = state.fan_outs.restored_child_mut(binding);
-        let is_more = bound.is_some_and(|bound| bound.restore_turns(&self.turns));
-        if is_more || is_first {
-            state.fan_outs.restore_marks(binding, self.marks);
-            let tool = state.fan_outs.children().get(binding).map(|bound| Arc::clone(&bound.tool));
-            if let (Some(tool), Some(life)) = (tool, self.life) {
-                state.experiment.restore_life(binding, &tool, life, now);
-            }
+    /// Takes over what another process knows of a child's turns. A turn is counted when it begins and marked as it goes
+    /// on, so marks may be news of a turn that is known.
+    pub fn restore(self, state: &mut TenantState, now: Moment) {
+        let Some(binding) = state.fan_outs.named_child(self.name) else { return };
+        let is_first = state.fan_outs.children().get(binding).is_some_and(|bound| bound.turns() == 0);
+        let is_later = state.fan_outs.restore_marks(binding, &self.marks, is_first);
+        let Some(bound) = state.fan_outs.restored_child_mut(binding) else { return };
+        let is_more = bound.restore_turns(&self.turns, is_later);
+        let tool = Arc::clone(&bound.tool);
+        if let (true, Some(life)) = (is_more || is_later, self.life) {
+            state.experiment.restore_life(binding, &tool, life, now);
         }
-        is_more || is_first
     }
 }

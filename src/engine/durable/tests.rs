@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 mod damage;
 mod laws;
+mod replicas;
 
 /// So much more the clock of the process that reads shows.
 const APART_MS: u64 = 500_000_000;

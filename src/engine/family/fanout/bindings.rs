@@ -95,6 +95,9 @@ struct Slot<B> {
     point: Option<Arc<ForkPoint>>,
     /// Its last answer left nothing to do: it may never come again.
     rests: bool,
+    /// Counts the changes of its calls, its start and its rest, those included that another process has made: of two that
+    /// are known for one turn, the one with more of them is the later. No clock says that of two processes.
+    revision: u64,
     /// Its bytes beside that fork point.
     bytes: usize,
 }
@@ -186,9 +189,20 @@ impl<B> Bindings<B> {
         if let Some(point) = &point {
             holdings.hold(point);
         }
-        let (calls, start, rests) = (VecDeque::new(), None, false);
-        let slot =
-            Slot { name, written: None, value, who, tools, used: now, calls, start, point, rests, bytes };
+        let slot = Slot {
+            name,
+            written: None,
+            value,
+            who,
+            tools,
+            used: now,
+            calls: VecDeque::new(),
+            start: None,
+            point,
+            rests: false,
+            revision: 0,
+            bytes,
+        };
         self.slots.insert(binding, slot);
         self.make_room(now, holdings);
         binding
@@ -204,6 +218,7 @@ impl<B> Bindings<B> {
         let called = self.calls.entry(Arc::clone(&id)).or_insert(Called { only: Some(binding), children: 0 });
         called.only = called.only.filter(|only| *only == binding);
         called.children += 1;
+        slot.revision += 1;
         slot.bytes += id.len();
         holdings.grow(id.len());
         slot.calls.push_back(id);
@@ -226,6 +241,7 @@ impl<B> Bindings<B> {
     /// From now on this child is known by this start.
     pub(super) fn answered(&mut self, binding: Binding, start: Option<StartMeaning>) {
         let Some(slot) = self.slots.get_mut(&binding) else { return };
+        slot.revision += 1;
         let before = std::mem::replace(&mut slot.start, start);
         if let Some(before) = before {
             strike(&mut self.starts, &before, binding);
@@ -238,6 +254,7 @@ impl<B> Bindings<B> {
     /// A turn of this child begins, or has ended for this reason.
     pub(super) fn rest(&mut self, binding: Binding, stop_reason: Option<&str>) {
         if let Some(slot) = self.slots.get_mut(&binding) {
+            slot.revision += 1;
             slot.rests = matches!(stop_reason, Some("end_turn" | "stop_sequence" | "refusal"));
         }
     }

@@ -61,6 +61,8 @@ pub struct SavedMarks {
     pub(super) start: Option<StartMeaning>,
     pub(super) rests: bool,
     pub(super) used: Moment,
+    #[serde(default)]
+    pub(super) revision: u64,
 }
 
 impl ForkPoint {
@@ -336,14 +338,10 @@ impl<B> FanOuts<B> {
         self.children.restore(name, child, now, &mut self.holdings)
     }
 
-    /// Takes over what another process knows of a child's later turns.
-    pub fn restore_marks(&mut self, binding: Binding, saved: SavedMarks) {
-        let SavedMarks { calls, start, rests, used } = saved;
-        calls.iter().for_each(|id| self.children.called(binding, id, &mut self.holdings));
-        if start.is_some() {
-            self.children.answered(binding, start);
-        }
-        self.children.restore_use(binding, rests, used);
+    /// Takes over the marks that another process knows of a child: all of its calls and, if they are later or the child
+    /// `is_first` read now, its start and rest. Returns true if those were taken.
+    pub fn restore_marks(&mut self, binding: Binding, saved: &SavedMarks, is_first: bool) -> bool {
+        self.children.restore_marks(binding, saved, is_first, &mut self.holdings)
     }
 
     /// A child whose record is merged: that is no change to be written.

@@ -68,10 +68,11 @@ impl ForkExperiment {
         self.open.get(&child).map(|open| SavedLife { heard: open.heard, life: open.life })
     }
 
-    /// Takes over the life of a child that was restored.
+    /// Takes over the life of a child that was restored, unless more has been heard of it here.
     pub fn restore_life(&mut self, child: Binding, tool: &Arc<str>, saved: SavedLife, now: Moment) {
+        let is_later = self.open.get(&child).is_none_or(|open| open.heard < saved.heard);
         // One that was silent for so long has been counted.
-        if self.open.len() < OPEN_MAX && now.since(saved.heard) <= QUIET_MS {
+        if is_later && self.open.len() < OPEN_MAX && now.since(saved.heard) <= QUIET_MS {
             self.forget(child);
             self.keep(child, Open { tool: Arc::clone(tool), heard: saved.heard, life: saved.life });
         }

@@ -63,9 +63,10 @@ impl BoundChild {
         (child, turns)
     }
 
-    /// Takes over what another process knows of its turns, if that is more.
-    pub fn restore_turns(&mut self, saved: &SavedTurns) -> bool {
-        let is_more = saved.turns > self.turns;
+    /// Takes over what another process knows of its turns, if that is more. `is_later`: it was saved after whatever is
+    /// known here of the same turn, which may have ended since.
+    pub fn restore_turns(&mut self, saved: &SavedTurns, is_later: bool) -> bool {
+        let is_more = saved.turns > self.turns || (is_later && saved.turns == self.turns);
         if is_more {
             self.turns = saved.turns;
             self.tail = saved.tail;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::saved::{SavedMarks, UnsavedChild};
-use super::{Bindable, Binding, Bindings, ChildName, ForkPoint, Holdings};
+use super::{Bindable, Binding, Bindings, ChildName, ForkPoint, Holdings, Slot};
 use crate::engine::words::Moment;
 
 impl<B> Bindings<B> {
@@ -25,13 +25,38 @@ impl<B> Bindings<B> {
         Some(binding)
     }
 
-    /// Another process has seen this child last at this moment.
-    pub(in super::super) fn restore_use(&mut self, binding: Binding, rests: bool, used: Moment) {
-        let Some(slot) = self.slots.get_mut(&binding) else { return };
-        slot.rests = rests;
-        self.uses.remove(&(slot.used, binding));
-        slot.used = used;
-        self.uses.insert((used, binding));
+    /// Takes over the marks that another process knows of a child. Every call names it; of its start and rest the later
+    /// count, and those of a child that was just read. Returns true if those were taken.
+    pub(in super::super) fn restore_marks(
+        &mut self,
+        binding: Binding,
+        saved: &SavedMarks,
+        is_first: bool,
+        holdings: &mut Holdings,
+    ) -> bool {
+        let Some(slot) = self.slots.get(&binding) else { return false };
+        let (known, lacks_start) = (slot.revision, slot.start.is_none());
+        let is_later = match saved.revision {
+            // The version before did not count them.
+            0 => saved.used > slot.used,
+            revision => revision > known,
+        };
+        let is_taken = is_first || is_later;
+        saved.calls.iter().for_each(|id| self.called(binding, id, holdings));
+        if saved.start.is_some() && (is_taken || lacks_start) {
+            self.answered(binding, saved.start);
+        }
+        let Some(slot) = self.slots.get_mut(&binding) else { return false };
+        slot.revision = known.max(saved.revision);
+        if is_taken {
+            slot.rests = saved.rests;
+        }
+        if is_first || saved.used > slot.used {
+            self.uses.remove(&(slot.used, binding));
+            slot.used = saved.used;
+            self.uses.insert((slot.used, binding));
+        }
+        is_taken
     }
 
     pub(in super::super) fn name(&self, binding: Binding) -> Option<ChildName> {
@@ -68,7 +93,8 @@ impl<B> Bindings<B> {
             slot.written = Some(now);
         }
         let calls = slot.calls.iter().map(|id| id.to_string()).collect();
-        let marks = SavedMarks { calls, start: slot.start, rests: slot.rests, used: slot.used };
+        let Slot { start, rests, used, revision, .. } = *slot;
+        let marks = SavedMarks { calls, start, rests, used, revision };
         Some(UnsavedChild {
             value: slot.value.clone(),
             who: slot.who,
