@@ -193,7 +193,9 @@ impl Line {
         }
         if let Some(why) = clause(REASONS, &record.reason) {
             let is_left_alone = record.plan == Plan::Passthrough(Reason::Observe).as_str();
-            self.add_clause(why.to_owned(), Colour::Dim, if is_left_alone { 2 } else { 6 });
+            // A child that is not forked is what people ask about; that no breakpoint was added is a detail.
+            let is_asked_about = is_left_alone || record.role == Role::Child.as_str();
+            self.add_clause(why.to_owned(), Colour::Dim, if is_asked_about { 2 } else { 6 });
         }
     }
 

@@ -119,7 +119,7 @@ export const GATE = {
 
 export const LEADS = new Set(["led", "overtook", "succeeded"]);
 
-/** Why cached tokens were not read: "… because …". */
+/** Why cached tokens were not read: each follows "because" and a colon alike. */
 export const CAUSES = {
   tools: "a tool was changed, added, removed or moved",
   system: "the system prompt or the speed changed",
@@ -133,7 +133,7 @@ export const CAUSES = {
   below_minimum: "the prefix is shorter than the model caches",
   lookback: "no breakpoint is near enough behind the entry",
   not_yet_visible: "the request that writes it had not begun to answer",
-  unknown: "of something that forkpoint does not see",
+  unknown: "something changed that forkpoint does not see",
 };
 
 /** How an exchange ended, if not well. */
@@ -161,7 +161,7 @@ export const NOTES = {
 };
 
 /** The words for a word of the engine, or that word itself if a later version has one more. */
-export const inWords = (words, word) => words[word] ?? name(word);
+export const inWords = (words, word) => (Object.hasOwn(words, word) ? words[word] : name(word));
 
 export function planInWords(plan, reason) {
   const why = inWords(REASONS, reason);

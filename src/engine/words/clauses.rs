@@ -99,7 +99,7 @@ pub const GATE: &[(&str, &str)] = &[
     ("client_left", "its client left while it waited"),
 ];
 
-/// Why cached tokens were not read: "... because ...".
+/// Why cached tokens were not read: each follows "because" and a colon alike.
 pub const CAUSES: &[(&str, &str)] = &[
     ("tools", "a tool was changed, added, removed or moved"),
     ("system", "the system prompt or the speed changed"),
@@ -113,7 +113,7 @@ pub const CAUSES: &[(&str, &str)] = &[
     ("below_minimum", "the prefix is shorter than the model caches"),
     ("lookback", "no breakpoint is near enough behind the entry"),
     ("not_yet_visible", "the request that writes it had not begun to answer"),
-    ("unknown", "of something that forkpoint does not see"),
+    ("unknown", "something changed that forkpoint does not see"),
 ];
 
 /// How an exchange ended, if not well.

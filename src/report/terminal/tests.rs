@@ -128,6 +128,26 @@ fn lines_are_never_longer_than_120_columns() {
 }
 
 #[test]
+fn every_line_says_why_a_request_was_left_alone_or_a_child_not_forked() {
+    let refused = Refusal::ALL.map(|refusal| ExchangeRecord { reason: refusal.as_str().into(), ..child(1) });
+    let left_alone = Reason::ALL.map(|reason| ExchangeRecord {
+        plan: "passthrough".into(),
+        reason: reason.as_str().into(),
+        ..answered()
+    });
+    for record in refused.iter().chain(&left_alone) {
+        let why = clause(REASONS, &record.reason).unwrap();
+        let wide = format!("{:120}", TerminalLine(record));
+        assert!(wide.ends_with(&format!(" · {why}")), "{}: {wide}", record.reason);
+        let narrow = format!("{:80}", TerminalLine(record));
+        let shown =
+            narrow.split_once(" · ").map(|(_, shown)| shown.trim_end_matches('…')).unwrap_or_default();
+        let is_enough = shown == why || shown.chars().count() >= 20 && why.starts_with(shown);
+        assert!(is_enough, "{}: {narrow}", record.reason);
+    }
+}
+
+#[test]
 fn colours_change_no_other_character() {
     for columns in [80, 120] {
         let coloured = lines(columns, true);
