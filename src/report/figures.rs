@@ -45,6 +45,9 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
+/// The most characters of a name that somebody else chose, in a sentence or a table.
+pub const NAME_CHARS_MAX: usize = 60;
+
 /// Writes a name that somebody else chose: each character of it is visible, and there are at most so many.
 ///
 /// A terminal would act on control characters, and those that turn the direction of text would reorder its

@@ -464,3 +464,20 @@ fn a_childs_plan_follows_the_configuration() {
     let refused = explain(folder.path(), &["--config", "strict.toml", "child.json"]);
     assert_eq!(refused.status.code(), Some(64), "only a child is planned by settings");
 }
+
+#[test]
+fn hostile_text_does_nothing_to_the_terminal() {
+    const HOSTILE: &str = r"Agent\u001b[2J\u202e";
+    let folder = tempfile::tempdir().unwrap();
+    // As escapes of JSON, which are decoded for the model's name, and as the characters themselves.
+    let raw = "Agent\u{7f}\u{202e}\u{e0041}";
+    let body = |text: &str| {
+        TURN_1.replace("claude-sonnet-4-6", HOSTILE).replace("You are terse.", text).replace("hello", text)
+    };
+    write(folder.path(), "a.json", &body(raw));
+    write(folder.path(), "b.json", &body(&format!("{raw}, or not")));
+    let shown = text(&explain(folder.path(), &["a.json", "b.json"]));
+    assert!(!shown.contains(['\u{1b}', '\u{7f}', '\u{202e}', '\u{e0041}']), "{shown}");
+    assert!(shown.starts_with(r"a.json: Agent\u{1b}[2J\u{202e}, "), "{shown}");
+    assert!(shown.contains(r"Agent\u{7f}\u{202e}\u{e0041}"), "{shown}");
+}

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::engine::cache::breakpoints;
 use crate::engine::cache::volatile::{Volatile, volatile};
 use crate::engine::request::json::Span;
+use crate::report::figures::harmless;
 
 use super::super::demo::grouped;
 use super::Exhibit;
@@ -69,7 +70,5 @@ fn texts(first: &Exhibit, second: &Exhibit, it: &Volatile) -> [Option<String>; 2
 
 fn excerpt(body: &[u8], span: &Span) -> Option<String> {
     let text = String::from_utf8_lossy(body.get(span.clone())?);
-    let shown = text.chars().take(EXCERPT_CHARS).map(|c| if c.is_control() { '\u{fffd}' } else { c });
-    let more = if text.chars().nth(EXCERPT_CHARS).is_some() { "…" } else { "" };
-    (!text.is_empty()).then(|| shown.collect::<String>() + more)
+    (!text.is_empty()).then(|| harmless(&text, EXCERPT_CHARS))
 }

@@ -13,6 +13,7 @@ use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::meaning::Meaning;
 use crate::engine::request::{json, marker};
 use crate::engine::words::{Carrier, DivergenceKind, Layer, Origin, Ttl};
+use crate::report::figures::{NAME_CHARS_MAX, harmless};
 
 use super::super::demo::grouped;
 use super::super::style::Style;
@@ -23,6 +24,8 @@ const LAYERS: [Layer; 4] = [Layer::Model, Layer::Tools, Layer::System, Layer::Me
 /// How much of each spelling is shown around the first difference.
 const EXCERPT_BEFORE: usize = 24;
 const EXCERPT_AFTER: usize = 48;
+/// The most characters of a place in a body; it may hold names of members.
+const PATH_CHARS_MAX: usize = 200;
 
 pub fn text(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices, style: Style) -> String {
     let plan = plan_of(first, None, prices);
@@ -78,7 +81,7 @@ pub fn json(first: &Exhibit, comparison: Comparison<'_>, prices: &Prices) -> Val
 /// The layers of one request, with sizes, hashes and the breakpoints that it has; and what is planned for it.
 pub fn layers(exhibit: &Exhibit, plan: Option<&Plan>, style: Style) -> String {
     let Exhibit { name, body, anatomy, chain } = exhibit;
-    let model = anatomy.model(body).unwrap_or_default();
+    let model = harmless(&anatomy.model(body).unwrap_or_default(), NAME_CHARS_MAX);
     let mut out = format!("{}: {model}, {} bytes\n\n", style.bold(name), grouped(body.len() as u64));
     let _ = writeln!(
         out,
@@ -182,7 +185,11 @@ fn diverged(first: &Exhibit, second: &Exhibit, parted: &Divergence, style: Style
         DivergenceKind::Missing => "it is missing in the second",
         DivergenceKind::Added => "it is new in the second",
     };
-    let mut out = format!("{} at {}: {why}\n\n", style.bad("diverges"), style.bold(&parted.path));
+    let mut out = format!(
+        "{} at {}: {why}\n\n",
+        style.bad("diverges"),
+        style.bold(&harmless(&parted.path, PATH_CHARS_MAX))
+    );
     let shown = spellings(first, second, parted);
     for ((exhibit, spelling), index) in [first, second].iter().zip(&shown).zip(0..) {
         let place = match (spelling, parted.at) {
@@ -255,8 +262,7 @@ fn spellings(first: &Exhibit, second: &Exhibit, parted: &Divergence) -> [Option<
         let text = String::from_utf8_lossy(&exhibit.body[from..to]).into_owned();
         let before = if from > span.start { "…" } else { "" };
         let after = if to < span.end { "…" } else { "" };
-        let shown: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-        Some(format!("{before}{shown}{after}"))
+        Some(format!("{before}{}{after}", harmless(&text, usize::MAX)))
     };
     [excerpt(first, 0), excerpt(second, 1)]
 }

@@ -10,6 +10,7 @@ use crate::engine::request::prefix::Attribution;
 use crate::engine::request::{json, marker};
 use crate::engine::words::Layer;
 use crate::report::ExchangeRecord;
+use crate::report::figures::{NAME_CHARS_MAX, harmless};
 
 use super::super::demo::grouped;
 use super::super::style::Style;
@@ -240,10 +241,7 @@ impl Sample {
 }
 
 fn excerpt(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let shown: String =
-        text.chars().take(EXCERPT_CHARS).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    if shown.len() < text.len() { shown + "…" } else { shown }
+    harmless(&String::from_utf8_lossy(bytes), EXCERPT_CHARS)
 }
 
 fn text_of(
@@ -254,13 +252,14 @@ fn text_of(
     changes: &[Change],
     style: Style,
 ) -> String {
-    let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
+    let shown = |text: &str| harmless(text, NAME_CHARS_MAX);
+    let known = |value: &Option<String>| value.as_deref().map_or_else(|| "none".to_owned(), shown);
     let mut out = format!(
         "request {}: {} {} ({}), status {}, {}, tenant {}, fork {}\n",
         record.id,
-        record.role,
-        style.bold(&record.plan),
-        record.reason,
+        shown(&record.role),
+        style.bold(&shown(&record.plan)),
+        shown(&record.reason),
         record.status.map_or_else(|| "none".to_owned(), |status| status.to_string()),
         known(&record.client),
         known(&record.tenant),
@@ -288,14 +287,17 @@ fn text_of(
     let _ = write!(out, "\n{}\n", report::layers(second, None, style));
     let _ = writeln!(out, "what was made of it: {}\n", summary(record, changes));
     if !record.forwarded_betas.is_empty() {
-        let shown = |betas: &[String]| if betas.is_empty() { "none".into() } else { betas.join(", ") };
-        let (came, went) = (shown(&record.betas), shown(&record.forwarded_betas));
+        let listed = |betas: &[String]| match betas {
+            [] => "none".to_owned(),
+            betas => betas.iter().map(|beta| shown(beta)).collect::<Vec<_>>().join(", "),
+        };
+        let (came, went) = (listed(&record.betas), listed(&record.forwarded_betas));
         let _ = writeln!(out, "  {:<12}  {came} → {went}", "~ betas");
     }
     for change in changes.iter().take(CHANGES_SHOWN) {
         let place = match (&change.from, &change.to) {
-            (Some(from), Some(to)) if from != to => format!("{from} → {to}"),
-            (from, to) => to.as_ref().or(from.as_ref()).cloned().unwrap_or_default(),
+            (Some(from), Some(to)) if from != to => format!("{} → {}", shown(from), shown(to)),
+            (from, to) => to.as_deref().or(from.as_deref()).map(shown).unwrap_or_default(),
         };
         let size = format!("{} bytes", grouped(change.bytes as u64));
         let _ = writeln!(out, "  {:<12}  {place:<28}  {size:>14}  {}", change.what.sign(), change.excerpt);
@@ -318,7 +320,8 @@ fn bill(record: &ExchangeRecord) -> String {
     let usd = usd.into_iter().filter_map(|(usd, what)| Some(format!("{what}{:.6}", usd?)));
     let mut out = format!("billed: {}\n", tokens.into_iter().chain(usd).collect::<Vec<_>>().join(" · "));
     if let (Some(cause), Some(layer)) = (&record.break_cause, &record.break_layer) {
-        let at = record.break_at.as_deref().unwrap_or_default();
+        let [cause, layer, at] = [cause, layer, record.break_at.as_deref().unwrap_or_default()]
+            .map(|text| harmless(text, NAME_CHARS_MAX));
         let tokens = grouped(record.break_tokens.unwrap_or_default());
         let _ = writeln!(out, "cache break: {cause}, in {layer} at {at}, {tokens} tokens");
     }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::engine::fork::{Forecast, PromptSizes};
 use crate::engine::words::CostUnit;
+use crate::report::figures::{NAME_CHARS_MAX, harmless};
 
 use super::super::demo::grouped;
 use super::super::style::Style;
@@ -23,7 +24,9 @@ pub fn text(finding: &Finding, style: Style) -> String {
         return out;
     };
     let by = match (&it.tool, &it.call) {
-        (Some(tool), Some(call)) => format!(" of {tool} ({call})"),
+        (Some(tool), Some(call)) => {
+            format!(" of {} ({})", harmless(tool, NAME_CHARS_MAX), harmless(call, NAME_CHARS_MAX))
+        }
         _ => String::new(),
     };
     let _ =

@@ -8,6 +8,7 @@ use crate::engine::answer::usage::Usage;
 use crate::engine::cache::prices::{Multiplier, Multipliers, Prices, Usd};
 use crate::engine::words::{Plan, Role};
 use crate::report::ExchangeRecord;
+use crate::report::figures::{NAME_CHARS_MAX, harmless};
 
 use super::super::demo::{aligned, grouped};
 use super::super::own_sums::OwnSums;
@@ -231,7 +232,7 @@ pub fn table(totals: &[&Total]) -> String {
         rules.push(lines.len());
         for name in names(totals.iter().flat_map(|total| group(total).keys())) {
             let cell = |total: &Total| group(total).get(&name).map_or_else(|| "-".into(), cost);
-            lines.push(row(&format!("{what} {name}"), &cell));
+            lines.push(row(&format!("{what} {}", harmless(&name, NAME_CHARS_MAX)), &cell));
         }
     }
     let causes = names(totals.iter().flat_map(|total| total.breaks.keys()));
@@ -246,7 +247,7 @@ pub fn table(totals: &[&Total]) -> String {
             }
             None => "-".to_owned(),
         };
-        lines.push(row(&format!("cache break {cause}"), &cell));
+        lines.push(row(&format!("cache break {}", harmless(&cause, NAME_CHARS_MAX)), &cell));
     }
     aligned(&lines, &rules)
 }
@@ -301,4 +302,32 @@ fn cost(sum: &Sum) -> String {
 /// The cheapest run, and of equally cheap ones the first.
 pub fn best(totals: &[Total]) -> Option<&Total> {
     totals.iter().reduce(|best, other| if other.is_cheaper(best) { other } else { best })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_with_a_hostile_name_does_nothing_to_the_terminal() {
+        let hostile = || "Agent\u{1b}[2J\u{202e}".to_owned();
+        let total = Total {
+            title: "as recorded".to_owned(),
+            settings: String::new(),
+            all: Sum::default(),
+            clients: BTreeMap::from([(hostile(), Sum::default())]),
+            tools: BTreeMap::from([(hostile(), Sum::default())]),
+            breaks: BTreeMap::from([(hostile(), Breaks::default())]),
+            held_ms: 0,
+            refused: 0,
+            children: 0,
+            forked: 0,
+            own: OwnSums::default(),
+        };
+        let table = table(&[&total]);
+        assert!(!table.contains(['\u{1b}', '\u{202e}']), "{table}");
+        for row in ["client", "tool", "cache break"] {
+            assert!(table.contains(&format!("{row} Agent\\u{{1b}}[2J\\u{{202e}}")), "{table}");
+        }
+    }
 }

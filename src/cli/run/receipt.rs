@@ -12,7 +12,7 @@ use crate::engine::cache::prices::Prices;
 use crate::engine::fork::experiment::Declined;
 use crate::engine::words::Reason;
 use crate::engine::words::clauses::{REASONS, clause};
-use crate::report::figures::{duration, grouped, percent, usd};
+use crate::report::figures::{NAME_CHARS_MAX, duration, grouped, harmless, percent, usd};
 
 /// The facts for a receipt that are not in the metrics.
 pub struct Receipt<'a> {
@@ -185,7 +185,10 @@ fn plan_in_words(plan: &str) -> &str {
 }
 
 fn whose(tool: &str) -> String {
-    if tool.is_empty() { "children".to_owned() } else { format!("children of `{tool}`") }
+    match tool {
+        "" => "children".to_owned(),
+        tool => format!("children of `{}`", harmless(tool, NAME_CHARS_MAX)),
+    }
 }
 
 /// What they were predicted to cost forked, aligned and as sent, if that is known.
@@ -315,6 +318,15 @@ forkpoint: 1 min 1 s through mode align to http://up.example
         let none = receipt("");
         assert!(none.starts_with("saved nothing: no request came\n"), "{none}");
         assert!(none.contains("ANTHROPIC_BASE_URL"), "{none}");
+    }
+
+    #[test]
+    fn a_tool_with_a_hostile_name_does_nothing_to_the_terminal() {
+        for name in ["Agent\u{1b}[2J\u{202e}", &"x\u{1b}".repeat(200)] {
+            let shown = whose(name);
+            assert!(!shown.contains(['\u{1b}', '\u{202e}']) && shown.chars().count() < 80, "{shown}");
+        }
+        assert_eq!(whose("Agent\u{1b}[2J\u{202e}"), "children of `Agent\\u{1b}[2J\\u{202e}`");
     }
 
     #[test]
