@@ -157,7 +157,17 @@ mod tests {
             assert!(!found.problems[0].to_string().contains("hunter2"));
         }
         assert!(found(&[("FORKPOINT___", "")]).problems[0].hint.starts_with("unset it"));
-        assert!(found(&[("FORKPOINT_PRIVACY__EXCERPTS", "1")]).problems[0].message.contains("not built"));
+        for name in
+            ["PRIVACY__EXCERPTS", "BUDGET__USD", "SERVER__TLS__CERT", "UPSTREAM__PROXY", "UPSTREAM__CA"]
+        {
+            let found = found(&[(&format!("FORKPOINT_{name}"), "hunter2")]);
+            let [problem] = &found.problems[..] else { panic!("{name}: {:?}", found.problems) };
+            assert!(
+                problem.message.contains("not built") && problem.hint.starts_with("remove it; "),
+                "{problem}"
+            );
+            assert!(!problem.to_string().contains("hunter2"), "{problem}");
+        }
     }
 
     #[test]

@@ -21,6 +21,19 @@ enum Absence {
 
 static ABSENT: &[AbsentOption] = &[
     not_built("policy", "remove it; in this version all requests are treated alike"),
+    not_built("budget", "remove it; limit what a key may spend in the console of your provider"),
+    not_built(
+        "server.tls",
+        "remove it; put a proxy that ends TLS before server.listen, or keep it on loopback or within one pod",
+    ),
+    not_built(
+        "upstream.proxy",
+        "remove it; connections to the upstream are direct, or set upstream.url to a proxy that forwards to it",
+    ),
+    not_built(
+        "upstream.ca",
+        "remove it; add the authority to the system's certificates, or name a bundle with it in SSL_CERT_FILE",
+    ),
     not_built("privacy", "remove it; this version never shows prompt text"),
     AbsentOption {
         path: "fork.prefer",
@@ -33,10 +46,12 @@ const fn not_built(path: &'static str, instead: &'static str) -> AbsentOption {
     AbsentOption { path, why: Absence::NotBuilt, instead }
 }
 
-/// Returns the option at this path, if this version does not have it.
+/// Returns the option at this path or above it, if this version does not have it: of a variable such as
+/// `FORKPOINT_SERVER__TLS__CERT` the path is `server.tls__cert`.
 pub(super) fn later(path: &str) -> Option<&'static AbsentOption> {
-    let section = path.split('.').next().unwrap_or(path);
-    ABSENT.iter().find(|absent| absent.path == path || absent.path == section)
+    ABSENT.iter().find(|absent| {
+        path.strip_prefix(absent.path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '_']))
+    })
 }
 
 impl AbsentOption {
