@@ -36,17 +36,15 @@ Examples:
 
 /// A reverse proxy that lets parallel sub-agents share one prompt-cache prefix.
 #[derive(Debug, Parser)]
-#[command(name = "forkpoint", version, about, args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
+#[command(name = "forkpoint", version, about, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
-    #[command(flatten)]
-    serve: serve::ServeArgs,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the proxy (the default when no command is given)
+    /// Run the proxy
     Serve(serve::ServeArgs),
     /// Run one command through a proxy of its own, and print a receipt
     Run(run::RunArgs),
@@ -116,7 +114,8 @@ pub fn main() -> ExitCode {
         }
     };
     let outcome = match cli.command {
-        None => serve::run(cli.serve),
+        // A proxy starts only where one is asked for: a name typed to see what it does takes no port.
+        None => Cli::command().print_help().map_err(|error| Failure::new(format!("cannot print: {error}"))),
         Some(Command::Serve(args)) => serve::run(args),
         Some(Command::Run(args)) => return exit(run::run(args)),
         Some(Command::Top(args)) => return exit(top::run(args)),

@@ -33,12 +33,24 @@ fn every_command_has_an_example_that_names_it() {
 }
 
 #[test]
+fn without_a_command_there_is_help_and_no_proxy() {
+    let help = forkpoint(&[]);
+    assert_eq!(help, forkpoint(&["-h"]));
+    assert!(help.contains("Commands:\n  serve "), "{help}");
+    let output = Command::new(env!("CARGO_BIN_EXE_forkpoint")).env_clear().args(["--mode", "fork"]).output();
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(64), "{said}");
+    assert!(output.stdout.is_empty() && said.contains("--mode"), "{said}");
+}
+
+#[test]
 fn flags_name_the_words_that_they_take() {
     for (command, flag, path) in [
         (&["serve"][..], "--mode", "server.mode"),
         (&["run"], "--mode", "server.mode"),
         (&["check-config"], "--mode", "server.mode"),
-        (&[], "--store", "store.kind"),
+        (&["serve"], "--store", "store.kind"),
     ] {
         let help = forkpoint(&[command, &["-h"]].concat());
         let line =

@@ -16,7 +16,7 @@ const INTRODUCTION: &str = "\
 # An empty file is a valid configuration. Lines that start with \"#\" and no space are settings at their
 # defaults: take the \"#\" away to change one. Unknown keys are errors.
 #
-# A file is read only when it is named: forkpoint --config forkpoint.toml, or FORKPOINT_CONFIG.
+# A file is read only when it is named: forkpoint serve --config forkpoint.toml, or FORKPOINT_CONFIG.
 # The environment replaces the file: limits.body_bytes is FORKPOINT_LIMITS__BODY_BYTES, lists are a,b.
 # Flags replace both. Short names: FORKPOINT_LISTEN, _ADMIN_LISTEN, _UPSTREAM, _MODE, _STORE.
 # Sizes are bytes, or text such as \"32 MiB\" (1024) and \"16 MB\" (1000).
