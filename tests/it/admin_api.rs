@@ -33,7 +33,7 @@ async fn beyond_loopback_it_does_not_start_without_a_token() {
         [("", "server.admin_listen"), (short.as_str(), "admin.token_file"), ("/none", "/none")]
     {
         let mut command = binary::command();
-        command.args(["--admin-listen", "0.0.0.0:0", "--listen", "127.0.0.1:0"]);
+        command.args(["serve", "--admin-listen", "0.0.0.0:0", "--listen", "127.0.0.1:0"]);
         let output = command.env("FORKPOINT_ADMIN__TOKEN_FILE", token).output();
         let output = within("the process to end", output).await.unwrap();
         let complained = String::from_utf8(output.stderr).unwrap();

@@ -131,7 +131,7 @@ async fn a_running_http_2_stream_survives_the_drain() {
 #[tokio::test]
 async fn a_bad_configuration_is_exit_64_and_says_everything_that_is_wrong() {
     let output = binary::command()
-        .args(["--listen", "nonsense", "--upstream", "http://user:hunter2@host"])
+        .args(["serve", "--listen", "nonsense", "--upstream", "http://user:hunter2@host"])
         .env("FORKPOINT_LIMITS__BODY_BITES", "1")
         .output();
     let output = within("the process to end", output).await.unwrap();
@@ -148,7 +148,8 @@ async fn a_bad_configuration_is_exit_64_and_says_everything_that_is_wrong() {
 async fn a_port_in_use_is_exit_1_with_a_hint() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let output = binary::command().args(["--listen", &address, "--admin-listen", "127.0.0.1:0"]).output();
+    let output =
+        binary::command().args(["serve", "--listen", &address, "--admin-listen", "127.0.0.1:0"]).output();
     let output = within("the process to end", output).await.unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");

@@ -273,7 +273,7 @@ fn headers_that_cannot_be_used_are_named_and_not_shown() {
         .env_clear()
         .env("FORKPOINT_TRACE__ENDPOINT", "http://127.0.0.1:4318")
         .env("FORKPOINT_TRACE__HEADERS_FILE", &file)
-        .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
+        .args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&run.stderr);

@@ -67,7 +67,7 @@ impl Binary {
                 command.env(name, value)
             };
         }
-        command.args(["--listen", "127.0.0.1:0", "--admin-listen", admin, "--upstream", upstream]);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", admin, "--upstream", upstream]);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let said = Arc::new(Said::default());
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
