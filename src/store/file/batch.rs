@@ -5,7 +5,7 @@
 //! record lacks a prompt, and at worst a prompt lacks its records: an orphan, collected at the next start.
 
 use std::cmp::max;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::atomic::Ordering::Relaxed;
 
 use redb::ReadableTable as _;
@@ -41,9 +41,12 @@ pub(super) struct Batch<'a> {
     unneeded: BTreeSet<Digest>,
     /// Prompts whose files were written, also by a batch that fails.
     written: &'a mut Vec<Digest>,
-    /// The last version of each tenant before these changes.
-    before: BTreeMap<Digest, u64>,
+    /// The tenants that have more than before.
+    grown: BTreeSet<Digest>,
 }
+
+/// The version, the kind and the name of the oldest record of a tenant.
+type Oldest = (u64, String, String);
 
 /// A row of a record that is about to go.
 struct OldRow {
@@ -55,30 +58,61 @@ struct OldRow {
 
 impl<'a> Batch<'a> {
     pub fn new(shared: &'a Shared, tables: Tables<'a>, written: &'a mut Vec<Digest>) -> Batch<'a> {
-        let (unneeded, before, bytes) = (BTreeSet::new(), BTreeMap::new(), shared.bytes.load(Relaxed));
-        Batch { shared, tables, now_ms: unix_ms(), bytes, unneeded, written, before }
+        let (unneeded, grown, bytes) = (BTreeSet::new(), BTreeSet::new(), shared.bytes.load(Relaxed));
+        Batch { shared, tables, now_ms: unix_ms(), bytes, unneeded, written, grown }
     }
 
-    /// Makes changes that were asked for at a moment. Returns the last version of the tenant.
+    /// Makes changes that were asked for at a moment. Returns the last version of the tenant. A record that is larger than
+    /// all that a tenant may have is left out; if there is nothing else, that is an error.
     pub fn write(&mut self, tenant: &Digest, changes: &[Change], at_ms: u64) -> Result<u64, Trouble> {
+        let mut too_large = 0;
         for change in changes {
             match change {
-                Change::Put(key, record) => self.put(tenant, key, record, at_ms)?,
+                Change::Put(key, record) => too_large += usize::from(!self.put(tenant, key, record, at_ms)?),
                 Change::Delete(key) => self.delete(tenant, key)?,
             }
+        }
+        if too_large > 0 {
+            if too_large == changes.len() {
+                return Err(Trouble::Full);
+            }
+            tracing::warn!(
+                records = too_large,
+                bytes_max = self.shared.limits.tenant_bytes,
+                "records are larger than store.tenant_share of store.max_bytes; they are not stored"
+            );
         }
         self.last_version(tenant)
     }
 
-    /// Takes in what another process wrote.
-    pub fn take_in(&mut self, entry: &Entry) -> Result<(), Trouble> {
-        match &entry.changes {
-            Some(changes) => self.write(&entry.tenant, changes, entry.at_ms).map(|_| ()),
-            None => self.forget(&entry.tenant).map(|_| ()),
+    /// Takes in what another process wrote to its journal. What does not fit is not known: the rest is more important.
+    pub fn take_in(&mut self, journal: &str, entry: &Entry) -> Result<(), Trouble> {
+        let tenant = &entry.tenant;
+        if self.tables.dismissed.get((journal, tenant))?.is_some() {
+            return Ok(());
+        }
+        let Some(changes) = &entry.changes else { return self.forget(tenant).map(|_| ()) };
+        match self.write(tenant, changes, entry.at_ms) {
+            Err(Trouble::Full) => Ok(()),
+            written => written.map(|_| ()),
         }
     }
 
-    fn put(&mut self, tenant: &Digest, key: &RecordKey, record: &Record, at_ms: u64) -> Result<(), Trouble> {
+    /// A tenant is forgotten that the writer of a journal may still know: what that writes of it from now on is not
+    /// taken in.
+    pub fn dismiss(&mut self, journal: &str, tenant: &Digest) -> Result<(), Trouble> {
+        self.tables.dismissed.insert((journal, tenant), ())?;
+        Ok(())
+    }
+
+    /// Writes a record; `false` if it is too large.
+    fn put(
+        &mut self,
+        tenant: &Digest,
+        key: &RecordKey,
+        record: &Record,
+        at_ms: u64,
+    ) -> Result<bool, Trouble> {
         let ends_ms = at_ms.saturating_add(record.ttl_ms.min(self.shared.limits.max_age_ms));
         let mut names = Vec::with_capacity(32 * record.blobs.len());
         // New prompts come before old ones go, so that those in both stay.
@@ -89,7 +123,16 @@ impl<'a> Batch<'a> {
         let proof = proof(&self.shared.seal, tenant, key, group, &names, &record.body);
         let body = [proof.as_slice(), &record.body].concat();
         let sealed = self.shared.seal.close(&body_context(tenant, key), &body);
-        self.insert(tenant, key, ends_ms, group, &names, Some(&sealed))
+        self.insert(tenant, key, ends_ms, group, &names, Some(&sealed))?;
+        let mut bytes = row_bytes(names.len(), Some(sealed.len()));
+        for name in names.as_chunks::<32>().0.iter().collect::<BTreeSet<_>>() {
+            bytes += self.tables.prompts.get(name)?.map_or(0, |row| row.value().1);
+        }
+        if bytes <= self.shared.limits.tenant_bytes {
+            return Ok(true);
+        }
+        self.take_for_good(tenant, key.kind.as_str(), &key.name)?;
+        Ok(false)
     }
 
     fn delete(&mut self, tenant: &Digest, key: &RecordKey) -> Result<(), Trouble> {
@@ -112,7 +155,7 @@ impl<'a> Batch<'a> {
         self.take(tenant, kind, name)?;
         let last = self.last_version(tenant)?;
         let version = last + 1;
-        self.before.entry(*tenant).or_insert(last);
+        self.grown.insert(*tenant);
         let record = (tenant, kind, name);
         self.tables.records.insert(record, (version, ends_ms, group, names, sealed))?;
         self.tables.order.insert((tenant, version), (kind, name))?;
@@ -142,8 +185,12 @@ impl<'a> Batch<'a> {
     /// Takes a record away if it is still what was read.
     pub fn take_version(&mut self, tenant: &Digest, key: &RecordKey, version: u64) -> Result<bool, Trouble> {
         let (kind, name) = (key.kind.as_str(), key.name.as_str());
-        let found = self.tables.records.get((tenant, kind, name))?.map(|row| row.value().0);
-        if found != Some(version) { Ok(false) } else { self.take_for_good(tenant, kind, name) }
+        let is_there = self.has_version(tenant, kind, name, version)?;
+        if is_there { self.take_for_good(tenant, kind, name) } else { Ok(false) }
+    }
+
+    fn has_version(&self, tenant: &Digest, kind: &str, name: &str, version: u64) -> Result<bool, Trouble> {
+        Ok(self.tables.records.get((tenant, kind, name))?.is_some_and(|row| row.value().0 == version))
     }
 
     /// Takes a record away, and with the last one the tenant.
@@ -158,11 +205,19 @@ impl<'a> Batch<'a> {
     /// Forgets a tenant; `false` if there was nothing.
     pub fn forget(&mut self, tenant: &Digest) -> Result<bool, Trouble> {
         let mut had_any = false;
-        while let Some((_, kind, name)) = self.oldest(tenant)? {
-            had_any |= self.take(tenant, &kind, &name)?;
+        while let Some(oldest) = self.oldest(tenant)? {
+            had_any |= self.take_oldest(tenant, &oldest)?;
         }
         self.leave(tenant)?;
         Ok(had_any)
+    }
+
+    /// Takes the oldest record of a tenant away, and its place in the order even if the record is not there.
+    fn take_oldest(&mut self, tenant: &Digest, (version, kind, name): &Oldest) -> Result<bool, Trouble> {
+        let is_there = self.has_version(tenant, kind, name, *version)?;
+        let was_taken = is_there && self.take(tenant, kind, name)?;
+        self.tables.order.remove((tenant, *version))?;
+        Ok(was_taken)
     }
 
     /// Nothing is left of a tenant.
@@ -191,21 +246,25 @@ impl<'a> Batch<'a> {
         let live = (self.now_ms.saturating_add(1), &Digest::default(), 0_u64);
         for row in self.tables.ends.range(..live)?.take(ENDED_MAX) {
             let (end, record) = row?;
-            let ((_, tenant, _), (kind, name)) = (end.value(), record.value());
-            ended.push((*tenant, kind.to_owned(), name.to_owned()));
+            let ((ends_ms, tenant, version), (kind, name)) = (end.value(), record.value());
+            ended.push((ends_ms, *tenant, version, kind.to_owned(), name.to_owned()));
         }
-        for (tenant, kind, name) in &ended {
-            self.take_for_good(tenant, kind, name)?;
+        for (ends_ms, tenant, version, kind, name) in &ended {
+            if self.has_version(tenant, kind, name, *version)? {
+                self.take_for_good(tenant, kind, name)?;
+            }
+            // Also if the record is not there, else it is looked for without end.
+            self.tables.ends.remove((*ends_ms, tenant, *version))?;
         }
         Ok(ended.len() == ENDED_MAX)
     }
 
     /// Makes room: no tenant has more than its share, and all together no more than there is. The tenant that has most
-    /// gives its oldest. What does not fit even so is refused.
+    /// gives its oldest, new ones too.
     pub fn make_room(&mut self) -> Result<(), Trouble> {
         let limits = self.shared.limits;
         let mut is_over = self.bytes > limits.max_bytes;
-        for tenant in self.before.keys() {
+        for tenant in &self.grown {
             is_over |= self.tenant_bytes(tenant)? > limits.tenant_bytes;
         }
         if !is_over {
@@ -220,11 +279,11 @@ impl<'a> Batch<'a> {
             if self.bytes <= limits.max_bytes && bytes <= limits.tenant_bytes {
                 break;
             }
-            let Some((version, kind, name)) = self.oldest(&tenant)? else { continue };
-            if self.before.get(&tenant).is_some_and(|before| version > *before) {
-                return Err(Trouble::Full);
+            let Some(oldest) = self.oldest(&tenant)? else { continue };
+            self.take_oldest(&tenant, &oldest)?;
+            if self.oldest(&tenant)?.is_none() {
+                self.leave(&tenant)?;
             }
-            self.take_for_good(&tenant, &kind, &name)?;
             tenants.push((self.tenant_bytes(&tenant)?, tenant));
         }
         Ok(())
@@ -247,7 +306,9 @@ impl<'a> Batch<'a> {
 
     /// Forgets all journals but these.
     pub fn keep_journals(&mut self, names: &[String]) -> Result<(), Trouble> {
-        self.tables.journals.retain(|name, _| names.iter().any(|kept| kept == name))?;
+        let is_kept = |name: &str| names.iter().any(|kept| kept == name);
+        self.tables.journals.retain(|name, _| is_kept(name))?;
+        self.tables.dismissed.retain(|(name, _), ()| is_kept(name))?;
         Ok(())
     }
 
@@ -259,8 +320,7 @@ impl<'a> Batch<'a> {
         Ok((self.bytes, self.unneeded))
     }
 
-    /// The version, the kind and the name of the oldest record of a tenant.
-    fn oldest(&self, tenant: &Digest) -> Result<Option<(u64, String, String)>, Trouble> {
+    fn oldest(&self, tenant: &Digest) -> Result<Option<Oldest>, Trouble> {
         let mut rows = self.tables.order.range((tenant, 0)..=(tenant, u64::MAX))?;
         let Some(row) = rows.next() else { return Ok(None) };
         let (place, record) = row?;

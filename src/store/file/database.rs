@@ -1,7 +1,7 @@
 //! The database: its tables, and how it is opened.
 //!
 //! The versions of a tenant rise by one with every change. They never come back: a tenant of which nothing was left begins
-//! above all that went before it. All but `journals` and `facts` can be computed from `records`; a test does.
+//! above all that went before it. All but `journals`, `dismissed` and `facts` can be computed from `records`; a test does.
 
 use std::cell::RefCell;
 
@@ -40,6 +40,8 @@ const PROMPTS: Definition<&Digest, (u64, u64)> = TableDefinition::new("prompts")
 const TENANTS: Definition<&Digest, (u64, u64)> = TableDefinition::new("tenants");
 /// How far a journal was taken in.
 const JOURNALS: Definition<&str, u64> = TableDefinition::new("journals");
+/// A journal, and a tenant that was forgotten while that was written.
+const DISMISSED: Definition<(&str, &Digest), ()> = TableDefinition::new("dismissed");
 const FACTS: Definition<&str, u64> = TableDefinition::new("facts");
 
 /// The highest version of the tenants of which nothing is left.
@@ -55,6 +57,7 @@ pub(super) struct Tables<'t> {
     pub prompts: Table<'t, &'static Digest, (u64, u64)>,
     pub tenants: Table<'t, &'static Digest, (u64, u64)>,
     pub journals: Table<'t, &'static str, u64>,
+    pub dismissed: Table<'t, (&'static str, &'static Digest), ()>,
     pub facts: Table<'t, &'static str, u64>,
 }
 
@@ -67,6 +70,7 @@ impl<'t> Tables<'t> {
             prompts: transaction.open_table(PROMPTS)?,
             tenants: transaction.open_table(TENANTS)?,
             journals: transaction.open_table(JOURNALS)?,
+            dismissed: transaction.open_table(DISMISSED)?,
             facts: transaction.open_table(FACTS)?,
         })
     }

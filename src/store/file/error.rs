@@ -77,6 +77,11 @@ impl Trouble {
             Trouble::Newer(_) | Trouble::Locked | Trouble::Full => false,
         }
     }
+
+    /// Returns true if it is the database that is damaged, and not a prompt or a journal beside it.
+    pub fn is_damage_of_database(&self) -> bool {
+        self.is_damage() && !matches!(self, Trouble::Io(_))
+    }
 }
 
 fn word_of(error: &io::Error) -> StoreError {

@@ -45,7 +45,13 @@ pub(super) struct Folder {
 impl Folder {
     /// Makes the folder and what belongs in it, as far as it is not there.
     pub fn open(path: &Path) -> Result<Folder, Trouble> {
+        let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+        let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        for parent in missing.into_iter().filter_map(Path::parent) {
+            // One that this user may not read cannot be synchronised; the store is of use even so.
+            let _ = sync_folder(if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
+        }
         let mode = fs::metadata(path)?.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
             // It may be a mount, or hold more than ours: its mode is not ours to change.
@@ -71,7 +77,12 @@ impl Folder {
             }
             DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
         }
-        Ok(())
+        Ok(self.sync()?)
+    }
+
+    /// Makes the names in the folder itself durable.
+    pub fn sync(&self) -> io::Result<()> {
+        sync_folder(&self.path)
     }
 
     /// Takes the lock that says who has the folder, and waits for it if need be. It is free again when the file is closed.
@@ -149,6 +160,7 @@ impl Folder {
             aside = self.path(&format!("{name}{MOVED_ASIDE}{second}"));
         }
         fs::rename(path, &aside)?;
+        self.sync()?;
         tracing::warn!(
             path = %path.display(),
             moved_to = %aside.display(),
@@ -160,18 +172,28 @@ impl Folder {
     }
 
     fn keep_few_aside(&self) -> io::Result<()> {
-        let mut aside: Vec<(u64, PathBuf)> = fs::read_dir(&self.path)?
-            .flatten()
-            .filter_map(|entry| Some((moved_aside_at(entry.file_name().to_str()?)?, entry.path())))
-            .collect();
+        let mut aside = self.aside()?;
         aside.sort();
         let more = aside.len().saturating_sub(MOVED_ASIDE_MAX);
-        for (_, path) in aside.drain(..more) {
-            let is_folder = fs::symlink_metadata(&path)?.is_dir();
-            if is_folder { fs::remove_dir_all(&path)? } else { fs::remove_file(&path)? }
-        }
-        Ok(())
+        aside.drain(..more).try_for_each(|(_, path)| remove(&path))
     }
+
+    /// Takes away what was moved aside longer ago than this.
+    pub fn remove_old_aside(&self, max_age_ms: u64) -> io::Result<()> {
+        let oldest = unix_ms().saturating_sub(max_age_ms) / 1000;
+        let aside = self.aside()?.into_iter();
+        aside.filter(|(second, _)| *second < oldest).try_for_each(|(_, path)| remove(&path))
+    }
+
+    /// What was moved aside, and when, in seconds.
+    fn aside(&self) -> io::Result<Vec<(u64, PathBuf)>> {
+        let aside = |entry: fs::DirEntry| Some((moved_aside_at(entry.file_name().to_str()?)?, entry.path()));
+        Ok(fs::read_dir(&self.path)?.flatten().filter_map(aside).collect())
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
 }
 
 /// A file among the prompts.

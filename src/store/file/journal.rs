@@ -243,9 +243,9 @@ impl FollowedJournal {
         let Some(size) = self.size(offset, length)? else { return Ok(None) };
         let mut sealed = vec![0; size as usize];
         let mut digest = Digest::default();
-        self.file.read_exact_at(&mut digest, offset + 4)?;
-        self.file.read_exact_at(&mut sealed, offset + PREAMBLE as u64)?;
-        if seal.digest(CONTEXT, &sealed) != digest {
+        let is_there =
+            self.read_at(&mut digest, offset + 4)? && self.read_at(&mut sealed, offset + PREAMBLE as u64)?;
+        if !is_there || seal.digest(CONTEXT, &sealed) != digest {
             return Ok(None);
         }
         let entry = seal.open(CONTEXT, &sealed).and_then(Entry::decode);
@@ -259,14 +259,48 @@ impl FollowedJournal {
             return Ok(None);
         }
         let mut size = [0; 4];
-        self.file.read_exact_at(&mut size, offset)?;
+        if !self.read_at(&mut size, offset)? {
+            return Ok(None);
+        }
         let size = u64::from(u32::from_le_bytes(size));
         let is_there = size <= left - PREAMBLE as u64 && size <= OPENED_MAX as u64 + 1024;
         Ok(if is_there { Some(size) } else { None })
     }
 
+    /// Reads what fills a buffer; `false` if the file ends before: its writer takes back what its disk has no room for.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<bool, Trouble> {
+        match self.file.read_exact_at(buffer, offset) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            read => Ok(read.map(|()| true)?),
+        }
+    }
+
     /// Returns true if what follows is more than the beginning of an entry.
     fn is_damaged(&self, offset: u64, length: u64) -> bool {
         matches!(self.size(offset, length), Ok(Some(_)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_that_its_writer_takes_back_while_it_is_read_is_not_there() {
+        let path = tempfile::tempdir().unwrap();
+        let (folder, seal) = (Folder::open(path.path()).unwrap(), Seal::new(None));
+        folder.prepare().unwrap();
+        let mut journal = Journal::begin(&folder, 1 << 20).unwrap();
+        let entry = Entry { tenant: [1; 32], at_ms: 7, changes: None };
+        journal.write(std::slice::from_ref(&entry), &seal).unwrap();
+        let (journals, _) = FollowedJournal::all(&folder).unwrap();
+        let followed = &journals[0];
+        let length = journal.bytes;
+        assert_eq!(followed.entry(0, length, &seal).unwrap(), Some((entry, length)));
+        // The length was asked for before.
+        for left in [length - 1, PREAMBLE as u64 - 1, 3, 0] {
+            journal.file.set_len(left).unwrap();
+            assert_eq!(followed.entry(0, length, &seal).unwrap(), None, "{left} bytes");
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! Reads what was written for a tenant.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 
 use super::database::{RecordRow, View};
+use super::disk::closed;
 use super::error::Trouble;
 use super::progress::unix_ms;
 use super::{Shared, body_context, prompt_context, proof};
@@ -30,7 +32,7 @@ pub(super) fn load(shared: &Shared, tenant: &Digest, after: u64) -> Result<Loade
 
 fn load_once(shared: &Shared, tenant: &Digest, after: u64) -> Result<Loaded, Trouble> {
     let database = shared.database();
-    let Some(database) = database.as_ref() else { return Ok(Loaded::nothing_after(after)) };
+    let Some(database) = database.as_ref() else { return without_database(shared, after) };
     let view = View::open(database)?;
     let Some(row) = view.tenants.get(tenant)? else { return Ok(Loaded::nothing_after(after)) };
     let version = row.value().0.max(after);
@@ -55,6 +57,16 @@ fn load_once(shared: &Shared, tenant: &Digest, after: u64) -> Result<Loaded, Tro
     }
     loaded.changes.changes.reverse();
     Ok(loaded)
+}
+
+/// A process that has handed the folder over hears nothing more of the tenants that it knows. What is stored of others
+/// only the next process can tell: nobody is to take them for new, and write over what is known of them.
+fn without_database(shared: &Shared, after: u64) -> Result<Loaded, Trouble> {
+    match (shared.has_handed_over.load(Relaxed), after) {
+        (false, _) => Err(closed()),
+        (true, 0) => Err(Trouble::Locked),
+        (true, _) => Ok(Loaded::nothing_after(after)),
+    }
 }
 
 impl Loaded {

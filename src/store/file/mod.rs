@@ -30,7 +30,7 @@ use futures_util::future::BoxFuture;
 use redb::Database;
 use tokio::sync::{Semaphore, oneshot};
 
-use error::Trouble;
+use error::{Trouble, guarded};
 use folder::Folder;
 use writer::{Answer, Job};
 
@@ -66,6 +66,10 @@ struct Shared {
     bytes: AtomicU64,
     /// True while another process writes a journal.
     follows: AtomicBool,
+    /// True once this process has let the next one have the folder.
+    has_handed_over: AtomicBool,
+    /// How often the database was examined.
+    examinations: AtomicU64,
     damaged: AtomicU64,
 }
 
@@ -126,19 +130,15 @@ impl FileStore {
         let permit = Arc::clone(&self.reads).acquire_owned().await.map_err(|_| StoreError::Down)?;
         let shared = Arc::clone(&self.shared);
         let read = tokio::task::spawn_blocking(move || {
-            let loaded = load::load(&shared, &tenant, after);
+            let examinations = shared.examinations.load(Relaxed);
+            let loaded = guarded(|| load::load(&shared, &tenant, after));
             drop(permit);
-            loaded
+            (loaded, examinations)
         });
-        let loaded = match read.await {
-            Ok(loaded) => loaded,
-            // A database that is damaged may break an assumption of its reader.
-            Err(error) if error.is_panic() => Err(Trouble::Foreign("its records cannot be read")),
-            Err(_) => return Err(StoreError::Down),
-        };
+        let (loaded, examinations) = read.await.map_err(|_| StoreError::Down)?;
         let loaded = loaded.map_err(|trouble| {
-            if trouble.is_damage() {
-                let _ = self.jobs.try_send(Job::Examine(trouble.to_string()));
+            if trouble.is_damage_of_database() {
+                let _ = self.jobs.try_send(Job::Examine(trouble.to_string(), examinations));
             }
             trouble.word()
         })?;

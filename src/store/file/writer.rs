@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::disk::{Disk, closed};
+use super::disk::{Access, Disk, closed};
 use super::error::{Trouble, guarded};
 use super::folder::Folder;
 use super::journal::{Entry, FollowedJournal, Journal};
@@ -24,9 +24,8 @@ use crate::store::seal::Digest;
 const GROUP_JOBS: usize = 256;
 const GROUP_BYTES: usize = 8 << 20;
 
-/// How often a database that looks damaged is examined before a start gives up: whole or not, it is moved aside the second
-/// time.
-const EXAMINATIONS: usize = 2;
+/// How often a start is tried with a database that looks damaged: whole or not, it is moved aside the second time.
+const STARTS: usize = 3;
 
 /// How often records whose time is over are taken away.
 const TIDY_EVERY: Duration = Duration::from_secs(10);
@@ -45,8 +44,8 @@ pub(super) enum Job {
     Follow(Answer<()>),
     /// Takes records away that cannot be read, each if it still has this version.
     Damaged(Digest, Vec<(RecordKey, u64)>),
-    /// Finds out whether the database is damaged, for this reason.
-    Examine(String),
+    /// Finds out whether the database is damaged, for this reason, unless it was examined more often than so.
+    Examine(String, u64),
     HandOver(Answer<()>),
     Close(Answer<()>),
 }
@@ -95,13 +94,16 @@ pub(super) fn open(path: &Path, options: Options, jobs: Receiver<Job>) -> Result
         database: RwLock::new(None),
         bytes: AtomicU64::new(0),
         follows: AtomicBool::new(false),
+        has_handed_over: AtomicBool::new(false),
+        examinations: AtomicU64::new(0),
         damaged: AtomicU64::new(0),
     });
     let state = State::Owner { _lock: lock, journals: Vec::new(), has_failed: false };
     let mut writer = Writer { disk: Disk::new(shared), jobs, next: None, state, tidied: Instant::now() };
-    for _ in 0..EXAMINATIONS {
+    for _ in 1..STARTS {
         match guarded(|| writer.begin()) {
-            Err(trouble) if trouble.is_damage() => writer.disk.examine(&trouble.to_string()),
+            // It was examined.
+            Err(trouble) if trouble.is_damage_of_database() => {}
             begun => return begun.map(|()| writer),
         }
     }
@@ -113,10 +115,8 @@ impl Writer {
         Arc::clone(&self.disk.shared)
     }
 
-    /// Opens the database, and tidies up after the process before.
     fn begin(&mut self) -> Result<(), Trouble> {
-        self.disk.open_database()?;
-        self.disk.end_records()?;
+        self.disk.begin()?;
         self.find_journals()
     }
 
@@ -135,18 +135,14 @@ impl Writer {
         if let Err(RecvTimeoutError::Disconnected) = job {
             return false;
         }
-        let step = guarded(|| {
+        // What fails has told whoever asked, and was examined if it is the database that failed.
+        let _ = guarded(|| {
             match job {
                 Ok(job) => self.work(job),
                 Err(_) => self.follow()?,
             }
             self.tidy()
         });
-        if let (Err(trouble), State::Owner { .. }) = (step, &self.state)
-            && trouble.is_damage()
-        {
-            self.disk.examine(&trouble.to_string());
-        }
         true
     }
 
@@ -168,9 +164,9 @@ impl Writer {
             Job::Forget(tenant, answer) => send(answer, self.forget(tenant)),
             Job::Follow(answer) => send(answer, self.follow()),
             Job::Damaged(tenant, records) => self.take_damaged(tenant, &records),
-            Job::Examine(reason) => {
+            Job::Examine(reason, examinations) => {
                 if let State::Owner { .. } = self.state {
-                    self.disk.examine(&reason);
+                    self.disk.examine(&reason, Access::Load, examinations);
                 }
             }
             Job::HandOver(answer) => send(answer, self.hand_over()),
@@ -240,7 +236,11 @@ impl Writer {
 
     fn forget(&mut self, tenant: Digest) -> Result<bool, Trouble> {
         match &mut self.state {
-            State::Owner { .. } => self.disk.transact(|batch| batch.forget(&tenant)),
+            State::Owner { journals, .. } => self.disk.transact(|batch| {
+                // Whoever writes them may still know it.
+                journals.iter().try_for_each(|journal| batch.dismiss(&journal.name, &tenant))?;
+                batch.forget(&tenant)
+            }),
             State::HandedOver(journal) => {
                 let entry = Entry { tenant, at_ms: unix_ms(), changes: None };
                 journal.write(&[entry], &self.disk.shared.seal).map(|()| true)
@@ -267,14 +267,14 @@ impl Writer {
         );
     }
 
-    /// Takes records away whose time is over, from time to time.
+    /// Takes away, from time to time, what has been kept for long enough.
     fn tidy(&mut self) -> Result<(), Trouble> {
         let State::Owner { .. } = self.state else { return Ok(()) };
         if self.tidied.elapsed() < TIDY_EVERY {
             return Ok(());
         }
         self.tidied = Instant::now();
-        self.disk.end_records()
+        self.disk.tidy()
     }
 
     /// Finds the journals that others have written or still write, and takes in what they hold.
@@ -293,7 +293,9 @@ impl Writer {
         if let State::Owner { journals, .. } = &mut self.state {
             *journals = found;
         }
-        self.follow()
+        // What cannot be taken in now is tried again: the rest of the store is of use without it.
+        let _ = self.follow();
+        Ok(())
     }
 
     /// Takes in what journals hold by now.
@@ -330,20 +332,10 @@ impl Writer {
             let part = journal.read(&self.disk.shared.seal)?;
             if !part.entries.is_empty() {
                 let name = &journal.name;
-                let taken = self.disk.transact(|batch| {
-                    part.entries.iter().try_for_each(|entry| batch.take_in(entry))?;
+                self.disk.transact(|batch| {
+                    part.entries.iter().try_for_each(|entry| batch.take_in(name, entry))?;
                     batch.note_journal(name, part.offset)
-                });
-                match taken {
-                    // What does not fit by itself is not known: the rest is more important.
-                    Err(Trouble::Full) => {
-                        for entry in &part.entries {
-                            let _ = self.disk.transact(|batch| batch.take_in(entry));
-                        }
-                        self.disk.transact(|batch| batch.note_journal(name, part.offset))?
-                    }
-                    taken => taken?,
-                }
+                })?;
                 journal.offset = part.offset;
             }
             if part.is_damaged {
@@ -365,6 +357,7 @@ impl Writer {
     fn hand_over(&mut self) -> Result<(), Trouble> {
         let State::Owner { .. } = self.state else { return Ok(()) };
         let journal = Journal::begin(&self.disk.shared.folder, self.disk.shared.limits.max_bytes);
+        self.disk.shared.has_handed_over.store(true, Relaxed);
         self.let_go();
         let journal = journal.inspect_err(|trouble| {
             tracing::warn!(

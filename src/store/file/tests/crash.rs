@@ -11,6 +11,8 @@ const ROUNDS: u64 = 50;
 const TENANTS: u8 = 4;
 const FOLDER: &str = "FORKPOINT_TEST_FOLDER";
 const DONE: &str = "FORKPOINT_TEST_DONE";
+/// What such a process says before it opens the folder.
+const BEGINS: &str = "it begins";
 const HANDS_OVER: &str = "FORKPOINT_TEST_HANDS_OVER";
 
 /// A step of a tenant: a record is written, or deleted.
@@ -63,6 +65,7 @@ async fn known(store: &FileStore, number: u8) -> Known {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_of_its_own_writes_until_it_is_killed() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
+    println!("{BEGINS}");
     let store = Arc::new(open(Path::new(&folder)).await);
     let done: Vec<u64> = std::env::var(DONE).unwrap().split(',').map(|done| done.parse().unwrap()).collect();
     let hands_over = std::env::var(HANDS_OVER).is_ok();
@@ -81,8 +84,14 @@ async fn a_process_of_its_own_writes_until_it_is_killed() {
     futures_util::future::join_all(writers.collect::<Vec<_>>()).await;
 }
 
+/// When a process is killed: some time after it begins to open the folder, or after it has written something.
+enum Kill {
+    Opening(Duration),
+    Writing(Duration),
+}
+
 /// Lets a process write and kills it. Updates the steps of each tenant that it had confirmed.
-fn write_and_kill(folder: &Path, done: &mut [u64], hands_over: bool, after: Duration) {
+fn write_and_kill(folder: &Path, done: &mut [u64], hands_over: bool, kill: Kill) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let name = "store::file::tests::crash::a_process_of_its_own_writes_until_it_is_killed";
     command.args([name, "--exact", "--nocapture"]).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -103,7 +112,17 @@ fn write_and_kill(folder: &Path, done: &mut [u64], hands_over: bool, after: Dura
         }
         false
     };
-    assert!(lines.by_ref().map_while(Result::ok).any(&mut note), "it never wrote anything");
+    let mut said = lines.by_ref().map_while(Result::ok);
+    let after = match kill {
+        Kill::Opening(after) => {
+            assert!(said.any(|line| line.contains(BEGINS)), "it never began");
+            after
+        }
+        Kill::Writing(after) => {
+            assert!(said.any(&mut note), "it never wrote anything");
+            after
+        }
+    };
     std::thread::sleep(after);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -120,7 +139,11 @@ async fn what_was_confirmed_outlives_fifty_kills_at_random_moments() {
     for round in 0..ROUNDS {
         let random = RandomState::new().hash_one(round);
         let after = Duration::from_micros(random % 80_000);
-        write_and_kill(folder.path(), &mut done, round % 3 == 2, after);
+        write_and_kill(folder.path(), &mut done, round % 3 == 2, Kill::Writing(after));
+        if round % 5 == 2 {
+            // While it opens the database, collects what the one before has left, or takes in its journal.
+            write_and_kill(folder.path(), &mut done, false, Kill::Opening(after / 4));
+        }
         let store = open(folder.path()).await;
         for number in 0..TENANTS {
             let steps = &mut done[usize::from(number)];

@@ -74,6 +74,75 @@ async fn a_database_with_damage_anywhere_tells_the_truth_or_nothing() {
 }
 
 #[tokio::test]
+async fn reads_that_fail_at_once_have_a_whole_database_examined_once_and_nothing_is_lost() {
+    let folder = TempDir::new().unwrap();
+    filled(folder.path()).await;
+    let store = open(folder.path()).await;
+    for _ in 0..5 {
+        store.jobs.try_send(Job::Examine("a read failed".to_owned(), 0)).unwrap();
+    }
+    store.write(tenant(2), vec![put("a", "1", &[])]).await.unwrap();
+    assert_eq!(store.shared.examinations.load(Relaxed), 1);
+    assert_eq!((moved_aside(folder.path()).len(), names(&store, 1).await.len()), (0, 2));
+    // What fails again though it is whole is of no use to anybody.
+    store.jobs.try_send(Job::Examine("a read failed".to_owned(), 1)).unwrap();
+    store.write(tenant(2), vec![put("a", "1", &[])]).await.unwrap();
+    assert_eq!((moved_aside(folder.path()).len(), names(&store, 1).await.len()), (1, 0));
+}
+
+#[tokio::test]
+async fn while_the_database_is_opened_again_nobody_is_said_to_be_unknown() {
+    let folder = TempDir::new().unwrap();
+    filled(folder.path()).await;
+    let store = open(folder.path()).await;
+    *store.shared.database_alone() = None;
+    for after in [0, 1] {
+        assert_eq!(store.changes(tenant(1), after).await, Err(StoreError::Down));
+    }
+    store.write(tenant(2), vec![put("a", "1", &[])]).await.unwrap();
+    assert_eq!(names(&store, 1).await, ["a", "b"]);
+}
+
+#[tokio::test]
+async fn places_in_the_order_without_a_record_are_taken_away() {
+    type Names = (&'static str, &'static str);
+    let order: TableDefinition<'_, (&[u8; 32], u64), Names> = TableDefinition::new("order");
+    let ends: TableDefinition<'_, (u64, &[u8; 32], u64), Names> = TableDefinition::new("ends");
+    let folder = TempDir::new().unwrap();
+    filled(folder.path()).await;
+    let digest = Seal::new(None).digest(b"tenant", &tenant(1).0);
+    let database = Database::open(folder.path().join("records.redb")).unwrap();
+    let write = database.begin_write().unwrap();
+    for (version, name) in [(0, "a"), (77, "ff")] {
+        write.open_table(order).unwrap().insert((&digest, version), ("child", name)).unwrap();
+        write.open_table(ends).unwrap().insert((1, &digest, version), ("child", name)).unwrap();
+    }
+    write.commit().unwrap();
+    drop(database);
+    let opened = tokio::time::timeout(Duration::from_secs(20), open(folder.path())).await;
+    let store = opened.expect("a store that opens");
+    assert_eq!(names(&store, 1).await, ["a", "b"]);
+    assert!(store.forget(tenant(1)).await.unwrap());
+    assert_eq!(names(&store, 1).await, [""; 0]);
+    store.close().await;
+    whole::check(folder.path(), Seal::new(None));
+}
+
+#[tokio::test]
+async fn what_was_moved_aside_goes_when_no_record_would_be_kept_for_longer() {
+    let folder = TempDir::new().unwrap();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let day = 24 * 3600;
+    let [old, new] = [now - 8 * day, now - 6 * day].map(|second| format!("records.redb.corrupt-{second}"));
+    for name in [&old, &new, "notes.corrupt-1"] {
+        fs::write(folder.path().join(name), "prompts, perhaps").unwrap();
+    }
+    fs::create_dir(folder.path().join(format!("prompts.corrupt-{}", now - 8 * day))).unwrap();
+    let _store = open(folder.path()).await;
+    assert_eq!(moved_aside(folder.path()), ["notes.corrupt-1".to_owned(), new]);
+}
+
+#[tokio::test]
 async fn another_programs_database_is_moved_aside() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("records.redb");

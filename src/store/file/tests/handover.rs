@@ -47,8 +47,33 @@ async fn what_the_old_process_still_learns_is_known_to_the_new_one_at_once() {
     assert_eq!(names(&new, 1).await, ["b"]);
     assert!(old.forget(tenant(1)).await.unwrap());
     assert_eq!(all(&new, 1).await, []);
-    // The old one asks for nothing more.
+    // The old one hears nothing more of those that it knows, and cannot say that others are new.
     assert_eq!(old.changes(tenant(1), 7).await.unwrap(), Changes { version: 7, ..Changes::default() });
+    assert_eq!(old.changes(tenant(2), 0).await, Err(StoreError::Locked));
+}
+
+#[tokio::test]
+async fn a_tenant_that_the_new_process_forgets_does_not_come_back_from_the_old_one() {
+    let folder = TempDir::new().unwrap();
+    let (old, new) = handed_over(folder.path()).await;
+    old.write(tenant(2), vec![put("a", "of another", &[])]).await.unwrap();
+    assert!(new.forget(tenant(1)).await.unwrap());
+    old.write(tenant(1), vec![put("b", "still known", &[b"a prompt"])]).await.unwrap();
+    assert_eq!(names(&new, 1).await, [""; 0]);
+    // Nor does it after the new one has ended, while the old one still drains.
+    new.close().await;
+    old.write(tenant(1), vec![put("c", "still known", &[b"a prompt"])]).await.unwrap();
+    let third = open(folder.path()).await;
+    assert_eq!(names(&third, 1).await, [""; 0]);
+    assert_eq!(names(&third, 2).await, ["a"]);
+    // Whoever comes back to the process that forgot is somebody new.
+    third.write(tenant(1), vec![put("d", "new", &[])]).await.unwrap();
+    assert_eq!(names(&third, 1).await, ["d"]);
+    old.close().await;
+    until("the journal is over", async || !third.is_shared()).await;
+    assert_eq!(names(&third, 1).await, ["d"]);
+    third.close().await;
+    whole::check(folder.path(), Seal::new(None));
 }
 
 #[tokio::test]

@@ -64,6 +64,29 @@ async fn a_tenant_keeps_to_its_share_and_what_is_larger_is_refused() {
 }
 
 #[tokio::test]
+async fn of_what_is_written_together_only_that_is_left_out_which_does_not_fit() {
+    let folder = TempDir::new().unwrap();
+    let limits = Options { max_bytes: 4 * MIB, tenant_share: 0.25, ..options(folder.path()) };
+    let store = open_with(limits).await.unwrap();
+    let prompts: Vec<Vec<u8>> = (0..20).map(|number| filler(number, 100_000)).collect();
+    let large = filler(99, 1 << 20);
+    let mut changes: Vec<Change> = prompts
+        .iter()
+        .enumerate()
+        .map(|(number, prompt)| put(&format!("{number:x}"), "1", &[prompt]))
+        .collect();
+    changes.insert(15, put("ff", "too large", &[&large]));
+    let version = store.write(tenant(1), changes).await.unwrap();
+    let left = names(&store, 1).await;
+    let newest: Vec<String> = (20 - left.len()..20).map(|number| format!("{number:x}")).collect();
+    assert!((8..=10).contains(&left.len()) && left == newest, "{left:?}");
+    assert_eq!(self::prompts(folder.path()).len(), left.len());
+    assert_eq!(store.changes(tenant(1), 0).await.unwrap().version, version);
+    store.close().await;
+    whole::check(folder.path(), Seal::new(None));
+}
+
+#[tokio::test]
 async fn no_record_is_kept_for_longer_than_the_folder_allows() {
     let folder = TempDir::new().unwrap();
     let short = || Options { max_age: Duration::from_millis(40), ..options(folder.path()) };
