@@ -1,7 +1,6 @@
 //! `count_tokens` of a forked child: the count is of what will be sent. Nothing is billed, bound or learned by it.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -33,7 +32,7 @@ impl Proxy {
         is_count
             && modes.keeps_prefix()
             && matches!(observed, None | Some(Reason::Observe))
-            && self.clock.now().0 < self.prefixes_until.load(Relaxed)
+            && self.may_have_prefix(self.clock.now())
     }
 
     /// Sends a count of tokens: that of a forked child on its prefix, and once more as it came if that is refused; any

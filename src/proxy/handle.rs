@@ -366,7 +366,7 @@ impl Proxy {
     /// before: that child keeps it, unless its client asks for less itself.
     async fn has_prefix(&self, call: &mut MessagesCall, exchange: &mut Exchange) -> bool {
         let now = self.clock.now();
-        if !exchange.facts.modes.keeps_prefix() || now.0 >= self.prefixes_until.load(Relaxed) {
+        if !exchange.facts.modes.keeps_prefix() || !self.may_have_prefix(now) {
             return false;
         }
         if self.open(&mut call.body, exchange).await.is_err() {

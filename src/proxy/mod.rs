@@ -47,7 +47,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::config::{self, Config, Mode};
 use crate::engine::cache::prices::Prices;
 use crate::engine::policy::Policy;
-use crate::engine::words::Endpoint;
+use crate::engine::words::{Endpoint, Moment};
 use crate::metrics::Metrics;
 use crate::report::Sinks;
 use crate::store::{self, Opened, Store, Surroundings};
@@ -153,10 +153,24 @@ impl Proxy {
             self.share_leases(Arc::clone(opened.records()));
         }
         self.store.put_behind(opened, surroundings);
-        // A child of a process before this one, or of another, may have a prefix.
+        // A child of a process before this one may have a prefix; and so may one of those that write to the store too,
+        // for as long after the last of them has ended.
+        let (clock, until) = (Arc::clone(&self.clock), Arc::clone(&self.prefixes_until));
         let child_ttl = clock::millis(self.config.store.child_ttl);
-        let until = if self.store.is_shared() { u64::MAX } else { self.clock.now().after(child_ttl).0 };
-        self.prefixes_until.fetch_max(until, Relaxed);
+        let lasts = move || until.fetch_max(clock.now().after(child_ttl).0, Relaxed);
+        lasts();
+        if self.store.is_shared() {
+            let ends = self.store.sharing_ends();
+            tokio::spawn(async move {
+                ends.await;
+                lasts();
+            });
+        }
+    }
+
+    /// Returns true if a child may have a prefix that a process before this one, or another, has put it on.
+    fn may_have_prefix(&self, now: Moment) -> bool {
+        now.0 < self.prefixes_until.load(Relaxed) || self.store.is_shared()
     }
 
     /// The settings that calls to this part of the API are planned by.
@@ -169,3 +183,6 @@ impl Proxy {
         self.config.limits.connections.min(files::exchanges(self.files))
     }
 }
+
+#[cfg(test)]
+mod tests;

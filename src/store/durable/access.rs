@@ -1,5 +1,6 @@
 //! What the rest of the process asks of the store behind the memory.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +69,16 @@ impl Store {
     /// Returns true if other processes write what is known of tenants at the same time.
     pub fn is_shared(&self) -> bool {
         self.durable.get().is_some_and(|durable| durable.is_shared())
+    }
+
+    /// Waits until no other process writes what is known of tenants, and all that they wrote is known.
+    pub fn sharing_ends(&self) -> impl Future<Output = ()> + use<> {
+        let is_shared = self.durable.get().map(|durable| durable.is_shared.subscribe());
+        async move {
+            if let Some(mut is_shared) = is_shared {
+                let _ = is_shared.wait_for(|is_shared| !is_shared).await;
+            }
+        }
     }
 
     /// Forgets all that is known of a tenant, here and in the store behind this memory, for good.

@@ -100,14 +100,19 @@ impl Durable {
 
     async fn load(self: &Arc<Self>, store: &Arc<Store>, id: &TenantId, load: &Load) {
         let Some(link) = load.tenant.link() else { return };
+        // Asked first: whoever wrote meanwhile may have ended.
+        let is_shared = self.is_shared();
         let Ok(found) = self.calls.changes(*id, 0, self.load_bytes).await else { return };
         if self.is_forgetting(id) || load.tenant.is_forgotten() {
             return;
         }
         let is_known = !found.changes.is_empty();
-        let origin = Origin::Everything { is_shared: self.is_shared() };
-        self.restore(&load.tenant, found.changes, origin).await;
+        self.restore(&load.tenant, found.changes, Origin::Everything { is_shared }).await;
         link.loaded(found.version);
+        if is_shared && !self.is_shared() {
+            // The last round of news may have left it out.
+            self.hear(&load.tenant, link).await;
+        }
         if is_known && !load.tenant.is_forgotten() {
             store.admit(id, &load.tenant);
         }

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 use futures_util::future::BoxFuture;
+use tokio::sync::watch;
 
 pub use access::{Forgotten, Met};
 pub use calls::{Listener, StoreEvent};
@@ -77,6 +78,8 @@ pub struct Durable {
     loads: DashMap<TenantId, Arc<Load>>,
     /// Tenants that are to be forgotten, and of which the store may still know something.
     forgetting: Mutex<BTreeSet<TenantId>>,
+    /// True while other processes write to the store, and until what they wrote last was heard.
+    is_shared: watch::Sender<bool>,
     /// The name under which this process writes.
     writer: Writer,
     /// The version up to which the tokens to a byte are known that all tenants share; none before they were read.
@@ -125,11 +128,13 @@ impl From<Arc<dyn RecordStore>> for Opened {
 impl Durable {
     pub(super) fn new(opened: Opened, surroundings: Surroundings, load_bytes: usize) -> Durable {
         let Surroundings { times, listener, wait } = surroundings;
+        let is_shared = watch::Sender::new(opened.store.is_shared());
         Durable {
             calls: Calls::new(opened.store, opened.error, listener),
             queue: Queue::default(),
             loads: DashMap::new(),
             forgetting: Mutex::default(),
+            is_shared,
             writer: random_writer(),
             weights: Mutex::default(),
             times,
@@ -151,9 +156,9 @@ impl Durable {
         self.writer
     }
 
-    /// Returns true if other processes write to the store at the same time.
+    /// Returns true if other processes write to the store at the same time, or did and were not heard to the end.
     pub fn is_shared(&self) -> bool {
-        self.calls.store().is_shared()
+        *self.is_shared.borrow()
     }
 
     pub fn condition(&self) -> Condition {
@@ -229,17 +234,21 @@ impl Durable {
         }
     }
 
+    /// Hears what other processes write, until none does any more: then once more of every tenant, so that nothing is
+    /// missed that they wrote last.
     async fn share(self: Arc<Self>, store: Weak<Store>) {
-        loop {
+        while self.is_shared() {
             tokio::time::sleep(SHARE_EVERY).await;
             let Some(store) = store.upgrade() else { return };
-            if !self.is_shared() {
-                continue;
-            }
+            // Asked before the round, which then hears of everything.
+            let is_over = !self.calls.store().is_shared();
             for (_, tenant) in store.known() {
-                if tenant.link().is_some_and(Link::take_used) {
+                if tenant.link().is_some_and(|link| link.take_used() || is_over) {
                     self.news(&tenant).await;
                 }
+            }
+            if is_over {
+                self.is_shared.send_replace(false);
             }
         }
     }

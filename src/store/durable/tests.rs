@@ -1,6 +1,6 @@
 //! The store behind the memory, with stores that work, fail, and come back.
 
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
 
 use super::*;
@@ -12,6 +12,8 @@ use crate::engine::tenant::{TenantAccess, abandon, accept};
 use crate::engine::words::{Mode, Moment, RecordKind, StoreOp};
 use crate::store::tests::memory_records::MemoryRecords;
 use crate::store::{Limits, Met, Tenant};
+
+mod moments;
 
 /// No test waits longer for what should happen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -35,7 +37,7 @@ struct Faulty {
     fault: Mutex<Option<Fault>>,
     /// The tenant whose calls hang, whatever the fault.
     hangs: Mutex<Option<TenantId>>,
-    is_shared: bool,
+    is_shared: AtomicBool,
     reads: AtomicUsize,
     writes: AtomicUsize,
     pause: Option<Duration>,
@@ -47,7 +49,7 @@ impl Faulty {
     }
 
     fn shared() -> Arc<Faulty> {
-        Arc::new(Faulty { is_shared: true, ..Faulty::default() })
+        Arc::new(Faulty { is_shared: true.into(), ..Faulty::default() })
     }
 
     fn fails(&self, fault: impl Into<Option<Fault>>) {
@@ -94,7 +96,7 @@ impl RecordStore for Handle {
     }
 
     fn is_shared(&self) -> bool {
-        self.0.is_shared
+        self.0.is_shared.load(SeqCst)
     }
 
     fn changes(&self, tenant: TenantId, after: u64) -> BoxFuture<'_, Result<Changes, StoreError>> {
@@ -376,7 +378,7 @@ async fn what_one_process_writes_another_hears_and_nobody_hears_himself() {
 
 #[tokio::test]
 async fn those_who_ask_for_news_at_once_share_the_answer() {
-    let records = Arc::new(Faulty { is_shared: true, pause: Some(WAIT / 10), ..Faulty::default() });
+    let records = Arc::new(Faulty { is_shared: true.into(), pause: Some(WAIT / 10), ..Faulty::default() });
     let process = Process::start(&records);
     let tenant = process.meet(TENANT).await;
     let before = records.reads.load(SeqCst);
