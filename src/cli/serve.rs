@@ -1,15 +1,20 @@
 //! `forkpoint serve`: bind, say what is running, serve until a signal, drain.
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::admin::{self, Hosts, token::Token};
-use crate::config::{Config, Drain, Loaded, LogFormat, Mode, Overrides};
+use crate::config::{Config, Loaded, LogFormat, Mode, Overrides, StoreKind};
+use crate::engine::cache::prices::Prices;
+use crate::metrics::Metrics;
+use crate::proxy::Proxy;
 use crate::proxy::files;
 use crate::proxy::live::Live;
 use crate::store::{Opened, Store};
@@ -31,6 +36,9 @@ configuration anew: whole, or not at all.";
 
 /// How long recordings and open streams may take to be cut, once somebody has asked twice.
 const CUT: Duration = Duration::from_millis(500);
+
+/// The pause between two looks at an address that another process listens on.
+const BIND_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long the store may take for what the last answers have changed.
 const LAST_WRITES: Duration = Duration::from_secs(5);
@@ -70,36 +78,25 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: ConfigSource) -> Re
     let Loaded { config, prices, .. } = loaded;
     // Signals count from here on, so that none that comes while we start is lost.
     let mut signals = ServeSignals::new()?;
-    let listeners = Listeners::bind(&config).await?;
-    let options = records::options(&config)?;
-    let store = options.as_ref().map_or_else(|| config.store.kind.as_str().to_owned(), records::described);
-    let (proxy, metrics) = start::proxy(config.clone(), prices)?;
-    if let Some(options) = options {
-        proxy.put_behind(Opened::open(options).await);
-    }
+    let (listeners, proxy, metrics) = tokio::select! {
+        begun = begin(&config, prices) => begun?,
+        signal = signals.end("starting") => {
+            tracing::info!(signal, "ended before it served");
+            return Ok(());
+        }
+    };
     let memory = Arc::clone(proxy.store());
     let sinks = proxy.sinks().clone();
-    announce(&config, &listeners, &store);
-    let exchanges = proxy.exchanges_max();
-    if exchanges < config.limits.connections {
-        let (files, wanted) = (files::limit(), config.limits.connections);
-        tracing::warn!(
-            files,
-            exchanges,
-            wanted,
-            "the limit of open files allows fewer exchanges than limits.connections"
-        );
-    }
-
     let readiness = admin::Readiness::of(&memory);
     readiness.set(true);
     let live = Live::from(Arc::new(proxy));
     let pages = admin::pages(&live, metrics.clone(), readiness.clone(), token);
-    tokio::spawn(admin::serve(listeners.admin, pages, Hosts::OfThisMachine, live.clone(), "admin"));
+    let mut lookouts = Lookouts::default();
+    lookouts.serve(listeners.admin, pages, Hosts::OfThisMachine, &live, "admin");
     if let Some(listener) = listeners.metrics {
         let open = admin::router(metrics.clone(), readiness.clone());
         let hosts = Hosts::of_metrics(&listener);
-        tokio::spawn(admin::serve(listener, open, hosts, live.clone(), "metrics"));
+        lookouts.serve(listener, open, hosts, &live, "metrics");
     }
     let server = ServerTask::spawn(listeners.proxy, live.clone());
 
@@ -113,12 +110,13 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: ConfigSource) -> Re
             () = reloader.changed() => reloader.reload("file"),
         }
     };
-    let drain_rules = live.now().config().drain.clone();
+    let running = live.now();
+    let delay_ms = running.config().drain.delay.as_millis() as u64;
     readiness.set(false);
-    tracing::info!(signal = first, delay_ms = drain_rules.delay.as_millis() as u64, "draining");
+    tracing::info!(signal = first, delay_ms, "draining");
     tokio::select! {
-        () = drain(&drain_rules, server, &memory) => {}
-        second = signals.end() => {
+        () = drain(running.config(), server, lookouts, &memory) => {}
+        second = signals.end("draining") => {
             tracing::warn!(signal = second, "second signal; open streams are cut");
             let _ = tokio::time::timeout(CUT, async { tokio::join!(sinks.flush(), memory.close(CUT)) }).await;
             return Ok(());
@@ -128,14 +126,70 @@ async fn serve(loaded: Loaded, token: Option<Token>, source: ConfigSource) -> Re
     Ok(())
 }
 
-async fn drain(rules: &Drain, server: ServerTask, memory: &Arc<Store>) {
-    tokio::time::sleep(rules.delay).await;
+/// Takes the ports, then opens the store: whoever connects meanwhile waits, and is not refused.
+async fn begin(config: &Config, prices: Prices) -> Result<(Listeners, Proxy, Arc<Metrics>), Failure> {
+    let options = records::options(config)?;
+    let store = options.as_ref().map_or_else(|| config.store.kind.as_str().to_owned(), records::described);
+    let listeners = Listeners::bind(config).await?;
+    let (proxy, metrics) = start::proxy(config.clone(), prices)?;
+    if let Some(options) = options {
+        proxy.put_behind(Opened::open(options).await);
+    }
+    announce(config, &listeners, &store);
+    let exchanges = proxy.exchanges_max();
+    if exchanges < config.limits.connections {
+        let (files, wanted) = (files::limit(), config.limits.connections);
+        tracing::warn!(
+            files,
+            exchanges,
+            wanted,
+            "the limit of open files allows fewer exchanges than limits.connections"
+        );
+    }
+    Ok((listeners, proxy, metrics))
+}
+
+async fn drain(config: &Config, server: ServerTask, lookouts: Lookouts, memory: &Arc<Store>) {
+    tokio::time::sleep(config.drain.delay).await;
     server.stop_accepting().await;
-    // Whoever comes next may have the store.
-    let (stopped, ()) = tokio::join!(server.stop(rules.deadline), memory.hand_over());
+    let hand_over = async {
+        // Whoever comes next may have the store.
+        memory.hand_over().await;
+        // Without one that the next process waits for, whoever looks after this one may see its end.
+        if config.store.kind == StoreKind::File {
+            lookouts.leave().await;
+        }
+    };
+    let (stopped, ()) = tokio::join!(server.stop(config.drain.deadline), hand_over);
     match stopped {
         Ok(()) => tracing::info!("drained"),
         Err(_) => tracing::warn!("drain.deadline_s is over; open streams are cut"),
+    }
+}
+
+/// The ports for operators, which are served until the process ends or they are left.
+#[derive(Default)]
+struct Lookouts(Vec<JoinHandle<()>>);
+
+impl Lookouts {
+    fn serve(
+        &mut self,
+        listener: TcpListener,
+        router: axum::Router,
+        hosts: Hosts,
+        live: &Live,
+        port: &'static str,
+    ) {
+        self.0.push(tokio::spawn(admin::serve(listener, router, hosts, live.clone(), port)));
+    }
+
+    /// Accepts nothing more, so that another process may listen there. Connections that are open go on.
+    async fn leave(self) {
+        for port in self.0 {
+            port.abort();
+            // The listener is closed once the task has ended, which it does as an error since it was aborted.
+            let _ = port.await;
+        }
     }
 }
 
@@ -148,22 +202,53 @@ struct Listeners {
 impl Listeners {
     async fn bind(config: &Config) -> Result<Listeners, Failure> {
         let server = &config.server;
+        let mut patience = Patience::of(config);
         Ok(Listeners {
-            proxy: bind(server.listen, "server.listen").await?,
-            admin: bind(server.admin_listen, "server.admin_listen").await?,
+            proxy: patience.bind(server.listen, "server.listen").await?,
+            admin: patience.bind(server.admin_listen, "server.admin_listen").await?,
             metrics: match server.metrics_listen {
-                Some(address) => Some(bind(address, "server.metrics_listen").await?),
+                Some(address) => Some(patience.bind(address, "server.metrics_listen").await?),
                 None => None,
             },
         })
     }
 }
 
-async fn bind(address: SocketAddr, key: &str) -> Result<TcpListener, Failure> {
-    TcpListener::bind(address).await.map_err(|error| {
-        Failure::new(format!("cannot listen on {address} ({key}): {error}"))
-            .hint(format!("is another forkpoint running? set {key} to a free address, or to port 0 for any"))
-    })
+/// How long a start waits for its addresses. A process that has the folder of a file store gives them up as it drains, so
+/// that the next one may begin meanwhile.
+struct Patience {
+    wait: Duration,
+    until: Instant,
+    has_said: bool,
+}
+
+impl Patience {
+    fn of(config: &Config) -> Patience {
+        let wait = if config.store.kind == StoreKind::File { config.store.lock_wait } else { Duration::ZERO };
+        Patience { wait, until: Instant::now() + wait, has_said: false }
+    }
+
+    async fn bind(&mut self, address: SocketAddr, key: &str) -> Result<TcpListener, Failure> {
+        loop {
+            let error = match TcpListener::bind(address).await {
+                Ok(listener) => return Ok(listener),
+                Err(error) => error,
+            };
+            if error.kind() != ErrorKind::AddrInUse || Instant::now() >= self.until {
+                let hint = format!(
+                    "is another forkpoint running? set {key} to a free address, or to port 0 for any"
+                );
+                let waited = if self.has_said { " (waited for store.lock_wait_ms)" } else { "" };
+                let message = format!("cannot listen on {address} ({key}): {error}{waited}");
+                return Err(Failure::new(message).hint(hint));
+            }
+            if !std::mem::replace(&mut self.has_said, true) {
+                let wait_ms = self.wait.as_millis() as u64;
+                tracing::info!(%address, key, wait_ms, "the address is in use; waiting for its process to give it up");
+            }
+            tokio::time::sleep(BIND_PAUSE).await;
+        }
+    }
 }
 
 /// Says the addresses, and what is on or off: as the first line of a log in JSON, else as a few lines on standard error,
@@ -228,11 +313,11 @@ impl ServeSignals {
         }
     }
 
-    /// The next one that tells us to end.
-    async fn end(&mut self) -> &'static str {
+    /// The next one that tells us to end, while we are at something.
+    async fn end(&mut self, at: &str) -> &'static str {
         loop {
             match self.next().await {
-                HANGUP => tracing::info!("draining; the configuration is not loaded anew"),
+                HANGUP => tracing::info!("{at}; the configuration is not loaded anew"),
                 end => return end,
             }
         }

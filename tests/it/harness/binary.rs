@@ -39,10 +39,7 @@ impl Binary {
 
     /// Serves with a limit of open files that it cannot raise.
     pub async fn serve_with_files(upstream: &str, files: usize) -> Binary {
-        let mut command = Command::new("sh");
-        let limited = format!("ulimit -n {files}; exec {} \"$@\"", env!("CARGO_BIN_EXE_forkpoint"));
-        command.env_clear().kill_on_drop(true).stdin(Stdio::null()).args(["-c", &limited, "sh"]);
-        Binary::start(command, upstream, &[]).await
+        Binary::serve_after(&format!("ulimit -n {files}"), upstream, &[]).await
     }
 
     /// Serves with a single core.
@@ -53,12 +50,36 @@ impl Binary {
         Binary::start(command, upstream, settings).await
     }
 
-    async fn start(mut command: Command, upstream: &str, settings: &[(&str, &str)]) -> Binary {
-        let mut admin = "127.0.0.1:0";
+    /// Serves in the place of a shell that has run a line.
+    pub async fn serve_after(line: &str, upstream: &str, settings: &[(&str, &str)]) -> Binary {
+        let mut command = Command::new("sh");
+        let script = format!("{line}; exec {} \"$@\"", env!("CARGO_BIN_EXE_forkpoint"));
+        command.env_clear().kill_on_drop(true).stdin(Stdio::null()).args(["-c", &script, "sh"]);
+        Binary::start(command, upstream, settings).await
+    }
+
+    async fn start(command: Command, upstream: &str, settings: &[(&str, &str)]) -> Binary {
+        Binary::spawn(command, upstream, settings).serving(settings).await
+    }
+
+    /// Starts, and does not wait until it serves.
+    pub fn begin(upstream: &str, settings: &[(&str, &str)]) -> Binary {
+        Binary::spawn(command(), upstream, settings)
+    }
+
+    fn spawn(mut command: Command, upstream: &str, settings: &[(&str, &str)]) -> Binary {
+        let (mut listen, mut admin) = ("127.0.0.1:0", "127.0.0.1:0");
         for (name, value) in settings {
-            if *name == "--admin-listen" {
-                admin = value;
-                continue;
+            match *name {
+                "--listen" => {
+                    listen = value;
+                    continue;
+                }
+                "--admin-listen" => {
+                    admin = value;
+                    continue;
+                }
+                _ => {}
             }
             // Settings of our own carry a section; everything else is the plain environment.
             if name.contains("__") {
@@ -67,7 +88,7 @@ impl Binary {
                 command.env(name, value)
             };
         }
-        command.args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", admin, "--upstream", upstream]);
+        command.args(["serve", "--listen", listen, "--admin-listen", admin, "--upstream", upstream]);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let said = Arc::new(Said::default());
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -78,19 +99,23 @@ impl Binary {
                 listening.more.notify_waiters();
             }
         });
-        let mut binary =
-            Binary { child, proxy: ([0, 0, 0, 0], 0).into(), admin: ([0, 0, 0, 0], 0).into(), said };
+        let nowhere = ([0, 0, 0, 0], 0).into();
+        Binary { child, proxy: nowhere, admin: nowhere, said }
+    }
+
+    /// Waits until it serves.
+    pub async fn serving(mut self, settings: &[(&str, &str)]) -> Binary {
         if settings.contains(&("LOG__FORMAT", "json")) {
             let first: serde_json::Value =
-                serde_json::from_str(&binary.line(r#""serving""#).await).expect("JSON");
-            binary.proxy = address(first["proxy"].as_str().unwrap());
-            binary.admin = address(first["admin"].as_str().unwrap());
+                serde_json::from_str(&self.line(r#""serving""#).await).expect("JSON");
+            self.proxy = address(first["proxy"].as_str().unwrap());
+            self.admin = address(first["admin"].as_str().unwrap());
         } else {
-            binary.proxy = address(&binary.line("  proxy ").await);
-            binary.admin = address(&binary.line("  admin ").await);
-            binary.line("  off ").await;
+            self.proxy = address(&self.line("  proxy ").await);
+            self.admin = address(&self.line("  admin ").await);
+            self.line("  off ").await;
         }
-        binary
+        self
     }
 
     /// Waits for the first line that contains `text`.
@@ -143,6 +168,13 @@ impl Binary {
 
     pub async fn exit(&mut self) -> ExitStatus {
         within("the process to end", self.child.wait()).await.unwrap()
+    }
+
+    /// The most bytes of a file that it may write from now on.
+    pub fn limit_files(&self, bytes: Option<u64>) {
+        use rustix::process::{Pid, Resource, Rlimit, prlimit};
+        let pid = Pid::from_raw(self.child.id().expect("a running process").try_into().unwrap());
+        prlimit(pid, Resource::Fsize, Rlimit { current: bytes, maximum: None }).unwrap();
     }
 
     /// The most memory it ever had, in bytes.

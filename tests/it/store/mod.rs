@@ -2,6 +2,7 @@
 
 mod failing;
 mod restart;
+mod rolling;
 
 use std::path::PathBuf;
 

@@ -173,7 +173,7 @@ async fn a_child_keeps_its_prefix_when_its_forkpoint_is_killed() {
     }
 }
 
-async fn send(binary: &Binary, sim: &Sim, body: &serde_json::Value) -> Exchange {
+pub async fn send(binary: &Binary, sim: &Sim, body: &serde_json::Value) -> Exchange {
     let mut line = Line::direct(sim);
     line.url = format!("http://{}", binary.proxy);
     line.send(&Letter::alone(body)).await

@@ -57,7 +57,7 @@ pub static KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "store.lock_wait_ms",
         kind: KeyKind::Millis(0..=600_000, |config| &mut config.store.lock_wait),
-        meaning: "The longest that a start waits for a folder that another process has. When the time is over, it begins without the folder, in memory, and says so.",
+        meaning: "The longest that a start waits for a folder that another process has, and before that for its addresses (server.listen and the others). When the time is over, it begins without the folder, in memory, and says so; without an address it ends.",
         reason: "a process that drains gives its folder up within a second of SIGTERM; the rest is for a slow disk",
     },
     ConfigKey {
