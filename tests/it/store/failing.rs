@@ -3,7 +3,7 @@
 use super::{House, SCRIPT};
 use crate::fork::children::{FORKED, FREE, child, parent, plan};
 use crate::harness::samples::{OK, PROMPT};
-use crate::harness::{Binary, Upstream, call, until};
+use crate::harness::{Binary, Upstream, call, until, within};
 
 /// The settings of a process with this folder.
 fn settings(path: &str) -> [(&str, &str); 4] {
@@ -71,4 +71,35 @@ async fn a_store_that_goes_away_while_children_work_costs_them_nothing() {
     // Whatever was lost, the next process starts.
     let house = house.restart().await;
     assert_eq!(house.send(&child(FREE, "Look around, and say what there is.")).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_disk_that_is_full_costs_no_client_an_answer_and_is_used_again_with_room() {
+    let upstream = Upstream::bind().await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store").to_str().unwrap().to_owned();
+    // A process that writes more than it may is ended, unless it ignores that.
+    let binary = Binary::serve_after("trap '' XFSZ", &upstream.url(), &settings(&path)).await;
+    answers(&binary, &upstream).await;
+    assert_eq!(binary.admin("/readyz").await, (200, "ready\n".to_owned()));
+    binary.limit_files(Some(4096));
+    within("a degraded store", async {
+        loop {
+            answers(&binary, &upstream).await;
+            let (status, text) = binary.admin("/readyz").await;
+            assert_eq!(status, 200);
+            if text == "ready\ndegraded store=file error=full\n" {
+                break;
+            }
+        }
+    })
+    .await;
+    answers(&binary, &upstream).await;
+    binary.limit_files(None);
+    within("the store to work again", async {
+        while binary.admin("/readyz").await.1 != "ready\n" {
+            answers(&binary, &upstream).await;
+        }
+    })
+    .await;
 }

@@ -1,6 +1,7 @@
 //! What outlives a process. A restart is one of the same simulator: what its cache holds is still there.
 
 mod failing;
+mod keys;
 mod restart;
 mod rolling;
 
