@@ -46,6 +46,7 @@ pub struct Question<'a> {
     /// The recording whose requests these are where they are numbers.
     pub recording: Option<&'a Path>,
     pub rules: ForkRules<'a>,
+    pub gate: GateSettings,
     /// The child comes with an agent id, as those of Claude Code do.
     pub has_agent: bool,
     pub turns: Option<u16>,
@@ -94,13 +95,14 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
         Finding { names, declined: None, recognised: None, layout: None, forecast: None, policy, billed };
     let planned = breakpoints::plan(&parent.body, &parent.anatomy, &Situation::new(rules.profile));
     let written = planned.breakpoints.last().copied();
-    let store = Store::new(LIMITS, rules.fan_out.clone(), GateSettings::default());
+    let store = Store::new(LIMITS, rules.fan_out.clone(), question.gate.clone());
     let tenant = store.tenant(&TENANT);
     let parent = arrival(&tenant, parent, rules.attribution)?.received;
     let arrival = arrival(&tenant, child, rules.attribution)?;
     let own = &arrival.received;
     let who = Who::of(own, None, question.has_agent.then_some(AGENT));
-    let child = match recognise(&tenant, parent, &answer, written, own, who) {
+    let called = Called { request: parent, answer: &answer, written };
+    let child = match recognise(&tenant, called, rules.policy.snapshots, own, who) {
         Ok(child) => child,
         Err(why) => {
             finding.declined = Some(why);
@@ -117,7 +119,8 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
     let request = ChildRequest { arrival: &arrival, own, betas: "", version: "", marks: &[], edits: &[] };
     let model = own.anatomy().model(own.body()).unwrap_or_default();
     let new = NewChild { child: &child, request, who: &who, model: &model };
-    let assumed = Assumed { turns: question.turns, is_warm: written.is_some() };
+    let gate_tokens = question.gate.min_tokens;
+    let assumed = Assumed { turns: question.turns, is_warm: written.is_some(), gate_tokens };
     let prepared = fork::prepare_child(&new, &rules, &assumed);
     let decided = prepared.decide(&rules, &assumed);
     finding.declined = decided.verdict.err().map(Refusal::as_str);
@@ -126,12 +129,18 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
     Ok(finding)
 }
 
-/// The child of this fan-out, or why it is none.
+/// A parent and its answer.
+struct Called<'a> {
+    request: Arc<Remembered>,
+    answer: &'a Answer,
+    written: Option<Breakpoint>,
+}
+
+/// Returns the child of this fan-out, or why the request is no child.
 fn recognise(
     tenant: &Tenant,
-    request: Arc<Remembered>,
-    answer: &Answer,
-    written: Option<Breakpoint>,
+    Called { request, answer, written }: Called<'_>,
+    snapshots: SnapshotScope,
     own: &Arc<Remembered>,
     who: Who,
 ) -> Result<Child, &'static str> {
@@ -141,7 +150,7 @@ fn recognise(
     let rules = tenant.look(|state| Arc::clone(state.fan_outs.points().rules()));
     let ended = draft.end(answer, &rules);
     tenant.look(|state| state.fan_outs.seal(ended, Moment(0))).map_err(|dropped| dropped.as_str())?;
-    let relation = relate(tenant, own, who, &Claims::default(), SnapshotScope::FanOut, Moment(0));
+    let relation = relate(tenant, own, who, &Claims::default(), snapshots, Moment(0));
     match relation.kind {
         Kind::Child(first) => Ok(first.child),
         _ => Err(relation.why),
@@ -153,6 +162,7 @@ struct Assumed {
     turns: Option<u16>,
     /// The parent has written an entry.
     is_warm: bool,
+    gate_tokens: u64,
 }
 
 impl ChildSources for Assumed {
@@ -195,7 +205,7 @@ impl ChildOutlook for Assumed {
     }
 
     fn gate_tokens(&self) -> u64 {
-        GateSettings::default().min_tokens
+        self.gate_tokens
     }
 
     fn own_warmth(&self) -> OwnWarmth {

@@ -173,12 +173,12 @@ fn explain_child(
     };
     let config = loaded.config;
     let (align, fan_out) = (rules::align(&config), rules::fanout(&config));
-    let mut policy = config.fork.policy;
+    let mut policy = config.fork.policy.clone();
     // Which fan-outs a share leaves out depends on their tenant and message, which are not known here.
     if policy.share > 0.0 {
         policy.share = 1.0;
     }
-    let rules = ForkRules {
+    let fork_rules = ForkRules {
         policy: &policy,
         fan_out: &fan_out,
         attribution: if args.count_attribution { Attribution::Counted } else { align.attribution },
@@ -188,8 +188,16 @@ fn explain_child(
         composes_refused: true,
     };
     let recording = args.recording.as_deref();
-    let question =
-        child::Question { parent, answer, child, recording, rules, has_agent: args.agent, turns: args.turns };
+    let question = child::Question {
+        parent,
+        answer,
+        child,
+        recording,
+        rules: fork_rules,
+        gate: rules::gate(&config),
+        has_agent: args.agent,
+        turns: args.turns,
+    };
     let finding = child::explain(&question)?;
     if args.json {
         println!("{:#}", verdict::json(&finding));

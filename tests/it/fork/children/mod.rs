@@ -22,6 +22,7 @@ mod directories;
 mod threads;
 mod compressed;
 mod vertex;
+mod explained;
 
 use forkpoint::config::Config;
 use forkpoint::sim::models::{ModelSpec, public_models};
