@@ -62,19 +62,6 @@ pub struct Habits {
     pub last_written: Option<usize>,
 }
 
-/// A request as it goes out.
-#[derive(Debug)]
-pub struct Aligned {
-    /// For the next request of the conversation.
-    pub trace: Arc<Trace>,
-    pub conversation: Conversation,
-    pub body: Forwarded,
-    pub plan: breakpoints::Plan,
-    /// The news for the tenant's table once the upstream took the request.
-    pub interns: News,
-    pub pins: Pins,
-}
-
 /// A request in its one spelling.
 #[derive(Debug)]
 pub struct Spelt {
@@ -92,22 +79,6 @@ pub struct Marked {
     pub trace: Arc<Trace>,
     pub body: Forwarded,
     pub plan: breakpoints::Plan,
-}
-
-/// Plans a request: [`spell`], then [`mark`]. `habits` is asked about the spelt one.
-pub fn align(
-    arrival: &Arrival,
-    table: &Table,
-    known: &dyn Known,
-    rules: Rules,
-    facts: Facts,
-    habits: impl FnOnce(&Remembered) -> Habits,
-) -> Result<Aligned, Reason> {
-    let spelt = spell(arrival, table, known, rules, &facts)?;
-    let habits = habits(&spelt.forwarded);
-    let Marked { trace, body, plan } = mark(arrival, &spelt, rules, &facts, &habits);
-    let Spelt { conversation, interns, pins, .. } = spelt;
-    Ok(Aligned { trace, conversation, body, plan, interns, pins })
 }
 
 /// Gives a request its one spelling. `known` helps to read it.
@@ -268,7 +239,7 @@ mod tests {
     use crate::engine::request::recall::Nothing;
     use crate::engine::words::TenantId;
 
-    /// What goes out of a body, and what is told to the table.
+    /// Returns the body that goes out for this one, and the news for the table.
     fn forward(body: &str, order: Order, table: &Table) -> (String, News) {
         let attribution = Attribution::Stripped;
         let received = Remembered::read(Bytes::from(body.to_owned()), &Nothing, attribution).unwrap();
@@ -282,9 +253,10 @@ mod tests {
             system: SystemForm::Auto,
             diagnose: false,
         };
-        let habits = |_: &Remembered| Habits::default();
-        let aligned = align(&arrival, table, &Nothing, rules, Facts::default(), habits).unwrap();
-        (String::from_utf8(aligned.body.pieces.concat()).unwrap(), aligned.interns)
+        let facts = Facts::default();
+        let spelt = spell(&arrival, table, &Nothing, rules, &facts).unwrap();
+        let marked = mark(&arrival, &spelt, rules, &facts, &Habits::default());
+        (String::from_utf8(marked.body.pieces.concat()).unwrap(), spelt.interns)
     }
 
     const LONG: &str = r#"{"name":"b","cache_control":{"type":"ephemeral","ttl":"1h"}}"#;

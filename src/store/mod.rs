@@ -106,11 +106,6 @@ impl Store {
         Ticket(self.tickets.fetch_add(1, Relaxed))
     }
 
-    /// The ticket that is given out next.
-    pub fn next_ticket(&self) -> Ticket {
-        Ticket(self.tickets.load(Relaxed))
-    }
-
     /// Returns a tenant. One that nothing is known of is empty, and forgotten with its last request, unless it is
     /// admitted.
     pub fn tenant(&self, id: &TenantId) -> Arc<Tenant> {

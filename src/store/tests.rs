@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::*;
-use crate::engine::align::{self, align, untouched};
+use crate::engine::align::{self, untouched};
 use crate::engine::answer::turn::{Turn, TurnLimits};
 use crate::engine::cache::breakpoints::Profile;
 use crate::engine::family::arrival::Arrival;
@@ -421,25 +421,26 @@ fn aligned_turn(memory: &Store, body: &str, sent_ms: u64, bound_thinking: bool) 
         diagnose: false,
     };
     let facts = align::Facts { bound_thinking, ..align::Facts::default() };
-    let habits = |_: &Remembered| align::Habits::default();
-    let aligned = tenant.spellings(|table| align(&arrival, table, &view, rules, facts, habits)).unwrap();
-    tenant.learn(aligned.interns);
-    let forwarded = aligned.trace.forwarded();
+    let spelt = tenant.spellings(|table| align::spell(&arrival, table, &view, rules, &facts)).unwrap();
+    let align::Marked { trace, body, .. } =
+        align::mark(&arrival, &spelt, rules, &facts, &align::Habits::default());
+    tenant.learn(spelt.interns);
+    let forwarded = trace.forwarded();
     let alone = Remembered::read(forwarded.body().clone(), &Nothing, attribution).unwrap();
     assert!(*forwarded == alone, "however it came, it is known by its true digests");
-    let layer = |layer| Some((layer, aligned.trace.whole()?.layer(layer)?));
+    let layer = |layer| Some((layer, trace.whole()?.layer(layer)?));
     let accepted = AcceptedRequest {
         outcome: Outcome { sent: Moment(sent_ms), ..Outcome::default() },
         layers: [Layer::Tools, Layer::System].into_iter().filter_map(layer).collect(),
-        spelling: (!aligned.trace.is_as_it_came()).then(|| Spelling::of(&forwarded)),
-        trace: aligned.trace,
-        conversation: aligned.conversation,
-        pins: aligned.pins,
+        spelling: (!trace.is_as_it_came()).then(|| Spelling::of(&forwarded)),
+        trace,
+        conversation: spelt.conversation,
+        pins: spelt.pins,
         hint: None,
         faded: None,
     };
     remember(&tenant, &arrival, accepted);
-    String::from_utf8(aligned.body.pieces.concat()).unwrap()
+    String::from_utf8(body.pieces.concat()).unwrap()
 }
 
 /// A body whose tools come in this order.

@@ -80,10 +80,6 @@ impl ConfigKey {
         super::environment::long_name(self.path)
     }
 
-    pub fn is_secret(&self) -> bool {
-        matches!(self.kind, KeyKind::Secret(_))
-    }
-
     /// Returns the value in an empty configuration.
     pub fn default(&self) -> ShownValue {
         self.shown(&Config::default())

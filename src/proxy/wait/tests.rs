@@ -291,7 +291,7 @@ async fn waiting_gets_shorter_when_the_new_leader_does_not_stream() {
     assert_eq!((third.let_go.outcome, third.held.as_millis()), (GateOutcome::Presumed, 2_600));
     let lesson = third.let_go.lesson.clone().unwrap();
     assert_eq!(lesson.leader, second.ticket);
-    let next = gate.store.next_ticket();
+    let next = gate.store.ticket();
     gate.tenant.look(|state| state.gate.learned(lesson, false, next));
     second.begun();
     let _again = gate.at_once(whole(&gate));

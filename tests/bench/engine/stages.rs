@@ -269,7 +269,7 @@ fn policy() -> Policy {
     }
 }
 
-/// The steps of `engine::align::align`, one by one.
+/// The steps of `engine::align::spell` and `mark`, one by one.
 fn parts(stages: &mut Stages, arrival: &Arrival, view: &View<'_, Tenant>, table: &canonical::Table) {
     let received = &arrival.received;
     let spelling = stages.time(Stage::Canonicalize, || {

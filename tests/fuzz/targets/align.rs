@@ -5,7 +5,7 @@
 #![no_main]
 
 use bytes::Bytes;
-use forkpoint::engine::align::{self, Aligned, Facts, Habits, Rules};
+use forkpoint::engine::align::{self, Facts, Habits, Marked, Rules, Spelt};
 use forkpoint::engine::cache::breakpoints::{self, Profile, StaticEnds};
 use forkpoint::engine::cache::entry::Parameters;
 use forkpoint::engine::family::arrival::Arrival;
@@ -44,7 +44,8 @@ struct Tenant {
 }
 
 impl Tenant {
-    fn align(self, body: &[u8], table: &Table) -> Option<Result<Aligned, Reason>> {
+    /// Spells and marks a body, as the proxy does; none if it cannot be read.
+    fn align(self, body: &[u8], table: &Table) -> Option<Result<(Spelt, Marked), Reason>> {
         let body = Bytes::copy_from_slice(body);
         let received = Remembered::read(body, &Nothing, Attribution::Stripped).ok()?;
         let parameters =
@@ -58,8 +59,11 @@ impl Tenant {
             diagnose: false,
         };
         let facts = Facts { bound_thinking: self.bound_thinking, ..Facts::default() };
-        let habits = |_: &Remembered| Habits { read_by_others: StaticEnds::BOTH, ..Habits::default() };
-        Some(align::align(&arrival, table, &Nothing, rules, facts, habits))
+        let habits = Habits { read_by_others: StaticEnds::BOTH, ..Habits::default() };
+        Some(align::spell(&arrival, table, &Nothing, rules, &facts).map(|spelt| {
+            let marked = align::mark(&arrival, &spelt, rules, &facts, &habits);
+            (spelt, marked)
+        }))
     }
 
     /// The table after the same request came with its members and tools the other way round.
@@ -67,21 +71,21 @@ impl Tenant {
         let mut table = Table::new(Limits::TENANT);
         if let Some(mut value) = value.map(respelt) {
             tools(&mut value).reverse();
-            if let Some(Ok(aligned)) = self.align(value.to_string().as_bytes(), &table) {
-                table.remember(aligned.interns);
+            if let Some(Ok((spelt, _))) = self.align(value.to_string().as_bytes(), &table) {
+                table.remember(spelt.interns);
             }
         }
         table
     }
 
     fn sees(self, body: &[u8], value: Option<&Value>, table: &Table) {
-        let aligned = match self.align(body, table) {
-            Some(Ok(aligned)) => aligned,
+        let marked = match self.align(body, table) {
+            Some(Ok((_, marked))) => marked,
             Some(Err(reason)) => return assert_eq!(reason, Reason::Ambiguous),
             None => return,
         };
-        let forwarded = aligned.body.pieces.concat();
-        assert_eq!(forwarded.len(), aligned.body.length);
+        let forwarded = marked.body.pieces.concat();
+        assert_eq!(forwarded.len(), marked.body.length);
         let is_json = |body| serde_json::from_slice::<&RawValue>(body).is_ok();
         assert_eq!(is_json(&forwarded), is_json(body), "{:?}", String::from_utf8_lossy(&forwarded));
         if let Some(value) = value {
@@ -91,7 +95,7 @@ impl Tenant {
         let markers_are_legal =
             |body: &[u8]| !breakpoints::are_illegal(body, &Anatomy::read(body).expect("read"));
         assert!(markers_are_legal(&forwarded) || !markers_are_legal(body), "markers that will be refused");
-        let again = self.align(&forwarded, table).expect("aligned once").expect("aligned once");
+        let (_, again) = self.align(&forwarded, table).expect("aligned once").expect("aligned once");
         assert_eq!(again.body.pieces.concat(), forwarded, "not idempotent");
     }
 }

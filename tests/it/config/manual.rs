@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use forkpoint::config::{ConfigKey, KEYS, SECTIONS};
+use forkpoint::config::{ConfigKey, KEYS, KeyKind, SECTIONS};
 use serde_json::{Value, json};
 
 use super::{assert_golden, check_config, repository};
@@ -178,7 +178,7 @@ fn manual() -> String {
 }
 
 fn entry(key: &ConfigKey) -> String {
-    let secret = if key.is_secret() {
+    let secret = if matches!(key.kind, KeyKind::Secret(_)) {
         format!(" Better set as {} than written here.", key.variable())
     } else {
         String::new()

@@ -101,11 +101,6 @@ impl Reading {
         self.chain.shared(&other.chain)[1]
     }
 
-    /// Returns true if both have as many tools and system blocks, so that equal pieces have equal numbers.
-    pub fn is_numbered_like(&self, other: &Reading) -> bool {
-        (self.anatomy.tools, self.anatomy.system) == (other.anatomy.tools, other.anatomy.system)
-    }
-
     /// Returns this request for a comparison that does not look at bytes.
     pub fn without_bytes(&self) -> Subject<'_> {
         Subject { body: &[], anatomy: &self.anatomy, chain: &self.chain }
