@@ -15,7 +15,7 @@ use crate::engine::cache::learned::LAYERS;
 use crate::engine::family::fanout::Summary;
 use crate::engine::fork::experiment::Rereads;
 use crate::engine::tenant::TenantAccess;
-use crate::engine::words::{Arm, Moment, TenantId};
+use crate::engine::words::{Arm, Hex, Moment, TenantId};
 use crate::metrics::Metrics;
 use crate::proxy::Proxy;
 use crate::proxy::live::Live;
@@ -209,7 +209,7 @@ fn whole(digest: &str) -> Option<TenantId> {
 }
 
 fn digits(id: &TenantId) -> String {
-    id.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    Hex(&id.0).to_string()
 }
 
 fn nothing(why: &'static str) -> Response {

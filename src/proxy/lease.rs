@@ -21,7 +21,7 @@ use super::clock::millis;
 use super::exchange::Exchange;
 use super::flight::InFlight;
 use crate::engine::cache::entry::EntryKey;
-use crate::engine::words::{GateOutcome, Moment, StoreError, TenantId};
+use crate::engine::words::{GateOutcome, Hex, Moment, StoreError, TenantId};
 use crate::store::records::{Lease, RecordStore};
 
 /// The least time between two questions if a lease is free. By chance it is up to twice as long.
@@ -128,7 +128,7 @@ impl Proxy {
 
 impl HeldLeases {
     fn none(store: Arc<dyn RecordStore>, tenant: TenantId, hold: Duration) -> Option<HeldLeases> {
-        let owner = random::<16>().iter().map(|byte| format!("{byte:02x}")).collect();
+        let owner = Hex(&random::<16>()).to_string();
         let is_long_enough = millis(hold) > 0;
         is_long_enough.then_some(HeldLeases { store, tenant, owner, entries: Vec::new(), hold })
     }

@@ -20,7 +20,7 @@ impl TenantId {
 impl fmt::Display for TenantId {
     /// Eight hex digits: enough to tell tenants apart, useless to find a key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex(&self.0[..4], f)
+        Hex(&self.0[..4]).fmt(f)
     }
 }
 
@@ -37,7 +37,7 @@ pub struct IdDigest(#[serde(with = "digits")] pub [u8; 16]);
 
 impl fmt::Display for IdDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex(&self.0[..4], f)
+        Hex(&self.0[..4]).fmt(f)
     }
 }
 
@@ -115,7 +115,7 @@ impl BodyDigest {
 
 impl fmt::Display for BodyDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex(&self.0, f)
+        Hex(&self.0).fmt(f)
     }
 }
 
@@ -159,13 +159,21 @@ pub fn first<const N: usize>(digest: &[u8; 32]) -> [u8; N] {
     out
 }
 
-fn hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut digits = [0; 16];
-    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
-        pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+/// Shows bytes as lowercase hex digits, two for each.
+pub struct Hex<'a>(pub &'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        for bytes in self.0.chunks(8) {
+            let mut digits = [0; 16];
+            for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
+                pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+            }
+            f.write_str(std::str::from_utf8(&digits[..2 * bytes.len()]).unwrap_or_default())?;
+        }
+        Ok(())
     }
-    f.write_str(std::str::from_utf8(&digits[..2 * bytes.len().min(8)]).unwrap_or_default())
 }
 
 /// Digests as hex digits in records: `#[serde(with = "digits")]`.
@@ -176,11 +184,10 @@ pub mod digits {
 
     /// Returns the digits of a digest.
     pub fn of(bytes: &[u8]) -> String {
-        let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or_default();
-        bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+        super::Hex(bytes).to_string()
     }
 
-    /// Reads just so many bytes.
+    /// Reads digits of exactly `N` bytes.
     pub fn read<const N: usize>(text: &str) -> Option<[u8; N]> {
         let mut out = [0; N];
         if text.len() != 2 * N || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -227,6 +234,8 @@ mod tests {
     #[test]
     fn digests_show_only_their_first_digits() {
         assert_eq!(TenantId([0xab; 32]).to_string(), "abababab");
+        assert_eq!(Hex(b"\x00\x01\x0f\x10\xab\xff~~~").to_string(), "00010f10abff7e7e7e");
+        assert_eq!(Hex(&[]).to_string(), "");
         assert_eq!(BodyDigest::of(b"").to_string(), "2d06800538d394c2");
         let pieces = ["ab", "", "c"].map(bytes::Bytes::from);
         assert_eq!(BodyDigest::of_pieces(&pieces), BodyDigest::of(b"abc"));

@@ -76,7 +76,8 @@ pub use cache::{
 pub use exchange::{Ending, Endpoint, GateOutcome, Recall, StopReason, UpstreamRefusal};
 pub use family::{Arm, FanOutDropped, Rank, Spawning, StandDown, WhyPlain};
 pub use ids::{
-    BodyDigest, DigestHasher, DigestMap, IdDigest, MOMENT_MEMBER, Moment, TenantId, Ticket, digits, first,
+    BodyDigest, DigestHasher, DigestMap, Hex, IdDigest, MOMENT_MEMBER, Moment, TenantId, Ticket, digits,
+    first,
 };
 pub use plan::{ForkNote, Mode, Plan, Reason, Refusal, Role, Skip, Step, Why};
 pub use records::{RecordKind, StoreError, StoreOp};

@@ -17,10 +17,9 @@
 //! together is seen together. Its chunks and leases, which are nearly all of its bytes and of its traffic while many
 //! children begin, are spread, so that one company key does not mean one node.
 
-use std::fmt::Write;
-
 use crate::engine::records::RecordKey;
 use crate::engine::words::TenantId;
+pub use crate::engine::words::digits::of as hex;
 
 /// The digest of a chunk, by which it is named.
 pub type ChunkName = [u8; 16];
@@ -98,15 +97,6 @@ impl TenantNames {
 /// The name of a record among those of its tenant, as one word.
 pub fn member(key: &RecordKey) -> String {
     format!("{}:{}", key.kind.as_str(), key.name)
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 /// Reads the name of a chunk from hex digits.

@@ -18,7 +18,7 @@ use crate::engine::cache::breakpoints::Breakpoint;
 use crate::engine::request::json;
 use crate::engine::request::prefix::PrefixHash;
 use crate::engine::request::recall::Remembered;
-use crate::engine::words::{FanOutDropped, Layer, TenantId, digits, first};
+use crate::engine::words::{FanOutDropped, Hex, Layer, TenantId, digits, first};
 
 /// The memory of a call beside its texts: its slots in the maps, and its placeholder in what children stand on.
 const CALL_BYTES: usize = 512;
@@ -48,7 +48,7 @@ impl ForkId {
 
 impl fmt::Display for ForkId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().take(4).try_for_each(|byte| write!(f, "{byte:02x}"))
+        Hex(&self.0[..4]).fmt(f)
     }
 }
 
