@@ -10,7 +10,7 @@
 
 use super::family::fanout::{Child, ForkId};
 use super::fork::{Bills, ChildHabits, ChildOutlook, FirstTurn, Forecast, OwnWarmth};
-use super::gate::{GateArrival, GateVerdict, GateWrite, LetGo};
+use super::gate::{GateArrival, GateVerdict, LetGo};
 use super::outgoing::Outgoing;
 use super::policy::Policy;
 use super::prepare::{ForkOption, Prepared};
@@ -330,11 +330,7 @@ fn ask_gate(
     let (trace, model) = prepared.sent_trace(plan);
     let model = model.unwrap_or(&request.model);
     let prediction = state.predict_as(trace, Some(facts.ticket), now);
-    let read = prediction.read.map_or(0, |read| read.bytes);
-    let tokens = |bytes: u64| state.tokens(model, bytes.saturating_sub(read));
-    // Before anything was billed nobody can tell how much it is; then it is taken to be worth the wait.
-    let write = |write: &_| GateWrite { write: *write, tokens: tokens(write.bytes).unwrap_or(u64::MAX) };
-    let writes: Vec<GateWrite> = prediction.writes().iter().map(write).collect();
+    let writes = state.gate_writes(model, &prediction);
     let is_known = state.gate.knows(facts.ticket);
     let most = writes.iter().map(|write| write.tokens).max();
     if most.is_none() && !is_known {

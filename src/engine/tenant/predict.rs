@@ -2,9 +2,10 @@
 
 use super::TenantState;
 use crate::engine::cache::entry::{EntryKey, Parameters, Probes, Scope, prefix_bytes};
-use crate::engine::cache::ledger::{BetaTrial, CacheLedger, Prediction};
+use crate::engine::cache::ledger::{BetaTrial, CacheLedger, EntryWrite, Prediction};
 use crate::engine::family::arrival::Arrival;
 use crate::engine::family::conversation::Trace;
+use crate::engine::gate::GateWrite;
 use crate::engine::request::recall::Reading;
 use crate::engine::words::{Moment, Ticket};
 
@@ -92,6 +93,15 @@ impl TenantState {
     pub fn tokens(&self, model: &str, bytes: u64) -> Option<u64> {
         let ratio = self.learned.tokens_per_byte(model)?;
         Some((bytes as f64 * ratio) as u64)
+    }
+
+    /// Returns the entries that a request of which this is predicted writes, with the tokens of each. Before anything was
+    /// billed their number is not known; then a write counts as large, so that it is waited for.
+    pub fn gate_writes(&self, model: &str, prediction: &Prediction) -> Vec<GateWrite> {
+        let read = prediction.read.map_or(0, |read| read.bytes);
+        let tokens = |write: &EntryWrite| self.tokens(model, write.bytes.saturating_sub(read));
+        let writes = prediction.writes().iter();
+        writes.map(|write| GateWrite { write: *write, tokens: tokens(write).unwrap_or(u64::MAX) }).collect()
     }
 
     /// Tokens that others are writing, and that a request of which this is predicted writes once more.

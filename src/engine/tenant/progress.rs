@@ -9,7 +9,7 @@ use super::{TenantAccess, TenantState};
 use crate::engine::answer::turn::Block;
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::entry::EntryKey;
-use crate::engine::cache::ledger::{EntryWrite, LedgerBill};
+use crate::engine::cache::ledger::LedgerBill;
 use crate::engine::cache::prices::MINIMUM_TOKENS;
 use crate::engine::cache::worlds::{Play, Weights, WorldGate, WorldPrompts};
 use crate::engine::family::arrival::Predecessor;
@@ -58,7 +58,7 @@ pub fn first_content<T: TenantAccess>(
     policy: &Policy,
     now: Moment,
 ) {
-    let usage = usage.filter(|_| accepted.played.is_none());
+    let usage = if accepted.played.is_none() { usage } else { None };
     let weights = usage.map(|usage| learn(tenant, accepted, usage, policy, now));
     tenant.look(|state| {
         state.first_content(accepted, usage, policy, now);
@@ -251,14 +251,9 @@ impl TenantState {
 
     /// Returns the entries that a request on its way writes and that others would wait for, the shortest first.
     pub fn large_writes(&self, flight: &Flight) -> Vec<EntryKey> {
-        let prediction = flight.prediction();
-        let (read, least) = (prediction.read.map_or(0, |read| read.bytes), self.gate.settings().min_tokens);
-        // Before anything was billed nobody can tell how much it is; then it is taken to be worth the wait.
-        let is_large = |write: &&EntryWrite| {
-            let tokens = self.tokens(&flight.request.model, write.bytes.saturating_sub(read));
-            tokens.is_none_or(|tokens| tokens >= least)
-        };
-        prediction.writes().iter().rev().filter(is_large).map(|write| write.key).collect()
+        let least = self.gate.settings().min_tokens;
+        let writes = self.gate_writes(&flight.request.model, flight.prediction());
+        writes.iter().rev().filter(|write| write.tokens >= least).map(|write| write.write.key).collect()
     }
 
     /// Another replica has written these entries, which a request on its way set out to write. Whoever waits for them
