@@ -164,15 +164,12 @@ fn is_sane(value: &Value) -> bool {
 fn move_moments(value: &mut Value, to: &impl Fn(u64) -> u64) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| move_moments(item, to)),
-        Value::Object(members) => {
-            let ms = members.get(MOMENT_MEMBER).and_then(Value::as_u64).filter(|_| members.len() == 1);
-            match ms {
-                Some(ms) => {
-                    members.insert(MOMENT_MEMBER.to_owned(), to(ms).into());
-                }
-                None => members.values_mut().for_each(|member| move_moments(member, to)),
+        Value::Object(members) => match members.get(MOMENT_MEMBER).and_then(Value::as_u64) {
+            Some(ms) if members.len() == 1 => {
+                members.insert(MOMENT_MEMBER.to_owned(), to(ms).into());
             }
-        }
+            _ => members.values_mut().for_each(|member| move_moments(member, to)),
+        },
         _ => {}
     }
 }

@@ -56,8 +56,12 @@ pub fn divergence(first: &Subject<'_>, second: &Subject<'_>) -> Option<Divergenc
         (Some(_), _) if layers[0] == Some(layer) => DivergenceKind::Missing,
         _ => DivergenceKind::Added,
     };
-    let at = one.zip(two).filter(|_| !first.is_outline());
-    let at = at.map(|(one, two)| first_difference(first.body, &one.span, second.body, &two.span));
+    let at = match (one, two) {
+        (Some(one), Some(two)) if !first.is_outline() => {
+            Some(first_difference(first.body, &one.span, second.body, &two.span))
+        }
+        _ => None,
+    };
     let spans = [one, two].map(|piece| piece.map(|piece| piece.span.clone()));
     Some(Divergence { layer, piece: places[0], path, kind, at, spans })
 }

@@ -77,10 +77,10 @@ pub fn marker(request: &Remembered, piece: usize, ttl: Ttl) -> Bytes {
     let (body, anatomy) = (request.body(), request.anatomy());
     let mut marked = breakpoints::of_client(body, anatomy).into_iter();
     let is_same = |point: Breakpoint| point.piece == piece && point.ttl == ttl;
-    let own = anatomy.pieces.get(piece).and_then(|piece| piece.marker()).filter(|_| marked.any(is_same));
+    let own = anatomy.pieces.get(piece).and_then(|piece| piece.marker());
     match own {
-        Some(own) => [marker::AFTER_MEMBER, &body[own.value]].concat().into(),
-        None => marker::as_last_member(ttl),
+        Some(own) if marked.any(is_same) => [marker::AFTER_MEMBER, &body[own.value]].concat().into(),
+        _ => marker::as_last_member(ttl),
     }
 }
 

@@ -1,16 +1,12 @@
 //! Tells if a request shows an image: one anywhere, or none any more, is another messages layer. And if it
 //! brings files in its own bytes, whose tokens have nothing to do with their length.
 
-use std::sync::LazyLock;
-
-use memchr::memmem::Finder;
+use memchr::memmem;
 
 use super::anatomy::Piece;
 use super::json::is_key;
 
-static IMAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"image\""));
 const TYPE: &[u8] = b"\"type\"";
-static BASE64: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"base64\""));
 
 /// A shorter piece holds too little to matter.
 pub const PAYLOAD_BYTES_MIN: usize = 4 * 1024;
@@ -19,20 +15,23 @@ pub const PAYLOAD_BYTES_MIN: usize = 4 * 1024;
 pub fn shows_image(body: &[u8], piece: &Piece) -> bool {
     let Some(kind) = piece.kind().filter(|kind| body[kind.start] == b'"') else { return false };
     piece.may_hold_blocks(body)
-        && (is_key(body, &kind, "image") || has_type(&body[piece.span.clone()], &IMAGE))
+        && (is_key(body, &kind, "image") || has_type(&body[piece.span.clone()], b"\"image\""))
 }
 
 /// Returns true if it brings an image or a document of some size, or a summary: that may be encrypted, and the upstream
 /// leaves out what comes before it.
 pub fn has_payload(body: &[u8], piece: &Piece) -> bool {
-    let Some(kind) = piece.kind().filter(|_| piece.span.len() >= PAYLOAD_BYTES_MIN) else { return false };
+    let Some(kind) = piece.kind() else { return false };
+    if piece.span.len() < PAYLOAD_BYTES_MIN {
+        return false;
+    }
     is_key(body, &kind, "compaction")
-        || (piece.may_hold_blocks(body) && has_type(&body[piece.span.clone()], &BASE64))
+        || (piece.may_hold_blocks(body) && has_type(&body[piece.span.clone()], b"\"base64\""))
 }
 
 /// Returns true if a member `type` inside has this value.
-fn has_type(block: &[u8], value: &Finder<'_>) -> bool {
-    value.find_iter(block).any(|at| is_type(block, at))
+fn has_type(block: &[u8], value: &[u8]) -> bool {
+    memmem::find_iter(block, value).any(|at| is_type(block, at))
 }
 
 /// Returns true if the value found at `at` is that of a member `type`. Within a string its quotes would be escaped.

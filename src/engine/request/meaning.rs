@@ -18,8 +18,7 @@ mod respelt;
 
 pub use respelt::{Tree, is_reordered, is_respelt};
 
-use std::sync::LazyLock;
-
+use blake3::hazmat::{ContextKey, HasherExt};
 use serde::{Deserialize, Serialize};
 
 use super::json::{self, Malformed, Span, skip_space, value_end};
@@ -89,6 +88,12 @@ impl Strictness {
     const SOUND: Strictness = Strictness { depth: 64, control_characters: false };
 }
 
+/// The BLAKE3 key of the context `forkpoint meaning v1`: what is hashed as a meaning is never equal to another digest.
+const CONTEXT_KEY: ContextKey = [
+    0x34, 0x47, 0x1d, 0x8d, 0x03, 0x54, 0xde, 0x29, 0xde, 0x10, 0x92, 0x05, 0x05, 0x75, 0xff, 0x4f, 0x03,
+    0x18, 0xa1, 0x04, 0xf8, 0x4a, 0x2f, 0x05, 0x87, 0xeb, 0x8e, 0x62, 0x22, 0xbf, 0x89, 0x99,
+];
+
 /// The one form, being written in one walk.
 struct NormalForm<'a> {
     bytes: &'a [u8],
@@ -118,9 +123,8 @@ impl<'a> NormalForm<'a> {
         let (members, scratch) = Default::default();
         let mut form = NormalForm { bytes, out, members, scratch, strictness, depth: 0 };
         form.value(skip_space(bytes, 0), without)?;
-        static DERIVE: LazyLock<blake3::Hasher> =
-            LazyLock::new(|| blake3::Hasher::new_derive_key("forkpoint meaning v1"));
-        Some(Meaning(*DERIVE.clone().update(&form.out).finalize().as_bytes()))
+        let mut hasher = blake3::Hasher::new_from_context_key(&CONTEXT_KEY);
+        Some(Meaning(*hasher.update(&form.out).finalize().as_bytes()))
     }
 
     /// Writes the value at `start`, and returns where it ends. `without`: members to leave out of this object,
@@ -273,6 +277,14 @@ mod tests {
     fn same(a: &str, b: &str) -> bool {
         let (a, b) = (Meaning::of(a.as_bytes()), Meaning::of(b.as_bytes()));
         a.is_some() && a == b
+    }
+
+    #[test]
+    fn meanings_are_derived_for_a_context_of_their_own() {
+        assert_eq!(CONTEXT_KEY, blake3::hazmat::hash_derive_key_context("forkpoint meaning v1"));
+        let form_of_true =
+            blake3::derive_key("forkpoint meaning v1", &[&head(b'n', 4)[..], b"true"].concat());
+        assert_eq!(Meaning::of(b"true").unwrap().as_bytes(), &form_of_true);
     }
 
     #[test]

@@ -70,12 +70,11 @@ fn check_markers(root: &Map<String, Value>, rules: &SimRules) -> Result<(), ApiE
         return Ok(());
     }
     // The API gave this reason while it kept one of the markers for itself.
-    let reason = match most < rules.breakpoints {
-        true => {
-            " -- the fourth marker slot is reserved for the marker the server places on the conversation last \
-             cache-eligible block"
-        }
-        false => "",
+    let reason = if most < rules.breakpoints {
+        " -- the fourth marker slot is reserved for the marker the server places on the conversation last \
+         cache-eligible block"
+    } else {
+        ""
     };
     Err(thread_unsupported(
         format!(

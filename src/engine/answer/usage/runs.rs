@@ -123,8 +123,9 @@ fn runs(entries: &[WireRun<'_>], summary: Usage) -> Vec<Run> {
             cache_write_1h: hour.min(written),
             output: count(entry.output_tokens, output),
         };
-        let is_full = runs.len() >= RUNS_MAX;
-        if let Some(last) = runs.last_mut().filter(|_| is_full) {
+        if runs.len() >= RUNS_MAX
+            && let Some(last) = runs.last_mut()
+        {
             last.usage = last.usage.plus(&usage);
             continue;
         }

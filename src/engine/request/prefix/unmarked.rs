@@ -1,6 +1,6 @@
 //! The blocks inside a block, less their markers.
 
-use super::{CONTENT_KEY, push_compact};
+use super::leaf::{CONTENT_KEY, push_compact};
 use crate::engine::request::json::{self, value_end};
 use crate::engine::request::marker;
 

@@ -1,24 +1,21 @@
 //! Markers on blocks inside a block: blocks that may have some, and those that have one whose name is written with
 //! escapes, which the upstream would count and a search for the name does not find.
 
-use std::sync::LazyLock;
-
-use memchr::memmem::Finder;
+use memchr::memmem;
 
 use crate::engine::request::anatomy::Piece;
 use crate::engine::request::json::{self, is_key, value_end};
 use crate::engine::request::marker;
 
-static KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(marker::KEY));
 /// The start of a letter that is written as an escape.
-static ESCAPE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\\u00"));
+const ESCAPE: &[u8] = b"\\u00";
 
 /// Returns true if the name of a marker occurs in a block, apart from its own marker. Texts hold no blocks.
 pub(super) fn nests_markers(body: &[u8], piece: &Piece) -> bool {
     let kind = piece.kind_in(body);
     let own = usize::from(piece.is_marked());
     !matches!(kind, b"\"text\"" | b"\"thinking\"")
-        && KEY.find_iter(&body[piece.span.clone()]).nth(own).is_some()
+        && memmem::find_iter(&body[piece.span.clone()], marker::KEY).nth(own).is_some()
 }
 
 /// The greatest depth of a block in others at which the upstream takes a marker on it: in the content of a document in
@@ -32,7 +29,7 @@ pub(super) fn has_hidden_marker(body: &[u8], start: usize, end: usize) -> bool {
 
 /// Returns true if a letter of the name may be written as an escape somewhere.
 fn may_be_escaped(block: &[u8]) -> bool {
-    ESCAPE.find_iter(block).any(|at| matches!(block.get(at + 4), Some(b'5'..=b'7')))
+    memmem::find_iter(block, ESCAPE).any(|at| matches!(block.get(at + 4), Some(b'5'..=b'7')))
 }
 
 fn hides_marker(body: &[u8], start: usize, depth: usize) -> bool {
