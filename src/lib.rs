@@ -46,20 +46,22 @@
 //! read       spans over the received bytes; what a conversation repeats in another spelling is put back into its own
 //! prepare    one spelling and breakpoints; plain, parent or child; a child on its parent's prefix: on copies, no lock
 //! proceed    decides, and in the same critical section the request goes out or takes its place among those that wait
-//! wait       for the end of the parent's answer, or for the sibling that writes what this one would write too
+//! wait       for the end of the parent's answer, or for the sibling or replica that writes what this one would write too
 //! send       one upstream call; a refused rewrite goes out once more as it came
 //! relay      each chunk is decoded, framed and indexed before it is handed on, in the same poll
 //! settle     fan-outs, bindings, usage: what was learned from the answer
 //! report     one record: metrics, log line, recording, traces, events, exactly once
 //! ```
 //!
-//! After a wait a request proceeds again; if what it was prepared by has changed, it is prepared again, at most four
-//! times, all under one deadline that is fixed when it comes.
+//! After a wait a request proceeds again; if what it was prepared by has changed, it is prepared again: four times in all,
+//! and once more if another replica has news of its parent. One deadline, fixed when it comes, is for all its waits. The
+//! wait for another replica comes last: the request has begun, and has its place, when it asks for the lease.
 //!
 //! The state of a tenant is one value, [`engine::tenant::TenantState`], behind one lock in [`store`] (its spellings have
-//! another). Four transitions change it: *begin* (with the decision that sends), *progress* (accepted, first content, a
-//! finished block), *settle* and *abandon*. Nothing that takes time in proportion to a body happens under that lock, and
-//! whoever waits is woken by its ticket.
+//! another). Four transitions take a request through it: *begin* (with the decision that sends), *progress* (accepted, first
+//! content, a finished block), *settle* and *abandon*. Beside them it changes where a request waits or stops waiting, where
+//! a store brings or takes what was written, where another replica tells of a seal or an entry, and where room is made.
+//! Nothing that takes time in proportion to a body happens under that lock, and a waiting request is woken by its ticket.
 //!
 //! # Invariants
 //!
@@ -67,7 +69,10 @@
 //!   A module uses only what is to its right; a test checks it, and the order of the engine's folders.
 //! - **The engine is pure**: no I/O, clock, lock, atomic, randomness, logging or async. Time comes in as an argument, and
 //!   state as a plain value. A test checks both.
-//! - **The answer's bytes are never altered**, reordered or buffered.
+//! - **The answer's bytes are never altered** or reordered, and go on in the poll in which they came, with three exceptions:
+//!   a refusal is read before it is relayed (its first bytes, for a bounded time), since it may mean another attempt;
+//!   forkpoint answers in its place where the server holds a conversation otherwise than its client; and the last frame
+//!   of a large exchange waits until that is settled, so that a child never comes before its parent's calls are known.
 //! - **What we do not understand goes through unchanged**, byte for byte, with a counted reason.
 //! - **Framing is the same for every chunking** of a stream.
 //! - **Every request is recorded exactly once**: at its end, on an error, or when its client leaves.

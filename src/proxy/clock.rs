@@ -1,4 +1,9 @@
-//! The clock of the proxy, the only one: the engine gets its moments as arguments.
+//! The clock of moments: all that is remembered, expires or waits goes by it. The engine gets its moments as arguments.
+//!
+//! What is only measured, and what bounds a single operation, reads the system's clock instead: the durations of a record,
+//! stalls of a connection, the breaker and the queue of a store, flushes of a report, and the commands. Time that is
+//! skipped here does not pass for these. The memory, the configuration and the admin port read no clock at all; a test
+//! checks that.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

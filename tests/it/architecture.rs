@@ -239,6 +239,25 @@ fn a_tenant_has_one_lock_and_one_for_its_spellings_and_all_share_token_weights()
     assert_eq!(locks, ["shared.rs Mutex<", "tenant.rs RwLock<", "weights.rs RwLock<"]);
 }
 
+/// What is remembered, expires or waits goes by the clock of the proxy, which tests and `replay` skip ahead.
+#[test]
+fn the_memory_the_configuration_and_the_admin_port_read_no_clock() {
+    let src = root().join("src");
+    let memory = src.join("store");
+    let is_clockless = |path: &PathBuf| {
+        path.parent() == Some(&memory) || ["admin", "config", "engine"].contains(&module(path).as_str())
+    };
+    let paths: Vec<_> =
+        sources(&src).into_iter().filter(|path| is_clockless(path) && !is_test(path)).collect();
+    assert!(paths.len() > 200, "only {} files found: the scan is broken", paths.len());
+    for path in paths {
+        let code = shipped(&path).code;
+        for word in ["Instant::now", "SystemTime::now", ".elapsed()"] {
+            assert!(!code.contains(word), "{} reads {word}", path.display());
+        }
+    }
+}
+
 /// The text of a function, up to its closing brace.
 fn function<'t>(text: &'t str, name: &str) -> &'t str {
     let start = text.find(&format!("fn {name}(")).unwrap_or_else(|| panic!("no function {name}"));

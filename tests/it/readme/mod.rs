@@ -1,6 +1,7 @@
 //! The pages of the documentation say what the code does, their links lead somewhere, and what they show can be run.
 
 mod faults;
+mod figures;
 mod forks;
 mod links;
 mod log;
