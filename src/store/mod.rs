@@ -1,4 +1,7 @@
-//! The memory between requests, tenant by tenant; nothing ever crosses from one to another.
+//! The memory between requests, tenant by tenant. No byte, digest or time crosses from one to another.
+//!
+//! All share `SharedWeights`: how many tokens a byte makes, per model and kind of block, learned from every
+//! tenant's bills. It is a property of the model, and without it the first forecasts of a new tenant would be guesses.
 //!
 //! Everything is bounded twice: by what one tenant may take, and by what all may. When all together take too
 //! much, the tenant that takes most gives up its oldest, so that a quiet one is not pushed out by a busy one.

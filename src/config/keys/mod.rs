@@ -37,7 +37,7 @@ pub static SECTIONS: &[Section] = &[
     Section { name: "upstream", meaning: "The Messages API behind the proxy." },
     Section {
         name: "identity",
-        meaning: "How tenants are told apart; nothing ever crosses from one to another.",
+        meaning: "How tenants are told apart; nothing that one sends ever reaches another.",
     },
     Section { name: "canonical", meaning: "One spelling for what is said again and again." },
     Section {
