@@ -20,7 +20,7 @@ pub struct Blocks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LaidBlock {
     span: Span,
-    /// Where a marker goes, if it can carry one.
+    /// The place of a marker, if it can carry one.
     room: Option<usize>,
 }
 

@@ -19,7 +19,7 @@
 //! 2. at most 1 + `fork.context_premium` times what they cost aligned,
 //! 3. and both over this fan-out and one more like it: a fork leaves no entry that the next child in its own words could
 //!    read. Aligned, from the cache as it is.
-//! 4. While nobody knows how long the children of a tool live, all that holds for a life of one turn and of eight times
+//! 4. While it is not known how long the children of a tool live, all that holds for a life of one turn and of eight times
 //!    as many as expected. Each turn adds the same to every side, so that it holds for all lives between these, too.
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -31,7 +31,8 @@ use crate::engine::answer::usage::Usage;
 use crate::engine::cache::prices::{ModelFacts, Multiplier, Multipliers, Price};
 use crate::engine::words::{CostUnit, Refusal, Ttl};
 
-/// How much longer than expected the children of an unknown tool may live without costing more than they may.
+/// The factor by which the children of an unknown tool may outlive what is expected, without costing more than they
+/// may.
 const UNKNOWN_LIVES: usize = 8;
 
 /// The habits of the children of a tool, as far as they were learned.
@@ -86,7 +87,7 @@ pub struct PricedCache<'a> {
     pub siblings: u64,
     /// True if the parent's entry is there to be read.
     pub warm: bool,
-    /// True if betas or parameters differ from the parent's, so that its messages are read by nobody.
+    /// True if betas or parameters differ from the parent's, so that its messages are not read.
     pub cold_messages: bool,
     /// Tokens of the child in its own words that are warm.
     pub own: OwnWarmth,
@@ -116,7 +117,7 @@ impl OwnWarmth {
     }
 }
 
-/// What was billed to the children of a tool so far, and what they would have cost.
+/// The bill of a tool's children so far, and what they would have cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bills {
     pub billed: f64,

@@ -56,7 +56,7 @@ pub fn eligible(
     let call = child.call.and_then(|call| child.fork.calls.get(call));
     Opening::read(request, parent, call, policy)?;
     let model = request.anatomy().model(request.body());
-    // Whoever names its parent takes its model too, unless it asks for one itself.
+    // A child that names its parent takes its model too, unless it asks for one itself.
     if model != parent.anatomy().model(parent.body())
         && !(explicit && fields::value(request, "model").is_none())
     {

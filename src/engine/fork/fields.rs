@@ -129,7 +129,7 @@ impl<'r> Fields<'r> {
     }
 }
 
-/// How a child's fields are compared with its parent's.
+/// The rule by which a child's fields are compared with its parent's.
 #[derive(Clone, Copy)]
 pub struct Comparison<'a> {
     pub child: &'a Remembered,
@@ -141,7 +141,7 @@ pub struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// Why the first prompt-shaping field that differs keeps a child from being forked.
+    /// Returns why the first prompt-shaping field that differs keeps a child from being forked.
     pub fn refusal(&self) -> Option<Refusal> {
         let values = self.values();
         let known = SHAPING.into_iter().find(|(name, _)| !self.agrees(&values, name));

@@ -44,7 +44,7 @@ pub struct Composed {
     pub notes: Vec<ForkNote>,
 }
 
-/// How many bytes of the prompt are the child's own; the rest is the parent prefix's.
+/// The number of the prompt's bytes that are the child's own; the rest is the parent prefix's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnExtent {
     /// From the placeholders up to the directive.
@@ -65,7 +65,7 @@ pub struct ChildPrefix {
     record: Record,
     /// The child has named its parent, and takes from it what it leaves out.
     lenient: bool,
-    /// `fork.inherit` as it was then: a setting that changes later changes nobody's prompt.
+    /// `fork.inherit` as it was then: a setting that changes later changes no prompt.
     inherit: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ impl ChildPrefix {
         ];
         let mut draft = blocks::Draft::default();
         let note = if is_snapshot {
-            // Behind a turn that called nobody a message needs no words around it.
+            // Behind a turn without calls a message needs no words around it.
             parent_prefix.has_results.then(words::aside)
         } else {
             Some(words::boilerplate(&notes, policy.template.as_deref()))
@@ -267,7 +267,7 @@ impl ChildPrefix {
     }
 }
 
-/// What a turn of a child is composed for.
+/// The purpose for which a turn of a child is composed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Message,
@@ -284,18 +284,18 @@ pub enum Turn {
     Held,
 }
 
-/// The child's own message as it stands on one turn.
+/// The child's own message as it follows one turn.
 struct Continued {
     blocks: Blocks,
     /// Which block is the directive; none once the child has replaced its first message.
     directive: Option<usize>,
-    /// How many messages of the request the blocks stand for.
+    /// The number of messages of the request that the blocks replace.
     messages: usize,
     notes: Vec<ForkNote>,
 }
 
-/// What is sent of a forked request whose conversation the server holds: its fields, and the messages that came. The
-/// server has tools and system as they went out with the first turn, and would compare others with those.
+/// Returns what is sent of a forked request whose conversation the server holds: its fields, and the messages that
+/// came. The server has tools and system as they went out with the first turn, and would compare others with those.
 pub fn held(whole: &Remembered, delta: &Delta, edits: &[Edit]) -> Forwarded {
     let (body, anatomy) = (whole.body(), whole.anatomy());
     let is_left_out = |key: &Span| ["tools", "system", "messages"].iter().any(|name| is_key(body, key, name));

@@ -5,7 +5,7 @@ use super::sizes::PromptSizes;
 use crate::engine::answer::usage::Usage;
 use crate::engine::words::{CostUnit, Ttl};
 
-/// A child lives at least one turn, and nobody plans for more than this.
+/// A child lives at least one turn, and is not planned for more than this.
 pub const TURNS_MAX: usize = 256;
 
 /// A child's life, to be played under each plan.
@@ -140,7 +140,7 @@ impl Life<'_> {
         match turn {
             ChildTurn { number: 0, is_first_child: true } => certain(prompt(self.warm(is_warm))),
             ChildTurn { number: 0, .. } => {
-                // Nobody counts on a system prompt that siblings are not known to share.
+                // A system prompt that siblings are not known to share is not counted on.
                 let later = self.by_prompt(0.0, prompt(shared + instructions), prompt(shared));
                 let warm = self.warm(is_warm);
                 self.unheld(shared + instructions, prompt(warm), later)

@@ -1,6 +1,7 @@
-//! Where a forked child asks for cache entries after breakpoint a.
+//! The breakpoints of a forked child. This places all but the first, which [`places`] finds.
 //!
 //! ```text
+//! every turn    a the end of the parent's entry, or the next block that can be marked and finds it
 //! first turn    b the last placeholder · c before the directive · d the tail
 //! later turns   c · the last d · a bridge, if the new d is too far from it · the new d
 //! ```
@@ -46,7 +47,7 @@ impl<'r> Later<'r> {
         self.pieces.len()
     }
 
-    /// Where a marker goes in one of its pieces, counted from its first.
+    /// Returns the place of a marker in one of its pieces, counted from its first.
     fn room(&self, piece: usize) -> Option<usize> {
         if piece >= self.len() {
             return None;
@@ -125,7 +126,7 @@ impl Marks {
         Marks { results: turn == Turn::First, blocks: of_blocks.collect(), later: of_later.collect() }
     }
 
-    /// Keeps so many places at most, those nearest to the end.
+    /// Keeps at most this many places, those nearest to the end.
     pub fn keep(&mut self, most: usize) {
         while self.len() > most {
             if self.results {

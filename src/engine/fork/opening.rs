@@ -86,7 +86,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// How many messages of a later request are what was recorded; none if its client has replaced them.
+    /// Returns the number of messages of a later request that are those recorded; none if its client has replaced them.
     pub fn matches(&self, request: &Remembered) -> Option<usize> {
         let messages = &request.anatomy().messages;
         let first = messages

@@ -40,7 +40,7 @@ pub struct ParentPrefix {
     line: Option<usize>,
     /// Before which part a child's own fields go.
     own: usize,
-    /// Where breakpoint a goes.
+    /// The place of breakpoint a, the end of the parent's entry. `marks.rs` lists all breakpoints.
     entry: Option<Entry>,
     /// The end of the system prompt, or of the tools where that cannot be marked.
     fixed: Option<Entry>,
@@ -48,7 +48,7 @@ pub struct ParentPrefix {
     pub(super) ttl: Ttl,
     /// Pieces of the prompt up to and including b.
     pub(super) pieces: usize,
-    /// True if there is a placeholder to mark: a turn that called nobody has none.
+    /// True if there is a placeholder to mark: a turn without calls has none.
     pub(super) has_results: bool,
     extent: PrefixExtent,
     /// The turn and the placeholders as they are read in every child, once they are the same for all.
@@ -75,7 +75,7 @@ pub(super) enum ParentMark {
     Fixed,
 }
 
-/// How many bytes of the prompt stand where; markers are left out.
+/// The bytes of the prompt by their place; markers are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PrefixExtent {
     /// The parent's prompt: tools, system and messages.
@@ -187,7 +187,7 @@ impl ParentPrefix {
         self.siblings
     }
 
-    /// How many bytes stand where.
+    /// Returns the bytes of the prompt by their place.
     pub fn extent(&self) -> PrefixExtent {
         self.extent
     }

@@ -1,4 +1,4 @@
-//! The turn that children stand on, and where the prompt up to it may be marked.
+//! The turn that children go on from, and where the prompt up to it may be marked.
 
 use bytes::Bytes;
 
@@ -10,11 +10,11 @@ use crate::engine::request::marker;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::Ttl;
 
-/// The turn that children stand on.
+/// The turn that children go on from.
 pub struct Turn {
     pub message: Bytes,
     pub blocks: usize,
-    /// Where each block stands in the message.
+    /// The span of each block in the message.
     spans: Vec<Span>,
     pub calls: Vec<Call>,
 }
@@ -37,7 +37,7 @@ impl Turn {
     }
 }
 
-/// Where a marker may be inserted.
+/// A place where a marker may be inserted.
 pub struct Place {
     pub piece: usize,
     /// In the parent's body or, for a piece of its turn, in that message.
@@ -45,8 +45,8 @@ pub struct Place {
     pub in_turn: bool,
 }
 
-/// Where breakpoint a goes: the block where the entry ends or, where that cannot be marked, the next that can and still finds it. If no
-/// entry is known, the parent's last block, so that its next turn finds one.
+/// The place of breakpoint a: the block where the parent's entry ends or, where that cannot be marked, the next that can
+/// and still finds it. If no entry is known, the parent's last block, so that its next turn finds one.
 pub fn entry_place(request: &Remembered, turn: &Turn, written: Option<usize>) -> Option<Place> {
     let (body, anatomy) = (request.body(), request.anatomy());
     let own =

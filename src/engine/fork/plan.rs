@@ -104,13 +104,13 @@ pub trait ChildOutlook {
     /// Returns true if forking was stopped for this child's tool or fan-out.
     fn is_stood_down(&self) -> bool;
 
-    /// What was decided for its fan-out, if a sibling came before.
+    /// Returns the decision for its fan-out, if a sibling came before.
     fn decided(&self) -> Option<Forecast>;
 
     /// The habits of the children of this child's tool.
     fn habits(&self) -> ChildHabits;
 
-    /// What was billed to them so far, and what they would have cost.
+    /// Returns the bill so far, and what they would have cost.
     fn so_far(&self, unit: CostUnit) -> Bills;
 
     /// The bytes of the composed request that are read from the cache.

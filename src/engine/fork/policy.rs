@@ -22,7 +22,7 @@ pub struct ForkPolicy {
     pub max_cost_ratio: f64,
     /// The turns that a child is taken to have until its tool has taught better.
     pub horizon_turns: usize,
-    /// How much more than the aligned child a forked one may cost, as a part of that.
+    /// The premium of a forked child over the aligned one, as a part of its cost.
     pub context_premium: f64,
     /// The part of fan-outs that is forked; the rest shows what that saves.
     pub share: f64,

@@ -4,7 +4,7 @@ use crate::engine::request::json::Malformed;
 use crate::engine::words::Refusal;
 
 impl Refusal {
-    /// Why what was composed cannot be read again.
+    /// Returns why what was composed cannot be read again.
     pub fn unreadable(why: Malformed) -> Refusal {
         match why {
             // Parent and child are each within bounds, and together beyond them.

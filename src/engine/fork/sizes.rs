@@ -54,7 +54,7 @@ pub struct OwnMarks {
 }
 
 impl PromptSizes {
-    /// `tokens_per_byte` as learned from bills; the parent's own bill is better, and stands in for it, unless the
+    /// `tokens_per_byte` as learned from bills; the parent's own bill is better, and is used instead, unless the
     /// parent shows images or documents. The child's own prompt is sized by `weights`, where these are known: its blocks
     /// may be of other kinds than its parent's. None if nothing was billed yet.
     pub fn of(
@@ -123,7 +123,7 @@ impl OwnMarks {
 }
 
 /// Children that share the first writes of this fork point: one per call with a directive that may be forked.
-/// Before the seal each child stands on a turn of its own.
+/// Before the seal each child goes on from a turn of its own.
 pub fn siblings(fork: &ForkPoint, policy: &ForkPolicy) -> u64 {
     let may_be_forked = |(number, call): &(usize, &Call)| {
         !call.directives.is_empty()

@@ -42,7 +42,7 @@ that work: answer it from what stands above.";
 
 /// The words with which clients name the directory that an agent works in.
 const DIRECTORY: [&[u8]; 4] = [b"orking directory: ", b"urrent directory: ", b"cwd: ", b"<cwd>"];
-/// How often each of them is looked for in a text.
+/// The number of times that each of them is looked for in a text.
 const MENTIONS_MAX: usize = 16;
 /// Longer than any path.
 const PATH_BYTES_MAX: usize = 4096;
@@ -122,7 +122,7 @@ impl Worktree<'_> {
     }
 }
 
-/// Returns true if the note to a child says how to report. By default only if nobody else says it: the call has no
+/// Returns true if the note to a child says how to report. By default only if nothing else says it: the call has no
 /// type or the type `fork`, and the child has no instructions of its own.
 pub fn asks_report(policy: &ForkPolicy, kind: Option<&str>, instructions: bool) -> bool {
     match policy.report {
@@ -201,7 +201,7 @@ fn directory(request: &Remembered) -> Option<Cow<'_, str>> {
     })
 }
 
-/// The path that a text within a JSON string begins with. Words that only explain what a directory is for are none.
+/// The path that a text within a JSON string begins with. Words that only explain what a directory is for do not count.
 fn path_in(text: &[u8]) -> Option<String> {
     let line = &text[..text.len().min(PATH_BYTES_MAX)];
     // Up to the end of the string, or to the escape that ends the line.

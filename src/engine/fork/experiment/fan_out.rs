@@ -8,10 +8,10 @@ use crate::engine::family::fanout::Binding;
 use crate::engine::request::prefix::PrefixHash;
 use crate::engine::words::{Arm, CostUnit, Moment};
 
-/// When so many siblings or starts were counted, the older ones count half.
+/// Beyond this many siblings or starts, older ones count half.
 const COUNTED_MAX: f64 = 64.0;
 
-/// Children of one fan-out that are told apart: several may start from one call.
+/// Children of one fan-out that are distinguished: several may start from one call.
 const CHILDREN_MAX: usize = 1_024;
 
 /// A fan-out whose children have not all ended.
@@ -23,7 +23,7 @@ pub struct RunningFanOut {
     #[serde(skip)]
     came: BTreeSet<Binding>,
     ended: u64,
-    /// When one of them was last heard of.
+    /// The moment when one of them was last heard of.
     pub heard: Moment,
     first: Option<Arrived>,
     /// The bills of its forked children; none before the first of them has ended.
@@ -38,7 +38,7 @@ struct Arrived {
     prompt: PrefixHash,
 }
 
-/// What was billed to the forked children of a fan-out, and what they would have cost as sent.
+/// The bill of the forked children of a fan-out, and what they would have cost as sent.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ForkedBills {
     pub unit: CostUnit,
@@ -97,7 +97,7 @@ impl RunningFanOut {
     }
 }
 
-/// How siblings come; the older count less.
+/// The arrivals of siblings; older ones count less.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Siblings {
     count: f64,

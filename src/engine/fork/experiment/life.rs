@@ -8,7 +8,7 @@ use crate::engine::words::{Arm, Moment, Ttl};
 
 /// Children that must have ended before their habits count.
 const LIVES_MIN: f64 = 4.0;
-/// When so many have ended, the older ones count half.
+/// Beyond this many ended children, older ones count half.
 const LIVES_MAX: f64 = 64.0;
 
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
@@ -96,7 +96,7 @@ impl Lives {
         for (sum, count) in self.pauses.iter_mut().zip(life.pauses) {
             *sum += count as f64;
         }
-        // Who has compacted since has grown by what cannot be told, and so has who did nothing but read again.
+        // The growth of a child that was compacted, or that only re-read, is unknown.
         if life.last_prompt > life.first_prompt && turns > 1 {
             let grown = life.last_prompt - life.first_prompt;
             self.grown += grown.saturating_sub(life.reread_tokens) as f64;
@@ -104,7 +104,7 @@ impl Lives {
         }
     }
 
-    /// Returns true if so many have ended that their habits count.
+    /// Returns true if enough have ended for their habits to count.
     fn are_known(&self) -> bool {
         self.lives >= LIVES_MIN
     }

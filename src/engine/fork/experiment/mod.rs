@@ -38,13 +38,13 @@ pub use rereads::{Rereads, RereadsPerChild};
 use sample::{Baseline, Sample};
 pub use saved::{SavedLife, SavedTool};
 
-/// Tools of one tenant that are told apart; it has a few.
+/// Tools of one tenant that are distinguished; it has a few.
 const TOOLS_MAX: usize = 64;
 /// Children of one tenant that are followed at once.
 const OPEN_MAX: usize = 4_096;
 /// Fan-outs of one tool that are followed at once; the oldest is judged as it is.
 const RUNNING_MAX: usize = 64;
-/// A child that is silent for so long has ended: some end with a call that nobody answers.
+/// A child that is silent for this long has ended: some end with a call that is never answered.
 const QUIET_MS: u64 = 15 * 60 * 1_000;
 
 impl StopReason {
@@ -128,7 +128,7 @@ struct Tool {
     is_changed: bool,
 }
 
-/// Children that were not forked, for one reason, or only because the mode forks nobody.
+/// Children that were not forked, for one reason, or only because the mode does not fork.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Declined {
     pub children: u64,
@@ -159,7 +159,7 @@ impl ForkExperiment {
         }
     }
 
-    /// A child of this tool goes out without a fork, for this reason, or only because the mode forks nobody.
+    /// A child of this tool goes out without a fork, for this reason, or only because the mode does not fork.
     pub fn declined(&mut self, tool: &str, why: Option<Refusal>, forecast: Option<&Forecast>, now: Moment) {
         let name = self.tool(tool, now);
         let Some(tool) = self.tools.get_mut(&name) else { return };
@@ -205,7 +205,7 @@ impl ForkExperiment {
         stood_down
     }
 
-    /// Why children of this tool and fan-out are not forked for now.
+    /// Returns why children of this tool and fan-out are not forked for now.
     pub fn verdict(&self, tool: &str, fork: ForkId, now: Moment) -> Option<StandDown> {
         self.tools.get(tool)?.net.verdict(fork, now)
     }
@@ -316,14 +316,14 @@ impl Tool {
         if let Some(running) = self.running.get_mut(&life.fork) {
             running.end(life);
         }
-        // Whoever was forked before forking stood down says nothing about how it goes afterwards.
+        // A child that was forked before forking stood down says nothing about later ones.
         let is_closed = self.net.is_closed_to(life.fork, now);
         if life.arm != Arm::Forked || !is_closed {
             self.samples[life.arm as usize].add(life);
         }
         let [forked, holdout, unforked] = &self.samples;
         let baseline = [holdout, unforked].into_iter().find(|sample| sample.is_enough());
-        // Nothing that has stood down stands down again, whoever ends then.
+        // A tool that already stands down is not judged again.
         if !is_closed && forked.fails(baseline.map_or(Baseline::Absolute, Baseline::Children)) {
             self.samples[Arm::Forked as usize] = Sample::default();
             self.net.stand_down(StandDown::EmptyAnswers, now);

@@ -4,17 +4,18 @@ use super::fan_out::ForkedBills;
 use crate::engine::family::fanout::ForkId;
 use crate::engine::words::{Moment, StandDown};
 
-/// How much more than allowed forked children may cost beside as sent: after one fan-out, and after several.
+/// The factors by which forked children may exceed what is allowed beside as sent: after one fan-out, and after
+/// several.
 const SLACK_ONE: f64 = 0.25;
 const SLACK_SEVERAL: f64 = 0.05;
 const SEVERAL: f64 = 3.0;
-/// When so many fan-outs were judged, the older ones count half.
+/// Beyond this many judged fan-outs, older ones count half.
 const FAN_OUTS_MAX: f64 = 64.0;
-/// How long forking stands down at first before it is tried again; then twice as long, and so on.
+/// The time for which forking stands down at first; then twice as long, and so on.
 pub const STAND_DOWN_MS: u64 = 60 * 60 * 1_000;
 /// It doubles so often at most, to about five days.
 const DOUBLINGS_MAX: u32 = 7;
-/// A trial that nobody hears of for so long is over.
+/// A trial that is silent for this long is over.
 const TRIAL_MS: u64 = 60 * 60 * 1_000;
 
 /// The bills of a tool's forked children beside what they would have cost as sent.
@@ -37,14 +38,14 @@ struct Sums {
 struct StoodDown {
     why: StandDown,
     until: Moment,
-    /// How often it has stood down in a row.
+    /// The number of times it has stood down in a row.
     times: u32,
     /// The fan-out that it is tried with, and since when.
     trial: Option<(ForkId, Moment)>,
 }
 
 impl SafetyNet {
-    /// Why the children of this fan-out are not forked for now.
+    /// Returns why the children of this fan-out are not forked for now.
     pub fn verdict(&self, fork: ForkId, now: Moment) -> Option<StandDown> {
         let StoodDown { why, until, trial, .. } = self.stood_down?;
         let is_on_trial =

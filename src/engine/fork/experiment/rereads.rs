@@ -2,10 +2,10 @@
 
 /// Children that must have come before their habit counts.
 const CHILDREN_MIN: f64 = 4.0;
-/// When so many have come, the older ones count half.
+/// Beyond this many children, older ones count half.
 const CHILDREN_MAX: f64 = 64.0;
 
-/// What one arm's children read again: in all, and per child.
+/// The tokens that one arm's children read again: in all, and per child.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Rereads {
     pub tokens: u64,
@@ -21,7 +21,7 @@ struct Recent {
     turns: f64,
 }
 
-/// What a child reads again in its life, on average.
+/// The tokens that a child reads again in its life, on average.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RereadsPerChild {
     pub tokens: f64,

@@ -1,4 +1,4 @@
-//! The children of one arm, and how many of them answer with nothing: chance stops nobody.
+//! The children of one arm, and how many of them answer with nothing: chance alone stops no fork.
 
 use std::collections::VecDeque;
 
@@ -9,13 +9,13 @@ use crate::engine::family::fanout::ForkId;
 const CHILDREN_MIN: f64 = 8.0;
 /// Nor do those of fewer fan-outs: siblings share what befell them.
 const FAN_OUTS_MIN: f64 = 3.0;
-/// When so many children have ended, the older ones count half.
+/// Beyond this many ended children, older ones count half.
 const CHILDREN_MAX: f64 = 128.0;
 /// Fan-outs that stay known, so that none counts twice while others run beside it.
 const FAN_OUTS_KNOWN: usize = 16;
 /// The share of children with empty answers that is no matter, if there are no others to compare with.
 const EMPTY_SHARE_MAX: f64 = 0.1;
-/// How far beyond chance a difference must be, in standard deviations: one time in a thousand, as each child that
+/// The standard deviations by which a difference must be beyond chance: one time in a thousand, as each child that
 /// ends is another chance to be wrong.
 const DEVIATIONS: f64 = 3.0;
 
@@ -79,7 +79,7 @@ impl Sample {
     }
 }
 
-/// A share as it was seen, and between what it can be by chance.
+/// An observed share with its confidence interval.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     least: f64,

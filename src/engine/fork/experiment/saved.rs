@@ -12,7 +12,7 @@ use crate::engine::words::Moment;
 /// Longer than any name of a tool.
 const NAME_BYTES_MAX: usize = 256;
 
-/// What is known of the children of one tool.
+/// The knowledge about the children of one tool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SavedTool {
     name: String,

@@ -18,7 +18,7 @@ use crate::engine::words::digits;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SavedChildPrefix {
     parent: SavedParentPrefix,
-    /// Where the bytes of its blocks begin among its own.
+    /// The offset of its blocks' bytes among its own.
     own_from: usize,
     /// Each block, and where a marker goes in it.
     blocks: Vec<(Range<usize>, Option<usize>)>,
@@ -31,7 +31,7 @@ pub struct SavedChildPrefix {
 }
 
 impl ChildPrefix {
-    /// Returns it beside the bytes that stand neither in the parent's request nor in its turn.
+    /// Returns it beside the bytes that are neither in the parent's request nor in its turn.
     pub fn save(&self, point: &ForkPoint) -> (SavedChildPrefix, Bytes) {
         let mut own = Vec::new();
         let parent = self.parent_prefix.save(point, &mut own);

@@ -1,5 +1,5 @@
-//! A parent prefix as it is kept beyond this process: where its parts stand in the parent's request and turn. So it is
-//! restored to the byte as it was sent, whatever a later version would make of that request.
+//! A parent prefix as it is kept beyond this process: the places of its parts in the parent's request and turn. So it
+//! is restored to the byte as it was sent, whatever a later version would make of that request.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub struct Sources<'a> {
 }
 
 impl ParentPrefix {
-    /// Saves where its parts stand. What stands nowhere else is appended to `own`.
+    /// Saves the places of its parts. What is nowhere else is appended to `own`.
     pub fn save(&self, point: &ForkPoint, own: &mut Vec<u8>) -> SavedParentPrefix {
         let turn = point.message.clone().unwrap_or_default();
         let mut save = |part: &Bytes| SavedPart::of(part, self.parent.request.body(), &turn, own);
@@ -122,7 +122,7 @@ impl SavedPart {
 }
 
 impl SavedParentPrefix {
-    /// Restores it; none if its parts do not stand where they should.
+    /// Restores it; none if its parts are not where they should be.
     pub fn restore(self, parent: &Arc<Parent>, sources: &Sources<'_>) -> Option<ParentPrefix> {
         let parts: Vec<Bytes> = self.parts.iter().map(|part| part.restore(sources)).collect::<Option<_>>()?;
         let count = parts.len();
