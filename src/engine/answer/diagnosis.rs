@@ -18,7 +18,7 @@ const MESSAGE_ID_BYTES_MAX: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Diagnosis {
     pub verdict: DiagnosisVerdict,
-    /// How much of the prompt lies behind the divergence, as the upstream estimates.
+    /// The part of the prompt behind the divergence, as the upstream estimates.
     pub missed_tokens: Option<u64>,
 }
 

@@ -30,7 +30,7 @@ impl UpstreamRefusal {
     }
 }
 
-/// Why a request that goes on from an answer which the server holds was refused.
+/// The reason why a request that goes on from an answer which the server holds was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadRefusal {
     /// A field is not as it was when the conversation began.

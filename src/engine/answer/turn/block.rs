@@ -85,7 +85,7 @@ impl StreamedBlock {
                         None => spliced = None,
                     }
                 }
-                // A second member of that name: nobody can tell which of them the deltas meant.
+                // A second member of that name: it is not known which of them the deltas meant.
                 None if edited.iter().any(|name| is(name)) => spliced = None,
                 None => out.push_str(value),
             }

@@ -5,7 +5,7 @@
 //! raw text: `text` and `thinking` append, `signature` replaces, `citation` joins a list, the pieces of
 //! `partial_json` concatenate to the input in the model's own key order. A delta of a kind we do not know,
 //! a broken event, a stream that stops early or a limit makes the turn less than [`Wholeness::Whole`];
-//! usage and ids are still reported, but nobody may replay the blocks.
+//! usage and ids are still reported, but the blocks must not be replayed.
 
 mod block;
 mod wire;
@@ -62,7 +62,7 @@ impl Block {
     }
 }
 
-/// How complete the blocks are. Only whole ones may be sent as what the model said.
+/// The completeness of the blocks. Only whole ones may be sent as what the model said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wholeness {
     /// Every block is there, byte for byte.
@@ -77,7 +77,7 @@ pub enum Wholeness {
     TooLarge,
 }
 
-/// How an assistant message begins; its blocks follow, with a comma between them.
+/// The start of an assistant message; its blocks follow, with a comma between them.
 pub const MESSAGE_OPENING: &[u8] = br#"{"role":"assistant","content":["#;
 
 /// The assistant message of these blocks.
@@ -126,7 +126,7 @@ impl Turn {
     /// Takes over all blocks; how far they can be replayed.
     fn take(&mut self, blocks: Vec<Block>) -> Wholeness {
         self.blocks = blocks;
-        // Where another model took over, some of the blocks before must not come back, and nobody tells which.
+        // Where another model took over, some of the blocks before must not come back, and which is not said.
         let fell_back = self.blocks.iter().any(|block| block.kind == "fallback");
         if fell_back { Wholeness::Unfaithful } else { Wholeness::Whole }
     }
@@ -156,7 +156,7 @@ pub struct TurnBuilder {
     limits: TurnLimits,
     kept_bytes: usize,
     tool_uses: usize,
-    /// How many blocks [`TurnBuilder::finished`] has given out.
+    /// The number of blocks that [`TurnBuilder::finished`] has given out.
     given: usize,
     stopped: bool,
     spoilt: Option<Wholeness>,
@@ -188,7 +188,7 @@ impl TurnBuilder {
             let block = self.blocks.get(self.given).filter(|block| block.stopped)?.rebuild();
             self.given += 1;
             if block.is_none() {
-                // The end would say so too; until then nobody need try again.
+                // The end would say so too; until then no further attempt is needed.
                 self.spoil(Wholeness::Unfaithful);
             }
             block

@@ -8,7 +8,7 @@ use super::{Usage, WireUsage, WireWrites};
 
 /// Models that one answer is billed by are named in full; anything longer is no name.
 const MODEL_BYTES_MAX: usize = 256;
-/// Runs that are told apart; an answer has a few. Those after them are added to the last.
+/// Runs that are distinguished; an answer has a few. Those after them are added to the last.
 const RUNS_MAX: usize = 64;
 
 /// The bill of an answer: the tokens of every run of a model that it took.
@@ -26,7 +26,7 @@ pub struct Run {
     /// The model, where the entry names one; else it is the one that was asked for.
     pub model: Option<String>,
     pub usage: Usage,
-    /// True if it wrote the answer; a summary of the prompt, or another model's advice, is none.
+    /// True if it wrote the answer; a summary of the prompt, or another model's advice, did not.
     is_message: bool,
     /// False if the entry says nothing of the cache, and the summary is not of this run.
     tells_reads: bool,
