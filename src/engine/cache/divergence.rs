@@ -66,7 +66,7 @@ pub fn divergence(first: &Subject<'_>, second: &Subject<'_>) -> Option<Divergenc
     Some(Divergence { layer, piece: places[0], path, kind, at, spans })
 }
 
-/// How many tools and system blocks are part of the prompt.
+/// Returns the number of tools and system blocks that are part of the prompt.
 fn statics(subject: &Subject<'_>) -> [usize; 2] {
     let Anatomy { tools, system, .. } = *subject.anatomy;
     [tools, tools + system].map(|pieces| subject.chain.positions(pieces))

@@ -1,5 +1,5 @@
 //! Habits of a tenant's conversations: whether they go on, and whether others follow with the same tools and system
-//! prompt. A breakpoint that nobody reads costs a quarter of what it writes, so each has to be worth it.
+//! prompt. A breakpoint that is never read costs a quarter of what it writes, so each has to be worth it.
 //!
 //! Each question is a [`Tally`] of entries that were written, or would have been, beside those that were read while they
 //! lived. It counts by time: however many conversations begin, none of them is forgotten before its time.
@@ -13,23 +13,23 @@ use crate::engine::words::{DigestMap, Layer, Moment, Ttl};
 
 /// Entries that may be written in vain before any was read: those of a tenant's first conversations with a tool set.
 const BETS: u64 = 8;
-/// An entry that is read saves what so many cost that are not.
+/// One entry that is read pays for this many that are not.
 pub const READ_COVERS: u32 = 4;
-/// What came longer ago than twice this is forgotten, once so much has come since that it is no longer needed.
+/// Counts older than twice this are forgotten, once enough have come since that they are no longer needed.
 const GENERATION_MS: u64 = 15 * 60 * 1000;
 const GENERATION_MIN: u64 = 2 * BETS;
 /// Tool sets whose conversations are counted.
 const TOOL_SETS_MAX: usize = 32;
-/// Prefix hashes that are remembered twice over: when so many are new, the older half is forgotten.
+/// Prefix hashes that are remembered twice over: when this many are new, the older half is forgotten.
 const PREFIXES_MAX: usize = 2048;
 /// Entries that are added live so long.
 const LIFE_MS: u64 = Ttl::FiveMinutes.ms();
 
-/// Whether the breakpoints of a tenant's conversations are read.
+/// A count of the breakpoints of a tenant's conversations that are read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReadHabits {
     tool_sets: DigestMap<PrefixHash, ToolSet>,
-    /// Of each tool set the first conversation: what new tools bring nobody can know otherwise.
+    /// Of each tool set the first conversation: what new tools bring cannot be known otherwise.
     first_of_tools: Tally,
 }
 
@@ -43,8 +43,8 @@ struct ToolSet {
     system: EndHabits,
 }
 
-/// Whether the end of a layer would be read by other conversations, if it were written by the first of those that come
-/// within its life, or by the second.
+/// A count of the ends of a layer that other conversations would read, if they were written by the first of those that
+/// come within its life, or by the second.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct EndHabits {
     by_first: Tally,
@@ -56,7 +56,7 @@ struct EndHabits {
 struct Tally {
     young: Counts,
     old: Counts,
-    /// When the young ones began.
+    /// The moment when the young ones began.
     since: Moment,
 }
 

@@ -17,7 +17,7 @@ use crate::engine::words::{Layer, Moment, SightingClass};
 
 /// Models whose ratio is kept; a tenant uses a few.
 const MODELS_MAX: usize = 16;
-/// Old bills count half when the new ones weigh as much.
+/// When new bills weigh this much, older ones count half.
 const RATIO_BYTES: f64 = 4e6;
 
 /// The layers that are classed, in their order.
@@ -29,7 +29,7 @@ pub struct Learned {
     ratios: HashMap<String, Ratio>,
     /// Which breakpoints of its conversations are read.
     pub habits: ReadHabits,
-    /// By model: writes of so many tokens begin their answer too late to be waited for.
+    /// By model: writes of this many tokens begin their answer too late to be waited for.
     slow_from: HashMap<String, u64>,
     /// Other betas that do not cost the messages of the cache.
     pub betas: Harmless,
@@ -76,13 +76,13 @@ impl Learned {
         self.habits.read_by_others(request, has_siblings, follows)
     }
 
-    /// How many prefixes of each layer are remembered.
+    /// Returns the number of prefixes of each layer that are remembered.
     pub fn prefixes(&self) -> [usize; 4] {
         [0, 1, 2, 3].map(|index| self.prefixes[index].count())
     }
 
     /// Learns from a bill how many tokens the bytes of a prompt make. An image has a thousand bytes to a token, and
-    /// a document nobody knows how many: what holds one says nothing about text.
+    /// a document their number is unknown: what holds one says nothing about text.
     pub fn bill(&mut self, model: &str, request: &Reading, usage: &Usage) {
         if request.anatomy().has_payload() {
             return;
@@ -103,7 +103,7 @@ impl Learned {
         self.ratios.get(model).map(|ratio| ratio.tokens / ratio.bytes)
     }
 
-    /// The answer to a request that wrote so many tokens began in time, or too late, for those that waited.
+    /// The answer to a request that wrote this many tokens began in time, or too late, for those that waited.
     pub fn began(&mut self, model: &str, written: u64, in_time: bool) {
         let slow_from = self.slow_from.get(model).copied();
         match (in_time, slow_from) {
@@ -119,7 +119,7 @@ impl Learned {
         }
     }
 
-    /// Returns true if nobody should wait for a write of so many tokens.
+    /// Returns true if a write of this many tokens should not be waited for.
     pub fn is_slow(&self, model: &str, tokens: u64) -> bool {
         self.slow_from.get(model).is_some_and(|slow_from| tokens >= *slow_from)
     }

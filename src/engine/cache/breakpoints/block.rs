@@ -38,7 +38,7 @@ const BARRED: [&str; 3] = ["thinking", "redacted_thinking", "fallback"];
 const REFERENCES: [&[u8]; 5] =
     [b"\"image\"", b"\"document\"", b"\"file_id\"", b"\"tool_reference\"", b"\"container_upload\""];
 
-/// Where a marker may be inserted into this piece: after its last member. `None` if it can carry none, or has a
+/// Returns where a marker may be inserted into this piece: after its last member. `None` if it can carry none, or has a
 /// `cache_control` already, even one that marks nothing: a second would make readers disagree.
 pub fn room(body: &[u8], anatomy: &Anatomy, index: usize) -> Option<usize> {
     let piece = anatomy.pieces.get(index).filter(|piece| !piece.is_marked())?;
@@ -46,7 +46,7 @@ pub fn room(body: &[u8], anatomy: &Anatomy, index: usize) -> Option<usize> {
     is_legal(&block, body, anatomy, index).then_some(block.end)
 }
 
-/// Where a marker may be inserted into this piece once its own is cut out.
+/// Returns where a marker may be inserted into this piece once its own is cut out.
 pub fn room_when_cut(body: &[u8], anatomy: &Anatomy, index: usize) -> Option<usize> {
     let piece = anatomy.pieces.get(index)?;
     let block = BlockMembers::read(body, piece)?;
@@ -55,7 +55,7 @@ pub fn room_when_cut(body: &[u8], anatomy: &Anatomy, index: usize) -> Option<usi
     (is_cut && is_legal(&block, body, anatomy, index)).then_some(block.end_unmarked)
 }
 
-/// Where a marker may be inserted into a block of a message, given as a value of its own.
+/// Returns where a marker may be inserted into a block of a message, given as a value of its own.
 pub fn room_alone(block: &[u8]) -> Option<usize> {
     let read = BlockMembers::walked(block, 0)?;
     (read.control.is_none() && is_legal_in_message(&read, block)).then_some(read.end)

@@ -1,7 +1,7 @@
 //! Breakpoints: where the prompt cache should write, so that the next request finds it.
 //!
 //! An entry is written only at a marker, and found only from a marker at most 19 positions later. Many clients
-//! send no markers, or mark where nobody will read. The planner keeps every marker of the client and adds, while
+//! send no markers, or mark where nothing will be read. The planner keeps every marker of the client and adds, while
 //! fewer than four are used, what is missing, most worth first:
 //!
 //! 1. the newest end of the conversation, which its next turn reads;
@@ -12,7 +12,7 @@
 //!    it saves least.
 //!
 //! An entry inside of a prefix that is written anyway costs nothing: the last two are left out only where there is no
-//! slot, or where nothing behind them is written and nobody is known to read them.
+//! slot, or where nothing behind them is written and they are not known to be read.
 //!
 //! The rule: a plan only inserts. What the model reads stays as it came, a string stays a string, and a request
 //! that the upstream accepts as received is accepted as planned. Planning a planned body adds nothing.
@@ -115,7 +115,7 @@ impl StaticEnds {
     }
 }
 
-/// How the upstream learns what to cache.
+/// The way in which the upstream learns what to cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Profile {
     /// Markers on blocks, and one at the top level that follows the end of the conversation.
@@ -205,7 +205,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Why the conversation is taken to end with this request.
+    /// Returns why the conversation is taken to end with this request.
     fn end(&self) -> Option<Skip> {
         let Situation { seldom_continues, comes_late, .. } = *self.situation;
         if comes_late || (seldom_continues && !self.is_answered()) {

@@ -2,7 +2,7 @@
 //!
 //! *Drift* is about what was said: a request extends the last of its conversation, or departs from it somewhere. A
 //! *break* is about money: the upstream billed fewer cached tokens than the chain predicts. Drift often causes a
-//! break, but not always (it may stand behind the last breakpoint), and breaks have other causes too.
+//! break, but not always (it may be behind the last breakpoint), and breaks have other causes too.
 //!
 //! The expected number is the larger of two: what the ledger knows to be warm for this very request, and what the
 //! predecessor left behind at its last breakpoint. If the ledger's entry was not read, nothing that we know explains
@@ -40,7 +40,7 @@ impl Drift {
         }
     }
 
-    /// The divergence, if it stands at or before a piece: what is cached up to there is lost.
+    /// The divergence, if it is at or before a piece: what is cached up to there is lost.
     fn before(&self, piece: usize) -> Option<&Divergence> {
         match self {
             Drift::Drifted(divergence) if divergence.layer == Layer::Model || divergence.piece <= piece => {
@@ -65,7 +65,7 @@ pub struct Sent<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Answered<'a> {
     pub sent: Sent<'a>,
-    /// When its answer began, if it did.
+    /// The moment when its answer began, if it did.
     pub begun: Option<Moment>,
     pub usage: Usage,
 }
@@ -98,14 +98,14 @@ pub struct Break {
 }
 
 impl Break {
-    /// How much more the request cost than if it had read what it lost; none if a price is not known.
+    /// The cost beyond that of a request which had read what this one lost; none if a price is not known.
     pub fn cost(&self, usage: &Usage, price: &Price) -> Option<Usd> {
         let without = price.cost(&usage.had_read(self.tokens_lost)).prompt()?;
         Some(price.cost(usage).prompt()?.above(without))
     }
 }
 
-/// Where and why, without the tokens.
+/// The place and the cause, without the tokens.
 struct Reason {
     layer: Layer,
     cause: BreakCause,
@@ -142,7 +142,7 @@ impl Case<'_> {
         Some(self.at_entry(missed.piece, BreakCause::NotYetVisible).costing(tokens_lost))
     }
 
-    /// Why the entry at the predecessor's last breakpoint was not read.
+    /// Returns why the entry at the predecessor's last breakpoint was not read.
     fn explain(&self, last: &Answered<'_>, drift: &Drift) -> Reason {
         // An upstream that caches by itself may keep everything.
         let marked = last.sent.breakpoints.last();
@@ -240,7 +240,7 @@ impl Reason {
     }
 }
 
-/// The part of a prompt's tokens that stands up to a piece, by bytes.
+/// The part of a prompt's tokens up to a piece, by bytes.
 fn share_of(subject: &Subject<'_>, piece: usize, tokens: u64) -> u64 {
     let bytes = |piece| prefix_bytes(subject.anatomy, piece) as f64;
     let whole = bytes(subject.anatomy.pieces.len());

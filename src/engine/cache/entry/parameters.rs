@@ -13,7 +13,7 @@ use crate::engine::words::{Layer, Parameter, TenantId, digits, first};
 /// meaning walks a value once per level, and no real parameter is nested so deep.
 const VALUE_WORK_MAX: usize = 256 * 1024;
 
-/// Betas that are told apart one by one; clients send a dozen. Of more only the whole set is known.
+/// Betas that are distinguished one by one; clients send a dozen. Of more only the whole set is known.
 const BETAS_MAX: usize = 64;
 
 impl Parameter {

@@ -1,6 +1,6 @@
 //! Where the upstream looks for an entry: at each breakpoint and at a few positions before it.
 //!
-//! A position is a piece that the model reads. A tool whose loading is deferred is none, and neither is an
+//! A position is a piece that the model reads. A tool whose loading is deferred is not one, and neither is an
 //! attribution line that the upstream strips.
 
 use crate::engine::cache::breakpoints::{Breakpoint, LOOKBACK};
@@ -8,7 +8,7 @@ use crate::engine::request::anatomy::{Anatomy, Piece};
 use crate::engine::request::prefix::Chain;
 use crate::engine::words::Ttl;
 
-/// How many positions are looked at per breakpoint; the breakpoint itself is the first.
+/// The number of positions that are looked at per breakpoint; the breakpoint itself is the first.
 pub const LOOKBACK_POSITIONS: usize = LOOKBACK + 1;
 
 /// One position that is looked at.
@@ -32,7 +32,7 @@ pub struct Probes<'a> {
     next: usize,
     /// Of the prompt up to and including the piece to come.
     bytes: u64,
-    /// How many positions the breakpoints seen so far still reach.
+    /// The number of positions that the breakpoints seen so far still reach.
     reach: usize,
 }
 

@@ -32,7 +32,7 @@ impl LedgerBill {
 
 #[derive(Clone, Debug)]
 pub(super) struct InFlight {
-    /// When it was first known to write: before it was sent, if it was claimed for then.
+    /// The moment when it was first known to write: before it was sent, if it was claimed for then.
     pub since: Moment,
     pub sent: Moment,
     pub begun: bool,

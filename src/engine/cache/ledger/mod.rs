@@ -47,9 +47,9 @@ const SPARE_ENTRIES: usize = 64;
 pub struct CacheLedger {
     entries: DigestMap<EntryKey, EntryState>,
     flights: BTreeMap<Ticket, InFlight>,
-    /// When an entry that still lived was last dropped for want of room.
+    /// The moment when an entry that still lived was last dropped for want of room.
     forgot_at: Option<Moment>,
-    /// Where warm entries have changed since they were saved.
+    /// The warm entries that have changed since they were saved.
     changed: Parts,
 }
 
@@ -183,7 +183,7 @@ impl CacheLedger {
     }
 
     /// A request may go, and is about to be sent: from now on it counts as the writer of these entries, deepest first.
-    /// It never counts as the writer of those that it is presumed to read, unless nobody else writes them.
+    /// It never counts as the writer of those that it is presumed to read, unless no other request writes them.
     pub fn claim(
         &mut self,
         ticket: Ticket,
@@ -284,12 +284,12 @@ impl CacheLedger {
         self.entries.get(key).is_some_and(|entry| entry.is_live(now))
     }
 
-    /// How many entries are kept, warm or not.
+    /// Returns the number of entries that are kept, warm or not.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// How many entries there is room for without more memory.
+    /// Returns the number of entries that fit without more memory.
     pub fn capacity(&self) -> usize {
         self.entries.capacity()
     }
@@ -298,7 +298,7 @@ impl CacheLedger {
         self.entries.is_empty()
     }
 
-    /// An entry is there. Of two that write it the longer promise stands, and a billed count before an estimate.
+    /// An entry is there. Of two that write it the longer promise counts, and a billed count before an estimate.
     fn warm(&mut self, write: &EntryWrite, sent: Moment, now: Moment, tokens: EntryTokens) {
         let (mut ttl, mut first, mut end) = (write.ttl, now, sent.after(write.ttl.ms()));
         let mut best = tokens;

@@ -5,7 +5,7 @@ use super::{CacheLedger, EntryTokens, EntryWrite};
 use crate::engine::cache::entry::EntryKey;
 use crate::engine::words::{Moment, Ttl};
 
-/// How far a prompt reaches at a moment, by the numbers of its keys.
+/// The reach of a prompt at a moment, by the numbers of its keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     /// The deepest entry that can be read.
@@ -69,7 +69,7 @@ impl CacheLedger {
         self.entries.remove(key);
     }
 
-    /// When an entry that still lived was last dropped for want of room.
+    /// Returns when an entry that still lived was last dropped for want of room.
     pub fn forgot_at(&self) -> Option<Moment> {
         self.forgot_at
     }

@@ -1,7 +1,7 @@
 //! A ledger's warm entries, as they are kept beyond this process.
 //!
 //! Entries are saved in parts, by their key, so that a request changes few of them. Those that are being written are
-//! left out: whoever writes them ends with the process.
+//! left out: their writers end with the process.
 
 use serde::{Deserialize, Serialize};
 

@@ -20,7 +20,7 @@ pub(super) enum EntryState {
 pub struct Writer {
     pub ticket: Ticket,
     pub streams: bool,
-    /// When it went.
+    /// The moment when it went.
     pub since: Moment,
     ttl: Ttl,
 }
@@ -46,7 +46,7 @@ impl EntryState {
         }
     }
 
-    /// Takes a writer out. Returns true if nobody writes the entry any more, and it is not warm.
+    /// Takes a writer out. Returns true if the entry is neither being written any more nor warm.
     pub fn remove(&mut self, ticket: Ticket) -> bool {
         let EntryState::Writing(writers) = self else { return false };
         writers.retain(|writer| writer.ticket != ticket);

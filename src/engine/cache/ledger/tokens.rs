@@ -1,8 +1,8 @@
 //! Tokens of the prompt up to an entry, and how sure they are.
 
-/// How far an estimate by billed bytes may be off: code, prose and JSON have different bytes to a token.
+/// The factor by which an estimate by billed bytes may be off: code, prose and JSON have different bytes to a token.
 pub(super) const ESTIMATE_SLACK: f64 = 1.0 / 3.0;
-/// How far a guess may be off before anything was billed: an image has hundreds of bytes to a token.
+/// The factor by which a guess may be off before anything was billed: an image has hundreds of bytes to a token.
 const GUESS_SLACK: f64 = 0.9;
 
 /// Tokens of the prompt up to an entry.
@@ -12,7 +12,7 @@ pub struct EntryTokens {
     pub source: TokenSource,
 }
 
-/// Where a count comes from.
+/// The source of a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenSource {

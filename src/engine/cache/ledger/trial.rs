@@ -1,4 +1,4 @@
-//! Learns from bills if other betas cost the entries of a conversation, since nobody says so for each beta.
+//! Learns from bills if other betas cost the entries of a conversation, since this is not documented for each beta.
 //!
 //! A request whose betas are not those of the request before it (or, forked, not its parent's) is a trial. The ledger
 //! knows what it reads if betas are a part of the key, and what if they are not; the bill tells which.
@@ -22,15 +22,15 @@ const HARMLESS_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BetaTrial {
     pub change: BetaChange,
-    /// Who reads less has not read the entry of the other betas.
+    /// A request that reads less has not read the entry of the other betas.
     least: u64,
-    /// Who reads no more has read what is there in any case.
+    /// A request that reads no more has read what is there in any case.
     most: u64,
 }
 
 impl BetaTrial {
     /// `own` is what the request finds under its own betas, `other` under those that it is compared with; its tools
-    /// and system have so many bytes. None if the two cannot be told apart by a bill.
+    /// and system have this many bytes. None if a bill cannot distinguish the two.
     pub fn of(
         change: BetaChange,
         own: &Prediction,

@@ -39,15 +39,15 @@ pub struct Model {
     /// Known for more models than the price is: two plans can be compared without dollars.
     pub multipliers: Multipliers,
     pub price: Option<Price>,
-    /// True for the one model that stands for all where nobody names one.
+    /// True for the one model that is used where none is named.
     pub is_current: bool,
-    /// Who says so.
+    /// The source of the price.
     pub source: String,
-    /// When they said it: `2026-11-16`.
+    /// The date of the source: `2026-11-16`.
     pub as_of: String,
 }
 
-/// How the cache of a model behaves.
+/// The behaviour of a model's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelFacts {
     /// The shortest prefix that is cached; a shorter one is ignored in silence.
@@ -61,7 +61,7 @@ pub struct ModelFacts {
 }
 
 impl ModelFacts {
-    /// A model that nobody described. Its thinking counts as bound: to be wrong about that costs some sharing,
+    /// A model that is not described. Its thinking counts as bound: to be wrong about that costs some sharing,
     /// to be wrong about the opposite costs the client an error.
     pub const UNKNOWN: ModelFacts = ModelFacts {
         minimum_tokens: None,
@@ -195,7 +195,7 @@ impl Rate {
 }
 
 impl Price {
-    /// The bill for these tokens. What is billed at a rate that nobody knows costs an unknown amount; what is
+    /// The bill for these tokens. What is billed at an unknown rate costs an unknown amount; what is
     /// not billed costs nothing.
     pub fn cost(&self, usage: &Usage) -> Cost {
         let Rates { input, output } = self.rates_for(prompt_tokens(usage));
@@ -290,7 +290,7 @@ impl Usd {
         self.0 as f64 / 1e12
     }
 
-    /// How much more this is; nothing if it is less.
+    /// Returns the excess over the other; nothing if it is less.
     pub fn above(self, other: Usd) -> Usd {
         Usd(self.0.saturating_sub(other.0))
     }

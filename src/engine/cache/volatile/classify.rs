@@ -12,7 +12,7 @@ const GIT_LINE_BYTES_MAX: usize = 512;
 const WORDS_MAX: usize = 64;
 /// So much of a region's lines is looked at for what `git` prints.
 const GIT_BYTES_MAX: usize = WORDS_MAX * GIT_LINE_BYTES_MAX;
-/// How far around a region its neighbours are looked for.
+/// The number of bytes around a region in which its neighbours are looked for.
 const CONTEXT_BYTES: usize = 64;
 
 const WEEKDAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];

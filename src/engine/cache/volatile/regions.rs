@@ -12,7 +12,7 @@ use super::CHANGES_MAX;
 use crate::engine::cache::divergence::same_start;
 use crate::engine::request::json::Span;
 
-/// How far ahead equal lines are looked for.
+/// The number of lines ahead in which equal lines are looked for.
 const RESYNC_LINES: usize = 32;
 
 /// Before the first difference in a long text, and behind the last, this much of a line is looked at too.
@@ -115,7 +115,7 @@ fn lines(text: &[u8]) -> Vec<TextLine> {
     lines
 }
 
-/// How many lines to pass in each version until both agree; the fewest. At the start they do not.
+/// Returns the number of lines to pass in each version until both agree; the fewest. At the start they do not.
 fn resync(
     old: &[TextLine],
     new: &[TextLine],
@@ -227,7 +227,7 @@ pub fn words(text: &[u8], line: &Span) -> Vec<Span> {
     words
 }
 
-/// How long the separator at `at` is.
+/// Returns how long the separator at `at` is.
 fn separator(text: &[u8], at: usize) -> Option<usize> {
     let is_digit = |at: Option<usize>| at.and_then(|at| text.get(at)).is_some_and(u8::is_ascii_digit);
     match text.get(at)? {

@@ -4,13 +4,13 @@
 //! |---|---|---|
 //! | `billed` | as it did | as it did; corrected by the usage of each answer |
 //! | `sent` | as its client sent it | when it came |
-//! | `aligned` | aligned, and nobody is forked | when it came, after its wait at that world's gate |
+//! | `aligned` | aligned, and no child is forked | when it came, after its wait at that world's gate |
 //!
 //! A request plays in `billed` while it lasts. In the other two it plays once, when its answer begins and its usage is
 //! known: what it finds there at its arrival, what it writes, and when that can be read. The rules are the
 //! provider's, and the same in every world.
 //!
-//! The rule: a bill that cannot be known is none. It is never a saving.
+//! The rule: an unknown bill is left out; it never counts as a saving.
 
 mod pace;
 mod prompt;
@@ -41,7 +41,7 @@ pub struct Worlds {
     pub aligned: CacheLedger,
     counts: Counts,
     paces: Paces,
-    /// Until then there may be entries that nobody here knows of: requests went past us, or what was known is lost.
+    /// Until then there may be entries that are not known here: requests went past us, or what was known is lost.
     incomplete_until: Moment,
 }
 
@@ -71,7 +71,7 @@ pub struct Play<'a> {
     pub is_forked: bool,
     pub came_at: Moment,
     pub sent_at: Moment,
-    /// When its answer was seen to begin: one that is not streamed is only seen when it is whole.
+    /// The moment when its answer was seen to begin: one that is not streamed is only seen when it is whole.
     pub begun_at: Moment,
     pub streams: bool,
     /// None if it does not wait at the gate of the aligned world.
@@ -153,8 +153,8 @@ impl Worlds {
         [&self.billed, &self.sent, &self.aligned].into_iter().any(forgot)
     }
 
-    /// Learns from a bill how many tokens the prefixes of its prompt have, and of entries that nobody here has written.
-    /// Returns the stretches of the prompt whose tokens the bill has told.
+    /// Learns from a bill how many tokens the prefixes of its prompt have, and of entries that were not written from
+    /// here. Returns the stretches of the prompt whose tokens are known from the bill.
     pub fn learn(&mut self, play: &Play<'_>) -> Vec<Segment> {
         let (prompt, usage) = (&play.prompts.billed, play.usage);
         let all = usage.prompt();
@@ -191,7 +191,8 @@ impl Worlds {
     /// An entry was read that no request here has written: it is there in every world.
     fn adopt(&mut self, read: &Position, play: &Play<'_>) {
         let Prediction { read: predicted, underway, .. } = play.prediction;
-        // Whoever wrote it may have been answered meanwhile, and not yet have been known when this one was sent.
+        // The request that wrote it may have been answered meanwhile, and not yet have been known when this one was
+        // sent.
         let WorldPrompts { billed, sent, aligned } = play.prompts;
         let is_written = |prompt: &Arc<WorldPrompt>, ledger: &CacheLedger| {
             Arc::ptr_eq(prompt, billed) && ledger.holds(&read.key, play.sent_at)
@@ -236,7 +237,7 @@ impl Worlds {
     }
 }
 
-/// When the gate of a world lets a request go: as soon as it can read whatever others are writing.
+/// Returns the moment when the gate of a world lets a request go: as soon as it can read whatever others are writing.
 fn hold(ledger: &CacheLedger, tokens: &PromptTokens<'_>, gate: Option<WorldGate>, came_at: Moment) -> Moment {
     let Some(gate) = gate else { return came_at };
     let (mut at, deadline) = (came_at, came_at.after(gate.max_hold_ms));

@@ -36,7 +36,7 @@ pub struct Begun {
     pub streams: bool,
 }
 
-/// How long one answer takes to begin, by the tokens that are not read.
+/// The time until one answer begins, by the tokens that are not read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FirstContent {
     base_ms: f64,

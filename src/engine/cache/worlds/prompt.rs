@@ -7,16 +7,16 @@ use crate::engine::request::prefix::Chain;
 use crate::engine::request::recall::Reading;
 use crate::engine::words::{Layer, Ttl};
 
-/// An image counts as so many bytes of a kind of its own: its length says nothing about its tokens.
+/// An image counts as this many bytes of a kind of its own: its length says nothing about its tokens.
 const IMAGE_BYTES: f64 = 4_000.0;
 
-/// Bytes by kind of block: definitions of tools, prose, data, images. Layers are not told apart, since a text may move
-/// from one to another.
+/// Bytes by kind of block: definitions of tools, prose, data, images. Layers are not distinguished, since a text may
+/// move from one to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sizes(pub [f64; 4]);
 
 impl Sizes {
-    /// The first pieces of a prompt, so many of them.
+    /// Counts the first `pieces` pieces of a prompt.
     pub fn of(anatomy: &Anatomy, chain: &Chain, pieces: usize) -> Sizes {
         let mut sizes = Sizes::default();
         (0..pieces.min(anatomy.pieces.len())).for_each(|piece| sizes.add(anatomy, chain, piece));
@@ -102,7 +102,7 @@ impl WorldPrompt {
         WorldPrompt { positions, sizes }
     }
 
-    /// The same prompt with fewer breakpoints: each of its places is known.
+    /// A prompt with fewer breakpoints: each of its places is known.
     pub fn with_fewer(&self, reading: &Reading, breakpoints: &[Breakpoint]) -> WorldPrompt {
         let mut known = self.positions.iter();
         let probes = Probes::of(reading.anatomy(), reading.chain(), breakpoints);

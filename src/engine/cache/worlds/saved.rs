@@ -16,11 +16,11 @@ use crate::engine::words::{Moment, Ttl};
 pub struct SavedPart {
     /// Each in the worlds `billed`, `sent` and `aligned`.
     entries: BTreeMap<EntryKey, [Option<SavedEntry>; 3]>,
-    /// Prefixes whose tokens a bill has told.
+    /// Prefixes whose tokens are known from a bill.
     counts: Vec<(EntryKey, u64)>,
 }
 
-/// What is known of a tenant's worlds beside their entries.
+/// The knowledge about a tenant's worlds beside their entries.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SavedWorlds {
     saved_at: Moment,
@@ -73,7 +73,7 @@ impl Worlds {
         parts.into_iter().collect()
     }
 
-    /// What is known beside the entries. `is_closed`: nothing comes after it.
+    /// Returns the knowledge beside the entries. `is_closed`: nothing comes after it.
     pub fn save(&self, is_closed: bool, now: Moment) -> SavedWorlds {
         SavedWorlds {
             saved_at: now,
@@ -110,7 +110,7 @@ impl Worlds {
         self.paces.restore(saved.paces);
     }
 
-    /// What was known of entries is lost, or a part of it: for the life of an entry, nothing is compared with what
+    /// Entries were forgotten, all or some of them: for the life of an entry, nothing is compared with what
     /// depends on it.
     pub fn lose_track(&mut self, now: Moment) {
         self.incomplete_until = self.incomplete_until.max(now.after(Ttl::FiveMinutes.ms()));

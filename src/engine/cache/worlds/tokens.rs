@@ -13,11 +13,11 @@ use crate::engine::words::DigestMap;
 const MODELS_MAX: usize = 64;
 /// Until bills say better: prose has about four bytes to a token.
 const TOKENS_PER_BYTE: f64 = 0.25;
-/// How strongly the weight of a kind that bills have shown little of is drawn to the weight of all.
+/// The pull on the weight of a kind that bills have shown little of, towards the weight of all.
 const FAITH: f64 = 0.01;
-/// When so many tokens have taught, the older ones count half.
+/// Beyond this many tokens, older samples count half.
 const TOKENS_MAX: f64 = 1e8;
-/// Prefixes whose count is remembered twice over: when so many are new, the older half is forgotten.
+/// Prefixes whose count is remembered twice over: when this many are new, the older half is forgotten.
 const COUNTS_MAX: usize = 4_096;
 
 /// Tokens to a byte of each kind of block, for one model.
@@ -36,7 +36,7 @@ impl Weights {
     }
 }
 
-/// A stretch of a prompt whose tokens a bill has told.
+/// A stretch of a prompt whose tokens are known from a bill.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Segment {
     pub sizes: Sizes,
@@ -168,12 +168,12 @@ fn eliminate(mut rows: [[f64; 5]; 4]) -> [f64; 4] {
     std::array::from_fn(|row| rows[row][4] / rows[row][row])
 }
 
-/// Prefixes of one tenant whose tokens a bill has told, by the key of the entry that would end there.
+/// Prefixes of one tenant whose tokens are known from a bill, by the key of the entry that would end there.
 #[derive(Debug, Default)]
 pub struct Counts {
     young: DigestMap<EntryKey, u64>,
     old: DigestMap<EntryKey, u64>,
-    /// Where counts have changed since they were saved.
+    /// The counts that have changed since they were saved.
     changed: Parts,
 }
 
