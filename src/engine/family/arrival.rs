@@ -18,7 +18,7 @@ use crate::engine::words::{BodyDigest, Moment, Recall, Ttl};
 pub struct Arrival {
     /// In the spelling of its conversation, if it came in another and that was seen before it was read.
     pub received: Arc<Remembered>,
-    /// How it came then.
+    /// The body as it came then.
     pub came: Option<OriginalBody>,
     /// The part of it that came, if the server holds the rest.
     pub delta: Option<Delta>,
@@ -28,7 +28,7 @@ pub struct Arrival {
     pub chosen: Option<Conversation>,
     /// The request that this one continues, if only the outline of that is known.
     pub faded: Option<Faded>,
-    /// How well the conversation was remembered.
+    /// The degree to which the conversation was remembered.
     pub recall: Recall,
 }
 

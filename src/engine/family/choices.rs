@@ -21,7 +21,7 @@ const LIFE_MS: u64 = 3_600_000;
 /// The bytes that a choice takes beside what it holds: its slots in the maps.
 const CHOICE_BYTES: usize = 256;
 
-/// How a conversation is found again. Without an answer: its first request was the last that was kept.
+/// The key by which a conversation is found again. Without an answer: its first request was the last that was kept.
 type Name = (Option<Hint>, Opening, Option<FirstAnswer>);
 
 #[derive(Debug, Default)]

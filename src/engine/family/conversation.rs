@@ -33,18 +33,18 @@ pub struct Trace {
     pub received: Arc<Remembered>,
     /// The request that went out, less the markers that were added.
     forwarded: Forwarded,
-    /// Where the forwarded request asked for cache entries, in the order of the cache.
+    /// The breakpoints of the forwarded request, in the order of the cache.
     pub breakpoints: Vec<Breakpoint>,
     pub parameters: Parameters,
 }
 
-/// What became of a request that went out.
+/// The outcome of a request that went out.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub sent: Moment,
     /// True if an aligned request in its place would have been spelt as it came.
     pub would_be_as_it_came: bool,
-    /// When its answer began.
+    /// The moment when its answer began.
     pub begun: Option<Moment>,
     /// Its answer, once that was billed.
     pub answer: Option<Answer>,
@@ -89,7 +89,7 @@ pub struct Conversation {
     choice: Option<Arc<Choice>>,
     /// A string `system` goes out as one text block.
     pub system_is_block: bool,
-    /// Its first request came to us too: nobody else has put it on another prefix.
+    /// Its first request came to us too: it was not put on another prefix elsewhere.
     from_start: bool,
     /// A turn of it was put on its parent's prefix, and accepted.
     was_forked: bool,
@@ -149,7 +149,7 @@ impl Trace {
         self.forwarded.reading()
     }
 
-    /// The same, to be kept without the request.
+    /// Returns an outline of it, to be kept without the request.
     pub(super) fn shared_reading(&self) -> Arc<Reading> {
         match &self.forwarded {
             Forwarded::Whole(request) => Arc::clone(request.reading()),
@@ -189,7 +189,7 @@ impl Trace {
         }
     }
 
-    /// Where the cache looks for entries of the forwarded request.
+    /// Returns where the cache looks for entries of the forwarded request.
     pub fn probes(&self) -> Probes<'_> {
         Probes::of(self.reading().anatomy(), self.reading().chain(), &self.breakpoints)
     }
@@ -319,7 +319,7 @@ impl Conversation {
         self.losses = None;
     }
 
-    /// The layer from which on nothing is read again, as far as can be told.
+    /// The layer from which on nothing is read again, as far as is known.
     pub fn unread_from(&self) -> Option<Layer> {
         self.losses.filter(|(count, _)| *count >= LOSSES_MAX).map(|(_, layer)| layer)
     }

@@ -21,7 +21,7 @@ const LIFE_MS: u64 = 3_600_000;
 /// The bytes that an outline takes beside what was read of its request: parameters, outcome, its slots in the maps.
 const OUTLINE_BYTES: usize = 1_024;
 
-/// How a conversation is found again. Without an answer: its first request was the last that was kept.
+/// The key by which a conversation is found again. Without an answer: its first request was the last that was kept.
 type Name = (Option<Hint>, Opening, Option<FirstAnswer>);
 
 /// A request as it went out, without its bytes.
@@ -84,7 +84,7 @@ struct Slot {
     name: Name,
     outline: Arc<Outline>,
     outcome: Outcome,
-    /// Another conversation of the same name was kept meanwhile, so that nobody knows which of them goes on.
+    /// Another conversation of the same name was kept meanwhile, so that it is not known which of them goes on.
     is_ambiguous: bool,
 }
 

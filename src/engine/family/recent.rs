@@ -85,7 +85,7 @@ pub struct AcceptedRequest {
     /// New spellings for the conversation.
     pub pins: Pins,
     pub hint: Option<Hint>,
-    /// How its tools and inputs went out, if not as they came.
+    /// The spelling in which its tools and inputs went out, if not as they came.
     pub spelling: Option<Spelling>,
     /// Tools and system prompts that others may bring too.
     pub layers: Vec<(Layer, KnownLayer)>,
@@ -103,7 +103,7 @@ struct Conversations {
 #[derive(Debug)]
 struct KeptConversation {
     state: Conversation,
-    /// How its tools and inputs go out, if its client spells them anew each turn.
+    /// The spelling in which its tools and inputs go out, if its client spells them anew each turn.
     spelling: Option<Spelling>,
     /// The requests and choices of it that are kept.
     holders: usize,
@@ -322,7 +322,7 @@ impl Recent {
         self.threads.get(message_id).copied()
     }
 
-    /// What became of a request, if it or its outline is still kept.
+    /// Returns the outcome of a request, if it or its outline is still kept.
     pub fn outcome_mut(&mut self, id: RecentId) -> Option<&mut Outcome> {
         match self.slots.get_mut(&id) {
             Some(slot) => Some(&mut slot.outcome),

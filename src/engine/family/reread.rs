@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! equal       the texts are the same, however they are spelt in JSON and divided into blocks
-//! by lines    20 lines in a row stand in one result of the parent, and so do 80 % of all its lines
+//! by lines    20 lines in a row are in one result of the parent, and so are 80 % of all its lines
 //! ```
 //!
 //! Of the parent digests are kept and never text. Each result of a child is looked at on the turn that brings it.

@@ -23,7 +23,7 @@ const CALLS_MAX: usize = 64;
 /// The memory of a binding beside its value: its keys, and its slots in the maps.
 const BINDING_BYTES: usize = 512;
 
-/// How many bindings there may be, and for how long after their last use.
+/// The limits on bindings: their number, and their lifetime after their last use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life {
     pub ttl_s: u64,
@@ -83,7 +83,7 @@ pub struct Bindings<B> {
 #[derive(Debug)]
 struct Slot<B> {
     name: ChildName,
-    /// When its prefix was taken to be written last.
+    /// The moment when its prefix was last taken to be written.
     written: Option<Moment>,
     value: B,
     who: Who,

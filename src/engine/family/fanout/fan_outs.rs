@@ -1,8 +1,8 @@
 //! Everything that is known of the fan-outs of one tenant, counted in one account.
 //!
-//! A child keeps its prefix for life. So when memory runs short, what goes first is what nobody was put on: fork points
-//! and snapshots, the oldest before the others. Then go the children whose last answer left them nothing to do. Those
-//! that work stay, and no more are forked.
+//! A child keeps its prefix for life. So when memory runs short, what goes first is what no child was put on: fork
+//! points and snapshots, the oldest before the others. Then go the children whose last answer left them nothing to do.
+//! Those that work stay, and no more are forked.
 
 use std::sync::Arc;
 

@@ -20,7 +20,7 @@ const AGENT_SESSIONS_MAX: usize = 1_024;
 
 /// Every fork point of one tenant, found by directive, by call and by message id.
 ///
-/// A fork point lives `fork.ttl_s`; whoever holds its [`Arc`] keeps its bytes longer. When memory runs short
+/// A fork point lives `fork.ttl_s`; a holder of its [`Arc`] keeps its bytes longer. When memory runs short
 /// the oldest goes first, but none that a child or a request in flight holds, since that would free nothing.
 #[derive(Debug)]
 pub struct Forks {
@@ -43,7 +43,7 @@ pub struct Forks {
 pub(super) struct Slot {
     pub point: Arc<ForkPoint>,
     pub age: u64,
-    /// When it was sealed or, while pending, begun.
+    /// The moment when it was sealed or, while pending, begun.
     pub since: Moment,
     /// The first request that has started from each call. Without hints it is the only one that may.
     pub claims: BTreeMap<usize, Claim>,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::point::ForkPoint;
 
-/// The number by which something held is counted; never used twice in one tenant. Zero is nobody's.
+/// The number by which something held is counted; never used twice in one tenant. Zero is never used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct HoldingNumber(u64);
 
@@ -67,7 +67,7 @@ impl Holdings {
         self.release_one(point.parent_number);
     }
 
-    /// Counts bytes that nobody shares.
+    /// Counts bytes that are not shared.
     pub fn grow(&mut self, bytes: usize) {
         self.bytes += bytes;
     }

@@ -20,7 +20,8 @@ use crate::engine::request::prefix::PrefixHash;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::{FanOutDropped, Hex, Layer, TenantId, digits, first};
 
-/// The memory of a call beside its texts: its slots in the maps, and its placeholder in what children stand on.
+/// The memory of a call beside its texts: its slots in the maps, and its placeholder in the turn that children go on
+/// from.
 const CALL_BYTES: usize = 512;
 
 /// The name of a fork point: a digest of the tenant and the message id, so that a client that names its parent
@@ -61,7 +62,7 @@ pub struct Parent {
     /// The value of `anthropic-version`.
     pub version: String,
     pub who: Who,
-    /// Where its last cache entry ends, if it asked for one.
+    /// The end of its last cache entry, if it asked for one.
     pub written: Option<Breakpoint>,
     /// True if the request is as it was forwarded. That of a child may be in its own words, which are enough to know its
     /// children by.
@@ -88,7 +89,7 @@ impl Parent {
 }
 
 impl FanOutDropped {
-    /// Why a turn of this wholeness cannot be replayed.
+    /// Returns why a turn of this wholeness cannot be replayed.
     pub(super) fn of(wholeness: Wholeness) -> Option<FanOutDropped> {
         match wholeness {
             Wholeness::Whole => None,
@@ -99,7 +100,7 @@ impl FanOutDropped {
     }
 }
 
-/// A fan-out turn and what it stands on. Shared, and never changed once given out.
+/// A fan-out turn and the request before it. Shared, and never changed once given out.
 #[derive(Clone, Debug)]
 pub struct ForkPoint {
     pub id: ForkId,
@@ -134,7 +135,7 @@ impl ForkPoint {
         Some(self.blocks.get(call.block)?.slice(call.input.clone()))
     }
 
-    /// The assistant message up to and including a call: all that a child can stand on before the seal. None if a
+    /// The assistant message up to and including a call: all that a child can go on from before the seal. None if a
     /// server tool has not answered by then.
     pub fn up_to(&self, call: usize) -> Option<Bytes> {
         let blocks = self.blocks.get(..=self.calls.get(call)?.block)?;
@@ -171,7 +172,7 @@ impl ForkPoint {
     }
 }
 
-/// An answer that may become a fork point, held by whoever reads it.
+/// An answer that may become a fork point, held by its reader.
 #[derive(Debug)]
 pub struct Draft {
     pub(super) parent: Arc<Parent>,
@@ -186,7 +187,7 @@ pub struct Draft {
     /// Server tools that have not answered yet.
     unresolved: BTreeSet<String>,
     pub(super) spoilt: Option<FanOutDropped>,
-    /// Where it was made known, so that it can be taken back even if the answer loses its id.
+    /// The id under which it was made known, so that it can be taken back even if the answer loses its id.
     pub(super) pending: Option<ForkId>,
 }
 
@@ -234,7 +235,7 @@ impl Draft {
                     self.calls.push(call);
                 }
             },
-            // Some blocks before it must not come back, and nobody tells which.
+            // Some blocks before it must not come back, and which is not said.
             "fallback" => self.spoilt = Some(FanOutDropped::Unfaithful),
             kind => note_server_tool(&mut self.unresolved, kind, &block.json),
         }

@@ -75,7 +75,7 @@ impl Child {
     }
 }
 
-/// Why a request is not recognised.
+/// The reason why a request is not recognised.
 enum Stop {
     Plain(WhyPlain),
     Unread(Part),
@@ -268,7 +268,7 @@ impl Forks {
         self.note_child(fork, call);
     }
 
-    /// Why this request cannot be a child of this call, whatever it says.
+    /// Returns why this request cannot be a child of this call, whatever it says.
     fn veto(
         &self,
         slot: &Slot,
@@ -315,16 +315,16 @@ struct Candidate<'a> {
     slot: &'a Slot,
 }
 
-/// How likely a call is to have started a request, if its directive is all that is known; the likelier comes later.
+/// The likelihood that a call has started a request, if its directive is all that is known; the likelier comes later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     /// Another request has started from it.
     Claimed,
-    /// Nobody has started from it, and its result is back: some tools answer before their agents start.
+    /// No child has started from it, and its result is back: some tools answer before their agents start.
     Returned,
     /// This very request has started from it, and the upstream took it.
     Repeated,
-    /// Nobody has started from it.
+    /// No child has started from it.
     Open,
     /// This agent has started from it, or this very request, which the upstream has not taken yet.
     Own,
@@ -392,7 +392,7 @@ fn choose<'a>(
     let rivals = candidates.iter().any(|other| {
         let (mine, its) = (of(&best), of(other));
         let (same_fork, equal) = (other.fork == best.fork, rank(other) == rank(&best));
-        // Blocks that each tell it what a sibling was told are mixed into one request, and it is nobody's.
+        // A request that mixes the directives of two calls belongs to neither.
         let mixed = same_fork && its.block != mine.block && its.is_whole() == mine.is_whole();
         (equal || mixed) && covers(its) && !(same_fork && other.call == best.call)
     });

@@ -1,4 +1,4 @@
-//! The settings of recognition, and who stands on either side of it.
+//! The settings of recognition, and who is on either side of it.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct Rules {
     pub match_window_s: u64,
     /// The life of a fork point.
     pub ttl_s: u64,
-    /// As much of a first turn is searched; a longer directive is none.
+    /// As much of a first turn is searched; a longer directive is not found.
     pub scan_bytes: usize,
     /// Globs over the names of tools that start agents.
     pub tools: Vec<String>,
@@ -78,7 +78,7 @@ impl Who {
         self.session.is_some() || self.user.is_some()
     }
 
-    /// A hint on one side must stand on the other, and be equal.
+    /// A hint on one side must be on the other too, and be equal.
     pub(super) fn agrees(&self, other: &Who) -> bool {
         let hints = |who: &Who| who.session.map(|session| session.hints);
         hints(self) == hints(other) && self.user == other.user

@@ -43,11 +43,11 @@ pub struct SavedPoint {
     /// The length of each block of the turn.
     blocks: Vec<usize>,
     usage: Option<Usage>,
-    /// How the tool of each call is known to start agents.
+    /// The evidence that the tool of each call starts agents.
     spawning: Vec<Spawning>,
 }
 
-/// What has started from the calls of a fork point, and what has come back.
+/// The children that have started from the calls of a fork point, and the results that have come back.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SavedClaims {
     claims: BTreeMap<usize, Claim>,

@@ -27,7 +27,7 @@ const TEXT_SHARE: usize = 4;
 /// starts with the tag. Quoting either of them does not count.
 pub fn is_forked_by_shape(request: &Remembered) -> bool {
     let body = request.body();
-    // Whoever wrote the layout wrote the tag without escapes, so that looking for it costs next to nothing.
+    // The layout has the tag without escapes, so that looking for it costs next to nothing.
     let is_tagged = |piece: &Piece| {
         let text = text_span(request, piece).map(|span| &body[span]);
         text.and_then(|text| text.strip_prefix(b"\""))

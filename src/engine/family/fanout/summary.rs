@@ -11,7 +11,7 @@ pub struct Summary {
     pub id: ForkId,
     pub prefix: PrefixHash,
     pub is_sealed: bool,
-    /// When it was sealed or, while pending, begun.
+    /// The moment when it was sealed or, while pending, begun.
     pub since: Moment,
     /// The number of bytes kept of it, the parent's request included.
     pub bytes: usize,
