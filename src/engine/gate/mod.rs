@@ -4,7 +4,7 @@
 //! all pay for the same write. Here the first one leads, and the others follow once its answer begins.
 //!
 //! The rule: a request waits while another is writing an entry that it would write too, and never past its
-//! deadline. Only those wait that have not gone, and only for those that have, so nobody waits in a circle.
+//! deadline. Only those wait that have not gone, and only for those that have, so there is no circle of waits.
 //! If a leader comes to nothing, the next one leads: in order of arrival, streaming ones first.
 //!
 //! A leader that does not stream shows nothing before its whole answer, hence a streaming sibling takes the
@@ -16,7 +16,7 @@
 //! So there is one writer per cold entry, but for those that overtook, ran out of time, or found no room.
 //!
 //! Each tenant has a gate of its own, beside the ledger of what is billed. The ledger knows who writes an entry,
-//! and the gate only who waits. Whoever is let go is a writer in the ledger from that moment, and one that never
+//! and the gate only who waits. A request that is let go is a writer in the ledger from that moment, and one that never
 //! asked is a writer once it is sent: it is waited for like any other.
 //!
 //! ```
@@ -62,11 +62,11 @@ use super::words::{GateOutcome, Moment, Ticket};
 /// The keys `gate.*` of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GateSettings {
-    /// A write of fewer tokens makes nobody wait.
+    /// A write of fewer tokens is not waited for.
     pub min_tokens: u64,
     /// From a request's arrival to its deadline, and no wait is longer.
     pub max_hold_ms: u64,
-    /// How long a leader that does not stream is waited for, until more is known.
+    /// The time for which a leader that does not stream is waited for, until more is known.
     pub json_hold_ms: u64,
     pub limits: GateLimits,
 }
@@ -114,7 +114,7 @@ pub struct GateArrival {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GateWrite {
     pub write: EntryWrite,
-    /// How many are to be written, as far as can be told before.
+    /// The number of tokens to be written, as far as is known before.
     pub tokens: u64,
 }
 
@@ -135,7 +135,7 @@ pub struct LetGo {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GateWait {
-    /// When to look again, if nothing else happens.
+    /// The moment to look again, if nothing else happens.
     pub until: Moment,
     pub leader: Ticket,
 }

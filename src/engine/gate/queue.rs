@@ -11,8 +11,8 @@ use crate::engine::words::{GateOutcome, Moment, Ticket};
 /// The API takes four breakpoints, so no request writes more entries.
 const WRITES_MAX: usize = 4;
 
-/// Decides who goes, by the ledger of what is billed: it is given the same one in every call. It calls nobody:
-/// whoever must look again is returned.
+/// Decides which requests go, by the ledger of what is billed: it is given the same one in every call. It wakes no
+/// request: those that must look again are returned.
 #[derive(Clone, Debug)]
 pub struct Gate {
     settings: GateSettings,
@@ -52,7 +52,7 @@ enum Obstacle {
     Streaming(Ticket),
 }
 
-/// The reason why there is no obstacle before a request, if there is none.
+/// The reason why a request need not wait.
 #[derive(Clone, Copy, Debug)]
 enum Cause {
     NoLeader,
@@ -80,7 +80,7 @@ impl Gate {
         &self.settings
     }
 
-    /// Other settings for whoever comes from now on; what was learned stays.
+    /// Changes the settings for requests that come from now on; what was learned stays.
     pub fn configure(&mut self, settings: GateSettings) {
         self.holds.configure(&settings);
         self.settings = settings;
@@ -208,7 +208,7 @@ impl Gate {
         self.holds.learn(lesson, was_enough, next);
     }
 
-    /// How many wait, those aside whose time has come and who have not looked yet.
+    /// Returns the number of requests that wait, those aside whose time has come and that have not looked yet.
     pub fn waiting(&self, now: Moment) -> usize {
         self.waiting.values().filter(|waiting| waiting.wait.until > now).count()
     }
@@ -218,7 +218,7 @@ impl Gate {
         self.waiting.values().map(|waiting| waiting.wait.until).min()
     }
 
-    /// How many wait, or have gone and not begun.
+    /// Returns the number of requests that wait, or have gone and not begun.
     pub fn requests(&self) -> usize {
         self.waiting.len() + self.gone.len()
     }
@@ -269,7 +269,7 @@ impl Gate {
                 return GateVerdict::Wait(GateWait { until: request.deadline, leader });
             }
         };
-        // Whoever goes on a guess can tell whether it was good.
+        // A request that goes on a guess shows whether that was good.
         let lesson = is_guess.then(|| Lesson { model: request.model.clone(), leader });
         GateVerdict::Go(LetGo { outcome, leader: Some(leader), lesson })
     }
@@ -349,7 +349,7 @@ impl Cause {
 }
 
 impl From<GateOutcome> for LetGo {
-    /// Nobody was waited for.
+    /// No request was waited for.
     fn from(outcome: GateOutcome) -> LetGo {
         LetGo { outcome, leader: None, lesson: None }
     }
