@@ -26,7 +26,7 @@ pub struct Anatomy {
     pub members: Vec<Member>,
     /// Every piece: tools, then system, then messages, whatever their order in the body.
     pub pieces: Vec<Piece>,
-    /// How many of the pieces are tools, and how many are system.
+    /// The number of pieces that are tools, and that are system.
     pub tools: usize,
     pub system: usize,
     pub messages: Vec<Message>,
@@ -98,7 +98,7 @@ impl Inside {
     }
 }
 
-/// How a piece is written.
+/// The form in which a piece is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// An object, which can carry a marker.

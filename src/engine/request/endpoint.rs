@@ -28,7 +28,7 @@ impl Endpoint {
         matches!(self, Endpoint::Messages | Endpoint::Bedrock | Endpoint::Vertex)
     }
 
-    /// The model that the path names, where it does. A resource name carries an account, and is none.
+    /// The model that the path names, if any. A resource name contains an account, so it is not used as a model name.
     pub fn model(self, path: &str) -> Option<String> {
         let model = match self {
             Endpoint::Bedrock => bedrock_model(path)?,

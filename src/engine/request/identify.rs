@@ -15,7 +15,7 @@ pub static SESSION: HeaderName = HeaderName::from_static("x-claude-code-session-
 static OUR_SESSION: HeaderName = HeaderName::from_static("x-forkpoint-session");
 static AGENT: HeaderName = HeaderName::from_static("x-claude-code-agent-id");
 static BETA: HeaderName = HeaderName::from_static("anthropic-beta");
-/// How the access tokens of consumer logins begin.
+/// The first characters of the access tokens of consumer logins.
 const OAUTH_TOKEN: &[u8] = b"sk-ant-oat";
 static SIGNATURES: [HeaderName; 4] = [
     HeaderName::from_static("x-amz-content-sha256"),

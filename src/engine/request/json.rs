@@ -112,7 +112,7 @@ pub fn skip_space(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Where the value that starts exactly at `at` ends.
+/// Returns where the value that starts exactly at `at` ends.
 pub fn value_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     value_end_noting(bytes, at, &mut false)
 }
@@ -189,7 +189,7 @@ fn expect(bytes: &[u8], at: usize, byte: u8) -> Result<(), Malformed> {
     }
 }
 
-/// Where the string that starts at `at` ends. Jumps from quote to quote: one is the end if the number
+/// Returns where the string that starts at `at` ends. Jumps from quote to quote: one is the end if the number
 /// of backslashes before it is even. Text is full of `\n` escapes, so this visits far fewer bytes than
 /// looking at each backslash.
 pub fn string_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
@@ -256,7 +256,7 @@ impl Stack {
     }
 }
 
-/// Where the container that starts at `at` ends.
+/// Returns where the container that starts at `at` ends.
 fn container_end(bytes: &[u8], mut at: usize, spaced: &mut bool) -> Result<usize, Malformed> {
     let mut skip_space = |from: usize| {
         let to = skip_space(bytes, from);
@@ -311,7 +311,7 @@ fn past_key(bytes: &[u8], at: usize, mut skip_space: impl FnMut(usize) -> usize)
     Ok(skip_space(colon + 1))
 }
 
-/// Where the literal or number that starts at `at` ends.
+/// Returns where the literal or number that starts at `at` ends.
 fn scalar_end(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     let rest = &bytes[at..];
     let literal: &[u8] = match rest.first() {

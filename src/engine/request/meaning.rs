@@ -232,7 +232,7 @@ impl<'a> NormalForm<'a> {
     }
 }
 
-/// How a token begins: its length keeps it from running into the next.
+/// Returns the head of a token: its length keeps it from running into the next.
 fn head(kind: u8, length: usize) -> [u8; HEAD_BYTES] {
     let mut head = [kind; HEAD_BYTES];
     head[1..].copy_from_slice(&(length as u64).to_le_bytes());

@@ -62,7 +62,7 @@ impl fmt::Display for PrefixHash {
     }
 }
 
-/// How the upstream treats the attribution line.
+/// The upstream's treatment of the attribution line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attribution {
     /// It is no part of the prompt when it is alone in `system[0]`: the upstream strips it.
@@ -188,7 +188,7 @@ impl Chain {
         }
     }
 
-    /// Where another chain has the prefix that ends with this piece: mostly at the same place.
+    /// Returns the piece at which another chain has the prefix that ends with this one: mostly the same.
     pub fn place_in(&self, piece: usize, other: &Chain) -> Option<usize> {
         let prefix = self.pieces.get(piece)?;
         if other.pieces.get(piece) == Some(prefix) {

@@ -6,7 +6,7 @@
 use super::anatomy::Anatomy;
 use super::json;
 
-/// What the field `thread` of a request says.
+/// The field `thread` of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ThreadField {
     /// The request is whole, and its answer can be continued.

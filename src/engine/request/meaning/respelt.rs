@@ -161,7 +161,7 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// Where the value that starts at `at` ends, if it means what the node means.
+    /// Returns where the value that starts at `at` ends, if it means what the node means.
     fn same(&self, node: usize, at: usize) -> Option<usize> {
         let part = &self.tree.nodes[node].value;
         let (known, rest) = (part.bytes(self.sound), self.value.get(at..)?);

@@ -8,7 +8,7 @@ use super::{FirstAnswer, Known, LayerSource, Opening, Remembered, Seen};
 use crate::engine::request::json::skip_space;
 use crate::engine::words::Layer;
 
-/// How many known things are compared with a request: a few conversations may start alike, and a tenant has a
+/// The number of known things that are compared with a request: a few conversations may start alike, and a tenant has a
 /// few tool sets and system prompts, but comparing must stay far below the cost of reading.
 pub const CANDIDATES_MAX: usize = 8;
 
@@ -60,7 +60,7 @@ pub(super) fn predecessor(
         opened.truncate(CANDIDATES_MAX);
         opened.extend(known.answered(opening, answer()).into_iter().take(CANDIDATES_MAX));
     }
-    // The hinted one has another first message. It comes last: where nothing else tells, the one that opens alike is it.
+    // The hinted one has another first message. It comes last: on a tie, the candidate with the same first message wins.
     let mut candidates = opened.into_iter().chain(hinted).filter(|candidate| candidate.is_usable());
     let mut best = candidates.next()?;
     let mut best_fit = None;
@@ -75,7 +75,7 @@ pub(super) fn predecessor(
     Some(best)
 }
 
-/// How far a candidate goes along with a request; the first difference between two of these decides.
+/// The extent to which a candidate agrees with a request; the first difference between two of these decides.
 ///
 /// Bytes alone would prefer another conversation, whose answer begins with the same words, to the shorter one that
 /// the request continues.
@@ -98,8 +98,8 @@ impl Fit {
     }
 }
 
-/// How many leading bytes two stretches share; compared in steps that the memory comparison is fast at. The step that
-/// differs is looked at again in smaller ones.
+/// Returns the number of leading bytes that two stretches share; compared in steps that the memory comparison is fast
+/// at. The step that differs is looked at again in smaller ones.
 pub(super) fn shared(one: &[u8], two: &[u8]) -> usize {
     let len = one.len().min(two.len());
     let mut at = 0;

@@ -13,7 +13,7 @@ pub(super) struct KnownMessages<'a> {
     pub continued: Option<Arc<Remembered>>,
     /// A request whose messages may come behind those of the continued one.
     following: Option<&'a Remembered>,
-    /// How far the walk has come in the continued request, and in the following one.
+    /// The progress of the walk in the continued request, and in the following one.
     pub place: ListPosition,
     following_place: ListPosition,
 }

@@ -91,12 +91,12 @@ impl Reading {
         &self.chain
     }
 
-    /// How the upstream was taken to treat the attribution line.
+    /// Returns the treatment of the attribution line that the upstream was taken to give it.
     pub fn attribution(&self) -> Attribution {
         self.attribution
     }
 
-    /// How many leading pieces of the other both have in common, as the cache compares them.
+    /// Returns the number of leading pieces of the other that both have in common, as the cache compares them.
     pub fn shared_pieces(&self, other: &Reading) -> usize {
         self.chain.shared(&other.chain)[1]
     }
@@ -157,7 +157,7 @@ impl Remembered {
         Remembered::read(body, &Last { request: self, repeated: SharedParts::default() }, self.attribution)
     }
 
-    /// Returns the request with other hashes from this piece on: as if it had come in a spelling that nobody knows.
+    /// Returns the request with other hashes from this piece on: as if it had come in an unknown spelling.
     pub fn astray(&self, from: usize) -> Remembered {
         let Reading { anatomy, chain, leaves, opening, attribution } = &*self.reading;
         let (anatomy, leaves) = (anatomy.clone(), leaves.clone());
@@ -182,7 +182,7 @@ impl Remembered {
             }
     }
 
-    /// Returns true if the model said anything in it, or if a summary stands for what it said.
+    /// Returns true if the model said anything in it, or if a summary replaces what it said.
     pub fn is_answered(&self) -> bool {
         self.first_answer().is_some() || self.summary().is_some()
     }

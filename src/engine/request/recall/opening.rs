@@ -24,7 +24,7 @@ impl FirstAnswer {
     }
 }
 
-/// How a conversation opens: a key to find its earlier requests by.
+/// The opening of a conversation: a key to find its earlier requests by.
 ///
 /// It holds through what clients do to their first message from turn to turn (a marker goes, a lone text
 /// block becomes a string). It samples long texts, so equal keys are a hint to compare, never a proof.
@@ -75,7 +75,7 @@ impl Opening {
     }
 }
 
-/// Where an image or a document comes from: its data, its address or its file.
+/// The source of an image or a document: its data, its address or its file.
 fn source(body: &[u8], piece: &Piece) -> Option<json::Span> {
     let source =
         json::member(body, piece.span.start, "source").filter(|source| body[source.start] == b'{')?;

@@ -22,7 +22,7 @@ pub struct InParts {
 #[derive(Clone, Debug)]
 pub struct Shared {
     pub request: Arc<Remembered>,
-    /// How many bytes of a request in parts are shared: this one's, its answer's, and what all reply to that.
+    /// Returns the shared bytes of a request in parts: this one's, its answer's, and what all reply to that.
     pub bytes: usize,
     /// About how many of them come behind this request's.
     pub answer: usize,

@@ -1,6 +1,6 @@
 //! How far the walk over a list of elements has come in a list that is known.
 
-/// Where in a known list the walk of a new one is.
+/// The place in a known list where the walk of a new one is.
 #[derive(Default)]
 pub(super) struct ListPosition {
     pub next: usize,
