@@ -38,7 +38,7 @@ const MARKED_MAX: usize = 2;
 /// So much is kept of a conversation's inputs; those beyond it are prepared anew whenever they are compared.
 const INPUTS_BYTES_MAX: usize = 256 * 1024;
 
-/// How a conversation is spelt, whose client spells it anew each turn.
+/// The spelling of a conversation whose client spells it anew each turn.
 #[derive(Debug)]
 pub struct Spelling {
     /// The value of `tools` as it goes out.
@@ -103,7 +103,7 @@ impl Spelling {
         size_of::<Spelling>() + tools + self.inputs.bytes
     }
 
-    /// Where the list of tools that starts at `start` ends, if these are its tools in any order and spelling.
+    /// Returns where the list of tools that starts at `start` ends, if these are its tools in any order and spelling.
     fn respelt_end(&self, body: &[u8], start: usize) -> Option<usize> {
         let mut left: Vec<&Tool> = self.each.iter().collect();
         let longest = left.iter().map(|tool| tool.span.len()).max()?;
@@ -130,7 +130,7 @@ impl Spelling {
         let named = |start: usize| {
             left.iter().position(|tool| body[start..].starts_with(&self.tools[tool.name.clone()]))
         };
-        // Its own name is nearly always the first that is a text, and may stand behind everything else.
+        // Its own name is nearly always the first that is a text, and may be behind everything else.
         let found = keys.take(NAMES_MAX).find_map(|key| {
             let colon = skip_space(body, key + NAME.len());
             (body.get(colon) == Some(&b':')).then(|| named(skip_space(body, colon + 1)))?
@@ -150,7 +150,7 @@ impl Tool {
 }
 
 impl Inputs {
-    /// Where an input ends that says what is known in another spelling.
+    /// Returns where an input ends that says what is known in another spelling.
     fn respelt_end(&mut self, number: usize, known: &[u8], body: &[u8], at: usize) -> Option<usize> {
         if let Some(input) = self.known.get(&number).filter(|input| *input.value == *known) {
             return input.tree.respelt_end(known, body, at);
@@ -208,7 +208,7 @@ pub fn keeps_its_own(body: &[u8], came: &Remembered, went: &Remembered) -> bool 
     })
 }
 
-/// The body with what stands in the last request instead of what came in another spelling.
+/// The body with the spelling of the last request instead of the one that it came in.
 fn put_back(body: &[u8], sent: &[u8], respelt: &[Respelt]) -> Bytes {
     let came: usize = respelt.iter().map(|one| one.came.len()).sum();
     let went: usize = respelt.iter().map(|one| one.went.len()).sum();
@@ -247,7 +247,7 @@ struct Respelt {
 }
 
 impl Echo<'_> {
-    /// Where a top-level member ends. What readers could see differently ends the comparison.
+    /// Returns where a top-level member ends. What readers could see differently ends the comparison.
     fn member(&mut self, key: &Span, start: usize) -> Result<usize, Malformed> {
         let layer = match &self.body[key.start + 1..key.end - 1] {
             b"tools" => Layer::Tools,
@@ -312,7 +312,7 @@ impl Echo<'_> {
         })
     }
 
-    /// Where a message ends that differs from a known one in the spelling of inputs alone.
+    /// Returns where a message ends that differs from a known one in the spelling of inputs alone.
     fn respelt_message(&mut self, message: &Message, start: usize) -> Option<usize> {
         let (body, sent) = (self.body, self.last.body());
         let Anatomy { pieces, tools, system, .. } = self.last.anatomy();
@@ -355,7 +355,7 @@ fn inputs<'a>(
     calls.filter_map(|number| Some((number, pieces[number].input()?)))
 }
 
-/// How long these bytes are, if they stand here.
+/// Returns the length of these bytes, if they are here.
 fn same(known: &[u8], body: &[u8], at: usize) -> Option<usize> {
     body.get(at..)?.starts_with(known).then_some(known.len())
 }

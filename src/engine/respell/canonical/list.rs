@@ -69,7 +69,7 @@ impl Respeller<'_> {
         }
     }
 
-    /// How this list was first written; `None` if one of its elements has no meaning.
+    /// Returns the list as it was first written; `None` if one of its elements has no meaning.
     fn first_list(
         &mut self,
         grain: Grain,

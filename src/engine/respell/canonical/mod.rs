@@ -64,7 +64,7 @@ shown_enums! {
     }
 }
 
-/// How the model ties its thinking to the prompt that it was produced under.
+/// The way in which a model ties its thinking to the prompt that it was produced under.
 #[derive(Clone, Copy, Debug)]
 pub enum Thinking<'a> {
     /// The prefix may be respelt at any turn; it costs a cache miss at most.
@@ -83,7 +83,7 @@ pub enum Conversation<'a> {
     Continued { choice: Option<&'a Choice> },
 }
 
-/// How to forward one request, and what to keep of it.
+/// The replacements for one request, and what is to be kept of it.
 #[derive(Debug, Default)]
 pub struct Canonical {
     /// By position, without overlap; none for a stable client.

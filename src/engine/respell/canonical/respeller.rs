@@ -39,7 +39,7 @@ enum SpellingSource {
     Conversation,
 }
 
-/// How an element is forwarded.
+/// The form in which an element is forwarded.
 pub(super) enum Spelt {
     /// As it came.
     Own,

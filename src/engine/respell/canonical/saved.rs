@@ -25,7 +25,7 @@ pub struct FirstSpellings {
     pub(super) inputs: BTreeMap<Box<str>, Vec<Bytes>>,
 }
 
-/// What is known of spellings beside their bytes.
+/// The knowledge about spellings beside their bytes.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SavedSpellings {
     elements: Vec<SavedElement>,
@@ -163,7 +163,7 @@ impl SavedSpellings {
     }
 }
 
-/// Returns true if these bytes make a list of whatever stands between them.
+/// Returns true if these bytes make a list of whatever is between them.
 fn holds_a_list(glue: &[Bytes]) -> bool {
     let last = glue.len().saturating_sub(1);
     glue.iter().enumerate().all(|(place, bytes)| {

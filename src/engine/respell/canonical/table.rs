@@ -18,7 +18,7 @@ use super::respeller::meaning_of;
 use crate::engine::request::json;
 use crate::engine::request::meaning::{Meaning, Tree, is_reordered};
 
-/// How much a table may hold before the least recently used entries go.
+/// The limits of a table; beyond them the least recently used entries go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub bytes: usize,
@@ -29,7 +29,7 @@ impl Limits {
     /// A tenant: tool sets and prompts of dozens of agents (some 100 KB each, most of it common), and the
     /// inputs of a few dozen conversations at once.
     pub const TENANT: Limits = Limits { bytes: 8 << 20, entries: 16_384 };
-    /// A tenant that nothing is kept of.
+    /// Limits that keep nothing.
     pub const NOTHING: Limits = Limits { bytes: 0, entries: 0 };
     /// One conversation: its tools, its prompt, and all its calls up to the window's end.
     pub const CONVERSATION: Limits = Limits { bytes: 4 << 20, entries: 8_192 };
@@ -150,7 +150,7 @@ pub(super) struct SpellingKey {
     pub digest: [u8; 32],
 }
 
-/// How a list was first written, its elements aside.
+/// A list as it was first written, its elements aside.
 #[derive(Clone, Debug)]
 pub(super) struct List {
     pub order: Vec<Meaning>,
