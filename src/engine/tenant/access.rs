@@ -18,6 +18,6 @@ pub trait TenantAccess {
     /// The tokens to a byte of a model's prompts, as the bills of all tenants have shown.
     fn weights(&self, model: &str) -> Weights;
 
-    /// Adds stretches of prompts whose tokens a bill has told.
+    /// Adds stretches of prompts whose tokens are known from a bill.
     fn weigh(&self, model: &str, segments: &[Segment]);
 }

@@ -36,7 +36,7 @@ pub struct BoundChild {
     pub tail: Option<usize>,
     /// The number of messages of the turn whose results were looked at last.
     pub looked_at: usize,
-    /// When its first request came, and how much of the time since is counted.
+    /// The moment of its first request, and the part of the time since that is counted.
     came_at: Moment,
     counted_ms: u64,
     /// A turn of it was accepted without the prefix that it has.
@@ -136,9 +136,9 @@ impl BoundChild {
 pub struct SharedPrefixes {
     /// As long as a child has it.
     prefixes: HashMap<ForkId, Weak<ParentPrefix>>,
-    /// Where a forked child was refused and the same child as it came was not; the newest.
+    /// The fan-outs in which a forked child was refused and the same child as it came was not; the newest.
     stood_down: VecDeque<ForkId>,
-    /// Whether forking their children pays, the newest last: the same for all of them.
+    /// The decision for each fan-out's children, the newest last: the same for all of them.
     decisions: VecDeque<FanOutDecision>,
 }
 
@@ -147,7 +147,7 @@ pub struct SharedPrefixes {
 struct FanOutDecision {
     fork: ForkId,
     forecast: Forecast,
-    /// Whoever comes later is decided anew.
+    /// Children that come later are decided anew.
     until: Moment,
 }
 

@@ -1,6 +1,6 @@
 //! Everything that is known of one tenant, as plain data.
 //!
-//! Whoever keeps it puts it behind one lock. A request looks into it for short moments, by a [`TenantAccess`], and
+//! Its owner puts it behind one lock. A request looks into it for short moments, by a [`TenantAccess`], and
 //! works on copies of what it has found there. Four transitions alone change it:
 //!
 //! ```text
@@ -69,7 +69,7 @@ pub struct TenantState {
     pub prefixes: SharedPrefixes,
     /// The tool results of parents, to know which of them children read again.
     digested_parents: DigestedParents,
-    /// What became of its children.
+    /// The fate of its children.
     pub experiment: ForkExperiment,
     /// Children that wait for the end of their parent's answer.
     seal_waits: BTreeMap<Ticket, SealWait>,
@@ -151,14 +151,15 @@ impl TenantState {
         self.woken.extend(waited.map(|(ticket, _)| ticket));
     }
 
-    /// Another process has told of this fork point: whoever waits for the end of its answer looks again if that has come.
+    /// Another process has reported this fork point: requests that wait for the end of its answer look again if that
+    /// has come.
     pub fn seal_heard(&mut self, fork: ForkId) {
         if self.fan_outs.points().get(fork).is_none_or(|point| point.is_sealed()) {
             self.sealed(fork);
         }
     }
 
-    /// A request waits no longer: its time has come, or its client has left. Whoever waits for it goes next.
+    /// A request waits no longer: its time has come, or its client has left. Requests that wait for it go next.
     pub fn stop_waiting(&mut self, ticket: Ticket, now: Moment) {
         self.seal_waits.remove(&ticket);
         self.woken.extend(self.gate.gone(ticket, &mut self.worlds.billed, now));

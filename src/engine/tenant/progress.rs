@@ -22,7 +22,7 @@ use crate::engine::respell::canonical::FirstSpellings;
 use crate::engine::respell::echo::Spelling;
 use crate::engine::words::{Layer, Moment, Plan, Role, Why};
 
-/// Parts of a request that was accepted, worked out before the tenant is told of it.
+/// Parts of a request that was accepted, worked out before the tenant's lock is taken.
 struct Keepsakes {
     first_spellings: Option<FirstSpellings>,
     layers: Vec<(Layer, KnownLayer)>,
@@ -119,7 +119,7 @@ fn layers(flight: &Flight) -> Vec<(Layer, KnownLayer)> {
     [Layer::Tools, Layer::System].into_iter().filter_map(layer).collect()
 }
 
-/// How the tools and inputs of a request went out, if not as they came.
+/// The spelling in which the tools and inputs of a request went out, if not as they came.
 fn spelling<T: TenantAccess>(tenant: &T, flight: &Flight) -> Option<Spelling> {
     if flight.trace.is_as_it_came() {
         return None;
@@ -256,8 +256,8 @@ impl TenantState {
         writes.iter().rev().filter(|write| write.tokens >= least).map(|write| write.write.key).collect()
     }
 
-    /// Another replica has written these entries, which a request on its way set out to write. Whoever waits for them
-    /// here goes.
+    /// Another replica has written these entries, which a request on its way set out to write. Requests that
+    /// wait for them here go.
     pub fn written_elsewhere(&mut self, flight: &Flight, entries: &[EntryKey], now: Moment) {
         let ratio = self.learned.tokens_per_byte(&flight.request.model);
         self.worlds.billed.written_elsewhere(flight.ticket, entries, now, ratio);

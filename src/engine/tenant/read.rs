@@ -19,7 +19,7 @@ use crate::engine::respell::canonical::Order;
 use crate::engine::respell::echo::{self, Echoed};
 use crate::engine::words::{Layer, Reason, Recall};
 
-/// How a request is read.
+/// The mode in which a request is read.
 #[derive(Clone, Copy, Debug)]
 pub enum ReadMode {
     /// It goes out as it came.

@@ -17,7 +17,7 @@ use crate::engine::words::{BodyDigest, Moment, Rank, Role, WhyPlain};
 #[derive(Clone, Debug)]
 pub struct Relation {
     pub who: Who,
-    /// Why it is nobody's, or how sure it is whose.
+    /// The reason why it belongs to no fan-out, or the certainty with which it belongs to one.
     pub why: &'static str,
     pub kind: Kind,
     /// The calls whose results it brings back, of a parent or a child that was seen before.
@@ -27,7 +27,7 @@ pub struct Relation {
 /// The part of a request in a fan-out.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// Nobody's child, and not the parent of a known fan-out.
+    /// Neither a child nor the parent of a known fan-out.
     Plain,
     /// It brings results back to this fork point.
     Parent(Arc<ForkPoint>),
@@ -89,7 +89,7 @@ impl Relation {
         }
     }
 
-    /// A child on its first turn, whoever has put it together.
+    /// A child on its first turn, by whomever it was composed.
     pub fn newcomer(&self) -> Option<&FirstSeen> {
         match &self.kind {
             Kind::Child(first) | Kind::ClientFork(first) => Some(first),

@@ -26,7 +26,7 @@ use crate::engine::words::{
     Arm, CostUnit, FanOutDropped, Layer, Moment, Plan, StandDown, StopReason, Ticket,
 };
 
-/// How the answer's fan-out ended.
+/// The end of the answer's fan-out.
 pub type Fanout = Result<Arc<ForkPoint>, FanOutDropped>;
 
 /// The findings of an answer that has ended.
@@ -94,7 +94,7 @@ pub fn settle<T: TenantAccess>(
         let verdict = Verdict { drift, ..Verdict::default() };
         return Settlement { fanout, verdict, foreign_tool_calls, ..Settlement::default() };
     };
-    // What the cache held of the prompt is told by the run that read it; what was paid, by all of them.
+    // The run that read the prompt shows what the cache held of it; all of them together, what was paid.
     let usage = bill.prompt();
     let facts = policy.prices.facts(&accepted.flight.request.model);
     let tells_reads = bill.tells_reads();
@@ -341,7 +341,7 @@ fn end_turn<T: TenantAccess>(
     let rules = tenant.look(|state| Arc::clone(state.fan_outs.points().rules()));
     let mut draft = accepted.draft.take()?;
     let fans_out = fans_out(turn, &rules);
-    // A child's fan-out makes nobody leave on whose prompt others are, or could be.
+    // A nested fan-out never evicts a fork point that others use.
     let makes_room = !draft.is_nested() && fans_out;
     if accepted.keeps_snapshot || (fans_out && !draft.is_forwarded()) {
         let last = request.arrival.predecessor();

@@ -1,6 +1,6 @@
 //! What has changed of a tenant since its records were taken last.
 //!
-//! Nothing is noted before a writer is named: a tenant that no store stands behind has nothing to save.
+//! Nothing is noted before a writer is named: a tenant without a store has nothing to save.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const SPELLING_BYTES_MAX: usize = 4 << 20;
 /// Threads that wait to be taken; the oldest are forgotten, and their clients asked for the whole after a restart.
 const THREADS_MAX: usize = 256;
 
-/// How soon what has changed should be saved.
+/// The urgency of saving what has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
     /// It changes with every request, and little is lost with the last of it: bills, habits, cache entries.
@@ -114,7 +114,7 @@ impl TenantState {
         self.unsaved.all = self.unsaved.writer.is_some();
     }
 
-    /// How soon to take what has changed; none if nothing has.
+    /// Returns the urgency of saving what has changed; none if nothing has.
     pub fn has_unsaved(&self) -> Option<Urgency> {
         self.unsaved.writer?;
         if self.fan_outs.has_unsaved() {

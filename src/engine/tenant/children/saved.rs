@@ -21,7 +21,7 @@ pub struct SavedChild {
     came_at: Moment,
 }
 
-/// What changes of a child with its turns.
+/// The part of a child that changes with its turns.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct SavedTurns {
     turns: u64,
@@ -33,7 +33,7 @@ pub struct SavedTurns {
     counted_usd: f64,
 }
 
-/// What holds for all children of a fan-out.
+/// The facts that hold for all children of a fan-out.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct SavedDecision {
     decided: Option<(Forecast, Moment)>,
@@ -111,7 +111,7 @@ impl SavedChild {
 }
 
 impl SharedPrefixes {
-    /// What was decided for all children of a fork point.
+    /// The decision for all children of a fork point.
     pub fn save(&self, fork: ForkId) -> SavedDecision {
         let decided = self.decisions.iter().rev().find(|decision| decision.fork == fork);
         SavedDecision {
