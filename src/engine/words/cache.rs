@@ -10,7 +10,7 @@ shown_enums! {
         Messages = "messages",
     }
 
-    /// How a layer of a request relates to what came before.
+    /// The relation of a layer of a request to what came before.
     pub enum SightingClass {
         New = "new",
         Repeat = "repeat",
@@ -18,7 +18,7 @@ shown_enums! {
         Drift = "drift",
     }
 
-    /// How long an entry lives without being read.
+    /// The lifetime of an entry that is not read.
     pub enum Ttl {
         FiveMinutes = "5m",
         OneHour = "1h",
@@ -68,7 +68,7 @@ shown_enums! {
         Image = "image",
     }
 
-    /// Why fewer tokens were read than predicted.
+    /// The reason why fewer tokens were read than predicted.
     pub enum BreakCause {
         /// A tool was changed, added, removed or moved.
         Tools = "tools",
@@ -95,7 +95,7 @@ shown_enums! {
         Unknown = "unknown",
     }
 
-    /// How two requests differ in the first piece that is not the same in both.
+    /// The difference between two requests in the first piece that is not the same in both.
     pub enum DivergenceKind {
         /// Equal in meaning, in another spelling: only the cache notices.
         Spelling = "spelling",

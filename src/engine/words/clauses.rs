@@ -2,7 +2,7 @@
 //!
 //! The live page has them too, in `src/admin/page/words.js`; a test holds the two to one text.
 
-/// Why a request was left alone, aligned and not more, or answered here: "it brings no credential".
+/// The reason why a request was left alone, aligned and not more, or answered here: "it brings no credential".
 pub const REASONS: &[(&str, &str)] = &[
     ("none", ""),
     ("endpoint", "it is not a Messages call"),
@@ -84,7 +84,7 @@ pub const REASONS: &[(&str, &str)] = &[
     ("upstream_broke", "the upstream broke off"),
 ];
 
-/// What became of a request at the gate.
+/// The outcome of a request at the gate.
 pub const GATE: &[(&str, &str)] = &[
     ("unneeded", "nothing to wait for"),
     ("led", "leads: it writes what its siblings read"),
@@ -99,7 +99,7 @@ pub const GATE: &[(&str, &str)] = &[
     ("client_left", "its client left while it waited"),
 ];
 
-/// Why cached tokens were not read: each follows "because" and a colon alike.
+/// The reason why cached tokens were not read: each follows "because" and a colon alike.
 pub const CAUSES: &[(&str, &str)] = &[
     ("tools", "a tool was changed, added, removed or moved"),
     ("system", "the system prompt or the speed changed"),
@@ -116,7 +116,7 @@ pub const CAUSES: &[(&str, &str)] = &[
     ("unknown", "something changed that forkpoint does not see"),
 ];
 
-/// How an exchange ended, if not well.
+/// The end of an exchange, if not well.
 pub const ENDINGS: &[(&str, &str)] = &[
     ("complete", ""),
     ("client_left", "the client left"),

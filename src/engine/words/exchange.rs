@@ -15,7 +15,7 @@ shown_enums! {
         Other = "other",
     }
 
-    /// How an exchange ended.
+    /// The end of an exchange.
     pub enum Ending {
         /// The last byte of the answer was handed on.
         Complete = "complete",
@@ -27,7 +27,7 @@ shown_enums! {
         Refused = "refused",
     }
 
-    /// Why the upstream refused a request.
+    /// The reason why the upstream refused a request.
     pub enum UpstreamRefusal {
         /// Prompt and answer exceed the model's window.
         Window = "window",
@@ -40,7 +40,7 @@ shown_enums! {
         Other = "refused",
     }
 
-    /// How well the conversation of a request was remembered.
+    /// The degree to which the conversation of a request was remembered.
     pub enum Recall {
         /// Its last request is known.
         Hit = "hit",
@@ -52,7 +52,7 @@ shown_enums! {
         Forgotten = "forgotten",
     }
 
-    /// How a turn ended.
+    /// The end of a turn.
     pub enum StopReason {
         EndTurn = "end_turn",
         ToolUse = "tool_use",
@@ -65,11 +65,11 @@ shown_enums! {
         Other = "other",
     }
 
-    /// How a request came through the gate. Every request that enters has exactly one.
+    /// The outcome of the gate. Every request that enters has exactly one.
     pub enum GateOutcome {
         /// All it writes is small or warm already: the gate was not asked.
         Unneeded = "unneeded",
-        /// Nobody was writing its entries: it went at once, and others may wait for it.
+        /// No request was writing its entries: it went at once, and others may wait for it.
         Led = "led",
         /// It streams and met only leaders that do not: it went at once, and is waited for instead of them.
         Overtook = "overtook",
@@ -88,7 +88,7 @@ shown_enums! {
         TooSlow = "too_slow",
         /// Too many wait already: it went at once.
         Full = "full",
-        /// Its client left while it waited. Reported by whoever drops the wait, since nobody is left to be released.
+        /// Its client left while it waited. Reported where the wait is dropped, since nothing is left to be released.
         ClientLeft = "client_left",
     }
 }

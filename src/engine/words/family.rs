@@ -1,7 +1,7 @@
 //! Fan-outs, and the children that start from them.
 
 shown_enums! {
-    /// How sure it is; the surer comes later.
+    /// The certainty of a recognition; the surer comes later.
     #[derive(PartialOrd, Ord)]
     pub enum Rank {
         /// The directive makes up enough of a text block.
@@ -12,7 +12,7 @@ shown_enums! {
         Explicit = "explicit",
     }
 
-    /// Why a request has nothing to do with a fork point.
+    /// The reason why a request has nothing to do with a fork point.
     pub enum WhyPlain {
         /// The tenant has no fork points.
         NoForkPoint = "no_fork_point",
@@ -44,7 +44,7 @@ shown_enums! {
         SearchLimit = "search_limit",
     }
 
-    /// How a tool is known to start agents.
+    /// The evidence that a tool starts agents.
     pub enum Spawning {
         /// Its name fits `fork.tools`.
         Listed = "listed",
@@ -54,9 +54,9 @@ shown_enums! {
         Unknown = "unknown",
     }
 
-    /// Why an answer left no fork point.
+    /// The reason why an answer left no fork point.
     pub enum FanOutDropped {
-        /// The request was itself a child, and nobody is put on its turn.
+        /// The request was itself a child, and no child is put on its turn.
         Child = "child",
         /// The answer has no message id to name it by.
         NoMessageId = "no_message_id",
@@ -91,7 +91,7 @@ shown_enums! {
         Unforked = "unforked",
     }
 
-    /// Why forking stands down.
+    /// The reason why forking stands down.
     pub enum StandDown {
         /// Forked children were billed more than they would have cost as sent.
         Dearer = "dearer",

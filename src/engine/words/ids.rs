@@ -8,7 +8,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
-/// The digest of whoever pays: every credential header of a request.
+/// The digest of the payer: every credential header of a request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub [u8; 32]);
 

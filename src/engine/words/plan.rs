@@ -1,6 +1,6 @@
 //! The words for what is done to a request, and why no more.
 
-/// How a request is changed before it goes upstream.
+/// The change to a request before it goes upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Plan {
     /// The received bytes, untouched.
@@ -11,12 +11,12 @@ pub enum Plan {
     Forked,
 }
 
-/// Why a request is aligned, and no more than that.
+/// The reason why a request is aligned, and no more than that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Why {
     /// The mode is `align`, and that was done.
     Mode,
-    /// It is nobody's child.
+    /// It is not a child.
     NotAChild,
     /// The client has put it on its parent's history itself.
     ClientFork,
@@ -47,7 +47,7 @@ impl Plan {
         }
     }
 
-    /// Why it is this plan and not one that does more.
+    /// Returns the reason why it is this plan and not one that does more.
     pub fn reason(self) -> &'static str {
         match self {
             Plan::Passthrough(reason) => reason.as_str(),
@@ -76,7 +76,7 @@ shown_enums! {
         Fork = "fork",
         /// A part of the answer is watched.
         Observe = "observe",
-        /// What the answer has shown is learned and reported.
+        /// The answer is learned from and reported.
         Settle = "settle",
     }
 
@@ -90,7 +90,7 @@ shown_enums! {
         Child = "child",
     }
 
-    /// Why a request was left alone.
+    /// The reason why a request was left alone.
     pub enum Reason {
         /// Not a `POST` to a path that ends in `/messages`, nor a call of Vertex: streamed through unread.
         Endpoint = "endpoint",
@@ -128,7 +128,7 @@ shown_enums! {
         Internal = "internal",
     }
 
-    /// Why no breakpoint was added.
+    /// The reason why no breakpoint was added.
     pub enum Skip {
         /// The upstream has no markers.
         AutomaticCache = "automatic_cache",
@@ -154,7 +154,7 @@ shown_enums! {
         NoLegalBlock = "no_legal_block",
     }
 
-    /// Why a child is not forked. It is aligned and gated all the same.
+    /// The reason why a child is not forked. It is aligned and gated all the same.
     pub enum Refusal {
         /// Readers could disagree about what the child or its parent says.
         Ambiguous = "ambiguous",
@@ -166,13 +166,13 @@ shown_enums! {
         Holdout = "holdout",
         /// Forking has cost more or answered less than foreseen, and was stopped.
         StoodDown = "stood_down",
-        /// The parent still streams, and `fork.late` lets nobody continue a part of its turn.
+        /// The parent still streams, and `fork.late` does not let a child continue a part of its turn.
         Late = "late",
         /// The parent still streams, and the child's own call is not known.
         Unsealed = "unsealed",
         /// The parent's history ends with words that were put into the model's mouth.
         Prefill = "prefill",
-        /// The child's first message is none that can be taken apart without loss.
+        /// The child's first message cannot be split without loss.
         Shape = "shape",
         /// It asks for a summary, or begins with one: nothing may come before that.
         Compaction = "compaction",
@@ -183,7 +183,7 @@ shown_enums! {
         NoTools = "no_tools",
         /// It has a tool that its parent lacks.
         ToolsDiffer = "tools_differ",
-        /// It has fewer tools than its parent, and nobody is known to keep it to them.
+        /// It has fewer tools than its parent, and nothing is known to keep it to them.
         ToolsSubset = "tools_subset",
         Thinking = "thinking",
         ToolChoice = "tool_choice",
@@ -213,7 +213,7 @@ shown_enums! {
         ContextShare = "context_share",
         /// It would cost more than `fork.max_cost_ratio` or `fork.context_premium` allow.
         Cost = "cost",
-        /// It would cost more if it lived long, and nobody knows yet how long the children of its tool live.
+        /// It would cost more if it lived long, and it is not known yet how long the children of its tool live.
         Unlearned = "unlearned",
         /// The cost cannot be predicted.
         CostUnknown = "cost_unknown",

@@ -28,7 +28,7 @@ shown_enums! {
         Forget = "forget",
         /// A request that went on before the load of its tenant was done.
         Wait = "wait",
-        /// What bills have shown of models, which all tenants share.
+        /// Weights of models, learned from bills; all tenants share them.
         Weights = "weights",
         /// The right to write an entry before other processes do.
         Lease = "lease",
