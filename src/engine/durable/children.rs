@@ -59,7 +59,7 @@ enum ReadFate {
     Own(Why),
 }
 
-/// What was read of a child's turns.
+/// The turns of a child that were read.
 pub struct ReadTurns {
     name: ChildName,
     turns: SavedTurns,

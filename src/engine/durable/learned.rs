@@ -10,13 +10,13 @@ use crate::engine::records::{self, Change, Record, RecordKey, Times};
 use crate::engine::tenant::TenantState;
 use crate::engine::words::{IdDigest, RecordKind, TenantId};
 
-/// Longer than any holiday: whoever comes back later begins anew.
+/// Longer than any holiday: a tenant that comes back later begins anew.
 const TTL_MS: u64 = 30 * 24 * 60 * 60 * 1_000;
 
 /// The name of the record of all requests.
 const TRAFFIC: &str = "0";
 
-/// What all requests of a tenant have taught.
+/// The lessons of all requests of a tenant.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Traffic {
     learned: SavedLearned,
@@ -45,7 +45,7 @@ impl Traffic {
     }
 }
 
-/// What was read of lessons.
+/// The lessons that were read.
 pub enum Lessons {
     Traffic(Box<Traffic>),
     Tool(Box<SavedTool>),
@@ -78,7 +78,7 @@ fn name_of(text: &str) -> String {
 }
 
 /// The records of what bills have shown of each model's tokens since they were taken last. All tenants share them: they
-/// belong to nobody.
+/// belong to no tenant.
 pub fn take_weights(weights: &mut TokenWeights, times: Times) -> Vec<Change> {
     let changed = weights.take_changed().into_iter();
     changed

@@ -68,16 +68,16 @@ impl Pace {
     }
 }
 
-/// Where changes come from.
+/// The origin of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Everything that a store knows of a tenant which this process sees first. `is_shared`: other processes write too.
     Everything { is_shared: bool },
-    /// What was written since.
+    /// The changes that were written since.
     Since,
 }
 
-/// What became of the changes that a store has told.
+/// The result of merging the changes of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     /// Records that were read.
@@ -86,7 +86,7 @@ pub struct Restored {
     pub unreadable: usize,
 }
 
-/// What was taken from a tenant's state, to be written into records.
+/// The parts of a tenant's state that are to be written into records.
 #[derive(Default)]
 struct Taken {
     all: bool,
@@ -171,7 +171,7 @@ pub fn take_unsaved<T: TenantAccess>(tenant: &T, pace: Pace, times: Times) -> Ve
     taken.changes(id, times)
 }
 
-/// Merges what a store has told of a tenant into what is known of it. An answer that came in parts is given as one.
+/// Merges what a store has sent of a tenant into what is known of it. An answer that came in parts is given as one.
 pub fn restore<T: TenantAccess>(tenant: &T, changes: &[Change], origin: Origin, times: Times) -> Restored {
     let (id, writer, rules) =
         tenant.look(|state| (state.id, state.unsaved.writer(), Arc::clone(state.fan_outs.points().rules())));
@@ -266,7 +266,7 @@ impl Found {
         let now = times.now;
         let is_torn = self.is_torn(origin);
         if origin == (Origin::Everything { is_shared: false }) {
-            // Whoever read the answers of these fork points has ended, and nobody will seal them.
+            // The process that read the answers of these fork points has ended, so they will not be sealed.
             self.points.retain(|read| read.point.is_sealed());
             // Each process has written what the one before it knew, too: the last word counts.
             let newest: BTreeMap<u32, SavedPart> = self.parts.into_iter().collect();

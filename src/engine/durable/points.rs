@@ -12,14 +12,14 @@ use crate::engine::records::{self, Change, Record, RecordKey, Times};
 use crate::engine::tenant::{SavedDecision, TenantAccess};
 use crate::engine::words::{Moment, RecordKind, TenantId};
 
-/// What follows the name of a fork point or child in the record of what changes of it.
+/// The suffix of a name in the record of what changes of a fork point or child.
 pub const CHANGING: &str = "-1";
 
 /// A fork point with its bytes: those of the parent's request, then the turn.
 #[derive(Serialize, Deserialize)]
 pub struct PointText {
     point: SavedPoint,
-    /// How many of the blobs are the parent's request.
+    /// The number of blobs of the parent's request.
     parent_blobs: usize,
 }
 
@@ -42,7 +42,7 @@ pub struct ReadPoint {
     pub since: Moment,
 }
 
-/// What was read of the calls of a fork point.
+/// The calls of a fork point that were read.
 pub struct ReadClaims {
     pub fork: ForkId,
     pub claims: SavedClaims,

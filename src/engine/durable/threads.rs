@@ -11,13 +11,13 @@ use crate::engine::records::{self, Change, Record, RecordKey, Times};
 use crate::engine::tenant::{TenantAccess, UnsavedThread};
 use crate::engine::words::{RecordKind, TenantId};
 
-/// Longer than a server holds a conversation that nobody goes on with.
+/// Longer than a server holds a conversation that is not continued.
 const TTL_MS: u64 = 60 * 60 * 1_000;
 
 #[derive(Serialize, Deserialize)]
 struct ThreadRecord {
     thread: SavedThread,
-    /// How many of the blobs are the request as it came, and then as it went out.
+    /// The number of blobs of the request as it came, and then as it went out.
     received_blobs: usize,
     forwarded_blobs: Option<usize>,
 }
