@@ -19,7 +19,7 @@ pub struct ChildCount {
     pub notes: Vec<ForkNote>,
 }
 
-/// Puts a count of tokens on the prefix of the forked child that it is of. None if it is of nobody, or of a child that
+/// Puts a count of tokens on the prefix of the forked child that it is of. None if it is of no child, or of one that
 /// keeps its own prompt or begins with a summary of itself. `betas`: those that it asks for.
 pub fn count_child<T: TenantAccess>(
     tenant: &T,

@@ -33,7 +33,7 @@ pub struct Circumstances {
     pub is_last_round: bool,
 }
 
-/// What is done with a request.
+/// The decision on a request.
 #[derive(Clone, Debug)]
 pub enum Decision {
     /// It goes out.
@@ -42,17 +42,17 @@ pub enum Decision {
     AwaitSeal(ForkId, Moment),
     /// It waits for another request, which writes an entry that it would write too.
     AwaitWriter { arrival: GateArrival, until: Moment, underway_tokens: u64 },
-    /// What it was prepared by has changed.
+    /// The state that it was prepared by has changed.
     PrepareAgain,
 }
 
-/// How a request goes out.
+/// The plan by which a request goes out.
 #[derive(Clone, Debug)]
 pub struct Sending {
     pub plan: Plan,
     /// The predicted cost of a child on its first turn.
     pub forecast: Option<Forecast>,
-    /// Why a child would not be forked in mode `fork`, or `none` if it would.
+    /// The reason why a child would not be forked in mode `fork`, or `none` if it would.
     pub would_fork: Option<&'static str>,
     /// None if the gate was not asked.
     pub gate: Option<GatePass>,
@@ -188,7 +188,7 @@ pub fn decide(
 }
 
 /// Returns true if nothing has changed that the request was prepared by: the answer of a child's parent has not ended
-/// meanwhile, its fork point takes children, nobody else has started from its call, and what was decided for a child is
+/// meanwhile, its fork point takes children, no other child has started from its call, and what was decided for a child is
 /// still known.
 fn is_current(prepared: &Prepared, state: &TenantState) -> bool {
     match &prepared.relation.kind {
@@ -229,7 +229,7 @@ fn waits_for_seal<'a>(
     let (Kind::Child(first), Plan::Aligned(_)) = (&prepared.relation.kind, prepared.own.plan) else {
         return None;
     };
-    // Nobody is woken by a seal that has come.
+    // No request is woken by a seal that has come.
     let point = state.fan_outs.points().get(first.child.fork.id);
     let is_pending = point.is_some_and(|point| !point.is_sealed());
     let awaits_seal = is_pending && matches!(prepared.fork, ForkOption::First { awaits_seal: true, .. });
@@ -297,7 +297,7 @@ fn verdict(prepared: &Prepared, outlook: &Outlook<'_>) -> (Result<(), Why>, Opti
     }
 }
 
-/// Decides if anybody else goes out on a parent's prefix: whoever has one keeps it.
+/// Decides if one more child goes out on a parent's prefix. Those that have one keep it.
 fn later_verdict(fork: &ForkOption) -> Result<(), Why> {
     match fork {
         ForkOption::Own(why) => Err(*why),

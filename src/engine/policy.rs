@@ -11,7 +11,7 @@ use super::fork::{ForkPolicy, ForkRules};
 #[derive(Clone, Debug)]
 pub struct Policy {
     pub align: align::Rules,
-    /// Who is a child.
+    /// The rules of who is a child.
     pub fan_out: fanout::Rules,
     /// Which children are forked, and how.
     pub fork: ForkPolicy,
@@ -20,7 +20,7 @@ pub struct Policy {
     pub body_bytes: usize,
     /// The longest wait of a child for the end of its parent's answer.
     pub await_parent_ms: u64,
-    /// True if nobody but children waits at the gate.
+    /// True if only children wait at the gate.
     pub holds_children_only: bool,
     /// The longest wait of a request, all its waits together.
     pub max_hold_ms: u64,

@@ -77,7 +77,7 @@ pub enum ForkOption {
     Later(Box<ComposedChild>),
 }
 
-/// How a request is treated.
+/// The treatment of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treatment {
     /// It goes out as it came, for this reason; what would have been done to it is worked out.
@@ -316,7 +316,7 @@ impl<T: TenantAccess> Preparation<'_, T> {
     }
 }
 
-/// What a tenant brings to the preparation of its children.
+/// The state of a tenant that its children are prepared by.
 struct Sources<'a, T>(&'a T);
 
 impl<T: TenantAccess> ChildSources for Sources<'_, T> {
@@ -351,7 +351,7 @@ fn is_held_as_it_came(arrival: &Arrival) -> bool {
     arrival.delta.is_some() && arrival.predecessor().is_some_and(|last| last.trace.shared().is_none())
 }
 
-/// Why no breakpoint was added where the next request would read.
+/// Returns why no breakpoint was added where the next request would read.
 fn why_unmarked(plan: &breakpoints::Plan) -> Option<Skip> {
     let matters = |place| matches!(place, BreakpointPlace::Request | BreakpointPlace::Tail);
     plan.skipped.iter().find(|(place, _)| matters(*place)).map(|(_, skip)| *skip)

@@ -52,7 +52,7 @@ pub struct Record {
     pub body: Bytes,
     /// Prompts. The store keeps each once per tenant, by content.
     pub blobs: Vec<Bytes>,
-    /// How long it lives, in milliseconds: after this write or, when it is read, from now on.
+    /// Its lifetime in milliseconds: after this write or, when it is read, from now on.
     pub ttl_ms: u64,
 }
 
