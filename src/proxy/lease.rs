@@ -24,7 +24,7 @@ use crate::engine::cache::entry::EntryKey;
 use crate::engine::words::{GateOutcome, Hex, Moment, StoreError, TenantId};
 use crate::store::records::{Lease, RecordStore};
 
-/// The least time between two questions if a lease is free. By chance it is up to twice as long.
+/// The least time between two questions if a lease is free. Jittered up to twice this.
 const ASK_AGAIN_MS: u64 = 20;
 
 /// How long nobody asks a store that has failed.

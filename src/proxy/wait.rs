@@ -86,8 +86,8 @@ pub struct Waiter<'a> {
     pub ticket: Ticket,
 }
 
-/// Asks now and then whether another process has sealed what a child waits for. Comes to no end: whoever waits is woken
-/// by what is heard.
+/// Asks now and then whether another process has sealed what a child waits for. Never returns; the waiting request is
+/// woken through its ticket.
 async fn hear_of_seal(store: &Store, tenant: &Arc<Tenant>) {
     loop {
         tokio::time::sleep(SEAL_NEWS_EVERY).await;

@@ -1,7 +1,7 @@
 //! Makes room: what is missed least goes first.
 //!
 //! The sizes of all tenants are looked at once for many things that go, without a lock. A request makes room in steps of
-//! bounded length: what a step leaves over is left to whoever has time for it.
+//! bounded length. The rest is left to a background task.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -27,7 +27,7 @@ const REQUEST_ID_BYTES_MAX: usize = 128;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
-/// The facts known about one exchange. What is none was not read, not asked, or did not happen.
+/// The facts known about one exchange. `None` means unknown or not applicable.
 pub struct Facts {
     /// The number of the configuration that it began with.
     pub generation: u64,

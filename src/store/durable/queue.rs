@@ -69,7 +69,7 @@ impl Queue {
 }
 
 impl Parts {
-    /// Takes whose turn it is or, if it is nobody's, tells when it is somebody's.
+    /// Takes the next due tenant, or returns when one will be due.
     fn take(&mut self, now: Instant) -> (Option<(TenantId, Pace)>, Option<Instant>) {
         let due = self.later.peek().map(|Reverse((due, _))| *due);
         // What is due goes first: it waits for longer, and there is little of it.

@@ -51,7 +51,7 @@ impl Durable {
         let all = async {
             for (_, tenant) in store.known() {
                 let Some(link) = tenant.link() else { continue };
-                // The last word is to be said for each of whom anything was said.
+                // Every tenant with written records gets a final write.
                 let is_last = pace == Pace::Last && link.has_written();
                 if is_last || tenant.look(|state| state.has_unsaved()).is_some() {
                     // Not by its turn, which somebody may have now.
