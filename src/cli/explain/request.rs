@@ -101,14 +101,16 @@ pub fn run(id: u64, args: &Args, attribution: Attribution, style: Style) -> Resu
     Ok(())
 }
 
-fn changes(first: &Exhibit, second: &Exhibit) -> Vec<Change> {
-    let mut changes = members(first, second);
-    // Which piece of the first each piece of the second is: first by bytes in its own layer, then by meaning, then
-    // anywhere.
-    let mut origin: Vec<Option<(usize, What)>> = vec![None; second.anatomy.pieces.len()];
-    let mut used = vec![false; first.anatomy.pieces.len()];
-    let firsts: Vec<_> = (0..used.len()).map(|piece| Sample::of(first, piece)).collect();
-    let seconds: Vec<_> = (0..origin.len()).map(|piece| Sample::of(second, piece)).collect();
+/// The piece of the first request that each piece of the second is, and which pieces of the first are among them.
+struct Origins {
+    of: Vec<Option<(usize, What)>>,
+    used: Vec<bool>,
+}
+
+/// Finds them: first by bytes in the same place and layer, then by meaning, then anywhere.
+fn origins(firsts: &[Sample], seconds: &[Sample]) -> Origins {
+    let mut origin: Vec<Option<(usize, What)>> = vec![None; seconds.len()];
+    let mut used = vec![false; firsts.len()];
     let rounds: [fn(&Sample, &Sample) -> bool; 4] = [
         |one, two| one.path == two.path && one.bytes == two.bytes,
         |one, two| one.layer == two.layer && one.bytes == two.bytes,
@@ -127,7 +129,17 @@ fn changes(first: &Exhibit, second: &Exhibit) -> Vec<Change> {
             }
         }
     }
-    for (sample, origin) in seconds.iter().zip(&origin) {
+    Origins { of: origin, used }
+}
+
+fn changes(first: &Exhibit, second: &Exhibit) -> Vec<Change> {
+    let mut changes = members(first, second);
+    let samples = |exhibit: &Exhibit| -> Vec<Sample> {
+        (0..exhibit.anatomy.pieces.len()).map(|piece| Sample::of(exhibit, piece)).collect()
+    };
+    let (firsts, seconds) = (samples(first), samples(second));
+    let origins = origins(&firsts, &seconds);
+    for (sample, origin) in seconds.iter().zip(&origins.of) {
         let change = |what, from: Option<&Sample>| Change {
             what,
             layer: Some(sample.layer),
@@ -152,7 +164,7 @@ fn changes(first: &Exhibit, second: &Exhibit) -> Vec<Change> {
             _ => {}
         }
     }
-    for (sample, _) in firsts.iter().zip(&used).filter(|(_, used)| !**used) {
+    for (sample, _) in firsts.iter().zip(&origins.used).filter(|(_, used)| !**used) {
         changes.push(Change {
             what: What::LeftOut,
             layer: Some(sample.layer),

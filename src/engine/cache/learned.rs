@@ -82,7 +82,7 @@ impl Learned {
     }
 
     /// Learns from a bill how many tokens the bytes of a prompt make. An image has a thousand bytes to a token, and
-    /// a document their number is unknown: what holds one says nothing about text.
+    /// of a document their number is unknown: what holds one says nothing about text.
     pub fn bill(&mut self, model: &str, request: &Reading, usage: &Usage) {
         if request.anatomy().has_payload() {
             return;

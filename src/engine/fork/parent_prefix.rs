@@ -17,7 +17,7 @@ use super::policy::ForkPolicy;
 use super::sizes::siblings;
 use crate::engine::cache::breakpoints::{self, Breakpoint, LOOKBACK};
 use crate::engine::family::fanout::{Call, ForkPoint, PLACEHOLDER, Parent};
-use crate::engine::request::anatomy::{Message, Piece};
+use crate::engine::request::anatomy::{Anatomy, Message, Piece};
 use crate::engine::request::json::{self, Span};
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{Nothing, Remembered};
@@ -118,19 +118,9 @@ impl ParentPrefix {
         };
         let mut places: Vec<&Place> = fixed_place.iter().chain(&place).collect();
         places.sort_by_key(|place| place.piece);
-        let mut fields = Vec::new();
-        for member in fields::inherited(body, anatomy) {
-            let first = builder.parts.len();
-            builder.stretch(member.key.start..member.value.end, line.as_ref(), &places);
-            builder.parts.push(Bytes::from_static(b","));
-            fields.push((member.key.clone(), first..builder.parts.len()));
-        }
+        let fields = builder.fields(anatomy, line.as_ref(), &places);
         let own = builder.parts.len();
-        builder.parts.push(Bytes::from_static(b"\"messages\":["));
-        if let Some(history) = history(&anatomy.messages) {
-            builder.stretch(history, None, &places);
-            builder.parts.push(Bytes::from_static(b","));
-        }
+        builder.messages(&anatomy.messages, &places);
         builder.turn(&turn, place.as_ref());
         builder.parts.push(placeholders(fork, &turn.calls));
         let Builder { parts, line, marks, .. } = builder;
@@ -291,10 +281,6 @@ pub(super) fn line_of(request: &Remembered) -> Option<&Piece> {
     Some(first).filter(|first| first.is_attribution(request.body()))
 }
 
-fn history(messages: &[Message]) -> Option<Span> {
-    Some(messages.first()?.span.start..messages.last()?.span.end)
-}
-
 /// The turn and the placeholders, read as a request of their own.
 fn following(turn: &[u8], placeholders: &[u8], attribution: Attribution) -> Option<Remembered> {
     let body = [br#"{"messages":["#, turn, placeholders, b"}]}]}"].concat();
@@ -333,6 +319,33 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
+    /// The fields that children inherit. Returns the parts of each.
+    fn fields(
+        &mut self,
+        anatomy: &Anatomy,
+        line: Option<&Span>,
+        places: &[&Place],
+    ) -> Vec<(Span, Range<usize>)> {
+        let body = self.body;
+        let mut fields = Vec::new();
+        for member in fields::inherited(body, anatomy) {
+            let first = self.parts.len();
+            self.stretch(member.key.start..member.value.end, line, places);
+            self.parts.push(Bytes::from_static(b","));
+            fields.push((member.key.clone(), first..self.parts.len()));
+        }
+        fields
+    }
+
+    /// The start of the messages, and all that were said before the turn.
+    fn messages(&mut self, messages: &[Message], places: &[&Place]) {
+        self.parts.push(Bytes::from_static(b"\"messages\":["));
+        if let (Some(first), Some(last)) = (messages.first(), messages.last()) {
+            self.stretch(first.span.start..last.span.end, None, places);
+            self.parts.push(Bytes::from_static(b","));
+        }
+    }
+
     /// A stretch of the parent's body, taken apart at the line and where it may be marked. `places` are in order.
     fn stretch(&mut self, span: Span, line: Option<&Span>, places: &[&Place]) {
         let within = |at: usize| span.start < at && at <= span.end;

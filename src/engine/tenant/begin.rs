@@ -23,33 +23,7 @@ impl TenantState {
     ) -> Box<Flight> {
         self.newest = self.newest.max(ticket);
         self.unsaved.learned();
-        let relation = &plan.relation;
-        self.fan_outs.note_agent(&relation.who);
-        self.fan_outs.returned(&relation.results);
-        if let Some(FirstSeen { child, claim: Some(body), .. }) = relation.newcomer() {
-            self.fan_outs.claim(child, &relation.who, *body);
-        }
-        let binding = match (&relation.kind, &plan.first) {
-            (Kind::Bound(binding, _), _) => {
-                self.fan_outs.rest(*binding, None);
-                Some(*binding)
-            }
-            (Kind::Child(child), Some(first)) => {
-                let fate = Fate::Forked(Arc::clone(&first.prefix), Arc::clone(&child.child.fork));
-                let bound = BoundChild::new(child, fate, plan.forecast, request.came_at);
-                Some(self.bind(child, relation.who, bound, now))
-            }
-            _ => None,
-        };
-        if let Kind::Child(child) = &relation.kind {
-            if let Some(forecast) = plan.forecast {
-                self.decide_fan_out(&child.child, forecast, plan.first.is_some(), now);
-            }
-            if let Plan::Aligned(Why::Refused(why)) = plan.plan {
-                let forecast = plan.forecast.as_ref();
-                self.experiment.declined(tool_of(&child.child), Some(why), forecast, now);
-            }
-        }
+        let binding = self.begin_in_fan_out(&plan, request.came_at, now);
         let FlightPlan { trace, first, .. } = plan;
         let prediction = self.predict_as(&trace, Some(ticket), now);
         let before = first.as_ref().map(|first| &first.parents);
@@ -83,6 +57,39 @@ impl TenantState {
         };
         self.count_start(&flight);
         Box::new(flight)
+    }
+
+    /// Notes what a request that goes out is to its fan-out: results come back, a call has its child, and a child is
+    /// decided. Returns the binding of a child that is forked.
+    fn begin_in_fan_out(&mut self, plan: &FlightPlan, came_at: Moment, now: Moment) -> Option<Binding> {
+        let relation = &plan.relation;
+        self.fan_outs.note_agent(&relation.who);
+        self.fan_outs.returned(&relation.results);
+        if let Some(FirstSeen { child, claim: Some(body), .. }) = relation.newcomer() {
+            self.fan_outs.claim(child, &relation.who, *body);
+        }
+        let binding = match (&relation.kind, &plan.first) {
+            (Kind::Bound(binding, _), _) => {
+                self.fan_outs.rest(*binding, None);
+                Some(*binding)
+            }
+            (Kind::Child(child), Some(first)) => {
+                let fate = Fate::Forked(Arc::clone(&first.prefix), Arc::clone(&child.child.fork));
+                let bound = BoundChild::new(child, fate, plan.forecast, came_at);
+                Some(self.bind(child, relation.who, bound, now))
+            }
+            _ => None,
+        };
+        if let Kind::Child(child) = &relation.kind {
+            if let Some(forecast) = plan.forecast {
+                self.decide_fan_out(&child.child, forecast, plan.first.is_some(), now);
+            }
+            if let Plan::Aligned(Why::Refused(why)) = plan.plan {
+                let forecast = plan.forecast.as_ref();
+                self.experiment.declined(tool_of(&child.child), Some(why), forecast, now);
+            }
+        }
+        binding
     }
 
     /// Counts a conversation that begins. Before it is answered: of many that begin at once, the last must know how many
