@@ -5,16 +5,23 @@ use crate::engine::words::Endpoint;
 impl Endpoint {
     pub fn of(method: &http::Method, path: &str) -> Endpoint {
         // Gateways and other clouds put a prefix before it, and some clients leave the version to their base URL.
-        match path {
-            _ if path.ends_with("/messages") && method == http::Method::POST => Endpoint::Messages,
-            _ if path.ends_with("/messages/count_tokens") => Endpoint::CountTokens,
-            _ if bedrock_model(path).is_some() => Endpoint::Bedrock,
-            _ if vertex_model(path) == Some("count-tokens") => Endpoint::CountTokens,
-            _ if vertex_model(path).is_some() && method == http::Method::POST => Endpoint::Vertex,
-            _ if holds(path, "/messages/batches") => Endpoint::Batches,
-            _ if holds(path, "/v1/models") => Endpoint::Models,
-            _ if holds(path, "/v1/files") => Endpoint::Files,
-            _ => Endpoint::Other,
+        let is_post = method == http::Method::POST;
+        if path.ends_with("/messages") && is_post {
+            Endpoint::Messages
+        } else if path.ends_with("/messages/count_tokens") || vertex_model(path) == Some("count-tokens") {
+            Endpoint::CountTokens
+        } else if bedrock_model(path).is_some() {
+            Endpoint::Bedrock
+        } else if vertex_model(path).is_some() && is_post {
+            Endpoint::Vertex
+        } else if holds(path, "/messages/batches") {
+            Endpoint::Batches
+        } else if holds(path, "/v1/models") {
+            Endpoint::Models
+        } else if holds(path, "/v1/files") {
+            Endpoint::Files
+        } else {
+            Endpoint::Other
         }
     }
 
