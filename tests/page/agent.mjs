@@ -3,6 +3,8 @@
 const MODEL = "claude-opus-5-5";
 const RULES = "Rules of the house, to be followed by everybody, written down once and read by all. ".repeat(300);
 
+const FILES = ["parser", "planner", "writer"].map((name) => Array.from({ length: 400 }, (_, i) => `${name}, line ${i}: what this part does, and why.`).join("\n"));
+
 const tool = (name, ...fields) => ({
   name,
   description: `${name} something, carefully, and say what was found and where. `.repeat(40),
@@ -32,7 +34,7 @@ export class Agent {
     });
     const text = await answer.text();
     if (!answer.ok) throw new Error(`${answer.status}: ${text}`);
-    return message(text);
+    return { ...message(text), isForked: answer.headers.get("x-forkpoint-plan") === "forked" };
   }
 
   /** A fan-out with all that follows: `script` is what the simulator's model does in each child. */
@@ -44,6 +46,57 @@ export class Agent {
     const reports = await Promise.all(calls.map((call) => this.child(call)));
     messages.push({ role: "assistant", content: answer.content }, { role: "user", content: reports });
     await this.ask(`You lead a survey. ${RULES}`, messages);
+  }
+
+  /** A fan-out whose results come with a new order, so that the request that brings them fans out again; its children do not come. */
+  async fanOutAgain(children) {
+    const order = (topic) => ({ type: "text", text: `Survey ${topic}. [[sim:fan_out n=${children} tool=${this.tool} words=60 | tools turns=1]]` });
+    const messages = [{ role: "user", content: [order("the code base")] }];
+    const answer = await this.ask(`You lead a survey. ${RULES}`, messages);
+    const calls = answer.content.filter((block) => block.type === "tool_use");
+    const reports = await Promise.all(calls.map((call) => this.child(call)));
+    messages.push({ role: "assistant", content: answer.content }, { role: "user", content: [...reports, order("the tests of it")] });
+    await this.ask(`You lead a survey. ${RULES}`, messages);
+  }
+
+  /** A parent that has read files and fans out again and again. Its children first read them again, unless they are
+      forked and have them before them. */
+  async session(fanOuts, children, turns = 2) {
+    const [calls, results] = [[], []];
+    for (const [i, text] of FILES.entries()) {
+      calls.push({ type: "tool_use", id: `toolu_file_${i}`, name: "Read", input: { path: `part-${i}` } });
+      results.push(result(`toolu_file_${i}`, text));
+    }
+    const messages = [
+      { role: "user", content: "Read the three files." }, { role: "assistant", content: calls }, { role: "user", content: results },
+      { role: "assistant", content: [{ type: "text", text: "I have read them." }] },
+    ];
+    for (let number = 1; number <= fanOuts; number += 1) {
+      const orders = `[[sim:fan_out n=${children} tool=${this.tool} words=60 | tools turns=${turns + 1} calls=${FILES.length} tool=Read]]`;
+      messages.push({ role: "user", content: `Survey part ${number}. ${orders}` });
+      const answer = await this.ask(`You lead a survey. ${RULES}`, messages);
+      const spawned = answer.content.filter((block) => block.type === "tool_use");
+      const reports = await Promise.all(spawned.map((call) => this.childThatReads(call, turns)));
+      messages.push({ role: "assistant", content: answer.content }, { role: "user", content: reports });
+      const report = await this.ask(`You lead a survey. ${RULES}`, messages);
+      messages.push({ role: "assistant", content: report.content });
+    }
+  }
+
+  /** A child of a session. */
+  async childThatReads(call, turns) {
+    const messages = [{ role: "user", content: call.input.prompt }];
+    for (let [isFirst, left, scripted] = [true, turns, turns + 1]; ; isFirst = false) {
+      const answer = await this.ask(`You survey one part. ${RULES}`, messages);
+      const calls = answer.content.filter((block) => block.type === "tool_use");
+      if (calls.length === 0) return result(call.id, answer.content.map((block) => block.text ?? "").join(""));
+      const readsAgain = isFirst && !answer.isForked;
+      const content = calls.map((one, i) => result(one.id, readsAgain ? FILES[i] : "three lines"));
+      if (!readsAgain) left -= 1;
+      scripted -= 1;
+      if (left === 0 && scripted > 0) content.push({ type: "text", text: "That was all there is to read. [[sim:text words=30]]" });
+      messages.push({ role: "assistant", content: answer.content }, { role: "user", content });
+    }
   }
 
   /** A conversation of two turns whose system prompt changes in between: what was cached is not read. */

@@ -5,6 +5,7 @@ import { createServer } from "node:http";
 export const HOSTILE = [
   '<img src=x onerror="document.title=1"><script>document.title=2</script>',
   "\u202e\u2066safe\u2069gnp.exe\u200b\u0007",
+  "a\u034f\u0301\u0301\u0301b\u{e0041}\u{e0042}\u{e0020}c",
   `${"W".repeat(10_000)}<b>`,
 ];
 

@@ -11,7 +11,7 @@ import { pathToFileURL } from "node:url";
 import { Agent } from "./agent.mjs";
 import { isLive, launch, open, watch } from "./browser.mjs";
 import { HOSTILE, hostileEvents, hostileFanOut, startHostile } from "./hostile.mjs";
-import { startForkpoint, startSim } from "./stage.mjs";
+import { startDemo, startForkpoint, startSim } from "./stage.mjs";
 
 const ROOT = process.cwd();
 const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
@@ -67,6 +67,9 @@ const figure = (page, name) => page.locator(`#money [data-figure="${name}"]`);
 
 /** Waits until an element has a text. */
 const hasText = (locator, text) => locator.filter({ hasText: new RegExp(`^${text.replace(/[$.()]/g, "\\$&")}$`) }).waitFor();
+
+/** Waits until what has changed is drawn. */
+const frames = (page) => page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
 
 /** Waits until this many requests have ended. */
 const ended = (page, count) => hasText(figure(page, "requests"), String(count));
@@ -157,6 +160,130 @@ test("views and filters have links", async () => {
   assert.match(sentence, /[\d,]+ cached tokens were not read because the system prompt or the speed changed \(system\), first at system\[0\], byte [\d,]+\. That cost about \$0\.\d+\./);
 });
 
+test("filters by tenant, client and model leave what matches, and its sums", async () => {
+  const { proxy, admin } = await forkpoint();
+  const agents = [
+    { children: 2, key: "sk-one", client: "claude-cli/2.1.3" },
+    { children: 3, key: "sk-two", client: "anthropic-python/0.60" },
+    { children: 4, key: "sk-one", client: "claude-cli/2.1.3", model: "claude-sonnet-4-6" },
+  ];
+  for (const { children, ...options } of agents) await new Agent(proxy, options).fanOut(children);
+  const page = await shown(admin);
+  await page.locator(".card").nth(2).waitFor();
+  // A fan-out of n children is a request that fans out, two of each child, and one that brings the results.
+  const requests = (sizes) => sizes.reduce((sum, n) => sum + 2 * n + 2, 0);
+  for (const [name, groups] of [["tenant", ["2 4", "3"]], ["client", ["2 4", "3"]], ["model", ["2 3", "4"]]]) {
+    const select = page.getByLabel(name);
+    const values = await select.locator("option").evaluateAll((options) => options.map((option) => option.value).filter(Boolean));
+    const found = [];
+    for (const value of values) {
+      await select.selectOption(value);
+      await page.waitForURL((url) => new URLSearchParams(url.hash.split("?")[1]).get(name) === value);
+      await frames(page);
+      assert.match(await page.locator("#money .since").textContent(), /kept here that match/);
+      const sizes = (await page.locator(".card h2 .size").allTextContents()).map((text) => Number(text.replace(/\D/g, ""))).sort();
+      await ended(page, requests(sizes));
+      found.push(sizes.join(" "));
+    }
+    assert.deepEqual(found.sort(), groups, name);
+    await select.selectOption("");
+    await page.locator(".card").nth(2).waitFor();
+  }
+});
+
+test("sums by a filter follow what comes", async () => {
+  const { proxy, admin } = await forkpoint();
+  await new Agent(proxy, { tool: "task" }).fanOut(2);
+  const page = await shown(admin, "#/fan-outs?client=claude-cli%2F2.1");
+  await ended(page, 6);
+  await new Agent(proxy, { client: "anthropic-python/0.60" }).fanOut(2);
+  await new Agent(proxy).fanOut(3);
+  await ended(page, 6 + 8);
+  assert.deepEqual(await page.locator(".card h2").allTextContents(), ["Agent × 3", "task × 2"]);
+});
+
+test("the cells of a fan-out add up to the money line, and its bars are its figures", async () => {
+  // A simulator of its own: of what other tests have written, nobody here knows what it would have cost.
+  const fresh = await startSim("--latency", "100", "--pace", "1");
+  started.push(fresh);
+  const { proxy, admin } = await forkpoint(FORK, fresh.url);
+  await new Agent(proxy).fanOut(3);
+  const page = await shown(admin);
+  await ended(page, 8);
+  await page.locator(".card h2 a").click();
+  const rows = (name) => page.getByRole("region", { name }).locator("tbody tr");
+  await rows("Three worlds").nth(7).waitFor();
+  const dollars = (text) => Number(text.replace(/[$,]/g, "").replace("−", "-"));
+  const cells = (await rows("Three worlds").evaluateAll((all) => all.map((row) => [...row.children].map((cell) => cell.textContent)))).map((row) => row.slice(1).map(dollars));
+  for (const [column, kind] of [[0, "billed"], [1, "sent"], [2, "aligned"]]) {
+    const sum = cells.reduce((all, row) => all + row[column], 0);
+    const line = dollars(await figure(page, kind).textContent());
+    assert.ok(Math.abs(sum - line) < 0.00006 * (cells.length + 1), `${kind}: ${sum} is not ${line}`);
+  }
+  for (const [billed, sent, , saved] of cells) assert.ok(Math.abs(sent - billed - saved) < 0.0002, `${sent} − ${billed} is not ${saved}`);
+
+  const requests = await rows("Requests").evaluateAll((all) => all.map((row) => [...row.children].map((cell) => cell.textContent)));
+  const bars = await rows("Prompts").evaluateAll((all) => all.map((row) => {
+    const width = (kind) => [...row.querySelectorAll(`svg.prompt rect.${kind}`)].reduce((sum, rect) => sum + parseFloat(rect.getAttribute("width")), 0);
+    const kinds = ["read", "written", "uncached", "tools", "system", "history", "own", "shared", "own-part"];
+    return { ...Object.fromEntries(kinds.map((kind) => [kind, width(kind)])), words: row.querySelector(".bars .small").textContent };
+  }));
+  assert.equal(bars.length, requests.length);
+  const number = (text) => Number(text.replaceAll(",", ""));
+  for (const [i, bar] of bars.entries()) {
+    const [read, five, hour, uncached] = requests[i].slice(6, 10).map(number);
+    const of = (tokens) => (100 * tokens) / (read + five + hour + uncached);
+    for (const [kind, tokens] of [["read", read], ["written", five + hour], ["uncached", uncached]]) {
+      assert.ok(Math.abs(bar[kind] - of(tokens)) < 0.01, `${requests[i][0]}: ${kind} is ${bar[kind]} and not ${of(tokens)}`);
+    }
+    assert.ok(Math.abs(bar.tools + bar.system + bar.history + bar.own - 100) < 0.1, JSON.stringify(bar));
+    assert.ok(Math.abs(bar.shared + bar["own-part"] - 100) < 0.1, JSON.stringify(bar));
+    for (const kind of ["tools", "system", "history", "own"]) {
+      assert.equal(bar[kind] > 0, !new RegExp(`${kind} 0 B`).test(bar.words), `${kind} in ${bar.words}`);
+    }
+  }
+  assert.ok(bars.some((bar) => bar.shared > 50 && bar.read > 50), "a forked child shares and reads most of its prompt");
+});
+
+test("what children read again is said, and shown beside each", async () => {
+  const { proxy, admin } = await forkpoint({ MODE: "align" });
+  await new Agent(proxy).session(1, 2);
+  const page = await shown(admin);
+  await page.locator(".card h2 a").click();
+  const said = page.getByText("tokens that their parent had already read");
+  await said.waitFor();
+  const total = Number((await said.textContent()).replace(/[^\d]/g, ""));
+  const rows = page.getByRole("region", { name: "Requests" }).locator("tbody tr");
+  const cells = await rows.evaluateAll((all) => all.map((row) => [row.firstElementChild.textContent, Number(row.lastElementChild.textContent.replaceAll(",", ""))]));
+  const again = cells.filter(([, tokens]) => tokens > 0);
+  assert.deepEqual(again.map(([who]) => who.replace("leads", "")).sort(), ["child 1/2 turn 2", "child 2/2 turn 2"]);
+  assert.equal(again.reduce((sum, [, tokens]) => sum + tokens, 0), total);
+  assert.ok(total > 1000, `${total}`);
+});
+
+test("a page that is opened late has every fan-out that is kept", async () => {
+  const { proxy, admin } = await forkpoint({ MODE: "align" });
+  const early = await shown(admin);
+  await isLive(early);
+  const agents = Array.from({ length: 10 }, (_, i) => new Agent(proxy, { key: `sk-${i}`, tool: ["Agent", "task"][i % 2] }));
+  for (let round = 0; round < 4; round += 1) await Promise.all(agents.map((agent, i) => agent.fanOut(2 + (i % 3), "text words=5")));
+  const sizes = 4 * (2 * 10 + 4 * 2 + 3 * 3 + 3 * 4);
+  await ended(early, sizes);
+  const titles = async (page) => {
+    await page.locator(".card").nth(39).waitFor();
+    return page.locator(".card h2").allTextContents();
+  };
+  const before = await titles(early);
+  await early.reload();
+  await ended(early, sizes);
+  assert.deepEqual(await titles(early), before);
+  const late = await shown(admin);
+  await ended(late, sizes);
+  for (const kind of ["all", "billed", "sent", "aligned", "hits"]) {
+    assert.equal(await figure(late, kind).textContent(), await figure(early, kind).textContent());
+  }
+});
+
 test("axe finds nothing in any view, light or dark, nor on a phone", async () => {
   const { proxy, admin } = await forkpoint();
   await new Agent(proxy).fanOut(3);
@@ -189,6 +316,10 @@ test("everything is reached by the keyboard, and a fan-out is saved as one file 
   const focused = () => page.evaluate(() => document.activeElement.textContent.trim());
   await page.keyboard.press("Tab");
   assert.equal(await focused(), "Skip to content");
+  const here = page.url();
+  await page.keyboard.press("Enter");
+  assert.equal(await page.evaluate(() => document.activeElement.id), "content");
+  assert.equal(page.url(), here, "the address still names the view");
   for (const [key, name] of [["j", "task × 2"], ["j", "Agent × 2"], ["k", "task × 2"], ["j", "Agent × 2"]]) {
     await page.keyboard.press(key);
     assert.equal(await focused(), name);
@@ -205,6 +336,10 @@ test("everything is reached by the keyboard, and a fan-out is saved as one file 
   await download.saveAs(file);
   const text = await readFile(file, "utf8");
   assert.ok(!/<script|src=|href=|@import|url\(/.test(text), "it loads nothing");
+  await page.route("**/page/page.css", (route) => route.fulfill({ status: 503 }));
+  await page.getByRole("button", { name: "Save this fan-out" }).click();
+  await page.getByText("It was not saved").waitFor();
+  await page.unroute("**/page/page.css");
   await page.keyboard.press("Escape");
   await page.locator(".card").nth(1).waitFor();
 
@@ -216,6 +351,34 @@ test("everything is reached by the keyboard, and a fan-out is saved as one file 
   await saved.goto(pathToFileURL(file).href);
   assert.match(await saved.title(), /^forkpoint fan-out [0-9a-f]+$/);
   assert.equal(await saved.getByRole("region", { name: "Prompts" }).locator("tbody tr").count(), 6);
+});
+
+test("time passes on the page when nothing else happens", async () => {
+  const { proxy, admin } = await forkpoint();
+  const page = await shown(admin);
+  await isLive(page);
+  await page.clock.install();
+  await page.reload();
+  await isLive(page);
+  await forgetBills();
+  await new Agent(proxy).fanOut(2);
+  await ended(page, (await bill()).tokens.length);
+  await page.locator("#money .recent .label", { hasText: /^saved in the last 10 minutes/ }).waitFor();
+  await page.clock.fastForward("15:00");
+  await page.clock.runFor(6_000);
+  await page.locator("#money .recent .big", { hasText: /^nothing yet$/ }).waitFor();
+  assert.match(await page.locator("#settings").textContent(), /up 15 min/);
+});
+
+test("a request that brings results and fans out again is drawn on both fan-outs", async () => {
+  const { proxy, admin } = await forkpoint();
+  const page = await shown(admin);
+  await isLive(page);
+  await new Agent(proxy).fanOutAgain(2);
+  const cards = page.locator(".card");
+  await cards.nth(1).waitFor();
+  await cards.nth(0).locator(".row", { hasText: "parent" }).waitFor();
+  await cards.nth(1).locator(".row", { hasText: "results" }).waitFor();
 });
 
 /** Waits until the list is drawn, and checks that hostile names in it are text and nothing else. */
@@ -249,6 +412,7 @@ test("hostile names that come through the proxy are shown, and do nothing", asyn
     const names = await page.locator(".card h2 .tool").allTextContents();
     assert.ok(names.some((name) => name.startsWith('<img src=x onerror="document.title=1">')), `${names}`);
     assert.ok(names.some((name) => name.startsWith("\\u202e\\u2066safe\\u2069")), `${names}`);
+    assert.ok(names.includes("a\\u034f\\u0301\\u0301\\u0301b\\u{e0041}\\u{e0042}\\u{e0020}c"), `${names}`);
     await isHarmless(page);
   }
   upstream.stop();
@@ -262,6 +426,19 @@ test("hostile text in any field does nothing", async () => {
     await page.reload();
     await page.locator(".card .row").first().waitFor();
     await isHarmless(page);
+  }
+});
+
+test("the page escapes what the terminal does, character by character", async () => {
+  const source = await readFile(join(ROOT, "src/report/figures.rs"), "utf8");
+  const ranges = [...source.matchAll(/'\\u\{([0-9a-f]+)\}'(?:\.\.='\\u\{([0-9a-f]+)\}')?/g)].map(([, from, to]) => [parseInt(from, 16), parseInt(to ?? from, 16)]);
+  assert.ok(ranges.length > 20, `${ranges.length} ranges`);
+  const isControl = (code) => code < 0x20 || (code >= 0x7f && code < 0xa0);
+  for (let code = 0; code <= 0x10ffff; code += 1) {
+    if (code >= 0xd800 && code < 0xe000) continue;
+    const isUnseen = isControl(code) || ranges.some(([from, to]) => code >= from && code <= to);
+    const text = String.fromCodePoint(code);
+    if ((format.name(text) !== text) !== isUnseen) assert.fail(`U+${code.toString(16)} is ${isUnseen ? "not " : ""}escaped`);
   }
 });
 
@@ -302,20 +479,18 @@ test("one page too many says so", async () => {
 
 test("pictures are made", async () => {
   const folder = process.env.PICTURES ?? "target/page";
-  const story = await startSim("--latency", "500", "--latency-per-token", "25", "--pace", "12");
-  started.push(story);
-  const { proxy, admin } = await forkpoint({ ...FORK }, story.url);
-  const page = await shown(admin);
-  await new Agent(proxy, { key: "sk-checkout" }).fanOut(4, "tools turns=2");
-  await new Agent(proxy, { key: "sk-search", tool: "task", client: "anthropic-python/0.60", mode: "align" }).fanOut(3, "tools turns=1");
-  const run = new Agent(proxy, { key: "sk-docs", model: "claude-sonnet-4-6" }).fanOut(5, "tools turns=2");
+  // By the default settings: children that, unless forked, first read again what their parent has read.
+  const demo = await startDemo("--scenario", "reread", "--children", "4");
+  started.push(demo);
+  const page = await shown(demo.admin);
+  const forked = page.locator(".card.running", { hasText: "Forked onto" });
   // The leader answers, and the others still wait or have just begun.
-  await page.locator(".card.running .row", { hasText: "child 5/5" }).waitFor();
-  await page.locator(".card.running .row .answering").nth(2).waitFor({ state: "attached" });
+  await forked.locator(".row", { hasText: "child 4/4" }).waitFor({ timeout: 120_000 });
+  await forked.locator(".row .answering").nth(2).waitFor({ state: "attached" });
   await page.screenshot({ path: join(folder, "page.png") });
-  await run;
+  await page.locator(".card:not(.running)", { hasText: "Forked onto" }).first().waitFor({ timeout: 120_000 });
   await page.emulateMedia({ colorScheme: "dark" });
-  await page.locator(".card", { hasText: "Forked" }).last().locator("h2 a").click();
+  await page.locator(".card:not(.running)", { hasText: "Forked onto" }).first().locator("h2 a").click();
   await page.locator(".detail table").first().waitFor();
   await page.screenshot({ path: join(folder, "page-fan-out.png") });
 });

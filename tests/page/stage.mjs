@@ -37,6 +37,9 @@ export async function startSim(...options) {
   };
 }
 
+/** `forkpoint demo --stay` with its live page. */
+export const startDemo = (...options) => start(["demo", "--stay", ...options], { admin: /^ +(http:\S+)\/$/ });
+
 /** forkpoint in front of a simulator; `ports` of an earlier one are taken again. */
 export async function startForkpoint(upstream, settings = {}, ports = {}) {
   const args = [

@@ -7,14 +7,22 @@ const date = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: 
 
 export const UNKNOWN = "unknown";
 
-/** Characters that are not seen, or that change the order of those around them. */
-const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff]/g;
+/** Characters that are not seen, or that change the order of those around them: the same as in `report/figures.rs`. */
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff\u{e0000}-\u{e0fff}]/gu;
+
+/** Marks that are drawn over the character before them, of which there may be any number. */
+const COMBINING = /[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]/gu;
 
 /** A name that somebody else chose: every character of it is visible, and there are not too many. */
 export function name(text, most = 60) {
-  const visible = String(text).replace(UNSEEN, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  const visible = String(text).replace(UNSEEN, escaped).replace(COMBINING, escaped);
   const letters = [...visible];
   return letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : visible;
+}
+
+function escaped(character) {
+  const code = character.codePointAt(0).toString(16);
+  return code.length > 4 ? `\\u{${code}}` : `\\u${code.padStart(4, "0")}`;
 }
 
 export function count(number) {

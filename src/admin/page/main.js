@@ -3,7 +3,7 @@
 import { arrange, h } from "./draw.js";
 import { cardBody, detail, savedOf, title, whose } from "./fanout.js";
 import * as f from "./format.js";
-import { FILTERS, Model } from "./model.js";
+import { FILTERS, Model, newestFirst } from "./model.js";
 import { drawMoney } from "./money.js";
 import { drawBreaks, drawRequests } from "./lists.js";
 import { address, current, withFilter } from "./place.js";
@@ -12,6 +12,8 @@ import { Stream } from "./stream.js";
 
 /** How often requests that run are drawn longer. */
 const TICK_MS = 250;
+/** How often the time since the start and the last minutes are drawn anew where nothing else happens. */
+const CLOCK_MS = 5_000;
 /** How far outside the window cards are drawn. */
 const MARGIN = "600px";
 
@@ -43,7 +45,7 @@ const stream = new Stream(
   (event, data) => {
     const what = model.apply(event, data);
     if (what === "all") changed.all = true;
-    else if (what) changed.fanOuts.add(what);
+    else for (const id of what) changed.fanOuts.add(id);
     changed.top = true;
     schedule();
   },
@@ -171,8 +173,16 @@ function drawList() {
     clear("fan-outs");
     content.append(legend(), h("div", { id: "list" }), h("p", { id: "empty", class: "empty", hidden: true }));
   }
-  const isNew = (id) => !cards.has(id) && model.fanOuts.has(id);
-  if (changed.all || [...changed.fanOuts].some(isNew)) arrangeCards();
+  for (const id of changed.fanOuts) {
+    if (!cards.has(id) || model.fanOuts.has(id)) continue;
+    const card = cards.get(id);
+    card.remove();
+    forgetCard(card);
+  }
+  const isNew = (fanOut) => fanOut && !cards.has(fanOut.id) && fanOut.matches(place.filter);
+  const added = changed.all ? [] : [...changed.fanOuts].map((id) => model.fanOuts.get(id)).filter(isNew);
+  if (changed.all || [...changed.fanOuts].some(isMoved)) arrangeCards();
+  else added.forEach(addCard);
   for (const id of changed.all ? [...cards.keys()] : changed.fanOuts) drawCard(id);
 }
 
@@ -180,8 +190,27 @@ function drawList() {
 function arrangeCards() {
   const shown = model.shownFanOuts(place.filter);
   arrange($("list"), shown, (fanOut) => fanOut.id, newCard, forgetCard);
+  for (const { id, time } of shown) cards.get(id).dataset.time = time;
+  drawEmpty();
+}
+
+/** Adds the card of a fan-out that is new, and touches no other: most events are about one that has its card, or gets none. */
+function addCard(fanOut) {
+  const card = newCard(fanOut);
+  const isBefore = (other) => newestFirst(model.fanOuts.get(other.dataset.id), fanOut) < 0;
+  const list = $("list");
+  let next = list.firstElementChild;
+  while (next && isBefore(next)) next = next.nextElementSibling;
+  list.insertBefore(card, next);
+  drawEmpty();
+}
+
+/** True if a fan-out that has a card is older than was known when that was put into its place. */
+const isMoved = (id) => cards.has(id) && model.fanOuts.get(id).time !== Number(cards.get(id).dataset.time);
+
+function drawEmpty() {
   const empty = $("empty");
-  empty.hidden = shown.length > 0;
+  empty.hidden = cards.size > 0;
   const why = Object.keys(place.filter).length > 0
     ? "No fan-out matches these filters."
     : "No fan-out has been seen yet. Send requests through the proxy port; sub-agents appear here as they start.";
@@ -198,7 +227,7 @@ function newCard(fanOut) {
   const link = h("a", { href: address({ view: "fan-out", id: fanOut.id, filter: place.filter }) });
   const card = h(
     "article",
-    { class: "card", "data-id": fanOut.id },
+    { class: "card", "data-id": fanOut.id, "data-key": fanOut.id, "data-time": fanOut.time },
     h("header", null, h("time", { class: "num" }), h("h2", null, link), h("p", { class: "whose muted" }), h("p", { class: "saved" })),
     h("div", { class: "body" }),
   );
@@ -258,16 +287,25 @@ function drawOther() {
 function drawFanOut(content) {
   const fanOut = model.fanOuts.get(place.id);
   if (content.childElementCount === 0) {
-    const toSave = () => save(model.fanOuts.get(place.id), model);
+    const said = h("span", { role: "status", class: "bad" });
+    const toSave = async () => {
+      setText(said, "");
+      try {
+        await save(model.fanOuts.get(place.id), model);
+      } catch {
+        setText(said, "It was not saved: forkpoint does not answer.");
+      }
+    };
     content.append(
       h("p", { class: "tools-line" },
         h("a", { href: address({ view: "fan-outs", filter: place.filter }) }, "All fan-outs"),
+        said,
         h("button", { type: "button", onclick: toSave }, "Save this fan-out")),
       h("section", { class: "detail" }),
     );
   }
   const [line, section] = content.children;
-  line.lastElementChild.hidden = !fanOut;
+  line.querySelector("button").hidden = !fanOut;
   keepingPlace(section, () => {
     if (fanOut) section.replaceChildren(h("h2", null, title(fanOut)), ...detail(fanOut, model).filter(Boolean));
     else section.replaceChildren(h("p", { class: "empty" }, model.hasData ? "This fan-out is not known here any more." : ""));
@@ -292,9 +330,13 @@ function go_to(next) {
   location.hash = address(next);
 }
 
+// The address names the view: a link within the page must not replace it.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  $("content").focus();
+});
+
 addEventListener("hashchange", () => {
-  // A link within the page is no place of its own.
-  if (location.hash === "#content") return;
   const before = place.view;
   place = current();
   changed.all = changed.top = true;
@@ -325,6 +367,11 @@ setInterval(() => {
   }
   if (changed.fanOuts.size > 0) schedule();
 }, TICK_MS);
+
+setInterval(() => {
+  changed.top = true;
+  schedule();
+}, CLOCK_MS);
 
 function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;

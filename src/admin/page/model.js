@@ -6,6 +6,8 @@ const BREAKS_MAX = 500;
 const CHOICES_MAX = 100;
 const MINUTE_MS = 60_000;
 const MINUTES_MAX = 60;
+/** How long sums by a filter may hold what is no longer kept: adding up thousands of requests takes milliseconds. */
+const SUMS_AGE_MS = 1000;
 
 const SUMS = [
   "requests", "failed", "uncached", "cache_read", "cache_write", "output",
@@ -100,6 +102,15 @@ class FanOut {
     return this.underway.size > 0;
   }
 
+  /** True if a filter lets any of its requests through. */
+  matches(filter) {
+    const isOne = (x) => matches(x, filter);
+    if (isEmpty(filter) || (this.parent && isOne(this.parent)) || this.returns.some(isOne)) return true;
+    for (const turns of this.children.values()) if (turns.some(isOne)) return true;
+    for (const u of this.underway.values()) if (isOne(u)) return true;
+    return false;
+  }
+
   /** How many children it called, or how many were seen. */
   size() {
     const running = [...this.underway.values()].filter((u) => u.role === "child" && !this.children.has(childKey(u)));
@@ -129,6 +140,10 @@ export class Model {
   #running = new Map();
   /** How often each value of a filter was seen. */
   #seen = {};
+  /** Fan-outs that had to make room since the last event. */
+  #gone = [];
+  /** The sums by the filter that was asked for last. */
+  #filtered = null;
   /** Server time less local time. */
   skew = 0;
   /** True once a snapshot has come. */
@@ -138,8 +153,14 @@ export class Model {
     return Date.now() + this.skew;
   }
 
-  /** Takes an event, and returns what has to be drawn anew: "all", or the id of a fan-out, or nothing. */
+  /** Takes an event, and returns what has to be drawn anew: "all", or the ids of fan-outs, also of those that are gone. */
   apply(event, data) {
+    const changed = this.#take(event, data);
+    const gone = this.#gone.splice(0);
+    return changed === "all" ? changed : [...changed, ...gone];
+  }
+
+  #take(event, data) {
     switch (event) {
       case "snapshot":
         this.#reset(data);
@@ -148,13 +169,13 @@ export class Model {
         Object.assign(this.settings, data);
         return "all";
       case "underway":
-        return this.#underway(data);
+        return [this.#underway(data)];
       case "exchange":
         addTo(this.total, data);
         this.#addToMinute(data);
         return this.#exchange(data);
       default:
-        return null;
+        return [];
     }
   }
 
@@ -167,6 +188,7 @@ export class Model {
     this.#running.clear();
     this.requests = [];
     this.breaks = [];
+    this.#filtered = null;
     this.#seen = Object.fromEntries(Object.keys(FILTERS).map((name) => [name, new Map()]));
     exchanges.sort((a, b) => a.time_ms - b.time_ms || a.id - b.id);
     for (const x of exchanges) this.#exchange(x);
@@ -183,7 +205,10 @@ export class Model {
 
   #exchange(x) {
     this.requests.push(x);
-    if (this.requests.length > 2 * REQUESTS_MAX) this.requests.splice(0, REQUESTS_MAX);
+    if (this.requests.length > 2 * REQUESTS_MAX) {
+      this.requests.splice(0, REQUESTS_MAX);
+      this.#hasForgotten();
+    }
     if (x.break) {
       this.breaks.push(x);
       if (this.breaks.length > 2 * BREAKS_MAX) this.breaks.splice(0, BREAKS_MAX);
@@ -191,10 +216,11 @@ export class Model {
     this.#see(x);
     this.#running.get(x.n)?.underway.delete(x.n);
     this.#running.delete(x.n);
-    for (const id of new Set([x.fork, x.fanned_out])) {
-      if (id) this.#fanOut(id, x.time_ms).add(x);
-    }
-    return x.fork ?? x.fanned_out ?? null;
+    if (this.#filtered && matches(x, this.#filtered.filter)) addTo(this.#filtered.sums, x);
+    // A request may bring the results of one fan-out back and begin another.
+    const ids = [...new Set([x.fork, x.fanned_out])].filter(Boolean);
+    for (const id of ids) this.#fanOut(id, x.time_ms).add(x);
+    return ids;
   }
 
   #fanOut(id, time) {
@@ -203,7 +229,12 @@ export class Model {
       fanOut = new FanOut(id, time);
       this.fanOuts.set(id, fanOut);
       // A map keeps the order of insertion: the oldest goes first.
-      if (this.fanOuts.size > FANOUTS_MAX) this.fanOuts.delete(this.fanOuts.keys().next().value);
+      if (this.fanOuts.size > FANOUTS_MAX) {
+        const oldest = this.fanOuts.keys().next().value;
+        this.fanOuts.delete(oldest);
+        this.#gone.push(oldest);
+        this.#hasForgotten();
+      }
     }
     return fanOut;
   }
@@ -233,9 +264,9 @@ export class Model {
   shownFanOuts(filter) {
     const shown = [];
     for (const fanOut of this.fanOuts.values()) {
-      if (isEmpty(filter) || fanOut.all().some((x) => matches(x, filter))) shown.push(fanOut);
+      if (fanOut.matches(filter)) shown.push(fanOut);
     }
-    return shown.sort((a, b) => b.time - a.time);
+    return shown.sort(newestFirst);
   }
 
   shownRequests(filter, most) {
@@ -261,19 +292,36 @@ export class Model {
     return seen.sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).map(([value]) => value);
   }
 
-  /** The sums of everything that is kept here and that a filter lets through. */
+  /** The sums of everything that is kept here and that a filter lets through: added up once, and then kept up to date. */
   sumsOf(filter) {
+    const key = JSON.stringify(filter);
+    const known = this.#filtered;
+    const isOld = known?.hasForgotten && performance.now() - known.at > SUMS_AGE_MS;
+    if (known?.key !== key || isOld) {
+      this.#filtered = { key, filter, sums: sumOf(this.#kept().filter((x) => matches(x, filter))), at: performance.now() };
+    }
+    return this.#filtered.sums;
+  }
+
+  #kept() {
     const kept = new Set(this.requests);
     for (const fanOut of this.fanOuts.values()) {
       for (const x of fanOut.all()) if (x.id !== undefined) kept.add(x);
     }
-    return sumOf([...kept].filter((x) => matches(x, filter)));
+    return [...kept];
+  }
+
+  #hasForgotten() {
+    if (this.#filtered) this.#filtered.hasForgotten = true;
   }
 
   tenant(digest) {
     return this.settings.tenants[digest] ?? digest;
   }
 }
+
+/** The order of fan-outs, also of those that begin in the same millisecond. */
+export const newestFirst = (a, b) => b.time - a.time || (a.id < b.id ? 1 : -1);
 
 export const isEmpty = (filter) => Object.keys(filter).length === 0;
 

@@ -8,7 +8,9 @@ const POLICY = "default-src 'none'; style-src 'unsafe-inline'";
 
 /** The text of the file. It is put together as text: what this page may not have, styles in a document, the file may. */
 async function file(fanOut, model) {
-  const style = await (await fetch("/page/page.css")).text();
+  const sheet = await fetch("/page/page.css");
+  if (!sheet.ok) throw new Error(`the style sheet: ${sheet.status}`);
+  const style = await sheet.text();
   const saved = h("p", { class: "muted small" }, `Saved from forkpoint ${model.settings.version} at ${dateTime(model.now())}.`);
   const main = h("main", { class: "saved-file" }, h("h1", null, title(fanOut)), detail(fanOut, model), saved);
   return `<!doctype html>
