@@ -75,17 +75,18 @@ async fn a_store_that_goes_away_while_children_work_costs_them_nothing() {
 
 #[tokio::test]
 async fn a_disk_that_is_full_costs_no_client_an_answer_and_is_used_again_with_room() {
-    let upstream = Upstream::bind().await;
+    let upstream = Upstream::answering(OK).await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store").to_str().unwrap().to_owned();
     // A process that writes more than it may is ended, unless it ignores that.
     let binary = Binary::serve_after("trap '' XFSZ", &upstream.url(), &settings(&path)).await;
-    answers(&binary, &upstream).await;
+    let asks = async || assert_eq!(binary.client().await.ask(&call(PROMPT)).await.status(), 200);
+    asks().await;
     assert_eq!(binary.admin("/readyz").await, (200, "ready\n".to_owned()));
     binary.limit_files(Some(4096));
     within("a degraded store", async {
         loop {
-            answers(&binary, &upstream).await;
+            asks().await;
             let (status, text) = binary.admin("/readyz").await;
             assert_eq!(status, 200);
             if text == "ready\ndegraded store=file error=full\n" {
@@ -94,11 +95,11 @@ async fn a_disk_that_is_full_costs_no_client_an_answer_and_is_used_again_with_ro
         }
     })
     .await;
-    answers(&binary, &upstream).await;
+    asks().await;
     binary.limit_files(None);
     within("the store to work again", async {
         while binary.admin("/readyz").await.1 != "ready\n" {
-            answers(&binary, &upstream).await;
+            asks().await;
         }
     })
     .await;
