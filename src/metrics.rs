@@ -194,11 +194,11 @@ metrics! {
     forks_live: IntGaugeVec[];
     /// What the store holds in memory, recent bodies included.
     store_bytes: IntGaugeVec[];
-    /// What the store was asked and how it went: hit (a recall that finds the conversation), miss and ok are well.
+    /// What the store was asked and how it went: hit (a recall that finds the conversation; a lease whose entry another process has written), miss (a lease that another process has) and ok are well.
     store_ops_total: IntCounterVec["store", "op", "outcome"];
     /// 1 while the store behind the memory is not asked, since it fails; its last error is in the log and in `/readyz`.
     store_degraded: IntGaugeVec["store"];
-    /// Tenants with something to be written to the store behind the memory.
+    /// Tenants with something to be written to the store behind the memory, or of which something is being written.
     store_queue: IntGaugeVec["store"];
     /// What the store behind the memory takes, where it knows that: on disk, compressed.
     store_kept_bytes: IntGaugeVec["store"];

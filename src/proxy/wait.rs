@@ -91,7 +91,7 @@ pub struct Waiter<'a> {
 async fn hear_of_seal(store: &Store, tenant: &Arc<Tenant>) {
     loop {
         tokio::time::sleep(SEAL_NEWS_EVERY).await;
-        store.news(tenant).await;
+        store.news_at_last(tenant).await;
     }
 }
 

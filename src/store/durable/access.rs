@@ -4,6 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::{Condition, Durable, Link, Opened, Surroundings};
 use crate::engine::durable::Pace;
 use crate::engine::words::{StoreError, TenantId};
@@ -51,6 +53,9 @@ impl Store {
             let tenant = known.unwrap_or_else(|| self.tenant(id));
             return Met { tenant, was_known: true };
         };
+        if let Some(link) = known.as_ref().and_then(|tenant| tenant.link()) {
+            link.used(Instant::now());
+        }
         match known {
             Some(tenant) if tenant.link().is_none_or(Link::is_loaded) => Met { tenant, was_known: true },
             known => Met { tenant: durable.meet(self, id, known).await, was_known: false },
@@ -62,6 +67,14 @@ impl Store {
     pub async fn news(&self, tenant: &Arc<Tenant>) -> bool {
         match self.durable.get() {
             Some(durable) if durable.is_shared() => durable.news_in_time(tenant).await,
+            _ => false,
+        }
+    }
+
+    /// The same for whoever has an end of its own to waiting.
+    pub async fn news_at_last(&self, tenant: &Arc<Tenant>) -> bool {
+        match self.durable.get() {
+            Some(durable) if durable.is_shared() => durable.news(tenant).await,
             _ => false,
         }
     }

@@ -84,6 +84,14 @@ impl Breaker {
         has_opened
     }
 
+    /// A call failed in a way that says nothing about others. If it was the trial, the next call is another.
+    pub fn undecided(&self, now: Instant) {
+        let mut state = self.lock();
+        if let State::Trial { error, pause, .. } = *state {
+            *state = State::Open { error, until: now, pause };
+        }
+    }
+
     /// Returns the error of a store that is not asked.
     pub fn error(&self) -> Option<StoreError> {
         self.lock().error()
@@ -156,6 +164,25 @@ mod tests {
         now += PAUSE_MAX;
         assert_eq!((breaker.enter(now), breaker.succeeded(), breaker.error()), (Ok(()), Some(DOWN), None));
         assert_eq!(breaker.pause(now), None);
+    }
+
+    #[test]
+    fn a_trial_that_says_nothing_is_followed_by_another_at_once() {
+        let mut now = Instant::now();
+        let breaker = open_at(now);
+        now += PAUSE_MIN;
+        assert_eq!(breaker.enter(now), Ok(()));
+        breaker.undecided(now);
+        assert_eq!((breaker.error(), breaker.pause(now)), (Some(DOWN), None));
+        assert_eq!((breaker.enter(now), breaker.enter(now)), (Ok(()), Err(DOWN)));
+        breaker.failed(DOWN, now);
+        assert_eq!(breaker.pause(now), Some(2 * PAUSE_MIN));
+        // Where nothing is wrong, it changes nothing.
+        let closed = Breaker::new(None, now);
+        closed.failed(DOWN, now);
+        closed.undecided(now);
+        closed.failed(DOWN, now);
+        assert!(closed.failed(DOWN, now));
     }
 
     #[test]

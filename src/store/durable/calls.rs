@@ -1,12 +1,12 @@
 //! The calls to a store: each has an end, is counted, and counts for the breaker.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use super::breaker::Breaker;
 use crate::engine::records::Change;
@@ -15,6 +15,9 @@ use crate::store::records::{Changes, RecordStore};
 
 /// The longest time of a call, whatever a store promises.
 pub const CALL_MAX: Duration = Duration::from_secs(10);
+
+/// A store that has no room for this much has room for nothing: what is larger may be too large for it alone.
+pub const SMALL_BYTES: usize = 64 << 10;
 
 /// Something to be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,13 +39,36 @@ pub struct Calls {
     /// A store may take nothing and still tell what it has.
     reads: Breaker,
     writes: Breaker,
+    /// The tenant whose records were the last that the store could not make sense of.
+    garbled: Mutex<Option<TenantId>>,
+}
+
+/// A call: what it is counted as, by whom, and what it brings.
+struct Call {
+    op: StoreOp,
+    tenant: TenantId,
+    bytes: usize,
+}
+
+/// Why a call has failed.
+struct Failure {
+    error: StoreError,
+    /// True if it may be for this call alone, whatever the error.
+    is_its_own: bool,
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        Failure { error, is_its_own: false }
+    }
 }
 
 impl Calls {
     /// `error`: why the store is known not to work.
     pub fn new(store: Arc<dyn RecordStore>, error: Option<StoreError>, listener: Listener) -> Calls {
         let now = Instant::now();
-        Calls { store, listener, reads: Breaker::new(error, now), writes: Breaker::new(error, now) }
+        let (reads, writes) = (Breaker::new(error, now), Breaker::new(error, now));
+        Calls { store, listener, reads, writes, garbled: Mutex::default() }
     }
 
     pub fn store(&self) -> &dyn RecordStore {
@@ -62,16 +88,20 @@ impl Calls {
             _ => StoreOp::News,
         };
         let outcome = |found: &Changes| if found.changes.is_empty() { "miss" } else { "hit" };
-        self.call(op, &self.reads, outcome, || Box::pin(self.pages(tenant, after, bytes_max))).await
+        let call = Call { op, tenant, bytes: 0 };
+        self.call(call, &self.reads, outcome, Box::pin(self.pages(tenant, after, bytes_max))).await
     }
 
     pub async fn write(&self, tenant: TenantId, changes: Vec<Change>) -> Result<u64, StoreError> {
-        self.call(StoreOp::Write, &self.writes, |_| "ok", || self.store.write(tenant, changes)).await
+        let bytes = changes.iter().map(size).sum();
+        let write = Box::pin(async move { self.step(|| self.store.write(tenant, changes)).await });
+        self.call(Call { op: StoreOp::Write, tenant, bytes }, &self.writes, |_| "ok", write).await
     }
 
     pub async fn forget(&self, tenant: TenantId) -> Result<bool, StoreError> {
         let outcome = |was_known: &bool| if *was_known { "hit" } else { "miss" };
-        self.call(StoreOp::Forget, &self.writes, outcome, || self.store.forget(tenant)).await
+        let forget = Box::pin(async move { self.step(|| self.store.forget(tenant)).await });
+        self.call(Call { op: StoreOp::Forget, tenant, bytes: 0 }, &self.writes, outcome, forget).await
     }
 
     pub fn tell(&self, event: StoreEvent) {
@@ -93,12 +123,18 @@ impl Calls {
         self.writes.pause(Instant::now())
     }
 
-    async fn pages(&self, tenant: TenantId, after: u64, bytes_max: usize) -> Result<Changes, StoreError> {
-        let mut found = self.store.changes(tenant, after).await?;
+    /// The pages of a tenant take no longer than a call may: one with too many is a failure of its own.
+    async fn pages(&self, tenant: TenantId, after: u64, bytes_max: usize) -> Result<Changes, Failure> {
+        let end = Instant::now() + CALL_MAX;
+        let mut found = self.step(|| self.store.changes(tenant, after)).await?;
         while found.has_more {
-            let more = self.store.changes(tenant, found.version).await?;
+            let next = self.step(|| self.store.changes(tenant, found.version));
+            let Ok(more) = timeout_at(end, next).await else {
+                return Err(Failure { error: StoreError::Slow, is_its_own: true });
+            };
+            let more = more?;
             if more.has_more && more.version <= found.version {
-                return Err(StoreError::Garbage);
+                return Err(StoreError::Garbage.into());
             }
             found.changes.extend(more.changes);
             (found.version, found.has_more) = (more.version, more.has_more);
@@ -108,36 +144,47 @@ impl Calls {
         Ok(found)
     }
 
-    async fn call<'a, T>(
+    /// Asks the store once.
+    async fn step<'a, T>(
         &'a self,
-        op: StoreOp,
+        ask: impl FnOnce() -> BoxFuture<'a, Result<T, StoreError>>,
+    ) -> Result<T, Failure> {
+        // A store that panics is one that fails.
+        let step = AssertUnwindSafe(async { ask().await }).catch_unwind();
+        match timeout_at(Instant::now() + CALL_MAX, step).await {
+            Ok(Ok(result)) => result.map_err(Failure::from),
+            Ok(Err(_)) => Err(StoreError::Down.into()),
+            Err(_) => Err(StoreError::Slow.into()),
+        }
+    }
+
+    #[cfg(test)]
+    pub fn read_failed(&self, error: StoreError) {
+        self.reads.failed(error, Instant::now());
+    }
+
+    async fn call<T>(
+        &self,
+        call: Call,
         breaker: &Breaker,
         outcome: impl Fn(&T) -> &'static str,
-        call: impl FnOnce() -> BoxFuture<'a, Result<T, StoreError>>,
+        run: BoxFuture<'_, Result<T, Failure>>,
     ) -> Result<T, StoreError> {
         let began = Instant::now();
         breaker.enter(began)?;
-        // A store that panics is one that fails.
-        let call = AssertUnwindSafe(async { call().await }).catch_unwind();
-        let result = match timeout(CALL_MAX, call).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(StoreError::Down),
-            Err(_) => Err(StoreError::Slow),
-        };
-        let outcome = match &result {
+        let result = run.await;
+        let word = match &result {
             Ok(found) => outcome(found),
-            Err(error) => error.as_str(),
+            Err(failure) => failure.error.as_str(),
         };
-        self.tell(StoreEvent::Op { op, outcome, took: began.elapsed() });
-        let (store, op) = (self.store.name(), op.as_str());
+        self.tell(StoreEvent::Op { op: call.op, outcome: word, took: began.elapsed() });
+        let (store, op) = (self.store.name(), call.op.as_str());
+        // What is said is said once, of reads and writes together.
+        let other = if std::ptr::eq(breaker, &self.reads) { &self.writes } else { &self.reads };
+        let is_of_store = result.as_ref().is_err_and(|failure| self.is_of_store(&call, failure));
         match &result {
-            Ok(_) => {
-                if let Some(had) = breaker.succeeded() {
-                    tracing::info!(store, op, had = had.as_str(), "the store works again");
-                }
-            }
-            Err(error) => {
-                if breaker.failed(*error, Instant::now()) {
+            Err(Failure { error, .. }) if is_of_store => {
+                if breaker.failed(*error, Instant::now()) && other.error().is_none() {
                     let error = error.as_str();
                     tracing::warn!(
                         store,
@@ -147,19 +194,45 @@ impl Calls {
                     );
                 }
             }
+            Err(_) => breaker.undecided(Instant::now()),
+            Ok(_) => {
+                if let Some(had) = breaker.succeeded()
+                    && other.error().is_none()
+                {
+                    tracing::info!(store, op, had = had.as_str(), "the store works again");
+                }
+            }
         }
-        result
+        result.map_err(|Failure { error, .. }| error)
+    }
+
+    /// Returns true if a failure is the store's, so that others would fail too, and not of one tenant's records.
+    fn is_of_store(&self, call: &Call, failure: &Failure) -> bool {
+        match failure.error {
+            _ if failure.is_its_own => false,
+            StoreError::Full => call.bytes <= SMALL_BYTES,
+            // Of two tenants in a row: it is none of our stores.
+            StoreError::Garbage => {
+                let mut garbled = self.garbled.lock().unwrap_or_else(PoisonError::into_inner);
+                garbled.replace(call.tenant).is_some_and(|other| other != call.tenant)
+            }
+            StoreError::Down | StoreError::Slow | StoreError::ReadOnly | StoreError::Locked => true,
+        }
+    }
+}
+
+/// The bytes that a change brings.
+pub fn size(change: &Change) -> usize {
+    match change {
+        Change::Put(_, record) => {
+            record.body.len() + record.blobs.iter().map(|blob| blob.len()).sum::<usize>()
+        }
+        Change::Delete(_) => 0,
     }
 }
 
 /// Forgets the oldest changes until no more than this many bytes are left.
 fn forget_oldest(changes: &mut Vec<Change>, bytes_max: usize) {
-    let size = |change: &Change| match change {
-        Change::Put(_, record) => {
-            record.body.len() + record.blobs.iter().map(|blob| blob.len()).sum::<usize>()
-        }
-        Change::Delete(_) => 0,
-    };
     let mut bytes = 0_usize;
     let fits = |change: &&Change| {
         bytes = bytes.saturating_add(size(change));

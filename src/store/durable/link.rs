@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Durable;
+use super::load::News;
 use crate::engine::durable::Pace;
 use crate::engine::records::Writer;
 use crate::engine::tenant::Urgency;
@@ -14,7 +15,10 @@ use crate::engine::words::TenantId;
 
 /// The time in which changes are gathered that little depends on: they come with every request.
 const LATER: Duration = Duration::from_secs(1);
-/// The first pause after changes could not be written, and the longest.
+/// The time after a request when others' changes are asked for, and the longest time between two such questions.
+const LOOK_MIN: Duration = Duration::from_secs(1);
+const LOOK_MAX: Duration = Duration::from_secs(64);
+/// The first pause after records could not be written or read, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -34,15 +38,21 @@ pub struct Link {
     /// Held while something of it is written, and while it is forgotten.
     pub(super) turn: tokio::sync::Mutex<()>,
     pub(super) news: News,
-    /// True if it was used since the last look of those who share what other processes write.
-    was_used: AtomicBool,
+    looks: Mutex<Looks>,
+    load_pause: Mutex<LoadPause>,
 }
 
-/// The rounds in which news are asked for: whoever comes during one takes part in the next.
+/// When to look again for what other processes have written: soon after a request has come, then less and less often.
+struct Looks {
+    due: Instant,
+    pause: Duration,
+}
+
+/// Loads that failed in a row, and until when the next one is put off.
 #[derive(Default)]
-pub(super) struct News {
-    pub turn: tokio::sync::Mutex<()>,
-    pub begun: AtomicU64,
+struct LoadPause {
+    failures: u32,
+    until: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -69,7 +79,8 @@ impl Link {
             place: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             news: News::default(),
-            was_used: AtomicBool::new(false),
+            looks: Mutex::new(Looks { due: Instant::now() + LOOK_MIN, pause: LOOK_MIN }),
+            load_pause: Mutex::default(),
         }
     }
 
@@ -85,7 +96,6 @@ impl Link {
 
     /// Something of the tenant is to be written.
     pub fn changed(&self, urgency: Option<Urgency>) {
-        self.was_used.store(true, Relaxed);
         let Some(urgency) = urgency else { return };
         if !self.is_admitted.load(Relaxed) {
             return;
@@ -132,8 +142,8 @@ impl Link {
     pub(super) fn not_written(&self, pause: Option<Duration>) {
         let mut place = self.lock();
         place.is_writing = false;
-        let own = (PAUSE_MIN * 2_u32.pow(place.failures.min(10))).min(PAUSE_MAX);
-        place.failures += u32::from(pause.is_none());
+        let own = pause_after(place.failures);
+        place.failures = place.failures.saturating_add(1);
         place.is_paused = true;
         if !std::mem::replace(&mut place.is_later, true) {
             self.durable.queue.push_later(self.id, Instant::now() + pause.unwrap_or(own));
@@ -148,6 +158,7 @@ impl Link {
     pub(super) fn loaded(&self, version: u64) {
         self.version.store(version, Relaxed);
         self.is_loaded.store(true, Relaxed);
+        *lock(&self.load_pause) = LoadPause::default();
     }
 
     /// The version up to which its records are known.
@@ -169,14 +180,48 @@ impl Link {
         let _ = self.version.compare_exchange(before, version, Relaxed, Relaxed);
     }
 
-    /// Returns true if it was used since the last call.
-    pub(super) fn take_used(&self) -> bool {
-        self.was_used.swap(false, Relaxed)
+    /// A request of it has come.
+    pub(super) fn used(&self, now: Instant) {
+        let mut looks = lock(&self.looks);
+        looks.pause = LOOK_MIN;
+        looks.due = looks.due.min(now + LOOK_MIN);
+    }
+
+    /// Returns true if it is time to ask what other processes have written of it.
+    pub(super) fn take_due(&self, now: Instant) -> bool {
+        let mut looks = lock(&self.looks);
+        if now < looks.due {
+            return false;
+        }
+        looks.pause = (2 * looks.pause).min(LOOK_MAX);
+        looks.due = now + looks.pause;
+        true
+    }
+
+    /// Its records could not be read: not for the sake of others is that tried again at once.
+    pub(super) fn not_loaded(&self, now: Instant) {
+        let mut load = lock(&self.load_pause);
+        load.until = Some(now + pause_after(load.failures));
+        load.failures = load.failures.saturating_add(1);
+    }
+
+    /// Returns true if its records may be read now, as far as that depends on this tenant.
+    pub(super) fn may_load(&self, now: Instant) -> bool {
+        lock(&self.load_pause).until.is_none_or(|until| until <= now)
     }
 
     fn lock(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.place)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The pause after so many failures before this one.
+fn pause_after(failures: u32) -> Duration {
+    (PAUSE_MIN * 2_u32.pow(failures.min(10))).min(PAUSE_MAX)
 }
 
 impl std::fmt::Debug for Link {

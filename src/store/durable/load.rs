@@ -2,13 +2,12 @@
 //!
 //! Requests that come at once share one load, and one tenant: what comes after they went on is merged into it.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::calls::StoreEvent;
+use super::calls::{CALL_MAX, StoreEvent};
 use super::{Durable, Link};
 use crate::engine::durable::{Origin, restore};
 use crate::engine::records::Change;
@@ -24,6 +23,59 @@ pub(super) struct Load {
     /// The tenant of all who wait for it.
     tenant: Arc<Tenant>,
     is_done: watch::Sender<bool>,
+}
+
+/// The rounds in which others' changes of a tenant are asked for.
+pub(super) struct News {
+    rounds: Mutex<Rounds>,
+    /// The last round that was answered.
+    answered: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Rounds {
+    /// The round that was begun last.
+    begun: u64,
+    is_under_way: bool,
+    /// True if somebody came during it.
+    is_wanted: bool,
+}
+
+impl Default for News {
+    fn default() -> News {
+        News { rounds: Mutex::default(), answered: watch::Sender::new(0) }
+    }
+}
+
+impl News {
+    /// Takes part in a round that has not been begun. Returns its number, and true if whoever asks is to begin it.
+    fn join(&self) -> (u64, bool) {
+        let mut rounds = self.lock();
+        if rounds.is_under_way {
+            rounds.is_wanted = true;
+            return (rounds.begun + 1, false);
+        }
+        rounds.begun += 1;
+        rounds.is_under_way = true;
+        (rounds.begun, true)
+    }
+
+    /// A round has ended. Returns true if somebody waits for another, which begins now.
+    fn goes_on(&self) -> bool {
+        let mut rounds = self.lock();
+        self.answered.send_replace(rounds.begun);
+        rounds.is_under_way = std::mem::take(&mut rounds.is_wanted);
+        rounds.begun += u64::from(rounds.is_under_way);
+        rounds.is_under_way
+    }
+
+    async fn done(&self, round: u64) {
+        let _ = self.answered.subscribe().wait_for(|answered| *answered >= round).await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rounds> {
+        self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Load {
@@ -49,8 +101,7 @@ impl Durable {
         };
         let began = Instant::now();
         if timeout(self.wait, load.done()).await.is_err() {
-            let outcome = StoreError::Slow.as_str();
-            self.calls.tell(StoreEvent::Op { op: StoreOp::Wait, outcome, took: began.elapsed() });
+            self.waited_too_long(began);
         }
         store.known_tenant(id).unwrap_or_else(|| Arc::clone(&load.tenant))
     }
@@ -75,6 +126,10 @@ impl Durable {
         known: Option<Arc<Tenant>>,
     ) -> Option<Arc<Load>> {
         if *id == TenantId::NOBODY || self.is_forgetting(id) || self.calls.reads_pause().is_some() {
+            return None;
+        }
+        let link = known.as_ref().and_then(|tenant| tenant.link());
+        if link.is_some_and(|link| !link.may_load(Instant::now())) {
             return None;
         }
         if self.loads.len() >= LOADS_MAX {
@@ -102,7 +157,17 @@ impl Durable {
         let Some(link) = load.tenant.link() else { return };
         // Asked first: whoever wrote meanwhile may have ended.
         let is_shared = self.is_shared();
-        let Ok(found) = self.calls.changes(*id, 0, self.load_bytes).await else { return };
+        let began = Instant::now();
+        let found = match self.calls.changes(*id, 0, self.load_bytes).await {
+            Ok(found) => found,
+            Err(error) => {
+                // Of a store that fails the breaker takes care.
+                if error == StoreError::Garbage || began.elapsed() >= CALL_MAX {
+                    link.not_loaded(Instant::now());
+                }
+                return;
+            }
+        };
         if self.is_forgetting(id) || load.tenant.is_forgotten() {
             return;
         }
@@ -119,24 +184,40 @@ impl Durable {
     }
 
     /// Asks what other processes have written of a tenant since. Returns true if there was something. Whoever asks while
-    /// somebody is being answered takes part in the next round.
+    /// somebody is being answered takes part in the next round, and whoever does not wait any longer ends none.
     pub async fn news(self: &Arc<Self>, tenant: &Arc<Tenant>) -> bool {
         let Some(link) = tenant.link().filter(|link| self.is_shared() && link.is_loaded()) else {
             return false;
         };
         let before = link.version();
-        let begun = link.news.begun.load(Relaxed);
-        let _turn = link.news.turn.lock().await;
-        if link.news.begun.load(Relaxed) == begun {
-            link.news.begun.fetch_add(1, Relaxed);
-            self.hear(tenant, link).await;
+        let (round, is_first) = link.news.join();
+        if is_first {
+            let (durable, tenant) = (Arc::clone(self), Arc::clone(tenant));
+            tokio::spawn(async move {
+                let Some(link) = tenant.link() else { return };
+                while {
+                    durable.hear(&tenant, link).await;
+                    link.news.goes_on()
+                } {}
+            });
         }
+        link.news.done(round).await;
         link.version() != before
     }
 
     /// As [`Durable::news`], for a request: it waits no longer than for the store at all.
     pub async fn news_in_time(self: &Arc<Self>, tenant: &Arc<Tenant>) -> bool {
-        timeout(self.wait, self.news(tenant)).await.unwrap_or(false)
+        let began = Instant::now();
+        timeout(self.wait, self.news(tenant)).await.unwrap_or_else(|_| {
+            self.waited_too_long(began);
+            false
+        })
+    }
+
+    /// Counts a request that goes on without an answer.
+    fn waited_too_long(&self, began: Instant) {
+        let outcome = StoreError::Slow.as_str();
+        self.calls.tell(StoreEvent::Op { op: StoreOp::Wait, outcome, took: began.elapsed() });
     }
 
     async fn hear(&self, tenant: &Arc<Tenant>, link: &Link) {

@@ -26,6 +26,7 @@ use std::time::Duration;
 use dashmap::DashMap;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 pub use access::{Forgotten, Met};
 pub use calls::{Listener, StoreEvent};
@@ -65,7 +66,7 @@ pub struct Condition {
     pub store: &'static str,
     /// Why nothing is known of it, and nothing is written; none if all is well.
     pub error: Option<StoreError>,
-    /// Tenants with something to be written.
+    /// Tenants with something to be written, or of which something is being written.
     pub queued: usize,
     /// The bytes that it takes, if it knows them.
     pub bytes: Option<u64>,
@@ -231,6 +232,7 @@ impl Durable {
             if let Some(tenant) = store.peek(&id) {
                 self.take_turn(&store, &tenant, pace).await;
             }
+            self.queue.done();
         }
     }
 
@@ -243,7 +245,7 @@ impl Durable {
             // Asked before the round, which then hears of everything.
             let is_over = !self.calls.store().is_shared();
             for (_, tenant) in store.known() {
-                if tenant.link().is_some_and(|link| link.take_used() || is_over) {
+                if tenant.link().is_some_and(|link| link.take_due(Instant::now()) || is_over) {
                     self.news(&tenant).await;
                 }
             }

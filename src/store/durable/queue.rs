@@ -23,6 +23,8 @@ struct Parts {
     soon: VecDeque<TenantId>,
     /// Served when they are due.
     later: BinaryHeap<Reverse<(Instant, TenantId)>>,
+    /// The number of those that are served now.
+    served: usize,
 }
 
 impl Queue {
@@ -57,10 +59,16 @@ impl Queue {
         }
     }
 
-    /// The number of tenants that wait for their turn.
+    /// A tenant whose turn it was is done.
+    pub fn done(&self) {
+        let mut parts = self.lock();
+        parts.served = parts.served.saturating_sub(1);
+    }
+
+    /// The number of tenants that wait for their turn, or have it.
     pub fn len(&self) -> usize {
         let parts = self.lock();
-        parts.soon.len() + parts.later.len()
+        parts.soon.len() + parts.later.len() + parts.served
     }
 
     fn lock(&self) -> MutexGuard<'_, Parts> {
@@ -73,11 +81,14 @@ impl Parts {
     fn take(&mut self, now: Instant) -> (Option<(TenantId, Pace)>, Option<Instant>) {
         let due = self.later.peek().map(|Reverse((due, _))| *due);
         // What is due goes first: it waits for longer, and there is little of it.
-        if due.is_some_and(|due| due <= now) {
-            let turn = self.later.pop().map(|Reverse((_, tenant))| (tenant, Pace::All));
-            return (turn, None);
-        }
-        (self.soon.pop_front().map(|tenant| (tenant, Pace::Soon)), due)
+        let is_due = due.is_some_and(|due| due <= now);
+        let turn = if is_due {
+            self.later.pop().map(|Reverse((_, tenant))| (tenant, Pace::All))
+        } else {
+            self.soon.pop_front().map(|tenant| (tenant, Pace::Soon))
+        };
+        self.served += usize::from(turn.is_some());
+        (turn, due)
     }
 }
 
@@ -105,6 +116,9 @@ mod tests {
             let (tenant, pace) = queue.next().await;
             served.push((tenant.0[0], pace, now.elapsed().as_secs()));
         }
+        assert_eq!(queue.len(), 4, "they have their turns");
+        (0..4).for_each(|_| queue.done());
+        assert_eq!(queue.len(), 0);
         let expected = [(1, Pace::Soon, 0), (2, Pace::Soon, 0), (8, Pace::All, 1), (9, Pace::All, 2)];
         assert_eq!(served, expected);
     }

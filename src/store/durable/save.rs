@@ -6,11 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::{CALL_MAX, StoreEvent};
+use super::calls::{CALL_MAX, SMALL_BYTES, StoreEvent, size};
 use super::{Durable, Link};
 use crate::engine::durable::{Pace, take_unsaved};
 use crate::engine::records::Change;
 use crate::engine::tenant::TenantAccess;
+use crate::engine::words::StoreError;
 use crate::store::{Store, Tenant};
 
 /// Records that are written together.
@@ -122,20 +123,44 @@ impl Durable {
         Ok(())
     }
 
+    /// Writes some changes together or, where there is not enough room for all of them, half of them at a time. What is
+    /// too large alone is dropped.
     async fn write_batch(&self, tenant: &Tenant, link: &Link, batch: Vec<Change>) -> Result<(), ()> {
+        let mut parts = vec![batch];
+        while let Some(mut part) = parts.pop() {
+            match self.write_part(tenant, link, &part).await {
+                Ok(()) => {}
+                Err(StoreError::Full) if self.calls.writes_pause().is_some() => return Err(()),
+                Err(StoreError::Full) if part.len() > 1 => {
+                    let rest = part.split_off(part.len() / 2);
+                    parts.extend([rest, part]);
+                }
+                Err(StoreError::Full) if part.iter().all(|change| size(change) > SMALL_BYTES) => {
+                    self.calls.tell(StoreEvent::Dropped(part.len()));
+                }
+                Err(_) => return Err(()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_part(&self, tenant: &Tenant, link: &Link, batch: &[Change]) -> Result<(), StoreError> {
         // A deletion of what is not there may take no version.
         let versions = batch.iter().all(|change| matches!(change, Change::Put(..))).then_some(batch.len());
+        let mut failed = StoreError::Down;
         for attempt in 0..ATTEMPTS_MAX {
-            match self.calls.write(tenant.id(), batch.clone()).await {
+            match self.calls.write(tenant.id(), batch.to_vec()).await {
                 Ok(version) => {
                     link.wrote(versions, version);
                     return Ok(());
                 }
-                Err(_) if self.calls.writes_pause().is_some() => return Err(()),
-                Err(_) => tokio::time::sleep(ATTEMPT_PAUSE * 2_u32.pow(attempt)).await,
+                Err(error) if self.calls.writes_pause().is_some() => return Err(error),
+                Err(StoreError::Full) if batch.len() > 1 => return Err(StoreError::Full),
+                Err(error) => failed = error,
             }
+            tokio::time::sleep(ATTEMPT_PAUSE * 2_u32.pow(attempt)).await;
         }
-        Err(())
+        Err(failed)
     }
 }
 
@@ -148,12 +173,6 @@ fn fits(change: &Change) -> bool {
 
 /// Takes the first changes, as many as are written together.
 fn take_batch(changes: &mut Vec<Change>) -> Vec<Change> {
-    let size = |change: &Change| match change {
-        Change::Put(_, record) => {
-            record.body.len() + record.blobs.iter().map(|blob| blob.len()).sum::<usize>()
-        }
-        Change::Delete(_) => 0,
-    };
     let mut bytes = 0_usize;
     let belongs = |change: &&Change| {
         bytes = bytes.saturating_add(size(change));

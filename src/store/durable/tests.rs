@@ -14,6 +14,7 @@ use crate::store::tests::memory_records::MemoryRecords;
 use crate::store::{Limits, Met, Tenant};
 
 mod moments;
+mod own_faults;
 
 /// No test waits longer for what should happen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -35,8 +36,10 @@ enum Fault {
 struct Faulty {
     records: MemoryRecords,
     fault: Mutex<Option<Fault>>,
-    /// The tenant whose calls hang, whatever the fault.
-    hangs: Mutex<Option<TenantId>>,
+    /// The tenants whose calls hang or fail, whatever the fault.
+    own: Mutex<Vec<(TenantId, Fault)>>,
+    /// The most bytes that are written at once.
+    room: Option<usize>,
     is_shared: AtomicBool,
     reads: AtomicUsize,
     writes: AtomicUsize,
@@ -57,13 +60,11 @@ impl Faulty {
     }
 
     async fn fault(&self, tenant: TenantId) -> Result<bool, StoreError> {
-        if *self.hangs.lock().unwrap() == Some(tenant) {
-            std::future::pending::<()>().await;
-        }
         if let Some(pause) = self.pause {
             tokio::time::sleep(pause).await;
         }
-        let fault = *self.fault.lock().unwrap();
+        let own = self.own.lock().unwrap().iter().find(|(of, _)| *of == tenant).map(|(_, fault)| *fault);
+        let fault = own.or(*self.fault.lock().unwrap());
         match fault {
             None => Ok(false),
             Some(Fault::NoEnd) => Ok(true),
@@ -115,6 +116,10 @@ impl RecordStore for Handle {
         Box::pin(async move {
             self.0.writes.fetch_add(1, SeqCst);
             self.0.fault(tenant).await?;
+            let bytes: usize = changes.iter().map(calls::size).sum();
+            if self.0.room.is_some_and(|room| bytes > room) {
+                return Err(StoreError::Full);
+            }
             self.0.records.write(tenant, changes).await
         })
     }
@@ -166,8 +171,13 @@ impl Process {
     }
 
     fn teach(&self, tenant: &Tenant) {
+        self.teach_at_length(tenant, 0);
+    }
+
+    /// The same with a prompt that is longer by this many bytes.
+    fn teach_at_length(&self, tenant: &Tenant, more: usize) {
         let (policy, now, ticket) = (policy(), Moment(1_000), self.store.ticket());
-        let system = format!("Be brief, in conversation {}.", ticket.0);
+        let system = format!("Be brief, in conversation {}.{}", ticket.0, ".".repeat(more));
         let request = read(tenant, &plain_body(&system, &["Why?"]), now.0);
         let prepared = prepare(tenant, &request, &policy, now);
         let facts = Circumstances {
@@ -191,6 +201,15 @@ impl Process {
             _ => None,
         };
         events.iter().filter_map(outcome).collect()
+    }
+
+    fn durable(&self) -> &Arc<Durable> {
+        self.store.durable.get().unwrap()
+    }
+
+    /// A read has failed.
+    fn calls_fail(&self) {
+        self.durable().calls.read_failed(StoreError::Down);
     }
 
     fn error(&self) -> Option<StoreError> {
@@ -279,7 +298,8 @@ async fn a_store_that_fails_is_left_alone_and_told_everything_once_it_works() {
         let process = Process::start(&records);
         let tenant = process.is_taught(TENANT).await;
         assert!(is_known(&tenant), "memory goes on: {fault:?}");
-        if fault != Fault::NoEnd {
+        // These may be of one tenant alone.
+        if fault != Fault::NoEnd && fault != garbage {
             until("it is left alone", || async { process.error().is_some() }).await;
         }
         let began = Instant::now();
@@ -315,7 +335,7 @@ async fn one_tenant_whose_writes_hang_holds_up_nobody_else() {
     let process = Process::start(&records);
     let (slow, others) = (TENANT, [1, 2, 3, 4, 5, 6].map(|number| TenantId([number; 32])));
     process.meet(slow).await;
-    *records.hangs.lock().unwrap() = Some(slow);
+    records.own.lock().unwrap().push((slow, Fault::Hangs));
     for _ in 0..3 {
         process.is_taught(slow).await;
     }
