@@ -2,8 +2,9 @@
 //!
 //! Nobody waits for a connection: while there is none, every command fails at once. One task connects, with pauses that
 //! grow and differ by chance, so that a server that comes back is not met by everybody at the same time. Afterwards the
-//! connection manager of the `redis` crate (on a cluster, its cluster connection) mends what breaks; one task asks it,
-//! until there is an answer.
+//! connection manager of the `redis` crate (on a cluster, its cluster connection) mends what breaks. One task asks a
+//! single server until there is an answer, and commands fail at once until then. A cluster goes on being asked: when one
+//! node of it is gone, the others still answer for what they have.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -147,7 +148,12 @@ impl Link {
     }
 
     fn working(&self) -> Option<Arc<Connection>> {
-        if self.0.is_mending.load(Relaxed) { None } else { self.0.connection.load_full() }
+        let connection = self.0.connection.load_full();
+        let is_asked = |connection: &Arc<Connection>| match **connection {
+            Connection::Single(_) => !self.0.is_mending.load(Relaxed),
+            Connection::Cluster(_) => true,
+        };
+        connection.filter(is_asked)
     }
 
     fn failed(&self, error: &RedisError) -> StoreError {

@@ -347,6 +347,33 @@ async fn a_lease_belongs_to_one_owner_until_it_ends_or_is_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_loses_a_node_serves_the_tenants_of_the_others() {
+    let mut cluster = RedisCluster::start();
+    let store = connected(&cluster.url(), AMPLE).await;
+    // The node of a tenant's records.
+    let node = |number: u8| -> u64 {
+        let name = Names::new(None).of(tenant(number)).records();
+        cluster.nodes[0].command(&["CLUSTER", "KEYSLOT", &name]).parse::<u64>().unwrap() / 5_462
+    };
+    let (mut lost, mut left): (Vec<u8>, Vec<u8>) = (100..130).partition(|number| node(*number) == 2);
+    lost.truncate(3);
+    left.truncate(6);
+    for number in lost.iter().chain(&left) {
+        store.write(tenant(*number), vec![put("a", record("1", &[]))]).await.unwrap();
+    }
+    cluster.nodes[2].kill();
+    for _ in 0..3 {
+        for number in &lost {
+            assert!(store.changes(tenant(*number), 0).await.is_err());
+        }
+        for number in &left {
+            let found = store.changes(tenant(*number), 0).await;
+            assert_eq!(found.as_ref().map(names_of), Ok(vec!["a"]), "tenant {number}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn of_many_that_ask_at_once_one_gets_the_lease() {
     let server = RedisServer::start();
     let store = connected(&server.url(), AMPLE).await;

@@ -116,6 +116,8 @@ impl RedisCluster {
                 bus,
                 "--cluster-node-timeout",
                 "2000",
+                "--cluster-require-full-coverage",
+                "no",
             ])
         };
         let nodes: Vec<RedisServer> = buses.iter().map(node).collect();
