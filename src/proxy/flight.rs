@@ -16,7 +16,7 @@ use crate::metrics::Metrics;
 use crate::store::{Store, Tenant};
 
 use super::clock::Clock;
-use super::lease::HeldLeases;
+use super::lease::{Answers, HeldLeases};
 
 /// Longer than any name of a tool that the API takes.
 const TOOL_CHARS_MAX: usize = 128;
@@ -66,6 +66,24 @@ impl InFlight {
 
     pub fn home(&self) -> &Home {
         &self.home
+    }
+
+    /// It has waited after it was let go, and is sent now.
+    pub(super) fn sent_later(&mut self) {
+        let now = self.home.clock.now();
+        if let Some(flight) = &mut self.flight {
+            flight.sent_later(now);
+        }
+    }
+
+    /// How its answer comes, as far as others wait for what it writes. None if nobody waits for that.
+    pub(super) fn answers(&self) -> Option<Answers> {
+        let flight = self.flight.as_ref()?;
+        if flight.request.streams {
+            return Some(Answers::Streamed);
+        }
+        let hold_ms = self.home.tenant.look(|state| state.whole_hold_ms(flight))?;
+        Some(Answers::Whole { presumed_after_ms: hold_ms })
     }
 
     /// Returns the tenant, and the entries that the request writes and that others would wait for, the shortest first.

@@ -83,7 +83,9 @@ impl Proxy {
                         self.prefixes_until.fetch_max(until.0, Relaxed);
                     }
                     let mut flight = InFlight::new(home, departure.flight);
-                    self.lease(&mut flight, deadline, exchange).await;
+                    if self.lease(&mut flight, deadline, exchange).await {
+                        flight.sent_later();
+                    }
                     return Ok(Planned { flight, outgoing: departure.outgoing });
                 }
                 Next::Wait(again, same, wait) => {

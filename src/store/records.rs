@@ -140,7 +140,8 @@ pub trait RecordStore: Send + Sync + 'static {
     fn forget(&self, tenant: TenantId) -> BoxFuture<'_, Result<bool, StoreError>>;
 
     /// Takes the lease of an entry that is about to be written, for `hold` at most, unless another owner has it. Whoever
-    /// has it already is told so again.
+    /// has it already has it for the whole time again. The name of an owner whose answer comes as a whole begins with
+    /// `j`, and that of one whose answer streams with another letter: the latter takes the lease over from the former.
     fn lease(
         &self,
         _tenant: TenantId,

@@ -66,6 +66,11 @@ impl Gate {
         Gate { settings, waiting: BTreeMap::new(), gone: BTreeMap::new(), holds }
     }
 
+    /// How long to wait for what a request writes whose answer comes as a whole; none if nobody waits for it.
+    pub fn hold_ms(&self, model: &str) -> Option<u64> {
+        self.holds.hold_ms(model)
+    }
+
     /// The holds that were learned, to be kept beyond this process.
     pub fn save_holds(&self) -> SavedHolds {
         self.holds.save()

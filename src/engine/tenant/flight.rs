@@ -131,6 +131,11 @@ impl Flight {
         &self.prediction
     }
 
+    /// It is sent now, later than it was let go.
+    pub fn sent_later(&mut self, now: Moment) {
+        self.sent_at = now;
+    }
+
     /// Returns true if it goes out otherwise than its client sent it.
     pub fn is_changed(&self) -> bool {
         self.as_sent.is_some()

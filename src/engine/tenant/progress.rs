@@ -256,6 +256,11 @@ impl TenantState {
         writes.iter().rev().filter(|write| write.tokens >= least).map(|write| write.write.key).collect()
     }
 
+    /// How long others wait for what a request on its way writes if its answer comes as a whole; none if they do not.
+    pub fn whole_hold_ms(&self, flight: &Flight) -> Option<u64> {
+        self.gate.hold_ms(&flight.request.model)
+    }
+
     /// Another replica has written these entries, which a request on its way set out to write. Requests that
     /// wait for them here go.
     pub fn written_elsewhere(&mut self, flight: &Flight, entries: &[EntryKey], now: Moment) {

@@ -1,4 +1,4 @@
-//! Requests whose tenant is forgotten while they are on their way.
+//! Requests on their way that have to wait, or whose tenant is forgotten.
 
 use super::*;
 use crate::engine::decide::{Circumstances, Next, proceed};
@@ -23,6 +23,20 @@ fn proceeds(home: &Home, question: &str, ticket: u64) -> Next {
         is_last_round: false,
     };
     home.tenant.look(|state| proceed(request, prepared, state, &home.policy, &facts, START))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waited_after_it_was_let_go_counts_as_sent_when_it_is_sent() {
+    let limits = Limits { max_bytes: 1 << 26, recent_bytes: 1 << 26, tenant_share: 1.0 };
+    let store = Arc::new(Store::new(limits, Rules::default(), GateSettings::default()));
+    let home =
+        Home { tenant: store.tenant(&TENANT), policy: Arc::new(policy()), clock: Arc::new(Clock::new()) };
+    let Next::Send(departure) = proceeds(&home, "Why?", 1) else { panic!("it waits") };
+    let mut waits = InFlight::new(home.clone(), departure.flight);
+    assert_eq!(waits.flight().unwrap().sent_at, START);
+    tokio::time::advance(std::time::Duration::from_secs(4)).await;
+    waits.sent_later();
+    assert_eq!(waits.flight().unwrap().sent_at, START.after(4_000));
 }
 
 #[tokio::test(start_paused = true)]

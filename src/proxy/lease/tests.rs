@@ -43,6 +43,10 @@ impl RecordStore for LeaseTable {
         let lease = match held {
             None => Lease::Written,
             Some(held) if held == owner => Lease::Taken,
+            Some(held) if held.starts_with('j') && !owner.starts_with('j') => {
+                *held = owner.to_owned();
+                Lease::Taken
+            }
             Some(_) => Lease::Held,
         };
         Box::pin(async move { Ok(lease) })
@@ -67,7 +71,13 @@ impl RecordStore for LeaseTable {
 }
 
 fn leases(table: &Arc<LeaseTable>) -> HeldLeases {
-    HeldLeases::none(Arc::clone(table) as Arc<dyn RecordStore>, TENANT, HOLD).unwrap()
+    leases_of(table, Answers::Streamed)
+}
+
+fn leases_of(table: &Arc<LeaseTable>, answers: Answers) -> HeldLeases {
+    let store = Arc::clone(table) as Arc<dyn RecordStore>;
+    let shared = SharedLeases { store, listener: Arc::new(Box::new(|_| {})) };
+    HeldLeases::none(shared, TENANT, answers, HOLD).unwrap()
 }
 
 fn entries<const N: usize>(numbers: [u64; N]) -> [EntryKey; N] {
@@ -89,6 +99,7 @@ async fn whoever_waits_for_a_short_entry_holds_no_longer_one() {
     let (mut one, mut two, mut three) = (leases(&table), leases(&table), leases(&table));
     assert_eq!(one.ask(&entries([1])).await, free());
     assert_eq!(two.ask(&entries([1, 2])).await, Ok(Asked::Held));
+    given_back().await;
     assert_eq!(three.ask(&entries([2])).await, free(), "two has not kept it");
     drop(one);
     given_back().await;
@@ -122,4 +133,40 @@ async fn whoever_leaves_gives_back_its_own_leases_alone() {
     drop(two);
     given_back().await;
     assert_eq!(leases(&table).ask(&entries([1])).await, Ok(Asked::Held));
+}
+
+#[tokio::test]
+async fn whoever_streams_does_not_wait_for_an_answer_that_comes_as_a_whole() {
+    const WHOLE: Answers = Answers::Whole { presumed_after_ms: 2_500 };
+    let table = Arc::default();
+    let (mut whole, mut streams) = (leases_of(&table, WHOLE), leases(&table));
+    assert_eq!(whole.ask(&entries([1])).await, free());
+    assert_eq!(leases_of(&table, WHOLE).ask(&entries([1])).await, Ok(Asked::Held));
+    assert_eq!(streams.ask(&entries([1])).await, free());
+    assert_eq!(leases(&table).ask(&entries([1])).await, Ok(Asked::Held), "it leads now");
+    drop(whole);
+    given_back().await;
+    assert_eq!(leases(&table).ask(&entries([1])).await, Ok(Asked::Held), "nobody gives back another's");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_whole_answer_writes_is_presumed_to_be_there_after_a_time() {
+    const AFTER_MS: u64 = 2_500;
+    let table = Arc::default();
+    let whole = || leases_of(&table, Answers::Whole { presumed_after_ms: AFTER_MS });
+    let clock = Arc::new(Clock::new());
+    let (mut leads, mut follows) = (whole(), whole());
+    assert_eq!(leads.ask(&entries([1])).await, free());
+    leads.presume_written(Arc::clone(&clock), AFTER_MS);
+    tokio::time::sleep(Duration::from_millis(AFTER_MS / 2)).await;
+    assert_eq!(follows.ask(&entries([1])).await, Ok(Asked::Held));
+    tokio::time::sleep(Duration::from_millis(AFTER_MS)).await;
+    assert_eq!(follows.ask(&entries([1])).await, Ok(Asked::Free(entries([1]).to_vec())));
+    // One that came to nothing before is no such thing.
+    let mut fails = whole();
+    assert_eq!(fails.ask(&entries([2])).await, free());
+    fails.presume_written(clock, AFTER_MS);
+    drop(fails);
+    tokio::time::sleep(Duration::from_millis(2 * AFTER_MS)).await;
+    assert_eq!(follows.ask(&entries([2])).await, free());
 }

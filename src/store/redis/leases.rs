@@ -9,9 +9,6 @@ use super::link::ScriptCall;
 use crate::engine::words::StoreError;
 use crate::store::records::Lease;
 
-/// The value of a lease whose entry was written. No owner is called so.
-const WRITTEN: &[u8] = b"written";
-
 impl RedisStore {
     pub(super) async fn take_lease(
         &self,
@@ -19,13 +16,11 @@ impl RedisStore {
         owner: &str,
         hold: Duration,
     ) -> Result<Lease, StoreError> {
-        let mut command = redis::cmd("SET");
-        command.arg(key).arg(owner).arg("NX").arg("GET").arg("PX").arg(millis(hold));
-        match self.link.query(&command, 0).await? {
-            Value::Nil => Ok(Lease::Taken),
-            Value::BulkString(held) if held == owner.as_bytes() => Ok(Lease::Taken),
-            Value::BulkString(held) if held == WRITTEN => Ok(Lease::Written),
-            Value::BulkString(_) => Ok(Lease::Held),
+        let call = ScriptCall::default().key(key).argument(owner).argument(millis(hold).to_string());
+        match self.link.script(&self.scripts.lease, call).await? {
+            Value::BulkString(word) if word == b"taken" => Ok(Lease::Taken),
+            Value::BulkString(word) if word == b"written" => Ok(Lease::Written),
+            Value::BulkString(word) if word == b"held" => Ok(Lease::Held),
             _ => Err(StoreError::Garbage),
         }
     }

@@ -62,6 +62,7 @@ struct Scripts {
     changes: Script,
     forget: Script,
     list: Script,
+    lease: Script,
     release: Script,
 }
 
@@ -80,6 +81,7 @@ impl RedisStore {
                 changes: Script::new(include_str!("scripts/changes.lua")),
                 forget: Script::new(include_str!("scripts/forget.lua")),
                 list: Script::new(include_str!("scripts/list.lua")),
+                lease: Script::new(include_str!("scripts/lease.lua")),
                 release: Script::new(include_str!("scripts/release.lua")),
             },
         }

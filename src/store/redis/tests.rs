@@ -347,6 +347,25 @@ async fn a_lease_belongs_to_one_owner_until_it_ends_or_is_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn whoever_streams_takes_a_lease_over_from_a_whole_answer_and_prolongs_its_own() {
+    let server = RedisServer::start();
+    let store = connected(&server.url(), AMPLE).await;
+    let take =
+        async |owner: &str, hold: Duration| store.lease(tenant(66), "entry", owner, hold).await.unwrap();
+    assert_eq!(take("ja", AMPLE).await, Lease::Taken);
+    assert_eq!(take("jb", AMPLE).await, Lease::Held);
+    assert_eq!(take("sc", AMPLE).await, Lease::Taken);
+    assert_eq!((take("ja", AMPLE).await, take("sd", AMPLE).await), (Lease::Held, Lease::Held));
+    let left_ms = || -> u64 {
+        let name = server.command(&["KEYS", "*:lease"]);
+        server.command(&["PTTL", &name]).parse().unwrap()
+    };
+    assert!(left_ms() <= AMPLE.as_millis() as u64);
+    assert_eq!(take("sc", 2 * AMPLE).await, Lease::Taken);
+    assert!(left_ms() > AMPLE.as_millis() as u64, "whoever waits for another entry keeps it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_loses_a_node_serves_the_tenants_of_the_others() {
     let mut cluster = RedisCluster::start();
     let store = connected(&cluster.url(), AMPLE).await;

@@ -7,7 +7,7 @@ use forkpoint::store::records::RecordStore;
 use forkpoint::store::redis::{RedisAddress, RedisOptions, RedisStore};
 use futures_util::FutureExt;
 
-use crate::fork::scene::Scene;
+use crate::fork::scene::{Scene, sibling};
 use crate::harness::redis::RedisServer;
 use crate::harness::{PATIENCE, until};
 
@@ -46,7 +46,7 @@ impl Replicas {
     /// How often a lease was asked for.
     fn asked(&self) -> u64 {
         let stats = self.redis.command(&["INFO", "commandstats"]);
-        let line = stats.lines().find(|line| line.starts_with("cmdstat_set:")).unwrap_or("=0,");
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or("=0,");
         line.split(['=', ',']).nth(1).unwrap().parse().unwrap()
     }
 
@@ -79,7 +79,7 @@ async fn a_child_on_another_replica_waits_for_the_first_content_of_the_leader() 
     assert_eq!(replicas.other.holds("released"), 2);
     // What is known to be warm costs no round trip.
     let before = replicas.asked();
-    let mut again = replicas.other.calls(&crate::fork::scene::sibling("", 0), 0).await;
+    let mut again = replicas.other.calls(&sibling("", 0), 0).await;
     replicas.other.answer(1).await;
     assert_eq!(again.reply().await.status(), 200);
     assert_eq!(replicas.asked(), before);
@@ -134,6 +134,49 @@ async fn nobody_waits_for_another_replica_beyond_its_deadline() {
     until("it is counted", || replicas.other.holds("timed_out") == 1).await;
     leader.answer().await;
     assert_eq!(leads.reply().await.status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_does_not_answer_holds_nobody_beyond_its_deadline() {
+    let replicas = Replicas::fanned_out(SHORT).await;
+    // The store may take as long as the test.
+    replicas.redis.pause();
+    let mut follows = replicas.other.arrives(1, 1).await;
+    replicas.other.answer(1).await;
+    assert_eq!(follows.reply().await.status(), 200);
+    until("it is counted", || replicas.other.holds("timed_out") == 1).await;
+    replicas.redis.resume();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_store_is_asked_about_leases_is_counted() {
+    let replicas = Replicas::fanned_out(PATIENCE).await;
+    let asked = |scene: &Scene, outcome: &str| {
+        let labels = ["op=\"lease\"", &format!("outcome=\"{outcome}\"")];
+        scene.forkpoint.metric("forkpoint_store_ops_total", &labels)
+    };
+    let mut leads = replicas.one.arrives(0, 1).await;
+    let mut leader = replicas.one.next().await;
+    assert_eq!(asked(&replicas.one, "ok"), 1.0);
+    let mut follows = replicas.other.arrives(1, 1).await;
+    until("it has asked in vain", || asked(&replicas.other, "miss") > 0.0).await;
+    leader.answer().await;
+    replicas.other.answer(1).await;
+    assert_eq!((leads.reply().await.status(), follows.reply().await.status()), (200, 200));
+    assert_eq!(asked(&replicas.other, "hit"), 1.0);
+    until("it has said so", || asked(&replicas.one, "ok") == 2.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_streams_does_not_wait_for_a_whole_answer_on_another_replica() {
+    let replicas = Replicas::fanned_out(PATIENCE).await;
+    let whole = sibling("", 0).and("stream", serde_json::json!(false));
+    let _leads = replicas.one.calls(&whole, 1).await;
+    let _leader = replicas.one.next().await;
+    let mut streams = replicas.other.arrives(1, 1).await;
+    replicas.other.answer(1).await;
+    assert_eq!(streams.reply().await.status(), 200);
+    until("it is counted", || replicas.other.holds("led") == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
