@@ -289,7 +289,7 @@ impl Secret {
 
 impl StoreUrl {
     /// Takes a URL that was checked.
-    pub(super) fn new(url: String) -> StoreUrl {
+    pub fn new(url: String) -> StoreUrl {
         StoreUrl(url)
     }
 

@@ -1,6 +1,9 @@
 //! What outlives a process. A restart is one of the same simulator: what its cache holds is still there.
 
 mod failing;
+mod fleet;
+mod fleet_apart;
+mod fleet_faults;
 mod keys;
 mod restart;
 mod rolling;
