@@ -1,8 +1,15 @@
-//! What a store of records costs beside the memory of the process: the time of a write and of a load, bytes on disk, and
-//! the time to open a folder whose process was killed. `tests/deep store` calls it.
+//! What a store of records costs beside the memory of the process: the time of a write and of a load, the bytes of a
+//! conversation that fans out again and again, the time to open a folder whose process was killed, and fan-outs a second
+//! on two replicas. `tests/deep store` calls it.
 
 // A bench may fail loudly.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "stores/fleet.rs"]
+mod fleet;
+#[path = "../it/harness/redis.rs"]
+#[allow(dead_code, reason = "tests need more of it")]
+mod redis;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,12 +22,18 @@ use forkpoint::engine::records::{Change, Record, RecordKey};
 use forkpoint::engine::words::{RecordKind, StoreError, TenantId};
 use forkpoint::store::file::FileStore;
 use forkpoint::store::records::{Changes, Options, Place, RecordStore};
+use forkpoint::store::redis::{RedisAddress, RedisOptions, RedisStore};
 use forkpoint::store::seal::Seal;
 use futures_util::future::BoxFuture;
 
 const ROUNDS: u64 = 200;
 const PROMPT: usize = 1_000_000;
 const FOLDER: &str = "FORKPOINT_BENCH_FOLDER";
+const KEY: &[u8] = b"a key of a bench, with 32 bytes...";
+/// The fan-outs of one conversation, the children of each, and the bytes by which it grows between two.
+const POINTS: u64 = 10;
+const CHILDREN: u64 = 3;
+const GROWTH: usize = 20_000;
 
 /// Records in memory, whole and open.
 #[derive(Default)]
@@ -153,7 +166,7 @@ async fn measure(store: &dyn RecordStore) {
 async fn open(folder: &Path) -> FileStore {
     let options = Options {
         place: Place::File(folder.to_owned()),
-        seal: Seal::new(Some(b"a key of a bench, with 32 bytes...")),
+        seal: Seal::new(Some(KEY)),
         max_bytes: 1 << 30,
         tenant_share: 1.0,
         deadline: Duration::from_millis(50),
@@ -172,6 +185,63 @@ fn bytes_on_disk(folder: &Path) -> u64 {
             found => found.blocks() * 512,
         })
         .sum()
+}
+
+/// A store in this Redis, once it has connected.
+async fn connected(server: &redis::RedisServer) -> RedisStore {
+    let store = RedisStore::open(RedisOptions {
+        address: RedisAddress::parse(&server.url()).unwrap(),
+        key: Some(KEY.to_vec()),
+        deadline: Duration::from_secs(5),
+        max_age: Duration::from_secs(3600),
+    });
+    while store.changes(tenant(u64::MAX), 0).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    store
+}
+
+fn bytes_in_redis(server: &redis::RedisServer) -> u64 {
+    let info = server.command(&["INFO", "memory"]);
+    let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+    used.unwrap().trim().parse().unwrap()
+}
+
+/// Is there a `redis-server`?
+fn has_redis() -> bool {
+    let found = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
+    found.is_ok_and(|status| status.success())
+}
+
+/// The prompts of a conversation at each of its fan-outs: each is the one before and some more.
+fn growing() -> Vec<Bytes> {
+    let whole = prompt(u64::MAX);
+    let from = PROMPT - POINTS as usize * GROWTH;
+    (0..POINTS as usize).map(|point| whole.slice(..from + point * GROWTH)).collect()
+}
+
+/// Writes the fan-outs of a growing conversation: of each the fork point, and its children on the same prompt.
+async fn grow(store: &dyn RecordStore, of: TenantId) {
+    for (point, prompt) in (0..POINTS).zip(growing()) {
+        let name = point * (CHILDREN + 1);
+        store.write(of, put(RecordKind::ForkPoint, name, 2_000, vec![prompt.clone()])).await.unwrap();
+        for child in 1..=CHILDREN {
+            let changes = put(RecordKind::Child, name + child, 2_000, vec![prompt.clone()]);
+            store.write(of, changes).await.unwrap();
+        }
+    }
+}
+
+/// The bytes of one of these fan-outs if each record were stored with all that belongs to it, compressed and encrypted.
+fn whole_bytes() -> u64 {
+    let seal = Seal::new(Some(KEY));
+    let records = growing().into_iter().flat_map(|prompt| vec![prompt; 1 + CHILDREN as usize]);
+    let sealed = records.map(|prompt| {
+        let changes = put(RecordKind::Child, 0, 2_000, vec![prompt]);
+        let Some(Change::Put(_, record)) = changes.first() else { panic!("no record") };
+        seal.close(b"a record", &[&record.body[..], &record.blobs[0]].concat()).len() as u64
+    });
+    sealed.sum::<u64>() / POINTS
 }
 
 /// Kills a process that writes to the folder, and returns how long it takes to open it then.
@@ -202,23 +272,50 @@ async fn main() {
     if let Ok(folder) = std::env::var(FOLDER) {
         return write_for_ever(Path::new(&folder)).await;
     }
+    // `cargo test --all-targets` runs benches too, without arguments.
+    if !std::env::args().any(|word| word == "--bench") {
+        return println!("nothing to test here; `tests/deep store` measures");
+    }
+    let server = has_redis().then(redis::RedisServer::start);
+    if server.is_none() {
+        println!("redis-server is not installed: nothing is said of redis");
+    }
     // On a disk: what is below /tmp may lie in memory.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     println!("| store | call | p50 ms | p99 ms |\n|---|---|---|---|");
     measure(&Memory::default()).await;
     let store = open(folder.path()).await;
     measure(&store).await;
+    if let Some(server) = &server {
+        measure(&connected(server).await).await;
+        server.command(&["FLUSHALL"]);
+    }
+    println!(
+        "\nOne of {POINTS} fan-outs with {CHILDREN} children, the last on {PROMPT} bytes, each {GROWTH} bytes longer:\n"
+    );
+    println!("| stored | bytes of a fan-out |\n|---|---|\n| each record whole | {} |", whole_bytes());
+    let before = bytes_on_disk(folder.path());
+    grow(&store, tenant(u64::MAX)).await;
     store.close().await;
-    let per_point = bytes_on_disk(folder.path()) / ROUNDS;
-    println!("\nbytes on disk of a fork point of {PROMPT} bytes, its child and 2 KB more: {per_point}");
+    println!("| file | {} |", bytes_on_disk(folder.path()).saturating_sub(before) / POINTS);
+    if let Some(server) = &server {
+        let store = connected(server).await;
+        let before = bytes_in_redis(server);
+        grow(&store, tenant(u64::MAX)).await;
+        println!("| redis, in its memory | {} |", bytes_in_redis(server).saturating_sub(before) / POINTS);
+        server.command(&["FLUSHALL"]);
+    }
     let mut opened = Vec::new();
     for _ in 0..20 {
         opened.push(open_after_kill(folder.path()).await);
     }
     opened.sort();
     println!(
-        "open after kill -9, ms: p50 {}, most {}",
+        "\nopen after kill -9, ms: p50 {}, most {}\n",
         milliseconds(&opened, 0.5),
         milliseconds(&opened, 1.0)
     );
+    if let Some(server) = &server {
+        fleet::measure(server).await;
+    }
 }

@@ -26,8 +26,13 @@ fn every_fault_has_the_test_that_makes_it_happen() {
     let (table, _) = rest.split_once("\n## ").expect("its end");
     let sources = sources("tests/it") + &sources("src/store");
     let rows: Vec<_> = table.lines().filter(|line| line.starts_with("| ") && line.contains('`')).collect();
-    for fault in ["slow", "stalled", "cut", "reset", "garbage", "half-closed", "overloaded"] {
+    let faults = ["slow", "stalled", "cut", "reset", "garbage", "half-closed", "overloaded", "read-only"];
+    for fault in faults {
         assert!(rows.iter().any(|row| row.starts_with(&format!("| {fault} |"))), "{fault}");
+    }
+    for fault in faults.iter().filter(|fault| **fault != "half-closed") {
+        let of_store = format!("| {fault} | store");
+        assert!(rows.iter().any(|row| row.starts_with(&of_store)), "{of_store}");
     }
     for row in rows {
         let tests = row.trim_end_matches(" |").rsplit(" | ").next().unwrap();
