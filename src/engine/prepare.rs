@@ -348,7 +348,7 @@ fn guarded<R>(step: impl FnOnce() -> R) -> Option<R> {
 
 /// Returns true if a request goes on from a turn that the server holds, and that was not put on its parent's prefix.
 fn is_held_as_it_came(arrival: &Arrival) -> bool {
-    arrival.delta.is_some() && arrival.predecessor().is_some_and(|last| last.trace.shared().is_none())
+    arrival.delta.is_some() && arrival.predecessor().is_some_and(|last| last.trace.is_as_it_came())
 }
 
 /// Returns why no breakpoint was added where the next request would read.

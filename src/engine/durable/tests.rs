@@ -12,6 +12,7 @@ use bytes::Bytes;
 mod damage;
 mod laws;
 mod replicas;
+mod threads;
 
 /// So much more the clock of the process that reads shows.
 const APART_MS: u64 = 500_000_000;

@@ -405,6 +405,16 @@ pub fn yes(usage: Usage) -> Turn {
     turn("msg_yes", "end_turn", &[json!({"type": "text", "text": "Yes."})], usage)
 }
 
+/// An answer that says nothing.
+pub fn silent(usage: Usage) -> Turn {
+    turn("msg_silent", "end_turn", &[], usage)
+}
+
+/// A summary of what was said.
+pub fn summary(usage: Usage) -> Turn {
+    turn("msg_summary", "compaction", &[json!({"type": "compaction", "content": "Much was said."})], usage)
+}
+
 /// The bill of a request that finds what was predicted, at four bytes to a token.
 pub fn bill(flight: &Flight) -> Usage {
     let prediction = flight.prediction();

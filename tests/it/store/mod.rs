@@ -61,18 +61,25 @@ impl House {
         House { sim, folder, forkpoint }
     }
 
-    async fn send(&self, body: &Value) -> Exchange {
+    fn line(&self) -> Line<'_> {
         let url = format!("http://{}", self.forkpoint.address);
-        let line = Line::through(url, self.forkpoint.proxy.clone(), &self.sim);
-        line.send(&Letter::alone(body)).await
+        Line::through(url, self.forkpoint.proxy.clone(), &self.sim)
+    }
+
+    async fn send(&self, body: &Value) -> Exchange {
+        self.line().send(&Letter::alone(body)).await
     }
 
     /// Lets a parent fan out, and answers what it told its children.
     async fn fan_out(&self, body: &Value) -> Vec<String> {
-        let fan_out = self.send(body).await;
+        self.fanned_out(&self.send(body).await).await
+    }
+
+    /// The directives of a fan-out, once it is known.
+    async fn fanned_out(&self, fan_out: &Exchange) -> Vec<String> {
         let sealed = || self.count("forks_total", &["outcome=\"sealed\""]) > 0;
         until("the fan-out to be sealed", sealed).await;
-        directives(&fan_out)
+        directives(fan_out)
     }
 
     fn count(&self, metric: &str, labels: &[&str]) -> u64 {

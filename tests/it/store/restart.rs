@@ -5,6 +5,7 @@ use forkpoint::sim::{Sim, SimConfig};
 use serde_json::Value;
 
 use super::{House, SCRIPT, prefix_bytes, shared};
+use crate::fork::children::threads::{Client, Repeats};
 use crate::fork::children::{
     BOUND, FORKED, FREE, child, directives, extend, forwarded, parent, plan, usage, without_markers,
 };
@@ -34,6 +35,32 @@ async fn a_child_keeps_its_prefix_byte_for_byte_between_its_turns() {
             house = house.restart().await;
         }
         assert_eq!(house.count("fallbacks_total", &[]), 0, "{model}");
+    }
+}
+
+#[tokio::test]
+async fn a_forked_child_that_the_server_holds_keeps_its_prefix_between_its_turns() {
+    for (model, repeats) in
+        [(FREE, Repeats::Nothing), (FREE, Repeats::All), (BOUND, Repeats::Nothing), (BOUND, Repeats::All)]
+    {
+        let mut house = House::new().await;
+        let mut lead = Client::new(parent(model, SCRIPT), repeats);
+        let fan_out = lead.turn_through(&house.line()).await;
+        let told = house.fanned_out(&fan_out).await;
+        let mut client = Client::new(child(model, &told[0]), repeats).with_betas("one-2099-01-01");
+        for turn in 1..=4 {
+            let name = format!("{model} {repeats:?} turn {turn}");
+            let exchange = client.turn_through(&house.line()).await;
+            assert_eq!((plan(&exchange), client.replays), (FORKED, 0), "{name}");
+            if turn > 1 {
+                let body = forwarded(&exchange);
+                assert_eq!((body.get("system"), body.get("tools")), (None, None), "{name}");
+                let used = usage(&exchange);
+                assert!(used.cache_read * 10 > used.prompt() * 9, "{name}: {used:?}");
+            }
+            assert_eq!(house.count("fallbacks_total", &[]), 0, "{name}");
+            house = house.restart().await;
+        }
     }
 }
 

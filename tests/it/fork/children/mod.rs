@@ -19,7 +19,7 @@ mod open_lists;
 mod images;
 mod counts;
 mod directories;
-mod threads;
+pub mod threads;
 mod compressed;
 mod vertex;
 mod explained;

@@ -19,7 +19,7 @@ const WORK: &str = "tools turns=2 calls=1 tool=search";
 
 /// What a client brings again of its first request when it goes on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Repeats {
+pub enum Repeats {
     /// Neither tools nor system, as the SDKs do.
     Nothing,
     /// Both, as Claude Code does.
@@ -27,23 +27,23 @@ enum Repeats {
 }
 
 /// A client that lets the server hold its conversation.
-struct Client {
+pub struct Client {
     /// Its first request.
-    body: Value,
+    pub body: Value,
     repeats: Repeats,
     betas: String,
     /// The id of the last answer.
     previous: Option<String>,
     /// How often it was asked for the whole conversation.
-    replays: usize,
+    pub replays: usize,
 }
 
 impl Client {
-    fn new(body: Value, repeats: Repeats) -> Client {
+    pub fn new(body: Value, repeats: Repeats) -> Client {
         Client { body, repeats, betas: BETA.to_owned(), previous: None, replays: 0 }
     }
 
-    fn with_betas(self, betas: &str) -> Client {
+    pub fn with_betas(self, betas: &str) -> Client {
         Client { betas: format!("{BETA},{betas}"), ..self }
     }
 
@@ -67,20 +67,40 @@ impl Client {
         body
     }
 
+    /// The next request.
+    fn next(&self) -> Value {
+        self.previous.as_deref().map_or_else(|| self.create(), |previous| self.resume(previous))
+    }
+
     async fn post(&self, stage: &Stage, body: &Value) -> Exchange {
-        stage.line().send(&Letter::alone(body).with("anthropic-beta", &self.betas)).await
+        stage.line().send(&self.letter(body)).await
+    }
+
+    fn letter(&self, body: &Value) -> Letter {
+        Letter::alone(body).with("anthropic-beta", &self.betas)
+    }
+
+    async fn turn(&mut self, stage: &Stage) -> Exchange {
+        self.turn_through(&stage.line()).await
     }
 
     /// Sends the next turn and takes its answer in. Asked for the whole conversation it sends that, as every SDK does.
-    async fn turn(&mut self, stage: &Stage) -> Exchange {
-        let mut exchange = match &self.previous {
-            None => self.post(stage, &self.create()).await,
-            Some(previous) => self.post(stage, &self.resume(previous)).await,
-        };
+    pub async fn turn_through(&mut self, line: &Line<'_>) -> Exchange {
+        let first = line.send(&self.letter(&self.next())).await;
+        self.answered(line, first).await
+    }
+
+    /// The same where the upstream refuses the first attempt with this code.
+    async fn turn_refused(&mut self, line: &Line<'_>, code: &str) -> Exchange {
+        let first = line.send(&self.letter(&self.next()).with("x-sim-refusal", code)).await;
+        self.answered(line, first).await
+    }
+
+    async fn answered(&mut self, line: &Line<'_>, mut exchange: Exchange) -> Exchange {
         if exchange.status == 404 {
             assert_eq!(error_of(&exchange)["details"]["error_code"], "thread_not_found");
             self.replays += 1;
-            exchange = self.post(stage, &self.create()).await;
+            exchange = line.send(&self.letter(&self.create())).await;
         }
         assert_eq!(exchange.status, 200, "{}", String::from_utf8_lossy(&exchange.answer));
         self.previous = Some(id_of(&exchange));
@@ -127,7 +147,7 @@ async fn a_turn_that_the_server_completes_is_marked_in_what_came_and_reads_what_
         let mut client = Client::new(worker(FREE), repeats);
         let mut written = 0;
         for turn in 1..=3 {
-            let sent = client.previous.as_deref().map_or_else(|| client.create(), |last| client.resume(last));
+            let sent = client.next();
             let exchange = client.turn(&stage).await;
             let body = forwarded(&exchange);
             assert_eq!(plan(&exchange), ["plain", "aligned", "align"], "{repeats:?} turn {turn}");
@@ -144,9 +164,14 @@ async fn a_turn_that_the_server_completes_is_marked_in_what_came_and_reads_what_
 
 /// A parent whose fan-out is the answer to a request of which only the end came.
 async fn fan_out(stage: &Stage, model: &str, repeats: Repeats) -> (Client, Vec<String>) {
+    fan_out_to(stage, model, repeats, WORK).await
+}
+
+/// The same to children that do this.
+async fn fan_out_to(stage: &Stage, model: &str, repeats: Repeats, work: &str) -> (Client, Vec<String>) {
     let mut lead = Client::new(parent(model, "[[sim:text words=9]]"), repeats);
     lead.turn(stage).await;
-    lead.says(&format!("Go on. [[sim:fan_out n=3 tool=Agent field=prompt | {WORK}]]"));
+    lead.says(&format!("Go on. [[sim:fan_out n=3 tool=Agent field=prompt | {work}]]"));
     let before = stage.count("forks_total", &["outcome=\"sealed\""]);
     let told = directives(&lead.turn(stage).await);
     until("the fan-out to be sealed", || stage.count("forks_total", &["outcome=\"sealed\""]) > before).await;
