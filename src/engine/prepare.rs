@@ -138,7 +138,11 @@ impl<T: TenantAccess> Preparation<'_, T> {
     /// The request in its one spelling, or why it goes out as it came.
     fn spelt(&self) -> Result<Spelt, Reason> {
         let arrival = &self.request.arrival;
-        if arrival.similar_conversation().is_some_and(Conversation::is_stood_down) {
+        if arrival.drops_lost() && arrival.is_asked_whole() {
+            return Err(Reason::LostPrefix);
+        }
+        if arrival.is_asked_whole() || arrival.similar_conversation().is_some_and(Conversation::is_stood_down)
+        {
             return Err(Reason::Refused);
         }
         guarded(|| {

@@ -18,13 +18,14 @@ use super::plan::Planned;
 use super::{Modes, Proxy};
 use crate::config::Mode;
 use crate::engine::answer::refused::{DROP_BLOCK_BETA, ThreadRefusal, drop_block, is_refusal};
+use crate::engine::family::conversation::Conversation;
 use crate::engine::outgoing::{Outgoing, again};
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::edit::apply;
 use crate::engine::request::identify::each_beta;
 use crate::engine::request::thread::ThreadField;
 use crate::engine::tenant::{Flight, Kind, TenantAccess};
-use crate::engine::words::{BodyDigest, Plan, Reason, UpstreamRefusal};
+use crate::engine::words::{BodyDigest, Origin, Plan, Reason, UpstreamRefusal};
 
 /// The header that names betas.
 pub(super) const BETA: &str = "anthropic-beta";
@@ -47,7 +48,11 @@ impl Proxy {
     ) -> Result<Answered, Fault> {
         exchange.facts.sent_at = Some(Instant::now());
         exchange.show();
-        let Planned { mut flight, outgoing } = planned;
+        let Planned { mut flight, mut outgoing } = planned;
+        if let Some(held) = flight.flight().filter(|flight| flight.drops_lost) {
+            outgoing = dropping(outgoing, call.body.read(), &exchange.facts.betas);
+            exchange.facts.goes_out_as(held, &outgoing);
+        }
         let mut answer = self.upstream.send(rewritten(&call, &outgoing, exchange)).await?;
         if flight.flight().is_some_and(|flight| flight.request.arrival.delta.is_some()) {
             return self.continued(answer, flight).await;
@@ -66,21 +71,23 @@ impl Proxy {
     /// only. Where the conversation may be held otherwise than its client knows it, a refusal becomes a question for the
     /// whole of it, which then goes out as it comes.
     async fn continued(&self, mut answer: Answer, mut flight: InFlight) -> Result<Answered, Fault> {
-        let refusal = self.thread_refusal(&mut answer).await;
-        let tenant = Arc::clone(flight.tenant());
+        let status = answer.response.status().as_u16();
+        let said =
+            if is_refusal(status) || status == 404 { beginning(&mut answer).await } else { Vec::new() };
+        let (refusal, tenant) = (ThreadRefusal::of(status, &said), Arc::clone(flight.tenant()));
         if let (Some(refusal), Some(held)) = (refusal, flight.flight_mut()) {
-            let is_changed = held.is_changed();
-            let conversation = &mut held.conversation;
+            let may_ask = match refusal {
+                ThreadRefusal::Mismatch => {
+                    held.is_changed() || held.drops_lost || held.conversation.was_changed()
+                }
+                ThreadRefusal::Other => is_our_doing(held, UpstreamRefusal::of(status, &said), &said),
+                ThreadRefusal::Taken | ThreadRefusal::Lost => false,
+            };
             let asks = tenant.look(|state| {
-                let may_be_otherwise =
-                    state.change_conversation(conversation, |one| one.may_be_held_otherwise());
-                let asks = match refusal {
-                    ThreadRefusal::Mismatch => may_be_otherwise || is_changed,
-                    ThreadRefusal::Taken => false,
-                    ThreadRefusal::Other => is_changed,
-                };
-                if asks {
-                    state.change_conversation(conversation, |one| one.stand_down());
+                let conversation = &mut held.conversation;
+                let asks = may_ask && state.change_conversation(conversation, Conversation::ask_whole);
+                if asks || refusal == ThreadRefusal::Lost {
+                    state.release_thread(held);
                 }
                 asks
             });
@@ -123,12 +130,16 @@ impl Proxy {
         ThreadRefusal::of(status, &said)
     }
 
-    /// Why a rewritten request was refused, if it was.
+    /// Why a request was refused, if it was, and what was made of it or of those before it may be the cause.
     async fn refused(&self, answer: &mut Answer, plan: Plan) -> Option<UpstreamRefusal> {
-        match plan {
-            Plan::Aligned(_) | Plan::Forked => self.refusal(answer).await,
-            Plan::Passthrough(_) => None,
-        }
+        let refusal = match plan {
+            Plan::Aligned(_) | Plan::Forked | Plan::Passthrough(Reason::Refused) => {
+                self.refusal(answer).await?
+            }
+            Plan::Passthrough(_) => return None,
+        };
+        // A conversation that goes out as it comes from now on may have thinking of turns that did not.
+        (!matches!(plan, Plan::Passthrough(_)) || refusal == UpstreamRefusal::LostPrefix).then_some(refusal)
     }
 
     /// Returns the kind of refusal, if the answer is one.
@@ -152,9 +163,10 @@ impl Proxy {
         let flight = flight.flight_mut()?;
         if refused == UpstreamRefusal::LostPrefix
             && may_have_lost_prefix(exchange.facts.modes, flight)
-            && let Some(rescued) = without_lost_blocks(body, &exchange.facts.betas)
+            && let Some((pieces, betas)) = without_lost_blocks(body, &exchange.facts.betas)
+            && let Ok(betas) = HeaderValue::try_from(betas)
         {
-            return Some(rescued);
+            return Some(Second::WithoutLostBlocks { pieces, betas });
         }
         let falls_back = is_rewritten
             && (flight.is_forked()
@@ -219,7 +231,8 @@ impl Proxy {
         let home = first.home().clone();
         let (ticket, now) = (self.store.ticket(), self.clock.now());
         let (request, plan) = again(first.flight()?, reason);
-        let flight = home.tenant.look(|state| state.begin(request, plan, ticket, now));
+        let mut flight = home.tenant.look(|state| state.begin(request, plan, ticket, now));
+        flight.drops_lost = matches!(second, Second::WithoutLostBlocks { .. });
         exchange.facts.plan = flight.plan;
         exchange.facts.goes_out_as(&flight, &Outgoing::default());
         if let Some(draft) = &mut exchange.draft {
@@ -292,13 +305,32 @@ fn rewritten(call: &MessagesCall, outgoing: &Outgoing, exchange: &mut Exchange) 
     Request::from_parts(parts, body)
 }
 
-fn without_lost_blocks(body: &Bytes, betas: &str) -> Option<Second> {
+/// The body with thinking of another prefix dropped from it, and the betas under which that is understood; none if it
+/// has no place for that.
+fn without_lost_blocks(body: &Bytes, betas: &str) -> Option<(Vec<Bytes>, String)> {
     let edit = drop_block(body, &Anatomy::read(body).ok()?)?;
     let is_asked = each_beta(betas).any(|beta| beta == DROP_BLOCK_BETA);
     let all = each_beta(betas).chain((!is_asked).then_some(DROP_BLOCK_BETA));
     let betas = all.collect::<Vec<_>>().join(",");
-    let betas = HeaderValue::try_from(betas).ok()?;
-    Some(Second::WithoutLostBlocks { pieces: apply(body, &[edit]).pieces, betas })
+    Some((apply(body, &[edit]).pieces, betas))
+}
+
+/// What goes out where the server holds a conversation that had thinking dropped when it began: it compares the fields
+/// that say so.
+fn dropping(outgoing: Outgoing, body: &Bytes, betas: &str) -> Outgoing {
+    let body = outgoing.pieces.as_ref().map_or_else(|| body.clone(), |pieces| pieces.concat().into());
+    let made = without_lost_blocks(&body, outgoing.betas.as_deref().unwrap_or(betas));
+    let Some((pieces, betas)) = made else { return outgoing };
+    Outgoing { pieces: Some(pieces), betas: Some(betas), ..outgoing }
+}
+
+/// Returns true if a request that goes on from a held answer was refused for what was made of it: a marker that its
+/// client did not set, or the prefix that it was put on.
+fn is_our_doing(flight: &Flight, refused: Option<UpstreamRefusal>, said: &[u8]) -> bool {
+    let is_of_prefix = matches!(refused, Some(UpstreamRefusal::LostPrefix | UpstreamRefusal::Window));
+    let is_marked = flight.trace.breakpoints.iter().any(|mark| mark.origin != Origin::Client);
+    let is_of_marker = memchr::memmem::find(said, b"cache_control").is_some();
+    (flight.is_forked() && is_of_prefix) || (is_marked && is_of_marker)
 }
 
 /// Returns true if thinking in this request may be bound to a prefix that it had from us and goes out without. A

@@ -37,24 +37,28 @@ pub enum ThreadRefusal {
     Mismatch,
     /// Another request goes on from that answer, or has done so.
     Taken,
+    /// The server does not hold that answer.
+    Lost,
     Other,
 }
 
 impl ThreadRefusal {
     /// `said` is the body of the answer.
     pub fn of(status: u16, said: &[u8]) -> Option<ThreadRefusal> {
-        if !is_refusal(status) {
+        if !is_refusal(status) && status != 404 {
             return None;
         }
         let member = |at: usize, name: &str| json::member(said, at, name).map(|value| value.start);
         let details = member(0, "error").and_then(|error| member(error, "details"));
         let code = details.and_then(|details| json::member(said, details, "error_code"));
         let code = code.and_then(|code| json::text(said, &code));
-        Some(match code.as_deref() {
-            Some("thread_fingerprint_mismatch") => ThreadRefusal::Mismatch,
-            Some("thread_already_continued" | "thread_continue_in_flight") => ThreadRefusal::Taken,
-            _ => ThreadRefusal::Other,
-        })
+        match code.as_deref() {
+            Some("thread_not_found") => Some(ThreadRefusal::Lost),
+            _ if status == 404 => None,
+            Some("thread_fingerprint_mismatch") => Some(ThreadRefusal::Mismatch),
+            Some("thread_already_continued" | "thread_continue_in_flight") => Some(ThreadRefusal::Taken),
+            _ => Some(ThreadRefusal::Other),
+        }
     }
 }
 
@@ -121,6 +125,7 @@ mod tests {
             assert_eq!(ThreadRefusal::of(400, said(code).as_bytes()), Some(refusal));
             assert_eq!(ThreadRefusal::of(404, said(code).as_bytes()), None);
         }
+        assert_eq!(ThreadRefusal::of(404, said("thread_not_found").as_bytes()), Some(ThreadRefusal::Lost));
         for odd in ["", "no", r#"{"error":"thread_fingerprint_mismatch"}"#, r#"{"error":{"details":[]}}"#] {
             assert_eq!(ThreadRefusal::of(400, odd.as_bytes()), Some(ThreadRefusal::Other), "{odd}");
         }

@@ -111,6 +111,17 @@ impl Arrival {
         self.received.anatomy().is_threaded(self.received.body())
     }
 
+    /// Returns true if its client was asked for the whole conversation, which goes out as it comes since then.
+    pub fn is_asked_whole(&self) -> bool {
+        self.predecessor().is_some_and(|last| last.conversation.is_asked_whole())
+    }
+
+    /// Returns true if it goes on from a request that asked for thinking of another prefix to be dropped. The server
+    /// compares its fields with those, which its client has not sent.
+    pub fn drops_lost(&self) -> bool {
+        self.delta.is_some() && self.predecessor().is_some_and(|last| last.outcome.drops_lost)
+    }
+
     /// Names the bytes that came: [`Remembered::digest`].
     pub fn name(&self) -> BodyDigest {
         if let Some(delta) = &self.delta {

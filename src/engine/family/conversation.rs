@@ -50,6 +50,8 @@ pub struct Outcome {
     pub answer: Option<Answer>,
     /// Its answer, if the server holds that.
     pub held: Option<HeldAnswer>,
+    /// True if it asked for thinking of another prefix to be dropped, which its client has not done.
+    pub drops_lost: bool,
 }
 
 /// A request as it went out.
@@ -99,6 +101,10 @@ pub struct Conversation {
     fell_back: bool,
     /// True once a request was accepted as it came but not as we made it: from then on all go out as they came.
     stood_down: bool,
+    /// Its client was asked for the whole of it, which the server may have held otherwise. All turns after that go out
+    /// as they came.
+    #[serde(default)]
+    asked_whole: bool,
     /// Turns in a row that lost what the one before had cached, and the first layer that was lost.
     losses: Option<(u32, Layer)>,
     pauses: Pauses,
@@ -294,9 +300,18 @@ impl Conversation {
         self.was_changed = true;
     }
 
-    /// Returns true if the server may hold of it what its client has not sent.
-    pub fn may_be_held_otherwise(&self) -> bool {
-        self.was_changed && !self.stood_down
+    /// Returns true if a turn of it was changed, so that the server may hold of it what its client has not sent.
+    pub fn was_changed(&self) -> bool {
+        self.was_changed
+    }
+
+    /// Returns true if its client may be asked for the whole of it; asked once, it may not be again.
+    pub fn ask_whole(&mut self) -> bool {
+        !std::mem::replace(&mut self.asked_whole, true)
+    }
+
+    pub fn is_asked_whole(&self) -> bool {
+        self.asked_whole
     }
 
     /// A turn came so long after the one before.

@@ -3,20 +3,18 @@
 //! Any number of conversations may open alike: a swarm of agents is sent off with the same words. All of them are
 //! kept while there is room; how many are *looked at* is limited.
 
+mod held;
 mod saved;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::arrival::Predecessor;
 use super::choices::{self, Choices};
 use super::conversation::{Conversation, ConversationId, Outcome, Trace};
 use super::outlines::Outlines;
 use super::shared_memory::{Allocation, SharedMemory};
-use super::thread::HeldAnswer;
 use crate::engine::request::recall::{
     CANDIDATES_MAX, FirstAnswer, KnownLayer, Opening, Remembered, Shared, SharedParts,
 };
@@ -304,22 +302,6 @@ impl Recent {
         }
         self.slots.insert(id, RecentSlot { trace, outcome, conversation, hint, answer, thread: None, bytes });
         id
-    }
-
-    /// The server holds the answer to a request, under this id.
-    pub fn hold(&mut self, id: RecentId, message_id: &str, answer: HeldAnswer) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
-        let bytes = message_id.len() + answer.message.as_ref().map_or(0, Bytes::len);
-        let name: Arc<str> = Arc::from(message_id);
-        (slot.outcome.held, slot.thread) = (Some(answer), Some(Arc::clone(&name)));
-        slot.bytes += bytes;
-        self.bytes += bytes;
-        self.threads.insert(name, id);
-    }
-
-    /// The request whose answer the server holds under this id.
-    pub fn held(&self, message_id: &str) -> Option<RecentId> {
-        self.threads.get(message_id).copied()
     }
 
     /// Returns the outcome of a request, if it or its outline is still kept.

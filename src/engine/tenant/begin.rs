@@ -35,6 +35,7 @@ impl TenantState {
         if let Some(first) = first {
             request.model = first.model;
         }
+        let drops_lost = request.arrival.drops_lost();
         let flight = Flight {
             request,
             plan: plan.plan,
@@ -43,6 +44,7 @@ impl TenantState {
             trace,
             conversation: plan.conversation,
             forecast: plan.forecast,
+            drops_lost,
             sent_at: now,
             ticket,
             interns: plan.interns,

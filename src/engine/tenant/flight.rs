@@ -87,6 +87,8 @@ pub struct Flight {
     pub trace: Arc<Trace>,
     pub conversation: Conversation,
     pub forecast: Option<Forecast>,
+    /// True if it asks for thinking of another prefix to be dropped, which its client has not done.
+    pub drops_lost: bool,
     pub sent_at: Moment,
     pub ticket: Ticket,
     pub(super) interns: News,

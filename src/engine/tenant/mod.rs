@@ -130,6 +130,15 @@ impl TenantState {
         true
     }
 
+    /// The answer that a request goes on from is of no use any more: the server has lost it, or its client was asked for
+    /// the whole conversation.
+    pub fn release_thread(&mut self, flight: &Flight) {
+        let last = flight.request.arrival.predecessor();
+        if let Some(name) = last.and_then(|last| self.recent.release(last)) {
+            self.unsaved.held(&name);
+        }
+    }
+
     /// Lets a child wait for the end of the answer of this fork point.
     pub fn await_seal(&mut self, ticket: Ticket, fork: ForkId, until: Moment) {
         self.seal_waits.insert(ticket, SealWait { fork, until });

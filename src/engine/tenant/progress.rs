@@ -145,6 +145,7 @@ impl TenantState {
         let outcome = Outcome {
             sent: flight.sent_at,
             would_be_as_it_came: flight.would_be_as_it_came,
+            drops_lost: flight.drops_lost,
             ..Outcome::default()
         };
         let request = AcceptedRequest {
@@ -172,7 +173,7 @@ impl TenantState {
             if flight.is_forked() {
                 conversation.forked();
             }
-            if flight.is_changed() {
+            if flight.is_changed() || flight.drops_lost {
                 conversation.changed();
             }
         }

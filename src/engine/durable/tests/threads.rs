@@ -77,3 +77,21 @@ fn an_answer_that_said_nothing_and_a_summary_are_held_elsewhere_as_they_are_here
         assert_eq!(whole["messages"].as_array().unwrap().len(), messages, "{message_id}");
     }
 }
+
+#[test]
+fn a_dropped_thought_and_a_question_for_the_whole_outlive_the_process() {
+    let tenant = saving();
+    let body = plain_body("Be brief.", &["Why?"]);
+    let mut flight = tenant.send(&held(body), 100);
+    flight.drops_lost = true;
+    let mut accepted = tenant.accept(flight, 100);
+    let turn = yes(Usage::default());
+    tenant.ends(&mut accepted, Some(&turn), 110);
+    tenant.look(|state| {
+        let id = state.recent.held("msg_yes").unwrap();
+        assert!(state.recent.conversation_of(id).unwrap().ask_whole());
+    });
+    let other = restored(&take_unsaved(&tenant, Pace::Soon, times(200)), 200);
+    let there = last(&other, "msg_yes");
+    assert!(there.outcome.drops_lost && there.conversation.is_asked_whole());
+}

@@ -31,6 +31,8 @@ pub struct SavedThread {
     usage: Option<Usage>,
     is_silent: bool,
     is_summary: bool,
+    #[serde(default)]
+    drops_lost: bool,
 }
 
 /// The bytes of such a request.
@@ -60,6 +62,7 @@ impl SavedThread {
             usage: outcome.answer.as_ref().and_then(|answer| answer.usage),
             is_silent: message.is_none(),
             is_summary: *is_summary,
+            drops_lost: outcome.drops_lost,
         };
         let forwarded = (!trace.is_as_it_came()).then(|| trace.forwarded().body().clone());
         let (received, answer) = (trace.received.body().clone(), message.clone().unwrap_or_default());
@@ -96,6 +99,7 @@ impl SavedThread {
             would_be_as_it_came: self.would_be_as_it_came,
             answer: Some(answer),
             held: None,
+            drops_lost: self.drops_lost,
         };
         let message = (!self.is_silent).then_some(bytes.answer);
         if message

@@ -1,5 +1,7 @@
 //! Conversations that the server holds: parents and children of which only the end comes.
 
+mod replays;
+
 use std::time::Duration;
 
 use forkpoint::config::Mode;
