@@ -80,8 +80,17 @@ fn leave_behind(memory: &Store, tenant: &TenantId, hint: Option<Hint>, body: Byt
     let conversation = arrival.conversation().cloned().unwrap_or_else(|| arrival.start(None));
     let (outcome, pins) = (Outcome::default(), Pins::default());
     let faded = arrival.faded.as_ref().map(|faded| faded.id);
-    let accepted =
-        AcceptedRequest { trace, outcome, conversation, pins, hint, spelling: None, layers, faded };
+    let accepted = AcceptedRequest {
+        trace,
+        resumes: false,
+        outcome,
+        conversation,
+        pins,
+        hint,
+        spelling: None,
+        layers,
+        faded,
+    };
     remember(&admit(memory, tenant), &arrival, accepted);
     arrival
 }
@@ -430,6 +439,7 @@ fn aligned_turn(memory: &Store, body: &str, sent_ms: u64, bound_thinking: bool) 
     assert!(*forwarded == alone, "however it came, it is known by its true digests");
     let layer = |layer| Some((layer, trace.whole()?.layer(layer)?));
     let accepted = AcceptedRequest {
+        resumes: false,
         outcome: Outcome { sent: Moment(sent_ms), ..Outcome::default() },
         layers: [Layer::Tools, Layer::System].into_iter().filter_map(layer).collect(),
         spelling: (!trace.is_as_it_came()).then(|| Spelling::of(&forwarded)),

@@ -132,6 +132,7 @@ fn remembered(children: usize) -> (usize, usize) {
         let parameters = arrival.parameters.clone();
         let accepted = AcceptedRequest {
             trace: Arc::new(Trace::with(&arrival, forwarded, composed.breakpoints, parameters)),
+            resumes: false,
             outcome: Outcome::default(),
             conversation: Conversation::new(None, true),
             pins: Pins::default(),

@@ -26,6 +26,9 @@ use crate::engine::words::{IdDigest, Layer};
 /// comparison of two hashes each.
 const STATICS_MAX: usize = 256;
 
+/// The longest time that a server holds an answer from which nobody goes on.
+const HELD_MS_MAX: u64 = 60 * 60 * 1_000;
+
 /// A client's hint about which conversation a request belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hint {
@@ -78,6 +81,8 @@ struct RecentSlot {
 #[derive(Debug)]
 pub struct AcceptedRequest {
     pub trace: Arc<Trace>,
+    /// True if it goes on from an answer that the server holds, which nothing else can do from then on.
+    pub resumes: bool,
     pub outcome: Outcome,
     pub conversation: Conversation,
     /// New spellings for the conversation.
@@ -250,9 +255,11 @@ impl Recent {
         }
     }
 
-    /// Keeps a request, in the place of the one that it continues.
+    /// Keeps a request, in the place of the one that it continues. One whose answer the server holds keeps its place
+    /// beside a whole request, which may be a fork of it: its own client goes on from that answer.
     pub fn insert(&mut self, request: AcceptedRequest, continued: Option<&Predecessor>) -> RecentId {
-        let AcceptedRequest { trace, outcome, conversation, pins, hint, spelling, layers, faded } = request;
+        let AcceptedRequest { trace, resumes, outcome, conversation, pins, hint, spelling, layers, faded } =
+            request;
         if let Some(faded) = faded {
             self.outlines.continued(faded);
         }
@@ -267,7 +274,10 @@ impl Recent {
             if old.answer.is_some() && trace.received.is_answered_like(&old.trace.received) {
                 answer = old.answer;
             }
-            self.remove(last.id);
+            let held_for = outcome.sent.since(old.outcome.sent);
+            if resumes || old.thread.is_none() || held_for >= HELD_MS_MAX {
+                self.remove(last.id);
+            }
         }
         let answer = answer.or_else(|| trace.received.answer_key());
         let id = RecentId(self.next);

@@ -150,6 +150,7 @@ impl TenantState {
         };
         let request = AcceptedRequest {
             trace: Arc::clone(&flight.trace),
+            resumes: arrival.delta.is_some(),
             outcome,
             conversation: flight.conversation.clone(),
             pins: std::mem::take(&mut flight.pins),

@@ -110,6 +110,7 @@ impl SavedThread {
         }
         let request = AcceptedRequest {
             trace: Arc::new(trace),
+            resumes: false,
             outcome,
             conversation: self.conversation,
             pins: Pins::default(),

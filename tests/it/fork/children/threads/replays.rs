@@ -165,3 +165,24 @@ async fn a_mismatch_says_nothing_about_conversations_that_open_alike() {
     let next = client.letter(&client.next()).with("x-sim-refusal", MISMATCH);
     assert_eq!(stage.line().send(&next).await.status, 400);
 }
+
+#[tokio::test]
+async fn a_whole_request_beside_a_held_conversation_leaves_it_known() {
+    for thread in [Value::Null, json!({"type": "create"})] {
+        let stage = Stage::new(|_| ()).await;
+        let mut client = Client::new(worker(FREE), Repeats::Nothing);
+        client.turn(&stage).await;
+        // A question to what was said so far: `thread.fork()`, a native fork, a suggestion.
+        let mut aside = client.body.clone();
+        aside["thread"] = thread.clone();
+        let results = aside["messages"].as_array_mut().unwrap().last_mut().unwrap();
+        let asked = json!({"type": "text", "text": "What have you found so far? [[sim:text words=9]]"});
+        results["content"].as_array_mut().unwrap().push(asked);
+        let exchange = stage.line().send(&Letter::alone(&aside).with("anthropic-beta", BETA)).await;
+        assert_eq!((exchange.status, plan(&exchange)[1]), (200, "aligned"), "{thread}");
+        for _ in 0..2 {
+            assert_eq!(plan(&client.turn(&stage).await)[1], "aligned", "{thread}");
+        }
+        assert_eq!(client.replays, 0, "{thread}");
+    }
+}
