@@ -37,12 +37,14 @@ pub enum Collected {
 pub struct Permit {
     _request: Charge,
     bytes: Charge,
+    /// How many of them are not the body's, but of the conversation that it goes on from.
+    conversation: usize,
 }
 
 impl Permit {
     fn new(payer: Payer, limits: &Limits, accounts: &Accounts) -> Option<Permit> {
         let _request = accounts.requests.take_one(payer, limits.held_requests)?;
-        Some(Permit { _request, bytes: accounts.bytes.open(payer) })
+        Some(Permit { _request, bytes: accounts.bytes.open(payer), conversation: 0 })
     }
 
     #[cfg(test)]
@@ -56,6 +58,13 @@ impl Permit {
     /// What the bytes of the body are charged to.
     pub fn charge(&self) -> &Charge {
         &self.bytes
+    }
+
+    /// Counts the conversation that a body goes on from as held too, once, or returns the reason why that is not allowed.
+    pub(super) fn hold_conversation(&mut self, bytes: usize, limits: &Limits) -> Result<(), Reason> {
+        self.grow(bytes.saturating_sub(self.conversation), limits)?;
+        self.conversation = self.conversation.max(bytes);
+        Ok(())
     }
 
     /// Counts more bytes as held, or returns the reason why that is not allowed.
@@ -154,6 +163,19 @@ pub(super) fn without_spare(bytes: Vec<u8>) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_conversation_that_a_body_goes_on_from_is_charged_once() {
+        let limits = crate::config::Config::default().limits;
+        let mut permit = Permit::of_a_test(&limits);
+        for (bytes, charged) in [(1_000, 1_000), (1_000, 1_000), (1_500, 1_500), (500, 1_500)] {
+            permit.hold_conversation(bytes, &limits).unwrap();
+            assert_eq!(permit.charge().amount(), charged);
+        }
+        let most = limits.held_bytes + 1_500;
+        assert_eq!(permit.hold_conversation(most, &limits), Err(Reason::HeldBytes));
+        assert_eq!(permit.charge().amount(), 1_500);
+    }
 
     /// Collects a body in these chunks, and counts how often it was moved.
     fn collected(declared: usize, chunks: impl Iterator<Item = usize>) -> (Collector, usize) {

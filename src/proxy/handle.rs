@@ -115,7 +115,7 @@ impl Proxy {
             return self.observed(call, reason, exchange).await;
         }
         if let Err(reason) = self.open(&mut call.body, exchange).await {
-            return self.unplanned(call, reason, exchange).await;
+            return self.unread(call, reason, exchange).await;
         }
         let mode = ReadMode::Spelt(self.policy.align.order);
         match self.read(call.body.read(), mode, exchange).await {
@@ -123,9 +123,8 @@ impl Proxy {
                 let planned = self.plan(read, call.deadline, exchange).await?;
                 self.send(call, planned, exchange).await
             }
-            Ok(None) => self.unplanned(call, Reason::NoCredential, exchange).await,
-            Err(Reason::UnknownThread) => self.unknown_thread(call, exchange).await,
-            Err(reason) => self.unplanned(call, reason, exchange).await,
+            Ok(None) => self.unread(call, Reason::NoCredential, exchange).await,
+            Err(reason) => self.unread(call, reason, exchange).await,
         }
     }
 
@@ -215,11 +214,13 @@ impl Proxy {
         let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
         // Nothing is to be remembered of nobody.
         let met = self.store.meet(&tenant.unwrap_or(TenantId::NOBODY)).await;
-        let read = self.large.work(body.len(), || self.read_by(&met, body, mode, exchange)).await;
+        let bytes = self.bytes_to_read(&met, body, exchange).await?;
+        let read = self.large.work(bytes, || self.read_by(&met, body, mode, exchange)).await;
         let is_unknown = matches!(read, Err(Reason::UnknownThread));
         if is_unknown && met.was_known && self.store.news(&met.tenant).await {
             exchange.facts.plan = plan;
-            return self.large.work(body.len(), || self.read_by(&met, body, mode, exchange)).await;
+            let bytes = self.bytes_to_read(&met, body, exchange).await?;
+            return self.large.work(bytes, || self.read_by(&met, body, mode, exchange)).await;
         }
         read
     }
@@ -322,10 +323,11 @@ impl Proxy {
             self.open(&mut body, exchange).await.ok()?;
             let read = self.read(body.read(), ReadMode::AsItCame, exchange).await.ok()??;
             let watch = || self.watch(read, reason, sent, exchange);
-            Some(self.large.work(body.read().len(), watch).await)
+            Some(self.large.work(bytes, watch).await)
         };
         let (answer, flight) = tokio::join!(self.upstream.send(request), reading);
         Ok(Answered { answer: answer?, flight })
+            let bytes = read.request.arrival.received.body().len();
     }
 
     /// Enters a request that goes out as it came into the state of its tenant, and works out what would have been done.

@@ -8,6 +8,7 @@
 //! its tenant when it is dropped.
 
 pub mod handle;
+mod held;
 pub mod account;
 pub mod collect;
 pub mod body;

@@ -48,7 +48,8 @@ impl Proxy {
         let (ticket, modes) = (self.store.ticket(), exchange.facts.modes);
         let mut waits = Waits::default();
         let mut round = 1;
-        let bytes = request.arrival.body().len();
+        // The whole of it, also where only the end of it came.
+        let bytes = request.arrival.received.body().len();
         let changed = Treatment::Changed;
         let prepare = || self.prepare(&request, who, changed, &home, exchange);
         let mut prepared = self.large.work(bytes, prepare).await;

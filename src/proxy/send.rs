@@ -17,15 +17,13 @@ use super::handle::{Answered, MessagesCall};
 use super::plan::Planned;
 use super::{Modes, Proxy};
 use crate::config::Mode;
-use crate::engine::answer::refused::{DROP_BLOCK_BETA, ThreadRefusal, drop_block, is_refusal};
-use crate::engine::family::conversation::Conversation;
+use crate::engine::answer::refused::{DROP_BLOCK_BETA, drop_block};
 use crate::engine::outgoing::{Outgoing, again};
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::edit::apply;
 use crate::engine::request::identify::each_beta;
-use crate::engine::request::thread::ThreadField;
 use crate::engine::tenant::{Flight, Kind, TenantAccess};
-use crate::engine::words::{BodyDigest, Origin, Plan, Reason, UpstreamRefusal};
+use crate::engine::words::{BodyDigest, Plan, Reason, UpstreamRefusal};
 
 /// The header that names betas.
 pub(super) const BETA: &str = "anthropic-beta";
@@ -65,69 +63,6 @@ impl Proxy {
             return Ok(Answered { answer, flight: Some(flight) });
         };
         self.once_more(answer, refused, call, second, flight, exchange).await
-    }
-
-    /// The answer to a request that goes on from one which the server holds. It is never sent twice: the server takes one
-    /// only. Where the conversation may be held otherwise than its client knows it, a refusal becomes a question for the
-    /// whole of it, which then goes out as it comes.
-    async fn continued(&self, mut answer: Answer, mut flight: InFlight) -> Result<Answered, Fault> {
-        let status = answer.response.status().as_u16();
-        let said =
-            if is_refusal(status) || status == 404 { beginning(&mut answer).await } else { Vec::new() };
-        let (refusal, tenant) = (ThreadRefusal::of(status, &said), Arc::clone(flight.tenant()));
-        if let (Some(refusal), Some(held)) = (refusal, flight.flight_mut()) {
-            let may_ask = match refusal {
-                ThreadRefusal::Mismatch => {
-                    held.is_changed() || held.drops_lost || held.conversation.was_changed()
-                }
-                ThreadRefusal::Other => is_our_doing(held, UpstreamRefusal::of(status, &said), &said),
-                ThreadRefusal::Taken | ThreadRefusal::Lost => false,
-            };
-            let asks = tenant.look(|state| {
-                let conversation = &mut held.conversation;
-                let asks = may_ask && state.change_conversation(conversation, Conversation::ask_whole);
-                if asks || refusal == ThreadRefusal::Lost {
-                    state.release_thread(held);
-                }
-                asks
-            });
-            if asks {
-                return Err(self.ask_whole(&answer));
-            }
-        }
-        Ok(Answered { answer, flight: Some(flight) })
-    }
-
-    /// Sends a request that goes on from an answer which is not known here, as it came.
-    pub(super) async fn unknown_thread(
-        &self,
-        call: MessagesCall,
-        exchange: &mut Exchange,
-    ) -> Result<Answered, Fault> {
-        let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
-        let body = call.body.read().clone();
-        let mut answered = self.unplanned(call, Reason::UnknownThread, exchange).await?;
-        if self.thread_refusal(&mut answered.answer).await == Some(ThreadRefusal::Mismatch)
-            && let Ok(anatomy) = Anatomy::read(&body)
-            && let Some(ThreadField::Continue(id)) = ThreadField::read(&body, &anatomy)
-            && tenant.is_some_and(|tenant| self.store.tenant(&tenant).look(|state| state.ask_whole(&id)))
-        {
-            return Err(self.ask_whole(&answered.answer));
-        }
-        Ok(answered)
-    }
-
-    /// Asks a client for its whole conversation. `refused` is what the upstream said.
-    fn ask_whole(&self, refused: &Answer) -> Fault {
-        self.metrics.fallbacks_total.with_label_values(&[UpstreamRefusal::Thread.as_str()]).inc();
-        Fault::ThreadMismatch { request_id: refused.response.headers().get("request-id").cloned() }
-    }
-
-    /// Why a request that goes on from a held answer was refused, if it was.
-    async fn thread_refusal(&self, answer: &mut Answer) -> Option<ThreadRefusal> {
-        let status = answer.response.status().as_u16();
-        let said = if is_refusal(status) { beginning(answer).await } else { Vec::new() };
-        ThreadRefusal::of(status, &said)
     }
 
     /// Why a request was refused, if it was, and what was made of it or of those before it may be the cause.
@@ -276,7 +211,7 @@ impl Proxy {
 }
 
 /// The beginning of an answer's body, which is relayed all the same.
-async fn beginning(answer: &mut Answer) -> Vec<u8> {
+pub(super) async fn beginning(answer: &mut Answer) -> Vec<u8> {
     let headers = answer.response.headers().clone();
     answer.response.body_mut().peek(&headers).await
 }
@@ -322,15 +257,6 @@ fn dropping(outgoing: Outgoing, body: &Bytes, betas: &str) -> Outgoing {
     let made = without_lost_blocks(&body, outgoing.betas.as_deref().unwrap_or(betas));
     let Some((pieces, betas)) = made else { return outgoing };
     Outgoing { pieces: Some(pieces), betas: Some(betas), ..outgoing }
-}
-
-/// Returns true if a request that goes on from a held answer was refused for what was made of it: a marker that its
-/// client did not set, or the prefix that it was put on.
-fn is_our_doing(flight: &Flight, refused: Option<UpstreamRefusal>, said: &[u8]) -> bool {
-    let is_of_prefix = matches!(refused, Some(UpstreamRefusal::LostPrefix | UpstreamRefusal::Window));
-    let is_marked = flight.trace.breakpoints.iter().any(|mark| mark.origin != Origin::Client);
-    let is_of_marker = memchr::memmem::find(said, b"cache_control").is_some();
-    (flight.is_forked() && is_of_prefix) || (is_marked && is_of_marker)
 }
 
 /// Returns true if thinking in this request may be bound to a prefix that it had from us and goes out without. A

@@ -9,6 +9,7 @@ use crate::engine::cache::entry::Parameters;
 use crate::engine::family::arrival::{Arrival, OriginalBody, Predecessor};
 use crate::engine::family::recent::{Hint, Recent, RecentId};
 use crate::engine::family::thread::Delta;
+use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::json::Malformed;
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{
@@ -18,6 +19,9 @@ use crate::engine::request::thread::ThreadField;
 use crate::engine::respell::canonical::Order;
 use crate::engine::respell::echo::{self, Echoed};
 use crate::engine::words::{Layer, Reason, Recall};
+
+/// The name of the member by which a request goes on from an answer.
+const CONTINUES: &[u8] = b"\"previous_message_id\"";
 
 /// The mode in which a request is read.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +55,20 @@ impl<T: TenantAccess> View<'_, T> {
             Some(ThreadField::Create) => self.read_as_it_came(body, attribution, betas),
             Some(ThreadField::Continue(id)) => self.read_held(body, &id, attribution, betas),
             Some(ThreadField::Other) => Err(Reason::UnknownThread),
+        }
+    }
+
+    /// The bytes of the conversation that a request goes on from, if the server holds that: reading such a request takes
+    /// as long as reading all of it.
+    pub fn held_bytes(&self, body: &[u8]) -> usize {
+        // Few requests have it, and the others are not read for this.
+        if memchr::memmem::find(body, CONTINUES).is_none() {
+            return 0;
+        }
+        let Ok(anatomy) = Anatomy::read(body) else { return 0 };
+        match ThreadField::read(body, &anatomy) {
+            Some(ThreadField::Continue(id)) => self.recent(|recent| recent.held_bytes(&id)),
+            _ => 0,
         }
     }
 

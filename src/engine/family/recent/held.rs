@@ -33,6 +33,13 @@ impl Recent {
         Some(name)
     }
 
+    /// Returns the number of bytes of the request whose answer the server holds under this id, and of that answer.
+    pub fn held_bytes(&self, message_id: &str) -> usize {
+        let Some(slot) = self.held(message_id).and_then(|id| self.slots.get(&id)) else { return 0 };
+        let answer = slot.outcome.held.as_ref().and_then(|answer| answer.message.as_ref());
+        slot.trace.received.body().len() + answer.map_or(0, Bytes::len)
+    }
+
     /// Returns the request whose answer the server holds under this id.
     pub fn held(&self, message_id: &str) -> Option<RecentId> {
         self.threads.get(message_id).copied()

@@ -1,0 +1,128 @@
+//! Conversations that the server holds: what reading the rest of one takes, and what a refused one becomes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Proxy;
+use super::error::Fault;
+use super::exchange::Exchange;
+use super::flight::InFlight;
+use super::forward::Answer;
+use super::handle::{Answered, MessagesCall};
+use super::send::beginning;
+use crate::engine::answer::refused::{ThreadRefusal, is_refusal};
+use crate::engine::family::conversation::Conversation;
+use crate::engine::request::anatomy::Anatomy;
+use crate::engine::request::thread::ThreadField;
+use crate::engine::tenant::{Flight, TenantAccess, View};
+use crate::engine::words::{BodyDigest, Origin, Plan, Reason, UpstreamRefusal};
+use crate::store::Met;
+
+impl Proxy {
+    /// The number of bytes that are read of a request: its body and, where the server holds the conversation that it goes
+    /// on from, that too. They are charged to the request, or it goes out as it came.
+    pub(super) async fn bytes_to_read(
+        &self,
+        met: &Met,
+        body: &Bytes,
+        exchange: &mut Exchange,
+    ) -> Result<usize, Reason> {
+        let view = View { tenant: &*met.tenant, hint: None };
+        let held = self.large.work(body.len(), || view.held_bytes(body)).await;
+        let (bytes, limits) = (body.len() + held, &self.config.limits);
+        let fits = match &mut exchange.permit {
+            _ if held == 0 => Ok(()),
+            _ if bytes > limits.body_bytes => Err(Reason::BodyTooLarge),
+            Some(permit) => permit.hold_conversation(held, limits),
+            None => Err(Reason::Internal),
+        };
+        if let Err(reason) = fits {
+            let (facts, digest) = (&mut exchange.facts, BodyDigest::of(body));
+            (facts.received, facts.sent) = (Some(digest), Some(digest));
+            facts.plan = Plan::Passthrough(reason);
+        }
+        fits.map(|()| bytes)
+    }
+
+    /// The answer to a request that goes on from one which the server holds. It is never sent twice: the server takes one
+    /// only. Where the conversation may be held otherwise than its client knows it, a refusal becomes a question for the
+    /// whole of it, which then goes out as it comes.
+    pub(super) async fn continued(
+        &self,
+        mut answer: Answer,
+        mut flight: InFlight,
+    ) -> Result<Answered, Fault> {
+        let status = answer.response.status().as_u16();
+        let said =
+            if is_refusal(status) || status == 404 { beginning(&mut answer).await } else { Vec::new() };
+        let (refusal, tenant) = (ThreadRefusal::of(status, &said), Arc::clone(flight.tenant()));
+        if let (Some(refusal), Some(held)) = (refusal, flight.flight_mut()) {
+            let may_ask = match refusal {
+                ThreadRefusal::Mismatch => {
+                    held.is_changed() || held.drops_lost || held.conversation.was_changed()
+                }
+                ThreadRefusal::Other => is_our_doing(held, UpstreamRefusal::of(status, &said), &said),
+                ThreadRefusal::Taken | ThreadRefusal::Lost => false,
+            };
+            let asks = tenant.look(|state| {
+                let conversation = &mut held.conversation;
+                let asks = may_ask && state.change_conversation(conversation, Conversation::ask_whole);
+                if asks || refusal == ThreadRefusal::Lost {
+                    state.release_thread(held);
+                }
+                asks
+            });
+            if asks {
+                return Err(self.ask_whole(&answer));
+            }
+        }
+        Ok(Answered { answer, flight: Some(flight) })
+    }
+
+    /// Sends a request that was not read, as it came. It may go on from an answer which is not known here, or from a
+    /// conversation that is too large to be made whole.
+    pub(super) async fn unread(
+        &self,
+        call: MessagesCall,
+        reason: Reason,
+        exchange: &mut Exchange,
+    ) -> Result<Answered, Fault> {
+        let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
+        let body = call.body.read().clone();
+        let mut answered = self.unplanned(call, reason, exchange).await?;
+        if !matches!(reason, Reason::UnknownThread | Reason::BodyTooLarge | Reason::HeldBytes) {
+            return Ok(answered);
+        }
+        if self.thread_refusal(&mut answered.answer).await == Some(ThreadRefusal::Mismatch)
+            && let Ok(anatomy) = Anatomy::read(&body)
+            && let Some(ThreadField::Continue(id)) = ThreadField::read(&body, &anatomy)
+            && tenant.is_some_and(|tenant| self.store.tenant(&tenant).look(|state| state.ask_whole(&id)))
+        {
+            return Err(self.ask_whole(&answered.answer));
+        }
+        Ok(answered)
+    }
+
+    /// Asks a client for its whole conversation. `refused` is what the upstream said.
+    fn ask_whole(&self, refused: &Answer) -> Fault {
+        self.metrics.fallbacks_total.with_label_values(&[UpstreamRefusal::Thread.as_str()]).inc();
+        Fault::ThreadMismatch { request_id: refused.response.headers().get("request-id").cloned() }
+    }
+
+    /// Why a request that goes on from a held answer was refused, if it was.
+    async fn thread_refusal(&self, answer: &mut Answer) -> Option<ThreadRefusal> {
+        let status = answer.response.status().as_u16();
+        let said = if is_refusal(status) { beginning(answer).await } else { Vec::new() };
+        ThreadRefusal::of(status, &said)
+    }
+}
+
+/// Returns true if a request that goes on from a held answer was refused for what was made of it: a marker that its
+/// client did not set, or the prefix that it was put on.
+fn is_our_doing(flight: &Flight, refused: Option<UpstreamRefusal>, said: &[u8]) -> bool {
+    let is_of_prefix = matches!(refused, Some(UpstreamRefusal::LostPrefix | UpstreamRefusal::Window));
+    let is_marked = flight.trace.breakpoints.iter().any(|mark| mark.origin != Origin::Client);
+    let is_of_marker = memchr::memmem::find(said, b"cache_control").is_some();
+    (flight.is_forked() && is_of_prefix) || (is_marked && is_of_marker)
+}
