@@ -108,6 +108,8 @@ metrics! {
     passthrough_total: IntCounterVec["reason"];
     /// Rewritten requests that the upstream refused and that went out once more as they came, or whose client was asked for the whole conversation (`thread`), by reason.
     fallbacks_total: IntCounterVec["reason"];
+    /// Messages calls whose path has its version twice and that got a 404, by whose URL is to be changed: client or upstream.
+    misdirected_total: IntCounterVec["url"];
     /// Requests that forkpoint answered itself, by reason.
     refused_total: IntCounterVec["reason"];
     /// Bugs of forkpoint that were caught and cost nobody an answer, by step. Those in align and fork are reasons: internal.

@@ -19,6 +19,7 @@ impl Metrics {
         let arms = Arm::ALL.map(Arm::as_str);
         each(&self.passthrough_total, &Reason::ALL.map(Reason::as_str));
         each(&self.fallbacks_total, &UpstreamRefusal::ALL.map(UpstreamRefusal::as_str));
+        each(&self.misdirected_total, &["client", "upstream"]);
         pairs(&self.prefix_sightings_total, &layers, &SightingClass::ALL.map(SightingClass::as_str));
         pairs(&self.cache_breaks_total, &layers, &causes);
         pairs(&self.cache_break_tokens_total, &layers, &causes);

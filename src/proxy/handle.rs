@@ -71,15 +71,15 @@ impl Proxy {
     pub async fn handle(self: Arc<Self>, mut request: Request<Incoming>) -> Response<AnswerBody> {
         let endpoint = Endpoint::of(request.method(), request.uri().path());
         let doubled = self.upstream.doubled(request.uri().path());
+        let is_of_api_path = request.uri().path().ends_with("/v1/messages");
         let mut exchange = self.exchange(endpoint, request.headers_mut());
         // Boxed, since hyper moves the future of an exchange.
         let answered = Box::pin(self.answered(request, &mut exchange));
         let answered = AssertUnwindSafe(answered).catch_unwind().await;
         let response = match answered.unwrap_or(Err(Fault::Internal)) {
-            Ok(answered) => {
+            Ok(mut answered) => {
                 if endpoint.is_planned() {
-                    let status = answered.answer.response.status();
-                    self.not_found.answered(status, doubled, || self.upstream.name());
+                    self.note_not_found(&mut answered.answer, doubled, is_of_api_path).await;
                 }
                 let (head, tee) = observe::watched(answered, exchange, &self);
                 observe::relay(head, tee, &self).await

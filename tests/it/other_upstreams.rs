@@ -127,6 +127,10 @@ async fn warnings(prefix: &str, path: &str, answers: &[&[u8]]) -> Vec<String> {
 #[tokio::test]
 async fn a_base_url_that_cannot_work_is_said_once() {
     let lost: &[u8] = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
+    let said = r#"{"type":"error","error":{"type":"not_found_error","message":"model: claude-none"}}"#;
+    let head = "HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\ncontent-length";
+    let of_api = format!("{head}: {}\r\n\r\n{said}", said.len());
+    let of_api = of_api.as_bytes();
     let found = message();
     for (prefix, path, answers, says) in [
         ("", "/v1/v1/messages", &[lost, lost, lost, lost][..], Some("client's base URL")),
@@ -135,6 +139,12 @@ async fn a_base_url_that_cannot_work_is_said_once() {
         ("", "/v1/messages", &[lost, lost], None),
         ("", "/v1/messages", &[&found, lost, lost, lost, lost], None),
         ("", "/v1/v1/messages", &[&found], None),
+        // A model that does not exist says nothing about the URL, but where the path is not the API's.
+        ("", "/v1/messages", &[of_api, of_api, of_api, of_api], None),
+        ("", "/messages", &[of_api, of_api, of_api], Some("every Messages call got a 404")),
+        ("", "/v1/v1/messages", &[of_api, of_api], Some("client's base URL")),
+        // That one was found says nothing about a path that is wrong.
+        ("", "/v1/v1/messages", &[&found, lost, lost], Some("client's base URL")),
     ] {
         let said = warnings(prefix, path, answers).await;
         assert_eq!(said.len(), usize::from(says.is_some()), "{prefix}{path}: {said:?}");

@@ -31,6 +31,12 @@ pub struct Receipt<'a> {
 const NOT_FOUND: &str = "every request got a 404: does the base URL lack /v1, or have it twice? Anthropic's SDKs add it \
                          themselves; the Vercel AI SDK wants it in ANTHROPIC_BASE_URL, set before `forkpoint run`";
 
+/// The upstream does not know a path that has its version twice: whose URL is to be changed.
+const DOUBLED: [(&str, &str); 2] = [
+    ("client", "/v1/v1/messages got a 404: leave /v1 out of the client's base URL (ANTHROPIC_BASE_URL)"),
+    ("upstream", "/v1/v1/messages got a 404: leave /v1 out of upstream.url, clients add it themselves"),
+];
+
 const KINDS: [&str; 5] = ["uncached", "cache_read", "cache_write_5m", "cache_write_1h", "output"];
 
 /// A receipt that is being written.
@@ -72,9 +78,12 @@ impl Receipt<'_> {
 
     fn add_requests(&self, out: &mut Lines, sheet: &Sheet<'_>, requests: f64) {
         out.add("requests", counts(requests, &sheet.by("requests_total", &["status"])));
-        if sheet.of("requests_total", "status", "404") == requests {
+        let is_misdirected = |whose: &str| sheet.of("misdirected_total", "url", whose) > 0.0;
+        let mut doubled = DOUBLED.iter().filter(|(whose, _)| is_misdirected(whose)).peekable();
+        if doubled.peek().is_none() && sheet.of("requests_total", "status", "404") == requests {
             out.add("not found", NOT_FOUND);
         }
+        doubled.for_each(|(_, advice)| out.add("not found", advice));
         let left_alone = sheet.by("passthrough_total", &["reason"]);
         let count: f64 = left_alone.values().sum();
         let is_asked_for = left_alone.keys().all(|reason| reason == Reason::Observe.as_str());
@@ -305,6 +314,11 @@ forkpoint: 1 min 1 s through mode align to http://up.example
         assert!(receipt(lost).contains("every request got a 404"), "{}", receipt(lost));
         let found = format!("{lost}forkpoint_requests_total{{status=\"200\"}} 1\n");
         assert!(!receipt(&found).contains("404: does"), "{}", receipt(&found));
+        for (whose, url) in [("client", "ANTHROPIC_BASE_URL"), ("upstream", "upstream.url")] {
+            let doubled = format!("{found}forkpoint_misdirected_total{{url=\"{whose}\"}} 3\n");
+            let receipt = receipt(&doubled);
+            assert!(receipt.contains("/v1/v1/messages got a 404") && receipt.contains(url), "{receipt}");
+        }
     }
 
     #[test]

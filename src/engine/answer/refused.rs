@@ -15,6 +15,12 @@ pub fn is_refusal(status: u16) -> bool {
     matches!(status, 400 | 413 | 415 | 422)
 }
 
+/// Returns true if `said` is an error in the form of the API, and not that of a gateway or a web server.
+pub fn is_api_error(said: &[u8]) -> bool {
+    let Ok(body) = serde_json::from_slice::<serde_json::Value>(said) else { return false };
+    body["type"] == "error" && body["error"]["type"].is_string()
+}
+
 impl UpstreamRefusal {
     /// `said` is the body of the answer.
     pub fn of(status: u16, said: &[u8]) -> Option<UpstreamRefusal> {
@@ -128,6 +134,18 @@ mod tests {
         assert_eq!(ThreadRefusal::of(404, said("thread_not_found").as_bytes()), Some(ThreadRefusal::Lost));
         for odd in ["", "no", r#"{"error":"thread_fingerprint_mismatch"}"#, r#"{"error":{"details":[]}}"#] {
             assert_eq!(ThreadRefusal::of(400, odd.as_bytes()), Some(ThreadRefusal::Other), "{odd}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_api_is_known_from_others() {
+        let said =
+            br#"{"type":"error","error":{"type":"not_found_error","message":"model: x"},"request_id":"r"}"#;
+        assert!(is_api_error(said));
+        for other in
+            ["", "<html>", r#"{"detail":"Not Found"}"#, r#"{"type":"error","error":"no"}"#, "[]", "{"]
+        {
+            assert!(!is_api_error(other.as_bytes()), "{other}");
         }
     }
 
