@@ -56,6 +56,11 @@ pub struct Exchange {
 }
 
 impl Exchange {
+    /// Returns true if this is a Messages call that is not to go out unless the parent is known that it names.
+    pub fn needs_parent(&self) -> bool {
+        self.facts.endpoint.is_planned() && self.facts.claims.needs_parent()
+    }
+
     pub fn new(metrics: Arc<Metrics>, clock: Arc<Clock>, sinks: ExchangeSinks, facts: Facts) -> Exchange {
         let ExchangeSinks { draft, trace, trace_id, feed } = sinks;
         let (body, permit, prompt, place) = (None, None, None, None);

@@ -100,6 +100,8 @@ impl Proxy {
     async fn answered(&self, request: Request<Incoming>, exchange: &mut Exchange) -> Result<Answered, Fault> {
         headers::check(&request)?;
         let mut call = match self.collect(request, exchange).await? {
+            // Nobody can tell if its parent is known.
+            Arrived::Unread(_) if exchange.needs_parent() => return Err(Fault::UnknownParent),
             Arrived::Unread(request) => {
                 exchange.facts.sent_at = Some(Instant::now());
                 return Ok(Answered { answer: self.upstream.send(request).await?, flight: None });
@@ -112,6 +114,9 @@ impl Proxy {
         if let Plan::Passthrough(reason) = exchange.facts.plan
             && !(reason == Reason::Observe && self.has_prefix(&mut call, exchange).await)
         {
+            if exchange.needs_parent() {
+                self.find_parent(&mut call, reason, exchange).await?;
+            }
             return self.observed(call, reason, exchange).await;
         }
         if let Err(reason) = self.open(&mut call.body, exchange).await {
@@ -204,7 +209,7 @@ impl Proxy {
     }
 
     /// Reads a Messages body by what is known of its tenant.
-    async fn read(
+    pub(super) async fn read(
         &self,
         body: &Bytes,
         mode: ReadMode,
@@ -322,12 +327,12 @@ impl Proxy {
             yield_once().await;
             self.open(&mut body, exchange).await.ok()?;
             let read = self.read(body.read(), ReadMode::AsItCame, exchange).await.ok()??;
+            let bytes = read.request.arrival.received.body().len();
             let watch = || self.watch(read, reason, sent, exchange);
             Some(self.large.work(bytes, watch).await)
         };
         let (answer, flight) = tokio::join!(self.upstream.send(request), reading);
         Ok(Answered { answer: answer?, flight })
-            let bytes = read.request.arrival.received.body().len();
     }
 
     /// Enters a request that goes out as it came into the state of its tenant, and works out what would have been done.

@@ -88,6 +88,9 @@ impl Proxy {
         reason: Reason,
         exchange: &mut Exchange,
     ) -> Result<Answered, Fault> {
+        if exchange.needs_parent() {
+            return Err(Fault::UnknownParent);
+        }
         let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
         let body = call.body.read().clone();
         let mut answered = self.unplanned(call, reason, exchange).await?;

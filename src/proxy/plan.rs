@@ -9,13 +9,14 @@ use super::clock::millis;
 use super::error::Fault;
 use super::exchange::Exchange;
 use super::flight::{Home, InFlight};
+use super::handle::MessagesCall;
 use super::wait::{Waiter, Waits};
 use crate::engine::decide::{Circumstances, Next, proceed};
 use crate::engine::family::fanout::Who;
 use crate::engine::outgoing::Outgoing;
 use crate::engine::prepare::{Preparation, Prepared, Treatment};
-use crate::engine::tenant::{ReadRequest, TenantAccess};
-use crate::engine::words::{Moment, Recall, Role, Step};
+use crate::engine::tenant::{ReadMode, ReadRequest, TenantAccess};
+use crate::engine::words::{Moment, Reason, Recall, Role, Step};
 
 /// How often a request is prepared: what is known may change while it waits.
 const ROUNDS_MAX: usize = 4;
@@ -103,6 +104,32 @@ impl Proxy {
                 }
             }
         }
+    }
+
+    /// Looks for the parent without which a request is not to go, before that goes out as it came.
+    pub(super) async fn find_parent(
+        &self,
+        call: &mut MessagesCall,
+        reason: Reason,
+        exchange: &mut Exchange,
+    ) -> Result<(), Fault> {
+        let plan = exchange.facts.plan;
+        let unknown = |_| Fault::UnknownParent;
+        self.open(&mut call.body, exchange).await.map_err(unknown)?;
+        let read = self.read(call.body.read(), ReadMode::AsItCame, exchange).await.map_err(unknown)?;
+        let Read { home, may_be_behind, request, who } = read.ok_or(Fault::UnknownParent)?;
+        let bytes = request.arrival.received.body().len();
+        for asks in [may_be_behind, false] {
+            let prepare = || self.prepare(&request, who, Treatment::Observed(reason), &home, exchange);
+            if !self.large.work(bytes, prepare).await.relation.names_unknown_parent() {
+                exchange.facts.plan = plan;
+                return Ok(());
+            }
+            if !(asks && self.store.news(&home.tenant).await) {
+                break;
+            }
+        }
+        Err(Fault::UnknownParent)
     }
 
     /// Prepares a request, and measures the steps of that.

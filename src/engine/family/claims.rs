@@ -42,9 +42,9 @@ impl Claims {
         self.parent.as_ref()
     }
 
-    /// Returns true if the request is not to go out without the parent that it names.
+    /// Returns true if the request names a parent, and is not to go out unless that is known.
     pub fn needs_parent(&self) -> bool {
-        self.needs_parent
+        self.needs_parent && self.parent.is_some()
     }
 
     pub fn marks_agents(&self) -> bool {

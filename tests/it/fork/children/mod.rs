@@ -7,6 +7,7 @@ mod refused;
 mod lost;
 pub mod seal;
 mod snapshots;
+mod required;
 mod many;
 mod kept;
 mod arms;
