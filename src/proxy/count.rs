@@ -18,18 +18,15 @@ use crate::engine::count::{ChildCount, count_child};
 use crate::engine::family::recent::Hint;
 use crate::engine::request::recall::Remembered;
 use crate::engine::tenant::View;
-use crate::engine::words::{BodyDigest, Plan, Reason, TenantId};
+use crate::engine::words::{BodyDigest, Endpoint, Plan, Reason, TenantId};
 use crate::store::Tenant;
-
-/// The end of the path of such requests.
-const PATH_END: &str = "/messages/count_tokens";
 
 impl Proxy {
     /// Returns true if a request may count the tokens of a child that has a prefix. `observed`: why it is to go out as
     /// it came; a child keeps its prefix even in mode `observe`, unless its client asks for less.
     pub(super) fn may_count_child(&self, parts: &Parts, modes: Modes, observed: Option<Reason>) -> bool {
-        let is_count = parts.method == Method::POST && parts.uri.path().ends_with(PATH_END);
-        is_count
+        parts.method == Method::POST
+            && Endpoint::of(&parts.method, parts.uri.path()) == Endpoint::CountTokens
             && modes.keeps_prefix()
             && matches!(observed, None | Some(Reason::Observe))
             && self.may_have_prefix(self.clock.now())

@@ -83,6 +83,32 @@ async fn children_are_gated_and_forked_for_their_life() {
 }
 
 #[tokio::test]
+async fn a_count_of_a_forked_child_is_of_what_will_be_sent() {
+    for model in [FREE, BOUND] {
+        let stage = Stage::new(|_| ()).await;
+        let told = fanned_out(&stage, model).await;
+        let mut body = child(model, &told[0]);
+        let first = stage.line().send(&letter(&body)).await;
+        assert_eq!(plan(&first), FORKED, "{model}");
+        extend(&mut body, &first);
+        let mut count = body.clone();
+        count["anthropic_version"] = json!("vertex-2023-10-16");
+        for member in ["max_tokens", "stream"] {
+            count.as_object_mut().unwrap().remove(member);
+        }
+        let mut counted = letter(&body);
+        (counted.target, counted.body) = (target("count-tokens", false), count.to_string().into_bytes());
+        let counted = stage.line().send(&counted).await;
+        let said: Value = serde_json::from_slice(&counted.answer).unwrap();
+        assert_eq!((counted.status, plan(&counted)), (200, FORKED), "{model}: {said}");
+        assert_eq!(forwarded(&counted)["model"], model);
+        let sent = stage.line().send(&letter(&body)).await;
+        assert_eq!(plan(&sent), FORKED, "{model}");
+        assert_eq!(said["input_tokens"].as_u64(), Some(usage(&sent).prompt()), "{model}");
+    }
+}
+
+#[tokio::test]
 async fn models_of_the_path_are_told_apart() {
     let stage = Stage::new(|_| ()).await;
     let told = fanned_out(&stage, FREE).await;
