@@ -1,6 +1,7 @@
 //! Conversations that the server holds: parents and children of which only the end comes.
 
 mod replays;
+mod resumed;
 
 use std::time::Duration;
 
@@ -123,7 +124,7 @@ impl Client {
     }
 }
 
-fn id_of(exchange: &Exchange) -> String {
+pub fn id_of(exchange: &Exchange) -> String {
     let text = String::from_utf8_lossy(&exchange.answer);
     let start = text.find("msg_").expect("an id");
     text[start..].chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect()
