@@ -256,7 +256,7 @@ def check_framework(host: Host, program: str) -> None:
     for mode in [None, *frameworks.MODES]:
         with ExitStack() as stack:
             simulator = start_simulator(stack, frameworks.rules_of(program))
-            for fault in frameworks.faults_of(program):
+            for fault in frameworks.faults_of(program, mode):
                 fetch(f"{simulator}/sim/faults", fault)
             url, admin = simulator, None
             if mode:

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Records what real clients send and what they are answered, for tests/it/fork/recorded.rs.
 
-    tests/clients/record.py        once `tests/run python typescript` has installed the SDKs
+    tests/clients/record.py              once `tests/run python typescript` has installed the SDKs
+    tests/clients/record.py deepagents   only these clients
 
 Each program runs directly against the simulator, which loses a part of the conversations that it holds. What stands
 between them takes long filler out of the prompts, and writes down every exchange in the order in which they came:
@@ -36,6 +37,8 @@ CLIENTS = {
     "python-held": ("python", "runner_agents", FEW),
     "python-held-alone": ("python", "tool_runner", MANY),
     "python-whole": ("python", "whole_agents", FEW),
+    "python-late": ("python", "late_agents", FEW),
+    "deepagents": ("python", "deepagents", FEW),
     "ai-sdk": ("typescript", "ai_sdk", FEW),
 }
 FILLER = re.compile(rb"(\w[^.\"\\]{20,60}\. )\1{100,}")
@@ -89,10 +92,13 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
+    wanted = sys.argv[1:] or CLIENTS
     for client, (language, program, sentences) in CLIENTS.items():
+        if client not in wanted:
+            continue
         with ExitStack() as stack:
             simulator = drive.start_simulator(stack, frameworks.rules_of(program))
-            for fault in frameworks.faults_of(program):
+            for fault in frameworks.faults_of(program, None):
                 drive.fetch(f"{simulator}/sim/faults", fault)
             tap = Tap(simulator, sentences)
             host = drive.Host(stack, language)

@@ -11,6 +11,7 @@ from langchain_anthropic import ChatAnthropic
 from transcript import KEY, Transcript
 
 MODEL = "claude-sonnet-4-6"
+BOUND = "claude-opus-5-5"
 HANDBOOK = "The handbook, to be followed by everybody. " * 300
 MANUAL = "A page of the surveyor's manual. " * 300
 
@@ -53,9 +54,21 @@ def whole_agents(url: str, log: Transcript) -> None:
     run_agents(url, log, {"thread": False})
 
 
-def run_agents(url: str, log: Transcript, thread: dict[str, Any]) -> None:
+def refused_agents(url: str, log: Transcript) -> None:
+    """As `runner_agents`, before an upstream that finds the fields of a continue changed."""
+    run_agents(url, log, {})
+
+
+def late_agents(url: str, log: Transcript) -> None:
+    """The parent looks something up before it starts its agents, so that they are the answer to a continue. Its model
+    binds what it thinks to what came before."""
+    own = {"model": BOUND, "thinking": {"type": "adaptive"}}
+    run_agents(url, log, own, first="Look it up. [[sim:tools turns=1 calls=1 tool=search thinking=20]]")
+
+
+def run_agents(url: str, log: Transcript, own: dict[str, Any], first: str | None = None) -> None:
     messages = log.sync_client(url).beta.messages
-    params: dict[str, Any] = {"model": MODEL, "max_tokens": 1000, **thread}
+    params: dict[str, Any] = {"model": MODEL, "max_tokens": 1000, **own}
 
     @anthropic.beta_tool
     def search(query: str) -> str:
@@ -72,7 +85,14 @@ def run_agents(url: str, log: Transcript, thread: dict[str, Any]) -> None:
 
     task = "[[sim:fan_out n=3 tool=agent field=prompt words=60 | tools turns=3 calls=1 tool=search]]"
     asked = [{"role": "user", "content": [{"type": "text", "text": f"Survey it. {task}"}]}]
-    lead = messages.tool_runner(**params, system=HANDBOOK, tools=[agent, search], messages=asked)
+    if first:
+        thread = messages.thread(**params, system=HANDBOOK, tools=[agent, search])
+        thread.append({"role": "user", "content": first})
+        thread.tool_runner().until_done()
+        thread.append(*asked)
+        lead = thread.tool_runner()
+    else:
+        lead = messages.tool_runner(**params, system=HANDBOOK, tools=[agent, search], messages=asked)
     log.value("text", said(lead.until_done()))
 
 
@@ -91,4 +111,6 @@ programs = {
     "tool_runner": tool_runner,
     "runner_agents": runner_agents,
     "whole_agents": whole_agents,
+    "refused_agents": refused_agents,
+    "late_agents": late_agents,
 }

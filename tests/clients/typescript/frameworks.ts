@@ -75,6 +75,11 @@ async function runner_agents(url: string | undefined, log: Transcript): Promise<
   await run_agents(url, log, {});
 }
 
+/** As `runner_agents`, before an upstream that finds the fields of a continue changed. */
+async function refused_agents(url: string | undefined, log: Transcript): Promise<void> {
+  await run_agents(url, log, {});
+}
+
 async function whole_agents(url: string | undefined, log: Transcript): Promise<void> {
   await run_agents(url, log, { thread: false });
 }
@@ -117,4 +122,5 @@ export const programs: Record<string, Program> = {
   held_thread,
   runner_agents,
   whole_agents,
+  refused_agents,
 };

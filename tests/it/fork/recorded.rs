@@ -95,12 +95,26 @@ async fn as_the_golden_says(client: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn recorded_agents_of_runners_are_forked_as_the_goldens_say() {
-    for client in ["typescript-held", "typescript-whole", "python-held", "python-whole", "ai-sdk"] {
+    for client in
+        ["typescript-held", "typescript-whole", "python-held", "python-whole", "ai-sdk", "deepagents"]
+    {
         let decided = as_the_golden_says(client).await;
         let [first, children @ .., last] = &decided[..] else { panic!("{client}: too few") };
         assert!(first.starts_with("plain ") && last.starts_with("parent "), "{client}: {first}, {last}");
         assert!(children.iter().all(|child| child == "child forked none"), "{client}: {children:?}");
     }
+}
+
+/// By a model that binds its thinking; it has looked something up before.
+#[tokio::test]
+async fn a_recorded_fan_out_that_answers_a_continue_is_forked_as_the_golden_says() {
+    let decided = as_the_golden_says("python-late").await;
+    let [first, second, third, children @ .., last] = &decided[..] else { panic!("too few") };
+    for said in [first, second, third] {
+        assert!(said.starts_with("plain aligned "), "{said}");
+    }
+    assert!(children.len() == 12 && last.starts_with("parent "), "{decided:?}");
+    assert!(children.iter().all(|child| child == "child forked none"), "{children:?}");
 }
 
 #[tokio::test]
