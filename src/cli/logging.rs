@@ -53,7 +53,7 @@ impl Shape {
 }
 
 /// The width of the terminal on standard error, which may change at any time.
-fn columns() -> usize {
+pub fn columns() -> usize {
     let size = rustix::termios::tcgetwinsize(io::stderr());
     size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(COLUMNS_MAX)
 }

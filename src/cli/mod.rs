@@ -18,6 +18,8 @@ mod own_sums;
 mod logging;
 mod recorded;
 mod reload;
+#[cfg(test)]
+mod golden;
 
 use std::process::ExitCode;
 

@@ -2,12 +2,15 @@
 
 use std::process::{Output, Stdio};
 
+use forkpoint::sim::{Sim, SimConfig};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::harness::samples::{OK, PROMPT, message};
 use crate::harness::upstream::Answering;
-use crate::harness::{Upstream, binary, within};
+use crate::harness::{Peer, Upstream, binary, post, within};
 use crate::traces::receiver::Receiver;
 
 /// `forkpoint run` with what a script needs and nothing else.
@@ -118,7 +121,7 @@ async fn the_receipt_compares_the_bill_with_what_it_would_have_been() {
 }
 
 #[tokio::test]
-async fn the_receipt_says_what_was_only_observed() {
+async fn the_receipt_warns_of_a_consumer_login_that_was_left_alone() {
     let upstream = messages().await;
     let script = asks().replace("x-api-key: key", "authorization: bearer sk-ant-oat01-x");
     let output = output(&mut run(&["--upstream", &upstream.url(), "--", "bash", "-c", &script])).await;
@@ -129,6 +132,76 @@ async fn the_receipt_says_what_was_only_observed() {
         "{complained}"
     );
     assert!(complained.contains(why), "{complained}");
+}
+
+/// Says its base URL, and lives until its standard input ends: the test asks in its place.
+const STANDS_IN: &str = "echo \"$ANTHROPIC_BASE_URL\"; cat >/dev/null";
+
+/// A Messages call to a proxy, and the message that it is answered with.
+async fn message_of(base: &str, system: &str, messages: &Value) -> Value {
+    let properties = json!({"prompt": {"type": "string"}});
+    let tool = json!({"name": "Agent", "description": "Starts an agent.",
+        "input_schema": {"type": "object", "properties": properties, "required": ["prompt"]}});
+    let rules = format!("{system} {}", "Read before you write, and say what you have found. ".repeat(600));
+    let system = json!([{"type": "text", "text": rules, "cache_control": {"type": "ephemeral"}}]);
+    let body = json!({"model": "claude-opus-5-5", "max_tokens": 2000, "system": system, "tools": [tool], "messages": messages});
+    let headers = "x-api-key: key\r\nanthropic-version: 2023-06-01\r\n";
+    let mut peer = Peer::connect(base.trim_start_matches("http://").parse().unwrap()).await;
+    let reply = peer.ask(&post("/v1/messages", headers, body.to_string().as_bytes())).await;
+    assert_eq!(reply.status(), 200, "{}", String::from_utf8_lossy(&reply.body));
+    serde_json::from_slice(&reply.body).unwrap()
+}
+
+#[tokio::test]
+async fn what_was_only_observed_is_said_to_have_cost_less_aligned_and_that_it_would_have_been_forked() {
+    let sim = Sim::start(SimConfig::default()).await.unwrap();
+    let mut command = run(&["--mode", "observe", "--upstream", &sim.url(), "--", "sh", "-c", STANDS_IN]);
+    command.env("FORKPOINT_FORK__CONTEXT_PREMIUM", "100").env("FORKPOINT_FORK__MAX_COST_RATIO", "100");
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut base = String::new();
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    within("the base URL", said.read_line(&mut base)).await.unwrap();
+    let base = base.trim();
+
+    let mut messages = json!([{"role": "user", "content": "Survey it. [[sim:fan_out n=3 tool=Agent field=prompt words=60 | text words=20]]"}]);
+    let answer = message_of(base, "You lead.", &messages).await;
+    let calls: Vec<&Value> =
+        answer["content"].as_array().unwrap().iter().filter(|block| block["type"] == "tool_use").collect();
+    assert_eq!(calls.len(), 3, "{answer}");
+    let children = calls.iter().map(async |call| {
+        let report = message_of(
+            base,
+            "You survey a part.",
+            &json!([{"role": "user", "content": call["input"]["prompt"]}]),
+        )
+        .await;
+        json!({"type": "tool_result", "tool_use_id": call["id"], "content": report["content"]})
+    });
+    let results = join_all(children).await;
+    let list = messages.as_array_mut().unwrap();
+    list.push(json!({"role": "assistant", "content": answer["content"]}));
+    list.push(json!({"role": "user", "content": results}));
+    message_of(base, "You lead.", &messages).await;
+
+    drop(child.stdin.take());
+    let output = within("the command to end", child.wait_with_output()).await.unwrap();
+    let receipt = text(&output.stderr);
+    assert!(receipt.starts_with("saved $0.0000 (0 %)\n"), "{receipt}");
+    assert!(!receipt.contains("warning"), "{receipt}");
+    assert!(receipt.contains("  fan-outs      1\n  children      3 (3 left alone)\n"), "{receipt}");
+    let dollars = |name: &str, before: &str, behind: &str| -> f64 {
+        let line = receipt
+            .lines()
+            .find(|line| line.starts_with(&format!("  {name} ")))
+            .unwrap_or_else(|| panic!("{name} in {receipt}"));
+        let (_, rest) = line.split_once(before).unwrap_or_else(|| panic!("{before} in {line}"));
+        rest.split(behind).next().unwrap().parse().unwrap_or_else(|_| panic!("dollars in {line}"))
+    };
+    assert!(dollars("align", "would have saved $", " ") > 0.0, "{receipt}");
+    let would = "would have forked 3 children of `Agent`; forked they were predicted to cost $";
+    assert!(dollars("fork", would, ",") > 0.0, "{receipt}");
+    let billed: f64 = sim.requests().iter().filter_map(|request| request.cost_usd).sum();
+    assert!((dollars("cost", "billed $", " ") - billed).abs() < 0.000_06, "{billed} in {receipt}");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@
 
 mod reasons;
 mod receipt;
+mod screen;
 mod sheet;
 mod signals;
 
@@ -32,6 +33,7 @@ use super::records;
 use super::start::{self, ServerTask};
 use super::{Failure, logging};
 use receipt::Receipt;
+use screen::Screen;
 use signals::Signals;
 
 /// The variable that tells the command where its API is.
@@ -198,7 +200,8 @@ async fn session(args: &RunArgs, loaded: Loaded) -> Result<ExitCode, Failure> {
             rereads: rereads(&proxy),
             declined: declined(&proxy),
         };
-        let _ = std::io::stderr().write_all(receipt.of(&exposition).as_bytes());
+        let shown = Screen::of_stderr().show(&receipt.of(&exposition));
+        let _ = std::io::stderr().write_all(shown.as_bytes());
     }
     Ok(exit_code(status))
 }

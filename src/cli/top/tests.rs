@@ -5,9 +5,10 @@ use jiff::tz::TimeZone;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ratatui::style::Color;
+use ratatui::style::{Color, Modifier};
 use serde_json::{Value, json};
 
+use super::super::golden::assert_golden;
 use super::app::{App, Page};
 use super::stream::News;
 use super::view;
@@ -117,18 +118,6 @@ fn screen(app: &App, width: u16, height: u16) -> String {
 
 fn press(app: &mut App, keys: &[KeyCode]) {
     keys.iter().for_each(|key| app.press(KeyEvent::new(*key, KeyModifiers::NONE)));
-}
-
-/// Compares with a file in `tests/golden`, or writes it with `UPDATE=1`.
-fn assert_golden(name: &str, actual: &str) {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/terminal").join(name);
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, actual).unwrap();
-        return;
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(expected == actual, "{name} differs; run again with UPDATE=1 and look at the change:\n{actual}");
 }
 
 #[test]
@@ -254,6 +243,53 @@ fn hostile_names_are_visible_and_move_nothing() {
                 |char: char| (char.is_control() && char != '\n') || "\u{202e}\u{301}".contains(char);
             assert!(!text.contains(is_foreign), "{text:?}");
             assert_eq!(text.lines().count(), usize::from(height));
+        }
+    }
+}
+
+/// The screen with its colours, as a terminal is sent them.
+fn coloured(app: &App, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| view::draw(frame, app, START + 4_500)).unwrap();
+    let cells = terminal.backend().buffer().content();
+    let mut out = String::new();
+    for row in cells.chunks(usize::from(width)) {
+        let mut before = String::new();
+        for cell in row {
+            let colour = match cell.fg {
+                Color::Reset => "",
+                Color::Red => "31",
+                Color::Green => "32",
+                Color::Yellow => "33",
+                Color::Cyan => "36",
+                other => panic!("{other} has no code here"),
+            };
+            let modifiers = [(Modifier::BOLD, "1"), (Modifier::DIM, "2"), (Modifier::REVERSED, "7")];
+            let set = modifiers.iter().filter(|(modifier, _)| cell.modifier.contains(*modifier));
+            let codes: Vec<&str> = set.map(|(_, code)| *code).chain(Some(colour)).collect();
+            let codes = codes.into_iter().filter(|code| !code.is_empty()).collect::<Vec<_>>().join(";");
+            if codes != before {
+                out += &format!(
+                    "\u{1b}[0m{}",
+                    if codes.is_empty() { String::new() } else { format!("\u{1b}[{codes}m") }
+                );
+                before = codes;
+            }
+            out += cell.symbol();
+        }
+        out += "\u{1b}[0m\n";
+    }
+    out
+}
+
+#[test]
+fn every_page_has_its_colours() {
+    for (width, height) in [(80, 24), (120, 40)] {
+        let mut app = story();
+        app.has_colours = true;
+        for (page, keys) in [("list", &[][..]), ("fan-out", &[KeyCode::Enter]), ("breaks", &[KeyCode::Tab])] {
+            press(&mut app, keys);
+            assert_golden(&format!("top-{page}-{width}x{height}-colour.txt"), &coloured(&app, width, height));
         }
     }
 }
