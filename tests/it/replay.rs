@@ -8,6 +8,7 @@ use forkpoint::sim::models::{find, public_models};
 use forkpoint::sim::{BilledUsage, Latency, Sim, SimConfig};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use crate::harness::{Forkpoint, PATIENCE};
 use crate::workload::{Exchange, Letter, Line, prose, tool};
@@ -435,4 +436,46 @@ async fn the_table_says_what_was_played_and_what_is_best() {
     ] {
         assert!(text.contains(part), "{part} in {text}");
     }
+}
+
+#[tokio::test]
+async fn the_first_table_is_there_while_other_settings_are_still_tried() {
+    let ask = |id: u64| {
+        body(
+            "You answer.",
+            json!([tool("search")]),
+            json!([{"role": "user", "content": format!("Look {id}.")}]),
+        )
+    };
+    let lines: Vec<String> =
+        (1..=20).map(|id| recorded(id, 100 * id, &ask(id), [10, 20]).to_string()).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("r.jsonl");
+    std::fs::write(&file, lines.join("\n")).unwrap();
+    let mut command = crate::harness::binary::command();
+    command.arg("replay").arg(file).stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let signal = |name: &str, id: u32| {
+        std::process::Command::new("kill").args([format!("-{name}"), id.to_string()]).status().unwrap()
+    };
+    let id = child.id().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut shown = String::new();
+    while !shown.contains("children, forked") {
+        let next = crate::harness::within("the table", said.next_line()).await.unwrap();
+        shown += &next.expect("a table");
+    }
+    // Stopped at its first table, it has said nothing of other settings, and goes on with them after that.
+    assert!(signal("STOP", id).success());
+    while let Ok(Ok(Some(line))) = tokio::time::timeout(Duration::from_millis(200), said.next_line()).await {
+        shown += &line;
+    }
+    assert!(!shown.contains("other settings") && !shown.contains("Best of"), "{shown}");
+    assert!(signal("CONT", id).success());
+    let mut rest = String::new();
+    while let Some(line) = crate::harness::within("the rest", said.next_line()).await.unwrap() {
+        rest += &line;
+    }
+    assert!(rest.contains("other settings") && rest.contains("Best of"), "{rest}");
+    assert!(child.wait().await.unwrap().success());
 }
