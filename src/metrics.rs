@@ -53,6 +53,7 @@ macro_rules! metrics {
             pub clients: LabelValues,
             pub tenants: LabelValues,
             newest: Mutex<VecDeque<[String; 2]>>,
+            versions: RwLock<VecDeque<[String; 2]>>,
             tenant_names: OnceLock<BTreeMap<String, String>>,
             kept: series::SeriesCache,
             scrape: OnceLock<Scrape>,
@@ -80,6 +81,7 @@ macro_rules! metrics {
                     clients,
                     tenants,
                     newest: Mutex::default(),
+                    versions: RwLock::default(),
                     tenant_names: OnceLock::new(),
                     kept: series::SeriesCache::default(),
                     scrape: OnceLock::new(),
@@ -120,6 +122,8 @@ metrics! {
     tenant_tokens_total: IntCounterVec["tenant", "kind"];
     /// Requests by client family and version, and what was done.
     client_requests_total: IntCounterVec["client", "plan"];
+    /// Whole versions of known clients that were seen, the newest 64; always 1.
+    client_info: IntGaugeVec["client", "version"];
     /// Tokens as the upstream billed them, by client family and version.
     client_tokens_total: IntCounterVec["client", "kind"];
     /// Answers that read fewer cached tokens than predicted, by client family and version and the one cause.
@@ -272,6 +276,26 @@ impl Metrics {
             && let Some(oldest) = newest.pop_front()
         {
             let _ = self.prefix_info.remove_label_values(&oldest);
+        }
+    }
+
+    /// Shows a version of a client, and no longer the oldest one that was shown.
+    pub fn show_client(&self, client: &str, version: &str) {
+        let is_shown =
+            |all: &VecDeque<[String; 2]>| all.iter().any(|[one, of]| one == client && of == version);
+        if client == OTHER || is_shown(&self.versions.read().unwrap_or_else(PoisonError::into_inner)) {
+            return;
+        }
+        let mut shown = self.versions.write().unwrap_or_else(PoisonError::into_inner);
+        if is_shown(&shown) {
+            return;
+        }
+        self.client_info.with_label_values(&[client, version]).set(1);
+        shown.push_back([client.to_owned(), version.to_owned()]);
+        if shown.len() > CLIENTS_MAX
+            && let Some(oldest) = shown.pop_front()
+        {
+            let _ = self.client_info.remove_label_values(&oldest);
         }
     }
 
@@ -453,6 +477,23 @@ mod tests {
         let shown = text.lines().filter(|line| line.starts_with("forkpoint_prefix_info{")).count();
         assert_eq!(shown, FORKS_SHOWN_MAX);
         assert!(text.contains("0000003b") && !text.contains("00000009"), "{text}");
+    }
+
+    #[test]
+    fn only_the_newest_versions_of_clients_are_shown() {
+        let metrics = Metrics::new().unwrap();
+        for number in 0..80 {
+            metrics.show_client("claude-cli/2.1", &format!("2.1.{number}"));
+            metrics.show_client("claude-cli/2.1", &format!("2.1.{number}"));
+            metrics.show_client(OTHER, &format!("9.9.{number}"));
+        }
+        let text = metrics.render().unwrap();
+        let shown = text.lines().filter(|line| line.starts_with("forkpoint_client_info{")).count();
+        assert_eq!(shown, CLIENTS_MAX);
+        assert!(
+            text.contains("\"2.1.79\"") && !text.contains("\"2.1.15\"") && !text.contains("9.9."),
+            "{text}"
+        );
     }
 
     #[test]

@@ -63,6 +63,10 @@ fn status(status: Option<u16>) -> Cow<'static, str> {
 fn count_request(metrics: &Metrics, series: &Series, record: &ExchangeRecord) {
     let details = &record.details;
     series.count();
+    let is_accepted = record.status.is_some_and(|status| (200..300).contains(&status));
+    if let (Some(client), Some(version), true) = (&record.client, &details.client_version, is_accepted) {
+        metrics.show_client(client, version);
+    }
     metrics.endpoint_requests_total.with_label_values(&[&*record.endpoint]).inc();
     if let Some(fault) = details.fault {
         metrics.refused_total.with_label_values(&[fault]).inc();

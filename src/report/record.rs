@@ -231,6 +231,8 @@ pub struct Details {
     /// The reason for which forkpoint answered itself.
     pub fault: Option<&'static str>,
     pub tenant: Option<TenantId>,
+    /// The whole version of the client, if its family is known.
+    pub client_version: Option<String>,
     /// The tool that started this child.
     pub tool: Option<String>,
     /// The number of this child among the calls of its fan-out, from 1.

@@ -1,7 +1,8 @@
 //! The name that is shown for a client: its family and minor version, if the family is known.
 //!
 //! A user agent is whatever a client likes to send, a key or a line of a prompt by mistake too. So only families that
-//! are listed here or configured (`identity.clients`) are ever shown, and of a version only its first two numbers.
+//! are listed here or configured (`identity.clients`) are ever shown, and of a version only numbers: the first two with the
+//! name, and all of them beside it.
 
 /// Classes of the SDKs of Anthropic, whose user agents are `class/language version`.
 const SDK_CLASSES: [&str; 13] = [
@@ -73,6 +74,8 @@ const FAMILIES: [&str; 46] = [
 
 /// More digits are no version.
 const VERSION_DIGITS_MAX: usize = 4;
+/// More parts are no version either.
+const VERSION_PARTS_MAX: usize = 4;
 /// Words of a user agent that may belong to the name, its version included.
 const WORDS_MAX: usize = 3;
 
@@ -82,18 +85,40 @@ pub const OTHER: &str = "other";
 
 /// `AsyncAnthropic/Python 2.8.0` → `AsyncAnthropic-Python/2.8`; `claude-cli/2.1.325 (…)` → `claude-cli/2.1`.
 pub fn name(agent: &str, own: &[String]) -> String {
-    let words = || agent.split([' ', '/']).take(WORDS_MAX);
-    let is_version = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
-    let named: Vec<&str> = words().take_while(|word| !is_version(word) && !word.starts_with('(')).collect();
-    let family = named.join("-");
-    match family.as_str() {
-        "" if agent.is_empty() => NONE.into(),
-        _ if !is_known(&named, &family, own) => OTHER.into(),
-        _ => match words().find(is_version).and_then(minor) {
+    match family(agent, own) {
+        None if agent.is_empty() => NONE.into(),
+        None => OTHER.into(),
+        Some(family) => match version_word(agent).and_then(|version| numbers(version, 2)) {
             Some(version) => format!("{family}/{version}"),
             None => family,
         },
     }
+}
+
+/// The whole version of a known client: `claude-cli/2.1.325 (…)` → `2.1.325`.
+pub fn version(agent: &str, own: &[String]) -> Option<String> {
+    family(agent, own)?;
+    let version = version_word(agent)?;
+    (version.split('.').count() <= VERSION_PARTS_MAX).then(|| numbers(version, VERSION_PARTS_MAX))?
+}
+
+fn family(agent: &str, own: &[String]) -> Option<String> {
+    let named: Vec<&str> =
+        words(agent).take_while(|word| !is_version(word) && !word.starts_with('(')).collect();
+    let family = named.join("-");
+    (!family.is_empty() && is_known(&named, &family, own)).then_some(family)
+}
+
+fn words(agent: &str) -> impl Iterator<Item = &str> {
+    agent.split([' ', '/']).take(WORDS_MAX)
+}
+
+fn is_version(word: &&str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_digit())
+}
+
+fn version_word(agent: &str) -> Option<&str> {
+    words(agent).find(is_version)
 }
 
 fn is_known(named: &[&str], family: &str, own: &[String]) -> bool {
@@ -102,9 +127,9 @@ fn is_known(named: &[&str], family: &str, own: &[String]) -> bool {
     is_sdk || FAMILIES.contains(&family) || own.iter().any(|own| own == family)
 }
 
-/// `2.1.325` → `2.1`
-fn minor(version: &str) -> Option<String> {
-    let parts: Vec<&str> = version.split('.').take(2).collect();
+/// The first numbers of a version, if they are ones: `2.1.325` → `2.1`.
+fn numbers(version: &str, most: usize) -> Option<String> {
+    let parts: Vec<&str> = version.split('.').take(most).collect();
     let is_number = |part: &&str| {
         (1..=VERSION_DIGITS_MAX).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit())
     };
@@ -133,6 +158,27 @@ mod tests {
         ] {
             assert_eq!(name(agent, &[]), shown, "{agent}");
         }
+    }
+
+    #[test]
+    fn whole_versions_are_numbers_of_known_clients() {
+        for (agent, shown) in [
+            ("claude-cli/2.1.325 (external, cli)", Some("2.1.325")),
+            ("AsyncAnthropic/Python 2.8.0", Some("2.8.0")),
+            ("ai-sdk/anthropic/4.0.102 ai/7", Some("4.0.102")),
+            ("claude-cli/3", Some("3")),
+            ("claude-cli/1.2.3.4", Some("1.2.3.4")),
+            ("claude-cli/1.2.3.4.5", None),
+            ("claude-cli/2.1.secret", None),
+            ("claude-cli/2.1.325-secret", None),
+            ("claude-cli/2.1.12345", None),
+            ("secret/1.0.1", None),
+            ("curl", None),
+            ("", None),
+        ] {
+            assert_eq!(version(agent, &[]).as_deref(), shown, "{agent}");
+        }
+        assert_eq!(version("till/3.2.1 (north)", &["till".to_owned()]).as_deref(), Some("3.2.1"));
     }
 
     #[test]

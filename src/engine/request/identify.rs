@@ -32,6 +32,8 @@ pub struct Sender {
     pub agent: Option<IdDigest>,
     /// Family and major.minor of the user agent, such as `claude-cli/2.1`, if the family is known.
     pub client: String,
+    /// The whole version of such a client.
+    pub client_version: Option<String>,
 }
 
 /// The session that a request names. Several headers can name one: a gateway's, and the client's behind it.
@@ -64,7 +66,9 @@ pub fn sender(headers: &HeaderMap, rule: TenantRule<'_>, own: &[String]) -> Send
         tenant: tenant(headers, rule),
         session: session(headers),
         agent: agent(headers),
-        client: client(headers, own),
+        client: user_agent(headers)
+            .map_or_else(|| clients::OTHER.to_owned(), |agent| clients::name(agent, own)),
+        client_version: user_agent(headers).and_then(|agent| clients::version(agent, own)),
     }
 }
 
@@ -189,9 +193,9 @@ fn id_digest(id: &[u8]) -> IdDigest {
     IdDigest(first(blake3::hash(id).as_bytes()))
 }
 
-fn client(headers: &HeaderMap, own: &[String]) -> String {
-    let agent = headers.get(header::USER_AGENT).map_or(Some(""), |value| value.to_str().ok());
-    agent.map_or_else(|| clients::OTHER.to_owned(), |agent| clients::name(agent, own))
+/// The user agent, empty if there is none; `None` if it is no text.
+fn user_agent(headers: &HeaderMap) -> Option<&str> {
+    headers.get(header::USER_AGENT).map_or(Some(""), |value| value.to_str().ok())
 }
 
 #[cfg(test)]

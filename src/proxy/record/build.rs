@@ -34,6 +34,7 @@ impl Exchange {
         details.is_empty_answer = turn.is_some_and(is_empty);
         details.response_id = turn.and_then(|turn| name(turn.id.as_deref()));
         details.response_model = turn.and_then(|turn| name(turn.model.as_deref()));
+        details.client_version = sender.and_then(|sender| sender.client_version.clone());
         let ms = |at: Instant| millis(at.saturating_duration_since(facts.started));
         let overhead = facts.overhead;
         let overhead = overhead.read + overhead.align + overhead.fork + overhead.observe;
