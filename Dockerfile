@@ -21,6 +21,7 @@ RUN mkdir src && touch src/lib.rs && echo 'fn main() {}' > src/main.rs \
 
 # cargo judges by time, and the sources may be older than the stand-ins that were just built.
 COPY config/prices.toml config/prices.toml
+COPY dashboards/README.md dashboards/README.md
 COPY src src
 RUN touch src/lib.rs src/main.rs \
     && cargo build --locked --release --bin forkpoint \

@@ -9,6 +9,7 @@ pub mod api;
 pub mod events;
 pub mod page;
 pub mod token;
+mod exposition;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -20,7 +21,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::uri::Authority;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderName, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -33,11 +34,14 @@ use crate::metrics::Metrics;
 use crate::proxy::door::{Door, Room};
 use crate::proxy::live::Live;
 use crate::store::Store;
+use exposition::Exposition;
 use token::Token;
 
 /// The most connections at once. Operators, probes and scrapers are few; for one more, the oldest has to go, so that
 /// nobody can keep a probe from its answer.
 const CONNECTIONS_MAX: usize = 64;
+/// The header with the age of an exposition in milliseconds: 0 unless it is shared with an earlier scrape.
+static AGE: HeaderName = HeaderName::from_static("x-forkpoint-age-ms");
 /// The pause after a failed accept, so that the loop does not spin when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -76,7 +80,7 @@ pub fn router(metrics: Arc<Metrics>, readiness: Readiness) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz).with_state(readiness))
-        .route("/metrics", get(render).with_state(metrics))
+        .route("/metrics", get(render).with_state(Exposition::of(metrics)))
         .fallback(|| async {
             (
                 StatusCode::NOT_FOUND,
@@ -171,10 +175,12 @@ async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, Cow<'static,
     (StatusCode::OK, text)
 }
 
-async fn render(State(metrics): State<Arc<Metrics>>) -> Response {
-    match metrics.render() {
-        Ok(text) => {
-            ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+async fn render(State(exposition): State<Exposition>) -> Response {
+    match exposition.text().await {
+        Ok((text, age)) => {
+            let age = age.as_millis().to_string();
+            let kind = "text/plain; version=0.0.4; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind), (AGE.clone(), age.as_str())], text).into_response()
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("metrics: {error}\n")).into_response(),
     }

@@ -14,6 +14,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
+const TEXT: &str = "text/plain; charset=utf-8";
 
 /// The files of the page: path, type, text.
 pub const FILES: &[(&str, &str, &str)] = &[
@@ -33,7 +34,10 @@ pub const FILES: &[(&str, &str, &str)] = &[
     ("/page/words.js", SCRIPT, include_str!("page/words.js")),
 ];
 
-/// Returns the page and its files. They hold no data, and need no token.
+/// What metrics and alerts mean, and what to do about them: the dashboard links to it.
+pub const MANUAL: (&str, &str, &str) = ("/manual", TEXT, include_str!("../../dashboards/README.md"));
+
+/// Returns the page with its files, and the manual. They hold no data, and need no token.
 pub fn router() -> Router {
     let file = |router: Router, (path, kind, text): &(&'static str, &'static str, &'static str)| {
         let (kind, text) = (*kind, *text);
@@ -49,5 +53,5 @@ pub fn router() -> Router {
         };
         router.route(path, get(answer))
     };
-    FILES.iter().fold(Router::new(), file)
+    FILES.iter().chain([&MANUAL]).fold(Router::new(), file)
 }

@@ -35,7 +35,7 @@ sys.dont_write_bytecode = True
 import load  # noqa: E402
 import story  # noqa: E402
 from lint import LEGEND, lint, lint_alerts, panels_of  # noqa: E402
-from parts import FORKPOINT, ROOT, Collector, Failed, Process, Prometheus, fetch, poll  # noqa: E402
+from parts import FORKPOINT, ROOT, Collector, Failed, Process, Prometheus, fetch, metrics, poll  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 INSTALLED = ROOT / "target" / "dashboards"
@@ -222,7 +222,7 @@ def start_prometheus(stack: ExitStack, folder: Path, admin: str) -> Prometheus:
 
 def counted(admin: str, name: str) -> int:
     """The sum over all labels."""
-    page = fetch(f"{admin}/metrics")
+    page = metrics(admin)
     return sum(map(int, re.findall(rf"^forkpoint_{name}(?:\{{.*\}})? (\d+)$", page, re.MULTILINE)))
 
 

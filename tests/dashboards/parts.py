@@ -122,6 +122,20 @@ def poll(what: str, probe: Callable[[], Any]) -> Any:
     raise Failed(f"waited too long for {what}")
 
 
+def metrics(admin: str) -> str:
+    """The metrics of now, and no text that others share."""
+    asked = time.monotonic()
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def rendered() -> str:
+        with opener.open(f"{admin}/metrics", timeout=PATIENCE_SECONDS) as answer:
+            age = int(answer.headers.get("x-forkpoint-age-ms", "0"))
+            page = answer.read().decode()
+        return page if age <= 1000 * (time.monotonic() - asked) else ""
+
+    return poll("metrics of now", rendered)
+
+
 class Prometheus:
     """The API of a running Prometheus."""
 

@@ -9,6 +9,7 @@ the step has in the story. promtool writes blocks of them, a real Prometheus rea
     14:06  their client is updated, and has the time of day in its system prompt
     14:10  the update is rolled back
     14:12  the upstream is overloaded for a minute
+    14:14  forkpoint is restarted with its next version: the binary is the same, and its samples get that label
 """
 
 from __future__ import annotations
@@ -26,16 +27,20 @@ from xml.sax.saxutils import escape
 
 import load
 from lint import LEGEND, panels_of
-from parts import FORKPOINT, Failed, Process, Prometheus, fetch, poll
+from parts import FORKPOINT, Failed, Process, Prometheus, fetch, metrics, poll
 
 BEGIN = datetime.datetime(2026, 11, 16, 14, 0, tzinfo=datetime.UTC).timestamp()
 STEP_SECONDS = 15
 STEPS = 60
 END = BEGIN + STEPS * STEP_SECONDS
+# What is asked first: a rate needs a minute.
+FIRST_SECONDS = 60
 # What Grafana puts for its variables.
 SUBSTITUTES = {"$__rate_interval": "1m", "$__range": "15m"}
 LABELS = 'instance="agents-0",job="forkpoint",namespace="agents"'
 
+# The next version, by the story.
+NEXT = "0.1.1"
 CHATS = 4
 BEFORE, AFTER = "claude-cli/2.1.9", "claude-cli/2.2.0"
 # The panels that are drawn, by title.
@@ -107,6 +112,13 @@ def samples(page: str, time: float) -> list[str]:
     return [f"{name}{{{','.join(filter(None, [inside, LABELS]))}}} {value} {time}" for name, inside, value in found]
 
 
+def started(stack: ExitStack, serve: list[Any]) -> tuple[Process, str, str]:
+    """A forkpoint, and the addresses of its proxy and its admin port."""
+    forkpoint = stack.enter_context(Process(serve))
+    proxy, admin = (forkpoint.says(rf"^ +{name} +(http://\S+)$") for name in ["proxy", "admin"])
+    return forkpoint, proxy, admin
+
+
 def record(folder: Path) -> Path:
     """Plays the story, and writes every sample of it in the OpenMetrics format."""
     with ExitStack() as stack:
@@ -118,16 +130,24 @@ def record(folder: Path) -> Path:
         mode("observe")
         serve = [FORKPOINT, "serve", "--config", settings, "--upstream", simulator]
         serve += ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
-        forkpoint = stack.enter_context(Process(serve))
-        proxy, admin = (forkpoint.says(rf"^ +{name} +(http://\S+)$") for name in ["proxy", "admin"])
+        forkpoint, proxy, admin = started(stack, serve)
         chats = [Chat(proxy, number) for number in range(CHATS)]
         lines: list[str] = []
         for step in range(STEPS + 1):
             if minute(step) == 3:
                 mode("fork")
                 forkpoint.child.send_signal(signal.SIGHUP)
-                poll("a reload", lambda: 'forkpoint_mode{mode="fork"} 1' in fetch(f"{admin}/metrics"))
-            lines += samples(fetch(f"{admin}/metrics"), BEGIN + step * STEP_SECONDS)
+                poll("a reload", lambda: 'forkpoint_mode{mode="fork"} 1' in metrics(admin))
+            if minute(step) == 14:
+                forkpoint.child.send_signal(signal.SIGTERM)
+                forkpoint.child.wait(timeout=30)
+                forkpoint, proxy, admin = started(stack, serve)
+                for chat in chats:
+                    chat.proxy = proxy
+            page = metrics(admin)
+            if minute(step) >= 14:
+                page = re.sub(r'(forkpoint_build_info\{.*version=")[^"]+', rf"\g<1>{NEXT}", page)
+            lines += samples(page, BEGIN + step * STEP_SECONDS)
             if step < STEPS:
                 play(proxy, simulator, chats, step)
     path = folder / "story.txt"
@@ -177,6 +197,10 @@ class Story(NamedTuple):
     panels: list[Panel]
     marks: list[Mark]
 
+    def marked(self, title: str) -> list[int]:
+        """The minutes in which an event is marked."""
+        return sorted({round((mark.time - BEGIN) / 60) for mark in self.marks if mark.title == title})
+
     def values(self, panel: str, name: str, first: float, last: float) -> list[float]:
         """What a line shows between two minutes."""
         lines = [line for one in self.panels if one.title == panel for line in one.lines if line.name == name]
@@ -205,12 +229,15 @@ def read(prometheus: Prometheus, dashboard: dict[str, Any]) -> Story:
         for series in range_of(prometheus, note["expr"]):
             # Neighbours are one event.
             time = float(series["values"][0][0])
+            if time == BEGIN + FIRST_SECONDS:
+                # It was so from the start.
+                continue
             marks.append(Mark(legend(note["titleFormat"], series["metric"]), note["iconColor"], time))
     return Story(figures, [panel_of(prometheus, panels[title]) for title in GRAPHS], marks)
 
 
 def range_of(prometheus: Prometheus, expr: str) -> list[dict[str, Any]]:
-    parameters = {"query": substituted(expr), "start": BEGIN + 60, "end": END, "step": STEP_SECONDS}
+    parameters = {"query": substituted(expr), "start": BEGIN + FIRST_SECONDS, "end": END, "step": STEP_SECONDS}
     return prometheus.ask("query_range", **parameters)["result"]
 
 
@@ -248,8 +275,10 @@ def check(story: Story) -> None:
         "which is no cause before": max(at("Cache breaks by cause", "system", 1, 6)) == 0,
         "forkpoint saves": min(at("Saved, share of as sent, over time", "saved", 4.5, 6)) > 0.1,
         "the upstream was overloaded": max(at("Requests by status", "529", 12, 13.5)) > 0,
-        "the reload is marked": any(mark.title == "Reload: loaded" for mark in story.marks),
-        "so is the mode": any(mark.title == "Mode fork" for mark in story.marks),
+        "the reload is marked": story.marked("Reload: loaded") == [3],
+        "so is the mode": story.marked("Mode fork") == [3],
+        "so is the next version": story.marked(f"Version {NEXT}") == [14],
+        "so is the restart": story.marked("Restart") == [14],
     }
     if wrong := [fact for fact, holds in facts.items() if not holds]:
         raise Failed(f"not so in the story: {', '.join(wrong)}")
@@ -259,7 +288,7 @@ def check(story: Story) -> None:
 
 WIDTH, COLUMNS, GAP = 960, 3, 16
 FIGURE_HEIGHT, GRAPH_HEIGHT, LEGEND_LINES = 62, 210, 2
-TOP = 58
+TOP = 76
 # Of Okabe and Ito: told apart by most eyes, on white and on black.
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
 NAMED = {"blue": "#0072b2", "purple": "#9b59b6", "green": "#009e73", "orange": "#e69f00", "red": "#d62728"}
@@ -298,6 +327,7 @@ def picture(story: Story) -> str:
         f'<rect class="page" width="{WIDTH}" height="{height}"/>',
         text(GAP, 26, 17, "forkpoint, 14:00 to 14:15"),
         text(GAP, 46, 12, said(story.marks), "ink faint"),
+        text(GAP, 63, 12, "14:06 to 14:10 a client with the time of day in its system prompt; 14:12 an overload.", "ink faint"),
     ]
     width = (WIDTH - GAP * (len(story.figures) + 1)) / len(story.figures)
     for place, (title, unit, value) in enumerate(story.figures):
@@ -316,7 +346,7 @@ def picture(story: Story) -> str:
 def said(marks: list[Mark]) -> str:
     clock = lambda time: f"{datetime.datetime.fromtimestamp(time, datetime.UTC):%H:%M}"  # noqa: E731
     events = ", ".join(f"{clock(mark.time)} {mark.title}" for mark in sorted(marks, key=lambda mark: mark.time))
-    return f"Vertical lines: {events}. 14:06 to 14:10 a client with the time of day in its system prompt."
+    return f"Vertical lines: {events}."
 
 
 def graph(panel: Panel, marks: list[Mark], x: float, y: float, width: float) -> list[str]:

@@ -222,3 +222,19 @@ async fn the_page_loads_nothing_from_elsewhere_and_says_so() {
         }
     }
 }
+
+#[tokio::test]
+async fn the_manual_that_the_dashboard_links_to_is_shown_and_asks_for_no_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "0123456789abcdef").unwrap();
+    let binary = Binary::serve("http://127.0.0.1:1", &[("ADMIN__TOKEN_FILE", token.to_str().unwrap())]).await;
+    let reply =
+        Peer::connect(binary.admin).await.ask(b"GET /manual HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+    let (_, kind, text) = page::MANUAL;
+    assert_eq!((reply.status(), reply.head.get("content-type").as_deref()), (200, Some(kind)));
+    assert_eq!(reply.body, text.as_bytes());
+    assert!(text.contains("### ForkpointStoreDegraded"));
+    let dashboard = std::fs::read_to_string("dashboards/forkpoint.json").unwrap();
+    assert!(dashboard.contains("\"query\": \"http://127.0.0.1:8788/manual\""));
+}

@@ -11,6 +11,9 @@ use tokio::sync::Notify;
 use super::peer::Peer;
 use super::{get, within};
 
+/// Between two looks at something that changes by itself.
+const POLL: std::time::Duration = std::time::Duration::from_millis(50);
+
 pub struct Binary {
     child: Child,
     pub proxy: SocketAddr,
@@ -153,10 +156,20 @@ impl Binary {
         Peer::connect(self.proxy).await
     }
 
-    /// The status and text of a page of the admin port.
+    /// The status and text of a page of the admin port; metrics are those of now, and no text that others share.
     pub async fn admin(&self, path: &str) -> (u16, String) {
-        let reply = Peer::connect(self.admin).await.ask(&get_admin(path)).await;
-        (reply.status(), String::from_utf8(reply.body).unwrap())
+        let asked = std::time::Instant::now();
+        within(path, async {
+            loop {
+                let reply = Peer::connect(self.admin).await.ask(&get_admin(path)).await;
+                let age = reply.head.get("x-forkpoint-age-ms").map_or(0, |age| age.parse().unwrap());
+                if age <= asked.elapsed().as_millis() {
+                    return (reply.status(), String::from_utf8(reply.body).unwrap());
+                }
+                tokio::time::sleep(POLL).await;
+            }
+        })
+        .await
     }
 
     /// Sends a signal by its name.

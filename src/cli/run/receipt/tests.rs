@@ -111,7 +111,7 @@ fn a_base_url_that_cannot_work_is_said() {
     for (whose, url) in [("client", "ANTHROPIC_BASE_URL"), ("upstream", "upstream.url")] {
         let doubled = format!("{found}forkpoint_misdirected_total{{url=\"{whose}\"}} 3\n");
         let receipt = receipt(&doubled);
-        assert!(receipt.contains("got a 404") && receipt.contains(url), "{receipt}");
+        assert!(receipt.contains("/v1/v1/messages got a 404") && receipt.contains(url), "{receipt}");
     }
 }
 
