@@ -9,12 +9,13 @@
 //! ```
 
 use super::family::fanout::{Child, ForkId};
+use super::fork::experiment::ChildKind;
 use super::fork::{Bills, ChildHabits, ChildOutlook, FirstTurn, Forecast, OwnWarmth};
 use super::gate::{GateArrival, GateVerdict, LetGo};
 use super::outgoing::Outgoing;
 use super::policy::Policy;
 use super::prepare::{ForkOption, Prepared};
-use super::tenant::{Flight, FlightPlan, Kind, ReadRequest, TenantState, tool_of};
+use super::tenant::{Flight, FlightPlan, Kind, ReadRequest, TenantState, kind_of, tool_of};
 use super::words::{CostUnit, GateOutcome, Mode, Moment, Plan, Refusal, Role, Ticket, Why};
 
 /// Facts about a request besides its content.
@@ -366,6 +367,12 @@ struct Outlook<'a> {
     now: Moment,
 }
 
+impl Outlook<'_> {
+    fn kind(&self) -> ChildKind<'_> {
+        kind_of(self.child, &self.prepared.words)
+    }
+}
+
 impl ChildOutlook for Outlook<'_> {
     fn is_stood_down(&self) -> bool {
         let fork = self.child.fork.id;
@@ -378,11 +385,11 @@ impl ChildOutlook for Outlook<'_> {
     }
 
     fn habits(&self) -> ChildHabits {
-        self.state.experiment.habits(tool_of(self.child), self.policy.fork.horizon_turns)
+        self.state.experiment.habits(self.kind(), self.policy.fork.horizon_turns)
     }
 
     fn so_far(&self, unit: CostUnit) -> Bills {
-        self.state.experiment.bills(tool_of(self.child), unit)
+        self.state.experiment.bills(self.kind(), unit)
     }
 
     fn read_bytes(&self, first: &FirstTurn) -> Option<u64> {

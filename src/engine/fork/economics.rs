@@ -13,13 +13,13 @@
 //!            others read them; everybody writes the rest
 //! ```
 //!
-//! A child is forked if that costs, with all that was billed to the children of its tool so far,
+//! A child is forked if that costs, with all that was billed to the children of its kind so far,
 //!
 //! 1. at most `fork.max_cost_ratio` times what they cost as sent,
 //! 2. at most 1 + `fork.context_premium` times what they cost aligned,
 //! 3. and both over this fan-out and one more like it: a fork leaves no entry that the next child in its own words could
 //!    read. Aligned, from the cache as it is.
-//! 4. While it is not known how long the children of a tool live, all that holds for a life of one turn and of eight times
+//! 4. While it is not known how long children of its kind live, all that holds for a life of one turn and of eight times
 //!    as many as expected. Each turn adds the same to every side, so that it holds for all lives between these, too.
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -35,7 +35,7 @@ use crate::engine::words::{CostUnit, Refusal, Ttl};
 /// may.
 const UNKNOWN_LIVES: usize = 8;
 
-/// The habits of the children of a tool, as far as they were learned.
+/// The habits of children of one kind, as far as they were learned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChildHabits {
     /// Turns of a child; `fork.horizon_turns` until known. Those that only read again are not among them.
@@ -50,6 +50,8 @@ pub struct ChildHabits {
     pub reread_turns: f64,
     /// The share of turns that come later than five minutes after the one before, and later than an hour.
     pub pauses: [f64; 2],
+    /// The share of turns that come in time, and yet can read nothing of the messages: an image came.
+    pub losses: f64,
     /// The share of siblings that come before the first of them is answered; all of them until known, as most clients
     /// start them at once.
     pub together: Option<f64>,
@@ -70,6 +72,7 @@ impl Default for ChildHabits {
             reread_tokens: 0.0,
             reread_turns: 0.0,
             pauses: [0.0; 2],
+            losses: 0.0,
             together: None,
             alike: None,
             starts: None,
@@ -117,7 +120,7 @@ impl OwnWarmth {
     }
 }
 
-/// The bill of a tool's children so far, and what they would have cost.
+/// The bill of the children of one kind so far, and what they would have cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bills {
     pub billed: f64,

@@ -146,7 +146,7 @@ impl Life<'_> {
                 self.unheld(shared + instructions, prompt(warm), later)
             }
             ChildTurn { number, .. } => {
-                self.after_pause(self.cache.ttl, prompt(self.grown(whole, number - 1)))
+                self.later(self.cache.ttl, self.sizes.fixed, prompt(self.grown(whole, number - 1)))
             }
         }
     }
@@ -169,7 +169,7 @@ impl Life<'_> {
                 [(together, prompt(warm)), (later * alike, one), (later * other, another)]
             }
             ChildTurn { number, .. } => {
-                self.after_pause(self.own_ttl(), prompt(until(marks.last, number - 1)))
+                self.later(self.own_ttl(), marks.fixed, prompt(until(marks.last, number - 1)))
             }
         }
     }
@@ -191,7 +191,7 @@ impl Life<'_> {
                 let later = self.by_prompt(1.0, prompt(warm.max(sent_fixed)), prompt(warm.max(sent_tools)));
                 self.unheld(sent_fixed, prompt(warm), later)
             }
-            ChildTurn { number, .. } => self.after_pause(self.own_ttl(), prompt(tokens_at(number - 1))),
+            ChildTurn { number, .. } => self.later(self.own_ttl(), sent_fixed, prompt(tokens_at(number - 1))),
         }
     }
 
@@ -222,15 +222,16 @@ impl Life<'_> {
         [(share, alike), (1.0 - share, other), (0.0, other)]
     }
 
-    /// A later turn: some come when all has expired, and write it again.
-    fn after_pause(&self, ttl: Ttl, prompt: Prompt) -> Mix {
+    /// A later turn: some come when all has expired, and write it again; some find only tools and system prompt.
+    fn later(&self, ttl: Ttl, fixed: u64, prompt: Prompt) -> Mix {
         let [short, long] = self.habits.pauses;
         let paused = match ttl {
             Ttl::FiveMinutes => short,
             Ttl::OneHour => long,
         };
-        let again = Prompt { read: 0, ..prompt };
-        [(1.0 - paused, prompt), (paused, again), (0.0, again)]
+        let lost = self.habits.losses.min(1.0 - paused);
+        let reading = |read: u64| Prompt { read, ..prompt };
+        [(1.0 - paused - lost, prompt), (paused, reading(0)), (lost, reading(fixed.min(prompt.read)))]
     }
 
     /// The tier of a child's own last breakpoint.

@@ -47,8 +47,10 @@ impl Hash for PrefixHash {
 
 impl PrefixHash {
     #[cfg(test)]
-    pub fn numbered(number: u8) -> PrefixHash {
-        PrefixHash([number; 32])
+    pub fn numbered(number: u64) -> PrefixHash {
+        let mut digest = [0; 32];
+        digest[..8].copy_from_slice(&number.to_be_bytes());
+        PrefixHash(digest)
     }
 
     pub fn as_bytes(&self) -> &[u8; 32] {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::TenantState;
 use super::children::{BoundChild, Fate};
 use super::flight::{Flight, FlightPlan, ReadRequest};
-use super::relation::{FirstSeen, Kind, tool_of};
+use super::relation::{FirstSeen, Kind, kind_of, tool_of};
 use crate::engine::family::conversation::Conversation;
 use crate::engine::family::fanout::{Bindable, Binding, Child, Who};
 use crate::engine::fork::Forecast;
+use crate::engine::fork::experiment::ChildKind;
 use crate::engine::words::{Moment, Plan, Ticket, Why};
 
 impl TenantState {
@@ -84,7 +85,8 @@ impl TenantState {
         };
         if let Kind::Child(child) = &relation.kind {
             if let Some(forecast) = plan.forecast {
-                self.decide_fan_out(&child.child, forecast, plan.first.is_some(), now);
+                let kind = kind_of(&child.child, &plan.own);
+                self.decide_fan_out(&child.child, kind, forecast, plan.first.is_some(), now);
             }
             if let Plan::Aligned(Why::Refused(why)) = plan.plan {
                 let forecast = plan.forecast.as_ref();
@@ -110,13 +112,19 @@ impl TenantState {
     }
 
     /// A child on its first turn goes out: what was decided for it holds for its siblings.
-    fn decide_fan_out(&mut self, child: &Child, forecast: Forecast, is_forked: bool, now: Moment) {
-        let tool = tool_of(child);
+    fn decide_fan_out(
+        &mut self,
+        child: &Child,
+        kind: ChildKind<'_>,
+        forecast: Forecast,
+        is_forked: bool,
+        now: Moment,
+    ) {
         if self.prefixes.decide(child, forecast, now) {
-            self.experiment.started(tool, forecast.starts_warm, now);
+            self.experiment.started(kind, forecast.starts_warm, now);
         }
         if is_forked {
-            self.experiment.forked(tool, child.fork.id, now);
+            self.experiment.forked(kind.tool, child.fork.id, now);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::engine::fork::{ChildPrefix, Forecast};
 use crate::engine::gate::Lesson;
 use crate::engine::request::recall::Remembered;
 use crate::engine::respell::canonical::{News, Pins};
-use crate::engine::words::{Moment, Plan, SightingClass, Ticket};
+use crate::engine::words::{Layer, Moment, Plan, SightingClass, Ticket};
 
 /// A request that was read, and whose it is.
 #[derive(Clone, Debug)]
@@ -159,6 +159,20 @@ impl Flight {
     pub(super) fn starts(&self) -> bool {
         let arrival = &self.request.arrival;
         !self.is_forked() && arrival.predecessor().is_none() && !arrival.received.is_answered()
+    }
+
+    /// Returns true if it goes on with a conversation in its own words, and finds nothing of its messages in the cache.
+    pub(super) fn resumes(&self) -> bool {
+        let anatomy = self.trace.reading().anatomy();
+        let finds = self.prediction.read.is_some_and(|read| read.piece >= anatomy.tools + anatomy.system);
+        !self.is_forked() && self.request.arrival.predecessor().is_some() && !finds
+    }
+
+    /// Returns true if a parameter differs from that of the turn before, so that nothing of the messages is read: an image
+    /// came.
+    pub(super) fn loses_messages(&self) -> bool {
+        let last = self.request.arrival.predecessor().map(|last| &last.trace.parameters);
+        last.is_some_and(|last| self.trace.parameters.differs(last, Layer::Messages).is_some())
     }
 
     /// The request as it plays in each world.

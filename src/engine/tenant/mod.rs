@@ -28,7 +28,7 @@ pub use children::{BoundChild, Fate, SavedChild, SavedDecision, SavedTurns, Shar
 pub use flight::{Accepted, FirstPrefix, Flight, FlightPlan, Imagined, ReadRequest};
 pub use progress::{accept, block, first_content};
 pub use read::{ReadMode, View};
-pub use relation::{FirstSeen, Kind, Relation, bound_child, relate, tool_of};
+pub use relation::{FirstSeen, Kind, Relation, bound_child, kind_of, relate, tool_of};
 pub use reread::Reread;
 pub use settle::{Fanout, SettledChild, Settlement, Verdict, abandon, drift, settle};
 pub use unsaved::{Unsaved, UnsavedThread, Urgency};

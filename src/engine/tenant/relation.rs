@@ -9,9 +9,10 @@ use crate::engine::family::fanout::{
     Binding, Child, ForkId, ForkPoint, Newcomer, Recognised, Sought, Toolset, Who, find_child, new_results,
     recognise,
 };
+use crate::engine::fork::experiment::ChildKind;
 use crate::engine::fork::{SnapshotScope, is_snapshot};
 use crate::engine::request::recall::Remembered;
-use crate::engine::words::{BodyDigest, Moment, Rank, Role, WhyPlain};
+use crate::engine::words::{BodyDigest, Layer, Moment, Rank, Role, WhyPlain};
 
 /// A request among its relatives.
 #[derive(Clone, Debug)]
@@ -125,6 +126,11 @@ impl Relation {
 /// The tool that started a child; empty if it has named its parent itself.
 pub fn tool_of(child: &Child) -> &str {
     child.call.and_then(|call| child.fork.calls.get(call)).map_or("", |call| &call.name)
+}
+
+/// The kind of a child, by its request in its own words and one spelling.
+pub fn kind_of<'a>(child: &'a Child, own: &Remembered) -> ChildKind<'a> {
+    ChildKind { tool: tool_of(child), tools: own.chain().layer(own.anatomy(), Layer::Tools) }
 }
 
 /// Recognises a request, in its one spelling. Its texts and tools are read between the looks.

@@ -253,7 +253,8 @@ fn settle_child<T: TenantAccess>(
     let (is_empty, tool_errors) = (is_empty(turn), tool_errors(&flight.own));
     let cost = measured(bill, bills, &policy.prices, &flight.request.model);
     let reread = reread(tenant, flight, child);
-    let prompt = flight.own.chain().layer(flight.own.anatomy(), Layer::System);
+    let [tools, prompt] =
+        [Layer::Tools, Layer::System].map(|layer| flight.own.chain().layer(flight.own.anatomy(), layer));
     tenant.look(|state| {
         let begun_at = state.recent.outcome_mut(accepted.recent).and_then(|outcome| outcome.begun);
         let bound = state.fan_outs.child_mut(child)?;
@@ -275,7 +276,9 @@ fn settle_child<T: TenantAccess>(
             prompt_tokens: bill.context().prompt(),
             output_tokens: bill.total().output,
             reread_tokens: (reread.results > 0).then_some(reread.tokens),
+            tools,
             prompt,
+            loses_messages: flight.loses_messages(),
             siblings: bound.siblings,
             came_at: flight.request.came_at,
             begun_at: begun_at.unwrap_or(now),

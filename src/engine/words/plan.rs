@@ -213,7 +213,7 @@ shown_enums! {
         ContextShare = "context_share",
         /// It would cost more than `fork.max_cost_ratio` or `fork.context_premium` allow.
         Cost = "cost",
-        /// It would cost more if it lived long, and it is not known yet how long the children of its tool live.
+        /// It would cost more if it lived long, and it is not known yet how long children of its tool with its tools live.
         Unlearned = "unlearned",
         /// The cost cannot be predicted.
         CostUnknown = "cost_unknown",

@@ -4,10 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::engine::cache::ledger::Prediction;
+use crate::engine::fork::experiment::ChildKind;
 use crate::engine::tenant::tests::transitions::find;
 use crate::engine::tenant::tests::{MODEL, parent_body};
 use crate::engine::tenant::{TenantState, abandon};
-use crate::engine::words::CostUnit;
+use crate::engine::words::{CostUnit, Layer};
 
 /// Something that happens to a tenant.
 #[derive(Clone, Copy, Debug)]
@@ -103,10 +104,14 @@ proptest! {
             }
         }
         let figures = |tenant: &TestTenant, now: u64| tenant.look(|state| {
-            let bills = [CostUnit::Dollars, CostUnit::Tokens].map(|unit| state.experiment.bills("Agent", unit));
-            let habits = state.experiment.habits("Agent", 4);
+            let learned: Vec<_> = flights.iter().map(|flight| {
+                let tools = flight.own.chain().layer(flight.own.anatomy(), Layer::Tools);
+                let kind = ChildKind { tool: "Agent", tools };
+                let bills = [CostUnit::Dollars, CostUnit::Tokens].map(|unit| state.experiment.bills(kind, unit));
+                (bills, state.experiment.habits(kind, 4))
+            }).collect();
             let verdict = state.experiment.verdict("Agent", TestTenant::new().fork_id(), Moment(now));
-            (bills, habits, verdict, state.learned.tokens_per_byte(MODEL))
+            (learned, verdict, state.learned.tokens_per_byte(MODEL))
         });
         prop_assert_eq!(figures(&tenant, now), figures(&other, now + APART_MS));
         // Then both go on alike.

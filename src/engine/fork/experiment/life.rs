@@ -4,6 +4,7 @@ use super::fan_out::ForkedBills;
 use super::{Answered, Measured};
 use crate::engine::family::fanout::ForkId;
 use crate::engine::fork::economics::ChildHabits;
+use crate::engine::request::prefix::PrefixHash;
 use crate::engine::words::{Arm, Moment, Ttl};
 
 /// Children that must have ended before their habits count.
@@ -15,6 +16,9 @@ const LIVES_MAX: f64 = 64.0;
 pub struct Life {
     pub arm: Arm,
     pub fork: ForkId,
+    /// The tools that it has in its own words; none in a record of an earlier version.
+    #[serde(default)]
+    pub tools: Option<PrefixHash>,
     pub is_empty: bool,
     /// All its bills; none if one of them cannot be compared with what it would have been as sent.
     pub bills: Option<ForkedBills>,
@@ -27,6 +31,9 @@ pub struct Life {
     came_at: Moment,
     /// Turns that came later than five minutes after the one before, and later than an hour.
     pauses: [u64; 2],
+    /// Turns that came in time, and yet could read nothing of the messages.
+    #[serde(default)]
+    losses: u64,
 }
 
 impl Life {
@@ -34,6 +41,7 @@ impl Life {
         Life {
             arm: turn.arm,
             fork: turn.fork,
+            tools: Some(turn.tools),
             is_empty: false,
             bills: turn.cost.map(|cost| ForkedBills { unit: cost.unit, billed: 0.0, sent: 0.0 }),
             turns: 0,
@@ -44,6 +52,7 @@ impl Life {
             reread_tokens: 0,
             came_at: turn.came_at,
             pauses: [0; 2],
+            losses: 0,
         }
     }
 
@@ -52,6 +61,7 @@ impl Life {
         for (ttl, count) in [Ttl::FiveMinutes, Ttl::OneHour].into_iter().zip(&mut self.pauses) {
             *count += u64::from(pause > ttl.ms());
         }
+        self.losses += u64::from(turn.loses_messages && pause <= Ttl::FiveMinutes.ms());
         self.came_at = turn.came_at;
         self.turns += 1;
         self.output = self.output.saturating_add(turn.output_tokens);
@@ -76,16 +86,19 @@ pub struct Lives {
     /// Tokens that prompts have grown by, and the turns that it took.
     grown: f64,
     later_turns: f64,
-    /// Turns after the first, and those of them that came after a pause.
+    /// Turns after the first, and those of them that came after a pause, or could read nothing of the messages.
     followed: f64,
     pauses: [f64; 2],
+    #[serde(default)]
+    losses: f64,
 }
 
 impl Lives {
     pub fn add(&mut self, life: &Life) {
         if self.lives >= LIVES_MAX {
-            let Lives { lives, turns, output, grown, later_turns, followed, pauses: [short, long] } = self;
-            let sums = [lives, turns, output, grown, later_turns, followed, short, long];
+            let Lives { lives, turns, output, grown, later_turns, followed, pauses: [short, long], losses } =
+                self;
+            let sums = [lives, turns, output, grown, later_turns, followed, short, long, losses];
             sums.into_iter().for_each(|sum| *sum /= 2.0);
         }
         let turns = life.turns.saturating_sub(life.reread_turns).max(1);
@@ -96,6 +109,7 @@ impl Lives {
         for (sum, count) in self.pauses.iter_mut().zip(life.pauses) {
             *sum += count as f64;
         }
+        self.losses += life.losses as f64;
         // The growth of a child that was compacted, or that only re-read, is unknown.
         if life.last_prompt > life.first_prompt && turns > 1 {
             let grown = life.last_prompt - life.first_prompt;
@@ -130,6 +144,7 @@ impl Lives {
             growth: mean(self.grown, self.later_turns),
             output: mean(self.output, self.turns),
             pauses: self.pauses.map(share),
+            losses: share(self.losses),
             ..ChildHabits::default()
         }
     }

@@ -1,7 +1,8 @@
 //! Records what became of a tenant's children, forked and not: what they teach, and whether forking pays.
 //!
 //! Each finished turn of a child is recorded under the tool that started it. From children that have ended, habits are
-//! learned: how long such children live, how they come, what they read again. When all children of a fan-out have
+//! learned: how long such children live, how they come, what they read again; of each kind apart, since one tool starts
+//! several. When all children of a fan-out have
 //! ended, the bills of those that were forked are compared with what they would have cost as sent. If they were dearer,
 //! or answered with nothing more often than others, forking stands down for that tool. After a while, which doubles each
 //! time, it is tried again with one fan-out.
@@ -14,6 +15,7 @@
 //! ```
 
 mod fan_out;
+mod kinds;
 mod life;
 mod net;
 mod rereads;
@@ -31,8 +33,10 @@ use super::economics::{Bills, ChildHabits, Forecast};
 use crate::engine::family::fanout::{Binding, ForkId};
 use crate::engine::request::prefix::PrefixHash;
 use crate::engine::words::{Arm, CostUnit, Moment, Refusal, StandDown, StopReason};
-use fan_out::{RunningFanOut, Siblings, Starts};
-use life::{Life, Lives};
+use fan_out::{RunningFanOut, Starts};
+pub use kinds::ChildKind;
+use kinds::Kinds;
+use life::Life;
 use net::SafetyNet;
 pub use rereads::{Rereads, RereadsPerChild};
 use sample::{Baseline, Sample};
@@ -71,8 +75,11 @@ pub struct Answered<'a> {
     pub output_tokens: u64,
     /// Tokens of results that its parent had read; none if it was given no such result.
     pub reread_tokens: Option<u64>,
-    /// Its tools and system prompt in its own words.
+    /// Its tools in its own words, and these with its system prompt.
+    pub tools: PrefixHash,
     pub prompt: PrefixHash,
+    /// True if nothing that the turn before wrote of its messages could be read, since a parameter differs: an image came.
+    pub loses_messages: bool,
     /// The children that its fan-out may have.
     pub siblings: u64,
     pub came_at: Moment,
@@ -112,11 +119,8 @@ struct Tool {
     /// In the order of [`Arm::ALL`], as are the rereads.
     samples: [Sample; Arm::ALL.len()],
     rereads: [Rereads; Arm::ALL.len()],
-    lives: Lives,
-    siblings: Siblings,
-    starts: Option<Starts>,
-    /// In the order of [`CostUnit`].
-    bills: [Bills; 2],
+    #[serde(default)]
+    kinds: Kinds,
     running: BTreeMap<ForkId, RunningFanOut>,
     #[serde(with = "saved::pairs")]
     declined: HashMap<Option<Refusal>, Declined>,
@@ -139,14 +143,14 @@ pub struct Declined {
 }
 
 impl ForkExperiment {
-    /// A fan-out of this tool was decided, at its first child. `is_warm`: aligned, that one would have found its tools and
-    /// system prompt in the cache.
-    pub fn started(&mut self, tool: &str, is_warm: bool, now: Moment) {
-        let name = self.tool(tool, now);
+    /// A fan-out was decided, at its first child. `is_warm`: aligned, that one would have found its tools and system prompt
+    /// in the cache.
+    pub fn started(&mut self, kind: ChildKind<'_>, is_warm: bool, now: Moment) {
+        let name = self.tool(kind.tool, now);
         let Some(tool) = self.tools.get_mut(&name) else { return };
-        match &mut tool.starts {
+        match &mut tool.kinds.of(kind.tools).starts {
             // The first one finds nothing, and says nothing about those to come.
-            None => tool.starts = Some(Starts::default()),
+            starts @ None => *starts = Some(Starts::default()),
             Some(starts) => starts.add(is_warm),
         }
     }
@@ -210,26 +214,29 @@ impl ForkExperiment {
         self.tools.get(tool)?.net.verdict(fork, now)
     }
 
-    /// Returns the habits of this tool's children, as far as they were learned; those that still live teach how long.
-    pub fn habits(&self, tool: &str, horizon_turns: usize) -> ChildHabits {
-        let Some(known) = self.tools.get(tool) else { return ChildHabits::default() };
-        let living = self.open.values().filter(|open| *open.tool == *tool).map(|open| &open.life);
-        let habits = known.lives.and_living(living, horizon_turns).habits(horizon_turns);
-        let [_, holdout, unforked] = &known.rereads;
+    /// Returns the habits of children of this kind, as far as they were learned; those that still live teach how long.
+    pub fn habits(&self, kind: ChildKind<'_>, horizon_turns: usize) -> ChildHabits {
+        let Some(tool) = self.tools.get(kind.tool) else { return ChildHabits::default() };
+        let [_, holdout, unforked] = &tool.rereads;
         let RereadsPerChild { tokens, turns } = Rereads::per_child([holdout, unforked]);
+        let rereads = ChildHabits { reread_tokens: tokens, reread_turns: turns, ..ChildHabits::default() };
+        let Some(known) = tool.kinds.get(&kind.tools) else { return rereads };
+        let is_kin = |open: &&Open| *open.tool == *kind.tool && open.life.tools == Some(kind.tools);
+        let living = self.open.values().filter(is_kin).map(|open| &open.life);
         ChildHabits {
             reread_tokens: tokens,
             reread_turns: turns,
             together: known.siblings.together(),
             alike: known.siblings.alike(),
             starts: known.starts.map(Starts::counts),
-            ..habits
+            ..known.lives.and_living(living, horizon_turns).habits(horizon_turns)
         }
     }
 
-    /// Returns what was billed to the children of this tool so far, and what they would have cost.
-    pub fn bills(&self, tool: &str, unit: CostUnit) -> Bills {
-        self.tools.get(tool).map(|tool| tool.bills[unit as usize]).unwrap_or_default()
+    /// Returns what was billed to the children of this kind so far, and what they would have cost.
+    pub fn bills(&self, kind: ChildKind<'_>, unit: CostUnit) -> Bills {
+        let known = self.tools.get(kind.tool).and_then(|tool| tool.kinds.get(&kind.tools));
+        known.map(|known| known.bills[unit as usize]).unwrap_or_default()
     }
 
     /// Returns what the children of each tool and arm have read again.
@@ -297,8 +304,9 @@ impl Tool {
         let arm = turn.arm as usize;
         self.turns_seen = self.turns_seen.saturating_add(1);
         self.rereads[arm].add(turn.first, turn.reread_tokens);
+        let kind = self.kinds.of(turn.tools);
         if let Some(Measured { unit, billed, sent: Some(sent), aligned: Some(aligned) }) = turn.cost {
-            let bills = &mut self.bills[unit as usize];
+            let bills = &mut kind.bills[unit as usize];
             bills.billed += billed;
             bills.sent += sent;
             bills.aligned += aligned;
@@ -306,13 +314,15 @@ impl Tool {
         let running = self.running.entry(turn.fork).or_insert_with(|| RunningFanOut::new(turn.siblings));
         running.heard = now;
         if turn.first {
-            running.arrive(turn, &mut self.siblings);
+            running.arrive(turn, &mut kind.siblings);
         }
     }
 
     /// A child has ended. Returns why forking stands down, if that shows it.
     fn lived(&mut self, life: &Life, max_cost_ratio: f64, now: Moment) -> Option<StandDown> {
-        self.lives.add(life);
+        if let Some(tools) = life.tools {
+            self.kinds.of(tools).lives.add(life);
+        }
         if let Some(running) = self.running.get_mut(&life.fork) {
             running.end(life);
         }

@@ -1,3 +1,5 @@
+mod kinds;
+
 use proptest::prelude::*;
 
 use super::net::STAND_DOWN_MS;
@@ -9,6 +11,11 @@ const HORIZON: usize = 4;
 
 fn fork(number: u64) -> ForkId {
     ForkId::of(TenantId([1; 32]), &number.to_string())
+}
+
+/// The children of a tool that have the tools of [`turn`]'s.
+fn kind(tool: &str) -> ChildKind<'_> {
+    ChildKind { tool, tools: PrefixHash::numbered(1) }
 }
 
 /// The only turn of a child, one of three of its fan-out, that costs what it would have cost as sent.
@@ -24,7 +31,9 @@ fn turn(child: u64, arm: Arm) -> Answered<'static> {
         prompt_tokens: 1_000,
         output_tokens: 100,
         reread_tokens: None,
+        tools: PrefixHash::numbered(1),
         prompt: PrefixHash::numbered(1),
+        loses_messages: false,
         siblings: 3,
         came_at: Moment(0),
         begun_at: Moment(0),
@@ -119,9 +128,9 @@ fn bills_so_far_are_those_of_all_children_that_can_be_compared() {
     trial.child(Arm::Unforked, |it| it.cost = costs(90.0));
     trial.child(Arm::Unforked, |it| it.cost = None);
     let bills = Bills { billed: 140.0, sent: 200.0, aligned: 160.0 };
-    assert_eq!(trial.arms.bills(TOOL, CostUnit::Dollars), bills);
-    assert_eq!(trial.arms.bills(TOOL, CostUnit::Tokens), Bills::default());
-    assert_eq!(trial.arms.bills("Other", CostUnit::Dollars), Bills::default());
+    assert_eq!(trial.arms.bills(kind(TOOL), CostUnit::Dollars), bills);
+    assert_eq!(trial.arms.bills(kind(TOOL), CostUnit::Tokens), Bills::default());
+    assert_eq!(trial.arms.bills(kind("Other"), CostUnit::Dollars), Bills::default());
 }
 
 #[test]
@@ -200,7 +209,7 @@ fn a_life_is_all_turns_of_a_child() {
             arms.record(&answered, 1.0, Moment(0));
         }
     }
-    let habits = arms.habits(TOOL, HORIZON);
+    let habits = arms.habits(kind(TOOL), HORIZON);
     assert_eq!((habits.turns, habits.growth, habits.output), (Some(3.0), 300, 100));
     assert_eq!(habits.pauses, [0.5, 0.0], "every second later turn came after more than five minutes");
 }
@@ -209,11 +218,11 @@ fn a_life_is_all_turns_of_a_child() {
 fn siblings_are_known_by_how_they_come_and_what_they_bring() {
     let mut arms = ForkExperiment::default();
     let habits = |arms: &ForkExperiment| {
-        let ChildHabits { together, alike, starts, .. } = arms.habits(TOOL, HORIZON);
+        let ChildHabits { together, alike, starts, .. } = arms.habits(kind(TOOL), HORIZON);
         (together, alike, starts)
     };
     assert_eq!(habits(&arms), (None, None, None));
-    arms.started(TOOL, false, Moment(0));
+    arms.started(kind(TOOL), false, Moment(0));
     assert_eq!(habits(&arms).2, Some([0.0, 0.0]), "the first says nothing about the next");
     let other = PrefixHash::numbered(2);
     // Recorded in another order than they came: one at once and alike, one later and with another prompt.
@@ -224,14 +233,14 @@ fn siblings_are_known_by_how_they_come_and_what_they_bring() {
         let answered = Answered { came_at, begun_at, prompt, ..turn(child, Arm::Unforked) };
         arms.record(&answered, 1.0, Moment(10_000));
     }
-    arms.started(TOOL, true, Moment(0));
+    arms.started(kind(TOOL), true, Moment(0));
     assert_eq!(habits(&arms), (Some(0.5), Some(0.5), Some([1.0, 1.0])));
 }
 
 #[test]
 fn habits_are_unknown_until_some_children_ended_and_follow_the_newer_ones() {
     let mut arms = ForkExperiment::default();
-    assert_eq!(arms.habits(TOOL, HORIZON), ChildHabits::default());
+    assert_eq!(arms.habits(kind(TOOL), HORIZON), ChildHabits::default());
     let run = |arms: &mut ForkExperiment, child: u64, turns: u64| {
         for number in 0..turns {
             let mut answered = turn(child, Arm::Forked);
@@ -241,12 +250,12 @@ fn habits_are_unknown_until_some_children_ended_and_follow_the_newer_ones() {
         }
     };
     (0..3).for_each(|child| run(&mut arms, child, 2));
-    assert_eq!(arms.habits(TOOL, HORIZON).turns, None);
+    assert_eq!(arms.habits(kind(TOOL), HORIZON).turns, None);
     run(&mut arms, 3, 2);
-    assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(2.0));
+    assert_eq!(arms.habits(kind(TOOL), HORIZON).turns, Some(2.0));
     (4..400).for_each(|child| run(&mut arms, child, 9));
-    assert!(arms.habits(TOOL, HORIZON).turns.is_some_and(|turns| turns > 8.5));
-    assert_eq!(arms.habits("Other", HORIZON), ChildHabits::default());
+    assert!(arms.habits(kind(TOOL), HORIZON).turns.is_some_and(|turns| turns > 8.5));
+    assert_eq!(arms.habits(kind("Other"), HORIZON), ChildHabits::default());
 }
 
 /// A child that has had so many turns and goes on.
@@ -261,19 +270,19 @@ fn lives(arms: &mut ForkExperiment, child: u64, turns: u64) {
 fn children_that_live_longer_than_expected_teach_before_they_end() {
     let mut arms = ForkExperiment::default();
     lives(&mut arms, 0, 4);
-    assert_eq!(arms.habits(TOOL, HORIZON), ChildHabits::default(), "as long as everybody is taken to");
+    assert_eq!(arms.habits(kind(TOOL), HORIZON), ChildHabits::default(), "as long as everybody is taken to");
     for turns in 5..=20 {
         lives(&mut arms, 0, turns);
-        assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(turns as f64));
+        assert_eq!(arms.habits(kind(TOOL), HORIZON).turns, Some(turns as f64));
     }
-    assert_eq!(arms.habits(TOOL, 20), ChildHabits::default());
+    assert_eq!(arms.habits(kind(TOOL), 20), ChildHabits::default());
     // Those that may still end tomorrow say nothing.
     (1..9).for_each(|child| lives(&mut arms, child, 2));
-    assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(20.0));
+    assert_eq!(arms.habits(kind(TOOL), HORIZON).turns, Some(20.0));
     // Ended or not, each counts once; and nobody's short life hides a long one.
     (10..14).for_each(|child| drop(arms.record(&turn(child, Arm::Forked), 1.0, Moment(0))));
-    assert_eq!(arms.habits(TOOL, HORIZON).turns, Some((20.0 + 4.0 * 1.0 + 8.0 * 2.0) / 13.0));
-    assert_eq!(arms.habits("Other", HORIZON), ChildHabits::default());
+    assert_eq!(arms.habits(kind(TOOL), HORIZON).turns, Some((20.0 + 4.0 * 1.0 + 8.0 * 2.0) / 13.0));
+    assert_eq!(arms.habits(kind("Other"), HORIZON), ChildHabits::default());
 }
 
 #[test]
@@ -283,7 +292,7 @@ fn a_few_that_have_ended_teach_only_that_children_live_long() {
         lives(&mut arms, 0, turns - 1);
         arms.record(&Answered { first: false, ..turn(0, Arm::Forked) }, 1.0, Moment(0));
         assert!(arms.open.is_empty());
-        assert_eq!(arms.habits(TOOL, HORIZON).turns, known);
+        assert_eq!(arms.habits(kind(TOOL), HORIZON).turns, known);
     }
 }
 
@@ -295,12 +304,12 @@ fn a_child_that_falls_silent_has_ended_and_one_that_comes_back_does_not_begin() 
     }
     let later = Answered { first: false, ..turn(99, Arm::Forked) };
     arms.record(&later, 1.0, Moment(QUIET_MS));
-    assert_eq!(arms.habits(TOOL, HORIZON).turns, None);
+    assert_eq!(arms.habits(kind(TOOL), HORIZON).turns, None);
     arms.record(&later, 1.0, Moment(QUIET_MS + 1));
-    assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(1.0));
+    assert_eq!(arms.habits(kind(TOOL), HORIZON).turns, Some(1.0));
     assert!(arms.open.is_empty() && arms.heard.is_empty());
     arms.record(&Answered { first: false, ..turn(0, Arm::Forked) }, 1.0, Moment(QUIET_MS + 2));
-    assert_eq!(arms.habits(TOOL, HORIZON).turns, Some(1.0));
+    assert_eq!(arms.habits(kind(TOOL), HORIZON).turns, Some(1.0));
 }
 
 #[test]
@@ -396,7 +405,7 @@ proptest! {
             prop_assert!(found.len() <= 1 && (found.is_empty() || before.is_none()));
             prop_assert_eq!(arms.open.len(), arms.heard.len());
             prop_assert!(arms.open.iter().all(|(child, open)| arms.heard.contains(&(open.heard, *child))));
-            let habits = arms.habits(TOOL, HORIZON);
+            let habits = arms.habits(kind(TOOL), HORIZON);
             prop_assert!(habits.turns.is_none_or(|turns| turns.is_finite() && turns >= 1.0));
         }
     }
@@ -410,7 +419,7 @@ fn what_children_read_again_is_learned_from_those_that_were_not_forked() {
             trial.child(arm, |it| it.reread_tokens = Some(tokens));
         }
     }
-    let habits = trial.arms.habits(TOOL, HORIZON);
+    let habits = trial.arms.habits(kind(TOOL), HORIZON);
     assert_eq!((habits.reread_tokens, habits.reread_turns), (2_000.0, 1.0));
     let forked = trial.arms.rereads().find(|(_, arm, _)| *arm == Arm::Forked);
     assert!(
@@ -433,7 +442,7 @@ fn turns_and_tokens_that_only_read_again_are_no_part_of_a_life() {
             arms.record(&answered, 1.0, Moment(0));
         }
     }
-    let habits = arms.habits(TOOL, HORIZON);
+    let habits = arms.habits(kind(TOOL), HORIZON);
     assert_eq!((habits.turns, habits.growth), (Some(2.0), 300));
     assert_eq!((habits.reread_turns, habits.reread_tokens), (1.0, 5_000.0));
 }

@@ -253,6 +253,15 @@ fn a_pause_above_the_ttl_writes_all_of_it_again() {
 }
 
 #[test]
+fn a_turn_that_loses_the_messages_reads_tools_and_system_prompt() {
+    let habits = ChildHabits { turns: Some(2.0), losses: 1.0, ..ChildHabits::default() };
+    let (sizes, found) = (sizes(12_000), forecast(sizes(12_000), habits, &cache(1)));
+    let (forked, aligned) = (47_700.0 - sizes.fixed as f64, 12_000.0 - sizes.sent_fixed as f64);
+    near(found.forked, 0.1 * 46_000.0 + 1.25 * 1_700.0 + 0.1 * sizes.fixed as f64 + 1.25 * forked);
+    near(found.aligned, 1.25 * 12_000.0 + 0.1 * sizes.sent_fixed as f64 + 1.25 * aligned);
+}
+
+#[test]
 fn each_plan_is_priced_from_the_cache_of_its_own_world() {
     let marks = OwnMarks { last: 12_000, is_rolling: true, ..OwnMarks::default() };
     let careful = PromptSizes { marks, ..sizes(12_000) };
