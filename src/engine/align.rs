@@ -54,8 +54,9 @@ pub struct Facts {
 pub struct Habits {
     /// True if conversations of this tenant and tool set seldom continue.
     pub seldom_continues: bool,
-    /// True if the turns of this conversation mostly come too late to read what the one before wrote.
-    pub comes_late: bool,
+    /// True if what this turn writes would hardly be read in time: the turns of its conversation mostly come too late, or
+    /// it finds nothing of it and those of other conversations that found nothing were hardly followed.
+    pub is_read_late: bool,
     /// The ends that other conversations are known to read.
     pub read_by_others: StaticEnds,
     /// The last piece that ends a cache entry of its conversation.
@@ -122,7 +123,7 @@ pub fn mark(arrival: &Arrival, spelt: &Spelt, rules: Rules, facts: &Facts, habit
         tokens_per_byte: facts.tokens_per_byte,
         last_written: habits.last_written,
         seldom_continues: habits.seldom_continues && arrival.predecessor().is_none(),
-        comes_late: habits.comes_late,
+        is_read_late: habits.is_read_late,
         read_by_others: habits.read_by_others,
         shared: facts.shared,
         unread_from: arrival.conversation().and_then(|conversation| conversation.unread_from()),

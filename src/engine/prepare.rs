@@ -311,11 +311,17 @@ impl<T: TenantAccess> Preparation<'_, T> {
             let pause_ms = self.now.since(last.outcome.sent);
             last.conversation.pauses().with(pause_ms).are_mostly_long()
         });
-        self.tenant.look(|state| Habits {
-            seldom_continues: state.learned.habits.seldom_continues(forwarded),
-            comes_late,
-            read_by_others: state.learned.read_by_others(forwarded, facts.has_siblings, self.now),
-            last_written: state.last_written(arrival, forwarded, imagined, self.now),
+        let statics = forwarded.anatomy().tools + forwarded.anatomy().system;
+        self.tenant.look(|state| {
+            let last_written = state.last_written(arrival, forwarded, imagined, self.now);
+            let resumes = arrival.predecessor().is_some() && last_written.is_none_or(|piece| piece < statics);
+            let habits = &state.learned.habits;
+            Habits {
+                seldom_continues: habits.seldom_continues(forwarded),
+                is_read_late: comes_late || (resumes && habits.seldom_resumes_for_long(forwarded)),
+                read_by_others: state.learned.read_by_others(forwarded, facts.has_siblings, self.now),
+                last_written,
+            }
         })
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::breakpoints::StaticEnds;
 use crate::engine::request::prefix::PrefixHash;
 use crate::engine::request::recall::Reading;
-use crate::engine::words::{DigestMap, Layer, Moment, Ttl};
+use crate::engine::words::{DigestMap, Layer, Moment};
 
 /// Entries that may be written in vain before any was read: those of a tenant's first conversations with a tool set.
 const BETS: u64 = 8;
@@ -20,10 +20,6 @@ const GENERATION_MS: u64 = 15 * 60 * 1000;
 const GENERATION_MIN: u64 = 2 * BETS;
 /// Tool sets whose conversations are counted.
 const TOOL_SETS_MAX: usize = 32;
-/// Prefix hashes that are remembered twice over: when this many are new, the older half is forgotten.
-const PREFIXES_MAX: usize = 2048;
-/// Entries that are added live so long.
-const LIFE_MS: u64 = Ttl::FiveMinutes.ms();
 
 /// A count of the breakpoints of a tenant's conversations that are read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -39,6 +35,9 @@ struct ToolSet {
     newest: Moment,
     /// Conversations that began, and those that went on.
     starts: Tally,
+    /// Later turns that found nothing of their conversation, and those of them that were followed in time.
+    #[serde(default)]
+    resumes: Tally,
     tools: EndHabits,
     system: EndHabits,
 }
@@ -104,6 +103,30 @@ impl ReadHabits {
             Some(tool_set) if !tool_set.starts.is_empty() => !tool_set.starts.pays(),
             _ => !self.first_of_tools.pays(),
         }
+    }
+
+    /// A later turn found nothing of its conversation: what it writes is a bet again.
+    pub fn resumed(&mut self, request: &Reading, now: Moment) {
+        self.tool_set(request, now).resumes.written(now);
+    }
+
+    /// Nothing came of such a turn.
+    pub fn resumed_in_vain(&mut self, request: &Reading) {
+        if let Some(tool_set) = self.tool_sets.get_mut(&tools_of(request)) {
+            tool_set.resumes.withdrawn();
+        }
+    }
+
+    /// Such a turn was followed by one that reads what it wrote, or would have written.
+    pub fn resumed_for_long(&mut self, resumed: &Reading) {
+        if let Some(tool_set) = self.tool_sets.get_mut(&tools_of(resumed)) {
+            tool_set.resumes.read();
+        }
+    }
+
+    /// Returns true if such turns are hardly ever followed in time, as far as was seen.
+    pub fn seldom_resumes_for_long(&self, request: &Reading) -> bool {
+        self.tool_sets.get(&tools_of(request)).is_some_and(|tool_set| !tool_set.resumes.pays())
     }
 
     /// A conversation began with the tools and system prompt of a request. `streak`: so many with the same have come by
@@ -227,90 +250,10 @@ fn tools_of(request: &Reading) -> PrefixHash {
     request.chain().layer(request.anatomy(), Layer::Tools)
 }
 
-/// Prefixes that came lately, in two generations: those seen last are in the younger one.
-#[derive(Debug, Default)]
-pub struct Prefixes {
-    young: DigestMap<PrefixHash, Sightings>,
-    old: DigestMap<PrefixHash, Sightings>,
-}
-
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Sightings {
-    last: Moment,
-    /// Conversations that began with it, each while the life of an entry of the one before lasted.
-    streak: u32,
-}
-
-/// Prefixes that may still be there to be read.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct SavedPrefixes(Vec<(PrefixHash, Sightings)>);
-
-impl Sightings {
-    fn is_live(&self, now: Moment) -> bool {
-        now.since(self.last) < LIFE_MS
-    }
-
-    /// Counts one more. Returns how many conversations in a row began with the prefix.
-    fn again(&mut self, starts: bool, now: Moment) -> u32 {
-        let lately = if self.is_live(now) { self.streak } else { 0 };
-        *self = Sightings { last: now, streak: lately.saturating_add(u32::from(starts)) };
-        self.streak
-    }
-}
-
-impl Prefixes {
-    /// Returns true if a prefix came so lately that an entry of it would still live.
-    pub fn is_live(&self, prefix: &PrefixHash, now: Moment) -> bool {
-        self.get(prefix).is_some_and(|seen| seen.is_live(now))
-    }
-
-    fn get(&self, prefix: &PrefixHash) -> Option<&Sightings> {
-        self.young.get(prefix).or_else(|| self.old.get(prefix))
-    }
-
-    /// Remembers a prefix. Returns true if it was seen before, and how many conversations in a row began with it.
-    pub fn see(&mut self, prefix: PrefixHash, starts: bool, now: Moment) -> (bool, u32) {
-        if let Some(seen) = self.young.get_mut(&prefix) {
-            return (true, seen.again(starts, now));
-        }
-        if self.young.len() >= PREFIXES_MAX {
-            self.old = std::mem::take(&mut self.young);
-        }
-        let before = self.old.remove(&prefix);
-        let mut seen = before.unwrap_or(Sightings { last: now, streak: 0 });
-        let streak = seen.again(starts, now);
-        self.young.insert(prefix, seen);
-        (before.is_some(), streak)
-    }
-
-    /// Those that came so lately that an entry of them would still live.
-    pub fn save(&self, now: Moment) -> SavedPrefixes {
-        let live = self.old.iter().chain(&self.young).filter(|(_, seen)| seen.is_live(now));
-        SavedPrefixes(live.map(|(prefix, seen)| (*prefix, *seen)).collect())
-    }
-
-    /// Takes over what another process has seen later.
-    pub fn restore(&mut self, saved: SavedPrefixes) {
-        for (prefix, seen) in saved.0 {
-            if self.get(&prefix).is_none_or(|known| known.last < seen.last) {
-                self.old.remove(&prefix);
-                if self.young.len() >= PREFIXES_MAX {
-                    self.old = std::mem::take(&mut self.young);
-                }
-                self.young.insert(prefix, seen);
-            }
-        }
-    }
-
-    /// The number of prefixes that are remembered.
-    pub fn count(&self) -> usize {
-        self.young.len() + self.old.len()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::cache::prefixes::Prefixes;
     use crate::engine::request::prefix::Attribution;
     use crate::engine::request::recall::{Nothing, Remembered};
 
@@ -380,6 +323,24 @@ mod tests {
     }
 
     #[test]
+    fn turns_that_find_nothing_are_bets_until_they_are_followed_in_time() {
+        let (body, mut habits) = (request("a", "s"), ReadHabits::default());
+        let mut marked = 0;
+        for _ in 0..100 {
+            marked += u64::from(!habits.seldom_resumes_for_long(&body));
+            habits.resumed(&body, Moment(0));
+        }
+        assert_eq!(marked, BETS);
+        // What would have been read counts, too.
+        (0..100 / READ_COVERS).for_each(|_| habits.resumed_for_long(&body));
+        assert!(!habits.seldom_resumes_for_long(&body) && !habits.seldom_continues(&body));
+        (0..BETS).for_each(|_| habits.resumed(&body, Moment(0)));
+        assert!(habits.seldom_resumes_for_long(&body));
+        habits.resumed_in_vain(&body);
+        assert!(!habits.seldom_resumes_for_long(&body), "nothing came of one");
+    }
+
+    #[test]
     fn what_has_no_tools_is_not_counted() {
         let body = r#"{"model":"m","system":"s","messages":[{"role":"user","content":"one"}]}"#;
         let body = Remembered::read(body.into(), &Nothing, Attribution::Counted).unwrap();
@@ -408,35 +369,11 @@ mod tests {
                 StaticEnds { tools: number > 0, system: false }
             );
             last = habits.read_by_others(&body, true, follows);
-            let (_, streak) = tools.see(of_tools, true, now);
+            let (_, streak) = tools.see(of_tools, true, now, now);
             habits.shared(&body, Layer::Tools, streak, now);
-            let (_, streak) = system.see(of_system, true, now);
+            let (_, streak) = system.see(of_system, true, now, now);
             habits.shared(&body, Layer::System, streak, now);
         }
         assert_eq!(last, StaticEnds { tools: true, system: false }, "for siblings too");
-    }
-
-    #[test]
-    fn sightings_in_a_row_end_with_the_life_of_an_entry() {
-        let mut prefixes = Prefixes::default();
-        let prefix = tools_of(&request("a", "s"));
-        assert_eq!(prefixes.see(prefix, true, Moment(0)), (false, 1));
-        assert_eq!(prefixes.see(prefix, true, Moment(LIFE_MS - 1)), (true, 2));
-        assert_eq!(prefixes.see(prefix, false, Moment(LIFE_MS)), (true, 2), "a later turn keeps it alive");
-        assert!(prefixes.is_live(&prefix, Moment(2 * LIFE_MS - 1)));
-        assert!(!prefixes.is_live(&prefix, Moment(2 * LIFE_MS)));
-        assert_eq!(prefixes.see(prefix, true, Moment(2 * LIFE_MS)), (true, 1));
-    }
-
-    #[test]
-    fn prefixes_are_bounded() {
-        let mut prefixes = Prefixes::default();
-        let keep = tools_of(&request("keep", "s"));
-        prefixes.see(keep, true, Moment(0));
-        for number in 0..5 * PREFIXES_MAX {
-            prefixes.see(tools_of(&request(&number.to_string(), "s")), true, Moment(0));
-            assert!(prefixes.see(keep, true, Moment(0)).0, "{number}");
-        }
-        assert!(prefixes.count() <= 2 * PREFIXES_MAX);
     }
 }

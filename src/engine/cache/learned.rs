@@ -8,7 +8,8 @@ pub use saved::SavedLearned;
 use std::collections::HashMap;
 
 use super::breakpoints::StaticEnds;
-use super::habits::{Prefixes, ReadHabits};
+use super::habits::ReadHabits;
+use super::prefixes::Prefixes;
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::ledger::Harmless;
 use crate::engine::request::prefix::PrefixHash;
@@ -37,22 +38,23 @@ pub struct Learned {
 
 impl Learned {
     /// Takes in the prefixes of a request, and classes each against the request that it continues. `starts`: a
-    /// conversation of its own words begins with it.
+    /// conversation of its own words begins with it. `readable`: when what it writes can be read.
     pub fn sight(
         &mut self,
         request: &Reading,
         before: Option<&Reading>,
         starts: bool,
-        now: Moment,
+        sent: Moment,
+        readable: Moment,
     ) -> [SightingClass; 4] {
         let mut index = 0;
         LAYERS.map(|layer| {
             let prefixes = &mut self.prefixes[index];
             index += 1;
             let prefix = request.chain().layer(request.anatomy(), layer);
-            let (repeats, streak) = prefixes.see(prefix, starts, now);
+            let (repeats, streak) = prefixes.see(prefix, starts, sent, readable);
             if starts {
-                self.habits.shared(request, layer, streak, now);
+                self.habits.shared(request, layer, streak, sent);
             }
             match before {
                 None if repeats => SightingClass::Repeat,
@@ -170,7 +172,7 @@ mod tests {
         let first = request("s", &["one"]);
         let mut sight = |request: &Remembered, before: Option<&Remembered>| {
             let before = before.map(|before| &**before);
-            learned.sight(request, before, before.is_none(), Moment(0))
+            learned.sight(request, before, before.is_none(), Moment(0), Moment(0))
         };
         assert_eq!(sight(&first, None), [New; 4]);
         let second = request("s", &["one", "two"]);

@@ -9,5 +9,6 @@ pub mod volatile;
 pub mod breaks;
 pub mod prices;
 pub mod worlds;
+pub mod prefixes;
 pub mod habits;
 pub mod learned;

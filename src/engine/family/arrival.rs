@@ -68,7 +68,12 @@ impl Predecessor {
     /// its parent's prefix says nothing about conversations with those tools.
     pub fn is_read_by(&self, now: Moment) -> bool {
         let is_first = !self.trace.received.is_answered() && !self.conversation.was_forked();
-        is_first && now.since(self.outcome.sent) < Ttl::FiveMinutes.ms()
+        is_first && self.is_followed_in_time(now)
+    }
+
+    /// Returns true if what it wrote for five minutes is still there.
+    pub fn is_followed_in_time(&self, now: Moment) -> bool {
+        now.since(self.outcome.sent) < Ttl::FiveMinutes.ms()
     }
 
     /// Returns true if it went out in the spelling that it came in. `imagined`: or would have, had it been aligned.

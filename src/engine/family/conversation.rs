@@ -43,6 +43,8 @@ pub struct Trace {
 pub struct Outcome {
     pub sent: Moment,
     /// True if an aligned request in its place would have been spelt as it came.
+    /// True if it went on with a conversation and found nothing of its messages in the cache.
+    pub resumes: bool,
     pub would_be_as_it_came: bool,
     /// The moment when its answer began.
     pub begun: Option<Moment>,

@@ -96,18 +96,24 @@ impl TenantState {
         binding
     }
 
-    /// Counts a conversation that begins. Before it is answered: of many that begin at once, the last must know how many
-    /// were marked before it.
+    /// Counts a conversation that begins, or goes on with nothing to read. Before it is answered: of many that begin at once,
+    /// the last must know how many were marked before it.
     fn count_start(&mut self, flight: &Flight) {
+        let (habits, request) = (&mut self.learned.habits, flight.trace.reading());
         if flight.starts() {
-            self.learned.habits.started(flight.trace.reading(), flight.sent_at);
+            habits.started(request, flight.sent_at);
+        } else if flight.resumes() {
+            habits.resumed(request, flight.sent_at);
         }
     }
 
-    /// Takes back what was counted of a conversation that nothing came of.
+    /// Takes back what was counted of a request that nothing came of.
     pub(super) fn uncount_start(&mut self, flight: &Flight) {
+        let (habits, request) = (&mut self.learned.habits, flight.trace.reading());
         if flight.starts() {
-            self.learned.habits.withdrawn(flight.trace.reading());
+            habits.withdrawn(request);
+        } else if flight.resumes() {
+            habits.resumed_in_vain(request);
         }
     }
 

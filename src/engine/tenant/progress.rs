@@ -139,11 +139,21 @@ impl TenantState {
         if let Some(last) = last.filter(|last| last.is_read_by(flight.sent_at)) {
             self.learned.habits.continued(last.trace.reading());
         }
+        if let Some(last) = last.filter(|last| last.outcome.resumes)
+            && last.is_followed_in_time(flight.sent_at)
+            && !flight.loses_messages()
+        {
+            self.learned.habits.resumed_for_long(last.trace.reading());
+        }
         let reading = flight.trace.reading();
         let before = last.map(|last| last.trace.reading());
-        let classes = self.learned.sight(reading, before, flight.starts(), flight.sent_at);
+        // Aligned, one that went out at once as it came would have been held for what another was writing.
+        let is_observed = matches!(flight.plan, Plan::Passthrough(_));
+        let readable = if is_observed { flight.sent_at } else { now };
+        let classes = self.learned.sight(reading, before, flight.starts(), flight.sent_at, readable);
         let outcome = Outcome {
             sent: flight.sent_at,
+            resumes: flight.resumes(),
             would_be_as_it_came: flight.would_be_as_it_came,
             drops_lost: flight.drops_lost,
             ..Outcome::default()

@@ -12,7 +12,7 @@ use crate::engine::answer::usage::{Bill, Usage};
 use crate::engine::cache::breaks::{Break, Case, Drift};
 use crate::engine::cache::divergence::Divergence;
 use crate::engine::cache::ledger::{LedgerBill, Missed};
-use crate::engine::cache::prices::{ModelFacts, Prices};
+use crate::engine::cache::prices::{MINIMUM_TOKENS, ModelFacts, Prices};
 use crate::engine::cache::volatile::{Volatile, volatile};
 use crate::engine::cache::worlds::OtherBills;
 use crate::engine::family::conversation::Answer;
@@ -380,7 +380,8 @@ impl TenantState {
         facts: ModelFacts,
         now: Moment,
     ) -> Option<Missed> {
-        let Flight { request, trace, ticket, prediction, trial, lesson, .. } = &*accepted.flight;
+        let flight = &*accepted.flight;
+        let Flight { request, trace, ticket, prediction, trial, lesson, .. } = flight;
         let (model, least) = (&request.model, facts.minimum_tokens);
         self.unsaved.learned();
         if !accepted.is_billed {
@@ -392,6 +393,13 @@ impl TenantState {
         }
         if let Some(lesson) = lesson.clone() {
             self.gate.learned(lesson, usage.cache_read > 0, Ticket(self.newest.0 + 1));
+        }
+        if flight.resumes() && usage.prompt() < least.unwrap_or(MINIMUM_TOKENS) {
+            // It could write nothing, and says nothing about those that can.
+            self.learned.habits.resumed_in_vain(trace.reading());
+            if let Some(outcome) = self.recent.outcome_mut(accepted.recent) {
+                outcome.resumes = false;
+            }
         }
         let bill = LedgerBill { usage: *usage, minimum_tokens: least, is_estimate: false };
         self.worlds.billed.settle(*ticket, &bill, now);

@@ -66,8 +66,8 @@ pub struct Situation {
     /// The conversations of this tenant and tool set seldom continue. It says nothing about one that was answered:
     /// that has continued.
     pub seldom_continues: bool,
-    /// The turns of this conversation mostly come too late to read what the one before wrote.
-    pub comes_late: bool,
+    /// What this turn writes would hardly be read in time, as far as turns of this conversation and of others tell.
+    pub is_read_late: bool,
     /// The ends that other conversations are known to read.
     pub read_by_others: StaticEnds,
     /// The last piece that its siblings have too, of a fork that its client has made.
@@ -87,7 +87,7 @@ impl Situation {
             tokens_per_byte: None,
             last_written: None,
             seldom_continues: false,
-            comes_late: false,
+            is_read_late: false,
             read_by_others: StaticEnds::default(),
             shared: None,
             unread_from: None,
@@ -207,8 +207,8 @@ impl Planner<'_> {
 
     /// Returns why the conversation is taken to end with this request.
     fn end(&self) -> Option<Skip> {
-        let Situation { seldom_continues, comes_late, .. } = *self.situation;
-        if comes_late || (seldom_continues && !self.is_answered()) {
+        let Situation { seldom_continues, is_read_late, .. } = *self.situation;
+        if is_read_late || (seldom_continues && !self.is_answered()) {
             return Some(Skip::SeldomContinues);
         }
         (!self.continues_by_shape()).then_some(Skip::OneShot)

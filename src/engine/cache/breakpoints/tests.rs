@@ -394,7 +394,7 @@ fn where_conversations_end_only_what_others_read_is_marked() {
 
 #[test]
 fn a_conversation_whose_turns_come_too_late_is_not_marked_either() {
-    let late = Situation { comes_late: true, ..anthropic() };
+    let late = Situation { is_read_late: true, ..anthropic() };
     let body = request("[]", r#""u""#);
     let later = r#"{"role":"assistant","content":"yes"},{"role":"user","content":"go on"}]}"#;
     let body = body.strip_suffix("]}").map(|first| format!("{first},{later}")).unwrap();
@@ -641,7 +641,7 @@ fn any_situation() -> impl Strategy<Value = Situation> {
                 tokens_per_byte,
                 last_written,
                 seldom_continues,
-                comes_late: false,
+                is_read_late: false,
                 read_by_others: StaticEnds { tools, system },
                 shared,
                 unread_from: None,

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Learned, MODELS_MAX, Ratio};
-use crate::engine::cache::habits::{ReadHabits, SavedPrefixes};
+use crate::engine::cache::habits::ReadHabits;
 use crate::engine::cache::ledger::Harmless;
+use crate::engine::cache::prefixes::SavedPrefixes;
 use crate::engine::words::{Layer, Moment};
 
 /// Lessons that later requests depend on. Of prefixes only those of tools and system prompts that may still be there to

@@ -96,6 +96,7 @@ impl SavedThread {
         let outcome = Outcome {
             sent: self.sent,
             begun: self.begun,
+            resumes: false,
             would_be_as_it_came: self.would_be_as_it_came,
             answer: Some(answer),
             held: None,
