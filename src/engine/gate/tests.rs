@@ -74,7 +74,7 @@ impl TestGate {
     fn begun(&mut self, ticket: Ticket, now: Moment) -> Vec<Ticket> {
         self.ledger.readable(ticket, now, None);
         let woken = self.gate.begun(ticket, &mut self.ledger, now);
-        let nothing = LedgerBill { usage: Usage::default(), minimum_tokens: None, is_estimate: false };
+        let nothing = LedgerBill { usage: Usage::default(), minimum_tokens: None, has_payload: false };
         self.ledger.settle(ticket, &nothing, now);
         woken
     }

@@ -253,7 +253,8 @@ impl TenantState {
         // What is warm now is known before those who wait for it look again.
         self.woken.extend(self.gate.begun(*ticket, &mut self.worlds.billed, now));
         let Some(usage) = usage else { return };
-        let bill = LedgerBill { usage, minimum_tokens: facts.minimum_tokens, is_estimate: false };
+        let has_payload = trace.parameters.has_image() || trace.reading().anatomy().has_payload();
+        let bill = LedgerBill { usage, minimum_tokens: facts.minimum_tokens, has_payload };
         self.worlds.billed.settle(*ticket, &bill, now);
         self.learned.bill(&request.model, trace.reading(), &usage);
         let written = usage.cache_write_5m + usage.cache_write_1h;

@@ -401,7 +401,8 @@ impl TenantState {
                 outcome.resumes = false;
             }
         }
-        let bill = LedgerBill { usage: *usage, minimum_tokens: least, is_estimate: false };
+        let has_payload = trace.parameters.has_image() || trace.reading().anatomy().has_payload();
+        let bill = LedgerBill { usage: *usage, minimum_tokens: least, has_payload };
         self.worlds.billed.settle(*ticket, &bill, now);
         self.worlds.billed.missed(prediction)
     }

@@ -127,7 +127,7 @@ impl Pass {
         self.has_begun = true;
         self.gate.tenant.look(|state| {
             state.entries_readable(ticket, now);
-            let nothing = LedgerBill { usage: Usage::default(), minimum_tokens: None, is_estimate: false };
+            let nothing = LedgerBill { usage: Usage::default(), minimum_tokens: None, has_payload: false };
             state.worlds.billed.settle(ticket, &nothing, now);
         });
     }

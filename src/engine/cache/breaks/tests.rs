@@ -292,7 +292,7 @@ fn warm(request: &Request, tokens: u64) -> CacheLedger {
     ledger.readable(Ticket(1), request.at, None);
     ledger.settle(
         Ticket(1),
-        &LedgerBill { usage: usage(0, tokens), minimum_tokens: None, is_estimate: false },
+        &LedgerBill { usage: usage(0, tokens), minimum_tokens: None, has_payload: false },
         request.at,
     );
     ledger

@@ -8,25 +8,20 @@ use crate::engine::words::Moment;
 /// Until usage says better: prose has about four bytes to a token.
 const TOKENS_PER_BYTE: f64 = 0.25;
 
-/// The upstream's bill for one request, as it was or as it would have been in another world.
+/// The upstream's bill for one request.
 #[derive(Clone, Copy, Debug)]
 pub struct LedgerBill {
     pub usage: Usage,
     /// The shortest prefix that the model caches, where known.
     pub minimum_tokens: Option<u64>,
-    /// The upstream billed another request, from which this bill is estimated.
-    pub is_estimate: bool,
+    /// The prompt holds an image or a document, whose bytes say nothing about the tokens of the rest.
+    pub has_payload: bool,
 }
 
 impl LedgerBill {
     /// Tokens of the prompt up to the last breakpoint, if anything was cached.
     pub fn cached(&self) -> u64 {
         self.usage.cached()
-    }
-
-    /// A count of this bill, with its source.
-    pub(super) fn tokens(&self, count: u64) -> EntryTokens {
-        if self.is_estimate { EntryTokens::estimated(count as f64) } else { EntryTokens::billed(count) }
     }
 }
 
@@ -73,7 +68,7 @@ impl InFlight {
     /// the others.
     pub fn billed_tokens(&self, write: &EntryWrite, bill: &LedgerBill) -> EntryTokens {
         let Some(deepest) = self.breakpoints.first().filter(|deepest| deepest.key != write.key) else {
-            return bill.tokens(bill.cached());
+            return EntryTokens::billed(bill.cached());
         };
         let read = bill.usage.cache_read;
         let is_read = |warm: &WarmEntry| {
@@ -84,6 +79,7 @@ impl InFlight {
         let (from, to) =
             if write.bytes <= middle.0 { ((0, 0), middle) } else { (middle, (deepest.bytes, bill.cached())) };
         let share = write.bytes.saturating_sub(from.0) as f64 / to.0.saturating_sub(from.0).max(1) as f64;
-        EntryTokens::estimated(from.1 as f64 + share * to.1.saturating_sub(from.1) as f64)
+        let count = from.1 as f64 + share * to.1.saturating_sub(from.1) as f64;
+        if bill.has_payload { EntryTokens::guessed(count) } else { EntryTokens::estimated(count) }
     }
 }

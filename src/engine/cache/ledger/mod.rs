@@ -245,7 +245,8 @@ impl CacheLedger {
             return self.give_back_room();
         }
         if let Some(warm) = confirmed {
-            self.refresh(&warm.key, flight.sent, (read <= warm.tokens.bounds().1).then(|| bill.tokens(read)));
+            let billed = (read <= warm.tokens.bounds().1).then(|| EntryTokens::billed(read));
+            self.refresh(&warm.key, flight.sent, billed);
         }
         let was_written = cached > read;
         for write in &flight.breakpoints {

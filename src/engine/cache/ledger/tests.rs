@@ -43,7 +43,7 @@ impl Prompt {
 /// A bill of so many tokens.
 fn bill(read: u64, written: u64) -> LedgerBill {
     let usage = Usage { cache_read: read, cache_write_5m: written, ..Usage::default() };
-    LedgerBill { usage, minimum_tokens: Some(1), is_estimate: false }
+    LedgerBill { usage, minimum_tokens: Some(1), has_payload: false }
 }
 
 /// Sends, begins and bills a request at one moment, as an upstream would that reads what is predicted.
@@ -240,6 +240,22 @@ fn an_estimate_becomes_exact_when_its_entry_is_read() {
         EntryTokens::estimated(830.0),
         "between what was read and the last breakpoint"
     );
+}
+
+#[test]
+fn the_bytes_of_an_image_say_nothing_about_the_entries_before_it() {
+    let mut ledger = CacheLedger::default();
+    let shown = Prompt::marked("abcdefghij", &[4, 9]);
+    ledger.begin(Ticket(1), &shown.predict(&ledger, Moment(0)), true, Moment(0));
+    ledger.readable(Ticket(1), Moment(0), None);
+    ledger.settle(Ticket(1), &LedgerBill { has_payload: true, ..bill(0, 10_000) }, Moment(0));
+    let other = Prompt::marked("abcdexy", &[4, 6]);
+    let prediction = other.predict(&ledger, Moment(1));
+    ledger.begin(Ticket(2), &prediction, true, Moment(1));
+    ledger.readable(Ticket(2), Moment(1), None);
+    ledger.settle(Ticket(2), &bill(500, 200), Moment(1));
+    let read = Prompt::marked("abcde", &[4]).predict(&ledger, Moment(2)).read;
+    assert_eq!(read.map(|read| read.tokens), Some(EntryTokens::billed(500)), "and not lost");
 }
 
 #[test]
