@@ -19,6 +19,7 @@ use crate::engine::cache::breakpoints::Breakpoint;
 use crate::engine::cache::breaks::{Answered, Sent};
 use crate::engine::cache::entry::{Parameters, Probes};
 use crate::engine::cache::habits::READ_COVERS;
+use crate::engine::cache::worlds::Lead;
 use crate::engine::request::prefix::Subject;
 use crate::engine::request::recall::{InParts, Reading, Remembered, Shared};
 use crate::engine::respell::canonical::{Choice, Order, Pins};
@@ -42,12 +43,14 @@ pub struct Trace {
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub sent: Moment,
-    /// True if an aligned request in its place would have been spelt as it came.
     /// True if it went on with a conversation and found nothing of its messages in the cache.
     pub resumes: bool,
+    /// True if an aligned request in its place would have been spelt as it came.
     pub would_be_as_it_came: bool,
     /// The moment when its answer began.
     pub begun: Option<Moment>,
+    /// How much sooner it would have ended in the other worlds.
+    pub lead: Lead,
     /// Its answer, once that was billed.
     pub answer: Option<Answer>,
     /// Its answer, if the server holds that.

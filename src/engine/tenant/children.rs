@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use super::relation::FirstSeen;
+use crate::engine::cache::worlds::Lead;
 use crate::engine::family::fanout::{Child, ForkId, ForkPoint};
 use crate::engine::fork::{ChildPrefix, Forecast, ParentPrefix};
 use crate::engine::words::{Arm, Moment, Refusal, Why};
@@ -140,6 +141,8 @@ pub struct SharedPrefixes {
     stood_down: VecDeque<ForkId>,
     /// The decision for each fan-out's children, the newest last: the same for all of them.
     decisions: VecDeque<FanOutDecision>,
+    /// How much sooner the child that was answered last would have been in the other worlds; the newest last.
+    leads: VecDeque<(ForkId, Lead)>,
 }
 
 /// The decision for a fan-out.
@@ -211,6 +214,26 @@ impl SharedPrefixes {
             self.prefixes.retain(|_, prefix| prefix.strong_count() > 0);
             self.prefixes.insert(fork.id, Arc::downgrade(restored));
         }
+    }
+
+    /// A child of this fan-out is answered: its parent goes on once all of them are.
+    pub fn led(&mut self, fork: ForkId, lead: Lead) {
+        if let Some(known) = self.leads.iter_mut().rev().find(|(known, _)| *known == fork) {
+            known.1 = lead;
+            return;
+        }
+        if lead != Lead::default() {
+            self.leads.push_back((fork, lead));
+        }
+        if self.leads.len() > FAN_OUTS_MAX {
+            self.leads.pop_front();
+        }
+    }
+
+    /// How much sooner the children of this fan-out would have been answered in the other worlds.
+    pub fn lead(&self, fork: ForkId) -> Lead {
+        let known = self.leads.iter().rev().find(|(known, _)| *known == fork);
+        known.map(|(_, lead)| *lead).unwrap_or_default()
     }
 
     /// No further children of this fork point are forked. Returns true if that is news.

@@ -11,10 +11,10 @@ use crate::engine::answer::usage::Usage;
 use crate::engine::cache::entry::EntryKey;
 use crate::engine::cache::ledger::LedgerBill;
 use crate::engine::cache::prices::MINIMUM_TOKENS;
-use crate::engine::cache::worlds::{Play, Weights, WorldGate, WorldPrompts};
+use crate::engine::cache::worlds::{Lead, Play, Weights, WorldGate, WorldPrompts};
 use crate::engine::family::arrival::Predecessor;
 use crate::engine::family::conversation::Outcome;
-use crate::engine::family::fanout::{Binding, Child, Draft, Parent, summary_name};
+use crate::engine::family::fanout::{Binding, Child, Draft, ForkId, Parent, summary_name};
 use crate::engine::family::recent::{AcceptedRequest, RecentId};
 use crate::engine::policy::Policy;
 use crate::engine::request::recall::KnownLayer;
@@ -293,7 +293,23 @@ impl TenantState {
     ) {
         let play = self.play_of(accepted, usage, policy, weights, now);
         let played = self.worlds.play(&play);
+        if let Some(outcome) = self.recent.outcome_mut(accepted.recent) {
+            outcome.lead = played.lead;
+        }
+        let child = accepted.flight.binding.and_then(|binding| self.fan_outs.children().get(binding));
+        if let Some(fork) = child.map(|child| child.fork) {
+            self.prefixes.led(fork, played.lead);
+        }
         accepted.played = Some(Box::new(played));
+    }
+
+    /// How much sooner a request would have come in the other worlds: what it goes on from was answered sooner there, and
+    /// so were the children that it waited for.
+    fn lead(&self, flight: &Flight) -> Lead {
+        let Some(last) = flight.request.arrival.predecessor() else { return Lead::default() };
+        let message = last.outcome.answer.as_ref().and_then(|answer| answer.message_id.as_deref());
+        let children = message.map(|message| self.prefixes.lead(ForkId::of(self.id, message)));
+        last.outcome.lead.and(children.unwrap_or_default())
     }
 
     fn play_of<'a>(
@@ -318,6 +334,7 @@ impl TenantState {
             usage,
             is_forked: flight.is_forked(),
             came_at: request.came_at,
+            lead: self.lead(flight),
             sent_at: *sent_at,
             begun_at: begun.unwrap_or(now),
             streams: request.streams,

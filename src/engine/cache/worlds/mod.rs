@@ -60,6 +60,24 @@ pub struct WorldGate {
     pub max_hold_ms: u64,
 }
 
+/// How much sooner a conversation would have gone on in the other worlds, in milliseconds: what is held here is not held
+/// there, and all that follows it comes so much sooner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lead {
+    pub sent: u64,
+    pub aligned: u64,
+}
+
+impl Lead {
+    /// The lead of a request that comes after both.
+    pub fn and(self, other: Lead) -> Lead {
+        Lead {
+            sent: self.sent.saturating_add(other.sent),
+            aligned: self.aligned.saturating_add(other.aligned),
+        }
+    }
+}
+
 /// A request whose answer has begun, and its usage.
 #[derive(Clone, Copy, Debug)]
 pub struct Play<'a> {
@@ -70,6 +88,8 @@ pub struct Play<'a> {
     pub usage: Usage,
     pub is_forked: bool,
     pub came_at: Moment,
+    /// How much sooner it would have come in the other worlds.
+    pub lead: Lead,
     pub sent_at: Moment,
     /// The moment when its answer was seen to begin: one that is not streamed is only seen when it is whole.
     pub begun_at: Moment,
@@ -97,12 +117,16 @@ pub struct OtherBills {
 #[derive(Clone, Debug, Default)]
 pub struct Played {
     pub bills: OtherBills,
+    /// How much sooner its answer would have ended in the other worlds.
+    pub lead: Lead,
     /// The entries that it wrote in the other worlds.
     written: [Vec<EntryKey>; 2],
 }
 
 /// The outcome of a request in one world.
 struct Outcome {
+    /// When it goes out there.
+    at: Moment,
     usage: Usage,
     hit: Option<EntryKey>,
     written: Vec<EntryKey>,
@@ -113,7 +137,9 @@ impl Worlds {
     pub fn play(&mut self, play: &Play<'_>) -> Played {
         let unread = play.usage.prompt().saturating_sub(play.usage.cache_read);
         let Play { came_at, sent_at, begun_at, streams, .. } = *play;
-        let wait = self.paces.begun(play.model, Begun { came_at, sent_at, at: begun_at, unread, streams });
+        let output = play.usage.output;
+        let wait =
+            self.paces.begun(play.model, Begun { came_at, sent_at, at: begun_at, unread, output, streams });
         let [sent, aligned] = [false, true].map(|is_aligned| self.play_in(is_aligned, play, &wait));
         let bill = |prompt: &Arc<WorldPrompt>, outcome: &Outcome| {
             let is_known = if play.is_forked {
@@ -129,7 +155,13 @@ impl Worlds {
             aligned: bill(as_aligned, &aligned),
             billed: play.usage,
         };
-        Played { bills, written: [sent.written, aligned.written] }
+        // Once it has begun, an answer takes as long in every world.
+        let begins = sent_at.after(wait.ms(unread));
+        let lead = |outcome: &Outcome| {
+            begins.since(outcome.at.after(wait.ms(outcome.usage.prompt() - outcome.usage.cache_read)))
+        };
+        let lead = Lead { sent: lead(&sent), aligned: lead(&aligned) };
+        Played { bills, lead, written: [sent.written, aligned.written] }
     }
 
     /// The answer of a request that was played has ended: whatever came after that may have come because of it, so that
@@ -212,15 +244,16 @@ impl Worlds {
     }
 
     fn play_in(&mut self, is_aligned: bool, play: &Play<'_>, wait: &FirstContent) -> Outcome {
-        let (ledger, prompt, gate) = if is_aligned {
-            (&mut self.aligned, &play.prompts.aligned, play.gate)
+        let (ledger, prompt, gate, lead) = if is_aligned {
+            (&mut self.aligned, &play.prompts.aligned, play.gate, play.lead.aligned)
         } else {
-            (&mut self.sent, &play.prompts.sent, None)
+            (&mut self.sent, &play.prompts.sent, None, play.lead.sent)
         };
+        let came_at = Moment(play.came_at.min(play.sent_at).0.saturating_sub(lead));
         // A prompt that was not forked is billed for as many tokens in any spelling.
         let billed = (!play.is_forked).then(|| play.usage.prompt());
         let tokens = PromptTokens { prompt, counts: &self.counts, weights: play.weights, billed };
-        let at = hold(ledger, &tokens, gate, play.came_at.min(play.sent_at));
+        let at = hold(ledger, &tokens, gate, came_at);
         let mut outcome = play_once(ledger, &tokens, at, play.minimum_tokens, wait);
         let is_as_billed = Arc::ptr_eq(prompt, &play.prompts.billed);
         let predicted = play.prediction.read.map(|warm| warm.key);
@@ -294,7 +327,7 @@ fn play_once(
         cache_write_1h: long - read,
         output: 0,
     };
-    Outcome { usage, hit: hit.map(|hit| positions[hit].key), written }
+    Outcome { at, usage, hit: hit.map(|hit| positions[hit].key), written }
 }
 
 /// The position where a billed read ended: the predicted one if its size fits, else the one that fits best.

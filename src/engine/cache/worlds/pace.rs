@@ -3,7 +3,8 @@
 //! A request that waited for another reads what that one wrote, and its answer begins sooner by that. Each such pair
 //! tells how much longer an answer takes to begin for every token that is not read from the cache.
 //!
-//! An answer that is not streamed is only seen when it is whole. It is taken to have begun when a streamed one would.
+//! An answer that is not streamed is only seen when it is whole. It is taken to have begun when a streamed one would or,
+//! where none was streamed, when one without a word would have been whole: those that say more take longer.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,6 +21,9 @@ const MODELS_MAX: usize = 16;
 /// Pairs that the median is taken of, and answers among which the leader of a pair is looked for.
 const PAIRS_MAX: usize = 31;
 const RECENT_MAX: usize = 32;
+/// The whole answers, and the standard deviation of their tokens, from which it follows how long one without a word takes.
+const WHOLE_MIN: usize = 2;
+const OUTPUT_DIFFERENCE_MIN: f64 = 50.0;
 /// Two prompts that differ by less say nothing.
 const DIFFERENCE_MIN: f64 = 2_000.0;
 /// Shorter holds are no wait for a leader.
@@ -33,6 +37,9 @@ pub struct Begun {
     pub at: Moment,
     /// Tokens of the prompt that were not read from the cache.
     pub unread: u64,
+    /// Tokens of the answer.
+    #[serde(default)]
+    pub output: u64,
     pub streams: bool,
 }
 
@@ -63,6 +70,9 @@ pub struct Paces(HashMap<String, Pace>);
 struct Pace {
     pairs: VecDeque<f64>,
     recent: VecDeque<Begun>,
+    /// Those that were not streamed.
+    #[serde(default)]
+    whole: VecDeque<Begun>,
 }
 
 impl Paces {
@@ -72,6 +82,7 @@ impl Paces {
             if self.0.len() < MODELS_MAX && !self.0.contains_key(&model) {
                 pace.pairs.truncate(PAIRS_MAX);
                 pace.recent.truncate(RECENT_MAX);
+                pace.whole.truncate(RECENT_MAX);
                 self.0.insert(model, pace);
             }
         }
@@ -85,6 +96,8 @@ impl Paces {
         let pace = self.0.entry(model.to_owned()).or_default();
         if begun.streams {
             pace.add(begun);
+        } else {
+            push(&mut pace.whole, begun, RECENT_MAX);
         }
         pace.of(&begun)
     }
@@ -111,9 +124,23 @@ impl Pace {
         let base_ms = if begun.streams {
             seen
         } else {
-            median(self.recent.iter().map(base)).unwrap_or(PRIOR_BASE_MS).min(seen)
+            let streamed = median(self.recent.iter().map(base));
+            streamed.or_else(|| self.wordless_ms(base)).unwrap_or(PRIOR_BASE_MS).min(seen)
         };
         FirstContent { base_ms, token_ms }
+    }
+
+    /// How long a whole answer without a word takes, its prompt apart: where the line through those that came meets zero.
+    fn wordless_ms(&self, base: impl Fn(&Begun) -> f64) -> Option<f64> {
+        let count = self.whole.len() as f64;
+        let mean = |of: &dyn Fn(&Begun) -> f64| self.whole.iter().map(of).sum::<f64>() / count;
+        let (output, took) = (mean(&|begun| begun.output as f64), mean(&base));
+        let spread = mean(&|begun| (begun.output as f64 - output).powi(2));
+        if self.whole.len() < WHOLE_MIN || spread.sqrt() < OUTPUT_DIFFERENCE_MIN {
+            return None;
+        }
+        let slope = mean(&|begun| (begun.output as f64 - output) * (base(begun) - took)) / spread;
+        Some((took - slope.max(0.0) * output).max(0.0))
     }
 }
 
@@ -136,7 +163,14 @@ mod tests {
     use super::*;
 
     fn begun(came: u64, sent: u64, at: u64, unread: u64) -> Begun {
-        Begun { came_at: Moment(came), sent_at: Moment(sent), at: Moment(at), unread, streams: true }
+        Begun {
+            came_at: Moment(came),
+            sent_at: Moment(sent),
+            at: Moment(at),
+            unread,
+            output: 0,
+            streams: true,
+        }
     }
 
     #[test]
@@ -167,5 +201,20 @@ mod tests {
         assert_eq!(paces.begun("m", whole(500, 10_000)).ms(10_000), 500, "it ended sooner than that");
         paces.begun("m", begun(0, 0, 2_300, 10_000));
         assert_eq!(paces.begun("m", whole(20_000, 10_000)).ms(20_000), 2_600);
+    }
+    #[test]
+    fn whole_answers_that_say_more_tell_when_those_that_say_less_began() {
+        let whole = |output: u64, unread: u64| {
+            let took = 1_500 + 12 * output + 30 * unread / 1_000;
+            Begun { streams: false, output, ..begun(0, 0, took, unread) }
+        };
+        let mut paces = Paces::default();
+        assert_eq!(paces.begun("m", whole(500, 1_000)).ms(1_000), 830);
+        assert_eq!(paces.begun("m", whole(50, 4_000)).ms(1_000), 1_530);
+        assert_eq!(paces.begun("m", whole(120, 2_000)).ms(1_000), 1_530);
+        let mut paces = Paces::default();
+        (0..9).for_each(|_| assert_eq!(paces.begun("m", whole(50, 1_000)).ms(1_000), 830, "all alike"));
+        paces.begun("m", begun(0, 0, 2_300, 10_000));
+        assert_eq!(paces.begun("m", whole(500, 1_000)).ms(1_000), 2_030, "a streamed one tells better");
     }
 }

@@ -26,6 +26,7 @@ struct Scene {
     worlds: Worlds,
     gate: Option<WorldGate>,
     is_forked: bool,
+    lead: Lead,
     /// As told by the last bill.
     segments: Vec<Segment>,
 }
@@ -33,7 +34,13 @@ struct Scene {
 impl Scene {
     fn new() -> Scene {
         let gate = Some(WorldGate { min_tokens: 1_024, max_hold_ms: 5_000 });
-        Scene { worlds: Worlds::default(), gate, is_forked: false, segments: Vec::new() }
+        Scene {
+            worlds: Worlds::default(),
+            gate,
+            is_forked: false,
+            lead: Lead::default(),
+            segments: Vec::new(),
+        }
     }
 
     /// A request that came and was sent at `at`, whose answer took a second to begin.
@@ -50,6 +57,7 @@ impl Scene {
             usage,
             is_forked: self.is_forked,
             came_at: Moment(at),
+            lead: self.lead,
             sent_at: Moment(at),
             begun_at: Moment(at + 1_000),
             streams: true,
@@ -237,4 +245,17 @@ fn tokens_of_an_own_prompt_are_learned_from_the_bills_of_others() {
     let prompts = WorldPrompts { billed: forked, sent: Arc::clone(&own), aligned: own };
     let bills = scene.play(&prompts, 0, usage(0, 0, 4_000), 60_000).bills;
     assert_eq!(bills.sent, Some(usage(0, 20_000, 1_000)));
+}
+
+#[test]
+fn what_follows_a_held_request_comes_sooner_where_nothing_is_held() {
+    let mut scene = Scene::new();
+    let prompts = alike(prompt(&[(1, 10_000)], &[1], 10_000));
+    scene.play(&prompts, 0, usage(0, 0, 10_000), 0);
+    scene.lead = Lead { sent: 2_000, aligned: 0 };
+    let Played { bills, lead, .. } = scene.play(&prompts, 0, usage(0, 0, 10_000), TTL.0 + 1_000);
+    assert_eq!(bills.sent, Some(usage(0, 10_000, 0)), "within the life of the entry");
+    assert_eq!(bills.aligned, Some(usage(0, 0, 10_000)));
+    // What it reads makes its answer begin sooner still.
+    assert!((2_299..=2_301).contains(&lead.sent) && lead.aligned == 0, "{lead:?}");
 }

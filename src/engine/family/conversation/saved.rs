@@ -11,6 +11,7 @@ use super::{Answer, Conversation, Forwarded, Outcome, Trace};
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::breakpoints::Breakpoint;
 use crate::engine::cache::entry::{Parameters, SavedParameters};
+use crate::engine::cache::worlds::Lead;
 use crate::engine::family::recent::AcceptedRequest;
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::{Nothing, Remembered};
@@ -95,8 +96,9 @@ impl SavedThread {
         let answer = Answer { message_id: Some(self.message_id), usage: self.usage };
         let outcome = Outcome {
             sent: self.sent,
-            begun: self.begun,
             resumes: false,
+            begun: self.begun,
+            lead: Lead::default(),
             would_be_as_it_came: self.would_be_as_it_came,
             answer: Some(answer),
             held: None,
