@@ -73,15 +73,6 @@ pub struct Bound {
     pub what: String,
     pub value: f64,
     pub most: f64,
-    pub kind: Kind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// What a mode costs.
-    Cost,
-    /// What forkpoint says of it.
-    Truth,
 }
 
 impl Figures {
@@ -123,8 +114,7 @@ impl Figures {
     pub fn bounds(&self) -> Vec<Bound> {
         let mut bounds = Vec::new();
         let mut bound = |what: String, value: f64, most: f64| {
-            let kind = if what.contains(" to ") { Kind::Cost } else { Kind::Truth };
-            bounds.push(Bound { what, value, most, kind });
+            bounds.push(Bound { what, value, most });
         };
         for arm in &self.arms {
             if self.is_priced {
@@ -159,7 +149,7 @@ impl Figures {
     fn worst(&self) -> Bound {
         let bounds = self.bounds().into_iter();
         let worst = bounds.max_by(|one, other| one.excess().total_cmp(&other.excess()));
-        worst.unwrap_or(Bound { what: "nothing".into(), value: 0.0, most: 1.0, kind: Kind::Truth })
+        worst.unwrap_or(Bound { what: "nothing".into(), value: 0.0, most: 1.0 })
     }
 }
 
@@ -293,25 +283,14 @@ impl Verdict {
         Verdict(all)
     }
 
-    /// Checks every bound. `known`: seeds that cost more than they may, and the most that each of them does.
+    /// Checks every bound.
     #[track_caller]
-    pub fn check(&self, known: &[(u64, f64)]) {
-        let broken: Vec<String> = self
-            .0
-            .iter()
-            .flat_map(|figures| {
-                let known = known.iter().find(|(seed, _)| *seed == figures.point.seed).map(|(_, most)| *most);
-                let broken = figures.bounds().into_iter();
-                let broken = broken.filter(move |bound| {
-                    let most = match bound.kind {
-                        Kind::Cost => known.unwrap_or(bound.most).max(bound.most),
-                        Kind::Truth => bound.most,
-                    };
-                    bound.value > most
-                });
-                broken.map(|bound| format!("seed {}: {bound}", figures.point.seed))
-            })
-            .collect();
+    pub fn check(&self) {
+        let of = |figures: &Figures| -> Vec<String> {
+            let broken = figures.bounds().into_iter().filter(|bound| bound.value > bound.most);
+            broken.map(|bound| format!("seed {}: {bound}", figures.point.seed)).collect()
+        };
+        let broken: Vec<String> = self.0.iter().flat_map(of).collect();
         assert!(
             broken.is_empty(),
             "{} bounds, {} points:\n{}",
