@@ -140,14 +140,14 @@ pub struct SharedPrefixes {
     /// The fan-outs in which a forked child was refused and the same child as it came was not; the newest.
     stood_down: VecDeque<ForkId>,
     /// The decision for each fan-out's children, the newest last: the same for all of them.
-    decisions: VecDeque<FanOutDecision>,
+    decisions: VecDeque<DecidedFanOut>,
     /// How much sooner the child that was answered last would have been in the other worlds; the newest last.
     leads: VecDeque<(ForkId, Lead)>,
 }
 
 /// The decision for a fan-out.
 #[derive(Clone, Copy, Debug)]
-struct FanOutDecision {
+struct DecidedFanOut {
     fork: ForkId,
     forecast: Forecast,
     /// Children that come later are decided anew.
@@ -197,11 +197,11 @@ impl SharedPrefixes {
         self.decisions.retain(|decision| decision.fork != fork.id);
         let is_first = self.decisions.len() == known;
         let until = now.after(forecast.ttl.ms());
-        self.remember(FanOutDecision { fork: fork.id, forecast, until });
+        self.remember(DecidedFanOut { fork: fork.id, forecast, until });
         is_first
     }
 
-    fn remember(&mut self, decision: FanOutDecision) {
+    fn remember(&mut self, decision: DecidedFanOut) {
         if self.decisions.len() >= FAN_OUTS_MAX {
             self.decisions.pop_front();
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BoundChild, FanOutDecision, Fate, SharedPrefixes};
+use super::{BoundChild, DecidedFanOut, Fate, SharedPrefixes};
 use crate::engine::family::fanout::ForkId;
 use crate::engine::fork::Forecast;
 use crate::engine::words::Moment;
@@ -127,7 +127,7 @@ impl SharedPrefixes {
         }
         let is_known = self.decisions.iter().any(|decision| decision.fork == fork);
         if let (Some((forecast, until)), false) = (saved.decided, is_known) {
-            self.remember(FanOutDecision { fork, forecast, until });
+            self.remember(DecidedFanOut { fork, forecast, until });
         }
     }
 }
