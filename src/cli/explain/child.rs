@@ -101,7 +101,7 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
     let arrival = arrival(&tenant, child, rules.attribution)?;
     let own = &arrival.received;
     let who = Who::of(own, None, question.has_agent.then_some(AGENT));
-    let called = Called { request: parent, answer: &answer, written };
+    let called = CallingParent { request: parent, answer: &answer, written };
     let child = match recognise(&tenant, called, rules.policy.snapshots, own, who) {
         Ok(child) => child,
         Err(why) => {
@@ -130,7 +130,7 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
 }
 
 /// A parent and its answer.
-struct Called<'a> {
+struct CallingParent<'a> {
     request: Arc<Remembered>,
     answer: &'a Answer,
     written: Option<Breakpoint>,
@@ -139,7 +139,7 @@ struct Called<'a> {
 /// Returns the child of this fan-out, or why the request is no child.
 fn recognise(
     tenant: &Tenant,
-    Called { request, answer, written }: Called<'_>,
+    CallingParent { request, answer, written }: CallingParent<'_>,
     snapshots: SnapshotScope,
     own: &Arc<Remembered>,
     who: Who,
