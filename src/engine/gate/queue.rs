@@ -54,7 +54,7 @@ enum Obstacle {
 
 /// The reason why a request need not wait.
 #[derive(Clone, Copy, Debug)]
-enum Cause {
+enum GoReason {
     NoLeader,
     LeaderBegan(Ticket),
     LeaderGone(Ticket),
@@ -98,7 +98,7 @@ impl Gate {
             return GateVerdict::Go(let_go.clone());
         }
         if let Some(Waiting { request, wait }) = self.waiting.get(&arrival.ticket) {
-            return self.judge(request, Cause::LeaderBegan(wait.leader), ledger, now);
+            return self.judge(request, GoReason::LeaderBegan(wait.leader), ledger, now);
         }
         let Some(request) = self.request(arrival, now) else {
             return GateVerdict::Go(GateOutcome::Unneeded.into());
@@ -106,7 +106,7 @@ impl Gate {
         if self.requests() >= self.settings.limits.requests {
             return GateVerdict::Go(GateOutcome::Full.into());
         }
-        match self.judge(&request, Cause::NoLeader, ledger, now) {
+        match self.judge(&request, GoReason::NoLeader, ledger, now) {
             GateVerdict::Wait(GateWait { leader, .. }) if !self.has_room_for(&request) => {
                 GateVerdict::Go(LetGo { outcome: GateOutcome::Full, leader: Some(leader), lesson: None })
             }
@@ -169,7 +169,7 @@ impl Gate {
         ledger.begin(ticket, prediction, streams, now);
         claimed.retain(|key| ledger.writes(ticket).iter().all(|write| write.key != *key));
         let followers = self.followers(&claimed);
-        self.settle(followers, Cause::LeaderGone(ticket), ledger, now)
+        self.settle(followers, GoReason::LeaderGone(ticket), ledger, now)
     }
 
     /// Its answer began (one that is not streamed: came), and the ledger knows that what it wrote is
@@ -195,7 +195,7 @@ impl Gate {
                 request.writes.retain(|write| !written.contains(&write.key));
             }
         }
-        self.settle(followers, Cause::LeaderBegan(ticket), ledger, now)
+        self.settle(followers, GoReason::LeaderBegan(ticket), ledger, now)
     }
 
     /// It failed, was refused, or its client left: before its answer began, or while it waited. The ledger gives it
@@ -204,7 +204,7 @@ impl Gate {
         self.withdraw(ticket);
         let written = ledger.abandon(ticket);
         let followers = self.followers(&written);
-        self.settle(followers, Cause::LeaderGone(ticket), ledger, now)
+        self.settle(followers, GoReason::LeaderGone(ticket), ledger, now)
     }
 
     /// Learns what the usage of a request said about the time it had waited. `next` is the first ticket that has not
@@ -256,7 +256,7 @@ impl Gate {
         followers.map(|(ticket, _)| *ticket).collect()
     }
 
-    fn judge(&self, request: &Request, cause: Cause, ledger: &CacheLedger, now: Moment) -> GateVerdict {
+    fn judge(&self, request: &Request, cause: GoReason, ledger: &CacheLedger, now: Moment) -> GateVerdict {
         let obstacles = request.writes.iter().map(|write| self.obstacle(&write.key, request, ledger, now));
         let (outcome, leader, is_guess) = match obstacles.max().unwrap_or(Obstacle::Nothing) {
             Obstacle::Nothing => return GateVerdict::Go(cause.let_go()),
@@ -311,7 +311,7 @@ impl Gate {
     fn settle(
         &mut self,
         concerned: Vec<Ticket>,
-        cause: Cause,
+        cause: GoReason,
         ledger: &mut CacheLedger,
         now: Moment,
     ) -> Vec<Ticket> {
@@ -322,7 +322,7 @@ impl Gate {
     }
 
     /// Judges one that waits again. Returns true if it must look.
-    fn reconsider(&mut self, ticket: Ticket, cause: Cause, ledger: &mut CacheLedger, now: Moment) -> bool {
+    fn reconsider(&mut self, ticket: Ticket, cause: GoReason, ledger: &mut CacheLedger, now: Moment) -> bool {
         let Some(mut waiting) = self.waiting.remove(&ticket) else { return false };
         match self.judge(&waiting.request, cause, ledger, now) {
             GateVerdict::Go(let_go) => {
@@ -342,12 +342,12 @@ fn keys(writes: &[EntryWrite]) -> Vec<EntryKey> {
     writes.iter().map(|write| write.key).collect()
 }
 
-impl Cause {
+impl GoReason {
     fn let_go(self) -> LetGo {
         let (outcome, leader) = match self {
-            Cause::NoLeader => (GateOutcome::Led, None),
-            Cause::LeaderBegan(leader) => (GateOutcome::Released, Some(leader)),
-            Cause::LeaderGone(leader) => (GateOutcome::Succeeded, Some(leader)),
+            GoReason::NoLeader => (GateOutcome::Led, None),
+            GoReason::LeaderBegan(leader) => (GateOutcome::Released, Some(leader)),
+            GoReason::LeaderGone(leader) => (GateOutcome::Succeeded, Some(leader)),
         };
         LetGo { outcome, leader, lesson: None }
     }
