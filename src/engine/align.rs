@@ -177,7 +177,7 @@ fn respell(
     let body = Bytes::from(canonical::splice(received.body(), &canonical.replacements).concat());
     // What stood on another's prefix has nothing in common with this but its messages, which the received has too.
     let like = arrival.before.as_ref().and_then(|before| before.trace.whole()).unwrap_or(received);
-    let known = Respelt { like, known };
+    let known = RespeltFrom { like, known };
     Remembered::read(body, &known, attribution).map(Arc::new).map_err(|_| Reason::Internal)
 }
 
@@ -218,12 +218,12 @@ fn system_is_block(arrival: &Arrival, rules: Rules, facts: &Facts) -> bool {
 }
 
 /// A respelt request is compared with what went out before it, or with what came if nothing did.
-struct Respelt<'a> {
+struct RespeltFrom<'a> {
     like: &'a Arc<Remembered>,
     known: &'a dyn Known,
 }
 
-impl Known for Respelt<'_> {
+impl Known for RespeltFrom<'_> {
     fn hinted(&self) -> Option<Arc<Remembered>> {
         Some(Arc::clone(self.like))
     }
