@@ -37,7 +37,7 @@ const MEMBERS: [(&str, Parameter); 6] = [
 ];
 
 /// The digest of a value; none for one that is absent or `null`.
-type Digest = Option<Meaning>;
+type ParameterDigest = Option<Meaning>;
 
 /// The cache-affecting parameters of one request, and the scope of its entries, which depends on nothing else.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ pub struct SavedParameters(ParameterValues);
 /// The parameters themselves, as digests.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ParameterValues {
-    members: [Digest; MEMBERS.len()],
+    members: [ParameterDigest; MEMBERS.len()],
     betas: Betas,
     first_image: Option<usize>,
 }
@@ -62,7 +62,7 @@ pub(super) struct ParameterValues {
 /// A set of betas.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Betas {
-    digest: Digest,
+    digest: ParameterDigest,
     /// A number for each of them, sorted; empty if there are too many, or if only the digest was kept.
     #[serde(skip)]
     each: Box<[u64]>,
@@ -172,7 +172,7 @@ impl ParameterValues {
 
     /// Appends what entries of this layer depend on.
     pub(super) fn push(&self, out: &mut Vec<u8>, layer: Layer) {
-        let mut digest = |value: &Digest| {
+        let mut digest = |value: &ParameterDigest| {
             out.push(u8::from(value.is_some()));
             out.extend_from_slice(value.as_ref().map_or(&[0; 32][..], |value| value.as_bytes()));
         };
@@ -193,7 +193,7 @@ impl ParameterValues {
     }
 }
 
-fn digest(body: &[u8], anatomy: &Anatomy, name: &str) -> Digest {
+fn digest(body: &[u8], anatomy: &Anatomy, name: &str) -> ParameterDigest {
     let value = &body[anatomy.member(body, name)?.clone()];
     if value == b"null" {
         return None;
