@@ -53,14 +53,14 @@ struct EndHabits {
 /// Entries that were written, or would have been, and those that were read.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Tally {
-    young: Counts,
-    old: Counts,
+    young: GenerationCounts,
+    old: GenerationCounts,
     /// The moment when the young ones began.
     since: Moment,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct Counts {
+struct GenerationCounts {
     written: u64,
     read: u64,
 }
@@ -227,8 +227,8 @@ impl Tally {
         self.young.read = self.young.read.saturating_add(1);
     }
 
-    fn total(&self) -> Counts {
-        Counts {
+    fn total(&self) -> GenerationCounts {
+        GenerationCounts {
             written: self.young.written.saturating_add(self.old.written),
             read: self.young.read.saturating_add(self.old.read),
         }
@@ -240,7 +240,7 @@ impl Tally {
 
     /// Returns true if one more entry is worth writing: what was read so far covers it, or it is one of the first.
     fn pays(&self) -> bool {
-        let Counts { written, read } = self.total();
+        let GenerationCounts { written, read } = self.total();
         written < u64::from(READ_COVERS).saturating_mul(read).saturating_add(BETS)
     }
 }
