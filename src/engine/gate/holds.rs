@@ -30,11 +30,11 @@ pub(super) struct Holds {
     first_ms: u64,
     max_ms: u64,
     models_max: usize,
-    models: HashMap<String, Learned>,
+    models: HashMap<String, LearnedHold>,
 }
 
 #[derive(Clone, Debug)]
-struct Learned {
+struct LearnedHold {
     hold_ms: u64,
     /// In a row.
     misses: u32,
@@ -56,7 +56,8 @@ impl Holds {
         for (model, hold_ms, misses) in saved.0 {
             if self.models.len() < self.models_max && !self.models.contains_key(&model) {
                 // The leaders of that process are gone.
-                let learned = Learned { hold_ms: hold_ms.min(self.max_ms), misses, missed_before: Ticket(0) };
+                let learned =
+                    LearnedHold { hold_ms: hold_ms.min(self.max_ms), misses, missed_before: Ticket(0) };
                 self.models.insert(model, learned);
             }
         }
@@ -90,7 +91,7 @@ impl Holds {
                 learned.miss(self.max_ms, next);
             }
             (None, false) => {
-                let mut learned = Learned { hold_ms: self.first_ms, misses: 0, missed_before: next };
+                let mut learned = LearnedHold { hold_ms: self.first_ms, misses: 0, missed_before: next };
                 learned.miss(self.max_ms, next);
                 self.make_room();
                 self.models.insert(lesson.model, learned);
@@ -111,7 +112,7 @@ impl Holds {
     }
 }
 
-impl Learned {
+impl LearnedHold {
     fn miss(&mut self, max_ms: u64, next: Ticket) {
         self.misses = self.misses.saturating_add(1);
         self.hold_ms = self.hold_ms.saturating_mul(2).min(max_ms);
