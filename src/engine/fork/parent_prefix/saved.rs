@@ -21,8 +21,8 @@ pub struct SavedParentPrefix {
     fields: Vec<(Range<usize>, Range<usize>)>,
     line: Option<usize>,
     own: usize,
-    entry: Option<SavedEntry>,
-    fixed: Option<SavedEntry>,
+    entry: Option<SavedMark>,
+    fixed: Option<SavedMark>,
     ttl: Ttl,
     pieces: u32,
     has_results: bool,
@@ -47,7 +47,7 @@ enum Source {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct SavedEntry {
+struct SavedMark {
     part: usize,
     piece: u32,
     ttl: Ttl,
@@ -72,7 +72,7 @@ impl ParentPrefix {
         let parts = self.parts.iter().map(&mut save).collect();
         let mut entry = |entry: &Option<Entry>| {
             let Entry { part, piece, ttl, marker } = entry.as_ref()?;
-            Some(SavedEntry { part: *part, piece: *piece as u32, ttl: *ttl, marker: save(marker) })
+            Some(SavedMark { part: *part, piece: *piece as u32, ttl: *ttl, marker: save(marker) })
         };
         let (saved_entry, fixed) = (entry(&self.entry), entry(&self.fixed));
         SavedParentPrefix {
@@ -126,9 +126,9 @@ impl SavedParentPrefix {
     pub fn restore(self, parent: &Arc<Parent>, sources: &Sources<'_>) -> Option<ParentPrefix> {
         let parts: Vec<Bytes> = self.parts.iter().map(|part| part.restore(sources)).collect::<Option<_>>()?;
         let count = parts.len();
-        let entry = |saved: Option<SavedEntry>| match saved {
+        let entry = |saved: Option<SavedMark>| match saved {
             None => Some(None),
-            Some(SavedEntry { part, piece, ttl, marker }) if part < count => {
+            Some(SavedMark { part, piece, ttl, marker }) if part < count => {
                 Some(Some(Entry { part, piece: piece as usize, ttl, marker: marker.restore(sources)? }))
             }
             Some(_) => None,
