@@ -17,7 +17,7 @@ const COUNT_MAX: u64 = 1 << 40;
 /// A parent prefix beside the bytes that it is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedParentPrefix {
-    parts: Vec<SavedPart>,
+    parts: Vec<SavedPrefixPart>,
     fields: Vec<(Range<usize>, Range<usize>)>,
     line: Option<usize>,
     own: usize,
@@ -34,7 +34,7 @@ pub struct SavedParentPrefix {
 
 /// Bytes, and what they are a stretch of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct SavedPart(Source, usize, usize);
+struct SavedPrefixPart(Source, usize, usize);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Source {
@@ -51,7 +51,7 @@ struct SavedMark {
     part: usize,
     piece: u32,
     ttl: Ttl,
-    marker: SavedPart,
+    marker: SavedPrefixPart,
 }
 
 /// The bytes that parts are stretches of.
@@ -68,7 +68,7 @@ impl ParentPrefix {
     /// Saves the places of its parts. What is nowhere else is appended to `own`.
     pub fn save(&self, point: &ForkPoint, own: &mut Vec<u8>) -> SavedParentPrefix {
         let turn = point.message.clone().unwrap_or_default();
-        let mut save = |part: &Bytes| SavedPart::of(part, self.parent.request.body(), &turn, own);
+        let mut save = |part: &Bytes| SavedPrefixPart::of(part, self.parent.request.body(), &turn, own);
         let parts = self.parts.iter().map(&mut save).collect();
         let mut entry = |entry: &Option<Entry>| {
             let Entry { part, piece, ttl, marker } = entry.as_ref()?;
@@ -97,21 +97,21 @@ impl ParentPrefix {
     }
 }
 
-impl SavedPart {
-    fn of(part: &Bytes, parent: &Bytes, turn: &Bytes, own: &mut Vec<u8>) -> SavedPart {
+impl SavedPrefixPart {
+    fn of(part: &Bytes, parent: &Bytes, turn: &Bytes, own: &mut Vec<u8>) -> SavedPrefixPart {
         for (source, whole) in [(Source::Parent, parent), (Source::Turn, turn)] {
             let at = part.as_ptr().addr().checked_sub(whole.as_ptr().addr());
             if let Some(at) = at.filter(|at| whole.get(*at..at + part.len()) == Some(&part[..])) {
-                return SavedPart(source, at, at + part.len());
+                return SavedPrefixPart(source, at, at + part.len());
             }
         }
         let start = own.len();
         own.extend_from_slice(part);
-        SavedPart(Source::Own, start, own.len())
+        SavedPrefixPart(Source::Own, start, own.len())
     }
 
     fn restore(self, sources: &Sources<'_>) -> Option<Bytes> {
-        let SavedPart(source, start, end) = self;
+        let SavedPrefixPart(source, start, end) = self;
         let whole = match source {
             Source::Parent => sources.parent,
             Source::Turn => sources.turn,
