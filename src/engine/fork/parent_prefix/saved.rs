@@ -34,10 +34,10 @@ pub struct SavedParentPrefix {
 
 /// Bytes, and what they are a stretch of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct SavedPrefixPart(Source, usize, usize);
+struct SavedPrefixPart(SavedSource, usize, usize);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Source {
+enum SavedSource {
     #[serde(rename = "parent")]
     Parent,
     #[serde(rename = "turn")]
@@ -99,7 +99,7 @@ impl ParentPrefix {
 
 impl SavedPrefixPart {
     fn of(part: &Bytes, parent: &Bytes, turn: &Bytes, own: &mut Vec<u8>) -> SavedPrefixPart {
-        for (source, whole) in [(Source::Parent, parent), (Source::Turn, turn)] {
+        for (source, whole) in [(SavedSource::Parent, parent), (SavedSource::Turn, turn)] {
             let at = part.as_ptr().addr().checked_sub(whole.as_ptr().addr());
             if let Some(at) = at.filter(|at| whole.get(*at..at + part.len()) == Some(&part[..])) {
                 return SavedPrefixPart(source, at, at + part.len());
@@ -107,15 +107,15 @@ impl SavedPrefixPart {
         }
         let start = own.len();
         own.extend_from_slice(part);
-        SavedPrefixPart(Source::Own, start, own.len())
+        SavedPrefixPart(SavedSource::Own, start, own.len())
     }
 
     fn restore(self, sources: &Sources<'_>) -> Option<Bytes> {
         let SavedPrefixPart(source, start, end) = self;
         let whole = match source {
-            Source::Parent => sources.parent,
-            Source::Turn => sources.turn,
-            Source::Own => sources.own,
+            SavedSource::Parent => sources.parent,
+            SavedSource::Turn => sources.turn,
+            SavedSource::Own => sources.own,
         };
         (start <= end && end <= whole.len()).then(|| whole.slice(start..end))
     }
