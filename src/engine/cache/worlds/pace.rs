@@ -64,10 +64,10 @@ impl Begun {
 
 /// The paces of one tenant's models.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Paces(HashMap<String, Pace>);
+pub struct Paces(HashMap<String, AnswerPace>);
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Pace {
+struct AnswerPace {
     pairs: VecDeque<f64>,
     recent: VecDeque<Begun>,
     /// Those that were not streamed.
@@ -91,7 +91,7 @@ impl Paces {
     /// An answer has begun. Returns how long it would have taken to, had more or less been read.
     pub fn begun(&mut self, model: &str, begun: Begun) -> FirstContent {
         if !self.0.contains_key(model) && self.0.len() >= MODELS_MAX {
-            return Pace::default().of(&begun);
+            return AnswerPace::default().of(&begun);
         }
         let pace = self.0.entry(model.to_owned()).or_default();
         if begun.streams {
@@ -103,7 +103,7 @@ impl Paces {
     }
 }
 
-impl Pace {
+impl AnswerPace {
     fn add(&mut self, begun: Begun) {
         let apart = |other: &&Begun| other.at.0.abs_diff(begun.sent_at.0);
         if begun.sent_at.since(begun.came_at) >= HELD_MS_MIN
