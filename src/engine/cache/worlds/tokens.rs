@@ -46,7 +46,7 @@ pub struct Segment {
 /// The weights of all models, learned from the bills of all tenants: what a tokenizer does is no tenant's secret.
 #[derive(Debug, Default)]
 pub struct TokenWeights {
-    models: HashMap<String, Fit>,
+    models: HashMap<String, WeightFit>,
 }
 
 impl TokenWeights {
@@ -93,7 +93,7 @@ impl TokenWeights {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ModelWeights {
     model: String,
-    fit: Fit,
+    fit: WeightFit,
 }
 
 impl ModelWeights {
@@ -104,7 +104,7 @@ impl ModelWeights {
 
 /// Least squares of relative errors.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Fit {
+struct WeightFit {
     tokens: f64,
     sums: [f64; 4],
     products: [[f64; 4]; 4],
@@ -114,7 +114,7 @@ struct Fit {
     is_changed: bool,
 }
 
-impl Fit {
+impl WeightFit {
     fn add(&mut self, Segment { sizes, tokens }: &Segment) {
         if *tokens < 1.0 || sizes.bytes() < 1.0 {
             return;
