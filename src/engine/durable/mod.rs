@@ -88,7 +88,7 @@ pub struct Restored {
 
 /// The parts of a tenant's state that are to be written into records.
 #[derive(Default)]
-struct Taken {
+struct TakenState {
     all: bool,
     writer: Writer,
     spellings: Vec<FirstSpellings>,
@@ -102,9 +102,9 @@ struct Taken {
     threads: Vec<UnsavedThread>,
 }
 
-impl Taken {
+impl TakenState {
     /// None if nothing of the tenant outlives this process.
-    fn from(state: &mut TenantState, pace: Pace, times: Times) -> Option<Taken> {
+    fn from(state: &mut TenantState, pace: Pace, times: Times) -> Option<TakenState> {
         let writer = state.unsaved.writer()?;
         let all = state.take_all();
         let fan_outs = state.fan_outs.take_unsaved(all, times.now);
@@ -113,8 +113,16 @@ impl Taken {
         let lives = fan_outs.children.iter().map(life).collect();
         let spellings = state.unsaved.take_spellings();
         let threads = state.take_threads(all);
-        let mut taken =
-            Taken { writer, all, spellings, fan_outs, decisions, lives, threads, ..Taken::default() };
+        let mut taken = TakenState {
+            writer,
+            all,
+            spellings,
+            fan_outs,
+            decisions,
+            lives,
+            threads,
+            ..TakenState::default()
+        };
         let is_last = pace == Pace::Last;
         if all || pace != Pace::Soon {
             let is_new = state.worlds.has_unsaved() || all || is_last;
@@ -163,7 +171,7 @@ impl Taken {
 /// Takes what has changed of a tenant, as changes to be written in this order. If they cannot be written, the tenant's
 /// [`save_all_anew`](TenantState::save_all_anew) makes good for it.
 pub fn take_unsaved<T: TenantAccess>(tenant: &T, pace: Pace, times: Times) -> Vec<Change> {
-    let taken = tenant.look(|state| Some((state.id, Taken::from(state, pace, times)?)));
+    let taken = tenant.look(|state| Some((state.id, TakenState::from(state, pace, times)?)));
     let Some((id, mut taken)) = taken else { return Vec::new() };
     if taken.all {
         taken.spellings = tenant.spellings(|table| table.all_spellings());
