@@ -184,7 +184,7 @@ pub fn restore<T: TenantAccess>(tenant: &T, changes: &[Change], origin: Origin, 
     let (id, writer, rules) =
         tenant.look(|state| (state.id, state.unsaved.writer(), Arc::clone(state.fan_outs.points().rules())));
     let own = if origin == Origin::Since { writer } else { None };
-    let mut reader = Reader { tenant, id, own, rules: &rules, times, found: Found::default() };
+    let mut reader = Reader { tenant, id, own, rules: &rules, times, found: FoundRecords::default() };
     let mut restored = Restored::default();
     for change in changes {
         let read = match change {
@@ -208,12 +208,12 @@ struct Reader<'a, T> {
     own: Option<Writer>,
     rules: &'a Rules,
     times: Times,
-    found: Found,
+    found: FoundRecords,
 }
 
 /// Everything that was read. What depends on something else is merged after that, in whatever order both came.
 #[derive(Default)]
-struct Found {
+struct FoundRecords {
     parents: Parents,
     prefixes: Prefixes,
     points: Vec<ReadPoint>,
@@ -269,7 +269,7 @@ impl<T: TenantAccess> Reader<'_, T> {
     }
 }
 
-impl Found {
+impl FoundRecords {
     fn merge<T: TenantAccess>(mut self, tenant: &T, origin: Origin, times: Times) {
         let now = times.now;
         let is_torn = self.is_torn(origin);
