@@ -184,7 +184,7 @@ pub fn restore<T: TenantAccess>(tenant: &T, changes: &[Change], origin: Origin, 
     let (id, writer, rules) =
         tenant.look(|state| (state.id, state.unsaved.writer(), Arc::clone(state.fan_outs.points().rules())));
     let own = if origin == Origin::Since { writer } else { None };
-    let mut reader = Reader { tenant, id, own, rules: &rules, times, found: FoundRecords::default() };
+    let mut reader = RecordReader { tenant, id, own, rules: &rules, times, found: FoundRecords::default() };
     let mut restored = Restored::default();
     for change in changes {
         let read = match change {
@@ -201,7 +201,7 @@ pub fn restore<T: TenantAccess>(tenant: &T, changes: &[Change], origin: Origin, 
 }
 
 /// Reads records, without the tenant's lock.
-struct Reader<'a, T> {
+struct RecordReader<'a, T> {
     tenant: &'a T,
     id: TenantId,
     /// The writer whose records are no news.
@@ -227,9 +227,9 @@ struct FoundRecords {
     threads: Vec<ReadThread>,
 }
 
-impl<T: TenantAccess> Reader<'_, T> {
+impl<T: TenantAccess> RecordReader<'_, T> {
     fn read(&mut self, key: &RecordKey, record: &Record) -> Option<()> {
-        let Reader { tenant, id, own, rules, times, ref mut found } = *self;
+        let RecordReader { tenant, id, own, rules, times, ref mut found } = *self;
         match key.kind {
             RecordKind::Spelling => spellings::restore(tenant, id, record, times)?,
             RecordKind::ForkPoint => match key.name.strip_suffix(points::CHANGING) {
