@@ -22,13 +22,13 @@ const LIFE_MS: u64 = 3_600_000;
 const CHOICE_BYTES: usize = 256;
 
 /// The key by which a conversation is found again. Without an answer: its first request was the last that was kept.
-type Name = (Option<Hint>, Opening, Option<FirstAnswer>);
+type ChoiceName = (Option<Hint>, Opening, Option<FirstAnswer>);
 
 #[derive(Debug, Default)]
 pub(super) struct Choices {
     /// By the order in which their bodies went.
     slots: BTreeMap<u64, Slot>,
-    names: HashMap<Name, u64>,
+    names: HashMap<ChoiceName, u64>,
     next: u64,
     /// The spellings that conversations have in common.
     shared: SharedMemory,
@@ -38,7 +38,7 @@ pub(super) struct Choices {
 
 #[derive(Debug)]
 struct Slot {
-    name: Name,
+    name: ChoiceName,
     conversation: ConversationId,
     last_sent: Moment,
     parts: Vec<Allocation>,
@@ -116,7 +116,7 @@ impl Choices {
         self.forget(&oldest)
     }
 
-    fn forget(&mut self, name: &Name) -> Option<ConversationId> {
+    fn forget(&mut self, name: &ChoiceName) -> Option<ConversationId> {
         let slot = self.names.remove(name).and_then(|id| self.slots.remove(&id))?;
         self.bytes -= CHOICE_BYTES;
         for part in slot.parts {
