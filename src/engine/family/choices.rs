@@ -27,7 +27,7 @@ type ChoiceName = (Option<Hint>, Opening, Option<FirstAnswer>);
 #[derive(Debug, Default)]
 pub(super) struct Choices {
     /// By the order in which their bodies went.
-    slots: BTreeMap<u64, Slot>,
+    slots: BTreeMap<u64, ChoiceSlot>,
     names: HashMap<ChoiceName, u64>,
     next: u64,
     /// The spellings that conversations have in common.
@@ -37,7 +37,7 @@ pub(super) struct Choices {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct ChoiceSlot {
     name: ChoiceName,
     conversation: ConversationId,
     last_sent: Moment,
@@ -77,7 +77,7 @@ impl Choices {
             parts.push(part);
         }
         self.names.insert(name, self.next);
-        self.slots.insert(self.next, Slot { name, conversation: id, last_sent: sent, parts });
+        self.slots.insert(self.next, ChoiceSlot { name, conversation: id, last_sent: sent, parts });
         self.next += 1;
         while self.bytes() > room / SHARE_OF_CHOICES || self.slots.len() > CHOICES_MAX {
             gone.extend(self.forget_oldest());
