@@ -72,7 +72,7 @@ impl Outline {
 #[derive(Debug, Default)]
 pub struct Outlines {
     /// By the order in which their requests came.
-    slots: BTreeMap<RecentId, Slot>,
+    slots: BTreeMap<RecentId, OutlineSlot>,
     names: HashMap<Name, RecentId>,
     bytes: usize,
     /// True once one had to go before its time.
@@ -80,7 +80,7 @@ pub struct Outlines {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct OutlineSlot {
     name: Name,
     outline: Arc<Outline>,
     outcome: Outcome,
@@ -113,11 +113,11 @@ impl Outlines {
         let outline = Arc::new(Outline::of(trace));
         let rival = self.names.get(&name).copied().and_then(|rival| self.remove(rival));
         let is_rival =
-            |rival: &Slot| rival.is_ambiguous || rival.outline.sent.chain() != outline.sent.chain();
+            |rival: &OutlineSlot| rival.is_ambiguous || rival.outline.sent.chain() != outline.sent.chain();
         let is_ambiguous = answer.is_none() && rival.as_ref().is_some_and(is_rival);
         self.bytes += outline.memory_bytes();
         self.names.insert(name, id);
-        self.slots.insert(id, Slot { name, outline, outcome, is_ambiguous });
+        self.slots.insert(id, OutlineSlot { name, outline, outcome, is_ambiguous });
         while self.slots.values().next().is_some_and(|slot| now.since(slot.outcome.sent) > LIFE_MS) {
             self.remove_oldest();
         }
@@ -145,7 +145,7 @@ impl Outlines {
         self.remove(id);
     }
 
-    fn remove(&mut self, id: RecentId) -> Option<Slot> {
+    fn remove(&mut self, id: RecentId) -> Option<OutlineSlot> {
         let slot = self.slots.remove(&id)?;
         self.bytes -= slot.outline.memory_bytes();
         if self.names.get(&slot.name) == Some(&id) {
