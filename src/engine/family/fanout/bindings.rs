@@ -67,7 +67,7 @@ pub struct Bindable<B> {
 #[derive(Debug)]
 pub struct Bindings<B> {
     pub(super) life: Life,
-    slots: BTreeMap<Binding, Slot<B>>,
+    slots: BTreeMap<Binding, BindingSlot<B>>,
     /// By last use, oldest first.
     uses: BTreeSet<(Moment, Binding)>,
     calls: HashMap<Arc<str>, Called>,
@@ -81,7 +81,7 @@ pub struct Bindings<B> {
 }
 
 #[derive(Debug)]
-struct Slot<B> {
+struct BindingSlot<B> {
     name: ChildName,
     /// The moment when its prefix was last taken to be written.
     written: Option<Moment>,
@@ -189,7 +189,7 @@ impl<B> Bindings<B> {
         if let Some(point) = &point {
             holdings.hold(point);
         }
-        let slot = Slot {
+        let slot = BindingSlot {
             name,
             written: None,
             value,
@@ -332,7 +332,7 @@ impl<B> Bindings<B> {
     /// Forgets the longest unused of the forked children whose last answer left them nothing to do; `false` if there is
     /// none. The prefix of a child which works never goes.
     pub(super) fn evict(&mut self, holdings: &mut Holdings) -> bool {
-        let may_go = |slot: &Slot<B>| slot.point.is_some() && slot.rests;
+        let may_go = |slot: &BindingSlot<B>| slot.point.is_some() && slot.rests;
         let goes = |(_, binding): &&(Moment, Binding)| self.slots.get(binding).is_some_and(may_go);
         let oldest = self.uses.iter().find(goes).map(|(_, binding)| *binding);
         oldest.inspect(|binding| self.forget(*binding, holdings)).is_some()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::saved::{SavedMarks, UnsavedChild};
-use super::{Bindable, Binding, Bindings, ChildName, ForkPoint, Holdings, Slot};
+use super::{Bindable, Binding, BindingSlot, Bindings, ChildName, ForkPoint, Holdings};
 use crate::engine::words::Moment;
 
 impl<B> Bindings<B> {
@@ -93,7 +93,7 @@ impl<B> Bindings<B> {
             slot.written = Some(now);
         }
         let calls = slot.calls.iter().map(|id| id.to_string()).collect();
-        let Slot { start, rests, used, revision, .. } = *slot;
+        let BindingSlot { start, rests, used, revision, .. } = *slot;
         let marks = SavedMarks { calls, start, rests, used, revision };
         Some(UnsavedChild {
             value: slot.value.clone(),
