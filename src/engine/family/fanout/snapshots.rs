@@ -23,13 +23,13 @@ pub struct Snapshots {
     tenant: TenantId,
     rules: Rules,
     /// By age, counted in numbers that are never used twice.
-    slots: BTreeMap<u64, Slot>,
+    slots: BTreeMap<u64, SnapshotSlot>,
     ages: HashMap<ForkId, u64>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct SnapshotSlot {
     point: Arc<ForkPoint>,
     since: Moment,
 }
@@ -68,7 +68,7 @@ impl Snapshots {
         holdings.hold(&point);
         self.next += 1;
         self.ages.insert(id, self.next);
-        self.slots.insert(self.next, Slot { point: Arc::clone(&point), since: now });
+        self.slots.insert(self.next, SnapshotSlot { point: Arc::clone(&point), since: now });
         while (holdings.is_overdrawn() || self.slots.len() > SNAPSHOTS_MAX) && self.evict(holdings) {}
         if self.ages.contains_key(&id) { Ok(point) } else { Err(FanOutDropped::TooLarge) }
     }
