@@ -31,7 +31,7 @@ pub struct HeldThread {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct ThreadSlot {
     owner: [u8; 32],
     /// Of one that runs it does not count.
     expires_ms: VirtualMs,
@@ -68,7 +68,7 @@ pub struct ThreadShown {
 /// All held answers of all callers, bounded in number and bytes; the oldest go first.
 #[derive(Debug)]
 pub struct Threads {
-    slots: HashMap<String, Slot>,
+    slots: HashMap<String, ThreadSlot>,
     oldest_first: VecDeque<String>,
     bytes: usize,
     most: usize,
@@ -109,7 +109,7 @@ impl Threads {
         rules: &ThreadRules,
     ) -> Result<Continued, ApiError> {
         let is_lost = self.is_lost(sent.previous, rules);
-        let is_callers = |slot: &&mut Slot| slot.owner == sent.caller.credential && !is_lost;
+        let is_callers = |slot: &&mut ThreadSlot| slot.owner == sent.caller.credential && !is_lost;
         let slot = self.slots.get_mut(sent.previous).filter(is_callers);
         let slot = slot.ok_or_else(thread_not_found)?;
         let is_running = matches!(slot.state, SlotState::Running(_));
@@ -154,7 +154,7 @@ impl Threads {
 
     fn hold(&mut self, message_id: String, held: HeldThread, expires_ms: VirtualMs, now_ms: VirtualMs) {
         self.bytes += held.bytes;
-        let slot = Slot { owner: held.owner, expires_ms, state: SlotState::Open(held) };
+        let slot = ThreadSlot { owner: held.owner, expires_ms, state: SlotState::Open(held) };
         match self.slots.insert(message_id.clone(), slot) {
             None => self.oldest_first.push_back(message_id),
             Some(known) => self.bytes -= known.state.bytes(),
