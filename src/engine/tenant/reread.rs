@@ -16,7 +16,7 @@ pub struct Reread {
 }
 
 /// The results of a child's parent.
-enum Parent {
+enum RereadParent {
     Digested(Arc<ParentResults>),
     Known(Arc<ForkPoint>),
 }
@@ -28,8 +28,8 @@ pub(super) fn reread<T: TenantAccess>(tenant: &T, flight: &Flight, child: Bindin
     let messages = flight.own.anatomy().messages.len();
     let parent = match tenant.look(|state| state.parent_of(child, messages)) {
         None => return Reread::default(),
-        Some(Parent::Digested(results)) => results,
-        Some(Parent::Known(point)) => {
+        Some(RereadParent::Digested(results)) => results,
+        Some(RereadParent::Known(point)) => {
             let results = Arc::new(ParentResults::of(&point.parent.request));
             tenant.look(|state| state.digested_parents.keep(point.id, Arc::clone(&results)));
             results
@@ -44,15 +44,15 @@ pub(super) fn reread<T: TenantAccess>(tenant: &T, flight: &Flight, child: Bindin
 impl TenantState {
     /// The results of a child's parent, unless its fork point was forgotten, or the results of a turn with this many
     /// messages were looked at before: a turn that is sent again brings nothing new.
-    fn parent_of(&mut self, child: Binding, messages: usize) -> Option<Parent> {
+    fn parent_of(&mut self, child: Binding, messages: usize) -> Option<RereadParent> {
         let bound = self.fan_outs.child_mut(child)?;
         if bound.is_snapshot || std::mem::replace(&mut bound.looked_at, messages) == messages {
             return None;
         }
         let (fork, own_point) = (bound.fork, bound.point().cloned());
         if let Some(results) = self.digested_parents.get(fork) {
-            return Some(Parent::Digested(results));
+            return Some(RereadParent::Digested(results));
         }
-        own_point.or_else(|| self.fan_outs.points().get(fork).cloned()).map(Parent::Known)
+        own_point.or_else(|| self.fan_outs.points().get(fork).cloned()).map(RereadParent::Known)
     }
 }
