@@ -317,7 +317,7 @@ struct Candidate<'a> {
 
 /// The likelihood that a call has started a request, if its directive is all that is known; the likelier comes later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Standing {
+enum CallStanding {
     /// Another request has started from it.
     Claimed,
     /// No child has started from it, and its result is back: some tools answer before their agents start.
@@ -331,16 +331,16 @@ enum Standing {
 }
 
 impl Candidate<'_> {
-    fn standing(&self, newcomer: &Newcomer<'_>, body: BodyDigest) -> Standing {
+    fn standing(&self, newcomer: &Newcomer<'_>, body: BodyDigest) -> CallStanding {
         let Some(claim) = self.slot.claims.get(&self.call) else {
             let is_back = self.slot.returned.contains(&self.call);
-            return if is_back { Standing::Returned } else { Standing::Open };
+            return if is_back { CallStanding::Returned } else { CallStanding::Open };
         };
         match (claim.agent, newcomer.who.agent) {
-            (None, None) if claim.body != body => Standing::Claimed,
-            (None, None) if claim.is_accepted => Standing::Repeated,
-            (one, two) if one == two => Standing::Own,
-            _ => Standing::Claimed,
+            (None, None) if claim.body != body => CallStanding::Claimed,
+            (None, None) if claim.is_accepted => CallStanding::Repeated,
+            (one, two) if one == two => CallStanding::Own,
+            _ => CallStanding::Claimed,
         }
     }
 
