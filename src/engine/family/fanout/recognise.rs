@@ -117,8 +117,8 @@ impl Forks {
             None => {
                 let own = self.candidates(search, |slot, _| slot.point.id == fork.id);
                 match choose(own, &sought.newcomer, *body, search, &self.rules) {
-                    Choice::One(candidate) => Some(candidate.call),
-                    Choice::Several | Choice::None => None,
+                    BestCall::One(candidate) => Some(candidate.call),
+                    BestCall::Several | BestCall::None => None,
                 }
             }
         };
@@ -144,9 +144,9 @@ impl Forks {
             why.is_none()
         });
         let candidate = match choose(candidates, newcomer, *body, search, &self.rules) {
-            Choice::One(candidate) => candidate,
-            Choice::Several => return Ok(Recognised::Ambiguous),
-            Choice::None => return Err(vetoed.unwrap_or(WhyPlain::Coverage).into()),
+            BestCall::One(candidate) => candidate,
+            BestCall::Several => return Ok(Recognised::Ambiguous),
+            BestCall::None => return Err(vetoed.unwrap_or(WhyPlain::Coverage).into()),
         };
         let fork = Arc::clone(self.get(candidate.fork).ok_or(WhyPlain::NoForkPoint)?);
         let call = Some(candidate.call);
@@ -211,8 +211,8 @@ impl Forks {
             return Err(Stop::Unread(Part::History(unread.into_values().collect())));
         }
         match choose(candidates, &sought.newcomer, *body, search, &self.rules) {
-            Choice::One(candidate) => Ok(self.get(candidate.fork).cloned().zip(Some(candidate.call))),
-            Choice::Several | Choice::None => Ok(None),
+            BestCall::One(candidate) => Ok(self.get(candidate.fork).cloned().zip(Some(candidate.call))),
+            BestCall::Several | BestCall::None => Ok(None),
         }
     }
 
@@ -355,7 +355,7 @@ impl Candidate<'_> {
     }
 }
 
-enum Choice<'a> {
+enum BestCall<'a> {
     None,
     One(Candidate<'a>),
     Several,
@@ -368,7 +368,7 @@ fn choose<'a>(
     body: BodyDigest,
     search: &Search,
     rules: &Rules,
-) -> Choice<'a> {
+) -> BestCall<'a> {
     let of = |candidate: &Candidate<'_>| &search.matches[candidate.found];
     // Of a parent that was retried, the newest turn counts.
     let mut newest: HashMap<PrefixHash, u64> = HashMap::new();
@@ -387,7 +387,7 @@ fn choose<'a>(
     let rank = |candidate: &Candidate<'_>| (of(candidate).is_whole(), of(candidate).len());
     let covers = |m: &Match| m.len() as f64 >= rules.min_coverage * m.block_len as f64;
     let Some(best) = candidates.iter().filter(|it| covers(of(it))).max_by_key(|it| rank(it)).copied() else {
-        return Choice::None;
+        return BestCall::None;
     };
     let rivals = candidates.iter().any(|other| {
         let (mine, its) = (of(&best), of(other));
@@ -396,7 +396,7 @@ fn choose<'a>(
         let mixed = same_fork && its.block != mine.block && its.is_whole() == mine.is_whole();
         (equal || mixed) && covers(its) && !(same_fork && other.call == best.call)
     });
-    if rivals { Choice::Several } else { Choice::One(best) }
+    if rivals { BestCall::Several } else { BestCall::One(best) }
 }
 
 /// Leaves out the calls that have their child, where another fan-out gave out the same directive: agents are told the
