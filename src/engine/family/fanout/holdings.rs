@@ -17,12 +17,12 @@ pub(super) struct HoldingNumber(u64);
 pub(super) struct Holdings {
     limit: usize,
     bytes: usize,
-    held: HashMap<HoldingNumber, Held>,
+    held: HashMap<HoldingNumber, HeldItem>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldItem {
     holders: usize,
     bytes: usize,
 }
@@ -82,7 +82,7 @@ impl Holdings {
             return;
         }
         let bytes = bytes();
-        self.held.insert(number, Held { holders: 1, bytes });
+        self.held.insert(number, HeldItem { holders: 1, bytes });
         self.grow(bytes);
     }
 
