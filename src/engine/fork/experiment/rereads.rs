@@ -10,12 +10,12 @@ const CHILDREN_MAX: f64 = 64.0;
 pub struct Rereads {
     pub tokens: u64,
     pub turns: u64,
-    recent: Recent,
+    recent: RecentRereads,
 }
 
 /// Sums over children; the older count less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-struct Recent {
+struct RecentRereads {
     children: f64,
     tokens: f64,
     turns: f64,
@@ -35,7 +35,7 @@ impl Rereads {
         let (is_reread, tokens) = (tokens.is_some(), tokens.unwrap_or(0));
         self.tokens = self.tokens.saturating_add(tokens);
         self.turns = self.turns.saturating_add(u64::from(is_reread));
-        let Recent { children, tokens: sum, turns } = &mut self.recent;
+        let RecentRereads { children, tokens: sum, turns } = &mut self.recent;
         if is_first && *children >= CHILDREN_MAX {
             [&mut *children, &mut *sum, &mut *turns].into_iter().for_each(|sum| *sum /= 2.0);
         }
@@ -46,7 +46,7 @@ impl Rereads {
 
     /// The mean of the children of these arms; zero while too few have come.
     pub fn per_child<'r>(arms: impl IntoIterator<Item = &'r Rereads>) -> RereadsPerChild {
-        let mut all = Recent::default();
+        let mut all = RecentRereads::default();
         for Rereads { recent, .. } in arms {
             all.children += recent.children;
             all.tokens += recent.tokens;
