@@ -25,14 +25,14 @@ pub struct RunningFanOut {
     ended: u64,
     /// The moment when one of them was last heard of.
     pub heard: Moment,
-    first: Option<Arrived>,
+    first: Option<ArrivedSibling>,
     /// The bills of its forked children; none before the first of them has ended.
     pub forked: Option<ForkedBills>,
 }
 
 /// The first turn of a child.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
-struct Arrived {
+struct ArrivedSibling {
     came_at: Moment,
     begun_at: Moment,
     prompt: PrefixHash,
@@ -64,7 +64,7 @@ impl RunningFanOut {
         if self.came.len() >= CHILDREN_MAX || !self.came.insert(turn.child) {
             return;
         }
-        let arrived = Arrived { came_at: turn.came_at, begun_at: turn.begun_at, prompt: turn.prompt };
+        let arrived = ArrivedSibling { came_at: turn.came_at, begun_at: turn.begun_at, prompt: turn.prompt };
         let Some(first) = self.first else {
             self.first = Some(arrived);
             return;
