@@ -100,14 +100,14 @@ pub struct Measured {
 #[derive(Debug, Default)]
 pub struct ForkExperiment {
     tools: HashMap<Arc<str>, Tool>,
-    open: BTreeMap<Binding, Open>,
+    open: BTreeMap<Binding, OpenLife>,
     /// By when each open child was last heard of.
     heard: BTreeSet<(Moment, Binding)>,
 }
 
 /// A child that has not ended.
 #[derive(Debug)]
-struct Open {
+struct OpenLife {
     tool: Arc<str>,
     heard: Moment,
     life: Life,
@@ -196,8 +196,11 @@ impl ForkExperiment {
         let Some(tool) = self.tools.get_mut(&name) else { return stood_down };
         tool.add(turn, now);
         let before = self.forget(turn.child);
-        let open =
-            if turn.first { Some(Open { tool: name, heard: now, life: Life::begin(turn) }) } else { before };
+        let open = if turn.first {
+            Some(OpenLife { tool: name, heard: now, life: Life::begin(turn) })
+        } else {
+            before
+        };
         let Some(mut open) = open else { return stood_down };
         open.life.add(turn);
         open.heard = now;
@@ -261,18 +264,18 @@ impl ForkExperiment {
         name
     }
 
-    fn keep(&mut self, child: Binding, open: Open) {
+    fn keep(&mut self, child: Binding, open: OpenLife) {
         self.heard.insert((open.heard, child));
         self.open.insert(child, open);
     }
 
-    fn forget(&mut self, child: Binding) -> Option<Open> {
+    fn forget(&mut self, child: Binding) -> Option<OpenLife> {
         let open = self.open.remove(&child)?;
         self.heard.remove(&(open.heard, child));
         Some(open)
     }
 
-    fn close(&mut self, open: Open, max_cost_ratio: f64, now: Moment) -> Option<(Arc<str>, StandDown)> {
+    fn close(&mut self, open: OpenLife, max_cost_ratio: f64, now: Moment) -> Option<(Arc<str>, StandDown)> {
         let tool = self.tools.get_mut(&open.tool)?;
         tool.is_changed = true;
         let stood_down = tool.lived(&open.life, max_cost_ratio, now)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::life::Life;
-use super::{ForkExperiment, OPEN_MAX, Open, QUIET_MS, RUNNING_MAX, TOOLS_MAX, Tool};
+use super::{ForkExperiment, OPEN_MAX, OpenLife, QUIET_MS, RUNNING_MAX, TOOLS_MAX, Tool};
 use crate::engine::family::fanout::Binding;
 use crate::engine::words::Moment;
 
@@ -74,7 +74,7 @@ impl ForkExperiment {
         // One that was silent for so long has been counted.
         if is_later && self.open.len() < OPEN_MAX && now.since(saved.heard) <= QUIET_MS {
             self.forget(child);
-            self.keep(child, Open { tool: Arc::clone(tool), heard: saved.heard, life: saved.life });
+            self.keep(child, OpenLife { tool: Arc::clone(tool), heard: saved.heard, life: saved.life });
         }
     }
 }
