@@ -99,7 +99,7 @@ pub struct Measured {
 /// The ledger of one tenant.
 #[derive(Debug, Default)]
 pub struct ForkExperiment {
-    tools: HashMap<Arc<str>, Tool>,
+    tools: HashMap<Arc<str>, ToolExperience>,
     open: BTreeMap<Binding, OpenLife>,
     /// By when each open child was last heard of.
     heard: BTreeSet<(Moment, Binding)>,
@@ -114,7 +114,7 @@ struct OpenLife {
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Tool {
+struct ToolExperience {
     used: Moment,
     /// In the order of [`Arm::ALL`], as are the rereads.
     samples: [Sample; Arm::ALL.len()],
@@ -301,7 +301,7 @@ impl ForkExperiment {
     }
 }
 
-impl Tool {
+impl ToolExperience {
     /// Takes in a turn of one of its children.
     fn add(&mut self, turn: &Answered<'_>, now: Moment) {
         let arm = turn.arm as usize;

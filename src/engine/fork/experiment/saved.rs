@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::life::Life;
-use super::{ForkExperiment, OPEN_MAX, OpenLife, QUIET_MS, RUNNING_MAX, TOOLS_MAX, Tool};
+use super::{ForkExperiment, OPEN_MAX, OpenLife, QUIET_MS, RUNNING_MAX, TOOLS_MAX, ToolExperience};
 use crate::engine::family::fanout::Binding;
 use crate::engine::words::Moment;
 
@@ -16,7 +16,7 @@ const NAME_BYTES_MAX: usize = 256;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SavedTool {
     name: String,
-    tool: Tool,
+    tool: ToolExperience,
 }
 
 /// A child that has not ended.
