@@ -190,17 +190,20 @@ fn check_tools(
     }
 }
 
-type Tool<'r> = (&'r Remembered, &'r Piece);
+type ToolDefinition<'r> = (&'r Remembered, &'r Piece);
 
 /// The tools of a request that start no agents.
-fn tools<'r>(of: &'r Remembered, starts_agents: impl Fn(&Remembered, &Piece) -> bool) -> Vec<Tool<'r>> {
+fn tools<'r>(
+    of: &'r Remembered,
+    starts_agents: impl Fn(&Remembered, &Piece) -> bool,
+) -> Vec<ToolDefinition<'r>> {
     let all = of.anatomy().pieces[..of.anatomy().tools].iter();
     all.filter(|tool| !starts_agents(of, tool)).map(|tool| (of, tool)).collect()
 }
 
 fn compare<'r, K: Ord>(
-    own: &[Tool<'r>],
-    parents: &[Tool<'r>],
+    own: &[ToolDefinition<'r>],
+    parents: &[ToolDefinition<'r>],
     key: impl Fn(&'r Remembered, &'r Piece) -> K,
     trusted: bool,
 ) -> Result<(), Refusal> {
@@ -217,7 +220,7 @@ fn compare<'r, K: Ord>(
     }
 }
 
-fn sorted<'r, K: Ord>(tools: &[Tool<'r>], key: impl Fn(&'r Remembered, &'r Piece) -> K) -> Vec<K> {
+fn sorted<'r, K: Ord>(tools: &[ToolDefinition<'r>], key: impl Fn(&'r Remembered, &'r Piece) -> K) -> Vec<K> {
     let mut keys: Vec<K> = tools.iter().map(|(of, tool)| key(of, tool)).collect();
     keys.sort_unstable();
     keys
