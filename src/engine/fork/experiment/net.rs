@@ -23,12 +23,12 @@ const TRIAL_MS: u64 = 60 * 60 * 1_000;
 pub struct SafetyNet {
     fan_outs: f64,
     /// In the order of [`CostUnit`](crate::engine::words::CostUnit).
-    sums: [Sums; 2],
+    sums: [NetSums; 2],
     stood_down: Option<StoodDown>,
 }
 
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
-struct Sums {
+struct NetSums {
     billed: f64,
     sent: f64,
 }
