@@ -146,7 +146,7 @@ impl ChildPrefix {
 
     fn composed(&self, request: &Remembered, turn: Turn, profile: Profile, purpose: Purpose) -> Composed {
         let parent = &*self.parent_prefix.parent.request;
-        let Continued { blocks, directive, messages, mut notes } = self.continued(request);
+        let ContinuedTurn { blocks, directive, messages, mut notes } = self.continued(request);
         // Beside a call for a summary the API refuses some of what a parent may have: it takes nothing over.
         let summarizes = purpose == Purpose::Message && fields::value(request, fields::COMPACTION).is_some();
         let lenient = !summarizes && (self.lenient || purpose == Purpose::Count);
@@ -204,12 +204,12 @@ impl ChildPrefix {
     }
 
     /// Returns the part of the first turn that a later one has kept, and what of it is new.
-    fn continued(&self, request: &Remembered) -> Continued {
+    fn continued(&self, request: &Remembered) -> ContinuedTurn {
         let (kept, parent) = (self.record.matches(request), &*self.parent_prefix.parent.request);
         let same_system = opening::instructions_said(request) == self.system;
         if let (Some(messages), true) = (kept, same_system) {
             let directive = Some(self.blocks.len() - 1);
-            return Continued { blocks: self.blocks.clone(), directive, messages, notes: Vec::new() };
+            return ContinuedTurn { blocks: self.blocks.clone(), directive, messages, notes: Vec::new() };
         }
         let mut notes = Vec::new();
         let mut draft = blocks::Draft::default();
@@ -231,7 +231,7 @@ impl ChildPrefix {
         if draft.len() == 0 && !self.parent_prefix.has_results {
             taken = opening::take_first(request, &mut draft);
         }
-        Continued { blocks: draft.done(), directive, messages: kept.unwrap_or(taken), notes }
+        ContinuedTurn { blocks: draft.done(), directive, messages: kept.unwrap_or(taken), notes }
     }
 
     /// The child's own attribution line, where it has a place, and what became of it.
@@ -285,7 +285,7 @@ pub enum Turn {
 }
 
 /// The child's own message as it follows one turn.
-struct Continued {
+struct ContinuedTurn {
     blocks: Blocks,
     /// Which block is the directive; none once the child has replaced its first message.
     directive: Option<usize>,
