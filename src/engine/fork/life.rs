@@ -50,7 +50,7 @@ impl Costs {
 
 /// The tokens of one prompt, and those of them that are read and written.
 #[derive(Clone, Copy)]
-struct Prompt {
+struct TurnPrompt {
     tokens: u64,
     /// Up to its last breakpoint.
     marked: u64,
@@ -74,7 +74,7 @@ struct Rereading {
 }
 
 /// A prompt as it may find the cache, each with its share; the shares are one in all.
-type Mix = [(f64, Prompt); 3];
+type Mix = [(f64, TurnPrompt); 3];
 
 impl Life<'_> {
     /// None if a rate that is needed is not known.
@@ -136,7 +136,7 @@ impl Life<'_> {
             (Ttl::FiveMinutes, Ttl::OneHour) if turn.number == 0 => entry,
             (Ttl::FiveMinutes, _) => 0,
         };
-        let prompt = |read: u64| Prompt { tokens, marked: tokens, read, hour };
+        let prompt = |read: u64| TurnPrompt { tokens, marked: tokens, read, hour };
         match turn {
             ChildTurn { number: 0, is_first_child: true } => certain(prompt(self.warm(is_warm))),
             ChildTurn { number: 0, .. } => {
@@ -158,7 +158,7 @@ impl Life<'_> {
             if marks.is_rolling && mark == marks.last { self.grown(mark, number) } else { mark }
         };
         let (marked, hour) = (until(marks.last, turn.number), until(marks.hour, turn.number));
-        let prompt = |read: u64| Prompt { tokens, marked, read, hour };
+        let prompt = |read: u64| TurnPrompt { tokens, marked, read, hour };
         match turn {
             ChildTurn { number: 0, is_first_child: true } => certain(prompt(warm)),
             ChildTurn { number: 0, .. } => {
@@ -184,7 +184,7 @@ impl Life<'_> {
         let tokens = tokens_at(turn.number);
         // What is added behind the client's last hour lasts five minutes.
         let hour = if marks.is_rolling && marks.hour == marks.last { tokens } else { marks.hour };
-        let prompt = |read: u64| Prompt { tokens, marked: tokens, read, hour };
+        let prompt = |read: u64| TurnPrompt { tokens, marked: tokens, read, hour };
         match turn {
             ChildTurn { number: 0, is_first_child: true } => certain(prompt(warm)),
             ChildTurn { number: 0, .. } => {
@@ -207,7 +207,7 @@ impl Life<'_> {
 
     /// A sibling of one that writes up to here. The gate holds nobody for a small write: who comes at once finds what the
     /// first one found.
-    fn unheld(&self, until: u64, cold: Prompt, later: Mix) -> Mix {
+    fn unheld(&self, until: u64, cold: TurnPrompt, later: Mix) -> Mix {
         if until.saturating_sub(cold.read) >= self.cache.gate_tokens {
             return later;
         }
@@ -217,20 +217,20 @@ impl Life<'_> {
     }
 
     /// A sibling with the first one's system prompt, and one with another. `unknown`: the share of the former until known.
-    fn by_prompt(&self, unknown: f64, alike: Prompt, other: Prompt) -> Mix {
+    fn by_prompt(&self, unknown: f64, alike: TurnPrompt, other: TurnPrompt) -> Mix {
         let share = self.habits.alike.unwrap_or(unknown);
         [(share, alike), (1.0 - share, other), (0.0, other)]
     }
 
     /// A later turn: some come when all has expired, and write it again; some find only tools and system prompt.
-    fn later(&self, ttl: Ttl, fixed: u64, prompt: Prompt) -> Mix {
+    fn later(&self, ttl: Ttl, fixed: u64, prompt: TurnPrompt) -> Mix {
         let [short, long] = self.habits.pauses;
         let paused = match ttl {
             Ttl::FiveMinutes => short,
             Ttl::OneHour => long,
         };
         let lost = self.habits.losses.min(1.0 - paused);
-        let reading = |read: u64| Prompt { read, ..prompt };
+        let reading = |read: u64| TurnPrompt { read, ..prompt };
         [(1.0 - paused - lost, prompt), (paused, reading(0)), (lost, reading(fixed.min(prompt.read)))]
     }
 
@@ -244,7 +244,7 @@ impl Life<'_> {
         tokens.saturating_add(self.habits.growth.saturating_mul(u64::from(turns)))
     }
 
-    fn cost(&self, prompt: Prompt) -> Option<f64> {
+    fn cost(&self, prompt: TurnPrompt) -> Option<f64> {
         let usage = self.usage(prompt);
         match self.unit {
             CostUnit::Dollars => self.cache.price?.cost(&usage).total().map(|usd| usd.as_f64()),
@@ -253,7 +253,7 @@ impl Life<'_> {
     }
 
     /// Returns the usage of a prompt. One that is shorter than the model caches is not cached, in silence.
-    fn usage(&self, prompt: Prompt) -> Usage {
+    fn usage(&self, prompt: TurnPrompt) -> Usage {
         let least = self.cache.facts.minimum_tokens.unwrap_or(0);
         let cacheable = |tokens: u64| if tokens < least { 0 } else { tokens };
         let marked = cacheable(prompt.marked.min(prompt.tokens));
@@ -269,6 +269,6 @@ impl Life<'_> {
     }
 }
 
-fn certain(prompt: Prompt) -> Mix {
+fn certain(prompt: TurnPrompt) -> Mix {
     [(1.0, prompt), (0.0, prompt), (0.0, prompt)]
 }
