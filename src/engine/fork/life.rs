@@ -61,7 +61,7 @@ struct TurnPrompt {
 
 /// A request of a child: the number of its turn, and true for the sibling that comes first.
 #[derive(Clone, Copy)]
-struct ChildTurn {
+struct LifeTurn {
     number: u32,
     is_first_child: bool,
 }
@@ -116,17 +116,17 @@ impl Life<'_> {
     }
 
     /// The cost of all turns, averaged over the siblings: one of them comes first.
-    fn play(&self, turns: u32, prompts: impl Fn(ChildTurn) -> Mix) -> Option<f64> {
+    fn play(&self, turns: u32, prompts: impl Fn(LifeTurn) -> Mix) -> Option<f64> {
         let siblings = self.cache.siblings.max(1) as f64;
         let life = |is_first_child: bool| -> Option<f64> {
-            let turns = (0..turns).map(|number| ChildTurn { number, is_first_child });
+            let turns = (0..turns).map(|number| LifeTurn { number, is_first_child });
             let possible = turns.flat_map(&prompts).filter(|(share, _)| *share > 0.0);
             possible.map(|(share, prompt)| Some(share * self.cost(prompt)?)).sum()
         };
         Some((life(true)? + (siblings - 1.0) * life(false)?) / siblings)
     }
 
-    fn forked(&self, turn: ChildTurn, is_warm: bool) -> Mix {
+    fn forked(&self, turn: LifeTurn, is_warm: bool) -> Mix {
         let PromptSizes { entry, shared, instructions, .. } = *self.sizes;
         let whole = self.sizes.forked();
         let tokens = self.grown(whole, turn.number);
@@ -138,20 +138,20 @@ impl Life<'_> {
         };
         let prompt = |read: u64| TurnPrompt { tokens, marked: tokens, read, hour };
         match turn {
-            ChildTurn { number: 0, is_first_child: true } => certain(prompt(self.warm(is_warm))),
-            ChildTurn { number: 0, .. } => {
+            LifeTurn { number: 0, is_first_child: true } => certain(prompt(self.warm(is_warm))),
+            LifeTurn { number: 0, .. } => {
                 // A system prompt that siblings are not known to share is not counted on.
                 let later = self.by_prompt(0.0, prompt(shared + instructions), prompt(shared));
                 let warm = self.warm(is_warm);
                 self.unheld(shared + instructions, prompt(warm), later)
             }
-            ChildTurn { number, .. } => {
+            LifeTurn { number, .. } => {
                 self.later(self.cache.ttl, self.sizes.fixed, prompt(self.grown(whole, number - 1)))
             }
         }
     }
 
-    fn as_sent(&self, turn: ChildTurn, warm: u64) -> Mix {
+    fn as_sent(&self, turn: LifeTurn, warm: u64) -> Mix {
         let marks = self.sizes.marks;
         let tokens = self.grown(self.sizes.sent, turn.number);
         let until = |mark: u64, number: u32| {
@@ -160,21 +160,21 @@ impl Life<'_> {
         let (marked, hour) = (until(marks.last, turn.number), until(marks.hour, turn.number));
         let prompt = |read: u64| TurnPrompt { tokens, marked, read, hour };
         match turn {
-            ChildTurn { number: 0, is_first_child: true } => certain(prompt(warm)),
-            ChildTurn { number: 0, .. } => {
+            LifeTurn { number: 0, is_first_child: true } => certain(prompt(warm)),
+            LifeTurn { number: 0, .. } => {
                 let together = self.habits.together.unwrap_or(1.0);
                 let [(alike, one), (other, another), _] =
                     self.by_prompt(1.0, prompt(warm.max(marks.fixed)), prompt(warm.max(marks.tools)));
                 let later = 1.0 - together;
                 [(together, prompt(warm)), (later * alike, one), (later * other, another)]
             }
-            ChildTurn { number, .. } => {
+            LifeTurn { number, .. } => {
                 self.later(self.own_ttl(), marks.fixed, prompt(until(marks.last, number - 1)))
             }
         }
     }
 
-    fn aligned(&self, turn: ChildTurn, warm: u64, rereading: Rereading) -> Mix {
+    fn aligned(&self, turn: LifeTurn, warm: u64, rereading: Rereading) -> Mix {
         let PromptSizes { sent, sent_fixed, sent_tools, marks, .. } = *self.sizes;
         let tokens_at = |number: u32| {
             let turns = rereading.turns.max(1);
@@ -186,12 +186,12 @@ impl Life<'_> {
         let hour = if marks.is_rolling && marks.hour == marks.last { tokens } else { marks.hour };
         let prompt = |read: u64| TurnPrompt { tokens, marked: tokens, read, hour };
         match turn {
-            ChildTurn { number: 0, is_first_child: true } => certain(prompt(warm)),
-            ChildTurn { number: 0, .. } => {
+            LifeTurn { number: 0, is_first_child: true } => certain(prompt(warm)),
+            LifeTurn { number: 0, .. } => {
                 let later = self.by_prompt(1.0, prompt(warm.max(sent_fixed)), prompt(warm.max(sent_tools)));
                 self.unheld(sent_fixed, prompt(warm), later)
             }
-            ChildTurn { number, .. } => self.later(self.own_ttl(), sent_fixed, prompt(tokens_at(number - 1))),
+            LifeTurn { number, .. } => self.later(self.own_ttl(), sent_fixed, prompt(tokens_at(number - 1))),
         }
     }
 
