@@ -266,7 +266,7 @@ impl<T: TenantAccess> Preparation<'_, T> {
                 let awaits_seal = !child.fork.is_sealed()
                     && request.has_version_of(&child.fork)
                     && fork::may_be_forked_once_sealed(words, child, &self.who, &self.policy.fork, &facts);
-                let child = fork::prepare_child(&new, &rules, &Sources(self.tenant));
+                let child = fork::prepare_child(&new, &rules, &TenantSources(self.tenant));
                 ForkOption::First { child: Box::new(child), awaits_seal, is_stood_down }
             }
         }
@@ -327,9 +327,9 @@ impl<T: TenantAccess> Preparation<'_, T> {
 }
 
 /// The state of a tenant that its children are prepared by.
-struct Sources<'a, T>(&'a T);
+struct TenantSources<'a, T>(&'a T);
 
-impl<T: TenantAccess> ChildSources for Sources<'_, T> {
+impl<T: TenantAccess> ChildSources for TenantSources<'_, T> {
     fn tokens_per_byte(&self, model: &str) -> Option<f64> {
         self.0.look(|state| state.learned.tokens_per_byte(model))
     }
