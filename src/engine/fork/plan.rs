@@ -322,7 +322,7 @@ fn read_composed(
         bytes: composed.shared + extent.results as usize,
         answer: (extent.turn + extent.results) as usize,
     };
-    let known = Like { like, parent_prefix: prefix.parent_prefix() };
+    let known = ComposedFrom { like, parent_prefix: prefix.parent_prefix() };
     let parts = composed.body.pieces.clone();
     let read = InParts::read(parts, shared, &arrival.received, own, &known, attribution);
     let (forwarded, whole) = read.map_err(Refusal::unreadable)?;
@@ -398,12 +398,12 @@ fn priced_cache<'a>(prices: &'a Prices, first: &FirstTurn, outlook: &impl ChildO
 }
 
 /// The requests that a composed one is made of.
-struct Like<'a> {
+struct ComposedFrom<'a> {
     like: Arc<Remembered>,
     parent_prefix: &'a ParentPrefix,
 }
 
-impl Known for Like<'_> {
+impl Known for ComposedFrom<'_> {
     fn hinted(&self) -> Option<Arc<Remembered>> {
         Some(Arc::clone(&self.like))
     }
