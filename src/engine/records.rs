@@ -109,7 +109,7 @@ pub struct Writer(pub u64);
 
 /// The text of a record.
 #[derive(Serialize, Deserialize)]
-struct Text {
+struct RecordText {
     v: u32,
     /// Whose it is: a store that mixes tenants up is not believed.
     tenant: String,
@@ -120,7 +120,7 @@ struct Text {
 pub fn write<T: Serialize>(tenant: TenantId, data: &T, times: Times) -> Option<Bytes> {
     let mut data = serde_json::to_value(data).ok()?;
     move_moments(&mut data, &|ms| times.unix(Moment(ms)));
-    let text = Text { v: VERSION, tenant: mark(tenant), data };
+    let text = RecordText { v: VERSION, tenant: mark(tenant), data };
     let body = serde_json::to_vec(&text).ok()?;
     (body.len() <= BODY_BYTES_MAX).then(|| body.into())
 }
@@ -130,7 +130,7 @@ pub fn read<T: DeserializeOwned>(tenant: TenantId, body: &[u8], times: Times) ->
     if body.len() > BODY_BYTES_MAX {
         return None;
     }
-    let text: Text = serde_json::from_slice(body).ok()?;
+    let text: RecordText = serde_json::from_slice(body).ok()?;
     if !(1..=VERSION).contains(&text.v) || text.tenant != mark(tenant) {
         return None;
     }
