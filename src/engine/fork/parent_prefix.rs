@@ -41,9 +41,9 @@ pub struct ParentPrefix {
     /// Before which part a child's own fields go.
     own: usize,
     /// The place of breakpoint a, the end of the parent's entry. `marks.rs` lists all breakpoints.
-    entry: Option<Entry>,
+    entry: Option<PrefixMark>,
     /// The end of the system prompt, or of the tools where that cannot be marked.
-    fixed: Option<Entry>,
+    fixed: Option<PrefixMark>,
     /// Never exceeded by a child's own markers.
     pub(super) ttl: Ttl,
     /// Pieces of the prompt up to and including b.
@@ -58,7 +58,7 @@ pub struct ParentPrefix {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct PrefixMark {
     /// The marker goes before this part.
     part: usize,
     piece: usize,
@@ -129,7 +129,7 @@ impl ParentPrefix {
         let marked = |place: Option<Place>, ttl: Ttl| {
             let piece = place?.piece;
             let (_, part) = marks.iter().find(|(marked, _)| *marked == piece)?;
-            Some(Entry { part: *part, piece, ttl, marker: places::marker(request, piece, ttl) })
+            Some(PrefixMark { part: *part, piece, ttl, marker: places::marker(request, piece, ttl) })
         };
         let fixed_ttl = fixed_place.as_ref().map_or(ttl, |place| tier(request, place.piece, ttl));
         let fixed = marked(fixed_place, fixed_ttl);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{Entry, ParentPrefix, PrefixExtent, following};
+use super::{ParentPrefix, PrefixExtent, PrefixMark, following};
 use crate::engine::family::fanout::{ForkPoint, Parent};
 use crate::engine::words::Ttl;
 
@@ -70,8 +70,8 @@ impl ParentPrefix {
         let turn = point.message.clone().unwrap_or_default();
         let mut save = |part: &Bytes| SavedPrefixPart::of(part, self.parent.request.body(), &turn, own);
         let parts = self.parts.iter().map(&mut save).collect();
-        let mut entry = |entry: &Option<Entry>| {
-            let Entry { part, piece, ttl, marker } = entry.as_ref()?;
+        let mut entry = |entry: &Option<PrefixMark>| {
+            let PrefixMark { part, piece, ttl, marker } = entry.as_ref()?;
             Some(SavedMark { part: *part, piece: *piece as u32, ttl: *ttl, marker: save(marker) })
         };
         let (saved_entry, fixed) = (entry(&self.entry), entry(&self.fixed));
@@ -129,7 +129,7 @@ impl SavedParentPrefix {
         let entry = |saved: Option<SavedMark>| match saved {
             None => Some(None),
             Some(SavedMark { part, piece, ttl, marker }) if part < count => {
-                Some(Some(Entry { part, piece: piece as usize, ttl, marker: marker.restore(sources)? }))
+                Some(Some(PrefixMark { part, piece: piece as usize, ttl, marker: marker.restore(sources)? }))
             }
             Some(_) => None,
         };
