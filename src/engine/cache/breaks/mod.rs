@@ -106,7 +106,7 @@ impl Break {
 }
 
 /// The place and the cause, without the tokens.
-struct Reason {
+struct BreakReason {
     layer: Layer,
     cause: BreakCause,
     path: String,
@@ -143,13 +143,13 @@ impl Case<'_> {
     }
 
     /// Returns why the entry at the predecessor's last breakpoint was not read.
-    fn explain(&self, last: &Answered<'_>, drift: &Drift) -> Reason {
+    fn explain(&self, last: &Answered<'_>, drift: &Drift) -> BreakReason {
         // An upstream that caches by itself may keep everything.
         let marked = last.sent.breakpoints.last();
         let whole = last.sent.subject.anatomy.pieces.len().saturating_sub(1);
         let entry = marked.map_or(whole, |point| point.piece);
         if let Some(divergence) = drift.before(entry) {
-            return Reason::drifted(divergence);
+            return BreakReason::drifted(divergence);
         }
         let layer = last.sent.subject.anatomy.layer(entry);
         if let Some(parameter) = last.sent.parameters.differs(self.now.parameters, layer) {
@@ -202,19 +202,19 @@ impl Case<'_> {
         probes.take_while(|probe| probe.piece >= entry).any(|probe| probe.piece == entry)
     }
 
-    fn at_entry(&self, piece: usize, cause: BreakCause) -> Reason {
+    fn at_entry(&self, piece: usize, cause: BreakCause) -> BreakReason {
         let anatomy = self.now.subject.anatomy;
         let offset = anatomy.pieces.get(piece).map(|piece| piece.span.start);
         let path = offset.map_or_else(String::new, |_| anatomy.path(piece));
-        Reason { layer: anatomy.layer(piece), cause, path, offset }
+        BreakReason { layer: anatomy.layer(piece), cause, path, offset }
     }
 
-    fn changed(&self, parameter: Parameter) -> Reason {
+    fn changed(&self, parameter: Parameter) -> BreakReason {
         let Subject { body, anatomy, .. } = self.now.subject;
         let cause = BreakCause::of_parameter(parameter);
         match self.now.parameters.first_image() {
             Some(piece) if parameter == Parameter::Image => self.at_entry(piece, cause),
-            _ => Reason {
+            _ => BreakReason {
                 layer: parameter.layer(),
                 cause,
                 path: parameter.as_str().to_owned(),
@@ -224,9 +224,9 @@ impl Case<'_> {
     }
 }
 
-impl Reason {
-    fn drifted(divergence: &Divergence) -> Reason {
-        Reason {
+impl BreakReason {
+    fn drifted(divergence: &Divergence) -> BreakReason {
+        BreakReason {
             layer: divergence.layer,
             cause: BreakCause::of_divergence(divergence),
             path: divergence.path.clone(),
@@ -235,7 +235,7 @@ impl Reason {
     }
 
     fn costing(self, tokens_lost: u64) -> Break {
-        let Reason { layer, cause, path, offset } = self;
+        let BreakReason { layer, cause, path, offset } = self;
         Break { layer, cause, path, offset, tokens_lost }
     }
 }
