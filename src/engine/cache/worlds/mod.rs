@@ -124,7 +124,7 @@ pub struct Played {
 }
 
 /// The outcome of a request in one world.
-struct Outcome {
+struct PlayOutcome {
     /// When it goes out there.
     at: Moment,
     usage: Usage,
@@ -141,7 +141,7 @@ impl Worlds {
         let wait =
             self.paces.begun(play.model, Begun { came_at, sent_at, at: begun_at, unread, output, streams });
         let [sent, aligned] = [false, true].map(|is_aligned| self.play_in(is_aligned, play, &wait));
-        let bill = |prompt: &Arc<WorldPrompt>, outcome: &Outcome| {
+        let bill = |prompt: &Arc<WorldPrompt>, outcome: &PlayOutcome| {
             let is_known = if play.is_forked {
                 self.is_complete(came_at)
             } else {
@@ -243,7 +243,7 @@ impl Worlds {
         self.incomplete_until = self.incomplete_until.max(play.sent_at.after(Ttl::FiveMinutes.ms()));
     }
 
-    fn play_in(&mut self, is_aligned: bool, play: &Play<'_>, wait: &FirstContent) -> Outcome {
+    fn play_in(&mut self, is_aligned: bool, play: &Play<'_>, wait: &FirstContent) -> PlayOutcome {
         let (ledger, prompt, gate, lead) = if is_aligned {
             (&mut self.aligned, &play.prompts.aligned, play.gate, play.lead.aligned)
         } else {
@@ -294,7 +294,7 @@ fn play_once(
     at: Moment,
     minimum_tokens: u64,
     wait: &FirstContent,
-) -> Outcome {
+) -> PlayOutcome {
     let positions = &tokens.prompt.positions;
     let hit = ledger.reach(positions.iter().map(|position| position.key), at).now;
     let read = hit.map_or(0, |hit| tokens.until(hit));
@@ -327,7 +327,7 @@ fn play_once(
         cache_write_1h: long - read,
         output: 0,
     };
-    Outcome { at, usage, hit: hit.map(|hit| positions[hit].key), written }
+    PlayOutcome { at, usage, hit: hit.map(|hit| positions[hit].key), written }
 }
 
 /// The position where a billed read ended: the predicted one if its size fits, else the one that fits best.
