@@ -36,7 +36,7 @@ use super::visit::Visit;
 use super::world::World;
 
 /// An answer and when it is due.
-struct Prepared {
+struct PreparedAnswer {
     reply: Reply,
     to_first_token: Duration,
     pace: Duration,
@@ -93,7 +93,7 @@ fn prepare(
     headers: &HeaderMap,
     bytes: &Bytes,
     endpoint: PromptEndpoint,
-) -> Result<Prepared, ApiError> {
+) -> Result<PreparedAnswer, ApiError> {
     let config = &world.config;
     let recital = headers.get(recital::HEADER).and_then(|name| world.recitals.ask(name.to_str().ok()?));
     let betas = betas_of(headers);
@@ -113,7 +113,12 @@ fn prepare(
     let tokens = prompt.tokens(&dropped);
     if endpoint == PromptEndpoint::CountTokens {
         let reply = Reply::Json(json!({"input_tokens": tokens}));
-        return Ok(Prepared { reply, to_first_token: Duration::ZERO, pace: Duration::ZERO, cues: None });
+        return Ok(PreparedAnswer {
+            reply,
+            to_first_token: Duration::ZERO,
+            pace: Duration::ZERO,
+            cues: None,
+        });
     }
     rules::check_window(&body, tokens)?;
 
@@ -149,7 +154,7 @@ fn prepare(
     if let Some(turn) = &mut visit.thread {
         turn.answer(value, &answer, &config.rules);
     }
-    Ok(Prepared { reply, to_first_token, pace, cues: recital.map(|recital| recital.cues()) })
+    Ok(PreparedAnswer { reply, to_first_token, pace, cues: recital.map(|recital| recital.cues()) })
 }
 
 /// The whole conversation of a request, its bytes, and whether the model only goes on with its own answer.
@@ -261,7 +266,7 @@ async fn send(
     mut visit: Visit,
     caller: &Caller,
     headers: &HeaderMap,
-    prepared: Prepared,
+    prepared: PreparedAnswer,
     weather: &Weather,
 ) -> Response {
     let visibility = world.config.rules.visibility;
