@@ -22,7 +22,7 @@ pub struct Signer {
 }
 
 /// The contents of a valid signature.
-struct Claim {
+struct SignedClaim {
     model: [u8; 8],
     thinking: [u8; 16],
     bond: Bond,
@@ -57,7 +57,7 @@ impl Signer {
         BASE64_STANDARD.encode(&bytes)
     }
 
-    fn verify(&self, signature: &str) -> Option<Claim> {
+    fn verify(&self, signature: &str) -> Option<SignedClaim> {
         // Looked at first, so that megabytes of nonsense are not decoded.
         if signature.len() != SIGNATURE_LETTERS {
             return None;
@@ -70,7 +70,7 @@ impl Signer {
         if self.seal(claim) != seal {
             return None;
         }
-        Some(Claim {
+        Some(SignedClaim {
             model: take(claim, 0),
             thinking: take(claim, 8),
             bond: Bond { tools: take(claim, 24), system: take(claim, 32), prefix: take(claim, 40) },
@@ -143,7 +143,7 @@ impl Behaviour {
     }
 }
 
-fn read_claim(block: &Value, place: BlockPlace, signer: &Signer) -> Result<Claim, ApiError> {
+fn read_claim(block: &Value, place: BlockPlace, signer: &Signer) -> Result<SignedClaim, ApiError> {
     let (kind, member) = signed_member(block);
     let path = place.path();
     let Some(signature) = text(block, member) else {
