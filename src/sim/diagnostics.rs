@@ -14,7 +14,7 @@ use super::settings::{DiagnosisRule, PromptLayer};
 const MOST_POSITIONS: usize = 1_000_000;
 
 #[derive(Debug)]
-struct Fingerprint {
+struct PromptFingerprint {
     /// Who may ask about it: message ids of other workspaces do not exist.
     owner: String,
     model: String,
@@ -23,7 +23,7 @@ struct Fingerprint {
 
 #[derive(Debug)]
 pub struct Fingerprints {
-    by_message: HashMap<String, Fingerprint>,
+    by_message: HashMap<String, PromptFingerprint>,
     oldest_first: VecDeque<String>,
     positions: usize,
     most: usize,
@@ -71,7 +71,8 @@ impl Fingerprints {
         let positions: Vec<_> = positions.iter().map(|position| (position.key, position.layer)).collect();
         self.positions += positions.len();
         let (owner, model) = (owner.to_owned(), model.to_owned());
-        let known = self.by_message.insert(message_id.to_owned(), Fingerprint { owner, model, positions });
+        let known =
+            self.by_message.insert(message_id.to_owned(), PromptFingerprint { owner, model, positions });
         match known {
             None => self.oldest_first.push_back(message_id.to_owned()),
             Some(known) => self.positions -= known.positions.len(),
