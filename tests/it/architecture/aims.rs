@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::source::{Shipped, close, is_test, root, shipped, sources};
 
 /// The share of types that have their name in common with another.
-const SHARED_NAMES_MAX: f64 = 0.25;
+const SHARED_NAMES_MAX: f64 = 0.20;
 /// Of each of these idioms: `.filter(|_| …)` for `if`, `match` on a condition or on nothing, and an option of an option.
 const IDIOM_MAX: usize = 6;
 /// A function that is longer than a screen.
