@@ -157,7 +157,7 @@ impl Worlds {
         };
         // Once it has begun, an answer takes as long in every world.
         let begins = sent_at.after(wait.ms(unread));
-        let lead = |outcome: &Outcome| {
+        let lead = |outcome: &PlayOutcome| {
             begins.since(outcome.at.after(wait.ms(outcome.usage.prompt() - outcome.usage.cache_read)))
         };
         let lead = Lead { sent: lead(&sent), aligned: lead(&aligned) };

@@ -224,7 +224,7 @@ impl ForkExperiment {
         let RereadsPerChild { tokens, turns } = Rereads::per_child([holdout, unforked]);
         let rereads = ChildHabits { reread_tokens: tokens, reread_turns: turns, ..ChildHabits::default() };
         let Some(known) = tool.kinds.get(&kind.tools) else { return rereads };
-        let is_kin = |open: &&Open| *open.tool == *kind.tool && open.life.tools == Some(kind.tools);
+        let is_kin = |open: &&OpenLife| *open.tool == *kind.tool && open.life.tools == Some(kind.tools);
         let living = self.open.values().filter(is_kin).map(|open| &open.life);
         ChildHabits {
             reread_tokens: tokens,
