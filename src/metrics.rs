@@ -2,6 +2,7 @@
 //!
 //! Labels are bounded by construction: they are enums, or names that passed through [`LabelValues`].
 
+mod exposition;
 mod process;
 mod series;
 mod zeros;
@@ -15,6 +16,7 @@ use prometheus::{
     TextEncoder,
 };
 
+pub use exposition::Exposition;
 pub use process::memory_limit;
 pub use series::{Alike, Series};
 

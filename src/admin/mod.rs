@@ -9,7 +9,6 @@ pub mod api;
 pub mod events;
 pub mod page;
 pub mod token;
-mod exposition;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -30,11 +29,10 @@ use tokio::net::TcpListener;
 use tower_service::Service as _;
 
 use crate::engine::words::StoreError;
-use crate::metrics::Metrics;
+use crate::metrics::{Exposition, Metrics};
 use crate::proxy::door::{Door, Room};
 use crate::proxy::live::Live;
 use crate::store::Store;
-use exposition::Exposition;
 use token::Token;
 
 /// The most connections at once. Operators, probes and scrapers are few; for one more, the oldest has to go, so that

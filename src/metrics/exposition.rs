@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::body::Bytes;
+use bytes::Bytes;
 use tokio::sync::Mutex;
 
-use crate::metrics::Metrics;
+use super::Metrics;
 
 /// How often it is rendered where somebody asks all the time.
 const RENDER_EVERY: Duration = Duration::from_secs(1);
