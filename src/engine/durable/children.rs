@@ -48,6 +48,8 @@ struct TurnsRecord {
 /// A child that was read.
 pub struct ReadChild {
     name: ChildName,
+    /// How long its record still lives.
+    left_ms: u64,
     who: Who,
     tools: Toolset,
     child: SavedChild,
@@ -155,7 +157,7 @@ pub fn read<T: TenantAccess>(
             ReadFate::Forked(Arc::new(prefix), Box::new(point))
         }
     };
-    Some(ReadChild { name, who, tools, child, fate })
+    Some(ReadChild { name, left_ms: record.ttl_ms, who, tools, child, fate })
 }
 
 pub fn read_turns(id: TenantId, name: ChildName, record: &Record, times: Times) -> Option<ReadTurns> {
@@ -180,7 +182,7 @@ impl ReadChild {
         let value = self.child.restore(fate);
         let (bytes, point) = (value.memory_bytes(), value.point().cloned());
         let child = Bindable { tools: self.tools, who: self.who, value, bytes, point };
-        state.fan_outs.restore_child(self.name, child, now).is_some()
+        state.fan_outs.restore_child(self.name, child, self.left_ms, now).is_some()
     }
 }
 

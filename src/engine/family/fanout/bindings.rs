@@ -83,8 +83,8 @@ pub struct Bindings<B> {
 #[derive(Debug)]
 struct BindingSlot<B> {
     name: ChildName,
-    /// The moment when its prefix was last taken to be written.
-    written: Option<Moment>,
+    /// The moment when its prefix is to be written again, once it was: before what was written of it ends.
+    due: Option<Moment>,
     value: B,
     who: Who,
     tools: Toolset,
@@ -161,7 +161,11 @@ impl<B> Bindings<B> {
         writer: Writer,
         holdings: &mut Holdings,
     ) -> Binding {
-        let name = ChildName { writer, number: self.next + 1 };
+        // A process that reads again what it had forgotten knows children of its own by higher numbers.
+        let mut name = ChildName { writer, number: self.next + 1 };
+        while self.names.contains_key(&name) {
+            name.number += 1;
+        }
         self.bind_as(name, child, now, holdings)
     }
 
@@ -191,7 +195,7 @@ impl<B> Bindings<B> {
         }
         let slot = BindingSlot {
             name,
-            written: None,
+            due: None,
             value,
             who,
             tools,

@@ -308,13 +308,21 @@ impl<B> FanOuts<B> {
         is_kept
     }
 
-    /// Takes over what another process knows of a fork point's calls.
+    /// Takes over what another process knows of a fork point's calls. All processes write one record: whoever knows more
+    /// than it says writes it again.
     pub fn restore_claims(&mut self, id: ForkId, saved: SavedClaims) -> bool {
         let Some(slot) = self.points.slots.get_mut(&id) else { return false };
+        let is_said = |(call, claim): (&usize, &Claim)| {
+            saved.claims.get(call).is_some_and(|said| said.is_accepted || !claim.is_accepted)
+        };
+        let knows_more = !slot.claims.iter().all(is_said) || !slot.returned.is_subset(&saved.returned);
         for (call, claim) in saved.claims.into_iter().filter(|(call, _)| *call < slot.point.calls.len()) {
             slot.claims.entry(call).or_insert(claim).is_accepted |= claim.is_accepted;
         }
         slot.returned.extend(saved.returned.into_iter().filter(|call| *call < slot.point.calls.len()));
+        if knows_more {
+            self.changed.claims(id);
+        }
         true
     }
 
@@ -333,9 +341,15 @@ impl<B> FanOuts<B> {
         known.unwrap_or_else(|| Arc::new(self.counted(point)))
     }
 
-    /// Takes over a child that another process has bound; none if it is known here.
-    pub fn restore_child(&mut self, name: ChildName, child: Bindable<B>, now: Moment) -> Option<Binding> {
-        self.children.restore(name, child, now, &mut self.holdings)
+    /// Takes over a child that another process has bound, and whose record lives for `left_ms`; none if it is known here.
+    pub fn restore_child(
+        &mut self,
+        name: ChildName,
+        child: Bindable<B>,
+        left_ms: u64,
+        now: Moment,
+    ) -> Option<Binding> {
+        self.children.restore(name, child, left_ms, now, &mut self.holdings)
     }
 
     /// Takes over the marks that another process knows of a child: all of its calls and, if they are later or the child

@@ -7,11 +7,12 @@ use super::{Bindable, Binding, BindingSlot, Bindings, ChildName, ForkPoint, Hold
 use crate::engine::words::Moment;
 
 impl<B> Bindings<B> {
-    /// Binds a child that another process has bound; none if it is known here.
+    /// Binds a child that another process has bound; none if it is known here. Its record lives for `left_ms`.
     pub(in super::super) fn restore(
         &mut self,
         name: ChildName,
         child: Bindable<B>,
+        left_ms: u64,
         now: Moment,
         holdings: &mut Holdings,
     ) -> Option<Binding> {
@@ -20,7 +21,7 @@ impl<B> Bindings<B> {
         }
         let binding = self.bind_as(name, child, now, holdings);
         if let Some(slot) = self.slots.get_mut(&binding) {
-            slot.written = Some(now);
+            slot.due = Some(now.after(left_ms.saturating_sub(self.life.ttl_s.saturating_mul(1_000))));
         }
         Some(binding)
     }
@@ -76,7 +77,8 @@ impl<B> Bindings<B> {
         self.slots.values().filter_map(|slot| slot.point.as_ref())
     }
 
-    /// A child to be written; none if it is gone. Its prefix is written again before what was written of it ends.
+    /// A child to be written; none if it is gone. The record of its prefix lives for half as long again as it does itself, so
+    /// that there is time to write it again.
     pub(in super::super) fn unsaved(
         &mut self,
         name: ChildName,
@@ -88,9 +90,9 @@ impl<B> Bindings<B> {
     {
         let ttl_ms = self.life.ttl_s.saturating_mul(1_000);
         let slot = self.slots.get_mut(self.names.get(&name)?)?;
-        let is_new = is_new || slot.written.is_none_or(|written| now.since(written) > ttl_ms / 2);
+        let is_new = is_new || slot.due.is_none_or(|due| now > due);
         if is_new {
-            slot.written = Some(now);
+            slot.due = Some(now.after(ttl_ms / 2));
         }
         let calls = slot.calls.iter().map(|id| id.to_string()).collect();
         let BindingSlot { start, rests, used, revision, .. } = *slot;
