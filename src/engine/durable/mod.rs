@@ -314,7 +314,7 @@ impl FoundRecords {
         for lessons in self.lessons {
             tenant.look(|state| match lessons {
                 Lessons::Traffic(traffic) => traffic.restore(state),
-                Lessons::Tool(tool) => state.experiment.restore(*tool),
+                Lessons::Tool(tool) => state.experiment.restore(*tool, now),
             });
         }
         tenant.look(|state| {

@@ -67,6 +67,16 @@ impl SafetyNet {
         }
     }
 
+    /// Takes over what another process knows, unless forking stands down here for longer. Returns true if it does.
+    pub fn merge(&mut self, other: SafetyNet, now: Moment) -> bool {
+        let until = |net: &SafetyNet| net.stood_down.map(|down| down.until).filter(|until| *until > now);
+        let stays = until(self) > until(&other);
+        if !stays {
+            *self = other;
+        }
+        stays
+    }
+
     /// A fan-out has ended. Returns why forking stands down from now on, if its bills show it.
     pub fn judge(
         &mut self,

@@ -49,17 +49,32 @@ impl ForkExperiment {
             .collect()
     }
 
-    /// Takes over what another process knows of a tool, if that has seen more of it.
-    pub fn restore(&mut self, saved: SavedTool) {
+    /// Takes over what another process knows of a tool, if that has seen more of it. That forking stands down is taken
+    /// over, and kept, whoever has seen more: all processes write one record.
+    pub fn restore(&mut self, saved: SavedTool, now: Moment) {
         let SavedTool { name, mut tool } = saved;
-        let is_more = self.tools.get(&*name).is_none_or(|known| known.turns_seen < tool.turns_seen);
-        let has_room = self.tools.contains_key(&*name) || self.tools.len() < TOOLS_MAX;
-        if is_more && has_room && name.len() <= NAME_BYTES_MAX {
-            while tool.running.len() > RUNNING_MAX {
-                tool.running.pop_first();
+        if name.len() > NAME_BYTES_MAX {
+            return;
+        }
+        while tool.running.len() > RUNNING_MAX {
+            tool.running.pop_first();
+        }
+        tool.is_changed = false;
+        let Some(known) = self.tools.get_mut(&*name) else {
+            if self.tools.len() < TOOLS_MAX {
+                self.tools.insert(Arc::from(name), tool);
             }
-            tool.is_changed = false;
-            self.tools.insert(Arc::from(name), tool);
+            return;
+        };
+        let is_more = known.turns_seen < tool.turns_seen;
+        if is_more {
+            let mut net = std::mem::take(&mut known.net);
+            let stays = net.merge(std::mem::take(&mut tool.net), now);
+            *known = tool;
+            (known.net, known.is_changed) = (net, stays);
+        } else {
+            let own = std::mem::replace(&mut known.net, tool.net);
+            known.net.merge(own, now);
         }
     }
 

@@ -6,6 +6,8 @@ use super::net::STAND_DOWN_MS;
 use super::*;
 use crate::engine::words::TenantId;
 
+mod replicas;
+
 const TOOL: &str = "Agent";
 const HORIZON: usize = 4;
 
