@@ -210,7 +210,7 @@ metrics! {
     store_queue: IntGaugeVec["store"];
     /// What the store behind the memory takes, where it knows that: on disk, compressed.
     store_kept_bytes: IntGaugeVec["store"];
-    /// Records that were not written to the store behind the memory; what is still known is written anew later.
+    /// Records that were not written to the store behind the memory, or not read of a tenant that has more than memory may hold; what is still known is written anew later.
     store_dropped_total: IntCounterVec["store"];
     /// Records of the store behind the memory that could not be read, or belong to nothing.
     store_unreadable_total: IntCounterVec["store"];

@@ -22,6 +22,9 @@ pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// The most blobs of one record.
 pub const BLOBS_MAX: usize = 64;
 
+/// The most bytes of the blobs of one record: more than two of the largest prompts, and what was answered.
+pub const BLOBS_BYTES_MAX: usize = 128 << 20;
+
 /// More than anything is counted, and later than any time.
 const COUNT_MAX: u64 = 1 << 53;
 const FIGURE_MAX: f64 = 1e15;
@@ -59,7 +62,8 @@ pub struct Record {
 impl Record {
     /// Returns true if it is within its bounds.
     pub fn fits(&self) -> bool {
-        self.body.len() <= BODY_BYTES_MAX && self.blobs.len() <= BLOBS_MAX
+        let bytes = self.blobs.iter().map(Bytes::len).sum::<usize>();
+        self.body.len() <= BODY_BYTES_MAX && self.blobs.len() <= BLOBS_MAX && bytes <= BLOBS_BYTES_MAX
     }
 }
 

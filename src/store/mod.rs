@@ -219,6 +219,12 @@ impl Store {
         forgotten.is_some()
     }
 
+    /// Another process has forgotten this tenant, for good.
+    fn forget_this(&self, tenant: &Arc<Tenant>) {
+        self.tenants.remove_if(&tenant.id(), |_, known| Arc::ptr_eq(known, tenant));
+        tenant.forget();
+    }
+
     pub fn tenants(&self) -> usize {
         self.tenants.len()
     }

@@ -24,6 +24,10 @@ pub struct Changes {
     pub version: u64,
     /// True if there are more than one answer may hold: ask again, after `version`.
     pub has_more: bool,
+    /// The number of records that were left out, since they cannot be read.
+    pub damaged: usize,
+    /// True if the tenant was forgotten after the version that was asked for: what was known of it until then is void.
+    pub was_forgotten: bool,
 }
 
 /// The answer to a request for a lease.
@@ -113,7 +117,13 @@ pub async fn open(options: Options) -> Result<Arc<dyn RecordStore>, StoreError> 
 ///   that it moves, or the call fails as [`StoreError::Slow`]. A disk that stalls is given up after ten seconds.
 /// - **Loss**: what `write` has confirmed outlives this process, killed or not. It may be lost with the machine, as far
 ///   as the store's documentation says so. A record that is lost is missing, never another one.
-/// - **Damage**: a record that cannot be read is left out of `changes`, and counted by whoever keeps the store.
+/// - **Damage**: a record that cannot be read is left out of `changes`, and counted there.
+/// - **Forgetting**: whoever asks for changes after a version learns whether the tenant was forgotten since, as long as a
+///   record may live, if other processes may have forgotten it. What depends on a version from before that is not written
+///   ([`write_after`](RecordStore::write_after)).
+/// - **Fairness**: calls are served in the order in which they come, whosever tenant they are of, and each does a bounded
+///   part of the work: the records that are written together, or one answer. So a tenant that has much, or asks often,
+///   delays another by no more than the calls that came before.
 pub trait RecordStore: Send + Sync + 'static {
     /// The name of the store in metrics.
     fn name(&self) -> &'static str;
@@ -135,6 +145,17 @@ pub trait RecordStore: Send + Sync + 'static {
 
     /// Writes in this order, durably. Returns the version of the last.
     fn write(&self, tenant: TenantId, changes: Vec<Change>) -> BoxFuture<'_, Result<u64, StoreError>>;
+
+    /// Writes what depends on the records up to the version `known`, or on none (0). Returns none, and has written
+    /// nothing, if the tenant was forgotten after it. A store that one process alone writes to never refuses that.
+    fn write_after(
+        &self,
+        tenant: TenantId,
+        _known: u64,
+        changes: Vec<Change>,
+    ) -> BoxFuture<'_, Result<Option<u64>, StoreError>> {
+        Box::pin(async move { self.write(tenant, changes).await.map(Some) })
+    }
 
     /// Forgets all that is known of a tenant, for good; `false` if there was nothing.
     fn forget(&self, tenant: TenantId) -> BoxFuture<'_, Result<bool, StoreError>>;

@@ -48,7 +48,7 @@ impl RecordStore for Memory {
         let tenants = self.0.lock().unwrap();
         let records = tenants.get(&tenant).into_iter().flatten();
         let changes = records.map(|(key, record)| Change::Put(key.clone(), record.clone())).collect();
-        Box::pin(async { Ok(Changes { changes, version: 1, has_more: false }) })
+        Box::pin(async { Ok(Changes { changes, version: 1, ..Changes::default() }) })
     }
 
     fn write(&self, tenant: TenantId, changes: Vec<Change>) -> BoxFuture<'_, Result<u64, StoreError>> {

@@ -96,14 +96,14 @@ pub fn named(name: &str) -> Option<(ChildName, bool)> {
     Some((ChildName { writer, number: u64::from_str_radix(number, 16).ok()? }, is_changing))
 }
 
-/// The records of a child that is to be written.
+/// The records of a child that is to be written; none for each that is too large.
 pub fn put(
     tenant: TenantId,
     name: ChildName,
     unsaved: &UnsavedChild<BoundChild>,
     life: Option<SavedLife>,
     times: Times,
-) -> Vec<Change> {
+) -> Vec<Option<Change>> {
     let UnsavedChild { value, who, tools, marks, is_new, ttl_ms } = unsaved;
     let (child, turns) = value.save();
     let group = Some(child.fork().name());
@@ -120,7 +120,7 @@ pub fn put(
         let body = records::write(tenant, &ChildRecord { who: *who, tools: *tools, child, fate }, times)?;
         // It is written again when half of its time is over.
         let record = Record { group: group.clone(), body, blobs, ttl_ms: ttl_ms + ttl_ms / 2 };
-        record.fits().then_some(Change::Put(key(name)?, record))
+        Some(Change::Put(key(name)?, record))
     };
     let turns = || {
         let body = records::write(tenant, &TurnsRecord { turns, marks: marks.clone(), life }, times)?;
@@ -128,8 +128,7 @@ pub fn put(
         Some(Change::Put(key_of_turns(name)?, record))
     };
     let turns = turns();
-    let whole = if *is_new { whole() } else { None };
-    whole.into_iter().chain(turns).collect()
+    is_new.then(whole).into_iter().chain([turns]).collect()
 }
 
 pub fn read<T: TenantAccess>(

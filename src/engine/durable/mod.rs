@@ -1,7 +1,7 @@
 //! What is known of one tenant ⇄ records that outlive this process.
 //!
 //! ```text
-//! take_unsaved   what has changed is taken from the state under its lock ─ written into records without it ─ changes
+//! take_changes   what has changed is taken from the state under its lock ─ written into records without it ─ changes
 //! restore        changes ─ read without the lock ─ merged into the state under it
 //! ```
 //!
@@ -86,6 +86,15 @@ pub struct Restored {
     pub unreadable: usize,
 }
 
+/// What has changed of a tenant, as records.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// To be written in this order.
+    pub changes: Vec<Change>,
+    /// Records that are too large to be written.
+    pub too_large: usize,
+}
+
 /// The parts of a tenant's state that are to be written into records.
 #[derive(Default)]
 struct TakenState {
@@ -113,70 +122,77 @@ impl TakenState {
         let lives = fan_outs.children.iter().map(life).collect();
         let spellings = state.unsaved.take_spellings();
         let threads = state.take_threads(all);
-        let mut taken = TakenState {
-            writer,
-            all,
-            spellings,
-            fan_outs,
-            decisions,
-            lives,
-            threads,
-            ..TakenState::default()
-        };
+        let mut unsaved =
+            TakenState { writer, all, spellings, fan_outs, decisions, lives, threads, ..TakenState::default() };
         let is_last = pace == Pace::Last;
         if all || pace != Pace::Soon {
             let is_new = state.worlds.has_unsaved() || all || is_last;
-            taken.parts = state.worlds.take_unsaved(all, times);
-            taken.worlds = is_new.then(|| state.worlds.save(is_last, times.now));
+            unsaved.parts = state.worlds.take_unsaved(all, times);
+            unsaved.worlds = is_new.then(|| state.worlds.save(is_last, times.now));
             let has_learned = state.unsaved.take_learned() | state.fan_outs.take_changed_habits();
-            taken.traffic = (has_learned || all).then(|| Traffic::of(state, times));
-            taken.tools = state.experiment.take_unsaved(all);
+            unsaved.traffic = (has_learned || all).then(|| Traffic::of(state, times));
+            unsaved.tools = state.experiment.take_unsaved(all);
         }
-        Some(taken)
+        Some(unsaved)
     }
 
-    fn changes(self, id: TenantId, times: Times) -> Vec<Change> {
-        let mut changes = Vec::new();
-        changes.extend(self.spellings.iter().filter_map(|first| spellings::change(id, first, times)));
+    fn records(self, id: TenantId, times: Times) -> Taken {
+        let mut taken = Taken::default();
+        taken.extend(self.spellings.iter().map(|first| spellings::change(id, first, times)));
         let UnsavedFanOuts { points, claims, children } = self.fan_outs;
-        for (fork, known) in points {
-            changes.extend(match known {
-                Some((point, since, ttl_ms)) => points::put(id, &point, since, ttl_ms, times),
-                None => points::key(fork).map(Change::Delete),
-            });
-        }
+        taken.extend(points.into_iter().map(|(fork, known)| match known {
+            Some((point, since, ttl_ms)) => points::put(id, &point, since, ttl_ms, times),
+            None => points::key(fork).map(Change::Delete),
+        }));
         let decided = claims.into_iter().zip(self.decisions);
-        changes
-            .extend(decided.filter_map(|(claims, decision)| points::put_claims(id, claims, decision, times)));
+        taken.extend(decided.map(|(claims, decision)| points::put_claims(id, claims, decision, times)));
         for ((name, known), life) in children.into_iter().zip(self.lives) {
-            match known {
-                Some(child) => changes.extend(children::put(id, name, &child, life, times)),
+            taken.extend(match known {
+                Some(child) => children::put(id, name, &child, life, times),
                 None => {
                     let keys = [children::key(name), children::key_of_turns(name)];
-                    changes.extend(keys.into_iter().flatten().map(Change::Delete));
+                    keys.into_iter().map(|key| key.map(Change::Delete)).collect()
                 }
-            }
+            });
         }
-        changes.extend(self.threads.iter().filter_map(|thread| threads::change(id, thread, times)));
+        taken.extend(self.threads.iter().map(|thread| threads::change(id, thread, times)));
         let writer = self.writer;
-        let parts = self.parts.into_iter().filter_map(|part| worlds::put_part(id, writer, part, times));
-        changes.extend(parts);
-        changes.extend(self.worlds.and_then(|worlds| worlds::put(id, writer, &worlds, times)));
-        changes.extend(self.traffic.and_then(|traffic| learned::put_traffic(id, &traffic, times)));
-        changes.extend(self.tools.iter().filter_map(|tool| learned::put_tool(id, tool, times)));
-        changes
+        taken.extend(self.parts.into_iter().map(|part| worlds::put_part(id, writer, part, times)));
+        taken.extend(self.worlds.iter().map(|worlds| worlds::put(id, writer, worlds, times)));
+        taken.extend(self.traffic.iter().map(|traffic| learned::put_traffic(id, traffic, times)));
+        taken.extend(self.tools.iter().map(|tool| learned::put_tool(id, tool, times)));
+        taken
     }
 }
 
-/// Takes what has changed of a tenant, as changes to be written in this order. If they cannot be written, the tenant's
-/// [`save_all_anew`](TenantState::save_all_anew) makes good for it.
-pub fn take_unsaved<T: TenantAccess>(tenant: &T, pace: Pace, times: Times) -> Vec<Change> {
-    let taken = tenant.look(|state| Some((state.id, TakenState::from(state, pace, times)?)));
-    let Some((id, mut taken)) = taken else { return Vec::new() };
-    if taken.all {
-        taken.spellings = tenant.spellings(|table| table.all_spellings());
+impl Taken {
+    /// Adds changes; none is one that is too large.
+    fn extend(&mut self, changes: impl IntoIterator<Item = Option<Change>>) {
+        for change in changes {
+            match change {
+                Some(Change::Put(_, record)) if !record.fits() => self.too_large += 1,
+                Some(change) => self.changes.push(change),
+                None => self.too_large += 1,
+            }
+        }
     }
-    taken.changes(id, times)
+}
+
+/// Takes what has changed of a tenant, as records. If they cannot be written, the tenant's
+/// [`save_all_anew`](TenantState::save_all_anew) makes good for it.
+pub fn take_changes<T: TenantAccess>(tenant: &T, pace: Pace, times: Times) -> Taken {
+    let unsaved = tenant.look(|state| Some((state.id, TakenState::from(state, pace, times)?)));
+    let Some((id, mut unsaved)) = unsaved else { return Taken::default() };
+    if unsaved.all {
+        unsaved.spellings = tenant.spellings(|table| table.all_spellings());
+    }
+    unsaved.records(id, times)
+}
+
+/// As [`take_changes`], where nothing is too large.
+#[cfg(test)]
+pub fn take_unsaved<T: TenantAccess>(tenant: &T, pace: Pace, times: Times) -> Vec<Change> {
+    take_changes(tenant, pace, times).changes
 }
 
 /// Merges what a store has sent of a tenant into what is known of it. An answer that came in parts is given as one.

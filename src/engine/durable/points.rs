@@ -111,7 +111,7 @@ pub fn put(tenant: TenantId, point: &ForkPoint, since: Moment, ttl_ms: u64, time
     let (text, blobs) = PointText::of(point);
     let body = records::write(tenant, &PointRecord { text, since }, times)?;
     let record = Record { group: Some(point.id.name()), body, blobs, ttl_ms };
-    record.fits().then_some(Change::Put(key(point.id)?, record))
+    Some(Change::Put(key(point.id)?, record))
 }
 
 pub fn put_claims(

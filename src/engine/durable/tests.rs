@@ -198,6 +198,21 @@ fn a_child_that_another_process_goes_on_with_is_known_by_its_newest_turn() {
 }
 
 #[test]
+fn a_record_that_is_too_large_is_counted_and_keeps_no_other_back() {
+    let tenant = saving();
+    tenant.parent_has_called(1_000);
+    tenant.exchange(&child_body("a"), reads, 1_100);
+    tenant.look(|state| {
+        let child = state.fan_outs.named_child(ChildName { writer: Writer(1), number: 1 }).unwrap();
+        (0..64).for_each(|call| state.fan_outs.called(child, &format!("{call}-{}", "x".repeat(20_000))));
+    });
+    let Taken { changes, too_large } = take_changes(&tenant, Pace::Soon, times(1_200));
+    assert_eq!(too_large, 1, "its marks");
+    let names: Vec<&str> = changes.iter().map(|change| change.key().name.as_str()).collect();
+    assert!(names.contains(&"0000000000000001-1"), "{names:?}");
+}
+
+#[test]
 fn a_pending_fork_point_is_known_elsewhere_and_is_sealed_or_dropped_there_too() {
     let tenant = saving();
     let (mut accepted, turn) = tenant.parent_calls(1_000);

@@ -47,7 +47,7 @@ pub fn change(tenant: TenantId, (message_id, unsaved): &UnsavedThread, times: Ti
     all.push(bytes.answer);
     let body = records::write(tenant, &ThreadRecord { thread, received_blobs, forwarded_blobs }, times)?;
     let record = Record { group: None, body, blobs: all, ttl_ms: TTL_MS };
-    record.fits().then_some(Change::Put(key, record))
+    Some(Change::Put(key, record))
 }
 
 pub fn read(tenant: TenantId, key: &RecordKey, record: &Record, times: Times) -> Option<ReadThread> {

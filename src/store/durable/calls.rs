@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout_at};
 
 use super::breaker::Breaker;
+use super::worth::{SharedBlobs, forget_least};
 use crate::engine::records::Change;
 use crate::engine::words::{StoreError, StoreOp, TenantId};
 use crate::store::records::{Changes, RecordStore};
@@ -24,7 +25,7 @@ pub const SMALL_BYTES: usize = 64 << 10;
 pub enum StoreEvent {
     /// A call has ended.
     Op { op: StoreOp, outcome: &'static str, took: Duration },
-    /// So many records were not written.
+    /// So many records were not written or, of a tenant that has more than memory may hold, not read.
     Dropped(usize),
     /// So many records could not be read.
     Unreadable(usize),
@@ -75,7 +76,8 @@ impl Calls {
         &*self.store
     }
 
-    /// Returns all that was written for a tenant after a version, page by page. Of more than `bytes_max` bytes the newest.
+    /// Returns all that was written for a tenant after a version, page by page. Of more than `bytes_max` bytes what is
+    /// worth most.
     pub async fn changes(
         &self,
         tenant: TenantId,
@@ -89,12 +91,24 @@ impl Calls {
         };
         let outcome = |found: &Changes| if found.changes.is_empty() { "miss" } else { "hit" };
         let call = Call { op, tenant, bytes: 0 };
-        self.call(call, &self.reads, outcome, Box::pin(self.pages(tenant, after, bytes_max))).await
+        let pages = Box::pin(self.pages(tenant, after, bytes_max));
+        let found = self.call(call, &self.reads, outcome, pages).await?;
+        if found.damaged > 0 {
+            self.tell(StoreEvent::Unreadable(found.damaged));
+        }
+        Ok(found)
     }
 
-    pub async fn write(&self, tenant: TenantId, changes: Vec<Change>) -> Result<u64, StoreError> {
+    /// Writes what depends on the records up to the version `known`; none if the tenant was forgotten after it.
+    pub async fn write(
+        &self,
+        tenant: TenantId,
+        known: u64,
+        changes: Vec<Change>,
+    ) -> Result<Option<u64>, StoreError> {
         let bytes = changes.iter().map(size).sum();
-        let write = Box::pin(async move { self.step(|| self.store.write(tenant, changes)).await });
+        let write =
+            Box::pin(async move { self.step(|| self.store.write_after(tenant, known, changes)).await });
         self.call(Call { op: StoreOp::Write, tenant, bytes }, &self.writes, |_| "ok", write).await
     }
 
@@ -127,20 +141,28 @@ impl Calls {
     async fn pages(&self, tenant: TenantId, after: u64, bytes_max: usize) -> Result<Changes, Failure> {
         let end = Instant::now() + CALL_MAX;
         let mut found = self.step(|| self.store.changes(tenant, after)).await?;
+        let (mut blobs, mut dropped) = (SharedBlobs::default(), 0);
+        blobs.share(&mut found.changes);
         while found.has_more {
             let next = self.step(|| self.store.changes(tenant, found.version));
             let Ok(more) = timeout_at(end, next).await else {
                 return Err(Failure { error: StoreError::Slow, is_its_own: true });
             };
-            let more = more?;
+            let mut more = more?;
             if more.has_more && more.version <= found.version {
                 return Err(StoreError::Garbage.into());
             }
+            blobs.share(&mut more.changes);
             found.changes.extend(more.changes);
             (found.version, found.has_more) = (more.version, more.has_more);
-            forget_oldest(&mut found.changes, bytes_max);
+            found.damaged += more.damaged;
+            found.was_forgotten |= more.was_forgotten;
+            dropped += forget_least(&mut found.changes, bytes_max);
         }
-        forget_oldest(&mut found.changes, bytes_max);
+        dropped += forget_least(&mut found.changes, bytes_max);
+        if dropped > 0 {
+            self.tell(StoreEvent::Dropped(dropped));
+        }
         Ok(found)
     }
 
@@ -229,15 +251,4 @@ pub fn size(change: &Change) -> usize {
         }
         Change::Delete(_) => 0,
     }
-}
-
-/// Forgets the oldest changes until no more than this many bytes are left.
-fn forget_oldest(changes: &mut Vec<Change>, bytes_max: usize) {
-    let mut bytes = 0_usize;
-    let fits = |change: &&Change| {
-        bytes = bytes.saturating_add(size(change));
-        bytes <= bytes_max
-    };
-    let kept = changes.iter().rev().take_while(fits).count();
-    changes.drain(..changes.len() - kept);
 }

@@ -34,6 +34,8 @@ pub struct Link {
     has_written: AtomicBool,
     /// The version up to which its records are known.
     version: AtomicU64,
+    /// The version of the first record that this process has written of it.
+    first: AtomicU64,
     place: Mutex<Place>,
     /// Held while something of it is written, and while it is forgotten.
     pub(super) turn: tokio::sync::Mutex<()>,
@@ -76,6 +78,7 @@ impl Link {
             is_loaded: AtomicBool::new(false),
             has_written: AtomicBool::new(false),
             version: AtomicU64::new(0),
+            first: AtomicU64::new(0),
             place: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             news: News::default(),
@@ -166,6 +169,11 @@ impl Link {
         self.version.load(Relaxed)
     }
 
+    /// A version that what is known of it is not older than: what was forgotten after that is void. None is 0.
+    pub(super) fn known(&self) -> u64 {
+        self.version().max(self.first.load(Relaxed))
+    }
+
     /// Returns true if this process has written a record of it.
     pub(super) fn has_written(&self) -> bool {
         self.has_written.load(Relaxed)
@@ -175,6 +183,7 @@ impl Link {
     /// written, there is no news.
     pub(super) fn wrote(&self, records: Option<usize>, version: u64) {
         self.has_written.store(true, Relaxed);
+        let _ = self.first.compare_exchange(0, version, Relaxed, Relaxed);
         let Some(records) = records else { return };
         let before = version.saturating_sub(records as u64);
         let _ = self.version.compare_exchange(before, version, Relaxed, Relaxed);

@@ -88,6 +88,20 @@ impl Load {
     }
 }
 
+/// A load until its end, whatever that is.
+struct Underway<'a> {
+    durable: &'a Durable,
+    id: TenantId,
+    load: &'a Load,
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        self.durable.loads.remove(&self.id);
+        self.load.is_done.send_replace(true);
+    }
+}
+
 impl Durable {
     /// Returns a tenant with what the store knows of it, if that comes in time.
     pub(in crate::store) async fn meet(
@@ -145,9 +159,10 @@ impl Durable {
         if is_new {
             let (durable, store, id, load) = (Arc::clone(self), Arc::clone(store), *id, Arc::clone(&load));
             tokio::spawn(async move {
+                // Also if it panics: nobody waits for ever.
+                let underway = Underway { durable: &durable, id, load: &load };
                 durable.load(&store, &id, &load).await;
-                durable.loads.remove(&id);
-                load.is_done.send_replace(true);
+                drop(underway);
             });
         }
         Some(load)
@@ -227,6 +242,11 @@ impl Durable {
         }
         let after = link.version();
         let Ok(mut found) = self.calls.changes(id, after, self.load_bytes).await else { return };
+        if found.was_forgotten {
+            // Whoever comes next reads what was written since.
+            self.forget_here(tenant);
+            return;
+        }
         if found.version < after {
             // It was emptied, and has begun anew: what is known here is told to it again.
             tenant.look(|state| state.save_all_anew());

@@ -18,9 +18,10 @@ mod load;
 mod queue;
 mod save;
 mod weights;
+mod worth;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -32,8 +33,8 @@ pub use access::{Forgotten, Met};
 pub use calls::{Listener, StoreEvent};
 pub use link::Link;
 
-use super::Store;
 use super::records::{self, Changes, RecordStore};
+use super::{Store, Tenant};
 use crate::engine::records::{Change, Times, Writer};
 use crate::engine::words::{StoreError, TenantId};
 use calls::Calls;
@@ -75,6 +76,8 @@ pub struct Condition {
 pub struct Durable {
     calls: Calls,
     queue: Queue,
+    /// The memory that this store is behind.
+    memory: OnceLock<Weak<Store>>,
     /// The loads that are under way.
     loads: DashMap<TenantId, Arc<Load>>,
     /// Tenants that are to be forgotten, and of which the store may still know something.
@@ -133,6 +136,7 @@ impl Durable {
         Durable {
             calls: Calls::new(opened.store, opened.error, listener),
             queue: Queue::default(),
+            memory: OnceLock::new(),
             loads: DashMap::new(),
             forgetting: Mutex::default(),
             is_shared,
@@ -146,6 +150,8 @@ impl Durable {
 
     /// Begins to write what changes and, with a store that others share, to hear what they write.
     pub(super) fn start(self: &Arc<Self>, store: &Arc<Store>) {
+        // It is started once.
+        let _ = self.memory.set(Arc::downgrade(store));
         for _ in 0..WRITERS {
             tokio::spawn(Arc::clone(self).write(Arc::downgrade(store)));
         }
@@ -214,6 +220,14 @@ impl Durable {
                 tracing::info!(tenant = %id, "a tenant was forgotten by the store too");
                 return;
             }
+        }
+    }
+
+    /// Another process has forgotten this tenant, for good.
+    fn forget_here(&self, tenant: &Arc<Tenant>) {
+        tenant.forget();
+        if let Some(memory) = self.memory.get().and_then(Weak::upgrade) {
+            memory.forget_this(tenant);
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::calls::{CALL_MAX, SMALL_BYTES, StoreEvent, size};
 use super::{Durable, Link};
-use crate::engine::durable::{Pace, take_unsaved};
+use crate::engine::durable::{Pace, Taken, take_changes};
 use crate::engine::records::Change;
 use crate::engine::tenant::TenantAccess;
 use crate::engine::words::StoreError;
@@ -97,16 +97,19 @@ impl Durable {
         if !link.is_loaded() || self.is_forgetting(&id) {
             return Err(NotWritten { pause: self.calls.reads_pause() });
         }
-        let (taken, times) = (Arc::clone(tenant), (self.times)());
-        let changes = tokio::task::spawn_blocking(move || take_unsaved(&*taken, pace, times)).await;
-        let mut changes = changes.unwrap_or_else(|error| {
-            tracing::error!(%error, "what is known of a tenant cannot be written: a bug of forkpoint");
-            Vec::new()
-        });
-        let taken = changes.len();
-        changes.retain(fits);
-        if changes.len() < taken {
-            self.calls.tell(StoreEvent::Dropped(taken - changes.len()));
+        let (durable, taken) = (Arc::clone(self), Arc::clone(tenant));
+        // Whatever is taken from now on depends on no later version.
+        let known = link.known();
+        let taken = tokio::task::spawn_blocking(move || take_changes(&*taken, pace, (durable.times)())).await;
+        let Ok(Taken { mut changes, too_large }) = taken else {
+            tracing::error!("what is known of a tenant cannot be written: a bug of forkpoint");
+            // How much was taken is not known.
+            self.calls.tell(StoreEvent::Dropped(1));
+            tenant.look(|state| state.save_all_anew());
+            return Err(NotWritten { pause: None });
+        };
+        if too_large > 0 {
+            self.calls.tell(StoreEvent::Dropped(too_large));
         }
         while !changes.is_empty() {
             let batch = take_batch(&mut changes);
@@ -114,10 +117,13 @@ impl Durable {
                 return Ok(());
             }
             let records = batch.len();
-            if self.write_batch(tenant, link, batch).await.is_err() {
+            let Ok(written) = self.write_batch(tenant, link, known, batch).await else {
                 self.calls.tell(StoreEvent::Dropped(records + changes.len()));
                 tenant.look(|state| state.save_all_anew());
                 return Err(NotWritten { pause: self.calls.writes_pause() });
+            };
+            if !written {
+                store.forget_this(tenant);
             }
         }
         Ok(())
@@ -125,11 +131,19 @@ impl Durable {
 
     /// Writes some changes together or, where there is not enough room for all of them, half of them at a time. What is
     /// too large alone is dropped.
-    async fn write_batch(&self, tenant: &Tenant, link: &Link, batch: Vec<Change>) -> Result<(), ()> {
+    /// Returns false if another process has forgotten the tenant: then nothing more is written.
+    async fn write_batch(
+        &self,
+        tenant: &Tenant,
+        link: &Link,
+        known: u64,
+        batch: Vec<Change>,
+    ) -> Result<bool, ()> {
         let mut parts = vec![batch];
         while let Some(mut part) = parts.pop() {
-            match self.write_part(tenant, link, &part).await {
-                Ok(()) => {}
+            match self.write_part(tenant, link, known, &part).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
                 Err(StoreError::Full) if self.calls.writes_pause().is_some() => return Err(()),
                 Err(StoreError::Full) if part.len() > 1 => {
                     let rest = part.split_off(part.len() / 2);
@@ -141,19 +155,26 @@ impl Durable {
                 Err(_) => return Err(()),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    async fn write_part(&self, tenant: &Tenant, link: &Link, batch: &[Change]) -> Result<(), StoreError> {
+    async fn write_part(
+        &self,
+        tenant: &Tenant,
+        link: &Link,
+        known: u64,
+        batch: &[Change],
+    ) -> Result<bool, StoreError> {
         // A deletion of what is not there may take no version.
         let versions = batch.iter().all(|change| matches!(change, Change::Put(..))).then_some(batch.len());
         let mut failed = StoreError::Down;
         for attempt in 0..ATTEMPTS_MAX {
-            match self.calls.write(tenant.id(), batch.to_vec()).await {
-                Ok(version) => {
+            match self.calls.write(tenant.id(), known, batch.to_vec()).await {
+                Ok(Some(version)) => {
                     link.wrote(versions, version);
-                    return Ok(());
+                    return Ok(true);
                 }
+                Ok(None) => return Ok(false),
                 Err(error) if self.calls.writes_pause().is_some() => return Err(error),
                 Err(StoreError::Full) if batch.len() > 1 => return Err(StoreError::Full),
                 Err(error) => failed = error,
@@ -161,13 +182,6 @@ impl Durable {
             tokio::time::sleep(ATTEMPT_PAUSE * 2_u32.pow(attempt)).await;
         }
         Err(failed)
-    }
-}
-
-fn fits(change: &Change) -> bool {
-    match change {
-        Change::Put(_, record) => record.fits(),
-        Change::Delete(_) => true,
     }
 }
 

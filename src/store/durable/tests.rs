@@ -15,6 +15,8 @@ use crate::store::{Limits, Met, Tenant};
 
 mod moments;
 mod own_faults;
+mod panics;
+mod replicas;
 
 /// No test waits longer for what should happen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -114,13 +116,25 @@ impl RecordStore for Handle {
 
     fn write(&self, tenant: TenantId, changes: Vec<Change>) -> BoxFuture<'_, Result<u64, StoreError>> {
         Box::pin(async move {
+            let written = self.write_after(tenant, 0, changes).await?;
+            written.ok_or(StoreError::Garbage)
+        })
+    }
+
+    fn write_after(
+        &self,
+        tenant: TenantId,
+        known: u64,
+        changes: Vec<Change>,
+    ) -> BoxFuture<'_, Result<Option<u64>, StoreError>> {
+        Box::pin(async move {
             self.0.writes.fetch_add(1, SeqCst);
             self.0.fault(tenant).await?;
             let bytes: usize = changes.iter().map(calls::size).sum();
             if self.0.room.is_some_and(|room| bytes > room) {
                 return Err(StoreError::Full);
             }
-            self.0.records.write(tenant, changes).await
+            self.0.records.write_after(tenant, known, changes).await
         })
     }
 
@@ -135,6 +149,8 @@ impl RecordStore for Handle {
 /// A process with such a store behind it, and what it has counted.
 struct Process {
     store: Arc<Store>,
+    /// True while whoever asks for the time panics.
+    panics: Arc<AtomicBool>,
     events: Arc<Mutex<Vec<StoreEvent>>>,
 }
 
@@ -144,8 +160,11 @@ impl Process {
         let store = Arc::new(Store::new(limits, Rules::default(), GateSettings::default()));
         let events = Arc::new(Mutex::new(Vec::new()));
         let (told, began) = (Arc::clone(&events), Instant::now());
+        let panics = Arc::new(AtomicBool::new(false));
+        let fails = Arc::clone(&panics);
         let surroundings = Surroundings {
             times: Box::new(move || {
+                assert!(!fails.load(SeqCst), "a clock panics, as the test wants");
                 let ms = began.elapsed().as_millis() as u64;
                 Times { now: Moment(1_000 + ms), unix_ms: 1_700_000_000_000 + ms }
             }),
@@ -154,7 +173,7 @@ impl Process {
         };
         let behind: Arc<dyn RecordStore> = Arc::new(Handle(Arc::clone(records)));
         store.put_behind(Opened::from(behind), surroundings);
-        Process { store, events }
+        Process { store, panics, events }
     }
 
     async fn meet(&self, id: TenantId) -> Arc<Tenant> {
@@ -376,46 +395,6 @@ async fn what_a_store_cannot_forget_now_it_forgets_later_and_nobody_reads_it_unt
     records.fails(None);
     assert!(!is_known(&*process.meet(TENANT).await));
     until("it is forgotten", || async { records.kinds(TENANT).await.is_empty() }).await;
-}
-
-#[tokio::test]
-async fn what_one_process_writes_another_hears_and_nobody_hears_himself() {
-    let records = Faulty::shared();
-    let [one, other] = [Process::start(&records), Process::start(&records)];
-    let there = other.meet(TENANT).await;
-    let here = one.is_taught(TENANT).await;
-    stored(&records, TENANT).await;
-    assert!(!is_known(&there));
-    assert!(other.store.news(&there).await);
-    assert!(is_known(&there));
-    assert!(!other.store.news(&there).await, "there is nothing new");
-    let has_counted =
-        || async { here.link().map(|link| link.version()) == Some(records.version(TENANT).await) };
-    until("what it wrote is counted", has_counted).await;
-    assert!(!one.store.news(&here).await, "it has written that itself");
-    assert!(one.outcomes(StoreOp::News).iter().all(|outcome| *outcome == "miss"));
-}
-
-#[tokio::test]
-async fn those_who_ask_for_news_at_once_share_the_answer() {
-    let records = Arc::new(Faulty { is_shared: true.into(), pause: Some(WAIT / 10), ..Faulty::default() });
-    let process = Process::start(&records);
-    let tenant = process.meet(TENANT).await;
-    let before = records.reads.load(SeqCst);
-    futures_util::future::join_all((0..200).map(|_| process.store.news(&tenant))).await;
-    assert!(records.reads.load(SeqCst) - before <= 3, "{} reads", records.reads.load(SeqCst) - before);
-}
-
-#[tokio::test]
-async fn a_store_that_was_emptied_is_told_everything_again() {
-    let records = Faulty::shared();
-    let process = Process::start(&records);
-    let tenant = process.is_taught(TENANT).await;
-    stored(&records, TENANT).await;
-    records.records.forget(TENANT).await.unwrap();
-    process.store.news(&tenant).await;
-    stored(&records, TENANT).await;
-    assert!(is_known(&tenant));
 }
 
 #[tokio::test]

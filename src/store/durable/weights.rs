@@ -40,7 +40,7 @@ impl Durable {
         }
         let changes = store.weights.take((self.times)());
         let records = changes.len();
-        if records > 0 && self.calls.write(TenantId::NOBODY, changes).await.is_err() {
+        if records > 0 && self.calls.write(TenantId::NOBODY, 0, changes).await.is_err() {
             // The next bill of a model writes it again.
             self.calls.tell(StoreEvent::Dropped(records));
         }

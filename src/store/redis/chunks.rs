@@ -20,14 +20,13 @@ const WINDOW: usize = 64;
 /// A number for each byte, mixed as in SplitMix64.
 static GEAR: [u64; 256] = gear();
 
-/// Cuts bytes into chunks, without copying them.
-pub fn chunks(bytes: &Bytes) -> Vec<Bytes> {
-    let mut rest = bytes.clone();
-    let mut chunks = Vec::new();
-    while !rest.is_empty() {
-        chunks.push(rest.split_to(length(&rest)));
-    }
-    chunks
+/// Cuts bytes into chunks, without copying them. Each is looked for when it is asked for.
+pub fn chunks(bytes: Bytes) -> impl Iterator<Item = Bytes> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let next = length(&rest);
+        (next > 0).then(|| rest.split_to(next))
+    })
 }
 
 /// The length of the first chunk.
@@ -69,7 +68,7 @@ mod tests {
     }
 
     fn cut(bytes: &[u8]) -> Vec<Bytes> {
-        chunks(&Bytes::copy_from_slice(bytes))
+        chunks(Bytes::copy_from_slice(bytes)).collect()
     }
 
     /// The bytes of the chunks of `after` that are not among those of `before`.

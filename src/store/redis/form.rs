@@ -10,15 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::chunks::CHUNK_BYTES_MAX;
 use super::names::{ChunkName, TenantNames, hex, member, parse_chunk_name};
-use crate::engine::records::{BLOBS_MAX, BODY_BYTES_MAX, Record, RecordKey};
+use crate::engine::records::{BLOBS_BYTES_MAX, BLOBS_MAX, BODY_BYTES_MAX, Record, RecordKey};
 use crate::engine::words::RecordKind;
 use crate::store::seal::Seal;
 
 /// The version of this form. One of a later version is not read.
 const VERSION: u32 = 1;
-
-/// The largest blob: more than any prompt.
-pub const BLOB_BYTES_MAX: usize = 64 << 20;
 
 /// The largest record in Redis: its body, and the names of its chunks.
 pub const FORM_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
@@ -41,7 +38,7 @@ struct BlobHeader {
 }
 
 /// A blob, by its chunks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ChunkedBlob {
     pub bytes: usize,
     pub chunks: Vec<ChunkName>,
@@ -96,7 +93,11 @@ pub fn open(names: &TenantNames, seal: &Seal, member: &str, form: &[u8]) -> Opti
     if header.v > VERSION || header.key != member || header.blobs.len() > BLOBS_MAX {
         return None;
     }
-    let blobs = header.blobs.into_iter().map(opened_blob).collect::<Option<_>>()?;
+    let blobs: Vec<ChunkedBlob> = header.blobs.into_iter().map(opened_blob).collect::<Option<_>>()?;
+    let bytes = blobs.iter().try_fold(0_usize, |sum, blob| sum.checked_add(blob.bytes))?;
+    if bytes > BLOBS_BYTES_MAX {
+        return None;
+    }
     Some(Outline { group: header.group, body: Bytes::from(plain).slice(end + 1..), blobs })
 }
 
@@ -104,7 +105,7 @@ fn opened_blob(blob: BlobHeader) -> Option<ChunkedBlob> {
     let chunks: Vec<ChunkName> =
         blob.chunks.iter().map(|name| parse_chunk_name(name)).collect::<Option<_>>()?;
     let most = chunks.len().checked_mul(CHUNK_BYTES_MAX)?;
-    (blob.bytes <= most.min(BLOB_BYTES_MAX)).then_some(ChunkedBlob { bytes: blob.bytes, chunks })
+    (blob.bytes <= most).then_some(ChunkedBlob { bytes: blob.bytes, chunks })
 }
 
 /// Reads the key of a record from its name in Redis.
@@ -191,6 +192,12 @@ mod tests {
         assert!(forged(r#"{"v":2,"key":"child:a","blobs":[]}"#).is_none());
     }
 
+    /// A blob of one chunk, many times.
+    fn many_chunks(chunk: &str) -> String {
+        let chunks = vec![format!("\"{chunk}\""); 64].join(",");
+        format!(r#"{{"bytes":{},"chunks":[{chunks}]}}"#, 64 * CHUNK_BYTES_MAX)
+    }
+
     #[test]
     fn impossible_headers_are_damage() {
         let chunk = "0".repeat(32);
@@ -200,6 +207,8 @@ mod tests {
             r#"[{"bytes":1,"chunks":["zz"]}]"#.to_owned(),
             r#"[{"bytes":-1,"chunks":[]}]"#.to_owned(),
             format!("[{}]", vec![r#"{"bytes":0,"chunks":[]}"#; BLOBS_MAX + 1].join(",")),
+            // One chunk, named over and over, would take all memory.
+            format!("[{}]", vec![&*many_chunks(&chunk); BLOBS_MAX].join(",")),
         ] {
             assert_eq!(forged(&format!(r#"{{"v":1,"key":"child:a","blobs":{blobs}}}"#)), None, "{blobs}");
         }

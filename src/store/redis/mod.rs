@@ -102,7 +102,19 @@ impl RecordStore for RedisStore {
     }
 
     fn write(&self, tenant: TenantId, changes: Vec<Change>) -> BoxFuture<'_, Result<u64, StoreError>> {
-        Box::pin(self.write_all(tenant, changes))
+        Box::pin(async move {
+            // What depends on no version is never refused.
+            self.write_all(tenant, 0, changes).await?.ok_or(StoreError::Garbage)
+        })
+    }
+
+    fn write_after(
+        &self,
+        tenant: TenantId,
+        known: u64,
+        changes: Vec<Change>,
+    ) -> BoxFuture<'_, Result<Option<u64>, StoreError>> {
+        Box::pin(self.write_all(tenant, known, changes))
     }
 
     fn forget(&self, tenant: TenantId) -> BoxFuture<'_, Result<bool, StoreError>> {

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `fp1:{tenant}:records` | sorted set | the records by version, deleted ones too for a while |
 //! | `fp1:{tenant}:expiry` | sorted set | when each of them can be forgotten |
-//! | `fp1:{tenant}:version` | hash | the first and the newest version |
+//! | `fp1:{tenant}:version` | hash | the first and the newest version, the first one after it was forgotten, and the server that wrote last |
 //! | `fp1:{tenant}:chunks` | sorted set | the names of all chunks, and when they end |
 //! | `fp1:{tenant}:r:kind:name` | string | a record |
 //! | `fp1:{tenant:part}:c:name` | string | a chunk of a prompt |

@@ -1,6 +1,6 @@
 //! Reading what is new.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -25,6 +25,9 @@ const BYTES_MAX: usize = 4 << 20;
 /// The bytes of the chunks that are fetched for one answer, but for those of its last record.
 const CHUNK_BYTES_AT_ONCE: usize = 8 << 20;
 
+/// The bytes of the blobs of one answer, but for those of its last record: each is counted once, however often it is named.
+const BLOB_BYTES_AT_ONCE: usize = 64 << 20;
+
 /// A chunk in Redis is a little larger than its bytes if these cannot be compressed.
 const SEALED_CHUNK_MAX: usize = CHUNK_BYTES_MAX + 1024;
 
@@ -34,6 +37,7 @@ struct Page {
     last: u64,
     has_more: bool,
     entries: Vec<Entry>,
+    was_forgotten: bool,
 }
 
 /// One record of a page.
@@ -69,7 +73,8 @@ impl RedisStore {
 
     fn page(&self, names: &TenantNames, value: Value) -> Option<Page> {
         let Value::Array(parts) = value else { return None };
-        let [newest, last, Value::Int(more), Value::Array(entries)] = <[Value; 4]>::try_from(parts).ok()?
+        let [newest, last, Value::Int(more), Value::Array(entries), Value::Int(forgotten)] =
+            <[Value; 5]>::try_from(parts).ok()?
         else {
             return None;
         };
@@ -80,6 +85,7 @@ impl RedisStore {
             has_more: more != 0,
             // A name that is none of ours is left out.
             entries: entries.into_iter().filter_map(entry).collect(),
+            was_forgotten: forgotten != 0,
         })
     }
 
@@ -111,13 +117,15 @@ impl RedisStore {
     ) -> Result<Changes, StoreError> {
         let mut chunks: HashMap<ChunkName, Option<Bytes>> = HashMap::new();
         let (mut wanted, mut wanted_bytes) = (BTreeSet::new(), 0);
-        let mut taken = 0;
+        let (mut taken, mut blobs, mut blob_bytes) = (0, HashSet::new(), 0);
         for entry in &page.entries {
-            if wanted_bytes >= CHUNK_BYTES_AT_ONCE {
+            if wanted_bytes >= CHUNK_BYTES_AT_ONCE || blob_bytes >= BLOB_BYTES_AT_ONCE {
                 break;
             }
             taken += 1;
             let State::Live(outline, _) = &entry.state else { continue };
+            let new = outline.blobs.iter().filter(|blob| blobs.insert(*blob));
+            blob_bytes += new.map(|blob| blob.bytes).sum::<usize>();
             for name in outline.blobs.iter().flat_map(|blob| &blob.chunks) {
                 if chunks.contains_key(name) || wanted.contains(name) {
                     continue;
@@ -133,6 +141,7 @@ impl RedisStore {
                 }
             }
         }
+        drop(blobs);
         let rest = page.entries.split_off(taken);
         let has_more = page.has_more || !rest.is_empty();
         let last = if rest.is_empty() {
@@ -144,9 +153,15 @@ impl RedisStore {
             Ok::<_, StoreError>((name, self.fetch_chunk(tenant, names, name, wanted_bytes).await?))
         });
         chunks.extend(try_join_all(fetch).await?);
-        let changes = page.entries.into_iter().filter_map(|entry| change(entry, &chunks)).collect();
+        let (mut changes, mut damaged, mut whole) = (Vec::new(), 0, HashMap::new());
+        for entry in page.entries {
+            match change(entry, &chunks, &mut whole).await {
+                Some(change) => changes.push(change),
+                None => damaged += 1,
+            }
+        }
         let version = if has_more { last } else { last.max(page.newest) };
-        Ok(Changes { changes, version, has_more })
+        Ok(Changes { changes, version, has_more, damaged, was_forgotten: page.was_forgotten })
     }
 
     /// Fetches a chunk; none if it is gone, or not what its name says. `bytes` are under way together.
@@ -176,22 +191,42 @@ impl RedisStore {
     }
 }
 
-/// A record with its blobs, or a deletion; none if it is damaged.
-fn change(entry: Entry, chunks: &HashMap<ChunkName, Option<Bytes>>) -> Option<Change> {
-    match entry.state {
-        State::Gone => Some(Change::Delete(entry.key)),
-        State::Damaged => None,
-        State::Live(Outline { group, body, blobs }, ttl_ms) => {
-            let blobs = blobs.iter().map(|blob| whole(blob, chunks)).collect::<Option<_>>()?;
-            Some(Change::Put(entry.key, Record { group, body, blobs, ttl_ms }))
-        }
+/// A record with its blobs, or a deletion; none if it is damaged. Records share their blobs: the children of a fan-out
+/// have their parent's.
+async fn change(
+    entry: Entry,
+    chunks: &HashMap<ChunkName, Option<Bytes>>,
+    known: &mut HashMap<ChunkedBlob, Bytes>,
+) -> Option<Change> {
+    let (Outline { group, body, blobs: chunked }, ttl_ms) = match entry.state {
+        State::Gone => return Some(Change::Delete(entry.key)),
+        State::Damaged => return None,
+        State::Live(outline, ttl_ms) => (outline, ttl_ms),
+    };
+    let mut blobs = Vec::with_capacity(chunked.len());
+    for blob in chunked {
+        let whole = match known.get(&blob) {
+            Some(whole) => whole.clone(),
+            None => whole(&blob, chunks).await?,
+        };
+        blobs.push(whole.clone());
+        known.insert(blob, whole);
     }
+    Some(Change::Put(entry.key, Record { group, body, blobs, ttl_ms }))
 }
 
 /// A blob, put together of its chunks; none if one is missing.
-fn whole(blob: &ChunkedBlob, chunks: &HashMap<ChunkName, Option<Bytes>>) -> Option<Bytes> {
-    let chunk = |name| Some(&chunks.get(name)?.as_ref()?[..]);
-    let parts: Vec<&[u8]> = blob.chunks.iter().map(chunk).collect::<Option<_>>()?;
-    let whole = parts.concat();
-    (whole.len() == blob.bytes).then(|| Bytes::from(whole))
+async fn whole(blob: &ChunkedBlob, chunks: &HashMap<ChunkName, Option<Bytes>>) -> Option<Bytes> {
+    let chunk = |name| chunks.get(name)?.as_ref();
+    let parts: Vec<&Bytes> = blob.chunks.iter().map(chunk).collect::<Option<_>>()?;
+    if parts.iter().map(|part| part.len()).sum::<usize>() != blob.bytes {
+        return None;
+    }
+    let mut whole = Vec::with_capacity(blob.bytes);
+    for part in parts {
+        whole.extend_from_slice(part);
+        // Others may go on in between.
+        tokio::task::yield_now().await;
+    }
+    Some(Bytes::from(whole))
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::*;
 use crate::engine::records::{Record, RecordKey};
 use crate::engine::words::RecordKind;
-use crate::store::tests::conformance::{conforms, key, record, tenant};
+use crate::store::tests::conformance::{conforms, key, record, tells_that_a_tenant_was_forgotten, tenant};
 
 mod tls;
 #[path = "../../../tests/it/harness/redis.rs"]
@@ -76,7 +76,57 @@ fn names_of(changes: &Changes) -> Vec<&str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_single_server_keeps_the_promises_of_a_store() {
     let server = RedisServer::start();
-    conforms(&connected(&server.url(), AMPLE).await).await;
+    let store = connected(&server.url(), AMPLE).await;
+    conforms(&store).await;
+    tells_that_a_tenant_was_forgotten(&store).await;
+    // No prompt is left of what was refused.
+    assert_eq!(server.command(&["KEYS", &store.names.of(tenant(12)).chunk(&[0; 16]).replace("00", "*")]), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_takes_the_place_of_another_may_have_lost_the_last_records_and_all_are_read_again() {
+    let server = RedisServer::start();
+    let store = connected(&server.url(), AMPLE).await;
+    let write = async |name: &str| store.write(tenant(66), vec![put(name, record("1", &[]))]).await.unwrap();
+    write("a").await;
+    let kept = write("b").await;
+    let known = write("c").await;
+    // The other server has never heard of the last record, and others write before anybody looks.
+    let names = store.names.of(tenant(66));
+    server.command(&["ZREM", &names.records(), "child:c"]);
+    server.command(&["DEL", &format!("{}child:c", names.record_prefix())]);
+    server.command(&["HSET", &names.version(), "newest", &kept.to_string()]);
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    until("it takes records again", async || {
+        store.write(tenant(66), vec![put("d", record("1", &[])), put("e", record("1", &[]))]).await.is_ok()
+    })
+    .await;
+    for known in [kept, known] {
+        assert_eq!(store.changes(tenant(66), known).await, Ok(Changes::default()), "it has lost what it had");
+    }
+    let found = store.changes(tenant(66), 0).await.unwrap();
+    assert_eq!(names_of(&found), ["a", "b", "d", "e"]);
+    let next = write("f").await;
+    assert_eq!(
+        (next, store.changes(tenant(66), found.version).await.unwrap().version),
+        (found.version + 1, next)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_of_one_answer_share_their_blobs() {
+    let server = RedisServer::start();
+    let store = connected(&server.url(), AMPLE).await;
+    let parent = prompt(1, 300_000);
+    let children = ["a", "b", "c"].map(|name| put(name, record(name, &[&parent])));
+    store.write(tenant(67), children.to_vec()).await.unwrap();
+    let found = store.changes(tenant(67), 0).await.unwrap();
+    let blobs = found.changes.iter().map(|change| match change {
+        Change::Put(_, record) => (record.blobs[0].as_ptr(), record.blobs[0].len()),
+        Change::Delete(_) => panic!("{:?}", names_of(&found)),
+    });
+    assert_eq!(blobs.collect::<std::collections::HashSet<_>>().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,7 +171,8 @@ async fn a_cluster_keeps_the_promises_and_one_tenant_is_on_all_of_its_nodes() {
     assert!(other.forget(tenant(51)).await.unwrap());
     for node in &cluster.nodes {
         let left = node.command(&["KEYS", "*"]);
-        assert!(left.lines().all(|name| name.ends_with(":lease")), "{left}");
+        let is_no_record = |name: &str| name.ends_with(":lease") || name.ends_with(":version");
+        assert!(left.lines().all(is_no_record), "{left}");
     }
 }
 
@@ -200,7 +251,8 @@ async fn what_is_damaged_is_left_out_and_the_rest_is_read() {
     server.command(&["ZADD", &names.records(), "1", "not a record"]);
     // It has none of the chunks in its memory.
     let other = connected(&server.url(), AMPLE).await;
-    assert_eq!(names_of(&other.changes(tenant(54), 0).await.unwrap()), ["e"]);
+    let found = other.changes(tenant(54), 0).await.unwrap();
+    assert_eq!((names_of(&found), found.damaged), (vec!["e"], 4));
     server.command(&["DEL", &names.records()]);
     server.command(&["SET", &names.records(), "a string"]);
     assert_eq!(other.changes(tenant(54), 0).await, Err(StoreError::Garbage));

@@ -21,6 +21,9 @@ const DELETION_MS: u64 = 3_600_000;
 /// The time that a chunk lives longer than its record, which is written after it.
 const CHUNK_GRACE_MS: u64 = 60_000;
 
+/// The script's answer for a tenant that was forgotten meanwhile.
+const FORGOTTEN: &[u8] = b"forgotten";
+
 /// The chunks that are taken away at once.
 const FORGOTTEN_AT_ONCE: usize = 1_000;
 
@@ -28,7 +31,13 @@ const FORGOTTEN_AT_ONCE: usize = 1_000;
 type NeededChunks = BTreeMap<ChunkName, (Bytes, u64)>;
 
 impl RedisStore {
-    pub(super) async fn write_all(&self, tenant: TenantId, changes: Vec<Change>) -> Result<u64, StoreError> {
+    /// Writes what depends on the records up to the version `known`; none if the tenant was forgotten after it.
+    pub(super) async fn write_all(
+        &self,
+        tenant: TenantId,
+        known: u64,
+        changes: Vec<Change>,
+    ) -> Result<Option<u64>, StoreError> {
         let fits = |change: &Change| !matches!(change, Change::Put(_, record) if !record.fits());
         if !changes.iter().all(fits) {
             return Err(StoreError::Full);
@@ -39,6 +48,7 @@ impl RedisStore {
             .key(names.records())
             .key(names.expiry())
             .key(names.version())
+            .argument(known.to_string())
             .argument(DELETION_MS.to_string());
         for change in changes {
             let member = member(change.key());
@@ -53,9 +63,28 @@ impl RedisStore {
                 }
             }
         }
+        // Looked at before, too: no prompt is written that its tenant had forgotten.
+        if !needed.is_empty() && self.was_forgotten(&names, known).await? {
+            return Ok(None);
+        }
         self.write_chunks(tenant, &names, needed).await?;
-        let version = self.link.script(&self.scripts.write, call).await?;
-        version_of(&version).ok_or(StoreError::Garbage)
+        match self.link.script(&self.scripts.write, call).await? {
+            Value::BulkString(word) if word == FORGOTTEN => Ok(None),
+            version => version_of(&version).map(Some).ok_or(StoreError::Garbage),
+        }
+    }
+
+    /// Returns true if the tenant was forgotten after this version.
+    async fn was_forgotten(&self, names: &TenantNames, known: u64) -> Result<bool, StoreError> {
+        if known == 0 {
+            return Ok(false);
+        }
+        let mut ask = redis::cmd("HMGET");
+        ask.arg(names.version()).arg("newest").arg("first").arg("forgotten");
+        let Value::Array(versions) = self.link.query(&ask, 0).await? else { return Err(StoreError::Garbage) };
+        let [newest, first, forgotten] = &versions[..] else { return Err(StoreError::Garbage) };
+        let is_void = version_of(first).is_none() || version_of(forgotten).is_some_and(|at| known < at);
+        Ok(version_of(newest).is_some() && is_void)
     }
 
     /// Writes the chunks that are not there yet, and prolongs the others.
@@ -111,7 +140,8 @@ impl RedisStore {
             .key(names.records())
             .key(names.expiry())
             .key(names.version())
-            .argument(names.record_prefix());
+            .argument(names.record_prefix())
+            .argument(self.max_age_ms.to_string());
         let forgotten = self.link.script(&self.scripts.forget, call).await?;
         while let Some(some) = self.next_chunks(&names).await? {
             let take_away = some
@@ -148,13 +178,13 @@ async fn cut(
     let mut blobs = Vec::with_capacity(record.blobs.len());
     for blob in &record.blobs {
         let mut chunked = ChunkedBlob { bytes: blob.len(), chunks: Vec::new() };
-        for chunk in chunks(blob) {
+        // Cut as it goes on: others may go on in between.
+        for chunk in chunks(blob.clone()) {
             let name = names.chunk_name(&chunk);
             chunked.chunks.push(name);
             let until = ttl_ms + CHUNK_GRACE_MS;
             let known = needed.entry(name).or_insert_with(|| (chunk, until));
             known.1 = known.1.max(until);
-            // Others may go on in between.
             tokio::task::yield_now().await;
         }
         blobs.push(chunked);

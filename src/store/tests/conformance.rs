@@ -133,11 +133,11 @@ async fn tells_only_what_is_new(store: &dyn RecordStore, tenant: TenantId) {
     let before =
         store.write(tenant, vec![put("a", record("1", &[])), put("b", record("2", &[]))]).await.unwrap();
     let nothing = news(store, tenant, before).await;
-    assert_eq!(nothing, Changes { changes: Vec::new(), version: before, has_more: false });
+    assert_eq!(nothing, Changes { version: before, ..Changes::default() });
     let after = store.write(tenant, vec![put("c", record("3", &[])), delete("a")]).await.unwrap();
     let found = news(store, tenant, before).await;
     let changes = vec![put("c", record("3", &[])), delete("a")];
-    assert_eq!(found, Changes { changes, version: after, has_more: false });
+    assert_eq!(found, Changes { changes, version: after, ..Changes::default() });
 }
 
 async fn lets_records_die(store: &dyn RecordStore, tenant: TenantId) {
@@ -158,6 +158,33 @@ async fn forgets_a_tenant(store: &dyn RecordStore, tenant: TenantId) {
     assert!(!store.forget(tenant).await.unwrap());
     store.write(tenant, vec![put("b", record("2", &[b"a prompt"]))]).await.unwrap();
     assert_eq!(all(store, tenant).await.changes, [put("b", record("2", &[b"a prompt"]))]);
+}
+
+/// The promise of stores that other processes may write to.
+pub async fn tells_that_a_tenant_was_forgotten(store: &dyn RecordStore) {
+    let tenant = tenant(12);
+    let both = vec![put("a", record("1", &[b"a prompt"])), put("b", record("1", &[]))];
+    let before = store.write(tenant, both).await.unwrap();
+    assert!(!store.changes(tenant, before).await.unwrap().was_forgotten);
+    assert!(store.forget(tenant).await.unwrap());
+    let late = || vec![put("a", record("2", &[b"another prompt"]))];
+    for known in [before, before - 1] {
+        assert!(store.changes(tenant, known).await.unwrap().was_forgotten);
+        assert_eq!(
+            store.write_after(tenant, known, late()).await,
+            Ok(None),
+            "it depends on what is forgotten"
+        );
+    }
+    let nothing = all(store, tenant).await;
+    assert_eq!((nothing.changes, nothing.was_forgotten), (Vec::new(), false));
+    let again = store.write_after(tenant, 0, vec![put("b", record("3", &[]))]).await.unwrap().unwrap();
+    assert!(again > before);
+    assert_eq!(all(store, tenant).await.changes, [put("b", record("3", &[]))]);
+    assert!(store.changes(tenant, before).await.unwrap().was_forgotten, "also if others wrote since");
+    assert!(!store.changes(tenant, again).await.unwrap().was_forgotten);
+    let more = vec![put("c", record("4", &[]))];
+    assert_eq!(store.write_after(tenant, again, more).await, Ok(Some(again + 1)));
 }
 
 async fn refuses_what_is_too_large(store: &dyn RecordStore, tenant: TenantId) {

@@ -18,6 +18,8 @@ pub struct MemoryRecords {
 #[derive(Default)]
 struct Tenant {
     version: u64,
+    /// The version at which it was forgotten.
+    forgotten: u64,
     /// The version and time of each record; none if it was deleted.
     records: BTreeMap<RecordKey, (u64, Instant, Option<Record>)>,
 }
@@ -51,7 +53,8 @@ impl Tenant {
         }
         found.sort_by_key(|(version, _)| *version);
         let changes = found.into_iter().map(|(_, change)| change).collect();
-        Changes { changes, version: self.version, has_more: false }
+        let was_forgotten = after > 0 && after < self.forgotten;
+        Changes { changes, version: self.version, was_forgotten, ..Changes::default() }
     }
 }
 
@@ -80,12 +83,42 @@ impl RecordStore for MemoryRecords {
         })
     }
 
+    fn write_after(
+        &self,
+        tenant: TenantId,
+        known: u64,
+        changes: Vec<Change>,
+    ) -> BoxFuture<'_, Result<Option<u64>, StoreError>> {
+        Box::pin(async move {
+            let forgotten = self.tenants.lock().unwrap().get(&tenant).map_or(0, |tenant| tenant.forgotten);
+            if known > 0 && known < forgotten {
+                return Ok(None);
+            }
+            self.write(tenant, changes).await.map(Some)
+        })
+    }
+
     fn forget(&self, tenant: TenantId) -> BoxFuture<'_, Result<bool, StoreError>> {
-        Box::pin(async move { Ok(self.tenants.lock().unwrap().remove(&tenant).is_some()) })
+        Box::pin(async move {
+            let mut tenants = self.tenants.lock().unwrap();
+            let Some(tenant) = tenants.get_mut(&tenant) else { return Ok(false) };
+            let had_records = !tenant.records.is_empty();
+            let version = tenant.version + 1;
+            *tenant = Tenant { version, forgotten: version, ..Tenant::default() };
+            Ok(had_records)
+        })
+    }
+}
+
+impl MemoryRecords {
+    /// Loses all that it has, as a server that was started again without its files.
+    pub fn empty(&self) {
+        self.tenants.lock().unwrap().clear();
     }
 }
 
 #[tokio::test]
 async fn records_in_memory_keep_the_promises_of_a_store() {
     super::conformance::conforms(&MemoryRecords::default()).await;
+    super::conformance::tells_that_a_tenant_was_forgotten(&MemoryRecords::default()).await;
 }

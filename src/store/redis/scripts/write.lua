@@ -1,23 +1,36 @@
 -- Writes records of one tenant, all or none, and gives each the next version.
 --
--- KEYS   the records by version, their expiry, the first and the newest version, then the key of each record
--- ARGV   for how many milliseconds deletions are told; then for each record: member, TTL in ms (0: deleted), form
+-- KEYS   the records by version, their expiry, the versions, then the key of each record
+-- ARGV   the version that the records depend on (0: none), for how many milliseconds deletions are told; then for each
+--        record: member, TTL in ms (0: deleted), form
+--
+-- Returns the version of the last record, or 'forgotten' if the tenant was forgotten after the version that they depend on.
 --
 -- Each change takes the next version. The first one of a tenant follows the microseconds since 1970: so whoever asks for
--- what is new since an earlier version has seen what this server has lost.
+-- what is new since an earlier version has seen what this server has lost. A server that has started anew, or has taken
+-- the place of another, may have lost what was written last: then the first version is drawn again.
 local records, expiry, versions = KEYS[1], KEYS[2], KEYS[3]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local longest = tonumber(ARGV[1])
+local known, longest = tonumber(ARGV[1]), tonumber(ARGV[2])
 local function number(n) return string.format('%.0f', n) end
-local version = tonumber(redis.call('HGET', versions, 'newest') or '')
-if not version then
-  version = time[1] * 1000000 + time[2]
+local first, newest, forgotten, before =
+  unpack(redis.call('HMGET', versions, 'first', 'newest', 'forgotten', 'server'))
+local is_void = newest and (not first or (forgotten and known < tonumber(forgotten)))
+if known > 0 and is_void then return 'forgotten' end
+-- Where this may not be asked, it is not known.
+local info = redis.pcall('INFO', 'replication')
+local server = type(info) == 'string' and info:match('master_replid:(%x+)')
+local version = newest and tonumber(newest)
+if not version or not first or (before and server and before ~= server) then
+  version = math.max(time[1] * 1000000 + time[2], (version or 0) + 1)
   redis.call('HSET', versions, 'first', number(version))
+  if newest and not first then redis.call('HSET', versions, 'forgotten', number(version)) end
 end
+if server then redis.call('HSET', versions, 'server', server) end
 
 for n = 4, #KEYS do
-  local at = 3 * (n - 4) + 2
+  local at = 3 * (n - 4) + 3
   local member, ttl = ARGV[at], tonumber(ARGV[at + 1])
   local ends
   if ttl > 0 then
@@ -25,7 +38,7 @@ for n = 4, #KEYS do
     ends = now + ttl
     longest = math.max(longest, ttl)
   elseif redis.call('DEL', KEYS[n]) == 1 then
-    ends = now + tonumber(ARGV[1])
+    ends = now + tonumber(ARGV[2])
   end
   if ends then
     version = version + 1
