@@ -16,7 +16,7 @@
 //! | learned | `0` | habits of conversations, tokens to a byte, holds; tools and sessions that start and name agents |
 //! | | a digest of a tool | what became of the children of that tool |
 //! | thread | a digest of the id of its last answer | a conversation that the server holds: the request and the answer |
-//! | spelling | a digest of it | the spellings that one request has brought first |
+//! | spelling | a digest of it | the spellings of tools and prompts that one request has brought first, or of inputs |
 //!
 //! The rules: what this process knows of its own children counts, whatever a record says. A record that is damaged, of
 //! another tenant, or of a later version says nothing. Knowledge that is lost never becomes a saving.
@@ -99,6 +99,8 @@ pub struct Taken {
 #[derive(Default)]
 struct TakenState {
     all: bool,
+    /// True if the spellings of tools and prompts are written again.
+    renews_spellings: bool,
     writer: Writer,
     spellings: Vec<FirstSpellings>,
     fan_outs: UnsavedFanOuts<BoundChild>,
@@ -121,9 +123,20 @@ impl TakenState {
         let life = |child: &(ChildName, _)| state.experiment.save_life(state.fan_outs.named_child(child.0)?);
         let lives = fan_outs.children.iter().map(life).collect();
         let spellings = state.unsaved.take_spellings();
+        let next = times.now.after(spellings::RENEWED_AFTER_MS);
+        let renews_spellings = state.unsaved.take_renewal(!spellings.is_empty() || all, times.now, next);
         let threads = state.take_threads(all);
-        let mut unsaved =
-            TakenState { writer, all, spellings, fan_outs, decisions, lives, threads, ..TakenState::default() };
+        let mut unsaved = TakenState {
+            writer,
+            all,
+            spellings,
+            fan_outs,
+            decisions,
+            lives,
+            threads,
+            renews_spellings,
+            ..TakenState::default()
+        };
         let is_last = pace == Pace::Last;
         if all || pace != Pace::Soon {
             let is_new = state.worlds.has_unsaved() || all || is_last;
@@ -138,7 +151,7 @@ impl TakenState {
 
     fn records(self, id: TenantId, times: Times) -> Taken {
         let mut taken = Taken::default();
-        taken.extend(self.spellings.iter().map(|first| spellings::change(id, first, times)));
+        taken.extend(self.spellings.iter().flat_map(|first| spellings::changes(id, first, times)));
         let UnsavedFanOuts { points, claims, children } = self.fan_outs;
         taken.extend(points.into_iter().map(|(fork, known)| match known {
             Some((point, since, ttl_ms)) => points::put(id, &point, since, ttl_ms, times),
@@ -185,6 +198,11 @@ pub fn take_changes<T: TenantAccess>(tenant: &T, pace: Pace, times: Times) -> Ta
     let Some((id, mut unsaved)) = unsaved else { return Taken::default() };
     if unsaved.all {
         unsaved.spellings = tenant.spellings(|table| table.all_spellings());
+    } else if unsaved.renews_spellings {
+        let [all, inputs] =
+            [tenant.spellings(|table| table.all_spellings()), std::mem::take(&mut unsaved.spellings)];
+        unsaved.spellings = all.iter().map(|first| first.apart()[0].clone()).collect();
+        unsaved.spellings.extend(inputs.iter().map(|first| first.apart()[1].clone()));
     }
     unsaved.records(id, times)
 }

@@ -13,6 +13,7 @@ mod damage;
 mod laws;
 mod replicas;
 mod threads;
+mod spellings;
 
 /// So much more the clock of the process that reads shows.
 const APART_MS: u64 = 500_000_000;

@@ -9,6 +9,7 @@ use super::TenantState;
 use crate::engine::family::arrival::Predecessor;
 use crate::engine::records::Writer;
 use crate::engine::respell::canonical::FirstSpellings;
+use crate::engine::words::Moment;
 
 /// Bytes of spellings that wait to be taken. Beyond it, all that the tenant knows is written anew.
 const SPELLING_BYTES_MAX: usize = 4 << 20;
@@ -37,6 +38,8 @@ pub struct Unsaved {
     all: bool,
     spellings: Vec<FirstSpellings>,
     spelling_bytes: usize,
+    /// When the spellings of tools and prompts are to be written again; none if none were written.
+    renewal: Option<Moment>,
     /// True if requests have taught anything.
     learned: bool,
     /// Answers that the server holds, and those that a conversation has gone on from; the newest.
@@ -66,6 +69,23 @@ impl Unsaved {
         let spellings = std::mem::take(&mut self.spellings);
         self.forget_spellings();
         spellings
+    }
+
+    /// What is stored of spellings is to be written again then at the latest.
+    pub(in crate::engine) fn renew_spellings(&mut self, at: Moment) {
+        self.renewal = Some(self.renewal.map_or(at, |before| before.min(at)));
+    }
+
+    /// Takes whether spellings are to be written again now. `are_taken`: some are written now, for the first time or
+    /// again, and next at `next`.
+    pub(in crate::engine) fn take_renewal(&mut self, are_taken: bool, now: Moment, next: Moment) -> bool {
+        let is_due = self.renewal.is_some_and(|at| at <= now);
+        if is_due {
+            self.renewal = Some(next);
+        } else if are_taken {
+            self.renew_spellings(next);
+        }
+        is_due
     }
 
     /// The server holds this answer, or a conversation has gone on from it.

@@ -94,6 +94,17 @@ impl Table {
 }
 
 impl FirstSpellings {
+    /// Those of tools and prompts, which come with every request; then those of inputs, which one conversation has.
+    pub fn apart(&self) -> [FirstSpellings; 2] {
+        let FirstSpellings { elements, lists, inputs } = self.clone();
+        let inputs = FirstSpellings { inputs, ..FirstSpellings::default() };
+        [FirstSpellings { elements, lists, inputs: BTreeMap::new() }, inputs]
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.elements.is_empty() && self.lists.is_empty() && self.inputs.is_empty()
+    }
+
     /// About how much memory this takes, beside the table.
     pub fn memory_bytes(&self) -> usize {
         let inputs = self.inputs.values().flatten().map(Bytes::len);
@@ -128,6 +139,11 @@ impl FirstSpellings {
 }
 
 impl SavedSpellings {
+    /// Returns true if these are of tools and prompts.
+    pub fn are_common(&self) -> bool {
+        !self.elements.is_empty() || !self.lists.is_empty()
+    }
+
     /// Reads spellings; none if anything is wrong with them.
     pub fn news(self, bytes: &[u8]) -> Option<News> {
         let mut rest = bytes;
