@@ -136,13 +136,14 @@ impl FileStore {
             (loaded, examinations)
         });
         let (loaded, examinations) = read.await.map_err(|_| StoreError::Down)?;
-        let loaded = loaded.map_err(|trouble| {
+        let mut loaded = loaded.map_err(|trouble| {
             if trouble.is_damage_of_database() {
                 let _ = self.jobs.try_send(Job::Examine(trouble.to_string(), examinations));
             }
             trouble.word()
         })?;
         if !loaded.damaged.is_empty() {
+            loaded.changes.damaged = loaded.damaged.len();
             self.shared.damaged.fetch_add(loaded.damaged.len() as u64, Relaxed);
             let _ = self.jobs.try_send(Job::Damaged(tenant, loaded.damaged));
         }

@@ -53,6 +53,8 @@ pub struct RedisStore {
     names: Names,
     seal: Seal,
     max_age_ms: u64,
+    /// The most records of one tenant.
+    records_max: usize,
     chunk_cache: ChunkCache,
     scripts: Scripts,
 }
@@ -75,6 +77,7 @@ impl RedisStore {
             names: Names::new(key),
             seal: Seal::new(key),
             max_age_ms: (options.max_age.as_millis() as u64).max(1),
+            records_max: write::RECORDS_MAX,
             chunk_cache: ChunkCache::default(),
             scripts: Scripts {
                 write: Script::new(include_str!("scripts/write.lua")),

@@ -8,6 +8,7 @@ use crate::engine::records::{Record, RecordKey};
 use crate::engine::words::RecordKind;
 use crate::store::tests::conformance::{conforms, key, record, tells_that_a_tenant_was_forgotten, tenant};
 
+mod bounds;
 mod tls;
 #[path = "../../../tests/it/harness/redis.rs"]
 mod servers;
@@ -112,21 +113,6 @@ async fn a_server_that_takes_the_place_of_another_may_have_lost_the_last_records
         (next, store.changes(tenant(66), found.version).await.unwrap().version),
         (found.version + 1, next)
     );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn records_of_one_answer_share_their_blobs() {
-    let server = RedisServer::start();
-    let store = connected(&server.url(), AMPLE).await;
-    let parent = prompt(1, 300_000);
-    let children = ["a", "b", "c"].map(|name| put(name, record(name, &[&parent])));
-    store.write(tenant(67), children.to_vec()).await.unwrap();
-    let found = store.changes(tenant(67), 0).await.unwrap();
-    let blobs = found.changes.iter().map(|change| match change {
-        Change::Put(_, record) => (record.blobs[0].as_ptr(), record.blobs[0].len()),
-        Change::Delete(_) => panic!("{:?}", names_of(&found)),
-    });
-    assert_eq!(blobs.collect::<std::collections::HashSet<_>>().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -454,23 +440,4 @@ async fn of_many_that_ask_at_once_one_gets_the_lease() {
     });
     let taken = futures_util::future::join_all(ask).await;
     assert_eq!(taken.iter().filter(|lease| **lease == Lease::Taken).count(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_fork_points_are_read_page_by_page() {
-    let server = RedisServer::start();
-    let store = connected(&server.url(), AMPLE).await;
-    let shared = prompt(0, 100_000);
-    for batch in 0..10_u64 {
-        let fork = |number: u64| {
-            let own = prompt(number + 1, 3_000);
-            let key = RecordKey::new(RecordKind::ForkPoint, &format!("{number:x}")).unwrap();
-            Change::Put(key, record(&"directive ".repeat(200), &[&[&shared[..], &own].concat()]))
-        };
-        store.write(tenant(65), (batch * 100..(batch + 1) * 100).map(fork).collect()).await.unwrap();
-    }
-    let other = connected(&server.url(), AMPLE).await;
-    let (found, pages) = all(&other, tenant(65)).await;
-    assert_eq!(found.changes.len(), 1_000);
-    assert!(pages > 1);
 }

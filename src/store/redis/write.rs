@@ -18,6 +18,9 @@ use crate::store::seal::Seal;
 /// How long others are told of a deletion.
 const DELETION_MS: u64 = 3_600_000;
 
+/// The records of one tenant: more than the children, fork points and lessons that memory may hold.
+pub(super) const RECORDS_MAX: usize = 32_768;
+
 /// The time that a chunk lives longer than its record, which is written after it.
 const CHUNK_GRACE_MS: u64 = 60_000;
 
@@ -49,7 +52,9 @@ impl RedisStore {
             .key(names.expiry())
             .key(names.version())
             .argument(known.to_string())
-            .argument(DELETION_MS.to_string());
+            .argument(DELETION_MS.to_string())
+            .argument(names.record_prefix())
+            .argument(self.records_max.to_string());
         for change in changes {
             let member = member(change.key());
             call = call.key(names.record_prefix() + &member).argument(member);

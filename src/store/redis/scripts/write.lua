@@ -1,8 +1,8 @@
 -- Writes records of one tenant, all or none, and gives each the next version.
 --
 -- KEYS   the records by version, their expiry, the versions, then the key of each record
--- ARGV   the version that the records depend on (0: none), for how many milliseconds deletions are told; then for each
---        record: member, TTL in ms (0: deleted), form
+-- ARGV   the version that the records depend on (0: none), for how many milliseconds deletions are told, the beginning of
+--        the records' keys (of the same slot), the most records; then for each record: member, TTL in ms (0: deleted), form
 --
 -- Returns the version of the last record, or 'forgotten' if the tenant was forgotten after the version that they depend on.
 --
@@ -30,7 +30,7 @@ end
 if server then redis.call('HSET', versions, 'server', server) end
 
 for n = 4, #KEYS do
-  local at = 3 * (n - 4) + 3
+  local at = 3 * (n - 4) + 5
   local member, ttl = ARGV[at], tonumber(ARGV[at + 1])
   local ends
   if ttl > 0 then
@@ -53,6 +53,19 @@ local ended = redis.call('ZRANGEBYSCORE', expiry, '-inf', number(now), 'LIMIT', 
 for _, member in ipairs(ended) do
   redis.call('ZREM', records, member)
   redis.call('ZREM', expiry, member)
+end
+-- Of more records than may be, those go that are missed least, the oldest first.
+local over = redis.call('ZCARD', records) - tonumber(ARGV[4])
+local oldest = over > 0 and redis.call('ZRANGE', records, 0, over + 1000) or {}
+for _, kind in ipairs({'spelling', 'learned', 'worlds', 'fork_point', 'thread', 'child'}) do
+  for _, member in ipairs(oldest) do
+    if over > 0 and member:sub(1, #kind + 1) == kind .. ':' then
+      redis.call('DEL', ARGV[3] .. member)
+      redis.call('ZREM', records, member)
+      redis.call('ZREM', expiry, member)
+      over = over - 1
+    end
+  end
 end
 for _, key in ipairs({records, expiry, versions}) do
   if redis.call('PTTL', key) < longest then redis.call('PEXPIRE', key, longest) end
