@@ -16,6 +16,7 @@ use crate::store::{Limits, Met, Tenant};
 mod moments;
 mod own_faults;
 mod panics;
+mod golden;
 mod replicas;
 
 /// No test waits longer for what should happen.

@@ -176,6 +176,22 @@ mod tests {
         }
     }
 
+    /// A record as the first version closed it: written once, with `UPDATE=1`, and never again.
+    #[test]
+    fn a_form_of_the_first_version_opens() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/store/redis-form-v1.hex");
+        let seal = Seal::new(Some(b"a key of thirty-two random bytes"));
+        if std::env::var_os("UPDATE").is_some() && !std::path::Path::new(file).exists() {
+            let form = close(&names(1), &seal, &key("a"), &record(), &blobs()).unwrap();
+            std::fs::write(file, hex(&form) + "\n").unwrap();
+        }
+        let kept = std::fs::read_to_string(file).unwrap();
+        let digits = kept.trim().as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+        let form: Vec<u8> = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+        let Record { group, body, .. } = record();
+        assert_eq!(open(&names(1), &seal, "child:a", &form), Some(Outline { group, body, blobs: blobs() }));
+    }
+
     /// Closes a header as this version would.
     fn forged(header: &str) -> Option<Outline> {
         let (names, seal) = (names(1), Seal::new(None));
