@@ -7,9 +7,9 @@
 //! told by a replica that may be dead, and of all that wait one gets the lease.
 //!
 //! An answer that comes as a whole shows nothing before its end. So what such a request writes is presumed to be there
-//! after the time that the gate has learned, and whoever streams does not wait for it at all.
+//! after the time that the gate has learned, and a request that streams does not wait for it at all.
 //!
-//! Whoever writes nothing large, and whoever reads what is known to be warm, asks nobody. If the store fails, a request
+//! A request that writes nothing large, or reads only what is known to be warm, does not ask. If the store fails, it
 //! goes as it would without one.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -237,13 +237,13 @@ impl HeldLeases {
         Ok(Asked::Free(written.collect()))
     }
 
-    /// The entries can be read: other replicas are told so.
+    /// Announces to other replicas that the entries can be read.
     pub fn written(mut self) {
         let written = Some(self.hold);
         self.give_back(written);
     }
 
-    /// After this time others are told that the entries can be read, unless the leases were given back before.
+    /// Announces that after a time, unless the leases were given back before.
     fn presume_written(&self, clock: Arc<Clock>, after_ms: u64) {
         let (shared, tenant, owner, hold) = (self.shared.clone(), self.tenant, self.owner.clone(), self.hold);
         let (names, until) = (names(&self.entries), clock.now().after(after_ms));

@@ -160,8 +160,8 @@ pub trait RecordStore: Send + Sync + 'static {
     /// Forgets all that is known of a tenant, for good; `false` if there was nothing.
     fn forget(&self, tenant: TenantId) -> BoxFuture<'_, Result<bool, StoreError>>;
 
-    /// Takes the lease of an entry that is about to be written, for `hold` at most, unless another owner has it. Whoever
-    /// has it already has it for the whole time again. The name of an owner whose answer comes as a whole begins with
+    /// Takes the lease of an entry that is about to be written, for `hold` at most, unless another owner has it. An owner
+    /// that has it already has it for the whole time again. The name of an owner whose answer comes as a whole begins with
     /// `j`, and that of one whose answer streams with another letter: the latter takes the lease over from the former.
     fn lease(
         &self,

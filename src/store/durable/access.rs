@@ -71,7 +71,7 @@ impl Store {
         }
     }
 
-    /// The same for whoever has an end of its own to waiting.
+    /// As [`Store::news`], for a caller that bounds the wait itself.
     pub async fn news_at_last(&self, tenant: &Arc<Tenant>) -> bool {
         match self.durable.get() {
             Some(durable) if durable.is_shared() => durable.news(tenant).await,

@@ -233,7 +233,7 @@ impl Calls {
         match failure.error {
             _ if failure.is_its_own => false,
             StoreError::Full => call.bytes <= SMALL_BYTES,
-            // Of two tenants in a row: it is none of our stores.
+            // Records of two tenants in a row: this is not a store of ours.
             StoreError::Garbage => {
                 let mut garbled = self.garbled.lock().unwrap_or_else(PoisonError::into_inner);
                 garbled.replace(call.tenant).is_some_and(|other| other != call.tenant)

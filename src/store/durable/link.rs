@@ -207,7 +207,7 @@ impl Link {
         true
     }
 
-    /// Its records could not be read: not for the sake of others is that tried again at once.
+    /// Its records could not be read. That is not tried again at once.
     pub(super) fn not_loaded(&self, now: Instant) {
         let mut load = lock(&self.load_pause);
         load.until = Some(now + pause_after(load.failures));
@@ -228,7 +228,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The pause after so many failures before this one.
+/// The pause after a failure that follows this number of others.
 fn pause_after(failures: u32) -> Duration {
     (PAUSE_MIN * 2_u32.pow(failures.min(10))).min(PAUSE_MAX)
 }

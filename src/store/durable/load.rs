@@ -48,7 +48,7 @@ impl Default for News {
 }
 
 impl News {
-    /// Takes part in a round that has not been begun. Returns its number, and true if whoever asks is to begin it.
+    /// Takes part in a round that has not been begun. Returns its number, and true if the caller is to begin it.
     fn join(&self) -> (u64, bool) {
         let mut rounds = self.lock();
         if rounds.is_under_way {
@@ -198,8 +198,8 @@ impl Durable {
         }
     }
 
-    /// Asks what other processes have written of a tenant since. Returns true if there was something. Whoever asks while
-    /// somebody is being answered takes part in the next round, and whoever does not wait any longer ends none.
+    /// Asks what other processes have written of a tenant since. Returns true if there was something. Callers that come
+    /// during a round take part in the next. A caller that stops waiting does not end its round.
     pub async fn news(self: &Arc<Self>, tenant: &Arc<Tenant>) -> bool {
         let Some(link) = tenant.link().filter(|link| self.is_shared() && link.is_loaded()) else {
             return false;

@@ -64,7 +64,7 @@ impl Fleet {
         line.send(&Letter::alone(body)).await
     }
 
-    /// Lets a parent fan out on the first replica, and answers what it told its children.
+    /// Lets a parent fan out on the first replica, and returns the directives of its children.
     pub async fn fan_out(&self, body: &Value) -> Vec<String> {
         let fan_out = self.send(0, body).await;
         if let Some(first) = self.replicas.first() {

@@ -68,7 +68,7 @@ struct Money {
     saved: f64,
 }
 
-/// A fan-out on so many replicas, in whose middle something happens to the server.
+/// A fan-out on a number of replicas, in whose middle something happens to the server.
 async fn fails_in_the_middle(model: &str, replicas: usize, fault: Option<Fault>) -> Money {
     let mut redis = RedisServer::start();
     let fleet = Fleet::with(&redis.url(), replicas, |config| config.store.deadline = DEADLINE).await;
@@ -120,7 +120,7 @@ async fn is_said(fleet: &Fleet, fault: Fault) {
     for replica in &fleet.replicas {
         until("the store to be given up", || error(replica).is_some()).await;
         let said = error(replica).unwrap();
-        // Whoever reconnects meanwhile has no connection.
+        // A replica that reconnects meanwhile has no connection.
         assert!(said == expected || said == StoreError::Down, "{said:?} of {fault:?}");
     }
 }
