@@ -1,7 +1,7 @@
 //! Everything that is known of one tenant, as plain data.
 //!
 //! Its owner puts it behind one lock. A request looks into it for short moments, by a [`TenantAccess`], and
-//! works on copies of what it has found there. Four transitions alone change it:
+//! works on copies of what it has found there. Four transitions take a request through it:
 //!
 //! ```text
 //! begin     a request goes out: claim, binding, place at the gate, entries in flight
@@ -9,6 +9,8 @@
 //! settle    its answer has ended, and was billed
 //! abandon   nothing comes of it
 //! ```
+//!
+//! Beside them, a request begins and stops to wait, stores and other replicas bring what they know, and room is made.
 
 mod access;
 mod begin;
