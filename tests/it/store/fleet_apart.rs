@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use forkpoint::config::{Config, Mode};
+use forkpoint::sim::{Sim, SimConfig};
 use serde_json::Value;
 
+use super::SCRIPT;
 use super::fleet::{is_connected, shares};
-use crate::fork::children::FORKED;
+use crate::fork::children::{FORKED, FREE, child, directives, extend, parent, plan};
 use crate::fork::scene::{HEAD, closing, request, sibling, task};
 use crate::fork::talk;
 use crate::harness::redis::RedisServer;
-use crate::harness::{Binary, Forkpoint, PATIENCE, Upstream, until, within};
+use crate::harness::{Binary, Forkpoint, PATIENCE, Peer, Upstream, until, within};
+use crate::workload::{Exchange, Letter, Line};
 
 async fn replica(upstream: &Upstream, redis: &RedisServer) -> Forkpoint {
     let behind = |config: &mut Config| {
@@ -134,4 +137,51 @@ async fn the_next_one_leads_within_the_lease_when_the_leading_process_is_killed(
     assert_eq!(follows.reply().await.status(), 200);
     let record = other.records(1).await.remove(0);
     assert_eq!(record["gate"], "succeeded", "{record}");
+}
+
+async fn send(binary: &Binary, sim: &Sim, body: &Value) -> Exchange {
+    let mut line = Line::direct(sim);
+    line.url = format!("http://{}", binary.proxy);
+    line.send(&Letter::alone(body)).await
+}
+
+async fn ask_admin(binary: &Binary, method: &str, path: &str) -> (u16, Value) {
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let reply = Peer::connect(binary.admin).await.ask(request.as_bytes()).await;
+    (reply.status(), serde_json::from_slice(&reply.body).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_that_one_process_forgets_is_forgotten_by_the_store_and_by_the_others() {
+    let (sim, redis) = (Sim::start(SimConfig::default()).await.unwrap(), RedisServer::start());
+    let url = redis.url();
+    let settings = settings(&url, "fork", "5000");
+    let here = Binary::serve(&sim.url(), &settings).await;
+    let there = Binary::serve(&sim.url(), &settings).await;
+    let told = directives(&send(&here, &sim, &parent(FREE, SCRIPT)).await);
+    has_written(&here).await;
+    let mut body = child(FREE, &told[0]);
+    let first = send(&there, &sim, &body).await;
+    assert_eq!((first.status, plan(&first)), (200, FORKED));
+    extend(&mut body, &first);
+    has_written(&there).await;
+    assert!(redis.command(&["DBSIZE"]).parse::<u64>().unwrap() > 0);
+    let (_, prefixes) = ask_admin(&here, "GET", "/api/prefixes").await;
+    let tenant = prefixes["tenants"][0]["tenant"].as_str().unwrap().to_owned();
+    let (status, gone) = ask_admin(&here, "DELETE", &format!("/api/tenants/{tenant}")).await;
+    assert_eq!((status, &gone["forgotten"]), (200, &Value::Bool(true)), "{gone}");
+    within("the other process to hear of it", async {
+        while ask_admin(&there, "GET", "/api/forks").await.1["live"] != 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    // What it was about to write is not written any more: the records and prompts of a tenant have its tag.
+    let tenants =
+        |names: &str| names.lines().filter(|name| name.contains(":r:") || name.contains(":c:")).count();
+    assert_eq!(tenants(&redis.command(&["KEYS", "fp1:*"])), 0, "{}", redis.command(&["KEYS", "*"]));
+    for binary in [&here, &there] {
+        let late = send(binary, &sim, &child(FREE, &told[1])).await;
+        assert_eq!((late.status, plan(&late)[0]), (200, "plain"));
+    }
 }
