@@ -179,10 +179,10 @@ async fn what_is_not_sampled_is_not_told() {
 #[tokio::test]
 async fn a_collector_that_is_gone_costs_traces_and_nothing_else() {
     let upstream = upstream().await;
-    let gone = {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        format!("http://{}", listener.local_addr().unwrap())
-    };
+    // Bound and not listening, so that no other test gets the port.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let gone = format!("http://{}", socket.local_addr().unwrap());
     let forkpoint =
         Forkpoint::with(&upstream.url(), |config| config.trace.endpoint = Some(gone.parse().unwrap())).await;
     for _ in 0..3 {
