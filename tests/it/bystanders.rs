@@ -178,3 +178,33 @@ fn nobody_waits_for_the_comparison_of_two_long_texts() {
         .await;
     });
 }
+
+#[test]
+fn nobody_waits_for_directives_that_were_given_often() {
+    const FAN_OUTS: usize = 40;
+    const CALLS: usize = 256;
+    on_one_core(async {
+        let told = directive("the same part");
+        let of = |number: usize| move |call: usize| format!("call_{number}_{call}");
+        let fan_outs: Vec<_> = (0..FAN_OUTS)
+            .map(|number| {
+                let calls = each(CALLS, |call| agent_call(&of(number)(call), &told));
+                (parent(&format!("Survey number {number}.")), format!("msg_{number}"), calls)
+            })
+            .collect();
+        nobody_waits("directives", || async {
+            let talk = Arc::new(Talk::with(|config| config.server.mode = Mode::Fork).await);
+            for (parent, id, calls) in &fan_outs {
+                assert_eq!(talk.say(parent, id, calls).await.reply.status(), 200);
+            }
+            let (hostile, child) = (Arc::clone(&talk), newcomer(told.as_str()));
+            longest_wait(&talk, async move {
+                for _ in 0..3 {
+                    hostile.ask(&child).await.is_plain();
+                }
+            })
+            .await
+        })
+        .await;
+    });
+}

@@ -1,6 +1,6 @@
 //! Recognises how a request relates to the fork points of its tenant.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -13,6 +13,10 @@ use super::sought::{Part, SearchedTexts, Sought, UnreadPart};
 use crate::engine::request::prefix::PrefixHash;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::{BodyDigest, Moment, Rank, Spawning, WhyPlain};
+
+/// The conversations that an older one is compared with, of those that gave out the same directive. Two are enough for
+/// nobody to know which of them is meant.
+const COMPARED_MAX: usize = 8;
 
 /// A request that may be a child.
 #[derive(Clone, Copy, Debug)]
@@ -406,16 +410,60 @@ fn without_rivals<'a>(
     newcomer: &Newcomer<'_>,
     body: BodyDigest,
 ) -> Vec<Candidate<'a>> {
-    let standing = |candidate: &Candidate<'_>| candidate.standing(newcomer, body);
-    let is_likelier = |other: &Candidate<'_>, than: &Candidate<'_>| {
-        other.found == than.found
-            && other.fork != than.fork
-            && match standing(other).cmp(&standing(than)) {
-                Ordering::Greater => true,
-                Ordering::Equal => than.is_followed_by(other),
-                Ordering::Less => false,
-            }
-    };
-    let is_best = |candidate: &&Candidate<'a>| !candidates.iter().any(|other| is_likelier(other, candidate));
-    candidates.iter().filter(is_best).copied().collect()
+    let of = |candidate: &Candidate<'a>| (candidate.standing(newcomer, body), *candidate);
+    let mut ranked: Vec<(CallStanding, Candidate<'a>)> = candidates.iter().map(of).collect();
+    // The calls of one match are together, the likelier first, and of those the newer.
+    ranked.sort_by_key(|(standing, it)| (it.found, Reverse(*standing), Reverse(it.slot.age)));
+    let mut kept = Vec::new();
+    for of_match in ranked.chunk_by(|(_, one), (_, other)| one.found == other.found) {
+        let (best, likeliest) = of_match[0];
+        // Another call of the same fan-out is no rival.
+        let elsewhere = of_match.iter().find(|(_, it)| it.fork != likeliest.fork).map(|(best, _)| *best);
+        let least = |it: &Candidate<'_>| if it.fork == likeliest.fork { elsewhere } else { Some(best) };
+        for alike in of_match.chunk_by(|(one, _), (other, _)| one == other) {
+            let alike = alike.iter().filter(|(standing, it)| Some(*standing) >= least(it));
+            let alike: Vec<Candidate<'a>> = alike.map(|(_, it)| *it).collect();
+            let by_fork: Vec<&[Candidate<'a>]> =
+                alike.chunk_by(|one, other| one.fork == other.fork).collect();
+            let newest = newest(&by_fork, |older, newer| older[0].is_followed_by(&newer[0]));
+            kept.extend(newest.into_iter().flatten());
+        }
+    }
+    kept
+}
+
+/// Leaves out what is followed by another, given the newest first. If many are followed by none of the others, nobody
+/// can tell which of them is meant: then the rest is not compared any more.
+fn newest<T: Copy>(newest_first: &[T], mut is_followed: impl FnMut(T, T) -> bool) -> Vec<T> {
+    let mut kept: Vec<T> = Vec::new();
+    for one in newest_first {
+        if kept.len() >= COMPARED_MAX || !kept.iter().any(|newer| is_followed(*one, *newer)) {
+            kept.push(*one);
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number of comparisons among this many, of so many conversations.
+    fn comparisons(count: usize, conversations: usize) -> usize {
+        let all: Vec<usize> = (0..count).collect();
+        let mut compared = 0;
+        let kept = newest(&all, |one, newer| {
+            compared += 1;
+            one % conversations == newer % conversations
+        });
+        assert_eq!(kept.len(), if conversations < COMPARED_MAX { conversations } else { count });
+        compared
+    }
+
+    #[test]
+    fn fan_outs_with_the_same_directive_are_compared_with_the_newest_of_few_conversations() {
+        assert_eq!(comparisons(10_000, 1), 9_999);
+        assert!(comparisons(10_000, 7) <= 10_000 * COMPARED_MAX);
+        assert!(comparisons(10_000, 10_000) <= COMPARED_MAX * COMPARED_MAX);
+    }
 }
