@@ -84,13 +84,9 @@ impl Learned {
     }
 
     /// Learns from a bill how many tokens the bytes of a prompt make. An image has a thousand bytes to a token, and
-    /// of a document their number is unknown: what holds one says nothing about text.
-    pub fn bill(&mut self, model: &str, request: &Reading, usage: &Usage) {
-        if request.anatomy().has_payload() {
-            return;
-        }
-        let prompt = request.anatomy().pieces.iter().filter(|piece| !piece.deferred);
-        let bytes = prompt.map(|piece| piece.span.len()).sum::<usize>() as f64;
+    /// of a document their number is unknown: what holds one says nothing about text. `text`: its [`text_bytes`].
+    pub fn bill(&mut self, model: &str, text: Option<usize>, usage: &Usage) {
+        let Some(bytes) = text.map(|bytes| bytes as f64) else { return };
         let tokens = (usage.uncached + usage.cache_read + usage.cache_write_5m + usage.cache_write_1h) as f64;
         if bytes <= 0.0 || tokens <= 0.0 {
             return;
@@ -125,6 +121,13 @@ impl Learned {
     pub fn is_slow(&self, model: &str, tokens: u64) -> bool {
         self.slow_from.get(model).is_some_and(|slow_from| tokens >= *slow_from)
     }
+}
+
+/// The bytes of a prompt that is text throughout. It takes time in proportion to its pieces.
+pub fn text_bytes(request: &Reading) -> Option<usize> {
+    let prompt = request.anatomy().pieces.iter().filter(|piece| !piece.deferred);
+    let bytes = || prompt.map(|piece| piece.span.len()).sum();
+    (!request.anatomy().has_payload()).then(bytes)
 }
 
 /// Returns true if the layer is as the last request had it, or longer.
@@ -189,10 +192,18 @@ mod tests {
         let body = request("s", &["one"]);
         assert_eq!(learned.tokens_per_byte("m"), None);
         let bytes = body.anatomy().pieces.iter().map(|piece| piece.span.len()).sum::<usize>() as u64;
-        learned.bill("m", &body, &Usage { cache_read: bytes, uncached: bytes, ..Usage::default() });
+        learned.bill(
+            "m",
+            text_bytes(&body),
+            &Usage { cache_read: bytes, uncached: bytes, ..Usage::default() },
+        );
         assert_eq!(learned.tokens_per_byte("m"), Some(2.0));
         for number in 0..100 {
-            learned.bill(&format!("m{number}"), &body, &Usage { uncached: 1, ..Usage::default() });
+            learned.bill(
+                &format!("m{number}"),
+                text_bytes(&body),
+                &Usage { uncached: 1, ..Usage::default() },
+            );
         }
         assert_eq!(learned.ratios.len(), MODELS_MAX);
     }
@@ -226,10 +237,10 @@ mod tests {
         for block in shown {
             let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{block}]}}]}}"#);
             let body = Remembered::read(body.into(), &Nothing, Attribution::Counted).unwrap();
-            learned.bill("m", &body, &Usage { uncached: 1_600, ..Usage::default() });
+            learned.bill("m", text_bytes(&body), &Usage { uncached: 1_600, ..Usage::default() });
             assert_eq!(learned.tokens_per_byte("m"), None);
         }
-        learned.bill("m", &request("s", &["one"]), &Usage { uncached: 16, ..Usage::default() });
+        learned.bill("m", text_bytes(&request("s", &["one"])), &Usage { uncached: 16, ..Usage::default() });
         assert!(learned.tokens_per_byte("m").is_some());
     }
 }

@@ -9,6 +9,7 @@ use super::{TenantAccess, TenantState};
 use crate::engine::answer::turn::Block;
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::entry::EntryKey;
+use crate::engine::cache::learned::text_bytes;
 use crate::engine::cache::ledger::LedgerBill;
 use crate::engine::cache::prices::MINIMUM_TOKENS;
 use crate::engine::cache::worlds::{Lead, Play, Weights, WorldGate, WorldPrompts};
@@ -60,8 +61,9 @@ pub fn first_content<T: TenantAccess>(
 ) {
     let usage = if accepted.played.is_none() { usage } else { None };
     let weights = usage.map(|usage| learn(tenant, accepted, usage, policy, now));
+    let text = usage.and_then(|_| text_bytes(accepted.flight.trace.reading()));
     tenant.look(|state| {
-        state.first_content(accepted, usage, policy, now);
+        state.first_content(accepted, usage, text, policy, now);
         if let (Some(usage), Some(weights)) = (usage, weights) {
             state.play(accepted, usage, policy, weights, now);
         }
@@ -237,8 +239,15 @@ impl TenantState {
         Some(bound.next_turn())
     }
 
-    /// The answer has begun.
-    fn first_content(&mut self, accepted: &mut Accepted, usage: Option<Usage>, policy: &Policy, now: Moment) {
+    /// The answer has begun. `text`: the bytes of the prompt, if it is text throughout.
+    fn first_content(
+        &mut self,
+        accepted: &mut Accepted,
+        usage: Option<Usage>,
+        text: Option<usize>,
+        policy: &Policy,
+        now: Moment,
+    ) {
         if std::mem::replace(&mut accepted.has_begun, true) {
             return;
         }
@@ -253,10 +262,10 @@ impl TenantState {
         // What is warm now is known before those who wait for it look again.
         self.woken.extend(self.gate.begun(*ticket, &mut self.worlds.billed, now));
         let Some(usage) = usage else { return };
-        let has_payload = trace.parameters.has_image() || trace.reading().anatomy().has_payload();
+        let has_payload = trace.parameters.has_image() || text.is_none();
         let bill = LedgerBill { usage, minimum_tokens: facts.minimum_tokens, has_payload };
         self.worlds.billed.settle(*ticket, &bill, now);
-        self.learned.bill(&request.model, trace.reading(), &usage);
+        self.learned.bill(&request.model, text, &usage);
         let written = usage.cache_write_5m + usage.cache_write_1h;
         self.learned.began(&request.model, written, now.since(*sent_at) <= policy.max_hold_ms);
         accepted.is_billed = true;

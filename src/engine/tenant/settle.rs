@@ -11,6 +11,7 @@ use crate::engine::answer::turn::{Turn, Wholeness, assistant_message};
 use crate::engine::answer::usage::{Bill, Usage};
 use crate::engine::cache::breaks::{Break, Case, Drift};
 use crate::engine::cache::divergence::Divergence;
+use crate::engine::cache::learned::text_bytes;
 use crate::engine::cache::ledger::{LedgerBill, Missed};
 use crate::engine::cache::prices::{MINIMUM_TOKENS, ModelFacts, Prices};
 use crate::engine::cache::volatile::{Volatile, volatile};
@@ -104,7 +105,8 @@ pub fn settle<T: TenantAccess>(
         OtherBills { billed: usage, ..OtherBills::default() }
     };
     let verdict = if accepted.has_begun && tells_reads {
-        let missed = tenant.look(|state| state.settle(accepted, &usage, facts, now));
+        let text = (!accepted.is_billed).then(|| text_bytes(accepted.flight.trace.reading())).flatten();
+        let missed = tenant.look(|state| state.settle(accepted, &usage, text, facts, now));
         let lost = judge(accepted, turns.as_ref().zip(drift.as_ref()), &usage, missed, facts);
         tenant.look(|state| state.learn_outcome(accepted, turn, drift.as_ref(), lost.as_ref()));
         let volatile = match (&turns, &drift) {
@@ -372,11 +374,13 @@ fn end_turn<T: TenantAccess>(
 }
 
 impl TenantState {
-    /// The upstream billed a request. Returns the entry that others were writing when it was sent, as it turned out.
+    /// The upstream billed a request. `text`: the bytes of its prompt, if that is text throughout. Returns the entry that
+    /// others were writing when it was sent, as it turned out.
     fn settle(
         &mut self,
         accepted: &Accepted,
         usage: &Usage,
+        text: Option<usize>,
         facts: ModelFacts,
         now: Moment,
     ) -> Option<Missed> {
@@ -385,7 +389,7 @@ impl TenantState {
         let (model, least) = (&request.model, facts.minimum_tokens);
         self.unsaved.learned();
         if !accepted.is_billed {
-            self.learned.bill(model, trace.reading(), usage);
+            self.learned.bill(model, text, usage);
         }
         if let Some((trial, harmless)) = trial.and_then(|trial| Some((trial, trial.shows(usage.cache_read)?)))
         {

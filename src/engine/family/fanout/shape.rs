@@ -2,6 +2,7 @@
 //! it carry.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use super::point::ForkPoint;
 use crate::engine::request::anatomy::{Form, Message, Piece};
@@ -22,6 +23,9 @@ pub const CHILD_TAG: &str = "<forkpoint-child>";
 
 /// A text this many times larger than what is searched can hold nothing that makes up half of it.
 const TEXT_SHARE: usize = 4;
+
+/// The results of one turn that are looked up, more than any client brings back.
+const RESULTS_MAX: usize = 1_024;
 
 /// Returns true if the request carries the layout of a forked child: a user message of placeholders, then a text that
 /// starts with the tag. Quoting either of them does not count.
@@ -89,12 +93,16 @@ pub(super) fn new_texts(request: &Remembered, bytes: usize) -> impl Iterator<Ite
     texts(request, users, bytes)
 }
 
-/// The ids of the calls whose results come after the last assistant turn.
+/// The ids of the calls whose results come after the last assistant turn, each once: they are looked up while the state
+/// of a tenant is locked.
 pub fn new_results(request: &Remembered) -> impl Iterator<Item = Cow<'_, str>> {
+    let mut seen = HashSet::new();
     news(request)
         .iter()
         .flat_map(|message| pieces(request, message))
         .filter_map(|piece| result_id(request, piece))
+        .filter(move |id| seen.insert(id.clone()))
+        .take(RESULTS_MAX)
 }
 
 /// The name of the summary that the conversation begins with, then the ids of calls and results, the newest first.

@@ -46,3 +46,15 @@ fn quoting_the_tag_or_the_placeholder_does_not_count() {
     }
     assert!(!forked(&[json!({"role": "assistant", "content": [placeholder("a"), tag]})]));
 }
+
+#[test]
+fn each_result_is_brought_once_and_not_more_of_them_than_anybody_has() {
+    let results = |ids: Vec<String>| {
+        let brought: Vec<Value> = ids.iter().map(|id| result(id, json!("done"))).collect();
+        let body = request(&["x"], &[user(json!("go")), assistant(&[text("x")]), user(json!(brought))]);
+        new_results(&read(&body)).map(|id| id.into_owned()).collect::<Vec<_>>()
+    };
+    let repeated = (0..3_000).map(|number| format!("call_{}", number % 3)).collect();
+    assert_eq!(results(repeated), ["call_0", "call_1", "call_2"]);
+    assert_eq!(results((0..3_000).map(|number| format!("call_{number}")).collect()).len(), 1_024);
+}
