@@ -267,7 +267,10 @@ impl TenantState {
         self.worlds.billed.settle(*ticket, &bill, now);
         self.learned.bill(&request.model, text, &usage);
         let written = usage.cache_write_5m + usage.cache_write_1h;
-        self.learned.began(&request.model, written, now.since(*sent_at) <= policy.max_hold_ms);
+        // Whatever made the answer to a smaller write slow, nobody would have waited for that.
+        if written >= self.gate.settings().min_tokens {
+            self.learned.began(&request.model, written, now.since(*sent_at) <= policy.max_hold_ms);
+        }
         accepted.is_billed = true;
     }
 

@@ -177,3 +177,16 @@ fn a_turn_that_extends_the_one_before_makes_up_for_a_loss() {
     let next = read(&tenant, &next, 9_000);
     assert_eq!(next.arrival.predecessor().unwrap().conversation.unread_from(), None);
 }
+
+#[test]
+fn an_answer_that_is_slow_and_wrote_little_says_nothing_about_the_gate() {
+    let answered = |usage: Usage| {
+        let tenant = TestTenant::new();
+        let mut accepted = tenant.accept(tenant.send(&parent_body(), 0), 0);
+        tenant.begins(&mut accepted, Some(usage), tenant.policy.max_hold_ms + 1);
+        tenant.look(|state| state.learned.is_slow(MODEL, 100_000))
+    };
+    assert!(!answered(Usage { cache_read: 20_000, uncached: 10, ..Usage::default() }));
+    assert!(!answered(Usage { cache_write_5m: 100, ..Usage::default() }));
+    assert!(answered(Usage { cache_write_5m: 20_000, ..Usage::default() }));
+}
