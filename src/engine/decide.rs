@@ -28,8 +28,8 @@ pub struct Circumstances {
     pub keeps_prefix: bool,
     /// The end of all its waits, fixed when it came.
     pub deadline: Moment,
-    /// True if there is room for the prefix of one child more.
-    pub has_room: bool,
+    /// True if there is room for the prefix of one child more; none until that was asked.
+    pub has_room: Option<bool>,
     /// True if it is decided for the last time, whatever has changed.
     pub is_last_round: bool,
 }
@@ -43,6 +43,8 @@ pub enum Decision {
     AwaitSeal(ForkId, Moment),
     /// It waits for another request, which writes an entry that it would write too.
     AwaitWriter { arrival: GateArrival, until: Moment, underway_tokens: u64 },
+    /// It is a child that is forked if there is room for this many bytes more.
+    NeedsRoom(usize),
     /// The state that it was prepared by has changed.
     PrepareAgain,
 }
@@ -74,6 +76,8 @@ pub struct GatePass {
 pub enum Next {
     Send(Box<Departure>),
     Wait(ReadRequest, Box<Prepared>, Wait),
+    /// Room is to be made for the prefix of a child, if that is possible.
+    NeedsRoom(ReadRequest, Box<Prepared>, usize),
     PrepareAgain(ReadRequest),
 }
 
@@ -109,6 +113,7 @@ pub fn proceed(
             state.stop_waiting(facts.ticket, now);
             Next::PrepareAgain(request)
         }
+        Decision::NeedsRoom(bytes) => Next::NeedsRoom(request, prepared, bytes),
         Decision::AwaitSeal(fork, until) => {
             state.await_seal(facts.ticket, fork, until);
             Next::Wait(request, prepared, Wait { until, underway_tokens: None })
@@ -175,6 +180,12 @@ pub fn decide(
         return Decision::AwaitSeal(child.fork.id, seal_deadline);
     }
     let mut sending = plan(prepared, state, policy, facts, now);
+    if sending.plan == Plan::Forked
+        && facts.has_room.is_none()
+        && let Some(bytes) = prepared.first_prefix_bytes()
+    {
+        return Decision::NeedsRoom(bytes);
+    }
     match ask_gate(request, prepared, sending.plan, state, policy, facts, now) {
         None => {}
         Some((pass, None)) => sending.gate = Some(pass),
@@ -259,7 +270,9 @@ fn plan(
     let is_first = matches!(fork, ForkOption::First { .. });
     let plan = match verdict {
         // A child keeps its prefix for life: those that work are not pushed out by those that come.
-        Ok(()) if is_first && !facts.has_room => Plan::Aligned(Why::Refused(Refusal::StoreFull)),
+        Ok(()) if is_first && facts.has_room == Some(false) => {
+            Plan::Aligned(Why::Refused(Refusal::StoreFull))
+        }
         Ok(()) => Plan::Forked,
         Err(why) => Plan::Aligned(labelled(marks, why)),
     };

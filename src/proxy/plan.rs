@@ -48,7 +48,7 @@ impl Proxy {
         let Read { home, may_be_behind, mut request, who } = read;
         let (ticket, modes) = (self.store.ticket(), exchange.facts.modes);
         let mut waits = Waits::default();
-        let mut round = 1;
+        let (mut round, mut has_room) = (1, None);
         // The whole of it, also where only the end of it came.
         let bytes = request.arrival.received.body().len();
         let changed = Treatment::Changed;
@@ -68,7 +68,7 @@ impl Proxy {
                 mode: modes.in_force,
                 keeps_prefix: modes.keeps_prefix(),
                 deadline,
-                has_room: self.has_room(&home, &prepared),
+                has_room,
                 is_last_round: round >= ROUNDS_MAX,
             };
             let now = self.clock.now();
@@ -95,10 +95,15 @@ impl Proxy {
                     let waiter =
                         Waiter { tenant: &home.tenant, store: &self.store, clock: &self.clock, ticket };
                     waits.wait(wait, waiter, exchange).await;
+                    has_room = None;
+                }
+                Next::NeedsRoom(again, same, bytes) => {
+                    (request, prepared) = (again, same);
+                    has_room = Some(self.make_room(&home, bytes));
                 }
                 Next::PrepareAgain(again) => {
                     request = again;
-                    round += 1;
+                    (round, has_room) = (round + 1, None);
                     let prepare = || self.prepare(&request, who, changed, &home, exchange);
                     prepared = self.large.work(bytes, prepare).await;
                 }
@@ -167,10 +172,9 @@ impl Proxy {
         prepared
     }
 
-    /// Makes room for the prefix of a child that may be forked now. A child keeps it for life: those that work are not
-    /// pushed out by those that come.
-    fn has_room(&self, home: &Home, prepared: &Prepared) -> bool {
-        let Some(bytes) = prepared.first_prefix_bytes() else { return true };
+    /// Makes room for the prefix of a child that is forked if there is any. A child keeps it for life: those that work are
+    /// not pushed out by those that come.
+    fn make_room(&self, home: &Home, bytes: usize) -> bool {
         home.tenant.look(|state| state.fan_outs.make_room(bytes)) && self.store.make_room(bytes)
     }
 }

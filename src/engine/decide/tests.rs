@@ -215,8 +215,23 @@ fn a_child_that_there_is_no_room_for_keeps_its_own_prompt() {
     let tenant = TestTenant::new();
     tenant.parent_has_called(0);
     let mut child = Case::new(&tenant, &child_body("a"), 100);
-    child.facts.has_room = false;
+    child.facts.has_room = Some(false);
     assert_eq!(child.plan(100), Plan::Aligned(Why::Refused(Refusal::StoreFull)));
+}
+
+#[test]
+fn room_is_asked_for_by_a_child_that_is_forked_and_by_nobody_else() {
+    let tenant = TestTenant::new();
+    tenant.parent_has_called(0);
+    let asks = |child: &mut Case<'_>| {
+        child.facts.has_room = None;
+        matches!(child.decide(100), Decision::NeedsRoom(bytes) if bytes > 0)
+    };
+    assert!(asks(&mut Case::new(&tenant, &child_body("a"), 100)));
+    assert!(!asks(&mut Case::new(&tenant, &child_body("a"), 100).mode(Mode::Align, true)));
+    assert!(!asks(&mut Case::new(&tenant, &parent_body(), 100)));
+    tenant.look(|state| state.prefixes.stand_down(tenant.fork_id()));
+    assert!(!asks(&mut Case::new(&tenant, &child_body("a"), 100)), "it is not forked");
 }
 
 #[test]
@@ -250,7 +265,7 @@ fn a_forked_child_keeps_its_prefix_unless_its_client_asks_for_less() {
     assert_eq!(again(Mode::Align, true), Plan::Forked, "the configuration says less");
     assert_eq!(again(Mode::Align, false), Plan::Aligned(Why::Mode), "its client does");
     let mut full = Case::new(&tenant, &child_again("a"), 200);
-    full.facts.has_room = false;
+    full.facts.has_room = Some(false);
     assert_eq!(full.plan(200), Plan::Forked, "it has its room already");
 }
 

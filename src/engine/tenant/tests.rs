@@ -91,7 +91,7 @@ impl TestTenant {
             mode: Mode::Fork,
             keeps_prefix: true,
             deadline: NEVER,
-            has_room: true,
+            has_room: Some(true),
             is_last_round: false,
         }
     }

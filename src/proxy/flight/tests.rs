@@ -19,7 +19,7 @@ fn proceeds(home: &Home, question: &str, ticket: u64) -> Next {
         mode: Mode::Fork,
         keeps_prefix: true,
         deadline: Moment(u64::MAX),
-        has_room: true,
+        has_room: Some(true),
         is_last_round: false,
     };
     home.tenant.look(|state| proceed(request, prepared, state, &home.policy, &facts, START))

@@ -205,7 +205,7 @@ impl Process {
             mode: Mode::Fork,
             keeps_prefix: true,
             deadline: NEVER,
-            has_room: true,
+            has_room: Some(true),
             is_last_round: true,
         };
         let next = tenant.look(|state| proceed(request, prepared, state, &policy, &facts, now));

@@ -233,7 +233,7 @@ impl Bench {
             mode: Mode::Align,
             keeps_prefix: true,
             deadline: now.after(5_000),
-            has_room: true,
+            has_room: Some(true),
             is_last_round: true,
         };
         let next = || tenant.look(|state| proceed(request, prepared, state, policy, &facts, now));

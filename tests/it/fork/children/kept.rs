@@ -4,7 +4,7 @@ use forkpoint::config::{Config, Mode};
 use serde_json::json;
 
 use super::{FORKED, FREE, Stage, child, extend, plan};
-use crate::fork::talk::{Talk, directive, newcomer, parent};
+use crate::fork::talk::{Talk, directive, newcomer, parent, text};
 
 fn forks(config: &mut Config) {
     config.server.mode = Mode::Fork;
@@ -111,4 +111,30 @@ async fn children_that_work_keep_their_prefixes_and_those_that_wait_for_nothing_
         assert_eq!(plan(&stage.send(&child(FREE, told)).await), FORKED);
     }
     assert!(stage.count("store_bytes", &[]) as usize <= MAX_BYTES + RECENT_BYTES);
+}
+
+/// Two fan-outs, and a child of the newer one that goes out in its own words. Returns what is kept at the end, and the
+/// fan-outs that are known.
+async fn a_child_that_is_aligned(max_bytes: usize) -> (usize, usize) {
+    let talk = Talk::with(|config| {
+        (config.server.mode, config.store.tenant_share) = (Mode::Align, 1.0);
+        config.store.max_bytes = max_bytes;
+    })
+    .await;
+    for (id, told) in [("msg_old", "the old part"), ("msg_new", "the new part")] {
+        talk.fan_out(&parent(id), id, &[&directive(told), &directive("something else")]).await;
+    }
+    let store = talk.forkpoint.proxy.store();
+    assert_eq!(store.forks(), 2);
+    // Its prefix would take far more than what is remembered of a child without one.
+    let words = json!([text(&directive("the new part")), text(&"and so on ".repeat(10_000))]);
+    talk.ask(&newcomer(words)).await.child();
+    talk.forkpoint.recorded(3).await;
+    (store.budget().kept(), store.forks())
+}
+
+#[tokio::test]
+async fn a_child_that_is_not_forked_pushes_no_fan_out_out() {
+    let (kept, _) = a_child_that_is_aligned(64 << 20).await;
+    assert_eq!(a_child_that_is_aligned(kept + (16 << 10)).await.1, 2);
 }
