@@ -13,7 +13,7 @@ use crate::engine::policy::Policy;
 use crate::engine::tenant::{self, Accepted, Flight, Settlement, TenantAccess, accept, settle};
 use crate::engine::words::TenantId;
 use crate::metrics::Metrics;
-use crate::store::{Store, Tenant};
+use crate::store::{Eviction, Store, Tenant};
 
 use super::clock::Clock;
 use super::lease::{Answers, HeldLeases};
@@ -189,13 +189,15 @@ impl Drop for AcceptedFlight {
 
 /// Makes room in the store. What takes more than one step is done by a task of its own, step by step.
 fn make_room(store: &Arc<Store>) {
-    if store.shrink() {
+    let mut eviction = Eviction::default();
+    if store.shrink(&mut eviction) {
         return;
     }
-    if let Ok(runtime) = Handle::try_current() {
+    if let (Ok(runtime), Some(evictor)) = (Handle::try_current(), store.evictor()) {
         let store = Arc::clone(store);
         runtime.spawn(async move {
-            while !store.shrink() {
+            let _evictor = evictor;
+            while !store.shrink(&mut eviction) {
                 tokio::task::yield_now().await;
             }
         });

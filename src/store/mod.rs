@@ -29,7 +29,7 @@ mod sync {
     pub use std::sync::{Mutex, MutexGuard};
 }
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -37,6 +37,7 @@ use dashmap::DashMap;
 
 pub use budget::{Budget, ByteKind};
 pub use durable::{Condition, Forgotten, Listener, Met, Opened, StoreEvent, Surroundings};
+pub use eviction::{Eviction, Evictor};
 pub use tenant::Tenant;
 
 use crate::engine::family::fanout::Rules;
@@ -74,6 +75,8 @@ pub struct Store {
     rules: ArcSwap<Rules>,
     gate: ArcSwap<GateSettings>,
     budget: Arc<Budget>,
+    /// True while there is an [`Evictor`].
+    is_evicting: Arc<AtomicBool>,
     weights: Arc<SharedWeights>,
     /// Counts uses, so that the tenant that was away for longest is known.
     uses: AtomicU64,
@@ -92,6 +95,7 @@ impl Store {
             rules,
             gate: ArcSwap::from_pointee(gate),
             budget: Arc::default(),
+            is_evicting: Arc::default(),
             weights: Arc::default(),
             uses: AtomicU64::new(0),
             tickets: AtomicU64::new(1),

@@ -57,6 +57,12 @@ fn admit(memory: &Store, tenant: &TenantId) -> Arc<Tenant> {
     memory.admit(tenant, &memory.tenant(tenant))
 }
 
+/// Makes room until there is enough.
+fn shrink(memory: &Store) {
+    let mut eviction = Eviction::default();
+    while !memory.shrink(&mut eviction) {}
+}
+
 /// Remembers a request that was accepted, in the place of the one that it continues.
 fn remember(tenant: &Tenant, arrival: &Arrival, accepted: AcceptedRequest) {
     tenant.look(|state| state.remember(accepted, arrival.predecessor()));
@@ -65,7 +71,7 @@ fn remember(tenant: &Tenant, arrival: &Arrival, accepted: AcceptedRequest) {
 /// What one request finds, and then leaves behind.
 fn visit(memory: &Store, tenant: &TenantId, hint: Option<Hint>, body: Bytes) -> Arrival {
     let arrival = leave_behind(memory, tenant, hint, body);
-    while !memory.shrink() {}
+    shrink(memory);
     arrival
 }
 
@@ -277,14 +283,14 @@ fn room_is_made_in_small_steps_however_many_tenants_there_are() {
             leave_behind(&memory, &id(number % TENANTS_MAX), None, body(&number.to_string(), 1, filler));
         }
         let started = Instant::now();
-        let is_done = memory.shrink();
+        let is_done = memory.shrink(&mut Eviction::default());
         (started.elapsed(), is_done)
     };
     // A machine that is busy with something else makes one step slow, and not each of several.
     let steps: Vec<_> = (0..3).map(|_| first_step()).collect();
     assert!(steps.iter().any(|(took, _)| *took < WAIT_MAX), "{steps:?}");
     assert!(steps.iter().all(|(_, is_done)| !is_done), "there is more to do: {steps:?}");
-    while !memory.shrink() {}
+    shrink(&memory);
     assert!(held() <= memory.limits.recent_bytes);
 }
 
@@ -403,7 +409,7 @@ fn snapshots_and_fork_points_go_by_age_before_anybody_is_forgotten() {
         // The one that takes most gives up its oldest: in the end that is the other.
         let other = admit(&memory, &id(3));
         seal(&other, number, 110 << 10);
-        while !memory.shrink() {}
+        shrink(&memory);
         assert!(memory.bytes() <= MIB / 2 + (8 << 10), "{number}: {}", memory.bytes());
         assert_eq!((known(1), known(3), snapshots()), left, "{number}");
     }
@@ -580,4 +586,29 @@ fn choices_are_bounded_and_the_oldest_goes_first() {
     let respelt =
         |number: usize| bound_turn(&memory, &turn(number, 3), 2).contains(r#"[{"name":"a"},{"name":"b"}]"#);
     assert!(respelt(55) && !respelt(2));
+}
+
+#[test]
+fn a_step_forgets_a_few_fan_outs_and_the_next_goes_on_from_there() {
+    const TENANTS: u8 = 200;
+    let memory = small(MIB);
+    for number in 0..TENANTS {
+        seal(&admit(&memory, &id(number)), usize::from(number), 10 << 10);
+    }
+    let (before, mut eviction) = (memory.forks(), Eviction::default());
+    assert!(!memory.shrink(&mut eviction), "there is more to do");
+    let after = memory.forks();
+    assert!((before - 80..before).contains(&after), "{before} and {after}");
+    while !memory.shrink(&mut eviction) {}
+    assert!(memory.bytes() <= MIB && memory.forks() < after);
+    assert_eq!(memory.tenants(), usize::from(TENANTS));
+}
+
+#[test]
+fn one_evictor_is_enough() {
+    let memory = small(MIB);
+    let evictor = memory.evictor();
+    assert!(evictor.is_some() && memory.evictor().is_none());
+    drop(evictor);
+    assert!(memory.evictor().is_some());
 }
