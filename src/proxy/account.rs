@@ -28,6 +28,9 @@ pub struct Payer {
 }
 
 impl Payer {
+    /// Whoever has no credential.
+    pub const NOBODY: Payer = Payer { tenant: TenantId::NOBODY, standing: Standing::Stranger };
+
     pub fn of(tenant: Option<TenantId>, store: &Store) -> Payer {
         let standing = match tenant.and_then(|tenant| store.known_tenant(&tenant)) {
             None => Standing::Stranger,

@@ -4,6 +4,8 @@
 //! is read has it as its first member, so that it is a part of the prompt's identity like any other model. What is not
 //! changed goes out as it came, and what is changed goes out uncompressed and without that member.
 
+use std::sync::Arc;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
@@ -50,12 +52,13 @@ impl CallBody {
         &mut self,
         permit: &mut Permit,
         limits: &Limits,
-        large: &LargeBodies,
+        large: &Arc<LargeBodies>,
     ) -> Result<(), Reason> {
         if self.read.is_some() {
             return Ok(());
         }
         let codings = self.codings.as_ref().ok_or(Reason::ContentEncoding)?;
+        let payer = permit.charge().payer();
         let mut read = self.came.clone();
         if !codings.is_empty() {
             let mut decoding = Decoding::new(read, codings, limits)?;
@@ -63,12 +66,13 @@ impl CallBody {
             // How long the rest is, only decoding it tells.
             if !(is_small && decoding.decode(LARGE_BYTES, permit, limits)?) {
                 let rest = || decoding.decode(usize::MAX, permit, limits);
-                large.work(LARGE_BYTES, rest).await?;
+                large.work(payer, LARGE_BYTES, rest).await?;
             }
             read = decoding.finish();
         }
         if let Some(model) = &self.model {
-            (read, self.member) = with_model(&read, model, permit, limits)?;
+            let put_in = || with_model(&read, model, permit, limits);
+            (read, self.member) = large.work(payer, read.len(), put_in).await?;
         }
         self.read = Some(read);
         Ok(())
@@ -131,7 +135,7 @@ mod tests {
         let limits = Config::default().limits;
         let mut permit = Permit::of_a_test(&limits);
         let mut body = CallBody::new(came.into(), Some(Vec::new()), Some(model.to_owned()));
-        body.open(&mut permit, &limits, &LargeBodies::new()).await.unwrap();
+        body.open(&mut permit, &limits, &Arc::default()).await.unwrap();
         body
     }
 

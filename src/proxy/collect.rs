@@ -19,6 +19,7 @@ use crate::proxy::account::{Accounts, Charge, Payer};
 
 use super::error::Fault;
 use super::forward::SentBody;
+use super::large;
 use super::stall::Upload;
 
 /// The most bytes that are allocated up front for a body of announced length: bytes to come are not counted as held.
@@ -44,7 +45,8 @@ pub struct Permit {
 impl Permit {
     fn new(payer: Payer, limits: &Limits, accounts: &Accounts) -> Option<Permit> {
         let _request = accounts.requests.take_one(payer, limits.held_requests)?;
-        Some(Permit { _request, bytes: accounts.bytes.open(payer), conversation: 0 })
+        let bytes = accounts.bytes.open(payer);
+        Some(Permit { _request, bytes, conversation: 0 })
     }
 
     #[cfg(test)]
@@ -147,7 +149,7 @@ impl Collector {
     }
 
     fn finish(self) -> Bytes {
-        without_spare(self.joined)
+        large::aside(self.joined.len(), || without_spare(self.joined))
     }
 }
 

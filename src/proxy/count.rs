@@ -11,6 +11,7 @@ use super::error::Fault;
 use super::exchange::Exchange;
 use super::forward::SentBody;
 use super::handle::{Answered, MessagesCall};
+use super::large;
 use super::record::Facts;
 use super::send::BETA;
 use super::{Modes, Proxy};
@@ -36,14 +37,15 @@ impl Proxy {
     /// other as it came.
     pub(super) async fn count(&self, call: MessagesCall, exchange: &mut Exchange) -> Result<Answered, Fault> {
         let MessagesCall { parts, mut body, .. } = call;
-        let opened = self.open(&mut body, exchange).await;
+        let (opened, payer) = (self.open(&mut body, exchange).await, exchange.payer());
         let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
         let tenant = self.store.meet(&tenant.unwrap_or(TenantId::NOBODY)).await.tenant;
         let read = AssertUnwindSafe(|| {
             opened.ok()?;
             self.read_count(&tenant, body.read(), &mut exchange.facts)
         });
-        let counted = self.large.work(body.read().len(), || std::panic::catch_unwind(read)).await;
+        let counted =
+            self.large.work(payer, large::weight(body.read()), || std::panic::catch_unwind(read)).await;
         exchange.facts.sent_at = Some(Instant::now());
         if let Some(ChildCount { pieces, betas, .. }) = counted.unwrap_or_default() {
             let mut parts = parts.clone();

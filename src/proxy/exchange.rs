@@ -12,7 +12,7 @@ use crate::engine::request::clients::NONE;
 use crate::engine::tenant::{Accepted, Flight, SettledChild, Settlement, Verdict, drift};
 use crate::engine::words::{CostUnit, Ending};
 use crate::metrics::{Admit, Metrics};
-use crate::proxy::account::{Accounts, Charge};
+use crate::proxy::account::{Accounts, Charge, Payer};
 use crate::report::events::Feed;
 use crate::report::traces::{Trace, TraceId};
 use crate::report::{ChildTurn, ExchangeRecord, ExchangeSinks, OtherModel, RecordingDraft, report};
@@ -80,6 +80,17 @@ impl Exchange {
             clock,
             is_reported,
         }
+    }
+
+    /// Whose request it is.
+    pub fn payer(&self) -> Payer {
+        self.place.as_ref().map_or(Payer::NOBODY, Charge::payer)
+    }
+
+    /// The bytes that its body takes, and what was read of it, while they are in memory.
+    pub fn held_bytes(&self) -> usize {
+        let charge = self.permit.as_ref().map(Permit::charge).or(self.prompt.as_ref());
+        charge.map_or(0, Charge::amount)
     }
 
     /// Says on the answer what was done and why.

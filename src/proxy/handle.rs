@@ -26,6 +26,7 @@ use super::error::Fault;
 use super::exchange::Exchange;
 use super::flight::{Home, InFlight};
 use super::forward::{self, SentBody, yield_once};
+use super::large;
 use super::observe::AnswerBody;
 use super::plan::Read;
 use super::record::Facts;
@@ -200,8 +201,9 @@ impl Proxy {
         let Some(permit) = &mut exchange.permit else { return Err(Reason::Internal) };
         let opened = body.open(permit, &self.config.limits, &self.large).await;
         if let Err(reason) = opened {
+            let (payer, came) = (exchange.payer(), body.came());
+            let digest = self.large.work(payer, came.len(), || BodyDigest::of(came)).await;
             let facts = &mut exchange.facts;
-            let digest = BodyDigest::of(body.came());
             (facts.received, facts.sent) = (Some(digest), Some(digest));
             facts.plan = Plan::Passthrough(reason);
         }
@@ -215,17 +217,17 @@ impl Proxy {
         mode: ReadMode,
         exchange: &mut Exchange,
     ) -> Result<Option<Read>, Reason> {
-        let plan = exchange.facts.plan;
+        let (plan, payer) = (exchange.facts.plan, exchange.payer());
         let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
         // Nothing is to be remembered of nobody.
         let met = self.store.meet(&tenant.unwrap_or(TenantId::NOBODY)).await;
-        let bytes = self.bytes_to_read(&met, body, exchange).await?;
-        let read = self.large.work(bytes, || self.read_by(&met, body, mode, exchange)).await;
+        let weight = self.bytes_to_read(&met, body, exchange).await?.max(large::weight(body));
+        let read = self.large.work(payer, weight, || self.read_by(&met, body, mode, exchange)).await;
         let is_unknown = matches!(read, Err(Reason::UnknownThread));
         if is_unknown && met.was_known && self.store.news(&met.tenant).await {
             exchange.facts.plan = plan;
-            let bytes = self.bytes_to_read(&met, body, exchange).await?;
-            return self.large.work(bytes, || self.read_by(&met, body, mode, exchange)).await;
+            let weight = self.bytes_to_read(&met, body, exchange).await?.max(large::weight(body));
+            return self.large.work(payer, weight, || self.read_by(&met, body, mode, exchange)).await;
         }
         read
     }
@@ -327,9 +329,9 @@ impl Proxy {
             yield_once().await;
             self.open(&mut body, exchange).await.ok()?;
             let read = self.read(body.read(), ReadMode::AsItCame, exchange).await.ok()??;
-            let bytes = read.request.arrival.received.body().len();
+            let (payer, bytes) = (exchange.payer(), large::read_weight(&read.request.arrival.received));
             let watch = || self.watch(read, reason, sent, exchange);
-            Some(self.large.work(bytes, watch).await)
+            Some(self.large.work(payer, bytes, watch).await)
         };
         let (answer, flight) = tokio::join!(self.upstream.send(request), reading);
         Ok(Answered { answer: answer?, flight })

@@ -29,7 +29,7 @@ impl Proxy {
         exchange: &mut Exchange,
     ) -> Result<usize, Reason> {
         let view = View { tenant: &*met.tenant, hint: None };
-        let held = self.large.work(body.len(), || view.held_bytes(body)).await;
+        let held = self.large.work(exchange.payer(), body.len(), || view.held_bytes(body)).await;
         let (bytes, limits) = (body.len() + held, &self.config.limits);
         let fits = match &mut exchange.permit {
             _ if held == 0 => Ok(()),

@@ -20,7 +20,7 @@ use http_body::{Body, Frame, SizeHint};
 use crate::engine::tenant::Flight;
 use crate::engine::words::{Ending, Role, Step};
 use crate::metrics::Metrics;
-use crate::proxy::account::Charge;
+use crate::proxy::account::{Charge, Payer};
 
 use super::Proxy;
 use super::answer::UpstreamBody;
@@ -71,23 +71,25 @@ pub(super) fn watched(
         exchange.forget_prompt();
     }
     let held_bytes = config.limits.held_bytes;
-    let observed = exchange.place.as_ref().map(|place| proxy.accounts.bytes.open(place.payer()));
+    let payer = exchange.payer();
+    let observed = exchange.place.as_ref().map(|_| proxy.accounts.bytes.open(payer));
     let (metrics, panics) = (Arc::clone(&proxy.metrics), Arc::clone(&proxy.panics));
     let large = Arc::clone(&proxy.large);
-    let watch = Watch { metrics, panics, observer, observed, held_bytes, exchange: Some(exchange), position };
+    let exchange = Some(exchange);
+    let watch = Watch { metrics, panics, payer, observer, observed, held_bytes, exchange, position };
     (head, Box::new(Tee { body, watch, ended, idle, unsent, unflushed, broken, end, large, _slot: slot }))
 }
 
 /// Hands the upstream's answer to the client, unchanged but for our headers.
 pub(super) async fn relay(head: response::Parts, mut tee: Box<Tee>, proxy: &Proxy) -> Response<AnswerBody> {
-    let bytes = tee.watch.work_bytes();
+    let (payer, bytes) = (tee.watch.payer, tee.watch.work_bytes());
     if head.status.is_success() {
         let accept = || tee.guarded(Step::Observe, |watch| watch.accepted(proxy));
-        proxy.large.work(bytes, accept).await;
+        proxy.large.work(payer, bytes, accept).await;
     }
     // An answer without a body is never polled.
     if tee.body.is_end_stream() {
-        let _place = proxy.large.place(bytes).await;
+        let _place = proxy.large.place(payer, bytes).await;
         tee.end(Ending::Complete);
     }
     Response::from_parts(head, AnswerBody::Relayed(tee))
@@ -177,7 +179,7 @@ impl Tee {
             self.end(Ending::Complete);
             return self.deliver(frame);
         }
-        let place = Box::pin(self.large.place(bytes));
+        let place = Box::pin(self.large.place(self.watch.payer, bytes));
         self.end = Some(PlannedEnd { place, frame });
         self.poll_end(cx)
     }
@@ -227,7 +229,8 @@ impl Tee {
 
     fn end(&mut self, ending: Ending) {
         if !std::mem::replace(&mut self.ended, true) {
-            large::aside(self.watch.work_bytes(), || self.guarded(Step::Settle, |watch| watch.end(ending)));
+            let bytes = self.watch.work_bytes();
+            large::aside(bytes, || self.guarded(Step::Settle, |watch| watch.end(ending)));
         }
     }
 
@@ -252,6 +255,7 @@ impl Tee {
 struct Watch {
     metrics: Arc<Metrics>,
     panics: Arc<PanicInjection>,
+    payer: Payer,
     observer: Option<Observer>,
     /// What is kept of the answer so far, charged to `limits.held_bytes`.
     observed: Option<Charge>,
@@ -272,16 +276,17 @@ enum Position {
 
 impl Watch {
     /// About how many bytes are worked on when the request is accepted, and when its answer has ended.
-    fn work_bytes(&self) -> usize {
+    fn work_bytes(&mut self) -> usize {
+        // Of a compressed answer more is kept than came.
+        let kept = self.observer.as_mut().map_or(0, Observer::kept_bytes);
         let flight = match &self.position {
             Position::Unknown => None,
             Position::Sent(flight) => flight.flight(),
             Position::Accepted(flight) => flight.accepted().map(|accepted| &*accepted.flight),
         };
-        let facts = self.exchange.as_ref().map(|exchange| &exchange.facts);
-        let received = facts.and_then(|facts| facts.received_bytes).unwrap_or(0);
-        let answered = facts.map_or(0, |facts| facts.answer_bytes as usize);
-        received.max(answered).max(flight.map_or(0, Flight::compared_bytes))
+        let held = self.exchange.as_ref().map_or(0, Exchange::held_bytes);
+        let answered = self.exchange.as_ref().map_or(0, |exchange| exchange.facts.answer_bytes as usize);
+        held.max(answered).max(kept).max(flight.map_or(0, Flight::compared_bytes))
     }
 
     /// The upstream took the request.

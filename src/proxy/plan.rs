@@ -10,6 +10,7 @@ use super::error::Fault;
 use super::exchange::Exchange;
 use super::flight::{Home, InFlight};
 use super::handle::MessagesCall;
+use super::large;
 use super::wait::{Waiter, Waits};
 use crate::engine::decide::{Circumstances, Next, proceed};
 use crate::engine::family::fanout::Who;
@@ -50,14 +51,14 @@ impl Proxy {
         let mut waits = Waits::default();
         let (mut round, mut has_room) = (1, None);
         // The whole of it, also where only the end of it came.
-        let bytes = request.arrival.received.body().len();
+        let (payer, bytes) = (exchange.payer(), large::read_weight(&request.arrival.received));
         let changed = Treatment::Changed;
         let prepare = || self.prepare(&request, who, changed, &home, exchange);
-        let mut prepared = self.large.work(bytes, prepare).await;
+        let mut prepared = self.large.work(payer, bytes, prepare).await;
         let is_unknown = request.arrival.recall != Recall::Hit && prepared.relation.role() == Role::Plain;
         if may_be_behind && is_unknown && self.store.news(&home.tenant).await {
             let prepare = || self.prepare(&request, who, changed, &home, exchange);
-            prepared = self.large.work(bytes, prepare).await;
+            prepared = self.large.work(payer, bytes, prepare).await;
         }
         if prepared.relation.names_unknown_parent() && exchange.facts.claims.needs_parent() {
             return Err(Fault::UnknownParent);
@@ -105,7 +106,7 @@ impl Proxy {
                     request = again;
                     (round, has_room) = (round + 1, None);
                     let prepare = || self.prepare(&request, who, changed, &home, exchange);
-                    prepared = self.large.work(bytes, prepare).await;
+                    prepared = self.large.work(payer, bytes, prepare).await;
                 }
             }
         }
@@ -123,10 +124,10 @@ impl Proxy {
         self.open(&mut call.body, exchange).await.map_err(unknown)?;
         let read = self.read(call.body.read(), ReadMode::AsItCame, exchange).await.map_err(unknown)?;
         let Read { home, may_be_behind, request, who } = read.ok_or(Fault::UnknownParent)?;
-        let bytes = request.arrival.received.body().len();
+        let (payer, bytes) = (exchange.payer(), large::read_weight(&request.arrival.received));
         for asks in [may_be_behind, false] {
             let prepare = || self.prepare(&request, who, Treatment::Observed(reason), &home, exchange);
-            if !self.large.work(bytes, prepare).await.relation.names_unknown_parent() {
+            if !self.large.work(payer, bytes, prepare).await.relation.names_unknown_parent() {
                 exchange.facts.plan = plan;
                 return Ok(());
             }

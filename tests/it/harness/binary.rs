@@ -47,10 +47,8 @@ impl Binary {
 
     /// Serves with a single core.
     pub async fn serve_on_one_core(upstream: &str, settings: &[(&str, &str)]) -> Binary {
-        let mut command = Command::new("taskset");
-        command.env_clear().kill_on_drop(true).stdin(Stdio::null());
-        command.args(["-c", &super::one_core(), env!("CARGO_BIN_EXE_forkpoint")]);
-        Binary::start(command, upstream, settings).await
+        let pin = format!("taskset -c -p {} $$ > /dev/null", super::one_core());
+        Binary::serve_after(&pin, upstream, settings).await
     }
 
     /// Serves in the place of a shell that has run a line.
