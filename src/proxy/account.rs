@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::engine::request::identify::Sender;
 use crate::engine::words::TenantId;
 use crate::store::Store;
 
@@ -23,6 +24,7 @@ const RESERVE: usize = 8;
 /// Whose request it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payer {
+    /// One credential is one payer, whatever workspaces it names.
     pub tenant: TenantId,
     pub standing: Standing,
 }
@@ -31,13 +33,13 @@ impl Payer {
     /// Whoever has no credential.
     pub const NOBODY: Payer = Payer { tenant: TenantId::NOBODY, standing: Standing::Stranger };
 
-    pub fn of(tenant: Option<TenantId>, store: &Store) -> Payer {
-        let standing = match tenant.and_then(|tenant| store.known_tenant(&tenant)) {
+    pub fn of(sender: &Sender, store: &Store) -> Payer {
+        let standing = match sender.tenant.and_then(|tenant| store.known_tenant(&tenant)) {
             None => Standing::Stranger,
             Some(known) if known.has_forked_children() => Standing::WithChildren,
             Some(_) => Standing::Known,
         };
-        Payer { tenant: tenant.unwrap_or(TenantId::NOBODY), standing }
+        Payer { tenant: sender.payer.unwrap_or(TenantId::NOBODY), standing }
     }
 }
 

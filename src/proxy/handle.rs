@@ -146,7 +146,7 @@ impl Proxy {
             None => Some(Reason::ContentEncoding),
             Some(_) => self.observed_for(&parts.headers, sender.tenant, facts.modes.in_force),
         };
-        let (payer, is_nobodys) = (Payer::of(sender.tenant, &self.store), sender.tenant.is_none());
+        let (payer, is_nobodys) = (Payer::of(&sender, &self.store), sender.tenant.is_none());
         facts.sender = Some(sender);
         let place = self.accounts.exchanges.take_one(payer, self.exchanges_max());
         exchange.place = Some(place.ok_or(Fault::Connections)?);
@@ -221,6 +221,7 @@ impl Proxy {
         let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
         // Nothing is to be remembered of nobody.
         let met = self.store.meet(&tenant.unwrap_or(TenantId::NOBODY)).await;
+        met.tenant.paid_by(payer.tenant);
         let weight = self.bytes_to_read(&met, body, exchange).await?.max(large::weight(body));
         let read = self.large.work(payer, weight, || self.read_by(&met, body, mode, exchange)).await;
         let is_unknown = matches!(read, Err(Reason::UnknownThread));

@@ -12,7 +12,7 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Release},
 };
 
-use super::{ByteKind, Store, Tenant};
+use super::{ByteKind, Store, TENANTS_PER_PAYER_MAX, Tenant};
 use crate::engine::tenant::TenantAccess;
 use crate::engine::words::TenantId;
 
@@ -150,6 +150,19 @@ impl Store {
         let in_order = std::iter::from_fn(|| tenants.pop()).map(|Reverse((_, id))| id);
         let goes = in_order.into_iter().find(|id| !self.has_forked_children(id)).or(oldest);
         goes.inspect(|id| {
+            self.forget(id);
+        });
+    }
+
+    /// Makes room for one tenant more of a credential: its own oldest goes, before anybody else's.
+    pub(super) fn make_room_for_tenant_of(&self, payer: TenantId) {
+        let all = self.tenants.iter().filter(|tenant| tenant.payer() == payer);
+        let own: Vec<_> = all.map(|tenant| (tenant.last_used(), *tenant.key())).collect();
+        if own.len() < TENANTS_PER_PAYER_MAX {
+            return;
+        }
+        let goes = own.iter().min_by_key(|(used, id)| (self.has_forked_children(id), *used));
+        goes.inspect(|(_, id)| {
             self.forget(id);
         });
     }

@@ -51,6 +51,9 @@ use weights::SharedWeights;
 /// Tenants at once: what a tenant takes at least, and the time to look for the largest, are bounded by it.
 const TENANTS_MAX: usize = 4096;
 
+/// Tenants of one credential: it can name any number of workspaces.
+const TENANTS_PER_PAYER_MAX: usize = 64;
+
 /// The limits on what may be remembered.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -140,8 +143,17 @@ impl Store {
         if self.tenants.len() >= TENANTS_MAX {
             self.make_room_for_tenant();
         }
+        let payer = tenant.payer();
+        if payer != *id {
+            self.make_room_for_tenant_of(payer);
+        }
         let fresh = || {
-            if tenant.is_forgotten() { Arc::new(self.new_tenant(id)) } else { Arc::clone(tenant) }
+            if !tenant.is_forgotten() {
+                return Arc::clone(tenant);
+            }
+            let again = self.new_tenant(id);
+            again.paid_by(payer);
+            Arc::new(again)
         };
         let tenant = Arc::clone(&self.tenants.entry(*id).or_insert_with(fresh));
         tenant.used(self.uses.fetch_add(1, Relaxed));

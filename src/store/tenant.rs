@@ -1,7 +1,7 @@
 //! One tenant: its state behind one lock, its spellings behind another.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
 use super::Limits;
@@ -19,6 +19,8 @@ use crate::engine::words::{Moment, TenantId, Ticket};
 #[derive(Debug)]
 pub struct Tenant {
     id: TenantId,
+    /// Whom its requests are charged to, once one has come.
+    payer: OnceLock<TenantId>,
     shared: SharedState,
     spellings: RwLock<Table>,
     last_used: AtomicU64,
@@ -66,6 +68,7 @@ impl Tenant {
         let state = TenantState::new(id, rules, gate, limits.share(limits.recent_bytes));
         Tenant {
             id,
+            payer: OnceLock::new(),
             shared: SharedState::new(state),
             spellings: RwLock::new(Table::new(spelling_limits(limits))),
             last_used: AtomicU64::new(0),
@@ -90,6 +93,15 @@ impl Tenant {
 
     pub(super) fn id(&self) -> TenantId {
         self.id
+    }
+
+    /// Its requests are charged to this credential, which may have other tenants.
+    pub fn paid_by(&self, payer: TenantId) {
+        self.payer.get_or_init(|| payer);
+    }
+
+    pub(super) fn payer(&self) -> TenantId {
+        self.payer.get().copied().unwrap_or(self.id)
     }
 
     /// A request of it was accepted, now or before a restart.

@@ -589,6 +589,25 @@ fn choices_are_bounded_and_the_oldest_goes_first() {
 }
 
 #[test]
+fn a_credential_with_many_workspaces_takes_the_places_of_its_own_tenants() {
+    let memory = memory(1 << 20);
+    let payer = id(1);
+    let admitted = |number: u8| {
+        let tenant = memory.tenant(&id(number));
+        tenant.paid_by(payer);
+        memory.admit(&id(number), &tenant);
+    };
+    admit(&memory, &id(2));
+    (10..10 + TENANTS_PER_PAYER_MAX as u8).for_each(admitted);
+    assert_eq!(memory.tenants(), 1 + TENANTS_PER_PAYER_MAX);
+    memory.known_tenant(&id(10));
+    admitted(200);
+    assert_eq!(memory.tenants(), 1 + TENANTS_PER_PAYER_MAX);
+    assert!(memory.known_tenant(&id(11)).is_none(), "the one that was away for longest has gone");
+    assert!([2, 10, 12, 200].iter().all(|number| memory.known_tenant(&id(*number)).is_some()));
+}
+
+#[test]
 fn a_step_forgets_a_few_fan_outs_and_the_next_goes_on_from_there() {
     const TENANTS: u8 = 200;
     let memory = small(MIB);

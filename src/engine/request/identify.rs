@@ -28,6 +28,9 @@ static SIGNATURES: [HeaderName; 4] = [
 pub struct Sender {
     /// `None` without a credential.
     pub tenant: Option<TenantId>,
+    /// The digest of its credentials alone: the tenants of one credential share what one tenant may take. A tenant that
+    /// headers name pays for itself.
+    pub payer: Option<TenantId>,
     pub session: Option<Session>,
     pub agent: Option<IdDigest>,
     /// Family and major.minor of the user agent, such as `claude-cli/2.1`, if the family is known.
@@ -62,8 +65,11 @@ pub struct TenantRule<'a> {
 
 /// `own` are families of clients that are known beside [`clients`]'.
 pub fn sender(headers: &HeaderMap, rule: TenantRule<'_>, own: &[String]) -> Sender {
+    let tenant = tenant(headers, rule, Scope::Whole);
+    let has_workspace = rule.headers.is_empty() && headers.contains_key(&WORKSPACE);
     Sender {
-        tenant: tenant(headers, rule),
+        tenant,
+        payer: if has_workspace { self::tenant(headers, rule, Scope::Credentials) } else { tenant },
         session: session(headers),
         agent: agent(headers),
         client: user_agent(headers)
@@ -135,7 +141,15 @@ pub fn version(headers: &HeaderMap) -> &str {
     headers.get("anthropic-version").and_then(|version| version.to_str().ok()).unwrap_or_default().trim()
 }
 
-fn tenant(headers: &HeaderMap, rule: TenantRule<'_>) -> Option<TenantId> {
+/// What of a sender makes a digest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Whole,
+    /// Everything but the workspace.
+    Credentials,
+}
+
+fn tenant(headers: &HeaderMap, rule: TenantRule<'_>, scope: Scope) -> Option<TenantId> {
     let mut material = Vec::with_capacity(512);
     let mut add = |part: &[u8]| {
         // Lengths keep ("ab", "c") apart from ("a", "bc").
@@ -153,7 +167,9 @@ fn tenant(headers: &HeaderMap, rule: TenantRule<'_>) -> Option<TenantId> {
         // Nor is a workspace taken for a credential.
         add(&(credentials.len() as u64).to_le_bytes());
         credentials.into_iter().for_each(&mut add);
-        named = std::slice::from_ref(&WORKSPACE);
+        if scope == Scope::Whole {
+            named = std::slice::from_ref(&WORKSPACE);
+        }
     }
     for name in named {
         for value in headers.get_all(name) {
@@ -248,6 +264,19 @@ mod tests {
             assert_eq!(tenant_of(again, RULE), one, "{again:?}");
         }
         assert_ne!(tenant_of(&[("authorization", "Basic k")], RULE), one);
+    }
+
+    #[test]
+    fn the_workspaces_of_a_credential_have_one_payer() {
+        let sender = |pairs: &[(&'static str, &'static str)]| sender(&headers(pairs), RULE, &[]);
+        let key = sender(&[("x-api-key", "k")]);
+        assert_eq!(key.payer, key.tenant);
+        for workspace in ["w", "v"] {
+            let of = sender(&[("x-api-key", "k"), ("anthropic-workspace-id", workspace)]);
+            assert!(of.payer == key.tenant && of.tenant != key.tenant, "{workspace}");
+        }
+        assert_ne!(sender(&[("x-api-key", "l"), ("anthropic-workspace-id", "w")]).payer, key.payer);
+        assert_eq!(sender(&[("anthropic-workspace-id", "w")]).payer, None);
     }
 
     #[test]
