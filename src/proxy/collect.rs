@@ -40,13 +40,15 @@ pub struct Permit {
     bytes: Charge,
     /// How many of them are not the body's, but of the conversation that it goes on from.
     conversation: usize,
+    /// How many of them what was read of the body takes beside its bytes.
+    reading: usize,
 }
 
 impl Permit {
     fn new(payer: Payer, limits: &Limits, accounts: &Accounts) -> Option<Permit> {
         let _request = accounts.requests.take_one(payer, limits.held_requests)?;
         let bytes = accounts.bytes.open(payer);
-        Some(Permit { _request, bytes, conversation: 0 })
+        Some(Permit { _request, bytes, conversation: 0, reading: 0 })
     }
 
     #[cfg(test)]
@@ -66,6 +68,14 @@ impl Permit {
     pub(super) fn hold_conversation(&mut self, bytes: usize, limits: &Limits) -> Result<(), Reason> {
         self.grow(bytes.saturating_sub(self.conversation), limits)?;
         self.conversation = self.conversation.max(bytes);
+        Ok(())
+    }
+
+    /// Counts what was read of the body as held: small parts take many times their bytes. A body that is read again takes
+    /// no more than before.
+    pub(super) fn charge_reading(&mut self, bytes: usize, limits: &Limits) -> Result<(), Reason> {
+        self.grow(bytes.saturating_sub(self.reading), limits)?;
+        self.reading = self.reading.max(bytes);
         Ok(())
     }
 

@@ -37,6 +37,7 @@ use crate::engine::family::claims::Claims;
 use crate::engine::family::recent::Hint;
 use crate::engine::prepare::Treatment;
 use crate::engine::request::identify::{self, TenantRule};
+use crate::engine::request::recall::Reading;
 use crate::engine::tenant::{ReadMode, ReadRequest, TenantAccess, TenantState, View, bound_child};
 use crate::engine::words::{BodyDigest, Endpoint, Moment, Plan, Reason, Recall, Role, Step, TenantId, Why};
 use crate::store::Met;
@@ -246,6 +247,13 @@ impl Proxy {
         let read = std::panic::catch_unwind(read).unwrap_or_else(|_| {
             self.metrics.panicked(Step::Read);
             Err(Reason::Internal)
+        });
+        let read = read.and_then(|read| {
+            let Some((request, permit)) = read.as_ref().zip(exchange.permit.as_mut()) else {
+                return Ok(read);
+            };
+            let reading = Reading::memory_bytes(&request.request.arrival.received);
+            permit.charge_reading(reading, &self.config.limits).map(|()| read)
         });
         let facts = &mut exchange.facts;
         if let Err(reason) = read {

@@ -7,7 +7,7 @@ use super::SHORT;
 use crate::fork::children::{FORKED, FREE, Stage, child, extend, parent, plan, usage};
 use crate::harness::http2::{Http2, request};
 use crate::harness::samples::{EVENT_STREAM, EVENTS, PROMPT, message};
-use crate::harness::{Binary, Forkpoint, Peer, Upstream, call, post, until, within};
+use crate::harness::{Binary, Forkpoint, Peer, Upstream, call, post, sum, until, within};
 
 const MIB: usize = 1 << 20;
 /// The memory that may be taken beyond what a limit names.
@@ -59,6 +59,38 @@ async fn the_bodies_of_open_streams_are_bounded_and_given_back() {
     until("the memory to be given back", small).await;
     let held = crate::harness::sum(&binary.admin("/metrics").await.1, "forkpoint_held", &[]);
     assert_eq!(held, 0.0);
+}
+
+/// A body of small parts takes many times its bytes once it was read.
+#[tokio::test]
+async fn what_was_read_of_bodies_is_bounded_too() {
+    const STREAMS: usize = 40;
+    const BLOCKS: usize = 100_000;
+    let upstream = Upstream::bind().await;
+    let settings = [("LIMITS__HELD_BYTES", "64 MiB"), ("STORE__RECENT_BYTES", "64 MiB")];
+    let binary = Binary::serve(&upstream.url(), &settings).await;
+    let mut streams = Vec::new();
+    for number in 0..STREAMS {
+        let blocks = vec!["1"; BLOCKS].join(",");
+        let body = format!(
+            r#"{{"model":"claude-x","max_tokens":9,"messages":[{{"role":"user","content":"{number}"}},{{"role":"user","content":[{blocks}]}}]}}"#
+        );
+        let mut client = binary.client().await;
+        client.send(&call(body.as_bytes())).await;
+        let (mut server, received) = upstream.asked().await;
+        assert_eq!(received.body.len(), body.len());
+        server.send(EVENT_STREAM).await;
+        server.send_chunk(EVENTS[0].as_bytes()).await;
+        client.through(EVENTS[0].as_bytes()).await;
+        streams.push((client, server));
+    }
+    let memory = binary.memory();
+    // As for large bodies: not accepted yet, prompts of open answers, and remembered ones.
+    assert!(memory < 3 * 64 * MIB + OTHERWISE, "{} MiB for {STREAMS} open streams", memory / MIB);
+    let metrics = binary.admin("/metrics").await.1;
+    let refused = sum(&metrics, "forkpoint_passthrough_total", &["held_bytes"])
+        + sum(&metrics, "forkpoint_unfollowed_total", &["prompt"]);
+    assert!(refused > 0.0, "{metrics}");
 }
 
 fn received_head(request: &[u8]) -> usize {
@@ -221,4 +253,30 @@ async fn an_upload_that_trickles_ends() {
     }
     until("no exchange", || forkpoint.metric("forkpoint_exchanges", &[]) == 0.0).await;
     assert_eq!(forkpoint.metric("forkpoint_refused_total", &["client_stalled"]), 2.0);
+}
+
+#[tokio::test]
+async fn an_upload_over_http_2_that_trickles_ends() {
+    let upstream = Upstream::bind().await;
+    let forkpoint = Forkpoint::with(&upstream.url(), |config| config.limits.stall = SHORT * 2).await;
+    let mut client = Http2::connect(&forkpoint).await;
+    for target in ["/v1/messages", "/v1/files"] {
+        let upload = request("POST", target).header("x-api-key", "k").header("content-length", "1000000");
+        let (answer, mut sending) = client.start(upload.body(()).unwrap(), false).await;
+        let trickle = async {
+            while sending.send_data(Bytes::from_static(b"x"), false).is_ok() {
+                tokio::time::sleep(SHORT / 10).await;
+            }
+            std::future::pending().await
+        };
+        let answer = async { answer.await.unwrap().status().as_u16() };
+        let ended = async {
+            tokio::select! {
+                status = answer => status,
+                () = trickle => unreachable!(),
+            }
+        };
+        assert_eq!(within("the end of patience with a trickle", ended).await, 408, "{target}");
+    }
+    until("no exchange", || forkpoint.metric("forkpoint_exchanges", &[]) == 0.0).await;
 }

@@ -111,7 +111,7 @@ pub static KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "limits.connections",
         kind: KeyKind::Count(1..=1_000_000, |config| &mut config.limits.connections),
-        meaning: "The most exchanges at once, each from its headers to the end of its answer; further ones are answered with a 503. Where the system allows too few open files for them and as many idle connections, there are fewer. Of every such limit, tenants without an accepted request share a quarter, no tenant takes more than three times what it leaves for others, and the last eighth is for tenants with forked children.",
+        meaning: "The most exchanges at once, each from its headers to the end of its answer; further ones are answered with a 503. Where the system allows too few open files for them and as many idle connections, there are fewer. Of every such limit, tenants without an accepted request share a quarter, no credential takes more than three times what it leaves for others, and the last eighth is for tenants with forked children.",
         reason: "four thousand streams need about as many files on each side, within common limits of a service",
     },
     ConfigKey {
@@ -123,7 +123,7 @@ pub static KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "limits.held_bytes",
         kind: KeyKind::Bytes(1..=64 * GIB, |config| &mut config.limits.held_bytes),
-        meaning: "The most bytes in memory at once of collected bodies, until the upstream has accepted them, and of answers that are read along; and of prompts that were accepted and whose answers still stream, as many again. At least limits.body_bytes.",
+        meaning: "The most bytes in memory at once of collected bodies and what was read of them, until the upstream has accepted them, and of answers that are read along; and of prompts that were accepted and whose answers still stream, as many again. At least limits.body_bytes.",
         reason: "eight of the largest bodies, or hundreds of usual ones, in a small container",
     },
     ConfigKey {
