@@ -24,13 +24,14 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tower_service::Service as _;
 
 use crate::engine::words::StoreError;
 use crate::metrics::{Exposition, Metrics};
-use crate::proxy::door::{Door, Room};
+use crate::proxy::door::{Answer, Door, Room};
 use crate::proxy::live::Live;
 use crate::store::Store;
 use token::Token;
@@ -141,6 +142,13 @@ pub async fn serve(listener: TcpListener, router: Router, hosts: Hosts, live: Li
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
+    }
+}
+
+impl Answer for Body {
+    /// The size of what is still being written is not known.
+    fn is_at_hand(&self) -> bool {
+        self.size_hint().exact().is_some()
     }
 }
 

@@ -51,6 +51,15 @@ const H2_PING_EVERY: Duration = Duration::from_secs(30);
 /// The time for a last word to a client that has to make room.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
+/// The most bytes of an answer that a client may leave for later without being busy: more than any that we give ourselves.
+const SMALL_ANSWER_BYTES: u64 = 4096;
+/// The most bytes of a body that come ahead on one HTTP/2 connection, and on one stream of it. They are in no account, and
+/// are taken as they come.
+const H2_CONNECTION_WINDOW: u32 = 512 * 1024;
+const H2_STREAM_WINDOW: u32 = 256 * 1024;
+/// The most bytes of an answer that wait for their client on one HTTP/2 stream. They are in no account.
+const H2_SEND_BYTES_MAX: usize = 64 * 1024;
+
 /// How often a client that has closed its side is looked after, to see whether it has left.
 const RESET_WITHIN: Duration = Duration::from_millis(50);
 /// The most connections beyond the limit that were told to go and are not gone yet.
@@ -190,7 +199,7 @@ impl Visit {
         answer: impl Fn(Request<Incoming>) -> F,
     ) where
         F: Future<Output = Response<B>> + Send + 'static,
-        B: Body<Data = Bytes> + Unpin + Send + 'static,
+        B: Answer + Unpin + Send + 'static,
         B::Error: Into<BoxError>,
     {
         let _ = stream.set_nodelay(true);
@@ -200,7 +209,7 @@ impl Visit {
             // Not an async block, which would hold the future twice: as it was captured, and as it is awaited.
             answer(request).map(move |response| {
                 open.answered();
-                Ok::<_, Infallible>(response.map(|body| Counted { body, _open: open }))
+                Ok::<_, Infallible>(response.map(|body| Counted::new(body, open)))
             })
         });
         let builder = builder(limits);
@@ -356,10 +365,25 @@ impl Drop for Open {
     }
 }
 
+/// The body of an answer.
+pub trait Answer: Body<Data = Bytes> {
+    /// Returns true if all of it is in memory. An exchange ends with such an answer, if that is small, whether its client
+    /// takes it or not: otherwise a client that grants no room would keep its connection, which has no place, for nothing.
+    fn is_at_hand(&self) -> bool;
+}
+
 /// The body of an answer, which keeps its exchange open.
 struct Counted<B> {
     body: B,
-    _open: Open,
+    _open: Option<Open>,
+}
+
+impl<B: Answer> Counted<B> {
+    fn new(body: B, open: Open) -> Counted<B> {
+        let bytes = body.size_hint().exact().filter(|bytes| *bytes <= SMALL_ANSWER_BYTES);
+        let has_ended = bytes.is_some() && body.is_at_hand();
+        Counted { body, _open: (!has_ended).then_some(open) }
+    }
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Body for Counted<B> {
@@ -395,6 +419,9 @@ fn builder(limits: &Limits) -> Builder<StreamTasks> {
     builder
         .http2()
         .timer(TokioTimer::new())
+        .initial_connection_window_size(H2_CONNECTION_WINDOW)
+        .initial_stream_window_size(H2_STREAM_WINDOW)
+        .max_send_buf_size(H2_SEND_BYTES_MAX)
         .max_concurrent_streams(STREAMS_MAX)
         .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
         .max_local_error_reset_streams(RESET_STREAMS_MAX)

@@ -32,3 +32,9 @@ pub fn exchanges(files: usize) -> usize {
 pub fn idle_connections(exchanges: usize) -> usize {
     exchanges.max(IDLE_MIN)
 }
+
+/// The most connections of clients, those included on which something else than an exchange is going on: a request that is
+/// refused, or one whose headers were not read to the end.
+pub fn connections(exchanges: usize) -> usize {
+    exchanges.saturating_mul(2).saturating_add(idle_connections(exchanges))
+}

@@ -25,6 +25,7 @@ use crate::proxy::account::{Charge, Payer};
 use super::Proxy;
 use super::answer::UpstreamBody;
 use super::client_pool::PoolSlot;
+use super::door::Answer;
 use super::exchange::Exchange;
 use super::flight::{AcceptedFlight, InFlight};
 use super::forward::{self, BoxError};
@@ -391,6 +392,12 @@ impl Drop for Tee {
 impl AnswerBody {
     pub fn own(body: Bytes) -> AnswerBody {
         AnswerBody::Own(Some(body))
+    }
+}
+
+impl Answer for AnswerBody {
+    fn is_at_hand(&self) -> bool {
+        matches!(self, AnswerBody::Own(_))
     }
 }
 

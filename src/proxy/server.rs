@@ -33,7 +33,8 @@ pub async fn serve(listener: TcpListener, proxy: impl Into<Live>, mut stop: watc
         };
         let proxy = live.now();
         let limits = proxy.config.limits.clone();
-        let room = Room { idle: files::idle_connections(proxy.exchanges_max()), all: usize::MAX };
+        let exchanges = proxy.exchanges_max();
+        let room = Room { idle: files::idle_connections(exchanges), all: files::connections(exchanges) };
         let visit = door.enter(room).await;
         let live = live.clone();
         tokio::spawn(async move {

@@ -153,3 +153,67 @@ async fn more_streams_than_there_are_files_leave_room_for_health_and_for_known_t
     binary.client().await.ask(&get("/one/more")).await.is_refusal(503, "connections");
     assert_eq!(binary.client().await.ask(&call(PROMPT)).await.status(), 200, "a tenant that is known");
 }
+
+/// An HTTP/2 client that grants no room for the bodies of answers, and asks for a tunnel, which it is refused.
+fn asks_for_a_tunnel_and_grants_no_room() -> Vec<u8> {
+    let settings = b"\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0";
+    let fields = b"\x02\x07CONNECT\x01\x08here:443";
+    let headers = [&[0, 0, fields.len() as u8, 1, 5, 0, 0, 0, 1], &fields[..]].concat();
+    [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], settings, &headers].concat()
+}
+
+#[tokio::test]
+async fn refusals_that_nobody_takes_keep_no_connection() {
+    let upstream = Upstream::answering(&message()).await;
+    let binary = Binary::serve_with_files(&upstream.url(), 256).await;
+    assert_eq!(binary.client().await.ask(&call(PROMPT)).await.status(), 200);
+    let (asks, mut attackers) = (asks_for_a_tunnel_and_grants_no_room(), Vec::new());
+    for _ in 0..400 {
+        let mut client = Peer::connect(binary.proxy).await;
+        // It may have had to go already.
+        let _ = client.try_send(&asks).await;
+        attackers.push(client);
+    }
+    assert_eq!(binary.admin("/healthz").await.0, 200);
+    assert_eq!(binary.client().await.ask(&call(PROMPT)).await.status(), 200);
+    let open = sum(&binary.admin("/metrics").await.1, "forkpoint_connections", &["proxy"]);
+    assert!(open < 200.0, "{open} connections are open");
+}
+
+#[tokio::test]
+async fn little_of_an_upload_over_http_2_comes_ahead() {
+    let upstream = Upstream::answering(OK).await;
+    let forkpoint = Forkpoint::before(&upstream.url()).await;
+    let mut client = Http2::connect(&forkpoint).await;
+    client.ask(request("GET", "/").body(()).unwrap(), b"").await;
+    let (_answer, mut sending) = client.start(request("POST", "/v1/files").body(()).unwrap(), false).await;
+    sending.reserve_capacity(4 << 20);
+    let room = std::future::poll_fn(|cx| sending.poll_capacity(cx));
+    let room = within("room", room).await.unwrap().unwrap();
+    assert!(room <= 256 << 10, "{room}");
+}
+
+#[tokio::test]
+async fn operators_that_do_not_read_are_cut_off_and_keep_nobody_from_an_answer() {
+    let settings = [&BRIEF[..], &[("ADMIN__SUBSCRIBERS", "1")]].concat();
+    let upstream = Upstream::answering(&message()).await;
+    let binary = Binary::serve(&upstream.url(), &settings).await;
+    let mut slow = Vec::new();
+    for page in ["/metrics", "/events"] {
+        let mut client = Peer::connect(binary.admin).await;
+        // More of them than any buffer holds; not one is read.
+        let ask = format!("GET {page} HTTP/1.1\r\nhost: localhost\r\n\r\n").repeat(2_000);
+        let _ = tokio::time::timeout(SHORT * 4, client.try_send(ask.as_bytes())).await;
+        slow.push(client);
+    }
+    assert_eq!(binary.admin("/healthz").await.0, 200);
+    assert_eq!(binary.client().await.ask(&call(PROMPT)).await.status(), 200);
+    // What waits to be read is bounded: the process serves on until the connections are cut.
+    within("the end of the one that reads no metrics", async {
+        while sum(&binary.admin("/metrics").await.1, "forkpoint_connections", &["admin"]) > 2.0 {
+            tokio::time::sleep(SHORT).await;
+        }
+    })
+    .await;
+    drop(slow);
+}
