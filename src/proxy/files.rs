@@ -9,11 +9,30 @@ const RESERVED: usize = 192;
 /// The fewest idle connections that are let be, so that clients of the smallest proxy hear that there is no place.
 const IDLE_MIN: usize = 32;
 
+/// The limit before it was raised.
+pub struct Raised(Rlimit);
+
 /// Raises the limit of this process as far as the system allows.
-pub fn raise_limit() {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+pub fn raise_limit() -> Raised {
+    let before = getrlimit(Resource::Nofile);
+    set(Rlimit { current: before.maximum, ..before });
+    Raised(before)
+}
+
+impl Raised {
+    /// Starts another program with the limit that there was: one that looks at all its files would take long with more.
+    pub fn aside<R>(&self, start: impl FnOnce() -> R) -> R {
+        let raised = getrlimit(Resource::Nofile);
+        set(Rlimit { current: self.0.current, ..raised });
+        let started = start();
+        set(raised);
+        started
+    }
+}
+
+fn set(limit: Rlimit) {
     // Where that is refused, the limit stays as it is, and exchanges are fewer.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// The number of files that this process may open.

@@ -220,6 +220,19 @@ async fn an_unknown_flag_is_refused_and_those_of_the_command_are_its_own() {
 }
 
 #[tokio::test]
+async fn the_proxy_may_open_more_files_than_the_command_was_given() {
+    // It is raised again once the command has started.
+    let script =
+        "ulimit -Sn; while grep -q 'open files *300 ' /proc/$PPID/limits; do sleep 0.01; done; echo raised";
+    let limited = format!("ulimit -Sn 300; exec {} \"$@\"", env!("CARGO_BIN_EXE_forkpoint"));
+    let mut command = Command::new("sh");
+    command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").kill_on_drop(true);
+    command.args(["-c", &limited, "sh", "run", "--upstream", "http://127.0.0.1:1", "--", "sh", "-c", script]);
+    let output = output(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).await;
+    assert_eq!(text(&output.stdout), "300\nraised\n");
+}
+
+#[tokio::test]
 async fn a_recording_that_is_asked_for_can_be_played_again() {
     let upstream = messages().await;
     let folder = tempfile::tempdir().unwrap();

@@ -26,6 +26,7 @@ use tokio::process::{Child, Command};
 use crate::config::{self, Bodies, Loaded, Overrides, ValueOrigin};
 use crate::engine::fork::experiment::Declined;
 use crate::proxy::Proxy;
+use crate::proxy::files::{self, Raised};
 use crate::store::Opened;
 use crate::store::records::Options;
 
@@ -110,8 +111,9 @@ pub fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         loaded.config.record.bodies = Bodies::Redacted;
     }
     let log = args.log.as_deref().map(|path| logging::append(&loaded.config.log, path)).transpose()?;
+    let raised = files::raise_limit();
     let runtime = super::runtime()?;
-    let outcome = runtime.block_on(session(&args, loaded));
+    let outcome = runtime.block_on(session(&args, loaded, &raised));
     // A name that is still being looked up is nobody's concern any more.
     runtime.shutdown_background();
     if let Some(log) = log {
@@ -170,7 +172,7 @@ impl InheritedUrl {
     }
 }
 
-async fn session(args: &RunArgs, loaded: Loaded) -> Result<ExitCode, Failure> {
+async fn session(args: &RunArgs, loaded: Loaded, raised: &Raised) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new()?;
     let started = Instant::now();
     let Loaded { config, prices, .. } = loaded;
@@ -186,7 +188,7 @@ async fn session(args: &RunArgs, loaded: Loaded) -> Result<ExitCode, Failure> {
     let sinks = proxy.sinks().clone();
     let proxy = Arc::new(proxy);
     let (server, address) = ServerTask::on_free_port(Arc::clone(&proxy)).await?;
-    let mut child = spawn(&args.command, address)?;
+    let mut child = raised.aside(|| spawn(&args.command, address))?;
     let status = attend(&mut child, &mut signals).await?;
     let _ = server.stop(LINGER).await;
     tokio::join!(sinks.flush(), proxy.store().close(LINGER));
