@@ -101,10 +101,10 @@ impl FigureOptions {
 
 #[derive(Debug, Args)]
 pub struct SoakOptions {
-    /// How long the load is held
-    #[arg(long, default_value_t = 10.0)]
-    pub minutes: f64,
-    /// End earlier, once so many requests were answered
+    /// How long the load is held [default: 10]
+    #[arg(long, value_name = "N")]
+    pub minutes: Option<f64>,
+    /// End earlier, once so many requests were answered; together with --minutes not before both are reached
     #[arg(long, value_name = "N")]
     pub requests: Option<u64>,
     /// Pause of each client between two requests, milliseconds; large ones pause longer, and tenants with signs send fifty between two pauses

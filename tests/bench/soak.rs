@@ -26,6 +26,7 @@ use crate::signs::{Exchange, Signed};
 use crate::stats::Spread;
 use crate::{Fallible, temporary_folder};
 
+const MINUTES: f64 = 10.0;
 const SAMPLE_EVERY: Duration = Duration::from_millis(500);
 /// Tenants with signs, and the requests that one of their clients sends between two pauses.
 const TENANTS: u64 = 1_000;
@@ -38,6 +39,9 @@ const FAILURES_KEPT: usize = 20;
 /// Growth below these is the noise of allocators and pools.
 const MEMORY_NOISE_KB: f64 = 8_192.0;
 const FILES_NOISE: f64 = 8.0;
+/// Growth of a quarter over the first, as a part of that: from quarter to quarter, and in all.
+const RISE_MAX: f64 = 0.1;
+const GROWTH_MAX: f64 = 0.2;
 
 /// One kind of client; each entry of `CLIENTS` is one thread.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +92,9 @@ struct Shared<'r> {
     arm: &'r Running,
     deadline: Instant,
     /// Answers after which it is over.
-    requests: u64,
+    requests: Option<u64>,
+    /// True if it goes on until it has lasted and answered as long.
+    needs_both: bool,
     pause: Duration,
     tally: Tally,
 }
@@ -96,7 +102,9 @@ struct Shared<'r> {
 impl Shared<'_> {
     fn is_over(&self) -> bool {
         let failed = self.tally.failures.lock().unwrap().len() >= FAILURES_KEPT;
-        failed || Instant::now() >= self.deadline || self.tally.finished.load(Relaxed) >= self.requests
+        let has_lasted = Instant::now() >= self.deadline;
+        let has_answered = self.requests.is_some_and(|most| self.tally.finished.load(Relaxed) >= most);
+        failed || if self.needs_both { has_lasted && has_answered } else { has_lasted || has_answered }
     }
 
     fn number(&self) -> u64 {
@@ -130,8 +138,9 @@ pub fn run(options: &SoakOptions) -> Fallible<bool> {
 
     let shared = Shared {
         arm: &arm,
-        deadline: Instant::now() + Duration::from_secs_f64(options.minutes * 60.0),
-        requests: options.requests.unwrap_or(u64::MAX),
+        deadline: Instant::now() + Duration::from_secs_f64(options.minutes.unwrap_or(MINUTES) * 60.0),
+        requests: options.requests,
+        needs_both: options.minutes.is_some() && options.requests.is_some(),
         pause: Duration::from_millis(options.pause_ms),
         tally: Tally::default(),
     };
@@ -367,7 +376,8 @@ fn quiet_again(mock: &mut Worker, watched: u32, files_at_start: usize) -> Fallib
     }
 }
 
-/// The first fifth is warm-up; after it, four quarters that each lie above the one before are growth.
+/// The first fifth is warm-up; after it, four quarters that each lie above the one before are growth, and so is a last one
+/// far above the first.
 fn growth(what: &str, samples: &[f64], noise: f64) -> Option<String> {
     let steady = &samples[samples.len() / 5..];
     let quarter = (steady.len() / 4).max(1);
@@ -375,8 +385,9 @@ fn growth(what: &str, samples: &[f64], noise: f64) -> Option<String> {
         steady.chunks_exact(quarter).take(4).filter_map(Spread::of).map(|spread| spread.median).collect();
     let (first, last) = (*medians.first()?, *medians.last()?);
     let rising = medians.windows(2).all(|pair| pair[0] < pair[1]);
-    let noise = noise.max(first / 10.0);
-    (rising && last - first > noise)
+    let grown = last - first;
+    let is_steady = rising && grown > noise.max(first * RISE_MAX);
+    (is_steady || grown > noise.max(first * GROWTH_MAX))
         .then(|| format!("{what} keeps growing, quarter by quarter: {medians:.0?}"))
 }
 
