@@ -98,6 +98,54 @@ async fn a_client_that_closes_its_side_gets_its_answer() {
 }
 
 #[tokio::test]
+async fn a_client_that_closes_its_side_within_its_body_is_one_that_has_left() {
+    let upstream = Upstream::bind().await;
+    let forkpoint = Forkpoint::before(&upstream.url()).await;
+    let sized = "content-length: 100\r\n\r\n{\"half\":";
+    let chunked = "transfer-encoding: chunked\r\n\r\n8\r\n{\"half\":\r\n";
+    for (round, body) in [sized, chunked].into_iter().enumerate() {
+        // One body is collected, the other streams through.
+        for (asked, target) in ["/v1/messages", "/v1/files"].into_iter().enumerate() {
+            let mut client = forkpoint.client().await;
+            let head = format!("POST {target} HTTP/1.1\r\nhost: h\r\nx-api-key: k\r\n{body}");
+            client.send(head.as_bytes()).await;
+            if target == "/v1/files" {
+                let mut server = upstream.accept().await;
+                server.through(b"{\"half\":").await;
+                client.finish().await;
+                assert!(!server.rest().await.0.ends_with(b"0\r\n\r\n"), "no end is made up");
+            } else {
+                client.finish().await;
+            }
+            let (answer, _) = client.rest().await;
+            assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+            forkpoint.recorded((2 * round + asked + 1) as u32).await;
+        }
+    }
+    forkpoint.still_works(&upstream).await;
+}
+
+/// Nothing tells it from one that has left, and the call of one that has left is not to go on.
+#[tokio::test]
+async fn a_client_that_closes_its_side_within_its_answer_is_one_that_has_left() {
+    let upstream = Upstream::bind().await;
+    let forkpoint = Forkpoint::before(&upstream.url()).await;
+    for request in [call(b"{}"), get("/x")] {
+        let mut client = forkpoint.client().await;
+        client.send(&request).await;
+        let (mut server, _) = upstream.asked().await;
+        server.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+        server.send_chunk(b"one").await;
+        client.through(b"one").await;
+        client.finish().await;
+        server.gone().await;
+        assert!(!client.rest().await.0.ends_with(b"0\r\n\r\n"), "no end is made up");
+    }
+    forkpoint.recorded(2).await;
+    forkpoint.still_works(&upstream).await;
+}
+
+#[tokio::test]
 async fn an_answer_with_many_headers_passes() {
     let many: String = (0..250).map(|number| format!("x-many-{number}: {number}\r\n")).collect();
     let answer = format!("HTTP/1.1 200 OK\r\n{many}content-length: 2\r\n\r\nok");
