@@ -95,7 +95,7 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
         Finding { names, declined: None, recognised: None, layout: None, forecast: None, policy, billed };
     let planned = breakpoints::plan(&parent.body, &parent.anatomy, &Situation::new(rules.profile));
     let written = planned.breakpoints.last().copied();
-    let store = Store::new(LIMITS, rules.fan_out.clone(), question.gate.clone());
+    let store = Store::new(LIMITS, rules.fan_out.clone(), question.gate);
     let tenant = store.tenant(&TENANT);
     let parent = arrival(&tenant, parent, rules.attribution)?.received;
     let arrival = arrival(&tenant, child, rules.attribution)?;

@@ -174,7 +174,7 @@ fn doc_comments_say_what_a_thing_is() {
                 let is_vague = |word: &&str| {
                     opening.strip_prefix(*word).is_some_and(|rest| rest.starts_with([' ', ',', ':']))
                 };
-                if ["What", "Whether", "The same"].iter().any(|word| is_vague(&word)) {
+                if ["What", "Whether", "The same"].iter().any(is_vague) {
                     vague.push(format!("{path}: {opening}"));
                 }
             }

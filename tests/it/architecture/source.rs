@@ -151,7 +151,7 @@ fn character(rest: &[u8]) -> Option<usize> {
         return Some(find(rest, b"'", 3));
     }
     let length = std::str::from_utf8(&inside[..inside.len().min(4)])
-        .map_or_else(|error| std::str::from_utf8(&inside[..error.valid_up_to()]).unwrap(), |text| text);
+        .unwrap_or_else(|error| std::str::from_utf8(&inside[..error.valid_up_to()]).unwrap());
     let first = length.chars().next()?.len_utf8();
     (inside.get(first) == Some(&b'\'')).then_some(first + 1)
 }

@@ -59,8 +59,8 @@ fn a_held_child_goes_on_in_another_process_on_the_prefix_that_it_has() {
 
 #[test]
 fn an_answer_that_said_nothing_and_a_summary_are_held_elsewhere_as_they_are_here() {
-    let cases: [(fn(Usage) -> Turn, &str, usize); 2] =
-        [(silent, "msg_silent", 4), (summary, "msg_summary", 2)];
+    type Answer = fn(Usage) -> Turn;
+    let cases = [(silent as Answer, "msg_silent", 4), (summary as Answer, "msg_summary", 2)];
     for (answer, message_id, messages) in cases {
         let tenant = saving();
         let body = plain_body("Be brief.", &["Why?", "And why that?"]);
