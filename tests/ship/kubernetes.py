@@ -24,7 +24,16 @@ sys.dont_write_bytecode = True
 import kubernetes_validate  # noqa: E402
 import yaml  # noqa: E402
 from kustomize import every_container, render  # noqa: E402
-from settings import FORKPOINT, ROOT, effective, image_environment, port_of, shown_in_readme, version  # noqa: E402
+from settings import (  # noqa: E402
+    FORKPOINT,
+    ROOT,
+    effective,
+    image_arguments,
+    image_environment,
+    port_of,
+    shown_in_readme,
+    version,
+)
 
 KUBERNETES = ROOT / "config" / "kubernetes"
 # The modes, in the order of the rollout; each has a folder of its name.
@@ -103,7 +112,8 @@ class Manifests(unittest.TestCase):
         doors = ["FORKPOINT_LISTEN", "FORKPOINT_ADMIN_LISTEN", "FORKPOINT_SERVER__METRICS_LISTEN"]
         environment = image_environment() | the(objects, "ConfigMap")["data"]
         environment |= {door: "127.0.0.1:0" for door in doors} | {"FORKPOINT_UPSTREAM": "http://127.0.0.1:9"}
-        with subprocess.Popen([FORKPOINT], env=environment, stderr=subprocess.PIPE, text=True) as proxy:
+        arguments = sidecar_of(objects).get("args", image_arguments())
+        with subprocess.Popen([FORKPOINT, *arguments], env=environment, stderr=subprocess.PIPE, text=True) as proxy:
             try:
                 lines = iter(proxy.stderr.readline, "")
                 url = next(found[1] for line in lines if (found := re.search(r'"metrics":"(http[^"]+)"', line)))

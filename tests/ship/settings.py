@@ -20,6 +20,11 @@ def image_environment() -> dict[str, str]:
     return dict(word.split("=", 1) for word in block[1].replace("\\\n", " ").split())
 
 
+def image_arguments() -> list[str]:
+    """What the image calls forkpoint with, for whoever gives no arguments."""
+    return json.loads(re.search(r"^CMD (\[.*\])$", (ROOT / "Dockerfile").read_text(), re.M)[1])
+
+
 def effective(changes: dict[str, str]) -> dict[str, Any]:
     """The value of every key; fails if forkpoint refuses or overlooks a variable."""
     environment = image_environment() | changes
