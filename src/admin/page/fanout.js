@@ -145,12 +145,13 @@ function moneyLine(sums, saved) {
   return h(
     "p",
     { class: "bills" },
-    bill("billed", sums.billed_usd, sums.billed_usd > 0 || sums.compared > 0),
+    // All three are sums over the same requests.
+    bill("billed", sums.compared > 0 ? sums.compared_usd : sums.billed_usd, sums.billed_usd > 0 || sums.compared > 0),
     bill("as sent", sums.as_sent_usd, sums.compared > 0),
     bill("aligned", sums.aligned_usd, sums.compared > 0),
     h("span", null, "hit share ", h("b", { class: "num" }, hitShare(sums))),
     saved.sums.uncompared > 0 && sums.compared > 0
-      ? h("span", { class: "muted" }, `${f.plural(sums.uncompared, "request")} not compared`)
+      ? h("span", { class: "muted" }, `${f.plural(sums.uncompared, "request")} not compared (${f.usd(sums.billed_usd - sums.compared_usd)} billed)`)
       : null,
   );
 }

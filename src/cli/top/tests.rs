@@ -162,6 +162,16 @@ fn sums_are_those_of_the_exchanges_that_were_told() {
 }
 
 #[test]
+fn bills_are_of_the_requests_whose_other_bills_are_known() {
+    let mut app = story();
+    let unknown = json!({"cost_usd": 5.0, "as_sent_usd": null, "aligned_usd": null});
+    say(&mut app, "exchange", exchange(9, START, unknown), START);
+    let screen = screen(&app, 120, 24);
+    assert!(screen.contains("billed $0.6084 · as sent $0.7184 · aligned $0.6408"), "{screen}");
+    assert!(screen.contains("1 not compared ($5.0000 billed)"), "{screen}");
+}
+
+#[test]
 fn the_selection_stays_on_its_fan_out_when_others_come() {
     let mut app = story();
     assert_eq!(app.shown().unwrap().id, "f00dcafe", "the newest");

@@ -140,8 +140,12 @@ pub fn saving(sums: &Sums, paint: Paint) -> Vec<Span<'static>> {
 }
 
 fn bills(sums: &Sums) -> String {
-    let mut parts = vec![format!("billed {}", usd(sums.billed_usd))];
-    if sums.compared > 0 {
+    // All three are sums over the same requests.
+    let mut parts = Vec::new();
+    if sums.compared == 0 {
+        parts.push(format!("billed {}", usd(sums.billed_usd)));
+    } else {
+        parts.push(format!("billed {}", usd(sums.compared_usd)));
         parts.push(format!("as sent {}", usd(sums.as_sent_usd)));
         parts.push(format!("aligned {}", usd(sums.aligned_usd)));
     }
@@ -152,7 +156,8 @@ fn bills(sums: &Sums) -> String {
         parts.push(format!("{} failed", grouped(sums.failed)));
     }
     if sums.uncompared > 0 {
-        parts.push(format!("{} not compared", grouped(sums.uncompared)));
+        let left = usd(sums.billed_usd - sums.compared_usd);
+        parts.push(format!("{} not compared ({left} billed)", grouped(sums.uncompared)));
     }
     parts.join(" · ")
 }
