@@ -17,20 +17,24 @@ pub fn grouped(number: u64) -> String {
 
 /// Writes dollars, with more digits for small sums.
 pub fn usd(dollars: f64) -> String {
-    let text =
-        if dollars.abs() < 10.0 { format!("{:.4}", dollars.abs()) } else { format!("{:.2}", dollars.abs()) };
+    let size = dollars.abs();
+    let is_small = (size * 1e4).round() < 1e5;
+    let text = if is_small { format!("{size:.4}") } else { format!("{size:.2}") };
     let is_zero = text.bytes().all(|byte| matches!(byte, b'0' | b'.'));
     let sign = if dollars < 0.0 && !is_zero { "-" } else { "" };
     format!("{sign}${text}")
 }
 
-/// Writes a part of a whole in per cent. Nothing can be said of a whole of nothing.
+/// Writes a part of a whole in per cent: all of it only if nothing is missing. Nothing can be said of a whole of
+/// nothing.
 pub fn percent(part: f64, whole: f64) -> Option<String> {
     if whole <= 0.0 {
         return None;
     }
     let share = 100.0 * part / whole;
-    let text = if share.abs() < 1.0 { format!("{share:.1}") } else { format!("{share:.0}") };
+    let tenths = if share > 99.0 { (10.0 * share).floor() } else { (10.0 * share).round() };
+    let has_tenths = tenths.abs() < 10.0 || (share > 99.5 && share < 100.0);
+    let text = if has_tenths { format!("{:.1}", tenths / 10.0) } else { format!("{share:.0}") };
     Some(match text.as_str() {
         "0.0" | "-0.0" => "0 %".to_owned(),
         text => format!("{text} %"),
@@ -38,8 +42,10 @@ pub fn percent(part: f64, whole: f64) -> Option<String> {
 }
 
 pub fn duration(time: Duration) -> String {
-    match time.as_secs() {
-        0..60 => format!("{:.1} s", time.as_secs_f64()),
+    if (time.as_secs_f64() * 10.0).round() < 600.0 {
+        return format!("{:.1} s", time.as_secs_f64());
+    }
+    match time.as_secs().max(60) {
         seconds @ 60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
         seconds => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
     }
@@ -104,6 +110,16 @@ mod tests {
         assert_eq!(percent(0.004, 1.0).as_deref(), Some("0.4 %"));
         assert_eq!(percent(-0.000_1, 1.0).as_deref(), Some("0 %"));
         assert_eq!(percent(1.0, 0.0), None);
+        let of_thousand =
+            [9.7, 99.7, 994.0, 996.0, 999.99, 1000.0].map(|part| percent(part, 1000.0).unwrap());
+        assert_eq!(of_thousand, ["1 %", "10 %", "99 %", "99.6 %", "99.9 %", "100 %"]);
+    }
+
+    #[test]
+    fn a_figure_that_is_rounded_up_has_the_form_of_the_larger_one() {
+        assert_eq!([9.999_96, 1.095].map(usd), ["$10.00", "$1.0950"]);
+        let times = [59.94, 59.97, 119.6, 3599.7].map(|seconds| duration(Duration::from_secs_f64(seconds)));
+        assert_eq!(times, ["59.9 s", "1 min 0 s", "1 min 59 s", "59 min 59 s"]);
     }
 
     #[test]

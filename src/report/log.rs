@@ -16,7 +16,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::ExchangeRecord;
 use super::record::Logged;
-use super::terminal::{LocalTime, TerminalLine, is_failure};
+use super::terminal::{LocalTime, TerminalLine};
 use crate::config::LogFormat;
 
 /// The target of the lines about exchanges.
@@ -30,7 +30,7 @@ const TERMINAL: &str = "terminal";
 pub fn log(record: &ExchangeRecord) {
     let (logged, terminal) = (Logged(record), TerminalLine(record));
     let json = JsonFields(&logged);
-    if is_failure(record) {
+    if record.is_failure() {
         tracing::warn!(target: EXCHANGES, %json, human = %logged, %terminal);
     } else {
         tracing::info!(target: EXCHANGES, %json, human = %logged, %terminal);

@@ -26,7 +26,7 @@ pub use log::{LineFormat, TerminalFormat};
 pub use record::{ChildTurn, Details, ExchangeRecord, OtherModel, Overhead, Times};
 pub use recording::{Entries, Recording, RecordingDraft, VERSION};
 pub use sinks::{ExchangeSinks, Sinks, StartError};
-pub use terminal::{COLUMNS_MAX, LocalTime};
+pub use terminal::{COLUMNS_MAX, LocalTime, cause};
 
 use crate::metrics::Metrics;
 

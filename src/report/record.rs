@@ -14,7 +14,7 @@ use crate::engine::answer::usage::Usage;
 use crate::engine::cache::prices::Cost;
 use crate::engine::cache::volatile::Volatile;
 use crate::engine::family::fanout::ForkPoint;
-use crate::engine::words::{FanOutDropped, GateOutcome, Recall, TenantId};
+use crate::engine::words::{Ending, FanOutDropped, GateOutcome, Recall, TenantId};
 
 /// Declares [`ExchangeRecord`]: fields that only the recording has, then those of the log line, then the other
 /// fields of the recording. Texts are logged in quotes, or without with `as shown`.
@@ -197,6 +197,15 @@ declare! {
 }
 
 impl ExchangeRecord {
+    /// Returns true if somebody should look at the exchange: it has no answer, an error as its answer or within it, or
+    /// half of an answer. A client that leaves does so for reasons of its own.
+    pub fn is_failure(&self) -> bool {
+        let has_left = self.ending == Ending::ClientLeft.as_str();
+        let is_error = self.status.map_or(!has_left, |status| status >= 400);
+        let broke = ![Ending::Complete, Ending::ClientLeft].map(Ending::as_str).contains(&&*self.ending);
+        is_error || broke || self.error.is_some()
+    }
+
     /// Returns the billed tokens, if any were billed.
     pub fn usage(&self) -> Option<Usage> {
         Some(Usage {

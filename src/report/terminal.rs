@@ -16,7 +16,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
 use super::ExchangeRecord;
-use super::figures::{duration, grouped, harmless, usd};
+use super::figures::{NAME_CHARS_MAX, duration, grouped, harmless, usd};
 use crate::engine::words::clauses::{CAUSES, ENDINGS, REASONS, clause};
 use crate::engine::words::{Ending, Endpoint, Plan, Reason, Role, Why};
 
@@ -26,8 +26,6 @@ pub const COLUMNS_MAX: usize = 120;
 const TIME_COLUMNS: usize = 9;
 /// The most characters of a model's name.
 const MODEL_CHARS_MAX: usize = 24;
-/// The least characters of a clause that is cut; a shorter one says nothing.
-const CLAUSE_CHARS_MIN: usize = 24;
 /// Shorter waits are not worth the room.
 const HELD_MIN_MS: u64 = 100;
 
@@ -38,14 +36,6 @@ impl FormatTime for LocalTime {
     fn format_time(&self, out: &mut Writer<'_>) -> fmt::Result {
         write!(out, "{}", jiff::Zoned::now().strftime("%H:%M:%S"))
     }
-}
-
-/// Returns true if somebody should look at the exchange: it has no answer, or an error as its answer.
-pub fn is_failure(record: &ExchangeRecord) -> bool {
-    let has_left = record.ending == Ending::ClientLeft.as_str();
-    let is_error = record.status.map_or(!has_left, |status| status >= 400);
-    let broke = ![Ending::Complete, Ending::ClientLeft].map(Ending::as_str).contains(&&*record.ending);
-    is_error || broke || record.error.is_some()
 }
 
 /// The line of an exchange, without its time. The width of the formatter is that of the terminal, and its alternate
@@ -85,7 +75,7 @@ struct Part {
     colour: Colour,
     /// How soon it is left out where there is no room: the greatest first, and 0 never.
     rank: u8,
-    /// True for words that are cut before they are left out.
+    /// True for words that are cut, and never left out.
     is_clause: bool,
 }
 
@@ -115,7 +105,7 @@ impl Colour {
 impl Line {
     fn of(record: &ExchangeRecord) -> Line {
         let mut line = Line(Vec::new());
-        let is_failed = is_failure(record);
+        let is_failed = record.is_failure();
         let has_left = record.ending == Ending::ClientLeft.as_str();
         match (is_failed, has_left) {
             (true, _) => line.add("✗", Colour::Red, 0),
@@ -126,15 +116,15 @@ impl Line {
         line.add_plan(record);
         if record.details.is_messages {
             let model = record.model.strip_prefix("claude-").unwrap_or(&record.model);
-            line.add(harmless(model, MODEL_CHARS_MAX), Colour::Dim, 4);
+            line.add(harmless(model, MODEL_CHARS_MAX), Colour::Dim, 5);
         }
         if is_failed {
-            line.add(cause(record), Colour::Red, 0);
+            line.add(cause(record, record.details.fault), Colour::Red, 0);
         } else if has_left {
             line.add(clause(ENDINGS, &record.ending).unwrap_or_default(), Colour::Yellow, 0);
         }
         line.add_bill(record);
-        line.add(duration(Duration::from_millis(record.duration_ms)), Colour::Plain, 1);
+        line.add(duration(Duration::from_millis(record.duration_ms)), Colour::Plain, 3);
         if record.held_ms >= HELD_MIN_MS {
             let held = duration(Duration::from_millis(record.held_ms));
             line.add(format!("(held {held})"), Colour::Dim, 9);
@@ -148,8 +138,9 @@ impl Line {
         self.0.push(Part { text: text.into(), colour, rank, is_clause: false });
     }
 
-    fn add_clause(&mut self, text: String, colour: Colour, rank: u8) {
-        self.0.push(Part { text: format!("· {text}"), colour, rank, is_clause: true });
+    /// Adds words that people look for: everything else is left out before they are cut.
+    fn add_clause(&mut self, text: &str, colour: Colour) {
+        self.0.push(Part { text: format!("· {text}"), colour, rank: 1, is_clause: true });
     }
 
     fn add_plan(&mut self, record: &ExchangeRecord) {
@@ -170,17 +161,17 @@ impl Line {
             self.add(
                 format!("read {} write {}", grouped(usage.cache_read), grouped(written)),
                 Colour::Plain,
-                4,
+                5,
             );
             if usage.cache_read + written == 0 {
                 self.add(format!("uncached {}", grouped(usage.uncached)), Colour::Plain, 8);
             }
         }
         if let Some(cost) = record.cost_usd {
-            self.add(usd(cost), Colour::Plain, 1);
+            self.add(usd(cost), Colour::Plain, 2);
             if let Some(as_sent) = record.as_sent_usd {
                 let colour = if cost > as_sent + 0.000_05 { Colour::Red } else { Colour::Green };
-                self.add(format!("(as sent {})", usd(as_sent)), colour, 5);
+                self.add(format!("(as sent {})", usd(as_sent)), colour, 7);
             }
         }
     }
@@ -194,15 +185,18 @@ impl Line {
         if let Some(why) = clause(REASONS, &record.reason) {
             let is_left_alone = record.plan == Plan::Passthrough(Reason::Observe).as_str();
             // A child that is not forked is what people ask about; that no breakpoint was added is a detail.
-            let is_asked_about = is_left_alone || record.role == Role::Child.as_str();
-            self.add_clause(why.to_owned(), Colour::Dim, if is_asked_about { 2 } else { 6 });
+            if is_left_alone || record.role == Role::Child.as_str() {
+                self.add_clause(why, Colour::Dim);
+            } else {
+                self.add(format!("· {why}"), Colour::Dim, 6);
+            }
         }
     }
 
     fn add_break(&mut self, record: &ExchangeRecord) {
         let (Some(cause), Some(tokens)) = (&record.break_cause, record.break_tokens) else { return };
         let why = clause(CAUSES, cause).unwrap_or(cause);
-        self.add_clause(format!("lost {} cached tokens: {why}", grouped(tokens)), Colour::Yellow, 2);
+        self.add_clause(&format!("lost {} tokens: {why}", grouped(tokens)), Colour::Yellow);
     }
 
     /// Leaves out the least important parts until the others fit.
@@ -211,9 +205,9 @@ impl Line {
             let excess = self.columns() - columns;
             let droppable = self.0.iter_mut().enumerate().filter(|(_, part)| part.rank > 0);
             let Some((index, least)) = droppable.max_by_key(|(_, part)| part.rank) else { break };
-            let room = least.text.chars().count().saturating_sub(excess);
-            if least.is_clause && room >= CLAUSE_CHARS_MIN {
-                least.text = harmless(&least.text, room);
+            if least.is_clause {
+                let room = least.text.chars().count().saturating_sub(excess);
+                (least.text, least.rank) = (harmless(&least.text, room), 0);
             } else {
                 self.0.remove(index);
             }
@@ -245,14 +239,15 @@ fn who(record: &ExchangeRecord) -> String {
     who
 }
 
-/// Why an exchange failed: what forkpoint says of it, or what the upstream does.
-fn cause(record: &ExchangeRecord) -> String {
-    if let Some(fault) = record.details.fault {
-        return clause(REASONS, fault).unwrap_or(fault).to_owned();
+/// Why an exchange failed: the reason for which forkpoint answered itself, or what the upstream said.
+pub fn cause(record: &ExchangeRecord, fault: Option<&str>) -> String {
+    if let Some(fault) = fault {
+        return clause(REASONS, fault).map_or_else(|| harmless(fault, NAME_CHARS_MAX), str::to_owned);
     }
     let status = record.status.filter(|status| *status >= 400).map(|status| status.to_string());
     let ending = clause(ENDINGS, &record.ending).map(str::to_owned);
-    let said: Vec<String> = status.into_iter().chain(record.error.clone()).chain(ending).collect();
+    let error = record.error.as_deref().map(|error| harmless(error, NAME_CHARS_MAX));
+    let said: Vec<String> = status.into_iter().chain(error).chain(ending).collect();
     said.join(" ")
 }
 

@@ -21,71 +21,71 @@ export const REASONS = {
   none: "",
   // Left alone.
   endpoint: "it is not a Messages call",
-  body_too_large: "its body is larger than limits.body_bytes",
-  held_requests: "as many bodies are held as limits.held_requests allows",
-  held_bytes: "as many bytes are held as limits.held_bytes allows",
+  body_too_large: "its body exceeds limits.body_bytes",
+  held_requests: "limits.held_requests is reached",
+  held_bytes: "limits.held_bytes is reached",
   trailers: "it announces trailers",
-  content_encoding: "its body is compressed in a way that cannot be read",
-  not_json: "its body is no JSON that can be read",
+  content_encoding: "its compression cannot be read",
+  not_json: "its body is not JSON that can be read",
   signed: "its body is signed",
   no_credential: "it brings no credential",
   observe: "the mode is observe",
   oauth: "it comes from a consumer login",
   ambiguous: "it can be read in two ways",
-  unknown_thread: "it goes on from an answer that is not known here",
-  unknown_parent: "it names a parent that is not known here",
-  refused: "the upstream refused what was made of it, and took what came",
-  lost_prefix: "its thinking belongs to a prefix that is no longer known",
-  internal: "a bug of forkpoint's own",
+  unknown_thread: "it continues an answer that is not known",
+  unknown_parent: "it names a parent that is not known",
+  refused: "the upstream refused the rewritten request",
+  lost_prefix: "the prefix of its thinking is not known",
+  internal: "a bug in forkpoint",
   // Aligned, and no breakpoint was added.
   align: "the mode is align",
-  not_a_child: "it is nobody's child",
-  client_fork: "its client has put it on its parent's history itself",
+  not_a_child: "it is not a sub-agent",
+  client_fork: "its client has forked it itself",
   automatic_cache: "the upstream caches by itself",
-  malformed_marker: "a marker of the client is of an unknown kind",
-  illegal_markers: "the client's own markers will be refused",
-  one_shot: "nothing suggests that it will be continued",
-  seldom_continues: "conversations like it seldom continue",
-  never_read: "something before the breakpoint changes every turn",
-  below_minimum: "its prefix is shorter than the model caches",
+  malformed_marker: "a marker of the client is malformed",
+  illegal_markers: "the client's markers will be refused",
+  one_shot: "nothing suggests a next turn",
+  seldom_continues: "such conversations seldom continue",
+  never_read: "its prefix changes on every turn",
+  below_minimum: "its prefix is too short to be cached",
   no_slot: "all four breakpoints are in use",
   hour: "a marker would have to last an hour",
-  no_legal_block: "nothing there can carry a marker",
+  no_legal_block: "no block there can carry a marker",
   // Aligned, and not forked.
   nested: "its parent is itself a child",
-  compaction: "it begins with a summary of itself, or asks for one",
-  version: "it asks for another version of the API than its parent",
+  compaction: "it begins with a summary, or asks for one",
+  version: "its parent's API version differs",
   unknown_tool: "its tool is not known to start agents",
-  holdout: "its fan-out is held out to compare with",
-  stood_down: "forking cost more than it saved, and stands down",
+  holdout: "its fan-out is held out to compare",
+  stood_down: "forking cost more than it saved",
   late: "its parent's answer had not ended",
   unsealed: "its own call was not known yet",
-  prefill: "its parent's history ends with words of the client",
-  shape: "its first message cannot be taken apart without loss",
-  model: "it asks for another model than its parent",
+  prefill: "its parent's history ends with a prefill",
+  shape: "its first message cannot be split",
+  model: "its parent's model differs",
   no_tools: "it has no tools",
   tools_differ: "it has tools that its parent lacks",
   tools_subset: "it has fewer tools than its parent",
-  thinking: "its thinking differs from its parent's",
-  tool_choice: "its tool_choice differs from its parent's",
-  output_config: "its output_config differs from its parent's",
-  output_format: "its output_format differs from its parent's",
-  context_management: "its context_management differs from its parent's",
-  speed: "its speed differs from its parent's",
-  mcp_servers: "its mcp_servers differ from its parent's",
-  container: "its container differs from its parent's",
-  unknown_field: "a field that may shape the prompt differs from its parent's",
-  media: "it shows an image or a document that its parent lacks",
+  thinking: "its parent's thinking differs",
+  tool_choice: "its parent's tool_choice differs",
+  output_config: "its parent's output_config differs",
+  output_format: "its parent's output_format differs",
+  context_management: "its parent's context_management differs",
+  speed: "its parent's speed differs",
+  mcp_servers: "its parent's mcp_servers differ",
+  container: "its parent's container differs",
+  unknown_field: "an unknown field differs from its parent",
+  media: "it has media that its parent lacks",
   specialist: "it is an agent of a special kind",
   teammate: "it joins a team",
   isolation: "it runs elsewhere",
   coordinator: "its session is excluded",
-  too_large: "forked it would exceed what the upstream takes",
-  window: "forked it would not fit into the model's window",
-  context_share: "forked it would fill too much of the model's window",
+  too_large: "forked, its body would be too large",
+  window: "forked, it would exceed the window",
+  context_share: "forked, it would fill too much context",
   cost: "forking would cost more than allowed",
-  unlearned: "nobody knows yet how long such children live",
-  cost_unknown: "nobody can tell what forking would cost",
+  unlearned: "how long such children live is not known",
+  cost_unknown: "what forking would cost is not known",
   store_full: "children that still work fill the store",
   // Not sent at all.
   connect: "CONNECT is refused",
@@ -95,7 +95,7 @@ export const REASONS = {
   thread_mismatch: "its thread is held otherwise than it says",
   client_body: "the client broke off its body",
   client_stalled: "the client stopped sending",
-  connections: "as many connections are open as limits.connections allows",
+  connections: "limits.connections is reached",
   upstream_unreachable: "the upstream could not be reached",
   upstream_connect_timeout: "connecting to the upstream took too long",
   upstream_silent: "the upstream stayed silent",
@@ -121,19 +121,19 @@ export const LEADS = new Set(["led", "overtook", "succeeded"]);
 
 /** Why cached tokens were not read: each follows "because" and a colon alike. */
 export const CAUSES = {
-  tools: "a tool was changed, added, removed or moved",
-  system: "the system prompt or the speed changed",
+  tools: "the tools changed",
+  system: "the system or the speed changed",
   model: "the model changed",
-  thinking: "thinking or the effort changed",
+  thinking: "thinking or effort changed",
   tool_choice: "tool_choice changed",
   betas: "the betas changed",
   messages: "the history was changed",
   spelling: "the same was spelt differently",
-  ttl_expired: "the cache entry's time was over",
-  below_minimum: "the prefix is shorter than the model caches",
-  lookback: "no breakpoint is near enough behind the entry",
-  not_yet_visible: "the request that writes it had not begun to answer",
-  unknown: "something changed that forkpoint does not see",
+  ttl_expired: "the cache entry expired",
+  below_minimum: "the prefix is too short to cache",
+  lookback: "no breakpoint is near the entry",
+  not_yet_visible: "the entry was still being written",
+  unknown: "something not seen here changed",
 };
 
 /** How an exchange ended, if not well. */
@@ -142,6 +142,17 @@ export const ENDINGS = {
   client_left: "the client left",
   upstream_broke: "the upstream broke off",
   refused: "answered by forkpoint itself",
+};
+
+/** What changes in a prompt from turn to turn. */
+export const VOLATILE = {
+  date: "a date",
+  clock: "a time",
+  directory: "a path",
+  git: "the state of a repository",
+  counter: "a number",
+  id: "an id",
+  other: "text",
 };
 
 /** What was done to a forked child beside putting it on its parent's prefix. */
@@ -162,6 +173,14 @@ export const NOTES = {
 
 /** The words for a word of the engine, or that word itself if a later version has one more. */
 export const inWords = (words, word) => (Object.hasOwn(words, word) ? words[word] : name(word));
+
+/** Why an exchange has no whole answer, as in the log; nothing if it has one. */
+export function causeInWords(x) {
+  if (x.duration_ms === undefined) return "";
+  if (x.fault !== undefined) return inWords(REASONS, x.fault);
+  const [status, error] = [x.status >= 400 ? String(x.status) : "", x.error === undefined ? "" : name(x.error)];
+  return [status, error, inWords(ENDINGS, x.ending)].filter(Boolean).join(" ");
+}
 
 export function planInWords(plan, reason) {
   const why = inWords(REASONS, reason);

@@ -15,7 +15,7 @@ const MINUTE_MS: u64 = 60_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sums {
     pub requests: u64,
-    /// Requests without a 2xx answer.
+    /// Requests that somebody should look at: the log has them as warnings.
     pub failed: u64,
     pub uncached: u64,
     pub cache_read: u64,
@@ -51,7 +51,7 @@ impl Sums {
     pub fn add(&mut self, record: &ExchangeRecord) {
         self.requests += 1;
         let is_success = record.status.is_some_and(|status| (200..300).contains(&status));
-        self.failed += u64::from(!is_success);
+        self.failed += u64::from(record.is_failure());
         if let Some(usage) = record.usage() {
             self.uncached += usage.uncached;
             self.cache_read += usage.cache_read;

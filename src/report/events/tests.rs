@@ -1,4 +1,5 @@
 use super::*;
+use crate::engine::words::Ending;
 use crate::report::Details;
 
 fn record(fork: Option<&str>, cost: Option<f64>, sent: Option<f64>) -> ExchangeRecord {
@@ -24,6 +25,7 @@ fn underway() -> Underway<'static> {
         role: "child",
         fork: "f".to_owned(),
         child: Some(2),
+        child_turn: None,
         tool: Some("Agent"),
         model: "m".to_owned(),
         client: None,
@@ -31,6 +33,7 @@ fn underway() -> Underway<'static> {
         agent: None,
         plan: None,
         reason: None,
+        gate: None,
         waited_ms: Some(0),
         sent_ms: None,
         first_byte_ms: None,
@@ -110,6 +113,37 @@ fn what_is_no_messages_call_is_not_shown() {
     let events = Arc::new(Events::default());
     events.feed().end(&ExchangeRecord::default());
     assert_eq!(events.state().number, 0);
+}
+
+#[test]
+fn a_failure_is_shown_and_summed_as_one_with_its_cause() {
+    let broken = ExchangeRecord {
+        ending: Ending::Complete.as_str().into(),
+        error: Some("overloaded_error".into()),
+        ..record(Some("f"), None, None)
+    };
+    let left = ExchangeRecord {
+        status: None,
+        ending: Ending::ClientLeft.as_str().into(),
+        ..record(None, None, None)
+    };
+    let well = ExchangeRecord { ending: Ending::Complete.as_str().into(), ..record(None, None, None) };
+    let mut refused =
+        ExchangeRecord { status: Some(502), ending: Ending::Refused.as_str().into(), ..well.clone() };
+    refused.details.fault = Some("upstream_silent");
+    let shown = |record: &ExchangeRecord| serde_json::to_value(view::Shown::of(record, None)).unwrap();
+    assert_eq!(
+        (&shown(&broken)["failed"], &shown(&broken)["error"]),
+        (&true.into(), &"overloaded_error".into())
+    );
+    assert_eq!(
+        (&shown(&refused)["failed"], &shown(&refused)["fault"]),
+        (&true.into(), &"upstream_silent".into())
+    );
+    assert!(shown(&left)["failed"].is_null() && shown(&well)["failed"].is_null());
+    let mut sums = Sums::default();
+    [broken, left, well, refused].iter().for_each(|record| sums.add(record));
+    assert_eq!((sums.requests, sums.failed), (4, 2));
 }
 
 #[test]

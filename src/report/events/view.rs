@@ -15,6 +15,8 @@ pub struct Underway<'a> {
     pub fork: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub child: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub child_turn: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "cut")]
     pub tool: Option<&'a str>,
     pub model: String,
@@ -29,6 +31,9 @@ pub struct Underway<'a> {
     pub plan: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'a str>,
+    /// The outcome at the gate, once it is sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gate: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,6 +64,15 @@ pub struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
     ending: &'a str,
+    /// True if somebody should look at it: the log has it as a warning.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    failed: bool,
+    /// The reason for which forkpoint answered itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<&'a str>,
+    /// The type of the upstream's error, if it is one that the API documents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
     model: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     stop_reason: Option<&'a str>,
@@ -186,6 +200,9 @@ impl<'a> Shown<'a> {
             reason: &record.reason,
             status: record.status,
             ending: &record.ending,
+            failed: record.is_failure(),
+            fault: record.details.fault,
+            error: record.error.as_deref(),
             model: &record.model,
             stop_reason: record.stop_reason.as_deref(),
             client: record.client.as_deref(),
