@@ -64,3 +64,41 @@ async fn a_failure_is_a_warning() {
     let record = binary.records(1).await.remove(0);
     assert_eq!((&record["level"], &record["reason"]), (&"WARN".into(), &"upstream_unreachable".into()));
 }
+
+/// Two turns of one conversation: the second has its tools in another order, and another system prompt.
+fn turns() -> [String; 2] {
+    let tool = |name: &str| format!(r#"{{"name":"{name}","input_schema":{{"type":"object"}}}}"#);
+    let body = |tools: [&str; 2], system: &str| {
+        let tools = tools.map(tool).join(",");
+        format!(
+            r#"{{"model":"claude-opus-5-5","tools":[{tools}],"system":[{{"type":"text","text":"{system}","cache_control":{{"type":"ephemeral"}}}}],"messages":[{{"role":"user","content":"Look around."}}]}}"#
+        )
+    };
+    let long = "Rules that all follow. ".repeat(800);
+    [body(["grep", "read"], &long), body(["read", "grep"], &format!("{long}And one more."))]
+}
+
+#[tokio::test]
+async fn explain_is_that_of_the_goldens_at_80_and_120_columns_with_and_without_colour() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = ["a.json", "b.json"].map(|name| folder.path().join(name).display().to_string());
+    for (path, body) in paths.iter().zip(turns()) {
+        std::fs::write(path, body).unwrap();
+    }
+    let words = format!("explain {} {}", paths[0], paths[1]);
+    for columns in [80, 120] {
+        for (suffix, variables) in [("", &[("NO_COLOR", "1")][..]), ("-colour", &[])] {
+            let mut terminal = Terminal::start(&words, variables, columns, 60);
+            assert!(terminal.ended().await.success());
+            let shown =
+                terminal.screen.raw.replace('\r', "").replace(&format!("{}/", folder.path().display()), "");
+            assert_eq!(shown.contains('\u{1b}'), !suffix.is_empty(), "{shown}");
+            let path =
+                format!("{}/tests/golden/terminal/explain-{columns}{suffix}.txt", env!("CARGO_MANIFEST_DIR"));
+            if std::env::var_os("UPDATE").is_some() {
+                std::fs::write(&path, &shown).unwrap();
+            }
+            assert_eq!(shown, std::fs::read_to_string(&path).unwrap_or_default(), "{path}");
+        }
+    }
+}

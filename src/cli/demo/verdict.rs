@@ -119,8 +119,11 @@ fn colour(arm: DemoArm) -> &'static str {
 mod tests {
     use super::*;
     use crate::cli::demo::model::DemoModel;
+    use crate::cli::demo::table::{Column, Row, compare};
     use crate::cli::demo::workload::Workload;
+    use crate::cli::golden::assert_golden;
     use crate::config::{ValueOrigin, load_prices};
+    use crate::sim::BilledUsage;
 
     #[test]
     fn a_bar_is_as_long_as_its_value_and_is_cut_where_it_would_not_fit() {
@@ -152,6 +155,37 @@ mod tests {
                 .iter()
                 .fold(coloured, |text, code| text.replace(code, ""));
             assert_eq!(stripped, plain);
+        }
+    }
+
+    /// Plays with a parent and two children, each of which costs so many cents.
+    fn played(name: &'static str, cents: [u32; 4]) -> PlanComparison {
+        let prices = load_prices(None, &ValueOrigin::Default).unwrap();
+        let model = DemoModel::named(Some("claude-opus-5-5"), &prices).unwrap();
+        let columns = DemoArm::ALL.into_iter().zip(cents).map(|(arm, cents)| {
+            let row = |who: &str, cost_usd| {
+                let usage =
+                    BilledUsage { uncached: 3, cache_read: 48_000, output: 310, ..BilledUsage::default() };
+                Row { who: who.to_owned(), fan_out: 1, turn: 1, usage, cost_usd, record: None }
+            };
+            let child = |number: usize| row(&format!("child {number}"), f64::from(cents) / 100.0);
+            Column { arm, rows: vec![row("parent", 0.05), child(1), child(2)], children_s: vec![1.5] }
+        });
+        PlanComparison { name, workload: Workload::SINGLE, model, columns: columns.collect() }
+    }
+
+    #[test]
+    fn bars_and_table_are_those_of_the_goldens_and_fit_80_columns() {
+        let one = [played("single", [12, 7, 3, 3])];
+        let two = [played("single", [12, 7, 3, 3]), played("reread", [40, 90, 20, 20])];
+        for (suffix, colour) in [("", false), ("-colour", true)] {
+            let style = Style { colour };
+            let shown = [chart(&one, style), chart(&two, style), compare(&one[0].columns, 1)].join("\n");
+            // It looks alike in any terminal that is wide enough.
+            for columns in [80, 120] {
+                assert_golden(&format!("demo-{columns}{suffix}.txt"), &shown);
+            }
+            assert!(colour || shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
         }
     }
 

@@ -9,19 +9,22 @@ use ratatui::text::{Line, Span};
 use super::app::App;
 use super::model::{Exchange, FanOut, Row};
 use super::view::{NAME_CHARS_MAX, Paint, both_ends, cut, fit, hits, saving, short_model, wrapped};
-use crate::engine::words::clauses::{ENDINGS, GATE, REASONS, clause};
+use crate::engine::words::clauses::{GATE, REASONS, clause};
+use crate::report::cause;
 use crate::report::figures::{duration, grouped, harmless, usd};
 
 /// What the bars of a timeline mean.
 pub const LEGEND: [&str; 3] = [
     "· held          until it was sent",
-    "░ asked         until the first byte",
+    "░ waiting       for the first byte",
     "█ answering     until its end",
 ];
 
 /// The least rows of the list, and of the selected fan-out below it.
 const LIST_ROWS_MIN: usize = 4;
 const PANEL_ROWS_MIN: usize = 6;
+/// The columns from which on a request and what was done with it are one line.
+const WIDE_COLUMNS: usize = 118;
 /// The columns of a row's name, and of the figures behind its timeline.
 const LABEL_COLUMNS: usize = 16;
 const FIGURES_COLUMNS: usize = 38;
@@ -164,10 +167,31 @@ fn sentence(fan_out: &FanOut) -> String {
         0 => String::new(),
         tokens => format!(" Its children read again {} tokens that their parent had read.", grouped(tokens)),
     };
+    let left_out = match fan_out.left_out {
+        0 => String::new(),
+        1 => " 1 request of it is no longer kept.".to_owned(),
+        number => format!(" {} requests of it are no longer kept.", grouped(number as u64)),
+    };
     let text = parts.join("; ");
     let mut letters = text.chars();
     let first = letters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
-    format!("{first}{}.{reread}", letters.as_str())
+    format!("{first}{}.{}{reread}{left_out}", letters.as_str(), would_fork(&decided))
+}
+
+/// How many children would have been forked, where the mode does not let them.
+fn would_fork(decided: &[&Exchange]) -> String {
+    let words: Vec<&str> =
+        decided.iter().filter_map(|exchange| exchange.record.would_fork.as_deref()).collect();
+    let forked = words.iter().filter(|word| **word == "none").count();
+    match (words.len(), forked) {
+        (0, _) => String::new(),
+        (all, forked) if all == forked => " In mode fork they would be forked.".to_owned(),
+        (all, 0) => match words.iter().all(|word| *word == words[0]).then(|| clause(REASONS, words[0])) {
+            Some(Some(why)) => format!(" In mode fork they would not be forked either: {why}."),
+            _ => format!(" In mode fork none of {all} would be forked."),
+        },
+        (all, forked) => format!(" In mode fork {forked} of {all} would be forked."),
+    }
 }
 
 /// The time that timelines show: from the first arrival to the last end, or to now.
@@ -198,7 +222,7 @@ fn timelines(app: &App, fan_out: &FanOut, paint: Paint, now_ms: u64, width: usiz
     let children = fan_out.rows().into_iter().filter(|row| row.is_child);
     let mut lines: Vec<Line<'static>> = children
         .map(|row| {
-            let leads = row.requests.iter().any(|exchange| exchange.leads());
+            let leads = row.requests.first().is_some_and(|first| first.leads());
             let label = format!("{}{}", row.label, if leads { " leads" } else { "" });
             let bar: String = bar(&row, time, columns, now_ms);
             Line::from(vec![
@@ -238,12 +262,10 @@ fn bar(row: &Row<'_>, [from, to]: [u64; 2], columns: usize, now_ms: u64) -> Stri
 fn figures(row: &Row<'_>) -> String {
     let Some(last) = row.requests.last() else { return String::new() };
     if is_running(last) {
-        let what = match (last.record.sent_ms, last.record.first_byte_ms) {
-            (None, _) => "is held",
-            (Some(_), None) => "asked",
-            (Some(_), Some(_)) => "answering",
-        };
-        return what.to_owned();
+        return doing(last).to_owned();
+    }
+    if last.record.is_failure() {
+        return failure(last);
     }
     let Some(usage) = last.record.usage() else { return failure(last) };
     let written = usage.cache_write_5m + usage.cache_write_1h;
@@ -251,11 +273,18 @@ fn figures(row: &Row<'_>) -> String {
     format!("read {} write {}{cost}", grouped(usage.cache_read), grouped(written))
 }
 
+/// What a request that goes on is doing.
+fn doing(exchange: &Exchange) -> &'static str {
+    match (exchange.record.sent_ms, exchange.record.first_byte_ms) {
+        (None, _) => "held",
+        (Some(_), None) => "waiting for the first byte",
+        (Some(_), Some(_)) => "answering",
+    }
+}
+
+/// The cause of a failure, as the log has it, or that the client left.
 fn failure(exchange: &Exchange) -> String {
-    let record = &exchange.record;
-    let status = record.status.map(|status| status.to_string());
-    let ending = clause(ENDINGS, &record.ending).map(str::to_owned);
-    status.into_iter().chain(ending).collect::<Vec<_>>().join(" ")
+    cause(&exchange.record, exchange.fault.as_deref())
 }
 
 /// One fan-out in full: every request with its times, tokens and bills.
@@ -265,32 +294,34 @@ pub fn in_full(app: &App, paint: Paint, width: usize, height: usize) -> Vec<Line
     let sums = fan_out.sums();
     let mut money = vec![Span::raw(" ")];
     money.extend(saving(&sums, paint));
+    let is_wide = width >= WIDE_COLUMNS;
     if sums.compared > 0 {
         money.push(Span::raw(format!(
-            " · billed {} · as sent {} · aligned {}",
+            " · children{} {} · as sent {} · aligned {}",
+            if is_wide { ": billed" } else { "" },
             usd(sums.compared_usd),
             usd(sums.as_sent_usd),
             usd(sums.aligned_usd)
         )));
     }
-    money.push(Span::styled(format!(" · fan-out {}", harmless(&fan_out.id, 16)), paint.dim()));
+    if is_wide {
+        money.push(Span::styled(format!(" · fan-out {}", harmless(&fan_out.id, 16)), paint.dim()));
+    }
     lines.push(Line::from(money));
-    let table = Table { has_words: width >= 118, width };
+    let table = Table { has_words: is_wide, width };
     lines.push(Line::styled(table.heads(), paint.bold()));
     let rows = fan_out.rows();
     let requests = rows.iter().flat_map(|row| row.requests.iter().map(move |one| (row, *one)));
     let room = height.saturating_sub(lines.len());
-    for (row, exchange) in requests.skip(app.scrolled).take(room) {
-        let style = match exchange.record.status {
-            Some(status) if status >= 400 => paint.bad(),
-            _ => Style::new(),
-        };
-        lines.push(Line::styled(table.row(row, exchange), style));
+    for (row, exchange) in requests.skip(app.scrolled).take(room / table.lines()) {
+        let is_failed = !is_running(exchange) && exchange.record.is_failure();
+        let style = if is_failed { paint.bad() } else { Style::new() };
+        table.rows(row, exchange).into_iter().for_each(|text| lines.push(Line::styled(text, style)));
     }
     lines
 }
 
-/// The table of requests; where there is room it says what was done in words.
+/// The table of requests. What was done follows in words: in a column, or on a line of its own where that is too narrow.
 struct Table {
     has_words: bool,
     width: usize,
@@ -298,7 +329,7 @@ struct Table {
 
 impl Table {
     const HEADS: [&'static str; 8] =
-        ["held", "done", "read", "written", "uncached", "billed", "as sent", "aligned"];
+        ["held", "done", "read", "written", "billed", "as sent", "aligned", "uncached"];
 
     fn heads(&self) -> String {
         let mut text = format!(" {}", fit("request", 19));
@@ -314,7 +345,7 @@ impl Table {
         if self.has_words { 7 } else { (self.width.saturating_sub(20) / 9).min(Table::HEADS.len()) }
     }
 
-    fn row(&self, row: &Row<'_>, exchange: &Exchange) -> String {
+    fn rows(&self, row: &Row<'_>, exchange: &Exchange) -> Vec<String> {
         let record = &exchange.record;
         let turn = record.child_turn.map(|turn| format!(" turn {turn}")).unwrap_or_default();
         let mut text = format!(" {}", fit(&format!("{}{turn}", row.label), 19));
@@ -329,27 +360,38 @@ impl Table {
             ended,
             tokens(record.cache_read),
             tokens(written),
-            tokens(record.uncached),
             dollars(record.cost_usd),
             dollars(record.as_sent_usd),
             dollars(record.aligned_usd),
+            tokens(record.uncached),
         ];
         figures.iter().take(self.figures()).for_each(|figure| text += &format!("{figure:>9}"));
+        let words = what_was_done(exchange);
         if self.has_words {
-            text += &format!(" {}", what_was_done(exchange));
+            return vec![cut(&format!("{text} {words}"), self.width)];
         }
-        cut(&text, self.width)
+        vec![cut(&text, self.width), cut(&format!("   {words}"), self.width)]
+    }
+
+    /// The lines of each request.
+    fn lines(&self) -> usize {
+        if self.has_words { 1 } else { 2 }
     }
 }
 
 fn what_was_done(exchange: &Exchange) -> String {
     let record = &exchange.record;
-    let is_answered = record.status.is_none_or(|status| status < 400) && record.ending == "complete";
-    if !is_running(exchange) && !is_answered {
-        return failure(exchange);
+    if is_running(exchange) && record.plan.is_empty() {
+        return doing(exchange).to_owned();
     }
     let plan = harmless(plan_in_words(&record.plan), NAME_CHARS_MAX);
-    let why = clause(REASONS, &record.reason).map(|why| format!(": {why}"));
-    let gate = record.gate.as_deref().and_then(|gate| clause(GATE, gate)).map(|gate| format!("; {gate}"));
-    format!("{plan}{}", why.or(gate).unwrap_or_default())
+    let why = clause(REASONS, &record.reason).filter(|_| exchange.fault.is_none());
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    // A later turn of a child has no siblings that wait.
+    let has_siblings = record.child_turn.is_none_or(|turn| turn == 1);
+    let gate = record.gate.as_deref().filter(|_| has_siblings).and_then(|gate| clause(GATE, gate));
+    let ended = (!is_running(exchange)).then(|| failure(exchange)).filter(|text| !text.is_empty());
+    let others: Vec<String> = ended.into_iter().chain(gate.map(str::to_owned)).collect();
+    let others: String = others.iter().map(|text| format!("; {text}")).collect();
+    format!("{plan}{why}{others}")
 }

@@ -9,6 +9,10 @@ use crate::report::events::{History, Sums};
 
 /// The most fan-outs that are kept; the oldest goes first.
 const FAN_OUTS_MAX: usize = 1000;
+/// The most requests of all fan-outs; the oldest fan-out goes first.
+const REQUESTS_MAX: usize = 20_000;
+/// The most children of one fan-out; later ones are left out.
+const CHILDREN_MAX: usize = 200;
 /// The most turns of one child, and the most requests that bring results back.
 const TURNS_MAX: usize = 200;
 /// The most cache breaks.
@@ -24,6 +28,8 @@ pub struct Exchange {
     /// Its number among the calls of its fan-out, from 1.
     pub child: Option<usize>,
     pub waited_ms: Option<u64>,
+    /// The reason for which forkpoint answered itself.
+    pub fault: Option<String>,
     #[serde(rename = "break")]
     pub cache_break: Option<CacheBreak>,
     #[serde(flatten)]
@@ -86,6 +92,8 @@ pub struct FanOut {
     pub id: String,
     pub time_ms: u64,
     pub parent: Option<Exchange>,
+    /// The number of its requests that are no longer kept.
+    pub left_out: usize,
     returns: VecDeque<Exchange>,
     children: BTreeMap<ChildKey, VecDeque<Exchange>>,
     underway: BTreeMap<u64, Exchange>,
@@ -173,16 +181,28 @@ impl Model {
         }
         if let Some(id) = record.fork.clone() {
             self.fan_out(id, time_ms).add(exchange);
+            self.make_room();
         }
+    }
+
+    fn make_room(&mut self) {
+        let mut kept: usize = self.fan_outs.values().map(FanOut::kept).sum();
+        while kept > REQUESTS_MAX && self.fan_outs.len() > 1 {
+            kept -= self.forget_oldest();
+        }
+    }
+
+    /// Forgets the oldest fan-out, and returns the number of its requests.
+    fn forget_oldest(&mut self) -> usize {
+        let oldest = self.fan_outs.values().min_by_key(|fan_out| fan_out.time_ms);
+        let Some(oldest) = oldest.map(|fan_out| fan_out.id.clone()) else { return 0 };
+        self.running.retain(|_, fork| *fork != oldest);
+        self.fan_outs.remove(&oldest).map_or(0, |fan_out| fan_out.kept())
     }
 
     fn fan_out(&mut self, id: String, time_ms: u64) -> &mut FanOut {
         if !self.fan_outs.contains_key(&id) && self.fan_outs.len() >= FAN_OUTS_MAX {
-            let oldest = self.fan_outs.values().min_by_key(|fan_out| fan_out.time_ms);
-            if let Some(oldest) = oldest.map(|fan_out| fan_out.id.clone()) {
-                self.fan_outs.remove(&oldest);
-                self.running.retain(|_, fork| *fork != oldest);
-            }
+            self.forget_oldest();
         }
         let new = || FanOut { id: id.clone(), time_ms, ..FanOut::default() };
         let fan_out = self.fan_outs.entry(id.clone()).or_insert_with(new);
@@ -201,10 +221,11 @@ impl Model {
         all
     }
 
-    /// The sums of the last minutes, the one that runs included.
+    /// The sums of the last minutes, of which the last is the one that runs.
     pub fn recent(&self, minutes: u64, now_ms: u64) -> Sums {
-        let since = self.now_ms(now_ms).saturating_sub(minutes * MINUTE_MS);
-        let recent = self.history.minutes.iter().filter(|minute| minute.time_ms + MINUTE_MS > since);
+        let this_minute = self.now_ms(now_ms) / MINUTE_MS * MINUTE_MS;
+        let since = this_minute.saturating_sub((minutes - 1) * MINUTE_MS);
+        let recent = self.history.minutes.iter().filter(|minute| minute.time_ms >= since);
         recent.fold(Sums::default(), |sums, minute| sums.plus(&minute.sums))
     }
 
@@ -218,9 +239,10 @@ impl Exchange {
         self.record.role == "child"
     }
 
-    /// True if others wait for what it writes.
+    /// True for the first request of a child if its siblings wait for what that writes.
     pub fn leads(&self) -> bool {
-        matches!(self.record.gate.as_deref(), Some("led" | "overtook" | "succeeded"))
+        let is_first = self.record.child_turn == Some(1);
+        is_first && matches!(self.record.gate.as_deref(), Some("led" | "overtook" | "succeeded"))
     }
 
     fn key(&self) -> ChildKey {
@@ -237,11 +259,17 @@ impl Exchange {
 
 impl FanOut {
     fn add(&mut self, exchange: Exchange) {
+        let (key, is_full) = (exchange.key(), self.children.len() >= CHILDREN_MAX);
         if !exchange.is_child() {
-            return push(&mut self.returns, exchange, TURNS_MAX);
+            self.left_out += push(&mut self.returns, exchange, TURNS_MAX);
+            return;
         }
-        let turns = self.children.entry(exchange.key()).or_default();
-        push(turns, exchange, TURNS_MAX);
+        if is_full && !self.children.contains_key(&key) {
+            self.left_out += 1;
+            return;
+        }
+        let turns = self.children.entry(key).or_default();
+        self.left_out += push(turns, exchange, TURNS_MAX);
         turns.make_contiguous().sort_by_key(|exchange| exchange.record.time_ms);
     }
 
@@ -253,6 +281,11 @@ impl FanOut {
     /// Everything that belongs to it, ended or not.
     pub fn all(&self) -> impl Iterator<Item = &Exchange> {
         self.parent.iter().chain(self.turns()).chain(&self.returns).chain(self.underway.values())
+    }
+
+    /// The number of its requests that have ended and are kept.
+    fn kept(&self) -> usize {
+        self.returns.len() + self.children.values().map(VecDeque::len).sum::<usize>()
     }
 
     /// The number of its requests that go on.
@@ -317,10 +350,10 @@ impl FanOut {
     }
 }
 
-/// Adds an item, and drops the oldest ones that are too many.
-fn push<T>(items: &mut VecDeque<T>, item: T, most: usize) {
+/// Adds an item, and drops the oldest ones that are too many: returns their number.
+fn push<T>(items: &mut VecDeque<T>, item: T, most: usize) -> usize {
     items.push_back(item);
-    while items.len() > most {
-        items.pop_front();
-    }
+    let excess = items.len().saturating_sub(most);
+    items.drain(..excess);
+    excess
 }

@@ -98,7 +98,7 @@ fn story() -> App {
     say(
         &mut app,
         "underway",
-        underway(1, START + 900, json!({"plan": "forked", "reason": "none", "sent_ms": 1})),
+        underway(1, START + 900, json!({"plan": "forked", "reason": "none", "gate": "led", "sent_ms": 1})),
         START,
     );
     say(&mut app, "underway", underway(2, START + 950, json!({"waited_ms": 1})), START);
@@ -297,7 +297,10 @@ fn every_page_has_its_colours() {
     for (width, height) in [(80, 24), (120, 40)] {
         let mut app = story();
         app.has_colours = true;
-        for (page, keys) in [("list", &[][..]), ("fan-out", &[KeyCode::Enter]), ("breaks", &[KeyCode::Tab])] {
+        let help = &[KeyCode::Char('?')];
+        let pages =
+            [("list", &[][..]), ("fan-out", &[KeyCode::Enter]), ("breaks", &[KeyCode::Tab]), ("help", help)];
+        for (page, keys) in pages {
             press(&mut app, keys);
             assert_golden(&format!("top-{page}-{width}x{height}-colour.txt"), &coloured(&app, width, height));
         }
@@ -321,6 +324,51 @@ fn colours_are_left_out_where_nobody_wants_them() {
 }
 
 #[test]
+fn a_leader_is_marked_while_it_runs_and_a_later_turn_is_none() {
+    let mut app = app();
+    say(&mut app, "snapshot", snapshot(START, json!([])), START);
+    let sent = json!({"plan": "aligned", "reason": "align", "sent_ms": 1, "child_turn": 1, "gate": "led"});
+    say(&mut app, "underway", underway(1, START, sent), START);
+    say(&mut app, "underway", underway(2, START, json!({"child_turn": 1, "waited_ms": 1})), START);
+    let marked = |app: &App| {
+        let text = screen(app, 80, 24);
+        text.lines()
+            .filter(|line| line.contains(" leads "))
+            .map(|line| line[2..11].to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(marked(&app), ["child 1/2"]);
+    say(&mut app, "exchange", child(1, 1, START, json!({})), START);
+    say(&mut app, "exchange", child(2, 2, START, json!({})), START);
+    let again = json!({"n": 9, "child_turn": 2, "gate": "led"});
+    say(&mut app, "exchange", child(3, 2, START + 3_000, again), START);
+    assert_eq!(marked(&app), ["child 1/2"]);
+}
+
+#[test]
+fn a_failure_says_its_cause_and_what_mode_fork_would_do_is_said() {
+    let mut app = app();
+    let failed = json!({"status": 200, "error": "overloaded_error", "failed": true, "would_fork": "none",
+                        "plan": "passthrough", "reason": "observe"});
+    let silent = json!({"status": 502, "ending": "refused", "fault": "upstream_silent", "reason": "upstream_silent",
+                        "plan": "passthrough", "would_fork": "model", "uncached": null, "cost_usd": null});
+    say(
+        &mut app,
+        "snapshot",
+        snapshot(START, json!([child(1, 1, START, failed), child(2, 2, START, silent)])),
+        START,
+    );
+    let list = screen(&app, 80, 24);
+    for words in ["overloaded_error", "the upstream stayed silent", "In mode fork 1 of 2 would be forked."] {
+        assert!(list.contains(words), "{words}: {list}");
+    }
+    press(&mut app, &[KeyCode::Enter]);
+    let full = screen(&app, 80, 24);
+    assert!(full.contains("left alone: the mode is observe; overloaded_error; leads"), "{full}");
+    assert!(full.contains("left alone; the upstream stayed silent; waited"), "{full}");
+}
+
+#[test]
 fn what_is_kept_is_bounded() {
     let mut app = app();
     say(&mut app, "snapshot", snapshot(START, json!([])), START);
@@ -333,4 +381,19 @@ fn what_is_kept_is_bounded() {
     }
     assert_eq!((app.model.fan_outs().len(), app.model.breaks.len()), (1_000, 500));
     assert!(app.model.find("00000000").is_none() && app.model.find("000004af").is_some());
+
+    let many = |app: &mut App, fork: String, time_ms: u64, turns: u64| {
+        for turn in 1..=turns {
+            let more = json!({"fork": fork, "child_turn": turn});
+            say(app, "exchange", child(turn, 1 + turn % 250, time_ms + turn, more), START);
+        }
+    };
+    many(&mut app, "f00dcafe".to_owned(), START + 10_000, 250);
+    assert_eq!(app.model.find("f00dcafe").unwrap().turns().count(), 200);
+    assert!(screen(&app, 80, 24).contains("50 requests of it are no longer kept."));
+    for number in 0..101 {
+        many(&mut app, format!("a{number:07x}"), START + 20_000, 200);
+    }
+    let kept: usize = app.model.fan_outs().iter().map(|fan_out| fan_out.turns().count()).sum();
+    assert!(kept <= 20_000 && app.model.find("f00dcafe").is_none(), "{kept}");
 }

@@ -253,8 +253,10 @@ fn break_in_words(exchange: &Exchange, lost: &CacheBreak) -> String {
     if let Some(cost) = lost.cost_usd {
         text += &format!(", which cost {}", usd(cost));
     }
-    let at = lost.at.as_deref().unwrap_or(&lost.layer);
-    text += &format!(": {why}, at {}", harmless(at, NAME_CHARS_MAX));
+    text += &format!(": {why} ({})", harmless(&lost.layer, NAME_CHARS_MAX));
+    if let Some(at) = &lost.at {
+        text += &format!(", first at {}", harmless(at, NAME_CHARS_MAX));
+    }
     if let Some(offset) = lost.offset {
         text += &format!(" byte {}", grouped(offset as u64));
     }
