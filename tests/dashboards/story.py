@@ -126,7 +126,9 @@ def record(folder: Path) -> Path:
         simulator = stack.enter_context(Process([FORKPOINT, "sim", "--listen", "127.0.0.1:0", *latency]))
         simulator = simulator.says(r"^listening on (http://\S+)$")
         settings = folder / "forkpoint.toml"
-        mode = lambda word: settings.write_text(f'[server]\nmode = "{word}"\n')  # noqa: E731
+        # These children read nothing again: forking them costs more than aligning, which the story allows.
+        allowed = "[fork]\nmax_cost_ratio = 2\ncontext_premium = 100\n"
+        mode = lambda word: settings.write_text(f'[server]\nmode = "{word}"\n{allowed}')  # noqa: E731
         mode("observe")
         serve = [FORKPOINT, "serve", "--config", settings, "--upstream", simulator]
         serve += ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
@@ -274,6 +276,7 @@ def check(story: Story) -> None:
         "and the cause is named": max(at("Cache breaks by cause", "system", 6, 7.5)) > 0,
         "which is no cause before": max(at("Cache breaks by cause", "system", 1, 6)) == 0,
         "forkpoint saves": min(at("Saved, share of as sent, over time", "saved", 4.5, 6)) > 0.1,
+        "children are forked from then on": max(at("Children by plan and reason", "forked: none", 4, 12)) > 0,
         "the upstream was overloaded": max(at("Requests by status", "529", 12, 13.5)) > 0,
         "the reload is marked": story.marked("Reload: loaded") == [3],
         "so is the mode": story.marked("Mode fork") == [3],
@@ -307,9 +310,8 @@ def shown(value: float, unit: str) -> str:
     if unit == "currencyUSD":
         digits = 0 if value == int(value) else 2
         return f"{'-' if value < 0 else ''}${abs(value):.{digits}f}"
-    if value == int(value) or abs(value) >= 100:
-        return f"{value:.0f}"
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+    rate = {"reqps": " req/s", "ops": " /s"}.get(unit, "")
+    return f"{value:.0f}{rate}" if value == int(value) or abs(value) >= 100 else f"{value:.3g}{rate}"
 
 
 def text(x: float, y: float, size: int, words: str, kind: str = "ink", anchor: str = "start") -> str:
@@ -327,7 +329,7 @@ def picture(story: Story) -> str:
         f'<rect class="page" width="{WIDTH}" height="{height}"/>',
         text(GAP, 26, 17, "forkpoint, 14:00 to 14:15"),
         text(GAP, 46, 12, said(story.marks), "ink faint"),
-        text(GAP, 63, 12, "14:06 to 14:10 a client with the time of day in its system prompt; 14:12 an overload.", "ink faint"),
+        text(GAP, 63, 12, "14:06 to 14:10 a client with the time of day in its system prompt; 14:12 an overload. The settings let forking cost more than aligning.", "ink faint"),
     ]
     width = (WIDTH - GAP * (len(story.figures) + 1)) / len(story.figures)
     for place, (title, unit, value) in enumerate(story.figures):
@@ -350,7 +352,7 @@ def said(marks: list[Mark]) -> str:
 
 
 def graph(panel: Panel, marks: list[Mark], x: float, y: float, width: float) -> list[str]:
-    left, right, top, bottom = x + 46, x + width - 12, y + 34, y + GRAPH_HEIGHT - 24 - 14 * LEGEND_LINES
+    left, right, top, bottom = x + 58, x + width - 12, y + 34, y + GRAPH_HEIGHT - 24 - 14 * LEGEND_LINES
     values = [value for line in panel.lines for _, value in line.points]
     high, low = nice(max(values)), min(0.0, *values)
     across = lambda time: left + (time - BEGIN) / (END - BEGIN) * (right - left)  # noqa: E731
