@@ -21,6 +21,7 @@ pub const FILES: &[(&str, &str, &str)] = &[
     ("/", HTML, include_str!("page/index.html")),
     ("/page/page.css", STYLE, include_str!("page/page.css")),
     ("/page/icon.svg", SVG, include_str!("page/icon.svg")),
+    ("/page/detail.js", SCRIPT, include_str!("page/detail.js")),
     ("/page/draw.js", SCRIPT, include_str!("page/draw.js")),
     ("/page/fanout.js", SCRIPT, include_str!("page/fanout.js")),
     ("/page/format.js", SCRIPT, include_str!("page/format.js")),

@@ -2,77 +2,18 @@
 
 import assert from "node:assert/strict";
 import { mkdtemp, readFile, writeFile } from "node:fs/promises";
-import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, afterEach, before, test } from "node:test";
+import { test } from "node:test";
 import { pathToFileURL } from "node:url";
 
 import { Agent } from "./agent.mjs";
-import { isLive, launch, open, watch } from "./browser.mjs";
+import { isLive, launch, watch } from "./browser.mjs";
 import { HOSTILE, hostileEvents, hostileFanOut, startHostile } from "./hostile.mjs";
-import { startDemo, startForkpoint, startSim } from "./stage.mjs";
-
-const ROOT = process.cwd();
-const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
-const format = await import(pathToFileURL(join(ROOT, "src/admin/page/format.js")));
-/** Forks at any price: these tests are about what is shown, not about what is decided. */
-const FORK = { FORK__CONTEXT_PREMIUM: 100, FORK__MAX_COST_RATIO: 100 };
-
-let browser;
-let sim;
-const started = [];
-const pages = [];
-
-before(async () => {
-  browser = await launch();
-  sim = await startSim("--latency", "150", "--pace", "3");
-});
-
-after(async () => {
-  await browser.close();
-  await sim.stop();
-});
-
-afterEach(async () => {
-  for (const page of pages.splice(0)) {
-    assert.deepEqual(page.trouble, [], "console errors, or requests to other origins");
-    await page.context().close();
-  }
-  for (const one of started.splice(0)) await one.stop();
-});
-
-async function forkpoint(settings = FORK, upstream = sim.url, ports = {}) {
-  const one = await startForkpoint(upstream, settings, ports);
-  started.push(one);
-  return one;
-}
-
-async function shown(admin, hash, options) {
-  const page = await open(browser, admin, hash, options);
-  pages.push(page);
-  return page;
-}
-
-/** The bill of every request so far, by the simulator's own account. */
-async function bill() {
-  const requests = await sim.requests();
-  const tokens = requests.map(({ usage }) => [usage.cache_read, usage.uncached]);
-  return { usd: requests.reduce((sum, one) => sum + one.cost_usd, 0), tokens: tokens.sort(([a, b], [c, d]) => a - c || b - d) };
-}
-
-const forgetBills = () => fetch(`${sim.url}/sim/requests`, { method: "DELETE" });
-
-const figure = (page, name) => page.locator(`#money [data-figure="${name}"]`);
-
-/** Waits until an element has a text. */
-const hasText = (locator, text) => locator.filter({ hasText: new RegExp(`^${text.replace(/[$.()]/g, "\\$&")}$`) }).waitFor();
-
-/** Waits until what has changed is drawn. */
-const frames = (page) => page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
-
-/** Waits until this many requests have ended. */
-const ended = (page, count) => hasText(figure(page, "requests"), String(count));
+import {
+  FORK, ROOT, SIZES, bill, browser, ended, figure, forgetBills, forkpoint, format, frames, hasText, isAccessible, pages, savedFile, shown, sim, started,
+} from "./scene.mjs";
+import { startDemo, startSim } from "./stage.mjs";
 
 test("a fan-out is drawn as it runs, and its figures are the simulator's bill", async () => {
   await forgetBills();
@@ -83,6 +24,8 @@ test("a fan-out is drawn as it runs, and its figures are the simulator's bill", 
   const run = new Agent(proxy).fanOut(3, "tools turns=1");
   await page.locator(".card.running").waitFor();
   await page.locator(".card .row", { hasText: "child 3/3" }).waitFor();
+  await page.locator(".card.running .leader").waitFor();
+  assert.equal(await page.locator(".card.running .leader").count(), 1, "the leader is marked while it runs");
   await run;
   const { usd, tokens } = await bill();
   await ended(page, tokens.length);
@@ -93,11 +36,12 @@ test("a fan-out is drawn as it runs, and its figures are the simulator's bill", 
 
   await page.locator(".card h2 a").click();
   const table = page.getByRole("region", { name: "Requests" });
-  const row = (cells) => [cells.at(6), cells.at(9)].map((text) => Number(text.replaceAll(",", "")));
+  const row = (cells) => [cells.at(7), cells.at(10)].map((text) => Number(text.replaceAll(",", "")));
   await table.locator("tbody tr").nth(tokens.length - 1).waitFor();
   const cells = await table.locator("tbody tr").evaluateAll((rows) => rows.map((row) => [...row.children].map((cell) => cell.textContent)));
   assert.deepEqual(cells.map(row).sort(([a, b], [c, d]) => a - c || b - d), tokens);
-  assert.match(await page.locator(".sentence").textContent(), /^Forked onto their parent's prompt\.$/);
+  assert.match(await page.locator(".sentence").textContent(), /^Forked onto their parent's prompt\./);
+  assert.equal(await page.title(), "Agent × 3 · forkpoint");
 });
 
 test("what is unknown is shown as unknown, and no saving is made of it", async () => {
@@ -141,7 +85,7 @@ test("views and filters have links", async () => {
   await page.getByLabel("tool").selectOption("task");
   await page.locator(".card").nth(1).waitFor({ state: "detached" });
   assert.match(page.url(), /#\/fan-outs\?tool=task$/);
-  assert.match(await page.locator("#money .since").textContent(), /kept here that match/);
+  assert.match(await page.locator("#money .since").textContent(), /matching requests? still in memory/);
 
   const same = await shown(admin, new URL(page.url()).hash);
   await same.locator(".card", { hasText: "task × 3" }).waitFor();
@@ -157,7 +101,7 @@ test("views and filters have links", async () => {
 
   const breaks = await shown(admin, "#/breaks");
   const sentence = await breaks.locator(".breaks li").textContent();
-  assert.match(sentence, /[\d,]+ cached tokens were not read because the system prompt or the speed changed \(system\), first at system\[0\], byte [\d,]+\. That cost about \$0\.\d+\./);
+  assert.match(sentence, /[\d,]+ cached tokens were not read because the system or the speed changed \(system\), first at system\[0\], byte [\d,]+\. That cost about \$0\.\d+\./);
 });
 
 test("filters by tenant, client and model leave what matches, and its sums", async () => {
@@ -180,7 +124,7 @@ test("filters by tenant, client and model leave what matches, and its sums", asy
       await select.selectOption(value);
       await page.waitForURL((url) => new URLSearchParams(url.hash.split("?")[1]).get(name) === value);
       await frames(page);
-      assert.match(await page.locator("#money .since").textContent(), /kept here that match/);
+      assert.match(await page.locator("#money .since").textContent(), /matching requests? still in memory/);
       const sizes = (await page.locator(".card h2 .size").allTextContents()).map((text) => Number(text.replace(/\D/g, ""))).sort();
       await ended(page, requests(sizes));
       found.push(sizes.join(" "));
@@ -231,7 +175,7 @@ test("the cells of a fan-out add up to the money line, and its bars are its figu
   assert.equal(bars.length, requests.length);
   const number = (text) => Number(text.replaceAll(",", ""));
   for (const [i, bar] of bars.entries()) {
-    const [read, five, hour, uncached] = requests[i].slice(6, 10).map(number);
+    const [read, five, hour, uncached] = requests[i].slice(7, 11).map(number);
     const of = (tokens) => (100 * tokens) / (read + five + hour + uncached);
     for (const [kind, tokens] of [["read", read], ["written", five + hour], ["uncached", uncached]]) {
       assert.ok(Math.abs(bar[kind] - of(tokens)) < 0.01, `${requests[i][0]}: ${kind} is ${bar[kind]} and not ${of(tokens)}`);
@@ -255,6 +199,7 @@ test("what children read again is said, and shown beside each", async () => {
   const total = Number((await said.textContent()).replace(/[^\d]/g, ""));
   const rows = page.getByRole("region", { name: "Requests" }).locator("tbody tr");
   const cells = await rows.evaluateAll((all) => all.map((row) => [row.firstElementChild.textContent, Number(row.lastElementChild.textContent.replaceAll(",", ""))]));
+  assert.deepEqual(cells.map(([who]) => who).filter((who) => who.endsWith("leads")), ["child 1/2 turn 1leads"], "no later turn, and nobody else");
   const again = cells.filter(([, tokens]) => tokens > 0);
   assert.deepEqual(again.map(([who]) => who.replace("leads", "")).sort(), ["child 1/2 turn 2", "child 2/2 turn 2"]);
   assert.equal(again.reduce((sum, [, tokens]) => sum + tokens, 0), total);
@@ -296,12 +241,7 @@ test("axe finds nothing in any view, light or dark, nor on a phone", async () =>
       for (const [hash, there] of [["#/fan-outs", ".card .row"], [fork, ".detail table"], ["#/requests", "tbody tr"], ["#/breaks", ".breaks li"]]) {
         await page.evaluate((hash) => { location.hash = hash; }, hash);
         await page.locator(there).first().waitFor();
-        await page.addScriptTag({ path: AXE });
-        const { violations } = await page.evaluate(() => globalThis.axe.run());
-        const found = violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).join(" ")}`);
-        assert.deepEqual(found, [], `${hash} ${colorScheme} ${viewport.width}`);
-        const wide = await page.evaluate(() => document.documentElement.scrollWidth);
-        assert.ok(wide <= viewport.width, `${hash} is ${wide} wide`);
+        await isAccessible(page, `${hash} ${colorScheme}`);
       }
     }
   }
@@ -330,11 +270,7 @@ test("everything is reached by the keyboard, and a fan-out is saved as one file 
     assert.ok(i < 20, "the button is reached");
     await page.keyboard.press("Tab");
   }
-  const [download] = await Promise.all([page.waitForEvent("download"), page.keyboard.press("Enter")]);
-  const folder = await mkdtemp(join(tmpdir(), "forkpoint-"));
-  const file = join(folder, download.suggestedFilename());
-  await download.saveAs(file);
-  const text = await readFile(file, "utf8");
+  const { file, text } = await savedFile(page, () => page.keyboard.press("Enter"));
   assert.ok(!/<script|src=|href=|@import|url\(/.test(text), "it loads nothing");
   await page.route("**/page/page.css", (route) => route.fulfill({ status: 503 }));
   await page.getByRole("button", { name: "Save this fan-out" }).click();
@@ -386,20 +322,19 @@ async function isHarmless(page) {
   const width = page.viewportSize().width;
   const fits = async () => assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= width, "nothing is pushed aside");
   assert.equal(await page.locator("#content :is(img, script, iframe)").count(), 0);
-  assert.equal(await page.title(), "forkpoint");
+  const isTitle = async () => assert.match(await page.title(), /^(.+ · )?forkpoint$/, "no script has changed it");
+  await isTitle();
   await fits();
   await page.locator(".card h2 a").first().click();
-  await page.locator(".detail h2").waitFor();
+  await page.locator("main > h2").waitFor();
   await fits();
   for (const view of ["Requests", "Cache breaks"]) {
     await page.getByRole("link", { name: view }).click();
     await page.getByRole("heading", { name: view }).waitFor();
     await fits();
   }
-  assert.equal(await page.title(), "forkpoint");
+  await isTitle();
 }
-
-const SIZES = [{ width: 1280, height: 900 }, { width: 390, height: 844 }];
 
 test("hostile names that come through the proxy are shown, and do nothing", async () => {
   const upstream = await startHostile();
@@ -482,15 +417,32 @@ test("pictures are made", async () => {
   // By the default settings: children that, unless forked, first read again what their parent has read.
   const demo = await startDemo("--scenario", "reread", "--children", "4");
   started.push(demo);
-  const page = await shown(demo.admin);
+  const page = await shown(demo.admin, "", { viewport: { width: 1280, height: 1040 } });
+  // Those of the README are of traffic that has lasted for a while.
+  const minutes = process.env.PICTURES ? 12 : 1;
+  await page.locator(".spark rect").nth(minutes - 1).waitFor({ state: "attached", timeout: 15 * 60_000 });
   const forked = page.locator(".card.running", { hasText: "Forked onto" });
   // The leader answers, and the others still wait or have just begun.
   await forked.locator(".row", { hasText: "child 4/4" }).waitFor({ timeout: 120_000 });
   await forked.locator(".row .answering").nth(2).waitFor({ state: "attached" });
   await page.screenshot({ path: join(folder, "page.png") });
-  await page.locator(".card:not(.running)", { hasText: "Forked onto" }).first().waitFor({ timeout: 120_000 });
+
+  const done = page.locator(".card:not(.running)", { hasText: "Forked onto" }).first();
+  await done.waitFor({ timeout: 120_000 });
   await page.emulateMedia({ colorScheme: "dark" });
-  await page.locator(".card:not(.running)", { hasText: "Forked onto" }).first().locator("h2 a").click();
+  await done.locator("h2 a").click();
   await page.locator(".detail table").first().waitFor();
-  await page.screenshot({ path: join(folder, "page-fan-out.png") });
+  // What is outside of the window is not drawn.
+  await page.setViewportSize({ width: 1400, height: 4000 });
+  const place = (name) => page.getByRole("heading", { name, exact: true }).evaluate((heading) => heading.getBoundingClientRect().top);
+  const [worlds, prompts] = [await place("Three worlds"), await place("Prompts")];
+  const cut = (name, y, height) => page.screenshot({ path: join(folder, name), clip: { x: 0, y, width: 1400, height } });
+  await cut("page-fan-out.png", 0, worlds - 20);
+  await cut("page-prompts.png", worlds - 20, prompts - worlds + 620);
+
+  await page.emulateMedia({ colorScheme: "light" });
+  await page.getByRole("link", { name: "Cache breaks" }).click();
+  await page.locator(".breaks li").nth(2).waitFor({ timeout: 120_000 });
+  await page.setViewportSize({ width: 1280, height: 720 });
+  await page.screenshot({ path: join(folder, "page-breaks.png") });
 });

@@ -29,7 +29,21 @@ const drawing = (kind, height, ...children) =>
   svg("svg", { class: kind, width: "100%", height, "aria-hidden": "true", focusable: "false" }, ...children);
 
 /** The requests of one row on the time from `from` to `to`: held, waiting for the first byte, answering. */
-export function timeline(requests, from, to, now) {
+export function timeline(requests, time, now) {
+  const [ended, running] = [svg("g"), svg("g", { class: "running" })];
+  ended.append(...bars(requests.filter((x) => x.duration_ms !== undefined), time, now));
+  const drawn = drawing("timeline", 14, ended, running);
+  lengthen(drawn, requests, time, now);
+  return drawn;
+}
+
+/** Draws those of a timeline that run as long as they are now, and touches no other. */
+export function lengthen(drawn, requests, time, now) {
+  const running = requests.filter((x) => x.duration_ms === undefined);
+  if (running.length > 0) drawn.querySelector(".running").replaceChildren(...bars(running, time, now));
+}
+
+function bars(requests, { from, to }, now) {
   const span = Math.max(to - from, 1);
   const shapes = [];
   for (const x of requests) {
@@ -37,7 +51,8 @@ export function timeline(requests, from, to, now) {
     const end = x.duration_ms === undefined ? now - from : came + x.duration_ms;
     const sent = x.sent_ms === undefined ? end : came + x.sent_ms;
     const first = x.first_byte_ms === undefined ? end : came + x.first_byte_ms;
-    // What lies outside is not drawn: of a parent only the end of its answer is of interest.
+    // What lies outside is not drawn: of a parent only the end of its answer is of interest. A mark says so.
+    if (came < 0) shapes.push(svg("path", { d: "M-2 3 L-7 7 L-2 11 Z", class: "clipped" }));
     const within = (at) => Math.min(Math.max(at, 0), span);
     const bar = (a, b, kind) => {
       if (within(b) > within(a)) shapes.push(rect(within(a), within(b), span, { y: 3, height: 8, class: kind }));
@@ -47,11 +62,11 @@ export function timeline(requests, from, to, now) {
     bar(first, end, "answering");
     // A request that took no visible time is still there.
     if (came >= 0) shapes.push(svg("line", { x1: share(came, span), x2: share(came, span), y1: 1, y2: 13, class: "came" }));
-    if (x.duration_ms !== undefined && (x.status === undefined || x.status >= 400)) {
+    if (x.failed) {
       shapes.push(svg("circle", { cx: share(Math.min(end, span), span), cy: 7, r: 4, class: "failed" }));
     }
   }
-  return drawing("timeline", 14, ...shapes);
+  return shapes;
 }
 
 /** What a prompt is made of, how much of it is shared, and what the cache did: three strips of the same width. */
@@ -99,14 +114,56 @@ export function meter(part, of, kind) {
   return drawing("meter", 6, ...shapes);
 }
 
+/** The milliseconds between two marks of an axis. */
+const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 86_400]
+  .map((seconds) => 1000 * seconds);
+
+/** The least step by which an axis of this length has at most so many marks. */
+export const stepOf = (length, most = 5) => STEPS.find((step) => length / step <= most) ?? Math.ceil(length / most / 86_400_000) * 86_400_000;
+
+function mark(ms) {
+  if (ms === 0) return "0";
+  if (ms < 1000) return `${ms} ms`;
+  return ms < 60_000 ? `${ms / 1000} s` : ms < 3_600_000 ? `${ms / 60_000} min` : `${ms / 3_600_000} h`;
+}
+
+/** The axis below timelines. It counts from `zero`. */
+export function axis({ from, to, zero }) {
+  const step = stepOf(to - zero);
+  const shapes = [svg("line", { x1: "0", x2: "100%", y1: 0.5, y2: 0.5, class: "axis" })];
+  for (let ms = 0; ms <= to - zero; ms += step) {
+    const place = (zero + ms - from) / (to - from);
+    const anchor = place > 0.97 ? "end" : place < 0.03 ? "start" : "middle";
+    shapes.push(
+      svg("line", { x1: share(place, 1), x2: share(place, 1), y1: 0, y2: 4, class: "axis" }),
+      svg("text", { x: share(place, 1), y: 15, "text-anchor": anchor }, mark(ms)),
+    );
+  }
+  return drawing("ticks", 18, ...shapes);
+}
+
+/** What the colours mean. */
+export function legend() {
+  const key = (kind, label) => h("span", null, h("i", { class: `key ${kind}` }), label);
+  const group = (...keys) => h("span", { class: "group" }, keys);
+  return h(
+    "p",
+    { class: "legend muted small", "aria-hidden": "true" },
+    group(key("held", "held"), key("asked", "waiting for the first byte"), key("answering", "answering"), key("failed", "failed")),
+    group(key("tools", "tools"), key("system", "system"), key("history", "history"), key("own", "own part"), key("shared", "shared")),
+    group(key("read", "read"), key("written", "written"), key("uncached", "uncached")),
+  );
+}
+
 /** What was saved in each minute, losses below the line. */
 export function sparkline(minutes, value, now, most) {
-  const values = minutes.map((minute) => value(minute));
+  const first = now - (now % 60_000) - (most - 1) * 60_000;
+  const shown = minutes.filter((minute) => minute.time_ms >= first);
+  const values = shown.map((minute) => value(minute));
   const largest = Math.max(...values.map(Math.abs), 0);
-  const first = now - most * 60_000;
   const shapes = [svg("line", { x1: "0", x2: "100%", y1: 24.5, y2: 24.5, class: "axis" })];
-  minutes.forEach((minute, i) => {
-    if (!largest || minute.time_ms < first - 60_000 || values[i] === 0) return;
+  shown.forEach((minute, i) => {
+    if (values[i] === 0) return;
     const height = Math.max((22 * Math.abs(values[i])) / largest, 1);
     shapes.push(svg("rect", {
       x: share((minute.time_ms - first) / 60_000, most),
@@ -119,8 +176,14 @@ export function sparkline(minutes, value, now, most) {
   return drawing("spark", 34, ...shapes);
 }
 
-/** Brings the children of a node into the order of items, by key. Those that are in place are not touched. */
-export function arrange(parent, items, key, make, gone = () => {}) {
+/** What children were made of. */
+const stamps = new WeakMap();
+
+const isSame = (a, b) => a.length === b.length && a.every((one, i) => one === b[i]);
+
+/** Brings the children of a node into the order of items, by key. Those that are in place are not touched, unless what
+    they are made of, the values of their stamp, has changed: then they are made anew. */
+export function arrange(parent, items, key, make, { gone = () => {}, stamp = () => [] } = {}) {
   const known = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   const wanted = new Set(items.map((item) => String(key(item))));
   for (const [name, child] of known) {
@@ -131,17 +194,29 @@ export function arrange(parent, items, key, make, gone = () => {}) {
   let next = parent.firstElementChild;
   for (const item of items) {
     const name = String(key(item));
-    let child = known.get(name);
-    if (child && child === next) {
-      next = next.nextElementSibling;
-      continue;
-    }
-    if (!child) {
+    const wants = stamp(item);
+    const old = known.get(name);
+    let child = old;
+    if (!child || !isSame(stamps.get(child) ?? [], wants)) {
       child = make(item);
       child.dataset.key = name;
+      stamps.set(child, wants);
     }
+    if (old && old === next) {
+      next = next.nextElementSibling;
+      if (child !== old) old.replaceWith(child);
+      continue;
+    }
+    if (child !== old) old?.remove();
     parent.insertBefore(child, next);
   }
+}
+
+/** Gives a node new content, and does not touch it if that is what it has: a selection in it stays. */
+export function fill(node, ...content) {
+  const next = build(node.cloneNode(false), null, content);
+  if (!next.isEqualNode(node)) node.replaceChildren(...next.childNodes);
+  node.hidden = node.childNodes.length === 0;
 }
 
 /** A head of a table; names that begin with # are of columns of numbers. */

@@ -3,7 +3,9 @@
 const LOCALE = "en-US";
 const whole = new Intl.NumberFormat(LOCALE);
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const date = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+const year = { day: "numeric", month: "short", year: "numeric", timeZoneName: "short" };
+const date = new Intl.DateTimeFormat("en-GB", { ...year, hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 export const UNKNOWN = "unknown";
 
@@ -29,31 +31,34 @@ export function count(number) {
   return number === undefined || number === null ? UNKNOWN : whole.format(Math.round(number));
 }
 
-/** Dollars, with as many digits as a sum of this size needs. */
+/** Dollars, with as many digits as a sum of this size needs: the same as in the terminal. */
 export function usd(dollars) {
   if (dollars === undefined || dollars === null || Number.isNaN(dollars)) return UNKNOWN;
   const size = Math.abs(dollars);
-  const digits = size >= 100 ? 2 : size >= 1 ? 3 : 4;
+  const digits = Math.round(size * 1e4) < 1e5 ? 4 : 2;
   const text = size.toLocaleString(LOCALE, { minimumFractionDigits: digits, maximumFractionDigits: digits });
   const isZero = Number(size.toFixed(digits)) === 0;
   return `${dollars < 0 && !isZero ? "−" : ""}$${text}`;
 }
 
-/** A part of a whole in per cent; nothing is said about a whole of nothing. */
+/** A part of a whole in per cent: all of it only if nothing is missing. Nothing is said about a whole of nothing. */
 export function percent(part, of) {
   if (!(of > 0)) return UNKNOWN;
   const share = (100 * part) / of;
-  const digits = Math.abs(share) < 10 && share !== 0 ? 1 : 0;
-  const text = Math.abs(share).toFixed(digits);
+  const tenths = share > 99 ? Math.floor(10 * share) : Math.round(10 * Math.abs(share));
+  const hasTenths = (tenths !== 0 && tenths < 10) || (share > 99.5 && share < 100);
+  const text = hasTenths ? (tenths / 10).toFixed(1) : Math.abs(share).toFixed(0);
   return `${share < 0 && Number(text) !== 0 ? "−" : ""}${text} %`;
 }
 
 export function duration(ms) {
   if (ms === undefined || ms === null) return UNKNOWN;
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
-  const minutes = Math.floor(ms / 60_000);
-  if (minutes < 60) return `${minutes} min ${Math.round((ms % 60_000) / 1000)} s`;
+  if (Math.round(ms) < 1000) return `${Math.round(ms)} ms`;
+  if (Math.round(ms / 10) < 1000) return `${(ms / 1000).toFixed(2)} s`;
+  if (Math.round(ms / 100) < 600) return `${(ms / 1000).toFixed(1)} s`;
+  const seconds = Math.round(ms / 1000);
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${seconds % 60} s`;
   const hours = Math.floor(minutes / 60);
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
@@ -63,10 +68,17 @@ export const age = (ms) => (ms < 60_000 ? `${Math.max(Math.floor(ms / 1000), 0)}
 
 export function bytes(number) {
   if (number < 1000) return `${number} B`;
-  return number < 1e6 ? `${(number / 1e3).toFixed(1)} kB` : `${(number / 1e6).toFixed(1)} MB`;
+  return Math.round(number / 100) < 10_000 ? `${(number / 1e3).toFixed(1)} kB` : `${(number / 1e6).toFixed(1)} MB`;
 }
 
-export const time = (ms) => clock.format(new Date(ms));
+/** The time of day, and the day where it is another than today. */
+export function moment(ms, now) {
+  const [at, today] = [new Date(ms), new Date(now)];
+  const time = clock.format(at);
+  return at.toDateString() === today.toDateString() ? time : `${day.format(at)} ${time}`;
+}
+
+/** A moment for readers elsewhere, and at another time. */
 export const dateTime = (ms) => date.format(new Date(ms));
 
 export function plural(number, one, many = `${one}s`) {

@@ -1,7 +1,8 @@
 // The live page: keeps what /events says, and draws what has changed once per frame.
 
-import { arrange, h } from "./draw.js";
-import { cardBody, detail, savedOf, title, whose } from "./fanout.js";
+import { drawDetail, drawTimeline } from "./detail.js";
+import { arrange, fill, h, legend } from "./draw.js";
+import { drawCardBody, savedOf, title, whose } from "./fanout.js";
 import * as f from "./format.js";
 import { FILTERS, Model, newestFirst } from "./model.js";
 import { drawMoney } from "./money.js";
@@ -9,8 +10,9 @@ import { drawBreaks, drawRequests } from "./lists.js";
 import { address, current, withFilter } from "./place.js";
 import { save } from "./save.js";
 import { Stream } from "./stream.js";
+import { REASONS, inWords } from "./words.js";
 
-/** How often requests that run are drawn longer. */
+/** How often requests that run are drawn longer, and the most often that sums are drawn anew. */
 const TICK_MS = 250;
 /** How often the time since the start and the last minutes are drawn anew where nothing else happens. */
 const CLOCK_MS = 5_000;
@@ -19,9 +21,11 @@ const MARGIN = "600px";
 
 const $ = (id) => document.getElementById(id);
 const model = new Model();
-const changed = { all: false, top: false, fanOuts: new Set() };
+/** What has to be drawn anew: everything, the head, fan-outs, and the time in those that run. */
+const changed = { all: false, top: false, fanOuts: new Set(), running: false };
 let place = current();
 let frame = 0;
+let topDrawn = 0;
 /** The cards of the list by fan-out, and those in or near the window. */
 const cards = new Map();
 const near = new Set();
@@ -47,7 +51,7 @@ const stream = new Stream(
     if (what === "all") changed.all = true;
     else for (const id of what) changed.fanOuts.add(id);
     changed.top = true;
-    schedule();
+    if (what === "all" || what.length > 0) schedule();
   },
   (state, detail) => drawState(state, detail),
 );
@@ -58,10 +62,16 @@ function schedule() {
 
 function draw() {
   frame = 0;
-  if (changed.all || changed.top) drawTop();
+  const isTopDue = changed.all || (changed.top && performance.now() - topDrawn >= TICK_MS);
+  if (isTopDue) drawTop();
   if (place.view === "fan-outs") drawList();
   else drawOther();
-  changed.all = changed.top = false;
+  if (isTopDue) {
+    drawPlace();
+    topDrawn = performance.now();
+    changed.top = false;
+  }
+  changed.all = changed.running = false;
   changed.fanOuts.clear();
 }
 
@@ -77,6 +87,17 @@ function drawTop() {
   drawMoney($("money"), model, place.filter);
   drawViews();
   drawFilters();
+}
+
+/** Names the view in the title, and says what its lists lack. */
+function drawPlace() {
+  const names = { "fan-outs": null, requests: "Requests", breaks: "Cache breaks" };
+  const fanOut = place.view === "fan-out" ? model.fanOuts.get(place.id) : null;
+  const what = fanOut ? title(fanOut).map((node) => node.textContent).join("") : names[place.view];
+  document.title = what ? `${what} · forkpoint` : "forkpoint";
+  const isList = place.view !== "fan-out" && model.hasData && !model.isWhole;
+  const older = "Older requests are no longer in memory: they count in the sums since start, but not here nor in the sums of a filter.";
+  fill($("older"), isList ? older : null);
 }
 
 function drawViews() {
@@ -124,7 +145,8 @@ function drawChoices(select) {
   if (chosen && !values.includes(chosen)) values.unshift(chosen);
   const key = values.join("\n");
   if (select.dataset.key !== key && document.activeElement !== select) {
-    const label = (value) => (select.name === "tenant" ? model.tenant(value) : value);
+    const labels = { tenant: (value) => model.tenant(value), reason: (value) => (value === "none" ? "forked" : inWords(REASONS, value)) };
+    const label = labels[select.name] ?? ((value) => value);
     select.replaceChildren(
       h("option", { value: "" }, "any"),
       ...values.map((value) => h("option", { value }, f.name(label(value), 40))),
@@ -138,6 +160,7 @@ function drawState(state, detail) {
   const words = {
     live: "live",
     lost: "connection lost, trying again",
+    unreadable: "an event could not be shown, starting anew",
     full: "too many pages are open (admin.subscribers), trying again",
     token: "a token is needed",
   };
@@ -157,7 +180,7 @@ function askForToken(wasWrong) {
   };
   $("money").before(h(
     "form",
-    { id: "token", onsubmit: use },
+    { id: "token", "aria-label": "Token", onsubmit: use },
     h("label", { for: "token-text" }, wasWrong ? "That is not the token of admin.token_file. Token: " : "The token of admin.token_file: "),
     input,
     h("button", null, "Use"),
@@ -189,7 +212,7 @@ function drawList() {
 /** Brings the cards into the order of their fan-outs, newest first. */
 function arrangeCards() {
   const shown = model.shownFanOuts(place.filter);
-  arrange($("list"), shown, (fanOut) => fanOut.id, newCard, forgetCard);
+  arrange($("list"), shown, (fanOut) => fanOut.id, newCard, { gone: forgetCard });
   for (const { id, time } of shown) cards.get(id).dataset.time = time;
   drawEmpty();
 }
@@ -241,7 +264,7 @@ function drawCard(id) {
   const [card, fanOut] = [cards.get(id), model.fanOuts.get(id)];
   if (!card || !fanOut) return;
   const [time, heading, whoseIs, saved] = card.firstElementChild.children;
-  setText(time, f.time(fanOut.time));
+  setText(time, f.moment(fanOut.time, model.now()));
   heading.firstElementChild.replaceChildren(...title(fanOut));
   const { text, detail: figure, kind } = savedOf(fanOut);
   const isRunning = fanOut.isRunning();
@@ -251,19 +274,8 @@ function drawCard(id) {
   whoseIs.replaceChildren(...whose(fanOut, model));
   if (near.has(id)) {
     card.style.minHeight = "";
-    card.lastElementChild.replaceChildren(...cardBody(fanOut, model).filter(Boolean));
+    drawCardBody(card.lastElementChild, fanOut, model);
   }
-}
-
-function legend() {
-  const key = (kind, label) => h("span", null, h("i", { class: `key ${kind}` }), label);
-  return h(
-    "p",
-    { class: "legend muted small", "aria-hidden": "true" },
-    h("span", { class: "group" }, key("held", "held"), key("asked", "asked"), key("answering", "answering")),
-    h("span", { class: "group" }, key("tools", "tools"), key("system", "system"), key("history", "history"), key("own", "own part"), key("shared", "shared")),
-    h("span", { class: "group" }, key("read", "read"), key("written", "written"), key("uncached", "uncached")),
-  );
 }
 
 // --- the other views ------------------------------------------------------------------------------
@@ -282,6 +294,7 @@ function drawOther() {
   if (place.view === "requests") drawRequests(content, model, place.filter);
   else if (place.view === "breaks") drawBreaks(content, model, place.filter);
   else if (isNew || changed.all || changed.fanOuts.has(place.id)) drawFanOut(content);
+  else if (changed.running && model.fanOuts.get(place.id)?.isRunning()) drawTimeline(content.querySelector(".detail"), model.fanOuts.get(place.id), model);
 }
 
 function drawFanOut(content) {
@@ -301,27 +314,16 @@ function drawFanOut(content) {
         h("a", { href: address({ view: "fan-outs", filter: place.filter }) }, "All fan-outs"),
         said,
         h("button", { type: "button", onclick: toSave }, "Save this fan-out")),
+      h("h2"),
       h("section", { class: "detail" }),
+      h("p", { class: "empty" }),
     );
   }
-  const [line, section] = content.children;
-  line.querySelector("button").hidden = !fanOut;
-  keepingPlace(section, () => {
-    if (fanOut) section.replaceChildren(h("h2", null, title(fanOut)), ...detail(fanOut, model).filter(Boolean));
-    else section.replaceChildren(h("p", { class: "empty" }, model.hasData ? "This fan-out is not known here any more." : ""));
-  });
-}
-
-/** Draws anew without moving the reader: focus and scrolling of a table stay. */
-function keepingPlace(section, redraw) {
-  const label = document.activeElement?.getAttribute("aria-label");
-  const hadFocus = section.contains(document.activeElement);
-  const scrolls = [...section.querySelectorAll(".scroll")].map((region) => region.scrollLeft);
-  redraw();
-  section.querySelectorAll(".scroll").forEach((region, i) => {
-    region.scrollLeft = scrolls[i] ?? 0;
-    if (hadFocus && region.getAttribute("aria-label") === label) region.focus({ preventScroll: true });
-  });
+  const [line, heading, section, empty] = content.children;
+  line.querySelector("button").hidden = section.hidden = !fanOut;
+  fill(heading, fanOut ? title(fanOut) : null);
+  fill(empty, !fanOut && model.hasData ? "This fan-out is not known here any more." : null);
+  if (fanOut) drawDetail(section, fanOut, model);
 }
 
 // --- moving about ---------------------------------------------------------------------------------
@@ -362,10 +364,11 @@ function moveBy(step) {
 }
 
 setInterval(() => {
-  for (const id of place.view === "fan-out" ? [place.id] : near) {
+  changed.running = place.view === "fan-out" && Boolean(model.fanOuts.get(place.id)?.isRunning());
+  for (const id of near) {
     if (model.fanOuts.get(id)?.isRunning()) changed.fanOuts.add(id);
   }
-  if (changed.fanOuts.size > 0) schedule();
+  if (changed.running || changed.top || changed.fanOuts.size > 0) schedule();
 }, TICK_MS);
 
 setInterval(() => {

@@ -1,6 +1,12 @@
 // What is known of the proxy: sums, fan-outs and their requests, other requests, cache breaks. All of it is bounded.
 
 const FANOUTS_MAX = 1000;
+/** The most requests of all fan-outs; the oldest fan-out goes first. */
+const FANOUT_REQUESTS_MAX = 20_000;
+/** The most children of one fan-out; later ones are left out. */
+const CHILDREN_MAX = 200;
+/** The most turns of one child, and the most requests that bring results back; the oldest goes first. */
+const TURNS_MAX = 200;
 const REQUESTS_MAX = 1000;
 const BREAKS_MAX = 500;
 const CHOICES_MAX = 100;
@@ -34,7 +40,7 @@ export const isCompared = (x) =>
 /** Adds an exchange to sums, by the same rule as the server. */
 export function addTo(sums, x) {
   sums.requests += 1;
-  if (!isAnswered(x)) sums.failed += 1;
+  if (x.failed) sums.failed += 1;
   sums.uncached += x.uncached ?? 0;
   sums.cache_read += x.cache_read ?? 0;
   sums.cache_write += (x.cache_write_5m ?? 0) + (x.cache_write_1h ?? 0);
@@ -53,6 +59,24 @@ export function addTo(sums, x) {
 
 export const sumOf = (exchanges) => exchanges.reduce(addTo, noSums());
 
+const startOfMinute = (ms) => ms - (ms % MINUTE_MS);
+
+/** Adds an exchange to the minute in which it ended. */
+function addToMinute(minutes, x) {
+  const time = startOfMinute(x.time_ms + x.duration_ms);
+  const last = minutes.at(-1);
+  if (!last || last.time_ms < time) {
+    minutes.push({ time_ms: time, ...noSums() });
+    if (minutes.length > MINUTES_MAX) minutes.shift();
+  }
+  addTo(minutes.at(-1), x);
+}
+
+function addToHistory(history, x) {
+  addTo(history.total, x);
+  addToMinute(history.minutes, x);
+}
+
 /** The parts of a sum that say how much was saved. */
 export function savings(sums) {
   return { saved: sums.as_sent_usd - sums.compared_usd, of: sums.as_sent_usd, known: sums.compared > 0 };
@@ -65,6 +89,8 @@ class FanOut {
   /** Children by their number, agent or, of those without either, their own request. */
   children = new Map();
   underway = new Map();
+  /** How many of its requests are no longer kept. */
+  leftOut = 0;
 
   constructor(id, time) {
     this.id = id;
@@ -75,15 +101,28 @@ class FanOut {
     this.time = Math.min(this.time, x.time_ms);
     if (x.fanned_out === this.id) this.parent = x;
     if (x.fork !== this.id) return;
-    if (x.role !== "child") {
-      this.returns.push(x);
-      return;
-    }
     const key = childKey(x);
-    if (!this.children.has(key)) this.children.set(key, []);
-    const turns = this.children.get(key);
-    turns.push(x);
-    turns.sort((a, b) => a.time_ms - b.time_ms);
+    if (x.role === "child" && !this.children.has(key)) {
+      if (this.children.size >= CHILDREN_MAX) {
+        this.leftOut += 1;
+        return;
+      }
+      this.children.set(key, []);
+    }
+    const requests = x.role === "child" ? this.children.get(key) : this.returns;
+    requests.push(x);
+    requests.sort((a, b) => a.time_ms - b.time_ms);
+    if (requests.length > TURNS_MAX) {
+      requests.shift();
+      this.leftOut += 1;
+    }
+  }
+
+  /** How many of its requests have ended and are kept. */
+  kept() {
+    let kept = this.returns.length;
+    for (const turns of this.children.values()) kept += turns.length;
+    return kept;
   }
 
   /** Every request of a child, in order of arrival. */
@@ -148,6 +187,10 @@ export class Model {
   skew = 0;
   /** True once a snapshot has come. */
   hasData = false;
+  /** True while every request since the start is kept here. */
+  isWhole = true;
+  /** How many requests of fan-outs are kept. */
+  #kept = 0;
 
   now() {
     return Date.now() + this.skew;
@@ -172,7 +215,7 @@ export class Model {
         return [this.#underway(data)];
       case "exchange":
         addTo(this.total, data);
-        this.#addToMinute(data);
+        addToMinute(this.minutes, data);
         return this.#exchange(data);
       default:
         return [];
@@ -188,6 +231,8 @@ export class Model {
     this.#running.clear();
     this.requests = [];
     this.breaks = [];
+    this.#kept = 0;
+    this.isWhole = exchanges.length >= total.requests;
     this.#filtered = null;
     this.#seen = Object.fromEntries(Object.keys(FILTERS).map((name) => [name, new Map()]));
     exchanges.sort((a, b) => a.time_ms - b.time_ms || a.id - b.id);
@@ -216,11 +261,27 @@ export class Model {
     this.#see(x);
     this.#running.get(x.n)?.underway.delete(x.n);
     this.#running.delete(x.n);
-    if (this.#filtered && matches(x, this.#filtered.filter)) addTo(this.#filtered.sums, x);
+    if (this.#filtered && matches(x, this.#filtered.filter)) addToHistory(this.#filtered, x);
     // A request may bring the results of one fan-out back and begin another.
     const ids = [...new Set([x.fork, x.fanned_out])].filter(Boolean);
-    for (const id of ids) this.#fanOut(id, x.time_ms).add(x);
+    for (const id of ids) {
+      const fanOut = this.#fanOut(id, x.time_ms);
+      const [before, leftOut] = [fanOut.kept(), fanOut.leftOut];
+      fanOut.add(x);
+      this.#kept += fanOut.kept() - before;
+      if (fanOut.leftOut > leftOut) this.#hasForgotten();
+    }
+    while (this.#kept > FANOUT_REQUESTS_MAX && this.fanOuts.size > 1) this.#forgetOldest();
     return ids;
+  }
+
+  #forgetOldest() {
+    // A map keeps the order of insertion.
+    const [id, fanOut] = this.fanOuts.entries().next().value;
+    this.fanOuts.delete(id);
+    this.#kept -= fanOut.kept();
+    this.#gone.push(id);
+    this.#hasForgotten();
   }
 
   #fanOut(id, time) {
@@ -228,34 +289,17 @@ export class Model {
     if (!fanOut) {
       fanOut = new FanOut(id, time);
       this.fanOuts.set(id, fanOut);
-      // A map keeps the order of insertion: the oldest goes first.
-      if (this.fanOuts.size > FANOUTS_MAX) {
-        const oldest = this.fanOuts.keys().next().value;
-        this.fanOuts.delete(oldest);
-        this.#gone.push(oldest);
-        this.#hasForgotten();
-      }
+      if (this.fanOuts.size > FANOUTS_MAX) this.#forgetOldest();
     }
     return fanOut;
   }
 
-  #addToMinute(x) {
-    const ended = x.time_ms + x.duration_ms;
-    const time = ended - (ended % MINUTE_MS);
-    const last = this.minutes.at(-1);
-    if (!last || last.time_ms < time) {
-      this.minutes.push({ time_ms: time, ...noSums() });
-      if (this.minutes.length > MINUTES_MAX) this.minutes.shift();
-    }
-    addTo(this.minutes.at(-1), x);
-  }
-
-  /** The sums of the last minutes, the one that runs included. */
-  recent(minutes) {
-    const since = this.now() - minutes * MINUTE_MS;
+  /** The sums of the last of these minutes, of which the last is the one that runs. */
+  recent(minutes, most) {
+    const since = startOfMinute(this.now()) - (most - 1) * MINUTE_MS;
     const sums = noSums();
-    for (const minute of this.minutes) {
-      if (minute.time_ms + MINUTE_MS > since) for (const key of SUMS) sums[key] += minute[key];
+    for (const minute of minutes) {
+      if (minute.time_ms >= since) for (const key of SUMS) sums[key] += minute[key];
     }
     return sums;
   }
@@ -292,18 +336,23 @@ export class Model {
     return seen.sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).map(([value]) => value);
   }
 
-  /** The sums of everything that is kept here and that a filter lets through: added up once, and then kept up to date. */
-  sumsOf(filter) {
+  /** The sums of what a filter lets through, in all and by minutes. With a filter they are about what is kept here:
+      added up once, and then kept up to date. */
+  historyOf(filter) {
+    if (isEmpty(filter)) return this;
     const key = JSON.stringify(filter);
     const known = this.#filtered;
     const isOld = known?.hasForgotten && performance.now() - known.at > SUMS_AGE_MS;
     if (known?.key !== key || isOld) {
-      this.#filtered = { key, filter, sums: sumOf(this.#kept().filter((x) => matches(x, filter))), at: performance.now() };
+      this.#filtered = { key, filter, total: noSums(), minutes: [], at: performance.now() };
+      const ended = (x) => x.time_ms + x.duration_ms;
+      const found = this.#all().filter((x) => matches(x, filter)).sort((a, b) => ended(a) - ended(b));
+      for (const x of found) addToHistory(this.#filtered, x);
     }
-    return this.#filtered.sums;
+    return this.#filtered;
   }
 
-  #kept() {
+  #all() {
     const kept = new Set(this.requests);
     for (const fanOut of this.fanOuts.values()) {
       for (const x of fanOut.all()) if (x.id !== undefined) kept.add(x);
@@ -312,6 +361,7 @@ export class Model {
   }
 
   #hasForgotten() {
+    this.isWhole = false;
     if (this.#filtered) this.#filtered.hasForgotten = true;
   }
 

@@ -8,15 +8,12 @@ import { isEmpty, savings } from "./model.js";
 const MINUTES = 10;
 const SPARK_MINUTES = 60;
 
-/** Draws the money line. With a filter it is about the requests that are kept here and match. */
+/** Draws the money line. With a filter it is about the requests that match and are still in memory. */
 export function drawMoney(node, model, filter) {
   const isFiltered = !isEmpty(filter);
-  const total = isFiltered ? model.sumsOf(filter) : model.total;
-  const period = isFiltered ? `by ${f.plural(total.requests, "request")} kept here that match` : "since start";
-  const parts = [h("div", { class: "block since" }, saved(total, period)), worlds(total)];
-  if (!isFiltered) parts.push(recent(model));
-  parts.push(rest(total));
-  node.replaceChildren(...parts);
+  const { total, minutes } = model.historyOf(filter);
+  const period = isFiltered ? `by ${f.plural(total.requests, "matching request")} still in memory` : "since start";
+  node.replaceChildren(h("div", { class: "block since" }, saved(total, period)), worlds(total), recent(model, minutes), rest(total));
 }
 
 function saved(sums, period) {
@@ -34,15 +31,15 @@ function saved(sums, period) {
 }
 
 /** The last minutes, and what was saved in each of the last hour. */
-function recent(model) {
-  const sums = model.recent(MINUTES);
+function recent(model, minutes) {
+  const sums = model.recent(minutes, MINUTES);
   const known = sums.compared > 0;
   const bills = known ? `billed ${f.usd(sums.compared_usd)} · as sent ${f.usd(sums.as_sent_usd)} · aligned ${f.usd(sums.aligned_usd)}` : "";
   return h(
     "div",
     { class: "block recent" },
     saved(sums, `in the last ${MINUTES} minutes`),
-    h("div", { class: "hour" }, sparkline(model.minutes, minuteSaved, model.now(), SPARK_MINUTES), h("p", { class: "label" }, "per minute, last hour")),
+    h("div", { class: "hour" }, sparkline(minutes, minuteSaved, model.now(), SPARK_MINUTES), h("p", { class: "label" }, "per minute, last hour")),
     h("p", { class: "label num" }, bills),
   );
 }
@@ -74,7 +71,7 @@ function rest(sums) {
   return h(
     "dl",
     { class: "block figures" },
-    figure("billed in all", sums.requests > 0 ? f.usd(sums.billed_usd) : "$0", "all"),
+    figure("total billed", sums.requests > 0 ? f.usd(sums.billed_usd) : "$0", "all"),
     figure("hit share", sums.cache_read + sums.cache_write + sums.uncached > 0 ? hitShare(sums) : f.UNKNOWN, "hits"),
     figure("requests", f.count(sums.requests), "requests"),
     figure("failed", f.count(sums.failed), "failed"),

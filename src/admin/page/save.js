@@ -1,7 +1,8 @@
 // "Save this fan-out": one file that shows it anywhere, without this page, a script or a network.
 
-import { detail, title } from "./fanout.js";
+import { drawDetail } from "./detail.js";
 import { h } from "./draw.js";
+import { title } from "./fanout.js";
 import { dateTime } from "./format.js";
 
 const POLICY = "default-src 'none'; style-src 'unsafe-inline'";
@@ -12,7 +13,9 @@ async function file(fanOut, model) {
   if (!sheet.ok) throw new Error(`the style sheet: ${sheet.status}`);
   const style = await sheet.text();
   const saved = h("p", { class: "muted small" }, `Saved from forkpoint ${model.settings.version} at ${dateTime(model.now())}.`);
-  const main = h("main", { class: "saved-file" }, h("h1", null, title(fanOut)), detail(fanOut, model), saved);
+  const section = h("section", { class: "detail" });
+  drawDetail(section, fanOut, model);
+  const main = h("main", { class: "saved-file" }, h("h1", null, title(fanOut)), section, saved);
   return `<!doctype html>
 <html lang="en">
 <head>

@@ -12,7 +12,7 @@ export class Stream {
   #token = null;
   #wake = null;
 
-  /** Calls `onEvent(name, data)` for each event, and `onState("live" | "lost" | "token" | "full", detail)`. */
+  /** Calls `onEvent(name, data)` for each event, and `onState("live" | "lost" | "token" | "full" | "unreadable", detail)`. */
   constructor(onEvent, onState) {
     this.onEvent = onEvent;
     this.onState = onState;
@@ -60,6 +60,8 @@ export class Stream {
   async #read() {
     const abort = new AbortController();
     const headers = { accept: "text/event-stream" };
+    // No header takes such a token: forkpoint has another.
+    if (this.#token && /[^\x20-\x7e]/.test(this.#token)) return ["token", true];
     if (this.#token) headers.authorization = `Bearer ${this.#token}`;
     if (this.#lastId) headers["last-event-id"] = this.#lastId;
     let silence = null;
@@ -69,31 +71,37 @@ export class Stream {
     };
     heard();
     try {
-      const answer = await fetch("/events", { headers, signal: abort.signal, cache: "no-store" });
-      if (answer.status === 401) return ["token", this.#token !== null];
-      if (answer.status === 503) return ["full"];
-      if (!answer.ok || !answer.body) return ["lost"];
-      this.#pause = PAUSE_MIN_MS;
+      const answer = await fetch("/events", { headers, signal: abort.signal, cache: "no-store" }).catch(() => null);
+      if (answer?.status === 401) return ["token", this.#token !== null];
+      if (answer?.status === 503) return ["full"];
+      if (!answer?.ok || !answer.body) return ["lost"];
       this.onState("live");
-      const parser = new Parser((event) => this.#take(event));
+      const parser = new Parser();
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       for (;;) {
-        const { done, value } = await reader.read();
+        const { done, value } = await reader.read().catch(() => ({ done: true }));
         if (done) return ["lost"];
         heard();
-        parser.push(value);
+        if (!parser.push(value).every((event) => this.#take(event))) return ["unreadable"];
       }
-    } catch {
-      return ["lost"];
     } finally {
       clearTimeout(silence);
       abort.abort();
     }
   }
 
+  /** Hands an event on. Returns false if it cannot be taken: then everything is asked for again. */
   #take({ id, event, data }) {
+    try {
+      if (data) this.onEvent(event, JSON.parse(data));
+    } catch (error) {
+      reportError(error);
+      this.#lastId = null;
+      return false;
+    }
+    this.#pause = PAUSE_MIN_MS;
     if (id) this.#lastId = id;
-    if (data) this.onEvent(event, JSON.parse(data));
+    return true;
   }
 }
 
@@ -101,11 +109,9 @@ export class Stream {
 class Parser {
   #parts = [];
   #event = {};
+  #whole = [];
 
-  constructor(take) {
-    this.take = take;
-  }
-
+  /** Takes a piece of the text, and returns the events that end in it. */
   push(text) {
     let start = 0;
     for (;;) {
@@ -117,11 +123,12 @@ class Parser {
       start = end + 1;
     }
     if (start < text.length) this.#parts.push(text.slice(start));
+    return this.#whole.splice(0);
   }
 
   #line(line) {
     if (line === "") {
-      if (this.#event.event) this.take(this.#event);
+      if (this.#event.event) this.#whole.push(this.#event);
       this.#event = {};
       return;
     }

@@ -178,7 +178,7 @@ fn sentence(fan_out: &FanOut) -> String {
     format!("{first}{}.{}{reread}{left_out}", letters.as_str(), would_fork(&decided))
 }
 
-/// How many children would have been forked, where the mode does not let them.
+/// The number of children that would have been forked, where the mode does not let them.
 fn would_fork(decided: &[&Exchange]) -> String {
     let words: Vec<&str> =
         decided.iter().filter_map(|exchange| exchange.record.would_fork.as_deref()).collect();
@@ -273,7 +273,7 @@ fn figures(row: &Row<'_>) -> String {
     format!("read {} write {}{cost}", grouped(usage.cache_read), grouped(written))
 }
 
-/// What a request that goes on is doing.
+/// The stage of a request that goes on.
 fn doing(exchange: &Exchange) -> &'static str {
     match (exchange.record.sent_ms, exchange.record.first_byte_ms) {
         (None, _) => "held",
@@ -385,11 +385,12 @@ fn what_was_done(exchange: &Exchange) -> String {
         return doing(exchange).to_owned();
     }
     let plan = harmless(plan_in_words(&record.plan), NAME_CHARS_MAX);
-    let why = clause(REASONS, &record.reason).filter(|_| exchange.fault.is_none());
+    let why = if exchange.fault.is_some() { None } else { clause(REASONS, &record.reason) };
     let why = why.map(|why| format!(": {why}")).unwrap_or_default();
     // A later turn of a child has no siblings that wait.
     let has_siblings = record.child_turn.is_none_or(|turn| turn == 1);
-    let gate = record.gate.as_deref().filter(|_| has_siblings).and_then(|gate| clause(GATE, gate));
+    let gate = if has_siblings { record.gate.as_deref() } else { None };
+    let gate = gate.and_then(|gate| clause(GATE, gate));
     let ended = (!is_running(exchange)).then(|| failure(exchange)).filter(|text| !text.is_empty());
     let others: Vec<String> = ended.into_iter().chain(gate.map(str::to_owned)).collect();
     let others: String = others.iter().map(|text| format!("; {text}")).collect();

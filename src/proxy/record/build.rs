@@ -167,7 +167,7 @@ impl Exchange {
             agent: text(sender.and_then(|sender| sender.agent)),
             plan: is_sent.then(|| facts.plan.as_str()),
             reason: is_sent.then(|| facts.reason()),
-            gate: facts.hold.filter(|_| is_sent).map(|hold| hold.outcome.as_str()),
+            gate: if is_sent { facts.hold.map(|hold| hold.outcome.as_str()) } else { None },
             waited_ms: facts.waits_since.map(ms),
             sent_ms: facts.sent_at.map(ms),
             first_byte_ms: facts.first_byte_at.map(ms),
