@@ -41,6 +41,7 @@ const HOLD_BUCKETS: &[f64] = &[0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0,
 const MODELS_MAX: usize = 64;
 const CLIENTS_MAX: usize = 64;
 const TENANTS_MAX: usize = 50;
+const TOOLS_MAX: usize = 50;
 const FORKS_SHOWN_MAX: usize = 50;
 const NAME_BYTES_MAX: usize = 64;
 /// Longer than any word in the name of a model.
@@ -54,6 +55,7 @@ macro_rules! metrics {
             pub models: LabelValues,
             pub clients: LabelValues,
             pub tenants: LabelValues,
+            tools: LabelValues,
             newest: Mutex<VecDeque<[String; 2]>>,
             versions: RwLock<VecDeque<[String; 2]>>,
             tenant_names: OnceLock<BTreeMap<String, String>>,
@@ -74,14 +76,13 @@ macro_rules! metrics {
                 )*
                 let mut families = vec![$(MetricFamily::of(&$name)),*];
                 families.extend(process::families());
-                let (models, clients, tenants) =
-                    (LabelValues::new(MODELS_MAX), LabelValues::new(CLIENTS_MAX), LabelValues::new(TENANTS_MAX));
                 let metrics = Metrics {
                     registry,
                     families,
-                    models,
-                    clients,
-                    tenants,
+                    models: LabelValues::new(MODELS_MAX),
+                    clients: LabelValues::new(CLIENTS_MAX),
+                    tenants: LabelValues::new(TENANTS_MAX),
+                    tools: LabelValues::new(TOOLS_MAX),
                     newest: Mutex::default(),
                     versions: RwLock::default(),
                     tenant_names: OnceLock::new(),
@@ -166,11 +167,13 @@ metrics! {
     tenant_cost_usd_total: CounterVec["tenant", "baseline"];
     /// US dollars by client family and version: billed, and as sent and aligned (an estimate).
     client_cost_usd_total: CounterVec["client", "baseline"];
+    /// US dollars of children by the tool that started them: billed, and as sent and aligned (an estimate).
+    tool_cost_usd_total: CounterVec["tool", "baseline"];
     /// US dollars that forked children were billed more than aligned (an estimate): the price of their parent's context.
     context_usd_total: CounterVec[];
     /// Answers that no saving is counted for: no usage, no price, or an unknown cost as sent.
     uncompared_total: IntCounterVec["reason"];
-    /// Predicted cost of prompts over their bill, of late: 1 if every prediction of the cache was right.
+    /// How far predictions of the cache are off, of late: the differences between what prompts were predicted to cost and what they were billed, whether more or less, over their bills. 0 if every prediction was right.
     ledger_error_ratio: GaugeVec[];
     /// Children, by arm: forked, held out to compare them with, or not forked for another reason.
     arm_children_total: IntCounterVec["arm"];

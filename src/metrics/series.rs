@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use prometheus::{Counter, Gauge, Histogram, IntCounter};
 
-use super::Metrics;
+use super::{Admit, Metrics};
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::learned::LAYERS;
 use crate::engine::request::clients::NONE;
@@ -76,7 +76,7 @@ pub(super) struct SeriesCache {
     series: Box<[Mutex<Option<Arc<Series>>>]>,
     /// By layer and class.
     sightings: [[OnceLock<IntCounter>; SightingClass::ALL.len()]; LAYERS.len()],
-    /// Predicted and billed cost of prompts, the older ones less.
+    /// How far the predicted cost of prompts was off, and what they were billed; older ones count less.
     ledger: Mutex<[f64; 2]>,
 }
 
@@ -112,9 +112,17 @@ impl Metrics {
     /// The predicted cost of a prompt, and its bill.
     pub fn predicted(&self, predicted: f64, billed: f64) {
         let mut sums = self.kept.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        *sums = [sums[0] * FADING + predicted, sums[1] * FADING + billed];
+        *sums = [sums[0] * FADING + (predicted - billed).abs(), sums[1] * FADING + billed];
         if sums[1] > 0.0 {
             self.ledger_error_ratio.with_label_values::<&str>(&[]).set(sums[0] / sums[1]);
+        }
+    }
+
+    /// Dollars of a child by the tool that started it: billed, as sent, and aligned.
+    pub fn tool_costs(&self, tool: &str, usd: [f64; 3]) {
+        let tool = self.tools.label(tool, Admit::New);
+        for (baseline, usd) in baselines().into_iter().zip(usd) {
+            self.tool_cost_usd_total.with_label_values(&[tool, baseline]).inc_by(usd);
         }
     }
 
@@ -140,6 +148,11 @@ impl Metrics {
             of,
         }
     }
+}
+
+/// What a bill is shown beside, with the bill itself.
+fn baselines() -> [&'static str; 3] {
+    ["billed", Baseline::Sent.as_str(), Baseline::Aligned.as_str()]
 }
 
 impl Series {
@@ -233,7 +246,7 @@ impl Series {
         let find = || {
             let tenant = &*metrics.tenant_label(self.of.tenant);
             let client = self.of.client.as_deref().unwrap_or(NONE);
-            let baselines = ["billed", Baseline::Sent.as_str(), Baseline::Aligned.as_str()];
+            let baselines = baselines();
             [(&metrics.tenant_cost_usd_total, tenant), (&metrics.client_cost_usd_total, client)]
                 .map(|(family, owner)| baselines.map(|baseline| family.with_label_values(&[owner, baseline])))
         };
@@ -292,6 +305,28 @@ mod tests {
             }
         }
         assert_eq!(metrics.passthrough_total.with_label_values(&["observe"]).get(), 4 * PLACES as u64);
+    }
+
+    #[test]
+    fn predictions_that_are_off_to_both_sides_do_not_cancel_out() {
+        let metrics = Metrics::new().unwrap();
+        let ratio = || metrics.ledger_error_ratio.with_label_values::<&str>(&[]).get();
+        metrics.predicted(1.0, 1.0);
+        assert_eq!(ratio(), 0.0);
+        (0..500).for_each(|_| [1.5, 0.5].into_iter().for_each(|predicted| metrics.predicted(predicted, 1.0)));
+        assert!((ratio() - 0.5).abs() < 0.001, "{}", ratio());
+    }
+
+    #[test]
+    fn tools_are_counted_by_name_as_far_as_there_is_room() {
+        let metrics = Metrics::new().unwrap();
+        for number in 0..60 {
+            metrics.tool_costs(&format!("tool-{number}"), [1.0, 2.0, 3.0]);
+        }
+        metrics.tool_costs("two words", [1.0, 2.0, 3.0]);
+        let sent = |tool| metrics.tool_cost_usd_total.with_label_values(&[tool, "sent"]).get();
+        // Two places are those of `none` and `other`.
+        assert_eq!([sent("tool-0"), sent("tool-47"), sent("other")], [2.0, 2.0, 26.0]);
     }
 
     #[test]

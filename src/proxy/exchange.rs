@@ -180,6 +180,7 @@ impl Exchange {
         add_verdict(&mut record, verdict);
         if let Some(child) = child {
             record.reread_tokens = (child.reread.results > 0).then_some(child.reread.tokens);
+            record.context_usd = (child.context_usd > 0.0).then_some(child.context_usd);
             record.details.child = Some(child_turn(&child));
         }
         self.report(record, turn);
@@ -244,6 +245,5 @@ fn child_turn(child: &SettledChild) -> ChildTurn {
         output_tokens: child.output_tokens,
         wall_ms: child.wall_ms,
         cost_usd: child.cost.filter(|cost| cost.unit == CostUnit::Dollars).map(|cost| cost.billed),
-        context_usd: child.context_usd,
     }
 }

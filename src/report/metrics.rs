@@ -156,6 +156,9 @@ fn count_family(metrics: &Metrics, record: &ExchangeRecord) {
         metrics.reread_turns_total.with_label_values(&[details.plan]).inc();
         metrics.reread_tokens_total.with_label_values(&[details.plan]).inc_by(tokens);
     }
+    if let Some(usd) = record.context_usd {
+        metrics.context_usd_total.with_label_values::<&str>(&[]).inc_by(usd);
+    }
     if let Some(calls) = details.foreign_tool_calls {
         metrics.foreign_tool_calls_total.with_label_values::<&str>(&[]).inc_by(calls);
     }
@@ -166,7 +169,7 @@ fn count_money(metrics: &Metrics, series: &Series, record: &ExchangeRecord) {
     let details = &record.details;
     let uncompared = |reason| metrics.uncompared_total.with_label_values(&[reason]).inc();
     let Some(cost) = &details.cost else {
-        if details.is_messages && record.status == Some(200) {
+        if details.is_messages && record.is_success() {
             uncompared(if record.usage().is_some() { "no_price" } else { "no_usage" });
         }
         return;
@@ -192,6 +195,9 @@ fn count_money(metrics: &Metrics, series: &Series, record: &ExchangeRecord) {
         series.counterfactual(metrics, baseline, usd);
     }
     series.owners(metrics, [billed, sent, aligned]);
+    if let Some(tool) = &record.tool {
+        metrics.tool_costs(tool, [billed, sent, aligned]);
+    }
     series.saved(metrics, sent - billed);
 }
 
@@ -204,9 +210,6 @@ fn count_child(metrics: &Metrics, turn: &ChildTurn) {
     metrics.arm_tool_errors_total.with_label_values(&[arm]).inc_by(turn.tool_errors);
     metrics.arm_stop_reasons_total.with_label_values(&[arm, turn.stop]).inc();
     metrics.arm_wall_seconds_total.with_label_values(&[arm]).inc_by(turn.wall_ms as f64 / 1e3);
-    if turn.context_usd > 0.0 {
-        metrics.context_usd_total.with_label_values::<&str>(&[]).inc_by(turn.context_usd);
-    }
     if let Some(usd) = turn.cost_usd {
         metrics.arm_cost_usd_total.with_label_values(&[arm]).inc_by(usd);
     }

@@ -96,6 +96,7 @@ declare! {
         fork: Option<String> as shown,
         kin: Option<String>,
         child_turn: Option<u64>,
+        tool: Option<String>,
         reread_tokens: Option<u64>,
         fork_notes: Option<String> as shown,
         would_fork: Option<String>,
@@ -135,6 +136,7 @@ declare! {
         as_sent_usd: Option<f64>,
         aligned_usd: Option<f64>,
         forked_usd: Option<f64>,
+        context_usd: Option<f64>,
         stop_reason: Option<String>,
         error: Option<String>,
         turn: Option<String>,
@@ -170,9 +172,6 @@ declare! {
         begun_ms: Option<u64>,
         /// `off`, `redacted` or `full`. With `off` the fields below are absent.
         bodies: String,
-        /// The tool that started this child.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        tool: Option<String>,
         /// `x-forkpoint-parent` and `x-forkpoint-tool-use`.
         #[serde(skip_serializing_if = "Option::is_none")]
         parent: Option<(String, Option<String>)>,
@@ -204,6 +203,11 @@ impl ExchangeRecord {
         let is_error = self.status.map_or(!has_left, |status| status >= 400);
         let broke = ![Ending::Complete, Ending::ClientLeft].map(Ending::as_str).contains(&&*self.ending);
         is_error || broke || self.error.is_some()
+    }
+
+    /// Returns true if it was answered with a 2xx.
+    pub fn is_success(&self) -> bool {
+        self.status.is_some_and(|status| (200..300).contains(&status))
     }
 
     /// Returns the billed tokens, if any were billed.
@@ -242,8 +246,6 @@ pub struct Details {
     pub tenant: Option<TenantId>,
     /// The whole version of the client, if its family is known.
     pub client_version: Option<String>,
-    /// The tool that started this child.
-    pub tool: Option<String>,
     /// The number of this child among the calls of its fan-out, from 1.
     pub child_number: Option<usize>,
     /// The number of calls of that fan-out, while it is known.
@@ -313,8 +315,6 @@ pub struct ChildTurn {
     pub output_tokens: u64,
     pub wall_ms: u64,
     pub cost_usd: Option<f64>,
-    /// Dollars that a forked child was billed more than it would have cost aligned.
-    pub context_usd: f64,
 }
 
 /// A field of the log line.

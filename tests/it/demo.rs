@@ -252,6 +252,8 @@ fn a_session_is_aligned_while_nothing_is_learned_and_forked_once_that_pays() {
     for decision in scenario["decisions"].as_array().unwrap() {
         let predicted = ["forked", "as_sent", "aligned"].map(|plan| decision["predicted"][plan].as_f64());
         assert!(predicted.iter().all(|figure| figure.is_some_and(|usd| usd > 0.0)), "{decision:#}");
+        let limits: Vec<&String> = decision["predicted"]["limits"].as_object().unwrap().keys().collect();
+        assert_eq!(limits, ["sent", "aligned", "twice", "unknown"]);
     }
     // What forkpoint says of its own children is what they were billed, directly and aligned.
     let of_column = |name: &str| scenario["columns"][name]["children"]["usd"].as_f64().unwrap();

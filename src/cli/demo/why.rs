@@ -128,7 +128,7 @@ impl<'a> Foreseen<'a> {
     }
 
     fn json(&self) -> Value {
-        let [sent, aligned, twice, long] = self.limits.map(|(_, limit)| limit);
+        let [sent, aligned, twice, unknown] = self.limits.map(|(_, limit)| limit);
         json!({
             "unit": self.unit,
             "turns": self.turns,
@@ -136,7 +136,7 @@ impl<'a> Foreseen<'a> {
             "as_sent": self.as_sent,
             "aligned": self.aligned,
             "reread": self.reread,
-            "limits": {"sent": sent, "aligned": aligned, "twice": twice, "long": long},
+            "limits": {"sent": sent, "aligned": aligned, "twice": twice, "unknown": unknown},
         })
     }
 

@@ -39,6 +39,9 @@ const DOUBLED: [(&str, &str); 2] = [
 
 const KINDS: [&str; 5] = ["uncached", "cache_read", "cache_write_5m", "cache_write_1h", "output"];
 
+/// An error of the ledger that is said.
+const LEDGER_ERROR_MAX: f64 = 0.05;
+
 /// The columns before the text of a line.
 pub const NAME_COLUMNS: usize = 16;
 
@@ -138,6 +141,7 @@ impl Receipt<'_> {
             if self.mode == Mode::Observe {
                 out.add("align", would_have_cost(bills));
             }
+            add_estimates(out, sheet);
         }
         let uncompared = sheet.total("uncompared_total");
         if uncompared > 0.0 {
@@ -150,6 +154,37 @@ impl Receipt<'_> {
                 format!("{} (prompts of models without a price, in uncached tokens)", grouped(weighed)),
             );
         }
+    }
+}
+
+/// What was saved by tool, what context has cost, and how far off all of it may be.
+fn add_estimates(out: &mut Lines, sheet: &Sheet<'_>) {
+    for (tool, bills) in sheet.bills_by_tool() {
+        let Bills { saved, billed, as_sent, aligned } = bills;
+        let share = percent(saved, as_sent).map(|share| format!(" ({share})")).unwrap_or_default();
+        out.add(
+            "by tool",
+            format!(
+                "{}: saved {}{share}; billed {} · as sent {} · aligned {}",
+                whose(tool),
+                usd(saved),
+                usd(billed),
+                usd(as_sent),
+                usd(aligned)
+            ),
+        );
+    }
+    let context = sheet.total("context_usd_total");
+    if context > 0.0 {
+        out.add(
+            "context",
+            format!("{} more than aligned was billed for the context of forked children", usd(context)),
+        );
+    }
+    let error = sheet.total("ledger_error_ratio");
+    if error > LEDGER_ERROR_MAX {
+        let share = percent(error, 1.0).unwrap_or_default();
+        out.add("ledger", format!("was off by {share}: take the estimates with that"));
     }
 }
 

@@ -61,6 +61,26 @@ impl<'a> Sheet<'a> {
         Some(Bills { billed: (as_sent - saved).max(0.0), as_sent, aligned, saved })
     }
 
+    /// The bills of children, by the tool that started them.
+    pub fn bills_by_tool(&self) -> Vec<(&'a str, Bills)> {
+        let mut tools: Vec<&str> =
+            self.samples("tool_cost_usd_total").map(|sample| sample.label("tool")).collect();
+        tools.sort_unstable();
+        tools.dedup();
+        let bills = |tool: &str| {
+            let usd = |baseline: &str| {
+                let is_wanted = |sample: &&MetricSample<'_>| {
+                    sample.label("tool") == tool && sample.label("baseline") == baseline
+                };
+                let wanted = self.samples("tool_cost_usd_total").filter(is_wanted);
+                wanted.map(|sample| sample.value).sum::<f64>()
+            };
+            let [billed, as_sent, aligned] = ["billed", "sent", "aligned"].map(usd);
+            Bills { billed, as_sent, aligned, saved: as_sent - billed }
+        };
+        tools.into_iter().map(|tool| (tool, bills(tool))).collect()
+    }
+
     /// Models whose prompts have a price and whose answers have none.
     pub fn unpriced_answers(&self) -> Vec<&'a str> {
         let priced = |model: &str, kind: &str| {

@@ -19,6 +19,9 @@ use crate::report::events::Underway;
 use crate::report::recording::beta_list;
 use crate::report::{Details, ExchangeRecord, RecordingDraft, Times};
 
+/// The most characters of a tool's name in a record. The API takes fewer.
+const TOOL_CHARS_MAX: usize = 256;
+
 impl Exchange {
     /// Builds the record, but for what it cost.
     pub(in crate::proxy) fn record(
@@ -65,6 +68,7 @@ impl Exchange {
             fork: text(facts.fork),
             kin: text(facts.kin),
             child_turn: facts.child_turn,
+            tool: facts.tool.as_deref().map(|tool| tool.chars().take(TOOL_CHARS_MAX).collect()),
             fork_notes: notes(&facts.notes),
             would_fork: text(facts.would_fork),
             predicted_unit: text(facts.forecast.map(|forecast| forecast.unit.as_str())),
@@ -113,7 +117,6 @@ impl Exchange {
             is_passed_through: facts.fault.is_none() && matches!(facts.plan, Plan::Passthrough(_)),
             fault: facts.fault,
             tenant: facts.sender.as_ref().and_then(|sender| sender.tenant),
-            tool: facts.tool.clone(),
             child_number: facts.child_number,
             children: facts.children,
             layer_bytes: facts.layer_bytes,
@@ -194,7 +197,6 @@ impl Exchange {
         record.sent_ms = facts.sent_at.map(ms);
         record.begun_ms = draft.begun.map(ms);
         let entry = &mut draft.entry;
-        entry.tool.clone_from(&facts.tool);
         entry.parent = facts.claims.parent().cloned();
         entry.marks_agents = facts.claims.marks_agents();
         entry.request = self.body.clone();

@@ -58,9 +58,8 @@ impl Money<'_> {
     }
 }
 
-/// The bill of a prompt, had so many of its cached tokens been read and the others written.
+/// The bill of a prompt, had so many of its tokens been read. What was read beyond these would have been written.
 fn had_read(usage: &Usage, read: u64) -> Usage {
-    let read = read.min(usage.cached());
     let missed = usage.cache_read.saturating_sub(read);
     let less = Usage {
         cache_read: usage.cache_read - missed,

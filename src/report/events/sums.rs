@@ -50,7 +50,7 @@ pub struct Minute {
 impl Sums {
     pub fn add(&mut self, record: &ExchangeRecord) {
         self.requests += 1;
-        let is_success = record.status.is_some_and(|status| (200..300).contains(&status));
+        let is_success = record.is_success();
         self.failed += u64::from(record.is_failure());
         if let Some(usage) = record.usage() {
             self.uncached += usage.uncached;

@@ -149,7 +149,7 @@ fn a_failure_is_shown_and_summed_as_one_with_its_cause() {
 #[test]
 fn a_name_that_a_client_chose_is_cut() {
     let mut long = record(None, None, None);
-    long.details.tool = Some("é".repeat(10_000));
+    long.tool = Some("é".repeat(10_000));
     let data = json(&view::Shown::of(&long, None));
     assert!(data.contains(&format!("\"{}…\"", "é".repeat(120))), "{data}");
 }

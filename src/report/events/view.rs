@@ -172,6 +172,8 @@ struct Bill {
     as_sent_usd: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     aligned_usd: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context_usd: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -223,7 +225,7 @@ impl<'a> Family<'a> {
             fork: record.fork.as_deref(),
             child: record.details.child_number,
             child_turn: record.child_turn,
-            tool: record.details.tool.as_deref(),
+            tool: record.tool.as_deref(),
             reread_tokens: record.reread_tokens,
             fork_notes: record.fork_notes.as_deref(),
             would_fork: record.would_fork.as_deref(),
@@ -274,6 +276,7 @@ impl Bill {
             cost_usd: record.cost_usd,
             as_sent_usd: record.as_sent_usd,
             aligned_usd: record.aligned_usd,
+            context_usd: record.context_usd,
         }
     }
 }

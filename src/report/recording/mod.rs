@@ -63,7 +63,6 @@ pub struct Recording {
 #[derive(Debug, Default)]
 pub struct Entry {
     pub record: ExchangeRecord,
-    pub tool: Option<String>,
     pub parent: Option<(String, Option<String>)>,
     pub marks_agents: bool,
     pub request: Option<Bytes>,
@@ -143,14 +142,9 @@ impl Entry {
         self.request.as_ref().map_or(0, Bytes::len) + forwarded + self.answer.as_ref().map_or(0, Vec::len)
     }
 
-    /// Returns the record without bodies, with the tool and the parent of a child.
+    /// Returns the record without bodies, with the parent of a child.
     pub fn into_record(self) -> ExchangeRecord {
-        ExchangeRecord {
-            tool: self.tool,
-            parent: self.parent,
-            marks_agents: self.marks_agents,
-            ..self.record
-        }
+        ExchangeRecord { parent: self.parent, marks_agents: self.marks_agents, ..self.record }
     }
 
     /// Returns the record with its bodies, except for credentials.
@@ -158,7 +152,6 @@ impl Entry {
         let text = |bytes: Vec<u8>| redactor.without_secrets(&bytes);
         ExchangeRecord {
             bodies: Bodies::Full.as_str().into(),
-            tool: self.tool,
             parent: self.parent,
             marks_agents: self.marks_agents,
             request: self.request.and_then(|body| text(body.to_vec())),
@@ -179,7 +172,6 @@ impl Entry {
             bodies: Bodies::Redacted.as_str().into(),
             betas: redactor.betas(&self.record.betas),
             forwarded_betas: redactor.betas(&self.record.forwarded_betas),
-            tool: self.tool.clone(),
             parent: self.parent.as_ref().map(|(id, call)| (text(id), call.as_ref().map(text))),
             marks_agents: self.marks_agents,
             request: self.request.as_deref().and_then(body),

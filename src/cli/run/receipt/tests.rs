@@ -23,6 +23,11 @@ forkpoint_counterfactual_usd_total{role="child",model="m",baseline="aligned"} 0.
 forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="sent"} 20
 forkpoint_counterfactual_usd_total{role="plain",model="m",baseline="uncached"} 90
 forkpoint_saved_usd{role="plain",model="m"} 7.5
+forkpoint_tool_cost_usd_total{tool="Agent",baseline="billed"} 3
+forkpoint_tool_cost_usd_total{tool="Agent",baseline="sent"} 4
+forkpoint_tool_cost_usd_total{tool="Agent",baseline="aligned"} 2.5
+forkpoint_context_usd_total 0.5
+forkpoint_ledger_error_ratio 0.068
 forkpoint_cache_breaks_total{layer="tools",cause="tools"} 2
 forkpoint_store_bytes 77
 "#;
@@ -97,9 +102,18 @@ forkpoint: 1 min 1 s through mode align to http://up.example
   read again    children of `Agent` read again 18,400 tokens that their parent had already read
   tokens        uncached 12,350 · cache read 0 · cache write 5m 0 · cache write 1h 0 · output 7
   cost          billed $12.50 · as sent $20.00 · aligned $13.25 (an estimate, by list prices; billed is 62 % of as sent, aligned 66 %)
+  by tool       children of `Agent`: saved $1.0000 (25 %); billed $3.0000 · as sent $4.0000 · aligned $2.5000
+  context       $0.5000 more than aligned was billed for the context of forked children
+  ledger        was off by 7 %: take the estimates with that
   cache breaks  2 (tools: 2)
 "
     );
+}
+
+#[test]
+fn a_small_error_of_the_ledger_is_not_said() {
+    let sheet = WHOLE.replace("ledger_error_ratio 0.068", "ledger_error_ratio 0.049");
+    assert!(receipt(WHOLE).contains("  ledger ") && !receipt(&sheet).contains("  ledger "));
 }
 
 #[test]

@@ -129,7 +129,24 @@ async fn forking_stands_down_where_it_was_dearer_than_sending_and_is_tried_again
     }
     stage.ended("forked", 10).await;
     assert_eq!(stage.count("standdowns_total", &["reason=\"dearer\""]), 1);
-    assert!(stage.usd("context_usd_total") > 0.0);
+    // What their parent's context has cost, and what was saved by tool, are in the lines too.
+    let children =
+        || log.records().into_iter().filter(|line| line["role"] == "child").collect::<Vec<Value>>();
+    until("the lines", || children().len() == 10).await;
+    let all = |field: &str| children().iter().filter_map(|line| line[field].as_f64()).sum::<f64>();
+    assert!(children().iter().all(|line| line["tool"] == "Agent"));
+    assert!(all("context_usd") > 0.0);
+    assert!((all("context_usd") - stage.usd("context_usd_total")).abs() < 1e-9);
+    for (baseline, field) in [("billed", "cost_usd"), ("sent", "as_sent_usd"), ("aligned", "aligned_usd")] {
+        let labels = [format!("baseline=\"{baseline}\""), "tool=\"Agent\"".to_owned()];
+        let counted =
+            stage.forkpoint.metric("forkpoint_tool_cost_usd_total", &labels.each_ref().map(String::as_str));
+        let compared = children();
+        let compared =
+            compared.iter().filter(|line| is_positive(line, &["cost_usd", "as_sent_usd", "aligned_usd"]));
+        let logged: f64 = compared.filter_map(|line| line[field].as_f64()).sum();
+        assert!(counted > 0.0 && (counted - logged).abs() < 1e-9, "{baseline}: {counted} and {logged}");
+    }
     stage.forkpoint.reload(|config| config.fork.policy.max_cost_ratio = 100.0);
     let next = async |number: usize| {
         let script = format!("Part {number}. {script}");
