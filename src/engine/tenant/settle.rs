@@ -274,6 +274,7 @@ fn settle_child<T: TenantAccess>(
             arm: bound.arm(),
             first: accepted.child_turn == Some(1),
             stop: StopReason::of(turn.stop_reason.as_deref()),
+            is_cut: turn.stop_reason.is_none(),
             is_empty,
             prompt_tokens: bill.context().prompt(),
             output_tokens: bill.total().output,

@@ -69,6 +69,8 @@ pub struct Answered<'a> {
     /// True if it is the child's first.
     pub first: bool,
     pub stop: StopReason,
+    /// True if the answer broke off: its client asks again, or is not heard of any more.
+    pub is_cut: bool,
     pub is_empty: bool,
     /// All tokens of the prompt, read, written or not cached.
     pub prompt_tokens: u64,
@@ -204,7 +206,7 @@ impl ForkExperiment {
         let Some(mut open) = open else { return stood_down };
         open.life.add(turn);
         open.heard = now;
-        if turn.stop.ends() {
+        if turn.stop.ends() && !turn.is_cut {
             stood_down.extend(self.close(open, max_cost_ratio, now));
         } else {
             self.keep(turn.child, open);

@@ -29,6 +29,7 @@ fn turn(child: u64, arm: Arm) -> Answered<'static> {
         arm,
         first: true,
         stop: StopReason::EndTurn,
+        is_cut: false,
         is_empty: false,
         prompt_tokens: 1_000,
         output_tokens: 100,
@@ -296,6 +297,21 @@ fn a_few_that_have_ended_teach_only_that_children_live_long() {
         assert!(arms.open.is_empty());
         assert_eq!(arms.habits(kind(TOOL), HORIZON).turns, known);
     }
+}
+
+#[test]
+fn a_child_lives_on_when_its_client_leaves_and_asks_again() {
+    let mut arms = ForkExperiment::default();
+    for child in 0..4 {
+        let cut = Answered { stop: StopReason::Other, is_cut: true, ..turn(child, Arm::Forked) };
+        arms.record(&cut, 1.0, Moment(0));
+        for number in 1..8 {
+            let stop = if number < 7 { StopReason::ToolUse } else { StopReason::EndTurn };
+            arms.record(&Answered { first: false, stop, ..turn(child, Arm::Forked) }, 1.0, Moment(0));
+        }
+    }
+    assert!(arms.open.is_empty());
+    assert_eq!(arms.habits(kind(TOOL), HORIZON).turns, Some(8.0));
 }
 
 #[test]
