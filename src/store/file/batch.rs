@@ -69,7 +69,7 @@ impl<'a> Batch<'a> {
         for change in changes {
             match change {
                 Change::Put(key, record) => too_large += usize::from(!self.put(tenant, key, record, at_ms)?),
-                Change::Delete(key) => self.delete(tenant, key)?,
+                Change::Delete(key) => self.delete(tenant, key, at_ms)?,
             }
         }
         if too_large > 0 {
@@ -91,11 +91,34 @@ impl<'a> Batch<'a> {
         if self.tables.dismissed.get((journal, tenant))?.is_some() {
             return Ok(());
         }
-        let Some(changes) = &entry.changes else { return self.forget(tenant).map(|_| ()) };
-        match self.write(tenant, changes, entry.at_ms) {
+        let Some(changes) = &entry.changes else {
+            self.forget(tenant)?;
+            self.shared.forgotten_by_another(*tenant, self.version_of_left()?);
+            return Ok(());
+        };
+        let mut new = Vec::with_capacity(changes.len());
+        for change in changes {
+            if !self.has_later(tenant, change, entry.at_ms)? {
+                new.push(change.clone());
+            }
+        }
+        match self.write(tenant, &new, entry.at_ms) {
             Err(Trouble::Full) => Ok(()),
             written => written.map(|_| ()),
         }
+    }
+
+    /// Returns true if this process has written, or deleted, later what a journal says of a moment. What lives longer was
+    /// written later.
+    fn has_later(&self, tenant: &Digest, change: &Change, at_ms: u64) -> Result<bool, Trouble> {
+        let Change::Put(key, record) = change else { return Ok(false) };
+        let row = self.tables.records.get((tenant, key.kind.as_str(), key.name.as_str()))?;
+        let Some(row) = row else { return Ok(false) };
+        let (_, ends_ms, _, _, sealed) = row.value();
+        Ok(match sealed {
+            Some(_) => ends_ms > at_ms.saturating_add(record.ttl_ms.min(self.shared.limits.max_age_ms)),
+            None => ends_ms > at_ms.saturating_add(DELETION_MS),
+        })
     }
 
     /// A tenant is forgotten that the writer of a journal may still know: what that writes of it from now on is not
@@ -135,11 +158,11 @@ impl<'a> Batch<'a> {
         Ok(false)
     }
 
-    fn delete(&mut self, tenant: &Digest, key: &RecordKey) -> Result<(), Trouble> {
+    fn delete(&mut self, tenant: &Digest, key: &RecordKey, at_ms: u64) -> Result<(), Trouble> {
         if self.tables.records.get((tenant, key.kind.as_str(), key.name.as_str()))?.is_none() {
             return Ok(());
         }
-        self.insert(tenant, key, self.now_ms.saturating_add(DELETION_MS), None, &[], None)
+        self.insert(tenant, key, at_ms.saturating_add(DELETION_MS), None, &[], None)
     }
 
     fn insert(

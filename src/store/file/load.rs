@@ -25,6 +25,12 @@ pub(super) struct Loaded {
 
 /// Reads what was written for a tenant after a version.
 pub(super) fn load(shared: &Shared, tenant: &Digest, after: u64) -> Result<Loaded, Trouble> {
+    let mut loaded = load_all(shared, tenant, after)?;
+    loaded.changes.was_forgotten = shared.was_forgotten_after(tenant, after);
+    Ok(loaded)
+}
+
+fn load_all(shared: &Shared, tenant: &Digest, after: u64) -> Result<Loaded, Trouble> {
     let loaded = load_once(shared, tenant, after)?;
     // A prompt may have gone, with its record, after the records were looked up. A second look sees whether it did.
     if loaded.damaged.is_empty() { Ok(loaded) } else { load_once(shared, tenant, after) }

@@ -20,10 +20,11 @@ mod load;
 mod progress;
 mod writer;
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, TrySendError};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -44,6 +45,9 @@ const JOBS_MAX: usize = 1024;
 
 /// The most tenants that are read at once.
 const READS_MAX: usize = 4;
+
+/// The most tenants of which it is remembered that a process has forgotten them while it drained.
+const FORGOTTEN_MAX: usize = 1024;
 
 /// The longest time that a call takes. Who waits for one on the way of a request gives up far sooner.
 const CALL_MAX: Duration = Duration::from_secs(10);
@@ -71,6 +75,9 @@ struct Shared {
     /// How often the database was examined.
     examinations: AtomicU64,
     damaged: AtomicU64,
+    /// The tenants that another process has forgotten in its journal, each with a version that what was known is not
+    /// younger than.
+    forgotten: Mutex<VecDeque<(Digest, u64)>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -208,6 +215,21 @@ impl RecordStore for FileStore {
 impl Shared {
     fn database(&self) -> RwLockReadGuard<'_, Option<Database>> {
         self.database.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers that another process has forgotten a tenant, and all up to a version.
+    fn forgotten_by_another(&self, tenant: Digest, version: u64) {
+        let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+        if forgotten.len() >= FORGOTTEN_MAX {
+            forgotten.pop_front();
+        }
+        forgotten.push_back((tenant, version));
+    }
+
+    /// Returns true if another process has forgotten a tenant after this version.
+    fn was_forgotten_after(&self, tenant: &Digest, version: u64) -> bool {
+        let forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+        version > 0 && forgotten.iter().any(|(of, until)| of == tenant && version <= *until)
     }
 
     /// Waits for those who read.

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -97,6 +97,7 @@ pub(super) fn open(path: &Path, options: Options, jobs: Receiver<Job>) -> Result
         has_handed_over: AtomicBool::new(false),
         examinations: AtomicU64::new(0),
         damaged: AtomicU64::new(0),
+        forgotten: Mutex::default(),
     });
     let state = State::Owner { _lock: lock, journals: Vec::new(), has_failed: false };
     let mut writer = Writer { disk: Disk::new(shared), jobs, next: None, state, tidied: Instant::now() };

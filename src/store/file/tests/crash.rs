@@ -164,3 +164,34 @@ async fn what_was_confirmed_outlives_fifty_kills_at_random_moments() {
     }
     println!("{done:?} steps, {unconfirmed} of them written and not confirmed");
 }
+
+/// How often a copy of a database is repaired while it is opened.
+fn repairs(database: &Path) -> usize {
+    let copy = database.with_extension("copy");
+    fs::copy(database, &copy).unwrap();
+    let repairs = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = Arc::clone(&repairs);
+    let count = move |_: &mut redb::RepairSession| {
+        counted.fetch_add(1, Relaxed);
+    };
+    redb::Builder::new().set_repair_callback(count).open(copy).unwrap();
+    repairs.load(Relaxed)
+}
+
+#[tokio::test]
+async fn a_database_whose_process_was_killed_needs_no_repair() {
+    let folder = TempDir::new().unwrap();
+    let store = open(folder.path()).await;
+    for number in 0..50 {
+        store.write(tenant(1), vec![put(&format!("{number:x}"), "1", &[b"a prompt"])]).await.unwrap();
+    }
+    // While it is open, the file is what a kill leaves.
+    assert_eq!(repairs(&folder.path().join("records.redb")), 0);
+    let plain = folder.path().join("plain.redb");
+    let database = redb::Database::create(&plain).unwrap();
+    let transaction = database.begin_write().unwrap();
+    let table = redb::TableDefinition::<u64, u64>::new("a table");
+    transaction.open_table(table).unwrap().insert(1, 1).unwrap();
+    transaction.commit().unwrap();
+    assert!(repairs(&plain) > 0, "another database does need it");
+}

@@ -45,8 +45,12 @@ async fn what_the_old_process_still_learns_is_known_to_the_new_one_at_once() {
     assert_eq!(found.changes, changes);
     assert!(found.version > before.version);
     assert_eq!(names(&new, 1).await, ["b"]);
+    assert!(!new.changes(tenant(1), found.version).await.unwrap().was_forgotten);
     assert!(old.forget(tenant(1)).await.unwrap());
-    assert_eq!(all(&new, 1).await, []);
+    assert!(new.changes(tenant(1), found.version).await.unwrap().was_forgotten);
+    assert!(!new.changes(tenant(2), found.version).await.unwrap().was_forgotten);
+    let nothing = new.changes(tenant(1), 0).await.unwrap();
+    assert_eq!((nothing.changes, nothing.was_forgotten), (Vec::new(), false));
     // The old one hears nothing more of those that it knows, and cannot say that others are new.
     assert_eq!(old.changes(tenant(1), 7).await.unwrap(), Changes { version: 7, ..Changes::default() });
     assert_eq!(old.changes(tenant(2), 0).await, Err(StoreError::Locked));
@@ -73,6 +77,23 @@ async fn a_tenant_that_the_new_process_forgets_does_not_come_back_from_the_old_o
     until("the journal is over", async || !third.is_shared()).await;
     assert_eq!(names(&third, 1).await, ["d"]);
     third.close().await;
+    whole::check(folder.path(), Seal::new(None));
+}
+
+#[tokio::test]
+async fn what_the_new_process_has_written_since_is_not_replaced_by_what_the_old_one_wrote_before() {
+    let folder = TempDir::new().unwrap();
+    let (old, new) = handed_over(folder.path()).await;
+    let lives = |name: &str, text: &str, ttl_ms: u64| {
+        Change::Put(key(RecordKind::Child, name), Record { ttl_ms, ..record(text, &[]) })
+    };
+    new.write(tenant(1), vec![lives("a", "new", 500_000), lives("b", "old", 500_000)]).await.unwrap();
+    // As if it had waited in the journal for a while.
+    old.write(tenant(1), vec![lives("a", "old", 400_000), lives("b", "new", 600_000)]).await.unwrap();
+    let found = all(&new, 1).await;
+    let texts: Vec<_> = found.iter().map(|(name, body, _)| (&**name, body.ends_with(b"\"new\"}"))).collect();
+    assert_eq!(texts, [("a", true), ("b", true)], "{found:?}");
+    new.close().await;
     whole::check(folder.path(), Seal::new(None));
 }
 
