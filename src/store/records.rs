@@ -95,8 +95,13 @@ pub async fn open(options: Options) -> Result<Arc<dyn RecordStore>, StoreError> 
                 tracing::error!(error, "store.url cannot be used");
                 StoreError::Down
             })?;
-            let (key, deadline, max_age) = (key.clone(), options.deadline, options.max_age);
-            Ok(Arc::new(RedisStore::open(RedisOptions { address, key, deadline, max_age })))
+            Ok(Arc::new(RedisStore::open(RedisOptions {
+                address,
+                key: key.clone(),
+                deadline: options.deadline,
+                max_age: options.max_age,
+                tenant_bytes: (options.max_bytes as f64 * options.tenant_share) as usize,
+            })))
         }
     }
 }
@@ -112,12 +117,14 @@ pub async fn open(options: Options) -> Result<Arc<dyn RecordStore>, StoreError> 
 ///   records belong to different groups. A write may come back in `changes` of whoever wrote it.
 /// - **Whole records**: a record is returned with all of its blobs, byte for byte, or not at all.
 /// - **Bounds**: a record that does not [fit](crate::engine::records::Record::fits) is refused. A record is gone when its TTL is over, and a
-///   blob with the last record that has it. A store that is full refuses, or forgets the oldest records first.
+///   blob with the last record that has it. A store that is full refuses, or forgets the oldest records first. What one
+///   tenant has is bounded too: beyond it that tenant's oldest go.
 /// - **Time**: each step of a call ends within the deadline that the store was opened with, and 20 ms more for each MiB
 ///   that it moves, or the call fails as [`StoreError::Slow`]. A disk that stalls is given up after ten seconds.
 /// - **Loss**: what `write` has confirmed outlives this process, killed or not. It may be lost with the machine, as far
 ///   as the store's documentation says so. A record that is lost is missing, never another one.
-/// - **Damage**: a record that cannot be read is left out of `changes`, and counted there.
+/// - **Damage**: a record that cannot be read is left out of `changes`, and counted there. One that a later version has
+///   written is left out, not counted, and left alone.
 /// - **Forgetting**: whoever asks for changes after a version learns whether the tenant was forgotten since, as long as a
 ///   record may live, if other processes may have forgotten it. What depends on a version from before that is not written
 ///   ([`write_after`](RecordStore::write_after)).

@@ -169,6 +169,9 @@ impl Durable {
         let versions = batch.iter().all(|change| matches!(change, Change::Put(..))).then_some(batch.len());
         let mut failed = StoreError::Down;
         for attempt in 0..ATTEMPTS_MAX {
+            if tenant.is_forgotten() {
+                return Ok(false);
+            }
             match self.calls.write(tenant.id(), known, batch.to_vec()).await {
                 Ok(Some(version)) => {
                     link.wrote(versions, version);

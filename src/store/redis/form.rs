@@ -14,8 +14,8 @@ use crate::engine::records::{BLOBS_BYTES_MAX, BLOBS_MAX, BODY_BYTES_MAX, Record,
 use crate::engine::words::RecordKind;
 use crate::store::seal::Seal;
 
-/// The version of this form. One of a later version is not read.
-const VERSION: u32 = 1;
+/// The version of this form. One of a later version is left alone: a newer process of a rolling upgrade reads it.
+pub const VERSION: u32 = 1;
 
 /// The largest record in Redis: its body, and the names of its chunks.
 pub const FORM_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
@@ -29,6 +29,14 @@ struct Header {
     group: Option<String>,
     #[serde(default)]
     blobs: Vec<BlobHeader>,
+    /// That of all chunks.
+    #[serde(default)]
+    generation: u64,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    v: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -50,47 +58,83 @@ pub struct Outline {
     pub group: Option<String>,
     pub body: Bytes,
     pub blobs: Vec<ChunkedBlob>,
+    pub generation: u64,
 }
 
-/// Closes a record whose blobs are kept by their chunks. None if it cannot be encrypted.
-pub fn close(
-    names: &TenantNames,
-    seal: &Seal,
-    key: &RecordKey,
-    record: &Record,
-    blobs: &[ChunkedBlob],
-) -> Option<Vec<u8>> {
-    let member = member(key);
-    let blob = |blob: &ChunkedBlob| BlobHeader {
-        bytes: blob.bytes,
-        chunks: blob.chunks.iter().map(|name| hex(name)).collect(),
-    };
-    let header = Header {
-        v: VERSION,
-        key: member.clone(),
-        group: record.group.clone(),
-        blobs: blobs.iter().map(blob).collect(),
-    };
-    let mut plain = serde_json::to_vec(&header).ok()?;
-    plain.push(b'\n');
-    plain.extend_from_slice(&record.body);
-    let sealed = seal.close(&names.context(member.as_bytes()), &plain);
-    if sealed.is_empty() {
-        return None;
-    }
-    Some([names.record_digest(&member, &sealed).as_slice(), &sealed].concat())
+/// Why a record cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// It is damaged, or another's.
+    Damaged,
+    /// A newer process has written it.
+    Later,
 }
 
-/// Opens a record. None if it is damaged, another's, or of a later version.
-pub fn open(names: &TenantNames, seal: &Seal, member: &str, form: &[u8]) -> Option<Outline> {
-    let (digest, sealed) = form.split_first_chunk::<16>()?;
-    if *digest != names.record_digest(member, sealed) {
-        return None;
+/// The form of one version for the records of a tenant.
+pub struct Form<'a> {
+    pub names: &'a TenantNames,
+    pub seal: &'a Seal,
+    pub version: u32,
+}
+
+impl Form<'_> {
+    /// Closes a record whose blobs are kept by chunks of a generation. None if it cannot be encrypted.
+    pub fn close(
+        &self,
+        key: &RecordKey,
+        record: &Record,
+        blobs: &[ChunkedBlob],
+        generation: u64,
+    ) -> Option<Vec<u8>> {
+        let member = member(key);
+        let blob = |blob: &ChunkedBlob| BlobHeader {
+            bytes: blob.bytes,
+            chunks: blob.chunks.iter().map(|name| hex(name)).collect(),
+        };
+        let header = Header {
+            v: self.version,
+            key: member.clone(),
+            group: record.group.clone(),
+            blobs: blobs.iter().map(blob).collect(),
+            generation,
+        };
+        let mut plain = serde_json::to_vec(&header).ok()?;
+        plain.push(b'\n');
+        plain.extend_from_slice(&record.body);
+        let sealed = self.seal.close(&self.names.context(member.as_bytes()), &plain);
+        if sealed.is_empty() {
+            return None;
+        }
+        Some([self.names.record_digest(&member, &sealed).as_slice(), &sealed].concat())
     }
-    let plain = seal.open_at_most(&names.context(member.as_bytes()), sealed, FORM_BYTES_MAX)?;
-    let end = memchr::memchr(b'\n', &plain)?;
-    let header: Header = serde_json::from_slice(&plain[..end]).ok()?;
-    if header.v > VERSION || header.key != member || header.blobs.len() > BLOBS_MAX {
+
+    /// Opens a record.
+    pub fn open(&self, member: &str, form: &[u8]) -> Result<Outline, Unreadable> {
+        let (header, body) = self.plain(member, form).ok_or(Unreadable::Damaged)?;
+        // Looked at first: a later version may have another header.
+        let Version { v } = serde_json::from_slice(&header).map_err(|_| Unreadable::Damaged)?;
+        if v > self.version {
+            return Err(Unreadable::Later);
+        }
+        outline(&header, member, body).ok_or(Unreadable::Damaged)
+    }
+
+    /// The line before the body, and the body.
+    fn plain(&self, member: &str, form: &[u8]) -> Option<(Bytes, Bytes)> {
+        let (digest, sealed) = form.split_first_chunk::<16>()?;
+        if *digest != self.names.record_digest(member, sealed) {
+            return None;
+        }
+        let plain = self.seal.open_at_most(&self.names.context(member.as_bytes()), sealed, FORM_BYTES_MAX)?;
+        let end = memchr::memchr(b'\n', &plain)?;
+        let plain = Bytes::from(plain);
+        Some((plain.slice(..end), plain.slice(end + 1..)))
+    }
+}
+
+fn outline(header: &[u8], member: &str, body: Bytes) -> Option<Outline> {
+    let header: Header = serde_json::from_slice(header).ok()?;
+    if header.key != member || header.blobs.len() > BLOBS_MAX {
         return None;
     }
     let blobs: Vec<ChunkedBlob> = header.blobs.into_iter().map(opened_blob).collect::<Option<_>>()?;
@@ -98,7 +142,7 @@ pub fn open(names: &TenantNames, seal: &Seal, member: &str, form: &[u8]) -> Opti
     if bytes > BLOBS_BYTES_MAX {
         return None;
     }
-    Some(Outline { group: header.group, body: Bytes::from(plain).slice(end + 1..), blobs })
+    Some(Outline { group: header.group, body, blobs, generation: header.generation })
 }
 
 fn opened_blob(blob: BlobHeader) -> Option<ChunkedBlob> {
@@ -145,34 +189,50 @@ mod tests {
         ]
     }
 
+    fn close(names: &TenantNames, seal: &Seal, generation: u64) -> Vec<u8> {
+        let form = Form { names, seal, version: VERSION };
+        form.close(&key("a"), &record(), &blobs(), generation).unwrap()
+    }
+
+    fn open(names: &TenantNames, seal: &Seal, member: &str, form: &[u8]) -> Result<Outline, Unreadable> {
+        Form { names, seal, version: VERSION }.open(member, form)
+    }
+
+    fn outline(generation: u64) -> Outline {
+        let Record { group, body, .. } = record();
+        Outline { group, body, blobs: blobs(), generation }
+    }
+
     #[test]
     fn a_record_opens_as_it_was_closed() {
         for seal in [Seal::new(None), Seal::new(Some(b"a key of thirty-two random bytes"))] {
-            let form = close(&names(1), &seal, &key("a"), &record(), &blobs()).unwrap();
-            let outline = open(&names(1), &seal, "child:a", &form).unwrap();
-            let Record { group, body, .. } = record();
-            assert_eq!(outline, Outline { group, body, blobs: blobs() });
+            let form = close(&names(1), &seal, 7);
+            assert_eq!(open(&names(1), &seal, "child:a", &form), Ok(outline(7)));
         }
     }
 
     #[test]
     fn another_tenants_or_another_record_does_not_open() {
         let seal = Seal::new(None);
-        let form = close(&names(1), &seal, &key("a"), &record(), &blobs()).unwrap();
-        assert_eq!(open(&names(2), &seal, "child:a", &form), None);
-        assert_eq!(open(&names(1), &seal, "child:b", &form), None);
-        assert_eq!(open(&names(1), &seal, "thread:a", &form), None);
+        let form = close(&names(1), &seal, 7);
+        assert_eq!(open(&names(2), &seal, "child:a", &form), Err(Unreadable::Damaged));
+        assert_eq!(open(&names(1), &seal, "child:b", &form), Err(Unreadable::Damaged));
+        assert_eq!(open(&names(1), &seal, "thread:a", &form), Err(Unreadable::Damaged));
     }
 
     #[test]
     fn a_changed_byte_or_a_cut_does_not_open() {
         let seal = Seal::new(None);
-        let form = close(&names(1), &seal, &key("a"), &record(), &blobs()).unwrap();
+        let form = close(&names(1), &seal, 7);
         for at in 0..form.len() {
             let mut changed = form.clone();
             changed[at] ^= 0x10;
-            assert_eq!(open(&names(1), &seal, "child:a", &changed), None, "byte {at}");
-            assert_eq!(open(&names(1), &seal, "child:a", &form[..at]), None, "cut at {at}");
+            assert_eq!(open(&names(1), &seal, "child:a", &changed), Err(Unreadable::Damaged), "byte {at}");
+            assert_eq!(
+                open(&names(1), &seal, "child:a", &form[..at]),
+                Err(Unreadable::Damaged),
+                "cut at {at}"
+            );
         }
     }
 
@@ -182,18 +242,18 @@ mod tests {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/store/redis-form-v1.hex");
         let seal = Seal::new(Some(b"a key of thirty-two random bytes"));
         if std::env::var_os("UPDATE").is_some() && !std::path::Path::new(file).exists() {
-            let form = close(&names(1), &seal, &key("a"), &record(), &blobs()).unwrap();
+            let form = close(&names(1), &seal, 7);
             std::fs::write(file, hex(&form) + "\n").unwrap();
         }
         let kept = std::fs::read_to_string(file).unwrap();
         let digits = kept.trim().as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
         let form: Vec<u8> = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
-        let Record { group, body, .. } = record();
-        assert_eq!(open(&names(1), &seal, "child:a", &form), Some(Outline { group, body, blobs: blobs() }));
+        // It is from before there were generations.
+        assert_eq!(open(&names(1), &seal, "child:a", &form), Ok(outline(0)));
     }
 
     /// Closes a header as this version would.
-    fn forged(header: &str) -> Option<Outline> {
+    fn forged(header: &str) -> Result<Outline, Unreadable> {
         let (names, seal) = (names(1), Seal::new(None));
         let plain = format!("{header}\n{{}}");
         let sealed = seal.close(&names.context(b"child:a"), plain.as_bytes());
@@ -203,9 +263,11 @@ mod tests {
 
     #[test]
     fn a_later_version_is_not_read_and_unknown_members_are_passed_over() {
-        assert!(forged(r#"{"v":1,"key":"child:a","blobs":[],"later":{"x":1}}"#).is_some());
-        assert!(forged(r#"{"v":1,"key":"child:a"}"#).is_some());
-        assert!(forged(r#"{"v":2,"key":"child:a","blobs":[]}"#).is_none());
+        assert!(forged(r#"{"v":1,"key":"child:a","blobs":[],"later":{"x":1}}"#).is_ok());
+        assert!(forged(r#"{"v":1,"key":"child:a"}"#).is_ok());
+        for later in [r#"{"v":2,"key":"child:a","blobs":[]}"#, r#"{"v":2,"blobs":{"of":"another form"}}"#] {
+            assert_eq!(forged(later), Err(Unreadable::Later));
+        }
     }
 
     /// A blob of one chunk, many times.
@@ -226,7 +288,11 @@ mod tests {
             // One chunk, named over and over, would take all memory.
             format!("[{}]", vec![&*many_chunks(&chunk); BLOBS_MAX].join(",")),
         ] {
-            assert_eq!(forged(&format!(r#"{{"v":1,"key":"child:a","blobs":{blobs}}}"#)), None, "{blobs}");
+            assert_eq!(
+                forged(&format!(r#"{{"v":1,"key":"child:a","blobs":{blobs}}}"#)),
+                Err(Unreadable::Damaged),
+                "{blobs}"
+            );
         }
     }
 

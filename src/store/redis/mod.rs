@@ -1,13 +1,16 @@
 //! The store that replicas share: Redis 7.0 or Valkey, a single server or a cluster.
 //!
 //! ```text
-//! write     cut the blobs into chunks ─ ask which are there, and prolong them ─ set the others ─ one script: records
+//! write     cut the blobs into chunks ─ one script: list them ─ ask which are there, and prolong them ─ set the others
+//!           ─ one script: records
 //! changes   one script: records after a version ─ the chunks that are not known here yet
 //! ```
 //!
 //! A record comes last, so that all of its chunks are there when it is seen. Where nothing is new, `changes` is one
 //! round trip. Chunks are never taken away one by one, since another record may come to need them meanwhile: they end by
-//! their own TTL, soon after the last record that has them, or when the tenant is forgotten.
+//! their own TTL, soon after the last record that has them, or with all others of their generation, when two later ones
+//! have taken their share of bytes or the tenant is forgotten. A process that is killed between two steps of a write while
+//! another one forgets the tenant may leave a chunk behind until its TTL is over.
 //!
 //! What Redis has confirmed outlives this process. It outlives Redis as far as that is set up to persist.
 
@@ -25,6 +28,7 @@ pub use link::RedisAddress;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
 
 use chunk_cache::ChunkCache;
 use link::{Link, Script};
@@ -45,6 +49,8 @@ pub struct RedisOptions {
     pub deadline: Duration,
     /// The longest life of a record.
     pub max_age: Duration,
+    /// The most bytes of the prompts of one tenant, before they are compressed.
+    pub tenant_bytes: usize,
 }
 
 /// Records in Redis.
@@ -55,6 +61,12 @@ pub struct RedisStore {
     max_age_ms: u64,
     /// The most records of one tenant.
     records_max: usize,
+    /// The most bytes of the chunks of one tenant that are written before the oldest go: two generations are kept.
+    generation_bytes: usize,
+    /// The version of the records that are written. Later ones are left alone.
+    version: u32,
+    /// One for each chunk on its way to the server.
+    uploads: Semaphore,
     chunk_cache: ChunkCache,
     scripts: Scripts,
 }
@@ -78,6 +90,9 @@ impl RedisStore {
             seal: Seal::new(key),
             max_age_ms: (options.max_age.as_millis() as u64).max(1),
             records_max: write::RECORDS_MAX,
+            generation_bytes: (options.tenant_bytes / 2).max(write::GENERATION_BYTES_MIN),
+            version: form::VERSION,
+            uploads: Semaphore::new(write::UPLOADS_MAX),
             chunk_cache: ChunkCache::default(),
             scripts: Scripts {
                 write: Script::new(include_str!("scripts/write.lua")),

@@ -7,15 +7,18 @@
 //! |---|---|---|
 //! | `fp1:{tenant}:records` | sorted set | the records by version, deleted ones too for a while |
 //! | `fp1:{tenant}:expiry` | sorted set | when each of them can be forgotten |
-//! | `fp1:{tenant}:version` | hash | the first and the newest version, the first one after it was forgotten, and the server that wrote last |
+//! | `fp1:{tenant}:version` | hash | the first and the newest version, the first one after it was forgotten, and the server that wrote last; the generation that takes new chunks, its bytes, and the one before |
 //! | `fp1:{tenant}:chunks` | sorted set | the names of all chunks, and when they end |
 //! | `fp1:{tenant}:r:kind:name` | string | a record |
-//! | `fp1:{tenant:part}:c:name` | string | a chunk of a prompt |
+//! | `fp1:{tenant:part}:c:generation:name` | string | a chunk of a prompt |
 //! | `fp1:{tenant:entry}:lease` | string | the owner of a lease |
 //!
 //! The part in braces chooses the node of a cluster. The small records of a tenant are together, since what is written
 //! together is seen together. Its chunks and leases, which are nearly all of its bytes and of its traffic while many
 //! children begin, are spread, so that one company key does not mean one node.
+//!
+//! A generation takes chunks until it has its share of bytes or the tenant is forgotten. The last two are kept. Since a name
+//! has its generation, nobody takes a chunk away that somebody else has just written.
 
 use crate::engine::records::RecordKey;
 use crate::engine::words::TenantId;
@@ -69,8 +72,8 @@ impl TenantNames {
         format!("fp1:{{{}}}:r:", self.tag)
     }
 
-    pub fn chunk(&self, name: &ChunkName) -> String {
-        format!("fp1:{{{}:{:02x}}}:c:{}", self.tag, name[0], hex(name))
+    pub fn chunk(&self, generation: u64, name: &ChunkName) -> String {
+        format!("fp1:{{{}:{:02x}}}:c:{}", self.tag, name[0], listed(generation, name))
     }
 
     pub fn lease(&self, entry: &str) -> String {
@@ -97,6 +100,19 @@ impl TenantNames {
 /// The name of a record among those of its tenant, as one word.
 pub fn member(key: &RecordKey) -> String {
     format!("{}:{}", key.kind.as_str(), key.name)
+}
+
+/// The name of a chunk in the list of them. Generation 0 is that of chunks from before there were any.
+pub fn listed(generation: u64, name: &ChunkName) -> String {
+    if generation == 0 { hex(name) } else { format!("{generation}:{}", hex(name)) }
+}
+
+/// Reads the generation and the name of a chunk in the list.
+pub fn parse_listed(text: &str) -> Option<(u64, ChunkName)> {
+    match text.split_once(':') {
+        None => Some((0, parse_chunk_name(text)?)),
+        Some((generation, name)) => Some((generation.parse().ok()?, parse_chunk_name(name)?)),
+    }
 }
 
 /// Reads the name of a chunk from hex digits.
@@ -142,7 +158,7 @@ mod tests {
     fn chunks_and_leases_of_one_tenant_have_many_tags() {
         let names = Names::new(None).of(ONE);
         let tag = |key: String| key.split(['{', '}']).nth(1).unwrap().to_owned();
-        let chunks = (0..200_u8).map(|n| tag(names.chunk(&names.chunk_name(&[n]))));
+        let chunks = (0..200_u8).map(|n| tag(names.chunk(u64::from(n), &names.chunk_name(&[n]))));
         assert!(chunks.collect::<std::collections::HashSet<_>>().len() > 100);
         assert_ne!(tag(names.lease("a")), tag(names.lease("b")));
         let together =
@@ -164,6 +180,10 @@ mod tests {
     fn the_name_of_a_chunk_is_read_as_it_is_written() {
         let name = Names::new(None).of(ONE).chunk_name(b"a prompt");
         assert_eq!(parse_chunk_name(&hex(&name)), Some(name));
+        for generation in [0, 1, u64::MAX] {
+            assert_eq!(parse_listed(&listed(generation, &name)), Some((generation, name)));
+        }
+        assert_eq!(parse_listed(&format!("x:{}", hex(&name))), None);
         for bad in
             ["", "0a", &"g".repeat(32), &"0".repeat(33), &"é".repeat(16), "+1+1+1+1+1+1+1+1+1+1+1+1+1+1+1+1"]
         {

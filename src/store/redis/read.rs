@@ -1,6 +1,6 @@
 //! Reading what is new.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -8,7 +8,7 @@ use redis::Value;
 
 use super::RedisStore;
 use super::chunks::CHUNK_BYTES_MAX;
-use super::form::{self, ChunkedBlob, FORM_BYTES_MAX, Outline};
+use super::form::{self, ChunkedBlob, FORM_BYTES_MAX, Form, Outline, Unreadable};
 use super::link::ScriptCall;
 use super::names::{ChunkName, TenantNames};
 use super::write::version_of;
@@ -52,6 +52,22 @@ enum State {
     Live(Outline, u64),
     /// It cannot be read.
     Damaged,
+    /// A newer process reads it.
+    Later,
+}
+
+impl Entry {
+    /// Returns true unless a newer process reads it, or it is gone with the generation of its chunks. Generation 0 is in no
+    /// list, and ends by itself.
+    fn is_told(&self, kept: &[u64]) -> bool {
+        match &self.state {
+            State::Live(Outline { generation, .. }, _) => {
+                *generation == 0 || kept.is_empty() || kept.contains(generation)
+            }
+            State::Later => false,
+            State::Gone | State::Damaged => true,
+        }
+    }
 }
 
 impl RedisStore {
@@ -71,14 +87,26 @@ impl RedisStore {
         self.with_blobs(tenant, &names, page).await
     }
 
+    /// The form of a tenant's records.
+    pub(super) fn form<'a>(&'a self, names: &'a TenantNames) -> Form<'a> {
+        Form { names, seal: &self.seal, version: self.version }
+    }
+
     fn page(&self, names: &TenantNames, value: Value) -> Option<Page> {
         let Value::Array(parts) = value else { return None };
-        let [newest, last, Value::Int(more), Value::Array(entries), Value::Int(forgotten)] =
-            <[Value; 5]>::try_from(parts).ok()?
+        let [
+            newest,
+            last,
+            Value::Int(more),
+            Value::Array(entries),
+            Value::Int(forgotten),
+            Value::Array(kept),
+        ] = <[Value; 6]>::try_from(parts).ok()?
         else {
             return None;
         };
-        let entry = |value| self.entry(names, value);
+        let kept: Vec<u64> = kept.iter().filter_map(version_of).collect();
+        let entry = |value| self.entry(names, value).filter(|entry| entry.is_told(&kept));
         Some(Page {
             newest: version_of(&newest)?,
             last: version_of(&last)?,
@@ -98,9 +126,10 @@ impl RedisStore {
         };
         let member = String::from_utf8(member).ok()?;
         let state = match u64::try_from(ttl_ms) {
-            Ok(ttl_ms) => match form::open(names, &self.seal, &member, &form) {
-                Some(outline) => State::Live(outline, ttl_ms.max(1)),
-                None => State::Damaged,
+            Ok(ttl_ms) => match self.form(names).open(&member, &form) {
+                Ok(outline) => State::Live(outline, ttl_ms.max(1)),
+                Err(Unreadable::Damaged) => State::Damaged,
+                Err(Unreadable::Later) => State::Later,
             },
             Err(_) if ttl_ms == -2 => State::Gone,
             Err(_) => State::Damaged,
@@ -116,7 +145,7 @@ impl RedisStore {
         mut page: Page,
     ) -> Result<Changes, StoreError> {
         let mut chunks: HashMap<ChunkName, Option<Bytes>> = HashMap::new();
-        let (mut wanted, mut wanted_bytes) = (BTreeSet::new(), 0);
+        let (mut wanted, mut wanted_bytes) = (BTreeMap::new(), 0);
         let (mut taken, mut blobs, mut blob_bytes) = (0, HashSet::new(), 0);
         for entry in &page.entries {
             if wanted_bytes >= CHUNK_BYTES_AT_ONCE || blob_bytes >= BLOB_BYTES_AT_ONCE {
@@ -127,17 +156,15 @@ impl RedisStore {
             let new = outline.blobs.iter().filter(|blob| blobs.insert(*blob));
             blob_bytes += new.map(|blob| blob.bytes).sum::<usize>();
             for name in outline.blobs.iter().flat_map(|blob| &blob.chunks) {
-                if chunks.contains_key(name) || wanted.contains(name) {
+                if chunks.contains_key(name) || wanted.insert(*name, outline.generation).is_some() {
                     continue;
                 }
                 match self.chunk_cache.get(tenant, name) {
                     Some(chunk) => {
+                        wanted.remove(name);
                         chunks.insert(*name, Some(chunk));
                     }
-                    None => {
-                        wanted.insert(*name);
-                        wanted_bytes += CHUNK_BYTES_MAX / 2;
-                    }
+                    None => wanted_bytes += CHUNK_BYTES_MAX / 2,
                 }
             }
         }
@@ -149,8 +176,9 @@ impl RedisStore {
         } else {
             page.entries.last().map_or(page.last, |entry| entry.version)
         };
-        let fetch = wanted.into_iter().map(|name| async move {
-            Ok::<_, StoreError>((name, self.fetch_chunk(tenant, names, name, wanted_bytes).await?))
+        let fetch = wanted.into_iter().map(|(name, generation)| async move {
+            let key = names.chunk(generation, &name);
+            Ok::<_, StoreError>((name, self.fetch_chunk(tenant, names, name, key, wanted_bytes).await?))
         });
         chunks.extend(try_join_all(fetch).await?);
         let (mut changes, mut damaged, mut whole) = (Vec::new(), 0, HashMap::new());
@@ -170,10 +198,11 @@ impl RedisStore {
         tenant: TenantId,
         names: &TenantNames,
         name: ChunkName,
+        key: String,
         bytes: usize,
     ) -> Result<Option<Bytes>, StoreError> {
         let mut command = redis::cmd("GETRANGE");
-        command.arg(names.chunk(&name)).arg(0).arg(SEALED_CHUNK_MAX);
+        command.arg(key).arg(0).arg(SEALED_CHUNK_MAX);
         let sealed = match self.link.query(&command, bytes).await {
             Ok(Value::BulkString(sealed)) if sealed.len() <= SEALED_CHUNK_MAX => sealed,
             Ok(_) | Err(StoreError::Garbage) => return Ok(None),
@@ -198,9 +227,9 @@ async fn change(
     chunks: &HashMap<ChunkName, Option<Bytes>>,
     known: &mut HashMap<ChunkedBlob, Bytes>,
 ) -> Option<Change> {
-    let (Outline { group, body, blobs: chunked }, ttl_ms) = match entry.state {
+    let (Outline { group, body, blobs: chunked, .. }, ttl_ms) = match entry.state {
         State::Gone => return Some(Change::Delete(entry.key)),
-        State::Damaged => return None,
+        State::Damaged | State::Later => return None,
         State::Live(outline, ttl_ms) => (outline, ttl_ms),
     };
     let mut blobs = Vec::with_capacity(chunked.len());

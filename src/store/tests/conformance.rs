@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::engine::records::{BLOBS_MAX, BODY_BYTES_MAX, Change, Record, RecordKey};
 use crate::engine::words::{RecordKind, TenantId};
-use crate::store::records::{Changes, RecordStore};
+use crate::store::records::{Changes, Lease, RecordStore};
 
 const LONG_MS: u64 = 600_000;
 const SHORT_MS: u64 = 60;
@@ -160,9 +160,41 @@ async fn forgets_a_tenant(store: &dyn RecordStore, tenant: TenantId) {
     assert_eq!(all(store, tenant).await.changes, [put("b", record("2", &[b"a prompt"]))]);
 }
 
-/// The promise of stores that other processes may write to.
-pub async fn tells_that_a_tenant_was_forgotten(store: &dyn RecordStore) {
-    let tenant = tenant(12);
+/// Checks the promises of stores that other processes write to at the same time.
+pub async fn conforms_shared(store: &dyn RecordStore) {
+    assert!(store.is_shared());
+    tells_that_a_tenant_was_forgotten(store, tenant(12)).await;
+    gives_a_lease_to_one_owner(store, tenant(13), tenant(14)).await;
+}
+
+async fn gives_a_lease_to_one_owner(store: &dyn RecordStore, tenant: TenantId, other: TenantId) {
+    let take = async |owner: &str, hold_ms: u64| {
+        store.lease(tenant, "entry", owner, Duration::from_millis(hold_ms)).await.unwrap()
+    };
+    assert_eq!(take("sa", LONG_MS).await, Lease::Taken);
+    assert_eq!((take("sb", LONG_MS).await, take("sa", LONG_MS).await), (Lease::Held, Lease::Taken));
+    let long = Duration::from_millis(LONG_MS);
+    assert_eq!(store.lease(other, "entry", "sb", long).await, Ok(Lease::Taken), "another tenant's");
+    assert_eq!(store.lease(tenant, "another", "sb", long).await, Ok(Lease::Taken), "another entry's");
+    store.release(tenant, "entry", "sb", None).await.unwrap();
+    assert_eq!(take("sb", LONG_MS).await, Lease::Held, "nobody gives back another's");
+    store.release(tenant, "entry", "sa", None).await.unwrap();
+    // Of a whole answer it is taken over, and one of a process that is gone ends.
+    assert_eq!(take("jc", LONG_MS).await, Lease::Taken);
+    assert_eq!((take("jd", LONG_MS).await, take("sb", SHORT_MS).await), (Lease::Held, Lease::Taken));
+    let began = Instant::now();
+    while take("sa", LONG_MS).await != Lease::Taken {
+        assert!(began.elapsed() < PATIENCE, "a lease outlives its time");
+        tokio::time::sleep(Duration::from_millis(SHORT_MS / 4)).await;
+    }
+    store.release(tenant, "entry", "sa", Some(long)).await.unwrap();
+    assert_eq!(take("sb", LONG_MS).await, Lease::Written);
+    // Leases are not what is forgotten of a tenant: others still wait for them.
+    store.forget(tenant).await.unwrap();
+    assert_eq!(take("sb", LONG_MS).await, Lease::Written);
+}
+
+pub async fn tells_that_a_tenant_was_forgotten(store: &dyn RecordStore, tenant: TenantId) {
     let both = vec![put("a", record("1", &[b"a prompt"])), put("b", record("1", &[]))];
     let before = store.write(tenant, both).await.unwrap();
     assert!(!store.changes(tenant, before).await.unwrap().was_forgotten);

@@ -2,9 +2,11 @@
 --
 -- KEYS   the records by version, their expiry, the versions, then the key of each record
 -- ARGV   the version that the records depend on (0: none), for how many milliseconds deletions are told, the beginning of
---        the records' keys (of the same slot), the most records; then for each record: member, TTL in ms (0: deleted), form
+--        the records' keys (of the same slot), the most records, the generation of the records' chunks (0: none); then for
+--        each record: member, TTL in ms (0: deleted), form
 --
--- Returns the version of the last record, or 'forgotten' if the tenant was forgotten after the version that they depend on.
+-- Returns the version of the last record; 'forgotten' if the tenant was forgotten after the version that they depend on;
+-- or 'over' if the generation is over, so that its chunks are gone or go.
 --
 -- Each change takes the next version. The first one of a tenant follows the microseconds since 1970: so whoever asks for
 -- what is new since an earlier version has seen what this server has lost. A server that has started anew, or has taken
@@ -14,10 +16,11 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local known, longest = tonumber(ARGV[1]), tonumber(ARGV[2])
 local function number(n) return string.format('%.0f', n) end
-local first, newest, forgotten, before =
-  unpack(redis.call('HMGET', versions, 'first', 'newest', 'forgotten', 'server'))
+local first, newest, forgotten, before, generation, generation_before =
+  unpack(redis.call('HMGET', versions, 'first', 'newest', 'forgotten', 'server', 'generation', 'before'))
 local is_void = newest and (not first or (forgotten and known < tonumber(forgotten)))
 if known > 0 and is_void then return 'forgotten' end
+if ARGV[5] ~= '0' and ARGV[5] ~= generation and ARGV[5] ~= generation_before then return 'over' end
 -- Where this may not be asked, it is not known.
 local info = redis.pcall('INFO', 'replication')
 local server = type(info) == 'string' and info:match('master_replid:(%x+)')
@@ -30,7 +33,7 @@ end
 if server then redis.call('HSET', versions, 'server', server) end
 
 for n = 4, #KEYS do
-  local at = 3 * (n - 4) + 5
+  local at = 3 * (n - 4) + 6
   local member, ttl = ARGV[at], tonumber(ARGV[at + 1])
   local ends
   if ttl > 0 then

@@ -30,6 +30,7 @@ impl Replicas {
                 key: None,
                 deadline: PATIENCE,
                 max_age: PATIENCE,
+                tenant_bytes: 64 << 20,
             });
             let is_there =
                 async || store.changes(forkpoint::engine::words::TenantId([1; 32]), 0).await.is_ok();
