@@ -20,6 +20,17 @@ pub struct Fleet {
     pub replicas: Vec<Forkpoint>,
 }
 
+/// How the turns of children follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    /// Each turn of each child after the one before.
+    OneByOne,
+    /// Each turn of all children at once, when each replica may know what the others did before.
+    Together,
+    /// Each turn of all children at once, whatever is known where.
+    AtOnce,
+}
+
 /// A fan-out, as it was played: the turns of each child.
 pub struct Played {
     pub children: Vec<Vec<Exchange>>,
@@ -91,17 +102,16 @@ impl Fleet {
         self.sim.requests().iter().filter_map(|request| request.cost_usd).sum()
     }
 
-    /// Plays a parent and the turns of its children, each turn of each child on the next replica. If it waits between
-    /// them, each replica may know what the others did before.
-    async fn plays(self, model: &str, waits: bool) -> Played {
+    /// Plays a parent and the turns of its children, each turn of each child on the next replica.
+    async fn plays(self, model: &str, pace: Pace) -> Played {
         let told = self.fan_out(&parent(model, SCRIPT)).await;
         let mut bodies: Vec<Value> = told.iter().map(|directive| child(model, directive)).collect();
         let mut children: Vec<Vec<Exchange>> = bodies.iter().map(|_| Vec::new()).collect();
         for turn in 0..TURNS {
-            if waits {
+            if pace != Pace::AtOnce {
                 self.settles().await;
             }
-            let sent: Vec<Exchange> = if waits {
+            let sent: Vec<Exchange> = if pace == Pace::OneByOne {
                 let mut sent = Vec::new();
                 for (number, body) in bodies.iter().enumerate() {
                     sent.push(self.send(number + turn, body).await);
@@ -167,12 +177,12 @@ impl Played {
 }
 
 /// Plays the script on one replica and on several, and compares.
-async fn costs_no_more_than_on_one(url: impl Fn() -> String, model: &str, replicas: usize) {
-    let on = format!("{model} on {replicas}");
-    let alone = Fleet::new(&url(), 1).await.plays(model, true).await;
-    let apart = Fleet::new(&url(), replicas).await.plays(model, true).await;
-    let direct = Fleet::new(&url(), 0).await.plays(model, true).await;
-    for (played, on) in [(&alone, format!("{model} on one")), (&apart, on.clone())] {
+async fn costs_no_more_than_on_one(url: impl Fn() -> String, model: &str, replicas: usize, pace: Pace) {
+    let on = format!("{model} on {replicas}, {pace:?}");
+    let alone = Fleet::new(&url(), 1).await.plays(model, pace).await;
+    let apart = Fleet::new(&url(), replicas).await.plays(model, pace).await;
+    let direct = Fleet::new(&url(), 0).await.plays(model, pace).await;
+    for (played, on) in [(&alone, format!("{model} on one, {pace:?}")), (&apart, on.clone())] {
         played.is_forked(&on);
         played.has_one_writer(&on);
     }
@@ -183,7 +193,7 @@ async fn costs_no_more_than_on_one(url: impl Fn() -> String, model: &str, replic
 }
 
 /// Servers of their own for each fleet: what one has stored another is not to know.
-async fn of_their_own(model: &str, replicas: usize) {
+async fn of_their_own(model: &str, replicas: usize, pace: Pace) {
     let servers = std::cell::RefCell::new(Vec::new());
     let url = || {
         let server = RedisServer::start();
@@ -191,20 +201,29 @@ async fn of_their_own(model: &str, replicas: usize) {
         servers.borrow_mut().push(server);
         url
     };
-    costs_no_more_than_on_one(url, model, replicas).await;
+    costs_no_more_than_on_one(url, model, replicas, pace).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_two_replicas_children_are_forked_and_cost_no_more_than_on_one() {
     for model in [FREE, BOUND] {
-        of_their_own(model, 2).await;
+        of_their_own(model, 2, Pace::OneByOne).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_three_replicas_children_are_forked_and_cost_no_more_than_on_one() {
     for model in [FREE, BOUND] {
-        of_their_own(model, 3).await;
+        of_their_own(model, 3, Pace::OneByOne).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn children_of_a_settled_fan_out_that_come_at_once_have_one_writer_on_two_and_three_replicas() {
+    for model in [FREE, BOUND] {
+        for replicas in [2, 3] {
+            of_their_own(model, replicas, Pace::Together).await;
+        }
     }
 }
 
@@ -217,7 +236,7 @@ async fn a_cluster_is_as_good_as_one_server() {
         clusters.borrow_mut().push(cluster);
         url
     };
-    costs_no_more_than_on_one(url, BOUND, 2).await;
+    costs_no_more_than_on_one(url, BOUND, 2, Pace::OneByOne).await;
 }
 
 /// A child may be quicker than its parent's record. Then it goes as its own, for life, and costs no more than that.
@@ -225,8 +244,8 @@ async fn a_cluster_is_as_good_as_one_server() {
 async fn children_that_are_sent_at_once_are_answered_and_keep_what_was_decided_for_them() {
     for model in [FREE, BOUND] {
         let (redis, none) = (RedisServer::start(), RedisServer::start());
-        let played = Fleet::new(&redis.url(), 3).await.plays(model, false).await;
-        let direct = Fleet::new(&none.url(), 0).await.plays(model, true).await;
+        let played = Fleet::new(&redis.url(), 3).await.plays(model, Pace::AtOnce).await;
+        let direct = Fleet::new(&none.url(), 0).await.plays(model, Pace::OneByOne).await;
         for (number, turns) in played.children.iter().enumerate() {
             let plans: Vec<&str> = turns.iter().map(|exchange| plan(exchange)[1]).collect();
             assert!(plans.iter().all(|plan| *plan == plans[0]), "{model}, child {number}: {plans:?}");

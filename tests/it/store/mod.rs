@@ -3,6 +3,7 @@
 mod failing;
 mod fleet;
 mod fleet_apart;
+mod fleet_asks;
 mod fleet_faults;
 mod keys;
 mod restart;
