@@ -1,12 +1,14 @@
 //! What a store of records costs beside the memory of the process: the time of a write and of a load, the bytes of a
-//! conversation that fans out again and again, the time to open a folder whose process was killed, and fan-outs a second
-//! on two replicas. `tests/deep store` calls it.
+//! conversation that fans out again and again, the time to open a folder whose process was killed, what it adds to
+//! requests and how soon it has a fan-out, and fan-outs a second on two replicas. `tests/deep store` calls it.
 
 // A bench may fail loudly.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "stores/fleet.rs"]
 mod fleet;
+#[path = "stores/requests.rs"]
+mod requests;
 #[path = "../it/harness/redis.rs"]
 #[allow(dead_code, reason = "tests need more of it")]
 mod redis;
@@ -124,6 +126,11 @@ async fn times(mut call: impl AsyncFnMut(u64)) -> Vec<Duration> {
         call(round).await;
         times.push(began.elapsed());
     }
+    sorted(&times)
+}
+
+fn sorted(times: &[Duration]) -> Vec<Duration> {
+    let mut times = times.to_vec();
     times.sort();
     times
 }
@@ -194,6 +201,7 @@ async fn connected(server: &redis::RedisServer) -> RedisStore {
         key: Some(KEY.to_vec()),
         deadline: Duration::from_secs(5),
         max_age: Duration::from_secs(3600),
+        tenant_bytes: 1 << 30,
     });
     while store.changes(tenant(u64::MAX), 0).await.is_err() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -315,7 +323,9 @@ async fn main() {
         milliseconds(&opened, 0.5),
         milliseconds(&opened, 1.0)
     );
+    requests::measure(folder.path(), server.as_ref()).await;
     if let Some(server) = &server {
+        server.command(&["FLUSHALL"]);
         fleet::measure(server).await;
     }
 }

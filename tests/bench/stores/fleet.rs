@@ -3,7 +3,7 @@
 //! All of them, the clients and the simulator share the cores of this machine: the ratio shows what sharing costs, and not
 //! what a second machine brings.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forkpoint::cli::records;
@@ -13,12 +13,14 @@ use forkpoint::proxy::live::Live;
 use forkpoint::proxy::{Proxy, server};
 use forkpoint::sim::{Latency, Sim, SimConfig};
 use forkpoint::store::Opened;
+use forkpoint::store::records::RecordStore;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::redis::RedisServer;
+use super::requests::Confirming;
 
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_secs(4);
@@ -29,33 +31,39 @@ const MODEL: &str = "claude-sonnet-4-6";
 const PROMPT: usize = 100_000;
 
 /// Replicas in front of a simulator of their own.
-struct Fleet {
-    sim: Sim,
+pub struct Fleet {
+    pub sim: Sim,
     urls: Vec<String>,
     _stops: Vec<watch::Sender<bool>>,
     http: reqwest::Client,
+    pub is_stored: bool,
+    /// When fork points were confirmed by the store.
+    pub confirmed: Arc<Mutex<Vec<Instant>>>,
 }
 
 impl Fleet {
-    async fn start(replicas: usize, store: Option<&RedisServer>) -> Fleet {
+    pub async fn start(replicas: usize, configure: impl Fn(&mut Config)) -> Fleet {
         let config = SimConfig { latency: Latency::none(), ..SimConfig::default() };
         let sim = Sim::start(config).await.unwrap();
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        let mut fleet = Fleet { sim, urls: Vec::new(), _stops: Vec::new(), http };
+        let confirmed = Arc::default();
+        let (urls, _stops) = (Vec::new(), Vec::new());
+        let mut fleet = Fleet { sim, urls, _stops, http, is_stored: false, confirmed };
         for _ in 0..replicas {
             let mut config = Config::default();
             config.upstream.url = fleet.sim.url().parse().unwrap();
             config.fork.policy.context_premium = 100.0;
             config.fork.policy.max_cost_ratio = 100.0;
-            if let Some(server) = store {
-                config.store.kind = StoreKind::Redis;
-                config.store.url = Some(StoreUrl::new(server.url()));
-            }
+            configure(&mut config);
             let options = records::options(&config).unwrap();
             let prices = load_prices(None, &ValueOrigin::Default).unwrap();
             let proxy = Arc::new(Proxy::new(config, prices, Arc::new(Metrics::new().unwrap())).unwrap());
             if let Some(options) = options {
-                proxy.put_behind(Opened::open(options).await);
+                let inner = Arc::clone(Opened::open(options).await.records());
+                let confirming = Confirming { inner, confirmed: Arc::clone(&fleet.confirmed) };
+                let store: Arc<dyn RecordStore> = Arc::new(confirming);
+                proxy.put_behind(Opened::from(store));
+                fleet.is_stored = true;
             }
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             fleet.urls.push(format!("http://{}/v1/messages", listener.local_addr().unwrap()));
@@ -69,7 +77,7 @@ impl Fleet {
     }
 
     /// Returns the answer, and true if it was a child on its parent's prefix.
-    async fn send(&self, replica: usize, body: &Value) -> (Value, bool) {
+    pub async fn send(&self, replica: usize, body: &Value) -> (Value, bool) {
         let url = &self.urls[replica % self.urls.len()];
         let request =
             self.http.post(url).header("x-api-key", "key").header("anthropic-version", "2023-06-01");
@@ -82,8 +90,7 @@ impl Fleet {
     /// A parent, and its children at once, each through the next replica. Returns the number of those that were forked.
     async fn fan_out(&self, number: usize) -> usize {
         let (answer, _) = self.send(number, &parent(number)).await;
-        let calls = answer["content"].as_array().unwrap().iter().filter(|block| block["type"] == "tool_use");
-        let told: Vec<Value> = calls.map(|call| child(call["input"]["prompt"].as_str().unwrap())).collect();
+        let told: Vec<Value> = directives(&answer).iter().map(|directive| child(directive)).collect();
         assert_eq!(told.len(), CHILDREN);
         let sent = told.iter().enumerate().map(|(place, body)| self.send(number + place, body));
         join_all(sent).await.into_iter().filter(|(_, is_forked)| *is_forked).count()
@@ -113,7 +120,13 @@ fn tool(name: &str) -> Value {
     json!({"name": name, "description": "Does what it says.", "input_schema": {"type": "object"}})
 }
 
-fn parent(number: usize) -> Value {
+/// What an answer tells its children.
+pub fn directives(answer: &Value) -> Vec<String> {
+    let calls = answer["content"].as_array().unwrap().iter().filter(|block| block["type"] == "tool_use");
+    calls.map(|call| call["input"]["prompt"].as_str().unwrap().to_owned()).collect()
+}
+
+pub fn parent(number: usize) -> Value {
     let words = "The parser returns a span of bytes, and the test expects one. ".repeat(PROMPT / 62);
     json!({
         "model": MODEL, "max_tokens": 4_000, "tools": [tool("Agent"), tool("read_file")],
@@ -123,7 +136,7 @@ fn parent(number: usize) -> Value {
     })
 }
 
-fn child(directive: &str) -> Value {
+pub fn child(directive: &str) -> Value {
     json!({
         "model": MODEL, "max_tokens": 4_000, "stream": true, "tools": [tool("read_file")],
         "system": [{"type": "text", "text": "You are a worker and report once."}],
@@ -133,10 +146,14 @@ fn child(directive: &str) -> Value {
 
 /// Prints fan-outs a second of each fleet, and each ratio to one replica in the same round: the middle one and both ends.
 pub async fn measure(server: &RedisServer) {
-    let alone = Fleet::start(1, None).await;
-    let one = Fleet::start(1, Some(server)).await;
+    let shared = |config: &mut Config| {
+        config.store.kind = StoreKind::Redis;
+        config.store.url = Some(StoreUrl::new(server.url()));
+    };
+    let alone = Fleet::start(1, |_| ()).await;
+    let one = Fleet::start(1, shared).await;
     server.command(&["FLUSHALL"]);
-    let two = Fleet::start(2, Some(server)).await;
+    let two = Fleet::start(2, shared).await;
     let fleets = [("one, no store", alone), ("one, redis", one), ("two, redis", two)];
     let mut rounds = vec![Vec::new(); fleets.len()];
     for round in 0..ROUNDS {
