@@ -18,6 +18,8 @@ const CHOSEN = "claude-cli/2.1";
 /** Milliseconds of a frame that readers notice, and what 95 and 100 of 100 frames may take. */
 const FRAME_P95_MS = 34;
 const FRAME_MAX_MS = 250;
+/** That of the large one, which is drawn anew up to five times a second: a thousand requests in three tables. */
+const FRAME_LARGE_P95_MS = 100;
 
 const now = Date.now();
 
@@ -63,7 +65,7 @@ const relay = await startRelay(admin, (send) => {
 const browser = await launch();
 
 /** Scrolls through a view; returns true if no frame was late, and it has as many items as expected. */
-async function scrolls(what, hash, item, expected) {
+async function scrolls(what, hash, item, expected, mostP95 = FRAME_P95_MS) {
   const page = await open(browser, relay.url, hash);
   await isLive(page);
   await page.locator(item).first().waitFor();
@@ -87,14 +89,14 @@ async function scrolls(what, hash, item, expected) {
   const [p50, p95, most] = [at(0.5), at(0.95), at(1)].map((ms) => Math.round(ms * 10) / 10);
   console.log(`${what}: ${count} × ${item}, ${PER_SECOND} requests/s, ${frames.length} frames in ${SECONDS} s: p50 ${p50} ms, p95 ${p95} ms, longest ${most} ms`);
   if (page.trouble.length > 0) console.log(page.trouble.join("\n"));
-  return p95 <= FRAME_P95_MS && most <= FRAME_MAX_MS && expected(count) && page.trouble.length === 0;
+  return p95 <= mostP95 && most <= FRAME_MAX_MS && expected(count) && page.trouble.length === 0;
 }
 
 const rows = LARGE.children * LARGE.turns;
 const results = [
   await scrolls("all", "", ".card", (count) => count === FAN_OUTS),
   await scrolls("one client", `#/fan-outs?client=${encodeURIComponent(CHOSEN)}`, ".card", (count) => count > 50 && count <= FAN_OUTS / 5),
-  await scrolls("one in full", `#/fan-out/${LARGE.fork}`, '[aria-label="Requests"] tbody tr', (count) => count > rows),
+  await scrolls("one in full", `#/fan-out/${LARGE.fork}`, '[aria-label="Requests"] tbody tr', (count) => count > rows, FRAME_LARGE_P95_MS),
   await scrolls("requests", "#/requests", '[aria-label="Requests"] tbody tr', (count) => count === 100),
 ];
 await browser.close();

@@ -199,7 +199,8 @@ test("what children read again is said, and shown beside each", async () => {
   const total = Number((await said.textContent()).replace(/[^\d]/g, ""));
   const rows = page.getByRole("region", { name: "Requests" }).locator("tbody tr");
   const cells = await rows.evaluateAll((all) => all.map((row) => [row.firstElementChild.textContent, Number(row.lastElementChild.textContent.replaceAll(",", ""))]));
-  assert.deepEqual(cells.map(([who]) => who).filter((who) => who.endsWith("leads")), ["child 1/2 turn 1leads"], "no later turn, and nobody else");
+  const leaders = cells.map(([who]) => who).filter((who) => who.endsWith("leads"));
+  assert.match(leaders.join(), /^child [12]\/2 turn 1leads$/, "one of them, by its first turn and no later one");
   const again = cells.filter(([, tokens]) => tokens > 0);
   assert.deepEqual(again.map(([who]) => who.replace("leads", "")).sort(), ["child 1/2 turn 2", "child 2/2 turn 2"]);
   assert.equal(again.reduce((sum, [, tokens]) => sum + tokens, 0), total);
@@ -425,7 +426,10 @@ test("pictures are made", async () => {
   // The leader answers, and the others still wait or have just begun.
   await forked.locator(".row", { hasText: "child 4/4" }).waitFor({ timeout: 120_000 });
   await forked.locator(".row .answering").nth(2).waitFor({ state: "attached" });
-  await page.screenshot({ path: join(folder, "page.png") });
+  // Down to the end of a card, and of a row: nothing is cut.
+  const endOf = (element) => element.evaluate((one) => Math.ceil(one.getBoundingClientRect().bottom) + 10);
+  const cut = async (name, width, from, to) => page.screenshot({ path: join(folder, name), clip: { x: 0, y: from, width, height: to - from } });
+  await cut("page.png", 1280, 0, await endOf(page.locator(".card").nth(1)));
 
   const done = page.locator(".card:not(.running)", { hasText: "Forked onto" }).first();
   await done.waitFor({ timeout: 120_000 });
@@ -434,15 +438,9 @@ test("pictures are made", async () => {
   await page.locator(".detail table").first().waitFor();
   // What is outside of the window is not drawn.
   await page.setViewportSize({ width: 1400, height: 4000 });
-  const place = (name) => page.getByRole("heading", { name, exact: true }).evaluate((heading) => heading.getBoundingClientRect().top);
-  const [worlds, prompts] = [await place("Three worlds"), await place("Prompts")];
-  const cut = (name, y, height) => page.screenshot({ path: join(folder, name), clip: { x: 0, y, width: 1400, height } });
-  await cut("page-fan-out.png", 0, worlds - 20);
-  await cut("page-prompts.png", worlds - 20, prompts - worlds + 620);
-
-  await page.emulateMedia({ colorScheme: "light" });
-  await page.getByRole("link", { name: "Cache breaks" }).click();
-  await page.locator(".breaks li").nth(2).waitFor({ timeout: 120_000 });
-  await page.setViewportSize({ width: 1280, height: 720 });
-  await page.screenshot({ path: join(folder, "page-breaks.png") });
+  const row = page.getByRole("region", { name: "Prompts" }).locator("tbody tr").nth(3);
+  await row.getByText("sent").first().waitFor();
+  const [requests, prompts] = [await endOf(page.getByRole("region", { name: "Requests" })), await endOf(row)];
+  await cut("page-fan-out.png", 1400, 0, requests);
+  await cut("page-prompts.png", 1400, requests, prompts - 10);
 });

@@ -79,7 +79,7 @@ test("what is selected stays selected while a fan-out runs, and only what runs i
   const before = await selected();
   assert.match(before, /parent/);
   const bar = page.locator(".detail .rows .running .answering, .detail .rows .running .asked").last();
-  const length = async () => parseFloat(await bar.getAttribute("width"));
+  const length = () => bar.getAttribute("d");
   const [from, end] = [await length(), Date.now() + 10_000];
   while ((await length()) === from) assert.ok(Date.now() < end, "the bar of what runs grows");
   send("exchange", child(now - 6900, ID, 2, { n: 7, failed: true, error: "overloaded_error" }));

@@ -43,30 +43,32 @@ export function lengthen(drawn, requests, time, now) {
   if (running.length > 0) drawn.querySelector(".running").replaceChildren(...bars(running, time, now));
 }
 
+/** The parts of a drawing's width that a bar is placed by. */
+const UNITS = 10_000;
+
+/** All bars of a kind are one path: a fan-out has thousands of them. */
 function bars(requests, { from, to }, now) {
-  const span = Math.max(to - from, 1);
-  const shapes = [];
+  const scale = UNITS / Math.max(to - from, 1);
+  // What lies outside is not drawn: of a parent only the end of its answer is of interest. A mark says so.
+  const place = (at) => Math.round(Math.min(Math.max((at - from) * scale, 0), UNITS));
+  const paths = { held: "", asked: "", answering: "", came: "" };
+  const marks = [];
   for (const x of requests) {
-    const came = x.time_ms - from;
-    const end = x.duration_ms === undefined ? now - from : came + x.duration_ms;
+    const came = x.time_ms;
+    const end = x.duration_ms === undefined ? now : came + x.duration_ms;
     const sent = x.sent_ms === undefined ? end : came + x.sent_ms;
     const first = x.first_byte_ms === undefined ? end : came + x.first_byte_ms;
-    // What lies outside is not drawn: of a parent only the end of its answer is of interest. A mark says so.
-    if (came < 0) shapes.push(svg("path", { d: "M-2 3 L-7 7 L-2 11 Z", class: "clipped" }));
-    const within = (at) => Math.min(Math.max(at, 0), span);
-    const bar = (a, b, kind) => {
-      if (within(b) > within(a)) shapes.push(rect(within(a), within(b), span, { y: 3, height: 8, class: kind }));
-    };
-    bar(came, Math.min(sent, end), "held");
-    bar(sent, Math.min(first, end), "asked");
-    bar(first, end, "answering");
-    // A request that took no visible time is still there.
-    if (came >= 0) shapes.push(svg("line", { x1: share(came, span), x2: share(came, span), y1: 1, y2: 13, class: "came" }));
-    if (x.failed) {
-      shapes.push(svg("circle", { cx: share(Math.min(end, span), span), cy: 7, r: 4, class: "failed" }));
+    for (const [kind, since, until] of [["held", came, Math.min(sent, end)], ["asked", sent, Math.min(first, end)], ["answering", first, end]]) {
+      const [a, b] = [place(since), place(until)];
+      if (b > a) paths[kind] += `M${a} 3H${b}V11H${a}Z`;
     }
+    // A request that took no visible time is still there.
+    if (came >= from) paths.came += `M${place(came)} 1V13`;
+    else marks.push(svg("path", { d: "M-2 3 L-7 7 L-2 11 Z", class: "clipped" }));
+    if (x.failed) marks.push(svg("circle", { cx: share(place(end), UNITS), cy: 7, r: 4, class: "failed" }));
   }
-  return shapes;
+  const shapes = Object.entries(paths).filter(([, d]) => d !== "").map(([kind, d]) => svg("path", { d, class: kind }));
+  return [svg("svg", { viewBox: `0 0 ${UNITS} 14`, width: "100%", height: 14, preserveAspectRatio: "none" }, shapes), ...marks];
 }
 
 /** What a prompt is made of, how much of it is shared, and what the cache did: three strips of the same width. */

@@ -12,8 +12,10 @@ import { save } from "./save.js";
 import { Stream } from "./stream.js";
 import { REASONS, inWords } from "./words.js";
 
-/** How often requests that run are drawn longer, and the most often that sums are drawn anew. */
+/** How often requests that run are drawn longer. */
 const TICK_MS = 250;
+/** The least time between two drawings of sums, or of one fan-out in full. */
+const PAUSE_MS = 200;
 /** How often the time since the start and the last minutes are drawn anew where nothing else happens. */
 const CLOCK_MS = 5_000;
 /** How far outside the window cards are drawn. */
@@ -26,6 +28,7 @@ const changed = { all: false, top: false, fanOuts: new Set(), running: false };
 let place = current();
 let frame = 0;
 let topDrawn = 0;
+let detailDrawn = 0;
 /** The cards of the list by fan-out, and those in or near the window. */
 const cards = new Map();
 const near = new Set();
@@ -62,10 +65,9 @@ function schedule() {
 
 function draw() {
   frame = 0;
-  const isTopDue = changed.all || (changed.top && performance.now() - topDrawn >= TICK_MS);
+  const isTopDue = changed.all || (changed.top && performance.now() - topDrawn >= PAUSE_MS);
   if (isTopDue) drawTop();
-  if (place.view === "fan-outs") drawList();
-  else drawOther();
+  const isLater = place.view === "fan-outs" ? drawList() : drawOther();
   if (isTopDue) {
     drawPlace();
     topDrawn = performance.now();
@@ -73,6 +75,8 @@ function draw() {
   }
   changed.all = changed.running = false;
   changed.fanOuts.clear();
+  // The next tick draws it.
+  if (isLater) changed.fanOuts.add(place.id);
 }
 
 // --- above the content ----------------------------------------------------------------------------
@@ -286,6 +290,7 @@ function clear(view) {
   $("content").dataset.view = view;
 }
 
+/** Returns true if the fan-out that is shown has to be drawn, and was drawn just now. */
 function drawOther() {
   const content = $("content");
   const view = place.view === "fan-out" ? `fan-out ${place.id}` : place.view;
@@ -293,11 +298,16 @@ function drawOther() {
   if (isNew) clear(view);
   if (place.view === "requests") drawRequests(content, model, place.filter);
   else if (place.view === "breaks") drawBreaks(content, model, place.filter);
-  else if (isNew || changed.all || changed.fanOuts.has(place.id)) drawFanOut(content);
-  else if (changed.running && model.fanOuts.get(place.id)?.isRunning()) drawTimeline(content.querySelector(".detail"), model.fanOuts.get(place.id), model);
+  else if (isNew || changed.all) drawFanOut(content);
+  else if (changed.fanOuts.has(place.id)) {
+    if (performance.now() - detailDrawn < PAUSE_MS) return true;
+    drawFanOut(content);
+  } else if (changed.running && model.fanOuts.get(place.id)?.isRunning()) drawTimeline(content.querySelector(".detail"), model.fanOuts.get(place.id), model);
+  return false;
 }
 
 function drawFanOut(content) {
+  detailDrawn = performance.now();
   const fanOut = model.fanOuts.get(place.id);
   if (content.childElementCount === 0) {
     const said = h("span", { role: "status", class: "bad" });
