@@ -52,7 +52,10 @@ async fn the_command_has_its_own_streams_and_its_exit_code_is_ours() {
     assert_eq!(output.status.code(), Some(7));
     let (said, complained) = (text(&output.stdout), text(&output.stderr));
     assert!(said.starts_with("at http://127.0.0.1:") && said.ends_with(": what I was told"), "{said}");
-    assert!(complained.starts_with("oops\nsaved nothing: no request came\nforkpoint: "), "{complained}");
+    assert!(
+        complained.starts_with("oops\nsaved nothing: no requests were seen\nforkpoint: "),
+        "{complained}"
+    );
     assert!(complained.contains("requests      none"), "{complained}");
 }
 

@@ -191,7 +191,7 @@ fn add_estimates(out: &mut Lines, sheet: &Sheet<'_>) {
 /// What was saved, in dollars and as a part of what the same requests would have cost as sent.
 fn verdict(requests: f64, bills: Option<&Bills>) -> String {
     match bills {
-        None if requests == 0.0 => "saved nothing: no request came".to_owned(),
+        None if requests == 0.0 => "saved nothing: no requests were seen".to_owned(),
         None => "saved unknown: no answer came whose model has a price".to_owned(),
         Some(Bills { saved, as_sent, .. }) => match percent(*saved, *as_sent) {
             Some(share) => format!("saved {} ({share})", usd(*saved)),

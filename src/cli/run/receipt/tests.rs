@@ -135,7 +135,7 @@ fn without_a_price_there_is_no_cost_and_without_requests_a_hint() {
     assert!(some.contains("cache breaks  0\n") && !some.contains("cost"), "{some}");
     assert!(some.starts_with("saved unknown: no answer came whose model has a price\nforkpoint: "), "{some}");
     let none = receipt("");
-    assert!(none.starts_with("saved nothing: no request came\n"), "{none}");
+    assert!(none.starts_with("saved nothing: no requests were seen\n"), "{none}");
     assert!(none.contains("ANTHROPIC_BASE_URL"), "{none}");
 }
 
