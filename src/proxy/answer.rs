@@ -21,16 +21,27 @@ const PEEK_TIME_MAX: Duration = Duration::from_millis(250);
 pub struct UpstreamBody {
     /// Frames that were read from it and have yet to be relayed.
     seen: VecDeque<Result<Frame<Bytes>, hyper::Error>>,
+    /// The decoded beginning, once it was looked into.
+    beginning: Option<Bytes>,
     rest: Incoming,
 }
 
 impl UpstreamBody {
     pub fn new(body: Incoming) -> UpstreamBody {
-        UpstreamBody { seen: VecDeque::new(), rest: body }
+        UpstreamBody { seen: VecDeque::new(), beginning: None, rest: body }
     }
 
-    /// The beginning of the body, decoded, as far as it comes at once; all of it is still relayed.
-    pub async fn peek(&mut self, headers: &HeaderMap) -> Vec<u8> {
+    /// The beginning of the body, decoded, as far as it comes at once; all of it is still relayed. The same however often
+    /// it is asked for.
+    pub async fn peek(&mut self, headers: &HeaderMap) -> Bytes {
+        if let Some(beginning) = &self.beginning {
+            return beginning.clone();
+        }
+        let beginning = Bytes::from(self.read_beginning(headers).await);
+        self.beginning.insert(beginning).clone()
+    }
+
+    async fn read_beginning(&mut self, headers: &HeaderMap) -> Vec<u8> {
         let deadline = Instant::now() + PEEK_TIME_MAX;
         let mut decoder = Decoder::new(headers, Text(Vec::new()), PEEK_BYTES_MAX);
         let mut read = 0;

@@ -55,7 +55,7 @@ impl Proxy {
     ) -> Result<Answered, Fault> {
         let status = answer.response.status().as_u16();
         let said =
-            if is_refusal(status) || status == 404 { beginning(&mut answer).await } else { Vec::new() };
+            if is_refusal(status) || status == 404 { beginning(&mut answer).await } else { Bytes::new() };
         let (refusal, tenant) = (ThreadRefusal::of(status, &said), Arc::clone(flight.tenant()));
         if let (Some(refusal), Some(held)) = (refusal, flight.flight_mut()) {
             let may_ask = match refusal {
@@ -116,7 +116,7 @@ impl Proxy {
     /// Why a request that goes on from a held answer was refused, if it was.
     async fn thread_refusal(&self, answer: &mut Answer) -> Option<ThreadRefusal> {
         let status = answer.response.status().as_u16();
-        let said = if is_refusal(status) { beginning(answer).await } else { Vec::new() };
+        let said = if is_refusal(status) { beginning(answer).await } else { Bytes::new() };
         ThreadRefusal::of(status, &said)
     }
 }

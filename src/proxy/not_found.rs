@@ -2,12 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
+use bytes::Bytes;
 use http::StatusCode;
 
 use super::Proxy;
 use super::forward::Answer;
 use super::send::beginning;
-use crate::engine::answer::refused::is_api_error;
+use crate::engine::answer::refused::{is_api_error, is_of_thread};
 
 /// A call or two may ask for a model that does not exist, which is a 404 too.
 const CALLS: u32 = 3;
@@ -78,7 +79,7 @@ impl NotFound {
 
     /// Returns true if the body of a 404 tells more than its status: nothing is certain yet.
     pub fn asks_body(&self, status: StatusCode, doubled: Option<Doubled>) -> bool {
-        status == StatusCode::NOT_FOUND && doubled.is_none() && !self.is_settled.load(Relaxed)
+        status == StatusCode::NOT_FOUND && (doubled.is_some() || !self.is_settled.load(Relaxed))
     }
 }
 
@@ -92,11 +93,16 @@ impl Proxy {
         is_of_api_path: bool,
     ) {
         let status = answer.response.status();
+        let asks = self.not_found.asks_body(status, doubled);
+        let said = if asks { beginning(answer).await } else { Bytes::new() };
+        // Who knows of threads is the API, whatever the path.
+        if is_of_thread(&said) {
+            return;
+        }
         if let (Some(doubled), StatusCode::NOT_FOUND) = (doubled, status) {
             self.metrics.misdirected_total.with_label_values(&[doubled.as_str()]).inc();
         }
-        let asks = is_of_api_path && self.not_found.asks_body(status, doubled);
-        let is_of_api = asks && is_api_error(&beginning(answer).await);
+        let is_of_api = is_of_api_path && is_api_error(&said);
         self.not_found.answered(status, doubled, is_of_api, || self.upstream.name());
     }
 }

@@ -81,7 +81,7 @@ impl Proxy {
     pub(super) async fn refusal(&self, answer: &mut Answer) -> Option<UpstreamRefusal> {
         let status = answer.response.status().as_u16();
         // Only a 400 has more to say than its status.
-        let said = if status == 400 { beginning(answer).await } else { Vec::new() };
+        let said = if status == 400 { beginning(answer).await } else { Bytes::new() };
         UpstreamRefusal::of(status, &said)
     }
 
@@ -211,7 +211,7 @@ impl Proxy {
 }
 
 /// The beginning of an answer's body, which is relayed all the same.
-pub(super) async fn beginning(answer: &mut Answer) -> Vec<u8> {
+pub(super) async fn beginning(answer: &mut Answer) -> Bytes {
     let headers = answer.response.headers().clone();
     answer.response.body_mut().peek(&headers).await
 }

@@ -131,6 +131,9 @@ async fn a_base_url_that_cannot_work_is_said_once() {
     let head = "HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\ncontent-length";
     let of_api = format!("{head}: {}\r\n\r\n{said}", said.len());
     let of_api = of_api.as_bytes();
+    let said = r#"{"type":"error","error":{"type":"t","details":{"error_code":"thread_not_found"}}}"#;
+    let of_thread = format!("{head}: {}\r\n\r\n{said}", said.len());
+    let of_thread = of_thread.as_bytes();
     let found = message();
     for (prefix, path, answers, says) in [
         ("", "/v1/v1/messages", &[lost, lost, lost, lost][..], Some("client's base URL")),
@@ -142,6 +145,9 @@ async fn a_base_url_that_cannot_work_is_said_once() {
         // A model that does not exist says nothing about the URL, but where the path is not the API's.
         ("", "/v1/messages", &[of_api, of_api, of_api, of_api], None),
         ("", "/messages", &[of_api, of_api, of_api], Some("every Messages call got a 404")),
+        // Who has lost a conversation was found, whatever the path.
+        ("", "/messages", &[of_thread, of_thread, of_thread], None),
+        ("/v1", "/v1/messages", &[of_thread], None),
         ("", "/v1/v1/messages", &[of_api, of_api], Some("client's base URL")),
         // That one was found says nothing about a path that is wrong.
         ("", "/v1/v1/messages", &[&found, lost, lost], Some("client's base URL")),

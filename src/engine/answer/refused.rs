@@ -1,5 +1,7 @@
 //! A rewritten request that the upstream refused: why, as far as it says so, and what to try instead.
 
+use std::borrow::Cow;
+
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::edit::Edit;
 use crate::engine::request::json;
@@ -54,11 +56,7 @@ impl ThreadRefusal {
         if !is_refusal(status) && status != 404 {
             return None;
         }
-        let member = |at: usize, name: &str| json::member(said, at, name).map(|value| value.start);
-        let details = member(0, "error").and_then(|error| member(error, "details"));
-        let code = details.and_then(|details| json::member(said, details, "error_code"));
-        let code = code.and_then(|code| json::text(said, &code));
-        match code.as_deref() {
+        match error_code(said).as_deref() {
             Some("thread_not_found") => Some(ThreadRefusal::Lost),
             _ if status == 404 => None,
             Some("thread_fingerprint_mismatch") => Some(ThreadRefusal::Mismatch),
@@ -66,6 +64,18 @@ impl ThreadRefusal {
             _ => Some(ThreadRefusal::Other),
         }
     }
+}
+
+/// Returns true if `said` is an error about a conversation that the server holds, or held.
+pub fn is_of_thread(said: &[u8]) -> bool {
+    error_code(said).is_some_and(|code| code.starts_with("thread_"))
+}
+
+/// The code by which clients know an error.
+fn error_code(said: &[u8]) -> Option<Cow<'_, str>> {
+    let member = |at: usize, name: &str| json::member(said, at, name);
+    let details = member(member(0, "error")?.start, "details")?;
+    json::text(said, &member(details.start, "error_code")?)
 }
 
 /// Asks for blocks to be dropped that are bound to another prefix; none if the request says itself what is to be
@@ -130,10 +140,12 @@ mod tests {
         ] {
             assert_eq!(ThreadRefusal::of(400, said(code).as_bytes()), Some(refusal));
             assert_eq!(ThreadRefusal::of(404, said(code).as_bytes()), None);
+            assert!(is_of_thread(said(code).as_bytes()), "{code}");
         }
         assert_eq!(ThreadRefusal::of(404, said("thread_not_found").as_bytes()), Some(ThreadRefusal::Lost));
         for odd in ["", "no", r#"{"error":"thread_fingerprint_mismatch"}"#, r#"{"error":{"details":[]}}"#] {
             assert_eq!(ThreadRefusal::of(400, odd.as_bytes()), Some(ThreadRefusal::Other), "{odd}");
+            assert!(!is_of_thread(odd.as_bytes()), "{odd}");
         }
     }
 

@@ -1,5 +1,7 @@
 //! What is known before a restart is known after it.
 
+use std::time::Duration;
+
 use forkpoint::config::{Config, Mode, Secret};
 use forkpoint::sim::{Sim, SimConfig};
 use serde_json::Value;
@@ -9,7 +11,7 @@ use crate::fork::children::threads::{Client, Repeats};
 use crate::fork::children::{
     BOUND, FORKED, FREE, child, directives, extend, forwarded, parent, plan, usage, without_markers,
 };
-use crate::harness::Binary;
+use crate::harness::{Binary, Log};
 use crate::workload::{Exchange, Letter, Line};
 
 #[tokio::test]
@@ -62,6 +64,28 @@ async fn a_forked_child_that_the_server_holds_keeps_its_prefix_between_its_turns
             house = house.restart().await;
         }
     }
+}
+
+#[tokio::test]
+async fn conversations_that_the_server_has_lost_say_nothing_about_the_base_url() {
+    let mut house = House::new().await;
+    let mut clients = Vec::new();
+    for number in 0..4 {
+        let body = parent(FREE, &format!("Do {number}. [[sim:text words=9]]"));
+        let mut client = Client::new(body, Repeats::All);
+        client.turn_through(&house.line()).await;
+        clients.push(client);
+    }
+    let log = Log::start();
+    house = house.restart().await;
+    house.line().pause(Duration::from_secs(301));
+    for client in &clients {
+        let exchange = house.line().send(&client.letter(&client.next())).await;
+        assert_eq!((exchange.status, plan(&exchange)[1]), (404, "aligned"), "it is known here");
+    }
+    house.forkpoint.recorded(4).await;
+    let lines = log.text();
+    assert!(lines.contains("forkpoint::request") && !lines.contains("got a 404"), "{lines}");
 }
 
 #[tokio::test]

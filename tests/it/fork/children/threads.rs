@@ -71,7 +71,7 @@ impl Client {
     }
 
     /// The next request.
-    fn next(&self) -> Value {
+    pub fn next(&self) -> Value {
         self.previous.as_deref().map_or_else(|| self.create(), |previous| self.resume(previous))
     }
 
@@ -79,7 +79,7 @@ impl Client {
         stage.line().send(&self.letter(body)).await
     }
 
-    fn letter(&self, body: &Value) -> Letter {
+    pub fn letter(&self, body: &Value) -> Letter {
         Letter::alone(body).with("anthropic-beta", &self.betas)
     }
 
