@@ -26,6 +26,7 @@ use super::error::Fault;
 use super::exchange::Exchange;
 use super::flight::{Home, InFlight};
 use super::forward::{self, SentBody, yield_once};
+use super::held::goes_on;
 use super::large;
 use super::observe::AnswerBody;
 use super::plan::Read;
@@ -343,7 +344,11 @@ impl Proxy {
             Some(self.large.work(payer, bytes, watch).await)
         };
         let (answer, flight) = tokio::join!(self.upstream.send(request), reading);
-        Ok(Answered { answer: answer?, flight })
+        match flight {
+            None => self.unknown(answer?, body.read(), exchange).await,
+            Some(flight) if goes_on(&flight) => self.continued(answer?, flight).await,
+            Some(flight) => Ok(Answered { answer: answer?, flight: Some(flight) }),
+        }
     }
 
     /// Enters a request that goes out as it came into the state of its tenant, and works out what would have been done.

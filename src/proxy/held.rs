@@ -13,9 +13,7 @@ use super::handle::{Answered, MessagesCall};
 use super::send::beginning;
 use crate::engine::answer::refused::{ThreadRefusal, is_refusal};
 use crate::engine::family::conversation::Conversation;
-use crate::engine::request::anatomy::Anatomy;
-use crate::engine::request::thread::ThreadField;
-use crate::engine::tenant::{Flight, TenantAccess, View};
+use crate::engine::tenant::{Flight, TenantAccess, UnknownContinue, View};
 use crate::engine::words::{BodyDigest, Origin, Plan, Reason, UpstreamRefusal};
 use crate::store::Met;
 
@@ -91,20 +89,37 @@ impl Proxy {
         if exchange.needs_parent() {
             return Err(Fault::UnknownParent);
         }
-        let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
         let body = call.body.read().clone();
-        let mut answered = self.unplanned(call, reason, exchange).await?;
-        if !matches!(reason, Reason::UnknownThread | Reason::BodyTooLarge | Reason::HeldBytes) {
-            return Ok(answered);
-        }
-        if self.thread_refusal(&mut answered.answer).await == Some(ThreadRefusal::Mismatch)
-            && let Ok(anatomy) = Anatomy::read(&body)
-            && let Some(ThreadField::Continue(id)) = ThreadField::read(&body, &anatomy)
-            && tenant.is_some_and(|tenant| self.store.tenant(&tenant).look(|state| state.ask_whole(&id)))
+        let Answered { answer, .. } = self.unplanned(call, reason, exchange).await?;
+        self.unknown(answer, &body, exchange).await
+    }
+
+    /// The answer to a request that was not read. If it goes on from a conversation that may be held otherwise than its
+    /// client knows it, its client is asked for the whole of that, once.
+    pub(super) async fn unknown(
+        &self,
+        mut answer: Answer,
+        body: &Bytes,
+        exchange: &Exchange,
+    ) -> Result<Answered, Fault> {
+        let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
+        let Plan::Passthrough(Reason::UnknownThread | Reason::BodyTooLarge | Reason::HeldBytes) =
+            exchange.facts.plan
+        else {
+            return Ok(Answered { answer, flight: None });
+        };
+        if self.thread_refusal(&mut answer).await == Some(ThreadRefusal::Mismatch)
+            && let Some(tenant) = tenant
+            && let Some(unknown) = UnknownContinue::read(body)
         {
-            return Err(self.ask_whole(&answered.answer));
+            // Who has a conversation there is known to the upstream, and what its client was asked for is remembered.
+            let found = self.store.tenant(&tenant);
+            found.paid_by(exchange.payer().tenant);
+            if self.store.admit(&tenant, &found).look(|state| state.ask_whole(unknown)) {
+                return Err(self.ask_whole(&answer));
+            }
         }
-        Ok(answered)
+        Ok(Answered { answer, flight: None })
     }
 
     /// Asks a client for its whole conversation. `refused` is what the upstream said.
@@ -119,6 +134,11 @@ impl Proxy {
         let said = if is_refusal(status) { beginning(answer).await } else { Bytes::new() };
         ThreadRefusal::of(status, &said)
     }
+}
+
+/// Returns true if a request goes on from an answer that the server holds.
+pub(super) fn goes_on(flight: &InFlight) -> bool {
+    flight.flight().is_some_and(|flight| flight.request.arrival.delta.is_some())
 }
 
 /// Returns true if a request that goes on from a held answer was refused for what was made of it: a marker that its

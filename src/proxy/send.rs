@@ -14,6 +14,7 @@ use super::exchange::Exchange;
 use super::flight::{InFlight, note_stand_down};
 use super::forward::{Answer, SentBody};
 use super::handle::{Answered, MessagesCall};
+use super::held::goes_on;
 use super::plan::Planned;
 use super::{Modes, Proxy};
 use crate::config::Mode;
@@ -52,7 +53,7 @@ impl Proxy {
             exchange.facts.goes_out_as(held, &outgoing);
         }
         let mut answer = self.upstream.send(rewritten(&call, &outgoing, exchange)).await?;
-        if flight.flight().is_some_and(|flight| flight.request.arrival.delta.is_some()) {
+        if goes_on(&flight) {
             return self.continued(answer, flight).await;
         }
         let Some(refused) = self.refused(&mut answer, exchange.facts.plan).await else {

@@ -10,8 +10,8 @@
 //! tenants without forked children, then spellings. Only then do the prefixes of children go whose last answer left
 //! them nothing to do, the longest unused first; and if those that work fill what there is, no more are forked.
 //!
-//! Rule: nothing is remembered of a tenant before the upstream accepted one of its requests. An invented
-//! credential leaves no trace.
+//! Rule: nothing is remembered of a tenant before the upstream accepted one of its requests, or said of one that it
+//! holds its conversation. An invented credential leaves no trace.
 
 mod budget;
 mod durable;

@@ -22,6 +22,8 @@ pub struct Arrival {
     pub came: Option<OriginalBody>,
     /// The part of it that came, if the server holds the rest.
     pub delta: Option<Delta>,
+    /// True if its client was asked for the whole of a conversation that was not known here.
+    pub is_asked_for: bool,
     pub parameters: Parameters,
     pub before: Option<Predecessor>,
     /// The conversation that it is a turn of, if no request of that is known any more but what it depends on.
@@ -89,6 +91,7 @@ impl Arrival {
             received: Arc::new(received),
             came: None,
             delta: None,
+            is_asked_for: false,
             parameters,
             before: None,
             chosen: None,
@@ -118,7 +121,7 @@ impl Arrival {
 
     /// Returns true if its client was asked for the whole conversation, which goes out as it comes since then.
     pub fn is_asked_whole(&self) -> bool {
-        self.predecessor().is_some_and(|last| last.conversation.is_asked_whole())
+        self.is_asked_for || self.predecessor().is_some_and(|last| last.conversation.is_asked_whole())
     }
 
     /// Returns true if it goes on from a request that asked for thinking of another prefix to be dropped. The server
@@ -158,7 +161,8 @@ impl Arrival {
 
     /// The conversation that this request is a turn of, if it was seen before.
     pub fn conversation(&self) -> Option<&Conversation> {
-        let is_known = self.predecessor().is_some() || self.received.is_answered();
+        // One that was asked for was not known: others may open alike.
+        let is_known = self.predecessor().is_some() || (self.received.is_answered() && !self.is_asked_for);
         let known = if is_known { self.similar_conversation() } else { None };
         known.or(self.chosen.as_ref())
     }

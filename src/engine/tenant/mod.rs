@@ -13,6 +13,7 @@
 //! Beside them, a request begins and stops to wait, stores and other replicas bring what they know, and room is made.
 
 mod access;
+mod asked;
 mod begin;
 mod children;
 mod flight;
@@ -26,6 +27,7 @@ mod turns;
 mod unsaved;
 
 pub use access::TenantAccess;
+pub use asked::UnknownContinue;
 pub use children::{BoundChild, Fate, SavedChild, SavedDecision, SavedTurns, SharedPrefixes};
 pub use flight::{Accepted, FirstPrefix, Flight, FlightPlan, Imagined, ReadRequest};
 pub use progress::{accept, block, first_content};
@@ -35,7 +37,9 @@ pub use reread::Reread;
 pub use settle::{Fanout, SettledChild, Settlement, Verdict, abandon, drift, settle};
 pub use unsaved::{Unsaved, UnsavedThread, Urgency};
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+
+use asked::AskedWhole;
 
 use crate::engine::cache::learned::Learned;
 use crate::engine::cache::worlds::Worlds;
@@ -45,12 +49,6 @@ use crate::engine::family::reread::DigestedParents;
 use crate::engine::fork::experiment::ForkExperiment;
 use crate::engine::gate::{Gate, GateArrival, GateSettings};
 use crate::engine::words::{Moment, TenantId, Ticket};
-
-/// Unknown answers that are remembered: far more than are met before the first of them is forgotten upstream.
-const ASKED_WHOLE_MAX: usize = 256;
-
-/// Longer than any id of a message.
-const MESSAGE_ID_CHARS_MAX: usize = 256;
 
 /// Everything that is known of one tenant, but for how its tools and system prompts are spelt.
 #[derive(Debug)]
@@ -75,8 +73,7 @@ pub struct TenantState {
     pub experiment: ForkExperiment,
     /// Children that wait for the end of their parent's answer.
     seal_waits: BTreeMap<Ticket, SealWait>,
-    /// Answers that are not known, and whose client was asked for the whole conversation once.
-    asked_whole: VecDeque<String>,
+    asked_whole: AskedWhole,
     /// Requests that waited and have to look again.
     woken: Vec<Ticket>,
     /// The newest ticket that was seen.
@@ -107,7 +104,7 @@ impl TenantState {
             digested_parents: DigestedParents::default(),
             experiment: ForkExperiment::default(),
             seal_waits: BTreeMap::new(),
-            asked_whole: VecDeque::new(),
+            asked_whole: AskedWhole::default(),
             woken: Vec::new(),
             newest: Ticket(0),
             unsaved: Unsaved::default(),
@@ -117,19 +114,6 @@ impl TenantState {
     /// Forgets the oldest recent request; `false` if there is none.
     pub fn forget_oldest_body(&mut self) -> bool {
         self.recent.forget_oldest(self.recent_bytes_max)
-    }
-
-    /// Returns true if the client that goes on from an unknown answer may be asked for the whole conversation: once.
-    pub fn ask_whole(&mut self, message_id: &str) -> bool {
-        let id: String = message_id.chars().take(MESSAGE_ID_CHARS_MAX).collect();
-        if self.asked_whole.contains(&id) {
-            return false;
-        }
-        if self.asked_whole.len() >= ASKED_WHOLE_MAX {
-            self.asked_whole.pop_front();
-        }
-        self.asked_whole.push_back(id);
-        true
     }
 
     /// The answer that a request goes on from is of no use any more: the server has lost it, or its client was asked for

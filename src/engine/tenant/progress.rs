@@ -179,6 +179,7 @@ impl TenantState {
         }
         let recent = self.remember(request, last);
         let child_turn = self.accept_child(&mut flight, now);
+        let is_asked_for = flight.request.arrival.is_asked_for;
         if let Some(conversation) = self.recent.conversation_of(recent) {
             if let Some(pause) = pause {
                 conversation.paused(pause);
@@ -188,6 +189,9 @@ impl TenantState {
             }
             if flight.is_changed() || flight.drops_lost {
                 conversation.changed();
+            }
+            if is_asked_for {
+                conversation.ask_whole();
             }
         }
         Accepted {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::TenantAccess;
+use super::asked::last_message;
 use crate::engine::cache::entry::Parameters;
 use crate::engine::family::arrival::{Arrival, OriginalBody, Predecessor};
 use crate::engine::family::recent::{Hint, Recent, RecentId};
@@ -51,11 +52,23 @@ impl<T: TenantAccess> View<'_, T> {
         // What the server holds is compared there with what came, and is never spelt otherwise.
         match ThreadField::read(arrival.received.body(), arrival.received.anatomy()) {
             None => Ok(arrival),
-            Some(ThreadField::Create) if arrival.came.is_none() => Ok(arrival),
-            Some(ThreadField::Create) => self.read_as_it_came(body, attribution, betas),
+            Some(ThreadField::Create) if arrival.came.is_none() => Ok(self.created(arrival)),
+            Some(ThreadField::Create) => {
+                self.read_as_it_came(body, attribution, betas).map(|arrival| self.created(arrival))
+            }
             Some(ThreadField::Continue(id)) => self.read_held(body, &id, attribution, betas),
             Some(ThreadField::Other) => Err(Reason::UnknownThread),
         }
+    }
+
+    /// A whole request that the server is to hold from now on: its client may have been asked for it.
+    fn created(&self, arrival: Arrival) -> Arrival {
+        let received = &arrival.received;
+        let is_asked_for = received.is_answered()
+            && self.tenant.look(|state| state.has_asked_whole())
+            && last_message(received.body(), received.anatomy())
+                .is_some_and(|last| self.tenant.look(|state| state.has_asked_for(last)));
+        Arrival { is_asked_for, ..arrival }
     }
 
     /// The bytes of the conversation that a request goes on from, if the server holds that: reading such a request takes

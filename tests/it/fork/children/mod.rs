@@ -65,7 +65,11 @@ impl Stage {
 
     /// Another process in the place of this one: it remembers nothing.
     async fn restart(&mut self) {
-        self.forkpoint = Stage::forkpoint(&self.sim, |_| ()).await;
+        self.restart_as(|_| ()).await;
+    }
+
+    async fn restart_as(&mut self, configure: impl FnOnce(&mut Config)) {
+        self.forkpoint = Stage::forkpoint(&self.sim, configure).await;
     }
 
     fn line(&self) -> Line<'_> {
