@@ -31,7 +31,7 @@ pub fn count_child<T: TenantAccess>(
     if request.summary().is_some() {
         return None;
     }
-    let (binding, bound) = bound_child(tenant, request, &who, now)?;
+    let (binding, bound) = bound_child(tenant, request, None, &who, now)?;
     let Fate::Forked(prefix, fork) = &bound.fate else { return None };
     let composed = prefix.count(request);
     let betas = fork::betas(&fork.parent.betas, betas);

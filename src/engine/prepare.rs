@@ -161,7 +161,8 @@ impl<T: TenantAccess> Preparation<'_, T> {
     /// The relation of the request to the fan-outs of its tenant.
     fn related(&self, words: &Arc<Remembered>) -> Relation {
         let (snapshots, claims) = (self.policy.fork.snapshots, self.claims);
-        guarded(|| relate(self.tenant, words, self.who, claims, snapshots, self.now))
+        let held = self.request.arrival.held_child();
+        guarded(|| relate(self.tenant, words, held, self.who, claims, snapshots, self.now))
             .unwrap_or_else(|| Relation::plain(self.who, "no_fork_point"))
     }
 

@@ -399,7 +399,8 @@ impl Proxy {
         let read = self.read(call.body.read(), ReadMode::AsItCame, exchange).await;
         let has_prefix = read.is_ok_and(|read| {
             read.is_some_and(|Read { home, request, who, .. }| {
-                let bound = bound_child(&*home.tenant, &request.arrival.received, &who, now);
+                let arrival = &request.arrival;
+                let bound = bound_child(&*home.tenant, &arrival.received, arrival.held_child(), &who, now);
                 bound.is_some_and(|(_, bound)| bound.is_forked())
             })
         });

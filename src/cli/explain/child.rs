@@ -150,7 +150,7 @@ fn recognise(
     let rules = tenant.look(|state| Arc::clone(state.fan_outs.points().rules()));
     let ended = draft.end(answer, &rules);
     tenant.look(|state| state.fan_outs.seal(ended, Moment(0))).map_err(|dropped| dropped.as_str())?;
-    let relation = relate(tenant, own, who, &Claims::default(), snapshots, Moment(0));
+    let relation = relate(tenant, own, None, who, &Claims::default(), snapshots, Moment(0));
     match relation.kind {
         Kind::Child(first) => Ok(first.child),
         _ => Err(relation.why),

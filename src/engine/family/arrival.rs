@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::conversation::{Conversation, Outcome, Trace};
+use super::fanout::ChildName;
 use super::outlines::Faded;
 use super::recent::RecentId;
 use super::thread::Delta;
@@ -117,6 +118,12 @@ impl Arrival {
     /// Returns true if the server holds the conversation.
     pub fn is_threaded(&self) -> bool {
         self.received.anatomy().is_threaded(self.received.body())
+    }
+
+    /// The child whose turn it goes on from, if the server holds that.
+    pub fn held_child(&self) -> Option<ChildName> {
+        self.delta.as_ref()?;
+        self.predecessor()?.outcome.child
     }
 
     /// Returns true if its client was asked for the whole conversation, which goes out as it comes since then.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::arrival::Arrival;
+use super::fanout::ChildName;
 use super::thread::HeldAnswer;
 use crate::engine::answer::usage::Usage;
 use crate::engine::cache::breakpoints::Breakpoint;
@@ -55,6 +56,8 @@ pub struct Outcome {
     pub answer: Option<Answer>,
     /// Its answer, if the server holds that.
     pub held: Option<HeldAnswer>,
+    /// The child whose turn it is, if it is one.
+    pub child: Option<ChildName>,
     /// True if it asked for thinking of another prefix to be dropped, which its client has not done.
     pub drops_lost: bool,
 }

@@ -179,6 +179,10 @@ impl TenantState {
         }
         let recent = self.remember(request, last);
         let child_turn = self.accept_child(&mut flight, now);
+        let child = flight.binding.and_then(|binding| self.fan_outs.child_name(binding));
+        if let Some(outcome) = self.recent.outcome_mut(recent) {
+            outcome.child = child;
+        }
         let is_asked_for = flight.request.arrival.is_asked_for;
         if let Some(conversation) = self.recent.conversation_of(recent) {
             if let Some(pause) = pause {

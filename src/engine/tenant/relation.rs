@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::{BoundChild, Fate, TenantAccess};
 use crate::engine::family::claims::Claims;
 use crate::engine::family::fanout::{
-    Binding, Child, ForkId, ForkPoint, Newcomer, Recognised, Sought, Toolset, Who, find_child, new_results,
-    recognise,
+    Binding, Child, ChildName, ForkId, ForkPoint, Newcomer, Recognised, Sought, Toolset, Who, find_child,
+    new_results, recognise,
 };
 use crate::engine::fork::experiment::ChildKind;
 use crate::engine::fork::{SnapshotScope, is_snapshot};
@@ -133,10 +133,12 @@ pub fn kind_of<'a>(child: &'a Child, own: &Remembered) -> ChildKind<'a> {
     ChildKind { tool: tool_of(child), tools: own.chain().layer(own.anatomy(), Layer::Tools) }
 }
 
-/// Recognises a request, in its one spelling. Its texts and tools are read between the looks.
+/// Recognises a request, in its one spelling. Its texts and tools are read between the looks. `held`: the child whose
+/// turn it goes on from, if the server holds that.
 pub fn relate<T: TenantAccess>(
     tenant: &T,
     request: &Arc<Remembered>,
+    held: Option<ChildName>,
     who: Who,
     claims: &Claims,
     snapshots: SnapshotScope,
@@ -147,7 +149,7 @@ pub fn relate<T: TenantAccess>(
         let brings_results = matches!(kind, Kind::Parent(_) | Kind::Bound(..));
         Relation { who, why, kind, results: if brings_results { results() } else { Vec::new() } }
     };
-    if let Some((binding, bound)) = bound_child(tenant, request, &who, now) {
+    if let Some((binding, bound)) = bound_child(tenant, request, held, &who, now) {
         return related("bound", Kind::Bound(binding, bound));
     }
     let first = |child: Child, claim: Option<BodyDigest>| {
@@ -184,13 +186,24 @@ pub fn relate<T: TenantAccess>(
     }
 }
 
-/// Finds the child that a request is a later turn of, and what was decided for it.
+/// Finds the child that a request is a later turn of, and what was decided for it. `held`: the child whose turn it goes on
+/// from, if the server holds that.
 pub fn bound_child<T: TenantAccess>(
     tenant: &T,
     request: &Remembered,
+    held: Option<ChildName>,
     who: &Who,
     now: Moment,
 ) -> Option<(Binding, BoundChild)> {
+    let by_name = held.and_then(|name| {
+        tenant.look(|state| {
+            let binding = state.fan_outs.find_held(name, now)?;
+            Some((binding, state.fan_outs.children().get(binding)?.clone()))
+        })
+    });
+    if by_name.is_some() {
+        return by_name;
+    }
     find_child(request, |marks| {
         tenant.look(|state| {
             let found = state.fan_outs.find(marks, who, now)?;

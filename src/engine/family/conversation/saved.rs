@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::super::arrival::Predecessor;
+use super::super::fanout::ChildName;
 use super::super::thread::HeldAnswer;
 use super::{Answer, Conversation, Forwarded, Outcome, Trace};
 use crate::engine::answer::usage::Usage;
@@ -34,6 +35,8 @@ pub struct SavedThread {
     is_summary: bool,
     #[serde(default)]
     drops_lost: bool,
+    #[serde(default)]
+    child: Option<ChildName>,
 }
 
 /// The bytes of such a request.
@@ -64,6 +67,7 @@ impl SavedThread {
             is_silent: message.is_none(),
             is_summary: *is_summary,
             drops_lost: outcome.drops_lost,
+            child: outcome.child,
         };
         let forwarded = (!trace.is_as_it_came()).then(|| trace.forwarded().body().clone());
         let (received, answer) = (trace.received.body().clone(), message.clone().unwrap_or_default());
@@ -102,6 +106,7 @@ impl SavedThread {
             would_be_as_it_came: self.would_be_as_it_came,
             answer: Some(answer),
             held: None,
+            child: self.child,
             drops_lost: self.drops_lost,
         };
         let message = (!self.is_silent).then_some(bytes.answer);

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::holdings::Holdings;
 use super::marks::{ChildMarks, StartMeaning, Toolset, UnreadMark};
 use super::point::ForkPoint;
@@ -41,7 +43,7 @@ impl Life {
 pub struct Binding(u64);
 
 /// The name of a child in every process that knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ChildName {
     /// The process that has bound it.
     pub writer: Writer,
@@ -275,12 +277,17 @@ impl<B> Bindings<B> {
             return Ok(None);
         }
         let Some(found) = self.named(marks, who)? else { return Ok(None) };
+        self.used(found, now);
+        Ok(Some(found))
+    }
+
+    /// A turn of this child has come.
+    pub(super) fn used(&mut self, found: Binding, now: Moment) {
         if let Some(slot) = self.slots.get_mut(&found) {
             self.uses.remove(&(slot.used, found));
             slot.used = now;
             self.uses.insert((now, found));
         }
-        Ok(Some(found))
     }
 
     fn named(&self, marks: &ChildMarks<'_>, who: &Who) -> Result<Option<Binding>, UnreadMark> {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::bindings::{Bindable, Binding, Bindings, Life};
+use super::bindings::{Bindable, Binding, Bindings, ChildName, Life};
 use super::forks::Forks;
 use super::holdings::Holdings;
 use super::marks::{ChildMarks, StartMeaning, UnreadMark};
@@ -160,6 +160,19 @@ impl<B> FanOuts<B> {
     ) -> Result<Option<Binding>, UnreadMark> {
         self.children.make_room(now, &mut self.holdings);
         self.children.find(marks, who, now)
+    }
+
+    /// Finds the child whose turn the server holds that a request goes on from.
+    pub fn find_held(&mut self, name: ChildName, now: Moment) -> Option<Binding> {
+        self.children.make_room(now, &mut self.holdings);
+        let found = self.children.by_name(name)?;
+        self.children.used(found, now);
+        Some(found)
+    }
+
+    /// The name of a child in every process that knows it.
+    pub fn child_name(&self, binding: Binding) -> Option<ChildName> {
+        self.children.name(binding)
     }
 
     /// Binds a conversation from its first request on.
