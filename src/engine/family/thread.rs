@@ -62,7 +62,9 @@ impl Delta {
         }
         let mut at = 0;
         for Member { key, value } in &anatomy.members {
-            if is_key(body, key, "system") && leaves_out(body, &anatomy, "system") && held.has("system") {
+            let is_held =
+                |name: &str| is_key(body, key, name) && leaves_out(body, &anatomy, name) && held.has(name);
+            if HELD.into_iter().any(is_held) {
                 continue;
             }
             whole.extend_from_slice(&body[key.start..value.start]);
@@ -135,11 +137,14 @@ impl Held<'_> {
     }
 }
 
-/// Returns true if a request leaves a field to what the server holds: it is not there or, of a system prompt, only a line
-/// that is not part of the prompt.
+/// Returns true if a request leaves a field to what the server holds: it is not there, null or an empty list or, of a
+/// system prompt, only a line that is not part of the prompt.
 fn leaves_out(body: &[u8], anatomy: &Anatomy, name: &str) -> bool {
-    if anatomy.member(body, name).is_none() {
-        return true;
+    let Some(value) = anatomy.member(body, name) else { return true };
+    match body[value.start] {
+        b'n' => return true,
+        b'[' if inner(body, value).is_empty() => return true,
+        _ => {}
     }
     let system = &anatomy.pieces[anatomy.tools..anatomy.tools + anatomy.system];
     name == "system" && !system.is_empty() && system.iter().all(|piece| piece.is_attribution(body))
@@ -205,6 +210,25 @@ mod tests {
         assert_eq!(delta.first_piece(read(&whole).anatomy()), 4, "behind everything");
         let (whole, _) = completed(&create(), &said("b"), &body(r#""own""#));
         assert!(whole.contains(r#""system":"own""#) && !whole.contains(r#""text":"s""#), "{whole}");
+    }
+
+    #[test]
+    fn nothing_is_left_out_as_well() {
+        for (tools, system) in [("[]", "null"), ("null", "[ ]"), (" [\n]", "[]")] {
+            let body = format!(r#"{{"tools":{tools},"system":{system},"messages":[]}}"#);
+            let (whole, _) = completed(&create(), &said("b"), &body);
+            let expected =
+                r#"{"tools":[{"name":"t"}],"system":[{"type":"text","text":"s"}],"messages":[{"role":"user""#;
+            assert!(whole.starts_with(expected), "{whole}");
+            assert_eq!(
+                whole.matches("\"tools\"").count() + whole.matches("\"system\"").count(),
+                2,
+                "{whole}"
+            );
+        }
+        // Where the server holds none, what came is all there is.
+        let (whole, _) = completed(r#"{"messages":[]}"#, &said("b"), r#"{"tools":[],"messages":[]}"#);
+        assert!(whole.starts_with(r#"{"tools":[],"messages":[{"role":"assistant""#), "{whole}");
     }
 
     #[test]

@@ -172,10 +172,8 @@ impl TenantState {
             faded: arrival.faded.as_ref().map(|faded| faded.id),
         };
         let pause = last.map(|last| flight.sent_at.since(last.outcome.sent));
-        let went_on =
-            last.filter(|last| last.outcome.held.is_some()).and_then(|last| last.outcome.answer.as_ref());
-        if let Some(id) = went_on.and_then(|answer| answer.message_id.as_deref()) {
-            self.unsaved.held(id);
+        if let Some(went_on) = last.and_then(|last| self.recent.held_name(last)) {
+            self.unsaved.held(&went_on);
         }
         let recent = self.remember(request, last);
         let child_turn = self.accept_child(&mut flight, now);

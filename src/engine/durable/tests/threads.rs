@@ -6,6 +6,7 @@ use super::*;
 use crate::engine::answer::turn::Turn;
 use crate::engine::answer::usage::Usage;
 use crate::engine::family::arrival::Predecessor;
+use crate::engine::tenant::Kind;
 use crate::engine::tenant::tests::{silent, summary};
 
 fn held(mut body: Value) -> Value {
@@ -94,4 +95,42 @@ fn a_dropped_thought_and_a_question_for_the_whole_outlive_the_process() {
     let other = restored(&take_unsaved(&tenant, Pace::Soon, times(200)), 200);
     let there = last(&other, "msg_yes");
     assert!(there.outcome.drops_lost && there.conversation.is_asked_whole());
+}
+
+#[test]
+fn siblings_that_have_said_nothing_are_known_by_the_answers_that_they_go_on_from() {
+    let tenant = saving();
+    tenant.parent_has_called(1_000);
+    // They are sent off with the same words, and their agents have no ids.
+    let ids = ["msg_one", "msg_two"];
+    for id in ids {
+        let answer = |usage| Turn { id: Some(id.to_owned()), ..silent(usage) };
+        tenant.exchange(&held(child_body("a")), answer, 1_100);
+    }
+    let other = restored(&take_unsaved(&tenant, Pace::Soon, times(1_200)), 1_200);
+    let said = json!([{"role": "user", "content": "Go on."}]);
+    for (known, now) in [(&tenant, 1_300), (&other, APART_MS + 1_300)] {
+        let children = ids.map(|id| {
+            let flight = known.send(&going_on(child_body("a"), id, &said), now);
+            let Kind::Bound(child, _) = flight.relation.kind else { panic!("{id}: {:?}", flight.relation) };
+            assert_eq!(flight.plan, Plan::Forked, "{id}");
+            child
+        });
+        assert_ne!(children[0], children[1]);
+    }
+}
+
+#[test]
+fn an_answer_that_was_never_billed_is_taken_away_once_a_request_goes_on_from_it() {
+    let tenant = saving();
+    let body = plain_body("Be brief.", &["Why?"]);
+    tenant.exchange(&held(body.clone()), |usage| Turn { bill: None, ..yes(usage) }, 100);
+    let thread = |now| {
+        let changes = take_unsaved(&tenant, Pace::Soon, times(now));
+        changes.into_iter().find(|change| change.key().kind == RecordKind::Thread)
+    };
+    assert!(matches!(thread(200), Some(Change::Put(..))));
+    let next = going_on(body, "msg_yes", &json!([{"role": "user", "content": "Go on."}]));
+    tenant.accept(tenant.send(&next, 300), 300);
+    assert!(matches!(thread(400), Some(Change::Delete(_))));
 }

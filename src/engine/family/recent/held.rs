@@ -20,6 +20,12 @@ impl Recent {
         self.threads.insert(name, id);
     }
 
+    /// Returns the id under which the server holds the answer to this request.
+    pub fn held_name(&self, last: &Predecessor) -> Option<Arc<str>> {
+        let slot = self.slots.get(&last.id).filter(|slot| Arc::ptr_eq(&slot.trace, &last.trace))?;
+        slot.thread.clone()
+    }
+
     /// The server does not hold the answer to this request any more. Returns the id that it had.
     pub fn release(&mut self, last: &Predecessor) -> Option<Arc<str>> {
         let slot = self.slots.get_mut(&last.id).filter(|slot| Arc::ptr_eq(&slot.trace, &last.trace))?;
