@@ -21,8 +21,7 @@ use super::family::claims::Claims;
 use super::family::conversation::{Conversation, Trace};
 use super::family::fanout::{ForkPoint, Who};
 use super::fork::{
-    self, BoundPrefix, ChildRequest, ChildSources, ComposedChild, EligibilityFacts, NewChild, ParentPrefix,
-    PreparedChild,
+    self, BoundPrefix, ChildRequest, ChildSources, ComposedChild, NewChild, ParentPrefix, PreparedChild,
 };
 use super::policy::Policy;
 use super::request::edit::Edit;
@@ -263,10 +262,10 @@ impl<T: TenantAccess> Preparation<'_, T> {
                 let child = &first.child;
                 let is_stood_down = self.tenant.look(|state| state.prefixes.is_stood_down(child.fork.id));
                 let new = NewChild { child, request, who: &self.who, model: &self.request.model };
-                let facts = EligibilityFacts { rules: &self.policy.fan_out, stood_down: false };
+                let Policy { fork: policy, fan_out, .. } = self.policy;
                 let awaits_seal = !child.fork.is_sealed()
                     && request.has_version_of(&child.fork)
-                    && fork::may_be_forked_once_sealed(words, child, &self.who, &self.policy.fork, &facts);
+                    && fork::may_be_forked_once_sealed(words, child, &self.who, policy, fan_out);
                 let child = fork::prepare_child(&new, &rules, &TenantSources(self.tenant));
                 ForkOption::First { child: Box::new(child), awaits_seal, is_stood_down }
             }

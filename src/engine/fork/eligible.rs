@@ -16,22 +16,14 @@ use crate::engine::request::json;
 use crate::engine::request::recall::Remembered;
 use crate::engine::words::{Rank, Refusal, Spawning};
 
-/// Facts that the caller knows besides the request.
-#[derive(Clone, Copy, Debug)]
-pub struct EligibilityFacts<'a> {
-    /// Which tools start agents.
-    pub rules: &'a Rules,
-    /// Forking has been stopped for this tenant and tool.
-    pub stood_down: bool,
-}
-
-/// Decides if this request, which was recognised as a child, may be forked. Whether it pays is asked later.
+/// Decides if this request, which was recognised as a child, may be forked; `rules` say which tools start agents. Whether
+/// it pays is asked later.
 pub fn eligible(
     request: &Remembered,
     child: &Child,
     who: &Who,
     policy: &ForkPolicy,
-    facts: &EligibilityFacts<'_>,
+    rules: &Rules,
 ) -> Result<(), Refusal> {
     let parent = &*child.fork.parent.request;
     let explicit = child.rank == Rank::Explicit;
@@ -63,15 +55,13 @@ pub fn eligible(
         return Err(Refusal::Model);
     }
     let trusted = who.agent.is_some() || policy.tools_policy == ToolsPolicy::Subset;
-    check_tools(request, &child.fork, explicit, trusted, facts.rules)?;
+    check_tools(request, &child.fork, explicit, trusted, rules)?;
     let comparison = Comparison { child: request, parent, lenient: explicit, inherit: &policy.inherit };
     comparison.refusal().map_or(Ok(()), Err)?;
     if shows_more(request, parent) {
         return Err(Refusal::Media);
     }
-    if facts.stood_down {
-        Err(Refusal::StoodDown)
-    } else if policy.holds_out(child.fork.id) && !is_snapshot(request, child) {
+    if policy.holds_out(child.fork.id) && !is_snapshot(request, child) {
         Err(Refusal::Holdout)
     } else {
         Ok(())
@@ -84,14 +74,14 @@ pub fn may_be_forked_once_sealed(
     child: &Child,
     who: &Who,
     policy: &ForkPolicy,
-    facts: &EligibilityFacts<'_>,
+    rules: &Rules,
 ) -> bool {
     let policy = match policy.late {
         Late::Partial => Cow::Borrowed(policy),
         Late::Passthrough => Cow::Owned(ForkPolicy { late: Late::Partial, ..policy.clone() }),
     };
     // The seal shows which call a child is of whose call has not finished.
-    matches!(eligible(request, child, who, &policy, facts), Ok(()) | Err(Refusal::Unsealed))
+    matches!(eligible(request, child, who, &policy, rules), Ok(()) | Err(Refusal::Unsealed))
 }
 
 /// Returns true if a child is only a message to a turn that it names: a summary, a suggestion. It is no agent that a

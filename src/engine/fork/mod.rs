@@ -37,7 +37,7 @@ mod tests;
 pub use crate::engine::cache::breakpoints::Breakpoint;
 use crate::engine::words::{Carrier, Origin, Ttl};
 pub use economics::{Bills, ChildHabits, Forecast, Limits, OwnWarmth, PricedCache, weighed};
-pub use eligible::{EligibilityFacts, eligible, is_snapshot, may_be_forked_once_sealed};
+pub use eligible::{eligible, is_snapshot, may_be_forked_once_sealed};
 pub use layout::{ChildPrefix, Composed, OwnExtent, SavedChildPrefix, Turn, betas};
 pub use parent_prefix::{ParentPrefix, PrefixExtent, Sources};
 pub use plan::{

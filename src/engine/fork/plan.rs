@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::economics::{Bills, ChildHabits, Forecast, OwnWarmth, PricedCache};
-use super::eligible::{EligibilityFacts, eligible, is_snapshot};
+use super::eligible::{eligible, is_snapshot};
 use super::layout::{self, ChildPrefix, Composed, Turn, betas};
 use super::parent_prefix::ParentPrefix;
 use super::policy::ForkPolicy;
@@ -177,8 +177,7 @@ pub fn prepare_child(
     sources: &impl ChildSources,
 ) -> PreparedChild {
     let NewChild { child, request, who, .. } = *new;
-    let facts = EligibilityFacts { rules: rules.fan_out, stood_down: false };
-    let eligible = match eligible(request.own, child, who, rules.policy, &facts) {
+    let eligible = match eligible(request.own, child, who, rules.policy, rules.fan_out) {
         Ok(()) | Err(Refusal::Holdout) if !request.has_version_of(&child.fork) => Err(Refusal::Version),
         eligible => eligible,
     };

@@ -11,9 +11,7 @@ use bytes::Bytes;
 use forkpoint::engine::answer::turn::{Turn as Answer, TurnLimits};
 use forkpoint::engine::cache::breakpoints::{self, Profile};
 use forkpoint::engine::family::fanout::{Child, Draft, FanOuts, ForkPoint, Parent, Rules, Who};
-use forkpoint::engine::fork::{
-    ChildPrefix, Composed, EligibilityFacts, ForkPolicy, ParentPrefix, ToolsPolicy, Turn, eligible,
-};
+use forkpoint::engine::fork::{ChildPrefix, Composed, ForkPolicy, ParentPrefix, ToolsPolicy, Turn, eligible};
 use forkpoint::engine::request::anatomy::Anatomy;
 use forkpoint::engine::request::prefix::Attribution;
 use forkpoint::engine::request::recall::{Nothing, Remembered};
@@ -68,8 +66,7 @@ fn see(child: &Child, body: &[u8]) {
     let Some(request) = read(body) else { return };
     let policy = ForkPolicy { tools_policy: ToolsPolicy::Subset, ..ForkPolicy::default() };
     let who = Who::of(&request, None, None);
-    let facts = EligibilityFacts { rules: &Rules::default(), stood_down: false };
-    if eligible(&request, child, &who, &policy, &facts).is_err() {
+    if eligible(&request, child, &who, &policy, &Rules::default()).is_err() {
         return;
     }
     let parent_prefix = ParentPrefix::of(&child.fork, child.call, None, Attribution::Stripped, &policy)

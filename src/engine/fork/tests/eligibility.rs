@@ -14,7 +14,6 @@ struct Candidate {
     agent: Option<u8>,
     session: Option<u8>,
     policy: ForkPolicy,
-    stood_down: bool,
     streaming: bool,
     spawning: Option<Spawning>,
 }
@@ -30,7 +29,6 @@ impl Candidate {
             agent: None,
             session: None,
             policy: ForkPolicy::default(),
-            stood_down: false,
             streaming: false,
             spawning: None,
         }
@@ -51,10 +49,8 @@ impl Candidate {
     fn judge_on(&self, fork: Arc<ForkPoint>, child: &str) -> Result<(), Refusal> {
         let request = read(child);
         let who = who(&request, self.session, self.agent);
-        let rules = Rules::default();
-        let facts = EligibilityFacts { rules: &rules, stood_down: self.stood_down };
         let child = Child { fork, call: self.call, rank: self.rank };
-        eligible(&request, &child, &who, &self.policy, &facts)
+        eligible(&request, &child, &who, &self.policy, &Rules::default())
     }
 }
 
@@ -114,8 +110,7 @@ fn the_tool_that_started_it_must_be_known_unless_the_parent_is_named() {
 }
 
 #[test]
-fn holdout_and_stand_down_refuse_whole_fan_outs() {
-    assert_eq!(refused(|it| it.stood_down = true), "stood_down");
+fn holdout_refuses_whole_fan_outs() {
     assert_eq!(refused(|it| it.policy.share = 0.0), "holdout");
     let held = |share: f64| -> BTreeSet<u32> {
         let policy = ForkPolicy { share, ..ForkPolicy::default() };

@@ -55,10 +55,9 @@ impl Kept {
 
 fn told(child: &Child, body: &Value) -> (Value, Vec<ForkNote>) {
     let policy = ForkPolicy { share: 0.0, ..ForkPolicy::default() };
-    let facts = EligibilityFacts { rules: &Rules::default(), stood_down: false };
     let request = read(&body.to_string());
     assert!(is_snapshot(&request, child));
-    assert_eq!(eligible(&request, child, &who(&request, SESSION, None), &policy, &facts), Ok(()));
+    assert_eq!(eligible(&request, child, &who(&request, SESSION, None), &policy, &Rules::default()), Ok(()));
     let parent_prefix =
         Arc::new(ParentPrefix::of(&child.fork, None, None, Attribution::Stripped, &policy).unwrap());
     let (prefix, notes) = ChildPrefix::of(&parent_prefix, &request, child, &policy).unwrap();
@@ -121,14 +120,13 @@ fn what_it_brings_must_be_its_parents() {
     lead["thinking"] = json!({"type": "adaptive"});
     kept.turn(&lead, SESSION, &ended("m1", &[text("Done.")], "end_turn"), None, 0);
     let policy = ForkPolicy::default();
-    let facts = EligibilityFacts { rules: &Rules::default(), stood_down: false };
     let mut refused = |change: &dyn Fn(&mut Value)| {
         let mut body = question("Sum up.");
         change(&mut body);
         let child = kept.find(&body, SESSION, "m1", 1).unwrap();
         let request = read(&body.to_string());
         let who = who(&request, SESSION, None);
-        let verdict = eligible(&request, &child, &who, &policy, &facts);
+        let verdict = eligible(&request, &child, &who, &policy, &Rules::default());
         (verdict.err().map(Refusal::as_str), is_snapshot(&request, &child))
     };
     assert_eq!(refused(&|_| ()), (None, true));

@@ -9,8 +9,8 @@ use forkpoint::engine::family::fanout::{
     Draft, Explicit, FanOuts, LATEST, Newcomer, Parent, Recognised, Rules,
 };
 use forkpoint::engine::fork::{
-    Bills, ChildHabits, ChildPrefix, EligibilityFacts, Forecast, OwnWarmth, ParentPrefix, PricedCache,
-    PromptSizes, Turn, eligible, siblings,
+    Bills, ChildHabits, ChildPrefix, Forecast, OwnWarmth, ParentPrefix, PricedCache, PromptSizes, Turn,
+    eligible, siblings,
 };
 use forkpoint::engine::request::prefix::Attribution;
 use forkpoint::engine::words::{TenantId, Ttl};
@@ -299,9 +299,8 @@ async fn a_message_to_a_turn_reads_what_the_turn_was_made_of() {
             let explicit = Some(Explicit { message_id: LATEST, tool_use: None });
             let newcomer = Newcomer { request: &request, who: who(&request, hints), explicit };
             let child = kept.find_snapshot(&newcomer, NOW).unwrap();
-            let facts = EligibilityFacts { rules: &stage.house.rules, stood_down: false };
             let policy = &stage.house.policy;
-            assert_eq!(eligible(&request, &child, &newcomer.who, policy, &facts), Ok(()));
+            assert_eq!(eligible(&request, &child, &newcomer.who, policy, &stage.house.rules), Ok(()));
             let written = written(&child.fork.parent.request);
             let parent_prefix = Arc::new(
                 ParentPrefix::of(&child.fork, None, written, Attribution::Stripped, policy).unwrap(),

@@ -14,9 +14,7 @@ use forkpoint::engine::family::fanout::{
     Bindable, Binding, Child, Draft, FanOuts, ForkId, ForkPoint, Newcomer, Parent, Recognised, Rules,
     StartMeaning, Toolset, Who, find_child, recognise,
 };
-use forkpoint::engine::fork::{
-    ChildPrefix, Composed, EligibilityFacts, ForkPolicy, ParentPrefix, Turn, eligible,
-};
+use forkpoint::engine::fork::{ChildPrefix, Composed, ForkPolicy, ParentPrefix, Turn, eligible};
 use forkpoint::engine::request::anatomy::Anatomy;
 use forkpoint::engine::request::edit;
 use forkpoint::engine::request::identify::Session;
@@ -77,8 +75,7 @@ impl House {
         }
         let newcomer = Newcomer { request: &request, who, explicit: None };
         let Recognised::Child(child, _) = self.recognise(&newcomer) else { return Fate::Other };
-        let facts = EligibilityFacts { rules: &self.rules, stood_down: false };
-        if let Err(refusal) = eligible(&request, &child, &who, &self.policy, &facts) {
+        if let Err(refusal) = eligible(&request, &child, &who, &self.policy, &self.rules) {
             return Fate::Refused(refusal);
         }
         let (prefix, _) =
