@@ -9,19 +9,21 @@ use std::sync::Arc;
 
 use crate::engine::answer::sse::Framer;
 use crate::engine::answer::turn::{Turn as Answer, TurnBuilder, TurnLimits, Wholeness};
-use crate::engine::cache::breakpoints::{self, Breakpoint, Situation};
 use crate::engine::cache::worlds::Weights;
 use crate::engine::family::arrival::Arrival;
 use crate::engine::family::claims::Claims;
+use crate::engine::family::conversation::Trace;
 use crate::engine::family::fanout::{Child, Draft, ForkPoint, Parent, Who};
 use crate::engine::fork::{
     self, Bills, ChildHabits, ChildOutlook, ChildRequest, ChildSources, Composed, FirstTurn, Forecast,
     ForkPolicy, ForkRules, NewChild, OwnWarmth, ParentPrefix, PrefixExtent, PromptSizes, SnapshotScope,
 };
 use crate::engine::gate::GateSettings;
+use crate::engine::policy::Policy;
+use crate::engine::prepare::{Preparation, Treatment};
 use crate::engine::request::prefix::Attribution;
 use crate::engine::request::recall::Remembered;
-use crate::engine::tenant::{Kind, ReadMode, TenantAccess, View, relate};
+use crate::engine::tenant::{Kind, ReadMode, ReadRequest, TenantAccess, View, relate};
 use crate::engine::words::{CostUnit, ForkNote, IdDigest, Moment, Refusal, TenantId, Ttl};
 use crate::store::{Limits, Store, Tenant};
 
@@ -45,7 +47,7 @@ pub struct Question<'a> {
     pub child: &'a Path,
     /// The recording whose requests these are where they are numbers.
     pub recording: Option<&'a Path>,
-    pub rules: ForkRules<'a>,
+    pub policy: &'a Policy,
     pub gate: GateSettings,
     /// The child comes with an agent id, as those of Claude Code do.
     pub has_agent: bool,
@@ -84,25 +86,23 @@ pub struct Layout {
 }
 
 pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
-    let rules = question.rules;
+    let settings = question.policy;
+    let rules = ForkRules { composes_refused: true, ..settings.fork_rules() };
     let parent = Exhibit::read(question.parent, question.recording, rules.attribution)?;
     let child = Exhibit::read(question.child, question.recording, rules.attribution)?;
     let answer = read_answer(question.answer, question.recording)?;
     let names = [&parent.name, &question.answer.display().to_string(), &child.name].map(String::clone);
     let billed = answer.usage().is_some_and(|usage| usage.uncached.saturating_add(usage.cached()) > 0);
-    let policy = rules.policy.clone();
+    let policy = settings.fork.clone();
     let mut finding =
         Finding { names, declined: None, recognised: None, layout: None, forecast: None, policy, billed };
-    let planned = breakpoints::plan(&parent.body, &parent.anatomy, &Situation::new(rules.profile));
-    let written = planned.breakpoints.last().copied();
-    let store = Store::new(LIMITS, rules.fan_out.clone(), question.gate);
+    let store = Store::new(LIMITS, settings.fan_out.clone(), question.gate);
     let tenant = store.tenant(&TENANT);
-    let parent = arrival(&tenant, parent, rules.attribution)?.received;
+    let parent = as_it_goes_out(&tenant, arrival(&tenant, parent, rules.attribution)?, settings);
     let arrival = arrival(&tenant, child, rules.attribution)?;
     let own = &arrival.received;
     let who = Who::of(own, None, question.has_agent.then_some(AGENT));
-    let called = CallingParent { request: parent, answer: &answer, written };
-    let child = match recognise(&tenant, called, rules.policy.snapshots, own, who) {
+    let child = match recognise(&tenant, (&*parent, &answer), settings.fork.snapshots, own, who) {
         Ok(child) => child,
         Err(why) => {
             finding.declined = Some(why);
@@ -120,7 +120,7 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
     let model = own.anatomy().model(own.body()).unwrap_or_default();
     let new = NewChild { child: &child, request, who: &who, model: &model };
     let gate_tokens = question.gate.min_tokens;
-    let assumed = Assumed { turns: question.turns, is_warm: written.is_some(), gate_tokens };
+    let assumed = Assumed { turns: question.turns, is_warm: !parent.breakpoints.is_empty(), gate_tokens };
     let prepared = fork::prepare_child(&new, &rules, &assumed);
     let decided = prepared.decide(&rules, &assumed);
     finding.declined = decided.verdict.err().map(Refusal::as_str);
@@ -129,23 +129,43 @@ pub fn explain(question: &Question<'_>) -> Result<Finding, Failure> {
     Ok(finding)
 }
 
-/// A parent and its answer.
-struct CallingParent<'a> {
-    request: Arc<Remembered>,
-    answer: &'a Answer,
-    written: Option<Breakpoint>,
+/// The parent as the proxy sends it, of which nothing else is known.
+fn as_it_goes_out(tenant: &Tenant, arrival: Arrival, policy: &Policy) -> Arc<Trace> {
+    let (body, anatomy) = (arrival.received.body(), arrival.received.anatomy());
+    let (model, who) = (anatomy.model(body).unwrap_or_default(), Who::of(&arrival.received, None, None));
+    let request = ReadRequest {
+        model: model.into_owned(),
+        streams: anatomy.stream(body),
+        arrival: Box::new(arrival),
+        hint: None,
+        betas: String::new(),
+        version: String::new(),
+        came_at: Moment(0),
+    };
+    let preparation = Preparation {
+        request: &request,
+        who,
+        claims: &Claims::default(),
+        tenant,
+        treatment: Treatment::Changed,
+        policy,
+        step: &|_| {},
+        now: Moment(0),
+    };
+    preparation.prepare().own.trace
 }
 
-/// Returns the child of this fan-out, or why the request is no child.
+/// Returns the child of the fan-out in the answer to this parent, or why the request is no child.
 fn recognise(
     tenant: &Tenant,
-    CallingParent { request, answer, written }: CallingParent<'_>,
+    (parent, answer): (&Trace, &Answer),
     snapshots: SnapshotScope,
     own: &Arc<Remembered>,
     who: Who,
 ) -> Result<Child, &'static str> {
+    let request = parent.forwarded();
     let leader = Who::of(&request, None, None);
-    let parent = Parent { written, ..Parent::new(request, leader) };
+    let parent = Parent { written: parent.breakpoints.last().copied(), ..Parent::new(request, leader) };
     let draft = Draft::begin(parent, false);
     let rules = tenant.look(|state| Arc::clone(state.fan_outs.points().rules()));
     let ended = draft.end(answer, &rules);

@@ -14,10 +14,10 @@ mod source;
 mod verdict;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::config::{self, Overrides};
 use crate::engine::cache::divergence::{Divergence, divergence};
-use crate::engine::fork::ForkRules;
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::json::Malformed;
 use crate::engine::request::prefix::Subject;
@@ -172,28 +172,21 @@ fn explain_child(
         None => loaded.prices,
     };
     let config = loaded.config;
-    let (align, fan_out) = (rules::align(&config), rules::fanout(&config));
-    let mut policy = config.fork.policy.clone();
+    let mut policy = rules::policy(&config, Arc::new(prices));
     // Which fan-outs a share leaves out depends on their tenant and message, which are not known here.
-    if policy.share > 0.0 {
-        policy.share = 1.0;
+    if policy.fork.share > 0.0 {
+        policy.fork.share = 1.0;
     }
-    let fork_rules = ForkRules {
-        policy: &policy,
-        fan_out: &fan_out,
-        attribution: if args.count_attribution { Attribution::Counted } else { align.attribution },
-        profile: align.profile,
-        prices: &prices,
-        body_bytes: config.limits.body_bytes,
-        composes_refused: true,
-    };
+    if args.count_attribution {
+        policy.align.attribution = Attribution::Counted;
+    }
     let recording = args.recording.as_deref();
     let question = child::Question {
         parent,
         answer,
         child,
         recording,
-        rules: fork_rules,
+        policy: &policy,
         gate: rules::gate(&config),
         has_agent: args.agent,
         turns: args.turns,
