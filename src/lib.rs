@@ -44,7 +44,7 @@
 //! ```text
 //! collect    the sender is named; the body of a Messages call is collected, everything else streams through unread
 //! read       spans over the received bytes; what a conversation repeats in another spelling is put back into its own
-//! prepare    one spelling and breakpoints; plain, parent or child; a child on its parent's prefix: on copies, no lock
+//! prepare    one spelling and breakpoints; plain, parent or child; a child on its parent's prefix: on copies
 //! proceed    decides, and in the same critical section the request goes out or takes its place among those that wait
 //! wait       for the end of the parent's answer, or for the sibling or replica that writes what this one would write too
 //! send       one upstream call; a refused rewrite goes out once more as it came
@@ -59,8 +59,11 @@
 //!
 //! The state of a tenant is one value, [`engine::tenant::TenantState`], behind one lock in [`store`] (its spellings have
 //! another). Four transitions take a request through it: *begin* (with the decision that sends), *progress* (accepted, first
-//! content, a finished block), *settle* and *abandon*. Beside them it changes where a request waits or stops waiting, where
-//! a store brings or takes what was written, where another replica tells of a seal or an entry, and where room is made.
+//! content, a finished block), *settle* and *abandon*. Beside them it changes where the upstream refuses a request, or takes
+//! as it came what it refused as it was made; where a request waits or stops waiting; where another state of the same tenant
+//! is left for this one; where a store brings or takes what was written; where another replica tells of a seal or an entry;
+//! where the rules are read anew, and where room is made. Before it goes out, a request keeps there what its siblings share:
+//! the prefix that was made of their parent, and the spelling of its conversation, which it borrows while it is read.
 //! Nothing that takes time in proportion to a body happens under that lock, and a waiting request is woken by its ticket.
 //!
 //! # Invariants

@@ -10,7 +10,7 @@ use crate::engine::answer::usage::Usage;
 use crate::engine::cache::entry::EntryKey;
 use crate::engine::fork::SnapshotScope;
 use crate::engine::policy::Policy;
-use crate::engine::tenant::{self, Accepted, Flight, Settlement, TenantAccess, accept, settle};
+use crate::engine::tenant::{self, Accepted, Flight, Settlement, TenantAccess, TenantState, accept, settle};
 use crate::engine::words::TenantId;
 use crate::metrics::Metrics;
 use crate::store::{Eviction, Store, Tenant};
@@ -60,8 +60,10 @@ impl InFlight {
         &self.home.tenant
     }
 
-    pub fn flight_mut(&mut self) -> Option<&mut Flight> {
-        self.flight.as_deref_mut()
+    /// Looks into the state of its tenant, which may change it too.
+    pub fn look<R>(&mut self, look: impl FnOnce(&mut TenantState, &mut Flight) -> R) -> Option<R> {
+        let flight = self.flight.as_deref_mut()?;
+        Some(self.home.tenant.look(|state| look(state, flight)))
     }
 
     pub fn home(&self) -> &Home {

@@ -1,7 +1,5 @@
 //! Conversations that the server holds: what reading the rest of one takes, and what a refused one becomes.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 
 use super::Proxy;
@@ -11,10 +9,9 @@ use super::flight::InFlight;
 use super::forward::Answer;
 use super::handle::{Answered, MessagesCall};
 use super::send::beginning;
-use crate::engine::answer::refused::{ThreadRefusal, is_refusal};
-use crate::engine::family::conversation::Conversation;
-use crate::engine::tenant::{Flight, TenantAccess, UnknownContinue, View};
-use crate::engine::words::{BodyDigest, Origin, Plan, Reason, UpstreamRefusal};
+use crate::engine::answer::refused::{HeldRefusal, ThreadRefusal, is_refusal};
+use crate::engine::tenant::{Fallback, TenantAccess, UnknownContinue, View};
+use crate::engine::words::{BodyDigest, Plan, Reason, UpstreamRefusal};
 use crate::store::Met;
 
 impl Proxy {
@@ -51,29 +48,10 @@ impl Proxy {
         mut answer: Answer,
         mut flight: InFlight,
     ) -> Result<Answered, Fault> {
-        let status = answer.response.status().as_u16();
-        let said =
-            if is_refusal(status) || status == 404 { beginning(&mut answer).await } else { Bytes::new() };
-        let (refusal, tenant) = (ThreadRefusal::of(status, &said), Arc::clone(flight.tenant()));
-        if let (Some(refusal), Some(held)) = (refusal, flight.flight_mut()) {
-            let may_ask = match refusal {
-                ThreadRefusal::Mismatch => {
-                    held.is_changed() || held.drops_lost || held.conversation.was_changed()
-                }
-                ThreadRefusal::Other => is_our_doing(held, UpstreamRefusal::of(status, &said), &said),
-                ThreadRefusal::Taken | ThreadRefusal::Lost => false,
-            };
-            let asks = tenant.look(|state| {
-                let conversation = &mut held.conversation;
-                let asks = may_ask && state.change_conversation(conversation, Conversation::ask_whole);
-                if asks || refusal == ThreadRefusal::Lost {
-                    state.release_thread(held);
-                }
-                asks
-            });
-            if asks {
-                return Err(self.ask_whole(&answer));
-            }
+        if let Some(refusal) = self.held_refusal(&mut answer).await
+            && flight.look(|state, flight| state.refused_held(flight, &refusal)) == Some(Fallback::AskWhole)
+        {
+            return Err(self.ask_whole(&answer));
         }
         Ok(Answered { answer, flight: Some(flight) })
     }
@@ -108,7 +86,8 @@ impl Proxy {
         else {
             return Ok(Answered { answer, flight: None });
         };
-        if self.thread_refusal(&mut answer).await == Some(ThreadRefusal::Mismatch)
+        let refusal = self.held_refusal(&mut answer).await;
+        if refusal.is_some_and(|refusal| refusal.thread == ThreadRefusal::Mismatch)
             && let Some(tenant) = tenant
             && let Some(unknown) = UnknownContinue::read(body)
         {
@@ -129,23 +108,15 @@ impl Proxy {
     }
 
     /// Why a request that goes on from a held answer was refused, if it was.
-    async fn thread_refusal(&self, answer: &mut Answer) -> Option<ThreadRefusal> {
+    async fn held_refusal(&self, answer: &mut Answer) -> Option<HeldRefusal> {
         let status = answer.response.status().as_u16();
-        let said = if is_refusal(status) { beginning(answer).await } else { Bytes::new() };
-        ThreadRefusal::of(status, &said)
+        let may_say = is_refusal(status) || status == 404;
+        let said = if may_say { beginning(answer).await } else { Bytes::new() };
+        HeldRefusal::of(status, &said)
     }
 }
 
 /// Returns true if a request goes on from an answer that the server holds.
 pub(super) fn goes_on(flight: &InFlight) -> bool {
     flight.flight().is_some_and(|flight| flight.request.arrival.delta.is_some())
-}
-
-/// Returns true if a request that goes on from a held answer was refused for what was made of it: a marker that its
-/// client did not set, or the prefix that it was put on.
-fn is_our_doing(flight: &Flight, refused: Option<UpstreamRefusal>, said: &[u8]) -> bool {
-    let is_of_prefix = matches!(refused, Some(UpstreamRefusal::LostPrefix | UpstreamRefusal::Window));
-    let is_marked = flight.trace.breakpoints.iter().any(|mark| mark.origin != Origin::Client);
-    let is_of_marker = memchr::memmem::find(said, b"cache_control").is_some();
-    (flight.is_forked() && is_of_prefix) || (is_marked && is_of_marker)
 }

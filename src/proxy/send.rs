@@ -3,12 +3,12 @@
 //! The second attempt is the bytes that came, or those with thinking left out that was bound to a prefix which is not
 //! there any more. 429 and 5xx are relayed: whether to try again is the client's to say.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request};
 
+use super::Proxy;
 use super::error::Fault;
 use super::exchange::Exchange;
 use super::flight::{InFlight, note_stand_down};
@@ -16,15 +16,13 @@ use super::forward::{Answer, SentBody};
 use super::handle::{Answered, MessagesCall};
 use super::held::goes_on;
 use super::plan::Planned;
-use super::{Modes, Proxy};
-use crate::config::Mode;
 use crate::engine::answer::refused::{DROP_BLOCK_BETA, drop_block};
 use crate::engine::outgoing::{Outgoing, again};
 use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::edit::apply;
 use crate::engine::request::identify::each_beta;
-use crate::engine::tenant::{Flight, Kind, TenantAccess};
-use crate::engine::words::{BodyDigest, Plan, Reason, UpstreamRefusal};
+use crate::engine::tenant::{Attempt, Fallback, Flight, TenantAccess};
+use crate::engine::words::{BodyDigest, Reason, UpstreamRefusal};
 
 /// The header that names betas.
 pub(super) const BETA: &str = "anthropic-beta";
@@ -56,26 +54,29 @@ impl Proxy {
         if goes_on(&flight) {
             return self.continued(answer, flight).await;
         }
-        let Some(refused) = self.refused(&mut answer, exchange.facts.plan).await else {
+        if !flight.flight().is_some_and(Flight::may_fall_back) {
+            return Ok(Answered { answer, flight: Some(flight) });
+        }
+        let Some(refused) = self.refusal(&mut answer).await else {
             return Ok(Answered { answer, flight: Some(flight) });
         };
-        let is_rewritten = outgoing.pieces.is_some();
-        let Some(second) = self.second(refused, is_rewritten, call.body.read(), &mut flight, exchange) else {
-            return Ok(Answered { answer, flight: Some(flight) });
+        let is_lost = refused == UpstreamRefusal::LostPrefix;
+        let lost = if is_lost { without_lost_blocks(call.body.read(), &exchange.facts.betas) } else { None };
+        let lost = lost.and_then(|(pieces, betas)| Some((pieces, HeaderValue::try_from(betas).ok()?)));
+        let attempt = Attempt {
+            is_rewritten: outgoing.pieces.is_some(),
+            can_drop_lost: lost.is_some(),
+            mode: exchange.facts.modes.in_force,
+        };
+        let fallback = flight.look(|state, flight| state.refused(flight, refused, &attempt));
+        let second = match (fallback, lost) {
+            (Some(Fallback::Original), _) => Second::Original,
+            (Some(Fallback::WithoutLostBlocks), Some((pieces, betas))) => {
+                Second::WithoutLostBlocks { pieces, betas }
+            }
+            _ => return Ok(Answered { answer, flight: Some(flight) }),
         };
         self.once_more(answer, refused, call, second, flight, exchange).await
-    }
-
-    /// Why a request was refused, if it was, and what was made of it or of those before it may be the cause.
-    async fn refused(&self, answer: &mut Answer, plan: Plan) -> Option<UpstreamRefusal> {
-        let refusal = match plan {
-            Plan::Aligned(_) | Plan::Forked | Plan::Passthrough(Reason::Refused) => {
-                self.refusal(answer).await?
-            }
-            Plan::Passthrough(_) => return None,
-        };
-        // A conversation that goes out as it comes from now on may have thinking of turns that did not.
-        (!matches!(plan, Plan::Passthrough(_)) || refusal == UpstreamRefusal::LostPrefix).then_some(refusal)
     }
 
     /// Returns the kind of refusal, if the answer is one.
@@ -84,32 +85,6 @@ impl Proxy {
         // Only a 400 has more to say than its status.
         let said = if status == 400 { beginning(answer).await } else { Bytes::new() };
         UpstreamRefusal::of(status, &said)
-    }
-
-    /// Returns the request to send after a refusal, if any.
-    fn second(
-        &self,
-        refused: UpstreamRefusal,
-        is_rewritten: bool,
-        body: &Bytes,
-        flight: &mut InFlight,
-        exchange: &Exchange,
-    ) -> Option<Second> {
-        let tenant = Arc::clone(flight.tenant());
-        let flight = flight.flight_mut()?;
-        if refused == UpstreamRefusal::LostPrefix
-            && may_have_lost_prefix(exchange.facts.modes, flight)
-            && let Some((pieces, betas)) = without_lost_blocks(body, &exchange.facts.betas)
-            && let Ok(betas) = HeaderValue::try_from(betas)
-        {
-            return Some(Second::WithoutLostBlocks { pieces, betas });
-        }
-        let falls_back = is_rewritten
-            && (flight.is_forked()
-                || tenant.look(|state| {
-                    state.change_conversation(&mut flight.conversation, |one| one.may_fall_back())
-                }));
-        falls_back.then_some(Second::Original)
     }
 
     /// Sends a refused request once more.
@@ -134,8 +109,12 @@ impl Proxy {
             }
         };
         let mut answer = self.upstream.send(Request::from_parts(parts, body)).await?;
-        if is_original && answer.response.status().is_success() {
-            self.stand_down(was_forked, refused, &flight, again.as_mut());
+        if is_original
+            && answer.response.status().is_success()
+            && let (Some(first), Some(again)) = (flight.flight(), &mut again)
+            && again.look(|state, again| state.took_original(first, again, refused)) == Some(true)
+        {
+            note_stand_down(&self.metrics, flight.tenant(), first.relation.tool(), "refused");
         }
         // Nothing was written of what others wait for. They hear of it now, when they can know what to do instead.
         drop(flight);
@@ -181,33 +160,6 @@ impl Proxy {
             }
         }
         Some(InFlight::new(home, flight))
-    }
-
-    /// Stands down where the request was accepted as it came, but not as it was changed.
-    fn stand_down(
-        &self,
-        was_forked: bool,
-        refused: UpstreamRefusal,
-        first: &InFlight,
-        again: Option<&mut InFlight>,
-    ) {
-        let tenant = first.tenant();
-        if !was_forked {
-            if let Some(again) = again.and_then(InFlight::flight_mut) {
-                tenant
-                    .look(|state| state.change_conversation(&mut again.conversation, |one| one.stand_down()));
-            }
-            return;
-        }
-        let Some(relation) = first.flight().map(|flight| &flight.relation) else { return };
-        // A bound child keeps its prefix: only those that come after it are left alone. That one has outgrown what
-        // the upstream takes says nothing about them.
-        let has_outgrown = matches!(relation.kind, Kind::Bound(..))
-            && matches!(refused, UpstreamRefusal::Window | UpstreamRefusal::TooLarge);
-        let Some(fork) = relation.fork_id() else { return };
-        if !has_outgrown && tenant.look(|state| state.prefixes.stand_down(fork)) {
-            note_stand_down(&self.metrics, tenant, relation.tool(), "refused");
-        }
     }
 }
 
@@ -258,14 +210,4 @@ fn dropping(outgoing: Outgoing, body: &Bytes, betas: &str) -> Outgoing {
     let made = without_lost_blocks(&body, outgoing.betas.as_deref().unwrap_or(betas));
     let Some((pieces, betas)) = made else { return outgoing };
     Outgoing { pieces: Some(pieces), betas: Some(betas), ..outgoing }
-}
-
-/// Returns true if thinking in this request may be bound to a prefix that it had from us and goes out without. A
-/// client that breaks the prefix of its own conversation is told so, as it would be without us.
-fn may_have_lost_prefix(modes: Modes, flight: &Flight) -> bool {
-    if let Some(bound) = flight.relation.bound().filter(|bound| bound.is_forked()) {
-        return !flight.is_forked() || bound.has_strayed;
-    }
-    let conversation = &flight.conversation;
-    conversation.was_forked() || (modes.in_force == Mode::Fork && !conversation.is_its_own())
 }

@@ -66,6 +66,25 @@ impl ThreadRefusal {
     }
 }
 
+/// The refusal of a request that goes on from an answer which the server holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldRefusal {
+    pub thread: ThreadRefusal,
+    /// Why any other request would have been refused so.
+    pub why: Option<UpstreamRefusal>,
+    /// True if it is about a marker.
+    pub names_marker: bool,
+}
+
+impl HeldRefusal {
+    /// `said` is the body of the answer.
+    pub fn of(status: u16, said: &[u8]) -> Option<HeldRefusal> {
+        let names_marker = memchr::memmem::find(said, b"cache_control").is_some();
+        let why = UpstreamRefusal::of(status, said);
+        ThreadRefusal::of(status, said).map(|thread| HeldRefusal { thread, why, names_marker })
+    }
+}
+
 /// Returns true if `said` is an error about a conversation that the server holds, or held.
 pub fn is_of_thread(said: &[u8]) -> bool {
     error_code(said).is_some_and(|code| code.starts_with("thread_"))

@@ -6,7 +6,6 @@ use super::TenantState;
 use super::children::{BoundChild, Fate};
 use super::flight::{Flight, FlightPlan, ReadRequest};
 use super::relation::{FirstSeen, Kind, kind_of, tool_of};
-use crate::engine::family::conversation::Conversation;
 use crate::engine::family::fanout::{Bindable, Binding, Child, Who};
 use crate::engine::fork::Forecast;
 use crate::engine::fork::experiment::ChildKind;
@@ -145,17 +144,6 @@ impl TenantState {
         self.gate.sent(ticket, &flight.prediction, streams, &mut self.worlds.billed, at);
         self.count_start(&flight);
         flight
-    }
-
-    /// Changes a conversation, as the tenant knows it and as a request of it does. Returns what the tenant's says.
-    pub fn change_conversation<R>(
-        &mut self,
-        own: &mut Conversation,
-        change: impl Fn(&mut Conversation) -> R,
-    ) -> R {
-        let of_own = change(own);
-        let kept = own.id.and_then(|id| self.recent.conversation_mut(id));
-        kept.map(change).unwrap_or(of_own)
     }
 
     /// Binds a child on its first turn.

@@ -21,6 +21,7 @@ mod predict;
 mod progress;
 mod read;
 mod relation;
+mod refused;
 mod reread;
 mod settle;
 mod turns;
@@ -32,6 +33,7 @@ pub use children::{BoundChild, Fate, SavedChild, SavedDecision, SavedTurns, Shar
 pub use flight::{Accepted, FirstPrefix, Flight, FlightPlan, Imagined, ReadRequest};
 pub use progress::{accept, block, first_content};
 pub use read::{ReadMode, View};
+pub use refused::{Attempt, Fallback};
 pub use relation::{FirstSeen, Kind, Relation, bound_child, kind_of, relate, tool_of};
 pub use reread::Reread;
 pub use settle::{Fanout, SettledChild, Settlement, Verdict, abandon, drift, settle};
@@ -114,15 +116,6 @@ impl TenantState {
     /// Forgets the oldest recent request; `false` if there is none.
     pub fn forget_oldest_body(&mut self) -> bool {
         self.recent.forget_oldest(self.recent_bytes_max)
-    }
-
-    /// The answer that a request goes on from is of no use any more: the server has lost it, or its client was asked for
-    /// the whole conversation.
-    pub fn release_thread(&mut self, flight: &Flight) {
-        let last = flight.request.arrival.predecessor();
-        if let Some(name) = last.and_then(|last| self.recent.release(last)) {
-            self.unsaved.held(&name);
-        }
     }
 
     /// Lets a child wait for the end of the answer of this fork point.

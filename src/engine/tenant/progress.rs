@@ -15,7 +15,7 @@ use crate::engine::cache::prices::MINIMUM_TOKENS;
 use crate::engine::cache::worlds::{Lead, Play, Weights, WorldGate, WorldPrompts};
 use crate::engine::family::arrival::Predecessor;
 use crate::engine::family::conversation::Outcome;
-use crate::engine::family::fanout::{Binding, Child, Draft, ForkId, Parent, summary_name};
+use crate::engine::family::fanout::{Child, Draft, ForkId, Parent, summary_name};
 use crate::engine::family::recent::{AcceptedRequest, RecentId};
 use crate::engine::policy::Policy;
 use crate::engine::request::recall::KnownLayer;
@@ -364,14 +364,9 @@ impl TenantState {
     }
 }
 
-/// Notes by what in a block of its answer a child is known on its later turns.
-pub(super) fn note_name<T: TenantAccess>(tenant: &T, child: Option<Binding>, block: &Block) {
-    let name = || block.call_id().or_else(|| summary_name(&block.json).map(Cow::Owned));
-    if let Some(binding) = child
-        && let Some(name) = name()
-    {
-        tenant.look(|state| state.fan_outs.called(binding, &name));
-    }
+/// Returns the name in a block of its answer by which a child is known on its later turns.
+pub(super) fn name_in(block: &Block) -> Option<Cow<'_, str>> {
+    block.call_id().or_else(|| summary_name(&block.json).map(Cow::Owned))
 }
 
 /// A block of the answer has finished.
@@ -382,9 +377,14 @@ pub fn block<T: TenantAccess>(
     block: Block,
     now: Moment,
 ) {
-    note_name(tenant, accepted.flight.binding, &block);
+    let name = accepted.flight.binding.and_then(|child| Some((child, name_in(&block)?)));
+    let rules = tenant.look(|state| {
+        if let Some((child, name)) = &name {
+            state.fan_outs.called(*child, name);
+        }
+        Arc::clone(state.fan_outs.points().rules())
+    });
     let Some(draft) = &mut accepted.draft else { return };
-    let rules = tenant.look(|state| Arc::clone(state.fan_outs.points().rules()));
     if draft.push(block, &rules)
         && let Some(message_id) = message_id
     {

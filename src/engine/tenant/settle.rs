@@ -1,9 +1,10 @@
 //! The answer of a request has ended, or nothing came of the request.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::flight::{Accepted, Flight};
-use super::progress::{forwarded, learn, note_name};
+use super::progress::{forwarded, learn, name_in};
 use super::reread::{Reread, reread};
 use super::turns::{LastTurn, Turns};
 use super::{TenantAccess, TenantState};
@@ -174,12 +175,16 @@ fn other_bills<T: TenantAccess>(
         let alike = (!accepted.flight.is_forked()).then_some(usage);
         return OtherBills { sent: alike, aligned: alike, billed: usage };
     }
-    if accepted.played.is_none() {
-        let weights = learn(tenant, accepted, usage, policy, now);
-        tenant.look(|state| state.play(accepted, usage, policy, weights, now));
-    }
+    let weights = accepted.played.is_none().then(|| learn(tenant, accepted, usage, policy, now));
+    tenant.look(|state| {
+        if let Some(weights) = weights {
+            state.play(accepted, usage, policy, weights, now);
+        }
+        if let Some(played) = &accepted.played {
+            state.worlds.ended(played, now);
+        }
+    });
     let Some(played) = &accepted.played else { return OtherBills::default() };
-    tenant.look(|state| state.worlds.ended(played, now));
     // The answer costs the same in every world.
     let answered = |bill: Usage| Usage { output: usage.output, ..bill };
     let OtherBills { sent, aligned, billed } = played.bills;
@@ -234,10 +239,8 @@ fn volatile_texts<T: TenantAccess>(
 /// The calls in the answer to a forked child of tools that the child does not have.
 fn foreign_calls(accepted: &Accepted, turn: &Turn) -> Option<u64> {
     let flight = &accepted.flight;
-    if flight.plan != Plan::Forked || flight.binding.is_none() {
-        return None;
-    }
-    Some(answers::foreign_calls(&flight.own, &turn.blocks))
+    let is_child = flight.plan == Plan::Forked && flight.binding.is_some();
+    is_child.then(|| answers::foreign_calls(&flight.own, &turn.blocks))
 }
 
 /// Records how a turn of a child went.
@@ -334,17 +337,23 @@ fn end_turn<T: TenantAccess>(
     now: Moment,
 ) -> Option<Fanout> {
     let Flight { binding, own, request, .. } = &*accepted.flight;
+    let (needs_start, rules) = tenant.look(|state| {
+        let needs_start = |child| state.fan_outs.children().needs_start(child, own);
+        (binding.is_some_and(needs_start), Arc::clone(state.fan_outs.points().rules()))
+    });
     if let Some(binding) = *binding {
-        let needs_start = tenant.look(|state| state.fan_outs.children().needs_start(binding, own));
-        if needs_start && let Some(message) = turn.message() {
-            let start = StartMeaning::of_answered(own, &message);
-            tenant.look(|state| state.fan_outs.answered(binding, start));
-        }
+        let message = if needs_start { turn.message() } else { None };
+        let start = message.map(|message| StartMeaning::of_answered(own, &message));
         // One JSON body comes all at once.
-        turn.blocks.iter().for_each(|block| note_name(tenant, Some(binding), block));
-        tenant.look(|state| state.fan_outs.rest(binding, turn.stop_reason.as_deref()));
+        let names: Vec<Cow<'_, str>> = turn.blocks.iter().filter_map(name_in).collect();
+        tenant.look(|state| {
+            if let Some(start) = start {
+                state.fan_outs.answered(binding, start);
+            }
+            names.iter().for_each(|name| state.fan_outs.called(binding, name));
+            state.fan_outs.rest(binding, turn.stop_reason.as_deref());
+        });
     }
-    let rules = tenant.look(|state| Arc::clone(state.fan_outs.points().rules()));
     let mut draft = accepted.draft.take()?;
     let fans_out = fans_out(turn, &rules);
     // A nested fan-out never evicts a fork point that others use.

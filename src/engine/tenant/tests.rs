@@ -28,6 +28,7 @@ use crate::engine::words::Mode;
 
 pub mod transitions;
 mod answers;
+mod refusals;
 
 pub const TENANT: TenantId = TenantId([7; 32]);
 pub const MODEL: &str = "claude-x";
