@@ -26,6 +26,8 @@ pub const MINIMAL: &str = "minimal-hyper";
 pub const OBSERVE: &str = "forkpoint-observe";
 pub const ALIGN: &str = "forkpoint-align";
 pub const FORK: &str = "forkpoint-fork";
+/// Mode fork with a store that outlives the process.
+pub const FORK_FILE: &str = "forkpoint-file";
 /// The arms that run the earlier binary, one for each mode.
 pub const BEFORE_OBSERVE: &str = "before-observe";
 pub const BEFORE_ALIGN: &str = "before-align";
@@ -86,6 +88,13 @@ pub const ARMS: &[Arm] = &[
     },
 ];
 
+/// Arms that only a soak has by default.
+const SOAKED: &[Arm] = &[Arm {
+    name: FORK_FILE,
+    what: "mode fork as above, with a store in a folder of its own",
+    command: Some(forkpoint_file),
+}];
+
 /// The forkpoint binaries of a run.
 #[derive(Clone, Debug)]
 pub struct Binaries {
@@ -123,7 +132,7 @@ pub struct Running {
 }
 
 pub fn named(name: &str) -> Fallible<&'static Arm> {
-    let all = || ARMS.iter().chain(PEERS);
+    let all = || ARMS.iter().chain(SOAKED).chain(PEERS);
     let known = || all().map(|arm| arm.name).collect::<Vec<_>>().join(", ");
     all()
         .find(|arm| arm.name == name)
@@ -180,11 +189,11 @@ pub fn is_before(arm: &str) -> bool {
 
 /// Returns true for an arm that forks children.
 pub fn forks(arm: &str) -> bool {
-    [FORK, BEFORE_FORK].contains(&arm)
+    [FORK, FORK_FILE, BEFORE_FORK].contains(&arm)
 }
 
 fn is_forkpoint(arm: &str) -> bool {
-    is_before(arm) || [OBSERVE, ALIGN, FORK].contains(&arm)
+    is_before(arm) || [OBSERVE, ALIGN, FORK, FORK_FILE].contains(&arm)
 }
 
 fn adds_markers(arm: &str) -> bool {
@@ -201,6 +210,12 @@ fn forkpoint_align(place: &Place) -> Fallible<Command> {
 
 fn forkpoint_fork(place: &Place) -> Fallible<Command> {
     forking(place, &place.binaries.now)
+}
+
+fn forkpoint_file(place: &Place) -> Fallible<Command> {
+    let mut command = forking(place, &place.binaries.now)?;
+    command.env("FORKPOINT_STORE", "file").env("FORKPOINT_STORE__PATH", place.folder.join("store"));
+    Ok(command)
 }
 
 fn before_observe(place: &Place) -> Fallible<Command> {

@@ -151,6 +151,9 @@ fn serve(state: &State, stream: &TcpStream) -> io::Result<()> {
         };
         let number = state.arrivals.fetch_add(1, SeqCst);
         state.body_bytes.fetch_add(length, SeqCst);
+        if let Some(fault) = head.header("x-bench-fault") {
+            return (&mut &*stream).write_all(faulty(fault));
+        }
         state.answering.fetch_add(1, SeqCst);
         let answered = match wanted {
             Answer::Json => whole(answers::json(), stream),
@@ -164,6 +167,15 @@ fn serve(state: &State, stream: &TcpStream) -> io::Result<()> {
         answered?;
     }
     Ok(())
+}
+
+/// What an upstream says that fails in this way, before it closes the connection.
+fn faulty(fault: &str) -> &'static [u8] {
+    match fault {
+        "cut" => b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{\"id\":",
+        "garbage" => b"HTP/9 whatever\r\n\r\n",
+        _ => b"HTTP/1.1 529 overloaded\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+    }
 }
 
 fn sign_of(head: &Head) -> &str {

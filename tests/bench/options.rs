@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::arms::{ARMS, OBSERVE, is_before};
+use crate::arms::{ARMS, FORK_FILE, is_before};
 use crate::limits::BEFORE;
 use crate::scenario::{IDLE_STREAMS, PACE_US};
 
@@ -111,7 +111,7 @@ pub struct SoakOptions {
     #[arg(long, default_value_t = 10, value_name = "MS")]
     pub pause_ms: u64,
     /// The arm that carries it
-    #[arg(long, default_value = OBSERVE)]
+    #[arg(long, default_value = FORK_FILE)]
     pub arm: String,
     /// The forkpoint binary to test [default: the one cargo just built]
     #[arg(long, default_value = env!("CARGO_BIN_EXE_forkpoint"), hide_default_value = true, value_name = "PATH")]

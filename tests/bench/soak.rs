@@ -74,6 +74,12 @@ const CLIENTS: &[Kind] = &[
     Kind::Hostile(Means::Trickle),
     Kind::Hostile(Means::Invented),
     Kind::Hostile(Means::Mangled),
+    Kind::Hostile(Means::Multiplexed),
+    Kind::Hostile(Means::Deaf),
+    Kind::Hostile(Means::HalfClosed),
+    Kind::Hostile(Means::ManyBlocks),
+    Kind::Hostile(Means::Bombs),
+    Kind::Hostile(Means::UpstreamFaults),
 ];
 
 impl Kind {
@@ -81,6 +87,7 @@ impl Kind {
     fn pauses(self) -> u32 {
         match self {
             Kind::Uploads => 20,
+            Kind::Hostile(Means::Deaf | Means::ManyBlocks | Means::Bombs) => 50,
             Kind::Talks { body_bytes, .. } => 1 + (body_bytes / (200 * KB)) as u32,
             _ => 1,
         }
@@ -262,7 +269,7 @@ fn hostile(kind: Kind, means: Means, shared: &Shared<'_>) {
             shared.failed(kind, error);
         }
         shared.tally.attempts.fetch_add(1, Relaxed);
-        std::thread::sleep(shared.pause);
+        std::thread::sleep(shared.pause * kind.pauses());
     }
 }
 
