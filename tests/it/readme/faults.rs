@@ -24,6 +24,17 @@ const FAULTS: [&str; 7] = ["slow", "stalled", "cut", "reset", "garbage", "half-c
 const OF_STORES: &str = "read-only";
 const WHO: [&str; 4] = ["client", "forkpoint", "upstream", "store"];
 
+/// The phases of an exchange in which a fault differs from the same fault in another phase.
+const PHASES: [(&str, &str, &[&str]); 7] = [
+    ("slow", "client", &["headers", "body", "reading"]),
+    ("stalled", "client", &["silent", "body", "reading"]),
+    ("cut", "client", &["within its body", "before the answer", "within the answer"]),
+    ("half-closed", "client", &["after its request", "within its body", "within the answer"]),
+    ("slow", "upstream", &["reading", "answering"]),
+    ("stalled", "upstream", &["connecting", "answering"]),
+    ("cut", "upstream", &["before its answer", "at each byte"]),
+];
+
 /// A row of the table.
 struct Row<'t> {
     fault: &'t str,
@@ -53,6 +64,12 @@ fn every_fault_has_the_test_that_makes_it_happen_or_a_reason_why_there_is_none()
         for who in WHO {
             let is_of = |row: &&Row<'_>| row.fault == fault && row.who.split(',').next() == Some(who);
             assert!(rows.iter().any(|row| is_of(&row)), "{fault}, {who}");
+        }
+    }
+    for (fault, who, phases) in PHASES {
+        for phase in phases {
+            let is_of = |row: &Row<'_>| row.fault == fault && row.who.split_once(", ") == Some((who, *phase));
+            assert!(rows.iter().any(is_of), "{fault}, {who}, {phase}");
         }
     }
     assert!(rows.iter().any(|row| row.fault == OF_STORES), "{OF_STORES}");
