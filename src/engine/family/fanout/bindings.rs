@@ -79,6 +79,8 @@ pub struct Bindings<B> {
     /// Those whose agent has an id.
     agents: HashMap<IdDigest, Vec<Binding>>,
     names: HashMap<ChildName, Binding>,
+    /// The number of those that hold a fork point.
+    forked: usize,
     next: u64,
 }
 
@@ -129,6 +131,7 @@ impl<B> Bindings<B> {
             starts: HashMap::new(),
             agents: HashMap::new(),
             names: HashMap::new(),
+            forked: 0,
             next: 0,
         }
     }
@@ -194,6 +197,7 @@ impl<B> Bindings<B> {
         holdings.grow(bytes);
         if let Some(point) = &point {
             holdings.hold(point);
+            self.forked += 1;
         }
         let slot = BindingSlot {
             name,
@@ -351,7 +355,7 @@ impl<B> Bindings<B> {
 
     /// Returns true if a child was put on its parent's prefix.
     pub(super) fn has_forked(&self) -> bool {
-        self.slots.values().any(|slot| slot.point.is_some())
+        self.forked > 0
     }
 
     pub(super) fn forget(&mut self, binding: Binding, holdings: &mut Holdings) {
@@ -360,6 +364,7 @@ impl<B> Bindings<B> {
         holdings.shrink(slot.bytes);
         if let Some(point) = &slot.point {
             holdings.release(point);
+            self.forked -= 1;
         }
         self.uses.remove(&(slot.used, binding));
         slot.calls.iter().for_each(|id| self.uncall(id));
