@@ -146,6 +146,17 @@ pub fn read<T: DeserializeOwned>(tenant: TenantId, body: &[u8], times: Times) ->
     serde_json::from_value(data).ok()
 }
 
+/// Returns true if a later version has written the body of a record: who reads it is a newer process of a rolling upgrade.
+pub fn is_later(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Version {
+        v: u32,
+    }
+    let read: Option<Version> =
+        (body.len() <= BODY_BYTES_MAX).then(|| serde_json::from_slice(body).ok()).flatten();
+    read.is_some_and(|Version { v }| v > VERSION)
+}
+
 /// Whose a record is, without saying who that is.
 fn mark(tenant: TenantId) -> String {
     digits::of(&blake3::derive_key("forkpoint record tenant v1", &tenant.0)[..16])
@@ -204,6 +215,7 @@ mod tests {
             [text.replace(r#""v":1"#, r#""v":2"#), text.replace(r#""v":1"#, r#""v":0"#), text[1..].to_owned()]
         {
             assert_eq!(read::<u64>(TenantId([1; 32]), other.as_bytes(), TIMES), None, "{other}");
+            assert_eq!(is_later(other.as_bytes()), other.contains(r#""v":2"#), "{other}");
         }
         for wild in ["18446744073709551615", "1e300", "-1e300"] {
             let wild = text.replace(r#""data":7"#, &format!(r#""data":{wild}"#));

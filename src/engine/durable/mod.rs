@@ -227,11 +227,17 @@ pub fn restore<T: TenantAccess>(tenant: &T, changes: &[Change], origin: Origin, 
         };
         match read {
             Some(()) => restored.records += 1,
+            None if is_later(change) => {}
             None => restored.unreadable += 1,
         }
     }
     reader.found.merge(tenant, origin, times);
     restored
+}
+
+/// Returns true if a change is for a newer process.
+fn is_later(change: &Change) -> bool {
+    matches!(change, Change::Put(_, record) if records::is_later(&record.body))
 }
 
 /// Reads records, without the tenant's lock.

@@ -220,11 +220,8 @@ async fn on_three_replicas_children_are_forked_and_cost_no_more_than_on_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn children_of_a_settled_fan_out_that_come_at_once_have_one_writer_on_two_and_three_replicas() {
-    for model in [FREE, BOUND] {
-        for replicas in [2, 3] {
-            of_their_own(model, replicas, Pace::Together).await;
-        }
-    }
+    let each = [(FREE, 2), (FREE, 3), (BOUND, 2), (BOUND, 3)];
+    join_all(each.map(|(model, replicas)| of_their_own(model, replicas, Pace::Together))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
