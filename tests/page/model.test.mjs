@@ -76,12 +76,12 @@ test("layers and the shared part are in words", () => {
 
 test("what mode fork would do is said, and what a parent's context cost", () => {
   const say = (...children) => fanout.sentence(model(children).fanOuts.get(FORK));
-  const watched = (number, would_fork) => child(NOW, FORK, number, { plan: "passthrough", reason: "observe", would_fork });
+  const watched = (number, would_fork) => child(NOW, FORK, number, { plan: "passthrough", reason: "observe", would_fork, context_usd: undefined });
   assert.match(say(watched(1, "none"), watched(2, "none")), /^Left alone, byte for byte: the mode is observe\. In mode fork they would be forked\.$/);
   assert.match(say(watched(1, "none"), watched(2, "model")), / In mode fork 1 of 2 would be forked\.$/);
   assert.match(say(watched(1, "model")), / In mode fork they would not be forked either: its parent's model differs\.$/);
   assert.match(say(child(NOW, FORK, 1)), /^Forked onto their parent's prompt\. The parent's context cost \$0\.0010 more than aligning\.$/);
-  assert.doesNotMatch(say(child(NOW, FORK, 1, { aligned_usd: 0.005 })), /context/);
+  assert.doesNotMatch(say(child(NOW, FORK, 1, { context_usd: undefined })), /context/);
 });
 
 test("the last ten minutes are ten, by a filter too", () => {

@@ -70,7 +70,7 @@ export function exchange(time_ms, more) {
 
 /** A request of a child. The first child leads. */
 export const child = (time_ms, fork, number, more = {}) =>
-  exchange(time_ms, { role: "child", fork, child: number, child_turn: 1, tool: "Agent", plan: "forked", reason: "none", gate: number === 1 ? "led" : "released", ...more });
+  exchange(time_ms, { role: "child", fork, child: number, child_turn: 1, tool: "Agent", plan: "forked", reason: "none", gate: number === 1 ? "led" : "released", context_usd: 0.001, ...more });
 
 /** A request that goes on: `more` has its number `n`. */
 export const underway = (time_ms, fork, number, more) => ({

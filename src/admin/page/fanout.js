@@ -2,7 +2,7 @@
 
 import { arrange, axis, fill, h, lengthen, promptBars, promptLayers, stepOf, timeline } from "./draw.js";
 import * as f from "./format.js";
-import { childKey, isCompared, savings, sumOf } from "./model.js";
+import { childKey, savings, sumOf } from "./model.js";
 import { LEADS, PLANS, PLAN_OF_CHILDREN, REASONS, causeInWords, inWords, planInWords } from "./words.js";
 
 /** The rows that a card shows before it says how many more there are. */
@@ -101,10 +101,7 @@ function failures(fanOut) {
 }
 
 /** The dollars that forked children were billed more than they would have been, aligned. */
-export function contextOf(fanOut) {
-  const forked = fanOut.turns().filter((x) => x.plan === "forked" && isCompared(x));
-  return forked.reduce((sum, x) => sum + x.cost_usd - x.aligned_usd, 0);
-}
+export const contextOf = (fanOut) => fanOut.turns().reduce((sum, x) => sum + (x.context_usd ?? 0), 0);
 
 /** What less than this many dollars is, is shown as nothing. */
 const USD_MIN = 0.000_05;

@@ -1,7 +1,7 @@
 //! What is shown: the model, the page, what is selected, and what keys do.
 
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::model::{FanOut, Model};
@@ -161,8 +161,17 @@ impl App {
 
     /// A time of the proxy as the time of day here.
     pub fn time(&self, ms: u64) -> String {
+        self.zoned(ms).strftime("%H:%M:%S").to_string()
+    }
+
+    /// The same in as many columns; where it was on another day than now, that day.
+    pub fn moment(&self, ms: u64, now_ms: u64) -> String {
+        let (time, now) = (self.zoned(ms), self.zoned(self.model.now_ms(now_ms)));
+        if time.date() == now.date() { self.time(ms) } else { time.strftime("%e %b  ").to_string() }
+    }
+
+    fn zoned(&self, ms: u64) -> Zoned {
         let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-        let time = time.unwrap_or_default().to_zoned(self.zone.clone());
-        time.strftime("%H:%M:%S").to_string()
+        time.unwrap_or_default().to_zoned(self.zone.clone())
     }
 }

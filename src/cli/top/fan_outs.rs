@@ -47,7 +47,7 @@ pub fn list(app: &App, paint: Paint, now_ms: u64, width: usize, height: usize) -
     let first = (place + 1).saturating_sub(room);
     let rows = all.iter().enumerate().skip(first).take(room);
     let mut lines: Vec<Line<'static>> =
-        rows.map(|(index, fan_out)| list_row(app, fan_out, paint, index == place, width)).collect();
+        rows.map(|(index, fan_out)| list_row(app, fan_out, paint, now_ms, index == place, width)).collect();
     lines.resize(room, Line::raw(""));
     lines.extend(panel.into_iter().take(below));
     lines
@@ -59,7 +59,14 @@ fn title(fan_out: &FanOut) -> String {
     format!("{tool} × {}", grouped(fan_out.size() as u64))
 }
 
-fn list_row(app: &App, fan_out: &FanOut, paint: Paint, is_selected: bool, width: usize) -> Line<'static> {
+fn list_row(
+    app: &App,
+    fan_out: &FanOut,
+    paint: Paint,
+    now_ms: u64,
+    is_selected: bool,
+    width: usize,
+) -> Line<'static> {
     let sums = fan_out.sums();
     let state = match fan_out.running() {
         0 => done(fan_out),
@@ -69,7 +76,7 @@ fn list_row(app: &App, fan_out: &FanOut, paint: Paint, is_selected: bool, width:
     let mark = if is_selected { "▸" } else { " " };
     let left = format!(
         "{mark}{} {} {} {}",
-        app.time(fan_out.time_ms),
+        app.moment(fan_out.time_ms, now_ms),
         fit(&title(fan_out), width.saturating_sub(58).clamp(10, 40)),
         fit(&state, 14),
         fit(&hits, 9),

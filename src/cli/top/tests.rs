@@ -226,6 +226,16 @@ fn an_event_that_cannot_be_read_is_said_and_a_new_one_is_left_out() {
 }
 
 #[test]
+fn what_is_of_another_day_has_its_day() {
+    let mut app = story();
+    let days = 3 * 24 * 3_600_000;
+    let older = json!({"fanned_out": "01de5700", "fanned_out_children": 2});
+    say(&mut app, "exchange", exchange(90, START - days, older), START);
+    let text = screen(&app, 80, 24);
+    assert!(text.contains(" 15 Nov   Fan-out × 2") && text.contains("▸17:07:00 Agent × 3"), "{text}");
+}
+
+#[test]
 fn hostile_names_are_visible_and_move_nothing() {
     let mut app = app();
     let hostile = format!("\u{1b}[2J\u{202e}<b>\u{301}{}", "漢".repeat(200));

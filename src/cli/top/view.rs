@@ -86,7 +86,7 @@ pub fn draw(frame: &mut Frame<'_>, app: &App, now_ms: u64) {
         _ if !app.model.has_data => vec![Line::raw(" Waiting for the first snapshot.")],
         Page::FanOuts => fan_outs::list(app, paint, now_ms, width, height),
         Page::FanOut => fan_outs::in_full(app, paint, width, height),
-        Page::Breaks => breaks(app, paint, width, height),
+        Page::Breaks => breaks(app, paint, now_ms, width, height),
     };
     frame.render_widget(Paragraph::new(lines), body);
     let foot = rows(area.height.saturating_sub(FOOT_ROWS), FOOT_ROWS);
@@ -217,7 +217,7 @@ fn help(frame: &mut Frame<'_>, area: Rect) {
 }
 
 /// Cache breaks, newest first: one line each, and the selected one as a sentence.
-fn breaks(app: &App, paint: Paint, width: usize, height: usize) -> Vec<Line<'static>> {
+fn breaks(app: &App, paint: Paint, now_ms: u64, width: usize, height: usize) -> Vec<Line<'static>> {
     let all = &app.model.breaks;
     if all.is_empty() {
         return vec![Line::raw(" No cache break was seen: what was cached has been read.")];
@@ -235,7 +235,8 @@ fn breaks(app: &App, paint: Paint, width: usize, height: usize) -> Vec<Line<'sta
         .map(|(index, exchange)| {
             let is_selected = index == app.selected_break;
             let mark = if is_selected { "▸" } else { " " };
-            let text = format!("{mark}{} {}", app.time(exchange.record.time_ms), sentence(exchange));
+            let text =
+                format!("{mark}{} {}", app.moment(exchange.record.time_ms, now_ms), sentence(exchange));
             let style = if is_selected { paint.selected() } else { Style::new() };
             Line::styled(fit(&text, width), style)
         })
