@@ -44,8 +44,8 @@ Threads, compaction on demand and both versions of the API are known:
               with anthropic-beta: message-threads-2026-08-12
   compaction  {"type":"summarize"} with anthropic-beta: compact-2026-09-04
   versions    anthropic-version: 2023-06-01 or 2026-10-21
-  uncertain   --rule threads.markers=4, threads.loss_percent=20, threads.repeated_fields=refused,
-              threads.broken_answers=held, iterations=always; all with --list-rules
+  uncertain   --rule threads.markers=4, threads.loss_percent=20, threads.refusal_percent=20,
+              threads.repeated_fields=refused, iterations=always; all with --list-rules
 
 Any credential is accepted; what stands behind @ in it names the workspace (sk-any@blue).
 Tokens are an estimate: one per four bytes of a rendered block."#;

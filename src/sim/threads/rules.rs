@@ -12,6 +12,8 @@ pub struct ThreadRules {
     pub lifetime_s: u64,
     /// How many of a hundred held answers are lost, chosen by the seed.
     pub loss_percent: u64,
+    /// How many of a hundred held answers cannot be continued, by the seed: a continue is in progress, or was.
+    pub refusal_percent: u64,
     pub repeated_fields: RepeatedFields,
     pub unsupported_options: UnsupportedOptions,
     pub broken_answers: BrokenAnswers,
@@ -25,6 +27,7 @@ impl Default for ThreadRules {
             markers: 3,
             lifetime_s: 5 * 60,
             loss_percent: 0,
+            refusal_percent: 0,
             repeated_fields: RepeatedFields::Compared,
             unsupported_options: UnsupportedOptions::Refused,
             broken_answers: BrokenAnswers::Forgotten,

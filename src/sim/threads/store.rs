@@ -108,7 +108,8 @@ impl Threads {
         now_ms: VirtualMs,
         rules: &ThreadRules,
     ) -> Result<Continued, ApiError> {
-        let is_lost = self.is_lost(sent.previous, rules);
+        let is_lost = self.drawn(b"thread loss", sent.previous) % 100 < rules.loss_percent;
+        let refused = self.drawn(b"thread refusal", sent.previous);
         let is_callers = |slot: &&mut ThreadSlot| slot.owner == sent.caller.credential && !is_lost;
         let slot = self.slots.get_mut(sent.previous).filter(is_callers);
         let slot = slot.ok_or_else(thread_not_found)?;
@@ -117,6 +118,10 @@ impl Threads {
             return Err(thread_not_found());
         }
         let held = match &slot.state {
+            SlotState::Open(_) if refused % 100 < rules.refusal_percent => {
+                let is_running = (refused / 100).is_multiple_of(2);
+                return Err(if is_running { thread_continue_in_flight() } else { thread_already_continued() });
+            }
             SlotState::Open(held) => held,
             SlotState::Running(_) => return Err(thread_continue_in_flight()),
             SlotState::Spent => return Err(thread_already_continued()),
@@ -191,16 +196,16 @@ impl Threads {
         self.bytes = 0;
     }
 
-    /// Chosen by the id, so that a lost answer stays lost and a run can be repeated.
-    fn is_lost(&self, message_id: &str, rules: &ThreadRules) -> bool {
+    /// A number for an answer that follows from its id, so that what is lost stays lost and a run can be repeated.
+    fn drawn(&self, purpose: &[u8], message_id: &str) -> u64 {
         let digest = blake3::Hasher::new()
-            .update(b"thread loss")
+            .update(purpose)
             .update(&self.seed.to_le_bytes())
             .update(message_id.as_bytes())
             .finalize();
         let mut first = [0; 8];
         first.copy_from_slice(&digest.as_bytes()[..8]);
-        u64::from_le_bytes(first) % 100 < rules.loss_percent
+        u64::from_le_bytes(first)
     }
 }
 

@@ -218,6 +218,31 @@ async fn a_part_of_the_threads_is_lost_by_the_seed() {
 }
 
 #[tokio::test]
+async fn a_part_of_the_continues_is_refused_by_the_seed_and_what_is_lost_is_lost_first() {
+    let bench = bench_rule("threads.refusal_percent", "50").await;
+    let mut codes = std::collections::BTreeMap::new();
+    for index in 0..40 {
+        let first = bench.threaded(&create(json!([user(format!("go {index}"))]))).await;
+        let body = resume(&first, json!([user("on")]));
+        let answer: Value = bench.beta(BETA).json(&body).send().await.unwrap().json().await.unwrap();
+        let code = answer["error"]["details"]["error_code"].as_str().unwrap_or("none").to_owned();
+        if code != "none" {
+            assert_eq!(bench.code(&body).await, code, "refused once, it stays refused");
+        }
+        *codes.entry(code).or_insert(0) += 1;
+    }
+    let names: Vec<_> = codes.keys().map(String::as_str).collect();
+    assert_eq!(names, ["none", "thread_already_continued", "thread_continue_in_flight"], "{codes:?}");
+    let both = bench_with(|config: &mut SimConfig| {
+        config.rules.threads.refusal_percent = 100;
+        config.rules.threads.loss_percent = 100;
+    });
+    let both = both.await;
+    let first = both.threaded(&create(json!([user("go")]))).await;
+    assert_eq!(both.code(&resume(&first, json!([user("on")]))).await, "thread_not_found");
+}
+
+#[tokio::test]
 async fn an_answer_is_continued_once() {
     let bench = bench().await;
     let first = bench.threaded(&create(json!([user("go")]))).await;
