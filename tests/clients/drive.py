@@ -3,8 +3,9 @@
 
     tests/run python typescript                       installs the SDKs under target/clients, runs everything
     tests/clients/drive.py python errors cancelled    only these programs of one SDK, once it is installed
+    CLIENTS_SEED=7 tests/run python                   again by the seed of an earlier run
 
-Every program runs four times, against simulators that start empty from the same seed: directly, and through
+Every program runs four times, against simulators that start empty from one seed, drawn for the run: directly, and through
 `forkpoint serve` in each of its modes. A program is a function in python/programs.py or
 typescript/programs.ts; it writes down everything the SDK showed it, as the transcript of each agent it
 played:
@@ -12,8 +13,8 @@ played:
     {"main": {"steps": [message | event | error | value …], "responses": [{"status", "headers"} …]}}
 
 Programs in which a framework does the talking (frameworks.py) need only end with the same text and without an error.
-One more run starts the SDK by `forkpoint run`: it finds the proxy by itself, and the receipt must name what the
-simulator received.
+One more run starts the SDK by `forkpoint run`, and another the AI SDK, which wants the path of the API in its base URL:
+they find the proxy by themselves, and the receipt must name what the simulator received.
 
 Then five things must hold:
 
@@ -39,6 +40,7 @@ import hashlib
 import json
 import os
 import queue
+import random
 import re
 import subprocess
 import sys
@@ -64,6 +66,9 @@ HOSTS: dict[str, list[Any]] = {
     "python": [CLIENTS / "python" / "bin" / "python", ROOT / "tests" / "clients" / "python" / "programs.py"],
     "typescript": ["node", CLIENTS / "typescript" / "out" / "programs.js"],
 }
+
+# Of the simulator: what it says, which conversations it loses and which it refuses to go on with.
+SEED = int(os.environ.get("CLIENTS_SEED") or random.randrange(1_000_000))
 
 # An empty home: no profile, credential or configuration of the user reaches an SDK.
 HOME = tempfile.TemporaryDirectory()
@@ -105,8 +110,8 @@ PROGRAM_SECONDS = 40
 # How long the last records of a finished program may take to be written.
 SETTLE_SECONDS = 10
 DIFF_LINES = 60
-# Beside the programs: the fan-out, started by `forkpoint run`.
-RUN = "run"
+# Beside the programs: the fan-out, and that of the AI SDK, started by `forkpoint run`.
+RUN, RUN_AI_SDK = "run", "run_ai_sdk"
 
 # Lines of a process as they come, and None behind the last.
 Lines = queue.Queue[str | None]
@@ -175,7 +180,7 @@ class Process:
 
 
 def start_simulator(stack: ExitStack, rules: list[Any] | None = None) -> str:
-    command = [FORKPOINT, "sim", "--listen", "127.0.0.1:0", "--seed", "7", *(rules or [])]
+    command = [FORKPOINT, "sim", "--listen", "127.0.0.1:0", "--seed", str(SEED), *(rules or [])]
     simulator = stack.enter_context(Process(command, stdout=subprocess.PIPE))
     return simulator.wait_for(simulator.lines(simulator.child.stdout), r"^listening on (http://\S+)$")
 
@@ -255,7 +260,7 @@ def check_framework(host: Host, program: str) -> None:
     directly: Saw | None = None
     for mode in [None, *frameworks.MODES]:
         with ExitStack() as stack:
-            simulator = start_simulator(stack, frameworks.rules_of(program))
+            simulator = start_simulator(stack, frameworks.rules_of(program, host.language))
             for fault in frameworks.faults_of(program, mode):
                 fetch(f"{simulator}/sim/faults", fault)
             url, admin = simulator, None
@@ -299,23 +304,48 @@ def judge(saw: Saw, check: Callable[[Saw], None], way: str) -> None:
 
 def check_run(language: str) -> None:
     """The fan-out, by an SDK that `forkpoint run` started. Raises `Failed` unless it passes."""
+    expectation = PROGRAMS["fan_out"]
     with ExitStack() as stack:
         simulator = start_simulator(stack)
         before = [FORKPOINT, "run", "--upstream", simulator, "--"]
         host = Host(stack, language, before, stderr=subprocess.PIPE)
-        receipt = host.process.lines(host.process.child.stderr)
-        saw = run(host, "fan_out", PROGRAMS["fan_out"], None, simulator)
-        judge(saw, PROGRAMS["fan_out"].check, "run")
-        host.process.child.stdin.close()
-        if code := host.process.child.wait(PROGRAM_SECONDS):
-            raise Failed(f"forkpoint run ended with {code}")
-        lines = "\n".join(line for line in iter(receipt.get, None))
+        saw, receipt = received(host, lambda: run(host, "fan_out", expectation, None, simulator))
+    judge(saw, expectation.check, "run")
+    check_receipt(saw, receipt, 5)
+
+
+def check_run_ai_sdk(language: str) -> None:
+    """The AI SDK, where the environment names the upstream and its path. Raises `Failed` unless it passes."""
+    with ExitStack() as stack:
+        simulator = start_simulator(stack)
+        settings = {"ANTHROPIC_BASE_URL": f"{simulator}/v1"}
+        host = Host(stack, language, [FORKPOINT, "run", "--"], settings=settings, stderr=subprocess.PIPE)
+        played = lambda: Saw(host.run("ai_sdk", None), settled_journal(simulator), language)  # noqa: E731
+        saw, receipt = received(host, played)
+    judge(saw, lambda saw: frameworks.judge("ai_sdk", None, saw, None, {}), "run")
+    check_receipt(saw, receipt, 3)
+    if not all(header(response["headers"], f"{OURS}plan") for response in saw.responses()):
+        raise Failed("an answer did not come through forkpoint")
+
+
+def received(host: Host, play: Callable[[], Saw]) -> tuple[Saw, str]:
+    """What a program saw below `forkpoint run`, and the receipt."""
+    lines = host.process.lines(host.process.child.stderr)
+    saw = play()
+    host.process.child.stdin.close()
+    if code := host.process.child.wait(PROGRAM_SECONDS):
+        raise Failed(f"forkpoint run ended with {code}")
+    return saw, "\n".join(line for line in iter(lines.get, None))
+
+
+def check_receipt(saw: Saw, receipt: str, children: int) -> None:
     usage = [record["usage"] for record in saw.requests]
     read = sum(bill["cache_read"] for bill in usage)
     cost = r"cost +billed \$[\d.]+ · as sent \$[\d.]+ · aligned \$[\d.]+ \(an estimate"
-    for part in [f"requests +{len(usage)} ", "fan-outs +1$", "children +5 ", f"cache read {read:,} ", cost]:
-        if not re.search(part, lines, re.MULTILINE):
-            raise Failed(f"{part!r} is missing in the receipt\n{lines}")
+    counted = [f"requests +{len(usage)} ", "fan-outs +1$", f"children +{children} "]
+    for part in [*counted, f"cache read {read:,} ", cost]:
+        if not re.search(part, receipt, re.MULTILINE):
+            raise Failed(f"{part!r} is missing in the receipt\n{receipt}")
 
 
 def run(host: Host, program: str, expectation: Expectation, url: str | None, simulator: str) -> Saw:
@@ -585,8 +615,9 @@ def main(language: str, chosen: list[str]) -> int:
     subprocess.run(["cargo", "build", "--locked", "--quiet"], cwd=ROOT, check=True)
     expected = {name: PROGRAMS[name] for name in PROGRAMS if language in PROGRAMS[name].languages}
     others = [name for name in frameworks.FRAMEWORKS if frameworks.is_expected(name, language)]
-    if unknown := set(chosen) - {*expected, *others, RUN}:
-        known = ", ".join([*expected, *others, RUN])
+    runs = {RUN: check_run, **({RUN_AI_SDK: check_run_ai_sdk} if "ai_sdk" in others else {})}
+    if unknown := set(chosen) - {*expected, *others, *runs}:
+        known = ", ".join([*expected, *others, *runs])
         print(f"no such program: {', '.join(sorted(unknown))}; there are {known}")
         return 64
     failures = 0
@@ -595,12 +626,12 @@ def main(language: str, chosen: list[str]) -> int:
         if sorted(host.programs or []) != sorted([*expected, *others]):
             print(f"FAILED: {language} has the programs {host.programs}, expected are {[*expected, *others]}")
             return 1
-        names = chosen or [*expected, *others, RUN]
+        names = chosen or [*expected, *others, *runs]
         for name in names:
             started = time.monotonic()
             try:
-                if name == RUN:
-                    check_run(language)
+                if name in runs:
+                    runs[name](language)
                 elif name in others:
                     check_framework(host, name)
                 else:
@@ -608,8 +639,8 @@ def main(language: str, chosen: list[str]) -> int:
                 print(f"ok      {language} {name} ({time.monotonic() - started:.1f} s)", flush=True)
             except Failed as failure:
                 failures += 1
-                print(f"FAILED  {language} {name}: {failure}", flush=True)
-    print(f"clients: {len(names) - failures} passed, {failures} failed")
+                print(f"FAILED  {language} {name} (CLIENTS_SEED={SEED}): {failure}", flush=True)
+    print(f"clients: {len(names) - failures} passed, {failures} failed, by the seed {SEED}")
     return 1 if failures else 0
 
 

@@ -44,6 +44,27 @@ def tool_runner(url: str, log: Transcript) -> None:
     log.value("text", said(runner.until_done()))
 
 
+def held_thread(url: str, log: Transcript) -> None:
+    """One conversation, every second turn of which is streamed."""
+    system = [{"type": "text", "text": HANDBOOK}]
+    thread = log.sync_client(url).beta.messages.thread(model=MODEL, max_tokens=1000, system=system)
+    texts = []
+    for number in range(1, 7):
+        words = f"Question {number}. [[sim:text words=20]]"
+        question: Any = {"role": "user", "content": [{"type": "text", "text": words}]}
+        if number % 2 == 0:
+            with thread.stream(question) as stream:
+                texts.append(said(stream.get_final_message()))
+        else:
+            texts.append(said(thread.send(question)))
+    log.value("text", "\n".join(texts))
+
+
+def refused_thread(url: str, log: Transcript) -> None:
+    """As `held_thread`, before an upstream that finds the fields of a continue changed."""
+    held_thread(url, log)
+
+
 def runner_agents(url: str, log: Transcript) -> None:
     """Every agent, the parent and each child, holds a conversation of its own on the server."""
     run_agents(url, log, {})
@@ -109,6 +130,8 @@ def text_of(content: Any) -> str:
 programs = {
     "deepagents": deepagents,
     "tool_runner": tool_runner,
+    "held_thread": held_thread,
+    "refused_thread": refused_thread,
     "runner_agents": runner_agents,
     "whole_agents": whole_agents,
     "refused_agents": refused_agents,
