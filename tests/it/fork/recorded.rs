@@ -10,8 +10,25 @@ use std::path::PathBuf;
 
 use forkpoint::config::Mode;
 use serde::Deserialize;
+use serde_json::Value;
 
+use super::children::without_markers;
 use super::talk::{Talk, Told};
+
+const CLIENTS: [&str; 12] = [
+    "typescript-held",
+    "typescript-held-alone",
+    "typescript-thread",
+    "typescript-whole",
+    "python-held",
+    "python-held-alone",
+    "python-thread",
+    "python-whole",
+    "python-late",
+    "deepagents",
+    "ai-sdk",
+    "claude-code-held",
+];
 
 /// What a client sent, and what it was answered.
 #[derive(Deserialize)]
@@ -55,25 +72,36 @@ fn decided(told: &Told) -> [String; 3] {
 
 /// Plays a client's conversations, and checks that it notices nothing. Returns what was decided, and the text of the
 /// golden.
-async fn play(client: &str) -> (Vec<[String; 3]>, String) {
+async fn play(client: &str, mode: Mode) -> (Vec<[String; 3]>, String) {
     let mut talk = Talk::with(|config| {
-        config.server.mode = Mode::Fork;
+        config.server.mode = mode;
         // Shortened prompts are too small to pay for anything.
         config.fork.policy.max_cost_ratio = 1e6;
     })
     .await;
     let (mut all, mut golden) = (Vec::new(), String::new());
     for (index, exchange) in recorded(client).iter().enumerate() {
-        let at = format!("{client} {:03}", index + 1);
-        assert_eq!(exchange.target, "/v1/messages", "{at}");
-        let told =
-            talk.answered_as_spelt(&exchange.headers(), exchange.body.as_bytes(), exchange.answer()).await;
+        let at = format!("{client} {mode:?} {:03}", index + 1);
+        let (headers, body) = (exchange.headers(), exchange.body.as_bytes());
+        let told = talk.answered_at(&exchange.target, &headers, body, exchange.answer()).await;
         assert_eq!(told.reply.status(), exchange.status, "{at}");
         assert!(told.reply.body == exchange.answer.as_bytes(), "{at}: another answer");
         let sent = talk.upstream.so_far();
         let [sent] = &sent[..] else { panic!("{at}: sent {} times", sent.len()) };
+        match mode {
+            Mode::Observe => assert!(sent.body == body, "{at}: another body"),
+            Mode::Align => is_only_marked(exchange, &sent.body, &at),
+            Mode::Fork => {}
+        }
         let decided = decided(&told);
         let betas = sent.head.get("anthropic-beta").unwrap_or_else(|| "none".to_owned());
+        if mode != Mode::Fork {
+            assert_eq!(
+                Some(betas.as_str()),
+                exchange.headers.get("anthropic-beta").map(String::as_str).or(Some("none")),
+                "{at}"
+            );
+        }
         let body = std::str::from_utf8(&sent.body).unwrap();
         golden += &format!("{:03} {}, betas: {betas}\n{body}\n", index + 1, decided.join(" "));
         all.push(decided);
@@ -81,9 +109,24 @@ async fn play(client: &str) -> (Vec<[String; 3]>, String) {
     (all, golden)
 }
 
+/// That nothing was changed but markers, of which a thread may have three.
+#[track_caller]
+fn is_only_marked(exchange: &Exchange, sent: &[u8], at: &str) {
+    let came: Value = serde_json::from_str(&exchange.body).unwrap();
+    let sent: Value = serde_json::from_slice(sent).unwrap();
+    let markers = sent.to_string().matches("\"cache_control\":").count();
+    let most = if came.get("thread").is_some() { 3 } else { 4 };
+    assert!(markers <= most, "{at}: {markers} markers");
+    for member in ["tools", "system", "cache_control"] {
+        let is_fixed = came.get("thread").is_some();
+        assert!(!is_fixed || sent.get(member) == came.get(member), "{at}: {member}");
+    }
+    assert_eq!(without_markers(sent), without_markers(came), "{at}");
+}
+
 /// That what goes out is what the golden says. Returns what was decided for each request.
 async fn as_the_golden_says(client: &str) -> Vec<String> {
-    let (decided, forwarded) = play(client).await;
+    let (decided, forwarded) = play(client, Mode::Fork).await;
     let golden = folder(client).join("forwarded.txt");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&golden, &forwarded).unwrap();
@@ -118,9 +161,43 @@ async fn a_recorded_fan_out_that_answers_a_continue_is_forked_as_the_golden_says
 }
 
 #[tokio::test]
+async fn recorded_clients_are_only_marked_in_align_and_untouched_in_observe() {
+    for client in CLIENTS {
+        let (aligned, _) = play(client, Mode::Align).await;
+        assert!(aligned.iter().any(|decided| decided[1] == "aligned"), "{client}: {aligned:?}");
+        let (observed, _) = play(client, Mode::Observe).await;
+        assert!(
+            observed.iter().all(|decided| decided[1..] == ["passthrough", "observe"]),
+            "{client}: {observed:?}"
+        );
+    }
+}
+
+/// It repeats its tools and its system prompt on every continue, and streams.
+#[tokio::test]
+async fn a_recorded_claude_code_whose_conversations_the_server_holds_is_forked_as_the_golden_says() {
+    let exchanges = recorded("claude-code-held");
+    let decided = as_the_golden_says("claude-code-held").await;
+    let mut children = 0;
+    for (exchange, decided) in exchanges.iter().zip(&decided) {
+        let body: Value = serde_json::from_str(&exchange.body).unwrap();
+        let is_continue = body["thread"]["type"] == "continue";
+        assert!(!is_continue || body.get("tools").is_some() && body.get("system").is_some(), "{body}");
+        assert!(exchange.content_type.starts_with("text/event-stream"), "{}", exchange.content_type);
+        let is_child = exchange.headers.contains_key("x-claude-code-agent-id");
+        assert_eq!(decided == "child forked none", is_child, "{decided}");
+        children += usize::from(is_child && is_continue);
+    }
+    assert!(children >= 6, "{decided:?}");
+}
+
+#[tokio::test]
 async fn recorded_conversations_that_the_server_holds_are_marked_as_the_goldens_say() {
-    for client in ["typescript-held-alone", "python-held-alone"] {
+    for client in ["typescript-held-alone", "python-held-alone", "typescript-thread", "python-thread"] {
         let decided = as_the_golden_says(client).await;
+        let streamed =
+            recorded(client).iter().filter(|one| one.content_type.starts_with("text/event-stream")).count();
+        assert_eq!(streamed > 1, client.ends_with("-thread"), "{client}: {streamed} streams");
         assert!(decided.len() > 7, "{client}: {decided:?}");
         assert!(decided.iter().all(|said| said.starts_with("plain aligned ")), "{client}: {decided:?}");
     }

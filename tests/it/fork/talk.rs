@@ -62,13 +62,18 @@ impl Talk {
 
     /// The same of a body that is written elsewhere.
     pub async fn answered_as_spelt(&self, headers: &str, body: &[u8], answer: Vec<u8>) -> Told {
+        self.answered_at("/v1/messages", headers, body, answer).await
+    }
+
+    /// The same of a request to another path.
+    pub async fn answered_at(&self, target: &str, headers: &str, body: &[u8], answer: Vec<u8>) -> Told {
         let number = {
             let mut answers = self.answers.lock().unwrap();
             answers.push(answer);
             answers.len() - 1
         };
         let headers = format!("{headers}x-answer: {number}\r\n");
-        let request = post("/v1/messages", &headers, body);
+        let request = post(target, &headers, body);
         Told { reply: self.forkpoint.client().await.ask(&request).await }
     }
 
