@@ -10,6 +10,8 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
+use crate::fork::children::threads::{Client, Repeats};
+use crate::fork::children::{FREE, child, directives, parent};
 use crate::harness::{Forkpoint, PATIENCE};
 use crate::workload::{Exchange, Letter, Line, prose, tool};
 
@@ -244,6 +246,39 @@ async fn a_fan_out_bills_again_what_it_billed_forked() {
         let forked = run(&report, "forked");
         assert_eq!(forked["forked"], 4, "each of the four children, once: {report:#}");
         bills(forked, stage.ledger());
+    }
+}
+
+/// A continue is billed over all that came before it, as it was.
+#[tokio::test]
+async fn conversations_that_the_server_holds_bill_again_what_they_billed() {
+    const FAN_OUT: &str = "[[sim:fan_out n=2 tool=Agent field=prompt | tools turns=2 calls=1 tool=search]]";
+    let modes = [(Mode::Observe, "as sent"), (Mode::Align, "aligned"), (Mode::Fork, "forked")];
+    for ((mode, title), bodies) in modes.into_iter().zip([Bodies::Redacted, Bodies::Full, Bodies::Redacted]) {
+        let stage = Stage::new(Latency::none(), bodies, |config| config.server.mode = mode).await;
+        let line = stage.line();
+        let mut lead = Client::new(parent(FREE, "[[sim:text words=9]]"), Repeats::Nothing);
+        lead.turn_through(&line).await;
+        lead.says(&format!("Go on. {FAN_OUT}"));
+        let told = directives(&lead.turn_through(&line).await);
+        stage.forkpoint.recorded(2).await;
+        for told in &told {
+            let mut client = Client::new(child(FREE, told), Repeats::All);
+            for _ in 0..3 {
+                client.turn_through(&line).await;
+                stage.pass(Duration::from_secs(5));
+            }
+        }
+        lead.turn_through(&line).await;
+        let report = stage.replayed(&["--modes-only"]).await;
+        assert_eq!(
+            (&report["refused"], &report["compared"]),
+            (&json!([]), &json!(9)),
+            "{mode:?}: {report:#}"
+        );
+        let run = run(&report, title);
+        bills(run, stage.ledger());
+        assert_eq!(run["forked"], if mode == Mode::Fork { 2 } else { 0 }, "{report:#}");
     }
 }
 

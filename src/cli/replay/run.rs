@@ -21,6 +21,7 @@ use crate::report::{Entries, ExchangeRecord, Recording};
 use crate::sim::models::Support;
 use crate::sim::recital::HEADER;
 use crate::sim::settings::{Options, Signatures, VersionHeader};
+use crate::sim::threads::rules::{BrokenAnswers, Refusals, ThreadRules, UnsupportedOptions};
 use crate::sim::{Cue, Latency, Recital, Sim, SimConfig, models};
 
 use super::super::Failure;
@@ -408,6 +409,14 @@ fn sim_config(script: &Script, prices: &Prices) -> SimConfig {
     config.rules.signatures = Signatures::Ignored;
     config.rules.version_header = VersionHeader::Optional;
     config.rules.options = Options::Taken;
+    config.rules.threads = ThreadRules {
+        markers: config.rules.breakpoints,
+        lifetime_s: u64::MAX,
+        unsupported_options: UnsupportedOptions::Accepted,
+        broken_answers: BrokenAnswers::Held,
+        refusals: Refusals::Held,
+        ..ThreadRules::default()
+    };
     config.limits.recitals = UNDERWAY_MAX;
     for part in &script.parts {
         if models::find(&config.models, &part.model).is_some() {

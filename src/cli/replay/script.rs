@@ -176,11 +176,13 @@ struct Link {
     after: Option<Cause>,
 }
 
-/// Finds what each one follows: the exchange whose answer is its last assistant message, by its calls or by its text;
-/// for a child's first request, the fan-out; for the results of a fan-out, the last of the children.
+/// Finds what each one follows: the exchange whose answer it names as the one that it goes on from, or whose answer is
+/// its last assistant message, by its calls or by its text; for a child's first request, the fan-out; for the results of a
+/// fan-out, the last of the children.
 fn links(records: &[ExchangeRecord]) -> Vec<Link> {
     let mut answered: HashMap<(Option<&str>, [u8; 32]), usize> = HashMap::new();
     let mut called: HashMap<(Option<&str>, String), usize> = HashMap::new();
+    let mut named: HashMap<(Option<&str>, &str), usize> = HashMap::new();
     let mut links = Vec::with_capacity(records.len());
     let families = families(records);
     for (index, record) in records.iter().enumerate() {
@@ -189,10 +191,13 @@ fn links(records: &[ExchangeRecord]) -> Vec<Link> {
         let messages = body["messages"].as_array().map_or(&[][..], Vec::as_slice);
         let last = messages.iter().rev().find(|message| message["role"] == "assistant");
         let tenant = record.tenant.as_deref();
-        let before = last.map(|last| &last["content"]).and_then(|content| {
+        let by_id = body["thread"]["previous_message_id"].as_str().and_then(|id| named.get(&(tenant, id)));
+        let by_content = || {
+            let content = &last?["content"];
             let by_call = calls(content).find_map(|id| called.get(&(tenant, id.to_owned())));
-            by_call.or_else(|| answered.get(&(tenant, said(content)))).copied()
-        });
+            by_call.or_else(|| answered.get(&(tenant, said(content))))
+        };
+        let before = by_id.or_else(by_content).copied();
         let family = record.fork.as_deref().and_then(|fork| families.get(&(tenant, fork)));
         let kin = family.into_iter().flat_map(|family| match record.role.as_str() {
             "child" if before.is_none() => family.parent.as_slice(),
@@ -203,6 +208,7 @@ fn links(records: &[ExchangeRecord]) -> Vec<Link> {
         let after =
             causes.filter_map(|cause| follows(record, *cause, &records[*cause])).min_by_key(|c| c.gap_ms);
         links.push(Link { model: body["model"].as_str().unwrap_or(&record.model).to_owned(), after });
+        named.extend(record.message_id.as_deref().map(|id| ((tenant, id), index)));
         let answer: Option<Value> =
             record.answer.as_deref().and_then(|answer| serde_json::from_str(answer).ok());
         if let Some(answer) = answer {
@@ -313,6 +319,31 @@ mod tests {
         let after: Vec<_> = links(&records).into_iter().map(|link| link.after).collect();
         let ended = |exchange, gap_ms| Some(Cause { exchange, at: Stage::Ended, gap_ms });
         assert_eq!(after, [None, None, ended(0, 200), ended(1, 170), None]);
+    }
+
+    #[test]
+    fn a_continue_follows_the_answer_that_it_names() {
+        let user = json!({"role": "user", "content": "x"});
+        let answered = |time_ms, id: &str| ExchangeRecord {
+            message_id: Some(id.to_owned()),
+            ..record(time_ms, json!([user]), "alike")
+        };
+        let naming = |time_ms, id: &str| {
+            let thread = json!({"type": "continue", "previous_message_id": id});
+            let body = json!({"model": "m", "thread": thread, "messages": [user]});
+            ExchangeRecord { request: Some(body.to_string()), ..answered(time_ms, "msg_next") }
+        };
+        let of_another = ExchangeRecord { tenant: Some("other".into()), ..naming(330, "msg_1") };
+        let records = [
+            answered(0, "msg_1"),
+            answered(10, "msg_2"),
+            naming(300, "msg_1"),
+            of_another,
+            naming(340, "msg_0"),
+        ];
+        let after: Vec<_> = links(&records).into_iter().map(|link| link.after).collect();
+        let first = Some(Cause { exchange: 0, at: Stage::Ended, gap_ms: 200 });
+        assert_eq!(after, [None, None, first, None, None]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::engine::request::json::{self, Malformed, Span};
 use super::filler::Filler;
 
 /// The members of the objects of the API; others are filled.
-const MEMBERS: [&str; 72] = [
+const MEMBERS: [&str; 74] = [
     "model",
     "max_tokens",
     "messages",
@@ -46,6 +46,8 @@ const MEMBERS: [&str; 72] = [
     "container",
     "diagnostics",
     "previous_message_id",
+    "thread",
+    "fallbacks",
     "cache_control",
     "ttl",
     "type",
@@ -308,10 +310,17 @@ mod tests {
                 {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "Survey it all."}]},
             ],
             "metadata": {"user_id": "u-1"},
+            "thread": {"type": "continue", "previous_message_id": "msg_1"},
         });
         let out = redacted(&body);
+        assert_eq!(
+            out["thread"]["previous_message_id"],
+            redactor().text("msg_1"),
+            "as in the record of that answer"
+        );
         for pointer in [
             "/model",
+            "/thread/type",
             "/max_tokens",
             "/stream",
             "/system/0/type",
@@ -331,6 +340,7 @@ mod tests {
             "/messages/0/content",
             "/metadata/user_id",
             "/messages/1/content/0/id",
+            "/thread/previous_message_id",
         ] {
             assert_ne!(out.pointer(pointer), body.pointer(pointer), "{pointer}");
         }
