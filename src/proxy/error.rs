@@ -103,12 +103,10 @@ impl Fault {
     /// Returns the API's name for this kind of error.
     fn kind(&self) -> &'static str {
         match self {
-            Fault::Connect
-            | Fault::Upgrade
-            | Fault::Length
-            | Fault::Target
-            | Fault::ClientBody
-            | Fault::UnknownParent => "invalid_request_error",
+            Fault::Connect | Fault::Upgrade | Fault::Length | Fault::Target | Fault::ClientBody => {
+                "invalid_request_error"
+            }
+            Fault::UnknownParent => "conflict_error",
             Fault::ThreadMismatch { .. } => "not_found_error",
             Fault::ClientStalled | Fault::Silent { .. } => "timeout_error",
             Fault::Connections => "overloaded_error",

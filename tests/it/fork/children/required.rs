@@ -23,6 +23,25 @@ fn question() -> Vec<u8> {
     json!({"model": FREE, "max_tokens": 100, "messages": said}).to_string().into_bytes()
 }
 
+/// As the API would say it, so that SDKs raise their error of a conflict, and do not try again.
+#[tokio::test]
+async fn the_refusal_has_the_shape_of_the_apis() {
+    let stage = Stage::new(|_| ()).await;
+    let headers = format!("{KEY}x-forkpoint-parent: msg_of_nobody\r\nx-forkpoint-parent-required: true\r\n");
+    let reply = stage.forkpoint.client().await.ask(&post("/v1/messages", &headers, &question())).await;
+    let said = |name: &str| reply.head.get(name);
+    assert_eq!((reply.status(), said("content-type").as_deref()), (409, Some("application/json")));
+    assert_eq!(said("x-should-retry").as_deref(), Some("false"));
+    assert_eq!(said("content-length"), Some(reply.body.len().to_string()));
+    let body: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
+    let message = body["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("forkpoint: the parent that x-forkpoint-parent names"), "{message}");
+    assert_eq!(body, json!({"type": "error", "error": {"type": "conflict_error", "message": message}}));
+    for name in ["role", "plan", "reason"] {
+        assert!(said(&format!("x-forkpoint-{name}")).is_some(), "{name}: {:?}", reply.head);
+    }
+}
+
 #[tokio::test]
 async fn what_is_only_observed_does_not_go_out_without_its_parent() {
     let refused = (409, Some("unknown_parent".to_owned()), 0);

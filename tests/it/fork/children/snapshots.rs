@@ -204,7 +204,7 @@ async fn a_parent_that_is_not_known_is_said_and_may_be_insisted_upon() {
     assert_eq!(refused.head.get("x-should-retry").as_deref(), Some("false"));
     assert_eq!(stage.sim.requests().len(), sent, "it is not sent");
     let error: Value = serde_json::from_slice(&refused.body).unwrap();
-    assert_eq!(error["error"]["type"], "invalid_request_error", "{error}");
+    assert_eq!(error["error"]["type"], "conflict_error", "{error}");
 }
 
 #[tokio::test]
