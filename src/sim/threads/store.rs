@@ -120,7 +120,11 @@ impl Threads {
         let held = match &slot.state {
             SlotState::Open(_) if refused % 100 < rules.refusal_percent => {
                 let is_running = (refused / 100).is_multiple_of(2);
-                return Err(if is_running { thread_continue_in_flight() } else { thread_already_continued() });
+                return Err(if is_running {
+                    thread_continue_in_flight()
+                } else {
+                    thread_already_continued()
+                });
             }
             SlotState::Open(held) => held,
             SlotState::Running(_) => return Err(thread_continue_in_flight()),

@@ -64,15 +64,19 @@ impl Fleet {
 
     /// Sends a request through a replica, in a round robin; without any, to the simulator.
     pub async fn send(&self, replica: usize, body: &Value) -> Exchange {
-        let line = match self.replicas.len() {
+        self.line(replica).send(&Letter::alone(body)).await
+    }
+
+    /// A line through such a replica.
+    pub fn line(&self, replica: usize) -> Line<'_> {
+        match self.replicas.len() {
             0 => Line::direct(&self.sim),
             replicas => {
                 let replica = &self.replicas[replica % replicas];
                 let url = format!("http://{}", replica.address);
                 Line::through(url, replica.proxy.clone(), &self.sim)
             }
-        };
-        line.send(&Letter::alone(body)).await
+        }
     }
 
     /// Lets a parent fan out on the first replica, and returns the directives of its children.

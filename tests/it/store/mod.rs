@@ -5,6 +5,7 @@ mod fleet;
 mod fleet_apart;
 mod fleet_asks;
 mod fleet_faults;
+mod fleet_threads;
 mod keys;
 mod restart;
 mod rolling;

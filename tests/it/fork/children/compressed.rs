@@ -31,7 +31,8 @@ fn encode(coding: &str, body: &[u8]) -> Vec<u8> {
     out
 }
 
-fn compressed(body: &Value, coding: &str) -> Letter {
+/// A request with its body in this coding.
+pub fn compressed(body: &Value, coding: &str) -> Letter {
     let letter = Letter::alone(body).with("content-encoding", coding);
     Letter { body: encode(coding, &letter.body), ..letter }
 }

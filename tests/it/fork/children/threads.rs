@@ -1,12 +1,16 @@
 //! Conversations that the server holds: parents and children of which only the end comes.
 
+mod forms;
 mod replays;
 mod resumed;
+mod rules;
 mod unknown;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use forkpoint::config::Mode;
+use forkpoint::sim::{Cue, Recital};
 use serde_json::{Value, json};
 
 use super::{
@@ -119,7 +123,8 @@ impl Client {
         messages.pop_if(|last| last["content"] == json!([]));
     }
 
-    fn says(&mut self, text: &str) {
+    /// Lets its user say something.
+    pub fn says(&mut self, text: &str) {
         let said = json!({"role": "user", "content": [{"type": "text", "text": text}]});
         self.body["messages"].as_array_mut().unwrap().push(said);
     }
@@ -146,9 +151,11 @@ fn worker(model: &str) -> Value {
 
 #[tokio::test]
 async fn a_turn_that_the_server_completes_is_marked_in_what_came_and_reads_what_was_written() {
-    for repeats in [Repeats::Nothing, Repeats::All] {
+    for (repeats, stream) in [(Repeats::Nothing, true), (Repeats::Nothing, false), (Repeats::All, true)] {
         let stage = Stage::new(|config| config.server.mode = Mode::Align).await;
-        let mut client = Client::new(worker(FREE), repeats);
+        let mut body = worker(FREE);
+        body["stream"] = json!(stream);
+        let mut client = Client::new(body, repeats);
         let mut written = 0;
         for turn in 1..=3 {
             let sent = client.next();
@@ -312,16 +319,30 @@ async fn refusals(stage: &Stage, line: &Line<'_>) -> Vec<(u16, Value)> {
     let marked = |text: usize| json!({"type": "text", "text": text.to_string(), "cache_control": {"type": "ephemeral"}});
     many["messages"] = json!([{"role": "user", "content": (0..5).map(marked).collect::<Value>()}]);
     refused.push(line.send(&letter(&many)).await);
-    // Two at once: one of them goes on, the other is told so.
-    let resumed = letter(&client.resume(&id));
-    let both = tokio::join!(line.send(&resumed), line.send(&resumed));
-    let (one, other) = if both.0.status == 200 { both } else { (both.1, both.0) };
-    assert_eq!((one.status, other.status), (200, 400), "{:?} {:?}", one.answer, other.answer);
-    let code = error_of(&other)["details"]["error_code"].clone();
-    assert!(code == "thread_continue_in_flight" || code == "thread_already_continued", "{code}");
-    refused.push(line.send(&resumed).await);
+    refused.extend(twice(line, &letter(&client.resume(&id))).await);
     assert_eq!(stage.count("fallbacks_total", &["reason=\"thread\""]), 0);
     refused.iter().map(|refused| (refused.status, error_of(refused))).collect()
+}
+
+/// What the same continue is answered while it runs, and after it.
+async fn twice(line: &Line<'_>, resumed: &Letter) -> [Exchange; 2] {
+    let said = vec![json!({"type": "text", "text": "So it is."})];
+    let held = Arc::new(Recital::new(None, said, Some("end_turn".to_owned()), 5));
+    assert!(line.sim.recitals().put("held".to_owned(), Arc::clone(&held)));
+    let asked = resumed.clone().with("x-sim-answer", "held");
+    let second = async {
+        let runs = || line.sim.threads().iter().any(|thread| thread.state == "running");
+        until("the first to run", runs).await;
+        let second = line.send(resumed).await;
+        held.give(Cue::End);
+        second
+    };
+    let (first, second) = tokio::join!(line.send(&asked), second);
+    assert_eq!(first.status, 200, "{:?}", first.answer);
+    let third = line.send(resumed).await;
+    let codes = [&second, &third].map(|refused| error_of(refused)["details"]["error_code"].clone());
+    assert_eq!(codes, ["thread_continue_in_flight", "thread_already_continued"]);
+    [second, third]
 }
 
 fn letter(body: &Value) -> Letter {
