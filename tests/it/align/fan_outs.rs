@@ -136,14 +136,13 @@ async fn siblings_with_personas_of_their_own_share_the_tools() {
     assert!(aligned < direct, "{aligned} {direct}: the tools are read");
 }
 
-/// Two turns of five children whose system prompt is this.
-async fn five_children(model: &'static str, system: &Value) -> f64 {
-    let stage = Stage::aligned().await;
-    let mut team = stage.team(model);
+/// The bills of two turns of five children whose system prompt is this, behind that of their parent.
+async fn five_children(mut team: Team<'_>, system: &Value) -> Vec<BilledUsage> {
+    let model = team.model;
     let children = team.fan_out(0, 5, |_, told| child(model, system.clone(), told)).await;
     let later: Vec<Value> = children.into_iter().map(|(body, exchange)| continued(body, &exchange)).collect();
     team.send(&later).await;
-    team.units()
+    team.bills
 }
 
 fn continued(mut body: Value, exchange: &Exchange) -> Value {
@@ -157,9 +156,18 @@ fn continued(mut body: Value, exchange: &Exchange) -> Value {
 async fn a_system_prompt_as_a_string_costs_what_it_costs_as_a_block() {
     let text = prose("You are a worker and report once.", 12_000);
     for model in [STRING_IS_BLOCK, MODEL] {
-        let string = five_children(model, &json!(text)).await;
-        let block = five_children(model, &json!([{"type": "text", "text": text}])).await;
-        println!("string system {model}: {string:.0} / {block:.0} = {:.3}", string / block);
+        let (as_string, as_block) = (json!(text), json!([{"type": "text", "text": text}]));
+        let sum = |bills: &[BilledUsage]| bills.iter().map(units).sum::<f64>();
+        let sim = simulator().await;
+        let direct = sum(&five_children(Team::new(Line::direct(&sim), model), &as_string).await);
+        let bills = five_children(Stage::aligned().await.team(model), &as_string).await;
+        let block = sum(&five_children(Stage::aligned().await.team(model), &as_block).await);
+        let string = sum(&bills);
+        println!("string system {model}: {:.3} of a block, {:.3} of direct", string / block, string / direct);
+        // Where a string stays one, the end of the tools is marked all the same: siblings read these.
+        let readers = bills[1..=5].iter().filter(|usage| usage.cache_read > 0).count();
+        assert!(readers >= 4, "{readers} of five children read anything");
+        assert!(string < direct, "{string} {direct}");
         if model == STRING_IS_BLOCK {
             assert!(string <= RATIO_MAX * block, "{string} {block}");
         }

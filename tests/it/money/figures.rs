@@ -20,9 +20,10 @@ const DEFAULT_TO_ALIGN_MAX: f64 = 1.30;
 const CHEAPEST_TO_ALIGN_MAX: f64 = 1.05;
 /// How far the saving that is shown may be off, as a part of the direct bill.
 const SAVED_SLACK: f64 = 0.05;
-/// How far a replay may be off, as a part of the direct bill, and the mode whose recording is replayed.
+/// How far a replay may be off, as a part of the direct bill, and the modes whose recordings are replayed, with the names of
+/// the runs that are to agree with them.
 const REPLAY_SLACK: f64 = 0.05;
-const REPLAYED: &str = "fork";
+const REPLAYED: [(&str, &str); 2] = [("align", "aligned"), ("fork", "forked")];
 /// The conversations with a tool set that may be marked before any of them is known to go on, and what each of them
 /// may lose, in multiples of its prompt uncached.
 const BETS: usize = 8;
@@ -32,8 +33,11 @@ const WEIGHTS: [f64; 4] = [1.0, 0.1, 1.25, 2.0];
 /// The points that are shown.
 const WORST: usize = 10;
 
+const OBSERVED: &str = "observe";
+
 /// The modes that a series is played in.
-pub const ARMS: [(&str, Mode, f64); 4] = [
+pub const ARMS: [(&str, Mode, f64); 5] = [
+    (OBSERVED, Mode::Observe, 0.25),
     ("align", Mode::Align, 0.25),
     ("fork", Mode::Fork, 0.25),
     ("premium 0", Mode::Fork, 0.0),
@@ -56,6 +60,10 @@ pub struct ArmFigures {
     /// The saving as the metric shows it, and as the log lines add up to.
     pub saved: f64,
     pub logged: f64,
+    /// What the same would have cost aligned, as the log lines add up to.
+    pub aligned: f64,
+    /// The ledger's error at the end.
+    pub ledger: f64,
     /// Requests that went out forked.
     pub forked: usize,
     /// Requests that could not be compared.
@@ -86,8 +94,11 @@ impl Figures {
         for (name, mode, premium) in ARMS {
             let played = play(&parts, pace, Arm::Through(mode, premium)).await;
             let mut figures = ArmFigures::of(name, &played, &direct.bills, &bill);
-            if replays && bill.is_priced() && name == REPLAYED {
-                figures.replayed = Some(Replayed::of(&parts, &played, premium).await);
+            if replays
+                && bill.is_priced()
+                && let Some((_, run)) = REPLAYED.into_iter().find(|(arm, _)| *arm == name)
+            {
+                figures.replayed = Some(Replayed::of(&parts, &played, premium, run).await);
             }
             arms.push(figures);
         }
@@ -110,6 +121,11 @@ impl Figures {
         self.arms.iter().find(|arm| arm.name == name).unwrap()
     }
 
+    /// How far `align` costs from what `observe` takes it for, as a part of the direct bill.
+    fn estimate_is_off(&self) -> f64 {
+        (self.arm(OBSERVED).aligned - self.arm("align").billed).abs() / self.direct
+    }
+
     /// The bounds that hold for this point.
     pub fn bounds(&self) -> Vec<Bound> {
         let mut bounds = Vec::new();
@@ -129,15 +145,20 @@ impl Figures {
             }
             if let Some(replayed) = &arm.replayed {
                 let off = |said: f64, truth: f64| (said - truth).abs() / self.direct;
-                bound("replay as sent".into(), off(replayed.as_sent, self.direct), REPLAY_SLACK);
-                bound("replay forked".into(), off(replayed.forked, arm.billed), REPLAY_SLACK);
+                let name = arm.name;
+                bound(format!("replay of {name} as sent"), off(replayed.as_sent, self.direct), REPLAY_SLACK);
+                bound(format!("replay of {name}"), off(replayed.own, arm.billed), REPLAY_SLACK);
+            }
+            if arm.name == OBSERVED {
+                bound("observe beside direct".into(), (arm.billed - self.direct).abs(), 0.0);
             }
             if self.point.is_long() {
                 let beyond = (arm.billed - self.bets) / self.direct;
                 bound(format!("{} to direct", arm.name), beyond, DIRECT_MAX);
             }
         }
-        if self.point.is_long() {
+        // A child on its parent's prompt does not read again, so that forking is chosen for what it saves; here it does.
+        if self.point.is_long() && !self.point.rereads() {
             let aligned = self.arm("align").billed;
             bound("fork to align".into(), self.arm("fork").billed / aligned, DEFAULT_TO_ALIGN_MAX);
             bound("premium 0 to align".into(), self.arm("premium 0").billed / aligned, CHEAPEST_TO_ALIGN_MAX);
@@ -167,9 +188,11 @@ impl ArmFigures {
             billed: bill.sum(&played.bills),
             saved: played.metric("forkpoint_saved_usd", &[]),
             logged: 0.0,
+            aligned: bill.sum(&played.bills),
+            ledger: played.metric("forkpoint_ledger_error_ratio", &[]),
             forked: 0,
             unknown: 0,
-            requests: played.lines.len() as f64,
+            requests: played.lines.iter().filter(|line| line.record.is_success()).count() as f64,
             unpriced: played.metric("forkpoint_uncompared_total", &["no_price"]),
             requests_shown: Vec::new(),
             replayed: None,
@@ -177,6 +200,9 @@ impl ArmFigures {
         for line in &played.lines {
             let record = &line.record;
             figures.forked += usize::from(record.plan == "forked");
+            if let Some((aligned, billed)) = record.aligned_usd.zip(record.cost_usd) {
+                figures.aligned += aligned - billed;
+            }
             let mut taken_for = None;
             match record.as_sent_usd.zip(record.cost_usd) {
                 Some((sent, billed)) => {
@@ -184,7 +210,7 @@ impl ArmFigures {
                     let said = sent - billed + bill.of(&played.bills[line.part]);
                     taken_for = Some(said / bill.of(&direct[line.part]));
                 }
-                None => figures.unknown += 1,
+                None => figures.unknown += usize::from(record.is_success()),
             }
             figures.requests_shown.push(shown(line, &played.bills, direct, taken_for));
         }
@@ -260,13 +286,17 @@ impl Bill {
 /// The most that bets may lose: a part of the first prompts of a tool set's first conversations, where the client
 /// does not mark their end itself.
 fn bets(parts: &[Part], bills: &[Usage], bill: &Bill) -> f64 {
-    let mut begun: HashMap<&[String], usize> = HashMap::new();
+    let mut begun: HashMap<(usize, &String), usize> = HashMap::new();
     let mut sum = 0.0;
     for (part, usage) in parts.iter().zip(bills) {
         let Some(opening) = &part.opens else { continue };
-        let count = begun.entry(&opening.tools).or_default();
-        *count += 1;
-        if *count <= BETS && !opening.is_marked {
+        let mut may_bet = !opening.is_marked;
+        for tool_set in opening.tool_sets.iter().enumerate() {
+            let count = begun.entry(tool_set).or_default();
+            *count += 1;
+            may_bet &= *count <= BETS;
+        }
+        if may_bet {
             sum += BET * bill.of(&usage.without_cache());
         }
     }
@@ -323,9 +353,15 @@ impl fmt::Display for Figures {
             if self.is_priced {
                 write!(f, ", saved {:+.3} for {truth:+.3}", arm.saved / self.direct)?;
             }
+            if arm.name == OBSERVED && self.is_priced {
+                write!(f, ", aligned taken for {:.3}", arm.aligned / self.direct)?;
+            }
             if let Some(replayed) = &arm.replayed {
-                let [sent, forked] = [replayed.as_sent, replayed.forked].map(|usd| usd / self.direct);
-                write!(f, ", replayed {sent:.3} as sent and {forked:.3} forked")?;
+                let [sent, own] = [replayed.as_sent, replayed.own].map(|usd| usd / self.direct);
+                write!(f, ", replayed {sent:.3} as sent and {own:.3}")?;
+            }
+            if arm.ledger > 0.0 {
+                write!(f, ", ledger off by {:.3}", arm.ledger)?;
             }
             if arm.forked > 0 {
                 write!(f, ", {} forked", arm.forked)?;
@@ -348,7 +384,13 @@ impl fmt::Display for Verdict {
             let mean =
                 |of: &dyn Fn(&Figures) -> f64| self.0.iter().map(of).sum::<f64>() / self.0.len() as f64;
             let ratio = mean(&|figures| figures.arm(name).billed / figures.direct);
-            writeln!(f, "{name}: {ratio:.3} of direct on average")?;
+            let ledger = mean(&|figures| figures.arm(name).ledger);
+            writeln!(f, "{name}: {ratio:.3} of direct on average, the ledger off by {ledger:.3}")?;
+        }
+        let priced = self.0.iter().filter(|figures| figures.is_priced);
+        let misses = priced.map(|figures| (figures.estimate_is_off(), figures.point.seed));
+        if let Some((miss, seed)) = misses.max_by(|one, other| one.0.total_cmp(&other.0)) {
+            writeln!(f, "`observe` takes `align` for {miss:.3} of direct more or less at most, seed {seed}")?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! knows it.
 
 mod figures;
+mod ledger;
 mod mended;
 mod player;
 mod point;
@@ -14,17 +15,20 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use figures::{Figures, Verdict};
-use point::Point;
+use point::{FURTHER, Point};
 
 /// The points that are played where nobody asks for more.
 const POINTS: u64 = 200;
-/// One of so many points is also replayed from its recording.
+/// One further point is played beside so many.
+const FURTHER_EVERY: u64 = 4;
+/// One of so many points is also replayed from its recordings.
 const REPLAY_EVERY: u64 = 16;
 
 /// The figures of a point.
 fn figures(seed: u64) -> Figures {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(Figures::of(&Point::of(seed), seed.is_multiple_of(REPLAY_EVERY)))
+    let is_replayed = seed.is_multiple_of(REPLAY_EVERY) && seed < FURTHER;
+    runtime.block_on(Figures::of(&Point::of(seed), is_replayed))
 }
 
 fn variable(name: &str) -> Option<u64> {
@@ -35,7 +39,12 @@ fn variable(name: &str) -> Option<u64> {
 #[test]
 fn nobody_pays_more_and_every_figure_is_true() {
     let (points, seed) = (variable("MONEY_POINTS"), variable("MONEY_SEED"));
-    let seeds: Vec<u64> = seed.map_or_else(|| (0..points.unwrap_or(POINTS)).collect(), |seed| vec![seed]);
+    let points = points.unwrap_or(POINTS);
+    let seeds: Vec<u64> = match (seed, variable("MONEY_FIRST")) {
+        (Some(seed), _) => vec![seed],
+        (None, Some(first)) => (first..first + points).collect(),
+        (None, None) => (0..points).chain(FURTHER..FURTHER + points / FURTHER_EVERY).collect(),
+    };
     let next = AtomicUsize::new(0);
     let played = Mutex::new(Vec::new());
     std::thread::scope(|scope| {

@@ -23,9 +23,11 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::script::{Part, Start};
+use super::script::{Fate, Part, Start};
 use crate::harness::{PATIENCE, prices, sum};
 
+/// A refusal takes so long.
+const REFUSAL_MS: u64 = 30;
 /// More entries than a series has requests.
 const ENTRIES_MAX: usize = 8_192;
 /// Ends a block of a stream.
@@ -225,14 +227,23 @@ impl<'a> Play<'a> {
         if let Some(session) = &part.session {
             request = request.header("x-forkpoint-session", session);
         }
-        let client = tokio::spawn(ask(request, part.content.len(), Arc::clone(&stage)));
+        if part.fate == Fate::Refused {
+            request = request.header("x-sim-status", "529");
+        }
+        let client = tokio::spawn(ask(request, part.content.len(), part.fate, Arc::clone(&stage)));
         self.calls.insert(index, Call { recital, stage, client, is_scheduled: false });
     }
 
     async fn begin(&mut self, index: usize) {
         let call = &self.calls[&index];
         call.recital.give(Cue::Begin);
-        let has_begun = || call.stage.load(Relaxed) >= BEGUN || call.recital.has_begun();
+        // A client that leaves has left before anything else happens.
+        let leaves = self.parts[index].fate == Fate::Left;
+        let has_begun = || match call.stage.load(Relaxed) {
+            DONE => true,
+            BEGUN => !leaves,
+            _ => !leaves && call.recital.has_begun(),
+        };
         spin("the answer begins", has_begun).await;
         self.times[index].begun = self.now_ms;
         for (follower, part) in self.parts.iter().enumerate() {
@@ -250,16 +261,18 @@ impl<'a> Play<'a> {
         spin("the answer ends", || call.stage.load(Relaxed) == DONE).await;
         self.times[index].ended = self.now_ms;
         self.sim.recitals().forget(&index.to_string());
-        self.names.insert(call.client.await.unwrap(), index);
-        self.bills[index] = usage_of(&call.recital).unwrap();
+        let id = call.client.await.unwrap();
+        // What was refused is not billed.
+        self.bills[index] = usage_of(&call.recital).unwrap_or_default();
         if let Some(between) = &mut self.between {
-            let (records, known) = (&mut self.records, self.names.len());
+            let records = &mut self.records;
             spin("the answer is recorded", || {
                 records.extend(between.entries.take().into_iter().map(Entry::into_record));
-                records.len() == known
+                records.iter().rev().any(|record| record.upstream_request_id.as_ref() == Some(&id))
             })
             .await;
         }
+        self.names.insert(id, index);
         for (follower, part) in self.parts.iter().enumerate() {
             if let Start::Ended(causes, gap) = &part.start
                 && causes.contains(&index)
@@ -295,8 +308,14 @@ impl<'a> Play<'a> {
     fn schedule(&mut self) -> usize {
         let mut unasked = 0;
         for (index, call) in &mut self.calls {
+            let fate = self.parts[*index].fate;
             let Some(usage) = usage_of(&call.recital) else {
-                unasked += 1;
+                if fate != Fate::Refused || call.stage.load(Relaxed) != DONE {
+                    unasked += 1;
+                } else if !std::mem::replace(&mut call.is_scheduled, true) {
+                    self.times[*index].sent = self.now_ms;
+                    self.events.push(Reverse((self.now_ms + REFUSAL_MS, Event::End(*index))));
+                }
                 continue;
             };
             if !std::mem::replace(&mut call.is_scheduled, true) {
@@ -304,7 +323,7 @@ impl<'a> Play<'a> {
                 let begins = self.now_ms + self.pace.base_ms + self.pace.per_token_us * unread / 1_000;
                 self.times[*index].sent = self.now_ms;
                 self.events.push(Reverse((begins, Event::Begin(*index))));
-                let ends = begins + self.parts[*index].to_end_ms;
+                let ends = begins + if fate == Fate::Left { 1 } else { self.parts[*index].to_end_ms };
                 self.events.push(Reverse((ends, Event::End(*index))));
             }
         }
@@ -358,8 +377,8 @@ async fn spin(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Reads an answer to its end; returns its request id.
-async fn ask(request: reqwest::RequestBuilder, blocks: usize, stage: Arc<AtomicU8>) -> String {
+/// Reads an answer to its end, or until its client leaves; returns its request id.
+async fn ask(request: reqwest::RequestBuilder, blocks: usize, fate: Fate, stage: Arc<AtomicU8>) -> String {
     let answer = request.send().await.unwrap();
     let (status, headers) = (answer.status(), answer.headers().clone());
     let id = headers.get("request-id").map(|id| id.to_str().unwrap().to_owned());
@@ -369,9 +388,14 @@ async fn ask(request: reqwest::RequestBuilder, blocks: usize, stage: Arc<AtomicU
         received.extend_from_slice(&chunk.unwrap());
         if memchr::memmem::find_iter(&received, BLOCK_END).count() >= blocks {
             stage.store(BEGUN, Relaxed);
+            if fate == Fate::Left {
+                break;
+            }
         }
     }
-    assert!(status.is_success(), "{status}: {}", String::from_utf8_lossy(&received));
+    drop(chunks);
+    let is_expected = if fate == Fate::Refused { status == 529 } else { status.is_success() };
+    assert!(is_expected, "{status}: {}", String::from_utf8_lossy(&received));
     stage.store(DONE, Relaxed);
     id.unwrap()
 }

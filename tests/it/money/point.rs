@@ -4,6 +4,9 @@ use std::fmt;
 
 use crate::workload::dice::Dice;
 
+/// Seeds from here on give points with what the others lack: children of up to 64 turns, children that read again what their
+/// parent has read, requests that are refused with a 529, and clients that leave and ask again.
+pub const FURTHER: u64 = 1_000_000;
 /// Prompt tokens of one play of a series, about: larger ones are played with shorter prompts.
 const TOKENS_MAX: usize = 160_000;
 /// Requests of one play of a series, about.
@@ -40,6 +43,11 @@ pub struct Client {
     pub children_spawn: bool,
     pub repeats_directives: bool,
     pub tools_reversed: bool,
+    /// Children read again what their parent has read.
+    pub rereads: bool,
+    /// Some requests are refused, or left before their answer has ended; they are sent again.
+    pub is_refused: bool,
+    pub leaves: bool,
     pub tool_tokens: usize,
     pub parent_tokens: usize,
     pub persona_tokens: usize,
@@ -139,10 +147,18 @@ impl Point {
             per_token_us: pick(&mut dice, 20, 60) as u64,
         };
         for number in 0..clients {
-            let client = Client::of(&mut dice, clients, number);
+            let mut client = Client::of(&mut dice, clients, number);
+            if seed >= FURTHER {
+                client.go_further(&mut dice, clients);
+            }
             point.clients.push(client);
         }
         point
+    }
+
+    /// Returns true if children read again: what they would not do on their parent's prompt, they do here.
+    pub fn rereads(&self) -> bool {
+        self.clients.iter().any(|client| client.rereads)
     }
 
     /// Returns true if the series is long enough for the bounds on what it costs.
@@ -194,6 +210,9 @@ impl Client {
             children_spawn,
             repeats_directives,
             tools_reversed,
+            rereads: false,
+            is_refused: false,
+            leaves: false,
             tool_tokens,
             parent_tokens,
             persona_tokens,
@@ -217,6 +236,21 @@ impl Client {
         }
         client.fit(clients);
         client
+    }
+
+    /// What only seeds from [`FURTHER`] on have.
+    fn go_further(&mut self, dice: &mut Dice, clients: usize) {
+        self.is_refused = dice.once_in(2);
+        self.leaves = dice.once_in(2);
+        let (is_long, rereads) = (dice.once_in(3), dice.once_in(2));
+        let Shape::FanOuts { rows, children, turns, .. } = &mut self.shape else { return };
+        self.rereads = rereads;
+        if is_long {
+            *rows = [1, 3][dice.below(2)];
+            *children = 2;
+            *turns = pick(dice, 24, if *rows == 1 { 64 } else { 40 });
+        }
+        self.fit(clients);
     }
 
     /// Makes prompts shorter where the series would take too long.
@@ -329,6 +363,9 @@ impl fmt::Display for Client {
             (!self.streams, ", no streams"),
             (self.has_session, ", sessions"),
             (self.tools_reversed, ", tools reversed"),
+            (self.rereads, ", children read again"),
+            (self.is_refused, ", some are refused"),
+            (self.leaves, ", some leave"),
         ] {
             f.write_str(if is_so { word } else { "" })?;
         }

@@ -9,11 +9,13 @@ use crate::harness::{PATIENCE, binary};
 /// Prompt dollars of the runs of a replay.
 pub struct Replayed {
     pub as_sent: f64,
-    pub forked: f64,
+    /// In the mode that was recorded.
+    pub own: f64,
 }
 
 impl Replayed {
-    pub async fn of(parts: &[Part], played: &Played, premium: f64) -> Replayed {
+    /// `own`: the name of the run in the mode that was recorded.
+    pub async fn of(parts: &[Part], played: &Played, premium: f64, own: &str) -> Replayed {
         let folder = tempfile::tempdir().unwrap();
         let (file, config) = (folder.path().join("r.jsonl"), folder.path().join("forkpoint.toml"));
         let lines: String =
@@ -30,7 +32,7 @@ impl Replayed {
             let run = report["runs"].as_array().unwrap().iter().find(|run| run["run"] == title);
             run.unwrap_or_else(|| panic!("{report:#}"))["all"]["prompt_usd"].as_f64().unwrap()
         };
-        Replayed { as_sent: run("as sent"), forked: run("forked") }
+        Replayed { as_sent: run("as sent"), own: run(own) }
     }
 }
 

@@ -12,9 +12,27 @@ const EAGER_MS: u64 = 40;
 /// The spawning tool, which the default settings list.
 const SPAWN: &str = "Agent";
 
+/// A client that got no answer asks again after so long.
+const AGAIN_MS: u64 = 700;
+/// One of so many requests of a client that may get no answer gets none.
+const IN_VAIN_EVERY: usize = 6;
+/// The files that a parent reads whose children read them again.
+const READ_FIRST: usize = 2;
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Answered,
+    /// With a 529.
+    Refused,
+    /// Its client leaves within the answer.
+    Left,
+}
+
 /// One request and its answer.
 #[derive(Clone, Debug)]
 pub struct Part {
+    pub fate: Fate,
     pub body: Bytes,
     pub session: Option<String>,
     pub start: Start,
@@ -31,7 +49,8 @@ pub struct Part {
 /// The beginning of a conversation.
 #[derive(Clone, Debug)]
 pub struct Opening {
-    pub tools: Vec<String>,
+    /// Its tools by name, and as forkpoint tells them apart: whole, and in whatever order.
+    pub tool_sets: [String; 2],
     /// True if the client marks the end of its prompt itself.
     pub is_marked: bool,
 }
@@ -52,18 +71,23 @@ struct Talk {
     system: Option<String>,
     messages: Vec<Value>,
     is_child: bool,
+    /// Texts that its tools find, and that its parent has found before.
+    known: Vec<String>,
 }
 
 /// Writes the parts of a series.
 pub struct Writer<'p> {
     point: &'p Point,
     dice: Dice,
+    /// Decides which requests get no answer.
+    fates: Dice,
     pub parts: Vec<Part>,
 }
 
 impl<'p> Writer<'p> {
     pub fn write(point: &'p Point) -> Vec<Part> {
-        let mut writer = Writer { point, dice: Dice::new(point.seed ^ 0x5eed), parts: Vec::new() };
+        let (dice, fates) = (Dice::new(point.seed ^ 0x5eed), Dice::new(point.seed ^ 0xfa7e));
+        let mut writer = Writer { point, dice, fates, parts: Vec::new() };
         for (number, client) in point.clients.iter().enumerate() {
             let at = number as u64 * client.start_ms;
             match client.shape {
@@ -84,6 +108,7 @@ impl<'p> Writer<'p> {
                 system: Some(prose(&format!("You are assistant {number}.{who}."), client.persona_tokens)),
                 messages: Vec::new(),
                 is_child: false,
+                known: Vec::new(),
             };
             let question = format!("Client {number}, question {conversation}: what is in there?");
             talk.say(json!([text(prose(&question, client.context_tokens))]));
@@ -102,23 +127,51 @@ impl<'p> Writer<'p> {
         let mut start = start;
         for turn in 1..turns {
             let part = self.ask(client, number, talk, start, "tool_use", None);
-            let calls = self.parts[part].content.clone();
-            let mut results: Vec<Value> = Vec::new();
-            for call in calls.iter().filter(|block| block["type"] == "tool_use") {
-                let found = prose(&format!("Found by {}.", call["id"]), client.result_tokens);
-                let mut content = json!([text(found)]);
-                if client.image_at == Some(turn) {
-                    content.as_array_mut().unwrap().push(image(part));
-                }
-                results.push(json!({"type": "tool_result", "tool_use_id": call["id"], "content": content}));
-            }
-            talk.messages.push(json!({"role": "assistant", "content": calls}));
-            talk.say(Value::Array(results));
+            let image = (client.image_at == Some(turn)).then(|| image(part));
+            let known = talk.known.clone();
+            self.use_tools(talk, part, image, |call, id| match known.len() {
+                0 => prose(&format!("Found by {id}."), client.result_tokens),
+                files => known[(turn + call) % files].clone(),
+            });
             let pause =
                 if client.long_pause_at == Some(turn) { client.long_pause_ms } else { client.pause_ms };
             start = Start::Ended(vec![part], pause);
         }
         self.ask(client, number, talk, start, "end_turn", None)
+    }
+
+    /// The tools that an answer calls find something; with it an image, if there is one.
+    fn use_tools(
+        &self,
+        talk: &mut Talk,
+        part: usize,
+        image: Option<Value>,
+        found: impl Fn(usize, &Value) -> String,
+    ) {
+        let calls = self.parts[part].content.clone();
+        let used = calls.iter().filter(|block| block["type"] == "tool_use").enumerate();
+        let results = used.map(|(index, call)| {
+            let mut content = vec![text(found(index, &call["id"]))];
+            content.extend(image.clone());
+            json!({"type": "tool_result", "tool_use_id": call["id"], "content": content})
+        });
+        let results: Vec<Value> = results.collect();
+        talk.messages.push(json!({"role": "assistant", "content": calls}));
+        talk.say(Value::Array(results));
+    }
+
+    /// A parent reads files; returns its next start. Its children know what they find.
+    fn read_first(&mut self, number: usize, client: &Client, parent: &mut Talk, start: Start) -> Start {
+        if !client.rereads || !parent.known.is_empty() {
+            return start;
+        }
+        let file =
+            |file: usize| prose(&format!("File {file} of team {number}."), client.result_tokens.max(100));
+        parent.known = (0..READ_FIRST).map(file).collect();
+        let part = self.ask(client, number, parent, start, "tool_use", None);
+        let known = parent.known.clone();
+        self.use_tools(parent, part, None, |call, _| known[call % READ_FIRST].clone());
+        Start::Ended(vec![part], client.pause_ms)
     }
 
     fn fan_outs(&mut self, number: usize, client: &Client, at: u64) {
@@ -136,12 +189,14 @@ impl<'p> Writer<'p> {
                         system: Some(prose(&format!("You lead team {number}."), client.parent_tokens)),
                         messages: Vec::new(),
                         is_child: false,
+                        known: Vec::new(),
                     };
                     let words = format!("Team {number}.{row}: survey the project.");
                     parent.say(json!([text(prose(&words, client.context_tokens))]));
                     parent
                 }
             };
+            start = self.read_first(number, client, &mut parent, start);
             let fanned = self.ask(client, number, &mut parent, start, "tool_use", Some((row, children)));
             let calls = self.parts[fanned].content.clone();
             let mut ends = Vec::new();
@@ -155,6 +210,7 @@ impl<'p> Writer<'p> {
                     _ => Start::Ended(vec![fanned], gap),
                 };
                 let mut talk = self.child(client, number, child, directive);
+                talk.known.clone_from(&parent.known);
                 ends.push(self.talk(client, number, &mut talk, starts, turns));
             }
             let results = calls.iter().filter(|block| block["type"] == "tool_use").map(|call| {
@@ -186,9 +242,24 @@ impl<'p> Writer<'p> {
             system: Some(system),
             messages: Vec::new(),
             is_child: true,
+            known: Vec::new(),
         };
         talk.say(json!([text(directive)]));
         talk
+    }
+
+    /// A request that gets no answer, if this is one: its client asks again.
+    fn ask_in_vain(&mut self, client: &Client, number: usize, talk: &Talk, start: Start) -> Start {
+        let fates = [(client.is_refused, Fate::Refused), (client.leaves && client.streams, Fate::Left)];
+        for (may_be, fate) in fates {
+            if may_be && self.fates.once_in(IN_VAIN_EVERY) {
+                let part = self.parts.len();
+                let content = vec![text(prose(&format!("Answer {part}, which nobody reads."), 20))];
+                self.push(client, number, talk, start, Said { fate, content, stop: "end_turn", opens: None });
+                return Start::Ended(vec![part], AGAIN_MS);
+            }
+        }
+        start
     }
 
     /// A request of a conversation; returns its number. `fans_out`: the number of the fan-out and of its children.
@@ -201,6 +272,7 @@ impl<'p> Writer<'p> {
         stop: &'static str,
         fans_out: Option<(usize, usize)>,
     ) -> usize {
+        let start = self.ask_in_vain(client, number, talk, start);
         let part = self.parts.len();
         let mut content = vec![text(prose(&format!("Answer {part}."), 20))];
         match (fans_out, stop) {
@@ -221,12 +293,21 @@ impl<'p> Writer<'p> {
             _ => {}
         }
         let is_first = talk.messages.len() == 1;
-        let opens = is_first.then(|| Opening {
-            tools: talk.tools.iter().map(|tool| tool["name"].to_string()).collect(),
-            is_marked: client.marks.marks_end(),
+        let opens = is_first.then(|| {
+            let names: String = talk.tools.iter().map(|tool| tool["name"].to_string()).collect();
+            let mut whole: Vec<String> = talk.tools.iter().map(Value::to_string).collect();
+            whole.sort_unstable();
+            Opening { tool_sets: [names, whole.concat()], is_marked: client.marks.marks_end() }
         });
+        self.push(client, number, talk, start, Said { fate: Fate::Answered, content, stop, opens });
+        part
+    }
+
+    fn push(&mut self, client: &Client, number: usize, talk: &Talk, start: Start, said: Said) {
+        let Said { fate, content, stop, opens } = said;
         let output = content.iter().map(|block| block.to_string().len() as u64 / 4).sum();
         self.parts.push(Part {
+            fate,
             body: Bytes::from(talk.body(client, self.point.model).to_string()),
             session: client.has_session.then(|| format!("session-{number}")),
             start,
@@ -237,8 +318,15 @@ impl<'p> Writer<'p> {
             is_child: talk.is_child,
             opens,
         });
-        part
     }
+}
+
+/// What is said to a request.
+struct Said {
+    fate: Fate,
+    content: Vec<Value>,
+    stop: &'static str,
+    opens: Option<Opening>,
 }
 
 impl Talk {
