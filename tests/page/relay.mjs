@@ -74,7 +74,7 @@ export const child = (time_ms, fork, number, more = {}) =>
 
 /** A request that goes on: `more` has its number `n`. */
 export const underway = (time_ms, fork, number, more) => ({
-  time_ms, role: "child", fork, child: number, child_turn: 1, tool: "Agent", model: "claude-opus-5-5", plan: "forked", reason: "none",
+  time_ms, role: "child", fork, child: number, tool: "Agent", model: "claude-opus-5-5", plan: "forked", reason: "none",
   gate: number === 1 ? "led" : "released", sent_ms: 300, ...more,
 });
 

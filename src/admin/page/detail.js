@@ -1,7 +1,7 @@
 // A fan-out in full: all that is known of its requests. The same is written into a file that is saved.
 
 import { arrange, fill, h, heads, legend, promptBars, scrolled } from "./draw.js";
-import { contextOf, drawRows, drawWorlds, layersInWords, leads, rows, savedOf, sentence, span, whose } from "./fanout.js";
+import { contextOf, drawRows, drawWorlds, layersInWords, rows, savedOf, sentence, span, whose } from "./fanout.js";
 import * as f from "./format.js";
 import { isCompared } from "./model.js";
 import { GATE, LEADS, NOTES, causeInWords, inWords, planInWords } from "./words.js";
@@ -51,10 +51,10 @@ export function drawDetail(node, fanOut, model) {
   drawTimeline(node, fanOut, model);
   const again = fanOut.turns().reduce((sum, x) => sum + (x.reread_tokens ?? 0), 0);
   fill(part(".reread"), again > 0 ? `Its children read again ${f.count(again)} tokens that their parent had already read.` : null);
-  const all = rows(fanOut).flatMap((row) => row.requests.map((x) => ({ label: row.label, x })));
+  const all = rows(fanOut).flatMap(({ label, leads, requests }) => requests.map((x, i) => ({ label, x, leads: leads && i === 0 })));
   const ended = all.filter(({ x }) => x.duration_ms !== undefined);
   for (const [name, shown, make] of [["Requests", all, requestRow], ["Three worlds", ended, worldRow], ["Prompts", ended, promptRow]]) {
-    const stamp = ({ label, x }) => [label, x];
+    const stamp = ({ label, x, leads }) => [label, x, leads];
     arrange(part(`[aria-label="${name}"]`).querySelector("tbody"), shown, ({ x }) => (x.n === undefined ? `#${x.id}` : x.n), make, { stamp });
   }
 }
@@ -68,9 +68,9 @@ export function drawTimeline(node, fanOut, model) {
 const cell = (content, attributes) => h("td", attributes, content);
 const number = (content) => cell(content, { class: "num" });
 
-function whoCell(label, x) {
+function whoCell({ label, x, leads }) {
   const turn = x.child_turn === undefined ? "" : ` turn ${x.child_turn}`;
-  return h("th", { scope: "row" }, `${label}${turn}`, leads(x) ? h("span", { class: "leader" }, "leads") : null);
+  return h("th", { scope: "row" }, `${label}${turn}`, leads ? h("span", { class: "leader" }, "leads") : null);
 }
 
 /** How it ended, or that it has not. */
@@ -79,13 +79,14 @@ function ended(x) {
   return cell(causeInWords(x) || f.name(x.stop_reason ?? "answered"), { class: x.failed ? "words bad" : "words" });
 }
 
-function requestRow({ label, x }) {
+function requestRow(one) {
+  const { x } = one;
   return h(
     "tr",
     null,
-    whoCell(label, x),
+    whoCell(one),
     cell(x.plan ? planInWords(x.plan, x.reason) : "waits", { class: "words" }),
-    cell(gateInWords(x), { class: "words" }),
+    cell(gateInWords(one), { class: "words" }),
     ended(x),
     number(x.held_ms > 0 ? f.duration(x.held_ms) : "0"),
     number(x.first_byte_ms === undefined ? "" : f.duration(x.first_byte_ms)),
@@ -100,18 +101,19 @@ function requestRow({ label, x }) {
 }
 
 /** What became of it at the gate. A later turn of a child has no siblings that wait. */
-function gateInWords(x) {
+function gateInWords({ x, leads }) {
   if (x.gate === undefined) return "";
-  return LEADS.has(x.gate) && !leads(x) ? "did not wait" : inWords(GATE, x.gate);
+  return LEADS.has(x.gate) && !leads ? "did not wait" : inWords(GATE, x.gate);
 }
 
 const tokens = (number) => (number === undefined ? "" : f.count(number));
 
-function worldRow({ label, x }) {
+function worldRow(one) {
+  const { x } = one;
   return h(
     "tr",
     null,
-    whoCell(label, x),
+    whoCell(one),
     number(f.usd(x.cost_usd)),
     number(f.usd(x.as_sent_usd)),
     number(f.usd(x.aligned_usd)),
@@ -119,13 +121,14 @@ function worldRow({ label, x }) {
   );
 }
 
-function promptRow({ label, x }) {
+function promptRow(one) {
+  const { x } = one;
   const layers = layersInWords(x);
   const notes = (x.fork_notes ?? "").split(",").filter(Boolean).map((note) => inWords(NOTES, note));
   return h(
     "tr",
     null,
-    whoCell(label, x),
+    whoCell(one),
     cell([promptBars(x), h("div", { class: "small" }, layers?.sizes.join(" · ")), h("div", { class: "small muted" }, layers?.shared)], { class: "bars" }),
     cell((x.breakpoints ?? []).map((mark) => h("div", null, h("code", null, mark))), { class: "marks" }),
     cell(hashes(x), { class: "marks" }),

@@ -33,8 +33,9 @@ export function rows(fanOut) {
   return all;
 }
 
-/** True for the first request of a child if its siblings wait for what that writes: of later turns they know nothing. */
-export const leads = (x) => x.child_turn === 1 && LEADS.has(x.gate);
+/** True for the first request of a child if its siblings wait for what that writes: of later turns they know nothing.
+    The number of its turn is known when it is answered. */
+const leads = (x) => (x.child_turn ?? 1) === 1 && LEADS.has(x.gate);
 
 const isRunning = (x) => x.duration_ms === undefined;
 

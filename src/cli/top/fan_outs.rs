@@ -283,7 +283,7 @@ fn figures(row: &Row<'_>) -> String {
 /// The stage of a request that goes on.
 fn doing(exchange: &Exchange) -> &'static str {
     match (exchange.record.sent_ms, exchange.record.first_byte_ms) {
-        (None, _) => "held",
+        (None, _) => "is held",
         (Some(_), None) => "waiting for the first byte",
         (Some(_), Some(_)) => "answering",
     }

@@ -241,7 +241,8 @@ impl Exchange {
 
     /// True for the first request of a child if its siblings wait for what that writes.
     pub fn leads(&self) -> bool {
-        let is_first = self.record.child_turn == Some(1);
+        // The number of a turn is known when it is answered.
+        let is_first = self.record.child_turn.is_none_or(|turn| turn == 1);
         is_first && matches!(self.record.gate.as_deref(), Some("led" | "overtook" | "succeeded"))
     }
 

@@ -337,9 +337,9 @@ fn colours_are_left_out_where_nobody_wants_them() {
 fn a_leader_is_marked_while_it_runs_and_a_later_turn_is_none() {
     let mut app = app();
     say(&mut app, "snapshot", snapshot(START, json!([])), START);
-    let sent = json!({"plan": "aligned", "reason": "align", "sent_ms": 1, "child_turn": 1, "gate": "led"});
+    let sent = json!({"plan": "aligned", "reason": "align", "sent_ms": 1, "gate": "led"});
     say(&mut app, "underway", underway(1, START, sent), START);
-    say(&mut app, "underway", underway(2, START, json!({"child_turn": 1, "waited_ms": 1})), START);
+    say(&mut app, "underway", underway(2, START, json!({"waited_ms": 1})), START);
     let marked = |app: &App| {
         let text = screen(app, 80, 24);
         text.lines()
