@@ -38,6 +38,9 @@ impl Proxy {
     pub(super) async fn count(&self, call: MessagesCall, exchange: &mut Exchange) -> Result<Answered, Fault> {
         let MessagesCall { parts, mut body, .. } = call;
         let (opened, payer) = (self.open(&mut body, exchange).await, exchange.payer());
+        if let Err(reason) = opened {
+            exchange.facts.plan = Plan::Passthrough(reason);
+        }
         let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
         let tenant = self.store.meet(&tenant.unwrap_or(TenantId::NOBODY)).await.tenant;
         let read = AssertUnwindSafe(|| {

@@ -114,25 +114,25 @@ impl Proxy {
             }
             Arrived::Call(call) => call,
         };
-        if let Plan::Passthrough(reason) = exchange.facts.plan
-            && !(reason == Reason::Observe && self.has_prefix(&mut call, exchange).await)
-        {
-            if exchange.needs_parent() {
-                self.find_parent(&mut call, reason, exchange).await?;
+        if let Plan::Passthrough(reason) = exchange.facts.plan {
+            if !(reason == Reason::Observe && self.has_prefix(&mut call, exchange).await) {
+                if exchange.needs_parent() {
+                    self.find_parent(&mut call, reason, exchange).await?;
+                }
+                return self.observed(call, reason, exchange).await;
             }
-            return self.observed(call, reason, exchange).await;
-        }
-        if let Err(reason) = self.open(&mut call.body, exchange).await {
-            return self.unread(call, reason, exchange).await;
+            exchange.facts.plan = Plan::Aligned(Why::Mode);
         }
         let mode = ReadMode::Spelt(self.policy.align.order);
-        match self.read(call.body.read(), mode, exchange).await {
-            Ok(Some(read)) => {
+        match self.read(&mut call.body, mode, exchange).await {
+            Ok(read) => {
                 let planned = self.plan(read, call.deadline, exchange).await?;
                 self.send(call, planned, exchange).await
             }
-            Ok(None) => self.unread(call, Reason::NoCredential, exchange).await,
-            Err(reason) => self.unread(call, reason, exchange).await,
+            Err(reason) => {
+                exchange.facts.plan = Plan::Passthrough(reason);
+                self.unread(call, reason, exchange).await
+            }
         }
     }
 
@@ -202,24 +202,24 @@ impl Proxy {
     pub(super) async fn open(&self, body: &mut CallBody, exchange: &mut Exchange) -> Result<(), Reason> {
         let Some(permit) = &mut exchange.permit else { return Err(Reason::Internal) };
         let opened = body.open(permit, &self.config.limits, &self.large).await;
-        if let Err(reason) = opened {
+        if opened.is_err() {
             let (payer, came) = (exchange.payer(), body.came());
             let digest = self.large.work(payer, came.len(), || BodyDigest::of(came)).await;
             let facts = &mut exchange.facts;
             (facts.received, facts.sent) = (Some(digest), Some(digest));
-            facts.plan = Plan::Passthrough(reason);
         }
         opened
     }
 
-    /// Reads a Messages body by what is known of its tenant.
+    /// Opens a Messages body, and reads it by what is known of its tenant.
     pub(super) async fn read(
         &self,
-        body: &Bytes,
+        body: &mut CallBody,
         mode: ReadMode,
         exchange: &mut Exchange,
-    ) -> Result<Option<Read>, Reason> {
-        let (plan, payer) = (exchange.facts.plan, exchange.payer());
+    ) -> Result<Read, Reason> {
+        self.open(body, exchange).await?;
+        let (body, payer) = (body.read(), exchange.payer());
         let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
         // Nothing is to be remembered of nobody.
         let met = self.store.meet(&tenant.unwrap_or(TenantId::NOBODY)).await;
@@ -228,7 +228,6 @@ impl Proxy {
         let read = self.large.work(payer, weight, || self.read_by(&met, body, mode, exchange)).await;
         let is_unknown = matches!(read, Err(Reason::UnknownThread));
         if is_unknown && met.was_known && self.store.news(&met.tenant).await {
-            exchange.facts.plan = plan;
             let weight = self.bytes_to_read(&met, body, exchange).await?.max(large::weight(body));
             return self.large.work(payer, weight, || self.read_by(&met, body, mode, exchange)).await;
         }
@@ -242,7 +241,7 @@ impl Proxy {
         body: &Bytes,
         mode: ReadMode,
         exchange: &mut Exchange,
-    ) -> Result<Option<Read>, Reason> {
+    ) -> Result<Read, Reason> {
         let started = Instant::now();
         let read = AssertUnwindSafe(|| self.recall(met, body, mode, &mut exchange.facts));
         let read = std::panic::catch_unwind(read).unwrap_or_else(|_| {
@@ -250,21 +249,16 @@ impl Proxy {
             Err(Reason::Internal)
         });
         let read = read.and_then(|read| {
-            let Some((request, permit)) = read.as_ref().zip(exchange.permit.as_mut()) else {
-                return Ok(read);
-            };
-            let reading = Reading::memory_bytes(&request.request.arrival.received);
+            let Some(permit) = &mut exchange.permit else { return Ok(read) };
+            let reading = Reading::memory_bytes(&read.request.arrival.received);
             permit.charge_reading(reading, &self.config.limits).map(|()| read)
         });
         let facts = &mut exchange.facts;
-        if let Err(reason) = read {
-            facts.plan = Plan::Passthrough(reason);
-        }
         // What was not read is named by its bytes.
         facts.received.get_or_insert_with(|| BodyDigest::of(body));
         facts.sent = facts.received;
         facts.overhead.read += started.elapsed();
-        if let (Ok(Some(_)), Some(_)) = (&read, &exchange.draft) {
+        if read.is_ok() && exchange.draft.is_some() {
             exchange.body = Some(body.clone());
         }
         read
@@ -276,7 +270,7 @@ impl Proxy {
         body: &Bytes,
         mode: ReadMode,
         facts: &mut Facts,
-    ) -> Result<Option<Read>, Reason> {
+    ) -> Result<Read, Reason> {
         self.panics.at(Step::Read);
         let sender = facts.sender.as_ref();
         let session = sender.and_then(|sender| sender.session);
@@ -290,7 +284,7 @@ impl Proxy {
         facts.learn(arrival.received.body(), arrival.received.anatomy());
         facts.received = Some(arrival.name());
         let Some(sender) = facts.sender.as_ref().filter(|sender| sender.tenant.is_some()) else {
-            return Ok(None);
+            return Err(Reason::NoCredential);
         };
         facts.recall = Some((self.store.name(), arrival.recall));
         if arrival.recall == Recall::Forgotten {
@@ -307,7 +301,7 @@ impl Proxy {
             came_at: self.clock.now(),
         };
         let home = Home { tenant, policy: Arc::clone(policy), clock: Arc::clone(&self.clock) };
-        Ok(Some(Read { home, may_be_behind: met.was_known, request, who }))
+        Ok(Read { home, may_be_behind: met.was_known, request, who })
     }
 
     /// Says, once in a while, that conversations are forgotten before they go on.
@@ -337,8 +331,13 @@ impl Proxy {
         let request = Request::from_parts(parts, SentBody::whole(body.came().clone()));
         let reading = async {
             yield_once().await;
-            self.open(&mut body, exchange).await.ok()?;
-            let read = self.read(body.read(), ReadMode::AsItCame, exchange).await.ok()??;
+            let read = match self.read(&mut body, ReadMode::AsItCame, exchange).await {
+                Ok(read) => read,
+                Err(reason) => {
+                    exchange.facts.plan = Plan::Passthrough(reason);
+                    return None;
+                }
+            };
             let (payer, bytes) = (exchange.payer(), large::read_weight(&read.request.arrival.received));
             let watch = || self.watch(read, reason, sent, exchange);
             Some(self.large.work(payer, bytes, watch).await)
@@ -375,10 +374,8 @@ impl Proxy {
     pub(super) async fn unplanned(
         &self,
         call: MessagesCall,
-        reason: Reason,
         exchange: &mut Exchange,
     ) -> Result<Answered, Fault> {
-        exchange.facts.plan = Plan::Passthrough(reason);
         exchange.facts.sent_at = Some(Instant::now());
         let request = Request::from_parts(call.parts, SentBody::whole(call.body.came().clone()));
         let answer = self.upstream.send(request).await?;
@@ -392,20 +389,12 @@ impl Proxy {
         if !exchange.facts.modes.keeps_prefix() || !self.may_have_prefix(now) {
             return false;
         }
-        if self.open(&mut call.body, exchange).await.is_err() {
-            return false;
-        }
-        let plan = exchange.facts.plan;
-        let read = self.read(call.body.read(), ReadMode::AsItCame, exchange).await;
-        let has_prefix = read.is_ok_and(|read| {
-            read.is_some_and(|Read { home, request, who, .. }| {
-                let arrival = &request.arrival;
-                let bound = bound_child(&*home.tenant, &arrival.received, arrival.held_child(), &who, now);
-                bound.is_some_and(|(_, bound)| bound.is_forked())
-            })
-        });
-        exchange.facts.plan = if has_prefix { Plan::Aligned(Why::Mode) } else { plan };
-        has_prefix
+        let read = self.read(&mut call.body, ReadMode::AsItCame, exchange).await;
+        read.is_ok_and(|Read { home, request, who, .. }| {
+            let arrival = &request.arrival;
+            let bound = bound_child(&*home.tenant, &arrival.received, arrival.held_child(), &who, now);
+            bound.is_some_and(|(_, bound)| bound.is_forked())
+        })
     }
 
     fn modes(&self, headers: &HeaderMap) -> Modes {

@@ -32,10 +32,9 @@ impl Proxy {
             Some(permit) => permit.hold_conversation(held, limits),
             None => Err(Reason::Internal),
         };
-        if let Err(reason) = fits {
+        if fits.is_err() {
             let (facts, digest) = (&mut exchange.facts, BodyDigest::of(body));
             (facts.received, facts.sent) = (Some(digest), Some(digest));
-            facts.plan = Plan::Passthrough(reason);
         }
         fits.map(|()| bytes)
     }
@@ -68,7 +67,7 @@ impl Proxy {
             return Err(Fault::UnknownParent);
         }
         let body = call.body.read().clone();
-        let Answered { answer, .. } = self.unplanned(call, reason, exchange).await?;
+        let Answered { answer, .. } = self.unplanned(call, exchange).await?;
         self.unknown(answer, &body, exchange).await
     }
 

@@ -119,16 +119,12 @@ impl Proxy {
         reason: Reason,
         exchange: &mut Exchange,
     ) -> Result<(), Fault> {
-        let plan = exchange.facts.plan;
-        let unknown = |_| Fault::UnknownParent;
-        self.open(&mut call.body, exchange).await.map_err(unknown)?;
-        let read = self.read(call.body.read(), ReadMode::AsItCame, exchange).await.map_err(unknown)?;
-        let Read { home, may_be_behind, request, who } = read.ok_or(Fault::UnknownParent)?;
+        let read = self.read(&mut call.body, ReadMode::AsItCame, exchange).await;
+        let Read { home, may_be_behind, request, who } = read.map_err(|_| Fault::UnknownParent)?;
         let (payer, bytes) = (exchange.payer(), large::read_weight(&request.arrival.received));
         for asks in [may_be_behind, false] {
             let prepare = || self.prepare(&request, who, Treatment::Observed(reason), &home, exchange);
             if !self.large.work(payer, bytes, prepare).await.relation.names_unknown_parent() {
-                exchange.facts.plan = plan;
                 return Ok(());
             }
             if !(asks && self.store.news(&home.tenant).await) {
