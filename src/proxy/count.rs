@@ -7,29 +7,28 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request};
 
+use super::caller::Caller;
 use super::error::Fault;
 use super::exchange::Exchange;
 use super::forward::SentBody;
 use super::handle::{Answered, MessagesCall};
 use super::large;
-use super::record::Facts;
 use super::send::BETA;
-use super::{Modes, Proxy};
+use super::Proxy;
 use crate::engine::count::{ChildCount, count_child};
-use crate::engine::family::recent::Hint;
 use crate::engine::request::recall::Remembered;
 use crate::engine::tenant::View;
 use crate::engine::words::{BodyDigest, Endpoint, Plan, Reason, TenantId};
 use crate::store::Tenant;
 
 impl Proxy {
-    /// Returns true if a request may count the tokens of a child that has a prefix. `observed`: why it is to go out as
-    /// it came; a child keeps its prefix even in mode `observe`, unless its client asks for less.
-    pub(super) fn may_count_child(&self, parts: &Parts, modes: Modes, observed: Option<Reason>) -> bool {
+    /// Returns true if a request may count the tokens of a child that has a prefix. A child keeps its prefix even in mode
+    /// `observe`, unless its client asks for less.
+    pub(super) fn may_count_child(&self, parts: &Parts, caller: &Caller) -> bool {
         parts.method == Method::POST
             && Endpoint::of(&parts.method, parts.uri.path()) == Endpoint::CountTokens
-            && modes.keeps_prefix()
-            && matches!(observed, None | Some(Reason::Observe))
+            && caller.modes.keeps_prefix()
+            && matches!(caller.observed, None | Some(Reason::Observe))
             && self.may_have_prefix(self.clock.now())
     }
 
@@ -37,22 +36,22 @@ impl Proxy {
     /// other as it came.
     pub(super) async fn count(&self, call: MessagesCall, exchange: &mut Exchange) -> Result<Answered, Fault> {
         let MessagesCall { parts, mut body, .. } = call;
-        let (opened, payer) = (self.open(&mut body, exchange).await, exchange.payer());
+        let (opened, payer) = (self.open(&mut body, exchange).await, exchange.caller.payer);
         if let Err(reason) = opened {
             exchange.facts.plan = Plan::Passthrough(reason);
         }
-        let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
+        let tenant = exchange.caller.sender.tenant;
         let tenant = self.store.meet(&tenant.unwrap_or(TenantId::NOBODY)).await.tenant;
         let read = AssertUnwindSafe(|| {
             opened.ok()?;
-            self.read_count(&tenant, body.read(), &mut exchange.facts)
+            self.read_count(&tenant, body.read(), exchange)
         });
         let counted =
             self.large.work(payer, large::weight(body.read()), || std::panic::catch_unwind(read)).await;
         exchange.facts.sent_at = Some(Instant::now());
         if let Some(ChildCount { pieces, betas, .. }) = counted.unwrap_or_default() {
             let mut parts = parts.clone();
-            if betas != exchange.facts.betas
+            if betas != exchange.caller.betas
                 && let Ok(betas) = HeaderValue::try_from(betas)
             {
                 parts.headers.insert(BETA, betas);
@@ -74,20 +73,20 @@ impl Proxy {
     }
 
     /// Reads a count of tokens, and puts it on the prefix of the child that it is of.
-    fn read_count(&self, tenant: &Tenant, body: &Bytes, facts: &mut Facts) -> Option<ChildCount> {
+    fn read_count(&self, tenant: &Tenant, body: &Bytes, exchange: &mut Exchange) -> Option<ChildCount> {
         let started = Instant::now();
-        let mut sender = facts.sender.clone()?;
+        let caller = &exchange.caller;
+        let mut sender = caller.sender.clone();
         sender.tenant?;
-        let session = sender.session;
-        let hint = session.map(|session| Hint { session: session.hints, agent: sender.agent });
-        let view = View { tenant, hint };
+        let view = View { tenant, hint: caller.hint() };
         let request = Remembered::read(body.clone(), &view, self.policy.align.attribution).ok()?;
         if let Some(user_id) = request.anatomy().user_id(body) {
             sender.hint(&user_id);
         }
-        let who = facts.claims.who(&request, &sender);
-        let counted = count_child(tenant, &request, who, &facts.betas, self.clock.now())?;
-        facts.learn(body, request.anatomy());
+        let who = caller.claims.who(&request, &sender);
+        let counted = count_child(tenant, &request, who, &caller.betas, self.clock.now())?;
+        exchange.learn(body, request.anatomy());
+        let facts = &mut exchange.facts;
         facts.related(&counted.relation);
         facts.plan = Plan::Forked;
         facts.notes.clone_from(&counted.notes);

@@ -8,15 +8,17 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use crate::engine::answer::turn::Turn;
 use crate::engine::answer::usage::Bill;
 use crate::engine::cache::prices::Prices;
+use crate::engine::request::anatomy::Anatomy;
 use crate::engine::request::clients::NONE;
 use crate::engine::tenant::{Accepted, Flight, SettledChild, Settlement, Verdict, drift};
 use crate::engine::words::{CostUnit, Ending};
 use crate::metrics::{Admit, Metrics};
-use crate::proxy::account::{Accounts, Charge, Payer};
+use crate::proxy::account::{Accounts, Charge};
 use crate::report::events::Feed;
 use crate::report::traces::{Trace, TraceId};
 use crate::report::{ChildTurn, ExchangeRecord, ExchangeSinks, OtherModel, RecordingDraft, report};
 
+use super::caller::Caller;
 use super::clock::Clock;
 use super::collect::Permit;
 use super::record::{Facts, Money, add_verdict};
@@ -31,6 +33,8 @@ static FORK: HeaderName = HeaderName::from_static("x-forkpoint-fork");
 
 /// Travels with the exchange and reports it once: in `finish`, or when dropped (the client left).
 pub struct Exchange {
+    /// Unnamed until its headers are read.
+    pub caller: Caller,
     pub facts: Facts,
     /// The body as it came, if it was read and is to be recorded.
     pub body: Option<Bytes>,
@@ -58,14 +62,21 @@ pub struct Exchange {
 impl Exchange {
     /// Returns true if this is a Messages call that is not to go out unless the parent is known that it names.
     pub fn needs_parent(&self) -> bool {
-        self.facts.endpoint.is_planned() && self.facts.claims.needs_parent()
+        self.facts.endpoint.is_planned() && self.caller.claims.needs_parent()
     }
 
-    pub fn new(metrics: Arc<Metrics>, clock: Arc<Clock>, sinks: ExchangeSinks, facts: Facts) -> Exchange {
+    pub fn new(
+        metrics: Arc<Metrics>,
+        clock: Arc<Clock>,
+        sinks: ExchangeSinks,
+        caller: Caller,
+        facts: Facts,
+    ) -> Exchange {
         let ExchangeSinks { draft, trace, trace_id, feed } = sinks;
         let (body, permit, prompt, place) = (None, None, None, None);
         let (waits_at_gate, is_reported) = (false, false);
         Exchange {
+            caller,
             facts,
             body,
             permit,
@@ -82,9 +93,13 @@ impl Exchange {
         }
     }
 
-    /// Whose request it is.
-    pub fn payer(&self) -> Payer {
-        self.place.as_ref().map_or(Payer::NOBODY, Charge::payer)
+    /// Takes over what the body says about itself.
+    pub fn learn(&mut self, body: &[u8], anatomy: &Anatomy) {
+        self.facts.model = anatomy.model(body).map(String::from);
+        self.facts.stream = anatomy.stream(body);
+        if let Some(user_id) = anatomy.user_id(body) {
+            self.caller.sender.hint(&user_id);
+        }
     }
 
     /// The bytes that its body takes, and what was read of it, while they are in memory.
@@ -216,7 +231,7 @@ impl Exchange {
         let is_accepted = self.facts.status.is_some_and(|status| status.is_success());
         let admit = |newcomer: Admit| if is_accepted { newcomer } else { Admit::KnownOnly };
         let model = self.facts.model.as_deref().unwrap_or(NONE);
-        let client = self.facts.sender.as_ref().map(|sender| &*sender.client);
+        let client = self.caller.client();
         let client = client.map(|client| self.metrics.clients.label(client, admit(Admit::New)).to_owned());
         (self.metrics.models.label(model, admit(Admit::Akin)).to_owned(), client)
     }

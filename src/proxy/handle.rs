@@ -15,13 +15,12 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, Request, Response};
+use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 
-use super::account::Payer;
 use super::body::CallBody;
+use super::caller::{Caller, Modes};
 use super::collect::{self, Collected};
-use super::encoded::Coding;
 use super::error::Fault;
 use super::exchange::Exchange;
 use super::flight::{Home, InFlight};
@@ -31,19 +30,13 @@ use super::large;
 use super::observe::AnswerBody;
 use super::plan::Read;
 use super::record::Facts;
-use super::{Modes, Proxy, headers, observe, slow_reader};
-use crate::config::{Mode, OAuth};
+use super::{Proxy, headers, observe, slow_reader};
 use crate::engine::decide;
-use crate::engine::family::claims::Claims;
-use crate::engine::family::recent::Hint;
 use crate::engine::prepare::Treatment;
-use crate::engine::request::identify::{self, TenantRule};
 use crate::engine::request::recall::Reading;
 use crate::engine::tenant::{ReadMode, ReadRequest, TenantAccess, TenantState, View, bound_child};
 use crate::engine::words::{BodyDigest, Endpoint, Moment, Plan, Reason, Recall, Role, Step, TenantId, Why};
 use crate::store::Met;
-
-static MODE: HeaderName = HeaderName::from_static("x-forkpoint-mode");
 
 /// The time between two notes about forgotten conversations.
 const FORGOTTEN_NOTE_MS: u64 = 600_000;
@@ -94,14 +87,16 @@ impl Proxy {
     }
 
     fn exchange(&self, endpoint: Endpoint, headers: &mut HeaderMap) -> Exchange {
-        let facts = Facts::new(endpoint, self.modes(headers), self.generation.number);
+        let caller = Caller::unnamed(Modes::of(headers, &self.config));
+        let facts = Facts::new(endpoint, self.generation.number);
         let sinks = self.sinks.begin(headers);
-        Exchange::new(self.metrics.clone(), self.clock.clone(), sinks, facts)
+        Exchange::new(self.metrics.clone(), self.clock.clone(), sinks, caller, facts)
     }
 
     /// The phases of a request, up to the head of its answer.
     async fn answered(&self, request: Request<Incoming>, exchange: &mut Exchange) -> Result<Answered, Fault> {
         headers::check(&request)?;
+        exchange.caller = Caller::of(request.headers(), &self.config, &self.store);
         let mut call = match self.collect(request, exchange).await? {
             // Nobody can tell if its parent is known.
             Arrived::Unread(_) if exchange.needs_parent() => return Err(Fault::UnknownParent),
@@ -136,45 +131,35 @@ impl Proxy {
         }
     }
 
-    /// Names the sender and collects the body of a Messages call, and of a count that may be of a forked child;
+    /// Collects the body of a Messages call, and of a count that may be of a forked child;
     /// everything else streams through unread.
     async fn collect(&self, request: Request<Incoming>, exchange: &mut Exchange) -> Result<Arrived, Fault> {
         let deadline = self.clock.now().after(self.policy.max_hold_ms);
         let (parts, body) = request.into_parts();
-        let (limits, facts) = (&self.config.limits, &mut exchange.facts);
-        let sender = identify::sender(&parts.headers, self.tenant_rule(), &self.config.identity.clients);
-        let codings = Coding::all(&parts.headers);
-        let observed = match codings {
-            None => Some(Reason::ContentEncoding),
-            Some(_) => self.observed_for(&parts.headers, sender.tenant, facts.modes.in_force),
-        };
-        let (payer, is_nobodys) = (Payer::of(&sender, &self.store), sender.tenant.is_none());
-        facts.sender = Some(sender);
-        let place = self.accounts.exchanges.take_one(payer, self.exchanges_max());
+        let limits = &self.config.limits;
+        let Exchange { caller, facts, .. } = exchange;
+        let place = self.accounts.exchanges.take_one(caller.payer, self.exchanges_max());
         exchange.place = Some(place.ok_or(Fault::Connections)?);
-        facts.claims = Claims::of(&parts.headers);
-        facts.betas = identify::betas(&parts.headers).collect::<Vec<_>>().join(",");
-        facts.version = identify::version(&parts.headers).to_owned();
         let model = facts.endpoint.model(parts.uri.path());
         facts.model.clone_from(&model);
         let is_message = facts.endpoint.is_planned();
-        if !is_message && !self.may_count_child(&parts, facts.modes, observed) {
+        if !is_message && !self.may_count_child(&parts, caller) {
             let body = SentBody::streamed(body, limits.stall);
             return Ok(Arrived::Unread(Request::from_parts(parts, body)));
         }
         if is_message {
-            facts.plan = observed.map_or(Plan::Aligned(Why::Mode), Plan::Passthrough);
+            facts.plan = caller.observed.map_or(Plan::Aligned(Why::Mode), Plan::Passthrough);
         }
-        if is_nobodys {
+        if caller.sender.tenant.is_none() {
             // Whoever has no credential will get no answer that is worth anything: nothing is kept in memory for it.
             let body = SentBody::streamed(body, limits.stall);
             return Ok(Arrived::Unread(Request::from_parts(parts, body)));
         }
-        match collect::collect(body, &parts.headers, limits, (payer, &self.accounts)).await? {
+        match collect::collect(body, &parts.headers, limits, (caller.payer, &self.accounts)).await? {
             Collected::Whole(body, permit) => {
                 facts.received_bytes = Some(body.len());
                 exchange.permit = Some(permit);
-                let body = CallBody::new(body, codings, model);
+                let body = CallBody::new(body, caller.codings.clone(), model);
                 Ok(Arrived::Call(MessagesCall { parts, body, deadline }))
             }
             Collected::Spilled(body, reason, permit) => {
@@ -185,25 +170,12 @@ impl Proxy {
         }
     }
 
-    /// Why a request is only observed, if it is.
-    fn observed_for(&self, headers: &HeaderMap, tenant: Option<TenantId>, mode: Mode) -> Option<Reason> {
-        match mode {
-            _ if identify::is_signed(headers) => Some(Reason::Signed),
-            _ if tenant.is_none() => Some(Reason::NoCredential),
-            _ if self.config.identity.oauth == OAuth::Observe && identify::is_oauth(headers) => {
-                Some(Reason::OAuth)
-            }
-            Mode::Observe => Some(Reason::Observe),
-            Mode::Align | Mode::Fork => None,
-        }
-    }
-
     /// Makes a body readable. One that cannot be is named by the bytes that came.
     pub(super) async fn open(&self, body: &mut CallBody, exchange: &mut Exchange) -> Result<(), Reason> {
         let Some(permit) = &mut exchange.permit else { return Err(Reason::Internal) };
         let opened = body.open(permit, &self.config.limits, &self.large).await;
         if opened.is_err() {
-            let (payer, came) = (exchange.payer(), body.came());
+            let (payer, came) = (exchange.caller.payer, body.came());
             let digest = self.large.work(payer, came.len(), || BodyDigest::of(came)).await;
             let facts = &mut exchange.facts;
             (facts.received, facts.sent) = (Some(digest), Some(digest));
@@ -219,8 +191,8 @@ impl Proxy {
         exchange: &mut Exchange,
     ) -> Result<Read, Reason> {
         self.open(body, exchange).await?;
-        let (body, payer) = (body.read(), exchange.payer());
-        let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
+        let (body, payer) = (body.read(), exchange.caller.payer);
+        let tenant = exchange.caller.sender.tenant;
         // Nothing is to be remembered of nobody.
         let met = self.store.meet(&tenant.unwrap_or(TenantId::NOBODY)).await;
         met.tenant.paid_by(payer.tenant);
@@ -243,7 +215,7 @@ impl Proxy {
         exchange: &mut Exchange,
     ) -> Result<Read, Reason> {
         let started = Instant::now();
-        let read = AssertUnwindSafe(|| self.recall(met, body, mode, &mut exchange.facts));
+        let read = AssertUnwindSafe(|| self.recall(met, body, mode, exchange));
         let read = std::panic::catch_unwind(read).unwrap_or_else(|_| {
             self.metrics.panicked(Step::Read);
             Err(Reason::Internal)
@@ -269,34 +241,32 @@ impl Proxy {
         met: &Met,
         body: &Bytes,
         mode: ReadMode,
-        facts: &mut Facts,
+        exchange: &mut Exchange,
     ) -> Result<Read, Reason> {
         self.panics.at(Step::Read);
-        let sender = facts.sender.as_ref();
-        let session = sender.and_then(|sender| sender.session);
-        let hint =
-            session.map(|session| Hint { session: session.hints, agent: sender.and_then(|s| s.agent) });
+        let hint = exchange.caller.hint();
         let tenant = Arc::clone(&met.tenant);
         let view = View { tenant: &*tenant, hint };
-        let betas = std::iter::once(facts.betas.as_str());
-        let policy = self.policy_of(facts.endpoint);
+        let betas = std::iter::once(exchange.caller.betas.as_str());
+        let policy = self.policy_of(exchange.facts.endpoint);
         let arrival = view.read(body, policy.align.attribution, mode, betas)?;
-        facts.learn(arrival.received.body(), arrival.received.anatomy());
+        exchange.learn(arrival.received.body(), arrival.received.anatomy());
+        let Exchange { caller, facts, .. } = exchange;
         facts.received = Some(arrival.name());
-        let Some(sender) = facts.sender.as_ref().filter(|sender| sender.tenant.is_some()) else {
+        if caller.sender.tenant.is_none() {
             return Err(Reason::NoCredential);
-        };
+        }
         facts.recall = Some((self.store.name(), arrival.recall));
         if arrival.recall == Recall::Forgotten {
             self.note_forgotten();
         }
-        let who = facts.claims.who(&arrival.received, sender);
+        let who = caller.claims.who(&arrival.received, &caller.sender);
         let request = ReadRequest {
             arrival: Box::new(arrival),
             hint,
             model: facts.model.clone().unwrap_or_default(),
-            betas: facts.betas.clone(),
-            version: facts.version.clone(),
+            betas: caller.betas.clone(),
+            version: caller.version.clone(),
             streams: facts.stream,
             came_at: self.clock.now(),
         };
@@ -338,7 +308,7 @@ impl Proxy {
                     return None;
                 }
             };
-            let (payer, bytes) = (exchange.payer(), large::read_weight(&read.request.arrival.received));
+            let (payer, bytes) = (exchange.caller.payer, large::read_weight(&read.request.arrival.received));
             let watch = || self.watch(read, reason, sent, exchange);
             Some(self.large.work(payer, bytes, watch).await)
         };
@@ -386,7 +356,7 @@ impl Proxy {
     /// before: that child keeps it, unless its client asks for less itself.
     async fn has_prefix(&self, call: &mut MessagesCall, exchange: &mut Exchange) -> bool {
         let now = self.clock.now();
-        if !exchange.facts.modes.keeps_prefix() || !self.may_have_prefix(now) {
+        if !exchange.caller.modes.keeps_prefix() || !self.may_have_prefix(now) {
             return false;
         }
         let read = self.read(&mut call.body, ReadMode::AsItCame, exchange).await;
@@ -395,16 +365,5 @@ impl Proxy {
             let bound = bound_child(&*home.tenant, &arrival.received, arrival.held_child(), &who, now);
             bound.is_some_and(|(_, bound)| bound.is_forked())
         })
-    }
-
-    fn modes(&self, headers: &HeaderMap) -> Modes {
-        let asked = headers.get(&MODE).and_then(|value| value.to_str().ok());
-        let asked = asked.and_then(Mode::named);
-        Modes { asked, in_force: asked.unwrap_or(Mode::Fork).min(self.config.server.mode) }
-    }
-
-    fn tenant_rule(&self) -> TenantRule<'_> {
-        let identity = &self.config.identity;
-        TenantRule { pepper: identity.pepper.reveal(), headers: &identity.tenant_headers }
     }
 }

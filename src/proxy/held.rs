@@ -24,7 +24,7 @@ impl Proxy {
         exchange: &mut Exchange,
     ) -> Result<usize, Reason> {
         let view = View { tenant: &*met.tenant, hint: None };
-        let held = self.large.work(exchange.payer(), body.len(), || view.held_bytes(body)).await;
+        let held = self.large.work(exchange.caller.payer, body.len(), || view.held_bytes(body)).await;
         let (bytes, limits) = (body.len() + held, &self.config.limits);
         let fits = match &mut exchange.permit {
             _ if held == 0 => Ok(()),
@@ -79,7 +79,7 @@ impl Proxy {
         body: &Bytes,
         exchange: &Exchange,
     ) -> Result<Answered, Fault> {
-        let tenant = exchange.facts.sender.as_ref().and_then(|sender| sender.tenant);
+        let tenant = exchange.caller.sender.tenant;
         let Plan::Passthrough(Reason::UnknownThread | Reason::BodyTooLarge | Reason::HeldBytes) =
             exchange.facts.plan
         else {
@@ -92,7 +92,7 @@ impl Proxy {
         {
             // Who has a conversation there is known to the upstream, and what its client was asked for is remembered.
             let found = self.store.tenant(&tenant);
-            found.paid_by(exchange.payer().tenant);
+            found.paid_by(exchange.caller.payer.tenant);
             if self.store.admit(&tenant, &found).look(|state| state.ask_whole(unknown)) {
                 return Err(self.ask_whole(&answer));
             }

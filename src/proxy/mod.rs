@@ -9,6 +9,7 @@
 
 pub mod handle;
 mod held;
+pub mod caller;
 pub mod account;
 pub mod collect;
 pub mod body;
@@ -45,7 +46,7 @@ pub mod panic_injection;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::config::{self, Config, Mode};
+use crate::config::{self, Config};
 use crate::engine::cache::prices::Prices;
 use crate::engine::policy::Policy;
 use crate::engine::words::{Endpoint, Moment};
@@ -85,23 +86,6 @@ pub struct Proxy {
     not_found: Arc<NotFound>,
     metrics: Arc<Metrics>,
     sinks: Arc<Sinks>,
-}
-
-/// How much may be done to a request.
-#[derive(Clone, Copy, Debug)]
-pub struct Modes {
-    /// The most that the request allows, if it says so.
-    pub asked: Option<Mode>,
-    /// The configured mode, or a lower one that the request asks for.
-    pub in_force: Mode,
-}
-
-impl Modes {
-    /// Returns true unless the request asks for less than `fork`. Whoever has a prefix keeps it when the configuration
-    /// says otherwise later: without it the model would refuse what it thought itself.
-    fn keeps_prefix(self) -> bool {
-        self.asked.is_none_or(|asked| asked == Mode::Fork)
-    }
 }
 
 impl Proxy {

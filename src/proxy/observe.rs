@@ -72,8 +72,8 @@ pub(super) fn watched(
         exchange.forget_prompt();
     }
     let held_bytes = config.limits.held_bytes;
-    let payer = exchange.payer();
-    let observed = exchange.place.as_ref().map(|_| proxy.accounts.bytes.open(payer));
+    let payer = exchange.caller.payer;
+    let observed = Some(proxy.accounts.bytes.open(payer));
     let (metrics, panics) = (Arc::clone(&proxy.metrics), Arc::clone(&proxy.panics));
     let large = Arc::clone(&proxy.large);
     let exchange = Some(exchange);

@@ -47,11 +47,11 @@ impl Proxy {
         exchange: &mut Exchange,
     ) -> Result<Planned, Fault> {
         let Read { home, may_be_behind, mut request, who } = read;
-        let (ticket, modes) = (self.store.ticket(), exchange.facts.modes);
+        let (ticket, modes) = (self.store.ticket(), exchange.caller.modes);
         let mut waits = Waits::default();
         let (mut round, mut has_room) = (1, None);
         // The whole of it, also where only the end of it came.
-        let (payer, bytes) = (exchange.payer(), large::read_weight(&request.arrival.received));
+        let (payer, bytes) = (exchange.caller.payer, large::read_weight(&request.arrival.received));
         let changed = Treatment::Changed;
         let prepare = || self.prepare(&request, who, changed, &home, exchange);
         let mut prepared = self.large.work(payer, bytes, prepare).await;
@@ -60,7 +60,7 @@ impl Proxy {
             let prepare = || self.prepare(&request, who, changed, &home, exchange);
             prepared = self.large.work(payer, bytes, prepare).await;
         }
-        if prepared.relation.names_unknown_parent() && exchange.facts.claims.needs_parent() {
+        if prepared.relation.names_unknown_parent() && exchange.caller.claims.needs_parent() {
             return Err(Fault::UnknownParent);
         }
         loop {
@@ -121,7 +121,7 @@ impl Proxy {
     ) -> Result<(), Fault> {
         let read = self.read(&mut call.body, ReadMode::AsItCame, exchange).await;
         let Read { home, may_be_behind, request, who } = read.map_err(|_| Fault::UnknownParent)?;
-        let (payer, bytes) = (exchange.payer(), large::read_weight(&request.arrival.received));
+        let (payer, bytes) = (exchange.caller.payer, large::read_weight(&request.arrival.received));
         for asks in [may_be_behind, false] {
             let prepare = || self.prepare(&request, who, Treatment::Observed(reason), &home, exchange);
             if !self.large.work(payer, bytes, prepare).await.relation.names_unknown_parent() {
@@ -153,7 +153,7 @@ impl Proxy {
         let preparation = Preparation {
             request,
             who,
-            claims: &exchange.facts.claims,
+            claims: &exchange.caller.claims,
             tenant: &*home.tenant,
             treatment,
             policy: &home.policy,

@@ -47,7 +47,7 @@ impl Proxy {
         exchange.show();
         let Planned { mut flight, mut outgoing } = planned;
         if let Some(held) = flight.flight().filter(|flight| flight.drops_lost) {
-            outgoing = dropping(outgoing, call.body.read(), &exchange.facts.betas);
+            outgoing = dropping(outgoing, call.body.read(), &exchange.caller.betas);
             exchange.facts.goes_out_as(held, &outgoing);
         }
         let mut answer = self.upstream.send(rewritten(&call, &outgoing, exchange)).await?;
@@ -61,12 +61,12 @@ impl Proxy {
             return Ok(Answered { answer, flight: Some(flight) });
         };
         let is_lost = refused == UpstreamRefusal::LostPrefix;
-        let lost = if is_lost { without_lost_blocks(call.body.read(), &exchange.facts.betas) } else { None };
+        let lost = if is_lost { without_lost_blocks(call.body.read(), &exchange.caller.betas) } else { None };
         let lost = lost.and_then(|(pieces, betas)| Some((pieces, HeaderValue::try_from(betas).ok()?)));
         let attempt = Attempt {
             is_rewritten: outgoing.pieces.is_some(),
             can_drop_lost: lost.is_some(),
-            mode: exchange.facts.modes.in_force,
+            mode: exchange.caller.modes.in_force,
         };
         let fallback = flight.look(|state, flight| state.refused(flight, refused, &attempt));
         let second = match (fallback, lost) {
@@ -181,7 +181,7 @@ fn rewritten(call: &MessagesCall, outgoing: &Outgoing, exchange: &mut Exchange) 
     }
     // The betas of a forked child are its parent's and its own. Nothing is touched if those are the child's.
     if let Some(betas) = &outgoing.betas
-        && *betas != exchange.facts.betas
+        && *betas != exchange.caller.betas
     {
         if let Ok(value) = HeaderValue::try_from(betas) {
             parts.headers.insert(BETA, value);

@@ -24,7 +24,7 @@ static SIGNATURES: [HeaderName; 4] = [
     HeaderName::from_static("signature"),
 ];
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sender {
     /// `None` without a credential.
     pub tenant: Option<TenantId>,

@@ -30,14 +30,13 @@ impl Exchange {
         turn: Option<&Turn>,
         fanout: Option<Fanout>,
     ) -> ExchangeRecord {
-        let facts = &self.facts;
-        let sender = facts.sender.as_ref();
-        let modes = facts.endpoint.is_planned().then_some(facts.modes);
+        let (facts, sender) = (&self.facts, &self.caller.sender);
+        let modes = facts.endpoint.is_planned().then_some(self.caller.modes);
         let mut details = self.details(fanout);
         details.is_empty_answer = turn.is_some_and(is_empty);
         details.response_id = turn.and_then(|turn| name(turn.id.as_deref()));
         details.response_model = turn.and_then(|turn| name(turn.model.as_deref()));
-        details.client_version = sender.and_then(|sender| sender.client_version.clone());
+        details.client_version = sender.client_version.clone();
         let ms = |at: Instant| millis(at.saturating_duration_since(facts.started));
         let overhead = facts.overhead;
         let overhead = overhead.read + overhead.align + overhead.fork + overhead.observe;
@@ -62,9 +61,9 @@ impl Exchange {
             model,
             stream: facts.stream,
             client,
-            tenant: text(sender.and_then(|sender| sender.tenant)),
-            session: text(sender.and_then(|sender| sender.session)),
-            agent: text(sender.and_then(|sender| sender.agent)),
+            tenant: text(sender.tenant),
+            session: text(sender.session),
+            agent: text(sender.agent),
             fork: text(facts.fork),
             kin: text(facts.kin),
             child_turn: facts.child_turn,
@@ -116,7 +115,7 @@ impl Exchange {
             plan_reason: facts.plan.reason(),
             is_passed_through: facts.fault.is_none() && matches!(facts.plan, Plan::Passthrough(_)),
             fault: facts.fault,
-            tenant: facts.sender.as_ref().and_then(|sender| sender.tenant),
+            tenant: self.caller.sender.tenant,
             child_number: facts.child_number,
             children: facts.children,
             layer_bytes: facts.layer_bytes,
@@ -155,7 +154,7 @@ impl Exchange {
         let (facts, Some(feed)) = (&self.facts, &mut self.feed) else { return };
         let ms = |at: Instant| millis(at.saturating_duration_since(facts.started));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis);
-        let sender = facts.sender.as_ref();
+        let sender = &self.caller.sender;
         let is_sent = facts.sent_at.is_some();
         feed.show(&Underway {
             time_ms: now.saturating_sub(ms(Instant::now())) + self.clock.skipped_ms(),
@@ -166,8 +165,8 @@ impl Exchange {
             tool: facts.tool.as_deref(),
             model,
             client,
-            tenant: text(sender.and_then(|sender| sender.tenant)),
-            agent: text(sender.and_then(|sender| sender.agent)),
+            tenant: text(sender.tenant),
+            agent: text(sender.agent),
             plan: is_sent.then(|| facts.plan.as_str()),
             reason: is_sent.then(|| facts.reason()),
             gate: if is_sent { facts.hold.map(|hold| hold.outcome.as_str()) } else { None },
@@ -191,14 +190,14 @@ impl Exchange {
         record: &mut ExchangeRecord,
         turn: Option<&Turn>,
     ) {
-        let facts = &self.facts;
+        let (facts, caller) = (&self.facts, &self.caller);
         let ms = |at: Instant| millis(at.saturating_duration_since(facts.started));
-        record.betas = beta_list(&facts.betas);
+        record.betas = beta_list(&caller.betas);
         record.sent_ms = facts.sent_at.map(ms);
         record.begun_ms = draft.begun.map(ms);
         let entry = &mut draft.entry;
-        entry.parent = facts.claims.parent().cloned();
-        entry.marks_agents = facts.claims.marks_agents();
+        entry.parent = caller.claims.parent().cloned();
+        entry.marks_agents = caller.claims.marks_agents();
         entry.request = self.body.clone();
         entry.message_id = turn.and_then(|turn| turn.id.clone());
         entry.answer = turn.and_then(Turn::message);

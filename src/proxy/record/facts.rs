@@ -8,16 +8,13 @@ use http::{HeaderMap, HeaderName, StatusCode};
 use crate::engine::cache::breakpoints::Breakpoint;
 use crate::engine::decide::Departure;
 use crate::engine::family::arrival::Arrival;
-use crate::engine::family::claims::Claims;
 use crate::engine::family::fanout::{ForkId, ForkPoint};
 use crate::engine::fork::Forecast;
 use crate::engine::outgoing::Outgoing;
 use crate::engine::request::anatomy::Anatomy;
-use crate::engine::request::identify::Sender;
 use crate::engine::request::prefix::PrefixHash;
 use crate::engine::tenant::{Flight, Relation};
 use crate::engine::words::{BodyDigest, Endpoint, ForkNote, Layer, Plan, Reason, Recall, Role};
-use crate::proxy::Modes;
 use crate::proxy::clock::millis;
 use crate::proxy::wait::Held;
 use crate::report::Overhead;
@@ -32,15 +29,6 @@ pub struct Facts {
     /// The number of the configuration that it began with.
     pub generation: u64,
     pub endpoint: Endpoint,
-    /// How much may be done to it.
-    pub modes: Modes,
-    pub sender: Option<Sender>,
-    /// Its claims about its family.
-    pub claims: Claims,
-    /// The betas that it asks for, as one list.
-    pub betas: String,
-    /// The version of the API that it asks for.
-    pub version: String,
     pub model: Option<String>,
     pub stream: bool,
     pub received: Option<BodyDigest>,
@@ -96,15 +84,10 @@ pub struct Facts {
 }
 
 impl Facts {
-    pub fn new(endpoint: Endpoint, modes: Modes, generation: u64) -> Facts {
+    pub fn new(endpoint: Endpoint, generation: u64) -> Facts {
         Facts {
             generation,
             endpoint,
-            modes,
-            sender: None,
-            claims: Claims::default(),
-            betas: String::new(),
-            version: String::new(),
             model: None,
             stream: false,
             received: None,
@@ -139,15 +122,6 @@ impl Facts {
             answer_bytes: 0,
             upstream_request_id: None,
             fault: None,
-        }
-    }
-
-    /// Takes over what the body says about itself.
-    pub fn learn(&mut self, body: &[u8], anatomy: &Anatomy) {
-        self.model = anatomy.model(body).map(String::from);
-        self.stream = anatomy.stream(body);
-        if let (Some(sender), Some(user_id)) = (&mut self.sender, anatomy.user_id(body)) {
-            sender.hint(&user_id);
         }
     }
 

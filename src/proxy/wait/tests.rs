@@ -23,7 +23,7 @@ use crate::engine::tenant::settle;
 use crate::engine::tenant::tests::{FORK_MESSAGE, TENANT, policy, small_parent};
 use crate::engine::words::{Endpoint, Moment, Ttl};
 use crate::metrics::Metrics;
-use crate::proxy::Modes;
+use crate::proxy::caller::{Caller, Modes};
 use crate::proxy::clock::START;
 use crate::proxy::record::Facts;
 use crate::report::ExchangeSinks;
@@ -70,9 +70,10 @@ fn sibling(gate: &TestGate, entry: u64) -> GateArrival {
 
 impl TestGate {
     fn exchange(&self) -> Exchange {
-        let modes = Modes { asked: None, in_force: Mode::Fork };
-        let facts = Facts::new(Endpoint::Messages, modes, 1);
-        Exchange::new(Arc::clone(&self.metrics), Arc::clone(&self.clock), ExchangeSinks::default(), facts)
+        let caller = Caller::unnamed(Modes { asked: None, in_force: Mode::Fork });
+        let (metrics, clock) = (Arc::clone(&self.metrics), Arc::clone(&self.clock));
+        let facts = Facts::new(Endpoint::Messages, 1);
+        Exchange::new(metrics, clock, ExchangeSinks::default(), caller, facts)
     }
 
     fn waiter(&self, ticket: Ticket) -> Waiter<'_> {
