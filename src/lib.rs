@@ -9,7 +9,7 @@
 //! | [`metrics`] | every metric, declared once |
 //! | [`store`] | what is remembered between requests, tenant by tenant, each behind one lock |
 //! | [`report`] | one record per exchange → log line, metrics, recording, traces, events |
-//! | [`proxy`] | the request path: collect, read, prepare, wait, send, relay |
+//! | [`proxy`] | the request path: caller, collect, read, prepare, wait, send, relay |
 //! | [`admin`] | the second port: the live page and its events, health, readiness, metrics, and what operators may ask |
 //! | [`sim`] | a Messages API of our own, the independent witness in tests and `demo` |
 //! | [`cli`] | one file per command |
@@ -42,7 +42,8 @@
 //! bytes first, and reads them while the upstream is at work.
 //!
 //! ```text
-//! collect    the sender is named; the body of a Messages call is collected, everything else streams through unread
+//! caller     the headers are read: who sends it, and how much may be done to it
+//! collect    the body of a Messages call is collected, everything else streams through unread
 //! read       spans over the received bytes; what a conversation repeats in another spelling is put back into its own
 //! prepare    one spelling and breakpoints; plain, parent or child; a child on its parent's prefix: on copies
 //! proceed    decides, and in the same critical section the request goes out or takes its place among those that wait

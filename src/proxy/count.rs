@@ -4,9 +4,9 @@ use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::request::Parts;
 use http::{HeaderValue, Method, Request};
 
+use super::Proxy;
 use super::caller::Caller;
 use super::error::Fault;
 use super::exchange::Exchange;
@@ -14,19 +14,18 @@ use super::forward::SentBody;
 use super::handle::{Answered, MessagesCall};
 use super::large;
 use super::send::BETA;
-use super::Proxy;
 use crate::engine::count::{ChildCount, count_child};
 use crate::engine::request::recall::Remembered;
 use crate::engine::tenant::View;
-use crate::engine::words::{BodyDigest, Endpoint, Plan, Reason, TenantId};
+use crate::engine::words::{BodyDigest, Endpoint, Plan, Reason};
 use crate::store::Tenant;
 
 impl Proxy {
     /// Returns true if a request may count the tokens of a child that has a prefix. A child keeps its prefix even in mode
     /// `observe`, unless its client asks for less.
-    pub(super) fn may_count_child(&self, parts: &Parts, caller: &Caller) -> bool {
-        parts.method == Method::POST
-            && Endpoint::of(&parts.method, parts.uri.path()) == Endpoint::CountTokens
+    pub(super) fn may_count_child(&self, method: &Method, endpoint: Endpoint, caller: &Caller) -> bool {
+        endpoint == Endpoint::CountTokens
+            && method == Method::POST
             && caller.modes.keeps_prefix()
             && matches!(caller.observed, None | Some(Reason::Observe))
             && self.may_have_prefix(self.clock.now())
@@ -35,13 +34,12 @@ impl Proxy {
     /// Sends a count of tokens: that of a forked child on its prefix, and once more as it came if that is refused; any
     /// other as it came.
     pub(super) async fn count(&self, call: MessagesCall, exchange: &mut Exchange) -> Result<Answered, Fault> {
-        let MessagesCall { parts, mut body, .. } = call;
+        let MessagesCall { tenant, parts, mut body, .. } = call;
         let (opened, payer) = (self.open(&mut body, exchange).await, exchange.caller.payer);
         if let Err(reason) = opened {
             exchange.facts.plan = Plan::Passthrough(reason);
         }
-        let tenant = exchange.caller.sender.tenant;
-        let tenant = self.store.meet(&tenant.unwrap_or(TenantId::NOBODY)).await.tenant;
+        let tenant = self.store.meet(&tenant).await.tenant;
         let read = AssertUnwindSafe(|| {
             opened.ok()?;
             self.read_count(&tenant, body.read(), exchange)
@@ -77,7 +75,6 @@ impl Proxy {
         let started = Instant::now();
         let caller = &exchange.caller;
         let mut sender = caller.sender.clone();
-        sender.tenant?;
         let view = View { tenant, hint: caller.hint() };
         let request = Remembered::read(body.clone(), &view, self.policy.align.attribution).ok()?;
         if let Some(user_id) = request.anatomy().user_id(body) {

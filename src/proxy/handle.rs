@@ -1,21 +1,19 @@
 //! The path of a request, phase by phase.
 //!
 //! ```text
-//! collect ─┬─ read ─ plan: prepare, proceed, wait ─ send ─┬─ relay ─ settled, reported
-//!          ├─ observed: sent as it came, read meanwhile ──┤
-//!          ├─ count: of a forked child on its prefix ─────┤
-//!          └─ not a Messages call: unread ────────────────┘
+//! caller ─ collect ─┬─ read ─ plan: prepare, proceed, wait ─ send ─┬─ relay ─ settled, reported
+//!                   ├─ observed: sent as it came, read meanwhile ──┤
+//!                   ├─ count: of a forked child on its prefix ─────┤
+//!                   └─ not a Messages call: unread ────────────────┘
 //! ```
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use hyper::body::Incoming;
 
 use super::body::CallBody;
@@ -23,33 +21,40 @@ use super::caller::{Caller, Modes};
 use super::collect::{self, Collected};
 use super::error::Fault;
 use super::exchange::Exchange;
-use super::flight::{Home, InFlight};
+use super::flight::InFlight;
 use super::forward::{self, SentBody, yield_once};
 use super::held::goes_on;
 use super::large;
 use super::observe::AnswerBody;
-use super::plan::Read;
+use super::read::Read;
 use super::record::Facts;
 use super::{Proxy, headers, observe, slow_reader};
 use crate::engine::decide;
 use crate::engine::prepare::Treatment;
-use crate::engine::request::recall::Reading;
-use crate::engine::tenant::{ReadMode, ReadRequest, TenantAccess, TenantState, View, bound_child};
-use crate::engine::words::{BodyDigest, Endpoint, Moment, Plan, Reason, Recall, Role, Step, TenantId, Why};
-use crate::store::Met;
+use crate::engine::tenant::{ReadMode, TenantAccess, TenantState, bound_child};
+use crate::engine::words::{Endpoint, Moment, Plan, Reason, Role, TenantId, Why};
 
-/// The time between two notes about forgotten conversations.
-const FORGOTTEN_NOTE_MS: u64 = 600_000;
+/// The treatment of a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Route {
+    /// It streams through.
+    Unread(Reason),
+    /// It may count the tokens of a child that has a prefix.
+    Count,
+    /// It goes out as it came, and is read meanwhile.
+    Observed(Reason),
+    Planned,
+}
 
-/// A request whose headers were read.
+/// A request that has come, as far as it is collected.
 enum Arrived {
-    /// It streams through unread.
     Unread(Request<SentBody>),
     Call(MessagesCall),
 }
 
-/// A Messages call with its whole body.
+/// A call with its whole body.
 pub(super) struct MessagesCall {
+    pub tenant: TenantId,
     pub parts: Parts,
     pub body: CallBody,
     /// The end of all its waits.
@@ -97,70 +102,67 @@ impl Proxy {
     async fn answered(&self, request: Request<Incoming>, exchange: &mut Exchange) -> Result<Answered, Fault> {
         headers::check(&request)?;
         exchange.caller = Caller::of(request.headers(), &self.config, &self.store);
-        let mut call = match self.collect(request, exchange).await? {
-            // Nobody can tell if its parent is known.
-            Arrived::Unread(_) if exchange.needs_parent() => return Err(Fault::UnknownParent),
-            Arrived::Unread(request) => {
-                exchange.facts.sent_at = Some(Instant::now());
-                return Ok(Answered { answer: self.upstream.send(request).await?, flight: None });
-            }
-            Arrived::Call(call) if exchange.facts.endpoint == Endpoint::CountTokens => {
-                return self.count(call, exchange).await;
-            }
+        let place = self.accounts.exchanges.take_one(exchange.caller.payer, self.exchanges_max());
+        exchange.place = Some(place.ok_or(Fault::Connections)?);
+        let route = self.route(request.method(), exchange);
+        exchange.facts.plan = route.plan();
+        let mut call = match self.collect(request, route, exchange).await? {
+            Arrived::Unread(request) => return self.unread(request, exchange).await,
             Arrived::Call(call) => call,
         };
-        if let Plan::Passthrough(reason) = exchange.facts.plan {
-            if !(reason == Reason::Observe && self.has_prefix(&mut call, exchange).await) {
-                if exchange.needs_parent() {
-                    self.find_parent(&mut call, reason, exchange).await?;
+        let route = self.with_prefix(route, &mut call, exchange).await;
+        exchange.facts.plan = route.plan();
+        let spelt = ReadMode::Spelt(self.policy.align.order);
+        match route {
+            Route::Count => self.count(call, exchange).await,
+            Route::Unread(reason) | Route::Observed(reason) => self.observed(call, reason, exchange).await,
+            Route::Planned => match self.read(&mut call, spelt, exchange).await {
+                Ok(read) => {
+                    let planned = self.plan(read, call.deadline, exchange).await?;
+                    self.send(call, planned, exchange).await
                 }
-                return self.observed(call, reason, exchange).await;
-            }
-            exchange.facts.plan = Plan::Aligned(Why::Mode);
-        }
-        let mode = ReadMode::Spelt(self.policy.align.order);
-        match self.read(&mut call.body, mode, exchange).await {
-            Ok(read) => {
-                let planned = self.plan(read, call.deadline, exchange).await?;
-                self.send(call, planned, exchange).await
-            }
-            Err(reason) => {
-                exchange.facts.plan = Plan::Passthrough(reason);
-                self.unread(call, reason, exchange).await
-            }
+                Err(reason) => self.unplanned(call, reason, exchange).await,
+            },
         }
     }
 
-    /// Collects the body of a Messages call, and of a count that may be of a forked child;
-    /// everything else streams through unread.
-    async fn collect(&self, request: Request<Incoming>, exchange: &mut Exchange) -> Result<Arrived, Fault> {
+    /// Returns how a request is treated, as far as its headers tell.
+    fn route(&self, method: &Method, exchange: &Exchange) -> Route {
+        let (endpoint, caller) = (exchange.facts.endpoint, &exchange.caller);
+        match caller.observed {
+            _ if self.may_count_child(method, endpoint, caller) => Route::Count,
+            _ if !endpoint.is_planned() => Route::Unread(Reason::Endpoint),
+            // Whoever has no credential will get no answer that is worth anything: nothing is kept in memory for it.
+            Some(reason) if caller.sender.tenant.is_none() => Route::Unread(reason),
+            Some(reason) => Route::Observed(reason),
+            None => Route::Planned,
+        }
+    }
+
+    /// Collects the body of a call that is read; everything else streams through.
+    async fn collect(
+        &self,
+        request: Request<Incoming>,
+        route: Route,
+        exchange: &mut Exchange,
+    ) -> Result<Arrived, Fault> {
         let deadline = self.clock.now().after(self.policy.max_hold_ms);
         let (parts, body) = request.into_parts();
         let limits = &self.config.limits;
         let Exchange { caller, facts, .. } = exchange;
-        let place = self.accounts.exchanges.take_one(caller.payer, self.exchanges_max());
-        exchange.place = Some(place.ok_or(Fault::Connections)?);
         let model = facts.endpoint.model(parts.uri.path());
         facts.model.clone_from(&model);
-        let is_message = facts.endpoint.is_planned();
-        if !is_message && !self.may_count_child(&parts, caller) {
+        let tenant = if let Route::Unread(_) = route { None } else { caller.sender.tenant };
+        let Some(tenant) = tenant else {
             let body = SentBody::streamed(body, limits.stall);
             return Ok(Arrived::Unread(Request::from_parts(parts, body)));
-        }
-        if is_message {
-            facts.plan = caller.observed.map_or(Plan::Aligned(Why::Mode), Plan::Passthrough);
-        }
-        if caller.sender.tenant.is_none() {
-            // Whoever has no credential will get no answer that is worth anything: nothing is kept in memory for it.
-            let body = SentBody::streamed(body, limits.stall);
-            return Ok(Arrived::Unread(Request::from_parts(parts, body)));
-        }
+        };
         match collect::collect(body, &parts.headers, limits, (caller.payer, &self.accounts)).await? {
             Collected::Whole(body, permit) => {
                 facts.received_bytes = Some(body.len());
                 exchange.permit = Some(permit);
                 let body = CallBody::new(body, caller.codings.clone(), model);
-                Ok(Arrived::Call(MessagesCall { parts, body, deadline }))
+                Ok(Arrived::Call(MessagesCall { tenant, parts, body, deadline }))
             }
             Collected::Spilled(body, reason, permit) => {
                 facts.plan = Plan::Passthrough(reason);
@@ -170,138 +172,37 @@ impl Proxy {
         }
     }
 
-    /// Makes a body readable. One that cannot be is named by the bytes that came.
-    pub(super) async fn open(&self, body: &mut CallBody, exchange: &mut Exchange) -> Result<(), Reason> {
-        let Some(permit) = &mut exchange.permit else { return Err(Reason::Internal) };
-        let opened = body.open(permit, &self.config.limits, &self.large).await;
-        if opened.is_err() {
-            let (payer, came) = (exchange.caller.payer, body.came());
-            let digest = self.large.work(payer, came.len(), || BodyDigest::of(came)).await;
-            let facts = &mut exchange.facts;
-            (facts.received, facts.sent) = (Some(digest), Some(digest));
-        }
-        opened
-    }
-
-    /// Opens a Messages body, and reads it by what is known of its tenant.
-    pub(super) async fn read(
+    /// Forwards a request that was not read.
+    pub(super) async fn unread(
         &self,
-        body: &mut CallBody,
-        mode: ReadMode,
+        request: Request<SentBody>,
         exchange: &mut Exchange,
-    ) -> Result<Read, Reason> {
-        self.open(body, exchange).await?;
-        let (body, payer) = (body.read(), exchange.caller.payer);
-        let tenant = exchange.caller.sender.tenant;
-        // Nothing is to be remembered of nobody.
-        let met = self.store.meet(&tenant.unwrap_or(TenantId::NOBODY)).await;
-        met.tenant.paid_by(payer.tenant);
-        let weight = self.bytes_to_read(&met, body, exchange).await?.max(large::weight(body));
-        let read = self.large.work(payer, weight, || self.read_by(&met, body, mode, exchange)).await;
-        let is_unknown = matches!(read, Err(Reason::UnknownThread));
-        if is_unknown && met.was_known && self.store.news(&met.tenant).await {
-            let weight = self.bytes_to_read(&met, body, exchange).await?.max(large::weight(body));
-            return self.large.work(payer, weight, || self.read_by(&met, body, mode, exchange)).await;
+    ) -> Result<Answered, Fault> {
+        // Nobody can tell if its parent is known.
+        if exchange.needs_parent() {
+            return Err(Fault::UnknownParent);
         }
-        read
-    }
-
-    /// Reads a body. A bug in here must not cost the client its answer.
-    fn read_by(
-        &self,
-        met: &Met,
-        body: &Bytes,
-        mode: ReadMode,
-        exchange: &mut Exchange,
-    ) -> Result<Read, Reason> {
-        let started = Instant::now();
-        let read = AssertUnwindSafe(|| self.recall(met, body, mode, exchange));
-        let read = std::panic::catch_unwind(read).unwrap_or_else(|_| {
-            self.metrics.panicked(Step::Read);
-            Err(Reason::Internal)
-        });
-        let read = read.and_then(|read| {
-            let Some(permit) = &mut exchange.permit else { return Ok(read) };
-            let reading = Reading::memory_bytes(&read.request.arrival.received);
-            permit.charge_reading(reading, &self.config.limits).map(|()| read)
-        });
-        let facts = &mut exchange.facts;
-        // What was not read is named by its bytes.
-        facts.received.get_or_insert_with(|| BodyDigest::of(body));
-        facts.sent = facts.received;
-        facts.overhead.read += started.elapsed();
-        if read.is_ok() && exchange.draft.is_some() {
-            exchange.body = Some(body.clone());
-        }
-        read
-    }
-
-    fn recall(
-        &self,
-        met: &Met,
-        body: &Bytes,
-        mode: ReadMode,
-        exchange: &mut Exchange,
-    ) -> Result<Read, Reason> {
-        self.panics.at(Step::Read);
-        let hint = exchange.caller.hint();
-        let tenant = Arc::clone(&met.tenant);
-        let view = View { tenant: &*tenant, hint };
-        let betas = std::iter::once(exchange.caller.betas.as_str());
-        let policy = self.policy_of(exchange.facts.endpoint);
-        let arrival = view.read(body, policy.align.attribution, mode, betas)?;
-        exchange.learn(arrival.received.body(), arrival.received.anatomy());
-        let Exchange { caller, facts, .. } = exchange;
-        facts.received = Some(arrival.name());
-        if caller.sender.tenant.is_none() {
-            return Err(Reason::NoCredential);
-        }
-        facts.recall = Some((self.store.name(), arrival.recall));
-        if arrival.recall == Recall::Forgotten {
-            self.note_forgotten();
-        }
-        let who = caller.claims.who(&arrival.received, &caller.sender);
-        let request = ReadRequest {
-            arrival: Box::new(arrival),
-            hint,
-            model: facts.model.clone().unwrap_or_default(),
-            betas: caller.betas.clone(),
-            version: caller.version.clone(),
-            streams: facts.stream,
-            came_at: self.clock.now(),
-        };
-        let home = Home { tenant, policy: Arc::clone(policy), clock: Arc::clone(&self.clock) };
-        Ok(Read { home, may_be_behind: met.was_known, request, who })
-    }
-
-    /// Says, once in a while, that conversations are forgotten before they go on.
-    fn note_forgotten(&self) {
-        let (now, quiet) = (self.clock.now(), self.quiet_until.load(Relaxed));
-        let is_due = now.0 >= quiet;
-        let until = now.after(FORGOTTEN_NOTE_MS).0;
-        if is_due && self.quiet_until.compare_exchange(quiet, until, Relaxed, Relaxed).is_ok() {
-            tracing::warn!(
-                key = "store.recent_bytes",
-                "conversations are forgotten before they go on, and their cache breaks go unnoticed: more room is needed"
-            );
-        }
+        exchange.facts.sent_at = Some(Instant::now());
+        Ok(Answered { answer: self.upstream.send(request).await?, flight: None })
     }
 
     /// Forwards the bytes as they came. They go out first: nothing in them decides anything, and the upstream takes far
     /// longer to answer than we take to read.
     async fn observed(
         &self,
-        call: MessagesCall,
+        mut call: MessagesCall,
         reason: Reason,
         exchange: &mut Exchange,
     ) -> Result<Answered, Fault> {
+        if exchange.needs_parent() {
+            self.find_parent(&mut call, reason, exchange).await?;
+        }
         exchange.facts.sent_at = Some(Instant::now());
         let sent = self.clock.now();
-        let MessagesCall { parts, mut body, .. } = call;
-        let request = Request::from_parts(parts, SentBody::whole(body.came().clone()));
+        let request = call.as_it_came();
         let reading = async {
             yield_once().await;
-            let read = match self.read(&mut body, ReadMode::AsItCame, exchange).await {
+            let read = match self.read(&mut call, ReadMode::AsItCame, exchange).await {
                 Ok(read) => read,
                 Err(reason) => {
                     exchange.facts.plan = Plan::Passthrough(reason);
@@ -314,7 +215,7 @@ impl Proxy {
         };
         let (answer, flight) = tokio::join!(self.upstream.send(request), reading);
         match flight {
-            None => self.unknown(answer?, body.read(), exchange).await,
+            None => self.unknown(answer?, &call, exchange).await,
             Some(flight) if goes_on(&flight) => self.continued(answer?, flight).await,
             Some(flight) => Ok(Answered { answer: answer?, flight: Some(flight) }),
         }
@@ -340,30 +241,34 @@ impl Proxy {
         InFlight::new(home, departure.flight)
     }
 
-    /// Forwards the bytes of a request that could not be planned.
-    pub(super) async fn unplanned(
-        &self,
-        call: MessagesCall,
-        exchange: &mut Exchange,
-    ) -> Result<Answered, Fault> {
-        exchange.facts.sent_at = Some(Instant::now());
-        let request = Request::from_parts(call.parts, SentBody::whole(call.body.came().clone()));
-        let answer = self.upstream.send(request).await?;
-        Ok(Answered { answer, flight: None })
-    }
-
-    /// Returns true if a request that the configuration only observes now is of a child that was put on a prefix
-    /// before: that child keeps it, unless its client asks for less itself.
-    async fn has_prefix(&self, call: &mut MessagesCall, exchange: &mut Exchange) -> bool {
+    /// Returns how a call is treated of which more than its headers has come. A child that was put on a prefix before keeps
+    /// it where the configuration only observes now, unless its client asks for less itself.
+    async fn with_prefix(&self, route: Route, call: &mut MessagesCall, exchange: &mut Exchange) -> Route {
         let now = self.clock.now();
-        if !exchange.caller.modes.keeps_prefix() || !self.may_have_prefix(now) {
-            return false;
+        let may_have_one = exchange.caller.modes.keeps_prefix() && self.may_have_prefix(now);
+        if route != Route::Observed(Reason::Observe) || !may_have_one {
+            return route;
         }
-        let read = self.read(&mut call.body, ReadMode::AsItCame, exchange).await;
-        read.is_ok_and(|Read { home, request, who, .. }| {
-            let arrival = &request.arrival;
-            let bound = bound_child(&*home.tenant, &arrival.received, arrival.held_child(), &who, now);
-            bound.is_some_and(|(_, bound)| bound.is_forked())
-        })
+        let Ok(read) = self.read(call, ReadMode::AsItCame, exchange).await else { return route };
+        let (tenant, arrival) = (&*read.home.tenant, &read.request.arrival);
+        let bound = bound_child(tenant, &arrival.received, arrival.held_child(), &read.who, now);
+        if bound.is_some_and(|(_, bound)| bound.is_forked()) { Route::Planned } else { route }
+    }
+}
+
+impl Route {
+    fn plan(self) -> Plan {
+        match self {
+            Route::Unread(reason) | Route::Observed(reason) => Plan::Passthrough(reason),
+            Route::Count => Plan::Passthrough(Reason::Endpoint),
+            Route::Planned => Plan::Aligned(Why::Mode),
+        }
+    }
+}
+
+impl MessagesCall {
+    /// The request, every byte as it came.
+    pub fn as_it_came(&self) -> Request<SentBody> {
+        Request::from_parts(self.parts.clone(), SentBody::whole(self.body.came().clone()))
     }
 }

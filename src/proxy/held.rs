@@ -55,20 +55,17 @@ impl Proxy {
         Ok(Answered { answer, flight: Some(flight) })
     }
 
-    /// Sends a request that was not read, as it came. It may go on from an answer which is not known here, or from a
+    /// Sends a call that could not be read, as it came. It may go on from an answer which is not known here, or from a
     /// conversation that is too large to be made whole.
-    pub(super) async fn unread(
+    pub(super) async fn unplanned(
         &self,
         call: MessagesCall,
         reason: Reason,
         exchange: &mut Exchange,
     ) -> Result<Answered, Fault> {
-        if exchange.needs_parent() {
-            return Err(Fault::UnknownParent);
-        }
-        let body = call.body.read().clone();
-        let Answered { answer, .. } = self.unplanned(call, exchange).await?;
-        self.unknown(answer, &body, exchange).await
+        exchange.facts.plan = Plan::Passthrough(reason);
+        let Answered { answer, .. } = self.unread(call.as_it_came(), exchange).await?;
+        self.unknown(answer, &call, exchange).await
     }
 
     /// The answer to a request that was not read. If it goes on from a conversation that may be held otherwise than its
@@ -76,10 +73,9 @@ impl Proxy {
     pub(super) async fn unknown(
         &self,
         mut answer: Answer,
-        body: &Bytes,
+        call: &MessagesCall,
         exchange: &Exchange,
     ) -> Result<Answered, Fault> {
-        let tenant = exchange.caller.sender.tenant;
         let Plan::Passthrough(Reason::UnknownThread | Reason::BodyTooLarge | Reason::HeldBytes) =
             exchange.facts.plan
         else {
@@ -87,13 +83,12 @@ impl Proxy {
         };
         let refusal = self.held_refusal(&mut answer).await;
         if refusal.is_some_and(|refusal| refusal.thread == ThreadRefusal::Mismatch)
-            && let Some(tenant) = tenant
-            && let Some(unknown) = UnknownContinue::read(body)
+            && let Some(unknown) = UnknownContinue::read(call.body.read())
         {
             // Who has a conversation there is known to the upstream, and what its client was asked for is remembered.
-            let found = self.store.tenant(&tenant);
+            let found = self.store.tenant(&call.tenant);
             found.paid_by(exchange.caller.payer.tenant);
-            if self.store.admit(&tenant, &found).look(|state| state.ask_whole(unknown)) {
+            if self.store.admit(&call.tenant, &found).look(|state| state.ask_whole(unknown)) {
                 return Err(self.ask_whole(&answer));
             }
         }

@@ -13,6 +13,7 @@ pub mod caller;
 pub mod account;
 pub mod collect;
 pub mod body;
+pub mod read;
 pub mod encoded;
 pub mod large;
 pub mod plan;

@@ -11,6 +11,7 @@ use super::exchange::Exchange;
 use super::flight::{Home, InFlight};
 use super::handle::MessagesCall;
 use super::large;
+use super::read::Read;
 use super::wait::{Waiter, Waits};
 use crate::engine::decide::{Circumstances, Next, proceed};
 use crate::engine::family::fanout::Who;
@@ -21,15 +22,6 @@ use crate::engine::words::{Moment, Reason, Recall, Role, Step};
 
 /// How often a request is prepared: what is known may change while it waits.
 const ROUNDS_MAX: usize = 4;
-
-/// A request that was read.
-pub(super) struct Read {
-    pub home: Home,
-    /// True if other processes may have written of its tenant since this one has heard of that.
-    pub may_be_behind: bool,
-    pub request: ReadRequest,
-    pub who: Who,
-}
 
 /// A request that goes out now.
 pub(super) struct Planned {
@@ -119,7 +111,7 @@ impl Proxy {
         reason: Reason,
         exchange: &mut Exchange,
     ) -> Result<(), Fault> {
-        let read = self.read(&mut call.body, ReadMode::AsItCame, exchange).await;
+        let read = self.read(call, ReadMode::AsItCame, exchange).await;
         let Read { home, may_be_behind, request, who } = read.map_err(|_| Fault::UnknownParent)?;
         let (payer, bytes) = (exchange.caller.payer, large::read_weight(&request.arrival.received));
         for asks in [may_be_behind, false] {

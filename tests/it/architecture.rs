@@ -299,7 +299,8 @@ fn the_map_names_every_folder_and_the_phases_in_the_order_of_the_code() {
     let watch = observe.split("impl Watch").nth(1).unwrap();
     called(function(watch, "end"), &["flight.settle(", "exchange.settled("]);
     called(function(&exchange, "settled"), &["self.report("]);
-    let order = ["collect", "read", "prepare", "proceed", "wait", "send", "relay", "settle", "report"];
+    let order =
+        ["caller", "collect", "read", "prepare", "proceed", "wait", "send", "relay", "settle", "report"];
     assert_eq!(phases, order);
 }
 
