@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use super::Proxy;
+use super::account::Payer;
 use super::clock::millis;
 use super::error::Fault;
 use super::exchange::Exchange;
@@ -13,7 +14,7 @@ use super::handle::MessagesCall;
 use super::large;
 use super::read::Read;
 use super::wait::{Waiter, Waits};
-use crate::engine::decide::{Circumstances, Next, proceed};
+use crate::engine::decide::{Circumstances, Departure, Next, proceed};
 use crate::engine::family::fanout::Who;
 use crate::engine::outgoing::Outgoing;
 use crate::engine::prepare::{Preparation, Prepared, Treatment};
@@ -29,6 +30,40 @@ pub(super) struct Planned {
     pub outgoing: Outgoing,
 }
 
+/// A request that was read, with all that it is prepared by, round after round.
+struct Preparing<'a> {
+    proxy: &'a Proxy,
+    home: Home,
+    who: Who,
+    treatment: Treatment,
+    payer: Payer,
+    /// The whole of it, also where only the end of it came.
+    bytes: usize,
+    /// True if it may be worth asking the store for news.
+    may_be_behind: bool,
+}
+
+impl Preparing<'_> {
+    async fn prepare(&self, request: &ReadRequest, exchange: &mut Exchange) -> Box<Prepared> {
+        let prepare = || self.proxy.prepare(request, self.who, self.treatment, &self.home, exchange);
+        self.proxy.large.work(self.payer, self.bytes, prepare).await
+    }
+
+    /// Prepares a request, and once more if the store has news of what it did not find.
+    async fn prepare_first(
+        &self,
+        request: &ReadRequest,
+        exchange: &mut Exchange,
+        misses: impl FnOnce(&Prepared) -> bool,
+    ) -> Box<Prepared> {
+        let prepared = self.prepare(request, exchange).await;
+        if self.may_be_behind && misses(&prepared) && self.proxy.store.news(&self.home.tenant).await {
+            return self.prepare(request, exchange).await;
+        }
+        prepared
+    }
+}
+
 impl Proxy {
     /// Decides how a request goes out, once nothing is to be waited for. One that needs a parent which is not known does
     /// not go.
@@ -38,23 +73,16 @@ impl Proxy {
         deadline: Moment,
         exchange: &mut Exchange,
     ) -> Result<Planned, Fault> {
-        let Read { home, may_be_behind, mut request, who } = read;
         let (ticket, modes) = (self.store.ticket(), exchange.caller.modes);
-        let mut waits = Waits::default();
-        let (mut round, mut has_room) = (1, None);
-        // The whole of it, also where only the end of it came.
-        let (payer, bytes) = (exchange.caller.payer, large::read_weight(&request.arrival.received));
-        let changed = Treatment::Changed;
-        let prepare = || self.prepare(&request, who, changed, &home, exchange);
-        let mut prepared = self.large.work(payer, bytes, prepare).await;
-        let is_unknown = request.arrival.recall != Recall::Hit && prepared.relation.role() == Role::Plain;
-        if may_be_behind && is_unknown && self.store.news(&home.tenant).await {
-            let prepare = || self.prepare(&request, who, changed, &home, exchange);
-            prepared = self.large.work(payer, bytes, prepare).await;
-        }
+        let (preparing, mut request) = self.preparing(read, Treatment::Changed, exchange);
+        let is_new = request.arrival.recall != Recall::Hit;
+        let misses = |prepared: &Prepared| is_new && prepared.relation.role() == Role::Plain;
+        let mut prepared = preparing.prepare_first(&request, exchange, misses).await;
         if prepared.relation.names_unknown_parent() && exchange.caller.claims.needs_parent() {
             return Err(Fault::UnknownParent);
         }
+        let home = &preparing.home;
+        let (mut waits, mut round, mut has_room) = (Waits::default(), 1, None);
         loop {
             let facts = Circumstances {
                 ticket,
@@ -68,20 +96,8 @@ impl Proxy {
             let next = |state: &mut _| proceed(request, prepared, state, &home.policy, &facts, now);
             match home.tenant.look(next) {
                 Next::Send(departure) => {
-                    exchange.facts.departed(&departure);
                     exchange.facts.hold = departure.gate.as_ref().map(|pass| waits.held(ticket, pass));
-                    if exchange.facts.hold.is_some_and(|held| held.ticket.is_some()) {
-                        exchange.facts.waits_since.get_or_insert_with(Instant::now);
-                    }
-                    if departure.flight.is_forked() {
-                        let until = now.after(millis(self.config.store.child_ttl));
-                        self.prefixes_until.fetch_max(until.0, Relaxed);
-                    }
-                    let mut flight = InFlight::new(home, departure.flight);
-                    if self.lease(&mut flight, deadline, exchange).await {
-                        flight.sent_later();
-                    }
-                    return Ok(Planned { flight, outgoing: departure.outgoing });
+                    return Ok(self.let_go(departure, preparing.home, deadline, exchange).await);
                 }
                 Next::Wait(again, same, wait) => {
                     (request, prepared) = (again, same);
@@ -92,16 +108,50 @@ impl Proxy {
                 }
                 Next::NeedsRoom(again, same, bytes) => {
                     (request, prepared) = (again, same);
-                    has_room = Some(self.make_room(&home, bytes));
+                    has_room = Some(self.make_room(home, bytes));
                 }
                 Next::PrepareAgain(again) => {
                     request = again;
                     (round, has_room) = (round + 1, None);
-                    let prepare = || self.prepare(&request, who, changed, &home, exchange);
-                    prepared = self.large.work(payer, bytes, prepare).await;
+                    prepared = preparing.prepare(&request, exchange).await;
                 }
             }
         }
+    }
+
+    fn preparing(
+        &self,
+        read: Read,
+        treatment: Treatment,
+        exchange: &Exchange,
+    ) -> (Preparing<'_>, ReadRequest) {
+        let Read { home, may_be_behind, request, who } = read;
+        let bytes = large::read_weight(&request.arrival.received);
+        let payer = exchange.caller.payer;
+        (Preparing { proxy: self, home, who, treatment, payer, bytes, may_be_behind }, request)
+    }
+
+    /// Lets a request go for which a departure was decided, once no other replica writes what it would write.
+    async fn let_go(
+        &self,
+        departure: Box<Departure>,
+        home: Home,
+        deadline: Moment,
+        exchange: &mut Exchange,
+    ) -> Planned {
+        exchange.facts.departed(&departure);
+        if exchange.facts.hold.is_some_and(|held| held.ticket.is_some()) {
+            exchange.facts.waits_since.get_or_insert_with(Instant::now);
+        }
+        if departure.flight.is_forked() {
+            let until = self.clock.now().after(millis(self.config.store.child_ttl));
+            self.prefixes_until.fetch_max(until.0, Relaxed);
+        }
+        let mut flight = InFlight::new(home, departure.flight);
+        if self.lease(&mut flight, deadline, exchange).await {
+            flight.sent_later();
+        }
+        Planned { flight, outgoing: departure.outgoing }
     }
 
     /// Looks for the parent without which a request is not to go, before that goes out as it came.
@@ -112,18 +162,11 @@ impl Proxy {
         exchange: &mut Exchange,
     ) -> Result<(), Fault> {
         let read = self.read(call, ReadMode::AsItCame, exchange).await;
-        let Read { home, may_be_behind, request, who } = read.map_err(|_| Fault::UnknownParent)?;
-        let (payer, bytes) = (exchange.caller.payer, large::read_weight(&request.arrival.received));
-        for asks in [may_be_behind, false] {
-            let prepare = || self.prepare(&request, who, Treatment::Observed(reason), &home, exchange);
-            if !self.large.work(payer, bytes, prepare).await.relation.names_unknown_parent() {
-                return Ok(());
-            }
-            if !(asks && self.store.news(&home.tenant).await) {
-                break;
-            }
-        }
-        Err(Fault::UnknownParent)
+        let read = read.map_err(|_| Fault::UnknownParent)?;
+        let (preparing, request) = self.preparing(read, Treatment::Observed(reason), exchange);
+        let misses = |prepared: &Prepared| prepared.relation.names_unknown_parent();
+        let prepared = preparing.prepare_first(&request, exchange, misses).await;
+        if misses(&prepared) { Err(Fault::UnknownParent) } else { Ok(()) }
     }
 
     /// Prepares a request, and measures the steps of that.
