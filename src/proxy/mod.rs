@@ -25,6 +25,7 @@ pub mod forward;
 pub mod client_pool;
 pub mod answer;
 pub mod observe;
+pub mod watch;
 pub mod observer;
 pub mod decode;
 pub mod flight;
