@@ -287,21 +287,36 @@ fn the_map_names_every_folder_and_the_phases_in_the_order_of_the_code() {
         .collect();
     let proxy = |file: &str| fs::read_to_string(root().join("src/proxy").join(file)).unwrap();
     let (handle, plan) = (proxy("handle.rs"), proxy("plan.rs"));
-    let (observe, exchange) = (proxy("observe.rs"), proxy("exchange.rs"));
-    let called = |text: &str, calls: &[&str]| {
-        let places: Vec<_> =
-            calls.iter().map(|call| text.find(call).unwrap_or_else(|| panic!("{call}"))).collect();
-        assert!(places.is_sorted(), "{calls:?} are called in another order");
-    };
+    let (watch, exchange) = (proxy("watch.rs"), proxy("exchange.rs"));
     called(function(&handle, "handle"), &["self.answered(", "observe::relay("]);
-    called(function(&handle, "answered"), &["self.collect(", "self.read(", "self.plan(", "self.send("]);
-    called(function(&plan, "plan"), &["self.prepare(", "proceed(", "waits.wait("]);
-    let watch = observe.split("impl Watch").nth(1).unwrap();
-    called(function(watch, "end"), &["flight.settle(", "exchange.settled("]);
+    let screen = ["headers::check(", "Caller::of(", "self.route(", "self.collect(", "self.with_prefix("];
+    let planned = ["self.read(", "self.plan(", "self.send("];
+    called(function(&handle, "answered"), &[&screen[..], &planned].concat());
+    called(function(&plan, "plan"), &["preparing.prepare_first(", "proceed(", "waits.wait("]);
+    called(function(&watch, "settle"), &["flight.settle(", "exchange.settled("]);
     called(function(&exchange, "settled"), &["self.report("]);
     let order =
         ["caller", "collect", "read", "prepare", "proceed", "wait", "send", "relay", "settle", "report"];
     assert_eq!(phases, order);
+}
+
+/// Returns true if each of these calls is made once, one after the other.
+fn are_called_in_order(text: &str, calls: &[&str]) -> bool {
+    let places: Vec<_> = calls.iter().filter_map(|call| text.find(call)).collect();
+    places.len() == calls.len()
+        && places.is_sorted()
+        && calls.iter().all(|call| text.matches(call).count() == 1)
+}
+
+/// Checks that these calls are made in this order, and that no two of them could change places unseen.
+fn called(text: &str, calls: &[&str]) {
+    let code = source::Shipped::of(text).code;
+    assert!(are_called_in_order(&code, calls), "{calls:?} are not called once each, in this order");
+    for at in 1..calls.len() {
+        let (first, second) = (calls[at - 1], calls[at]);
+        let swapped = code.replacen(first, "\0", 1).replacen(second, first, 1).replacen('\0', second, 1);
+        assert!(!are_called_in_order(&swapped, calls), "{first} and {second} may change places");
+    }
 }
 
 #[test]
