@@ -14,9 +14,7 @@ use crate::engine::tenant::{Accepted, Flight, SettledChild, Settlement, Verdict,
 use crate::engine::words::{CostUnit, Ending};
 use crate::metrics::{Admit, Metrics};
 use crate::proxy::account::{Accounts, Charge};
-use crate::report::events::Feed;
-use crate::report::traces::{Trace, TraceId};
-use crate::report::{ChildTurn, ExchangeRecord, ExchangeSinks, OtherModel, RecordingDraft, report};
+use crate::report::{ChildTurn, ExchangeRecord, ExchangeSinks, OtherModel, report};
 
 use super::caller::Caller;
 use super::clock::Clock;
@@ -46,14 +44,8 @@ pub struct Exchange {
     pub waits_at_gate: bool,
     /// Its place among the exchanges, once it has one.
     pub place: Option<Charge>,
-    /// The draft of its line in the recording, if there is one.
-    pub draft: Option<RecordingDraft>,
-    /// Its trace, if it is kept.
-    trace: Option<Trace>,
-    /// The trace that it belongs to.
-    pub(super) trace_id: Option<TraceId>,
-    /// Its place in the stream of events.
-    pub(super) feed: Option<Feed>,
+    /// Taken when it is reported.
+    pub sinks: ExchangeSinks,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Arc<Clock>,
     is_reported: bool,
@@ -72,7 +64,6 @@ impl Exchange {
         caller: Caller,
         facts: Facts,
     ) -> Exchange {
-        let ExchangeSinks { draft, trace, trace_id, feed } = sinks;
         let (body, permit, prompt, place) = (None, None, None, None);
         let (waits_at_gate, is_reported) = (false, false);
         Exchange {
@@ -83,10 +74,7 @@ impl Exchange {
             prompt,
             place,
             waits_at_gate,
-            draft,
-            trace,
-            trace_id,
-            feed,
+            sinks,
             metrics,
             clock,
             is_reported,
@@ -205,12 +193,10 @@ impl Exchange {
         if std::mem::replace(&mut self.is_reported, true) {
             return;
         }
-        let mut draft = self.draft.take();
-        if let Some(draft) = &mut draft {
+        let mut sinks = std::mem::take(&mut self.sinks);
+        if let Some(draft) = &mut sinks.draft {
             self.complete(draft, &mut record, turn);
         }
-        let (trace, feed) = (self.trace.take(), self.feed.take());
-        let sinks = ExchangeSinks { draft, trace, trace_id: self.trace_id, feed };
         report(record, &self.metrics, sinks);
     }
 

@@ -99,7 +99,7 @@ impl Proxy {
         facts.received.get_or_insert_with(|| BodyDigest::of(body));
         facts.sent = facts.received;
         facts.overhead.read += started.elapsed();
-        if read.is_ok() && exchange.draft.is_some() {
+        if read.is_ok() && exchange.sinks.draft.is_some() {
             exchange.body = Some(body.clone());
         }
         read

@@ -150,12 +150,12 @@ impl Proxy {
         flight.drops_lost = matches!(second, Second::WithoutLostBlocks { .. });
         exchange.facts.plan = flight.plan;
         exchange.facts.goes_out_as(&flight, &Outgoing::default());
-        if let Some(draft) = &mut exchange.draft {
+        if let Some(draft) = &mut exchange.sinks.draft {
             draft.refused();
         }
         if let Second::WithoutLostBlocks { pieces, .. } = second {
             exchange.facts.sent = Some(BodyDigest::of_pieces(pieces));
-            if let Some(draft) = &mut exchange.draft {
+            if let Some(draft) = &mut exchange.sinks.draft {
                 draft.forwards(pieces);
             }
         }
@@ -176,7 +176,7 @@ fn rewritten(call: &MessagesCall, outgoing: &Outgoing, exchange: &mut Exchange) 
         Some(pieces) => call.body.changed(pieces.clone(), &mut parts.headers),
         None => SentBody::whole(call.body.came().clone()),
     };
-    if let (Some(draft), Some(pieces)) = (&mut exchange.draft, &outgoing.pieces) {
+    if let (Some(draft), Some(pieces)) = (&mut exchange.sinks.draft, &outgoing.pieces) {
         draft.forwards(pieces);
     }
     // The betas of a forked child are its parent's and its own. Nothing is touched if those are the child's.
@@ -186,7 +186,7 @@ fn rewritten(call: &MessagesCall, outgoing: &Outgoing, exchange: &mut Exchange) 
         if let Ok(value) = HeaderValue::try_from(betas) {
             parts.headers.insert(BETA, value);
         }
-        if let Some(draft) = &mut exchange.draft {
+        if let Some(draft) = &mut exchange.sinks.draft {
             draft.forwards_betas(betas);
         }
     }

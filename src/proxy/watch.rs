@@ -168,7 +168,7 @@ impl Watch {
         let is_success = exchange.facts.status.is_some_and(|status| status.is_success());
         let begun = self.observer.as_mut().map_or(Some(None), Observer::begun);
         if let (true, Some(usage)) = (is_success, begun) {
-            if let Some(draft) = &mut exchange.draft {
+            if let Some(draft) = &mut exchange.sinks.draft {
                 draft.begun();
             }
             if let Position::Accepted(flight) = &mut self.position

@@ -90,7 +90,7 @@ impl Exchange {
             gate_saved_tokens: self.saved_tokens(turn),
             gate_missed_tokens: facts.missed_tokens,
             upstream_request_id: facts.upstream_request_id.clone(),
-            trace_id: text(self.trace_id),
+            trace_id: text(self.sinks.trace_id),
             received: text(facts.received),
             sent: text(facts.sent),
             received_bytes: facts.received_bytes,
@@ -151,7 +151,7 @@ impl Exchange {
     pub(in crate::proxy) fn show(&mut self) {
         let (Some(fork), true) = (self.facts.fork, self.facts.endpoint.is_planned()) else { return };
         let (model, client) = self.names();
-        let (facts, Some(feed)) = (&self.facts, &mut self.feed) else { return };
+        let (facts, Some(feed)) = (&self.facts, &mut self.sinks.feed) else { return };
         let ms = |at: Instant| millis(at.saturating_duration_since(facts.started));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis);
         let sender = &self.caller.sender;
