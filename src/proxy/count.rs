@@ -13,6 +13,7 @@ use super::exchange::Exchange;
 use super::forward::SentBody;
 use super::handle::{Answered, MessagesCall};
 use super::large;
+use super::record::FamilyFacts;
 use super::send::BETA;
 use crate::engine::count::{ChildCount, count_child};
 use crate::engine::request::recall::Remembered;
@@ -84,7 +85,7 @@ impl Proxy {
         let counted = count_child(tenant, &request, who, &caller.betas, self.clock.now())?;
         exchange.learn(body, request.anatomy());
         let facts = &mut exchange.facts;
-        facts.related(&counted.relation);
+        facts.family = FamilyFacts::of(&counted.relation);
         facts.plan = Plan::Forked;
         facts.notes.clone_from(&counted.notes);
         facts.shared_bytes = counted.shared_bytes;

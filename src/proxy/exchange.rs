@@ -99,17 +99,19 @@ impl Exchange {
     /// Says on the answer what was done and why.
     pub fn mark(&self, headers: &mut HeaderMap) {
         let facts = &self.facts;
-        headers.insert(&ROLE, HeaderValue::from_static(facts.role.as_str()));
+        headers.insert(&ROLE, HeaderValue::from_static(facts.family.role.as_str()));
         headers.insert(&PLAN, HeaderValue::from_static(facts.plan.as_str()));
         headers.insert(&REASON, HeaderValue::from_static(facts.reason()));
-        if let Some(prefix) = facts.prefix.and_then(|prefix| HeaderValue::try_from(prefix.to_string()).ok()) {
+        if let Some(traced) = &facts.traced
+            && let Ok(prefix) = HeaderValue::try_from(traced.prefix.to_string())
+        {
             headers.insert(&PREFIX, prefix);
             headers.insert(&BYTES_SHARED, HeaderValue::from(facts.shared_bytes));
         }
         if facts.endpoint.is_planned() {
             headers.insert(&HELD_MS, HeaderValue::from(facts.held_ms()));
         }
-        if let Some(fork) = facts.fork.and_then(|fork| HeaderValue::try_from(fork.to_string()).ok()) {
+        if let Some(fork) = facts.family.fork.and_then(|fork| HeaderValue::try_from(fork.to_string()).ok()) {
             headers.insert(&FORK, fork);
         }
     }

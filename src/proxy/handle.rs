@@ -230,7 +230,7 @@ impl Proxy {
             home.tenant.look(|state| decide::observe(request, prepared, state, &home.policy, ticket, sent));
         exchange.facts.departed(&departure);
         exchange.show();
-        if exchange.facts.role == Role::Child {
+        if exchange.facts.family.role == Role::Child {
             let least = self.config.gate.min_tokens as u64;
             let flight = &departure.flight;
             let missed =

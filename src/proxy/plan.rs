@@ -13,6 +13,7 @@ use super::flight::{Home, InFlight};
 use super::handle::MessagesCall;
 use super::large;
 use super::read::Read;
+use super::record::FamilyFacts;
 use super::wait::{Waiter, Waits};
 use crate::engine::decide::{Circumstances, Departure, Next, proceed};
 use crate::engine::family::fanout::Who;
@@ -200,7 +201,7 @@ impl Proxy {
         let fork_started = fork_started.get().unwrap_or(ended);
         exchange.facts.overhead.align += fork_started - started;
         exchange.facts.overhead.fork += ended - fork_started;
-        exchange.facts.related(&prepared.relation);
+        exchange.facts.family = FamilyFacts::of(&prepared.relation);
         prepared
     }
 

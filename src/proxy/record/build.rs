@@ -53,7 +53,7 @@ impl Exchange {
             endpoint: facts.endpoint.as_str().to_owned(),
             mode: text(modes.map(|modes| modes.in_force.as_str())),
             asked_mode: text(modes.and_then(|modes| modes.asked).map(Mode::as_str)),
-            role: facts.role.as_str().to_owned(),
+            role: facts.family.role.as_str().to_owned(),
             plan: facts.plan.as_str().to_owned(),
             reason: facts.reason().to_owned(),
             status: facts.status.map(|status| status.as_u16()),
@@ -64,10 +64,10 @@ impl Exchange {
             tenant: text(sender.tenant),
             session: text(sender.session),
             agent: text(sender.agent),
-            fork: text(facts.fork),
-            kin: text(facts.kin),
+            fork: text(facts.family.fork),
+            kin: text(facts.family.kin),
             child_turn: facts.child_turn,
-            tool: facts.tool.as_deref().map(|tool| tool.chars().take(TOOL_CHARS_MAX).collect()),
+            tool: facts.family.tool.as_deref().map(|tool| tool.chars().take(TOOL_CHARS_MAX).collect()),
             fork_notes: notes(&facts.notes),
             would_fork: text(facts.would_fork),
             predicted_unit: text(facts.forecast.map(|forecast| forecast.unit.as_str())),
@@ -94,7 +94,7 @@ impl Exchange {
             received: text(facts.received),
             sent: text(facts.sent),
             received_bytes: facts.received_bytes,
-            prefix: text(facts.prefix),
+            prefix: text(facts.traced.as_ref().map(|traced| traced.prefix)),
             shared_bytes: facts.shared_bytes,
             markers_added: facts.markers_added,
             answer_bytes: facts.answer_bytes,
@@ -110,16 +110,16 @@ impl Exchange {
         let facts = &self.facts;
         Details {
             is_messages: facts.endpoint.is_planned(),
-            role: facts.role.as_str(),
+            role: facts.family.role.as_str(),
             plan: facts.plan.as_str(),
             plan_reason: facts.plan.reason(),
             is_passed_through: facts.fault.is_none() && matches!(facts.plan, Plan::Passthrough(_)),
             fault: facts.fault,
             tenant: self.caller.sender.tenant,
-            child_number: facts.child_number,
-            children: facts.children,
-            layer_bytes: facts.layer_bytes,
-            breakpoints: facts.breakpoints.clone(),
+            child_number: facts.family.child_number,
+            children: facts.family.children,
+            layer_bytes: facts.traced.as_ref().map(|traced| traced.layer_bytes),
+            breakpoints: facts.traced.as_ref().map_or_else(Vec::new, |traced| traced.breakpoints.clone()),
             times: self.times(),
             overhead: facts.overhead,
             gate: facts.hold.map(|hold| (hold.outcome, hold.time)),
@@ -149,7 +149,7 @@ impl Exchange {
 
     /// Shows a request of a fan-out as far as it has come.
     pub(in crate::proxy) fn show(&mut self) {
-        let (Some(fork), true) = (self.facts.fork, self.facts.endpoint.is_planned()) else { return };
+        let (Some(fork), true) = (self.facts.family.fork, self.facts.endpoint.is_planned()) else { return };
         let (model, client) = self.names();
         let (facts, Some(feed)) = (&self.facts, &mut self.sinks.feed) else { return };
         let ms = |at: Instant| millis(at.saturating_duration_since(facts.started));
@@ -158,11 +158,11 @@ impl Exchange {
         let is_sent = facts.sent_at.is_some();
         feed.show(&Underway {
             time_ms: now.saturating_sub(ms(Instant::now())) + self.clock.skipped_ms(),
-            role: facts.role.as_str(),
+            role: facts.family.role.as_str(),
             fork: fork.to_string(),
-            child: facts.child_number,
+            child: facts.family.child_number,
             child_turn: facts.child_turn,
-            tool: facts.tool.as_deref(),
+            tool: facts.family.tool.as_deref(),
             model,
             client,
             tenant: text(sender.tenant),

@@ -24,6 +24,66 @@ const REQUEST_ID_BYTES_MAX: usize = 128;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
+/// The relation of a request to fan-outs.
+pub struct FamilyFacts {
+    pub role: Role,
+    /// Why it is nobody's, or how sure it is whose.
+    pub kin: Option<&'static str>,
+    /// The fan-out that it comes from, or brings results back to.
+    pub fork: Option<ForkId>,
+    /// The tool that started it, if it is a child.
+    pub tool: Option<String>,
+    /// The number of this child among the calls of its fan-out, from 1.
+    pub child_number: Option<usize>,
+    /// The number of calls of that fan-out, while it is known.
+    pub children: Option<usize>,
+}
+
+/// The look of a request to the cache, as it went out.
+pub struct Traced {
+    /// The prefix that other requests may share: everything before the messages.
+    pub prefix: PrefixHash,
+    /// The bytes of tools, system and messages.
+    pub layer_bytes: [usize; 3],
+    /// Where the request asks for cache entries, in words.
+    pub breakpoints: Vec<String>,
+}
+
+impl FamilyFacts {
+    /// Nothing is known of it yet.
+    const UNKNOWN: FamilyFacts = FamilyFacts {
+        role: Role::Plain,
+        kin: None,
+        fork: None,
+        tool: None,
+        child_number: None,
+        children: None,
+    };
+
+    pub fn of(relation: &Relation) -> FamilyFacts {
+        FamilyFacts {
+            role: relation.role(),
+            kin: Some(relation.why),
+            fork: relation.fork_id(),
+            tool: tool(relation),
+            child_number: relation.call().map(|call| call + 1),
+            children: relation.fork().map(|fork| fork.calls.len()),
+        }
+    }
+}
+
+impl Traced {
+    fn of(flight: &Flight) -> Traced {
+        let forwarded = flight.trace.reading();
+        let anatomy = forwarded.anatomy();
+        Traced {
+            prefix: forwarded.chain().layer(anatomy, Layer::System),
+            layer_bytes: layer_bytes(anatomy),
+            breakpoints: flight.trace.breakpoints.iter().map(|mark| in_words(mark, anatomy)).collect(),
+        }
+    }
+}
+
 /// The facts known about one exchange. `None` means unknown or not applicable.
 pub struct Facts {
     /// The number of the configuration that it began with.
@@ -36,27 +96,13 @@ pub struct Facts {
     pub received_bytes: Option<usize>,
     /// The store that was asked for its conversation, and how well it remembered that.
     pub recall: Option<(&'static str, Recall)>,
-    pub role: Role,
-    /// Why it is nobody's, or how sure it is whose.
-    pub kin: Option<&'static str>,
-    /// The fan-out that it comes from, or brings results back to.
-    pub fork: Option<ForkId>,
-    /// The tool that started it, if it is a child.
-    pub tool: Option<String>,
-    /// The number of this child among the calls of its fan-out, from 1.
-    pub child_number: Option<usize>,
-    /// The number of calls of that fan-out, while it is known.
-    pub children: Option<usize>,
+    pub family: FamilyFacts,
     pub plan: Plan,
-    /// The prefix that other requests may share: everything before the messages.
-    pub prefix: Option<PrefixHash>,
     /// The bytes of what goes out that the conversation's last request brought too, or a child's siblings do.
     pub shared_bytes: usize,
     pub markers_added: usize,
-    /// The bytes of tools, system and messages as they went out.
-    pub layer_bytes: Option<[usize; 3]>,
-    /// Where the request asks for cache entries, in words.
-    pub breakpoints: Vec<String>,
+    /// Known of a request that was read and answered.
+    pub traced: Option<Traced>,
     /// Changes made to a forked child, beside putting it on its parent's prefix.
     pub notes: Vec<ForkNote>,
     /// The predicted cost of a child.
@@ -94,18 +140,11 @@ impl Facts {
             sent: None,
             received_bytes: None,
             recall: None,
-            role: Role::Plain,
-            kin: None,
-            fork: None,
-            tool: None,
-            child_number: None,
-            children: None,
+            family: FamilyFacts::UNKNOWN,
             plan: Plan::Passthrough(Reason::Endpoint),
-            prefix: None,
             shared_bytes: 0,
             markers_added: 0,
-            layer_bytes: None,
-            breakpoints: Vec::new(),
+            traced: None,
             notes: Vec::new(),
             forecast: None,
             would_fork: None,
@@ -125,20 +164,10 @@ impl Facts {
         }
     }
 
-    /// Takes over the relation of the request to fan-outs.
-    pub fn related(&mut self, relation: &Relation) {
-        self.role = relation.role();
-        self.kin = Some(relation.why);
-        self.fork = relation.fork_id();
-        self.tool = tool(relation);
-        self.child_number = relation.call().map(|call| call + 1);
-        self.children = relation.fork().map(|fork| fork.calls.len());
-    }
-
     /// Takes over how the request goes out.
     pub fn departed(&mut self, departure: &Departure) {
         let Departure { flight, outgoing, would_fork, .. } = departure;
-        self.related(&flight.relation);
+        self.family = FamilyFacts::of(&flight.relation);
         self.plan = flight.plan;
         self.would_fork = *would_fork;
         self.forecast = flight.forecast.or(self.forecast);
@@ -164,15 +193,10 @@ impl Facts {
 
     /// Takes over how the request that was answered looks to the cache.
     pub fn traced(&mut self, flight: &Flight) {
-        let forwarded = flight.trace.reading();
-        self.prefix = Some(forwarded.chain().layer(forwarded.anatomy(), Layer::System));
-        self.layer_bytes = Some(layer_bytes(forwarded.anatomy()));
-        self.breakpoints =
-            flight.trace.breakpoints.iter().map(|mark| in_words(mark, forwarded.anatomy())).collect();
-        if self.plan == Plan::Forked {
-            return;
+        self.traced = Some(Traced::of(flight));
+        if self.plan != Plan::Forked {
+            self.shared_bytes = shared_bytes(&flight.request.arrival, flight);
         }
-        self.shared_bytes = shared_bytes(&flight.request.arrival, flight);
     }
 
     /// The head of the upstream's answer has come.

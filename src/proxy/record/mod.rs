@@ -6,6 +6,6 @@ mod money;
 mod sinks;
 
 pub use build::add_verdict;
-pub use facts::Facts;
+pub use facts::{Facts, FamilyFacts};
 pub use money::Money;
 pub use sinks::{configured, show_at_scrape, start_sinks, store_listener};
