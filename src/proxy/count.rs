@@ -36,9 +36,10 @@ impl Proxy {
     /// other as it came.
     pub(super) async fn count(&self, call: MessagesCall, exchange: &mut Exchange) -> Result<Answered, Fault> {
         let MessagesCall { tenant, parts, mut body, .. } = call;
-        let (opened, payer) = (self.open(&mut body, exchange).await, exchange.caller.payer);
+        let (opened, payer) = (self.open(&mut body, &mut exchange.permit).await, exchange.caller.payer);
         if let Err(reason) = opened {
             exchange.facts.plan = Plan::Passthrough(reason);
+            self.name_unread(&body, exchange).await;
         }
         let tenant = self.store.meet(&tenant).await.tenant;
         let read = AssertUnwindSafe(|| {

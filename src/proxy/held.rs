@@ -11,7 +11,7 @@ use super::handle::{Answered, MessagesCall};
 use super::send::beginning;
 use crate::engine::answer::refused::{HeldRefusal, ThreadRefusal, is_refusal};
 use crate::engine::tenant::{Fallback, TenantAccess, UnknownContinue, View};
-use crate::engine::words::{BodyDigest, Plan, Reason, UpstreamRefusal};
+use crate::engine::words::{Plan, Reason, UpstreamRefusal};
 use crate::store::Met;
 
 impl Proxy {
@@ -26,17 +26,13 @@ impl Proxy {
         let view = View { tenant: &*met.tenant, hint: None };
         let held = self.large.work(exchange.caller.payer, body.len(), || view.held_bytes(body)).await;
         let (bytes, limits) = (body.len() + held, &self.config.limits);
-        let fits = match &mut exchange.permit {
+        match &mut exchange.permit {
             _ if held == 0 => Ok(()),
             _ if bytes > limits.body_bytes => Err(Reason::BodyTooLarge),
             Some(permit) => permit.hold_conversation(held, limits),
             None => Err(Reason::Internal),
-        };
-        if fits.is_err() {
-            let (facts, digest) = (&mut exchange.facts, BodyDigest::of(body));
-            (facts.received, facts.sent) = (Some(digest), Some(digest));
-        }
-        fits.map(|()| bytes)
+        }?;
+        Ok(bytes)
     }
 
     /// The answer to a request that goes on from one which the server holds. It is never sent twice: the server takes one

@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::Proxy;
 use super::body::CallBody;
+use super::collect::Permit;
 use super::exchange::Exchange;
 use super::flight::Home;
 use super::handle::MessagesCall;
@@ -32,17 +33,18 @@ pub(super) struct Read {
 }
 
 impl Proxy {
-    /// Makes a body readable. One that cannot be is named by the bytes that came.
-    pub(super) async fn open(&self, body: &mut CallBody, exchange: &mut Exchange) -> Result<(), Reason> {
-        let Some(permit) = &mut exchange.permit else { return Err(Reason::Internal) };
-        let opened = body.open(permit, &self.config.limits, &self.large).await;
-        if opened.is_err() {
-            let (payer, came) = (exchange.caller.payer, body.came());
-            let digest = self.large.work(payer, came.len(), || BodyDigest::of(came)).await;
-            let facts = &mut exchange.facts;
-            (facts.received, facts.sent) = (Some(digest), Some(digest));
-        }
-        opened
+    /// Makes a body readable.
+    pub(super) async fn open(&self, body: &mut CallBody, permit: &mut Option<Permit>) -> Result<(), Reason> {
+        let permit = permit.as_mut().ok_or(Reason::Internal)?;
+        body.open(permit, &self.config.limits, &self.large).await
+    }
+
+    /// Names a body that was not read by its bytes.
+    pub(super) async fn name_unread(&self, body: &CallBody, exchange: &mut Exchange) {
+        let (payer, body) = (exchange.caller.payer, body.read());
+        let digest = self.large.work(payer, body.len(), || BodyDigest::of(body)).await;
+        let facts = &mut exchange.facts;
+        (facts.received, facts.sent) = (Some(digest), Some(digest));
     }
 
     /// Opens the body of a call, and reads it by what is known of its tenant.
@@ -52,7 +54,20 @@ impl Proxy {
         mode: ReadMode,
         exchange: &mut Exchange,
     ) -> Result<Read, Reason> {
-        self.open(&mut call.body, exchange).await?;
+        let read = self.read_body(call, mode, exchange).await;
+        if read.is_err() && exchange.facts.received.is_none() {
+            self.name_unread(&call.body, exchange).await;
+        }
+        read
+    }
+
+    async fn read_body(
+        &self,
+        call: &mut MessagesCall,
+        mode: ReadMode,
+        exchange: &mut Exchange,
+    ) -> Result<Read, Reason> {
+        self.open(&mut call.body, &mut exchange.permit).await?;
         let met = self.store.meet(&call.tenant).await;
         met.tenant.paid_by(exchange.caller.payer.tenant);
         let read = self.read_once(&met, call.body.read(), mode, exchange).await;
@@ -94,11 +109,7 @@ impl Proxy {
             let reading = Reading::memory_bytes(&read.request.arrival.received);
             permit.charge_reading(reading, &self.config.limits).map(|()| read)
         });
-        let facts = &mut exchange.facts;
-        // What was not read is named by its bytes.
-        facts.received.get_or_insert_with(|| BodyDigest::of(body));
-        facts.sent = facts.received;
-        facts.overhead.read += started.elapsed();
+        exchange.facts.overhead.read += started.elapsed();
         if read.is_ok() && exchange.sinks.draft.is_some() {
             exchange.body = Some(body.clone());
         }
@@ -121,7 +132,7 @@ impl Proxy {
         let arrival = view.read(body, policy.align.attribution, mode, betas)?;
         exchange.learn(arrival.received.body(), arrival.received.anatomy());
         let Exchange { caller, facts, .. } = exchange;
-        facts.received = Some(arrival.name());
+        (facts.received, facts.sent) = (Some(arrival.name()), Some(arrival.name()));
         facts.recall = Some((self.store.name(), arrival.recall));
         if arrival.recall == Recall::Forgotten {
             self.note_forgotten();
