@@ -23,18 +23,24 @@ use crate::metrics::Metrics;
 /// The fewest bytes of an answer that are charged at a time.
 const CHARGED_BYTES_MIN: usize = 4 << 10;
 
-/// The observer of an answer, and what it is told to.
+/// The watch over one answer.
 pub(super) struct Watch {
     metrics: Arc<Metrics>,
     panics: Arc<PanicInjection>,
     pub payer: Payer,
+    /// Taken when the answer ends, or a bug is met.
+    watched: Option<Watched>,
+}
+
+/// An answer, as far as it has come.
+struct Watched {
+    position: Position,
+    exchange: Exchange,
+    is_success: bool,
     observer: Option<Observer>,
     /// What is kept of the answer so far, charged to `limits.held_bytes`.
-    observed: Option<Charge>,
+    kept: Option<Charge>,
     held_bytes: usize,
-    /// Taken at the end.
-    exchange: Option<Exchange>,
-    position: Position,
 }
 
 /// The request of an answer, in the state of its tenant.
@@ -64,36 +70,69 @@ impl Watch {
         if flight.is_none() {
             exchange.forget_prompt();
         }
-        Watch {
-            metrics: Arc::clone(&proxy.metrics),
-            panics: Arc::clone(&proxy.panics),
-            payer,
-            observer,
-            observed: Some(proxy.accounts.bytes.open(payer)),
-            held_bytes: config.limits.held_bytes,
-            exchange: Some(exchange),
+        let watched = Watched {
             position: flight.map_or(Position::Unknown, Position::Sent),
-        }
-    }
-
-    /// Lets the watch work. If it panics, the exchange is recorded as far as it is known, and watched no more.
-    fn guarded(&mut self, step: Step, work: impl FnOnce(&mut Watch)) {
-        let watched = std::panic::catch_unwind(AssertUnwindSafe(|| {
-            self.panics.at(step);
-            work(self);
-        }));
-        if watched.is_err() {
-            self.metrics.panicked(step);
-            self.observer = None;
-            let position = std::mem::replace(&mut self.position, Position::Unknown);
-            let exchange = self.exchange.take();
-            let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(position)));
-            let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(exchange)));
-        }
+            exchange,
+            is_success: head.status.is_success(),
+            observer,
+            kept: Some(proxy.accounts.bytes.open(payer)),
+            held_bytes: config.limits.held_bytes,
+        };
+        let (metrics, panics) = (Arc::clone(&proxy.metrics), Arc::clone(&proxy.panics));
+        Watch { metrics, panics, payer, watched: Some(watched) }
     }
 
     /// About how many bytes are worked on when the request is accepted, and when its answer has ended.
     pub fn work_bytes(&mut self) -> usize {
+        self.watched.as_mut().map_or(0, Watched::work_bytes)
+    }
+
+    /// The upstream took the request.
+    pub fn accepted(&mut self, proxy: &Proxy) {
+        self.guarded(Step::Observe, |watched| {
+            if let Some(watched) = watched {
+                watched.accepted(proxy);
+            }
+        });
+    }
+
+    /// A chunk of the answer has come.
+    pub fn see(&mut self, data: &Bytes) {
+        self.guarded(Step::Observe, |watched| {
+            if let Some(watched) = watched {
+                watched.see(data);
+            }
+        });
+    }
+
+    /// The answer has ended.
+    pub fn end(&mut self, ending: Ending) {
+        let bytes = self.work_bytes();
+        let settle = |watched: &mut Option<Watched>| {
+            if let Some(watched) = watched.take() {
+                watched.settle(ending);
+            }
+        };
+        large::aside(bytes, || self.guarded(Step::Settle, settle));
+    }
+
+    /// Does the work. If it panics, the exchange is recorded as far as it is known, and watched no more.
+    fn guarded(&mut self, step: Step, work: impl FnOnce(&mut Option<Watched>)) {
+        let done = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            self.panics.at(step);
+            work(&mut self.watched);
+        }));
+        if done.is_err() {
+            self.metrics.panicked(step);
+            let Some(Watched { position, exchange, .. }) = self.watched.take() else { return };
+            let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(position)));
+            let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(exchange)));
+        }
+    }
+}
+
+impl Watched {
+    fn work_bytes(&mut self) -> usize {
         // Of a compressed answer more is kept than came.
         let kept = self.observer.as_mut().map_or(0, Observer::kept_bytes);
         let flight = match &self.position {
@@ -101,31 +140,15 @@ impl Watch {
             Position::Sent(flight) => flight.flight(),
             Position::Accepted(flight) => flight.accepted().map(|accepted| &*accepted.flight),
         };
-        let held = self.exchange.as_ref().map_or(0, Exchange::held_bytes);
-        let answered = self.exchange.as_ref().map_or(0, |exchange| exchange.facts.answer_bytes as usize);
+        let (held, answered) = (self.exchange.held_bytes(), self.exchange.facts.answer_bytes as usize);
         held.max(answered).max(kept).max(flight.map_or(0, Flight::compared_bytes))
     }
 
-    /// The upstream took the request.
-    pub fn accepted(&mut self, proxy: &Proxy) {
-        self.guarded(Step::Observe, |watch| watch.follow(proxy));
-    }
-
-    /// A chunk of the answer has come.
-    pub fn see(&mut self, data: &Bytes) {
-        self.guarded(Step::Observe, |watch| watch.take(data));
-    }
-
-    /// The answer has ended.
-    pub fn end(&mut self, ending: Ending) {
-        let bytes = self.work_bytes();
-        large::aside(bytes, || self.guarded(Step::Settle, |watch| watch.settle(ending)));
-    }
-
-    fn follow(&mut self, proxy: &Proxy) {
+    fn accepted(&mut self, proxy: &Proxy) {
         let Position::Sent(flight) = std::mem::replace(&mut self.position, Position::Unknown) else { return };
         let Some(accepted) = flight.accept(&proxy.store) else { return };
-        let (Some(exchange), Some(flight)) = (&mut self.exchange, accepted.accepted()) else { return };
+        let Some(flight) = accepted.accepted() else { return };
+        let exchange = &mut self.exchange;
         exchange.accepted(flight);
         let is_child = flight.flight.relation.role() == Role::Child;
         // A child that is not followed to the end of its answer would lose its prefix, so its body stays where it is.
@@ -137,38 +160,21 @@ impl Watch {
         }
     }
 
-    /// Charges what is kept of the answer, or forgets it if there is no room for more.
-    fn charge(&mut self) {
-        let (Some(observer), Some(observed)) = (&mut self.observer, &mut self.observed) else { return };
-        let more = observer.kept_bytes().saturating_sub(observed.amount());
-        if more < CHARGED_BYTES_MIN || observed.grow(more, self.held_bytes) {
-            return;
-        }
-        observer.forget();
-        self.observed = None;
-        if let Some(exchange) = &self.exchange {
-            exchange.metrics.unfollowed_total.with_label_values(&["answer"]).inc();
-        }
-    }
-
-    fn take(&mut self, data: &Bytes) {
-        let Some(exchange) = &mut self.exchange else { return };
-        let is_first = exchange.facts.first_byte_at.is_none();
-        exchange.facts.answer_chunk(data.len(), Instant::now());
+    fn see(&mut self, data: &Bytes) {
+        let is_first = self.exchange.facts.first_byte_at.is_none();
+        self.exchange.facts.answer_chunk(data.len(), Instant::now());
         if is_first {
-            exchange.show();
+            self.exchange.show();
         }
         if let Some(observer) = &mut self.observer {
             let started = Instant::now();
             observer.push(data);
-            exchange.facts.overhead.observe += started.elapsed();
+            self.exchange.facts.overhead.observe += started.elapsed();
         }
         self.charge();
-        let Some(exchange) = &mut self.exchange else { return };
-        let is_success = exchange.facts.status.is_some_and(|status| status.is_success());
         let begun = self.observer.as_mut().map_or(Some(None), Observer::begun);
-        if let (true, Some(usage)) = (is_success, begun) {
-            if let Some(draft) = &mut exchange.sinks.draft {
+        if let (true, Some(usage)) = (self.is_success, begun) {
+            if let Some(draft) = &mut self.exchange.sinks.draft {
                 draft.begun();
             }
             if let Position::Accepted(flight) = &mut self.position
@@ -184,10 +190,21 @@ impl Watch {
         }
     }
 
-    fn settle(&mut self, ending: Ending) {
-        let Some(exchange) = self.exchange.take() else { return };
-        let mut position = std::mem::replace(&mut self.position, Position::Unknown);
-        let turn = self.observer.take().map(|mut observer| {
+    /// Charges what is kept of the answer, or forgets it if there is no room for more.
+    fn charge(&mut self) {
+        let (Some(observer), Some(kept)) = (&mut self.observer, &mut self.kept) else { return };
+        let more = observer.kept_bytes().saturating_sub(kept.amount());
+        if more < CHARGED_BYTES_MIN || kept.grow(more, self.held_bytes) {
+            return;
+        }
+        observer.forget();
+        self.kept = None;
+        self.exchange.metrics.unfollowed_total.with_label_values(&["answer"]).inc();
+    }
+
+    fn settle(self, ending: Ending) {
+        let Watched { mut position, exchange, observer, .. } = self;
+        let turn = observer.map(|mut observer| {
             let streamed = observer.is_stream();
             let turn = observer.finish();
             if let (false, Position::Accepted(flight)) = (streamed, &mut position) {
