@@ -64,7 +64,7 @@ impl Proxy {
             };
             self.metrics.fallbacks_total.with_label_values(&[refused.as_str()]).inc();
             let facts = &mut exchange.facts;
-            (facts.plan, facts.sent) = (Plan::Passthrough(Reason::Refused), facts.received);
+            (facts.plan, facts.changed) = (Plan::Passthrough(Reason::Refused), None);
             (facts.shared_bytes, facts.notes) = (0, Vec::new());
         }
         let answer =
@@ -91,7 +91,7 @@ impl Proxy {
         facts.notes.clone_from(&counted.notes);
         facts.shared_bytes = counted.shared_bytes;
         facts.received = Some(BodyDigest::of(body));
-        facts.sent = Some(BodyDigest::of_pieces(&counted.pieces));
+        facts.changed = Some(BodyDigest::of_pieces(&counted.pieces));
         facts.overhead.fork += started.elapsed();
         Some(counted)
     }

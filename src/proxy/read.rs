@@ -43,8 +43,7 @@ impl Proxy {
     pub(super) async fn name_unread(&self, body: &CallBody, exchange: &mut Exchange) {
         let (payer, body) = (exchange.caller.payer, body.read());
         let digest = self.large.work(payer, body.len(), || BodyDigest::of(body)).await;
-        let facts = &mut exchange.facts;
-        (facts.received, facts.sent) = (Some(digest), Some(digest));
+        exchange.facts.received = Some(digest);
     }
 
     /// Opens the body of a call, and reads it by what is known of its tenant.
@@ -132,7 +131,7 @@ impl Proxy {
         let arrival = view.read(body, policy.align.attribution, mode, betas)?;
         exchange.learn(arrival.received.body(), arrival.received.anatomy());
         let Exchange { caller, facts, .. } = exchange;
-        (facts.received, facts.sent) = (Some(arrival.name()), Some(arrival.name()));
+        facts.received = Some(arrival.name());
         facts.recall = Some((self.store.name(), arrival.recall));
         if arrival.recall == Recall::Forgotten {
             self.note_forgotten();

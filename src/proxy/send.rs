@@ -154,7 +154,7 @@ impl Proxy {
             draft.refused();
         }
         if let Second::WithoutLostBlocks { pieces, .. } = second {
-            exchange.facts.sent = Some(BodyDigest::of_pieces(pieces));
+            exchange.facts.changed = Some(BodyDigest::of_pieces(pieces));
             if let Some(draft) = &mut exchange.sinks.draft {
                 draft.forwards(pieces);
             }

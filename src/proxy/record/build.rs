@@ -92,7 +92,7 @@ impl Exchange {
             upstream_request_id: facts.upstream_request_id.clone(),
             trace_id: text(self.sinks.trace_id),
             received: text(facts.received),
-            sent: text(facts.sent),
+            sent: text(facts.changed.or(facts.received)),
             received_bytes: facts.received_bytes,
             prefix: text(facts.traced.as_ref().map(|traced| traced.prefix)),
             shared_bytes: facts.shared_bytes,

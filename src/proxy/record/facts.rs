@@ -92,7 +92,8 @@ pub struct Facts {
     pub model: Option<String>,
     pub stream: bool,
     pub received: Option<BodyDigest>,
-    pub sent: Option<BodyDigest>,
+    /// None if it goes out as it came.
+    pub changed: Option<BodyDigest>,
     pub received_bytes: Option<usize>,
     /// The store that was asked for its conversation, and how well it remembered that.
     pub recall: Option<(&'static str, Recall)>,
@@ -137,7 +138,7 @@ impl Facts {
             model: None,
             stream: false,
             received: None,
-            sent: None,
+            changed: None,
             received_bytes: None,
             recall: None,
             family: FamilyFacts::UNKNOWN,
@@ -179,7 +180,7 @@ impl Facts {
 
     /// Takes over the bytes that go out, named by what came, what the model reads now, and their length.
     pub fn goes_out_as(&mut self, flight: &Flight, outgoing: &Outgoing) {
-        self.sent = self.received;
+        self.changed = None;
         self.notes.clone_from(&outgoing.notes);
         self.shared_bytes = outgoing.shared_bytes;
         self.markers_added = outgoing.markers_added;
@@ -187,7 +188,8 @@ impl Facts {
             let received = self.received.map_or([0; 8], |digest| digest.0);
             let length: usize = pieces.iter().map(Bytes::len).sum();
             let tip = flight.trace.reading().chain().tip();
-            self.sent = Some(BodyDigest::of_pieces([&received[..], tip.as_bytes(), &length.to_le_bytes()]));
+            self.changed =
+                Some(BodyDigest::of_pieces([&received[..], tip.as_bytes(), &length.to_le_bytes()]));
         }
     }
 
