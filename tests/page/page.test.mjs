@@ -54,6 +54,7 @@ test("what is unknown is shown as unknown, and no saving is made of it", async (
   upstream.stop();
   await page.locator("#money .since .unknown", { hasText: "unknown" }).waitFor();
   assert.match(await page.locator("#money .worlds").textContent(), /1 request \(\$0.0000 billed\) left out/);
+  await page.locator("tbody tr").waitFor();
   const cells = await page.locator("tbody tr td").allTextContents();
   assert.deepEqual(cells.slice(-3, -1), ["unknown", "unknown"]);
 });

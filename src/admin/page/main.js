@@ -16,6 +16,8 @@ import { REASONS, inWords } from "./words.js";
 const TICK_MS = 250;
 /** The least time between two drawings of sums, or of one fan-out in full. */
 const PAUSE_MS = 200;
+/** The same of the list of requests, and of cache breaks: a new row moves all others. */
+const LIST_PAUSE_MS = 450;
 /** How often the time since the start and the last minutes are drawn anew where nothing else happens. */
 const CLOCK_MS = 5_000;
 /** How far outside the window cards are drawn. */
@@ -290,15 +292,17 @@ function clear(view) {
   $("content").dataset.view = view;
 }
 
-/** Returns true if the fan-out that is shown has to be drawn, and was drawn just now. */
+/** Returns true if what is shown has to be drawn, and was drawn just now. */
 function drawOther() {
   const content = $("content");
   const view = place.view === "fan-out" ? `fan-out ${place.id}` : place.view;
   const isNew = content.dataset.view !== view;
   if (isNew) clear(view);
-  if (place.view === "requests") drawRequests(content, model, place.filter);
-  else if (place.view === "breaks") drawBreaks(content, model, place.filter);
-  else if (isNew || changed.all) drawFanOut(content);
+  if (place.view !== "fan-out") {
+    if (!isNew && !changed.all && performance.now() - detailDrawn < LIST_PAUSE_MS) return true;
+    detailDrawn = performance.now();
+    (place.view === "requests" ? drawRequests : drawBreaks)(content, model, place.filter);
+  } else if (isNew || changed.all) drawFanOut(content);
   else if (changed.fanOuts.has(place.id)) {
     if (performance.now() - detailDrawn < PAUSE_MS) return true;
     drawFanOut(content);
